@@ -1,11 +1,19 @@
-//! Parts that every front end needs and that know no protocol: variables and values with variables, patterns, networks,
-//! log files, counters.
+//! Parts that every front end needs and that know no protocol: process, threads, configuration, variables, logs, limits.
 
 #![warn(unreachable_pub)]
 
+pub mod blocks;
+pub mod config;
 pub mod counters;
 pub mod essential;
+pub mod front;
+pub mod histogram;
 pub mod limit;
 pub mod log;
 pub mod pattern;
+pub mod process;
+pub mod tasks;
+pub mod thread;
+pub mod transfers;
 pub mod vars;
+pub mod worker;

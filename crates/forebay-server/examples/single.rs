@@ -2,8 +2,8 @@
 //! `cargo run --example single -- PREFIX CONF`.
 
 use forebay_conf::files::Files;
+use forebay_core::process::{Generation, ThreadPlan, Worker};
 use forebay_server::config::{self, Environment, ListenAddr};
-use forebay_server::process::{Generation, ThreadPlan, Worker};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -48,5 +48,5 @@ fn main() {
         .collect();
     let plan = ThreadPlan { cpus: vec![vec![]], connections: config.main.worker_connections.unwrap_or(512) };
     let generation = Generation { config: Arc::new(config), sockets, logs, number: 1 };
-    Worker::start(generation, &plan, None).expect("start").join();
+    Worker::start(generation, &plan, None, forebay_server::FRONT_ENDS).expect("start").join();
 }

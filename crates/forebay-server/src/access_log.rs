@@ -1,29 +1,17 @@
 //! Access log: compiled formats, and the lines of a request (nginx: access_log, log_format). Hot path.
 
-use crate::log_buffers;
 use crate::modules::vars::push_field;
 use crate::request::Request;
 use crate::thread::Thread;
 use crate::variables::Registry;
+use forebay_core::log::access::{AccessLog, Escape, Target, is_dirty};
+use forebay_core::log::buffers;
 use forebay_core::vars::VarId;
 use forebay_core::vars::{Part, Template};
 use forebay_core::vars::{Stored, VarError};
 use forebay_http::field::Name;
 use forebay_http::h1::response;
 use std::rc::Rc;
-use std::time::Duration;
-
-/// Escaping of variable text (nginx: log_format, escape=).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Escape {
-    /// `"`, `\`, and bytes below 32 or above 126 as `\xXX`; no value as `-`.
-    #[default]
-    Default,
-    /// As in JSON strings.
-    Json,
-    /// No escaping.
-    None,
-}
 
 /// A compiled `log_format`.
 #[derive(Clone, Debug)]
@@ -289,111 +277,6 @@ impl Format {
     }
 }
 
-/// Returns `true` if a byte needs escaping in the default format.
-fn is_unsafe(b: u8) -> bool {
-    b.wrapping_sub(32) > 94 || b == b'"' || b == b'\\'
-}
-
-/// Returns `true` if any byte needs escaping. Checks eight at a time, since nearly all text is clean.
-#[inline]
-fn is_dirty(text: &[u8]) -> bool {
-    const ONES: u64 = 0x0101_0101_0101_0101;
-    const HIGH: u64 = ONES << 7;
-    // The high bit of a byte is set where the byte is too low, too high, or one of the two; above such a byte, others
-    // may be marked, too.
-    let marks = |x: u64| {
-        let zero = |y: u64| y.wrapping_sub(ONES) & !y;
-        let low = x.wrapping_sub(ONES * 32) & !x;
-        (low | x | x.wrapping_add(ONES) | zero(x ^ (ONES * 0x22)) | zero(x ^ (ONES * 0x5c))) & HIGH
-    };
-    let (words, rest) = text.as_chunks::<8>();
-    let mut any = 0;
-    for w in words {
-        any |= marks(u64::from_le_bytes(*w));
-    }
-    match text.last_chunk::<8>() {
-        Some(w) if !rest.is_empty() => any |= marks(u64::from_le_bytes(*w)),
-        Some(_) => {}
-        None => return rest.iter().any(|b| is_unsafe(*b)),
-    }
-    any != 0
-}
-
-impl Escape {
-    /// Escapes the bytes of `out` from `start`.
-    fn apply(self, out: &mut Vec<u8>, start: usize) {
-        match self {
-            Escape::Default if is_dirty(out.get(start..).unwrap_or_default()) => {
-                escape_from(out, start, is_unsafe, push_hex);
-            }
-            Escape::Json => escape_from(out, start, |b| b < 32 || b == b'"' || b == b'\\', push_json),
-            Escape::Default | Escape::None => {}
-        }
-    }
-}
-
-/// Escapes the bytes of `out` from `start`, where there is anything to escape.
-fn escape_from(out: &mut Vec<u8>, start: usize, unsafe_byte: fn(u8) -> bool, push: fn(&mut Vec<u8>, u8)) {
-    let Some(first) = out[start..].iter().position(|b| unsafe_byte(*b)) else { return };
-    let tail = out.split_off(start + first);
-    for b in tail {
-        if unsafe_byte(b) { push(out, b) } else { out.push(b) }
-    }
-}
-
-fn push_hex(out: &mut Vec<u8>, b: u8) {
-    const HEX: &[u8; 16] = b"0123456789ABCDEF";
-    out.extend_from_slice(&[b'\\', b'x', HEX[usize::from(b >> 4)], HEX[usize::from(b & 15)]]);
-}
-
-fn push_json(out: &mut Vec<u8>, b: u8) {
-    const HEX: &[u8; 16] = b"0123456789ABCDEF";
-    match b {
-        b'"' | b'\\' => out.extend_from_slice(&[b'\\', b]),
-        b'\n' => out.extend_from_slice(b"\\n"),
-        b'\r' => out.extend_from_slice(b"\\r"),
-        b'\t' => out.extend_from_slice(b"\\t"),
-        0x08 => out.extend_from_slice(b"\\b"),
-        0x0c => out.extend_from_slice(b"\\f"),
-        _ => out.extend_from_slice(&[
-            b'\\',
-            b'u',
-            b'0',
-            b'0',
-            HEX[usize::from(b >> 4)],
-            HEX[usize::from(b & 15)],
-        ]),
-    }
-}
-
-/// Destination of an `access_log`.
-#[derive(Clone, Debug)]
-pub enum Target {
-    /// Log file by its number in `Config::log_files`.
-    File(usize),
-    /// A path with variables, opened by the worker.
-    Path(Template),
-    /// `syslog:...`.
-    Syslog(std::sync::Arc<crate::syslog::Syslog>),
-}
-
-/// One `access_log`.
-#[derive(Clone, Debug)]
-pub struct AccessLog {
-    /// Target.
-    pub target: Target,
-    /// Index of the format.
-    pub format: usize,
-    /// `buffer=`, bytes; 0 = lines are written at the end of the turn of the loop.
-    pub buffer: usize,
-    /// `flush=`.
-    pub flush: Option<Duration>,
-    /// `gzip=` level.
-    pub gzip: Option<u32>,
-    /// `if=`.
-    pub condition: Option<Template>,
-}
-
 /// Writes the lines of a finished request.
 pub fn log_request(req: &mut Request) {
     let http = req.http();
@@ -428,16 +311,16 @@ fn deliver(req: &mut Request, thread: &Thread, l: &AccessLog, line: &mut Vec<u8>
         Target::File(n) => {
             line.push(b'\n');
             if Rc::ptr_eq(&req.conf, &thread.conf.borrow()) {
-                log_buffers::append(thread, *n, l, line);
+                buffers::append(thread, *n, l, line);
             } else {
-                log_buffers::write_late(thread, req, *n, l, line);
+                buffers::write_late(thread, &req.conf, *n, l, line);
             }
         }
         Target::Path(t) => {
             line.push(b'\n');
             crate::modules::log::write_variable_path(req, t, line);
         }
-        Target::Syslog(target) => crate::syslog::send_access(thread, target, line),
+        Target::Syslog(target) => forebay_core::log::syslog::send_access(thread, target, line),
     }
 }
 
@@ -462,19 +345,5 @@ mod tests {
             ops[1]
         );
         assert!(!ops[2].iter().any(|op| matches!(op, Op::Lead(..))), "{:?}", ops[2]);
-    }
-
-    #[test]
-    fn every_byte_that_needs_escaping_is_seen_wherever_it_stands() {
-        for len in 0..27 {
-            assert!(!is_dirty(&vec![b' '; len]) && !is_dirty(&vec![b'~'; len]));
-            for at in 0..len {
-                for b in 0..=255 {
-                    let mut text = vec![b'x'; len];
-                    text[at] = b;
-                    assert_eq!(is_dirty(&text), is_unsafe(b), "{b} at {at} of {len}");
-                }
-            }
-        }
     }
 }

@@ -61,7 +61,7 @@ pub fn send(req: &mut Request, sub: Box<Request>, target: &[u8]) {
 
 fn start(thread: &Thread, task: Task) {
     // A runner gets it in this turn of the loop.
-    thread.reactor.queue(Job { token: Token::NONE, work: Work::Task(Box::new(task)) });
+    thread.runners.queue(Job { token: Token::NONE, work: Work::Task(Box::new(task)) });
 }
 
 /// Counts a task out when it ends, also after a panic.

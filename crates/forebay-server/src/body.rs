@@ -18,9 +18,9 @@ pub use write::{Broken, flush_answers, send_continue, write_all, write_last};
 use crate::modules::core::BodyInFile;
 use crate::request::Request;
 use crate::thread::Thread;
-use crate::transfers::Direction;
 use crate::upstream::conn::Conn;
 use forebay_conf::error::Level;
+use forebay_core::transfers::Direction;
 use forebay_http::h1::chunked::{Chunked, Step};
 use forebay_http::request::{Framing, Version};
 use forebay_sys::errno::errno;
@@ -627,7 +627,7 @@ fn open_temporary(req: &mut Request) -> Result<(), BodyError> {
     let http = req.http();
     let core = &http.location(req).settings.core;
     let given = core.client_body_temp_path.0.clone();
-    let dir = given.unwrap_or_else(|| req.conf.config.client_body_temp.clone().into());
+    let dir = given.unwrap_or_else(|| req.conf.http.client_body_temp.clone().into());
     let mut opened = None;
     let mut path = dir.next_file();
     for _ in 0..16 {

@@ -1,9 +1,10 @@
 //! Clients of connections, as far as they are known.
 
 use crate::config::ListenAddr;
-use crate::config::http::{Address, Server};
+use crate::config::http::Server;
 use crate::thread::ThreadConfig;
 use crate::tls::accept::Session;
+use forebay_core::config::Address;
 use forebay_core::limit::shares::Network;
 use forebay_http::proxy_protocol::Header;
 use forebay_net::addr::{Peer, push_peer};
@@ -54,12 +55,7 @@ impl Client {
 
     /// The listen address that the connection came to.
     pub fn address<'c>(&self, conf: &'c ThreadConfig) -> Option<&'c Address> {
-        let at = conf.config.http.addresses.get(self.listener(conf)?)?;
-        if at.exact.is_empty() {
-            return Some(&at.default);
-        }
-        let local = self.local?;
-        Some(at.exact.iter().find(|(a, _)| *a == local).map_or(&at.default, |(_, a)| a))
+        conf.config.listeners.get(self.listener(conf)?)?.address(self.local)
     }
 
     /// The default server of that address, as an index into `Http::servers`.
@@ -76,7 +72,7 @@ impl Client {
             a.names.find(name).ok().flatten().map(|(server, _)| server)
         };
         let server = self.address(conf).map_or(0, |a| named(a).unwrap_or(a.default_server));
-        conf.config.http.servers.get(server)
+        conf.http.servers.get(server)
     }
 
     /// Local address of the connection.

@@ -1,4 +1,4 @@
-//! Virtual hosts, locations, phases, modules, file cache, access log, worker.
+//! The HTTP front end: virtual hosts, locations, phases, modules, upstreams, caches.
 
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests make files as they like"))]
 
@@ -14,25 +14,27 @@ pub mod error_log;
 pub mod error_page;
 pub mod file_cache;
 pub mod file_watch;
+pub mod front;
 pub mod h2;
 pub mod location;
-pub mod log_buffers;
 pub mod metrics;
 pub mod modules;
 pub mod password;
 pub mod phases;
-pub mod process;
 pub mod request;
 pub mod resolver;
 pub mod response;
 pub mod subrequest;
 pub mod symlinks;
-pub mod syslog;
 #[cfg(test)]
 mod testing;
 pub mod thread;
 pub mod tls;
-pub mod transfers;
 pub mod upstream;
 pub mod variables;
-pub mod worker;
+
+/// HTTP as the only front end.
+pub static FRONT_ENDS: &[&dyn forebay_core::front::FrontEnd] = &[&front::HttpFrontEnd];
+
+pub(crate) use config::HttpContext;
+pub(crate) use forebay_core::{keyword, settings};

@@ -1,6 +1,6 @@
 //! The `resolver` directive.
 
-use crate::config::scope::Scope;
+use crate::config::Scope;
 use crate::config::value::{Setting, once};
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Directive, Word};
@@ -65,7 +65,7 @@ fn name_servers(d: &Directive, w: &Word, cx: &Scope<'_>) -> Result<Vec<SocketAdd
 #[derive(Clone, Debug, Default)]
 pub struct Chosen(pub Option<Arc<Resolver>>);
 
-impl Setting for Chosen {
+impl Setting<crate::HttpContext> for Chosen {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         Ok(Chosen(Some(Arc::new(parse(d, cx)?))))

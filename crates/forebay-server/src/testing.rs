@@ -1,10 +1,12 @@
 //! A request without a connection, for unit tests of modules.
 
 use crate::config::{self, Environment};
+use crate::file_cache::FileCache;
 use crate::request::Request;
-use crate::thread::{Parts, Thread, ThreadConfig};
+use crate::thread::Thread;
 use forebay_conf::files::Files;
 use forebay_core::counters::Counters;
+use forebay_core::thread::{ActiveConfig, Parts, Thread as WorkerThread};
 use forebay_core::vars::VarId;
 use forebay_net::io::Io;
 use std::rc::Rc;
@@ -45,18 +47,18 @@ pub fn warnings(http: &str) -> Vec<String> {
 /// A request with the given query at the first server, or at the http level if there is none.
 pub fn request(http: &str, args: &str) -> Request {
     let (config, _) = load(http).unwrap_or_else(|e| panic!("{}", e.message));
-    let conf = ThreadConfig { listeners: vec![Some(0)], ..ThreadConfig::new(Arc::new(config)) };
-    let thread = Thread::new(
+    let active = ActiveConfig { listeners: vec![Some(0)], ..ActiveConfig::new(Arc::new(config)) };
+    let worker = WorkerThread::new(
         Rc::new(Io::new().expect("epoll")),
         Parts {
             number: 0,
-            conf,
-            files: Default::default(),
+            active,
             log_buffers: Default::default(),
             all_counters: Arc::new(vec![Arc::new(Counters::default())]),
             max_connections: 1,
         },
     );
+    let thread = Thread::new(worker, 0, FileCache::default());
     let mut req = Request::new(thread);
     again(&mut req, args);
     req

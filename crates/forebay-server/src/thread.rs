@@ -1,265 +1,115 @@
-//! State of one worker thread: its reactor, clock, file cache, logs and counters. Hot path.
+//! State of the HTTP front end in one worker thread: connections, file cache, configuration. Hot path.
 
 use crate::client::Client;
-use crate::config::Config;
+use crate::config::http::Http;
 use crate::connection::{Connection, Work};
 use crate::file_cache::FileCache;
-use crate::log_buffers::LogBuffers;
-use forebay_core::counters::Counters;
-use forebay_net::io::Io;
-use forebay_net::reactor::Reactor;
-use std::cell::{Cell, RefCell};
-use std::os::fd::OwnedFd;
+use crate::upstream::local::LocalGroups;
+use forebay_core::thread::{ActiveConfig, Thread as WorkerThread};
+use forebay_net::reactor::{Body, Job, Runners, Token};
+use std::cell::RefCell;
+use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// A configuration together with the state that one thread keeps for it.
 #[derive(Debug)]
 pub struct ThreadConfig {
-    /// The configuration, shared by all threads.
-    pub config: Arc<Config>,
-    /// Index among the configuration's listeners, by the number of this thread's listener slot. Slot numbers are never
-    /// reused; a listener that no longer exists maps to `None`.
-    pub listeners: Vec<Option<usize>>,
-    /// State of the upstream groups, by their numbers.
-    pub groups: RefCell<Vec<crate::upstream::GroupState>>,
-    /// Log files, by their index in the configuration. USR1 replaces them with reopened ones. After a reload, the old
-    /// configuration's files stay open for its running requests.
-    pub logs: RefCell<Vec<Arc<OwnedFd>>>,
+    /// Listeners, log files and the main level of the configuration.
+    pub active: Rc<ActiveConfig>,
+    /// Settings of the http block.
+    pub http: Arc<Http>,
+    /// Upstream groups.
+    pub groups: LocalGroups,
     /// Counters for requests to servers without `status_zone`, by server index.
     pub counted: crate::metrics::ByName,
 }
 
 impl ThreadConfig {
-    /// Creates the state for a configuration, without listeners, logs and upstream groups.
-    pub fn new(config: Arc<Config>) -> ThreadConfig {
-        ThreadConfig {
-            config,
-            listeners: Vec::new(),
-            groups: RefCell::default(),
-            logs: RefCell::default(),
-            counted: Default::default(),
-        }
+    /// Creates the state that a thread keeps for a configuration. `front` is the number of the HTTP front end.
+    pub fn new(thread: &WorkerThread, active: Rc<ActiveConfig>, front: u8) -> ThreadConfig {
+        let http = active.config.front(front).unwrap_or_default();
+        let groups = LocalGroups::new(thread.number, thread.all_counters.len());
+        ThreadConfig { groups, ..ThreadConfig::of(active, http) }
+    }
+
+    /// Creates the state for settings of the http block that may be those of a former configuration. Connections to
+    /// upstreams are not kept.
+    pub fn of(active: Rc<ActiveConfig>, http: Arc<Http>) -> ThreadConfig {
+        ThreadConfig { http, active, groups: LocalGroups::default(), counted: Default::default() }
     }
 }
 
-/// A worker thread.
+impl Deref for ThreadConfig {
+    type Target = ActiveConfig;
+    fn deref(&self) -> &ActiveConfig {
+        &self.active
+    }
+}
+
+/// HTTP front end of a worker thread.
 pub struct Thread {
-    /// Index among the worker threads of the process.
-    pub number: usize,
-    /// Sockets, deadlines and buffers for their bytes.
-    pub io: Rc<Io>,
-    /// Tasks that serve connections ("runners"), and the idle connections.
-    pub reactor: Reactor<Connection, Work>,
+    /// The worker thread.
+    pub worker: Rc<WorkerThread>,
+    /// Number of the front end.
+    pub front: u8,
+    /// Tasks that serve connections, and the idle connections.
+    pub runners: Runners<Connection, Work>,
     /// Placeholder client for requests without a connection.
     pub no_client: Rc<Client>,
-    /// Time of the current turn of the event loop.
-    pub clock: Clock,
     /// Configuration in effect for new requests.
     pub conf: RefCell<Rc<ThreadConfig>>,
-    /// Requests blocked on their clients.
-    pub transfers: Rc<crate::transfers::Transfers>,
     /// Open files.
     pub files: RefCell<FileCache>,
     /// Responses of upstreams that this thread has served from a cache.
     pub cached: crate::cache::local::Local,
     /// Running requests without a client.
     pub background: crate::background::Running,
-    /// Buffers of the access logs.
-    pub log_buffers: RefCell<LogBuffers>,
-    /// Error log lines of this turn, not written yet.
-    pub error_lines: RefCell<crate::error_log::Pending>,
-    /// Counters of this thread.
-    pub counters: Arc<Counters>,
-    /// Counters of all threads, for the status pages that add them up.
-    pub all_counters: Arc<Vec<Arc<Counters>>>,
-    /// Process id, for log lines.
-    pub pid: u32,
-    /// Graceful shutdown has begun: the thread accepts no connections and keeps none open between requests.
-    pub quitting: Cell<bool>,
-    /// The thread ends at once.
-    pub stopping: Cell<bool>,
-    /// Most connections at a time.
-    pub max_connections: usize,
     /// Buffers of HTTP/2 connections.
     pub h2: crate::h2::drive::Shared,
 }
 
-/// Arguments of [`Thread::new`].
-pub struct Parts {
-    /// Number of the thread.
-    pub number: usize,
-    /// First configuration.
-    pub conf: ThreadConfig,
-    /// Open files.
-    pub files: FileCache,
-    /// Buffers of the access logs.
-    pub log_buffers: LogBuffers,
-    /// Counters of all threads, by number.
-    pub all_counters: Arc<Vec<Arc<Counters>>>,
-    /// Most connections at a time.
-    pub max_connections: usize,
+impl Deref for Thread {
+    type Target = WorkerThread;
+    fn deref(&self) -> &WorkerThread {
+        &self.worker
+    }
 }
 
 impl Thread {
-    /// Creates a thread that serves nothing yet.
-    pub fn new(io: Rc<Io>, parts: Parts) -> Rc<Thread> {
-        let counters = parts.all_counters.get(parts.number).cloned().unwrap_or_default();
-        let no_client = Rc::new(Client::none(io.poller.now()));
+    /// Creates the front end of this number in a worker thread, with the configuration that is in effect there.
+    pub fn new(worker: Rc<WorkerThread>, front: u8, files: FileCache) -> Rc<Thread> {
+        let conf = ThreadConfig::new(&worker, worker.active(), front);
         Rc::new(Thread {
-            no_client,
-            number: parts.number,
-            reactor: Reactor::new(io.clone()),
-            io,
-            clock: Clock::default(),
-            conf: RefCell::new(Rc::new(parts.conf)),
-            transfers: Rc::default(),
-            files: RefCell::new(parts.files),
+            no_client: Rc::new(Client::none(worker.io.poller.now())),
+            runners: Runners::new(worker.reactor.clone(), front),
+            front,
+            conf: RefCell::new(Rc::new(conf)),
+            files: RefCell::new(files),
             cached: Default::default(),
             background: Default::default(),
-            log_buffers: RefCell::new(parts.log_buffers),
-            error_lines: RefCell::default(),
-            counters,
-            all_counters: parts.all_counters,
-            pid: std::process::id(),
-            quitting: Cell::new(false),
-            stopping: Cell::new(false),
-            max_connections: parts.max_connections,
             h2: crate::h2::drive::Shared::default(),
+            worker,
         })
+    }
+
+    /// Hands a connection to a runner and polls it.
+    pub fn start(self: &Rc<Self>, token: Token, conn: Connection) {
+        self.runners.start(Job { token, work: conn.into() }, || self.runner());
+    }
+
+    /// Starts the oldest work that is queued for a runner.
+    pub fn start_queued(self: &Rc<Self>) {
+        self.runners.start_queued(|| self.runner());
+    }
+
+    fn runner(self: &Rc<Self>) -> Body {
+        Box::pin(crate::connection::runner(self.clone()))
     }
 
     /// Returns the configuration for a new request.
     #[inline]
     pub fn config(&self) -> Rc<ThreadConfig> {
         self.conf.borrow().clone()
-    }
-
-    /// Calls `f` with a log file of the current configuration. Returns `None` if `number` is out of range.
-    pub fn with_log<R>(&self, number: usize, f: impl FnOnce(&OwnedFd) -> R) -> Option<R> {
-        self.conf.borrow().logs.borrow().get(number).map(|fd| f(fd))
-    }
-}
-
-/// The time, read once a turn of the loop and formatted once a second.
-pub struct Clock {
-    now: Cell<Instant>,
-    /// Time of the next look at the system clock: the start of its next second.
-    look: Cell<Instant>,
-    unix: Cell<i64>,
-    http: Cell<[u8; 29]>,
-    log: Cell<[u8; 26]>,
-    iso: Cell<[u8; 25]>,
-    error: Cell<[u8; 19]>,
-    zone: jiff::tz::TimeZone,
-}
-
-impl Default for Clock {
-    fn default() -> Self {
-        let now = Instant::now();
-        let c = Clock {
-            now: Cell::new(now),
-            look: Cell::new(now),
-            unix: Cell::new(-1),
-            http: Cell::new([b' '; 29]),
-            log: Cell::new([b' '; 26]),
-            iso: Cell::new([b' '; 25]),
-            error: Cell::new([b' '; 19]),
-            zone: jiff::tz::TimeZone::system(),
-        };
-        c.tick(now);
-        c
-    }
-}
-
-impl Clock {
-    /// Sets the time of this turn. Reads the system clock only when its next second should have begun, so a change of
-    /// the system clock takes effect up to a second late.
-    #[inline]
-    pub fn tick(&self, now: Instant) {
-        self.now.set(now);
-        if now >= self.look.get() {
-            self.look_at_clock(now);
-        }
-    }
-
-    fn look_at_clock(&self, now: Instant) {
-        let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let left = Duration::from_secs(1).saturating_sub(Duration::from_nanos(time.subsec_nanos().into()));
-        self.look.set(now.checked_add(left).unwrap_or(now));
-        let unix = time.as_secs() as i64;
-        if unix != self.unix.replace(unix) {
-            self.format(unix);
-        }
-    }
-
-    fn format(&self, unix: i64) {
-        let offset = self.offset(unix);
-        self.http.set(forebay_http::date::imf(unix));
-        self.log.set(forebay_http::date::log(unix, offset));
-        self.iso.set(forebay_http::date::iso8601(unix, offset));
-        self.error.set(forebay_http::date::error_log(unix, offset));
-    }
-
-    /// Returns the offset of local time from UTC at a time, in seconds.
-    pub fn offset(&self, unix: i64) -> i32 {
-        jiff::Timestamp::from_second(unix).map_or(0, |t| self.zone.to_offset(t).seconds())
-    }
-
-    /// Returns the abbreviation of the local time zone at a time.
-    pub fn zone(&self, unix: i64) -> String {
-        let time = jiff::Timestamp::from_second(unix);
-        time.map_or_else(|_| String::new(), |t| self.zone.to_offset_info(t).abbreviation().to_owned())
-    }
-
-    /// Returns the time of this turn.
-    pub fn now(&self) -> Instant {
-        self.now.get()
-    }
-    /// Returns the Unix time in seconds.
-    pub fn unix(&self) -> i64 {
-        self.unix.get()
-    }
-    /// Returns the value of a `Date` field: `Sun, 06 Nov 1994 08:49:37 GMT`.
-    pub fn http_date(&self) -> [u8; 29] {
-        self.http.get()
-    }
-    /// Returns the value of `$time_local`.
-    pub fn log_time(&self) -> [u8; 26] {
-        self.log.get()
-    }
-    /// Returns the value of `$time_iso8601`.
-    pub fn iso8601(&self) -> [u8; 25] {
-        self.iso.get()
-    }
-    /// Returns the time for an error log line.
-    pub fn error_time(&self) -> [u8; 19] {
-        self.error.get()
-    }
-    /// Reads the system clock: time since the epoch, for milliseconds.
-    pub fn msec(&self) -> Duration {
-        SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_clock_is_looked_at_when_a_second_begins() {
-        let c = Clock::default();
-        let second = Duration::from_secs(1);
-        let first = c.look.get();
-        assert!(first > c.now() && first <= c.now() + second);
-        // Before that second begins, `tick` must not touch the cached time.
-        let unix = c.unix();
-        c.unix.set(7);
-        c.tick(c.now());
-        assert_eq!(c.unix(), 7);
-        c.tick(first);
-        assert!((unix..unix + 60).contains(&c.unix()));
-        assert!(c.look.get() > first && c.look.get() <= first + second);
     }
 }

@@ -4,9 +4,9 @@
 
 use forebay_conf::files::Files;
 use forebay_core::counters::Counters;
+use forebay_core::process::Share;
+use forebay_core::worker::{self, Command, Mailbox, Setup};
 use forebay_server::config::{self, Environment};
-use forebay_server::process::Share;
-use forebay_server::worker::{self, Command, Mailbox, Setup};
 use forebay_sys::alloc::CountingAllocator;
 use forebay_sys::log_area::{Area, Mapped};
 use std::io::{Read, Write};
@@ -88,6 +88,7 @@ fn allocations(dir: &std::path::Path, requests: usize, path: &str, fields: &str,
         connections: 100,
         share,
         counters: Arc::new(vec![Arc::new(Counters::default())]),
+        front_ends: forebay_server::FRONT_ENDS,
         mailbox: mailbox.clone(),
         log_area: Some(mapped),
         tokio: runtime.handle().clone(),

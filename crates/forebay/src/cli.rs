@@ -1,7 +1,7 @@
 //! The command line as nginx has it: options glued or apart, several letters behind one dash.
 
 use crate::paths::Paths;
-use forebay_server::config::Environment;
+use forebay_core::config::Environment;
 use std::path::PathBuf;
 
 /// Version of nginx whose behaviour and texts are followed.

@@ -4,7 +4,7 @@
 //! address has one socket for all.
 
 use crate::master_log::{Log, errno};
-use forebay_server::config::{KeepaliveProbes, ListenAddr, Listener, SocketOptions};
+use forebay_core::config::{KeepaliveProbes, ListenAddr, Listener, SocketOptions};
 use forebay_sys::{fds, sockets};
 use socket2::{Domain, SockAddr, Socket, TcpKeepalive, Type};
 use std::fmt::Write;
@@ -362,7 +362,7 @@ mod tests {
 
     fn wanted(addr: &str) -> Listener {
         let addr: SocketAddr = addr.parse().expect("address");
-        Listener { addr: ListenAddr::Inet(addr), text: addr.to_string(), options: SocketOptions::default() }
+        Listener::new(ListenAddr::Inet(addr), SocketOptions::default(), 0, Default::default())
     }
 
     fn local(open: &Open) -> SocketAddr {
@@ -408,11 +408,8 @@ mod tests {
     fn unix_sockets_and_stale_files() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join("x.sock");
-        let listener = Listener {
-            addr: ListenAddr::Unix(path.clone()),
-            text: format!("unix:{}", path.display()),
-            options: SocketOptions::default(),
-        };
+        let addr = ListenAddr::Unix(path.clone());
+        let listener = Listener::new(addr, SocketOptions::default(), 0, Default::default());
         let list = [listener];
         let first = open(&list, &Listeners::default(), 4, false, &quiet()).expect("free");
         assert_eq!(first.open[0].sockets.len(), 1);

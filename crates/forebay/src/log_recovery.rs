@@ -202,7 +202,7 @@ mod tests {
 
     fn setup() -> (tempfile::TempDir, PathBuf, Log, PathBuf) {
         use forebay_conf::error::Level;
-        use forebay_server::config::main_settings::{ErrorLog, ErrorLogTarget};
+        use forebay_core::config::main_settings::{ErrorLog, ErrorLogTarget};
         let dir = tempfile::tempdir().expect("directory");
         let errors = dir.path().join("errors");
         let fd = Arc::new(OwnedFd::from(open_log(&errors).expect("open")));

@@ -11,7 +11,7 @@ use crate::title;
 use crate::wire;
 use crate::worker;
 use forebay_conf::error::Level;
-use forebay_server::config::ListenAddr;
+use forebay_core::config::ListenAddr;
 use forebay_sys::fds;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};

@@ -12,9 +12,9 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use forebay_core::config::main_settings::{ErrorLog, ErrorLogTarget};
 use forebay_core::essential;
-use forebay_server::config::main_settings::{ErrorLog, ErrorLogTarget};
-use forebay_server::syslog::{Syslog, send_from_master};
+use forebay_core::log::syslog::{Syslog, send_from_master};
 
 /// Target of lines.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use forebay_conf::error::{Error, Level};
 use forebay_conf::files::Files;
 use forebay_conf::parse::parse;
 use forebay_conf::tree::{Block, Directive, Tree};
-use forebay_server::config::Environment;
+use forebay_core::config::Environment;
 
 /// The configuration as a tree, for looking up places. `files` has everything that was read before.
 pub(crate) fn tree(environment: &Environment, files: &mut Files) -> Tree {

@@ -1,8 +1,8 @@
 //! Use of the machine: threads, CPUs, descriptors, connections, each with its reason.
 
-use forebay_server::config::Config;
-use forebay_server::config::main_settings::{Affinity, WorkerCount};
-use forebay_server::process::ThreadPlan;
+use forebay_core::config::Config;
+use forebay_core::config::main_settings::{Affinity, WorkerCount};
+use forebay_core::process::ThreadPlan;
 use forebay_sys::cpus::CpuBudget;
 use forebay_sys::{affinity, cpus, limits};
 

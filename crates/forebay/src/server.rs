@@ -9,7 +9,7 @@ use crate::state::{self, Before, State};
 use crate::title;
 use forebay_conf::error::Level;
 use forebay_conf::files::Files;
-use forebay_server::process::Worker;
+use forebay_core::process::Worker;
 use forebay_sys::log_area::{Area, Mapped};
 use forebay_sys::{daemon, limits};
 use nix::sys::signal::{Signal, kill};
@@ -255,7 +255,12 @@ impl Alone {
         let generation = 1;
         // Nobody reads it when this process has ended. It is there so that this mode runs what the other one does.
         let area = Area::create().and_then(|area| Mapped::new(area.fd().try_clone_to_owned()?)).ok();
-        let worker = Worker::start(state.generation(&[], generation)?, &state.plan.threads, area)?;
+        let worker = Worker::start(
+            state.generation(&[], generation)?,
+            &state.plan.threads,
+            area,
+            forebay_server::FRONT_ENDS,
+        )?;
         let threads = state.plan.threads.cpus.len();
         Ok(Alone { start, state, log, worker, threads, generation, quitting: false })
     }

@@ -8,9 +8,10 @@ use crate::plan::Plan;
 use crate::wire::Configure;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::files::Files;
-use forebay_server::config::main_settings::{ErrorLog, ErrorLogTarget};
-use forebay_server::config::{Config, Environment, ListenAddr, load};
-use forebay_server::process::Generation;
+use forebay_core::config::main_settings::{ErrorLog, ErrorLogTarget};
+use forebay_core::config::{Config, Environment, ListenAddr};
+use forebay_core::process::Generation;
+use forebay_server::config::load;
 use forebay_sys::files;
 use forebay_sys::identity::{self, Identity};
 use std::collections::HashSet;
@@ -197,7 +198,7 @@ impl State {
     /// is refused, and the old ones are kept.
     pub(crate) fn renew(&mut self, log: &Log) -> bool {
         let Ok(mut files) = Files::from_bytes(&self.record) else { return false };
-        for path in &self.config.http.certificate_files {
+        for path in &self.config.certificate_files {
             files.refresh(path);
         }
         match load(&self.environment, &mut files) {
@@ -218,7 +219,7 @@ impl State {
     pub(crate) fn certificate_stamps(&self) -> Vec<Stamp> {
         use std::os::unix::fs::MetadataExt;
         let stamp = |m: std::fs::Metadata| (m.mtime(), m.mtime_nsec(), m.size(), m.ino());
-        self.config.http.certificate_files.iter().map(|p| std::fs::metadata(p).ok().map(stamp)).collect()
+        self.config.certificate_files.iter().map(|p| std::fs::metadata(p).ok().map(stamp)).collect()
     }
 
     /// Opens the log files again (USR1). A log whose file cannot be opened keeps its old one, as in nginx.

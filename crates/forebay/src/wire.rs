@@ -3,8 +3,8 @@
 //! A message is a head (kind, length of the body, number of descriptors; little-endian), the body, and the
 //! descriptors in batches. Both sides are this program, from the same file: there is no version.
 
-use forebay_server::config::{Environment, ListenAddr};
-use forebay_server::process::ThreadPlan;
+use forebay_core::config::{Environment, ListenAddr};
+use forebay_core::process::ThreadPlan;
 use forebay_sys::{fds, identity::Identity};
 use std::ffi::OsStr;
 use std::io::{self, Read};

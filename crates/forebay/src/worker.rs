@@ -7,9 +7,10 @@ use crate::title;
 use crate::wire::{Configure, Order, receive_order};
 use forebay_conf::error::Level;
 use forebay_conf::files::Files;
-use forebay_server::config::main_settings::{ErrorLog, ErrorLogTarget};
-use forebay_server::config::{Config, load};
-use forebay_server::process::{Generation, Worker};
+use forebay_core::config::Config;
+use forebay_core::config::main_settings::{ErrorLog, ErrorLogTarget};
+use forebay_core::process::{Generation, Worker};
+use forebay_server::config::load;
 use forebay_sys::log_area::Mapped;
 use forebay_sys::{daemon, identity, limits};
 use nix::sys::signal::Signal;
@@ -150,7 +151,8 @@ impl Process {
                     .map_err(|e| built.log.warn(&format!("no use of shared log buffers ({})", errno(&e))))
                     .ok()
             });
-            let worker = Worker::start(built.generation, &order.plan(), area).map_err(|e| errno(&e))?;
+            let worker = Worker::start(built.generation, &order.plan(), area, forebay_server::FRONT_ENDS)
+                .map_err(|e| errno(&e))?;
             Ok((worker, config, built.log))
         });
         match started {

@@ -57,7 +57,7 @@ pub fn first_piece(lines: &[u8]) -> &[u8] {
     end.and_then(|end| lines.get(..=end)).unwrap_or(lines)
 }
 
-/// What stands in the log for these lines (nginx: access_log, gzip=). The same lines give the same bytes each time.
+/// Returns the bytes that are written for lines (nginx: access_log, gzip=). The same lines give the same bytes each time.
 pub fn encode(lines: &[u8], gzip: Option<u32>) -> Cow<'_, [u8]> {
     let Some(level) = gzip else { return lines.into() };
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::new(level));
@@ -67,11 +67,11 @@ pub fn encode(lines: &[u8], gzip: Option<u32>) -> Cow<'_, [u8]> {
     }
 }
 
-/// Where to go on in `bytes`, which somebody began to append to a log and may not have ended, from the `tail` of that
-/// log. A line of which a part is there is completed. Where it cannot be told whether lines are there
-/// or were there before (lines may be the same, letter for letter), they are written again.
+/// Finds the place in `bytes` to go on from after a write to a log was cut off, by the `tail` of that log. A line of which a
+/// part is in the log is completed. If lines may be in the log already or may be earlier ones with the same text, they are
+/// written again.
 ///
-/// `None`: the log ends inside a line of somebody else.
+/// `None`: the log ends inside a line of another writer.
 pub fn resume(tail: &[u8], bytes: &[u8], gzip: bool) -> Option<usize> {
     let torn = match memchr::memrchr(b'\n', tail) {
         _ if gzip => 1,
@@ -81,43 +81,57 @@ pub fn resume(tail: &[u8], bytes: &[u8], gzip: bool) -> Option<usize> {
     if torn == 0 {
         return Some(0);
     }
-    // Every length at which the beginning of `bytes` is the end of `tail`, by Knuth, Morris and Pratt.
-    let mut borders = vec![0u32; bytes.len() + 1];
-    let step = |borders: &[u32], mut length: usize, byte: u8| {
+    let borders = Borders::of(bytes);
+    let mut length = tail.iter().fold(0, |length, byte| borders.step(length, *byte));
+    if gzip {
+        // A member that is complete may be an earlier one. Of others the longest counts: its header is in no
+        // other place.
+        return Some(if length == bytes.len() { 0 } else { length });
+    }
+    if length < torn {
+        return None;
+    }
+    while borders.shorter(length) >= torn {
+        length = borders.shorter(length);
+    }
+    Some(length)
+}
+
+/// For each beginning of a text, the length of the longest shorter beginning that is also its end (Knuth, Morris, Pratt).
+struct Borders<'t> {
+    text: &'t [u8],
+    lengths: Vec<u32>,
+}
+
+impl<'t> Borders<'t> {
+    fn of(text: &'t [u8]) -> Borders<'t> {
+        let mut borders = Borders { text, lengths: vec![0; text.len() + 1] };
+        for (i, byte) in text.iter().enumerate().skip(1) {
+            let length = borders.step(borders.shorter(i), *byte);
+            if let Some(border) = borders.lengths.get_mut(i + 1) {
+                *border = length as u32;
+            }
+        }
+        borders
+    }
+
+    /// Returns the length of the next shorter beginning that is also an end.
+    fn shorter(&self, length: usize) -> usize {
+        self.lengths.get(length).map_or(0, |b| *b as usize)
+    }
+
+    /// Returns the length of the beginning that ends in `byte`, after one of this length.
+    fn step(&self, mut length: usize, byte: u8) -> usize {
         loop {
-            if bytes.get(length) == Some(&byte) {
+            if self.text.get(length) == Some(&byte) {
                 return length + 1;
             }
             if length == 0 {
                 return 0;
             }
-            length = borders.get(length).map_or(0, |b| *b as usize);
-        }
-    };
-    for i in 1..bytes.len() {
-        let before = borders.get(i).map_or(0, |b| *b as usize);
-        let length = bytes.get(i).map_or(0, |byte| step(&borders, before, *byte));
-        if let Some(border) = borders.get_mut(i + 1) {
-            *border = length as u32;
+            length = self.shorter(length);
         }
     }
-    let mut length = tail.iter().fold(0, |length, byte| step(&borders, length, *byte));
-    let shorter = |length: usize| borders.get(length).map_or(0, |b| *b as usize);
-    if gzip {
-        // A member that is complete may be an earlier one. Of others the longest counts: its header is in no
-        // other place.
-        if length == bytes.len() {
-            length = 0;
-        }
-        return Some(length);
-    }
-    if length < torn {
-        return None;
-    }
-    while shorter(length) >= torn {
-        length = shorter(length);
-    }
-    Some(length)
 }
 
 #[cfg(test)]

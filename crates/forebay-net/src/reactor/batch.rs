@@ -141,7 +141,7 @@ impl Poller {
             // no further event reports the end behind them.
             let flags = e.flags;
             let readable = flags.contains(F::IN) && !flags.intersects(F::RDHUP | F::HUP | F::ERR);
-            if !readable || s.role != Role::Idle {
+            if !readable || !matches!(s.role, Role::Idle(_)) {
                 continue;
             }
             let (Some(fd), Some(room)) = (&s.fd, early.get_mut(at..at + READ)) else { continue };
@@ -258,13 +258,13 @@ impl Poller {
         answers.used = 0;
     }
 
-    /// Takes an idle connection of which a part of the last answer found no room. Its slot is busy now: a runner has to
+    /// Takes an idle connection of which a part of the last answer found no room, with its front end. Its slot is busy now: a runner has to
     /// wait for room as for any other answer.
-    pub(super) fn take_unsent(&self) -> Option<Token> {
+    pub(super) fn take_unsent(&self) -> Option<(u8, Token)> {
         loop {
             let token = self.batch.unsent.borrow_mut().pop()?;
-            if self.unpark(token) {
-                return Some(token);
+            if let Some(front) = self.unpark(token) {
+                return Some((front, token));
             }
         }
     }

@@ -1,12 +1,13 @@
-//! The event loop of one thread: readiness, timers and the runners that serve connections. Hot path.
+//! The event loop of one thread: readiness, timers and the tasks that serve connections. Hot path.
 //!
 //! A turn of the loop is one `epoll_wait`, the events it returned, the wake-ups of other threads and the timers.
-//! An idle connection is a slot of about a hundred bytes. When it becomes readable, a *runner* (a future made
+//! An idle connection is a slot of about a hundred bytes. When it becomes readable, a *runner* (a task made
 //! once and used for one connection after another) takes it and is polled at once, so a request that can
 //! be answered without waiting costs no task, no waker and no allocation.
 //!
-//! [`Poller`] is the part that sockets, TLS and waiting need; it does not know what a connection is. [`Reactor`] adds
-//! the runners and the state of idle connections.
+//! [`Poller`] is the part that sockets, TLS and waiting need; it does not know what a connection is. [`Reactor`] adds the
+//! loop and the tasks. Each front end (http, stream) has its [`Runners`] with the state of its idle connections; the
+//! reactor names a front end by a number when it calls the thread's [`Handler`].
 //!
 //! The thread is inside the context of the process's tokio runtime, whose own thread drives its timers and
 //! sockets: everything tokio offers (the blocking pool above all) works inside a runner. The connections
@@ -16,24 +17,23 @@
 mod batch;
 mod poller;
 mod runners;
+mod tasks;
 mod timers;
 mod wake;
 
 pub use batch::{ANSWER, MADE, Reserved};
 pub use poller::{NOTICE_FILES, NOTICE_MOUNTS, Poller, Token, notice};
-pub use runners::Job;
+pub use runners::{Job, Runners, idle_bytes};
+pub use tasks::Body;
 pub use wake::Remote;
 
 use crate::io::Io;
 use poller::{Due, notice_of};
-use runners::Runners;
 use rustix::event::epoll;
-use std::cell::RefCell;
-use std::future::Future;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
+use tasks::Tasks;
 use timers::Target;
 
 /// Number of events in a turn after which more are likely to be there at once.
@@ -42,23 +42,16 @@ const BUSY: usize = 4;
 /// Events taken from the kernel at a time.
 const EVENTS: usize = 512;
 
-/// Memory that an idle connection with the state `C` takes in the reactor, bytes.
-pub const fn idle_bytes<C>() -> usize {
-    size_of::<poller::Slot>() + size_of::<Option<C>>() + timers::ENTRY
-}
-
-/// Callbacks of a reactor's user.
+/// Callbacks of the reactor of a thread. `front` is the number of a front end.
 pub trait Handler {
-    /// State that an idle connection keeps.
-    type Conn: 'static;
-    /// Work of a runner; a connection that is no longer idle is one kind of it.
-    type Work: From<Self::Conn> + 'static;
-    /// Creates the future of a runner. It calls [`Reactor::next_job`] in a loop, forever.
-    fn runner(self: Rc<Self>, id: u32) -> Pin<Box<dyn Future<Output = ()>>>;
     /// Accepts the connections of a listener that has some.
-    fn accept(self: Rc<Self>, listener: u32);
-    /// Closes an idle connection that has reached its deadline, or gives it to a runner once more.
-    fn expired(self: Rc<Self>, token: Token, conn: Self::Conn);
+    fn accept(&self, listener: u32);
+    /// Gives a connection that was idle to a runner: data has arrived on it.
+    fn resume(&self, front: u8, token: Token);
+    /// Closes a connection that was idle until its deadline, or gives it to a runner once more.
+    fn expired(&self, front: u8, token: Token);
+    /// Starts the oldest queued work of a front end.
+    fn start_queued(&self, front: u8);
     /// Closes the descriptor of a connection that was set aside: something arrived on it, or its deadline is over. The
     /// reactor frees its slot afterwards.
     fn set_aside_ended(&self, token: Token, owner: u32);
@@ -78,47 +71,28 @@ pub trait Handler {
     fn due(&self) -> Option<Instant>;
     /// Whether the loop should end.
     fn finished(&self) -> bool;
-    /// Counts a runner's panic. The drop of its future has closed its connection.
-    fn panicked(&self);
 }
 
-/// Event loop of a thread: idle connections have the state `C`, runners do the work `W`.
-pub struct Reactor<C, W> {
-    io: Rc<Io>,
-    /// State of the idle connections, by the numbers of their slots.
-    parked: RefCell<Vec<Option<C>>>,
-    runners: Runners<W>,
+/// Event loop of a thread, with its tasks.
+pub struct Reactor {
+    /// Descriptors and buffers of the thread.
+    pub io: Rc<Io>,
+    tasks: Tasks,
 }
 
-impl<C: 'static, W: From<C> + 'static> Reactor<C, W> {
+impl Reactor {
     /// Creates a reactor on a thread's poller.
-    pub fn new(io: Rc<Io>) -> Self {
-        Reactor { io, parked: RefCell::default(), runners: Runners::default() }
+    pub fn new(io: Rc<Io>) -> Rc<Reactor> {
+        Rc::new(Reactor { io, tasks: Tasks::default() })
     }
 
     fn poller(&self) -> &Poller {
         &self.io.poller
     }
 
-    /// Hands a connection to a runner and polls it.
-    pub fn start<H: Handler<Conn = C, Work = W>>(&self, handler: &Rc<H>, token: Token, conn: C) {
-        self.runners.start(self.poller(), handler, Job { token, work: conn.into() });
-    }
-
-    /// Hands the connection of a slot that has just left the idle ones to a runner.
-    fn start_parked<H: Handler<Conn = C, Work = W>>(&self, handler: &Rc<H>, token: Token) {
-        if let Some(conn) = self.take_parked(token) {
-            self.start(handler, token, conn);
-        }
-    }
-
-    fn take_parked(&self, token: Token) -> Option<C> {
-        self.parked.borrow_mut().get_mut(token.index as usize)?.take()
-    }
-
-    /// Adds work for another runner. It begins when the runner that calls this waits.
-    pub fn queue(&self, job: Job<W>) {
-        self.runners.queue(job);
+    /// Sets the function that reports a task's panic. Only the first call counts.
+    pub fn on_panic(&self, report: impl Fn() + 'static) {
+        let _ = self.tasks.on_panic.set(Box::new(report));
     }
 
     /// Waits until the queued work has begun.
@@ -128,94 +102,22 @@ impl<C: 'static, W: From<C> + 'static> Reactor<C, W> {
             if std::mem::replace(&mut waited, true) {
                 return Poll::Ready(());
             }
-            self.runners.resume_after_queue(self.poller().current.get());
+            self.tasks.resume_after_queue(self.poller().current.get());
             Poll::Pending
         })
         .await
     }
 
-    /// Waits for the next connection of the calling runner, which is idle in between.
-    pub fn next_job(&self) -> impl Future<Output = Job<W>> + '_ {
-        let id = self.poller().current.get();
-        std::future::poll_fn(move |_| self.runners.take_job(id))
-    }
-
-    /// Makes a connection idle: its descriptor waits in the epoll set, `deadline` closes it.
-    ///
-    /// # Errors
-    /// Gives the connection back if something has arrived meanwhile.
-    pub fn park(&self, token: Token, conn: C, deadline: Instant) -> Result<(), C> {
-        if !self.poller().park(token, deadline) {
-            return Err(conn);
-        }
-        let mut parked = self.parked.borrow_mut();
-        let at = token.index as usize;
-        if parked.len() <= at {
-            parked.resize_with(at + 1, || None);
-        }
-        parked[at] = Some(conn);
-        Ok(())
-    }
-
-    /// Takes the idle connections that `f` selects out of their slots, as work for a runner.
-    pub fn take_idle(&self, f: impl Fn(&C) -> bool) -> Vec<Job<W>> {
-        let chosen = self.idle_tokens(|conn, _| f(conn));
-        chosen
-            .into_iter()
-            .filter_map(|token| {
-                let conn = self.take_parked(token)?;
-                self.poller().unpark(token);
-                Some(Job { token, work: conn.into() })
-            })
-            .collect()
-    }
-
-    /// Closes the idle connections that `f` selects by their state and deadline. Returns their number.
-    pub fn close_idle(&self, f: impl FnMut(&C, Instant) -> bool) -> usize {
-        let chosen = self.idle_tokens(f);
-        for token in &chosen {
-            let conn = self.take_parked(*token);
-            self.poller().remove(*token);
-            drop(conn);
-        }
-        chosen.len()
-    }
-
-    fn idle_tokens(&self, mut f: impl FnMut(&C, Instant) -> bool) -> Vec<Token> {
-        let mut chosen = Vec::new();
-        self.each_parked(|token, conn, deadline, _| {
-            if f(conn, deadline) {
-                chosen.push(token);
-            }
-        });
-        chosen
-    }
-
-    /// Calls `f` for each idle connection with its deadline and whether a part of an answer has not left yet; closing the
-    /// connection would cut that off.
-    pub fn each_idle(&self, mut f: impl FnMut(&C, Instant, bool)) {
-        self.each_parked(|_, conn, deadline, sending| f(conn, deadline, sending));
-    }
-
-    fn each_parked(&self, mut f: impl FnMut(Token, &C, Instant, bool)) {
-        let parked = self.parked.borrow();
-        self.poller().each_idle(|token, deadline, sending| {
-            if let Some(Some(conn)) = parked.get(token.index as usize) {
-                f(token, conn, deadline, sending);
-            }
-        });
-    }
-
-    /// Wakes every runner that has work, so that it notices a change of state.
+    /// Wakes every task that has work, so that it notices a change of state.
     pub fn wake_all(&self) {
-        self.poller().wakes.extend(self.runners.busy());
+        self.poller().wakes.extend(self.tasks.busy());
     }
 
     /// Serves until the handler has finished.
     ///
     /// # Errors
     /// When the epoll set can no longer be waited for.
-    pub fn run<H: Handler<Conn = C, Work = W>>(&self, handler: &Rc<H>) -> std::io::Result<()> {
+    pub fn run(&self, handler: &impl Handler) -> std::io::Result<()> {
         let poller = self.poller();
         let mut events: Vec<epoll::Event> = Vec::with_capacity(EVENTS);
         let mut ids = Vec::new();
@@ -226,7 +128,7 @@ impl<C: 'static, W: From<C> + 'static> Reactor<C, W> {
             let busy = poller.is_busy();
             for e in events.drain(..) {
                 self.on_event(handler, Token::unpack(e.data.u64()), e.flags);
-                self.runners.start_queued(poller, handler);
+                self.start_queued(handler);
             }
             let mut woken = self.poll_woken(handler, &mut ids);
             if woken {
@@ -239,7 +141,7 @@ impl<C: 'static, W: From<C> + 'static> Reactor<C, W> {
             if handler.finished() {
                 return Ok(());
             }
-            self.runners.start_queued(poller, handler);
+            self.start_queued(handler);
             self.send_answers(handler);
             let left = handler.before_wait(busy);
             let timeout = if woken || fired || left {
@@ -253,7 +155,7 @@ impl<C: 'static, W: From<C> + 'static> Reactor<C, W> {
     }
 
     /// Sets the time of a turn, passes on its notices, and reads early if it has many events.
-    fn begin_turn<H: Handler<Conn = C, Work = W>>(&self, handler: &Rc<H>, events: &[epoll::Event]) {
+    fn begin_turn(&self, handler: &impl Handler, events: &[epoll::Event]) {
         let now = Instant::now();
         self.poller().begin_turn(now);
         handler.tick(now);
@@ -269,26 +171,22 @@ impl<C: 'static, W: From<C> + 'static> Reactor<C, W> {
         }
     }
 
-    fn on_event<H: Handler<Conn = C, Work = W>>(
-        &self,
-        handler: &Rc<H>,
-        token: Token,
-        flags: epoll::EventFlags,
-    ) {
+    #[inline]
+    fn start_queued(&self, handler: &impl Handler) {
+        self.tasks.start_queued(self.poller(), |front| handler.start_queued(front));
+    }
+
+    fn on_event(&self, handler: &impl Handler, token: Token, flags: epoll::EventFlags) {
         let due = self.poller().on_event(token, flags);
         self.act(handler, token, due);
     }
 
-    fn act<H: Handler<Conn = C, Work = W>>(&self, handler: &Rc<H>, token: Token, due: Due) {
+    fn act(&self, handler: &impl Handler, token: Token, due: Due) {
         match due {
             Due::Nothing => {}
-            Due::Accept(listener) => handler.clone().accept(listener),
-            Due::Serve => self.start_parked(handler, token),
-            Due::Expired => {
-                if let Some(conn) = self.take_parked(token) {
-                    handler.clone().expired(token, conn);
-                }
-            }
+            Due::Accept(listener) => handler.accept(listener),
+            Due::Serve(front) => handler.resume(front, token),
+            Due::Expired(front) => handler.expired(front, token),
             Due::Close(owner) => {
                 handler.set_aside_ended(token, owner);
                 self.poller().remove(token);
@@ -296,20 +194,20 @@ impl<C: 'static, W: From<C> + 'static> Reactor<C, W> {
         }
     }
 
-    /// Polls the runners that were woken; returns whether there were any.
-    fn poll_woken<H: Handler<Conn = C, Work = W>>(&self, handler: &Rc<H>, ids: &mut Vec<u32>) -> bool {
+    /// Polls the tasks that were woken; returns whether there were any.
+    fn poll_woken(&self, handler: &impl Handler, ids: &mut Vec<u32>) -> bool {
         self.poller().take_woken(ids);
         let any = !ids.is_empty();
         for id in ids.drain(..) {
-            if self.runners.poll_busy(self.poller(), handler, id) {
-                self.runners.start_queued(self.poller(), handler);
+            if self.tasks.poll_busy(self.poller(), id) {
+                self.start_queued(handler);
             }
         }
         any
     }
 
     /// Fires the timers that are due; returns whether there were any.
-    fn fire_timers<H: Handler<Conn = C, Work = W>>(&self, handler: &Rc<H>) -> bool {
+    fn fire_timers(&self, handler: &impl Handler) -> bool {
         let mut any = false;
         while let Some(target) = self.poller().next_due() {
             any = true;
@@ -318,9 +216,9 @@ impl<C: 'static, W: From<C> + 'static> Reactor<C, W> {
                     let due = self.poller().on_slot_timer(token);
                     self.act(handler, token, due);
                 }
-                Target::Runner(id) => {
-                    // A timer outlives the wait that set it, so the runner may be idle.
-                    self.runners.poll_busy(self.poller(), handler, id);
+                Target::Task(id) => {
+                    // A timer outlives the wait that set it, so the task may be idle.
+                    self.tasks.poll_busy(self.poller(), id);
                 }
             }
         }
@@ -329,11 +227,11 @@ impl<C: 'static, W: From<C> + 'static> Reactor<C, W> {
 
     /// Sends the queued answers. An idle connection of which a part found no room gets a runner again, which waits for room
     /// as for any other answer.
-    fn send_answers<H: Handler<Conn = C, Work = W>>(&self, handler: &Rc<H>) {
+    fn send_answers(&self, handler: &impl Handler) {
         loop {
             self.poller().flush_answers();
-            let Some(token) = self.poller().take_unsent() else { return };
-            self.start_parked(handler, token);
+            let Some((front, token)) = self.poller().take_unsent() else { return };
+            handler.resume(front, token);
         }
     }
 }

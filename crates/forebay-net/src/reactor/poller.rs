@@ -62,9 +62,9 @@ pub(super) fn notice_of(e: &epoll::Event) -> Option<u32> {
 pub(super) enum Role {
     /// A listening socket, with its number among the listeners.
     Listener(u32),
-    /// A connection without a runner: data wakes one, the deadline closes it.
-    Idle,
-    /// A descriptor that a runner works with.
+    /// A connection of the front end of this number, without a runner: data wakes one, the deadline closes it.
+    Idle(u8),
+    /// A descriptor that a task works with.
     Busy,
     /// An upstream connection that waits for its next request. The number names the owner of its descriptor. Anything
     /// that arrives closes it, so does the deadline.
@@ -101,9 +101,9 @@ pub(super) struct Slot {
 
 /// Task that waits for a slot.
 enum Waiter {
-    /// A runner itself; its number is enough to poll it.
-    Runner(u32),
-    /// A future inside a runner with a waker of its own.
+    /// A task of the reactor; its number is enough to poll it.
+    Task(u32),
+    /// A future inside a task with a waker of its own.
     Other(Waker),
 }
 
@@ -113,28 +113,28 @@ pub(super) enum Due {
     Nothing,
     /// A listener, by number, has connections to accept.
     Accept(u32),
-    /// An idle connection has received data; its slot is busy now.
-    Serve,
-    /// An idle connection has reached its deadline; its slot is busy now.
-    Expired,
+    /// An idle connection of this front end has received data; its slot is busy now.
+    Serve(u8),
+    /// An idle connection of this front end has reached its deadline; its slot is busy now.
+    Expired(u8),
     /// A connection that was set aside by this owner has ended.
     Close(u32),
 }
 
-/// Slots, the epoll set, timers and the clock of a turn. It knows neither connections nor runners' futures.
+/// Slots, the epoll set, timers and the clock of a turn. It knows neither connections nor futures.
 pub struct Poller {
     epoll: Arc<OwnedFd>,
     pub(super) slots: RefCell<Vec<Slot>>,
     free: RefCell<Vec<u32>>,
     pub(super) timers: RefCell<Timers>,
-    /// Time of each runner's earliest timer, or [`Tick::NEVER`].
-    runner_timers: RefCell<Vec<Tick>>,
+    /// Time of each task's earliest timer, or [`Tick::NEVER`].
+    task_timers: RefCell<Vec<Tick>>,
     pub(super) wakes: Arc<WakeList>,
-    /// Runner that is being polled.
+    /// Task that is being polled.
     pub(super) current: Cell<u32>,
     /// Data pointer of its waker, to recognise it among others.
     pub(super) current_waker: Cell<usize>,
-    /// Runners whose slots have had events.
+    /// Tasks whose slots have had events.
     ready: RefCell<Vec<u32>>,
     /// Beginning of all ticks.
     start: Instant,
@@ -164,7 +164,7 @@ impl Poller {
             slots: RefCell::default(),
             free: RefCell::default(),
             timers: RefCell::default(),
-            runner_timers: RefCell::default(),
+            task_timers: RefCell::default(),
             wakes,
             current: Cell::new(u32::MAX),
             current_waker: Cell::new(usize::MAX),
@@ -333,7 +333,7 @@ impl Poller {
             let mut s = self.slot_mut(token)?;
             let fd = s.fd.take();
             s.age = s.age.wrapping_add(1);
-            if std::mem::replace(&mut s.role, Role::Busy) == Role::Idle {
+            if matches!(std::mem::replace(&mut s.role, Role::Busy), Role::Idle(_)) {
                 self.idle.set(self.idle.get() - 1);
             }
             // A timer left in the heap carries the old age and is dropped when it fires.
@@ -361,9 +361,9 @@ impl Poller {
         self.slot(token).is_none_or(|s| s.readable)
     }
 
-    /// Makes a slot idle until `deadline`, with its descriptor in the epoll set. Returns `false`, and changes
-    /// nothing, if something has arrived meanwhile.
-    pub(super) fn park(&self, token: Token, deadline: Instant) -> bool {
+    /// Makes a slot of a front end idle until `deadline`, with its descriptor in the epoll set. Returns `false`, and
+    /// changes nothing, if something has arrived meanwhile.
+    pub(super) fn park(&self, token: Token, front: u8, deadline: Instant) -> bool {
         let deadline = self.tick(deadline);
         let arm = {
             let Some(mut s) = self.slot_mut(token) else { return true };
@@ -371,7 +371,7 @@ impl Poller {
                 return false;
             }
             self.idle.set(self.idle.get() + 1);
-            self.wait_for_data(&mut s, token, Role::Idle, deadline)
+            self.wait_for_data(&mut s, token, Role::Idle(front), deadline)
         };
         if arm {
             self.arm(deadline, Target::Slot(token));
@@ -379,25 +379,24 @@ impl Poller {
         true
     }
 
-    /// Makes an idle slot busy. Returns `false` if it is not idle.
-    pub(super) fn unpark(&self, token: Token) -> bool {
-        self.slot_mut(token).is_some_and(|mut s| self.take_idle(&mut s))
+    /// Makes an idle slot busy. Returns the number of its front end; `None`: it is not idle.
+    pub(super) fn unpark(&self, token: Token) -> Option<u8> {
+        self.slot_mut(token).and_then(|mut s| self.take_idle(&mut s))
     }
 
     /// As [`Poller::unpark`], for a slot at hand.
-    pub(super) fn take_idle(&self, s: &mut Slot) -> bool {
-        let idle = s.role == Role::Idle;
-        if idle {
-            s.role = Role::Busy;
-            self.idle.set(self.idle.get() - 1);
-        }
-        idle
+    pub(super) fn take_idle(&self, s: &mut Slot) -> Option<u8> {
+        let Role::Idle(front) = s.role else { return None };
+        s.role = Role::Busy;
+        self.idle.set(self.idle.get() - 1);
+        Some(front)
     }
 
-    /// Calls `f` for each idle slot with its token, its deadline and whether an answer is still queued or unsent.
-    pub(super) fn each_idle(&self, mut f: impl FnMut(Token, Instant, bool)) {
+    /// Calls `f` for each idle slot of a front end with its token, its deadline and whether an answer is still queued or
+    /// unsent.
+    pub(super) fn each_idle(&self, front: u8, mut f: impl FnMut(Token, Instant, bool)) {
         for (i, s) in self.slots.borrow().iter().enumerate() {
-            if s.fd.is_some() && s.role == Role::Idle {
+            if s.fd.is_some() && s.role == Role::Idle(front) {
                 f(Token { index: i as u32, age: s.age }, self.instant(s.deadline), s.share.is_sending());
             }
         }
@@ -428,12 +427,12 @@ impl Poller {
         if !timers.add(deadline, target) {
             return;
         }
-        let (slots, runners) = (self.slots.borrow(), self.runner_timers.borrow());
+        let (slots, tasks) = (self.slots.borrow(), self.task_timers.borrow());
         timers.sweep(|t, target| match target {
             Target::Slot(token) => {
                 slots.get(token.index as usize).is_some_and(|s| s.age == token.age && s.armed == t)
             }
-            Target::Runner(id) => runners.get(id as usize).is_some_and(|r| *r == t),
+            Target::Task(id) => tasks.get(id as usize).is_some_and(|r| *r == t),
         });
     }
 
@@ -500,7 +499,7 @@ impl Poller {
         let waker = cx.waker();
         match place {
             _ if waker.data() as usize == self.current_waker.get() => {
-                *place = Some(Waiter::Runner(self.current.get()));
+                *place = Some(Waiter::Task(self.current.get()));
             }
             Some(Waiter::Other(w)) if w.will_wake(waker) => {}
             _ => *place = Some(Waiter::Other(waker.clone())),
@@ -519,14 +518,14 @@ impl Poller {
         std::future::poll_fn(|cx| self.poll_writable(token, std::mem::take(&mut clear), cx)).await;
     }
 
-    /// Is ready at `deadline`. Only inside a runner.
+    /// Is ready at `deadline`. Only inside a task.
     pub fn poll_deadline(&self, deadline: Instant) -> Poll<()> {
         if self.now.get() >= deadline {
             return Poll::Ready(());
         }
         let id = self.current.get();
         let deadline = self.tick(deadline);
-        let arm = match self.runner_timers.borrow_mut().get_mut(id as usize) {
+        let arm = match self.task_timers.borrow_mut().get_mut(id as usize) {
             Some(timer) if *timer > deadline => {
                 *timer = deadline;
                 true
@@ -534,7 +533,7 @@ impl Poller {
             _ => false,
         };
         if arm {
-            self.arm(deadline, Target::Runner(id));
+            self.arm(deadline, Target::Task(id));
         }
         Poll::Pending
     }
@@ -570,9 +569,9 @@ impl Poller {
         .await
     }
 
-    /// Notes that a runner of this number exists and has no timer.
-    pub(super) fn add_runner(&self, id: u32) {
-        let mut timers = self.runner_timers.borrow_mut();
+    /// Notes that a task of this number exists and has no timer.
+    pub(super) fn add_task(&self, id: u32) {
+        let mut timers = self.task_timers.borrow_mut();
         let at = id as usize;
         if timers.len() <= at {
             timers.resize(at + 1, Tick::NEVER);
@@ -597,12 +596,12 @@ impl Poller {
             s.writable |= write;
             match s.role {
                 Role::Listener(n) => return Due::Accept(n),
-                Role::Idle if read => {
+                Role::Idle(front) if read => {
                     self.take_idle(&mut s);
-                    return Due::Serve;
+                    return Due::Serve(front);
                 }
                 Role::SetAside(owner) if read => return Due::Close(owner),
-                Role::Idle | Role::SetAside(_) => return Due::Nothing,
+                Role::Idle(_) | Role::SetAside(_) => return Due::Nothing,
                 Role::Busy => [
                     if read { s.read_waker.take() } else { None },
                     if write { s.write_waker.take() } else { None },
@@ -611,14 +610,14 @@ impl Poller {
         };
         for waiter in waiters.into_iter().flatten() {
             match waiter {
-                Waiter::Runner(id) => self.ready.borrow_mut().push(id),
+                Waiter::Task(id) => self.ready.borrow_mut().push(id),
                 Waiter::Other(w) => w.wake(),
             }
         }
         Due::Nothing
     }
 
-    /// Moves the runners that were woken to `ids`.
+    /// Moves the tasks that were woken to `ids`.
     pub(super) fn take_woken(&self, ids: &mut Vec<u32>) {
         self.wakes.take(ids);
         ids.append(&mut self.ready.borrow_mut());
@@ -628,8 +627,8 @@ impl Poller {
     /// Takes the next timer that is due.
     pub(super) fn next_due(&self) -> Option<Target> {
         let target = self.timers.borrow_mut().pop_due(self.tick(self.now.get()))?;
-        if let Target::Runner(id) = target
-            && let Some(timer) = self.runner_timers.borrow_mut().get_mut(id as usize)
+        if let Target::Task(id) = target
+            && let Some(timer) = self.task_timers.borrow_mut().get_mut(id as usize)
         {
             *timer = Tick::NEVER;
         }
@@ -646,11 +645,11 @@ impl Poller {
             }
             match s.role {
                 Role::SetAside(owner) if s.deadline <= now => return Due::Close(owner),
-                Role::Idle if s.deadline <= now => {
+                Role::Idle(front) if s.deadline <= now => {
                     self.take_idle(&mut s);
-                    return Due::Expired;
+                    return Due::Expired(front);
                 }
-                Role::Idle | Role::SetAside(_) if s.armed == Tick::NEVER => {
+                Role::Idle(_) | Role::SetAside(_) if s.armed == Tick::NEVER => {
                     s.armed = s.deadline;
                     s.deadline
                 }

@@ -1,12 +1,14 @@
-//! Runners: futures that serve one connection after another. Hot path.
+//! Runners of one front end: tasks that serve one connection after another, and the connections that are idle. Hot path.
 
-use super::{Handler, Poller, Token};
+use super::poller::{Poller, Token};
+use super::tasks::Body;
+use super::{Reactor, timers};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::future::Future;
-use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
+use std::time::Instant;
 
 /// Work for a runner.
 #[derive(Debug)]
@@ -17,187 +19,172 @@ pub struct Job<W> {
     pub work: W,
 }
 
-struct Runner<W> {
-    future: Option<Pin<Box<dyn Future<Output = ()>>>>,
-    /// Its waker, unless it is being polled.
-    waker: Option<Waker>,
-    /// Work handed over, taken by [`super::Reactor::next_job`].
-    job: Option<Job<W>>,
-    busy: bool,
-}
-
-/// All runners of a reactor and the work that waits for one.
-pub(super) struct Runners<W> {
-    all: RefCell<Vec<Runner<W>>>,
-    /// Runners without work.
-    idle: RefCell<Vec<u32>>,
-    /// Places in `all` without a future.
-    free: RefCell<Vec<u32>>,
-    /// Work for runners that other runners have found.
-    queue: RefCell<VecDeque<Job<W>>>,
-    /// Runners that go on when the queue is empty.
-    after_queue: RefCell<Vec<u32>>,
-}
-
 /// Most idle runners that are kept for the next burst.
 pub(super) const SPARE_RUNNERS: usize = 64;
 
-impl<W> Default for Runners<W> {
-    fn default() -> Self {
-        Runners {
-            all: RefCell::default(),
-            idle: RefCell::default(),
-            free: RefCell::default(),
-            queue: RefCell::default(),
-            after_queue: RefCell::default(),
-        }
-    }
+/// Memory that an idle connection with the state `C` takes in the reactor, bytes.
+pub const fn idle_bytes<C>() -> usize {
+    size_of::<super::poller::Slot>() + size_of::<Option<C>>() + timers::ENTRY
 }
 
-impl<W: 'static> Runners<W> {
-    /// Hands a connection to an idle runner, or to a new one, and polls it.
-    pub(super) fn start<H: Handler<Work = W>>(&self, poller: &Poller, handler: &Rc<H>, job: Job<W>) {
+/// Runners that do the work `W`, and idle connections with the state `C`; an idle connection that goes on is one kind of
+/// work.
+pub struct Runners<C, W> {
+    reactor: Rc<Reactor>,
+    /// Number of the front end, by which the reactor names it to its [`super::Handler`].
+    front: u8,
+    /// State of the idle connections, by the numbers of their slots.
+    parked: RefCell<Vec<Option<C>>>,
+    /// Work handed over and not begun yet, by the numbers of the tasks.
+    jobs: RefCell<Vec<Option<Job<W>>>>,
+    /// Tasks without work.
+    idle: RefCell<Vec<u32>>,
+    /// Work for other runners that runners have found.
+    queue: RefCell<VecDeque<Job<W>>>,
+}
+
+impl<C: 'static, W: From<C> + 'static> Runners<C, W> {
+    /// Creates the runners of a front end; none exists yet.
+    pub fn new(reactor: Rc<Reactor>, front: u8) -> Self {
+        Runners {
+            reactor,
+            front,
+            parked: RefCell::default(),
+            jobs: RefCell::default(),
+            idle: RefCell::default(),
+            queue: RefCell::default(),
+        }
+    }
+
+    fn poller(&self) -> &Poller {
+        &self.reactor.io.poller
+    }
+
+    /// Hands work to an idle runner and polls it. If none is idle, `make` creates the future of a new one, which calls
+    /// [`Runners::next_job`] in a loop, forever.
+    pub fn start(&self, job: Job<W>, make: impl FnOnce() -> Body) {
         let idle = self.idle.borrow_mut().pop();
-        let id = idle.unwrap_or_else(|| self.add(poller, handler));
-        if let Some(r) = self.all.borrow_mut().get_mut(id as usize) {
-            r.job = Some(job);
-            r.busy = true;
+        let tasks = &self.reactor.tasks;
+        let id = idle.unwrap_or_else(|| tasks.add(self.poller(), make()));
+        {
+            let mut jobs = self.jobs.borrow_mut();
+            let at = id as usize;
+            if jobs.len() <= at {
+                jobs.resize_with(at + 1, || None);
+            }
+            jobs[at] = Some(job);
         }
-        self.poll(poller, handler, id);
+        tasks.begin(self.poller(), id);
     }
 
-    fn add<H: Handler<Work = W>>(&self, poller: &Poller, handler: &Rc<H>) -> u32 {
-        let mut all = self.all.borrow_mut();
-        let id = self.free.borrow_mut().pop().unwrap_or(all.len() as u32);
-        poller.add_runner(id);
-        let waker = Some(poller.wakes.waker(id));
-        let future = Some(handler.clone().runner(id));
-        let runner = Runner { future, waker, job: None, busy: false };
-        match all.get_mut(id as usize) {
-            Some(r) => *r = runner,
-            None => all.push(runner),
-        }
-        id
-    }
-
-    fn poll<H: Handler<Work = W>>(&self, poller: &Poller, handler: &Rc<H>, id: u32) {
-        let taken = match self.all.borrow_mut().get_mut(id as usize) {
-            Some(r) => r.future.take().zip(r.waker.take()),
-            None => None,
-        };
-        let Some((mut future, waker)) = taken else { return };
-        let outer = poller.current.replace(id);
-        let outer_waker = poller.current_waker.replace(waker.data() as usize);
-        let polled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            future.as_mut().poll(&mut Context::from_waker(&waker))
-        }));
-        poller.current_waker.set(outer_waker);
-        if matches!(polled, Ok(Poll::Pending)) {
-            poller.current.set(outer);
-            // A surplus future is dropped here, when nothing is borrowed.
-            let _surplus = self.keep(id, waker, future);
-            return;
-        }
-        // The drop of the future closes the connection that it held.
-        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(future)));
-        if polled.is_err() {
-            handler.panicked();
-        }
-        poller.current.set(outer);
-        if let Some(r) = self.all.borrow_mut().get_mut(id as usize) {
-            r.busy = false;
-            r.job = None;
-            r.waker = Some(waker);
-            self.free.borrow_mut().push(id);
-        }
-    }
-
-    /// Puts a runner back after a poll. Returns its future if enough runners are idle.
-    fn keep(
-        &self,
-        id: u32,
-        waker: Waker,
-        future: Pin<Box<dyn Future<Output = ()>>>,
-    ) -> Option<Pin<Box<dyn Future<Output = ()>>>> {
-        let mut all = self.all.borrow_mut();
-        let r = all.get_mut(id as usize)?;
-        r.waker = Some(waker);
-        if r.busy {
-            r.future = Some(future);
-            return None;
-        }
-        let mut idle = self.idle.borrow_mut();
-        if idle.len() < SPARE_RUNNERS {
-            r.future = Some(future);
-            idle.push(id);
-            None
-        } else {
-            self.free.borrow_mut().push(id);
-            Some(future)
-        }
-    }
-
-    /// Polls a runner if it has work, and returns whether it has. A wake-up may come late, after the runner has finished:
-    /// polling an idle runner would list it as idle twice.
-    pub(super) fn poll_busy<H: Handler<Work = W>>(&self, poller: &Poller, handler: &Rc<H>, id: u32) -> bool {
-        let busy = self.all.borrow().get(id as usize).is_some_and(|r| r.busy);
-        if busy {
-            self.poll(poller, handler, id);
-        }
-        busy
-    }
-
-    /// Adds work for another runner.
-    pub(super) fn queue(&self, job: Job<W>) {
+    /// Adds work for another runner. It begins when the runner that calls this waits: the reactor calls
+    /// [`super::Handler::start_queued`].
+    pub fn queue(&self, job: Job<W>) {
         self.queue.borrow_mut().push_back(job);
+        self.reactor.tasks.queue(self.front);
     }
 
-    /// Starts the queued work, then polls the runners that waited for that.
-    pub(super) fn start_queued<H: Handler<Work = W>>(&self, poller: &Poller, handler: &Rc<H>) {
-        loop {
-            let job = self.queue.borrow_mut().pop_front();
+    /// Starts the oldest work that is queued; `make` as for [`Runners::start`].
+    pub fn start_queued(&self, make: impl FnOnce() -> Body) {
+        let job = self.queue.borrow_mut().pop_front();
+        if let Some(job) = job {
+            self.start(job, make);
+        }
+    }
+
+    /// Waits for the next work of the calling runner, which is idle in between.
+    pub fn next_job(&self) -> impl Future<Output = Job<W>> + '_ {
+        let id = self.poller().current.get();
+        std::future::poll_fn(move |_| {
+            let job = self.jobs.borrow_mut().get_mut(id as usize).and_then(Option::take);
             if let Some(job) = job {
-                self.start(poller, handler, job);
-                continue;
+                return Poll::Ready(job);
             }
-            let Some(id) = self.after_queue.borrow_mut().pop() else { return };
-            self.poll_busy(poller, handler, id);
-        }
-    }
-
-    /// Has a runner polled once the queue is empty.
-    pub(super) fn resume_after_queue(&self, id: u32) {
-        self.after_queue.borrow_mut().push(id);
-    }
-
-    /// Takes the work of a runner. Without any the runner counts as idle from now on.
-    pub(super) fn take_job(&self, id: u32) -> Poll<Job<W>> {
-        let mut all = self.all.borrow_mut();
-        let Some(r) = all.get_mut(id as usize) else { return Poll::Pending };
-        match r.job.take() {
-            Some(job) => Poll::Ready(job),
-            None => {
-                r.busy = false;
-                Poll::Pending
+            let mut idle = self.idle.borrow_mut();
+            let keep = idle.len() < SPARE_RUNNERS;
+            if keep {
+                idle.push(id);
             }
-        }
+            self.reactor.tasks.finish(id, keep);
+            Poll::Pending
+        })
     }
 
-    /// Numbers of the runners that have work.
-    pub(super) fn busy(&self) -> Vec<u32> {
-        let all = self.all.borrow();
-        all.iter().enumerate().filter(|(_, r)| r.busy).map(|(i, _)| i as u32).collect()
+    /// Makes a connection idle: its descriptor waits in the epoll set, `deadline` closes it.
+    ///
+    /// # Errors
+    /// Gives the connection back if something has arrived meanwhile.
+    pub fn park(&self, token: Token, conn: C, deadline: Instant) -> Result<(), C> {
+        if !self.poller().park(token, self.front, deadline) {
+            return Err(conn);
+        }
+        let mut parked = self.parked.borrow_mut();
+        let at = token.index as usize;
+        if parked.len() <= at {
+            parked.resize_with(at + 1, || None);
+        }
+        parked[at] = Some(conn);
+        Ok(())
+    }
+
+    /// Takes the state of a connection that was idle until now.
+    pub fn take_parked(&self, token: Token) -> Option<C> {
+        self.parked.borrow_mut().get_mut(token.index as usize)?.take()
+    }
+
+    /// Takes the idle connections that `f` selects out of their slots, as work for a runner.
+    pub fn take_idle(&self, f: impl Fn(&C) -> bool) -> Vec<Job<W>> {
+        let chosen = self.idle_tokens(|conn, _| f(conn));
+        chosen
+            .into_iter()
+            .filter_map(|token| {
+                let conn = self.take_parked(token)?;
+                self.poller().unpark(token);
+                Some(Job { token, work: conn.into() })
+            })
+            .collect()
+    }
+
+    /// Closes the idle connections that `f` selects by their state and deadline. Returns their number.
+    pub fn close_idle(&self, f: impl FnMut(&C, Instant) -> bool) -> usize {
+        let chosen = self.idle_tokens(f);
+        for token in &chosen {
+            drop(self.close_parked(*token));
+        }
+        chosen.len()
+    }
+
+    /// Closes an idle connection and returns its state.
+    pub fn close_parked(&self, token: Token) -> Option<C> {
+        let conn = self.take_parked(token)?;
+        self.poller().remove(token);
+        Some(conn)
+    }
+
+    fn idle_tokens(&self, mut f: impl FnMut(&C, Instant) -> bool) -> Vec<Token> {
+        let mut chosen = Vec::new();
+        self.each_idle(|token, conn, deadline, _| {
+            if f(conn, deadline) {
+                chosen.push(token);
+            }
+        });
+        chosen
+    }
+
+    /// Calls `f` for each idle connection with its deadline and whether a part of an answer has not left yet; closing the
+    /// connection would cut that off.
+    pub fn each_idle(&self, mut f: impl FnMut(Token, &C, Instant, bool)) {
+        let parked = self.parked.borrow();
+        self.poller().each_idle(self.front, |token, deadline, sending| {
+            if let Some(Some(conn)) = parked.get(token.index as usize) {
+                f(token, conn, deadline, sending);
+            }
+        });
     }
 
     /// Numbers of the idle runners.
     #[cfg(test)]
     pub(super) fn idle(&self) -> Vec<u32> {
         self.idle.borrow().clone()
-    }
-
-    /// Number of places for runners.
-    #[cfg(test)]
-    pub(super) fn places(&self) -> usize {
-        self.all.borrow().len()
     }
 }

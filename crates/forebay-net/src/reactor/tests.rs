@@ -1,6 +1,6 @@
 use super::runners::SPARE_RUNNERS;
 use super::*;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::task::{Context, Waker};
@@ -16,8 +16,9 @@ enum Work {
 
 struct Test {
     io: Rc<Io>,
-    reactor: Reactor<Work, Work>,
-    panics: Cell<u32>,
+    reactor: Rc<Reactor>,
+    runners: Runners<Work, Work>,
+    panics: Rc<Cell<u32>>,
     expired: Cell<u32>,
     served: Cell<u32>,
     ended: RefCell<Vec<(Token, u32)>>,
@@ -26,10 +27,17 @@ struct Test {
 impl Test {
     fn new() -> Rc<Test> {
         let io = Rc::new(Io::new().expect("epoll"));
+        let reactor = Reactor::new(io.clone());
+        let panics = Rc::new(Cell::new(0));
+        reactor.on_panic({
+            let panics = panics.clone();
+            move || panics.set(panics.get() + 1)
+        });
         Rc::new(Test {
-            reactor: Reactor::new(io.clone()),
+            runners: Runners::new(reactor.clone(), 0),
+            reactor,
             io,
-            panics: Cell::new(0),
+            panics,
             expired: Cell::new(0),
             served: Cell::new(0),
             ended: RefCell::default(),
@@ -47,13 +55,13 @@ impl Test {
     /// Lets time pass and fires what is due.
     fn pass(self: &Rc<Self>, d: Duration) {
         self.io.poller.begin_turn(self.io.poller.now() + d);
-        self.reactor.fire_timers(self);
+        self.reactor.fire_timers(&Calls(self));
     }
 
     /// The descriptor became readable.
     fn readable(self: &Rc<Self>, token: Token) {
-        self.reactor.on_event(self, token, epoll::EventFlags::IN);
-        self.reactor.poll_woken(self, &mut Vec::new());
+        self.reactor.on_event(&Calls(self), token, epoll::EventFlags::IN);
+        self.reactor.poll_woken(&Calls(self), &mut Vec::new());
     }
 }
 
@@ -65,28 +73,46 @@ impl Drop for Closes<'_> {
     }
 }
 
-impl Handler for Test {
-    type Conn = Work;
-    type Work = Work;
-    fn runner(self: Rc<Self>, _id: u32) -> Pin<Box<dyn Future<Output = ()>>> {
+/// Handler of the reactor of a test.
+struct Calls<'t>(&'t Rc<Test>);
+
+impl Test {
+    fn runner(self: &Rc<Self>) -> Body {
+        let test = self.clone();
         Box::pin(async move {
             loop {
-                let job = self.reactor.next_job().await;
-                let _close = Closes(&self, job.token);
+                let job = test.runners.next_job().await;
+                let _close = Closes(&test, job.token);
                 assert!(job.work != Work::Panic, "asked for");
-                let end = self.io.poller.now() + Duration::from_secs(10);
-                self.io.poller.deadline(end, self.io.poller.readable(job.token)).await;
-                self.served.set(self.served.get() + 1);
+                let end = test.io.poller.now() + Duration::from_secs(10);
+                test.io.poller.deadline(end, test.io.poller.readable(job.token)).await;
+                test.served.set(test.served.get() + 1);
             }
         })
     }
-    fn accept(self: Rc<Self>, _listener: u32) {}
-    fn expired(self: Rc<Self>, token: Token, _conn: Work) {
-        self.expired.set(self.expired.get() + 1);
-        self.io.poller.remove(token);
+
+    fn start(self: &Rc<Self>, token: Token, work: Work) {
+        self.runners.start(Job { token, work }, || self.runner());
+    }
+}
+
+impl Handler for Calls<'_> {
+    fn accept(&self, _listener: u32) {}
+    fn resume(&self, _front: u8, token: Token) {
+        if let Some(work) = self.0.runners.take_parked(token) {
+            self.0.start(token, work);
+        }
+    }
+    fn expired(&self, _front: u8, token: Token) {
+        self.0.expired.set(self.0.expired.get() + 1);
+        assert!(self.0.runners.take_parked(token).is_some(), "it was idle");
+        self.0.io.poller.remove(token);
+    }
+    fn start_queued(&self, _front: u8) {
+        self.0.runners.start_queued(|| self.0.runner());
     }
     fn set_aside_ended(&self, token: Token, holder: u32) {
-        self.ended.borrow_mut().push((token, holder));
+        self.0.ended.borrow_mut().push((token, holder));
     }
     fn tick(&self, _now: Instant) {}
     fn turn(&self) {}
@@ -96,40 +122,37 @@ impl Handler for Test {
     fn finished(&self) -> bool {
         true
     }
-    fn panicked(&self) {
-        self.panics.set(self.panics.get() + 1);
-    }
 }
 
 #[test]
 fn a_runner_that_has_finished_is_not_polled_behind_the_queue() {
     let t = Test::new();
     let (token, mut peer) = t.connect();
-    t.reactor.start(&t, token, Work::Wait);
+    t.start(token, Work::Wait);
     peer.write_all(b"x").expect("a byte");
     t.readable(token);
-    assert_eq!((t.served.get(), t.reactor.runners.idle().as_slice()), (1, &[0][..]));
+    assert_eq!((t.served.get(), t.runners.idle().as_slice()), (1, &[0][..]));
     // It had asked for its turn, but something else has woken it before.
-    t.reactor.runners.resume_after_queue(0);
-    t.reactor.runners.start_queued(&t.io.poller, &t);
-    assert_eq!(t.reactor.runners.idle().as_slice(), [0], "listed once: one connection at a time");
+    t.reactor.tasks.resume_after_queue(0);
+    t.reactor.start_queued(&Calls(&t));
+    assert_eq!(t.runners.idle().as_slice(), [0], "listed once: one connection at a time");
 }
 
 #[test]
 fn a_timer_left_behind_does_not_list_an_idle_runner_twice() {
     let test = Test::new();
     let (first, _peer) = test.connect();
-    test.reactor.start(&test, first, Work::Wait);
+    test.start(first, Work::Wait);
     test.readable(first);
     assert_eq!(test.served.get(), 1);
     // The wait is over, its timer is not.
     test.pass(Duration::from_secs(11));
-    assert_eq!(test.reactor.runners.idle(), [0]);
+    assert_eq!(test.runners.idle(), [0]);
     // Two connections at a time have a runner each.
     let (a, _a) = test.connect();
     let (b, _b) = test.connect();
-    test.reactor.start(&test, a, Work::Wait);
-    test.reactor.start(&test, b, Work::Wait);
+    test.start(a, Work::Wait);
+    test.start(b, Work::Wait);
     test.readable(b);
     assert_eq!(test.served.get(), 2);
     test.readable(a);
@@ -142,8 +165,8 @@ fn a_panic_costs_one_connection() {
     let test = Test::new();
     let (good, mut good_peer) = test.connect();
     let (bad, mut bad_peer) = test.connect();
-    test.reactor.start(&test, good, Work::Wait);
-    test.reactor.start(&test, bad, Work::Panic);
+    test.start(good, Work::Wait);
+    test.start(bad, Work::Panic);
     assert_eq!(test.panics.get(), 1);
     assert_eq!(bad_peer.read(&mut [0]).expect("closed"), 0);
     assert_eq!(test.io.poller.in_use(), 1);
@@ -153,9 +176,9 @@ fn a_panic_costs_one_connection() {
     // The place of the runner that is gone is taken by the next.
     let (a, _a) = test.connect();
     let (b, _b) = test.connect();
-    test.reactor.start(&test, a, Work::Wait);
-    test.reactor.start(&test, b, Work::Wait);
-    assert_eq!(test.reactor.runners.places(), 2);
+    test.start(a, Work::Wait);
+    test.start(b, Work::Wait);
+    assert_eq!(test.reactor.tasks.places(), 2);
     test.readable(a);
     test.readable(b);
     assert_eq!(test.served.get(), 3);
@@ -167,14 +190,14 @@ fn surplus_runners_are_let_go_and_made_again() {
     for _ in 0..2 {
         let burst: Vec<_> = (0..SPARE_RUNNERS + 10).map(|_| test.connect()).collect();
         for (token, _) in &burst {
-            test.reactor.start(&test, *token, Work::Wait);
+            test.start(*token, Work::Wait);
         }
         for (token, _) in &burst {
             test.readable(*token);
         }
         assert_eq!(test.io.poller.in_use(), 0);
-        assert_eq!(test.reactor.runners.idle().len(), SPARE_RUNNERS);
-        assert_eq!(test.reactor.runners.places(), SPARE_RUNNERS + 10);
+        assert_eq!(test.runners.idle().len(), SPARE_RUNNERS);
+        assert_eq!(test.reactor.tasks.places(), SPARE_RUNNERS + 10);
     }
     assert_eq!(test.served.get(), 2 * (SPARE_RUNNERS as u32 + 10));
 }
@@ -185,7 +208,7 @@ fn idle_connections_expire() {
     let (token, mut peer) = test.connect();
     test.io.poller.drained(token);
     let end = test.io.poller.now() + Duration::from_secs(5);
-    assert!(test.reactor.park(token, Work::Wait, end).is_ok());
+    assert!(test.runners.park(token, Work::Wait, end).is_ok());
     test.pass(Duration::from_secs(4));
     assert_eq!(test.expired.get(), 0);
     test.pass(Duration::from_secs(1));
@@ -201,7 +224,7 @@ fn timers_of_closed_connections_do_not_pile_up() {
         let token = test.io.poller.insert(ours.into());
         test.io.poller.drained(token);
         let end = test.io.poller.now() + Duration::from_secs(60);
-        assert!(test.reactor.park(token, Work::Wait, end).is_ok());
+        assert!(test.runners.park(token, Work::Wait, end).is_ok());
         drop(test.io.poller.remove(token));
     }
     let timers = test.io.poller.timers.borrow().len();
@@ -225,7 +248,7 @@ fn what_is_set_aside_comes_back_or_ends() {
     assert!(test.io.poller.with_fd(token, |_| ()).is_some());
     // Its holder hears of an event and closes it, whether it still has it or not.
     let fd = set_aside(token);
-    test.reactor.on_event(&test, token, epoll::EventFlags::OUT);
+    test.reactor.on_event(&Calls(&test), token, epoll::EventFlags::OUT);
     assert!(test.ended.borrow().is_empty());
     peer.write_all(b"x").expect("open");
     test.readable(token);
@@ -334,7 +357,7 @@ fn what_finds_no_room_is_owed() {
     let mut got = test.everything(&theirs);
     assert!(got.len() < sent * 4000);
     // There is room again: the slot pays by itself, whatever it is used for.
-    test.reactor.on_event(&test, token, epoll::EventFlags::OUT);
+    test.reactor.on_event(&Calls(&test), token, epoll::EventFlags::OUT);
     got.extend(test.everything(&theirs));
     assert!(test.io.poller.clear_to_send(token));
     assert!(got == (0..sent).flat_map(answer).collect::<Vec<u8>>(), "{} of {}", got.len(), sent * 4000);
@@ -346,14 +369,14 @@ fn who_is_idle_tells_of_answers_that_have_not_left() {
     let (token, _theirs) = test.connect();
     let sending = || {
         let mut all = Vec::new();
-        test.reactor.each_idle(|_, _, sending| all.push(sending));
+        test.runners.each_idle(|_, _, _, sending| all.push(sending));
         all
     };
     test.busy();
     assert!(test.io.poller.queue_answer(token, b"answer"));
     test.io.poller.drained(token);
     let later = test.io.poller.now() + Duration::from_secs(60);
-    assert!(test.reactor.park(token, Work::Wait, later).is_ok());
+    assert!(test.runners.park(token, Work::Wait, later).is_ok());
     assert_eq!(sending(), [true], "it may find no room");
     test.io.poller.flush_answers();
     assert_eq!(sending(), [false]);
@@ -386,7 +409,7 @@ fn what_has_arrived_is_read_before_it_is_asked_for() {
     for n in 0..30 {
         let (token, mut theirs) = test.connect();
         test.io.poller.drained(token);
-        assert!(test.reactor.park(token, Work::Wait, later).is_ok());
+        assert!(test.runners.park(token, Work::Wait, later).is_ok());
         theirs.write_all(&vec![n; if n == 3 { 5000 } else { 3000 }]).expect("write");
         let flags =
             if n == 5 { epoll::EventFlags::IN | epoll::EventFlags::RDHUP } else { epoll::EventFlags::IN };
@@ -428,13 +451,13 @@ fn what_an_event_does_not_tell_of_is_not_read_early() {
     let test = Test::new();
     let (token, mut theirs) = test.connect();
     test.io.poller.drained(token);
-    assert!(test.reactor.park(token, Work::Wait, test.io.poller.now() + Duration::from_secs(60)).is_ok());
+    assert!(test.runners.park(token, Work::Wait, test.io.poller.now() + Duration::from_secs(60)).is_ok());
     // It arrives behind the event: if it were taken now, no other event would come for it.
     theirs.write_all(b"request").expect("write");
     let flags = epoll::EventFlags::OUT;
     let event = epoll::Event { flags, data: epoll::EventData::new_u64(token.pack()) };
     test.io.poller.read_early(&[event]);
-    test.reactor.on_event(&test, token, flags);
+    test.reactor.on_event(&Calls(&test), token, flags);
     let mut events = Vec::with_capacity(1);
     test.io.poller.wait(&mut events, Some(Duration::ZERO)).expect("epoll");
     assert!(events.len() == 1 && { events[0].flags }.contains(epoll::EventFlags::IN), "it still comes");

@@ -1,4 +1,4 @@
-//! Timers of slots and of runners.
+//! Timers of slots and of tasks.
 
 use super::poller::Token;
 use std::cmp::Reverse;
@@ -19,24 +19,24 @@ impl Tick {
 pub(super) enum Target {
     /// A slot.
     Slot(Token),
-    /// A runner, by number.
-    Runner(u32),
+    /// A task, by number.
+    Task(u32),
 }
 
-/// Index that no slot has; marks a packed [`Target::Runner`].
-const RUNNER: u32 = u32::MAX;
+/// Index that no slot has; marks a packed [`Target::Task`].
+const TASK: u32 = u32::MAX;
 
 impl Target {
     fn pack(self) -> u64 {
         match self {
             Target::Slot(token) => token.pack(),
-            Target::Runner(id) => Token { index: RUNNER, age: id }.pack(),
+            Target::Task(id) => Token { index: TASK, age: id }.pack(),
         }
     }
 
     fn unpack(v: u64) -> Target {
         match Token::unpack(v) {
-            Token { index: RUNNER, age } => Target::Runner(age),
+            Token { index: TASK, age } => Target::Task(age),
             token => Target::Slot(token),
         }
     }

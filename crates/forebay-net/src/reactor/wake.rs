@@ -1,4 +1,4 @@
-//! Wake-ups of runners, also from other threads.
+//! Wake-ups of tasks, also from other threads.
 
 use forebay_sys::sync::lock;
 use rustix::event::{EventfdFlags, eventfd};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Wake, Waker};
 
-/// Runners to be polled, by number. Other threads (the blocking pool) may add to it.
+/// Tasks to be polled, by number. Other threads (the blocking pool) may add to it.
 pub(super) struct WakeList {
     ids: Mutex<Vec<u32>>,
     /// Set whenever an id has been added since the last [`WakeList::take`].
@@ -32,12 +32,12 @@ impl WakeList {
         }))
     }
 
-    /// Descriptor that becomes readable when a runner is woken while the loop sleeps.
+    /// Descriptor that becomes readable when a task is woken while the loop sleeps.
     pub(super) fn event(&self) -> &OwnedFd {
         &self.event
     }
 
-    /// Adds a runner and ends the loop's sleep.
+    /// Adds a task and ends the loop's sleep.
     pub(super) fn add(&self, id: u32) {
         self.lock().push(id);
         self.any.store(true, Ordering::SeqCst);
@@ -46,7 +46,7 @@ impl WakeList {
         }
     }
 
-    /// Adds runners from the loop's own thread, which is awake.
+    /// Adds tasks from the loop's own thread, which is awake.
     pub(super) fn extend(&self, ids: impl IntoIterator<Item = u32>) {
         self.lock().extend(ids);
         self.any.store(true, Ordering::SeqCst);
@@ -61,7 +61,7 @@ impl WakeList {
         }
     }
 
-    /// Notes that the loop is about to sleep; returns whether it must not, because a runner has been woken.
+    /// Notes that the loop is about to sleep; returns whether it must not, because a task has been woken.
     pub(super) fn begin_sleep(&self) -> bool {
         self.sleeping.store(true, Ordering::SeqCst);
         // A thread that adds an id after this line sees `sleeping` and makes the event descriptor readable.
@@ -79,9 +79,9 @@ impl WakeList {
         let _ = rustix::io::read(&self.event, &mut count);
     }
 
-    /// Creates the waker of a runner.
+    /// Creates the waker of a task.
     pub(super) fn waker(self: &Arc<Self>, id: u32) -> Waker {
-        Waker::from(Arc::new(RunnerWaker { id, list: self.clone() }))
+        Waker::from(Arc::new(TaskWaker { id, list: self.clone() }))
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<u32>> {
@@ -89,12 +89,12 @@ impl WakeList {
     }
 }
 
-struct RunnerWaker {
+struct TaskWaker {
     id: u32,
     list: Arc<WakeList>,
 }
 
-impl Wake for RunnerWaker {
+impl Wake for TaskWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -110,7 +110,7 @@ pub struct Remote(pub(super) Arc<WakeList>);
 impl Remote {
     /// Makes the loop take another turn.
     pub fn wake(&self) {
-        // No runner has this number; a list that is not empty keeps the loop from sleeping.
+        // No task has this number; a list that is not empty keeps the loop from sleeping.
         self.0.add(u32::MAX);
     }
 }

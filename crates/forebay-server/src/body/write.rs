@@ -2,9 +2,9 @@
 
 use crate::request::Request;
 use crate::thread::Thread;
-use crate::transfers::{Direction, Over};
 use crate::upstream::stream::Body;
 use forebay_conf::error::Level;
+use forebay_core::transfers::{Direction, Over};
 use forebay_http::h2::encode;
 use forebay_net::wire::Then;
 use forebay_sys::errno::errno_text;

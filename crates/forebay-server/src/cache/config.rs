@@ -2,7 +2,7 @@
 
 use super::index::Index;
 use super::{Cache, Steps};
-use crate::config::scope::Scope;
+use crate::config::Scope;
 use crate::metrics;
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Directive, Word};
@@ -39,7 +39,7 @@ pub fn path(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
         return Err(cx.error(d, "invalid \"levels\""));
     }
     cx.directory(d, &path, None)?;
-    let zone = cx.http.caches.find_or_promise(&options.name, cx.error(d, ""));
+    let zone = cx.tables.caches.find_or_promise(&options.name, cx.error(d, ""));
     let text = String::from_utf8_lossy(&options.name).into_owned();
     if zone.cache.set(Arc::new(options.cache(path))).is_err() {
         return Err(cx.error(d, format!("duplicate zone \"{text}\"")));

@@ -1,6 +1,6 @@
 //! Lists of content types, as `charset_types` and its kin have them.
 
-use super::scope::Scope;
+use super::Scope;
 use super::value::Setting;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
@@ -30,7 +30,7 @@ impl MimeTypes {
     }
 }
 
-impl Setting for MimeTypes {
+impl Setting<crate::HttpContext> for MimeTypes {
     fn take(previous: Option<Self>, d: &Directive, _: &mut Scope<'_>) -> Result<Self, Error> {
         let mut list = match previous {
             Some(MimeTypes::All) => return Ok(MimeTypes::All),

@@ -1,9 +1,9 @@
 //! Ends of connections.
 
 use super::Connection;
-use crate::log_buffers;
 use crate::modules::core::{self, Lingering};
 use crate::thread::Thread;
+use forebay_core::log::buffers;
 use rustix::io::Errno;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ pub async fn close(thread: &Rc<Thread>, conn: &mut Connection, core: &core::Sett
     if !linger {
         return;
     }
-    log_buffers::flush_gathered(thread);
+    buffers::flush_gathered(thread);
     conn.wire.shutdown(&thread.io);
     let end = Instant::now() + core.lingering_time.0;
     let mut scratch = Vec::new();

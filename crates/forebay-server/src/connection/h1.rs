@@ -451,7 +451,7 @@ fn park(thread: &Rc<Thread>, req: &mut Request, guard: &mut Guard<'_>, waited: b
         let buf = req.head.buf.as_slice().into();
         conn.partial = Some(Box::new(Partial { buf, started: req.started }));
     }
-    match thread.reactor.park(token, conn, deadline) {
+    match thread.runners.park(token, conn, deadline) {
         Ok(()) => {
             req.head.clear();
             true

@@ -13,13 +13,13 @@ use crate::client::Client;
 use crate::config::http::Location;
 use crate::error_log;
 use crate::h2::{self, Session, Stream};
-use crate::log_buffers;
 use crate::request::Request;
 use crate::thread::{Thread, ThreadConfig};
-use crate::transfers::{Direction, Transfer, Waiting};
 use forebay_conf::error::Level;
 use forebay_core::counters::{Counter, Counters};
 use forebay_core::limit::shares::{GRACE, SLOW_HEAD};
+use forebay_core::log::buffers;
+use forebay_core::transfers::{Direction, Transfer, Waiting};
 use forebay_http::h1::request::Limits;
 use forebay_net::reactor::{Job, Token};
 use forebay_net::wire::{Then, Wire};
@@ -91,13 +91,13 @@ impl Connection {
     /// Limits of the server that applies before a request names one.
     #[inline]
     pub fn limits(&self, conf: &ThreadConfig) -> Limits {
-        let server = self.client.server(conf, conf.config.http.heads_differ);
+        let server = self.client.server(conf, conf.http.heads_differ);
         server.map_or_else(Limits::default, |s| s.head)
     }
 
     /// The first location of the default server, whose settings apply to the connection without a request.
     pub fn location<'c>(&self, conf: &'c ThreadConfig) -> Option<&'c Location> {
-        let http = &conf.config.http;
+        let http = &conf.http;
         http.servers.get(self.client.default_server(conf)).and_then(|s| http.locations.get(s.root))
     }
 
@@ -108,14 +108,14 @@ impl Connection {
 
     /// `client_header_timeout` of the default server.
     fn header_timeout(&self, conf: &ThreadConfig) -> Duration {
-        let server = conf.config.http.servers.get(self.client.default_server(conf));
+        let server = conf.http.servers.get(self.client.default_server(conf));
         server.map_or(Duration::from_secs(60), |s| s.settings.client_header_timeout.0)
     }
 
     /// Settings of an HTTP/2 session on this address; `None`: it speaks no HTTP/2.
     fn http2_settings(&self, conf: &ThreadConfig) -> Option<h2::Settings> {
         let address = self.client.address(conf)?;
-        let server = &conf.config.http.servers.get(address.default_server)?.settings;
+        let server = &conf.http.servers.get(address.default_server)?.settings;
         (server.http2 || address.options.http2 || self.client.tls.is_some()).then_some(h2::Settings {
             max_streams: server.http2_max_concurrent_streams.0 as usize,
             window: u32::try_from(server.http2_body_preread_size.0).unwrap_or(0x7fff_ffff).max(1),
@@ -181,7 +181,7 @@ impl Connection {
 pub async fn runner(thread: Rc<Thread>) {
     let mut req = Request::new(thread.clone());
     loop {
-        let Job { token, work } = thread.reactor.next_job().await;
+        let Job { token, work } = thread.runners.next_job().await;
         match work {
             Work::Connection(conn) => serve(&thread, &mut req, token, conn).await,
             Work::Stream(stream) => mux::serve(&thread, &mut req, stream).await,
@@ -233,7 +233,7 @@ async fn serve_session(thread: &Rc<Thread>, mut conn: Connection, guard: &mut Gu
             h2::drive::Rest::Idle(deadline) => until = deadline,
         }
         conn.wire.shrink();
-        match thread.reactor.park(guard.token, conn, until) {
+        match thread.runners.park(guard.token, conn, until) {
             Ok(()) => {
                 guard.open = false;
                 break;
@@ -270,7 +270,7 @@ impl Drop for Guard<'_> {
         self.state(None);
         if self.open {
             // A client that sees the end of the connection may look for its line in the log.
-            log_buffers::flush_gathered(self.thread);
+            buffers::flush_gathered(self.thread);
             self.thread.close(self.token);
         }
     }

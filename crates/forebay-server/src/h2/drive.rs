@@ -6,9 +6,9 @@ use super::{Session, Stream};
 use crate::connection::{Connection, Work, close};
 use crate::error_log;
 use crate::thread::{Thread, ThreadConfig};
-use crate::transfers::Over;
 use forebay_conf::error::Level;
 use forebay_core::limit::shares::Network;
+use forebay_core::transfers::Over;
 use forebay_http::h1::request::Limits;
 use forebay_http::h2::frame::{self, Code};
 use forebay_net::reactor::{Job, Token};
@@ -405,7 +405,7 @@ fn process(
     for stream in started.drain(..) {
         number += 1;
         stream.number.set(number);
-        thread.reactor.queue(Job { token: Token::NONE, work: Work::Stream(stream) });
+        thread.runners.queue(Job { token: Token::NONE, work: Work::Stream(stream) });
     }
     thread.h2.streams.replace(started);
     done.map(|more| (more, count))

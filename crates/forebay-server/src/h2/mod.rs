@@ -13,8 +13,8 @@ mod stream;
 pub use stream::Stream;
 
 use crate::client::Client;
-use crate::transfers::{Transfer, Transfers};
 use budget::Budget;
+use forebay_core::transfers::{Transfer, Transfers};
 use forebay_http::h2::connection::{Connection, Window};
 use forebay_http::h2::frame::{self, Code};
 use forebay_http::h2::hpack::Decoder;

@@ -1,11 +1,12 @@
 //! `api`: the counters as JSON, with the paths and field names of NGINX Plus; and the page that shows them live
 //! (ours: `dashboard`). Nothing can be changed by it.
 
-use super::{CACHE_STATUSES, Kind, Limit, Totals, total, zones};
-use crate::modules::{Verdict, limit_conn, limit_req, stub_status};
+use super::{CACHE_STATUSES, Kind, Totals, total, zones};
+use crate::modules::{Verdict, limit_req, stub_status};
 use crate::request::Request;
-use crate::upstream::PeerStatus;
-use crate::upstream::peer::{State, ms};
+use crate::upstream::peer::{PeerStatus, State, ms};
+use forebay_core::limit::concurrency;
+use forebay_core::limit::outcomes::Outcomes;
 use forebay_http::request::Method;
 use forebay_net::resolver::Stats;
 use forebay_net::tls::sessions;
@@ -149,11 +150,11 @@ fn member(all: Map<String, Value>, path: &[&str]) -> Result<Value, Failed> {
 /// Zones that have a size, in pages of nginx: what is in them, and what they would still take.
 fn slabs(req: &Request) -> Map<String, Value> {
     const PAGE: usize = 4096;
-    let caches = req.conf.config.http.caches.iter().map(|c| {
+    let caches = req.conf.http.caches.iter().map(|c| {
         let (used, size) = c.index.room();
         Usage { name: c.name.clone(), used, size }
     });
-    let zones = caches.chain(limit_req::usage()).chain(limit_conn::usage()).chain(sessions::usage());
+    let zones = caches.chain(limit_req::usage()).chain(concurrency::usage()).chain(sessions::usage());
     let each = zones.map(|z| {
         let used = z.used.div_ceil(PAGE);
         let free = (z.size / PAGE).saturating_sub(used);
@@ -293,7 +294,7 @@ fn totals(kind: Kind, all: Vec<(Vec<u8>, Totals)>) -> Map<String, Value> {
 }
 
 fn caches(req: &Request) -> Map<String, Value> {
-    let each = req.conf.config.http.caches.iter().map(|c| {
+    let each = req.conf.http.caches.iter().map(|c| {
         let mut value = Map::new();
         value.insert("size".into(), c.index.size().into());
         if let Some(max) = c.max_size {
@@ -310,16 +311,16 @@ fn caches(req: &Request) -> Map<String, Value> {
 }
 
 fn limits(requests: bool) -> Map<String, Value> {
-    let each = Limit::all(requests).into_iter().map(|l| {
-        let outcomes: Map<_, _> = l.outcomes().map(|(o, n)| (o.to_owned(), n.into())).collect();
-        (text(&l.name), Value::Object(outcomes))
+    let each = Outcomes::all(requests).into_iter().map(|l| {
+        let outcomes: Map<_, _> = l.counts().map(|(o, n)| (o.to_owned(), n.into())).collect();
+        (text(&l.zone), Value::Object(outcomes))
     });
     each.collect()
 }
 
 fn upstreams(req: &Request) -> Map<String, Value> {
     let now = req.thread.io.poller.now();
-    let groups = req.conf.config.http.upstreams.iter().filter(|g| g.explicit);
+    let groups = req.conf.http.upstreams.iter().map(|u| &u.group).filter(|g| g.explicit);
     let each = groups.map(|g| {
         let peers: Vec<Value> = g.status(now).iter().enumerate().map(|(n, p)| peer(n, p)).collect();
         let group = json!({"peers": peers, "keepalive": g.idle.count(), "zombies": 0, "zone": text(&g.name)});
@@ -330,7 +331,7 @@ fn upstreams(req: &Request) -> Map<String, Value> {
 
 /// The servers of a group as they are set.
 fn servers(req: &Request, group: &str) -> Option<Vec<Value>> {
-    let mut groups = req.conf.config.http.upstreams.iter();
+    let mut groups = req.conf.http.upstreams.iter().map(|u| &u.group);
     let group = groups.find(|g| g.explicit && g.name == group.as_bytes())?;
     let mut id = 0..;
     Some(group.settings(|p| {

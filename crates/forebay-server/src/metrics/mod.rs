@@ -6,6 +6,7 @@ pub mod api;
 pub mod prometheus;
 
 use crate::request::Request;
+use forebay_core::histogram::{BUCKETS, Histogram, bucket};
 use forebay_sys::sync::lock;
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -13,18 +14,6 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread::ThreadId;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
-/// Upper ends of the buckets of a histogram, microseconds; one more bucket has the rest.
-pub const BUCKETS: [u64; 13] = [
-    1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000, 5_000_000,
-    10_000_000,
-];
-
-/// Number of the bucket of a time.
-pub fn bucket(time: Duration) -> usize {
-    let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-    BUCKETS.partition_point(|end| *end < micros)
-}
 
 /// What a zone counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,23 +161,6 @@ impl Zone {
     pub fn cache_totals(&self) -> [(u64, u64); 7] {
         let sum = self.sum();
         std::array::from_fn(|n| (sum(2 * n), sum(2 * n + 1)))
-    }
-}
-
-/// Times by their length.
-#[derive(Clone, Debug, Default)]
-pub struct Histogram {
-    /// How many, by bucket.
-    pub counts: [u64; BUCKETS.len() + 1],
-    /// All together.
-    pub sum: Duration,
-}
-
-impl Histogram {
-    /// The mean; zero of nothing.
-    pub fn mean(&self) -> Duration {
-        let count = u32::try_from(self.counts.iter().sum::<u64>()).unwrap_or(u32::MAX);
-        self.sum.checked_div(count).unwrap_or_default()
     }
 }
 
@@ -401,55 +373,6 @@ pub fn servers(req: &Request) -> Vec<(Vec<u8>, Totals)> {
     all
 }
 
-/// Outcomes of a zone of `limit_req` or `limit_conn`. Their zones are shared by the threads as it is.
-#[derive(Debug)]
-pub struct Limit {
-    /// Whether it is one of `limit_req`.
-    pub requests: bool,
-    /// Name.
-    pub name: Vec<u8>,
-    /// See [`LIMIT_OUTCOMES`].
-    counts: [AtomicU64; 5],
-}
-
-/// What a limit may say, as NGINX Plus calls it. `limit_conn` delays nothing.
-pub const LIMIT_OUTCOMES: [&str; 5] =
-    ["passed", "delayed", "rejected", "delayed_dry_run", "rejected_dry_run"];
-
-static LIMITS: Mutex<Vec<Weak<Limit>>> = Mutex::new(Vec::new());
-
-impl Limit {
-    /// The counters of a zone; they go on after a reload.
-    pub fn named(requests: bool, name: &[u8]) -> Arc<Limit> {
-        let mut all = lock(&LIMITS);
-        all.retain(|l| l.strong_count() > 0);
-        let known = all.iter().filter_map(Weak::upgrade).find(|l| l.requests == requests && l.name == name);
-        known.unwrap_or_else(|| {
-            let l = Arc::new(Limit { requests, name: name.to_vec(), counts: Default::default() });
-            all.push(Arc::downgrade(&l));
-            l
-        })
-    }
-
-    /// All of them.
-    pub fn all(requests: bool) -> Vec<Arc<Limit>> {
-        lock(&LIMITS).iter().filter_map(Weak::upgrade).filter(|l| l.requests == requests).collect()
-    }
-
-    /// Counts an outcome, by its place in [`LIMIT_OUTCOMES`].
-    pub fn count(&self, outcome: usize) {
-        if let Some(c) = self.counts.get(outcome) {
-            c.fetch_add(1, Relaxed);
-        }
-    }
-
-    /// Outcomes so far.
-    pub fn outcomes(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-        let all = LIMIT_OUTCOMES.iter().zip(&self.counts).map(|(n, c)| (*n, c.load(Relaxed)));
-        all.filter(|(n, _)| self.requests || !n.starts_with("delayed"))
-    }
-}
-
 /// Configurations that this process has had, milliseconds since the epoch when it loaded the last one, and when
 /// it started.
 static RELOADS: AtomicU64 = AtomicU64::new(0);
@@ -486,15 +409,6 @@ pub fn total(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn times_fall_into_buckets() {
-        assert_eq!(bucket(Duration::ZERO), 0);
-        assert_eq!(bucket(Duration::from_millis(1)), 0);
-        assert_eq!(bucket(Duration::from_micros(1001)), 1);
-        assert_eq!(bucket(Duration::from_secs(10)), 12);
-        assert_eq!(bucket(Duration::MAX), 13);
-    }
 
     #[test]
     fn names_without_a_zone_share_a_limited_number_of_them() {

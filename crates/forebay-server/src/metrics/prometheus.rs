@@ -1,9 +1,10 @@
 //! `prometheus`: the counters as Prometheus reads them, the names of nginx-prometheus-exporter first.
 
-use super::{BUCKETS, CACHE_STATUSES, Histogram, Kind, Limit, Totals, total, zones};
+use super::{CACHE_STATUSES, Kind, Totals, total, zones};
 use crate::modules::{Verdict, stub_status};
 use crate::request::Request;
 use crate::upstream::peer::State;
+use forebay_core::histogram::{BUCKETS, Histogram};
 use forebay_http::request::Method;
 use std::fmt::Write;
 use std::sync::atomic::Ordering::Relaxed;
@@ -141,7 +142,7 @@ impl Page {
     fn upstreams(&mut self, req: &Request) {
         let now = req.thread.io.poller.now();
         let mut all = Vec::new();
-        for g in req.conf.config.http.upstreams.iter().filter(|g| g.explicit) {
+        for g in req.conf.http.upstreams.iter().map(|u| &u.group).filter(|g| g.explicit) {
             for p in g.status(now) {
                 let labels = format!("upstream=\"{}\",peer=\"{}\"", label(&g.name), label(&p.name));
                 all.push((labels, p));
@@ -153,7 +154,7 @@ impl Page {
         let counter = "counter";
         macro_rules! each {
             ($name:literal, $kind:expr, $help:literal, $f:expr) => {{
-                let f: fn(&crate::upstream::PeerStatus) -> u64 = $f;
+                let f: fn(&crate::upstream::peer::PeerStatus) -> u64 = $f;
                 self.many($name, $kind, $help, all.iter().map(|(l, p)| (l.clone(), f(p))));
             }};
         }
@@ -183,7 +184,7 @@ impl Page {
     }
 
     fn caches(&mut self, req: &Request) {
-        let caches = &req.conf.config.http.caches;
+        let caches = &req.conf.http.caches;
         if caches.is_empty() {
             return;
         }
@@ -205,13 +206,13 @@ impl Page {
     }
 
     fn limits(&mut self, requests: bool, what: &str) {
-        let limits = Limit::all(requests);
+        let limits = forebay_core::limit::outcomes::Outcomes::all(requests);
         if limits.is_empty() {
             return;
         }
         let all = limits.iter().flat_map(|l| {
-            let zone = label(&l.name);
-            l.outcomes().map(move |(o, n)| (format!("zone=\"{zone}\",outcome=\"{o}\""), n))
+            let zone = label(&l.zone);
+            l.counts().map(move |(o, n)| (format!("zone=\"{zone}\",outcome=\"{o}\""), n))
         });
         let all: Vec<_> = all.collect();
         self.many(&format!("forebay_{what}_total"), "counter", "Requests by what the zone said", all);

@@ -1,6 +1,6 @@
 //! `allow`, `deny` (nginx: ngx_http_access_module).
 
-use crate::config::scope::Scope;
+use crate::config::Scope;
 use crate::config::value::first;
 use crate::modules::core::Satisfy;
 use crate::modules::{LocationSettings, Verdict};

@@ -3,8 +3,8 @@
 
 use crate::body::compose::Join;
 use crate::compress;
+use crate::config::Scope;
 use crate::config::mime_types::MimeTypes;
-use crate::config::scope::Scope;
 use crate::config::value::{Setting, once};
 use crate::modules::LocationSettings;
 use crate::request::Request;
@@ -26,7 +26,7 @@ crate::settings! {
 #[derive(Clone, Debug)]
 pub struct Path(pub Option<Arc<[u8]>>);
 
-impl Setting for Path {
+impl Setting<crate::HttpContext> for Path {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         Ok(Path(d.args.first().filter(|w| !w.text.is_empty()).map(|w| w.text.as_slice().into())))

@@ -1,6 +1,6 @@
 //! `auth_basic` (nginx: ngx_http_auth_basic_module; RFC 7617).
 
-use crate::config::scope::Scope;
+use crate::config::Scope;
 use crate::config::value::{Setting, once};
 use crate::modules::{LocationSettings, Offload, Verdict};
 use crate::password;
@@ -36,7 +36,7 @@ pub struct UserFile {
     dir: Arc<[u8]>,
 }
 
-impl Setting for Option<UserFile> {
+impl Setting<crate::HttpContext> for Option<UserFile> {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let Some(w) = d.args.first() else { return Ok(None) };

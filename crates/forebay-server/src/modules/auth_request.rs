@@ -1,6 +1,6 @@
 //! `auth_request`: another location decides on access (nginx: ngx_http_auth_request_module).
 
-use crate::config::scope::Scope;
+use crate::config::Scope;
 use crate::config::value::{Setting, once};
 use crate::modules::{LocationSettings, Verdict};
 use crate::request::{Request, SubBody};
@@ -22,7 +22,7 @@ crate::settings! {
 #[derive(Clone, Debug)]
 pub struct Target(pub Option<Arc<[u8]>>);
 
-impl Setting for Target {
+impl Setting<crate::HttpContext> for Target {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let uri = d.args.first().filter(|w| w.text != b"off");
@@ -34,7 +34,7 @@ impl Setting for Target {
 #[derive(Clone, Debug, Default)]
 pub struct Sets(Arc<Vec<(VarId, Template)>>);
 
-impl Setting for Sets {
+impl Setting<crate::HttpContext> for Sets {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
         if let [name, value] = d.args.as_slice() {

@@ -1,8 +1,8 @@
 //! `charset`, `charset_map`, `source_charset`, `override_charset`, `charset_types`
 //! (nginx: ngx_http_charset_module).
 
+use crate::config::Scope;
 use crate::config::mime_types::MimeTypes;
-use crate::config::scope::Scope;
 use crate::config::value::{Setting, once};
 use crate::modules::LocationSettings;
 use crate::request::Request;
@@ -48,7 +48,7 @@ pub enum Charset {
     Value(Template),
 }
 
-impl Setting for Charset {
+impl Setting<crate::HttpContext> for Charset {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let Some(w) = d.args.first() else { return Ok(Charset::Off) };
@@ -148,7 +148,7 @@ pub fn map(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
         );
         return Err(cx.error(d, message));
     }
-    if cx.http.charset_maps.find(&left.text, &right.text).is_some() {
+    if cx.tables.charset_maps.find(&left.text, &right.text).is_some() {
         return Err(cx.error(
             d,
             format!("duplicate \"charset_map\" between \"{}\" and \"{}\"", left.as_str(), right.as_str()),
@@ -157,7 +157,7 @@ pub fn map(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     let utf8 = right.text.eq_ignore_ascii_case(UTF_8);
     let rows = d.block.iter().flatten();
     let tables = if utf8 { utf8_tables(rows, cx)? } else { byte_tables(rows, cx)? };
-    cx.http.charset_maps.0.push(Arc::new(Map {
+    cx.tables.charset_maps.0.push(Arc::new(Map {
         left: left.text.clone(),
         right: right.text.clone(),
         tables: tables.map(Arc::new),

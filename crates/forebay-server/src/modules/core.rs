@@ -1,7 +1,7 @@
 //! Settings of every location (nginx: ngx_http_core_module).
 
+use crate::config::Scope;
 use crate::config::http::{Kind, LocationBuild};
-use crate::config::scope::Scope;
 use crate::config::value::{Msec, Number, Offset, Sec, Setting, Size, first, once};
 use crate::keyword;
 use forebay_conf::error::Error;
@@ -133,7 +133,7 @@ pub struct Root {
     pub alias: Option<Option<usize>>,
 }
 
-impl Setting for Root {
+impl Setting<crate::HttpContext> for Root {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         if let Some(p) = previous {
             let message = if p.alias.is_some() {
@@ -218,7 +218,7 @@ pub struct ErrorPage {
 #[derive(Clone, Debug, Default)]
 pub struct ErrorPages(pub Arc<Vec<ErrorPage>>);
 
-impl Setting for ErrorPages {
+impl Setting<crate::HttpContext> for ErrorPages {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut pages = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
         let Some((uri, codes)) = d.args.split_last() else { return Ok(ErrorPages::default()) };
@@ -273,7 +273,7 @@ impl Default for Types {
     }
 }
 
-impl Setting for Types {
+impl Setting<crate::HttpContext> for Types {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut m = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
         for entry in d.block.iter().flatten() {
@@ -303,7 +303,7 @@ pub struct KeepaliveTimeout {
     pub header: Option<u64>,
 }
 
-impl Setting for KeepaliveTimeout {
+impl Setting<crate::HttpContext> for KeepaliveTimeout {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let invalid = || cx.directive_error(d, "invalid value");
@@ -325,7 +325,7 @@ pub struct KeepaliveDisable {
     pub safari: bool,
 }
 
-impl Setting for KeepaliveDisable {
+impl Setting<crate::HttpContext> for KeepaliveDisable {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut k = previous.unwrap_or_default();
         for w in &d.args {
@@ -370,7 +370,7 @@ pub enum ServerTokens {
     Value(Template),
 }
 
-impl Setting for ServerTokens {
+impl Setting<crate::HttpContext> for ServerTokens {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let w = d.args.first().ok_or_else(|| cx.error(d, "no value"))?;
@@ -388,7 +388,7 @@ impl Setting for ServerTokens {
 #[derive(Clone, Debug)]
 pub struct RateTemplate(pub Option<Template>);
 
-impl Setting for RateTemplate {
+impl Setting<crate::HttpContext> for RateTemplate {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let w = d.args.first().ok_or_else(|| cx.error(d, "no value"))?;
@@ -406,7 +406,7 @@ impl Setting for RateTemplate {
 #[derive(Clone, Copy, Debug)]
 pub struct MaxRanges(pub Option<u64>);
 
-impl Setting for MaxRanges {
+impl Setting<crate::HttpContext> for MaxRanges {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         Ok(MaxRanges(Some(Number::take(previous.map(|_| Number(0)), d, cx)?.0)))
     }
@@ -416,7 +416,7 @@ impl Setting for MaxRanges {
 #[derive(Clone, Copy, Debug)]
 pub struct OpenFileCache(pub Option<(u64, Duration)>);
 
-impl Setting for OpenFileCache {
+impl Setting<crate::HttpContext> for OpenFileCache {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let (mut off, mut max, mut inactive) = (false, None, Duration::from_secs(60));
@@ -462,7 +462,7 @@ pub enum SymlinkMode {
     IfNotOwner,
 }
 
-impl Setting for DisableSymlinks {
+impl Setting<crate::HttpContext> for DisableSymlinks {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let mut s = DisableSymlinks::default();
@@ -546,7 +546,7 @@ pub struct TempPath(pub Option<TempDir>);
 /// Most digits of a file's name that may go into the names of its subdirectories.
 const MOST_LEVELS: u64 = 10;
 
-impl Setting for TempPath {
+impl Setting<crate::HttpContext> for TempPath {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let path = cx.full_path(first(d));

@@ -4,7 +4,7 @@
 
 use super::params::Params;
 use super::proxy;
-use crate::config::scope::Scope;
+use crate::config::Scope;
 use crate::config::value::{Setting, first};
 use crate::request::Request;
 use crate::variables::Row;
@@ -33,7 +33,7 @@ crate::settings! {
 #[derive(Clone, Debug)]
 pub struct Split(Option<Pattern>);
 
-impl Setting for Split {
+impl Setting<crate::HttpContext> for Split {
     fn take(_previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let pattern = cx.pattern(d, first(d), false)?;
         if pattern.groups() != 2 {
@@ -55,7 +55,7 @@ impl Texts {
     }
 }
 
-impl Setting for Texts {
+impl Setting<crate::HttpContext> for Texts {
     fn take(previous: Option<Self>, d: &Directive, _cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
         all.push(first(d).to_vec());

@@ -1,8 +1,8 @@
 //! `gzip` and related directives (nginx: ngx_http_gzip_filter_module). [`crate::compress`] does the compression.
 
 use crate::compress::{self, Coding};
+use crate::config::Scope;
 use crate::config::mime_types::MimeTypes;
-use crate::config::scope::Scope;
 use crate::config::value::{Setting, Size, first, once};
 use crate::request::Request;
 use crate::variables::Row;
@@ -31,7 +31,7 @@ crate::settings! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Level<const MIN: u8, const MAX: u8>(pub u8);
 
-impl<const MIN: u8, const MAX: u8> Setting for Level<MIN, MAX> {
+impl<const MIN: u8, const MAX: u8> Setting<crate::HttpContext> for Level<MIN, MAX> {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let n = units::number(first(d)).ok_or_else(|| cx.directive_error(d, "invalid number"))?;
@@ -46,7 +46,7 @@ impl<const MIN: u8, const MAX: u8> Setting for Level<MIN, MAX> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PowerOfTwo<const MIN: u8, const MAX: u8>(pub u8);
 
-impl<const MIN: u8, const MAX: u8> Setting for PowerOfTwo<MIN, MAX> {
+impl<const MIN: u8, const MAX: u8> Setting<crate::HttpContext> for PowerOfTwo<MIN, MAX> {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let n = units::size(first(d)).ok_or_else(|| cx.directive_error(d, "invalid value"))?;

@@ -1,7 +1,7 @@
 //! Decision whether a client gets compressed responses (nginx: the `gzip_*` directives that `gzip`, `gzip_static`
 //! and `gunzip` share).
 
-use crate::config::scope::Scope;
+use crate::config::Scope;
 use crate::config::value::Setting;
 use crate::keyword;
 use crate::modules::LocationSettings;
@@ -43,7 +43,7 @@ pub struct Proxied {
     pub auth: bool,
 }
 
-impl Setting for Proxied {
+impl Setting<crate::HttpContext> for Proxied {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut p = previous.unwrap_or_default();
         for w in &d.args {
@@ -75,7 +75,7 @@ pub struct Disable {
     msie6: bool,
 }
 
-impl Setting for Disable {
+impl Setting<crate::HttpContext> for Disable {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut s = previous.unwrap_or_default();
         let mut patterns = s.patterns.as_ref().clone();

@@ -1,6 +1,6 @@
 //! `add_header`, `add_trailer`, `expires` (nginx: ngx_http_headers_module).
 
-use crate::config::scope::Scope;
+use crate::config::Scope;
 use crate::config::value::{Setting, once};
 use crate::keyword;
 use crate::modules::LocationSettings;
@@ -80,7 +80,7 @@ pub struct Line {
 #[derive(Clone, Debug, Default)]
 pub struct Lines(pub Arc<Vec<Line>>);
 
-impl Setting for Lines {
+impl Setting<crate::HttpContext> for Lines {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut lines = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
         let (Some(name), Some(value)) = (d.args.first(), d.args.get(1)) else {
@@ -155,7 +155,7 @@ fn expires_text(words: &[&[u8]]) -> Result<Expires, &'static str> {
     }
 }
 
-impl Setting for Expires {
+impl Setting<crate::HttpContext> for Expires {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let (modified, word) = match d.args.as_slice() {

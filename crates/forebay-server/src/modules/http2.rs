@@ -1,6 +1,6 @@
 //! Settings of HTTP/2 in a location (nginx: ngx_http_v2_module).
 
-use crate::config::scope::Scope;
+use crate::config::Scope;
 use crate::config::value::{Setting, Size};
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
@@ -14,7 +14,7 @@ crate::settings! {
 #[derive(Clone, Copy, Debug)]
 pub struct ChunkSize(pub u64);
 
-impl Setting for ChunkSize {
+impl Setting<crate::HttpContext> for ChunkSize {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         match Size::take(previous.map(|p| Size(p.0)), d, cx)?.0 {
             0 => Err(cx.error(d, "the http2 chunk size cannot be zero")),

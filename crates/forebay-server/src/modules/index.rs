@@ -1,6 +1,6 @@
 //! `index` (nginx: ngx_http_index_module).
 
-use crate::config::scope::Scope;
+use crate::config::Scope;
 use crate::config::value::Setting;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
@@ -22,7 +22,7 @@ impl Default for Names {
     }
 }
 
-impl Setting for Names {
+impl Setting<crate::HttpContext> for Names {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut names = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
         for (i, w) in d.args.iter().enumerate() {

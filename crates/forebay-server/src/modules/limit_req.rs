@@ -1,21 +1,22 @@
 //! `limit_req`: a leaky bucket per key, in zones that all threads share (nginx: ngx_http_limit_req_module).
 
-use crate::config::scope::Scope;
+use crate::config::Scope;
 use crate::config::value::{Setting, once};
 use crate::keyword;
-use crate::modules::zones::{self, KEY_COST, Tables};
 use crate::modules::{LocationSettings, Verdict};
 use crate::request::Request;
 use crate::variables::Row;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
+use forebay_core::limit::outcomes::Outcome;
+use forebay_core::limit::rate::Buckets;
+use forebay_core::limit::zones::{self, Tables};
 use forebay_core::vars::RowSource;
 use forebay_core::vars::Template;
 use forebay_sys::sync::lock;
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 crate::settings! {
     /// `limit_req`.
@@ -59,7 +60,7 @@ impl Status {
     }
 }
 
-impl Setting for Status {
+impl Setting<crate::HttpContext> for Status {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let n = units::number(crate::config::value::first(d))
@@ -86,7 +87,7 @@ pub struct Limit {
 #[derive(Clone, Debug, Default)]
 pub struct Limits(pub Arc<Vec<Limit>>);
 
-impl Setting for Limits {
+impl Setting<crate::HttpContext> for Limits {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
         let (mut name, mut burst, mut delay) = (None, 0u64, 0u64);
@@ -109,7 +110,7 @@ impl Setting for Limits {
         let Some(name) = name else {
             return Err(cx.error(d, "\"limit_req\" must have \"zone\" parameter"));
         };
-        let zone = cx.http.zones.find_or_promise(&name, || crate::metrics::Limit::named(true, &name));
+        let zone = cx.tables.zones.find_or_promise(&name, true);
         if all.iter().any(|l| Arc::ptr_eq(&l.zone, &zone)) {
             return Err(cx.error(d, "\"limit_req\" directive is duplicate"));
         }
@@ -133,88 +134,12 @@ pub struct Defined {
 /// Zones of a configuration under construction.
 pub type Zones = zones::Zones<Defined>;
 
-/// Buckets of a zone, one for each key.
-#[derive(Debug)]
-pub struct Buckets {
-    map: HashMap<Box<[u8]>, Bucket, foldhash::fast::RandomState>,
-    /// Keys in approximate order of their last use, each once, with the number of that use. A use does not move its key:
-    /// only [`Buckets::evict`] moves keys that were used in the meantime to the end.
-    order: std::collections::VecDeque<(u64, Box<[u8]>)>,
-    uses: u64,
-    room: usize,
-    used: usize,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Bucket {
-    excess: u64,
-    last: Instant,
-    use_number: u64,
-}
-
-impl Buckets {
-    fn new(room: usize) -> Buckets {
-        Buckets { map: HashMap::default(), order: Default::default(), uses: 0, room, used: 0 }
-    }
-
-    /// Returns the excess of a key after one more request, in thousandths. With `count` the request is counted.
-    ///
-    /// # Errors
-    /// The excess, if it is above `burst`. The request is not counted then.
-    fn account(&mut self, key: &[u8], rate: u64, burst: u64, now: Instant, count: bool) -> Result<u64, u64> {
-        self.uses += 1;
-        let use_number = self.uses;
-        if let Some(b) = self.map.get_mut(key) {
-            let since = now.saturating_duration_since(b.last);
-            let ms = since.as_secs().saturating_mul(1000) + u64::from(since.subsec_millis());
-            let leaked = rate.saturating_mul(ms) / 1000;
-            // The rest of a millisecond is kept for the next request; else frequent requests would never leak.
-            let seen = b.last.checked_add(Duration::from_millis(ms)).unwrap_or(now);
-            let excess = (b.excess + 1000).saturating_sub(leaked);
-            b.use_number = use_number;
-            if excess > burst {
-                return Err(excess);
-            }
-            if count {
-                b.excess = excess;
-                b.last = seen;
-            }
-            return Ok(excess);
-        }
-        if count {
-            let cost = KEY_COST + key.len();
-            while self.used + cost > self.room && self.evict() {}
-            self.used += cost;
-            self.map.insert(key.into(), Bucket { excess: 0, last: now, use_number });
-            self.order.push_back((use_number, key.into()));
-        }
-        Ok(0)
-    }
-
-    /// Removes the least recently used key. Returns `false` if there is none.
-    fn evict(&mut self) -> bool {
-        while let Some((n, key)) = self.order.pop_front() {
-            match self.map.get(&key) {
-                Some(b) if b.use_number != n => self.order.push_back((b.use_number, key)),
-                known => {
-                    if known.is_some() {
-                        self.map.remove(&key);
-                        self.used = self.used.saturating_sub(KEY_COST + key.len());
-                    }
-                    return true;
-                }
-            }
-        }
-        false
-    }
-}
-
 /// Counts by zone name. They are kept across reloads.
 static TABLES: Tables<Buckets> = Tables::new();
 
 /// Returns the memory use of the zones.
 pub fn usage() -> Vec<forebay_net::tls::sessions::Usage> {
-    TABLES.usage(|t| t.used)
+    TABLES.usage(Buckets::used)
 }
 
 /// Reads `limit_req_zone`.
@@ -246,7 +171,7 @@ pub fn zone(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     if name.is_empty() {
         return Err(cx.error(d, "\"limit_req_zone\" must have \"zone\" parameter"));
     }
-    let z = cx.http.zones.find_or_promise(&name, || crate::metrics::Limit::named(true, &name));
+    let z = cx.tables.zones.find_or_promise(&name, true);
     let buckets = TABLES.get(&name, &key_word.text, size, || Buckets::new(size));
     if z.defined.set(Defined { key, rate, buckets }).is_err() {
         let text = String::from_utf8_lossy(&name).into_owned();
@@ -256,30 +181,13 @@ pub fn zone(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Result of the limits for a request (`$limit_req_status`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub enum Outcome {
-    Passed,
-    Delayed,
-    Rejected,
-    DelayedDryRun,
-    RejectedDryRun,
-}
-
 /// Variables of this module.
 pub const VARIABLES: &[Row] =
     &[Row { name: "limit_req_status", get: RowSource::Get(status), settable: false }];
 
 fn status(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, forebay_core::vars::VarError> {
-    let Some(o) = r.modules.limit_req else { return Ok(false) };
-    out.extend_from_slice(match o {
-        Outcome::Passed => b"PASSED",
-        Outcome::Delayed => b"DELAYED",
-        Outcome::Rejected => b"REJECTED",
-        Outcome::DelayedDryRun => b"DELAYED_DRY_RUN",
-        Outcome::RejectedDryRun => b"REJECTED_DRY_RUN",
-    });
+    let Some(outcome) = r.modules.limit_req else { return Ok(false) };
+    out.extend_from_slice(outcome.text().as_bytes());
     Ok(true)
 }
 
@@ -326,16 +234,16 @@ pub fn check(req: &mut Request) -> Verdict {
         let name = &limit.zone.name;
         match accounted {
             Err(excess) => {
-                limit.zone.counts.count(if s.dry_run { 4 } else { 2 });
+                limit.zone.outcomes.count(Outcome::rejected(s.dry_run));
                 req.give_buf(key);
                 return refuse(req, s, excess, name);
             }
             Ok(excess) if excess > limit.delay => {
                 let ms = (excess - limit.delay).saturating_mul(1000) / z.rate.max(1);
-                limit.zone.counts.count(if s.dry_run { 3 } else { 1 });
+                limit.zone.outcomes.count(Outcome::delayed(s.dry_run));
                 delay.take(ms, excess, name);
             }
-            Ok(_) => limit.zone.counts.count(0),
+            Ok(_) => limit.zone.outcomes.count(Outcome::Passed),
         }
         req.modules.limit_req = Some(Outcome::Passed);
     }
@@ -404,48 +312,4 @@ fn wait(req: &mut Request, s: &Settings, d: &Delayed) -> Verdict {
     }
     req.modules.limit_req = Some(Outcome::Delayed);
     Verdict::Delay(Duration::from_millis(d.ms), Box::new(Verdict::Declined))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_bucket_leaks() {
-        let mut b = Buckets::new(1 << 20);
-        let t = Instant::now();
-        assert_eq!(b.account(b"a", 2000, 1000, t, true), Ok(0));
-        assert_eq!(b.account(b"a", 2000, 1000, t, true), Ok(1000));
-        assert_eq!(b.account(b"a", 2000, 1000, t, true), Err(2000));
-        let later = t + Duration::from_millis(500);
-        assert_eq!(b.account(b"a", 2000, 1000, later, true), Ok(1000));
-        assert_eq!(b.account(b"b", 2000, 1000, later, true), Ok(0));
-    }
-
-    #[test]
-    fn it_leaks_between_requests_that_follow_at_once() {
-        let mut b = Buckets::new(1 << 20);
-        let t = Instant::now();
-        // 5,000 a second where 10,000 are allowed.
-        for i in 0..1000 {
-            let now = t + Duration::from_micros(200) * i;
-            let excess = b.account(b"a", 10_000_000, 20_000, now, true).expect("within the burst");
-            assert!(excess <= 5_000, "{i}: {excess}");
-        }
-    }
-
-    #[test]
-    fn the_least_recently_used_key_gives_way() {
-        let mut b = Buckets::new(3 * (KEY_COST + 1));
-        let t = Instant::now();
-        for k in [b"a", b"b", b"c", b"a", b"d"] {
-            let _ = b.account(k, 1000, 5000, t, true);
-        }
-        assert_eq!(b.map.len(), 3);
-        assert!(b.map.contains_key(&b"a"[..]) && !b.map.contains_key(&b"b"[..]));
-        for _ in 0..1000 {
-            let _ = b.account(b"a", 1000, 0, t, true);
-        }
-        assert_eq!(b.order.len(), 3);
-    }
 }

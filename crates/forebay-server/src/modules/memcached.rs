@@ -2,7 +2,7 @@
 //! `upstream/codec/memcached.rs` parses answers. Hot path.
 
 use super::proxy;
-use crate::config::scope::Scope;
+use crate::config::Scope;
 use crate::config::value::Number;
 use crate::request::Request;
 use forebay_conf::error::{Error, Level};

@@ -2,7 +2,7 @@
 
 use crate::background;
 use crate::body::{self, BodyError};
-use crate::config::scope::Scope;
+use crate::config::Scope;
 use crate::config::value::Setting;
 use crate::modules::LocationSettings;
 use crate::phases::Outcome;
@@ -22,7 +22,7 @@ crate::settings! {
 #[derive(Clone, Debug, Default)]
 pub struct Uris(Arc<Vec<Vec<u8>>>);
 
-impl Setting for Uris {
+impl Setting<crate::HttpContext> for Uris {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let given = previous.is_some();
         let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();

@@ -2,13 +2,14 @@
 //! knows all modules.
 
 use crate::compress;
+use crate::config::Scope;
 use crate::config::http::{Kind, LocationBuild};
-use crate::config::scope::Scope;
 use crate::metrics;
 use crate::request::Request;
 use crate::variables::Row;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
+use forebay_core::blocks;
 use std::sync::{Arc, LazyLock};
 
 pub mod access;
@@ -24,7 +25,6 @@ pub mod early_hints;
 pub mod empty_gif;
 pub mod family;
 pub mod fastcgi;
-pub mod geo;
 pub mod grpc;
 pub mod gunzip;
 pub mod gzip;
@@ -36,7 +36,6 @@ pub mod index;
 pub mod limit_conn;
 pub mod limit_req;
 pub mod log;
-pub mod map;
 pub mod memcached;
 pub mod mirror;
 pub mod params;
@@ -56,7 +55,6 @@ pub mod scgi;
 pub mod secure_link;
 pub mod server;
 pub mod slice;
-pub mod split_clients;
 pub mod ssi;
 pub mod ssl;
 pub mod static_file;
@@ -67,7 +65,6 @@ pub mod tunnel;
 pub mod userid;
 pub mod uwsgi;
 pub mod vars;
-pub mod zones;
 pub mod zstd;
 
 use crate::upstream::protocol::Protocol;
@@ -346,13 +343,13 @@ type HttpDirective = fn(&Directive, &mut Scope<'_>) -> Result<(), Error>;
 /// Directives of the http level that define something by name.
 pub const HTTP_DIRECTIVES: &[(&str, HttpDirective)] = &[
     ("log_format", log::format),
-    ("map", map::block),
-    ("geo", geo::block),
-    ("split_clients", split_clients::block),
+    ("map", blocks::map::block),
+    ("geo", blocks::geo::block),
+    ("split_clients", blocks::split_clients::block),
     ("charset_map", charset::map),
     ("upstream", crate::upstream::config::block),
     ("match", crate::upstream::config::matching),
-    ("limit_conn_zone", limit_conn::zone),
+    ("limit_conn_zone", forebay_core::limit::concurrency::zone),
     ("limit_req_zone", limit_req::zone),
     ("proxy_cache_path", crate::cache::path),
     ("fastcgi_cache_path", crate::cache::path),
@@ -419,7 +416,7 @@ pub fn location_directive(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'
         b"scgi_pass" => proxy::pass_by(Protocol::Scgi, d, l, cx)?,
         b"grpc_pass" => proxy::pass_by(Protocol::Grpc, d, l, cx)?,
         b"memcached_pass" => proxy::pass_by(Protocol::Memcached, d, l, cx)?,
-        b"health_check" => l.health_check = Some(crate::upstream::health::Check::parse(d, cx)?),
+        b"health_check" => l.health_check = Some(crate::upstream::health_check::Check::parse(d, cx)?),
         b"stub_status" => l.content = Some(Content::StubStatus),
         b"empty_gif" => l.content = Some(Content::EmptyGif),
         b"tunnel_pass" => tunnel::pass(d, l, cx)?,
@@ -486,9 +483,9 @@ pub struct ModuleState {
     /// Upstream servers that the request was sent to.
     pub upstream: crate::upstream::exchange::Upstreamed,
     /// `$limit_req_status`.
-    pub limit_req: Option<limit_req::Outcome>,
+    pub limit_req: Option<forebay_core::limit::outcomes::Outcome>,
     /// Slots that the request occupies in the zones of `limit_conn`.
-    pub limit_conn: limit_conn::State,
+    pub limit_conn: forebay_core::limit::concurrency::State,
     /// Guard that counts the request as being processed.
     pub processing: Option<metrics::Processing>,
     /// State of the upstream cache for the request.

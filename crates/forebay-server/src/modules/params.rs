@@ -2,7 +2,7 @@
 //! those of the configuration, then the fields of the client as `HTTP_*`. Hot path.
 
 use super::proxy;
-use crate::config::scope::Scope;
+use crate::config::Scope;
 use crate::config::value::{Setting, first};
 use crate::request::Request;
 use forebay_conf::error::Error;
@@ -31,7 +31,7 @@ struct Param {
     if_not_empty: bool,
 }
 
-impl Setting for Params {
+impl Setting<crate::HttpContext> for Params {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
         let mut if_not_empty = false;

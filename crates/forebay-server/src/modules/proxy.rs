@@ -8,14 +8,15 @@ mod url;
 
 use crate::body::{self, BodyError};
 use crate::cache::local::Entry;
+use crate::config::Scope;
 use crate::config::http::{Kind, LocationBuild};
-use crate::config::scope::Scope;
 use crate::modules::Content;
 use crate::modules::proxy_cache::CacheZone;
 use crate::modules::proxy_cache::Status as CacheStatus;
 use crate::phases::Outcome;
 use crate::request::Request;
 use crate::upstream::codec::{self, Asked};
+use crate::upstream::contact::Contact;
 use crate::upstream::exchange::{self, Outgoing, Target};
 use crate::upstream::protocol::Protocol;
 use crate::upstream::stream::{self, Body};
@@ -80,7 +81,7 @@ fn refuse_second(protocol: Protocol, d: &Directive, l: &LocationBuild, cx: &Scop
 /// # Errors
 /// When the location passes to no group that the configuration knows.
 pub fn check(
-    mut check: crate::upstream::health::Check,
+    mut check: crate::upstream::health_check::Check,
     content: Option<&Content>,
     (location, s): (usize, &Settings),
     cx: &mut Scope<'_>,
@@ -99,7 +100,7 @@ pub fn check(
         });
     };
     check.bind(host, *encrypted, location, s);
-    cx.http.upstreams.check(*group, check);
+    cx.tables.upstreams.check(group, check);
     Ok(())
 }
 
@@ -211,7 +212,7 @@ pub async fn more(req: &mut Request) -> Option<Body> {
 #[derive(Default)]
 struct Taken {
     /// The place at an upstream.
-    lease: Option<exchange::Lease>,
+    lease: Option<Contact>,
     /// What a cache has to do with the request.
     fetch: Fetch,
 }
@@ -335,12 +336,7 @@ fn stale_instead(
 }
 
 /// Answers with the stored response that the upstream has confirmed (RFC 9111, section 4.3.3).
-async fn confirmed(
-    req: &mut Request,
-    lease: exchange::Lease,
-    s: &Settings,
-    fetch: Fetch,
-) -> Result<Answer, Stop> {
+async fn confirmed(req: &mut Request, lease: Contact, s: &Settings, fetch: Fetch) -> Result<Answer, Stop> {
     let http = req.http();
     let cs = &http.location(req).settings.proxy_cache;
     let reusable = codec::keeps_alive(req);

@@ -1,6 +1,6 @@
 //! `proxy_bind` and what else is set on the sockets that go to upstreams (nginx: ngx_http_proxy_module).
 
-use crate::config::scope::Scope;
+use crate::config::Scope;
 use crate::config::value::{Setting, Size, once};
 use crate::request::Request;
 use forebay_conf::error::{Error, Level};
@@ -22,7 +22,7 @@ crate::settings! {
 #[derive(Clone, Debug)]
 pub struct Bind(Option<Template>);
 
-impl Setting for Bind {
+impl Setting<crate::HttpContext> for Bind {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let alone = d.args.len() == 1;

@@ -2,7 +2,7 @@
 //! they do is in `proxy/cached.rs`.
 
 use crate::cache::{Cache, Zone};
-use crate::config::scope::Scope;
+use crate::config::Scope;
 use crate::config::value::{Msec, Number, Setting, once};
 use crate::modules::proxy::{NextUpstream, OFF, Value, says_gateway};
 use crate::request::Request;
@@ -63,7 +63,7 @@ pub enum CacheZone {
     Value(Template),
 }
 
-impl Setting for CacheZone {
+impl Setting<crate::HttpContext> for CacheZone {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let Some(w) = d.args.first() else { return Ok(CacheZone::Off) };
@@ -75,7 +75,7 @@ impl Setting for CacheZone {
             Some(name) => {
                 let text = format!("\"{}\" zone \"{}\" is unknown", d.name.as_str(), w.as_str());
                 let unknown = cx.error(d, text);
-                CacheZone::Zone(cx.http.caches.find_or_promise(name, unknown))
+                CacheZone::Zone(cx.tables.caches.find_or_promise(name, unknown))
             }
             None => CacheZone::Value(t),
         })
@@ -129,7 +129,7 @@ fn status_of(word: &[u8]) -> Option<u16> {
     status.filter(|s| (100..=599).contains(s))
 }
 
-impl Setting for Valid {
+impl Setting<crate::HttpContext> for Valid {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut lines = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
         let Some((time, statuses)) = d.args.split_last() else { return Ok(Valid::default()) };
@@ -161,7 +161,7 @@ impl Methods {
     }
 }
 
-impl Setting for Methods {
+impl Setting<crate::HttpContext> for Methods {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut post = previous.is_some_and(|p| p.post);
         for w in &d.args {
@@ -179,7 +179,7 @@ impl Setting for Methods {
 #[derive(Clone, Copy, Debug)]
 pub struct MaxRange(pub Option<u64>);
 
-impl Setting for MaxRange {
+impl Setting<crate::HttpContext> for MaxRange {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let n = units::offset(crate::config::value::first(d));
@@ -202,7 +202,7 @@ impl UseStale {
     }
 }
 
-impl Setting for UseStale {
+impl Setting<crate::HttpContext> for UseStale {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut stale = previous.unwrap_or(UseStale { errors: 0, updating: false });
         for w in &d.args {
@@ -255,7 +255,7 @@ impl Predicates {
     }
 }
 
-impl Setting for Predicates {
+impl Setting<crate::HttpContext> for Predicates {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
         for w in &d.args {

@@ -1,7 +1,7 @@
 //! `proxy_cookie_domain`, `proxy_cookie_path`, `proxy_cookie_flags`: `Set-Cookie` of an upstream as the client shall
 //! see it (nginx: ngx_http_proxy_module; RFC 6265, section 4.1).
 
-use crate::config::scope::Scope;
+use crate::config::Scope;
 use crate::config::value::Setting;
 use crate::request::Request;
 use forebay_conf::error::Error;
@@ -80,13 +80,13 @@ fn undotted(text: &[u8]) -> &[u8] {
     text.strip_prefix(b".").unwrap_or(text)
 }
 
-impl Setting for Domains {
+impl Setting<crate::HttpContext> for Domains {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         rewrites(previous.map(|p| p.0), d, true, cx).map(Domains)
     }
 }
 
-impl Setting for Paths {
+impl Setting<crate::HttpContext> for Paths {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         rewrites(previous.map(|p| p.0), d, false, cx).map(Paths)
     }
@@ -96,7 +96,7 @@ impl Setting for Paths {
 #[derive(Clone, Debug, Default)]
 pub struct Flags(Arc<Vec<(Like, Vec<Template>)>>);
 
-impl Setting for Flags {
+impl Setting<crate::HttpContext> for Flags {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let given = previous.is_some();
         let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();

@@ -1,6 +1,6 @@
 //! `set_real_ip_from` and related directives (nginx: ngx_http_realip_module).
 
-use crate::config::scope::Scope;
+use crate::config::Scope;
 use crate::config::value::{Setting, first, once};
 use crate::modules::vars::port;
 use crate::modules::{LocationSettings, Verdict};
@@ -27,7 +27,7 @@ crate::settings! {
 #[derive(Clone, Debug, Default)]
 pub struct Networks(Arc<Vec<Cidr>>);
 
-impl Setting for Networks {
+impl Setting<crate::HttpContext> for Networks {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut networks = previous.unwrap_or_default();
         let list = Arc::make_mut(&mut networks.0);
@@ -61,7 +61,7 @@ pub enum Header {
     ProxyProtocol,
 }
 
-impl Setting for Header {
+impl Setting<crate::HttpContext> for Header {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         Ok(match first(d) {

@@ -1,7 +1,7 @@
 //! `valid_referers` (nginx: ngx_http_referer_module).
 
+use crate::config::Scope;
 use crate::config::names::ServerName;
-use crate::config::scope::Scope;
 use crate::config::value::Setting;
 use crate::request::Request;
 use crate::variables::Row;
@@ -30,7 +30,7 @@ pub struct Referers {
     regexes: Vec<Pattern>,
 }
 
-impl Setting for Option<Arc<Referers>> {
+impl Setting<crate::HttpContext> for Option<Arc<Referers>> {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut all = previous.flatten().unwrap_or_default();
         let list = Arc::make_mut(&mut all);

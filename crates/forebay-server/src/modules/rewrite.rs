@@ -1,7 +1,7 @@
 //! `rewrite`, `return`, `set`, `if`, `break` (nginx: ngx_http_rewrite_module).
 
+use crate::config::Scope;
 use crate::config::http::{LocationBuild, LocationId};
-use crate::config::scope::Scope;
 use crate::request::Request;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::{Directive, Word};

@@ -1,6 +1,6 @@
 //! `secure_link` (nginx: ngx_http_secure_link_module).
 
-use crate::config::scope::Scope;
+use crate::config::Scope;
 use crate::request::Request;
 use crate::variables::Row;
 use base64::Engine;

@@ -1,6 +1,6 @@
 //! Settings of TLS (nginx: ngx_http_ssl_module). `tls/server.rs` builds the TLS configuration from them.
 
-use crate::config::scope::Scope;
+use crate::config::Scope;
 use crate::config::value::{Number, Sec, Setting, Size, first, once};
 use crate::keyword;
 use forebay_conf::error::Error;
@@ -87,7 +87,7 @@ keyword! {
 #[derive(Clone, Debug)]
 pub struct Url(pub Vec<u8>);
 
-impl Setting for Option<Url> {
+impl Setting<crate::HttpContext> for Option<Url> {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         Ok(Some(Url(first(d).to_vec())))
@@ -98,7 +98,7 @@ impl Setting for Option<Url> {
 #[derive(Clone, Debug, Default)]
 pub struct OcspCache(pub Option<Arc<sessions::Sessions>>);
 
-impl Setting for OcspCache {
+impl Setting<crate::HttpContext> for OcspCache {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let text = first(d);
@@ -147,7 +147,7 @@ impl Name {
     }
 }
 
-impl Setting for Names {
+impl Setting<crate::HttpContext> for Names {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut names = previous.unwrap_or_default();
         let Some(word) = d.args.first() else { return Ok(names) };
@@ -165,7 +165,7 @@ impl Setting for Names {
 #[derive(Clone, Copy, Debug)]
 pub struct Cache(pub Option<(usize, u64, u64)>);
 
-impl Setting for Cache {
+impl Setting<crate::HttpContext> for Cache {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         if first(d) == b"off" && d.args.len() == 1 {
@@ -216,7 +216,7 @@ fn read(d: &Directive, cx: &mut Scope<'_>) -> Result<Arc<[u8]>, Error> {
     }
 }
 
-impl Setting for Passwords {
+impl Setting<crate::HttpContext> for Passwords {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         Ok(Passwords(Arc::new(forebay_net::tls::pem::passwords(&read(d, cx)?))))
@@ -232,7 +232,7 @@ pub struct Protocols {
     pub v13: bool,
 }
 
-impl Setting for Protocols {
+impl Setting<crate::HttpContext> for Protocols {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut p = previous.unwrap_or(Protocols { v12: false, v13: false });
         let mut old = Vec::new();
@@ -269,7 +269,7 @@ impl Default for Ciphers {
     }
 }
 
-impl Setting for Ciphers {
+impl Setting<crate::HttpContext> for Ciphers {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let text = String::from_utf8_lossy(first(d)).into_owned();
@@ -308,7 +308,7 @@ impl Default for Curves {
     }
 }
 
-impl Setting for Curves {
+impl Setting<crate::HttpContext> for Curves {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let text = String::from_utf8_lossy(first(d)).into_owned();
@@ -346,7 +346,7 @@ pub enum SessionCache {
 /// Smallest size of a zone, bytes.
 const MIN_ZONE: u64 = 8 * 4096;
 
-impl Setting for SessionCache {
+impl Setting<crate::HttpContext> for SessionCache {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut cache = previous;
         for w in &d.args {
@@ -387,7 +387,7 @@ impl std::fmt::Debug for TicketKeys {
     }
 }
 
-impl Setting for TicketKeys {
+impl Setting<crate::HttpContext> for TicketKeys {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut keys = previous.unwrap_or_default();
         let bytes = read(d, cx)?;
@@ -415,7 +415,7 @@ pub fn bio_failed(path: &std::path::Path, e: &std::io::Error) -> String {
 #[derive(Clone, Debug, Default)]
 pub struct PemFile(pub Arc<Vec<rustls::pki_types::CertificateDer<'static>>>);
 
-impl Setting for PemFile {
+impl Setting<crate::HttpContext> for PemFile {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         if first(d).is_empty() {
@@ -439,7 +439,7 @@ impl Setting for PemFile {
 #[derive(Clone, Debug, Default)]
 pub struct Crl(pub Arc<Vec<Vec<u8>>>);
 
-impl Setting for Crl {
+impl Setting<crate::HttpContext> for Crl {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         if first(d).is_empty() {
@@ -472,7 +472,7 @@ impl Setting for Crl {
 #[derive(Clone, Debug, Default)]
 pub struct DerFile(pub Arc<Vec<u8>>);
 
-impl Setting for DerFile {
+impl Setting<crate::HttpContext> for DerFile {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let path = cx.conf_path(first(d));
@@ -519,7 +519,7 @@ pub struct Commands {
     pub key: Option<Name>,
 }
 
-impl Setting for Commands {
+impl Setting<crate::HttpContext> for Commands {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut c = previous.unwrap_or_default();
         let name = String::from_utf8_lossy(first(d)).into_owned();

@@ -92,7 +92,7 @@ pub fn document_root(req: &mut Request, out: &mut Vec<u8>) -> Result<(), VarErro
         return Ok(());
     }
     if root.path.parts().is_empty() {
-        out.extend_from_slice(&req.conf.config.default_root);
+        out.extend_from_slice(&req.conf.http.default_root);
         return Ok(());
     }
     let start = out.len();

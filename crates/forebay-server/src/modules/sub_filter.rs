@@ -1,8 +1,8 @@
 //! `sub_filter` and related directives (nginx: ngx_http_sub_module): replacement of text in responses.
 
 use crate::compress;
+use crate::config::Scope;
 use crate::config::mime_types::MimeTypes;
-use crate::config::scope::Scope;
 use crate::config::value::Setting;
 use crate::modules::LocationSettings;
 use crate::request::Request;
@@ -34,7 +34,7 @@ pub struct Pairs {
     fixed: Option<AhoCorasick>,
 }
 
-impl Setting for Pairs {
+impl Setting<crate::HttpContext> for Pairs {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let [text, by] = d.args.as_slice() else { return Err(cx.error(d, "invalid number of arguments")) };
         if text.text.is_empty() {

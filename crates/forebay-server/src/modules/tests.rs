@@ -1,9 +1,13 @@
 //! The table of directives tells the truth about what is bound here.
 
+mod geo;
+mod map;
+mod split_clients;
+
 use super::{
     BOUND, HTTP_DIRECTIVES, LOCATION_DIRECTIVES, family, proxy, proxy_bind, proxy_cache, proxy_ssl, server,
 };
-use crate::config::{self, http};
+use crate::config::http;
 use crate::upstream;
 use forebay_conf::grammar::{self, Contexts, Row, Support};
 use regex::Regex;
@@ -41,8 +45,11 @@ fn levels() -> Vec<Level> {
         http.extend(grammar::rows(name.as_bytes()).first().map(|row| row.name));
     }
     vec![
-        Level { contexts: &[Contexts::MAIN], names: config::MAIN_DIRECTIVES.to_vec() },
-        Level { contexts: &[Contexts::EVENTS], names: config::EVENTS_DIRECTIVES.to_vec() },
+        Level {
+            contexts: &[Contexts::MAIN],
+            names: forebay_core::config::main_directives().chain(["http"]).collect(),
+        },
+        Level { contexts: &[Contexts::EVENTS], names: forebay_core::config::EVENTS_DIRECTIVES.to_vec() },
         Level {
             contexts: &[
                 Contexts::HTTP,

@@ -1,6 +1,6 @@
 //! `try_files` (nginx: ngx_http_try_files_module).
 
-use crate::config::scope::Scope;
+use crate::config::Scope;
 use crate::file_cache::Found;
 use crate::modules::static_file;
 use crate::phases::Outcome;

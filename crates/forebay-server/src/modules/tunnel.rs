@@ -1,7 +1,7 @@
 //! `tunnel_pass`: CONNECT requests become tunnels (nginx: ngx_http_tunnel_module; RFC 9110, section 9.3.6).
 
+use crate::config::Scope;
 use crate::config::http::LocationBuild;
-use crate::config::scope::Scope;
 use crate::config::value::{Msec, Number};
 use crate::modules::Content;
 use crate::modules::proxy::{NextMask, Pass, tries};
@@ -9,9 +9,9 @@ use crate::phases::Outcome;
 use crate::request::Request;
 use crate::upstream::attempts::{Attempts, Kept, Repeat, Rules, Verdict};
 use crate::upstream::conn::Conn;
+use crate::upstream::contact::Contact;
 use crate::upstream::exchange::Target;
 use crate::upstream::fault::Fault;
-use crate::upstream::lease::Lease;
 use crate::upstream::open::{self, Open};
 use crate::upstream::stream::Body;
 use forebay_conf::error::Error;
@@ -69,7 +69,7 @@ pub async fn run(req: &mut Request, pass: &Arc<Pass>) -> Outcome {
         req.modules.upstream.log_name.clear();
     }
     match connected {
-        Ok(lease) => established(req, lease),
+        Ok(contact) => established(req, contact),
         Err(499) => {
             req.resp.status = 499;
             req.drop_connection = true;
@@ -83,7 +83,7 @@ pub async fn run(req: &mut Request, pass: &Arc<Pass>) -> Outcome {
 ///
 /// # Errors
 /// The status to answer with; 499 if the client is gone.
-async fn connect(req: &mut Request, target: &Target) -> Result<Lease, u16> {
+async fn connect(req: &mut Request, target: &Target) -> Result<Contact, u16> {
     let http = req.http();
     let l = http.location(req);
     let t = &l.settings.tunnel;
@@ -94,11 +94,11 @@ async fn connect(req: &mut Request, target: &Target) -> Result<Lease, u16> {
     let mut attempts = Attempts::new(req, target, rules, Kept::No)?;
     let mut place = None;
     loop {
-        let lease = place.insert(attempts.begin(req).await?);
+        let contact = place.insert(attempts.begin(req).await?);
         let Some(addr) = attempts.address() else { return Err(502) };
         let verdict = match open_to(req, addr).await {
             Ok(conn) => {
-                lease.conn = Some(conn);
+                contact.connected(conn);
                 attempts.answered(req, &mut place, Repeat::Always)
             }
             Err(fault) => attempts.failed(req, &mut place, &fault, Repeat::Always),
@@ -128,7 +128,7 @@ async fn open_to(req: &mut Request, addr: &PeerAddr) -> Result<Conn, Fault> {
 }
 
 /// Answers that the tunnel is there; bytes are passed both ways once the head has been sent.
-fn established(req: &mut Request, lease: Lease) -> Outcome {
+fn established(req: &mut Request, contact: Contact) -> Outcome {
     let http = req.http();
     let t = &http.location(req).settings.tunnel;
     // What passes through the tunnel need not be HTTP.
@@ -139,6 +139,6 @@ fn established(req: &mut Request, lease: Lease) -> Outcome {
     req.keep_alive = false;
     req.resp.status = 200;
     req.resp.head_only = true;
-    req.resp.source = Some(Box::new(Body::switched(lease, Vec::new(), timeouts)));
+    req.resp.source = Some(Box::new(Body::switched(contact, Vec::new(), timeouts)));
     Outcome::Done
 }

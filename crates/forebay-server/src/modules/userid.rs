@@ -1,6 +1,6 @@
 //! `userid` (nginx: ngx_http_userid_filter_module): cookies that identify clients.
 
-use crate::config::scope::Scope;
+use crate::config::Scope;
 use crate::config::value::{Setting, first, once};
 use crate::modules::LocationSettings;
 use crate::password::LENIENT;
@@ -61,7 +61,7 @@ pub struct Mode {
     reset: Option<VarId>,
 }
 
-impl Setting for Mode {
+impl Setting<crate::HttpContext> for Mode {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let kind = match first(d).to_ascii_lowercase().as_slice() {
@@ -81,7 +81,7 @@ impl Setting for Mode {
 #[derive(Clone, Debug)]
 pub struct OrNone(Vec<u8>);
 
-impl Setting for OrNone {
+impl Setting<crate::HttpContext> for OrNone {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let word = first(d);
@@ -100,7 +100,7 @@ pub enum Expires {
     After(u64),
 }
 
-impl Setting for Expires {
+impl Setting<crate::HttpContext> for Expires {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         Ok(match first(d) {
@@ -120,7 +120,7 @@ impl Setting for Expires {
 #[derive(Clone, Debug)]
 pub struct Flags(Vec<u8>);
 
-impl Setting for Flags {
+impl Setting<crate::HttpContext> for Flags {
     fn take(_: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let (mut secure, mut httponly, mut samesite) = (false, false, b"".as_slice());
         for w in &d.args {
@@ -144,7 +144,7 @@ impl Setting for Flags {
 #[derive(Clone, Copy, Debug)]
 pub struct Mark(Option<u8>);
 
-impl Setting for Mark {
+impl Setting<crate::HttpContext> for Mark {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         match first(d) {
@@ -158,7 +158,7 @@ impl Setting for Mark {
     }
 }
 
-impl Setting for Option<u32> {
+impl Setting<crate::HttpContext> for Option<u32> {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let n = units::number(first(d));

@@ -3,7 +3,7 @@
 
 use super::params::Params;
 use super::proxy;
-use crate::config::scope::Scope;
+use crate::config::Scope;
 use crate::config::value::{Setting, first, once};
 use crate::request::Request;
 use forebay_conf::error::Error;
@@ -26,7 +26,7 @@ crate::settings! {
 #[derive(Clone, Copy, Debug)]
 pub struct Modifier(u8);
 
-impl Setting for Modifier {
+impl Setting<crate::HttpContext> for Modifier {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let n = units::number(first(d)).ok_or_else(|| cx.directive_error(d, "invalid number"))?;

@@ -88,7 +88,7 @@ impl Request {
         let mut new = Request::new(thread.clone());
         new.conf = conf.clone();
         new.conn = Connection::closed(conn.client.clone(), conn.requests);
-        new.vars.reset(conf.config.http.vars.len());
+        new.vars.reset(conf.http.vars.len());
         new.peer = conn.client.peer;
         push_peer(new.peer, &mut new.remote);
         new

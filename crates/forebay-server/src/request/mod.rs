@@ -3,13 +3,14 @@
 
 use crate::body::RequestBody;
 use crate::client::Client;
-use crate::config::http::{Address, Http, Location, Server};
+use crate::config::http::{Http, Location, Server};
 use crate::connection::Connection;
 use crate::modules::ModuleState;
 use crate::phases::MAX_URI_CHANGES;
 use crate::response::Response;
 use crate::thread::{Thread, ThreadConfig};
 use forebay_conf::error::Level;
+use forebay_core::config::Address;
 use forebay_core::pattern::LimitExceeded;
 use forebay_core::vars::{Captures, VarStore};
 use forebay_http::request::Framing;
@@ -21,6 +22,7 @@ use std::time::Instant;
 
 mod derive;
 mod vars;
+mod waiting;
 
 pub use derive::SubBody;
 
@@ -115,7 +117,7 @@ pub struct Request {
     /// Bytes of the request received, head and body.
     pub received: u64,
     /// Where its client has been waited for.
-    pub transfer: Option<Rc<crate::transfers::Transfer>>,
+    pub transfer: Option<Rc<forebay_core::transfers::Transfer>>,
     /// What modules keep for this request.
     pub modules: ModuleState,
     /// `$request_completion`.
@@ -259,7 +261,7 @@ impl Request {
         std::mem::swap(&mut self.uri, &mut self.head.path);
         self.args.clear();
         self.args.extend_from_slice(self.head.args.of(&self.head.buf));
-        self.vars.reset(self.conf.config.http.vars.len());
+        self.vars.reset(self.conf.http.vars.len());
         self.captures.groups.clear();
         self.internal = false;
         self.uri_changes = MAX_URI_CHANGES;
@@ -445,7 +447,7 @@ impl std::ops::Deref for HttpRef {
     type Target = Http;
     #[inline]
     fn deref(&self) -> &Http {
-        &self.0.config.http
+        &self.0.http
     }
 }
 

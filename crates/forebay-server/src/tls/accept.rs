@@ -228,11 +228,11 @@ fn note_sigalgs(conn: &mut Connection) {
 pub async fn resume(t: &Rc<Thread>, conf: &Rc<ThreadConfig>, conn: &mut Connection, later: Later) -> bool {
     match later {
         Later::Files { server, config: base, names } => {
-            let config = conf.config.clone();
+            let http = conf.http.clone();
             let loaded = tokio::task::spawn_blocking(move || {
-                let tls = config.http.servers.get(server).and_then(|s| s.tls.as_ref());
+                let tls = http.servers.get(server).and_then(|s| s.tls.as_ref());
                 let gone = || "no certificate".to_owned();
-                tls.ok_or_else(gone)?.load(&names, &config.http.conf_dir, &base)
+                tls.ok_or_else(gone)?.load(&names, &http.conf_dir, &base)
             });
             let loaded = loaded.await.unwrap_or_else(|_| Err("reading a certificate ended".to_owned()));
             begin(t, conf, conn, server, loaded.map_err(|text| (INTERNAL_ERROR, text)))
@@ -260,7 +260,7 @@ pub async fn resume(t: &Rc<Thread>, conf: &Rc<ThreadConfig>, conn: &mut Connecti
 
 /// Chooses the virtual server and begins the handshake with its configuration.
 fn choose(t: &Rc<Thread>, conf: &Rc<ThreadConfig>, conn: &mut Connection, mut hello: Hello) -> Accept {
-    let http = &conf.config.http;
+    let http = &conf.http;
     let address = conn.client.address(conf);
     let fallback = address.map_or(0, |a| a.default_server);
     let (mut chosen, mut known) = (fallback, Ok(()));
@@ -313,7 +313,7 @@ fn certificate_names(
     conn: &Connection,
     server: usize,
 ) -> Result<CertificateNames, LimitExceeded> {
-    let Some(own) = conf.config.http.servers.get(server) else { return Ok(Vec::new()) };
+    let Some(own) = conf.http.servers.get(server) else { return Ok(Vec::new()) };
     let mut req = Request::of_connection(t, conf, conn);
     req.server = server;
     req.location = own.root;
@@ -344,7 +344,7 @@ fn begin(
     config: Result<Arc<ServerConfig>, (u8, String)>,
 ) -> bool {
     let token = conn.wire.token();
-    let tls = conf.config.http.servers.get(server).and_then(|s| s.tls.as_ref());
+    let tls = conf.http.servers.get(server).and_then(|s| s.tls.as_ref());
     let record = tls.map_or(forebay_net::tls::record::MAX_CONTENT, |t| t.record);
     let made = config.and_then(|c| {
         UnbufferedServerConnection::new(c).map_err(|e| (INTERNAL_ERROR, format!("SSL_new() failed ({e})")))
@@ -376,13 +376,13 @@ fn handshake_server(conf: &ThreadConfig, client: &Client) -> Option<usize> {
     let name = client.tls.as_ref().and_then(|t| t.name.as_deref());
     // An error of `find` would have failed the handshake already.
     let found = name.and_then(|n| a.names.find(n).ok().flatten()).map(|(s, _)| s);
-    let tls = |i: usize| conf.config.http.servers.get(i).is_some_and(|s| s.tls.is_some());
+    let tls = |i: usize| conf.http.servers.get(i).is_some_and(|s| s.tls.is_some());
     Some(found.filter(|s| tls(*s)).unwrap_or(a.default_server))
 }
 
 /// Verifies the client's certificate, except for OCSP.
 fn verify_client(conf: &ThreadConfig, conn: &Connection) -> Accept {
-    let http = &conf.config.http;
+    let http = &conf.http;
     let server = handshake_server(conf, &conn.client).and_then(|s| http.servers.get(s));
     let Some(session) = conn.client.tls.as_ref() else { return Accept::Done };
     session.compared.set(http.serial);
@@ -447,10 +447,10 @@ pub fn judge(req: &mut Request) -> Option<u16> {
     }
     let session = req.conn.client.tls.as_ref()?;
     let conf = req.conf.clone();
-    let servers = &conf.config.http.servers;
+    let servers = &conf.http.servers;
     let tls = |i: usize| servers.get(i).and_then(|s| s.tls.as_deref());
     // Unlike in nginx, the configuration of the request may be newer than that of the handshake.
-    if session.compared.replace(conf.config.http.serial) != conf.config.http.serial {
+    if session.compared.replace(conf.http.serial) != conf.http.serial {
         session.compare(handshake_server(&conf, req.client()).and_then(tls));
     }
     let own = tls(req.server)?;

@@ -71,7 +71,7 @@ impl Wanted {
                     Some(key) => key,
                     None => {
                         let (tls, files) = (self.tls.clone(), files.clone());
-                        let base = req.conf.config.http.conf_dir.clone();
+                        let base = req.conf.http.conf_dir.clone();
                         let work = move || certified_files(&files, &base, &tls.passwords, Some(&tls.cached));
                         let loaded = tokio::task::spawn_blocking(work).await;
                         loaded.map_err(|_| "reading a certificate ended".to_owned())??
@@ -258,7 +258,13 @@ mod tests {
         let files = files.iter().map(|(name, text)| (*name, text.clone()));
         let mut files = Files::recorded(files.chain([("/test/nginx.conf", text)]));
         let (config, _) = config::load(&env, &mut files).unwrap_or_else(|e| panic!("{}", e.message));
-        config.http.locations.iter().filter_map(|l| Some(l.upstream_tls.as_ref()?.fingerprint)).collect()
+        config
+            .front::<config::http::Http>(0)
+            .expect("http")
+            .locations
+            .iter()
+            .filter_map(|l| Some(l.upstream_tls.as_ref()?.fingerprint))
+            .collect()
     }
 
     /// Idle connections are shared by what they were made and judged by, over reloads as well.

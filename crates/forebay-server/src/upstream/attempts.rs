@@ -1,16 +1,20 @@
 //! Attempts of a request: a server is chosen, asked, and judged; after a failure the next one is asked (nginx:
 //! proxy_next_upstream). What an attempt does is up to the caller. Hot path.
 
-use super::balance::Picker;
+use super::balance::{Key, Picker};
+use super::contact::Contact;
 use super::exchange::{Attempt, Target};
 use super::fault::{Fault, client_gone};
-use super::lease::{Gone, Lease, address, choose, name_of, number, picker, wait_for_one};
+use super::lease::Lease;
+use super::queue::Gone;
+use super::sticky::Sticky;
 use crate::modules::proxy::{NextMask, NextUpstream};
 use crate::request::Request;
 use crate::thread::ThreadConfig;
 use forebay_conf::error::Level;
-use forebay_net::addr::PeerAddr;
+use forebay_net::addr::{PeerAddr, address_text};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Rules of a location by which another server is asked.
@@ -66,11 +70,75 @@ pub(crate) enum Kept {
     Implied,
 }
 
+/// Servers that a request may be sent to.
+enum Servers<'t> {
+    Group(Picker, Option<&'t Arc<Sticky>>),
+    Direct(&'t [PeerAddr]),
+}
+
+impl<'t> Servers<'t> {
+    /// Evaluates the properties of a request that the choice depends on.
+    ///
+    /// # Errors
+    /// The status to answer with.
+    fn new(req: &mut Request, target: &'t Target) -> Result<Servers<'t>, u16> {
+        let (group, sticky) = match target {
+            Target::Direct(addrs) => return Ok(Servers::Direct(addrs)),
+            Target::Group { local, sticky } => (&local.group, sticky.as_ref()),
+        };
+        let mut key = Key::of(group, req).map_err(|_| 500u16)?;
+        if let Some(s) = sticky {
+            key.sticky = s.wanted(req).map_err(|_| 500u16)?;
+        }
+        Ok(Servers::Group(Picker::new(req.conf.groups.local(group), key), sticky))
+    }
+
+    /// Chooses a server that may be asked.
+    fn choose(&mut self, tried: &[usize], now: Instant) -> Option<usize> {
+        match self {
+            Servers::Group(p, _) => p.choose(now),
+            Servers::Direct(addrs) => (0..addrs.len()).find(|i| !tried.contains(i)),
+        }
+    }
+
+    /// Takes the place of a request at a chosen server.
+    fn contact(&self, req: &Request, peer: usize, now: Instant) -> Contact {
+        match self {
+            Servers::Group(p, sticky) => {
+                Contact::new(Lease::new(p, peer, now, req.location), sticky.cloned())
+            }
+            Servers::Direct(_) => Contact::new(Lease::direct(), None),
+        }
+    }
+
+    fn address(&self, peer: usize) -> Option<&PeerAddr> {
+        match self {
+            Servers::Group(p, _) => p.peer(peer).map(|p| &p.addr),
+            Servers::Direct(addrs) => addrs.get(peer),
+        }
+    }
+
+    /// Appends the name of a server.
+    fn push_name(&self, peer: usize, out: &mut Vec<u8>) {
+        match self {
+            Servers::Group(p, _) => out.extend_from_slice(p.peer(peer).map_or(&[], |p| &p.name)),
+            Servers::Direct(addrs) => out.extend(addrs.get(peer).map(address_text).unwrap_or_default()),
+        }
+    }
+
+    /// Returns the number of servers that may be asked.
+    fn number(&self) -> usize {
+        match self {
+            Servers::Group(p, _) => p.number(),
+            Servers::Direct(addrs) => addrs.len(),
+        }
+    }
+}
+
 /// The attempts of one request.
 pub(crate) struct Attempts<'t> {
     conf: Rc<ThreadConfig>,
-    target: &'t Target,
-    picker: Option<Picker>,
+    servers: Servers<'t>,
     rules: Rules,
     kept: Kept,
     begun: Instant,
@@ -108,11 +176,11 @@ impl<'t> Attempts<'t> {
     ) -> Result<Attempts<'t>, u16> {
         let conf = req.conf.clone();
         let begun = req.thread.io.poller.now();
-        let picker = picker(req, &conf, target)?;
+        let servers = Servers::new(req, target)?;
         req.modules.upstream.fault = Some(NextUpstream::Error);
         let redirected = !req.modules.upstream.attempts.is_empty();
         let (tried, current) = (Vec::new(), (0, begun));
-        Ok(Attempts { conf, target, picker, rules, kept, begun, tried, dropped: 0, current, redirected })
+        Ok(Attempts { conf, servers, rules, kept, begun, tried, dropped: 0, current, redirected })
     }
 
     /// Whether the next attempt may use a kept connection.
@@ -124,46 +192,56 @@ impl<'t> Attempts<'t> {
     ///
     /// # Errors
     /// The status to answer with.
-    pub(crate) async fn begin(&mut self, req: &mut Request) -> Result<Lease, u16> {
+    pub(crate) async fn begin(&mut self, req: &mut Request) -> Result<Contact, u16> {
         let now = req.thread.io.poller.now();
-        let mut chosen = self.choose(now);
+        let mut chosen = self.servers.choose(&self.tried, now);
         if chosen.is_none() && self.tried.is_empty() {
-            match (self.dropped, &mut self.picker) {
-                // There is no other server: it is asked again, by another connection.
-                (1, Some(p)) => {
-                    p.ask_again();
-                    self.dropped = 0;
-                    chosen = self.choose(now);
-                }
-                (0, picker) => {
-                    chosen = wait_for_one(req, &self.conf, self.target, picker)
-                        .await
-                        .map_err(|Gone| client_gone(req, "waiting for a free upstream server").status)?;
-                }
-                _ => {}
-            }
+            chosen = self.choose_after_all(req, now).await?;
         }
-        let peer = chosen.filter(|peer| self.address_of(*peer).is_some()).ok_or_else(|| self.no_live(req))?;
+        let peer =
+            chosen.filter(|peer| self.servers.address(*peer).is_some()).ok_or_else(|| self.no_live(req))?;
         self.current = (peer, now);
-        let lease = Lease::new(req, self.target, self.picker.as_ref(), peer, now);
+        let contact = self.servers.contact(req, peer, now);
         let mut name = std::mem::take(&mut req.modules.upstream.spare_name);
-        name_of(self.target, self.picker.as_ref(), peer, &mut name);
+        self.servers.push_name(peer, &mut name);
         let redirected = std::mem::take(&mut self.redirected);
         req.modules.upstream.attempts.push(Attempt { redirected, ..Attempt::new(name, now) });
         name_in_log(req, self.address());
-        Ok(lease)
+        Ok(contact)
+    }
+
+    /// Chooses a server for a request that no server has refused, where none could be chosen at first.
+    ///
+    /// # Errors
+    /// The status to answer with.
+    async fn choose_after_all(&mut self, req: &mut Request, now: Instant) -> Result<Option<usize>, u16> {
+        let Servers::Group(picker, _) = &mut self.servers else { return Ok(None) };
+        match self.dropped {
+            // There is no other server: it is asked again, by another connection.
+            1 => {
+                picker.ask_again();
+                self.dropped = 0;
+                Ok(picker.choose(now))
+            }
+            0 => {
+                let mut watch = req.conn.wire.watch();
+                let waited = picker.wait(&self.conf.groups, &req.thread.io, &mut watch).await;
+                waited.map_err(|Gone| client_gone(req, "waiting for a free upstream server").status)
+            }
+            _ => Ok(None),
+        }
     }
 
     /// Address of the server that is being asked.
     pub(crate) fn address(&self) -> Option<&PeerAddr> {
-        self.address_of(self.current.0)
+        self.servers.address(self.current.0)
     }
 
     /// Ends an attempt that has led to a response, or to a connection where there is no response.
     pub(crate) fn answered(
         &mut self,
         req: &mut Request,
-        place: &mut Option<Lease>,
+        place: &mut Option<Contact>,
         repeat: Repeat,
     ) -> Verdict {
         let status = req.modules.upstream.head.status;
@@ -174,8 +252,8 @@ impl<'t> Attempts<'t> {
                 self.failed(req, place, &Fault::new(kind, status), repeat)
             }
             _ => {
-                if let Some(lease) = place {
-                    lease.answered(req);
+                if let Some(contact) = place {
+                    contact.answered(req);
                 }
                 Verdict::Answered
             }
@@ -186,7 +264,7 @@ impl<'t> Attempts<'t> {
     pub(crate) fn failed(
         &mut self,
         req: &mut Request,
-        place: &mut Option<Lease>,
+        place: &mut Option<Contact>,
         fault: &Fault,
         repeat: Repeat,
     ) -> Verdict {
@@ -221,7 +299,7 @@ impl<'t> Attempts<'t> {
             return Verdict::Stop(status);
         }
         // Another server comes first.
-        if let Some(p) = &mut self.picker {
+        if let Servers::Group(p, _) = &mut self.servers {
             p.give_up(self.current.0);
         }
         self.dropped += 1;
@@ -230,40 +308,26 @@ impl<'t> Attempts<'t> {
 
     /// Counts a failure against the server (nginx: max_fails).
     fn mark_failed(&mut self, req: &mut Request, fault: &Fault) {
-        let (Target::Group(g), Some(p)) = (self.target, &mut self.picker) else { return };
+        let Servers::Group(p, _) = &mut self.servers else { return };
         let (peer, since) = self.current;
-        let set = p.local.set.clone();
         p.give_up(peer);
         if matches!(fault.kind, NextUpstream::Http403 | NextUpstream::Http404) {
             return;
         }
-        let group = self.conf.config.http.upstreams.get(*g);
-        if group.is_some_and(|group| group.fail(&set, peer, since)) {
+        if p.local.fail(peer, since) {
             req.log(Level::Warn, &format!("upstream server temporarily disabled {}", fault.doing));
         }
     }
 
-    fn choose(&mut self, now: Instant) -> Option<usize> {
-        choose(&self.conf, self.target, self.picker.as_mut(), &self.tried, now)
-    }
-
-    fn address_of(&self, peer: usize) -> Option<&PeerAddr> {
-        address(self.target, self.picker.as_ref(), peer)
-    }
-
     /// Most servers that may be tried.
     fn limit(&self) -> usize {
-        number(self.target, self.picker.as_ref()).min(self.rules.tries)
+        self.servers.number().min(self.rules.tries)
     }
 
     /// Logs that no server can be asked.
     fn no_live(&self, req: &mut Request) -> u16 {
-        let group = match self.target {
-            Target::Group(g) => self.conf.config.http.upstreams.get(*g),
-            Target::Direct(_) => None,
-        };
-        if let Some(group) = group {
-            let attempt = Attempt::new(group.name.clone(), req.thread.io.poller.now());
+        if let Servers::Group(p, _) = &self.servers {
+            let attempt = Attempt::new(p.local.group.name.clone(), req.thread.io.poller.now());
             let (response, redirected) = (Some(Duration::ZERO), self.redirected);
             req.modules.upstream.attempts.push(Attempt { status: 502, response, redirected, ..attempt });
             name_in_log(req, None);
@@ -275,17 +339,17 @@ impl<'t> Attempts<'t> {
 
 /// Notes the failure of the last attempt, and counts it unless a kept connection was closed. Returns whether the connection
 /// was a kept one, and the number of bytes received by it.
-fn note_failure(req: &mut Request, lease: Option<&Lease>, fault: &Fault) -> (bool, u64) {
+fn note_failure(req: &mut Request, contact: Option<&Contact>, fault: &Fault) -> (bool, u64) {
     req.modules.upstream.fault = Some(fault.kind).filter(|_| !fault.last);
-    let reused = lease.and_then(|l| l.conn.as_ref()).is_some_and(|c| c.reused);
+    let reused = contact.and_then(Contact::conn).is_some_and(|c| c.reused);
     let mut received = 0;
     if let Some(a) = req.modules.upstream.attempts.last_mut() {
         a.status = fault.status;
         a.response = Some(req.thread.io.poller.since(a.started));
         received = a.received;
     }
-    if let Some(lease) = lease.filter(|_| !reused || received > 0) {
-        lease.count(req);
+    if let Some(contact) = contact.filter(|_| !reused || received > 0) {
+        contact.count(req);
     }
     (reused, received)
 }
@@ -339,10 +403,10 @@ mod tests {
     }
 
     /// Begins an attempt where no server has to be waited for.
-    fn begin(attempts: &mut Attempts<'_>, req: &mut Request) -> Lease {
+    fn begin(attempts: &mut Attempts<'_>, req: &mut Request) -> Contact {
         let begun = std::pin::pin!(attempts.begin(req));
         match begun.poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(lease) => lease.unwrap(),
+            Poll::Ready(contact) => contact.unwrap(),
             Poll::Pending => panic!("it waits"),
         }
     }

@@ -1,17 +1,16 @@
-//! Which peer of a group a request goes to (nginx: the load balancing methods of the upstream modules).
-//! Hot path.
+//! Choice of a peer of a group (nginx: the load balancing methods of the upstream modules). Hot path.
 
+use super::group::{Group, PeerSet};
 use super::hash::{self, IP_START};
-use super::peer::{Peer, clock, ms};
-use super::{Group, LocalSet, PeerSet};
-use crate::request::Request;
-use forebay_core::vars::Template;
+use super::local::LocalSet;
+use super::peer::{Figures, Peer, average, clock, ms};
+use forebay_core::vars::{Evaluate, VarError};
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// What `least_time` goes by.
+/// Time by which `least_time` chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timed {
     /// `header`.
@@ -20,22 +19,22 @@ pub enum Timed {
     LastByte,
 }
 
-/// What makes a peer the better one.
+/// Measure by which the less loaded peer is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Load {
     /// Fewest requests under way.
     Connections,
-    /// Shortest time; `inflight`: requests under way count as well.
+    /// Shortest time.
     Time {
-        /// Which time.
+        /// The time.
         timed: Timed,
-        /// `inflight`.
+        /// Whether requests under way count as well.
         inflight: bool,
     },
 }
 
-/// How a group balances.
-#[derive(Clone, Debug, Default)]
+/// Balancing method of a group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Method {
     /// Weighted round robin.
     #[default]
@@ -44,98 +43,94 @@ pub enum Method {
     Least(Load),
     /// `ip_hash`.
     IpHash,
-    /// `hash KEY`.
-    Hash(Template),
+    /// `hash KEY`; the key is [`Group::key`].
+    Hash,
     /// `hash KEY consistent`.
-    Consistent(Template),
+    Consistent,
     /// `random`; `random two ...`.
     Random(Option<Load>),
 }
 
 impl Method {
-    /// Whether the requests under way must be counted for it.
-    pub fn counts(&self) -> bool {
-        matches!(self, Method::Least(_) | Method::Random(Some(_)))
-    }
-
-    /// What it measures.
-    pub fn load(&self) -> Option<Load> {
+    /// Returns the measure that it needs, if any.
+    fn load(self) -> Option<Load> {
         match self {
-            Method::Least(l) | Method::Random(Some(l)) => Some(*l),
+            Method::Least(l) | Method::Random(Some(l)) => Some(l),
             _ => None,
         }
     }
 }
 
-/// Keys that found unusable servers before round robin takes over.
+/// Most keys that lead to unusable servers before round robin chooses.
 const MAX_TRIES: u32 = 20;
 
-/// The choices for one request.
-#[derive(Debug)]
-pub struct Picker {
-    /// The servers, as they were when the request came.
-    pub local: Rc<LocalSet>,
-    tried: Vec<usize>,
-    key: Vec<u8>,
-    client: Option<IpAddr>,
-    hash: u32,
-    again: u32,
-    /// What the request sticks to.
+/// Properties of a request or session that the choice of a peer depends on.
+#[derive(Clone, Debug, Default)]
+pub struct Key {
+    /// Value of [`Group::key`]. Round robin chooses if it is empty.
+    pub hash: Vec<u8>,
+    /// Address of the client, for `ip_hash`.
+    pub client: Option<IpAddr>,
+    /// [`Peer::sid`] of the server that the session sticks to.
     pub sticky: Option<Vec<u8>>,
 }
 
-impl Picker {
-    /// Starts. `key`: value of the key of `hash`.
-    pub fn new(local: Rc<LocalSet>) -> Picker {
-        Picker { local, tried: Vec::new(), key: Vec::new(), client: None, hash: 0, again: 0, sticky: None }
-    }
-
-    /// Starts for a request.
+impl Key {
+    /// Evaluates the key of a group, except for what the request sticks to.
     ///
     /// # Errors
-    /// When the key or what it sticks to cannot be evaluated.
-    pub fn for_request(
-        local: Rc<LocalSet>,
-        group: &Group,
-        req: &mut Request,
-    ) -> Result<Picker, forebay_core::vars::VarError> {
-        let mut p = Picker::new(local);
-        match &group.method {
-            Method::Hash(key) => p.key = key.value(req)?,
-            Method::Consistent(key) => {
-                p.key = key.value(req)?;
-                p.hash = hash::crc32(&[&p.key]);
-                p.hash = u32::try_from(p.local.set.ring.find(p.hash)).unwrap_or(0);
-            }
-            Method::IpHash => {
-                p.client = req.peer.ip();
-                p.hash = IP_START;
-            }
-            _ => {}
-        }
-        if let Some(s) = &group.sticky {
-            p.sticky = s.wanted(req, group)?;
-        }
-        Ok(p)
+    /// When a variable cannot be evaluated.
+    pub fn of<E: Evaluate>(group: &Group, e: &mut E) -> Result<Key, VarError> {
+        let hash = group.key.as_ref().map(|key| key.value(e)).transpose()?;
+        Ok(Key { hash: hash.unwrap_or_default(), client: e.peer().ip(), sticky: None })
+    }
+}
+
+/// Chooses peers for one request, one after the other.
+#[derive(Debug)]
+pub struct Picker {
+    /// The servers.
+    pub local: Rc<LocalSet>,
+    /// Peers that were asked without success.
+    tried: Vec<usize>,
+    key: Key,
+    hash: u32,
+    again: u32,
+}
+
+impl Picker {
+    /// Creates the choice among `local`.
+    pub fn new(local: Rc<LocalSet>, key: Key) -> Picker {
+        let hash = match local.group.method {
+            Method::Consistent => u32::try_from(local.set.ring.find(hash::crc32(&[&key.hash]))).unwrap_or(0),
+            Method::IpHash => IP_START,
+            _ => 0,
+        };
+        Picker { local, tried: Vec::new(), key, hash, again: 0 }
     }
 
-    /// How many servers were asked in vain.
-    pub fn tried(&self) -> usize {
-        self.tried.len()
-    }
-
-    /// The peer was asked in vain.
+    /// Notes that a peer was asked without success.
     pub fn give_up(&mut self, peer: usize) {
         self.tried.push(peer);
     }
 
-    /// All may be asked again.
+    /// Forgets which peers were asked.
     pub fn ask_again(&mut self) {
         self.tried.clear();
     }
 
-    /// Chooses a peer, and counts the request as under way until [`Group::end`].
-    pub fn choose(&mut self, group: &Group, now: Instant) -> Option<usize> {
+    /// Returns a peer by its number.
+    pub fn peer(&self, peer: usize) -> Option<&Peer> {
+        self.local.set.peers.get(peer)
+    }
+
+    /// Returns the number of servers that are not switched off.
+    pub fn number(&self) -> usize {
+        self.local.set.peers.iter().filter(|p| !p.down).count()
+    }
+
+    /// Chooses a peer, and counts the request as under way until [`LocalSet::end`].
+    pub fn choose(&mut self, now: Instant) -> Option<usize> {
         if self.local.set.lone {
             let shard = self.local.shards.first().filter(|_| self.tried.is_empty())?;
             shard.begin(clock(now));
@@ -144,33 +139,18 @@ impl Picker {
         let local = self.local.clone();
         let set = &*local.set;
         let now = clock(now);
-        let _one_at_a_time = group.choosing();
-        let chosen = self.stuck(set, now, false).or_else(|| self.by_method(group, set, now));
-        let chosen = chosen.or_else(|| self.stuck(set, now, true)).or_else(|| {
-            // Backups are balanced among themselves.
-            match &group.method {
-                Method::Least(load) => self.least(set, now, true, *load),
-                _ => self.round_robin(set, now, true),
-            }
-        })?;
-        let p = set.peers.get(chosen)?;
-        let l = &p.live;
-        let checked = l.checked.load(Relaxed);
-        if now.saturating_sub(checked) > ms(p.fail_timeout) {
-            l.checked.store(now, Relaxed);
-            if p.max_fails != 0 && l.fails.load(Relaxed) >= p.max_fails {
-                // It is left alone again until this request has an answer.
-                l.up(checked + ms(p.fail_timeout));
-                l.down(now);
-            }
-        }
-        l.conns.fetch_add(1, Relaxed);
-        l.begun.fetch_add(now, Relaxed);
+        let _one_at_a_time = local.group.choosing();
+        let chosen = self
+            .stuck(set, now, false)
+            .or_else(|| self.by_method(local.group.method, set, now))
+            .or_else(|| self.stuck(set, now, true))
+            .or_else(|| self.backup(local.group.method, set, now))?;
+        set.peers.get(chosen)?.begin(now);
         local.shards.get(chosen)?.begin(now);
         Some(chosen)
     }
 
-    /// Whether a peer may be asked. `sticky`: by a request that sticks to it.
+    /// Returns `true` if a peer may be asked; `sticky`: by a request that sticks to it.
     fn usable(&self, set: &PeerSet, i: usize, p: &Peer, now: u64, sticky: bool) -> bool {
         !p.down
             && (sticky || !p.drain)
@@ -180,35 +160,42 @@ impl Picker {
             && !self.tried.contains(&i)
     }
 
-    /// The peer that the request sticks to.
+    /// Returns the peer that the request sticks to.
     fn stuck(&self, set: &PeerSet, now: u64, backup: bool) -> Option<usize> {
-        let sid = self.sticky.as_ref()?;
-        let mut fits = set
-            .peers
-            .iter()
-            .enumerate()
-            .filter(|(i, p)| p.backup == backup && p.sid == *sid && self.usable(set, *i, p, now, true));
-        fits.next().map(|(i, _)| i)
+        let sid = self.key.sticky.as_ref()?;
+        let fits =
+            |i: usize, p: &Peer| p.backup == backup && p.sid == *sid && self.usable(set, i, p, now, true);
+        set.peers.iter().enumerate().find(|(i, p)| fits(*i, p)).map(|(i, _)| i)
     }
 
-    fn by_method(&mut self, group: &Group, set: &PeerSet, now: u64) -> Option<usize> {
-        match &group.method {
+    fn by_method(&mut self, method: Method, set: &PeerSet, now: u64) -> Option<usize> {
+        match method {
             Method::RoundRobin => self.round_robin(set, now, false),
-            Method::Least(load) => self.least(set, now, false, *load),
+            Method::Least(load) => self.least(set, now, false, load),
             Method::IpHash => self.ip_hash(set, now),
-            Method::Hash(_) if self.key.is_empty() => self.round_robin(set, now, false),
-            Method::Consistent(_) if self.key.is_empty() => self.round_robin(set, now, false),
-            Method::Hash(_) => self.hash(set, now),
-            Method::Consistent(_) => self.consistent(set, now),
-            Method::Random(two) => self.random(set, now, *two),
+            Method::Hash | Method::Consistent if self.key.hash.is_empty() => {
+                self.round_robin(set, now, false)
+            }
+            Method::Hash => self.hash(set, now),
+            Method::Consistent => self.consistent(set, now),
+            Method::Random(two) => self.random(set, now, two),
         }
     }
 
-    /// Smooth weighted round robin.
+    /// Chooses among the backups.
+    fn backup(&self, method: Method, set: &PeerSet, now: u64) -> Option<usize> {
+        match method {
+            Method::Least(load) => self.least(set, now, true, load),
+            _ => self.round_robin(set, now, true),
+        }
+    }
+
+    /// Chooses by smooth weighted round robin.
     fn round_robin(&self, set: &PeerSet, now: u64, backup: bool) -> Option<usize> {
         self.among(set, now, |p| p.backup == backup)
     }
 
+    /// Chooses by smooth weighted round robin among the peers for which `fits` is `true`.
     fn among(&self, set: &PeerSet, now: u64, fits: impl Fn(&Peer) -> bool) -> Option<usize> {
         let mut best: Option<(usize, i64)> = None;
         let mut total = 0;
@@ -233,12 +220,12 @@ impl Picker {
         Some(i)
     }
 
-    /// The peer with the least load for its weight; equals take turns.
+    /// Chooses the peer with the least load for its weight; equals take turns.
     fn least(&self, set: &PeerSet, now: u64, backup: bool, load: Load) -> Option<usize> {
         let mut best: Option<(u128, i64)> = None;
         let usable = |i: usize, p: &Peer| p.backup == backup && self.usable(set, i, p, now, false);
         for (i, p) in set.peers.iter().enumerate().filter(|(i, p)| usable(*i, p)) {
-            if load != Load::Connections && probe(p, load, now) {
+            if load != Load::Connections && is_worth_a_try(p, load, now) {
                 p.live.ended.store(now, Relaxed);
                 return Some(i);
             }
@@ -256,7 +243,7 @@ impl Picker {
 
     fn ip_hash(&mut self, set: &PeerSet, now: u64) -> Option<usize> {
         while self.again <= MAX_TRIES && set.peers.len() > 1 {
-            let h = hash::ip(self.client, self.hash);
+            let h = hash::ip(self.key.client, self.hash);
             self.hash = h;
             match at_weight(set, h) {
                 Some(i) if self.usable(set, i, set.peers.get(i)?, now, false) => return Some(i),
@@ -269,7 +256,7 @@ impl Picker {
     fn hash(&mut self, set: &PeerSet, now: u64) -> Option<usize> {
         let mut tries = 0;
         while tries <= MAX_TRIES && set.peers.len() > 1 {
-            self.hash = self.hash.wrapping_add(hash::memcached(&self.key, self.again));
+            self.hash = self.hash.wrapping_add(hash::memcached(&self.key.hash, self.again));
             self.again += 1;
             match at_weight(set, self.hash) {
                 Some(i) if self.usable(set, i, set.peers.get(i)?, now, false) => return Some(i),
@@ -314,7 +301,7 @@ impl Picker {
     }
 }
 
-/// The peer at a number on the line of weights. Servers that are down keep their place on it.
+/// Returns the peer at a number on the line of weights. Servers that are down keep their place on it.
 fn at_weight(set: &PeerSet, n: u32) -> Option<usize> {
     let total: i64 = set.total_weight;
     let mut w = i64::from(n).checked_rem(total)?;
@@ -327,22 +314,22 @@ fn at_weight(set: &PeerSet, n: u32) -> Option<usize> {
     None
 }
 
-/// Whether a load is less than another, each for its weight.
+/// Returns `true` if the first load is less than the second, each for its weight.
 fn lighter((a, wa): (u128, i64), (b, wb): (u128, i64)) -> bool {
     a * u128::from(wb.unsigned_abs()) < b * u128::from(wa.unsigned_abs())
 }
 
-/// How much a peer has to bear.
+/// Returns the load of a peer.
 fn burden(p: &Peer, load: Load, now: u64) -> u128 {
     let conns = u128::from(p.live.conns.load(Relaxed));
     match load {
         Load::Connections => conns,
-        // Times within a millisecond are the same: then the requests under way decide.
+        // Times within a millisecond are equal; then the requests under way decide.
         Load::Time { .. } => u128::from(time(p, load, now)) * (conns + 1) * 1_000_000 + conns,
     }
 }
 
-/// Milliseconds that a peer takes. What it took long ago counts less: half after each second without a response.
+/// Returns the milliseconds that a peer takes. The mean halves with each second without a response.
 fn time(p: &Peer, load: Load, now: u64) -> u64 {
     let Load::Time { timed, inflight } = load else { return 0 };
     let l = &p.live;
@@ -360,8 +347,8 @@ fn time(p: &Peer, load: Load, now: u64) -> u64 {
     past.max(waiting)
 }
 
-/// Whether a slow peer has rested long enough for one request that finds out how it does now.
-fn probe(p: &Peer, load: Load, now: u64) -> bool {
+/// Returns `true` if a slow peer has had no requests for so long that one may find out whether it is faster now.
+fn is_worth_a_try(p: &Peer, load: Load, now: u64) -> bool {
     let Load::Time { timed, .. } = load else { return false };
     let l = &p.live;
     let mean = match timed {
@@ -372,26 +359,27 @@ fn probe(p: &Peer, load: Load, now: u64) -> bool {
     mean > 0 && l.conns.load(Relaxed) == 0 && now.saturating_sub(l.ended.load(Relaxed)) >= rest
 }
 
-impl Group {
-    /// A request to a chosen peer is over.
-    pub fn end(&self, local: &LocalSet, peer: usize, begun: Instant) {
-        if let Some(s) = local.shards.get(peer) {
+impl LocalSet {
+    /// Counts the end of a request to a chosen peer, which began at `begun`.
+    pub fn end(&self, peer: usize, begun: Instant) {
+        if let Some(s) = self.shards.get(peer) {
             s.end();
         }
-        if local.set.lone {
+        if self.set.lone {
             return;
         }
-        if let Some(p) = local.set.peers.get(peer) {
+        if let Some(p) = self.set.peers.get(peer) {
             let down = |n: u32| n.checked_sub(1);
             let _ = p.live.conns.fetch_update(Relaxed, Relaxed, down);
             let began = clock(begun);
             let _ = p.live.begun.fetch_update(Relaxed, Relaxed, |n| Some(n.saturating_sub(began)));
         }
-        self.wake_one();
+        self.group.wake_one();
     }
 
-    /// A request failed. `true`: the peer is now taken for dead.
-    pub fn fail(&self, set: &PeerSet, peer: usize, now: Instant) -> bool {
+    /// Counts a failed request. Returns `true` if the peer gets no requests for now.
+    pub fn fail(&self, peer: usize, now: Instant) -> bool {
+        let set = &self.set;
         let Some(p) = set.peers.get(peer) else { return false };
         let l = &p.live;
         l.total_fails.fetch_add(1, Relaxed);
@@ -417,9 +405,9 @@ impl Group {
         fails >= p.max_fails
     }
 
-    /// A request went well: failures before the present period are forgotten.
-    pub fn succeed(&self, set: &PeerSet, peer: usize, now: Instant) {
-        let Some(p) = set.peers.get(peer).filter(|_| !set.lone) else { return };
+    /// Counts a successful request: forgets failures before the present period.
+    pub fn succeed(&self, peer: usize, now: Instant) {
+        let Some(p) = self.set.peers.get(peer).filter(|_| !self.set.lone) else { return };
         let l = &p.live;
         let failed = l.failed.load(Relaxed);
         if failed != 0 && failed < l.checked.load(Relaxed) {
@@ -433,23 +421,35 @@ impl Group {
         }
     }
 
-    /// A response is over: its times count for `least_time`.
-    pub fn measure(
-        &self,
-        set: &PeerSet,
-        peer: usize,
-        header: Option<Duration>,
-        whole: Option<Duration>,
-        now: Instant,
-    ) {
-        if !matches!(self.method.load(), Some(Load::Time { .. })) {
+    /// Takes the times of a response into account for `least_time`.
+    pub fn measure(&self, peer: usize, f: &Figures, now: Instant) {
+        if !matches!(self.group.method.load(), Some(Load::Time { .. })) {
             return;
         }
-        let (Some(p), Some(header)) = (set.peers.get(peer), header) else { return };
-        super::peer::average(&p.live.header_time, header);
-        if let Some(d) = whole {
-            super::peer::average(&p.live.response_time, d);
+        let (Some(p), Some(header)) = (self.set.peers.get(peer), f.header) else { return };
+        average(&p.live.header_time, header);
+        if let Some(d) = f.response {
+            average(&p.live.response_time, d);
         }
         p.live.ended.store(clock(now), Relaxed);
+    }
+}
+
+impl Peer {
+    /// Counts a request that goes to this peer. After `fail_timeout`, the request begins the next period in which failures
+    /// count.
+    fn begin(&self, now: u64) {
+        let l = &self.live;
+        let checked = l.checked.load(Relaxed);
+        if now.saturating_sub(checked) > ms(self.fail_timeout) {
+            l.checked.store(now, Relaxed);
+            if self.max_fails != 0 && l.fails.load(Relaxed) >= self.max_fails {
+                // No other request reaches it until this one has a response.
+                l.up(checked + ms(self.fail_timeout));
+                l.down(now);
+            }
+        }
+        l.conns.fetch_add(1, Relaxed);
+        l.begun.fetch_add(now, Relaxed);
     }
 }

@@ -1,14 +1,14 @@
-//! A connection to an upstream, new or taken from the idle ones of a group. `open.rs` opens one. Hot path.
+//! A connection to a server, new or taken from the idle ones of its group. Hot path.
 
-use super::Group;
 use super::idle::Idle;
-use crate::thread::{Thread, ThreadConfig};
-use forebay_http::h2::link::Link;
+use super::local::LocalSet;
+use forebay_net::io::Io;
 use forebay_net::pipe::Pipe;
 use forebay_net::reactor::Token;
 use forebay_net::wait::{For, Wait, Waited};
 use forebay_net::wire::{self, Sent, Then, Watch, Wire};
 use rustix::io::Errno;
+use std::any::Any;
 use std::cell::{Cell, RefCell, RefMut};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -16,21 +16,23 @@ use std::time::Instant;
 
 /// An open connection; closed when dropped.
 pub struct Conn {
-    thread: Rc<Thread>,
+    io: Rc<Io>,
     token: Token,
     wire: RefCell<Wire>,
+    /// Whether it is among the idle ones now, so that it stays open.
     kept: bool,
-    link: RefCell<Option<Box<Link>>>,
-    /// Whether this request has written to it, and whether writes no longer wait for acknowledgements.
+    state: RefCell<Option<Box<dyn Any + Send>>>,
+    /// Whether this request has written to it.
     written: Cell<bool>,
+    /// Whether writes do not wait for acknowledgements.
     prompt: Cell<bool>,
-    /// What it was made for; 0 = plain.
+    /// Tells connections apart that cannot serve the same requests; 0 = plain.
     pub made_for: u64,
     /// Requests served before this one.
     pub requests: u64,
-    /// When it was opened.
+    /// Time at which it was opened.
     pub opened: Instant,
-    /// It was idle before this request.
+    /// Whether it was idle before this request.
     pub reused: bool,
 }
 
@@ -43,61 +45,57 @@ impl std::fmt::Debug for Conn {
 impl Drop for Conn {
     fn drop(&mut self) {
         if !self.kept {
-            self.wire.get_mut().close(&self.thread.io);
-            self.thread.io.poller.remove(self.token);
+            self.wire.get_mut().close(&self.io);
+            self.io.poller.remove(self.token);
         }
     }
 }
 
 impl Conn {
-    /// A connection that was idle. `None`: it is closed.
-    pub fn reuse(thread: &Rc<Thread>, idle: Idle) -> Option<Conn> {
+    /// Takes a connection that was idle in this thread. Returns `None` if it is closed.
+    pub(super) fn reuse(io: &Rc<Io>, idle: Idle) -> Option<Conn> {
         let token = idle.token;
-        Conn::resumed(thread, idle, |fd| thread.io.poller.reuse(token, fd).then_some(token))
+        Conn::resumed(io, idle, |fd| io.poller.reuse(token, fd).then_some(token))
     }
 
-    /// A connection that was idle in another thread, and has just been looked at.
-    pub fn adopt(thread: &Rc<Thread>, idle: Idle) -> Option<Conn> {
-        Conn::resumed(thread, idle, |fd| {
-            let token = thread.io.poller.insert(fd);
-            thread.io.poller.drained(token);
+    /// Takes a connection that was idle in another thread and has just been found open.
+    pub(super) fn adopt(io: &Rc<Io>, idle: Idle) -> Option<Conn> {
+        Conn::resumed(io, idle, |fd| {
+            let token = io.poller.insert(fd);
+            io.poller.drained(token);
             Some(token)
         })
     }
 
-    /// A connection that was idle, in the slot that `place` puts its socket into.
-    fn resumed(
-        thread: &Rc<Thread>,
-        idle: Idle,
-        place: impl FnOnce(OwnedFd) -> Option<Token>,
-    ) -> Option<Conn> {
+    /// Takes a connection that was idle, in the slot that `place` puts its socket into.
+    fn resumed(io: &Rc<Io>, idle: Idle, place: impl FnOnce(OwnedFd) -> Option<Token>) -> Option<Conn> {
         let token = place(idle.fd)?;
         Some(Conn {
-            thread: thread.clone(),
+            io: io.clone(),
             token,
             wire: RefCell::new(Wire::with(token, idle.tls)),
             made_for: idle.made_for,
             kept: false,
             written: Cell::new(false),
             prompt: Cell::new(idle.prompt),
-            link: RefCell::new(idle.link),
+            state: RefCell::new(idle.state),
             requests: idle.requests,
             opened: idle.opened,
             reused: true,
         })
     }
 
-    /// Takes a connection that has just been opened.
-    pub fn opened(thread: &Rc<Thread>, wire: Wire, opened: Instant) -> Conn {
+    /// Takes a connection that was opened at a time.
+    pub fn opened(io: &Rc<Io>, wire: Wire, opened: Instant) -> Conn {
         Conn {
-            thread: thread.clone(),
+            io: io.clone(),
             token: wire.token(),
             wire: RefCell::new(wire),
             made_for: 0,
             kept: false,
             written: Cell::new(false),
             prompt: Cell::new(false),
-            link: RefCell::new(None),
+            state: RefCell::new(None),
             requests: 0,
             opened,
             reused: false,
@@ -107,12 +105,12 @@ impl Conn {
     /// Waits after a call that would have blocked.
     pub async fn wait(&self, what: For, deadline: Instant, watch: &mut Watch) -> Waited {
         let mut wait = Wait::new(what, deadline, watch);
-        std::future::poll_fn(|cx| wait.poll(&self.thread.io, &self.wire.borrow(), cx)).await
+        std::future::poll_fn(|cx| wait.poll(&self.io, &self.wire.borrow(), cx)).await
     }
 
-    /// Whether a read may give something, as far as is known.
+    /// Returns `false` if it is known that a read would block.
     pub fn readable(&self) -> bool {
-        self.wire.borrow().is_readable(&self.thread.io)
+        self.wire.borrow().is_readable(&self.io)
     }
 
     /// Reads into the spare capacity of `buf`, made at least `room` bytes; 0 is the end.
@@ -121,7 +119,7 @@ impl Conn {
     /// `AGAIN` when there is nothing; other errors end the connection.
     pub fn read(&self, buf: &mut Vec<u8>, room: usize) -> Result<usize, Errno> {
         buf.reserve(room);
-        self.wire.borrow_mut().read(&self.thread.io, buf)
+        self.wire.borrow_mut().read(&self.io, buf)
     }
 
     /// Fills a pipe with what has come, at most `want` bytes; 0 is the end.
@@ -131,33 +129,33 @@ impl Conn {
     pub fn fill(&self, pipe: &mut Pipe, want: usize) -> Result<usize, Errno> {
         let got = self.with_fd(|fd| pipe.fill(fd, want));
         if got == Err(Errno::AGAIN) {
-            self.thread.io.poller.drained(self.token);
+            self.io.poller.drained(self.token);
         }
         got
     }
 
-    /// Asks the kernel what has come and was not read: `AGAIN` is nothing, 0 the end.
+    /// Asks the kernel for the number of bytes that have come and were not read: `AGAIN` is none, 0 the end.
     ///
     /// # Errors
     /// As [`Conn::read`].
     pub fn peek(&self) -> Result<usize, Errno> {
-        let peeked = wire::peek(&self.thread.io.poller, self.token);
+        let peeked = wire::peek(&self.io.poller, self.token);
         if peeked == Err(Errno::AGAIN) {
-            self.thread.io.poller.drained(self.token);
+            self.io.poller.drained(self.token);
         }
         peeked
     }
 
-    /// Whether something has come that was not read, as far as the kernel knows.
+    /// Returns `true` if bytes have come that were not read, as far as the kernel knows.
     pub fn has_input(&self) -> bool {
-        self.readable() || matches!(wire::peek(&self.thread.io.poller, self.token), Ok(n) if n > 0)
+        self.readable() || matches!(wire::peek(&self.io.poller, self.token), Ok(n) if n > 0)
     }
 
-    /// From now on no write waits for the acknowledgement of what was written before it (TCP_NODELAY). One write a request
-    /// never does, and most requests are one write.
+    /// Makes writes from now on not wait for the acknowledgement of earlier ones (TCP_NODELAY). The first write of a
+    /// request never waits, and most requests are one write.
     pub fn hurry(&self) {
         if !self.prompt.replace(true) {
-            // A unix socket has nothing to hurry.
+            // Fails for a unix socket, which never waits.
             let _ = self.with_fd(|fd| rustix::net::sockopt::set_tcp_nodelay(fd, true));
         }
     }
@@ -170,24 +168,7 @@ impl Conn {
         if self.written.replace(true) {
             self.hurry();
         }
-        self.wire.borrow_mut().send(&self.thread.io, bytes, Then::Nothing)
-    }
-
-    /// Writes the frames of HTTP/2 that wait; gives how many bytes have left, and whether all have.
-    pub fn send_frames(&self) -> (u64, Result<(), Errno>) {
-        let mut link = self.link();
-        let Some(out) = link.as_mut().map(|l| l.out()) else { return (0, Ok(())) };
-        let mut all = 0;
-        while !out.is_empty() || self.wire().has_unsent() {
-            match self.send(out) {
-                Ok(sent) => {
-                    out.drain(..sent.bytes);
-                    all += sent.bytes as u64;
-                }
-                Err(e) => return (all, Err(e)),
-            }
-        }
-        (all, Ok(()))
+        self.wire.borrow_mut().send(&self.io, bytes, Then::Nothing)
     }
 
     /// Writes a piece of a file (see [`Wire::send_file`]).
@@ -196,25 +177,39 @@ impl Conn {
     /// As [`Conn::send`].
     pub fn send_file(&self, file: &std::fs::File, offset: &mut u64, count: usize) -> Result<Sent, Errno> {
         self.hurry();
-        self.wire.borrow_mut().send_file(&self.thread.io, file, offset, count)
+        self.wire.borrow_mut().send_file(&self.io, file, offset, count)
     }
 
-    /// What its bytes go through.
+    /// Borrows its wire.
     pub fn wire(&self) -> RefMut<'_, Wire> {
         self.wire.borrow_mut()
     }
 
-    /// What its bytes go through, where nothing else uses the connection.
+    /// Returns its wire, where nothing else uses the connection.
     pub fn wire_mut(&mut self) -> &mut Wire {
         self.wire.get_mut()
     }
 
-    /// HTTP/2 on it, if that is spoken.
-    pub fn link(&self) -> RefMut<'_, Option<Box<Link>>> {
-        self.link.borrow_mut()
+    /// Borrows the state that its protocol keeps from one request to the next, if it is a `T`.
+    pub fn state<T: Any>(&self) -> Option<RefMut<'_, T>> {
+        RefMut::filter_map(self.state.borrow_mut(), |state| state.as_mut()?.downcast_mut()).ok()
     }
 
-    /// Its slot.
+    /// Calls `f` with the state that its protocol keeps, which is made if there is none.
+    pub fn with_state<T: Any + Send + Default, R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+        let mut state = self.state.borrow_mut();
+        match state.as_mut().and_then(|state| state.downcast_mut()) {
+            Some(known) => f(known),
+            None => {
+                let mut new = Box::<T>::default();
+                let result = f(&mut new);
+                *state = Some(new);
+                result
+            }
+        }
+    }
+
+    /// Returns its slot.
     pub fn token(&self) -> Token {
         self.token
     }
@@ -224,25 +219,24 @@ impl Conn {
     /// # Errors
     /// Those of `f`.
     pub fn with_fd<R>(&self, f: impl FnOnce(&OwnedFd) -> Result<R, Errno>) -> Result<R, Errno> {
-        self.thread.io.poller.with_fd(self.token, f).unwrap_or(Err(Errno::BADF))
+        self.io.poller.with_fd(self.token, f).unwrap_or(Err(Errno::BADF))
     }
 
-    /// Puts it among the idle ones of its group, which is number `n` of a configuration.
-    pub fn keep(mut self, conf: &Rc<ThreadConfig>, group: &Group, n: usize, peer: u64, location: usize) {
-        let thread = self.thread.clone();
+    /// Puts it among the idle ones of its group if the group keeps it; closes it otherwise. `peer`: [`super::peer::Live::id`]
+    /// of its server.
+    pub(super) fn keep(mut self, local: &LocalSet, peer: u64, opener: usize) {
+        let io = self.io.clone();
+        let (group, owner) = (&local.group, &local.owner);
         let keepalive = &group.keepalive;
-        let now = thread.io.poller.now();
-        // Adding takes less than subtracting.
+        let now = io.poller.now();
+        // `checked_add` costs less than the difference of the times.
         let old = self.opened.checked_add(keepalive.time).is_some_and(|end| end < now);
-        if keepalive.connections == 0 || self.requests + 1 >= keepalive.requests || old {
-            return;
-        }
-        // No request to come asks for those of a former configuration.
-        if !Rc::ptr_eq(conf, &thread.conf.borrow()) {
+        let spent = self.requests + 1 >= keepalive.requests;
+        if keepalive.connections == 0 || spent || old || !owner.current.get() {
             return;
         }
         let deadline = now + keepalive.timeout;
-        let Some(fd) = thread.io.poller.set_aside(self.token, deadline, n as u32) else { return };
+        let Some(fd) = io.poller.set_aside(self.token, deadline, group.number) else { return };
         self.kept = true;
         let mut wire = self.wire.replace(Wire::Closed);
         wire.shrink();
@@ -250,20 +244,19 @@ impl Conn {
             fd,
             tls: wire.into_tls(),
             prompt: self.prompt.get(),
-            link: self.link.take(),
+            state: self.state.take(),
             made_for: self.made_for,
             token: self.token,
             peer,
-            location,
+            opener,
             requests: self.requests + 1,
             opened: self.opened,
             deadline,
         };
-        let threads = thread.all_counters.len();
-        let left =
-            group.idle.put((thread.number, threads), idle, keepalive.connections, thread.io.poller.epoll());
+        let place = (owner.thread, owner.threads);
+        let left = group.idle.put(place, idle, keepalive.connections, io.poller.epoll());
         for t in left.oldest.map(|i| i.token).into_iter().chain(left.taken) {
-            thread.io.poller.remove(t);
+            io.poller.remove(t);
         }
     }
 }

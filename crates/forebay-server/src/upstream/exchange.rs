@@ -6,12 +6,18 @@ use super::Reuse;
 use super::attempts::{Attempts, Kept, Repeat, Verdict};
 use super::codec::protocol::Protocol;
 use super::codec::{self, Came, fastcgi, http2};
+use super::config::Upstream;
 use super::conn::Conn;
+use super::contact::Contact;
 use super::fault::{
     Fault, READING, bad_head, client_gone, closed, receive_failed, send_failed, send_timeout, timed_out,
 };
+use super::lease::Lease;
+use super::local::LocalSet;
 use super::open::{Open, encrypt, greeting, local_address, open, wanted, watch};
+use super::peer::Figures;
 use super::send::{Sender, Wrote};
+use super::sticky::Sticky;
 use super::upload::{Stopped, Turn, Upload};
 use crate::body::BodyError;
 use crate::modules::proxy::{HttpVersion, NextUpstream, SendProxy, Settings};
@@ -24,30 +30,42 @@ use forebay_net::wait::{For, Waited};
 use forebay_net::wire::Watch;
 use rustix::io::Errno;
 use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-pub use super::lease::Lease;
-
-/// Where a request goes.
+/// Servers that a request goes to.
 #[derive(Debug)]
 pub enum Target {
-    /// A group of the configuration.
-    Group(usize),
+    /// Those of a group of the configuration.
+    Group {
+        /// The group.
+        local: Rc<LocalSet>,
+        /// `sticky`.
+        sticky: Option<Arc<Sticky>>,
+    },
     /// Addresses found while the request is served.
     Direct(Vec<PeerAddr>),
 }
 
 impl Target {
+    /// Creates the target for a group.
+    pub fn of(req: &Request, upstream: &Upstream) -> Target {
+        let local = req.conf.groups.local(&upstream.group);
+        Target::Group { local, sticky: upstream.extras.sticky.clone() }
+    }
+
     /// Decides whether connections are reused. Those of a group that `proxy_pass` implies are kept for HTTP/1.1 only.
     pub fn reuse(&self, req: &Request, s: &Settings) -> Reuse {
-        let Target::Group(g) = self else { return Reuse::No };
-        match req.http().upstreams.get(*g) {
-            // A connection that begins with the address of one client is for no other.
-            _ if s.protocol_header != SendProxy::Off => Reuse::No,
-            Some(g) if g.explicit && g.keepalive.connections > 0 => Reuse::Group,
-            Some(g) if !g.explicit && req.modules.upstream.protocol.is_reused_unasked(s.http_version) => {
-                Reuse::Implied
-            }
+        let Target::Group { local, .. } = self else { return Reuse::No };
+        let group = &local.group;
+        // A connection that begins with the address of one client must not serve another.
+        if s.protocol_header != SendProxy::Off {
+            return Reuse::No;
+        }
+        match group.explicit {
+            true if group.keepalive.connections > 0 => Reuse::Group,
+            false if req.modules.upstream.protocol.is_reused_unasked(s.http_version) => Reuse::Implied,
             _ => Reuse::No,
         }
     }
@@ -106,6 +124,12 @@ impl Attempt {
             length: 0,
             redirected: false,
         }
+    }
+
+    /// Returns the figures that are counted for its server.
+    pub(super) fn figures(&self) -> Figures {
+        let Attempt { status, sent, received, header, response, .. } = *self;
+        Figures { status, sent, received, header, response }
     }
 }
 
@@ -197,15 +221,15 @@ pub async fn run(
     head: &[u8],
     body: &Outgoing,
     s: &Settings,
-    place: &mut Option<Lease>,
+    place: &mut Option<Contact>,
 ) -> Result<(), u16> {
     let kept = kept(req, s, body);
     let mut attempts = Attempts::new(req, target, s.rules(), kept)?;
     let exchange = Exchange { head, body, settings: s };
     loop {
-        let lease = place.insert(attempts.begin(req).await?);
+        let contact = place.insert(attempts.begin(req).await?);
         let Some(addr) = attempts.address() else { return Err(502) };
-        let asked = exchange.attempt(req, lease, addr, !attempts.may_reuse()).await;
+        let asked = exchange.attempt(req, contact, addr, !attempts.may_reuse()).await;
         let repeat = repeat(req, s, body);
         let verdict = match asked {
             Ok(()) => attempts.answered(req, place, repeat),
@@ -251,11 +275,11 @@ struct Exchange<'e> {
 }
 
 impl Exchange<'_> {
-    /// Asks the server of a lease; `fresh`: by a new connection in any case.
+    /// Asks the server of a contact; `fresh`: by a new connection in any case.
     async fn attempt(
         &self,
         req: &mut Request,
-        lease: &mut Lease,
+        contact: &mut Contact,
         addr: &PeerAddr,
         fresh: bool,
     ) -> Result<(), Fault> {
@@ -265,7 +289,7 @@ impl Exchange<'_> {
         let wanted = wanted(req)?;
         let local = local_address(req)?;
         let made_for = made_for(req, wanted.as_ref(), local, s.http_version);
-        let idle = if fresh { None } else { lease.take_idle(req, made_for) };
+        let idle = if fresh { None } else { contact.lease.take_idle(&req.thread.io, made_for) };
         let conn = match idle {
             Some(conn) => conn,
             None => {
@@ -277,28 +301,28 @@ impl Exchange<'_> {
         if let Some(a) = req.modules.upstream.current() {
             a.connect = Some(req.thread.io.poller.since(a.started));
         }
-        lease.conn = Some(conn);
+        contact.connected(conn);
         if s.http_version == HttpVersion::V2 {
-            http2::send(req, lease, self.head, self.body, s, &mut watch).await?;
-            return http2::read_head(req, lease, s, &mut watch).await;
+            http2::send(req, contact, self.head, self.body, s, &mut watch).await?;
+            return http2::read_head(req, contact, s, &mut watch).await;
         }
-        self.send(req, lease, &mut watch).await?;
-        read_head(req, lease, s, &mut watch).await
+        self.send(req, contact, &mut watch).await?;
+        read_head(req, contact, s, &mut watch).await
     }
 
     /// Sends the request, or as much of it as the server reads before it answers.
-    async fn send(&self, req: &mut Request, lease: &mut Lease, watch: &mut Watch) -> Result<(), Fault> {
+    async fn send(&self, req: &mut Request, contact: &mut Contact, watch: &mut Watch) -> Result<(), Fault> {
         let chunked = matches!(self.body, Outgoing::Streamed(true));
         let framing = req.modules.upstream.protocol.framing(chunked);
         let timeout = self.settings.send_timeout.0;
         if let Outgoing::Streamed(_) = self.body {
-            lease.upload = Some(Box::new(Upload::new(req, self.head, framing, timeout)));
-            return upload(req, lease, watch).await;
+            contact.upload = Some(Box::new(Upload::new(req, self.head, framing, timeout)));
+            return upload(req, contact, watch).await;
         }
-        let Some(conn) = &lease.conn else { return Err(Fault::new(NextUpstream::Error, 502)) };
+        let Some(conn) = contact.conn() else { return Err(Fault::new(NextUpstream::Error, 502)) };
         let mut sender = Sender { conn, timeout, watch };
         if let Wrote::Early = sender.request(req, self.head, self.body, framing).await? {
-            lease.leave_off();
+            contact.leave_off();
         }
         Ok(())
     }
@@ -345,13 +369,13 @@ fn refused(req: &Request, e: BodyError) -> Fault {
 }
 
 /// Passes the client's body on as it comes, until all of it is sent or the server has something to say.
-pub(super) async fn upload(req: &mut Request, lease: &mut Lease, watch: &mut Watch) -> Result<(), Fault> {
-    while let Lease { conn: Some(conn), upload: Some(upload), .. } = lease {
+pub(super) async fn upload(req: &mut Request, contact: &mut Contact, watch: &mut Watch) -> Result<(), Fault> {
+    while let Contact { lease: Lease { conn: Some(conn), .. }, upload: Some(upload), .. } = contact {
         match upload.pass(req, conn, watch).await {
             Ok(Turn::More) => {}
             Ok(Turn::Answer) => return Ok(()),
-            Ok(Turn::All) => lease.upload = None,
-            Ok(Turn::Unwanted) => lease.leave_off(),
+            Ok(Turn::All) => contact.upload = None,
+            Ok(Turn::Unwanted) => contact.leave_off(),
             Err(Stopped::Body(e)) => return Err(refused(req, e)),
             Err(Stopped::ClientGone) => return Err(client_gone(req, "sending request to upstream")),
             Err(Stopped::Timeout) => return Err(send_timeout(req)),
@@ -384,7 +408,7 @@ async fn pass_interim(req: &mut Request, interim: &mut u32) -> Result<(), Fault>
 /// that for the whole head, from the end of the request on.
 async fn read_head(
     req: &mut Request,
-    lease: &mut Lease,
+    contact: &mut Contact,
     s: &Settings,
     watch: &mut Watch,
 ) -> Result<(), Fault> {
@@ -402,7 +426,7 @@ async fn read_head(
                 Came::Part => {}
             }
         }
-        let Some(conn) = &lease.conn else { return Err(Fault::new(NextUpstream::Error, 502)) };
+        let Some(conn) = contact.conn() else { return Err(Fault::new(NextUpstream::Error, 502)) };
         match codec::read_head(req, conn, limit)? {
             Ok(0) => return Err(closed(req, READING)),
             Ok(n) => {
@@ -410,8 +434,8 @@ async fn read_head(
                     a.received += n as u64;
                 }
             }
-            Err(Errno::AGAIN) if lease.upload.is_some() => {
-                upload(req, lease, watch).await?;
+            Err(Errno::AGAIN) if contact.upload.is_some() => {
+                upload(req, contact, watch).await?;
                 deadline = req.thread.io.poller.now() + s.read_timeout.0;
             }
             Err(Errno::AGAIN) => wait_for_head(req, conn, deadline, watch).await?,

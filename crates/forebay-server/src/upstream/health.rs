@@ -1,272 +1,75 @@
-//! Active health checks (nginx Plus: health_check and match; ngx_http_upstream_hc_module). One task for each server
-//! on the process's tokio thread, whatever the number of worker threads.
+//! Schedule of active health checks (nginx Plus: health_check). One task for each server and check on the process's tokio
+//! thread, whatever the number of worker threads. How a server is checked is up to its front end.
 
 #![allow(clippy::disallowed_methods, reason = "not on a thread of connections: the tokio thread runs this")]
 
-mod line;
-mod require;
-
-use super::background::Log;
-use super::peer::{Health, Peer, clock};
-use crate::config::Config;
-use crate::config::scope::Scope;
-use crate::modules::proxy;
-use crate::tls::client::ClientTls;
-use forebay_conf::error::{Error, Level};
-use forebay_conf::tree::Directive;
-use forebay_conf::units;
+use super::group::Group;
+use super::peer::{Health, Peer, clock, ms};
+use forebay_conf::error::Level;
 use forebay_core::essential::task;
-use forebay_core::pattern::{LimitExceeded, Pattern};
-use forebay_core::vars::VarId;
-use forebay_http::field::Name;
-use forebay_http::h1::chunked::{Chunked, Step};
-use forebay_http::h1::client::{self, ResponseHead, framing_of_response};
-use forebay_http::h1::request::Status;
-use forebay_http::proxy_protocol;
-use forebay_http::request::Framing;
-use forebay_sys::errno::errno;
-use line::Line;
+use forebay_core::tasks::Log;
 use std::collections::HashMap;
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
-pub use require::{Ask, Question};
-
-/// `health_check`.
-#[derive(Clone, Debug)]
-pub struct Check {
-    interval: Duration,
-    jitter: Duration,
-    fails: u32,
-    passes: u32,
-    uri: Vec<u8>,
+/// Times of checks, and numbers of results that change the health of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Schedule {
+    /// Pause after a check.
+    pub interval: Duration,
+    /// Longest random pause in addition, so that not all servers are checked at once.
+    pub jitter: Duration,
+    /// Failures in a row after which a server is unhealthy.
+    pub fails: u32,
+    /// Passed checks in a row after which it is healthy again.
+    pub passes: u32,
     /// `mandatory`: no requests before the first check has passed.
     pub mandatory: bool,
-    /// `persistent`: not again after a reload.
+    /// `persistent`: a reload does not make the server wait for its first check again.
     pub persistent: bool,
-    port: Option<u16>,
-    keepalive_time: Duration,
-    /// `match=`.
-    pub matching: Option<Vec<u8>>,
-    /// What the name stands for.
-    pub conditions: Option<Arc<Match>>,
-    host: Vec<u8>,
-    /// `$proxy_host`, and whether the location speaks TLS to it.
-    upstream: Vec<u8>,
-    encrypted: bool,
-    /// `proxy_protocol` of the location.
-    announce: Option<proxy_protocol::Version>,
-    /// Number of the location.
-    location: usize,
-    connect_timeout: Duration,
-    read_timeout: Duration,
-    /// The directive, with an empty text.
-    pub at: Error,
 }
 
-impl Check {
-    /// Reads `health_check`.
-    ///
-    /// # Errors
-    /// `invalid parameter "x"`.
-    pub fn parse(d: &Directive, cx: &Scope<'_>) -> Result<Check, Error> {
-        let mut c = Check {
+impl Default for Schedule {
+    fn default() -> Schedule {
+        Schedule {
             interval: Duration::from_secs(5),
             jitter: Duration::ZERO,
             fails: 1,
             passes: 1,
-            uri: b"/".to_vec(),
             mandatory: false,
             persistent: false,
-            port: None,
-            keepalive_time: Duration::ZERO,
-            matching: None,
-            conditions: None,
-            host: Vec::new(),
-            upstream: Vec::new(),
-            encrypted: false,
-            announce: None,
-            location: 0,
-            connect_timeout: Duration::ZERO,
-            read_timeout: Duration::ZERO,
-            at: cx.error(d, ""),
-        };
-        for w in &d.args {
-            let invalid = || cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str()));
-            let (key, value) = match memchr::memchr(b'=', &w.text) {
-                Some(at) => (&w.text[..at], Some(&w.text[at + 1..])),
-                None => (w.text.as_slice(), None),
-            };
-            let time = |v| units::duration_ms(v).filter(|d| !d.is_zero()).ok_or_else(invalid);
-            let count = |v| units::number(v).and_then(|n| u32::try_from(n).ok()).filter(|n| *n > 0);
-            match (key, value) {
-                (b"interval", Some(v)) => c.interval = time(v)?,
-                (b"jitter", Some(v)) => c.jitter = units::duration_ms(v).ok_or_else(invalid)?,
-                (b"fails", Some(v)) => c.fails = count(v).ok_or_else(invalid)?,
-                (b"passes", Some(v)) => c.passes = count(v).ok_or_else(invalid)?,
-                (b"uri", Some(v)) if v.first() == Some(&b'/') && !v.iter().any(u8::is_ascii_control) => {
-                    c.uri = v.to_vec();
-                }
-                (b"mandatory", None) => c.mandatory = true,
-                (b"persistent", None) if c.mandatory => c.persistent = true,
-                (b"match", Some(v)) => c.matching = Some(v.to_vec()),
-                (b"port", Some(v)) => {
-                    let n = units::number(v).and_then(|n| u16::try_from(n).ok()).filter(|n| *n > 0);
-                    c.port = Some(n.ok_or_else(invalid)?);
-                }
-                (b"keepalive_time", Some(v)) => c.keepalive_time = time(v)?,
-                (b"type", Some(b"http")) => {}
-                (b"type", Some(_)) => {
-                    return Err(cx.error_at(d, w, "health checks of this type are not supported yet"));
-                }
-                _ => return Err(invalid()),
-            }
         }
-        Ok(c)
-    }
-
-    /// Takes over what the location says, which has this number.
-    pub fn bind(&mut self, host: &[u8], encrypted: bool, location: usize, s: &proxy::Settings) {
-        (self.upstream, self.encrypted, self.location) = (host.to_vec(), encrypted, location);
-        let set = s.set_header.0.iter().find(|h| h.id == Name::Host);
-        self.host = set.and_then(|h| h.value.as_const()).unwrap_or(host).to_vec();
-        self.announce = s.protocol_header.version();
-        (self.connect_timeout, self.read_timeout) = (s.connect_timeout.0, s.read_timeout.0);
     }
 }
 
-/// A `match` block: all must hold.
-#[derive(Debug, Default)]
-pub struct Match {
-    /// `!`, ranges.
-    status: Option<(bool, Vec<(u16, u16)>)>,
-    headers: Vec<(Vec<u8>, Test)>,
-    body: Option<(bool, Pattern)>,
-    /// `require`: neither empty nor 0.
-    required: Vec<VarId>,
-}
-
-#[derive(Debug)]
-enum Test {
-    Present(bool),
-    Is(bool, Vec<u8>),
-    Like(bool, Pattern),
-}
-
-impl Match {
-    /// Reads `match NAME { ... }`.
+/// Way of checking one server.
+pub trait Probe: Send + 'static {
+    /// Checks the server once.
     ///
     /// # Errors
-    /// With the place of what is not understood.
-    pub fn parse(d: &Directive, cx: &mut Scope<'_>) -> Result<Match, Error> {
-        let mut m = Match::default();
-        for line in d.block.iter().flatten() {
-            let words: Vec<&[u8]> = line.args.iter().map(|w| w.text.as_slice()).collect();
-            let bad =
-                |cx: &Scope<'_>| cx.error(line, format!("invalid \"{}\" in \"match\"", line.name.as_str()));
-            match (line.name.text.as_slice(), words.as_slice()) {
-                (b"status", [not @ .., _]) if m.status.is_none() => {
-                    let negated = not.first() == Some(&b"!".as_slice());
-                    let ranges = words.iter().skip(usize::from(negated)).map(|w| range(w)).collect();
-                    m.status = Some((negated, Option::<Vec<_>>::ok_or_else(ranges, || bad(cx))?));
-                }
-                (b"header", [name]) => m.headers.push((name.to_vec(), Test::Present(true))),
-                (b"header", [b"!", name]) => m.headers.push((name.to_vec(), Test::Present(false))),
-                (b"header", [name, op @ (b"=" | b"!="), value]) => {
-                    m.headers.push((name.to_vec(), Test::Is(*op == b"=", value.to_vec())));
-                }
-                (b"header", [name, op @ (b"~" | b"!~"), value]) => {
-                    let p = cx.pattern(line, value, false)?;
-                    m.headers.push((name.to_vec(), Test::Like(*op == b"~", p)));
-                }
-                (b"body", [op @ (b"~" | b"!~"), value]) if m.body.is_none() => {
-                    m.body = Some((*op == b"~", cx.pattern(line, value, false)?));
-                }
-                (b"require", [_, ..]) => {
-                    for w in &line.args {
-                        let variable = cx.template(line, w)?.as_var();
-                        let invalid =
-                            || cx.error_at(line, w, format!("invalid variable name \"{}\"", w.as_str()));
-                        m.required.push(variable.ok_or_else(invalid)?);
-                    }
-                }
-                _ => return Err(bad(cx)),
-            }
-        }
-        Ok(m)
-    }
-
-    /// The first condition that does not hold.
-    fn fault(&self, head: &ResponseHead, body: &[u8]) -> Option<&'static str> {
-        let good = match &self.status {
-            Some((negated, ranges)) => {
-                ranges.iter().any(|(a, b)| (*a..=*b).contains(&head.status)) != *negated
-            }
-            None => true,
-        };
-        if !good {
-            return Some("status");
-        }
-        for (name, test) in &self.headers {
-            let values = || {
-                let named = head.fields.iter().filter(|f| f.name.of(&head.buf).eq_ignore_ascii_case(name));
-                named.map(|f| f.value.of(&head.buf))
-            };
-            let good = match test {
-                Test::Present(want) => values().next().is_some() == *want,
-                Test::Is(want, v) => values().any(|x| x == v) == *want,
-                // A pattern that exceeds its limits proves nothing.
-                Test::Like(want, p) => any_matches(p, values()) == Ok(*want),
-            };
-            if !good {
-                return Some("header");
-            }
-        }
-        match &self.body {
-            Some((want, p)) if p.is_match(body) != Ok(*want) => Some("body"),
-            _ => None,
-        }
-    }
+    /// The step that failed, for the log: `connecting to upstream (timed out)`.
+    fn check(&mut self) -> impl Future<Output = Result<(), String>> + Send;
 }
 
-fn any_matches<'a>(p: &Pattern, mut values: impl Iterator<Item = &'a [u8]>) -> Result<bool, LimitExceeded> {
-    values.try_fold(false, |found, value| Ok(found || p.is_match(value)?))
-}
-
-/// `200` or `200-399`.
-fn range(text: &[u8]) -> Option<(u16, u16)> {
-    let code =
-        |t: &[u8]| units::number(t).and_then(|n| u16::try_from(n).ok()).filter(|n| (100..600).contains(n));
-    match memchr::memchr(b'-', text) {
-        Some(at) => Some((code(&text[..at])?, code(&text[at + 1..])?)),
-        None => code(text).map(|n| (n, n)),
-    }
-}
-
-/// How often new servers are looked for.
+/// Longest time until new servers are noticed.
 const LOOK: Duration = Duration::from_millis(500);
-/// Longest head of a response, bytes.
-const MAX_HEAD: usize = 64 * 1024;
-/// So much of a body is read and looked at, bytes.
-const MAX_BODY: usize = 256 * 1024;
 
-/// Checks the servers of a group for as long as it is not aborted.
-pub async fn watch(config: Arc<Config>, number: usize, log: Log, ask: Ask) {
+/// Checks the servers of a group until it is aborted. `probe` makes the probe of a server for a check, by the number of its
+/// schedule.
+pub async fn watch<P: Probe>(group: Arc<Group>, log: Log, probe: impl Fn(&Peer, usize) -> P + Send) {
     let mut tasks: HashMap<(u64, usize), Guard> = HashMap::new();
     loop {
-        let Some(group) = config.http.upstreams.get(number) else { return };
         let set = group.set();
         tasks.retain(|(id, _), _| set.peers.iter().any(|p| p.live.id == *id));
         for p in set.peers.iter().filter(|p| !p.down) {
-            for (n, check) in group.checks.iter().enumerate() {
+            for (n, schedule) in group.checks.iter().enumerate() {
                 tasks.entry((p.live.id, n)).or_insert_with(|| {
-                    let name = String::from_utf8_lossy(&group.name).into_owned();
-                    let tls = config.http.locations.get(check.location).and_then(|l| l.upstream_tls.clone());
-                    let (config, ask) = (config.clone(), ask.clone());
-                    let target = Target { peer: p.clone(), check: check.clone(), tls, config, ask };
-                    let checks = task("checking the health of a server", go_on(target, name, log.clone()));
+                    let group = String::from_utf8_lossy(&group.name).into_owned();
+                    let subject = Subject::new(p.clone(), group, *schedule, log.clone());
+                    let checks = task("checking the health of a server", subject.attend(probe(p, n)));
                     Guard(tokio::spawn(checks).abort_handle())
                 });
             }
@@ -275,7 +78,7 @@ pub async fn watch(config: Arc<Config>, number: usize, log: Log, ask: Ask) {
     }
 }
 
-/// Ends a task with whoever started it.
+/// Aborts a task when dropped.
 struct Guard(tokio::task::AbortHandle);
 
 impl Drop for Guard {
@@ -284,195 +87,122 @@ impl Drop for Guard {
     }
 }
 
-/// What is checked, and how.
-struct Target {
+/// A server that is checked.
+struct Subject {
     peer: Peer,
-    check: Check,
-    /// How the location speaks to upstreams where that is encrypted.
-    tls: Option<Arc<ClientTls>>,
-    config: Arc<Config>,
-    ask: Ask,
+    group: String,
+    schedule: Schedule,
+    log: Log,
+    /// Failures in a row.
+    fails: u32,
+    /// Passed checks in a row.
+    passes: u32,
 }
 
-/// Checks one server again and again.
-async fn go_on(target: Target, group: String, log: Log) {
-    let Target { peer, check, .. } = &target;
-    let l = &peer.live;
-    let (mut fails, mut passes) = (0u32, 0u32);
-    let mut line: Option<Line> = None;
-    loop {
-        // Not all at once.
-        let jitter = super::peer::ms(check.jitter);
-        if jitter > 0 {
-            sleep(Duration::from_millis(u64::from(forebay_sys::random::quick()) % (jitter + 1))).await;
-        }
-        let result = one(&target, &mut line).await;
-        l.checks.fetch_add(1, Relaxed);
-        let text = String::from_utf8_lossy(&peer.name).into_owned();
-        match result {
-            Ok(()) => {
-                (fails, passes) = (0, passes.saturating_add(1));
-                l.last_check.store(1, Relaxed);
-                let was = l.health();
-                // One passed check is enough for the first.
-                let enough = passes >= check.passes || was == Health::Checking;
-                if enough && matches!(was, Health::Unhealthy | Health::Checking) {
-                    l.up_since.store(clock(Instant::now()), Relaxed);
-                    l.fails.store(0, Relaxed);
-                    l.deficit.store(0, Relaxed);
-                    l.set_health(Health::Healthy);
-                    l.up(clock(Instant::now()));
-                    log(Level::Notice, &format!("peer {text} is healthy in upstream \"{group}\""));
-                }
+impl Subject {
+    fn new(peer: Peer, group: String, schedule: Schedule, log: Log) -> Subject {
+        Subject { peer, group, schedule, log, fails: 0, passes: 0 }
+    }
+
+    /// Checks the server for ever.
+    async fn attend(mut self, mut probe: impl Probe) {
+        loop {
+            let jitter = ms(self.schedule.jitter);
+            if jitter > 0 {
+                let pause = u64::from(forebay_sys::random::quick()) % (jitter + 1);
+                sleep(Duration::from_millis(pause)).await;
             }
-            Err(why) => {
-                line = None;
-                (fails, passes) = (fails.saturating_add(1), 0);
-                l.check_fails.fetch_add(1, Relaxed);
-                l.last_check.store(2, Relaxed);
-                if fails >= check.fails && l.health() != Health::Unhealthy {
-                    l.set_health(Health::Unhealthy);
-                    l.down(clock(Instant::now()));
-                    l.unhealthy.fetch_add(1, Relaxed);
-                    let what = format!(
-                        "peer is unhealthy while {why}, health check of peer {text} in upstream \"{group}\""
-                    );
-                    log(Level::Warn, &what);
-                }
+            let result = probe.check().await;
+            self.peer.live.checks.fetch_add(1, Relaxed);
+            match result {
+                Ok(()) => self.passed(),
+                Err(why) => self.failed(&why),
             }
+            sleep(self.schedule.interval).await;
         }
-        sleep(check.interval).await;
+    }
+
+    fn passed(&mut self) {
+        let l = &self.peer.live;
+        (self.fails, self.passes) = (0, self.passes.saturating_add(1));
+        l.last_check.store(1, Relaxed);
+        let was = l.health();
+        // One passed check is enough for the first.
+        let enough = self.passes >= self.schedule.passes || was == Health::Checking;
+        if enough && matches!(was, Health::Unhealthy | Health::Checking) {
+            l.up_since.store(clock(Instant::now()), Relaxed);
+            l.fails.store(0, Relaxed);
+            l.deficit.store(0, Relaxed);
+            l.set_health(Health::Healthy);
+            l.up(clock(Instant::now()));
+            self.log(Level::Notice, |peer, group| format!("peer {peer} is healthy in upstream \"{group}\""));
+        }
+    }
+
+    fn failed(&mut self, why: &str) {
+        let l = &self.peer.live;
+        (self.fails, self.passes) = (self.fails.saturating_add(1), 0);
+        l.check_fails.fetch_add(1, Relaxed);
+        l.last_check.store(2, Relaxed);
+        if self.fails >= self.schedule.fails && l.health() != Health::Unhealthy {
+            l.set_health(Health::Unhealthy);
+            l.down(clock(Instant::now()));
+            l.unhealthy.fetch_add(1, Relaxed);
+            self.log(Level::Warn, |peer, group| {
+                format!("peer is unhealthy while {why}, health check of peer {peer} in upstream \"{group}\"")
+            });
+        }
+    }
+
+    /// Logs a line made of the names of the peer and its group.
+    fn log(&self, level: Level, line: impl FnOnce(&str, &str) -> String) {
+        (self.log)(level, &line(&String::from_utf8_lossy(&self.peer.name), &self.group));
     }
 }
 
-/// One check.
-async fn one(target: &Target, line: &mut Option<Line>) -> Result<(), String> {
-    let Target { peer, check, tls, .. } = target;
-    let kept = line.take().filter(|l| l.opened.elapsed() < check.keepalive_time);
-    let mut used = match kept {
-        Some(l) => l,
-        None => {
-            let open = timeout(check.connect_timeout, Line::open(&peer.addr, check.port)).await;
-            let mut line = open
-                .map_err(|_| "connecting to upstream (timed out)".to_owned())?
-                .map_err(|e| format!("connecting to upstream ({})", errno(&e)))?;
-            if let Some(version) = check.announce {
-                // A check is for no client.
-                let mut header = Vec::new();
-                proxy_protocol::write(version, None, &mut header);
-                let sent = line.write_all(&header).await;
-                sent.map_err(|e| format!("sending PROXY protocol header to upstream ({})", errno(&e)))?;
-            }
-            if let Some(tls) = tls.as_ref().filter(|_| check.encrypted) {
-                let agreed = timeout(check.connect_timeout, line.secure(tls, &check.upstream)).await;
-                agreed
-                    .map_err(|_| "SSL handshaking to upstream (timed out)".to_owned())?
-                    .map_err(|e| format!("SSL handshaking to upstream ({})", errno(&e)))?;
-            }
-            line
-        }
-    };
-    let keep = !check.keepalive_time.is_zero();
-    let ask = timeout(check.read_timeout, ask(&mut used, target, keep)).await;
-    if ask.map_err(|_| "reading response from upstream (timed out)".to_owned())?? && keep {
-        *line = Some(used);
-    }
-    Ok(())
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_net::addr::PeerAddr;
+    use std::sync::Mutex;
 
-/// Sends the request and judges the response. `true`: the connection may be used again.
-async fn ask(line: &mut Line, target: &Target, keep: bool) -> Result<bool, String> {
-    let check = &target.check;
-    let started = Instant::now();
-    let mut request = [b"GET ", check.uri.as_slice(), b" HTTP/1.1\r\nHost: ", &check.host].concat();
-    request.extend_from_slice(if keep { b"\r\n\r\n" } else { b"\r\nConnection: close\r\n\r\n" });
-    line.write_all(&request).await.map_err(|e| format!("sending request to upstream ({})", errno(&e)))?;
-    let mut head = ResponseHead::default();
-    loop {
-        if !head.buf.is_empty() {
-            match client::parse(&mut head, MAX_HEAD) {
-                Ok(Status::Complete) if head.is_interim() => {
-                    let len = head.len;
-                    head.advance(len);
-                    continue;
-                }
-                Ok(Status::Complete) => break,
-                Ok(Status::Partial) => {}
-                Err(_) => return Err("reading response header from upstream (invalid header)".into()),
-            }
-        }
-        if !more(line, &mut head.buf).await? {
-            return Err("reading response header from upstream (closed connection)".into());
-        }
+    /// A server, and the lines logged about it.
+    fn subject(schedule: Schedule) -> (Subject, Arc<Mutex<Vec<String>>>) {
+        let lines: Arc<Mutex<Vec<String>>> = Arc::default();
+        let logged = lines.clone();
+        let log: Log = Arc::new(move |_, line: &str| logged.lock().unwrap().push(line.to_owned()));
+        let peer = Peer::new(PeerAddr::Inet(([127, 0, 0, 1], 80).into()));
+        peer.live.set_health(Health::Healthy);
+        (Subject::new(peer, "u".to_owned(), schedule, log), lines)
     }
-    let framing = framing_of_response(&head, false);
-    let early = head.buf.get(head.len..).unwrap_or_default().to_vec();
-    let (body, whole) = read_body(line, framing, early).await?;
-    let fault = match &check.conditions {
-        Some(m) => m.fault(&head, &body),
-        None => (!(200..400).contains(&head.status)).then_some("status"),
-    };
-    if let Some(what) = fault {
-        return Err(format!("checking {what} of response (status {})", head.status));
-    }
-    let (status, again) = (head.status, whole && head.keep_alive);
-    if check.conditions.as_ref().is_some_and(|m| !m.required.is_empty()) {
-        let response = (head, body.len() as u64, started);
-        if !require::holds(&target.ask, &target.config, (check, &target.peer.name), response).await {
-            return Err(format!("checking what is required of response (status {status})"));
-        }
-    }
-    Ok(again)
-}
 
-async fn more(line: &mut Line, buf: &mut Vec<u8>) -> Result<bool, String> {
-    let n = line.read(buf).await.map_err(|e| format!("reading response from upstream ({})", errno(&e)))?;
-    Ok(n > 0)
-}
+    #[test]
+    fn results_in_a_row_change_the_health() {
+        let (mut s, lines) = subject(Schedule { fails: 2, passes: 2, ..Schedule::default() });
+        let mut health = |passed: bool| {
+            if passed {
+                s.passed()
+            } else {
+                s.failed("connecting to upstream")
+            }
+            s.peer.live.health()
+        };
+        assert_eq!([false, true, false].map(&mut health), [Health::Healthy; 3], "not in a row");
+        assert_eq!(health(false), Health::Unhealthy);
+        assert_eq!([true, false, true].map(&mut health), [Health::Unhealthy; 3]);
+        assert_eq!(health(true), Health::Healthy);
+        let want = [
+            "peer is unhealthy while connecting to upstream, health check of peer 127.0.0.1:80 in upstream \"u\"",
+            "peer 127.0.0.1:80 is healthy in upstream \"u\"",
+        ];
+        assert_eq!(*lines.lock().unwrap(), want);
+    }
 
-/// The body, as far as it is looked at, and whether it has been read to its end.
-async fn read_body(line: &mut Line, framing: Framing, mut raw: Vec<u8>) -> Result<(Vec<u8>, bool), String> {
-    let broken = || Err("reading response from upstream (incomplete)".to_owned());
-    match framing {
-        Framing::None => Ok((Vec::new(), raw.is_empty())),
-        Framing::Length(len) => {
-            let want = usize::try_from(len).unwrap_or(usize::MAX);
-            while raw.len() < want.min(MAX_BODY) {
-                if !more(line, &mut raw).await? {
-                    return broken();
-                }
-            }
-            let whole = raw.len() == want;
-            raw.truncate(want);
-            Ok((raw, whole))
-        }
-        Framing::Stream => {
-            while raw.len() < MAX_BODY && more(line, &mut raw).await? {}
-            Ok((raw, false))
-        }
-        Framing::Chunked => {
-            let (mut chunked, mut body) = (Chunked::default(), Vec::new());
-            loop {
-                let mut rest = raw.as_slice();
-                loop {
-                    match chunked.decode(rest) {
-                        Ok(Step::Data { start, end }) => {
-                            body.extend_from_slice(rest.get(start..end).unwrap_or_default());
-                            rest = rest.get(end..).unwrap_or_default();
-                        }
-                        Ok(Step::More) => break,
-                        Ok(Step::End { consumed }) => return Ok((body, consumed == rest.len())),
-                        Err(_) => return broken(),
-                    }
-                }
-                if body.len() >= MAX_BODY {
-                    return Ok((body, false));
-                }
-                raw.clear();
-                if !more(line, &mut raw).await? {
-                    return broken();
-                }
-            }
-        }
+    #[test]
+    fn the_first_check_needs_to_pass_only_once() {
+        let (mut s, _) = subject(Schedule { passes: 3, mandatory: true, ..Schedule::default() });
+        s.peer.live.set_health(Health::Checking);
+        s.passed();
+        assert_eq!(s.peer.live.health(), Health::Healthy);
     }
 }

@@ -1,19 +1,19 @@
-//! Idle connections of a group: a list for each thread, behind a lock that only the thread itself takes as a rule.
-//! One that finds nothing in its own list looks at the lengths of the others' and takes a connection from there
-//! rather than opening one: a small backend sees as many connections as are used at a time, however many
-//! threads there are. Hot path.
+//! Idle connections of a group: a list for each thread, behind a lock that usually only the thread itself takes.
+//! A thread that finds nothing in its own list looks at the lengths of the others' lists and takes a connection from there
+//! instead of opening one. A small backend sees as many connections as are used at a time, however many threads there are.
+//! Hot path.
 //!
-//! Whoever takes an entry out of its list, under the lock, owns the connection. The slot of the thread that
-//! had put it there holds no descriptor meanwhile; where another thread has taken the entry, the slot is given back
-//! when its thread next looks into the list, or when an event or the deadline finds nothing there. Nobody is woken.
+//! The thread that takes an entry out of its list, under the lock, owns the connection. The slot of the thread that put it
+//! there holds no descriptor meanwhile. If another thread has taken the entry, the slot becomes free when its thread next
+//! looks into the list, or when an event or the deadline finds nothing there. No thread is woken for it.
 
-use forebay_http::h2::link::Link;
 use forebay_net::reactor::Token;
 use forebay_net::tls::stream::Stream;
 use forebay_sys::sync::lock;
 use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
+use std::any::Any;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,28 +27,28 @@ pub struct Idle {
     pub fd: OwnedFd,
     /// Its encryption, if there is any.
     pub tls: Option<Box<Stream>>,
-    /// Its writes do not wait for acknowledgements.
+    /// Whether its writes do not wait for acknowledgements.
     pub prompt: bool,
-    /// HTTP/2 on it, if that is spoken.
-    pub link: Option<Box<Link>>,
-    /// What it was made for; 0 = plain.
+    /// State that its protocol keeps from one request to the next.
+    pub state: Option<Box<dyn Any + Send>>,
+    /// Tells connections apart that cannot serve the same requests; 0 = plain.
     pub made_for: u64,
     /// Its slot in the thread whose list it is in.
     pub token: Token,
     /// [`super::peer::Live::id`] of the server.
     pub peer: u64,
-    /// Location that it belongs to.
-    pub location: usize,
+    /// Number of the location that opened it.
+    pub opener: usize,
     /// Requests it has served.
     pub requests: u64,
-    /// When it was opened.
+    /// Time at which it was opened.
     pub opened: Instant,
-    /// When it is closed.
+    /// Time at which it is closed.
     pub deadline: Instant,
 }
 
 impl Idle {
-    /// Whether it is silent and open, as it must be between requests.
+    /// Returns `true` if it is open and nothing has come on it, as it must be between requests.
     fn is_sound(&self) -> bool {
         let mut byte = [0u8; 1];
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
@@ -56,20 +56,20 @@ impl Idle {
     }
 }
 
-/// What one thread has.
+/// Connections of one thread.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct List {
-    /// Length of `entries`, for others to look at; written by whoever holds the lock.
+    /// Length of `entries`, for other threads to look at. Written under the lock.
     len: AtomicUsize,
     inner: Mutex<Inner>,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// Latest last.
+    /// Connections, the latest last.
     entries: VecDeque<Idle>,
-    /// Slots of connections that others have taken.
+    /// Slots of connections that other threads have taken.
     taken: Vec<Token>,
     /// The epoll set of the thread.
     epoll: Option<Arc<OwnedFd>>,
@@ -79,17 +79,17 @@ struct Inner {
 #[derive(Debug, Default)]
 pub struct Lists(OnceLock<Box<[List]>>);
 
-/// What an owner is to do once the lock is free.
+/// Slots that their thread has to free once the lock is free.
 #[derive(Debug, Default)]
 pub struct Leavings {
-    /// The oldest connection, for which there was no room.
+    /// The oldest connection, if there was no room for it.
     pub oldest: Option<Idle>,
     /// Slots of connections that others have taken.
     pub taken: Vec<Token>,
 }
 
 impl List {
-    /// Notes how many there are.
+    /// Updates the length that other threads see.
     fn noted(&self, inner: &Inner) {
         self.len.store(inner.entries.len(), Ordering::Release);
     }
@@ -100,7 +100,7 @@ impl Lists {
         self.0.get()?.get(me)
     }
 
-    /// Connections of all threads.
+    /// Returns the number of connections of all threads.
     pub fn count(&self) -> usize {
         self.0.get().map_or(0, |all| all.iter().map(|l| l.len.load(Ordering::Relaxed)).sum())
     }
@@ -125,11 +125,11 @@ impl Lists {
         Leavings { oldest, taken: std::mem::take(&mut inner.taken) }
     }
 
-    /// The latest connection of thread `me` that fits.
+    /// Takes the latest connection of thread `me` that fits. Also returns slots for the thread to free.
     pub fn take(&self, me: usize, fits: impl Fn(&Idle) -> bool) -> (Option<Idle>, Vec<Token>) {
         let Some(list) = self.list(me) else { return (None, Vec::new()) };
         let mut inner = lock(&list.inner);
-        // Mostly it is the very last, and nothing has to move up.
+        // Usually the very last one fits, and no entry has to move up.
         let idle = match inner.entries.pop_back_if(|last| fits(last)) {
             None => {
                 let at = inner.entries.iter().rposition(fits);
@@ -141,8 +141,8 @@ impl Lists {
         (idle, std::mem::take(&mut inner.taken))
     }
 
-    /// A connection that fits from another thread's list, sound and no longer in that thread's epoll set. Lists
-    /// that somebody is looking into are passed over.
+    /// Takes a connection that fits from another thread's list, sound and no longer in that thread's epoll set. Skips
+    /// lists that are locked.
     pub fn steal(&self, me: usize, now: Instant, fits: impl Fn(&Idle) -> bool) -> Option<Idle> {
         let all = self.0.get()?;
         let others = (1..all.len()).filter_map(|n| all.get((me + n) % all.len()));
@@ -161,7 +161,7 @@ impl Lists {
                     list.noted(&inner);
                     (idle, inner.epoll.clone())
                 };
-                // An event that the owner has already, or gets until then, finds no entry.
+                // The owner may already have an event for it, or get one until then; it will find no entry.
                 let alone = epoll.is_none_or(|e| epoll::delete(&e, &idle.fd).is_ok());
                 if alone && idle.is_sound() {
                     return Some(idle);
@@ -171,7 +171,8 @@ impl Lists {
         None
     }
 
-    /// Takes a connection of thread `me` out, which was heard of or is over; `None`: another thread has it.
+    /// Takes out a connection of thread `me` that became readable or whose time is over. Returns `None` if another thread
+    /// has it.
     pub fn withdraw(&self, me: usize, token: Token) -> Option<Idle> {
         let list = self.list(me)?;
         let mut inner = lock(&list.inner);

@@ -68,7 +68,7 @@ pub(crate) async fn open(req: &mut Request, o: &Open<'_>, watch: &mut Watch) -> 
     };
     let opened = thread.io.poller.now();
     match dial(&thread.io, &settings, watch).await {
-        Ok(wire) => Ok(Conn::opened(&thread, wire, opened)),
+        Ok(wire) => Ok(Conn::opened(&thread.io, wire, opened)),
         Err(e) => Err(failed(req, &settings, e)),
     }
 }

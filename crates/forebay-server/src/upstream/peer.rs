@@ -1,9 +1,10 @@
-//! A server's address in a group: what the configuration says of it, and what is known of it at run time.
-//! Hot path.
+//! A peer, one address of a server in a group: its parameters, and its state at run time. Hot path.
 
+use forebay_core::histogram::{BUCKETS, Histogram, bucket};
 use forebay_net::addr::PeerAddr;
 use forebay_net::addr::address_text;
 use forebay_sys::sync::lock;
+use md5::{Digest, Md5};
 use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::ThreadId;
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 /// One address of one `server`.
 #[derive(Clone, Debug)]
 pub struct Peer {
-    /// As in `$upstream_addr`.
+    /// Address as in `$upstream_addr`.
     pub name: Vec<u8>,
     /// The server as written.
     pub server: Vec<u8>,
@@ -32,18 +33,18 @@ pub struct Peer {
     pub backup: bool,
     /// `down`.
     pub down: bool,
-    /// `drain`: only requests that stick to it.
+    /// `drain`: only requests that stick to it reach it.
     pub drain: bool,
-    /// What sticky requests call it: `route=`, or the MD5 of its name in hexadecimal.
+    /// Name of the peer in sticky sessions: that of `route=`, or see [`sid`].
     pub sid: Vec<u8>,
     /// Whether `route=` was given.
     pub routed: bool,
-    /// State, shared by all threads and by the configurations that know the peer.
+    /// State, shared by all threads and by all configurations that have the peer.
     pub live: Arc<Live>,
 }
 
 impl Peer {
-    /// A peer with nginx's defaults.
+    /// Creates a peer with nginx's defaults.
     pub fn new(addr: PeerAddr) -> Peer {
         let name = address_text(&addr);
         Peer {
@@ -64,19 +65,19 @@ impl Peer {
         }
     }
 
-    /// Whether it has failed so often lately that it is left alone.
+    /// Returns `true` if it has failed so often lately that it gets no requests.
     pub fn is_failed(&self, now: u64) -> bool {
         self.max_fails != 0
             && self.live.fails.load(Relaxed) >= self.max_fails
             && now.saturating_sub(self.live.checked.load(Relaxed)) <= ms(self.fail_timeout)
     }
 
-    /// Whether `max_conns` is reached.
+    /// Returns `true` if `max_conns` is reached.
     pub fn is_full(&self) -> bool {
         self.max_conns != 0 && self.live.conns.load(Relaxed) >= self.max_conns
     }
 
-    /// Weight at this time, in units of `scale`: it grows after a failure where `slow_start` says so.
+    /// Returns the weight at this time, in units of `scale`. It grows after a failure if there is a `slow_start`.
     pub fn weight_now(&self, scale: i64, now: u64) -> i64 {
         let full = self.weight * scale;
         if self.slow_start.is_zero() {
@@ -91,15 +92,14 @@ impl Peer {
         i64::try_from(part).unwrap_or(full).max(1)
     }
 
-    /// What an observer sees.
+    /// Returns its state and counters.
     pub fn status(&self, now: u64) -> PeerStatus {
         let l = &self.live;
         let state = self.state(now);
         if !matches!(state, State::Unavail | State::Unhealthy | State::Checking) {
-            // Nobody has asked it since it may be asked again.
+            // It may be asked again, but no request has come since then to note it.
             l.up(now.min(l.checked.load(Relaxed) + ms(self.fail_timeout)));
         }
-        let ago = |at: u64| (at > 0).then(|| Duration::from_millis(now.saturating_sub(at)));
         let mut s = PeerStatus {
             name: self.name.clone(),
             server: self.server.clone(),
@@ -107,7 +107,7 @@ impl Peer {
             weight: self.weight,
             max_conns: self.max_conns,
             state,
-            down_for: ago(l.down_since.load(Relaxed)),
+            down_for: ago(l.down_since.load(Relaxed), now),
             fails: l.total_fails.load(Relaxed),
             unavail: l.unavail.load(Relaxed),
             checks: l.checks.load(Relaxed),
@@ -120,26 +120,7 @@ impl Peer {
             },
             ..PeerStatus::default()
         };
-        let (mut header, mut response) = (Mean::default(), Mean::default());
-        for (_, shard) in lock(&l.shards).iter() {
-            s.active += shard.active.load(Relaxed);
-            let selected = ago(shard.selected.load(Relaxed));
-            s.selected_ago = s.selected_ago.into_iter().chain(selected).min();
-            let requests = shard.requests.load(Relaxed);
-            s.requests += requests;
-            for (sum, n) in s.responses.iter_mut().zip(&shard.responses) {
-                *sum += n.load(Relaxed);
-            }
-            s.sent += shard.sent.load(Relaxed);
-            s.received += shard.received.load(Relaxed);
-            for (sum, n) in s.times.counts.iter_mut().zip(&shard.buckets) {
-                *sum += n.load(Relaxed);
-            }
-            s.times.sum += Duration::from_micros(shard.micros.load(Relaxed));
-            header.add(shard.header_time.load(Relaxed), requests);
-            response.add(shard.response_time.load(Relaxed), requests);
-        }
-        (s.header_time, s.response_time) = (header.value(), response.value());
+        l.add_shards(&mut s, now);
         s
     }
 
@@ -153,6 +134,22 @@ impl Peer {
             _ => State::Up,
         }
     }
+}
+
+/// Returns the name of a peer without `route=` in sticky sessions: the MD5 of its address, in hexadecimal.
+pub(super) fn sid(name: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(32);
+    for b in Md5::digest(name) {
+        for n in [b >> 4, b & 15] {
+            out.push(b"0123456789abcdef"[usize::from(n)]);
+        }
+    }
+    out
+}
+
+/// Returns the time since `at`; `None` if that is 0, never.
+fn ago(at: u64, now: u64) -> Option<Duration> {
+    (at > 0).then(|| Duration::from_millis(now.saturating_sub(at)))
 }
 
 /// A mean over threads, by their requests.
@@ -174,17 +171,17 @@ impl Mean {
     }
 }
 
-/// Whether a server is asked.
+/// State of a server, which decides whether it gets requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum State {
-    /// Yes.
+    /// It gets requests.
     #[default]
     Up,
     /// Switched off by `down`.
     Down,
-    /// Left alone for `fail_timeout` after `max_fails` failures.
+    /// It gets no requests for `fail_timeout` after `max_fails` failures.
     Unavail,
-    /// Only requests that stick to it (`drain`).
+    /// Only requests that stick to it reach it (`drain`).
     Draining,
     /// Its health checks fail.
     Unhealthy,
@@ -192,12 +189,12 @@ pub enum State {
     Checking,
 }
 
-/// What is known about a server, counted since the process started.
+/// State and counters of a server since the process started.
 #[derive(Clone, Debug, Default)]
 pub struct PeerStatus {
     /// Address.
     pub name: Vec<u8>,
-    /// As written.
+    /// The server as written.
     pub server: Vec<u8>,
     /// `backup`.
     pub backup: bool,
@@ -219,58 +216,58 @@ pub struct PeerStatus {
     pub received: u64,
     /// Attempts that failed.
     pub fails: u64,
-    /// How often it became unavailable.
+    /// Number of times it became unavailable.
     pub unavail: u64,
     /// Health checks made.
     pub checks: u64,
     /// Health checks that failed.
     pub check_fails: u64,
-    /// How often it became unhealthy.
+    /// Number of times it became unhealthy.
     pub unhealthy: u64,
-    /// How the last health check ended.
+    /// Result of the last health check.
     pub last_check_passed: Option<bool>,
-    /// When it was chosen last.
+    /// Time since it was chosen last.
     pub selected_ago: Option<Duration>,
-    /// How long it has not been available, healthy or checked; `None`: it is.
+    /// Time for which it has been unavailable, unhealthy or not yet checked; `None` if it is in use.
     pub down_for: Option<Duration>,
-    /// How long it was not, altogether, before that, milliseconds.
+    /// Sum of such times before that, milliseconds.
     pub downtime: u64,
     /// Mean time to the head of a response, lately.
     pub header_time: Option<Duration>,
     /// Mean time to the end of a response, lately.
     pub response_time: Option<Duration>,
     /// Times to the end of responses.
-    pub times: crate::metrics::Histogram,
+    pub times: Histogram,
 }
 
-/// Milliseconds of the process, from 1 on.
+/// Returns the milliseconds since the process started, from 1 on.
 pub fn clock(now: Instant) -> u64 {
     static START: OnceLock<Instant> = OnceLock::new();
-    // Room before the start, so that times of a test may lie in the past.
+    // A second of room before the start, so that times of a test may be in the past.
     let start = START.get_or_init(|| now.checked_sub(Duration::from_secs(1)).unwrap_or(now));
     ms(now.saturating_duration_since(*start)) + 1
 }
 
-/// Whole milliseconds.
+/// Returns a duration in whole milliseconds.
 pub fn ms(d: Duration) -> u64 {
     d.as_secs().saturating_mul(1000).saturating_add(u64::from(d.subsec_millis()))
 }
 
-/// Whole microseconds.
+/// Returns a duration in whole microseconds.
 fn micros(d: Duration) -> u64 {
     d.as_secs().saturating_mul(1_000_000).saturating_add(u64::from(d.subsec_micros()))
 }
 
-/// What health checks say.
+/// Health of a server by its checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Health {
-    /// Nothing: there are none.
+    /// There are no checks.
     Unknown,
-    /// It is well.
+    /// It is healthy.
     Healthy,
-    /// It is not.
+    /// It is not healthy.
     Unhealthy,
-    /// The first check is still to come, and must pass.
+    /// The first check, which must pass, has not ended.
     Checking,
 }
 
@@ -281,15 +278,15 @@ pub struct Live {
     pub id: u64,
     /// Current weight of the smooth round robin.
     pub current: AtomicI64,
-    /// By how much failures have lowered the weight.
+    /// Reduction of the weight by failures.
     pub deficit: AtomicI64,
     /// Failures in the present period.
     pub fails: AtomicU32,
     /// Start of the period in which failures count.
     pub checked: AtomicU64,
-    /// The last failure.
+    /// Time of the last failure.
     pub failed: AtomicU64,
-    /// Requests under way; counted where somebody balances by it.
+    /// Requests under way; not counted if the server is alone.
     pub conns: AtomicU32,
     /// Sum of the times at which the requests under way began.
     pub begun: AtomicU64,
@@ -297,9 +294,9 @@ pub struct Live {
     pub header_time: AtomicU64,
     /// Mean time to the end, microseconds; kept for `least_time`.
     pub response_time: AtomicU64,
-    /// When the last response ended.
+    /// Time at which the last response ended.
     pub ended: AtomicU64,
-    /// When it came back.
+    /// Time at which it came back.
     pub up_since: AtomicU64,
     health: AtomicU8,
     /// Failed attempts.
@@ -312,11 +309,11 @@ pub struct Live {
     pub check_fails: AtomicU64,
     /// Times it became unhealthy.
     pub unhealthy: AtomicU64,
-    /// 0: none yet, 1: passed, 2: failed.
+    /// Result of the last check. 0: there was none, 1: passed, 2: failed.
     pub last_check: AtomicU8,
-    /// Since when it is not to be asked.
+    /// Time since which it gets no requests.
     down_since: AtomicU64,
-    /// For how long it was not before that, milliseconds.
+    /// Sum of such times before that, milliseconds.
     downtime: AtomicU64,
     shards: Mutex<Vec<(ThreadId, Arc<Shard>)>>,
 }
@@ -352,7 +349,7 @@ impl Default for Live {
 }
 
 impl Live {
-    /// What health checks say.
+    /// Returns the health by the checks.
     pub fn health(&self) -> Health {
         match self.health.load(Relaxed) {
             1 => Health::Healthy,
@@ -362,7 +359,7 @@ impl Live {
         }
     }
 
-    /// Sets what health checks say.
+    /// Sets the health.
     pub fn set_health(&self, h: Health) {
         let n = match h {
             Health::Unknown => 0,
@@ -373,17 +370,17 @@ impl Live {
         self.health.store(n, Relaxed);
     }
 
-    /// Whether health checks allow requests.
+    /// Returns `true` if the checks allow requests.
     pub fn is_healthy(&self) -> bool {
         self.health.load(Relaxed) < 2
     }
 
-    /// It is not to be asked from now on.
+    /// Notes that it gets no requests from now on.
     pub fn down(&self, now: u64) {
         let _ = self.down_since.compare_exchange(0, now, Relaxed, Relaxed);
     }
 
-    /// It is to be asked again since then.
+    /// Notes that it gets requests again since then.
     pub fn up(&self, since: u64) {
         let down = match self.down_since.load(Relaxed) {
             0 => 0,
@@ -394,7 +391,31 @@ impl Live {
         }
     }
 
-    /// The counters of this thread.
+    /// Adds the counters of all threads to `s`.
+    fn add_shards(&self, s: &mut PeerStatus, now: u64) {
+        let (mut header, mut response) = (Mean::default(), Mean::default());
+        for (_, shard) in lock(&self.shards).iter() {
+            s.active += shard.active.load(Relaxed);
+            let selected = ago(shard.selected.load(Relaxed), now);
+            s.selected_ago = s.selected_ago.into_iter().chain(selected).min();
+            let requests = shard.requests.load(Relaxed);
+            s.requests += requests;
+            for (sum, n) in s.responses.iter_mut().zip(&shard.responses) {
+                *sum += n.load(Relaxed);
+            }
+            s.sent += shard.sent.load(Relaxed);
+            s.received += shard.received.load(Relaxed);
+            for (sum, n) in s.times.counts.iter_mut().zip(&shard.buckets) {
+                *sum += n.load(Relaxed);
+            }
+            s.times.sum += Duration::from_micros(shard.micros.load(Relaxed));
+            header.add(shard.header_time.load(Relaxed), requests);
+            response.add(shard.response_time.load(Relaxed), requests);
+        }
+        (s.header_time, s.response_time) = (header.value(), response.value());
+    }
+
+    /// Returns the counters of this thread.
     pub fn shard(&self) -> Arc<Shard> {
         let me = std::thread::current().id();
         let mut shards = lock(&self.shards);
@@ -412,7 +433,7 @@ impl Live {
 #[repr(align(64))]
 pub struct Shard {
     active: AtomicU64,
-    /// When it was chosen last, by [`clock`].
+    /// Time at which it was chosen last, by [`clock`].
     selected: AtomicU64,
     requests: AtomicU64,
     responses: [AtomicU64; 5],
@@ -421,15 +442,15 @@ pub struct Shard {
     header_time: AtomicU64,
     response_time: AtomicU64,
     micros: AtomicU64,
-    buckets: [AtomicU64; crate::metrics::BUCKETS.len() + 1],
+    buckets: [AtomicU64; BUCKETS.len() + 1],
 }
 
-/// Only the owner writes: no read-modify-write is needed.
+/// Adds to a counter of this thread. No other thread writes it, so no atomic read-modify-write is needed.
 fn add(cell: &AtomicU64, n: u64) {
     cell.store(cell.load(Relaxed).wrapping_add(n), Relaxed);
 }
 
-/// Moves a mean by an eighth of the way to a new value; the first value is taken whole.
+/// Moves a mean by an eighth of the way to a new value. The first value becomes the mean.
 pub fn average(cell: &AtomicU64, new: Duration) {
     let new = micros(new).max(1);
     let old = cell.load(Relaxed);
@@ -438,40 +459,57 @@ pub fn average(cell: &AtomicU64, new: Duration) {
 }
 
 impl Shard {
-    /// A request begins.
+    /// Counts a request that begins.
     pub fn begin(&self, now: u64) {
         self.selected.store(now, Relaxed);
         add(&self.active, 1);
         add(&self.requests, 1);
     }
-    /// A request is over.
+    /// Counts a request that is over.
     pub fn end(&self) {
         let n = self.active.load(Relaxed);
         self.active.store(n.saturating_sub(1), Relaxed);
     }
-    /// Counts what a request came to.
-    pub fn count(
-        &self,
-        status: u16,
-        sent: u64,
-        received: u64,
-        header: Option<Duration>,
-        response: Option<Duration>,
-    ) {
-        if let Some(class) = self.responses.get(usize::from(status / 100).wrapping_sub(1)) {
+    /// Adds the figures of an attempt.
+    pub fn count(&self, f: &Figures) {
+        if let Some(class) = self.responses.get(usize::from(f.status / 100).wrapping_sub(1)) {
             add(class, 1);
         }
-        add(&self.sent, sent);
-        add(&self.received, received);
-        if let Some(d) = header {
-            average(&self.header_time, d);
-            if let Some(d) = response {
-                average(&self.response_time, d);
-                add(&self.micros, micros(d));
-                if let Some(b) = self.buckets.get(crate::metrics::bucket(d)) {
-                    add(b, 1);
-                }
+        add(&self.sent, f.sent);
+        add(&self.received, f.received);
+        let Some(header) = f.header else { return };
+        average(&self.header_time, header);
+        if let Some(d) = f.response {
+            average(&self.response_time, d);
+            add(&self.micros, micros(d));
+            if let Some(b) = self.buckets.get(bucket(d)) {
+                add(b, 1);
             }
         }
+    }
+}
+
+/// Figures of one attempt at a server.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Figures {
+    /// Status of the response; 0 if there was none.
+    pub status: u16,
+    /// Bytes sent.
+    pub sent: u64,
+    /// Bytes received.
+    pub received: u64,
+    /// Time to the head of the response.
+    pub header: Option<Duration>,
+    /// Time to the end of the response.
+    pub response: Option<Duration>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_has_a_name_in_sessions() {
+        assert_eq!(sid(b"127.0.0.1:19002"), b"50f4ff1c54620e48bc864a4bdfd90a7d");
     }
 }

@@ -1,45 +1,47 @@
-//! Requests that wait for a server (nginx Plus: queue).
+//! Requests that wait until a server is free (nginx Plus: queue).
 
-use super::Group;
+use super::balance::Picker;
+use super::group::Group;
+use super::local::{LocalGroups, LocalSet};
+use forebay_net::io::Io;
+use forebay_net::wire::Watch;
 use forebay_sys::sync::lock;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// `queue NUMBER [timeout=TIME]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Queue {
     /// Most requests that wait at a time.
     pub length: usize,
-    /// How long one waits.
+    /// Longest time that a request waits.
     pub timeout: Duration,
 }
 
 /// Requests that wait, in order.
 #[derive(Debug, Default)]
-pub struct Waiting {
+pub(super) struct Waiting {
     count: AtomicUsize,
     wakers: Mutex<VecDeque<(usize, Waker)>>,
     serial: AtomicUsize,
 }
 
-/// A place in the queue; given up when dropped.
-pub struct Ticket {
-    group: Arc<crate::config::Config>,
-    number: usize,
-    id: usize,
-}
+/// The client is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gone;
 
-/// How often a request in the queue looks by itself: nobody tells when `fail_timeout` is over.
-pub const LOOK: Duration = Duration::from_millis(100);
+/// Longest time after which a request in the queue tries again by itself. No event says that a `fail_timeout` is over.
+const LOOK: Duration = Duration::from_millis(100);
 
 impl Group {
     /// Wakes the request that has waited longest.
-    pub fn wake_one(&self) {
+    pub(super) fn wake_one(&self) {
         if self.waiting.count.load(Ordering::Relaxed) == 0 {
             return;
         }
@@ -50,40 +52,81 @@ impl Group {
     }
 }
 
+impl Picker {
+    /// Waits in the queue of the group until a server is free, and chooses it. Returns `None` if there is no queue, it is
+    /// full, or its time is over.
+    ///
+    /// # Errors
+    /// If the client is gone, which `watch` watches.
+    pub async fn wait(
+        &mut self,
+        groups: &LocalGroups,
+        io: &Io,
+        watch: &mut Watch,
+    ) -> Result<Option<usize>, Gone> {
+        let Some((ticket, timeout)) = Ticket::take(&self.local) else { return Ok(None) };
+        let end = Instant::now() + timeout;
+        loop {
+            let now = Instant::now();
+            if now >= end {
+                return Ok(None);
+            }
+            ticket.wait(io, end.min(now + LOOK), watch).await?;
+            // The servers may have changed meanwhile.
+            self.local = groups.local(&self.local.group);
+            if let Some(chosen) = self.choose(io.poller.now()) {
+                return Ok(Some(chosen));
+            }
+        }
+    }
+}
+
+/// A place in the queue; free when dropped.
+struct Ticket {
+    local: Rc<LocalSet>,
+    id: usize,
+}
+
 impl Ticket {
-    /// Takes a place in the queue of a group; `None`: it has none, or it is full.
-    pub fn take(config: &Arc<crate::config::Config>, number: usize) -> Option<(Ticket, Duration)> {
-        let group = config.http.upstreams.get(number)?;
-        let queue = group.queue?;
-        let w = &group.waiting;
+    /// Takes a place in the queue of a group. Returns `None` if there is no queue or no place in it.
+    fn take(local: &Rc<LocalSet>) -> Option<(Ticket, Duration)> {
+        let queue = local.group.queue?;
+        let w = &local.group.waiting;
         let more = |n: usize| (n < queue.length).then_some(n + 1);
         w.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
         let id = w.serial.fetch_add(1, Ordering::Relaxed);
-        Some((Ticket { group: config.clone(), number, id }, queue.timeout))
+        Some((Ticket { local: local.clone(), id }, queue.timeout))
     }
 
-    fn waiting(&self) -> Option<&Waiting> {
-        self.group.http.upstreams.get(self.number).map(|g| &g.waiting)
+    /// Waits until a server may have become free, or until `look`.
+    async fn wait(&self, io: &Io, look: Instant, watch: &mut Watch) -> Result<(), Gone> {
+        let mut turn = std::pin::pin!(Turn { ticket: self, listed: false });
+        std::future::poll_fn(|cx| {
+            if turn.as_mut().poll(cx).is_ready() || io.poller.poll_deadline(look).is_ready() {
+                return Poll::Ready(Ok(()));
+            }
+            watch.poll_gone(&io.poller, cx).map(|()| Err(Gone))
+        })
+        .await
     }
 
-    /// Ready when a server may have become free.
-    pub fn turn(&self) -> Turn<'_> {
-        Turn { ticket: self, listed: false }
+    fn waiting(&self) -> &Waiting {
+        &self.local.group.waiting
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
-        if let Some(w) = self.waiting() {
-            w.count.fetch_sub(1, Ordering::Relaxed);
-            lock(&w.wakers).retain(|(id, _)| *id != self.id);
-        }
+        let w = self.waiting();
+        w.count.fetch_sub(1, Ordering::Relaxed);
+        lock(&w.wakers).retain(|(id, _)| *id != self.id);
     }
 }
 
-/// See [`Ticket::turn`].
-pub struct Turn<'t> {
+/// Future that is ready when it is this request's turn.
+struct Turn<'t> {
     ticket: &'t Ticket,
+    /// Whether its waker is in the list.
     listed: bool,
 }
 
@@ -91,15 +134,14 @@ impl Future for Turn<'_> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(w) = self.ticket.waiting() else { return Poll::Ready(()) };
         let id = self.ticket.id;
-        let mut wakers = lock(&w.wakers);
+        let mut wakers = lock(&self.ticket.waiting().wakers);
         let listed = wakers.iter().any(|(i, _)| *i == id);
         if self.listed && !listed {
             return Poll::Ready(());
         }
         if !listed {
-            // By age: who has waited longest is the first again.
+            // In order of age: a request that was woken in vain becomes the first again.
             let at = wakers.partition_point(|(i, _)| *i < id);
             wakers.insert(at, (id, cx.waker().clone()));
         }

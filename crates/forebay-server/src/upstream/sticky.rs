@@ -1,8 +1,7 @@
 //! Requests of one session go to one server (nginx: sticky cookie, route, learn).
 
-use super::Group;
 use super::peer::clock;
-use crate::config::scope::Scope;
+use crate::config::Scope;
 use crate::request::Request;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
@@ -11,7 +10,6 @@ use forebay_core::vars::Template;
 use forebay_core::vars::VarError;
 use forebay_http::h1::response::number;
 use forebay_sys::sync::lock;
-use md5::{Digest, Md5};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -56,17 +54,6 @@ pub struct Learn {
     sessions: Mutex<Arc<Mutex<Sessions>>>,
 }
 
-/// What sticky requests call a server without `route=`.
-pub fn sid(name: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(32);
-    for b in Md5::digest(name) {
-        for n in [b >> 4, b & 15] {
-            out.push(b"0123456789abcdef"[usize::from(n)]);
-        }
-    }
-    out
-}
-
 /// The first that has a value.
 fn first_of(all: &[Template], req: &mut Request) -> Result<Option<Vec<u8>>, VarError> {
     for t in all {
@@ -106,7 +93,7 @@ impl Sticky {
     ///
     /// # Errors
     /// When a variable cannot be evaluated.
-    pub fn wanted(&self, req: &mut Request, _group: &Group) -> Result<Option<Vec<u8>>, VarError> {
+    pub fn wanted(&self, req: &mut Request) -> Result<Option<Vec<u8>>, VarError> {
         Ok(match self {
             Sticky::Cookie(c) => {
                 let mut v = Vec::new();
@@ -442,11 +429,6 @@ impl Sessions {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_of_servers() {
-        assert_eq!(sid(b"127.0.0.1:19002"), b"50f4ff1c54620e48bc864a4bdfd90a7d");
-    }
 
     #[test]
     fn sessions_end_and_are_bounded() {

@@ -3,9 +3,11 @@
 //! free early (nginx: proxy_buffering). Hot path.
 
 use super::codec::decoder::{Behind, Decoded, Decoder, End};
+use super::codec::http2;
 use super::codec::protocol::Protocol;
 use super::conn::Conn;
-use super::exchange::Lease;
+use super::contact::Contact;
+use super::lease::Lease;
 use super::spool::{Keep, Limits, Next, Spool};
 use super::switched::Switched;
 use super::upload::{Stopped, Turn};
@@ -26,7 +28,7 @@ use std::time::{Duration, Instant};
 /// The rest of a response.
 #[derive(Debug)]
 pub struct Body {
-    lease: Option<Lease>,
+    contact: Option<Contact>,
     decoder: Decoder,
     /// Received and not decoded yet.
     raw: Vec<u8>,
@@ -89,10 +91,10 @@ const LONG: u64 = 32 * 1024;
 
 impl Body {
     /// A body of which nothing has been decoded. `reusable`: the connection may serve another request.
-    pub fn new(lease: Lease, framing: Framing, reusable: bool, read_timeout: Duration) -> Body {
-        let frames = lease.conn.as_ref().is_some_and(|c| c.link().is_some());
+    pub fn new(contact: Contact, framing: Framing, reusable: bool, read_timeout: Duration) -> Body {
+        let frames = contact.conn().is_some_and(|c| http2::link(c).is_some());
         let decoder = Decoder::new(framing, reusable, frames);
-        Body { lease: Some(lease), decoder, read_timeout, ended: None, ..Body::ended() }
+        Body { contact: Some(contact), decoder, read_timeout, ended: None, ..Body::ended() }
     }
 
     /// Changes the protocol (see `Decoder::speaking`).
@@ -127,7 +129,7 @@ impl Body {
         if self.spool.is_none() {
             let mut s = Spool::new(limits, None, TempDir::default());
             s.appended(content);
-            if self.lease.is_none() {
+            if self.contact.is_none() {
                 self.ended = Some(Pulled::End);
             }
             self.spool = Some(Box::new(s));
@@ -136,7 +138,7 @@ impl Body {
 
     fn ended() -> Body {
         Body {
-            lease: None,
+            contact: None,
             decoder: Decoder::new(Framing::None, false, false),
             raw: Vec::new(),
             read_timeout: Duration::ZERO,
@@ -166,7 +168,7 @@ impl Body {
 
     /// Whether what comes is to leave as it comes (nginx: proxy_buffering off).
     pub fn unbuffered(&self) -> bool {
-        self.ahead.is_none() && self.lease.is_some()
+        self.ahead.is_none() && self.contact.is_some()
     }
 
     /// Whether the response is kept.
@@ -181,20 +183,20 @@ impl Body {
     }
 
     /// The connection of a protocol that was switched to.
-    pub fn switched(lease: Lease, early: Vec<u8>, timeouts: Timeouts) -> Body {
+    pub fn switched(contact: Contact, early: Vec<u8>, timeouts: Timeouts) -> Body {
         let switched = Some(Switched { early, timeouts });
-        Body { switched, ..Body::new(lease, Framing::Stream, false, timeouts.read) }
+        Body { switched, ..Body::new(contact, Framing::Stream, false, timeouts.read) }
     }
 
     /// Whether it comes from an upstream that has not ended it.
     pub fn is_under_way(&self) -> bool {
-        self.lease.is_some()
+        self.contact.is_some()
     }
 
     /// Passes bytes both ways where the protocol was switched. Returns `false` if it was not.
     pub async fn relay(&mut self, req: &mut Request) -> bool {
         let Some(switched) = self.switched.take() else { return false };
-        if let Some(conn) = self.lease.as_mut().and_then(|l| l.conn.as_mut()) {
+        if let Some(conn) = self.contact.as_mut().and_then(|c| c.lease.conn.as_mut()) {
             switched.relay(req, conn).await;
         }
         req.modules.upstream.log_name.clear();
@@ -220,7 +222,7 @@ impl Body {
     }
 
     fn decode(&mut self, req: &mut Request, input: &[u8], out: &mut Vec<u8>) -> Pulled {
-        let conn = conn_of(&self.lease);
+        let conn = conn_of(&self.contact);
         let decoded = self.decoder.decode(req, conn, input, out);
         self.decoded(req, decoded)
     }
@@ -248,9 +250,9 @@ impl Body {
 
     /// Writes the frames that answer those of the server, as far as there is room.
     fn answer(&self) {
-        if let Some(conn) = conn_of(&self.lease) {
+        if let Some(conn) = conn_of(&self.contact) {
             // That the connection is broken is noticed when it is read.
-            let _ = conn.send_frames();
+            let _ = http2::send_frames(conn);
         }
     }
 
@@ -348,7 +350,7 @@ impl Body {
 
     /// Reads what the upstream has.
     fn receive(&mut self, req: &mut Request, out: &mut Vec<u8>) -> Pulled {
-        if self.lease.is_none() {
+        if self.contact.is_none() {
             return self.ended.unwrap_or(Pulled::End);
         }
         if self.delay().is_some() {
@@ -380,7 +382,7 @@ impl Body {
     }
 
     fn read_into(&self, buf: &mut Vec<u8>, room: usize) -> Result<usize, Errno> {
-        match conn_of(&self.lease) {
+        match conn_of(&self.contact) {
             Some(c) if c.readable() => c.read(buf, room),
             Some(_) => Err(Errno::AGAIN),
             None => Err(Errno::BADF),
@@ -413,7 +415,7 @@ impl Body {
 
     fn at_end(&mut self, req: &mut Request) -> Pulled {
         if self.decoder.ends_with_connection() {
-            let cut = conn_of(&self.lease).is_some_and(|c| c.wire().is_cut());
+            let cut = conn_of(&self.contact).is_some_and(|c| c.wire().is_cut());
             // Unlike nginx: the client gets what has come, but nobody else (RFC 9112, section 8).
             if let Some(s) = self.spool.as_mut().filter(|s| cut && s.keeps()) {
                 s.discard();
@@ -440,7 +442,7 @@ impl Body {
         self.decoder.left() >= LONG
             && self.spool.is_none()
             && self.rate == 0
-            && conn_of(&self.lease).is_some_and(|c| c.wire().has_sendfile())
+            && conn_of(&self.contact).is_some_and(|c| c.wire().has_sendfile())
     }
 
     /// Fills a pipe with what has come. `None`: that cannot be done now, [`Body::pull`] can.
@@ -448,7 +450,7 @@ impl Body {
         // What the client does not take is taken back to memory.
         let memory = self.ahead.as_ref().map_or(0, |a| a.memory).max(READ);
         let want = usize::try_from(self.decoder.left()).unwrap_or(usize::MAX).min(memory);
-        let got = match conn_of(&self.lease) {
+        let got = match conn_of(&self.contact) {
             Some(c) if c.readable() => c.fill(pipe, want),
             Some(_) => Err(Errno::AGAIN),
             None => Err(Errno::BADF),
@@ -469,7 +471,7 @@ impl Body {
         }
         let n = got.unwrap_or(0);
         Some(self.took(req, got, |body, req| {
-            let behind = || match conn_of(&body.lease).map(Conn::peek) {
+            let behind = || match conn_of(&body.contact).map(Conn::peek) {
                 Some(Err(Errno::AGAIN)) => Behind::Nothing,
                 Some(Ok(1..)) => Behind::Bytes,
                 _ => Behind::End,
@@ -494,9 +496,9 @@ impl Body {
             return sound;
         }
         let deadline = req.thread.io.poller.now() + self.read_timeout;
-        let waited = match conn_of(&self.lease) {
+        let waited = match conn_of(&self.contact) {
             Some(c) => {
-                let owes = c.link().as_mut().is_some_and(|link| !link.out().is_empty());
+                let owes = http2::link(c).is_some_and(|mut link| !link.out().is_empty());
                 let what = if owes { For::Both } else { For::Read };
                 match c.wait(what, deadline.min(req.thread.io.poller.now() + NUDGE), &mut watch).await {
                     Waited::Timeout => {
@@ -531,7 +533,7 @@ impl Body {
 
     /// Whether the request's body is still being sent.
     pub fn uploads(&self) -> bool {
-        self.lease.as_ref().is_some_and(|l| l.upload.is_some())
+        self.contact.as_ref().is_some_and(|c| c.upload.is_some())
     }
 
     /// Waits as [`Body::wait`] does while the request's body is still being sent. `None`: all of it has been sent.
@@ -539,7 +541,9 @@ impl Body {
         let thread = req.thread.clone();
         // The client has an answer: it is not told to go on.
         req.body.continued = true;
-        while let Some(Lease { conn: Some(conn), upload: Some(upload), .. }) = &mut self.lease {
+        while let Some(Contact { lease: Lease { conn: Some(conn), .. }, upload: Some(upload), .. }) =
+            &mut self.contact
+        {
             let deadline = Instant::now() + self.read_timeout;
             let status = req.resp.status;
             let Some(turn) = thread.io.poller.deadline(deadline, upload.pass(req, conn, watch)).await else {
@@ -559,15 +563,15 @@ impl Body {
             Ok(Turn::More) => None,
             Ok(Turn::Answer) => Some(true),
             Ok(Turn::All) => {
-                if let Some(l) = &mut self.lease {
-                    l.upload = None;
+                if let Some(c) = &mut self.contact {
+                    c.upload = None;
                 }
                 None
             }
             // What it says is still worth having.
             Ok(Turn::Unwanted) | Err(Stopped::Send(_)) => {
-                if let Some(l) = &mut self.lease {
-                    l.leave_off();
+                if let Some(c) = &mut self.contact {
+                    c.leave_off();
                 }
                 None
             }
@@ -584,7 +588,9 @@ impl Body {
     /// Passes on what has come of the request's body, without waiting. `false`: the response breaks off.
     async fn pass_upload(&mut self, req: &mut Request) -> bool {
         req.body.continued = true;
-        while let Some(Lease { conn: Some(conn), upload: Some(upload), .. }) = &mut self.lease {
+        while let Some(Contact { lease: Lease { conn: Some(conn), .. }, upload: Some(upload), .. }) =
+            &mut self.contact
+        {
             let status = req.resp.status;
             let Some(turn) = upload.pass_at_once(req, conn).await else { return true };
             // `upload` sets the status on a failure, but the response is under way already.
@@ -622,7 +628,7 @@ impl Body {
     /// Makes room for what is read ahead, where anything may be.
     fn begin_ahead(&mut self, req: &Request) {
         if self.spool.is_none()
-            && let Some(limits) = self.ahead.filter(|_| self.lease.is_some())
+            && let Some(limits) = self.ahead.filter(|_| self.contact.is_some())
         {
             self.spool = Some(Box::new(Spool::new(limits, None, temporary(req))));
         }
@@ -652,8 +658,8 @@ impl Body {
         let io = &req.thread.io;
         let mut client = client;
         let wanted = !delayed && self.ended.is_none() && self.spool.as_ref().is_some_and(|s| s.has_room());
-        let upstream = conn_of(&self.lease).filter(|_| wanted);
-        let upload = self.lease.as_ref().and_then(|l| l.conn.as_ref().zip(l.upload.as_ref()));
+        let upstream = conn_of(&self.contact).filter(|_| wanted);
+        let upload = self.contact.as_ref().and_then(|c| c.conn().zip(c.upload.as_ref()));
         std::future::poll_fn(|cx| {
             if let Some(clear) = client.as_deref_mut()
                 && req.conn.wire.poll_writable(io, std::mem::take(clear), cx).is_ready()
@@ -708,11 +714,11 @@ impl Body {
 
     /// The response is over: times are taken, the connection is kept or closed.
     fn finish(&mut self, req: &mut Request) {
-        if self.lease.is_none() {
+        if self.contact.is_none() {
             return;
         }
         self.decoder.note_trailers(req);
-        over(req, &mut self.lease, self.decoder.reusable);
+        over(req, &mut self.contact, self.decoder.reusable);
     }
 
     /// Ends a response whose rest nobody reads.
@@ -722,26 +728,26 @@ impl Body {
     }
 }
 
-fn conn_of(lease: &Option<Lease>) -> Option<&Conn> {
-    lease.as_ref()?.conn.as_ref()
+fn conn_of(contact: &Option<Contact>) -> Option<&Conn> {
+    contact.as_ref()?.conn()
 }
 
 /// A response is over: its time is taken, the connection is kept (`reusable`) or closed.
-pub fn over(req: &mut Request, lease: &mut Option<Lease>, reusable: bool) {
+pub fn over(req: &mut Request, contact: &mut Option<Contact>, reusable: bool) {
     if let Some(a) = req.modules.upstream.current() {
         a.response = Some(req.thread.io.poller.since(a.started));
     }
-    let Some(ended) = lease else { return };
+    let Some(ended) = contact else { return };
     ended.ended(req);
     if reusable {
         ended.keep();
     }
-    *lease = None;
+    *contact = None;
 }
 
 /// Directory for temporary files of upstream responses (nginx: proxy_temp_path).
 fn temporary(req: &Request) -> TempDir {
     let http = req.http();
     let given = http.location(req).settings.proxy.temp_path.0.clone();
-    given.unwrap_or_else(|| req.conf.config.proxy_temp.clone().into())
+    given.unwrap_or_else(|| req.conf.http.proxy_temp.clone().into())
 }

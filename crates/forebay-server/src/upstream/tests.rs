@@ -1,8 +1,36 @@
-use super::balance::Picker;
-use super::*;
+use super::balance::{Key, Load, Method, Picker, Timed};
+use super::group::{Group, Keepalive};
+use super::local::{LocalGroups, LocalSet};
+use super::peer::{Figures, Peer};
+use super::servers::{Found, Server, Source};
+use forebay_net::addr::{PeerAddr, Place};
 use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
-fn group(weights: &[i64], change: impl FnOnce(&mut [Server])) -> Group {
+fn group(weights: &[i64], change: impl FnOnce(&mut [Server])) -> Arc<Group> {
+    balanced(Method::RoundRobin, weights, change)
+}
+
+fn balanced(method: Method, weights: &[i64], change: impl FnOnce(&mut [Server])) -> Arc<Group> {
+    let mut g = Group::new(b"u".to_vec(), true, Keepalive::default());
+    g.method = method;
+    g.set_servers(servers(weights, change));
+    Arc::new(g)
+}
+
+/// The servers of a group as the only thread sees them.
+fn local(g: &Arc<Group>) -> Rc<LocalSet> {
+    LocalGroups::default().local(g)
+}
+
+fn picker(local: Rc<LocalSet>) -> Picker {
+    Picker::new(local, Key::default())
+}
+
+fn servers(weights: &[i64], change: impl FnOnce(&mut [Server])) -> Vec<Server> {
     let mut servers: Vec<Server> = weights
         .iter()
         .enumerate()
@@ -20,21 +48,19 @@ fn group(weights: &[i64], change: impl FnOnce(&mut [Server])) -> Group {
         })
         .collect();
     change(&mut servers);
-    let g = Group::new(b"u".to_vec(), true, Keepalive::default());
-    g.set_servers(servers);
-    g
+    servers
 }
 
 /// One request after the other: chosen, and over at once.
-fn choose(g: &Group, tried: &[usize], now: Instant) -> Option<usize> {
-    let mut p = Picker::new(GroupState::default().local(g));
+fn choose(g: &Arc<Group>, tried: &[usize], now: Instant) -> Option<usize> {
+    let mut p = picker(local(g));
     tried.iter().for_each(|t| p.give_up(*t));
-    let i = p.choose(g, now)?;
-    g.end(&p.local, i, now);
+    let i = p.choose(now)?;
+    p.local.end(i, now);
     Some(i)
 }
 
-fn order(g: &Group, n: usize) -> String {
+fn order(g: &Arc<Group>, n: usize) -> String {
     let now = Instant::now();
     (0..n).filter_map(|_| choose(g, &[], now)).map(|i| char::from(b'a' + i as u8)).collect()
 }
@@ -51,11 +77,11 @@ fn backups_wait_and_failures_count() {
     let now = Instant::now();
     assert_eq!(choose(&g, &[0, 1], now), Some(2));
     assert_eq!(choose(&g, &[0, 1, 2], now), None);
-    assert!(g.fail(&g.set(), 0, now) && g.fail(&g.set(), 1, now));
+    assert!(local(&g).fail(0, now) && local(&g).fail(1, now));
     assert_eq!(choose(&g, &[], now), Some(2));
     let later = now + Duration::from_secs(11);
     assert_eq!(choose(&g, &[], later), Some(0));
-    g.succeed(&g.set(), 0, later);
+    local(&g).succeed(0, later);
     assert_eq!(choose(&g, &[0], later), Some(1));
 }
 
@@ -73,11 +99,10 @@ fn a_server_alone_is_not_counted() {
 
 #[test]
 fn least_conn_goes_by_weight() {
-    let mut g = group(&[1, 2], |_| ());
-    g.method = Method::Least(balance::Load::Connections);
+    let g = balanced(Method::Least(Load::Connections), &[1, 2], |_| ());
     let now = Instant::now();
-    let mut state = GroupState::default();
-    let held: Vec<usize> = (0..6).filter_map(|_| Picker::new(state.local(&g)).choose(&g, now)).collect();
+    let groups = LocalGroups::default();
+    let held: Vec<usize> = (0..6).filter_map(|_| picker(groups.local(&g)).choose(now)).collect();
     assert_eq!(held.iter().filter(|i| **i == 1).count(), 4);
     assert_eq!(g.status(now)[1].active, 4);
 }
@@ -86,13 +111,12 @@ fn least_conn_goes_by_weight() {
 fn max_conns_limits() {
     let g = group(&[1, 1], |s| s.iter_mut().for_each(|s| s.template.max_conns = 1));
     let now = Instant::now();
-    let mut state = GroupState::default();
-    let local = state.local(&g);
-    let first = Picker::new(local.clone()).choose(&g, now);
-    assert!(first.is_some() && Picker::new(local.clone()).choose(&g, now).is_some());
-    assert_eq!(Picker::new(local.clone()).choose(&g, now), None);
-    g.end(&local, 0, now);
-    assert_eq!(Picker::new(local).choose(&g, now), Some(0));
+    let local = local(&g);
+    let first = picker(local.clone()).choose(now);
+    assert!(first.is_some() && picker(local.clone()).choose(now).is_some());
+    assert_eq!(picker(local.clone()).choose(now), None);
+    local.end(0, now);
+    assert_eq!(picker(local).choose(now), Some(0));
 }
 
 #[test]
@@ -108,11 +132,13 @@ fn a_slow_start_grows() {
 fn state_stays_when_servers_change() {
     let g = group(&[1, 1], |_| ());
     let now = Instant::now();
-    g.fail(&g.set(), 0, now);
+    local(&g).fail(0, now);
     let id = g.set().peers[0].live.id;
     let other = Found::plain(PeerAddr::Inet(SocketAddr::from(([127, 0, 0, 2], 80))));
-    assert!(g.found(1, vec![other.clone()]));
-    assert!(!g.found(1, vec![other]));
+    g.found(1, vec![other.clone()]);
+    let set = g.set();
+    g.found(1, vec![other]);
+    assert!(Arc::ptr_eq(&set, &g.set()), "nothing has changed");
     assert_eq!(g.set().peers[0].live.id, id);
     assert_eq!(order(&g, 2), "bb");
     let next = group(&[1, 1], |_| ());
@@ -123,24 +149,27 @@ fn state_stays_when_servers_change() {
 
 #[test]
 fn sticky_requests_reach_a_drained_server() {
-    let mut g = group(&[1, 1], |s| {
+    let mut g = Group::new(b"u".to_vec(), true, Keepalive::default());
+    g.sticky = true;
+    g.set_servers(servers(&[1, 1], |s| {
         (s[0].template.drain, s[0].template.routed, s[0].template.sid) = (true, true, b"a".to_vec());
-    });
-    g.sticky = Some(sticky::Sticky::Route(Vec::new()));
-    g.rebuild(&[]);
+    }));
+    let g = Arc::new(g);
     let now = Instant::now();
     assert_eq!(order(&g, 2), "bb");
-    let mut p = Picker::new(GroupState::default().local(&g));
-    p.sticky = Some(b"a".to_vec());
-    assert_eq!(p.choose(&g, now), Some(0));
+    let key = Key { sticky: Some(b"a".to_vec()), ..Key::default() };
+    assert_eq!(Picker::new(local(&g), key).choose(now), Some(0));
 }
 
 #[test]
 fn the_faster_server_wins() {
-    let mut g = group(&[1, 1], |_| ());
-    g.method = Method::Least(balance::Load::Time { timed: balance::Timed::LastByte, inflight: false });
-    let (now, set) = (Instant::now(), g.set());
-    let took = |i, ms| g.measure(&set, i, Some(Duration::ZERO), Some(Duration::from_millis(ms)), now);
+    let method = Method::Least(Load::Time { timed: Timed::LastByte, inflight: false });
+    let g = balanced(method, &[1, 1], |_| ());
+    let (now, local) = (Instant::now(), local(&g));
+    let took = |i, ms| {
+        let (header, response) = (Some(Duration::ZERO), Some(Duration::from_millis(ms)));
+        local.measure(i, &Figures { header, response, ..Figures::default() }, now);
+    };
     took(0, 4000);
     took(1, 3);
     assert_eq!(order(&g, 5), "bbbbb");

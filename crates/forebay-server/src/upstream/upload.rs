@@ -2,6 +2,7 @@
 //! earlier than the body ends. Over HTTP/1 and FastCGI that is a body which is passed on as it comes (nginx:
 //! proxy_request_buffering off), over HTTP/2 any. Comes from `exchange.rs`, and from `stream.rs` once there is a head.
 
+use super::codec::http2;
 use super::codec::protocol::Framing;
 use super::conn::Conn;
 use crate::body::{self, BodyError};
@@ -164,7 +165,7 @@ impl Upload {
     pub fn poll(&self, req: &Request, conn: &Conn, cx: &mut std::task::Context<'_>) -> Poll<()> {
         let wire = conn.wire();
         let waits = self.at < self.out.len();
-        if let Some(link) = conn.link().as_mut() {
+        if let Some(mut link) = http2::link(conn) {
             if !link.out().is_empty() || wire.has_unsent() {
                 return wire.poll_writable(&req.thread.io, false, cx);
             }
@@ -234,20 +235,18 @@ impl Upload {
         let last = self.left == Left::Nothing;
         loop {
             {
-                let mut link = conn.link();
-                let link = link.as_mut().ok_or(Errno::BADF)?;
+                let mut link = http2::link(conn).ok_or(Errno::BADF)?;
                 if link.is_over() {
                     return Ok(Written::Over);
                 }
                 self.at += link.content(self.out.get(self.at..).unwrap_or_default(), last);
             }
-            let (sent, done) = conn.send_frames();
+            let (sent, done) = http2::send_frames(conn);
             if let Some(a) = req.modules.upstream.current() {
                 a.sent += sent;
             }
             done?;
-            let link = conn.link();
-            let link = link.as_ref().ok_or(Errno::BADF)?;
+            let link = http2::link(conn).ok_or(Errno::BADF)?;
             if self.at == self.out.len() && (!last || link.is_sent()) {
                 return Ok(Written::All);
             }

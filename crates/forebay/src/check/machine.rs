@@ -7,7 +7,7 @@ use crate::state;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::files::Files;
 use forebay_conf::tree::{Block, Directive};
-use forebay_server::config::{Config, Environment};
+use forebay_core::config::{Config, Environment};
 use std::path::{Path, PathBuf};
 
 /// Finds what a start of this configuration would miss. Makes and changes nothing.

@@ -10,7 +10,7 @@ use crate::plan::Plan;
 use crate::state;
 use forebay_conf::files::Files;
 use forebay_conf::tree::Tree;
-use forebay_server::config::Config;
+use forebay_core::config::Config;
 use forebay_sys::cpus;
 use std::io::Write;
 

@@ -2,8 +2,8 @@
 //! [`Builder::finish`].
 
 use super::build::{Builder, LocationBuild, ServerBuild};
-use super::{Http, Kind, ListenerAddresses, Location, Server};
-use crate::config::scope::Scope;
+use super::{Http, Kind, Location, Server};
+use crate::config::Scope;
 use crate::config::{Listener, checks, names::ServerName, plain};
 use crate::location::LocationTree;
 use crate::modules::{self, Content, LocationSettings, LocationWritten};
@@ -16,15 +16,17 @@ use std::collections::hash_map::Entry;
 use std::sync::{Arc, OnceLock};
 
 impl Builder<'_, '_> {
-    /// Ends the construction. Keeps errors such as conflicting listen options ([`Scope::keep_late`]).
-    pub fn finish(mut self) -> (Http, Vec<Listener>) {
-        let (addresses, listeners) = self.addresses();
+    /// Ends the construction. Keeps errors such as conflicting listen options ([`forebay_core::config::Build::keep_late`]).
+    /// `front` is the number of the HTTP front end.
+    pub fn finish(mut self, front: u8) -> (Http, Vec<Listener>) {
+        let listening: Vec<_> = self.servers.iter().map(ServerBuild::listening).collect();
+        let listeners = forebay_core::config::listeners(&listening, front, self.cx);
         let servers = self.resolve_servers();
         let trees = self.location_trees();
         let Builder { cx, locations: levels, servers: built, .. } = self;
         let mut assembly = Assembly {
             cx,
-            addresses,
+            listeners,
             servers,
             locations: Vec::with_capacity(levels.len()),
             written: Vec::with_capacity(levels.len()),
@@ -40,7 +42,7 @@ impl Builder<'_, '_> {
         assembly.load_upstream_tls();
         assembly.check_certificates(&built);
         assembly.allow_tunnels();
-        (assembly.into_http(), listeners)
+        assembly.finish()
     }
 
     /// Resolves the settings of the server levels.
@@ -100,7 +102,7 @@ fn head_limits(s: &modules::server::Settings) -> Limits {
 /// Http block between reading and serving.
 struct Assembly<'s, 'f> {
     cx: &'s mut Scope<'f>,
-    addresses: Vec<ListenerAddresses>,
+    listeners: Vec<Listener>,
     servers: Vec<Server>,
     locations: Vec<Location>,
     /// Directives in effect at each location, as they were written.
@@ -165,7 +167,7 @@ impl Assembly<'_, '_> {
             self.cx.keep_late(plain(text));
         }
         if l.parent.is_some()
-            && let Err(text) = self.cx.http.charset_maps.check(settings)
+            && let Err(text) = self.cx.tables.charset_maps.check(settings)
         {
             self.cx.keep_late(plain(&text));
         }
@@ -210,7 +212,7 @@ impl Assembly<'_, '_> {
 
     /// Reports names that are used and not defined.
     fn check_tables(&mut self) {
-        for error in self.cx.http.undefined(self.cx.end) {
+        for error in self.cx.tables.undefined(self.cx.end) {
             self.cx.keep_late(error);
         }
     }
@@ -252,7 +254,7 @@ impl Assembly<'_, '_> {
     /// Checks that the default server of each TLS address has a certificate, which servers without one use, too.
     fn check_certificates(&mut self, built: &[ServerBuild]) {
         let addresses = self
-            .addresses
+            .listeners
             .iter()
             .flat_map(|l| std::iter::once(&l.default).chain(l.exact.iter().map(|e| &e.1)));
         for a in addresses.filter(|a| a.options.ssl) {
@@ -272,10 +274,15 @@ impl Assembly<'_, '_> {
         self.servers.iter_mut().for_each(|s| s.head.connect = tunnels);
     }
 
-    fn into_http(self) -> Http {
-        let Assembly { cx, addresses, servers, locations, loader, .. } = self;
+    fn finish(self) -> (Http, Vec<Listener>) {
+        let Assembly { cx, mut listeners, servers, locations, loader, .. } = self;
+        for l in &mut listeners {
+            // The default server's setting applies, since the server name is not known when a connection is accepted.
+            let root = servers.get(l.default.default_server).and_then(|s| locations.get(s.root));
+            l.nodelay = root.map(|root| root.settings.core.tcp_nodelay);
+        }
         let resolver = locations.first().and_then(|l| l.settings.resolver.resolver.0.as_ref());
-        let tables = std::mem::take(&mut cx.http);
+        let tables = std::mem::take(&mut cx.tables);
         let (upstreams, errors) = tables.upstreams.finish(resolver);
         errors.into_iter().for_each(|error| cx.keep_late(error));
         let mut log_formats = tables.log_formats;
@@ -285,7 +292,7 @@ impl Assembly<'_, '_> {
         let shows_hello = [b"ssl_ciphers".as_slice(), b"ssl_curves", b"ssl_sigalgs", b"ssl_session_id"]
             .iter()
             .any(|v| cx.vars.uses_prefix(v));
-        Http {
+        let http = Http {
             upstreams,
             shows_hello,
             certificate_files: loader.paths,
@@ -296,13 +303,12 @@ impl Assembly<'_, '_> {
             has_auto_redirect: locations.iter().any(|l| l.auto_redirect),
             servers,
             locations,
-            vars: Vec::new(),
             serial: forebay_sys::serial::next(),
             system_resolver: OnceLock::new(),
-            logs_sent_fields: false,
-            addresses,
             log_formats,
             charset_maps: tables.charset_maps,
-        }
+            ..Http::default()
+        };
+        (http, listeners)
     }
 }

@@ -1,13 +1,14 @@
 //! Reading of the http block.
 
 use super::{Kind, LocationId};
+use crate::config::Scope;
 use crate::config::listen::{self, ListenDirective};
 use crate::config::names::{self, ServerName};
-use crate::config::scope::Scope;
 use crate::config::value;
 use crate::modules::{self, LocationWritten, rewrite};
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Block, Directive};
+use forebay_core::config::Listening;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -35,7 +36,7 @@ pub struct LocationBuild {
     /// `status_zone`.
     pub status_zone: Option<Arc<crate::metrics::Zone>>,
     /// `health_check`.
-    pub health_check: Option<crate::upstream::health::Check>,
+    pub health_check: Option<crate::upstream::health_check::Check>,
     /// Locations inside this one.
     pub children: Vec<LocationId>,
 }
@@ -52,7 +53,15 @@ pub(super) struct ServerBuild {
     /// `connection_pool_size`, bytes.
     pub(super) pool: Option<u64>,
     pub(super) named: HashMap<Vec<u8>, LocationId>,
-    pub(super) ordinal_directive: Option<Error>,
+    /// Position of the directive in the file.
+    pub(super) ordinal: u32,
+}
+
+impl ServerBuild {
+    /// Its names and addresses.
+    pub(super) fn listening(&self) -> Listening<'_> {
+        Listening { names: &self.names, listens: &self.listens, ordinal: self.ordinal }
+    }
 }
 
 /// Builds the http level.
@@ -103,7 +112,7 @@ impl<'s, 'f> Builder<'s, 'f> {
     pub fn http_block(&mut self, block: &Block) {
         // Holds for the whole block, wherever it stands.
         for d in block.iter().filter(|d| d.name.text == b"upstream_start_unresolved") {
-            self.cx.http.upstreams.start_unresolved = value::first(d).eq_ignore_ascii_case(b"on");
+            self.cx.tables.upstreams.start_unresolved = value::first(d).eq_ignore_ascii_case(b"on");
         }
         for d in block {
             let taken = self.http_directive(d);
@@ -135,7 +144,7 @@ impl<'s, 'f> Builder<'s, 'f> {
             listens: Vec::new(),
             pool: None,
             named: HashMap::new(),
-            ordinal_directive: Some(self.cx.error(d, "")),
+            ordinal: d.ordinal,
         };
         for d in d.block.iter().flatten() {
             let taken = self.server_directive(d, root, &mut s);

@@ -1,9 +1,7 @@
-//! The http block: servers, locations and addresses.
+//! The http block: servers and locations.
 //!
-//! `build.rs` reads the tree, `addresses.rs` groups the listen directives, `assemble.rs` makes the levels that were read into
-//! settings that serve.
+//! `build.rs` reads the tree, `assemble.rs` makes the levels that were read into settings that serve.
 
-mod addresses;
 mod assemble;
 mod build;
 
@@ -11,8 +9,8 @@ mod build;
 pub use build::DIRECTIVES;
 pub use build::{Builder, LocationBuild};
 
-use super::listen::AddressOptions;
-use super::names::{NameTable, ServerName};
+use super::Environment;
+use super::names::ServerName;
 use crate::location::LocationTree;
 use crate::modules::{self, LocationSettings, rewrite};
 use crate::request::Request;
@@ -21,7 +19,8 @@ use forebay_core::pattern::Pattern;
 use forebay_core::vars::Var;
 use forebay_http::h1::request::Limits;
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Number of a location: index into [`Http::locations`].
@@ -36,8 +35,12 @@ pub struct Http {
     pub locations: Vec<Location>,
     /// Variables.
     pub vars: Vec<Var<Request>>,
-    /// Servers of each listener, in the order of `Config::listeners`.
-    pub addresses: Vec<ListenerAddresses>,
+    /// Default of `root`: `html` below the prefix.
+    pub default_root: Vec<u8>,
+    /// Default of `client_body_temp_path`.
+    pub client_body_temp: PathBuf,
+    /// Default of `proxy_temp_path`.
+    pub proxy_temp: PathBuf,
     /// Log formats.
     pub log_formats: Vec<crate::access_log::Format>,
     /// Resolver for names where there is no `resolver`; made when it is first needed.
@@ -49,15 +52,15 @@ pub struct Http {
     /// `charset_map`s.
     pub charset_maps: modules::charset::Maps,
     /// Upstream groups.
-    pub upstreams: Vec<crate::upstream::Group>,
+    pub upstreams: Vec<Arc<crate::upstream::config::Upstream>>,
     /// Whether some variable shows what a ClientHello offers.
     pub shows_hello: bool,
     /// Files of certificates and keys, which may be renewed.
-    pub certificate_files: Vec<std::path::PathBuf>,
+    pub certificate_files: Vec<PathBuf>,
     /// Certificates whose state is asked for, to be shown to clients.
     pub staplings: Vec<crate::tls::ocsp::staple::Stapling>,
     /// Directory of the configuration file: certificates that are loaded later are found from there.
-    pub conf_dir: std::path::PathBuf,
+    pub conf_dir: PathBuf,
     /// Caches of responses.
     pub caches: Vec<Arc<crate::cache::Cache>>,
     /// Whether servers differ in their limits of heads, so that these depend on the name that a client asks for.
@@ -66,24 +69,29 @@ pub struct Http {
     pub has_auto_redirect: bool,
 }
 
-/// Addresses served by one socket: a wildcard socket may stand for several.
-#[derive(Debug)]
-pub struct ListenerAddresses {
-    /// For connections to any other local address.
-    pub default: Address,
-    /// Local addresses with servers of their own.
-    pub exact: Vec<(SocketAddr, Address)>,
-}
+impl Http {
+    /// Sets the paths that hold where no directive names one.
+    pub fn set_default_paths(&mut self, env: &Environment) {
+        let prefix = env.prefix.as_os_str().as_bytes();
+        let slash: &[u8] = if prefix.ends_with(b"/") { b"" } else { b"/" };
+        self.default_root = [prefix, slash, b"html"].concat();
+        self.client_body_temp = env.temp_path("/var/lib/nginx/body", "client_body_temp");
+        self.proxy_temp = env.temp_path("/var/lib/nginx/proxy", "proxy_temp");
+    }
 
-/// One listen address with its virtual servers.
-#[derive(Debug, Default)]
-pub struct Address {
-    /// Index of the default server.
-    pub default_server: usize,
-    /// Other servers by name.
-    pub names: NameTable,
-    /// `proxy_protocol`, `ssl` and the like.
-    pub options: AddressOptions,
+    /// Returns the temporary directories that some location uses without a directive.
+    pub fn default_temp_paths(&self) -> Vec<PathBuf> {
+        let mut paths = Vec::new();
+        let locations = || self.locations.iter().skip(1);
+        if locations().any(|l| l.settings.core.client_body_temp_path.0.is_none()) {
+            paths.push(self.client_body_temp.clone());
+        }
+        let proxies = |l: &Location| matches!(l.content, Some(modules::Content::Proxy(_)));
+        if locations().any(|l| proxies(l) && l.settings.proxy.temp_path.0.is_none()) {
+            paths.push(self.proxy_temp.clone());
+        }
+        paths
+    }
 }
 
 /// A virtual server.

@@ -4,7 +4,7 @@
 mod files;
 
 use crate::body::{self, BodyError};
-use crate::config::scope::Scope;
+use crate::config::Scope;
 use crate::config::value::{Number, Setting, once};
 use crate::modules::static_file;
 use crate::phases::Outcome;
@@ -50,7 +50,7 @@ impl Methods {
     }
 }
 
-impl Setting for Methods {
+impl Setting<crate::HttpContext> for Methods {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut all = previous.unwrap_or_default();
         for w in &d.args {
@@ -69,7 +69,7 @@ impl Setting for Methods {
 #[derive(Clone, Copy, Debug)]
 pub struct Access(pub u32);
 
-impl Setting for Access {
+impl Setting<crate::HttpContext> for Access {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         crate::modules::proxy::Access::take(None, d, cx).map(|a| Access(a.0))

@@ -11,8 +11,8 @@ use crate::modules::{proxy_cookie, slice};
 use crate::phases::{Outcome, spend_uri_change};
 use crate::request::Request;
 use crate::response::Part;
-use crate::upstream::codec;
-use crate::upstream::exchange::Lease;
+use crate::upstream::codec::{self, http2};
+use crate::upstream::contact::Contact;
 use crate::upstream::spool::Keep;
 use crate::upstream::stream::{self, Body, Pulled};
 use forebay_conf::error::Level;
@@ -55,7 +55,7 @@ fn switch_protocols(
 ) -> Result<Outcome, Stop> {
     let wrong = if !asked {
         Some("unasked")
-    } else if !taken.lease.as_ref().is_some_and(Lease::is_sent) {
+    } else if !taken.lease.as_ref().is_some_and(Contact::is_sent) {
         Some("before the end of the request")
     } else {
         None
@@ -181,7 +181,7 @@ fn may_follow(req: &Request, s: &Settings) -> bool {
 #[inline(never)]
 fn begin_body(
     req: &mut Request,
-    lease: &mut Option<Lease>,
+    lease: &mut Option<Contact>,
     to_head: bool,
     s: &Settings,
     keep: Option<Keep>,
@@ -198,7 +198,7 @@ fn begin_body(
 
 /// Passes on a body that has come with its head, all of it and nothing else, and that nothing is done with. `false`: it is
 /// no such body, which takes a [`Body`].
-fn at_once(req: &mut Request, lease: &mut Option<Lease>, to_head: bool, s: &Settings) -> bool {
+fn at_once(req: &mut Request, lease: &mut Option<Contact>, to_head: bool, s: &Settings) -> bool {
     let head = &req.modules.upstream.head;
     let came = head.buf.get(head.len..).unwrap_or_default();
     let announced = match framing_of_response(head, to_head) {
@@ -206,11 +206,11 @@ fn at_once(req: &mut Request, lease: &mut Option<Lease>, to_head: bool, s: &Sett
         Framing::Length(n) => n,
         _ => return false,
     };
-    let conn = lease.as_ref().and_then(|l| l.conn.as_ref());
+    let conn = lease.as_ref().and_then(Contact::conn);
     if came.len() as u64 != announced
         || !req.modules.upstream.protocol.is_http()
         || s.limit_rate.0.is_some()
-        || conn.is_none_or(|c| c.link().is_some())
+        || conn.is_none_or(|c| http2::link(c).is_some())
     {
         return false;
     }
@@ -226,7 +226,7 @@ fn at_once(req: &mut Request, lease: &mut Option<Lease>, to_head: bool, s: &Sett
 /// The body of a response whose head has been read, with what came behind it.
 fn body(
     req: &mut Request,
-    lease: &mut Option<Lease>,
+    lease: &mut Option<Contact>,
     to_head: bool,
     s: &Settings,
     keep: Option<Keep>,
@@ -236,7 +236,7 @@ fn body(
     let protocol = req.modules.upstream.protocol;
     let framing = protocol.framing_of_response(head, to_head, keep.is_some());
     let Some(lease) = lease.take() else { return Err(Stop::Status(502)) };
-    let reusable = codec::keeps_alive(req) && lease.conn.is_some() && !may_follow(req, s);
+    let reusable = codec::keeps_alive(req) && lease.conn().is_some() && !may_follow(req, s);
     let buffering = buffering(req, s);
     let head = &req.modules.upstream.head;
     let read = head.buf.len() as u64;

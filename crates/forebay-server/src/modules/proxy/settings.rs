@@ -1,6 +1,6 @@
 //! Directives of `proxy_pass` (nginx: ngx_http_proxy_module), also those that the other protocols have under names of their own.
 
-use crate::config::scope::Scope;
+use crate::config::Scope;
 use crate::config::value::{Buffers, Msec, Number, Setting, Size, first, once};
 use crate::keyword;
 use crate::modules::core::TempPath;
@@ -135,7 +135,7 @@ pub(crate) fn tries(written: Number) -> usize {
 }
 
 /// A size that may be left out.
-impl Setting for Option<Size> {
+impl Setting<crate::HttpContext> for Option<Size> {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         Size::take(previous.flatten(), d, cx).map(Some)
     }
@@ -152,7 +152,7 @@ pub enum Store {
     Path(Template),
 }
 
-impl Setting for Store {
+impl Setting<crate::HttpContext> for Store {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         match d.args.first() {
@@ -168,7 +168,7 @@ impl Setting for Store {
 #[derive(Clone, Copy, Debug)]
 pub struct Access(pub u32);
 
-impl Setting for Access {
+impl Setting<crate::HttpContext> for Access {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let mut mode = 0o600;
@@ -221,7 +221,7 @@ impl SendProxy {
 #[derive(Clone, Debug)]
 pub struct Value(pub Option<Template>);
 
-impl Setting for Value {
+impl Setting<crate::HttpContext> for Value {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         match d.args.first() {
@@ -253,7 +253,7 @@ impl SetHeaders {
     }
 }
 
-impl Setting for SetHeaders {
+impl Setting<crate::HttpContext> for SetHeaders {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut lines = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
         if let Some(value) = d.args.get(1) {
@@ -282,7 +282,7 @@ impl Names {
     }
 }
 
-impl Setting for Names {
+impl Setting<crate::HttpContext> for Names {
     fn take(previous: Option<Self>, d: &Directive, _cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut names = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
         names.extend(d.args.iter().map(|w| w.text.clone()));
@@ -313,7 +313,7 @@ impl Ignored {
     }
 }
 
-impl Setting for Ignored {
+impl Setting<crate::HttpContext> for Ignored {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         for w in &d.args {
             if !Ignored::ALL.iter().any(|n| n.eq_ignore_ascii_case(&w.text)) {
@@ -350,7 +350,7 @@ impl Redirect {
 #[derive(Clone, Debug)]
 pub struct Redirects(pub Arc<Vec<Redirect>>);
 
-impl Setting for Redirects {
+impl Setting<crate::HttpContext> for Redirects {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let off = d.args.len() == 1 && first(d) == b"off";
         if previous.as_ref().is_some_and(|p| off || p.0.is_empty()) {
@@ -434,7 +434,7 @@ pub fn says_gateway(d: &Directive) -> bool {
     [&b"fastcgi_"[..], b"uwsgi_", b"scgi_"].iter().all(|prefix| !d.name.text.starts_with(prefix))
 }
 
-impl Setting for NextMask {
+impl Setting<crate::HttpContext> for NextMask {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let family = Family::of(d);
         // As in nginx several of a level add up, and `off` stays.

@@ -1,8 +1,9 @@
 //! The URL of `proxy_pass`: where a request goes and with which URI. Hot path.
 
-use crate::config::scope::Scope;
+use crate::config::Scope;
 use crate::modules::memcached;
 use crate::request::Request;
+use crate::upstream::config::Named;
 use crate::upstream::exchange::Target;
 use crate::upstream::protocol::Protocol;
 use forebay_conf::error::{Error, Level};
@@ -36,7 +37,7 @@ pub enum To {
         /// `https`.
         encrypted: bool,
         /// Group.
-        group: usize,
+        group: Named,
         /// `$proxy_host`.
         host: Vec<u8>,
         /// `$proxy_port`.
@@ -145,7 +146,7 @@ impl Pass {
             ));
         }
         let at = cx.error_at(d, word, "");
-        let group = cx.http.upstreams.reference(&parts.place, parts.default_port(), at);
+        let group = cx.tables.upstreams.reference(&parts.place, parts.default_port(), at);
         let (host, port) = host_and_port(&parts);
         let encrypted = parts.encrypted;
         let to =
@@ -165,7 +166,7 @@ impl Pass {
             Some(text) => {
                 let (encrypted, place, written) =
                     place(text, protocol).map_err(|m| cx.error_at(d, word, m))?;
-                let group = cx.http.upstreams.reference(&place, 0, cx.error_at(d, word, ""));
+                let group = cx.tables.upstreams.reference(&place, 0, cx.error_at(d, word, ""));
                 let (host, port, uri) = (authority(&place, written), Vec::new(), None);
                 To::Fixed { encrypted, group, host, port, uri, url: text.to_vec() }
             }
@@ -177,17 +178,18 @@ impl Pass {
     /// Where this request goes and with which URI, where the configuration says so. Sets `$proxy_host` and `$proxy_port`.
     pub fn fixed(&self, req: &mut Request) -> Option<(Target, Vec<u8>)> {
         let To::Fixed { group, host, port, uri, encrypted, .. } = &self.to else { return None };
+        let target = Target::of(req, group.get()?);
         req.modules.upstream.protocol = self.protocol;
         req.modules.upstream.encrypted = *encrypted;
         if !self.protocol.is_http() {
-            return Some((Target::Group(*group), Vec::new()));
+            return Some((target, Vec::new()));
         }
         set_host(req, host, port);
         // It becomes the path for the log when the request has been written.
         let mut out = std::mem::take(&mut req.modules.upstream.log_path);
         out.clear();
         self.uri(req, uri.as_deref(), &mut out);
-        Some((Target::Group(*group), out))
+        Some((target, out))
     }
 
     /// The same, wherever that is known from.
@@ -279,7 +281,8 @@ impl Pass {
 async fn find(req: &mut Request, place: &Place, default_port: u16) -> Result<Target, u16> {
     let http = req.http();
     let name = place.host();
-    let group = http.upstreams.iter().position(|g| {
+    let upstream = http.upstreams.iter().find(|u| {
+        let g = &u.group;
         g.name == name
             && match place {
                 Place::Host(_, None) => g.explicit || default_port > 0,
@@ -292,8 +295,8 @@ async fn find(req: &mut Request, place: &Place, default_port: u16) -> Result<Tar
                 Place::Unix(_) => true,
             }
     });
-    if let Some(g) = group {
-        return Ok(Target::Group(g));
+    if let Some(u) = upstream {
+        return Ok(Target::of(req, u));
     }
     if default_port == 0 && matches!(place, Place::Host(_, None)) {
         let text = String::from_utf8_lossy(&name).into_owned();

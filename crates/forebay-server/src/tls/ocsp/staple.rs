@@ -6,10 +6,10 @@
 #![allow(clippy::disallowed_methods, reason = "not on a thread of connections: the tokio thread runs this")]
 
 use super::responder::{Answered, Failure, Names, Responder};
-use crate::config::Config;
+use crate::config::http::Http;
 use crate::tls::server::Presented;
-use crate::upstream::background::Log;
 use forebay_conf::error::Level;
+use forebay_core::tasks::Log;
 use forebay_net::tls::ocsp_message::{self, Answer, Signers, State, Subject};
 use forebay_net::tls::verify::{self, Purpose, Trust};
 use forebay_sys::sync::lock;
@@ -136,14 +136,14 @@ impl Stapling {
 }
 
 /// Starts stapling for a certificate. Uses a known response at once.
-pub fn start(config: &Arc<Config>, n: usize, log: &Log) -> impl Future<Output = ()> + Send + 'static {
-    let held = config.http.staplings.get(n).and_then(Stapling::adopt);
+pub fn start(config: &Arc<Http>, n: usize, log: &Log) -> impl Future<Output = ()> + Send + 'static {
+    let held = config.staplings.get(n).and_then(Stapling::adopt);
     attend(config.clone(), n, held, log.clone())
 }
 
 /// Fetches responses for ever.
-async fn attend(config: Arc<Config>, n: usize, mut held: Option<Answer>, log: Log) {
-    let Some(s) = config.http.staplings.get(n) else { return };
+async fn attend(config: Arc<Http>, n: usize, mut held: Option<Answer>, log: Log) {
+    let Some(s) = config.staplings.get(n) else { return };
     let key = s.key();
     let mut failures = 0u32;
     let mut told: Option<(String, Instant)> = None;

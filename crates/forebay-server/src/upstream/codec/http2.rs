@@ -8,7 +8,8 @@ use super::{Came, took_head};
 use crate::modules::proxy::{NextUpstream, Settings};
 use crate::request::Request;
 use crate::upstream::conn::Conn;
-use crate::upstream::exchange::{self, Lease, Outgoing, READ, Upstreamed};
+use crate::upstream::contact::Contact;
+use crate::upstream::exchange::{self, Outgoing, READ, Upstreamed};
 use crate::upstream::fault::{
     Fault, READING, SENDING, bad_head, client_gone, closed, receive_failed, timed_out,
 };
@@ -22,6 +23,7 @@ use forebay_net::wait::{For, Waited};
 use forebay_net::wire::Watch;
 use forebay_sys::errno::errno_text;
 use rustix::io::Errno;
+use std::cell::RefMut;
 use std::time::Instant;
 
 /// Tells connections of this version from others.
@@ -29,7 +31,29 @@ pub(crate) const MADE_FOR: u64 = 0x6832_0000_0000_0000;
 
 /// Calls `f` with the state of a connection that speaks HTTP/2.
 fn with<R>(conn: &Conn, f: impl FnOnce(&mut Link) -> R) -> R {
-    f(conn.link().get_or_insert_default())
+    conn.with_state(f)
+}
+
+/// Returns the state of a connection if it speaks HTTP/2.
+pub(crate) fn link(conn: &Conn) -> Option<RefMut<'_, Link>> {
+    conn.state()
+}
+
+/// Writes the frames that wait. Returns the number of bytes that have left, and whether all have.
+pub(crate) fn send_frames(conn: &Conn) -> (u64, Result<(), Errno>) {
+    let Some(mut link) = link(conn) else { return (0, Ok(())) };
+    let out = link.out();
+    let mut all = 0;
+    while !out.is_empty() || conn.wire().has_unsent() {
+        match conn.send(out) {
+            Ok(sent) => {
+                out.drain(..sent.bytes);
+                all += sent.bytes as u64;
+            }
+            Err(e) => return (all, Err(e)),
+        }
+    }
+    (all, Ok(()))
 }
 
 fn failed(req: &mut Request, conn: &Conn, p: &Problem, doing: &str) -> Fault {
@@ -81,7 +105,7 @@ async fn flush(
     doing: &str,
 ) -> Result<(), Fault> {
     loop {
-        let (sent, done) = conn.send_frames();
+        let (sent, done) = send_frames(conn);
         if let Some(a) = req.modules.upstream.current() {
             a.sent += sent;
         }
@@ -121,13 +145,13 @@ async fn wait(
 /// beside the response.
 pub(crate) async fn send(
     req: &mut Request,
-    lease: &mut Lease,
+    contact: &mut Contact,
     head: &[u8],
     body: &Outgoing,
     s: &Settings,
     watch: &mut Watch,
 ) -> Result<(), Fault> {
-    let Some(conn) = &lease.conn else { return Err(Fault::new(NextUpstream::Error, 502)) };
+    let Some(conn) = contact.conn() else { return Err(Fault::new(NextUpstream::Error, 502)) };
     let timeout = s.send_timeout.0;
     let upload = match body {
         Outgoing::Bytes(b) if !b.is_empty() => Some(Upload::bytes(b, timeout)),
@@ -143,21 +167,21 @@ pub(crate) async fn send(
     let request = link::Request { head, https, trailers, end: upload.is_none(), limit };
     with(conn, |link| link.request(&request));
     let Some(upload) = upload else { return flush(req, conn, s, watch, SENDING).await };
-    lease.upload = Some(Box::new(upload));
-    exchange::upload(req, lease, watch).await
+    contact.upload = Some(Box::new(upload));
+    exchange::upload(req, contact, watch).await
 }
 
 /// Reads until the head of the response is there, and sends what is left of the request meanwhile. The time for reading is
 /// that for the whole head, from the end of the request on.
 pub(crate) async fn read_head(
     req: &mut Request,
-    lease: &mut Lease,
+    contact: &mut Contact,
     s: &Settings,
     watch: &mut Watch,
 ) -> Result<(), Fault> {
     let mut deadline = req.thread.io.poller.now() + s.read_timeout.0;
     loop {
-        let Some(conn) = &lease.conn else { return Err(Fault::new(NextUpstream::Error, 502)) };
+        let Some(conn) = contact.conn() else { return Err(Fault::new(NextUpstream::Error, 502)) };
         while let Some(text) = with(conn, Link::next_head) {
             match parse_head(req, conn, &text, s.buffer_size.0 as usize)? {
                 Came::All => return Ok(()),
@@ -167,13 +191,13 @@ pub(crate) async fn read_head(
         match take_in(req, conn, READING)? {
             Received::Something => {
                 // Answers to SETTINGS and PING, which leave before content does.
-                if lease.upload.is_none() && with(conn, |link| !link.out().is_empty()) {
+                if contact.upload.is_none() && with(conn, |link| !link.out().is_empty()) {
                     flush(req, conn, s, watch, READING).await?;
                 }
             }
             Received::End => return Err(closed(req, READING)),
-            Received::Nothing if lease.upload.is_some() => {
-                exchange::upload(req, lease, watch).await?;
+            Received::Nothing if contact.upload.is_some() => {
+                exchange::upload(req, contact, watch).await?;
                 deadline = req.thread.io.poller.now() + s.read_timeout.0;
             }
             Received::Nothing => exchange::wait_for_head(req, conn, deadline, watch).await?,
@@ -237,7 +261,7 @@ pub(super) fn decode(
     }
     if let Some(conn) = conn {
         // Answers to SETTINGS and PING. That the connection is broken is noticed when it is read.
-        let _ = conn.send_frames();
+        let _ = send_frames(conn);
     }
     let over = over || c.framing == Framing::None;
     if over {
@@ -249,8 +273,7 @@ pub(super) fn decode(
 /// Takes frames; returns whether the response is over.
 fn take(conn: Option<&Conn>, input: &[u8], out: &mut Vec<u8>) -> Result<bool, Problem> {
     let Some(conn) = conn else { return Ok(true) };
-    let mut link = conn.link();
-    let Some(link) = link.as_mut() else { return Ok(true) };
+    let Some(mut link) = link(conn) else { return Ok(true) };
     link.take(input, out)?;
     link.replenish();
     Ok(link.is_over())
@@ -260,7 +283,7 @@ fn take(conn: Option<&Conn>, input: &[u8], out: &mut Vec<u8>) -> Result<bool, Pr
 fn end(c: &mut Decoder, req: &mut Request, conn: Option<&Conn>) {
     c.reusable = false;
     if let Some(conn) = conn
-        && let Some(link) = conn.link().as_ref()
+        && let Some(link) = link(conn)
     {
         for (name, value) in link.trailers() {
             c.note_trailer(req, name, value);

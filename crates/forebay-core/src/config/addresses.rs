@@ -1,0 +1,128 @@
+//! Listen directives, grouped by socket.
+
+use super::listen::{AddressOptions, ListenDirective};
+use super::names::{NameTable, ServerName};
+use super::scope::Build;
+use super::{Address, ListenAddr, Listener, plain};
+use forebay_conf::error::{Error, Level};
+use std::collections::BTreeMap;
+
+/// A virtual server with the addresses that it listens on.
+#[derive(Clone, Copy, Debug)]
+pub struct Listening<'s> {
+    /// Its names.
+    pub names: &'s [ServerName],
+    /// Its `listen` directives.
+    pub listens: &'s [ListenDirective],
+    /// Position of the `server` directive in the file.
+    pub ordinal: u32,
+}
+
+/// Listen directives of one address, with the numbers of their servers.
+type Listens<'b> = Vec<(usize, &'b ListenDirective)>;
+
+/// Groups the listen directives of a front end's servers by socket. Keeps errors such as duplicate addresses among the
+/// messages of the build.
+pub fn listeners(servers: &[Listening<'_>], front: u8, cx: &mut Build<'_>) -> Vec<Listener> {
+    let (order, by_addr) = by_address(servers, cx);
+    let mut sockets = Vec::new();
+    for addr in &order {
+        let Some(listens) = by_addr.get(addr) else { continue };
+        let default = address(servers, listens, cx);
+        let set = listens.iter().find(|(_, l)| l.set);
+        let options = set.map(|(_, l)| l.options.clone()).unwrap_or_default();
+        let bind = listens.iter().any(|(_, l)| l.bind);
+        let listener = Listener::new(addr.clone(), options, front, default);
+        sockets.push((listener, bind));
+    }
+    fold(sockets)
+}
+
+/// Collects the listen directives of each address, and the addresses in order. Duplicates are errors.
+fn by_address<'b>(
+    servers: &[Listening<'b>],
+    cx: &mut Build<'_>,
+) -> (Vec<ListenAddr>, BTreeMap<ListenAddr, Listens<'b>>) {
+    let mut by_addr: BTreeMap<ListenAddr, Listens<'b>> = BTreeMap::new();
+    let mut order: Vec<ListenAddr> = Vec::new();
+    for (i, l) in servers.iter().enumerate().flat_map(|(i, s)| s.listens.iter().map(move |l| (i, l))) {
+        for addr in &l.addrs {
+            if !by_addr.contains_key(addr) {
+                order.push(addr.clone());
+            }
+            let at = by_addr.entry(addr.clone()).or_default();
+            if at.iter().any(|(n, _)| *n == i) {
+                cx.keep_late(l.error(format!("a duplicate listen {addr}")));
+                continue;
+            }
+            if l.set && at.iter().any(|(_, o)| o.set) {
+                cx.keep_late(l.error(format!("duplicate listen options for {addr}")));
+            }
+            if at.iter().any(|(_, o)| o.default_server && l.default_server) {
+                cx.keep_late(l.error(format!("a duplicate default server for {addr}")));
+            }
+            at.push((i, l));
+        }
+    }
+    (order, by_addr)
+}
+
+/// Makes the address of its listen directives: default server, table of names, options.
+fn address(servers: &[Listening<'_>], listens: &Listens<'_>, cx: &mut Build<'_>) -> Address {
+    let default = listens.iter().find(|(_, l)| l.default_server).or(listens.first());
+    let default_server = default.map_or(0, |(i, _)| *i);
+    let mut names = NameTable::default();
+    let mut options = AddressOptions::default();
+    for (i, l) in listens {
+        options.merge(&l.address_options);
+        let Some(server) = servers.get(*i) else { continue };
+        for n in server.names {
+            let added = names.add(n, *i);
+            // As in nginx, whose tables of names are only built where there is a choice.
+            if listens.len() > 1 {
+                check_name(server, n, l, added, cx);
+            }
+        }
+    }
+    Address { default_server, names, options }
+}
+
+/// Reports a name that is malformed, or that the address has already (`added` is false).
+fn check_name(server: &Listening<'_>, n: &ServerName, l: &ListenDirective, added: bool, cx: &mut Build<'_>) {
+    let at = l.addrs.first().map(ListenAddr::to_string).unwrap_or_default();
+    if !n.is_well_formed() {
+        let name = String::from_utf8_lossy(&n.written()).into_owned();
+        cx.keep_late(plain(&format!("invalid server name or wildcard \"{name}\" on {at}")));
+    }
+    if !added {
+        let name = String::from_utf8_lossy(&n.text()).into_owned();
+        let message = format!("conflicting server name \"{name}\" on {at}, ignored");
+        cx.warnings.push(Error { level: Level::Warn, ordinal: server.ordinal, ..plain(&message) });
+    }
+}
+
+/// Has each wildcard address take over the sockets of addresses with the same port, unless they ask for one of their own
+/// (nginx: `listen ... bind`).
+fn fold(sockets: Vec<(Listener, bool)>) -> Vec<Listener> {
+    let mut result: Vec<Listener> = Vec::new();
+    let mut folded = Vec::new();
+    for (l, bind) in sockets {
+        match &l.addr {
+            ListenAddr::Inet(s) if !s.ip().is_unspecified() && !bind => folded.push((*s, l)),
+            _ => result.push(l),
+        }
+    }
+    for (s, l) in folded {
+        let wildcard = result.iter_mut().find(|w| match &w.addr {
+            ListenAddr::Inet(w) => {
+                w.ip().is_unspecified() && w.port() == s.port() && w.is_ipv4() == s.is_ipv4()
+            }
+            ListenAddr::Unix(_) => false,
+        });
+        match wildcard {
+            Some(w) => w.exact.push((s, l.default)),
+            None => result.push(l),
+        }
+    }
+    result
+}

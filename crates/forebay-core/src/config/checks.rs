@@ -1,0 +1,126 @@
+//! Checks beyond single directives: repeated words, names of thread pools. Few of them affect how requests are served, but
+//! nginx users expect the messages.
+
+use super::scope::Build;
+use super::value::first;
+use forebay_conf::error::Error;
+use forebay_conf::tree::{Block, Directive, Word};
+use forebay_conf::units;
+use std::collections::HashMap;
+
+/// Directives of which each takes words from a set, by how their names end (those of families) or in full.
+const SETS: &[&str] = &[
+    "_next_upstream",
+    "_cache_use_stale",
+    "_cache_methods",
+    "_ignore_headers",
+    "ssl_protocols",
+    "dav_methods",
+    "keepalive_disable",
+    "gzip_proxied",
+    "userid_flags",
+];
+
+/// Pools defined by `thread_pool`, and the directives that use them.
+#[derive(Debug, Default)]
+pub struct Pools {
+    names: Vec<Vec<u8>>,
+    wanted: Vec<(Vec<u8>, Error)>,
+}
+
+impl Pools {
+    /// `thread_pool`.
+    fn add(&mut self, d: &Directive, cx: &Build<'_>) -> Result<(), Error> {
+        let name = first(d);
+        if self.names.iter().any(|n| n == name) {
+            return Err(cx.error(d, format!("duplicate thread pool \"{}\"", String::from_utf8_lossy(name))));
+        }
+        let mut threads = false;
+        for w in d.args.iter().skip(1) {
+            let invalid = |what: &str| cx.error_at(d, w, format!("invalid {what} value \"{}\"", w.as_str()));
+            threads |= pool_parameter(w).map_err(invalid)?;
+        }
+        if !threads {
+            return Err(cx.error(d, "\"thread_pool\" must have \"threads\" parameter"));
+        }
+        self.names.push(name.to_vec());
+        Ok(())
+    }
+
+    /// Records that an `aio` directive uses a pool, which may be defined later.
+    fn want(&mut self, d: &Directive, cx: &Build<'_>) {
+        if let Some(name) = first(d).strip_prefix(b"threads=").filter(|n| !n.contains(&b'$')) {
+            let text = format!("unknown thread pool \"{}\"", String::from_utf8_lossy(name));
+            self.wanted.push((name.to_vec(), cx.error(d, text)));
+        }
+    }
+
+    /// Returns the error for the first pool that is used but not defined.
+    pub fn missing(self) -> Option<Error> {
+        let Pools { names, wanted } = self;
+        wanted.into_iter().find(|(name, _)| name != b"default" && !names.contains(name)).map(|(_, e)| e)
+    }
+}
+
+/// Checks a parameter of `thread_pool`. Returns whether it is the number of threads, or the name of one with a wrong value.
+fn pool_parameter(w: &Word) -> Result<bool, &'static str> {
+    if let Some(n) = w.text.strip_prefix(b"threads=") {
+        return units::number(n).filter(|n| *n > 0).map(|_| true).ok_or("threads");
+    }
+    match w.text.strip_prefix(b"max_queue=").map(units::number) {
+        Some(None) => Err("max_queue"),
+        _ => Ok(false),
+    }
+}
+
+/// Checks all directives and collects the errors.
+pub fn tree(block: &Block, pools: &mut Pools, cx: &mut Build<'_>) {
+    let mut seen: HashMap<&[u8], Vec<Vec<u8>>> = HashMap::new();
+    for d in block.iter().filter(|d| d.row.is_some()) {
+        let name = d.name.text.as_slice();
+        if takes_set(name) {
+            twice(d, seen.entry(name).or_default(), "value", cx);
+        } else if name.ends_with(b"_types") {
+            // `text/html` is always among them.
+            let known = seen.entry(name).or_insert_with(|| vec![b"text/html".to_vec()]);
+            twice(d, known, "MIME type", cx);
+        }
+        if name == b"thread_pool" {
+            let added = pools.add(d, cx);
+            cx.keep(added);
+        } else if name == b"aio" {
+            pools.want(d, cx);
+        } else if name.ends_with(b"send_lowat") {
+            // A socket option of BSD.
+            cx.warn(d, format!("\"{}\" is not supported, ignored", d.name.as_str()));
+        }
+        for inner in d.block.iter().filter(|_| name != b"state") {
+            tree(inner, pools, cx);
+        }
+    }
+}
+
+/// Whether a directive is one of [`SETS`].
+fn takes_set(name: &[u8]) -> bool {
+    SETS.iter().any(|s| {
+        let of_family = |rest: &[u8]| rest.is_empty() || rest.ends_with(b"_") || s.starts_with('_');
+        name.strip_suffix(s.as_bytes()).is_some_and(of_family)
+    })
+}
+
+/// Warns of words that a directive, or one of the same name before it, has given already. Case does not count.
+fn twice(d: &Directive, known: &mut Vec<Vec<u8>>, what: &str, cx: &mut Build<'_>) {
+    for w in &d.args {
+        let text = w.text.to_ascii_lowercase();
+        if known.iter().any(|k| k == b"*") {
+            return;
+        }
+        if known.contains(&text) {
+            // Types are told in lower case.
+            let told = if what == "value" { w.as_str() } else { String::from_utf8_lossy(&text) };
+            cx.warn(d, format!("duplicate {what} \"{told}\""));
+        } else {
+            known.push(text);
+        }
+    }
+}

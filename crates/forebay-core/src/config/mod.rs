@@ -1,0 +1,447 @@
+//! From the tree of a file to an immutable [`Config`]: the main level, and what all front ends share.
+//!
+//! `scope.rs` holds the state of a build, `value.rs` the typed values of directives, `listen.rs`, `addresses.rs` and `names.rs` read
+//! virtual servers and their addresses. A front end reads its own block ([`FrontEnd::read`](crate::front::FrontEnd::read)).
+
+pub mod access_log;
+mod addresses;
+pub mod checks;
+pub mod error_log;
+pub mod listen;
+mod main_level;
+pub mod main_settings;
+pub mod names;
+mod scope;
+pub mod value;
+
+pub use addresses::{Listening, listeners};
+pub use main_level::{EVENTS_DIRECTIVES, main_directives};
+pub use scope::{Build, Context, LogBuffer, Main, Scope};
+
+use crate::front::{FrontConfig, FrontEnd};
+use forebay_conf::error::{Error, Level};
+use forebay_conf::files::Files;
+use forebay_conf::tree::{Block, Directive, Tree};
+use listen::AddressOptions;
+use main_settings::{Affinity, MainSettings, WorkerCount};
+use names::NameTable;
+use std::any::Any;
+use std::net::SocketAddr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Paths given on the command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Environment {
+    /// `-p`, ends with a slash.
+    pub prefix: PathBuf,
+    /// Absolute path of the configuration file (`-c`).
+    pub conf_path: PathBuf,
+    /// `-g`.
+    pub globals: String,
+    /// `-e`; `None` is the built-in default.
+    pub error_log: Option<PathBuf>,
+    /// Access log that is written when the configuration names none, below the prefix unless absolute.
+    pub access_log: String,
+}
+
+impl Environment {
+    /// A temporary directory that the configuration does not name: below the prefix that was given, or where
+    /// distributions have it (the access log is absolute there, too).
+    pub fn temp_path(&self, installed: &str, relative: &str) -> PathBuf {
+        match self.access_log.starts_with('/') {
+            true => PathBuf::from(installed),
+            false => self.prefix.join(relative),
+        }
+    }
+}
+
+/// Address that a listener is bound to.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum ListenAddr {
+    /// TCP.
+    Inet(SocketAddr),
+    /// `unix:PATH`.
+    Unix(PathBuf),
+}
+
+impl ListenAddr {
+    /// Whether connections may come to more than one local address.
+    pub fn is_wildcard(&self) -> bool {
+        matches!(self, ListenAddr::Inet(a) if a.ip().is_unspecified())
+    }
+}
+
+/// Options of a listening socket (nginx: listen).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SocketOptions {
+    /// `backlog=`; the default is 511.
+    pub backlog: Option<i32>,
+    /// `rcvbuf=`, bytes.
+    pub rcvbuf: Option<usize>,
+    /// `sndbuf=`, bytes.
+    pub sndbuf: Option<usize>,
+    /// `fastopen=`, queue length.
+    pub fastopen: Option<i32>,
+    /// `deferred`, and `deferred=off`, which nginx does not have; the default is on.
+    pub deferred: Option<bool>,
+    /// `ipv6only=`; the default is on.
+    pub ipv6only: Option<bool>,
+    /// `reuseport` was written. Every TCP listener gets one socket per thread either way.
+    pub reuseport: bool,
+    /// `so_keepalive=`.
+    pub so_keepalive: Option<KeepaliveProbes>,
+    /// `multipath`.
+    pub multipath: bool,
+}
+
+/// `so_keepalive=on|off|[idle]:[interval]:[count]`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeepaliveProbes {
+    /// Whether probes are on.
+    pub on: bool,
+    /// Seconds of idling before the first probe.
+    pub idle: Option<u32>,
+    /// Seconds between probes.
+    pub interval: Option<u32>,
+    /// Number of probes.
+    pub count: Option<u32>,
+}
+
+/// One socket address to be opened, with the virtual servers of its connections.
+#[derive(Clone, Debug)]
+pub struct Listener {
+    /// Address.
+    pub addr: ListenAddr,
+    /// As written, for messages (`0.0.0.0:80`).
+    pub text: String,
+    /// Socket options.
+    pub options: SocketOptions,
+    /// `tcp_nodelay` for its connections; `None`: as the system does.
+    pub nodelay: Option<bool>,
+    /// Number of the front end that serves its connections.
+    pub front: u8,
+    /// Servers of connections to any local address that is not in `exact`.
+    pub default: Address,
+    /// Local addresses with servers of their own: a wildcard socket may stand for several.
+    pub exact: Vec<(SocketAddr, Address)>,
+}
+
+impl Listener {
+    /// Creates a listener of the front end of this number, whose connections all have the same servers.
+    pub fn new(addr: ListenAddr, options: SocketOptions, front: u8, default: Address) -> Listener {
+        let text = addr.to_string();
+        Listener { addr, text, options, nodelay: None, front, default, exact: Vec::new() }
+    }
+
+    /// Returns the address that a connection to a local address came to; `local` may be missing unless there are several.
+    pub fn address(&self, local: Option<SocketAddr>) -> Option<&Address> {
+        if self.exact.is_empty() {
+            return Some(&self.default);
+        }
+        let local = local?;
+        Some(self.exact.iter().find(|(a, _)| *a == local).map_or(&self.default, |(_, a)| a))
+    }
+}
+
+/// One listen address with its virtual servers, which are numbered by their front end.
+#[derive(Clone, Debug, Default)]
+pub struct Address {
+    /// Index of the default server.
+    pub default_server: usize,
+    /// Other servers by name.
+    pub names: NameTable,
+    /// `proxy_protocol`, `ssl` and the like.
+    pub options: AddressOptions,
+}
+
+/// The whole configuration, immutable once built.
+#[derive(Debug, Default)]
+pub struct Config {
+    /// Settings of the top level and of `events`.
+    pub main: MainSettings,
+    /// Sockets to open.
+    pub listeners: Vec<Listener>,
+    /// Log files with constant names that the master opens (access and error logs), each once.
+    pub log_files: Vec<PathBuf>,
+    /// Directories that must exist, made by the master for the worker's user (temp paths).
+    pub temp_paths: Vec<PathBuf>,
+    /// Default temporary directories, without a directive. Failing to create one is not fatal.
+    pub default_temp_paths: Vec<PathBuf>,
+    /// Files of certificates and keys, which may be renewed.
+    pub certificate_files: Vec<PathBuf>,
+    /// `-p`, with its final slash.
+    pub prefix: Vec<u8>,
+    /// Configuration of each front end, by its number.
+    pub fronts: Vec<Arc<dyn Any + Send + Sync>>,
+}
+
+impl Config {
+    /// Returns the configuration of the front end of this number. `None` if it has another type.
+    pub fn front<T: Any + Send + Sync>(&self, number: u8) -> Option<Arc<T>> {
+        self.fronts.get(usize::from(number))?.clone().downcast().ok()
+    }
+}
+
+/// Reads, checks and builds a configuration. Warnings go to the second part of the result.
+///
+/// # Errors
+/// The error that nginx would have reported first.
+pub fn load(
+    env: &Environment,
+    files: &mut Files,
+    fronts: &[&dyn FrontEnd],
+) -> Result<(Config, Vec<Error>), Error> {
+    let (built, mut errors) = load_all(env, files, fronts);
+    match built {
+        Some(c) if !errors.iter().any(|e| e.level == Level::Emerg) => Ok((c, errors)),
+        _ => {
+            errors.sort_by_key(|e| e.ordinal);
+            let first = errors.iter().position(|e| e.level == Level::Emerg);
+            Err(first
+                .map_or_else(|| plain("the configuration could not be built"), |i| errors.swap_remove(i)))
+        }
+    }
+}
+
+/// Reads, checks and builds a configuration, and finds all its errors (`forebay check`). With an error of level emerg among
+/// them the configuration lacks what was refused, and must not be used.
+pub fn load_all(
+    env: &Environment,
+    files: &mut Files,
+    fronts: &[&dyn FrontEnd],
+) -> (Option<Config>, Vec<Error>) {
+    let dir = env.conf_path.parent().map_or_else(|| env.prefix.clone(), PathBuf::from);
+    let parsed = forebay_conf::parse::parse(&env.conf_path, &env.globals, &dir, files);
+    let mut errors = parsed.errors;
+    let fatal = errors.iter().any(|e| e.level == Level::Emerg);
+    if fatal && parsed.tree.root.items.is_empty() {
+        // If the file cannot be read, do not report what it lacks.
+        return (None, errors);
+    }
+    let single = errors.len();
+    let (config, levels) = match build(env, files, &parsed.tree, &mut errors, fronts) {
+        Ok((config, levels)) => (Some(config), levels),
+        Err(e) => {
+            errors.push(e);
+            (None, 0)
+        }
+    };
+    let refused: Vec<Vec<u8>> = (errors.iter().enumerate())
+        .filter(|(i, e)| e.level == Level::Emerg && (*i < single || e.ordinal != u32::MAX))
+        .filter_map(|(_, e)| directive_of(e, &parsed.tree.root, files))
+        .collect();
+    errors.retain(|e| e.ordinal != u32::MAX || !follows(&e.message, &refused));
+    drop(parsed.tree);
+    if levels > MANY {
+        // Building takes several times the memory of the result, and a reload has freed the former configuration.
+        forebay_sys::heap::trim();
+    }
+    (config, errors)
+}
+
+/// Errors that may follow from others: beginnings of their texts, and the directives that would have defined the
+/// missing thing. An unknown directive may define anything, so its error hides those of unknown variables.
+const CONSEQUENCES: &[(&str, &[&str])] = &[
+    ("zero size shared memory zone", &["limit_req_zone", "limit_conn_zone", "_cache_path", "zone"]),
+    ("\"proxy_cache\" zone", &["_cache_path"]),
+    (
+        "unknown \"",
+        &[
+            "map",
+            "geo",
+            "set",
+            "split_clients",
+            "if",
+            "location",
+            "rewrite",
+            "server_name",
+            "auth_request_set",
+            "userid",
+        ],
+    ),
+    ("no \"ssl_certificate\"", &["ssl_certificate", "ssl_certificate_key", "listen"]),
+    ("no resolver defined", &["resolver"]),
+    ("match \"", &["match"]),
+    ("host not found in upstream", &["upstream"]),
+    ("no port in upstream", &["upstream"]),
+    ("no servers are inside upstream", &["server"]),
+];
+
+/// Tells whether an error may only follow from directives that were refused.
+fn follows(message: &str, refused: &[Vec<u8>]) -> bool {
+    CONSEQUENCES.iter().filter(|(start, _)| message.starts_with(start)).any(|(start, definers)| {
+        refused.iter().any(|name| {
+            let unknown = forebay_conf::grammar::rows(name).is_empty() && start.starts_with("unknown");
+            unknown || definers.iter().any(|d| name == d.as_bytes() || name.ends_with(d.as_bytes()))
+        })
+    })
+}
+
+/// Finds the name of the directive of an error. One that is not in the tree is told by the first word of its line.
+fn directive_of(error: &Error, tree: &Block, files: &Files) -> Option<Vec<u8>> {
+    fn find(block: &Block, ordinal: u32) -> Option<&Directive> {
+        block.iter().find_map(|d| match &d.block {
+            _ if d.ordinal == ordinal => Some(d),
+            Some(inner) if d.name.text != b"include" => find(inner, ordinal),
+            _ => None,
+        })
+    }
+    if let Some(d) = find(tree, error.ordinal) {
+        return Some(d.name.text.clone());
+    }
+    let at = error.span.or(error.at)?;
+    let line = files.bytes(at.file).split(|b| *b == b'\n').nth(at.line.checked_sub(1)? as usize)?;
+    let word = line.trim_ascii_start().split(|b| b.is_ascii_whitespace() || *b == b';').next()?;
+    Some(word.to_vec())
+}
+
+/// Levels with settings of a configuration for which giving memory back is worth the time.
+const MANY: usize = 1000;
+
+/// Creates an error without a place, which sorts behind those of directives.
+pub fn plain(message: &str) -> Error {
+    Error {
+        level: Level::Emerg,
+        message: message.into(),
+        span: None,
+        at: None,
+        hint: None,
+        ordinal: u32::MAX,
+    }
+}
+
+/// Builds a configuration, and counts its levels with settings. Errors are kept among the warnings.
+///
+/// # Errors
+/// If an error leaves nothing to continue with.
+fn build(
+    env: &Environment,
+    files: &mut Files,
+    tree: &Tree,
+    warnings: &mut Vec<Error>,
+    fronts: &[&dyn FrontEnd],
+) -> Result<(Config, usize), Error> {
+    let mut config = Config { prefix: env.prefix.as_os_str().as_bytes().to_vec(), ..Config::default() };
+    if config.prefix.last() != Some(&b'/') {
+        config.prefix.push(b'/');
+    }
+    let mut cx = Build::new(env, files, warnings);
+    let mut pools = checks::Pools::default();
+    checks::tree(&tree.root, &mut pools, &mut cx);
+    let mut reading = Reading { config, fronts, read: fronts.iter().map(|_| None).collect(), levels: 0 };
+    let mut cx = reading.blocks(&tree.root, cx)?;
+    let Reading { mut config, levels, .. } = reading;
+    check_processes(&config, &mut cx);
+    if let Some(e) = pools.missing() {
+        cx.keep_late(e);
+    }
+    add_default_error_log(&mut config.main, env, &mut cx);
+    config.log_files = std::mem::take(&mut cx.log_files);
+    config.temp_paths = cx.directories.drain(..).map(|d| d.path).collect();
+    Ok((config, levels))
+}
+
+/// Configuration whose main level is being read.
+struct Reading<'f> {
+    config: Config,
+    fronts: &'f [&'f dyn FrontEnd],
+    /// Configurations of the front ends whose blocks have been read, by their numbers.
+    read: Vec<Option<Arc<dyn Any + Send + Sync>>>,
+    /// Number of levels with settings.
+    levels: usize,
+}
+
+impl Reading<'_> {
+    /// Reads the directives of the main level and their blocks.
+    ///
+    /// # Errors
+    /// If a block that is allowed once occurs twice.
+    fn blocks<'a>(&mut self, root: &Block, build: Build<'a>) -> Result<Build<'a>, Error> {
+        let mut cx = Scope::main(build);
+        let mut events = false;
+        for d in root {
+            if let Some(number) = self.fronts.iter().position(|f| f.block().as_bytes() == d.name.text) {
+                if self.read.get(number).is_some_and(Option::is_some) {
+                    return Err(duplicate(d, &cx));
+                }
+                cx = Scope::main(self.front(number, Some(d), cx.build));
+            } else if d.name.text == b"events" {
+                if std::mem::replace(&mut events, true) {
+                    return Err(duplicate(d, &cx));
+                }
+                main_level::events_block(d, &mut self.config.main, &mut cx);
+            } else {
+                let taken = main_level::main_directive(d, &mut self.config.main, &mut cx);
+                cx.keep(taken);
+            }
+        }
+        if !events {
+            cx.keep_late(plain("no \"events\" section in configuration"));
+        }
+        Ok(self.finish(cx.build))
+    }
+
+    /// Has the front ends without a block make their configurations.
+    fn finish<'a>(&mut self, mut build: Build<'a>) -> Build<'a> {
+        for number in 0..self.fronts.len() {
+            if self.read.get(number).is_some_and(Option::is_none) {
+                build = self.front(number, None, build);
+            }
+        }
+        self.config.fronts = std::mem::take(&mut self.read).into_iter().flatten().collect();
+        build
+    }
+
+    /// Has a front end read its block; `None`: the configuration has none.
+    fn front<'a>(&mut self, number: usize, d: Option<&Directive>, mut build: Build<'a>) -> Build<'a> {
+        let Some(front) = self.fronts.get(number) else { return build };
+        build.end = d.and_then(|d| d.block.as_ref()).and_then(|block| block.end);
+        let (read, build) = front.read(number as u8, d.and_then(|d| d.block.as_ref()), build);
+        let FrontConfig { config, listeners, default_temp_paths, certificate_files, levels } = read;
+        if let Some(place) = self.read.get_mut(number) {
+            *place = Some(config);
+        }
+        self.levels += levels;
+        self.config.listeners.extend(listeners);
+        self.config.default_temp_paths.extend(default_temp_paths);
+        self.config.certificate_files.extend(certificate_files);
+        build
+    }
+}
+
+fn duplicate(d: &Directive, cx: &Build<'_>) -> Error {
+    cx.error(d, format!("\"{}\" directive is duplicate", d.name.as_str()))
+}
+
+/// Checks settings of processes that depend on others.
+fn check_processes(config: &Config, cx: &mut Build<'_>) {
+    if let (Affinity::Masks(masks), Some(WorkerCount::Count(n))) =
+        (&config.main.worker_cpu_affinity, config.main.worker_processes)
+        && masks.len() > 1
+        && masks.len() != n
+    {
+        let text = "the number of \"worker_processes\" is not equal to the number of \"worker_cpu_affinity\" masks, \
+                    using last mask for remaining worker processes";
+        cx.warnings.push(Error { level: Level::Warn, ..plain(text) });
+    }
+    if config.main.worker_connections == Some(0) {
+        let text =
+            format!("0 worker_connections are not enough for {} listening sockets", config.listeners.len());
+        cx.keep_late(plain(&text));
+    }
+}
+
+/// Adds the default error log if the main level has none.
+fn add_default_error_log(main: &mut MainSettings, env: &Environment, cx: &mut Build<'_>) {
+    let Some(path) = env.error_log.as_ref().filter(|_| main.error_log.is_empty()) else { return };
+    let target = if path.as_os_str() == "stderr" {
+        main_settings::ErrorLogTarget::Stderr
+    } else {
+        let full = cx.full_path(path.as_os_str().as_bytes());
+        cx.log_file(full.clone());
+        main_settings::ErrorLogTarget::File(full)
+    };
+    main.error_log.push(main_settings::ErrorLog { target, level: Level::Error });
+}

@@ -1,0 +1,186 @@
+//! `server_name` and the choice of a virtual server (nginx: server_name). Hot path.
+
+use super::scope::{Context, Scope};
+use crate::pattern::Pattern;
+use forebay_conf::error::Error;
+use forebay_conf::tree::Directive;
+use std::collections::HashMap;
+
+/// One name.
+#[derive(Clone, Debug)]
+pub enum ServerName {
+    /// `example.org`, or empty: requests without a host.
+    Exact(Vec<u8>),
+    /// `*.example.org`: what stands after the star, with its dot.
+    Head(Vec<u8>),
+    /// `.example.org`: the name itself and all below it; kept with its dot.
+    Dot(Vec<u8>),
+    /// `www.example.*`: what stands before the star, with its dot.
+    Tail(Vec<u8>),
+    /// `~pattern`.
+    Regex(Pattern, Vec<u8>),
+}
+
+impl ServerName {
+    /// As `$server_name` shows it.
+    pub fn text(&self) -> Vec<u8> {
+        match self {
+            ServerName::Exact(n) => n.clone(),
+            ServerName::Head(n) => [b"*", n.as_slice()].concat(),
+            ServerName::Dot(n) => n.get(1..).unwrap_or_default().to_vec(),
+            ServerName::Tail(n) => [n.as_slice(), b"*"].concat(),
+            ServerName::Regex(_, n) => n.clone(),
+        }
+    }
+
+    /// As it is written in the configuration, in lower case.
+    pub fn written(&self) -> Vec<u8> {
+        match self {
+            ServerName::Dot(n) => n.clone(),
+            other => other.text(),
+        }
+    }
+
+    /// Whether stars stand for whole labels at an end and no label is empty.
+    pub fn is_well_formed(&self) -> bool {
+        let (fixed, may_have_stars) = match self {
+            ServerName::Exact(n) | ServerName::Head(n) | ServerName::Tail(n) => (n, false),
+            ServerName::Dot(n) => (n, true),
+            ServerName::Regex(..) => return true,
+        };
+        (may_have_stars || !fixed.contains(&b'*')) && !fixed.windows(2).any(|w| w == b"..")
+    }
+
+    /// Whether it is a regular expression, whose captures are set.
+    pub fn has_captures(&self) -> bool {
+        matches!(self, ServerName::Regex(..))
+    }
+}
+
+/// Reads one directive.
+///
+/// # Errors
+/// In nginx's words.
+pub fn parse<C: Context>(
+    d: &Directive,
+    cx: &mut Scope<'_, C>,
+    names: &mut Vec<ServerName>,
+) -> Result<(), Error> {
+    for w in &d.args {
+        let raw = w.text.as_slice();
+        if let Some(re) = raw.strip_prefix(b"~") {
+            if re.is_empty() {
+                return Err(cx.error_at(d, w, "empty regex in server name \"~\""));
+            }
+            let caseless = re.iter().any(u8::is_ascii_uppercase);
+            names.push(ServerName::Regex(cx.pattern(d, re, caseless)?, raw.to_vec()));
+            continue;
+        }
+        let name = raw.to_ascii_lowercase();
+        if name.contains(&b'/') {
+            cx.warn(d, format!("server name \"{}\" has suspicious symbols", w.as_str()));
+        }
+        let invalid = || cx.error_at(d, w, format!("server name \"{}\" is invalid", w.as_str()));
+        names.push(ServerName::literal(&name).ok_or_else(invalid)?);
+    }
+    Ok(())
+}
+
+impl ServerName {
+    /// Reads a name in lower case that is no regular expression. `None`: it is invalid.
+    fn literal(name: &[u8]) -> Option<ServerName> {
+        Some(match name {
+            b"$hostname" => {
+                ServerName::Exact(rustix::system::uname().nodename().to_bytes().to_ascii_lowercase())
+            }
+            [b'*', b'.', rest @ ..] if !rest.is_empty() => ServerName::Head([b".", rest].concat()),
+            [b'.', rest @ ..] if !rest.is_empty() => ServerName::Dot(name.to_vec()),
+            [b'*' | b'.', ..] => return None,
+            [rest @ .., b'.', b'*'] => ServerName::Tail([rest, b"."].concat()),
+            // A star elsewhere stands for itself, as in nginx. An empty name: requests without a host.
+            n => ServerName::Exact(n.to_vec()),
+        })
+    }
+}
+
+/// Servers of an address by name: exact, then the longest wildcard at the head, then the longest at the tail,
+/// then regular expressions in file order.
+#[derive(Clone, Debug, Default)]
+pub struct NameTable {
+    exact: ByName,
+    heads: ByName,
+    tails: ByName,
+    regexes: Vec<(Pattern, usize)>,
+}
+
+/// Numbers of servers by a part of their names.
+type ByName = HashMap<Vec<u8>, usize, foldhash::fast::RandomState>;
+
+/// Adds a name; `false` if another server has it already.
+fn insert(names: &mut ByName, name: &[u8], server: usize) -> bool {
+    let free = !names.contains_key(name);
+    if free {
+        names.insert(name.to_vec(), server);
+    }
+    free
+}
+
+impl NameTable {
+    /// Adds a name; `false` if another server has it already.
+    pub fn add(&mut self, name: &ServerName, server: usize) -> bool {
+        match name {
+            ServerName::Exact(n) => insert(&mut self.exact, n, server),
+            ServerName::Head(n) => insert(&mut self.heads, n, server),
+            ServerName::Dot(n) => {
+                let below = insert(&mut self.heads, n, server);
+                insert(&mut self.exact, n.get(1..).unwrap_or_default(), server) && below
+            }
+            ServerName::Tail(n) => insert(&mut self.tails, n, server),
+            ServerName::Regex(p, _) => {
+                self.regexes.push((p.clone(), server));
+                true
+            }
+        }
+    }
+
+    /// Whether no server but the default one can be meant.
+    pub fn is_empty(&self) -> bool {
+        self.exact.is_empty() && self.heads.is_empty() && self.tails.is_empty() && self.regexes.is_empty()
+    }
+
+    /// Finds the server of a host (lower case, no port), with the pattern that matched if it was one.
+    ///
+    /// # Errors
+    /// The pattern that exceeded its limits: the right server is unknown.
+    #[inline]
+    pub fn find(&self, host: &[u8]) -> Result<Option<(usize, Option<&Pattern>)>, &Pattern> {
+        if let Some(s) = self.exact.get(host) {
+            return Ok(Some((*s, None)));
+        }
+        if let Some(s) = self.by_head(host).or_else(|| self.by_tail(host)) {
+            return Ok(Some((s, None)));
+        }
+        for (pattern, server) in &self.regexes {
+            if pattern.is_match(host).map_err(|_| pattern)? {
+                return Ok(Some((*server, Some(pattern))));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Finds the longest wildcard at the head.
+    fn by_head(&self, host: &[u8]) -> Option<usize> {
+        if self.heads.is_empty() {
+            return None;
+        }
+        memchr::memchr_iter(b'.', host).find_map(|dot| self.heads.get(&host[dot..]).copied())
+    }
+
+    /// Finds the longest wildcard at the tail.
+    fn by_tail(&self, host: &[u8]) -> Option<usize> {
+        if self.tails.is_empty() {
+            return None;
+        }
+        memchr::memrchr_iter(b'.', host).find_map(|dot| self.tails.get(&host[..=dot]).copied())
+    }
+}

@@ -1,0 +1,160 @@
+//! Lines of `error_log` in nginx's form (nginx: error_log).
+
+use crate::config::main_settings::{ErrorLog, ErrorLogTarget};
+use crate::thread::Thread;
+use forebay_conf::error::Level;
+use forebay_http::h1::response::number;
+
+/// Longest line, bytes (nginx cuts there too).
+const MAX_LINE: usize = 2048;
+
+/// Appends time, level, process and the number of the connection.
+pub fn push_prefix(thread: &Thread, level: Level, connection: Option<u64>, out: &mut Vec<u8>) {
+    let pid = u64::from(thread.pid);
+    out.reserve(256);
+    out.extend_from_slice(&thread.clock.error_time());
+    out.extend_from_slice(b" [");
+    out.extend_from_slice(level.as_str().as_bytes());
+    out.extend_from_slice(b"] ");
+    number(out, pid);
+    out.push(b'#');
+    number(out, pid);
+    out.extend_from_slice(b": ");
+    if let Some(n) = connection {
+        out.push(b'*');
+        number(out, n);
+        out.push(b' ');
+    }
+}
+
+/// Ends a line: escapes control characters, cuts it at [`MAX_LINE`] and appends the newline.
+pub fn end_line(out: &mut Vec<u8>) {
+    debug_assert!(!forebay_sys::errno::is_foreign(out), "{}", String::from_utf8_lossy(out));
+    escape(out);
+    out.truncate(MAX_LINE - 1);
+    out.push(b'\n');
+}
+
+/// Escapes control characters as `\x0A`, as access logs do, so that text from clients and upstreams cannot fake log
+/// lines or control a terminal.
+fn escape(out: &mut Vec<u8>) {
+    // Unlike nginx, which writes them as they are. Control characters are rare. The compiler vectorizes this search by
+    // pieces.
+    let has_control = |piece: &[u8]| piece.iter().fold(false, |found, b| found | b.is_ascii_control());
+    let Some(piece) = out.chunks(32).position(has_control) else { return };
+    let clean = piece * 32;
+    let Some(first) = out.iter().skip(clean).position(u8::is_ascii_control) else { return };
+    let first = clean + first;
+    let rest = out.split_off(first);
+    for b in rest {
+        if b.is_ascii_control() {
+            out.extend_from_slice(format!("\\x{b:02X}").as_bytes());
+        } else {
+            out.push(b);
+        }
+    }
+}
+
+/// Builds a line; `tail` names the client and the request.
+pub fn line(thread: &Thread, level: Level, connection: Option<u64>, message: &str, tail: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    push_prefix(thread, level, connection, &mut out);
+    out.extend_from_slice(message.as_bytes());
+    out.extend_from_slice(tail);
+    end_line(&mut out);
+    out
+}
+
+/// Writes a line that belongs to no request.
+pub fn log(thread: &Thread, level: Level, message: &str) {
+    let conf = thread.active();
+    let logs = &conf.config.main.error_log;
+    if logs.iter().any(|l| level <= l.level) {
+        emit(thread, logs, level, &line(thread, level, None, message, b""));
+    }
+}
+
+/// Writes a complete line to those of the logs that take its level.
+pub fn emit(thread: &Thread, logs: &[ErrorLog], level: Level, line: &[u8]) {
+    for l in logs.iter().filter(|l| level <= l.level) {
+        match &l.target {
+            ErrorLogTarget::Stderr => drop(rustix::io::write(rustix::stdio::stderr(), line)),
+            ErrorLogTarget::File(path) => {
+                let conf = thread.active();
+                if let Some(n) = conf.config.log_files.iter().position(|p| p == path) {
+                    let mut pending = thread.error_lines.borrow_mut();
+                    pending.add(n, line);
+                    // Write severe lines at once, since the process may end. Under load, others are written at the end
+                    // of the turn; otherwise at once, so that the log has them before the client has its response, as
+                    // in nginx.
+                    if level <= Level::Alert || pending.is_large() || !thread.io.poller.is_busy() {
+                        pending.flush(thread);
+                    }
+                }
+            }
+            ErrorLogTarget::Syslog(target) => super::syslog::send(thread, target, level, line),
+        }
+    }
+}
+
+/// Error log lines that are written together at the end of a turn of the loop. Under load that is one write for many
+/// lines, and none waits longer than the turn.
+#[derive(Debug, Default)]
+pub struct Pending {
+    lines: Vec<(usize, Vec<u8>)>,
+    len: usize,
+}
+
+impl Pending {
+    fn add(&mut self, log: usize, line: &[u8]) {
+        self.len += line.len();
+        match self.lines.iter_mut().find(|(n, _)| *n == log) {
+            Some((_, b)) => b.extend_from_slice(line),
+            None => self.lines.push((log, line.to_vec())),
+        }
+    }
+
+    fn is_large(&self) -> bool {
+        self.len >= 32 * 1024
+    }
+
+    /// Writes all lines.
+    pub fn flush(&mut self, thread: &Thread) {
+        if self.len == 0 {
+            return;
+        }
+        let conf = thread.active();
+        let logs = conf.logs.borrow();
+        for (n, bytes) in &mut self.lines {
+            let mut rest = bytes.as_slice();
+            while let (false, Some(fd)) = (rest.is_empty(), logs.get(*n)) {
+                match rustix::io::write(fd, rest) {
+                    Ok(n) if n > 0 => rest = rest.get(n..).unwrap_or_default(),
+                    Err(rustix::io::Errno::INTR) => {}
+                    _ => break,
+                }
+            }
+            bytes.clear();
+        }
+        self.len = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_characters_are_escaped_wherever_they_stand() {
+        for n in 0..70 {
+            let mut line = vec![b'a'; n];
+            line.extend_from_slice(b"\x1b[1m\tb");
+            let mut escaped = line.clone();
+            escape(&mut escaped);
+            assert_eq!(escaped, [&line[..n], b"\\x1B[1m\\x09b"].concat(), "{n}");
+        }
+        let mut plain = "of several words, with \u{e9} in one of them".as_bytes().to_vec();
+        escape(&mut plain);
+        assert_eq!(plain, "of several words, with \u{e9} in one of them".as_bytes());
+    }
+}

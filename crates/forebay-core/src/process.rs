@@ -1,0 +1,276 @@
+//! The worker process: threads, generations of the configuration, and its end.
+
+use crate::config::{Config, ListenAddr};
+use crate::counters::Counters;
+use crate::front::FrontEnd;
+use crate::worker::{self, Command, Mailbox};
+use forebay_conf::error::Level;
+use forebay_net::reactor::Remote;
+use forebay_sys::log_area::Mapped;
+use forebay_sys::sync::lock;
+use std::any::Any;
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Stack of a worker thread, bytes: subrequests may be 50 deep. Memory that is not touched is not taken.
+const STACK: usize = 8 << 20;
+
+/// A configuration with the descriptors that the master opened for it.
+#[derive(Debug)]
+pub struct Generation {
+    /// The configuration.
+    pub config: Arc<Config>,
+    /// Per address, its listening sockets: one a thread (TCP), or one for all (unix). On a reload only
+    /// addresses that are new need sockets; those of known addresses are kept.
+    pub sockets: Vec<(ListenAddr, Vec<OwnedFd>)>,
+    /// Log files by path.
+    pub logs: Vec<(PathBuf, OwnedFd)>,
+    /// Number that the master knows it by; not 0, and higher than those before.
+    pub number: u64,
+}
+
+/// How many threads and where they run.
+#[derive(Clone, Debug, Default)]
+pub struct ThreadPlan {
+    /// CPUs of each thread; an empty list leaves the thread unpinned.
+    pub cpus: Vec<Vec<usize>>,
+    /// Connections each thread may hold (`worker_connections`).
+    pub connections: usize,
+}
+
+/// What the work of a front end outside the worker threads reaches: the first of these threads, and tokio.
+#[derive(Clone)]
+pub struct Outside {
+    mailbox: Arc<Mailbox>,
+    remote: Remote,
+    /// Runtime for tasks.
+    pub tokio: tokio::runtime::Handle,
+}
+
+impl Outside {
+    fn send(&self, command: Command) {
+        self.mailbox.push(command);
+        self.remote.wake();
+    }
+
+    /// Writes a line to the error log.
+    pub fn log(&self, level: Level, line: &str) {
+        self.send(Command::Log(level, line.to_owned()));
+    }
+
+    /// Sends a message to the front end of this number in the first thread.
+    pub fn message(&self, front: u8, message: Box<dyn Any + Send>) {
+        self.send(Command::Message(front, message));
+    }
+}
+
+struct Running {
+    mailbox: Arc<Mailbox>,
+    remote: Remote,
+    thread: JoinHandle<()>,
+}
+
+/// The running threads of the worker process.
+pub struct Worker {
+    threads: Vec<Running>,
+    /// Ends the thread that drives tokio.
+    _tokio: tokio::sync::oneshot::Sender<()>,
+    tokio: tokio::runtime::Handle,
+    /// The configuration in effect, and the background work of its front ends.
+    current: Mutex<(Arc<Config>, Vec<Box<dyn Any + Send>>)>,
+    front_ends: &'static [&'static dyn FrontEnd],
+    /// Sockets of each address by thread, kept so that a reload can pass them to the next configuration.
+    sockets: Mutex<HashMap<ListenAddr, Vec<Arc<OwnedFd>>>>,
+}
+
+/// One thread's share of a generation.
+#[derive(Debug, Clone)]
+pub struct Share {
+    /// Configuration.
+    pub config: Arc<Config>,
+    /// Socket of each listener, in the configuration's order. The flag is `true` if other threads share the socket.
+    pub sockets: Vec<Option<(Arc<OwnedFd>, bool)>>,
+    /// Log files in the order of `Config::log_files`.
+    pub logs: Vec<Arc<OwnedFd>>,
+    /// [`Generation::number`].
+    pub generation: u64,
+}
+
+impl Worker {
+    /// Starts the threads with the front ends, in the order of [`Config::fronts`]. They buffer log lines in `log_area`, if
+    /// there is one.
+    ///
+    /// # Errors If a thread or its event loop cannot be created.
+    pub fn start(
+        generation: Generation,
+        plan: &ThreadPlan,
+        log_area: Option<Arc<Mapped>>,
+        front_ends: &'static [&'static dyn FrontEnd],
+    ) -> io::Result<Worker> {
+        crate::essential::remember_panics();
+        let count = plan.cpus.len().max(1);
+        let all: Arc<Vec<Arc<Counters>>> =
+            Arc::new((0..count).map(|_| Arc::new(Counters::default())).collect());
+        let (end, tokio) = start_tokio()?;
+        let config = generation.config.clone();
+        prepare(front_ends, &config);
+        let mut worker = Worker {
+            threads: Vec::new(),
+            _tokio: end,
+            tokio: tokio.clone(),
+            current: Mutex::new((config.clone(), Vec::new())),
+            front_ends,
+            sockets: Mutex::default(),
+        };
+        let shares = worker.shares(generation, count);
+        for (i, share) in shares.into_iter().enumerate() {
+            let mailbox = Arc::new(Mailbox::default());
+            let (tx, rx) = std::sync::mpsc::channel();
+            let setup = worker::Setup {
+                number: i,
+                cpus: plan.cpus.get(i).cloned().unwrap_or_default(),
+                connections: plan.connections.max(1),
+                share,
+                front_ends,
+                counters: all.clone(),
+                mailbox: mailbox.clone(),
+                log_area: log_area.clone(),
+                tokio: tokio.clone(),
+                started: tx,
+            };
+            let thread =
+                crate::essential::spawn(format!("worker {i}"), Some(STACK), move || worker::main(setup))?;
+            let remote = rx.recv().map_err(|_| io::Error::other("worker thread ended at its start"))??;
+            worker.threads.push(Running { mailbox, remote, thread });
+        }
+        worker.begin(&config, None);
+        Ok(worker)
+    }
+
+    /// Starts the background work of a configuration and ends that of the former one.
+    fn begin(&self, config: &Arc<Config>, former: Option<&Config>) {
+        let Some(first) = self.threads.first() else { return };
+        let (mailbox, remote) = (first.mailbox.clone(), first.remote.clone());
+        let outside = Outside { mailbox, remote, tokio: self.tokio.clone() };
+        let fronts = self.front_ends.iter().zip(0..);
+        let work = fronts.map(|(f, number)| f.begin(number, config, former, &outside)).collect();
+        *lock(&self.current) = (config.clone(), work);
+    }
+
+    /// Divides a generation among the threads.
+    fn shares(&self, generation: Generation, count: usize) -> Vec<Share> {
+        let mut known = lock(&self.sockets);
+        for (addr, fds) in generation.sockets {
+            let fds: Vec<_> = fds.into_iter().map(Arc::new).collect();
+            if !fds.is_empty() {
+                known.insert(addr, fds);
+            }
+        }
+        let wanted: Vec<ListenAddr> = generation.config.listeners.iter().map(|l| l.addr.clone()).collect();
+        known.retain(|a, _| wanted.contains(a));
+        let logs: Vec<Arc<OwnedFd>> = ordered_logs(&generation.config, generation.logs);
+        (0..count)
+            .map(|i| {
+                let sockets = wanted.iter().map(|a| {
+                    let fds = known.get(a)?;
+                    // If there are fewer sockets than threads, some threads share one.
+                    let fd = fds.get(i % fds.len())?;
+                    Some((fd.clone(), fds.len() < count || matches!(a, ListenAddr::Unix(_))))
+                });
+                Share {
+                    config: generation.config.clone(),
+                    sockets: sockets.collect(),
+                    logs: logs.clone(),
+                    generation: generation.number,
+                }
+            })
+            .collect()
+    }
+
+    fn tell(&self, make: impl Fn(usize) -> Command) {
+        for (i, t) in self.threads.iter().enumerate() {
+            t.mailbox.push(make(i));
+            t.remote.wake();
+        }
+    }
+
+    /// Sends a new configuration to the threads. Connections stay open.
+    pub fn reload(&self, generation: Generation) {
+        let config = generation.config.clone();
+        prepare(self.front_ends, &config);
+        let old = lock(&self.current).0.clone();
+        let shares = self.shares(generation, self.threads.len());
+        self.begin(&config, Some(&old));
+        self.tell(|i| Command::Reload(Box::new(shares[i].clone())));
+    }
+
+    /// Replaces the descriptors of log files (USR1), flushing buffers to the old ones first.
+    pub fn reopen(&self, logs: Vec<(PathBuf, OwnedFd)>) {
+        let logs: Arc<Vec<(PathBuf, Arc<OwnedFd>)>> =
+            Arc::new(logs.into_iter().map(|(p, f)| (p, Arc::new(f))).collect());
+        self.tell(|_| Command::Reopen(logs.clone()));
+    }
+
+    /// Shuts down gracefully: stops accepting, closes idle connections, and finishes running requests within `timeout`.
+    pub fn quit(&self, timeout: Option<Duration>) {
+        // Close the sockets, so that new connections are refused instead of waiting in a queue that no thread reads.
+        lock(&self.sockets).clear();
+        self.tell(|_| Command::Quit(timeout));
+    }
+
+    /// Ends the threads at once. Logs are flushed.
+    pub fn stop(&self) {
+        self.tell(|_| Command::Stop);
+    }
+
+    /// Returns `true` if all threads have ended.
+    pub fn finished(&self) -> bool {
+        self.threads.iter().all(|t| t.thread.is_finished())
+    }
+
+    /// Waits until all threads have ended.
+    pub fn join(self) {
+        for t in self.threads {
+            let _ = t.thread.join();
+        }
+    }
+}
+
+/// Has each front end prepare what all threads share for a configuration.
+fn prepare(front_ends: &[&dyn FrontEnd], config: &Config) {
+    front_ends.iter().zip(0..).for_each(|(f, number)| f.prepare(number, config));
+}
+
+/// Starts the thread that drives tokio's timers and sockets for all worker threads. Their connections do not use it,
+/// see [`forebay_net::reactor`].
+fn start_tokio() -> io::Result<(tokio::sync::oneshot::Sender<()>, tokio::runtime::Handle)> {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().max_blocking_threads(32).build()?;
+    let handle = runtime.handle().clone();
+    let (end, ended) = tokio::sync::oneshot::channel::<()>();
+    crate::essential::spawn("tokio".into(), None, move || {
+        let _ = runtime.block_on(ended);
+        runtime.shutdown_background();
+    })?;
+    Ok((end, handle))
+}
+
+/// Sorts descriptors in the order of the configuration's log files. Lines for a missing one are discarded.
+fn ordered_logs(config: &Config, logs: Vec<(PathBuf, OwnedFd)>) -> Vec<Arc<OwnedFd>> {
+    let mut by_path: HashMap<PathBuf, Arc<OwnedFd>> =
+        logs.into_iter().map(|(p, f)| (p, Arc::new(f))).collect();
+    (config.log_files.iter())
+        .filter_map(|p| {
+            by_path.remove(p).or_else(|| {
+                let null =
+                    rustix::fs::open("/dev/null", rustix::fs::OFlags::WRONLY, rustix::fs::Mode::empty());
+                null.ok().map(Arc::new)
+            })
+        })
+        .collect()
+}

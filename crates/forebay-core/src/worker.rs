@@ -1,0 +1,584 @@
+//! A worker thread: accepts connections, applies new configurations, shuts down gracefully.
+
+use crate::config::{ListenAddr, Listener};
+use crate::counters::Counters;
+use crate::front::{Accepted, Front, FrontEnd, Idle};
+use crate::limit::shares::{self, Candidate, GRACE};
+use crate::log::buffers::{self, LogBuffers};
+use crate::log::error;
+use crate::process::Share;
+use crate::thread::{ActiveConfig, Parts, Thread};
+use forebay_conf::error::Level;
+use forebay_net::addr::Peer;
+use forebay_net::io::Io;
+use forebay_net::reactor::{Handler, Remote, Token};
+use forebay_sys::errno::errno;
+use forebay_sys::sync::lock;
+use rustix::io::Errno;
+use rustix::net::SocketFlags;
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Command from the process to a worker thread.
+pub enum Command {
+    /// A new configuration.
+    Reload(Box<Share>),
+    /// New descriptors for log files.
+    Reopen(Arc<Vec<(PathBuf, Arc<OwnedFd>)>>),
+    /// Shut down gracefully, at the latest after this time.
+    Quit(Option<Duration>),
+    /// Shut down at once.
+    Stop,
+    /// A line for the error log.
+    Log(Level, String),
+    /// A message to the front end of this number.
+    Message(u8, Box<dyn Any + Send>),
+}
+
+/// Queue of commands to a thread.
+#[derive(Default)]
+pub struct Mailbox {
+    full: AtomicBool,
+    commands: Mutex<Vec<Command>>,
+}
+
+impl Mailbox {
+    /// Adds a command.
+    pub fn push(&self, c: Command) {
+        lock(&self.commands).push(c);
+        self.full.store(true, Ordering::Release);
+    }
+
+    fn take(&self) -> Vec<Command> {
+        // Every turn of the loop calls this. The plain load keeps the cache line shared while the queue is empty;
+        // `swap` would take it away from the other threads each time.
+        if !self.full.load(Ordering::Relaxed) || !self.full.swap(false, Ordering::Acquire) {
+            return Vec::new();
+        }
+        std::mem::take(&mut *lock(&self.commands))
+    }
+}
+
+/// Arguments of a worker thread.
+pub struct Setup {
+    /// Number of the thread.
+    pub number: usize,
+    /// CPUs to run on.
+    pub cpus: Vec<usize>,
+    /// `worker_connections` of this thread.
+    pub connections: usize,
+    /// Its share of the first generation.
+    pub share: Share,
+    /// Counters of all threads.
+    pub counters: Arc<Vec<Arc<Counters>>>,
+    /// Front ends by number.
+    pub front_ends: &'static [&'static dyn FrontEnd],
+    /// Commands.
+    pub mailbox: Arc<Mailbox>,
+    /// Shared memory for buffered log lines, from which the master writes them should this process crash. `None`
+    /// buffers them in the thread's own memory.
+    pub log_area: Option<Arc<forebay_sys::log_area::Mapped>>,
+    /// The process's tokio runtime.
+    pub tokio: tokio::runtime::Handle,
+    /// Receives the handle of the loop once it is ready, or the error that prevented it.
+    pub started: std::sync::mpsc::Sender<io::Result<Remote>>,
+}
+
+/// Serial numbers of connections, unique in the process (`$connection`).
+static SERIAL: AtomicU64 = AtomicU64::new(0);
+
+/// Connections accepted in a row before the loop handles other events.
+const ACCEPT_BATCH: usize = 64;
+
+struct ListenSlot {
+    token: Token,
+    fd: Arc<OwnedFd>,
+    addr: ListenAddr,
+    /// Number of the front end that serves its connections.
+    front: u8,
+    shared: bool,
+}
+
+/// Conditions that end a pause in accepting connections.
+#[derive(Clone, Copy)]
+struct Pause {
+    /// The pause ends when fewer connections than this are open,
+    below: usize,
+    /// or when more than this are idle: one of them can be closed.
+    idle: usize,
+    /// The pause ends at this time at the latest: another process may have freed descriptors or memory.
+    until: Option<Instant>,
+}
+
+/// Delay before the next call after `accept4` failed (nginx: accept_mutex_delay).
+const RETRY: Duration = Duration::from_millis(500);
+
+/// Returns the descriptor number at which the reserve for files and upstreams begins. The reserve is an eighth of the
+/// limit.
+fn reserve(limit: u64, threads: usize) -> RawFd {
+    let kept = (limit / 8).clamp(8, 256).saturating_add(threads as u64);
+    RawFd::try_from(limit.saturating_sub(kept)).unwrap_or(RawFd::MAX)
+}
+
+struct WorkerThread {
+    thread: Rc<Thread>,
+    /// Front ends by number.
+    fronts: Vec<Rc<dyn Front>>,
+    mailbox: Arc<Mailbox>,
+    /// Listeners by number. Numbers are never reused, so that idle connections can keep theirs across reloads.
+    listeners: RefCell<Vec<Option<ListenSlot>>>,
+    pause: Cell<Option<Pause>>,
+    /// First descriptor number of the reserve for files and upstreams. A connection with such a descriptor is one too
+    /// many.
+    reserve: RawFd,
+    /// Number of open connections at which descriptors reached the reserve; `usize::MAX` until that happens.
+    ceiling: Cell<usize>,
+    /// Time of the last warning that connections run short: at most one is logged a second.
+    told: Cell<Option<Instant>>,
+    quit_deadline: Cell<Option<Instant>>,
+}
+
+/// Runs a worker thread until it is told to end.
+pub fn main(setup: Setup) {
+    if !setup.cpus.is_empty() {
+        let _ = forebay_sys::affinity::pin_current_thread(&setup.cpus);
+    }
+    let _context = setup.tokio.enter();
+    let io = match Io::new() {
+        Ok(io) => Rc::new(io),
+        Err(e) => {
+            let _ = setup.started.send(Err(e));
+            return;
+        }
+    };
+    let remote = io.poller.remote();
+    let thread = Thread::new(
+        io,
+        Parts {
+            number: setup.number,
+            active: ActiveConfig::new(setup.share.config.clone()),
+            log_buffers: LogBuffers::new(setup.log_area),
+            all_counters: setup.counters.clone(),
+            max_connections: setup.connections,
+        },
+    );
+    let fronts = setup.front_ends.iter().zip(0..).map(|(f, number)| f.start(number, &thread));
+    let worker = WorkerThread {
+        fronts: fronts.collect(),
+        thread: thread.clone(),
+        mailbox: setup.mailbox,
+        listeners: RefCell::default(),
+        pause: Cell::new(None),
+        reserve: reserve(forebay_sys::limits::descriptors().0, setup.counters.len()),
+        ceiling: Cell::new(usize::MAX),
+        told: Cell::new(None),
+        quit_deadline: Cell::new(None),
+    };
+    thread.reactor.on_panic({
+        let thread = thread.clone();
+        move || report_panic(&thread)
+    });
+    worker.apply(setup.share);
+    let _ = setup.started.send(Ok(remote));
+    let ended = catch_unwind(AssertUnwindSafe(|| thread.reactor.run(&worker)));
+    if !matches!(ended, Ok(Ok(()))) {
+        // Buffered lines may explain the failure: write them before the process ends.
+        let _ = catch_unwind(AssertUnwindSafe(|| thread.error_lines.borrow_mut().flush(&thread)));
+        match ended {
+            Ok(Err(e)) => {
+                crate::essential::end(&format!("event loop failed ({}), the process ends", errno(&e)))
+            }
+            Err(panic) => resume_unwind(panic),
+            Ok(Ok(())) => {}
+        }
+    }
+    worker.fronts.iter().for_each(|front| front.end());
+    buffers::flush(&thread, true);
+    thread.error_lines.borrow_mut().flush(&thread);
+}
+
+impl WorkerThread {
+    fn front(&self, number: u8) -> Option<&Rc<dyn Front>> {
+        self.fronts.get(usize::from(number))
+    }
+
+    /// Applies a configuration. Matches listeners by address first, then replaces everything else in one step.
+    fn apply(&self, share: Share) {
+        let listeners = self.take_listeners(&share);
+        buffers::flush(&self.thread, true);
+        self.thread.error_lines.borrow_mut().flush(&self.thread);
+        self.thread.log_buffers.borrow_mut().forget(share.generation);
+        let active =
+            Rc::new(ActiveConfig { config: share.config, listeners, logs: RefCell::new(share.logs) });
+        self.thread.active.replace(active.clone());
+        crate::pattern::forget();
+        self.fronts.iter().for_each(|front| front.apply(&active));
+    }
+
+    /// Opens the listeners of a configuration, and closes those whose address it does not have. Returns the index in the
+    /// configuration for each slot.
+    fn take_listeners(&self, share: &Share) -> Vec<Option<usize>> {
+        let mut slots = self.listeners.borrow_mut();
+        let wanted = &share.config.listeners;
+        for slot in slots.iter_mut() {
+            if let Some(s) = slot
+                && !wanted.iter().any(|l| l.addr == s.addr)
+            {
+                self.thread.io.poller.remove(s.token);
+                *slot = None;
+            }
+        }
+        let mut map: Vec<Option<usize>> = vec![None; slots.len()];
+        for (n, (listener, socket)) in wanted.iter().zip(&share.sockets).enumerate() {
+            let Some((fd, shared)) = socket else { continue };
+            if let (ListenAddr::Inet(_), Some(on)) = (&listener.addr, listener.nodelay) {
+                // Accepted connections inherit it, which saves a system call for each.
+                let _ = rustix::net::sockopt::set_tcp_nodelay(fd, on);
+            }
+            let known = slots.iter().position(|s| s.as_ref().is_some_and(|s| s.addr == listener.addr));
+            let number = known.unwrap_or(slots.len());
+            if number == slots.len() {
+                slots.push(None);
+                map.push(None);
+            }
+            self.take_listener(&mut slots[number], number, listener, (fd, *shared));
+            map[number] = Some(n);
+        }
+        map
+    }
+
+    /// Has a slot accept from a socket. One that does so already stays as it is.
+    fn take_listener(
+        &self,
+        slot: &mut Option<ListenSlot>,
+        number: usize,
+        listener: &Listener,
+        (fd, shared): (&Arc<OwnedFd>, bool),
+    ) {
+        if let Some(s) = slot.as_mut().filter(|s| Arc::ptr_eq(&s.fd, fd)) {
+            s.front = listener.front;
+            return;
+        }
+        let poller = &self.thread.io.poller;
+        if let Some(old) = slot.take() {
+            poller.remove(old.token);
+        }
+        let (addr, front) = (listener.addr.clone(), listener.front);
+        match fd.try_clone().and_then(|c| poller.listen(c, number as u32, shared)) {
+            Ok(token) => *slot = Some(ListenSlot { token, fd: fd.clone(), addr, front, shared }),
+            Err(e) => {
+                let text = format!("cannot listen on {} ({})", listener.text, errno(&e));
+                error::log(&self.thread, Level::Alert, &text);
+            }
+        }
+    }
+
+    fn command(&self, c: Command) {
+        match c {
+            Command::Reload(share) => self.apply(*share),
+            Command::Reopen(logs) => self.reopen(&logs),
+            Command::Quit(timeout) => {
+                self.stop_accepting();
+                self.thread.quitting.set(true);
+                self.quit_deadline.set(timeout.map(|t| Instant::now() + t));
+                self.fronts.iter().for_each(|front| front.quit());
+            }
+            Command::Log(level, line) => error::log(&self.thread, level, &line),
+            Command::Message(front, message) => {
+                if let Some(front) = self.front(front) {
+                    front.message(message);
+                }
+            }
+            Command::Stop => {
+                self.stop_accepting();
+                self.thread.stopping.set(true);
+            }
+        }
+    }
+
+    /// Replaces descriptors of log files, after it has flushed what is buffered for the former ones.
+    fn reopen(&self, logs: &[(PathBuf, Arc<OwnedFd>)]) {
+        crate::essential::panic_on_purpose("worker");
+        self.thread.error_lines.borrow_mut().flush(&self.thread);
+        buffers::flush(&self.thread, true);
+        crate::log::files::close();
+        let active = self.thread.active();
+        let mut current = active.logs.borrow_mut();
+        for (path, fd) in logs {
+            if let Some(n) = active.config.log_files.iter().position(|p| p == path)
+                && let Some(slot) = current.get_mut(n)
+            {
+                *slot = fd.clone();
+            }
+        }
+        drop(current);
+        self.thread.log_buffers.borrow_mut().renew();
+    }
+
+    fn stop_accepting(&self) {
+        for slot in self.listeners.borrow_mut().iter_mut() {
+            if let Some(s) = slot.take() {
+                self.thread.io.poller.remove(s.token);
+            }
+        }
+    }
+
+    fn connections(&self) -> usize {
+        self.thread.counters.active.get() as usize
+    }
+
+    /// Closes some idle connections to make room for others; [`shares::who_leaves`] chooses them. Returns `false` if
+    /// there was none to close. In that case marks slow transfers to be dropped.
+    fn make_room(&self) -> bool {
+        let max = self.thread.max_connections;
+        let now = self.thread.clock.now();
+        let mut waiting: Vec<Idle> = Vec::with_capacity(self.thread.io.poller.idle());
+        // Numbers of the front ends, with the index behind the last connection of each.
+        let mut ends = Vec::with_capacity(self.fronts.len());
+        for front in &self.fronts {
+            front.idle(now, &mut waiting);
+            ends.push(waiting.len());
+        }
+        if waiting.is_empty() {
+            if self.thread.transfers.give_up(now) > 0 {
+                self.thread.reactor.wake_all();
+                self.tell_full(now);
+            }
+            return false;
+        }
+        // Close several at a time: the choice looks at every idle connection, which would cost too much for each new
+        // one.
+        let batch = (max / 64).min(waiting.len() / 8).max(1);
+        let candidates = waiting.iter().enumerate();
+        let candidates =
+            candidates.map(|(number, i)| Candidate { number, network: i.network, rank: i.rank }).collect();
+        for number in shares::who_leaves(candidates, batch, max) {
+            let front = ends.iter().position(|end| number < *end).and_then(|n| self.fronts.get(n));
+            if let (Some(front), Some(idle)) = (front, waiting.get(number)) {
+                front.close_idle(idle.token);
+            }
+        }
+        self.tell_full(now);
+        true
+    }
+
+    fn tell_full(&self, now: Instant) {
+        if self.told.get().is_none_or(|t| now >= t + Duration::from_secs(1)) {
+            self.told.set(Some(now));
+            let max = self.thread.max_connections;
+            let what = format!("{max} worker_connections are not enough, reusing connections");
+            error::log(&self.thread, Level::Warn, &what);
+        }
+    }
+
+    /// Stops accepting for now. New connections stay in the kernel's queue.
+    fn pause(&self, until: Option<Instant>) {
+        self.pause.set(Some(Pause { below: self.connections(), idle: self.thread.io.poller.idle(), until }));
+        for s in self.listeners.borrow().iter().flatten() {
+            self.thread.io.poller.pause_listener(s.token);
+        }
+    }
+
+    /// Accepts again if there may be room.
+    fn resume(&self, now: Instant) {
+        let Some(pause) = self.pause.get() else { return };
+        let room = self.connections() < pause.below || self.thread.io.poller.idle() > pause.idle;
+        if !room && pause.until.is_none_or(|t| now < t) {
+            return;
+        }
+        self.pause.set(None);
+        for s in self.listeners.borrow().iter().flatten() {
+            if self.thread.io.poller.resume_listener(s.token, s.shared).is_err() {
+                // The next attempt resumes all listeners again.
+                self.pause.set(Some(Pause { below: 0, idle: usize::MAX, until: Some(now + RETRY) }));
+            }
+        }
+    }
+
+    /// Logs a failure of `accept4` and pauses. The cause may be temporary (out of descriptors or memory) or not.
+    fn accept_failed(&self, e: Errno) {
+        let short = matches!(e, Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM);
+        let level = if short { Level::Crit } else { Level::Alert };
+        let text = forebay_sys::errno::errno_text(e);
+        error::log(&self.thread, level, &format!("accept4() failed {text}"));
+        self.pause(Some(self.thread.clock.now() + RETRY));
+    }
+
+    fn full(&self) -> bool {
+        self.connections() >= self.thread.max_connections.min(self.ceiling.get())
+    }
+
+    /// Makes room for one more connection if necessary. Returns `false` if there is none.
+    fn may_accept(&self) -> bool {
+        if !self.full() {
+            return true;
+        }
+        // If descriptors rather than `worker_connections` run short, close cached files before connections.
+        let short = self.connections() < self.thread.max_connections;
+        (short && self.fronts.iter().any(|front| front.shed())) || self.make_room()
+    }
+
+    /// Adjusts the ceiling after a connection was accepted; `crowded` if its descriptor is one of the reserve. A
+    /// descriptor below the reserve alone does not lift the ceiling, since it may have belonged to a connection that
+    /// was closed to make room.
+    fn learn_ceiling(&self, crowded: bool) {
+        let (open, ceiling) = (self.connections(), self.ceiling.get());
+        if crowded {
+            self.ceiling.set(open.min(ceiling).max(1));
+        } else if open > ceiling || open < ceiling / 2 {
+            self.ceiling.set(usize::MAX);
+        }
+    }
+
+    fn open(&self, sock: OwnedFd, peer: Peer, listener: u32, (front, wildcard): (u8, bool)) {
+        self.thread.counters.accepted.add(1);
+        self.thread.counters.handled.add(1);
+        self.thread.counters.active.add(1);
+        let local = if wildcard { rustix::net::getsockname(&sock).ok() } else { None };
+        let token = self.thread.io.poller.insert(sock);
+        let accepted = Accepted {
+            token,
+            number: SERIAL.fetch_add(1, Ordering::Relaxed) + 1,
+            peer,
+            local: local.and_then(|a| std::net::SocketAddr::try_from(a).ok()),
+            listener,
+        };
+        if let Some(front) = self.front(front) {
+            front.accept(accepted);
+        }
+    }
+}
+
+impl Handler for WorkerThread {
+    fn accept(&self, listener: u32) {
+        let (fd, kind) = match self.listeners.borrow().get(listener as usize) {
+            Some(Some(s)) => (s.fd.clone(), (s.front, s.addr.is_wildcard())),
+            _ => return,
+        };
+        for i in 0..ACCEPT_BATCH {
+            if i > 0 && self.full() {
+                // It is unknown whether another connection waits in the queue, so close none for it. If one does, the
+                // loop reports another event.
+                return;
+            }
+            if !self.may_accept() {
+                // Try again when some of the waiting clients have been slow for long enough to be dropped.
+                let waiting = self.thread.io.poller.idle() > 0 || !self.thread.transfers.is_empty();
+                self.pause(waiting.then(|| self.thread.clock.now() + GRACE));
+                return;
+            }
+            match rustix::net::acceptfrom_with(&*fd, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
+                Ok((sock, addr)) => {
+                    let peer = match addr.and_then(|a| std::net::SocketAddr::try_from(a).ok()) {
+                        Some(a) => Peer::Inet(a),
+                        None => Peer::Unix,
+                    };
+                    let crowded = sock.as_raw_fd() >= self.reserve;
+                    self.open(sock, peer, listener, kind);
+                    self.learn_ceiling(crowded);
+                }
+                Err(Errno::AGAIN) => return,
+                Err(Errno::INTR | Errno::CONNABORTED | Errno::PROTO) => {}
+                Err(e) => {
+                    self.accept_failed(e);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn resume(&self, front: u8, token: Token) {
+        if let Some(front) = self.front(front) {
+            front.resume(token);
+        }
+    }
+
+    fn expired(&self, front: u8, token: Token) {
+        if let Some(front) = self.front(front) {
+            front.expired(token);
+        }
+    }
+
+    fn start_queued(&self, front: u8) {
+        if let Some(front) = self.front(front) {
+            front.start_queued();
+        }
+    }
+
+    fn set_aside_ended(&self, token: Token, owner: u32) {
+        self.fronts.iter().for_each(|front| front.set_aside_ended(token, owner));
+    }
+
+    fn tick(&self, now: Instant) {
+        self.thread.clock.tick(now);
+    }
+
+    fn noticed(&self, number: u32) {
+        self.fronts.iter().for_each(|front| front.noticed(number));
+    }
+
+    fn turn(&self) {
+        let now = self.thread.io.poller.now();
+        for c in self.mailbox.take() {
+            self.command(c);
+        }
+        if self.thread.log_buffers.borrow().due.is_some_and(|d| d <= now) {
+            buffers::flush(&self.thread, false);
+        }
+        self.resume(now);
+    }
+
+    fn before_wait(&self, busy: bool) -> bool {
+        self.thread.error_lines.borrow_mut().flush(&self.thread);
+        let gathered = self.thread.log_buffers.borrow().gathered_at();
+        let Some(since) = gathered else { return false };
+        if busy && self.thread.io.poller.now().saturating_duration_since(since) < buffers::GATHER {
+            return true;
+        }
+        buffers::flush_gathered(&self.thread);
+        false
+    }
+
+    fn due(&self) -> Option<Instant> {
+        let logs = self.thread.log_buffers.borrow().due;
+        let accept = self.pause.get().and_then(|p| p.until);
+        [logs, accept, self.quit_deadline.get()].into_iter().flatten().min()
+    }
+
+    fn finished(&self) -> bool {
+        self.thread.stopping.get()
+            || (self.thread.quitting.get()
+                && ((self.connections() == 0 && !self.fronts.iter().any(|front| front.has_background()))
+                    || self.quit_deadline.get().is_some_and(|d| Instant::now() >= d)))
+    }
+}
+
+/// Counts and logs the panic of a task of a thread.
+fn report_panic(thread: &Thread) {
+    thread.counters.panics.add(1);
+    let text =
+        format!("a request caused a panic; its connection was closed ({})", crate::essential::last_panic());
+    error::log(thread, Level::Alert, &text);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reserve_leaves_most_descriptors_to_connections() {
+        assert_eq!(reserve(40, 1), 31);
+        assert_eq!(reserve(1024, 4), 892);
+        assert_eq!(reserve(1_048_576, 4), 1_048_316);
+        assert_eq!(reserve(u64::MAX, 4), RawFd::MAX);
+        assert_eq!(reserve(4, 1), 0);
+    }
+}

@@ -1,0 +1,238 @@
+//! HTTP as a front end: its block, its threads, its background work.
+
+use crate::client::Client;
+use crate::config::http::{Builder, Http};
+use crate::config::{Config, Scope};
+use crate::connection::{self, Connection};
+use crate::file_cache::{FileCache, SHED};
+use crate::file_watch::Watches;
+use crate::thread::{Thread, ThreadConfig};
+use crate::upstream::background;
+use crate::upstream::health_check::Question;
+use forebay_conf::tree::Block;
+use forebay_core::config::Build;
+use forebay_core::front::{Accepted, Front, FrontConfig, FrontEnd, Idle};
+use forebay_core::process::Outside;
+use forebay_core::thread::{ActiveConfig, Thread as WorkerThread};
+use forebay_net::reactor::{NOTICE_MOUNTS, Token};
+use forebay_net::wire::Wire;
+use std::any::Any;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// The HTTP front end.
+#[derive(Debug)]
+pub struct HttpFrontEnd;
+
+impl FrontEnd for HttpFrontEnd {
+    fn block(&self) -> &'static str {
+        "http"
+    }
+
+    fn read<'a>(&self, number: u8, block: Option<&Block>, build: Build<'a>) -> (FrontConfig, Build<'a>) {
+        let mut cx = Scope::new(build, crate::variables::builtin);
+        let combined = crate::modules::log::combined(&mut cx.vars);
+        cx.tables.log_formats.push(combined);
+        let (mut http, listeners) = match block {
+            Some(block) => {
+                let mut builder = Builder::new(&mut cx);
+                builder.http_block(block);
+                builder.finish(number)
+            }
+            None => (Http::default(), Vec::new()),
+        };
+        http.set_default_paths(cx.env);
+        http.logs_sent_fields = [b"sent_http_".as_slice(), b"upstream_http_", b"upstream_cookie_"]
+            .iter()
+            .any(|prefix| cx.vars.uses_prefix(prefix));
+        let forebay_core::config::Scope { build, vars, .. } = cx;
+        let unknown;
+        (http.vars, unknown) = vars.finish();
+        build.warnings.extend(unknown.iter().map(|m| crate::config::plain(m)));
+        let read = FrontConfig {
+            listeners,
+            default_temp_paths: http.default_temp_paths(),
+            certificate_files: std::mem::take(&mut http.certificate_files),
+            levels: http.locations.len(),
+            config: Arc::new(http),
+        };
+        (read, build)
+    }
+
+    fn prepare(&self, number: u8, config: &Config) {
+        if let Some(http) = config.front::<Http>(number) {
+            crate::cache::manager::attend(&http.caches);
+        }
+    }
+
+    fn begin(
+        &self,
+        number: u8,
+        config: &Config,
+        former: Option<&Config>,
+        outside: &Outside,
+    ) -> Box<dyn Any + Send> {
+        if former.is_some() {
+            crate::metrics::reloaded();
+        }
+        let http = config.front::<Http>(number).unwrap_or_default();
+        let former = former.and_then(|f| f.front::<Http>(number));
+        let log = {
+            let outside = outside.clone();
+            Arc::new(move |level, line: &str| outside.log(level, line))
+        };
+        let ask = {
+            let outside = outside.clone();
+            Arc::new(move |question: Box<Question>| outside.message(number, question))
+        };
+        Box::new(background::start(&http, former.as_deref(), &outside.tokio, &(log as _), &(ask as _)))
+    }
+
+    fn start(&self, number: u8, thread: &Rc<WorkerThread>) -> Rc<dyn Front> {
+        let watches = Watches::new(thread.io.poller.epoll().clone(), thread.all_counters.len());
+        Rc::new(HttpThread(Thread::new(thread.clone(), number, FileCache::watching(watches))))
+    }
+}
+
+/// The HTTP front end of a thread.
+struct HttpThread(Rc<Thread>);
+
+impl HttpThread {
+    /// Closes the idle connections for which `f` returns `true`.
+    fn close_all_idle(&self, mut f: impl FnMut(&Connection) -> bool) {
+        let mut chosen = Vec::new();
+        self.0.runners.each_idle(|token, c, _, _| {
+            if f(c) {
+                chosen.push(token);
+            }
+        });
+        chosen.into_iter().for_each(|token| self.close_idle(token));
+    }
+}
+
+impl Front for HttpThread {
+    fn accept(&self, a: Accepted) {
+        let client = Client {
+            number: a.number,
+            peer: a.peer,
+            local: a.local,
+            listener: a.listener,
+            ..Client::none(self.0.clock.now())
+        };
+        self.0.start(a.token, Connection::new(Wire::Plain(a.token), Rc::new(client)));
+    }
+
+    fn resume(&self, token: Token) {
+        if let Some(conn) = self.0.runners.take_parked(token) {
+            self.0.start(token, conn);
+        }
+    }
+
+    fn expired(&self, token: Token) {
+        let Some(mut conn) = self.0.runners.take_parked(token) else { return };
+        // An HTTP/2 connection goes to a runner below instead, which sends GOAWAY.
+        let between_requests = conn.requests > 0 && conn.partial.is_none() && conn.session.is_none();
+        if between_requests {
+            conn.wire.close(&self.0.io);
+            self.0.close(token);
+            return;
+        }
+        conn.expired = true;
+        self.0.start(token, conn);
+    }
+
+    fn start_queued(&self) {
+        self.0.start_queued();
+    }
+
+    fn set_aside_ended(&self, token: Token, owner: u32) {
+        self.0.conf.borrow().groups.set_aside_ended(token, owner);
+    }
+
+    fn idle(&self, now: Instant, out: &mut Vec<Idle>) {
+        self.0.runners.each_idle(|token, c, deadline, sending| {
+            let rank = connection::rank(c, deadline, now).filter(|_| !sending);
+            out.extend(rank.map(|rank| Idle { token, network: c.client.network(), rank }));
+        });
+    }
+
+    fn close_idle(&self, token: Token) {
+        if let Some(conn) = self.0.runners.close_parked(token) {
+            self.0.counters.active.sub(1);
+            self.0.counters.reading.sub(u64::from(conn.partial.is_some()));
+        }
+    }
+
+    fn apply(&self, active: &Rc<ActiveConfig>) {
+        let old =
+            self.0.conf.replace(Rc::new(ThreadConfig::new(&self.0.worker, active.clone(), self.0.front)));
+        old.groups.close(&self.0.io);
+        // The new configuration has no servers for idle connections of removed listeners.
+        let exists = |c: &Connection| active.listeners.get(c.client.listener as usize).copied().flatten();
+        self.close_all_idle(|c| exists(c).is_none());
+    }
+
+    fn quit(&self) {
+        self.close_all_idle(|c| c.partial.is_none() && c.requests > 0 && c.session.is_none());
+        // Wake idle HTTP/2 connections, which send GOAWAY before they close.
+        for job in self.0.runners.take_idle(|c| c.session.is_some()) {
+            self.0.runners.queue(job);
+        }
+    }
+
+    fn end(&self) {
+        // Idle upstream connections of this thread have no event loop from here on, but other threads may run on and would
+        // take them from the shared group.
+        self.0.config().groups.close(&self.0.io);
+    }
+
+    fn has_background(&self) -> bool {
+        self.0.background.subs() > 0
+    }
+
+    fn shed(&self) -> bool {
+        self.0.files.borrow_mut().shed(SHED) == SHED
+    }
+
+    fn noticed(&self, number: u32) {
+        self.0.files.borrow_mut().heed(number == NOTICE_MOUNTS, self.0.io.poller.now());
+    }
+
+    fn message(&self, message: Box<dyn Any + Send>) {
+        if let Ok(question) = message.downcast::<Question>() {
+            question.answer(&self.0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connection::Partial;
+    use std::time::Duration;
+
+    fn conn(requests: u32, accepted: Instant, partial: Option<Instant>) -> Connection {
+        let partial = partial.map(|started| Box::new(Partial { buf: [].into(), started }));
+        Connection { partial, ..Connection::closed(Rc::new(Client::none(accepted)), requests) }
+    }
+
+    #[test]
+    fn the_slowest_leave_first() {
+        let start = Instant::now();
+        let now = start + Duration::from_secs(60);
+        let ago = |ms| now - Duration::from_millis(ms);
+        let later = now + Duration::from_secs(60);
+        let order = [
+            connection::rank(&conn(0, ago(9000), None), later, now),
+            connection::rank(&conn(7, start, Some(ago(3000))), later, now),
+            connection::rank(&conn(1, start, None), now, now),
+            connection::rank(&conn(1, start, None), later, now),
+            connection::rank(&conn(0, ago(1000), None), later, now),
+            connection::rank(&conn(5, start, Some(ago(300))), later, now),
+        ];
+        assert!(order.is_sorted() && order.iter().all(Option::is_some), "{order:?}");
+        assert_eq!(connection::rank(&conn(0, ago(100), None), later, now), None);
+        assert_eq!(connection::rank(&conn(3, start, Some(ago(100))), later, now), None);
+    }
+}

@@ -1,0 +1,235 @@
+//! The directives of an `upstream` block that mean the same in every front end (nginx: the modules of the balancing methods).
+
+use crate::config::Scope;
+use crate::config::value::first;
+use crate::upstream::balance::{Load, Method, Timed};
+use crate::upstream::group::{Group, Keepalive};
+use crate::upstream::queue::Queue;
+use crate::upstream::servers::Server;
+use forebay_conf::error::Error;
+use forebay_conf::tree::{Directive, Word};
+use forebay_conf::units;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// An `upstream` block that is being read.
+#[derive(Debug)]
+pub(super) struct Block {
+    pub(super) group: Group,
+    pub(super) servers: Vec<Server>,
+    /// Names of `zone`s, and whether a size is given.
+    pub(super) zones: Vec<(Vec<u8>, bool)>,
+    /// Whether names that are not found at the start are allowed.
+    unresolved: bool,
+    /// Names of the directives of [`ONCE`] that were read.
+    seen: Vec<Vec<u8>>,
+}
+
+/// Directives that are allowed once in a block.
+const ONCE: &[&[u8]] =
+    &[b"keepalive", b"keepalive_requests", b"keepalive_time", b"keepalive_timeout", b"resolver_timeout"];
+
+impl Block {
+    /// Begins a block. `start_unresolved`: `upstream_start_unresolved` of the level above.
+    pub(super) fn new(d: &Directive, start_unresolved: bool) -> Block {
+        let named = d.block.iter().flatten().filter(|i| i.name.text == b"upstream_start_unresolved");
+        let own = named.last().map(|i| first(i).eq_ignore_ascii_case(b"on"));
+        Block {
+            group: Group::new(first(d).to_ascii_lowercase(), true, Keepalive::default()),
+            servers: Vec::new(),
+            zones: Vec::new(),
+            unresolved: own.unwrap_or(start_unresolved),
+            seen: Vec::new(),
+        }
+    }
+
+    /// Reads a directive of the block.
+    ///
+    /// # Errors
+    /// In nginx's words.
+    pub(super) fn directive(&mut self, d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
+        self.once(d, cx)?;
+        match d.name.text.as_slice() {
+            b"server" => self.servers.push(super::server::parse(d, cx, self.group.method, self.unresolved)?),
+            b"hash" | b"ip_hash" | b"least_conn" | b"least_time" | b"random" => self.method(d, cx)?,
+            b"state" => state(d, cx)?,
+            b"queue" => self.group.queue = Some(queue(d, cx)?),
+            b"zone" => self.zones.push(zone(d, cx)?),
+            b"resolver" => self.resolver(d, cx)?,
+            b"resolver_timeout" => self.group.resolver_timeout = duration(d, cx)?,
+            _ => keepalive(&mut self.group.keepalive, d, cx)?,
+        }
+        Ok(())
+    }
+
+    fn once(&mut self, d: &Directive, cx: &Scope<'_>) -> Result<(), Error> {
+        let name = &d.name.text;
+        if !ONCE.contains(&name.as_slice()) {
+            return Ok(());
+        }
+        if self.seen.contains(name) {
+            return Err(cx.directive_error(d, "is duplicate"));
+        }
+        self.seen.push(name.clone());
+        Ok(())
+    }
+
+    fn method(&mut self, d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
+        if self.group.method != Method::RoundRobin {
+            cx.warn(d, "load balancing method redefined");
+        }
+        self.group.method = match d.name.text.as_slice() {
+            b"ip_hash" => Method::IpHash,
+            b"least_conn" => Method::Least(Load::Connections),
+            b"hash" => self.hash(d, cx)?,
+            b"least_time" => least_time(d, cx)?,
+            _ => random(d, cx)?,
+        };
+        Ok(())
+    }
+
+    fn hash(&mut self, d: &Directive, cx: &mut Scope<'_>) -> Result<Method, Error> {
+        let Some(w) = d.args.first() else { return Err(cx.error(d, "no key")) };
+        self.group.key = Some(cx.template(d, w)?);
+        match d.args.get(1) {
+            None => Ok(Method::Hash),
+            Some(w) if w.text == b"consistent" => Ok(Method::Consistent),
+            Some(w) => Err(invalid(d, w, cx)),
+        }
+    }
+
+    fn resolver(&mut self, d: &Directive, cx: &Scope<'_>) -> Result<(), Error> {
+        if self.group.resolver.is_some() {
+            return Err(cx.error(d, "\"resolver\" directive is duplicate"));
+        }
+        self.group.resolver = Some(Arc::new(crate::resolver::parse(d, cx)?));
+        Ok(())
+    }
+
+    /// Checks a block that has been read.
+    ///
+    /// # Errors
+    /// In nginx's words.
+    pub(super) fn check(&self, d: &Directive, cx: &Scope<'_>) -> Result<(), Error> {
+        if let Some(s) = d.block.iter().flatten().find(|i| i.name.text == b"state") {
+            // All servers are in its file, none in the block. Without a file there are no servers.
+            let of_file = s.block.iter().flatten().filter(|i| i.name.text == b"server").count();
+            if of_file < self.servers.len() {
+                return Err(cx.error(s, "\"state\" cannot be used together with \"server\""));
+            }
+        } else if self.servers.is_empty() {
+            return Err(cx.error(d, "no servers are inside upstream"));
+        }
+        if !self.servers.is_empty() && self.servers.iter().all(|s| s.template.backup) {
+            let name = String::from_utf8_lossy(&self.group.name);
+            return Err(cx.error(d, format!("no servers in upstream \"{name}\"")));
+        }
+        Ok(())
+    }
+}
+
+fn invalid(d: &Directive, w: &Word, cx: &Scope<'_>) -> Error {
+    cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str()))
+}
+
+fn duration(d: &Directive, cx: &Scope<'_>) -> Result<Duration, Error> {
+    units::duration_ms(first(d)).ok_or_else(|| cx.directive_error(d, "invalid value"))
+}
+
+fn keepalive(k: &mut Keepalive, d: &Directive, cx: &Scope<'_>) -> Result<(), Error> {
+    match d.name.text.as_slice() {
+        b"keepalive" => (k.connections, k.local) = connections(d, cx)?,
+        b"keepalive_requests" => {
+            k.requests = units::number(first(d)).ok_or_else(|| cx.directive_error(d, "invalid number"))?;
+        }
+        b"keepalive_time" => k.time = duration(d, cx)?,
+        b"keepalive_timeout" => k.timeout = duration(d, cx)?,
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Reads `keepalive NUMBER [local]`.
+fn connections(d: &Directive, cx: &Scope<'_>) -> Result<(usize, bool), Error> {
+    let number = units::number(first(d)).ok_or_else(|| {
+        let text = String::from_utf8_lossy(first(d));
+        cx.error(d, format!("invalid value \"{text}\" in \"keepalive\" directive"))
+    })?;
+    let local = match d.args.get(1) {
+        None => false,
+        Some(w) if w.text == b"local" => true,
+        Some(w) => return Err(invalid(d, w, cx)),
+    };
+    Ok((number as usize, local))
+}
+
+fn least_time(d: &Directive, cx: &Scope<'_>) -> Result<Method, Error> {
+    let timed = match first(d) {
+        b"header" => Timed::Header,
+        b"last_byte" => Timed::LastByte,
+        _ => {
+            let w = d.args.first().map(Word::as_str).unwrap_or_default();
+            return Err(cx.error(d, format!("invalid value \"{w}\"")));
+        }
+    };
+    match d.args.get(1) {
+        Some(w) if w.text != b"inflight" || timed == Timed::Header => Err(invalid(d, w, cx)),
+        inflight => Ok(Method::Least(Load::Time { timed, inflight: inflight.is_some() })),
+    }
+}
+
+fn random(d: &Directive, cx: &Scope<'_>) -> Result<Method, Error> {
+    let Some(two) = d.args.first() else { return Ok(Method::Random(None)) };
+    if two.text != b"two" {
+        return Err(invalid(d, two, cx));
+    }
+    let timed = |timed| Load::Time { timed, inflight: false };
+    let Some(w) = d.args.get(1) else { return Ok(Method::Random(Some(Load::Connections))) };
+    let load = match w.text.as_slice() {
+        b"least_conn" => Load::Connections,
+        b"least_time=header" => timed(Timed::Header),
+        b"least_time=last_byte" => timed(Timed::LastByte),
+        _ => return Err(invalid(d, w, cx)),
+    };
+    Ok(Method::Random(Some(load)))
+}
+
+/// Checks `state FILE`, whose `server` lines are read as if they were in the block (NGINX Plus). The file is only read, since
+/// servers do not change at run time.
+fn state(d: &Directive, cx: &Scope<'_>) -> Result<(), Error> {
+    match d.block.iter().flatten().find(|i| i.name.text != b"server") {
+        Some(other) => {
+            Err(cx.error(other, format!("\"{}\" is not allowed in a state file", other.name.as_str())))
+        }
+        None => Ok(()),
+    }
+}
+
+fn queue(d: &Directive, cx: &Scope<'_>) -> Result<Queue, Error> {
+    let length = units::number(first(d)).and_then(|n| usize::try_from(n).ok());
+    let length = length.ok_or_else(|| cx.directive_error(d, "invalid number"))?;
+    let mut timeout = Duration::from_secs(60);
+    if let Some(w) = d.args.get(1) {
+        let value = w.text.strip_prefix(b"timeout=").and_then(units::duration_ms);
+        timeout = value.ok_or_else(|| invalid(d, w, cx))?;
+    }
+    Ok(Queue { length, timeout })
+}
+
+/// Reads `zone`: its name, and whether a size is given. It changes nothing, since all threads share the state of a group anyway.
+fn zone(d: &Directive, cx: &Scope<'_>) -> Result<(Vec<u8>, bool), Error> {
+    let name = first(d).to_vec();
+    if name.is_empty() {
+        return Err(cx.error(d, "invalid zone name \"\""));
+    }
+    if let Some(w) = d.args.get(1) {
+        let size = units::size(&w.text)
+            .ok_or_else(|| cx.error_at(d, w, format!("invalid zone size \"{}\"", w.as_str())))?;
+        // Eight pages.
+        if size < 32 * 1024 {
+            let text = String::from_utf8_lossy(&name).into_owned();
+            return Err(cx.error(d, format!("zone \"{text}\" is too small")));
+        }
+    }
+    Ok((name, d.args.len() > 1))
+}

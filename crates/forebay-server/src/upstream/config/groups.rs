@@ -1,0 +1,221 @@
+//! Groups of a configuration that is being read: those that `upstream` blocks define, and those that a directive implies by
+//! naming an address or a host. `X` is what the front end adds to a group.
+
+use super::block::Block;
+use super::server::plain_server;
+use crate::upstream::group::{Group, Keepalive};
+use crate::upstream::servers::{Server, Source};
+use forebay_conf::error::Error;
+use forebay_net::addr::Place;
+use forebay_net::resolver::Resolver;
+use std::sync::{Arc, OnceLock};
+
+/// A group with what its front end adds to it.
+#[derive(Debug)]
+pub struct Upstream<X> {
+    /// The group.
+    pub group: Arc<Group>,
+    /// Properties for the front end.
+    pub extras: X,
+}
+
+/// A group that a directive names. The block that defines it may come later in the file.
+#[derive(Debug)]
+pub struct Named<X>(Arc<OnceLock<Arc<Upstream<X>>>>);
+
+impl<X> Named<X> {
+    fn new() -> Named<X> {
+        Named(Arc::new(OnceLock::new()))
+    }
+
+    /// Returns the group, once the configuration has been read.
+    pub fn get(&self) -> Option<&Arc<Upstream<X>>> {
+        self.0.get()
+    }
+}
+
+impl<X> Clone for Named<X> {
+    fn clone(&self) -> Named<X> {
+        Named(self.0.clone())
+    }
+}
+
+/// A group that is being built.
+#[derive(Debug)]
+struct Entry<X> {
+    group: Group,
+    extras: X,
+    named: Named<X>,
+    place: Place,
+    default_port: u16,
+    servers: Vec<Server>,
+    /// An error at the directive that first named it, with an empty text.
+    at: Error,
+}
+
+/// All groups.
+#[derive(Debug)]
+pub(super) struct Groups<X> {
+    entries: Vec<Entry<X>>,
+    /// Names of `zone`s, and whether a size is given.
+    zones: Vec<(Vec<u8>, bool)>,
+}
+
+impl<X> Default for Groups<X> {
+    fn default() -> Groups<X> {
+        Groups { entries: Vec::new(), zones: Vec::new() }
+    }
+}
+
+/// Returns the port of a place; 0 for a unix socket.
+fn port(place: &Place, default: u16) -> u16 {
+    match place {
+        Place::Host(_, port) => port.unwrap_or(default),
+        Place::Unix(_) => 0,
+    }
+}
+
+fn has_no_port(place: &Place) -> bool {
+    matches!(place, Place::Host(_, None))
+}
+
+impl<X> Entry<X> {
+    /// Returns `true` if a directive that names `place` means this group.
+    fn is_at(&self, place: &Place, default_port: u16) -> bool {
+        if self.group.explicit {
+            return has_no_port(place);
+        }
+        port(&self.place, self.default_port) == port(place, default_port)
+            && has_no_port(place) == has_no_port(&self.place)
+    }
+
+    fn name(&self) -> String {
+        String::from_utf8_lossy(&self.group.name).into_owned()
+    }
+
+    fn error(&self, message: String) -> Error {
+        Error { message, ..self.at.clone() }
+    }
+
+    /// Adds the server of a group that no block defines.
+    fn imply_server(&mut self, explicit: &[Vec<u8>], start_unresolved: bool) -> Result<(), Error> {
+        let text = self.name();
+        if let Place::Host(_, Some(port)) = &self.place
+            && explicit.contains(&self.group.name)
+        {
+            return Err(self.error(format!("upstream \"{text}\" may not have port {port}")));
+        }
+        if self.default_port == 0 && has_no_port(&self.place) {
+            return Err(self.error(format!("no port in upstream \"{text}\"")));
+        }
+        let mut server = plain_server(self.place.clone(), self.default_port);
+        if server.found.is_empty() {
+            if !start_unresolved {
+                return Err(self.error(format!("host not found in upstream \"{text}\"")));
+            }
+            server.source = Source::Later;
+        }
+        self.servers.push(server);
+        Ok(())
+    }
+
+    /// Sets the resolver of the level above if the group has none.
+    fn set_resolver(&mut self, resolver: Option<&Arc<Resolver>>) -> Result<(), Error> {
+        if self.group.resolver.is_none() {
+            self.group.resolver = resolver.cloned();
+        }
+        let at_run_time = self.servers.iter().any(|s| matches!(s.source, Source::Resolve(_)));
+        if at_run_time && self.group.resolver.is_none() {
+            let text = self.name();
+            let message = format!("no resolver defined to resolve names at run time in upstream \"{text}\"");
+            return Err(self.error(message));
+        }
+        Ok(())
+    }
+}
+
+impl<X: Default> Groups<X> {
+    /// Returns the group of a place that a directive names. Adds one if there is none.
+    pub(super) fn reference(&mut self, place: &Place, default_port: u16, at: Error) -> Named<X> {
+        let name = place.host();
+        let same = |e: &&Entry<X>| e.group.name == name && e.is_at(place, default_port);
+        if let Some(known) = self.entries.iter().find(same) {
+            return known.named.clone();
+        }
+        let named = Named::new();
+        self.entries.push(Entry {
+            group: Group::new(name, false, Keepalive::implied()),
+            extras: X::default(),
+            named: named.clone(),
+            place: place.clone(),
+            default_port,
+            servers: Vec::new(),
+            at,
+        });
+        named
+    }
+
+    /// Returns a group for changes.
+    pub(super) fn entry(&mut self, named: &Named<X>) -> Option<(&mut Group, &mut X)> {
+        let e = self.entries.iter_mut().find(|e| Arc::ptr_eq(&e.named.0, &named.0))?;
+        Some((&mut e.group, &mut e.extras))
+    }
+
+    /// Adds the group of a block. `at`: an error at its directive, with an empty text.
+    ///
+    /// # Errors
+    /// `duplicate upstream "x"`.
+    pub(super) fn define(&mut self, block: Block, extras: X, at: Error) -> Result<(), String> {
+        let Block { group, servers, zones, .. } = block;
+        self.zones.extend(zones);
+        let same = |e: &&mut Entry<X>| e.group.name == group.name && has_no_port(&e.place);
+        match self.entries.iter_mut().find(same) {
+            Some(e) if e.group.explicit => {
+                return Err(format!("duplicate upstream \"{}\"", e.name()));
+            }
+            Some(e) => (e.group, e.extras, e.servers) = (group, extras, servers),
+            None => {
+                let place = Place::Host(group.name.clone(), None);
+                let named = Named::new();
+                self.entries.push(Entry { group, extras, named, place, default_port: 80, servers, at });
+            }
+        }
+        Ok(())
+    }
+
+    /// Completes the groups; `complete` does so with what the front end has added to one. Also returns the errors.
+    pub(super) fn finish(
+        self,
+        resolver: Option<&Arc<Resolver>>,
+        start_unresolved: bool,
+        mut complete: impl FnMut(&mut X, &mut Vec<Error>),
+    ) -> (Vec<Arc<Upstream<X>>>, Vec<Error>) {
+        let mut errors = self.zones_without_size();
+        let explicit: Vec<Vec<u8>> =
+            self.entries.iter().filter(|e| e.group.explicit).map(|e| e.group.name.clone()).collect();
+        let mut done = Vec::new();
+        for (mut e, number) in self.entries.into_iter().zip(0..) {
+            if !e.group.explicit {
+                errors.extend(e.imply_server(&explicit, start_unresolved).err());
+            }
+            errors.extend(e.set_resolver(resolver).err());
+            complete(&mut e.extras, &mut errors);
+            e.group.number = number;
+            e.group.set_servers(e.servers);
+            let upstream = Arc::new(Upstream { group: Arc::new(e.group), extras: e.extras });
+            let _ = e.named.0.set(upstream.clone());
+            done.push(upstream);
+        }
+        (done, errors)
+    }
+
+    fn zones_without_size(&self) -> Vec<Error> {
+        let is_sized = |zone: &[u8]| self.zones.iter().any(|(z, sized)| z == zone && *sized);
+        let unsized_zones = self.zones.iter().filter(|(zone, _)| !is_sized(zone));
+        let error = |zone: &[u8]| {
+            let text = String::from_utf8_lossy(zone);
+            crate::config::plain(&format!("zero size shared memory zone \"{text}\""))
+        };
+        unsized_zones.map(|(zone, _)| error(zone)).collect()
+    }
+}

@@ -1,0 +1,143 @@
+//! `upstream` blocks of the http block, the groups that `proxy_pass` implies, and `match` blocks (nginx:
+//! ngx_http_upstream_module and ngx_http_upstream_hc_module).
+
+mod block;
+mod groups;
+mod server;
+
+use super::health_check::{Check, Match};
+use super::sticky::Sticky;
+use crate::config::Scope;
+use crate::config::value::first;
+use block::Block;
+use forebay_conf::error::Error;
+use forebay_conf::tree::Directive;
+use forebay_net::addr::Place;
+use forebay_net::resolver::Resolver;
+use std::sync::Arc;
+
+/// Properties that HTTP adds to a group.
+#[derive(Debug, Default)]
+pub struct Extras {
+    /// `sticky`.
+    pub sticky: Option<Arc<Sticky>>,
+    /// Health checks, in the order of the group's schedules.
+    pub checks: Vec<Check>,
+}
+
+/// A group of the http block.
+pub type Upstream = groups::Upstream<Extras>;
+/// A group that a directive of the http block names.
+pub type Named = groups::Named<Extras>;
+
+/// All groups of an http block that is being read.
+#[derive(Debug, Default)]
+pub struct Groups {
+    all: groups::Groups<Extras>,
+    matches: Vec<(Vec<u8>, Arc<Match>)>,
+    /// `upstream_start_unresolved` of the http level.
+    pub start_unresolved: bool,
+}
+
+impl Groups {
+    /// Returns the group of a place that `proxy_pass` names.
+    pub fn reference(&mut self, place: &Place, default_port: u16, at: Error) -> Named {
+        self.all.reference(place, default_port, at)
+    }
+
+    /// Adds a health check to a group.
+    pub fn check(&mut self, group: &Named, check: Check) {
+        if let Some((group, extras)) = self.all.entry(group) {
+            group.checks.push(check.schedule);
+            extras.checks.push(check);
+        }
+    }
+
+    /// Completes the groups. Looks up names that no block defines. `resolver`: that of the http level. Also returns the
+    /// errors of all groups: `host not found in upstream "x"`, `no resolver defined to resolve names at run time in
+    /// upstream "x"`, `match "x" not found`.
+    pub fn finish(self, resolver: Option<&Arc<Resolver>>) -> (Vec<Arc<Upstream>>, Vec<Error>) {
+        let matches = self.matches;
+        self.all.finish(resolver, self.start_unresolved, |extras, errors| {
+            for check in &mut extras.checks {
+                errors.extend(find_match(check, &matches).err());
+            }
+        })
+    }
+}
+
+/// Sets the conditions of a check whose `match=` names them.
+fn find_match(check: &mut Check, matches: &[(Vec<u8>, Arc<Match>)]) -> Result<(), Error> {
+    let Some(name) = &check.matching else { return Ok(()) };
+    check.conditions = matches.iter().find(|(n, _)| n == name).map(|(_, m)| m.clone());
+    match check.conditions {
+        Some(_) => Ok(()),
+        None => {
+            let message = format!("match \"{}\" not found", String::from_utf8_lossy(name));
+            Err(Error { message, ..check.at.clone() })
+        }
+    }
+}
+
+/// Reads `upstream NAME { ... }`.
+///
+/// # Errors
+/// In nginx's words.
+pub fn block(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
+    let mut extras = Extras::default();
+    let mut block = Block::new(d, cx.tables.upstreams.start_unresolved);
+    for inner in d.block.iter().flatten() {
+        match inner.name.text.as_slice() {
+            b"sticky" => {
+                if extras.sticky.is_some() {
+                    return Err(cx.error(inner, "\"sticky\" directive is duplicate"));
+                }
+                extras.sticky = Some(Arc::new(Sticky::parse(inner, cx)?));
+                block.group.sticky = true;
+            }
+            _ => block.directive(inner, cx)?,
+        }
+    }
+    block.check(d, cx)?;
+    let defined = cx.tables.upstreams.all.define(block, extras, cx.error(d, ""));
+    defined.map_err(|message| cx.error(d, message))
+}
+
+/// Reads `match NAME { ... }`.
+///
+/// # Errors
+/// With the place of what is not understood.
+pub fn matching(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
+    let name = first(d).to_vec();
+    let m = Match::parse(d, cx)?;
+    if cx.tables.upstreams.matches.iter().any(|(n, _)| *n == name) {
+        return Err(cx.error(d, format!("duplicate match \"{}\"", String::from_utf8_lossy(&name))));
+    }
+    cx.tables.upstreams.matches.push((name, Arc::new(m)));
+    Ok(())
+}
+
+/// Names of the directives of the block.
+#[cfg(test)]
+pub const DIRECTIVES: &[&str] = &[
+    "server",
+    "keepalive",
+    "keepalive_requests",
+    "keepalive_time",
+    "keepalive_timeout",
+    "hash",
+    "ip_hash",
+    "least_conn",
+    "least_time",
+    "random",
+    "sticky",
+    "queue",
+    "zone",
+    "resolver",
+    "resolver_timeout",
+    "upstream_start_unresolved",
+    "state",
+];
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,170 @@
+//! `server` lines of an `upstream` block.
+
+use crate::config::Scope;
+use crate::upstream::balance::Method;
+use crate::upstream::peer::Peer;
+use crate::upstream::servers::{Found, Server, Source};
+use forebay_conf::error::Error;
+use forebay_conf::tree::{Directive, Word};
+use forebay_conf::units;
+use forebay_net::addr::{PeerAddr, Place};
+use std::path::PathBuf;
+
+/// Port if none is written.
+const PORT: u16 = 80;
+/// Longest value of `route=`, bytes.
+const MAX_ROUTE: usize = 256;
+
+/// Creates a server with default parameters. Looks its name up.
+pub(super) fn plain_server(place: Place, default_port: u16) -> Server {
+    let found: Vec<Found> = place.addresses(default_port).into_iter().map(Found::plain).collect();
+    let mut template = Peer::new(PeerAddr::Unix(PathBuf::new()));
+    template.server = place.host();
+    Server { template, place, default_port, source: Source::Fixed, found }
+}
+
+/// Reads a `server` line. `unresolved`: its name may be unknown at the start.
+///
+/// # Errors
+/// In nginx's words.
+pub(super) fn parse(
+    d: &Directive,
+    cx: &Scope<'_>,
+    method: Method,
+    unresolved: bool,
+) -> Result<Server, Error> {
+    let Some((word, options)) = d.args.split_first() else { return Err(cx.error(d, "no host")) };
+    let peer = Peer::new(PeerAddr::Unix(PathBuf::new()));
+    let mut line = Line { d, word, cx, method, peer, resolve: false, service: None };
+    for w in options {
+        line.parameter(w)?;
+    }
+    line.server(unresolved)
+}
+
+/// A `server` line that is being read.
+struct Line<'l> {
+    d: &'l Directive,
+    /// The server.
+    word: &'l Word,
+    cx: &'l Scope<'l>,
+    method: Method,
+    peer: Peer,
+    resolve: bool,
+    service: Option<String>,
+}
+
+impl Line<'_> {
+    fn error(&self, w: &Word, text: impl Into<String>) -> Error {
+        self.cx.error_at(self.d, w, text)
+    }
+
+    fn parameter(&mut self, w: &Word) -> Result<(), Error> {
+        let invalid = || self.cx.error_at(self.d, w, format!("invalid parameter \"{}\"", w.as_str()));
+        let number = |t: &[u8]| units::number(t).and_then(|n| u32::try_from(n).ok()).ok_or_else(invalid);
+        let seconds = |t: &[u8]| units::duration_secs(t).ok_or_else(invalid);
+        let (key, value) = match memchr::memchr(b'=', &w.text) {
+            Some(at) => (&w.text[..at], Some(&w.text[at + 1..])),
+            None => (w.text.as_slice(), None),
+        };
+        match (key, value) {
+            (b"down", None) => self.peer.down = true,
+            (b"drain", None) => self.peer.drain = true,
+            (b"resolve", None) => self.resolve = true,
+            (b"weight", Some(t)) => match number(t)? {
+                0 => return Err(invalid()),
+                n => self.peer.weight = i64::from(n),
+            },
+            (b"max_fails", Some(t)) => self.peer.max_fails = number(t)?,
+            (b"max_conns", Some(t)) => self.peer.max_conns = number(t)?,
+            (b"fail_timeout", Some(t)) => self.peer.fail_timeout = seconds(t)?,
+            (b"slow_start", Some(t)) => {
+                self.peer.slow_start = seconds(t)?;
+                self.takes_backup(w, "slow_start")?;
+            }
+            (b"backup", None) => {
+                self.peer.backup = true;
+                self.takes_backup(w, "backup")?;
+            }
+            (b"route", Some(t)) => self.route(w, t)?,
+            (b"service", Some(t)) => self.service(w, t)?,
+            _ => return Err(invalid()),
+        }
+        Ok(())
+    }
+
+    /// Checks that the balancing method knows backups and a slow start.
+    fn takes_backup(&self, w: &Word, parameter: &str) -> Result<(), Error> {
+        match self.method {
+            Method::RoundRobin | Method::Least(_) => Ok(()),
+            _ => {
+                let text = format!("balancing method does not support parameter \"{parameter}\"");
+                Err(self.error(w, text))
+            }
+        }
+    }
+
+    fn route(&mut self, w: &Word, route: &[u8]) -> Result<(), Error> {
+        match route.len() {
+            0 => return Err(self.error(w, "route is empty")),
+            1..=MAX_ROUTE => {}
+            _ => return Err(self.error(w, "route is too long")),
+        }
+        (self.peer.sid, self.peer.routed) = (route.to_vec(), true);
+        Ok(())
+    }
+
+    fn service(&mut self, w: &Word, service: &[u8]) -> Result<(), Error> {
+        if service.is_empty() {
+            return Err(self.error(w, "service is empty"));
+        }
+        self.service = Some(String::from_utf8_lossy(service).into_owned());
+        Ok(())
+    }
+
+    fn server(mut self, unresolved: bool) -> Result<Server, Error> {
+        let text = self.word.as_str();
+        let parsed = Place::parse(&self.word.text);
+        let place = parsed.map_err(|m| self.error(self.word, format!("{m} in upstream \"{text}\"")))?;
+        self.check_service(&place)?;
+        self.peer.server = self.word.text.clone();
+        let is_name = place.literal(PORT).is_none();
+        if self.resolve && is_name {
+            let source = Source::Resolve(self.service.as_ref().map(|s| srv_name(s, &place.host())));
+            let template = self.peer;
+            return Ok(Server { template, place, default_port: PORT, source, found: Vec::new() });
+        }
+        let mut server = plain_server(place, PORT);
+        if server.found.is_empty() {
+            if !unresolved {
+                return Err(self.error(self.word, format!("host not found in upstream \"{text}\"")));
+            }
+            server.source = Source::Later;
+        }
+        server.template = self.peer;
+        Ok(server)
+    }
+
+    /// Checks what `service=` needs.
+    fn check_service(&self, place: &Place) -> Result<(), Error> {
+        if self.service.is_none() {
+            return Ok(());
+        }
+        let is_name = place.literal(PORT).is_none();
+        let wrong = match (self.resolve, is_name, place.port()) {
+            (false, ..) => "requires \"resolve\" parameter",
+            (_, false, _) => "requires domain name",
+            (_, _, Some(_)) => "may not have port",
+            _ => return Ok(()),
+        };
+        let text = self.word.as_str();
+        Err(self.error(self.word, format!("service upstream \"{text}\" {wrong}")))
+    }
+}
+
+/// Returns the name of the SRV records of a service: `http` means `_http._tcp`; a service with a dot is a complete name (nginx:
+/// server, service).
+fn srv_name(service: &str, host: &[u8]) -> String {
+    let host = String::from_utf8_lossy(host);
+    if service.contains('.') { format!("{service}.{host}") } else { format!("_{service}._tcp.{host}") }
+}

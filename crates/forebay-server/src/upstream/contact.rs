@@ -1,0 +1,82 @@
+//! A server that is asked for a request: its lease, and the part of the request that is still to be sent. Hot path.
+
+use super::lease::Lease;
+use super::sticky::Sticky;
+use super::upload::Upload;
+use crate::request::Request;
+use forebay_conf::error::Level;
+use forebay_core::vars::VarError;
+use std::sync::Arc;
+
+/// A server that is asked.
+#[derive(Debug)]
+pub struct Contact {
+    /// The connection and the place at the server.
+    pub(super) lease: Lease,
+    /// Rest of the request, which is sent as its body comes.
+    pub(super) upload: Option<Box<Upload>>,
+    /// Whether the rest of the request will not be sent. No other request may follow on the connection then.
+    unfinished: bool,
+    sticky: Option<Arc<Sticky>>,
+}
+
+impl Contact {
+    pub(super) fn new(lease: Lease, sticky: Option<Arc<Sticky>>) -> Contact {
+        Contact { lease, upload: None, unfinished: false, sticky }
+    }
+
+    /// Returns the connection.
+    pub fn conn(&self) -> Option<&super::conn::Conn> {
+        self.lease.conn.as_ref()
+    }
+
+    /// Sets the connection.
+    pub fn connected(&mut self, conn: super::conn::Conn) {
+        self.lease.conn = Some(conn);
+    }
+
+    /// Drops the rest of the request.
+    pub(super) fn leave_off(&mut self) {
+        self.upload = None;
+        self.unfinished = true;
+    }
+
+    /// Returns `true` if all of the request has been sent.
+    pub fn is_sent(&self) -> bool {
+        self.upload.is_none() && !self.unfinished
+    }
+
+    /// Leaves the connection to other requests if all of the request has been sent.
+    pub(super) fn keep(&mut self) {
+        if self.is_sent() {
+            self.lease.keep();
+        }
+    }
+
+    /// Notes that the head of a response has come that is passed on.
+    pub(super) fn answered(&self, req: &mut Request) {
+        self.lease.succeeded();
+        self.stick(req, Sticky::answered);
+    }
+
+    /// Counts the response, which is over.
+    pub(super) fn ended(&self, req: &mut Request) {
+        self.count(req);
+        self.stick(req, Sticky::ended);
+    }
+
+    fn stick(&self, req: &mut Request, event: fn(&Sticky, &mut Request, &[u8]) -> Result<(), VarError>) {
+        if let (Some(sticky), Some(peer)) = (&self.sticky, self.lease.peer())
+            && let Err(e) = event(sticky, req, &peer.sid)
+        {
+            req.log(Level::Error, &e.0);
+        }
+    }
+
+    /// Counts the attempt.
+    pub(super) fn count(&self, req: &Request) {
+        if let Some(attempt) = req.modules.upstream.attempts.last() {
+            self.lease.count(&attempt.figures(), req.thread.io.poller.now());
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Names of servers that are resolved at run time, on the process's tokio thread.
+
+#![allow(clippy::disallowed_methods, reason = "not on a thread of connections: the tokio thread runs this")]
+
+use super::group::Group;
+use super::servers::{Found, Source};
+use forebay_conf::error::Level;
+use forebay_core::tasks::{Log, Tasks};
+use forebay_net::addr::PeerAddr;
+use forebay_net::resolver::{Failure, Resolver};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::Handle;
+
+/// Pause after a name was not found by the system's resolver.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
+/// Shortest time between two questions for one name.
+const AT_LEAST: Duration = Duration::from_secs(1);
+
+/// Starts the tasks that resolve the names of a group.
+pub fn start(group: &Arc<Group>, tasks: &mut Tasks, tokio: &Handle, log: &Log) {
+    let sources: Vec<Source> = group.with_servers(|s| s.iter().map(|s| s.source.clone()).collect());
+    for (server, source) in sources.into_iter().enumerate() {
+        let line = Line { group: group.clone(), server, log: log.clone() };
+        match source {
+            Source::Fixed => {}
+            Source::Resolve(service) => tasks.spawn(tokio, "resolving names again", line.resolve(service)),
+            Source::Later => tasks.spawn(tokio, "looking for a name", line.find()),
+        }
+    }
+}
+
+/// A `server` line, by its number.
+struct Line {
+    group: Arc<Group>,
+    server: usize,
+    log: Log,
+}
+
+/// A name to be resolved.
+struct Question {
+    host: Vec<u8>,
+    port: u16,
+    /// Name of the SRV record, if one is to be asked for.
+    service: Option<String>,
+}
+
+impl Line {
+    /// Resolves the name, and again whenever the answer expires.
+    async fn resolve(self, service: Option<String>) {
+        let Some(resolver) = self.group.resolver.clone() else { return };
+        let place = |all: &[super::servers::Server]| {
+            let s = all.get(self.server)?;
+            Some((s.place.host(), s.place.port().unwrap_or(s.default_port)))
+        };
+        let Some((host, port)) = self.group.with_servers(place) else { return };
+        let question = Question { host, port, service };
+        loop {
+            let answer = tokio::time::timeout(self.group.resolver_timeout, question.ask(&resolver)).await;
+            let pause = match answer.unwrap_or(Err(Failure::Timeout)) {
+                Ok((found, ttl)) => {
+                    self.group.found(self.server, found);
+                    ttl
+                }
+                Err(e) => {
+                    self.failed(&question, e);
+                    resolver.retry().unwrap_or(self.group.resolver_timeout)
+                }
+            };
+            tokio::time::sleep(pause.max(AT_LEAST)).await;
+        }
+    }
+
+    /// Logs a failure. The known addresses stay in use, except if there is no such name: that is an answer.
+    fn failed(&self, question: &Question, e: Failure) {
+        let (name, group) = (question.name(), String::from_utf8_lossy(&self.group.name));
+        let text = format!("{name} could not be resolved ({e}) while resolving upstream \"{group}\"");
+        (self.log)(Level::Error, &text);
+        if e == Failure::NotFound {
+            self.group.found(self.server, Vec::new());
+        }
+    }
+
+    /// Asks the system's resolver until it finds the name.
+    async fn find(self) {
+        let place =
+            self.group.with_servers(|all| all.get(self.server).map(|s| (s.place.clone(), s.default_port)));
+        let Some((place, port)) = place else { return };
+        loop {
+            let asked = place.clone();
+            let found = tokio::task::spawn_blocking(move || asked.addresses(port)).await.unwrap_or_default();
+            let name = String::from_utf8_lossy(&place.host()).into_owned();
+            if !found.is_empty() {
+                self.group.found(self.server, found.into_iter().map(Found::plain).collect());
+                (self.log)(Level::Notice, &format!("host \"{name}\" of upstream was found"));
+                return;
+            }
+            let text = format!("host not found in upstream \"{name}\", looking for it again");
+            (self.log)(Level::Error, &text);
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+    }
+}
+
+impl Question {
+    /// Returns the name as the log shows it.
+    fn name(&self) -> String {
+        match &self.service {
+            Some(s) => s.clone(),
+            None => String::from_utf8_lossy(&self.host).into_owned(),
+        }
+    }
+
+    /// Returns the addresses, and the time for which they may be used.
+    async fn ask(&self, resolver: &Arc<Resolver>) -> Result<(Vec<Found>, Duration), Failure> {
+        match &self.service {
+            None => self.addresses(resolver).await,
+            Some(name) => Question::services(resolver, name).await,
+        }
+    }
+
+    async fn addresses(&self, resolver: &Arc<Resolver>) -> Result<(Vec<Found>, Duration), Failure> {
+        let mut answer = resolver.addresses(&self.host, true).await?;
+        // Name servers rotate the addresses; that must not count as a change.
+        answer.ips.sort_unstable();
+        let found = answer.ips.iter().map(|ip| PeerAddr::Inet(SocketAddr::new(*ip, self.port)));
+        Ok((found.map(Found::plain).collect(), answer.ttl))
+    }
+
+    async fn services(resolver: &Arc<Resolver>, name: &str) -> Result<(Vec<Found>, Duration), Failure> {
+        let (mut all, ttl) = resolver.services(name.as_bytes()).await?;
+        let best = all.iter().map(|s| s.priority).min().unwrap_or(0);
+        all.sort_by_key(|s| (s.priority, s.addr));
+        let found = all.into_iter().map(|s| Found {
+            addr: PeerAddr::Inet(s.addr),
+            // Weight zero means a very small chance next to others, which a weight of one is.
+            weight: Some(i64::from(s.weight.max(1))),
+            backup: s.priority != best,
+        });
+        Ok((found.collect(), ttl))
+    }
+}
