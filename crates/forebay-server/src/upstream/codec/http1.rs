@@ -14,7 +14,7 @@ use forebay_http::h1::request::Status;
 use forebay_http::h1::response::{field, number};
 use forebay_http::request::Framing;
 
-/// Parses what has come of a head.
+/// Parses the part of a head that has come.
 pub(super) fn parse_head(req: &mut Request, limit: usize) -> Result<Came, Fault> {
     let head = &mut req.modules.upstream.head;
     match client::parse(head, limit) {

@@ -82,7 +82,7 @@ pub(super) fn decode(c: &mut Decoder, req: &mut Request, input: &[u8], out: &mut
     Decoded { length, ..Decoded::content(len, c.left == 0 && behind.len() == wanted.len()) }
 }
 
-/// What the line that ends at `end` has wrong; all of it where `what` is empty.
+/// Logs that the line that ends at `end` is invalid, or `what` in it.
 #[cold]
 fn wrong(req: &mut Request, end: usize, what: &str) -> Fault {
     let upstream = &req.modules.upstream;
