@@ -7,34 +7,60 @@ use rustls::crypto::SupportedKxGroup;
 use rustls::crypto::aws_lc_rs::{cipher_suite as suites, kx_group as groups};
 
 /// A cipher suite of TLS 1.2 that is served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 struct Suite {
     name: &'static str,
     ecdsa: bool,
     bits: u16,
     chacha: bool,
+    served: &'static SupportedCipherSuite,
 }
 
 /// Served suites, in OpenSSL's order of strength.
-const SUITES: [Suite; 6] = [
-    Suite { name: "ECDHE-ECDSA-AES256-GCM-SHA384", ecdsa: true, bits: 256, chacha: false },
-    Suite { name: "ECDHE-RSA-AES256-GCM-SHA384", ecdsa: false, bits: 256, chacha: false },
-    Suite { name: "ECDHE-ECDSA-CHACHA20-POLY1305", ecdsa: true, bits: 256, chacha: true },
-    Suite { name: "ECDHE-RSA-CHACHA20-POLY1305", ecdsa: false, bits: 256, chacha: true },
-    Suite { name: "ECDHE-ECDSA-AES128-GCM-SHA256", ecdsa: true, bits: 128, chacha: false },
-    Suite { name: "ECDHE-RSA-AES128-GCM-SHA256", ecdsa: false, bits: 128, chacha: false },
+static SUITES: [Suite; 6] = [
+    Suite {
+        name: "ECDHE-ECDSA-AES256-GCM-SHA384",
+        ecdsa: true,
+        bits: 256,
+        chacha: false,
+        served: &suites::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+    },
+    Suite {
+        name: "ECDHE-RSA-AES256-GCM-SHA384",
+        ecdsa: false,
+        bits: 256,
+        chacha: false,
+        served: &suites::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+    },
+    Suite {
+        name: "ECDHE-ECDSA-CHACHA20-POLY1305",
+        ecdsa: true,
+        bits: 256,
+        chacha: true,
+        served: &suites::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+    },
+    Suite {
+        name: "ECDHE-RSA-CHACHA20-POLY1305",
+        ecdsa: false,
+        bits: 256,
+        chacha: true,
+        served: &suites::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+    },
+    Suite {
+        name: "ECDHE-ECDSA-AES128-GCM-SHA256",
+        ecdsa: true,
+        bits: 128,
+        chacha: false,
+        served: &suites::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+    },
+    Suite {
+        name: "ECDHE-RSA-AES128-GCM-SHA256",
+        ecdsa: false,
+        bits: 128,
+        chacha: false,
+        served: &suites::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+    },
 ];
-
-fn served(i: usize) -> SupportedCipherSuite {
-    match i {
-        0 => suites::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
-        1 => suites::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
-        2 => suites::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
-        3 => suites::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
-        4 => suites::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
-        _ => suites::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
-    }
-}
 
 /// Suites that a cipher string selects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -53,7 +79,7 @@ impl List {
 
     /// Returns the suites, best first.
     pub fn suites(&self) -> impl Iterator<Item = SupportedCipherSuite> + '_ {
-        self.chosen.iter().map(|i| served(*i))
+        self.chosen.iter().filter_map(|i| SUITES.get(*i)).map(|s| *s.served)
     }
 
     /// Returns OpenSSL's names of the suites.
@@ -288,92 +314,102 @@ pub fn begins_with_chacha(offered: &[u16]) -> bool {
     first.is_some_and(|name| name.contains("CHACHA20"))
 }
 
+fn name_in(names: &[(u16, &'static str)], number: u16) -> Option<&'static str> {
+    names.iter().find(|(n, _)| *n == number).map(|(_, name)| *name)
+}
+
 /// Returns OpenSSL's name of a suite by its number.
 pub fn suite_name(number: u16) -> Option<&'static str> {
-    Some(match number {
-        0x1301 => "TLS_AES_128_GCM_SHA256",
-        0x1302 => "TLS_AES_256_GCM_SHA384",
-        0x1303 => "TLS_CHACHA20_POLY1305_SHA256",
-        0xc02b => "ECDHE-ECDSA-AES128-GCM-SHA256",
-        0xc02c => "ECDHE-ECDSA-AES256-GCM-SHA384",
-        0xc02f => "ECDHE-RSA-AES128-GCM-SHA256",
-        0xc030 => "ECDHE-RSA-AES256-GCM-SHA384",
-        0xcca8 => "ECDHE-RSA-CHACHA20-POLY1305",
-        0xcca9 => "ECDHE-ECDSA-CHACHA20-POLY1305",
-        // Offered by clients, never chosen here.
-        0xccaa => "DHE-RSA-CHACHA20-POLY1305",
-        0x009e => "DHE-RSA-AES128-GCM-SHA256",
-        0x009f => "DHE-RSA-AES256-GCM-SHA384",
-        0x009c => "AES128-GCM-SHA256",
-        0x009d => "AES256-GCM-SHA384",
-        0x002f => "AES128-SHA",
-        0x0035 => "AES256-SHA",
-        0x003c => "AES128-SHA256",
-        0x003d => "AES256-SHA256",
-        0xc009 => "ECDHE-ECDSA-AES128-SHA",
-        0xc00a => "ECDHE-ECDSA-AES256-SHA",
-        0xc013 => "ECDHE-RSA-AES128-SHA",
-        0xc014 => "ECDHE-RSA-AES256-SHA",
-        0xc023 => "ECDHE-ECDSA-AES128-SHA256",
-        0xc024 => "ECDHE-ECDSA-AES256-SHA384",
-        0xc027 => "ECDHE-RSA-AES128-SHA256",
-        0xc028 => "ECDHE-RSA-AES256-SHA384",
-        0x0033 => "DHE-RSA-AES128-SHA",
-        0x0039 => "DHE-RSA-AES256-SHA",
-        0x0067 => "DHE-RSA-AES128-SHA256",
-        0x006b => "DHE-RSA-AES256-SHA256",
-        0x000a => "DES-CBC3-SHA",
-        _ => return None,
-    })
+    name_in(SUITE_NAMES, number)
 }
+
+/// OpenSSL's names of suites.
+const SUITE_NAMES: &[(u16, &str)] = &[
+    (0x1301, "TLS_AES_128_GCM_SHA256"),
+    (0x1302, "TLS_AES_256_GCM_SHA384"),
+    (0x1303, "TLS_CHACHA20_POLY1305_SHA256"),
+    (0xc02b, "ECDHE-ECDSA-AES128-GCM-SHA256"),
+    (0xc02c, "ECDHE-ECDSA-AES256-GCM-SHA384"),
+    (0xc02f, "ECDHE-RSA-AES128-GCM-SHA256"),
+    (0xc030, "ECDHE-RSA-AES256-GCM-SHA384"),
+    (0xcca8, "ECDHE-RSA-CHACHA20-POLY1305"),
+    (0xcca9, "ECDHE-ECDSA-CHACHA20-POLY1305"),
+    // Offered by clients, never chosen here.
+    (0xccaa, "DHE-RSA-CHACHA20-POLY1305"),
+    (0x009e, "DHE-RSA-AES128-GCM-SHA256"),
+    (0x009f, "DHE-RSA-AES256-GCM-SHA384"),
+    (0x009c, "AES128-GCM-SHA256"),
+    (0x009d, "AES256-GCM-SHA384"),
+    (0x002f, "AES128-SHA"),
+    (0x0035, "AES256-SHA"),
+    (0x003c, "AES128-SHA256"),
+    (0x003d, "AES256-SHA256"),
+    (0xc009, "ECDHE-ECDSA-AES128-SHA"),
+    (0xc00a, "ECDHE-ECDSA-AES256-SHA"),
+    (0xc013, "ECDHE-RSA-AES128-SHA"),
+    (0xc014, "ECDHE-RSA-AES256-SHA"),
+    (0xc023, "ECDHE-ECDSA-AES128-SHA256"),
+    (0xc024, "ECDHE-ECDSA-AES256-SHA384"),
+    (0xc027, "ECDHE-RSA-AES128-SHA256"),
+    (0xc028, "ECDHE-RSA-AES256-SHA384"),
+    (0x0033, "DHE-RSA-AES128-SHA"),
+    (0x0039, "DHE-RSA-AES256-SHA"),
+    (0x0067, "DHE-RSA-AES128-SHA256"),
+    (0x006b, "DHE-RSA-AES256-SHA256"),
+    (0x000a, "DES-CBC3-SHA"),
+];
 
 /// Returns OpenSSL's name of a group by its number.
 pub fn group_name(number: u16) -> Option<&'static str> {
-    Some(match number {
-        0x0017 => "prime256v1",
-        0x0018 => "secp384r1",
-        0x0019 => "secp521r1",
-        0x001d => "X25519",
-        0x001e => "X448",
-        0x0100 => "ffdhe2048",
-        0x0101 => "ffdhe3072",
-        0x0102 => "ffdhe4096",
-        0x0103 => "ffdhe6144",
-        0x0104 => "ffdhe8192",
-        0x0201 => "MLKEM768",
-        0x0202 => "MLKEM1024",
-        0x11eb => "SecP256r1MLKEM768",
-        0x11ec => "X25519MLKEM768",
-        0x11ed => "SecP384r1MLKEM1024",
-        _ => return None,
-    })
+    name_in(GROUP_NAMES, number)
 }
+
+/// OpenSSL's names of groups.
+const GROUP_NAMES: &[(u16, &str)] = &[
+    (0x0017, "prime256v1"),
+    (0x0018, "secp384r1"),
+    (0x0019, "secp521r1"),
+    (0x001d, "X25519"),
+    (0x001e, "X448"),
+    (0x0100, "ffdhe2048"),
+    (0x0101, "ffdhe3072"),
+    (0x0102, "ffdhe4096"),
+    (0x0103, "ffdhe6144"),
+    (0x0104, "ffdhe8192"),
+    (0x0201, "MLKEM768"),
+    (0x0202, "MLKEM1024"),
+    (0x11eb, "SecP256r1MLKEM768"),
+    (0x11ec, "X25519MLKEM768"),
+    (0x11ed, "SecP384r1MLKEM1024"),
+];
 
 /// Returns OpenSSL's name of a signature algorithm by its number.
 pub fn sigalg_name(number: u16) -> Option<&'static str> {
-    Some(match number {
-        0x0401 => "rsa_pkcs1_sha256",
-        0x0501 => "rsa_pkcs1_sha384",
-        0x0601 => "rsa_pkcs1_sha512",
-        0x0403 => "ecdsa_secp256r1_sha256",
-        0x0503 => "ecdsa_secp384r1_sha384",
-        0x0603 => "ecdsa_secp521r1_sha512",
-        0x0804 => "rsa_pss_rsae_sha256",
-        0x0805 => "rsa_pss_rsae_sha384",
-        0x0806 => "rsa_pss_rsae_sha512",
-        0x0807 => "ed25519",
-        0x0808 => "ed448",
-        0x0809 => "rsa_pss_pss_sha256",
-        0x080a => "rsa_pss_pss_sha384",
-        0x080b => "rsa_pss_pss_sha512",
-        0x0201 => "rsa_pkcs1_sha1",
-        0x0203 => "ecdsa_sha1",
-        0x0904 => "mldsa44",
-        0x0905 => "mldsa65",
-        0x0906 => "mldsa87",
-        _ => return None,
-    })
+    name_in(SIGALG_NAMES, number)
 }
+
+/// OpenSSL's names of signature algorithms.
+const SIGALG_NAMES: &[(u16, &str)] = &[
+    (0x0401, "rsa_pkcs1_sha256"),
+    (0x0501, "rsa_pkcs1_sha384"),
+    (0x0601, "rsa_pkcs1_sha512"),
+    (0x0403, "ecdsa_secp256r1_sha256"),
+    (0x0503, "ecdsa_secp384r1_sha384"),
+    (0x0603, "ecdsa_secp521r1_sha512"),
+    (0x0804, "rsa_pss_rsae_sha256"),
+    (0x0805, "rsa_pss_rsae_sha384"),
+    (0x0806, "rsa_pss_rsae_sha512"),
+    (0x0807, "ed25519"),
+    (0x0808, "ed448"),
+    (0x0809, "rsa_pss_pss_sha256"),
+    (0x080a, "rsa_pss_pss_sha384"),
+    (0x080b, "rsa_pss_pss_sha512"),
+    (0x0201, "rsa_pkcs1_sha1"),
+    (0x0203, "ecdsa_sha1"),
+    (0x0904, "mldsa44"),
+    (0x0905, "mldsa65"),
+    (0x0906, "mldsa87"),
+];
 
 /// A list of groups.
 #[derive(Clone, Debug, Default)]

@@ -96,6 +96,10 @@ impl Reading {
         if record.first() != Some(&HANDSHAKE) || content.is_empty() {
             return Err(Broken::Malformed);
         }
+        // Records that are not encrypted have no room for more (RFC 8446, section 5.1).
+        if content.len() > record::MAX_CONTENT {
+            return Err(Broken::Overflow);
+        }
         self.message.extend_from_slice(content);
         if self.message.first() == Some(&1) { Ok(()) } else { Err(Broken::Malformed) }
     }
@@ -198,6 +202,18 @@ mod tests {
 
     fn parse(input: &[u8]) -> Result<Option<Hello>, Broken> {
         Reading::default().more(input)
+    }
+
+    #[test]
+    fn a_record_in_clear_holds_16_kilobytes() {
+        // Extension 21, padding (RFC 7685).
+        let padded = |len: usize| {
+            let message = hello(&[&[0, 21, (len >> 8) as u8, len as u8][..], &vec![0; len]].concat());
+            records(&message, message.len())
+        };
+        let most = record::MAX_CONTENT + HEADER - padded(0).len();
+        assert!(matches!(parse(&padded(most)), Ok(Some(_))));
+        assert_eq!(parse(&padded(most + 1)), Err(Broken::Overflow));
     }
 
     /// As many bytes as the input has are taken, in one-byte segments as well as at once.

@@ -18,37 +18,40 @@ use x509_parser::prelude::*;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure(pub u32);
 
+/// OpenSSL's texts by number.
+const FAILURES: &[(u32, &str)] = &[
+    (2, "unable to get issuer certificate"),
+    (3, "unable to get certificate CRL"),
+    (7, "certificate signature failure"),
+    (8, "CRL signature failure"),
+    (9, "certificate is not yet valid"),
+    (10, "certificate has expired"),
+    (11, "CRL is not yet valid"),
+    (12, "CRL has expired"),
+    (18, "self-signed certificate"),
+    (19, "self-signed certificate in certificate chain"),
+    (20, "unable to get local issuer certificate"),
+    (21, "unable to verify the first certificate"),
+    (22, "certificate chain too long"),
+    (23, "certificate revoked"),
+    (25, "path length constraint exceeded"),
+    (26, "unsuitable certificate purpose"),
+    (34, "unhandled critical extension"),
+    (35, "key usage does not include CRL signing"),
+    (36, "unhandled critical CRL extension"),
+    (44, "different CRL scope"),
+    (47, "permitted subtree violation"),
+    (48, "excluded subtree violation"),
+    (51, "unsupported name constraint type"),
+    (62, "hostname mismatch"),
+    (79, "invalid CA certificate"),
+];
+
 impl Failure {
     /// Returns OpenSSL's text.
     pub fn text(self) -> &'static str {
-        match self.0 {
-            2 => "unable to get issuer certificate",
-            3 => "unable to get certificate CRL",
-            7 => "certificate signature failure",
-            8 => "CRL signature failure",
-            9 => "certificate is not yet valid",
-            10 => "certificate has expired",
-            11 => "CRL is not yet valid",
-            12 => "CRL has expired",
-            18 => "self-signed certificate",
-            19 => "self-signed certificate in certificate chain",
-            20 => "unable to get local issuer certificate",
-            21 => "unable to verify the first certificate",
-            22 => "certificate chain too long",
-            23 => "certificate revoked",
-            25 => "path length constraint exceeded",
-            26 => "unsuitable certificate purpose",
-            34 => "unhandled critical extension",
-            35 => "key usage does not include CRL signing",
-            36 => "unhandled critical CRL extension",
-            44 => "different CRL scope",
-            47 => "permitted subtree violation",
-            48 => "excluded subtree violation",
-            51 => "unsupported name constraint type",
-            62 => "hostname mismatch",
-            79 => "invalid CA certificate",
-            _ => "application verification failure",
-        }
+        let known = FAILURES.iter().find(|(number, _)| *number == self.0);
+        known.map_or("application verification failure", |(_, text)| text)
     }
 
     /// Returns `true` if only a trusted issuer is missing (nginx: optional_no_ca).
@@ -600,12 +603,15 @@ pub fn handshake_signature(
     let mapping = algorithms().mapping;
     // TLS 1.3 binds the curve to the hash: the first algorithm of a scheme is that one.
     let most = if v13 { 1 } else { usize::MAX };
-    let fitting = mapping.iter().filter(|(scheme, _)| *scheme == dss.scheme);
-    let mut fitting = fitting.flat_map(|(_, all)| all.iter().take(most));
-    let sound = fitting.any(|a| {
-        a.public_key_alg_id().as_ref() == key_algorithm
-            && a.verify_signature(&info.subject_public_key.data, message, dss.signature()).is_ok()
-    });
+    let schemes = mapping.iter().filter(|(scheme, _)| *scheme == dss.scheme);
+    let all = schemes.flat_map(|(_, all)| all.iter().take(most));
+    let mut fitting = all.filter(|a| a.public_key_alg_id().as_ref() == key_algorithm).peekable();
+    if fitting.peek().is_none() {
+        // An algorithm for keys of another kind: `illegal_parameter` (RFC 8446, section 4.4.3).
+        return Err(rustls::PeerMisbehaved::SignedHandshakeWithUnadvertisedSigScheme.into());
+    }
+    let key = &info.subject_public_key.data;
+    let sound = fitting.any(|a| a.verify_signature(key, message, dss.signature()).is_ok());
     if sound { Ok(HandshakeSignatureValid::assertion()) } else { Err(bad()) }
 }
 
@@ -672,95 +678,134 @@ mod tests {
         assert!(!matches_name("*.example.com", ".example.com"));
     }
 
-    /// A client that shows a certificate and signs by the algorithm that it wants.
+    /// A client that shows a certificate, signs by the first algorithm and claims the second.
     #[derive(Debug)]
-    struct Wilful(SignatureScheme, Arc<rustls::sign::CertifiedKey>);
+    struct Wilful(SignatureScheme, SignatureScheme, Arc<rustls::sign::CertifiedKey>);
+
+    #[derive(Debug)]
+    struct Claimed(SignatureScheme, Box<dyn rustls::sign::Signer>);
+
+    impl rustls::sign::Signer for Claimed {
+        fn sign(&self, message: &[u8]) -> Result<Vec<u8>, Error> {
+            self.1.sign(message)
+        }
+        fn scheme(&self) -> SignatureScheme {
+            self.0
+        }
+    }
 
     impl rustls::sign::SigningKey for Wilful {
         fn choose_scheme(&self, _: &[SignatureScheme]) -> Option<Box<dyn rustls::sign::Signer>> {
-            self.1.key.choose_scheme(&[self.0])
+            let signer = self.2.key.choose_scheme(&[self.0])?;
+            Some(Box::new(Claimed(self.1, signer)))
         }
         fn algorithm(&self) -> rustls::SignatureAlgorithm {
-            self.1.key.algorithm()
+            self.2.key.algorithm()
         }
     }
 
     impl rustls::client::ResolvesClientCert for Wilful {
         fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<rustls::sign::CertifiedKey>> {
-            let key = Arc::new(Wilful(self.0, self.1.clone()));
-            Some(Arc::new(rustls::sign::CertifiedKey::new(self.1.cert.clone(), key)))
+            let key = Arc::new(Wilful(self.0, self.1, self.2.clone()));
+            Some(Arc::new(rustls::sign::CertifiedKey::new(self.2.cert.clone(), key)))
         }
         fn has_certs(&self) -> bool {
             true
         }
     }
 
-    /// TLS 1.3 has no handshake signed by RSASSA-PKCS1-v1_5 (RFC 8446, section 4.2.3), TLS 1.2 has.
-    #[test]
-    fn handshakes_are_signed_by_what_the_version_knows() {
+    /// Makes a certificate; `None`: openssl is missing.
+    fn made(key: &str) -> Option<Arc<rustls::sign::CertifiedKey>> {
         let dir = tempfile::tempdir().unwrap();
-        let made = std::process::Command::new("openssl")
-            .args([
-                "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key", "-out", "crt", "-subj",
-                "/CN=h",
-            ])
-            .current_dir(dir.path())
-            .output();
+        let args = format!("req -x509 -newkey {key} -nodes -keyout key -out crt -subj /CN=h");
+        let made =
+            std::process::Command::new("openssl").args(args.split(' ')).current_dir(dir.path()).output();
         if made.is_err() {
             assert!(std::env::var_os("CI").is_none(), "openssl is missing");
             println!("skipped: openssl is missing");
-            return;
+            return None;
         }
         let read = |name: &str| std::fs::read(dir.path().join(name)).unwrap();
-        let certified =
-            super::super::certified::certified(("crt", &read("crt")), ("key", &read("key")), &[]).unwrap();
-        let certified = Arc::new(certified);
+        let names = (("crt", &*read("crt")), ("key", &*read("key")));
+        Some(Arc::new(super::super::certified::certified(names.0, names.1, &[]).unwrap()))
+    }
+
+    /// Result of a handshake for the server, whose certificate is the client's.
+    fn shaken(version: &'static rustls::SupportedProtocolVersion, client: Wilful) -> Result<(), Error> {
+        let certified = client.2.clone();
         let trust = Trust::new(certified.cert.clone(), Vec::new(), Vec::new(), 1);
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let server = rustls::ServerConfig::builder_with_provider(provider.clone())
+            .with_protocol_versions(&[version])
+            .unwrap()
+            .with_client_cert_verifier(trust.asker())
+            .with_cert_resolver(Arc::new(rustls::sign::SingleCertAndKey::from(
+                rustls::sign::CertifiedKey::clone(&certified),
+            )));
+        let client = rustls::ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[version])
+            .unwrap()
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(super::super::certified::VerifyLater))
+            .with_client_cert_resolver(Arc::new(client));
+        let name = rustls::pki_types::ServerName::try_from("h").unwrap();
+        let mut server = rustls::ServerConnection::new(Arc::new(server)).unwrap();
+        let mut client = rustls::ClientConnection::new(Arc::new(client), name).unwrap();
+        let mut outcome = Ok(());
+        for _ in 0..4 {
+            let mut bytes = Vec::new();
+            while client.wants_write() {
+                client.write_tls(&mut bytes).unwrap();
+            }
+            let mut rest = bytes.as_slice();
+            while !rest.is_empty() && outcome.is_ok() {
+                server.read_tls(&mut rest).unwrap();
+                outcome = server.process_new_packets().map(|_| ());
+            }
+            let mut bytes = Vec::new();
+            while server.wants_write() {
+                server.write_tls(&mut bytes).unwrap();
+            }
+            let mut rest = bytes.as_slice();
+            while !rest.is_empty() {
+                client.read_tls(&mut rest).unwrap();
+                let _ = client.process_new_packets();
+            }
+        }
+        assert_eq!(server.is_handshaking(), outcome.is_err());
+        outcome
+    }
+
+    /// TLS 1.3 has no handshake signed by RSASSA-PKCS1-v1_5 (RFC 8446, section 4.2.3), TLS 1.2 has.
+    #[test]
+    fn handshakes_are_signed_by_what_the_version_knows() {
+        let Some(key) = made("rsa:2048") else { return };
         for (version, scheme, sound) in [
             (&rustls::version::TLS13, SignatureScheme::RSA_PKCS1_SHA256, false),
             (&rustls::version::TLS13, SignatureScheme::RSA_PSS_SHA256, true),
             (&rustls::version::TLS12, SignatureScheme::RSA_PKCS1_SHA256, true),
         ] {
-            let server = rustls::ServerConfig::builder_with_provider(provider.clone())
-                .with_protocol_versions(&[version])
-                .unwrap()
-                .with_client_cert_verifier(trust.asker())
-                .with_cert_resolver(Arc::new(rustls::sign::SingleCertAndKey::from(
-                    rustls::sign::CertifiedKey::clone(&certified),
-                )));
-            let client = rustls::ClientConfig::builder_with_provider(provider.clone())
-                .with_protocol_versions(&[version])
-                .unwrap()
-                .dangerous()
-                .with_custom_certificate_verifier(Arc::new(super::super::certified::VerifyLater))
-                .with_client_cert_resolver(Arc::new(Wilful(scheme, certified.clone())));
-            let name = rustls::pki_types::ServerName::try_from("h").unwrap();
-            let mut server = rustls::ServerConnection::new(Arc::new(server)).unwrap();
-            let mut client = rustls::ClientConnection::new(Arc::new(client), name).unwrap();
-            let mut outcome = Ok(());
-            for _ in 0..4 {
-                let mut bytes = Vec::new();
-                while client.wants_write() {
-                    client.write_tls(&mut bytes).unwrap();
-                }
-                let mut rest = bytes.as_slice();
-                while !rest.is_empty() && outcome.is_ok() {
-                    server.read_tls(&mut rest).unwrap();
-                    outcome = server.process_new_packets().map(|_| ());
-                }
-                let mut bytes = Vec::new();
-                while server.wants_write() {
-                    server.write_tls(&mut bytes).unwrap();
-                }
-                let mut rest = bytes.as_slice();
-                while !rest.is_empty() {
-                    client.read_tls(&mut rest).unwrap();
-                    let _ = client.process_new_packets();
-                }
-            }
+            let outcome = shaken(version, Wilful(scheme, scheme, key.clone()));
             assert_eq!(outcome.is_ok(), sound, "{version:?} {scheme:?}: {outcome:?}");
-            assert_eq!(server.is_handshaking(), !sound);
+        }
+    }
+
+    /// An algorithm that the key cannot be used with is another error than a wrong signature (RFC 8446, section 4.4.3).
+    #[test]
+    fn algorithms_for_other_keys_are_illegal() {
+        use SignatureScheme as S;
+        let Some(key) = made("ec -pkeyopt ec_paramgen_curve:P-256") else { return };
+        let own = S::ECDSA_NISTP256_SHA256;
+        for (version, claimed, sound) in [
+            (&rustls::version::TLS13, own, true),
+            (&rustls::version::TLS13, S::ECDSA_NISTP384_SHA384, false),
+            (&rustls::version::TLS13, S::ED25519, false),
+            (&rustls::version::TLS13, S::RSA_PSS_SHA256, false),
+            (&rustls::version::TLS12, S::RSA_PKCS1_SHA256, false),
+        ] {
+            let outcome = shaken(version, Wilful(own, claimed, key.clone()));
+            let illegal = matches!(outcome, Err(Error::PeerMisbehaved(_)));
+            assert_eq!((outcome.is_ok(), illegal), (sound, !sound), "{version:?} {claimed:?}: {outcome:?}");
         }
     }
 }
