@@ -411,16 +411,14 @@ fn now(file: &File, out: &mut [u8], offset: u64) -> Option<bool> {
 
 /// Creates a file, and its directories if they are missing, with mode `directories`. Removes its name unless `named`.
 fn create(path: &Path, named: bool, directories: u32) -> io::Result<File> {
-    let open = || files::create_new(path, files::PRIVATE);
-    let file = match open() {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            if let Some(dir) = path.parent() {
-                files::create_directories(dir, directories)?;
-            }
-            open()?
-        }
-        done => done?,
-    };
+    let mut file = files::create_new(path, files::PRIVATE);
+    if file.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
+        && let Some(dir) = path.parent()
+    {
+        files::create_directories(dir, directories)?;
+        file = files::create_new(path, files::PRIVATE);
+    }
+    let file = file?;
     if !named {
         std::fs::remove_file(path)?;
     }

@@ -87,18 +87,11 @@ impl Sticky {
     /// # Errors
     /// When a variable cannot be evaluated.
     pub fn wanted(&self, req: &mut Request) -> Result<Option<Vec<u8>>, VarError> {
-        Ok(match self {
-            Sticky::Cookie(c) => {
-                let mut v = Vec::new();
-                crate::modules::vars::cookie(req, &c.name, &mut v)?;
-                Some(v).filter(|v| !v.is_empty() && v.len() <= 256)
-            }
-            Sticky::Route(all) => first_of(all, req)?,
-            Sticky::Learn(l) => match first_of(&l.lookup, req)? {
-                Some(key) => l.sessions().find(&key, clock(req.thread.io.poller.now())),
-                None => None,
-            },
-        })
+        match self {
+            Sticky::Cookie(c) => c.wanted(req),
+            Sticky::Route(all) => first_of(all, req),
+            Sticky::Learn(l) => l.wanted(req),
+        }
     }
 
     /// Sets the cookie, or begins the session, when a server has sent the head of a response.
@@ -107,21 +100,10 @@ impl Sticky {
     /// When a variable cannot be evaluated.
     pub fn answered(&self, req: &mut Request, sid: &[u8]) -> Result<(), VarError> {
         match self {
-            Sticky::Cookie(c) => {
-                let mut line = Vec::new();
-                c.write(req, sid, &mut line)?;
-                req.modules.upstream.set_cookie = line;
-            }
-            Sticky::Learn(l) => {
-                // Evaluated now, since the head is gone when the response is over.
-                req.modules.upstream.session = first_of(&l.create, req)?.unwrap_or_default();
-                if l.header {
-                    l.learn(req, sid)?;
-                }
-            }
-            Sticky::Route(_) => {}
+            Sticky::Cookie(c) => c.answered(req, sid),
+            Sticky::Learn(l) => l.answered(req, sid),
+            Sticky::Route(_) => Ok(()),
         }
-        Ok(())
     }
 
     /// Begins or prolongs the session when a response is over.
@@ -173,6 +155,19 @@ impl Cookie {
             (b"httponly", None) => self.httponly = true,
             _ => return Err(unknown(d, w, cx)),
         }
+        Ok(())
+    }
+
+    fn wanted(&self, req: &mut Request) -> Result<Option<Vec<u8>>, VarError> {
+        let mut v = Vec::new();
+        crate::modules::vars::cookie(req, &self.name, &mut v)?;
+        Ok(Some(v).filter(|v| !v.is_empty() && v.len() <= 256))
+    }
+
+    fn answered(&self, req: &mut Request, sid: &[u8]) -> Result<(), VarError> {
+        let mut line = Vec::new();
+        self.write(req, sid, &mut line)?;
+        req.modules.upstream.set_cookie = line;
         Ok(())
     }
 
@@ -320,6 +315,18 @@ impl Learn {
         }
         let sessions = Sessions { room: room.unwrap_or(0), ..Sessions::default() };
         Ok(Learn { create, lookup, timeout, header, sessions: Mutex::new(Arc::new(Mutex::new(sessions))) })
+    }
+
+    fn wanted(&self, req: &mut Request) -> Result<Option<Vec<u8>>, VarError> {
+        let key = first_of(&self.lookup, req)?;
+        let now = clock(req.thread.io.poller.now());
+        Ok(key.and_then(|key| self.sessions().find(&key, now)))
+    }
+
+    fn answered(&self, req: &mut Request, sid: &[u8]) -> Result<(), VarError> {
+        // Evaluated now, since the head is gone when the response is over.
+        req.modules.upstream.session = first_of(&self.create, req)?.unwrap_or_default();
+        if self.header { self.learn(req, sid) } else { Ok(()) }
     }
 
     fn sessions(&self) -> SessionsRef {
