@@ -41,7 +41,7 @@ pub struct Ring {
 
 impl Ring {
     /// Points of the peers that are not backups.
-    pub fn new(peers: &[Peer]) -> Ring {
+    pub(super) fn new(peers: &[Peer]) -> Ring {
         let mut points = Vec::new();
         let asked = peers.iter().filter(|p| !p.backup).map(|p| p.weight * POINTS).sum::<i64>();
         let share = asked / MAX_POINTS + 1;
@@ -65,12 +65,12 @@ impl Ring {
     }
 
     /// Where a key lies: the number of its point.
-    pub fn find(&self, hash: u32) -> usize {
+    pub(super) fn find(&self, hash: u32) -> usize {
         self.points.partition_point(|(p, _)| *p < hash)
     }
 
     /// The first peer of the server at a point; numbers go round.
-    pub fn server_at(&self, at: usize) -> Option<usize> {
+    pub(super) fn server_at(&self, at: usize) -> Option<usize> {
         if self.points.is_empty() {
             return None;
         }
