@@ -361,7 +361,7 @@ fn is_worth_a_try(p: &Peer, load: Load, now: u64) -> bool {
 
 impl LocalSet {
     /// Counts the end of a request to a chosen peer, which began at `begun`.
-    pub fn end(&self, peer: usize, begun: Instant) {
+    pub(super) fn end(&self, peer: usize, begun: Instant) {
         if let Some(s) = self.shards.get(peer) {
             s.end();
         }
@@ -406,7 +406,7 @@ impl LocalSet {
     }
 
     /// Counts a successful request: forgets failures before the present period.
-    pub fn succeed(&self, peer: usize, now: Instant) {
+    pub(super) fn succeed(&self, peer: usize, now: Instant) {
         let Some(p) = self.set.peers.get(peer).filter(|_| !self.set.lone) else { return };
         let l = &p.live;
         let failed = l.failed.load(Relaxed);
@@ -422,7 +422,7 @@ impl LocalSet {
     }
 
     /// Takes the times of a response into account for `least_time`.
-    pub fn measure(&self, peer: usize, f: &Figures, now: Instant) {
+    pub(super) fn measure(&self, peer: usize, f: &Figures, now: Instant) {
         if !matches!(self.group.method.load(), Some(Load::Time { .. })) {
             return;
         }

@@ -123,7 +123,7 @@ impl Group {
     }
 
     /// Sets its servers.
-    pub fn set_servers(&self, servers: Vec<Server>) {
+    pub(super) fn set_servers(&self, servers: Vec<Server>) {
         *lock(&self.servers) = servers;
         self.rebuild(&[]);
     }

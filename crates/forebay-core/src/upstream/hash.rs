@@ -1,5 +1,5 @@
-//! Keys to servers: `hash`, `hash ... consistent` and `ip_hash`. The same key finds the same server as under
-//! nginx, which follows Cache::Memcached and, for `consistent`, Cache::Memcached::Fast (ketama points).
+//! Maps keys to servers for `hash`, `hash ... consistent` and `ip_hash`. A key leads to the same server as in nginx, which
+//! follows Cache::Memcached and, for `consistent`, Cache::Memcached::Fast (ketama points).
 
 use super::peer::Peer;
 use std::net::IpAddr;
@@ -20,7 +20,7 @@ static CRC: [u32; 256] = {
     table
 };
 
-/// CRC-32 of the pieces one after the other.
+/// Returns the CRC-32 of the concatenated pieces.
 pub(super) fn crc32(pieces: &[&[u8]]) -> u32 {
     !pieces.iter().flat_map(|p| p.iter()).fold(!0, |c, b| CRC[usize::from((c as u8) ^ b)] ^ (c >> 8))
 }
@@ -28,20 +28,20 @@ pub(super) fn crc32(pieces: &[&[u8]]) -> u32 {
 /// Points of a server for each unit of weight.
 const POINTS: i64 = 160;
 
-/// Most points of all servers, about (a sum of weights of 12 500), which bounds the memory that a `weight=` or a SRV
-/// record can ask for: above it, all servers have fewer.
+/// Most points of all servers, approximately (a sum of weights of 12 500). Above it, all servers get fewer points. This limits
+/// the memory that a `weight=` or a SRV record can ask for.
 const MAX_POINTS: i64 = 2_000_000;
 
-/// The points of all servers on the circle.
+/// Points of all servers on the circle.
 #[derive(Debug, Default)]
 pub struct Ring {
-    /// Point and the first peer of its server.
+    /// Hashes, and the number of the first peer of each point's server.
     points: Vec<(u32, u32)>,
 }
 
 impl Ring {
-    /// Points of the peers that are not backups.
-    pub fn new(peers: &[Peer]) -> Ring {
+    /// Creates the points of the peers that are not backups.
+    pub(super) fn new(peers: &[Peer]) -> Ring {
         let mut points = Vec::new();
         let asked = peers.iter().filter(|p| !p.backup).map(|p| p.weight * POINTS).sum::<i64>();
         let share = asked / MAX_POINTS + 1;
@@ -64,13 +64,13 @@ impl Ring {
         Ring { points }
     }
 
-    /// Where a key lies: the number of its point.
-    pub fn find(&self, hash: u32) -> usize {
+    /// Returns the number of the first point that is not before a hash.
+    pub(super) fn find(&self, hash: u32) -> usize {
         self.points.partition_point(|(p, _)| *p < hash)
     }
 
-    /// The first peer of the server at a point; numbers go round.
-    pub fn server_at(&self, at: usize) -> Option<usize> {
+    /// Returns the first peer of the server at a point. Numbers start again after the last point.
+    pub(super) fn server_at(&self, at: usize) -> Option<usize> {
         if self.points.is_empty() {
             return None;
         }
@@ -78,7 +78,7 @@ impl Ring {
     }
 }
 
-/// Host and port as the points take them.
+/// Returns host and port as they enter the hash of a point.
 fn host_and_port(server: &[u8]) -> (&[u8], &[u8]) {
     if server.get(..5).is_some_and(|p| p.eq_ignore_ascii_case(b"unix:")) {
         return (&server[5..], b"");
@@ -90,7 +90,7 @@ fn host_and_port(server: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// The next value for `hash`; `again` counts the servers that were found and would not do.
+/// Returns the next value for `hash`; `again`: number of servers that were found before and are not usable.
 pub(super) fn memcached(key: &[u8], again: u32) -> u32 {
     let digits;
     let prefix: &[u8] = if again > 0 {
@@ -102,10 +102,10 @@ pub(super) fn memcached(key: &[u8], again: u32) -> u32 {
     (crc32(&[prefix, key]) >> 16) & 0x7fff
 }
 
-/// Where `ip_hash` starts.
+/// First value of `ip_hash`.
 pub(super) const IP_START: u32 = 89;
 
-/// The next value of `ip_hash`: the first three octets of an IPv4 address, all of an IPv6 address.
+/// Returns the next value of `ip_hash`, from the first three octets of an IPv4 address or all of an IPv6 address.
 pub(super) fn ip(client: Option<IpAddr>, mut hash: u32) -> u32 {
     let mut step = |octets: &[u8]| {
         for o in octets {

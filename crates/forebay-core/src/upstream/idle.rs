@@ -22,7 +22,7 @@ use std::time::Instant;
 
 /// An idle connection.
 #[derive(Debug)]
-pub struct Idle {
+pub(super) struct Idle {
     /// Its socket.
     pub fd: OwnedFd,
     /// Its encryption, if there is any.
@@ -81,7 +81,7 @@ pub struct Lists(OnceLock<Box<[List]>>);
 
 /// Slots that their thread has to free once the lock is free.
 #[derive(Debug, Default)]
-pub struct Leavings {
+pub(super) struct Leavings {
     /// The oldest connection, if there was no room for it.
     pub oldest: Option<Idle>,
     /// Slots of connections that others have taken.
@@ -106,7 +106,7 @@ impl Lists {
     }
 
     /// Puts a connection into the list of thread `me` of `threads`; the list then has at most `most`, which is not 0.
-    pub fn put(
+    pub(super) fn put(
         &self,
         (me, threads): (usize, usize),
         idle: Idle,
@@ -126,7 +126,7 @@ impl Lists {
     }
 
     /// Takes the latest connection of thread `me` that fits. Also returns slots for the thread to free.
-    pub fn take(&self, me: usize, fits: impl Fn(&Idle) -> bool) -> (Option<Idle>, Vec<Token>) {
+    pub(super) fn take(&self, me: usize, fits: impl Fn(&Idle) -> bool) -> (Option<Idle>, Vec<Token>) {
         let Some(list) = self.list(me) else { return (None, Vec::new()) };
         let mut inner = lock(&list.inner);
         // Usually the very last one fits, and no entry has to move up.
@@ -143,7 +143,7 @@ impl Lists {
 
     /// Takes a connection that fits from another thread's list, sound and no longer in that thread's epoll set. Skips
     /// lists that are locked.
-    pub fn steal(&self, me: usize, now: Instant, fits: impl Fn(&Idle) -> bool) -> Option<Idle> {
+    pub(super) fn steal(&self, me: usize, now: Instant, fits: impl Fn(&Idle) -> bool) -> Option<Idle> {
         let all = self.0.get()?;
         let others = (1..all.len()).filter_map(|n| all.get((me + n) % all.len()));
         for list in others {
@@ -173,7 +173,7 @@ impl Lists {
 
     /// Takes out a connection of thread `me` that became readable or whose time is over. Returns `None` if another thread
     /// has it.
-    pub fn withdraw(&self, me: usize, token: Token) -> Option<Idle> {
+    pub(super) fn withdraw(&self, me: usize, token: Token) -> Option<Idle> {
         let list = self.list(me)?;
         let mut inner = lock(&list.inner);
         let at = inner.entries.iter().position(|i| i.token == token)?;
@@ -183,7 +183,7 @@ impl Lists {
     }
 
     /// Takes everything out of the list of thread `me`.
-    pub fn clear(&self, me: usize) -> (VecDeque<Idle>, Vec<Token>) {
+    pub(super) fn clear(&self, me: usize) -> (VecDeque<Idle>, Vec<Token>) {
         let Some(list) = self.list(me) else { return Default::default() };
         let mut inner = lock(&list.inner);
         let entries = std::mem::take(&mut inner.entries);

@@ -29,8 +29,8 @@ struct Seat {
 }
 
 impl Lease {
-    /// Takes the place at a peer that [`Picker::choose`] has returned at time `begun`. `opener`: number of the location, or
-    /// what else `keepalive ... local` keeps connections apart by.
+    /// Takes the place at a peer that [`Picker::choose`] has returned at time `begun`. `opener`: number of the location or
+    /// server by which `keepalive ... local` separates connections.
     pub fn new(picker: &Picker, peer: usize, begun: Instant, opener: usize) -> Lease {
         Lease { conn: None, seat: Some(Seat { local: picker.local.clone(), peer, begun, opener }) }
     }

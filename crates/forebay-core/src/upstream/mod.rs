@@ -7,7 +7,7 @@ pub mod conn;
 pub mod group;
 pub(crate) mod hash;
 pub mod health;
-pub mod idle;
+pub(crate) mod idle;
 pub mod lease;
 pub mod local;
 pub mod peer;

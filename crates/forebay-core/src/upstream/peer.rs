@@ -66,19 +66,19 @@ impl Peer {
     }
 
     /// Returns `true` if it has failed so often lately that it gets no requests.
-    pub fn is_failed(&self, now: u64) -> bool {
+    pub(super) fn is_failed(&self, now: u64) -> bool {
         self.max_fails != 0
             && self.live.fails.load(Relaxed) >= self.max_fails
             && now.saturating_sub(self.live.checked.load(Relaxed)) <= ms(self.fail_timeout)
     }
 
     /// Returns `true` if `max_conns` is reached.
-    pub fn is_full(&self) -> bool {
+    pub(super) fn is_full(&self) -> bool {
         self.max_conns != 0 && self.live.conns.load(Relaxed) >= self.max_conns
     }
 
     /// Returns the weight at this time, in units of `scale`. It grows after a failure if there is a `slow_start`.
-    pub fn weight_now(&self, scale: i64, now: u64) -> i64 {
+    pub(super) fn weight_now(&self, scale: i64, now: u64) -> i64 {
         let full = self.weight * scale;
         if self.slow_start.is_zero() {
             return full;
@@ -350,7 +350,7 @@ impl Default for Live {
 
 impl Live {
     /// Returns the health by the checks.
-    pub fn health(&self) -> Health {
+    pub(super) fn health(&self) -> Health {
         match self.health.load(Relaxed) {
             1 => Health::Healthy,
             2 => Health::Unhealthy,
@@ -360,7 +360,7 @@ impl Live {
     }
 
     /// Sets the health.
-    pub fn set_health(&self, h: Health) {
+    pub(super) fn set_health(&self, h: Health) {
         let n = match h {
             Health::Unknown => 0,
             Health::Healthy => 1,
@@ -371,17 +371,17 @@ impl Live {
     }
 
     /// Returns `true` if the checks allow requests.
-    pub fn is_healthy(&self) -> bool {
+    pub(super) fn is_healthy(&self) -> bool {
         self.health.load(Relaxed) < 2
     }
 
     /// Notes that it gets no requests from now on.
-    pub fn down(&self, now: u64) {
+    pub(super) fn down(&self, now: u64) {
         let _ = self.down_since.compare_exchange(0, now, Relaxed, Relaxed);
     }
 
     /// Notes that it gets requests again since then.
-    pub fn up(&self, since: u64) {
+    pub(super) fn up(&self, since: u64) {
         let down = match self.down_since.load(Relaxed) {
             0 => 0,
             _ => self.down_since.swap(0, Relaxed),
@@ -416,7 +416,7 @@ impl Live {
     }
 
     /// Returns the counters of this thread.
-    pub fn shard(&self) -> Arc<Shard> {
+    pub(super) fn shard(&self) -> Arc<Shard> {
         let me = std::thread::current().id();
         let mut shards = lock(&self.shards);
         if let Some((_, s)) = shards.iter().find(|(id, _)| *id == me) {
@@ -451,7 +451,7 @@ fn add(cell: &AtomicU64, n: u64) {
 }
 
 /// Moves a mean by an eighth of the way to a new value. The first value becomes the mean.
-pub fn average(cell: &AtomicU64, new: Duration) {
+pub(super) fn average(cell: &AtomicU64, new: Duration) {
     let new = micros(new).max(1);
     let old = cell.load(Relaxed);
     let mean = if old == 0 { new } else { old - old / 8 + new / 8 };
@@ -460,18 +460,18 @@ pub fn average(cell: &AtomicU64, new: Duration) {
 
 impl Shard {
     /// Counts a request that begins.
-    pub fn begin(&self, now: u64) {
+    pub(super) fn begin(&self, now: u64) {
         self.selected.store(now, Relaxed);
         add(&self.active, 1);
         add(&self.requests, 1);
     }
     /// Counts a request that is over.
-    pub fn end(&self) {
+    pub(super) fn end(&self) {
         let n = self.active.load(Relaxed);
         self.active.store(n.saturating_sub(1), Relaxed);
     }
     /// Adds the figures of an attempt.
-    pub fn count(&self, f: &Figures) {
+    pub(super) fn count(&self, f: &Figures) {
         if let Some(class) = self.responses.get(usize::from(f.status / 100).wrapping_sub(1)) {
             add(class, 1);
         }

@@ -1,9 +1,14 @@
 use super::balance::{Key, Load, Method, Picker, Timed};
+use super::conn::Conn;
 use super::group::{Group, Keepalive};
+use super::lease::Lease;
 use super::local::{LocalGroups, LocalSet};
 use super::peer::{Figures, Peer};
 use super::servers::{Found, Server, Source};
 use forebay_net::addr::{PeerAddr, Place};
+use forebay_net::io::Io;
+use forebay_net::wire::Wire;
+use rustix::io::Errno;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -178,4 +183,42 @@ fn the_faster_server_wins() {
     let mut seen: Vec<_> = (0..4).filter_map(|_| choose(&g, &[], later)).collect();
     seen.sort_unstable();
     assert_eq!(seen.iter().filter(|i| **i == 0).count(), 1, "{seen:?}");
+}
+
+/// State that a protocol keeps on a connection.
+#[derive(Default)]
+struct Greeted(bool);
+
+/// Uses a connection for a request, as a front end would; returns whether it was kept from an earlier one.
+fn use_connection(groups: &LocalGroups, g: &Arc<Group>, io: &Rc<Io>, to: SocketAddr) -> bool {
+    let now = io.poller.now();
+    let mut p = picker(groups.local(g));
+    let peer = p.choose(now).expect("a server");
+    let mut lease = Lease::new(&p, peer, now, 0);
+    let conn = lease.take_idle(io, 0).unwrap_or_else(|| {
+        let socket = std::net::TcpStream::connect(to).expect("connected");
+        socket.set_nonblocking(true).expect("nonblocking");
+        Conn::opened(io, Wire::Plain(io.poller.insert(socket.into())), now)
+    });
+    assert_eq!(conn.peek(), Err(Errno::AGAIN), "nothing has come");
+    let greeted = conn.with_state(|s: &mut Greeted| std::mem::replace(&mut s.0, true));
+    assert_eq!((greeted, conn.state::<String>().is_none()), (conn.reused, true));
+    lease.conn = Some(conn);
+    lease.keep();
+    greeted
+}
+
+#[test]
+fn a_connection_is_kept_with_the_state_of_its_protocol() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
+    let to = listener.local_addr().expect("bound");
+    let io = Rc::new(Io::new().expect("epoll"));
+    let (g, groups) = (group(&[1], |_| ()), LocalGroups::new(0, 1));
+    assert_eq!([(); 3].map(|()| use_connection(&groups, &g, &io, to)), [false, true, true]);
+    assert_eq!((g.idle.count(), g.status(io.poller.now())[0].active), (1, 0));
+    // Under a new configuration, requests that are still running keep no more.
+    groups.close(&io);
+    assert_eq!(g.idle.count(), 0);
+    assert_eq!([(); 2].map(|()| use_connection(&groups, &g, &io, to)), [false; 2]);
+    assert_eq!(g.idle.count(), 0);
 }

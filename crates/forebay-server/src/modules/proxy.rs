@@ -179,12 +179,12 @@ async fn handle(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<Out
         Ok(Answer::Nothing) => Ok(Outcome::Done),
         Err(stop) => Err(stop),
     };
-    if taken.lease.is_some() {
+    if taken.contact.is_some() {
         // Another answer than the upstream's is given: nobody reads the rest of its own, if there is one.
         let head = &req.modules.upstream.head;
         let missing = pass.protocol.is_missing(head.status);
         let whole = missing && head.buf.len() == head.len;
-        stream::over(req, &mut taken.lease, whole);
+        stream::over(req, &mut taken.contact, whole);
     }
     out
 }
@@ -212,7 +212,7 @@ pub async fn more(req: &mut Request) -> Option<Body> {
 #[derive(Default)]
 struct Taken {
     /// The place at an upstream.
-    lease: Option<Contact>,
+    contact: Option<Contact>,
     /// What a cache has to do with the request.
     fetch: Fetch,
 }
@@ -221,7 +221,7 @@ struct Taken {
 enum Answer {
     /// A cache.
     Entry(Rc<Entry>),
-    /// An upstream, from [`Taken::lease`].
+    /// An upstream, from [`Taken::contact`].
     Response { to_head: bool, upgrade: bool },
     /// Nobody has to: a purge is done.
     Purged,
@@ -259,9 +259,9 @@ async fn ask(
     if req.modules.upstream.head.status == 304
         && cs.revalidate
         && taken.fetch.stale.is_some()
-        && let Some(lease) = taken.lease.take()
+        && let Some(contact) = taken.contact.take()
     {
-        return confirmed(req, lease, s, std::mem::take(&mut taken.fetch)).await;
+        return confirmed(req, contact, s, std::mem::take(&mut taken.fetch)).await;
     }
     Ok(Answer::Response { to_head: asked.to_head, upgrade: asked.upgrade })
 }
@@ -283,7 +283,7 @@ async fn send(
     streamed: bool,
     taken: &mut Taken,
 ) -> Result<(Result<(), u16>, Sent), Stop> {
-    let Taken { lease, fetch } = taken;
+    let Taken { contact, fetch } = taken;
     let body = outgoing(req, s, streamed)?;
     let mut head = req.take_buf();
     req.modules.upstream.reuse = target.reuse(req, s);
@@ -305,7 +305,7 @@ async fn send(
         req.modules.upstream.log_path.clear();
     }
     req.modules.proxy_cache.detached = fetch.cacheable() || req.is_background();
-    let got = exchange::run(req, target, &head, &body, s, lease).await;
+    let got = exchange::run(req, target, &head, &body, s, contact).await;
     let to_head = codec::is_to_head(req, &head);
     req.give_buf(head);
     Ok((got, Sent { to_head, upgrade }))
@@ -328,20 +328,20 @@ fn stale_instead(
         return None;
     }
     let stale = taken.fetch.stale.clone()?;
-    if let Some(lease) = taken.lease.take() {
-        Body::new(lease, Framing::None, false, s.read_timeout.0).abandon(req);
+    if let Some(contact) = taken.contact.take() {
+        Body::new(contact, Framing::None, false, s.read_timeout.0).abandon(req);
     }
     req.modules.proxy_cache.status = Some(CacheStatus::Stale);
     Some(stale)
 }
 
 /// Answers with the stored response that the upstream has confirmed (RFC 9111, section 4.3.3).
-async fn confirmed(req: &mut Request, lease: Contact, s: &Settings, fetch: Fetch) -> Result<Answer, Stop> {
+async fn confirmed(req: &mut Request, contact: Contact, s: &Settings, fetch: Fetch) -> Result<Answer, Stop> {
     let http = req.http();
     let cs = &http.location(req).settings.proxy_cache;
     let reusable = codec::keeps_alive(req);
     let clean = req.modules.upstream.head.buf.len() == req.modules.upstream.head.len;
-    let body = Body::new(lease, Framing::None, reusable && clean, s.read_timeout.0);
+    let body = Body::new(contact, Framing::None, reusable && clean, s.read_timeout.0);
     let mut body = body.speaking(req.modules.upstream.protocol, reusable, false);
     body.feed(req, b"", &mut Vec::new());
     let entry = cached::revalidated(req, fetch, s, cs).await;

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 const HANDSHAKING: &str = "while SSL handshaking to upstream";
 
-/// Watches the client while an upstream is waited for (nginx: proxy_ignore_client_abort).
+/// Returns a watch for the client while the request waits for an upstream (nginx: proxy_ignore_client_abort).
 pub(crate) fn watch(req: &Request, ignore_abort: bool) -> Watch {
     // A response that will be stored is fetched to its end.
     let watched = !ignore_abort && !req.modules.proxy_cache.detached;

@@ -55,7 +55,7 @@ fn switch_protocols(
 ) -> Result<Outcome, Stop> {
     let wrong = if !asked {
         Some("unasked")
-    } else if !taken.lease.as_ref().is_some_and(Contact::is_sent) {
+    } else if !taken.contact.as_ref().is_some_and(Contact::is_sent) {
         Some("before the end of the request")
     } else {
         None
@@ -70,8 +70,8 @@ fn switch_protocols(
     fields(req, pass, s)?;
     let head = &req.modules.upstream.head;
     let early = head.buf.get(head.len..).unwrap_or_default().to_vec();
-    let Some(lease) = taken.lease.take() else { return Err(Stop::Status(502)) };
-    req.resp.source = Some(Box::new(Body::switched(lease, early, s.relay_timeouts())));
+    let Some(contact) = taken.contact.take() else { return Err(Stop::Status(502)) };
+    req.resp.source = Some(Box::new(Body::switched(contact, early, s.relay_timeouts())));
     Ok(Outcome::Done)
 }
 
@@ -111,8 +111,8 @@ fn pass_on(
     req.resp.content_length = req.modules.upstream.head.content_length;
     rate(req, s);
     let start = req.resp.text.len() as u32;
-    if keep.is_some() || !at_once(req, &mut taken.lease, to_head, s) {
-        begin_body(req, &mut taken.lease, to_head, s, keep)?;
+    if keep.is_some() || !at_once(req, &mut taken.contact, to_head, s) {
+        begin_body(req, &mut taken.contact, to_head, s, keep)?;
     }
     let end = req.resp.text.len() as u32;
     if end > start {
@@ -181,13 +181,13 @@ fn may_follow(req: &Request, s: &Settings) -> bool {
 #[inline(never)]
 fn begin_body(
     req: &mut Request,
-    lease: &mut Option<Contact>,
+    contact: &mut Option<Contact>,
     to_head: bool,
     s: &Settings,
     keep: Option<Keep>,
 ) -> Result<(), Stop> {
     let mut text = std::mem::take(&mut req.resp.text);
-    let fed = body(req, lease, to_head, s, keep, &mut text);
+    let fed = body(req, contact, to_head, s, keep, &mut text);
     req.resp.text = text;
     let (body, pulled) = fed?;
     if pulled != Pulled::End || body.keeps() {
@@ -198,7 +198,7 @@ fn begin_body(
 
 /// Passes on a body that has come with its head, all of it and nothing else, and that nothing is done with. `false`: it is
 /// no such body, which takes a [`Body`].
-fn at_once(req: &mut Request, lease: &mut Option<Contact>, to_head: bool, s: &Settings) -> bool {
+fn at_once(req: &mut Request, contact: &mut Option<Contact>, to_head: bool, s: &Settings) -> bool {
     let head = &req.modules.upstream.head;
     let came = head.buf.get(head.len..).unwrap_or_default();
     let announced = match framing_of_response(head, to_head) {
@@ -206,7 +206,7 @@ fn at_once(req: &mut Request, lease: &mut Option<Contact>, to_head: bool, s: &Se
         Framing::Length(n) => n,
         _ => return false,
     };
-    let conn = lease.as_ref().and_then(Contact::conn);
+    let conn = contact.as_ref().and_then(Contact::conn);
     if came.len() as u64 != announced
         || !req.modules.upstream.protocol.is_http()
         || s.limit_rate.0.is_some()
@@ -219,14 +219,14 @@ fn at_once(req: &mut Request, lease: &mut Option<Contact>, to_head: bool, s: &Se
     if let Some(a) = req.modules.upstream.current() {
         a.length += announced;
     }
-    stream::over(req, lease, reusable);
+    stream::over(req, contact, reusable);
     true
 }
 
 /// The body of a response whose head has been read, with what came behind it.
 fn body(
     req: &mut Request,
-    lease: &mut Option<Contact>,
+    contact: &mut Option<Contact>,
     to_head: bool,
     s: &Settings,
     keep: Option<Keep>,
@@ -235,8 +235,8 @@ fn body(
     let head = &req.modules.upstream.head;
     let protocol = req.modules.upstream.protocol;
     let framing = protocol.framing_of_response(head, to_head, keep.is_some());
-    let Some(lease) = lease.take() else { return Err(Stop::Status(502)) };
-    let reusable = codec::keeps_alive(req) && lease.conn().is_some() && !may_follow(req, s);
+    let Some(contact) = contact.take() else { return Err(Stop::Status(502)) };
+    let reusable = codec::keeps_alive(req) && contact.conn().is_some() && !may_follow(req, s);
     let buffering = buffering(req, s);
     let head = &req.modules.upstream.head;
     let read = head.buf.len() as u64;
@@ -245,7 +245,7 @@ fn body(
         Some(t) => forebay_conf::units::size(&t.value(req)?).unwrap_or(0),
     };
     let mut body =
-        Body::new(lease, framing, reusable, s.read_timeout.0).speaking(protocol, reusable, to_head);
+        Body::new(contact, framing, reusable, s.read_timeout.0).speaking(protocol, reusable, to_head);
     body.set(s.ignore_client_abort, s.pass_trailers);
     body.buffer(buffering.then(|| s.ahead()), rate, read);
     if let Some(keep) = keep {
@@ -267,7 +267,7 @@ pub fn slice(req: &mut Request, taken: &mut Taken, to_head: bool, s: &Settings) 
     let http = req.http();
     let keep = keep(req, &mut taken.fetch, to_head, s, &http.location(req).settings.proxy_cache)?;
     let mut content = Vec::new();
-    let (mut body, _) = body(req, &mut taken.lease, to_head, s, keep, &mut content)?;
+    let (mut body, _) = body(req, &mut taken.contact, to_head, s, keep, &mut content)?;
     if !content.is_empty() {
         body.put_before(content, s.ahead());
     }
