@@ -3,6 +3,7 @@
 #![warn(unreachable_pub)]
 
 pub mod blocks;
+pub mod client;
 pub mod config;
 pub mod control;
 pub mod counters;
@@ -15,6 +16,7 @@ pub mod pattern;
 pub mod process;
 pub mod tasks;
 pub mod thread;
+pub mod tls;
 pub mod transfers;
 pub mod upstream;
 pub mod vars;

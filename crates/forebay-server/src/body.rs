@@ -15,16 +15,18 @@ pub use send::send;
 pub(crate) use source::{Got, Source};
 pub use write::{Broken, flush_answers, send_continue, write_all, write_last};
 
-use crate::modules::core::BodyInFile;
+use crate::modules::core::{BodyInFile, TempDir};
 use crate::request::Request;
 use crate::thread::Thread;
 use forebay_conf::error::Level;
-use forebay_core::transfers::Direction;
+use forebay_core::transfers::{Direction, Over};
 use forebay_core::upstream::conn::Conn;
 use forebay_http::h1::chunked::{Chunked, Step};
 use forebay_http::request::{Framing, Version};
 use forebay_sys::errno::errno;
 use rustix::io::Errno;
+use std::io;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Instant;
@@ -59,7 +61,7 @@ pub struct Stored {
     /// File with the part that did not fit into `client_body_buffer_size`.
     pub file: Option<Rc<std::fs::File>>,
     /// Name of the file (`$request_body_file`).
-    pub path: Option<std::path::PathBuf>,
+    pub path: Option<PathBuf>,
     /// Bytes in the file.
     pub in_file: u64,
     /// The file is removed when the request is over.
@@ -171,34 +173,22 @@ impl RequestBody {
     }
 
     /// Parses bytes and appends their content to `out`. Returns how many bytes belonged to the body.
-    fn take_into(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<usize, ()> {
-        if self.framing != Framing::Chunked {
-            let n = self.take(input)?;
-            out.extend_from_slice(input.get(..n).unwrap_or_default());
-            self.len += n as u64;
-            return Ok(n);
-        }
-        let mut at = 0;
-        loop {
-            let rest = input.get(at..).unwrap_or_default();
-            match self.chunked.decode(rest) {
-                Ok(Step::Data { start, end }) => {
-                    out.extend_from_slice(rest.get(start..end).unwrap_or_default());
-                    self.len += (end - start) as u64;
-                    at += end;
-                }
-                Ok(Step::More) => return Ok(input.len()),
-                Ok(Step::End { consumed }) => {
-                    self.done = true;
-                    return Ok(at + consumed);
-                }
-                Err(_) => return Err(()),
+    fn take_into(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<usize, Malformed> {
+        let before = out.len();
+        let used = match self.framing {
+            Framing::Chunked => self.take_chunks(input, |content| out.extend_from_slice(content))?,
+            _ => {
+                let n = self.take(input)?;
+                out.extend_from_slice(input.get(..n).unwrap_or_default());
+                n
             }
-        }
+        };
+        self.len += (out.len() - before) as u64;
+        Ok(used)
     }
 
     /// Parses bytes. Returns how many belonged to the body.
-    fn take(&mut self, input: &[u8]) -> Result<usize, ()> {
+    fn take(&mut self, input: &[u8]) -> Result<usize, Malformed> {
         match self.framing {
             Framing::None => Ok(0),
             Framing::Stream => Ok(input.len()),
@@ -208,23 +198,33 @@ impl RequestBody {
                 self.done = self.left == 0;
                 Ok(n as usize)
             }
-            Framing::Chunked => {
-                let mut at = 0;
-                loop {
-                    match self.chunked.decode(input.get(at..).unwrap_or_default()) {
-                        Ok(Step::Data { end, .. }) => at += end,
-                        Ok(Step::More) => return Ok(input.len()),
-                        Ok(Step::End { consumed }) => {
-                            self.done = true;
-                            return Ok(at + consumed);
-                        }
-                        Err(_) => return Err(()),
-                    }
+            Framing::Chunked => self.take_chunks(input, |_| {}),
+        }
+    }
+
+    /// Parses chunks and hands their content to `content`. Returns how many bytes belonged to the body.
+    fn take_chunks(&mut self, input: &[u8], mut content: impl FnMut(&[u8])) -> Result<usize, Malformed> {
+        let mut at = 0;
+        loop {
+            let rest = input.get(at..).unwrap_or_default();
+            match self.chunked.decode(rest) {
+                Ok(Step::Data { start, end }) => {
+                    content(rest.get(start..end).unwrap_or_default());
+                    at += end;
                 }
+                Ok(Step::More) => return Ok(input.len()),
+                Ok(Step::End { consumed }) => {
+                    self.done = true;
+                    return Ok(at + consumed);
+                }
+                Err(_) => return Err(Malformed),
             }
         }
     }
 }
+
+/// A chunked body that cannot be parsed.
+struct Malformed;
 
 /// Returns `true` if the whole body has arrived and fits into memory.
 pub fn has_come(req: &Request) -> bool {
@@ -252,7 +252,7 @@ pub fn discard_buffered(req: &mut Request) -> bool {
             req.received += n as u64;
             true
         }
-        Err(()) => {
+        Err(Malformed) => {
             req.log(Level::Error, "client sent invalid chunked body");
             req.body.done = true;
             // The rest of the head's buffer cannot be trusted. A request that failed before keeps its status.
@@ -272,33 +272,19 @@ pub async fn discard(thread: &Rc<Thread>, req: &mut Request) -> bool {
     let end = Instant::now() + core.lingering_time.0;
     let mut scratch = req.take_buf();
     let at = req.body.at;
-    let mut ok = match req.body.take(req.head.buf.get(at..).unwrap_or_default()) {
+    let mut sound = match req.body.take(req.head.buf.get(at..).unwrap_or_default()) {
         Ok(used) => {
             req.body.at = at + used;
             req.received += used as u64;
             true
         }
-        Err(()) => false,
+        Err(Malformed) => false,
     };
-    while !req.body.done && ok {
+    while !req.body.done && sound {
         scratch.clear();
         scratch.reserve(16384);
-        ok = match req.conn.wire.read(&thread.io, &mut scratch) {
-            Ok(n) if n > 0 => match req.body.take(&scratch) {
-                Ok(used) => {
-                    req.received += used as u64;
-                    // Bytes of the next request stay for it.
-                    if used < scratch.len() {
-                        let len = req.head.len;
-                        req.head.buf.truncate(len.max(req.body.at));
-                        req.head.buf.extend_from_slice(&scratch[used..]);
-                        let rest = scratch.len() - used;
-                        req.body.at = req.head.buf.len() - rest;
-                    }
-                    true
-                }
-                Err(()) => false,
-            },
+        sound = match req.conn.wire.read(&thread.io, &mut scratch) {
+            Ok(n) if n > 0 => discard_bytes(req, &scratch),
             Err(Errno::AGAIN) => {
                 let until = (Instant::now() + core.lingering_timeout.0).min(end);
                 thread.io.poller.deadline(until, req.conn.wire.wait_readable(&thread.io)).await.is_some()
@@ -307,7 +293,21 @@ pub async fn discard(thread: &Rc<Thread>, req: &mut Request) -> bool {
         };
     }
     req.give_buf(scratch);
-    ok && req.body.done
+    sound && req.body.done
+}
+
+/// Discards bytes as far as they belong to the body; bytes of the next request stay for it. Returns `false` if the body is
+/// malformed.
+fn discard_bytes(req: &mut Request, bytes: &[u8]) -> bool {
+    let Ok(used) = req.body.take(bytes) else { return false };
+    req.received += used as u64;
+    if used < bytes.len() {
+        let len = req.head.len;
+        req.head.buf.truncate(len.max(req.body.at));
+        req.body.at = req.head.buf.len();
+        req.head.buf.extend_from_slice(bytes.get(used..).unwrap_or_default());
+    }
+    true
 }
 
 /// Reason for which the client's body could not be read.
@@ -347,45 +347,24 @@ async fn piece(
     if req.body.done {
         return Ok(Some(false));
     }
-    let thread = req.thread.clone();
-    if req.head.expect_continue && !req.body.continued && req.head.version >= Version::Http11 {
-        if !send_continue(&thread, req).await {
-            return Err(BodyError::Gone);
-        }
-        req.sent = 0;
-    }
-    let at = req.body.at;
-    if at < req.head.buf.len() {
-        let buffered = std::mem::take(&mut req.head.buf);
-        let taken = req.body.take_into(buffered.get(at..).unwrap_or_default(), out);
-        req.head.buf = buffered;
-        req.body.at = at + accept(req, taken)?;
-        if !out.is_empty() || req.body.done {
-            return Ok(Some(!req.body.done));
-        }
+    ask_for_body(req).await?;
+    take_buffered(req, out)?;
+    if !out.is_empty() || req.body.done {
+        return Ok(Some(!req.body.done));
     }
     let mut scratch = req.take_buf();
     let got = loop {
         match receive(req, &mut scratch, upstream).await {
-            Ok(Some(true)) => {}
-            Ok(Some(false)) => {
+            Ok(Received::Bytes) => {}
+            Ok(Received::End) => {
                 req.body.done = true;
                 break Ok(Some(false));
             }
-            Ok(None) => break Ok(None),
+            Ok(Received::Upstream) => break Ok(None),
             Err(e) => break Err(e),
         }
-        let taken = req.body.take_into(&scratch, out);
-        let used = match accept(req, taken) {
-            Ok(used) => used,
-            Err(e) => break Err(e),
-        };
-        if used < scratch.len() {
-            // Bytes of the next request stay for it.
-            let len = req.head.len;
-            req.head.buf.truncate(len);
-            req.head.buf.extend_from_slice(scratch.get(used..).unwrap_or_default());
-            req.body.at = len;
+        if let Err(e) = take_received(req, &scratch, out) {
+            break Err(e);
         }
         if !out.is_empty() || req.body.done {
             break Ok(Some(!req.body.done));
@@ -393,6 +372,44 @@ async fn piece(
     };
     req.give_buf(scratch);
     got
+}
+
+/// Sends `100 (Continue)` to a client that waits for it.
+async fn ask_for_body(req: &mut Request) -> Result<(), BodyError> {
+    if !req.head.expect_continue || req.body.continued || req.head.version < Version::Http11 {
+        return Ok(());
+    }
+    let thread = req.thread.clone();
+    if !send_continue(&thread, req).await {
+        return Err(BodyError::Gone);
+    }
+    req.sent = 0;
+    Ok(())
+}
+
+/// Takes content that came with the head.
+fn take_buffered(req: &mut Request, out: &mut Vec<u8>) -> Result<(), BodyError> {
+    let at = req.body.at;
+    if at < req.head.buf.len() {
+        let buffered = std::mem::take(&mut req.head.buf);
+        let taken = req.body.take_into(buffered.get(at..).unwrap_or_default(), out);
+        req.head.buf = buffered;
+        req.body.at = at + accept(req, taken)?;
+    }
+    Ok(())
+}
+
+/// Takes content that has been received. Bytes of the next request stay for it.
+fn take_received(req: &mut Request, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), BodyError> {
+    let taken = req.body.take_into(bytes, out);
+    let used = accept(req, taken)?;
+    if used < bytes.len() {
+        let len = req.head.len;
+        req.head.buf.truncate(len);
+        req.head.buf.extend_from_slice(bytes.get(used..).unwrap_or_default());
+        req.body.at = len;
+    }
+    Ok(())
 }
 
 /// Returns `true` if there is no body, so that [`read_all`] need not be called.
@@ -432,20 +449,19 @@ pub fn follows(req: &mut Request, out: &mut Vec<u8>, more: bool) -> Result<Optio
     let thread = req.thread.clone();
     let mut scratch = req.take_buf();
     scratch.reserve(16384);
-    let follows = match req.conn.wire.read(&thread.io, &mut scratch) {
-        Ok(0) => {
+    let follows = match (req.conn.wire.read(&thread.io, &mut scratch), more) {
+        (Ok(0), _) => {
             req.body.done = true;
             Ok(Some(false))
         }
-        Ok(_) if more => {
+        (Ok(_), true) => {
             let taken = req.body.take_into(&scratch, out);
             accept(req, taken).map(|_| Some(true))
         }
-        Err(Errno::AGAIN) if more => Ok(Some(true)),
-        Err(Errno::AGAIN) => Ok(None),
-        // The next read will report the error.
-        Err(_) if more => Ok(Some(true)),
-        _ => Err(too_much(req)),
+        (Err(Errno::AGAIN), false) => Ok(None),
+        // The next read will report an error.
+        (Err(_), true) => Ok(Some(true)),
+        (_, false) => Err(too_much(req)),
     };
     req.give_buf(scratch);
     follows
@@ -460,11 +476,10 @@ pub async fn wait_for_end(req: &mut Request, upstream: &Conn) -> Result<bool, Bo
     let mut scratch = req.take_buf();
     let got = receive(req, &mut scratch, Some(upstream)).await;
     req.give_buf(scratch);
-    match got {
-        Ok(Some(false)) => Ok(true),
-        Ok(Some(true)) => Err(too_much(req)),
-        Ok(None) => Ok(false),
-        Err(e) => Err(e),
+    match got? {
+        Received::End => Ok(true),
+        Received::Bytes => Err(too_much(req)),
+        Received::Upstream => Ok(false),
     }
 }
 
@@ -475,7 +490,7 @@ fn too_much(req: &mut Request) -> BodyError {
 }
 
 /// Checks the result of taking bytes of the body, and the body's length against its limit.
-fn accept(req: &mut Request, taken: Result<usize, ()>) -> Result<usize, BodyError> {
+fn accept(req: &mut Request, taken: Result<usize, Malformed>) -> Result<usize, BodyError> {
     let Ok(used) = taken else {
         req.log(Level::Error, "client sent invalid chunked body");
         req.body.done = true;
@@ -494,13 +509,21 @@ fn accept(req: &mut Request, taken: Result<usize, ()>) -> Result<usize, BodyErro
     Ok(used)
 }
 
-/// Reads once from the client into an empty buffer. Returns `false` at the end of a body without a length, which ends
-/// with its stream. Returns `None` if there is input from `upstream`, but none from the client.
+/// Result of [`receive`].
+enum Received {
+    Bytes,
+    /// The end of a body without a length, which ends with its stream. The buffer is empty.
+    End,
+    /// There is input from the upstream, but none from the client.
+    Upstream,
+}
+
+/// Reads once from the client into an empty buffer.
 async fn receive(
     req: &mut Request,
     scratch: &mut Vec<u8>,
     upstream: Option<&Conn>,
-) -> Result<Option<bool>, BodyError> {
+) -> Result<Received, BodyError> {
     let thread = req.thread.clone();
     let http = req.http();
     let timeout = http.location(req).settings.core.client_body_timeout.0;
@@ -508,8 +531,8 @@ async fn receive(
         scratch.clear();
         scratch.reserve(16384);
         match req.conn.wire.read(&thread.io, scratch) {
-            Ok(n) if n > 0 => return Ok(Some(true)),
-            Ok(_) if req.body.framing == Framing::Stream || req.body.done => return Ok(Some(false)),
+            Ok(n) if n > 0 => return Ok(Received::Bytes),
+            Ok(_) if req.body.framing == Framing::Stream || req.body.done => return Ok(Received::End),
             Err(Errno::PROTO) => return Err(too_much(req)),
             Err(Errno::AGAIN) => {
                 let now = Instant::now();
@@ -517,16 +540,8 @@ async fn receive(
                 let came = input(&thread, req, upstream);
                 match thread.transfers.wait(&thread.io.poller, client, now + timeout, came).await {
                     Ok(true) => {}
-                    Ok(false) => return Ok(None),
-                    Err(over) => {
-                        if req.tells(over) {
-                            let text = [over.text(), " while reading client request body"].concat();
-                            req.log(Level::Info, &text);
-                        }
-                        req.timed_out = true;
-                        req.resp.status = 408;
-                        return Err(BodyError::Gone);
-                    }
+                    Ok(false) => return Ok(Received::Upstream),
+                    Err(over) => return Err(too_slow(req, over)),
                 }
             }
             _ => {
@@ -536,6 +551,16 @@ async fn receive(
             }
         }
     }
+}
+
+/// Ends the body of a client that sends nothing in time.
+fn too_slow(req: &mut Request, over: Over) -> BodyError {
+    if req.tells(over) {
+        req.log(Level::Info, &[over.text(), " while reading client request body"].concat());
+    }
+    req.timed_out = true;
+    req.resp.status = 408;
+    BodyError::Gone
 }
 
 /// Waits for input from the client. Returns `false` if input from the upstream arrives first.
@@ -621,36 +646,16 @@ async fn write_temporary(req: &mut Request, mem: &mut Vec<u8>) -> Result<(), Bod
     }
 }
 
+/// Opens the temporary file of the body.
 fn open_temporary(req: &mut Request) -> Result<(), BodyError> {
-    use crate::modules::core::BodyInFile;
-    use forebay_sys::files;
     let http = req.http();
     let core = &http.location(req).settings.core;
     let given = core.client_body_temp_path.0.clone();
     let dir = given.unwrap_or_else(|| req.conf.http.client_body_temp.clone().into());
-    let mut opened = None;
-    let mut path = dir.next_file();
-    for _ in 0..16 {
-        match files::create_new(&path, files::PRIVATE) {
-            Ok(f) => {
-                opened = Some((f, path));
-                break;
-            }
-            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => path = dir.next_file(),
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                let dir = path.parent().unwrap_or(&path);
-                if let Err(e) = files::create_directories(dir, files::PRIVATE_DIRECTORY) {
-                    req.log(Level::Crit, &format!("mkdir() \"{}\" failed ({})", dir.display(), errno(&e)));
-                    return Err(BodyError::Status(500));
-                }
-            }
-            Err(e) => {
-                req.log(Level::Crit, &format!("open() \"{}\" failed ({})", path.display(), errno(&e)));
-                return Err(BodyError::Status(500));
-            }
-        }
-    }
-    let Some((file, path)) = opened else { return Err(BodyError::Status(500)) };
+    let (file, path) = create_in(&dir).map_err(|(call, path, e)| {
+        req.log(Level::Crit, &format!("{call} \"{}\" failed ({})", path.display(), errno(&e)));
+        BodyError::Status(500)
+    })?;
     match core.client_body_in_file_only {
         _ if req.body.in_file => req.body.stored.remove = true,
         BodyInFile::Off => drop(std::fs::remove_file(&path)),
@@ -662,4 +667,26 @@ fn open_temporary(req: &mut Request) -> Result<(), BodyError> {
     req.body.stored.file = Some(Rc::new(file));
     req.body.stored.path = Some(path);
     Ok(())
+}
+
+/// Creates a file that did not exist, and the directories above it. The error names the call and its path.
+fn create_in(dir: &TempDir) -> Result<(std::fs::File, PathBuf), (&'static str, PathBuf, io::Error)> {
+    use forebay_sys::files;
+    let mut path = dir.next_file();
+    for _ in 0..16 {
+        let e = match files::create_new(&path, files::PRIVATE) {
+            Ok(f) => return Ok((f, path)),
+            Err(e) => e,
+        };
+        match e.kind() {
+            io::ErrorKind::AlreadyExists => path = dir.next_file(),
+            io::ErrorKind::NotFound => {
+                let dir = path.parent().unwrap_or(&path);
+                let made = files::create_directories(dir, files::PRIVATE_DIRECTORY);
+                made.map_err(|e| ("mkdir()", dir.to_path_buf(), e))?;
+            }
+            _ => return Err(("open()", path, e)),
+        }
+    }
+    Err(("open()", path, io::Error::from(io::ErrorKind::AlreadyExists)))
 }

@@ -172,6 +172,18 @@ pub struct Policy {
     pub errors: bool,
 }
 
+impl Policy {
+    /// Returns `true` if a result is kept.
+    fn keeps(&self, found: &Found) -> bool {
+        match found {
+            Found::File(_) => true,
+            Found::Dir => self.cache.is_some(),
+            Found::Error(_) => self.cache.is_some() && self.errors,
+            Found::Other => false,
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Entry {
     found: Found,
@@ -263,17 +275,12 @@ impl FileCache {
             Some(_) => within(e.checked, policy.valid, now) && e.uses >= policy.min_uses,
             None => early && (e.checked == now || e.watch.is_some() && within(e.checked, TRUST, now)),
         };
-        if !fresh && !unchanged(path, &e.found) {
-            self.remove(i);
-            return Cached::Miss;
-        }
-        let e = &mut self.entries[i];
         if !fresh {
-            e.checked = now;
-            e.looks = e.looks.saturating_add(1);
-            if e.looks >= WATCH_AFTER && e.watch.is_none() {
-                self.watch(i, policy, now);
+            if !unchanged(path, &e.found) {
+                self.remove(i);
+                return Cached::Miss;
             }
+            self.checked(i, policy, now);
         }
         let e = &mut self.entries[i];
         e.used = now;
@@ -284,6 +291,17 @@ impl FileCache {
             self.link(i);
         }
         Cached::Hit(found)
+    }
+
+    /// Notes that a file has been checked. One that is checked again and again is watched instead.
+    #[inline]
+    fn checked(&mut self, i: usize, policy: &Policy, now: Instant) {
+        let e = &mut self.entries[i];
+        e.checked = now;
+        e.looks = e.looks.saturating_add(1);
+        if e.looks >= WATCH_AFTER && e.watch.is_none() {
+            self.watch(i, policy, now);
+        }
     }
 
     /// Watches the file of an entry, if that is possible.
@@ -302,18 +320,35 @@ impl FileCache {
 
     /// Adds a result. `now` is the time of a turn that began before the file was opened.
     pub fn put(&mut self, path: &[u8], found: &Found, policy: &Policy, now: Instant) {
-        let keep = match found {
-            Found::File(_) => true,
-            Found::Dir => policy.cache.is_some(),
-            Found::Error(_) => policy.cache.is_some() && policy.errors,
-            Found::Other => false,
-        };
-        if !keep {
+        if !policy.keeps(found) {
             return;
         }
         if let Some(&i) = self.index.get(path) {
             self.remove(i);
         }
+        self.make_room(policy, now);
+        self.content_bytes += content_len(found);
+        if let Found::File(f) = found {
+            f.kept.set(true);
+        }
+        let key: Rc<[u8]> = path.into();
+        let i = self.store(Entry {
+            found: found.clone(),
+            checked: now,
+            used: now,
+            uses: 1,
+            looks: 0,
+            watch: None,
+            key: key.clone(),
+            newer: NIL,
+            older: NIL,
+        });
+        self.index.insert(key, i);
+        self.link(i);
+    }
+
+    /// Removes entries that have not been used for long, and more of them if the cache is full.
+    fn make_room(&mut self, policy: &Policy, now: Instant) {
         let max = policy.cache.map_or(DEFAULT_ENTRIES, |(max, _)| max as usize).max(1);
         let inactive = policy.cache.map_or(IDLE, |(_, t)| t);
         while self.oldest != NIL {
@@ -324,23 +359,11 @@ impl FileCache {
             }
             self.remove(self.oldest);
         }
-        self.content_bytes += content_len(found);
-        if let Found::File(f) = found {
-            f.kept.set(true);
-        }
-        let key: Rc<[u8]> = path.into();
-        let entry = Entry {
-            found: found.clone(),
-            checked: now,
-            used: now,
-            uses: 1,
-            looks: 0,
-            watch: None,
-            key: key.clone(),
-            newer: NIL,
-            older: NIL,
-        };
-        let i = match self.free.pop() {
+    }
+
+    /// Puts an entry into a free slot. Returns the slot.
+    fn store(&mut self, entry: Entry) -> usize {
+        match self.free.pop() {
             Some(i) => {
                 self.entries[i] = entry;
                 i
@@ -349,9 +372,7 @@ impl FileCache {
                 self.entries.push(entry);
                 self.entries.len() - 1
             }
-        };
-        self.index.insert(key, i);
-        self.link(i);
+        }
     }
 
     /// Counts a compressed form of `n` bytes that was added to a file of this cache.

@@ -176,38 +176,49 @@ impl Watches {
     /// Handles queued events.
     pub fn heed(&mut self, now: Instant) -> Heard {
         let Some(queue) = self.queue.take() else { return Heard::Some(Vec::new()) };
-        let mut hit: Vec<WayId> = Vec::new();
-        let mut buf = [MaybeUninit::uninit(); 8192];
-        let mut reader = inotify::Reader::new(&queue, &mut buf);
-        let whole = loop {
-            match reader.next() {
-                Ok(e) if e.events().contains(ReadFlags::QUEUE_OVERFLOW) => break false,
-                Ok(e) => {
-                    let Some(names) = self.places.get(&e.wd()) else { continue };
-                    match e.file_name() {
-                        Some(name) => match names.get(name.to_bytes()) {
-                            Some(ids) => hit.extend(ids),
-                            None => self.noise += 1,
-                        },
-                        // The event is about the directory or the file itself.
-                        None => hit.extend(names.values().flatten()),
-                    }
-                }
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => break true,
-                Err(_) => break false,
-            }
-        };
+        let hit = self.read(&queue);
         self.queue = Some(queue);
         if now.saturating_duration_since(self.noise_since) > Duration::from_secs(1) {
             (self.noise, self.noise_since) = (0, now);
         }
-        if !whole || self.noise > NOISE {
-            if self.noise > NOISE {
-                self.rests_until = Some(now + REST);
-            }
-            return self.forget();
+        let noisy = self.noise > NOISE;
+        if noisy {
+            self.rests_until = Some(now + REST);
         }
+        match hit {
+            Some(hit) if !noisy => Heard::Some(self.end(hit)),
+            _ => self.forget(),
+        }
+    }
+
+    /// Reads the queue. Returns the paths that events are about, or `None` if events have been lost.
+    fn read(&mut self, queue: &OwnedFd) -> Option<Vec<WayId>> {
+        let mut hit: Vec<WayId> = Vec::new();
+        let mut buf = [MaybeUninit::uninit(); 8192];
+        let mut reader = inotify::Reader::new(queue, &mut buf);
+        loop {
+            match reader.next() {
+                Ok(e) if e.events().contains(ReadFlags::QUEUE_OVERFLOW) => return None,
+                Ok(e) => self.find(e.wd(), e.file_name().map(|name| name.to_bytes()), &mut hit),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Some(hit),
+                Err(_) => return None,
+            }
+        }
+    }
+
+    /// Appends the paths that an event is about. Without a name it is about the directory or the file itself.
+    fn find(&mut self, watch: i32, name: Option<&[u8]>, hit: &mut Vec<WayId>) {
+        let Some(names) = self.places.get(&watch) else { return };
+        match name.map(|name| names.get(name)) {
+            None => hit.extend(names.values().flatten()),
+            Some(Some(ids)) => hit.extend(ids),
+            Some(None) => self.noise += 1,
+        }
+    }
+
+    /// Ends the watches of paths. Returns their owners.
+    fn end(&mut self, hit: Vec<WayId>) -> Vec<usize> {
         let mut owners = Vec::new();
         for id in hit {
             if let Some(way) = self.ways.get(id as usize).and_then(Option::as_ref) {
@@ -215,7 +226,7 @@ impl Watches {
                 self.remove(id);
             }
         }
-        Heard::Some(owners)
+        owners
     }
 
     /// Ends all watches, since any path may lead elsewhere now.
@@ -273,46 +284,80 @@ impl Watches {
 
 /// Follows a path as the kernel does, watching each place before looking at it.
 fn walk(queue: &OwnedFd, path: &[u8], places: &mut Vec<Place>) -> rustix::io::Result<Identity> {
-    let step = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let root = || rustix::fs::open("/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
     if path.first() != Some(&b'/') {
         return Err(Errno::INVAL);
     }
-    let mut dir = root()?;
-    let mut rest: Vec<Box<[u8]>> = Vec::new();
-    let ahead = |rest: &mut Vec<Box<[u8]>>, path: &[u8]| {
-        rest.extend(path.rsplit(|b| *b == b'/').filter(|n| !n.is_empty() && *n != b".").map(Box::from));
-    };
-    ahead(&mut rest, path);
-    let mut links = 0;
-    while let Some(name) = rest.pop() {
-        if !LOCAL.contains(&(rustix::fs::fstatfs(&dir)?.f_type as u32)) {
-            return Err(Errno::XDEV);
-        }
-        places.push((watch(queue, &dir, IN_DIR)?, name.clone()));
-        let next = rustix::fs::openat(&dir, &*name, step, Mode::empty())?;
-        match FileType::from_raw_mode(rustix::fs::fstat(&next)?.st_mode) {
-            FileType::Directory => dir = next,
-            FileType::Symlink if links < LINKS => {
-                links += 1;
-                let target = rustix::fs::readlinkat(&next, "", Vec::new())?;
-                if target.as_bytes().first() == Some(&b'/') {
-                    dir = root()?;
-                }
-                ahead(&mut rest, target.as_bytes());
-            }
-            FileType::Symlink => return Err(Errno::LOOP),
-            FileType::RegularFile if rest.is_empty() => {
-                if !LOCAL.contains(&(rustix::fs::fstatfs(&next)?.f_type as u32)) {
-                    return Err(Errno::XDEV);
-                }
-                places.push((watch(queue, &next, IN_FILE)?, Box::default()));
-                return Ok(Identity::of(&rustix::fs::fstat(&next)?));
-            }
-            _ => return Err(Errno::NOTDIR),
+    let mut walk = Walk { queue, places, dir: root()?, rest: Vec::new(), links: 0 };
+    walk.prepend(path);
+    while let Some(name) = walk.rest.pop() {
+        if let Some(found) = walk.step(name)? {
+            return Ok(found);
         }
     }
     Err(Errno::ISDIR)
+}
+
+fn root() -> rustix::io::Result<OwnedFd> {
+    rustix::fs::open("/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Refuses a file system that reports no changes made by other machines.
+fn check_local(fd: &OwnedFd) -> rustix::io::Result<()> {
+    let local = LOCAL.contains(&(rustix::fs::fstatfs(fd)?.f_type as u32));
+    if local { Ok(()) } else { Err(Errno::XDEV) }
+}
+
+/// A walk along a path.
+struct Walk<'w> {
+    queue: &'w OwnedFd,
+    places: &'w mut Vec<Place>,
+    dir: OwnedFd,
+    /// Names to follow, the next one last.
+    rest: Vec<Box<[u8]>>,
+    /// Number of links followed.
+    links: usize,
+}
+
+impl Walk<'_> {
+    /// Puts the names of a path before the rest.
+    fn prepend(&mut self, path: &[u8]) {
+        let names = path.rsplit(|b| *b == b'/').filter(|n| !n.is_empty() && *n != b".");
+        self.rest.extend(names.map(Box::from));
+    }
+
+    /// Follows a name. Returns the state of a file at the end of the path.
+    fn step(&mut self, name: Box<[u8]>) -> rustix::io::Result<Option<Identity>> {
+        check_local(&self.dir)?;
+        self.places.push((watch(self.queue, &self.dir, IN_DIR)?, name.clone()));
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let next = rustix::fs::openat(&self.dir, &*name, flags, Mode::empty())?;
+        match FileType::from_raw_mode(rustix::fs::fstat(&next)?.st_mode) {
+            FileType::Directory => self.dir = next,
+            FileType::Symlink => self.follow(&next)?,
+            FileType::RegularFile if self.rest.is_empty() => return self.end(&next).map(Some),
+            _ => return Err(Errno::NOTDIR),
+        }
+        Ok(None)
+    }
+
+    fn follow(&mut self, link: &OwnedFd) -> rustix::io::Result<()> {
+        if self.links >= LINKS {
+            return Err(Errno::LOOP);
+        }
+        self.links += 1;
+        let target = rustix::fs::readlinkat(link, "", Vec::new())?;
+        if target.as_bytes().first() == Some(&b'/') {
+            self.dir = root()?;
+        }
+        self.prepend(target.as_bytes());
+        Ok(())
+    }
+
+    fn end(&mut self, file: &OwnedFd) -> rustix::io::Result<Identity> {
+        check_local(file)?;
+        self.places.push((watch(self.queue, file, IN_FILE)?, Box::default()));
+        Ok(Identity::of(&rustix::fs::fstat(file)?))
+    }
 }
 
 /// Events in a directory that may lead a path elsewhere.

@@ -6,7 +6,6 @@ pub mod access_log;
 pub mod background;
 pub mod body;
 pub mod cache;
-pub mod client;
 pub mod compress;
 pub mod config;
 pub mod connection;

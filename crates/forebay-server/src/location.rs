@@ -103,18 +103,17 @@ impl LocationTree {
                 inner => inner,
             };
         }
-        if regexes && !self.regexes.is_empty() {
-            let uri = std::mem::take(&mut req.uri);
-            let hit = self.first_match(all, req, &uri);
-            req.uri = uri;
-            if let Some(id) = hit? {
-                return Ok(match all[id].tree.find(all, req)? {
-                    Found::Final(inner) | Found::Prefix(inner) => Found::Final(inner),
-                    Found::Nothing => Found::Final(id),
-                });
-            }
+        if !regexes || self.regexes.is_empty() {
+            return Ok(best);
         }
-        Ok(best)
+        let uri = std::mem::take(&mut req.uri);
+        let hit = self.first_match(all, req, &uri);
+        req.uri = uri;
+        let Some(id) = hit? else { return Ok(best) };
+        Ok(match all[id].tree.find(all, req)? {
+            Found::Final(inner) | Found::Prefix(inner) => Found::Final(inner),
+            Found::Nothing => Found::Final(id),
+        })
     }
 
     /// Finds the first regular expression that matches a path.

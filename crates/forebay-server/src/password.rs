@@ -19,31 +19,41 @@ pub fn is_slow(hash: &[u8]) -> bool {
     !hash.starts_with(b"{")
 }
 
-/// Whether `password` belongs to `hash`. Forms that are not known match nothing.
+/// Returns `true` if `password` belongs to `hash`. A hash of an unknown form matches nothing.
 pub fn verify(password: &[u8], hash: &[u8]) -> bool {
-    if let Some(plain) = hash.strip_prefix(b"{PLAIN}") {
-        return same(plain, password);
-    }
-    if let Some(text) = hash.strip_prefix(b"{SSHA}") {
-        return salted_sha1(password, text);
-    }
-    if let Some(text) = hash.strip_prefix(b"{SHA}") {
-        let digest = Sha1::digest(password);
-        return LENIENT.decode(text).is_ok_and(|want| same(&want, &digest));
-    }
-    for magic in [b"$apr1$".as_slice(), b"$1$"] {
-        if let Some(rest) = hash.strip_prefix(magic) {
-            return md5_crypt(password, magic, rest).is_some_and(|made| same(&made, hash));
-        }
-    }
-    let Ok(text) = std::str::from_utf8(hash) else { return false };
-    match hash {
-        [b'$', b'5', b'$', ..] => pwhash::sha256_crypt::verify(password, text),
-        [b'$', b'6', b'$', ..] => pwhash::sha512_crypt::verify(password, text),
-        [b'$', b'2', ..] => bcrypt::verify(password, text).unwrap_or(false),
-        _ if hash.len() == 13 && hash.iter().all(crypt_letter) => pwhash::unix_crypt::verify(password, text),
-        _ => false,
-    }
+    FORMS
+        .iter()
+        .find_map(|(start, check)| Some(check(password, hash.strip_prefix(*start)?, hash)))
+        .unwrap_or_else(|| {
+            hash.len() == 13
+                && hash.iter().all(crypt_letter)
+                && by_text(hash, |t| pwhash::unix_crypt::verify(password, t))
+        })
+}
+
+/// Check of a password against the rest of a hash after its start, and the whole hash.
+type Check = fn(&[u8], &[u8], &[u8]) -> bool;
+
+/// Forms of hashes by their start.
+const FORMS: &[(&[u8], Check)] = &[
+    (b"{PLAIN}", |password, plain, _| same(plain, password)),
+    (b"{SSHA}", |password, text, _| salted_sha1(password, text)),
+    (b"{SHA}", |password, text, _| {
+        LENIENT.decode(text).is_ok_and(|want| same(&want, &Sha1::digest(password)))
+    }),
+    (b"$apr1$", |password, rest, hash| same_md5(password, b"$apr1$", rest, hash)),
+    (b"$1$", |password, rest, hash| same_md5(password, b"$1$", rest, hash)),
+    (b"$5$", |password, _, hash| by_text(hash, |t| pwhash::sha256_crypt::verify(password, t))),
+    (b"$6$", |password, _, hash| by_text(hash, |t| pwhash::sha512_crypt::verify(password, t))),
+    (b"$2", |password, _, hash| by_text(hash, |t| bcrypt::verify(password, t).unwrap_or(false))),
+];
+
+fn by_text(hash: &[u8], check: impl Fn(&str) -> bool) -> bool {
+    std::str::from_utf8(hash).is_ok_and(check)
+}
+
+fn same_md5(password: &[u8], magic: &[u8], rest: &[u8], hash: &[u8]) -> bool {
+    md5_crypt(password, magic, rest).is_some_and(|made| same(&made, hash))
 }
 
 /// Whether a byte belongs to the alphabet of crypt(3).
@@ -67,11 +77,36 @@ fn salted_sha1(password: &[u8], text: &[u8]) -> bool {
 /// Alphabet of crypt(3), six bits a letter, low bits first.
 const LETTERS: &[u8; 64] = b"./0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
-/// MD5-crypt, whose two variants differ in the magic. `rest` is what follows it: salt, `$`, checksum.
-/// Gives the whole text.
+/// Returns the MD5-crypt of a password; its two variants differ in the magic. `rest` is what follows the magic: salt, `$`,
+/// checksum.
 fn md5_crypt(password: &[u8], magic: &[u8], rest: &[u8]) -> Option<Vec<u8>> {
     let salt = rest.split(|b| *b == b'$').next()?;
     let salt = salt.get(..8).unwrap_or(salt);
+    let mut digest = first_digest(password, magic, salt)?;
+    for round in 0..1000 {
+        let mut next = Md5::new();
+        let (start, end) = if round % 2 == 1 { (password, &digest[..]) } else { (&digest[..], password) };
+        next.update(start);
+        if round % 3 != 0 {
+            next.update(salt);
+        }
+        if round % 7 != 0 {
+            next.update(password);
+        }
+        next.update(end);
+        digest = next.finalize().into();
+    }
+    let mut out = [magic, salt, b"$"].concat();
+    let d = digest;
+    for (a, b, c) in [(0, 6, 12), (1, 7, 13), (2, 8, 14), (3, 9, 15), (4, 10, 5)] {
+        letters(u32::from_be_bytes([0, d[a], d[b], d[c]]), 4, &mut out);
+    }
+    letters(u32::from(d[11]), 2, &mut out);
+    Some(out)
+}
+
+/// Returns the digest that the rounds of MD5-crypt begin with.
+fn first_digest(password: &[u8], magic: &[u8], salt: &[u8]) -> Option<[u8; 16]> {
     let inner = Md5::new().chain_update(password).chain_update(salt).chain_update(password).finalize();
     let mut first = Md5::new().chain_update(password).chain_update(magic).chain_update(salt);
     for piece in password.chunks(inner.len()) {
@@ -80,42 +115,10 @@ fn md5_crypt(password: &[u8], magic: &[u8], rest: &[u8]) -> Option<Vec<u8>> {
     // One byte for each bit of the length, lowest first: NUL for ones, the password's first for zeros.
     let mut bits = password.len();
     while bits > 0 {
-        if bits & 1 == 1 {
-            first.update([0])
-        } else {
-            first.update(password.get(..1)?)
-        }
+        first.update(if bits & 1 == 1 { &[0][..] } else { password.get(..1)? });
         bits >>= 1;
     }
-    let mut digest = first.finalize();
-    for round in 0..1000 {
-        let mut next = Md5::new();
-        let odd = round % 2 == 1;
-        if odd {
-            next.update(password)
-        } else {
-            next.update(digest)
-        }
-        if round % 3 != 0 {
-            next.update(salt);
-        }
-        if round % 7 != 0 {
-            next.update(password);
-        }
-        if odd {
-            next.update(digest)
-        } else {
-            next.update(password)
-        }
-        digest = next.finalize();
-    }
-    let mut out = [magic, salt, b"$"].concat();
-    let d: [u8; 16] = digest.into();
-    for (a, b, c) in [(0, 6, 12), (1, 7, 13), (2, 8, 14), (3, 9, 15), (4, 10, 5)] {
-        letters(u32::from_be_bytes([0, d[a], d[b], d[c]]), 4, &mut out);
-    }
-    letters(u32::from(d[11]), 2, &mut out);
-    Some(out)
+    Some(first.finalize().into())
 }
 
 fn letters(mut bits: u32, count: usize, out: &mut Vec<u8>) {

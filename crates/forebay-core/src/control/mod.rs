@@ -105,7 +105,7 @@ impl Line {
                 Ok(Body { bytes: Vec::new(), read })
             }
             Framing::Length(length) => self.sized(raw, length, limit).await,
-            Framing::Stream => self.to_the_end(raw, limit).await,
+            Framing::Stream => self.until_end(raw, limit).await,
             Framing::Chunked => self.chunked(raw, limit).await,
         }
     }
@@ -130,7 +130,7 @@ impl Line {
         Ok(Body { bytes, read })
     }
 
-    async fn to_the_end(&mut self, mut bytes: Vec<u8>, limit: usize) -> Result<Body, Failure> {
+    async fn until_end(&mut self, mut bytes: Vec<u8>, limit: usize) -> Result<Body, Failure> {
         while bytes.len() < limit {
             if self.more(&mut bytes).await? == 0 {
                 return Ok(Body { bytes, read: Read::Last });

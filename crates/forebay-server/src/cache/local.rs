@@ -198,25 +198,9 @@ pub async fn open(cache: &Cache, node: &Arc<Node>, key: &[u8]) -> Result<Entry, 
 }
 
 fn read(file: OpenFile, node: &Arc<Node>, generation: u64, key: &[u8]) -> Result<Entry, Unusable> {
-    let mut start: Vec<u8>;
-    let mut have: &[u8] = match &file.content {
-        Some(c) => c,
-        None => {
-            start = vec![0; 4096.max(FIXED)];
-            read_at(&file, &mut start).map_err(Unusable::Failed)?;
-            &start
-        }
-    };
-    let (meta, body_start) = loop {
-        match Meta::decode(have, file.size).map_err(Unusable::Broken)? {
-            Ok(decoded) => break decoded,
-            Err(need) if need > have.len() && file.content.is_none() => {
-                start = vec![0; need];
-                read_at(&file, &mut start).map_err(Unusable::Failed)?;
-                have = &start;
-            }
-            Err(_) => return Err(Unusable::Broken("is too small")),
-        }
+    let (meta, body_start) = match &file.content {
+        Some(c) => Meta::decode(c, file.size).map_err(Unusable::Broken)?.map_err(|_| TOO_SMALL)?,
+        None => read_meta(&file)?,
     };
     if meta.key != key {
         return Err(Unusable::Broken("belongs to another key"));
@@ -233,6 +217,22 @@ fn read(file: OpenFile, node: &Arc<Node>, generation: u64, key: &[u8]) -> Result
         forms: Forms::default(),
         generation,
     })
+}
+
+const TOO_SMALL: Unusable = Unusable::Broken("is too small");
+
+/// Reads the start of a file, and more of it as long as its fields need more.
+fn read_meta(file: &OpenFile) -> Result<(Meta, usize), Unusable> {
+    let mut need = 4096.max(FIXED);
+    loop {
+        let mut start = vec![0; need];
+        read_at(file, &mut start).map_err(Unusable::Failed)?;
+        match Meta::decode(&start, file.size).map_err(Unusable::Broken)? {
+            Ok(decoded) => return Ok(decoded),
+            Err(more) if more > start.len() => need = more,
+            Err(_) => return Err(TOO_SMALL),
+        }
+    }
 }
 
 fn read_at(file: &OpenFile, out: &mut Vec<u8>) -> Result<(), Errno> {

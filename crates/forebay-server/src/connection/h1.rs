@@ -119,32 +119,35 @@ impl Http1<'_, '_> {
             let done = match read_head(self.thread, self.req, &limits) {
                 Head::Complete => self.request().await,
                 Head::Wait => self.wait().await,
-                Head::Refused(reject) => {
-                    self.refuse(&reject).await;
-                    Some(Done::Closed)
-                }
-                Head::Gone(end) => {
-                    gone(self.req, end);
-                    Some(Done::Closed)
-                }
-                Head::Over => Some(Done::Closed),
-                Head::Http2 => Some(Done::Http2(head_deadline(self.req, self.thread.clock.now()))),
-                Head::NoPreface => {
-                    let conf = self.req.conf.clone();
-                    self.req.conn.refuse_preface(self.thread, &conf).await;
-                    Some(Done::Closed)
-                }
-                Head::Later(later) => {
-                    self.req.early = false;
-                    let conf = self.req.conf.clone();
-                    let resumed = accept::resume(self.thread, &conf, &mut self.req.conn, *later);
-                    if Box::pin(resumed).await { None } else { Some(Done::Closed) }
-                }
+                other => self.leave(other).await,
             };
             if let Some(done) = done {
                 return done;
             }
         }
+    }
+
+    /// Handles what came instead of a head.
+    async fn leave(&mut self, head: Head) -> Option<Done> {
+        match head {
+            Head::Complete | Head::Wait | Head::Over => {}
+            Head::Refused(reject) => self.refuse(&reject).await,
+            Head::Gone(end) => gone(self.req, end),
+            Head::Http2 => return Some(Done::Http2(head_deadline(self.req, self.thread.clock.now()))),
+            Head::NoPreface => {
+                let conf = self.req.conf.clone();
+                self.req.conn.refuse_preface(self.thread, &conf).await;
+            }
+            Head::Later(later) => {
+                self.req.early = false;
+                let conf = self.req.conf.clone();
+                let resumed = accept::resume(self.thread, &conf, &mut self.req.conn, *later);
+                if Box::pin(resumed).await {
+                    return None;
+                }
+            }
+        }
+        Some(Done::Closed)
     }
 
     /// Serves a request whose head is complete.
@@ -255,29 +258,30 @@ fn gone(req: &mut Request, end: End) {
     if !req.head.buf.is_empty() && conn.greeted {
         unfinished(req, end);
         reset_if_timed_out(req);
-        return;
-    }
-    if !req.head.buf.is_empty() && !matches!(end, End::TimedOut) {
+    } else if !req.head.buf.is_empty() && !matches!(end, End::TimedOut) {
         conn.log_broken_greeting(&thread, &conf, &req.head.buf, Broken::Header);
-        return;
+    } else if error_log::enabled(&thread, &conn.client, Level::Info) {
+        let (what, tail) = if conn.requests == 0 { never_asked(req, end) } else { left(req, end) };
+        error_log::log_connection(&thread, &conn.client, Level::Info, &what, &tail);
     }
-    if !error_log::enabled(&thread, &conn.client, Level::Info) {
-        return;
-    }
-    let client = conn.client.text();
-    let (what, tail) = if conn.requests == 0 {
-        let doing = match (conn.greeted, conn.wire.is_handshaking()) {
-            (false, _) => "reading PROXY protocol",
-            (true, true) => "SSL handshaking",
-            (true, false) => "waiting for request",
-        };
-        let tail = format!(", client: {client}, server: {}", conn.client.listener_text(&conf));
-        (format!("{} while {doing}", end.text("closed")), tail)
-    } else {
-        let why = if let End::Failed(e) = end { format!(" {}", errno_text(e)) } else { String::new() };
-        (format!("client {client} closed keepalive connection{why}"), String::new())
+}
+
+/// Returns the line of the log, and its tail, for a connection that ends before its first request.
+fn never_asked(req: &Request, end: End) -> (String, String) {
+    let conn = &req.conn;
+    let doing = match (conn.greeted, conn.wire.is_handshaking()) {
+        (false, _) => "reading PROXY protocol",
+        (true, true) => "SSL handshaking",
+        (true, false) => "waiting for request",
     };
-    error_log::log_connection(&thread, &conn.client, Level::Info, &what, &tail);
+    let (client, server) = (conn.client.text(), conn.client.listener_text(&req.conf));
+    (format!("{} while {doing}", end.text("closed")), format!(", client: {client}, server: {server}"))
+}
+
+/// Returns the line of the log for a connection that ends after a request.
+fn left(req: &Request, end: End) -> (String, String) {
+    let why = if let End::Failed(e) = end { format!(" {}", errno_text(e)) } else { String::new() };
+    (format!("client {} closed keepalive connection{why}", req.conn.client.text()), String::new())
 }
 
 /// Logs a request whose head has only begun. It gets no answer, only a status.
@@ -315,32 +319,13 @@ fn read_head(thread: &Rc<Thread>, req: &mut Request, limits: &Limits) -> Head {
             return Head::Over;
         }
         if req.conn.wire.is_handshaking() {
-            match accept::step(thread, &req.conf, &mut req.conn) {
-                Accept::Done => continue,
-                Accept::Plain(bytes) => {
-                    req.head.buf = bytes;
-                    req.started = thread.clock.now();
-                    continue;
-                }
-                Accept::Wait => return Head::Wait,
-                Accept::Over => return Head::Over,
-                Accept::Later(later) => return Head::Later(later),
-            }
-        }
-        if req.conn.requests == 0 && req.conn.greeted && req.conn.may_be_preface(&req.head.buf) {
-            match req.conn.preface(thread, &req.conf, &req.head.buf) {
-                Preface::Http1 => {}
-                Preface::Partial => match receive_head(thread, req, limits) {
-                    Some(head) => return head,
-                    None => continue,
-                },
-                Preface::Http2 => return Head::Http2,
-                Preface::Broken => return Head::NoPreface,
+            match shake_hands(thread, req) {
+                Some(head) => return head,
+                None => continue,
             }
         }
         if req.conn.greeted
-            && !req.head.buf.is_empty()
-            && let Some(head) = parse_head(req, limits)
+            && let Some(head) = look_at_head(thread, req, limits)
         {
             return head;
         }
@@ -350,7 +335,36 @@ fn read_head(thread: &Rc<Thread>, req: &mut Request, limits: &Limits) -> Head {
     }
 }
 
-/// Parses the head; `None`: more of it has to come.
+/// Looks for the preface of HTTP/2 or a head of HTTP/1. Returns `None` if neither is complete.
+#[inline]
+fn look_at_head(thread: &Rc<Thread>, req: &mut Request, limits: &Limits) -> Option<Head> {
+    if req.conn.requests == 0 && req.conn.may_be_preface(&req.head.buf) {
+        match req.conn.preface(thread, &req.conf, &req.head.buf) {
+            Preface::Http1 => {}
+            Preface::Partial => return None,
+            Preface::Http2 => return Some(Head::Http2),
+            Preface::Broken => return Some(Head::NoPreface),
+        }
+    }
+    if req.head.buf.is_empty() { None } else { parse_head(req, limits) }
+}
+
+/// Goes on with the TLS handshake. Returns `None` if it has ended.
+fn shake_hands(thread: &Rc<Thread>, req: &mut Request) -> Option<Head> {
+    match accept::step(thread, &req.conf, &mut req.conn) {
+        Accept::Done => None,
+        Accept::Plain(bytes) => {
+            req.head.buf = bytes;
+            req.started = thread.clock.now();
+            None
+        }
+        Accept::Wait => Some(Head::Wait),
+        Accept::Over => Some(Head::Over),
+        Accept::Later(later) => Some(Head::Later(later)),
+    }
+}
+
+/// Parses the head. Returns `None` if it is incomplete.
 #[inline]
 fn parse_head(req: &mut Request, limits: &Limits) -> Option<Head> {
     match parser::parse(&mut req.head, limits) {
@@ -376,7 +390,7 @@ fn reconsider(
     parser::parse(&mut req.head, &own)
 }
 
-/// Limits of the server that a head names, if they differ from those that it was parsed with.
+/// Returns the limits of the server that a head names, if they differ from those that it was parsed with.
 fn limits_of_named_server(req: &Request, limits: &Limits) -> Option<Limits> {
     let http = req.http();
     if !http.heads_differ || req.head.host.is_empty() {
@@ -388,7 +402,7 @@ fn limits_of_named_server(req: &Request, limits: &Limits) -> Option<Limits> {
     (own != *limits).then_some(own)
 }
 
-/// Reads more of a head; `Some`: nothing has come.
+/// Reads more of a head. Returns `None` if bytes have come.
 #[inline]
 fn receive_head(thread: &Rc<Thread>, req: &mut Request, limits: &Limits) -> Option<Head> {
     if !req.conn.wire.is_readable(&thread.io) {
@@ -427,24 +441,16 @@ fn head_deadline(req: &Request, now: Instant) -> Instant {
     from + req.conn.header_timeout(&req.conf)
 }
 
-/// Puts the connection into its slot until more comes, with the part of a head that has come. `waited`: its time for a head
-/// was running before it was taken up. Returns `false` if data has come meanwhile.
+/// Puts the connection into its slot until more comes, with the part of a head that has come. `waited` means that its time
+/// for a head was running before it was taken up. Returns `false` if data has come meanwhile.
 fn park(thread: &Rc<Thread>, req: &mut Request, guard: &mut Guard<'_>, waited: bool) -> bool {
-    let now = thread.clock.now();
     let token = guard.token;
     let fresh = req.head.buf.is_empty();
-    let deadline = if fresh && req.conn.requests > 0 {
-        if thread.quitting.get() {
-            thread.close(token);
-            return true;
-        }
-        // Data that came meanwhile was no request: it is as idle as before.
-        req.keepalive_timeout.map_or_else(|| thread.io.poller.deadline_of(token), |t| now + t)
-    } else if fresh && waited {
-        thread.io.poller.deadline_of(token)
-    } else {
-        head_deadline(req, now)
-    };
+    if fresh && req.conn.requests > 0 && thread.quitting.get() {
+        thread.close(token);
+        return true;
+    }
+    let deadline = deadline(thread, req, token, waited);
     req.conn.wire.shrink();
     let mut conn = req.end_connection();
     if !fresh {
@@ -462,6 +468,19 @@ fn park(thread: &Rc<Thread>, req: &mut Request, guard: &mut Guard<'_>, waited: b
             req.conn = conn;
             false
         }
+    }
+}
+
+/// Returns the time at which a connection that is parked expires.
+#[inline]
+fn deadline(thread: &Thread, req: &Request, token: forebay_net::reactor::Token, waited: bool) -> Instant {
+    let now = thread.clock.now();
+    let fresh = req.head.buf.is_empty();
+    match req.keepalive_timeout.filter(|_| fresh && req.conn.requests > 0) {
+        Some(timeout) => now + timeout,
+        // Data that came meanwhile was no request: it is as idle as before.
+        None if fresh && (req.conn.requests > 0 || waited) => thread.io.poller.deadline_of(token),
+        None => head_deadline(req, now),
     }
 }
 
@@ -508,20 +527,7 @@ async fn one_request(thread: &Rc<Thread>, req: &mut Request) -> bool {
         finish(req);
         return false;
     }
-    // Bytes of the body that came with the head are taken before the answer, the rest after it, unless an upstream that
-    // answers already is to have them.
-    let uploads = req.resp.source.as_ref().is_some_and(|b| b.uploads());
-    let mut sound = uploads || body::discard_buffered(req);
-    if sound
-        && !uploads
-        && !req.body.done()
-        && req.head.expect_continue
-        && !req.body.continued
-        && req.refused == 0
-    {
-        sound = body::send_continue(thread, req).await;
-    }
-    if !sound {
+    if !take_body(thread, req).await {
         req.keep_alive = false;
     }
     let sent = respond(thread, req).await;
@@ -540,13 +546,34 @@ async fn one_request(thread: &Rc<Thread>, req: &mut Request) -> bool {
         end(thread, req, linger).await;
         return false;
     }
+    advance(thread, req);
+    true
+}
+
+/// Discards bytes of the body that came with the head, before the answer; the rest is discarded after it. An upstream that
+/// answers already still gets the body. Returns `false` if the connection cannot be used for another request.
+#[inline]
+async fn take_body(thread: &Rc<Thread>, req: &mut Request) -> bool {
+    if req.resp.source.as_ref().is_some_and(|b| b.uploads()) {
+        return true;
+    }
+    let sound = body::discard_buffered(req);
+    let waits = req.head.expect_continue && !req.body.continued;
+    if sound && waits && !req.body.done() && req.refused == 0 {
+        return body::send_continue(thread, req).await;
+    }
+    sound
+}
+
+/// Goes on to the bytes after a request.
+#[inline]
+fn advance(thread: &Thread, req: &mut Request) {
     let consumed = req.consumed();
     req.head.advance(consumed);
     req.pipelined = !req.head.buf.is_empty();
-    if !req.head.buf.is_empty() {
+    if req.pipelined {
         req.started = thread.clock.now();
     }
-    true
 }
 
 /// Ends the connection after a response.

@@ -173,25 +173,16 @@ families! {
     memcached_family: Memcached = "memcached_";
 }
 
-/// Whether a directive of a level, which has just been taken, goes with the others there.
+/// Checks a directive of a level, which has just been taken, against the others there.
 ///
 /// # Errors
 /// In nginx's words.
 pub fn agrees(d: &Directive, l: &LocationBuild, cx: &Scope<'_>) -> Result<(), Error> {
     let name = d.name.text.as_slice();
-    if name == b"proxy_redirect" && d.args.len() == 1 && first(d) == b"default" {
-        return match &l.content {
-            Some(Content::Proxy(p)) if matches!(p.to, To::Template(_)) => Err(cx.error(
-                d,
-                "\"proxy_redirect default\" cannot be used with \"proxy_pass\" directive with variables",
-            )),
-            Some(Content::Proxy(_)) => Ok(()),
-            _ => Err(
-                cx.error(d, "\"proxy_redirect default\" should be placed after the \"proxy_pass\" directive")
-            ),
-        };
-    }
     let word = first(d);
+    if name == b"proxy_redirect" && d.args.len() == 1 && word == b"default" {
+        return check_default_redirect(d, l, cx);
+    }
     if name.ends_with(b"_limit_rate") && !word.contains(&b'$') && units::size(word).is_none() {
         return Err(cx.directive_error(d, "invalid value"));
     }
@@ -206,26 +197,41 @@ pub fn agrees(d: &Directive, l: &LocationBuild, cx: &Scope<'_>) -> Result<(), Er
     if several(&w.proxy_ssl) || several(&w.uwsgi_family.ssl) || several(&w.grpc_family.ssl) {
         return Err(cx.directive_error(d, "is duplicate"));
     }
-    let (prefix, other) = match (name.strip_suffix(b"_store"), name.strip_suffix(b"_cache")) {
-        (Some(prefix), _) => (prefix, "cache"),
-        (_, Some(prefix)) => (prefix, "store"),
-        _ => return Ok(()),
+    for (suffix, other) in [(&b"_store"[..], "cache"), (b"_cache", "store")] {
+        if let Some(prefix) = name.strip_suffix(suffix)
+            && stores_and_caches(prefix, w)
+        {
+            let prefix = String::from_utf8_lossy(prefix);
+            return Err(cx.directive_error(d, &format!("is incompatible with \"{prefix}_{other}\"")));
+        }
+    }
+    Ok(())
+}
+
+fn check_default_redirect(d: &Directive, l: &LocationBuild, cx: &Scope<'_>) -> Result<(), Error> {
+    let what = "\"proxy_redirect default\"";
+    let why = match &l.content {
+        Some(Content::Proxy(p)) if matches!(p.to, To::Template(_)) => {
+            "cannot be used with \"proxy_pass\" directive with variables"
+        }
+        Some(Content::Proxy(_)) => return Ok(()),
+        _ => "should be placed after the \"proxy_pass\" directive",
     };
-    let both = match prefix {
+    Err(cx.error(d, format!("{what} {why}")))
+}
+
+/// Returns `true` if a level both stores and caches responses by directives with this prefix.
+fn stores_and_caches(prefix: &[u8], w: &LocationWritten) -> bool {
+    match prefix {
         b"proxy" => both(&w.proxy, &w.proxy_cache),
         b"fastcgi" => w.fastcgi_family.stores_and_caches(),
         b"uwsgi" => w.uwsgi_family.stores_and_caches(),
         b"scgi" => w.scgi_family.stores_and_caches(),
         _ => false,
-    };
-    if !both {
-        return Ok(());
     }
-    let prefix = String::from_utf8_lossy(prefix);
-    Err(cx.directive_error(d, &format!("is incompatible with \"{prefix}_{other}\"")))
 }
 
-/// Whether a level both stores responses as files and caches them.
+/// Returns `true` if a level both stores responses as files and caches them.
 fn both(proxy: &proxy::Written, cache: &proxy_cache::Written) -> bool {
     proxy.store.as_ref().is_some_and(|s| !matches!(s, proxy::Store::Off))
         && cache.zone.as_ref().is_some_and(|z| !matches!(z, CacheZone::Off))

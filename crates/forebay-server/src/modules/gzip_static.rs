@@ -41,47 +41,44 @@ pub async fn run(req: &mut Request) -> Option<Outcome> {
     // Without `Vary` a shared cache could send one client's encoding to another client. nginx leaves that to gzip_vary;
     // here codings other than gzip always add it.
     let vary = s.gzip_accept.vary || (on != Set::default() && on != Set::of(Coding::Gzip));
-    let mut taken = compress::rank(req, s, on).iter().map(Some);
     let mut tried = Set::default();
-    let always = Coding::ALL.into_iter().filter(|c| modes[*c as usize] == Mode::Always);
-    let mut queue = [None; 6];
-    // First the codings that the client accepts, then those sent always, then those only other clients would get: if such
-    // a file exists, the response needs `Vary`.
-    let others = Coding::ALL.into_iter().filter(|c| vary && on.has(*c));
-    for (slot, c) in queue.iter_mut().zip(
-        taken
-            .by_ref()
-            .flatten()
-            .map(|c| (c, true))
-            .chain(always.map(|c| (c, true)))
-            .chain(others.map(|c| (c, false))),
-    ) {
-        *slot = Some(c);
-    }
-    for (coding, wanted) in queue.into_iter().flatten() {
-        if tried.has(coding) {
+    for (coding, wanted) in candidates(req, s, on, vary).into_iter().flatten() {
+        if std::mem::replace(&mut tried.0[coding as usize], true) {
             continue;
         }
-        tried.0[coding as usize] = true;
-        let asked = on.has(coding);
-        match neighbour(req, coding).await {
+        let found = match neighbour(req, coding).await {
             Err(out) => return Some(out),
-            Ok(None) => {}
-            Ok(Some(found)) => {
-                if asked {
-                    req.resp.gzip_vary = vary;
-                }
-                if let Found::File(file) = found
-                    && wanted
-                {
-                    static_file::serve(req, file);
-                    req.resp.fields.push(b"Content-Encoding", coding.name());
-                    return Some(Outcome::Done);
-                }
-            }
+            Ok(None) => continue,
+            Ok(Some(found)) => found,
+        };
+        if on.has(coding) {
+            req.resp.gzip_vary = vary;
+        }
+        if let Found::File(file) = found
+            && wanted
+        {
+            static_file::serve(req, file);
+            req.resp.fields.push(b"Content-Encoding", coding.name());
+            return Some(Outcome::Done);
         }
     }
     None
+}
+
+/// Returns the codings to look for, and whether the client may get each: first those that it accepts, then those sent
+/// always, then those that only other clients would get. If a file for one of the last exists, the response needs `Vary`.
+fn candidates(req: &Request, s: &LocationSettings, on: Set, vary: bool) -> [Option<(Coding, bool)>; 6] {
+    let modes = modes(s);
+    let ranked = compress::rank(req, s, on);
+    let accepted = ranked.iter().map(|c| (c, true));
+    let always = Coding::ALL.into_iter().filter(|c| modes[*c as usize] == Mode::Always);
+    let others = Coding::ALL.into_iter().filter(|c| vary && on.has(*c));
+    let mut queue = [None; 6];
+    let all = accepted.chain(always.map(|c| (c, true))).chain(others.map(|c| (c, false)));
+    for (slot, c) in queue.iter_mut().zip(all) {
+        *slot = Some(c);
+    }
+    queue
 }
 
 /// Opens the precompressed version of the requested file, if it exists.

@@ -115,43 +115,42 @@ pub enum Expires {
     Value(Template, bool),
 }
 
-fn expires_text(words: &[&[u8]]) -> Result<Expires, &'static str> {
-    let (modified, word) = match words {
-        [b"modified", w] => (true, *w),
-        [w] => (false, *w),
-        _ => return Err("invalid value"),
-    };
-    if !modified {
-        match word {
-            b"epoch" => return Ok(Expires::Epoch),
-            b"max" => return Ok(Expires::Max),
-            b"off" => return Ok(Expires::Off),
-            _ => {}
+impl Expires {
+    /// Reads the words of the directive.
+    fn read(words: &[&[u8]]) -> Result<Expires, &'static str> {
+        match words {
+            [b"epoch"] => Ok(Expires::Epoch),
+            [b"max"] => Ok(Expires::Max),
+            [b"off"] => Ok(Expires::Off),
+            [[b'@', time @ ..]] => Expires::daily(time),
+            [b"modified", [b'@', ..]] => Err("daily time cannot be used with \"modified\" parameter"),
+            [word] => signed_seconds(word).map(Expires::Access),
+            // Like nginx: `modified 0` counts from now, or it would lie in the past instead of giving `max-age=0`.
+            [b"modified", word] => signed_seconds(word).map(|n| match n {
+                0 => Expires::Access(0),
+                n => Expires::Modified(n),
+            }),
+            _ => Err("invalid value"),
         }
     }
-    let seconds = |t: &[u8]| units::time_secs(t).and_then(|n| i64::try_from(n).ok()).ok_or("invalid value");
+
+    fn daily(time: &[u8]) -> Result<Expires, &'static str> {
+        match seconds(time)? {
+            n if n > 24 * 3600 => Err("daily time value must be less than 24 hours"),
+            n => Ok(Expires::Daily(n)),
+        }
+    }
+}
+
+fn seconds(text: &[u8]) -> Result<i64, &'static str> {
+    units::time_secs(text).and_then(|n| i64::try_from(n).ok()).ok_or("invalid value")
+}
+
+fn signed_seconds(word: &[u8]) -> Result<i64, &'static str> {
     match word {
-        [b'@', t @ ..] if modified => {
-            let _ = t;
-            Err("daily time cannot be used with \"modified\" parameter")
-        }
-        [b'@', t @ ..] => {
-            let n = seconds(t)?;
-            if n > 24 * 3600 {
-                Err("daily time value must be less than 24 hours")
-            } else {
-                Ok(Expires::Daily(n))
-            }
-        }
-        _ => {
-            let n = match word {
-                [b'+', t @ ..] => seconds(t)?,
-                [b'-', t @ ..] => -seconds(t)?,
-                t => seconds(t)?,
-            };
-            // Like nginx: `modified 0` counts from now, or it would lie in the past instead of giving `max-age=0`.
-            Ok(if modified && n != 0 { Expires::Modified(n) } else { Expires::Access(n) })
-        }
+        [b'+', text @ ..] => seconds(text),
+        [b'-', text @ ..] => seconds(text).map(|n| -n),
+        text => seconds(text),
     }
 }
 
@@ -168,7 +167,7 @@ impl Setting<crate::HttpContext> for Expires {
             return Ok(Expires::Value(cx.template(d, word)?, modified));
         }
         let words: Vec<&[u8]> = d.args.iter().map(|w| w.text.as_slice()).collect();
-        expires_text(&words).map_err(|m| cx.directive_error(d, m))
+        Expires::read(&words).map_err(|m| cx.directive_error(d, m))
     }
 }
 
@@ -231,71 +230,60 @@ impl Settings {
     }
 }
 
+/// Adds a field. An empty value adds none, but removes the validators that the response has itself.
 fn add(req: &mut Request, name: &[u8], value: &[u8]) {
-    if value.is_empty() {
-        match name {
-            n if n.eq_ignore_ascii_case(b"Last-Modified") => {
-                req.resp.last_modified = None;
-                req.resp.fields.remove(n);
-            }
-            n if n.eq_ignore_ascii_case(b"ETag") => req.resp.etag.clear(),
-            _ => {}
+    let r = &mut req.resp;
+    if name.eq_ignore_ascii_case(b"ETag") {
+        r.etag = value.to_vec();
+    } else if name.eq_ignore_ascii_case(b"Last-Modified") {
+        r.fields.remove(name);
+        r.last_modified = forebay_http::date::parse(value);
+        if r.last_modified.is_none() && !value.is_empty() {
+            r.fields.set(b"Last-Modified", value);
         }
-        return;
-    }
-    if name.eq_ignore_ascii_case(b"Last-Modified") {
-        req.resp.fields.remove(name);
-        req.resp.last_modified = forebay_http::date::parse(value);
-        if req.resp.last_modified.is_none() {
-            req.resp.fields.set(b"Last-Modified", value);
-        }
-    } else if name.eq_ignore_ascii_case(b"ETag") {
-        req.resp.etag = value.to_vec();
-    } else {
-        req.resp.fields.push(name, value);
+    } else if !value.is_empty() {
+        r.fields.push(name, value);
     }
 }
 
 fn set_expires(req: &mut Request, e: &Expires) -> Result<(), VarError> {
-    let parsed;
-    let e = match e {
-        Expires::Value(t, modified) => {
-            let text = t.value(req)?;
-            let words: &[&[u8]] = if *modified { &[b"modified", &text] } else { &[&text] };
-            match expires_text(words) {
-                Ok(e) => {
-                    parsed = e;
-                    &parsed
-                }
-                Err(_) => return Ok(()),
-            }
-        }
-        e => e,
+    let Expires::Value(t, modified) = e else {
+        push_expires(req, e);
+        return Ok(());
     };
+    let text = t.value(req)?;
+    let words: &[&[u8]] = if *modified { &[b"modified", &text] } else { &[&text] };
+    if let Ok(e) = Expires::read(words) {
+        push_expires(req, &e);
+    }
+    Ok(())
+}
+
+fn push_expires(req: &mut Request, e: &Expires) {
     let now = req.thread.clock.unix();
     let (date, cache): (Vec<u8>, Vec<u8>) = match e {
-        Expires::Off | Expires::Value(..) => return Ok(()),
+        Expires::Off | Expires::Value(..) => return,
         Expires::Epoch => (b"Thu, 01 Jan 1970 00:00:01 GMT".to_vec(), b"no-cache".to_vec()),
         Expires::Max => (b"Thu, 31 Dec 2037 23:55:55 GMT".to_vec(), b"max-age=315360000".to_vec()),
-        Expires::Access(n) => from_now(now, now + n, *n),
-        Expires::Modified(n) => match req.resp.modified() {
-            Some(m) => from_now(now, m + n, m + n - now),
-            None => from_now(now, now + n, *n),
-        },
+        Expires::Access(n) => from_now(now + n, *n),
+        Expires::Modified(n) => {
+            let from = req.resp.modified().unwrap_or(now);
+            from_now(from + n, from + n - now)
+        }
         Expires::Daily(second) => {
             let offset = i64::from(req.thread.clock.offset(now));
             let of_day = (now + offset).rem_euclid(86400);
-            let age = (second - of_day).rem_euclid(86400);
-            let age = if age == 0 { 86400 } else { age };
-            from_now(now, now + age, age)
+            // From 1 to 86400: at the second itself the next one is a day away.
+            let age = (second - of_day - 1).rem_euclid(86400) + 1;
+            from_now(now + age, age)
         }
     };
     req.resp.fields.set(b"Expires", &date);
     req.resp.fields.set(b"Cache-Control", &cache);
-    Ok(())
 }
 
-fn from_now(_now: i64, at: i64, age: i64) -> (Vec<u8>, Vec<u8>) {
+/// Returns `Expires` and `Cache-Control` for a time and the seconds until then.
+fn from_now(at: i64, age: i64) -> (Vec<u8>, Vec<u8>) {
     let cache = if age < 0 { b"no-cache".to_vec() } else { format!("max-age={age}").into_bytes() };
     (forebay_http::date::imf(at).to_vec(), cache)
 }

@@ -49,12 +49,10 @@ pub fn parse(d: &Directive, duplicate: bool, cx: &mut Scope<'_>) -> Result<TryFi
         tried.push((cx.template(d, &word)?, dir));
     }
     let fallback = match last.text.strip_prefix(b"=") {
-        Some(code) => {
-            let code = units::number(code).and_then(|n| u16::try_from(n).ok()).filter(|n| *n <= 999);
-            Fallback::Status(
-                code.ok_or_else(|| cx.error_at(d, last, format!("invalid code \"{}\"", last.as_str())))?,
-            )
-        }
+        Some(code) => match units::number(code).and_then(|n| u16::try_from(n).ok()).filter(|n| *n <= 999) {
+            Some(code) => Fallback::Status(code),
+            None => return Err(cx.error_at(d, last, format!("invalid code \"{}\"", last.as_str()))),
+        },
         None => Fallback::Uri(cx.template(d, last)?),
     };
     Ok(TryFiles { names: tried, fallback })
@@ -63,52 +61,66 @@ pub fn parse(d: &Directive, duplicate: bool, cx: &mut Scope<'_>) -> Result<TryFi
 /// Tries the names. Returns `None` if one exists, which then is the path for the content handler.
 pub async fn run(req: &mut Request, t: &TryFiles) -> Option<Outcome> {
     for (name, dir) in &t.names {
-        let mut name_text = req.take_buf();
-        let mut path = req.take_buf();
-        let constant = name.as_const().is_some();
-        if name.eval(req, &mut name_text).is_err() || map(req, &name_text, constant, &mut path).is_err() {
-            return Some(Outcome::Status(500));
+        match try_name(req, name, *dir).await {
+            Ok(true) => return None,
+            Ok(false) => {}
+            Err(status) => return Some(Outcome::Status(status)),
         }
-        if *dir && path.len() > 1 && path.last() == Some(&b'/') {
-            path.pop();
+    }
+    Some(fall_back(req, &t.fallback))
+}
+
+/// Takes a name if it exists. Returns `false` if it does not; the error is the status to answer with.
+async fn try_name(req: &mut Request, name: &Template, dir: bool) -> Result<bool, u16> {
+    let mut text = req.take_buf();
+    let mut path = req.take_buf();
+    let constant = name.as_const().is_some();
+    if name.eval(req, &mut text).is_err() || map(req, &text, constant, &mut path).is_err() {
+        return Err(500);
+    }
+    if dir && path.len() > 1 && path.last() == Some(&b'/') {
+        path.pop();
+    }
+    let hit = match static_file::open(req, &path).await {
+        Found::Dir => dir,
+        Found::File(_) | Found::Other => !dir,
+        Found::Error(e) => {
+            report(req, &path, e);
+            false
         }
-        let hit = match static_file::open(req, &path).await {
-            Found::Dir => *dir,
-            Found::File(_) | Found::Other => !*dir,
-            Found::Error(e) => {
-                report(req, &path, e);
-                false
+    };
+    req.give_buf(path);
+    if hit {
+        accept(req, text, constant, dir);
+    } else {
+        req.give_buf(text);
+    }
+    Ok(hit)
+}
+
+/// Goes on where no name exists.
+fn fall_back(req: &mut Request, fallback: &Fallback) -> Outcome {
+    let target = match fallback {
+        Fallback::Status(s) => return Outcome::Status(*s),
+        Fallback::Uri(target) => target.value(req),
+    };
+    let Ok(target) = target else { return Outcome::Status(500) };
+    if target.first() == Some(&b'@') {
+        // A response that was handed on may have set the type: keep it for the named location.
+        let kind = std::mem::take(&mut req.resp.content_type);
+        return match crate::error_page::named(req, &target) {
+            Ok(()) => {
+                req.resp.content_type = kind;
+                Outcome::Named
             }
+            Err(s) => Outcome::Status(s),
         };
-        req.give_buf(path);
-        if hit {
-            accept(req, name_text, constant, *dir);
-            return None;
-        }
-        req.give_buf(name_text);
     }
-    match &t.fallback {
-        Fallback::Status(s) => Some(Outcome::Status(*s)),
-        Fallback::Uri(target) => {
-            let Ok(target) = target.value(req) else { return Some(Outcome::Status(500)) };
-            if target.first() == Some(&b'@') {
-                // A response that was handed on may have set the type: keep it for the named location.
-                let kind = std::mem::take(&mut req.resp.content_type);
-                return Some(match crate::error_page::named(req, &target) {
-                    Ok(()) => {
-                        req.resp.content_type = kind;
-                        Outcome::Named
-                    }
-                    Err(s) => Outcome::Status(s),
-                });
-            }
-            let mut split = target.splitn(2, |b| *b == b'?');
-            req.uri = split.next().unwrap_or_default().to_vec();
-            req.args = split.next().unwrap_or_default().to_vec();
-            req.rewritten = true;
-            Some(static_file::internal_redirect(req))
-        }
-    }
+    let mut split = target.splitn(2, |b| *b == b'?');
+    req.uri = split.next().unwrap_or_default().to_vec();
+    req.args = split.next().unwrap_or_default().to_vec();
+    req.rewritten = true;
+    static_file::internal_redirect(req)
 }
 
 /// Logs that a file cannot be opened, unless it is missing or not accessible.

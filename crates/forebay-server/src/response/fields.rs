@@ -47,33 +47,29 @@ enum Own {
     Etag,
 }
 
+/// Names in HTTP/1, and indexes in the static table of HPACK, in the order of [`Own`].
+const OWN: [(&[u8], usize); 8] = [
+    (b"Server", encode::SERVER),
+    (b"Date", encode::DATE),
+    (b"Content-Type", encode::CONTENT_TYPE),
+    (b"Content-Length", encode::CONTENT_LENGTH),
+    (b"Last-Modified", encode::LAST_MODIFIED),
+    (b"Location", encode::LOCATION),
+    (b"Vary", encode::VARY),
+    (b"ETag", encode::ETAG),
+];
+
 impl Own {
     /// Name in HTTP/1.
+    #[inline]
     fn name(self) -> &'static [u8] {
-        match self {
-            Own::Server => b"Server",
-            Own::Date => b"Date",
-            Own::ContentType => b"Content-Type",
-            Own::ContentLength => b"Content-Length",
-            Own::LastModified => b"Last-Modified",
-            Own::Location => b"Location",
-            Own::Vary => b"Vary",
-            Own::Etag => b"ETag",
-        }
+        OWN[self as usize].0
     }
 
     /// Index in the static table of HPACK.
+    #[inline]
     fn index(self) -> usize {
-        match self {
-            Own::Server => encode::SERVER,
-            Own::Date => encode::DATE,
-            Own::ContentType => encode::CONTENT_TYPE,
-            Own::ContentLength => encode::CONTENT_LENGTH,
-            Own::LastModified => encode::LAST_MODIFIED,
-            Own::Location => encode::LOCATION,
-            Own::Vary => encode::VARY,
-            Own::Etag => encode::ETAG,
-        }
+        OWN[self as usize].1
     }
 }
 
@@ -178,7 +174,8 @@ pub(super) fn push_all(
     done
 }
 
-/// As [`push_all`], with a buffer for values that are put together.
+/// Appends all fields. `text` is a buffer for values that are put together.
+#[inline]
 fn push_with(
     req: &mut Request,
     core: &Settings,
@@ -187,21 +184,9 @@ fn push_with(
     sink: &mut Sink<'_>,
     text: &mut Vec<u8>,
 ) -> Result<(), Unsafe> {
-    if !req.resp.leaves_server && req.resp.fields.get(b"Server").is_none() {
-        push_server_token(req, core, text);
-        sink.own(Own::Server, text)?;
-    }
-    if !req.resp.leaves_date && req.resp.fields.get(b"Date").is_none() {
-        sink.own(Own::Date, &req.thread.clock.http_date())?;
-    }
+    push_server_and_date(req, core, sink, text)?;
+    push_of_content(&req.resp, length, sink, text)?;
     let r = &req.resp;
-    push_content_type(r, sink, text)?;
-    if let Some(n) = length {
-        sink.own(Own::ContentLength, itoa::Buffer::new().format(n).as_bytes())?;
-    }
-    if let Some(t) = r.last_modified.filter(|_| matches!(r.status, 200 | 206 | 304)) {
-        sink.own(Own::LastModified, &forebay_http::date::imf(t))?;
-    }
     let made_absolute = r.location.first() == Some(&b'/') && core.absolute_redirect;
     if made_absolute {
         text.clear();
@@ -218,6 +203,47 @@ fn push_with(
     if !made_absolute && !r.location.is_empty() {
         sink.own(Own::Location, &r.location)?;
     }
+    push_rest(r, sink)
+}
+
+#[inline]
+fn push_server_and_date(
+    req: &mut Request,
+    core: &Settings,
+    sink: &mut Sink<'_>,
+    text: &mut Vec<u8>,
+) -> Result<(), Unsafe> {
+    if !req.resp.leaves_server && req.resp.fields.get(b"Server").is_none() {
+        push_server_token(req, core, text);
+        sink.own(Own::Server, text)?;
+    }
+    if !req.resp.leaves_date && req.resp.fields.get(b"Date").is_none() {
+        sink.own(Own::Date, &req.thread.clock.http_date())?;
+    }
+    Ok(())
+}
+
+/// Appends type, length and time of the content.
+#[inline]
+fn push_of_content(
+    r: &Response,
+    length: Option<u64>,
+    sink: &mut Sink<'_>,
+    text: &mut Vec<u8>,
+) -> Result<(), Unsafe> {
+    push_content_type(r, sink, text)?;
+    if let Some(n) = length {
+        sink.own(Own::ContentLength, itoa::Buffer::new().format(n).as_bytes())?;
+    }
+    if let Some(t) = r.last_modified.filter(|_| matches!(r.status, 200 | 206 | 304)) {
+        sink.own(Own::LastModified, &forebay_http::date::imf(t))?;
+    }
+    Ok(())
+}
+
+/// Appends the fields behind those that every response may have.
+#[inline]
+fn push_rest(r: &Response, sink: &mut Sink<'_>) -> Result<(), Unsafe> {
     if r.gzip_vary && sink.lines().is_none() {
         sink.own(Own::Vary, b"Accept-Encoding")?;
     }

@@ -123,7 +123,7 @@ pub fn write_ready(req: &mut Request, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// The file that a plain answer is the whole of, before the header filters have run.
+/// Returns the file that a response is the whole of, before the header filters have run.
 pub fn subject(req: &Request) -> Option<Rc<OpenFile>> {
     let r = &req.resp;
     let [Part::File { file, start: 0, end }] = r.body.as_slice() else { return None };
@@ -159,34 +159,10 @@ fn is_stored(req: &Request) -> bool {
 /// Remembers the head that has been written for a cached response or a file, if the next request would get the same.
 pub fn remember(req: &Request, file: Option<Rc<OpenFile>>, out: &[u8]) {
     let r = &req.resp;
-    let state = &req.modules.compress;
-    let len = state.form.as_ref().map(|f| f.bytes.len() as u64);
     let heads = match (&file, &r.entry) {
-        (Some(f), _) => {
-            let known = |name: &[u8]| {
-                name.eq_ignore_ascii_case(b"Content-Encoding") || name.eq_ignore_ascii_case(b"Accept-Ranges")
-            };
-            if r.status != 200
-                || r.content_length != Some(len.unwrap_or(f.size))
-                || !r.location.is_empty()
-                || !r.fields.iter().all(|(name, _)| known(name))
-            {
-                return;
-            }
-            &f.heads
-        }
-        (None, Some(e)) => {
-            let depends = r.leaves_date
-                || r.limit_rate != 0
-                || r.status != e.meta.status
-                || r.content_length != Some(len.unwrap_or(e.len()))
-                || !r.override_charset.is_empty();
-            if depends || !is_plain(req) || !is_stored(req) {
-                return;
-            }
-            &e.heads
-        }
-        (None, None) => return,
+        (Some(f), _) if is_of_file(req, f) => &f.heads,
+        (None, Some(e)) if is_of_entry(req, e) => &e.heads,
+        _ => return,
     };
     if r.source.is_some() || r.head_only || !r.filters.is_empty() {
         return;
@@ -204,6 +180,34 @@ pub fn remember(req: &Request, file: Option<Rc<OpenFile>>, out: &[u8]) {
         version: req.head.version,
         before: out.get(..at).unwrap_or_default().into(),
         after: out.get(at + date.len()..).unwrap_or_default().into(),
-        form: state.form.clone(),
+        form: req.modules.compress.form.clone(),
     });
+}
+
+/// Returns the length of the content, which may be a compressed form of `plain` bytes.
+fn len_of_form(req: &Request, plain: u64) -> Option<u64> {
+    Some(req.modules.compress.form.as_ref().map_or(plain, |f| f.bytes.len() as u64))
+}
+
+/// Returns `true` if the head depends on the file alone.
+fn is_of_file(req: &Request, f: &OpenFile) -> bool {
+    let r = &req.resp;
+    let known = |name: &[u8]| {
+        name.eq_ignore_ascii_case(b"Content-Encoding") || name.eq_ignore_ascii_case(b"Accept-Ranges")
+    };
+    r.status == 200
+        && r.content_length == len_of_form(req, f.size)
+        && r.location.is_empty()
+        && r.fields.iter().all(|(name, _)| known(name))
+}
+
+/// Returns `true` if the head depends on the entry of a cache alone.
+fn is_of_entry(req: &Request, e: &crate::cache::local::Entry) -> bool {
+    let r = &req.resp;
+    let depends = r.leaves_date
+        || r.limit_rate != 0
+        || r.status != e.meta.status
+        || r.content_length != len_of_form(req, e.len())
+        || !r.override_charset.is_empty();
+    !depends && is_plain(req) && is_stored(req)
 }

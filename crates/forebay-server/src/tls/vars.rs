@@ -1,11 +1,11 @@
 //! `$ssl_*` (nginx: ngx_http_ssl_module, embedded variables).
 
-use super::accept::{Session, Verdict};
 use crate::request::Request;
 use crate::variables::Row;
 use aws_lc_rs::digest;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use forebay_core::tls::{Session, Verdict};
 use forebay_core::vars::RowSource;
 use forebay_core::vars::VarError;
 use forebay_net::tls::ciphers;

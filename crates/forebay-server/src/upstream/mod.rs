@@ -8,6 +8,7 @@ pub mod config;
 pub mod contact;
 pub mod exchange;
 pub(crate) mod fault;
+mod head;
 pub mod health_check;
 pub(crate) mod open;
 mod send;

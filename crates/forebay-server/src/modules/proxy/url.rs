@@ -3,11 +3,12 @@
 use crate::config::Scope;
 use crate::modules::memcached;
 use crate::request::Request;
-use crate::upstream::config::Named;
+use crate::upstream::config::{Named, Upstream};
 use crate::upstream::exchange::Target;
 use crate::upstream::protocol::Protocol;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
+use forebay_core::upstream::servers::Server;
 use forebay_core::vars::Template;
 use forebay_http::uri::{Escape, escape};
 use forebay_net::addr::PeerAddr;
@@ -192,7 +193,7 @@ impl Pass {
         Some((target, out))
     }
 
-    /// The same, wherever that is known from.
+    /// Returns target and URI as [`Pass::fixed`] does, also where they have variables.
     ///
     /// # Errors
     /// The status to answer with.
@@ -201,25 +202,25 @@ impl Pass {
             return Ok(known);
         }
         req.modules.upstream.protocol = self.protocol;
-        match &self.to {
-            To::Template(t) if !self.protocol.takes_url() => {
-                let text = t.value(req).map_err(|_| 500u16)?;
-                let read = place(&text, self.protocol).inspect_err(|m| req.log(Level::Error, m));
-                let (encrypted, place, written) = read.map_err(|_| 500u16)?;
-                req.modules.upstream.encrypted = encrypted;
-                let mut uri = Vec::new();
-                if self.protocol.is_http() {
-                    set_host(req, &authority(&place, written), b"");
-                    self.uri(req, None, &mut uri);
-                }
-                Ok((find(req, &place, 0).await?, uri))
-            }
-            To::Template(t) => {
-                let url = t.value(req).map_err(|_| 500u16)?;
-                self.resolve_url(req, &url).await
-            }
-            To::Fixed { .. } => Err(500),
+        let To::Template(t) = &self.to else { return Err(500) };
+        let text = t.value(req).map_err(|_| 500u16)?;
+        if self.protocol.takes_url() {
+            self.resolve_url(req, &text).await
+        } else {
+            self.resolve_place(req, &text).await
         }
+    }
+
+    async fn resolve_place(&self, req: &mut Request, text: &[u8]) -> Result<(Target, Vec<u8>), u16> {
+        let read = place(text, self.protocol).inspect_err(|m| req.log(Level::Error, m));
+        let (encrypted, place, written) = read.map_err(|_| 500u16)?;
+        req.modules.upstream.encrypted = encrypted;
+        let mut uri = Vec::new();
+        if self.protocol.is_http() {
+            set_host(req, &authority(&place, written), b"");
+            self.uri(req, None, &mut uri);
+        }
+        Ok((find(req, &place, 0).await?, uri))
     }
 
     async fn resolve_url(&self, req: &mut Request, url: &[u8]) -> Result<(Target, Vec<u8>), u16> {
@@ -276,26 +277,14 @@ impl Pass {
     }
 }
 
-/// What stands at a place that came up while the request is served: a group of the configuration, or addresses.
-/// `default_port`: 0 where there is none.
+/// Finds the group of the configuration, or the addresses, of a place that is known only while the request is served. A
+/// `default_port` of 0 is none.
 async fn find(req: &mut Request, place: &Place, default_port: u16) -> Result<Target, u16> {
     let http = req.http();
     let name = place.host();
-    let upstream = http.upstreams.iter().find(|u| {
-        let g = &u.group;
-        g.name == name
-            && match place {
-                Place::Host(_, None) => g.explicit || default_port > 0,
-                Place::Host(_, Some(p)) => {
-                    !g.explicit
-                        && g.with_servers(|all| {
-                            all.iter().any(|s| s.place.port().unwrap_or(s.default_port) == *p)
-                        })
-                }
-                Place::Unix(_) => true,
-            }
-    });
-    if let Some(u) = upstream {
+    if let Some(u) =
+        http.upstreams.iter().find(|u| u.group.name == name && stands_for(u, place, default_port))
+    {
         return Ok(Target::of(req, u));
     }
     if default_port == 0 && matches!(place, Place::Host(_, None)) {
@@ -312,6 +301,20 @@ async fn find(req: &mut Request, place: &Place, default_port: u16) -> Result<Tar
     };
     let addrs = look_up(req, &resolver, &name, place.port().unwrap_or(default_port)).await?;
     Ok(Target::Direct(addrs))
+}
+
+/// Returns `true` if a group with the name of a place stands for it. A place with a port means a group only if that was
+/// made for the same place in another directive.
+fn stands_for(u: &Upstream, place: &Place, default_port: u16) -> bool {
+    let g = &u.group;
+    match place {
+        Place::Unix(_) => true,
+        Place::Host(_, None) => g.explicit || default_port > 0,
+        Place::Host(_, Some(port)) => {
+            let has_port = |s: &Server| s.place.port().unwrap_or(s.default_port) == *port;
+            !g.explicit && g.with_servers(|all| all.iter().any(|s| has_port(s)))
+        }
+    }
 }
 
 /// Addresses of a name that came up while the request is served.

@@ -10,7 +10,7 @@ use forebay_http::h1::client::{ResponseHead, framing_of_response};
 use forebay_http::request::Framing;
 use forebay_net::addr::PeerAddr;
 use forebay_net::addr::{Place, address_text};
-use forebay_net::resolver::Resolver;
+use forebay_net::resolver::{self, Resolver};
 use forebay_net::tls::ocsp_message::MAX_RESPONSE;
 use forebay_sys::errno::errno_text;
 use forebay_sys::sync::lock;
@@ -22,6 +22,8 @@ use std::time::Duration;
 pub const TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest head of a response, bytes.
 const MAX_HEAD: usize = 8 * 1024;
+/// Port if the URL has none.
+const PORT: u16 = 80;
 /// Most addresses of a responder to try.
 const MAX_ADDRESSES: usize = 3;
 
@@ -106,7 +108,7 @@ impl Responder {
     /// # Errors
     /// In nginx's words.
     pub fn found(mut self) -> Result<Responder, String> {
-        self.addresses = self.place.addresses(80);
+        self.addresses = self.place.addresses(PORT);
         if self.addresses.is_empty() {
             let text = [self.host.as_slice(), &self.uri].concat();
             return Err(format!("host not found in OCSP responder \"{}\"", String::from_utf8_lossy(&text)));
@@ -129,34 +131,40 @@ impl Responder {
         text
     }
 
+    /// Returns the responder's addresses.
     async fn find(&self, names: &Names) -> Result<Vec<PeerAddr>, Failure> {
         if !self.addresses.is_empty() {
             return Ok(self.addresses.clone());
         }
-        if let Some(literal) = self.place.literal(80) {
+        if let Some(literal) = self.place.literal(PORT) {
             return Ok(vec![literal]);
         }
-        let host = self.place.host();
-        let shown = String::from_utf8_lossy(&host).into_owned();
+        let shown = String::from_utf8_lossy(&self.place.host()).into_owned();
         match names {
             Names::Resolver(None) => Err(Failure::new(format!("no resolver defined to resolve {shown}"))),
             Names::Resolver(Some(r)) => {
-                let found = r.addresses(&host, false).await;
-                let found =
-                    found.map_err(|e| Failure::new(format!("{shown} could not be resolved ({e})")))?;
-                let port = self.place.port().unwrap_or(80);
-                Ok(found.ips.into_iter().map(|ip| PeerAddr::Inet(SocketAddr::new(ip, port))).collect())
+                let resolved = self.resolve(r).await;
+                resolved.map_err(|e| Failure::new(format!("{shown} could not be resolved ({e})")))
             }
-            Names::System => {
-                let place = self.place.clone();
-                let found =
-                    tokio::task::spawn_blocking(move || place.addresses(80)).await.unwrap_or_default();
-                if found.is_empty() {
-                    return Err(Failure::new(format!("host not found in OCSP responder \"{shown}\"")));
+            Names::System => match self.look_up().await {
+                found if found.is_empty() => {
+                    Err(Failure::new(format!("host not found in OCSP responder \"{shown}\"")))
                 }
-                Ok(found)
-            }
+                found => Ok(found),
+            },
         }
+    }
+
+    async fn resolve(&self, resolver: &Arc<Resolver>) -> Result<Vec<PeerAddr>, resolver::Failure> {
+        let found = resolver.addresses(&self.place.host(), false).await?;
+        let port = self.place.port().unwrap_or(PORT);
+        Ok(found.ips.into_iter().map(|ip| PeerAddr::Inet(SocketAddr::new(ip, port))).collect())
+    }
+
+    /// Asks the system's resolver.
+    async fn look_up(&self) -> Vec<PeerAddr> {
+        let place = self.place.clone();
+        tokio::task::spawn_blocking(move || place.addresses(PORT)).await.unwrap_or_default()
     }
 
     /// Sends a request and returns the first response that `check` accepts.
@@ -215,25 +223,31 @@ impl Responder {
         Ok(body.bytes)
     }
 
+    /// Returns the request for a question.
     fn request(&self, question: &[u8]) -> Vec<u8> {
         let mut out = b"GET ".to_vec();
         out.extend_from_slice(&self.uri);
         if !self.uri.ends_with(b"/") {
             out.push(b'/');
         }
-        for b in base64::engine::general_purpose::STANDARD.encode(question).bytes() {
-            match b {
-                b'+' => out.extend_from_slice(b"%2B"),
-                b'/' => out.extend_from_slice(b"%2F"),
-                b'=' => out.extend_from_slice(b"%3D"),
-                b => out.push(b),
-            }
-        }
+        push_base64(question, &mut out);
         out.extend_from_slice(b" HTTP/1.0\r\nHost: ");
         let host = if matches!(self.place, Place::Unix(_)) { b"localhost".as_slice() } else { &self.host };
         out.extend_from_slice(host);
         out.extend_from_slice(b"\r\nAccept: application/ocsp-response\r\n\r\n");
         out
+    }
+}
+
+/// Appends bytes in base64, escaped for a path.
+fn push_base64(bytes: &[u8], out: &mut Vec<u8>) {
+    for b in base64::engine::general_purpose::STANDARD.encode(bytes).bytes() {
+        match b {
+            b'+' => out.extend_from_slice(b"%2B"),
+            b'/' => out.extend_from_slice(b"%2F"),
+            b'=' => out.extend_from_slice(b"%3D"),
+            b => out.push(b),
+        }
     }
 }
 

@@ -21,6 +21,16 @@ pub struct Extras {
     pub checks: Vec<Check>,
 }
 
+impl Extras {
+    fn read_sticky(&mut self, d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
+        if self.sticky.is_some() {
+            return Err(cx.error(d, "\"sticky\" directive is duplicate"));
+        }
+        self.sticky = Some(Arc::new(Sticky::parse(d, cx)?));
+        Ok(())
+    }
+}
+
 /// A group of the http block.
 pub type Upstream = config::Upstream<Extras>;
 /// A group that a directive of the http block names.
@@ -85,10 +95,7 @@ pub fn block(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     for inner in d.block.iter().flatten() {
         match inner.name.text.as_slice() {
             b"sticky" => {
-                if extras.sticky.is_some() {
-                    return Err(cx.error(inner, "\"sticky\" directive is duplicate"));
-                }
-                extras.sticky = Some(Arc::new(Sticky::parse(inner, cx)?));
+                extras.read_sticky(inner, cx)?;
                 block.group.sticky = true;
             }
             _ => block.directive(inner, cx)?,

@@ -45,11 +45,7 @@ impl Probe for HttpProbe {
     async fn check(&mut self) -> Result<(), String> {
         let subject = &self.subject;
         let Some(check) = subject.upstream.extras.checks.get(subject.number) else { return Ok(()) };
-        let kept = self.line.take().filter(|l| l.opened.elapsed() < check.keepalive_time);
-        let mut line = match kept {
-            Some(line) => line,
-            None => subject.open(check).await?,
-        };
+        let mut line = subject.connect(check, self.line.take()).await?;
         let asked = timeout(check.read_timeout, subject.ask(&mut line, check)).await;
         let read = asked.map_err(|_| "reading response from upstream (timed out)".to_owned())??;
         if read == Read::All && check.keeps_alive() {
@@ -86,6 +82,14 @@ fn text_of(failure: Failure) -> String {
 }
 
 impl Subject {
+    /// Returns the connection of the last check if it may still be used, or a new one.
+    async fn connect(&self, check: &Check, last: Option<Line>) -> Result<Line, String> {
+        match last.filter(|l| l.opened.elapsed() < check.keepalive_time) {
+            Some(line) => Ok(line),
+            None => self.open(check).await,
+        }
+    }
+
     /// Opens a connection, encrypted if the location encrypts its connections.
     async fn open(&self, check: &Check) -> Result<Line, String> {
         let mut addr = self.peer.addr.clone();
