@@ -16,6 +16,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -160,6 +161,21 @@ thread_local! {
     static FILES: RefCell<HashMap<Box<[u8]>, Loaded>> = RefCell::default();
 }
 
+/// Reads a whole file.
+fn read(fd: &OwnedFd) -> Result<Vec<u8>, Errno> {
+    let mut text = Vec::new();
+    let mut at = 0;
+    loop {
+        text.reserve(8192);
+        match rustix::io::pread(fd, rustix::buffer::spare_capacity(&mut text), at) {
+            Ok(0) => return Ok(text),
+            Ok(n) => at += n as u64,
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e),
+        }
+    }
+}
+
 /// Returns the users of a file. Reads it only if it has changed.
 fn load(path: &[u8]) -> Result<Rc<Users>, (&'static str, Errno)> {
     let open = |e| ("open", e);
@@ -173,17 +189,7 @@ fn load(path: &[u8]) -> Result<Rc<Users>, (&'static str, Errno)> {
         return Ok(users);
     }
     let fd = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(open)?;
-    let mut text = Vec::new();
-    let mut at = 0;
-    loop {
-        text.reserve(8192);
-        match rustix::io::pread(&fd, rustix::buffer::spare_capacity(&mut text), at) {
-            Ok(0) => break,
-            Ok(n) => at += n as u64,
-            Err(Errno::INTR) => {}
-            Err(e) => return Err(("pread", e)),
-        }
-    }
+    let text = read(&fd).map_err(|e| ("pread", e))?;
     let users = Rc::new(parse(&text));
     let changed = UNIX_EPOCH + Duration::from_secs(u64::try_from(stat.st_mtime).unwrap_or(0));
     let settled = SystemTime::now().duration_since(changed).is_ok_and(|d| d > Duration::from_secs(2));

@@ -59,6 +59,22 @@ impl Entry {
     }
 }
 
+impl Entry {
+    /// Looks at an entry. Returns `None` if it was deleted since the directory was read, or is not accessible.
+    fn read(dir: &impl std::os::fd::AsFd, name: &[u8]) -> Result<Option<Entry>, Errno> {
+        let stat = match rustix::fs::statat(dir, name, AtFlags::empty()) {
+            // A broken link is listed as the link itself.
+            Err(Errno::NOENT | Errno::LOOP) => rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW),
+            other => other,
+        };
+        match stat {
+            Ok(s) => Ok(Some(Entry::new(name, &s))),
+            Err(Errno::NOENT | Errno::ACCESS) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+}
+
 /// Answers with a listing of the directory. Returns `None` if the method is not GET or HEAD.
 pub async fn run(req: &mut Request) -> Option<Outcome> {
     if !matches!(req.method, Method::Get | Method::Head) {
@@ -66,15 +82,13 @@ pub async fn run(req: &mut Request) -> Option<Outcome> {
     }
     let http = req.http();
     let s = &http.location(req).settings.autoindex;
-    let callback = match s.format {
-        Format::Jsonp => match callback(&req.args) {
-            Ok(c) => c.map(<[u8]>::to_vec),
-            Err(name) => {
-                let name = String::from_utf8_lossy(name).into_owned();
-                req.log(Level::Info, &format!("client sent invalid callback name: \"{name}\""));
-                return Some(Outcome::Status(400));
-            }
-        },
+    let callback = match callback(&req.args) {
+        Ok(c) if s.format == Format::Jsonp => c.map(<[u8]>::to_vec),
+        Err(name) if s.format == Format::Jsonp => {
+            let name = String::from_utf8_lossy(name).into_owned();
+            req.log(Level::Info, &format!("client sent invalid callback name: \"{name}\""));
+            return Some(Outcome::Status(400));
+        }
         _ => None,
     };
     let mut path = Vec::new();
@@ -135,17 +149,7 @@ fn read(path: &[u8]) -> Result<Vec<Entry>, Errno> {
         if name.first() == Some(&b'.') {
             continue;
         }
-        let stat = match rustix::fs::statat(&fd, name, AtFlags::empty()) {
-            // A broken link is listed as the link itself.
-            Err(Errno::NOENT | Errno::LOOP) => rustix::fs::statat(&fd, name, AtFlags::SYMLINK_NOFOLLOW),
-            other => other,
-        };
-        match stat {
-            Ok(s) => entries.push(Entry::new(name, &s)),
-            // Deleted since it was read, or not accessible: leave it out.
-            Err(Errno::NOENT | Errno::ACCESS) => {}
-            Err(e) => return Err(e),
-        }
+        entries.extend(Entry::read(&fd, name)?);
     }
     entries.sort_by(|a, b| (a.kind != Type::Directory, &a.name).cmp(&(b.kind != Type::Directory, &b.name)));
     Ok(entries)
@@ -197,26 +201,29 @@ fn html(uri: &[u8], entries: &[Entry], exact: bool, utf8: bool, offset: i64, out
     out.extend_from_slice(b"</pre><hr></body>\r\n</html>\r\n");
 }
 
+/// Appends the text of a link, cut or filled to its width, and the end of the link.
+fn push_label(e: &Entry, slash: &[u8], utf8: bool, out: &mut Vec<u8>) {
+    let width = if utf8 { chars(&e.name) } else { e.name.len() };
+    if width > NAME_WIDTH {
+        let end = if utf8 { offset_of_char(&e.name, NAME_CUT) } else { NAME_CUT };
+        escape_html(e.name.get(..end).unwrap_or(&e.name), out);
+        out.extend_from_slice(b"..&gt;</a>");
+        return;
+    }
+    let slash = if width < NAME_WIDTH { slash } else { b"" };
+    escape_html(&e.name, out);
+    out.extend_from_slice(slash);
+    out.extend_from_slice(b"</a>");
+    out.resize(out.len() + NAME_WIDTH - width - slash.len(), b' ');
+}
+
 fn html_line(e: &Entry, exact: bool, utf8: bool, offset: i64, out: &mut Vec<u8>) {
     let slash: &[u8] = if e.kind == Type::Directory { b"/" } else { b"" };
     out.extend_from_slice(b"<a href=\"");
     escape_name(&e.name, out);
     out.extend_from_slice(slash);
     out.extend_from_slice(b"\">");
-    let width = if utf8 { chars(&e.name) } else { e.name.len() };
-    if width > NAME_WIDTH {
-        let end = if utf8 { offset_of_char(&e.name, NAME_CUT) } else { NAME_CUT };
-        escape_html(e.name.get(..end).unwrap_or(&e.name), out);
-        out.extend_from_slice(b"..&gt;</a>");
-    } else {
-        escape_html(&e.name, out);
-        if width < NAME_WIDTH {
-            out.extend_from_slice(slash);
-        }
-        out.extend_from_slice(b"</a>");
-        let used = width + if width < NAME_WIDTH { slash.len() } else { 0 };
-        out.resize(out.len() + NAME_WIDTH - used, b' ');
-    }
+    push_label(e, slash, utf8, out);
     let date = forebay_http::date::imf(e.mtime + offset);
     let text =
         |r: std::ops::Range<usize>| std::str::from_utf8(date.get(r).unwrap_or_default()).unwrap_or_default();
