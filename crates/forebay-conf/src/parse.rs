@@ -430,14 +430,7 @@ impl Parser<'_> {
             _ => None,
         };
         let span = word.unwrap_or(statement.name()).span;
-        self.errors.push(Error {
-            level: Level::Emerg,
-            message,
-            span: Some(span),
-            at: Some(statement.end),
-            hint,
-            ordinal: statement.ordinal,
-        });
+        self.report(Level::Emerg, message, span, statement, hint);
         false
     }
 
@@ -454,15 +447,7 @@ impl Parser<'_> {
             }
             Status::Current | Status::Deprecated(None) => return,
         };
-        let span = statement.name().span;
-        self.errors.push(Error {
-            level: Level::Warn,
-            message,
-            span: Some(span),
-            at: Some(statement.end),
-            hint: None,
-            ordinal: statement.ordinal,
-        });
+        self.report(Level::Warn, message, statement.name().span, statement, None);
     }
 
     /// Tells what Forebay does not do. True: the directive was refused.
@@ -564,9 +549,20 @@ impl Parser<'_> {
     }
 
     fn at_name(&mut self, message: String, statement: &Statement, hint: Option<String>) {
-        let span = statement.name().span;
+        self.report(Level::Emerg, message, statement.name().span, statement, hint);
+    }
+
+    /// Adds an error about a part of a statement.
+    fn report(
+        &mut self,
+        level: Level,
+        message: String,
+        span: Span,
+        statement: &Statement,
+        hint: Option<String>,
+    ) {
         self.errors.push(Error {
-            level: Level::Emerg,
+            level,
             message,
             span: Some(span),
             at: Some(statement.end),
@@ -602,27 +598,36 @@ fn finish(statement: Statement, block: Option<Block>, row: Option<&'static Row>)
 
 /// Returns the kind of a directive's block.
 fn content(row: &Row, context: Contexts) -> Kind {
-    let context = match (row.module, row.name) {
-        (_, "events") => Contexts::EVENTS,
-        (_, "http") => Contexts::HTTP,
-        (_, "stream") => Contexts::STREAM,
-        (_, "mail") => Contexts::MAIL,
-        ("http_core", "server") => Contexts::SERVER,
-        ("stream_core", "server") => Contexts::STREAM_SERVER,
-        ("mail_core", "server") => Contexts::MAIL_SERVER,
-        ("http_upstream", "upstream") => Contexts::UPSTREAM,
-        ("stream_upstream", "upstream") => Contexts::STREAM_UPSTREAM,
-        (_, "location") => Contexts::LOCATION,
-        (_, "limit_except") => Contexts::LIMIT_EXCEPT,
-        (_, "if") if context == Contexts::SERVER => Contexts::IF_IN_SERVER,
-        (_, "if") => Contexts::IF_IN_LOCATION,
-        (_, "types") => return Kind::Data(Includes::Always),
-        (_, "map" | "geo") => return Kind::Data(Includes::WithOneWord),
-        (_, "split_clients" | "charset_map" | "match") => return Kind::Data(Includes::No),
-        _ => return Kind::Unknown,
+    let of_module = |(module, name, _): &&(&str, &str, Contexts)| {
+        *name == row.name && (module.is_empty() || *module == row.module)
     };
-    Kind::Table(context)
+    if let Some((_, _, inside)) = BLOCKS.iter().find(of_module) {
+        return Kind::Table(*inside);
+    }
+    match row.name {
+        "if" if context == Contexts::SERVER => Kind::Table(Contexts::IF_IN_SERVER),
+        "if" => Kind::Table(Contexts::IF_IN_LOCATION),
+        "types" => Kind::Data(Includes::Always),
+        "map" | "geo" => Kind::Data(Includes::WithOneWord),
+        "split_clients" | "charset_map" | "match" => Kind::Data(Includes::No),
+        _ => Kind::Unknown,
+    }
 }
+
+/// Blocks with directives by module, if that matters, and name.
+const BLOCKS: [(&str, &str, Contexts); 11] = [
+    ("", "events", Contexts::EVENTS),
+    ("", "http", Contexts::HTTP),
+    ("", "stream", Contexts::STREAM),
+    ("", "mail", Contexts::MAIL),
+    ("http_core", "server", Contexts::SERVER),
+    ("stream_core", "server", Contexts::STREAM_SERVER),
+    ("mail_core", "server", Contexts::MAIL_SERVER),
+    ("http_upstream", "upstream", Contexts::UPSTREAM),
+    ("stream_upstream", "upstream", Contexts::STREAM_UPSTREAM),
+    ("", "location", Contexts::LOCATION),
+    ("", "limit_except", Contexts::LIMIT_EXCEPT),
+];
 
 /// Whether a directive sets its default, which needs no support.
 fn asks_for_default(row: &Row, statement: &Statement) -> bool {

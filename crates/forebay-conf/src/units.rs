@@ -63,13 +63,9 @@ pub struct Rate {
 
 /// A rate: `10r/s`, `30r/m`, or a bare number (requests a second). nginx: `limit_req_zone`.
 pub fn rate(text: &[u8]) -> Option<Rate> {
-    let (digits, secs) = if let Some(d) = text.strip_suffix(b"r/s") {
-        (d, 1)
-    } else if let Some(d) = text.strip_suffix(b"r/m") {
-        (d, 60)
-    } else {
-        (text, 1)
-    };
+    let minute = text.strip_suffix(b"r/m");
+    let secs = if minute.is_some() { 60 } else { 1 };
+    let digits = minute.or(text.strip_suffix(b"r/s")).unwrap_or(text);
     let count = number(digits).filter(|&n| n > 0)?;
     Some(Rate { count, per: Duration::from_secs(secs) })
 }
@@ -102,6 +98,7 @@ fn scaled(text: &[u8], units: &[(u8, u32)]) -> Option<u64> {
 }
 
 /// Rank of a unit: parts must come in rising rank. A bare number that is not the last part takes `BARE`.
+const MONTH: u8 = 2;
 const SECOND: u8 = 7;
 const MILLISECOND: u8 = 8;
 const BARE: u8 = 9;
@@ -109,24 +106,27 @@ const BARE: u8 = 9;
 /// Rank, scale and length of the unit at the start of `text`. Times in milliseconds have no months and years, those in seconds
 /// no milliseconds.
 fn time_unit(text: &[u8], millis: bool) -> Option<(u8, u64, usize)> {
-    let (rank, seconds) = match text {
-        [b'm', b's', ..] => return millis.then_some((MILLISECOND, 1, 2)),
-        [b'y', ..] if !millis => (1, 365 * 86400),
-        [b'M', ..] if !millis => (2, 30 * 86400),
-        [b'w', ..] => (3, 7 * 86400),
-        [b'd', ..] => (4, 86400),
-        [b'h', ..] => (5, 3600),
-        [b'm', ..] => (6, 60),
-        [b's', ..] => (SECOND, 1),
-        // A bare number before a space is seconds.
-        [b' ', ..] => (BARE, 1),
-        _ => return None,
-    };
-    Some((rank, if millis { seconds * 1000 } else { seconds }, 1))
+    if text.starts_with(b"ms") {
+        return millis.then_some((MILLISECOND, 1, 2));
+    }
+    let &(_, rank, seconds) = TIME_UNITS.iter().find(|(unit, ..)| Some(unit) == text.first())?;
+    let fits = !millis || rank > MONTH;
+    fits.then_some((rank, if millis { seconds * 1000 } else { seconds }, 1))
 }
 
+/// Units of time with rank and seconds. A bare number before a space is seconds.
+const TIME_UNITS: [(u8, u8, u64); 8] = [
+    (b'y', 1, 365 * 86400),
+    (b'M', MONTH, 30 * 86400),
+    (b'w', 3, 7 * 86400),
+    (b'd', 4, 86400),
+    (b'h', 5, 3600),
+    (b'm', 6, 60),
+    (b's', SECOND, 1),
+    (b' ', BARE, 1),
+];
+
 fn time(text: &[u8], millis: bool) -> Option<u64> {
-    let per_second: u64 = if millis { 1000 } else { 1 };
     let (mut total, mut value, mut digits, mut rank) = (0u64, 0u64, false, 0u8);
     let mut rest = text;
     while let Some((&byte, tail)) = rest.split_first() {
@@ -142,17 +142,20 @@ fn time(text: &[u8], millis: bool) -> Option<u64> {
             return None;
         }
         rank = next;
-        total = total.checked_add(value.checked_mul(scale)?).filter(|&v| v <= MAX)?;
+        total = add(total, value, scale)?;
         value = 0;
         rest = rest.get(len..).unwrap_or_default();
         while let Some((b' ', tail)) = rest.split_first() {
             rest = tail;
         }
     }
-    if !digits {
-        return None;
-    }
-    total.checked_add(value.checked_mul(per_second)?).filter(|&v| v <= MAX)
+    if digits { add(total, value, if millis { 1000 } else { 1 }) } else { None }
+}
+
+/// Returns `total + value * scale`, if that is in bounds.
+fn add(total: u64, value: u64, scale: u64) -> Option<u64> {
+    let more = value.checked_mul(scale)?;
+    total.checked_add(more).filter(|&sum| sum <= MAX)
 }
 
 #[cfg(test)]

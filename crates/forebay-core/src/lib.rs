@@ -3,7 +3,9 @@
 #![warn(unreachable_pub)]
 
 pub mod blocks;
+pub mod client;
 pub mod config;
+pub mod control;
 pub mod counters;
 pub mod essential;
 pub mod front;
@@ -14,6 +16,8 @@ pub mod pattern;
 pub mod process;
 pub mod tasks;
 pub mod thread;
+pub mod tls;
 pub mod transfers;
+pub mod upstream;
 pub mod vars;
 pub mod worker;

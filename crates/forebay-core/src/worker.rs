@@ -151,7 +151,8 @@ pub fn main(setup: Setup) {
     if !setup.cpus.is_empty() {
         let _ = forebay_sys::affinity::pin_current_thread(&setup.cpus);
     }
-    let _context = setup.tokio.enter();
+    let tokio = setup.tokio.clone();
+    let _context = tokio.enter();
     let io = match Io::new() {
         Ok(io) => Rc::new(io),
         Err(e) => {
@@ -159,39 +160,52 @@ pub fn main(setup: Setup) {
             return;
         }
     };
+    let started = setup.started.clone();
     let remote = io.poller.remote();
-    let thread = Thread::new(
-        io,
-        Parts {
+    let worker = WorkerThread::new(io, setup);
+    let _ = started.send(Ok(remote));
+    worker.run();
+}
+
+impl WorkerThread {
+    /// Creates the thread with its front ends, and applies the first configuration.
+    fn new(io: Rc<Io>, setup: Setup) -> WorkerThread {
+        let parts = Parts {
             number: setup.number,
             active: ActiveConfig::new(setup.share.config.clone()),
             log_buffers: LogBuffers::new(setup.log_area),
             all_counters: setup.counters.clone(),
             max_connections: setup.connections,
-        },
-    );
-    let fronts = setup.front_ends.iter().zip(0..).map(|(f, number)| f.start(number, &thread));
-    let worker = WorkerThread {
-        fronts: fronts.collect(),
-        thread: thread.clone(),
-        mailbox: setup.mailbox,
-        listeners: RefCell::default(),
-        pause: Cell::new(None),
-        reserve: reserve(forebay_sys::limits::descriptors().0, setup.counters.len()),
-        ceiling: Cell::new(usize::MAX),
-        told: Cell::new(None),
-        quit_deadline: Cell::new(None),
-    };
-    thread.reactor.on_panic({
-        let thread = thread.clone();
-        move || report_panic(&thread)
-    });
-    worker.apply(setup.share);
-    let _ = setup.started.send(Ok(remote));
-    let ended = catch_unwind(AssertUnwindSafe(|| thread.reactor.run(&worker)));
-    if !matches!(ended, Ok(Ok(()))) {
-        // Buffered lines may explain the failure: write them before the process ends.
-        let _ = catch_unwind(AssertUnwindSafe(|| thread.error_lines.borrow_mut().flush(&thread)));
+        };
+        let thread = Thread::new(io, parts);
+        thread.reactor.on_panic({
+            let thread = thread.clone();
+            move || report_panic(&thread)
+        });
+        let fronts = setup.front_ends.iter().zip(0..).map(|(f, number)| f.start(number, &thread));
+        let worker = WorkerThread {
+            fronts: fronts.collect(),
+            mailbox: setup.mailbox,
+            listeners: RefCell::default(),
+            pause: Cell::new(None),
+            reserve: reserve(forebay_sys::limits::descriptors().0, setup.counters.len()),
+            ceiling: Cell::new(usize::MAX),
+            told: Cell::new(None),
+            quit_deadline: Cell::new(None),
+            thread,
+        };
+        worker.apply(setup.share);
+        worker
+    }
+
+    /// Serves until the thread has to end.
+    fn run(&self) {
+        let thread = &self.thread;
+        let ended = catch_unwind(AssertUnwindSafe(|| thread.reactor.run(self)));
+        if !matches!(ended, Ok(Ok(()))) {
+            // Buffered lines may explain the failure: write them before the process ends.
+            let _ = catch_unwind(AssertUnwindSafe(|| thread.error_lines.borrow_mut().flush(thread)));
+        }
         match ended {
             Ok(Err(e)) => {
                 crate::essential::end(&format!("event loop failed ({}), the process ends", errno(&e)))
@@ -199,13 +213,11 @@ pub fn main(setup: Setup) {
             Err(panic) => resume_unwind(panic),
             Ok(Ok(())) => {}
         }
+        self.fronts.iter().for_each(|front| front.end());
+        buffers::flush(thread, true);
+        thread.error_lines.borrow_mut().flush(thread);
     }
-    worker.fronts.iter().for_each(|front| front.end());
-    buffers::flush(&thread, true);
-    thread.error_lines.borrow_mut().flush(&thread);
-}
 
-impl WorkerThread {
     fn front(&self, number: u8) -> Option<&Rc<dyn Front>> {
         self.fronts.get(usize::from(number))
     }
@@ -475,18 +487,14 @@ impl Handler for WorkerThread {
                 self.pause(waiting.then(|| self.thread.clock.now() + GRACE));
                 return;
             }
-            match rustix::net::acceptfrom_with(&*fd, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
-                Ok((sock, addr)) => {
-                    let peer = match addr.and_then(|a| std::net::SocketAddr::try_from(a).ok()) {
-                        Some(a) => Peer::Inet(a),
-                        None => Peer::Unix,
-                    };
+            match accept_from(&fd) {
+                Ok(None) => {}
+                Ok(Some((sock, peer))) => {
                     let crowded = sock.as_raw_fd() >= self.reserve;
                     self.open(sock, peer, listener, kind);
                     self.learn_ceiling(crowded);
                 }
                 Err(Errno::AGAIN) => return,
-                Err(Errno::INTR | Errno::CONNABORTED | Errno::PROTO) => {}
                 Err(e) => {
                     self.accept_failed(e);
                     return;
@@ -558,6 +566,18 @@ impl Handler for WorkerThread {
             || (self.thread.quitting.get()
                 && ((self.connections() == 0 && !self.fronts.iter().any(|front| front.has_background()))
                     || self.quit_deadline.get().is_some_and(|d| Instant::now() >= d)))
+    }
+}
+
+/// Accepts a connection. `Ok(None)`: it ended before it was accepted.
+fn accept_from(listener: &OwnedFd) -> Result<Option<(OwnedFd, Peer)>, Errno> {
+    match rustix::net::acceptfrom_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
+        Ok((sock, addr)) => {
+            let addr = addr.and_then(|a| std::net::SocketAddr::try_from(a).ok());
+            Ok(Some((sock, addr.map_or(Peer::Unix, Peer::Inet))))
+        }
+        Err(Errno::INTR | Errno::CONNABORTED | Errno::PROTO) => Ok(None),
+        Err(e) => Err(e),
     }
 }
 

@@ -71,26 +71,34 @@ const LEAD: [&[u8]; 15] = [
     b"$http_user_agent",
 ];
 
+/// Shortcuts by the names of variables.
+const SHORTCUTS: &[(&[u8], Op)] = &[
+    (b"remote_addr", Op::Plain(remote_addr)),
+    (b"time_local", Op::Plain(time_local)),
+    (b"status", Op::Plain(status)),
+    (b"body_bytes_sent", Op::Plain(body_bytes_sent)),
+    (b"request", Op::Line),
+    (b"remote_user", Op::Client(remote_user)),
+];
+
 /// Returns the shortcut for a variable.
 fn shortcut(name: &[u8]) -> Option<Op> {
-    Some(match name {
-        b"remote_addr" => Op::Plain(|r, o| {
-            o.extend_from_slice(&r.remote);
-            true
-        }),
-        b"time_local" => Op::Plain(|r, o| {
-            o.extend_from_slice(&r.thread.clock.log_time());
-            true
-        }),
-        b"status" => Op::Plain(|r, o| {
-            o.extend_from_slice(&response::three_digits(r.logged_status()));
-            true
-        }),
-        b"body_bytes_sent" => Op::Plain(body_bytes_sent),
-        b"request" => Op::Line,
-        b"remote_user" => Op::Client(remote_user),
-        _ => return None,
-    })
+    SHORTCUTS.iter().find(|(n, _)| *n == name).map(|(_, op)| op.clone())
+}
+
+fn remote_addr(r: &Request, o: &mut Vec<u8>) -> bool {
+    o.extend_from_slice(&r.remote);
+    true
+}
+
+fn time_local(r: &Request, o: &mut Vec<u8>) -> bool {
+    o.extend_from_slice(&r.thread.clock.log_time());
+    true
+}
+
+fn status(r: &Request, o: &mut Vec<u8>) -> bool {
+    o.extend_from_slice(&response::three_digits(r.logged_status()));
+    true
 }
 
 fn body_bytes_sent(r: &Request, o: &mut Vec<u8>) -> bool {
@@ -138,22 +146,25 @@ impl Format {
                 *op = Op::Field(v, name);
             }
         }
-        let parts = self.template.parts();
-        let name = |v: &VarId| vars.name(*v).or_else(|| vars.member(*v));
-        let is_lead = parts.len() >= LEAD.len()
-            && parts.iter().zip(LEAD).all(|(part, lead)| match (part, lead.strip_prefix(b"$")) {
-                (Part::Text(t), None) => **t == *lead,
-                (Part::Var(v), Some(var)) => name(v) == Some(var),
-                _ => false,
-            });
-        if is_lead
-            && self.escape == Escape::Default
+        if self.begins_as_usual(vars)
             && let (Some(Op::Field(referer, _)), Some(Op::Field(agent, _))) =
                 (self.ops.get(12), self.ops.get(14))
         {
             let lead = Op::Lead(*referer, *agent);
             self.ops.splice(..LEAD.len(), [lead]);
         }
+    }
+
+    /// Whether the format begins with the parts of [`LEAD`], with the default escaping.
+    fn begins_as_usual(&self, vars: &Registry) -> bool {
+        let parts = self.template.parts();
+        let name = |v: &VarId| vars.name(*v).or_else(|| vars.member(*v));
+        let is_part = |(part, lead): (&Part, &[u8])| match (part, lead.strip_prefix(b"$")) {
+            (Part::Text(t), None) => **t == *lead,
+            (Part::Var(v), Some(var)) => name(v) == Some(var),
+            _ => false,
+        };
+        self.escape == Escape::Default && parts.len() >= LEAD.len() && parts.iter().zip(LEAD).all(is_part)
     }
 
     /// Appends a line for a request, without a newline.

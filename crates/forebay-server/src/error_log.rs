@@ -1,9 +1,9 @@
 //! Lines of the error log about requests and connections (nginx: error_log).
 
-use crate::client::Client;
 use crate::request::{Origin, Request};
 use crate::thread::{Thread, ThreadConfig};
 use forebay_conf::error::Level;
+use forebay_core::client::Client;
 use forebay_core::config::main_settings::ErrorLog;
 use forebay_core::log::error;
 use forebay_http::field::Name;

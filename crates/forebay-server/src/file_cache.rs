@@ -7,7 +7,7 @@
 //! them. Frequently used files are not checked: the kernel reports their changes ([`Watches`]).
 
 use crate::compress::forms::Forms;
-use crate::file_watch::{Heard, Watches, WayId};
+use crate::file_watch::{Heard, Unwatched, Watches, WayId};
 use crate::response::sent::SentHeads;
 use bytes::Bytes;
 use forebay_net::tls::record;
@@ -280,7 +280,7 @@ impl FileCache {
                 self.remove(i);
                 return Cached::Miss;
             }
-            self.checked(i, path, policy, now);
+            self.checked(i, policy, now);
         }
         let e = &mut self.entries[i];
         e.used = now;
@@ -295,14 +295,25 @@ impl FileCache {
 
     /// Notes that a file has been checked. One that is checked again and again is watched instead.
     #[inline]
-    fn checked(&mut self, i: usize, path: &[u8], policy: &Policy, now: Instant) {
+    fn checked(&mut self, i: usize, policy: &Policy, now: Instant) {
         let e = &mut self.entries[i];
         e.checked = now;
         e.looks = e.looks.saturating_add(1);
         if e.looks >= WATCH_AFTER && e.watch.is_none() {
-            e.looks = -WATCH_AGAIN;
-            if let (Some(w), Found::File(f), None) = (&mut self.watches, &e.found, policy.cache) {
-                e.watch = w.add(path, i, f.identity, now);
+            self.watch(i, policy, now);
+        }
+    }
+
+    /// Watches the file of an entry, if that is possible.
+    fn watch(&mut self, i: usize, policy: &Policy, now: Instant) {
+        let e = &mut self.entries[i];
+        e.looks = -WATCH_AGAIN;
+        if let (Some(w), Found::File(f), None) = (&mut self.watches, &e.found, policy.cache) {
+            match w.add(&e.key, i, f.identity, now) {
+                Ok(id) => e.watch = Some(id),
+                // The next use opens the file again. Its new state may last.
+                Err(Unwatched::Changed) => e.looks = 0,
+                Err(Unwatched::Impossible) => {}
             }
         }
     }

@@ -60,6 +60,15 @@ struct Way {
 /// Number of a watched path.
 pub type WayId = u32;
 
+/// Reason for which a path is not watched.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Unwatched {
+    /// The file is in another state: it has just been changed.
+    Changed,
+    /// The path cannot be watched, or there are too many.
+    Impossible,
+}
+
 /// Result of handling events.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Heard {
@@ -111,28 +120,35 @@ impl Watches {
         }
     }
 
-    /// Watches an absolute path that leads to a regular file in state `is`, for `owner`. Returns `None` if the path
-    /// cannot be watched or the file is in another state.
-    pub fn add(&mut self, path: &[u8], owner: usize, is: Identity, now: Instant) -> Option<WayId> {
+    /// Watches an absolute path that leads to a regular file in state `is`, for `owner`.
+    ///
+    /// # Errors
+    /// [`Unwatched`].
+    pub fn add(&mut self, path: &[u8], owner: usize, is: Identity, now: Instant) -> Result<WayId, Unwatched> {
         if self.rests_until.is_some_and(|t| now < t) || self.ways.len() - self.free.len() >= self.budget {
-            return None;
+            return Err(Unwatched::Impossible);
         }
         if self.open().is_err() {
             self.close();
             self.budget = 0;
-            return None;
         }
+        let Some(queue) = &self.queue else { return Err(Unwatched::Impossible) };
         let mut places = Vec::new();
-        let found = self.queue.as_ref().map(|q| walk(q, path, &mut places));
+        let found = walk(queue, path, &mut places);
         let id = self.keep(Way { owner, places });
-        match found {
-            Some(Ok(state)) if state == is => return Some(id),
-            // The user's limit of watches is reached.
-            Some(Err(Errno::NOSPC | Errno::NOMEM)) => self.rests_until = Some(now + REST),
-            _ => {}
-        }
+        let failed = match found {
+            Ok(state) if state == is => return Ok(id),
+            Ok(_) => Unwatched::Changed,
+            Err(e) => {
+                // The user's limit of watches is reached.
+                if matches!(e, Errno::NOSPC | Errno::NOMEM) {
+                    self.rests_until = Some(now + REST);
+                }
+                Unwatched::Impossible
+            }
+        };
         self.remove(id);
-        None
+        Err(failed)
     }
 
     /// Ends the watch of a path.

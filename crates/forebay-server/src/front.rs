@@ -1,6 +1,5 @@
 //! HTTP as a front end: its block, its threads, its background work.
 
-use crate::client::Client;
 use crate::config::http::{Builder, Http};
 use crate::config::{Config, Scope};
 use crate::connection::{self, Connection};
@@ -10,6 +9,7 @@ use crate::thread::{Thread, ThreadConfig};
 use crate::upstream::background;
 use crate::upstream::health_check::Question;
 use forebay_conf::tree::Block;
+use forebay_core::client::Client;
 use forebay_core::config::Build;
 use forebay_core::front::{Accepted, Front, FrontConfig, FrontEnd, Idle};
 use forebay_core::process::Outside;

@@ -1,11 +1,11 @@
 //! State of the HTTP front end in one worker thread: connections, file cache, configuration. Hot path.
 
-use crate::client::Client;
-use crate::config::http::Http;
+use crate::config::http::{Http, Server};
 use crate::connection::{Connection, Work};
 use crate::file_cache::FileCache;
-use crate::upstream::local::LocalGroups;
+use forebay_core::client::Client;
 use forebay_core::thread::{ActiveConfig, Thread as WorkerThread};
+use forebay_core::upstream::local::LocalGroups;
 use forebay_net::reactor::{Body, Job, Runners, Token};
 use std::cell::RefCell;
 use std::ops::Deref;
@@ -37,6 +37,13 @@ impl ThreadConfig {
     /// upstreams are not kept.
     pub fn of(active: Rc<ActiveConfig>, http: Arc<Http>) -> ThreadConfig {
         ThreadConfig { http, active, groups: LocalGroups::default(), counted: Default::default() }
+    }
+}
+
+impl ThreadConfig {
+    /// Returns the server whose settings apply to a connection before a request names one; see [`Client::server`].
+    pub fn server_of(&self, client: &Client, by_name: bool) -> Option<&Server> {
+        self.http.servers.get(client.server(self, by_name))
     }
 }
 

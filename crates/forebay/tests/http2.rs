@@ -1,6 +1,6 @@
 //! HTTP/2 over plain TCP, by frames made here: what is answered, what is refused, and what a client may cost.
 
-use crate::harness::{Server, Site, wait_for};
+use crate::harness::{Server, Site, origin, wait_for};
 use forebay_http::h2::encode;
 use forebay_http::h2::frame::{self, Code, HEADER_LEN, Header, PREFACE, flag, kind};
 use forebay_http::h2::hpack::{Decoder, Field, Sink, push_int};
@@ -636,6 +636,56 @@ fn a_client_that_vanishes_leaves_nothing_behind() {
         c.next();
     }
     wait_for("closed connections", || server.get("/status").contains("Active connections: 1 ").then_some(()));
+}
+
+/// Clients refuse a response with such a field as malformed (RFC 9113, section 8.2.2).
+#[test]
+fn responses_have_no_fields_of_a_connection() {
+    const SPECIFIC: [&str; 7] = [
+        "Connection",
+        "Keep-Alive",
+        "Proxy-Connection",
+        "Transfer-Encoding",
+        "Upgrade",
+        "HTTP2-Settings",
+        "TE",
+    ];
+    let there = origin::start(|mut asked| {
+        let fields = "Connection: close\r\nKeep-Alive: timeout=5\r\nProxy-Connection: keep-alive\r\nUpgrade: h2c\r\n\
+                      HTTP2-Settings: AAAA\r\nTE: trailers\r\nX-Other: 1\r\n";
+        asked.answer("200 OK", fields, "answer");
+        false
+    });
+    let added: String =
+        SPECIFIC.iter().map(|name| format!("add_header {name} x; add_trailer {name} x; ")).collect();
+    let server = serve(
+        "proxy_cache_path %DIR%/cache keys_zone=z:1m;",
+        &format!(
+            "location / {{ proxy_pass http://{there}; }}\n\
+             location /cached {{ proxy_cache z; proxy_cache_valid 1m; proxy_pass http://{there}; }}\n\
+             location /added {{ {added} add_header X-Other 1; alias %DIR%/html/small; }}"
+        ),
+    );
+    for uri in ["/", "/cached", "/cached", "/added"] {
+        let mut client = Client::new(&server);
+        client.request(1, uri, &[], true);
+        let answer = client.answer(1);
+        assert_eq!((answer.field(":status"), answer.field("x-other")), ("200", "1"), "{uri}");
+        for name in SPECIFIC {
+            let has = |fields: &[(String, String)]| fields.iter().any(|(n, _)| n.eq_ignore_ascii_case(name));
+            assert!(!has(&answer.fields) && !has(&answer.trailers), "{uri}: {name}");
+        }
+    }
+    // Over HTTP/1 those that are not about the connection to the upstream pass, as in nginx.
+    let answer = server.get("/");
+    for line in [
+        "Proxy-Connection: keep-alive\r\n",
+        "Upgrade: h2c\r\n",
+        "HTTP2-Settings: AAAA\r\n",
+        "TE: trailers\r\n",
+    ] {
+        assert!(answer.contains(line), "{line}: {answer}");
+    }
 }
 
 #[test]

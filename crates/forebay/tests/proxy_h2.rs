@@ -4,6 +4,7 @@ use crate::differential::oracle;
 use crate::harness::{DEADLINE, Server, Site, origin, raw, run};
 use forebay_http::h2::encode;
 use forebay_http::h2::frame::{self, Code, Header, flag, kind, setting};
+use forebay_http::h2::hpack::{Decoder, Field, Sink};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
@@ -310,6 +311,102 @@ fn a_response_comes_beside_the_rest_of_the_request() {
     assert!(!server.error_log().contains("[error]"), "{}", server.error_log());
 }
 
+/// Value of `content-length`, written behind the name of a frame.
+struct Length(String);
+
+impl Sink for Length {
+    fn field(&mut self, Field { name, value, .. }: Field<'_>) {
+        if name == b"content-length" {
+            self.0.push_str(&format!(" {}", String::from_utf8_lossy(value)));
+        }
+    }
+}
+
+/// A server that reports the frames of each request as one line.
+fn listening(report: std::sync::mpsc::Sender<String>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let addr = listener.local_addr().expect("address");
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let report = report.clone();
+            std::thread::spawn(move || listen_to(stream, &report));
+        }
+    });
+    addr
+}
+
+fn listen_to(mut stream: TcpStream, report: &std::sync::mpsc::Sender<String>) {
+    let mut out = Vec::new();
+    frame::push_settings(&mut out, &[]);
+    frame::push_settings_ack(&mut out);
+    stream.write_all(&out).expect("written");
+    let (mut got, mut buf, mut at) = (Vec::new(), [0; 16384], frame::PREFACE.len());
+    let mut line = Length(String::new());
+    while let Ok(n @ 1..) = stream.read(&mut buf) {
+        got.extend_from_slice(&buf[..n]);
+        while let Some(h) = got.get(at..).and_then(Header::parse)
+            && let Some(payload) = got.get(at + frame::HEADER_LEN..at + frame::HEADER_LEN + h.len)
+        {
+            at += frame::HEADER_LEN + h.len;
+            match h.kind {
+                kind::HEADERS => {
+                    line.0.push_str("HEADERS");
+                    Decoder::default().decode(payload, &mut Vec::new(), &mut line).expect("fields");
+                }
+                kind::DATA => line.0.push_str(&format!(", DATA of {}", h.len)),
+                _ => continue,
+            }
+            if h.has(END) {
+                let _ = report.send(std::mem::take(&mut line.0) + " end");
+                let _ = stream.write_all(&headers(&[(":status", "204")], END));
+            }
+        }
+    }
+}
+
+/// A body that is there, but empty, ends with an empty DATA frame (compared with nginx 1.31.5).
+#[test]
+fn an_empty_body_ends_with_a_frame_of_its_own() {
+    let (report, reports) = std::sync::mpsc::channel();
+    let there = listening(report);
+    let server = Server::start(&conf(&format!(
+        "server {{ listen 127.0.0.1:%PORT0%; http2 on; location /grpc {{ grpc_pass {there}; }}\n\
+           location /kept {{ proxy_pass http://{there}; }}\n\
+           location /streamed {{ proxy_request_buffering off; proxy_pass http://{there}; }} }}"
+    )));
+    let line = |uri: &str| reports.recv_timeout(DEADLINE).unwrap_or_else(|_| panic!("{uri}: no request"));
+    let over_http2 = |uri: &str, length: Option<&str>, content: Option<&[u8]>| {
+        let mut block = Vec::new();
+        let pseudo = [(":method", "POST"), (":scheme", "http"), (":path", uri), (":authority", "x")];
+        for (name, value) in pseudo.into_iter().chain(length.map(|length| ("content-length", length))) {
+            encode::field(&mut block, name.as_bytes(), value.as_bytes());
+        }
+        let mut request = frame::PREFACE.to_vec();
+        frame::push_settings(&mut request, &[]);
+        let end = if content.is_none() { END } else { 0 };
+        frame::push_header(&mut request, block.len(), kind::HEADERS, flag::END_HEADERS | end, 1);
+        request.extend(block);
+        request.extend(content.into_iter().flat_map(|content| data(content, END)));
+        let mut client = TcpStream::connect(server.addr(0)).expect("connect");
+        client.write_all(&request).expect("written");
+        line(uri)
+    };
+    for (uri, none, five) in [("/grpc", "", ""), ("/kept", " 0", " 5"), ("/streamed", "", "")] {
+        assert_eq!(over_http2(uri, None, None), "HEADERS end", "{uri}");
+        assert_eq!(over_http2(uri, None, Some(b"")), format!("HEADERS{none}, DATA of 0 end"), "{uri}");
+        assert_eq!(over_http2(uri, Some("0"), Some(b"")), "HEADERS 0, DATA of 0 end", "{uri}");
+        assert_eq!(over_http2(uri, Some("0"), None), "HEADERS 0, DATA of 0 end", "{uri}");
+        assert_eq!(over_http2(uri, None, Some(b"hello")), format!("HEADERS{five}, DATA of 5 end"), "{uri}");
+        for fields in ["Content-Length: 0\r\n\r\n", "Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"] {
+            let request = format!("POST {uri} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{fields}");
+            server.raw(request.as_bytes());
+            assert_eq!(line(uri), "HEADERS 0, DATA of 0 end", "{uri} {fields}");
+        }
+        server.raw(format!("POST {uri} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").as_bytes());
+        assert_eq!(line(uri), "HEADERS end", "{uri}");
+    }
+}
+
 #[test]
 fn a_connection_serves_many_requests() {
     let server = Server::start(&conf(
@@ -329,6 +426,26 @@ fn a_connection_serves_many_requests() {
     let head = String::from_utf8_lossy(&server.raw(b"HEAD / HTTP/1.0\r\n\r\n")).into_owned();
     assert!(head.starts_with("HTTP/1.1 200 OK") && head.ends_with("\r\n\r\n"), "{head}");
     assert!(server.get("/alone").contains("HTTP/2.0 http 127.0.0.1 1."));
+}
+
+/// Without a group they serve no other request, so they close at once instead of staying idle for seconds.
+#[test]
+fn connections_without_a_group_close_after_their_request() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let there = listener.local_addr().expect("address");
+    let (report, _reports) = std::sync::mpsc::channel();
+    // Takes the next connection when the last one has been closed.
+    std::thread::spawn(move || listener.incoming().flatten().for_each(|stream| listen_to(stream, &report)));
+    let server = Server::start(&conf(&format!(
+        "server {{ listen 127.0.0.1:%PORT0%; location / {{ proxy_pass http://{there}; }}\n\
+           location /grpc {{ grpc_pass {there}; }} }}"
+    )));
+    let begun = std::time::Instant::now();
+    for uri in ["/", "/grpc"].repeat(5) {
+        let answer = server.get(uri);
+        assert!(answer.starts_with("HTTP/1.1 204 "), "{uri}: {answer}");
+    }
+    assert!(begun.elapsed() < DEADLINE, "each connection was kept: {:?}", begun.elapsed());
 }
 
 #[test]

@@ -55,16 +55,21 @@ fn by_address<'b>(
                 cx.keep_late(l.error(format!("a duplicate listen {addr}")));
                 continue;
             }
-            if l.set && at.iter().any(|(_, o)| o.set) {
-                cx.keep_late(l.error(format!("duplicate listen options for {addr}")));
-            }
-            if at.iter().any(|(_, o)| o.default_server && l.default_server) {
-                cx.keep_late(l.error(format!("a duplicate default server for {addr}")));
+            for fault in conflicts(at, l) {
+                cx.keep_late(l.error(format!("{fault} {addr}")));
             }
             at.push((i, l));
         }
     }
     (order, by_addr)
+}
+
+/// Returns the faults of a directive beside those of other servers for the same address.
+fn conflicts(others: &Listens<'_>, l: &ListenDirective) -> impl Iterator<Item = &'static str> {
+    let options = l.set && others.iter().any(|(_, o)| o.set);
+    let default = l.default_server && others.iter().any(|(_, o)| o.default_server);
+    let faults = [(options, "duplicate listen options for"), (default, "a duplicate default server for")];
+    faults.into_iter().filter(|(is, _)| *is).map(|(_, text)| text)
 }
 
 /// Makes the address of its listen directives: default server, table of names, options.

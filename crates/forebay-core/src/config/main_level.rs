@@ -140,18 +140,11 @@ fn worker_cpu_affinity(d: &Directive, m: &mut MainSettings, cx: &mut MainScope<'
 
 /// Reads a mask of CPUs: `0101` is those of numbers 0 and 2.
 fn cpu_mask(text: &[u8], d: &Directive, cx: &Build<'_>) -> Result<Vec<bool>, Error> {
-    let mut bits = Vec::new();
-    for b in text.iter().rev() {
-        match b {
-            b'0' => bits.push(false),
-            b'1' => bits.push(true),
-            b' ' => {}
-            c => {
-                let text = format!("invalid character \"{}\" in \"worker_cpu_affinity\"", char::from(*c));
-                return Err(cx.error(d, text));
-            }
-        }
+    if let Some(c) = text.iter().rev().find(|b| !b"01 ".contains(b)) {
+        let text = format!("invalid character \"{}\" in \"worker_cpu_affinity\"", char::from(*c));
+        return Err(cx.error(d, text));
     }
+    let bits: Vec<bool> = text.iter().rev().filter(|b| **b != b' ').map(|b| *b == b'1').collect();
     if bits.len() > 1024 {
         return Err(cx.error(d, "\"worker_cpu_affinity\" supports up to 1024 CPUs only"));
     }

@@ -11,6 +11,7 @@ pub mod listen;
 mod main_level;
 pub mod main_settings;
 pub mod names;
+pub mod resolver;
 mod scope;
 pub mod value;
 
@@ -363,14 +364,10 @@ impl Reading<'_> {
         let mut events = false;
         for d in root {
             if let Some(number) = self.fronts.iter().position(|f| f.block().as_bytes() == d.name.text) {
-                if self.read.get(number).is_some_and(Option::is_some) {
-                    return Err(duplicate(d, &cx));
-                }
+                once(self.read.get(number).is_some_and(Option::is_some), d, &cx)?;
                 cx = Scope::main(self.front(number, Some(d), cx.build));
             } else if d.name.text == b"events" {
-                if std::mem::replace(&mut events, true) {
-                    return Err(duplicate(d, &cx));
-                }
+                once(std::mem::replace(&mut events, true), d, &cx)?;
                 main_level::events_block(d, &mut self.config.main, &mut cx);
             } else {
                 let taken = main_level::main_directive(d, &mut self.config.main, &mut cx);
@@ -411,8 +408,12 @@ impl Reading<'_> {
     }
 }
 
-fn duplicate(d: &Directive, cx: &Build<'_>) -> Error {
-    cx.error(d, format!("\"{}\" directive is duplicate", d.name.as_str()))
+/// Refuses a block that has been read before.
+fn once(seen: bool, d: &Directive, cx: &Build<'_>) -> Result<(), Error> {
+    match seen {
+        true => Err(cx.error(d, format!("\"{}\" directive is duplicate", d.name.as_str()))),
+        false => Ok(()),
+    }
 }
 
 /// Checks settings of processes that depend on others.

@@ -2,9 +2,9 @@
 
 use super::scope::{Context, Scope};
 use crate::pattern::Pattern;
+use crate::vars::HostTable;
 use forebay_conf::error::Error;
-use forebay_conf::tree::Directive;
-use std::collections::HashMap;
+use forebay_conf::tree::{Directive, Word};
 
 /// One name.
 #[derive(Clone, Debug)]
@@ -69,11 +69,7 @@ pub fn parse<C: Context>(
     for w in &d.args {
         let raw = w.text.as_slice();
         if let Some(re) = raw.strip_prefix(b"~") {
-            if re.is_empty() {
-                return Err(cx.error_at(d, w, "empty regex in server name \"~\""));
-            }
-            let caseless = re.iter().any(u8::is_ascii_uppercase);
-            names.push(ServerName::Regex(cx.pattern(d, re, caseless)?, raw.to_vec()));
+            names.push(pattern(re, d, w, cx)?);
             continue;
         }
         let name = raw.to_ascii_lowercase();
@@ -84,6 +80,20 @@ pub fn parse<C: Context>(
         names.push(ServerName::literal(&name).ok_or_else(invalid)?);
     }
     Ok(())
+}
+
+/// Reads a regular expression behind its `~`.
+fn pattern<C: Context>(
+    re: &[u8],
+    d: &Directive,
+    w: &Word,
+    cx: &mut Scope<'_, C>,
+) -> Result<ServerName, Error> {
+    if re.is_empty() {
+        return Err(cx.error_at(d, w, "empty regex in server name \"~\""));
+    }
+    let caseless = re.iter().any(u8::is_ascii_uppercase);
+    Ok(ServerName::Regex(cx.pattern(d, re, caseless)?, w.text.clone()))
 }
 
 impl ServerName {
@@ -107,35 +117,21 @@ impl ServerName {
 /// then regular expressions in file order.
 #[derive(Clone, Debug, Default)]
 pub struct NameTable {
-    exact: ByName,
-    heads: ByName,
-    tails: ByName,
+    names: HostTable<usize>,
     regexes: Vec<(Pattern, usize)>,
-}
-
-/// Numbers of servers by a part of their names.
-type ByName = HashMap<Vec<u8>, usize, foldhash::fast::RandomState>;
-
-/// Adds a name; `false` if another server has it already.
-fn insert(names: &mut ByName, name: &[u8], server: usize) -> bool {
-    let free = !names.contains_key(name);
-    if free {
-        names.insert(name.to_vec(), server);
-    }
-    free
 }
 
 impl NameTable {
     /// Adds a name; `false` if another server has it already.
     pub fn add(&mut self, name: &ServerName, server: usize) -> bool {
         match name {
-            ServerName::Exact(n) => insert(&mut self.exact, n, server),
-            ServerName::Head(n) => insert(&mut self.heads, n, server),
+            ServerName::Exact(n) => self.names.add(n, server).is_ok(),
+            ServerName::Head(n) => self.names.add_head(n, server).is_ok(),
             ServerName::Dot(n) => {
-                let below = insert(&mut self.heads, n, server);
-                insert(&mut self.exact, n.get(1..).unwrap_or_default(), server) && below
+                let below = self.names.add_head(n, server).is_ok();
+                self.names.add(n.get(1..).unwrap_or_default(), server).is_ok() && below
             }
-            ServerName::Tail(n) => insert(&mut self.tails, n, server),
+            ServerName::Tail(n) => self.names.add_tail(n, server).is_ok(),
             ServerName::Regex(p, _) => {
                 self.regexes.push((p.clone(), server));
                 true
@@ -145,7 +141,7 @@ impl NameTable {
 
     /// Whether no server but the default one can be meant.
     pub fn is_empty(&self) -> bool {
-        self.exact.is_empty() && self.heads.is_empty() && self.tails.is_empty() && self.regexes.is_empty()
+        self.names.is_empty() && self.regexes.is_empty()
     }
 
     /// Finds the server of a host (lower case, no port), with the pattern that matched if it was one.
@@ -154,11 +150,8 @@ impl NameTable {
     /// The pattern that exceeded its limits: the right server is unknown.
     #[inline]
     pub fn find(&self, host: &[u8]) -> Result<Option<(usize, Option<&Pattern>)>, &Pattern> {
-        if let Some(s) = self.exact.get(host) {
+        if let Some(s) = self.names.find(host) {
             return Ok(Some((*s, None)));
-        }
-        if let Some(s) = self.by_head(host).or_else(|| self.by_tail(host)) {
-            return Ok(Some((s, None)));
         }
         for (pattern, server) in &self.regexes {
             if pattern.is_match(host).map_err(|_| pattern)? {
@@ -166,21 +159,5 @@ impl NameTable {
             }
         }
         Ok(None)
-    }
-
-    /// Finds the longest wildcard at the head.
-    fn by_head(&self, host: &[u8]) -> Option<usize> {
-        if self.heads.is_empty() {
-            return None;
-        }
-        memchr::memchr_iter(b'.', host).find_map(|dot| self.heads.get(&host[dot..]).copied())
-    }
-
-    /// Finds the longest wildcard at the tail.
-    fn by_tail(&self, host: &[u8]) -> Option<usize> {
-        if self.tails.is_empty() {
-            return None;
-        }
-        memchr::memrchr_iter(b'.', host).find_map(|dot| self.tails.get(&host[..=dot]).copied())
     }
 }

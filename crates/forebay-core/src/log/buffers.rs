@@ -177,34 +177,12 @@ pub fn append(thread: &Thread, log: usize, l: &AccessLog, line: &[u8]) {
     append_to_another(thread, &mut all, log, l, line);
 }
 
-/// The first line of a buffer, or one that does not fit.
+/// Adds a line that is the first of its buffer or does not fit.
 #[cold]
 #[inline(never)]
 fn append_to_another(thread: &Thread, all: &mut LogBuffers, log: usize, l: &AccessLog, line: &[u8]) {
     let at = place(log, l);
-    if all.buffers.len() <= at {
-        all.buffers.resize_with(at + 1, || None);
-    }
-    let suits = |b: &Buffer| b.limit == limit(l) && b.gzip == l.gzip;
-    if !all.buffers[at].as_ref().is_some_and(suits) {
-        if let Some(mut old) = all.buffers[at].take() {
-            flush_buffer(thread, log, &mut old);
-        }
-        let store = all.store(log, l);
-        if let (Store::Own(_), Some(_)) = (&store, &all.area) {
-            say_full(thread);
-        }
-        all.buffers[at] = Some(Buffer {
-            store,
-            limit: limit(l),
-            gzip: l.gzip,
-            buffered: l.buffer != 0,
-            flush: None,
-            flush_at: None,
-            regular: thread.with_log(log, |fd| is_regular(fd)).unwrap_or(false),
-        });
-    }
-    let Some(b) = &mut all.buffers[at] else { return };
+    let Some(b) = all.prepare(thread, log, l) else { return };
     b.flush = l.flush;
     if b.store.len() > 0 && b.store.len() + line.len() > b.limit {
         flush_buffer(thread, log, b);
@@ -220,17 +198,52 @@ fn append_to_another(thread: &Thread, all: &mut LogBuffers, log: usize, l: &Acce
         flush_buffer(thread, log, b);
         return;
     }
-    if !b.buffered {
-        if all.gathered.is_empty() {
-            all.gathered_at = Some(thread.clock.now());
+    let due = b.flush.filter(|_| b.buffered && first).map(|flush| thread.clock.now() + flush);
+    b.flush_at = due.or(b.flush_at);
+    let buffered = b.buffered;
+    all.due = [all.due, due].into_iter().flatten().min();
+    if !buffered {
+        all.gather(at, thread.clock.now());
+    }
+}
+
+impl LogBuffers {
+    /// Returns the buffer of a log. Makes a new one if there is none or its settings are others.
+    fn prepare(&mut self, thread: &Thread, log: usize, l: &AccessLog) -> Option<&mut Buffer> {
+        let at = place(log, l);
+        if self.buffers.len() <= at {
+            self.buffers.resize_with(at + 1, || None);
         }
-        if !all.gathered.contains(&at) {
-            all.gathered.push(at);
+        let suits = |b: &Buffer| b.limit == limit(l) && b.gzip == l.gzip;
+        if !self.buffers[at].as_ref().is_some_and(suits) {
+            if let Some(mut old) = self.buffers[at].take() {
+                flush_buffer(thread, log, &mut old);
+            }
+            let store = self.store(log, l);
+            if let (Store::Own(_), Some(_)) = (&store, &self.area) {
+                warn_of_full_area(thread);
+            }
+            self.buffers[at] = Some(Buffer {
+                store,
+                limit: limit(l),
+                gzip: l.gzip,
+                buffered: l.buffer != 0,
+                flush: None,
+                flush_at: None,
+                regular: thread.with_log(log, |fd| is_regular(fd)).unwrap_or(false),
+            });
         }
-    } else if let (true, Some(flush)) = (first, b.flush) {
-        let due = thread.clock.now() + flush;
-        b.flush_at = Some(due);
-        all.due = Some(all.due.map_or(due, |d| d.min(due)));
+        self.buffers[at].as_mut()
+    }
+
+    /// Notes that a log without a buffer has a line.
+    fn gather(&mut self, at: usize, now: Instant) {
+        if self.gathered.is_empty() {
+            self.gathered_at = Some(now);
+        }
+        if !self.gathered.contains(&at) {
+            self.gathered.push(at);
+        }
     }
 }
 
@@ -252,7 +265,7 @@ pub fn write_late(thread: &Thread, former: &ActiveConfig, log: usize, l: &Access
 }
 
 /// Logs that the area has no room, once a process.
-fn say_full(thread: &Thread) {
+fn warn_of_full_area(thread: &Thread) {
     static SAID: AtomicBool = AtomicBool::new(false);
     if !SAID.swap(true, Ordering::Relaxed) {
         let size = forebay_sys::log_area::SIZE >> 20;

@@ -1,5 +1,6 @@
 //! Lines of `error_log` in nginx's form (nginx: error_log).
 
+use super::write::write_lines;
 use crate::config::main_settings::{ErrorLog, ErrorLogTarget};
 use crate::thread::Thread;
 use forebay_conf::error::Level;
@@ -82,14 +83,7 @@ pub fn emit(thread: &Thread, logs: &[ErrorLog], level: Level, line: &[u8]) {
             ErrorLogTarget::File(path) => {
                 let conf = thread.active();
                 if let Some(n) = conf.config.log_files.iter().position(|p| p == path) {
-                    let mut pending = thread.error_lines.borrow_mut();
-                    pending.add(n, line);
-                    // Write severe lines at once, since the process may end. Under load, others are written at the end
-                    // of the turn; otherwise at once, so that the log has them before the client has its response, as
-                    // in nginx.
-                    if level <= Level::Alert || pending.is_large() || !thread.io.poller.is_busy() {
-                        pending.flush(thread);
-                    }
+                    thread.error_lines.borrow_mut().write(thread, n, level, line);
                 }
             }
             ErrorLogTarget::Syslog(target) => super::syslog::send(thread, target, level, line),
@@ -114,6 +108,16 @@ impl Pending {
         }
     }
 
+    /// Adds a line for a log, by its number, and writes it unless it may wait for the end of the turn.
+    fn write(&mut self, thread: &Thread, log: usize, level: Level, line: &[u8]) {
+        self.add(log, line);
+        // Write severe lines at once, since the process may end. Under load, others are written at the end of the turn;
+        // otherwise at once, so that the log has them before the client has its response, as in nginx.
+        if level <= Level::Alert || self.is_large() || !thread.io.poller.is_busy() {
+            self.flush(thread);
+        }
+    }
+
     fn is_large(&self) -> bool {
         self.len >= 32 * 1024
     }
@@ -126,13 +130,9 @@ impl Pending {
         let conf = thread.active();
         let logs = conf.logs.borrow();
         for (n, bytes) in &mut self.lines {
-            let mut rest = bytes.as_slice();
-            while let (false, Some(fd)) = (rest.is_empty(), logs.get(*n)) {
-                match rustix::io::write(fd, rest) {
-                    Ok(n) if n > 0 => rest = rest.get(n..).unwrap_or_default(),
-                    Err(rustix::io::Errno::INTR) => {}
-                    _ => break,
-                }
+            if let Some(fd) = logs.get(*n) {
+                // Lines that cannot be written are lost.
+                let _ = write_lines(fd, bytes, true, |_| {});
             }
             bytes.clear();
         }

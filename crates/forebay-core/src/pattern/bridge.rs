@@ -196,14 +196,8 @@ impl<'p> Bridge<'p> {
             b'[' => self.class()?,
             b'(' => self.group()?,
             b')' => self.close()?,
-            b'|' => {
-                self.put("|");
-                self.repeatable = false;
-            }
-            b'^' => {
-                self.put("^");
-                self.repeatable = false;
-            }
+            b'|' => self.assertion("|"),
+            b'^' => self.assertion("^"),
             b'$' => self.dollar(),
             b'.' => {
                 self.put(".");

@@ -81,6 +81,22 @@ impl<T: Clone> HostTable<T> {
         insert(&mut self.exact, key, value)
     }
 
+    /// Adds `*.example.org`, given as `.example.org`.
+    ///
+    /// # Errors
+    /// `Conflict`.
+    pub fn add_head(&mut self, rest: &[u8], value: T) -> Result<(), Refused> {
+        insert(&mut self.heads, rest, value)
+    }
+
+    /// Adds `www.example.*`, given as `www.example.`.
+    ///
+    /// # Errors
+    /// `Conflict`.
+    pub fn add_tail(&mut self, rest: &[u8], value: T) -> Result<(), Refused> {
+        insert(&mut self.tails, rest, value)
+    }
+
     /// Adds a name or a wildcard: `example.org`, `*.example.org`, `.example.org`, `www.example.*`.
     ///
     /// # Errors
@@ -108,20 +124,22 @@ impl<T> HostTable<T> {
     /// tail.
     #[inline]
     pub fn find(&self, host: &[u8]) -> Option<&T> {
-        if let Some(v) = self.exact.get(host) {
-            return Some(v);
+        self.exact.get(host).or_else(|| self.by_head(host)).or_else(|| self.by_tail(host))
+    }
+
+    fn by_head(&self, host: &[u8]) -> Option<&T> {
+        if self.heads.is_empty() {
+            return None;
         }
-        if !self.heads.is_empty() {
-            // A name that begins with the dot counts too, as in nginx.
-            let dots = memchr::memchr_iter(b'.', host);
-            if let Some(v) = dots.filter_map(|at| self.heads.get(host.get(at..)?)).next() {
-                return Some(v);
-            }
+        // A name that begins with the dot counts too, as in nginx.
+        memchr::memchr_iter(b'.', host).find_map(|at| self.heads.get(host.get(at..)?))
+    }
+
+    fn by_tail(&self, host: &[u8]) -> Option<&T> {
+        if self.tails.is_empty() {
+            return None;
         }
-        if !self.tails.is_empty() {
-            return memchr::memrchr_iter(b'.', host).filter_map(|at| self.tails.get(host.get(..=at)?)).next();
-        }
-        None
+        memchr::memrchr_iter(b'.', host).find_map(|at| self.tails.get(host.get(..=at)?))
     }
 }
 

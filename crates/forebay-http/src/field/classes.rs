@@ -5,12 +5,15 @@
 //! | | connection-specific | dropped from requests | from responses | from interim responses |
 //! | --- | --- | --- | --- | --- |
 //! | `Connection`, `Keep-Alive`, `Transfer-Encoding` | yes | yes | yes | yes |
-//! | `Upgrade` | yes | yes | over HTTP/2 only: the client may have asked for it | yes |
+//! | `Upgrade` | yes | yes | no: the client may have asked for it | yes |
 //! | `Proxy-Connection` | yes | yes | no | yes |
 //! | `HTTP2-Settings` | yes | yes | no: it is a field of requests | no |
-//! | `TE` | no: `trailers` may be sent over HTTP/2 | yes | no: it is a field of requests | yes |
+//! | `TE` | no: a request may have `trailers` over HTTP/2 | yes | no: it is a field of requests | yes |
 //! | `Content-Length` | no | yes, a length of our own is written | yes, likewise | yes |
 //! | `Host`, `Expect` | no | yes, `Host` is set by the configuration | no | no |
+//!
+//! Responses over HTTP/2 have no connection-specific field and no `TE`, wherever these come from: an upstream, the
+//! configuration, or trailers. Fields that `Connection` names pass, as in nginx.
 //!
 //! `Trailer`, `Proxy-Authenticate` and `Proxy-Authorization` pass, although RFC 9110, section 7.6.1, lets a proxy drop them.
 
@@ -44,6 +47,9 @@ impl Classes {
     pub const ONCE_IN_RESPONSE: Classes = Classes(1 << 9);
     /// Fields of a response that stay when its `X-Accel-Redirect` hands the request to another location.
     pub const KEPT_ON_REDIRECT: Classes = Classes(1 << 10);
+    /// Fields that make a response over HTTP/2 malformed: the connection-specific ones, and `TE`, which only requests may
+    /// have (RFC 9113, section 8.2.2).
+    pub const UNFIT_FOR_HTTP2: Classes = Classes(1 << 11);
 
     const NONE: Classes = Classes(0);
 
@@ -69,20 +75,20 @@ impl BitOr for Classes {
 /// Fields of one connection wherever they are.
 const HOP: Classes = Classes::REQUEST_HOP.and(Classes::RESPONSE_HOP).and(Classes::INTERIM_HOP);
 
+/// Fields that no message over HTTP/2 may have.
+const SPECIFIC: Classes = Classes::CONNECTION.and(Classes::UNFIT_FOR_HTTP2);
+
 const CONDITION: Classes = Classes::CONDITIONAL.and(Classes::ONCE_IN_REQUEST);
 
 const ROWS: &[(Name, Classes)] = &[
-    (Name::Connection, HOP.and(Classes::CONNECTION)),
-    (Name::KeepAlive, HOP.and(Classes::CONNECTION)),
-    (
-        Name::TransferEncoding,
-        HOP.and(Classes::CONNECTION).and(Classes::FRAMING).and(Classes::ONCE_IN_REQUEST),
-    ),
+    (Name::Connection, HOP.and(SPECIFIC)),
+    (Name::KeepAlive, HOP.and(SPECIFIC)),
+    (Name::TransferEncoding, HOP.and(SPECIFIC).and(Classes::FRAMING).and(Classes::ONCE_IN_REQUEST)),
     (Name::ContentLength, HOP.and(Classes::FRAMING).and(Classes::ONCE_IN_REQUEST)),
-    (Name::Upgrade, Classes::CONNECTION.and(Classes::REQUEST_HOP).and(Classes::INTERIM_HOP)),
-    (Name::ProxyConnection, Classes::CONNECTION.and(Classes::REQUEST_HOP).and(Classes::INTERIM_HOP)),
-    (Name::Http2Settings, Classes::CONNECTION.and(Classes::REQUEST_HOP)),
-    (Name::Te, Classes::REQUEST_HOP.and(Classes::INTERIM_HOP)),
+    (Name::Upgrade, SPECIFIC.and(Classes::REQUEST_HOP).and(Classes::INTERIM_HOP)),
+    (Name::ProxyConnection, SPECIFIC.and(Classes::REQUEST_HOP).and(Classes::INTERIM_HOP)),
+    (Name::Http2Settings, SPECIFIC.and(Classes::REQUEST_HOP)),
+    (Name::Te, Classes::REQUEST_HOP.and(Classes::INTERIM_HOP).and(Classes::UNFIT_FOR_HTTP2)),
     (Name::Host, Classes::REQUEST_HOP),
     (Name::Expect, Classes::REQUEST_HOP.and(Classes::ONCE_IN_REQUEST)),
     (Name::XAccelRedirect, Classes::PRIVATE),
@@ -159,6 +165,8 @@ mod tests {
             "http2-settings",
         ];
         assert_eq!(names(Classes::CONNECTION), specific);
+        let more = names(Classes::UNFIT_FOR_HTTP2);
+        assert!(specific.iter().all(|name| more.contains(name)) && more.len() == 7 && more.contains(&"te"));
         assert_eq!(
             names(Classes::REQUEST_HOP),
             [

@@ -1,5 +1,5 @@
-//! Asking a name server: over UDP from a port of its own for each question, over TCP where the answer is cut
-//! off. Runs on the process's tokio thread.
+//! Queries to name servers: over UDP from a port of its own for each query, over TCP if the answer was truncated. Runs
+//! on the process's tokio thread.
 
 #![allow(clippy::disallowed_methods, reason = "not on a thread of connections: the tokio thread runs this")]
 
@@ -12,33 +12,41 @@ use tokio::net::{TcpStream, UdpSocket};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
-/// Time after which a question is asked again, of the next server.
+/// Time after which a query is sent again, to the next server.
 const RESEND: Duration = Duration::from_secs(5);
-/// Time to the next round when no server can be reached at all.
+/// Pause before the next round if no server can be reached.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Most times one question is asked.
+/// Most times that one query is sent.
 const ATTEMPTS: usize = 12;
 
-/// Most questions at a time that were asked a moment ago, and most that wait for longer: each takes a descriptor, and names
-/// may come from clients. Names that are never answered take the places of the second kind only, so that others get
-/// their turn.
+/// Bounds of the queries in flight: `QUICK` holds those that are younger than [`MOMENT`], `SLOW` the older ones. Each takes a
+/// descriptor, and names may come from clients. Names that never resolve fill only `SLOW`, so that other queries go on.
 static QUICK: Semaphore = Semaphore::const_new(256);
 static SLOW: Semaphore = Semaphore::const_new(256);
-/// Time after which a question is a slow one. Servers that have the answer are faster.
+/// Age from which a query is a slow one. Servers that have the answer are faster.
 const MOMENT: Duration = Duration::from_millis(500);
 
-/// What one attempt came to.
+/// Result of one attempt.
 enum Got {
     Response(Response),
-    /// Nobody is there.
+    /// A response over TCP, whatever its code.
+    Whole(Response),
+    /// The server cannot be reached.
     Unreachable,
     /// No (usable) answer in time.
     Silence,
 }
 
+/// Failed attempts of a query.
+#[derive(Default)]
+struct Failed {
+    unreachable: usize,
+    refused: usize,
+}
+
 impl Resolver {
-    /// Asks until a server has answered. `first`: the server to begin with.
-    /// `key`: the entry of the cache that it is for; when nobody waits for that any more, it ends.
+    /// Sends a query until a server answers, first to the server with the number `first`. `key` is the cache's entry for
+    /// the answer; the query ends when no request waits for that entry any more.
     pub(super) async fn ask(
         &self,
         key: Option<&[u8]>,
@@ -47,43 +55,26 @@ impl Resolver {
         first: usize,
     ) -> Result<Response, Failure> {
         let n = self.servers.len();
-        let (mut unreachable, mut refused) = (0, 0);
+        let mut failed = Failed::default();
         for attempt in 0..ATTEMPTS {
             let Some(server) = self.servers.get((first + attempt) % n.max(1)) else { break };
             if attempt > 0 && key.is_some_and(|k| !self.is_wanted(k)) {
                 break;
             }
-            let id = forebay_sys::random::random_u64() as u16;
-            let question = message::query(id, name, kind).ok_or(Failure::NotFound)?;
+            let query = Query::new(name, kind).ok_or(Failure::NotFound)?;
             let Ok(permit) = QUICK.acquire().await else { break };
             let until = Instant::now() + RESEND;
-            let asked = udp(*server, &question, id, name, kind, until);
-            let Some((got, permit)) = admitted(asked, permit, &SLOW, MOMENT).await else {
-                // As if the server were silent: it may know the name by the time it is asked again.
+            let Some((got, permit)) = admitted(query.udp(*server, until), permit, &SLOW, MOMENT).await else {
+                // As if the server were silent: it may know the name by the time of the next attempt.
                 sleep_until(until).await;
                 continue;
             };
-            match got? {
-                Got::Response(r) if r.truncated && r.code == 0 => {
-                    match tcp(*server, &question, id, name, kind, until).await {
-                        Some(r) => return r.ok_or(Failure::Format),
-                        None => unreachable += 1,
-                    }
-                }
-                // Such a server does not understand or does not want to: another one may.
-                Got::Response(r) if matches!(r.code, 1 | 4 | 5) => {
-                    refused += 1;
-                    if refused >= n {
-                        return Ok(r);
-                    }
-                    continue;
-                }
-                Got::Response(r) => return Ok(r),
-                Got::Unreachable => unreachable += 1,
-                Got::Silence => {}
+            let got = query.complete(got?, *server, until).await?;
+            if let Some(response) = failed.last(got, n) {
+                return Ok(response);
             }
-            if unreachable >= n {
-                unreachable = 0;
+            if failed.unreachable >= n {
+                failed.unreachable = 0;
                 drop(permit);
                 sleep(PAUSE).await;
             }
@@ -92,7 +83,24 @@ impl Resolver {
     }
 }
 
-/// Waits for an answer: for `moment` with the permit that it has, then with one of `slow`. `None`: there is none.
+impl Failed {
+    /// Counts an attempt with one of `n` servers; returns the response that ends the query.
+    fn last(&mut self, got: Got, n: usize) -> Option<Response> {
+        match got {
+            // Another server may accept what this one does not understand or refuses.
+            Got::Response(r) if matches!(r.code, 1 | 4 | 5) => {
+                self.refused += 1;
+                return (self.refused >= n).then_some(r);
+            }
+            Got::Response(r) | Got::Whole(r) => return Some(r),
+            Got::Unreachable => self.unreachable += 1,
+            Got::Silence => {}
+        }
+        None
+    }
+}
+
+/// Waits for an answer: for `moment` with the given permit, then with one of `slow`. Returns `None` if there is none.
 async fn admitted<'p, T>(
     answer: impl Future<Output = T>,
     permit: SemaphorePermit<'p>,
@@ -110,62 +118,76 @@ async fn admitted<'p, T>(
     }
 }
 
-async fn udp(
-    server: SocketAddr,
-    question: &[u8],
+/// A query.
+struct Query<'n> {
     id: u16,
-    name: &[u8],
+    name: &'n [u8],
     kind: Kind,
-    until: Instant,
-) -> Result<Got, Failure> {
-    let local: SocketAddr = match server {
-        SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
-        SocketAddr::V6(_) => ([0u16; 8], 0).into(),
-    };
-    // A connected socket takes datagrams of that server only.
-    let Ok(socket) = UdpSocket::bind(local).await else { return Ok(Got::Unreachable) };
-    if socket.connect(server).await.is_err() || socket.send(question).await.is_err() {
-        return Ok(Got::Unreachable);
+    message: Vec<u8>,
+}
+
+impl<'n> Query<'n> {
+    /// Returns `None` if no query can be made of the name.
+    fn new(name: &'n [u8], kind: Kind) -> Option<Query<'n>> {
+        let id = forebay_sys::random::random_u64() as u16;
+        let message = message::query(id, name, kind)?;
+        Some(Query { id, name, kind, message })
     }
-    let mut buf = [0u8; 4096];
-    loop {
-        match timeout_at(until, socket.recv(&mut buf)).await {
-            Err(_) => return Ok(Got::Silence),
-            Ok(Err(_)) => return Ok(Got::Unreachable),
-            Ok(Ok(len)) => {
-                let m = buf.get(..len).unwrap_or_default();
-                if message::answers(m, id, name, kind) {
-                    return message::parse(m).map(Got::Response).ok_or(Failure::Format);
-                }
+
+    fn is_answered_by(&self, message: &[u8]) -> bool {
+        message::answers(message, self.id, self.name, self.kind)
+    }
+
+    async fn udp(&self, server: SocketAddr, until: Instant) -> Result<Got, Failure> {
+        let Ok(socket) = self.sent_from(server).await else { return Ok(Got::Unreachable) };
+        let mut buf = [0u8; 4096];
+        loop {
+            let len = match timeout_at(until, socket.recv(&mut buf)).await {
+                Err(_) => return Ok(Got::Silence),
+                Ok(Err(_)) => return Ok(Got::Unreachable),
+                Ok(Ok(len)) => len,
+            };
+            let m = buf.get(..len).unwrap_or_default();
+            if self.is_answered_by(m) {
+                return message::parse(m).map(Got::Response).ok_or(Failure::Format);
             }
         }
     }
-}
 
-/// `None`: it cannot be asked; `Some(None)`: its answer is malformed.
-async fn tcp(
-    server: SocketAddr,
-    question: &[u8],
-    id: u16,
-    name: &[u8],
-    kind: Kind,
-    until: Instant,
-) -> Option<Option<Response>> {
-    let talk = async {
-        let mut stream = TcpStream::connect(server).await.ok()?;
-        let mut out = u16::try_from(question.len()).ok()?.to_be_bytes().to_vec();
-        out.extend_from_slice(question);
-        stream.write_all(&out).await.ok()?;
-        let len = stream.read_u16().await.ok()?;
-        let mut m = vec![0; usize::from(len)];
-        stream.read_exact(&mut m).await.ok()?;
-        Some(m)
-    };
-    let m = timeout_at(until, talk).await.ok()??;
-    if !message::answers(&m, id, name, kind) {
-        return Some(None);
+    /// Sends the query and returns the socket for the answer.
+    async fn sent_from(&self, server: SocketAddr) -> std::io::Result<UdpSocket> {
+        let local: SocketAddr = match server {
+            SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
+            SocketAddr::V6(_) => ([0u16; 8], 0).into(),
+        };
+        let socket = UdpSocket::bind(local).await?;
+        // A connected socket receives datagrams of that server only.
+        socket.connect(server).await?;
+        socket.send(&self.message).await?;
+        Ok(socket)
     }
-    Some(message::parse(&m).filter(|r| !r.truncated))
+
+    /// Replaces a truncated answer by the one over TCP.
+    async fn complete(&self, got: Got, server: SocketAddr, until: Instant) -> Result<Got, Failure> {
+        match got {
+            Got::Response(r) if r.truncated && r.code == 0 => {}
+            got => return Ok(got),
+        }
+        let Ok(Ok(m)) = timeout_at(until, self.tcp(server)).await else { return Ok(Got::Unreachable) };
+        let response = message::parse(&m).filter(|r| self.is_answered_by(&m) && !r.truncated);
+        response.map(Got::Whole).ok_or(Failure::Format)
+    }
+
+    /// Returns the answer over TCP.
+    async fn tcp(&self, server: SocketAddr) -> std::io::Result<Vec<u8>> {
+        let mut stream = TcpStream::connect(server).await?;
+        let len = u16::try_from(self.message.len()).map_err(std::io::Error::other)?;
+        stream.write_all(&[&len.to_be_bytes(), self.message.as_slice()].concat()).await?;
+        let len = stream.read_u16().await?;
+        let mut m = vec![0; usize::from(len)];
+        stream.read_exact(&mut m).await?;
+        Ok(m)
+    }
 }
 
 #[cfg(test)]
@@ -183,7 +205,7 @@ mod tests {
                 let permit = quick.acquire().await.expect("open");
                 admitted(std::future::pending::<()>(), permit, &slow, moment).await.is_some()
             };
-            // Four questions that nobody answers: one of them waits on, the others are given up.
+            // Four queries without an answer: one of them waits on, the others end.
             let mut never = std::pin::pin!(both(both(ask(), ask()), both(ask(), ask())));
             for _ in 0..1000 {
                 assert!(timeout(moment, &mut never).await.is_err(), "one waits for ever");

@@ -1,5 +1,5 @@
-//! DNS messages, as far as a stub resolver needs them (RFC 1035, section 4; RFC 2782; RFC 3596). Strict: what
-//! does not parse is no answer. Names are lower case, with dots and without the last one.
+//! DNS messages, as far as a stub resolver needs them (RFC 1035, section 4; RFC 2782; RFC 3596). A malformed message is
+//! no answer. Names are in lower case, without the final dot.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -12,7 +12,7 @@ pub enum Kind {
     Srv = 33,
 }
 
-/// What a record says.
+/// Data of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Data {
@@ -31,11 +31,11 @@ pub enum Data {
 /// A record of the answer section.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Whom it is about.
+    /// Name that the record belongs to.
     pub owner: Vec<u8>,
     /// Seconds.
     pub ttl: u32,
-    /// What it says.
+    /// Data.
     pub data: Data,
 }
 
@@ -44,7 +44,7 @@ pub struct Record {
 pub struct Response {
     /// RCODE.
     pub code: u8,
-    /// Cut off: to be asked for over TCP.
+    /// Truncated: the query has to be repeated over TCP.
     pub truncated: bool,
     /// Answer section.
     pub records: Vec<Record>,
@@ -52,12 +52,12 @@ pub struct Response {
 
 /// Longest name, in characters (nginx allows as much).
 const MAX_NAME: usize = 255;
-/// Most records of an answer that are looked at.
+/// Most records of a response that are read.
 const MAX_RECORDS: usize = 256;
 /// Most compression pointers in one name.
 const MAX_JUMPS: usize = 32;
 
-/// A question. `None`: the name cannot be asked for.
+/// Makes a query. Returns `None` if the name cannot be in one.
 pub fn query(id: u16, name: &[u8], kind: Kind) -> Option<Vec<u8>> {
     let name = name.strip_suffix(b".").unwrap_or(name);
     if name.is_empty() || name.len() > MAX_NAME {
@@ -76,7 +76,7 @@ pub fn query(id: u16, name: &[u8], kind: Kind) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Reads bytes of a message one after the other.
+/// Reader of a message.
 struct Cursor<'m> {
     message: &'m [u8],
     at: usize,
@@ -100,7 +100,7 @@ impl Cursor<'_> {
         Some(got)
     }
 
-    /// A name, with what compression pointers stand for.
+    /// Reads a name and follows its compression pointers.
     fn name(&mut self) -> Option<Vec<u8>> {
         let mut out = Vec::new();
         let (mut at, mut end, mut jumps) = (self.at, None, 0);
@@ -110,24 +110,12 @@ impl Cursor<'_> {
                 0 => break,
                 1..=63 => {
                     let label = self.message.get(at + 1..at + 1 + usize::from(len))?;
-                    if label.contains(&b'.') {
-                        return None;
-                    }
-                    if !out.is_empty() {
-                        out.push(b'.');
-                    }
-                    out.extend(label.iter().map(u8::to_ascii_lowercase));
-                    if out.len() > MAX_NAME {
-                        return None;
-                    }
+                    push_label(&mut out, label)?;
                     at += 1 + usize::from(len);
                 }
-                192.. => {
+                192.. if jumps < MAX_JUMPS => {
                     end.get_or_insert(at + 2);
                     jumps += 1;
-                    if jumps > MAX_JUMPS {
-                        return None;
-                    }
                     at = usize::from(len & 63) << 8 | usize::from(*self.message.get(at + 1)?);
                 }
                 _ => return None,
@@ -136,27 +124,62 @@ impl Cursor<'_> {
         self.at = end.unwrap_or(at + 1);
         Some(out)
     }
+
+    /// Reads a record of the answer section.
+    fn record(&mut self) -> Option<Record> {
+        let owner = self.name()?;
+        let (kind, class) = (self.short()?, self.short()?);
+        let ttl = self.long()?;
+        let len = usize::from(self.short()?);
+        let end = self.at.checked_add(len).filter(|e| *e <= self.message.len())?;
+        let data = if class == 1 { self.data(kind)? } else { None };
+        if data.is_none() {
+            self.at = end;
+        }
+        // A lifetime with the highest bit set is 0 (RFC 2181, section 8).
+        let ttl = if ttl >> 31 == 1 { 0 } else { ttl };
+        (self.at == end).then_some(Record { owner, ttl, data: data.unwrap_or(Data::Other) })
+    }
+
+    /// Reads the data of a record of this type. Returns `Some(None)`, and reads nothing, if the type is not used.
+    fn data(&mut self, kind: u16) -> Option<Option<Data>> {
+        Some(Some(match kind {
+            1 => Data::Addr(IpAddr::V4(Ipv4Addr::from(self.array::<4>()?))),
+            28 => Data::Addr(IpAddr::V6(Ipv6Addr::from(self.array::<16>()?))),
+            5 => Data::Cname(self.name()?),
+            33 => self.service()?,
+            _ => return Some(None),
+        }))
+    }
+
+    fn service(&mut self) -> Option<Data> {
+        let (priority, weight, port) = (self.short()?, self.short()?, self.short()?);
+        Some(Data::Srv { priority, weight, port, target: self.name()? })
+    }
 }
 
-/// Whether bytes begin a response with this number, to this question. What does not is of somebody else.
+/// Appends a label to a name. Returns `None` if it has a dot or makes the name too long.
+fn push_label(name: &mut Vec<u8>, label: &[u8]) -> Option<()> {
+    if !name.is_empty() {
+        name.push(b'.');
+    }
+    name.extend(label.iter().map(u8::to_ascii_lowercase));
+    (!label.contains(&b'.') && name.len() <= MAX_NAME).then_some(())
+}
+
+/// Returns `true` if a message is a response with this number to this query. Others may come from an attacker.
 pub fn answers(message: &[u8], id: u16, name: &[u8], kind: Kind) -> bool {
     let mut c = Cursor { message, at: 0 };
-    let head = |c: &mut Cursor<'_>| {
-        let (got, flags, questions) = (c.short()?, c.short()?, c.short()?);
-        Some(got == id && flags & 0xf800 == 0x8000 && questions == 1)
-    };
-    if head(&mut c) != Some(true) {
+    let (Some(got), Some(flags), Some(questions)) = (c.short(), c.short(), c.short()) else { return false };
+    if got != id || flags & 0xf800 != 0x8000 || questions != 1 {
         return false;
     }
     c.at = 12;
-    let asked = |c: &mut Cursor<'_>| Some((c.name()?, c.short()?, c.short()?));
-    match asked(&mut c) {
-        Some((n, k, class)) => n.eq_ignore_ascii_case(name) && k == kind as u16 && class == 1,
-        None => false,
-    }
+    let (Some(n), Some(k), Some(class)) = (c.name(), c.short(), c.short()) else { return false };
+    n.eq_ignore_ascii_case(name) && k == kind as u16 && class == 1
 }
 
-/// Reads a response for which [`answers`] holds. `None`: it is malformed.
+/// Parses a response for which [`answers`] holds. Returns `None` if it is malformed.
 pub fn parse(message: &[u8]) -> Option<Response> {
     let mut c = Cursor { message, at: 2 };
     let (flags, _, count) = (c.short()?, c.short()?, c.short()?);
@@ -170,33 +193,11 @@ pub fn parse(message: &[u8]) -> Option<Response> {
     c.name()?;
     c.long()?;
     for _ in 0..usize::from(count).min(MAX_RECORDS) {
-        let owner = c.name()?;
-        let (kind, class, ttl, len) = (c.short()?, c.short()?, c.long()?, usize::from(c.short()?));
-        let end = c.at.checked_add(len).filter(|e| *e <= message.len())?;
-        let mut data = match (kind, class) {
-            (1, 1) => Data::Addr(IpAddr::V4(Ipv4Addr::from(c.array::<4>()?))),
-            (28, 1) => Data::Addr(IpAddr::V6(Ipv6Addr::from(c.array::<16>()?))),
-            (5, 1) => Data::Cname(c.name()?),
-            (33, 1) => {
-                let (priority, weight, port) = (c.short()?, c.short()?, c.short()?);
-                Data::Srv { priority, weight, port, target: c.name()? }
-            }
-            _ => {
-                c.at = end;
-                Data::Other
-            }
-        };
-        if c.at != end {
-            return None;
+        let mut record = c.record()?;
+        if record.data == Data::Cname(Vec::new()) {
+            record.data = Data::Other;
         }
-        // A lifetime with the highest bit set is none (RFC 2181, section 8).
-        let ttl = if ttl >> 31 == 1 { 0 } else { ttl };
-        if let Data::Cname(n) = &data
-            && n.is_empty()
-        {
-            data = Data::Other;
-        }
-        response.records.push(Record { owner, ttl, data });
+        response.records.push(record);
     }
     Some(response)
 }

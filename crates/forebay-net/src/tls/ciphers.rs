@@ -1,5 +1,5 @@
-//! OpenSSL's cipher strings (nginx: ssl_ciphers; openssl-ciphers(1)) and group lists (ssl_ecdh_curve), read
-//! for what rustls serves. Words for what is not served match nothing, as a build of OpenSSL without it would.
+//! OpenSSL's cipher strings (nginx: ssl_ciphers; openssl-ciphers(1)) and group lists (ssl_ecdh_curve), applied to the
+//! suites of rustls. Words for other suites match nothing, as in a build of OpenSSL without them.
 
 use super::p521::SECP521R1;
 use rustls::SupportedCipherSuite;
@@ -7,62 +7,88 @@ use rustls::crypto::SupportedKxGroup;
 use rustls::crypto::aws_lc_rs::{cipher_suite as suites, kx_group as groups};
 
 /// A cipher suite of TLS 1.2 that is served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 struct Suite {
     name: &'static str,
     ecdsa: bool,
     bits: u16,
     chacha: bool,
+    served: &'static SupportedCipherSuite,
 }
 
-/// In OpenSSL's order of strength.
-const SUITES: [Suite; 6] = [
-    Suite { name: "ECDHE-ECDSA-AES256-GCM-SHA384", ecdsa: true, bits: 256, chacha: false },
-    Suite { name: "ECDHE-RSA-AES256-GCM-SHA384", ecdsa: false, bits: 256, chacha: false },
-    Suite { name: "ECDHE-ECDSA-CHACHA20-POLY1305", ecdsa: true, bits: 256, chacha: true },
-    Suite { name: "ECDHE-RSA-CHACHA20-POLY1305", ecdsa: false, bits: 256, chacha: true },
-    Suite { name: "ECDHE-ECDSA-AES128-GCM-SHA256", ecdsa: true, bits: 128, chacha: false },
-    Suite { name: "ECDHE-RSA-AES128-GCM-SHA256", ecdsa: false, bits: 128, chacha: false },
+/// Served suites, in OpenSSL's order of strength.
+static SUITES: [Suite; 6] = [
+    Suite {
+        name: "ECDHE-ECDSA-AES256-GCM-SHA384",
+        ecdsa: true,
+        bits: 256,
+        chacha: false,
+        served: &suites::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
+    },
+    Suite {
+        name: "ECDHE-RSA-AES256-GCM-SHA384",
+        ecdsa: false,
+        bits: 256,
+        chacha: false,
+        served: &suites::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+    },
+    Suite {
+        name: "ECDHE-ECDSA-CHACHA20-POLY1305",
+        ecdsa: true,
+        bits: 256,
+        chacha: true,
+        served: &suites::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+    },
+    Suite {
+        name: "ECDHE-RSA-CHACHA20-POLY1305",
+        ecdsa: false,
+        bits: 256,
+        chacha: true,
+        served: &suites::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+    },
+    Suite {
+        name: "ECDHE-ECDSA-AES128-GCM-SHA256",
+        ecdsa: true,
+        bits: 128,
+        chacha: false,
+        served: &suites::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
+    },
+    Suite {
+        name: "ECDHE-RSA-AES128-GCM-SHA256",
+        ecdsa: false,
+        bits: 128,
+        chacha: false,
+        served: &suites::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+    },
 ];
 
-fn served(i: usize) -> SupportedCipherSuite {
-    match i {
-        0 => suites::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
-        1 => suites::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
-        2 => suites::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
-        3 => suites::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
-        4 => suites::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
-        _ => suites::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
-    }
-}
-
-/// What a cipher string came to.
+/// Suites that a cipher string selects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct List {
     /// Indexes into the served suites of TLS 1.2, best first.
     chosen: Vec<usize>,
-    /// Names of single suites that were asked for and are not served.
+    /// Names of single suites in the string that are not served.
     pub unserved: Vec<String>,
 }
 
 impl List {
-    /// Whether nothing is left.
+    /// Returns `true` if no suite is selected.
     pub fn is_empty(&self) -> bool {
         self.chosen.is_empty()
     }
 
-    /// The suites, best first.
+    /// Returns the suites, best first.
     pub fn suites(&self) -> impl Iterator<Item = SupportedCipherSuite> + '_ {
-        self.chosen.iter().map(|i| served(*i))
+        self.chosen.iter().filter_map(|i| SUITES.get(*i)).map(|s| *s.served)
     }
 
-    /// Their OpenSSL names.
+    /// Returns OpenSSL's names of the suites.
     pub fn names(&self) -> impl Iterator<Item = &'static str> + '_ {
         self.chosen.iter().filter_map(|i| SUITES.get(*i)).map(|s| s.name)
     }
 }
 
-/// What a word matches.
+/// Suites that a word matches.
 enum Word {
     /// A class of suites.
     Class(fn(&Suite) -> bool),
@@ -70,8 +96,19 @@ enum Word {
     One(usize),
     /// A class that is not served.
     Nothing,
-    /// No word of OpenSSL's that is known here: a suite that is not served, or a mistake.
+    /// Neither: a suite that is not served, or a mistake.
     Unknown,
+}
+
+impl Word {
+    /// Returns `true` if the word matches the suite with the number `i`.
+    fn matches(&self, i: usize, suite: &Suite) -> bool {
+        match self {
+            Word::Class(f) => f(suite),
+            Word::One(one) => *one == i,
+            Word::Nothing | Word::Unknown => false,
+        }
+    }
 }
 
 fn word(w: &str) -> Word {
@@ -91,85 +128,90 @@ fn word(w: &str) -> Word {
         "SUITEB128" => |s| s.ecdsa && !s.chacha,
         "SUITEB128ONLY" => |s| s.ecdsa && s.bits == 128,
         "SUITEB192" => |s| s.ecdsa && s.bits == 256 && !s.chacha,
-        "MEDIUM"
-        | "LOW"
-        | "EXP"
-        | "EXPORT"
-        | "EXPORT40"
-        | "EXPORT56"
-        | "eNULL"
-        | "NULL"
-        | "aNULL"
-        | "kRSA"
-        | "RSA"
-        | "kEDH"
-        | "kDHE"
-        | "EDH"
-        | "DHE"
-        | "DH"
-        | "ADH"
-        | "AECDH"
-        | "kDHr"
-        | "kDHd"
-        | "kDH"
-        | "kECDHr"
-        | "kECDHe"
-        | "kECDH"
-        | "aDH"
-        | "aECDH"
-        | "aDSS"
-        | "DSS"
-        | "TLSv1"
-        | "TLSv1.0"
-        | "SSLv2"
-        | "SSLv3"
-        | "AESCCM"
-        | "AESCCM8"
-        | "ARIA"
-        | "ARIA128"
-        | "ARIA256"
-        | "ARIAGCM"
-        | "CAMELLIA"
-        | "CAMELLIA128"
-        | "CAMELLIA256"
-        | "3DES"
-        | "DES"
-        | "RC4"
-        | "RC2"
-        | "IDEA"
-        | "SEED"
-        | "MD5"
-        | "SHA"
-        | "SHA1"
-        | "SHA256"
-        | "SHA384"
-        | "GOST"
-        | "GOST94"
-        | "GOST89MAC"
-        | "aGOST"
-        | "aGOST01"
-        | "kGOST"
-        | "PSK"
-        | "kPSK"
-        | "aPSK"
-        | "kECDHEPSK"
-        | "kDHEPSK"
-        | "kRSAPSK"
-        | "SRP"
-        | "aSRP"
-        | "kSRP"
-        | "KRB5"
-        | "kFZA"
-        | "aFZA"
-        | "FZA"
-        | "CBC"
-        | "COMPLEMENTOFALL"
-        | "COMPLEMENTOFDEFAULT" => return Word::Nothing,
+        w if UNSERVED_CLASSES.contains(&w) => return Word::Nothing,
         _ => return Word::Unknown,
     })
 }
 
-/// The registered name of a suite that is served.
+/// Classes of suites that are not served.
+const UNSERVED_CLASSES: &[&str] = &[
+    "MEDIUM",
+    "LOW",
+    "EXP",
+    "EXPORT",
+    "EXPORT40",
+    "EXPORT56",
+    "eNULL",
+    "NULL",
+    "aNULL",
+    "kRSA",
+    "RSA",
+    "kEDH",
+    "kDHE",
+    "EDH",
+    "DHE",
+    "DH",
+    "ADH",
+    "AECDH",
+    "kDHr",
+    "kDHd",
+    "kDH",
+    "kECDHr",
+    "kECDHe",
+    "kECDH",
+    "aDH",
+    "aECDH",
+    "aDSS",
+    "DSS",
+    "TLSv1",
+    "TLSv1.0",
+    "SSLv2",
+    "SSLv3",
+    "AESCCM",
+    "AESCCM8",
+    "ARIA",
+    "ARIA128",
+    "ARIA256",
+    "ARIAGCM",
+    "CAMELLIA",
+    "CAMELLIA128",
+    "CAMELLIA256",
+    "3DES",
+    "DES",
+    "RC4",
+    "RC2",
+    "IDEA",
+    "SEED",
+    "MD5",
+    "SHA",
+    "SHA1",
+    "SHA256",
+    "SHA384",
+    "GOST",
+    "GOST94",
+    "GOST89MAC",
+    "aGOST",
+    "aGOST01",
+    "kGOST",
+    "PSK",
+    "kPSK",
+    "aPSK",
+    "kECDHEPSK",
+    "kDHEPSK",
+    "kRSAPSK",
+    "SRP",
+    "aSRP",
+    "kSRP",
+    "KRB5",
+    "kFZA",
+    "aFZA",
+    "FZA",
+    "CBC",
+    "COMPLEMENTOFALL",
+    "COMPLEMENTOFDEFAULT",
+];
+
+/// Returns the registered name of a suite that is served.
 fn iana(name: &str) -> Option<String> {
     let (auth, rest) = name.strip_prefix("ECDHE-")?.split_once('-')?;
     let rest = match rest {
@@ -179,59 +221,60 @@ fn iana(name: &str) -> Option<String> {
     Some(format!("TLS_ECDHE_{auth}_WITH_{rest}"))
 }
 
-/// Reads a cipher string. Every text has a meaning; one that means nothing gives an empty list.
+/// Parses a cipher string. Accepts any text; the list is empty if no served suite is named.
 pub fn parse(text: &str) -> List {
-    let mut list = List::default();
-    let mut killed = [false; SUITES.len()];
+    let mut selection = Selection::default();
     for element in text.split([':', ',', ' ', ';']).filter(|e| !e.is_empty()) {
+        selection.apply(element);
+    }
+    selection.list
+}
+
+/// Suites that the elements of a cipher string so far have selected.
+#[derive(Default)]
+struct Selection {
+    list: List,
+    /// Suites that `!` has removed for good.
+    killed: [bool; SUITES.len()],
+}
+
+impl Selection {
+    fn apply(&mut self, element: &str) {
+        let chosen = &mut self.list.chosen;
         let (sign, body) = match element.as_bytes().first() {
-            Some(b'!') => ('!', element.get(1..).unwrap_or_default()),
-            Some(b'-') => ('-', element.get(1..).unwrap_or_default()),
-            Some(b'+') => ('+', element.get(1..).unwrap_or_default()),
-            Some(b'@') => {
-                // `@SECLEVEL=` holds for every suite here, `@STRENGTH` sorts.
-                if element == "@STRENGTH" {
-                    list.chosen.sort_by_key(|i| SUITES.get(*i).map_or(0, |s| u16::MAX - s.bits));
-                }
-                continue;
-            }
-            _ => (' ', element),
+            Some(sign @ (b'!' | b'-' | b'+' | b'@')) => (*sign, element.get(1..).unwrap_or_default()),
+            _ => (b' ', element),
         };
         let words: Vec<Word> = body.split('+').map(word).collect();
-        if sign == ' ' && words.len() == 1 && matches!(words.first(), Some(Word::Unknown)) {
-            list.unserved.push(body.to_owned());
-        }
-        let matches = |i: usize| {
-            SUITES.get(i).is_some_and(|s| {
-                words.iter().all(|w| match w {
-                    Word::Class(f) => f(s),
-                    Word::One(one) => *one == i,
-                    Word::Nothing | Word::Unknown => false,
-                })
-            })
-        };
+        let matches = |i: usize| SUITES.get(i).is_some_and(|s| words.iter().all(|w| w.matches(i, s)));
         match sign {
-            '!' => {
-                list.chosen.retain(|i| !matches(*i));
-                (0..SUITES.len()).filter(|i| matches(*i)).for_each(|i| killed[i] = true);
+            b'!' => {
+                chosen.retain(|i| !matches(*i));
+                self.killed.iter_mut().enumerate().for_each(|(i, killed)| *killed |= matches(i));
             }
-            '-' => list.chosen.retain(|i| !matches(*i)),
-            '+' => list.chosen.sort_by_key(|i| matches(*i)),
+            b'-' => chosen.retain(|i| !matches(*i)),
+            b'+' => chosen.sort_by_key(|i| matches(*i)),
+            b'@' if body == "STRENGTH" => {
+                chosen.sort_by_key(|i| SUITES.get(*i).map_or(0, |s| u16::MAX - s.bits));
+            }
+            // `@SECLEVEL=` allows every suite here.
+            b'@' => {}
             _ => {
-                let new =
-                    (0..SUITES.len()).filter(|i| matches(*i) && !killed[*i] && !list.chosen.contains(i));
-                let new: Vec<usize> = new.collect();
-                list.chosen.extend(new);
+                let new = self.killed.iter().enumerate().filter(|(i, killed)| !**killed && matches(*i));
+                let new: Vec<usize> = new.map(|(i, _)| i).filter(|i| !chosen.contains(i)).collect();
+                chosen.extend(new);
+                if let [Word::Unknown] = words.as_slice() {
+                    self.list.unserved.push(body.to_owned());
+                }
             }
         }
     }
-    list
 }
 
-/// Suites of TLS 1.3 by name, separated by colons (`Ciphersuites` of `ssl_conf_command`).
+/// Parses names of TLS 1.3 suites, separated by colons (`Ciphersuites` of `ssl_conf_command`).
 ///
 /// # Errors
-/// The name that is not known.
+/// The first unknown name.
 pub fn suites13(text: &str) -> Result<Vec<SupportedCipherSuite>, String> {
     text.split(':')
         .filter(|n| !n.is_empty())
@@ -244,7 +287,7 @@ pub fn suites13(text: &str) -> Result<Vec<SupportedCipherSuite>, String> {
         .collect()
 }
 
-/// All suites of TLS 1.3, in OpenSSL's order.
+/// Returns all suites of TLS 1.3, in OpenSSL's order.
 pub fn all13() -> Vec<SupportedCipherSuite> {
     vec![
         suites::TLS13_AES_256_GCM_SHA384,
@@ -253,9 +296,9 @@ pub fn all13() -> Vec<SupportedCipherSuite> {
     ]
 }
 
-/// Puts the cheapest suites first: AES-128-GCM with SHA-256, whose handshake costs a quarter less than with SHA-384
-/// and which browsers put first, too; then AES-256-GCM. For clients that compute AES in hardware, which those
-/// do that do not begin their list with ChaCha20 (see [`begins_with_chacha`]).
+/// Sorts suites by cost for clients that compute AES in hardware (see [`begins_with_chacha`]): AES-128-GCM with SHA-256
+/// first, whose handshake costs a quarter less than one with SHA-384 and which browsers put first, too; then
+/// AES-256-GCM.
 pub fn by_cost(suites: &mut [SupportedCipherSuite]) {
     suites.sort_by_key(|s| match suite_name(u16::from(s.suite())) {
         Some(name) if name.contains("CHACHA20") => 2,
@@ -264,99 +307,109 @@ pub fn by_cost(suites: &mut [SupportedCipherSuite]) {
     });
 }
 
-/// Whether a client's list begins with a suite of ChaCha20: it computes AES slowly.
+/// Returns `true` if a client's list begins with a suite of ChaCha20, so that it computes AES slowly.
 pub fn begins_with_chacha(offered: &[u16]) -> bool {
-    // Values that mean nothing may stand in front (RFC 8701).
+    // The list may begin with values that mean nothing (RFC 8701).
     let first = offered.iter().find_map(|n| suite_name(*n));
     first.is_some_and(|name| name.contains("CHACHA20"))
 }
 
-/// OpenSSL's name of a suite by its number.
+fn name_in(names: &[(u16, &'static str)], number: u16) -> Option<&'static str> {
+    names.iter().find(|(n, _)| *n == number).map(|(_, name)| *name)
+}
+
+/// Returns OpenSSL's name of a suite by its number.
 pub fn suite_name(number: u16) -> Option<&'static str> {
-    Some(match number {
-        0x1301 => "TLS_AES_128_GCM_SHA256",
-        0x1302 => "TLS_AES_256_GCM_SHA384",
-        0x1303 => "TLS_CHACHA20_POLY1305_SHA256",
-        0xc02b => "ECDHE-ECDSA-AES128-GCM-SHA256",
-        0xc02c => "ECDHE-ECDSA-AES256-GCM-SHA384",
-        0xc02f => "ECDHE-RSA-AES128-GCM-SHA256",
-        0xc030 => "ECDHE-RSA-AES256-GCM-SHA384",
-        0xcca8 => "ECDHE-RSA-CHACHA20-POLY1305",
-        0xcca9 => "ECDHE-ECDSA-CHACHA20-POLY1305",
-        // Offered by clients, never chosen here.
-        0xccaa => "DHE-RSA-CHACHA20-POLY1305",
-        0x009e => "DHE-RSA-AES128-GCM-SHA256",
-        0x009f => "DHE-RSA-AES256-GCM-SHA384",
-        0x009c => "AES128-GCM-SHA256",
-        0x009d => "AES256-GCM-SHA384",
-        0x002f => "AES128-SHA",
-        0x0035 => "AES256-SHA",
-        0x003c => "AES128-SHA256",
-        0x003d => "AES256-SHA256",
-        0xc009 => "ECDHE-ECDSA-AES128-SHA",
-        0xc00a => "ECDHE-ECDSA-AES256-SHA",
-        0xc013 => "ECDHE-RSA-AES128-SHA",
-        0xc014 => "ECDHE-RSA-AES256-SHA",
-        0xc023 => "ECDHE-ECDSA-AES128-SHA256",
-        0xc024 => "ECDHE-ECDSA-AES256-SHA384",
-        0xc027 => "ECDHE-RSA-AES128-SHA256",
-        0xc028 => "ECDHE-RSA-AES256-SHA384",
-        0x0033 => "DHE-RSA-AES128-SHA",
-        0x0039 => "DHE-RSA-AES256-SHA",
-        0x0067 => "DHE-RSA-AES128-SHA256",
-        0x006b => "DHE-RSA-AES256-SHA256",
-        0x000a => "DES-CBC3-SHA",
-        _ => return None,
-    })
+    name_in(SUITE_NAMES, number)
 }
 
-/// OpenSSL's name of a group by its number.
+/// OpenSSL's names of suites.
+const SUITE_NAMES: &[(u16, &str)] = &[
+    (0x1301, "TLS_AES_128_GCM_SHA256"),
+    (0x1302, "TLS_AES_256_GCM_SHA384"),
+    (0x1303, "TLS_CHACHA20_POLY1305_SHA256"),
+    (0xc02b, "ECDHE-ECDSA-AES128-GCM-SHA256"),
+    (0xc02c, "ECDHE-ECDSA-AES256-GCM-SHA384"),
+    (0xc02f, "ECDHE-RSA-AES128-GCM-SHA256"),
+    (0xc030, "ECDHE-RSA-AES256-GCM-SHA384"),
+    (0xcca8, "ECDHE-RSA-CHACHA20-POLY1305"),
+    (0xcca9, "ECDHE-ECDSA-CHACHA20-POLY1305"),
+    // Offered by clients, never chosen here.
+    (0xccaa, "DHE-RSA-CHACHA20-POLY1305"),
+    (0x009e, "DHE-RSA-AES128-GCM-SHA256"),
+    (0x009f, "DHE-RSA-AES256-GCM-SHA384"),
+    (0x009c, "AES128-GCM-SHA256"),
+    (0x009d, "AES256-GCM-SHA384"),
+    (0x002f, "AES128-SHA"),
+    (0x0035, "AES256-SHA"),
+    (0x003c, "AES128-SHA256"),
+    (0x003d, "AES256-SHA256"),
+    (0xc009, "ECDHE-ECDSA-AES128-SHA"),
+    (0xc00a, "ECDHE-ECDSA-AES256-SHA"),
+    (0xc013, "ECDHE-RSA-AES128-SHA"),
+    (0xc014, "ECDHE-RSA-AES256-SHA"),
+    (0xc023, "ECDHE-ECDSA-AES128-SHA256"),
+    (0xc024, "ECDHE-ECDSA-AES256-SHA384"),
+    (0xc027, "ECDHE-RSA-AES128-SHA256"),
+    (0xc028, "ECDHE-RSA-AES256-SHA384"),
+    (0x0033, "DHE-RSA-AES128-SHA"),
+    (0x0039, "DHE-RSA-AES256-SHA"),
+    (0x0067, "DHE-RSA-AES128-SHA256"),
+    (0x006b, "DHE-RSA-AES256-SHA256"),
+    (0x000a, "DES-CBC3-SHA"),
+];
+
+/// Returns OpenSSL's name of a group by its number.
 pub fn group_name(number: u16) -> Option<&'static str> {
-    Some(match number {
-        0x0017 => "prime256v1",
-        0x0018 => "secp384r1",
-        0x0019 => "secp521r1",
-        0x001d => "X25519",
-        0x001e => "X448",
-        0x0100 => "ffdhe2048",
-        0x0101 => "ffdhe3072",
-        0x0102 => "ffdhe4096",
-        0x0103 => "ffdhe6144",
-        0x0104 => "ffdhe8192",
-        0x0201 => "MLKEM768",
-        0x0202 => "MLKEM1024",
-        0x11eb => "SecP256r1MLKEM768",
-        0x11ec => "X25519MLKEM768",
-        0x11ed => "SecP384r1MLKEM1024",
-        _ => return None,
-    })
+    name_in(GROUP_NAMES, number)
 }
 
-/// OpenSSL's name of a signature algorithm by its number.
+/// OpenSSL's names of groups.
+const GROUP_NAMES: &[(u16, &str)] = &[
+    (0x0017, "prime256v1"),
+    (0x0018, "secp384r1"),
+    (0x0019, "secp521r1"),
+    (0x001d, "X25519"),
+    (0x001e, "X448"),
+    (0x0100, "ffdhe2048"),
+    (0x0101, "ffdhe3072"),
+    (0x0102, "ffdhe4096"),
+    (0x0103, "ffdhe6144"),
+    (0x0104, "ffdhe8192"),
+    (0x0201, "MLKEM768"),
+    (0x0202, "MLKEM1024"),
+    (0x11eb, "SecP256r1MLKEM768"),
+    (0x11ec, "X25519MLKEM768"),
+    (0x11ed, "SecP384r1MLKEM1024"),
+];
+
+/// Returns OpenSSL's name of a signature algorithm by its number.
 pub fn sigalg_name(number: u16) -> Option<&'static str> {
-    Some(match number {
-        0x0401 => "rsa_pkcs1_sha256",
-        0x0501 => "rsa_pkcs1_sha384",
-        0x0601 => "rsa_pkcs1_sha512",
-        0x0403 => "ecdsa_secp256r1_sha256",
-        0x0503 => "ecdsa_secp384r1_sha384",
-        0x0603 => "ecdsa_secp521r1_sha512",
-        0x0804 => "rsa_pss_rsae_sha256",
-        0x0805 => "rsa_pss_rsae_sha384",
-        0x0806 => "rsa_pss_rsae_sha512",
-        0x0807 => "ed25519",
-        0x0808 => "ed448",
-        0x0809 => "rsa_pss_pss_sha256",
-        0x080a => "rsa_pss_pss_sha384",
-        0x080b => "rsa_pss_pss_sha512",
-        0x0201 => "rsa_pkcs1_sha1",
-        0x0203 => "ecdsa_sha1",
-        0x0904 => "mldsa44",
-        0x0905 => "mldsa65",
-        0x0906 => "mldsa87",
-        _ => return None,
-    })
+    name_in(SIGALG_NAMES, number)
 }
+
+/// OpenSSL's names of signature algorithms.
+const SIGALG_NAMES: &[(u16, &str)] = &[
+    (0x0401, "rsa_pkcs1_sha256"),
+    (0x0501, "rsa_pkcs1_sha384"),
+    (0x0601, "rsa_pkcs1_sha512"),
+    (0x0403, "ecdsa_secp256r1_sha256"),
+    (0x0503, "ecdsa_secp384r1_sha384"),
+    (0x0603, "ecdsa_secp521r1_sha512"),
+    (0x0804, "rsa_pss_rsae_sha256"),
+    (0x0805, "rsa_pss_rsae_sha384"),
+    (0x0806, "rsa_pss_rsae_sha512"),
+    (0x0807, "ed25519"),
+    (0x0808, "ed448"),
+    (0x0809, "rsa_pss_pss_sha256"),
+    (0x080a, "rsa_pss_pss_sha384"),
+    (0x080b, "rsa_pss_pss_sha512"),
+    (0x0201, "rsa_pkcs1_sha1"),
+    (0x0203, "ecdsa_sha1"),
+    (0x0904, "mldsa44"),
+    (0x0905, "mldsa65"),
+    (0x0906, "mldsa87"),
+];
 
 /// A list of groups.
 #[derive(Clone, Debug, Default)]
@@ -367,7 +420,7 @@ pub struct Groups {
     pub unserved: Vec<String>,
 }
 
-/// Groups that OpenSSL 3.0 and later know by these names, lower case, and that are not served.
+/// Names, in lower case, of OpenSSL's groups that are not served (3.0 and later).
 const UNSERVED: &[&str] = &[
     "sect163k1",
     "k-163",
@@ -422,15 +475,15 @@ const UNSERVED: &[&str] = &[
     "curvesm2mlkem768",
 ];
 
-/// The groups that are served where none are named: those that Mozilla recommends.
+/// Returns the groups that are served by default: those that Mozilla recommends.
 pub fn default_groups() -> Vec<&'static dyn SupportedKxGroup> {
     vec![groups::X25519MLKEM768, groups::X25519, groups::SECP256R1, groups::SECP384R1]
 }
 
-/// Reads `ssl_ecdh_curve`.
+/// Parses `ssl_ecdh_curve`.
 ///
 /// # Errors
-/// The name that is not known.
+/// The first unknown name.
 pub fn groups(text: &str) -> Result<Groups, String> {
     let mut list = Groups::default();
     for name in text.split([':', '/']).filter(|n| !n.is_empty()) {

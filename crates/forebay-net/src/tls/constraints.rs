@@ -1,44 +1,50 @@
-//! Name constraints of authorities (RFC 5280, section 4.2.1.10): an authority that may speak for some names only has
-//! not spoken where it has made a certificate for others. OpenSSL heeds them whether they are marked critical or not.
+//! Name constraints of authorities (RFC 5280, section 4.2.1.10), which limit the names in the certificates below them.
+//! Like OpenSSL, honours them whether or not they are marked critical.
 
 use super::verify::Failure;
 use x509_parser::prelude::*;
 
-/// Checks a path, the certificate in question first.
+/// Checks a path, whose first certificate is the one in question.
 ///
 /// # Errors
-/// A name is outside of what an authority above may speak for, or of a kind that is not understood.
+/// A name is outside of the constraints of an authority above, or of an unknown kind.
 pub fn check(path: &[(&X509Certificate<'_>, bool)]) -> Result<(), Failure> {
     for (i, (authority, _)) in path.iter().enumerate().skip(1) {
         let Ok(found) = authority.name_constraints() else { return Err(Failure(51)) };
         let Some(constraints) = found.map(|e| e.value) else { continue };
         for (j, (cert, _)) in path.iter().enumerate().take(i) {
-            if j > 0 && cert.subject().as_raw() == cert.issuer().as_raw() {
-                continue;
-            }
-            for name in names(cert, j == 0)? {
-                let bases = |list: &'_ Option<Vec<GeneralSubtree<'_>>>| -> Result<Option<bool>, Failure> {
-                    let mut seen = None;
-                    for subtree in list.iter().flatten() {
-                        if let Some(fits) = fits(&name, &subtree.base)? {
-                            seen = Some(seen.unwrap_or(false) || fits);
-                        }
-                    }
-                    Ok(seen)
-                };
-                if bases(&constraints.excluded_subtrees)? == Some(true) {
-                    return Err(Failure(48));
-                }
-                if bases(&constraints.permitted_subtrees)? == Some(false) {
-                    return Err(Failure(47));
-                }
+            let is_leaf = j == 0;
+            if is_leaf || cert.subject().as_raw() != cert.issuer().as_raw() {
+                names(cert, is_leaf)?.iter().try_for_each(|name| permit(constraints, name))?;
             }
         }
     }
     Ok(())
 }
 
-/// All names that a certificate speaks for.
+/// Checks one name.
+fn permit(constraints: &NameConstraints<'_>, name: &GeneralName<'_>) -> Result<(), Failure> {
+    if is_below(name, constraints.excluded_subtrees.as_deref())? == Some(true) {
+        return Err(Failure(48));
+    }
+    if is_below(name, constraints.permitted_subtrees.as_deref())? == Some(false) {
+        return Err(Failure(47));
+    }
+    Ok(())
+}
+
+/// Returns `true` if a name is below one of these bases, `None` if no base is of its kind.
+fn is_below(name: &GeneralName<'_>, bases: Option<&[GeneralSubtree<'_>]>) -> Result<Option<bool>, Failure> {
+    let mut below = None;
+    for subtree in bases.unwrap_or_default() {
+        if let Some(fits) = fits(name, &subtree.base)? {
+            below = Some(below.unwrap_or(false) || fits);
+        }
+    }
+    Ok(below)
+}
+
+/// Returns all names in a certificate.
 fn names<'a>(cert: &'a X509Certificate<'a>, leaf: bool) -> Result<Vec<GeneralName<'a>>, Failure> {
     let mut all = Vec::new();
     let subject = cert.subject();
@@ -57,7 +63,7 @@ fn names<'a>(cert: &'a X509Certificate<'a>, leaf: bool) -> Result<Vec<GeneralNam
         Ok(None) => {}
         Err(_) => return Err(Failure(51)),
     }
-    // Where no other name is there, the common name is taken for a host's.
+    // Without names of hosts, the common name counts as one.
     if leaf && !has_hosts {
         let hosts = subject.iter_common_name().filter_map(|n| n.as_str().ok());
         let is_host = |n: &&str| {
@@ -68,7 +74,7 @@ fn names<'a>(cert: &'a X509Certificate<'a>, leaf: bool) -> Result<Vec<GeneralNam
     Ok(all)
 }
 
-/// Whether a name lies below a base; `None`: they are of different kinds.
+/// Returns `true` if a name is below a base, `None` if they are of different kinds.
 fn fits(name: &GeneralName<'_>, base: &GeneralName<'_>) -> Result<Option<bool>, Failure> {
     use GeneralName as G;
     Ok(Some(match (name, base) {
@@ -76,7 +82,7 @@ fn fits(name: &GeneralName<'_>, base: &GeneralName<'_>) -> Result<Option<bool>, 
         (G::RFC822Name(n), G::RFC822Name(b)) => mailbox(n, b),
         (G::IPAddress(n), G::IPAddress(b)) => address(n, b),
         (G::DirectoryName(n), G::DirectoryName(b)) => prefix(n, b),
-        // Of one kind, but one that is not understood.
+        // Of the same kind, but an unknown one.
         _ if std::mem::discriminant(name) == std::mem::discriminant(base) => return Err(Failure(51)),
         (_, G::Invalid(..)) | (G::Invalid(..), _) => return Err(Failure(51)),
         _ => return Ok(None),
@@ -101,7 +107,7 @@ fn mailbox(name: &str, base: &str) -> bool {
     }
 }
 
-/// `base`: address and mask.
+/// Compares an address with `base`, an address and a mask.
 fn address(name: &[u8], base: &[u8]) -> bool {
     if base.len() != 2 * name.len() {
         return false;
@@ -110,7 +116,7 @@ fn address(name: &[u8], base: &[u8]) -> bool {
     name.iter().zip(net).zip(mask).all(|((n, b), m)| n & m == b & m)
 }
 
-/// Whether the first parts are the same but for the case of letters.
+/// Returns `true` if a name begins with the parts of another, apart from the case of letters.
 fn prefix(name: &X509Name<'_>, base: &X509Name<'_>) -> bool {
     let mut parts = name.iter_rdn();
     base.iter_rdn().all(|wanted| {

@@ -1,4 +1,4 @@
-//! Handshakes, which rustls does: from the first bytes of a connection to its keys.
+//! Handshakes by rustls, from the first bytes of a connection to its keys.
 
 use super::record::{self, ALERT, CCS, DATA, HANDSHAKE, HEADER, Half, TAG};
 use super::stream::{MAX_FLIGHT, Stream, drain, receive};
@@ -10,7 +10,7 @@ use rustix::net::SendFlags;
 use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::CertificateDer;
 use rustls::server::UnbufferedServerConnection;
-use rustls::unbuffered::{ConnectionState, UnbufferedStatus};
+use rustls::unbuffered::{ConnectionState, EncodeError, EncodeTlsData, UnbufferedStatus};
 use rustls::{ExtractedSecrets, HandshakeKind, PeerMisbehaved};
 
 /// Alert `protocol_version`.
@@ -25,7 +25,7 @@ const NO_CCS: [u8; 6] = [CCS, 3, 3, 0, 1, 2];
 
 /// State of a connection.
 pub(super) enum State {
-    /// A server that waits for a ClientHello.
+    /// A server's connection before its ClientHello is complete.
     Hello(Vec<u8>, super::hello::Reading),
     Server(Box<UnbufferedServerConnection>, Flight),
     Client(Box<UnbufferedClientConnection>, Flight),
@@ -33,14 +33,14 @@ pub(super) enum State {
     Broken,
 }
 
-/// Received bytes of a handshake, of which rustls sees one record more at a time.
+/// Received bytes of a handshake. rustls gets one record at a time.
 ///
-/// rustls would open everything that is behind the last message of the handshake as well. Those records are for
-/// [`Traffic`], which knows messages in pieces and answers what is wrong with an alert.
+/// Otherwise it would also open the records behind the last message of the handshake. Those are for [`Traffic`], which
+/// accepts fragmented messages and answers errors with an alert.
 #[derive(Default)]
 pub(super) struct Flight {
     pub(super) received: Vec<u8>,
-    /// Bytes of `received` that rustls sees.
+    /// Bytes of `received` that rustls gets.
     pub(super) shown: usize,
 }
 
@@ -53,18 +53,18 @@ impl Flight {
         self.received.get_mut(..self.shown).unwrap_or_default()
     }
 
-    /// Removes bytes that rustls needs no more.
+    /// Removes bytes that rustls has used.
     fn discard(&mut self, n: usize) {
         let n = n.min(self.shown);
         self.received.drain(..n);
         self.shown -= n;
     }
 
-    /// Removes records of early data that rustls has passed over. It would look at them again with every record behind them,
-    /// and count their bytes against what it passes over each time.
+    /// Removes records of early data that rustls has skipped. Otherwise it would skip them again with every record behind
+    /// them, and count their bytes each time.
     ///
-    /// They are those of which nothing is left but the tag: what cannot be opened is overwritten with zeros. A piece of a
-    /// message, which is needed, has its type.
+    /// rustls overwrites what it cannot open with zeros, except the tag. A fragment of a message, which it still needs,
+    /// contains its type.
     fn discard_skipped(&mut self) {
         while let Ok(Some(n)) = record::whole(self.shown())
             && let Some([DATA, _, _, _, _, body @ ..]) = self.shown().get(..n)
@@ -75,7 +75,8 @@ impl Flight {
         }
     }
 
-    /// Shows one record more, or all if no record can begin so, which rustls has to find out. `false`: there is none.
+    /// Gives rustls one record more, or everything if that cannot be a record, so that rustls reports it. Returns `false` if
+    /// there is none.
     fn show_more(&mut self) -> bool {
         let rest = self.received.get(self.shown..).unwrap_or_default();
         let more = match record::whole(rest) {
@@ -87,25 +88,35 @@ impl Flight {
     }
 }
 
-/// Why a handshake failed.
+/// Failure of a handshake.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Failure {
     pub(super) text: String,
     pub(super) alert: Due,
 }
 
-/// What becomes of the alert for a failure.
+/// State of the alert for a failure.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Due {
-    /// It is written, or the other side has given up and waits for none.
+    /// It is written, or the peer does not expect one.
     Nothing,
-    /// It comes with the next turn of rustls, if rustls writes one.
+    /// The next turn of rustls writes it, if rustls has one for this failure.
     Soon,
-    /// rustls writes none for a record without a type: [`NO_CCS`] makes it do so.
+    /// rustls has none for a record without a type; [`NO_CCS`] makes it write one.
     Forced,
 }
 
-/// What a handshake agreed on.
+impl Due {
+    fn of(e: &rustls::Error) -> Due {
+        match e {
+            rustls::Error::PeerMisbehaved(PeerMisbehaved::IllegalTlsInnerPlaintext) => Due::Forced,
+            rustls::Error::PeerMisbehaved(_) => Due::Soon,
+            _ => Due::Nothing,
+        }
+    }
+}
+
+/// Parameters that a handshake agreed on.
 #[derive(Debug, Default)]
 pub struct Agreed {
     /// TLS 1.3, else 1.2.
@@ -118,45 +129,53 @@ pub struct Agreed {
     pub alpn: Option<Box<[u8]>>,
     /// Resumed.
     pub resumed: bool,
-    /// The other side's certificates, its own first.
+    /// The peer's certificates, its own first.
     pub peer: Vec<CertificateDer<'static>>,
 }
 
-/// What a step of a handshake came to.
+/// Result of a step of a handshake.
 #[derive(Debug)]
 pub enum Step {
-    /// More has to be received.
+    /// The handshake needs more input.
     Read,
-    /// There is no room for what has to be sent.
+    /// The socket has no room for the output.
     Write,
-    /// Bytes may be exchanged.
+    /// The handshake is complete.
     Done(Box<Agreed>),
-    /// The other side closed the connection.
+    /// The peer closed the connection.
     Closed,
     /// Reading or writing failed.
     Failed(Errno),
-    /// It does not speak TLS, or not as we do.
+    /// The peer does not speak TLS, or has nothing in common with us.
     Refused(String),
 }
 
-/// What came before the handshake could begin.
+/// Result of letting rustls process the received records.
+enum Progress {
+    Unfinished,
+    Finished,
+    /// The handshake has failed; text for the error log.
+    Failed(String),
+}
+
+/// First bytes of a connection.
 #[derive(Debug)]
 pub enum Greeting {
-    /// Not whole yet.
+    /// Not complete yet.
     Partial,
     /// A ClientHello.
     Hello(Box<super::hello::Hello>),
     /// Plain bytes, perhaps HTTP.
     Plain(Vec<u8>),
-    /// Neither; the alert that tells so.
+    /// Neither; the alert to send.
     Broken(u8),
 }
 
 impl Stream {
-    /// Reads what a connection begins with.
+    /// Reads the first bytes of a connection. Returns `Ok(None)` if it was closed.
     ///
     /// # Errors
-    /// Those of the socket; `Ok(None)`: it was closed.
+    /// Those of the socket.
     pub fn greeting(&mut self, io: &Io, token: Token) -> Result<Option<Greeting>, Errno> {
         let State::Hello(input, reading) = &mut self.state else {
             return Ok(Some(Greeting::Broken(DECODE_ERROR)));
@@ -168,7 +187,7 @@ impl Stream {
                     Ok(None) => {}
                     Err(e) => return Ok(Some(Greeting::Broken(e.alert().unwrap_or(DECODE_ERROR)))),
                 },
-                // SSL 2.0, which nobody speaks.
+                // SSL 2.0, which is not supported.
                 Some(b) if b & 0x80 != 0 => return Ok(Some(Greeting::Broken(PROTOCOL_VERSION))),
                 Some(_) => return Ok(Some(Greeting::Plain(std::mem::take(input)))),
                 None => {}
@@ -185,12 +204,12 @@ impl Stream {
         }
     }
 
-    /// Whether the ClientHello has been taken.
+    /// Returns `true` once the ClientHello has been taken.
     pub fn greeted(&self) -> bool {
         !matches!(self.state, State::Hello(..))
     }
 
-    /// Goes on with the configuration that was chosen.
+    /// Continues with the configuration that was chosen.
     pub fn choose(&mut self, conn: UnbufferedServerConnection) {
         if let State::Hello(input, _) = &mut self.state {
             let input = std::mem::take(input);
@@ -198,7 +217,7 @@ impl Stream {
         }
     }
 
-    /// Refuses a handshake that has only begun (RFC 6066, section 3; RFC 8446, section 6.2).
+    /// Refuses a handshake after its ClientHello (RFC 6066, section 3; RFC 8446, section 6.2).
     pub fn refuse(&mut self, io: &Io, token: Token, alert: u8) {
         self.state = State::Broken;
         self.owed.extend_from_slice(&plain_alert(alert));
@@ -206,85 +225,105 @@ impl Stream {
         drain(io, token);
     }
 
-    /// Goes on with the handshake as far as it can without waiting.
+    /// Continues the handshake as far as it can without waiting.
     pub fn handshake(&mut self, io: &Io, token: Token) -> Step {
         loop {
-            let mut failure = None;
-            let finished = match &mut self.state {
-                State::Server(conn, flight) => turns(flight, &mut failure, |input, failure| {
-                    let UnbufferedStatus { discard, state } = conn.process_tls_records(input);
-                    let turn = match state {
-                        Ok(ConnectionState::ReadEarlyData(mut early)) => {
-                            self.early = true;
-                            while let Some(Ok(data)) = early.next_record() {
-                                self.ready.extend_from_slice(data.payload);
-                            }
-                            Turn::Again
-                        }
-                        state => take_turn(state, &mut self.owed, &mut self.ready, &mut self.ended, failure),
-                    };
-                    (discard, turn)
-                }),
-                State::Client(conn, flight) => turns(flight, &mut failure, |input, failure| {
-                    let UnbufferedStatus { discard, state } = conn.process_tls_records(input);
-                    let turn = take_turn(state, &mut self.owed, &mut self.ready, &mut self.ended, failure);
-                    (discard, turn)
-                }),
+            let progress = match self.state {
+                State::Server(..) | State::Client(..) => self.process(),
                 State::Hello(..) => return Step::Read,
                 State::Traffic(_) | State::Broken => return Step::Failed(Errno::PROTO),
             };
-            if failure.as_ref().is_some_and(|f| f.alert == Due::Soon) && self.is_in_clear() {
-                self.owed.extend_from_slice(&plain_alert(UNEXPECTED_MESSAGE));
-            }
-            match self.flush(io, token, SendFlags::NOSIGNAL) {
-                Ok(true) => {}
-                Ok(false) if failure.is_none() && !finished => return Step::Write,
-                Ok(false) => {}
-                Err(e) if failure.is_none() => return Step::Failed(e),
-                Err(_) => {}
-            }
-            if let Some(failure) = failure {
-                drain(io, token);
-                self.state = State::Broken;
-                return Step::Refused(failure.text);
-            }
-            if finished {
-                return match self.take_keys() {
-                    Some(agreed) => Step::Done(Box::new(agreed)),
-                    None => Step::Failed(Errno::PROTO),
-                };
+            match (progress, self.flush(io, token, SendFlags::NOSIGNAL)) {
+                // The alert may not have left; the connection ends in any case.
+                (Progress::Failed(text), _) => {
+                    drain(io, token);
+                    self.state = State::Broken;
+                    return Step::Refused(text);
+                }
+                (_, Err(e)) => return Step::Failed(e),
+                // The rest of the flight leaves before the first record of content.
+                (Progress::Finished, Ok(_)) => {
+                    let agreed = self.take_keys();
+                    return agreed.map_or(Step::Failed(Errno::PROTO), |agreed| Step::Done(Box::new(agreed)));
+                }
+                (Progress::Unfinished, Ok(false)) => return Step::Write,
+                (Progress::Unfinished, Ok(true)) => {}
             }
             if self.ended {
                 return Step::Closed;
             }
-            let (State::Server(_, flight) | State::Client(_, flight)) = &mut self.state else {
-                return Step::Failed(Errno::PROTO);
-            };
-            let input = &mut flight.received;
-            if input.len() > MAX_FLIGHT {
-                return Step::Refused("handshake is too long".to_owned());
-            }
-            if !io.poller.is_readable(token) {
-                return Step::Read;
-            }
-            match receive(io, token, input, 4096) {
-                Ok(0) => return Step::Closed,
-                Ok(_) => {}
-                Err(Errno::AGAIN) => return Step::Read,
-                Err(e) => return Step::Failed(e),
+            if let Err(step) = self.receive_flight(io, token) {
+                return step;
             }
         }
     }
 
-    /// Whether an alert of a server goes out as it is: before TLS 1.2 has changed its keys, which a session that is resumed
-    /// does first.
+    /// Lets rustls process what has been received.
+    fn process(&mut self) -> Progress {
+        let mut failure = None;
+        let finished = match &mut self.state {
+            State::Server(conn, flight) => turns(flight, &mut failure, |input, failure| {
+                let UnbufferedStatus { discard, state } = conn.process_tls_records(input);
+                let turn = match state {
+                    Ok(ConnectionState::ReadEarlyData(mut early)) => {
+                        self.early = true;
+                        while let Some(Ok(data)) = early.next_record() {
+                            self.ready.extend_from_slice(data.payload);
+                        }
+                        Turn::Again
+                    }
+                    state => take_turn(state, &mut self.owed, &mut self.ready, &mut self.ended, failure),
+                };
+                (discard, turn)
+            }),
+            State::Client(conn, flight) => turns(flight, &mut failure, |input, failure| {
+                let UnbufferedStatus { discard, state } = conn.process_tls_records(input);
+                let turn = take_turn(state, &mut self.owed, &mut self.ready, &mut self.ended, failure);
+                (discard, turn)
+            }),
+            _ => false,
+        };
+        match failure {
+            None if finished => Progress::Finished,
+            None => Progress::Unfinished,
+            Some(failure) => {
+                if failure.alert == Due::Soon && self.is_in_clear() {
+                    self.owed.extend_from_slice(&plain_alert(UNEXPECTED_MESSAGE));
+                }
+                Progress::Failed(failure.text)
+            }
+        }
+    }
+
+    /// Receives more of the handshake. The error is the step at which it stops.
+    fn receive_flight(&mut self, io: &Io, token: Token) -> Result<(), Step> {
+        let (State::Server(_, flight) | State::Client(_, flight)) = &mut self.state else {
+            return Err(Step::Failed(Errno::PROTO));
+        };
+        let input = &mut flight.received;
+        if input.len() > MAX_FLIGHT {
+            return Err(Step::Refused("handshake is too long".to_owned()));
+        }
+        if !io.poller.is_readable(token) {
+            return Err(Step::Read);
+        }
+        match receive(io, token, input, 4096) {
+            Ok(0) => Err(Step::Closed),
+            Ok(_) => Ok(()),
+            Err(Errno::AGAIN) => Err(Step::Read),
+            Err(e) => Err(Step::Failed(e)),
+        }
+    }
+
+    /// Returns `true` if a server's alert is not encrypted: before TLS 1.2 has changed its keys, which a resumed session does
+    /// first.
     pub(super) fn is_in_clear(&self) -> bool {
         let State::Server(conn, _) = &self.state else { return false };
         conn.protocol_version() != Some(rustls::ProtocolVersion::TLSv1_3)
             && conn.handshake_kind() != Some(HandshakeKind::Resumed)
     }
 
-    /// Takes the keys over from rustls.
+    /// Takes the keys from rustls.
     pub(super) fn take_keys(&mut self) -> Option<Agreed> {
         let agree = |c: &rustls::CommonState| Agreed {
             v13: c.protocol_version() == Some(rustls::ProtocolVersion::TLSv1_3),
@@ -329,13 +368,13 @@ impl Stream {
     }
 }
 
-/// Whether a record is an alert: by its type, or by the length that in TLS 1.3 nothing else has.
+/// Returns `true` if a record is an alert, by its type or by the length that only alerts have in TLS 1.3.
 pub(super) fn is_alert(record: &[u8]) -> bool {
     const SEALED: usize = HEADER + 2 + 1 + 16;
     record.first() == Some(&ALERT) || record.len() == SEALED
 }
 
-/// A fatal alert that no key seals.
+/// Returns a fatal alert that is not encrypted.
 pub(super) fn plain_alert(alert: u8) -> [u8; 7] {
     [ALERT, 3, 3, 0, 2, 2, alert]
 }
@@ -346,7 +385,7 @@ pub(super) enum Turn {
     Finished,
 }
 
-/// Takes turns until rustls needs more than was received. `true`: the handshake is over.
+/// Takes turns until rustls needs more than was received. Returns `true` if the handshake is complete.
 pub(super) fn turns(
     flight: &mut Flight,
     failure: &mut Option<Failure>,
@@ -371,6 +410,19 @@ pub(super) fn turns(
     }
 }
 
+/// Appends a record that rustls has to send. Returns its bytes.
+fn encode_record<'o, Data>(mut encode: EncodeTlsData<'_, Data>, owed: &'o mut Vec<u8>) -> &'o [u8] {
+    let at = owed.len();
+    let need = match encode.encode(&mut []) {
+        Err(EncodeError::InsufficientSize(e)) => e.required_size,
+        _ => 0,
+    };
+    owed.resize(at + need, 0);
+    let n = encode.encode(owed.get_mut(at..).unwrap_or_default()).unwrap_or(0);
+    owed.truncate(at + n);
+    owed.get(at..).unwrap_or_default()
+}
+
 /// Does what rustls asks for.
 pub(super) fn take_turn<Data>(
     state: Result<ConnectionState<'_, '_, Data>, rustls::Error>,
@@ -380,18 +432,11 @@ pub(super) fn take_turn<Data>(
     failure: &mut Option<Failure>,
 ) -> Turn {
     match state {
-        Ok(ConnectionState::EncodeTlsData(mut encode)) => {
-            let at = owed.len();
-            let need = match encode.encode(&mut []) {
-                Err(rustls::unbuffered::EncodeError::InsufficientSize(e)) => e.required_size,
-                _ => 0,
-            };
-            owed.resize(at + need, 0);
-            let n = encode.encode(owed.get_mut(at..).unwrap_or_default()).unwrap_or(0);
-            owed.truncate(at + n);
-            // Behind the alert nothing is to be said, and what has failed would only fail again.
+        Ok(ConnectionState::EncodeTlsData(encode)) => {
+            let written = encode_record(encode, owed);
+            // Nothing follows the alert, and what has failed would only fail again.
             match failure {
-                Some(failure) if owed.get(at..).is_some_and(is_alert) => {
+                Some(failure) if is_alert(written) => {
                     failure.alert = Due::Nothing;
                     Turn::Blocked
                 }
@@ -414,14 +459,9 @@ pub(super) fn take_turn<Data>(
             Turn::Blocked
         }
         Ok(_) => Turn::Blocked,
-        // The alert that belongs to it comes with the next turn.
+        // Its alert comes with the next turn.
         Err(e) if failure.is_none() => {
-            let alert = match &e {
-                rustls::Error::PeerMisbehaved(PeerMisbehaved::IllegalTlsInnerPlaintext) => Due::Forced,
-                rustls::Error::PeerMisbehaved(_) => Due::Soon,
-                _ => Due::Nothing,
-            };
-            *failure = Some(Failure { text: e.to_string(), alert });
+            *failure = Some(Failure { alert: Due::of(&e), text: e.to_string() });
             Turn::Again
         }
         Err(_) => match failure {

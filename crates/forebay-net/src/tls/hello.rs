@@ -1,9 +1,9 @@
-//! What a server looks at in a ClientHello before it chooses its configuration (RFC 8446, section 4.1.2; RFC
-//! 6066, section 3). rustls parses it again and judges it.
+//! Parser of the parts of a ClientHello by which a server chooses its configuration (RFC 8446, section 4.1.2; RFC 6066,
+//! section 3). rustls then parses it again and checks it.
 
 use super::record::{self, Broken, HANDSHAKE, HEADER};
 
-/// Longest ClientHello that is waited for, bytes, with the headers of its records. OpenSSL takes 131 KB; real ones are below 3 KB.
+/// Longest ClientHello that is accepted, bytes, with the headers of its records. OpenSSL takes 131 KB; real ones are below 3 KB.
 pub const MAX_HELLO: usize = 64 * 1024;
 
 /// A ClientHello.
@@ -11,7 +11,7 @@ pub const MAX_HELLO: usize = 64 * 1024;
 pub struct Hello {
     /// Host name asked for (SNI), lower case, without a final dot.
     pub server_name: Option<Vec<u8>>,
-    /// The same as the client has written it, where that is different.
+    /// The same as the client wrote it, if different.
     pub written_name: Option<Vec<u8>>,
     /// Cipher suites offered, in order.
     pub ciphers: Vec<u16>,
@@ -23,7 +23,7 @@ pub struct Hello {
     pub v13: bool,
     /// TLS 1.2 is offered.
     pub v12: bool,
-    /// Data before the end of the handshake is announced.
+    /// The client announces early data (0-RTT).
     pub early_data: bool,
     /// The session that is to be resumed (TLS 1.2).
     pub session_id: Vec<u8>,
@@ -59,21 +59,21 @@ fn shorts(bytes: &[u8]) -> Vec<u16> {
     bytes.chunks_exact(2).map(|b| u16::from_be_bytes([b[0], b[1]])).collect()
 }
 
-/// A ClientHello that is on its way. Each byte is looked at once, however many pieces it comes in.
+/// A ClientHello that arrives in pieces. Each byte is read once, however small the pieces are.
 #[derive(Debug, Default)]
 pub struct Reading {
-    /// Whole records that were taken of the input, bytes.
+    /// Bytes of the input in records that have been read.
     at: usize,
-    /// What was in them.
+    /// Contents of these records.
     message: Vec<u8>,
 }
 
 impl Reading {
-    /// Reads on in the records that a connection begins with: `input` is all of them, as far as they have come. `None`: the
-    /// ClientHello has not come whole.
+    /// Reads the new records; `input` is everything received on the connection so far. Returns `None` until the
+    /// ClientHello is complete.
     ///
     /// # Errors
-    /// When it will never be one.
+    /// If it cannot become one.
     pub fn more(&mut self, input: &[u8]) -> Result<Option<Hello>, Broken> {
         loop {
             let rest = input.get(self.at..).unwrap_or_default();
@@ -82,24 +82,33 @@ impl Reading {
                 None if input.len() > MAX_HELLO => return Err(Broken::Overflow),
                 None => return Ok(None),
             };
-            if rest.first() != Some(&HANDSHAKE) || n == HEADER {
-                return Err(Broken::Malformed);
-            }
-            self.message.extend_from_slice(rest.get(HEADER..n).unwrap_or_default());
+            self.append(rest.get(..n).unwrap_or_default())?;
             self.at += n;
-            if self.message.first() != Some(&1) {
-                return Err(Broken::Malformed);
-            }
-            if let Some(len) = self.message.get(1..4) {
-                let len = usize::from(len[0]) << 16 | usize::from(len[1]) << 8 | usize::from(len[2]);
-                if len > MAX_HELLO {
-                    return Err(Broken::Overflow);
-                }
-                if let Some(body) = self.message.get(4..4 + len) {
-                    return body_of(body).map(Some).ok_or(Broken::Undecodable);
-                }
+            if let Some(body) = self.body()? {
+                return body_of(body).map(Some).ok_or(Broken::Undecodable);
             }
         }
+    }
+
+    /// Appends the content of a record.
+    fn append(&mut self, record: &[u8]) -> Result<(), Broken> {
+        let content = record.get(HEADER..).unwrap_or_default();
+        if record.first() != Some(&HANDSHAKE) || content.is_empty() {
+            return Err(Broken::Malformed);
+        }
+        // Records that are not encrypted have no room for more (RFC 8446, section 5.1).
+        if content.len() > record::MAX_CONTENT {
+            return Err(Broken::Overflow);
+        }
+        self.message.extend_from_slice(content);
+        if self.message.first() == Some(&1) { Ok(()) } else { Err(Broken::Malformed) }
+    }
+
+    /// Returns the body of the message, if it is complete.
+    fn body(&self) -> Result<Option<&[u8]>, Broken> {
+        let Some(&[_, a, b, c]) = self.message.first_chunk() else { return Ok(None) };
+        let len = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
+        if len > MAX_HELLO { Err(Broken::Overflow) } else { Ok(self.message.get(4..4 + len)) }
     }
 }
 
@@ -117,28 +126,35 @@ fn body_of(body: &[u8]) -> Option<Hello> {
     let mut extensions = Reader(r.list16()?);
     while !extensions.0.is_empty() {
         let kind = extensions.short()?;
-        let mut data = Reader(extensions.list16()?);
-        match kind {
-            0 => {
-                if let Some((name, written)) = server_name(&mut data) {
-                    (hello.server_name, hello.written_name) = (Some(name), written);
-                }
-            }
-            10 => hello.groups = shorts(data.list16()?),
-            13 => hello.sigalgs = shorts(data.list16()?),
-            42 => hello.early_data = true,
-            43 => {
-                let versions = shorts(data.list8()?);
-                hello.v13 = versions.contains(&0x0304);
-                hello.v12 = versions.contains(&0x0303);
-            }
-            _ => {}
-        }
+        hello.extension(kind, Reader(extensions.list16()?))?;
     }
     Some(hello)
 }
 
-/// The name by which servers are found, and as it is written where that is different.
+impl Hello {
+    /// Takes an extension (RFC 8446, section 4.2).
+    fn extension(&mut self, kind: u16, mut data: Reader<'_>) -> Option<()> {
+        match kind {
+            0 => {
+                if let Some((name, written)) = server_name(&mut data) {
+                    (self.server_name, self.written_name) = (Some(name), written);
+                }
+            }
+            10 => self.groups = shorts(data.list16()?),
+            13 => self.sigalgs = shorts(data.list16()?),
+            42 => self.early_data = true,
+            43 => {
+                let versions = shorts(data.list8()?);
+                self.v13 = versions.contains(&0x0304);
+                self.v12 = versions.contains(&0x0303);
+            }
+            _ => {}
+        }
+        Some(())
+    }
+}
+
+/// Returns the name by which servers are found, and the name as written if that is different.
 fn server_name(data: &mut Reader<'_>) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
     let mut list = Reader(data.list16()?);
     while !list.0.is_empty() {
@@ -186,6 +202,18 @@ mod tests {
 
     fn parse(input: &[u8]) -> Result<Option<Hello>, Broken> {
         Reading::default().more(input)
+    }
+
+    #[test]
+    fn a_record_in_clear_holds_16_kilobytes() {
+        // Extension 21, padding (RFC 7685).
+        let padded = |len: usize| {
+            let message = hello(&[&[0, 21, (len >> 8) as u8, len as u8][..], &vec![0; len]].concat());
+            records(&message, message.len())
+        };
+        let most = record::MAX_CONTENT + HEADER - padded(0).len();
+        assert!(matches!(parse(&padded(most)), Ok(Some(_))));
+        assert_eq!(parse(&padded(most + 1)), Err(Broken::Overflow));
     }
 
     /// As many bytes as the input has are taken, in one-byte segments as well as at once.

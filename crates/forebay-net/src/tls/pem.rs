@@ -1,7 +1,7 @@
 //! Certificates and private keys from PEM text (RFC 7468), with passwords: PKCS#8 (RFC 5958, RFC 8018) and
 //! OpenSSL's older form (`Proc-Type: 4,ENCRYPTED`).
 
-use super::der::Der;
+use super::der::{Der, OCTETS, OID, SEQUENCE};
 use aws_lc_rs::cipher::{
     AES_128, AES_192, AES_256, Algorithm, DecryptionContext, PaddedBlockDecryptingKey, UnboundCipherKey,
 };
@@ -96,39 +96,38 @@ pub fn private_key(
     text: &[u8],
     passwords: &[Zeroizing<Vec<u8>>],
 ) -> Result<PrivateKeyDer<'static>, KeyError> {
-    for block in blocks(text) {
-        let plain = |der: &[u8]| match block.label.as_str() {
-            "PRIVATE KEY" | "ENCRYPTED PRIVATE KEY" => Some(PrivateKeyDer::Pkcs8(der.to_vec().into())),
-            "RSA PRIVATE KEY" => Some(PrivateKeyDer::Pkcs1(der.to_vec().into())),
-            "EC PRIVATE KEY" => Some(PrivateKeyDer::Sec1(der.to_vec().into())),
-            _ => None,
-        };
-        let cipher = block.headers.iter().find(|(name, _)| name == "DEK-Info").map(|(_, v)| v.as_str());
-        let encrypted = block.label == "ENCRYPTED PRIVATE KEY";
-        if !encrypted && cipher.is_none() {
-            match plain(&block.der) {
-                Some(key) => return Ok(key),
-                None => continue,
-            }
-        }
-        if plain(&[]).is_none() {
-            continue;
-        }
-        if passwords.is_empty() {
-            return Err(KeyError::NeedsPassword);
-        }
-        for password in passwords {
-            let opened = match cipher {
-                Some(info) => open_old(&block.der, info, password)?,
-                None => open_pkcs8(&block.der, password)?,
-            };
-            if let Some(key) = opened.as_deref().filter(|der| sequence(der)).and_then(|der| plain(der)) {
-                return Ok(key);
-            }
-        }
-        return Err(KeyError::WrongPassword);
+    let blocks = blocks(text);
+    let block = blocks.iter().find(|b| b.key(&[]).is_some()).ok_or(KeyError::None)?;
+    let cipher = block.headers.iter().find(|(name, _)| name == "DEK-Info").map(|(_, v)| v.as_str());
+    if block.label != "ENCRYPTED PRIVATE KEY" && cipher.is_none() {
+        return block.key(&block.der).ok_or(KeyError::None);
     }
-    Err(KeyError::None)
+    if passwords.is_empty() {
+        return Err(KeyError::NeedsPassword);
+    }
+    for password in passwords {
+        let opened = match cipher {
+            Some(info) => open_old(&block.der, info, password)?,
+            None => open_pkcs8(&block.der, password)?,
+        };
+        if let Some(key) = opened.filter(|der| sequence(der)).and_then(|der| block.key(&der)) {
+            return Ok(key);
+        }
+    }
+    Err(KeyError::WrongPassword)
+}
+
+impl Block {
+    /// Returns DER as the key that the label of this block says; `None`: it is not one of a key.
+    fn key(&self, der: &[u8]) -> Option<PrivateKeyDer<'static>> {
+        let der = der.to_vec();
+        match self.label.as_str() {
+            "PRIVATE KEY" | "ENCRYPTED PRIVATE KEY" => Some(PrivateKeyDer::Pkcs8(der.into())),
+            "RSA PRIVATE KEY" => Some(PrivateKeyDer::Pkcs1(der.into())),
+            "EC PRIVATE KEY" => Some(PrivateKeyDer::Sec1(der.into())),
+            _ => None,
+        }
+    }
 }
 
 /// Whether the bytes are one DER sequence, as every key is: a wrong password that leaves sound padding does not
@@ -160,89 +159,133 @@ impl Cipher {
         }
     }
 
-    /// Takes the padding off too; `None`: the key is wrong.
+    /// Decrypts and removes the padding. Returns `None` if the key is wrong.
     fn decrypt(&self, key: &[u8], iv: &[u8], data: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
         match self {
-            Cipher::Aes(n) => {
-                let algorithm: &Algorithm = match n {
-                    16 => &AES_128,
-                    24 => &AES_192,
-                    _ => &AES_256,
-                };
-                let key = UnboundCipherKey::new(algorithm, key).ok()?;
-                let key = PaddedBlockDecryptingKey::cbc_pkcs7(key).ok()?;
-                let context = DecryptionContext::Iv128(<[u8; 16]>::try_from(iv).ok()?.into());
-                let mut data = Zeroizing::new(data.to_vec());
-                let n = key.decrypt(&mut data, context).ok()?.len();
-                data.truncate(n);
-                Some(data)
-            }
-            Cipher::Des3 => {
-                let cipher = des::TdesEde3::new_from_slice(key).ok()?;
-                let mut last: [u8; 8] = iv.try_into().ok()?;
-                let mut plain = Zeroizing::new(Vec::with_capacity(data.len()));
-                for block in data.chunks(8) {
-                    let sealed: [u8; 8] = block.try_into().ok()?;
-                    let mut block = sealed.into();
-                    cipher.decrypt_block(&mut block);
-                    plain.extend(block.iter().zip(last).map(|(a, b)| a ^ b));
-                    last = sealed;
-                }
-                let pad = usize::from(*plain.last()?);
-                let n = plain.len().checked_sub(pad).filter(|_| (1..=8).contains(&pad))?;
-                let sound = plain.iter().skip(n).all(|b| usize::from(*b) == pad);
-                plain.truncate(n);
-                sound.then_some(plain)
-            }
+            Cipher::Aes(16) => decrypt_aes(&AES_128, key, iv, data),
+            Cipher::Aes(24) => decrypt_aes(&AES_192, key, iv, data),
+            Cipher::Aes(_) => decrypt_aes(&AES_256, key, iv, data),
+            Cipher::Des3 => decrypt_des3(key, iv, data),
         }
     }
 }
 
+fn decrypt_aes(
+    algorithm: &'static Algorithm,
+    key: &[u8],
+    iv: &[u8],
+    data: &[u8],
+) -> Option<Zeroizing<Vec<u8>>> {
+    let key = UnboundCipherKey::new(algorithm, key).ok()?;
+    let key = PaddedBlockDecryptingKey::cbc_pkcs7(key).ok()?;
+    let context = DecryptionContext::Iv128(<[u8; 16]>::try_from(iv).ok()?.into());
+    let mut data = Zeroizing::new(data.to_vec());
+    let n = key.decrypt(&mut data, context).ok()?.len();
+    data.truncate(n);
+    Some(data)
+}
+
+fn decrypt_des3(key: &[u8], iv: &[u8], data: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
+    let cipher = des::TdesEde3::new_from_slice(key).ok()?;
+    let mut last: [u8; 8] = iv.try_into().ok()?;
+    let mut plain = Zeroizing::new(Vec::with_capacity(data.len()));
+    for block in data.chunks(8) {
+        let sealed: [u8; 8] = block.try_into().ok()?;
+        let mut block = sealed.into();
+        cipher.decrypt_block(&mut block);
+        plain.extend(block.iter().zip(last).map(|(a, b)| a ^ b));
+        last = sealed;
+    }
+    let pad = usize::from(*plain.last()?);
+    let n = plain.len().checked_sub(pad).filter(|_| (1..=8).contains(&pad))?;
+    let sound = plain.iter().skip(n).all(|b| usize::from(*b) == pad);
+    plain.truncate(n);
+    sound.then_some(plain)
+}
+
 type Opened = Result<Option<Zeroizing<Vec<u8>>>, KeyError>;
 
-fn open_pkcs8(der: &[u8], password: &[u8]) -> Opened {
-    let parsed = (|| {
-        let mut outer = Der(Der(der).expect(0x30)?);
-        let mut scheme = Der(outer.expect(0x30)?);
-        let data = outer.expect(4)?;
-        if scheme.expect(6)? != PBES2 {
-            return None;
-        }
-        let mut parameters = Der(scheme.expect(0x30)?);
-        let mut derivation = Der(parameters.expect(0x30)?);
-        let mut encryption = Der(parameters.expect(0x30)?);
-        if derivation.expect(6)? != PBKDF2 {
-            return None;
-        }
-        let mut derivation = Der(derivation.expect(0x30)?);
-        let salt = derivation.expect(4)?;
-        let rounds = derivation.number().filter(|n| *n <= MAX_ROUNDS).and_then(NonZeroU32::new)?;
+/// An `EncryptedPrivateKeyInfo` with PBES2 (RFC 8018, appendix A.4).
+struct Sealed<'d> {
+    derivation: Derivation<'d>,
+    cipher: Cipher,
+    iv: &'d [u8],
+    data: &'d [u8],
+}
+
+impl<'d> Sealed<'d> {
+    fn parse(der: &'d [u8]) -> Option<Sealed<'d>> {
+        let mut outer = Der(Der(der).expect(SEQUENCE)?);
+        let mut scheme = Der(outer.expect(SEQUENCE)?);
+        let data = outer.expect(OCTETS)?;
+        let mut parameters =
+            Der(scheme.expect(OID).filter(|oid| *oid == PBES2).and(scheme.expect(SEQUENCE))?);
+        let derivation = Derivation::parse(parameters.expect(SEQUENCE)?)?;
+        let (cipher, iv) = encryption(parameters.expect(SEQUENCE)?)?;
+        Some(Sealed { derivation, cipher, iv, data })
+    }
+}
+
+/// Returns a cipher and its initialization vector.
+fn encryption(scheme: &[u8]) -> Option<(Cipher, &[u8])> {
+    let mut scheme = Der(scheme);
+    let oid = scheme.expect(OID)?;
+    let cipher = match oid.strip_prefix(AES) {
+        Some([2]) => Cipher::Aes(16),
+        Some([22]) => Cipher::Aes(24),
+        Some([42]) => Cipher::Aes(32),
+        _ if oid == DES3 => Cipher::Des3,
+        _ => return None,
+    };
+    Some((cipher, scheme.expect(OCTETS)?))
+}
+
+/// Derivation of a key from a password by PBKDF2.
+struct Derivation<'d> {
+    salt: &'d [u8],
+    rounds: NonZeroU32,
+    prf: pbkdf2::Algorithm,
+}
+
+impl<'d> Derivation<'d> {
+    fn parse(scheme: &'d [u8]) -> Option<Derivation<'d>> {
+        let mut scheme = Der(scheme);
+        scheme.expect(OID).filter(|oid| *oid == PBKDF2)?;
+        let mut parameters = Der(scheme.expect(SEQUENCE)?);
+        let salt = parameters.expect(OCTETS)?;
+        let rounds = parameters.number().filter(|n| *n <= MAX_ROUNDS).and_then(NonZeroU32::new)?;
         let mut prf = pbkdf2::PBKDF2_HMAC_SHA1;
-        while let Some((tag, contents)) = derivation.next() {
-            if tag == 0x30 {
-                prf = match Der(contents).expect(6)?.strip_prefix(HMAC)? {
-                    [7] => pbkdf2::PBKDF2_HMAC_SHA1,
-                    [9] => pbkdf2::PBKDF2_HMAC_SHA256,
-                    [10] => pbkdf2::PBKDF2_HMAC_SHA384,
-                    [11] => pbkdf2::PBKDF2_HMAC_SHA512,
-                    _ => return None,
-                };
+        // The length of the key may come first; the cipher tells it.
+        while let Some((tag, contents)) = parameters.next() {
+            if tag == SEQUENCE {
+                prf = hash(contents)?;
             }
         }
-        let oid = encryption.expect(6)?;
-        let cipher = match oid.strip_prefix(AES) {
-            Some([2]) => Cipher::Aes(16),
-            Some([22]) => Cipher::Aes(24),
-            Some([42]) => Cipher::Aes(32),
-            _ if oid == DES3 => Cipher::Des3,
-            _ => return None,
-        };
-        Some((salt, rounds, prf, cipher, encryption.expect(4)?, data))
-    })();
-    let (salt, rounds, prf, cipher, iv, data) = parsed.ok_or(KeyError::Unsupported)?;
-    let mut key = Zeroizing::new(vec![0; cipher.key_len()]);
-    pbkdf2::derive(prf, rounds, salt, password, &mut key);
-    Ok(cipher.decrypt(&key, iv, data))
+        Some(Derivation { salt, rounds, prf })
+    }
+
+    fn key(&self, password: &[u8], len: usize) -> Zeroizing<Vec<u8>> {
+        let mut key = Zeroizing::new(vec![0; len]);
+        pbkdf2::derive(self.prf, self.rounds, self.salt, password, &mut key);
+        key
+    }
+}
+
+/// Returns the pseudo-random function of an algorithm identifier.
+fn hash(algorithm: &[u8]) -> Option<pbkdf2::Algorithm> {
+    match Der(algorithm).expect(OID)?.strip_prefix(HMAC)? {
+        [7] => Some(pbkdf2::PBKDF2_HMAC_SHA1),
+        [9] => Some(pbkdf2::PBKDF2_HMAC_SHA256),
+        [10] => Some(pbkdf2::PBKDF2_HMAC_SHA384),
+        [11] => Some(pbkdf2::PBKDF2_HMAC_SHA512),
+        _ => None,
+    }
+}
+
+fn open_pkcs8(der: &[u8], password: &[u8]) -> Opened {
+    let sealed = Sealed::parse(der).ok_or(KeyError::Unsupported)?;
+    let key = sealed.derivation.key(password, sealed.cipher.key_len());
+    Ok(sealed.cipher.decrypt(&key, sealed.iv, sealed.data))
 }
 
 /// `DEK-Info: AES-256-CBC,HEX`: the key is made by MD5 of the password and the first bytes of the vector.

@@ -1,9 +1,10 @@
-//! Judges the other side's certificates (RFC 5280, section 6) as OpenSSL does with nginx's settings: version 1
-//! certificates are taken, a chain ends in a trusted self-signed certificate, failures have OpenSSL's numbers
-//! and words, which `$ssl_client_verify` and the error log show. Whatever is not understood fails.
+//! Verifies a peer's certificates (RFC 5280, section 6) as OpenSSL does with nginx's settings. Accepts certificates of
+//! version 1. A chain ends in a trusted self-signed certificate. Failures have OpenSSL's numbers and texts, which
+//! `$ssl_client_verify` and the error log show. Anything that cannot be parsed fails.
 
 use super::constraints;
 use super::crl::Lists;
+use super::der::{BITS, Der, SEQUENCE};
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::pki_types::{CertificateDer, UnixTime};
@@ -13,50 +14,53 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use x509_parser::prelude::*;
 
-/// Why a certificate is not accepted: OpenSSL's number.
+/// Reason for which a certificate is not accepted: OpenSSL's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failure(pub u32);
 
+/// OpenSSL's texts by number.
+const FAILURES: &[(u32, &str)] = &[
+    (2, "unable to get issuer certificate"),
+    (3, "unable to get certificate CRL"),
+    (7, "certificate signature failure"),
+    (8, "CRL signature failure"),
+    (9, "certificate is not yet valid"),
+    (10, "certificate has expired"),
+    (11, "CRL is not yet valid"),
+    (12, "CRL has expired"),
+    (18, "self-signed certificate"),
+    (19, "self-signed certificate in certificate chain"),
+    (20, "unable to get local issuer certificate"),
+    (21, "unable to verify the first certificate"),
+    (22, "certificate chain too long"),
+    (23, "certificate revoked"),
+    (25, "path length constraint exceeded"),
+    (26, "unsuitable certificate purpose"),
+    (34, "unhandled critical extension"),
+    (35, "key usage does not include CRL signing"),
+    (36, "unhandled critical CRL extension"),
+    (44, "different CRL scope"),
+    (47, "permitted subtree violation"),
+    (48, "excluded subtree violation"),
+    (51, "unsupported name constraint type"),
+    (62, "hostname mismatch"),
+    (79, "invalid CA certificate"),
+];
+
 impl Failure {
-    /// OpenSSL's words.
+    /// Returns OpenSSL's text.
     pub fn text(self) -> &'static str {
-        match self.0 {
-            2 => "unable to get issuer certificate",
-            3 => "unable to get certificate CRL",
-            7 => "certificate signature failure",
-            8 => "CRL signature failure",
-            9 => "certificate is not yet valid",
-            10 => "certificate has expired",
-            11 => "CRL is not yet valid",
-            12 => "CRL has expired",
-            18 => "self-signed certificate",
-            19 => "self-signed certificate in certificate chain",
-            20 => "unable to get local issuer certificate",
-            21 => "unable to verify the first certificate",
-            22 => "certificate chain too long",
-            23 => "certificate revoked",
-            25 => "path length constraint exceeded",
-            26 => "unsuitable certificate purpose",
-            34 => "unhandled critical extension",
-            35 => "key usage does not include CRL signing",
-            36 => "unhandled critical CRL extension",
-            44 => "different CRL scope",
-            47 => "permitted subtree violation",
-            48 => "excluded subtree violation",
-            51 => "unsupported name constraint type",
-            62 => "hostname mismatch",
-            79 => "invalid CA certificate",
-            _ => "application verification failure",
-        }
+        let known = FAILURES.iter().find(|(number, _)| *number == self.0);
+        known.map_or("application verification failure", |(_, text)| text)
     }
 
-    /// Whether it only says that nobody trusted stands behind the certificate (nginx: optional_no_ca).
+    /// Returns `true` if only a trusted issuer is missing (nginx: optional_no_ca).
     pub fn is_trust(self) -> bool {
         matches!(self.0, 2 | 18..=21)
     }
 }
 
-/// Seconds since 1970.
+/// Returns the time in seconds since 1970.
 pub fn now() -> i64 {
     UnixTime::now().as_secs() as i64
 }
@@ -65,12 +69,12 @@ fn parse(der: &[u8]) -> Option<X509Certificate<'_>> {
     X509Certificate::from_der(der).ok().map(|(_, c)| c)
 }
 
-/// The public key of a certificate, SubjectPublicKeyInfo.
+/// Returns the public key of a certificate, SubjectPublicKeyInfo.
 pub fn public_key(der: &[u8]) -> Option<Vec<u8>> {
     parse(der).map(|c| c.public_key().raw.to_vec())
 }
 
-/// From when to when a certificate is valid, seconds since 1970.
+/// Returns the times at which a certificate becomes valid and expires, seconds since 1970.
 pub fn validity(der: &[u8]) -> Option<(i64, i64)> {
     parse(der).map(|c| (c.validity().not_before.timestamp(), c.validity().not_after.timestamp()))
 }
@@ -79,7 +83,7 @@ fn algorithms() -> WebPkiSupportedAlgorithms {
     rustls::crypto::aws_lc_rs::default_provider().signature_verification_algorithms
 }
 
-/// Where a certificate says that its state is told (RFC 5280, section 4.2.2.1): the first URL of a responder.
+/// Returns the first URL of an OCSP responder in a certificate (RFC 5280, section 4.2.2.1).
 pub fn responder(der: &[u8]) -> Option<Vec<u8>> {
     let cert = parse(der)?;
     cert.extensions().iter().find_map(|e| match e.parsed_extension() {
@@ -94,7 +98,7 @@ pub fn responder(der: &[u8]) -> Option<Vec<u8>> {
     })
 }
 
-/// Who among `known` has made a certificate.
+/// Returns the issuer of a certificate among `known`.
 pub fn issuer<'a>(
     der: &[u8],
     known: impl Iterator<Item = &'a CertificateDer<'static>>,
@@ -111,90 +115,87 @@ pub fn issuer<'a>(
     })
 }
 
-/// Contents of the first element with a tag, and what follows it.
-fn element(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
-    let (&t, rest) = bytes.split_first()?;
-    let (&first, rest) = rest.split_first()?;
-    let (len, rest) = if first < 0x80 {
-        (usize::from(first), rest)
-    } else {
-        let (n, rest) = rest.split_at_checked(usize::from(first & 0x7f)).filter(|(n, _)| n.len() <= 4)?;
-        (n.iter().fold(0, |n, b| n << 8 | usize::from(*b)), rest)
-    };
-    let (contents, rest) = rest.split_at_checked(len)?;
-    (t == tag).then_some((contents, rest))
+/// A signed structure, `SEQUENCE { signed, algorithm, BIT STRING }`.
+struct Signed<'d> {
+    /// Signed bytes.
+    signed: &'d [u8],
+    algorithm: &'d [u8],
+    signature: &'d [u8],
 }
 
-/// Checks the signature of something that is `SEQUENCE { signed, algorithm, BIT STRING }`.
+impl<'d> Signed<'d> {
+    fn parse(der: &'d [u8]) -> Option<Signed<'d>> {
+        let mut parts = Der(Der(der).expect(SEQUENCE)?);
+        let signed = parts.whole(SEQUENCE)?;
+        let algorithm = parts.expect(SEQUENCE)?;
+        let signature = parts.expect(BITS)?.strip_prefix(&[0])?;
+        Some(Signed { signed, algorithm, signature })
+    }
+}
+
+/// Returns the algorithm of a public key, DER.
+fn key_algorithm<'k>(key: &SubjectPublicKeyInfo<'k>) -> Option<&'k [u8]> {
+    Der(Der(key.raw).expect(SEQUENCE)?).expect(SEQUENCE)
+}
+
+/// Checks the signature of a certificate or revocation list.
 pub fn signed_by(der: &[u8], issuer_key: &SubjectPublicKeyInfo<'_>) -> bool {
-    let checked = (|| {
-        let (outer, _) = element(der, 0x30)?;
-        let (_, rest) = element(outer, 0x30)?;
-        let signed = outer.get(..outer.len() - rest.len())?;
-        let (algorithm, rest) = element(rest, 0x30)?;
-        let (bits, _) = element(rest, 3)?;
-        let signature = bits.strip_prefix(&[0])?;
-        let (key, _) = element(issuer_key.raw, 0x30)?;
-        let (key_algorithm, _) = element(key, 0x30)?;
-        let all = algorithms().all;
-        let mut fitting = all.iter().filter(|a| {
-            a.signature_alg_id().as_ref() == algorithm && a.public_key_alg_id().as_ref() == key_algorithm
-        });
-        fitting
-            .any(|a| a.verify_signature(&issuer_key.subject_public_key.data, signed, signature).is_ok())
-            .then_some(())
-    })();
-    checked.is_some()
+    let (Some(d), Some(key_algorithm)) = (Signed::parse(der), key_algorithm(issuer_key)) else {
+        return false;
+    };
+    let key = &issuer_key.subject_public_key.data;
+    algorithms().all.iter().any(|a| {
+        a.signature_alg_id().as_ref() == d.algorithm
+            && a.public_key_alg_id().as_ref() == key_algorithm
+            && a.verify_signature(key, d.signed, d.signature).is_ok()
+    })
 }
 
-/// Who is trusted, and how far.
+/// Authorities and limits by which certificates are verified.
 #[derive(Debug)]
 pub struct Trust {
     anchors: Vec<CertificateDer<'static>>,
-    /// Where they stand, by their subjects: a system's list has more than a hundred, of which a chain needs one.
+    /// Indexes of the anchors by subject. A system's list has more than a hundred, of which a chain needs one.
     by_subject: HashMap<Vec<u8>, Vec<usize>>,
-    /// Names that clients are told to have certificates of.
+    /// Names of authorities that clients receive with the request for a certificate.
     hints: Vec<DistinguishedName>,
     crls: Lists,
-    /// There are lists, even if none can be read.
+    /// Lists were configured, even if none can be parsed.
     has_crls: bool,
     depth: usize,
     fingerprint: [u8; 32],
 }
 
-/// What a certificate is for.
+/// Use of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// To speak for a client.
+    /// Authenticates a client.
     Client,
-    /// To speak for a server.
+    /// Authenticates a server.
     Server,
-    /// To make certificates.
+    /// Issues certificates.
     Issuer,
 }
 
-/// Longest chain that is looked at.
+/// Longest chain that is verified.
 const MAX_CHAIN: usize = 16;
-/// Most signatures that are looked at while a chain is put together: a client may offer many certificates of one
-/// name.
+/// Most signatures that are checked while a path is built, since a client may offer many certificates of one name.
 const MAX_SIGNATURES: usize = 32;
 
 impl Trust {
-    /// `hints`: whose names clients are told.
+    /// Creates the authorities. Clients receive the subjects of `hints`; a path has at most `depth` intermediates.
     pub fn new(
         anchors: Vec<CertificateDer<'static>>,
         hints: Vec<CertificateDer<'static>>,
         crls: Vec<Vec<u8>>,
         depth: usize,
     ) -> Trust {
-        let subject =
-            |c: &CertificateDer<'_>| parse(c).map(|c| DistinguishedName::from(c.subject().as_raw().to_vec()));
-        // A name that several certificates have is told once.
-        let mut told: Vec<DistinguishedName> = Vec::new();
+        // A name that several certificates have is sent once.
+        let mut names: Vec<DistinguishedName> = Vec::new();
         let mut seen = std::collections::HashSet::new();
-        for name in hints.iter().filter_map(subject) {
-            if seen.insert(name.as_ref().to_vec()) {
-                told.push(name);
+        for subject in hints.iter().filter_map(|c| subject(c)) {
+            if seen.insert(subject.clone()) {
+                names.push(subject.into());
             }
         }
         let has_crls = !crls.is_empty();
@@ -204,20 +205,20 @@ impl Trust {
         let fingerprint = super::sessions::context(parts);
         let mut by_subject: HashMap<Vec<u8>, Vec<usize>> = HashMap::new();
         for (i, c) in anchors.iter().enumerate() {
-            if let Some(c) = parse(c) {
-                by_subject.entry(c.subject().as_raw().to_vec()).or_default().push(i);
+            if let Some(subject) = subject(c) {
+                by_subject.entry(subject).or_default().push(i);
             }
         }
-        Trust { by_subject, hints: told, anchors, crls, has_crls, depth, fingerprint }
+        Trust { by_subject, hints: names, anchors, crls, has_crls, depth, fingerprint }
     }
 
-    /// What asks clients for their certificates. Every certificate passes here: it is judged after the
-    /// handshake, since a request with a bad one is to get an answer (nginx: error 495).
+    /// Returns a verifier that asks clients for certificates and accepts all. They are verified after the handshake,
+    /// since a request with a bad one gets an answer (nginx: error 495).
     pub fn asker(&self) -> Arc<dyn ClientCertVerifier> {
         Arc::new(Asker { hints: self.hints.clone() })
     }
 
-    /// Judges a chain, the certificate in question first.
+    /// Verifies a chain, whose first certificate is the one in question.
     ///
     /// # Errors
     /// The last failure that OpenSSL would have found.
@@ -225,7 +226,7 @@ impl Trust {
         self.verified(chain, purpose, now, |_| ())
     }
 
-    /// As [`Trust::verify`]; gives the certificates from the one in question to the trusted root.
+    /// Verifies like [`Trust::verify`]. Returns the certificates from the one in question to the trusted root.
     ///
     /// # Errors
     /// As there.
@@ -240,7 +241,7 @@ impl Trust {
         })
     }
 
-    /// What tells one from another.
+    /// Returns a hash of anchors, revocation lists and depth.
     pub fn fingerprint(&self) -> [u8; 32] {
         self.fingerprint
     }
@@ -250,57 +251,13 @@ impl Trust {
         chain: &[CertificateDer<'_>],
         purpose: Purpose,
         now: i64,
-        then: impl FnOnce(&[(&X509Certificate<'_>, bool)]) -> T,
+        then: impl FnOnce(&[Step<'_>]) -> T,
     ) -> Result<T, Failure> {
         let leaf = chain.first().and_then(|c| parse(c)).ok_or(Failure(7))?;
         let offered: Vec<X509Certificate<'_>> =
             chain.iter().skip(1).take(MAX_CHAIN).filter_map(|c| parse(c)).collect();
         let trusted = self.named(std::iter::once(&leaf).chain(&offered));
-        let looked = std::cell::Cell::new(0);
-        let mut path: Vec<(&X509Certificate<'_>, bool)> = vec![(&leaf, is_among(&leaf, &trusted))];
-        loop {
-            let Some((current, known)) = path.last().copied() else { return Err(Failure(20)) };
-            if is_self_issued(current) {
-                if known {
-                    break;
-                }
-                let untrusted = Failure(if path.len() == 1 { 18 } else { 19 });
-                return Err(untimely(&path, now).unwrap_or(untrusted));
-            }
-            if path.len() > MAX_CHAIN {
-                return Err(Failure(22));
-            }
-            let issued = |c: &&X509Certificate<'_>| {
-                c.subject().as_raw() == current.issuer().as_raw() && key_ids_fit(current, c)
-            };
-            let of = |list: &'_ [X509Certificate<'_>]| -> Option<usize> {
-                let all: Vec<usize> =
-                    (0..list.len()).filter(|i| list.get(*i).is_some_and(|c| issued(&c))).collect();
-                let signs = |i: &&usize| {
-                    looked.set(looked.get() + 1);
-                    looked.get() <= MAX_SIGNATURES
-                        && list.get(**i).is_some_and(|c| signed_by(current_der(current), c.public_key()))
-                };
-                all.iter().find(signs).or(all.first()).copied()
-            };
-            let next = of(&trusted).and_then(|i| trusted.get(i)).map(|c| (c, true));
-            let next = next
-                .or_else(|| of(&offered).and_then(|i| offered.get(i)).map(|c| (c, is_among(c, &trusted))));
-            match next {
-                Some(next) => path.push(next),
-                // Nobody vouches for it; a time that is over counts all the same, and after that.
-                None => {
-                    let ends = if known {
-                        2
-                    } else if path.len() == 1 {
-                        21
-                    } else {
-                        20
-                    };
-                    return Err(untimely(&path, now).unwrap_or(Failure(ends)));
-                }
-            }
-        }
+        let path = Search { offered: &offered, trusted: &trusted, signatures: 0 }.path(&leaf, now)?;
         if path.len() > self.depth + 2 {
             return Err(Failure(22));
         }
@@ -308,7 +265,7 @@ impl Trust {
         Ok(then(&path))
     }
 
-    /// The anchors that certificates name, directly or by way of others, in their order.
+    /// Returns the anchors that certificates name as issuers, directly or through other anchors, in their order.
     fn named<'c>(
         &self,
         certificates: impl Iterator<Item = &'c X509Certificate<'c>>,
@@ -331,65 +288,27 @@ impl Trust {
         found.into_iter().map(|(_, c)| c).collect()
     }
 
-    fn judge(
-        &self,
-        path: &[(&X509Certificate<'_>, bool)],
-        purpose: Purpose,
-        now: i64,
-    ) -> Result<(), Failure> {
-        // As OpenSSL does when nobody stops it at the first failure: extensions and revocation from the leaf
-        // on, signatures and times from the root on, and the last failure counts.
-        let mut last = Ok(());
-        for (i, (cert, _)) in path.iter().enumerate() {
-            if cert.extensions().iter().any(|e| e.critical && !is_understood(e)) {
-                last = Err(Failure(34));
-            }
-            if !is_sound(cert) || !fits(cert, purpose, i == 0) {
-                last = Err(Failure(26));
-            }
-            if i == 0 {
-                continue;
-            }
-            let constraints = cert.basic_constraints().ok().flatten().map(|c| c.value);
-            let is_ca = match constraints {
-                Some(c) => c.ca,
-                None => cert.version() == X509Version::V1 && is_self_issued(cert),
-            };
-            let may_sign = cert.key_usage().ok().flatten().is_none_or(|u| u.value.key_cert_sign());
-            if !is_ca || !may_sign {
-                last = Err(Failure(79));
-            }
-            let between =
-                path.get(1..i).unwrap_or_default().iter().filter(|(c, _)| !is_self_issued(c)).count();
-            let room = constraints.and_then(|c| c.path_len_constraint);
-            if room.is_some_and(|n| between > n as usize) {
-                last = Err(Failure(25));
-            }
+    /// Checks a whole path. Like OpenSSL with a callback that ignores failures, goes on after each, and the last one
+    /// counts: extensions and revocation are checked from the leaf on, signatures and times from the root on.
+    fn judge(&self, path: &[Step<'_>], purpose: Purpose, now: i64) -> Result<(), Failure> {
+        let mut last = constraints::check(path).err().or(unsuitable(path, purpose));
+        // The root is its own issuer.
+        let issuers = path.iter().skip(1).chain(path.last()).map(|(c, _)| *c);
+        let issued: Vec<_> = path.iter().map(|(c, _)| *c).zip(issuers).collect();
+        for (cert, issuer) in &issued {
+            last = self.check_revoked(cert, issuer, now).err().or(last);
         }
-        if let Err(f) = constraints::check(path) {
-            last = Err(f);
-        }
-        let issuer_of = |i: usize| path.get(i + 1).or(path.get(i)).map(|(c, _)| *c);
-        for (i, (cert, _)) in path.iter().enumerate() {
-            let issuer = issuer_of(i).ok_or(Failure(2))?;
-            if let Err(f) = self.check_revoked(cert, issuer, now) {
-                last = Err(f);
-            }
-        }
-        for (i, (cert, _)) in path.iter().enumerate().rev() {
-            let issuer = issuer_of(i).ok_or(Failure(2))?;
-            // Nobody vouches for a root but whoever trusts it.
-            if i + 1 < path.len() && !signed_by(current_der(cert), issuer.public_key()) {
+        for (i, (cert, issuer)) in issued.iter().enumerate().rev() {
+            // A root is trusted without its signature.
+            if i + 1 < path.len() && !signed_by(cert.as_raw(), issuer.public_key()) {
                 return Err(Failure(7));
             }
-            if let Err(f) = timely(cert, now) {
-                last = Err(f);
-            }
+            last = timely(cert, now).err().or(last);
         }
-        last
+        last.map_or(Ok(()), Err)
     }
 
-    /// Every certificate of a chain needs a list of its issuer, once there are lists (nginx: ssl_crl).
+    /// Checks the revocation lists. Once there are any, each certificate needs one of its issuer (nginx: ssl_crl).
     fn check_revoked(
         &self,
         cert: &X509Certificate<'_>,
@@ -400,12 +319,122 @@ impl Trust {
     }
 }
 
-/// The time that counts of those that are over or to come in a path which leads nowhere.
-fn untimely(path: &[(&X509Certificate<'_>, bool)], now: i64) -> Option<Failure> {
+/// Returns the name of a certificate.
+fn subject(der: &[u8]) -> Option<Vec<u8>> {
+    parse(der).map(|c| c.subject().as_raw().to_vec())
+}
+
+/// Certificate of a path, and whether it is an anchor.
+type Step<'c> = (&'c X509Certificate<'c>, bool);
+
+/// Search for the path from a certificate to a trusted root.
+struct Search<'c> {
+    /// Certificates that the peer sent with its own.
+    offered: &'c [X509Certificate<'c>],
+    /// Anchors that may be on the path.
+    trusted: &'c [X509Certificate<'c>],
+    /// Number of signatures checked so far.
+    signatures: usize,
+}
+
+impl<'c> Search<'c> {
+    fn path(&mut self, leaf: &'c X509Certificate<'c>, now: i64) -> Result<Vec<Step<'c>>, Failure> {
+        let mut path = vec![(leaf, is_among(leaf, self.trusted))];
+        loop {
+            match self.next(&path) {
+                Ok(Some(next)) => path.push(next),
+                Ok(None) => return Ok(path),
+                // A wrong time counts more than a missing issuer.
+                Err(f) if f.is_trust() => return Err(untimely(&path, now).unwrap_or(f)),
+                Err(f) => return Err(f),
+            }
+        }
+    }
+
+    /// Returns the issuer of the last certificate of a path, `None` if the path has reached a trusted root.
+    fn next(&mut self, path: &[Step<'c>]) -> Result<Option<Step<'c>>, Failure> {
+        let &(last, known) = path.last().ok_or(Failure(20))?;
+        if is_self_issued(last) {
+            let untrusted = if path.len() == 1 { Failure(18) } else { Failure(19) };
+            return if known { Ok(None) } else { Err(untrusted) };
+        }
+        if path.len() > MAX_CHAIN {
+            return Err(Failure(22));
+        }
+        let missing = match path.len() {
+            _ if known => 2,
+            1 => 21,
+            _ => 20,
+        };
+        self.above(last).map(Some).ok_or(Failure(missing))
+    }
+
+    /// Returns the issuer of a certificate: an anchor, or else a certificate that the peer sent.
+    fn above(&mut self, cert: &X509Certificate<'_>) -> Option<Step<'c>> {
+        if let Some(anchor) = self.issuer(cert, self.trusted) {
+            return Some((anchor, true));
+        }
+        self.issuer(cert, self.offered).map(|c| (c, is_among(c, self.trusted)))
+    }
+
+    /// Returns the issuer of a certificate in a list; if no certificate of that name has made the signature, the first of
+    /// them.
+    fn issuer(
+        &mut self,
+        cert: &X509Certificate<'_>,
+        list: &'c [X509Certificate<'c>],
+    ) -> Option<&'c X509Certificate<'c>> {
+        let is_named =
+            |c: &&X509Certificate<'_>| c.subject().as_raw() == cert.issuer().as_raw() && key_ids_fit(cert, c);
+        let named: Vec<_> = list.iter().filter(is_named).collect();
+        let signer = named.iter().find(|c| {
+            self.signatures += 1;
+            self.signatures <= MAX_SIGNATURES && signed_by(cert.as_raw(), c.public_key())
+        });
+        signer.or(named.first()).copied()
+    }
+}
+
+/// Returns the last failure of the certificates' extensions and usage on a path.
+fn unsuitable(path: &[Step<'_>], purpose: Purpose) -> Option<Failure> {
+    let mut last = None;
+    for (i, (cert, _)) in path.iter().enumerate() {
+        if cert.extensions().iter().any(|e| e.critical && !is_understood(e)) {
+            last = Some(Failure(34));
+        }
+        if !is_sound(cert) || !fits(cert, purpose, i == 0) {
+            last = Some(Failure(26));
+        }
+        // Each certificate above the leaf has issued the one below.
+        if let Some(below) = i.checked_sub(1).and_then(|n| path.get(1..=n)) {
+            last = unfit_issuer(cert, below).or(last);
+        }
+    }
+    last
+}
+
+/// Returns the reason for which a certificate may not issue others. `below` are the intermediates that it vouches for.
+fn unfit_issuer(cert: &X509Certificate<'_>, below: &[Step<'_>]) -> Option<Failure> {
+    let constraints = cert.basic_constraints().ok().flatten().map(|c| c.value);
+    let room = constraints.and_then(|c| c.path_len_constraint);
+    let between = below.iter().filter(|(c, _)| !is_self_issued(c)).count();
+    if room.is_some_and(|n| between > n as usize) {
+        return Some(Failure(25));
+    }
+    let is_ca = match constraints {
+        Some(c) => c.ca,
+        None => cert.version() == X509Version::V1 && is_self_issued(cert),
+    };
+    let may_sign = cert.key_usage().ok().flatten().is_none_or(|u| u.value.key_cert_sign());
+    (!is_ca || !may_sign).then_some(Failure(79))
+}
+
+/// Returns the failure of the first certificate of a path that has expired or is not valid yet.
+fn untimely(path: &[Step<'_>], now: i64) -> Option<Failure> {
     path.iter().find_map(|(c, _)| timely(c, now).err())
 }
 
-/// Whether a certificate is valid at a time.
+/// Checks that a certificate is valid at a time.
 fn timely(cert: &X509Certificate<'_>, now: i64) -> Result<(), Failure> {
     let times = cert.validity();
     if times.not_after.timestamp() < now {
@@ -414,7 +443,7 @@ fn timely(cert: &X509Certificate<'_>, now: i64) -> Result<(), Failure> {
     if times.not_before.timestamp() > now { Err(Failure(9)) } else { Ok(()) }
 }
 
-/// Whether a certificate, or with `own` not set one of an authority, may be used so.
+/// Returns `true` if a certificate may be used for a purpose. `own`: it is the peer's, not an authority's.
 fn fits(cert: &X509Certificate<'_>, purpose: Purpose, own: bool) -> bool {
     let (Ok(extended), Ok(usage)) = (cert.extended_key_usage(), cert.key_usage()) else { return false };
     let (extended, usage) = (extended.map(|u| u.value), usage.map(|u| u.value));
@@ -432,18 +461,14 @@ fn fits(cert: &X509Certificate<'_>, purpose: Purpose, own: bool) -> bool {
     }
 }
 
-/// Old names of the purpose to speak for a server (Server Gated Crypto, Netscape's and Microsoft's), which OpenSSL takes.
+/// Returns `true` for Server Gated Crypto, Netscape's and Microsoft's old usage of servers, which OpenSSL accepts.
 fn is_gated_crypto(usage: &asn1_rs::Oid<'_>) -> bool {
     matches!(usage.to_id_string().as_str(), "2.16.840.1.113730.4.1" | "1.3.6.1.4.1.311.10.3.3")
 }
 
-/// Whether all extensions that are known can be read. What is in one that cannot is anybody's guess.
+/// Returns `true` if all known extensions can be parsed. One that cannot may forbid anything.
 fn is_sound(cert: &X509Certificate<'_>) -> bool {
     !cert.extensions().iter().any(|e| matches!(e.parsed_extension(), ParsedExtension::ParseError { .. }))
-}
-
-fn current_der<'a>(cert: &X509Certificate<'a>) -> &'a [u8] {
-    cert.as_raw()
 }
 
 fn is_self_issued(cert: &X509Certificate<'_>) -> bool {
@@ -454,7 +479,7 @@ fn is_among(cert: &X509Certificate<'_>, list: &[X509Certificate<'_>]) -> bool {
     list.iter().any(|c| c.as_raw() == cert.as_raw())
 }
 
-/// Authority key identifier against subject key identifier, where both are there.
+/// Compares the authority key identifier with the issuer's subject key identifier, if both exist.
 fn key_ids_fit(cert: &X509Certificate<'_>, issuer: &X509Certificate<'_>) -> bool {
     let wanted = cert.extensions().iter().find_map(|e| match e.parsed_extension() {
         ParsedExtension::AuthorityKeyIdentifier(a) => a.key_identifier.as_ref().map(|k| k.0),
@@ -484,46 +509,43 @@ fn is_understood(e: &X509Extension<'_>) -> bool {
     )
 }
 
-/// Whether a certificate is for a host (RFC 6125): its alternative names, or its common name where it has none. Names are
-/// compared as they are written, a final dot included (nginx: proxy_ssl_name).
+/// Returns `true` if a certificate is for a host (RFC 6125). Compares its alternative names, or its common name if it has
+/// none. Names are compared as they are written, a final dot included (nginx: proxy_ssl_name).
 pub fn is_for_host(der: &[u8], host: &str) -> bool {
     let Some(cert) = parse(der) else { return false };
-    let ip: Option<std::net::IpAddr> = host.parse().ok();
-    let mut has_names = false;
-    // Names that cannot be read are no reason to believe the common name.
+    // If the alternative names cannot be parsed, the common name does not count either.
     let Ok(names) = cert.subject_alternative_name() else { return false };
-    if let Some(names) = names {
-        for name in &names.value.general_names {
-            match name {
-                GeneralName::DNSName(n) => {
-                    has_names = true;
-                    if matches_name(n, host) {
-                        return true;
-                    }
-                }
-                GeneralName::IPAddress(bytes) => {
-                    let same = match ip {
-                        Some(std::net::IpAddr::V4(a)) => a.octets().as_slice() == *bytes,
-                        Some(std::net::IpAddr::V6(a)) => a.octets().as_slice() == *bytes,
-                        None => false,
-                    };
-                    if same {
-                        return true;
-                    }
-                }
-                GeneralName::Invalid(tag, _) => has_names |= tag.0 == DNS_NAME,
-                _ => {}
-            }
-        }
+    let names = names.map(|n| n.value.general_names.as_slice()).unwrap_or_default();
+    if names.iter().any(|name| is_name_of(name, host)) {
+        return true;
     }
-    !has_names
-        && cert.subject().iter_common_name().filter_map(|n| n.as_str().ok()).any(|n| matches_name(n, host))
+    let has_names = names.iter().any(|name| match name {
+        GeneralName::DNSName(_) => true,
+        GeneralName::Invalid(tag, _) => tag.0 == DNS_NAME,
+        _ => false,
+    });
+    let mut common = cert.subject().iter_common_name().filter_map(|n| n.as_str().ok());
+    !has_names && common.any(|n| matches_name(n, host))
+}
+
+/// Returns `true` if an alternative name is that of a host.
+fn is_name_of(name: &GeneralName<'_>, host: &str) -> bool {
+    use std::net::IpAddr;
+    match name {
+        GeneralName::DNSName(n) => matches_name(n, host),
+        GeneralName::IPAddress(bytes) => match host.parse() {
+            Ok(IpAddr::V4(a)) => a.octets().as_slice() == *bytes,
+            Ok(IpAddr::V6(a)) => a.octets().as_slice() == *bytes,
+            Err(_) => false,
+        },
+        _ => false,
+    }
 }
 
 /// Tag of a `dNSName` (RFC 5280, section 4.2.1.6).
 const DNS_NAME: u32 = 2;
 
-/// One label may be a star, the first one.
+/// Compares a name with a host. The first label of the name may be a star.
 fn matches_name(pattern: &str, host: &str) -> bool {
     if pattern.eq_ignore_ascii_case(host) {
         return true;
@@ -535,7 +557,7 @@ fn matches_name(pattern: &str, host: &str) -> bool {
     }
 }
 
-/// The version whose handshake is signed.
+/// TLS version of a handshake signature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
     /// TLS 1.2.
@@ -544,8 +566,8 @@ pub enum Version {
     V13,
 }
 
-/// Whether TLS 1.3 signs handshakes by an algorithm: not by RSASSA-PKCS1-v1_5, nor by anything with SHA-1, which its
-/// list has for certificates only (RFC 8446, section 4.2.3).
+/// Returns `true` if TLS 1.3 allows an algorithm for handshakes. RSASSA-PKCS1-v1_5 and SHA-1 are in its list for
+/// certificates only (RFC 8446, section 4.2.3).
 fn signs_v13(scheme: SignatureScheme) -> bool {
     use SignatureScheme as S;
     matches!(
@@ -560,10 +582,10 @@ fn signs_v13(scheme: SignatureScheme) -> bool {
     )
 }
 
-/// Checks a signature of the handshake, for certificates of any version.
+/// Checks a signature of the handshake. Accepts X.509 certificates of any version.
 ///
 /// # Errors
-/// When it is not sound, or by an algorithm that the version does not know.
+/// If it is wrong, or the algorithm does not belong to the version.
 pub fn handshake_signature(
     version: Version,
     message: &[u8],
@@ -577,25 +599,28 @@ pub fn handshake_signature(
     }
     let cert = parse(cert).ok_or(Error::InvalidCertificate(rustls::CertificateError::BadEncoding))?;
     let info = cert.public_key();
-    let (key, _) = element(info.raw, 0x30).ok_or_else(bad)?;
-    let (key_algorithm, _) = element(key, 0x30).ok_or_else(bad)?;
+    let key_algorithm = key_algorithm(info).ok_or_else(bad)?;
     let mapping = algorithms().mapping;
     // TLS 1.3 binds the curve to the hash: the first algorithm of a scheme is that one.
     let most = if v13 { 1 } else { usize::MAX };
-    let fitting = mapping.iter().filter(|(scheme, _)| *scheme == dss.scheme);
-    let mut fitting = fitting.flat_map(|(_, all)| all.iter().take(most));
-    let sound = fitting.any(|a| {
-        a.public_key_alg_id().as_ref() == key_algorithm
-            && a.verify_signature(&info.subject_public_key.data, message, dss.signature()).is_ok()
-    });
+    let schemes = mapping.iter().filter(|(scheme, _)| *scheme == dss.scheme);
+    let all = schemes.flat_map(|(_, all)| all.iter().take(most));
+    let mut fitting = all.filter(|a| a.public_key_alg_id().as_ref() == key_algorithm).peekable();
+    if fitting.peek().is_none() {
+        // An algorithm for keys of another kind: `illegal_parameter` (RFC 8446, section 4.4.3).
+        return Err(rustls::PeerMisbehaved::SignedHandshakeWithUnadvertisedSigScheme.into());
+    }
+    let key = &info.subject_public_key.data;
+    let sound = fitting.any(|a| a.verify_signature(key, message, dss.signature()).is_ok());
     if sound { Ok(HandshakeSignatureValid::assertion()) } else { Err(bad()) }
 }
 
-/// Signature schemes that are understood.
+/// Returns the supported signature schemes.
 pub fn schemes() -> Vec<SignatureScheme> {
     algorithms().supported_schemes()
 }
 
+/// Verifier that accepts every certificate of a client, if only the client has its key.
 #[derive(Debug)]
 struct Asker {
     hints: Vec<DistinguishedName>,
@@ -653,95 +678,134 @@ mod tests {
         assert!(!matches_name("*.example.com", ".example.com"));
     }
 
-    /// A client that shows a certificate and signs by the algorithm that it wants.
+    /// A client that shows a certificate, signs by the first algorithm and claims the second.
     #[derive(Debug)]
-    struct Wilful(SignatureScheme, Arc<rustls::sign::CertifiedKey>);
+    struct Wilful(SignatureScheme, SignatureScheme, Arc<rustls::sign::CertifiedKey>);
+
+    #[derive(Debug)]
+    struct Claimed(SignatureScheme, Box<dyn rustls::sign::Signer>);
+
+    impl rustls::sign::Signer for Claimed {
+        fn sign(&self, message: &[u8]) -> Result<Vec<u8>, Error> {
+            self.1.sign(message)
+        }
+        fn scheme(&self) -> SignatureScheme {
+            self.0
+        }
+    }
 
     impl rustls::sign::SigningKey for Wilful {
         fn choose_scheme(&self, _: &[SignatureScheme]) -> Option<Box<dyn rustls::sign::Signer>> {
-            self.1.key.choose_scheme(&[self.0])
+            let signer = self.2.key.choose_scheme(&[self.0])?;
+            Some(Box::new(Claimed(self.1, signer)))
         }
         fn algorithm(&self) -> rustls::SignatureAlgorithm {
-            self.1.key.algorithm()
+            self.2.key.algorithm()
         }
     }
 
     impl rustls::client::ResolvesClientCert for Wilful {
         fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<rustls::sign::CertifiedKey>> {
-            let key = Arc::new(Wilful(self.0, self.1.clone()));
-            Some(Arc::new(rustls::sign::CertifiedKey::new(self.1.cert.clone(), key)))
+            let key = Arc::new(Wilful(self.0, self.1, self.2.clone()));
+            Some(Arc::new(rustls::sign::CertifiedKey::new(self.2.cert.clone(), key)))
         }
         fn has_certs(&self) -> bool {
             true
         }
     }
 
-    /// TLS 1.3 has no handshake signed by RSASSA-PKCS1-v1_5 (RFC 8446, section 4.2.3), TLS 1.2 has.
-    #[test]
-    fn handshakes_are_signed_by_what_the_version_knows() {
+    /// Makes a certificate; `None`: openssl is missing.
+    fn made(key: &str) -> Option<Arc<rustls::sign::CertifiedKey>> {
         let dir = tempfile::tempdir().unwrap();
-        let made = std::process::Command::new("openssl")
-            .args([
-                "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key", "-out", "crt", "-subj",
-                "/CN=h",
-            ])
-            .current_dir(dir.path())
-            .output();
+        let args = format!("req -x509 -newkey {key} -nodes -keyout key -out crt -subj /CN=h");
+        let made =
+            std::process::Command::new("openssl").args(args.split(' ')).current_dir(dir.path()).output();
         if made.is_err() {
             assert!(std::env::var_os("CI").is_none(), "openssl is missing");
             println!("skipped: openssl is missing");
-            return;
+            return None;
         }
         let read = |name: &str| std::fs::read(dir.path().join(name)).unwrap();
-        let certified =
-            super::super::certified::certified(("crt", &read("crt")), ("key", &read("key")), &[]).unwrap();
-        let certified = Arc::new(certified);
+        let names = (("crt", &*read("crt")), ("key", &*read("key")));
+        Some(Arc::new(super::super::certified::certified(names.0, names.1, &[]).unwrap()))
+    }
+
+    /// Result of a handshake for the server, whose certificate is the client's.
+    fn shaken(version: &'static rustls::SupportedProtocolVersion, client: Wilful) -> Result<(), Error> {
+        let certified = client.2.clone();
         let trust = Trust::new(certified.cert.clone(), Vec::new(), Vec::new(), 1);
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let server = rustls::ServerConfig::builder_with_provider(provider.clone())
+            .with_protocol_versions(&[version])
+            .unwrap()
+            .with_client_cert_verifier(trust.asker())
+            .with_cert_resolver(Arc::new(rustls::sign::SingleCertAndKey::from(
+                rustls::sign::CertifiedKey::clone(&certified),
+            )));
+        let client = rustls::ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[version])
+            .unwrap()
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(super::super::certified::VerifyLater))
+            .with_client_cert_resolver(Arc::new(client));
+        let name = rustls::pki_types::ServerName::try_from("h").unwrap();
+        let mut server = rustls::ServerConnection::new(Arc::new(server)).unwrap();
+        let mut client = rustls::ClientConnection::new(Arc::new(client), name).unwrap();
+        let mut outcome = Ok(());
+        for _ in 0..4 {
+            let mut bytes = Vec::new();
+            while client.wants_write() {
+                client.write_tls(&mut bytes).unwrap();
+            }
+            let mut rest = bytes.as_slice();
+            while !rest.is_empty() && outcome.is_ok() {
+                server.read_tls(&mut rest).unwrap();
+                outcome = server.process_new_packets().map(|_| ());
+            }
+            let mut bytes = Vec::new();
+            while server.wants_write() {
+                server.write_tls(&mut bytes).unwrap();
+            }
+            let mut rest = bytes.as_slice();
+            while !rest.is_empty() {
+                client.read_tls(&mut rest).unwrap();
+                let _ = client.process_new_packets();
+            }
+        }
+        assert_eq!(server.is_handshaking(), outcome.is_err());
+        outcome
+    }
+
+    /// TLS 1.3 has no handshake signed by RSASSA-PKCS1-v1_5 (RFC 8446, section 4.2.3), TLS 1.2 has.
+    #[test]
+    fn handshakes_are_signed_by_what_the_version_knows() {
+        let Some(key) = made("rsa:2048") else { return };
         for (version, scheme, sound) in [
             (&rustls::version::TLS13, SignatureScheme::RSA_PKCS1_SHA256, false),
             (&rustls::version::TLS13, SignatureScheme::RSA_PSS_SHA256, true),
             (&rustls::version::TLS12, SignatureScheme::RSA_PKCS1_SHA256, true),
         ] {
-            let server = rustls::ServerConfig::builder_with_provider(provider.clone())
-                .with_protocol_versions(&[version])
-                .unwrap()
-                .with_client_cert_verifier(trust.asker())
-                .with_cert_resolver(Arc::new(rustls::sign::SingleCertAndKey::from(
-                    rustls::sign::CertifiedKey::clone(&certified),
-                )));
-            let client = rustls::ClientConfig::builder_with_provider(provider.clone())
-                .with_protocol_versions(&[version])
-                .unwrap()
-                .dangerous()
-                .with_custom_certificate_verifier(Arc::new(super::super::certified::VerifyLater))
-                .with_client_cert_resolver(Arc::new(Wilful(scheme, certified.clone())));
-            let name = rustls::pki_types::ServerName::try_from("h").unwrap();
-            let mut server = rustls::ServerConnection::new(Arc::new(server)).unwrap();
-            let mut client = rustls::ClientConnection::new(Arc::new(client), name).unwrap();
-            let mut outcome = Ok(());
-            for _ in 0..4 {
-                let mut bytes = Vec::new();
-                while client.wants_write() {
-                    client.write_tls(&mut bytes).unwrap();
-                }
-                let mut rest = bytes.as_slice();
-                while !rest.is_empty() && outcome.is_ok() {
-                    server.read_tls(&mut rest).unwrap();
-                    outcome = server.process_new_packets().map(|_| ());
-                }
-                let mut bytes = Vec::new();
-                while server.wants_write() {
-                    server.write_tls(&mut bytes).unwrap();
-                }
-                let mut rest = bytes.as_slice();
-                while !rest.is_empty() {
-                    client.read_tls(&mut rest).unwrap();
-                    let _ = client.process_new_packets();
-                }
-            }
+            let outcome = shaken(version, Wilful(scheme, scheme, key.clone()));
             assert_eq!(outcome.is_ok(), sound, "{version:?} {scheme:?}: {outcome:?}");
-            assert_eq!(server.is_handshaking(), !sound);
+        }
+    }
+
+    /// An algorithm that the key cannot be used with is another error than a wrong signature (RFC 8446, section 4.4.3).
+    #[test]
+    fn algorithms_for_other_keys_are_illegal() {
+        use SignatureScheme as S;
+        let Some(key) = made("ec -pkeyopt ec_paramgen_curve:P-256") else { return };
+        let own = S::ECDSA_NISTP256_SHA256;
+        for (version, claimed, sound) in [
+            (&rustls::version::TLS13, own, true),
+            (&rustls::version::TLS13, S::ECDSA_NISTP384_SHA384, false),
+            (&rustls::version::TLS13, S::ED25519, false),
+            (&rustls::version::TLS13, S::RSA_PSS_SHA256, false),
+            (&rustls::version::TLS12, S::RSA_PKCS1_SHA256, false),
+        ] {
+            let outcome = shaken(version, Wilful(own, claimed, key.clone()));
+            let illegal = matches!(outcome, Err(Error::PeerMisbehaved(_)));
+            assert_eq!((outcome.is_ok(), illegal), (sound, !sound), "{version:?} {claimed:?}: {outcome:?}");
         }
     }
 }

@@ -139,8 +139,8 @@ impl Source {
 /// Appends what has come of a body, also where it was put into a file.
 async fn read_body(body: &mut Body, req: &mut Request, out: &mut Vec<u8>) -> Got {
     let mut pulled = body.pull(req, out);
-    if body.unsettled() {
-        body.settle(req).await;
+    if body.wants_save() {
+        body.save(req).await;
     }
     if pulled == Pulled::Stored {
         pulled = body.load(req, out).await;

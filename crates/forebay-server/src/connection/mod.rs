@@ -9,13 +9,13 @@ mod h1;
 mod mux;
 
 use crate::background::Task;
-use crate::client::Client;
 use crate::config::http::Location;
 use crate::error_log;
 use crate::h2::{self, Session, Stream};
 use crate::request::Request;
 use crate::thread::{Thread, ThreadConfig};
 use forebay_conf::error::Level;
+use forebay_core::client::Client;
 use forebay_core::counters::{Counter, Counters};
 use forebay_core::limit::shares::{GRACE, SLOW_HEAD};
 use forebay_core::log::buffers;
@@ -91,7 +91,7 @@ impl Connection {
     /// Limits of the server that applies before a request names one.
     #[inline]
     pub fn limits(&self, conf: &ThreadConfig) -> Limits {
-        let server = self.client.server(conf, conf.http.heads_differ);
+        let server = conf.server_of(&self.client, conf.http.heads_differ);
         server.map_or_else(Limits::default, |s| s.head)
     }
 
@@ -166,7 +166,7 @@ impl Connection {
         let room = self.wire.wait_writable(&thread.io);
         let waited = thread.transfers.wait(&thread.io.poller, Waiting::Alone(transfer), until, room).await;
         let Err(over) = waited else { return true };
-        let name = self.client.server(conf, false).map(|s| String::from_utf8_lossy(&s.name));
+        let name = conf.server_of(&self.client, false).map(|s| String::from_utf8_lossy(&s.name));
         let tail = format!(
             " while sending response to client, client: {}, server: {}",
             self.client.text(),

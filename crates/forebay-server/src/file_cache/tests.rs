@@ -313,3 +313,26 @@ fn a_thread_watches_so_many_paths_and_no_more() {
     w.cache.shed(600);
     assert_eq!(w.cache.watches.as_ref().map(Watches::is_empty), Some(true));
 }
+
+/// A change while the watch was being set up is no reason to do without one for thousands of requests.
+#[test]
+fn a_file_that_has_just_changed_is_watched_soon() {
+    let dir = tempfile::tempdir().expect("dir");
+    let file = dir.path().join("f");
+    let path = file.as_os_str().as_encoded_bytes();
+    std::fs::write(&file, "one").expect("write");
+    let mut w = Watched::new();
+    w.cache.put(path, &open(path).into(), &EVERY_USE, w.turn);
+    std::fs::write(&file, "another").expect("write");
+    let looks_after_watching = |w: &mut Watched, path: &[u8]| {
+        let i = w.cache.index[path];
+        w.cache.watch(i, &EVERY_USE, w.turn);
+        assert!(!w.is_watched(path));
+        w.cache.entries[i].looks
+    };
+    assert_eq!(looks_after_watching(&mut w, path), 0);
+    // What is not on a local file system is not tried again as soon.
+    let path = b"/proc/version";
+    w.cache.put(path, &open(path).into(), &EVERY_USE, w.turn);
+    assert_eq!(looks_after_watching(&mut w, path), -WATCH_AGAIN);
+}

@@ -12,8 +12,8 @@ mod stream;
 
 pub use stream::Stream;
 
-use crate::client::Client;
 use budget::Budget;
+use forebay_core::client::Client;
 use forebay_core::transfers::{Transfer, Transfers};
 use forebay_http::h2::connection::{Connection, Window};
 use forebay_http::h2::frame::{self, Code};

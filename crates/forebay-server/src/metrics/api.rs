@@ -4,9 +4,9 @@
 use super::{CACHE_STATUSES, Kind, Totals, total, zones};
 use crate::modules::{Verdict, limit_req, stub_status};
 use crate::request::Request;
-use crate::upstream::peer::{PeerStatus, State, ms};
 use forebay_core::limit::concurrency;
 use forebay_core::limit::outcomes::Outcomes;
+use forebay_core::upstream::peer::{PeerStatus, State, ms};
 use forebay_http::request::Method;
 use forebay_net::resolver::Stats;
 use forebay_net::tls::sessions;
@@ -112,28 +112,16 @@ fn find(req: &Request, path: &str) -> Result<Value, Failed> {
         return Err((404, "unknown version", "UnknownVersion"));
     }
     let parts: Vec<&str> = parts.collect();
-    match parts.as_slice() {
-        [] => Ok(json!(["nginx", "processes", "connections", "slabs", "http", "resolvers", "workers"])),
-        ["nginx"] => Ok(program(req)),
-        ["processes"] => Ok(json!({"respawned": super::RESPAWNED.load(Relaxed)})),
-        ["connections"] => Ok(connections(stub_status::totals(req))),
-        ["slabs", rest @ ..] => member(slabs(req), rest),
-        ["resolvers", rest @ ..] => member(resolvers(), rest),
-        ["workers"] => Ok(workers(req)),
-        ["http"] => Ok(json!([
-            "requests",
-            "server_zones",
-            "location_zones",
-            "caches",
-            "limit_conns",
-            "limit_reqs",
-            "upstreams"
-        ])),
-        ["http", "requests"] => {
-            let [_, _, _, requests, reading, writing, _] = stub_status::totals(req);
-            Ok(json!({"total": requests, "current": reading.wrapping_add(writing)}))
-        }
-        ["http", rest @ ..] => http(req, rest),
+    let value = |value: Value| if parts.len() > 1 { Err(NOT_FOUND) } else { Ok(value) };
+    match parts.split_first() {
+        None => Ok(json!(["nginx", "processes", "connections", "slabs", "http", "resolvers", "workers"])),
+        Some((&"nginx", _)) => value(program(req)),
+        Some((&"processes", _)) => value(json!({"respawned": super::RESPAWNED.load(Relaxed)})),
+        Some((&"connections", _)) => value(connections(stub_status::totals(req))),
+        Some((&"workers", _)) => value(workers(req)),
+        Some((&"slabs", rest)) => member(slabs(req), rest),
+        Some((&"resolvers", rest)) => member(resolvers(), rest),
+        Some((&"http", rest)) => http(req, rest),
         _ => Err(NOT_FOUND),
     }
 }
@@ -173,36 +161,44 @@ fn resolvers() -> Map<String, Value> {
     each.collect()
 }
 
-/// One of the collections below `http`, or one member of it.
+/// Collections below `http`, with their readers.
+const COLLECTIONS: &[(&str, fn(&Request) -> Map<String, Value>)] = &[
+    ("server_zones", |req| totals(Kind::Server, super::servers(req))),
+    ("location_zones", |_| {
+        totals(Kind::Location, zones(Kind::Location).iter().map(|z| (z.name.clone(), z.totals())).collect())
+    }),
+    ("caches", caches),
+    ("limit_conns", |_| limits(false)),
+    ("limit_reqs", |_| limits(true)),
+    ("upstreams", upstreams),
+];
+
+/// Returns the names below `http`, a collection, or one member of it.
 fn http(req: &Request, path: &[&str]) -> Result<Value, Failed> {
-    let (what, rest) = path.split_first().ok_or(NOT_FOUND)?;
-    let all = match *what {
-        "server_zones" => totals(Kind::Server, super::servers(req)),
-        "location_zones" => totals(
-            Kind::Location,
-            zones(Kind::Location).iter().map(|z| (z.name.clone(), z.totals())).collect(),
-        ),
-        "caches" => caches(req),
-        "limit_reqs" => limits(true),
-        "limit_conns" => limits(false),
-        "upstreams" => upstreams(req),
-        _ => return Err(NOT_FOUND),
+    let Some((what, rest)) = path.split_first() else {
+        let names = ["requests"].into_iter().chain(COLLECTIONS.iter().map(|(name, _)| *name));
+        return Ok(names.collect::<Vec<_>>().into());
     };
+    if *what == "requests" && rest.is_empty() {
+        let [_, _, _, requests, reading, writing, _] = stub_status::totals(req);
+        return Ok(json!({"total": requests, "current": reading.wrapping_add(writing)}));
+    }
+    let (_, read) = COLLECTIONS.iter().find(|(name, _)| name == what).ok_or(NOT_FOUND)?;
     match rest {
-        [] => Ok(Value::Object(all)),
-        [name] => all.get(*name).cloned().ok_or(NOT_FOUND),
-        [name, "servers", rest @ ..] if *what == "upstreams" => {
-            let servers = servers(req, name).ok_or(NOT_FOUND)?;
-            match rest {
-                [] => Ok(servers.into()),
-                [id] => {
-                    let at =
-                        id.parse::<usize>().map_err(|_| (400, "invalid server ID", "UpstreamBadServerId"))?;
-                    let server = servers.into_iter().nth(at);
-                    server.ok_or((404, "server with the given ID does not exist", "UpstreamServerNotFound"))
-                }
-                _ => Err(NOT_FOUND),
-            }
+        [name, "servers", rest @ ..] if *what == "upstreams" => server(req, name, rest),
+        _ => member(read(req), rest),
+    }
+}
+
+/// Returns the configured servers of a group, or one of them.
+fn server(req: &Request, group: &str, path: &[&str]) -> Result<Value, Failed> {
+    let servers = servers(req, group).ok_or(NOT_FOUND)?;
+    match path {
+        [] => Ok(servers.into()),
+        [id] => {
+            let at = id.parse::<usize>().map_err(|_| (400, "invalid server ID", "UpstreamBadServerId"))?;
+            let server = servers.into_iter().nth(at);
+            server.ok_or((404, "server with the given ID does not exist", "UpstreamServerNotFound"))
         }
         _ => Err(NOT_FOUND),
     }
@@ -381,25 +377,20 @@ fn peer(number: usize, p: &PeerStatus) -> Value {
         "downtime": p.downtime.saturating_add(p.down_for.map_or(0, ms)),
         "health_checks": {"checks": p.checks, "fails": p.check_fails, "unhealthy": p.unhealthy},
     });
-    if let Value::Object(m) = &mut value {
-        if let Some(d) = p.selected_ago {
-            m.insert("selected".into(), ago(d));
+    let optional = [
+        ("selected", p.selected_ago.map(ago)),
+        ("downstart", p.down_for.map(ago)),
+        ("max_conns", Some(p.max_conns).filter(|n| *n > 0).map(Value::from)),
+        ("header_time", p.header_time.map(|t| ms(t).into())),
+        ("response_time", p.response_time.map(|t| ms(t).into())),
+    ];
+    for (name, v) in optional {
+        if let Some(v) = v {
+            value[name] = v;
         }
-        if let Some(d) = p.down_for {
-            m.insert("downstart".into(), ago(d));
-        }
-        if p.max_conns > 0 {
-            m.insert("max_conns".into(), p.max_conns.into());
-        }
-        if let Some(t) = p.header_time {
-            m.insert("header_time".into(), ms(t).into());
-        }
-        if let Some(t) = p.response_time {
-            m.insert("response_time".into(), ms(t).into());
-        }
-        if let (Some(passed), Some(Value::Object(h))) = (p.last_check_passed, m.get_mut("health_checks")) {
-            h.insert("last_passed".into(), passed.into());
-        }
+    }
+    if let Some(passed) = p.last_check_passed {
+        value["health_checks"]["last_passed"] = passed.into();
     }
     value
 }

@@ -3,8 +3,8 @@
 use super::{CACHE_STATUSES, Kind, Totals, total, zones};
 use crate::modules::{Verdict, stub_status};
 use crate::request::Request;
-use crate::upstream::peer::State;
 use forebay_core::histogram::{BUCKETS, Histogram};
+use forebay_core::upstream::peer::State;
 use forebay_http::request::Method;
 use std::fmt::Write;
 use std::sync::atomic::Ordering::Relaxed;
@@ -154,7 +154,7 @@ impl Page {
         let counter = "counter";
         macro_rules! each {
             ($name:literal, $kind:expr, $help:literal, $f:expr) => {{
-                let f: fn(&crate::upstream::peer::PeerStatus) -> u64 = $f;
+                let f: fn(&forebay_core::upstream::peer::PeerStatus) -> u64 = $f;
                 self.many($name, $kind, $help, all.iter().map(|(l, p)| (l.clone(), f(p))));
             }};
         }

@@ -92,19 +92,16 @@ impl Setting<crate::HttpContext> for Limits {
         let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
         let (mut name, mut burst, mut delay) = (None, 0u64, 0u64);
         for w in &d.args {
-            let t = w.text.as_slice();
-            let value = |prefix: &[u8]| units::number(&t[prefix.len()..]);
-            let invalid = |what: &str| cx.error_at(d, w, format!("invalid {what} \"{}\"", w.as_str()));
-            if let Some(n) = t.strip_prefix(b"zone=") {
-                name = Some(n.to_vec());
-            } else if t.starts_with(b"burst=") {
-                burst = value(b"burst=").filter(|n| *n > 0).ok_or_else(|| invalid("burst value"))?;
-            } else if t.starts_with(b"delay=") {
-                delay = value(b"delay=").filter(|n| *n > 0).ok_or_else(|| invalid("delay value"))?;
-            } else if t == b"nodelay" {
-                delay = u64::MAX / 1000;
-            } else {
-                return Err(invalid("parameter"));
+            let text = w.as_str();
+            let (parameter, value) = text.split_once('=').unwrap_or((&text, ""));
+            let invalid = |what: &str| cx.error_at(d, w, format!("invalid {what} \"{text}\""));
+            let number = || units::number(value.as_bytes()).filter(|n| *n > 0);
+            match parameter {
+                "zone" if text.len() > 4 => name = Some(w.text[5..].to_vec()),
+                "burst" if text.len() > 5 => burst = number().ok_or_else(|| invalid("burst value"))?,
+                "delay" if text.len() > 5 => delay = number().ok_or_else(|| invalid("delay value"))?,
+                "nodelay" if text.len() == 7 => delay = u64::MAX / 1000,
+                _ => return Err(invalid("parameter")),
             }
         }
         let Some(name) = name else {
@@ -151,21 +148,13 @@ pub fn zone(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     let key = cx.template(d, key_word)?;
     let (mut name, mut size, mut rate) = (Vec::new(), 0, 1000);
     for w in options {
-        let t = w.text.as_slice();
+        let invalid = |what: &str| cx.error_at(d, w, format!("invalid {what} \"{}\"", w.as_str()));
         if let Some(zone) = zones::name_and_size(d, w, cx)? {
             (name, size) = zone;
-        } else if let Some(r) = t.strip_prefix(b"rate=") {
-            let (digits, per) = match (r.strip_suffix(b"r/s"), r.strip_suffix(b"r/m")) {
-                (Some(n), _) => (n, 1),
-                (_, Some(n)) => (n, 60),
-                _ => (r, 1),
-            };
-            rate = units::number(digits)
-                .filter(|n| *n > 0)
-                .map(|n| n.saturating_mul(1000) / per)
-                .ok_or_else(|| cx.error_at(d, w, format!("invalid rate \"{}\"", w.as_str())))?;
+        } else if let Some(text) = w.text.strip_prefix(b"rate=") {
+            rate = parse_rate(text).ok_or_else(|| invalid("rate"))?;
         } else {
-            return Err(cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str())));
+            return Err(invalid("parameter"));
         }
     }
     if name.is_empty() {
@@ -179,6 +168,16 @@ pub fn zone(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
         return Err(cx.error(d, format!("limit_req_zone \"{text}\" is already bound to key \"{key}\"")));
     }
     Ok(())
+}
+
+/// Reads `5r/s` or `30r/m`, in thousandths of a request per second.
+fn parse_rate(text: &[u8]) -> Option<u64> {
+    let (digits, per) = match (text.strip_suffix(b"r/s"), text.strip_suffix(b"r/m")) {
+        (Some(n), _) => (n, 1),
+        (_, Some(n)) => (n, 60),
+        _ => (text, 1),
+    };
+    units::number(digits).filter(|n| *n > 0).map(|n| n.saturating_mul(1000) / per)
 }
 
 /// Variables of this module.
@@ -212,50 +211,55 @@ pub fn check(req: &mut Request) -> Verdict {
     for (i, limit) in s.limits.0.iter().enumerate() {
         let last = i + 1 == s.limits.0.len();
         let Some(z) = limit.zone.defined.get() else { continue };
-        key.clear();
-        if z.key.eval(req, &mut key).is_err() {
-            return Verdict::Status(500);
+        match z.key_of(req, &mut key) {
+            Err(status) => return Verdict::Status(status),
+            Ok(false) => continue,
+            Ok(true) => {}
         }
-        if key.is_empty() {
-            continue;
-        }
-        if key.len() > 65535 {
-            let text = format!("the value of the key is more than 65535 bytes: \"{} bytes\"", key.len());
-            req.log(Level::Error, &text);
-            continue;
-        }
-        let accounted = {
-            let mut b = lock(&z.buckets);
-            b.account(&key, z.rate, limit.burst, now, last)
+        let accounted = lock(&z.buckets).account(&key, z.rate, limit.burst, now, last);
+        let outcome = match accounted {
+            Err(_) => Outcome::rejected(s.dry_run),
+            Ok(excess) if excess > limit.delay => Outcome::delayed(s.dry_run),
+            Ok(_) => Outcome::Passed,
         };
-        if !last {
-            counted_later.push((z, key.clone(), limit.burst));
-        }
-        let name = &limit.zone.name;
+        limit.zone.outcomes.count(outcome);
         match accounted {
             Err(excess) => {
-                limit.zone.outcomes.count(Outcome::rejected(s.dry_run));
                 req.give_buf(key);
-                return refuse(req, s, excess, name);
+                return refuse(req, s, excess, &limit.zone.name);
             }
-            Ok(excess) if excess > limit.delay => {
-                let ms = (excess - limit.delay).saturating_mul(1000) / z.rate.max(1);
-                limit.zone.outcomes.count(Outcome::delayed(s.dry_run));
-                delay.take(ms, excess, name);
-            }
-            Ok(_) => limit.zone.outcomes.count(Outcome::Passed),
+            Ok(excess) => delay.take(limit, z.rate, excess),
+        }
+        if !last {
+            counted_later.push((z, key.clone(), limit.burst));
         }
         req.modules.limit_req = Some(Outcome::Passed);
     }
     for (z, key, burst) in counted_later {
-        let mut b = lock(&z.buckets);
-        let _ = b.account(&key, z.rate, burst, now, true);
+        let _ = lock(&z.buckets).account(&key, z.rate, burst, now, true);
     }
     req.give_buf(key);
-    if delay.ms == 0 {
-        return Verdict::Declined;
+    if delay.ms == 0 { Verdict::Declined } else { wait(req, s, &delay) }
+}
+
+/// Longest key, bytes. Longer ones are logged and not limited.
+const MAX_KEY: usize = 65535;
+
+impl Defined {
+    /// Evaluates the key of a request. Returns whether the request is limited by it.
+    ///
+    /// # Errors
+    /// The status, if the key cannot be evaluated.
+    fn key_of(&self, req: &mut Request, key: &mut Vec<u8>) -> Result<bool, u16> {
+        key.clear();
+        self.key.eval(req, key).map_err(|_| 500u16)?;
+        if key.len() > MAX_KEY {
+            let text = format!("the value of the key is more than {MAX_KEY} bytes: \"{} bytes\"", key.len());
+            req.log(Level::Error, &text);
+            return Ok(false);
+        }
+        Ok(!key.is_empty())
     }
-    wait(req, s, &delay)
 }
 
 /// The longest delay among the zones.
@@ -267,9 +271,11 @@ struct Delayed {
 }
 
 impl Delayed {
-    fn take(&mut self, ms: u64, excess: u64, zone: &[u8]) {
+    /// Takes the delay of a zone for this excess, if it is the longest so far. `rate` is in thousandths per second.
+    fn take(&mut self, limit: &Limit, rate: u64, excess: u64) {
+        let ms = excess.saturating_sub(limit.delay).saturating_mul(1000) / rate.max(1);
         if ms > self.ms {
-            *self = Delayed { ms, excess, zone: zone.to_vec() };
+            *self = Delayed { ms, excess, zone: limit.zone.name.clone() };
         }
     }
 }

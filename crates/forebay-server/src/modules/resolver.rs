@@ -1,8 +1,8 @@
-//! `resolver`, `resolver_timeout` and `upstream_start_unresolved` (nginx: ngx_http_core_module). [`crate::resolver`]
+//! `resolver`, `resolver_timeout` and `upstream_start_unresolved` (nginx: ngx_http_core_module). [`forebay_core::config::resolver`]
 //! implements them.
 
 use crate::config::value::Msec;
-use crate::resolver::Chosen;
+use forebay_core::config::resolver::Chosen;
 use std::time::Duration;
 
 crate::settings! {

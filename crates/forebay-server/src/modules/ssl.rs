@@ -18,63 +18,34 @@ keyword! {
 }
 
 crate::settings! {
-    /// `ssl_certificate`.
     "ssl_certificate" => certificate: Names = Names::default();
-    /// `ssl_certificate_key`.
     "ssl_certificate_key" => certificate_key: Names = Names::default();
-    /// `ssl_certificate_cache`.
     "ssl_certificate_cache" => certificate_cache: Cache = Cache(None);
-    /// `ssl_password_file`.
     "ssl_password_file" => password_file: Passwords = Passwords::default();
-    /// `ssl_protocols`.
     "ssl_protocols" => protocols: Protocols = Protocols { v12: true, v13: true };
-    /// `ssl_ciphers`.
     "ssl_ciphers" => ciphers: Ciphers = Ciphers::default();
-    /// `ssl_prefer_server_ciphers`.
     "ssl_prefer_server_ciphers" => prefer_server_ciphers: Preference = Preference::Unsaid;
-    /// `ssl_ecdh_curve`.
     "ssl_ecdh_curve" => ecdh_curve: Curves = Curves::default();
-    /// `ssl_session_cache`.
     "ssl_session_cache" => session_cache: SessionCache = SessionCache::None;
-    /// `ssl_session_tickets`.
     "ssl_session_tickets" => session_tickets: bool = true;
-    /// `ssl_session_ticket_key`.
     "ssl_session_ticket_key" => session_ticket_key: TicketKeys = TicketKeys::default();
-    /// `ssl_session_timeout`.
     "ssl_session_timeout" => session_timeout: Sec = Sec(300);
-    /// `ssl_early_data`.
     "ssl_early_data" => early_data: bool = false;
-    /// `ssl_verify_client`.
     "ssl_verify_client" => verify_client: VerifyClient = VerifyClient::Off;
-    /// `ssl_verify_depth`.
     "ssl_verify_depth" => verify_depth: Number = Number(1);
-    /// `ssl_client_certificate`.
     "ssl_client_certificate" => client_certificate: PemFile = PemFile::default();
-    /// `ssl_trusted_certificate`.
     "ssl_trusted_certificate" => trusted_certificate: PemFile = PemFile::default();
-    /// `ssl_crl`.
     "ssl_crl" => crl: Crl = Crl::default();
-    /// `ssl_certificate_compression`.
     "ssl_certificate_compression" => certificate_compression: bool = false;
-    /// `ssl_reject_handshake`.
     "ssl_reject_handshake" => reject_handshake: bool = false;
-    /// `ssl_buffer_size`.
     "ssl_buffer_size" => buffer_size: Size = Size(16 * 1024);
-    /// `ssl_conf_command`.
     "ssl_conf_command" => conf_command: Commands = Commands::default();
-    /// `ssl_stapling`.
     "ssl_stapling" => stapling: bool = false;
-    /// `ssl_stapling_file`.
     "ssl_stapling_file" => stapling_file: DerFile = DerFile::default();
-    /// `ssl_stapling_responder`.
     "ssl_stapling_responder" => stapling_responder: Option<Url> = None;
-    /// `ssl_stapling_verify`.
     "ssl_stapling_verify" => stapling_verify: bool = false;
-    /// `ssl_ocsp`.
     "ssl_ocsp" => ocsp: Ocsp = Ocsp::Off;
-    /// `ssl_ocsp_responder`.
     "ssl_ocsp_responder" => ocsp_responder: Option<Url> = None;
-    /// `ssl_ocsp_cache`.
     "ssl_ocsp_cache" => ocsp_cache: OcspCache = OcspCache::default();
 }
 
@@ -94,6 +65,14 @@ impl Setting<crate::HttpContext> for Option<Url> {
     }
 }
 
+/// Splits `shared:NAME:SIZE` into the name and the size in bytes.
+fn shared(text: &[u8]) -> Option<(&[u8], u64)> {
+    let zone = text.strip_prefix(b"shared:")?;
+    let at = memchr::memchr(b':', zone).filter(|at| *at > 0)?;
+    let (name, size) = zone.split_at(at);
+    Some((name, units::size(size.get(1..)?)?))
+}
+
 /// `ssl_ocsp_cache`: cache of certificate states; `None` if it is off.
 #[derive(Clone, Debug, Default)]
 pub struct OcspCache(pub Option<Arc<sessions::Sessions>>);
@@ -105,14 +84,12 @@ impl Setting<crate::HttpContext> for OcspCache {
         if text == b"off" {
             return Ok(OcspCache(None));
         }
-        let shown = || String::from_utf8_lossy(text).into_owned();
-        let invalid = || cx.error(d, format!("invalid OCSP cache \"{}\"", shown()));
-        let zone = text.strip_prefix(b"shared:").ok_or_else(invalid)?;
-        let at = memchr::memchr(b':', zone).filter(|at| *at > 0).ok_or_else(invalid)?;
-        let (name, size) = zone.split_at(at);
-        let size = units::size(size.get(1..).unwrap_or_default()).ok_or_else(invalid)?;
+        let shown = String::from_utf8_lossy(text);
+        let Some((name, size)) = shared(text) else {
+            return Err(cx.error(d, format!("invalid OCSP cache \"{shown}\"")));
+        };
         if size < MIN_ZONE {
-            return Err(cx.error(d, format!("OCSP cache \"{}\" is too small", shown())));
+            return Err(cx.error(d, format!("OCSP cache \"{shown}\" is too small")));
         }
         // The prefix keeps this zone apart from a session cache of the same name.
         let name = [b"ocsp:", name].concat();
@@ -173,17 +150,15 @@ impl Setting<crate::HttpContext> for Cache {
         }
         let (mut max, mut inactive, mut valid) = (0, 10, 60);
         for w in &d.args {
-            let value = |prefix: &str| w.text.strip_prefix(prefix.as_bytes());
-            let read = if let Some(v) = value("max=") {
-                units::number(v).filter(|n| *n > 0).map(|n| max = n as usize)
-            } else if let Some(v) = value("inactive=") {
-                units::time_secs(v).map(|n| inactive = n)
-            } else if let Some(v) = value("valid=") {
-                units::time_secs(v).map(|n| valid = n)
-            } else {
-                None
+            let text = w.as_str();
+            let (name, value) = text.split_once('=').unwrap_or_default();
+            let read = match name {
+                "max" => units::number(value.as_bytes()).filter(|n| *n > 0).map(|n| max = n as usize),
+                "inactive" => units::time_secs(value.as_bytes()).map(|n| inactive = n),
+                "valid" => units::time_secs(value.as_bytes()).map(|n| valid = n),
+                _ => None,
             };
-            read.ok_or_else(|| cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str())))?;
+            read.ok_or_else(|| cx.error_at(d, w, format!("invalid parameter \"{text}\"")))?;
         }
         if max == 0 {
             let name = d.name.as_str();
@@ -343,35 +318,47 @@ pub enum SessionCache {
     Kept(Arc<sessions::Sessions>),
 }
 
+/// Memory for a session of `builtin`, whose size is a number of sessions, bytes.
+const BUILTIN_SESSION: u64 = 512;
+
 /// Smallest size of a zone, bytes.
 const MIN_ZONE: u64 = 8 * 4096;
+
+impl SessionCache {
+    /// Reads one word of the directive.
+    ///
+    /// # Errors
+    /// In nginx's words.
+    fn of(text: &[u8]) -> Result<SessionCache, String> {
+        let kept = |name: &[u8], size: u64| SessionCache::Kept(sessions::zone(name, size as usize));
+        let shown = || String::from_utf8_lossy(text).into_owned();
+        let cache = match text {
+            b"off" => Some(SessionCache::Off),
+            b"none" => Some(SessionCache::None),
+            b"builtin" => Some(kept(b"builtin", 20480 * BUILTIN_SESSION)),
+            _ => None,
+        };
+        if let Some(cache) = cache {
+            return Ok(cache);
+        }
+        if let Some(n) = text.strip_prefix(b"builtin:") {
+            let n = units::number(n).filter(|n| *n > 0 && *n < 1 << 24);
+            let cache = n.map(|n| kept(b"builtin", n * BUILTIN_SESSION));
+            return cache.ok_or_else(|| format!("invalid session cache \"{}\"", shown()));
+        }
+        match shared(text) {
+            Some((name, size)) if size >= MIN_ZONE => Ok(kept(name, size)),
+            Some(_) => Err(format!("session cache \"{}\" is too small", shown())),
+            None => Err(format!("invalid session cache \"{}\"", shown())),
+        }
+    }
+}
 
 impl Setting<crate::HttpContext> for SessionCache {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut cache = previous;
         for w in &d.args {
-            let t = w.text.as_slice();
-            let invalid = || cx.error_at(d, w, format!("invalid session cache \"{}\"", w.as_str()));
-            cache = Some(if t == b"off" {
-                SessionCache::Off
-            } else if t == b"none" {
-                SessionCache::None
-            } else if t == b"builtin" {
-                SessionCache::Kept(sessions::zone(b"builtin", 20480 * 512))
-            } else if let Some(n) = t.strip_prefix(b"builtin:") {
-                let n = units::number(n).filter(|n| *n > 0 && *n < 1 << 24).ok_or_else(invalid)?;
-                SessionCache::Kept(sessions::zone(b"builtin", n as usize * 512))
-            } else if let Some(zone) = t.strip_prefix(b"shared:") {
-                let at = memchr::memchr(b':', zone).filter(|at| *at > 0).ok_or_else(invalid)?;
-                let (name, size) = zone.split_at(at);
-                let size = units::size(size.get(1..).unwrap_or_default()).ok_or_else(invalid)?;
-                if size < MIN_ZONE {
-                    return Err(cx.error_at(d, w, format!("session cache \"{}\" is too small", w.as_str())));
-                }
-                SessionCache::Kept(sessions::zone(name, size as usize))
-            } else {
-                return Err(invalid());
-            });
+            cache = Some(SessionCache::of(&w.text).map_err(|message| cx.error_at(d, w, message))?);
         }
         Ok(cache.unwrap_or(SessionCache::None))
     }
@@ -519,124 +506,151 @@ pub struct Commands {
     pub key: Option<Name>,
 }
 
+/// Result of a command.
+enum Applied {
+    Yes,
+    /// The command is known, but does nothing here.
+    NoEffect,
+    BadValue,
+    Unknown,
+}
+
 impl Setting<crate::HttpContext> for Commands {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut c = previous.unwrap_or_default();
-        let name = String::from_utf8_lossy(first(d)).into_owned();
         let Some(word) = d.args.get(1) else { return Ok(c) };
-        let value = word.as_str().into_owned();
-        let bad = |cx: &Scope<'_>| {
-            cx.error(
-                d,
-                format!("SSL_CONF_cmd(\"{name}\", \"{value}\") failed (SSL: error:0A000180:SSL routines::bad value)"),
-            )
+        let (name, value) = (String::from_utf8_lossy(first(d)), word.as_str());
+        let file = || Name {
+            text: word.text.clone(),
+            template: Template::constant(&word.text),
+            place: cx.error(d, ""),
         };
-        let version = |v: &str| match v {
-            "TLSv1.3" => Some(3),
-            "TLSv1.2" => Some(2),
-            "TLSv1.1" | "TLSv1" | "SSLv3" | "None" => Some(0),
-            _ => None,
+        let error = match c.apply(&name.to_ascii_lowercase(), &value, file) {
+            Applied::Yes => return Ok(c),
+            Applied::NoEffect => {
+                cx.warn(d, format!("\"{name}\" of \"{}\" has no effect", d.name.as_str()));
+                return Ok(c);
+            }
+            Applied::BadValue => "0A000180:SSL routines::bad value".to_owned(),
+            Applied::Unknown => format!("0A000182:SSL routines::unknown cmd name:cmd={name}"),
         };
-        match name.to_ascii_lowercase().as_str() {
-            "ciphersuites" => c.suites13 = Some(ciphers::suites13(&value).map_err(|_| bad(cx))?),
-            "cipherstring" => {
-                let list = ciphers::parse(&value);
-                if list.is_empty() {
-                    return Err(bad(cx));
-                }
-                c.ciphers = Some(Arc::new(list));
+        Err(cx.error(d, format!("SSL_CONF_cmd(\"{name}\", \"{value}\") failed (SSL: error:{error})")))
+    }
+}
+
+impl Commands {
+    /// Applies a command, whose name is in lower case. `file` makes its value the name of a file.
+    fn apply(&mut self, name: &str, value: &str, file: impl FnOnce() -> Name) -> Applied {
+        let applied = match name {
+            "ciphersuites" => ciphers::suites13(value).ok().map(|suites| self.suites13 = Some(suites)),
+            "cipherstring" => self.set_ciphers(value),
+            "groups" | "curves" | "ecdhparameters" => self.set_groups(value),
+            "minprotocol" => self.set_oldest(value),
+            "maxprotocol" => self.set_newest(value),
+            "protocol" => each(value, |version, on| self.set_version(version, on)),
+            "options" => each(value, |option, on| self.set_option(option, on)),
+            "certificate" => {
+                self.certificate = Some(file());
+                Some(())
             }
-            "groups" | "curves" | "ecdhparameters" => {
-                let list = ciphers::groups(&value).ok().filter(|l| !l.served.is_empty());
-                c.groups = Some(Curves(Arc::new(list.ok_or_else(|| bad(cx))?.served)));
-            }
-            "minprotocol" => match version(&value).ok_or_else(|| bad(cx))? {
-                3 => c.v12 = Some(false),
-                _ => c.v12 = c.v12.or(Some(true)),
-            },
-            "maxprotocol" => match version(&value).ok_or_else(|| bad(cx))? {
-                2 => c.v13 = Some(false),
-                0 if value != "None" => return Err(bad(cx)),
-                _ => {}
-            },
-            "protocol" => {
-                for p in value.split(',') {
-                    let (on, p) = match p.strip_prefix('-') {
-                        Some(p) => (false, p),
-                        None => (true, p.trim_start_matches('+')),
-                    };
-                    match p {
-                        "TLSv1.2" => c.v12 = Some(on),
-                        "TLSv1.3" => c.v13 = Some(on),
-                        "ALL" => (c.v12, c.v13) = (Some(on), Some(on)),
-                        "TLSv1.1" | "TLSv1" | "SSLv3" | "SSLv2" => {}
-                        _ => return Err(bad(cx)),
-                    }
-                }
-            }
-            "options" => {
-                for o in value.split(',') {
-                    let (on, o) = match o.strip_prefix('-') {
-                        Some(o) => (false, o),
-                        None => (true, o.trim_start_matches('+')),
-                    };
-                    match o.to_ascii_lowercase().as_str() {
-                        "serverpreference" => c.server_preference = Some(on),
-                        "sessionticket" => c.tickets = Some(on),
-                        // Always the case in rustls, or without meaning for it.
-                        "prioritizechacha"
-                        | "noresumptiononrenegotiation"
-                        | "unsaferenegotiation"
-                        | "norenegotiation"
-                        | "compression"
-                        | "emptyfragments"
-                        | "bugs"
-                        | "dhsingle"
-                        | "ecdhsingle"
-                        | "unsafelegacyrenegotiation"
-                        | "encryptthenmac"
-                        | "allownodhekex"
-                        | "middleboxcompat"
-                        | "antireplay"
-                        | "extendedmastersecret"
-                        | "cansedata"
-                        | "ktls"
-                        | "strictcertcheck"
-                        | "txcertificatecompression"
-                        | "rxcertificatecompression" => {}
-                        _ => return Err(bad(cx)),
-                    }
-                }
-            }
-            "certificate" | "privatekey" => {
-                let named = Name {
-                    text: word.text.clone(),
-                    template: Template::constant(&word.text),
-                    place: cx.error(d, ""),
-                };
-                if name.eq_ignore_ascii_case("certificate") {
-                    c.certificate = Some(named);
-                } else {
-                    c.key = Some(named);
-                }
+            "privatekey" => {
+                self.key = Some(file());
+                Some(())
             }
             "signaturealgorithms"
             | "clientsignaturealgorithms"
             | "dhparameters"
             | "recordpadding"
-            | "numtickets" => {
-                cx.warn(d, format!("\"{name}\" of \"{}\" has no effect", d.name.as_str()));
-            }
-            _ => {
-                return Err(cx.error(
-                    d,
-                    format!(
-                        "SSL_CONF_cmd(\"{name}\", \"{value}\") failed (SSL: error:0A000182:SSL routines::unknown \
-                         cmd name:cmd={name})"
-                    ),
-                ));
-            }
-        }
-        Ok(c)
+            | "numtickets" => return Applied::NoEffect,
+            _ => return Applied::Unknown,
+        };
+        if applied.is_some() { Applied::Yes } else { Applied::BadValue }
     }
+
+    fn set_ciphers(&mut self, value: &str) -> Option<()> {
+        let list = ciphers::parse(value);
+        if list.is_empty() {
+            return None;
+        }
+        self.ciphers = Some(Arc::new(list));
+        Some(())
+    }
+
+    fn set_groups(&mut self, value: &str) -> Option<()> {
+        let list = ciphers::groups(value).ok().filter(|l| !l.served.is_empty())?;
+        self.groups = Some(Curves(Arc::new(list.served)));
+        Some(())
+    }
+
+    fn set_oldest(&mut self, value: &str) -> Option<()> {
+        match value {
+            "TLSv1.3" => self.v12 = Some(false),
+            "TLSv1.2" | "TLSv1.1" | "TLSv1" | "SSLv3" | "None" => self.v12 = self.v12.or(Some(true)),
+            _ => return None,
+        }
+        Some(())
+    }
+
+    fn set_newest(&mut self, value: &str) -> Option<()> {
+        match value {
+            "TLSv1.2" => self.v13 = Some(false),
+            "TLSv1.3" | "None" => {}
+            _ => return None,
+        }
+        Some(())
+    }
+
+    fn set_version(&mut self, version: &str, on: bool) -> Option<()> {
+        match version {
+            "TLSv1.2" => self.v12 = Some(on),
+            "TLSv1.3" => self.v13 = Some(on),
+            "ALL" => (self.v12, self.v13) = (Some(on), Some(on)),
+            "TLSv1.1" | "TLSv1" | "SSLv3" | "SSLv2" => {}
+            _ => return None,
+        }
+        Some(())
+    }
+
+    fn set_option(&mut self, option: &str, on: bool) -> Option<()> {
+        match option.to_ascii_lowercase().as_str() {
+            "serverpreference" => self.server_preference = Some(on),
+            "sessionticket" => self.tickets = Some(on),
+            other if OPTIONS_WITHOUT_EFFECT.contains(&other) => {}
+            _ => return None,
+        }
+        Some(())
+    }
+}
+
+/// Options that rustls always or never has, or that mean nothing to it.
+const OPTIONS_WITHOUT_EFFECT: [&str; 20] = [
+    "prioritizechacha",
+    "noresumptiononrenegotiation",
+    "unsaferenegotiation",
+    "norenegotiation",
+    "compression",
+    "emptyfragments",
+    "bugs",
+    "dhsingle",
+    "ecdhsingle",
+    "unsafelegacyrenegotiation",
+    "encryptthenmac",
+    "allownodhekex",
+    "middleboxcompat",
+    "antireplay",
+    "extendedmastersecret",
+    "cansedata",
+    "ktls",
+    "strictcertcheck",
+    "txcertificatecompression",
+    "rxcertificatecompression",
+];
+
+/// Calls `f` with each word of a list and whether it is switched on: `-` before it means off, `+` or nothing on. Returns
+/// `None` once `f` does.
+fn each(list: &str, mut f: impl FnMut(&str, bool) -> Option<()>) -> Option<()> {
+    list.split(',').try_for_each(|word| match word.strip_prefix('-') {
+        Some(word) => f(word, false),
+        None => f(word.trim_start_matches('+'), true),
+    })
 }

@@ -2,7 +2,6 @@
 //! and the response. One per runner, reused. Hot path.
 
 use crate::body::RequestBody;
-use crate::client::Client;
 use crate::config::http::{Http, Location, Server};
 use crate::connection::Connection;
 use crate::modules::ModuleState;
@@ -10,6 +9,7 @@ use crate::phases::MAX_URI_CHANGES;
 use crate::response::Response;
 use crate::thread::{Thread, ThreadConfig};
 use forebay_conf::error::Level;
+use forebay_core::client::Client;
 use forebay_core::config::Address;
 use forebay_core::pattern::LimitExceeded;
 use forebay_core::vars::{Captures, VarStore};

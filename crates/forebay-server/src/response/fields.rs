@@ -82,7 +82,8 @@ impl<'o> Sink<'o> {
         }
     }
 
-    /// Appends a field.
+    /// Appends a field, unless this version of HTTP forbids it. Unlike nginx, which sends `Proxy-Connection` and others over
+    /// HTTP/2 as well; clients refuse such a response as malformed.
     ///
     /// # Errors
     /// [`Unsafe`] when the value has CR, LF or NUL; nothing is appended then.
@@ -92,7 +93,9 @@ impl<'o> Sink<'o> {
             Sink::Http1(out) => response::field(out, name, value),
             Sink::Hpack(out) => {
                 field::check(name, value)?;
-                encode::field(out, name, value);
+                if !Name::of(name).is(Classes::UNFIT_FOR_HTTP2) {
+                    encode::field(out, name, value);
+                }
                 Ok(())
             }
         }
@@ -270,12 +273,8 @@ fn push_content_type(r: &Response, sink: &mut Sink<'_>, text: &mut Vec<u8>) -> R
 
 /// Appends the trailers of the response. The status has been sent already, so one with CR, LF or NUL is left out.
 pub fn push_trailers(resp: &Response, sink: &mut Sink<'_>) {
-    let lines = matches!(sink, Sink::Http1(_));
     for (name, value) in resp.trailers.iter() {
-        // An upstream of HTTP/1 may have put anything there (RFC 9113, section 8.2.2).
-        if lines || !Name::of(name).is(Classes::CONNECTION) {
-            let _ = sink.field(name, value);
-        }
+        let _ = sink.field(name, value);
     }
 }
 

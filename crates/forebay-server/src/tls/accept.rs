@@ -5,24 +5,25 @@
 use super::ocsp::client::{self, Check};
 use super::ocsp::responder::TIMEOUT;
 use super::server::ServerTls;
-use crate::client::Client;
 use crate::connection::Connection;
 use crate::error_log;
 use crate::modules::ssl::VerifyClient;
 use crate::request::Request;
 use crate::thread::{Thread, ThreadConfig};
 use forebay_conf::error::Level;
+use forebay_core::client::Client;
 use forebay_core::pattern::LimitExceeded;
+use forebay_core::tls::{Session, Verdict};
 use forebay_net::tls::hello::Hello;
-use forebay_net::tls::sessions::{Context, take_stored};
+use forebay_net::tls::sessions::take_stored;
 use forebay_net::tls::sigalg;
-use forebay_net::tls::stream::{Agreed, Greeting, Step};
-use forebay_net::tls::verify::{self, Failure, Purpose};
+use forebay_net::tls::stream::{Greeting, Step};
+use forebay_net::tls::verify::{self, Purpose};
 use forebay_sys::errno::errno_text;
 use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
 use rustls::server::UnbufferedServerConnection;
-use std::cell::Cell;
+use std::borrow::Cow;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -58,87 +59,6 @@ pub enum Later {
     },
     /// Ask OCSP responders about the path of the client's certificate, which begins with that certificate.
     State(Arc<Check>, Vec<CertificateDer<'static>>),
-}
-
-/// Result of verifying a client's certificate.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Verdict {
-    /// The client sent no certificate.
-    #[default]
-    None,
-    /// The certificate is valid.
-    Success,
-    /// The certificate is not valid.
-    Failed(Failure),
-    /// The certificate is valid, but revoked or of unknown status (OCSP).
-    Refused(&'static str),
-}
-
-/// Parameters of a TLS session.
-#[derive(Debug, Default)]
-pub struct Session {
-    /// `true` for TLS 1.3, `false` for 1.2.
-    pub v13: bool,
-    /// Number of the cipher suite.
-    pub suite: u16,
-    /// Number of the group.
-    pub group: u16,
-    /// Number of the server's signature algorithm; 0 if it signed nothing.
-    pub sigalg: u16,
-    /// Number of the client's signature algorithm; 0 if it signed nothing.
-    pub client_sigalg: u16,
-    /// Protocol chosen by ALPN.
-    pub alpn: Option<Box<[u8]>>,
-    /// Server name that the client asked for, in lower case, without a final dot.
-    pub name: Option<Box<[u8]>>,
-    /// Server name as the client wrote it, if different.
-    pub written_name: Option<Box<[u8]>>,
-    /// The session was resumed.
-    pub resumed: bool,
-    /// The first request came with the handshake (0-RTT).
-    pub early: bool,
-    /// The client's certificates.
-    pub peer: Vec<CertificateDer<'static>>,
-    /// Result of verifying `peer`.
-    pub verdict: Cell<Verdict>,
-    /// Settings by which `verdict` was reached ([`ServerTls::basis`]); `None` if the server did not ask for a
-    /// certificate.
-    basis: Cell<Option<Context>>,
-    /// Configuration (`Http::serial`) with which `basis` was last compared; 0 before the first time.
-    compared: Cell<u64>,
-    /// A reload changed the settings in a way that only a new handshake can satisfy.
-    pub outdated: Cell<bool>,
-    /// Session identifier, if a variable needs it.
-    pub id: Option<Box<[u8]>>,
-    /// ClientHello, if a variable needs it.
-    pub hello: Option<Box<Hello>>,
-}
-
-impl Session {
-    /// Notes what a completed handshake agreed on. `early`: content came with it (0-RTT).
-    fn complete(&mut self, agreed: Agreed, early: bool) {
-        self.v13 = agreed.v13;
-        self.suite = agreed.suite;
-        self.group = agreed.group;
-        self.alpn = agreed.alpn;
-        self.resumed = agreed.resumed;
-        self.early = early;
-        if self.hello.is_some() {
-            self.identify();
-        }
-        self.peer = agreed.peer;
-    }
-
-    /// Sets the identifier that OpenSSL would show. A resumed TLS 1.2 session has the one that the client sent; a TLS
-    /// 1.3 session that was not stored gets a random one.
-    fn identify(&mut self) {
-        if !self.v13 && self.resumed {
-            self.id = self.hello.as_ref().map(|h| h.session_id.as_slice().into());
-        } else if self.v13 && self.id.is_none() {
-            let mut id = [0; 32];
-            self.id = aws_lc_rs::rand::fill(&mut id).is_ok().then(|| Box::from(id));
-        }
-    }
 }
 
 /// Alert `unrecognized_name`.
@@ -388,54 +308,52 @@ fn verify_client(conf: &ThreadConfig, conn: &Connection) -> Accept {
     session.compared.set(http.serial);
     let Some(tls) = server.and_then(|s| s.tls.as_ref()) else { return Accept::Done };
     session.basis.set(tls.basis());
-    match session.judge_by(tls) {
+    match judge_by(session, tls) {
         None => Accept::Done,
         Some((check, path)) => Accept::Later(Box::new(Later::State(check, path))),
     }
 }
 
-impl Session {
-    /// Verifies the client's certificate by this server's settings. Returns the OCSP check that is still to be run, if
-    /// any. Until it has succeeded the certificate counts as refused.
-    fn judge_by(&self, tls: &ServerTls) -> Option<(Arc<Check>, Vec<CertificateDer<'static>>)> {
-        let Some(trust) = tls.trust.as_ref().filter(|_| !self.peer.is_empty()) else {
-            self.verdict.set(Verdict::None);
-            return None;
-        };
-        let (judged, ask) = match &tls.ocsp {
-            None => (trust.verify(&self.peer, Purpose::Client, verify::now()), None),
-            Some(check) => match trust.path(&self.peer, Purpose::Client, verify::now()) {
-                Ok(path) => (Ok(()), Some((check.clone(), path))),
-                Err(f) => (Err(f), None),
-            },
-        };
-        self.verdict.set(match judged {
-            Err(f) => Verdict::Failed(f),
-            Ok(()) if ask.is_some() => Verdict::Refused(client::REQUEST_FAILED),
-            Ok(()) => Verdict::Success,
-        });
-        ask
-    }
+/// Verifies the client's certificate by this server's settings. Returns the OCSP check that is still to be run, if
+/// any. Until it has succeeded the certificate counts as refused.
+fn judge_by(session: &Session, tls: &ServerTls) -> Option<(Arc<Check>, Vec<CertificateDer<'static>>)> {
+    let Some(trust) = tls.trust.as_ref().filter(|_| !session.peer.is_empty()) else {
+        session.verdict.set(Verdict::None);
+        return None;
+    };
+    let (judged, ask) = match &tls.ocsp {
+        None => (trust.verify(&session.peer, Purpose::Client, verify::now()), None),
+        Some(check) => match trust.path(&session.peer, Purpose::Client, verify::now()) {
+            Ok(path) => (Ok(()), Some((check.clone(), path))),
+            Err(f) => (Err(f), None),
+        },
+    };
+    session.verdict.set(match judged {
+        Err(f) => Verdict::Failed(f),
+        Ok(()) if ask.is_some() => Verdict::Refused(client::REQUEST_FAILED),
+        Ok(()) => Verdict::Success,
+    });
+    ask
+}
 
-    /// Compares the verdict's basis with the configuration in effect, which a reload may have changed since the
-    /// handshake. If it differs, verifies the certificate again by `server`, which would make the handshake now. Sets
-    /// [`Session::outdated`] if the certificate alone is not enough for that.
-    fn compare(&self, server: Option<&ServerTls>) {
-        let basis = server.and_then(ServerTls::basis);
-        if self.basis.get() == basis {
-            return;
-        }
-        match server {
-            // The old configuration did not ask for a certificate, so the client may have one that we do not know.
-            Some(_) if self.basis.get().is_none() => self.outdated.set(true),
-            Some(tls) => {
-                self.basis.set(basis);
-                if self.judge_by(tls).is_some() {
-                    self.outdated.set(true);
-                }
+/// Compares the verdict's basis with the configuration in effect, which a reload may have changed since the
+/// handshake. If it differs, verifies the certificate again by `server`, which would make the handshake now. Sets
+/// [`Session::outdated`] if the certificate alone is not enough for that.
+fn compare_basis(session: &Session, server: Option<&ServerTls>) {
+    let basis = server.and_then(ServerTls::basis);
+    if session.basis.get() == basis {
+        return;
+    }
+    match server {
+        // The old configuration did not ask for a certificate, so the client may have one that we do not know.
+        Some(_) if session.basis.get().is_none() => session.outdated.set(true),
+        Some(tls) => {
+            session.basis.set(basis);
+            if judge_by(session, tls).is_some() {
+                session.outdated.set(true);
             }
-            None => self.verdict.set(Verdict::None),
         }
+        None => session.verdict.set(Verdict::None),
     }
 }
 
@@ -445,57 +363,82 @@ pub fn judge(req: &mut Request) -> Option<u16> {
         req.log(Level::Info, "client sent plain HTTP request to HTTPS port");
         return Some(497);
     }
-    let session = req.conn.client.tls.as_ref()?;
+    req.conn.client.tls.as_ref()?;
     let conf = req.conf.clone();
-    let servers = &conf.http.servers;
-    let tls = |i: usize| servers.get(i).and_then(|s| s.tls.as_deref());
-    // Unlike in nginx, the configuration of the request may be newer than that of the handshake.
-    if session.compared.replace(conf.http.serial) != conf.http.serial {
-        session.compare(handshake_server(&conf, req.client()).and_then(tls));
-    }
-    let own = tls(req.server)?;
+    compare(req, &conf);
+    let own = conf.http.servers.get(req.server)?.tls.as_deref()?;
     if own.verify_client == VerifyClient::Off {
         return None;
     }
-    let outdated = session.outdated.get();
-    if outdated && !(own.verify_client == VerifyClient::Optional && session.verdict.get() == Verdict::None) {
-        req.log(Level::Info, "client certificate is to be judged by other settings since a reload");
+    let rejection = misdirected(req, &conf, own).or_else(|| unverified(req, own))?;
+    req.log(Level::Info, &rejection.text);
+    if rejection.closes {
         req.keep_alive = false;
-        return Some(421);
+    }
+    Some(rejection.status)
+}
+
+/// Error for a request of a client that did not show the certificate which the server demands.
+struct Rejection {
+    status: u16,
+    /// Text for the error log.
+    text: Cow<'static, str>,
+    /// Only a new connection can satisfy the server.
+    closes: bool,
+}
+
+impl Rejection {
+    fn new(status: u16, text: impl Into<Cow<'static, str>>) -> Rejection {
+        Rejection { status, text: text.into(), closes: false }
+    }
+}
+
+/// Compares the session's verdict with the configuration of the request. Unlike in nginx, that may be newer than the
+/// one of the handshake.
+fn compare(req: &Request, conf: &ThreadConfig) {
+    let Some(session) = req.conn.client.tls.as_ref() else { return };
+    let http = &conf.http;
+    if session.compared.replace(http.serial) != http.serial {
+        let server = handshake_server(conf, req.client()).and_then(|s| http.servers.get(s));
+        compare_basis(session, server.and_then(|s| s.tls.as_deref()));
+    }
+}
+
+/// Checks that the handshake was made with the server of the request, or with one that trusts the same authorities.
+fn misdirected(req: &Request, conf: &ThreadConfig, own: &ServerTls) -> Option<Rejection> {
+    let session = req.conn.client.tls.as_ref()?;
+    let verdict = session.verdict.get();
+    let may_come_without = own.verify_client == VerifyClient::Optional && verdict == Verdict::None;
+    if session.outdated.get() && !may_come_without {
+        let text = "client certificate is to be judged by other settings since a reload";
+        return Some(Rejection { closes: true, ..Rejection::new(421, text) });
     }
     // A server that asks for certificates may be reached only through a handshake under its own name.
     if session.name.as_deref().is_some_and(|n| n != req.head.host.as_slice())
-        && handshake_server(&conf, req.client()) != Some(req.server)
+        && handshake_server(conf, req.client()) != Some(req.server)
     {
-        req.log(
-            Level::Info,
-            "client attempted to request the server name different from the one that was negotiated",
-        );
-        return Some(421);
+        let text = "client attempted to request the server name different from the one that was negotiated";
+        return Some(Rejection::new(421, text));
     }
-    let verdict = session.verdict.get();
     // A client without SNI may request a server that trusts other authorities than the one that verified its
     // certificate. Refuse that, unlike nginx.
-    if verdict != Verdict::None && session.basis.get() != own.basis() {
-        req.log(Level::Info, "client certificate was judged by a server that trusts others");
-        return Some(421);
-    }
-    match verdict {
+    let trusts_others = verdict != Verdict::None && session.basis.get() != own.basis();
+    trusts_others.then(|| Rejection::new(421, "client certificate was judged by a server that trusts others"))
+}
+
+/// Checks the verdict on the client's certificate.
+fn unverified(req: &Request, own: &ServerTls) -> Option<Rejection> {
+    match req.conn.client.tls.as_ref()?.verdict.get() {
         Verdict::Success => None,
         Verdict::None if own.verify_client != VerifyClient::On => None,
-        Verdict::None => {
-            req.log(Level::Info, "client sent no required SSL certificate");
-            Some(496)
-        }
+        Verdict::None => Some(Rejection::new(496, "client sent no required SSL certificate")),
         Verdict::Failed(f) if own.verify_client == VerifyClient::OptionalNoCa && f.is_trust() => None,
         Verdict::Failed(f) => {
             let text = format!("client SSL certificate verify error: ({}:{})", f.0, f.text());
-            req.log(Level::Info, &text);
-            Some(495)
+            Some(Rejection::new(495, text))
         }
         Verdict::Refused(what) => {
-            req.log(Level::Info, &format!("client SSL certificate verify error: {what}"));
-            Some(495)
+            Some(Rejection::new(495, format!("client SSL certificate verify error: {what}")))
         }
     }
 }

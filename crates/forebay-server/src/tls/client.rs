@@ -1,7 +1,7 @@
 //! TLS to upstreams (nginx: proxy_ssl_*), with one [`ClientTls`] a location. After the handshake, `verify.rs` verifies
 //! the server's certificate.
 
-use super::server::{Loader, certified_files, provider, versions};
+use super::server::{Loader, certified_files, is_fixed, provider, versions};
 use crate::config::Scope;
 use crate::modules::proxy_ssl::Settings;
 use crate::modules::ssl::Name;
@@ -13,9 +13,10 @@ use forebay_net::tls::ciphers;
 use forebay_net::tls::sessions::{Context, context};
 use forebay_net::tls::verify::{self, Trust};
 use rustls::client::{ClientSessionMemoryCache, ResolvesClientCert, Resumption, UnbufferedClientConnection};
+use rustls::crypto::SupportedKxGroup;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::sign::CertifiedKey;
-use rustls::{ClientConfig, SignatureScheme};
+use rustls::{ClientConfig, SignatureScheme, SupportedCipherSuite};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, LazyLock};
 use zeroize::Zeroizing;
@@ -99,75 +100,26 @@ impl ClientTls {
     /// # Errors
     /// In nginx's words.
     pub fn new(s: &Settings, h2: bool, loader: &mut Loader, cx: &mut Scope<'_>) -> Result<ClientTls, Error> {
-        let mut fixed = None;
-        let mut dynamic = None;
-        if let Some(cert) = s.certificate.0.last().filter(|c| !c.text.is_empty()) {
-            let Some(key) = s.certificate_key.0.last() else {
-                let text = String::from_utf8_lossy(&cert.text).into_owned();
-                return Err(cert.error(format!(
-                    "no \"proxy_ssl_certificate_key\" is defined for certificate \"{text}\""
-                )));
-            };
-            if cert.template.as_const().is_some() && key.template.as_const().is_some() {
-                fixed = Some(loader.load(cert, key, &s.password_file.0, cx)?);
-            } else {
-                dynamic = Some((cert.clone(), key.clone()));
-            }
-        }
-        let mut verifier = None;
-        if s.verify {
-            if s.trusted_certificate.0.is_empty() {
-                return Err(crate::config::plain("no proxy_ssl_trusted_certificate for proxy_ssl_verify"));
-            }
-            let anchors = s.trusted_certificate.0.to_vec();
-            verifier =
-                Some(Arc::new(Trust::new(anchors, Vec::new(), s.crl.0.to_vec(), s.verify_depth.0 as usize)));
-        }
-        let c = &s.conf_command;
-        let list = c.ciphers.clone().unwrap_or_else(|| s.ciphers.0.clone());
-        let mut suites = c.suites13.clone().unwrap_or_else(ciphers::all13);
-        suites.extend(list.suites());
-        let groups = c.groups.as_ref().map_or_else(ciphers::default_groups, |g| g.0.to_vec());
-        let (v12, v13) = (c.v12.unwrap_or(s.protocols.v12), c.v13.unwrap_or(s.protocols.v13));
-        let numbers = suites.iter().map(|s| u16::from(s.suite())).chain([0]);
-        let numbers = numbers.chain(groups.iter().map(|g| u16::from(g.name())));
-        let numbers: Vec<u8> = numbers.flat_map(u16::to_be_bytes).collect();
-        let shown = fixed.as_ref().map(|k: &Arc<CertifiedKey>| k.cert.as_slice()).unwrap_or_default();
-        let named = dynamic.as_ref().map(|(cert, key): &(Name, Name)| [cert.text.as_slice(), &key.text]);
-        let trusted = verifier.as_ref().map(|t| t.fingerprint());
-        let bits = [v12, v13, s.server_name, h2, s.session_reuse, s.verify].map(u8::from);
+        let Certificate { fixed, dynamic } = certificate(s, loader, cx)?;
+        let verify = verifier(s)?;
+        let spoken = Spoken::of(s);
+        let named = dynamic.as_ref().map(|(cert, key)| [cert.text.as_slice(), &key.text]);
+        let shown = fixed.as_ref().map(|k| k.cert.as_slice()).unwrap_or_default();
+        let trusted = verify.as_ref().map(|t| t.fingerprint());
         let fingerprint = context(
-            [bits.as_slice(), &numbers]
+            [spoken.bits(s, h2).as_slice(), &spoken.numbers()]
                 .into_iter()
                 .chain(trusted.as_ref().map(Context::as_slice))
                 .chain(named.into_iter().flatten())
                 .chain(shown.iter().map(AsRef::as_ref)),
         );
-        let mut config = ClientConfig::builder_with_provider(provider(suites, groups))
-            .with_protocol_versions(&versions(v12, v13))
-            .map_err(|e| {
-                crate::config::plain(&format!("proxy_ssl_protocols and proxy_ssl_ciphers do not fit: {e}"))
-            })?
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(VerifyLater))
-            .with_client_cert_resolver(Arc::new(Presents(fixed)));
-        config.enable_secret_extraction = true;
-        if h2 {
-            config.alpn_protocols = vec![b"h2".to_vec()];
-        }
-        config.enable_sni = s.server_name;
-        config.resumption = if s.session_reuse {
-            Resumption::store(Arc::new(ClientSessionMemoryCache::new(SESSIONS)))
-        } else {
-            Resumption::disabled()
-        };
         Ok(ClientTls {
-            config: Arc::new(config),
+            config: Arc::new(spoken.config(s, h2, fixed)?),
             dynamic,
             passwords: s.password_file.0.clone(),
             cached: super::server::Loaded::of(s.certificate_cache.0.unwrap_or((SESSIONS, 10, 60))),
             name: s.name.0.clone(),
-            verify: verifier,
+            verify,
             fingerprint,
         })
     }
@@ -212,6 +164,103 @@ impl ClientTls {
             (cert.template.value(req).unwrap_or_default(), key.template.value(req).unwrap_or_default())
         });
         Wanted { tls: self.clone(), name, files }
+    }
+}
+
+/// Certificate for servers that ask for one (nginx: proxy_ssl_certificate).
+#[derive(Default)]
+struct Certificate {
+    /// Loaded.
+    fixed: Option<Arc<CertifiedKey>>,
+    /// Names of certificate and key, if they have variables.
+    dynamic: Option<(Name, Name)>,
+}
+
+fn certificate(s: &Settings, loader: &mut Loader, cx: &mut Scope<'_>) -> Result<Certificate, Error> {
+    let Some(cert) = s.certificate.0.last().filter(|c| !c.text.is_empty()) else {
+        return Ok(Certificate::default());
+    };
+    let Some(key) = s.certificate_key.0.last() else {
+        let text = String::from_utf8_lossy(&cert.text).into_owned();
+        return Err(
+            cert.error(format!("no \"proxy_ssl_certificate_key\" is defined for certificate \"{text}\""))
+        );
+    };
+    Ok(if is_fixed(cert, key) {
+        let key = loader.load(cert, key, &s.password_file.0, cx)?;
+        Certificate { fixed: Some(key), ..Certificate::default() }
+    } else {
+        Certificate { dynamic: Some((cert.clone(), key.clone())), ..Certificate::default() }
+    })
+}
+
+/// Returns the authorities for servers' certificates, if these are verified.
+fn verifier(s: &Settings) -> Result<Option<Arc<Trust>>, Error> {
+    if !s.verify {
+        return Ok(None);
+    }
+    if s.trusted_certificate.0.is_empty() {
+        return Err(crate::config::plain("no proxy_ssl_trusted_certificate for proxy_ssl_verify"));
+    }
+    let (anchors, lists) = (s.trusted_certificate.0.to_vec(), s.crl.0.to_vec());
+    Ok(Some(Arc::new(Trust::new(anchors, Vec::new(), lists, s.verify_depth.0 as usize))))
+}
+
+/// Versions, suites and groups that a location offers.
+struct Spoken {
+    v12: bool,
+    v13: bool,
+    suites: Vec<SupportedCipherSuite>,
+    groups: Vec<&'static dyn SupportedKxGroup>,
+}
+
+impl Spoken {
+    fn of(s: &Settings) -> Spoken {
+        let c = &s.conf_command;
+        let list = c.ciphers.clone().unwrap_or_else(|| s.ciphers.0.clone());
+        let mut suites = c.suites13.clone().unwrap_or_else(ciphers::all13);
+        suites.extend(list.suites());
+        Spoken {
+            v12: c.v12.unwrap_or(s.protocols.v12),
+            v13: c.v13.unwrap_or(s.protocols.v13),
+            suites,
+            groups: c.groups.as_ref().map_or_else(ciphers::default_groups, |g| g.0.to_vec()),
+        }
+    }
+
+    /// Returns what can be on or off, for a fingerprint.
+    fn bits(&self, s: &Settings, h2: bool) -> [u8; 6] {
+        [self.v12, self.v13, s.server_name, h2, s.session_reuse, s.verify].map(u8::from)
+    }
+
+    /// Returns the numbers of suites and groups, for a fingerprint.
+    fn numbers(&self) -> Vec<u8> {
+        let suites = self.suites.iter().map(|s| u16::from(s.suite()));
+        let groups = self.groups.iter().map(|g| u16::from(g.name()));
+        suites.chain([0]).chain(groups).flat_map(u16::to_be_bytes).collect()
+    }
+
+    /// Builds a configuration for rustls. `fixed` is the certificate to present.
+    fn config(self, s: &Settings, h2: bool, fixed: Option<Arc<CertifiedKey>>) -> Result<ClientConfig, Error> {
+        let mut config = ClientConfig::builder_with_provider(provider(self.suites, self.groups))
+            .with_protocol_versions(&versions(self.v12, self.v13))
+            .map_err(|e| {
+                crate::config::plain(&format!("proxy_ssl_protocols and proxy_ssl_ciphers do not fit: {e}"))
+            })?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(VerifyLater))
+            .with_client_cert_resolver(Arc::new(Presents(fixed)));
+        config.enable_secret_extraction = true;
+        if h2 {
+            config.alpn_protocols = vec![b"h2".to_vec()];
+        }
+        config.enable_sni = s.server_name;
+        config.resumption = if s.session_reuse {
+            Resumption::store(Arc::new(ClientSessionMemoryCache::new(SESSIONS)))
+        } else {
+            Resumption::disabled()
+        };
+        Ok(config)
     }
 }
 

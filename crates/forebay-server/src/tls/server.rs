@@ -15,6 +15,7 @@ use forebay_net::tls::sessions::{self, Stored, TicketKey, Tickets};
 use forebay_net::tls::verify::{self, Trust};
 use forebay_sys::sync::{lock, read, write};
 use rustls::crypto::CryptoProvider;
+use rustls::pki_types::CertificateDer;
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{ServerConfig, SupportedCipherSuite};
@@ -203,32 +204,13 @@ impl Loader {
         let file = shown(&name.text, &cx.conf_path(&name.text));
         let trusted = [s.client_certificate.0.as_slice(), s.trusted_certificate.0.as_slice()].concat();
         let chain = key.cert.get(1..).unwrap_or_default();
-        let made = (|| {
-            let issuer = verify::issuer(cert, chain.iter().chain(&trusted))
-                .ok_or(format!("issuer certificate not found for certificate \"{file}\""))?;
-            let url = match &s.stapling_responder {
-                Some(url) => url.0.clone(),
-                None => verify::responder(cert)
-                    .ok_or(format!("no OCSP responder URL in the certificate \"{file}\""))?,
-            };
-            let responder =
-                Responder::parse(&url).map_err(|e| format!("{e} in the certificate \"{file}\""))?;
-            Ok((issuer.clone(), responder))
-        })();
-        let (issuer, responder) = match made {
-            Ok(made) => made,
-            Err(text) => {
-                let text: String = text;
-                let text = format!("\"ssl_stapling\" ignored, {text}");
-                if !cx.warnings.iter().any(|w| w.message == text) {
-                    cx.warnings.push(Error { level: Level::Warn, ..crate::config::plain(&text) });
-                }
-                return;
-            }
+        let (issuer, responder) = match status_source(s, cert, &[chain, &trusted].concat(), &file) {
+            Ok(source) => source,
+            Err(text) => return warn_once(cx, &format!("\"ssl_stapling\" ignored, {text}")),
         };
         let verified = s.stapling_verify;
         let trust = || Trust::new(trusted.clone(), Vec::new(), Vec::new(), MAX_DEPTH);
-        let stapling = Stapling {
+        self.add_stapling(Stapling {
             subject: Subject { cert: cert.clone(), issuer },
             chain: chain.to_vec(),
             signers: if verified { Vec::new() } else { [chain, &trusted].concat() },
@@ -237,7 +219,11 @@ impl Loader {
             names: resolver.map_or(Names::System, |r| Names::Resolver(Some(r.clone()))),
             file,
             slots: vec![(presented.clone(), at)],
-        };
+        });
+    }
+
+    /// Adds a stapling, or its certificates to one that is the same otherwise.
+    fn add_stapling(&mut self, stapling: Stapling) {
         let wanted = stapling.key();
         match self.staplings.iter_mut().find(|other| other.key() == wanted) {
             Some(same) => same.slots.extend(stapling.slots),
@@ -267,32 +253,46 @@ impl Loader {
                 key.error(format!("cannot load certificate key \"{text}\": no engine or provider is linked"))
             );
         }
-        let read = |name: &[u8], what: &str, cx: &mut Scope<'_>| {
-            let path = cx.conf_path(name);
-            let failed = |e: &std::io::Error| {
-                format!("cannot load {what} \"{}\": {}", path.display(), bio_failed(&path, e))
-            };
-            cx.files.read(&path).map(|(_, bytes)| bytes.to_vec()).map_err(|e| failed(&e))
-        };
-        let cert_pem = text_of(&cert.text, |n| read(n, "certificate", cx)).map_err(|m| cert.error(m))?;
-        let key_pem = text_of(key_text, |n| read(n, "certificate key", cx)).map_err(|m| key.error(m))?;
-        for name in [cert.text.as_slice(), key_text] {
-            let path = cx.conf_path(name);
-            if !name.starts_with(b"data:") && !self.paths.contains(&path) {
-                self.paths.push(path);
-            }
-        }
+        let cert_pem = text_of(&cert.text, |n| read_file(n, "certificate", cx)).map_err(|m| cert.error(m))?;
+        let key_pem = text_of(key_text, |n| read_file(n, "certificate key", cx)).map_err(|m| key.error(m))?;
+        self.note_path(&cert.text, cx);
+        self.note_path(key_text, cx);
         let cert_name = shown(&cert.text, &cx.conf_path(&cert.text));
         let key_name = shown(key_text, &cx.conf_path(key_text));
         let made = certified((&cert_name, &cert_pem), (&key_name, &key_pem), passwords).map_err(|m| {
-            if m.contains("certificate key") || m.contains("PrivateKey") {
-                key.error(m)
-            } else {
-                cert.error(m)
-            }
+            let of_key = m.contains("certificate key") || m.contains("PrivateKey");
+            if of_key { key.error(m) } else { cert.error(m) }
         })?;
         let made = Arc::new(made);
         self.keys.insert(names, made.clone());
+        Ok(made)
+    }
+
+    /// Adds the file of a name to [`Loader::paths`].
+    fn note_path(&mut self, name: &[u8], cx: &Scope<'_>) {
+        let path = cx.conf_path(name);
+        if !name.starts_with(b"data:") && !self.paths.contains(&path) {
+            self.paths.push(path);
+        }
+    }
+
+    /// Loads the certificates of a server.
+    fn certificates<'s>(&mut self, s: &'s Settings, cx: &mut Scope<'_>) -> Result<Certificates<'s>, Error> {
+        let (certificates, keys) = named(s);
+        let mut made = Certificates::default();
+        for (i, cert) in certificates.iter().enumerate() {
+            let Some(key) = keys.get(i) else {
+                let text = String::from_utf8_lossy(&cert.text).into_owned();
+                return Err(
+                    cert.error(format!("no \"ssl_certificate_key\" is defined for certificate \"{text}\""))
+                );
+            };
+            if is_fixed(cert, key) {
+                made.add(cert, self.load(cert, key, &s.password_file.0, cx)?);
+            } else {
+                made.dynamic.push((cert.clone(), key.clone()));
+            }
+        }
         Ok(made)
     }
 
@@ -306,65 +306,46 @@ impl Loader {
         resolver: Option<&Arc<Resolver>>,
         cx: &mut Scope<'_>,
     ) -> Result<Option<Arc<ServerTls>>, Error> {
-        let mut certificates = s.certificate.0.clone();
-        let mut keys = s.certificate_key.0.clone();
-        if certificates.is_empty() && !s.reject_handshake {
+        if s.certificate.0.is_empty() && !s.reject_handshake {
             return Ok(None);
         }
-        if let (Some(c), Some(k)) = (&s.conf_command.certificate, &s.conf_command.key) {
-            (certificates, keys) = (vec![c.clone()], vec![k.clone()]);
-        }
-        let mut loaded: Vec<(&Name, Arc<CertifiedKey>)> = Vec::new();
-        let mut dynamic = Vec::new();
-        for (i, cert) in certificates.iter().enumerate() {
-            let Some(key) = keys.get(i) else {
-                let text = String::from_utf8_lossy(&cert.text).into_owned();
-                return Err(
-                    cert.error(format!("no \"ssl_certificate_key\" is defined for certificate \"{text}\""))
-                );
-            };
-            if cert.template.as_const().is_some() && key.template.as_const().is_some() {
-                let made = self.load(cert, key, &s.password_file.0, cx)?;
-                loaded.retain(|(_, other)| !same_kind(other, &made));
-                loaded.push((cert, made));
-            } else {
-                dynamic.push((cert.clone(), key.clone()));
-            }
-        }
-        let (fixed, mut presented): (Vec<_>, Vec<_>) = loaded.into_iter().unzip();
-        let identity = identity(s, &presented, &dynamic, resolver);
+        let certificates = self.certificates(s, cx)?;
+        let identity = identity(s, &certificates, resolver);
         if let Some(same) = self.made.get(&identity) {
             return Ok(Some(same.clone()));
         }
-        if s.stapling && !s.stapling_file.0.is_empty() {
-            for k in &mut presented {
-                let mut with = CertifiedKey::clone(k);
-                with.ocsp = Some(s.stapling_file.0.to_vec());
-                *k = Arc::new(with);
-            }
-        }
+        let tls = Arc::new(self.build(s, certificates, resolver, cx)?);
+        self.made.insert(identity, tls.clone());
+        Ok(Some(tls))
+    }
+
+    /// Builds the TLS settings of a server from its certificates.
+    fn build(
+        &mut self,
+        s: &Settings,
+        certificates: Certificates<'_>,
+        resolver: Option<&Arc<Resolver>>,
+        cx: &mut Scope<'_>,
+    ) -> Result<ServerTls, Error> {
         let trust = self.trust(s)?;
         let basis = trust.as_ref().map(|t| basis(s, t));
-        let context = context(s, &presented, &dynamic, basis);
-        let presented = Arc::new(Presented::new(presented));
+        let context = context(s, &certificates, basis);
+        let Certificates { names, keys, dynamic } = certificates;
+        let presented = Arc::new(Presented::new(stapled_from_file(s, keys)));
         if s.stapling && s.stapling_file.0.is_empty() {
-            for (at, name) in fixed.into_iter().enumerate() {
+            for (at, name) in names.into_iter().enumerate() {
                 self.staple(s, (name, at), &presented, resolver, cx);
             }
         }
         let ocsp = check(s, resolver)?;
-        let provider = self.provider(s);
-        let config = config(s, provider, presented.clone(), trust.as_deref(), context).map_err(|m| {
-            let place = certificates.first().map(|c| c.place.clone());
-            place.map_or_else(|| crate::config::plain(&m), |p| Error { message: m.clone(), ..p })
-        })?;
-        let loaded = s.certificate_cache.0.map(Loaded::of).map(Arc::new);
-        let tls = Arc::new(ServerTls {
+        let config = config(s, self.provider(s), presented.clone(), trust.as_deref(), context)
+            .map_err(|m| at_certificate(s, m))?;
+        Ok(ServerTls {
             config,
             others: Default::default(),
             by_cost: by_cost(s),
             dynamic,
-            loaded,
+            loaded: s.certificate_cache.0.map(Loaded::of).map(Arc::new),
             passwords: s.password_file.0.clone(),
             verify_client: s.verify_client,
             trust,
@@ -373,9 +354,7 @@ impl Loader {
             record: (s.buffer_size.0 as usize).clamp(256, forebay_net::tls::record::MAX_CONTENT),
             presented,
             ocsp,
-        });
-        self.made.insert(identity, tls.clone());
-        Ok(Some(tls))
+        })
     }
 
     /// Returns the provider with the suites and groups of a server.
@@ -413,22 +392,115 @@ impl Loader {
     }
 }
 
+/// Certificates of a server.
+#[derive(Default)]
+struct Certificates<'s> {
+    /// Names of `keys`.
+    names: Vec<&'s Name>,
+    /// Certificates with keys, one of a kind.
+    keys: Vec<Arc<CertifiedKey>>,
+    /// Names of certificates and keys that have variables.
+    dynamic: Vec<(Name, Name)>,
+}
+
+impl<'s> Certificates<'s> {
+    /// Adds a certificate, which replaces an earlier one of its kind.
+    fn add(&mut self, name: &'s Name, key: Arc<CertifiedKey>) {
+        if let Some(at) = self.keys.iter().position(|other| same_kind(other, &key)) {
+            self.names.remove(at);
+            self.keys.remove(at);
+        }
+        self.names.push(name);
+        self.keys.push(key);
+    }
+}
+
+/// Returns the names of a server's certificates and keys. Those of `ssl_conf_command` replace the others.
+fn named(s: &Settings) -> (&[Name], &[Name]) {
+    match (&s.conf_command.certificate, &s.conf_command.key) {
+        (Some(cert), Some(key)) => (std::slice::from_ref(cert), std::slice::from_ref(key)),
+        _ => (&s.certificate.0, &s.certificate_key.0),
+    }
+}
+
+/// Returns `true` if the names of a certificate and its key have no variables.
+pub(super) fn is_fixed(cert: &Name, key: &Name) -> bool {
+    cert.template.as_const().is_some() && key.template.as_const().is_some()
+}
+
+/// Staples the response of `ssl_stapling_file`, if there is one.
+fn stapled_from_file(s: &Settings, mut keys: Vec<Arc<CertifiedKey>>) -> Vec<Arc<CertifiedKey>> {
+    if s.stapling && !s.stapling_file.0.is_empty() {
+        for k in &mut keys {
+            let mut with = CertifiedKey::clone(k);
+            with.ocsp = Some(s.stapling_file.0.to_vec());
+            *k = Arc::new(with);
+        }
+    }
+    keys
+}
+
+/// Returns the issuer of a certificate, one of `issuers`, and the responder that reports the certificate's status.
+///
+/// # Errors
+/// Reason for which there is no such responder.
+fn status_source(
+    s: &Settings,
+    cert: &CertificateDer<'static>,
+    issuers: &[CertificateDer<'static>],
+    file: &str,
+) -> Result<(CertificateDer<'static>, Responder), String> {
+    let issuer = verify::issuer(cert, issuers.iter())
+        .ok_or(format!("issuer certificate not found for certificate \"{file}\""))?;
+    let url = match &s.stapling_responder {
+        Some(url) => url.0.clone(),
+        None => {
+            verify::responder(cert).ok_or(format!("no OCSP responder URL in the certificate \"{file}\""))?
+        }
+    };
+    let responder = Responder::parse(&url).map_err(|e| format!("{e} in the certificate \"{file}\""))?;
+    Ok((issuer.clone(), responder))
+}
+
+/// Adds a warning, unless there is the same already.
+fn warn_once(cx: &mut Scope<'_>, text: &str) {
+    if !cx.warnings.iter().any(|w| w.message == text) {
+        cx.warnings.push(Error { level: Level::Warn, ..crate::config::plain(text) });
+    }
+}
+
+/// Reads a file of a certificate or key, for which `what` stands in the error.
+fn read_file(name: &[u8], what: &str, cx: &mut Scope<'_>) -> Result<Vec<u8>, String> {
+    let path = cx.conf_path(name);
+    let failed =
+        |e: &std::io::Error| format!("cannot load {what} \"{}\": {}", path.display(), bio_failed(&path, e));
+    cx.files.read(&path).map(|(_, bytes)| bytes.to_vec()).map_err(|e| failed(&e))
+}
+
+/// Returns an error at the position of the first certificate.
+fn at_certificate(s: &Settings, message: String) -> Error {
+    match named(s).0.first() {
+        Some(cert) => cert.error(message),
+        None => crate::config::plain(&message),
+    }
+}
+
 /// Returns the address of a list as its identity. All empty lists are equal.
 fn list<T>(list: &Arc<Vec<T>>) -> usize {
     if list.is_empty() { 0 } else { Arc::as_ptr(list) as usize }
 }
 
+/// Returns the address of a shared value as its identity.
+fn at<T: ?Sized>(arc: &Arc<T>) -> usize {
+    Arc::as_ptr(arc).cast::<()>() as usize
+}
+
 /// Returns a key of everything that the TLS settings of a server depend on. It compares shared values by address, so it
 /// is valid only within one configuration.
-fn identity(
-    s: &Settings,
-    presented: &[Arc<CertifiedKey>],
-    dynamic: &[(Name, Name)],
-    resolver: Option<&Arc<Resolver>>,
-) -> String {
+fn identity(s: &Settings, made: &Certificates<'_>, resolver: Option<&Arc<Resolver>>) -> String {
     // Destructure without `..`, so that a new setting does not compile until it is considered here.
     let Settings {
-        // `presented` and `dynamic` cover these, including those of `ssl_conf_command`.
+        // `made` covers these, including those of `ssl_conf_command`.
         certificate: _,
         certificate_key: _,
         certificate_cache,
@@ -459,17 +531,14 @@ fn identity(
         ocsp_responder,
         ocsp_cache,
     } = s;
-    fn at<T: ?Sized>(arc: &Arc<T>) -> usize {
-        Arc::as_ptr(arc).cast::<()>() as usize
-    }
-    let names: Vec<_> = dynamic.iter().flat_map(|(cert, key)| [&cert.text, &key.text]).collect();
+    let names: Vec<_> = made.dynamic.iter().flat_map(|(cert, key)| [&cert.text, &key.text]).collect();
     let sessions = match session_cache {
         SessionCache::None => 0,
         SessionCache::Off => 1,
         SessionCache::Kept(zone) => at(zone),
     };
     let keys: Vec<usize> = session_ticket_key.0.iter().map(at).collect();
-    let certificates: Vec<usize> = presented.iter().map(at).collect();
+    let certificates: Vec<usize> = made.keys.iter().map(at).collect();
     let files =
         [list(&client_certificate.0), list(&trusted_certificate.0), list(&crl.0), list(&stapling_file.0)];
     let lists = [list(&password_file.0), at(&ciphers.0), at(&ecdh_curve.0), resolver.map_or(0, at)];
@@ -516,14 +585,9 @@ fn basis(s: &Settings, trust: &Trust) -> sessions::Context {
 
 /// Hashes the settings that a resumed session must share with the current server: certificates and requirements on
 /// clients.
-fn context(
-    s: &Settings,
-    presented: &[Arc<CertifiedKey>],
-    dynamic: &[(Name, Name)],
-    basis: Option<sessions::Context>,
-) -> sessions::Context {
-    let leaf = presented.iter().filter_map(|k| k.cert.first()).map(AsRef::as_ref);
-    let names = dynamic.iter().map(|(c, _)| c.text.as_slice());
+fn context(s: &Settings, made: &Certificates<'_>, basis: Option<sessions::Context>) -> sessions::Context {
+    let leaf = made.keys.iter().filter_map(|k| k.cert.first()).map(AsRef::as_ref);
+    let names = made.dynamic.iter().map(|(c, _)| c.text.as_slice());
     let demands = [s.verify_client as u8, u8::from(s.early_data)];
     let basis = basis.unwrap_or_default();
     sessions::context(leaf.chain(names).chain([demands.as_slice(), &basis]))
@@ -579,31 +643,35 @@ fn config(
     config.ignore_client_order = c.server_preference.unwrap_or(s.prefer_server_ciphers != Preference::Off);
     config.alpn_protocols = vec![b"http/1.1".to_vec(), b"http/1.0".to_vec(), b"http/0.9".to_vec()];
     config.enable_secret_extraction = true;
-    config.send_tls13_tickets = 2;
-    let timeout = Duration::from_secs(s.session_timeout.0);
-    // rustls accepts early data only for sessions that it can remove from a store, which prevents replay. Tickets would
-    // disable that.
-    let tickets = c.tickets.unwrap_or(s.session_tickets) && !s.early_data;
-    config.session_storage = match &s.session_cache {
-        SessionCache::Kept(zone) => Arc::new(Stored { sessions: zone.clone(), context, timeout }),
-        _ if s.early_data => {
-            let zone = sessions::zone(b"early data", 1 << 20);
-            Arc::new(Stored { sessions: zone, context, timeout })
-        }
-        _ => Arc::new(NoServerSessionStorage {}),
-    };
-    if tickets {
-        let keys = s.session_ticket_key.0.iter().filter_map(|k| TicketKey::new(k)).collect();
-        config.ticketer = Arc::new(Tickets { keys, context, timeout });
-    } else if !matches!(s.session_cache, SessionCache::Kept(_)) && !s.early_data {
-        config.send_tls13_tickets = 0;
-    }
+    keep_sessions(&mut config, s, context);
     if s.early_data {
         config.max_early_data_size = 16 * 1024;
     }
     config.cert_compressors = if s.certificate_compression { COMPRESSORS.to_vec() } else { Vec::new() };
     config.cert_decompressors = Vec::new();
     Ok(Arc::new(config))
+}
+
+/// Sets where sessions are kept: here, in tickets of the clients, or nowhere.
+fn keep_sessions(config: &mut ServerConfig, s: &Settings, context: sessions::Context) {
+    let timeout = Duration::from_secs(s.session_timeout.0);
+    let zone = match &s.session_cache {
+        SessionCache::Kept(zone) => Some(zone.clone()),
+        // rustls accepts early data only for sessions that it can remove from a store, which prevents replay.
+        _ if s.early_data => Some(sessions::zone(b"early data", 1 << 20)),
+        _ => None,
+    };
+    // Tickets would disable early data.
+    let tickets = s.conf_command.tickets.unwrap_or(s.session_tickets) && !s.early_data;
+    config.send_tls13_tickets = if tickets || zone.is_some() { 2 } else { 0 };
+    config.session_storage = match zone {
+        Some(sessions) => Arc::new(Stored { sessions, context, timeout }),
+        None => Arc::new(NoServerSessionStorage {}),
+    };
+    if tickets {
+        let keys = s.session_ticket_key.0.iter().filter_map(|k| TicketKey::new(k)).collect();
+        config.ticketer = Arc::new(Tickets { keys, context, timeout });
+    }
 }
 
 impl ServerTls {

@@ -1,11 +1,11 @@
 //! `$ssl_*` (nginx: ngx_http_ssl_module, embedded variables).
 
-use super::accept::{Session, Verdict};
 use crate::request::Request;
 use crate::variables::Row;
 use aws_lc_rs::digest;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use forebay_core::tls::{Session, Verdict};
 use forebay_core::vars::RowSource;
 use forebay_core::vars::VarError;
 use forebay_net::tls::ciphers;
@@ -165,46 +165,49 @@ fn time(unix: i64, out: &mut Vec<u8>) -> bool {
 
 /// Returns OpenSSL's short name of an attribute type.
 fn short(oid: &Oid<'_>) -> Option<&'static str> {
-    Some(match oid.to_id_string().as_str() {
-        "2.5.4.3" => "CN",
-        "2.5.4.4" => "SN",
-        "2.5.4.5" => "serialNumber",
-        "2.5.4.6" => "C",
-        "2.5.4.7" => "L",
-        "2.5.4.8" => "ST",
-        "2.5.4.9" => "street",
-        "2.5.4.10" => "O",
-        "2.5.4.11" => "OU",
-        "2.5.4.12" => "title",
-        "2.5.4.13" => "description",
-        "2.5.4.15" => "businessCategory",
-        "2.5.4.16" => "postalAddress",
-        "2.5.4.17" => "postalCode",
-        "2.5.4.20" => "telephoneNumber",
-        "2.5.4.41" => "name",
-        "2.5.4.42" => "GN",
-        "2.5.4.43" => "initials",
-        "2.5.4.44" => "generationQualifier",
-        "2.5.4.45" => "x500UniqueIdentifier",
-        "2.5.4.46" => "dnQualifier",
-        "2.5.4.65" => "pseudonym",
-        "2.5.4.72" => "role",
-        "2.5.4.97" => "organizationIdentifier",
-        "2.5.4.98" => "c3",
-        "2.5.4.99" => "n3",
-        "0.9.2342.19200300.100.1.1" => "UID",
-        "0.9.2342.19200300.100.1.3" => "mail",
-        "0.9.2342.19200300.100.1.25" => "DC",
-        "0.9.2342.19200300.100.1.44" => "uid",
-        "1.2.840.113549.1.9.1" => "emailAddress",
-        "1.2.840.113549.1.9.2" => "unstructuredName",
-        "1.2.840.113549.1.9.8" => "unstructuredAddress",
-        "1.3.6.1.4.1.311.60.2.1.1" => "jurisdictionL",
-        "1.3.6.1.4.1.311.60.2.1.2" => "jurisdictionST",
-        "1.3.6.1.4.1.311.60.2.1.3" => "jurisdictionC",
-        _ => return None,
-    })
+    let id = oid.to_id_string();
+    ATTRIBUTES.iter().find(|(known, _)| *known == id).map(|(_, name)| *name)
 }
+
+/// OpenSSL's short names of attribute types.
+const ATTRIBUTES: &[(&str, &str)] = &[
+    ("2.5.4.3", "CN"),
+    ("2.5.4.4", "SN"),
+    ("2.5.4.5", "serialNumber"),
+    ("2.5.4.6", "C"),
+    ("2.5.4.7", "L"),
+    ("2.5.4.8", "ST"),
+    ("2.5.4.9", "street"),
+    ("2.5.4.10", "O"),
+    ("2.5.4.11", "OU"),
+    ("2.5.4.12", "title"),
+    ("2.5.4.13", "description"),
+    ("2.5.4.15", "businessCategory"),
+    ("2.5.4.16", "postalAddress"),
+    ("2.5.4.17", "postalCode"),
+    ("2.5.4.20", "telephoneNumber"),
+    ("2.5.4.41", "name"),
+    ("2.5.4.42", "GN"),
+    ("2.5.4.43", "initials"),
+    ("2.5.4.44", "generationQualifier"),
+    ("2.5.4.45", "x500UniqueIdentifier"),
+    ("2.5.4.46", "dnQualifier"),
+    ("2.5.4.65", "pseudonym"),
+    ("2.5.4.72", "role"),
+    ("2.5.4.97", "organizationIdentifier"),
+    ("2.5.4.98", "c3"),
+    ("2.5.4.99", "n3"),
+    ("0.9.2342.19200300.100.1.1", "UID"),
+    ("0.9.2342.19200300.100.1.3", "mail"),
+    ("0.9.2342.19200300.100.1.25", "DC"),
+    ("0.9.2342.19200300.100.1.44", "uid"),
+    ("1.2.840.113549.1.9.1", "emailAddress"),
+    ("1.2.840.113549.1.9.2", "unstructuredName"),
+    ("1.2.840.113549.1.9.8", "unstructuredAddress"),
+    ("1.3.6.1.4.1.311.60.2.1.1", "jurisdictionL"),
+    ("1.3.6.1.4.1.311.60.2.1.2", "jurisdictionST"),
+    ("1.3.6.1.4.1.311.60.2.1.3", "jurisdictionC"),
+];
 
 /// Appends the name of an attribute type, or its number.
 fn attribute(a: &AttributeTypeAndValue<'_>, out: &mut Vec<u8>) {

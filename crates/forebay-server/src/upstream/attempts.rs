@@ -1,17 +1,17 @@
-//! Attempts of a request: a server is chosen, asked, and judged; after a failure the next one is asked (nginx:
-//! proxy_next_upstream). What an attempt does is up to the caller. Hot path.
+//! Attempts of a request: chooses a server and judges the result; after a failure chooses the next one (nginx:
+//! proxy_next_upstream). The caller asks the server. Hot path.
 
-use super::balance::{Key, Picker};
 use super::contact::Contact;
 use super::exchange::{Attempt, Target};
 use super::fault::{Fault, client_gone};
-use super::lease::Lease;
-use super::queue::Gone;
 use super::sticky::Sticky;
 use crate::modules::proxy::{NextMask, NextUpstream};
 use crate::request::Request;
 use crate::thread::ThreadConfig;
 use forebay_conf::error::Level;
+use forebay_core::upstream::balance::{Key, Picker};
+use forebay_core::upstream::lease::Lease;
+use forebay_core::upstream::queue::Gone;
 use forebay_net::addr::{PeerAddr, address_text};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ impl Rules {
         self.timeout.is_zero() || elapsed < self.timeout
     }
 
-    /// Whether the request may be sent again after a failure.
+    /// Returns `true` if the request may be sent again after a failure.
     fn allow(&self, fault: &Fault, repeat: Repeat, elapsed: Duration) -> bool {
         self.next.has(fault.kind) && self.is_in_time(elapsed) && repeat.allows(fault.unsent)
     }
@@ -152,7 +152,7 @@ pub(crate) struct Attempts<'t> {
     redirected: bool,
 }
 
-/// What follows an attempt.
+/// Decision after an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// The response is passed on.
@@ -164,7 +164,7 @@ pub(crate) enum Verdict {
 }
 
 impl<'t> Attempts<'t> {
-    /// Evaluates what the choice of a server depends on.
+    /// Evaluates the properties of the request that the choice of a server depends on.
     ///
     /// # Errors
     /// The status to answer with.
@@ -183,7 +183,7 @@ impl<'t> Attempts<'t> {
         Ok(Attempts { conf, servers, rules, kept, begun, tried, dropped: 0, current, redirected })
     }
 
-    /// Whether the next attempt may use a kept connection.
+    /// Returns `true` if the next attempt may use a kept connection.
     pub(crate) fn may_reuse(&self) -> bool {
         self.kept != Kept::No
     }
@@ -237,7 +237,7 @@ impl<'t> Attempts<'t> {
         self.servers.address(self.current.0)
     }
 
-    /// Ends an attempt that has led to a response, or to a connection where there is no response.
+    /// Ends an attempt that has led to a response, or to a connection if the request wants no more.
     pub(crate) fn answered(
         &mut self,
         req: &mut Request,
@@ -270,7 +270,7 @@ impl<'t> Attempts<'t> {
     ) -> Verdict {
         let again = self.rules.allow(fault, repeat, req.thread.io.poller.since(self.begun));
         let (reused, received) = note_failure(req, place.as_ref(), fault);
-        // Gives the place back before another server is chosen.
+        // Gives the place back first, so that it counts as free when another server is chosen.
         *place = None;
         if fault.last {
             if let Some(a) = req.modules.upstream.current() {

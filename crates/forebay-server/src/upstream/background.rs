@@ -4,6 +4,8 @@
 use super::config::Upstream;
 use crate::config::http::Http;
 use forebay_core::tasks::{Log, Tasks};
+use forebay_core::upstream::resolve;
+use forebay_core::upstream::servers::Server;
 use std::sync::Arc;
 use tokio::runtime::Handle;
 
@@ -21,7 +23,7 @@ pub fn start(
         if let Some(former) = former {
             adopt(upstream, former);
         }
-        super::resolve::start(&upstream.group, &mut tasks, tokio, log);
+        resolve::start(&upstream.group, &mut tasks, tokio, log);
         if !upstream.extras.checks.is_empty() {
             let watch =
                 super::health_check::watch(config.clone(), upstream.clone(), log.clone(), ask.clone());
@@ -37,7 +39,7 @@ pub fn start(
 /// Returns `true` if two groups have the same name, and the same servers if `proxy_pass` implies them.
 fn is_same(a: &Upstream, b: &Upstream) -> bool {
     let (a, b) = (&a.group, &b.group);
-    let place = |all: &[super::servers::Server]| all.first().map(|s| s.place.clone());
+    let place = |all: &[Server]| all.first().map(|s| s.place.clone());
     a.name == b.name
         && a.explicit == b.explicit
         && (a.explicit || a.with_servers(place) == b.with_servers(place))

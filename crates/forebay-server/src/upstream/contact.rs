@@ -1,10 +1,11 @@
 //! A server that is asked for a request: its lease, and the part of the request that is still to be sent. Hot path.
 
-use super::lease::Lease;
 use super::sticky::Sticky;
 use super::upload::Upload;
 use crate::request::Request;
 use forebay_conf::error::Level;
+use forebay_core::upstream::conn::Conn;
+use forebay_core::upstream::lease::Lease;
 use forebay_core::vars::VarError;
 use std::sync::Arc;
 
@@ -26,12 +27,12 @@ impl Contact {
     }
 
     /// Returns the connection.
-    pub fn conn(&self) -> Option<&super::conn::Conn> {
+    pub fn conn(&self) -> Option<&Conn> {
         self.lease.conn.as_ref()
     }
 
     /// Sets the connection.
-    pub fn connected(&mut self, conn: super::conn::Conn) {
+    pub fn connected(&mut self, conn: Conn) {
         self.lease.conn = Some(conn);
     }
 

@@ -1,21 +1,15 @@
-//! One request to an upstream: a server is chosen, the request sent, the head of the response read; after a failure the next
-//! server is asked (nginx: proxy_next_upstream). `modules/proxy.rs` calls this; `stream.rs` reads the body of the response. Hot
-//! path.
+//! One request to an upstream: chooses a server, sends the request, and reads the head of the response; after a failure asks
+//! the next server (nginx: proxy_next_upstream). `modules/proxy.rs` calls this; `stream.rs` reads the body. Hot path.
 
 use super::Reuse;
 use super::attempts::{Attempts, Kept, Repeat, Verdict};
 use super::codec::protocol::Protocol;
-use super::codec::{self, Came, fastcgi, http2};
+use super::codec::{self, fastcgi, http2};
 use super::config::Upstream;
-use super::conn::Conn;
 use super::contact::Contact;
-use super::fault::{
-    Fault, READING, bad_head, client_gone, closed, receive_failed, send_failed, send_timeout, timed_out,
-};
-use super::lease::Lease;
-use super::local::LocalSet;
+use super::fault::{Fault, client_gone, send_failed, send_timeout};
+use super::head::HeadReader;
 use super::open::{Open, encrypt, greeting, local_address, open, wanted, watch};
-use super::peer::Figures;
 use super::send::{Sender, Wrote};
 use super::sticky::Sticky;
 use super::upload::{Stopped, Turn, Upload};
@@ -24,11 +18,13 @@ use crate::modules::proxy::{HttpVersion, NextUpstream, SendProxy, Settings};
 use crate::request::Request;
 use crate::response::FieldList;
 use crate::tls::client::Wanted;
+use forebay_core::upstream::conn::Conn;
+use forebay_core::upstream::lease::Lease;
+use forebay_core::upstream::local::LocalSet;
+use forebay_core::upstream::peer::Figures;
 use forebay_http::h1::client::ResponseHead;
 use forebay_net::addr::PeerAddr;
-use forebay_net::wait::{For, Waited};
 use forebay_net::wire::Watch;
-use rustix::io::Errno;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -37,7 +33,7 @@ use std::time::{Duration, Instant};
 /// Servers that a request goes to.
 #[derive(Debug)]
 pub enum Target {
-    /// Those of a group of the configuration.
+    /// Servers of a group of the configuration.
     Group {
         /// The group.
         local: Rc<LocalSet>,
@@ -74,7 +70,7 @@ impl Target {
 /// The body that goes with a request.
 #[derive(Debug)]
 pub enum Outgoing {
-    /// None.
+    /// There is none.
     None,
     /// Made by `proxy_set_body`.
     Bytes(Vec<u8>),
@@ -91,7 +87,7 @@ pub struct Attempt {
     pub name: Vec<u8>,
     /// `$upstream_status`; 0 = none.
     pub status: u16,
-    /// When it began.
+    /// Time at which it began.
     pub started: Instant,
     /// `$upstream_connect_time`.
     pub connect: Option<Duration>,
@@ -105,7 +101,7 @@ pub struct Attempt {
     pub received: u64,
     /// `$upstream_response_length`.
     pub length: u64,
-    /// First of another location, reached by an internal redirect.
+    /// Whether it is the first of another location, reached by an internal redirect.
     pub redirected: bool,
 }
 
@@ -138,9 +134,9 @@ impl Attempt {
 pub struct Upstreamed {
     /// Servers asked, in order.
     pub attempts: Vec<Attempt>,
-    /// Memory for the name of the next, empty.
+    /// Empty buffer for the name of the next server.
     pub(super) spare_name: Vec<u8>,
-    /// Number of them that variables show; later ones were asked for further slices of a response.
+    /// Number of servers that variables show. Later ones were asked for further slices of a response.
     pub own_attempts: Option<usize>,
     /// The last head received.
     pub head: ResponseHead,
@@ -152,9 +148,9 @@ pub struct Upstreamed {
     pub host: Vec<u8>,
     /// Protocol of the upstream.
     pub protocol: Protocol,
-    /// What the head begins with, where a protocol has heads of CGI and those of HTTP.
+    /// Whether the head begins with a status line, once that is known. uwsgi and SCGI servers may send either.
     pub status_line: Option<bool>,
-    /// The response of a FastCGI server, as far as it has come.
+    /// State of the response of a FastCGI server.
     pub fastcgi: fastcgi::Link,
     /// Scratch space of `fastcgi_split_path_info`.
     pub split: forebay_core::vars::Captures,
@@ -174,12 +170,12 @@ pub struct Upstreamed {
     pub set_cookie: Vec<u8>,
     /// The session that `sticky learn` begins when the response is over; empty: none.
     pub session: Vec<u8>,
-    /// Why the last server failed; `None`: it did not, or the client is to blame.
+    /// Reason for the failure of the last server; `None` if it has not failed, or the client is to blame.
     pub fault: Option<NextUpstream>,
 }
 
 impl Upstreamed {
-    /// Forgets everything; memory is kept.
+    /// Forgets everything, but keeps buffers.
     pub fn clear(&mut self) {
         // A cached response has a head without an attempt, and not all protocols have a host.
         let unused = self.attempts.is_empty() && self.host.is_empty() && self.own_attempts.is_none();
@@ -204,14 +200,14 @@ impl Upstreamed {
         self.session.clear();
     }
 
-    /// The server that is being asked.
+    /// Returns the attempt at the server that is being asked.
     pub fn current(&mut self) -> Option<&mut Attempt> {
         self.attempts.last_mut()
     }
 }
 
-/// Asks servers until one has sent the head of a response, which is then in `Upstreamed::head`; the place at that
-/// server, with the connection, is then in `place`, which is empty before.
+/// Asks servers until one has sent the head of a response. The head is then in [`Upstreamed::head`], and the connection to the
+/// server in `place`, which is empty before.
 ///
 /// # Errors
 /// The status to answer with; 499 if the client is gone.
@@ -243,8 +239,8 @@ pub async fn run(
     }
 }
 
-/// Decides which kept connections a request may use. One that cannot be sent again fails where an implied group's connection
-/// turns out to be closed, so it gets a new connection.
+/// Decides which kept connections a request may use. A request that cannot be sent again would fail if the kept connection of an
+/// implied group turned out to be closed, so it gets a new connection.
 fn kept(req: &Request, s: &Settings, body: &Outgoing) -> Kept {
     match req.modules.upstream.reuse {
         Reuse::No => Kept::No,
@@ -256,8 +252,8 @@ fn kept(req: &Request, s: &Settings, body: &Outgoing) -> Kept {
     }
 }
 
-/// Decides whether a request may be sent again. One that changes something may be only if the configuration allows it (nginx:
-/// non_idempotent). One whose body is passed on as it comes may be if it was never sent, while what was taken of the body
+/// Decides whether a request may be sent again. A request that changes something may only if the configuration allows it (nginx:
+/// non_idempotent). A request whose body is passed on as it comes may if it was never sent and all of the body that was taken
 /// is remembered.
 fn repeat(req: &Request, s: &Settings, body: &Outgoing) -> Repeat {
     if matches!(body, Outgoing::Streamed(_)) {
@@ -267,7 +263,7 @@ fn repeat(req: &Request, s: &Settings, body: &Outgoing) -> Repeat {
     if changes && !s.next_upstream.has(NextUpstream::NonIdempotent) { Repeat::Unsent } else { Repeat::Always }
 }
 
-/// A request with what its attempts need.
+/// A request and the settings for its attempts.
 struct Exchange<'e> {
     head: &'e [u8],
     body: &'e Outgoing,
@@ -275,7 +271,7 @@ struct Exchange<'e> {
 }
 
 impl Exchange<'_> {
-    /// Asks the server of a contact; `fresh`: by a new connection in any case.
+    /// Asks the server of a contact; `fresh`: always by a new connection.
     async fn attempt(
         &self,
         req: &mut Request,
@@ -304,13 +300,13 @@ impl Exchange<'_> {
         contact.connected(conn);
         if s.http_version == HttpVersion::V2 {
             http2::send(req, contact, self.head, self.body, s, &mut watch).await?;
-            return http2::read_head(req, contact, s, &mut watch).await;
+            return http2::read_head(req, contact, HeadReader::new(req, s, &mut watch)).await;
         }
         self.send(req, contact, &mut watch).await?;
-        read_head(req, contact, s, &mut watch).await
+        HeadReader::new(req, s, &mut watch).read(req, contact).await
     }
 
-    /// Sends the request, or as much of it as the server reads before it answers.
+    /// Sends the request, or the part of it that the server reads before it answers.
     async fn send(&self, req: &mut Request, contact: &mut Contact, watch: &mut Watch) -> Result<(), Fault> {
         let chunked = matches!(self.body, Outgoing::Streamed(true));
         let framing = req.modules.upstream.protocol.framing(chunked);
@@ -328,7 +324,7 @@ impl Exchange<'_> {
     }
 }
 
-/// Tells connections that cannot serve the same requests from each other.
+/// Returns a number that differs for connections that cannot serve the same requests.
 fn made_for(req: &Request, wanted: Option<&Wanted>, local: Option<SocketAddr>, version: HttpVersion) -> u64 {
     use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
     let mut made_for = wanted.map_or(0, Wanted::key) ^ req.modules.upstream.protocol.made_for();
@@ -341,7 +337,7 @@ fn made_for(req: &Request, wanted: Option<&Wanted>, local: Option<SocketAddr>, v
     made_for
 }
 
-/// Opens a connection, encrypted where that is wanted.
+/// Opens a connection, and encrypts it if `wanted`.
 async fn connect(
     req: &mut Request,
     s: &Settings,
@@ -359,7 +355,7 @@ async fn connect(
     Ok(conn)
 }
 
-/// The client's body cannot be read.
+/// Returns the fault for a client's body that cannot be read.
 fn refused(req: &Request, e: BodyError) -> Fault {
     match e {
         BodyError::Status(status) => Fault::own(status),
@@ -368,7 +364,7 @@ fn refused(req: &Request, e: BodyError) -> Fault {
     }
 }
 
-/// Passes the client's body on as it comes, until all of it is sent or the server has something to say.
+/// Passes the client's body on as it comes, until all of it is sent or the server has sent something.
 pub(super) async fn upload(req: &mut Request, contact: &mut Contact, watch: &mut Watch) -> Result<(), Fault> {
     while let Contact { lease: Lease { conn: Some(conn), .. }, upload: Some(upload), .. } = contact {
         match upload.pass(req, conn, watch).await {
@@ -385,75 +381,5 @@ pub(super) async fn upload(req: &mut Request, contact: &mut Contact, watch: &mut
     Ok(())
 }
 
-/// Most interim responses (RFC 9110, section 15.2) before the final one.
-const MAX_INTERIM: u32 = 100;
-
-/// Room for reading a head and what of the body comes with it, bytes.
+/// Room for reading a head and the part of the body that comes with it, bytes.
 pub(super) const READ: usize = 16 * 1024;
-
-/// Passes an interim response on where it is wanted, and takes it away. `interim` counts them.
-async fn pass_interim(req: &mut Request, interim: &mut u32) -> Result<(), Fault> {
-    if *interim >= MAX_INTERIM {
-        return Err(bad_head(req, b"upstream sent too many interim responses"));
-    }
-    *interim += 1;
-    crate::modules::early_hints::pass(req).await;
-    let head = &mut req.modules.upstream.head;
-    let len = head.len;
-    head.advance(len);
-    Ok(())
-}
-
-/// Reads until the head of the response is there, and sends what is left of the request meanwhile. The time for reading is
-/// that for the whole head, from the end of the request on.
-async fn read_head(
-    req: &mut Request,
-    contact: &mut Contact,
-    s: &Settings,
-    watch: &mut Watch,
-) -> Result<(), Fault> {
-    let limit = s.buffer_size.0 as usize;
-    let mut interim = 0;
-    let mut deadline = req.thread.io.poller.now() + s.read_timeout.0;
-    loop {
-        if !req.modules.upstream.head.buf.is_empty() {
-            match codec::parse_head(req, limit)? {
-                Came::All => return Ok(()),
-                Came::Interim => {
-                    pass_interim(req, &mut interim).await?;
-                    continue;
-                }
-                Came::Part => {}
-            }
-        }
-        let Some(conn) = contact.conn() else { return Err(Fault::new(NextUpstream::Error, 502)) };
-        match codec::read_head(req, conn, limit)? {
-            Ok(0) => return Err(closed(req, READING)),
-            Ok(n) => {
-                if let Some(a) = req.modules.upstream.current() {
-                    a.received += n as u64;
-                }
-            }
-            Err(Errno::AGAIN) if contact.upload.is_some() => {
-                upload(req, contact, watch).await?;
-                deadline = req.thread.io.poller.now() + s.read_timeout.0;
-            }
-            Err(Errno::AGAIN) => wait_for_head(req, conn, deadline, watch).await?,
-            Err(e) => return Err(receive_failed(req, e, READING)),
-        }
-    }
-}
-
-/// Waits until more of a head has come.
-pub(super) async fn wait_for_head(
-    req: &mut Request,
-    conn: &Conn,
-    deadline: Instant,
-    watch: &mut Watch,
-) -> Result<(), Fault> {
-    match conn.wait(For::Read, deadline, watch).await {
-        Waited::Ready => Ok(()),
-        Waited::Timeout => Err(timed_out(req, READING)),
-        Waited::ClientGone => Err(client_gone(req, "sending request to upstream")),
-    }
-}

@@ -1,28 +1,17 @@
-//! Upstream groups and requests to them (nginx: ngx_http_upstream_module). `balance.rs` chooses the server of a request,
-//! `exchange.rs` asks it, `stream.rs` reads its response. Hot path.
+//! Requests to upstream groups (nginx: ngx_http_upstream_module). `attempts.rs` chooses servers by
+//! [`forebay_core::upstream`], `exchange.rs` asks them, `stream.rs` reads the response. Hot path.
 
 pub(crate) mod attempts;
 pub mod background;
-pub mod balance;
 pub(crate) mod codec;
 pub mod config;
-pub mod conn;
 pub mod contact;
 pub mod exchange;
 pub(crate) mod fault;
-pub mod group;
-pub mod hash;
-pub mod health;
+mod head;
 pub mod health_check;
-pub mod idle;
-pub mod lease;
-pub mod local;
 pub(crate) mod open;
-pub mod peer;
-pub mod queue;
-pub mod resolve;
 mod send;
-pub mod servers;
 pub mod spool;
 pub mod sticky;
 pub mod stream;
@@ -44,6 +33,3 @@ pub enum Reuse {
     /// it: a request that cannot be sent twice gets a new connection, and any other is sent again by a new one.
     Implied,
 }
-
-#[cfg(test)]
-mod tests;

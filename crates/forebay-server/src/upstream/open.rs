@@ -1,11 +1,11 @@
 //! Opens a connection to a chosen server for a request, and logs why there is none. Hot path.
 
-use super::conn::Conn;
 use super::fault::{CONNECTING, Fault, SENDING, client_gone};
 use crate::modules::proxy::{NextUpstream, SendProxy};
 use crate::request::Request;
 use crate::tls::client::Wanted;
 use forebay_conf::error::Level;
+use forebay_core::upstream::conn::Conn;
 use forebay_http::proxy_protocol;
 use forebay_net::addr::{Peer, PeerAddr};
 use forebay_net::dial::{DialError, DialSettings, HandshakeError, dial, handshake};
@@ -73,41 +73,46 @@ pub(crate) async fn open(req: &mut Request, o: &Open<'_>, watch: &mut Watch) -> 
     }
 }
 
-/// Logs why there is no connection.
+/// Logs the reason for which there is no connection.
 fn failed(req: &mut Request, s: &DialSettings<'_>, e: DialError) -> Fault {
     let error = Fault::unsent(NextUpstream::Error, 502, CONNECTING);
-    let own = Fault { last: true, status: 500, ..error };
+    if let DialError::ClientGone = e {
+        return client_gone(req, "connecting to upstream");
+    }
+    let (level, text) = text_of(s, &e);
+    req.log(level, &text);
+    match e {
+        DialError::Bind(_) | DialError::Socket(_) => Fault { last: true, status: 500, ..error },
+        DialError::Greeting(_) => Fault { doing: SENDING, ..error },
+        DialError::Timeout => Fault { kind: NextUpstream::Timeout, status: 504, ..error },
+        DialError::Connect(_) | DialError::ClientGone => error,
+    }
+}
+
+/// Returns the line for the error log about a connection that cannot be opened.
+fn text_of(s: &DialSettings<'_>, e: &DialError) -> (Level, String) {
     match e {
         DialError::Connect(e) => {
             let (level, to) = match s.addr {
-                PeerAddr::Unix(p) if e == Errno::NOENT => (Level::Crit, format!("to unix:{} ", p.display())),
+                PeerAddr::Unix(p) if *e == Errno::NOENT => (Level::Crit, format!("to unix:{} ", p.display())),
                 PeerAddr::Unix(p) => (Level::Error, format!("to unix:{} ", p.display())),
                 PeerAddr::Inet(_) => (Level::Error, String::new()),
             };
-            req.log(level, &format!("connect() {to}failed {} {CONNECTING}", errno_text(e)));
-            error
+            (level, format!("connect() {to}failed {} {CONNECTING}", errno_text(*e)))
         }
         DialError::Bind(e) => {
             let to = s.local.map(|a| if a.port() == 0 { a.ip().to_string() } else { a.to_string() });
-            let text = format!("bind({}) failed {}", to.unwrap_or_default(), errno_text(e));
-            req.log(Level::Crit, &format!("{text} {CONNECTING}"));
-            own
+            let text = format!("bind({}) failed {}", to.unwrap_or_default(), errno_text(*e));
+            (Level::Crit, format!("{text} {CONNECTING}"))
         }
-        DialError::Socket(e) => {
-            req.log(Level::Alert, &format!("socket() failed {} {CONNECTING}", errno_text(e)));
-            own
-        }
+        DialError::Socket(e) => (Level::Alert, format!("socket() failed {} {CONNECTING}", errno_text(*e))),
         DialError::Greeting(e) => {
-            let text =
-                format!("send() failed {} while sending PROXY protocol header to upstream", errno_text(e));
-            req.log(Level::Error, &text);
-            Fault { doing: SENDING, ..error }
+            let doing = "while sending PROXY protocol header to upstream";
+            (Level::Error, format!("send() failed {} {doing}", errno_text(*e)))
         }
-        DialError::Timeout => {
-            req.log(Level::Error, &format!("upstream timed out (110: Connection timed out) {CONNECTING}"));
-            Fault { kind: NextUpstream::Timeout, status: 504, ..error }
+        DialError::Timeout | DialError::ClientGone => {
+            (Level::Error, format!("upstream timed out (110: Connection timed out) {CONNECTING}"))
         }
-        DialError::ClientGone => client_gone(req, "connecting to upstream"),
     }
 }
 

@@ -1,27 +1,27 @@
-//! Sends a request whose body was read before, over HTTP/1 and the protocols that are framed like it. Comes from `exchange.rs`. Hot
-//! path.
+//! Sends a request whose body was read before, over HTTP/1 and the protocols that are framed like it. Hot path.
 
 use super::codec::protocol::Framing;
-use super::conn::Conn;
 use super::exchange::{Outgoing, READ};
 use super::fault::{Fault, SENDING, client_gone, send_failed, send_timeout};
 use crate::modules::proxy::NextUpstream;
 use crate::request::Request;
 use forebay_conf::error::Level;
+use forebay_core::upstream::conn::Conn;
 use forebay_net::wait::{For, Waited};
 use forebay_net::wire::Watch;
 use forebay_sys::errno::errno_text;
 use rustix::io::Errno;
 use std::fs::File;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// Most bytes of a file that are sent by one call.
+/// Most bytes of a file that one call sends.
 const PIECE: u64 = 1 << 20;
 
 /// Writer of a request.
 pub(super) struct Sender<'s> {
     pub(super) conn: &'s Conn,
-    /// Longest time for the server to take something (nginx: proxy_send_timeout).
+    /// Longest time for which the server may read nothing (nginx: proxy_send_timeout).
     pub(super) timeout: Duration,
     pub(super) watch: &'s mut Watch,
 }
@@ -29,11 +29,11 @@ pub(super) struct Sender<'s> {
 /// End of a write.
 pub(super) enum Wrote {
     All,
-    /// The server answers already or does not read any more.
+    /// The server answers already, or reads no more.
     Early,
 }
 
-/// Whether a server that took nothing reads on.
+/// Readiness of a server that took nothing.
 enum Room {
     Some,
     /// It answers instead.
@@ -49,18 +49,12 @@ impl Sender<'_> {
         body: &Outgoing,
         framing: Framing,
     ) -> Result<Wrote, Fault> {
-        let file = match body {
-            Outgoing::Stored => req.body.stored.file.clone(),
-            _ => None,
-        };
-        let content = match body {
-            Outgoing::Bytes(b) => b.as_slice(),
-            Outgoing::Stored if file.is_none() => req.body.stored.mem.as_slice(),
-            _ => &[],
-        };
-        // Where there is no content, its end is in the head already.
-        let wrote = if content.is_empty() && (framing == Framing::Plain || matches!(body, Outgoing::None)) {
-            self.write(req, head).await?
+        let (content, file) = parts(req, body);
+        // Without content, the head has the end of the request already.
+        if content.is_empty() && (framing == Framing::Plain || matches!(body, Outgoing::None)) {
+            if let Wrote::Early = self.write(req, head).await? {
+                return Ok(Wrote::Early);
+            }
         } else {
             let mut both = Vec::with_capacity(head.len() + content.len() + 64);
             both.extend_from_slice(head);
@@ -68,11 +62,13 @@ impl Sender<'_> {
             if file.is_none() {
                 framing.end(&mut both);
             }
-            self.write(req, &both).await?
-        };
-        match (wrote, file) {
-            (Wrote::All, Some(file)) => self.file(req, &file, framing).await,
-            (wrote, _) => Ok(wrote),
+            if let Wrote::Early = self.write(req, &both).await? {
+                return Ok(Wrote::Early);
+            }
+        }
+        match file {
+            Some(file) => self.file(req, &file, framing).await,
+            None => Ok(Wrote::All),
         }
     }
 
@@ -89,7 +85,7 @@ impl Sender<'_> {
         }
     }
 
-    /// Writes what there is room for and takes it off `rest`. `None`: there is none for the rest.
+    /// Writes as much as there is room for, and removes it from `rest`. Returns `None` if there is no room for the rest.
     fn write_at_once(&self, req: &mut Request, rest: &mut &[u8]) -> Result<Option<Wrote>, Fault> {
         while !rest.is_empty() || self.conn.wire().has_unsent() {
             match self.conn.send(rest) {
@@ -98,7 +94,7 @@ impl Sender<'_> {
                     count(req, sent.bytes);
                 }
                 Err(Errno::AGAIN) => return Ok(None),
-                // Its answer may have come before it stopped reading.
+                // It may have answered before it stopped reading.
                 Err(Errno::PIPE | Errno::CONNRESET) if !self.conn.reused && self.conn.has_input() => {
                     return Ok(Some(Wrote::Early));
                 }
@@ -117,7 +113,7 @@ impl Sender<'_> {
             Waited::ClientGone => return Err(client_gone(req, "sending request to upstream")),
         }
         let came = if self.conn.wire().is_tls() {
-            // What came may be a session ticket, which is no answer.
+            // A session ticket may have come, which is no answer.
             if !self.conn.readable() {
                 return Ok(Room::Some);
             }
@@ -127,7 +123,7 @@ impl Sender<'_> {
             }
             got
         } else {
-            // Where nothing has come, the connection must learn of it: otherwise the next wait would be over at once.
+            // If nothing has come, this marks the connection as drained. Otherwise the next wait would end at once.
             self.conn.peek()
         };
         Ok(if came == Err(Errno::AGAIN) { Room::Some } else { Room::Answer })
@@ -183,6 +179,16 @@ impl Sender<'_> {
             }
         }
         Ok(Wrote::All)
+    }
+}
+
+/// Returns the content that is in memory, and the file with the rest.
+fn parts<'p>(req: &'p Request, body: &'p Outgoing) -> (&'p [u8], Option<Rc<File>>) {
+    match (body, &req.body.stored.file) {
+        (Outgoing::Bytes(b), _) => (b, None),
+        (Outgoing::Stored, Some(file)) => (&[], Some(file.clone())),
+        (Outgoing::Stored, None) => (&req.body.stored.mem, None),
+        _ => (&[], None),
     }
 }
 

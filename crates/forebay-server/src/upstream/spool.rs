@@ -1,6 +1,6 @@
-//! What has come from an upstream and not gone to the client yet: first in memory, beyond that in a temporary
-//! file (nginx: proxy_buffers, proxy_max_temp_file_size). Where a response is cached or stored, all of it
-//! goes to the file, and the client is served from there when it falls behind.
+//! Bytes of a response that have come from the upstream and not gone to the client yet: first in memory, beyond that in a
+//! temporary file (nginx: proxy_buffers, proxy_max_temp_file_size). A response that is cached or stored goes to the file as a
+//! whole, and a client that falls behind is served from there.
 
 use crate::cache::entry::Meta;
 use crate::cache::index::Ticket;
@@ -13,7 +13,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// How much is read ahead of the client.
+/// Limits of what is read ahead of the client.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// In memory, bytes.
@@ -22,16 +22,16 @@ pub struct Limits {
     pub file: u64,
 }
 
-/// What becomes of a response that is kept.
+/// Place of a response that is kept.
 #[derive(Debug)]
 pub enum Keep {
     /// An entry of a cache.
     Cache {
         /// The cache.
         cache: Arc<Cache>,
-        /// What will be known about it.
+        /// Its description.
         meta: Box<Meta>,
-        /// Its place.
+        /// Its place in the index.
         ticket: Ticket,
     },
     /// A file of its own (nginx: proxy_store).
@@ -46,7 +46,7 @@ pub enum Keep {
 }
 
 impl Keep {
-    /// Bytes before the body in the file.
+    /// Returns the number of bytes before the body in the file.
     fn start(&self) -> u64 {
         match self {
             Keep::Cache { meta, .. } => meta.body_start() as u64,
@@ -54,7 +54,7 @@ impl Keep {
         }
     }
 
-    /// Mode of the directories that lead to the file.
+    /// Returns the mode of the directories that lead to the file.
     fn directories(&self) -> u32 {
         match self {
             Keep::Cache { .. } => files::PRIVATE_DIRECTORY,
@@ -62,7 +62,7 @@ impl Keep {
         }
     }
 
-    /// Name of the file while it is written: in `dir`, or beside its target where there is no such directory.
+    /// Returns a name for the file while it is written: in `dir`, or next to its target if there is no such directory.
     fn temporary(&self, dir: &TempDir) -> PathBuf {
         let named = !dir.is_none();
         match self {
@@ -81,41 +81,40 @@ pub struct Spool {
     mem: Vec<u8>,
     mem_start: u64,
     total: u64,
-    /// Given to the client.
+    /// Number of bytes that the client was given.
     sent: u64,
-    /// In the file.
+    /// Number of bytes that are in the file.
     saved: u64,
     file: Option<Arc<File>>,
     /// Name of the file, if it has one.
     path: Option<PathBuf>,
-    /// Bytes of the file before the body,
+    /// Offset in the file at which the body begins, with its byte number `base`.
     start: u64,
-    /// and the byte of the body that stands behind them.
     base: u64,
     keep: Option<Keep>,
     limits: Limits,
     dir: TempDir,
 }
 
-/// What a client can be given.
+/// Place of the next bytes for the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Bytes in memory.
+    /// Memory.
     Memory,
-    /// Bytes in the file.
+    /// The file.
     File,
-    /// Nothing for now.
+    /// There are none for now.
     Nothing,
 }
 
 impl Spool {
-    /// Mode of directories that are missing on the way to the temporary file.
+    /// Returns the mode of directories that are missing on the way to the temporary file.
     fn directories(&self) -> u32 {
         let beside = self.dir.is_none();
         self.keep.as_ref().filter(|_| beside).map_or(files::PRIVATE_DIRECTORY, Keep::directories)
     }
 
-    /// An empty one; files are made in `dir`.
+    /// Creates an empty spool, which makes its file in `dir`.
     pub fn new(limits: Limits, keep: Option<Keep>, dir: TempDir) -> Spool {
         Spool {
             mem: Vec::new(),
@@ -133,7 +132,7 @@ impl Spool {
         }
     }
 
-    /// One that has a whole body already: bytes of a file from `start` to `end`.
+    /// Creates a spool that has a whole body: bytes `start..end` of a file.
     pub fn of_file(file: Arc<File>, start: u64, end: u64) -> Spool {
         let limits = Limits { memory: 0, file: 0 };
         let mut s = Spool::new(limits, None, TempDir::default());
@@ -142,23 +141,23 @@ impl Spool {
         s
     }
 
-    /// Whether the response is to be kept.
+    /// Returns `true` if the response is to be kept.
     pub fn keeps(&self) -> bool {
         self.keep.is_some()
     }
 
-    /// Gives the buffer that bytes are to be appended to; [`Spool::appended`] is to follow.
+    /// Takes out the buffer to append bytes to. Give it back to [`Spool::appended`].
     pub fn buffer(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.mem)
     }
 
-    /// Takes the buffer back.
+    /// Puts the buffer back.
     pub fn appended(&mut self, mem: Vec<u8>) {
         self.mem = mem;
         self.total = self.mem_start + self.mem.len() as u64;
     }
 
-    /// What comes next for the client.
+    /// Returns the place of the next bytes for the client.
     pub fn next(&self) -> Next {
         if self.sent >= self.total {
             Next::Nothing
@@ -169,7 +168,7 @@ impl Spool {
         }
     }
 
-    /// Appends what is in memory for the client.
+    /// Appends the bytes in memory that the client has not got.
     pub fn take(&mut self, out: &mut Vec<u8>) {
         let from = (self.sent.saturating_sub(self.mem_start)) as usize;
         let piece = self.mem.get(from..).unwrap_or_default();
@@ -178,17 +177,17 @@ impl Spool {
         self.trim();
     }
 
-    /// Nobody reads: everything counts as sent.
+    /// Marks everything as sent, for a client that does not read.
     pub fn skip(&mut self) {
         self.sent = self.total;
         self.trim();
     }
 
-    /// Drops from memory what nobody needs there.
+    /// Frees memory that is not needed any more.
     fn trim(&mut self) {
         let done = if self.keep.is_some() { self.sent.min(self.saved) } else { self.sent };
         if self.keep.is_none() && self.sent >= self.saved {
-            // The file is empty again.
+            // Everything in the file has been sent: it can be written from its beginning again.
             self.saved = self.sent;
             self.base = self.sent;
         }
@@ -198,12 +197,12 @@ impl Spool {
         }
     }
 
-    /// Whether memory is full, so that some of it is to be saved.
+    /// Returns `true` if memory is full.
     pub fn over(&self) -> bool {
         self.mem.len() >= self.limits.memory.max(1)
     }
 
-    /// Whether more may be read from the upstream.
+    /// Returns `true` if more may be read from the upstream.
     pub fn has_room(&self) -> bool {
         !self.over()
     }
@@ -212,50 +211,63 @@ impl Spool {
         self.keep.is_some() || (self.limits.file > 0 && self.saved - self.base < self.limits.file)
     }
 
-    /// Whether memory is full and a file would help.
+    /// Returns `true` if memory is full and its bytes may go to a file.
     pub fn wants_save(&self) -> bool {
         self.over() && self.may_save()
     }
 
-    /// Moves what is in memory to the file. On failure memory keeps it, no file is used any more, and what was
-    /// to be kept is not. Gives the file's name with the error.
-    ///
-    /// # Errors
-    /// Of opening or writing the file.
-    pub async fn save(&mut self) -> Result<(), (PathBuf, io::Error)> {
-        let from = self.saved.max(self.mem_start);
-        let skip = (from - self.mem_start) as usize;
-        let mem = std::mem::take(&mut self.mem);
-        let offset = self.start + (from - self.base);
-        let file = self.file.clone();
+    /// Returns the file to write to, and a name for it if it has none.
+    fn output(&self) -> Output {
         let path = match (&self.path, &self.keep) {
             (Some(p), _) => p.clone(),
             (None, Some(k)) => k.temporary(&self.dir),
             (None, None) => self.dir.next_file(),
         };
-        let named = self.keep.is_some();
-        let directories = self.directories();
-        let name = path.clone();
+        let (named, directories) = (self.keep.is_some(), self.directories());
+        Output { file: self.file.clone(), path, named, directories }
+    }
+
+    /// Returns the offset of the first byte of the body that is not in the file, and its place in memory.
+    fn unsaved(&self) -> (u64, usize) {
+        let from = self.saved.max(self.mem_start);
+        (from, (from - self.mem_start) as usize)
+    }
+
+    /// Runs `work` with the bytes in memory, on the blocking pool.
+    async fn on_pool<T: Send + 'static>(
+        &mut self,
+        work: impl FnOnce(&[u8]) -> io::Result<T> + Send + 'static,
+    ) -> io::Result<T> {
+        let mem = std::mem::take(&mut self.mem);
         let work = move || {
-            let done = (|| {
-                let file = match file {
-                    Some(f) => f,
-                    None => Arc::new(create(&name, named, directories)?),
-                };
-                file.write_all_at(mem.get(skip..).unwrap_or_default(), offset)?;
-                Ok(file)
-            })();
+            let done = work(&mem);
             (mem, done)
         };
-        let (mem, done) = match tokio::task::spawn_blocking(work).await {
-            Ok(got) => got,
-            Err(_) => (Vec::new(), Err(io::Error::other("the pool has ended"))),
-        };
-        self.mem = mem;
-        if self.file.is_none() && named {
+        let ended = |_| (Vec::new(), Err(io::Error::other("the pool has ended")));
+        let done;
+        (self.mem, done) = tokio::task::spawn_blocking(work).await.unwrap_or_else(ended);
+        done
+    }
+
+    /// Moves the bytes in memory to the file. After a failure they stay in memory, no file is used any more, and the
+    /// response is not kept.
+    ///
+    /// # Errors
+    /// Of opening or writing the file, with its name.
+    pub async fn save(&mut self) -> Result<(), (PathBuf, io::Error)> {
+        let (from, skip) = self.unsaved();
+        let offset = self.start + (from - self.base);
+        let output = self.output();
+        let path = output.path.clone();
+        if output.file.is_none() && output.named {
             self.path = Some(path.clone());
         }
-        match done {
+        let write = move |mem: &[u8]| {
+            let file = output.open()?;
+            file.write_all_at(mem.get(skip..).unwrap_or_default(), offset)?;
+            Ok(file)
+        };
+        match self.on_pool(write).await {
             Ok(file) => {
                 self.file = Some(file);
                 self.saved = self.total;
@@ -271,7 +283,7 @@ impl Spool {
         }
     }
 
-    /// Reads the next bytes for the client from the file; `false`: it cannot be read.
+    /// Appends the next bytes for the client from the file. Returns `false` if it cannot be read.
     pub async fn load(&mut self, out: &mut Vec<u8>) -> bool {
         let Some(file) = self.file.clone() else { return false };
         let end = self.saved.min(self.mem_start);
@@ -300,7 +312,7 @@ impl Spool {
         read
     }
 
-    /// Gives up keeping the response. What the client needs of the file stays readable.
+    /// Stops keeping the response. Bytes in the file stay readable for the client.
     pub fn discard(&mut self) {
         self.keep = None;
         if let Some(path) = self.path.take() {
@@ -309,62 +321,73 @@ impl Spool {
         self.trim();
     }
 
-    /// The response is complete: what is kept gets its name.
+    /// Writes the rest of a complete response that is kept, and gives the file its name.
     ///
     /// # Errors
-    /// With the name of the file that could not be written or moved.
+    /// Of writing or renaming the file, with its name.
     pub async fn complete(&mut self) -> Result<(), (PathBuf, io::Error)> {
+        let output = self.output();
         let Some(keep) = self.keep.take() else { return Ok(()) };
-        let path = self.path.take().unwrap_or_else(|| keep.temporary(&self.dir));
-        let from = self.saved.max(self.mem_start);
-        let skip = (from - self.mem_start) as usize;
-        let mem = std::mem::take(&mut self.mem);
-        let (file, start, total, base) = (self.file.clone(), self.start, self.total, self.base);
-        let directories = self.directories();
-        let name = path.clone();
-        let work = move || {
-            let done = (|| {
-                let file = match file {
-                    Some(f) => f,
-                    None => Arc::new(create(&name, true, directories)?),
-                };
-                let rest = mem.get(skip..).unwrap_or_default();
-                match &keep {
-                    Keep::Cache { meta, .. } if from == base => {
-                        let mut all = meta.encode(total);
-                        all.extend_from_slice(rest);
-                        file.write_all_at(&all, 0)?;
-                    }
-                    Keep::Cache { meta, .. } => {
-                        file.write_all_at(rest, start + (from - base))?;
-                        file.write_all_at(&meta.encode(total), 0)?;
-                    }
-                    Keep::Store { .. } => file.write_all_at(rest, from - base)?,
-                }
-                place(&keep, &file, &name, start + total)?;
-                Ok(file)
-            })();
+        self.path = None;
+        let path = output.path.clone();
+        let (from, skip) = self.unsaved();
+        let (start, total, base) = (self.start, self.total, self.base);
+        let write = move |mem: &[u8]| {
+            let rest = mem.get(skip..).unwrap_or_default();
+            let done = output.complete(&keep, rest, (from - base, start, total));
             if done.is_err() {
-                let _ = std::fs::remove_file(&name);
+                let _ = std::fs::remove_file(&output.path);
             }
-            (mem, done)
+            done
         };
-        let (mem, done) = match tokio::task::spawn_blocking(work).await {
-            Ok(got) => got,
-            Err(_) => (Vec::new(), Err(io::Error::other("the pool has ended"))),
-        };
-        self.mem = mem;
-        match done {
-            Ok(file) => {
-                self.file = Some(file);
-                self.trim();
-                Ok(())
-            }
-            Err(e) => {
-                self.trim();
-                Err((path, e))
-            }
+        let done = self.on_pool(write).await;
+        let done = done.map(|file| self.file = Some(file)).map_err(|e| (path, e));
+        self.trim();
+        done
+    }
+}
+
+/// File that the blocking pool writes to.
+struct Output {
+    /// The file, if it is open.
+    file: Option<Arc<File>>,
+    path: PathBuf,
+    /// Whether it keeps its name while it is open.
+    named: bool,
+    /// Mode of directories that are missing.
+    directories: u32,
+}
+
+impl Output {
+    fn open(&self) -> io::Result<Arc<File>> {
+        match &self.file {
+            Some(f) => Ok(f.clone()),
+            None => create(&self.path, self.named, self.directories).map(Arc::new),
         }
+    }
+
+    /// Writes the `rest` of a body, which begins at offset `from` of the body, and gives the file its name. `start`: place of
+    /// the body in the file; `total`: its length.
+    fn complete(
+        &self,
+        keep: &Keep,
+        rest: &[u8],
+        (from, start, total): (u64, u64, u64),
+    ) -> io::Result<Arc<File>> {
+        let file = self.open()?;
+        match keep {
+            // Nothing has been written: one write is enough.
+            Keep::Cache { meta, .. } if from == 0 => {
+                file.write_all_at(&[&meta.encode(total), rest].concat(), 0)?;
+            }
+            Keep::Cache { meta, .. } => {
+                file.write_all_at(rest, start + from)?;
+                file.write_all_at(&meta.encode(total), 0)?;
+            }
+            Keep::Store { .. } => file.write_all_at(rest, from)?,
+        }
+        place(keep, &file, &self.path, start + total)?;
+        Ok(file)
     }
 }
 
@@ -376,7 +399,7 @@ impl Drop for Spool {
     }
 }
 
-/// Reads if the bytes are in memory. `None`: that would wait for the disk.
+/// Reads bytes if the kernel has them in memory. Returns `None` if it would wait for the disk.
 fn now(file: &File, out: &mut [u8], offset: u64) -> Option<bool> {
     let n = out.len();
     let mut bufs = [io::IoSliceMut::new(out)];
@@ -386,18 +409,16 @@ fn now(file: &File, out: &mut [u8], offset: u64) -> Option<bool> {
     }
 }
 
-/// Makes a temporary file, and its directory if that is missing. `directories`: mode of those.
+/// Creates a file, and its directories if they are missing, with mode `directories`. Removes its name unless `named`.
 fn create(path: &Path, named: bool, directories: u32) -> io::Result<File> {
-    let open = || files::create_new(path, files::PRIVATE);
-    let file = match open() {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            if let Some(dir) = path.parent() {
-                files::create_directories(dir, directories)?;
-            }
-            open()?
-        }
-        done => done?,
-    };
+    let mut file = files::create_new(path, files::PRIVATE);
+    if file.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
+        && let Some(dir) = path.parent()
+    {
+        files::create_directories(dir, directories)?;
+        file = files::create_new(path, files::PRIVATE);
+    }
+    let file = file?;
     if !named {
         std::fs::remove_file(path)?;
     }
@@ -478,5 +499,25 @@ mod tests {
         s.take(&mut got);
         assert_eq!(got, b"12345");
         assert!(s.has_room());
+    }
+
+    /// A short response is written at its end alone, a long one before; both make the same directories (proxy_store_access).
+    #[test]
+    fn a_stored_response_makes_directories_of_its_mode() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().expect("directory");
+        for (name, is_long) in [("short", false), ("long", true)] {
+            let path = dir.path().join(name).join("file");
+            let keep = Keep::Store { path: path.clone(), mode: 0o640, modified: None };
+            let mut s = Spool::new(Limits { memory: 4, file: 0 }, Some(keep), TempDir::default());
+            push(&mut s, b"12345");
+            if is_long {
+                run(s.save()).expect("saved");
+            }
+            run(s.complete()).expect("complete");
+            assert_eq!(std::fs::read(&path).expect("stored"), b"12345");
+            let made = std::fs::metadata(dir.path().join(name)).expect("made").permissions().mode();
+            assert_eq!(made & 0o777, 0o750, "{name}");
+        }
     }
 }

@@ -1,11 +1,11 @@
 //! Requests of one session go to one server (nginx: sticky cookie, route, learn).
 
-use super::peer::clock;
 use crate::config::Scope;
 use crate::request::Request;
 use forebay_conf::error::Error;
-use forebay_conf::tree::Directive;
+use forebay_conf::tree::{Directive, Word};
 use forebay_conf::units;
+use forebay_core::upstream::peer::{clock, ms};
 use forebay_core::vars::Template;
 use forebay_core::vars::VarError;
 use forebay_http::h1::response::number;
@@ -19,14 +19,14 @@ use std::time::Duration;
 pub enum Sticky {
     /// `sticky cookie`.
     Cookie(Cookie),
-    /// `sticky route`: variables of which the first that has a value counts.
+    /// `sticky route`: variables. The first one with a value counts.
     Route(Vec<Template>),
     /// `sticky learn`.
     Learn(Learn),
 }
 
 /// `sticky cookie NAME ...`.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Cookie {
     name: Vec<u8>,
     expires: Option<Expires>,
@@ -49,12 +49,12 @@ pub struct Learn {
     create: Vec<Template>,
     lookup: Vec<Template>,
     timeout: Duration,
-    /// `header`: a session begins with the head of the response, not with its end.
+    /// `header`: a session begins with the head of the response rather than with its end.
     pub header: bool,
     sessions: Mutex<Arc<Mutex<Sessions>>>,
 }
 
-/// The first that has a value.
+/// Returns the first value that is not empty.
 fn first_of(all: &[Template], req: &mut Request) -> Result<Option<Vec<u8>>, VarError> {
     for t in all {
         let v = t.value(req)?;
@@ -74,64 +74,39 @@ impl Sticky {
         match crate::config::value::first(d) {
             b"cookie" => Ok(Sticky::Cookie(Cookie::parse(d, cx)?)),
             b"route" => {
-                let mut all = Vec::new();
-                for w in d.args.iter().skip(1) {
-                    let t = cx.template(d, w)?;
-                    if t.as_var().is_none() {
-                        return Err(cx.error_at(d, w, format!("invalid variable name \"{}\"", w.as_str())));
-                    }
-                    all.push(t);
-                }
-                Ok(Sticky::Route(all))
+                let variables = d.args.iter().skip(1).map(|w| variable(&w.text, d, w, cx));
+                Ok(Sticky::Route(variables.collect::<Result<_, Error>>()?))
             }
             b"learn" => Ok(Sticky::Learn(Learn::parse(d, cx)?)),
             other => Err(cx.error(d, format!("unknown parameter \"{}\"", String::from_utf8_lossy(other)))),
         }
     }
 
-    /// What the request sticks to.
+    /// Returns the name of the server that the request sticks to.
     ///
     /// # Errors
     /// When a variable cannot be evaluated.
     pub fn wanted(&self, req: &mut Request) -> Result<Option<Vec<u8>>, VarError> {
-        Ok(match self {
-            Sticky::Cookie(c) => {
-                let mut v = Vec::new();
-                crate::modules::vars::cookie(req, &c.name, &mut v)?;
-                Some(v).filter(|v| !v.is_empty() && v.len() <= 256)
-            }
-            Sticky::Route(all) => first_of(all, req)?,
-            Sticky::Learn(l) => match first_of(&l.lookup, req)? {
-                Some(key) => l.sessions().find(&key, clock(req.thread.io.poller.now())),
-                None => None,
-            },
-        })
+        match self {
+            Sticky::Cookie(c) => c.wanted(req),
+            Sticky::Route(all) => first_of(all, req),
+            Sticky::Learn(l) => l.wanted(req),
+        }
     }
 
-    /// A server has sent the head of a response.
+    /// Sets the cookie, or begins the session, when a server has sent the head of a response.
     ///
     /// # Errors
     /// When a variable cannot be evaluated.
     pub fn answered(&self, req: &mut Request, sid: &[u8]) -> Result<(), VarError> {
         match self {
-            Sticky::Cookie(c) => {
-                let mut line = Vec::new();
-                c.write(req, sid, &mut line)?;
-                req.modules.upstream.set_cookie = line;
-            }
-            Sticky::Learn(l) => {
-                // The head is gone when the response is over.
-                req.modules.upstream.session = first_of(&l.create, req)?.unwrap_or_default();
-                if l.header {
-                    l.learn(req, sid)?;
-                }
-            }
-            Sticky::Route(_) => {}
+            Sticky::Cookie(c) => c.answered(req, sid),
+            Sticky::Learn(l) => l.answered(req, sid),
+            Sticky::Route(_) => Ok(()),
         }
-        Ok(())
     }
 
-    /// A response is over.
+    /// Begins or prolongs the session when a response is over.
     ///
     /// # Errors
     /// When a variable cannot be evaluated.
@@ -142,7 +117,7 @@ impl Sticky {
         }
     }
 
-    /// Sessions of the former configuration go on.
+    /// Takes over the sessions of the former configuration.
     pub fn adopt(&self, old: &Sticky) {
         if let (Sticky::Learn(mine), Sticky::Learn(theirs)) = (self, old) {
             let sessions = lock(&theirs.sessions).clone();
@@ -156,43 +131,44 @@ impl Sticky {
 impl Cookie {
     fn parse(d: &Directive, cx: &mut Scope<'_>) -> Result<Cookie, Error> {
         let name = d.args.get(1).map(|w| w.text.clone()).unwrap_or_default();
-        let mut c = Cookie {
-            name,
-            expires: None,
-            domain: None,
-            path: None,
-            samesite: None,
-            secure: false,
-            httponly: false,
-        };
+        let mut c = Cookie { name, ..Cookie::default() };
         for w in d.args.iter().skip(2) {
-            let (key, value) = match memchr::memchr(b'=', &w.text) {
-                Some(at) => (&w.text[..at], Some(&w.text[at + 1..])),
-                None => (w.text.as_slice(), None),
-            };
-            let mut template =
-                |v: &[u8]| Template::compile(v, &mut cx.vars).map_err(|m| cx.error_at(d, w, m)).map(Some);
-            match (key, value) {
-                (b"expires", Some(b"max")) => c.expires = Some(Expires::Max),
-                (b"expires", Some(v)) => {
-                    let secs = units::duration_secs(v).ok_or_else(|| {
-                        cx.error_at(
-                            d,
-                            w,
-                            format!("invalid \"expires\" parameter value \"{}\"", String::from_utf8_lossy(v)),
-                        )
-                    })?;
-                    c.expires = Some(Expires::In(secs.as_secs()));
-                }
-                (b"domain", Some(v)) => c.domain = template(v)?,
-                (b"path", Some(v)) => c.path = template(v)?,
-                (b"samesite", Some(v)) => c.samesite = template(v)?,
-                (b"secure", None) => c.secure = true,
-                (b"httponly", None) => c.httponly = true,
-                _ => return Err(cx.error_at(d, w, format!("unknown parameter \"{}\"", w.as_str()))),
-            }
+            c.parameter(d, w, cx)?;
         }
         Ok(c)
+    }
+
+    fn parameter(&mut self, d: &Directive, w: &Word, cx: &mut Scope<'_>) -> Result<(), Error> {
+        let (key, value) = match memchr::memchr(b'=', &w.text) {
+            Some(at) => (&w.text[..at], Some(&w.text[at + 1..])),
+            None => (w.text.as_slice(), None),
+        };
+        match (key, value) {
+            (b"expires", Some(v)) => {
+                let expires = Expires::parse(v).ok_or_else(|| invalid("\"expires\" parameter value", v));
+                self.expires = Some(expires.map_err(|m| cx.error_at(d, w, m))?);
+            }
+            (b"domain", Some(v)) => self.domain = Some(template(v, d, w, cx)?),
+            (b"path", Some(v)) => self.path = Some(template(v, d, w, cx)?),
+            (b"samesite", Some(v)) => self.samesite = Some(template(v, d, w, cx)?),
+            (b"secure", None) => self.secure = true,
+            (b"httponly", None) => self.httponly = true,
+            _ => return Err(unknown(d, w, cx)),
+        }
+        Ok(())
+    }
+
+    fn wanted(&self, req: &mut Request) -> Result<Option<Vec<u8>>, VarError> {
+        let mut v = Vec::new();
+        crate::modules::vars::cookie(req, &self.name, &mut v)?;
+        Ok(Some(v).filter(|v| !v.is_empty() && v.len() <= 256))
+    }
+
+    fn answered(&self, req: &mut Request, sid: &[u8]) -> Result<(), VarError> {
+        let mut line = Vec::new();
+        self.write(req, sid, &mut line)?;
+        req.modules.upstream.set_cookie = line;
+        Ok(())
     }
 
     /// Writes the value of `Set-Cookie`.
@@ -200,18 +176,8 @@ impl Cookie {
         out.extend_from_slice(&self.name);
         out.push(b'=');
         out.extend_from_slice(sid);
-        match self.expires {
-            Some(Expires::Max) => {
-                out.extend_from_slice(b"; expires=Thu, 31-Dec-37 23:55:55 GMT; max-age=315360000")
-            }
-            Some(Expires::In(secs)) => {
-                let at = req.thread.clock.unix().saturating_add_unsigned(secs);
-                out.extend_from_slice(b"; expires=");
-                crate::modules::userid::cookie_date(at, out);
-                out.extend_from_slice(b"; max-age=");
-                number(out, secs);
-            }
-            None => {}
+        if let Some(expires) = self.expires {
+            expires.write(req.thread.clock.unix(), out);
         }
         attribute(req, b"; domain=", self.domain.as_ref(), out)?;
         if self.httponly {
@@ -221,21 +187,57 @@ impl Cookie {
             out.extend_from_slice(b"; secure");
         }
         if let Some(t) = &self.samesite {
-            let v = t.value(req)?;
-            // What is not known is taken for the strictest (as nginx does).
-            let word: &[u8] = match v.to_ascii_lowercase().as_slice() {
-                b"" => b"",
-                b"lax" => b"lax",
-                b"none" => b"none",
-                _ => b"strict",
-            };
-            if !word.is_empty() {
-                out.extend_from_slice(b"; samesite=");
-                out.extend_from_slice(word);
-            }
+            out.extend_from_slice(samesite(&t.value(req)?));
         }
         attribute(req, b"; path=", self.path.as_ref(), out)
     }
+}
+
+impl Expires {
+    fn parse(text: &[u8]) -> Option<Expires> {
+        match text {
+            b"max" => Some(Expires::Max),
+            _ => Some(Expires::In(units::duration_secs(text)?.as_secs())),
+        }
+    }
+
+    /// Appends the attributes at a time, in seconds.
+    fn write(self, now: i64, out: &mut Vec<u8>) {
+        match self {
+            Expires::Max => {
+                out.extend_from_slice(b"; expires=Thu, 31-Dec-37 23:55:55 GMT; max-age=315360000");
+            }
+            Expires::In(secs) => {
+                out.extend_from_slice(b"; expires=");
+                crate::modules::userid::cookie_date(now.saturating_add_unsigned(secs), out);
+                out.extend_from_slice(b"; max-age=");
+                number(out, secs);
+            }
+        }
+    }
+}
+
+/// Returns the attribute for a value of `samesite=`. An unknown value means the strictest one, as in nginx.
+fn samesite(value: &[u8]) -> &'static [u8] {
+    match value.to_ascii_lowercase().as_slice() {
+        b"" => b"",
+        b"lax" => b"; samesite=lax",
+        b"none" => b"; samesite=none",
+        _ => b"; samesite=strict",
+    }
+}
+
+fn invalid(what: &str, value: &[u8]) -> String {
+    format!("invalid {what} \"{}\"", String::from_utf8_lossy(value))
+}
+
+fn unknown(d: &Directive, w: &Word, cx: &Scope<'_>) -> Error {
+    cx.error_at(d, w, format!("unknown parameter \"{}\"", w.as_str()))
+}
+
+fn template(v: &[u8], d: &Directive, w: &Word, cx: &mut Scope<'_>) -> Result<Template, Error> {
+    let compiled = Template::compile(v, &mut cx.vars);
+    compiled.map_err(|m| cx.error_at(d, w, m))
 }
 
 fn attribute(
@@ -246,7 +248,7 @@ fn attribute(
 ) -> Result<(), VarError> {
     let Some(t) = t else { return Ok(()) };
     let mut v = t.value(req)?;
-    // A value of the client must not end the field or begin another attribute.
+    // A value from the client must not end the field or begin another attribute.
     v.retain(|b| !b.is_ascii_control() && *b != b';');
     if !v.is_empty() {
         out.extend_from_slice(name);
@@ -255,44 +257,76 @@ fn attribute(
     Ok(())
 }
 
+/// `sticky learn` that is being read.
+struct LearnLine {
+    create: Vec<Template>,
+    lookup: Vec<Template>,
+    timeout: Duration,
+    header: bool,
+    room: Option<usize>,
+}
+
+impl LearnLine {
+    fn parameter(&mut self, d: &Directive, w: &Word, cx: &mut Scope<'_>) -> Result<(), Error> {
+        let (key, value) = match memchr::memchr(b'=', &w.text) {
+            Some(at) => (&w.text[..at], Some(&w.text[at + 1..])),
+            None => (w.text.as_slice(), None),
+        };
+        match (key, value) {
+            (b"create", Some(v)) => self.create.push(variable(v, d, w, cx)?),
+            (b"lookup", Some(v)) => self.lookup.push(variable(v, d, w, cx)?),
+            (b"zone", Some(v)) => self.room = Some(zone(v).map_err(|m| cx.error_at(d, w, m))?),
+            (b"timeout", Some(v)) => {
+                let timeout = units::duration_ms(v);
+                self.timeout = timeout.ok_or_else(|| cx.error_at(d, w, invalid("timeout", v)))?;
+            }
+            (b"header", None) => self.header = true,
+            (b"sync", None) => {
+                cx.warn(d, "the \"sync\" parameter of \"sticky learn\" is not supported, ignored");
+            }
+            _ => return Err(unknown(d, w, cx)),
+        }
+        Ok(())
+    }
+}
+
+/// Reads `zone=NAME:SIZE`: its size.
+fn zone(v: &[u8]) -> Result<usize, String> {
+    let size = memchr::memchr(b':', v).and_then(|at| units::size(&v[at + 1..]));
+    match size.ok_or_else(|| invalid("zone", v))? {
+        0..0x8000 => Err("\"sticky\" directive zone is too small".to_owned()),
+        size => Ok(usize::try_from(size).unwrap_or(usize::MAX)),
+    }
+}
+
 impl Learn {
     fn parse(d: &Directive, cx: &mut Scope<'_>) -> Result<Learn, Error> {
-        let (mut create, mut lookup) = (Vec::new(), Vec::new());
-        let (mut timeout, mut header, mut room) = (Duration::from_secs(600), false, None);
+        let timeout = Duration::from_secs(600);
+        let mut line =
+            LearnLine { create: Vec::new(), lookup: Vec::new(), timeout, header: false, room: None };
         for w in d.args.iter().skip(1) {
-            let t = w.text.as_slice();
-            let invalid = |what: &str, v: &[u8]| format!("invalid {what} \"{}\"", String::from_utf8_lossy(v));
-            if let Some(v) = t.strip_prefix(b"create=") {
-                create.push(variable(v, d, w, cx)?);
-            } else if let Some(v) = t.strip_prefix(b"lookup=") {
-                lookup.push(variable(v, d, w, cx)?);
-            } else if let Some(v) = t.strip_prefix(b"zone=") {
-                let at = memchr::memchr(b':', v).ok_or_else(|| cx.error_at(d, w, invalid("zone", v)))?;
-                let size = units::size(&v[at + 1..]).ok_or_else(|| cx.error_at(d, w, invalid("zone", v)))?;
-                if size < 32 * 1024 {
-                    return Err(cx.error_at(d, w, "\"sticky\" directive zone is too small"));
-                }
-                room = Some(usize::try_from(size).unwrap_or(usize::MAX));
-            } else if let Some(v) = t.strip_prefix(b"timeout=") {
-                timeout = units::duration_ms(v).ok_or_else(|| cx.error_at(d, w, invalid("timeout", v)))?;
-            } else if t == b"header" {
-                header = true;
-            } else if t == b"sync" {
-                cx.warn(d, "the \"sync\" parameter of \"sticky learn\" is not supported, ignored");
-            } else {
-                return Err(cx.error_at(d, w, format!("unknown parameter \"{}\"", w.as_str())));
-            }
+            line.parameter(d, w, cx)?;
         }
-        let missing = |what: &str| format!("\"sticky\" directive \"{what}\" parameter is not specified");
-        for (absent, what) in
-            [(create.is_empty(), "create"), (lookup.is_empty(), "lookup"), (room.is_none(), "zone")]
-        {
-            if absent {
-                return Err(cx.error(d, missing(what)));
-            }
+        let LearnLine { create, lookup, timeout, header, room } = line;
+        let absent = [(create.is_empty(), "create"), (lookup.is_empty(), "lookup"), (room.is_none(), "zone")];
+        if let Some((_, what)) = absent.iter().find(|(absent, _)| *absent) {
+            let text = format!("\"sticky\" directive \"{what}\" parameter is not specified");
+            return Err(cx.error(d, text));
         }
         let sessions = Sessions { room: room.unwrap_or(0), ..Sessions::default() };
         Ok(Learn { create, lookup, timeout, header, sessions: Mutex::new(Arc::new(Mutex::new(sessions))) })
+    }
+
+    fn wanted(&self, req: &mut Request) -> Result<Option<Vec<u8>>, VarError> {
+        let key = first_of(&self.lookup, req)?;
+        let now = clock(req.thread.io.poller.now());
+        Ok(key.and_then(|key| self.sessions().find(&key, now)))
+    }
+
+    fn answered(&self, req: &mut Request, sid: &[u8]) -> Result<(), VarError> {
+        // Evaluated now, since the head is gone when the response is over.
+        req.modules.upstream.session = first_of(&self.create, req)?.unwrap_or_default();
+        if self.header { self.learn(req, sid) } else { Ok(()) }
     }
 
     fn sessions(&self) -> SessionsRef {
@@ -301,8 +335,8 @@ impl Learn {
 
     fn learn(&self, req: &mut Request, sid: &[u8]) -> Result<(), VarError> {
         let now = clock(req.thread.io.poller.now());
-        let until = now.saturating_add(super::peer::ms(self.timeout));
-        // Where the response names a session, that one is meant, and the one of the request is not prolonged.
+        let until = now.saturating_add(ms(self.timeout));
+        // If the response names a session, the session of the request is not prolonged.
         let key = std::mem::take(&mut req.modules.upstream.session);
         if !key.is_empty() {
             self.sessions().set(&key, sid, until, now);
@@ -314,16 +348,11 @@ impl Learn {
     }
 }
 
-fn variable(
-    v: &[u8],
-    d: &Directive,
-    w: &forebay_conf::tree::Word,
-    cx: &mut Scope<'_>,
-) -> Result<Template, Error> {
-    let t = Template::compile(v, &mut cx.vars).map_err(|m| cx.error_at(d, w, m))?;
+fn variable(v: &[u8], d: &Directive, w: &Word, cx: &mut Scope<'_>) -> Result<Template, Error> {
+    let t = template(v, d, w, cx)?;
     match t.as_var() {
         Some(_) => Ok(t),
-        None => Err(cx.error_at(d, w, format!("invalid variable name \"{}\"", String::from_utf8_lossy(v)))),
+        None => Err(cx.error_at(d, w, invalid("variable name", v))),
     }
 }
 
@@ -331,7 +360,7 @@ fn variable(
 #[derive(Debug, Default)]
 struct Sessions {
     map: HashMap<Box<[u8]>, Session, foldhash::fast::RandomState>,
-    /// Sessions by the time they end; entries of sessions that were prolonged are skipped.
+    /// Sessions by the time they end. Skips entries of sessions that were prolonged.
     order: VecDeque<(u64, Box<[u8]>)>,
     room: usize,
     used: usize,
@@ -343,10 +372,10 @@ struct Session {
     until: u64,
 }
 
-/// Bytes that one session takes beside its texts: about as many fit into a zone as in nginx.
+/// Bytes of one session in addition to its texts. About as many sessions fit into a zone as in nginx.
 const COST: usize = 96;
 
-/// Longest key, bytes: what is longer is no session.
+/// Longest key of a session, bytes.
 const MAX_KEY: usize = 1024;
 
 struct SessionsRef(Arc<Mutex<Sessions>>);
@@ -392,7 +421,7 @@ impl Sessions {
                 self.used = self.used + sid.len() - old.sid.len();
                 old.sid = sid.into();
             }
-            // An order entry a request would let the list grow: one for each quarter of a second is enough.
+            // One entry for each quarter of a second, since one for each request would let the list grow.
             if until > old.until.saturating_add(250) {
                 old.until = until;
                 self.order.push_back((until, key.into()));
@@ -408,7 +437,7 @@ impl Sessions {
         self.order.push_back((until, key.into()));
     }
 
-    /// Takes sessions away that have ended.
+    /// Removes sessions that have ended.
     fn forget(&mut self, now: u64) {
         while self.order.front().is_some_and(|(at, _)| *at <= now) {
             let Some((at, key)) = self.order.pop_front() else { return };

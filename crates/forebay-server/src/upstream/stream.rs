@@ -1,13 +1,11 @@
-//! The body of an upstream's response, pulled while it is sent to the client. A client that keeps up is given
-//! the bytes as they come; for one that does not they are read ahead into a [`Spool`], so that the upstream is
-//! free early (nginx: proxy_buffering). Hot path.
+//! The body of an upstream's response, pulled while it is sent to the client. A client that keeps up gets the bytes as they
+//! come. For a slower client they are read ahead into a [`Spool`], so that the upstream is free early (nginx:
+//! proxy_buffering). Hot path.
 
 use super::codec::decoder::{Behind, Decoded, Decoder, End};
 use super::codec::http2;
 use super::codec::protocol::Protocol;
-use super::conn::Conn;
 use super::contact::Contact;
-use super::lease::Lease;
 use super::spool::{Keep, Limits, Next, Spool};
 use super::switched::Switched;
 use super::upload::{Stopped, Turn};
@@ -15,6 +13,8 @@ use crate::cache::local::{Content, Entry};
 use crate::modules::core::TempDir;
 use crate::request::Request;
 use forebay_conf::error::Level;
+use forebay_core::upstream::conn::Conn;
+use forebay_core::upstream::lease::Lease;
 use forebay_http::request::Framing;
 use forebay_net::pipe::Pipe;
 use forebay_net::relay::Timeouts;
@@ -30,31 +30,32 @@ use std::time::{Duration, Instant};
 pub struct Body {
     contact: Option<Contact>,
     decoder: Decoder,
-    /// Received and not decoded yet.
+    /// Buffer for bytes that have been received and not decoded.
     raw: Vec<u8>,
     read_timeout: Duration,
     ignore_abort: bool,
-    /// State of a connection whose protocol was switched.
+    /// State of a connection that has switched to another protocol.
     switched: Option<Switched>,
     /// Bytes read ahead of the client, if there are any.
     spool: Option<Box<Spool>>,
-    /// How much may be read ahead; `None`: nothing (nginx: proxy_buffering off).
+    /// Limits for reading ahead; `None`: nothing may be (nginx: proxy_buffering off).
     ahead: Option<Limits>,
-    /// How the response of the upstream ended.
+    /// End of the upstream's response, once it has come.
     ended: Option<Pulled>,
     /// Most bytes a second (nginx: proxy_limit_rate); 0 = no limit.
     rate: u64,
-    /// Bytes read, and since when, for the rate.
+    /// Bytes read, for the rate.
     read: u64,
+    /// Start of the time in which they were read.
     since: Option<Instant>,
 }
 
 /// Result of [`Body::pull`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pulled {
-    /// Bytes were appended, more may follow.
+    /// Bytes were appended; more may follow.
     Data,
-    /// Bytes are in a file: [`Body::load`] gives them.
+    /// Bytes are in a file; [`Body::load`] reads them.
     Stored,
     /// Nothing has come.
     Blocked,
@@ -64,21 +65,21 @@ pub enum Pulled {
     Failed,
 }
 
-/// Side that became ready while a client takes nothing.
+/// Side that became ready while the client takes nothing.
 enum Ready {
     /// The client takes more.
     Client,
-    /// The upstream says more.
+    /// The upstream has sent more.
     Upstream,
     /// The request's body goes on.
     Request,
 }
 
-/// How long a client may take nothing before memory that is full goes to a file: most only catch their breath.
+/// Longest time for which a client may take nothing before full memory goes to a file. Most pauses are shorter.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// How long an upstream may pause in the midst of a body until what has come is acknowledged explicitly. One that
-/// fills its segments (nginx: tcp_nopush) may be waiting for that, and the kernel takes 40 ms.
+/// Longest pause of an upstream within a body after which the bytes that have come are acknowledged explicitly. A server that
+/// fills its segments (nginx: tcp_nopush) may be waiting for that, and the kernel would take 40 ms.
 const NUDGE: Duration = Duration::from_millis(2);
 
 /// Room for one read, bytes. What was read is sent in one piece, which must not fill a segment on the loopback device
@@ -90,19 +91,19 @@ const READ: usize = 48 * 1024;
 const LONG: u64 = 32 * 1024;
 
 impl Body {
-    /// A body of which nothing has been decoded. `reusable`: the connection may serve another request.
+    /// Creates a body of which nothing has been decoded. `reusable`: the connection may serve another request.
     pub fn new(contact: Contact, framing: Framing, reusable: bool, read_timeout: Duration) -> Body {
         let frames = contact.conn().is_some_and(|c| http2::link(c).is_some());
         let decoder = Decoder::new(framing, reusable, frames);
         Body { contact: Some(contact), decoder, read_timeout, ended: None, ..Body::ended() }
     }
 
-    /// Changes the protocol (see `Decoder::speaking`).
+    /// Changes the protocol (see [`Decoder::speaking`]).
     pub fn speaking(self, protocol: Protocol, reusable: bool, to_head: bool) -> Body {
         Body { decoder: self.decoder.speaking(protocol, reusable, to_head), ..self }
     }
 
-    /// A body that a cache has.
+    /// Creates a body that a cache has.
     pub fn of_entry(e: &Entry) -> Body {
         let mut spool = match &e.content {
             Content::File(f, start) => match f.fd.try_clone() {
@@ -119,12 +120,12 @@ impl Body {
         Body { spool: Some(Box::new(spool)), ..Body::ended() }
     }
 
-    /// A body that is over.
+    /// Creates a body that is over.
     pub fn empty() -> Body {
         Body::ended()
     }
 
-    /// Puts bytes that have been decoded already before those to come.
+    /// Puts content that has been decoded already before the content to come.
     pub fn put_before(&mut self, content: Vec<u8>, limits: Limits) {
         if self.spool.is_none() {
             let mut s = Spool::new(limits, None, TempDir::default());
@@ -153,7 +154,7 @@ impl Body {
         }
     }
 
-    /// How much may be read ahead of the client, and how fast.
+    /// Sets limits for reading ahead of the client, and for the rate. `read`: bytes that have been read.
     pub fn buffer(&mut self, ahead: Option<Limits>, rate: u64, read: u64) {
         self.ahead = ahead;
         self.rate = rate;
@@ -161,17 +162,17 @@ impl Body {
         self.since = (rate > 0).then(Instant::now);
     }
 
-    /// Keeps the response: all of it is read, whatever becomes of the client.
+    /// Keeps the response. All of it is read then, even if the client goes away.
     pub fn keep(&mut self, keep: Keep, limits: Limits, dir: TempDir) {
         self.spool = Some(Box::new(Spool::new(limits, Some(keep), dir)));
     }
 
-    /// Whether what comes is to leave as it comes (nginx: proxy_buffering off).
+    /// Returns `true` if bytes are to leave as they come (nginx: proxy_buffering off).
     pub fn unbuffered(&self) -> bool {
         self.ahead.is_none() && self.contact.is_some()
     }
 
-    /// Whether the response is kept.
+    /// Returns `true` if the response is kept.
     pub fn keeps(&self) -> bool {
         self.spool.as_ref().is_some_and(|s| s.keeps())
     }
@@ -182,13 +183,13 @@ impl Body {
         self.decoder.pass_trailers = pass_trailers;
     }
 
-    /// The connection of a protocol that was switched to.
+    /// Creates the body for a connection that has switched to another protocol.
     pub fn switched(contact: Contact, early: Vec<u8>, timeouts: Timeouts) -> Body {
         let switched = Some(Switched { early, timeouts });
         Body { switched, ..Body::new(contact, Framing::Stream, false, timeouts.read) }
     }
 
-    /// Whether it comes from an upstream that has not ended it.
+    /// Returns `true` if it comes from an upstream that has not ended it.
     pub fn is_under_way(&self) -> bool {
         self.contact.is_some()
     }
@@ -203,7 +204,7 @@ impl Body {
         true
     }
 
-    /// Takes bytes that have been received; appends what is content, or puts it where it is read ahead.
+    /// Decodes bytes that have been received. Appends their content, or puts it into the spool if there is one.
     pub fn feed(&mut self, req: &mut Request, input: &[u8], out: &mut Vec<u8>) -> Pulled {
         match &mut self.spool {
             None => self.decode(req, input, out),
@@ -248,15 +249,15 @@ impl Body {
         }
     }
 
-    /// Writes the frames that answer those of the server, as far as there is room.
+    /// Writes the frames of HTTP/2 that answer those of the server, as far as there is room.
     fn answer(&self) {
         if let Some(conn) = conn_of(&self.contact) {
-            // That the connection is broken is noticed when it is read.
+            // If the connection is broken, the next read will fail.
             let _ = http2::send_frames(conn);
         }
     }
 
-    /// Appends what has come, without waiting.
+    /// Appends content that has come, without waiting.
     pub fn pull(&mut self, req: &mut Request, out: &mut Vec<u8>) -> Pulled {
         if self.spool.is_none() {
             return self.receive(req, out);
@@ -270,7 +271,7 @@ impl Body {
         self.spooled(out).unwrap_or(Pulled::Blocked)
     }
 
-    /// What has been read ahead; `None`: nothing, and there will be more.
+    /// Appends content that has been read ahead. Returns `None` if there is none and more will follow.
     fn spooled(&mut self, out: &mut Vec<u8>) -> Option<Pulled> {
         let s = self.spool.as_mut()?;
         match s.next() {
@@ -283,7 +284,7 @@ impl Body {
         }
     }
 
-    /// Appends what has been put into a file.
+    /// Appends content from the file.
     pub async fn load(&mut self, req: &mut Request, out: &mut Vec<u8>) -> Pulled {
         let Some(s) = self.spool.as_mut() else { return Pulled::Failed };
         if !s.load(out).await {
@@ -296,17 +297,17 @@ impl Body {
         }
     }
 
-    /// Whether [`Body::settle`] has something to do.
-    pub fn unsettled(&self) -> bool {
+    /// Returns `true` if [`Body::save`] has something to do.
+    pub fn wants_save(&self) -> bool {
         match &self.spool {
             Some(s) => s.wants_save() || (self.ended.is_some() && s.keeps()),
             None => false,
         }
     }
 
-    /// Writes what memory has no room for to a file, and gives a kept response its name at its end. A failure
-    /// is logged; the client does not notice it.
-    pub async fn settle(&mut self, req: &mut Request) {
+    /// Moves content from full memory to a file, and gives the file of a kept response its name at the end. Logs a failure,
+    /// which does not affect the client.
+    pub async fn save(&mut self, req: &mut Request) {
         let ended = self.ended;
         let Some(s) = self.spool.as_mut() else { return };
         let done = match ended {
@@ -325,13 +326,13 @@ impl Body {
         }
     }
 
-    /// Bytes that the rate has allowed so far.
+    /// Returns the number of bytes that the rate has allowed so far.
     fn allowed(&self) -> u64 {
         let seconds = self.since.map_or(0, |t| t.elapsed().as_secs());
         (seconds + 1).saturating_mul(self.rate)
     }
 
-    /// How long the rate forbids to read on.
+    /// Returns the time for which the rate forbids to read on.
     fn delay(&self) -> Option<Duration> {
         if self.rate == 0 {
             return None;
@@ -340,7 +341,7 @@ impl Body {
         Some(Duration::from_millis(over.saturating_mul(1000) / self.rate + 1))
     }
 
-    /// How much to read at once, bytes.
+    /// Returns the number of bytes to read at once.
     fn room(&self) -> usize {
         if self.rate == 0 {
             return READ;
@@ -348,7 +349,7 @@ impl Body {
         usize::try_from(self.allowed().saturating_sub(self.read)).unwrap_or(READ).clamp(1, READ)
     }
 
-    /// Reads what the upstream has.
+    /// Reads and decodes bytes that have come.
     fn receive(&mut self, req: &mut Request, out: &mut Vec<u8>) -> Pulled {
         if self.contact.is_none() {
             return self.ended.unwrap_or(Pulled::End);
@@ -360,7 +361,7 @@ impl Body {
             self.answer();
         }
         if self.decoder.is_plain() && self.spool.is_none() && self.rate == 0 {
-            // The bytes are read to where they are wanted.
+            // The bytes are content: read them to their final place.
             let before = out.len();
             let got = self.read_into(out, READ);
             return self.took(req, got, |body, req| {
@@ -372,7 +373,7 @@ impl Body {
         raw.clear();
         let room = self.room();
         if self.rate > 0 {
-            // What is beyond the rate stays with the upstream.
+            // Bytes beyond the rate stay in the connection.
             raw = Vec::with_capacity(room);
         }
         let got = self.read_into(&mut raw, room);
@@ -389,7 +390,7 @@ impl Body {
         }
     }
 
-    /// Counts a read; `then` takes its bytes.
+    /// Counts the bytes of a read, which `then` decodes.
     fn took(
         &mut self,
         req: &mut Request,
@@ -416,7 +417,7 @@ impl Body {
     fn at_end(&mut self, req: &mut Request) -> Pulled {
         if self.decoder.ends_with_connection() {
             let cut = conn_of(&self.contact).is_some_and(|c| c.wire().is_cut());
-            // Unlike nginx: the client gets what has come, but nobody else (RFC 9112, section 8).
+            // Unlike nginx: this client gets the bytes that have come, but no other one (RFC 9112, section 8).
             if let Some(s) = self.spool.as_mut().filter(|s| cut && s.keeps()) {
                 s.discard();
                 let text = "upstream closed connection without close_notify, response is not kept while reading upstream";
@@ -437,7 +438,7 @@ impl Body {
         Pulled::Failed
     }
 
-    /// Whether what comes may go to the client inside the kernel: enough of it, and nothing is done with it.
+    /// Returns `true` if enough content follows that may go to the client inside the kernel.
     pub fn can_pass(&self) -> bool {
         self.decoder.left() >= LONG
             && self.spool.is_none()
@@ -445,9 +446,9 @@ impl Body {
             && conn_of(&self.contact).is_some_and(|c| c.wire().has_sendfile())
     }
 
-    /// Fills a pipe with what has come. `None`: that cannot be done now, [`Body::pull`] can.
+    /// Fills a pipe with content that has come. Returns `None` if that is impossible now, so that [`Body::pull`] is needed.
     pub fn pass(&mut self, req: &mut Request, pipe: &mut Pipe) -> Option<Pulled> {
-        // What the client does not take is taken back to memory.
+        // Bytes that the client does not take will be moved to memory.
         let memory = self.ahead.as_ref().map_or(0, |a| a.memory).max(READ);
         let want = usize::try_from(self.decoder.left()).unwrap_or(usize::MAX).min(memory);
         let got = match conn_of(&self.contact) {
@@ -455,7 +456,7 @@ impl Body {
             Some(_) => Err(Errno::AGAIN),
             None => Err(Errno::BADF),
         };
-        // No descriptors, or no such calls here.
+        // No descriptors are left, or the kernel has no such calls.
         if let Err(
             Errno::MFILE
             | Errno::NFILE
@@ -481,7 +482,7 @@ impl Body {
         }))
     }
 
-    /// Waits until there may be more. `false`: too long, or the client is gone.
+    /// Waits until there may be more. Returns `false` if the response breaks off: it took too long, or the client is gone.
     pub async fn wait(&mut self, req: &mut Request) -> bool {
         if let Some(wait) = self.delay() {
             let thread = req.thread.clone();
@@ -495,26 +496,27 @@ impl Body {
         {
             return sound;
         }
-        let deadline = req.thread.io.poller.now() + self.read_timeout;
-        let waited = match conn_of(&self.contact) {
-            Some(c) => {
-                let owes = http2::link(c).is_some_and(|mut link| !link.out().is_empty());
-                let what = if owes { For::Both } else { For::Read };
-                match c.wait(what, deadline.min(req.thread.io.poller.now() + NUDGE), &mut watch).await {
-                    Waited::Timeout => {
-                        // One without TCP has nothing to acknowledge.
-                        let _ = c.with_fd(|fd| rustix::net::sockopt::set_tcp_quickack(fd, true));
-                        c.wait(what, deadline, &mut watch).await
-                    }
-                    waited => waited,
-                }
-            }
-            None => Waited::Ready,
-        };
-        match waited {
+        match self.wait_for_upstream(req, &mut watch).await {
             Waited::Ready => true,
             Waited::Timeout => self.timed_out(req, "reading upstream"),
             Waited::ClientGone => self.client_gone(req),
+        }
+    }
+
+    /// Waits until the upstream has sent more. After a short while, acknowledges what has come.
+    async fn wait_for_upstream(&self, req: &Request, watch: &mut Watch) -> Waited {
+        let Some(c) = conn_of(&self.contact) else { return Waited::Ready };
+        let deadline = req.thread.io.poller.now() + self.read_timeout;
+        let owes = http2::link(c).is_some_and(|mut link| !link.out().is_empty());
+        let what = if owes { For::Both } else { For::Read };
+        let soon = deadline.min(req.thread.io.poller.now() + NUDGE);
+        match c.wait(what, soon, watch).await {
+            Waited::Timeout => {
+                // A unix socket has nothing to acknowledge.
+                let _ = c.with_fd(|fd| rustix::net::sockopt::set_tcp_quickack(fd, true));
+                c.wait(what, deadline, watch).await
+            }
+            waited => waited,
         }
     }
 
@@ -531,15 +533,16 @@ impl Body {
         false
     }
 
-    /// Whether the request's body is still being sent.
+    /// Returns `true` while the request's body is being sent.
     pub fn uploads(&self) -> bool {
         self.contact.as_ref().is_some_and(|c| c.upload.is_some())
     }
 
-    /// Waits as [`Body::wait`] does while the request's body is still being sent. `None`: all of it has been sent.
+    /// Sends the request's body until there may be more of the response; returns as [`Body::wait`] does. Returns `None` once
+    /// all of the request has been sent.
     async fn wait_beside(&mut self, req: &mut Request, watch: &mut Watch) -> Option<bool> {
         let thread = req.thread.clone();
-        // The client has an answer: it is not told to go on.
+        // The client has a response, so it must not be asked to continue.
         req.body.continued = true;
         while let Some(Contact { lease: Lease { conn: Some(conn), .. }, upload: Some(upload), .. }) =
             &mut self.contact
@@ -557,7 +560,8 @@ impl Body {
         None
     }
 
-    /// Goes on after a piece of the request's body. `Some(true)`: the response is to be read; `Some(false)`: it breaks off.
+    /// Handles the result of a turn of the upload. Returns `Some(true)` if the response is to be read, `Some(false)` if it
+    /// breaks off.
     fn passed(&mut self, req: &mut Request, turn: Result<Turn, Stopped>) -> Option<bool> {
         match turn {
             Ok(Turn::More) => None,
@@ -568,7 +572,7 @@ impl Body {
                 }
                 None
             }
-            // What it says is still worth having.
+            // Its response is still of use.
             Ok(Turn::Unwanted) | Err(Stopped::Send(_)) => {
                 if let Some(c) = &mut self.contact {
                     c.leave_off();
@@ -585,7 +589,7 @@ impl Body {
         }
     }
 
-    /// Passes on what has come of the request's body, without waiting. `false`: the response breaks off.
+    /// Sends what has come of the request's body, without waiting. Returns `false` if the response breaks off.
     async fn pass_upload(&mut self, req: &mut Request) -> bool {
         req.body.continued = true;
         while let Some(Contact { lease: Lease { conn: Some(conn), .. }, upload: Some(upload), .. }) =
@@ -602,8 +606,7 @@ impl Body {
         true
     }
 
-    /// Waits until the client takes more, or until a time; meanwhile what the upstream sends is read ahead. Returns `false` if the
-    /// time is over.
+    /// Waits until the client takes more, or until a time, and meanwhile reads ahead. Returns `false` if the time is over.
     pub async fn meanwhile(&mut self, req: &mut Request, client: bool, until: Instant) -> bool {
         self.begin_ahead(req);
         let mut clear = true;
@@ -625,7 +628,7 @@ impl Body {
         }
     }
 
-    /// Makes room for what is read ahead, where anything may be.
+    /// Creates the spool if reading ahead is allowed.
     fn begin_ahead(&mut self, req: &Request) {
         if self.spool.is_none()
             && let Some(limits) = self.ahead.filter(|_| self.contact.is_some())
@@ -634,14 +637,14 @@ impl Body {
         }
     }
 
-    /// Whether memory is full. It is written to a file if the response is kept, or once the client's time is over.
+    /// Returns `true` if memory is full and stays so. Moves it to a file if the response is kept, or once `patience` is over.
     async fn is_full(&mut self, req: &mut Request, patience: Instant) -> bool {
         let wants_save = |spool: &Option<Box<Spool>>| spool.as_ref().is_some_and(|s| s.wants_save());
         if !wants_save(&self.spool) {
             return false;
         }
         if self.keeps() || Instant::now() >= patience {
-            self.settle(req).await;
+            self.save(req).await;
         }
         wants_save(&self.spool)
     }
@@ -677,14 +680,14 @@ impl Body {
         .await
     }
 
-    /// Reads what has come while the client takes nothing.
+    /// Reads content while the client takes nothing.
     async fn read_ahead(&mut self, req: &mut Request) {
         let mut nowhere = Vec::new();
         if self.receive(req, &mut nowhere) == Pulled::Failed {
             self.ended = Some(Pulled::Failed);
         }
-        if self.keeps() && self.unsettled() {
-            self.settle(req).await;
+        if self.keeps() && self.wants_save() {
+            self.save(req).await;
         }
     }
 
@@ -695,8 +698,8 @@ impl Body {
             if let Some(s) = &mut self.spool {
                 s.skip();
             }
-            if self.unsettled() {
-                self.settle(req).await;
+            if self.wants_save() {
+                self.save(req).await;
                 continue;
             }
             if self.ended.is_some() {
@@ -712,7 +715,7 @@ impl Body {
         }
     }
 
-    /// The response is over: times are taken, the connection is kept or closed.
+    /// Ends the response: takes its times, and keeps or closes the connection.
     fn finish(&mut self, req: &mut Request) {
         if self.contact.is_none() {
             return;
@@ -721,7 +724,7 @@ impl Body {
         over(req, &mut self.contact, self.decoder.reusable);
     }
 
-    /// Ends a response whose rest nobody reads.
+    /// Ends a response whose rest is not read.
     pub fn abandon(&mut self, req: &mut Request) {
         self.decoder.reusable = false;
         self.finish(req);
@@ -732,7 +735,7 @@ fn conn_of(contact: &Option<Contact>) -> Option<&Conn> {
     contact.as_ref()?.conn()
 }
 
-/// A response is over: its time is taken, the connection is kept (`reusable`) or closed.
+/// Ends a response: takes its time, and keeps (`reusable`) or closes the connection.
 pub fn over(req: &mut Request, contact: &mut Option<Contact>, reusable: bool) {
     if let Some(a) = req.modules.upstream.current() {
         a.response = Some(req.thread.io.poller.since(a.started));
@@ -745,7 +748,7 @@ pub fn over(req: &mut Request, contact: &mut Option<Contact>, reusable: bool) {
     *contact = None;
 }
 
-/// Directory for temporary files of upstream responses (nginx: proxy_temp_path).
+/// Returns the directory for temporary files of upstream responses (nginx: proxy_temp_path).
 fn temporary(req: &Request) -> TempDir {
     let http = req.http();
     let given = http.location(req).settings.proxy.temp_path.0.clone();

@@ -1,9 +1,9 @@
 //! The connection of a protocol that was switched to, or of a tunnel: its bytes are passed on as they are (RFC 9110, sections
 //! 7.8 and 9.3.6). Hot path.
 
-use super::conn::Conn;
 use crate::request::Request;
 use forebay_conf::error::Level;
+use forebay_core::upstream::conn::Conn;
 use forebay_net::relay::{End, Ended, Side, Timeouts, relay};
 use std::time::Duration;
 

@@ -1,12 +1,12 @@
-//! The client's body on its way to an upstream: before the head of the response, and beside the response where that begins
-//! earlier than the body ends. Over HTTP/1 and FastCGI that is a body which is passed on as it comes (nginx:
-//! proxy_request_buffering off), over HTTP/2 any. Comes from `exchange.rs`, and from `stream.rs` once there is a head.
+//! Sends the client's body to an upstream: before the head of the response, and together with the response if that begins before
+//! the body ends. Over HTTP/1 and FastCGI it sends bodies that are passed on as they come (nginx: proxy_request_buffering
+//! off), over HTTP/2 all bodies. Called by `exchange.rs`, and by `stream.rs` once there is a head.
 
 use super::codec::http2;
 use super::codec::protocol::Framing;
-use super::conn::Conn;
 use crate::body::{self, BodyError};
 use crate::request::Request;
+use forebay_core::upstream::conn::Conn;
 use forebay_net::wait::{For, Waited};
 use forebay_net::wire::Watch;
 use rustix::io::Errno;
@@ -14,72 +14,74 @@ use std::os::unix::fs::FileExt;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-/// What is still to be sent of a request.
+/// Rest of a request that is still to be sent.
 #[derive(Debug)]
 pub struct Upload {
     framing: Framing,
     source: Source,
-    /// Framed bytes, of which `at` are written; content, of which `at` are in frames, where the connection makes those.
+    /// Framed bytes, of which `at` are written. If the connection makes frames of HTTP/2: content, of which `at` are in frames.
     out: Vec<u8>,
     at: usize,
     piece: Vec<u8>,
     left: Left,
-    /// What came with the head leaves together with it.
+    /// Whether content that came with the head is sent together with it.
     together: bool,
     send_timeout: Duration,
     turns: u32,
 }
 
-/// Turns after which others of the thread have theirs, however fast both sides are.
+/// Number of turns after which other requests of the thread get a chance to run.
 const TURNS: u32 = 64;
 
 /// Most bytes of a kept body that are taken at once.
 const PIECE: usize = 64 * 1024;
 
-/// Where the content comes from.
+/// Source of the content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
-    /// From the client, as it sends it.
+    /// The client, as it sends it.
     Client,
-    /// From what was read of it before; so many bytes are taken.
+    /// The body that was read before, of which this many bytes are taken.
     Kept(u64),
 }
 
-/// What is not to be had yet, as far as is known.
+/// Part of the content that has not been taken from its source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Left {
     Content,
-    /// All that was announced has come, but the end of its HTTP/2 stream has not.
+    /// Only the end of the client's HTTP/2 stream: all announced bytes have come.
     End,
     Nothing,
 }
 
-/// What a turn came to.
+/// Result of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
     /// There is more to be sent.
     More,
     /// All is sent.
     All,
-    /// The upstream has something to say; that comes first.
+    /// The upstream has sent something, which is to be read first.
     Answer,
-    /// The upstream reads no more, but has something to say.
+    /// The upstream reads no more, but has sent something.
     Unwanted,
 }
 
-/// What writing came to.
+/// Result of a write.
 enum Written {
     All,
-    /// The server takes no more content for now.
+    /// The windows of HTTP/2 allow no more content for now.
     NoWindow,
-    /// The response is over.
+    /// The connection has no room for now.
+    NoRoom,
+    /// The server reads no more.
     Over,
 }
 
-/// Why a body cannot be passed on.
+/// Reason for which a body cannot be passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stopped {
-    /// It cannot be read, which has been logged.
+    /// It cannot be read. That has been logged.
     Body(BodyError),
     /// The client is gone.
     ClientGone,
@@ -96,22 +98,23 @@ impl From<BodyError> for Stopped {
 }
 
 impl Upload {
-    /// Begins with the head of a request, and with what is remembered of its body. `send_timeout`: how long the upstream may take nothing.
+    /// Begins with the head of a request, and with the part of its body that is remembered. `send_timeout`: longest time for
+    /// which the upstream may read nothing.
     pub fn new(req: &Request, head: &[u8], framing: Framing, send_timeout: Duration) -> Upload {
         let asks = req.head.expect_continue && !req.body.continued;
         let together = req.body.is_buffered(&req.head.buf) && !asks;
         let mut out = head.to_vec();
-        // What another server was given that did not take it.
+        // Another server was given this part of the body, but did not act upon it.
         framing.piece(&mut out, &req.body.stored.mem);
         Upload { framing, together, ..Upload::of(Source::Client, out, send_timeout) }
     }
 
-    /// The body that was read before, in frames of HTTP/2.
+    /// Sends the body that was read before, in frames of HTTP/2.
     pub fn kept(send_timeout: Duration) -> Upload {
         Upload::of(Source::Kept(0), Vec::new(), send_timeout)
     }
 
-    /// Content in frames of HTTP/2.
+    /// Sends content in frames of HTTP/2.
     pub fn bytes(content: &[u8], send_timeout: Duration) -> Upload {
         Upload { left: Left::Nothing, ..Upload::of(Source::Kept(0), content.to_vec(), send_timeout) }
     }
@@ -130,7 +133,8 @@ impl Upload {
         }
     }
 
-    /// Sends what has come, or waits for more. May be dropped where it waits, once the client need not be told to go on.
+    /// Sends content that has come, or waits for more. May be dropped while it waits, except while it asks the client to
+    /// continue.
     ///
     /// # Errors
     /// [`Stopped`].
@@ -153,7 +157,7 @@ impl Upload {
         self.read(req, conn).await
     }
 
-    /// The same as far as it goes without waiting; `None`: no further for now.
+    /// Sends content as far as possible without waiting. Returns `None` if it would have to wait.
     ///
     /// # Errors
     /// [`Stopped`].
@@ -161,7 +165,7 @@ impl Upload {
         at_once(self.pass(req, conn, &mut Watch::Nothing)).await
     }
 
-    /// Ready when there may be something to do.
+    /// Polls for readiness of the side that the upload depends on.
     pub fn poll(&self, req: &Request, conn: &Conn, cx: &mut std::task::Context<'_>) -> Poll<()> {
         let wire = conn.wire();
         let waits = self.at < self.out.len();
@@ -170,7 +174,7 @@ impl Upload {
                 return wire.poll_writable(&req.thread.io, false, cx);
             }
             if waits {
-                // Without room the server has to give some first, which is read with the response.
+                // Without room, the server has to widen its window first. That is read with the response.
                 return if link.sendable() > 0 { Poll::Ready(()) } else { Poll::Pending };
             }
         } else if waits || wire.has_unsent() {
@@ -182,7 +186,7 @@ impl Upload {
         }
     }
 
-    /// Writes what is framed, as far as the windows of a server of HTTP/2 allow. `None`: all of it.
+    /// Writes framed content as far as the server takes it. Returns `None` if all of it is written.
     async fn write(
         &mut self,
         req: &mut Request,
@@ -190,24 +194,15 @@ impl Upload {
         watch: &mut Watch,
     ) -> Result<Option<Turn>, Stopped> {
         loop {
-            let wrote = match self.framing {
-                Framing::Frames => self.send_frames(req, conn),
-                _ => self.send(req, conn),
-            };
-            let what = match wrote {
-                Ok(Written::All) => {
+            let what = match self.write_at_once(req, conn)? {
+                Written::All => {
                     self.out.clear();
                     self.at = 0;
                     return Ok(None);
                 }
-                Ok(Written::Over) => return Ok(Some(Turn::Unwanted)),
-                Ok(Written::NoWindow) => For::Read,
-                Err(Errno::AGAIN) => For::Both,
-                // What it said before it stopped reading is still worth having.
-                Err(Errno::PIPE | Errno::CONNRESET) if !conn.reused && conn.has_input() => {
-                    return Ok(Some(Turn::Unwanted));
-                }
-                Err(e) => return Err(Stopped::Send(e)),
+                Written::Over => return Ok(Some(Turn::Unwanted)),
+                Written::NoWindow => For::Read,
+                Written::NoRoom => For::Both,
             };
             match conn.wait(what, Instant::now() + self.send_timeout, watch).await {
                 Waited::Ready if conn.readable() => return Ok(Some(Turn::Answer)),
@@ -218,7 +213,21 @@ impl Upload {
         }
     }
 
-    /// Writes what is framed, without waiting.
+    fn write_at_once(&mut self, req: &mut Request, conn: &Conn) -> Result<Written, Stopped> {
+        let wrote = match self.framing {
+            Framing::Frames => self.send_frames(req, conn),
+            _ => self.send(req, conn),
+        };
+        match wrote {
+            Ok(written) => Ok(written),
+            Err(Errno::AGAIN) => Ok(Written::NoRoom),
+            // It may have answered before it stopped reading.
+            Err(Errno::PIPE | Errno::CONNRESET) if !conn.reused && conn.has_input() => Ok(Written::Over),
+            Err(e) => Err(Stopped::Send(e)),
+        }
+    }
+
+    /// Writes framed content without waiting.
     fn send(&mut self, req: &mut Request, conn: &Conn) -> Result<Written, Errno> {
         while self.at < self.out.len() || conn.wire().has_unsent() {
             let sent = conn.send(self.out.get(self.at..).unwrap_or_default())?.bytes;
@@ -230,7 +239,7 @@ impl Upload {
         Ok(Written::All)
     }
 
-    /// Puts content into frames, and writes them, without waiting.
+    /// Puts content into frames of HTTP/2 and writes them, without waiting.
     fn send_frames(&mut self, req: &mut Request, conn: &Conn) -> Result<Written, Errno> {
         let last = self.left == Left::Nothing;
         loop {
@@ -284,43 +293,51 @@ impl Upload {
         Ok(Turn::More)
     }
 
-    /// Frames the next piece of the body.
+    /// Takes and frames the next piece of the body.
     async fn read(&mut self, req: &mut Request, conn: &Conn) -> Result<Turn, Stopped> {
-        if let Source::Kept(at) = self.source {
-            return self.take_kept(req, at);
-        }
-        if self.left == Left::End {
-            if !body::wait_for_end(req, conn).await? {
-                return Ok(Turn::Answer);
-            }
-            self.left = Left::Nothing;
-        } else {
-            self.piece.clear();
-            let Some(more) = body::read_piece_beside(req, &mut self.piece, conn).await? else {
-                return Ok(Turn::Answer);
-            };
-            let follows = body::follows(req, &mut self.piece, more)?;
-            remember(req, &self.piece);
-            if self.out.is_empty() && self.framing == Framing::Frames {
-                std::mem::swap(&mut self.out, &mut self.piece);
-            } else {
-                self.framing.piece(&mut self.out, &self.piece);
-            }
-            self.left = match follows {
-                Some(true) => Left::Content,
-                // An end that the server is told cannot be taken back.
-                None if self.framing.ends_apart() => Left::End,
-                _ => Left::Nothing,
-            };
-        }
-        if self.left == Left::Nothing {
+        let turn = match (self.source, self.left) {
+            (Source::Kept(at), _) => return self.take_kept(req, at),
+            (Source::Client, Left::End) => self.read_end(req, conn).await?,
+            (Source::Client, _) => self.read_piece(req, conn).await?,
+        };
+        if turn == Turn::More && self.left == Left::Nothing {
             self.framing.end(&mut self.out);
         }
+        Ok(turn)
+    }
+
+    /// Waits for the end of the client's HTTP/2 stream.
+    async fn read_end(&mut self, req: &mut Request, conn: &Conn) -> Result<Turn, Stopped> {
+        if !body::wait_for_end(req, conn).await? {
+            return Ok(Turn::Answer);
+        }
+        self.left = Left::Nothing;
+        Ok(Turn::More)
+    }
+
+    async fn read_piece(&mut self, req: &mut Request, conn: &Conn) -> Result<Turn, Stopped> {
+        self.piece.clear();
+        let Some(more) = body::read_piece_beside(req, &mut self.piece, conn).await? else {
+            return Ok(Turn::Answer);
+        };
+        let follows = body::follows(req, &mut self.piece, more)?;
+        remember(req, &self.piece);
+        if self.out.is_empty() && self.framing == Framing::Frames {
+            std::mem::swap(&mut self.out, &mut self.piece);
+        } else {
+            self.framing.piece(&mut self.out, &self.piece);
+        }
+        self.left = match follows {
+            Some(true) => Left::Content,
+            // The end is sent only once it is certain, since it cannot be taken back.
+            None if self.framing.ends_apart() => Left::End,
+            _ => Left::Nothing,
+        };
         Ok(Turn::More)
     }
 }
 
-/// What a future gives when it is polled once.
+/// Polls a future once.
 async fn at_once<T>(f: impl Future<Output = T>) -> Option<T> {
     let mut f = std::pin::pin!(f);
     std::future::poll_fn(|cx| match f.as_mut().poll(cx) {
@@ -330,7 +347,7 @@ async fn at_once<T>(f: impl Future<Output = T>) -> Option<T> {
     .await
 }
 
-/// Keeps a piece of a body that is passed on as it comes for `$request_body`, if all of it fits.
+/// Remembers a piece of a body that is passed on as it comes, if all of the body fits: for `$request_body`, and for another server.
 pub fn remember(req: &mut Request, piece: &[u8]) {
     let room = {
         let http = req.http();

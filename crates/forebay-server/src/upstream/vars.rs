@@ -51,7 +51,7 @@ pub const VARIABLES: &[Row] = rows! {
     "upstream_bytes_received" => |r, o| list(r, o, |a, o| response::number(o, a.received)),
 };
 
-/// One value a server: `, ` between servers, ` : ` where an internal redirect led to others.
+/// Appends one value for each server: `, ` between servers, ` : ` after those of a location that an internal redirect left.
 fn list(r: &mut Request, out: &mut Vec<u8>, value: fn(&Attempt, &mut Vec<u8>)) -> Got {
     let u = &r.modules.upstream;
     let attempts = u.attempts.get(..u.own_attempts.unwrap_or(usize::MAX)).unwrap_or(&u.attempts);
@@ -64,7 +64,7 @@ fn list(r: &mut Request, out: &mut Vec<u8>, value: fn(&Attempt, &mut Vec<u8>)) -
     Ok(!attempts.is_empty())
 }
 
-/// `$upstream_response_length`. What of the body came with the head counts once the head is on its way, as in nginx.
+/// `$upstream_response_length`. Content that came with the head counts once the head is on its way, as in nginx.
 fn length(r: &mut Request, out: &mut Vec<u8>) -> Got {
     let at_head = r.resp.proxied && r.sent_head == 0 && !r.is_subrequest();
     if at_head && let Some(a) = r.modules.upstream.attempts.last_mut() {

@@ -13,22 +13,9 @@ impl ByteSet {
         s
     }
 
-    /// The bytes that have a Unicode property as characters of Latin-1; `None`: there is no such property.
+    /// Returns the bytes that have a Unicode property as characters of Latin-1, `None` if there is no such property.
     pub(super) fn property(name: &[u8]) -> Option<ByteSet> {
-        let name = std::str::from_utf8(name).ok()?;
-        let loose: String = name.chars().filter(|c| !matches!(c, ' ' | '-' | '_')).collect();
-        // PCRE2 has a few of its own (pcre2pattern, "Special properties for PCRE2").
-        let class = match loose.to_ascii_lowercase().as_str() {
-            "any" => r"[\x00-\u{10FFFF}]".to_owned(),
-            "l&" | "lc" => r"[\p{Lu}\p{Ll}\p{Lt}]".to_owned(),
-            "xan" => r"[\p{L}\p{N}]".to_owned(),
-            "xwd" => r"[\p{L}\p{N}\p{Mn}\p{Pc}]".to_owned(),
-            "xps" | "xsp" => r"[\p{Z}\x09-\x0d\x{85}]".to_owned(),
-            "xuc" => r"[$@`\x{A0}-\x{FF}]".to_owned(),
-            simple if simple.bytes().all(|b| b.is_ascii_alphanumeric()) => format!(r"\p{{{simple}}}"),
-            _ => return None,
-        };
-        let hir = regex_syntax::Parser::new().parse(&class).ok()?;
+        let hir = regex_syntax::Parser::new().parse(&property_class(name)?).ok()?;
         let mut set = ByteSet::default();
         match hir.kind() {
             HirKind::Class(Class::Unicode(class)) => {
@@ -86,23 +73,8 @@ impl ByteSet {
     }
 
     pub(super) fn posix(name: &[u8]) -> Option<ByteSet> {
-        Some(match name {
-            b"alpha" => ByteSet::where_(|b| b.is_ascii_alphabetic()),
-            b"lower" => ByteSet::where_(|b| b.is_ascii_lowercase()),
-            b"upper" => ByteSet::where_(|b| b.is_ascii_uppercase()),
-            b"alnum" => ByteSet::where_(|b| b.is_ascii_alphanumeric()),
-            b"ascii" => ByteSet::where_(|b| b.is_ascii()),
-            b"blank" => ByteSet::of(b" \t"),
-            b"cntrl" => ByteSet::where_(|b| b.is_ascii_control()),
-            b"digit" => ByteSet::where_(|b| b.is_ascii_digit()),
-            b"graph" => ByteSet::where_(|b| b.is_ascii_graphic()),
-            b"print" => ByteSet::where_(|b| b.is_ascii_graphic() || b == b' '),
-            b"punct" => ByteSet::where_(|b| b.is_ascii_punctuation()),
-            b"space" => ByteSet::of(b" \t\n\x0b\x0c\r"),
-            b"word" => ByteSet::where_(|b| b.is_ascii_alphanumeric() || b == b'_'),
-            b"xdigit" => ByteSet::where_(|b| b.is_ascii_hexdigit()),
-            _ => return None,
-        })
+        let (_, test) = POSIX.iter().find(|(known, _)| known.as_bytes() == name)?;
+        Some(ByteSet::where_(|b| test(&b)))
     }
 
     /// As a class; an empty one matches nothing.
@@ -132,3 +104,45 @@ impl ByteSet {
         }
     }
 }
+
+/// Returns the class of a Unicode property in the syntax of `regex_syntax`.
+fn property_class(name: &[u8]) -> Option<String> {
+    let name = std::str::from_utf8(name).ok()?;
+    let loose: String = name.chars().filter(|c| !matches!(c, ' ' | '-' | '_')).collect();
+    let name = loose.to_ascii_lowercase();
+    if let Some((_, class)) = PROPERTIES.iter().find(|(known, _)| *known == name) {
+        return Some((*class).to_owned());
+    }
+    let is_simple = name.bytes().all(|b| b.is_ascii_alphanumeric());
+    is_simple.then(|| format!(r"\p{{{name}}}"))
+}
+
+/// Properties that only PCRE2 has, or under other names (pcre2pattern, "Special properties for PCRE2").
+const PROPERTIES: [(&str, &str); 8] = [
+    ("any", r"[\x00-\u{10FFFF}]"),
+    ("l&", r"[\p{Lu}\p{Ll}\p{Lt}]"),
+    ("lc", r"[\p{Lu}\p{Ll}\p{Lt}]"),
+    ("xan", r"[\p{L}\p{N}]"),
+    ("xwd", r"[\p{L}\p{N}\p{Mn}\p{Pc}]"),
+    ("xps", r"[\p{Z}\x09-\x0d\x{85}]"),
+    ("xsp", r"[\p{Z}\x09-\x0d\x{85}]"),
+    ("xuc", r"[$@`\x{A0}-\x{FF}]"),
+];
+
+/// POSIX classes.
+const POSIX: [(&str, fn(&u8) -> bool); 14] = [
+    ("alpha", u8::is_ascii_alphabetic),
+    ("lower", u8::is_ascii_lowercase),
+    ("upper", u8::is_ascii_uppercase),
+    ("alnum", u8::is_ascii_alphanumeric),
+    ("ascii", u8::is_ascii),
+    ("blank", |b| matches!(b, b' ' | b'\t')),
+    ("cntrl", u8::is_ascii_control),
+    ("digit", u8::is_ascii_digit),
+    ("graph", u8::is_ascii_graphic),
+    ("print", |b| b.is_ascii_graphic() || *b == b' '),
+    ("punct", u8::is_ascii_punctuation),
+    ("space", |b| matches!(b, b' ' | b'\t' | b'\n' | 0x0b | 0x0c | b'\r')),
+    ("word", |b| b.is_ascii_alphanumeric() || *b == b'_'),
+    ("xdigit", u8::is_ascii_hexdigit),
+];

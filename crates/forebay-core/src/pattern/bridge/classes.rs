@@ -11,84 +11,83 @@ impl Bridge<'_> {
             let Some(c) = self.next() else {
                 return Err(self.error_at_end("missing terminating ] for character class"));
             };
-            if quoted {
-                if c == b'\\' && self.eat(b"E") {
+            match c {
+                b'\\' if self.eat(b"E") => {
+                    // An end counts as an item only where a quotation began.
+                    first &= !quoted;
                     quoted = false;
-                } else {
-                    set.add(c);
+                    continue;
                 }
-                first = false;
-                continue;
-            }
-            if c == b']' && !first {
-                break;
-            }
-            if c == b'\\' && self.eat(b"Q") {
-                quoted = true;
-                continue;
-            }
-            if c == b'\\' && self.eat(b"E") {
-                continue;
+                _ if quoted => set.add(c),
+                b']' if !first => break,
+                b'\\' if self.eat(b"Q") => {
+                    quoted = true;
+                    continue;
+                }
+                _ => self.class_part(c, &mut set)?,
             }
             first = false;
-            let Some(low) = self.class_item(c, &mut set)? else {
-                // A set cannot begin a range.
-                if self.rest().first() == Some(&b'-')
-                    && self.text.get(self.at + 1).is_some_and(|c| *c != b']')
-                    && c == b'\\'
-                {
-                    return Err(self.fail("invalid range in character class"));
-                }
-                continue;
-            };
-            match (self.peek(), self.text.get(self.at + 1)) {
-                (Some(b'-'), Some(e)) if *e != b']' => {
-                    self.at += 1;
-                    let at = self.at;
-                    let end = self.next().unwrap_or_default();
-                    let Some(high) = self.class_item(end, &mut set)? else {
-                        return Err(self.fail("invalid range in character class"));
-                    };
-                    if high < low {
-                        return Err(BridgeError { message: "range out of order in character class", at });
-                    }
-                    set.add_range(low, high);
-                }
-                _ => set.add(low),
-            }
         }
         self.put_set(&set, negated);
         Ok(())
     }
 
-    /// Reads one item of a class; `None`: it was a set, which has been added.
+    /// Reads an item of a class, or a range.
+    fn class_part(&mut self, c: u8, set: &mut ByteSet) -> Step {
+        const INVALID: &str = "invalid range in character class";
+        let low = self.class_item(c, set)?;
+        let after = self.text.get(self.at + 1).copied();
+        let ranges = self.peek() == Some(b'-') && after.is_some_and(|e| e != b']');
+        match low {
+            // A set cannot begin a range.
+            None if ranges && c == b'\\' => Err(self.fail(INVALID)),
+            None => Ok(()),
+            Some(low) if ranges => {
+                self.at += 1;
+                let at = self.at;
+                let end = self.next().unwrap_or_default();
+                let high = self.class_item(end, set)?.ok_or_else(|| self.fail(INVALID))?;
+                if high < low {
+                    return Err(BridgeError { message: "range out of order in character class", at });
+                }
+                set.add_range(low, high);
+                Ok(())
+            }
+            Some(low) => {
+                set.add(low);
+                Ok(())
+            }
+        }
+    }
+
+    /// Reads one item of a class. Returns `None` if it was a set, which has been added.
     pub(super) fn class_item(&mut self, c: u8, set: &mut ByteSet) -> Result<Option<u8>, BridgeError> {
         match c {
             b'[' if matches!(self.peek(), Some(b':' | b'.' | b'=')) => self.posix(set),
-            b'\\' => match self.next() {
-                None => Err(self.fail("\\ at end of pattern")),
-                Some(b'b') => Ok(Some(0x08)),
-                Some(b'N') => Err(self.fail("\\N is not supported in a class")),
-                Some(b'R' | b'X' | b'B') => {
-                    Err(self.fail_back("escape sequence is invalid in character class"))
-                }
-                Some(p @ (b'p' | b'P')) => {
-                    let (property, negated) = self.property(p == b'P')?;
-                    set.join(&property, negated);
-                    Ok(None)
-                }
-                Some(d @ b'1'..=b'7') => self.octal(u32::from(d - b'0'), 2).map(Some),
-                Some(d @ (b'8' | b'9')) => Ok(Some(d)),
-                Some(e) => match ByteSet::of_escape(e) {
-                    Some((s, negated)) => {
-                        set.join(&s, negated);
-                        Ok(None)
-                    }
-                    None => self.byte_escape(e).map(Some),
-                },
-            },
+            b'\\' => self.class_escape(set),
             c => Ok(Some(c)),
         }
+    }
+
+    /// Reads an escape in a class, as [`Bridge::class_item`] does.
+    fn class_escape(&mut self, set: &mut ByteSet) -> Result<Option<u8>, BridgeError> {
+        let Some(e) = self.next() else { return Err(self.fail("\\ at end of pattern")) };
+        let (more, negated) = match e {
+            b'b' => return Ok(Some(0x08)),
+            b'N' => return Err(self.fail("\\N is not supported in a class")),
+            b'R' | b'X' | b'B' => {
+                return Err(self.fail_back("escape sequence is invalid in character class"));
+            }
+            b'1'..=b'7' => return self.octal(u32::from(e - b'0'), 2).map(Some),
+            b'8' | b'9' => return Ok(Some(e)),
+            b'p' | b'P' => self.property(e == b'P')?,
+            e => match ByteSet::of_escape(e) {
+                Some(named) => named,
+                None => return self.byte_escape(e).map(Some),
+            },
+        };
+        set.join(&more, negated);
+        Ok(None)
     }
 
     /// Reads what follows `\p` or `\P`: the bytes that, as characters of Latin-1, have a Unicode property, and whether all others

@@ -9,6 +9,8 @@ impl Bridge<'_> {
             b'Q' => self.literal = true,
             b'E' => {}
             b'A' | b'G' => self.assertion("\\A"),
+            b'b' => self.assertion("\\b"),
+            b'B' => self.assertion("\\B"),
             b'z' => {
                 self.strict_end = true;
                 self.assertion("\\z");
@@ -17,39 +19,32 @@ impl Bridge<'_> {
                 self.end_of_text();
                 self.repeatable = false;
             }
-            b'b' => self.assertion("\\b"),
-            b'B' => self.assertion("\\B"),
             b'K' => {
                 self.put_hard("\\K");
                 self.repeatable = false;
             }
-            b'R' => {
-                self.put("(?:\\x0D\\x0A|[\\x0A-\\x0D\\x85])");
-                self.repeatable = true;
-            }
+            b'1'..=b'9' => self.digit_escape()?,
+            b'g' => self.g_escape()?,
+            b'k' => self.k_escape()?,
+            c => self.character_escape(c)?,
+        }
+        Ok(())
+    }
+
+    /// Reads an escape that stands for one of several characters, or for one.
+    fn character_escape(&mut self, c: u8) -> Step {
+        match c {
+            b'R' => self.repeatable_text("(?:\\x0D\\x0A|[\\x0A-\\x0D\\x85])"),
+            b'C' => self.repeatable_text("[\\x00-\\xFF]"),
             b'N' if self.rest().starts_with(b"{U+") => {
                 return Err(self.fail("\\N{U+dddd} is supported only in Unicode (UTF) mode"));
             }
             b'N' => self.put_set(&ByteSet::of(b"\n"), true),
-            b'C' => {
-                self.put("[\\x00-\\xFF]");
-                self.repeatable = true;
-            }
+            b'X' => return Err(self.fail_back("extended grapheme clusters are not supported")),
             b'p' | b'P' => {
                 let (set, negated) = self.property(c == b'P')?;
                 self.put_set(&set, negated);
             }
-            b'X' => return Err(self.fail_back("extended grapheme clusters are not supported")),
-            b'1'..=b'9' => self.digit_escape()?,
-            b'g' => self.g_escape()?,
-            b'k' => match self.next() {
-                Some(b'<') => self.named_reference(b'>')?,
-                Some(b'\'') => self.named_reference(b'\'')?,
-                Some(b'{') => self.named_reference(b'}')?,
-                _ => {
-                    return Err(self.fail("\\k is not followed by a braced, angle-bracketed, or quoted name"));
-                }
-            },
             c => match ByteSet::of_escape(c) {
                 Some((set, negated)) => self.put_set(&set, negated),
                 None => {
@@ -59,6 +54,21 @@ impl Bridge<'_> {
             },
         }
         Ok(())
+    }
+
+    fn repeatable_text(&mut self, text: &str) {
+        self.put(text);
+        self.repeatable = true;
+    }
+
+    /// Reads what follows `\k`.
+    fn k_escape(&mut self) -> Step {
+        match self.next() {
+            Some(b'<') => self.named_reference(b'>'),
+            Some(b'\'') => self.named_reference(b'\''),
+            Some(b'{') => self.named_reference(b'}'),
+            _ => Err(self.fail("\\k is not followed by a braced, angle-bracketed, or quoted name")),
+        }
     }
 
     pub(super) fn assertion(&mut self, text: &str) {
@@ -131,55 +141,67 @@ impl Bridge<'_> {
         Ok(())
     }
 
-    /// An escape that stands for one byte, inside a class or outside.
+    /// Reads an escape that stands for one byte, in a class or outside.
     pub(super) fn byte_escape(&mut self, c: u8) -> Result<u8, BridgeError> {
-        const TOO_LARGE: &str = "character code point value in \\x{} or \\o{} is too large";
-        Ok(match c {
-            b'a' => 0x07,
-            b'e' => 0x1b,
-            b'f' => 0x0c,
-            b'n' => b'\n',
-            b'r' => b'\r',
-            b't' => b'\t',
-            b'0' => self.octal(0, 2)?,
-            b'c' => match self.next() {
-                Some(c @ 0x20..=0x7e) => c.to_ascii_uppercase() ^ 0x40,
-                Some(_) => return Err(self.fail("\\c must be followed by a printable ASCII character")),
-                None => return Err(self.fail("\\c at end of pattern")),
-            },
-            b'o' | b'x' if self.rest().starts_with(b"{") => {
-                let (radix, wrong) = match c {
-                    b'o' => (8, "non-octal character in \\o{} (closing brace missing?)"),
-                    _ => (16, "non-hex character in \\x{} (closing brace missing?)"),
-                };
-                self.at += 1;
-                let mut n = 0u32;
-                while let Some(d) = self.peek().and_then(|d| char::from(d).to_digit(radix)) {
-                    n = n.saturating_mul(radix).saturating_add(d);
-                    self.at += 1;
-                }
-                if self.peek() != Some(b'}') {
-                    return Err(self.fail(wrong));
-                }
-                let byte = u8::try_from(n).map_err(|_| self.fail(TOO_LARGE))?;
-                self.at += 1;
-                byte
-            }
-            b'o' => return Err(self.fail("missing opening brace after \\o")),
-            b'x' => {
-                let mut n = 0;
-                for _ in 0..2 {
-                    let Some(d) = self.peek().and_then(|d| char::from(d).to_digit(16)) else { break };
-                    n = n * 16 + d;
-                    self.at += 1;
-                }
-                n as u8
-            }
+        if let Some((_, byte)) = BYTES.iter().find(|(name, _)| *name == c) {
+            return Ok(*byte);
+        }
+        match c {
+            b'0' => self.octal(0, 2),
+            b'c' => self.control(),
+            b'o' | b'x' if self.rest().starts_with(b"{") => self.braced_number(c),
+            b'o' => Err(self.fail("missing opening brace after \\o")),
+            b'x' => Ok(self.hex()),
             b'F' | b'L' | b'l' | b'U' | b'u' => {
-                return Err(self.fail("PCRE2 does not support \\F, \\L, \\l, \\N{name}, \\U, or \\u"));
+                Err(self.fail("PCRE2 does not support \\F, \\L, \\l, \\N{name}, \\U, or \\u"))
             }
-            c if c.is_ascii_alphanumeric() => return Err(self.fail_back("unrecognized character follows \\")),
-            c => c,
-        })
+            c if c.is_ascii_alphanumeric() => Err(self.fail_back("unrecognized character follows \\")),
+            c => Ok(c),
+        }
+    }
+
+    /// Reads what follows `\c`.
+    fn control(&mut self) -> Result<u8, BridgeError> {
+        match self.next() {
+            Some(c @ 0x20..=0x7e) => Ok(c.to_ascii_uppercase() ^ 0x40),
+            Some(_) => Err(self.fail("\\c must be followed by a printable ASCII character")),
+            None => Err(self.fail("\\c at end of pattern")),
+        }
+    }
+
+    /// Reads what follows `\o` or `\x`, a number in braces.
+    fn braced_number(&mut self, c: u8) -> Result<u8, BridgeError> {
+        const TOO_LARGE: &str = "character code point value in \\x{} or \\o{} is too large";
+        let (radix, wrong) = match c {
+            b'o' => (8, "non-octal character in \\o{} (closing brace missing?)"),
+            _ => (16, "non-hex character in \\x{} (closing brace missing?)"),
+        };
+        self.at += 1;
+        let mut n = 0u32;
+        while let Some(d) = self.peek().and_then(|d| char::from(d).to_digit(radix)) {
+            n = n.saturating_mul(radix).saturating_add(d);
+            self.at += 1;
+        }
+        if self.peek() != Some(b'}') {
+            return Err(self.fail(wrong));
+        }
+        let byte = u8::try_from(n).map_err(|_| self.fail(TOO_LARGE))?;
+        self.at += 1;
+        Ok(byte)
+    }
+
+    /// Reads up to two hexadecimal digits.
+    fn hex(&mut self) -> u8 {
+        let mut n = 0;
+        for _ in 0..2 {
+            let Some(d) = self.peek().and_then(|d| char::from(d).to_digit(16)) else { break };
+            n = n * 16 + d;
+            self.at += 1;
+        }
+        n as u8
     }
 }
+
+/// Escapes that stand for one byte.
+const BYTES: [(u8, u8); 6] =
+    [(b'a', 0x07), (b'e', 0x1b), (b'f', 0x0c), (b'n', b'\n'), (b'r', b'\r'), (b't', b'\t')];

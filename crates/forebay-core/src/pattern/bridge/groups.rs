@@ -2,6 +2,14 @@
 
 use super::*;
 
+/// Marks behind `(?` of groups that are not supported, and their errors.
+const UNSUPPORTED: [(&[u8], &str); 4] = [
+    (b"R&+0123456789", RECURSION),
+    (b"(", CONDITIONAL),
+    (b"|", "branch reset groups are not supported"),
+    (b"C", "callouts are not supported"),
+];
+
 impl<'p> Bridge<'p> {
     pub(super) fn group(&mut self) -> Step {
         if self.rest().starts_with(b"*") {
@@ -19,34 +27,41 @@ impl<'p> Bridge<'p> {
                 return self.begin(text, true);
             }
         }
-        match self.next() {
-            None => Err(self.error_at_end("missing closing parenthesis")),
-            Some(b':') => self.begin("(?:", false),
-            Some(b'#') => match self.rest().iter().position(|b| *b == b')') {
-                Some(end) => {
-                    self.at += end + 1;
-                    Ok(())
-                }
-                None => Err(self.error_at_end("missing ) after (?# comment")),
-            },
-            Some(b'<') => self.named(b'>'),
-            Some(b'\'') => self.named(b'\''),
-            Some(b'P') => match self.next() {
-                Some(b'<') => self.named(b'>'),
-                Some(b'=') => self.named_reference(b')'),
-                Some(b'>') => Err(self.fail(RECURSION)),
-                _ => Err(self.fail_back("unrecognized character after (?P")),
-            },
-            Some(b'R' | b'&' | b'0'..=b'9') => Err(self.fail_back(RECURSION)),
-            Some(b'+') => Err(self.fail_back(RECURSION)),
-            Some(b'-') if self.peek().is_some_and(|c| c.is_ascii_digit()) => Err(self.fail_back(RECURSION)),
-            Some(b'(') => Err(self.fail_back(CONDITIONAL)),
-            Some(b'|') => Err(self.fail_back("branch reset groups are not supported")),
-            Some(b'C') => Err(self.fail_back("callouts are not supported")),
-            Some(_) => {
+        let Some(c) = self.next() else {
+            return Err(self.error_at_end("missing closing parenthesis"));
+        };
+        if let Some((_, message)) = UNSUPPORTED.iter().find(|(marks, _)| marks.contains(&c)) {
+            return Err(self.fail_back(message));
+        }
+        match c {
+            b':' => self.begin("(?:", false),
+            b'#' => self.comment(),
+            b'<' => self.named(b'>'),
+            b'\'' => self.named(b'\''),
+            b'P' => self.python_group(),
+            b'-' if self.peek().is_some_and(|c| c.is_ascii_digit()) => Err(self.fail_back(RECURSION)),
+            _ => {
                 self.at -= 1;
                 self.inline_flags()
             }
+        }
+    }
+
+    fn comment(&mut self) -> Step {
+        let Some(end) = self.rest().iter().position(|b| *b == b')') else {
+            return Err(self.error_at_end("missing ) after (?# comment"));
+        };
+        self.at += end + 1;
+        Ok(())
+    }
+
+    /// Reads what follows `(?P`.
+    fn python_group(&mut self) -> Step {
+        match self.next() {
+            Some(b'<') => self.named(b'>'),
+            Some(b'=') => self.named_reference(b')'),
+            Some(b'>') => Err(self.fail(RECURSION)),
+            _ => Err(self.fail_back("unrecognized character after (?P")),
         }
     }
 
@@ -61,16 +76,10 @@ impl<'p> Bridge<'p> {
             match self.next() {
                 None => return Err(self.error_at_end("missing closing parenthesis")),
                 Some(c @ (b'i' | b'm' | b's' | b'U')) => {
-                    if c == b'm' {
-                        flags.multi_line = !negative;
-                    }
-                    if !negative {
-                        off.retain(|o| o != char::from(c));
-                        on.push(char::from(c));
-                    } else {
-                        on.retain(|o| o != char::from(c));
-                        off.push(char::from(c));
-                    }
+                    flags.multi_line = if c == b'm' { !negative } else { flags.multi_line };
+                    let (to, from) = if negative { (&mut off, &mut on) } else { (&mut on, &mut off) };
+                    from.retain(|o| o != char::from(c));
+                    to.push(char::from(c));
                 }
                 Some(b'x') => flags.extended = !negative,
                 Some(b'J') => {}

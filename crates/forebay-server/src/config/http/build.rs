@@ -183,31 +183,34 @@ impl<'s, 'f> Builder<'s, 'f> {
     ) -> Result<(), Error> {
         match d.name.text.as_slice() {
             b"location" => self.location_block(d, at, s),
-            b"if" => {
-                let cond = rewrite::condition(d, self.cx)?;
-                let level = self.add(Kind::If, b"", Some(at));
-                self.body(d, level, s);
-                let ops = std::mem::take(&mut self.locations[level].ops);
-                self.locations[at].ops.push(rewrite::Op::If { cond, location: Some(level), ops });
-                Ok(())
-            }
-            b"limit_except" => {
-                let methods = d.args.iter().map(|w| w.text.to_ascii_uppercase()).collect::<Vec<_>>();
-                for (w, m) in d.args.iter().zip(&methods) {
-                    if !modules::core::KNOWN_METHODS.contains(&m.as_slice()) {
-                        return Err(self.cx.error(d, format!("invalid method \"{}\"", w.as_str())));
-                    }
-                }
-                if self.locations[at].limit_except.is_some() {
-                    return Err(self.cx.error(d, "\"limit_except\" directive is duplicate"));
-                }
-                let level = self.add(Kind::LimitExcept, b"", Some(at));
-                self.body(d, level, s);
-                self.locations[at].limit_except = Some((methods, level));
-                Ok(())
-            }
+            b"if" => self.if_block(d, at, s),
+            b"limit_except" => self.limit_except(d, at, s),
             _ => self.location_directive(d, at),
         }
+    }
+
+    fn if_block(&mut self, d: &Directive, at: LocationId, s: &mut ServerBuild) -> Result<(), Error> {
+        let cond = rewrite::condition(d, self.cx)?;
+        let level = self.add(Kind::If, b"", Some(at));
+        self.body(d, level, s);
+        let ops = std::mem::take(&mut self.locations[level].ops);
+        self.locations[at].ops.push(rewrite::Op::If { cond, location: Some(level), ops });
+        Ok(())
+    }
+
+    fn limit_except(&mut self, d: &Directive, at: LocationId, s: &mut ServerBuild) -> Result<(), Error> {
+        let methods = d.args.iter().map(|w| w.text.to_ascii_uppercase()).collect::<Vec<_>>();
+        let known = |m: &[u8]| modules::core::KNOWN_METHODS.contains(&m);
+        if let Some((w, _)) = d.args.iter().zip(&methods).find(|(_, m)| !known(m)) {
+            return Err(self.cx.error(d, format!("invalid method \"{}\"", w.as_str())));
+        }
+        if self.locations[at].limit_except.is_some() {
+            return Err(self.cx.error(d, "\"limit_except\" directive is duplicate"));
+        }
+        let level = self.add(Kind::LimitExcept, b"", Some(at));
+        self.body(d, level, s);
+        self.locations[at].limit_except = Some((methods, level));
+        Ok(())
     }
 
     fn body(&mut self, d: &Directive, level: LocationId, s: &mut ServerBuild) {
@@ -278,29 +281,30 @@ impl<'s, 'f> Builder<'s, 'f> {
     }
 }
 
+/// Reads kind and name of a location.
 fn location_kind(d: &Directive, cx: &mut Scope<'_>) -> Result<(Kind, Vec<u8>), Error> {
-    let first = value::first(d);
-    if let Some(name) = d.args.get(1).map(|w| w.text.clone()) {
-        let kind = match first {
-            b"=" => Kind::Exact,
-            b"^~" => Kind::PrefixOnly,
-            b"~" => Kind::Regex(cx.pattern(d, &name, false)?),
-            b"~*" => Kind::Regex(cx.pattern(d, &name, true)?),
-            m => {
-                return Err(
-                    cx.error(d, format!("invalid location modifier \"{}\"", String::from_utf8_lossy(m)))
-                );
-            }
-        };
-        return Ok((kind, name));
+    let (modifier, name) = match d.args.as_slice() {
+        [modifier, name, ..] => (Some(modifier.text.as_slice()), name.text.as_slice()),
+        _ => glued_modifier(value::first(d)),
+    };
+    let kind = match modifier {
+        None if name.starts_with(b"@") => Kind::Named,
+        None => Kind::Prefix,
+        Some(b"=") => Kind::Exact,
+        Some(b"^~") => Kind::PrefixOnly,
+        Some(m @ (b"~" | b"~*")) => Kind::Regex(cx.pattern(d, name, m == b"~*")?),
+        Some(m) => {
+            return Err(cx.error(d, format!("invalid location modifier \"{}\"", String::from_utf8_lossy(m))));
+        }
+    };
+    Ok((kind, name.to_vec()))
+}
+
+/// Divides a word into a modifier, if it begins with one, and the name of the location behind it.
+fn glued_modifier(word: &[u8]) -> (Option<&[u8]>, &[u8]) {
+    let modifiers: [&[u8]; 4] = [b"=", b"^~", b"~*", b"~"];
+    match modifiers.iter().find(|m| word.starts_with(m)) {
+        Some(m) => (Some(m), &word[m.len()..]),
+        None => (None, word),
     }
-    // The modifier may be glued to the name.
-    Ok(match first {
-        [b'=', name @ ..] => (Kind::Exact, name.to_vec()),
-        [b'^', b'~', name @ ..] => (Kind::PrefixOnly, name.to_vec()),
-        [b'~', b'*', name @ ..] => (Kind::Regex(cx.pattern(d, name, true)?), name.to_vec()),
-        [b'~', name @ ..] => (Kind::Regex(cx.pattern(d, name, false)?), name.to_vec()),
-        [b'@', ..] => (Kind::Named, first.to_vec()),
-        name => (Kind::Prefix, name.to_vec()),
-    })
 }

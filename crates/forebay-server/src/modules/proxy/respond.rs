@@ -18,7 +18,7 @@ use crate::upstream::stream::{self, Body, Pulled};
 use forebay_conf::error::Level;
 use forebay_http::field::{Classes, FieldLine, Name};
 use forebay_http::h1::client::{self, framing_of_response};
-use forebay_http::request::{Framing, Method, Version};
+use forebay_http::request::{Framing, Method};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -371,8 +371,7 @@ fn field(
     s: &Settings,
 ) -> Result<(), Stop> {
     let (name, value) = (f.name.of(buf), f.value.of(buf));
-    // RFC 9113, section 8.2.2, for `Upgrade`.
-    if f.id.is(Classes::RESPONSE_HOP) || f.id == Name::Upgrade && req.head.version == Version::Http2 {
+    if f.id.is(Classes::RESPONSE_HOP) {
         return Ok(());
     }
     if f.id == Name::XAccelCharset && !s.ignore_headers.has(b"X-Accel-Charset") {

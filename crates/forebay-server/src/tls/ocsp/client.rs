@@ -3,7 +3,7 @@
 //! share one.
 
 use super::responder::{Names, Responder};
-use forebay_net::tls::ocsp_message::{Signers, State, Subject};
+use forebay_net::tls::ocsp_message::{Answer, Signers, State, Subject};
 use forebay_net::tls::sessions::{Sessions, context};
 use forebay_net::tls::{ocsp_message, verify};
 use forebay_sys::sync::lock;
@@ -98,40 +98,55 @@ impl Check {
         if let Some(state) = self.cache.as_ref().and_then(|c| recall(c, &id)) {
             return Ok(state);
         }
-        let responder = match &self.responder {
-            Some(r) => r.clone(),
-            None => {
-                let url = verify::responder(&subject.cert).ok_or("no OCSP responder URL in certificate")?;
-                Responder::parse(&url).map_err(|e| format!("{e} in certificate"))?
-            }
-        };
+        let responder = self.responder_of(&subject)?;
         let key = context([id.as_slice(), &responder.key()].into_iter());
         let cell = flights().entry(key).or_default().clone();
         let landing = Landing(key, cell.clone());
-        let (names, cache) = (self.names.clone(), self.cache.clone());
-        let ask = || async move {
-            let asked = tokio::spawn(async move {
-                let Ok(_permit) = AT_ONCE.try_acquire() else {
-                    return Err("too many OCSP requests are under way".to_owned());
-                };
-                let question = ocsp_message::request(&subject).ok_or("the certificate cannot be read")?;
-                let check = |body: &[u8]| ocsp_message::check(body, &subject, Signers(&[]), verify::now());
-                match responder.ask(&question, &names, check).await {
-                    Ok(answered) => {
-                        let answer: ocsp_message::Answer = answered.answer;
-                        if let (Some(cache), Some(until)) = (&cache, answer.until) {
-                            remember(cache, id, answer.state, until - verify::now());
-                        }
-                        Ok(answer.state)
-                    }
-                    Err(e) => Err(responder.describe(&e)),
-                }
-            });
+        let request =
+            StatusRequest { id, subject, responder, names: self.names.clone(), cache: self.cache.clone() };
+        let fetch = || async move {
+            // A task of its own goes on if this connection ends: others may wait for it.
+            let asked = tokio::spawn(request.fetch());
             asked.await.unwrap_or_else(|_| Err("OCSP request ended".to_owned()))
         };
-        let outcome = cell.get_or_init(ask).await.clone();
+        let outcome = cell.get_or_init(fetch).await.clone();
         drop(landing);
         outcome
+    }
+
+    /// Returns the configured responder, or the one that the certificate names.
+    fn responder_of(&self, subject: &Subject) -> Result<Responder, String> {
+        if let Some(responder) = &self.responder {
+            return Ok(responder.clone());
+        }
+        let url = verify::responder(&subject.cert).ok_or("no OCSP responder URL in certificate")?;
+        Responder::parse(&url).map_err(|e| format!("{e} in certificate"))
+    }
+}
+
+/// Request for the status of a certificate.
+struct StatusRequest {
+    /// Key of the status in the cache.
+    id: Key,
+    subject: Subject,
+    responder: Responder,
+    names: Names,
+    cache: Option<Arc<Sessions>>,
+}
+
+impl StatusRequest {
+    async fn fetch(self) -> Outcome {
+        let Ok(_permit) = AT_ONCE.try_acquire() else {
+            return Err("too many OCSP requests are under way".to_owned());
+        };
+        let question = ocsp_message::request(&self.subject).ok_or("the certificate cannot be read")?;
+        let check = |body: &[u8]| ocsp_message::check(body, &self.subject, Signers(&[]), verify::now());
+        let asked = self.responder.ask(&question, &self.names, check).await;
+        let answer: Answer = asked.map_err(|e| self.responder.describe(&e))?.answer;
+        if let (Some(cache), Some(until)) = (&self.cache, answer.until) {
+            remember(cache, self.id, answer.state, until - verify::now());
+        }
+        Ok(answer.state)
     }
 }
 

@@ -4,26 +4,26 @@
 #![allow(clippy::disallowed_methods, reason = "not on a thread of connections: the tokio thread runs this")]
 
 use base64::Engine;
-use forebay_http::h1::chunked::{Chunked, Step};
-use forebay_http::h1::client::{self, ResponseHead};
-use forebay_http::h1::request::Status;
+use forebay_core::control::{self, Line};
+use forebay_http::field::Name;
+use forebay_http::h1::client::{ResponseHead, framing_of_response};
 use forebay_http::request::Framing;
 use forebay_net::addr::PeerAddr;
 use forebay_net::addr::{Place, address_text};
-use forebay_net::resolver::Resolver;
+use forebay_net::resolver::{self, Resolver};
 use forebay_net::tls::ocsp_message::MAX_RESPONSE;
 use forebay_sys::errno::errno_text;
 use forebay_sys::sync::lock;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpStream, UnixStream};
 
 /// Time limit for a whole exchange.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest head of a response, bytes.
 const MAX_HEAD: usize = 8 * 1024;
+/// Port if the URL has none.
+const PORT: u16 = 80;
 /// Most addresses of a responder to try.
 const MAX_ADDRESSES: usize = 3;
 
@@ -108,7 +108,7 @@ impl Responder {
     /// # Errors
     /// In nginx's words.
     pub fn found(mut self) -> Result<Responder, String> {
-        self.addresses = self.place.addresses(80);
+        self.addresses = self.place.addresses(PORT);
         if self.addresses.is_empty() {
             let text = [self.host.as_slice(), &self.uri].concat();
             return Err(format!("host not found in OCSP responder \"{}\"", String::from_utf8_lossy(&text)));
@@ -131,34 +131,40 @@ impl Responder {
         text
     }
 
+    /// Returns the responder's addresses.
     async fn find(&self, names: &Names) -> Result<Vec<PeerAddr>, Failure> {
         if !self.addresses.is_empty() {
             return Ok(self.addresses.clone());
         }
-        if let Some(literal) = self.place.literal(80) {
+        if let Some(literal) = self.place.literal(PORT) {
             return Ok(vec![literal]);
         }
-        let host = self.place.host();
-        let shown = String::from_utf8_lossy(&host).into_owned();
+        let shown = String::from_utf8_lossy(&self.place.host()).into_owned();
         match names {
             Names::Resolver(None) => Err(Failure::new(format!("no resolver defined to resolve {shown}"))),
             Names::Resolver(Some(r)) => {
-                let found = r.addresses(&host, false).await;
-                let found =
-                    found.map_err(|e| Failure::new(format!("{shown} could not be resolved ({e})")))?;
-                let port = self.place.port().unwrap_or(80);
-                Ok(found.ips.into_iter().map(|ip| PeerAddr::Inet(SocketAddr::new(ip, port))).collect())
+                let resolved = self.resolve(r).await;
+                resolved.map_err(|e| Failure::new(format!("{shown} could not be resolved ({e})")))
             }
-            Names::System => {
-                let place = self.place.clone();
-                let found =
-                    tokio::task::spawn_blocking(move || place.addresses(80)).await.unwrap_or_default();
-                if found.is_empty() {
-                    return Err(Failure::new(format!("host not found in OCSP responder \"{shown}\"")));
+            Names::System => match self.look_up().await {
+                found if found.is_empty() => {
+                    Err(Failure::new(format!("host not found in OCSP responder \"{shown}\"")))
                 }
-                Ok(found)
-            }
+                found => Ok(found),
+            },
         }
+    }
+
+    async fn resolve(&self, resolver: &Arc<Resolver>) -> Result<Vec<PeerAddr>, resolver::Failure> {
+        let found = resolver.addresses(&self.place.host(), false).await?;
+        let port = self.place.port().unwrap_or(PORT);
+        Ok(found.ips.into_iter().map(|ip| PeerAddr::Inet(SocketAddr::new(ip, port))).collect())
+    }
+
+    /// Asks the system's resolver.
+    async fn look_up(&self) -> Vec<PeerAddr> {
+        let place = self.place.clone();
+        tokio::task::spawn_blocking(move || place.addresses(PORT)).await.unwrap_or_default()
     }
 
     /// Sends a request and returns the first response that `check` accepts.
@@ -171,142 +177,115 @@ impl Responder {
         names: &Names,
         check: impl Fn(&[u8]) -> Result<T, String>,
     ) -> Result<Answered<T>, Failure> {
-        let peer = std::sync::Mutex::new(None);
-        let note = |p: Option<PeerAddr>| *lock(&peer) = p;
-        let talk = async {
-            let mut last = Failure::new("OCSP responder has no address");
-            for addr in self.find(names).await?.into_iter().take(MAX_ADDRESSES) {
-                note(Some(addr.clone()));
-                let got = match &addr {
-                    PeerAddr::Inet(a) => match TcpStream::connect(a).await {
-                        Ok(s) => self.exchange(s, question).await,
-                        Err(e) => Err(format!("connect() failed {}", io_text(&e))),
-                    },
-                    PeerAddr::Unix(p) => match UnixStream::connect(p).await {
-                        Ok(s) => self.exchange(s, question).await,
-                        Err(e) => Err(format!("connect() failed {}", io_text(&e))),
-                    },
-                };
-                match got.and_then(|body| check(&body).map(|answer| (body, answer))) {
-                    Ok((body, answer)) => return Ok(Answered { body, answer, peer: addr }),
-                    Err(text) => last = Failure { text, peer: Some(addr) },
-                }
-            }
-            Err(last)
-        };
-        match tokio::time::timeout(TIMEOUT, talk).await {
+        let peer = Mutex::new(None);
+        match tokio::time::timeout(TIMEOUT, self.ask_each(question, names, check, &peer)).await {
             Ok(done) => done,
             Err(_) => {
-                let peer = lock(&peer).clone();
                 let text = "OCSP responder timed out (110: Connection timed out)".to_owned();
-                Err(Failure { text, peer })
+                Err(Failure { text, peer: lock(&peer).clone() })
             }
         }
     }
 
+    /// Asks one address after the other. `peer` receives the address that is being asked.
+    async fn ask_each<T>(
+        &self,
+        question: &[u8],
+        names: &Names,
+        check: impl Fn(&[u8]) -> Result<T, String>,
+        peer: &Mutex<Option<PeerAddr>>,
+    ) -> Result<Answered<T>, Failure> {
+        let mut last = Failure::new("OCSP responder has no address");
+        for addr in self.find(names).await?.into_iter().take(MAX_ADDRESSES) {
+            *lock(peer) = Some(addr.clone());
+            let got = self.fetch(&addr, question).await;
+            match got.and_then(|body| check(&body).map(|answer| (body, answer))) {
+                Ok((body, answer)) => return Ok(Answered { body, answer, peer: addr }),
+                Err(text) => last = Failure { text, peer: Some(addr) },
+            }
+        }
+        Err(last)
+    }
+
+    /// Returns the response of one address.
+    async fn fetch(&self, addr: &PeerAddr, question: &[u8]) -> Result<Vec<u8>, String> {
+        let open = Line::open(addr).await;
+        let mut line = open.map_err(|e| format!("connect() failed {}", io_text(&e)))?;
+        line.request(&self.request(question)).await.map_err(text_of)?;
+        let mut head = ResponseHead::default();
+        line.head(&mut head, MAX_HEAD).await.map_err(text_of)?;
+        check_head(&head)?;
+        // One byte more tells that a response is too long.
+        let body = line.body(&head, MAX_RESPONSE + 1).await.map_err(text_of)?;
+        if body.bytes.len() > MAX_RESPONSE {
+            return Err(TOO_BIG.to_owned());
+        }
+        Ok(body.bytes)
+    }
+
+    /// Returns the request for a question.
     fn request(&self, question: &[u8]) -> Vec<u8> {
         let mut out = b"GET ".to_vec();
         out.extend_from_slice(&self.uri);
         if !self.uri.ends_with(b"/") {
             out.push(b'/');
         }
-        for b in base64::engine::general_purpose::STANDARD.encode(question).bytes() {
-            match b {
-                b'+' => out.extend_from_slice(b"%2B"),
-                b'/' => out.extend_from_slice(b"%2F"),
-                b'=' => out.extend_from_slice(b"%3D"),
-                b => out.push(b),
-            }
-        }
+        push_base64(question, &mut out);
         out.extend_from_slice(b" HTTP/1.0\r\nHost: ");
         let host = if matches!(self.place, Place::Unix(_)) { b"localhost".as_slice() } else { &self.host };
         out.extend_from_slice(host);
         out.extend_from_slice(b"\r\nAccept: application/ocsp-response\r\n\r\n");
         out
     }
+}
 
-    async fn exchange(
-        &self,
-        mut stream: impl AsyncRead + AsyncWrite + Unpin,
-        question: &[u8],
-    ) -> Result<Vec<u8>, String> {
-        let sent = stream.write_all(&self.request(question)).await;
-        sent.map_err(|e| format!("send() failed {}", io_text(&e)))?;
-        let mut head = ResponseHead::default();
-        loop {
-            if read_more(&mut stream, &mut head.buf).await? == 0 {
-                return Err("OCSP responder prematurely closed connection".to_owned());
-            }
-            match client::parse(&mut head, MAX_HEAD) {
-                Ok(Status::Partial) => {}
-                Ok(Status::Complete) if !head.is_interim() => break,
-                // The request is HTTP/1.0, so interim responses are not expected.
-                Ok(Status::Complete) | Err(_) => {
-                    return Err("OCSP responder sent invalid response".to_owned());
-                }
-            }
-        }
-        if head.status != 200 {
-            let text = String::from_utf8_lossy(head.status_text.of(&head.buf)).into_owned();
-            return Err(format!("OCSP responder sent status \"{text}\""));
-        }
-        let kind = head.get(forebay_http::field::Name::ContentType).unwrap_or_default().to_vec();
-        let essence = kind.split(|b| *b == b';').next().unwrap_or_default().trim_ascii();
-        if !essence.eq_ignore_ascii_case(b"application/ocsp-response") {
-            let text = String::from_utf8_lossy(&kind).into_owned();
-            return Err(format!("OCSP responder sent invalid \"Content-Type\" header: \"{text}\""));
-        }
-        let framing = client::framing_of_response(&head, false);
-        let mut body = head.buf.split_off(head.len);
-        let length = match framing {
-            Framing::Length(n) => Some(usize::try_from(n).unwrap_or(usize::MAX)),
-            _ => None,
-        };
-        let mut chunks = (framing == Framing::Chunked).then(Chunked::default);
-        let (mut plain, mut seen) = (Vec::new(), 0);
-        loop {
-            if body.len() > 2 * MAX_RESPONSE
-                || plain.len() > MAX_RESPONSE
-                || length.is_some_and(|n| n > MAX_RESPONSE)
-            {
-                return Err("OCSP responder sent too big response".to_owned());
-            }
-            if let Some(c) = &mut chunks {
-                loop {
-                    let rest = body.get(seen..).unwrap_or_default();
-                    match c.decode(rest).map_err(|_| "OCSP responder sent invalid chunked response")? {
-                        Step::Data { start, end } => {
-                            plain.extend_from_slice(rest.get(start..end).unwrap_or_default());
-                            seen += end;
-                        }
-                        Step::More => {
-                            seen = body.len();
-                            break;
-                        }
-                        Step::End { .. } => return Ok(plain),
-                    }
-                }
-            } else if let Some(n) = length
-                && body.len() >= n
-            {
-                body.truncate(n);
-                return Ok(body);
-            }
-            if read_more(&mut stream, &mut body).await? == 0 {
-                return match (length, chunks) {
-                    (None, None) => Ok(body),
-                    _ => Err("OCSP responder prematurely closed connection".to_owned()),
-                };
-            }
+/// Appends bytes in base64, escaped for a path.
+fn push_base64(bytes: &[u8], out: &mut Vec<u8>) {
+    for b in base64::engine::general_purpose::STANDARD.encode(bytes).bytes() {
+        match b {
+            b'+' => out.extend_from_slice(b"%2B"),
+            b'/' => out.extend_from_slice(b"%2F"),
+            b'=' => out.extend_from_slice(b"%3D"),
+            b => out.push(b),
         }
     }
 }
 
-async fn read_more(stream: &mut (impl AsyncRead + Unpin), buf: &mut Vec<u8>) -> Result<usize, String> {
-    let mut bytes = [0u8; 4096];
-    let n = stream.read(&mut bytes).await.map_err(|e| format!("recv() failed {}", io_text(&e)))?;
-    buf.extend_from_slice(bytes.get(..n).unwrap_or_default());
-    Ok(n)
+const TOO_BIG: &str = "OCSP responder sent too big response";
+
+/// Refuses responses that have no OCSP response.
+fn check_head(head: &ResponseHead) -> Result<(), String> {
+    if head.is_interim() {
+        // The request is HTTP/1.0, which has no interim responses.
+        return Err("OCSP responder sent invalid response".to_owned());
+    }
+    if head.status != 200 {
+        let text = String::from_utf8_lossy(head.status_text.of(&head.buf));
+        return Err(format!("OCSP responder sent status \"{text}\""));
+    }
+    let kind = head.get(Name::ContentType).unwrap_or_default();
+    let essence = kind.split(|b| *b == b';').next().unwrap_or_default().trim_ascii();
+    if !essence.eq_ignore_ascii_case(b"application/ocsp-response") {
+        let text = String::from_utf8_lossy(kind);
+        return Err(format!("OCSP responder sent invalid \"Content-Type\" header: \"{text}\""));
+    }
+    match framing_of_response(head, false) {
+        Framing::Length(n) if n > MAX_RESPONSE as u64 => Err(TOO_BIG.to_owned()),
+        _ => Ok(()),
+    }
+}
+
+/// Returns the text about a failure for the error log.
+fn text_of(failure: control::Failure) -> String {
+    match failure {
+        control::Failure::Send(e) => format!("send() failed {}", io_text(&e)),
+        control::Failure::Receive(e) => format!("recv() failed {}", io_text(&e)),
+        control::Failure::NoHead | control::Failure::Incomplete => {
+            "OCSP responder prematurely closed connection".to_owned()
+        }
+        control::Failure::InvalidHead => "OCSP responder sent invalid response".to_owned(),
+        control::Failure::InvalidChunk => "OCSP responder sent invalid chunked response".to_owned(),
+    }
 }
 
 fn io_text(e: &std::io::Error) -> String {

@@ -138,68 +138,124 @@ impl Stapling {
 /// Starts stapling for a certificate. Uses a known response at once.
 pub fn start(config: &Arc<Http>, n: usize, log: &Log) -> impl Future<Output = ()> + Send + 'static {
     let held = config.staplings.get(n).and_then(Stapling::adopt);
-    attend(config.clone(), n, held, log.clone())
+    let (config, log) = (config.clone(), log.clone());
+    async move {
+        if let Some(stapling) = config.staplings.get(n) {
+            Renewal::new(stapling, held, log).attend().await;
+        }
+    }
 }
 
-/// Fetches responses for ever.
-async fn attend(config: Arc<Http>, n: usize, mut held: Option<Answer>, log: Log) {
-    let Some(s) = config.staplings.get(n) else { return };
-    let key = s.key();
-    let mut failures = 0u32;
-    let mut told: Option<(String, Instant)> = None;
-    let in_seconds = |n: i64| Duration::from_secs(n.clamp(0, NAP) as u64);
-    let mut due = Instant::now() + held.map_or(Duration::ZERO, |a| in_seconds(refresh_in(&a, verify::now())));
-    loop {
-        let mut nap = due.saturating_duration_since(Instant::now());
-        if let Some(until) = held.and_then(|a| a.until) {
-            nap = nap.min(in_seconds(until + SKEW - verify::now()));
+/// Returns a sleep of some seconds, at most [`NAP`].
+fn in_seconds(n: i64) -> Duration {
+    Duration::from_secs(n.clamp(0, NAP) as u64)
+}
+
+/// Renewal of one certificate's response.
+struct Renewal<'s> {
+    stapling: &'s Stapling,
+    key: Key,
+    log: Log,
+    /// The response that is stapled.
+    held: Option<Answer>,
+    /// Time of the next request.
+    due: Instant,
+    /// Failures in a row.
+    failures: u32,
+    /// The last failure that was logged, and when.
+    logged: Option<(String, Instant)>,
+}
+
+impl Renewal<'_> {
+    fn new(stapling: &Stapling, held: Option<Answer>, log: Log) -> Renewal<'_> {
+        let wait = held.map_or(Duration::ZERO, |a| in_seconds(refresh_in(&a, verify::now())));
+        let due = Instant::now() + wait;
+        Renewal { key: stapling.key(), stapling, log, held, due, failures: 0, logged: None }
+    }
+
+    /// Fetches responses for ever.
+    async fn attend(mut self) {
+        loop {
+            let nap = self.nap();
+            if !nap.is_zero() {
+                tokio::time::sleep(nap).await;
+            }
+            if self.held.is_some_and(|a| !holds(&a, verify::now())) {
+                self.drop_response();
+            }
+            if self.is_due() {
+                self.fetch().await;
+            }
         }
-        if !nap.is_zero() {
-            tokio::time::sleep(nap).await;
+    }
+
+    /// Returns the time until there is something to do.
+    fn nap(&self) -> Duration {
+        let nap = self.due.saturating_duration_since(Instant::now());
+        match self.held.and_then(|a| a.until) {
+            Some(until) => nap.min(in_seconds(until + SKEW - verify::now())),
+            None => nap,
         }
-        if held.is_some_and(|a| !holds(&a, verify::now())) {
-            held = None;
-            known().remove(&key);
-            s.show(None);
+    }
+
+    /// Returns `true` if a request is to be sent now. Responses may be valid for days. Sleeps at most an hour at a time, so
+    /// that changes of the system clock are noticed.
+    fn is_due(&mut self) -> bool {
+        if Instant::now() < self.due {
+            return false;
         }
-        if Instant::now() < due {
-            continue;
+        let is_far = |a: Answer| a.until.is_some() && refresh_in(&a, verify::now()) > NAP;
+        if self.failures == 0 && self.held.is_some_and(is_far) {
+            self.due = Instant::now() + in_seconds(NAP);
+            return false;
         }
-        // Responses may be valid for days. Sleep at most an hour at a time, so that changes of the system clock are
-        // noticed.
-        if failures == 0 && held.is_some_and(|a| a.until.is_some() && refresh_in(&a, verify::now()) > NAP) {
-            due = Instant::now() + in_seconds(NAP);
-            continue;
-        }
-        let failure = match s.ask().await {
+        true
+    }
+
+    async fn fetch(&mut self) {
+        let failure = match self.stapling.ask().await {
             Ok(Answered { body, answer, .. }) if answer.state == State::Good => {
-                failures = 0;
-                told = None;
-                s.show(Some(&body));
-                let now = verify::now();
-                let mut known = known();
-                known.retain(|_, (_, a)| holds(a, now));
-                known.insert(key, (body.into(), answer));
-                held = Some(answer);
-                due = Instant::now() + in_seconds(refresh_in(&answer, now));
-                continue;
+                return self.use_response(&body, answer);
             }
             Ok(other) => {
-                // Stop stapling the earlier response, which says that the certificate is good.
-                held = None;
-                known().remove(&key);
-                s.show(None);
+                // The earlier response says that the certificate is good, so it must not be stapled any more.
+                self.drop_response();
                 let state = other.answer.state.text();
                 Failure::of(&other, format!("certificate status \"{state}\" in the OCSP response"))
             }
             Err(e) => e,
         };
-        failures = failures.saturating_add(1);
-        due = Instant::now() + pause(failures);
-        let text = format!("{}, certificate: \"{}\"", s.responder.describe(&failure), s.file);
-        if told.as_ref().is_none_or(|(t, at)| *t != text || at.elapsed() > TELL_AGAIN) {
-            (log)(Level::Error, &text);
-            told = Some((text, Instant::now()));
+        self.failed(&failure);
+    }
+
+    fn use_response(&mut self, body: &[u8], answer: Answer) {
+        self.failures = 0;
+        self.logged = None;
+        self.stapling.show(Some(body));
+        let now = verify::now();
+        let mut known = known();
+        known.retain(|_, (_, a)| holds(a, now));
+        known.insert(self.key, (body.into(), answer));
+        self.held = Some(answer);
+        self.due = Instant::now() + in_seconds(refresh_in(&answer, now));
+    }
+
+    /// Staples nothing from now on.
+    fn drop_response(&mut self) {
+        self.held = None;
+        known().remove(&self.key);
+        self.stapling.show(None);
+    }
+
+    fn failed(&mut self, failure: &Failure) {
+        self.failures = self.failures.saturating_add(1);
+        self.due = Instant::now() + pause(self.failures);
+        let text = self.stapling.responder.describe(failure);
+        let text = format!("{text}, certificate: \"{}\"", self.stapling.file);
+        let is_new = self.logged.as_ref().is_none_or(|(t, at)| *t != text || at.elapsed() > TELL_AGAIN);
+        if is_new {
+            (self.log)(Level::Error, &text);
+            self.logged = Some((text, Instant::now()));
         }
     }
 }

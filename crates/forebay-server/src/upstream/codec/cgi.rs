@@ -1,4 +1,4 @@
-//! Heads of CGI programs (RFC 3875, section 6): FastCGI, uwsgi, SCGI. The latter two may send those of HTTP instead. Hot path.
+//! Heads of CGI programs (RFC 3875, section 6): FastCGI, uwsgi, SCGI. The latter two may send heads of HTTP instead. Hot path.
 
 use super::{Came, fastcgi, protocol::Protocol, took_head};
 use crate::request::Request;
@@ -8,7 +8,7 @@ use forebay_http::cgi;
 use forebay_http::h1::client;
 use forebay_http::h1::request::Status;
 
-/// Prepares for a head. `status_line`: whether it begins with one, where that is known beforehand.
+/// Prepares for a head. `status_line`: whether it begins with a status line, if the protocol tells.
 pub(super) fn begin(req: &mut Request, status_line: Option<bool>) {
     let u = &mut req.modules.upstream;
     cgi::begin(&mut u.head);
@@ -17,9 +17,9 @@ pub(super) fn begin(req: &mut Request, status_line: Option<bool>) {
     u.status_line = status_line;
 }
 
-/// Parses what has come of a head.
+/// Parses the part of a head that has come.
 pub(super) fn parse_head(req: &mut Request, limit: usize) -> Result<Came, Fault> {
-    let Upstreamed { head, early, protocol, status_line, .. } = &mut req.modules.upstream;
+    let Upstreamed { head, protocol, status_line, .. } = &mut req.modules.upstream;
     if status_line.is_none() {
         *status_line = cgi::has_status_line(head);
     }
@@ -37,16 +37,22 @@ pub(super) fn parse_head(req: &mut Request, limit: usize) -> Result<Came, Fault>
             Err(bad_head(req, &message))
         }
         Ok(Status::Complete) => {
-            if *protocol == Protocol::FastCgi {
-                // What follows it has left its records already.
-                early.extend_from_slice(head.buf.get(head.len..).unwrap_or_default());
-                head.buf.truncate(head.len);
-            }
-            took_head(req);
+            complete(req);
             Ok(Came::All)
         }
         Ok(Status::Partial) if *protocol == Protocol::FastCgi => fastcgi::may_go_on(req).map(|()| Came::Part),
         Ok(Status::Partial) => Ok(Came::Part),
         Err(()) => Err(bad_head(req, &message)),
     }
+}
+
+/// Takes over a complete head.
+fn complete(req: &mut Request) {
+    let Upstreamed { head, early, protocol, .. } = &mut req.modules.upstream;
+    if *protocol == Protocol::FastCgi {
+        // The content after it has been taken out of its records already.
+        early.extend_from_slice(head.buf.get(head.len..).unwrap_or_default());
+        head.buf.truncate(head.len);
+    }
+    took_head(req);
 }

@@ -1,10 +1,10 @@
-//! Content of a response as its protocol sends it: what of the received bytes is content, and where the response ends.
+//! Finds the content of a response in the bytes that are received, and its end.
 
 use super::{fastcgi, http2, memcached};
 use crate::request::Request;
 use crate::upstream::codec::protocol::Protocol;
-use crate::upstream::conn::Conn;
 use forebay_conf::error::Level;
+use forebay_core::upstream::conn::Conn;
 use forebay_http::h1::chunked::{Chunked, Step};
 use forebay_http::request::Framing;
 
@@ -29,7 +29,7 @@ enum Coding {
 pub(crate) struct Decoder {
     coding: Coding,
     pub(super) framing: Framing,
-    /// Bytes to come, where the length is known.
+    /// Bytes to come, if the length is known.
     pub(super) left: u64,
     chunked: Chunked,
     /// Bytes of the words after a value of memcached that have come.
@@ -79,7 +79,7 @@ impl Decoded {
 }
 
 impl Decoder {
-    /// Creates a decoder of HTTP, where `frames` of version 2.
+    /// Creates a decoder of HTTP; `frames`: of version 2.
     pub(crate) fn new(framing: Framing, reusable: bool, frames: bool) -> Decoder {
         let left = match framing {
             Framing::Length(n) => n,
@@ -107,7 +107,7 @@ impl Decoder {
         }
     }
 
-    /// Appends what of the received bytes is content.
+    /// Appends the content in the received bytes.
     pub(crate) fn decode(
         &mut self,
         req: &mut Request,
@@ -168,7 +168,7 @@ impl Decoder {
         Decoded::content(n, self.left == 0)
     }
 
-    /// Cuts the last `got` bytes off where the announced length ends; returns how many of them stay.
+    /// Cuts the last `got` bytes off at the announced length. Returns the number of them that stay.
     pub(super) fn cut(&mut self, req: &mut Request, out: &mut Vec<u8>, got: usize) -> usize {
         let n = self.left.min(got as u64) as usize;
         self.left -= n as u64;
@@ -180,7 +180,7 @@ impl Decoder {
         n
     }
 
-    /// Returns whether the end has come.
+    /// Decodes chunks. Returns `true` if the end has come.
     fn dechunk(&mut self, input: &[u8], out: &mut Vec<u8>) -> Result<bool, ()> {
         let mut at = 0;
         loop {
@@ -200,7 +200,7 @@ impl Decoder {
         }
     }
 
-    /// Whether the end of the connection is that of the response as well.
+    /// Returns `true` if the end of the connection is the end of the response as well.
     pub(crate) fn ends_with_connection(&self) -> bool {
         match self.coding {
             Coding::Http1 => self.framing == Framing::Stream,
@@ -210,17 +210,17 @@ impl Decoder {
         }
     }
 
-    /// Whether the received bytes are the content, up to a known length or to the end.
+    /// Returns `true` if the received bytes are the content, up to a known length or to the end.
     pub(crate) fn is_plain(&self) -> bool {
         self.coding == Coding::Http1 && matches!(self.framing, Framing::Length(_) | Framing::Stream)
     }
 
-    /// Whether the connection speaks HTTP/2.
+    /// Returns `true` if the connection speaks HTTP/2.
     pub(crate) fn has_frames(&self) -> bool {
         self.coding == Coding::Http2
     }
 
-    /// Number of bytes to come as they are, 0 where that is unknown.
+    /// Returns the number of bytes that follow without a coding; 0 if unknown.
     pub(crate) fn left(&self) -> u64 {
         if self.coding == Coding::Http1 { self.left } else { 0 }
     }

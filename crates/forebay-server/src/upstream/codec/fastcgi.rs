@@ -1,13 +1,13 @@
-//! What a FastCGI server sends, between its connection and the code that all protocols share (nginx:
-//! ngx_http_fastcgi_module). What the records mean is decided in forebay-http, `fastcgi.rs` and `cgi.rs`. Hot path.
+//! Responses of FastCGI servers (nginx: ngx_http_fastcgi_module). The parsers are in forebay-http, `fastcgi.rs` and `cgi.rs`.
+//! Hot path.
 
 use super::decoder::{Decoded, Decoder, End};
 use crate::modules::proxy::NextUpstream;
 use crate::request::Request;
-use crate::upstream::conn::Conn;
 use crate::upstream::exchange::{READ, Upstreamed};
 use crate::upstream::fault::{Fault, READING};
 use forebay_conf::error::Level;
+use forebay_core::upstream::conn::Conn;
 use forebay_http::cgi;
 use forebay_http::fastcgi::{Records, Step};
 use forebay_http::h1::request::Status;
@@ -17,36 +17,36 @@ use rustix::io::Errno;
 /// Longest piece of a record of errors that becomes one line of the error log, bytes.
 const LONGEST_LINE: usize = 1900;
 
-/// What is known of the response under way.
+/// State of the response under way.
 #[derive(Debug, Default)]
 pub struct Link {
     records: Records,
-    /// Words for the error log, until their record is complete.
+    /// Text for the error log, until its record is complete.
     said: Vec<u8>,
-    /// Bytes came behind the end.
+    /// Whether bytes came after the end.
     extra: bool,
 }
 
 impl Link {
-    /// Makes it ready for another request.
+    /// Prepares for another request.
     pub fn clear(&mut self) {
         self.records = Records::default();
         self.said.clear();
         self.extra = false;
     }
 
-    /// Takes words for the error log. `true`: they make a line now.
+    /// Takes text for the error log. Returns `true` if it is a complete line now.
     fn hear(&mut self, words: &[u8], last: bool) -> bool {
         self.said.extend_from_slice(words);
         last || self.said.len() >= LONGEST_LINE
     }
 
-    /// Whether the end of the response has come.
+    /// Returns `true` if the end of the response has come.
     pub fn is_over(&self) -> bool {
         self.records.is_over()
     }
 
-    /// Whether the connection may serve another request.
+    /// Returns `true` if the connection may serve another request.
     pub fn is_reusable(&self) -> bool {
         self.is_over() && !self.extra
     }
@@ -76,7 +76,7 @@ pub(super) fn decode(c: &mut Decoder, req: &mut Request, input: &[u8], out: &mut
     }
     c.to_head &= got == 0;
     if over && c.left > 0 {
-        // As nginx: what has come is passed on first.
+        // As in nginx, the content that has come is passed on first.
         let text = "upstream prematurely closed FastCGI stdout while reading upstream";
         return Decoded { end: End::FailedAfter(text), ..Decoded::content(got, false) };
     }
@@ -88,10 +88,10 @@ pub(super) fn decode(c: &mut Decoder, req: &mut Request, input: &[u8], out: &mut
     Decoded::content(got, over)
 }
 
-/// Takes bytes of the body that have been received: output is appended to `out`, errors of the program go to the log.
+/// Takes received bytes of the body. Appends output of the program to `out`, and logs its errors.
 ///
 /// # Errors
-/// The server does not speak FastCGI; the text is for the log.
+/// The text for the log if the server does not speak FastCGI.
 fn take(req: &mut Request, raw: &[u8], out: &mut Vec<u8>) -> Result<(), String> {
     let mut rest = raw;
     loop {
@@ -118,7 +118,7 @@ fn take(req: &mut Request, raw: &[u8], out: &mut Vec<u8>) -> Result<(), String> 
     }
 }
 
-/// Reads what has come of a head out of its records.
+/// Reads the part of a head that has come out of its records.
 pub(super) fn read_head(req: &mut Request, conn: &Conn, limit: usize) -> Result<Result<usize, Errno>, Fault> {
     let mut raw = req.take_buf();
     let got = conn.read(&mut raw, READ);
@@ -127,8 +127,8 @@ pub(super) fn read_head(req: &mut Request, conn: &Conn, limit: usize) -> Result<
     took.map(|()| got)
 }
 
-/// Takes bytes that have been received before the head was complete. What stands behind it is taken as well, and stays in
-/// the buffer of the head. `limit`: longest head, bytes.
+/// Takes bytes that have been received before the head was complete. Content after the head stays in its buffer. `limit`:
+/// longest head, bytes.
 fn take_head(req: &mut Request, raw: &[u8], limit: usize) -> Result<(), Fault> {
     let mut rest = raw;
     loop {
@@ -161,7 +161,7 @@ fn take_head(req: &mut Request, raw: &[u8], limit: usize) -> Result<(), Fault> {
     }
 }
 
-/// Writes what the program said to the error log. `true`: it has a text that makes the response a failure (nginx:
+/// Logs the program's errors. Returns `true` if they have a text that makes the response a failure (nginx:
 /// fastcgi_catch_stderr).
 fn say(req: &mut Request, doing: &str) -> bool {
     let said = std::mem::take(&mut req.modules.upstream.fastcgi.said);
@@ -174,7 +174,7 @@ fn say(req: &mut Request, doing: &str) -> bool {
             out.extend_from_slice(b"FastCGI sent in stderr: \"");
             for b in line {
                 match b {
-                    // The stack of calls of a PHP error has lines of its own, which nginx keeps apart as well.
+                    // As in nginx, a stack trace of PHP keeps its lines.
                     b'\n' | b'\t' | b' '..=b'~' | 0x80.. => out.push(*b),
                     _ => out.extend_from_slice(format!("\\x{b:02x}").as_bytes()),
                 }
@@ -191,7 +191,7 @@ fn say(req: &mut Request, doing: &str) -> bool {
     caught
 }
 
-/// The head is not complete yet: whether it can still become so.
+/// Checks that a head that is not complete can still become so.
 pub(super) fn may_go_on(req: &mut Request) -> Result<(), Fault> {
     let records = &req.modules.upstream.fastcgi.records;
     let text = match (records.is_closed(), records.is_over()) {

@@ -3,7 +3,7 @@
 
 use super::{Asked, Came, Unwritten, protocol::Protocol, took_head};
 use crate::modules::grpc;
-use crate::modules::proxy::{HttpVersion, SetHeader};
+use crate::modules::proxy::{HttpVersion, SetHeader, Settings};
 use crate::request::Request;
 use crate::upstream::Reuse;
 use crate::upstream::exchange::Outgoing;
@@ -14,7 +14,7 @@ use forebay_http::h1::request::Status;
 use forebay_http::h1::response::{field, number};
 use forebay_http::request::Framing;
 
-/// Parses what has come of a head.
+/// Parses the part of a head that has come.
 pub(super) fn parse_head(req: &mut Request, limit: usize) -> Result<Came, Fault> {
     let head = &mut req.modules.upstream.head;
     match client::parse(head, limit) {
@@ -32,31 +32,33 @@ pub(super) fn parse_head(req: &mut Request, limit: usize) -> Result<Came, Fault>
     }
 }
 
-/// Appends the head of a request. Whatever the client wrote, this is the one form it is passed on in. Returns whether it asks
-/// for another protocol. A connection that it asks to close is not kept where `proxy_pass` implies the group.
+/// Appends the head of a request, in one form whatever the client wrote. Returns whether it asks for another protocol. A
+/// connection that it asks to close is not kept if `proxy_pass` implies the group.
 pub(super) fn write_head(req: &mut Request, asked: &Asked<'_>, out: &mut Vec<u8>) -> Result<bool, Unwritten> {
     request_line(req, asked, out)?;
     let upgrade = set_fields(req, asked, out)?;
-    if asked.stored {
-        validators(req, asked, out)?;
-    }
-    body_fields(req, asked.body, out)?;
-    if asked.settings.pass_request_headers {
-        client_fields(req, asked, out)?;
-    }
+    validators(req, asked, out)?;
+    body_fields(req, asked, out)?;
+    client_fields(req, asked, out)?;
+    hop_fields(req, asked, upgrade, out)?;
+    out.extend_from_slice(b"\r\n");
+    Ok(upgrade)
+}
+
+/// Appends `TE` and `Connection` if they are needed and not set.
+fn hop_fields(req: &Request, asked: &Asked<'_>, upgrade: bool, out: &mut Vec<u8>) -> Result<(), Unsafe> {
     let set = &asked.settings.set_header;
     let grpc = req.modules.upstream.protocol == Protocol::Grpc;
     if grpc && grpc::wants_trailers(req) && !set.has(Name::Te, b"") {
         field(out, b"TE", b"trailers")?;
     }
-    // Whoever closes first has the port in TIME_WAIT; here ports of the loopback would run short.
+    // The side that closes first keeps the port in TIME_WAIT. If that were this side, its ports to the server would run short.
     let last = req.modules.upstream.reuse == Reuse::No;
     let v11 = asked.settings.http_version == HttpVersion::V11;
     if last && v11 && !upgrade && !set.has(Name::Connection, b"") {
         field(out, b"Connection", b"close")?;
     }
-    out.extend_from_slice(b"\r\n");
-    Ok(upgrade)
+    Ok(())
 }
 
 fn request_line(req: &mut Request, asked: &Asked<'_>, out: &mut Vec<u8>) -> Result<(), Unwritten> {
@@ -70,7 +72,7 @@ fn request_line(req: &mut Request, asked: &Asked<'_>, out: &mut Vec<u8>) -> Resu
     }
     out.push(b' ');
     out.extend_from_slice(asked.uri);
-    // With variables both may be anything.
+    // Both may have variables in them, with any value.
     field::check(b"request line", out)?;
     out.extend_from_slice(match asked.settings.http_version {
         HttpVersion::V10 => b" HTTP/1.0\r\n",
@@ -79,7 +81,7 @@ fn request_line(req: &mut Request, asked: &Asked<'_>, out: &mut Vec<u8>) -> Resu
     Ok(())
 }
 
-/// Appends the fields of `proxy_set_header`, and `Host` in any case. Returns whether one of them is `Upgrade`.
+/// Appends the fields of `proxy_set_header`, and always `Host`. Returns whether one of them is `Upgrade`.
 fn set_fields(req: &mut Request, asked: &Asked<'_>, out: &mut Vec<u8>) -> Result<bool, Unwritten> {
     let mut value = req.take_buf();
     let mut host = false;
@@ -96,7 +98,7 @@ fn set_fields(req: &mut Request, asked: &Asked<'_>, out: &mut Vec<u8>) -> Result
         } else if !std::mem::replace(&mut host, true) {
             field(out, b"Host", &req.modules.upstream.host)?;
         }
-        // The framing of the body is not for the configuration to say: two of them are an attack.
+        // The configuration must not set the framing of the body: a request with two of them is an attack.
         if value.is_empty() || id.is(Classes::FRAMING) {
             continue;
         }
@@ -113,13 +115,16 @@ fn set_fields(req: &mut Request, asked: &Asked<'_>, out: &mut Vec<u8>) -> Result
     Ok(upgrade)
 }
 
-/// Whether `close` is among the options of a `Connection` field.
+/// Returns `true` if `close` is among the options of a `Connection` field.
 fn asks_to_close(value: &[u8]) -> bool {
     value.split(|b| *b == b',').any(|option| option.trim_ascii().eq_ignore_ascii_case(b"close"))
 }
 
-/// Appends the conditions by which a stored response is validated (RFC 9111, section 4.3.1).
+/// Appends the conditions for a stored response, by which the server validates it (RFC 9111, section 4.3.1).
 fn validators(req: &Request, asked: &Asked<'_>, out: &mut Vec<u8>) -> Result<(), Unsafe> {
+    if !asked.stored {
+        return Ok(());
+    }
     let set = &asked.settings.set_header;
     let stale = &req.modules.proxy_cache;
     if let Some(t) = stale.last_modified.filter(|_| !set.has(Name::IfModifiedSince, b"")) {
@@ -132,9 +137,11 @@ fn validators(req: &Request, asked: &Asked<'_>, out: &mut Vec<u8>) -> Result<(),
 }
 
 /// Appends the framing of the body.
-fn body_fields(req: &Request, body: &Outgoing, out: &mut Vec<u8>) -> Result<(), Unsafe> {
-    match body {
+fn body_fields(req: &Request, asked: &Asked<'_>, out: &mut Vec<u8>) -> Result<(), Unsafe> {
+    match asked.body {
         Outgoing::None => {}
+        // A body that is passed on as it came keeps its framing, even if all of it has come already.
+        Outgoing::Stored if keeps_framing(req, asked.settings) => {}
         Outgoing::Bytes(b) => length(out, b.len() as u64),
         Outgoing::Stored => length(out, req.body.stored.len()),
         Outgoing::Streamed(true) => field(out, b"Transfer-Encoding", b"chunked")?,
@@ -147,10 +154,15 @@ fn body_fields(req: &Request, body: &Outgoing, out: &mut Vec<u8>) -> Result<(), 
     Ok(())
 }
 
-/// Appends the client's fields that are not set otherwise.
+/// Returns `true` if a body goes from one HTTP/2 stream to another as it comes: without a length, if it came so.
+fn keeps_framing(req: &Request, s: &Settings) -> bool {
+    req.head.framing == Framing::Stream && s.http_version == HttpVersion::V2 && !s.request_buffering
+}
+
+/// Appends the client's fields that are not set otherwise (nginx: proxy_pass_request_headers).
 fn client_fields(req: &Request, asked: &Asked<'_>, out: &mut Vec<u8>) -> Result<(), Unsafe> {
     let h = &req.head;
-    for f in &h.fields {
+    for f in h.fields.iter().filter(|_| asked.settings.pass_request_headers) {
         let name = f.name.of(&h.buf);
         // A cache is to have the whole.
         let own = asked.stored && f.id.is(Classes::CONDITIONAL);

@@ -1,5 +1,5 @@
 //! A request over HTTP/2 (nginx: proxy_http_version 2). A connection carries one stream at a time and is kept like one
-//! of HTTP/1; what the frames mean is decided in forebay-http, `h2/link.rs`. Hot path.
+//! of HTTP/1. forebay-http, `h2/link.rs`, reads and writes the frames. Hot path.
 
 use super::decoder::{Decoded, Decoder};
 use super::protocol;
@@ -7,14 +7,15 @@ use super::protocol::Protocol;
 use super::{Came, took_head};
 use crate::modules::proxy::{NextUpstream, Settings};
 use crate::request::Request;
-use crate::upstream::conn::Conn;
 use crate::upstream::contact::Contact;
 use crate::upstream::exchange::{self, Outgoing, READ, Upstreamed};
 use crate::upstream::fault::{
     Fault, READING, SENDING, bad_head, client_gone, closed, receive_failed, timed_out,
 };
+use crate::upstream::head::{HeadReader, unconnected};
 use crate::upstream::upload::Upload;
 use forebay_conf::error::Level;
+use forebay_core::upstream::conn::Conn;
 use forebay_http::h1::client;
 use forebay_http::h1::request::Status;
 use forebay_http::h2::link::{self, Link, Problem};
@@ -57,10 +58,10 @@ pub(crate) fn send_frames(conn: &Conn) -> (u64, Result<(), Errno>) {
 }
 
 fn failed(req: &mut Request, conn: &Conn, p: &Problem, doing: &str) -> Fault {
-    // A connection that was idle may be closed at any time: the request goes to another one.
+    // A connection that was idle may be closed at any time. The request is sent by another one then.
     let level = if p.unsent && conn.reused { Level::Info } else { Level::Error };
     req.log(level, &format!("upstream {} {doing}", p.text));
-    // As nginx: whatever comes in place of a head is an invalid one.
+    // As in nginx, anything else in place of a head is an invalid head.
     let kind = if p.unsent { NextUpstream::Error } else { NextUpstream::InvalidHeader };
     Fault { unsent: p.unsent, ..Fault::new(kind, 502) }
 }
@@ -73,7 +74,7 @@ enum Received {
     End,
 }
 
-/// Takes in what has come. Content stays in [`Upstreamed::early`] until the body is read.
+/// Reads frames that have come. Content stays in [`Upstreamed::early`] until the body is read.
 fn take_in(req: &mut Request, conn: &Conn, doing: &str) -> Result<Received, Fault> {
     let mut raw = req.take_buf();
     let got = conn.read(&mut raw, READ);
@@ -96,7 +97,7 @@ fn take_in(req: &mut Request, conn: &Conn, doing: &str) -> Result<Received, Faul
     came.map_err(|p| failed(req, conn, &p, doing))
 }
 
-/// Writes the frames that wait, as far as the server reads them: what it said before it stopped is still to be read.
+/// Writes the frames that wait. If the server stops reading but has sent something, that is left to be read.
 async fn flush(
     req: &mut Request,
     conn: &Conn,
@@ -122,7 +123,7 @@ async fn flush(
     }
 }
 
-/// Waits until there is room, and takes in what comes.
+/// Waits until there is room, and reads frames that come meanwhile.
 async fn wait(
     req: &mut Request,
     conn: &Conn,
@@ -151,18 +152,19 @@ pub(crate) async fn send(
     s: &Settings,
     watch: &mut Watch,
 ) -> Result<(), Fault> {
-    let Some(conn) = contact.conn() else { return Err(Fault::new(NextUpstream::Error, 502)) };
+    let conn = contact.conn().ok_or_else(unconnected)?;
     let timeout = s.send_timeout.0;
     let upload = match body {
         Outgoing::Bytes(b) if !b.is_empty() => Some(Upload::bytes(b, timeout)),
-        Outgoing::Stored if !req.body.stored.is_empty() => Some(Upload::kept(timeout)),
+        // Even where it is empty, as nginx does: a gRPC server may tell a message that ended from one that never began.
+        Outgoing::Stored => Some(Upload::kept(timeout)),
         Outgoing::Streamed(_) => Some(Upload::new(req, &[], protocol::Framing::Frames, timeout)),
         _ => None,
     };
     let https = req.modules.upstream.encrypted;
     let limit = s.buffer_size.0 as usize;
     req.modules.upstream.early.clear();
-    // A gRPC client says itself whether it wants trailers.
+    // gRPC clients ask for trailers themselves.
     let trailers = s.pass_trailers && req.modules.upstream.protocol == Protocol::Http;
     let request = link::Request { head, https, trailers, end: upload.is_none(), limit };
     with(conn, |link| link.request(&request));
@@ -171,38 +173,38 @@ pub(crate) async fn send(
     exchange::upload(req, contact, watch).await
 }
 
-/// Reads until the head of the response is there, and sends what is left of the request meanwhile. The time for reading is
-/// that for the whole head, from the end of the request on.
+/// Reads until the head of the response is complete, and sends what is left of the request meanwhile.
 pub(crate) async fn read_head(
     req: &mut Request,
     contact: &mut Contact,
-    s: &Settings,
-    watch: &mut Watch,
+    mut reader: HeadReader<'_>,
 ) -> Result<(), Fault> {
-    let mut deadline = req.thread.io.poller.now() + s.read_timeout.0;
-    loop {
-        let Some(conn) = contact.conn() else { return Err(Fault::new(NextUpstream::Error, 502)) };
-        while let Some(text) = with(conn, Link::next_head) {
-            match parse_head(req, conn, &text, s.buffer_size.0 as usize)? {
-                Came::All => return Ok(()),
-                _ => crate::modules::early_hints::pass(req).await,
-            }
-        }
+    while !next_head(req, contact, reader.limit()).await? {
+        let conn = contact.conn().ok_or_else(unconnected)?;
         match take_in(req, conn, READING)? {
             Received::Something => {
-                // Answers to SETTINGS and PING, which leave before content does.
+                // Answers to SETTINGS and PING leave before content does.
                 if contact.upload.is_none() && with(conn, |link| !link.out().is_empty()) {
-                    flush(req, conn, s, watch, READING).await?;
+                    flush(req, conn, reader.settings, reader.watch, READING).await?;
                 }
             }
             Received::End => return Err(closed(req, READING)),
-            Received::Nothing if contact.upload.is_some() => {
-                exchange::upload(req, contact, watch).await?;
-                deadline = req.thread.io.poller.now() + s.read_timeout.0;
-            }
-            Received::Nothing => exchange::wait_for_head(req, conn, deadline, watch).await?,
+            Received::Nothing => reader.wait(req, contact).await?,
         }
     }
+    Ok(())
+}
+
+/// Parses the heads that have come. Returns `true` if the final one is complete.
+async fn next_head(req: &mut Request, contact: &Contact, limit: usize) -> Result<bool, Fault> {
+    let conn = contact.conn().ok_or_else(unconnected)?;
+    while let Some(text) = with(conn, Link::next_head) {
+        match parse_head(req, conn, &text, limit)? {
+            Came::All => return Ok(true),
+            _ => crate::modules::early_hints::pass(req).await,
+        }
+    }
+    Ok(false)
 }
 
 /// Parses a head, which the connection has made into the text of HTTP/1.
@@ -260,7 +262,7 @@ pub(super) fn decode(
         return Decoded::failed(length, TOO_SHORT);
     }
     if let Some(conn) = conn {
-        // Answers to SETTINGS and PING. That the connection is broken is noticed when it is read.
+        // Answers to SETTINGS and PING. If the connection is broken, the next read will fail.
         let _ = send_frames(conn);
     }
     let over = over || c.framing == Framing::None;
@@ -270,7 +272,7 @@ pub(super) fn decode(
     Decoded { length, ..Decoded::content(out.len() - before, over) }
 }
 
-/// Takes frames; returns whether the response is over.
+/// Takes frames. Returns `true` if the response is over.
 fn take(conn: Option<&Conn>, input: &[u8], out: &mut Vec<u8>) -> Result<bool, Problem> {
     let Some(conn) = conn else { return Ok(true) };
     let Some(mut link) = link(conn) else { return Ok(true) };
@@ -279,7 +281,7 @@ fn take(conn: Option<&Conn>, input: &[u8], out: &mut Vec<u8>) -> Result<bool, Pr
     Ok(link.is_over())
 }
 
-/// Ends a stream, all of which has come or whose rest is of no interest.
+/// Ends a stream whose response is complete, or whose rest is not needed.
 fn end(c: &mut Decoder, req: &mut Request, conn: Option<&Conn>) {
     c.reusable = false;
     if let Some(conn) = conn
@@ -288,6 +290,6 @@ fn end(c: &mut Decoder, req: &mut Request, conn: Option<&Conn>) {
         for (name, value) in link.trailers() {
             c.note_trailer(req, name, value);
         }
-        c.reusable = link.is_reusable() && !conn.wire().has_unsent();
+        c.reusable = super::keeps_alive(req) && link.is_reusable() && !conn.wire().has_unsent();
     }
 }

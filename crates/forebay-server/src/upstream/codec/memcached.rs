@@ -1,5 +1,4 @@
-//! What memcached says, as a head that all protocols share. What the words mean is decided in forebay-http, `memcached.rs`.
-//! Hot path.
+//! Answers of memcached, made into heads of HTTP. The parser is in forebay-http, `memcached.rs`. Hot path.
 
 use super::decoder::{Decoded, Decoder};
 use super::{Came, took_head};
@@ -11,7 +10,7 @@ use forebay_http::h1::request::Status;
 use forebay_http::memcached::{self, Reply, Wrong};
 use forebay_http::request::Framing;
 
-/// Takes the first line of an answer for a head; what follows it stays behind. `limit`: most bytes of that line.
+/// Replaces the first line of an answer by a head, before the content. `limit`: longest line, bytes.
 pub(crate) fn parse_head(req: &mut Request, limit: usize) -> Result<Came, Fault> {
     let upstream = &req.modules.upstream;
     let Some((end, said)) = memcached::reply(&upstream.head.buf, &upstream.key) else {
@@ -37,7 +36,7 @@ pub(crate) fn parse_head(req: &mut Request, limit: usize) -> Result<Came, Fault>
     }
 }
 
-/// Writes the head that says the same as an answer, whose first line ends at `end`.
+/// Returns the head for an answer, whose first line ends at `end`.
 fn head_of(req: &mut Request, end: usize, reply: &Reply) -> Result<Vec<u8>, Fault> {
     let gzip = req.http().location(req).settings.memcached.gzip_flag.0;
     let mut head = Vec::with_capacity(96);
@@ -83,7 +82,7 @@ pub(super) fn decode(c: &mut Decoder, req: &mut Request, input: &[u8], out: &mut
     Decoded { length, ..Decoded::content(len, c.left == 0 && behind.len() == wanted.len()) }
 }
 
-/// What the line that ends at `end` has wrong; all of it where `what` is empty.
+/// Logs that the line that ends at `end` is invalid, or `what` in it.
 #[cold]
 fn wrong(req: &mut Request, end: usize, what: &str) -> Fault {
     let upstream = &req.modules.upstream;

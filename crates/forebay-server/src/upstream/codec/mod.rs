@@ -1,5 +1,5 @@
-//! Protocols that upstreams speak, one file each: how a request is written, what the head and the content of a response are, and
-//! when the connection may serve another request. Hot path.
+//! Protocols of upstreams, one file each: the form of a request, the head and the content of a response, and the condition under
+//! which the connection may serve another request. Hot path.
 
 mod cgi;
 pub(crate) mod decoder;
@@ -10,13 +10,13 @@ mod memcached;
 pub mod protocol;
 
 use super::Reuse;
-use super::conn::Conn;
 use super::exchange::{Outgoing, READ};
 use super::fault::Fault;
 use crate::modules::proxy::Settings;
 use crate::modules::{self, scgi, uwsgi};
 use crate::request::Request;
 use forebay_conf::error::Level;
+use forebay_core::upstream::conn::Conn;
 use forebay_core::vars::{Template, VarError};
 use forebay_http::field::Unsafe;
 use protocol::Protocol;
@@ -32,7 +32,7 @@ pub(crate) struct Asked<'a> {
     pub(crate) key: Option<&'a Template>,
     /// Whether the response is to be stored.
     pub(crate) stored: bool,
-    /// Whether GET is asked for whatever the method of the request is (nginx: proxy_cache_convert_head).
+    /// Whether the method is GET even if the client's is HEAD (nginx: proxy_cache_convert_head).
     pub(crate) as_get: bool,
 }
 
@@ -104,7 +104,7 @@ pub(crate) fn write_request(
     Ok(false)
 }
 
-/// Whether a written request asks for no content.
+/// Returns `true` if a written request asks for no content.
 pub(crate) fn is_to_head(req: &Request, head: &[u8]) -> bool {
     use forebay_http::request::Method;
     match req.modules.upstream.protocol.is_http() {
@@ -113,7 +113,7 @@ pub(crate) fn is_to_head(req: &Request, head: &[u8]) -> bool {
     }
 }
 
-/// Part of a head that has come.
+/// Result of parsing a head.
 pub(crate) enum Came {
     Part,
     /// The head of an interim response.
@@ -132,7 +132,7 @@ pub(crate) fn begin(req: &mut Request) {
     }
 }
 
-/// Parses what has come of a head. `limit`: its longest length, bytes.
+/// Parses the part of a head that has come. `limit`: longest head, bytes.
 pub(crate) fn parse_head(req: &mut Request, limit: usize) -> Result<Came, Fault> {
     match req.modules.upstream.protocol {
         Protocol::Http => http1::parse_head(req, limit),
@@ -141,10 +141,10 @@ pub(crate) fn parse_head(req: &mut Request, limit: usize) -> Result<Came, Fault>
     }
 }
 
-/// Reads what has come of a head. The inner error is that of the connection.
+/// Reads bytes of a head that have come. The inner error is that of the connection.
 pub(crate) fn read_head(req: &mut Request, conn: &Conn, limit: usize) -> Result<Result<usize, Errno>, Fault> {
     if !conn.readable() {
-        // The kernel would say the same.
+        // A read would return the same.
         return Ok(Err(Errno::AGAIN));
     }
     match req.modules.upstream.protocol {
@@ -153,7 +153,7 @@ pub(crate) fn read_head(req: &mut Request, conn: &Conn, limit: usize) -> Result<
     }
 }
 
-/// Whether the connection of the response whose head has been read may be used again.
+/// Returns `true` if the connection of the response whose head has been read may be used again.
 pub(crate) fn keeps_alive(req: &Request) -> bool {
     req.modules.upstream.reuse != Reuse::No
         && match req.modules.upstream.protocol {

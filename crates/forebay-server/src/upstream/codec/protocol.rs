@@ -26,7 +26,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// Whether what is said is HTTP, in heads and content.
+    /// Returns `true` for protocols with requests and responses of HTTP.
     pub fn is_http(self) -> bool {
         matches!(self, Protocol::Http | Protocol::Grpc)
     }
@@ -46,47 +46,47 @@ impl Protocol {
         }
     }
 
-    /// Whether the directive names a URL; else a place alone.
+    /// Returns `true` if the directive names a URL rather than a place.
     pub(crate) fn takes_url(self) -> bool {
         self == Protocol::Http
     }
 
-    /// Whether a place may begin with the scheme.
+    /// Returns `true` if a place may begin with the scheme.
     pub(crate) fn takes_scheme(self) -> bool {
         matches!(self, Protocol::Uwsgi | Protocol::Grpc)
     }
 
-    /// Whether connections may be encrypted.
+    /// Returns `true` if connections may be encrypted.
     pub(crate) fn may_encrypt(self) -> bool {
         matches!(self, Protocol::Http | Protocol::Uwsgi | Protocol::Grpc)
     }
 
-    /// Whether a value is asked for by `$memcached_key`.
+    /// Returns `true` if requests ask for the value of `$memcached_key`.
     pub(crate) fn has_key(self) -> bool {
         self == Protocol::Memcached
     }
 
-    /// Whether responses say nothing of their type, which then follows from the URI.
+    /// Returns `true` if responses have no type, so that it follows from the URI.
     pub(crate) fn is_untyped(self) -> bool {
         self == Protocol::Memcached
     }
 
-    /// Whether a response of this status has no content of its own: an error page is sent in its place.
+    /// Returns `true` if a response of this status has no content, so that an error page is sent.
     pub(crate) fn is_missing(self, status: u16) -> bool {
         self == Protocol::Memcached && status == 404
     }
 
-    /// Whether the error log names the server with the path.
+    /// Returns `true` if the error log names the server with the path.
     pub(crate) fn logs_path(self) -> bool {
         self != Protocol::Grpc
     }
 
-    /// Whether connections are kept for a group that the directive implies.
+    /// Returns `true` if connections are kept for a group that the directive implies.
     pub(crate) fn is_reused_unasked(self, version: HttpVersion) -> bool {
         self == Protocol::Http && version == HttpVersion::V11
     }
 
-    /// Whether a body with this framing can be passed on as it comes (nginx: proxy_request_buffering off).
+    /// Returns `true` if a body with this framing can be passed on as it comes (nginx: proxy_request_buffering off).
     pub(crate) fn can_stream(self, framing: request::Framing, version: HttpVersion) -> bool {
         match self {
             Protocol::Http => !(framing == request::Framing::Chunked && version == HttpVersion::V10),
@@ -122,7 +122,7 @@ impl Protocol {
         }
     }
 
-    /// Whether a field of a response is not passed on unless `proxy_pass_header` names it.
+    /// Returns `true` if a field of a response is not passed on unless `proxy_pass_header` names it.
     pub(crate) fn hides(self, name: Name, text: &[u8]) -> bool {
         let own = match self {
             Protocol::Http => name.is(Classes::OF_SERVER) || text.eq_ignore_ascii_case(b"X-Pad"),
@@ -133,7 +133,7 @@ impl Protocol {
         own || name.is(Classes::PRIVATE)
     }
 
-    /// Name of the directive that chooses it.
+    /// Returns the name of the directive that chooses it.
     pub fn directive(self) -> &'static str {
         match self {
             Protocol::Http => "proxy_pass",
@@ -145,21 +145,21 @@ impl Protocol {
         }
     }
 
-    /// Tells idle connections of this protocol from others to the same server.
+    /// Returns a number by which idle connections of this protocol differ from others to the same server.
     pub fn made_for(self) -> u64 {
         match self {
             Protocol::FastCgi => 0x6663_6769_0000_0000,
             Protocol::Memcached => 0x6d63_0000_0000_0000,
-            // Connections of uwsgi and SCGI serve one request; who speaks HTTP/2 does so to all.
+            // Connections of uwsgi and SCGI serve one request. HTTP/2 is told apart by its version.
             Protocol::Http | Protocol::Uwsgi | Protocol::Scgi | Protocol::Grpc => 0,
         }
     }
 }
 
-/// How content is framed on its way to a server.
+/// Framing of content on its way to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
-    /// Not at all: its length stands in the head.
+    /// None: its length is in the head.
     Plain,
     /// In chunks (RFC 9112, section 7.1).
     Chunked,
@@ -170,7 +170,7 @@ pub enum Framing {
 }
 
 impl Framing {
-    /// Whether the end of content is told apart from its length: a server that was told cannot be told otherwise.
+    /// Returns `true` if the end of content is marked apart from its length. A mark that was sent cannot be taken back.
     pub fn ends_apart(self) -> bool {
         matches!(self, Framing::Records | Framing::Frames)
     }
@@ -189,7 +189,7 @@ impl Framing {
         }
     }
 
-    /// Appends what stands before the next piece of a file of which `left` bytes are to be sent; gives the length of the
+    /// Appends the bytes before the next piece of a file of which `left` bytes are to be sent, and returns the length of the
     /// piece. Only for content whose length was known beforehand.
     pub fn file_piece(self, out: &mut Vec<u8>, left: u64) -> u64 {
         match self {

@@ -1,17 +1,13 @@
 //! `upstream` blocks of the http block, the groups that `proxy_pass` implies, and `match` blocks (nginx:
 //! ngx_http_upstream_module and ngx_http_upstream_hc_module).
 
-mod block;
-mod groups;
-mod server;
-
 use super::health_check::{Check, Match};
 use super::sticky::Sticky;
 use crate::config::Scope;
 use crate::config::value::first;
-use block::Block;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
+use forebay_core::upstream::config::{self, Block};
 use forebay_net::addr::Place;
 use forebay_net::resolver::Resolver;
 use std::sync::Arc;
@@ -25,15 +21,25 @@ pub struct Extras {
     pub checks: Vec<Check>,
 }
 
+impl Extras {
+    fn read_sticky(&mut self, d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
+        if self.sticky.is_some() {
+            return Err(cx.error(d, "\"sticky\" directive is duplicate"));
+        }
+        self.sticky = Some(Arc::new(Sticky::parse(d, cx)?));
+        Ok(())
+    }
+}
+
 /// A group of the http block.
-pub type Upstream = groups::Upstream<Extras>;
+pub type Upstream = config::Upstream<Extras>;
 /// A group that a directive of the http block names.
-pub type Named = groups::Named<Extras>;
+pub type Named = config::Named<Extras>;
 
 /// All groups of an http block that is being read.
 #[derive(Debug, Default)]
 pub struct Groups {
-    all: groups::Groups<Extras>,
+    all: config::Groups<Extras>,
     matches: Vec<(Vec<u8>, Arc<Match>)>,
     /// `upstream_start_unresolved` of the http level.
     pub start_unresolved: bool,
@@ -89,10 +95,7 @@ pub fn block(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     for inner in d.block.iter().flatten() {
         match inner.name.text.as_slice() {
             b"sticky" => {
-                if extras.sticky.is_some() {
-                    return Err(cx.error(inner, "\"sticky\" directive is duplicate"));
-                }
-                extras.sticky = Some(Arc::new(Sticky::parse(inner, cx)?));
+                extras.read_sticky(inner, cx)?;
                 block.group.sticky = true;
             }
             _ => block.directive(inner, cx)?,

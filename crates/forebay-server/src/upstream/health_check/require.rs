@@ -1,11 +1,12 @@
-//! `require` of a `match` block. Values of variables belong to requests, and those to worker threads: the response to a check
-//! is sent to one, which answers for a request that stands for the check.
+//! `require` of a `match` block. Variables are evaluated for a request, on a worker thread. The response to a check is sent to
+//! one, which evaluates them for a request made from it.
 
 use super::Check;
 use crate::config::http::Http;
 use crate::request::Request;
 use crate::thread::{Thread, ThreadConfig};
 use crate::upstream::exchange::Attempt;
+use forebay_core::vars::VarId;
 use forebay_http::h1::client::ResponseHead;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
@@ -13,77 +14,82 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::oneshot;
 
-/// Sends a question to a worker thread.
+/// Function that sends a question to a worker thread.
 pub type Ask = Arc<dyn Fn(Box<Question>) + Send + Sync>;
 
-/// Whether all variables that are required have values.
+/// A check and its response.
+#[derive(Debug)]
+pub(super) struct Checked {
+    pub(super) check: Check,
+    /// Name of the server.
+    pub(super) peer: Vec<u8>,
+    pub(super) head: ResponseHead,
+    /// Bytes of the body.
+    pub(super) length: u64,
+    pub(super) started: Instant,
+}
+
+/// Question whether all variables that a `match` block requires have values.
 #[derive(Debug)]
 pub struct Question {
     config: Arc<Http>,
-    check: Check,
-    /// Name of the server.
-    peer: Vec<u8>,
-    head: ResponseHead,
-    /// Bytes of the body.
-    length: u64,
-    started: Instant,
+    checked: Checked,
     answer: oneshot::Sender<bool>,
 }
 
-/// Asks. Where nobody is left to answer, nothing is required.
-pub async fn holds(
-    ask: &Ask,
-    config: &Arc<Http>,
-    (check, peer): (&Check, &[u8]),
-    (head, length, started): (ResponseHead, u64, Instant),
-) -> bool {
+/// Returns `true` if all variables that are required have values, or if no thread is left to answer.
+pub(super) async fn holds(ask: &Ask, config: &Arc<Http>, checked: Checked) -> bool {
     let (answer, answered) = oneshot::channel();
-    let (config, check, peer) = (config.clone(), check.clone(), peer.to_vec());
-    ask(Box::new(Question { config, check, peer, head, length, started, answer }));
+    ask(Box::new(Question { config: config.clone(), checked, answer }));
     answered.await.unwrap_or(true)
 }
 
 impl Question {
     /// Answers, on a worker thread.
     pub fn answer(self: Box<Self>, thread: &Rc<Thread>) {
-        let Question { config, check, peer, head, length, started, answer } = *self;
-        let now = thread.io.poller.now();
-        let took = Some(now.saturating_duration_since(started));
+        let Question { config, checked, answer } = *self;
         let judged = catch_unwind(AssertUnwindSafe(|| {
-            let mut req = Request::new(thread.clone());
-            let text =
-                [b"GET ", check.uri.as_slice(), b" HTTP/1.1\r\nHost: ", &check.host, b"\r\n\r\n"].concat();
-            req.head.buf.extend_from_slice(&text);
-            let limits = forebay_http::h1::request::Limits::default();
-            let _ = forebay_http::h1::request::parse(&mut req.head, &limits);
-            req.begin_request();
-            // The thread may have another one still, or already.
-            req.vars.reset(config.vars.len());
-            req.conf = Rc::new(ThreadConfig::of(thread.active(), config));
-            req.location = check.location;
-            let u = &mut req.modules.upstream;
-            u.host.clone_from(&check.upstream);
-            u.attempts.push(Attempt {
-                name: peer,
-                status: head.status,
-                started,
-                connect: None,
-                header: took,
-                response: took,
-                sent: 0,
-                received: head.buf.len() as u64,
-                length,
-                redirected: false,
-            });
-            u.head = head;
-            let required = check.conditions.iter().flat_map(|m| &m.required);
-            let good = required.copied().all(|v| {
-                let value = req.var_value(v).ok().flatten();
-                value.is_some_and(|v| !v.is_empty() && *v != *b"0")
-            });
+            let conditions = checked.check.conditions.clone();
+            let mut req = checked.request(thread, config);
+            let good = conditions.iter().flat_map(|m| &m.required).all(|v| has_value(&mut req, *v));
             req.modules.clear();
             good
         }));
         let _ = answer.send(judged.unwrap_or(false));
+    }
+}
+
+/// Returns `true` if a variable is neither empty nor 0.
+fn has_value(req: &mut Request, v: VarId) -> bool {
+    let value = req.var_value(v).ok().flatten();
+    value.is_some_and(|v| !v.is_empty() && *v != *b"0")
+}
+
+impl Checked {
+    /// Makes a request whose variables are those of the check.
+    fn request(self, thread: &Rc<Thread>, config: Arc<Http>) -> Request {
+        let now = thread.io.poller.now();
+        let took = Some(now.saturating_duration_since(self.started));
+        let mut req = Request::new(thread.clone());
+        req.head.buf.extend_from_slice(&self.check.bare_request());
+        let limits = forebay_http::h1::request::Limits::default();
+        let _ = forebay_http::h1::request::parse(&mut req.head, &limits);
+        req.begin_request();
+        // The configuration of the thread may be an earlier or a later one.
+        req.vars.reset(config.vars.len());
+        req.conf = Rc::new(ThreadConfig::of(thread.active(), config));
+        req.location = self.check.location;
+        let u = &mut req.modules.upstream;
+        u.host = self.check.upstream;
+        u.attempts.push(Attempt {
+            status: self.head.status,
+            header: took,
+            response: took,
+            received: self.head.buf.len() as u64,
+            length: self.length,
+            ..Attempt::new(self.peer, self.started)
+        });
+        u.head = self.head;
+        req
     }
 }

@@ -5,9 +5,9 @@
 
 use super::group::Group;
 use super::peer::{Health, Peer, clock, ms};
+use crate::essential::task;
+use crate::tasks::Log;
 use forebay_conf::error::Level;
-use forebay_core::essential::task;
-use forebay_core::tasks::Log;
 use std::collections::HashMap;
 use std::future::Future;
 use std::sync::Arc;

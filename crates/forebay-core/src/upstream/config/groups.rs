@@ -55,7 +55,7 @@ struct Entry<X> {
 
 /// All groups.
 #[derive(Debug)]
-pub(super) struct Groups<X> {
+pub struct Groups<X> {
     entries: Vec<Entry<X>>,
     /// Names of `zone`s, and whether a size is given.
     zones: Vec<(Vec<u8>, bool)>,
@@ -136,7 +136,7 @@ impl<X> Entry<X> {
 
 impl<X: Default> Groups<X> {
     /// Returns the group of a place that a directive names. Adds one if there is none.
-    pub(super) fn reference(&mut self, place: &Place, default_port: u16, at: Error) -> Named<X> {
+    pub fn reference(&mut self, place: &Place, default_port: u16, at: Error) -> Named<X> {
         let name = place.host();
         let same = |e: &&Entry<X>| e.group.name == name && e.is_at(place, default_port);
         if let Some(known) = self.entries.iter().find(same) {
@@ -156,7 +156,7 @@ impl<X: Default> Groups<X> {
     }
 
     /// Returns a group for changes.
-    pub(super) fn entry(&mut self, named: &Named<X>) -> Option<(&mut Group, &mut X)> {
+    pub fn entry(&mut self, named: &Named<X>) -> Option<(&mut Group, &mut X)> {
         let e = self.entries.iter_mut().find(|e| Arc::ptr_eq(&e.named.0, &named.0))?;
         Some((&mut e.group, &mut e.extras))
     }
@@ -165,7 +165,7 @@ impl<X: Default> Groups<X> {
     ///
     /// # Errors
     /// `duplicate upstream "x"`.
-    pub(super) fn define(&mut self, block: Block, extras: X, at: Error) -> Result<(), String> {
+    pub fn define(&mut self, block: Block, extras: X, at: Error) -> Result<(), String> {
         let Block { group, servers, zones, .. } = block;
         self.zones.extend(zones);
         let same = |e: &&mut Entry<X>| e.group.name == group.name && has_no_port(&e.place);
@@ -184,7 +184,7 @@ impl<X: Default> Groups<X> {
     }
 
     /// Completes the groups; `complete` does so with what the front end has added to one. Also returns the errors.
-    pub(super) fn finish(
+    pub fn finish(
         self,
         resolver: Option<&Arc<Resolver>>,
         start_unresolved: bool,

@@ -5,7 +5,7 @@ use super::health::Schedule;
 use super::peer::{Health, Peer, PeerStatus, clock};
 use super::servers::{Found, Server, Source};
 use super::{hash, idle, queue};
-use forebay_core::vars::Template;
+use crate::vars::Template;
 use forebay_net::resolver::Resolver;
 use forebay_sys::sync::lock;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,10 +1,9 @@
-//! A connection for health checks, plain or encrypted as the location's `proxy_ssl_*` say.
+//! A connection of the client, plain or encrypted.
 
-use crate::tls::client::ClientTls;
 use forebay_net::addr::PeerAddr;
 use rustls::ClientConnection;
+use rustls::pki_types::CertificateDer;
 use std::io::{Error, ErrorKind, Read, Result, Write};
-use std::sync::Arc;
 use std::time::Instant;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
@@ -19,48 +18,43 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send> Socket for T {}
 pub struct Line {
     socket: Box<dyn Socket>,
     tls: Option<Box<ClientConnection>>,
-    /// When it was opened.
+    /// Time at which it was opened.
     pub opened: Instant,
 }
 
 impl Line {
-    /// Opens one; `port` instead of that of the address.
+    /// Opens a connection.
     ///
     /// # Errors
-    /// That it cannot.
-    pub async fn open(addr: &PeerAddr, port: Option<u16>) -> Result<Line> {
-        let socket: Box<dyn Socket> = match addr {
-            PeerAddr::Inet(a) => {
-                let mut a = *a;
-                if let Some(port) = port {
-                    a.set_port(port);
-                }
-                Box::new(TcpStream::connect(a).await?)
-            }
-            PeerAddr::Unix(p) => Box::new(UnixStream::connect(p).await?),
-        };
-        Ok(Line { socket, tls: None, opened: Instant::now() })
+    /// Those of the socket.
+    pub async fn open(addr: &PeerAddr) -> Result<Line> {
+        Ok(match addr {
+            PeerAddr::Inet(a) => Line::over(TcpStream::connect(a).await?),
+            PeerAddr::Unix(p) => Line::over(UnixStream::connect(p).await?),
+        })
     }
 
-    /// From now on encrypted. The server's certificate is judged where `proxy_ssl_verify` asks for it.
+    pub(super) fn over(socket: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Line {
+        Line { socket: Box::new(socket), tls: None, opened: Instant::now() }
+    }
+
+    /// Encrypts the connection. Returns the server's certificates, its own first, which the caller has to verify.
     ///
     /// # Errors
-    /// That it cannot, or that the certificate is not good.
-    pub async fn secure(&mut self, tls: &Arc<ClientTls>, host: &[u8]) -> Result<()> {
-        let (name, connection) = tls.begin_check(host).map_err(Error::other)?;
-        self.tls = Some(Box::new(connection));
+    /// Those of the socket and of the handshake.
+    pub async fn secure(&mut self, tls: ClientConnection) -> Result<&[CertificateDer<'static>]> {
+        self.tls = Some(Box::new(tls));
         while self.tls.as_ref().is_some_and(|t| t.is_handshaking()) {
             self.flush().await?;
-            if self.tls.as_ref().is_some_and(|t| t.wants_read()) && !self.fill().await? {
+            if self.tls.as_ref().is_some_and(|t| t.wants_read()) && self.fill().await? == 0 {
                 return Err(Error::new(ErrorKind::UnexpectedEof, "peer closed connection in SSL handshake"));
             }
         }
         self.flush().await?;
-        let certificates = self.tls.as_ref().and_then(|t| t.peer_certificates()).unwrap_or_default();
-        tls.judge(certificates, &name).map_err(Error::other)
+        Ok(self.tls.as_ref().and_then(|t| t.peer_certificates()).unwrap_or_default())
     }
 
-    /// Sends what the encryption has to send.
+    /// Sends the records that wait.
     async fn flush(&mut self) -> Result<()> {
         let Some(tls) = &mut self.tls else { return Ok(()) };
         let mut records = Vec::new();
@@ -70,27 +64,27 @@ impl Line {
         self.socket.write_all(&records).await
     }
 
-    /// Takes records in. `false`: there are no more.
-    async fn fill(&mut self) -> Result<bool> {
-        let Some(tls) = &mut self.tls else { return Ok(false) };
+    /// Reads records. Returns the number of their bytes; 0 is the end.
+    async fn fill(&mut self) -> Result<usize> {
+        let Some(tls) = &mut self.tls else { return Ok(0) };
         let mut raw = [0; READ];
         let n = self.socket.read(&mut raw).await?;
         let mut rest = raw.get(..n).unwrap_or_default();
         while !rest.is_empty() {
             tls.read_tls(&mut rest)?;
             if let Err(e) = tls.process_new_packets() {
-                // The alert that says why.
+                // Sends the alert that gives the reason.
                 let _ = self.flush().await;
                 return Err(Error::other(e));
             }
         }
-        Ok(n > 0)
+        Ok(n)
     }
 
     /// Sends bytes.
     ///
     /// # Errors
-    /// Those of the socket and the encryption.
+    /// Those of the socket and of the encryption.
     pub async fn write_all(&mut self, bytes: &[u8]) -> Result<()> {
         match &mut self.tls {
             Some(tls) => {
@@ -101,11 +95,11 @@ impl Line {
         }
     }
 
-    /// Appends what comes; 0 is the end.
+    /// Appends bytes that have come. Returns their number; 0 is the end.
     ///
     /// # Errors
     /// As [`Line::write_all`].
-    pub async fn read(&mut self, buf: &mut Vec<u8>) -> Result<usize> {
+    pub(super) async fn read(&mut self, buf: &mut Vec<u8>) -> Result<usize> {
         loop {
             let Some(tls) = &mut self.tls else { return self.socket.read_buf(buf).await };
             let mut piece = [0; READ];
@@ -118,7 +112,7 @@ impl Line {
                 Err(e) => return Err(e),
             }
             self.flush().await?;
-            if !self.fill().await? {
+            if self.fill().await? == 0 {
                 return Err(ErrorKind::UnexpectedEof.into());
             }
         }

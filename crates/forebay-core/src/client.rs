@@ -1,11 +1,9 @@
 //! Clients of connections, as far as they are known.
 
-use crate::config::ListenAddr;
-use crate::config::http::Server;
-use crate::thread::ThreadConfig;
-use crate::tls::accept::Session;
-use forebay_core::config::Address;
-use forebay_core::limit::shares::Network;
+use crate::config::{Address, ListenAddr};
+use crate::limit::shares::Network;
+use crate::thread::ActiveConfig;
+use crate::tls::Session;
 use forebay_http::proxy_protocol::Header;
 use forebay_net::addr::{Peer, push_peer};
 use std::net::SocketAddr;
@@ -21,7 +19,7 @@ pub struct Client {
     pub peer: Peer,
     /// Local address, where the listener's is a wildcard.
     pub local: Option<SocketAddr>,
-    /// Slot of the listener; see [`ThreadConfig::listeners`].
+    /// Slot of the listener; see [`ActiveConfig::listeners`].
     pub listener: u32,
     /// Time at which the connection was accepted.
     pub accepted: Instant,
@@ -49,34 +47,32 @@ impl Client {
     }
 
     /// The listener of the connection, by its number in a configuration; `None` if a reload has removed it.
-    fn listener(&self, conf: &ThreadConfig) -> Option<usize> {
+    fn listener(&self, conf: &ActiveConfig) -> Option<usize> {
         conf.listeners.get(self.listener as usize).copied().flatten()
     }
 
     /// The listen address that the connection came to.
-    pub fn address<'c>(&self, conf: &'c ThreadConfig) -> Option<&'c Address> {
+    pub fn address<'c>(&self, conf: &'c ActiveConfig) -> Option<&'c Address> {
         conf.config.listeners.get(self.listener(conf)?)?.address(self.local)
     }
 
-    /// The default server of that address, as an index into `Http::servers`.
+    /// The default server of that address, as an index among those of its front end.
     #[inline]
-    pub fn default_server(&self, conf: &ThreadConfig) -> usize {
+    pub fn default_server(&self, conf: &ActiveConfig) -> usize {
         self.address(conf).map_or(0, |a| a.default_server)
     }
 
-    /// The server whose settings apply to the connection before a request names one: that of the TLS server name
-    /// (SNI) where `by_name`, else the default server.
-    pub fn server<'c>(&self, conf: &'c ThreadConfig, by_name: bool) -> Option<&'c Server> {
-        let named = |a: &Address| {
-            let name = self.tls.as_ref().filter(|_| by_name)?.name.as_deref()?;
-            a.names.find(name).ok().flatten().map(|(server, _)| server)
-        };
-        let server = self.address(conf).map_or(0, |a| named(a).unwrap_or(a.default_server));
-        conf.http.servers.get(server)
+    /// Returns the server whose settings apply to the connection before a request names one, as an index among those of its
+    /// front end: that of the TLS server name (SNI) where `by_name`, else the default server.
+    pub fn server(&self, conf: &ActiveConfig, by_name: bool) -> usize {
+        let Some(address) = self.address(conf) else { return 0 };
+        let name = self.tls.as_ref().filter(|_| by_name).and_then(|tls| tls.name.as_deref());
+        let named = name.and_then(|name| address.names.find(name).ok().flatten());
+        named.map_or(address.default_server, |(server, _)| server)
     }
 
     /// Local address of the connection.
-    pub fn local_address(&self, conf: &ThreadConfig) -> Option<SocketAddr> {
+    pub fn local_address(&self, conf: &ActiveConfig) -> Option<SocketAddr> {
         if let Some(l) = self.local {
             return Some(l);
         }
@@ -87,13 +83,13 @@ impl Client {
     }
 
     /// Whether the listener sets the size of its connections' send buffers (nginx: `listen sndbuf=`).
-    pub fn has_fixed_send_buffer(&self, conf: &ThreadConfig) -> bool {
+    pub fn has_fixed_send_buffer(&self, conf: &ActiveConfig) -> bool {
         let listener = self.listener(conf).and_then(|n| conf.config.listeners.get(n));
         listener.is_some_and(|l| l.options.sndbuf.is_some())
     }
 
     /// The listen address as text (`$server_addr` of unix sockets).
-    pub fn listener_text(&self, conf: &ThreadConfig) -> String {
+    pub fn listener_text(&self, conf: &ActiveConfig) -> String {
         let listener = self.listener(conf).and_then(|n| conf.config.listeners.get(n));
         listener.map(|l| l.text.clone()).unwrap_or_default()
     }

@@ -4,8 +4,8 @@
 
 use super::group::Group;
 use super::servers::{Found, Source};
+use crate::tasks::{Log, Tasks};
 use forebay_conf::error::Level;
-use forebay_core::tasks::{Log, Tasks};
 use forebay_net::addr::PeerAddr;
 use forebay_net::resolver::{Failure, Resolver};
 use std::net::SocketAddr;

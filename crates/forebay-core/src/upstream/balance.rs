@@ -4,7 +4,7 @@ use super::group::{Group, PeerSet};
 use super::hash::{self, IP_START};
 use super::local::LocalSet;
 use super::peer::{Figures, Peer, average, clock, ms};
-use forebay_core::vars::{Evaluate, VarError};
+use crate::vars::{Evaluate, VarError};
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;

@@ -1,6 +1,6 @@
 //! `server` lines of an `upstream` block.
 
-use crate::config::Scope;
+use crate::config::Build;
 use crate::upstream::balance::Method;
 use crate::upstream::peer::Peer;
 use crate::upstream::servers::{Found, Server, Source};
@@ -29,7 +29,7 @@ pub(super) fn plain_server(place: Place, default_port: u16) -> Server {
 /// In nginx's words.
 pub(super) fn parse(
     d: &Directive,
-    cx: &Scope<'_>,
+    cx: &Build<'_>,
     method: Method,
     unresolved: bool,
 ) -> Result<Server, Error> {
@@ -47,7 +47,7 @@ struct Line<'l> {
     d: &'l Directive,
     /// The server.
     word: &'l Word,
-    cx: &'l Scope<'l>,
+    cx: &'l Build<'l>,
     method: Method,
     peer: Peer,
     resolve: bool,

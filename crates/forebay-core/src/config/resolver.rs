@@ -1,7 +1,7 @@
 //! The `resolver` directive.
 
-use crate::config::Scope;
-use crate::config::value::{Setting, once};
+use super::scope::{Build, Context, Scope};
+use super::value::{Setting, once};
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Directive, Word};
 use forebay_conf::units;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 ///
 /// # Errors
 /// The message of nginx.
-pub fn parse(d: &Directive, cx: &Scope<'_>) -> Result<Resolver, Error> {
+pub fn parse(d: &Directive, cx: &Build<'_>) -> Result<Resolver, Error> {
     let mut p = Parameters { ipv4: true, ipv6: true, ..Parameters::default() };
     for w in &d.args {
         let t = w.text.as_slice();
@@ -46,7 +46,7 @@ pub fn parse(d: &Directive, cx: &Scope<'_>) -> Result<Resolver, Error> {
 }
 
 /// Addresses of a name server, which may be given by name.
-fn name_servers(d: &Directive, w: &Word, cx: &Scope<'_>) -> Result<Vec<SocketAddr>, Error> {
+fn name_servers(d: &Directive, w: &Word, cx: &Build<'_>) -> Result<Vec<SocketAddr>, Error> {
     let text = w.as_str();
     let place =
         Place::parse(&w.text).map_err(|m| cx.error_at(d, w, format!("{m} in resolver \"{text}\"")))?;
@@ -65,8 +65,8 @@ fn name_servers(d: &Directive, w: &Word, cx: &Scope<'_>) -> Result<Vec<SocketAdd
 #[derive(Clone, Debug, Default)]
 pub struct Chosen(pub Option<Arc<Resolver>>);
 
-impl Setting<crate::HttpContext> for Chosen {
-    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+impl<C: Context> Setting<C> for Chosen {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_, C>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         Ok(Chosen(Some(Arc::new(parse(d, cx)?))))
     }

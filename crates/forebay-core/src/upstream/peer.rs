@@ -1,6 +1,6 @@
 //! A peer, one address of a server in a group: its parameters, and its state at run time. Hot path.
 
-use forebay_core::histogram::{BUCKETS, Histogram, bucket};
+use crate::histogram::{BUCKETS, Histogram, bucket};
 use forebay_net::addr::PeerAddr;
 use forebay_net::addr::address_text;
 use forebay_sys::sync::lock;

@@ -1,7 +1,7 @@
 //! The directives of an `upstream` block that mean the same in every front end (nginx: the modules of the balancing methods).
 
-use crate::config::Scope;
 use crate::config::value::first;
+use crate::config::{Build, Context, Scope};
 use crate::upstream::balance::{Load, Method, Timed};
 use crate::upstream::group::{Group, Keepalive};
 use crate::upstream::queue::Queue;
@@ -14,8 +14,9 @@ use std::time::Duration;
 
 /// An `upstream` block that is being read.
 #[derive(Debug)]
-pub(super) struct Block {
-    pub(super) group: Group,
+pub struct Block {
+    /// The group.
+    pub group: Group,
     pub(super) servers: Vec<Server>,
     /// Names of `zone`s, and whether a size is given.
     pub(super) zones: Vec<(Vec<u8>, bool)>,
@@ -31,7 +32,7 @@ const ONCE: &[&[u8]] =
 
 impl Block {
     /// Begins a block. `start_unresolved`: `upstream_start_unresolved` of the level above.
-    pub(super) fn new(d: &Directive, start_unresolved: bool) -> Block {
+    pub fn new(d: &Directive, start_unresolved: bool) -> Block {
         let named = d.block.iter().flatten().filter(|i| i.name.text == b"upstream_start_unresolved");
         let own = named.last().map(|i| first(i).eq_ignore_ascii_case(b"on"));
         Block {
@@ -47,7 +48,7 @@ impl Block {
     ///
     /// # Errors
     /// In nginx's words.
-    pub(super) fn directive(&mut self, d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
+    pub fn directive<C: Context>(&mut self, d: &Directive, cx: &mut Scope<'_, C>) -> Result<(), Error> {
         self.once(d, cx)?;
         match d.name.text.as_slice() {
             b"server" => self.servers.push(super::server::parse(d, cx, self.group.method, self.unresolved)?),
@@ -62,7 +63,7 @@ impl Block {
         Ok(())
     }
 
-    fn once(&mut self, d: &Directive, cx: &Scope<'_>) -> Result<(), Error> {
+    fn once(&mut self, d: &Directive, cx: &Build<'_>) -> Result<(), Error> {
         let name = &d.name.text;
         if !ONCE.contains(&name.as_slice()) {
             return Ok(());
@@ -74,7 +75,7 @@ impl Block {
         Ok(())
     }
 
-    fn method(&mut self, d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
+    fn method<C: Context>(&mut self, d: &Directive, cx: &mut Scope<'_, C>) -> Result<(), Error> {
         if self.group.method != Method::RoundRobin {
             cx.warn(d, "load balancing method redefined");
         }
@@ -88,7 +89,7 @@ impl Block {
         Ok(())
     }
 
-    fn hash(&mut self, d: &Directive, cx: &mut Scope<'_>) -> Result<Method, Error> {
+    fn hash<C: Context>(&mut self, d: &Directive, cx: &mut Scope<'_, C>) -> Result<Method, Error> {
         let Some(w) = d.args.first() else { return Err(cx.error(d, "no key")) };
         self.group.key = Some(cx.template(d, w)?);
         match d.args.get(1) {
@@ -98,11 +99,11 @@ impl Block {
         }
     }
 
-    fn resolver(&mut self, d: &Directive, cx: &Scope<'_>) -> Result<(), Error> {
+    fn resolver(&mut self, d: &Directive, cx: &Build<'_>) -> Result<(), Error> {
         if self.group.resolver.is_some() {
             return Err(cx.error(d, "\"resolver\" directive is duplicate"));
         }
-        self.group.resolver = Some(Arc::new(crate::resolver::parse(d, cx)?));
+        self.group.resolver = Some(Arc::new(crate::config::resolver::parse(d, cx)?));
         Ok(())
     }
 
@@ -110,7 +111,7 @@ impl Block {
     ///
     /// # Errors
     /// In nginx's words.
-    pub(super) fn check(&self, d: &Directive, cx: &Scope<'_>) -> Result<(), Error> {
+    pub fn check(&self, d: &Directive, cx: &Build<'_>) -> Result<(), Error> {
         if let Some(s) = d.block.iter().flatten().find(|i| i.name.text == b"state") {
             // All servers are in its file, none in the block. Without a file there are no servers.
             let of_file = s.block.iter().flatten().filter(|i| i.name.text == b"server").count();
@@ -128,15 +129,15 @@ impl Block {
     }
 }
 
-fn invalid(d: &Directive, w: &Word, cx: &Scope<'_>) -> Error {
+fn invalid(d: &Directive, w: &Word, cx: &Build<'_>) -> Error {
     cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str()))
 }
 
-fn duration(d: &Directive, cx: &Scope<'_>) -> Result<Duration, Error> {
+fn duration(d: &Directive, cx: &Build<'_>) -> Result<Duration, Error> {
     units::duration_ms(first(d)).ok_or_else(|| cx.directive_error(d, "invalid value"))
 }
 
-fn keepalive(k: &mut Keepalive, d: &Directive, cx: &Scope<'_>) -> Result<(), Error> {
+fn keepalive(k: &mut Keepalive, d: &Directive, cx: &Build<'_>) -> Result<(), Error> {
     match d.name.text.as_slice() {
         b"keepalive" => (k.connections, k.local) = connections(d, cx)?,
         b"keepalive_requests" => {
@@ -150,7 +151,7 @@ fn keepalive(k: &mut Keepalive, d: &Directive, cx: &Scope<'_>) -> Result<(), Err
 }
 
 /// Reads `keepalive NUMBER [local]`.
-fn connections(d: &Directive, cx: &Scope<'_>) -> Result<(usize, bool), Error> {
+fn connections(d: &Directive, cx: &Build<'_>) -> Result<(usize, bool), Error> {
     let number = units::number(first(d)).ok_or_else(|| {
         let text = String::from_utf8_lossy(first(d));
         cx.error(d, format!("invalid value \"{text}\" in \"keepalive\" directive"))
@@ -163,7 +164,7 @@ fn connections(d: &Directive, cx: &Scope<'_>) -> Result<(usize, bool), Error> {
     Ok((number as usize, local))
 }
 
-fn least_time(d: &Directive, cx: &Scope<'_>) -> Result<Method, Error> {
+fn least_time(d: &Directive, cx: &Build<'_>) -> Result<Method, Error> {
     let timed = match first(d) {
         b"header" => Timed::Header,
         b"last_byte" => Timed::LastByte,
@@ -178,7 +179,7 @@ fn least_time(d: &Directive, cx: &Scope<'_>) -> Result<Method, Error> {
     }
 }
 
-fn random(d: &Directive, cx: &Scope<'_>) -> Result<Method, Error> {
+fn random(d: &Directive, cx: &Build<'_>) -> Result<Method, Error> {
     let Some(two) = d.args.first() else { return Ok(Method::Random(None)) };
     if two.text != b"two" {
         return Err(invalid(d, two, cx));
@@ -196,7 +197,7 @@ fn random(d: &Directive, cx: &Scope<'_>) -> Result<Method, Error> {
 
 /// Checks `state FILE`, whose `server` lines are read as if they were in the block (NGINX Plus). The file is only read, since
 /// servers do not change at run time.
-fn state(d: &Directive, cx: &Scope<'_>) -> Result<(), Error> {
+fn state(d: &Directive, cx: &Build<'_>) -> Result<(), Error> {
     match d.block.iter().flatten().find(|i| i.name.text != b"server") {
         Some(other) => {
             Err(cx.error(other, format!("\"{}\" is not allowed in a state file", other.name.as_str())))
@@ -205,7 +206,7 @@ fn state(d: &Directive, cx: &Scope<'_>) -> Result<(), Error> {
     }
 }
 
-fn queue(d: &Directive, cx: &Scope<'_>) -> Result<Queue, Error> {
+fn queue(d: &Directive, cx: &Build<'_>) -> Result<Queue, Error> {
     let length = units::number(first(d)).and_then(|n| usize::try_from(n).ok());
     let length = length.ok_or_else(|| cx.directive_error(d, "invalid number"))?;
     let mut timeout = Duration::from_secs(60);
@@ -217,7 +218,7 @@ fn queue(d: &Directive, cx: &Scope<'_>) -> Result<Queue, Error> {
 }
 
 /// Reads `zone`: its name, and whether a size is given. It changes nothing, since all threads share the state of a group anyway.
-fn zone(d: &Directive, cx: &Scope<'_>) -> Result<(Vec<u8>, bool), Error> {
+fn zone(d: &Directive, cx: &Build<'_>) -> Result<(Vec<u8>, bool), Error> {
     let name = first(d).to_vec();
     if name.is_empty() {
         return Err(cx.error(d, "invalid zone name \"\""));

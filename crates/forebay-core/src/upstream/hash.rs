@@ -21,7 +21,7 @@ static CRC: [u32; 256] = {
 };
 
 /// CRC-32 of the pieces one after the other.
-pub fn crc32(pieces: &[&[u8]]) -> u32 {
+pub(super) fn crc32(pieces: &[&[u8]]) -> u32 {
     !pieces.iter().flat_map(|p| p.iter()).fold(!0, |c, b| CRC[usize::from((c as u8) ^ b)] ^ (c >> 8))
 }
 
@@ -91,7 +91,7 @@ fn host_and_port(server: &[u8]) -> (&[u8], &[u8]) {
 }
 
 /// The next value for `hash`; `again` counts the servers that were found and would not do.
-pub fn memcached(key: &[u8], again: u32) -> u32 {
+pub(super) fn memcached(key: &[u8], again: u32) -> u32 {
     let digits;
     let prefix: &[u8] = if again > 0 {
         digits = itoa::Buffer::new().format(again).to_owned();
@@ -103,10 +103,10 @@ pub fn memcached(key: &[u8], again: u32) -> u32 {
 }
 
 /// Where `ip_hash` starts.
-pub const IP_START: u32 = 89;
+pub(super) const IP_START: u32 = 89;
 
 /// The next value of `ip_hash`: the first three octets of an IPv4 address, all of an IPv6 address.
-pub fn ip(client: Option<IpAddr>, mut hash: u32) -> u32 {
+pub(super) fn ip(client: Option<IpAddr>, mut hash: u32) -> u32 {
     let mut step = |octets: &[u8]| {
         for o in octets {
             hash = (hash * 113 + u32::from(*o)) % 6271;

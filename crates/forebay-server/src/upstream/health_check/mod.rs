@@ -1,0 +1,182 @@
+//! Health checks by HTTP requests (nginx Plus: health_check and match; ngx_http_upstream_hc_module).
+//! [`forebay_core::upstream::health`] decides when a server is checked.
+
+mod matching;
+mod probe;
+mod require;
+
+use super::config::Upstream;
+use crate::config::Scope;
+use crate::config::http::Http;
+use crate::modules::proxy;
+use forebay_conf::error::Error;
+use forebay_conf::tree::{Directive, Word};
+use forebay_conf::units;
+use forebay_core::tasks::Log;
+use forebay_core::upstream::health::{self, Schedule};
+use forebay_core::upstream::peer::Peer;
+use forebay_http::field::Name;
+use forebay_http::h1::client::ResponseHead;
+use forebay_http::proxy_protocol;
+use probe::{HttpProbe, Subject};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use matching::Match;
+pub use require::{Ask, Question};
+
+/// `health_check`.
+#[derive(Clone, Debug)]
+pub struct Check {
+    /// Times of the checks.
+    pub schedule: Schedule,
+    uri: Vec<u8>,
+    port: Option<u16>,
+    keepalive_time: Duration,
+    /// `match=`.
+    pub matching: Option<Vec<u8>>,
+    /// The block of that name.
+    pub conditions: Option<Arc<Match>>,
+    host: Vec<u8>,
+    /// `$proxy_host`.
+    upstream: Vec<u8>,
+    /// Whether the location encrypts its connections.
+    encrypted: bool,
+    /// `proxy_protocol` of the location.
+    announce: Option<proxy_protocol::Version>,
+    /// Number of the location.
+    location: usize,
+    connect_timeout: Duration,
+    read_timeout: Duration,
+    /// The directive, with an empty text.
+    pub at: Error,
+}
+
+impl Check {
+    fn new(at: Error) -> Check {
+        Check {
+            schedule: Schedule::default(),
+            uri: b"/".to_vec(),
+            port: None,
+            keepalive_time: Duration::ZERO,
+            matching: None,
+            conditions: None,
+            host: Vec::new(),
+            upstream: Vec::new(),
+            encrypted: false,
+            announce: None,
+            location: 0,
+            connect_timeout: Duration::ZERO,
+            read_timeout: Duration::ZERO,
+            at,
+        }
+    }
+
+    /// Reads `health_check`.
+    ///
+    /// # Errors
+    /// `invalid parameter "x"`.
+    pub fn parse(d: &Directive, cx: &Scope<'_>) -> Result<Check, Error> {
+        let mut check = Check::new(cx.error(d, ""));
+        for w in &d.args {
+            let message = match check.parameter(w) {
+                Ok(()) => continue,
+                Err(Refused::Invalid) => format!("invalid parameter \"{}\"", w.as_str()),
+                Err(Refused::Kind) => "health checks of this type are not supported yet".to_owned(),
+            };
+            return Err(cx.error_at(d, w, message));
+        }
+        Ok(check)
+    }
+
+    fn parameter(&mut self, w: &Word) -> Result<(), Refused> {
+        let (key, value) = match memchr::memchr(b'=', &w.text) {
+            Some(at) => (&w.text[..at], Some(&w.text[at + 1..])),
+            None => (w.text.as_slice(), None),
+        };
+        let s = &mut self.schedule;
+        match (key, value) {
+            (b"interval", Some(v)) => s.interval = time(v)?,
+            (b"jitter", Some(v)) => s.jitter = units::duration_ms(v).ok_or(Refused::Invalid)?,
+            (b"fails", Some(v)) => s.fails = count(v)?,
+            (b"passes", Some(v)) => s.passes = count(v)?,
+            (b"mandatory", None) => s.mandatory = true,
+            (b"persistent", None) if s.mandatory => s.persistent = true,
+            (b"uri", Some(v)) if is_uri(v) => self.uri = v.to_vec(),
+            (b"match", Some(v)) => self.matching = Some(v.to_vec()),
+            (b"port", Some(v)) => self.port = Some(count(v)?),
+            (b"keepalive_time", Some(v)) => self.keepalive_time = time(v)?,
+            (b"type", Some(b"http")) => {}
+            (b"type", Some(_)) => return Err(Refused::Kind),
+            _ => return Err(Refused::Invalid),
+        }
+        Ok(())
+    }
+
+    /// Takes over the settings of the location of this number.
+    pub fn bind(&mut self, host: &[u8], encrypted: bool, location: usize, s: &proxy::Settings) {
+        (self.upstream, self.encrypted, self.location) = (host.to_vec(), encrypted, location);
+        let set = s.set_header.0.iter().find(|h| h.id == Name::Host);
+        self.host = set.and_then(|h| h.value.as_const()).unwrap_or(host).to_vec();
+        self.announce = s.protocol_header.version();
+        (self.connect_timeout, self.read_timeout) = (s.connect_timeout.0, s.read_timeout.0);
+    }
+
+    /// Returns `true` if a connection may serve several checks.
+    fn keeps_alive(&self) -> bool {
+        !self.keepalive_time.is_zero()
+    }
+
+    /// Returns the request without a `Connection` field.
+    fn bare_request(&self) -> Vec<u8> {
+        self.request_with(b"")
+    }
+
+    fn request(&self) -> Vec<u8> {
+        self.request_with(if self.keeps_alive() { b"" } else { b"Connection: close\r\n" })
+    }
+
+    fn request_with(&self, fields: &[u8]) -> Vec<u8> {
+        [b"GET ", self.uri.as_slice(), b" HTTP/1.1\r\nHost: ", &self.host, b"\r\n", fields, b"\r\n"].concat()
+    }
+
+    /// Returns the part of a response for which a condition does not hold.
+    fn fault(&self, head: &ResponseHead, body: &[u8]) -> Option<&'static str> {
+        match &self.conditions {
+            Some(m) => m.fault(head, body),
+            None => (!(200..400).contains(&head.status)).then_some("status"),
+        }
+    }
+}
+
+/// Reason for which a parameter is refused.
+enum Refused {
+    Invalid,
+    /// It asks for a type of checks that is not known.
+    Kind,
+}
+
+/// Reads a time other than 0.
+fn time(v: &[u8]) -> Result<Duration, Refused> {
+    units::duration_ms(v).filter(|d| !d.is_zero()).ok_or(Refused::Invalid)
+}
+
+/// Reads a number other than 0.
+fn count<T: TryFrom<u64>>(v: &[u8]) -> Result<T, Refused> {
+    let number = units::number(v).filter(|n| *n > 0).and_then(|n| T::try_from(n).ok());
+    number.ok_or(Refused::Invalid)
+}
+
+fn is_uri(v: &[u8]) -> bool {
+    v.first() == Some(&b'/') && !v.iter().any(u8::is_ascii_control)
+}
+
+/// Checks the servers of a group until it is aborted.
+pub async fn watch(config: Arc<Http>, upstream: Arc<Upstream>, log: Log, ask: Ask) {
+    let group = upstream.group.clone();
+    let probe = move |peer: &Peer, number: usize| {
+        let (upstream, config, ask) = (upstream.clone(), config.clone(), ask.clone());
+        HttpProbe { subject: Subject { peer: peer.clone(), upstream, number, config, ask }, line: None }
+    };
+    health::watch(group, log, probe).await;
+}

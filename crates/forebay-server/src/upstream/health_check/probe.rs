@@ -1,0 +1,155 @@
+//! One check of a server: an HTTP request, whose response is judged.
+
+#![allow(clippy::disallowed_methods, reason = "not on a thread of connections: the tokio thread runs this")]
+
+use super::Check;
+use super::require::{Ask, Checked, holds};
+use crate::config::http::Http;
+use crate::tls::client::ClientTls;
+use crate::upstream::config::Upstream;
+use forebay_core::control::{Failure, Line, Read};
+use forebay_core::upstream::health::Probe;
+use forebay_core::upstream::peer::Peer;
+use forebay_http::h1::client::ResponseHead;
+use forebay_http::proxy_protocol;
+use forebay_net::addr::PeerAddr;
+use forebay_sys::errno::errno;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::time::timeout;
+
+/// Longest head of a response, bytes.
+const MAX_HEAD: usize = 64 * 1024;
+/// Number of bytes of a body that are read and compared.
+const MAX_BODY: usize = 256 * 1024;
+
+/// Checks one server by HTTP requests.
+pub(super) struct HttpProbe {
+    pub(super) subject: Subject,
+    /// Connection of the last check, if it may be used again.
+    pub(super) line: Option<Line>,
+}
+
+/// A server, and the way in which it is checked.
+pub(super) struct Subject {
+    pub(super) peer: Peer,
+    pub(super) upstream: Arc<Upstream>,
+    /// Number of the check in its group.
+    pub(super) number: usize,
+    pub(super) config: Arc<Http>,
+    pub(super) ask: Ask,
+}
+
+impl Probe for HttpProbe {
+    async fn check(&mut self) -> Result<(), String> {
+        let subject = &self.subject;
+        let Some(check) = subject.upstream.extras.checks.get(subject.number) else { return Ok(()) };
+        let mut line = subject.connect(check, self.line.take()).await?;
+        let asked = timeout(check.read_timeout, subject.ask(&mut line, check)).await;
+        let read = asked.map_err(|_| "reading response from upstream (timed out)".to_owned())??;
+        if read == Read::All && check.keeps_alive() {
+            self.line = Some(line);
+        }
+        Ok(())
+    }
+}
+
+/// Limits the time of a step that opens a connection; returns the text about its failure.
+async fn step<T>(
+    doing: &str,
+    limit: Duration,
+    step: impl Future<Output = io::Result<T>>,
+) -> Result<T, String> {
+    match timeout(limit, step).await {
+        Ok(Ok(done)) => Ok(done),
+        Ok(Err(e)) => Err(format!("{doing} upstream ({})", errno(&e))),
+        Err(_) => Err(format!("{doing} upstream (timed out)")),
+    }
+}
+
+/// Returns the text about a failed exchange.
+fn text_of(failure: Failure) -> String {
+    match failure {
+        Failure::Send(e) => format!("sending request to upstream ({})", errno(&e)),
+        Failure::Receive(e) => format!("reading response from upstream ({})", errno(&e)),
+        Failure::NoHead => "reading response header from upstream (closed connection)".to_owned(),
+        Failure::InvalidHead => "reading response header from upstream (invalid header)".to_owned(),
+        Failure::InvalidChunk | Failure::Incomplete => {
+            "reading response from upstream (incomplete)".to_owned()
+        }
+    }
+}
+
+impl Subject {
+    /// Returns the connection of the last check if it may still be used, or a new one.
+    async fn connect(&self, check: &Check, last: Option<Line>) -> Result<Line, String> {
+        match last.filter(|l| l.opened.elapsed() < check.keepalive_time) {
+            Some(line) => Ok(line),
+            None => self.open(check).await,
+        }
+    }
+
+    /// Opens a connection, encrypted if the location encrypts its connections.
+    async fn open(&self, check: &Check) -> Result<Line, String> {
+        let mut addr = self.peer.addr.clone();
+        if let (PeerAddr::Inet(addr), Some(port)) = (&mut addr, check.port) {
+            addr.set_port(port);
+        }
+        let mut line = step("connecting to", check.connect_timeout, Line::open(&addr)).await?;
+        if let Some(version) = check.announce {
+            let mut header = Vec::new();
+            // There is no client to announce.
+            proxy_protocol::write(version, None, &mut header);
+            let sent = line.write_all(&header).await;
+            sent.map_err(|e| format!("sending PROXY protocol header to upstream ({})", errno(&e)))?;
+        }
+        let location = self.config.locations.get(check.location).filter(|_| check.encrypted);
+        if let Some(tls) = location.and_then(|l| l.upstream_tls.as_ref()) {
+            let agreed = secure(&mut line, tls, &check.upstream);
+            step("SSL handshaking to", check.connect_timeout, agreed).await?;
+        }
+        Ok(line)
+    }
+
+    /// Sends the request and judges the response. Returns how far the response was read, and [`Read::Last`] if the server
+    /// closes the connection.
+    async fn ask(&self, line: &mut Line, check: &Check) -> Result<Read, String> {
+        let started = Instant::now();
+        line.request(&check.request()).await.map_err(text_of)?;
+        let head = line.final_head(MAX_HEAD).await.map_err(text_of)?;
+        let body = line.body(&head, MAX_BODY).await.map_err(text_of)?;
+        if let Some(fault) = check.fault(&head, &body.bytes) {
+            return Err(format!("checking {fault} of response (status {})", head.status));
+        }
+        let read = if head.keep_alive { body.read } else { Read::Last };
+        self.check_required(check, head, body.bytes.len(), started).await?;
+        Ok(read)
+    }
+
+    /// Checks the variables of `require`.
+    async fn check_required(
+        &self,
+        check: &Check,
+        head: ResponseHead,
+        length: usize,
+        started: Instant,
+    ) -> Result<(), String> {
+        if check.conditions.as_ref().is_none_or(|m| m.required.is_empty()) {
+            return Ok(());
+        }
+        let (status, peer) = (head.status, self.peer.name.clone());
+        let checked = Checked { check: check.clone(), peer, head, length: length as u64, started };
+        match holds(&self.ask, &self.config, checked).await {
+            true => Ok(()),
+            false => Err(format!("checking what is required of response (status {status})")),
+        }
+    }
+}
+
+/// Encrypts a connection. Verifies the server's certificate if `proxy_ssl_verify` asks for it.
+async fn secure(line: &mut Line, tls: &Arc<ClientTls>, host: &[u8]) -> io::Result<()> {
+    let (name, connection) = tls.begin_check(host).map_err(io::Error::other)?;
+    let certificates = line.secure(connection).await?;
+    tls.judge(certificates, &name).map_err(io::Error::other)
+}
