@@ -47,7 +47,7 @@ pub struct Stream {
     finished: Cell<bool>,
     pub(super) priority: Cell<Priority>,
     pub(super) granted: Cell<bool>,
-    /// Offset of this stream's last frame header, counted like `State::out_start`.
+    /// Offset of this stream's last frame header, counted like `SessionState::out_start`.
     frame: Cell<Option<u64>>,
     /// `http2_chunk_size` of the location.
     chunk: Cell<usize>,

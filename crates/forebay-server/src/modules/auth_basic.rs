@@ -144,10 +144,10 @@ type Users = HashMap<Box<[u8]>, Box<[u8]>>;
 
 /// Version of a file: device, inode, size, `mtime` and `ctime`.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct State(u64, u64, i64, (i64, i64), (i64, i64));
+struct FileState(u64, u64, i64, (i64, i64), (i64, i64));
 
 struct Loaded {
-    state: State,
+    state: FileState,
     /// Whether the file was last changed more than two seconds before it was read. Otherwise a second change could leave
     /// the same times, so the file is read again.
     settled: bool,
@@ -202,8 +202,8 @@ fn load(path: &[u8]) -> Result<Rc<Users>, (&'static str, Errno)> {
     Ok(users)
 }
 
-fn state(s: &rustix::fs::Stat) -> State {
-    State(
+fn state(s: &rustix::fs::Stat) -> FileState {
+    FileState(
         s.st_dev,
         s.st_ino,
         s.st_size,
