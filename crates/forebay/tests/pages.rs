@@ -185,6 +185,35 @@ fn an_include_is_sent_as_it_comes() {
 }
 
 #[test]
+fn a_pause_of_an_unbuffered_upstream_flushes_the_compressed_page() {
+    let (go, wait) = mpsc::channel::<()>();
+    let wait = Mutex::new(wait);
+    let up = origin::start(move |mut asked| {
+        asked.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 10\r\n\r\nearly");
+        wait.lock().expect("lock").recv().expect("a sign");
+        asked.write(b" late");
+        true
+    });
+    let server = server(up, "gzip on; gzip_min_length 0; proxy_buffering off;", &[]);
+    let mut client = TcpStream::connect(server.addr(0)).expect("connect");
+    client.set_read_timeout(Some(std::time::Duration::from_secs(20))).expect("a timeout");
+    let request =
+        b"GET /up/x HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: gzip\r\nConnection: close\r\n\r\n";
+    client.write_all(request).expect("written");
+    let mut got = Vec::new();
+    let mut piece = [0; 65536];
+    // The upstream has sent half of the body and waits. The mark ends bytes that can be decompressed (Z_SYNC_FLUSH).
+    while !got.windows(4).any(|w| w == [0, 0, 0xff, 0xff]) {
+        let n = client.read(&mut piece).expect("read");
+        assert!(n > 0, "{}", server.error_log());
+        got.extend_from_slice(&piece[..n]);
+    }
+    go.send(()).expect("sent");
+    client.read_to_end(&mut got).expect("read");
+    assert_eq!(through(&["gzip", "-dc"], &dechunked(&got)), b"early late");
+}
+
+#[test]
 fn includes_are_fetched_at_the_same_time() {
     let (here, arrived) = mpsc::channel();
     let (here, arrived) = (Mutex::new(here), Mutex::new(arrived));

@@ -312,7 +312,7 @@ fn stands_for(u: &Upstream, place: &Place, default_port: u16) -> bool {
         Place::Host(_, None) => g.explicit || default_port > 0,
         Place::Host(_, Some(port)) => {
             let has_port = |s: &Server| s.place.port().unwrap_or(s.default_port) == *port;
-            !g.explicit && g.with_servers(|all| all.iter().any(|s| has_port(s)))
+            !g.explicit && g.with_servers(|all| all.iter().any(has_port))
         }
     }
 }
