@@ -348,8 +348,8 @@ async fn piece(
         return Ok(Some(false));
     }
     ask_for_body(req).await?;
-    take_buffered(req, out)?;
-    if !out.is_empty() || req.body.done {
+    // `out` may have content of an earlier piece. Only new bytes end this one.
+    if take_buffered(req, out)? && (!out.is_empty() || req.body.done) {
         return Ok(Some(!req.body.done));
     }
     let mut scratch = req.take_buf();
@@ -387,16 +387,17 @@ async fn ask_for_body(req: &mut Request) -> Result<(), BodyError> {
     Ok(())
 }
 
-/// Takes content that came with the head.
-fn take_buffered(req: &mut Request, out: &mut Vec<u8>) -> Result<(), BodyError> {
+/// Takes content that came with the head. Returns `false` if no more bytes are left of it.
+fn take_buffered(req: &mut Request, out: &mut Vec<u8>) -> Result<bool, BodyError> {
     let at = req.body.at;
-    if at < req.head.buf.len() {
-        let buffered = std::mem::take(&mut req.head.buf);
-        let taken = req.body.take_into(buffered.get(at..).unwrap_or_default(), out);
-        req.head.buf = buffered;
-        req.body.at = at + accept(req, taken)?;
+    if at >= req.head.buf.len() {
+        return Ok(false);
     }
-    Ok(())
+    let buffered = std::mem::take(&mut req.head.buf);
+    let taken = req.body.take_into(buffered.get(at..).unwrap_or_default(), out);
+    req.head.buf = buffered;
+    req.body.at = at + accept(req, taken)?;
+    Ok(true)
 }
 
 /// Takes content that has been received. Bytes of the next request stay for it.
