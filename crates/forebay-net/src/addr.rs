@@ -41,6 +41,20 @@ pub enum Place {
     Unix(Vec<u8>),
 }
 
+/// Splits a host from its port. Returns `None` if the brackets of an IPv6 address are wrong.
+fn split_port(text: &[u8]) -> Option<(&[u8], Option<&[u8]>)> {
+    if text.first() != Some(&b'[') {
+        let at = memchr::memchr(b':', text);
+        return Some(at.map_or((text, None), |at| (&text[..at], text.get(at + 1..))));
+    }
+    let (host, rest) = text.split_at(memchr::memchr(b']', text)? + 1);
+    match rest {
+        [] => Some((host, None)),
+        [b':', port @ ..] => Some((host, Some(port))),
+        _ => None,
+    }
+}
+
 impl Place {
     /// Reads `host`, `host:port`, `[v6]:port` or `unix:path`.
     ///
@@ -53,28 +67,12 @@ impl Place {
                 p => Ok(Place::Unix(p.to_vec())),
             };
         }
-        let (host, port) = if text.first() == Some(&b'[') {
-            let end = memchr::memchr(b']', text).ok_or("invalid host")?;
-            let (host, rest) = text.split_at(end + 1);
-            match rest {
-                [] => (host, None),
-                [b':', port @ ..] => (host, Some(port)),
-                _ => return Err("invalid host"),
-            }
-        } else {
-            match memchr::memchr(b':', text) {
-                Some(at) => (&text[..at], text.get(at + 1..)),
-                None => (text, None),
-            }
-        };
+        let (host, port) = split_port(text).ok_or("invalid host")?;
         if host.is_empty() {
             return Err("no host");
         }
-        let port = match port {
-            None => None,
-            Some(p) => Some(port_number(p).filter(|n| *n > 0).ok_or("invalid port")?),
-        };
-        Ok(Place::Host(host.to_ascii_lowercase(), port))
+        let number = |p| port_number(p).filter(|n| *n > 0).ok_or("invalid port");
+        Ok(Place::Host(host.to_ascii_lowercase(), port.map(number).transpose()?))
     }
 
     /// The address, if it is one rather than a name.

@@ -348,7 +348,7 @@ async fn piece(
         return Ok(Some(false));
     }
     ask_for_body(req).await?;
-    // `out` may have content of an earlier piece. Only new bytes end this one.
+    // `out` may have content from before, which says nothing about this read.
     if take_buffered(req, out)? && (!out.is_empty() || req.body.done) {
         return Ok(Some(!req.body.done));
     }
@@ -387,7 +387,7 @@ async fn ask_for_body(req: &mut Request) -> Result<(), BodyError> {
     Ok(())
 }
 
-/// Takes content that came with the head. Returns `false` if no more bytes are left of it.
+/// Takes content that came with the head. Returns `false` if no bytes of the head's buffer are left.
 fn take_buffered(req: &mut Request, out: &mut Vec<u8>) -> Result<bool, BodyError> {
     let at = req.body.at;
     if at >= req.head.buf.len() {

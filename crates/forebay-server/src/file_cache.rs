@@ -185,7 +185,7 @@ impl Policy {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct CachedFile {
     found: Found,
     checked: Instant,
     used: Instant,
@@ -204,7 +204,7 @@ const NIL: usize = usize::MAX;
 #[derive(Debug)]
 pub struct FileCache {
     index: HashMap<Rc<[u8]>, usize, foldhash::fast::RandomState>,
-    entries: Vec<Entry>,
+    entries: Vec<CachedFile>,
     free: Vec<usize>,
     newest: usize,
     oldest: usize,
@@ -332,7 +332,7 @@ impl FileCache {
             f.kept.set(true);
         }
         let key: Rc<[u8]> = path.into();
-        let i = self.store(Entry {
+        let i = self.store(CachedFile {
             found: found.clone(),
             checked: now,
             used: now,
@@ -362,7 +362,7 @@ impl FileCache {
     }
 
     /// Puts an entry into a free slot. Returns the slot.
-    fn store(&mut self, entry: Entry) -> usize {
+    fn store(&mut self, entry: CachedFile) -> usize {
         match self.free.pop() {
             Some(i) => {
                 self.entries[i] = entry;

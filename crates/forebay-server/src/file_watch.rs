@@ -49,12 +49,12 @@ const LOCAL: [u32; 11] = [
 ];
 
 /// Step of a path: a watch and the name looked up there. The name is empty for the file itself.
-type Place = (i32, Box<[u8]>);
+type WatchedName = (i32, Box<[u8]>);
 
 #[derive(Debug)]
 struct Way {
     owner: usize,
-    places: Vec<Place>,
+    places: Vec<WatchedName>,
 }
 
 /// Number of a watched path.
@@ -283,7 +283,7 @@ impl Watches {
 }
 
 /// Follows a path as the kernel does, watching each place before looking at it.
-fn walk(queue: &OwnedFd, path: &[u8], places: &mut Vec<Place>) -> rustix::io::Result<Identity> {
+fn walk(queue: &OwnedFd, path: &[u8], places: &mut Vec<WatchedName>) -> rustix::io::Result<Identity> {
     if path.first() != Some(&b'/') {
         return Err(Errno::INVAL);
     }
@@ -310,7 +310,7 @@ fn check_local(fd: &OwnedFd) -> rustix::io::Result<()> {
 /// A walk along a path.
 struct Walk<'w> {
     queue: &'w OwnedFd,
-    places: &'w mut Vec<Place>,
+    places: &'w mut Vec<WatchedName>,
     dir: OwnedFd,
     /// Names to follow, the next one last.
     rest: Vec<Box<[u8]>>,

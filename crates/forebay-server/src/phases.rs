@@ -291,7 +291,7 @@ async fn access(req: &mut Request) -> Option<Outcome> {
     }
     let http = req.http();
     let l = http.location(req);
-    let mut access = Access { any: l.settings.core.satisfy == Satisfy::Any, refused: None };
+    let mut access = AccessPhase { any: l.settings.core.satisfy == Satisfy::Any, refused: None };
     for hook in &l.plan.access {
         let verdict = hook(req);
         let verdict = await_verdict(req, verdict).await;
@@ -317,7 +317,7 @@ async fn access(req: &mut Request) -> Option<Outcome> {
 }
 
 /// State of ACCESS between its hooks.
-struct Access {
+struct AccessPhase {
     /// One hook that allows is enough (nginx: satisfy).
     any: bool,
     /// Status to answer with if no hook allows.
@@ -332,7 +332,7 @@ enum Judged {
     Ended(Verdict),
 }
 
-impl Access {
+impl AccessPhase {
     #[inline]
     fn judge(&mut self, req: &mut Request, verdict: Verdict) -> Judged {
         match verdict {

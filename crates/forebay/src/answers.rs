@@ -111,22 +111,23 @@ impl Answers {
 
 /// Returns the text as a log may have it: control characters and what is no UTF-8 as `\x0A`, and not too long.
 fn printable(bytes: &[u8]) -> String {
+    let pieces = bytes
+        .utf8_chunks()
+        .flat_map(|chunk| chunk.valid().chars().map(Ok).chain(chunk.invalid().iter().map(|byte| Err(*byte))));
     let mut text = String::new();
-    for chunk in bytes.utf8_chunks() {
-        for c in chunk.valid().chars() {
+    for piece in pieces {
+        match piece {
             // U+2028 and its like end lines for some readers.
-            if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}') {
-                let mut utf8 = [0; 4];
-                c.encode_utf8(&mut utf8).bytes().for_each(|byte| push_escaped(&mut text, byte));
-            } else {
-                text.push(c);
+            Ok(c) if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}') => {
+                c.encode_utf8(&mut [0; 4]).bytes().for_each(|byte| push_escaped(&mut text, byte));
             }
-            if text.len() > SHOWN {
-                text.push_str("...");
-                return text;
-            }
+            Ok(c) => text.push(c),
+            Err(byte) => push_escaped(&mut text, byte),
         }
-        chunk.invalid().iter().for_each(|byte| push_escaped(&mut text, *byte));
+        if text.len() > SHOWN {
+            text.push_str("...");
+            break;
+        }
     }
     text
 }
@@ -176,6 +177,13 @@ mod tests {
         assert_eq!((got, end), (vec![Answer::Failed("\\xFF\\x80".into())], Ok(None)));
         for long in ["x".repeat(1 << 20), "\n".repeat(LONGEST), "é".repeat(LONGEST)] {
             let [Answer::Failed(text)] = &failed(&long)[..] else { panic!("one message") };
+            assert!(text.len() < 2000 && text.ends_with("..."), "{}", text.len());
+        }
+        // What is not UTF-8 becomes four times as long.
+        for byte in [0xff, 0xe2] {
+            let length = u32::try_from(LONGEST).expect("a length").to_le_bytes();
+            let (got, _) = all(&[&[FAILED], &length[..], &vec![byte; LONGEST]].concat());
+            let [Answer::Failed(text)] = &got[..] else { panic!("one message") };
             assert!(text.len() < 2000 && text.ends_with("..."), "{}", text.len());
         }
     }

@@ -1,5 +1,5 @@
-//! Names to addresses at run time (nginx: resolver). One cache for all threads; questions are asked on the
-//! process's tokio thread, and whoever waits is woken on his own.
+//! Resolution of names at run time (nginx: resolver). All threads share a cache. Queries run on the process's tokio thread
+//! and wake each request that waits for them.
 
 mod client;
 pub mod message;
@@ -22,13 +22,13 @@ use tokio::sync::oneshot;
 pub struct Parameters {
     /// Name servers.
     pub servers: Vec<SocketAddr>,
-    /// How long answers are kept, instead of their TTL (`valid=`).
+    /// Lifetime of answers, instead of their TTL (`valid=`).
     pub valid: Option<Duration>,
-    /// Whether IPv4 addresses are looked up.
+    /// IPv4 addresses are looked up.
     pub ipv4: bool,
-    /// Whether IPv6 addresses are looked up.
+    /// IPv6 addresses are looked up.
     pub ipv6: bool,
-    /// Name under which it is counted (`status_zone=`).
+    /// Zone of its counters (`status_zone=`).
     pub zone: Option<Vec<u8>>,
 }
 
@@ -41,7 +41,7 @@ pub struct Resolver {
     ipv6: bool,
     /// `status_zone=`.
     pub zone: Option<Vec<u8>>,
-    /// Where there is no `resolver`.
+    /// The system's settings, in effect without `resolver`.
     system: Option<system::System>,
     next: AtomicUsize,
     cache: Arc<Names>,
@@ -49,18 +49,18 @@ pub struct Resolver {
     pub stats: Arc<Stats>,
 }
 
-/// Why a name has no address.
+/// Reason for which a name has no address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
-    /// The server did not understand, or answered what cannot be understood.
+    /// The server did not understand the query, or its response is malformed.
     Format,
     /// The server failed.
     Server,
     /// There is no such name, or it has no address.
     NotFound,
-    /// The server cannot do this.
+    /// The server does not support the query.
     Unimplemented,
-    /// The server does not want to.
+    /// The server refuses the query.
     Refused,
     /// Another code.
     Other(u8),
@@ -81,7 +81,7 @@ impl Failure {
     }
 }
 
-/// As in nginx's log: `3: Host not found`.
+/// Writes nginx's text, as in `3: Host not found`.
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -99,9 +99,9 @@ impl std::fmt::Display for Failure {
 /// Addresses of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Addresses {
-    /// At least one, IPv4 first; each family begins with another one each time.
+    /// At least one, IPv4 first. Each family is rotated with each use.
     pub ips: Vec<IpAddr>,
-    /// How long they hold.
+    /// Lifetime.
     pub ttl: Duration,
 }
 
@@ -116,7 +116,7 @@ pub struct Service {
 
 #[derive(Debug)]
 enum Entry {
-    /// It is being asked for.
+    /// A query is running.
     Pending(Vec<oneshot::Sender<Result<Addresses, Failure>>>),
     Done {
         found: Addresses,
@@ -125,14 +125,14 @@ enum Entry {
     },
 }
 
-/// What names were found to mean.
+/// Cache of a resolver.
 #[derive(Debug, Default)]
 struct Names(Mutex<HashMap<Box<[u8]>, Entry, foldhash::fast::RandomState>>);
 
-/// What tells the answers of two resolvers apart: servers, `valid=`, `ipv4=` and `ipv6=`, `status_zone=`.
+/// Parameters by which resolvers share a cache: servers, `valid=`, `ipv4=` and `ipv6=`, `status_zone=`.
 type Alike = (Vec<SocketAddr>, Option<Duration>, (bool, bool), Option<Vec<u8>>);
 
-/// Names of this process by who was asked: what is known survives a reload, also when no name server can be reached then.
+/// Caches of this process by parameters. They survive a reload, so that it needs no name server.
 static NAMES: Mutex<Vec<(Alike, Weak<Names>)>> = Mutex::new(Vec::new());
 
 fn shared_names(alike: Alike) -> Arc<Names> {
@@ -158,7 +158,7 @@ const MAX_TTL: u32 = 7 * 24 * 3600;
 /// Most servers by SRV records.
 const MAX_SERVICES: usize = 256;
 
-/// A name that is being asked for. However that ends, also by a panic, those who wait are told.
+/// A lookup in progress. Its end wakes the requests that wait, even if it panics.
 struct Question {
     resolver: Arc<Resolver>,
     name: Vec<u8>,
@@ -205,14 +205,14 @@ impl Resolver {
         lock(&self.cache.0)
     }
 
-    /// Addresses of a name, from the cache if they are there and `fresh` does not forbid it. Only inside a tokio
-    /// context; has no time limit of its own short of a minute.
+    /// Returns the addresses of a name, from the cache if they are there and `fresh` is not set. Needs a tokio context. Has
+    /// no time limit of its own below a minute.
     ///
     /// # Errors
-    /// [`Failure`]; not kept.
+    /// [`Failure`]; not cached.
     pub async fn addresses(self: &Arc<Self>, name: &[u8], fresh: bool) -> Result<Addresses, Failure> {
         let name = name.strip_suffix(b".").unwrap_or(name).to_ascii_lowercase();
-        let (tell, told) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         {
             let mut cache = self.cache();
             match cache.get_mut(name.as_slice()) {
@@ -222,34 +222,23 @@ impl Resolver {
                     rotate(&mut found.ips, *turn);
                     return Ok(found);
                 }
-                Some(Entry::Pending(waiting)) => {
-                    if waiting.len() >= MAX_WAITING {
-                        return Err(Failure::Timeout);
-                    }
-                    waiting.push(tell);
+                Some(Entry::Pending(waiting)) if waiting.len() >= MAX_WAITING => {
+                    return Err(Failure::Timeout);
                 }
+                Some(Entry::Pending(waiting)) => waiting.push(sender),
                 _ => {
-                    if cache.len() >= MAX_NAMES {
-                        let now = Instant::now();
-                        cache.retain(|_, e| !matches!(e, Entry::Done { until, .. } if *until <= now));
-                    }
-                    if cache.len() >= MAX_NAMES {
-                        // Names of clients must not fill the memory: any one that is known makes room.
-                        let known = cache.iter().find(|(_, e)| matches!(e, Entry::Done { .. }));
-                        let Some(key) = known.map(|(k, _)| k.clone()) else { return Err(Failure::Timeout) };
-                        cache.remove(&key);
-                    }
+                    make_room(&mut cache)?;
                     let tokio = tokio::runtime::Handle::try_current().map_err(|_| Failure::Timeout)?;
-                    cache.insert(name.as_slice().into(), Entry::Pending(vec![tell]));
+                    cache.insert(name.as_slice().into(), Entry::Pending(vec![sender]));
                     let mut question = Question { resolver: self.clone(), name, found: Err(Failure::Server) };
                     tokio.spawn(async move { question.ask().await });
                 }
             }
         }
-        told.await.unwrap_or(Err(Failure::Timeout))
+        receiver.await.unwrap_or(Err(Failure::Timeout))
     }
 
-    /// An answer has come, or never will: those who wait are told.
+    /// Ends a lookup: stores addresses, and gives the result to the requests that wait for it.
     fn store(&self, name: &[u8], found: Result<Addresses, Failure>) {
         let mut cache = self.cache();
         let waiting = match cache.remove(name) {
@@ -270,7 +259,7 @@ impl Resolver {
         self.valid.unwrap_or(Duration::from_secs(u64::from(ttl.min(MAX_TTL))))
     }
 
-    /// Whether somebody waits for a name.
+    /// Returns `true` if a request waits for a name.
     fn is_wanted(&self, key: &[u8]) -> bool {
         match self.cache().get(key) {
             Some(Entry::Pending(waiting)) => waiting.iter().any(|w| !w.is_closed()),
@@ -302,29 +291,14 @@ impl Resolver {
                 self.ask_if(self.ipv6, key, &name, Kind::Aaaa, first),
             )
             .await;
-            let (mut ips, mut alias, mut failure) = (Vec::new(), None, None);
+            let mut answers = Answers { ips: Vec::new(), ttl, alias: None, failure: None };
             for got in [a, aaaa].into_iter().flatten() {
-                // Where both say what the name stands for, the last one is believed, as in nginx.
-                alias = None;
-                match got {
-                    Ok(r) if r.code == 0 => {
-                        let chain = follow(&r, &name);
-                        for record in r.records.iter().filter(|x| x.owner == chain.name) {
-                            if let Data::Addr(ip) = record.data {
-                                ttl = ttl.min(record.ttl).min(chain.ttl);
-                                ips.push(ip);
-                            }
-                        }
-                        if chain.name != name {
-                            alias = Some(chain);
-                        }
-                    }
-                    Ok(r) => failure = failure.or(Some(Failure::of(r.code))),
-                    Err(e) => failure = failure.or(Some(e)),
-                }
+                answers.add(got, &name);
             }
-            // Half an answer is none: the other half may hold the addresses that can be reached.
-            // Where nobody has chosen the server, what it has is taken, as in glibc.
+            let Answers { mut ips, alias, failure, .. } = answers;
+            ttl = answers.ttl;
+            // The answer that failed may have held the addresses that can be reached. From the system's name servers half an
+            // answer is enough, as in glibc.
             if let Some(e) = failure.filter(|_| self.system.is_none() || ips.is_empty()) {
                 return Err(e);
             }
@@ -332,7 +306,7 @@ impl Resolver {
                 rotate(&mut ips, forebay_sys::random::random_u64() as usize);
                 return Ok(Addresses { ips, ttl: self.ttl(ttl) });
             }
-            let Some(chain) = alias else { return Err(Failure::NotFound) };
+            let chain = alias.ok_or(Failure::NotFound)?;
             ttl = ttl.min(chain.ttl);
             name = chain.name;
         }
@@ -350,10 +324,10 @@ impl Resolver {
         if on { Some(self.count(self.ask(Some(key), name, kind, first).await)) } else { None }
     }
 
-    /// Servers that offer a service, with the addresses of all of them.
+    /// Returns the servers that offer a service, with the addresses of all of them.
     ///
     /// # Errors
-    /// [`Failure`], also when the address of one of them cannot be found out.
+    /// [`Failure`], also of the lookup of one server.
     pub async fn services(self: &Arc<Self>, service: &[u8]) -> Result<(Vec<Service>, Duration), Failure> {
         self.stats.asked(stats::Asked::Service);
         let mut name = service.to_ascii_lowercase();
@@ -365,36 +339,42 @@ impl Resolver {
                 return Err(Failure::of(r.code));
             }
             let chain = follow(&r, &name);
-            let records: Vec<_> = r.records.iter().filter(|x| x.owner == chain.name).collect();
-            let mut found = Vec::new();
-            let mut any = false;
-            for record in records.iter().take(MAX_SERVICES) {
-                let Data::Srv { priority, weight, port, target } = &record.data else { continue };
-                any = true;
-                ttl = ttl.min(record.ttl).min(chain.ttl);
-                match self.addresses(target, true).await {
-                    Ok(mut a) => {
-                        a.ips.sort_unstable();
-                        let all = a.ips.iter().map(|ip| SocketAddr::new(*ip, *port));
-                        found.extend(all.map(|addr| Service { addr, priority: *priority, weight: *weight }));
-                    }
-                    Err(Failure::NotFound) => {}
-                    Err(e) => return Err(e),
-                }
-            }
-            if any {
-                return Ok((found, self.ttl(ttl)));
+            ttl = ttl.min(chain.ttl);
+            if let Some((found, least)) = self.offered(&r, &chain.name).await? {
+                return Ok((found, self.ttl(ttl.min(least))));
             }
             if chain.name == name {
                 return Err(Failure::NotFound);
             }
-            ttl = ttl.min(chain.ttl);
             name = chain.name;
         }
         Err(Failure::NotFound)
     }
 
-    /// Counts what a question came to.
+    /// Returns the servers that the SRV records of a name list, and the least lifetime of these; `None` if there are no such
+    /// records.
+    async fn offered(
+        self: &Arc<Self>,
+        r: &Response,
+        name: &[u8],
+    ) -> Result<Option<(Vec<Service>, u32)>, Failure> {
+        let (mut found, mut least) = (Vec::new(), None);
+        for record in r.records.iter().filter(|x| x.owner == name).take(MAX_SERVICES) {
+            let Data::Srv { priority, weight, port, target } = &record.data else { continue };
+            least = Some(least.map_or(record.ttl, |ttl: u32| ttl.min(record.ttl)));
+            let mut ips = match self.addresses(target, true).await {
+                Ok(a) => a.ips,
+                Err(Failure::NotFound) => continue,
+                Err(e) => return Err(e),
+            };
+            ips.sort_unstable();
+            let all = ips.iter().map(|ip| SocketAddr::new(*ip, *port));
+            found.extend(all.map(|addr| Service { addr, priority: *priority, weight: *weight }));
+        }
+        Ok(least.map(|least| (found, least)))
+    }
+
+    /// Counts the result of a query.
     fn count(&self, got: Result<Response, Failure>) -> Result<Response, Failure> {
         self.stats.answered(match &got {
             Ok(r) if r.code == 0 => None,
@@ -404,13 +384,13 @@ impl Resolver {
         got
     }
 
-    /// How long to wait after an answer without addresses.
+    /// Returns the time to wait after an answer without addresses.
     pub fn retry(&self) -> Option<Duration> {
         self.valid
     }
 }
 
-/// Each family begins with another address; IPv4 goes first.
+/// Rotates the addresses of each family. IPv4 stays first.
 fn rotate(ips: &mut [IpAddr], turn: usize) {
     let at = ips.partition_point(IpAddr::is_ipv4);
     let (v4, v6) = ips.split_at_mut(at);
@@ -422,7 +402,60 @@ fn rotate(ips: &mut [IpAddr], turn: usize) {
     }
 }
 
-/// Runs two futures side by side.
+/// Makes room in a full cache: removes entries that have run out, or else any known one, since names may come from clients.
+///
+/// # Errors
+/// [`Failure::Timeout`] if requests wait for all entries.
+fn make_room(cache: &mut HashMap<Box<[u8]>, Entry, foldhash::fast::RandomState>) -> Result<(), Failure> {
+    if cache.len() < MAX_NAMES {
+        return Ok(());
+    }
+    let now = Instant::now();
+    cache.retain(|_, e| !matches!(e, Entry::Done { until, .. } if *until <= now));
+    if cache.len() >= MAX_NAMES {
+        let known = cache.iter().find(|(_, e)| matches!(e, Entry::Done { .. }));
+        let key = known.map(|(k, _)| k.clone()).ok_or(Failure::Timeout)?;
+        cache.remove(&key);
+    }
+    Ok(())
+}
+
+/// Answers to the queries for both kinds of addresses of a name.
+struct Answers {
+    ips: Vec<IpAddr>,
+    /// Least lifetime.
+    ttl: u32,
+    /// Name that the other stands for.
+    alias: Option<Chain>,
+    /// First failure.
+    failure: Option<Failure>,
+}
+
+impl Answers {
+    fn add(&mut self, got: Result<Response, Failure>, name: &[u8]) {
+        // If both name an alias, the last one counts, as in nginx.
+        self.alias = None;
+        let failure = match got {
+            Ok(r) if r.code == 0 => return self.add_records(&r, name),
+            Ok(r) => Failure::of(r.code),
+            Err(e) => e,
+        };
+        self.failure.get_or_insert(failure);
+    }
+
+    fn add_records(&mut self, r: &Response, name: &[u8]) {
+        let chain = follow(r, name);
+        for record in r.records.iter().filter(|x| x.owner == chain.name) {
+            if let Data::Addr(ip) = record.data {
+                self.ttl = self.ttl.min(record.ttl).min(chain.ttl);
+                self.ips.push(ip);
+            }
+        }
+        self.alias = (chain.name != name).then_some(chain);
+    }
+}
+
+/// Polls two futures at a time.
 async fn both<A, B>(a: impl Future<Output = A>, b: impl Future<Output = B>) -> (A, B) {
     let (mut a, mut b) = (std::pin::pin!(a), std::pin::pin!(b));
     let (mut first, mut second) = (None, None);
@@ -448,13 +481,13 @@ async fn both<A, B>(a: impl Future<Output = A>, b: impl Future<Output = B>) -> (
     .await
 }
 
-/// Where aliases lead.
+/// Name at the end of a chain of aliases.
 struct Chain {
     name: Vec<u8>,
     ttl: u32,
 }
 
-/// Follows the aliases in a response, in whatever order they stand.
+/// Follows the aliases in a response. They may be in any order.
 fn follow(r: &Response, name: &[u8]) -> Chain {
     let mut c = Chain { name: name.to_vec(), ttl: MAX_TTL };
     for _ in 0..MAX_CNAMES {

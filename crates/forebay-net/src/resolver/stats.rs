@@ -67,20 +67,26 @@ impl Stats {
         counter.fetch_add(1, Relaxed);
     }
 
-    /// `None`: no error.
+    /// Counts a response. `None` stands for one without an error.
     pub(super) fn answered(&self, failure: Option<Failure>) {
-        let at = match failure {
-            None => 0,
-            Some(Failure::Format) => 1,
-            Some(Failure::Server) => 2,
-            Some(Failure::NotFound) => 3,
-            Some(Failure::Unimplemented) => 4,
-            Some(Failure::Refused) => 5,
-            Some(Failure::Timeout) => 6,
-            Some(Failure::Other(_)) => 7,
-        };
+        let at = failure.map_or(0, Failure::place);
         if let Some(n) = self.responses.get(at) {
             n.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+impl Failure {
+    /// Returns the index of its counter.
+    fn place(self) -> usize {
+        match self {
+            Failure::Format => 1,
+            Failure::Server => 2,
+            Failure::NotFound => 3,
+            Failure::Unimplemented => 4,
+            Failure::Refused => 5,
+            Failure::Timeout => 6,
+            Failure::Other(_) => 7,
         }
     }
 }

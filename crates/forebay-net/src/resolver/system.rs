@@ -1,18 +1,18 @@
-//! What the system says about names: resolv.conf(5) and hosts(5), for configurations without `resolver`.
+//! The system's resolver settings, resolv.conf(5) and hosts(5), for configurations without `resolver`.
 
 use super::{Addresses, Resolver};
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-/// Servers that are asked, and suffixes that are tried, at most, as in glibc.
+/// Most name servers and most suffixes that are used, as in glibc.
 const MAX_SERVERS: usize = 3;
 const MAX_SEARCH: usize = 6;
 
-/// How long an address from the hosts file holds.
+/// Lifetime of an address from the hosts file.
 const HOSTS_TTL: Duration = Duration::from_secs(60);
 
-/// The system's own names and rules.
+/// Names and rules of the system.
 #[derive(Debug)]
 pub(super) struct System {
     hosts: HashMap<Vec<u8>, Vec<IpAddr>>,
@@ -21,7 +21,7 @@ pub(super) struct System {
 }
 
 impl Resolver {
-    /// The resolver of the system, as its files say now. One that cannot be read says nothing, as in glibc.
+    /// Creates the system's resolver from its files. A file that cannot be read counts as empty, as in glibc.
     pub fn system() -> Resolver {
         let read = |path: &str| std::fs::read(path).unwrap_or_default();
         Resolver::of_system(&read("/etc/resolv.conf"), &read("/etc/hosts"))
@@ -31,23 +31,10 @@ impl Resolver {
         let mut servers = Vec::new();
         let mut system = System { hosts: named(hosts), search: Vec::new(), ndots: 1 };
         for line in lines(resolv, b"#;") {
-            let mut words = line.iter().copied();
-            match (words.next(), &line[1..]) {
-                (Some(b"nameserver"), [address, ..]) => {
-                    // An address with a zone is of one link only.
-                    let ip = std::str::from_utf8(address).ok().and_then(|a| a.parse::<IpAddr>().ok());
-                    servers.extend(ip.map(|ip| SocketAddr::new(ip, 53)));
-                }
-                (Some(b"search" | b"domain"), names) => {
-                    let suffix = |n: &&[u8]| n.strip_suffix(b".").unwrap_or(n).to_ascii_lowercase();
-                    system.search = names.iter().map(suffix).filter(|n| !n.is_empty()).collect();
-                    system.search.truncate(MAX_SEARCH);
-                }
-                (Some(b"options"), options) => {
-                    let dots = options.iter().find_map(|o| o.strip_prefix(b"ndots:"));
-                    let dots = dots.and_then(|d| std::str::from_utf8(d).ok()?.parse::<usize>().ok());
-                    system.ndots = dots.map_or(system.ndots, |n| n.min(15));
-                }
+            match line.split_first() {
+                Some((&b"nameserver", words)) => servers.extend(words.first().and_then(|a| name_server(a))),
+                Some((&(b"search" | b"domain"), names)) => system.search = suffixes(names),
+                Some((&b"options", options)) => system.ndots = ndots(options).unwrap_or(system.ndots),
                 _ => {}
             }
         }
@@ -59,8 +46,25 @@ impl Resolver {
     }
 }
 
+/// Parses the address of a name server. One with a zone cannot be used, since it belongs to one link.
+fn name_server(address: &[u8]) -> Option<SocketAddr> {
+    let ip = std::str::from_utf8(address).ok()?.parse::<IpAddr>().ok()?;
+    Some(SocketAddr::new(ip, 53))
+}
+
+fn suffixes(names: &[&[u8]]) -> Vec<Vec<u8>> {
+    let suffix = |n: &&[u8]| n.strip_suffix(b".").unwrap_or(n).to_ascii_lowercase();
+    names.iter().map(suffix).filter(|n| !n.is_empty()).take(MAX_SEARCH).collect()
+}
+
+fn ndots(options: &[&[u8]]) -> Option<usize> {
+    let dots = options.iter().find_map(|o| o.strip_prefix(b"ndots:"))?;
+    let dots = std::str::from_utf8(dots).ok()?.parse::<usize>().ok()?;
+    Some(dots.min(15))
+}
+
 impl System {
-    /// Addresses from the hosts file. `localhost` is there in any case (RFC 6761, section 6.3).
+    /// Returns the addresses of a name in the hosts file, which always has `localhost` (RFC 6761, section 6.3).
     pub(super) fn host(&self, name: &[u8]) -> Option<Addresses> {
         let ips = match self.hosts.get(name) {
             Some(ips) => ips.clone(),
@@ -70,7 +74,7 @@ impl System {
         Some(Addresses { ips, ttl: HOSTS_TTL })
     }
 
-    /// The full names that a name may stand for, in the order in which they are tried.
+    /// Returns the full names that a name may stand for, in the order in which they are tried.
     pub(super) fn candidates(&self, name: &[u8]) -> Vec<Vec<u8>> {
         let mut all: Vec<Vec<u8>> = self.search.iter().map(|s| [name, b".", s].concat()).collect();
         let dots = name.iter().filter(|b| **b == b'.').count();

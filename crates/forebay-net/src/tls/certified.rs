@@ -1,4 +1,4 @@
-//! Certificates and keys as rustls takes them.
+//! Certificates and keys for rustls.
 
 use super::pem::{self, KeyError};
 use super::verify;
@@ -8,10 +8,10 @@ use rustls::sign::CertifiedKey;
 use rustls::{DigitallySignedStruct, SignatureScheme};
 use zeroize::Zeroizing;
 
-/// Makes a certificate and its key of their PEM texts, each given with its name for messages.
+/// Reads a certificate and its key from PEM texts, each given with its name for messages.
 ///
 /// # Errors
-/// The message of OpenSSL.
+/// OpenSSL's message.
 pub fn certified(
     (cert_name, cert): (&str, &[u8]),
     (key_name, key): (&str, &[u8]),
@@ -28,16 +28,7 @@ pub fn certified(
         format!("cannot load certificate \"{cert_name}\": PEM_read_bio_X509_AUX() failed (SSL: error:04800064:PEM routines::bad base64 decode)")
     })?;
     let der = pem::private_key(key, passwords).map_err(|e| {
-        let what = match e {
-            KeyError::None | KeyError::Unsupported => {
-                "error:1E08010C:DECODER routines::unsupported:No supported data to decode. Input type: PEM"
-            }
-            KeyError::NeedsPassword => "error:04800068:PEM routines::bad password read",
-            KeyError::WrongPassword => {
-                "error:1C800064:Provider routines::bad decrypt error:11800074:PKCS12 routines::pkcs12 \
-                 cipherfinal error:maybe wrong password"
-            }
-        };
+        let what = key_error(&e);
         format!("cannot load certificate key \"{key_name}\": PEM_read_bio_PrivateKey() failed (SSL: {what})")
     })?;
     let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(&der)
@@ -49,6 +40,20 @@ pub fn certified(
         ));
     }
     Ok(CertifiedKey::new(chain, super::sigalg::noting(key)))
+}
+
+/// Returns OpenSSL's text for a key that cannot be read.
+fn key_error(e: &KeyError) -> &'static str {
+    match e {
+        KeyError::None | KeyError::Unsupported => {
+            "error:1E08010C:DECODER routines::unsupported:No supported data to decode. Input type: PEM"
+        }
+        KeyError::NeedsPassword => "error:04800068:PEM routines::bad password read",
+        KeyError::WrongPassword => {
+            "error:1C800064:Provider routines::bad decrypt error:11800074:PKCS12 routines::pkcs12 \
+             cipherfinal error:maybe wrong password"
+        }
+    }
 }
 
 /// Accepts any server certificate, whose trust is verified after the handshake. Signatures are checked here.

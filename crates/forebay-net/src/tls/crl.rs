@@ -1,15 +1,15 @@
-//! Revocation lists (nginx: ssl_crl; RFC 5280, sections 5 and 6.3): read once a configuration, looked into for every
-//! certificate of a chain. Of several lists of one issuer one counts, as in OpenSSL: a list that is for the certificate
-//! before one that is not, a list in force before one that is not, and among equals the newest. What is not understood
-//! fails. Delta lists, indirect lists and lists of some reasons are not used, as in nginx.
+//! Revocation lists (nginx: ssl_crl; RFC 5280, sections 5 and 6.3), parsed once a configuration and checked for every
+//! certificate of a chain. Of several lists of one issuer one counts, as in OpenSSL: a list that covers the certificate
+//! before one that does not, a list in force before one that is not, and among equals the newest. Unknown critical parts
+//! fail. Delta lists, indirect lists and lists of some reasons are not used, as in nginx.
 
-use super::verify::{Failure, signed_by};
+use super::verify::{Failure, signed_by, subject_key_id};
 use forebay_sys::sync::lock;
 use std::collections::HashSet;
 use std::sync::Mutex;
 use x509_parser::prelude::*;
 
-/// A list.
+/// A revocation list.
 #[derive(Debug)]
 struct List {
     der: Vec<u8>,
@@ -18,25 +18,25 @@ struct List {
     until: Option<i64>,
     /// CRL number, big endian, without leading zeros (RFC 5280, section 5.2.3); empty if there is none.
     number: Vec<u8>,
-    /// Identifier of the key that has signed it, where it says so.
+    /// Identifier of the key that signed the list, if the list has one.
     key_id: Option<Vec<u8>>,
     /// Serial numbers.
     revoked: HashSet<Box<[u8]>>,
-    /// Nothing critical in it is unknown.
+    /// The list has no unknown critical part.
     understood: bool,
-    /// For certificates of authorities only (`true`), or for all others only.
+    /// The list covers only certificates of authorities (`true`), or only others.
     only: Option<bool>,
-    /// For certificates that name one of these places only.
+    /// The list covers only certificates that name one of these distribution points.
     places: Option<Vec<Vec<u8>>>,
-    /// The key whose signature was looked at last, and whether it was sound.
+    /// Key by which the signature was checked last, and the result.
     signed: Mutex<Option<(Vec<u8>, bool)>>,
 }
 
-/// All lists of a server.
+/// Revocation lists of a server.
 #[derive(Debug, Default)]
 pub struct Lists(Vec<List>);
 
-/// What tells places of lists apart.
+/// Returns a distribution point in a form that can be compared.
 fn place(name: &GeneralName<'_>) -> Option<Vec<u8>> {
     match name {
         GeneralName::URI(u) => Some([b"u", u.as_bytes()].concat()),
@@ -52,7 +52,7 @@ fn places(point: Option<&DistributionPointName<'_>>) -> Option<Vec<Vec<u8>>> {
     }
 }
 
-/// Whether these bytes are a revocation list, DER.
+/// Returns `true` if these bytes are a revocation list, DER.
 pub fn is_list(der: &[u8]) -> bool {
     CertificateRevocationList::from_der(der).is_ok()
 }
@@ -61,7 +61,7 @@ pub fn is_list(der: &[u8]) -> bool {
 const DELTA: &str = "2.5.29.27";
 
 impl List {
-    /// Reads a list. `None`: it is none, or of a kind that is not used.
+    /// Parses a list. Returns `None` if it is none, or of a kind that is not used.
     fn read(der: &[u8]) -> Option<List> {
         let (_, crl) = CertificateRevocationList::from_der(der).ok()?;
         let known = |e: &X509Extension<'_>| {
@@ -84,44 +84,44 @@ impl List {
             places: None,
             signed: Mutex::default(),
         };
-        for e in crl.extensions() {
-            match e.parsed_extension() {
-                ParsedExtension::IssuingDistributionPoint(p) => {
-                    if p.indirect_crl || p.only_some_reasons.is_some() {
-                        return None;
-                    }
-                    let all = p.only_contains_ca_certs && p.only_contains_user_certs;
-                    list.understood &= !(p.only_contains_attribute_certs || all);
-                    list.only = (p.only_contains_ca_certs || p.only_contains_user_certs)
-                        .then_some(p.only_contains_ca_certs);
-                    list.places = places(p.distribution_point.as_ref());
-                }
-                ParsedExtension::AuthorityKeyIdentifier(a) => {
-                    list.key_id = a.key_identifier.as_ref().map(|k| k.0.to_vec());
-                }
-                _ if e.oid.to_id_string() == DELTA => return None,
-                _ => list.understood &= !e.critical,
-            }
-        }
+        crl.extensions().iter().try_for_each(|e| list.extension(e))?;
         Some(list)
     }
 
-    /// Whether the list can be one of this issuer's key.
+    /// Takes an extension. Returns `None` if it makes the list one of a kind that is not used.
+    fn extension(&mut self, e: &X509Extension<'_>) -> Option<()> {
+        match e.parsed_extension() {
+            ParsedExtension::IssuingDistributionPoint(p) => {
+                if p.indirect_crl || p.only_some_reasons.is_some() {
+                    return None;
+                }
+                let all = p.only_contains_ca_certs && p.only_contains_user_certs;
+                self.understood &= !(p.only_contains_attribute_certs || all);
+                self.only = (p.only_contains_ca_certs || p.only_contains_user_certs)
+                    .then_some(p.only_contains_ca_certs);
+                self.places = places(p.distribution_point.as_ref());
+            }
+            ParsedExtension::AuthorityKeyIdentifier(a) => {
+                self.key_id = a.key_identifier.as_ref().map(|k| k.0.to_vec());
+            }
+            _ if e.oid.to_id_string() == DELTA => return None,
+            _ => self.understood &= !e.critical,
+        }
+        Some(())
+    }
+
+    /// Returns `true` if the list may be signed by this issuer's key.
     fn is_of(&self, issuer: &X509Certificate<'_>) -> bool {
-        let own = issuer.extensions().iter().find_map(|e| match e.parsed_extension() {
-            ParsedExtension::SubjectKeyIdentifier(k) => Some(k.0),
-            _ => None,
-        });
-        match (self.key_id.as_deref(), own) {
+        match (self.key_id.as_deref(), subject_key_id(issuer)) {
             (Some(a), Some(b)) => a == b,
             _ => true,
         }
     }
 
-    /// Whether the list is in force.
+    /// Checks that the list is in force.
     ///
     /// # Errors
-    /// It is not yet, or no more.
+    /// Not yet, or no longer.
     fn timely(&self, now: i64) -> Result<(), Failure> {
         if self.from > now {
             return Err(Failure(11));
@@ -129,7 +129,7 @@ impl List {
         if self.until.is_some_and(|t| t < now) { Err(Failure(12)) } else { Ok(()) }
     }
 
-    /// How well the list fits a certificate: the greatest one counts.
+    /// Returns how well the list fits a certificate. The list with the highest rank counts.
     fn rank(&self, cert: &X509Certificate<'_>, now: i64) -> impl Ord {
         let number = (self.number.len(), &self.number);
         (self.understood, self.covers(cert), self.timely(now).is_ok(), self.from, number)
@@ -150,7 +150,7 @@ impl List {
         })
     }
 
-    /// The same key vouches for a list again and again.
+    /// Checks the signature. Remembers the result, since mostly the same key is asked for.
     fn is_signed_by(&self, issuer: &X509Certificate<'_>) -> bool {
         let key = issuer.public_key();
         let mut last = lock(&self.signed);
@@ -166,7 +166,7 @@ impl List {
 }
 
 impl Lists {
-    /// From DER; what is no list is left out, and so its certificates have none.
+    /// Parses lists from DER. Omits the others, so that their certificates have no list.
     pub fn new(all: &[Vec<u8>]) -> Lists {
         Lists(all.iter().filter_map(|der| List::read(der)).collect())
     }
@@ -188,26 +188,20 @@ impl Lists {
     ) -> Result<(), Failure> {
         let own = self.0.iter().filter(|l| l.issuer == cert.issuer().as_raw() && l.is_of(issuer));
         let list = own.max_by(|a, b| a.rank(cert, now).cmp(&b.rank(cert, now))).ok_or(Failure(3))?;
-        // The last failure counts, in OpenSSL's order.
-        let mut last = Ok(());
-        if issuer.key_usage().ok().flatten().is_some_and(|u| !u.value.crl_sign()) {
-            last = Err(Failure(35));
+        let cannot_sign = issuer.key_usage().ok().flatten().is_some_and(|u| !u.value.crl_sign());
+        let timely = list.timely(now);
+        let failures = [
+            (cannot_sign, Failure(35)),
+            (!list.covers(cert), Failure(44)),
+            (timely.is_err(), timely.err().unwrap_or(Failure(12))),
+            (!list.is_signed_by(issuer), Failure(8)),
+            (!list.understood, Failure(36)),
+            (list.revoked.contains(cert.raw_serial()), Failure(23)),
+        ];
+        // In OpenSSL's order the last failure counts.
+        match failures.into_iter().rfind(|(failed, _)| *failed) {
+            Some((_, failure)) => Err(failure),
+            None => Ok(()),
         }
-        if !list.covers(cert) {
-            last = Err(Failure(44));
-        }
-        if let Err(f) = list.timely(now) {
-            last = Err(f);
-        }
-        if !list.is_signed_by(issuer) {
-            last = Err(Failure(8));
-        }
-        if !list.understood {
-            last = Err(Failure(36));
-        }
-        if list.revoked.contains(cert.raw_serial()) {
-            last = Err(Failure(23));
-        }
-        last
     }
 }

@@ -1,5 +1,5 @@
-//! Questions and answers about the state of certificates (RFC 6960, in the profile of RFC 5019: one
-//! certificate, no nonce, so that responders can answer from what they made before).
+//! OCSP requests and responses (RFC 6960) in the profile of RFC 5019: one certificate and no nonce, so that responders can
+//! send responses that they signed before.
 
 use crate::tls::der::{BITS, BOOLEAN, Der, ENUMERATED, INTEGER, OCTETS, OID, SEQUENCE, context, element};
 use crate::tls::verify::signed_by;
@@ -12,19 +12,19 @@ const SHA256: &[u8] = &[0x60, 0x86, 0x48, 1, 0x65, 3, 4, 2, 1];
 const BASIC: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 0x30, 1, 1];
 const NONCE: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 0x30, 1, 2];
 
-/// Longest response that is looked at, bytes.
+/// Longest response that is accepted, bytes.
 pub const MAX_RESPONSE: usize = 64 * 1024;
-/// Most certificates of a response that are looked at.
+/// Most certificates of a response that are read.
 const MAX_CERTIFICATES: usize = 8;
 /// Most states in a response.
 const MAX_STATES: usize = 256;
-/// Clocks may differ by so many seconds.
+/// Allowed difference of clocks, seconds.
 const SKEW: i64 = 300;
-/// How long an answer holds that does not say it, seconds: a newer one is there at any time (RFC 6960, section
+/// Lifetime of a response without `nextUpdate`, seconds. The responder has a newer one at any time (RFC 6960, section
 /// 4.2.2.1).
 const UNSAID: i64 = 24 * 3600;
 
-/// A certificate and who made it.
+/// A certificate and its issuer.
 #[derive(Clone, Debug)]
 pub struct Subject {
     /// The certificate in question.
@@ -34,26 +34,26 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// From DER.
+    /// Copies both from DER.
     pub fn of(cert: &[u8], issuer: &[u8]) -> Subject {
         let owned = |der: &[u8]| CertificateDer::from(der.to_vec());
         Subject { cert: owned(cert), issuer: owned(issuer) }
     }
 }
 
-/// What an issuer says about a certificate.
+/// State of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// In force.
     Good,
-    /// Taken back.
+    /// Revoked by its issuer.
     Revoked,
     /// Not known to the responder.
     Unknown,
 }
 
 impl State {
-    /// OpenSSL's word.
+    /// Returns OpenSSL's word.
     pub fn text(self) -> &'static str {
         match self {
             State::Good => "good",
@@ -63,18 +63,18 @@ impl State {
     }
 }
 
-/// An answer that was checked.
+/// A response that was checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// What it says.
+    /// State of the certificate.
     pub state: State,
-    /// Since when it holds, seconds since 1970.
+    /// `thisUpdate`, seconds since 1970.
     pub from: i64,
-    /// Until when.
+    /// `nextUpdate`.
     pub until: Option<i64>,
 }
 
-/// Who may sign answers besides the issuer and those whom the issuer has named for it.
+/// Certificates that may sign responses, in addition to the issuer and its delegates.
 #[derive(Clone, Copy, Debug)]
 pub struct Signers<'a>(pub &'a [CertificateDer<'static>]);
 
@@ -86,7 +86,7 @@ fn key_bits<'a>(cert: &'a X509Certificate<'_>) -> &'a [u8] {
     &cert.public_key().subject_public_key.data
 }
 
-/// Contents of a CertID with this kind of hash, but for the algorithm.
+/// Returns the contents of a CertID with this kind of hash, without the algorithm.
 fn names(algorithm: &'static digest::Algorithm, s: &Subject) -> Option<[Vec<u8>; 3]> {
     let (cert, issuer) = (parse(&s.cert)?, parse(&s.issuer)?);
     Some([
@@ -96,8 +96,8 @@ fn names(algorithm: &'static digest::Algorithm, s: &Subject) -> Option<[Vec<u8>;
     ])
 }
 
-/// The question about a certificate, as nginx asks it: SHA-1 names the issuer, which every responder
-/// understands. `None`: the certificates cannot be read.
+/// Makes a request like nginx's, which names the issuer by SHA-1, as every responder understands. Returns `None` if the
+/// certificates cannot be parsed.
 pub fn request(s: &Subject) -> Option<Vec<u8>> {
     let [name, key, serial] = names(&digest::SHA1_FOR_LEGACY_USE_ONLY, s)?;
     let algorithm = element(SEQUENCE, &[&element(OID, &[SHA1]), &[5, 0]]);
@@ -106,7 +106,7 @@ pub fn request(s: &Subject) -> Option<Vec<u8>> {
     Some(element(SEQUENCE, &[&element(SEQUENCE, &[&list])]))
 }
 
-/// Whether contents of a CertID mean this certificate.
+/// Returns `true` if a CertID with these contents names this certificate.
 fn is_about(id: &[u8], s: &Subject) -> bool {
     let checked = (|| {
         let mut id = Der(id);
@@ -132,13 +132,13 @@ struct Single<'a> {
 struct Basic<'a> {
     /// All of it, for the signature.
     der: &'a [u8],
-    /// `[1]`: the name, `[2]`: the hash of the key of who signed it.
+    /// Signer: `[1]` with a name, or `[2]` with the hash of a key.
     responder: (u8, &'a [u8]),
     states: Vec<Single<'a>>,
     certificates: Vec<&'a [u8]>,
 }
 
-/// Whether extensions hold nothing critical that is not understood.
+/// Returns `None` if there is an unknown critical extension.
 fn harmless(extensions: &[u8]) -> Option<()> {
     let mut all = Der(Der(extensions).expect(SEQUENCE)?);
     while !all.is_empty() {
@@ -146,7 +146,7 @@ fn harmless(extensions: &[u8]) -> Option<()> {
         let oid = e.expect(OID)?;
         let critical = e.optional(BOOLEAN).is_some_and(|b| b != [0]);
         e.expect(OCTETS)?;
-        // A nonce that nobody asked for says nothing.
+        // An unrequested nonce has no meaning.
         if critical && oid != NONCE {
             return None;
         }
@@ -174,34 +174,52 @@ fn single(der: &[u8]) -> Option<Single<'_>> {
     s.is_empty().then_some(Single { id, state, from, until })
 }
 
-fn basic(der: &[u8]) -> Option<Basic<'_>> {
-    let mut all = Der(der);
-    let mut outer = Der(all.expect(SEQUENCE)?);
-    let mut data = Der(outer.expect(SEQUENCE)?);
-    outer.expect(SEQUENCE)?;
-    outer.expect(BITS)?;
-    let mut certificates = Vec::new();
-    if let Some(all) = outer.optional(context(0)) {
-        let mut all = Der(Der(all).expect(SEQUENCE)?);
-        while !all.is_empty() && certificates.len() < MAX_CERTIFICATES {
-            certificates.push(all.whole(SEQUENCE)?);
+impl<'a> Basic<'a> {
+    fn parse(der: &'a [u8]) -> Option<Basic<'a>> {
+        let mut all = Der(der);
+        let mut outer = Der(all.expect(SEQUENCE)?);
+        let mut data = Der(outer.expect(SEQUENCE)?);
+        outer.expect(SEQUENCE)?;
+        outer.expect(BITS)?;
+        let certificates = outer.optional(context(0)).map_or(Some(Vec::new()), certificates)?;
+        let sound = outer.is_empty() && all.is_empty() && data.optional(context(0)).is_none_or(is_version_1);
+        if !sound {
+            return None;
         }
+        let responder = responder(&mut data)?;
+        data.time()?;
+        let states = states(data.expect(SEQUENCE)?)?;
+        data.optional(context(1)).map_or(Some(()), harmless)?;
+        data.is_empty().then_some(Basic { der, responder, states, certificates })
     }
-    if !outer.is_empty() || !all.is_empty() {
-        return None;
+}
+
+fn is_version_1(version: &[u8]) -> bool {
+    Der(version).number() == Some(0)
+}
+
+/// Reads the certificates that come with a response.
+fn certificates(list: &[u8]) -> Option<Vec<&[u8]>> {
+    let mut all = Der(Der(list).expect(SEQUENCE)?);
+    let mut certificates = Vec::new();
+    while !all.is_empty() && certificates.len() < MAX_CERTIFICATES {
+        certificates.push(all.whole(SEQUENCE)?);
     }
-    if let Some(version) = data.optional(context(0))
-        && Der(version).number() != Some(0)
-    {
-        return None;
+    Some(certificates)
+}
+
+/// Reads which responder has signed: see [`Basic::responder`].
+fn responder<'a>(data: &mut Der<'a>) -> Option<(u8, &'a [u8])> {
+    match data.next()? {
+        (0xa1, name) => Some((1, name)),
+        (0xa2, key) => Some((2, Der(key).expect(OCTETS)?)),
+        _ => None,
     }
-    let responder = match data.next()? {
-        (0xa1, name) => (1, name),
-        (0xa2, key) => (2, Der(key).expect(OCTETS)?),
-        _ => return None,
-    };
-    data.time()?;
-    let mut list = Der(data.expect(SEQUENCE)?);
+}
+
+/// Reads the states of certificates.
+fn states(list: &[u8]) -> Option<Vec<Single<'_>>> {
+    let mut list = Der(list);
     let mut states = Vec::new();
     while !list.is_empty() {
         if states.len() >= MAX_STATES {
@@ -209,13 +227,10 @@ fn basic(der: &[u8]) -> Option<Basic<'_>> {
         }
         states.push(single(list.expect(SEQUENCE)?)?);
     }
-    if let Some(e) = data.optional(context(1)) {
-        harmless(e)?;
-    }
-    data.is_empty().then_some(Basic { der, responder, states, certificates })
+    Some(states)
 }
 
-/// Whether a certificate is the one that a response says has signed it.
+/// Returns `true` if a certificate is the signer that a response names.
 fn is_responder(cert: &X509Certificate<'_>, responder: (u8, &[u8])) -> bool {
     match responder {
         (1, name) => cert.subject().as_raw() == name,
@@ -223,7 +238,7 @@ fn is_responder(cert: &X509Certificate<'_>, responder: (u8, &[u8])) -> bool {
     }
 }
 
-/// Whether the issuer has made `cert` for signing answers (RFC 6960, section 4.2.2.2).
+/// Returns `true` if the issuer has delegated signing to `cert` (RFC 6960, section 4.2.2.2).
 fn is_delegate(cert: &X509Certificate<'_>, issuer: &X509Certificate<'_>, now: i64) -> bool {
     let usage = cert.extended_key_usage();
     let may = matches!(usage, Ok(Some(u)) if u.value.ocsp_signing);
@@ -272,67 +287,79 @@ fn check_signature(b: &Basic<'_>, s: &Subject, signers: Signers<'_>, now: i64) -
     }
 }
 
-/// Whether bytes are an OCSPResponse that says anything, without looking at what it says.
+/// Returns `true` if bytes are an OCSPResponse, whatever its contents.
 pub fn is_response(der: &[u8]) -> bool {
     let mut r = Der(der);
     let Some(contents) = r.expect(SEQUENCE) else { return false };
     r.is_empty() && Der(contents).expect(ENUMERATED).is_some_and(|s| s.len() == 1)
 }
 
-/// Reads a response and checks all of it: that it is about this certificate, in force `now` (seconds since 1970),
-/// and signed by the issuer, by whom the issuer has named for it, or by one of `signers`.
+fn malformed() -> String {
+    failed("d2i_OCSP_RESPONSE", "0688010A", "asn1 encoding routines::nested asn1 error:Type=OCSP_RESPONSE")
+}
+
+/// Returns the BasicOCSPResponse in a successful response.
+///
+/// # Errors
+/// In nginx's words.
+fn basic(der: &[u8]) -> Result<&[u8], String> {
+    let no_basic = || failed("OCSP_response_get1_basic", "1380007B", "OCSP routines::not basic response");
+    let mut response = Der(Der(der).expect(SEQUENCE).ok_or_else(malformed)?);
+    match response.expect(ENUMERATED) {
+        Some([0]) => {}
+        Some([n]) => return Err(format!("OCSP response not successful ({n}: {})", status_text(*n))),
+        _ => return Err(malformed()),
+    }
+    let bytes = response.expect(context(0)).and_then(|b| Der(b).expect(SEQUENCE));
+    let mut bytes = Der(bytes.ok_or_else(no_basic)?);
+    if bytes.expect(OID) != Some(BASIC) {
+        return Err(no_basic());
+    }
+    let basic = bytes.expect(OCTETS).ok_or_else(malformed)?;
+    if bytes.is_empty() && response.is_empty() { Ok(basic) } else { Err(malformed()) }
+}
+
+/// Returns nginx's text of an OCSPResponseStatus (RFC 6960, section 4.2.1).
+fn status_text(status: u8) -> &'static str {
+    match status {
+        1 => "malformedrequest",
+        2 => "internalerror",
+        3 => "trylater",
+        5 => "sigrequired",
+        6 => "unauthorized",
+        _ => "(UNKNOWN)",
+    }
+}
+
+/// Checks that a state is in force at a time.
+fn check_times(found: &Single<'_>, now: i64) -> Result<(), String> {
+    let validity =
+        |code, text: &str| Err(failed("OCSP_check_validity", code, &format!("OCSP routines::{text}")));
+    if found.from > now + SKEW {
+        return validity("1380007E", "status not yet valid");
+    }
+    if found.until.unwrap_or(found.from + UNSAID) < now - SKEW {
+        return validity("1380007D", "status expired");
+    }
+    if found.until.is_some_and(|t| t < found.from) {
+        return validity("1380007A", "nextupdate before thisupdate");
+    }
+    Ok(())
+}
+
+/// Parses a response and checks that it is about this certificate, in force at `now` (seconds since 1970), and signed by
+/// the issuer, its delegate, or one of `signers`.
 ///
 /// # Errors
 /// In nginx's words.
 pub fn check(der: &[u8], s: &Subject, signers: Signers<'_>, now: i64) -> Result<Answer, String> {
-    let malformed = || {
-        failed(
-            "d2i_OCSP_RESPONSE",
-            "0688010A",
-            "asn1 encoding routines::nested asn1 error:Type=OCSP_RESPONSE",
-        )
-    };
-    let no_basic = || failed("OCSP_response_get1_basic", "1380007B", "OCSP routines::not basic response");
     if der.len() > MAX_RESPONSE || !is_response(der) {
         return Err(malformed());
     }
-    let mut response = Der(Der(der).expect(SEQUENCE).ok_or_else(malformed)?);
-    match response.expect(ENUMERATED) {
-        Some([0]) => {}
-        Some([n]) => {
-            let text = match n {
-                1 => "malformedrequest",
-                2 => "internalerror",
-                3 => "trylater",
-                5 => "sigrequired",
-                6 => "unauthorized",
-                _ => "(UNKNOWN)",
-            };
-            return Err(format!("OCSP response not successful ({n}: {text})"));
-        }
-        _ => return Err(malformed()),
-    }
-    let mut bytes =
-        Der(response.expect(context(0)).and_then(|b| Der(b).expect(SEQUENCE)).ok_or_else(no_basic)?);
-    if bytes.expect(OID) != Some(BASIC) {
-        return Err(no_basic());
-    }
-    let b = bytes.expect(OCTETS).and_then(basic).ok_or_else(malformed)?;
-    if !bytes.is_empty() || !response.is_empty() {
-        return Err(malformed());
-    }
+    let b = Basic::parse(basic(der)?).ok_or_else(malformed)?;
     check_signature(&b, s, signers, now)?;
     let found = b.states.iter().find(|one| is_about(one.id, s));
     let found = found.ok_or("certificate status not found in the OCSP response")?;
-    let validity = |code, text: &str| failed("OCSP_check_validity", code, &format!("OCSP routines::{text}"));
-    if found.from > now + SKEW {
-        return Err(validity("1380007E", "status not yet valid"));
-    }
-    if found.until.unwrap_or(found.from + UNSAID) < now - SKEW {
-        return Err(validity("1380007D", "status expired"));
-    }
-    if found.until.is_some_and(|t| t < found.from) {
-        return Err(validity("1380007A", "nextupdate before thisupdate"));
-    }
+    check_times(found, now)?;
     Ok(Answer { state: found.state, from: found.from, until: found.until })
 }

@@ -479,17 +479,21 @@ fn is_among(cert: &X509Certificate<'_>, list: &[X509Certificate<'_>]) -> bool {
     list.iter().any(|c| c.as_raw() == cert.as_raw())
 }
 
+/// Returns the identifier of a certificate's key, if it has one.
+pub(super) fn subject_key_id<'c>(cert: &'c X509Certificate<'_>) -> Option<&'c [u8]> {
+    cert.extensions().iter().find_map(|e| match e.parsed_extension() {
+        ParsedExtension::SubjectKeyIdentifier(k) => Some(k.0),
+        _ => None,
+    })
+}
+
 /// Compares the authority key identifier with the issuer's subject key identifier, if both exist.
 fn key_ids_fit(cert: &X509Certificate<'_>, issuer: &X509Certificate<'_>) -> bool {
     let wanted = cert.extensions().iter().find_map(|e| match e.parsed_extension() {
         ParsedExtension::AuthorityKeyIdentifier(a) => a.key_identifier.as_ref().map(|k| k.0),
         _ => None,
     });
-    let own = issuer.extensions().iter().find_map(|e| match e.parsed_extension() {
-        ParsedExtension::SubjectKeyIdentifier(k) => Some(k.0),
-        _ => None,
-    });
-    match (wanted, own) {
+    match (wanted, subject_key_id(issuer)) {
         (Some(a), Some(b)) => a == b,
         _ => true,
     }

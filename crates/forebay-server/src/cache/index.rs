@@ -40,14 +40,14 @@ pub struct Node {
     /// Last use, see [`millis`].
     used: AtomicU64,
     gone: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<NodeState>,
     /// Signal that a request has finished filling the entry.
     pub filled: Notify,
 }
 
 /// Mutable state of an entry.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct State {
+pub struct NodeState {
     /// The entry has a file.
     pub exists: bool,
     /// Bytes on disk.
@@ -78,7 +78,7 @@ impl Node {
     }
 
     /// Calls `f` with the state, under its lock.
-    pub fn with<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
+    pub fn with<R>(&self, f: impl FnOnce(&mut NodeState) -> R) -> R {
         f(&mut lock(&self.state))
     }
 
@@ -219,7 +219,7 @@ impl Index {
         });
     }
 
-    fn set_size(&self, s: &mut State, len: u64) {
+    fn set_size(&self, s: &mut NodeState, len: u64) {
         let size = len.div_ceil(BLOCK) * BLOCK;
         self.size.fetch_add(size, Ordering::Relaxed);
         self.size.fetch_sub(s.size, Ordering::Relaxed);
@@ -397,7 +397,7 @@ fn copy(from: &Path, to: &Path, e: io::Error) -> io::Result<()> {
 pub struct Ticket {
     /// The entry.
     pub node: Arc<Node>,
-    /// Number of the lock in `State::updating`; `None` for a ticket without the lock.
+    /// Number of the lock in `NodeState::updating`; `None` for a ticket without the lock.
     holds: Option<u64>,
 }
 

@@ -74,29 +74,29 @@ fn element(text: &[u8]) -> (&[u8], u16) {
     (name, q.unwrap_or(1000))
 }
 
+/// Names in `Accept-Encoding`, and places of their weights.
+const NAMES: [(&[u8], usize); 6] = [
+    (b"zstd", Coding::Zstd as usize),
+    (b"br", Coding::Br as usize),
+    (b"gzip", Coding::Gzip as usize),
+    (b"x-gzip", Coding::Gzip as usize),
+    (b"identity", 3),
+    (b"*", 4),
+];
+
 /// Returns the codings of `on` that the client accepts, by weight; equal weights are in the order of [`Coding::ALL`].
 /// `*` means gzip only, which a client that accepts "anything" most likely knows. Codings with less weight than
 /// `identity` are left out. Of two elements with one name the first counts.
 pub fn rank(accept: &[u8], on: Set) -> Ranked {
-    let mut weights: [Option<u16>; 3] = [None; 3];
-    let (mut any, mut identity) = (None, None);
+    // Of the codings in their order, of `identity`, and of `*`.
+    let mut weights: [Option<u16>; 5] = [None; 5];
     for e in accept.split(|b| *b == b',') {
         let (name, q) = element(e);
-        let slot = if name.eq_ignore_ascii_case(b"zstd") {
-            &mut weights[Coding::Zstd as usize]
-        } else if name.eq_ignore_ascii_case(b"br") {
-            &mut weights[Coding::Br as usize]
-        } else if name.eq_ignore_ascii_case(b"gzip") || name.eq_ignore_ascii_case(b"x-gzip") {
-            &mut weights[Coding::Gzip as usize]
-        } else if name.eq_ignore_ascii_case(b"identity") {
-            &mut identity
-        } else if name == b"*" {
-            &mut any
-        } else {
-            continue;
-        };
-        slot.get_or_insert(q);
+        if let Some((_, place)) = NAMES.iter().find(|(n, _)| name.eq_ignore_ascii_case(n)) {
+            weights[*place].get_or_insert(q);
+        }
     }
+    let [.., identity, any] = weights;
     let gzip = &mut weights[Coding::Gzip as usize];
     *gzip = gzip.or(any);
     let least = identity.unwrap_or(0).max(1);

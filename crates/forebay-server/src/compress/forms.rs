@@ -145,35 +145,35 @@ impl Subject {
     }
 
     /// Returns the content, or the place to read it from.
-    fn source(&self) -> Option<Source> {
+    fn source(&self) -> Option<Plain> {
         let (file, start) = match self {
             Subject::File(f) => (f, 0),
             Subject::Entry(e) => match &e.content {
-                Content::Memory(b) => return Some(Source::Memory(b.clone())),
+                Content::Memory(b) => return Some(Plain::Memory(b.clone())),
                 Content::File(f, start) => (f, *start),
             },
         };
         match &file.content {
-            Some(b) => Some(Source::Memory(b.slice((start as usize).min(b.len())..))),
+            Some(b) => Some(Plain::Memory(b.slice((start as usize).min(b.len())..))),
             None => {
                 let len = usize::try_from(file.size.checked_sub(start)?).ok()?;
-                Some(Source::File { fd: file.fd.try_clone().ok()?, start, len, state: file.state() })
+                Some(Plain::File { fd: file.fd.try_clone().ok()?, start, len, state: file.state() })
             }
         }
     }
 }
 
-enum Source {
+enum Plain {
     Memory(Bytes),
     File { fd: OwnedFd, start: u64, len: usize, state: crate::file_cache::Identity },
 }
 
-impl Source {
+impl Plain {
     /// Compresses the content. May block. Returns `None` if it cannot be read or the file changed meanwhile.
     fn encode(self, key: Key) -> Option<Vec<u8>> {
         match self {
-            Source::Memory(b) => encoder::whole(key, &b),
-            Source::File { fd, start, len, state } => {
+            Plain::Memory(b) => encoder::whole(key, &b),
+            Plain::File { fd, start, len, state } => {
                 use std::os::unix::fs::FileExt;
                 let file = std::fs::File::from(fd);
                 let mut text = vec![0; len];

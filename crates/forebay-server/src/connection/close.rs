@@ -15,39 +15,40 @@ const READ: usize = 4096;
 /// (`unread`), since a socket that is closed with bytes unread resets the connection, which can cost the client the
 /// response (RFC 9112, section 9.6).
 pub async fn close(thread: &Rc<Thread>, conn: &mut Connection, core: &core::Settings, unread: bool) {
-    let linger = match core.lingering_close {
+    let lingers = match core.lingering_close {
         Lingering::Off => false,
         Lingering::On => unread,
         Lingering::Always => true,
     };
     // Without `close_notify` a response that ends with the connection looks cut off (RFC 8446, section 6.1).
     conn.wire.close(&thread.io);
-    if !linger {
+    if !lingers {
         return;
     }
     buffers::flush_gathered(thread);
     conn.wire.shutdown(&thread.io);
+    linger(thread, conn, core).await;
+}
+
+/// Reads and discards what the client still sends.
+async fn linger(thread: &Rc<Thread>, conn: &mut Connection, core: &core::Settings) {
     let end = Instant::now() + core.lingering_time.0;
     let mut scratch = Vec::new();
     loop {
         scratch.reserve(READ);
         match conn.wire.discard(&thread.io, &mut scratch) {
-            Ok(n) if n > 0 => {
-                if Instant::now() >= end {
-                    break;
-                }
-            }
+            Ok(n) if n > 0 && Instant::now() < end => {}
             Err(Errno::AGAIN) => {
                 let until = (Instant::now() + core.lingering_timeout.0).min(end);
                 if thread.quitting.get() && thread.stopping.get() {
-                    break;
+                    return;
                 }
                 let readable = conn.wire.wait_readable(&thread.io);
                 if thread.io.poller.deadline(until, readable).await.is_none() {
-                    break;
+                    return;
                 }
             }
-            _ => break,
+            _ => return,
         }
     }
 }

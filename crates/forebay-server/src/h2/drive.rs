@@ -441,7 +441,7 @@ fn flush(thread: &Rc<Thread>, wire: &mut Wire, session: &Rc<Session>) -> Result<
 
 /// Writes until the socket is full. Returns the number of bytes, and whether it is.
 #[inline]
-fn write(thread: &Rc<Thread>, wire: &mut Wire, s: &mut super::State) -> Result<(usize, bool), Errno> {
+fn write(thread: &Rc<Thread>, wire: &mut Wire, s: &mut super::SessionState) -> Result<(usize, bool), Errno> {
     let mut done = 0;
     loop {
         let rest = s.writable(done);

@@ -3,7 +3,7 @@
 
 use super::budget::EMPTY_CONTINUATIONS;
 use super::stream::Spare;
-use super::{Ended, Priority, Session, State, Stream};
+use super::{Ended, Priority, Session, SessionState, Stream};
 use forebay_http::field::Name;
 use forebay_http::h1::request::Limits;
 use forebay_http::h2::connection::{FlowControlError, Window};
@@ -120,7 +120,7 @@ const BATCH: usize = 32;
 /// Most priorities remembered for streams that have not begun.
 const EARLY: usize = 16;
 
-impl State {
+impl SessionState {
     /// Ends the connection of a client that costs too much.
     pub(super) fn excess(&mut self, what: &'static str) {
         if !self.failed {
@@ -349,7 +349,7 @@ impl Session {
     }
 
     /// Returns `true` if one more request can be served.
-    fn has_room(&self, s: &State, section: Section) -> bool {
+    fn has_room(&self, s: &SessionState, section: Section) -> bool {
         // A client that has not acknowledged our SETTINGS may send up to the protocol's initial window, which is larger
         // than ours.
         let ahead =
@@ -416,7 +416,7 @@ impl Session {
     }
 }
 
-impl State {
+impl SessionState {
     /// Declines a request without parsing it. The field block still passes through the decoder, whose table must stay
     /// in step with the client's. No RST_STREAM is needed while either side is leaving: GOAWAY covers the stream.
     fn decline(&mut self, section: Section, block: &[u8], scratch: &mut Vec<u8>) -> Result<()> {

@@ -46,7 +46,7 @@ pub struct Settings {
 /// An HTTP/2 connection.
 #[derive(Debug)]
 pub struct Session {
-    state: RefCell<State>,
+    state: RefCell<SessionState>,
     /// Waker of the runner that reads and writes. Streams wake it after they add frames.
     driver: RefCell<Option<Waker>>,
     dirty: Cell<bool>,
@@ -81,7 +81,7 @@ struct Ended {
 }
 
 #[derive(Debug)]
-struct State {
+struct SessionState {
     /// Received bytes, not processed yet.
     input: Vec<u8>,
     /// Frames to write.
@@ -164,7 +164,7 @@ impl Session {
         frame::push_settings(&mut out, &pairs);
         frame::push_window_update(&mut out, 0, (frame::MAX_WINDOW - frame::INITIAL_WINDOW) as u32);
         Rc::new(Session {
-            state: RefCell::new(State {
+            state: RefCell::new(SessionState {
                 input: Vec::new(),
                 out,
                 out_start: 0,
@@ -287,7 +287,7 @@ impl Session {
     }
 }
 
-impl State {
+impl SessionState {
     fn leave(&mut self, code: Code) {
         if !self.leaving {
             self.leaving = true;

@@ -47,7 +47,7 @@ pub struct Stream {
     finished: Cell<bool>,
     pub(super) priority: Cell<Priority>,
     pub(super) granted: Cell<bool>,
-    /// Offset of this stream's last frame header, counted like `State::out_start`.
+    /// Offset of this stream's last frame header, counted like `SessionState::out_start`.
     frame: Cell<Option<u64>>,
     /// `http2_chunk_size` of the location.
     chunk: Cell<usize>,
@@ -203,12 +203,7 @@ impl Stream {
         }
         let open = !self.ended.get();
         let malformed = self.wrong_length.get() || self.refusal.get().is_some_and(|r| r.malformed);
-        // Without `Content-Length` and content so far, the request may have none: send RST_STREAM only if content does
-        // arrive.
-        let untold = !malformed
-            && self.promised.get().is_none()
-            && !self.widened.get()
-            && self.recv_window.get() == i64::from(self.session.settings.window);
+        let untold = !malformed && self.may_be_bodiless();
         if malformed || open && !untold {
             let code = if malformed { Code::ProtocolError } else { Code::NoError };
             s.push_reset(self.id, code);
@@ -228,6 +223,14 @@ impl Stream {
         drop(s);
         self.broken.set(true);
         self.session.notify();
+    }
+
+    /// Returns `true` if the request may have no content: it has no `Content-Length`, and none has come so far. RST_STREAM is
+    /// sent only if content does arrive.
+    fn may_be_bodiless(&self) -> bool {
+        self.promised.get().is_none()
+            && !self.widened.get()
+            && self.recv_window.get() == i64::from(self.session.settings.window)
     }
 
     /// Ends the stream with an error, if it has not ended.

@@ -16,6 +16,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -143,10 +144,10 @@ type Users = HashMap<Box<[u8]>, Box<[u8]>>;
 
 /// Version of a file: device, inode, size, `mtime` and `ctime`.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct State(u64, u64, i64, (i64, i64), (i64, i64));
+struct FileState(u64, u64, i64, (i64, i64), (i64, i64));
 
 struct Loaded {
-    state: State,
+    state: FileState,
     /// Whether the file was last changed more than two seconds before it was read. Otherwise a second change could leave
     /// the same times, so the file is read again.
     settled: bool,
@@ -158,6 +159,21 @@ const MAX_FILES: usize = 64;
 
 thread_local! {
     static FILES: RefCell<HashMap<Box<[u8]>, Loaded>> = RefCell::default();
+}
+
+/// Reads a whole file.
+fn read(fd: &OwnedFd) -> Result<Vec<u8>, Errno> {
+    let mut text = Vec::new();
+    let mut at = 0;
+    loop {
+        text.reserve(8192);
+        match rustix::io::pread(fd, rustix::buffer::spare_capacity(&mut text), at) {
+            Ok(0) => return Ok(text),
+            Ok(n) => at += n as u64,
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e),
+        }
+    }
 }
 
 /// Returns the users of a file. Reads it only if it has changed.
@@ -173,17 +189,7 @@ fn load(path: &[u8]) -> Result<Rc<Users>, (&'static str, Errno)> {
         return Ok(users);
     }
     let fd = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(open)?;
-    let mut text = Vec::new();
-    let mut at = 0;
-    loop {
-        text.reserve(8192);
-        match rustix::io::pread(&fd, rustix::buffer::spare_capacity(&mut text), at) {
-            Ok(0) => break,
-            Ok(n) => at += n as u64,
-            Err(Errno::INTR) => {}
-            Err(e) => return Err(("pread", e)),
-        }
-    }
+    let text = read(&fd).map_err(|e| ("pread", e))?;
     let users = Rc::new(parse(&text));
     let changed = UNIX_EPOCH + Duration::from_secs(u64::try_from(stat.st_mtime).unwrap_or(0));
     let settled = SystemTime::now().duration_since(changed).is_ok_and(|d| d > Duration::from_secs(2));
@@ -196,8 +202,8 @@ fn load(path: &[u8]) -> Result<Rc<Users>, (&'static str, Errno)> {
     Ok(users)
 }
 
-fn state(s: &rustix::fs::Stat) -> State {
-    State(
+fn state(s: &rustix::fs::Stat) -> FileState {
+    FileState(
         s.st_dev,
         s.st_ino,
         s.st_size,

@@ -41,21 +41,37 @@ enum Type {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct Listed {
     name: Vec<u8>,
     kind: Type,
     size: u64,
     mtime: i64,
 }
 
-impl Entry {
-    fn new(name: &[u8], s: &Stat) -> Entry {
+impl Listed {
+    fn new(name: &[u8], s: &Stat) -> Listed {
         let kind = match FileType::from_raw_mode(s.st_mode) {
             FileType::Directory => Type::Directory,
             FileType::RegularFile => Type::File,
             _ => Type::Other,
         };
-        Entry { name: name.to_vec(), kind, size: u64::try_from(s.st_size).unwrap_or(0), mtime: s.st_mtime }
+        Listed { name: name.to_vec(), kind, size: u64::try_from(s.st_size).unwrap_or(0), mtime: s.st_mtime }
+    }
+}
+
+impl Listed {
+    /// Looks at an entry. Returns `None` if it was deleted since the directory was read, or is not accessible.
+    fn read(dir: &impl std::os::fd::AsFd, name: &[u8]) -> Result<Option<Listed>, Errno> {
+        let stat = match rustix::fs::statat(dir, name, AtFlags::empty()) {
+            // A broken link is listed as the link itself.
+            Err(Errno::NOENT | Errno::LOOP) => rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW),
+            other => other,
+        };
+        match stat {
+            Ok(s) => Ok(Some(Listed::new(name, &s))),
+            Err(Errno::NOENT | Errno::ACCESS) => Ok(None),
+            Err(e) => Err(e),
+        }
     }
 }
 
@@ -66,15 +82,13 @@ pub async fn run(req: &mut Request) -> Option<Outcome> {
     }
     let http = req.http();
     let s = &http.location(req).settings.autoindex;
-    let callback = match s.format {
-        Format::Jsonp => match callback(&req.args) {
-            Ok(c) => c.map(<[u8]>::to_vec),
-            Err(name) => {
-                let name = String::from_utf8_lossy(name).into_owned();
-                req.log(Level::Info, &format!("client sent invalid callback name: \"{name}\""));
-                return Some(Outcome::Status(400));
-            }
-        },
+    let callback = match callback(&req.args) {
+        Ok(c) if s.format == Format::Jsonp => c.map(<[u8]>::to_vec),
+        Err(name) if s.format == Format::Jsonp => {
+            let name = String::from_utf8_lossy(name).into_owned();
+            req.log(Level::Info, &format!("client sent invalid callback name: \"{name}\""));
+            return Some(Outcome::Status(400));
+        }
         _ => None,
     };
     let mut path = Vec::new();
@@ -125,7 +139,7 @@ fn callback(args: &[u8]) -> Result<Option<&[u8]>, &[u8]> {
 }
 
 /// Reads the entries of a directory, except hidden ones, and sorts them. Blocks.
-fn read(path: &[u8]) -> Result<Vec<Entry>, Errno> {
+fn read(path: &[u8]) -> Result<Vec<Listed>, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let fd = rustix::fs::open(path, flags, Mode::empty())?;
     let mut entries = Vec::new();
@@ -135,23 +149,13 @@ fn read(path: &[u8]) -> Result<Vec<Entry>, Errno> {
         if name.first() == Some(&b'.') {
             continue;
         }
-        let stat = match rustix::fs::statat(&fd, name, AtFlags::empty()) {
-            // A broken link is listed as the link itself.
-            Err(Errno::NOENT | Errno::LOOP) => rustix::fs::statat(&fd, name, AtFlags::SYMLINK_NOFOLLOW),
-            other => other,
-        };
-        match stat {
-            Ok(s) => entries.push(Entry::new(name, &s)),
-            // Deleted since it was read, or not accessible: leave it out.
-            Err(Errno::NOENT | Errno::ACCESS) => {}
-            Err(e) => return Err(e),
-        }
+        entries.extend(Listed::read(&fd, name)?);
     }
     entries.sort_by(|a, b| (a.kind != Type::Directory, &a.name).cmp(&(b.kind != Type::Directory, &b.name)));
     Ok(entries)
 }
 
-fn respond(req: &mut Request, s: &Settings, entries: &[Entry], callback: Option<&[u8]>) {
+fn respond(req: &mut Request, s: &Settings, entries: &[Listed], callback: Option<&[u8]>) {
     let (content_type, charset): (&[u8], &[u8]) = match s.format {
         Format::Html => (b"text/html", b""),
         Format::Xml => (b"text/xml", b"utf-8"),
@@ -179,7 +183,7 @@ fn respond(req: &mut Request, s: &Settings, entries: &[Entry], callback: Option<
     req.resp.content_length = None;
 }
 
-fn html(uri: &[u8], entries: &[Entry], exact: bool, utf8: bool, offset: i64, out: &mut Vec<u8>) {
+fn html(uri: &[u8], entries: &[Listed], exact: bool, utf8: bool, offset: i64, out: &mut Vec<u8>) {
     let mut title = Vec::new();
     escape_html(uri, &mut title);
     for piece in [
@@ -197,26 +201,29 @@ fn html(uri: &[u8], entries: &[Entry], exact: bool, utf8: bool, offset: i64, out
     out.extend_from_slice(b"</pre><hr></body>\r\n</html>\r\n");
 }
 
-fn html_line(e: &Entry, exact: bool, utf8: bool, offset: i64, out: &mut Vec<u8>) {
-    let slash: &[u8] = if e.kind == Type::Directory { b"/" } else { b"" };
-    out.extend_from_slice(b"<a href=\"");
-    escape_name(&e.name, out);
-    out.extend_from_slice(slash);
-    out.extend_from_slice(b"\">");
+/// Appends the text of a link, cut or filled to its width, and the end of the link.
+fn push_label(e: &Listed, slash: &[u8], utf8: bool, out: &mut Vec<u8>) {
     let width = if utf8 { chars(&e.name) } else { e.name.len() };
     if width > NAME_WIDTH {
         let end = if utf8 { offset_of_char(&e.name, NAME_CUT) } else { NAME_CUT };
         escape_html(e.name.get(..end).unwrap_or(&e.name), out);
         out.extend_from_slice(b"..&gt;</a>");
-    } else {
-        escape_html(&e.name, out);
-        if width < NAME_WIDTH {
-            out.extend_from_slice(slash);
-        }
-        out.extend_from_slice(b"</a>");
-        let used = width + if width < NAME_WIDTH { slash.len() } else { 0 };
-        out.resize(out.len() + NAME_WIDTH - used, b' ');
+        return;
     }
+    let slash = if width < NAME_WIDTH { slash } else { b"" };
+    escape_html(&e.name, out);
+    out.extend_from_slice(slash);
+    out.extend_from_slice(b"</a>");
+    out.resize(out.len() + NAME_WIDTH - width - slash.len(), b' ');
+}
+
+fn html_line(e: &Listed, exact: bool, utf8: bool, offset: i64, out: &mut Vec<u8>) {
+    let slash: &[u8] = if e.kind == Type::Directory { b"/" } else { b"" };
+    out.extend_from_slice(b"<a href=\"");
+    escape_name(&e.name, out);
+    out.extend_from_slice(slash);
+    out.extend_from_slice(b"\">");
+    push_label(e, slash, utf8, out);
     let date = forebay_http::date::imf(e.mtime + offset);
     let text =
         |r: std::ops::Range<usize>| std::str::from_utf8(date.get(r).unwrap_or_default()).unwrap_or_default();
@@ -280,7 +287,7 @@ fn ends_of_chars(name: &[u8]) -> Option<Vec<usize>> {
     Some(ends)
 }
 
-fn xml(entries: &[Entry], out: &mut Vec<u8>) {
+fn xml(entries: &[Listed], out: &mut Vec<u8>) {
     out.extend_from_slice(b"<?xml version=\"1.0\"?>\r\n<list>\r\n");
     for e in entries {
         let (tag, size) = match e.kind {
@@ -297,7 +304,7 @@ fn xml(entries: &[Entry], out: &mut Vec<u8>) {
     out.extend_from_slice(b"</list>\r\n");
 }
 
-fn json(entries: &[Entry], callback: Option<&[u8]>, out: &mut Vec<u8>) {
+fn json(entries: &[Listed], callback: Option<&[u8]>, out: &mut Vec<u8>) {
     if let Some(c) = callback {
         out.extend_from_slice(b"/* callback */\r\n");
         out.extend_from_slice(c);
@@ -344,7 +351,7 @@ mod tests {
 
     fn line(name: &str, kind: Type, size: u64, exact: bool, utf8: bool) -> String {
         let mut out = Vec::new();
-        html_line(&Entry { name: name.into(), kind, size, mtime: 1_600_000_000 }, exact, utf8, 0, &mut out);
+        html_line(&Listed { name: name.into(), kind, size, mtime: 1_600_000_000 }, exact, utf8, 0, &mut out);
         String::from_utf8_lossy(&out).into_owned()
     }
 

@@ -179,25 +179,22 @@ fn root_value(d: &Directive, cx: &mut Scope<'_>, alias: Option<Option<usize>>) -
 /// # Errors
 /// In nginx's words.
 pub fn root(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<(), Error> {
+    let is_alias = d.name.text == b"alias";
     if let Some(p) = &l.written.core.root {
-        let message = match (d.name.text == b"alias", p.alias.is_some()) {
-            (true, true) | (false, false) => format!("\"{}\" directive is duplicate", d.name.as_str()),
-            (true, false) => {
-                "\"alias\" directive is duplicate, \"root\" directive was specified earlier".into()
-            }
-            (false, true) => {
-                "\"root\" directive is duplicate, \"alias\" directive was specified earlier".into()
-            }
-        };
-        return Err(cx.error(d, message));
+        let (name, other) = if is_alias { ("alias", "root") } else { ("root", "alias") };
+        let duplicate = format!("\"{name}\" directive is duplicate");
+        return Err(match is_alias == p.alias.is_some() {
+            true => cx.error(d, duplicate),
+            false => cx.error(d, format!("{duplicate}, \"{other}\" directive was specified earlier")),
+        });
     }
-    let alias = match (&l.kind, d.name.text == b"alias") {
-        (_, false) => None,
-        (Kind::Named, true) => {
+    let alias = match &l.kind {
+        _ if !is_alias => None,
+        Kind::Named => {
             return Err(cx.error(d, "the \"alias\" directive cannot be used inside the named location"));
         }
-        (Kind::Regex(_), true) => Some(None),
-        (_, true) => Some(Some(l.name.len())),
+        Kind::Regex(_) => Some(None),
+        _ => Some(Some(l.name.len())),
     };
     Arc::make_mut(&mut l.written.core).root = Some(root_value(d, cx, alias)?);
     Ok(())
@@ -222,40 +219,41 @@ impl Setting<crate::HttpContext> for ErrorPages {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut pages = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
         let Some((uri, codes)) = d.args.split_last() else { return Ok(ErrorPages::default()) };
-        let mut codes = codes;
-        let mut overwrite = None;
-        if let Some((last, rest)) = codes.split_last()
-            && let Some(code) = last.text.strip_prefix(b"=")
-        {
-            if rest.is_empty() {
-                return Err(cx.error_at(d, last, format!("invalid value \"{}\"", last.as_str())));
+        let (codes, overwrite) = match codes.split_last() {
+            Some((last, rest)) if last.text.starts_with(b"=") => {
+                let code = overwrite(last).filter(|_| !rest.is_empty());
+                (rest, Some(code.ok_or_else(|| invalid_value(d, last, cx))?))
             }
-            overwrite = Some(if code.is_empty() {
-                0
-            } else {
-                units::number(code)
-                    .and_then(|n| u16::try_from(n).ok())
-                    .ok_or_else(|| cx.error_at(d, last, format!("invalid value \"{}\"", last.as_str())))?
-            });
-            codes = rest;
-        }
+            _ => (codes, None),
+        };
         let target = cx.template(d, uri)?;
         for w in codes {
-            let invalid = |m: String| cx.error_at(d, w, m);
-            let status =
-                units::number(&w.text).ok_or_else(|| invalid(format!("invalid value \"{}\"", w.as_str())))?;
-            if status == 499 {
-                return Err(invalid(format!("invalid value \"{}\"", w.as_str())));
-            }
-            if !(300..=599).contains(&status) {
-                return Err(invalid(format!("value \"{}\" must be between 300 and 599", w.as_str())));
-            }
-            let status = status as u16;
+            let status = status_with_page(d, w, cx)?;
             // 494 to 497 are internal (header too large, TLS errors): clients see 400 unless the directive changes it.
             let overwrite = overwrite.or(matches!(status, 494..=497).then_some(400));
             pages.push(ErrorPage { status, overwrite, target: target.clone() });
         }
         Ok(ErrorPages(Arc::new(pages)))
+    }
+}
+
+fn invalid_value(d: &Directive, w: &Word, cx: &Scope<'_>) -> Error {
+    cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str()))
+}
+
+/// Reads `=code`; 0 for a bare `=`.
+fn overwrite(w: &Word) -> Option<u16> {
+    match w.text.strip_prefix(b"=")? {
+        b"" => Some(0),
+        code => units::number(code).and_then(|n| u16::try_from(n).ok()),
+    }
+}
+
+fn status_with_page(d: &Directive, w: &Word, cx: &Scope<'_>) -> Result<u16, Error> {
+    match units::number(&w.text) {
+        None | Some(499) => Err(invalid_value(d, w, cx)),
+        Some(status @ 300..=599) => Ok(status as u16),
+        Some(_) => Err(cx.error_at(d, w, format!("value \"{}\" must be between 300 and 599", w.as_str()))),
     }
 }
 
@@ -462,38 +460,37 @@ pub enum SymlinkMode {
     IfNotOwner,
 }
 
+/// Words of `disable_symlinks`.
+const SYMLINK_MODES: [(&[u8], SymlinkMode); 3] =
+    [(b"off", SymlinkMode::Off), (b"on", SymlinkMode::On), (b"if_not_owner", SymlinkMode::IfNotOwner)];
+
 impl Setting<crate::HttpContext> for DisableSymlinks {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
-        let mut s = DisableSymlinks::default();
-        let mut mode = None;
+        let (mut mode, mut from) = (None, None);
         for w in &d.args {
-            let named = match w.text.as_slice() {
-                b"off" => SymlinkMode::Off,
-                b"on" => SymlinkMode::On,
-                b"if_not_owner" => SymlinkMode::IfNotOwner,
-                t if t.starts_with(b"from=") => {
-                    let word = Word { text: t[5..].to_vec(), ..w.clone() };
-                    s.from = Some(cx.template(d, &word)?);
-                    continue;
-                }
-                _ => return Err(cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str()))),
+            if let Some(path) = w.text.strip_prefix(b"from=") {
+                from = Some(cx.template(d, &Word { text: path.to_vec(), ..w.clone() })?);
+                continue;
+            }
+            let Some((_, named)) = SYMLINK_MODES.iter().find(|(word, _)| *word == w.text) else {
+                return Err(cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str())));
             };
-            if mode.replace(named).is_some() {
+            if mode.replace(*named).is_some() {
                 let words: Vec<_> = d.args.iter().map(|w| w.as_str()).collect();
                 return Err(cx.error(d, format!("duplicate parameters \"{}\"", words.join(" "))));
             }
         }
-        let Some(mode) = mode else {
-            return Err(
-                cx.error(d, "\"disable_symlinks\" must have \"off\", \"on\" or \"if_not_owner\" parameter")
-            );
-        };
-        if mode == SymlinkMode::Off && s.from.is_some() {
-            return Err(cx.error(d, "\"from=\" cannot be used with \"off\" parameter"));
+        match mode {
+            None => {
+                Err(cx
+                    .error(d, "\"disable_symlinks\" must have \"off\", \"on\" or \"if_not_owner\" parameter"))
+            }
+            Some(SymlinkMode::Off) if from.is_some() => {
+                Err(cx.error(d, "\"from=\" cannot be used with \"off\" parameter"))
+            }
+            Some(mode) => Ok(DisableSymlinks { mode, from }),
         }
-        s.mode = mode;
-        Ok(s)
     }
 }
 

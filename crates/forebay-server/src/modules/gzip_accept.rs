@@ -47,24 +47,31 @@ impl Setting<crate::HttpContext> for Proxied {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut p = previous.unwrap_or_default();
         for w in &d.args {
-            let slot = match w.text.to_ascii_lowercase().as_slice() {
-                b"off" => {
-                    p = Proxied::default();
-                    continue;
-                }
-                b"expired" => &mut p.expired,
-                b"no-cache" => &mut p.no_cache,
-                b"no-store" => &mut p.no_store,
-                b"private" => &mut p.private,
-                b"no_last_modified" => &mut p.no_last_modified,
-                b"no_etag" => &mut p.no_etag,
-                b"auth" => &mut p.auth,
-                b"any" => &mut p.any,
-                _ => return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str()))),
-            };
-            *slot = true;
+            let word = w.text.to_ascii_lowercase();
+            match p.slot(&word) {
+                Some(slot) => *slot = true,
+                None if word == b"off" => p = Proxied::default(),
+                None => return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str()))),
+            }
         }
         Ok(p)
+    }
+}
+
+impl Proxied {
+    /// Returns the field with a name.
+    fn slot(&mut self, word: &[u8]) -> Option<&mut bool> {
+        let slots: [(&[u8], &mut bool); 8] = [
+            (b"expired", &mut self.expired),
+            (b"no-cache", &mut self.no_cache),
+            (b"no-store", &mut self.no_store),
+            (b"private", &mut self.private),
+            (b"no_last_modified", &mut self.no_last_modified),
+            (b"no_etag", &mut self.no_etag),
+            (b"auth", &mut self.auth),
+            (b"any", &mut self.any),
+        ];
+        slots.into_iter().find(|(name, _)| *name == word).map(|(_, slot)| slot)
     }
 }
 

@@ -66,16 +66,16 @@ impl Params {
     ) -> Result<(), VarError> {
         let mut value = req.take_buf();
         for p in self.0.iter() {
-            if let Some(constant) = p.value.as_const() {
-                if !(p.if_not_empty && constant.is_empty()) {
-                    put(&p.name, constant);
+            let text = match p.value.as_const() {
+                Some(constant) => constant,
+                None => {
+                    value.clear();
+                    p.value.eval(req, &mut value)?;
+                    &value
                 }
-                continue;
-            }
-            value.clear();
-            p.value.eval(req, &mut value)?;
-            if !(p.if_not_empty && value.is_empty()) {
-                put(&p.name, &value);
+            };
+            if !(p.if_not_empty && text.is_empty()) {
+                put(&p.name, text);
             }
         }
         value.clear();
@@ -84,13 +84,7 @@ impl Params {
             put(b"HTTP_HOST", &value);
         }
         if stored {
-            let state = &req.modules.proxy_cache;
-            if let Some(t) = state.last_modified.filter(|_| !self.gives(b"If-Modified-Since")) {
-                put(b"HTTP_IF_MODIFIED_SINCE", &forebay_http::date::imf(t));
-            }
-            if !state.etag.is_empty() && !self.gives(b"If-None-Match") {
-                put(b"HTTP_IF_NONE_MATCH", &state.etag);
-            }
+            self.conditions(req, &mut put);
         }
         if s.pass_request_headers {
             let mut name = req.take_buf();
@@ -99,6 +93,17 @@ impl Params {
         }
         req.give_buf(value);
         Ok(())
+    }
+
+    /// Passes the validators of a stale entry that is being renewed.
+    fn conditions(&self, req: &Request, put: &mut impl FnMut(&[u8], &[u8])) {
+        let state = &req.modules.proxy_cache;
+        if let Some(t) = state.last_modified.filter(|_| !self.gives(b"If-Modified-Since")) {
+            put(b"HTTP_IF_MODIFIED_SINCE", &forebay_http::date::imf(t));
+        }
+        if !state.etag.is_empty() && !self.gives(b"If-None-Match") {
+            put(b"HTTP_IF_NONE_MATCH", &state.etag);
+        }
     }
 
     /// Whether the configuration has a parameter for a field.

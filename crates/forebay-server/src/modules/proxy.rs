@@ -146,26 +146,7 @@ impl From<VarError> for Stop {
 }
 
 async fn handle(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<Outcome, Stop> {
-    let streamed = !s.request_buffering
-        && s.set_body.0.is_none()
-        && !req.body.stored.complete
-        && s.pass_request_body
-        && pass.protocol.can_stream(req.head.framing, s.http_version)
-        // What is there already need not be waited for, and can be sent again.
-        && !body::has_come(req);
-    // Another upstream may have been given some of it.
-    let given = !req.body.stored.complete && req.body.len > 0;
-    let streamed = streamed && !given;
-    if given && req.body.len != req.body.stored.len() {
-        // An error page needs none.
-        let wanted = s.set_body.0.is_none() && s.pass_request_body;
-        if wanted && !matches!(req.method, Method::Get | Method::Head) {
-            req.log(Level::Error, "client request body has been passed to another upstream");
-            return Err(Stop::Status(502));
-        }
-    } else if !streamed && !body::is_none(req) {
-        body::read_all(req).await?;
-    }
+    let streamed = take_body(req, pass, s).await?;
     let mut taken = Taken::default();
     let out = match ask(req, pass, s, streamed, &mut taken).await {
         Ok(Answer::Entry(e)) => respond::cached(req, &e, pass, s),
@@ -180,7 +161,7 @@ async fn handle(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<Out
         Err(stop) => Err(stop),
     };
     if taken.contact.is_some() {
-        // Another answer than the upstream's is given: nobody reads the rest of its own, if there is one.
+        // The client gets another response than the upstream's, so the rest of that is not read, if there is one.
         let head = &req.modules.upstream.head;
         let missing = pass.protocol.is_missing(head.status);
         let whole = missing && head.buf.len() == head.len;
@@ -189,7 +170,38 @@ async fn handle(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<Out
     out
 }
 
-/// The next slice of a response that has begun. `None`: it cannot be had.
+/// Reads the body of the request, unless it is to be sent as it comes: then returns `true`.
+async fn take_body(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<bool, Stop> {
+    // Another upstream may have been given some of it.
+    let given = !req.body.stored.complete && req.body.len > 0;
+    if given && req.body.len != req.body.stored.len() {
+        // An error page needs none.
+        let wanted = s.set_body.0.is_none() && s.pass_request_body;
+        if wanted && !matches!(req.method, Method::Get | Method::Head) {
+            req.log(Level::Error, "client request body has been passed to another upstream");
+            return Err(Stop::Status(502));
+        }
+        return Ok(false);
+    }
+    let streamed = !given && streams(req, pass, s);
+    if !streamed && !body::is_none(req) {
+        body::read_all(req).await?;
+    }
+    Ok(streamed)
+}
+
+/// Returns `true` if the body of the request is sent as it comes (nginx: proxy_request_buffering off).
+fn streams(req: &Request, pass: &Pass, s: &Settings) -> bool {
+    !s.request_buffering
+        && s.set_body.0.is_none()
+        && !req.body.stored.complete
+        && s.pass_request_body
+        && pass.protocol.can_stream(req.head.framing, s.http_version)
+        // A body that has arrived can be sent again.
+        && !body::has_come(req)
+}
+
+/// Fetches the next slice of a response that has begun. Returns `None` if that fails.
 pub async fn more(req: &mut Request) -> Option<Body> {
     let http = req.http();
     let l = http.location(req);
@@ -208,7 +220,8 @@ pub async fn more(req: &mut Request) -> Option<Body> {
     }
 }
 
-/// What a request has taken for its answer; it stays where it is while that is asked for and passed on.
+/// Resources that a request has taken for its response. They stay in place while the upstream is asked and the response
+/// is passed on.
 #[derive(Default)]
 struct Taken {
     /// The place at an upstream.
@@ -217,19 +230,19 @@ struct Taken {
     fetch: Fetch,
 }
 
-/// Who answers.
+/// Source of the response.
 enum Answer {
     /// A cache.
     Entry(Rc<Entry>),
     /// An upstream, from [`Taken::contact`].
     Response { to_head: bool, upgrade: bool },
-    /// Nobody has to: a purge is done.
+    /// None: the request was a purge, which is done.
     Purged,
-    /// Nobody has to: a background request came too late.
+    /// None: a background request came too late.
     Nothing,
 }
 
-/// Asks the cache, and the upstream if that does not know.
+/// Asks the cache, and the upstream if the cache has no answer.
 async fn ask(
     req: &mut Request,
     pass: &Arc<Pass>,
@@ -256,14 +269,11 @@ async fn ask(
         return Ok(Answer::Entry(e));
     }
     got.map_err(Stop::Status)?;
-    if req.modules.upstream.head.status == 304
-        && cs.revalidate
-        && taken.fetch.stale.is_some()
-        && let Some(contact) = taken.contact.take()
-    {
-        return confirmed(req, contact, s, std::mem::take(&mut taken.fetch)).await;
+    let confirms = req.modules.upstream.head.status == 304 && cs.revalidate && taken.fetch.stale.is_some();
+    match taken.contact.take_if(|_| confirms) {
+        Some(contact) => confirmed(req, contact, s, std::mem::take(&mut taken.fetch)).await,
+        None => Ok(Answer::Response { to_head: asked.to_head, upgrade: asked.upgrade }),
     }
-    Ok(Answer::Response { to_head: asked.to_head, upgrade: asked.upgrade })
 }
 
 /// Facts about a request that was sent.

@@ -49,18 +49,20 @@ fn files(path: &[u8]) -> Result<Vec<Vec<u8>>, Errno> {
         if name.first() == Some(&b'.') {
             continue;
         }
-        let file = match item.file_type() {
-            FileType::RegularFile => true,
-            // Follow links. Some file systems return no type with the name.
-            FileType::Symlink | FileType::Unknown => rustix::fs::statat(&fd, name, AtFlags::empty())
-                .is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::RegularFile),
-            _ => false,
-        };
-        if file {
+        if is_file(&fd, name, item.file_type()) {
             names.push(name.to_vec());
         }
     }
     Ok(names)
+}
+
+/// Returns `true` if a name is that of a regular file. Follows links. Some file systems return no type with the name.
+fn is_file(dir: &impl std::os::fd::AsFd, name: &[u8], kind: FileType) -> bool {
+    match kind {
+        FileType::Symlink | FileType::Unknown => rustix::fs::statat(dir, name, AtFlags::empty())
+            .is_ok_and(|s| FileType::from_raw_mode(s.st_mode) == FileType::RegularFile),
+        kind => kind == FileType::RegularFile,
+    }
 }
 
 /// Returns a random number below `n`, or 0 if the kernel has no randomness.

@@ -8,8 +8,9 @@ use crate::phases::{Outcome, spend_uri_change};
 use crate::request::{Refusal, Request};
 use crate::response::sent;
 use crate::response::{BodyFilter, FilterError, Part};
+use crate::thread::Thread;
 use forebay_conf::error::Level;
-use forebay_core::vars::VarError;
+use forebay_core::vars::{Template, VarError};
 use forebay_http::conditional::{self, Conditions, Validators, Verdict};
 use forebay_http::field::Name;
 use forebay_http::range::{self, ByteRange, Ranges};
@@ -131,16 +132,7 @@ pub async fn open(req: &mut Request, path: &[u8]) -> Found {
     if path.contains(&0) {
         return Found::Error(Errno::NOENT);
     }
-    let opened = match file_cache::open_cached(path) {
-        // Out of descriptors: drop the oldest files from the cache, then try again on the pool.
-        Opened::Found(file_cache::Inspected::Error(Errno::MFILE | Errno::NFILE))
-            if thread.files.borrow_mut().shed(file_cache::SHED) > 0 =>
-        {
-            Opened::WouldBlock
-        }
-        opened => opened,
-    };
-    let found: Found = match opened {
+    let found = match open_now(&thread, path) {
         Opened::Found(f) => f.into(),
         Opened::WouldBlock => {
             let owned = path.to_vec();
@@ -154,43 +146,61 @@ pub async fn open(req: &mut Request, path: &[u8]) -> Found {
     found
 }
 
+/// Opens a file without waiting for the disk. Where descriptors have run out, drops the oldest files from the cache; then the
+/// pool tries again.
+#[inline]
+fn open_now(thread: &Thread, path: &[u8]) -> Opened {
+    match file_cache::open_cached(path) {
+        Opened::Found(file_cache::Inspected::Error(Errno::MFILE | Errno::NFILE))
+            if thread.files.borrow_mut().shed(file_cache::SHED) > 0 =>
+        {
+            Opened::WouldBlock
+        }
+        opened => opened,
+    }
+}
+
 /// Tries the names of `index` in turn. Returns `None` if none of the files exists.
 pub async fn index(req: &mut Request) -> Option<Outcome> {
     let http = req.http();
     let names = &http.location(req).settings.index.names;
     for (i, name) in names.0.iter().enumerate() {
-        let mut name_text = req.take_buf();
-        if name.eval(req, &mut name_text).is_err() {
-            return Some(Outcome::Status(500));
-        }
-        if name_text.first() == Some(&b'/') {
-            req.uri = name_text;
-            return Some(internal_redirect(req));
-        }
-        let mut path = req.take_buf();
-        if map_path(req, &mut path).is_err() {
-            return Some(Outcome::Status(500));
-        }
-        let dir_len = path.len();
-        path.extend_from_slice(&name_text);
-        let found = open(req, &path).await;
-        let out = match found {
-            // Any kind of entry ends the search: the content handler of the new path answers or refuses.
-            Found::File(_) | Found::Dir | Found::Other => {
-                req.uri.extend_from_slice(&name_text);
-                Some(internal_redirect(req))
-            }
-            Found::Error(Errno::NOENT) if i > 0 => None,
-            Found::Error(Errno::NOENT) => missing_dir(req, &path, dir_len).await,
-            Found::Error(e) => Some(index_error(req, &path, e)),
-        };
-        req.give_buf(path);
-        req.give_buf(name_text);
-        if out.is_some() {
-            return out;
+        if let Some(out) = try_index(req, name, i == 0).await {
+            return Some(out);
         }
     }
     None
+}
+
+/// Tries a name of `index`. Returns `None` if there is no such file.
+async fn try_index(req: &mut Request, name: &Template, first: bool) -> Option<Outcome> {
+    let mut text = req.take_buf();
+    if name.eval(req, &mut text).is_err() {
+        return Some(Outcome::Status(500));
+    }
+    if text.first() == Some(&b'/') {
+        req.uri = text;
+        return Some(internal_redirect(req));
+    }
+    let mut path = req.take_buf();
+    if map_path(req, &mut path).is_err() {
+        return Some(Outcome::Status(500));
+    }
+    let dir_len = path.len();
+    path.extend_from_slice(&text);
+    let out = match open(req, &path).await {
+        // Any kind of entry ends the search: the content handler of the new path answers or refuses.
+        Found::File(_) | Found::Dir | Found::Other => {
+            req.uri.extend_from_slice(&text);
+            Some(internal_redirect(req))
+        }
+        Found::Error(Errno::NOENT) if first => missing_dir(req, &path, dir_len).await,
+        Found::Error(Errno::NOENT) => None,
+        Found::Error(e) => Some(index_error(req, &path, e)),
+    };
+    req.give_buf(path);
+    req.give_buf(text);
+    out
 }
 
 /// Checks whether the directory exists. A missing one is 404 at once, not 403 after all names were tried.
@@ -351,21 +361,15 @@ pub fn serve(req: &mut Request, file: Rc<file_cache::OpenFile>) {
 pub fn content_type(req: &mut Request) {
     let http = req.http();
     let core = &http.location(req).settings.core;
-    let ext = extension(&req.uri);
-    let t = match ext {
-        Some(e) => match core.types.0.get(e) {
-            Some(t) => Some(t),
-            None if e.iter().any(u8::is_ascii_uppercase) => core.types.0.get(&e.to_ascii_lowercase()),
-            None => None,
-        },
-        None => None,
-    };
+    let known = extension(&req.uri).and_then(|e| match core.types.0.get(e) {
+        None if e.iter().any(u8::is_ascii_uppercase) => core.types.0.get(&e.to_ascii_lowercase()),
+        known => known,
+    });
+    // The upstream whose `X-Accel-Redirect` led here may have set a type.
     let r = &mut req.resp.content_type;
-    if !r.is_empty() {
-        // Set by the upstream whose `X-Accel-Redirect` led here.
-        return;
+    if r.is_empty() {
+        r.extend_from_slice(known.unwrap_or(&core.default_type));
     }
-    r.extend_from_slice(t.unwrap_or(&core.default_type));
 }
 
 /// Returns the extension: the text after the last dot of the last segment.
@@ -424,12 +428,11 @@ pub fn ranges(req: &mut Request) -> Result<(), VarError> {
         return Ok(());
     }
     let mut list = Vec::new();
-    let asked = match (req.head.get(Name::Range), req.head.get(Name::IfRange)) {
-        (Some(v), None) => range::parse(v, len, max, &mut list),
-        (Some(v), Some(condition)) if conditional::if_range(condition, validators(req)) => {
-            range::parse(v, len, max, &mut list)
-        }
-        _ => Ranges::Whole,
+    let condition = req.head.get(Name::IfRange);
+    let holds = condition.is_none_or(|c| conditional::if_range(c, validators(req)));
+    let asked = match req.head.get(Name::Range).filter(|_| holds) {
+        Some(v) => range::parse(v, len, max, &mut list),
+        None => Ranges::Whole,
     };
     match asked {
         Ranges::Whole => req.resp.fields.push(b"Accept-Ranges", b"bytes"),

@@ -122,23 +122,28 @@ pub struct Flags(Vec<u8>);
 
 impl Setting<crate::HttpContext> for Flags {
     fn take(_: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
-        let (mut secure, mut httponly, mut samesite) = (false, false, b"".as_slice());
+        // In the order in which they are sent.
+        let mut sent: [&[u8]; 3] = [b"", b"", b""];
         for w in &d.args {
-            match w.text.to_ascii_lowercase().as_slice() {
-                b"off" => {}
-                b"secure" => secure = true,
-                b"httponly" => httponly = true,
-                b"samesite=strict" => samesite = b"; samesite=strict",
-                b"samesite=lax" => samesite = b"; samesite=lax",
-                b"samesite=none" => samesite = b"; samesite=none",
-                _ => return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str()))),
+            let word = w.text.to_ascii_lowercase();
+            match FLAGS.iter().find(|(name, ..)| *name == word) {
+                Some((_, place, text)) => sent[*place] = text,
+                None if word == b"off" => {}
+                None => return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str()))),
             }
         }
-        let secure = if secure { b"; secure".as_slice() } else { b"" };
-        let httponly = if httponly { b"; httponly".as_slice() } else { b"" };
-        Ok(Flags([secure, httponly, samesite].concat()))
+        Ok(Flags(sent.concat()))
     }
 }
+
+/// Words of `userid_flags`, with the place and the text of each attribute.
+const FLAGS: &[(&[u8], usize, &[u8])] = &[
+    (b"secure", 0, b"; secure"),
+    (b"httponly", 1, b"; httponly"),
+    (b"samesite=strict", 2, b"; samesite=strict"),
+    (b"samesite=lax", 2, b"; samesite=lax"),
+    (b"samesite=none", 2, b"; samesite=none"),
+];
 
 /// `userid_mark`: character that replaces the first `=` at the end of the cookie. Cookies without it are sent again.
 #[derive(Clone, Copy, Debug)]
@@ -216,17 +221,14 @@ fn known(req: &mut Request) -> Result<Known, VarError> {
     if let Some(k) = req.modules.userid.known {
         return Ok(k);
     }
-    let (got, marked) = match received(req, s) {
-        Some((uid, marked)) => (Some(uid), marked),
-        None => (None, false),
+    let received = received(req, s);
+    let got = received.map(|(uid, _)| uid);
+    let set = match received {
+        _ if s.mode.kind == Kind::Log => None,
+        Some((uid, marked)) if !reset(req, s, &uid)? => (!marked).then_some(uid),
+        _ => Some(make(req, s)),
     };
-    let mut known = Known { got, set: None };
-    if s.mode.kind != Kind::Log {
-        known.set = match got {
-            Some(uid) if !reset(req, s, &uid)? => (!marked).then_some(uid),
-            _ => Some(make(req, s)),
-        };
-    }
+    let known = Known { got, set };
     req.modules.userid.known = Some(known);
     Ok(known)
 }

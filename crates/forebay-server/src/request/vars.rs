@@ -26,11 +26,7 @@ impl Request {
             Source::Get(f) => f(self, out),
             Source::Prefix(f, rest) => f(self, rest, out),
             Source::Stored if var.by_set => {
-                if http.location(self).settings.rewrite.uninitialized_variable_warn {
-                    let name = String::from_utf8_lossy(&var.name);
-                    self.log(Level::Warn, &format!("using uninitialized \"{name}\" variable"));
-                }
-                self.store(id, Some(b""));
+                self.uninitialized(id, &var.name);
                 Ok(true)
             }
             Source::Stored | Source::Absent | Source::Unknown => Ok(false),
@@ -52,6 +48,15 @@ impl Request {
                 Ok(found)
             }
         }
+    }
+
+    /// Stores an empty value for a variable of `set` that has not been set (nginx: uninitialized_variable_warn).
+    fn uninitialized(&mut self, id: VarId, name: &[u8]) {
+        if self.http().location(self).settings.rewrite.uninitialized_variable_warn {
+            let name = String::from_utf8_lossy(name);
+            self.log(Level::Warn, &format!("using uninitialized \"{name}\" variable"));
+        }
+        self.store(id, Some(b""));
     }
 
     /// Value of a variable as a vector of its own; `None` if it has none. For paths that are not hot.

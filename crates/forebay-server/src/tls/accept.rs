@@ -68,31 +68,13 @@ const INTERNAL_ERROR: u8 = 80;
 
 /// Continues a handshake as far as it can without waiting.
 pub fn step(t: &Rc<Thread>, conf: &Rc<ThreadConfig>, conn: &mut Connection) -> Accept {
-    let token = conn.wire.token();
-    loop {
-        let Some(stream) = conn.wire.tls() else { return Accept::Done };
-        if stream.greeted() {
-            break;
-        }
-        match stream.greeting(&t.io, token) {
-            Ok(Some(Greeting::Partial)) => return Accept::Wait,
-            Ok(Some(Greeting::Plain(bytes))) => {
-                conn.wire.decrypt();
-                conn.client_mut().unencrypted = true;
-                return Accept::Plain(bytes);
-            }
-            Ok(Some(Greeting::Broken(alert))) => {
-                stream.refuse(&t.io, token, alert);
-                return fail(t, conf, conn, "SSL_do_handshake() failed (SSL: no ClientHello)");
-            }
-            Ok(Some(Greeting::Hello(hello))) => match choose(t, conf, conn, *hello) {
-                Accept::Done => {}
-                other => return other,
-            },
-            Ok(None) => return fail(t, conf, conn, "peer closed connection in SSL handshake"),
-            Err(e) => return fail(t, conf, conn, &format!("recv() failed {}", errno_text(e))),
+    while conn.wire.tls().is_some_and(|stream| !stream.greeted()) {
+        match greet(t, conf, conn) {
+            Accept::Done => {}
+            other => return other,
         }
     }
+    let token = conn.wire.token();
     let Some(stream) = conn.wire.tls() else { return Accept::Done };
     sigalg::take();
     take_stored();
@@ -110,6 +92,27 @@ pub fn step(t: &Rc<Thread>, conf: &Rc<ThreadConfig>, conn: &mut Connection) -> A
         Step::Closed => fail(t, conf, conn, "peer closed connection in SSL handshake"),
         Step::Failed(e) => fail(t, conf, conn, &format!("SSL_do_handshake() failed {}", errno_text(e))),
         Step::Refused(text) => fail(t, conf, conn, &format!("SSL_do_handshake() failed (SSL: {text})")),
+    }
+}
+
+/// Reads the first bytes of a connection and chooses the server by them.
+fn greet(t: &Rc<Thread>, conf: &Rc<ThreadConfig>, conn: &mut Connection) -> Accept {
+    let token = conn.wire.token();
+    let Some(stream) = conn.wire.tls() else { return Accept::Done };
+    match stream.greeting(&t.io, token) {
+        Ok(Some(Greeting::Hello(hello))) => choose(t, conf, conn, *hello),
+        Ok(Some(Greeting::Partial)) => Accept::Wait,
+        Ok(Some(Greeting::Plain(bytes))) => {
+            conn.wire.decrypt();
+            conn.client_mut().unencrypted = true;
+            Accept::Plain(bytes)
+        }
+        Ok(Some(Greeting::Broken(alert))) => {
+            stream.refuse(&t.io, token, alert);
+            fail(t, conf, conn, "SSL_do_handshake() failed (SSL: no ClientHello)")
+        }
+        Ok(None) => fail(t, conf, conn, "peer closed connection in SSL handshake"),
+        Err(e) => fail(t, conf, conn, &format!("recv() failed {}", errno_text(e))),
     }
 }
 
@@ -178,22 +181,20 @@ pub async fn resume(t: &Rc<Thread>, conf: &Rc<ThreadConfig>, conn: &mut Connecti
     }
 }
 
+/// Alert and text for the error log of a handshake that is refused.
+type Denial = (u8, String);
+
+fn denied(text: &str) -> Denial {
+    (INTERNAL_ERROR, text.to_owned())
+}
+
 /// Chooses the virtual server and begins the handshake with its configuration.
 fn choose(t: &Rc<Thread>, conf: &Rc<ThreadConfig>, conn: &mut Connection, mut hello: Hello) -> Accept {
     let http = &conf.http;
     let address = conn.client.address(conf);
     let fallback = address.map_or(0, |a| a.default_server);
-    let (mut chosen, mut known) = (fallback, Ok(()));
-    if let (Some(a), Some(name)) = (address, &hello.server_name) {
-        match a.names.find(name) {
-            Ok(found) => chosen = found.map_or(fallback, |(server, _)| server),
-            Err(pattern) => {
-                let text = String::from_utf8_lossy(&pattern.failure(name)).into_owned();
-                log(t, conf, conn, Level::Alert, &text);
-                known = Err(());
-            }
-        }
-    }
+    let named = named_server(t, conf, conn, &hello);
+    let chosen = named.as_ref().map_or(fallback, |found| found.unwrap_or(fallback));
     let tls = |i: usize| http.servers.get(i).and_then(|s| s.tls.as_ref());
     let server = if tls(chosen).is_some() { chosen } else { fallback };
     let http2 = http.servers.get(chosen).is_some_and(|s| s.settings.http2)
@@ -204,26 +205,64 @@ fn choose(t: &Rc<Thread>, conf: &Rc<ThreadConfig>, conn: &mut Connection, mut he
     let wanted = http.shows_hello.then(|| Box::new(hello));
     conn.client_mut().tls =
         Some(Rc::new(Session { name, written_name, hello: wanted, ..Session::default() }));
-    let config = match tls(server).zip(config) {
-        _ if known.is_err() => Err((INTERNAL_ERROR, "no server could be chosen".to_owned())),
-        Some((tls, _)) if tls.reject => Err((UNRECOGNIZED_NAME, String::new())),
-        Some((tls, config)) if tls.dynamic.is_empty() => Ok(config.clone()),
-        Some((tls, config)) => match certificate_names(t, conf, conn, server) {
-            Err(LimitExceeded) => Err((INTERNAL_ERROR, "no server could be chosen".to_owned())),
-            Ok(names) => match tls.known(&names, config) {
-                Ok(Some(config)) => Ok(config),
-                Ok(None) => {
-                    return Accept::Later(Box::new(Later::Files { server, config: config.clone(), names }));
-                }
-                Err(text) => Err((INTERNAL_ERROR, text)),
-            },
+    let config = match (named, tls(server).zip(config)) {
+        (Err(denial), _) => Err(denial),
+        (Ok(_), Some((tls, config))) => match presented(t, conf, conn, (server, tls), config) {
+            Ok(Presented::Now(config)) => Ok(config),
+            Ok(Presented::Later(later)) => return Accept::Later(later),
+            Err(denial) => Err(denial),
         },
-        None => Err((
-            INTERNAL_ERROR,
-            "no \"ssl_certificate\" is defined in server listening on SSL port".to_owned(),
-        )),
+        (Ok(_), None) => Err(denied("no \"ssl_certificate\" is defined in server listening on SSL port")),
     };
     if begin(t, conf, conn, server, config) { Accept::Done } else { Accept::Over }
+}
+
+/// Finds the server of the name in a ClientHello; `None` if there is none.
+fn named_server(
+    t: &Thread,
+    conf: &ThreadConfig,
+    conn: &Connection,
+    hello: &Hello,
+) -> Result<Option<usize>, Denial> {
+    let (Some(a), Some(name)) = (conn.client.address(conf), &hello.server_name) else { return Ok(None) };
+    match a.names.find(name) {
+        Ok(found) => Ok(found.map(|(server, _)| server)),
+        Err(pattern) => {
+            let text = String::from_utf8_lossy(&pattern.failure(name)).into_owned();
+            log(t, conf, conn, Level::Alert, &text);
+            Err(denied("no server could be chosen"))
+        }
+    }
+}
+
+/// Configuration of a handshake with the certificate to present.
+enum Presented {
+    Now(Arc<ServerConfig>),
+    /// The certificate has to be read first.
+    Later(Box<Later>),
+}
+
+/// Adds the certificate to a server's configuration.
+fn presented(
+    t: &Rc<Thread>,
+    conf: &Rc<ThreadConfig>,
+    conn: &Connection,
+    (server, tls): (usize, &ServerTls),
+    config: &Arc<ServerConfig>,
+) -> Result<Presented, Denial> {
+    if tls.reject {
+        return Err((UNRECOGNIZED_NAME, String::new()));
+    }
+    if tls.dynamic.is_empty() {
+        return Ok(Presented::Now(config.clone()));
+    }
+    let names = certificate_names(t, conf, conn, server)
+        .map_err(|LimitExceeded| denied("no server could be chosen"))?;
+    let known = tls.known(&names, config).map_err(|text| (INTERNAL_ERROR, text))?;
+    Ok(match known {
+        Some(config) => Presented::Now(config),
+        None => Presented::Later(Box::new(Later::Files { server, config: config.clone(), names })),
+    })
 }
 
 /// Evaluates the names of a server's certificates and keys that have variables, as for a request that has not begun.
@@ -261,7 +300,7 @@ fn begin(
     conf: &ThreadConfig,
     conn: &mut Connection,
     server: usize,
-    config: Result<Arc<ServerConfig>, (u8, String)>,
+    config: Result<Arc<ServerConfig>, Denial>,
 ) -> bool {
     let token = conn.wire.token();
     let tls = conf.http.servers.get(server).and_then(|s| s.tls.as_ref());

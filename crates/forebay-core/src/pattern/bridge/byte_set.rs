@@ -129,8 +129,10 @@ const PROPERTIES: [(&str, &str); 8] = [
     ("xuc", r"[$@`\x{A0}-\x{FF}]"),
 ];
 
+type Test = fn(&u8) -> bool;
+
 /// POSIX classes.
-const POSIX: [(&str, fn(&u8) -> bool); 14] = [
+const POSIX: [(&str, Test); 14] = [
     ("alpha", u8::is_ascii_alphabetic),
     ("lower", u8::is_ascii_lowercase),
     ("upper", u8::is_ascii_uppercase),

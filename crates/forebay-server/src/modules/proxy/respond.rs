@@ -274,7 +274,7 @@ pub fn slice(req: &mut Request, taken: &mut Taken, to_head: bool, s: &Settings) 
     Ok(body)
 }
 
-/// Puts the head of a cached response where that of an upstream would be.
+/// Loads the head of a cached response into the place of an upstream's.
 pub fn load_head(req: &mut Request, e: &Entry) {
     let head = &mut req.modules.upstream.head;
     head.advance(usize::MAX);
@@ -282,7 +282,7 @@ pub fn load_head(req: &mut Request, e: &Entry) {
     let _ = client::parse(head, usize::MAX);
 }
 
-/// Makes the response from what a cache has.
+/// Makes the response from an entry of a cache.
 pub fn cached(req: &mut Request, e: &Rc<Entry>, pass: &Arc<Pass>, s: &Settings) -> Result<Outcome, Stop> {
     req.modules.proxy_cache.date = Some(e.meta.date);
     if req.is_background() {
@@ -354,14 +354,14 @@ fn fields(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<(), Stop>
     done
 }
 
-/// Whether an upstream has said a field before that it may say once. `place`: index of the line in its head.
+/// Returns `true` if an upstream has sent a field before that counts once. `place` is the index of the line in its head.
 fn repeats(req: &Request, f: &FieldLine, place: usize) -> bool {
     let first = req.modules.upstream.head.first.0.get(f.id as usize).copied().unwrap_or(0);
     // The index counts from 1.
     usize::from(first) != place + 1
 }
 
-/// Takes a field of an upstream over into the response, as the client shall see it.
+/// Copies a field of an upstream to the response, as the client shall see it.
 fn field(
     req: &mut Request,
     f: &FieldLine,
@@ -385,51 +385,63 @@ fn field(
         // One of these speaks for the response: further ones would contradict it (nginx since 1.23).
         id if id.is(Classes::ONCE_IN_RESPONSE) && repeats(req, f, place) => {}
         Name::ContentType => content_type(req, value),
-        Name::Location | Name::Refresh => {
+        Name::Location => location(req, name, value, pass, s)?,
+        Name::Refresh => {
             let mut out = Vec::new();
-            if f.id == Name::Refresh {
-                refresh(req, value, pass, s, &mut out)?;
-            } else if redirect(req, value, pass, s, &mut out)? {
-                // Rewritten to a path of ours, which is made absolute like any other.
-                req.resp.location = out;
-                return Ok(());
-            }
+            refresh(req, value, pass, s, &mut out)?;
             req.resp.fields.push(name, &out);
         }
-        Name::SetCookie => {
-            let http = req.http();
-            let cookies = &http.location(req).settings.proxy_cookie;
-            let new = match proxy_cookie::enabled(cookies) {
-                true => proxy_cookie::rewrite(req, cookies, value)?,
-                false => None,
-            };
-            req.resp.fields.push(name, new.as_deref().unwrap_or(value));
-        }
-        Name::AcceptRanges if s.force_ranges => {}
-        // What is whole here can be cut here.
-        Name::AcceptRanges if req.resp.cacheable => {
-            req.resp.allow_ranges = true;
-            req.resp.single_range = req.resp.entry.is_none();
-        }
+        Name::SetCookie => set_cookie(req, name, value)?,
+        Name::AcceptRanges => accept_ranges(req, name, value, s),
         _ => req.resp.fields.push(name, value),
     }
     Ok(())
 }
 
+fn location(
+    req: &mut Request,
+    name: &[u8],
+    value: &[u8],
+    pass: &Arc<Pass>,
+    s: &Settings,
+) -> Result<(), Stop> {
+    let mut out = Vec::new();
+    if redirect(req, value, pass, s, &mut out)? {
+        // Rewritten to a path of ours, which is made absolute like any other.
+        req.resp.location = out;
+    } else {
+        req.resp.fields.push(name, &out);
+    }
+    Ok(())
+}
+
+fn set_cookie(req: &mut Request, name: &[u8], value: &[u8]) -> Result<(), Stop> {
+    let http = req.http();
+    let cookies = &http.location(req).settings.proxy_cookie;
+    let new = match proxy_cookie::enabled(cookies) {
+        true => proxy_cookie::rewrite(req, cookies, value)?,
+        false => None,
+    };
+    req.resp.fields.push(name, new.as_deref().unwrap_or(value));
+    Ok(())
+}
+
+fn accept_ranges(req: &mut Request, name: &[u8], value: &[u8], s: &Settings) {
+    if s.force_ranges {
+        return;
+    }
+    if req.resp.cacheable {
+        // Ranges of a response that is whole here are made here.
+        req.resp.allow_ranges = true;
+        req.resp.single_range = req.resp.entry.is_none();
+    } else {
+        req.resp.fields.push(name, value);
+    }
+}
+
 /// Splits a charset off the type, so that the charset filter sees it.
 fn content_type(req: &mut Request, value: &[u8]) {
-    let (mut kind, mut charset) = (value, &b""[..]);
-    if let Some(at) = memchr::memchr(b';', value) {
-        let rest = value[at + 1..].trim_ascii_start();
-        if let Some((key, v)) = rest.split_at_checked(8)
-            && key.eq_ignore_ascii_case(b"charset=")
-            && !v.iter().any(|b| matches!(b, b';' | b'"'))
-            && value[at + 1..].strip_prefix(b" ").is_some_and(|r| r.len() == rest.len())
-            && key == b"charset="
-        {
-            (kind, charset) = (&value[..at], v);
-        }
-    }
+    let (kind, charset) = split_charset(value).unwrap_or((value, b""));
     let r = &mut req.resp;
     r.content_type.clear();
     r.content_type.extend_from_slice(kind);
@@ -437,7 +449,14 @@ fn content_type(req: &mut Request, value: &[u8]) {
     r.charset.extend_from_slice(charset);
 }
 
-/// `Location` as the client shall see it (nginx: proxy_redirect). `false`: as it was.
+/// Returns type and charset of a value that the two make again, byte for byte.
+fn split_charset(value: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (kind, parameter) = value.split_at(memchr::memchr(b';', value)?);
+    let charset = parameter.strip_prefix(b"; charset=")?;
+    (!charset.iter().any(|b| matches!(b, b';' | b'"'))).then_some((kind, charset))
+}
+
+/// Appends `Location` as the client shall see it (nginx: proxy_redirect). Returns `false` if it stays as it is.
 fn redirect(
     req: &mut Request,
     value: &[u8],
@@ -446,37 +465,46 @@ fn redirect(
     out: &mut Vec<u8>,
 ) -> Result<bool, Stop> {
     for r in s.redirect.0.iter() {
-        match r {
-            Redirect::Default => {
-                if let Some((from, to)) = default_redirect(pass)
-                    && let Some(rest) = value.strip_prefix(from.as_slice())
-                {
-                    out.extend_from_slice(&to);
-                    out.extend_from_slice(rest);
-                    return Ok(true);
-                }
-            }
-            Redirect::Prefix(from, to) => {
-                let from = from.value(req)?;
-                if let Some(rest) = value.strip_prefix(from.as_slice()) {
-                    to.eval(req, out)?;
-                    out.extend_from_slice(rest);
-                    return Ok(true);
-                }
-            }
-            Redirect::Pattern(p, to) => {
-                if p.exec(req, value).map_err(forebay_core::vars::VarError::from)? {
-                    to.eval(req, out)?;
-                    return Ok(true);
-                }
-            }
+        if replace(req, r, value, pass, out)? {
+            return Ok(true);
         }
     }
     out.extend_from_slice(value);
     Ok(false)
 }
 
-/// What `proxy_redirect default` replaces, and by what.
+/// Appends a value with one `proxy_redirect` applied. Returns `false` if that does not apply.
+fn replace(
+    req: &mut Request,
+    r: &Redirect,
+    value: &[u8],
+    pass: &Arc<Pass>,
+    out: &mut Vec<u8>,
+) -> Result<bool, Stop> {
+    match r {
+        Redirect::Default => {
+            let Some((from, to)) = default_redirect(pass) else { return Ok(false) };
+            let Some(rest) = value.strip_prefix(from.as_slice()) else { return Ok(false) };
+            out.extend_from_slice(&to);
+            out.extend_from_slice(rest);
+        }
+        Redirect::Prefix(from, to) => {
+            let from = from.value(req)?;
+            let Some(rest) = value.strip_prefix(from.as_slice()) else { return Ok(false) };
+            to.eval(req, out)?;
+            out.extend_from_slice(rest);
+        }
+        Redirect::Pattern(p, to) => {
+            if !p.exec(req, value).map_err(forebay_core::vars::VarError::from)? {
+                return Ok(false);
+            }
+            to.eval(req, out)?;
+        }
+    }
+    Ok(true)
+}
+
+/// Returns the prefix that `proxy_redirect default` replaces, and its replacement.
 fn default_redirect(pass: &Pass) -> Option<(Vec<u8>, Vec<u8>)> {
     let To::Fixed { uri, url, .. } = &pass.to else { return None };
     match (uri, &pass.location) {
@@ -486,7 +514,7 @@ fn default_redirect(pass: &Pass) -> Option<(Vec<u8>, Vec<u8>)> {
     }
 }
 
-/// `Refresh: 5; url=...`.
+/// Appends `Refresh` as the client shall see it: with the URL in `5; url=...` changed as `Location` is.
 fn refresh(
     req: &mut Request,
     value: &[u8],
@@ -507,14 +535,14 @@ fn refresh(
     }
 }
 
-/// Whether a path leads upwards or is cut short by a NUL, plain or escaped.
+/// Returns `true` if a path leads upwards or is cut short by a NUL, plain or escaped.
 fn unsafe_path(path: &[u8]) -> bool {
     let mut plain = Vec::new();
     forebay_http::uri::unescape(path, &mut plain);
     plain.contains(&0) || plain.split(|b| *b == b'/').any(|segment| segment == b"..")
 }
 
-/// Makes the path that `X-Accel-Redirect` names that of the request.
+/// Changes the path of the request to that of `X-Accel-Redirect`.
 ///
 /// # Errors
 /// The status to answer with.
@@ -541,40 +569,21 @@ fn accel_path(req: &mut Request, target: &[u8]) -> Result<(), u16> {
     Ok(())
 }
 
-/// `X-Accel-Redirect`: another location answers.
+/// Has another location answer, if the upstream wants that (nginx: X-Accel-Redirect).
 fn accel_redirect(req: &mut Request, s: &Settings) -> Option<Outcome> {
     let target = req.modules.upstream.head.get(Name::XAccelRedirect)?.to_vec();
     if s.ignore_headers.has(b"X-Accel-Redirect") {
         return None;
     }
     req.forget_response();
-    let lines = std::mem::take(&mut req.modules.upstream.head.fields);
-    let buf = std::mem::take(&mut req.modules.upstream.head.buf);
-    let mut kind = None;
-    for f in lines.iter() {
-        let value = f.value.of(&buf);
-        match f.id {
-            Name::ContentType => kind = kind.or(Some(value)),
-            Name::XAccelLimitRate if !s.ignore_headers.has(b"X-Accel-Limit-Rate") => {
-                req.resp.limit_rate = forebay_conf::units::number(value).unwrap_or(0);
-            }
-            id if id.is(Classes::KEPT_ON_REDIRECT) => {
-                req.resp.fields.push(f.name.of(&buf), value);
-                req.resp.handed_on.push(f.name.of(&buf), value);
-            }
-            _ => {}
-        }
-    }
+    let kind = hand_on(req, s);
     let named = target.first() == Some(&b'@');
     let found = if named { error_page::named(req, &target) } else { accel_path(req, &target) };
-    if let Some(value) = kind.filter(|_| found.is_ok()) {
-        content_type(req, value);
-    }
-    let head = &mut req.modules.upstream.head;
-    head.fields = lines;
-    head.buf = buf;
     if let Err(status) = found {
         return Some(Outcome::Status(status));
+    }
+    if let Some(value) = kind {
+        content_type(req, &value);
     }
     if named {
         return Some(Outcome::Named);
@@ -583,4 +592,26 @@ fn accel_redirect(req: &mut Request, s: &Settings) -> Option<Outcome> {
         return Some(Outcome::Status(500));
     }
     Some(Outcome::Redirect)
+}
+
+/// Copies the fields of the upstream that go with the response of another location. Returns `Content-Type`.
+fn hand_on(req: &mut Request, s: &Settings) -> Option<Vec<u8>> {
+    let Request { modules, resp, .. } = req;
+    let h = &modules.upstream.head;
+    let mut kind = None;
+    for f in h.fields.iter() {
+        let value = f.value.of(&h.buf);
+        match f.id {
+            Name::ContentType => kind = kind.or(Some(value.to_vec())),
+            Name::XAccelLimitRate if !s.ignore_headers.has(b"X-Accel-Limit-Rate") => {
+                resp.limit_rate = forebay_conf::units::number(value).unwrap_or(0);
+            }
+            id if id.is(Classes::KEPT_ON_REDIRECT) => {
+                resp.fields.push(f.name.of(&h.buf), value);
+                resp.handed_on.push(f.name.of(&h.buf), value);
+            }
+            _ => {}
+        }
+    }
+    kind
 }

@@ -436,14 +436,14 @@ pub fn says_gateway(d: &Directive) -> bool {
 
 impl Setting<crate::HttpContext> for NextMask {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
-        let family = Family::of(d);
+        let family = Failures::of(d);
         // As in nginx several of a level add up, and `off` stays.
         let mut mask = previous.map_or(0, |p| p.0);
         for w in &d.args {
             let word = w.text.to_ascii_lowercase();
             mask |= match word.as_slice() {
                 b"off" => OFF,
-                b"updating" if family == Family::Http && !d.name.text.starts_with(b"grpc_") => 0,
+                b"updating" if family == Failures::Http && !d.name.text.starts_with(b"grpc_") => 0,
                 _ => match family.failure(&word, says_gateway(d)) {
                     Some(kind) => 1 << kind as u32,
                     None => return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str()))),
@@ -456,7 +456,7 @@ impl Setting<crate::HttpContext> for NextMask {
 
 /// Directives with the same failures.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Family {
+enum Failures {
     Http,
     /// A tunnel has no response to judge.
     Tunnel,
@@ -464,15 +464,15 @@ enum Family {
     Memcached,
 }
 
-impl Family {
-    fn of(d: &Directive) -> Family {
+impl Failures {
+    fn of(d: &Directive) -> Failures {
         let name = d.name.text.as_slice();
         if name.starts_with(b"tunnel_") {
-            Family::Tunnel
+            Failures::Tunnel
         } else if name.starts_with(b"memcached_") {
-            Family::Memcached
+            Failures::Memcached
         } else {
-            Family::Http
+            Failures::Http
         }
     }
 
@@ -480,11 +480,11 @@ impl Family {
         match (self, word) {
             (_, b"error") => Some(NextUpstream::Error),
             (_, b"timeout") => Some(NextUpstream::Timeout),
-            (Family::Memcached, b"not_found") => Some(NextUpstream::Http404),
-            (Family::Memcached, b"invalid_response") => Some(NextUpstream::InvalidHeader),
-            (Family::Http, b"invalid_header") => Some(NextUpstream::InvalidHeader),
-            (Family::Http, b"non_idempotent") => Some(NextUpstream::NonIdempotent),
-            (Family::Http, _) => NextUpstream::of_status_name(word, gateway),
+            (Failures::Memcached, b"not_found") => Some(NextUpstream::Http404),
+            (Failures::Memcached, b"invalid_response") => Some(NextUpstream::InvalidHeader),
+            (Failures::Http, b"invalid_header") => Some(NextUpstream::InvalidHeader),
+            (Failures::Http, b"non_idempotent") => Some(NextUpstream::NonIdempotent),
+            (Failures::Http, _) => NextUpstream::of_status_name(word, gateway),
             _ => None,
         }
     }

@@ -68,7 +68,7 @@ pub enum Event<'i> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum Position {
     /// In text. This many bytes at its end may begin a command.
     Text(usize),
     /// Before the name.
@@ -104,7 +104,7 @@ fn lossy(bytes: &[u8]) -> String {
 /// State of the parser between pieces of text.
 #[derive(Debug)]
 pub struct Parser {
-    state: State,
+    state: Position,
     command: Command,
     parameter: Vec<u8>,
     value: Vec<u8>,
@@ -116,7 +116,7 @@ impl Parser {
     /// Creates a parser at the start of a text. `longest_value` limits values, in bytes (nginx: ssi_value_length).
     pub fn new(longest_value: usize) -> Parser {
         Parser {
-            state: State::Text(0),
+            state: Position::Text(0),
             command: Command::default(),
             parameter: Vec::new(),
             value: Vec::new(),
@@ -127,7 +127,7 @@ impl Parser {
 
     /// Takes the next part of the text from `input`. Returns `None` if `input` is used up.
     pub fn next<'i>(&mut self, input: &mut &'i [u8]) -> Option<Event<'i>> {
-        while let State::Text(held) = self.state {
+        while let Position::Text(held) = self.state {
             if input.is_empty() {
                 return None;
             }
@@ -148,8 +148,8 @@ impl Parser {
 
     /// Ends the text. Returns bytes that were held back because they might have begun a command.
     pub fn end(&mut self) -> &'static [u8] {
-        match std::mem::replace(&mut self.state, State::Text(0)) {
-            State::Text(held) => OPEN.get(..held).unwrap_or_default(),
+        match std::mem::replace(&mut self.state, Position::Text(0)) {
+            Position::Text(held) => OPEN.get(..held).unwrap_or_default(),
             _ => b"",
         }
     }
@@ -161,24 +161,24 @@ impl Parser {
             let b = all.first()?;
             if OPEN.get(held) == Some(b) {
                 *input = all.get(1..).unwrap_or_default();
-                self.state = if held + 1 == OPEN.len() { State::Begin } else { State::Text(held + 1) };
+                self.state = if held + 1 == OPEN.len() { Position::Begin } else { Position::Text(held + 1) };
                 return None;
             }
-            self.state = State::Text(0);
+            self.state = Position::Text(0);
             return OPEN.get(..held);
         }
         let at = memchr::memchr(b'<', all).unwrap_or(all.len());
         let (text, rest) = all.split_at(at);
         *input = rest.get(1..).unwrap_or_default();
         if !rest.is_empty() {
-            self.state = State::Text(1);
+            self.state = Position::Text(1);
         }
         Some(text)
     }
 
     fn broken(&mut self, why: String) {
         self.why = why;
-        self.state = State::Skip(0);
+        self.state = Position::Skip(0);
     }
 
     fn unexpected(&mut self, b: u8, place: &str) {
@@ -189,17 +189,17 @@ impl Parser {
     /// Takes a byte of a command.
     fn step(&mut self, b: u8) -> Option<Event<'static>> {
         match self.state {
-            State::Text(_) => {}
-            State::Begin => self.begin(b),
-            State::Name => self.in_name(b),
-            State::Before => self.before_parameter(b),
-            State::Parameter => self.in_parameter(b),
-            State::Equals => self.before_equals(b),
-            State::Quote => self.before_value(b),
-            State::Value(quote) => self.in_value(quote, b),
-            State::Escaped(quote) => self.push_value(State::Value(quote), b),
-            State::Dash | State::Dashes => return self.in_end(b),
-            State::Skip(dashes) => return self.in_malformed(dashes, b),
+            Position::Text(_) => {}
+            Position::Begin => self.begin(b),
+            Position::Name => self.in_name(b),
+            Position::Before => self.before_parameter(b),
+            Position::Parameter => self.in_parameter(b),
+            Position::Equals => self.before_equals(b),
+            Position::Quote => self.before_value(b),
+            Position::Value(quote) => self.in_value(quote, b),
+            Position::Escaped(quote) => self.push_value(Position::Value(quote), b),
+            Position::Dash | Position::Dashes => return self.in_end(b),
+            Position::Skip(dashes) => return self.in_malformed(dashes, b),
         }
         None
     }
@@ -207,14 +207,14 @@ impl Parser {
     fn begin(&mut self, b: u8) {
         if !is_blank(b) {
             self.command = Command { name: vec![b], parameters: Vec::new() };
-            self.state = State::Name;
+            self.state = Position::Name;
         }
     }
 
     fn in_name(&mut self, b: u8) {
         match b {
-            b'-' => self.state = State::Dash,
-            _ if is_blank(b) => self.state = State::Before,
+            b'-' => self.state = Position::Dash,
+            _ if is_blank(b) => self.state = Position::Before,
             _ if self.command.name.len() < NAME => self.command.name.push(b),
             _ => {
                 let name = lossy(&self.command.name);
@@ -225,12 +225,12 @@ impl Parser {
 
     fn before_parameter(&mut self, b: u8) {
         match b {
-            b'-' => self.state = State::Dash,
+            b'-' => self.state = Position::Dash,
             _ if is_blank(b) => {}
             _ if self.command.parameters.len() < PARAMETERS => {
                 self.parameter.clear();
                 self.parameter.push(b);
-                self.state = State::Parameter;
+                self.state = Position::Parameter;
             }
             _ => {
                 let name = lossy(&self.command.name);
@@ -241,9 +241,9 @@ impl Parser {
 
     fn in_parameter(&mut self, b: u8) {
         match b {
-            b'=' => self.state = State::Quote,
+            b'=' => self.state = Position::Quote,
             b'-' => self.unexpected(b, &self.place_in_parameter()),
-            _ if is_blank(b) => self.state = State::Equals,
+            _ if is_blank(b) => self.state = Position::Equals,
             _ if self.parameter.len() < NAME => self.parameter.push(b),
             _ => {
                 let (parameter, name) = (lossy(&self.parameter), lossy(&self.command.name));
@@ -255,7 +255,7 @@ impl Parser {
 
     fn before_equals(&mut self, b: u8) {
         match b {
-            b'=' => self.state = State::Quote,
+            b'=' => self.state = Position::Quote,
             _ if is_blank(b) => {}
             _ => self.unexpected(b, &self.place_in_parameter()),
         }
@@ -265,7 +265,7 @@ impl Parser {
         match b {
             b'"' | b'\'' => {
                 self.value.clear();
-                self.state = State::Value(b);
+                self.state = Position::Value(b);
             }
             _ if is_blank(b) => {}
             _ => {
@@ -279,19 +279,19 @@ impl Parser {
         if b == quote {
             let parameter = std::mem::take(&mut self.parameter);
             self.command.parameters.push((parameter, std::mem::take(&mut self.value)));
-            self.state = State::Before;
+            self.state = Position::Before;
             return;
         }
-        let next = if b == b'\\' { State::Escaped(quote) } else { State::Value(quote) };
+        let next = if b == b'\\' { Position::Escaped(quote) } else { Position::Value(quote) };
         self.push_value(next, b);
     }
 
     /// Takes a byte of the end of a command, after its first dash.
     fn in_end(&mut self, b: u8) -> Option<Event<'static>> {
         match (self.state, b) {
-            (State::Dash, b'-') => self.state = State::Dashes,
-            (State::Dashes, b'>') => {
-                self.state = State::Text(0);
+            (Position::Dash, b'-') => self.state = Position::Dashes,
+            (Position::Dashes, b'>') => {
+                self.state = Position::Text(0);
                 return Some(Event::Command(std::mem::take(&mut self.command)));
             }
             _ => self.unexpected(b, ""),
@@ -302,10 +302,10 @@ impl Parser {
     /// Takes a byte of a malformed command after this many dashes.
     fn in_malformed(&mut self, dashes: u8, b: u8) -> Option<Event<'static>> {
         if dashes == 2 && b == b'>' {
-            self.state = State::Text(0);
+            self.state = Position::Text(0);
             return Some(Event::Broken(std::mem::take(&mut self.why)));
         }
-        self.state = State::Skip(if b == b'-' && dashes < 2 { dashes + 1 } else { 0 });
+        self.state = Position::Skip(if b == b'-' && dashes < 2 { dashes + 1 } else { 0 });
         None
     }
 
@@ -313,7 +313,7 @@ impl Parser {
         format!(" in \"{}\" parameter", String::from_utf8_lossy(&self.parameter))
     }
 
-    fn push_value(&mut self, next: State, b: u8) {
+    fn push_value(&mut self, next: Position, b: u8) {
         if self.value.len() >= self.longest_value {
             let value = String::from_utf8_lossy(&self.value).into_owned();
             let (name, parameter) =
