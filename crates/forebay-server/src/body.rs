@@ -348,8 +348,10 @@ async fn piece(
         return Ok(Some(false));
     }
     ask_for_body(req).await?;
+    // `out` may hold earlier pieces, which are no reason to return without a new one.
+    let before = out.len();
     take_buffered(req, out)?;
-    if !out.is_empty() || req.body.done {
+    if out.len() > before || req.body.done {
         return Ok(Some(!req.body.done));
     }
     let mut scratch = req.take_buf();
