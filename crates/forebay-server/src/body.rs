@@ -348,8 +348,10 @@ async fn piece(
         return Ok(Some(false));
     }
     ask_for_body(req).await?;
-    // `out` may have content from before, which says nothing about this read.
-    if take_buffered(req, out)? && (!out.is_empty() || req.body.done) {
+    // `out` may hold earlier pieces, which are no reason to return without a new one.
+    let before = out.len();
+    take_buffered(req, out)?;
+    if out.len() > before || req.body.done {
         return Ok(Some(!req.body.done));
     }
     let mut scratch = req.take_buf();
@@ -387,17 +389,17 @@ async fn ask_for_body(req: &mut Request) -> Result<(), BodyError> {
     Ok(())
 }
 
-/// Takes content that came with the head. Returns `false` if no bytes of the head's buffer are left.
-fn take_buffered(req: &mut Request, out: &mut Vec<u8>) -> Result<bool, BodyError> {
+/// Takes content that came with the head.
+fn take_buffered(req: &mut Request, out: &mut Vec<u8>) -> Result<(), BodyError> {
     let at = req.body.at;
     if at >= req.head.buf.len() {
-        return Ok(false);
+        return Ok(());
     }
     let buffered = std::mem::take(&mut req.head.buf);
     let taken = req.body.take_into(buffered.get(at..).unwrap_or_default(), out);
     req.head.buf = buffered;
     req.body.at = at + accept(req, taken)?;
-    Ok(true)
+    Ok(())
 }
 
 /// Takes content that has been received. Bytes of the next request stay for it.
