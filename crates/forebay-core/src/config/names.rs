@@ -50,11 +50,6 @@ impl ServerName {
         };
         (may_have_stars || !fixed.contains(&b'*')) && !fixed.windows(2).any(|w| w == b"..")
     }
-
-    /// Whether it is a regular expression, whose captures are set.
-    pub fn has_captures(&self) -> bool {
-        matches!(self, ServerName::Regex(..))
-    }
 }
 
 /// Reads one directive.

@@ -29,14 +29,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 pub(crate) use settings::tries;
-pub use settings::*;
-pub use url::{Pass, To};
+pub(crate) use settings::*;
+pub(crate) use url::{Pass, To};
 
 /// `proxy_pass`.
 ///
 /// # Errors
 /// In nginx's words.
-pub fn pass(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<(), Error> {
+pub(crate) fn pass(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<(), Error> {
     refuse_second(Protocol::default(), d, l, cx)?;
     let prefix = match l.kind {
         Kind::Exact | Kind::Prefix | Kind::PrefixOnly => Some(l.name.clone()),
@@ -51,7 +51,7 @@ pub fn pass(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<
 ///
 /// # Errors
 /// In nginx's words.
-pub fn pass_by(
+pub(crate) fn pass_by(
     protocol: Protocol,
     d: &Directive,
     l: &mut LocationBuild,
@@ -80,7 +80,7 @@ fn refuse_second(protocol: Protocol, d: &Directive, l: &LocationBuild, cx: &Scop
 ///
 /// # Errors
 /// When the location passes to no group that the configuration knows.
-pub fn check(
+pub(crate) fn check(
     mut check: crate::upstream::health_check::Check,
     content: Option<&Content>,
     (location, s): (usize, &Settings),
@@ -105,7 +105,7 @@ pub fn check(
 }
 
 /// The content handler.
-pub async fn run(req: &mut Request, pass: &Arc<Pass>) -> Outcome {
+pub(crate) async fn run(req: &mut Request, pass: &Arc<Pass>) -> Outcome {
     let http = req.http();
     let s = &http.location(req).settings.proxy;
     match handle(req, pass, s).await {
@@ -202,7 +202,7 @@ fn streams(req: &Request, pass: &Pass, s: &Settings) -> bool {
 }
 
 /// Fetches the next slice of a response that has begun. Returns `None` if that fails.
-pub async fn more(req: &mut Request) -> Option<Body> {
+pub(crate) async fn more(req: &mut Request) -> Option<Body> {
     let http = req.http();
     let l = http.location(req);
     let Some(Content::Proxy(pass)) = &l.content else { return None };

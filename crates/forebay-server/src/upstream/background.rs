@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 
 /// Starts the tasks of a configuration. First, it takes over what the `old` one knows about its groups.
-pub fn start(
+pub(crate) fn start(
     config: &Arc<Http>,
     old: Option<&Http>,
     tokio: &Handle,
