@@ -31,6 +31,9 @@ pub trait Mux: std::fmt::Debug {
     /// Queues the field block of an interim response (RFC 9110, section 15.2).
     fn send_interim(&self, block: &[u8]);
 
+    /// Ends what is sent on the stream, with the last frame that was queued if it has not left. Nothing may be sent after it.
+    fn end(&self);
+
     /// Length of the received content, if all of it has come.
     fn whole(&self) -> Option<usize>;
 

@@ -412,6 +412,13 @@ impl Wire {
         stream.inspect(|s| s.send_head(block)).is_some()
     }
 
+    /// Ends what is sent on a stream; see [`Mux::end`]. Does nothing on other wires.
+    pub fn end(&self) {
+        if let Wire::Mux(stream) = self {
+            stream.end();
+        }
+    }
+
     /// As [`Wire::send_head`], for an interim response.
     pub fn send_interim(&self, block: &[u8]) -> bool {
         let stream = self.as_mux();

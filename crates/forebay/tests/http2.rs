@@ -901,6 +901,32 @@ fn sizes_of_fields_at_the_edge() {
     server.wait_for_log("client sent too large header field", 3);
 }
 
+/// A response to HEAD has no content, so it ends with its head, though the body of the upstream's response goes into a cache.
+#[test]
+fn a_response_to_head_ends_before_the_upstreams_body() {
+    let (go_on, wait) = std::sync::mpsc::channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    let up = origin::start(move |mut asked| {
+        asked.write(b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\nCache-Control: max-age=60\r\n\r\nSEE-");
+        let _ = wait.lock().expect("lock").recv();
+        asked.write(b"THIS");
+        true
+    });
+    let server = Server::start(&format!(
+        "worker_processes 1; error_log logs/error.log; events {{}} http {{ access_log off; http2 on; \
+         proxy_cache_path cache keys_zone=c:1m; server {{ listen 127.0.0.1:%PORT0%; location / {{ \
+         proxy_pass http://{up}; proxy_cache c; }} }} }}"
+    ));
+    let mut client = Client::new(&server);
+    client.request(1, "/a", &[(":method", "HEAD")], true);
+    let answer = client.answer(1);
+    assert_eq!((answer.field(":status"), answer.field("content-length")), ("200", "8"));
+    assert!(answer.ended && answer.body.is_empty());
+    drop(go_on);
+    client.request(3, "/a", &[], true);
+    assert_eq!(client.answer(3).body, b"SEE-THIS");
+}
+
 /// What a client's certificate was judged by may change while its connection stays open.
 #[test]
 fn a_reload_that_revokes_reaches_open_connections() {

@@ -1,6 +1,6 @@
 //! One request and its response on an HTTP/2 connection. Hot path.
 
-use super::{Priority, Session};
+use super::{Priority, Session, SessionState};
 use forebay_http::h2::connection::Window;
 use forebay_http::h2::frame::{self, Code, flag, kind};
 use forebay_http::h2::request::Refusal;
@@ -37,6 +37,8 @@ pub(crate) struct Stream {
     pub(super) promised: Cell<Option<u64>>,
     /// The length of the content differs from `Content-Length`.
     pub(super) wrong_length: Cell<bool>,
+    /// END_STREAM has been queued.
+    end_sent: Cell<bool>,
     /// Bytes of the field block as received.
     pub(super) head_len: Cell<u32>,
     /// The handler has begun to read, so the window was widened beyond `http2_body_preread_size`.
@@ -108,6 +110,7 @@ impl Stream {
             ended: Cell::new(false),
             promised: Cell::new(None),
             wrong_length: Cell::new(false),
+            end_sent: Cell::new(false),
             head_len: Cell::new(0),
             widened: Cell::new(false),
             broken: Cell::new(false),
@@ -194,13 +197,7 @@ impl Stream {
             return;
         }
         let mut s = self.session.state.borrow_mut();
-        let at = self.frame.get().and_then(|f| f.checked_sub(s.out_start));
-        // If the last frame is still in the buffer, set END_STREAM on it. Otherwise send an empty DATA frame.
-        let flags = at.and_then(|at| s.out.get_mut(usize::try_from(at).ok()? + 4));
-        match flags {
-            Some(flags) => *flags |= flag::END_STREAM,
-            None => frame::push_header(&mut s.out, 0, kind::DATA, flag::END_STREAM, self.id),
-        }
+        self.end_sending(&mut s);
         let open = !self.ended.get();
         let malformed = self.wrong_length.get() || self.refusal.get().is_some_and(|r| r.malformed);
         let untold = !malformed && self.may_be_bodiless();
@@ -223,6 +220,20 @@ impl Stream {
         drop(s);
         self.broken.set(true);
         self.session.notify();
+    }
+
+    /// Sends END_STREAM, unless it has been sent.
+    fn end_sending(&self, s: &mut SessionState) {
+        if self.end_sent.replace(true) {
+            return;
+        }
+        let at = self.frame.get().and_then(|f| f.checked_sub(s.out_start));
+        // If the last frame is still in the buffer, set END_STREAM on it. Otherwise send an empty DATA frame.
+        let flags = at.and_then(|at| s.out.get_mut(usize::try_from(at).ok()? + 4));
+        match flags {
+            Some(flags) => *flags |= flag::END_STREAM,
+            None => frame::push_header(&mut s.out, 0, kind::DATA, flag::END_STREAM, self.id),
+        }
     }
 
     /// Returns `true` if the request may have no content: it has no `Content-Length`, and none has come so far. RST_STREAM is
@@ -319,6 +330,13 @@ impl Mux for Stream {
         self.send_head(block);
         // END_STREAM must not be set on this frame: the final response follows.
         self.frame.set(None);
+    }
+
+    fn end(&self) {
+        if !self.broken.get() {
+            self.end_sending(&mut self.session.state.borrow_mut());
+            self.session.notify();
+        }
     }
 
     fn whole(&self) -> Option<usize> {

@@ -67,6 +67,9 @@ async fn send_body(
     if let Some(mut source) = req.resp.source.take() {
         if sent.is_ok() && source.relay(req).await {
             req.keep_alive = false;
+        } else {
+            // The client need not wait for content that it does not get.
+            req.conn.wire.end();
         }
         source.drain(req).await;
         source.abandon(req);
