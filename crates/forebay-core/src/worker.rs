@@ -146,7 +146,7 @@ struct WorkerThread {
     quit_deadline: Cell<Option<Instant>>,
 }
 
-/// Runs a worker thread until it is told to end.
+/// Runs a worker thread until a command ends it.
 pub fn main(setup: Setup) {
     if !setup.cpus.is_empty() {
         let _ = forebay_sys::affinity::pin_current_thread(&setup.cpus);

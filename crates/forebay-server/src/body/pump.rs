@@ -10,10 +10,10 @@
 //! ```
 //!
 //! Every body that does not leave in one write (`send.rs`) passes through here, whatever its source. Shortcuts for
-//! bytes that nobody changes are in front of the loop's general way ([`Shortcuts`]): files leave by sendfile, an
-//! upstream's bytes are read to where they are sent from, or pass through a pipe inside the kernel.
+//! unchanged bytes are tried before the general way of the loop ([`Shortcuts`]): files leave by sendfile, an upstream's bytes
+//! are read into the buffer that they are sent from, or pass through a pipe inside the kernel.
 //!
-//! A response that is put together of several (`compose.rs`) has a pump for each of them, and one outlet for all. The
+//! A response with the content of several requests (`compose.rs`) has a pump for each of them, and one outlet for all. The
 //! page of such a response (`ssi`) *pushes* its text into the outlet, since a command in the midst of a piece may start
 //! another pump. So the outlet is no part of the pump, and page and own filters are a stage of the pump ([`Stage`]).
 //!
@@ -44,7 +44,7 @@ const TURN: u64 = 2 * 1024 * 1024;
 pub(super) struct Pump<'p> {
     thread: Rc<Thread>,
     source: Source,
-    /// What the bytes pass before they reach the outlet, if the response is part of another one.
+    /// Filters and commands before the outlet, if the response is part of another one.
     stage: Option<Stage<'p>>,
     out: &'p mut Outlet,
     shortcuts: Shortcuts,

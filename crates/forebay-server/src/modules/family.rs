@@ -19,13 +19,13 @@ use forebay_conf::units;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// How the names of a family begin.
+/// Prefix of the names of a family of directives.
 pub trait Prefix {
     /// With its underscore.
     const PREFIX: &'static str;
 }
 
-/// What one level of the configuration says in the names of a family.
+/// Directives of a family at one level of the configuration.
 pub struct Written<P> {
     proxy: proxy::Written,
     cache: proxy_cache::Written,
@@ -55,12 +55,12 @@ impl<P> std::fmt::Debug for Written<P> {
     }
 }
 
-/// What is in effect stands in the settings of `proxy_*`.
+/// Empty, since the values in effect are in the settings of `proxy_*`.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings;
 
 impl<P: Prefix> Written<P> {
-    /// Those of the tables of `proxy_*`, under other names.
+    /// Empty: the directives are those of the tables of `proxy_*` under other names.
     pub const DIRECTIVES: &'static [&'static str] = &[];
 
     /// Whether a directive of this name is one of this family.
@@ -73,8 +73,8 @@ impl<P: Prefix> Written<P> {
             || proxy_ssl::Written::binds(&name)
     }
 
-    /// Takes a directive; `Ok(false)` if it is not one of this family. What `proxy_*` has and this family has not is no
-    /// directive at all for the parser.
+    /// Reads a directive. Returns `false` if it is not one of this family. The parser has refused directives that only `proxy_*`
+    /// has.
     ///
     /// # Errors
     /// In nginx's words.
@@ -150,11 +150,11 @@ macro_rules! families {
             }
 
             pub use super::Settings;
-            /// What one level says.
+            /// Directives of the family at one level.
             pub type Written = super::Written<$ty>;
         })*
 
-        /// How the names of each family begin.
+        /// Prefixes of all families.
         #[cfg(test)]
         pub const PREFIXES: &[&str] = &[$($prefix,)*];
     };

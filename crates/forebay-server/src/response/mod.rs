@@ -151,15 +151,15 @@ impl Part {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FilterError(pub &'static str);
 
-/// A change of the body's bytes on their way out. Files reach it in pieces of at most 32 KiB.
+/// Filter of content on its way out. It gets files in pieces of at most 32 KiB.
 pub trait BodyFilter {
-    /// Takes a piece; `last` says that nothing follows. Appends what can go on to `out`.
+    /// Filters a piece; `last`: nothing follows. Appends the output that is ready to `out`.
     ///
     /// # Errors
     /// [`FilterError`].
     fn feed(&mut self, input: &[u8], last: bool, out: &mut Vec<u8>) -> Result<(), FilterError>;
 
-    /// What has been taken must leave now: nothing follows for a while.
+    /// Appends the output that was held back, since nothing follows for a while.
     ///
     /// # Errors
     /// [`FilterError`].
@@ -167,12 +167,12 @@ pub trait BodyFilter {
         Ok(())
     }
 
-    /// Bytes taken and given, where that is of interest (`$gzip_ratio`).
+    /// Returns the numbers of bytes taken and put out, if the filter counts them (`$gzip_ratio`).
     fn lengths(&self) -> Option<(u64, u64)> {
         None
     }
 
-    /// A short piece may become a very long one: it is to be given little at a time.
+    /// Returns `true` if a short piece may become a very long one, so that the filter gets little at a time.
     fn expands(&self) -> bool {
         false
     }
@@ -209,9 +209,9 @@ pub struct Response {
     pub body: Vec<Part>,
     /// Bytes made for the body, reused from request to request.
     pub text: Vec<u8>,
-    /// What follows the parts: the rest of an upstream's response.
+    /// Rest of an upstream's response, which follows the parts.
     pub source: Option<Box<crate::upstream::stream::Body>>,
-    /// Came from an upstream: conditions and ranges were its business.
+    /// Came from an upstream, which has evaluated conditions and ranges.
     pub proxied: bool,
     /// Came from an upstream, through a cache or on its way into one: conditions are judged here.
     pub cacheable: bool,

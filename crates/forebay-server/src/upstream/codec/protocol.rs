@@ -31,7 +31,7 @@ impl Protocol {
         matches!(self, Protocol::Http | Protocol::Grpc)
     }
 
-    /// How the error log begins the name of a server.
+    /// Returns the beginning of a server's name in the error log.
     pub fn scheme(self, encrypted: bool) -> &'static [u8] {
         match self {
             Protocol::Http if encrypted => b"https://",
