@@ -241,7 +241,7 @@ impl Worker {
     }
 }
 
-/// Has each front end prepare what all threads share for a configuration.
+/// Has each front end prepare the state that all threads share for a configuration.
 fn prepare(front_ends: &[&dyn FrontEnd], config: &Config) {
     front_ends.iter().zip(0..).for_each(|(f, number)| f.prepare(number, config));
 }

@@ -1,5 +1,5 @@
-//! Responses that are put together of their own body and the bodies of subrequests (nginx: the postpone filter). The
-//! request that is sending has the client's connection; those after it may be on their way already.
+//! Responses that consist of their own body and the bodies of subrequests (nginx: the postpone filter). The request that is
+//! sending has the client's connection. Later ones may have been started, but wait before they send.
 
 use super::outlet::{Follows, Outlet, filter, most_at_once};
 use super::pace::{Pace, limit_rate};
@@ -187,26 +187,26 @@ pub async fn include(out: &mut Outlet, req: &mut Request, what: Include) -> Incl
     let bare = Box::pin(phases::included(&mut sub, what.stub.is_some())).await;
     let result = serve(out, &mut sub, &what, bare).await;
     hand_over(&mut sub, req);
-    // Variables are those of the request, whoever sets them.
+    // All subrequests share the variables of the request.
     std::mem::swap(&mut req.vars, &mut sub.vars);
     req.vars.compact(ARENA);
     result
 }
 
-/// A subrequest and, if it is to be given back instead of answered, its error.
+/// Subrequest whose head is ready, with its error if that is returned instead of answered.
 type Headed = (Box<Request>, Option<u16>);
 
-/// A subrequest that is on its way to its head while what stands before its body is sent.
+/// Subrequest that runs up to its head while the bytes before its body are sent.
 pub struct Started {
     what: Include,
     running: Pin<Box<dyn Future<Output = Headed>>>,
     headed: Option<Headed>,
-    /// Variables as it got them.
+    /// Variables at its start.
     vars: VarStore,
 }
 
 impl Started {
-    /// Begins; it gets on when it is polled. `None`: there are too many; the log says so.
+    /// Creates a subrequest, which runs when it is polled. Returns `None` if there are too many, which is logged.
     pub fn new(req: &mut Request, what: Include) -> Option<Started> {
         let mut sub = make(req, &what)?;
         let stub = what.stub.is_some();
@@ -218,7 +218,7 @@ impl Started {
         Some(Started { what, running, headed: None, vars })
     }
 
-    /// Ready when its body can be sent.
+    /// Runs the subrequest. Ready when its body can be sent.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.headed.is_none() {
             match self.running.as_mut().poll(cx) {

@@ -246,7 +246,7 @@ impl Outlet {
         self.send_then(req, Then::Nothing, ahead).await
     }
 
-    /// Sends the pending bytes. `then` is passed to the wire: what follows them.
+    /// Sends the pending bytes, with the hint `then` for the wire.
     async fn send_then(&mut self, req: &mut Request, then: Then, ahead: Option<&mut Body>) -> Done {
         if self.pending.is_empty() {
             return Ok(());

@@ -166,7 +166,7 @@ impl<'p> Pump<'p> {
         Ok(Got::Data)
     }
 
-    /// Hands on what has been read.
+    /// Passes a piece that has been read to the stage or the outlet.
     async fn forward(&mut self, req: &mut Request, read: &Read) -> Done {
         if self.shortcuts.direct {
             let held = std::mem::take(&mut self.shortcuts.hold);
@@ -195,7 +195,7 @@ impl<'p> Pump<'p> {
         self.out.flush(req, self.source.body()).await
     }
 
-    /// Sends what there is, then waits until the source has more.
+    /// Sends the bytes at hand, then waits until the source has more.
     async fn wait(&mut self, req: &mut Request) -> Done {
         self.flush(req).await?;
         if self.source.wait(req).await { Ok(()) } else { Err(Broken) }

@@ -26,7 +26,7 @@ mod waiting;
 
 pub use derive::SubBody;
 
-/// Answer that a header filter puts in place of a response, as 304 or 416.
+/// Answer that a header filter puts in place of a response: 412 or 416.
 #[derive(Debug)]
 pub struct Refusal {
     /// Status that is answered instead.

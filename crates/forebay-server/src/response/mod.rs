@@ -219,9 +219,9 @@ pub struct Response {
     pub entry: Option<Rc<crate::cache::local::Entry>>,
     /// The head is the one that was sent last for the file or entry; nothing but status and body is filled in.
     pub ready: Option<Rc<sent::SentHead>>,
-    /// Only one range of it can be asked for.
+    /// Whether only one range of it is served for a request.
     pub single_range: bool,
-    /// The body is put together from this and the bodies of subrequests.
+    /// Parts of the body in addition to its own content.
     pub join: Option<Box<crate::body::compose::Join>>,
     /// Filters of the body, in order.
     pub filters: Vec<Box<dyn BodyFilter>>,
@@ -280,7 +280,7 @@ impl Response {
         (self.leaves_server, self.leaves_date) = (false, false);
     }
 
-    /// When the content was modified last, Unix seconds, also where an upstream says so.
+    /// Returns the time of the last modification, Unix seconds, also that in the head of an upstream's response.
     pub fn modified(&self) -> Option<i64> {
         match self.last_modified {
             None if self.proxied => forebay_http::date::parse(self.fields.get(b"Last-Modified")?),
