@@ -1,8 +1,7 @@
 //! `Accept-Encoding` of any bytes gives each coding at most once, and none that is switched off.
 #![no_main]
 
-use forebay_server::compress::Coding;
-use forebay_server::compress::accept::{Set, rank};
+use forebay_server::parts::{Coding, Set, rank};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

@@ -75,6 +75,9 @@ struct Running {
     thread: JoinHandle<()>,
 }
 
+/// Background work of a front end, which ends when this is dropped.
+type Work = Box<dyn Any + Send>;
+
 /// The running threads of the worker process.
 pub struct Worker {
     threads: Vec<Running>,
@@ -82,7 +85,7 @@ pub struct Worker {
     _tokio: tokio::sync::oneshot::Sender<()>,
     tokio: tokio::runtime::Handle,
     /// The configuration in effect, and the background work of its front ends.
-    current: Mutex<(Arc<Config>, Vec<Box<dyn Any + Send>>)>,
+    current: Mutex<(Arc<Config>, Vec<Work>)>,
     front_ends: &'static [&'static dyn FrontEnd],
     /// Sockets of each address by thread, kept so that a reload can pass them to the next configuration.
     sockets: Mutex<HashMap<ListenAddr, Vec<Arc<OwnedFd>>>>,

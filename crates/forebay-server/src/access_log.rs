@@ -15,7 +15,7 @@ use std::rc::Rc;
 
 /// A compiled `log_format`.
 #[derive(Clone, Debug)]
-pub struct Format {
+pub(crate) struct Format {
     /// Name.
     pub name: Vec<u8>,
     /// Escaping.
@@ -123,7 +123,7 @@ fn field(name: &[u8]) -> Option<Name> {
 
 impl Format {
     /// Creates a format.
-    pub fn new(name: &[u8], escape: Escape, template: Template, vars: &Registry) -> Format {
+    pub(crate) fn new(name: &[u8], escape: Escape, template: Template, vars: &Registry) -> Format {
         let ops = template.parts().iter().map(|p| match p {
             Part::Text(t) if t.len() <= SHORT => {
                 let mut bytes = [0; SHORT];
@@ -138,7 +138,7 @@ impl Format {
     }
 
     /// Replaces variables by shortcuts to request fields. Call it after all directives that may define variables.
-    pub fn plan(&mut self, vars: &Registry) {
+    pub(crate) fn plan(&mut self, vars: &Registry) {
         for op in &mut self.ops {
             if let Op::Var(v) = *op
                 && let Some(name) = vars.member(v).and_then(field)
@@ -171,7 +171,7 @@ impl Format {
     ///
     /// # Errors
     /// As [`Request::var`].
-    pub fn write(&self, req: &mut Request, out: &mut Vec<u8>) -> Result<(), VarError> {
+    pub(crate) fn write(&self, req: &mut Request, out: &mut Vec<u8>) -> Result<(), VarError> {
         for op in &self.ops {
             let start = out.len();
             let (found, plain) = match op {
@@ -289,7 +289,7 @@ impl Format {
 }
 
 /// Writes the lines of a finished request.
-pub fn log_request(req: &mut Request) {
+pub(crate) fn log_request(req: &mut Request) {
     let http = req.http();
     let Some(location) = http.locations.get(req.location) else { return };
     let logs = &location.settings.log.access_log;

@@ -13,7 +13,7 @@ use std::rc::Rc;
 
 /// A request without a client.
 #[derive(Debug)]
-pub enum Task {
+pub(crate) enum Task {
     /// Renews an entry of a cache.
     Renew(Box<Request>),
     /// Runs a subrequest whose answer nothing waits for; with the name of its location, or an empty one.
@@ -22,7 +22,7 @@ pub enum Task {
 
 /// Counts of a thread's tasks that have not ended.
 #[derive(Default)]
-pub struct Running {
+pub(crate) struct Running {
     renewals: Rc<Cell<usize>>,
     subs: Rc<Cell<usize>>,
 }
@@ -34,13 +34,13 @@ const MOST_SUBS: usize = 1024;
 
 impl Running {
     /// Number of subrequests that have not ended.
-    pub fn subs(&self) -> usize {
+    pub(crate) fn subs(&self) -> usize {
         self.subs.get()
     }
 }
 
 /// Renews the entry that answers a request.
-pub fn update(req: &Request, ticket: Ticket) {
+pub(crate) fn update(req: &Request, ticket: Ticket) {
     let running = &req.thread.background.renewals;
     if running.get() < MOST {
         running.set(running.get() + 1);
@@ -49,7 +49,7 @@ pub fn update(req: &Request, ticket: Ticket) {
 }
 
 /// Starts a subrequest whose answer nothing waits for.
-pub fn send(req: &mut Request, sub: Box<Request>, target: &[u8]) {
+pub(crate) fn send(req: &mut Request, sub: Box<Request>, target: &[u8]) {
     let running = req.thread.background.subs.clone();
     if running.get() >= MOST_SUBS {
         req.log(Level::Warn, "too many subrequests are under way, one is left out");
@@ -74,7 +74,7 @@ impl Drop for Leave {
 }
 
 /// Runs a task.
-pub async fn run(thread: &Thread, task: Task) {
+pub(crate) async fn run(thread: &Thread, task: Task) {
     match task {
         Task::Renew(mut req) => {
             let _leave = Leave(thread.background.renewals.clone());

@@ -1,7 +1,7 @@
 //! Bodies. This file reads and discards the client's; those of responses are sent by `body/pump.rs` and the files
 //! around it. Hot path.
 
-pub mod compose;
+pub(crate) mod compose;
 mod files;
 mod outlet;
 mod pace;
@@ -10,10 +10,10 @@ mod send;
 mod source;
 mod write;
 
-pub use outlet::Outlet;
-pub use send::send;
+pub(crate) use outlet::Outlet;
+pub(crate) use send::send;
 pub(crate) use source::{Got, Source};
-pub use write::{Broken, flush_answers, send_continue, write_all, write_last};
+pub(crate) use write::{Broken, flush_answers, send_continue, write_all, write_last};
 
 use crate::modules::core::{BodyInFile, TempDir};
 use crate::request::Request;
@@ -33,7 +33,7 @@ use std::time::Instant;
 
 /// Reading state of a request's body.
 #[derive(Debug, Default)]
-pub struct RequestBody {
+pub(crate) struct RequestBody {
     pub(crate) framing: Framing,
     /// Bytes of a body with a length that are still to come.
     left: u64,
@@ -53,7 +53,7 @@ pub struct RequestBody {
 
 /// A body that has been read.
 #[derive(Debug, Default)]
-pub struct Stored {
+pub(crate) struct Stored {
     /// Whether it is complete.
     pub complete: bool,
     /// Part of the body in memory.
@@ -70,13 +70,8 @@ pub struct Stored {
 
 impl Stored {
     /// Returns the length in bytes.
-    pub fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         self.mem.len() as u64 + self.in_file
-    }
-
-    /// Returns `true` if the body is empty.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// Clears the state for the next request.
@@ -104,7 +99,7 @@ impl Drop for Stored {
 
 impl RequestBody {
     /// Starts a body behind a head of `len` bytes.
-    pub fn begin(&mut self, framing: Framing, len: usize) {
+    pub(crate) fn begin(&mut self, framing: Framing, len: usize) {
         self.framing = framing;
         self.at = len;
         self.continued = false;
@@ -122,7 +117,7 @@ impl RequestBody {
     }
 
     /// Returns a body for a subrequest: the part of this one that has been read.
-    pub fn share(&self) -> RequestBody {
+    pub(crate) fn share(&self) -> RequestBody {
         let s = &self.stored;
         let stored = Stored {
             complete: true,
@@ -143,12 +138,12 @@ impl RequestBody {
     }
 
     /// Removes files at the end of the request.
-    pub fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         self.stored.clear();
     }
 
     /// Returns `true` if bytes that came with the head have not been taken yet.
-    pub fn is_buffered(&self, head: &[u8]) -> bool {
+    pub(crate) fn is_buffered(&self, head: &[u8]) -> bool {
         !self.done && self.at < head.len()
     }
 
@@ -163,12 +158,12 @@ impl RequestBody {
     }
 
     /// Returns `true` if the whole body has been read.
-    pub fn done(&self) -> bool {
+    pub(crate) fn done(&self) -> bool {
         self.done
     }
 
     /// Returns the bytes of the head's buffer that head and body used.
-    pub fn consumed(&self, head: usize) -> usize {
+    pub(crate) fn consumed(&self, head: usize) -> usize {
         self.at.max(head)
     }
 
@@ -227,7 +222,7 @@ impl RequestBody {
 struct Malformed;
 
 /// Returns `true` if the whole body has arrived and fits into memory.
-pub fn has_come(req: &Request) -> bool {
+pub(crate) fn has_come(req: &Request) -> bool {
     let http = req.http();
     let core = &http.location(req).settings.core;
     let (len, whole) = match req.conn.wire.as_mux() {
@@ -241,7 +236,7 @@ pub fn has_come(req: &Request) -> bool {
 }
 
 /// Discards the part of the body that came with the head. Returns `false` if it is malformed.
-pub fn discard_buffered(req: &mut Request) -> bool {
+pub(crate) fn discard_buffered(req: &mut Request) -> bool {
     if req.body.done {
         return true;
     }
@@ -266,7 +261,7 @@ pub fn discard_buffered(req: &mut Request) -> bool {
 }
 
 /// Reads and discards the rest of a body. Returns `false` if the connection cannot be used for another request.
-pub async fn discard(thread: &Rc<Thread>, req: &mut Request) -> bool {
+pub(crate) async fn discard(thread: &Rc<Thread>, req: &mut Request) -> bool {
     let http = req.http();
     let core = &http.location(req).settings.core;
     let end = Instant::now() + core.lingering_time.0;
@@ -312,7 +307,7 @@ fn discard_bytes(req: &mut Request, bytes: &[u8]) -> bool {
 
 /// Reason for which the client's body could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BodyError {
+pub(crate) enum BodyError {
     /// Answer with this status.
     Status(u16),
     /// Send no response: the client is gone or too slow.
@@ -323,7 +318,7 @@ pub enum BodyError {
 ///
 /// # Errors
 /// A malformed or too large body, a client that is slow (`client_body_timeout`) or gone.
-pub async fn read_piece(req: &mut Request, out: &mut Vec<u8>) -> Result<bool, BodyError> {
+pub(crate) async fn read_piece(req: &mut Request, out: &mut Vec<u8>) -> Result<bool, BodyError> {
     piece(req, out, None).await.map(|more| more == Some(true))
 }
 
@@ -331,7 +326,7 @@ pub async fn read_piece(req: &mut Request, out: &mut Vec<u8>) -> Result<bool, Bo
 ///
 /// # Errors
 /// As [`read_piece`].
-pub async fn read_piece_beside(
+pub(crate) async fn read_piece_beside(
     req: &mut Request,
     out: &mut Vec<u8>,
     upstream: &Conn,
@@ -417,7 +412,7 @@ fn take_received(req: &mut Request, bytes: &[u8], out: &mut Vec<u8>) -> Result<(
 
 /// Returns `true` if there is no body, so that [`read_all`] need not be called.
 #[inline]
-pub fn is_none(req: &mut Request) -> bool {
+pub(crate) fn is_none(req: &mut Request) -> bool {
     let b = &mut req.body;
     if b.framing != Framing::None
         || !b.done
@@ -440,7 +435,7 @@ pub fn is_none(req: &mut Request) -> bool {
 ///
 /// # Errors
 /// As [`read_piece`].
-pub fn follows(req: &mut Request, out: &mut Vec<u8>, more: bool) -> Result<Option<bool>, BodyError> {
+pub(crate) fn follows(req: &mut Request, out: &mut Vec<u8>, more: bool) -> Result<Option<bool>, BodyError> {
     let looked_for = match req.body.framing {
         Framing::Stream => more,
         Framing::Length(_) => !more,
@@ -475,7 +470,7 @@ pub fn follows(req: &mut Request, out: &mut Vec<u8>, more: bool) -> Result<Optio
 ///
 /// # Errors
 /// As [`read_piece`].
-pub async fn wait_for_end(req: &mut Request, upstream: &Conn) -> Result<bool, BodyError> {
+pub(crate) async fn wait_for_end(req: &mut Request, upstream: &Conn) -> Result<bool, BodyError> {
     let mut scratch = req.take_buf();
     let got = receive(req, &mut scratch, Some(upstream)).await;
     req.give_buf(scratch);
@@ -587,7 +582,7 @@ async fn input(thread: &Thread, req: &Request, upstream: Option<&Conn>) -> bool 
 ///
 /// # Errors
 /// As [`read_piece`]; status 500 when the file cannot be written.
-pub async fn read_all(req: &mut Request) -> Result<(), BodyError> {
+pub(crate) async fn read_all(req: &mut Request) -> Result<(), BodyError> {
     if req.body.stored.complete {
         return Ok(());
     }

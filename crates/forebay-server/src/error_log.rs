@@ -10,12 +10,12 @@ use forebay_http::field::Name;
 
 impl Request {
     /// Writes a line about this request.
-    pub fn log(&mut self, level: Level, message: &str) {
+    pub(crate) fn log(&mut self, level: Level, message: &str) {
         self.log_with(level, |out| out.extend_from_slice(message.as_bytes()));
     }
 
     /// Writes a line about this request. Builds the message only if a log takes the level.
-    pub fn log_with(&mut self, level: Level, message: impl FnOnce(&mut Vec<u8>)) {
+    pub(crate) fn log_with(&mut self, level: Level, message: impl FnOnce(&mut Vec<u8>)) {
         let http = self.http();
         let own = http.locations.get(self.location).and_then(|l| l.settings.log.error_log.as_ref());
         let conf = self.conf.clone();
@@ -66,7 +66,7 @@ impl Request {
 }
 
 /// Returns `true` if any log takes lines of this level from [`log_connection`].
-pub fn enabled(thread: &Thread, client: &Client, level: Level) -> bool {
+pub(crate) fn enabled(thread: &Thread, client: &Client, level: Level) -> bool {
     let conf = thread.config();
     connection_logs(client, &conf).iter().any(|l| level <= l.level)
 }
@@ -80,7 +80,7 @@ fn connection_logs<'c>(client: &Client, conf: &'c ThreadConfig) -> &'c [ErrorLog
 }
 
 /// Writes a line about a connection whose request is not known yet.
-pub fn log_connection(thread: &Thread, client: &Client, level: Level, message: &str, tail: &str) {
+pub(crate) fn log_connection(thread: &Thread, client: &Client, level: Level, message: &str, tail: &str) {
     let conf = thread.config();
     let logs = connection_logs(client, &conf);
     if logs.iter().any(|l| level <= l.level) {

@@ -8,7 +8,7 @@ use forebay_http::request::Method;
 
 /// Next step of a request after [`special`].
 #[derive(Debug, PartialEq, Eq)]
-pub enum Next {
+pub(crate) enum Next {
     /// Send the response, which is ready.
     Done,
     /// Start over with the path in `Request::uri`.
@@ -24,7 +24,7 @@ fn closes(status: u16) -> bool {
 }
 
 /// Prepares the response for a status.
-pub fn special(req: &mut Request, status: u16) -> Next {
+pub(crate) fn special(req: &mut Request, status: u16) -> Next {
     if matches!(status, 408 | 444 | 499) {
         // The client is gone, too slow, or must get no response (444).
         req.drop_connection = true;
@@ -103,7 +103,7 @@ fn redirect_inside(req: &mut Request, target: &[u8]) -> Result<(), u16> {
 ///
 /// # Errors
 /// The status to answer with when there is none of that name.
-pub fn named(req: &mut Request, name: &[u8]) -> Result<(), u16> {
+pub(crate) fn named(req: &mut Request, name: &[u8]) -> Result<(), u16> {
     if !spend_uri_change(req, "rewrite or internal redirection cycle while redirect to named location") {
         return Err(500);
     }
@@ -142,7 +142,7 @@ fn forget_all_but_location(req: &mut Request) {
 }
 
 /// Builds the built-in page.
-pub fn built_in(req: &mut Request, status: u16) {
+pub(crate) fn built_in(req: &mut Request, status: u16) {
     req.status_override = None;
     forget_all_but_location(req);
     req.resp.fields.remove(b"Accept-Ranges");
@@ -238,7 +238,7 @@ fn is_msie(req: &Request) -> bool {
 }
 
 /// Returns the heading of the built-in page; empty for statuses without one.
-pub fn title(status: u16) -> &'static str {
+pub(crate) fn title(status: u16) -> &'static str {
     // As in nginx, the client does not see internal statuses such as 494; the log does.
     let shown = if matches!(status, 494..=497) { 400 } else { status };
     TITLES.iter().find(|(s, _)| *s == shown).map_or("", |(_, title)| title)
@@ -289,7 +289,7 @@ const EXPLANATIONS: &[(u16, &str)] = &[
 ];
 
 /// Returns `true` if `error_page` has a page for a status.
-pub fn has_page(req: &Request, status: u16) -> bool {
+pub(crate) fn has_page(req: &Request, status: u16) -> bool {
     let http = req.http();
     page_for(req, &http.location(req).settings.core, status).is_some()
 }

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 /// Largest file kept in memory, bytes. One write then sends head and body. By measurement, sendfile is cheaper than the
 /// copy for larger files.
-pub const SMALL: u64 = 128 * 1024;
+pub(crate) const SMALL: u64 = 128 * 1024;
 
 /// Largest file kept in memory after repeated reads for connections that need its bytes in user space (TLS, HTTP/2),
 /// bytes. By measurement, the copy from the page cache is an eighth of all work for 1 MB over TLS.
@@ -51,11 +51,11 @@ const WATCH_AGAIN: i16 = 4096;
 const TRUST: Duration = Duration::from_millis(250);
 
 /// Entries dropped at a time when descriptors run short.
-pub const SHED: usize = 16;
+pub(crate) const SHED: usize = 16;
 
 /// Attributes that distinguish one state of a file from another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub(crate) struct Identity {
     dev: u64,
     ino: u64,
     size: u64,
@@ -75,14 +75,14 @@ impl Identity {
     }
 
     /// Returns `true` if a file is still in this state.
-    pub fn still(self, fd: impl std::os::fd::AsFd) -> bool {
+    pub(crate) fn still(self, fd: impl std::os::fd::AsFd) -> bool {
         rustix::fs::fstat(fd).is_ok_and(|s| Identity::of(&s) == self)
     }
 }
 
 /// An open regular file.
 #[derive(Debug)]
-pub struct OpenFile {
+pub(crate) struct OpenFile {
     /// Descriptor.
     pub fd: OwnedFd,
     /// Bytes.
@@ -99,8 +99,6 @@ pub struct OpenFile {
     again: Cell<bool>,
     /// `ETag`, with quotes.
     pub etag: Box<[u8]>,
-    /// `Last-Modified`.
-    pub last_modified: [u8; 29],
     /// Its compressed forms.
     pub forms: Forms,
     /// Heads of plain answers as they were sent last.
@@ -112,13 +110,13 @@ pub struct OpenFile {
 
 impl OpenFile {
     /// Returns the state of the file when it was opened.
-    pub fn state(&self) -> Identity {
+    pub(crate) fn state(&self) -> Identity {
         self.identity
     }
 
     /// Returns the contents if they are in memory.
     #[inline]
-    pub fn bytes(&self) -> Option<&Bytes> {
+    pub(crate) fn bytes(&self) -> Option<&Bytes> {
         self.content.as_ref().or_else(|| self.whole.get().map(|w| &w.bytes))
     }
 
@@ -126,7 +124,7 @@ impl OpenFile {
     /// TLSInnerPlaintext), so that they can be sealed without a copy. Returns `None` if they are too large or not in
     /// memory.
     #[inline]
-    pub fn inner(&self, start: u64, end: u64) -> Option<&[u8]> {
+    pub(crate) fn inner(&self, start: u64, end: u64) -> Option<&[u8]> {
         let inner = self.inner.as_ref().filter(|i| i.len() as u64 == end + 1)?;
         inner.get(start as usize..)
     }
@@ -148,7 +146,7 @@ impl Drop for Whole {
 
 /// Result of looking up a path.
 #[derive(Clone, Debug)]
-pub enum Found {
+pub(crate) enum Found {
     /// A regular file.
     File(Rc<OpenFile>),
     /// A directory.
@@ -161,7 +159,7 @@ pub enum Found {
 
 /// Rules for a lookup (nginx: open_file_cache*).
 #[derive(Clone, Copy, Debug)]
-pub struct Policy {
+pub(crate) struct Policy {
     /// `max=` and `inactive=`; `None` checks the file on every use.
     pub cache: Option<(u64, Duration)>,
     /// `open_file_cache_valid`.
@@ -202,7 +200,7 @@ const NIL: usize = usize::MAX;
 
 /// Cache of one thread. Least recently used entries leave first.
 #[derive(Debug)]
-pub struct FileCache {
+pub(crate) struct FileCache {
     index: HashMap<Rc<[u8]>, usize, foldhash::fast::RandomState>,
     entries: Vec<CachedFile>,
     free: Vec<usize>,
@@ -236,7 +234,7 @@ fn within(from: Instant, time: Duration, now: Instant) -> bool {
 }
 
 /// Result of a lookup that opens nothing.
-pub enum Cached {
+pub(crate) enum Cached {
     /// The entry is valid.
     Hit(Found),
     /// The path has to be opened.
@@ -245,13 +243,13 @@ pub enum Cached {
 
 impl FileCache {
     /// Creates an empty cache that watches files. It needs calls of [`FileCache::heed`].
-    pub fn watching(watches: Watches) -> FileCache {
+    pub(crate) fn watching(watches: Watches) -> FileCache {
         FileCache { watches: Some(watches), ..FileCache::default() }
     }
 
     /// Handles the kernel's events about watched files; `mounts` if the mount table has changed. Must be called before
     /// the requests of a turn run.
-    pub fn heed(&mut self, mounts: bool, now: Instant) {
+    pub(crate) fn heed(&mut self, mounts: bool, now: Instant) {
         let Some(w) = &mut self.watches else { return };
         match if mounts { w.forget() } else { w.heed(now) } {
             Heard::Some(entries) => {
@@ -268,7 +266,7 @@ impl FileCache {
     /// Looks a path up. May check the state of the file, but opens nothing. `now` is the time of the turn; `early` if
     /// the request began before the turn.
     #[inline]
-    pub fn get(&mut self, path: &[u8], policy: &Policy, now: Instant, early: bool) -> Cached {
+    pub(crate) fn get(&mut self, path: &[u8], policy: &Policy, now: Instant, early: bool) -> Cached {
         let Some(&i) = self.index.get(path) else { return Cached::Miss };
         let e = &mut self.entries[i];
         let fresh = match policy.cache {
@@ -319,7 +317,7 @@ impl FileCache {
     }
 
     /// Adds a result. `now` is the time of a turn that began before the file was opened.
-    pub fn put(&mut self, path: &[u8], found: &Found, policy: &Policy, now: Instant) {
+    pub(crate) fn put(&mut self, path: &[u8], found: &Found, policy: &Policy, now: Instant) {
         if !policy.keeps(found) {
             return;
         }
@@ -376,7 +374,7 @@ impl FileCache {
     }
 
     /// Counts a compressed form of `n` bytes that was added to a file of this cache.
-    pub fn grew(&mut self, file: &OpenFile, n: u64) {
+    pub(crate) fn grew(&mut self, file: &OpenFile, n: u64) {
         if file.kept.get() {
             self.content_bytes += n;
         }
@@ -387,7 +385,7 @@ impl FileCache {
 
     /// Reads the contents of a file that is used repeatedly, if it is of medium size, there is room, and it is entirely
     /// in the page cache.
-    pub fn read_again(&mut self, file: &OpenFile, now: Instant) {
+    pub(crate) fn read_again(&mut self, file: &OpenFile, now: Instant) {
         if file.size > MEDIUM || file.bytes().is_some() || !file.kept.get() || !file.again.replace(true) {
             return;
         }
@@ -407,7 +405,7 @@ impl FileCache {
     }
 
     /// Drops up to `n` of the least recently used entries. Returns their number.
-    pub fn shed(&mut self, n: usize) -> usize {
+    pub(crate) fn shed(&mut self, n: usize) -> usize {
         let mut shed = 0;
         while shed < n && self.oldest != NIL {
             self.remove(self.oldest);
@@ -473,7 +471,7 @@ fn unchanged(path: &[u8], found: &Found) -> bool {
 
 /// A regular file that has just been opened. It can be sent between threads.
 #[derive(Debug)]
-pub struct Regular {
+pub(crate) struct Regular {
     fd: OwnedFd,
     identity: Identity,
     /// Contents followed by one byte: see [`OpenFile::inner`].
@@ -482,7 +480,7 @@ pub struct Regular {
 
 impl Regular {
     /// Adds the data that the serving thread keeps with a file.
-    pub fn opened(self) -> OpenFile {
+    pub(crate) fn opened(self) -> OpenFile {
         let Regular { fd, identity, content: inner } = self;
         let content = inner.as_ref().map(|all| all.slice(..all.len() - 1));
         OpenFile {
@@ -494,7 +492,6 @@ impl Regular {
             whole: OnceCell::new(),
             again: Cell::new(false),
             etag: format!("\"{:x}-{:x}\"", identity.mtime.0, identity.size).into_bytes().into(),
-            last_modified: forebay_http::date::imf(identity.mtime.0),
             forms: Forms::default(),
             heads: SentHeads::default(),
             kept: Cell::new(false),
@@ -505,7 +502,7 @@ impl Regular {
 
 /// Result of opening a path, in a form that can be sent between threads.
 #[derive(Debug)]
-pub enum Inspected {
+pub(crate) enum Inspected {
     /// A regular file.
     File(Regular),
     /// A directory.
@@ -528,7 +525,7 @@ impl From<Inspected> for Found {
 }
 
 /// Result of [`open_cached`].
-pub enum Opened {
+pub(crate) enum Opened {
     /// An answer.
     Found(Inspected),
     /// The kernel would have to read from disk: open the path on the blocking pool.
@@ -536,7 +533,7 @@ pub enum Opened {
 }
 
 /// Opens a path if the kernel can do that without reading from disk.
-pub fn open_cached(path: &[u8]) -> Opened {
+pub(crate) fn open_cached(path: &[u8]) -> Opened {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
     match rustix::fs::openat2(rustix::fs::CWD, path, flags, Mode::empty(), ResolveFlags::CACHED) {
         Ok(fd) => Opened::Found(inspect(fd)),
@@ -548,7 +545,7 @@ pub fn open_cached(path: &[u8]) -> Opened {
 }
 
 /// Opens a path; may block.
-pub fn open(path: &[u8]) -> Inspected {
+pub(crate) fn open(path: &[u8]) -> Inspected {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOCTTY;
     match rustix::fs::open(path, flags, Mode::empty()) {
         Ok(fd) => inspect(fd),
@@ -557,7 +554,7 @@ pub fn open(path: &[u8]) -> Inspected {
 }
 
 /// Inspects an open descriptor and reads the whole of a small file.
-pub fn inspect(fd: OwnedFd) -> Inspected {
+pub(crate) fn inspect(fd: OwnedFd) -> Inspected {
     let s = match rustix::fs::fstat(&fd) {
         Ok(s) => s,
         Err(e) => return Inspected::Error(e),
@@ -605,7 +602,7 @@ fn read_resident(fd: &OwnedFd, len: usize) -> Option<Bytes> {
 }
 
 /// Returns the attributes of a path without opening it (`try_files`, `index`, `if -f`).
-pub fn kind(path: &[u8]) -> Result<Stat, Errno> {
+pub(crate) fn kind(path: &[u8]) -> Result<Stat, Errno> {
     rustix::fs::statat(rustix::fs::CWD, path, AtFlags::empty())
 }
 

@@ -58,11 +58,11 @@ struct Way {
 }
 
 /// Number of a watched path.
-pub type WayId = u32;
+pub(crate) type WayId = u32;
 
 /// Reason for which a path is not watched.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Unwatched {
+pub(crate) enum Unwatched {
     /// The file is in another state: it has just been changed.
     Changed,
     /// The path cannot be watched, or there are too many.
@@ -71,7 +71,7 @@ pub enum Unwatched {
 
 /// Result of handling events.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Heard {
+pub(crate) enum Heard {
     /// The paths of these owners may have changed. Their watches have ended.
     Some(Vec<usize>),
     /// All watches have ended.
@@ -80,7 +80,7 @@ pub enum Heard {
 
 /// The watched paths of one thread.
 #[derive(Debug)]
-pub struct Watches {
+pub(crate) struct Watches {
     epoll: Arc<OwnedFd>,
     queue: Option<OwnedFd>,
     mounts: Option<OwnedFd>,
@@ -95,7 +95,7 @@ pub struct Watches {
 
 impl Watches {
     /// Creates an empty set whose events go to `epoll`. `threads` sets share the user's limit of watches.
-    pub fn new(epoll: Arc<OwnedFd>, threads: usize) -> Watches {
+    pub(crate) fn new(epoll: Arc<OwnedFd>, threads: usize) -> Watches {
         let limit = |name: &str| -> usize {
             let text = std::fs::read_to_string(format!("/proc/sys/fs/inotify/{name}"));
             text.ok().and_then(|t| t.trim().parse().ok()).unwrap_or(0)
@@ -124,7 +124,13 @@ impl Watches {
     ///
     /// # Errors
     /// [`Unwatched`].
-    pub fn add(&mut self, path: &[u8], owner: usize, is: Identity, now: Instant) -> Result<WayId, Unwatched> {
+    pub(crate) fn add(
+        &mut self,
+        path: &[u8],
+        owner: usize,
+        is: Identity,
+        now: Instant,
+    ) -> Result<WayId, Unwatched> {
         if self.rests_until.is_some_and(|t| now < t) || self.ways.len() - self.free.len() >= self.budget {
             return Err(Unwatched::Impossible);
         }
@@ -152,7 +158,7 @@ impl Watches {
     }
 
     /// Ends the watch of a path.
-    pub fn remove(&mut self, id: WayId) {
+    pub(crate) fn remove(&mut self, id: WayId) {
         let Some(way) = self.ways.get_mut(id as usize).and_then(Option::take) else { return };
         self.free.push(id);
         for (watch, name) in way.places {
@@ -174,7 +180,7 @@ impl Watches {
     }
 
     /// Handles queued events.
-    pub fn heed(&mut self, now: Instant) -> Heard {
+    pub(crate) fn heed(&mut self, now: Instant) -> Heard {
         let Some(queue) = self.queue.take() else { return Heard::Some(Vec::new()) };
         let hit = self.read(&queue);
         self.queue = Some(queue);
@@ -230,7 +236,7 @@ impl Watches {
     }
 
     /// Ends all watches, since any path may lead elsewhere now.
-    pub fn forget(&mut self) -> Heard {
+    pub(crate) fn forget(&mut self) -> Heard {
         self.close();
         self.places.clear();
         self.ways.clear();
@@ -240,7 +246,7 @@ impl Watches {
 
     /// Whether nothing is watched.
     #[cfg(test)]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.places.is_empty() && self.ways.len() == self.free.len()
     }
 

@@ -23,7 +23,7 @@ use std::time::Instant;
 
 /// The HTTP front end.
 #[derive(Debug)]
-pub struct HttpFrontEnd;
+pub(crate) struct HttpFrontEnd;
 
 impl FrontEnd for HttpFrontEnd {
     fn block(&self) -> &'static str {

@@ -1,38 +1,52 @@
 //! The HTTP front end: virtual hosts, locations, phases, modules, upstreams, caches.
 
+#![warn(unreachable_pub)]
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests make files as they like"))]
 
-pub mod access_log;
-pub mod background;
-pub mod body;
-pub mod cache;
-pub mod compress;
+mod access_log;
+mod background;
+mod body;
+mod cache;
+mod compress;
 pub mod config;
-pub mod connection;
-pub mod error_log;
-pub mod error_page;
-pub mod file_cache;
-pub mod file_watch;
-pub mod front;
-pub mod h2;
-pub mod location;
-pub mod metrics;
-pub mod modules;
-pub mod password;
-pub mod phases;
-pub mod request;
-pub mod response;
-pub mod subrequest;
-pub mod symlinks;
+mod connection;
+mod error_log;
+mod error_page;
+mod file_cache;
+mod file_watch;
+mod front;
+mod h2;
+mod location;
+mod metrics;
+mod modules;
+mod password;
+mod phases;
+mod request;
+mod response;
+mod subrequest;
+mod symlinks;
 #[cfg(test)]
 mod testing;
-pub mod thread;
-pub mod tls;
-pub mod upstream;
-pub mod variables;
+mod thread;
+mod tls;
+mod upstream;
+mod variables;
 
 /// HTTP as the only front end.
 pub static FRONT_ENDS: &[&dyn forebay_core::front::FrontEnd] = &[&front::HttpFrontEnd];
 
 pub(crate) use config::HttpContext;
 pub(crate) use forebay_core::{keyword, settings};
+
+/// Parts that the program, tools and fuzz targets use without a server.
+pub mod parts {
+    pub use crate::compress::Coding;
+    pub use crate::compress::accept::{Set, rank};
+    pub use crate::metrics::started;
+    pub use crate::modules::ssi::parser as ssi;
+
+    /// Returns the names of all variables of HTTP. A family ends in `*`.
+    pub fn variable_names() -> impl Iterator<Item = &'static str> {
+        crate::modules::variables().map(|row| row.name)
+    }
+}

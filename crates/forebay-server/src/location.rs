@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 /// Locations of one level.
 #[derive(Debug, Default)]
-pub struct LocationTree {
+pub(crate) struct LocationTree {
     exact: HashMap<Vec<u8>, LocationId, foldhash::fast::RandomState>,
     /// Prefix locations, sorted by name.
     prefixes: Vec<Prefix>,
@@ -33,7 +33,7 @@ enum Found {
 
 impl LocationTree {
     /// Sorts the locations of a level.
-    pub fn build(children: &[LocationId], all: &[LocationBuild]) -> LocationTree {
+    pub(crate) fn build(children: &[LocationId], all: &[LocationBuild]) -> LocationTree {
         let mut t = LocationTree::default();
         for id in children {
             let l = &all[*id];
@@ -78,7 +78,7 @@ impl LocationTree {
     }
 
     /// Finds a prefix location that equals the path plus a slash.
-    pub fn with_slash(&self, uri: &[u8]) -> Option<LocationId> {
+    pub(crate) fn with_slash(&self, uri: &[u8]) -> Option<LocationId> {
         let found = self.prefixes.binary_search_by(|p| match p.name.split_at_checked(uri.len()) {
             Some((head, rest)) => head.cmp(uri).then_with(|| rest.cmp(b"/")),
             None => p.name.as_slice().cmp(uri),
@@ -138,7 +138,7 @@ impl LocationTree {
 ///
 /// # Errors
 /// A pattern exceeded its limits. The request must not be served.
-pub fn choose(http: &HttpRef, req: &mut Request) -> Result<(), LimitExceeded> {
+pub(crate) fn choose(http: &HttpRef, req: &mut Request) -> Result<(), LimitExceeded> {
     let server = http.server(req);
     req.valid_location = true;
     req.location = match server.tree.find(&http.locations, req)? {
@@ -149,7 +149,7 @@ pub fn choose(http: &HttpRef, req: &mut Request) -> Result<(), LimitExceeded> {
 }
 
 /// Finds a prefix location, at any depth, that equals the request's path plus a slash.
-pub fn with_slash(http: &HttpRef, req: &Request) -> Option<LocationId> {
+pub(crate) fn with_slash(http: &HttpRef, req: &Request) -> Option<LocationId> {
     let mut tree = &http.server(req).tree;
     loop {
         if let Some(id) = tree.with_slash(&req.uri) {

@@ -7,7 +7,7 @@ use md5::{Digest, Md5};
 use sha1::Sha1;
 
 /// Base64 as people write it: with or without padding, whatever the unused bits are.
-pub const LENIENT: GeneralPurpose = GeneralPurpose::new(
+pub(crate) const LENIENT: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
     GeneralPurposeConfig::new()
         .with_decode_padding_mode(DecodePaddingMode::Indifferent)
@@ -15,12 +15,12 @@ pub const LENIENT: GeneralPurpose = GeneralPurpose::new(
 );
 
 /// Whether a check of this hash takes so long that it must not run on a thread that serves others.
-pub fn is_slow(hash: &[u8]) -> bool {
+pub(crate) fn is_slow(hash: &[u8]) -> bool {
     !hash.starts_with(b"{")
 }
 
 /// Returns `true` if `password` belongs to `hash`. A hash of an unknown form matches nothing.
-pub fn verify(password: &[u8], hash: &[u8]) -> bool {
+pub(crate) fn verify(password: &[u8], hash: &[u8]) -> bool {
     FORMS
         .iter()
         .find_map(|(start, check)| Some(check(password, hash.strip_prefix(*start)?, hash)))

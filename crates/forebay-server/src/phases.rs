@@ -20,8 +20,8 @@ enum Start {
     Rewrite,
 }
 
-/// Result of a walk.
-pub enum Outcome {
+/// How a walk ended.
+pub(crate) enum Outcome {
     /// The response is made.
     Done,
     /// The request is answered with this status.
@@ -33,10 +33,10 @@ pub enum Outcome {
 }
 
 /// Internal redirects and rewrites that a request may take (nginx: 10).
-pub const MAX_URI_CHANGES: u8 = 11;
+pub(crate) const MAX_URI_CHANGES: u8 = 11;
 
 /// Runs the phases until the response is made.
-pub async fn run(req: &mut Request) {
+pub(crate) async fn run(req: &mut Request) {
     post_read(req);
     let outcome = walk(req, Start::ServerRewrite).await;
     follow_up(req, outcome).await;
@@ -44,12 +44,12 @@ pub async fn run(req: &mut Request) {
 
 /// Answers a status that was found outside of the phases (a head that was refused, a header filter), with its error
 /// page.
-pub async fn refuse(req: &mut Request, status: u16) {
+pub(crate) async fn refuse(req: &mut Request, status: u16) {
     follow_up(req, Outcome::Status(status)).await;
 }
 
 /// Runs the phases for a subrequest. A name of a location in `target` is where it begins.
-pub async fn subrequest(req: &mut Request, target: &[u8]) {
+pub(crate) async fn subrequest(req: &mut Request, target: &[u8]) {
     let status = req.resp.status;
     let outcome = match target.first() {
         Some(b'@') => match error_page::named(req, target) {
@@ -66,7 +66,7 @@ pub async fn subrequest(req: &mut Request, target: &[u8]) {
 }
 
 /// Runs the phases for a subrequest whose body is wanted. With `bare`, an error is returned instead of answered.
-pub async fn included(req: &mut Request, bare: bool) -> Option<u16> {
+pub(crate) async fn included(req: &mut Request, bare: bool) -> Option<u16> {
     let mut outcome = walk(req, Start::ServerRewrite).await;
     loop {
         let start = match outcome {
@@ -187,7 +187,7 @@ async fn precontent(req: &mut Request) -> Option<Outcome> {
 }
 
 /// Counts a change of the path. Returns `false` if the request has used up its changes.
-pub fn spend_uri_change(req: &mut Request, what: &str) -> bool {
+pub(crate) fn spend_uri_change(req: &mut Request, what: &str) -> bool {
     req.uri_changes = req.uri_changes.saturating_sub(1);
     if req.uri_changes == 0 {
         let uri = String::from_utf8_lossy(&req.uri).into_owned();
@@ -230,7 +230,7 @@ fn too_large(req: &Request, max: u64) -> Option<u64> {
 }
 
 /// Goes to the level for methods that `limit_except` of the location does not except.
-pub fn limit_except(req: &mut Request) {
+pub(crate) fn limit_except(req: &mut Request) {
     let http = req.http();
     if let Some((methods, level)) = &http.location(req).limit_except {
         let method = req.method_text();
@@ -413,7 +413,6 @@ async fn await_verdict(req: &mut Request, v: Verdict) -> Verdict {
 fn outcome(v: Verdict) -> Outcome {
     match v {
         Verdict::Status(s) => Outcome::Status(s),
-        Verdict::Redirect => Outcome::Redirect,
         Verdict::Done | Verdict::Declined | Verdict::Allowed => Outcome::Done,
         Verdict::Delay(_, then) => outcome(*then),
         // `await_verdict` has replaced it: nothing may come through unchecked.

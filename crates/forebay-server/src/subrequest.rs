@@ -12,7 +12,7 @@ const WORTH_READING: usize = 1 << 20;
 
 /// Runs a subrequest to its end and discards the response except for its head. A `target` that begins with `@` names a
 /// location.
-pub async fn run(sub: &mut Request, target: &[u8]) {
+pub(crate) async fn run(sub: &mut Request, target: &[u8]) {
     phases::subrequest(sub, target).await;
     if sub.resp.source.is_some() {
         sub.resp.body.clear();

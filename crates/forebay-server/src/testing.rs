@@ -30,22 +30,22 @@ fn load_text(text: String) -> Loaded {
 }
 
 /// The error that a whole configuration gives.
-pub fn error_of(text: &str) -> Option<String> {
+pub(crate) fn error_of(text: &str) -> Option<String> {
     load_text(text.to_owned()).err().map(|e| e.message)
 }
 
 /// The error that a configuration of the http level gives.
-pub fn error(http: &str) -> Option<String> {
+pub(crate) fn error(http: &str) -> Option<String> {
     load(http).err().map(|e| e.message)
 }
 
 /// Warnings that a configuration of the http level gives.
-pub fn warnings(http: &str) -> Vec<String> {
+pub(crate) fn warnings(http: &str) -> Vec<String> {
     load(http).map(|(_, w)| w.into_iter().map(|e| e.message).collect()).unwrap_or_default()
 }
 
 /// A request with the given query at the first server, or at the http level if there is none.
-pub fn request(http: &str, args: &str) -> Request {
+pub(crate) fn request(http: &str, args: &str) -> Request {
     let (config, _) = load(http).unwrap_or_else(|e| panic!("{}", e.message));
     let active = ActiveConfig { listeners: vec![Some(0)], ..ActiveConfig::new(Arc::new(config)) };
     let worker = WorkerThread::new(
@@ -65,7 +65,7 @@ pub fn request(http: &str, args: &str) -> Request {
 }
 
 /// Forgets what the request knows and gives it another query.
-pub fn again(req: &mut Request, args: &str) {
+pub(crate) fn again(req: &mut Request, args: &str) {
     req.args = args.as_bytes().to_vec();
     req.vars.forget();
     req.modules.clear();
@@ -75,7 +75,7 @@ pub fn again(req: &mut Request, args: &str) {
 }
 
 /// Gives the request these header lines, each ending in LF.
-pub fn head(req: &mut Request, lines: &str) {
+pub(crate) fn head(req: &mut Request, lines: &str) {
     let text = format!("GET / HTTP/1.1\r\n{}Host: test\r\n\r\n", lines.replace('\n', "\r\n"));
     req.head.clear();
     req.head.buf.extend_from_slice(text.as_bytes());
@@ -85,7 +85,7 @@ pub fn head(req: &mut Request, lines: &str) {
 }
 
 /// Number of a variable.
-pub fn id(req: &Request, name: &str) -> VarId {
+pub(crate) fn id(req: &Request, name: &str) -> VarId {
     let at = req
         .http()
         .vars
@@ -96,7 +96,7 @@ pub fn id(req: &Request, name: &str) -> VarId {
 }
 
 /// Value of a variable; `None` if it has none.
-pub fn value(req: &mut Request, name: &str) -> Option<String> {
+pub(crate) fn value(req: &mut Request, name: &str) -> Option<String> {
     let id = id(req, name);
     let value = req.var_value(id).expect("no circle");
     value.map(|v| String::from_utf8_lossy(&v).into_owned())

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// A configuration together with the state that one thread keeps for it.
 #[derive(Debug)]
-pub struct ThreadConfig {
+pub(crate) struct ThreadConfig {
     /// Listeners, log files and the main level of the configuration.
     pub active: Rc<ActiveConfig>,
     /// Settings of the http block.
@@ -27,7 +27,7 @@ pub struct ThreadConfig {
 
 impl ThreadConfig {
     /// Creates the state that a thread keeps for a configuration. `front` is the number of the HTTP front end.
-    pub fn new(thread: &WorkerThread, active: Rc<ActiveConfig>, front: u8) -> ThreadConfig {
+    pub(crate) fn new(thread: &WorkerThread, active: Rc<ActiveConfig>, front: u8) -> ThreadConfig {
         let http = active.config.front(front).unwrap_or_default();
         let groups = LocalGroups::new(thread.number, thread.all_counters.len());
         ThreadConfig { groups, ..ThreadConfig::of(active, http) }
@@ -35,14 +35,14 @@ impl ThreadConfig {
 
     /// Creates the state for settings of the http block that may be those of a former configuration. Connections to
     /// upstreams are not kept.
-    pub fn of(active: Rc<ActiveConfig>, http: Arc<Http>) -> ThreadConfig {
+    pub(crate) fn of(active: Rc<ActiveConfig>, http: Arc<Http>) -> ThreadConfig {
         ThreadConfig { http, active, groups: LocalGroups::default(), counted: Default::default() }
     }
 }
 
 impl ThreadConfig {
     /// Returns the server whose settings apply to a connection before a request names one; see [`Client::server`].
-    pub fn server_of(&self, client: &Client, by_name: bool) -> Option<&Server> {
+    pub(crate) fn server_of(&self, client: &Client, by_name: bool) -> Option<&Server> {
         self.http.servers.get(client.server(self, by_name))
     }
 }
@@ -55,7 +55,7 @@ impl Deref for ThreadConfig {
 }
 
 /// HTTP front end of a worker thread.
-pub struct Thread {
+pub(crate) struct Thread {
     /// The worker thread.
     pub worker: Rc<WorkerThread>,
     /// Number of the front end.
@@ -85,7 +85,7 @@ impl Deref for Thread {
 
 impl Thread {
     /// Creates the front end of this number in a worker thread, with the configuration that is in effect there.
-    pub fn new(worker: Rc<WorkerThread>, front: u8, files: FileCache) -> Rc<Thread> {
+    pub(crate) fn new(worker: Rc<WorkerThread>, front: u8, files: FileCache) -> Rc<Thread> {
         let conf = ThreadConfig::new(&worker, worker.active(), front);
         Rc::new(Thread {
             no_client: Rc::new(Client::none(worker.io.poller.now())),
@@ -101,12 +101,12 @@ impl Thread {
     }
 
     /// Hands a connection to a runner and polls it.
-    pub fn start(self: &Rc<Self>, token: Token, conn: Connection) {
+    pub(crate) fn start(self: &Rc<Self>, token: Token, conn: Connection) {
         self.runners.start(Job { token, work: conn.into() }, || self.runner());
     }
 
     /// Starts the oldest work that is queued for a runner.
-    pub fn start_queued(self: &Rc<Self>) {
+    pub(crate) fn start_queued(self: &Rc<Self>) {
         self.runners.start_queued(|| self.runner());
     }
 
@@ -116,7 +116,7 @@ impl Thread {
 
     /// Returns the configuration for a new request.
     #[inline]
-    pub fn config(&self) -> Rc<ThreadConfig> {
+    pub(crate) fn config(&self) -> Rc<ThreadConfig> {
         self.conf.borrow().clone()
     }
 }

@@ -4,13 +4,13 @@ use crate::request::Request;
 use forebay_core::vars::{RowSource, Source};
 
 /// Built-in variable: a row in its module's file.
-pub type Row = forebay_core::vars::Row<Request>;
+pub(crate) type Row = forebay_core::vars::Row<Request>;
 
 /// Variables of a configuration under construction.
-pub type Registry = forebay_core::vars::Registry<Request>;
+pub(crate) type Registry = forebay_core::vars::Registry<Request>;
 
 /// Finds a built-in variable of HTTP: its source, and whether `set` and the like may define it.
-pub fn builtin(name: &[u8]) -> (Source<Request>, bool) {
+pub(crate) fn builtin(name: &[u8]) -> (Source<Request>, bool) {
     for row in crate::modules::variables() {
         match row.get {
             RowSource::Get(g) if row.name.as_bytes() == name => return (Source::Get(g), row.settable),

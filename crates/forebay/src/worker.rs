@@ -144,7 +144,7 @@ impl Process {
             become_worker(order, &built.generation.config, &built.log)?;
             let config = built.generation.config.clone();
             let respawned = std::env::var(RESPAWNED).ok().and_then(|n| n.parse().ok());
-            forebay_server::metrics::started(respawned.unwrap_or(0));
+            forebay_server::parts::started(respawned.unwrap_or(0));
             let area = built.log_area.and_then(|fd| {
                 let mapped = Mapped::new(fd);
                 mapped

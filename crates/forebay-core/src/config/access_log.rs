@@ -32,10 +32,10 @@ where
 {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_, C>) -> Result<Self, Error> {
         match d.args.as_slice() {
-            [] => return Ok(AccessLogs::default()),
-            [off] if off.text == b"off" => return Ok(AccessLogs::default()),
+            [] => Ok(AccessLogs::default()),
+            [off] if off.text == b"off" => Ok(AccessLogs::default()),
             [off, next, ..] if off.text == b"off" => {
-                return Err(cx.error_at(d, next, format!("invalid parameter \"{}\"", next.as_str())));
+                Err(cx.error_at(d, next, format!("invalid parameter \"{}\"", next.as_str())))
             }
             [first, rest @ ..] => {
                 let log = log(d, first, rest, cx)?;

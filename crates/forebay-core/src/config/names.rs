@@ -51,11 +51,6 @@ impl ServerName {
         };
         (may_have_stars || !fixed.contains(&b'*')) && !fixed.windows(2).any(|w| w == b"..")
     }
-
-    /// Returns `true` for a regular expression: a request that it matches gets its captures.
-    pub fn has_captures(&self) -> bool {
-        matches!(self, ServerName::Regex(..))
-    }
 }
 
 /// Reads `server_name` and appends its names.

@@ -19,8 +19,8 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-/// Parts of a response in addition to its own content.
-pub struct Join {
+/// What belongs to a response beside its own content.
+pub(crate) struct Join {
     /// Filters before this place work on the response's own content, those behind it on the whole.
     pub own_filters: usize,
     /// The content has SSI commands.
@@ -137,7 +137,7 @@ async fn add(out: &mut Outlet, req: &mut Request, path: &[u8]) -> Done {
 
 /// Subrequest whose body becomes part of the response.
 #[derive(Default)]
-pub struct Include {
+pub(crate) struct Include {
     /// Decoded path.
     pub uri: Vec<u8>,
     /// Query.
@@ -148,9 +148,9 @@ pub struct Include {
     pub keep: bool,
 }
 
-/// Result of an [`Include`].
-pub enum Included {
-    /// It ran. The body, if that was to be kept and there was no error.
+/// What became of an [`Include`].
+pub(crate) enum Included {
+    /// It ran; with the body if that was to be kept and there was no error.
     Done(Option<Vec<u8>>),
     /// There are too many, which is logged.
     Refused,
@@ -181,7 +181,7 @@ fn hand_over(from: &mut Request, to: &mut Request) {
 }
 
 /// Runs a subrequest and sends its body.
-pub async fn include(out: &mut Outlet, req: &mut Request, what: Include) -> Included {
+pub(crate) async fn include(out: &mut Outlet, req: &mut Request, what: Include) -> Included {
     let Some(mut sub) = make(req, &what) else { return Included::Refused };
     hand_over(req, &mut sub);
     let bare = Box::pin(phases::included(&mut sub, what.stub.is_some())).await;
@@ -196,8 +196,8 @@ pub async fn include(out: &mut Outlet, req: &mut Request, what: Include) -> Incl
 /// Subrequest whose head is ready, with its error if that is returned instead of answered.
 type Headed = (Box<Request>, Option<u16>);
 
-/// Subrequest that runs up to its head while the bytes before its body are sent.
-pub struct Started {
+/// A subrequest that is on its way to its head while what stands before its body is sent.
+pub(crate) struct Started {
     what: Include,
     running: Pin<Box<dyn Future<Output = Headed>>>,
     headed: Option<Headed>,
@@ -206,8 +206,8 @@ pub struct Started {
 }
 
 impl Started {
-    /// Creates a subrequest, which runs when it is polled. Returns `None` if there are too many, which is logged.
-    pub fn new(req: &mut Request, what: Include) -> Option<Started> {
+    /// Begins; it gets on when it is polled. `None`: there are too many; the log says so.
+    pub(crate) fn new(req: &mut Request, what: Include) -> Option<Started> {
         let mut sub = make(req, &what)?;
         let stub = what.stub.is_some();
         let vars = sub.vars.clone();
@@ -218,8 +218,8 @@ impl Started {
         Some(Started { what, running, headed: None, vars })
     }
 
-    /// Runs the subrequest. Ready when its body can be sent.
-    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    /// Ready when its body can be sent.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.headed.is_none() {
             match self.running.as_mut().poll(cx) {
                 Poll::Ready(headed) => self.headed = Some(headed),
@@ -233,7 +233,7 @@ impl Started {
     ///
     /// # Errors
     /// [`Broken`].
-    pub async fn send(mut self, out: &mut Outlet, req: &mut Request) -> Done {
+    pub(crate) async fn send(mut self, out: &mut Outlet, req: &mut Request) -> Done {
         std::future::poll_fn(|cx| self.poll(cx)).await;
         let Some((mut sub, bare)) = self.headed.take() else { return Ok(()) };
         hand_over(req, &mut sub);
@@ -246,7 +246,7 @@ impl Started {
     }
 
     /// Ends it without sending anything.
-    pub async fn abandon(mut self) {
+    pub(crate) async fn abandon(mut self) {
         std::future::poll_fn(|cx| self.poll(cx)).await;
         if let Some((mut sub, _)) = self.headed.take() {
             if let Some(mut source) = sub.resp.source.take() {

@@ -33,8 +33,8 @@ pub(super) enum Follows {
     End,
 }
 
-/// Outlet of a response. A request and the subrequests whose content it includes use one outlet, one after the other.
-pub struct Outlet {
+/// Outlet of a response, or of a request and its subrequests one after the other.
+pub(crate) struct Outlet {
     to: To,
     /// Filters that all bytes pass, in order.
     filters: Vec<Box<dyn BodyFilter>>,
@@ -105,7 +105,7 @@ impl Outlet {
     ///
     /// # Errors
     /// The connection cannot be used for another response, or memory has reached its limit.
-    pub async fn push(&mut self, req: &mut Request, bytes: &[u8]) -> Done {
+    pub(crate) async fn push(&mut self, req: &mut Request, bytes: &[u8]) -> Done {
         if bytes.is_empty() {
             return Ok(());
         }

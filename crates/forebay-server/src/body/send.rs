@@ -26,7 +26,12 @@ const VECTORED: usize = 6;
 ///
 /// # Errors
 /// The connection cannot be used for another response; the reason has been logged.
-pub async fn send(thread: &Rc<Thread>, req: &mut Request, head: &mut Vec<u8>, framing: BodyFraming) -> Done {
+pub(crate) async fn send(
+    thread: &Rc<Thread>,
+    req: &mut Request,
+    head: &mut Vec<u8>,
+    framing: BodyFraming,
+) -> Done {
     if let Some(join) = req.resp.join.take() {
         return Box::pin(compose::send(req, head, framing, join)).await;
     }

@@ -14,13 +14,13 @@ use std::time::{Duration, Instant};
 
 /// Failure of a response that has begun. Its connection cannot be used for another one.
 #[derive(Debug)]
-pub struct Broken;
+pub(crate) struct Broken;
 
 /// Result of sending a part of a response.
 pub(crate) type Done = Result<(), Broken>;
 
 /// Answers `Expect: 100-continue`.
-pub async fn send_continue(thread: &Rc<Thread>, req: &mut Request) -> bool {
+pub(crate) async fn send_continue(thread: &Rc<Thread>, req: &mut Request) -> bool {
     req.body.continued = true;
     if req.conn.wire.is_multiplexed() {
         let mut block = Vec::with_capacity(8);
@@ -32,7 +32,7 @@ pub async fn send_continue(thread: &Rc<Thread>, req: &mut Request) -> bool {
 
 /// Sends the answers that wait for the end of the turn or have found no room, before the connection ends. A client that
 /// has timed out gets no more time.
-pub async fn flush_answers(thread: &Rc<Thread>, req: &mut Request) {
+pub(crate) async fn flush_answers(thread: &Rc<Thread>, req: &mut Request) {
     while !req.timed_out && !req.conn.wire.flush(&thread.io) {
         if room(thread, req, &mut Idle).await.is_err() {
             return;
@@ -41,13 +41,13 @@ pub async fn flush_answers(thread: &Rc<Thread>, req: &mut Request) {
 }
 
 /// Writes bytes.
-pub async fn write_all(thread: &Rc<Thread>, req: &mut Request, bytes: &[u8]) -> Done {
+pub(crate) async fn write_all(thread: &Rc<Thread>, req: &mut Request, bytes: &[u8]) -> Done {
     write(thread, req, bytes, Then::Nothing, &mut Idle).await
 }
 
 /// Writes the last bytes of a response. If the connection is closed behind it, the kernel holds them back for
 /// the few instructions until then, so that data and FIN are one packet instead of two.
-pub async fn write_last(thread: &Rc<Thread>, req: &mut Request, bytes: &[u8]) -> Done {
+pub(crate) async fn write_last(thread: &Rc<Thread>, req: &mut Request, bytes: &[u8]) -> Done {
     let then = after_last(req);
     write(thread, req, bytes, then, &mut Idle).await
 }

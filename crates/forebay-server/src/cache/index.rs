@@ -19,7 +19,7 @@ const SHARDS: usize = 32;
 const BLOCK: u64 = 4096;
 
 /// Returns milliseconds since the first call in this process.
-pub fn millis(now: Instant) -> u64 {
+pub(crate) fn millis(now: Instant) -> u64 {
     static START: OnceLock<Instant> = OnceLock::new();
     let start = *START.get_or_init(Instant::now);
     u64::try_from(now.saturating_duration_since(start).as_millis()).unwrap_or(u64::MAX)
@@ -27,7 +27,7 @@ pub fn millis(now: Instant) -> u64 {
 
 /// Node of an entry. The entry may not have a file yet.
 #[derive(Debug)]
-pub struct Node {
+pub(crate) struct Node {
     /// Its hash.
     pub hash: Hash,
     /// Key, after [`Index::purge`] has read it from the file.
@@ -47,7 +47,7 @@ pub struct Node {
 
 /// Mutable state of an entry.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct NodeState {
+pub(crate) struct NodeState {
     /// The entry has a file.
     pub exists: bool,
     /// Bytes on disk.
@@ -65,25 +65,25 @@ pub struct NodeState {
 impl Node {
     /// Returns the generation.
     #[inline]
-    pub fn generation(&self) -> u64 {
+    pub(crate) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
     /// Records a use at `now`.
     #[inline]
-    pub fn touch(&self, now: u64) {
+    pub(crate) fn touch(&self, now: u64) {
         if self.used.load(Ordering::Relaxed) != now {
             self.used.store(now, Ordering::Relaxed);
         }
     }
 
     /// Calls `f` with the state, under its lock.
-    pub fn with<R>(&self, f: impl FnOnce(&mut NodeState) -> R) -> R {
+    pub(crate) fn with<R>(&self, f: impl FnOnce(&mut NodeState) -> R) -> R {
         f(&mut lock(&self.state))
     }
 
     /// Increments the generation, which makes earlier copies outdated.
-    pub fn renewed(&self) {
+    pub(crate) fn renewed(&self) {
         self.generation.fetch_add(1, Ordering::AcqRel);
     }
 }
@@ -97,7 +97,7 @@ struct Shard {
 
 /// All entries of a cache.
 #[derive(Debug)]
-pub struct Index {
+pub(crate) struct Index {
     /// Unique number of the index in this process.
     id: u64,
     /// Held while a purge visits all entries.
@@ -115,7 +115,7 @@ pub struct Index {
 
 impl Index {
     /// Creates an empty index for `max_nodes` entries.
-    pub fn new(max_nodes: usize) -> Index {
+    pub(crate) fn new(max_nodes: usize) -> Index {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Index {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
@@ -131,7 +131,7 @@ impl Index {
     }
 
     /// Returns the unique number of the index. Numbers are not reused after a reload.
-    pub fn id(&self) -> u64 {
+    pub(crate) fn id(&self) -> u64 {
         self.id
     }
 
@@ -140,44 +140,44 @@ impl Index {
     }
 
     /// Returns `true` if the directory has been read.
-    pub fn loaded(&self) -> bool {
+    pub(crate) fn loaded(&self) -> bool {
         self.loaded.load(Ordering::Acquire)
     }
 
     /// Records that the directory has been read.
-    pub fn set_loaded(&self) {
+    pub(crate) fn set_loaded(&self) {
         self.loaded.store(true, Ordering::Release);
     }
 
     /// Bytes on disk.
-    pub fn size(&self) -> u64 {
+    pub(crate) fn size(&self) -> u64 {
         self.size.load(Ordering::Relaxed)
     }
 
     /// Returns the number of nodes.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
 
     /// Returns the bytes of the zone in use and in total, approximately.
-    pub fn room(&self) -> (usize, usize) {
+    pub(crate) fn room(&self) -> (usize, usize) {
         let bytes = |n: usize| n.saturating_mul(super::config::NODE as usize);
         (bytes(self.count()), bytes(self.max_nodes))
     }
 
     /// Returns `true` if there are more entries than the zone has room for.
-    pub fn crowded(&self) -> bool {
+    pub(crate) fn crowded(&self) -> bool {
         self.count() > self.max_nodes
     }
 
     /// Returns the node of a hash, if there is one.
-    pub fn find(&self, hash: &Hash) -> Option<Arc<Node>> {
+    pub(crate) fn find(&self, hash: &Hash) -> Option<Arc<Node>> {
         lock(&self.shard(hash).nodes).get(hash).cloned()
     }
 
     /// Returns the node of a hash, and creates it if necessary. Returns `None` if the zone is full and the manager has
     /// not made room yet.
-    pub fn obtain(&self, hash: &Hash, now: u64) -> Option<Arc<Node>> {
+    pub(crate) fn obtain(&self, hash: &Hash, now: u64) -> Option<Arc<Node>> {
         let mut nodes = lock(&self.shard(hash).nodes);
         if let Some(n) = nodes.get(hash) {
             return Some(n.clone());
@@ -210,7 +210,7 @@ impl Index {
     }
 
     /// Records a file that exists already.
-    pub fn note(&self, node: &Node, len: u64) {
+    pub(crate) fn note(&self, node: &Node, len: u64) {
         node.with(|s| {
             if !s.exists {
                 s.exists = true;
@@ -229,7 +229,7 @@ impl Index {
     /// Moves a complete file into the cache and updates its node. Blocks.
     ///
     /// # Errors If the file cannot be moved. It is removed then.
-    pub fn publish(&self, cache: &Cache, node: &Arc<Node>, from: &Path, len: u64) -> io::Result<()> {
+    pub(crate) fn publish(&self, cache: &Cache, node: &Arc<Node>, from: &Path, len: u64) -> io::Result<()> {
         let target = cache.file(&node.hash);
         let shard = self.shard(&node.hash);
         let files = lock(&shard.files);
@@ -265,7 +265,7 @@ impl Index {
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn renew(&self, cache: &Cache, node: &Node, generation: u64, start: &[u8]) -> io::Result<()> {
+    pub(crate) fn renew(&self, cache: &Cache, node: &Node, generation: u64, start: &[u8]) -> io::Result<()> {
         use std::os::unix::fs::FileExt;
         let _files = lock(&self.shard(&node.hash).files);
         // If the file was replaced or removed meanwhile, the one in place has times of its own.
@@ -278,7 +278,7 @@ impl Index {
     }
 
     /// Removes an entry with its file. Blocks.
-    pub fn remove(&self, cache: &Cache, node: &Arc<Node>) {
+    pub(crate) fn remove(&self, cache: &Cache, node: &Arc<Node>) {
         let shard = self.shard(&node.hash);
         let _files = lock(&shard.files);
         let existed = {
@@ -305,7 +305,7 @@ impl Index {
     }
 
     /// Records that a file is missing or broken. Blocks.
-    pub fn forget_file(&self, cache: &Cache, node: &Node, remove: bool) {
+    pub(crate) fn forget_file(&self, cache: &Cache, node: &Node, remove: bool) {
         let shard = self.shard(&node.hash);
         let _files = lock(&shard.files);
         node.with(|s| {
@@ -320,7 +320,7 @@ impl Index {
 
     /// Returns the least recently used entry with the time of its last use, without removing it. Moves entries that
     /// were used since they were inserted to their new place.
-    pub fn oldest(&self) -> Option<(u64, Arc<Node>)> {
+    pub(crate) fn oldest(&self) -> Option<(u64, Arc<Node>)> {
         let mut order = lock(&self.order);
         loop {
             let ((stamp, id), node) = order.pop_first()?;
@@ -335,7 +335,7 @@ impl Index {
 
     /// Removes all entries whose keys begin with `prefix`. Blocks. The first call opens each file for its key. The
     /// nodes keep the keys, so only caches purged in this way spend memory on them.
-    pub fn purge(&self, cache: &Cache, prefix: &[u8]) {
+    pub(crate) fn purge(&self, cache: &Cache, prefix: &[u8]) {
         if !self.loaded() {
             // The loader works at its own pace and has not reached all files yet.
             super::manager::read_in(cache, || ());
@@ -352,7 +352,7 @@ impl Index {
     }
 
     /// Waits until no other purge visits all entries. Many at a time would occupy all threads of the blocking pool.
-    pub async fn purge_one_at_a_time(&self) -> tokio::sync::MutexGuard<'_, ()> {
+    pub(crate) async fn purge_one_at_a_time(&self) -> tokio::sync::MutexGuard<'_, ()> {
         self.purging.lock().await
     }
 
@@ -366,7 +366,7 @@ impl Index {
 /// another file system.
 ///
 /// # Errors If the file can be neither moved nor copied.
-pub fn rename(from: &Path, to: &Path, directories: u32) -> io::Result<()> {
+pub(crate) fn rename(from: &Path, to: &Path, directories: u32) -> io::Result<()> {
     match std::fs::rename(from, to) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             if let Some(dir) = to.parent() {
@@ -394,7 +394,7 @@ fn copy(from: &Path, to: &Path, e: io::Error) -> io::Result<()> {
 
 /// Permission to fill an entry. Dropping it releases the entry's lock.
 #[derive(Debug)]
-pub struct Ticket {
+pub(crate) struct Ticket {
     /// The entry.
     pub node: Arc<Node>,
     /// Number of the lock in `NodeState::updating`; `None` for a ticket without the lock.
@@ -403,12 +403,12 @@ pub struct Ticket {
 
 impl Ticket {
     /// Creates a ticket without the lock.
-    pub fn plain(node: Arc<Node>) -> Ticket {
+    pub(crate) fn plain(node: Arc<Node>) -> Ticket {
         Ticket { node, holds: None }
     }
 
     /// Takes the lock unless another request has it. `age` is the time at which the lock expires.
-    pub fn take(node: &Arc<Node>, age: Option<Instant>, now: Instant) -> Option<Ticket> {
+    pub(crate) fn take(node: &Arc<Node>, age: Option<Instant>, now: Instant) -> Option<Ticket> {
         node.with(|s| {
             if s.updating.is_some() && s.locked_until.is_none_or(|t| t > now) {
                 return None;

@@ -27,7 +27,7 @@ const OVERHEAD: usize = 512;
 
 /// The body of an entry.
 #[derive(Debug)]
-pub enum Content {
+pub(crate) enum Content {
     /// In memory.
     Memory(Bytes),
     /// In its file, from an offset on.
@@ -36,7 +36,7 @@ pub enum Content {
 
 /// A cached response.
 #[derive(Debug)]
-pub struct Entry {
+pub(crate) struct Entry {
     /// Metadata.
     pub meta: Meta,
     /// Node in the index.
@@ -53,17 +53,17 @@ pub struct Entry {
 impl Entry {
     /// Returns `true` if the file has not changed since the entry was read.
     #[inline]
-    pub fn current(&self) -> bool {
+    pub(crate) fn current(&self) -> bool {
         self.generation == self.node.generation()
     }
 
     /// Returns the generation of the node at which the entry was read.
-    pub fn generation(&self) -> u64 {
+    pub(crate) fn generation(&self) -> u64 {
         self.generation
     }
 
     /// Returns the length of the body in bytes.
-    pub fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         match &self.content {
             Content::Memory(b) => b.len() as u64,
             Content::File(f, start) => f.size.saturating_sub(*start),
@@ -71,12 +71,12 @@ impl Entry {
     }
 
     /// Returns `true` if the body is empty.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Returns the body as a part of a response.
-    pub fn part(&self) -> Part {
+    pub(crate) fn part(&self) -> Part {
         match &self.content {
             Content::Memory(b) => Part::Bytes(b.clone()),
             Content::File(file, start) => Part::File { file: file.clone(), start: *start, end: file.size },
@@ -98,7 +98,7 @@ type Half = HashMap<Box<[u8]>, Rc<Entry>, foldhash::fast::RandomState>;
 /// Entries of one thread, in two halves. A used entry moves to the newer half. When that is full it becomes the older
 /// half, whose remaining entries are dropped.
 #[derive(Debug, Default)]
-pub struct Local {
+pub(crate) struct Local {
     newer: RefCell<Half>,
     older: RefCell<Half>,
     bytes: Cell<usize>,
@@ -108,7 +108,7 @@ pub struct Local {
 impl Local {
     /// Returns an entry if it is still valid.
     #[inline]
-    pub fn get(&self, key: &[u8]) -> Option<Rc<Entry>> {
+    pub(crate) fn get(&self, key: &[u8]) -> Option<Rc<Entry>> {
         if let Some(e) = self.newer.borrow().get(key) {
             if e.current() {
                 return Some(e.clone());
@@ -126,12 +126,12 @@ impl Local {
     }
 
     /// Adds an entry.
-    pub fn put(&self, key: &[u8], e: &Rc<Entry>) {
+    pub(crate) fn put(&self, key: &[u8], e: &Rc<Entry>) {
         self.put_boxed(key.into(), e.clone());
     }
 
     /// Counts a compressed form of `n` bytes that was added to an entry.
-    pub fn grew(&self, n: usize) {
+    pub(crate) fn grew(&self, n: usize) {
         self.bytes.set(self.bytes.get() + n);
         if self.bytes.get() > BUDGET / 2 {
             *self.older.borrow_mut() = std::mem::take(&mut *self.newer.borrow_mut());
@@ -152,7 +152,7 @@ impl Local {
     }
 
     /// Drops all entries with open files, because descriptors run short.
-    pub fn shed(&self) {
+    pub(crate) fn shed(&self) {
         for half in [&self.newer, &self.older] {
             half.borrow_mut().retain(|_, e| !e.is_file());
         }
@@ -162,7 +162,7 @@ impl Local {
 
 /// Reason for which [`open`] gives no entry.
 #[derive(Debug)]
-pub enum Unusable {
+pub(crate) enum Unusable {
     /// The file does not exist.
     Missing,
     /// The file cannot be opened or read.
@@ -175,7 +175,7 @@ pub enum Unusable {
 ///
 /// # Errors
 /// [`Unusable`].
-pub async fn open(cache: &Cache, node: &Arc<Node>, key: &[u8]) -> Result<Entry, Unusable> {
+pub(crate) async fn open(cache: &Cache, node: &Arc<Node>, key: &[u8]) -> Result<Entry, Unusable> {
     use std::os::unix::ffi::OsStrExt;
     let path = cache.file(&node.hash);
     // Load the generation before reading the file: if the file is replaced in between, the entry counts as outdated.
@@ -242,7 +242,7 @@ fn read_at(file: &OpenFile, out: &mut Vec<u8>) -> Result<(), Errno> {
 }
 
 /// Returns a name for a temporary file next to the entry's file.
-pub fn beside(path: &Path) -> std::path::PathBuf {
+pub(crate) fn beside(path: &Path) -> std::path::PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     path.with_file_name(format!("{name}.{}.{:010}", std::process::id(), forebay_sys::serial::next()))
 }

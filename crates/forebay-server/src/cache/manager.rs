@@ -30,7 +30,7 @@ fn work() -> MutexGuard<'static, Work> {
 }
 
 /// Replaces the caches that the thread manages.
-pub fn attend(caches: &[Arc<Cache>]) {
+pub(crate) fn attend(caches: &[Arc<Cache>]) {
     let mut w = work();
     w.caches = caches.to_vec();
     w.nudged = true;
@@ -42,7 +42,7 @@ pub fn attend(caches: &[Arc<Cache>]) {
 }
 
 /// Wakes the thread, since there may be something to remove.
-pub fn nudge() {
+pub(crate) fn nudge() {
     work().nudged = true;
     CHANGED.notify_all();
 }

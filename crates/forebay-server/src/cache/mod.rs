@@ -5,10 +5,10 @@
 //! when a response is stored or served.
 
 mod config;
-pub mod entry;
-pub mod index;
-pub mod local;
-pub mod manager;
+pub(crate) mod entry;
+pub(crate) mod index;
+pub(crate) mod local;
+pub(crate) mod manager;
 
 use crate::modules::core::path_in_levels;
 use forebay_conf::error::Error;
@@ -17,14 +17,14 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-pub use config::path;
+pub(crate) use config::path;
 
 /// MD5 of a key. In hexadecimal it is the file's name.
-pub type Hash = [u8; 16];
+pub(crate) type Hash = [u8; 16];
 
 /// Pace of background work (nginx: loader_files and related parameters).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Steps {
+pub(crate) struct Steps {
     /// Files in one step.
     pub files: u64,
     /// Pause between steps.
@@ -35,7 +35,7 @@ pub struct Steps {
 
 /// One `proxy_cache_path`.
 #[derive(Debug)]
-pub struct Cache {
+pub(crate) struct Cache {
     /// Name of the zone.
     pub name: Vec<u8>,
     /// Directory.
@@ -62,13 +62,13 @@ pub struct Cache {
 
 impl Cache {
     /// Returns the file of an entry. Names are nginx's: the last digits of the hash are the directories.
-    pub fn file(&self, hash: &Hash) -> PathBuf {
+    pub(crate) fn file(&self, hash: &Hash) -> PathBuf {
         path_in_levels(&self.path, &self.levels, &hex(hash))
     }
 }
 
 /// Returns lower-case hexadecimal digits.
-pub fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     let mut out = String::with_capacity(bytes.len() * 2);
     for b in bytes {
         for digit in [b >> 4, b & 15] {
@@ -79,7 +79,7 @@ pub fn hex(bytes: &[u8]) -> String {
 }
 
 /// Parses a file name as a hash.
-pub fn unhex(name: &[u8]) -> Option<Hash> {
+pub(crate) fn unhex(name: &[u8]) -> Option<Hash> {
     let mut hash = [0; 16];
     if name.len() != 32 {
         return None;
@@ -95,7 +95,7 @@ pub fn unhex(name: &[u8]) -> Option<Hash> {
 
 /// Zone with a name. `proxy_cache` may refer to it before `proxy_cache_path` defines it.
 #[derive(Debug)]
-pub struct Zone {
+pub(crate) struct Zone {
     /// Name.
     pub name: Vec<u8>,
     cache: OnceLock<Arc<Cache>>,
@@ -103,20 +103,20 @@ pub struct Zone {
 
 impl Zone {
     /// Returns the cache, if the zone is defined.
-    pub fn cache(&self) -> Option<&Arc<Cache>> {
+    pub(crate) fn cache(&self) -> Option<&Arc<Cache>> {
         self.cache.get()
     }
 }
 
 /// Caches of a configuration under construction.
 #[derive(Debug, Default)]
-pub struct Zones {
+pub(crate) struct Zones {
     zones: Vec<(Arc<Zone>, Error)>,
 }
 
 impl Zones {
     /// Finds or creates the zone of this name. `unknown` is the error to report if no directive defines it.
-    pub fn find_or_promise(&mut self, name: &[u8], unknown: Error) -> Arc<Zone> {
+    pub(crate) fn find_or_promise(&mut self, name: &[u8], unknown: Error) -> Arc<Zone> {
         if let Some((z, _)) = self.zones.iter().find(|(z, _)| z.name == name) {
             return z.clone();
         }
@@ -126,12 +126,12 @@ impl Zones {
     }
 
     /// Returns the error for the first zone that no directive defines.
-    pub fn undefined(&self) -> Option<Error> {
+    pub(crate) fn undefined(&self) -> Option<Error> {
         self.zones.iter().find(|(z, _)| z.cache.get().is_none()).map(|(_, unknown)| unknown.clone())
     }
 
     /// Returns all caches.
-    pub fn finish(self) -> Vec<Arc<Cache>> {
+    pub(crate) fn finish(self) -> Vec<Arc<Cache>> {
         self.zones.iter().filter_map(|(z, _)| z.cache.get().cloned()).collect()
     }
 }

@@ -57,7 +57,7 @@ enum Kind {
 }
 
 /// One stream.
-pub struct Encoder {
+pub(crate) struct Encoder {
     key: Key,
     kind: Kind,
     before: u64,
@@ -68,7 +68,7 @@ pub struct Encoder {
 
 impl Encoder {
     /// Creates an encoder for a new stream.
-    pub fn new(key: Key) -> Encoder {
+    pub(crate) fn new(key: Key) -> Encoder {
         let kind = match key.coding {
             Coding::Gzip => Kind::Gzip(spare(&DEFLATE, key).unwrap_or_else(|| {
                 let level = Compression::new(u32::from(key.level));
@@ -142,7 +142,7 @@ impl Drop for Encoder {
 }
 
 /// Compresses a whole content. The same input gives the same bytes.
-pub fn whole(key: Key, input: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn whole(key: Key, input: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(input.len() / 3 + 64);
     Encoder::new(key).run(input, End::Finish, &mut out).ok()?;
     out.shrink_to_fit();

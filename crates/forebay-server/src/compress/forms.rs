@@ -22,7 +22,7 @@ const MOST: usize = 8;
 
 /// Parameters of compression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Key {
+pub(crate) struct Key {
     /// Coding.
     pub coding: Coding,
     /// Its level.
@@ -33,7 +33,7 @@ pub struct Key {
 
 impl Key {
     /// Returns the configured parameters for a stream.
-    pub fn stream(coding: Coding, s: &LocationSettings) -> Key {
+    pub(crate) fn stream(coding: Coding, s: &LocationSettings) -> Key {
         let (level, window) = match coding {
             Coding::Gzip => (s.gzip.level.0, s.gzip.window.0),
             Coding::Br => (s.brotli.level.0, s.brotli.window.0),
@@ -44,7 +44,7 @@ impl Key {
 
     /// Returns parameters for a form, which is made once and sent often: at least a good level, whose cost hardly
     /// matters.
-    pub fn once(coding: Coding, s: &LocationSettings) -> Key {
+    pub(crate) fn once(coding: Coding, s: &LocationSettings) -> Key {
         let least = match coding {
             Coding::Gzip | Coding::Br => 6,
             Coding::Zstd => 9,
@@ -56,7 +56,7 @@ impl Key {
 
 /// A compressed form.
 #[derive(Debug)]
-pub struct Form {
+pub(crate) struct Form {
     /// Parameters of its compression.
     pub key: Key,
     /// Its bytes.
@@ -65,7 +65,7 @@ pub struct Form {
 
 /// The forms of one content.
 #[derive(Debug, Default)]
-pub struct Forms {
+pub(crate) struct Forms {
     ready: RefCell<Vec<Arc<Form>>>,
     /// Forms under way, and the signals for requests that wait for them.
     making: RefCell<Vec<(Key, Arc<Notify>)>>,
@@ -73,18 +73,13 @@ pub struct Forms {
 
 impl Forms {
     /// Returns a finished form.
-    pub fn get(&self, key: Key) -> Option<Arc<Form>> {
+    pub(crate) fn get(&self, key: Key) -> Option<Arc<Form>> {
         self.ready.borrow().iter().find(|f| f.key == key).cloned()
     }
 
     /// Returns the size of all forms, in bytes.
-    pub fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         self.ready.borrow().iter().map(|f| f.bytes.len() as u64).sum()
-    }
-
-    /// Returns `true` if there is no form.
-    pub fn is_empty(&self) -> bool {
-        self.ready.borrow().is_empty()
     }
 
     fn busy(&self, key: Key) -> Option<Arc<Notify>> {
@@ -115,7 +110,7 @@ impl Drop for Maker<'_> {
 
 /// Content of forms.
 #[derive(Clone, Debug)]
-pub enum Subject {
+pub(crate) enum Subject {
     /// A file.
     File(Rc<OpenFile>),
     /// A cached response.
@@ -124,7 +119,7 @@ pub enum Subject {
 
 impl Subject {
     /// Its forms.
-    pub fn forms(&self) -> &Forms {
+    pub(crate) fn forms(&self) -> &Forms {
         match self {
             Subject::File(f) => &f.forms,
             Subject::Entry(e) => &e.forms,
@@ -132,16 +127,11 @@ impl Subject {
     }
 
     /// Length in bytes.
-    pub fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         match self {
             Subject::File(f) => f.size,
             Subject::Entry(e) => e.len(),
         }
-    }
-
-    /// Whether it is empty.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// Returns the content, or the place to read it from.
@@ -188,7 +178,7 @@ impl Plain {
 }
 
 /// Returns the content of a response's body if it is a whole file or cached response, and small enough.
-pub fn subject(req: &Request, len: Option<u64>) -> Option<Subject> {
+pub(crate) fn subject(req: &Request, len: Option<u64>) -> Option<Subject> {
     let r = &req.resp;
     if r.source.is_some() || !r.filters.is_empty() || len.is_none_or(|n| n == 0 || n > LONGEST) {
         return None;
@@ -206,7 +196,7 @@ pub fn subject(req: &Request, len: Option<u64>) -> Option<Subject> {
 }
 
 /// Makes a form, or waits for the request that is making it. Returns `None` if that fails.
-pub async fn make(req: &mut Request, subject: &Subject, key: Key) -> Option<Arc<Form>> {
+pub(crate) async fn make(req: &mut Request, subject: &Subject, key: Key) -> Option<Arc<Form>> {
     let forms = subject.forms();
     for _ in 0..2 {
         if let Some(form) = forms.get(key) {

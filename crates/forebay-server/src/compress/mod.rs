@@ -4,9 +4,9 @@
 //! weights speak about all of them. The compressed form of a small file or cached response is made once, by
 //! [`forms`]; anything else goes through an [`encoder`].
 
-pub mod accept;
-pub mod encoder;
-pub mod forms;
+pub(crate) mod accept;
+pub(crate) mod encoder;
+pub(crate) mod forms;
 
 use crate::modules::{LocationSettings, gzip_accept, slice};
 use crate::request::Request;
@@ -55,7 +55,7 @@ impl Coding {
 
 /// State of compression for one request.
 #[derive(Debug, Default)]
-pub struct State {
+pub(crate) struct State {
     coding: Option<Coding>,
     /// Lengths before and after compression, if the form was ready.
     lengths: Option<(u64, u64)>,
@@ -67,13 +67,13 @@ pub struct State {
 
 impl State {
     /// Clears the state for the next request or response.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         *self = State::default();
     }
 }
 
 /// Returns `true` if a location compresses.
-pub fn enabled(s: &LocationSettings) -> bool {
+pub(crate) fn enabled(s: &LocationSettings) -> bool {
     on(s) != Set::default()
 }
 
@@ -83,7 +83,7 @@ fn on(s: &LocationSettings) -> Set {
 
 /// Returns the codings that the client accepts here, judging by the request. Returns `None` if fields of the response
 /// count, too (nginx: gzip_proxied).
-pub fn ranked(req: &Request, s: &LocationSettings) -> Option<Ranked> {
+pub(crate) fn ranked(req: &Request, s: &LocationSettings) -> Option<Ranked> {
     if s.gzip.on && req.head.get(Name::Via).is_some() && !s.gzip_accept.proxied.is_plain() {
         return None;
     }
@@ -92,7 +92,7 @@ pub fn ranked(req: &Request, s: &LocationSettings) -> Option<Ranked> {
 
 /// Returns the codings of `among` that the client accepts. If gzip is the only one, reads `Accept-Encoding` as nginx
 /// does.
-pub fn rank(req: &Request, s: &LocationSettings, among: Set) -> Ranked {
+pub(crate) fn rank(req: &Request, s: &LocationSettings, among: Set) -> Ranked {
     let Some(accept) = req.head.get(Name::AcceptEncoding) else { return Ranked::default() };
     if among == Set::of(Coding::Gzip) {
         return if gzip_accept::accepted(req, s) { Ranked::of(Coding::Gzip) } else { Ranked::default() };
@@ -105,7 +105,7 @@ pub fn rank(req: &Request, s: &LocationSettings, among: Set) -> Ranked {
 }
 
 /// Returns the media type of a response, without parameters.
-pub fn media_type(content_type: &[u8]) -> &[u8] {
+pub(crate) fn media_type(content_type: &[u8]) -> &[u8] {
     let end = memchr::memchr(b';', content_type).unwrap_or(content_type.len());
     content_type.get(..end).unwrap_or_default().trim_ascii_end()
 }
@@ -124,7 +124,7 @@ fn eligible(req: &Request, s: &LocationSettings) -> Set {
 }
 
 /// Makes the validator weak, because the bytes of the content change (nginx: prefix W/).
-pub fn weaken_etag(req: &mut Request) {
+pub(crate) fn weaken_etag(req: &mut Request) {
     let r = &mut req.resp;
     if r.etag.first() == Some(&b'"') {
         r.etag.splice(0..0, *b"W/");
@@ -142,7 +142,7 @@ pub fn weaken_etag(req: &mut Request) {
 }
 
 /// Removes length and ranges from a response whose length is not known in advance.
-pub fn unknown_length(req: &mut Request) {
+pub(crate) fn unknown_length(req: &mut Request) {
     weaken_etag(req);
     let r = &mut req.resp;
     r.content_length = None;
@@ -154,7 +154,7 @@ pub fn unknown_length(req: &mut Request) {
 ///
 /// # Errors
 /// Never.
-pub fn filter(req: &mut Request) -> Result<(), VarError> {
+pub(crate) fn filter(req: &mut Request) -> Result<(), VarError> {
     req.modules.compress.clear();
     let http = req.http();
     let s = &http.location(req).settings;
@@ -191,7 +191,7 @@ pub fn filter(req: &mut Request) -> Result<(), VarError> {
 }
 
 /// Replaces the body by a compressed form.
-pub fn use_form(req: &mut Request, form: Arc<Form>, from: u64) {
+pub(crate) fn use_form(req: &mut Request, form: Arc<Form>, from: u64) {
     let len = form.bytes.len() as u64;
     req.resp.content_length = Some(len);
     req.resp.body.clear();
@@ -204,13 +204,13 @@ pub fn use_form(req: &mut Request, form: Arc<Form>, from: u64) {
 
 /// Whether the header filter has asked for a compressed form.
 #[inline]
-pub fn wants_form(req: &Request) -> bool {
+pub(crate) fn wants_form(req: &Request) -> bool {
     req.modules.compress.wanted.is_some()
 }
 
 /// Makes the form that the header filter asked for, on another thread. If that fails, the response is compressed as it
 /// is sent.
-pub async fn make_form(req: &mut Request) {
+pub(crate) async fn make_form(req: &mut Request) {
     let Some((subject, key)) = req.modules.compress.wanted.take() else { return };
     match forms::make(req, &subject, key).await {
         Some(form) => use_form(req, form, subject.len()),
@@ -223,7 +223,7 @@ pub async fn make_form(req: &mut Request) {
 }
 
 /// Appends the ratio of the lengths before and after a coding, with two digits (nginx: $gzip_ratio).
-pub fn ratio(req: &Request, coding: Coding, out: &mut Vec<u8>) -> bool {
+pub(crate) fn ratio(req: &Request, coding: Coding, out: &mut Vec<u8>) -> bool {
     let state = &req.modules.compress;
     if state.coding != Some(coding) {
         return false;

@@ -1,8 +1,8 @@
 //! The http block, from the tree to immutable settings. What all front ends share is in [`forebay_core::config`].
 
-pub mod checks;
-pub mod http;
-pub mod mime_types;
+pub(crate) mod checks;
+pub(crate) mod http;
+pub(crate) mod mime_types;
 
 pub use forebay_core::config::{
     Config, Environment, KeepaliveProbes, ListenAddr, Listener, SocketOptions, error_log, listen,
@@ -16,7 +16,7 @@ use forebay_conf::tree::Span;
 
 /// Context of the http block, for its settings and variables.
 #[derive(Debug)]
-pub struct HttpContext;
+pub(crate) struct HttpContext;
 
 impl forebay_core::config::Context for HttpContext {
     type Eval = Request;
@@ -24,11 +24,11 @@ impl forebay_core::config::Context for HttpContext {
 }
 
 /// State that the setters of the http block share.
-pub type Scope<'a> = forebay_core::config::Scope<'a, HttpContext>;
+pub(crate) type Scope<'a> = forebay_core::config::Scope<'a, HttpContext>;
 
 /// Tables that directives of the http level fill and others refer to by name.
 #[derive(Default)]
-pub struct HttpTables {
+pub(crate) struct HttpTables {
     /// Log formats by name, in order of definition; index 0 is `combined`.
     pub log_formats: Vec<crate::access_log::Format>,
     /// `charset_map`s.
@@ -52,7 +52,7 @@ impl AsMut<forebay_core::limit::concurrency::Zones> for HttpTables {
 impl HttpTables {
     /// Errors for names that something refers to and nothing defines. Those of caches are placed at `end`, the end of the
     /// block, as nginx does.
-    pub fn undefined(&mut self, end: Option<Span>) -> Vec<Error> {
+    pub(crate) fn undefined(&mut self, end: Option<Span>) -> Vec<Error> {
         let zones = [self.zones.undefined(), self.conn_zones.undefined()];
         let caches = self.caches.undefined().map(|error| Error { at: end, ..error });
         zones.into_iter().flatten().map(|m| plain(&m)).chain(caches).collect()

@@ -3,7 +3,7 @@
 //! `greeting.rs` reads what comes before the first request (PROXY protocol, TLS, the preface of HTTP/2), `h1.rs` serves HTTP/1,
 //! `mux.rs` a request on a stream of HTTP/2, `close.rs` ends connections.
 
-pub mod close;
+pub(crate) mod close;
 mod greeting;
 mod h1;
 mod mux;
@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 
 /// Connection of a client. Small: idle connections are counted in tens of thousands.
 #[derive(Debug)]
-pub struct Connection {
+pub(crate) struct Connection {
     /// Its bytes.
     pub wire: Wire,
     /// Its client.
@@ -48,7 +48,7 @@ pub struct Connection {
 
 /// Head that is not complete.
 #[derive(Debug)]
-pub struct Partial {
+pub(crate) struct Partial {
     /// Bytes so far.
     pub buf: Box<[u8]>,
     /// Time at which the first came.
@@ -57,7 +57,7 @@ pub struct Partial {
 
 /// Work of a runner.
 #[derive(Debug)]
-pub enum Work {
+pub(crate) enum Work {
     /// A connection that is new or has received data.
     Connection(Connection),
     /// A request on a stream of an HTTP/2 connection.
@@ -74,35 +74,35 @@ impl From<Connection> for Work {
 
 impl Connection {
     /// Creates a connection whose client has sent nothing yet.
-    pub fn new(wire: Wire, client: Rc<Client>) -> Connection {
+    pub(crate) fn new(wire: Wire, client: Rc<Client>) -> Connection {
         Connection { wire, client, greeted: false, requests: 0, expired: false, partial: None, session: None }
     }
 
     /// Creates a connection without a wire, for a request that the server makes for itself.
-    pub fn closed(client: Rc<Client>, requests: u32) -> Connection {
+    pub(crate) fn closed(client: Rc<Client>, requests: u32) -> Connection {
         Connection { greeted: true, requests, ..Connection::new(Wire::Closed, client) }
     }
 
     /// The client, to note what has been learnt of it. Only before the first request, when nothing else shares it.
-    pub fn client_mut(&mut self) -> &mut Client {
+    pub(crate) fn client_mut(&mut self) -> &mut Client {
         Rc::make_mut(&mut self.client)
     }
 
     /// Limits of the server that applies before a request names one.
     #[inline]
-    pub fn limits(&self, conf: &ThreadConfig) -> Limits {
+    pub(crate) fn limits(&self, conf: &ThreadConfig) -> Limits {
         let server = conf.server_of(&self.client, conf.http.heads_differ);
         server.map_or_else(Limits::default, |s| s.head)
     }
 
     /// The first location of the default server, whose settings apply to the connection without a request.
-    pub fn location<'c>(&self, conf: &'c ThreadConfig) -> Option<&'c Location> {
+    pub(crate) fn location<'c>(&self, conf: &'c ThreadConfig) -> Option<&'c Location> {
         let http = &conf.http;
         http.servers.get(self.client.default_server(conf)).and_then(|s| http.locations.get(s.root))
     }
 
     /// `send_timeout` of that location.
-    pub fn send_timeout(&self, conf: &ThreadConfig) -> Duration {
+    pub(crate) fn send_timeout(&self, conf: &ThreadConfig) -> Duration {
         self.location(conf).map_or(Duration::from_secs(60), |l| l.settings.core.send_timeout.0)
     }
 
@@ -178,7 +178,7 @@ impl Connection {
 }
 
 /// Serves connections and requests, one after another, forever.
-pub async fn runner(thread: Rc<Thread>) {
+pub(crate) async fn runner(thread: Rc<Thread>) {
     let mut req = Request::new(thread.clone());
     loop {
         let Job { token, work } = thread.runners.next_job().await;
@@ -276,10 +276,10 @@ impl Drop for Guard<'_> {
     }
 }
 
-/// Returns the rank in which a waiting connection is closed to make room, lowest first; `None`: it is not closed. First come
-/// clients that are slow with their heads, the slowest first. Then come connections between requests, the nearest to their
-/// timeout first, and last those that have not had much time to send a head.
-pub fn rank(conn: &Connection, deadline: Instant, now: Instant) -> Option<(u8, Instant)> {
+/// How a waiting connection stands to others, apart from its network: clients that are slow with their heads first,
+/// those that have been slow longest before others; then those between requests, the nearest to their timeout
+/// first; then those that have not had much time to send a head. `None`: stays.
+pub(crate) fn rank(conn: &Connection, deadline: Instant, now: Instant) -> Option<(u8, Instant)> {
     let since = match &conn.partial {
         Some(p) => p.started,
         None if conn.requests == 0 => conn.client.accepted,

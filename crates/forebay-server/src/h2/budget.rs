@@ -14,7 +14,7 @@ const PRIORITIES: u32 = 200;
 /// WINDOW_UPDATE frames in ten seconds, in addition to two for each DATA frame that we send.
 const UPDATES: u32 = 1000;
 /// CONTINUATION frames without content in one field block.
-pub const EMPTY_CONTINUATIONS: u32 = 8;
+pub(super) const EMPTY_CONTINUATIONS: u32 = 8;
 /// Length of the period for rates.
 const PERIOD: Duration = Duration::from_secs(10);
 /// Divisor of the allowances for a network that exceeded one lately.

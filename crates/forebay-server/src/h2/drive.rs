@@ -54,7 +54,7 @@ const SPARE: usize = 64;
 
 /// Result of driving a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rest {
+pub(crate) enum Rest {
     /// Nothing is left to do until the client sends more. The connection expires at this time.
     Idle(Instant),
     /// The connection is over.
@@ -62,7 +62,7 @@ pub enum Rest {
 }
 
 /// Serves the connection until it is idle or closed. It expires at `until` unless a request comes.
-pub async fn run(
+pub(crate) async fn run(
     thread: &Rc<Thread>,
     conf: &ThreadConfig,
     conn: &mut Connection,
@@ -494,7 +494,7 @@ async fn wait(
 
 /// Memory that the HTTP/2 connections of a thread share, so that idle ones hold none.
 #[derive(Debug, Default)]
-pub struct Shared {
+pub(crate) struct Shared {
     #[allow(clippy::vec_box)]
     heads: std::cell::RefCell<Vec<Box<forebay_http::request::RequestHead>>>,
     streams: std::cell::RefCell<Vec<Rc<Stream>>>,
@@ -506,7 +506,7 @@ pub struct Shared {
 
 impl Shared {
     /// Keeps the head of a finished request for reuse.
-    pub fn give(&self, head: Box<forebay_http::request::RequestHead>) {
+    pub(crate) fn give(&self, head: Box<forebay_http::request::RequestHead>) {
         let mut heads = self.heads.borrow_mut();
         if heads.len() < SPARE && head.buf.capacity() <= 16 * 1024 {
             heads.push(head);
@@ -514,14 +514,14 @@ impl Shared {
     }
 
     /// Keeps the memory of a stream for reuse.
-    pub fn give_stream(&self, stream: Rc<Stream>) {
+    pub(crate) fn give_stream(&self, stream: Rc<Stream>) {
         self.ended.borrow_mut().give(stream);
     }
 }
 
 impl Stream {
     /// Creates the connection for the request of this stream.
-    pub fn connection(self: &Rc<Self>) -> Connection {
+    pub(crate) fn connection(self: &Rc<Self>) -> Connection {
         let wire = Wire::Mux(self.clone());
         Connection { wire, ..Connection::closed(self.session().client.clone(), self.number.get()) }
     }
@@ -567,7 +567,7 @@ impl Suspects {
 }
 
 /// Whether a client's network has misbehaved lately.
-pub fn is_suspect(network: Network, now: Instant) -> bool {
+pub(crate) fn is_suspect(network: Network, now: Instant) -> bool {
     SUSPECTS.has(network, now)
 }
 

@@ -6,11 +6,11 @@
 //! A connection without streams is parked like an idle HTTP/1 connection.
 
 mod budget;
-pub mod drive;
+pub(crate) mod drive;
 mod frames;
 mod stream;
 
-pub use stream::Stream;
+pub(crate) use stream::Stream;
 
 use budget::Budget;
 use forebay_core::client::Client;
@@ -36,7 +36,7 @@ const REMEMBERED: usize = 16;
 
 /// Settings of the server that apply to new streams.
 #[derive(Clone, Copy, Debug)]
-pub struct Settings {
+pub(crate) struct Settings {
     /// `http2_max_concurrent_streams`.
     pub max_streams: usize,
     /// `http2_body_preread_size`: window of a new stream, bytes.
@@ -45,7 +45,7 @@ pub struct Settings {
 
 /// An HTTP/2 connection.
 #[derive(Debug)]
-pub struct Session {
+pub(crate) struct Session {
     state: RefCell<SessionState>,
     /// Waker of the runner that reads and writes. Streams wake it after they add frames.
     driver: RefCell<Option<Waker>>,
@@ -119,7 +119,7 @@ struct SessionState {
 
 /// Priority of a stream (RFC 9218, section 4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Priority {
+pub(crate) struct Priority {
     /// 0 to 7, 0 is the most urgent.
     urgency: u8,
     /// Takes turns with other streams of the same urgency.
@@ -149,7 +149,7 @@ impl Priority {
 impl Session {
     /// Creates a session after the client's preface, with our SETTINGS in its buffer. `strict` makes the allowances
     /// smaller.
-    pub fn new(
+    pub(crate) fn new(
         settings: Settings,
         client: Rc<Client>,
         transfers: Rc<Transfers>,
@@ -208,17 +208,17 @@ impl Session {
     }
 
     /// Adds bytes that came with the preface.
-    pub fn feed(&self, bytes: &[u8]) {
+    pub(crate) fn feed(&self, bytes: &[u8]) {
         self.state.borrow_mut().input.extend_from_slice(bytes);
     }
 
     /// Returns the number of requests so far.
-    pub fn requests(&self) -> u32 {
+    pub(crate) fn requests(&self) -> u32 {
         self.state.borrow().requests
     }
 
     /// Returns `true` if the client was too slow and another connection needs its place.
-    pub fn is_given_up(&self) -> bool {
+    pub(crate) fn is_given_up(&self) -> bool {
         self.given_up.get() || self.pace.borrow().as_ref().is_some_and(|p| p.is_given_up())
     }
 
@@ -265,7 +265,7 @@ impl Session {
     }
 
     /// Queues GOAWAY: the connection accepts no new streams, open ones go on.
-    pub fn leave(&self) {
+    pub(crate) fn leave(&self) {
         let mut s = self.state.borrow_mut();
         s.leave(Code::NoError);
         drop(s);

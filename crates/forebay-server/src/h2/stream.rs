@@ -15,7 +15,7 @@ use std::time::Instant;
 
 /// A stream.
 #[derive(Debug)]
-pub struct Stream {
+pub(crate) struct Stream {
     /// Stream number; odd, since clients open streams.
     pub id: u32,
     session: Rc<Session>,
@@ -70,7 +70,7 @@ impl Spare {
     const KEPT: usize = 64;
 
     /// Keeps the memory of a stream, if there are no other references to it.
-    pub fn give(&mut self, mut stream: Rc<Stream>) {
+    pub(super) fn give(&mut self, mut stream: Rc<Stream>) {
         if self.streams.len() < Self::KEPT
             && let Some(s) = Rc::get_mut(&mut stream)
         {
@@ -81,7 +81,7 @@ impl Spare {
     }
 
     /// Creates a stream, in kept memory if there is any.
-    pub fn take(&mut self, session: &Rc<Session>, id: u32, send_window: Window) -> Rc<Stream> {
+    pub(super) fn take(&mut self, session: &Rc<Session>, id: u32, send_window: Window) -> Rc<Stream> {
         if let Some(mut spare) = self.streams.pop()
             && let Some(place) = Rc::get_mut(&mut spare)
         {
@@ -123,22 +123,22 @@ impl Stream {
     }
 
     /// Returns the HTTP/2 connection of the stream.
-    pub fn session(&self) -> &Rc<Session> {
+    pub(crate) fn session(&self) -> &Rc<Session> {
         &self.session
     }
 
     /// Takes the request; `None` from the second call on.
-    pub fn take_head(&self) -> Option<Box<RequestHead>> {
+    pub(crate) fn take_head(&self) -> Option<Box<RequestHead>> {
         self.head.borrow_mut().take()
     }
 
     /// Returns the size of the field block as received (`$request_length`), in bytes.
-    pub fn head_len(&self) -> u32 {
+    pub(crate) fn head_len(&self) -> u32 {
         self.head_len.get()
     }
 
     /// Sets the length of DATA frames (nginx: http2_chunk_size).
-    pub fn set_chunk(&self, n: usize) {
+    pub(crate) fn set_chunk(&self, n: usize) {
         self.chunk.set(n.clamp(1, frame::MAX_FRAME));
     }
 
@@ -189,7 +189,7 @@ impl Stream {
 
     /// Ends the stream after a complete response. If the request is incomplete or malformed, also resets it (RFC 9113,
     /// sections 8.1 and 8.1.1).
-    pub fn finish(&self) {
+    pub(crate) fn finish(&self) {
         if self.finished.replace(true) || self.broken.get() {
             return;
         }
@@ -234,7 +234,7 @@ impl Stream {
     }
 
     /// Ends the stream with an error, if it has not ended.
-    pub fn reset(&self, code: Code) {
+    pub(crate) fn reset(&self, code: Code) {
         if self.finished.replace(true) || self.broken.get() {
             return;
         }

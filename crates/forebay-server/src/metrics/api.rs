@@ -22,13 +22,13 @@ const VERSIONS: std::ops::RangeInclusive<u64> = 1..=9;
 const PAGE: &[u8] = include_bytes!("dashboard.html");
 
 /// The content handler of `api`.
-pub fn handle(req: &mut Request) -> Verdict {
+pub(crate) fn handle(req: &mut Request) -> Verdict {
     let below = below(req);
     answer(req, &below)
 }
 
 /// The content handler of `dashboard`: the page, and below `api/` what it asks.
-pub fn dashboard(req: &mut Request) -> Verdict {
+pub(crate) fn dashboard(req: &mut Request) -> Verdict {
     let below = below(req);
     if let Some(path) = below.strip_prefix("api") {
         return answer(req, path.strip_prefix('/').unwrap_or(path));
@@ -161,8 +161,11 @@ fn resolvers() -> Map<String, Value> {
     each.collect()
 }
 
+/// Reads a collection.
+type Read = fn(&Request) -> Map<String, Value>;
+
 /// Collections below `http`, with their readers.
-const COLLECTIONS: &[(&str, fn(&Request) -> Map<String, Value>)] = &[
+const COLLECTIONS: &[(&str, Read)] = &[
     ("server_zones", |req| totals(Kind::Server, super::servers(req))),
     ("location_zones", |_| {
         totals(Kind::Location, zones(Kind::Location).iter().map(|z| (z.name.clone(), z.totals())).collect())

@@ -2,8 +2,8 @@
 //! thread writes its own cells; readers add them up. Counters of [`forebay_core::counters`] and of servers, by name,
 //! are always active. Zones are counted only if the configuration asks for them (NGINX Plus: status_zone).
 
-pub mod api;
-pub mod prometheus;
+pub(crate) mod api;
+pub(crate) mod prometheus;
 
 use crate::request::Request;
 use forebay_core::histogram::{BUCKETS, Histogram, bucket};
@@ -17,7 +17,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Kind of the things that a zone counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// Requests to virtual servers.
     Server,
     /// Requests to locations.
@@ -30,21 +30,21 @@ pub enum Kind {
 
 /// Places of the cells of a server or location.
 mod cell {
-    pub const REQUESTS: usize = 0;
-    pub const DISCARDED: usize = 1;
-    pub const RECEIVED: usize = 2;
-    pub const SENT: usize = 3;
-    pub const MICROS: usize = 4;
-    pub const PROCESSING: usize = 5;
-    pub const BUCKETS: usize = 6;
-    pub const CODES: usize = BUCKETS + super::BUCKETS.len() + 1;
-    pub const COUNT: usize = CODES + 500;
+    pub(super) const REQUESTS: usize = 0;
+    pub(super) const DISCARDED: usize = 1;
+    pub(super) const RECEIVED: usize = 2;
+    pub(super) const SENT: usize = 3;
+    pub(super) const MICROS: usize = 4;
+    pub(super) const PROCESSING: usize = 5;
+    pub(super) const BUCKETS: usize = 6;
+    pub(super) const CODES: usize = BUCKETS + super::BUCKETS.len() + 1;
+    pub(super) const COUNT: usize = CODES + 500;
     /// Of a name: one for each class of statuses.
-    pub const COUNT_OF_NAME: usize = CODES + 5;
+    pub(super) const COUNT_OF_NAME: usize = CODES + 5;
 }
 
 /// Ways in which a cache takes part, in the order of [`crate::modules::proxy_cache::Status`].
-pub const CACHE_STATUSES: [&str; 7] =
+pub(crate) const CACHE_STATUSES: [&str; 7] =
     ["miss", "bypass", "expired", "stale", "updating", "revalidated", "hit"];
 
 /// Cells that one thread writes.
@@ -58,7 +58,7 @@ fn add(cells: &[AtomicU64], at: usize, n: u64) {
 
 /// A zone; lives as long as a configuration names it.
 #[derive(Debug)]
-pub struct Zone {
+pub(crate) struct Zone {
     /// Kind.
     pub kind: Kind,
     /// Name.
@@ -71,7 +71,7 @@ pub struct Zone {
 static ZONES: Mutex<Vec<Weak<Zone>>> = Mutex::new(Vec::new());
 
 /// The zone of this name. What it has counted goes on after a reload.
-pub fn zone(kind: Kind, name: &[u8]) -> Arc<Zone> {
+pub(crate) fn zone(kind: Kind, name: &[u8]) -> Arc<Zone> {
     let mut all = lock(&ZONES);
     let known = all.iter().filter_map(Weak::upgrade).find(|z| z.kind == kind && z.name == name);
     known.unwrap_or_else(|| {
@@ -82,7 +82,7 @@ pub fn zone(kind: Kind, name: &[u8]) -> Arc<Zone> {
 }
 
 /// All zones of a kind, in the order in which the configuration named them.
-pub fn zones(kind: Kind) -> Vec<Arc<Zone>> {
+pub(crate) fn zones(kind: Kind) -> Vec<Arc<Zone>> {
     lock(&ZONES).iter().filter_map(Weak::upgrade).filter(|z| z.kind == kind).collect()
 }
 
@@ -133,8 +133,8 @@ impl Zone {
         }
     }
 
-    /// Returns the totals of a zone of servers or locations.
-    pub fn totals(&self) -> Totals {
+    /// What a server or location has counted.
+    pub(crate) fn totals(&self) -> Totals {
         let sum = self.sum();
         Totals {
             processing: sum(cell::PROCESSING),
@@ -157,8 +157,8 @@ impl Zone {
         }
     }
 
-    /// Returns the responses of a cache and their bytes, by [`CACHE_STATUSES`].
-    pub fn cache_totals(&self) -> [(u64, u64); 7] {
+    /// What a cache has counted: responses and their bytes by [`CACHE_STATUSES`].
+    pub(crate) fn cache_totals(&self) -> [(u64, u64); 7] {
         let sum = self.sum();
         std::array::from_fn(|n| (sum(2 * n), sum(2 * n + 1)))
     }
@@ -166,7 +166,7 @@ impl Zone {
 
 /// Totals of a server or location.
 #[derive(Clone, Debug, Default)]
-pub struct Totals {
+pub(crate) struct Totals {
     /// Requests under way.
     pub processing: u64,
     /// Requests.
@@ -192,7 +192,7 @@ impl Totals {
     }
 
     /// Answers by class: 1xx to 5xx.
-    pub fn classes(&self) -> [u64; 5] {
+    pub(crate) fn classes(&self) -> [u64; 5] {
         let mut all = self.classes_only.unwrap_or_default();
         for (code, n) in &self.codes {
             if let Some(c) = all.get_mut(usize::from(code / 100).wrapping_sub(1)) {
@@ -205,7 +205,7 @@ impl Totals {
 
 /// A request under way in a server's zone.
 #[derive(Debug)]
-pub struct Processing(usize);
+pub(crate) struct Processing(usize);
 
 impl Drop for Processing {
     fn drop(&mut self) {
@@ -215,7 +215,7 @@ impl Drop for Processing {
 
 /// A request begins, where its server has a zone.
 #[inline]
-pub fn begin(req: &mut Request) {
+pub(crate) fn begin(req: &mut Request) {
     let http = req.http();
     let root = http.servers.get(req.server).and_then(|s| http.locations.get(s.root));
     if let Some(zone) = root.and_then(|l| l.status_zone.as_ref()) {
@@ -226,7 +226,7 @@ pub fn begin(req: &mut Request) {
 
 /// A request is over.
 #[inline]
-pub fn count(req: &mut Request) {
+pub(crate) fn count(req: &mut Request) {
     let http = req.http();
     if let (Some(status), Some(id)) = (req.modules.proxy_cache.status, req.modules.proxy_cache.zone) {
         with_cells(id, |c| {
@@ -271,7 +271,7 @@ fn count_cells(req: &Request, c: &[AtomicU64], time: Duration) {
 /// Zones of server names for one thread and one configuration: by number of the server, the number of the zone plus one. It is
 /// `NOWHERE` for a server with a `status_zone`, and missing or 0 before the first request.
 #[derive(Debug, Default)]
-pub struct ByName(RefCell<Vec<u32>>);
+pub(crate) struct ByName(RefCell<Vec<u32>>);
 
 const NOWHERE: u32 = u32::MAX;
 /// Most server names with counters of their own. All others share one zone.
@@ -341,9 +341,9 @@ fn count_name(req: &Request, zone: usize) {
     with_cells(zone, |c| count_cells(req, c, time));
 }
 
-/// Returns the totals of servers: those with a `status_zone` under its name, the others under their own. The latter are servers of
-/// this configuration, also before their first request.
-pub fn servers(req: &Request) -> Vec<(Vec<u8>, Totals)> {
+/// What servers have counted: those with a zone by its name, the others of this configuration by their own, also
+/// before their first request.
+pub(crate) fn servers(req: &Request) -> Vec<(Vec<u8>, Totals)> {
     let mut all: Vec<_> = zones(Kind::Server).iter().map(|z| (z.name.clone(), z.totals())).collect();
     let names: Vec<Arc<Zone>> = lock(&NAMES).clone();
     let http = req.http();
@@ -393,13 +393,13 @@ pub fn started(respawned: u64) {
 }
 
 /// Notes a new configuration.
-pub fn reloaded() {
+pub(crate) fn reloaded() {
     RELOADS.fetch_add(1, Relaxed);
     LOADED.store(now_ms(), Relaxed);
 }
 
 /// Sums of counters over all threads.
-pub fn total(
+pub(crate) fn total(
     req: &Request,
     f: impl Fn(&forebay_core::counters::Counters) -> &forebay_core::counters::Counter,
 ) -> u64 {

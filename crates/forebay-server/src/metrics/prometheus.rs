@@ -10,7 +10,7 @@ use std::fmt::Write;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// The content handler.
-pub fn handle(req: &mut Request) -> Verdict {
+pub(crate) fn handle(req: &mut Request) -> Verdict {
     if !matches!(req.method, Method::Get | Method::Head) {
         return Verdict::Status(405);
     }

@@ -13,20 +13,20 @@ use std::sync::Arc;
 
 /// One `allow` or `deny`, with its network (`None` for all).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rule {
+pub(crate) struct Rule {
     network: Option<Cidr>,
     allow: bool,
 }
 
 /// Rules of a level. Two directives fill one list, so it is not made by `settings!`.
 #[derive(Clone, Debug, Default)]
-pub struct Written {
+pub(crate) struct Written {
     rules: Option<Arc<Vec<Rule>>>,
 }
 
 /// Rules in effect. The first one that matches the client decides.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub(crate) struct Settings {
     rules: Arc<Vec<Rule>>,
     /// Whether an IPv4-mapped IPv6 address is matched as IPv4. As in nginx, only if a rule is for IPv4 or all.
     has_v4: bool,
@@ -34,10 +34,10 @@ pub struct Settings {
 
 impl Written {
     /// Names of the directives bound here.
-    pub const DIRECTIVES: &'static [&'static str] = &["allow", "deny"];
+    pub(crate) const DIRECTIVES: &'static [&'static str] = &["allow", "deny"];
 
     /// Whether a directive of this name belongs to this module.
-    pub fn binds(name: &[u8]) -> bool {
+    pub(crate) fn binds(name: &[u8]) -> bool {
         Self::DIRECTIVES.iter().any(|d| d.as_bytes() == name)
     }
 
@@ -45,7 +45,7 @@ impl Written {
     ///
     /// # Errors
     /// `invalid parameter "x"`.
-    pub fn set(&mut self, d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> {
+    pub(crate) fn set(&mut self, d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> {
         let allow = match d.name.text.as_slice() {
             b"allow" => true,
             b"deny" => false,
@@ -70,14 +70,14 @@ impl Written {
     }
 
     /// Copies the rules of `parent` if this level has none.
-    pub fn inherit(&mut self, parent: &Written) {
+    pub(crate) fn inherit(&mut self, parent: &Written) {
         if self.rules.is_none() {
             self.rules.clone_from(&parent.rules);
         }
     }
 
     /// Applies the defaults.
-    pub fn resolve(&self) -> Settings {
+    pub(crate) fn resolve(&self) -> Settings {
         let rules = self.rules.clone().unwrap_or_default();
         let has_v4 = rules.iter().any(|r| matches!(r.network, None | Some(Cidr::V4(..))));
         Settings { rules, has_v4 }
@@ -106,12 +106,12 @@ fn mapped(peer: Peer, net: u128, bits: u8) -> bool {
 }
 
 /// Whether a location has rules.
-pub fn enabled(s: &LocationSettings) -> bool {
+pub(crate) fn enabled(s: &LocationSettings) -> bool {
     !s.access.rules.is_empty()
 }
 
 /// Applies the rules to the client. An access hook.
-pub fn check(req: &mut Request) -> Verdict {
+pub(crate) fn check(req: &mut Request) -> Verdict {
     let http = req.http();
     let settings = &http.location(req).settings;
     match settings.access.judge(req.peer) {

@@ -24,7 +24,7 @@ crate::settings! {
 
 /// Path for a subrequest. An empty path cancels the one of the level above.
 #[derive(Clone, Debug)]
-pub struct Path(pub Option<Arc<[u8]>>);
+pub(crate) struct Path(pub Option<Arc<[u8]>>);
 
 impl Setting<crate::HttpContext> for Path {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -34,7 +34,7 @@ impl Setting<crate::HttpContext> for Path {
 }
 
 /// Whether a location adds bodies.
-pub fn enabled(s: &LocationSettings) -> bool {
+pub(crate) fn enabled(s: &LocationSettings) -> bool {
     s.addition.before.0.is_some() || s.addition.after.0.is_some()
 }
 
@@ -42,7 +42,7 @@ pub fn enabled(s: &LocationSettings) -> bool {
 ///
 /// # Errors
 /// Never.
-pub fn filter(req: &mut Request) -> Result<(), VarError> {
+pub(crate) fn filter(req: &mut Request) -> Result<(), VarError> {
     let http = req.http();
     let s = &http.location(req).settings.addition;
     if req.resp.status != 200 || !s.types.contains(compress::media_type(&req.resp.content_type)) {

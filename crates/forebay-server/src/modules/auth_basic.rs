@@ -50,7 +50,7 @@ impl Setting<crate::HttpContext> for Option<UserFile> {
 }
 
 /// Whether a location requires a password.
-pub fn enabled(s: &LocationSettings) -> bool {
+pub(crate) fn enabled(s: &LocationSettings) -> bool {
     let a = &s.auth_basic;
     a.realm.as_ref().is_some_and(|r| r.as_const() != Some(b"off")) && a.user_file.is_some()
 }
@@ -65,7 +65,7 @@ fn field(req: &Request) -> Name {
 }
 
 /// Returns user and password of `Authorization: Basic ...`.
-pub fn credentials(req: &Request) -> Option<(Vec<u8>, Vec<u8>)> {
+pub(crate) fn credentials(req: &Request) -> Option<(Vec<u8>, Vec<u8>)> {
     let (scheme, rest) = req.head.get(field(req))?.split_at_checked(6)?;
     if !scheme.eq_ignore_ascii_case(b"basic ") {
         return None;
@@ -80,7 +80,7 @@ pub fn credentials(req: &Request) -> Option<(Vec<u8>, Vec<u8>)> {
 }
 
 /// Checks user and password. An access hook.
-pub fn check(req: &mut Request) -> Verdict {
+pub(crate) fn check(req: &mut Request) -> Verdict {
     let http = req.http();
     let settings = &http.location(req).settings.auth_basic;
     let (Some(realm), Some(file)) = (&settings.realm, &settings.user_file) else { return Verdict::Declined };

@@ -20,7 +20,7 @@ crate::settings! {
 
 /// Path for the subrequest; `None` for off.
 #[derive(Clone, Debug)]
-pub struct Target(pub Option<Arc<[u8]>>);
+pub(crate) struct Target(pub Option<Arc<[u8]>>);
 
 impl Setting<crate::HttpContext> for Target {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -32,7 +32,7 @@ impl Setting<crate::HttpContext> for Target {
 
 /// `auth_request_set`: variables and their values.
 #[derive(Clone, Debug, Default)]
-pub struct Sets(Arc<Vec<(VarId, Template)>>);
+pub(crate) struct Sets(Arc<Vec<(VarId, Template)>>);
 
 impl Setting<crate::HttpContext> for Sets {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -46,12 +46,12 @@ impl Setting<crate::HttpContext> for Sets {
 }
 
 /// Whether a location has `auth_request`.
-pub fn enabled(s: &LocationSettings) -> bool {
+pub(crate) fn enabled(s: &LocationSettings) -> bool {
     s.auth_request.uri.0.is_some()
 }
 
 /// Sends the subrequest and decides by its status.
-pub async fn check(req: &mut Request) -> Verdict {
+pub(crate) async fn check(req: &mut Request) -> Verdict {
     let http = req.http();
     let s = &http.location(req).settings.auth_request;
     let Some(uri) = &s.uri.0 else { return Verdict::Declined };

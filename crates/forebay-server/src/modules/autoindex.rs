@@ -76,7 +76,7 @@ impl Listed {
 }
 
 /// Answers with a listing of the directory. Returns `None` if the method is not GET or HEAD.
-pub async fn run(req: &mut Request) -> Option<Outcome> {
+pub(crate) async fn run(req: &mut Request) -> Option<Outcome> {
     if !matches!(req.method, Method::Get | Method::Head) {
         return None;
     }
@@ -109,7 +109,7 @@ pub async fn run(req: &mut Request) -> Option<Outcome> {
 }
 
 /// Logs that a directory cannot be read and returns the status.
-pub fn failed(req: &mut Request, path: &[u8], e: Errno) -> Outcome {
+pub(crate) fn failed(req: &mut Request, path: &[u8], e: Errno) -> Outcome {
     let (status, level) = match e {
         Errno::ACCESS => (403, Level::Error),
         Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG => (404, Level::Error),

@@ -39,7 +39,7 @@ const UTF_8: &[u8] = b"utf-8";
 
 /// Value of `charset` or `source_charset`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Charset {
+pub(crate) enum Charset {
     /// No charset.
     Off,
     /// Charset with this name.
@@ -73,7 +73,7 @@ impl Charset {
 
 /// Tables of one `charset_map`.
 #[derive(Debug)]
-pub struct Map {
+pub(crate) struct Map {
     left: Vec<u8>,
     right: Vec<u8>,
     /// Table from left to right, and table from right to left.
@@ -82,7 +82,7 @@ pub struct Map {
 
 /// Conversion from one charset to another.
 #[derive(Debug)]
-pub enum Table {
+pub(crate) enum Table {
     /// Maps each byte to a byte.
     Bytes(Box<[u8; 256]>),
     /// Maps each byte to its character in UTF-8.
@@ -93,7 +93,7 @@ pub enum Table {
 
 /// All maps of a configuration.
 #[derive(Clone, Debug, Default)]
-pub struct Maps(Vec<Arc<Map>>);
+pub(crate) struct Maps(Vec<Arc<Map>>);
 
 impl Maps {
     /// Finds the table from one charset to another.
@@ -112,7 +112,7 @@ impl Maps {
     ///
     /// # Errors
     /// `no "charset_map" between the charsets "a" and "b"`.
-    pub fn check(&self, s: &LocationSettings) -> Result<(), String> {
+    pub(crate) fn check(&self, s: &LocationSettings) -> Result<(), String> {
         match (&s.charset.source, &s.charset.charset) {
             (Charset::Name(from), Charset::Name(to))
                 if !from.eq_ignore_ascii_case(to) && self.find(from, to).is_none() =>
@@ -133,7 +133,7 @@ fn no_map(from: &[u8], to: &[u8]) -> String {
 ///
 /// # Errors
 /// In nginx's words.
-pub fn map(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
+pub(crate) fn map(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     let [left, right] = d.args.as_slice() else { return Err(cx.error(d, "invalid number of arguments")) };
     if left.text.eq_ignore_ascii_case(UTF_8) {
         return Err(
@@ -233,7 +233,7 @@ fn utf8_tables<'d>(rows: impl Iterator<Item = &'d Directive>, cx: &Scope<'_>) ->
 
 /// Result of [`decode`]. The last field is its length in bytes.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Decoded {
+pub(crate) enum Decoded {
     /// A code point.
     Character(u32, usize),
     /// A sequence that is not UTF-8.
@@ -242,7 +242,7 @@ pub enum Decoded {
 
 /// Decodes one character of UTF-8 as nginx does. Any byte above 0x7F is taken for a continuation, and surrogates are
 /// accepted. An invalid sequence includes the byte that makes it invalid. Returns `None` if more bytes are needed.
-pub fn decode(text: &[u8]) -> Option<Decoded> {
+pub(crate) fn decode(text: &[u8]) -> Option<Decoded> {
     let first = *text.first()?;
     let (len, bits, least) = match first {
         0..=0x7f => return Some(Decoded::Character(u32::from(first), 1)),
@@ -317,7 +317,7 @@ struct Plan {
 }
 
 /// Whether a location sets `charset`.
-pub fn enabled(s: &LocationSettings) -> bool {
+pub(crate) fn enabled(s: &LocationSettings) -> bool {
     s.charset.charset != Charset::Off
 }
 
@@ -356,7 +356,7 @@ fn plan(req: &mut Request) -> Result<Option<Plan>, VarError> {
 }
 
 /// Returns the charset that the response is going to name, before the header filter has run.
-pub fn planned(req: &mut Request) -> Option<Vec<u8>> {
+pub(crate) fn planned(req: &mut Request) -> Option<Vec<u8>> {
     let http = req.http();
     if !enabled(&http.location(req).settings) {
         return None;
@@ -365,7 +365,7 @@ pub fn planned(req: &mut Request) -> Option<Vec<u8>> {
 }
 
 /// Whether only an upstream can ask for a charset here.
-pub fn by_upstream(s: &LocationSettings) -> bool {
+pub(crate) fn by_upstream(s: &LocationSettings) -> bool {
     !enabled(s)
 }
 
@@ -373,7 +373,7 @@ pub fn by_upstream(s: &LocationSettings) -> bool {
 ///
 /// # Errors
 /// As [`filter`].
-pub fn filter_upstream(req: &mut Request) -> Result<(), VarError> {
+pub(crate) fn filter_upstream(req: &mut Request) -> Result<(), VarError> {
     if req.resp.override_charset.is_empty() { Ok(()) } else { filter(req) }
 }
 
@@ -381,7 +381,7 @@ pub fn filter_upstream(req: &mut Request) -> Result<(), VarError> {
 ///
 /// # Errors
 /// When a variable cannot be evaluated.
-pub fn filter(req: &mut Request) -> Result<(), VarError> {
+pub(crate) fn filter(req: &mut Request) -> Result<(), VarError> {
     let Some(Plan { name, table }) = plan(req)? else { return Ok(()) };
     let r = &mut req.resp;
     // Old browsers used the charset of a redirect for the next page as well.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Methods that `limit_except` and `dav_methods` may name.
-pub const KNOWN_METHODS: &[&[u8]] = &[
+pub(crate) const KNOWN_METHODS: &[&[u8]] = &[
     b"GET",
     b"HEAD",
     b"POST",
@@ -30,9 +30,6 @@ pub const KNOWN_METHODS: &[&[u8]] = &[
     b"UNLOCK",
     b"PATCH",
 ];
-
-/// `client_max_body_size` without a limit.
-pub const NO_LIMIT: u64 = 0;
 
 crate::settings! {
     /// `root` or `alias`.
@@ -123,7 +120,7 @@ crate::settings! {
 
 /// `root` or `alias`: the directory that paths are mapped to.
 #[derive(Clone, Debug, Default)]
-pub struct Root {
+pub(crate) struct Root {
     /// Directory as configured, with its variables.
     pub path: Template,
     /// Absolute directory if it has no variables, without a final slash for `root`.
@@ -178,7 +175,7 @@ fn root_value(d: &Directive, cx: &mut Scope<'_>, alias: Option<Option<usize>>) -
 ///
 /// # Errors
 /// In nginx's words.
-pub fn root(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<(), Error> {
+pub(crate) fn root(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<(), Error> {
     let is_alias = d.name.text == b"alias";
     if let Some(p) = &l.written.core.root {
         let (name, other) = if is_alias { ("alias", "root") } else { ("root", "alias") };
@@ -202,7 +199,7 @@ pub fn root(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<
 
 /// One code of an `error_page` directive.
 #[derive(Clone, Debug)]
-pub struct ErrorPage {
+pub(crate) struct ErrorPage {
     /// Status that the page replaces.
     pub status: u16,
     /// Status from `=code`; `Some(0)` for a bare `=`, which takes the status of the page.
@@ -213,7 +210,7 @@ pub struct ErrorPage {
 
 /// All `error_page` directives of a level.
 #[derive(Clone, Debug, Default)]
-pub struct ErrorPages(pub Arc<Vec<ErrorPage>>);
+pub(crate) struct ErrorPages(pub Arc<Vec<ErrorPage>>);
 
 impl Setting<crate::HttpContext> for ErrorPages {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -259,7 +256,7 @@ fn status_with_page(d: &Directive, w: &Word, cx: &Scope<'_>) -> Result<u16, Erro
 
 /// Extension to content type.
 #[derive(Clone, Debug)]
-pub struct Types(pub Arc<HashMap<Vec<u8>, Vec<u8>, foldhash::fast::RandomState>>);
+pub(crate) struct Types(pub Arc<HashMap<Vec<u8>, Vec<u8>, foldhash::fast::RandomState>>);
 
 impl Default for Types {
     fn default() -> Self {
@@ -294,7 +291,7 @@ impl Setting<crate::HttpContext> for Types {
 
 /// `keepalive_timeout`.
 #[derive(Clone, Copy, Debug)]
-pub struct KeepaliveTimeout {
+pub(crate) struct KeepaliveTimeout {
     /// Lifetime of an idle connection; zero disables keep-alive.
     pub timeout: Duration,
     /// Seconds in the `Keep-Alive` field.
@@ -316,7 +313,7 @@ impl Setting<crate::HttpContext> for KeepaliveTimeout {
 
 /// `keepalive_disable`.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct KeepaliveDisable {
+pub(crate) struct KeepaliveDisable {
     /// Old versions of MSIE after a POST.
     pub msie6: bool,
     /// Safari.
@@ -357,7 +354,7 @@ keyword! {
 
 /// `server_tokens`.
 #[derive(Clone, Debug)]
-pub enum ServerTokens {
+pub(crate) enum ServerTokens {
     /// Name and version.
     On,
     /// Name only.
@@ -384,7 +381,7 @@ impl Setting<crate::HttpContext> for ServerTokens {
 
 /// A rate or size that may contain variables.
 #[derive(Clone, Debug)]
-pub struct RateTemplate(pub Option<Template>);
+pub(crate) struct RateTemplate(pub Option<Template>);
 
 impl Setting<crate::HttpContext> for RateTemplate {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -402,7 +399,7 @@ impl Setting<crate::HttpContext> for RateTemplate {
 
 /// `max_ranges`.
 #[derive(Clone, Copy, Debug)]
-pub struct MaxRanges(pub Option<u64>);
+pub(crate) struct MaxRanges(pub Option<u64>);
 
 impl Setting<crate::HttpContext> for MaxRanges {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -412,7 +409,7 @@ impl Setting<crate::HttpContext> for MaxRanges {
 
 /// `open_file_cache max=N [inactive=T]`.
 #[derive(Clone, Copy, Debug)]
-pub struct OpenFileCache(pub Option<(u64, Duration)>);
+pub(crate) struct OpenFileCache(pub Option<(u64, Duration)>);
 
 impl Setting<crate::HttpContext> for OpenFileCache {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -441,7 +438,7 @@ impl Setting<crate::HttpContext> for OpenFileCache {
 
 /// `disable_symlinks`.
 #[derive(Clone, Debug, Default)]
-pub struct DisableSymlinks {
+pub(crate) struct DisableSymlinks {
     /// Links that are refused.
     pub mode: SymlinkMode,
     /// `from=`: the leading part of the path in which links are allowed.
@@ -450,7 +447,7 @@ pub struct DisableSymlinks {
 
 /// Symbolic links that `disable_symlinks` refuses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum SymlinkMode {
+pub(crate) enum SymlinkMode {
     /// None.
     #[default]
     Off,
@@ -496,7 +493,7 @@ impl Setting<crate::HttpContext> for DisableSymlinks {
 
 /// Directory for temporary files, with its levels of subdirectories.
 #[derive(Clone, Debug, Default)]
-pub struct TempDir {
+pub(crate) struct TempDir {
     path: PathBuf,
     levels: Vec<usize>,
 }
@@ -509,12 +506,12 @@ impl From<PathBuf> for TempDir {
 
 impl TempDir {
     /// Whether no directory is configured.
-    pub fn is_none(&self) -> bool {
+    pub(crate) fn is_none(&self) -> bool {
         self.path.as_os_str().is_empty()
     }
 
     /// Returns the name of a new file. It has ten digits; the last ones name the subdirectories, as in nginx.
-    pub fn next_file(&self) -> PathBuf {
+    pub(crate) fn next_file(&self) -> PathBuf {
         self.file(forebay_sys::serial::next())
     }
 
@@ -538,7 +535,7 @@ pub(crate) fn path_in_levels(dir: &std::path::Path, levels: &[usize], name: &str
 
 /// `client_body_temp_path`, `proxy_temp_path` and similar directives.
 #[derive(Clone, Debug)]
-pub struct TempPath(pub Option<TempDir>);
+pub(crate) struct TempPath(pub Option<TempDir>);
 
 /// Most digits of a file's name that may go into the names of its subdirectories.
 const MOST_LEVELS: u64 = 10;

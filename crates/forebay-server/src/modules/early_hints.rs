@@ -19,7 +19,7 @@ fn withheld(name: Name) -> bool {
 }
 
 /// Passes the interim response on whose head has been read, if `early_hints` allows it.
-pub async fn pass(req: &mut Request) {
+pub(crate) async fn pass(req: &mut Request) {
     let http = req.http();
     let l = http.location(req);
     let wanted = req.modules.upstream.head.status == 103

@@ -21,7 +21,7 @@ const PIXEL: &[u8; 43] = &[
 const MODIFIED: i64 = 23_349_600;
 
 /// Answers with the pixel. A content handler.
-pub fn handle(req: &mut Request) -> Verdict {
+pub(crate) fn handle(req: &mut Request) -> Verdict {
     if !matches!(req.method, Method::Get | Method::Head) {
         return Verdict::Status(405);
     }

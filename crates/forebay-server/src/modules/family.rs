@@ -19,14 +19,14 @@ use forebay_conf::units;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// Prefix of the names of a family of directives.
-pub trait Prefix {
+/// How the names of a family begin.
+pub(crate) trait Prefix {
     /// With its underscore.
     const PREFIX: &'static str;
 }
 
-/// Directives of a family at one level of the configuration.
-pub struct Written<P> {
+/// What one level of the configuration says in the names of a family.
+pub(crate) struct Written<P> {
     proxy: proxy::Written,
     cache: proxy_cache::Written,
     bind: proxy_bind::Written,
@@ -57,14 +57,15 @@ impl<P> std::fmt::Debug for Written<P> {
 
 /// Empty, since the values in effect are in the settings of `proxy_*`.
 #[derive(Clone, Copy, Debug)]
-pub struct Settings;
+pub(crate) struct Settings;
 
 impl<P: Prefix> Written<P> {
-    /// Empty: the directives are those of the tables of `proxy_*` under other names.
-    pub const DIRECTIVES: &'static [&'static str] = &[];
+    /// Names of directives that only this family has: none.
+    #[cfg(test)]
+    pub(crate) const DIRECTIVES: &'static [&'static str] = &[];
 
     /// Whether a directive of this name is one of this family.
-    pub fn binds(name: &[u8]) -> bool {
+    pub(crate) fn binds(name: &[u8]) -> bool {
         let Some(rest) = name.strip_prefix(P::PREFIX.as_bytes()) else { return false };
         let name = [b"proxy_", rest].concat();
         proxy::Written::binds(&name)
@@ -78,7 +79,7 @@ impl<P: Prefix> Written<P> {
     ///
     /// # Errors
     /// In nginx's words.
-    pub fn set(&mut self, d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> {
+    pub(crate) fn set(&mut self, d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> {
         let Some(rest) = d.name.text.strip_prefix(P::PREFIX.as_bytes()) else { return Ok(false) };
         let name = [b"proxy_", rest].concat();
         Ok(self.proxy.set_as(&name, d, cx)?
@@ -96,12 +97,12 @@ impl<P: Prefix> Written<P> {
     ///
     /// # Errors
     /// In nginx's words.
-    pub fn buffers(&self) -> Result<(), String> {
+    pub(crate) fn buffers(&self) -> Result<(), String> {
         checks::buffers(P::PREFIX, &self.proxy)
     }
 
     /// Takes over what this level left unset.
-    pub fn inherit(&mut self, parent: &Self) {
+    pub(crate) fn inherit(&mut self, parent: &Self) {
         self.proxy.inherit(&parent.proxy);
         self.cache.inherit(&parent.cache);
         self.bind.inherit(&parent.bind);
@@ -109,13 +110,13 @@ impl<P: Prefix> Written<P> {
     }
 
     /// Nothing yet: see [`Written::apply`].
-    pub fn resolve(&self) -> Settings {
+    pub(crate) fn resolve(&self) -> Settings {
         Settings
     }
 
     /// Makes these the settings by which a location passes requests on. Gives a warning where responses are cached without
     /// a key that tells them apart.
-    pub fn apply(&self, s: &mut LocationSettings) -> Option<String> {
+    pub(crate) fn apply(&self, s: &mut LocationSettings) -> Option<String> {
         // What only `proxy_*` has is not in effect.
         s.proxy = Arc::new(proxy::Settings { redirect: Redirects(Arc::default()), ..self.proxy.resolve() });
         s.proxy_cache = Arc::new(proxy_cache::Settings { convert_head: false, ..self.cache.resolve() });
@@ -129,7 +130,7 @@ impl<P: Prefix> Written<P> {
 }
 
 /// Takes what [`Written::apply`] has made for another location.
-pub fn share(s: &mut LocationSettings, same: &LocationSettings) {
+pub(crate) fn share(s: &mut LocationSettings, same: &LocationSettings) {
     s.proxy = same.proxy.clone();
     s.proxy_cache = same.proxy_cache.clone();
     s.proxy_bind = same.proxy_bind.clone();
@@ -141,22 +142,22 @@ pub fn share(s: &mut LocationSettings, same: &LocationSettings) {
 macro_rules! families {
     ($($(#[$doc:meta])* $module:ident: $ty:ident = $prefix:literal;)*) => {
         $($(#[$doc])*
-        pub mod $module {
+        pub(crate) mod $module {
             /// Its names.
-            pub struct $ty;
+            pub(crate) struct $ty;
 
             impl super::Prefix for $ty {
                 const PREFIX: &'static str = $prefix;
             }
 
-            pub use super::Settings;
-            /// Directives of the family at one level.
-            pub type Written = super::Written<$ty>;
+            pub(crate) use super::Settings;
+            /// What one level says.
+            pub(crate) type Written = super::Written<$ty>;
         })*
 
         /// Prefixes of all families.
         #[cfg(test)]
-        pub const PREFIXES: &[&str] = &[$($prefix,)*];
+        pub(crate) const PREFIXES: &[&str] = &[$($prefix,)*];
     };
 }
 
@@ -177,7 +178,7 @@ families! {
 ///
 /// # Errors
 /// In nginx's words.
-pub fn agrees(d: &Directive, l: &LocationBuild, cx: &Scope<'_>) -> Result<(), Error> {
+pub(crate) fn agrees(d: &Directive, l: &LocationBuild, cx: &Scope<'_>) -> Result<(), Error> {
     let name = d.name.text.as_slice();
     let word = first(d);
     if name == b"proxy_redirect" && d.args.len() == 1 && word == b"default" {
@@ -239,7 +240,7 @@ fn both(proxy: &proxy::Written, cache: &proxy_cache::Written) -> bool {
 
 /// Address of the directives of a family that hold at a level: equal addresses mean equal directives. `None` for HTTP,
 /// whose directives are those of `proxy_`.
-pub fn identity(protocol: Protocol, written: &LocationWritten) -> Option<*const ()> {
+pub(crate) fn identity(protocol: Protocol, written: &LocationWritten) -> Option<*const ()> {
     Some(match protocol {
         Protocol::Http => return None,
         Protocol::FastCgi => Arc::as_ptr(&written.fastcgi_family).cast(),
@@ -251,7 +252,7 @@ pub fn identity(protocol: Protocol, written: &LocationWritten) -> Option<*const 
 }
 
 /// Translates the directives of a family to settings of `proxy_`. Returns a warning.
-pub fn apply(
+pub(crate) fn apply(
     protocol: Protocol,
     written: &LocationWritten,
     settings: &mut LocationSettings,

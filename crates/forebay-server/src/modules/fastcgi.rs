@@ -31,7 +31,7 @@ crate::settings! {
 
 /// `fastcgi_split_path_info`.
 #[derive(Clone, Debug)]
-pub struct Split(Option<Pattern>);
+pub(crate) struct Split(Option<Pattern>);
 
 impl Setting<crate::HttpContext> for Split {
     fn take(_previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -46,11 +46,11 @@ impl Setting<crate::HttpContext> for Split {
 
 /// `fastcgi_catch_stderr`.
 #[derive(Clone, Debug, Default)]
-pub struct Texts(Arc<Vec<Vec<u8>>>);
+pub(crate) struct Texts(Arc<Vec<Vec<u8>>>);
 
 impl Texts {
     /// Whether one of the texts occurs in a message of the server.
-    pub fn is_in(&self, said: &[u8]) -> bool {
+    pub(crate) fn is_in(&self, said: &[u8]) -> bool {
         self.0.iter().any(|t| memchr::memmem::find(said, t).is_some())
     }
 }
@@ -68,7 +68,7 @@ impl Setting<crate::HttpContext> for Texts {
 ///
 /// # Errors
 /// When a variable cannot be evaluated.
-pub fn write_params(
+pub(crate) fn write_params(
     req: &mut Request,
     s: &proxy::Settings,
     stored: bool,
@@ -87,7 +87,7 @@ pub fn write_params(
 }
 
 /// Variables of this module.
-pub const VARIABLES: &[Row] = &[
+pub(crate) const VARIABLES: &[Row] = &[
     Row { name: "fastcgi_script_name", get: RowSource::Get(script_name), settable: false },
     Row { name: "fastcgi_path_info", get: RowSource::Get(path_info), settable: false },
 ];

@@ -7,7 +7,7 @@ use crate::request::Request;
 use forebay_http::field::Name;
 
 /// Sets the defaults for gRPC servers. Messages are passed on at once, without waiting for a buffer to fill.
-pub fn set_defaults(s: &mut Settings) {
+pub(crate) fn set_defaults(s: &mut Settings) {
     s.http_version = HttpVersion::V2;
     s.buffering = false;
     s.request_buffering = false;
@@ -15,7 +15,7 @@ pub fn set_defaults(s: &mut Settings) {
 }
 
 /// Whether the client accepts trailers, so that `TE: trailers` is sent to the server (RFC 9110, section 10.1.4).
-pub fn wants_trailers(req: &Request) -> bool {
+pub(crate) fn wants_trailers(req: &Request) -> bool {
     let h = &req.head;
     let mut lines = h.fields.iter().filter(|f| f.id == Name::Te).map(|f| f.value.of(&h.buf));
     lines.any(|line| line.split(|b| *b == b',').any(|w| w.trim_ascii().eq_ignore_ascii_case(b"trailers")))

@@ -15,7 +15,7 @@ crate::settings! {
 }
 
 /// Whether a location has `gunzip on`.
-pub fn enabled(s: &LocationSettings) -> bool {
+pub(crate) fn enabled(s: &LocationSettings) -> bool {
     s.gunzip.on
 }
 
@@ -23,7 +23,7 @@ pub fn enabled(s: &LocationSettings) -> bool {
 ///
 /// # Errors
 /// Never.
-pub fn filter(req: &mut Request) -> Result<(), VarError> {
+pub(crate) fn filter(req: &mut Request) -> Result<(), VarError> {
     let r = &req.resp;
     let zipped = r.fields.get(b"Content-Encoding").is_some_and(|c| c.eq_ignore_ascii_case(b"gzip"));
     if !zipped {

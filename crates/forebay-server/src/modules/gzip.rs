@@ -29,7 +29,7 @@ crate::settings! {
 
 /// A level of compression from `MIN` to `MAX`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Level<const MIN: u8, const MAX: u8>(pub u8);
+pub(crate) struct Level<const MIN: u8, const MAX: u8>(pub u8);
 
 impl<const MIN: u8, const MAX: u8> Setting<crate::HttpContext> for Level<MIN, MAX> {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -44,7 +44,7 @@ impl<const MIN: u8, const MAX: u8> Setting<crate::HttpContext> for Level<MIN, MA
 
 /// A size that is a power of two, kept as its exponent, from `MIN` to `MAX`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PowerOfTwo<const MIN: u8, const MAX: u8>(pub u8);
+pub(crate) struct PowerOfTwo<const MIN: u8, const MAX: u8>(pub u8);
 
 impl<const MIN: u8, const MAX: u8> Setting<crate::HttpContext> for PowerOfTwo<MIN, MAX> {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -72,7 +72,7 @@ fn name(exponent: u8) -> String {
 }
 
 /// Variables of this module.
-pub const VARIABLES: &[Row] = &[
+pub(crate) const VARIABLES: &[Row] = &[
     Row { name: "gzip_ratio", get: RowSource::Get(gzip_ratio), settable: false },
     Row { name: "brotli_ratio", get: RowSource::Get(brotli_ratio), settable: false },
     Row { name: "zstd_ratio", get: RowSource::Get(zstd_ratio), settable: false },

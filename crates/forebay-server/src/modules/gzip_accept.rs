@@ -32,7 +32,7 @@ keyword! {
 /// Conditions under which requests through a proxy get compressed responses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub struct Proxied {
+pub(crate) struct Proxied {
     pub any: bool,
     pub expired: bool,
     pub no_cache: bool,
@@ -77,7 +77,7 @@ impl Proxied {
 
 /// Clients that get no compressed responses, by `User-Agent`.
 #[derive(Clone, Debug, Default)]
-pub struct Disable {
+pub(crate) struct Disable {
     patterns: Arc<Vec<Pattern>>,
     msie6: bool,
 }
@@ -101,7 +101,7 @@ impl Setting<crate::HttpContext> for Disable {
 
 impl Proxied {
     /// Whether the decision is the same for all responses: `any` or `off`.
-    pub fn is_plain(self) -> bool {
+    pub(crate) fn is_plain(self) -> bool {
         self.any || self == Proxied::default()
     }
 
@@ -136,12 +136,12 @@ impl Proxied {
 }
 
 /// Whether the response may be compressed with gzip. Reads `Accept-Encoding` by nginx's rules, not those of RFC 9110.
-pub fn accepted(req: &Request, s: &LocationSettings) -> bool {
+pub(crate) fn accepted(req: &Request, s: &LocationSettings) -> bool {
     req.head.get(Name::AcceptEncoding).is_some_and(names_gzip) && allowed(req, s)
 }
 
 /// Whether the configuration allows gzip for this client, apart from `Accept-Encoding`.
-pub fn allowed(req: &Request, s: &LocationSettings) -> bool {
+pub(crate) fn allowed(req: &Request, s: &LocationSettings) -> bool {
     let s = &s.gzip_accept;
     let oldest = if s.http_version == HttpVersion::V10 { Version::Http10 } else { Version::Http11 };
     if req.head.version < oldest || (req.head.get(Name::Via).is_some() && !s.proxied.allows(req)) {

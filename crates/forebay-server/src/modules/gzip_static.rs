@@ -26,7 +26,7 @@ fn modes(s: &LocationSettings) -> [Mode; 3] {
 }
 
 /// Answers with a precompressed file. Returns `None` if there is none for this request.
-pub async fn run(req: &mut Request) -> Option<Outcome> {
+pub(crate) async fn run(req: &mut Request) -> Option<Outcome> {
     let http = req.http();
     let s = &http.location(req).settings;
     let modes = modes(s);

@@ -34,7 +34,7 @@ keyword! {
 
 impl Written {
     /// Whether [`Written::merge_lines`] changes anything.
-    pub fn merges_lines(&self, parent: &Written) -> bool {
+    pub(crate) fn merges_lines(&self, parent: &Written) -> bool {
         let mode = |own: Option<Inherit>, above: Option<Inherit>| own.or(above).unwrap_or(Inherit::On);
         let changes = |mode: Inherit, own: &Option<Lines>| match mode {
             Inherit::On => false,
@@ -47,7 +47,7 @@ impl Written {
 
     /// Adds or drops the lines of the level above, depending on `add_header_inherit` and `add_trailer_inherit`.
     /// Must run before [`Written::inherit`]; otherwise inherited lines would count as the level's own.
-    pub fn merge_lines(&mut self, parent: &Written) {
+    pub(crate) fn merge_lines(&mut self, parent: &Written) {
         let mode = |own: Option<Inherit>, above: Option<Inherit>| own.or(above).unwrap_or(Inherit::On);
         let headers = mode(self.add_header_inherit, parent.add_header_inherit);
         merge(&mut self.add_header, &parent.add_header, headers);
@@ -70,7 +70,7 @@ fn merge(own: &mut Option<Lines>, parent: &Option<Lines>, mode: Inherit) {
 
 /// One field line to add.
 #[derive(Clone, Debug)]
-pub struct Line {
+pub(crate) struct Line {
     name: Vec<u8>,
     value: Template,
     always: bool,
@@ -78,7 +78,7 @@ pub struct Line {
 
 /// All lines that a level adds.
 #[derive(Clone, Debug, Default)]
-pub struct Lines(pub Arc<Vec<Line>>);
+pub(crate) struct Lines(pub Arc<Vec<Line>>);
 
 impl Setting<crate::HttpContext> for Lines {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -98,7 +98,7 @@ impl Setting<crate::HttpContext> for Lines {
 
 /// Value of `expires`: the time for the field `Expires`, from which `Cache-Control` follows.
 #[derive(Clone, Debug)]
-pub enum Expires {
+pub(crate) enum Expires {
     /// No fields.
     Off,
     /// 1970, with `no-cache`.
@@ -172,7 +172,7 @@ impl Setting<crate::HttpContext> for Expires {
 }
 
 /// Whether a location adds fields or trailers.
-pub fn enabled(s: &LocationSettings) -> bool {
+pub(crate) fn enabled(s: &LocationSettings) -> bool {
     let h = &s.headers;
     !h.add_header.0.is_empty() || !h.add_trailer.0.is_empty() || !matches!(h.expires, Expires::Off)
 }
@@ -185,7 +185,7 @@ fn good_status(status: u16) -> bool {
 ///
 /// # Errors
 /// When a variable cannot be evaluated.
-pub fn filter(req: &mut Request) -> Result<(), VarError> {
+pub(crate) fn filter(req: &mut Request) -> Result<(), VarError> {
     let http = req.http();
     let h = &http.location(req).settings.headers;
     let good = good_status(req.resp.status);
@@ -204,7 +204,7 @@ pub fn filter(req: &mut Request) -> Result<(), VarError> {
 }
 
 /// Makes the trailers. Runs after the body has been sent, when variables have their final values.
-pub fn trailers(req: &mut Request) {
+pub(crate) fn trailers(req: &mut Request) {
     if !req.resp.expect_trailers {
         return;
     }
@@ -225,7 +225,7 @@ pub fn trailers(req: &mut Request) {
 
 impl Settings {
     /// Whether a field is added to a response of any status.
-    pub fn always_adds(&self, name: &[u8]) -> bool {
+    pub(crate) fn always_adds(&self, name: &[u8]) -> bool {
         self.add_header.0.iter().any(|l| l.always && l.name.eq_ignore_ascii_case(name))
     }
 }

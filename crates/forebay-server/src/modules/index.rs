@@ -14,7 +14,7 @@ crate::settings! {
 
 /// Index names in order.
 #[derive(Clone, Debug)]
-pub struct Names(pub Arc<Vec<Template>>);
+pub(crate) struct Names(pub Arc<Vec<Template>>);
 
 impl Default for Names {
     fn default() -> Self {

@@ -22,7 +22,7 @@ crate::settings! {
 }
 
 /// Variables of this module.
-pub const VARIABLES: &[Row] =
+pub(crate) const VARIABLES: &[Row] =
     &[Row { name: "limit_conn_status", get: RowSource::Get(status), settable: false }];
 
 fn status(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarError> {
@@ -32,12 +32,12 @@ fn status(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarError> {
 }
 
 /// Whether a location has `limit_conn`.
-pub fn enabled(s: &LocationSettings) -> bool {
+pub(crate) fn enabled(s: &LocationSettings) -> bool {
     !s.limit_conn.limits.is_empty()
 }
 
 /// Counts a request or refuses it. Runs once per request, even after internal redirects.
-pub fn check(req: &mut Request) -> Verdict {
+pub(crate) fn check(req: &mut Request) -> Verdict {
     if req.modules.limit_conn.outcome().is_some() {
         return Verdict::Declined;
     }

@@ -36,7 +36,7 @@ keyword! {
 
 impl LogLevel {
     /// Returns the level for the error log.
-    pub fn level(self) -> Level {
+    pub(crate) fn level(self) -> Level {
         match self {
             LogLevel::Info => Level::Info,
             LogLevel::Notice => Level::Notice,
@@ -48,14 +48,14 @@ impl LogLevel {
 
 /// `limit_req_status`.
 #[derive(Clone, Copy, Debug)]
-pub struct Status(u16);
+pub(crate) struct Status(u16);
 
 impl Status {
     /// The default, 503.
-    pub const UNAVAILABLE: Status = Status(503);
+    pub(crate) const UNAVAILABLE: Status = Status(503);
 
     /// Returns the status as a number.
-    pub fn code(self) -> u16 {
+    pub(crate) fn code(self) -> u16 {
         self.0
     }
 }
@@ -75,7 +75,7 @@ impl Setting<crate::HttpContext> for Status {
 
 /// One `limit_req`.
 #[derive(Clone, Debug)]
-pub struct Limit {
+pub(crate) struct Limit {
     zone: Arc<Zone>,
     /// Excess above which requests are refused, in thousandths of a request.
     burst: u64,
@@ -85,7 +85,7 @@ pub struct Limit {
 
 /// All `limit_req` directives of a level.
 #[derive(Clone, Debug, Default)]
-pub struct Limits(pub Arc<Vec<Limit>>);
+pub(crate) struct Limits(pub Arc<Vec<Limit>>);
 
 impl Setting<crate::HttpContext> for Limits {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -117,11 +117,11 @@ impl Setting<crate::HttpContext> for Limits {
 }
 
 /// A `limit_req_zone`.
-pub type Zone = zones::Zone<Defined>;
+pub(crate) type Zone = zones::Zone<Defined>;
 
 /// Definition of a zone by `limit_req_zone`.
 #[derive(Debug)]
-pub struct Defined {
+pub(crate) struct Defined {
     key: Template,
     /// Rate in thousandths of a request per second.
     rate: u64,
@@ -129,13 +129,13 @@ pub struct Defined {
 }
 
 /// Zones of a configuration under construction.
-pub type Zones = zones::Zones<Defined>;
+pub(crate) type Zones = zones::Zones<Defined>;
 
 /// Counts by zone name. They are kept across reloads.
 static TABLES: Tables<Buckets> = Tables::new();
 
 /// Returns the memory use of the zones.
-pub fn usage() -> Vec<forebay_net::tls::sessions::Usage> {
+pub(crate) fn usage() -> Vec<forebay_net::tls::sessions::Usage> {
     TABLES.usage(Buckets::used)
 }
 
@@ -143,7 +143,7 @@ pub fn usage() -> Vec<forebay_net::tls::sessions::Usage> {
 ///
 /// # Errors
 /// In nginx's words.
-pub fn zone(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
+pub(crate) fn zone(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     let Some((key_word, options)) = d.args.split_first() else { return Err(cx.error(d, "no key")) };
     let key = cx.template(d, key_word)?;
     let (mut name, mut size, mut rate) = (Vec::new(), 0, 1000);
@@ -181,7 +181,7 @@ fn parse_rate(text: &[u8]) -> Option<u64> {
 }
 
 /// Variables of this module.
-pub const VARIABLES: &[Row] =
+pub(crate) const VARIABLES: &[Row] =
     &[Row { name: "limit_req_status", get: RowSource::Get(status), settable: false }];
 
 fn status(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, forebay_core::vars::VarError> {
@@ -191,12 +191,12 @@ fn status(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, forebay_core::vars
 }
 
 /// Whether a location has `limit_req`.
-pub fn enabled(s: &LocationSettings) -> bool {
+pub(crate) fn enabled(s: &LocationSettings) -> bool {
     !s.limit_req.limits.0.is_empty()
 }
 
 /// Counts a request and delays or refuses it. Runs once per request, even after internal redirects.
-pub fn check(req: &mut Request) -> Verdict {
+pub(crate) fn check(req: &mut Request) -> Verdict {
     if req.modules.limit_req.is_some() {
         return Verdict::Declined;
     }

@@ -26,13 +26,13 @@ crate::settings! {
 const COMBINED: &str = "$remote_addr - $remote_user [$time_local] \"$request\" $status $body_bytes_sent \"$http_referer\" \"$http_user_agent\"";
 
 /// Returns the built-in format, `combined`.
-pub fn combined(vars: &mut crate::variables::Registry) -> Format {
+pub(crate) fn combined(vars: &mut crate::variables::Registry) -> Format {
     let template = Template::compile(COMBINED.as_bytes(), vars).unwrap_or_default();
     Format::new(b"combined", Escape::Default, template, vars)
 }
 
 /// Returns the log for configurations without `access_log`.
-pub fn default_log(cx: &mut Scope<'_>) -> AccessLogs {
+pub(crate) fn default_log(cx: &mut Scope<'_>) -> AccessLogs {
     let path = cx.full_path(cx.env.access_log.as_bytes());
     let target = Target::File(cx.log_file(path));
     AccessLogs(Arc::new(vec![AccessLog::new(target)]))
@@ -42,7 +42,7 @@ pub fn default_log(cx: &mut Scope<'_>) -> AccessLogs {
 ///
 /// # Errors
 /// In nginx's words.
-pub fn format(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
+pub(crate) fn format(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     let log = access_log::format(d, cx)?;
     // Register the format even if it is invalid, so that directives that name it cause no second error.
     let format = Format::new(&log.name, log.escape, log.template, &cx.vars);
@@ -58,7 +58,7 @@ impl access_log::Formats for HttpTables {
 
 /// Writes a line to a log whose path has variables. The worker opens the file for each line unless
 /// `open_log_file_cache` keeps it open. Does nothing if the root directory of the request is missing.
-pub fn write_variable_path(req: &mut Request, path: &Template, line: &[u8]) {
+pub(crate) fn write_variable_path(req: &mut Request, path: &Template, line: &[u8]) {
     let Ok(text) = path.value(req) else { return };
     if text.is_empty() || text.contains(&0) {
         return;

@@ -16,7 +16,7 @@ crate::settings! {
 }
 
 /// Sets the defaults for memcached servers. Values are sent without buffering, and `error_page` applies to a missing key.
-pub fn set_defaults(s: &mut proxy::Settings) {
+pub(crate) fn set_defaults(s: &mut proxy::Settings) {
     s.buffering = false;
     s.intercept_errors = true;
     s.pass_request_body = false;
@@ -27,7 +27,7 @@ pub fn set_defaults(s: &mut proxy::Settings) {
 ///
 /// # Errors
 /// If the configuration does not set it anywhere.
-pub fn key(cx: &mut Scope<'_>) -> Result<Template, Error> {
+pub(crate) fn key(cx: &mut Scope<'_>) -> Result<Template, Error> {
     Template::compile(b"$memcached_key", &mut cx.vars).map_err(|m| crate::config::plain(&m))
 }
 
@@ -35,7 +35,7 @@ pub fn key(cx: &mut Scope<'_>) -> Result<Template, Error> {
 ///
 /// # Errors
 /// The status for the client.
-pub fn write_command(req: &mut Request, key: &Template, out: &mut Vec<u8>) -> Result<(), u16> {
+pub(crate) fn write_command(req: &mut Request, key: &Template, out: &mut Vec<u8>) -> Result<(), u16> {
     if !matches!(req.method, Method::Get | Method::Head) {
         return Err(405);
     }

@@ -20,7 +20,7 @@ crate::settings! {
 
 /// Paths for the copies, empty for off.
 #[derive(Clone, Debug, Default)]
-pub struct Uris(Arc<Vec<Vec<u8>>>);
+pub(crate) struct Uris(Arc<Vec<Vec<u8>>>);
 
 impl Setting<crate::HttpContext> for Uris {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -39,12 +39,12 @@ impl Setting<crate::HttpContext> for Uris {
 }
 
 /// Whether a location has `mirror`.
-pub fn enabled(s: &LocationSettings) -> bool {
+pub(crate) fn enabled(s: &LocationSettings) -> bool {
     !s.mirror.uris.0.is_empty()
 }
 
 /// Sends the copies in the background. Returns an outcome only if reading the body for them fails.
-pub async fn run(req: &mut Request) -> Option<Outcome> {
+pub(crate) async fn run(req: &mut Request) -> Option<Outcome> {
     if req.is_subrequest() {
         return None;
     }

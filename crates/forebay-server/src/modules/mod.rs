@@ -12,60 +12,60 @@ use forebay_conf::tree::Directive;
 use forebay_core::blocks;
 use std::sync::{Arc, LazyLock};
 
-pub mod access;
-pub mod addition;
-pub mod auth_basic;
-pub mod auth_request;
-pub mod autoindex;
-pub mod brotli;
-pub mod charset;
-pub mod core;
-pub mod dav;
-pub mod early_hints;
-pub mod empty_gif;
-pub mod family;
-pub mod fastcgi;
-pub mod grpc;
-pub mod gunzip;
-pub mod gzip;
-pub mod gzip_accept;
-pub mod gzip_static;
-pub mod headers;
-pub mod http2;
-pub mod index;
-pub mod limit_conn;
-pub mod limit_req;
-pub mod log;
-pub mod memcached;
-pub mod mirror;
-pub mod params;
-pub mod post_action;
-pub mod proxy;
-pub mod proxy_bind;
-pub mod proxy_cache;
-pub mod proxy_cookie;
-pub mod proxy_protocol;
-pub mod proxy_ssl;
-pub mod random_index;
-pub mod realip;
-pub mod referer;
-pub mod resolver;
-pub mod rewrite;
-pub mod scgi;
-pub mod secure_link;
-pub mod server;
-pub mod slice;
-pub mod ssi;
-pub mod ssl;
-pub mod static_file;
-pub mod stub_status;
-pub mod sub_filter;
-pub mod try_files;
-pub mod tunnel;
-pub mod userid;
-pub mod uwsgi;
-pub mod vars;
-pub mod zstd;
+pub(crate) mod access;
+pub(crate) mod addition;
+pub(crate) mod auth_basic;
+pub(crate) mod auth_request;
+pub(crate) mod autoindex;
+pub(crate) mod brotli;
+pub(crate) mod charset;
+pub(crate) mod core;
+pub(crate) mod dav;
+pub(crate) mod early_hints;
+pub(crate) mod empty_gif;
+pub(crate) mod family;
+pub(crate) mod fastcgi;
+pub(crate) mod grpc;
+pub(crate) mod gunzip;
+pub(crate) mod gzip;
+pub(crate) mod gzip_accept;
+pub(crate) mod gzip_static;
+pub(crate) mod headers;
+pub(crate) mod http2;
+pub(crate) mod index;
+pub(crate) mod limit_conn;
+pub(crate) mod limit_req;
+pub(crate) mod log;
+pub(crate) mod memcached;
+pub(crate) mod mirror;
+pub(crate) mod params;
+pub(crate) mod post_action;
+pub(crate) mod proxy;
+pub(crate) mod proxy_bind;
+pub(crate) mod proxy_cache;
+pub(crate) mod proxy_cookie;
+pub(crate) mod proxy_protocol;
+pub(crate) mod proxy_ssl;
+pub(crate) mod random_index;
+pub(crate) mod realip;
+pub(crate) mod referer;
+pub(crate) mod resolver;
+pub(crate) mod rewrite;
+pub(crate) mod scgi;
+pub(crate) mod secure_link;
+pub(crate) mod server;
+pub(crate) mod slice;
+pub(crate) mod ssi;
+pub(crate) mod ssl;
+pub(crate) mod static_file;
+pub(crate) mod stub_status;
+pub(crate) mod sub_filter;
+pub(crate) mod try_files;
+pub(crate) mod tunnel;
+pub(crate) mod userid;
+pub(crate) mod uwsgi;
+pub(crate) mod vars;
+pub(crate) mod zstd;
 
 use crate::upstream::protocol::Protocol;
 use family::{fastcgi_family, grpc_family, memcached_family, scgi_family, uwsgi_family};
@@ -77,12 +77,12 @@ macro_rules! modules {
         /// Settings of all modules that one level sets itself.
         #[derive(Clone, Debug)]
         #[allow(missing_docs)]
-        pub struct LocationWritten { $(pub $module: Arc<$module::Written>,)* }
+        pub(crate) struct LocationWritten { $(pub(crate) $module: Arc<$module::Written>,)* }
 
         /// Settings of all modules that are in effect at a location.
         #[derive(Clone, Debug)]
         #[allow(missing_docs)]
-        pub struct LocationSettings { $(pub $module: Arc<$module::Settings>,)* }
+        pub(crate) struct LocationSettings { $(pub(crate) $module: Arc<$module::Settings>,)* }
 
         /// A level without directives.
         static NOTHING: LazyLock<LocationWritten> =
@@ -99,14 +99,14 @@ macro_rules! modules {
             ///
             /// # Errors
             /// In nginx's words.
-            pub fn set(&mut self, d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> {
+            pub(crate) fn set(&mut self, d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> {
                 $(if $module::Written::binds(&d.name.text) {
                     return Arc::make_mut(&mut self.$module).set(d, cx);
                 })*
                 Ok(false)
             }
             /// Copies the settings that this level left unset from `parent`.
-            pub fn inherit(&mut self, parent: &LocationWritten) {
+            pub(crate) fn inherit(&mut self, parent: &LocationWritten) {
                 $(if Arc::ptr_eq(&self.$module, &NOTHING.$module) {
                     self.$module = parent.$module.clone();
                 } else if !Arc::ptr_eq(&self.$module, &parent.$module) {
@@ -114,7 +114,7 @@ macro_rules! modules {
                 })*
             }
             /// Applies the defaults. `parent` is the level around it: its own settings, and those in effect there.
-            pub fn resolve(&self, parent: Option<(&LocationWritten, &LocationSettings)>) -> LocationSettings {
+            pub(crate) fn resolve(&self, parent: Option<(&LocationWritten, &LocationSettings)>) -> LocationSettings {
                 LocationSettings { $($module: match parent {
                     Some((w, s)) if Arc::ptr_eq(&self.$module, &w.$module) => s.$module.clone(),
                     _ => Arc::new(self.$module.resolve()),
@@ -123,7 +123,8 @@ macro_rules! modules {
         }
 
         /// Names of all directives bound by settings at location level.
-        pub const BOUND: &[&[&str]] = &[$($module::Written::DIRECTIVES,)*];
+        #[cfg(test)]
+        pub(crate) const BOUND: &[&[&str]] = &[$($module::Written::DIRECTIVES,)*];
     };
 }
 
@@ -140,7 +141,7 @@ impl LocationWritten {
     ///
     /// # Errors
     /// In nginx's words.
-    pub fn buffers(&self) -> Result<(), String> {
+    pub(crate) fn buffers(&self) -> Result<(), String> {
         crate::config::checks::buffers("proxy_", &self.proxy)?;
         self.fastcgi_family.buffers()?;
         self.uwsgi_family.buffers()?;
@@ -151,7 +152,7 @@ impl LocationWritten {
 /// Decision of a hook.
 #[derive(Debug)]
 #[cfg_attr(test, derive(PartialEq, Eq))]
-pub enum Verdict {
+pub(crate) enum Verdict {
     /// Goes on with the next hook.
     Declined,
     /// Grants access (with `satisfy any` the other hooks are then skipped).
@@ -162,17 +163,15 @@ pub enum Verdict {
     Done,
     /// Waits, then continues with the second verdict.
     Delay(std::time::Duration, Box<Verdict>),
-    /// Starts over with the path in `Request::uri`.
-    Redirect,
     /// Computes on another thread, then continues depending on the result.
     Offload(Offload),
 }
 
 /// Function that turns the result of an [`Offload`] into a verdict.
-pub type Then = Box<dyn FnOnce(&mut Request, bool) -> Verdict>;
+pub(crate) type Then = Box<dyn FnOnce(&mut Request, bool) -> Verdict>;
 
 /// Work that takes too long for the worker thread, on which other requests wait.
-pub struct Offload {
+pub(crate) struct Offload {
     /// Computation for the other thread.
     pub work: Box<dyn FnOnce() -> bool + Send>,
     /// Runs on the worker thread with the result.
@@ -197,10 +196,10 @@ impl PartialEq for Offload {
 impl Eq for Offload {}
 
 /// Function that looks at the request and decides how it continues.
-pub type Hook = fn(&mut Request) -> Verdict;
+pub(crate) type Hook = fn(&mut Request) -> Verdict;
 
 /// One hook of a phase, with the settings that enable it.
-pub struct Entry {
+pub(crate) struct Entry {
     enabled: fn(&LocationSettings) -> bool,
     hook: Hook,
 }
@@ -223,7 +222,7 @@ const ACCESS: &[Entry] = &[
 
 /// Hooks enabled in one location, selected once when the configuration is built.
 #[derive(Debug, Default)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// POST_READ.
     pub post_read: Vec<Hook>,
     /// PREACCESS.
@@ -243,10 +242,10 @@ pub struct Plan {
 }
 
 /// Changes the response before its head is written.
-pub type HeaderFilter = fn(&mut Request) -> Result<(), forebay_core::vars::VarError>;
+pub(crate) type HeaderFilter = fn(&mut Request) -> Result<(), forebay_core::vars::VarError>;
 
 /// One header filter.
-pub struct FilterEntry {
+pub(crate) struct FilterEntry {
     enabled: fn(&LocationSettings) -> bool,
     filter: HeaderFilter,
     /// Whether the filter leaves the head of a plain answer as it is. True also for conditions and ranges, which the
@@ -284,7 +283,7 @@ const SUBREQUEST_FILTERS: &[FilterEntry] = &[
 ///
 /// # Errors
 /// When a variable cannot be evaluated.
-pub fn run_subrequest_filters(req: &mut Request) -> Result<(), forebay_core::vars::VarError> {
+pub(crate) fn run_subrequest_filters(req: &mut Request) -> Result<(), forebay_core::vars::VarError> {
     let http = req.http();
     let s = &http.location(req).settings;
     SUBREQUEST_FILTERS.iter().filter(|e| (e.enabled)(s)).try_for_each(|e| (e.filter)(req))
@@ -292,7 +291,7 @@ pub fn run_subrequest_filters(req: &mut Request) -> Result<(), forebay_core::var
 
 impl Plan {
     /// Selects the hooks that these settings enable.
-    pub fn for_location(s: &LocationSettings, _ops: &[rewrite::Op]) -> Plan {
+    pub(crate) fn for_location(s: &LocationSettings, _ops: &[rewrite::Op]) -> Plan {
         let pick = |entries: &[Entry]| entries.iter().filter(|e| (e.enabled)(s)).map(|e| e.hook).collect();
         Plan {
             post_read: pick(POST_READ),
@@ -313,7 +312,7 @@ impl Plan {
 
 /// Content handler of a location, in place of static files.
 #[derive(Clone, Debug)]
-pub enum Content {
+pub(crate) enum Content {
     /// `stub_status`.
     StubStatus,
     /// `empty_gif`.
@@ -332,7 +331,7 @@ pub enum Content {
 
 impl Content {
     /// Whether a path that lacks only the final slash of the location is redirected.
-    pub fn redirects(&self) -> bool {
+    pub(crate) fn redirects(&self) -> bool {
         matches!(self, Content::Proxy(_))
     }
 }
@@ -341,7 +340,7 @@ impl Content {
 type HttpDirective = fn(&Directive, &mut Scope<'_>) -> Result<(), Error>;
 
 /// Directives of the http level that define something by name.
-pub const HTTP_DIRECTIVES: &[(&str, HttpDirective)] = &[
+pub(crate) const HTTP_DIRECTIVES: &[(&str, HttpDirective)] = &[
     ("log_format", log::format),
     ("map", blocks::map::block),
     ("geo", blocks::geo::block),
@@ -361,7 +360,7 @@ pub const HTTP_DIRECTIVES: &[(&str, HttpDirective)] = &[
 ///
 /// # Errors
 /// In nginx's words.
-pub fn http_directive(d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> {
+pub(crate) fn http_directive(d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> {
     match HTTP_DIRECTIVES.iter().find(|(name, _)| name.as_bytes() == d.name.text) {
         Some((_, read)) => read(d, cx).map(|()| true),
         None => Ok(false),
@@ -370,7 +369,7 @@ pub fn http_directive(d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> 
 
 /// Names that [`location_directive`] takes.
 #[cfg(test)]
-pub const LOCATION_DIRECTIVES: &[&str] = &[
+pub(crate) const LOCATION_DIRECTIVES: &[&str] = &[
     "rewrite",
     "return",
     "set",
@@ -399,7 +398,11 @@ pub const LOCATION_DIRECTIVES: &[&str] = &[
 ///
 /// # Errors
 /// In nginx's words.
-pub fn location_directive(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<bool, Error> {
+pub(crate) fn location_directive(
+    d: &Directive,
+    l: &mut LocationBuild,
+    cx: &mut Scope<'_>,
+) -> Result<bool, Error> {
     match d.name.text.as_slice() {
         b"rewrite" | b"return" | b"set" | b"break" => rewrite::directive(d, l, cx)?,
         b"try_files" => l.try_files = Some(try_files::parse(d, l.try_files.is_some(), cx)?),
@@ -441,12 +444,12 @@ pub fn location_directive(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'
 }
 
 /// Whether a level is a location of its own (not an `if` or a server).
-pub fn is_location(kind: &Kind) -> bool {
+pub(crate) fn is_location(kind: &Kind) -> bool {
     !matches!(kind, Kind::Http | Kind::Server | Kind::If | Kind::LimitExcept)
 }
 
 /// Rows of all built-in variables.
-pub fn variables() -> impl Iterator<Item = &'static Row> {
+pub(crate) fn variables() -> impl Iterator<Item = &'static Row> {
     [
         vars::PLAIN,
         vars::VARIABLES,
@@ -471,7 +474,7 @@ pub fn variables() -> impl Iterator<Item = &'static Row> {
 
 /// State of the modules for one request. It is reset for each request.
 #[derive(Debug, Default)]
-pub struct ModuleState {
+pub(crate) struct ModuleState {
     /// `$request_id`, made when first asked for.
     pub request_id: Option<[u8; 32]>,
     /// Address of the connection, if realip replaced it.
@@ -500,7 +503,7 @@ pub struct ModuleState {
 
 impl ModuleState {
     /// Empties it for the next request.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.request_id = None;
         self.replaced_peer = None;
         self.secure_link = secure_link::State::default();

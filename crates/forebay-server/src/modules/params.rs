@@ -20,7 +20,7 @@ const FIELD: &[u8] = b"HTTP_";
 
 /// Lines of `fastcgi_param`, `uwsgi_param` or `scgi_param`.
 #[derive(Clone, Debug, Default)]
-pub struct Params(Arc<Vec<Param>>);
+pub(crate) struct Params(Arc<Vec<Param>>);
 
 /// One parameter of the configuration.
 #[derive(Clone, Debug)]
@@ -57,7 +57,7 @@ impl Params {
     ///
     /// # Errors
     /// When a variable cannot be evaluated.
-    pub fn each(
+    pub(crate) fn each(
         &self,
         req: &mut Request,
         s: &proxy::Settings,

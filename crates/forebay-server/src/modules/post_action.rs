@@ -11,7 +11,7 @@ crate::settings! {
 
 /// Starts the subrequest in the background. Its variables describe the result of the request.
 #[inline]
-pub fn begin(req: &mut Request) {
+pub(crate) fn begin(req: &mut Request) {
     let http = req.http();
     let Some(target) = &http.location(req).settings.post_action.target.0 else { return };
     if req.uri.is_empty() {

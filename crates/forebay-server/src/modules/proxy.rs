@@ -29,14 +29,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 pub(crate) use settings::tries;
-pub use settings::*;
-pub use url::{Pass, To};
+pub(crate) use settings::*;
+pub(crate) use url::{Pass, To};
 
 /// Reads `proxy_pass`.
 ///
 /// # Errors
 /// In nginx's words.
-pub fn pass(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<(), Error> {
+pub(crate) fn pass(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<(), Error> {
     refuse_second(Protocol::default(), d, l, cx)?;
     let prefix = match l.kind {
         Kind::Exact | Kind::Prefix | Kind::PrefixOnly => Some(l.name.clone()),
@@ -51,7 +51,7 @@ pub fn pass(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<
 ///
 /// # Errors
 /// In nginx's words.
-pub fn pass_by(
+pub(crate) fn pass_by(
     protocol: Protocol,
     d: &Directive,
     l: &mut LocationBuild,
@@ -78,8 +78,8 @@ fn refuse_second(protocol: Protocol, d: &Directive, l: &LocationBuild, cx: &Scop
 /// Adds the `health_check` of a location to the upstream group that the location passes requests to.
 ///
 /// # Errors
-/// When the location passes requests to no group that is known when the configuration is read.
-pub fn check(
+/// When the location passes to no group that the configuration knows.
+pub(crate) fn check(
     mut check: crate::upstream::health_check::Check,
     content: Option<&Content>,
     (location, s): (usize, &Settings),
@@ -103,8 +103,8 @@ pub fn check(
     Ok(())
 }
 
-/// Answers a request with the response of an upstream or a cache (the content handler).
-pub async fn run(req: &mut Request, pass: &Arc<Pass>) -> Outcome {
+/// The content handler.
+pub(crate) async fn run(req: &mut Request, pass: &Arc<Pass>) -> Outcome {
     let http = req.http();
     let s = &http.location(req).settings.proxy;
     match handle(req, pass, s).await {
@@ -203,8 +203,8 @@ fn streams(req: &Request, pass: &Pass, s: &Settings) -> bool {
         && !body::has_come(req)
 }
 
-/// Fetches the next slice of a response that has begun (nginx: slice). Returns `None` if that fails.
-pub async fn more(req: &mut Request) -> Option<Body> {
+/// Fetches the next slice of a response that has begun. Returns `None` if that fails.
+pub(crate) async fn more(req: &mut Request) -> Option<Body> {
     let http = req.http();
     let l = http.location(req);
     let Some(Content::Proxy(pass)) = &l.content else { return None };

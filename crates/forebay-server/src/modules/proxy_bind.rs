@@ -20,7 +20,7 @@ crate::settings! {
 
 /// Where connections come from; `None`: the system chooses.
 #[derive(Clone, Debug)]
-pub struct Bind(Option<Template>);
+pub(crate) struct Bind(Option<Template>);
 
 impl Setting<crate::HttpContext> for Bind {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -61,7 +61,7 @@ impl Settings {
     /// # Errors
     /// When a variable cannot be evaluated.
     #[inline]
-    pub fn local(&self, req: &mut Request) -> Result<Option<SocketAddr>, VarError> {
+    pub(crate) fn local(&self, req: &mut Request) -> Result<Option<SocketAddr>, VarError> {
         let Some(t) = &self.bind.0 else { return Ok(None) };
         let text = t.value(req)?;
         let found = parse(&text);

@@ -54,7 +54,7 @@ crate::settings! {
 
 /// `proxy_cache`.
 #[derive(Clone, Debug)]
-pub enum CacheZone {
+pub(crate) enum CacheZone {
     /// Nothing is cached.
     Off,
     /// In this zone.
@@ -87,7 +87,7 @@ impl CacheZone {
     ///
     /// # Errors
     /// The status to answer with if no cache has the name that a variable gives.
-    pub fn cache(&self, req: &mut Request) -> Result<Option<Arc<Cache>>, u16> {
+    pub(crate) fn cache(&self, req: &mut Request) -> Result<Option<Arc<Cache>>, u16> {
         match self {
             CacheZone::Off => Ok(None),
             CacheZone::Zone(z) => Ok(z.cache().cloned()),
@@ -111,11 +111,11 @@ fn named(req: &mut Request, name: &[u8]) -> Result<Arc<Cache>, u16> {
 
 /// Lines of `proxy_cache_valid`: status, 0 for any, and seconds.
 #[derive(Clone, Debug, Default)]
-pub struct Valid(Arc<Vec<(u16, u64)>>);
+pub(crate) struct Valid(Arc<Vec<(u16, u64)>>);
 
 impl Valid {
     /// Returns how long a response with this status stays fresh, in seconds.
-    pub fn seconds(&self, status: u16) -> Option<u64> {
+    pub(crate) fn seconds(&self, status: u16) -> Option<u64> {
         self.0.iter().find(|(s, _)| *s == 0 || *s == status).map(|(_, t)| *t)
     }
 }
@@ -150,13 +150,13 @@ impl Setting<crate::HttpContext> for Valid {
 
 /// `proxy_cache_methods`; GET and HEAD are always among them.
 #[derive(Clone, Copy, Debug)]
-pub struct Methods {
+pub(crate) struct Methods {
     post: bool,
 }
 
 impl Methods {
     /// Whether responses to a method are cached.
-    pub fn has(self, method: Method) -> bool {
+    pub(crate) fn has(self, method: Method) -> bool {
         matches!(method, Method::Get | Method::Head) || self.post && method == Method::Post
     }
 }
@@ -177,7 +177,7 @@ impl Setting<crate::HttpContext> for Methods {
 
 /// `proxy_cache_max_range_offset`, bytes.
 #[derive(Clone, Copy, Debug)]
-pub struct MaxRange(pub Option<u64>);
+pub(crate) struct MaxRange(pub Option<u64>);
 
 impl Setting<crate::HttpContext> for MaxRange {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -189,7 +189,7 @@ impl Setting<crate::HttpContext> for MaxRange {
 
 /// `proxy_cache_use_stale`.
 #[derive(Clone, Copy, Debug)]
-pub struct UseStale {
+pub(crate) struct UseStale {
     errors: u32,
     /// While the entry is renewed.
     pub updating: bool,
@@ -197,7 +197,7 @@ pub struct UseStale {
 
 impl UseStale {
     /// Whether a stale response serves instead of this failure.
-    pub fn has(self, kind: NextUpstream) -> bool {
+    pub(crate) fn has(self, kind: NextUpstream) -> bool {
         self.errors & (1 << kind as u32) != 0
     }
 }
@@ -234,14 +234,14 @@ fn failure(word: &[u8], gateway: bool) -> Option<NextUpstream> {
 
 /// Values that hold if one of them is neither empty nor `0`.
 #[derive(Clone, Debug, Default)]
-pub struct Predicates(Arc<Vec<Template>>);
+pub(crate) struct Predicates(Arc<Vec<Template>>);
 
 impl Predicates {
     /// Returns `true` if one of the values is neither empty nor `0`.
     ///
     /// # Errors
     /// When a variable cannot be evaluated.
-    pub fn test(&self, req: &mut Request) -> Result<bool, VarError> {
+    pub(crate) fn test(&self, req: &mut Request) -> Result<bool, VarError> {
         for t in self.0.iter() {
             let mut value = req.take_buf();
             t.eval(req, &mut value)?;
@@ -268,7 +268,7 @@ impl Setting<crate::HttpContext> for Predicates {
 /// Part of the cache in a response (`$upstream_cache_status`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub enum Status {
+pub(crate) enum Status {
     Miss,
     Bypass,
     Expired,
@@ -284,7 +284,7 @@ const STATUS_TEXTS: [&[u8]; 7] =
 
 /// Cache state of one request.
 #[derive(Debug, Default)]
-pub struct State {
+pub(crate) struct State {
     /// `$upstream_cache_status`.
     pub status: Option<Status>,
     /// `$upstream_cache_age`, from when, Unix seconds.
@@ -305,7 +305,7 @@ pub struct State {
 
 impl State {
     /// Empties it for the next request.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.status = None;
         self.date = None;
         self.last_modified = None;
@@ -318,7 +318,7 @@ impl State {
 }
 
 /// Variables of this module.
-pub const VARIABLES: &[Row] = &[
+pub(crate) const VARIABLES: &[Row] = &[
     Row { name: "upstream_cache_status", get: RowSource::Get(status), settable: false },
     Row { name: "upstream_cache_age", get: RowSource::Get(age), settable: false },
     Row { name: "upstream_cache_last_modified", get: RowSource::Get(last_modified), settable: false },

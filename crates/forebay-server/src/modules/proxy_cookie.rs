@@ -29,15 +29,15 @@ enum Like {
 
 /// Values and their replacements. Empty for `off`.
 #[derive(Clone, Debug, Default)]
-pub struct Rewrites(Arc<Vec<(Like, Template)>>);
+pub(crate) struct Rewrites(Arc<Vec<(Like, Template)>>);
 
 /// `proxy_cookie_domain`.
 #[derive(Clone, Debug)]
-pub struct Domains(Rewrites);
+pub(crate) struct Domains(Rewrites);
 
 /// `proxy_cookie_path`.
 #[derive(Clone, Debug)]
-pub struct Paths(Rewrites);
+pub(crate) struct Paths(Rewrites);
 
 /// Reads a value, or a pattern behind `~` or `~*`.
 fn like(d: &Directive, w: &Word, caseless: bool, cx: &mut Scope<'_>) -> Result<Like, Error> {
@@ -94,7 +94,7 @@ impl Setting<crate::HttpContext> for Paths {
 
 /// `proxy_cookie_flags`: cookies, and changes of their flags. Empty for `off`.
 #[derive(Clone, Debug, Default)]
-pub struct Flags(Arc<Vec<(Like, Vec<Template>)>>);
+pub(crate) struct Flags(Arc<Vec<(Like, Vec<Template>)>>);
 
 impl Setting<crate::HttpContext> for Flags {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -173,7 +173,7 @@ fn attributes(rest: &[u8]) -> Vec<Attribute> {
 }
 
 /// Returns `true` if a location changes cookies.
-pub fn enabled(s: &Settings) -> bool {
+pub(crate) fn enabled(s: &Settings) -> bool {
     !s.domain.0.0.is_empty() || !s.path.0.0.is_empty() || !s.flags.0.is_empty()
 }
 
@@ -181,7 +181,7 @@ pub fn enabled(s: &Settings) -> bool {
 ///
 /// # Errors
 /// When a variable cannot be evaluated.
-pub fn rewrite(req: &mut Request, s: &Settings, value: &[u8]) -> Result<Option<Vec<u8>>, VarError> {
+pub(crate) fn rewrite(req: &mut Request, s: &Settings, value: &[u8]) -> Result<Option<Vec<u8>>, VarError> {
     let mut halves = value.splitn(2, |b| *b == b';');
     let pair = halves.next().unwrap_or_default().trim_ascii();
     // A name without a value is no cookie (RFC 6265, section 5.2): it stays as it is, as in nginx.

@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 type Got = Result<bool, VarError>;
 
 /// The rows.
-pub const VARIABLES: &[Row] = &[
+pub(crate) const VARIABLES: &[Row] = &[
     row("proxy_protocol_addr", |r, o| address(r, o, |h| h.client)),
     row("proxy_protocol_port", |r, o| port_of(r, o, |h| h.client)),
     row("proxy_protocol_server_addr", |r, o| address(r, o, |h| h.server)),

@@ -13,7 +13,7 @@ crate::settings! {
 }
 
 /// Redirects to a random file of the directory. Returns `None` if it has no files or the method is another one.
-pub async fn run(req: &mut Request) -> Option<Outcome> {
+pub(crate) async fn run(req: &mut Request) -> Option<Outcome> {
     if !matches!(req.method, Method::Get | Method::Head | Method::Post) {
         return None;
     }

@@ -25,7 +25,7 @@ crate::settings! {
 
 /// Trusted networks.
 #[derive(Clone, Debug, Default)]
-pub struct Networks(Arc<Vec<Cidr>>);
+pub(crate) struct Networks(Arc<Vec<Cidr>>);
 
 impl Setting<crate::HttpContext> for Networks {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -52,7 +52,7 @@ impl Setting<crate::HttpContext> for Networks {
 
 /// Source of the client address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Header {
+pub(crate) enum Header {
     /// All lines of `X-Forwarded-For`.
     ForwardedFor,
     /// The first line of another field.
@@ -73,7 +73,7 @@ impl Setting<crate::HttpContext> for Header {
 }
 
 /// Variables of this module.
-pub const VARIABLES: &[Row] = &[
+pub(crate) const VARIABLES: &[Row] = &[
     Row {
         name: "realip_remote_addr",
         get: RowSource::Get(|r, o| {
@@ -91,12 +91,12 @@ fn original(req: &Request) -> Peer {
 }
 
 /// Whether there are trusted proxies.
-pub fn enabled(s: &LocationSettings) -> bool {
+pub(crate) fn enabled(s: &LocationSettings) -> bool {
     !s.realip.from.0.is_empty()
 }
 
 /// Replaces the client address by the one from a trusted proxy, once per request.
-pub fn replace(req: &mut Request) -> Verdict {
+pub(crate) fn replace(req: &mut Request) -> Verdict {
     if req.modules.replaced_peer.is_some() {
         return Verdict::Declined;
     }

@@ -60,7 +60,7 @@ impl Settings {
     ///
     /// # Errors
     /// In nginx's words.
-    pub fn check(&self) -> Result<(), &'static str> {
+    pub(crate) fn check(&self) -> Result<(), &'static str> {
         let lonely = |r: &Referers| {
             (r.none || r.blocked) && !r.server_names && r.hosts.is_empty() && r.regexes.is_empty()
         };
@@ -75,7 +75,7 @@ impl Settings {
 }
 
 /// Variables of this module.
-pub const VARIABLES: &[Row] =
+pub(crate) const VARIABLES: &[Row] =
     &[Row { name: "invalid_referer", get: RowSource::Get(invalid_referer), settable: true }];
 
 fn invalid_referer(req: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarError> {

@@ -22,7 +22,7 @@ crate::settings! {
 
 /// Next step after a `rewrite` that matched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flag {
+pub(crate) enum Flag {
     /// Goes on with the next directive.
     Continue,
     /// `last`: looks up the location again.
@@ -35,7 +35,7 @@ pub enum Flag {
 
 /// One compiled directive.
 #[derive(Clone, Debug)]
-pub enum Op {
+pub(crate) enum Op {
     /// `set`.
     Set(VarId, Template),
     /// `if` with its block. The block's directives that are not of this module form a level of their own.
@@ -71,7 +71,7 @@ pub enum Op {
 
 /// Test of an `if`. The last field of the variants negates it.
 #[derive(Clone, Debug)]
-pub enum Condition {
+pub(crate) enum Condition {
     /// A variable that is neither empty nor `0`.
     Var(VarId),
     /// `=` or `!=`.
@@ -86,7 +86,7 @@ pub enum Condition {
 ///
 /// # Errors
 /// In nginx's words.
-pub fn directive(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<(), Error> {
+pub(crate) fn directive(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<(), Error> {
     let op = match d.name.text.as_slice() {
         b"break" => Op::Break,
         b"set" => set(d, cx)?,
@@ -109,7 +109,7 @@ fn set(d: &Directive, cx: &mut Scope<'_>) -> Result<Op, Error> {
 ///
 /// # Errors
 /// `invalid variable name`, or a variable that cannot be set.
-pub fn variable_to_set(d: &Directive, name: &Word, cx: &mut Scope<'_>) -> Result<VarId, Error> {
+pub(crate) fn variable_to_set(d: &Directive, name: &Word, cx: &mut Scope<'_>) -> Result<VarId, Error> {
     let var = variable(d, name, cx)?;
     let id = cx.vars.define_stored(var).map_err(|m| cx.error_at(d, name, m))?;
     Ok(id)
@@ -173,7 +173,7 @@ fn named_flag(d: &Directive, w: &Word, cx: &Scope<'_>) -> Result<Flag, Error> {
 ///
 /// # Errors
 /// In nginx's words.
-pub fn condition(d: &Directive, cx: &mut Scope<'_>) -> Result<Condition, Error> {
+pub(crate) fn condition(d: &Directive, cx: &mut Scope<'_>) -> Result<Condition, Error> {
     let words = without_parentheses(d, cx)?;
     let Some((first, others)) = words.split_first() else { return Err(cx.error(d, "invalid condition")) };
     let (test, negated) = match first.text.as_slice() {
@@ -237,7 +237,7 @@ fn comparison(d: &Directive, first: &Word, others: &[Word], cx: &mut Scope<'_>) 
 }
 
 /// Result of running the directives of a level.
-pub enum Ran {
+pub(crate) enum Ran {
     /// The request stays in this location: the path is unchanged, or `break` ended the directives.
     Through,
     /// The path changed, so the location has to be looked up again.
@@ -254,7 +254,7 @@ enum Step {
 }
 
 /// Runs the directives of a level.
-pub fn run(req: &mut Request, ops: &[Op]) -> Ran {
+pub(crate) fn run(req: &mut Request, ops: &[Op]) -> Ran {
     let mut walk = Walk { changed: false, quote: true };
     match steps(req, ops, &mut walk) {
         Ok(Step::Stop(ran)) => ran,

@@ -18,7 +18,7 @@ crate::settings! {
 ///
 /// # Errors
 /// When a variable cannot be evaluated.
-pub fn write_params(
+pub(crate) fn write_params(
     req: &mut Request,
     s: &proxy::Settings,
     stored: bool,

@@ -27,18 +27,19 @@ mod table {
     }
 }
 
-pub use table::Settings;
+pub(crate) use table::Settings;
 
 /// Settings of one level. The two modes of the module exclude each other.
 #[derive(Clone, Debug, Default)]
-pub struct Written(table::Written);
+pub(crate) struct Written(table::Written);
 
 impl Written {
     /// Names of the directives bound here.
-    pub const DIRECTIVES: &'static [&'static str] = table::Written::DIRECTIVES;
+    #[cfg(test)]
+    pub(crate) const DIRECTIVES: &'static [&'static str] = table::Written::DIRECTIVES;
 
     /// Whether a directive of this name belongs to this module.
-    pub fn binds(name: &[u8]) -> bool {
+    pub(crate) fn binds(name: &[u8]) -> bool {
         table::Written::binds(name)
     }
 
@@ -46,7 +47,7 @@ impl Written {
     ///
     /// # Errors
     /// In nginx's words.
-    pub fn set(&mut self, d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> {
+    pub(crate) fn set(&mut self, d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> {
         let taken = self.0.set(d, cx)?;
         if taken && self.0.secret.is_some() && self.by_md5() {
             let message =
@@ -61,7 +62,7 @@ impl Written {
     }
 
     /// Copies settings that this level left unset from `parent`, except those of the other mode.
-    pub fn inherit(&mut self, parent: &Written) {
+    pub(crate) fn inherit(&mut self, parent: &Written) {
         let (secret, md5) = (self.0.secret.is_some(), self.by_md5());
         self.0.inherit(&parent.0);
         if secret {
@@ -74,14 +75,14 @@ impl Written {
     }
 
     /// Applies the defaults.
-    pub fn resolve(&self) -> Settings {
+    pub(crate) fn resolve(&self) -> Settings {
         self.0.resolve()
     }
 }
 
 /// Values of the variables for a request.
 #[derive(Clone, Debug, Default)]
-pub struct State {
+pub(crate) struct State {
     /// `$secure_link`, once it has been evaluated.
     link: Option<Option<Vec<u8>>>,
     /// `$secure_link_expires`.
@@ -89,7 +90,7 @@ pub struct State {
 }
 
 /// Variables of this module.
-pub const VARIABLES: &[Row] = &[
+pub(crate) const VARIABLES: &[Row] = &[
     Row { name: "secure_link", get: RowSource::Get(link), settable: false },
     Row { name: "secure_link_expires", get: RowSource::Get(expires), settable: false },
 ];

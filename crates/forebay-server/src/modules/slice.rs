@@ -19,7 +19,7 @@ crate::settings! {
 
 /// Slices of one request.
 #[derive(Clone, Debug, Default)]
-pub struct State {
+pub(crate) struct State {
     /// Size of a slice; 0 until `$slice_range` is evaluated.
     size: u64,
     /// Start of the current slice.
@@ -33,14 +33,15 @@ pub struct State {
 
 impl State {
     /// Empties it for the next request.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         (self.size, self.start, self.end, self.active) = (0, 0, 0, false);
         self.etag.clear();
     }
 }
 
 /// Variables of this module.
-pub const VARIABLES: &[Row] = &[Row { name: "slice_range", get: RowSource::Get(range), settable: false }];
+pub(crate) const VARIABLES: &[Row] =
+    &[Row { name: "slice_range", get: RowSource::Get(range), settable: false }];
 
 fn range(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarError> {
     if r.modules.slice.size == 0 {
@@ -74,28 +75,28 @@ fn first_byte(r: &Request) -> u64 {
 }
 
 /// Whether a location has `slice`.
-pub fn enabled(s: &LocationSettings) -> bool {
+pub(crate) fn enabled(s: &LocationSettings) -> bool {
     s.slice.size.0 > 0
 }
 
 /// Whether `$slice_range` was evaluated for the request.
-pub fn asked(req: &Request) -> bool {
+pub(crate) fn asked(req: &Request) -> bool {
     req.modules.slice.size > 0
 }
 
 /// Whether the response is assembled from slices.
-pub fn active(req: &Request) -> bool {
+pub(crate) fn active(req: &Request) -> bool {
     req.modules.slice.active
 }
 
 /// Returns the offset at which the source of the response begins.
-pub fn offset(req: &Request) -> u64 {
+pub(crate) fn offset(req: &Request) -> u64 {
     if active(req) { req.modules.slice.start } else { 0 }
 }
 
 /// Limits the response to these bytes of the whole. The first slice has been fetched for the length; slices between it
 /// and the range are skipped.
-pub fn cut(req: &mut Request, start: u64, end: u64) {
+pub(crate) fn cut(req: &mut Request, start: u64, end: u64) {
     let s = &mut req.modules.slice;
     if s.active {
         s.end = end;
@@ -107,7 +108,7 @@ pub fn cut(req: &mut Request, start: u64, end: u64) {
 
 /// Returns the number of bytes that [`cut`] skipped; `offset` is the value of [`offset()`] before that call. The first
 /// slice, which has been fetched already, takes the place of the slice right before the range.
-pub fn skipped(req: &Request, offset: u64) -> u64 {
+pub(crate) fn skipped(req: &Request, offset: u64) -> u64 {
     if active(req) { req.modules.slice.start.saturating_sub(offset) } else { 0 }
 }
 
@@ -140,7 +141,7 @@ fn judge(req: &mut Request, value: Option<Vec<u8>>) -> Option<u64> {
 ///
 /// # Errors
 /// Never.
-pub fn filter(req: &mut Request) -> Result<(), VarError> {
+pub(crate) fn filter(req: &mut Request) -> Result<(), VarError> {
     if req.modules.slice.size == 0 || req.modules.slice.active {
         return Ok(());
     }
@@ -171,13 +172,13 @@ pub fn filter(req: &mut Request) -> Result<(), VarError> {
 }
 
 /// Whether another slice follows the one that has been sent.
-pub fn wants_more(req: &Request) -> bool {
+pub(crate) fn wants_more(req: &Request) -> bool {
     let s = &req.modules.slice;
     s.active && s.start.saturating_add(s.size) < s.end
 }
 
 /// Fetches the next slice. Logs an error and returns `None` if that fails or the slice belongs to another version.
-pub async fn next(req: &mut Request) -> Option<Body> {
+pub(crate) async fn next(req: &mut Request) -> Option<Body> {
     req.modules.slice.start += req.modules.slice.size;
     // Variables keep describing the first slice, as in nginx, where subrequests fetch the others.
     let u = &mut req.modules.upstream;

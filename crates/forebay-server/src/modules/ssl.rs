@@ -75,7 +75,7 @@ fn shared(text: &[u8]) -> Option<(&[u8], u64)> {
 
 /// `ssl_ocsp_cache`: cache of certificate states; `None` if it is off.
 #[derive(Clone, Debug, Default)]
-pub struct OcspCache(pub Option<Arc<sessions::Sessions>>);
+pub(crate) struct OcspCache(pub Option<Arc<sessions::Sessions>>);
 
 impl Setting<crate::HttpContext> for OcspCache {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -104,11 +104,11 @@ keyword! {
 
 /// File names with their positions in the configuration. They may contain variables.
 #[derive(Clone, Debug, Default)]
-pub struct Names(pub Vec<Name>);
+pub(crate) struct Names(pub Vec<Name>);
 
 /// One file name with its position.
 #[derive(Clone, Debug)]
-pub struct Name {
+pub(crate) struct Name {
     /// Name as written.
     pub text: Vec<u8>,
     /// Name with its variables compiled.
@@ -119,7 +119,7 @@ pub struct Name {
 
 impl Name {
     /// Makes an error with this message at the position of the name.
-    pub fn error(&self, message: String) -> Error {
+    pub(crate) fn error(&self, message: String) -> Error {
         Error { message, ..self.place.clone() }
     }
 }
@@ -140,7 +140,7 @@ impl Setting<crate::HttpContext> for Names {
 
 /// `ssl_certificate_cache`: `(max entries, inactive seconds, valid seconds)`, or `None` for `off`.
 #[derive(Clone, Copy, Debug)]
-pub struct Cache(pub Option<(usize, u64, u64)>);
+pub(crate) struct Cache(pub Option<(usize, u64, u64)>);
 
 impl Setting<crate::HttpContext> for Cache {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -170,7 +170,7 @@ impl Setting<crate::HttpContext> for Cache {
 
 /// Passwords for encrypted private keys.
 #[derive(Clone, Default)]
-pub struct Passwords(pub Arc<Vec<Zeroizing<Vec<u8>>>>);
+pub(crate) struct Passwords(pub Arc<Vec<Zeroizing<Vec<u8>>>>);
 
 impl std::fmt::Debug for Passwords {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -200,7 +200,7 @@ impl Setting<crate::HttpContext> for Passwords {
 
 /// Enabled versions of TLS.
 #[derive(Clone, Copy, Debug)]
-pub struct Protocols {
+pub(crate) struct Protocols {
     /// TLS 1.2.
     pub v12: bool,
     /// TLS 1.3.
@@ -233,7 +233,7 @@ impl Setting<crate::HttpContext> for Protocols {
 
 /// Cipher suites of TLS 1.2.
 #[derive(Clone, Debug)]
-pub struct Ciphers(pub Arc<ciphers::List>);
+pub(crate) struct Ciphers(pub Arc<ciphers::List>);
 
 impl Default for Ciphers {
     /// Returns the list of servers without `ssl_ciphers`. It is parsed once and shared.
@@ -267,7 +267,7 @@ impl Setting<crate::HttpContext> for Ciphers {
 
 /// Groups for key exchange.
 #[derive(Clone)]
-pub struct Curves(pub Arc<Vec<&'static dyn rustls::crypto::SupportedKxGroup>>);
+pub(crate) struct Curves(pub Arc<Vec<&'static dyn rustls::crypto::SupportedKxGroup>>);
 
 impl std::fmt::Debug for Curves {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -309,7 +309,7 @@ impl Setting<crate::HttpContext> for Curves {
 
 /// `ssl_session_cache`: storage of TLS sessions.
 #[derive(Clone, Debug)]
-pub enum SessionCache {
+pub(crate) enum SessionCache {
     /// No storage, but clients are led to believe that sessions may be reused.
     None,
     /// No storage, and clients learn that sessions cannot be reused.
@@ -366,7 +366,7 @@ impl Setting<crate::HttpContext> for SessionCache {
 
 /// Keys that encrypt session tickets; the contents of the files.
 #[derive(Clone, Default)]
-pub struct TicketKeys(pub Vec<Arc<Zeroizing<Vec<u8>>>>);
+pub(crate) struct TicketKeys(pub Vec<Arc<Zeroizing<Vec<u8>>>>);
 
 impl std::fmt::Debug for TicketKeys {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -388,7 +388,7 @@ impl Setting<crate::HttpContext> for TicketKeys {
 }
 
 /// Returns OpenSSL's error text for a file that cannot be opened.
-pub fn bio_failed(path: &std::path::Path, e: &std::io::Error) -> String {
+pub(crate) fn bio_failed(path: &std::path::Path, e: &std::io::Error) -> String {
     let code = e.raw_os_error().unwrap_or(5);
     let text = forebay_sys::errno::strerror(code);
     let path = path.display();
@@ -400,7 +400,7 @@ pub fn bio_failed(path: &std::path::Path, e: &std::io::Error) -> String {
 
 /// Certificates of a file.
 #[derive(Clone, Debug, Default)]
-pub struct PemFile(pub Arc<Vec<rustls::pki_types::CertificateDer<'static>>>);
+pub(crate) struct PemFile(pub Arc<Vec<rustls::pki_types::CertificateDer<'static>>>);
 
 impl Setting<crate::HttpContext> for PemFile {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -424,7 +424,7 @@ impl Setting<crate::HttpContext> for PemFile {
 
 /// Revocation lists, DER.
 #[derive(Clone, Debug, Default)]
-pub struct Crl(pub Arc<Vec<Vec<u8>>>);
+pub(crate) struct Crl(pub Arc<Vec<Vec<u8>>>);
 
 impl Setting<crate::HttpContext> for Crl {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -457,7 +457,7 @@ impl Setting<crate::HttpContext> for Crl {
 
 /// Content of a DER file, empty without the directive.
 #[derive(Clone, Debug, Default)]
-pub struct DerFile(pub Arc<Vec<u8>>);
+pub(crate) struct DerFile(pub Arc<Vec<u8>>);
 
 impl Setting<crate::HttpContext> for DerFile {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -485,7 +485,7 @@ impl Setting<crate::HttpContext> for DerFile {
 
 /// Supported commands of `ssl_conf_command`.
 #[derive(Clone, Debug, Default)]
-pub struct Commands {
+pub(crate) struct Commands {
     /// `Ciphersuites`: the suites of TLS 1.3.
     pub suites13: Option<Vec<rustls::SupportedCipherSuite>>,
     /// `CipherString`.

@@ -23,7 +23,7 @@ use std::time::Duration;
 impl Core {
     /// Returns the caching rules for files in this location.
     #[inline]
-    pub fn policy(&self) -> Policy {
+    pub(crate) fn policy(&self) -> Policy {
         Policy {
             cache: self.open_file_cache.0,
             valid: Duration::from_secs(self.open_file_cache_valid.0),
@@ -37,7 +37,7 @@ impl Core {
 ///
 /// # Errors
 /// If a variable in `root` cannot be evaluated, or `alias` does not apply, see [`alias_applies`].
-pub fn map_path(req: &mut Request, out: &mut Vec<u8>) -> Result<(), VarError> {
+pub(crate) fn map_path(req: &mut Request, out: &mut Vec<u8>) -> Result<(), VarError> {
     let uri = std::mem::take(&mut req.uri);
     let done = map_uri(req, &uri, out);
     req.uri = uri;
@@ -48,7 +48,7 @@ pub fn map_path(req: &mut Request, out: &mut Vec<u8>) -> Result<(), VarError> {
 ///
 /// # Errors
 /// As [`map_path`].
-pub fn map_uri(req: &mut Request, uri: &[u8], out: &mut Vec<u8>) -> Result<(), VarError> {
+pub(crate) fn map_uri(req: &mut Request, uri: &[u8], out: &mut Vec<u8>) -> Result<(), VarError> {
     let http = req.http();
     let root = &http.location(req).settings.core.root;
     if root.alias.is_some() {
@@ -70,7 +70,7 @@ pub fn map_uri(req: &mut Request, uri: &[u8], out: &mut Vec<u8>) -> Result<(), V
 ///
 /// # Errors
 /// If the path was rewritten: the rest behind the name's length could lead out of the directory.
-pub fn alias_applies(req: &mut Request) -> Result<(), VarError> {
+pub(crate) fn alias_applies(req: &mut Request) -> Result<(), VarError> {
     if req.valid_location {
         return Ok(());
     }
@@ -85,7 +85,7 @@ pub fn alias_applies(req: &mut Request) -> Result<(), VarError> {
 ///
 /// # Errors
 /// As [`map_path`].
-pub fn document_root(req: &mut Request, out: &mut Vec<u8>) -> Result<(), VarError> {
+pub(crate) fn document_root(req: &mut Request, out: &mut Vec<u8>) -> Result<(), VarError> {
     let http = req.http();
     let root = &http.location(req).settings.core.root;
     if let Some(fixed) = &root.fixed {
@@ -109,7 +109,7 @@ pub fn document_root(req: &mut Request, out: &mut Vec<u8>) -> Result<(), VarErro
 }
 
 /// Returns the file name of the request, for messages.
-pub fn path_text(req: &mut Request) -> String {
+pub(crate) fn path_text(req: &mut Request) -> String {
     let mut out = Vec::new();
     let _ = map_path(req, &mut out);
     String::from_utf8_lossy(&out).into_owned()
@@ -117,7 +117,7 @@ pub fn path_text(req: &mut Request) -> String {
 
 /// Looks up a path and opens its file. Tries the cache first, then a lookup that does not wait for the disk, then the
 /// blocking pool.
-pub async fn open(req: &mut Request, path: &[u8]) -> Found {
+pub(crate) async fn open(req: &mut Request, path: &[u8]) -> Found {
     let http = req.http();
     let core = &http.location(req).settings.core;
     let policy = core.policy();
@@ -161,7 +161,7 @@ fn open_now(thread: &Thread, path: &[u8]) -> Opened {
 }
 
 /// Tries the names of `index` in turn. Returns `None` if none of the files exists.
-pub async fn index(req: &mut Request) -> Option<Outcome> {
+pub(crate) async fn index(req: &mut Request) -> Option<Outcome> {
     let http = req.http();
     let names = &http.location(req).settings.index.names;
     for (i, name) in names.0.iter().enumerate() {
@@ -246,7 +246,7 @@ fn log_missing(req: &mut Request, message: &str) {
 }
 
 /// Starts location lookup over with the path in `Request::uri`.
-pub fn internal_redirect(req: &mut Request) -> Outcome {
+pub(crate) fn internal_redirect(req: &mut Request) -> Outcome {
     if !spend_uri_change(req, "rewrite or internal redirection cycle while internally redirecting to") {
         return Outcome::Status(500);
     }
@@ -280,7 +280,7 @@ fn failed(req: &mut Request, path: &[u8], e: Errno, call: &str) -> Outcome {
 }
 
 /// Returns the name of the call that opens files in this location, for messages.
-pub fn open_call(req: &Request) -> &'static str {
+pub(crate) fn open_call(req: &Request) -> &'static str {
     match req.http().location(req).settings.core.disable_symlinks.mode {
         SymlinkMode::Off => "open()",
         _ => "openat()",
@@ -288,7 +288,7 @@ pub fn open_call(req: &Request) -> &'static str {
 }
 
 /// Answers with the file of the request's path (the static content handler).
-pub async fn run(req: &mut Request) -> Outcome {
+pub(crate) async fn run(req: &mut Request) -> Outcome {
     let mut path = req.take_buf();
     if map_path(req, &mut path).is_err() {
         return Outcome::Status(500);
@@ -339,7 +339,7 @@ fn redirect_to_dir(req: &mut Request) {
 }
 
 /// Makes the response for a file.
-pub fn serve(req: &mut Request, file: Rc<file_cache::OpenFile>) {
+pub(crate) fn serve(req: &mut Request, file: Rc<file_cache::OpenFile>) {
     let http = req.http();
     let core = &http.location(req).settings.core;
     let r = &mut req.resp;
@@ -358,7 +358,7 @@ pub fn serve(req: &mut Request, file: Rc<file_cache::OpenFile>) {
 }
 
 /// Sets the content type by the extension of the path.
-pub fn content_type(req: &mut Request) {
+pub(crate) fn content_type(req: &mut Request) {
     let http = req.http();
     let core = &http.location(req).settings.core;
     let known = extension(&req.uri).and_then(|e| match core.types.0.get(e) {
@@ -383,7 +383,7 @@ fn extension(uri: &[u8]) -> Option<&[u8]> {
 ///
 /// # Errors
 /// Never.
-pub fn not_modified(req: &mut Request) -> Result<(), VarError> {
+pub(crate) fn not_modified(req: &mut Request) -> Result<(), VarError> {
     if req.resp.status != 200 || (req.resp.proxied && !req.resp.cacheable && !slice::active(req)) {
         return Ok(());
     }
@@ -416,7 +416,7 @@ pub fn not_modified(req: &mut Request) -> Result<(), VarError> {
 ///
 /// # Errors
 /// Never.
-pub fn ranges(req: &mut Request) -> Result<(), VarError> {
+pub(crate) fn ranges(req: &mut Request) -> Result<(), VarError> {
     let r = &req.resp;
     if !r.allow_ranges || r.status != 200 || req.head.version < Version::Http10 {
         return Ok(());

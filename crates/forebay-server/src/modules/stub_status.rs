@@ -6,7 +6,7 @@ use forebay_core::counters::Counters;
 use forebay_http::request::Method;
 
 /// Returns sums over all threads: active, accepted, handled, requests, reading, writing, waiting.
-pub fn totals(req: &Request) -> [u64; 7] {
+pub(crate) fn totals(req: &Request) -> [u64; 7] {
     let sum =
         |f: fn(&Counters) -> u64| req.thread.all_counters.iter().map(|c| f(c)).fold(0u64, u64::wrapping_add);
     let active = sum(|c| c.active.get());
@@ -25,7 +25,7 @@ pub fn totals(req: &Request) -> [u64; 7] {
 }
 
 /// Answers with the status page. A content handler.
-pub fn handle(req: &mut Request) -> Verdict {
+pub(crate) fn handle(req: &mut Request) -> Verdict {
     if !matches!(req.method, Method::Get | Method::Head) {
         return Verdict::Status(405);
     }

@@ -28,7 +28,7 @@ crate::settings! {
 
 /// Search texts and their replacements, in the order of the configuration.
 #[derive(Clone, Debug, Default)]
-pub struct Pairs {
+pub(crate) struct Pairs {
     list: Arc<Vec<(Template, Template)>>,
     /// Finder of the texts if none of them has variables.
     fixed: Option<AhoCorasick>,
@@ -59,7 +59,7 @@ fn finder<T: AsRef<[u8]>>(texts: &[T]) -> Option<AhoCorasick> {
 }
 
 /// Whether a location replaces text.
-pub fn enabled(s: &LocationSettings) -> bool {
+pub(crate) fn enabled(s: &LocationSettings) -> bool {
     !s.sub_filter.pairs.list.is_empty()
 }
 
@@ -67,7 +67,7 @@ pub fn enabled(s: &LocationSettings) -> bool {
 ///
 /// # Errors
 /// When a variable cannot be evaluated.
-pub fn filter(req: &mut Request) -> Result<(), VarError> {
+pub(crate) fn filter(req: &mut Request) -> Result<(), VarError> {
     let http = req.http();
     let s = &http.location(req).settings.sub_filter;
     let r = &req.resp;

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 /// Last parameter, for the case that no file was found.
 #[derive(Clone, Debug)]
-pub enum Fallback {
+pub(crate) enum Fallback {
     /// `=404`.
     Status(u16),
     /// A URI, with its query, or a named location.
@@ -23,7 +23,7 @@ pub enum Fallback {
 
 /// `try_files`.
 #[derive(Clone, Debug)]
-pub struct TryFiles {
+pub(crate) struct TryFiles {
     /// Names to try in order; `true` for a directory (the name ends in a slash).
     pub names: Vec<(Template, bool)>,
     /// Next step if none of them exists.
@@ -34,7 +34,7 @@ pub struct TryFiles {
 ///
 /// # Errors
 /// In nginx's words.
-pub fn parse(d: &Directive, duplicate: bool, cx: &mut Scope<'_>) -> Result<TryFiles, Error> {
+pub(crate) fn parse(d: &Directive, duplicate: bool, cx: &mut Scope<'_>) -> Result<TryFiles, Error> {
     if duplicate {
         return Err(cx.error(d, "\"try_files\" directive is duplicate"));
     }
@@ -59,7 +59,7 @@ pub fn parse(d: &Directive, duplicate: bool, cx: &mut Scope<'_>) -> Result<TryFi
 }
 
 /// Tries the names. Returns `None` if one exists, which then is the path for the content handler.
-pub async fn run(req: &mut Request, t: &TryFiles) -> Option<Outcome> {
+pub(crate) async fn run(req: &mut Request, t: &TryFiles) -> Option<Outcome> {
     for (name, dir) in &t.names {
         match try_name(req, name, *dir).await {
             Ok(true) => return None,

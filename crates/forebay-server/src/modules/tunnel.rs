@@ -43,7 +43,7 @@ crate::settings! {
 ///
 /// # Errors
 /// In nginx's words.
-pub fn pass(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<(), Error> {
+pub(crate) fn pass(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<(), Error> {
     if matches!(l.content, Some(Content::Tunnel(_))) {
         return Err(cx.error(d, "\"tunnel_pass\" directive is duplicate"));
     }
@@ -57,7 +57,7 @@ pub fn pass(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<
 }
 
 /// The content handler.
-pub async fn run(req: &mut Request, pass: &Arc<Pass>) -> Outcome {
+pub(crate) async fn run(req: &mut Request, pass: &Arc<Pass>) -> Outcome {
     if req.head.method != Method::Connect || req.head.version != Version::Http11 || req.is_subrequest() {
         return Outcome::Status(405);
     }

@@ -42,7 +42,7 @@ crate::settings! {
 
 /// Use of cookies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// Cookies are ignored.
     Off,
     /// Received cookies are logged, none are set.
@@ -55,7 +55,7 @@ pub enum Kind {
 
 /// `userid`.
 #[derive(Clone, Copy, Debug)]
-pub struct Mode {
+pub(crate) struct Mode {
     kind: Kind,
     /// `$uid_reset`, which the configuration may set.
     reset: Option<VarId>,
@@ -79,7 +79,7 @@ impl Setting<crate::HttpContext> for Mode {
 
 /// A text that is empty for `none`.
 #[derive(Clone, Debug)]
-pub struct OrNone(Vec<u8>);
+pub(crate) struct OrNone(Vec<u8>);
 
 impl Setting<crate::HttpContext> for OrNone {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -91,7 +91,7 @@ impl Setting<crate::HttpContext> for OrNone {
 
 /// Lifetime of the cookie.
 #[derive(Clone, Copy, Debug)]
-pub enum Expires {
+pub(crate) enum Expires {
     /// Until the browser is closed.
     Session,
     /// Until the end of 2037.
@@ -118,7 +118,7 @@ impl Setting<crate::HttpContext> for Expires {
 
 /// Attributes of the cookie.
 #[derive(Clone, Debug)]
-pub struct Flags(Vec<u8>);
+pub(crate) struct Flags(Vec<u8>);
 
 impl Setting<crate::HttpContext> for Flags {
     fn take(_: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -147,7 +147,7 @@ const FLAGS: &[(&[u8], usize, &[u8])] = &[
 
 /// `userid_mark`: character that replaces the first `=` at the end of the cookie. Cookies without it are sent again.
 #[derive(Clone, Copy, Debug)]
-pub struct Mark(Option<u8>);
+pub(crate) struct Mark(Option<u8>);
 
 impl Setting<crate::HttpContext> for Mark {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -178,7 +178,7 @@ type Uid = [u8; 16];
 
 /// Identifiers of a request, once they are known.
 #[derive(Clone, Debug, Default)]
-pub struct State {
+pub(crate) struct State {
     known: Option<Known>,
 }
 
@@ -190,7 +190,7 @@ struct Known {
 }
 
 /// Variables of this module.
-pub const VARIABLES: &[Row] = &[
+pub(crate) const VARIABLES: &[Row] = &[
     Row { name: "uid_got", get: RowSource::Get(|r, o| text(r, o, |k| k.got)), settable: false },
     Row { name: "uid_set", get: RowSource::Get(|r, o| text(r, o, |k| k.set)), settable: false },
     Row { name: "uid_reset", get: RowSource::Get(|_, _| Ok(false)), settable: true },
@@ -322,7 +322,7 @@ fn local(req: &Request) -> u32 {
 }
 
 /// Whether a location sets cookies.
-pub fn enabled(s: &LocationSettings) -> bool {
+pub(crate) fn enabled(s: &LocationSettings) -> bool {
     !matches!(s.userid.mode.kind, Kind::Off | Kind::Log)
 }
 
@@ -330,7 +330,7 @@ pub fn enabled(s: &LocationSettings) -> bool {
 ///
 /// # Errors
 /// When `$uid_reset` cannot be evaluated.
-pub fn filter(req: &mut Request) -> Result<(), VarError> {
+pub(crate) fn filter(req: &mut Request) -> Result<(), VarError> {
     let Some(uid) = known(req)?.set else { return Ok(()) };
     let http = req.http();
     let s = &http.location(req).settings.userid;

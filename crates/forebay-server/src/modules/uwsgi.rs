@@ -24,7 +24,7 @@ crate::settings! {
 
 /// A byte of the packet header.
 #[derive(Clone, Copy, Debug)]
-pub struct Modifier(u8);
+pub(crate) struct Modifier(u8);
 
 impl Setting<crate::HttpContext> for Modifier {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -39,7 +39,7 @@ impl Setting<crate::HttpContext> for Modifier {
 ///
 /// # Errors
 /// When a variable cannot be evaluated.
-pub fn write_params(
+pub(crate) fn write_params(
     req: &mut Request,
     s: &proxy::Settings,
     stored: bool,

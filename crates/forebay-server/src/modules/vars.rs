@@ -18,7 +18,7 @@ macro_rules! rows {
 }
 
 /// Variables that can be set or whose name has a variable part.
-pub const VARIABLES: &[Row] = &[
+pub(crate) const VARIABLES: &[Row] = &[
     Row { name: "args", get: RowSource::Get(args), settable: true },
     Row { name: "limit_rate", get: RowSource::Get(limit_rate), settable: true },
     Row { name: "arg_*", get: RowSource::Prefix(arg), settable: false },
@@ -29,7 +29,7 @@ pub const VARIABLES: &[Row] = &[
 ];
 
 /// All other variables.
-pub const PLAIN: &[Row] = rows! {
+pub(crate) const PLAIN: &[Row] = rows! {
     "binary_remote_addr" => |r, o| { push_binary(r.peer, o); Ok(true) },
     "body_bytes_sent" => |r, o| number(o, r.sent.saturating_sub(r.sent_head)),
     "bytes_sent" => |r, o| number(o, r.sent),
@@ -151,7 +151,7 @@ fn field(r: &mut Request, name: Name, out: &mut Vec<u8>) -> Got {
 }
 
 /// Appends the values of all lines with this name. Returns `false` if there are none.
-pub fn push_field(r: &Request, name: Name, out: &mut Vec<u8>) -> bool {
+pub(crate) fn push_field(r: &Request, name: Name, out: &mut Vec<u8>) -> bool {
     if r.head.first.0.get(name as usize).is_none_or(|i| *i == 0) {
         return false;
     }
@@ -219,7 +219,7 @@ fn remote_user(r: &mut Request, out: &mut Vec<u8>) -> Got {
 }
 
 /// Appends the user name of Basic authentication. Returns `false` if there is none.
-pub fn push_remote_user(r: &Request, out: &mut Vec<u8>) -> bool {
+pub(crate) fn push_remote_user(r: &Request, out: &mut Vec<u8>) -> bool {
     let user = crate::modules::auth_basic::credentials(r).map(|(user, _)| user).filter(|u| !u.is_empty());
     user.map(|u| out.extend_from_slice(&u)).is_some()
 }
@@ -358,7 +358,7 @@ pub(crate) fn cookie(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> Got {
 
 impl Request {
     /// Sets `$args` or `$limit_rate`, which change a property of the request. Returns `false` for all other variables.
-    pub fn set_special(&mut self, id: forebay_core::vars::VarId, value: &[u8]) -> bool {
+    pub(crate) fn set_special(&mut self, id: forebay_core::vars::VarId, value: &[u8]) -> bool {
         let http = self.http();
         let Some(v) = http.vars.get(id.0 as usize) else { return false };
         match &*v.name {
@@ -375,7 +375,7 @@ impl Request {
     }
 
     /// Returns the status for the access log.
-    pub fn logged_status(&self) -> u16 {
+    pub(crate) fn logged_status(&self) -> u16 {
         // Log the status that was sent: 494 to 497 exist for `error_page` only.
         response::wire_status(match self.status_override.unwrap_or(self.resp.status) {
             0 if self.refused != 0 => self.refused,
@@ -384,7 +384,7 @@ impl Request {
     }
 
     /// Makes a response from text (nginx: return CODE TEXT). The path decides on its content type.
-    pub fn send_text(&mut self, status: u16, text: &[u8]) {
+    pub(crate) fn send_text(&mut self, status: u16, text: &[u8]) {
         self.resp.status = status;
         crate::modules::static_file::content_type(self);
         self.resp.text.clear();

@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 /// Body of a subrequest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SubBody {
+pub(crate) enum SubBody {
     /// None.
     None,
     /// That of the parent, as far as it has been read.
@@ -37,7 +37,7 @@ impl Request {
     }
 
     /// Makes a subrequest for a path, by GET.
-    pub fn subrequest(parent: &Request, uri: &[u8], args: &[u8], body: SubBody) -> Box<Request> {
+    pub(crate) fn subrequest(parent: &Request, uri: &[u8], args: &[u8], body: SubBody) -> Box<Request> {
         let depth = match parent.origin {
             Origin::Sub { depth, .. } => depth.saturating_add(1),
             _ => 1,
@@ -67,7 +67,7 @@ impl Request {
     }
 
     /// Makes a request that renews an entry of a cache (nginx: proxy_cache_background_update).
-    pub fn renewal(parent: &Request, ticket: Ticket) -> Box<Request> {
+    pub(crate) fn renewal(parent: &Request, ticket: Ticket) -> Box<Request> {
         let mut new = Request::derive(parent, Origin::Background);
         new.body.begin(new.head.framing, new.head.len);
         new.received = new.head.len as u64;
@@ -84,7 +84,7 @@ impl Request {
     }
 
     /// Makes a request of a client that has not sent any, to evaluate variables of its connection.
-    pub fn of_connection(thread: &Rc<Thread>, conf: &Rc<ThreadConfig>, conn: &Connection) -> Request {
+    pub(crate) fn of_connection(thread: &Rc<Thread>, conf: &Rc<ThreadConfig>, conn: &Connection) -> Request {
         let mut new = Request::new(thread.clone());
         new.conf = conf.clone();
         new.conn = Connection::closed(conn.client.clone(), conn.requests);

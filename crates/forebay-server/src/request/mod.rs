@@ -24,11 +24,11 @@ mod derive;
 mod vars;
 mod waiting;
 
-pub use derive::SubBody;
+pub(crate) use derive::SubBody;
 
 /// Answer that a header filter puts in place of a response: 412 or 416.
 #[derive(Debug)]
-pub struct Refusal {
+pub(crate) struct Refusal {
     /// Status that is answered instead.
     pub status: u16,
     /// `Content-Range` of that answer, if any.
@@ -37,7 +37,7 @@ pub struct Refusal {
 
 /// Reason for which a request exists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Origin {
+pub(crate) enum Origin {
     /// A client has sent it.
     #[default]
     Client,
@@ -58,7 +58,7 @@ pub enum Origin {
 }
 
 /// A request.
-pub struct Request {
+pub(crate) struct Request {
     /// Thread that serves it.
     pub thread: Rc<Thread>,
     /// Configuration at the time it began.
@@ -151,7 +151,7 @@ impl std::fmt::Debug for Request {
 
 impl Request {
     /// A request that has yet to begin.
-    pub fn new(thread: Rc<Thread>) -> Request {
+    pub(crate) fn new(thread: Rc<Thread>) -> Request {
         let now = thread.clock.now();
         let conn = Connection::closed(thread.no_client.clone(), 0);
         Request {
@@ -199,28 +199,28 @@ impl Request {
     }
 
     /// The listen address that the connection came to.
-    pub fn address(&self) -> Option<&Address> {
+    pub(crate) fn address(&self) -> Option<&Address> {
         self.conn.client.address(&self.conf)
     }
 
     /// Client of the connection.
     #[inline]
-    pub fn client(&self) -> &Client {
+    pub(crate) fn client(&self) -> &Client {
         &self.conn.client
     }
 
     /// Local address of the connection.
-    pub fn local_address(&self) -> Option<SocketAddr> {
+    pub(crate) fn local_address(&self) -> Option<SocketAddr> {
         self.conn.client.local_address(&self.conf)
     }
 
     /// Whether the request was made for another one.
-    pub fn is_subrequest(&self) -> bool {
+    pub(crate) fn is_subrequest(&self) -> bool {
         matches!(self.origin, Origin::Sub { .. } | Origin::PostAction { .. })
     }
 
     /// Whether no client waits for the response: it renews an entry of a cache.
-    pub fn is_background(&self) -> bool {
+    pub(crate) fn is_background(&self) -> bool {
         self.origin == Origin::Background
     }
 
@@ -230,12 +230,12 @@ impl Request {
     }
 
     /// The method in effect.
-    pub fn method_text(&self) -> &[u8] {
+    pub(crate) fn method_text(&self) -> &[u8] {
         if self.turned_to_get() { b"GET" } else { self.head.method_text.of(&self.head.buf) }
     }
 
     /// Whether the method in effect of the client's request, which this one may be made for, has given way to GET.
-    pub fn client_turned_to_get(&self) -> bool {
+    pub(crate) fn client_turned_to_get(&self) -> bool {
         match self.origin {
             Origin::Sub { client_get, .. } | Origin::PostAction { client_get } => client_get,
             _ => self.turned_to_get(),
@@ -243,12 +243,12 @@ impl Request {
     }
 
     /// Takes a connection over.
-    pub fn take_connection(&mut self, conn: Connection) {
+    pub(crate) fn take_connection(&mut self, conn: Connection) {
         self.conn = conn;
     }
 
     /// Gives the connection back, for its slot.
-    pub fn end_connection(&mut self) -> Connection {
+    pub(crate) fn end_connection(&mut self) -> Connection {
         let none = Connection::closed(self.thread.no_client.clone(), 0);
         std::mem::replace(&mut self.conn, none)
     }
@@ -322,12 +322,12 @@ impl Request {
     }
 
     /// Bytes of the head's buffer that this request used.
-    pub fn consumed(&self) -> usize {
+    pub(crate) fn consumed(&self) -> usize {
         self.body.consumed(self.head.len)
     }
 
     /// Settings of the location that govern the connection.
-    pub fn update_connection_settings(&mut self) {
+    pub(crate) fn update_connection_settings(&mut self) {
         let http = self.http();
         let core = &http.location(self).settings.core;
         self.keepalive_timeout = Some(core.keepalive_timeout.timeout);
@@ -337,7 +337,7 @@ impl Request {
     }
 
     /// Whether the connection has served as many requests, or as long, as it may.
-    pub fn connection_is_old(&self) -> bool {
+    pub(crate) fn connection_is_old(&self) -> bool {
         if self.conn.wire.is_worn() || self.conn.client.tls.as_ref().is_some_and(|s| s.outdated.get()) {
             return true;
         }
@@ -371,13 +371,13 @@ impl Request {
     }
 
     /// Whether a body follows the head.
-    pub fn has_body(&self) -> bool {
+    pub(crate) fn has_body(&self) -> bool {
         !matches!(self.head.framing, Framing::None | Framing::Length(0))
     }
 
     /// Logs the field lines that were ignored.
     #[inline]
-    pub fn log_ignored(&mut self) {
+    pub(crate) fn log_ignored(&mut self) {
         for line in std::mem::take(&mut self.head.ignored) {
             let text = line.of(&self.head.buf).to_vec();
             self.log_with(Level::Info, |out| {
@@ -392,13 +392,13 @@ impl Request {
     }
 
     /// Whether the size of the body has been checked for this request.
-    pub fn body_checked(&self) -> bool {
+    pub(crate) fn body_checked(&self) -> bool {
         self.error_status == 413
     }
 
     /// Forgets a response that was begun; rates set by variables stay, and what was asked for with a 401,
     /// which a page of `error_page` is to carry.
-    pub fn forget_response(&mut self) {
+    pub(crate) fn forget_response(&mut self) {
         let (rate, vary) = (self.resp.limit_rate, self.resp.gzip_vary);
         let proxy = self.resp.fields.get(b"Proxy-Authenticate").map(<[u8]>::to_vec);
         let authenticate: Vec<Vec<u8>> =
@@ -421,17 +421,17 @@ impl Request {
 
     /// The configuration's http block. A clone of the counter keeps it while the request changes.
     #[inline]
-    pub fn http(&self) -> HttpRef {
+    pub(crate) fn http(&self) -> HttpRef {
         HttpRef(self.conf.clone())
     }
 
     /// A spare buffer, empty.
-    pub fn take_buf(&mut self) -> Vec<u8> {
+    pub(crate) fn take_buf(&mut self) -> Vec<u8> {
         self.spare.pop().unwrap_or_default()
     }
 
     /// Gives a spare buffer back.
-    pub fn give_buf(&mut self, mut b: Vec<u8>) {
+    pub(crate) fn give_buf(&mut self, mut b: Vec<u8>) {
         if b.capacity() <= 65536 {
             b.clear();
             self.spare.push(b);
@@ -441,7 +441,7 @@ impl Request {
 
 /// Keeps the http configuration of a request at hand while the request is changed.
 #[derive(Clone)]
-pub struct HttpRef(Rc<ThreadConfig>);
+pub(crate) struct HttpRef(Rc<ThreadConfig>);
 
 impl std::ops::Deref for HttpRef {
     type Target = Http;
@@ -454,18 +454,21 @@ impl std::ops::Deref for HttpRef {
 impl HttpRef {
     /// Location of a request.
     #[inline]
-    pub fn location(&self, req: &Request) -> &Location {
+    pub(crate) fn location(&self, req: &Request) -> &Location {
         &self.locations[req.location]
     }
     /// Server of a request.
     #[inline]
-    pub fn server(&self, req: &Request) -> &Server {
+    pub(crate) fn server(&self, req: &Request) -> &Server {
         &self.servers[req.server]
     }
 }
 
 /// Values of all lines with a name, from either end.
-pub fn field_lines<'h>(head: &'h RequestHead, name: &'h [u8]) -> impl DoubleEndedIterator<Item = &'h [u8]> {
+pub(crate) fn field_lines<'h>(
+    head: &'h RequestHead,
+    name: &'h [u8],
+) -> impl DoubleEndedIterator<Item = &'h [u8]> {
     let named = head.fields.iter().filter(move |f| f.name.of(&head.buf).eq_ignore_ascii_case(name));
     named.map(|f| f.value.of(&head.buf))
 }

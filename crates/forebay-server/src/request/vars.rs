@@ -11,7 +11,7 @@ impl Request {
     ///
     /// # Errors
     /// When the evaluation runs in a circle.
-    pub fn var(&mut self, id: VarId, out: &mut Vec<u8>) -> Result<bool, VarError> {
+    pub(crate) fn var(&mut self, id: VarId, out: &mut Vec<u8>) -> Result<bool, VarError> {
         match self.vars.get(id) {
             Stored::Value(v) => {
                 out.extend_from_slice(v);
@@ -63,13 +63,13 @@ impl Request {
     ///
     /// # Errors
     /// As [`Request::var`].
-    pub fn var_value(&mut self, id: VarId) -> Result<Option<Vec<u8>>, VarError> {
+    pub(crate) fn var_value(&mut self, id: VarId) -> Result<Option<Vec<u8>>, VarError> {
         let mut out = Vec::new();
         Ok(self.var(id, &mut out)?.then_some(out))
     }
 
     /// Stores a variable's value for the rest of the request; `None` = it has no value.
-    pub fn store(&mut self, id: VarId, value: Option<&[u8]>) {
+    pub(crate) fn store(&mut self, id: VarId, value: Option<&[u8]>) {
         self.vars.store(id, value);
     }
 
@@ -78,7 +78,7 @@ impl Request {
     ///
     /// # Errors
     /// As [`Request::var`].
-    pub fn var_named(&mut self, name: &[u8]) -> Result<Option<Vec<u8>>, VarError> {
+    pub(crate) fn var_named(&mut self, name: &[u8]) -> Result<Option<Vec<u8>>, VarError> {
         let http = self.http();
         if let Some(at) = http.vars.iter().position(|v| *v.name == *name) {
             return self.var_value(VarId(at as u16));

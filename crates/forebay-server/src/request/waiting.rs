@@ -6,7 +6,7 @@ use std::time::Instant;
 
 impl Request {
     /// Returns the transfer or the HTTP/2 stream by which the wait for this request's client is tracked.
-    pub fn waiting(&mut self, direction: Direction, now: Instant) -> Waiting {
+    pub(crate) fn waiting(&mut self, direction: Direction, now: Instant) -> Waiting {
         if let Some(s) = self.conn.wire.as_mux() {
             return Waiting::Among(s.clone());
         }
@@ -16,7 +16,7 @@ impl Request {
 
     /// Returns `true` if this request should log the end of the wait itself. A dropped HTTP/2 connection logs one line
     /// for all of its requests.
-    pub fn tells(&self, over: Over) -> bool {
+    pub(crate) fn tells(&self, over: Over) -> bool {
         over == Over::Timeout || !self.conn.wire.is_multiplexed()
     }
 }

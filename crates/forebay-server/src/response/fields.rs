@@ -10,10 +10,10 @@ use forebay_http::request::Version;
 use forebay_net::addr::Peer;
 
 /// Name and version in `Server` and on built-in pages.
-pub const PRODUCT: &str = concat!("forebay/", env!("CARGO_PKG_VERSION"));
+pub(crate) const PRODUCT: &str = concat!("forebay/", env!("CARGO_PKG_VERSION"));
 
 /// Appends the value of `Server` (nginx: server_tokens).
-pub fn push_server_token(req: &mut Request, core: &Settings, out: &mut Vec<u8>) {
+pub(crate) fn push_server_token(req: &mut Request, core: &Settings, out: &mut Vec<u8>) {
     match &core.server_tokens {
         ServerTokens::On | ServerTokens::Build => out.extend_from_slice(PRODUCT.as_bytes()),
         ServerTokens::Off => out.extend_from_slice(b"forebay"),
@@ -27,7 +27,7 @@ pub fn push_server_token(req: &mut Request, core: &Settings, out: &mut Vec<u8>) 
 }
 
 /// Encoder of fields, by the version of HTTP. A version that is added is a variant here.
-pub enum Sink<'o> {
+pub(crate) enum Sink<'o> {
     /// Lines (RFC 9112, section 5).
     Http1(&'o mut Vec<u8>),
     /// Field lines of a block (RFC 7541).
@@ -75,7 +75,7 @@ impl Own {
 
 impl<'o> Sink<'o> {
     /// Creates the encoder for a request's response.
-    pub fn new(version: Version, out: &'o mut Vec<u8>) -> Sink<'o> {
+    pub(crate) fn new(version: Version, out: &'o mut Vec<u8>) -> Sink<'o> {
         match version {
             Version::Http2 => Sink::Hpack(out),
             _ => Sink::Http1(out),
@@ -88,7 +88,7 @@ impl<'o> Sink<'o> {
     /// # Errors
     /// [`Unsafe`] when the value has CR, LF or NUL; nothing is appended then.
     #[inline]
-    pub fn field(&mut self, name: &[u8], value: &[u8]) -> Result<(), Unsafe> {
+    pub(crate) fn field(&mut self, name: &[u8], value: &[u8]) -> Result<(), Unsafe> {
         match self {
             Sink::Http1(out) => response::field(out, name, value),
             Sink::Hpack(out) => {
@@ -272,7 +272,7 @@ fn push_content_type(r: &Response, sink: &mut Sink<'_>, text: &mut Vec<u8>) -> R
 }
 
 /// Appends the trailers of the response. The status has been sent already, so one with CR, LF or NUL is left out.
-pub fn push_trailers(resp: &Response, sink: &mut Sink<'_>) {
+pub(crate) fn push_trailers(resp: &Response, sink: &mut Sink<'_>) {
     for (name, value) in resp.trailers.iter() {
         let _ = sink.field(name, value);
     }

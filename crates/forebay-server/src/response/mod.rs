@@ -1,9 +1,9 @@
 //! The one response of every HTTP version: status, fields, body. Reused from request to request. Hot path.
 
-pub mod fields;
-pub mod head;
-pub mod respond;
-pub mod sent;
+pub(crate) mod fields;
+pub(crate) mod head;
+pub(crate) mod respond;
+pub(crate) mod sent;
 
 use crate::file_cache::OpenFile;
 use bytes::Bytes;
@@ -11,14 +11,14 @@ use std::rc::Rc;
 
 /// Field lines in one buffer.
 #[derive(Debug, Default)]
-pub struct FieldList {
+pub(crate) struct FieldList {
     buf: Vec<u8>,
     lines: Vec<(u32, u32, u32)>,
 }
 
 impl FieldList {
     /// Appends a line.
-    pub fn push(&mut self, name: &[u8], value: &[u8]) {
+    pub(crate) fn push(&mut self, name: &[u8], value: &[u8]) {
         let start = self.buf.len() as u32;
         self.buf.extend_from_slice(name);
         let mid = self.buf.len() as u32;
@@ -27,38 +27,38 @@ impl FieldList {
     }
 
     /// The lines as name and value, in order.
-    pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         self.lines
             .iter()
             .map(|(a, b, c)| (&self.buf[*a as usize..*b as usize], &self.buf[*b as usize..*c as usize]))
     }
 
     /// The first value with this name, compared without regard to case.
-    pub fn get(&self, name: &[u8]) -> Option<&[u8]> {
+    pub(crate) fn get(&self, name: &[u8]) -> Option<&[u8]> {
         let mut lines = self.lines.iter().filter(|(a, b, _)| (*b - *a) as usize == name.len());
         let of = |from: u32, to: u32| &self.buf[from as usize..to as usize];
         lines.find(|(a, b, _)| of(*a, *b).eq_ignore_ascii_case(name)).map(|(_, b, c)| of(*b, *c))
     }
 
     /// All values with this name.
-    pub fn all<'a>(&'a self, name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + 'a {
+    pub(crate) fn all<'a>(&'a self, name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + 'a {
         self.iter().filter(move |(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| v)
     }
 
     /// Removes all lines with this name.
-    pub fn remove(&mut self, name: &[u8]) {
+    pub(crate) fn remove(&mut self, name: &[u8]) {
         let buf = &self.buf;
         self.lines.retain(|(a, b, _)| !buf[*a as usize..*b as usize].eq_ignore_ascii_case(name));
     }
 
     /// Replaces all lines with this name by one.
-    pub fn set(&mut self, name: &[u8], value: &[u8]) {
+    pub(crate) fn set(&mut self, name: &[u8], value: &[u8]) {
         self.remove(name);
         self.push(name, value);
     }
 
     /// Gives the first line with this name another value; it stays where it is.
-    pub fn replace(&mut self, name: &[u8], value: &[u8]) {
+    pub(crate) fn replace(&mut self, name: &[u8], value: &[u8]) {
         let buf = &self.buf;
         let Some(i) =
             self.lines.iter().position(|(a, b, _)| buf[*a as usize..*b as usize].eq_ignore_ascii_case(name))
@@ -73,20 +73,20 @@ impl FieldList {
     }
 
     /// Forgets all lines, keeps the memory.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.buf.clear();
         self.lines.clear();
     }
 
     /// Whether there are no lines.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.lines.is_empty()
     }
 }
 
 /// A piece of a body.
 #[derive(Debug, Clone)]
-pub enum Part {
+pub(crate) enum Part {
     /// Text that is part of the program.
     Static(&'static [u8]),
     /// Bytes made for this response.
@@ -111,7 +111,7 @@ pub enum Part {
 
 impl Part {
     /// Length in bytes.
-    pub fn len(&self) -> u64 {
+    pub(crate) fn len(&self) -> u64 {
         match self {
             Part::Static(b) => b.len() as u64,
             Part::Bytes(b) => b.len() as u64,
@@ -121,12 +121,12 @@ impl Part {
     }
 
     /// Whether nothing is in it.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// The bytes `from..to` of this part as a part.
-    pub fn slice(&self, from: u64, to: u64) -> Part {
+    pub(crate) fn slice(&self, from: u64, to: u64) -> Part {
         match self {
             Part::Static(b) => Part::Static(b.get(from as usize..to as usize).unwrap_or_default()),
             Part::Bytes(b) => {
@@ -149,11 +149,11 @@ impl Part {
 /// Failure of a filter, as text for the error log. The connection is closed, so that the client does not take what was
 /// sent for the whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FilterError(pub &'static str);
+pub(crate) struct FilterError(pub &'static str);
 
-/// Filter of content on its way out. It gets files in pieces of at most 32 KiB.
-pub trait BodyFilter {
-    /// Filters a piece; `last`: nothing follows. Appends the output that is ready to `out`.
+/// A change of the body's bytes on their way out. Files reach it in pieces of at most 32 KiB.
+pub(crate) trait BodyFilter {
+    /// Takes a piece; `last` says that nothing follows. Appends what can go on to `out`.
     ///
     /// # Errors
     /// [`FilterError`].
@@ -180,7 +180,7 @@ pub trait BodyFilter {
 
 /// A response under construction.
 #[derive(Default)]
-pub struct Response {
+pub(crate) struct Response {
     /// Status code.
     pub status: u16,
     /// `Content-Type` without the charset parameter; empty if none.
@@ -247,7 +247,7 @@ pub struct Response {
 
 impl Response {
     /// Empties it for the next request; memory is kept.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.status = 0;
         self.content_type.clear();
         self.charset.clear();
@@ -280,8 +280,8 @@ impl Response {
         (self.leaves_server, self.leaves_date) = (false, false);
     }
 
-    /// Returns the time of the last modification, Unix seconds, also that in the head of an upstream's response.
-    pub fn modified(&self) -> Option<i64> {
+    /// When the content was modified last, Unix seconds, also where an upstream says so.
+    pub(crate) fn modified(&self) -> Option<i64> {
         match self.last_modified {
             None if self.proxied => forebay_http::date::parse(self.fields.get(b"Last-Modified")?),
             known => known,
@@ -289,7 +289,7 @@ impl Response {
     }
 
     /// Sets a body made for this response, and its length.
-    pub fn set_body(&mut self, b: impl Into<Bytes>) {
+    pub(crate) fn set_body(&mut self, b: impl Into<Bytes>) {
         let b = b.into();
         self.body.clear();
         self.content_length = Some(b.len() as u64);
@@ -299,7 +299,7 @@ impl Response {
     }
 
     /// Makes what has been written to [`Response::text`] the body, and sets its length.
-    pub fn body_from_text(&mut self) {
+    pub(crate) fn body_from_text(&mut self) {
         let end = u32::try_from(self.text.len()).unwrap_or(u32::MAX);
         self.body.clear();
         self.content_length = Some(u64::from(end));
@@ -309,7 +309,7 @@ impl Response {
     }
 
     /// Length of the body's parts.
-    pub fn body_len(&self) -> u64 {
+    pub(crate) fn body_len(&self) -> u64 {
         self.body.iter().map(Part::len).sum()
     }
 }

@@ -17,7 +17,7 @@ use std::rc::Rc;
 const HEAD: usize = 1024;
 
 /// Sends the response. Returns `false` if the client is gone or too slow.
-pub async fn respond(thread: &Rc<Thread>, req: &mut Request) -> bool {
+pub(crate) async fn respond(thread: &Rc<Thread>, req: &mut Request) -> bool {
     if req.drop_connection {
         return false;
     }
@@ -128,8 +128,8 @@ async fn run_header_filters(req: &mut Request) {
     }
 }
 
-/// Runs the log phase and frees the resources of the request.
-pub fn finish(req: &mut Request) {
+/// Runs the log phase and frees what belongs to the request.
+pub(crate) fn finish(req: &mut Request) {
     if let Some(mut source) = req.resp.source.take() {
         source.abandon(req);
     }

@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 /// Result of a [`step`] of the handshake.
 #[derive(Debug)]
-pub enum Accept {
+pub(crate) enum Accept {
     /// The handshake is complete.
     Done,
     /// The handshake needs more input or room in the socket.
@@ -47,7 +47,7 @@ type CertificateNames = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// Work that a handshake needs done before it can go on.
 #[derive(Debug)]
-pub enum Later {
+pub(crate) enum Later {
     /// Read certificate and key from files.
     Files {
         /// The virtual server.
@@ -67,7 +67,7 @@ const UNRECOGNIZED_NAME: u8 = 112;
 const INTERNAL_ERROR: u8 = 80;
 
 /// Continues a handshake as far as it can without waiting.
-pub fn step(t: &Rc<Thread>, conf: &Rc<ThreadConfig>, conn: &mut Connection) -> Accept {
+pub(crate) fn step(t: &Rc<Thread>, conf: &Rc<ThreadConfig>, conn: &mut Connection) -> Accept {
     while conn.wire.tls().is_some_and(|stream| !stream.greeted()) {
         match greet(t, conf, conn) {
             Accept::Done => {}
@@ -148,7 +148,12 @@ fn note_sigalgs(conn: &mut Connection) {
 }
 
 /// Does the work that a handshake waits for. Returns `false` if that failed, which has been logged.
-pub async fn resume(t: &Rc<Thread>, conf: &Rc<ThreadConfig>, conn: &mut Connection, later: Later) -> bool {
+pub(crate) async fn resume(
+    t: &Rc<Thread>,
+    conf: &Rc<ThreadConfig>,
+    conn: &mut Connection,
+    later: Later,
+) -> bool {
     match later {
         Later::Files { server, config: base, names } => {
             let http = conf.http.clone();
@@ -397,7 +402,7 @@ fn compare_basis(session: &Session, server: Option<&ServerTls>) {
 }
 
 /// Returns the error for a request that this connection may not carry (nginx: errors 421, 495, 496 and 497).
-pub fn judge(req: &mut Request) -> Option<u16> {
+pub(crate) fn judge(req: &mut Request) -> Option<u16> {
     if req.conn.client.unencrypted {
         req.log(Level::Info, "client sent plain HTTP request to HTTPS port");
         return Some(497);
@@ -485,13 +490,13 @@ fn unverified(req: &Request, own: &ServerTls) -> Option<Rejection> {
 impl Request {
     /// Returns `true` if the client's connection is encrypted.
     #[inline]
-    pub fn is_encrypted(&self) -> bool {
+    pub(crate) fn is_encrypted(&self) -> bool {
         self.conn.client.tls.is_some()
     }
 
     /// Returns `http` or `https`.
     #[inline]
-    pub fn scheme(&self) -> &'static [u8] {
+    pub(crate) fn scheme(&self) -> &'static [u8] {
         if self.is_encrypted() { b"https" } else { b"http" }
     }
 }

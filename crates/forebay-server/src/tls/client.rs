@@ -26,7 +26,7 @@ const SESSIONS: usize = 256;
 
 /// TLS settings of a location for its upstreams.
 #[derive(Debug)]
-pub struct ClientTls {
+pub(crate) struct ClientTls {
     config: Arc<ClientConfig>,
     /// Certificate and key, if their names have variables.
     dynamic: Option<(Name, Name)>,
@@ -43,7 +43,7 @@ pub struct ClientTls {
 
 /// Properties of a connection to an upstream. Connections are reused only for equal ones.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub(crate) struct Wanted {
     /// The location's settings.
     pub tls: Arc<ClientTls>,
     /// Name of the server, to be found in its certificate.
@@ -55,7 +55,7 @@ pub struct Wanted {
 impl Wanted {
     /// Returns a key for reusing connections, never 0. It is a hash with a random seed: the name may come from a
     /// client, which must not be able to provoke collisions.
-    pub fn key(&self) -> u64 {
+    pub(crate) fn key(&self) -> u64 {
         static STATE: LazyLock<RandomState> = LazyLock::new(RandomState::new);
         STATE.hash_one((&self.tls.fingerprint, &self.name, &self.files)) | 1
     }
@@ -63,8 +63,8 @@ impl Wanted {
     /// Begins a connection. Reads certificates whose names have variables on the blocking pool.
     ///
     /// # Errors
-    /// The text for the error log.
-    pub async fn begin(&self, req: &Request) -> Result<UnbufferedClientConnection, String> {
+    /// What is to be logged.
+    pub(crate) async fn begin(&self, req: &Request) -> Result<UnbufferedClientConnection, String> {
         let config = match &self.files {
             Some((cert, _)) if cert.is_empty() => self.tls.config.clone(),
             Some(files) => {
@@ -99,7 +99,12 @@ impl ClientTls {
     ///
     /// # Errors
     /// In nginx's words.
-    pub fn new(s: &Settings, h2: bool, loader: &mut Loader, cx: &mut Scope<'_>) -> Result<ClientTls, Error> {
+    pub(crate) fn new(
+        s: &Settings,
+        h2: bool,
+        loader: &mut Loader,
+        cx: &mut Scope<'_>,
+    ) -> Result<ClientTls, Error> {
         let Certificate { fixed, dynamic } = certificate(s, loader, cx)?;
         let verify = verifier(s)?;
         let spoken = Spoken::of(s);
@@ -129,8 +134,8 @@ impl ClientTls {
     /// use them.
     ///
     /// # Errors
-    /// The text for the error log.
-    pub fn begin_check(&self, host: &[u8]) -> Result<(String, rustls::ClientConnection), String> {
+    /// What is to be logged.
+    pub(crate) fn begin_check(&self, host: &[u8]) -> Result<(String, rustls::ClientConnection), String> {
         let name = without_port(self.name.as_ref().and_then(|t| t.as_const()).unwrap_or(host));
         let mut config = ClientConfig::clone(&self.config);
         config.alpn_protocols.clear();
@@ -141,8 +146,8 @@ impl ClientTls {
     /// Verifies the certificates of a server of this name, its own first (nginx: proxy_ssl_verify).
     ///
     /// # Errors
-    /// The text for the error log.
-    pub fn judge(&self, certificates: &[CertificateDer<'_>], name: &str) -> Result<(), String> {
+    /// What is to be logged.
+    pub(crate) fn judge(&self, certificates: &[CertificateDer<'_>], name: &str) -> Result<(), String> {
         let Some(trust) = &self.verify else { return Ok(()) };
         if let Err(f) = trust.verify(certificates, verify::Purpose::Server, verify::now()) {
             return Err(format!("upstream SSL certificate verify error: ({}:{})", f.0, f.text()));
@@ -154,7 +159,7 @@ impl ClientTls {
     }
 
     /// Returns the properties of the connection that a request needs.
-    pub fn wanted(self: &Arc<Self>, req: &mut Request) -> Wanted {
+    pub(crate) fn wanted(self: &Arc<Self>, req: &mut Request) -> Wanted {
         let name = match &self.name {
             Some(t) => t.value(req).unwrap_or_default(),
             None => req.modules.upstream.host.clone(),

@@ -3,8 +3,8 @@
 //! `server.rs` makes the configuration of a server, `client.rs` that of connections to upstreams. `accept.rs` is the handshake
 //! of a client's connection, `vars.rs` its variables. `ocsp/` asks issuers about certificates.
 
-pub mod accept;
-pub mod client;
-pub mod ocsp;
-pub mod server;
-pub mod vars;
+pub(crate) mod accept;
+pub(crate) mod client;
+pub(crate) mod ocsp;
+pub(crate) mod server;
+pub(crate) mod vars;

@@ -27,7 +27,7 @@ use zeroize::Zeroizing;
 
 /// TLS of one virtual server.
 #[derive(Debug)]
-pub struct ServerTls {
+pub(crate) struct ServerTls {
     /// Configuration for rustls. It has no certificates if their names have variables.
     config: Arc<ServerConfig>,
     /// Variants of `config` with HTTP/2, and both for clients that prefer ChaCha20 because they compute AES slowly.
@@ -59,7 +59,7 @@ pub struct ServerTls {
 
 /// Certificates with keys. The client's signature algorithms decide which one is presented.
 #[derive(Debug, Default)]
-pub struct Presented(pub Vec<RwLock<Arc<CertifiedKey>>>);
+pub(crate) struct Presented(pub Vec<RwLock<Arc<CertifiedKey>>>);
 
 impl Presented {
     fn new(keys: Vec<Arc<CertifiedKey>>) -> Presented {
@@ -71,7 +71,7 @@ impl Presented {
     }
 
     /// Sets or removes the OCSP response that is stapled to a certificate.
-    pub fn staple(&self, i: usize, response: Option<Vec<u8>>) {
+    pub(crate) fn staple(&self, i: usize, response: Option<Vec<u8>>) {
         if let Some(slot) = self.0.get(i) {
             let mut key = write(slot);
             let mut next = CertifiedKey::clone(&key);
@@ -98,7 +98,7 @@ impl ResolvesServerCert for Presented {
 
 /// Certificates by name, bounded (nginx: ssl_certificate_cache).
 #[derive(Debug)]
-pub struct Loaded {
+pub(crate) struct Loaded {
     max: usize,
     inactive: Duration,
     valid: Duration,
@@ -114,7 +114,7 @@ struct Entry {
 
 impl Loaded {
     /// Creates an empty store from `(max_entries, inactive_secs, valid_secs)`.
-    pub fn of((max, inactive, valid): (usize, u64, u64)) -> Loaded {
+    pub(crate) fn of((max, inactive, valid): (usize, u64, u64)) -> Loaded {
         Loaded {
             max,
             inactive: Duration::from_secs(inactive),
@@ -124,7 +124,7 @@ impl Loaded {
     }
 
     /// Returns the certificate and key loaded from these files.
-    pub fn of_files(&self, files: &(Vec<u8>, Vec<u8>)) -> Option<Arc<CertifiedKey>> {
+    pub(crate) fn of_files(&self, files: &(Vec<u8>, Vec<u8>)) -> Option<Arc<CertifiedKey>> {
         self.get(&id(files))
     }
 
@@ -175,7 +175,7 @@ fn shown(name: &[u8], path: &Path) -> String {
 
 /// Loader of certificates for the servers of one configuration. Loads each only once.
 #[derive(Default)]
-pub struct Loader {
+pub(crate) struct Loader {
     keys: HashMap<(Vec<u8>, Vec<u8>), Arc<CertifiedKey>>,
     /// Files read so far.
     pub paths: Vec<std::path::PathBuf>,
@@ -235,7 +235,7 @@ impl Loader {
     ///
     /// # Errors
     /// In nginx's words.
-    pub fn load(
+    pub(crate) fn load(
         &mut self,
         cert: &Name,
         key: &Name,
@@ -300,7 +300,7 @@ impl Loader {
     ///
     /// # Errors
     /// In nginx's words.
-    pub fn server(
+    pub(crate) fn server(
         &mut self,
         s: &Settings,
         resolver: Option<&Arc<Resolver>>,
@@ -594,7 +594,7 @@ fn context(s: &Settings, made: &Certificates<'_>, basis: Option<sessions::Contex
 }
 
 /// Returns a provider with these suites and groups.
-pub fn provider(
+pub(crate) fn provider(
     suites: Vec<SupportedCipherSuite>,
     groups: Vec<&'static dyn rustls::crypto::SupportedKxGroup>,
 ) -> Arc<CryptoProvider> {
@@ -603,7 +603,7 @@ pub fn provider(
 }
 
 /// Returns the enabled versions.
-pub fn versions(v12: bool, v13: bool) -> Vec<&'static rustls::SupportedProtocolVersion> {
+pub(crate) fn versions(v12: bool, v13: bool) -> Vec<&'static rustls::SupportedProtocolVersion> {
     let mut versions = Vec::new();
     if v13 {
         versions.push(&rustls::version::TLS13);
@@ -676,7 +676,7 @@ fn keep_sessions(config: &mut ServerConfig, s: &Settings, context: sessions::Con
 
 impl ServerTls {
     /// Returns the configuration for a client that offers these suites.
-    pub fn config_for(&self, offered: &[u16], http2: bool) -> &Arc<ServerConfig> {
+    pub(crate) fn config_for(&self, offered: &[u16], http2: bool) -> &Arc<ServerConfig> {
         let by_client = self.by_cost && ciphers::begins_with_chacha(offered);
         let [h2, slow, slow_h2] = &self.others;
         let place = match (by_client, http2) {
@@ -698,7 +698,7 @@ impl ServerTls {
     /// Returns the hash of the settings that verdicts on clients' certificates depend on. Servers with equal hashes
     /// reach equal verdicts. Returns `None` if the server does not ask for certificates.
     #[inline]
-    pub fn basis(&self) -> Option<sessions::Context> {
+    pub(crate) fn basis(&self) -> Option<sessions::Context> {
         self.basis
     }
 
@@ -706,8 +706,8 @@ impl ServerTls {
     /// Returns `Ok(None)` if files would have to be read.
     ///
     /// # Errors
-    /// The text for the error log.
-    pub fn known(
+    /// What is to be logged.
+    pub(crate) fn known(
         &self,
         names: &[(Vec<u8>, Vec<u8>)],
         config: &ServerConfig,
@@ -733,8 +733,8 @@ impl ServerTls {
     /// Returns the same as [`ServerTls::known`], but reads missing files, relative to `base`. Blocks.
     ///
     /// # Errors
-    /// The text for the error log.
-    pub fn load(
+    /// What is to be logged.
+    pub(crate) fn load(
         &self,
         names: &[(Vec<u8>, Vec<u8>)],
         base: &Path,
@@ -779,8 +779,8 @@ fn is_inline((cert, key): &(Vec<u8>, Vec<u8>)) -> bool {
 /// Loads certificate and key by the values of their names, relative to `base`.
 ///
 /// # Errors
-/// The text for the error log.
-pub fn certified_files(
+/// What is to be logged.
+pub(crate) fn certified_files(
     files: &(Vec<u8>, Vec<u8>),
     base: &Path,
     passwords: &[Zeroizing<Vec<u8>>],

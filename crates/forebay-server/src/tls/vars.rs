@@ -20,7 +20,7 @@ macro_rules! rows {
 }
 
 /// Table of the `$ssl_*` variables.
-pub const VARIABLES: &[Row] = rows! {
+pub(crate) const VARIABLES: &[Row] = rows! {
     "ssl_alpn_protocol" => |r, o| of(r, o, |s, o| s.alpn.as_ref().is_some_and(|a| { o.extend_from_slice(a); true })),
     "ssl_cipher" => |r, o| of(r, o, |s, o| text(o, ciphers::suite_name(s.suite).unwrap_or_default())),
     "ssl_ciphers" => |r, o| of(r, o, |s, o| offered(s.hello.as_ref().map(|h| &h.ciphers), ciphers::suite_name, o)),

@@ -9,8 +9,8 @@ use forebay_core::upstream::servers::Server;
 use std::sync::Arc;
 use tokio::runtime::Handle;
 
-/// Starts the tasks of a configuration. First takes over the state of the groups of the `old` one.
-pub fn start(
+/// Starts the tasks of a configuration. First, it takes over what the `old` one knows about its groups.
+pub(crate) fn start(
     config: &Arc<Http>,
     old: Option<&Http>,
     tokio: &Handle,

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// A server that is asked.
 #[derive(Debug)]
-pub struct Contact {
+pub(crate) struct Contact {
     /// The connection and the place at the server.
     pub(super) lease: Lease,
     /// Rest of the request, which is sent as its body comes.
@@ -27,12 +27,12 @@ impl Contact {
     }
 
     /// Returns the connection.
-    pub fn conn(&self) -> Option<&Conn> {
+    pub(crate) fn conn(&self) -> Option<&Conn> {
         self.lease.conn.as_ref()
     }
 
     /// Sets the connection.
-    pub fn connected(&mut self, conn: Conn) {
+    pub(crate) fn connected(&mut self, conn: Conn) {
         self.lease.conn = Some(conn);
     }
 
@@ -43,7 +43,7 @@ impl Contact {
     }
 
     /// Returns `true` if all of the request has been sent.
-    pub fn is_sent(&self) -> bool {
+    pub(crate) fn is_sent(&self) -> bool {
         self.upload.is_none() && !self.unfinished
     }
 

@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 
 /// Servers that a request goes to.
 #[derive(Debug)]
-pub enum Target {
+pub(crate) enum Target {
     /// Servers of a group of the configuration.
     Group {
         /// The group.
@@ -46,13 +46,13 @@ pub enum Target {
 
 impl Target {
     /// Creates the target for a group.
-    pub fn of(req: &Request, upstream: &Upstream) -> Target {
+    pub(crate) fn of(req: &Request, upstream: &Upstream) -> Target {
         let local = req.conf.groups.local(&upstream.group);
         Target::Group { local, sticky: upstream.extras.sticky.clone() }
     }
 
     /// Decides whether connections are reused. Those of a group that `proxy_pass` implies are kept for HTTP/1.1 only.
-    pub fn reuse(&self, req: &Request, s: &Settings) -> Reuse {
+    pub(crate) fn reuse(&self, req: &Request, s: &Settings) -> Reuse {
         let Target::Group { local, .. } = self else { return Reuse::No };
         let group = &local.group;
         // A connection that begins with the address of one client must not serve another.
@@ -69,7 +69,7 @@ impl Target {
 
 /// The body that goes with a request.
 #[derive(Debug)]
-pub enum Outgoing {
+pub(crate) enum Outgoing {
     /// There is none.
     None,
     /// Made by `proxy_set_body`.
@@ -82,7 +82,7 @@ pub enum Outgoing {
 
 /// An attempt at one server.
 #[derive(Clone, Debug)]
-pub struct Attempt {
+pub(crate) struct Attempt {
     /// `$upstream_addr`.
     pub name: Vec<u8>,
     /// `$upstream_status`; 0 = none.
@@ -131,7 +131,7 @@ impl Attempt {
 
 /// State of a request that concerns its upstreams.
 #[derive(Debug, Default)]
-pub struct Upstreamed {
+pub(crate) struct Upstreamed {
     /// Servers asked, in order.
     pub attempts: Vec<Attempt>,
     /// Empty buffer for the name of the next server.
@@ -176,7 +176,7 @@ pub struct Upstreamed {
 
 impl Upstreamed {
     /// Forgets everything, but keeps buffers.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         // A cached response has a head without an attempt, and not all protocols have a host.
         let unused = self.attempts.is_empty() && self.host.is_empty() && self.own_attempts.is_none();
         if unused && self.head.buf.is_empty() {
@@ -201,7 +201,7 @@ impl Upstreamed {
     }
 
     /// Returns the attempt at the server that is being asked.
-    pub fn current(&mut self) -> Option<&mut Attempt> {
+    pub(crate) fn current(&mut self) -> Option<&mut Attempt> {
         self.attempts.last_mut()
     }
 }
@@ -211,7 +211,7 @@ impl Upstreamed {
 ///
 /// # Errors
 /// The status to answer with; 499 if the client is gone.
-pub async fn run(
+pub(crate) async fn run(
     req: &mut Request,
     target: &Target,
     head: &[u8],

@@ -2,28 +2,28 @@
 //! [`forebay_core::upstream`], `exchange.rs` asks them, `stream.rs` reads the response. Hot path.
 
 pub(crate) mod attempts;
-pub mod background;
+pub(crate) mod background;
 pub(crate) mod codec;
-pub mod config;
-pub mod contact;
-pub mod exchange;
+pub(crate) mod config;
+pub(crate) mod contact;
+pub(crate) mod exchange;
 pub(crate) mod fault;
 mod head;
-pub mod health_check;
+pub(crate) mod health_check;
 pub(crate) mod open;
 mod send;
-pub mod spool;
-pub mod sticky;
-pub mod stream;
+pub(crate) mod spool;
+pub(crate) mod sticky;
+pub(crate) mod stream;
 mod switched;
-pub mod upload;
-pub mod vars;
+pub(crate) mod upload;
+pub(crate) mod vars;
 
 pub(crate) use codec::protocol;
 
 /// Source of a request's connection, and its fate after the response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Reuse {
+pub(crate) enum Reuse {
     /// It is new, and is closed.
     #[default]
     No,

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// Limits of what is read ahead of the client.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub(crate) struct Limits {
     /// In memory, bytes.
     pub memory: usize,
     /// In a file, bytes; 0 = no file.
@@ -24,7 +24,7 @@ pub struct Limits {
 
 /// Place of a response that is kept.
 #[derive(Debug)]
-pub enum Keep {
+pub(crate) enum Keep {
     /// An entry of a cache.
     Cache {
         /// The cache.
@@ -76,7 +76,7 @@ impl Keep {
 
 /// The bytes between upstream and client.
 #[derive(Debug)]
-pub struct Spool {
+pub(crate) struct Spool {
     /// Bytes `mem_start..total` of the body.
     mem: Vec<u8>,
     mem_start: u64,
@@ -98,7 +98,7 @@ pub struct Spool {
 
 /// Place of the next bytes for the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub(crate) enum Next {
     /// Memory.
     Memory,
     /// The file.
@@ -115,7 +115,7 @@ impl Spool {
     }
 
     /// Creates an empty spool, which makes its file in `dir`.
-    pub fn new(limits: Limits, keep: Option<Keep>, dir: TempDir) -> Spool {
+    pub(crate) fn new(limits: Limits, keep: Option<Keep>, dir: TempDir) -> Spool {
         Spool {
             mem: Vec::new(),
             mem_start: 0,
@@ -133,7 +133,7 @@ impl Spool {
     }
 
     /// Creates a spool that has a whole body: bytes `start..end` of a file.
-    pub fn of_file(file: Arc<File>, start: u64, end: u64) -> Spool {
+    pub(crate) fn of_file(file: Arc<File>, start: u64, end: u64) -> Spool {
         let limits = Limits { memory: 0, file: 0 };
         let mut s = Spool::new(limits, None, TempDir::default());
         (s.start, s.saved, s.total, s.mem_start) = (start, end - start, end - start, end - start);
@@ -142,23 +142,23 @@ impl Spool {
     }
 
     /// Returns `true` if the response is to be kept.
-    pub fn keeps(&self) -> bool {
+    pub(crate) fn keeps(&self) -> bool {
         self.keep.is_some()
     }
 
     /// Takes out the buffer to append bytes to. Give it back to [`Spool::appended`].
-    pub fn buffer(&mut self) -> Vec<u8> {
+    pub(crate) fn buffer(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.mem)
     }
 
     /// Puts the buffer back.
-    pub fn appended(&mut self, mem: Vec<u8>) {
+    pub(crate) fn appended(&mut self, mem: Vec<u8>) {
         self.mem = mem;
         self.total = self.mem_start + self.mem.len() as u64;
     }
 
     /// Returns the place of the next bytes for the client.
-    pub fn next(&self) -> Next {
+    pub(crate) fn next(&self) -> Next {
         if self.sent >= self.total {
             Next::Nothing
         } else if self.sent >= self.mem_start {
@@ -169,7 +169,7 @@ impl Spool {
     }
 
     /// Appends the bytes in memory that the client has not got.
-    pub fn take(&mut self, out: &mut Vec<u8>) {
+    pub(crate) fn take(&mut self, out: &mut Vec<u8>) {
         let from = (self.sent.saturating_sub(self.mem_start)) as usize;
         let piece = self.mem.get(from..).unwrap_or_default();
         out.extend_from_slice(piece);
@@ -178,7 +178,7 @@ impl Spool {
     }
 
     /// Marks everything as sent, for a client that does not read.
-    pub fn skip(&mut self) {
+    pub(crate) fn skip(&mut self) {
         self.sent = self.total;
         self.trim();
     }
@@ -198,12 +198,12 @@ impl Spool {
     }
 
     /// Returns `true` if memory is full.
-    pub fn over(&self) -> bool {
+    pub(crate) fn over(&self) -> bool {
         self.mem.len() >= self.limits.memory.max(1)
     }
 
     /// Returns `true` if more may be read from the upstream.
-    pub fn has_room(&self) -> bool {
+    pub(crate) fn has_room(&self) -> bool {
         !self.over()
     }
 
@@ -212,7 +212,7 @@ impl Spool {
     }
 
     /// Returns `true` if memory is full and its bytes may go to a file.
-    pub fn wants_save(&self) -> bool {
+    pub(crate) fn wants_save(&self) -> bool {
         self.over() && self.may_save()
     }
 
@@ -254,7 +254,7 @@ impl Spool {
     ///
     /// # Errors
     /// Of opening or writing the file, with its name.
-    pub async fn save(&mut self) -> Result<(), (PathBuf, io::Error)> {
+    pub(crate) async fn save(&mut self) -> Result<(), (PathBuf, io::Error)> {
         let (from, skip) = self.unsaved();
         let offset = self.start + (from - self.base);
         let output = self.output();
@@ -284,7 +284,7 @@ impl Spool {
     }
 
     /// Appends the next bytes for the client from the file. Returns `false` if it cannot be read.
-    pub async fn load(&mut self, out: &mut Vec<u8>) -> bool {
+    pub(crate) async fn load(&mut self, out: &mut Vec<u8>) -> bool {
         let Some(file) = self.file.clone() else { return false };
         let end = self.saved.min(self.mem_start);
         let n = end.saturating_sub(self.sent).min(64 * 1024) as usize;
@@ -313,7 +313,7 @@ impl Spool {
     }
 
     /// Stops keeping the response. Bytes in the file stay readable for the client.
-    pub fn discard(&mut self) {
+    pub(crate) fn discard(&mut self) {
         self.keep = None;
         if let Some(path) = self.path.take() {
             let _ = std::fs::remove_file(path);
@@ -325,7 +325,7 @@ impl Spool {
     ///
     /// # Errors
     /// Of writing or renaming the file, with its name.
-    pub async fn complete(&mut self) -> Result<(), (PathBuf, io::Error)> {
+    pub(crate) async fn complete(&mut self) -> Result<(), (PathBuf, io::Error)> {
         let output = self.output();
         let Some(keep) = self.keep.take() else { return Ok(()) };
         self.path = None;

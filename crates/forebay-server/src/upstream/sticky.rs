@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// `sticky`.
 #[derive(Debug)]
-pub enum Sticky {
+pub(crate) enum Sticky {
     /// `sticky cookie`.
     Cookie(Cookie),
     /// `sticky route`: variables. The first one with a value counts.
@@ -27,7 +27,7 @@ pub enum Sticky {
 
 /// `sticky cookie NAME ...`.
 #[derive(Debug, Default)]
-pub struct Cookie {
+pub(crate) struct Cookie {
     name: Vec<u8>,
     expires: Option<Expires>,
     domain: Option<Template>,
@@ -45,7 +45,7 @@ enum Expires {
 
 /// `sticky learn ...`.
 #[derive(Debug)]
-pub struct Learn {
+pub(crate) struct Learn {
     create: Vec<Template>,
     lookup: Vec<Template>,
     timeout: Duration,
@@ -70,7 +70,7 @@ impl Sticky {
     ///
     /// # Errors
     /// In nginx's words.
-    pub fn parse(d: &Directive, cx: &mut Scope<'_>) -> Result<Sticky, Error> {
+    pub(crate) fn parse(d: &Directive, cx: &mut Scope<'_>) -> Result<Sticky, Error> {
         match crate::config::value::first(d) {
             b"cookie" => Ok(Sticky::Cookie(Cookie::parse(d, cx)?)),
             b"route" => {
@@ -86,7 +86,7 @@ impl Sticky {
     ///
     /// # Errors
     /// When a variable cannot be evaluated.
-    pub fn wanted(&self, req: &mut Request) -> Result<Option<Vec<u8>>, VarError> {
+    pub(crate) fn wanted(&self, req: &mut Request) -> Result<Option<Vec<u8>>, VarError> {
         match self {
             Sticky::Cookie(c) => c.wanted(req),
             Sticky::Route(all) => first_of(all, req),
@@ -98,7 +98,7 @@ impl Sticky {
     ///
     /// # Errors
     /// When a variable cannot be evaluated.
-    pub fn answered(&self, req: &mut Request, sid: &[u8]) -> Result<(), VarError> {
+    pub(crate) fn answered(&self, req: &mut Request, sid: &[u8]) -> Result<(), VarError> {
         match self {
             Sticky::Cookie(c) => c.answered(req, sid),
             Sticky::Learn(l) => l.answered(req, sid),
@@ -110,7 +110,7 @@ impl Sticky {
     ///
     /// # Errors
     /// When a variable cannot be evaluated.
-    pub fn ended(&self, req: &mut Request, sid: &[u8]) -> Result<(), VarError> {
+    pub(crate) fn ended(&self, req: &mut Request, sid: &[u8]) -> Result<(), VarError> {
         match self {
             Sticky::Learn(l) => l.learn(req, sid),
             _ => Ok(()),
@@ -118,7 +118,7 @@ impl Sticky {
     }
 
     /// Takes over the sessions of the former configuration.
-    pub fn adopt(&self, old: &Sticky) {
+    pub(crate) fn adopt(&self, old: &Sticky) {
         if let (Sticky::Learn(mine), Sticky::Learn(theirs)) = (self, old) {
             let sessions = lock(&theirs.sessions).clone();
             let room = lock(&mine.sessions()).room;

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 
 /// The rest of a response.
 #[derive(Debug)]
-pub struct Body {
+pub(crate) struct Body {
     contact: Option<Contact>,
     decoder: Decoder,
     /// Buffer for bytes that have been received and not decoded.
@@ -52,7 +52,7 @@ pub struct Body {
 
 /// Result of [`Body::pull`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pulled {
+pub(crate) enum Pulled {
     /// Bytes were appended; more may follow.
     Data,
     /// Bytes are in a file; [`Body::load`] reads them.
@@ -92,19 +92,19 @@ const LONG: u64 = 32 * 1024;
 
 impl Body {
     /// Creates a body of which nothing has been decoded. `reusable`: the connection may serve another request.
-    pub fn new(contact: Contact, framing: Framing, reusable: bool, read_timeout: Duration) -> Body {
+    pub(crate) fn new(contact: Contact, framing: Framing, reusable: bool, read_timeout: Duration) -> Body {
         let frames = contact.conn().is_some_and(|c| http2::link(c).is_some());
         let decoder = Decoder::new(framing, reusable, frames);
         Body { contact: Some(contact), decoder, read_timeout, ended: None, ..Body::ended() }
     }
 
     /// Changes the protocol (see [`Decoder::speaking`]).
-    pub fn speaking(self, protocol: Protocol, reusable: bool, to_head: bool) -> Body {
+    pub(crate) fn speaking(self, protocol: Protocol, reusable: bool, to_head: bool) -> Body {
         Body { decoder: self.decoder.speaking(protocol, reusable, to_head), ..self }
     }
 
     /// Creates a body that a cache has.
-    pub fn of_entry(e: &Entry) -> Body {
+    pub(crate) fn of_entry(e: &Entry) -> Body {
         let mut spool = match &e.content {
             Content::File(f, start) => match f.fd.try_clone() {
                 Ok(fd) => Spool::of_file(std::sync::Arc::new(fd.into()), *start, f.size),
@@ -121,12 +121,12 @@ impl Body {
     }
 
     /// Creates a body that is over.
-    pub fn empty() -> Body {
+    pub(crate) fn empty() -> Body {
         Body::ended()
     }
 
     /// Puts content that has been decoded already before the content to come.
-    pub fn put_before(&mut self, content: Vec<u8>, limits: Limits) {
+    pub(crate) fn put_before(&mut self, content: Vec<u8>, limits: Limits) {
         if self.spool.is_none() {
             let mut s = Spool::new(limits, None, TempDir::default());
             s.appended(content);
@@ -155,7 +155,7 @@ impl Body {
     }
 
     /// Sets limits for reading ahead of the client, and for the rate. `read`: bytes that have been read.
-    pub fn buffer(&mut self, ahead: Option<Limits>, rate: u64, read: u64) {
+    pub(crate) fn buffer(&mut self, ahead: Option<Limits>, rate: u64, read: u64) {
         self.ahead = ahead;
         self.rate = rate;
         self.read = read;
@@ -163,39 +163,34 @@ impl Body {
     }
 
     /// Keeps the response. All of it is read then, even if the client goes away.
-    pub fn keep(&mut self, keep: Keep, limits: Limits, dir: TempDir) {
+    pub(crate) fn keep(&mut self, keep: Keep, limits: Limits, dir: TempDir) {
         self.spool = Some(Box::new(Spool::new(limits, Some(keep), dir)));
     }
 
     /// Returns `true` if bytes are to leave as they come (nginx: proxy_buffering off).
-    pub fn unbuffered(&self) -> bool {
+    pub(crate) fn unbuffered(&self) -> bool {
         self.ahead.is_none() && self.contact.is_some()
     }
 
     /// Returns `true` if the response is kept.
-    pub fn keeps(&self) -> bool {
+    pub(crate) fn keeps(&self) -> bool {
         self.spool.as_ref().is_some_and(|s| s.keeps())
     }
 
     /// Sets `proxy_ignore_client_abort` and `proxy_pass_trailers`.
-    pub fn set(&mut self, ignore_abort: bool, pass_trailers: bool) {
+    pub(crate) fn set(&mut self, ignore_abort: bool, pass_trailers: bool) {
         self.ignore_abort = ignore_abort;
         self.decoder.pass_trailers = pass_trailers;
     }
 
     /// Creates the body for a connection that has switched to another protocol.
-    pub fn switched(contact: Contact, early: Vec<u8>, timeouts: Timeouts) -> Body {
+    pub(crate) fn switched(contact: Contact, early: Vec<u8>, timeouts: Timeouts) -> Body {
         let switched = Some(Switched { early, timeouts });
         Body { switched, ..Body::new(contact, Framing::Stream, false, timeouts.read) }
     }
 
-    /// Returns `true` if it comes from an upstream that has not ended it.
-    pub fn is_under_way(&self) -> bool {
-        self.contact.is_some()
-    }
-
     /// Passes bytes both ways where the protocol was switched. Returns `false` if it was not.
-    pub async fn relay(&mut self, req: &mut Request) -> bool {
+    pub(crate) async fn relay(&mut self, req: &mut Request) -> bool {
         let Some(switched) = self.switched.take() else { return false };
         if let Some(conn) = self.contact.as_mut().and_then(|c| c.lease.conn.as_mut()) {
             switched.relay(req, conn).await;
@@ -205,7 +200,7 @@ impl Body {
     }
 
     /// Decodes bytes that have been received. Appends their content, or puts it into the spool if there is one.
-    pub fn feed(&mut self, req: &mut Request, input: &[u8], out: &mut Vec<u8>) -> Pulled {
+    pub(crate) fn feed(&mut self, req: &mut Request, input: &[u8], out: &mut Vec<u8>) -> Pulled {
         match &mut self.spool {
             None => self.decode(req, input, out),
             Some(s) => {
@@ -258,7 +253,7 @@ impl Body {
     }
 
     /// Appends content that has come, without waiting.
-    pub fn pull(&mut self, req: &mut Request, out: &mut Vec<u8>) -> Pulled {
+    pub(crate) fn pull(&mut self, req: &mut Request, out: &mut Vec<u8>) -> Pulled {
         if self.spool.is_none() {
             return self.receive(req, out);
         }
@@ -285,7 +280,7 @@ impl Body {
     }
 
     /// Appends content from the file.
-    pub async fn load(&mut self, req: &mut Request, out: &mut Vec<u8>) -> Pulled {
+    pub(crate) async fn load(&mut self, req: &mut Request, out: &mut Vec<u8>) -> Pulled {
         let Some(s) = self.spool.as_mut() else { return Pulled::Failed };
         if !s.load(out).await {
             req.log(Level::Crit, "pread() of a temporary file failed while sending to client");
@@ -298,7 +293,7 @@ impl Body {
     }
 
     /// Returns `true` if [`Body::save`] has something to do.
-    pub fn wants_save(&self) -> bool {
+    pub(crate) fn wants_save(&self) -> bool {
         match &self.spool {
             Some(s) => s.wants_save() || (self.ended.is_some() && s.keeps()),
             None => false,
@@ -307,7 +302,7 @@ impl Body {
 
     /// Moves content from full memory to a file, and gives the file of a kept response its name at the end. Logs a failure,
     /// which does not affect the client.
-    pub async fn save(&mut self, req: &mut Request) {
+    pub(crate) async fn save(&mut self, req: &mut Request) {
         let ended = self.ended;
         let Some(s) = self.spool.as_mut() else { return };
         let done = match ended {
@@ -439,7 +434,7 @@ impl Body {
     }
 
     /// Returns `true` if enough content follows that may go to the client inside the kernel.
-    pub fn can_pass(&self) -> bool {
+    pub(crate) fn can_pass(&self) -> bool {
         self.decoder.left() >= LONG
             && self.spool.is_none()
             && self.rate == 0
@@ -447,7 +442,7 @@ impl Body {
     }
 
     /// Fills a pipe with content that has come. Returns `None` if that is impossible now, so that [`Body::pull`] is needed.
-    pub fn pass(&mut self, req: &mut Request, pipe: &mut Pipe) -> Option<Pulled> {
+    pub(crate) fn pass(&mut self, req: &mut Request, pipe: &mut Pipe) -> Option<Pulled> {
         // Bytes that the client does not take will be moved to memory.
         let memory = self.ahead.as_ref().map_or(0, |a| a.memory).max(READ);
         let want = usize::try_from(self.decoder.left()).unwrap_or(usize::MAX).min(memory);
@@ -483,7 +478,7 @@ impl Body {
     }
 
     /// Waits until there may be more. Returns `false` if the response breaks off: it took too long, or the client is gone.
-    pub async fn wait(&mut self, req: &mut Request) -> bool {
+    pub(crate) async fn wait(&mut self, req: &mut Request) -> bool {
         if let Some(wait) = self.delay() {
             let thread = req.thread.clone();
             thread.io.poller.sleep(wait).await;
@@ -534,7 +529,7 @@ impl Body {
     }
 
     /// Returns `true` while the request's body is being sent.
-    pub fn uploads(&self) -> bool {
+    pub(crate) fn uploads(&self) -> bool {
         self.contact.as_ref().is_some_and(|c| c.upload.is_some())
     }
 
@@ -607,7 +602,7 @@ impl Body {
     }
 
     /// Waits until the client takes more, or until a time, and meanwhile reads ahead. Returns `false` if the time is over.
-    pub async fn meanwhile(&mut self, req: &mut Request, client: bool, until: Instant) -> bool {
+    pub(crate) async fn meanwhile(&mut self, req: &mut Request, client: bool, until: Instant) -> bool {
         self.begin_ahead(req);
         let mut clear = true;
         let patience = Instant::now() + PATIENCE;
@@ -692,7 +687,7 @@ impl Body {
     }
 
     /// Reads the rest of a response that is kept, for a client that is gone or does not want it.
-    pub async fn drain(&mut self, req: &mut Request) {
+    pub(crate) async fn drain(&mut self, req: &mut Request) {
         let mut nowhere = Vec::new();
         while self.keeps() {
             if let Some(s) = &mut self.spool {
@@ -725,7 +720,7 @@ impl Body {
     }
 
     /// Ends a response whose rest is not read.
-    pub fn abandon(&mut self, req: &mut Request) {
+    pub(crate) fn abandon(&mut self, req: &mut Request) {
         self.decoder.reusable = false;
         self.finish(req);
     }
@@ -736,7 +731,7 @@ fn conn_of(contact: &Option<Contact>) -> Option<&Conn> {
 }
 
 /// Ends a response: takes its time, and keeps (`reusable`) or closes the connection.
-pub fn over(req: &mut Request, contact: &mut Option<Contact>, reusable: bool) {
+pub(crate) fn over(req: &mut Request, contact: &mut Option<Contact>, reusable: bool) {
     if let Some(a) = req.modules.upstream.current() {
         a.response = Some(req.thread.io.poller.since(a.started));
     }

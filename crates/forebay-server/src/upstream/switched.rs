@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// Connection to an upstream whose bytes are passed on as they are.
 #[derive(Debug)]
-pub struct Switched {
+pub(super) struct Switched {
     /// Bytes received behind the head.
     pub early: Vec<u8>,
     /// Times of the upstream.
@@ -18,7 +18,7 @@ pub struct Switched {
 
 impl Switched {
     /// Passes bytes between the client and an upstream until one of them ends.
-    pub async fn relay(self, req: &mut Request, conn: &mut Conn) {
+    pub(super) async fn relay(self, req: &mut Request, conn: &mut Conn) {
         conn.hurry();
         let thread = req.thread.clone();
         // The bytes in between are the request's body, which has been passed on as such.

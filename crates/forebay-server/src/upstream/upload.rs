@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// Rest of a request that is still to be sent.
 #[derive(Debug)]
-pub struct Upload {
+pub(crate) struct Upload {
     framing: Framing,
     source: Source,
     /// Framed bytes, of which `at` are written. If the connection makes frames of HTTP/2: content, of which `at` are in frames.
@@ -56,7 +56,7 @@ enum Left {
 
 /// Result of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub(crate) enum Turn {
     /// There is more to be sent.
     More,
     /// All is sent.
@@ -80,7 +80,7 @@ enum Written {
 
 /// Reason for which a body cannot be passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stopped {
+pub(crate) enum Stopped {
     /// It cannot be read. That has been logged.
     Body(BodyError),
     /// The client is gone.
@@ -100,7 +100,7 @@ impl From<BodyError> for Stopped {
 impl Upload {
     /// Begins with the head of a request, and with the part of its body that is remembered. `send_timeout`: longest time for
     /// which the upstream may read nothing.
-    pub fn new(req: &Request, head: &[u8], framing: Framing, send_timeout: Duration) -> Upload {
+    pub(crate) fn new(req: &Request, head: &[u8], framing: Framing, send_timeout: Duration) -> Upload {
         let asks = req.head.expect_continue && !req.body.continued;
         let together = req.body.is_buffered(&req.head.buf) && !asks;
         let mut out = head.to_vec();
@@ -110,12 +110,12 @@ impl Upload {
     }
 
     /// Sends the body that was read before, in frames of HTTP/2.
-    pub fn kept(send_timeout: Duration) -> Upload {
+    pub(crate) fn kept(send_timeout: Duration) -> Upload {
         Upload::of(Source::Kept(0), Vec::new(), send_timeout)
     }
 
     /// Sends content in frames of HTTP/2.
-    pub fn bytes(content: &[u8], send_timeout: Duration) -> Upload {
+    pub(crate) fn bytes(content: &[u8], send_timeout: Duration) -> Upload {
         Upload { left: Left::Nothing, ..Upload::of(Source::Kept(0), content.to_vec(), send_timeout) }
     }
 
@@ -138,7 +138,12 @@ impl Upload {
     ///
     /// # Errors
     /// [`Stopped`].
-    pub async fn pass(&mut self, req: &mut Request, conn: &Conn, watch: &mut Watch) -> Result<Turn, Stopped> {
+    pub(crate) async fn pass(
+        &mut self,
+        req: &mut Request,
+        conn: &Conn,
+        watch: &mut Watch,
+    ) -> Result<Turn, Stopped> {
         self.turns = self.turns.wrapping_add(1);
         if self.turns.is_multiple_of(TURNS) {
             req.thread.clone().io.poller.yield_now().await;
@@ -161,12 +166,16 @@ impl Upload {
     ///
     /// # Errors
     /// [`Stopped`].
-    pub async fn pass_at_once(&mut self, req: &mut Request, conn: &Conn) -> Option<Result<Turn, Stopped>> {
+    pub(crate) async fn pass_at_once(
+        &mut self,
+        req: &mut Request,
+        conn: &Conn,
+    ) -> Option<Result<Turn, Stopped>> {
         at_once(self.pass(req, conn, &mut Watch::Nothing)).await
     }
 
     /// Polls for readiness of the side that the upload depends on.
-    pub fn poll(&self, req: &Request, conn: &Conn, cx: &mut std::task::Context<'_>) -> Poll<()> {
+    pub(crate) fn poll(&self, req: &Request, conn: &Conn, cx: &mut std::task::Context<'_>) -> Poll<()> {
         let wire = conn.wire();
         let waits = self.at < self.out.len();
         if let Some(mut link) = http2::link(conn) {
@@ -348,7 +357,7 @@ async fn at_once<T>(f: impl Future<Output = T>) -> Option<T> {
 }
 
 /// Remembers a piece of a body that is passed on as it comes, if all of the body fits: for `$request_body`, and for another server.
-pub fn remember(req: &mut Request, piece: &[u8]) {
+pub(crate) fn remember(req: &mut Request, piece: &[u8]) {
     let room = {
         let http = req.http();
         http.location(req).settings.core.client_body_buffer_size.0

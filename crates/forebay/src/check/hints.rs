@@ -98,7 +98,7 @@ fn named(all: &[&Directive], name: &str) -> Vec<String> {
 /// Names of the variables that are built in or that a directive defines.
 fn variables(all: &[&Directive]) -> Vec<String> {
     let mut names: Vec<String> =
-        forebay_server::modules::variables().map(|row| row.name.trim_end_matches('*').to_owned()).collect();
+        forebay_server::parts::variable_names().map(|name| name.trim_end_matches('*').to_owned()).collect();
     for d in all {
         let defined = match d.name.text.as_slice() {
             b"set" | b"auth_request_set" => d.args.first(),

@@ -18,7 +18,7 @@ use std::sync::{Arc, OnceLock};
 impl Builder<'_, '_> {
     /// Ends the construction. Keeps errors such as conflicting listen options ([`forebay_core::config::Build::keep_late`]).
     /// `front` is the number of the HTTP front end.
-    pub fn finish(mut self, front: u8) -> (Http, Vec<Listener>) {
+    pub(crate) fn finish(mut self, front: u8) -> (Http, Vec<Listener>) {
         let listening: Vec<_> = self.servers.iter().map(ServerBuild::listening).collect();
         let listeners = forebay_core::config::listeners(&listening, front, self.cx);
         let servers = self.resolve_servers();
@@ -66,7 +66,6 @@ impl Builder<'_, '_> {
                 tree: LocationTree::build(children, &self.locations),
                 tls: None,
                 named: std::mem::take(&mut s.named),
-                has_captures: s.names.iter().any(ServerName::has_captures),
                 names: std::mem::take(&mut s.names),
             });
         }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// A location under construction.
 #[derive(Debug)]
-pub struct LocationBuild {
+pub(crate) struct LocationBuild {
     /// As written.
     pub name: Vec<u8>,
     /// Kind.
@@ -43,7 +43,7 @@ pub struct LocationBuild {
 
 /// Directives that the builder takes itself.
 #[cfg(test)]
-pub const DIRECTIVES: &[&str] = &["server", "listen", "server_name", "location", "if", "limit_except"];
+pub(crate) const DIRECTIVES: &[&str] = &["server", "listen", "server_name", "location", "if", "limit_except"];
 
 pub(super) struct ServerBuild {
     pub(super) root: LocationId,
@@ -65,7 +65,7 @@ impl ServerBuild {
 }
 
 /// Builds the http level.
-pub struct Builder<'s, 'f> {
+pub(crate) struct Builder<'s, 'f> {
     /// Shared state.
     pub cx: &'s mut Scope<'f>,
     /// Levels so far.
@@ -78,7 +78,7 @@ pub struct Builder<'s, 'f> {
 
 impl<'s, 'f> Builder<'s, 'f> {
     /// Starts with the http level.
-    pub fn new(cx: &'s mut Scope<'f>) -> Self {
+    pub(crate) fn new(cx: &'s mut Scope<'f>) -> Self {
         let mut b = Builder {
             cx,
             locations: Vec::new(),
@@ -108,8 +108,8 @@ impl<'s, 'f> Builder<'s, 'f> {
         self.locations.len() - 1
     }
 
-    /// Reads the http block. Leaves out directives with errors and keeps the errors, so that all are reported at once.
-    pub fn http_block(&mut self, block: &Block) {
+    /// Takes the http block. Directives with errors are left out and the errors kept, so that all are told at once.
+    pub(crate) fn http_block(&mut self, block: &Block) {
         // Holds for the whole block, wherever it stands.
         for d in block.iter().filter(|d| d.name.text == b"upstream_start_unresolved") {
             self.cx.tables.upstreams.start_unresolved = value::first(d).eq_ignore_ascii_case(b"on");

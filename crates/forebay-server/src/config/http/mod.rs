@@ -6,8 +6,8 @@ mod assemble;
 mod build;
 
 #[cfg(test)]
-pub use build::DIRECTIVES;
-pub use build::{Builder, LocationBuild};
+pub(crate) use build::DIRECTIVES;
+pub(crate) use build::{Builder, LocationBuild};
 
 use super::Environment;
 use super::names::ServerName;
@@ -24,11 +24,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Number of a location: index into [`Http::locations`].
-pub type LocationId = usize;
+pub(crate) type LocationId = usize;
 
 /// Settings of the http block, ready to serve.
 #[derive(Debug, Default)]
-pub struct Http {
+pub(crate) struct Http {
     /// Virtual servers in file order.
     pub servers: Vec<Server>,
     /// Every level that has settings: index 0 is the http level itself, parents come first.
@@ -71,7 +71,7 @@ pub struct Http {
 
 impl Http {
     /// Sets the paths that hold where no directive names one.
-    pub fn set_default_paths(&mut self, env: &Environment) {
+    pub(crate) fn set_default_paths(&mut self, env: &Environment) {
         let prefix = env.prefix.as_os_str().as_bytes();
         let slash: &[u8] = if prefix.ends_with(b"/") { b"" } else { b"/" };
         self.default_root = [prefix, slash, b"html"].concat();
@@ -80,7 +80,7 @@ impl Http {
     }
 
     /// Returns the temporary directories that some location uses without a directive.
-    pub fn default_temp_paths(&self) -> Vec<PathBuf> {
+    pub(crate) fn default_temp_paths(&self) -> Vec<PathBuf> {
         let mut paths = Vec::new();
         let locations = || self.locations.iter().skip(1);
         if locations().any(|l| l.settings.core.client_body_temp_path.0.is_none()) {
@@ -96,7 +96,7 @@ impl Http {
 
 /// A virtual server.
 #[derive(Debug)]
-pub struct Server {
+pub(crate) struct Server {
     /// First `server_name`, empty if none.
     pub name: Vec<u8>,
     /// Settings of the server level.
@@ -113,13 +113,11 @@ pub struct Server {
     pub names: Vec<ServerName>,
     /// TLS, if it has any.
     pub tls: Option<Arc<crate::tls::server::ServerTls>>,
-    /// Names with regular expressions, whose captures are set when the server is chosen.
-    pub has_captures: bool,
 }
 
 /// Kind of a level that a [`Location`] is.
 #[derive(Debug)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// The http level.
     Http,
     /// A server's own level.
@@ -142,14 +140,14 @@ pub enum Kind {
 
 impl Kind {
     /// `location = /x`.
-    pub fn is_exact(&self) -> bool {
+    pub(crate) fn is_exact(&self) -> bool {
         matches!(self, Kind::Exact)
     }
 }
 
 /// A location, or another level with settings.
 #[derive(Debug)]
-pub struct Location {
+pub(crate) struct Location {
     /// As written.
     pub name: Vec<u8>,
     /// Kind.

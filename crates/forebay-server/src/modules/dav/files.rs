@@ -10,14 +10,14 @@ use std::time::{Duration, UNIX_EPOCH};
 
 /// Failure of a call: the status of the response, and a line for the log.
 #[derive(Debug)]
-pub struct Failure {
+pub(super) struct Failure {
     pub status: u16,
     pub text: String,
 }
 
 /// Kind of entry at a path.
 #[derive(Debug)]
-pub enum Tree {
+pub(super) enum Tree {
     /// A file or anything else that is not a directory.
     File(PathBuf),
     /// A directory.
@@ -61,7 +61,7 @@ fn beside(target: &Path) -> PathBuf {
 ///
 /// # Errors
 /// 404 if nothing is there, 409 if a part of the path is not a directory.
-pub fn find(path: &Path, itself: bool) -> Result<Tree, Failure> {
+pub(super) fn find(path: &Path, itself: bool) -> Result<Tree, Failure> {
     let found = if itself { fs::symlink_metadata(path) } else { fs::metadata(path) };
     let found = found.map_err(|e| failed(if itself { "lstat()" } else { "stat()" }, path, &e, 404))?;
     Ok(if found.is_dir() { Tree::Directory(path.into()) } else { Tree::File(path.into()) })
@@ -72,7 +72,7 @@ pub fn find(path: &Path, itself: bool) -> Result<Tree, Failure> {
 ///
 /// # Errors
 /// 409 if the target is a directory; otherwise the status for the failed system call.
-pub fn put(
+pub(super) fn put(
     from: &Path,
     target: &Path,
     mode: u32,
@@ -144,7 +144,7 @@ fn create_directory(path: &Path, mode: u32) -> io::Result<()> {
 ///
 /// # Errors
 /// 405 if the path exists, 409 if its parent does not.
-pub fn make_directory(path: &Path, mode: u32) -> Result<(), Failure> {
+pub(super) fn make_directory(path: &Path, mode: u32) -> Result<(), Failure> {
     create_directory(path, mode).map_err(|e| failed("mkdir()", path, &e, 409))
 }
 
@@ -152,7 +152,7 @@ pub fn make_directory(path: &Path, mode: u32) -> Result<(), Failure> {
 ///
 /// # Errors
 /// That of the system call.
-pub fn delete(tree: &Tree) -> Result<(), Failure> {
+pub(super) fn delete(tree: &Tree) -> Result<(), Failure> {
     match tree {
         Tree::File(p) => fs::remove_file(p).map_err(|e| failed("unlink()", p, &e, 404)),
         Tree::Directory(p) if fs::symlink_metadata(p).is_ok_and(|m| m.is_symlink()) => {
@@ -186,7 +186,7 @@ fn not_copied(call: &str, path: &Path, e: &io::Error) -> Failure {
 ///
 /// # Errors
 /// That of the system call.
-pub fn copy(tree: &Tree, to: &Path) -> Result<(), Failure> {
+pub(super) fn copy(tree: &Tree, to: &Path) -> Result<(), Failure> {
     match tree {
         Tree::File(from) => copy_file(from, to).map_err(|e| not_copied("open()", to, &e)),
         Tree::Directory(from) => copy_directory(from, to),
@@ -228,7 +228,7 @@ fn copy_entry(entry: &fs::DirEntry, to: &Path) -> Result<Option<(PathBuf, PathBu
 ///
 /// # Errors
 /// That of the system call.
-pub fn rename(tree: &Tree, to: &Path, directories: u32) -> Result<(), Failure> {
+pub(super) fn rename(tree: &Tree, to: &Path, directories: u32) -> Result<(), Failure> {
     let from = tree.path();
     let renamed = match (to.parent(), fs::rename(from, to)) {
         (Some(parent), Err(e)) if e.kind() == io::ErrorKind::NotFound && from.exists() => {

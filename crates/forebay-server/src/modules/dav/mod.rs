@@ -32,7 +32,7 @@ crate::settings! {
 
 /// `dav_methods`: the set of allowed methods.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Methods(u8);
+pub(crate) struct Methods(u8);
 
 /// Methods with their names and bits.
 const METHODS: &[(&[u8], Method, u8)] = &[
@@ -45,7 +45,7 @@ const METHODS: &[(&[u8], Method, u8)] = &[
 
 impl Methods {
     /// Whether a method is allowed.
-    pub fn has(self, m: Method) -> bool {
+    pub(crate) fn has(self, m: Method) -> bool {
         METHODS.iter().any(|(_, method, bit)| *method == m && self.0 & bit != 0)
     }
 }
@@ -67,7 +67,7 @@ impl Setting<crate::HttpContext> for Methods {
 
 /// `dav_access`, in the form of `proxy_store_access`.
 #[derive(Clone, Copy, Debug)]
-pub struct Access(pub u32);
+pub(crate) struct Access(pub u32);
 
 impl Setting<crate::HttpContext> for Access {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -97,7 +97,7 @@ fn refuse<T>(status: u16, text: impl Into<String>) -> Result<T, Refused> {
 }
 
 /// Executes a request with one of the allowed methods. A content handler.
-pub async fn run(req: &mut Request) -> Outcome {
+pub(crate) async fn run(req: &mut Request) -> Outcome {
     if req.method == Method::Put && may_put(req).is_ok() {
         req.body.in_file = true;
         match body::read_all(req).await {

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// Decision about a request.
-pub enum Found {
+pub(super) enum Found {
     /// The entry answers.
     Entry(Rc<Entry>),
     /// The upstream is asked.
@@ -31,7 +31,7 @@ pub enum Found {
 
 /// A request to an upstream, as the cache sees it.
 #[derive(Default)]
-pub struct Fetch {
+pub(super) struct Fetch {
     /// Place at which the response is to be stored.
     place: Option<Place>,
     /// A response that is no longer fresh.
@@ -60,7 +60,7 @@ struct Main {
 
 impl Fetch {
     /// Whether the response may be stored, so that the request goes without conditions and ranges.
-    pub fn cacheable(&self) -> bool {
+    pub(super) fn cacheable(&self) -> bool {
         self.place.is_some()
     }
 }
@@ -83,7 +83,7 @@ impl Lookup {
 }
 
 /// Decides whether a cache answers. `uri` is path and query of the request to the upstream.
-pub async fn look(req: &mut Request, uri: &[u8], cs: &CacheSettings) -> Result<Found, Stop> {
+pub(super) async fn look(req: &mut Request, uri: &[u8], cs: &CacheSettings) -> Result<Found, Stop> {
     let purge = cs.purge.test(req)?;
     if !purge && !cs.methods.has(req.method) {
         return Ok(Found::Fetch(Fetch::default()));
@@ -603,7 +603,7 @@ fn cache_control(value: &[u8], now: i64, accel: bool, said: &mut Said) {
 }
 
 /// Remembers the status of an error that `error_page` answers, not its response.
-pub fn remember_error(req: &mut Request, fetch: Fetch, s: &Settings, cs: &CacheSettings) {
+pub(super) fn remember_error(req: &mut Request, fetch: Fetch, s: &Settings, cs: &CacheSettings) {
     let Some(place) = fetch.place else { return };
     let said = said(req, s);
     if said.forbids() {
@@ -617,7 +617,7 @@ pub fn remember_error(req: &mut Request, fetch: Fetch, s: &Settings, cs: &CacheS
 }
 
 /// Decides whether the response whose head has been read is stored.
-pub fn keep(
+pub(super) fn keep(
     req: &mut Request,
     fetch: &mut Fetch,
     s: &Settings,
@@ -685,7 +685,7 @@ fn meta(req: &Request, said: &Said, vary: Vec<u8>) -> Meta {
 }
 
 /// Gives a stale entry that the upstream has confirmed a new time. Returns the entry as it was.
-pub async fn revalidated(
+pub(super) async fn revalidated(
     req: &mut Request,
     mut fetch: Fetch,
     s: &Settings,
@@ -722,7 +722,7 @@ fn said_of_both(req: &mut Request, e: &Rc<Entry>, s: &Settings) -> Said {
 }
 
 /// Returns `true` if a stale entry may serve in place of a failure.
-pub fn serves_instead(
+pub(super) fn serves_instead(
     req: &Request,
     fetch: &Fetch,
     cs: &CacheSettings,

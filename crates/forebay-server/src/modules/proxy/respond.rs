@@ -23,7 +23,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 /// Makes the response from the head that has been read; the body follows from the connection.
-pub fn take(
+pub(super) fn take(
     req: &mut Request,
     taken: &mut Taken,
     (to_head, upgrade): (bool, bool),
@@ -264,7 +264,7 @@ fn body(
 }
 
 /// A further slice of a response: only its body counts.
-pub fn slice(req: &mut Request, taken: &mut Taken, to_head: bool, s: &Settings) -> Result<Body, Stop> {
+pub(super) fn slice(req: &mut Request, taken: &mut Taken, to_head: bool, s: &Settings) -> Result<Body, Stop> {
     let http = req.http();
     let keep = keep(req, &mut taken.fetch, to_head, s, &http.location(req).settings.proxy_cache)?;
     let mut content = Vec::new();
@@ -276,7 +276,7 @@ pub fn slice(req: &mut Request, taken: &mut Taken, to_head: bool, s: &Settings) 
 }
 
 /// Loads the head of a cached response into the place of an upstream's.
-pub fn load_head(req: &mut Request, e: &Entry) {
+pub(super) fn load_head(req: &mut Request, e: &Entry) {
     let head = &mut req.modules.upstream.head;
     head.advance(usize::MAX);
     head.buf.extend_from_slice(&e.meta.head);
@@ -284,7 +284,12 @@ pub fn load_head(req: &mut Request, e: &Entry) {
 }
 
 /// Makes the response from an entry of a cache.
-pub fn cached(req: &mut Request, e: &Rc<Entry>, pass: &Arc<Pass>, s: &Settings) -> Result<Outcome, Stop> {
+pub(super) fn cached(
+    req: &mut Request,
+    e: &Rc<Entry>,
+    pass: &Arc<Pass>,
+    s: &Settings,
+) -> Result<Outcome, Stop> {
     req.modules.proxy_cache.date = Some(e.meta.date);
     if req.is_background() {
         return Ok(Outcome::Done);

@@ -90,7 +90,7 @@ crate::settings! {
 
 impl Settings {
     /// Returns how much of a response is read ahead of the client.
-    pub fn ahead(&self) -> Limits {
+    pub(crate) fn ahead(&self) -> Limits {
         let memory = self.buffers.count.saturating_mul(self.buffers.size).saturating_add(self.buffer_size.0);
         let memory = usize::try_from(memory).unwrap_or(usize::MAX).min(64 << 20);
         Limits { memory, file: self.max_temp_file_size.0 }
@@ -143,7 +143,7 @@ impl Setting<crate::HttpContext> for Option<Size> {
 
 /// `proxy_store`.
 #[derive(Clone, Debug)]
-pub enum Store {
+pub(crate) enum Store {
     /// Nothing is stored.
     Off,
     /// Under the name that `root` or `alias` give.
@@ -166,7 +166,7 @@ impl Setting<crate::HttpContext> for Store {
 
 /// `proxy_store_access`: the mode of stored files.
 #[derive(Clone, Copy, Debug)]
-pub struct Access(pub u32);
+pub(crate) struct Access(pub u32);
 
 impl Setting<crate::HttpContext> for Access {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -208,7 +208,7 @@ keyword! {
 
 impl SendProxy {
     /// Returns the version of the header, or `None` if none is sent.
-    pub fn version(self) -> Option<proxy_protocol::Version> {
+    pub(crate) fn version(self) -> Option<proxy_protocol::Version> {
         match self {
             SendProxy::Off => None,
             SendProxy::On | SendProxy::V1 => Some(proxy_protocol::Version::One),
@@ -219,7 +219,7 @@ impl SendProxy {
 
 /// A value that may be given once.
 #[derive(Clone, Debug)]
-pub struct Value(pub Option<Template>);
+pub(crate) struct Value(pub Option<Template>);
 
 impl Setting<crate::HttpContext> for Value {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -233,11 +233,11 @@ impl Setting<crate::HttpContext> for Value {
 
 /// Lines of `proxy_set_header`.
 #[derive(Clone, Debug, Default)]
-pub struct SetHeaders(pub Arc<Vec<SetHeader>>);
+pub(crate) struct SetHeaders(pub Arc<Vec<SetHeader>>);
 
 /// A line of `proxy_set_header`.
 #[derive(Clone, Debug)]
-pub struct SetHeader {
+pub(crate) struct SetHeader {
     /// Name of the field as written.
     pub name: Vec<u8>,
     /// Number of a known name.
@@ -273,11 +273,11 @@ impl Setting<crate::HttpContext> for SetHeaders {
 
 /// Field names.
 #[derive(Clone, Debug, Default)]
-pub struct Names(pub Arc<Vec<Vec<u8>>>);
+pub(crate) struct Names(pub Arc<Vec<Vec<u8>>>);
 
 impl Names {
     /// Whether a name is among them.
-    pub fn has(&self, name: &[u8]) -> bool {
+    pub(crate) fn has(&self, name: &[u8]) -> bool {
         self.0.iter().any(|n| n.eq_ignore_ascii_case(name))
     }
 }
@@ -292,7 +292,7 @@ impl Setting<crate::HttpContext> for Names {
 
 /// Fields of a response that are not honoured (nginx: proxy_ignore_headers).
 #[derive(Clone, Debug, Default)]
-pub struct Ignored(Names);
+pub(crate) struct Ignored(Names);
 
 impl Ignored {
     const ALL: [&[u8]; 9] = [
@@ -308,7 +308,7 @@ impl Ignored {
     ];
 
     /// Whether a name is among them.
-    pub fn has(&self, name: &[u8]) -> bool {
+    pub(crate) fn has(&self, name: &[u8]) -> bool {
         self.0.has(name)
     }
 }
@@ -326,7 +326,7 @@ impl Setting<crate::HttpContext> for Ignored {
 
 /// One `proxy_redirect`.
 #[derive(Clone, Debug)]
-pub enum Redirect {
+pub(crate) enum Redirect {
     /// `default`: the location in place of the `proxy_pass`.
     Default,
     /// A prefix and what replaces it.
@@ -348,7 +348,7 @@ impl Redirect {
 
 /// All `proxy_redirect` of a level. Empty for `off`.
 #[derive(Clone, Debug)]
-pub struct Redirects(pub Arc<Vec<Redirect>>);
+pub(crate) struct Redirects(pub Arc<Vec<Redirect>>);
 
 impl Setting<crate::HttpContext> for Redirects {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
@@ -373,7 +373,7 @@ impl Setting<crate::HttpContext> for Redirects {
 /// Failure of a server after which the next one may be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub enum NextUpstream {
+pub(crate) enum NextUpstream {
     Error,
     Timeout,
     InvalidHeader,
@@ -400,12 +400,12 @@ const STATUSES: &[(u16, &[u8], NextUpstream)] = &[
 
 impl NextUpstream {
     /// Returns the failure that a status is.
-    pub fn of_status(status: u16) -> Option<NextUpstream> {
+    pub(crate) fn of_status(status: u16) -> Option<NextUpstream> {
         STATUSES.iter().find(|(s, ..)| *s == status).map(|(.., kind)| *kind)
     }
 
     /// Returns the failure with a name `http_...`. Only servers that may be gateways answer 502 and 504.
-    pub fn of_status_name(word: &[u8], gateway: bool) -> Option<NextUpstream> {
+    pub(crate) fn of_status_name(word: &[u8], gateway: bool) -> Option<NextUpstream> {
         let (status, _, kind) = STATUSES.iter().find(|(_, name, _)| *name == word)?;
         (gateway || !matches!(status, 502 | 504)).then_some(*kind)
     }
@@ -413,24 +413,24 @@ impl NextUpstream {
 
 /// `proxy_next_upstream`: a set.
 #[derive(Clone, Copy, Debug)]
-pub struct NextMask(u32);
+pub(crate) struct NextMask(u32);
 
 /// Bit for `off`, in addition to the bits of the failures.
-pub const OFF: u32 = 1 << 31;
+pub(crate) const OFF: u32 = 1 << 31;
 
 impl NextMask {
     /// The default.
-    pub const DEFAULT: NextMask =
+    pub(crate) const DEFAULT: NextMask =
         NextMask(1 << NextUpstream::Error as u32 | 1 << NextUpstream::Timeout as u32);
 
     /// Whether a kind is in it.
-    pub fn has(self, kind: NextUpstream) -> bool {
+    pub(crate) fn has(self, kind: NextUpstream) -> bool {
         self.0 & (1 << kind as u32) != 0
     }
 }
 
 /// Returns `true` if the servers of a directive may be gateways, which answer 502 and 504.
-pub fn says_gateway(d: &Directive) -> bool {
+pub(crate) fn says_gateway(d: &Directive) -> bool {
     [&b"fastcgi_"[..], b"uwsgi_", b"scgi_"].iter().all(|prefix| !d.name.text.starts_with(prefix))
 }
 

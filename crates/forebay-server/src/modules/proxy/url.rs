@@ -19,8 +19,8 @@ use std::sync::Arc;
 
 /// A `proxy_pass`.
 #[derive(Clone, Debug)]
-pub struct Pass {
-    /// Name of the location around it, if that is a prefix or exact one.
+pub(crate) struct Pass {
+    /// Name of the prefix or exact location that it stands in.
     pub location: Option<Vec<u8>>,
     /// Destination.
     pub to: To,
@@ -32,7 +32,7 @@ pub struct Pass {
 
 /// Destination of a `proxy_pass`.
 #[derive(Clone, Debug)]
-pub enum To {
+pub(crate) enum To {
     /// A constant URL.
     Fixed {
         /// `https`.
@@ -119,7 +119,7 @@ impl Parts<'_> {
 
 impl Pass {
     /// Whether connections may have to be encrypted.
-    pub fn may_encrypt(&self) -> bool {
+    pub(crate) fn may_encrypt(&self) -> bool {
         self.protocol.may_encrypt() && !matches!(self.to, To::Fixed { encrypted: false, .. })
     }
 
@@ -127,7 +127,7 @@ impl Pass {
     ///
     /// # Errors
     /// In nginx's words.
-    pub fn parse(d: &Directive, location: Option<Vec<u8>>, cx: &mut Scope<'_>) -> Result<Pass, Error> {
+    pub(crate) fn parse(d: &Directive, location: Option<Vec<u8>>, cx: &mut Scope<'_>) -> Result<Pass, Error> {
         let Some(word) = d.args.first() else { return Err(cx.error(d, "no URL")) };
         let template = cx.template(d, word)?;
         let Some(url) = template.as_const() else {
@@ -159,7 +159,7 @@ impl Pass {
     ///
     /// # Errors
     /// In nginx's words.
-    pub fn parse_place(d: &Directive, protocol: Protocol, cx: &mut Scope<'_>) -> Result<Pass, Error> {
+    pub(crate) fn parse_place(d: &Directive, protocol: Protocol, cx: &mut Scope<'_>) -> Result<Pass, Error> {
         let Some(word) = d.args.first() else { return Err(cx.error(d, "no place")) };
         let template = cx.template(d, word)?;
         let to = match template.as_const() {
@@ -176,8 +176,8 @@ impl Pass {
         Ok(Pass { location: None, to, protocol, key })
     }
 
-    /// Returns target and URI of the request if the destination is constant. Sets `$proxy_host` and `$proxy_port`.
-    pub fn fixed(&self, req: &mut Request) -> Option<(Target, Vec<u8>)> {
+    /// Where this request goes and with which URI, where the configuration says so. Sets `$proxy_host` and `$proxy_port`.
+    pub(crate) fn fixed(&self, req: &mut Request) -> Option<(Target, Vec<u8>)> {
         let To::Fixed { group, host, port, uri, encrypted, .. } = &self.to else { return None };
         let target = Target::of(req, group.get()?);
         req.modules.upstream.protocol = self.protocol;
@@ -197,7 +197,7 @@ impl Pass {
     ///
     /// # Errors
     /// The status to answer with.
-    pub async fn resolve(&self, req: &mut Request) -> Result<(Target, Vec<u8>), u16> {
+    pub(crate) async fn resolve(&self, req: &mut Request) -> Result<(Target, Vec<u8>), u16> {
         if let Some(known) = self.fixed(req) {
             return Ok(known);
         }

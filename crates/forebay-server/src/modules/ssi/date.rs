@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 /// A point in time, with its time zone.
-pub struct Moment<'z> {
+pub(super) struct Moment<'z> {
     /// Unix seconds.
     pub unix: i64,
     /// Offset from UTC, seconds.
@@ -33,7 +33,7 @@ const LONGEST: usize = 127;
 
 /// Formats a point in time. Unknown conversions are copied as they are. Returns `None` if the text is empty or too long, or
 /// the time is out of range.
-pub fn format(format: &[u8], m: &Moment<'_>) -> Option<Vec<u8>> {
+pub(super) fn format(format: &[u8], m: &Moment<'_>) -> Option<Vec<u8>> {
     let time = jiff::Timestamp::from_second(m.unix).ok()?;
     let t = jiff::tz::Offset::from_seconds(m.offset).ok()?.to_datetime(time);
     let mut out = Vec::new();

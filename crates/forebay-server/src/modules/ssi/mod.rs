@@ -18,7 +18,7 @@ use forebay_core::vars::VarError;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-pub use page::Page;
+pub(crate) use page::Page;
 
 crate::settings! {
     /// `ssi`.
@@ -41,7 +41,7 @@ const TIME_FORMAT: &[u8] = b"%A, %d-%b-%Y %H:%M:%S %Z";
 
 /// SSI state of one request.
 #[derive(Debug, Default)]
-pub struct State {
+pub(crate) struct State {
     shared: Option<Rc<RefCell<Shared>>>,
     /// `config timefmt` of the page; `None` for [`TIME_FORMAT`].
     time_format: Option<Vec<u8>>,
@@ -49,7 +49,7 @@ pub struct State {
 
 impl State {
     /// Empties it for the next request.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.shared = None;
         self.time_format = None;
     }
@@ -104,12 +104,12 @@ fn shared(req: &mut Request) -> Rc<RefCell<Shared>> {
 }
 
 /// Shares the state of a request with its subrequest.
-pub fn share(req: &mut Request, sub: &mut Request) {
+pub(crate) fn share(req: &mut Request, sub: &mut Request) {
     sub.modules.ssi.shared = Some(shared(req));
 }
 
 /// Counts a subrequest. Returns `false` if there have been `most` already.
-pub fn count(req: &mut Request, most: u32) -> bool {
+pub(crate) fn count(req: &mut Request, most: u32) -> bool {
     let shared = shared(req);
     let mut s = shared.borrow_mut();
     s.subrequests += 1;
@@ -117,7 +117,7 @@ pub fn count(req: &mut Request, most: u32) -> bool {
 }
 
 /// Whether a location processes SSI.
-pub fn enabled(s: &LocationSettings) -> bool {
+pub(crate) fn enabled(s: &LocationSettings) -> bool {
     s.ssi.on
 }
 
@@ -125,7 +125,7 @@ pub fn enabled(s: &LocationSettings) -> bool {
 ///
 /// # Errors
 /// Never.
-pub fn filter(req: &mut Request) -> Result<(), VarError> {
+pub(crate) fn filter(req: &mut Request) -> Result<(), VarError> {
     let http = req.http();
     let s = &http.location(req).settings.ssi;
     let r = &req.resp;
@@ -153,13 +153,13 @@ pub fn filter(req: &mut Request) -> Result<(), VarError> {
 }
 
 /// Returns a page for a stub of a subrequest, or `None` if its location does not process SSI.
-pub fn page_of_stub(sub: &mut Request) -> Option<Page> {
+pub(crate) fn page_of_stub(sub: &mut Request) -> Option<Page> {
     let http = sub.http();
     enabled(&http.location(sub).settings).then(|| Page::new(sub))
 }
 
 /// Variables of this module.
-pub const VARIABLES: &[Row] = &[
+pub(crate) const VARIABLES: &[Row] = &[
     Row { name: "date_local", get: RowSource::Get(date_local), settable: false },
     Row { name: "date_gmt", get: RowSource::Get(date_gmt), settable: false },
 ];

@@ -20,7 +20,7 @@ const ERROR: &[u8] = b"[an error occurred while processing the directive]";
 const MAX_IFS: usize = 32;
 
 /// A page being sent.
-pub struct Page {
+pub(crate) struct Page {
     parser: Parser,
     /// `encoding` of the last `echo` that named one.
     encoding: Encoding,
@@ -130,7 +130,7 @@ fn text(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
 
 impl Page {
     /// Creates the page for a response.
-    pub fn new(req: &Request) -> Page {
+    pub(crate) fn new(req: &Request) -> Page {
         let http = req.http();
         let s: &Settings = &http.location(req).settings.ssi;
         Page {
@@ -149,7 +149,12 @@ impl Page {
     ///
     /// # Errors
     /// [`Broken`].
-    pub async fn run(&mut self, out: &mut Outlet, req: &mut Request, piece: &[u8]) -> Result<(), Broken> {
+    pub(crate) async fn run(
+        &mut self,
+        out: &mut Outlet,
+        req: &mut Request,
+        piece: &[u8],
+    ) -> Result<(), Broken> {
         let mut done = self.run_piece(out, req, piece).await;
         if done.is_ok() {
             done = self.send_queue(out, req, 0).await;
@@ -208,7 +213,7 @@ impl Page {
     ///
     /// # Errors
     /// [`Broken`].
-    pub async fn end(&mut self, out: &mut Outlet, req: &mut Request) -> Result<(), Broken> {
+    pub(crate) async fn end(&mut self, out: &mut Outlet, req: &mut Request) -> Result<(), Broken> {
         let held = self.parser.end();
         self.text(out, req, held).await
     }

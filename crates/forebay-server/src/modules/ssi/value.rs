@@ -6,7 +6,7 @@ use forebay_core::pattern::fleeting::{self, Matched};
 use forebay_core::vars::VarError;
 
 /// Reason why a value cannot be evaluated, for the log.
-pub type Invalid = String;
+pub(super) type Invalid = String;
 
 impl From<VarError> for Problem {
     fn from(e: VarError) -> Problem {
@@ -16,11 +16,15 @@ impl From<VarError> for Problem {
 
 /// Reason why a command fails, for the log.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Problem(pub Invalid);
+pub(super) struct Problem(pub Invalid);
 
 /// Returns the value of a variable. Variables set by the page come first, then captures of its last regular expression,
 /// then variables of the request.
-pub fn variable(req: &mut Request, matched: &Matched, name: &[u8]) -> Result<Option<Vec<u8>>, Problem> {
+pub(super) fn variable(
+    req: &mut Request,
+    matched: &Matched,
+    name: &[u8],
+) -> Result<Option<Vec<u8>>, Problem> {
     let name = name.to_ascii_lowercase();
     if let Some(v) = shared(req).borrow().variable(&name) {
         return Ok(Some(v.to_vec()));
@@ -36,7 +40,7 @@ pub fn variable(req: &mut Request, matched: &Matched, name: &[u8]) -> Result<Opt
 }
 
 /// Replaces the variables in a text. A backslash escapes a dollar sign, a quote or a backslash.
-pub fn evaluate(req: &mut Request, matched: &Matched, text: &[u8]) -> Result<Vec<u8>, Problem> {
+pub(super) fn evaluate(req: &mut Request, matched: &Matched, text: &[u8]) -> Result<Vec<u8>, Problem> {
     let mut out = Vec::new();
     let mut rest = text;
     while let Some((b, after)) = rest.split_first() {
@@ -81,7 +85,7 @@ fn variable_name<'t>(all: &[u8], rest: &'t [u8]) -> Result<(&'t [u8], &'t [u8]),
 }
 
 /// Evaluates a condition. A regular expression that matches stores its groups in `matched`.
-pub fn holds(req: &mut Request, matched: &mut Matched, expr: &[u8]) -> Result<bool, Problem> {
+pub(super) fn holds(req: &mut Request, matched: &mut Matched, expr: &[u8]) -> Result<bool, Problem> {
     let invalid = || Problem(format!("invalid expression in \"{}\"", String::from_utf8_lossy(expr)));
     let of_left = |b: &u8| b.is_ascii_alphanumeric() || b"_${}\"'".contains(b);
     let end = expr.iter().position(|b| !of_left(b)).unwrap_or(expr.len());
@@ -118,7 +122,7 @@ fn skip_spaces(text: &[u8]) -> &[u8] {
 }
 
 /// Returns decoded path and query of an include. A path without a leading slash is relative to the page.
-pub fn target(req: &Request, text: &[u8]) -> Result<(Vec<u8>, Vec<u8>), Problem> {
+pub(super) fn target(req: &Request, text: &[u8]) -> Result<(Vec<u8>, Vec<u8>), Problem> {
     let mut all = Vec::new();
     if text.first().is_some_and(|b| *b != b'/') {
         let slash = memchr::memrchr(b'/', &req.uri).map_or(0, |at| at + 1);

@@ -41,7 +41,7 @@ static AT_ONCE: Semaphore = Semaphore::const_new(64);
 
 /// A certificate to fetch responses for, and the places that use them.
 #[derive(Debug)]
-pub struct Stapling {
+pub(crate) struct Stapling {
     /// The certificate.
     pub subject: Subject,
     /// Chain of the certificate, without the certificate itself.
@@ -90,7 +90,7 @@ fn pause(failures: u32) -> Duration {
 
 impl Stapling {
     /// Returns a key for the request and the rules by which its response is verified.
-    pub fn key(&self) -> Key {
+    pub(crate) fn key(&self) -> Key {
         let responder = self.responder.key();
         let signers = self.signers.iter().map(AsRef::as_ref);
         let trust = self.trust.as_ref().map(|t| t.fingerprint());
@@ -136,7 +136,7 @@ impl Stapling {
 }
 
 /// Starts stapling for a certificate. Uses a known response at once.
-pub fn start(config: &Arc<Http>, n: usize, log: &Log) -> impl Future<Output = ()> + Send + 'static {
+pub(crate) fn start(config: &Arc<Http>, n: usize, log: &Log) -> impl Future<Output = ()> + Send + 'static {
     let held = config.staplings.get(n).and_then(Stapling::adopt);
     let (config, log) = (config.clone(), log.clone());
     async move {

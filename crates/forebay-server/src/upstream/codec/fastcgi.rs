@@ -19,7 +19,7 @@ const LONGEST_LINE: usize = 1900;
 
 /// State of the response under way.
 #[derive(Debug, Default)]
-pub struct Link {
+pub(crate) struct Link {
     records: Records,
     /// Text for the error log, until its record is complete.
     stderr: Vec<u8>,
@@ -29,7 +29,7 @@ pub struct Link {
 
 impl Link {
     /// Prepares for another request.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.records = Records::default();
         self.stderr.clear();
         self.extra = false;
@@ -42,12 +42,12 @@ impl Link {
     }
 
     /// Returns `true` if the end of the response has come.
-    pub fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.records.is_over()
     }
 
     /// Returns `true` if the connection may serve another request.
-    pub fn is_reusable(&self) -> bool {
+    pub(crate) fn is_reusable(&self) -> bool {
         self.is_over() && !self.extra
     }
 }

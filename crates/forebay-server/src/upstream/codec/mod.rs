@@ -3,11 +3,11 @@
 
 mod cgi;
 pub(crate) mod decoder;
-pub mod fastcgi;
+pub(crate) mod fastcgi;
 mod http1;
 pub(crate) mod http2;
 mod memcached;
-pub mod protocol;
+pub(crate) mod protocol;
 
 use super::Reuse;
 use super::exchange::{Outgoing, READ};

@@ -9,7 +9,7 @@ use forebay_http::request;
 
 /// A protocol that upstreams are spoken to by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Protocol {
+pub(crate) enum Protocol {
     /// HTTP in any version (`proxy_pass`).
     #[default]
     Http,
@@ -27,12 +27,12 @@ pub enum Protocol {
 
 impl Protocol {
     /// Returns `true` for protocols with requests and responses of HTTP.
-    pub fn is_http(self) -> bool {
+    pub(crate) fn is_http(self) -> bool {
         matches!(self, Protocol::Http | Protocol::Grpc)
     }
 
-    /// Returns the beginning of a server's name in the error log.
-    pub fn scheme(self, encrypted: bool) -> &'static [u8] {
+    /// How the error log begins the name of a server.
+    pub(crate) fn scheme(self, encrypted: bool) -> &'static [u8] {
         match self {
             Protocol::Http if encrypted => b"https://",
             Protocol::Http => b"http://",
@@ -134,7 +134,7 @@ impl Protocol {
     }
 
     /// Returns the name of the directive that chooses it.
-    pub fn directive(self) -> &'static str {
+    pub(crate) fn directive(self) -> &'static str {
         match self {
             Protocol::Http => "proxy_pass",
             Protocol::FastCgi => "fastcgi_pass",
@@ -146,7 +146,7 @@ impl Protocol {
     }
 
     /// Returns a number by which idle connections of this protocol differ from others to the same server.
-    pub fn made_for(self) -> u64 {
+    pub(crate) fn made_for(self) -> u64 {
         match self {
             Protocol::FastCgi => 0x6663_6769_0000_0000,
             Protocol::Memcached => 0x6d63_0000_0000_0000,
@@ -158,8 +158,8 @@ impl Protocol {
 
 /// Framing of content on its way to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Framing {
-    /// Without: its length is in the head.
+pub(crate) enum Framing {
+    /// None: its length is in the head.
     Plain,
     /// In chunks (RFC 9112, section 7.1).
     Chunked,
@@ -171,12 +171,12 @@ pub enum Framing {
 
 impl Framing {
     /// Returns `true` if the end of content is marked apart from its length. A mark that was sent cannot be taken back.
-    pub fn ends_apart(self) -> bool {
+    pub(crate) fn ends_apart(self) -> bool {
         matches!(self, Framing::Records | Framing::Frames)
     }
 
     /// Appends a piece of content.
-    pub fn piece(self, out: &mut Vec<u8>, content: &[u8]) {
+    pub(crate) fn piece(self, out: &mut Vec<u8>, content: &[u8]) {
         match self {
             _ if content.is_empty() => {}
             Framing::Plain | Framing::Frames => out.extend_from_slice(content),
@@ -191,7 +191,7 @@ impl Framing {
 
     /// Appends the bytes before the next piece of a file of which `left` bytes are to be sent, and returns the length of the
     /// piece. Only for content whose length was known beforehand.
-    pub fn file_piece(self, out: &mut Vec<u8>, left: u64) -> u64 {
+    pub(crate) fn file_piece(self, out: &mut Vec<u8>, left: u64) -> u64 {
         match self {
             Framing::Plain | Framing::Chunked | Framing::Frames => left,
             Framing::Records => {
@@ -203,7 +203,7 @@ impl Framing {
     }
 
     /// Appends the end of the content.
-    pub fn end(self, out: &mut Vec<u8>) {
+    pub(crate) fn end(self, out: &mut Vec<u8>) {
         match self {
             Framing::Plain | Framing::Frames => {}
             Framing::Chunked => out.extend_from_slice(b"0\r\n\r\n"),

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// Properties that HTTP adds to a group.
 #[derive(Debug, Default)]
-pub struct Extras {
+pub(crate) struct Extras {
     /// `sticky`.
     pub sticky: Option<Arc<Sticky>>,
     /// Health checks, in the order of the group's schedules.
@@ -32,13 +32,13 @@ impl Extras {
 }
 
 /// A group of the http block.
-pub type Upstream = config::Upstream<Extras>;
+pub(crate) type Upstream = config::Upstream<Extras>;
 /// A group that a directive of the http block names.
-pub type Named = config::Named<Extras>;
+pub(crate) type Named = config::Named<Extras>;
 
 /// All groups of an http block that is being read.
 #[derive(Debug, Default)]
-pub struct Groups {
+pub(crate) struct Groups {
     all: config::Groups<Extras>,
     matches: Vec<(Vec<u8>, Arc<Match>)>,
     /// `upstream_start_unresolved` of the http level.
@@ -47,12 +47,12 @@ pub struct Groups {
 
 impl Groups {
     /// Returns the group of a place that `proxy_pass` names.
-    pub fn reference(&mut self, place: &Place, default_port: u16, at: Error) -> Named {
+    pub(crate) fn reference(&mut self, place: &Place, default_port: u16, at: Error) -> Named {
         self.all.reference(place, default_port, at)
     }
 
     /// Adds a health check to a group.
-    pub fn check(&mut self, group: &Named, check: Check) {
+    pub(crate) fn check(&mut self, group: &Named, check: Check) {
         if let Some((group, extras)) = self.all.entry(group) {
             group.checks.push(check.schedule);
             extras.checks.push(check);
@@ -62,7 +62,7 @@ impl Groups {
     /// Completes the groups. Looks up names that no block defines. `resolver`: that of the http level. Also returns the
     /// errors of all groups: `host not found in upstream "x"`, `no resolver defined to resolve names at run time in
     /// upstream "x"`, `match "x" not found`.
-    pub fn finish(self, resolver: Option<&Arc<Resolver>>) -> (Vec<Arc<Upstream>>, Vec<Error>) {
+    pub(crate) fn finish(self, resolver: Option<&Arc<Resolver>>) -> (Vec<Arc<Upstream>>, Vec<Error>) {
         let matches = self.matches;
         self.all.finish(resolver, self.start_unresolved, |extras, errors| {
             for check in &mut extras.checks {
@@ -89,7 +89,7 @@ fn find_match(check: &mut Check, matches: &[(Vec<u8>, Arc<Match>)]) -> Result<()
 ///
 /// # Errors
 /// In nginx's words.
-pub fn block(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
+pub(crate) fn block(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     let mut extras = Extras::default();
     let mut block = Block::new(d, cx.tables.upstreams.start_unresolved);
     for inner in d.block.iter().flatten() {
@@ -110,7 +110,7 @@ pub fn block(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
 ///
 /// # Errors
 /// With the place of what is not understood.
-pub fn matching(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
+pub(crate) fn matching(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     let name = first(d).to_vec();
     let m = Match::parse(d, cx)?;
     if cx.tables.upstreams.matches.iter().any(|(n, _)| *n == name) {
@@ -122,7 +122,7 @@ pub fn matching(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
 
 /// Names of the directives of the block.
 #[cfg(test)]
-pub const DIRECTIVES: &[&str] = &[
+pub(crate) const DIRECTIVES: &[&str] = &[
     "server",
     "keepalive",
     "keepalive_requests",

@@ -10,7 +10,7 @@ use forebay_http::h1::client::ResponseHead;
 
 /// A `match` block. All conditions must hold.
 #[derive(Debug, Default)]
-pub struct Match {
+pub(crate) struct Match {
     status: Option<Statuses>,
     headers: Vec<(Vec<u8>, Test)>,
     /// Pattern, and whether the body must match it.
@@ -38,7 +38,7 @@ impl Match {
     ///
     /// # Errors
     /// With the place of what is not understood.
-    pub fn parse(d: &Directive, cx: &mut Scope<'_>) -> Result<Match, Error> {
+    pub(crate) fn parse(d: &Directive, cx: &mut Scope<'_>) -> Result<Match, Error> {
         let mut m = Match::default();
         for line in d.block.iter().flatten() {
             m.line(line, cx)?;

@@ -22,12 +22,12 @@ use probe::{HttpProbe, Subject};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use matching::Match;
-pub use require::{Ask, Question};
+pub(crate) use matching::Match;
+pub(crate) use require::{Ask, Question};
 
 /// `health_check`.
 #[derive(Clone, Debug)]
-pub struct Check {
+pub(crate) struct Check {
     /// Times of the checks.
     pub schedule: Schedule,
     uri: Vec<u8>,
@@ -76,7 +76,7 @@ impl Check {
     ///
     /// # Errors
     /// `invalid parameter "x"`.
-    pub fn parse(d: &Directive, cx: &Scope<'_>) -> Result<Check, Error> {
+    pub(crate) fn parse(d: &Directive, cx: &Scope<'_>) -> Result<Check, Error> {
         let mut check = Check::new(cx.error(d, ""));
         for w in &d.args {
             let message = match check.parameter(w) {
@@ -114,7 +114,7 @@ impl Check {
     }
 
     /// Takes over the settings of the location of this number.
-    pub fn bind(&mut self, host: &[u8], encrypted: bool, location: usize, s: &proxy::Settings) {
+    pub(crate) fn bind(&mut self, host: &[u8], encrypted: bool, location: usize, s: &proxy::Settings) {
         (self.upstream, self.encrypted, self.location) = (host.to_vec(), encrypted, location);
         let set = s.set_header.0.iter().find(|h| h.id == Name::Host);
         self.host = set.and_then(|h| h.value.as_const()).unwrap_or(host).to_vec();
@@ -172,7 +172,7 @@ fn is_uri(v: &[u8]) -> bool {
 }
 
 /// Checks the servers of a group until it is aborted.
-pub async fn watch(config: Arc<Http>, upstream: Arc<Upstream>, log: Log, ask: Ask) {
+pub(crate) async fn watch(config: Arc<Http>, upstream: Arc<Upstream>, log: Log, ask: Ask) {
     let group = upstream.group.clone();
     let probe = move |peer: &Peer, number: usize| {
         let (upstream, config, ask) = (upstream.clone(), config.clone(), ask.clone());

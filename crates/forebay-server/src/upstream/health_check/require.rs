@@ -15,7 +15,7 @@ use std::time::Instant;
 use tokio::sync::oneshot;
 
 /// Function that sends a question to a worker thread.
-pub type Ask = Arc<dyn Fn(Box<Question>) + Send + Sync>;
+pub(crate) type Ask = Arc<dyn Fn(Box<Question>) + Send + Sync>;
 
 /// A check and its response.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub(super) struct Checked {
 
 /// Question whether all variables that a `match` block requires have values.
 #[derive(Debug)]
-pub struct Question {
+pub(crate) struct Question {
     config: Arc<Http>,
     checked: Checked,
     answer: oneshot::Sender<bool>,
@@ -46,7 +46,7 @@ pub(super) async fn holds(ask: &Ask, config: &Arc<Http>, checked: Checked) -> bo
 
 impl Question {
     /// Answers, on a worker thread.
-    pub fn answer(self: Box<Self>, thread: &Rc<Thread>) {
+    pub(crate) fn answer(self: Box<Self>, thread: &Rc<Thread>) {
         let Question { config, checked, answer } = *self;
         let judged = catch_unwind(AssertUnwindSafe(|| {
             let conditions = checked.check.conditions.clone();
