@@ -20,7 +20,7 @@ enum Start {
     Rewrite,
 }
 
-/// How a walk ended.
+/// Result of a walk.
 pub(crate) enum Outcome {
     /// The response is made.
     Done,

@@ -19,7 +19,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-/// What belongs to a response beside its own content.
+/// Parts of a response in addition to its own content.
 pub(crate) struct Join {
     /// Filters before this place work on the response's own content, those behind it on the whole.
     pub own_filters: usize,
@@ -148,9 +148,9 @@ pub(crate) struct Include {
     pub keep: bool,
 }
 
-/// What became of an [`Include`].
+/// Result of an [`Include`].
 pub(crate) enum Included {
-    /// It ran; with the body if that was to be kept and there was no error.
+    /// It ran. The body, if that was to be kept and there was no error.
     Done(Option<Vec<u8>>),
     /// There are too many, which is logged.
     Refused,
@@ -196,7 +196,7 @@ pub(crate) async fn include(out: &mut Outlet, req: &mut Request, what: Include) 
 /// Subrequest whose head is ready, with its error if that is returned instead of answered.
 type Headed = (Box<Request>, Option<u16>);
 
-/// A subrequest that is on its way to its head while what stands before its body is sent.
+/// Subrequest that runs up to its head while the bytes before its body are sent.
 pub(crate) struct Started {
     what: Include,
     running: Pin<Box<dyn Future<Output = Headed>>>,
@@ -206,7 +206,7 @@ pub(crate) struct Started {
 }
 
 impl Started {
-    /// Begins; it gets on when it is polled. `None`: there are too many; the log says so.
+    /// Creates a subrequest, which runs when it is polled. Returns `None` if there are too many, which is logged.
     pub(crate) fn new(req: &mut Request, what: Include) -> Option<Started> {
         let mut sub = make(req, &what)?;
         let stub = what.stub.is_some();
@@ -218,7 +218,7 @@ impl Started {
         Some(Started { what, running, headed: None, vars })
     }
 
-    /// Ready when its body can be sent.
+    /// Runs the subrequest. Ready when its body can be sent.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.headed.is_none() {
             match self.running.as_mut().poll(cx) {

@@ -33,7 +33,7 @@ pub(super) enum Follows {
     End,
 }
 
-/// Outlet of a response, or of a request and its subrequests one after the other.
+/// Outlet of a response. A request and the subrequests whose content it includes use one outlet, one after the other.
 pub(crate) struct Outlet {
     to: To,
     /// Filters that all bytes pass, in order.

@@ -133,7 +133,7 @@ impl Zone {
         }
     }
 
-    /// What a server or location has counted.
+    /// Returns the totals of a zone of servers or locations.
     pub(crate) fn totals(&self) -> Totals {
         let sum = self.sum();
         Totals {
@@ -157,7 +157,7 @@ impl Zone {
         }
     }
 
-    /// What a cache has counted: responses and their bytes by [`CACHE_STATUSES`].
+    /// Returns the responses of a cache and their bytes, by [`CACHE_STATUSES`].
     pub(crate) fn cache_totals(&self) -> [(u64, u64); 7] {
         let sum = self.sum();
         std::array::from_fn(|n| (sum(2 * n), sum(2 * n + 1)))
@@ -341,8 +341,8 @@ fn count_name(req: &Request, zone: usize) {
     with_cells(zone, |c| count_cells(req, c, time));
 }
 
-/// What servers have counted: those with a zone by its name, the others of this configuration by their own, also
-/// before their first request.
+/// Returns the totals of servers: those with a `status_zone` under its name, the others under their own. The latter are servers of
+/// this configuration, also before their first request.
 pub(crate) fn servers(req: &Request) -> Vec<(Vec<u8>, Totals)> {
     let mut all: Vec<_> = zones(Kind::Server).iter().map(|z| (z.name.clone(), z.totals())).collect();
     let names: Vec<Arc<Zone>> = lock(&NAMES).clone();
@@ -350,8 +350,9 @@ pub(crate) fn servers(req: &Request) -> Vec<(Vec<u8>, Totals)> {
     let explicit: HashSet<Vec<u8>> = all.iter().map(|(name, _)| name.clone()).collect();
     let by_name: HashMap<&[u8], &Arc<Zone>> = names.iter().map(|z| (z.name.as_slice(), z)).collect();
     let mut seen: HashSet<&[u8]> = HashSet::new();
-    // Servers whose requests are counted among the others are not listed: it is unknown which of them had any.
-    let mut unlisted = MOST_NAMES.saturating_sub(names.len());
+    // Names without requests are listed while there is room for zones of their own. Beyond that, requests are counted among the
+    // others, so it is unknown which names had any.
+    let mut room = MOST_NAMES.saturating_sub(names.len());
     for server in &http.servers {
         let has_zone = http.locations.get(server.root).is_some_and(|l| l.status_zone.is_some());
         let name = name_of(server);
@@ -360,8 +361,8 @@ pub(crate) fn servers(req: &Request) -> Vec<(Vec<u8>, Totals)> {
         }
         match by_name.get(name) {
             Some(zone) => all.push((name.to_vec(), zone.totals())),
-            None if unlisted > 0 => {
-                unlisted -= 1;
+            None if room > 0 => {
+                room -= 1;
                 all.push((name.to_vec(), Totals::without_requests()));
             }
             None => {}

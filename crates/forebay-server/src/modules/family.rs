@@ -19,13 +19,13 @@ use forebay_conf::units;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// How the names of a family begin.
+/// Prefix of the names of a family of directives.
 pub(crate) trait Prefix {
     /// With its underscore.
     const PREFIX: &'static str;
 }
 
-/// What one level of the configuration says in the names of a family.
+/// Directives of a family at one level of the configuration.
 pub(crate) struct Written<P> {
     proxy: proxy::Written,
     cache: proxy_cache::Written,
@@ -151,7 +151,7 @@ macro_rules! families {
             }
 
             pub(crate) use super::Settings;
-            /// What one level says.
+            /// Directives of the family at one level.
             pub(crate) type Written = super::Written<$ty>;
         })*
 

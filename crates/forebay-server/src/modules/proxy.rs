@@ -103,7 +103,7 @@ pub(crate) fn check(
     Ok(())
 }
 
-/// The content handler.
+/// Answers a request with the response of an upstream or a cache (the content handler).
 pub(crate) async fn run(req: &mut Request, pass: &Arc<Pass>) -> Outcome {
     let http = req.http();
     let s = &http.location(req).settings.proxy;
@@ -203,7 +203,7 @@ fn streams(req: &Request, pass: &Pass, s: &Settings) -> bool {
         && !body::has_come(req)
 }
 
-/// Fetches the next slice of a response that has begun. Returns `None` if that fails.
+/// Fetches the next slice of a response that has begun (nginx: slice). Returns `None` if that fails.
 pub(crate) async fn more(req: &mut Request) -> Option<Body> {
     let http = req.http();
     let l = http.location(req);

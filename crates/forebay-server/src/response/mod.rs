@@ -151,9 +151,9 @@ impl Part {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FilterError(pub &'static str);
 
-/// A change of the body's bytes on their way out. Files reach it in pieces of at most 32 KiB.
+/// Filter of content on its way out. It gets files in pieces of at most 32 KiB.
 pub(crate) trait BodyFilter {
-    /// Takes a piece; `last` says that nothing follows. Appends what can go on to `out`.
+    /// Filters a piece; `last`: nothing follows. Appends the output that is ready to `out`.
     ///
     /// # Errors
     /// [`FilterError`].
@@ -280,7 +280,7 @@ impl Response {
         (self.leaves_server, self.leaves_date) = (false, false);
     }
 
-    /// When the content was modified last, Unix seconds, also where an upstream says so.
+    /// Returns the time of the last modification, Unix seconds, also that in the head of an upstream's response.
     pub(crate) fn modified(&self) -> Option<i64> {
         match self.last_modified {
             None if self.proxied => forebay_http::date::parse(self.fields.get(b"Last-Modified")?),

@@ -128,7 +128,7 @@ async fn run_header_filters(req: &mut Request) {
     }
 }
 
-/// Runs the log phase and frees what belongs to the request.
+/// Runs the log phase and frees the resources of the request.
 pub(crate) fn finish(req: &mut Request) {
     if let Some(mut source) = req.resp.source.take() {
         source.abandon(req);

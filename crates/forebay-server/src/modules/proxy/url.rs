@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// A `proxy_pass`.
 #[derive(Clone, Debug)]
 pub(crate) struct Pass {
-    /// Name of the prefix or exact location that it stands in.
+    /// Name of the location around it, if that is a prefix or exact one.
     pub location: Option<Vec<u8>>,
     /// Destination.
     pub to: To,
@@ -176,7 +176,7 @@ impl Pass {
         Ok(Pass { location: None, to, protocol, key })
     }
 
-    /// Where this request goes and with which URI, where the configuration says so. Sets `$proxy_host` and `$proxy_port`.
+    /// Returns target and URI of the request if the destination is constant. Sets `$proxy_host` and `$proxy_port`.
     pub(crate) fn fixed(&self, req: &mut Request) -> Option<(Target, Vec<u8>)> {
         let To::Fixed { group, host, port, uri, encrypted, .. } = &self.to else { return None };
         let target = Target::of(req, group.get()?);
