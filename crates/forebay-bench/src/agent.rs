@@ -31,10 +31,10 @@ const MESSAGE: usize = 64 << 20;
 const GREETING: usize = 1024;
 /// Shortest secret.
 const SECRET: usize = 16;
-/// How long a peer may take for a message that is due at once.
+/// Longest time that a peer may take for a message that is due at once.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How often an agent reports its progress.
+/// Interval between the reports of an agent's progress.
 const REPORT_EVERY: Duration = Duration::from_millis(500);
 
 /// `bench agent`.

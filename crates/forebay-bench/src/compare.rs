@@ -257,7 +257,7 @@ pub(crate) struct Rounds {
     pub p99: Comparison,
 }
 
-/// How targets are compared.
+/// Plan of a comparison.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Course {
     /// Rounds, each with both targets.

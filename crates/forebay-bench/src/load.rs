@@ -33,7 +33,7 @@ pub enum Stop {
 /// One request before it is encoded.
 #[derive(Clone, Debug)]
 pub struct Wanted {
-    /// Where to.
+    /// Target.
     pub url: Url,
     /// `GET` and so on.
     pub method: String,
@@ -41,7 +41,7 @@ pub struct Wanted {
     pub fields: Vec<(String, String)>,
     /// Content, sent with its length.
     pub body: Vec<u8>,
-    /// How often it comes, compared with the others.
+    /// Frequency relative to that of the others.
     pub weight: u32,
 }
 
@@ -167,7 +167,7 @@ impl std::fmt::Debug for Load {
 /// Longest sequence that a weighted mix is laid out in.
 const SEQUENCE: usize = 65_536;
 
-/// How the order of requests is made.
+/// Order of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// At random by weight.

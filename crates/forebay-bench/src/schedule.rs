@@ -1,6 +1,6 @@
-//! When requests of an open loop are due.
+//! Times at which requests of an open loop are due.
 
-/// How the requests are spread over time.
+/// Rate of requests over time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate {
     /// Requests a second at the start.

@@ -144,8 +144,8 @@ fn t_factor(n: usize) -> f64 {
     t / z * (n as f64 / df).sqrt()
 }
 
-/// How the rounds of two targets are put in order: `true` for B. ABBA, then BAAB, and so on, so that neither
-/// a drift nor a habit of going first favours one.
+/// Returns the order of two targets in each round; `true` is B. It is ABBA, then BAAB, and so on, so that neither a drift nor the
+/// first place favours one.
 pub(crate) fn order(rounds: usize) -> Vec<[bool; 2]> {
     (0..rounds).map(|i| if matches!(i % 4, 0 | 3) { [false, true] } else { [true, false] }).collect()
 }

@@ -1,4 +1,4 @@
-//! How far a figure can be trusted.
+//! Judges how far a figure can be trusted.
 
 use crate::Error;
 use crate::load::Load;

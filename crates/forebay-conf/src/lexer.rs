@@ -22,7 +22,7 @@ pub(crate) enum Item {
     Bad(Error),
     /// A `{` with no words before it; what follows is its content.
     BadOpen(Error),
-    /// The end of the text. `told`: an item before has reported the error at the end.
+    /// The end of the text. `told`: the error at the end has been reported by an item before.
     Eof { at: Span, told: bool },
 }
 

@@ -1,7 +1,7 @@
 //! Threads and tasks whose failure ends the process.
 //!
-//! A panic while a request is served closes its connection (`reactor.rs`). A panic anywhere else would end a thread,
-//! whose connections would hang, or a task, which would never run again. Such a panic is logged at level alert and ends
+//! A panic while a request is served closes its connection (forebay-net, `reactor/tasks.rs`). A panic anywhere else would end a
+//! thread, whose connections would hang, or a task, which would never run again. Such a panic is logged at level alert and ends
 //! the process, which the master replaces.
 
 use forebay_sys::sync::lock;

@@ -24,25 +24,24 @@ pub struct FrontConfig {
     pub default_temp_paths: Vec<PathBuf>,
     /// Files of certificates and keys, which may be renewed.
     pub certificate_files: Vec<PathBuf>,
-    /// Number of levels with settings.
+    /// Number of levels (servers, locations) with settings. After a build with many, memory is returned to the system.
     pub levels: usize,
 }
 
-/// Kind of server: its block in the configuration, its work in threads and outside them. `number` is the place of the front
-/// end among all.
+/// Kind of server: its block in the configuration, its work in threads and outside them. `number` is the index of the front
+/// end in the list of all.
 pub trait FrontEnd: Sync {
     /// Name of its block at the main level.
     fn block(&self) -> &'static str;
 
-    /// Reads its block; without one, returns a configuration that serves nothing. Errors are kept among the messages of the
-    /// build.
+    /// Reads its block; without one, returns a configuration that serves nothing. Adds errors to the messages of the build.
     fn read<'a>(&self, number: u8, block: Option<&Block>, build: Build<'a>) -> (FrontConfig, Build<'a>);
 
-    /// Prepares what all threads share for a configuration, before the first of them uses it.
+    /// Prepares the state that all threads share for a configuration, before the first of them uses it.
     fn prepare(&self, number: u8, config: &Config);
 
-    /// Starts the background work of a configuration, which ends when the result is dropped. What the former configuration
-    /// knows goes over to this one first.
+    /// Starts the background work of a configuration, which ends when the result is dropped. First takes over state of the
+    /// `former` configuration, such as the health of servers.
     fn begin(
         &self,
         number: u8,
@@ -51,11 +50,11 @@ pub trait FrontEnd: Sync {
         outside: &Outside,
     ) -> Box<dyn Any + Send>;
 
-    /// Starts the front end in a thread.
+    /// Creates the front end of a thread.
     fn start(&self, number: u8, thread: &Rc<Thread>) -> Rc<dyn Front>;
 }
 
-/// A connection that has just been accepted.
+/// Connection that has just been accepted.
 #[derive(Clone, Copy, Debug)]
 pub struct Accepted {
     /// Slot of its socket.
@@ -64,39 +63,39 @@ pub struct Accepted {
     pub number: u64,
     /// Address of the client.
     pub peer: Peer,
-    /// Local address, where the listener's is a wildcard.
+    /// Local address of the connection, if the listener's is a wildcard.
     pub local: Option<SocketAddr>,
     /// Slot of the listener; see [`ActiveConfig::listeners`].
     pub listener: u32,
 }
 
-/// An idle connection that may be closed to make room for another.
+/// Idle connection that may be closed to make room for another.
 #[derive(Clone, Copy, Debug)]
 pub struct Idle {
     /// Slot of its socket.
     pub token: Token,
     /// Network of its client.
     pub network: Network,
-    /// Rank: connections with lower ones are closed first.
+    /// Rank in the order of closing, lowest first.
     pub rank: (u8, Instant),
 }
 
-/// Front end in one thread: serves the connections of its listeners.
+/// Front end in one thread, which serves the connections of its listeners.
 pub trait Front {
-    /// Serves a connection.
+    /// Gives a new connection to a runner.
     fn accept(&self, connection: Accepted);
 
-    /// Gives a connection that was idle to a runner: data has arrived on it.
+    /// Gives an idle connection to a runner, after data has arrived on it.
     fn resume(&self, token: Token);
 
-    /// Closes a connection that was idle until its deadline, or gives it to a runner once more.
+    /// Closes an idle connection whose deadline has passed, or gives it to a runner that ends it (HTTP/2 sends GOAWAY).
     fn expired(&self, token: Token);
 
-    /// Starts the oldest queued work.
+    /// Gives the oldest queued job to a runner.
     fn start_queued(&self);
 
-    /// Forgets a connection to an upstream that was set aside, if it is one of this front end: something has arrived on it,
-    /// or its deadline is over.
+    /// Removes a connection from the idle ones of the upstream group `owner`, if that is a group of this front end. Something
+    /// has arrived on the connection, or its deadline has passed.
     fn set_aside_ended(&self, token: Token, owner: u32);
 
     /// Appends the idle connections that may be closed for others.
@@ -105,24 +104,24 @@ pub trait Front {
     /// Closes an idle connection.
     fn close_idle(&self, token: Token);
 
-    /// Takes a configuration for new connections and requests. Closes idle connections of listeners that are gone.
+    /// Uses a configuration for new connections and requests. Closes idle connections of listeners that are gone.
     fn apply(&self, active: &Rc<ActiveConfig>);
 
     /// Begins to shut down gracefully: closes idle connections.
     fn quit(&self);
 
-    /// Closes what would outlive the thread.
+    /// Closes the descriptors that other threads could still use after the end of this one, as idle upstream connections.
     fn end(&self);
 
-    /// Whether work without a connection is under way, which a graceful shutdown waits for.
+    /// Returns `true` while work is under way that belongs to no connection. A graceful shutdown waits for it.
     fn has_background(&self) -> bool;
 
-    /// Closes descriptors that can be opened again. Returns whether that made room for more connections.
+    /// Closes cached descriptors, which can be opened again. Returns `true` if there is room for more connections then.
     fn shed(&self) -> bool;
 
-    /// Handles a notice of the reactor.
+    /// Handles a notice of the reactor: watched files or the mount table may have changed.
     fn noticed(&self, number: u32);
 
-    /// Takes a message that the background work of this front end sent to the thread.
+    /// Handles a message from the background work of this front end.
     fn message(&self, message: Box<dyn Any + Send>);
 }

@@ -34,7 +34,7 @@ pub struct Generation {
     pub number: u64,
 }
 
-/// How many threads and where they run.
+/// Number and CPUs of the threads.
 #[derive(Clone, Debug, Default)]
 pub struct ThreadPlan {
     /// CPUs of each thread; an empty list leaves the thread unpinned.
@@ -43,7 +43,7 @@ pub struct ThreadPlan {
     pub connections: usize,
 }
 
-/// What the work of a front end outside the worker threads reaches: the first of these threads, and tokio.
+/// Access for background work of a front end, which runs outside the worker threads: the first of these threads, and tokio.
 #[derive(Clone)]
 pub struct Outside {
     mailbox: Arc<Mailbox>,
@@ -244,7 +244,7 @@ impl Worker {
     }
 }
 
-/// Has each front end prepare what all threads share for a configuration.
+/// Has each front end prepare the state that all threads share for a configuration.
 fn prepare(front_ends: &[&dyn FrontEnd], config: &Config) {
     front_ends.iter().zip(0..).for_each(|(f, number)| f.prepare(number, config));
 }

@@ -62,7 +62,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Notes what a completed handshake agreed on. `early`: content came with it (0-RTT).
+    /// Notes the results of a completed handshake. `early`: content came with it (0-RTT).
     pub fn complete(&mut self, agreed: Agreed, early: bool) {
         self.v13 = agreed.v13;
         self.suite = agreed.suite;

@@ -142,11 +142,11 @@ struct WorkerThread {
     /// Number of open connections at which descriptors reached the reserve; `usize::MAX` until that happens.
     ceiling: Cell<usize>,
     /// Time of the last warning that connections run short: at most one is logged a second.
-    told: Cell<Option<Instant>>,
+    full_logged: Cell<Option<Instant>>,
     quit_deadline: Cell<Option<Instant>>,
 }
 
-/// Runs a worker thread until it is told to end.
+/// Runs a worker thread until a command ends it.
 pub fn main(setup: Setup) {
     if !setup.cpus.is_empty() {
         let _ = forebay_sys::affinity::pin_current_thread(&setup.cpus);
@@ -190,7 +190,7 @@ impl WorkerThread {
             pause: Cell::new(None),
             reserve: reserve(forebay_sys::limits::descriptors().0, setup.counters.len()),
             ceiling: Cell::new(usize::MAX),
-            told: Cell::new(None),
+            full_logged: Cell::new(None),
             quit_deadline: Cell::new(None),
             thread,
         };
@@ -362,7 +362,7 @@ impl WorkerThread {
         if waiting.is_empty() {
             if self.thread.transfers.give_up(now) > 0 {
                 self.thread.reactor.wake_all();
-                self.tell_full(now);
+                self.log_full(now);
             }
             return false;
         }
@@ -378,13 +378,13 @@ impl WorkerThread {
                 front.close_idle(idle.token);
             }
         }
-        self.tell_full(now);
+        self.log_full(now);
         true
     }
 
-    fn tell_full(&self, now: Instant) {
-        if self.told.get().is_none_or(|t| now >= t + Duration::from_secs(1)) {
-            self.told.set(Some(now));
+    fn log_full(&self, now: Instant) {
+        if self.full_logged.get().is_none_or(|t| now >= t + Duration::from_secs(1)) {
+            self.full_logged.set(Some(now));
             let max = self.thread.max_connections;
             let what = format!("{max} worker_connections are not enough, reusing connections");
             error::log(&self.thread, Level::Warn, &what);

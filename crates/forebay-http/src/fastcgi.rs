@@ -117,16 +117,16 @@ pub struct Records {
 pub enum Step {
     /// Output of the program; what follows `end` is not looked at yet.
     Stdout {
-        /// Where it begins.
+        /// Offset of its first byte.
         start: usize,
-        /// Where it ends.
+        /// Offset behind its last byte.
         end: usize,
     },
-    /// Words of the program for the error log.
+    /// Text of the program for the error log.
     Stderr {
-        /// Where they begin.
+        /// Offset of their first byte.
         start: usize,
-        /// Where they end.
+        /// Offset behind their last byte.
         end: usize,
         /// The record ends with them.
         last: bool,

@@ -16,9 +16,9 @@ const fn equal(x: u64, b: u8) -> u64 {
     zeros(x ^ (ONES * b as u64))
 }
 
-/// How many bytes at the beginning of a request target, in steps of eight, are nothing but path as it will be used: no
-/// white space, control character, `%`, `#` or `?`, and no slash with a slash or a dot behind it. `after_slash`: such a
-/// slash stands before the text.
+/// Returns the number of bytes at the beginning of a request target, in steps of eight, that are part of the path and need no
+/// normalization: no white space, control character, `%`, `#` or `?`, and no slash with a slash or a dot after it. `after_slash`:
+/// the byte before the text is a slash.
 #[inline]
 pub(crate) fn plain_path(text: &[u8], after_slash: bool) -> usize {
     let mut before = if after_slash { 0x80 } else { 0 };

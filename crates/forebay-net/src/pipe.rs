@@ -1,5 +1,5 @@
-//! What passes from one socket to another inside the kernel (splice): bytes of an upstream's response that nobody has to look
-//! at. Hot path.
+//! Pipe through which bytes pass from one socket to another inside the kernel (splice). It serves for the bytes of an upstream's
+//! response that go to the client unchanged. Hot path.
 
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with};
@@ -19,13 +19,13 @@ pub struct Pipe {
 }
 
 impl Pipe {
-    /// Fills it from a socket with at most `want` bytes; 0 is the end of what the socket gives.
+    /// Fills the pipe with at most `want` bytes from a socket. Returns their number; 0 is the end.
     ///
     /// # Errors
-    /// `AGAIN` when there is nothing; those of pipe2(2) and splice(2), some of which say that it has to be done otherwise.
+    /// `AGAIN` when there is nothing; otherwise those of pipe2(2) and splice(2), also for sockets that cannot be spliced.
     pub fn fill(&mut self, from: impl AsFd, want: usize) -> Result<usize, Errno> {
         if self.held > 0 {
-            // Of a request that was given up.
+            // A request that ended early has left bytes.
             *self = Pipe::default();
         }
         if self.ends.is_none() {

@@ -24,11 +24,11 @@ pub enum Side {
 pub struct Timeouts {
     /// For sending something. It does not count while the other side takes nothing.
     pub read: Duration,
-    /// For taking what is sent to it.
+    /// For taking the bytes that are sent to it.
     pub send: Duration,
 }
 
-/// A side with what was received from it before.
+/// One side, and the bytes received from it before.
 #[derive(Debug)]
 pub struct End<'w> {
     /// Its connection.
@@ -129,7 +129,7 @@ impl Way {
         }
     }
 
-    /// Whether bytes wait for the receiver, else the sender is waited for.
+    /// Returns `true` if bytes wait for the receiver. If not, this direction waits for the sender.
     fn is_writing(&self, to: &Wire) -> bool {
         self.at < self.buf.len() || to.has_unsent()
     }

@@ -52,7 +52,7 @@ pub struct Sent {
     pub full: bool,
 }
 
-/// Watches a client's connection while something else is waited for.
+/// Watch on a client's connection while its task waits for something else.
 #[derive(Clone, Debug)]
 pub enum Watch {
     /// Reports nothing (nginx: `proxy_ignore_client_abort`).

@@ -13,22 +13,22 @@ use forebay_conf::error::Level;
 use forebay_http::request::{Framing, Method};
 use std::task::Poll;
 
-/// Where a walk through the phases begins.
+/// First phase of a walk through the phases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Start {
     ServerRewrite,
     Rewrite,
 }
 
-/// How a walk ended.
+/// Result of a walk.
 pub(crate) enum Outcome {
     /// The response is made.
     Done,
-    /// To be answered with this status.
+    /// The request is answered with this status.
     Status(u16),
-    /// Starts over with the path in `Request::uri`.
+    /// The phases start over with the path in `Request::uri`.
     Redirect,
-    /// Goes on in the named location that `Request::location` has been set to.
+    /// The phases go on in the named location that `Request::location` has been set to.
     Named,
 }
 

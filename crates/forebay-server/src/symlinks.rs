@@ -7,9 +7,9 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// How the last component is opened.
+/// Flags for the last component.
 const FILE: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::CLOEXEC).union(OFlags::NOCTTY);
-/// How a directory on the way is opened.
+/// Flags for the directories before it.
 const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 /// Opens a path under the rules of the location. A link on the way gives `ENOTDIR`, one at the end `ELOOP`,
@@ -33,7 +33,7 @@ pub(crate) async fn open(req: &mut Request, path: &[u8]) -> Found {
     opened.await.map_or(Found::Error(Errno::IO), Found::from)
 }
 
-/// How many bytes of the path `from=` exempts: only if it names whole components.
+/// Returns the number of bytes of the path that `from=` exempts, which must be whole components.
 fn exempt(path: &[u8], from: &[u8]) -> usize {
     let end = from.iter().rposition(|b| *b != b'/').map_or(0, |i| i + 1);
     let from = from.get(..end).unwrap_or_default();

@@ -17,11 +17,12 @@ pub struct Identity {
     pub gid: u32,
 }
 
-/// A failed look-up; displays in nginx's words, `getpwnam("x") failed`, with errno if there is one.
+/// Failed look-up. Displays in nginx's words, `getpwnam("x") failed`, with errno if there is one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LookupError {
     call: &'static str,
     name: String,
+    /// 0: the call worked, but there is no such name.
     errno: i32,
 }
 
@@ -37,7 +38,7 @@ impl fmt::Display for LookupError {
 
 impl std::error::Error for LookupError {}
 
-/// Looks up a user and a group; without a group name it is the group with the user's name, as nginx has it.
+/// Looks up a user and a group. Without a group name, looks for a group with the name of the user, as nginx does.
 ///
 /// # Errors
 /// When there is no such user or group.
@@ -47,7 +48,7 @@ pub fn lookup(user: &str, group: Option<&str>) -> Result<Identity, LookupError> 
     Ok(Identity { name: user.to_owned(), uid: found.uid.as_raw(), gid: gid.as_raw() })
 }
 
-/// Looks up a user with the primary group from the user database.
+/// Looks up a user, with the primary group that the user database has.
 ///
 /// # Errors
 /// When there is no such user.
@@ -56,7 +57,7 @@ pub fn lookup_user(user: &str) -> Result<Identity, LookupError> {
     Ok(Identity { name: user.to_owned(), uid: found.uid.as_raw(), gid: found.gid.as_raw() })
 }
 
-/// Name of a user number, if it has one.
+/// Returns the name of a user number, if there is one.
 pub fn user_name(uid: u32) -> Option<String> {
     User::from_uid(Uid::from_raw(uid)).ok().flatten().map(|user| user.name)
 }
@@ -71,13 +72,13 @@ fn group_by_name(name: &str) -> Result<Gid, LookupError> {
     Ok(Group::from_name(name).map_err(|e| fail(e as i32))?.ok_or_else(|| fail(0))?.gid)
 }
 
-/// Whether the process may become another user.
+/// Returns `true` if the process may become another user.
 pub fn is_root() -> bool {
     Uid::effective().is_root()
 }
 
-/// Becomes another user for good: group, supplementary groups, user. Must be called while the process has one
-/// thread. The process stays dumpable, so that `worker_rlimit_core` has an effect.
+/// Becomes another user for good: sets group, supplementary groups and user, in this order. Must be called while the process has
+/// one thread. The process stays dumpable, so that `worker_rlimit_core` has an effect.
 ///
 /// # Errors
 /// A text in nginx's words: `setgid(65534) failed (1: Operation not permitted)`.
@@ -91,6 +92,7 @@ pub fn become_user(identity: &Identity) -> io::Result<()> {
         .map_err(|e| fail(format!("initgroups({}, {gid})", identity.name), e))?;
     let uid = Uid::from_raw(identity.uid);
     nix::unistd::setuid(uid).map_err(|e| fail(format!("setuid({uid})"), e))?;
+    // The kernel clears it when the user changes.
     let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::Dumpable);
     Ok(())
 }

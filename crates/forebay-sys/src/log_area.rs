@@ -4,7 +4,7 @@
 //! memory. The worker maps it ([`Mapped`]) and its threads claim slots, one for each log that they gather lines
 //! for ([`Slot`]). When the worker has ended, however that came, the master reads what was left ([`Area::left`]).
 //!
-//! What makes this safe after `kill -9`: a line's bytes are stored before the slot's length, which is a release
+//! This is safe after `kill -9`, since a line's bytes are stored before the slot's length, which is a release
 //! store. The master looks after waitpid(2), so it sees each store that came before another one it sees. A line
 //! that was being copied is behind the length and does not count.
 //!

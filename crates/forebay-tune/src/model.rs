@@ -1,41 +1,41 @@
-//! The model that is learned from runs: a Gaussian process over settings and time.
+//! Model that predicts the score of settings from runs: a Gaussian process over settings and time.
 //!
-//! A setting is a level for each knob, 0 being what the user has. The kernel is that of a linear model with an effect for
-//! each level and for each pair of levels; slow drift of the machine is a process in time, and each run has noise of its
-//! own. Runs that fit nothing else (a neighbour's burst) are given more noise.
+//! A setting has a level for each knob; level 0 is the user's own value. The kernel is the sum of four parts: the unknown baseline
+//! of the machine, a linear model with an effect for each level and for each pair of levels, slow drift of the machine in time, and
+//! noise of each run. A run that does not fit (another program had a burst of work) gets more noise.
 
 use crate::stats::normal_cdf;
 
-/// Usual spread of the effects of one level, in logarithms.
+/// Usual standard deviation of the effect of a level, as a logarithm.
 const MAIN: f64 = 0.05;
-/// Usual spread of the effect that two levels have together.
+/// Usual standard deviation of the effect that two levels have only together.
 const PAIR: f64 = 0.015;
-/// Variance of the level of the machine itself, which is not known either.
-const LEVEL: f64 = 0.01;
-/// No machine is quieter.
+/// Usual variance of the baseline: the score of the machine with the user's own values, which is unknown, too.
+const BASELINE: f64 = 0.01;
+/// Lower limit of the noise, since no machine is quieter.
 const LEAST_NOISE: f64 = 0.002;
-/// Share of the runs that something else disturbs.
+/// Share of the runs that other work on the machine disturbs.
 const WILD: f64 = 0.05;
-/// Runs after which drift has forgotten itself.
+/// Number of runs over which the correlation of the drift falls to 1/e.
 const MEMORY: f64 = 30.0;
 
-/// One run.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub struct Sample {
     /// Level of each knob.
     pub point: Vec<u8>,
-    /// Number of the run in time.
+    /// Number of the run in the order of time.
     pub time: f64,
     /// Logarithm of the objective; more is better.
     pub score: f64,
 }
 
-/// A fitted model.
+/// Model fitted to runs.
 pub(crate) struct Model {
     samples: Vec<Sample>,
     /// Lower triangle of the Cholesky factor, row by row.
     factor: Vec<f64>,
-    /// Inverse covariance times centred scores.
+    /// Inverse covariance of the runs times their centred scores.
     weights: Vec<f64>,
     /// Assumptions of the fit.
     pub scale: Scale,
@@ -44,16 +44,16 @@ pub(crate) struct Model {
 /// Assumptions of a fit about the machine and the knobs.
 #[derive(Clone, Debug)]
 pub(crate) struct Scale {
-    /// Noise of a run.
+    /// Standard deviation of a run.
     pub noise: f64,
-    /// Spread of the drift.
+    /// Standard deviation of the drift.
     pub drift: f64,
-    /// How many times larger than usual the effects of each knob are.
+    /// Factor by which the effects of each knob exceed the usual ones.
     pub sizes: Vec<f64>,
 }
 
 impl Scale {
-    /// Covariance of two settings.
+    /// Returns the covariance of two settings. It comes from the levels other than 0 that both have.
     fn settings(&self, a: &[u8], b: &[u8]) -> f64 {
         let (mut sum, mut squares) = (0.0, 0.0);
         for ((x, y), size) in a.iter().zip(b).zip(&self.sizes) {
@@ -62,24 +62,26 @@ impl Scale {
                 squares += size * size;
             }
         }
+        // (sum² - squares) / 2 is the sum of size·size over all pairs of shared levels.
         MAIN * MAIN * squares + PAIR * PAIR * (sum * sum - squares) / 2.0
     }
 
-    /// Variance of the level of the machine itself, which is not known either.
-    fn level(&self) -> f64 {
-        LEVEL * self.sizes.iter().fold(1.0, |m: f64, s| m.max(s * s))
+    /// Returns the variance of the baseline, which is larger if the effects are.
+    fn baseline(&self) -> f64 {
+        BASELINE * self.sizes.iter().fold(1.0, |m: f64, s| m.max(s * s))
     }
 }
 
 impl Model {
-    /// Fits to runs; `noise` is a first guess, since the runs that it is from may have been disturbed.
+    /// Fits a model to runs. `noise` is only a first guess, since the runs that it was measured by may have been disturbed.
     ///
-    /// Noise, drift and the size of effects are those under which the runs are most likely, runs that fit nothing else
-    /// set aside; found by changing one of the three at a time.
+    /// Chooses the noise, the drift and the size of effects under which the runs are most likely, with exceptions for runs that do
+    /// not fit. Searches by changing one of the three at a time.
     pub(crate) fn fit(samples: &[Sample], noise: f64) -> Model {
         let knobs = samples.first().map_or(0, |s| s.point.len());
         let noise = noise.max(LEAST_NOISE);
         let mut best = (f64::NEG_INFINITY, Model::empty(noise, knobs));
+        // Replaces the best fit if another scale makes the runs more likely.
         let consider = |best: &mut (f64, Model), scale: Scale| {
             if scale.noise >= LEAST_NOISE
                 && let Some(fit) = Model::robust(samples, scale)
@@ -95,7 +97,7 @@ impl Model {
             for size in [5.0, 25.0] {
                 consider(&mut best, Scale { sizes: vec![size; knobs], ..at.clone() });
             }
-            // One knob with a large effect says nothing of the others.
+            // The sizes above are for all knobs. Knobs without a large effect get the usual size back.
             let at = best.1.scale.clone();
             let sizes = (0..knobs).map(|k| if best.1.large(k) { at.sizes[k] } else { 1.0 }).collect();
             consider(&mut best, Scale { sizes, ..at });
@@ -119,7 +121,7 @@ impl Model {
         Model { samples: Vec::new(), factor: Vec::new(), weights: Vec::new(), scale }
     }
 
-    /// Whether some level of a knob does more than is usual.
+    /// Returns `true` if some level of a knob has an effect far beyond the usual.
     fn large(&self, knob: usize) -> bool {
         let zero = vec![0; self.scale.sizes.len()];
         let most = self.samples.iter().map(|s| s.point[knob]).max().unwrap_or(0);
@@ -130,7 +132,7 @@ impl Model {
         })
     }
 
-    /// Fits to more runs with what an earlier fit has learned of noise, drift and the size of effects.
+    /// Fits a model to more runs, with the noise, the drift and the size of effects of this one.
     pub(crate) fn update(&self, samples: &[Sample]) -> Model {
         match Model::robust(samples, self.scale.clone()) {
             Some((_, m)) => m,
@@ -138,32 +140,36 @@ impl Model {
         }
     }
 
-    /// A fit with more noise for runs that fit nothing else, by their leave-one-out residuals, and its log likelihood.
+    /// Fits a model with more noise for runs whose leave-one-out residuals are large. Also returns its log likelihood. `None`: the
+    /// covariance is singular.
     fn robust(samples: &[Sample], scale: Scale) -> Option<(f64, Model)> {
         let extra = vec![1.0; samples.len()];
         let first = Model::with(samples, scale.clone(), &extra)?;
         let extra: Vec<f64> =
             first.1.residuals().iter().map(|r| if r.abs() > 3.0 { (r * r).max(25.0) } else { 1.0 }).collect();
+        // Number of exceptions.
         let wild = extra.iter().filter(|e| **e != 1.0).count();
         if wild == 0 {
             return Some(first);
         }
         let (likelihood, m) = Model::with(samples, scale, &extra).unwrap_or(first);
-        // A low noise and many exceptions explain anything; exceptions are rare.
+        // Low noise with many exceptions would explain any result, so each exception lowers the likelihood.
         let rare = ((1.0 - WILD) / WILD).ln();
         Some((likelihood - rare * wild as f64, m))
     }
 
+    /// Fits a model in which the variance of the noise of each run is multiplied by `extra`: factors the covariance (Cholesky) and
+    /// solves for the weights.
     fn with(samples: &[Sample], scale: Scale, extra: &[f64]) -> Option<(f64, Model)> {
         let n = samples.len();
         let mean = crate::stats::median(&mut samples.iter().map(|s| s.score).collect::<Vec<_>>());
         let mut factor = vec![0.0; n * n];
-        let (level, drift, noise) = (scale.level(), scale.drift.powi(2), scale.noise.powi(2));
+        let (baseline, drift, noise) = (scale.baseline(), scale.drift.powi(2), scale.noise.powi(2));
         for i in 0..n {
             for j in 0..=i {
                 let (a, b) = (&samples[i], &samples[j]);
                 let time = (a.time - b.time).abs();
-                let mut k = level + scale.settings(&a.point, &b.point) + drift * (-time / MEMORY).exp();
+                let mut k = baseline + scale.settings(&a.point, &b.point) + drift * (-time / MEMORY).exp();
                 if i == j {
                     k += noise * extra[i];
                 }
@@ -189,6 +195,7 @@ impl Model {
         Some((likelihood, m))
     }
 
+    /// Solves L·x = v for the factor L.
     fn forward(&self, v: &[f64]) -> Vec<f64> {
         let n = v.len();
         let mut out = v.to_vec();
@@ -200,6 +207,7 @@ impl Model {
         out
     }
 
+    /// Solves Lᵀ·x = v for the factor L.
     fn backward(&self, mut v: Vec<f64>) -> Vec<f64> {
         let n = v.len();
         for i in (0..n).rev() {
@@ -212,7 +220,8 @@ impl Model {
         v
     }
 
-    /// Residual of each run against what all others say of it, in its standard deviations.
+    /// Returns the residual of each run against the prediction from all others, in standard deviations of that prediction. They
+    /// are the weights divided by the square roots of the diagonal of the inverse covariance.
     fn residuals(&self) -> Vec<f64> {
         let n = self.samples.len();
         (0..n)
@@ -231,6 +240,7 @@ impl Model {
         let settings = |a, b| self.scale.settings(a, b);
         let differ: Vec<f64> =
             self.samples.iter().map(|s| settings(&s.point, b) - settings(&s.point, a)).collect();
+        // The baseline, the drift and the noise are the same for both, and cancel.
         let mid: f64 = differ.iter().zip(&self.weights).map(|(d, w)| d * w).sum();
         let prior = settings(a, a) + settings(b, b) - 2.0 * settings(a, b);
         let half = self.forward(&differ);
@@ -238,7 +248,8 @@ impl Model {
         (mid, (prior - known).max(0.0).sqrt())
     }
 
-    /// Returns the expected improvement of a setting over the incumbent.
+    /// Returns the expected improvement of a setting over the incumbent, the best one so far: the mean of its gain where it is
+    /// positive, and 0 elsewhere.
     pub(crate) fn improvement(&self, incumbent: &[u8], point: &[u8]) -> f64 {
         let (mid, sd) = self.gain(incumbent, point);
         if sd < 1e-9 {

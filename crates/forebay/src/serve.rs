@@ -207,8 +207,8 @@ fn folder(dir: &Path, listen: SocketAddr) -> Result<Site, String> {
     Ok(Site { root, demo: false, dot_files: false, access_log: false, listen, user })
 }
 
-/// Chooses the worker's user where root serves a folder: its owner, and root only if nobody else may read it. `None`: the
-/// default user.
+/// Chooses the worker's user if root serves a folder: the owner of the folder, but root only if no other user may read it. Returns
+/// `None` for the default user.
 fn user_for(root: &Path, owner: u32) -> Option<String> {
     if owner != 0 {
         return identity::user_name(owner);

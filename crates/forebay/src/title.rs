@@ -15,7 +15,7 @@ pub(crate) const ARGUMENTS: &str = "FOREBAY_ARGV";
 /// The true arguments, program name first, and whether the process has its title already.
 pub(crate) fn arguments() -> (Vec<OsString>, bool) {
     let given: Vec<OsString> = std::env::args_os().collect();
-    // Only a process with the title may believe the variable: it could be left over in somebody's environment.
+    // Only a process with the title uses the variable, since it could be left in the environment of another.
     let titled = given.len() == 1 && given.iter().all(|arg| arg.as_bytes().starts_with(MASTER.as_bytes()));
     match std::env::var(ARGUMENTS).ok().filter(|_| titled).and_then(|text| decode(&text)) {
         Some(args) => (args, true),

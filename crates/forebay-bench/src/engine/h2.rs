@@ -132,12 +132,12 @@ impl H2 {
         self.goaway || self.next_id >= MAX_WINDOW as u32 - 2
     }
 
-    /// Requests under way.
+    /// Returns the requests under way.
     pub(super) fn flights(&self) -> impl Iterator<Item = Flight> + '_ {
         self.streams.iter().map(|s| s.flight)
     }
 
-    /// How many those are.
+    /// Returns the number of requests under way.
     pub(super) fn active(&self) -> usize {
         self.streams.len()
     }

@@ -5,7 +5,7 @@ use crate::load::Load;
 use crate::record::ThreadUse;
 use crate::thread_cpu;
 
-/// How often threads report, ns.
+/// Interval between the reports of a thread, ns.
 pub(crate) const TICK: u64 = 100_000_000;
 
 /// Times of a run that all threads share, ns of the monotonic clock.

@@ -13,8 +13,8 @@ use std::sync::mpsc::Sender;
 
 /// Events of one turn.
 const EVENTS: usize = 512;
-/// How late a request may leave so that those that are due together leave together, ns: waking for each one would cost
-/// more than sending it.
+/// Delay up to which requests wait for others, so that they leave together, ns. Waking for each one would cost more than sending
+/// it.
 const GRAIN: u64 = 50_000;
 
 /// Result of a thread.

@@ -116,9 +116,9 @@ fn twice(d: &Directive, known: &mut Vec<Vec<u8>>, what: &str, cx: &mut Build<'_>
             return;
         }
         if known.contains(&text) {
-            // Types are told in lower case.
-            let told = if what == "value" { w.as_str() } else { String::from_utf8_lossy(&text) };
-            cx.warn(d, format!("duplicate {what} \"{told}\""));
+            // The message has types in lower case, as nginx's.
+            let shown = if what == "value" { w.as_str() } else { String::from_utf8_lossy(&text) };
+            cx.warn(d, format!("duplicate {what} \"{shown}\""));
         } else {
             known.push(text);
         }

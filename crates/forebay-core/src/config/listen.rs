@@ -10,7 +10,7 @@ use std::ops::RangeInclusive;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// What connections to an address speak.
+/// Protocols on the connections of an address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AddressOptions {
     /// `proxy_protocol`.
@@ -22,7 +22,7 @@ pub struct AddressOptions {
 }
 
 impl AddressOptions {
-    /// Options of all listen directives of one address add up.
+    /// Adds the options of another directive for the same address.
     pub fn merge(&mut self, other: &AddressOptions) {
         self.proxy_protocol |= other.proxy_protocol;
         self.ssl |= other.ssl;
@@ -37,13 +37,13 @@ pub struct ListenDirective {
     pub addrs: Vec<ListenAddr>,
     /// Socket options.
     pub options: SocketOptions,
-    /// An option of the socket was given, so that another directive may not give any.
+    /// Whether an option of the socket was given. Only one directive of an address may do so.
     pub set: bool,
     /// `default_server`.
     pub default_server: bool,
-    /// A socket of its own was asked for.
+    /// Whether the address gets a socket of its own (`bind`).
     pub bind: bool,
-    /// What is spoken.
+    /// Protocols.
     pub address_options: AddressOptions,
     at: Option<(Span, Span, u32)>,
 }

@@ -26,7 +26,7 @@ pub enum Affinity {
     Masks(Vec<Vec<bool>>),
 }
 
-/// Where an `error_log` directive sends its lines.
+/// Destination of the lines of an `error_log` directive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ErrorLogTarget {
     /// A file, absolute.

@@ -280,7 +280,7 @@ fn follows(message: &str, refused: &[Vec<u8>]) -> bool {
     })
 }
 
-/// Finds the name of the directive of an error. One that is not in the tree is told by the first word of its line.
+/// Finds the name of the directive of an error. If the directive is not in the tree, it is the first word of the line.
 fn directive_of(error: &Error, tree: &Block, files: &Files) -> Option<Vec<u8>> {
     fn find(block: &Block, ordinal: u32) -> Option<&Directive> {
         block.iter().find_map(|d| match &d.block {

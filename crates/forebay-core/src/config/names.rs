@@ -6,23 +6,23 @@ use crate::vars::HostTable;
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Directive, Word};
 
-/// One name.
+/// Name of a virtual server.
 #[derive(Clone, Debug)]
 pub enum ServerName {
-    /// `example.org`, or empty: requests without a host.
+    /// `example.org`; empty for requests without a host.
     Exact(Vec<u8>),
-    /// `*.example.org`: what stands after the star, with its dot.
+    /// `*.example.org`: the part after the star, with its dot.
     Head(Vec<u8>),
-    /// `.example.org`: the name itself and all below it; kept with its dot.
+    /// `.example.org`, with its dot: the name itself and all below it.
     Dot(Vec<u8>),
-    /// `www.example.*`: what stands before the star, with its dot.
+    /// `www.example.*`: the part before the star, with its dot.
     Tail(Vec<u8>),
-    /// `~pattern`.
+    /// `~pattern`, and the same as written.
     Regex(Pattern, Vec<u8>),
 }
 
 impl ServerName {
-    /// As `$server_name` shows it.
+    /// Returns the name as `$server_name` has it.
     pub fn text(&self) -> Vec<u8> {
         match self {
             ServerName::Exact(n) => n.clone(),
@@ -33,7 +33,7 @@ impl ServerName {
         }
     }
 
-    /// As it is written in the configuration, in lower case.
+    /// Returns the name as written in the configuration, in lower case.
     pub fn written(&self) -> Vec<u8> {
         match self {
             ServerName::Dot(n) => n.clone(),
@@ -41,7 +41,8 @@ impl ServerName {
         }
     }
 
-    /// Whether stars stand for whole labels at an end and no label is empty.
+    /// Returns `false` if a label is empty, or if a star is not a whole label at one end. nginx refuses such names when it builds
+    /// its tables; stars in a name with a leading dot pass there.
     pub fn is_well_formed(&self) -> bool {
         let (fixed, may_have_stars) = match self {
             ServerName::Exact(n) | ServerName::Head(n) | ServerName::Tail(n) => (n, false),
@@ -52,7 +53,7 @@ impl ServerName {
     }
 }
 
-/// Reads one directive.
+/// Reads `server_name` and appends its names.
 ///
 /// # Errors
 /// In nginx's words.
@@ -77,7 +78,7 @@ pub fn parse<C: Context>(
     Ok(())
 }
 
-/// Reads a regular expression behind its `~`.
+/// Reads a regular expression, without its `~`.
 fn pattern<C: Context>(
     re: &[u8],
     d: &Directive,
@@ -87,12 +88,13 @@ fn pattern<C: Context>(
     if re.is_empty() {
         return Err(cx.error_at(d, w, "empty regex in server name \"~\""));
     }
+    // Hosts are in lower case when they are matched, so a pattern with capitals must ignore the case.
     let caseless = re.iter().any(u8::is_ascii_uppercase);
     Ok(ServerName::Regex(cx.pattern(d, re, caseless)?, w.text.clone()))
 }
 
 impl ServerName {
-    /// Reads a name in lower case that is no regular expression. `None`: it is invalid.
+    /// Reads a name in lower case that is no regular expression. Returns `None` if it is invalid.
     fn literal(name: &[u8]) -> Option<ServerName> {
         Some(match name {
             b"$hostname" => {
@@ -102,14 +104,14 @@ impl ServerName {
             [b'.', rest @ ..] if !rest.is_empty() => ServerName::Dot(name.to_vec()),
             [b'*' | b'.', ..] => return None,
             [rest @ .., b'.', b'*'] => ServerName::Tail([rest, b"."].concat()),
-            // A star elsewhere stands for itself, as in nginx. An empty name: requests without a host.
+            // As in nginx: a star elsewhere is a plain character.
             n => ServerName::Exact(n.to_vec()),
         })
     }
 }
 
-/// Servers of an address by name: exact, then the longest wildcard at the head, then the longest at the tail,
-/// then regular expressions in file order.
+/// Servers of an address by name. Exact names come first, then the longest wildcard at the head, the longest at the tail, and
+/// regular expressions in file order.
 #[derive(Clone, Debug, Default)]
 pub struct NameTable {
     names: HostTable<usize>,
@@ -117,7 +119,7 @@ pub struct NameTable {
 }
 
 impl NameTable {
-    /// Adds a name; `false` if another server has it already.
+    /// Adds a name. Returns `false` if the table has it already.
     pub fn add(&mut self, name: &ServerName, server: usize) -> bool {
         match name {
             ServerName::Exact(n) => self.names.add(n, server).is_ok(),
@@ -134,15 +136,15 @@ impl NameTable {
         }
     }
 
-    /// Whether no server but the default one can be meant.
+    /// Returns `true` if there are no names, so that every request goes to the default server.
     pub fn is_empty(&self) -> bool {
         self.names.is_empty() && self.regexes.is_empty()
     }
 
-    /// Finds the server of a host (lower case, no port), with the pattern that matched if it was one.
+    /// Finds the server of a host (lower case, no port), and the pattern if it is the name that matched.
     ///
     /// # Errors
-    /// The pattern that exceeded its limits: the right server is unknown.
+    /// A pattern that exceeded its limits, so that the right server is unknown.
     #[inline]
     pub fn find(&self, host: &[u8]) -> Result<Option<(usize, Option<&Pattern>)>, &Pattern> {
         if let Some(s) = self.names.find(host) {

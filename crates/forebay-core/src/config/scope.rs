@@ -11,11 +11,11 @@ use std::ops::{Deref, DerefMut};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Top-level context of a configuration: main, http, stream. It has variables and named tables of its own.
+/// Top-level context of a configuration (main, http, stream), with variables and named tables of its own.
 pub trait Context {
-    /// Requests or sessions for which variables are evaluated.
+    /// Type for which variables are evaluated: a request or a session.
     type Eval;
-    /// Tables that directives fill and others refer to by name.
+    /// Tables that some directives fill and others refer to by name.
     type Tables;
 }
 
@@ -36,13 +36,13 @@ pub struct Build<'a> {
     pub files: &'a mut Files,
     /// End of the block that is being read.
     pub end: Option<Span>,
-    /// Warnings, and the errors after which reading went on.
+    /// Warnings, and errors that did not end the reading.
     pub warnings: &'a mut Vec<Error>,
-    /// Log files with constant names.
+    /// Log files whose names have no variables. The master opens them.
     pub log_files: Vec<PathBuf>,
-    /// Names of those that are written in pieces, with the parameters of that.
+    /// Names of access logs with the parameters of their buffers, to find contradictions.
     pub buffered_logs: Vec<(OsString, LogBuffer)>,
-    /// Directories of caches and of temporary files.
+    /// Directories of caches and of temporary files, to find those that are used twice.
     pub directories: Vec<Directory>,
 }
 
@@ -72,6 +72,7 @@ impl<C: Context> DerefMut for Scope<'_, C> {
 impl<'a> Scope<'a, Main> {
     /// Enters the main level.
     pub fn main(build: Build<'a>) -> Self {
+        // No variable is built in, and any may be defined.
         Scope { build, vars: Registry::new(|_| (Source::Unknown, true)), tables: () }
     }
 }
@@ -110,18 +111,18 @@ impl<'a, C: Context> Scope<'a, C> {
     }
 }
 
-/// `buffer=` in bytes, `flush=` and `gzip=` of a log file, which all its `access_log`s have in common.
+/// `buffer=` in bytes, `flush=` and `gzip=` of a log file. All `access_log`s of a file must agree in them.
 pub type LogBuffer = (usize, Option<std::time::Duration>, Option<u32>);
 
-/// A directory that the server makes and writes into.
+/// Directory that the server makes and writes into.
 #[derive(Debug)]
 pub struct Directory {
-    /// Where it is.
+    /// Its path.
     pub path: PathBuf,
-    /// See [`Build::directory`].
+    /// Levels of subdirectories; `None`: a cache's (see [`Build::directory`]).
     levels: Option<Vec<u64>>,
-    /// For messages: ends with the place of the directive.
-    said: Error,
+    /// Error without a text at the directive that named it first, for its place.
+    first_use: Error,
 }
 
 impl<'a> Build<'a> {
@@ -138,16 +139,17 @@ impl<'a> Build<'a> {
         }
     }
 
-    /// Notes a directory. `levels`: how its subdirectories are laid; `None`: it is a cache's, which shares it with nobody.
+    /// Notes a directory. `levels` are those of its subdirectories. `None` is for the directory of a cache, which nothing else
+    /// may use.
     ///
     /// # Errors
-    /// Another use of it is at odds with this one.
+    /// When another directive uses the directory for a cache, or with other levels.
     pub fn directory(&mut self, d: &Directive, path: &Path, levels: Option<Vec<u64>>) -> Result<(), Error> {
         let text = format!("the same path name \"{}\"", path.display());
         match self.directories.iter().find(|known| known.path == path) {
             None => {
-                let said = self.error(d, "");
-                self.directories.push(Directory { path: path.to_owned(), levels, said });
+                let first_use = self.error(d, "");
+                self.directories.push(Directory { path: path.to_owned(), levels, first_use });
                 Ok(())
             }
             Some(known) if known.levels.is_some() && known.levels == levels => Ok(()),
@@ -155,13 +157,15 @@ impl<'a> Build<'a> {
                 let shared = known.levels.is_some() && levels.is_some();
                 let (used, than) =
                     if shared { ("", " has the different levels than") } else { (" used", " and") };
-                let before = Error { message: text + used, ..known.said.clone() };
+                // nginx names both places in one line: `the same path name "/c" used in FILE:1 and in FILE:2`. Rendering
+                // appends the place of the first directive, and that of the second when this error is rendered.
+                let before = Error { message: text + used, ..known.first_use.clone() };
                 Err(self.error(d, self.files.render(&before) + than))
             }
         }
     }
 
-    /// An error at this directive.
+    /// Creates an error at a directive.
     pub fn error(&self, d: &Directive, message: impl Into<String>) -> Error {
         Error {
             level: Level::Emerg,
@@ -173,44 +177,44 @@ impl<'a> Build<'a> {
         }
     }
 
-    /// An error of what is known when the block has been read.
+    /// Creates an error that is found at the end of a block, with its place there.
     pub fn error_at_end(&self, message: impl Into<String>) -> Error {
         Error { at: self.end, ..super::plain(&message.into()) }
     }
 
-    /// An error that nginx begins with the directive: `"x" directive invalid value`.
+    /// Creates an error that nginx begins with the directive: `"x" directive invalid value`.
     pub fn directive_error(&self, d: &Directive, what: &str) -> Error {
         self.error(d, format!("\"{}\" directive {what}", d.name.as_str()))
     }
 
-    /// An error with its caret under one word.
+    /// Creates an error with its caret under one word.
     pub fn error_at(&self, d: &Directive, w: &Word, message: impl Into<String>) -> Error {
         Error { span: Some(w.span), ..self.error(d, message) }
     }
 
-    /// Notes something that does not stop the start.
+    /// Adds a warning, which does not stop the start.
     pub fn warn(&mut self, d: &Directive, message: impl Into<String>) {
         let e = Error { level: Level::Warn, ..self.error(d, message) };
         self.warnings.push(e);
     }
 
-    /// Keeps the error of a directive, so that reading goes on behind it.
-    pub fn keep(&mut self, taken: Result<(), Error>) {
-        self.warnings.extend(taken.err());
+    /// Keeps the error of a directive, if there is one, so that reading goes on after it.
+    pub fn keep(&mut self, read: Result<(), Error>) {
+        self.warnings.extend(read.err());
     }
 
-    /// Keeps an error that nginx finds only after it has read the whole file: it comes behind those of single directives.
+    /// Keeps an error that nginx finds only after it has read the whole file. It is reported after those of single directives.
     pub fn keep_late(&mut self, error: Error) {
         self.warnings.push(Error { ordinal: u32::MAX, ..error });
     }
 
-    /// A path below the prefix unless absolute.
+    /// Returns a path, below the prefix unless it is absolute.
     pub fn full_path(&self, p: &[u8]) -> PathBuf {
         let p = Path::new(std::ffi::OsStr::from_bytes(p));
         if p.is_absolute() { p.to_owned() } else { self.env.prefix.join(p) }
     }
 
-    /// A path below the directory of the configuration file unless absolute.
+    /// Returns a path, below the directory of the configuration file unless it is absolute.
     pub fn conf_path(&self, p: &[u8]) -> PathBuf {
         let p = Path::new(std::ffi::OsStr::from_bytes(p));
         match self.env.conf_path.parent() {
@@ -219,7 +223,7 @@ impl<'a> Build<'a> {
         }
     }
 
-    /// Number of a log file that the master opens.
+    /// Adds a log file that the master opens, and returns its number.
     pub fn log_file(&mut self, path: PathBuf) -> usize {
         match self.log_files.iter().position(|p| *p == path) {
             Some(i) => i,

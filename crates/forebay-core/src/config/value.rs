@@ -8,9 +8,9 @@ use forebay_conf::units;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A field that a directive of the context `C` can fill.
+/// Value of a directive in the context `C`.
 pub trait Setting<C: Context>: Sized + Clone {
-    /// Takes one directive. `previous` is what an earlier one at the same level left.
+    /// Reads a directive. `previous` is the value of an earlier directive of the same name at the same level.
     ///
     /// # Errors
     /// In nginx's words, with the place of the directive.
@@ -26,31 +26,32 @@ pub fn once<T>(previous: &Option<T>, d: &Directive, cx: &Build<'_>) -> Result<()
     }
 }
 
-/// The first argument. The grammar table has checked the count.
+/// Returns the first argument. The grammar table has checked that there is one.
 pub fn first(d: &Directive) -> &[u8] {
     d.args.first().map_or(&[], |w| &w.text)
 }
 
-/// A length in bytes; `k` and `m` are understood.
+/// Length in bytes, with the suffixes `k` and `m`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Size(pub u64);
 
-/// A number of bytes that may exceed memory; `k`, `m` and `g` are understood.
+/// Number of bytes that may exceed memory, with the suffixes `k`, `m` and `g`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Offset(pub u64);
 
-/// A whole number.
+/// Whole number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Number(pub u64);
 
-/// A duration with millisecond resolution.
+/// Duration with millisecond resolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Msec(pub Duration);
 
-/// A duration in whole seconds.
+/// Duration in whole seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Sec(pub u64);
 
+/// Implements [`Setting`] for a type that a function parses from one word.
 macro_rules! simple {
     ($ty:ident, $parse:expr) => {
         impl<C: Context> Setting<C> for $ty {
@@ -101,7 +102,7 @@ impl<C: Context> Setting<C> for Vec<u8> {
     }
 }
 
-/// A path, made absolute below the prefix.
+/// Path, made absolute below the prefix.
 impl<C: Context> Setting<C> for PathBuf {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_, C>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
@@ -109,7 +110,7 @@ impl<C: Context> Setting<C> for PathBuf {
     }
 }
 
-/// A value with variables.
+/// Value with variables. The outer `Option` of `previous` is that of the level, as for other types.
 impl<C: Context> Setting<C> for Option<Template> {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_, C>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
@@ -120,9 +121,9 @@ impl<C: Context> Setting<C> for Option<Template> {
 /// `number size` as in `output_buffers 2 32k`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffers {
-    /// How many.
+    /// Number of buffers.
     pub count: u64,
-    /// Bytes in each.
+    /// Size of each, bytes.
     pub size: u64,
 }
 
@@ -136,7 +137,7 @@ impl<C: Context> Setting<C> for Buffers {
     }
 }
 
-/// Settings whose value is one of a few words.
+/// Defines an enum whose values are written as words, and reads it.
 #[macro_export]
 macro_rules! keyword {
     ($(#[$m:meta])* $vis:vis enum $name:ident { $($(#[$vm:meta])* $variant:ident = $text:literal,)* }) => {
@@ -160,19 +161,20 @@ macro_rules! keyword {
     };
 }
 
-/// Binds directives to fields: one row a directive. Contexts whose setters fit (http, stream) may share a table.
+/// Binds directives to fields, one row a directive. Several contexts (http, stream) may share a table if its types are settings
+/// in each of them.
 ///
-/// Makes `Written` (what one level of the file says, each field an `Option`) and `Settings` (what is in
-/// effect, defaults applied). A level inherits what it left unset.
+/// Makes two structs. `Written` has the directives of one level of the file, each an `Option`. `Settings` has the values in
+/// effect. A level inherits the directives that it does not have; then defaults fill the rest.
 #[macro_export]
 macro_rules! settings {
     ($($(#[$doc:meta])* $directive:literal => $field:ident : $ty:ty = $default:expr;)*) => {
-        /// What one level of the configuration says.
+        /// Directives of one level of the configuration; `None`: the level does not have it.
         #[derive(Clone, Debug, Default)]
         #[allow(missing_docs)]
         pub struct Written { $(pub $field: Option<$ty>,)* }
 
-        /// What is in effect.
+        /// Values in effect.
         #[derive(Clone, Debug)]
         #[allow(missing_docs)]
         pub struct Settings { $($(#[$doc])* pub $field: $ty,)* }
@@ -181,12 +183,12 @@ macro_rules! settings {
             /// Names of the directives bound here.
             pub const DIRECTIVES: &'static [&'static str] = &[$($directive,)*];
 
-            /// Whether a directive of this name is one of this module's.
+            /// Returns `true` if a directive of this name is one of this module's.
             pub fn binds(name: &[u8]) -> bool {
                 Self::DIRECTIVES.iter().any(|d| d.as_bytes() == name)
             }
 
-            /// Takes a directive; `Ok(false)` if it is not one of this module's.
+            /// Reads a directive. Returns `false` if it is not one of this module's.
             pub fn set<C: $crate::config::Context>(
                 &mut self,
                 d: &forebay_conf::tree::Directive,
@@ -198,7 +200,7 @@ macro_rules! settings {
                 self.set_as(&d.name.text, d, cx)
             }
 
-            /// Takes a directive as if it had this name: that of another family that means the same.
+            /// Reads a directive as if it had another name: `fastcgi_buffering` is read as `proxy_buffering`.
             pub fn set_as<C: $crate::config::Context>(
                 &mut self,
                 name: &[u8],
@@ -212,17 +214,18 @@ macro_rules! settings {
                     self.$field = Some(<$ty as $crate::config::value::Setting<C>>::take(self.$field.take(), d, cx)?);
                     return Ok(true);
                 })*
+                // An empty table would leave them unused.
                 let _ = (name, d, cx);
                 Ok(false)
             }
 
-            /// Takes over what this level left unset.
+            /// Takes the directives that this level does not have from the level around it.
             pub fn inherit(&mut self, parent: &Written) {
                 $(if self.$field.is_none() { self.$field = parent.$field.clone(); })*
                 let _ = parent;
             }
 
-            /// Applies the defaults.
+            /// Returns the values in effect, with defaults for the directives that no level has.
             pub fn resolve(&self) -> Settings {
                 Settings { $($field: self.$field.clone().unwrap_or_else(|| $default),)* }
             }

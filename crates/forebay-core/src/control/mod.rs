@@ -33,7 +33,7 @@ pub enum Failure {
 pub struct Body {
     /// Content.
     pub bytes: Vec<u8>,
-    /// How far the response was read.
+    /// Part of the response that was read.
     pub read: Read,
 }
 

@@ -24,12 +24,12 @@ impl Outcome {
         Outcome::RejectedDryRun,
     ];
 
-    /// Returns the outcome of a limit that rejects; with `dry_run` it only says so.
+    /// Returns the outcome of a limit that rejects. With `dry_run` it is only logged.
     pub fn rejected(dry_run: bool) -> Outcome {
         if dry_run { Outcome::RejectedDryRun } else { Outcome::Rejected }
     }
 
-    /// Returns the outcome of a limit that delays; with `dry_run` it only says so.
+    /// Returns the outcome of a limit that delays. With `dry_run` it is only logged.
     pub fn delayed(dry_run: bool) -> Outcome {
         if dry_run { Outcome::DelayedDryRun } else { Outcome::Delayed }
     }

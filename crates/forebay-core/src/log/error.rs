@@ -6,10 +6,10 @@ use crate::thread::Thread;
 use forebay_conf::error::Level;
 use forebay_http::h1::response::number;
 
-/// Longest line, bytes (nginx cuts there too).
+/// Longest line, bytes; nginx cuts there, too.
 const MAX_LINE: usize = 2048;
 
-/// Appends time, level, process and the number of the connection.
+/// Appends the beginning of a line: time, level, process, and the number of the connection.
 pub fn push_prefix(thread: &Thread, level: Level, connection: Option<u64>, out: &mut Vec<u8>) {
     let pid = u64::from(thread.pid);
     out.reserve(256);
@@ -30,6 +30,7 @@ pub fn push_prefix(thread: &Thread, level: Level, connection: Option<u64>, out: 
 
 /// Ends a line: escapes control characters, cuts it at [`MAX_LINE`] and appends the newline.
 pub fn end_line(out: &mut Vec<u8>) {
+    // Errors of the system must be in the words of the C library, as in nginx.
     debug_assert!(!forebay_sys::errno::is_foreign(out), "{}", String::from_utf8_lossy(out));
     escape(out);
     out.truncate(MAX_LINE - 1);
@@ -39,8 +40,8 @@ pub fn end_line(out: &mut Vec<u8>) {
 /// Escapes control characters as `\x0A`, as access logs do, so that text from clients and upstreams cannot fake log
 /// lines or control a terminal.
 fn escape(out: &mut Vec<u8>) {
-    // Unlike nginx, which writes them as they are. Control characters are rare. The compiler vectorizes this search by
-    // pieces.
+    // Unlike nginx: it writes them as they are. Control characters are rare, so most lines are only searched. The search
+    // goes by pieces of 32 bytes, since the compiler vectorizes a fold without an early exit.
     let has_control = |piece: &[u8]| piece.iter().fold(false, |found, b| found | b.is_ascii_control());
     let Some(piece) = out.chunks(32).position(has_control) else { return };
     let clean = piece * 32;
@@ -56,7 +57,7 @@ fn escape(out: &mut Vec<u8>) {
     }
 }
 
-/// Builds a line; `tail` names the client and the request.
+/// Builds a line. `tail` describes the client and the request.
 pub fn line(thread: &Thread, level: Level, connection: Option<u64>, message: &str, tail: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     push_prefix(thread, level, connection, &mut out);
@@ -91,11 +92,13 @@ pub fn emit(thread: &Thread, logs: &[ErrorLog], level: Level, line: &[u8]) {
     }
 }
 
-/// Error log lines that are written together at the end of a turn of the loop. Under load that is one write for many
-/// lines, and none waits longer than the turn.
+/// Error log lines that are written together at the end of a turn of the loop. Under load, one write takes many lines. No line
+/// waits longer than the turn.
 #[derive(Debug, Default)]
 pub struct Pending {
+    /// Numbers of the logs, with their lines.
     lines: Vec<(usize, Vec<u8>)>,
+    /// Length of all lines, bytes.
     len: usize,
 }
 
@@ -108,7 +111,7 @@ impl Pending {
         }
     }
 
-    /// Adds a line for a log, by its number, and writes it unless it may wait for the end of the turn.
+    /// Adds a line for the log with this number. Writes all lines at once unless this one may wait for the end of the turn.
     fn write(&mut self, thread: &Thread, log: usize, level: Level, line: &[u8]) {
         self.add(log, line);
         // Write severe lines at once, since the process may end. Under load, others are written at the end of the turn;

@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 pub struct Policy {
     /// Most files that are kept.
     pub max: u64,
-    /// Kept for this long without use.
+    /// Time without use after which a file is closed.
     pub inactive: Duration,
-    /// Opened anew after this time, in case the name means another file by then.
+    /// Time after which a file is opened again, in case it has been replaced.
     pub valid: Duration,
-    /// Lines within `inactive` that it takes to be kept open.
+    /// Lines within `inactive` from which on a file is kept open.
     pub min_uses: u64,
 }
 
@@ -32,15 +32,15 @@ struct File {
 
 type Files = HashMap<PathBuf, File>;
 
-/// One for all threads: the numbers of `open_log_file_cache` are meant for a worker process. Only logs with
-/// such names take the lock.
+/// Open files of all threads, since `open_log_file_cache` limits a worker process. Only logs whose names have variables take the
+/// lock.
 static FILES: Mutex<Option<Files>> = Mutex::new(None);
 
 fn files() -> MutexGuard<'static, Option<Files>> {
     lock(&FILES)
 }
 
-/// Closes all files: the logs are opened anew.
+/// Closes all files, so that the logs are opened again.
 pub fn close() {
     *files() = None;
 }

@@ -20,7 +20,8 @@ pub fn is_regular(log: impl AsFd) -> bool {
     }
 }
 
-/// Writes whole lines. Where that takes several pieces, `written` is told how many bytes have gone, after each.
+/// Writes whole lines: at once to a regular file (`regular`), else in pieces that are not mixed with those of other processes.
+/// Calls `written` with the number of bytes written so far after each piece.
 ///
 /// # Errors
 /// The number of lines that could not be written.

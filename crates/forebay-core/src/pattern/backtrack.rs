@@ -5,8 +5,8 @@ use fancy_regex::{BytesMode, Regex, RegexBuilder};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// Steps after which a match is given up, and those after which it is looked whether the next limit can be afforded. The last
-/// is PCRE2's default match limit.
+/// Limits on the steps of a match. A match that exceeds one runs again with the next, if there is time for it. The last is PCRE2's
+/// default match limit; a match that exceeds that one fails.
 const LIMITS: [usize; 6] = [100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000];
 
 /// Each limit is this many times the one before it.

@@ -12,10 +12,10 @@ use byte_set::ByteSet;
 use regex_syntax::hir::{Class, HirKind};
 use std::fmt::Write;
 
-/// A pattern that could not be taken over.
+/// Pattern that cannot be translated.
 #[derive(Debug, PartialEq, Eq)]
 pub struct BridgeError {
-    /// As PCRE2 puts it.
+    /// Message, as PCRE2 has it.
     pub message: &'static str,
     /// Offset into the pattern, bytes.
     pub at: usize,
@@ -60,7 +60,7 @@ struct Bridge<'p> {
     flags: Flags,
     /// For each open group: the flags to go back to, and whether it is an assertion, which gets a group around it.
     open: Vec<(Flags, bool)>,
-    /// Where an assertion has just ended.
+    /// Offset at which an assertion has just ended.
     after_assertion: Option<usize>,
     /// Whether the item being read follows an assertion.
     assertion_repeated: bool,
@@ -81,7 +81,7 @@ type Step = Result<(), BridgeError>;
 /// Translates a pattern.
 ///
 /// # Errors
-/// What PCRE2 would refuse, and the few things that have no counterpart.
+/// For patterns that PCRE2 refuses, and for the few features without a counterpart.
 pub fn bridge(text: &[u8]) -> Result<Bridged, BridgeError> {
     let mut b = Bridge {
         text,

@@ -1,10 +1,10 @@
-//! Regular expressions that stand in pages instead of the configuration: compiled when they are met, some of them kept.
+//! Regular expressions in pages (SSI). They are compiled when a request meets them, and each thread keeps some.
 
 use super::{Engine, LimitExceeded, bridge, build, without_line_end};
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Patterns that a thread keeps.
+/// Most patterns that a thread keeps.
 const KEPT: usize = 64;
 
 /// A compiled pattern.
@@ -14,7 +14,7 @@ pub struct Fleeting {
     names: Vec<Option<String>>,
 }
 
-/// A match: the groups, and those with a name by that.
+/// Groups of a match, and the names of some.
 #[derive(Clone, Debug, Default)]
 pub struct Matched {
     /// Texts of the groups, the whole match first; `None`: not part of it.
@@ -29,7 +29,7 @@ thread_local! {
     static COMPILED: Kept = const { RefCell::new(Vec::new()) };
 }
 
-/// Compiles a pattern, or finds it compiled.
+/// Compiles a pattern, or returns it if the thread has kept it.
 ///
 /// # Errors
 /// `pcre2_compile() failed: ... in "PATTERN"`.
@@ -61,7 +61,7 @@ impl Fleeting {
     /// Matches a text; `None`: it does not match.
     ///
     /// # Errors
-    /// The match was given up.
+    /// The match exceeded its limits.
     pub fn exec(&self, text: &[u8]) -> Result<Option<Matched>, LimitExceeded> {
         let groups: Vec<Option<Vec<u8>>> = match &self.engine {
             Engine::Plain { re, dollar, .. } => {

@@ -1,5 +1,8 @@
-//! Regular expressions as nginx.conf has them: the `regex` crate, and `fancy-regex` where look-around
-//! or back-references ask for it. Both are memory-safe; the first is linear in time.
+//! Regular expressions of nginx.conf. The `regex` crate runs them, in linear time; `fancy-regex` runs those with look-around or
+//! back-references. Both are memory-safe.
+//!
+//! `bridge.rs` translates PCRE2's language, `needs.rs` finds bytes without which a pattern cannot match, `backtrack.rs` bounds
+//! `fancy-regex`, and `fleeting.rs` has the patterns of SSI pages.
 
 use crate::vars::{Captures, Evaluate, Names, VarError, VarId};
 use backtrack::Backtracking;
@@ -14,8 +17,8 @@ pub mod bridge;
 pub mod fleeting;
 mod needs;
 
-/// A match that was given up because it took too many steps or too long. Whether the text matches is unknown, so whatever
-/// depends on it must fail: a rule that denies access would otherwise be passed by.
+/// Match that ended without a result, since it took too many steps or too long. The request must fail then: to take it for "does
+/// not match" would let clients get around a rule that denies access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitExceeded;
 
@@ -25,9 +28,11 @@ impl From<LimitExceeded> for VarError {
     }
 }
 
+/// Compiled form of a pattern.
 #[derive(Debug)]
 enum Engine {
-    /// `dollar`: a text that ends in a line end is tried without it too.
+    /// A pattern of the `regex` crate. `dollar`: it has a `$`, which in PCRE2 also matches before a final line end, so a text
+    /// that ends in one is tried without it, too.
     Plain {
         re: regex::bytes::Regex,
         dollar: bool,
@@ -40,9 +45,11 @@ enum Engine {
 struct Inner {
     id: u32,
     engine: Engine,
+    /// Named groups by number, with their variables.
     names: Vec<(usize, VarId)>,
+    /// Number of groups, the whole match included.
     groups: usize,
-    /// As written.
+    /// Pattern as written.
     text: Box<[u8]>,
 }
 
@@ -53,10 +60,12 @@ pub struct Pattern(Arc<Inner>);
 static NEXT_ID: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
+    /// Memory for the groups of a match, by the id of the pattern. With it, a match allocates nothing.
     static LOCATIONS: RefCell<HashMap<u32, regex::bytes::CaptureLocations, foldhash::fast::RandomState>> = RefCell::default();
 }
 
-/// Lets go of what this thread keeps for patterns: those of a configuration that is over are never asked again.
+/// Frees the memory that this thread keeps for patterns. To be called after a reload, since the patterns of the former
+/// configuration are not used again.
 pub fn forget() {
     LOCATIONS.with_borrow_mut(HashMap::clear);
 }
@@ -88,30 +97,30 @@ impl Pattern {
         Ok(Pattern(Arc::new(Inner { id, engine, names: bound, groups, text: text.into() })))
     }
 
-    /// As written in the configuration.
+    /// Returns the pattern as written in the configuration.
     pub fn text(&self) -> &[u8] {
         &self.0.text
     }
 
-    /// Number of groups, the whole match not counted.
+    /// Returns the number of groups, the whole match not counted.
     pub fn groups(&self) -> usize {
         self.0.groups.saturating_sub(1)
     }
 
-    /// Whether the pattern has named groups.
+    /// Returns `true` if the pattern has named groups.
     pub fn has_names(&self) -> bool {
         !self.0.names.is_empty()
     }
 
-    /// Tells whether a match may need backtracking, whose time can grow exponentially with the length of the text.
+    /// Returns `true` if a match may need backtracking, whose time can grow exponentially with the length of the text.
     pub fn backtracks(&self) -> bool {
         matches!(self.0.engine, Engine::Backtracking(_))
     }
 
-    /// Tells whether a text matches; captures nothing.
+    /// Returns `true` if a text matches. Captures nothing.
     ///
     /// # Errors
-    /// The match was given up. The caller logs it ([`Pattern::log_failure`]).
+    /// The match exceeded its limits. The caller logs it ([`Pattern::log_failure`]).
     pub fn is_match(&self, text: &[u8]) -> Result<bool, LimitExceeded> {
         match &self.0.engine {
             Engine::Plain { needs, .. } if lacks(needs, text) => Ok(false),
@@ -122,21 +131,21 @@ impl Pattern {
         }
     }
 
-    /// Logs that a match was given up, in nginx's words: -47 is PCRE2's number for its match limit.
+    /// Logs that a match exceeded its limits, in nginx's words. -47 is PCRE2's number for its match limit.
     pub fn log_failure<E: Evaluate>(&self, req: &mut E, text: &[u8]) -> LimitExceeded {
         req.log_with(Level::Alert, |out| out.extend_from_slice(&self.failure(text)));
         LimitExceeded
     }
 
-    /// Message for a match that was given up.
+    /// Returns the message for a match that exceeded its limits.
     pub fn failure(&self, text: &[u8]) -> Vec<u8> {
         [b"pcre2_match() failed: -47 on \"", text, b"\" using \"", self.text(), b"\""].concat()
     }
 
-    /// Matches and, if so, makes `$1`.. and the named variables of the request from it.
+    /// Matches a text. If it matches, sets `$1`, `$2` and so on, and the variables of named groups.
     ///
     /// # Errors
-    /// The match was given up, which is logged at level alert.
+    /// The match exceeded its limits, which is logged at level alert.
     pub fn exec<E: Evaluate>(&self, req: &mut E, text: &[u8]) -> Result<bool, LimitExceeded> {
         match self.captures(text, req.captures()) {
             Ok(true) if self.0.names.is_empty() => return Ok(true),
@@ -146,19 +155,20 @@ impl Pattern {
         }
         let captures = std::mem::take(req.captures());
         for (group, var) in &self.0.names {
+            // (1, 0) marks a group that took no part in the match.
             let (a, b) = captures.groups.get(*group).copied().unwrap_or((1, 0));
             let value = if a <= b { captures.text.get(a as usize..b as usize) } else { None };
-            // A group that took no part leaves an empty value, as in nginx.
+            // As in nginx: such a group leaves an empty value.
             req.store(*var, Some(value.unwrap_or_default()));
         }
         *req.captures() = captures;
         Ok(true)
     }
 
-    /// Matches and fills `captures`; leaves it alone without a match.
+    /// Matches a text and fills `captures`. Leaves them unchanged without a match.
     ///
     /// # Errors
-    /// The match was given up. The caller logs it ([`Pattern::log_failure`]).
+    /// The match exceeded its limits. The caller logs it ([`Pattern::log_failure`]).
     pub fn captures(&self, text: &[u8], captures: &mut Captures) -> Result<bool, LimitExceeded> {
         match &self.0.engine {
             Engine::Plain { needs, .. } if lacks(needs, text) => Ok(false),
@@ -190,7 +200,7 @@ impl Pattern {
     }
 }
 
-/// Names that nothing looks up.
+/// Sink for the names of a pattern that is only examined.
 struct NoNames;
 
 impl Names for NoNames {
@@ -202,26 +212,26 @@ impl Names for NoNames {
     }
 }
 
-/// Tells whether a pattern that compiles needs backtracking (see [`Pattern::backtracks`]).
+/// Returns `true` if a pattern compiles and needs backtracking (see [`Pattern::backtracks`]).
 pub fn needs_backtracking(text: &[u8]) -> bool {
     Pattern::compile(text, false, &mut NoNames).is_ok_and(|p| p.backtracks())
 }
 
-/// Whether a few bytes tell that a text cannot match.
+/// Returns `true` if a text lacks bytes that every match has, so that the engine need not run.
 #[inline]
 fn lacks(needs: &Option<needs::Needs>, text: &[u8]) -> bool {
-    // A line end at the end may not count.
+    // The engine also tries a text without its final line end, which this does not.
     needs.as_ref().is_some_and(|n| text.last() != Some(&b'\n') && !n.met_by(text))
 }
 
-/// A text without the line end at its end, if it has one.
+/// Returns a text without its final line end. Returns `None` if it has none.
 fn without_line_end(text: &[u8]) -> Option<&[u8]> {
     text.strip_suffix(b"\n")
 }
 
-/// Compiles for the engine that can run it, and finds the names of its groups.
+/// Compiles a pattern for the engine that can run it. Also returns the names of its groups, beginning with the whole match.
 fn build(b: &bridge::Bridged, caseless: bool) -> Result<(Engine, Vec<Option<String>>), String> {
-    // The engines explain at length; the last line says what is wrong.
+    // The engines' messages are long. Their last line has the reason.
     let short =
         |m: String| m.lines().last().unwrap_or_default().trim().trim_start_matches("error: ").to_string();
     if !b.hard {

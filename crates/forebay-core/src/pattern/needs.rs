@@ -1,5 +1,5 @@
-//! What a text must begin or end with so that a pattern can match. Most locations with a pattern do not match most requests
-//! (`\.(css|js)$`, `^/api/`); a look at a few bytes tells that without starting an engine. Hot path.
+//! Beginnings and ends that a text must have so that a pattern can match. Most patterns of locations do not match most requests
+//! (`\.(css|js)$`, `^/api/`). A look at a few bytes then saves a run of the engine. Hot path.
 
 use regex_syntax::hir::literal::{ExtractKind, Extractor};
 use regex_syntax::hir::{Hir, Look};
@@ -20,7 +20,7 @@ pub(super) struct Needs {
 }
 
 impl Needs {
-    /// Reads them off a pattern in the syntax of the `regex` crate; `None`: there are none.
+    /// Finds them in a pattern in the syntax of the `regex` crate. Returns `None` if there are none.
     pub(super) fn of(pattern: &str, caseless: bool) -> Option<Needs> {
         let hir = regex_syntax::ParserBuilder::new()
             .utf8(false)
@@ -62,7 +62,7 @@ impl Needs {
     }
 }
 
-/// What all matches begin or end with; empty if that is not a short list.
+/// Returns the texts of which each match begins or ends with one. Empty if they are many or unknown.
 fn literals(hir: &Hir, kind: ExtractKind, caseless: bool) -> Vec<Box<[u8]>> {
     let seq = Extractor::new().kind(kind).extract(hir);
     let mut list: Vec<Box<[u8]>> = Vec::new();

@@ -235,7 +235,7 @@ impl Group {
         self.set().peers.iter().map(f).collect()
     }
 
-    /// Returns what is known about each server.
+    /// Returns the status of each server.
     pub fn status(&self, now: Instant) -> Vec<PeerStatus> {
         let now = clock(now);
         self.set().peers.iter().map(|p| p.status(now)).collect()

@@ -1,5 +1,5 @@
-//! Schedule of active health checks (nginx Plus: health_check). One task for each server and check on the process's tokio
-//! thread, whatever the number of worker threads. How a server is checked is up to its front end.
+//! Schedule of active health checks (nginx Plus: health_check). Each server has a task for each `health_check`, on the tokio
+//! thread of the process, whatever the number of worker threads. The front end provides the [`Probe`], which checks once.
 
 #![allow(clippy::disallowed_methods, reason = "not on a thread of connections: the tokio thread runs this")]
 
@@ -24,11 +24,11 @@ pub struct Schedule {
     pub jitter: Duration,
     /// Failures in a row after which a server is unhealthy.
     pub fails: u32,
-    /// Passed checks in a row after which it is healthy again.
+    /// Passed checks in a row after which an unhealthy server is healthy again.
     pub passes: u32,
-    /// `mandatory`: no requests before the first check has passed.
+    /// `mandatory`: a server gets no requests before it has passed its first check.
     pub mandatory: bool,
-    /// `persistent`: a reload does not make the server wait for its first check again.
+    /// `persistent`: after a reload, a server does not wait for a first check again.
     pub persistent: bool,
 }
 
@@ -45,7 +45,7 @@ impl Default for Schedule {
     }
 }
 
-/// Way of checking one server.
+/// Check of one server.
 pub trait Probe: Send + 'static {
     /// Checks the server once.
     ///
@@ -54,22 +54,23 @@ pub trait Probe: Send + 'static {
     fn check(&mut self) -> impl Future<Output = Result<(), String>> + Send;
 }
 
-/// Longest time until new servers are noticed.
+/// Pause between two looks at the set of servers, which name resolution may change.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Checks the servers of a group until it is aborted. `probe` makes the probe of a server for a check, by the number of its
-/// schedule.
+/// Checks the servers of a group until the future is dropped. `probe` makes the probe of a server for a `health_check`, given as
+/// an index into [`Group::checks`].
 pub async fn watch<P: Probe>(group: Arc<Group>, log: Log, probe: impl Fn(&Peer, usize) -> P + Send) {
     let mut tasks: HashMap<(u64, usize), Guard> = HashMap::new();
     loop {
         let set = group.set();
+        // Dropping a guard ends the checks of a server that is gone.
         tasks.retain(|(id, _), _| set.peers.iter().any(|p| p.live.id == *id));
         for p in set.peers.iter().filter(|p| !p.down) {
             for (n, schedule) in group.checks.iter().enumerate() {
                 tasks.entry((p.live.id, n)).or_insert_with(|| {
                     let group = String::from_utf8_lossy(&group.name).into_owned();
                     let subject = Subject::new(p.clone(), group, *schedule, log.clone());
-                    let checks = task("checking the health of a server", subject.attend(probe(p, n)));
+                    let checks = task("checking the health of a server", subject.check_forever(probe(p, n)));
                     Guard(tokio::spawn(checks).abort_handle())
                 });
             }
@@ -87,7 +88,7 @@ impl Drop for Guard {
     }
 }
 
-/// A server that is checked.
+/// Server that is checked, and its results.
 struct Subject {
     peer: Peer,
     group: String,
@@ -104,8 +105,8 @@ impl Subject {
         Subject { peer, group, schedule, log, fails: 0, passes: 0 }
     }
 
-    /// Checks the server for ever.
-    async fn attend(mut self, mut probe: impl Probe) {
+    /// Checks the server again and again.
+    async fn check_forever(mut self, mut probe: impl Probe) {
         loop {
             let jitter = ms(self.schedule.jitter);
             if jitter > 0 {
@@ -122,15 +123,17 @@ impl Subject {
         }
     }
 
+    /// Counts a passed check.
     fn passed(&mut self) {
         let l = &self.peer.live;
         (self.fails, self.passes) = (0, self.passes.saturating_add(1));
         l.last_check.store(1, Relaxed);
         let was = l.health();
-        // One passed check is enough for the first.
+        // A server that waits for its first check (`mandatory`) needs to pass only that one.
         let enough = self.passes >= self.schedule.passes || was == Health::Checking;
         if enough && matches!(was, Health::Unhealthy | Health::Checking) {
             l.up_since.store(clock(Instant::now()), Relaxed);
+            // Failures of requests before are forgotten, too.
             l.fails.store(0, Relaxed);
             l.deficit.store(0, Relaxed);
             l.set_health(Health::Healthy);
@@ -139,6 +142,7 @@ impl Subject {
         }
     }
 
+    /// Counts a failed check.
     fn failed(&mut self, why: &str) {
         let l = &self.peer.live;
         (self.fails, self.passes) = (self.fails.saturating_add(1), 0);

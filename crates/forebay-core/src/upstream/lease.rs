@@ -1,4 +1,4 @@
-//! A request's place at a server: chosen, counted, and given back when dropped. Hot path.
+//! Leases: a request that is counted at a server from its choice until the lease is dropped. Hot path.
 
 use super::balance::Picker;
 use super::conn::Conn;
@@ -9,28 +9,30 @@ use forebay_net::io::Io;
 use std::rc::Rc;
 use std::time::Instant;
 
-/// A connection with its place in a group.
+/// Server of a request with the connection to it. While it exists, its peer counts the request as active.
 #[derive(Debug)]
 pub struct Lease {
     /// The connection, once there is one.
     pub conn: Option<Conn>,
-    /// `None` if the server belongs to no group.
+    /// Place at the peer; `None` if the server belongs to no group.
     seat: Option<Seat>,
 }
 
-/// A request's place among those of a peer.
+/// Request that a peer counts as active.
 #[derive(Debug)]
 struct Seat {
     local: Rc<LocalSet>,
+    /// Index of the peer in the set.
     peer: usize,
+    /// Time at which the peer was chosen.
     begun: Instant,
-    /// Number of the location that the request is for.
+    /// Number of the location or server whose connections the request may use, with `keepalive ... local`.
     opener: usize,
 }
 
 impl Lease {
-    /// Takes the place at a peer that [`Picker::choose`] has returned at time `begun`. `opener`: number of the location or
-    /// server by which `keepalive ... local` separates connections.
+    /// Creates the lease of a peer that [`Picker::choose`] has returned at time `begun`, and has counted. `opener`: number of the
+    /// location or server by which `keepalive ... local` separates connections.
     pub fn new(picker: &Picker, peer: usize, begun: Instant, opener: usize) -> Lease {
         Lease { conn: None, seat: Some(Seat { local: picker.local.clone(), peer, begun, opener }) }
     }
@@ -40,7 +42,7 @@ impl Lease {
         Lease { conn: None, seat: None }
     }
 
-    /// Returns an idle connection to the peer that was made for the same (see [`Conn::made_for`]).
+    /// Takes an idle connection to the peer whose [`Conn::made_for`] is the same.
     pub fn take_idle(&self, io: &Rc<Io>, made_for: u64) -> Option<Conn> {
         self.seat.as_ref()?.take_idle(io, made_for)
     }
@@ -50,7 +52,7 @@ impl Lease {
         self.seat.as_ref()?.peer()
     }
 
-    /// Leaves the connection to other requests, or closes it.
+    /// Puts the connection among the idle ones of the group. Closes it if the server belongs to no group.
     pub fn keep(&mut self) {
         let conn = self.conn.take();
         let Some(seat) = &self.seat else { return };
@@ -59,14 +61,14 @@ impl Lease {
         }
     }
 
-    /// Counts an attempt that was successful so far.
+    /// Counts a success: the server has answered. The body of its response may still fail.
     pub fn succeeded(&self) {
         if let Some(seat) = &self.seat {
             seat.local.succeed(seat.peer, seat.begun);
         }
     }
 
-    /// Counts the figures of an attempt that has ended.
+    /// Adds the figures of an attempt that has ended to those of the peer.
     pub fn count(&self, f: &Figures, now: Instant) {
         let Some(seat) = &self.seat else { return };
         if let Some(shard) = seat.local.shards.get(seat.peer) {
@@ -96,6 +98,7 @@ impl Seat {
             i.peer == peer && i.made_for == made_for && (!group.keepalive.local || i.opener == self.opener)
         };
         let (idle, taken) = group.idle.take(me, fits);
+        // Slots of this thread whose connections other threads have taken.
         for t in taken {
             io.poller.remove(t);
         }

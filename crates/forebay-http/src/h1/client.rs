@@ -214,7 +214,7 @@ fn status_line(buf: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, Bad
     Ok(Some(newline + 1))
 }
 
-/// Of what follows `HTTP/`: the version, the length of the text from the status on, and the status.
+/// Parses the text after `HTTP/`. Returns the version, the length of the text from the status on, and the status.
 fn version_and_status(text: &[u8]) -> Option<(Version, usize, u16)> {
     let (major, rest) = version_number(text)?;
     if !matches!(text.first(), Some(b'1'..=b'9')) {

@@ -151,7 +151,7 @@ pub(super) struct Block<'b> {
 /// without a status line; their status is 0.
 ///
 /// # Errors
-/// [`BadBlock`]. After `Compression` the connection is of no more use.
+/// [`BadBlock`]. After `Compression` the connection cannot be used any more.
 pub(super) fn response_head(
     decoder: &mut Decoder,
     block: &Block<'_>,

@@ -274,7 +274,7 @@ impl Decoder {
     /// Decodes a whole block. All of it is decoded, so that the tables of both ends stay the same.
     ///
     /// # Errors
-    /// A block that is not HPACK; the connection is of no more use.
+    /// A block that is not HPACK. The connection cannot be used any more.
     pub fn decode(&mut self, block: &[u8], scratch: &mut Vec<u8>, sink: &mut impl Sink) -> Result<(), Error> {
         let mut at = 0;
         let mut updates = 0;

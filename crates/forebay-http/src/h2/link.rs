@@ -269,7 +269,7 @@ impl Link {
     /// Takes received bytes. Content is appended to `content`.
     ///
     /// # Errors
-    /// [`Problem`]: the connection is of no more use.
+    /// [`Problem`]. The connection cannot be used any more.
     pub fn take(&mut self, bytes: &[u8], content: &mut Vec<u8>) -> Result<(), Problem> {
         if self.input.is_empty() {
             let used = self.frames(bytes, content)?;

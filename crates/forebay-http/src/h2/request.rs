@@ -198,7 +198,7 @@ impl Sink for Builder<'_> {
 /// Decodes a block into an empty head. All of the block is decoded, even if the request is refused.
 ///
 /// # Errors
-/// The block is not HPACK: the connection is of no more use.
+/// The block is not HPACK. The connection cannot be used any more.
 pub fn parse(
     decoder: &mut Decoder,
     block: &[u8],

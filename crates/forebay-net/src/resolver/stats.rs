@@ -1,11 +1,11 @@
-//! What a resolver has been asked and was answered, by its zone (nginx Plus: status_zone=).
+//! Counters of the queries and answers of resolvers, by zone (nginx Plus: status_zone=).
 
 use super::Failure;
 use forebay_sys::sync::lock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, Weak};
 
-/// What somebody wants to know.
+/// Kind of a query.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Asked {
     /// Addresses of a name.
@@ -23,15 +23,15 @@ pub struct Stats {
     responses: [AtomicU64; RESPONSES.len()],
 }
 
-/// How name servers answer, in the words of the interface.
+/// Kinds of answers of name servers, in the words of the API.
 const RESPONSES: [&str; 8] =
     ["noerror", "formerr", "servfail", "nxdomain", "notimp", "refused", "timedout", "unknown"];
 
-/// By name; those that no configuration uses any more end with it.
+/// Counters by name of the zone. They live as long as a configuration uses them.
 static ZONES: Mutex<Vec<(Vec<u8>, Weak<Stats>)>> = Mutex::new(Vec::new());
 
 impl Stats {
-    /// The counters of a zone: those that are in use, so that they go on after a reload.
+    /// Returns the counters of a zone. Those in use are the same after a reload.
     pub fn zone(name: &[u8]) -> Arc<Stats> {
         let mut all = lock(&ZONES);
         all.retain(|(_, s)| s.strong_count() > 0);
@@ -43,18 +43,18 @@ impl Stats {
         s
     }
 
-    /// All zones.
+    /// Returns all zones.
     pub fn zones() -> Vec<(Vec<u8>, Arc<Stats>)> {
         let all = lock(&ZONES);
         all.iter().filter_map(|(n, s)| Some((n.clone(), s.upgrade()?))).collect()
     }
 
-    /// Requests for names, for services, and for names of addresses, of which there are none.
+    /// Returns the numbers of queries for names, for services, and for the names of addresses (always 0).
     pub fn requests(&self) -> [u64; 3] {
         [self.names.load(Relaxed), self.services.load(Relaxed), 0]
     }
 
-    /// Responses of name servers by what they say.
+    /// Returns the numbers of answers by kind.
     pub fn responses(&self) -> impl Iterator<Item = (&'static str, u64)> {
         RESPONSES.iter().zip(&self.responses).map(|(what, n)| (*what, n.load(Relaxed)))
     }

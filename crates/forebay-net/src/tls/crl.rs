@@ -171,7 +171,7 @@ impl Lists {
         Lists(all.iter().filter_map(|der| List::read(der)).collect())
     }
 
-    /// What all of it hashes to, in parts.
+    /// Returns the DER of each list, for a hash of all of them.
     pub fn parts(&self) -> impl Iterator<Item = &[u8]> {
         self.0.iter().map(|l| l.der.as_slice())
     }

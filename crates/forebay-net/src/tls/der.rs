@@ -90,7 +90,7 @@ impl<'a> Der<'a> {
     }
 }
 
-/// An element with these contents, which are put together.
+/// Makes an element of the joined contents.
 pub fn element(tag: u8, contents: &[&[u8]]) -> Vec<u8> {
     let len: usize = contents.iter().map(|c| c.len()).sum();
     let mut out = vec![tag];

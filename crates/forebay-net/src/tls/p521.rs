@@ -7,7 +7,7 @@ use rustls::{Error, NamedGroup, PeerMisbehaved};
 
 /// Length of a public key, bytes: an uncompressed point.
 const PUBLIC: usize = 1 + 2 * 66;
-/// What an uncompressed point begins with.
+/// First byte of an uncompressed point.
 const UNCOMPRESSED: u8 = 4;
 
 /// The group.

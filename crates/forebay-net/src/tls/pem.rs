@@ -14,7 +14,7 @@ use zeroize::Zeroizing;
 
 /// A block of PEM text.
 pub struct Block {
-    /// What stands behind `BEGIN`.
+    /// Label after `BEGIN`.
     pub label: String,
     headers: Vec<(String, String)>,
     /// Contents.
@@ -145,7 +145,7 @@ const DES3: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 3, 7];
 /// Most rounds of PBKDF2 that a file may ask for.
 const MAX_ROUNDS: u32 = 10_000_000;
 
-/// What encrypts, by the length of its key in bytes.
+/// Cipher of an encrypted key. AES has the length of its key in bytes.
 enum Cipher {
     Aes(usize),
     Des3,

@@ -21,7 +21,7 @@ pub const MAX_CONTENT: usize = 1 << 14;
 pub const MAX_BODY: usize = MAX_CONTENT + 2048;
 /// Type, version, length.
 pub const HEADER: usize = 5;
-/// What proves that a record is whole.
+/// Length of the authentication tag of a record, bytes.
 pub const TAG: usize = 16;
 /// Most that is put before and behind the content of a record, bytes.
 pub const OVERHEAD: usize = HEADER + 8 + 1 + TAG;
@@ -34,7 +34,7 @@ const WORN: u64 = 1 << 24;
 pub enum Broken {
     /// The length is out of bounds.
     Overflow,
-    /// It was not written by the other side, or not in this order.
+    /// The tag is wrong: the peer has not written this record, or not at this place.
     BadMac,
     /// It is of a type that does not belong here, or of none.
     Malformed,
@@ -42,12 +42,12 @@ pub enum Broken {
     Undecodable,
     /// A value in a message is none of those that there are.
     Illegal,
-    /// The other side has given up, and waits for no answer.
+    /// The peer has ended the connection by a fatal alert, and waits for no answer.
     Alerted,
 }
 
 impl Broken {
-    /// The alert that the other side is told by, if any (RFC 8446, section 6.2).
+    /// Returns the alert to send to the peer, if any (RFC 8446, section 6.2).
     pub fn alert(self) -> Option<u8> {
         match self {
             Broken::Malformed => Some(10),
@@ -60,7 +60,7 @@ impl Broken {
     }
 }
 
-/// How nonces and associated data are made.
+/// Form of nonces and associated data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     /// TLS 1.3: the type is hidden in the content.
@@ -209,13 +209,13 @@ impl Half {
         self.key.seal_out_of_place_scatter(nonce, aad, content, out, inner, tail).map_err(|_| Broken::BadMac)
     }
 
-    /// Whether it is TLS 1.3.
+    /// Returns `true` for TLS 1.3.
     #[inline]
     pub fn v13(&self) -> bool {
         self.form == Form::V13
     }
 
-    /// As [`Half::seal`] for content that stands in its place in `record` already.
+    /// Seals content as [`Half::seal`] does, if it is at its place in `record` already.
     ///
     /// # Errors
     /// As [`Half::seal`].

@@ -1,6 +1,6 @@
 //! Resumption: a bounded store of sessions shared by all threads (nginx: ssl_session_cache), and tickets
-//! (ssl_session_tickets, ssl_session_ticket_key). Both live as long as the process, so that a reload forgets
-//! nobody. A session is good only for servers of the same context: same certificates, same demands on clients.
+//! (ssl_session_tickets, ssl_session_ticket_key). Both live as long as the process, so that sessions outlive a reload. A session
+//! is valid only for servers of the same [`Context`]: same certificates, same demands on clients.
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::{digest, hkdf, rand};
@@ -13,10 +13,10 @@ use zeroize::{Zeroize, Zeroizing};
 
 /// Parts of a store, each with a lock of its own.
 const SHARDS: usize = 16;
-/// What a session takes besides its bytes, about.
+/// Memory that a session takes in addition to its bytes, about.
 const OVERHEAD: usize = 160;
 
-/// A session and until when it is good.
+/// Time until which a session is valid, and its bytes.
 type Kept = (Instant, Zeroizing<Vec<u8>>);
 
 #[derive(Default)]
@@ -77,7 +77,7 @@ impl Sessions {
         true
     }
 
-    /// What is kept under a key; `take`: from now on no more.
+    /// Returns the session of a key if it is still valid. `take`: also removes it.
     pub fn get(&self, key: &[u8], take: bool) -> Option<Vec<u8>> {
         let mut shard = self.shard(key);
         let (until, value) = shard.map.get(key)?;
@@ -113,18 +113,18 @@ pub fn usage() -> Vec<Usage> {
     in_use.map(|((name, size), z)| Usage { name: name.clone(), used: used(z), size: *size }).collect()
 }
 
-/// The store of a name and a size (nginx: shared:NAME:SIZE), the same for every configuration of the process.
+/// Returns the store of a name and a size (nginx: shared:NAME:SIZE), the same for every configuration of the process.
 pub fn zone(name: &[u8], size: usize) -> Arc<Sessions> {
     let mut zones = lock(ZONES.get_or_init(Mutex::default));
-    // Those that no configuration uses any more are forgotten.
+    // Drop stores that no configuration uses any more.
     zones.retain(|(n, s), z| Arc::strong_count(z) > 1 || (n == name && *s == size));
     zones.entry((name.to_vec(), size)).or_insert_with(|| Arc::new(Sessions::new(size))).clone()
 }
 
-/// What sessions of a server are good for.
+/// Hash of the settings that servers must share to resume each other's sessions.
 pub type Context = [u8; 32];
 
-/// Makes a context of everything that must be the same.
+/// Makes a context of the settings that must be the same.
 pub fn context<'a>(parts: impl Iterator<Item = &'a [u8]>) -> Context {
     let mut hash = digest::Context::new(&digest::SHA256);
     for p in parts {
@@ -140,8 +140,8 @@ thread_local! {
     static STORED: std::cell::RefCell<Vec<u8>> = const { std::cell::RefCell::new(Vec::new()) };
 }
 
-/// Identifier of the session that this thread has stored since the last call, empty if none: rustls does not tell
-/// by itself (nginx: $ssl_session_id).
+/// Returns the identifier of the session that this thread has stored since the last call, empty if none. rustls does not report it
+/// otherwise (nginx: $ssl_session_id).
 pub fn take_stored() -> Vec<u8> {
     STORED.take()
 }
@@ -151,7 +151,7 @@ pub fn take_stored() -> Vec<u8> {
 pub struct Stored {
     /// The store.
     pub sessions: Arc<Sessions>,
-    /// What its sessions are good for.
+    /// Context in which its sessions are valid.
     pub context: Context,
     /// `ssl_session_timeout`.
     pub timeout: Duration,
@@ -179,7 +179,7 @@ impl StoresServerSessions for Stored {
     }
 }
 
-/// What seals tickets; its name travels with them.
+/// Key that encrypts tickets. Its name is sent in them.
 pub struct TicketKey {
     name: [u8; 16],
     key: LessSafeKey,
@@ -192,7 +192,7 @@ impl std::fmt::Debug for TicketKey {
 }
 
 impl TicketKey {
-    /// From a file of 48 or 80 bytes (nginx: ssl_session_ticket_key): a name and secrets.
+    /// Makes a key from a file of 48 or 80 bytes, which has a name and secrets (nginx: ssl_session_ticket_key).
     pub fn new(file: &[u8]) -> Option<TicketKey> {
         if !matches!(file.len(), 48 | 80) {
             return None;
@@ -216,7 +216,7 @@ impl TicketKey {
     }
 }
 
-/// Keys of one age: a ticket is good as long as the one before the newest is.
+/// Number of own keys that are kept: older ones still open the tickets that they have sealed.
 const KEPT: usize = 3;
 
 type Own = Vec<(Instant, Arc<TicketKey>)>;
@@ -254,9 +254,9 @@ const PADDING: usize = 64;
 /// Tickets of one server.
 #[derive(Debug)]
 pub struct Tickets {
-    /// From files, the first one seals; empty: the process's own.
+    /// Keys from files, of which the first one seals. Empty: the process's own keys.
     pub keys: Vec<TicketKey>,
-    /// What they are good for.
+    /// Context in which they are valid.
     pub context: Context,
     /// `ssl_session_timeout`.
     pub timeout: Duration,

@@ -113,8 +113,8 @@ impl Stream {
         matches!(&self.state, State::Traffic(t) if !t.v13 && t.tx.worn())
     }
 
-    /// Whether the other side has said that it sends no more (`close_notify`). A connection that ends without may have been
-    /// cut by somebody else (RFC 8446, section 6.1).
+    /// Returns `true` if the peer has announced the end of its data (`close_notify`). A connection that ends without it may have
+    /// been cut by an attacker (RFC 8446, section 6.1).
     #[inline]
     pub fn ended(&self) -> bool {
         self.ended
@@ -407,7 +407,7 @@ impl Stream {
     }
 }
 
-/// How much to send with the next call.
+/// Returns the number of bytes to send with the next call.
 fn next_batch(now: usize, taken: usize, full: bool) -> usize {
     match (full, taken >= now.min(FIRST_BATCH)) {
         (true, _) => SMALL_BATCH,
@@ -421,8 +421,8 @@ pub(super) fn receive(io: &Io, token: Token, buf: &mut Vec<u8>, room: usize) -> 
     wire::receive(&io.poller, token, buf)
 }
 
-/// Reads what has come and nobody wants any more: a socket that is closed with bytes unread resets the connection, and the
-/// alert that has just been sent may be lost with it.
+/// Reads and drops the bytes that have come. A socket that is closed with bytes unread resets the connection, and the alert that
+/// has just been sent may be lost with it.
 pub(super) fn drain(io: &Io, token: Token) {
     let mut unread = Vec::new();
     while unread.len() < MAX_FLIGHT && io.poller.is_readable(token) {

@@ -17,7 +17,7 @@ const MAX_MESSAGE: usize = 132 * 1024;
 /// Changes of keys that are asked for while no answer can leave.
 const MAX_UNSENT: u32 = 32;
 
-/// What rustls keeps of a connection after its handshake, for changing keys.
+/// State of rustls after the handshake, for changes of keys.
 pub(super) enum Kernel {
     Server(KernelConnection<ServerConnectionData>),
     Client(KernelConnection<ClientConnectionData>),
@@ -94,7 +94,7 @@ impl Traffic {
                     [] if self.v13 => return Err(Broken::Malformed),
                     _ => return Err(Broken::Undecodable),
                 },
-                // A client that wants to negotiate again is told that nobody will, as by nginx (RFC 5746, section 4.5).
+                // Refuse a renegotiation with a warning, as nginx does (RFC 5746, section 4.5).
                 HANDSHAKE if !self.v13 && is_client_hello(content) => self.alert(1, NO_RENEGOTIATION, owed),
                 HANDSHAKE if self.v13 && !content.is_empty() => {
                     self.post_handshake(content, owed)?;

@@ -1,5 +1,5 @@
-//! Responses that are put together of their own body and the bodies of subrequests (nginx: the postpone filter). The
-//! request that is sending has the client's connection; those after it may be on their way already.
+//! Responses that consist of their own body and the bodies of subrequests (nginx: the postpone filter). The request that is
+//! sending has the client's connection. Later ones may have been started, but wait before they send.
 
 use super::outlet::{Follows, Outlet, filter, most_at_once};
 use super::pace::{Pace, limit_rate};
@@ -19,13 +19,13 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-/// What belongs to a response beside its own content.
+/// Parts of a response in addition to its own content.
 pub(crate) struct Join {
     /// Filters before this place work on the response's own content, those behind it on the whole.
     pub own_filters: usize,
     /// The content has SSI commands.
     pub page: Option<Box<ssi::Page>>,
-    /// Paths of subrequests whose bodies stand before and behind it (nginx: add_before_body, add_after_body).
+    /// Paths of subrequests whose bodies come before and after the content (nginx: add_before_body, add_after_body).
     pub around: [Option<std::sync::Arc<[u8]>>; 2],
 }
 
@@ -38,7 +38,7 @@ const MAX_SUBREQUESTS: u32 = 64535;
 /// Memory of variables from which on values that were replaced are forgotten, bytes.
 const ARENA: usize = 64 * 1024;
 
-/// Sends a response that is put together, its head first.
+/// Sends a response with the content of several requests, its head first.
 pub(super) async fn send(req: &mut Request, head: &[u8], framing: BodyFraming, mut join: Box<Join>) -> Done {
     let pace = Pace::new(limit_rate(req));
     let own = join.own_filters.min(req.resp.filters.len());
@@ -60,14 +60,14 @@ pub(super) async fn send(req: &mut Request, head: &[u8], framing: BodyFraming, m
     done
 }
 
-/// What the content of one response passes before it becomes part of the whole.
+/// Filters and SSI commands of one response, which its content passes before it becomes part of the whole.
 pub(super) struct Stage<'p> {
     filters: Vec<Box<dyn BodyFilter>>,
     page: Option<&'p mut ssi::Page>,
 }
 
 impl Stage<'_> {
-    /// Filters bytes, runs their SSI commands, and pushes what comes of that.
+    /// Filters bytes, runs their SSI commands, and pushes the result into the outlet.
     pub(super) async fn put(
         &mut self,
         out: &mut Outlet,
@@ -135,30 +135,30 @@ async fn add(out: &mut Outlet, req: &mut Request, path: &[u8]) -> Done {
     }
 }
 
-/// A subrequest whose body is wanted.
+/// Subrequest whose body becomes part of the response.
 #[derive(Default)]
 pub(crate) struct Include {
     /// Decoded path.
     pub uri: Vec<u8>,
     /// Query.
     pub args: Vec<u8>,
-    /// What is sent instead if the body is empty or there is an error.
+    /// Content that is sent instead if the body is empty or there is an error.
     pub stub: Option<Rc<[u8]>>,
-    /// The body is not sent but given back.
+    /// The body is not sent but returned.
     pub keep: bool,
 }
 
-/// What became of an [`Include`].
+/// Result of an [`Include`].
 pub(crate) enum Included {
-    /// It ran; with the body if that was to be kept and there was no error.
+    /// It ran. The body, if that was to be kept and there was no error.
     Done(Option<Vec<u8>>),
-    /// There are too many; the log says so.
+    /// There are too many, which is logged.
     Refused,
-    /// The connection is of no more use.
+    /// The connection cannot be used any more.
     Broken,
 }
 
-/// Makes a subrequest. `None`: there are too many; the log says so.
+/// Makes a subrequest. Returns `None` if there are too many, which is logged.
 fn make(req: &mut Request, what: &Include) -> Option<Box<Request>> {
     let too_deep = matches!(req.origin, Origin::Sub { depth, .. } if depth >= MAX_DEPTH);
     if too_deep || !ssi::count(req, MAX_SUBREQUESTS) {
@@ -172,7 +172,8 @@ fn make(req: &mut Request, what: &Include) -> Option<Box<Request>> {
     Some(sub)
 }
 
-/// Gives the client's connection to whoever sends, or back: a wait for an upstream then ends when the client leaves.
+/// Moves the client's connection to the request that sends, or back. The request that has it also stops waiting for an upstream
+/// when the client leaves.
 fn hand_over(from: &mut Request, to: &mut Request) {
     std::mem::swap(&mut from.conn, &mut to.conn);
     (to.sent, to.sent_head) = (from.sent, from.sent_head);
@@ -186,26 +187,26 @@ pub(crate) async fn include(out: &mut Outlet, req: &mut Request, what: Include) 
     let bare = Box::pin(phases::included(&mut sub, what.stub.is_some())).await;
     let result = serve(out, &mut sub, &what, bare).await;
     hand_over(&mut sub, req);
-    // Variables are those of the request, whoever sets them.
+    // All subrequests share the variables of the request.
     std::mem::swap(&mut req.vars, &mut sub.vars);
     req.vars.compact(ARENA);
     result
 }
 
-/// A subrequest and, if it is to be given back instead of answered, its error.
+/// Subrequest whose head is ready, with its error if that is returned instead of answered.
 type Headed = (Box<Request>, Option<u16>);
 
-/// A subrequest that is on its way to its head while what stands before its body is sent.
+/// Subrequest that runs up to its head while the bytes before its body are sent.
 pub(crate) struct Started {
     what: Include,
     running: Pin<Box<dyn Future<Output = Headed>>>,
     headed: Option<Headed>,
-    /// Variables as it got them.
+    /// Variables at its start.
     vars: VarStore,
 }
 
 impl Started {
-    /// Begins; it gets on when it is polled. `None`: there are too many; the log says so.
+    /// Creates a subrequest, which runs when it is polled. Returns `None` if there are too many, which is logged.
     pub(crate) fn new(req: &mut Request, what: Include) -> Option<Started> {
         let mut sub = make(req, &what)?;
         let stub = what.stub.is_some();
@@ -217,7 +218,7 @@ impl Started {
         Some(Started { what, running, headed: None, vars })
     }
 
-    /// Ready when its body can be sent.
+    /// Runs the subrequest. Ready when its body can be sent.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.headed.is_none() {
             match self.running.as_mut().poll(cx) {

@@ -1,5 +1,5 @@
-//! Outlet of a response: the filters of its body, framing, rate and the bytes that are about to leave. The one place where
-//! filters run and bytes are framed. Hot path.
+//! Outlet of a response: filters the content, frames it, keeps to the rate, and holds the bytes that are about to leave. Content
+//! is filtered and framed nowhere else. Hot path.
 
 use super::pace::Pace;
 use super::write::{Ahead, Broken, Done, client_gone_within, write};
@@ -13,16 +13,16 @@ use forebay_conf::error::Level;
 use forebay_net::wire::Then;
 use std::time::{Duration, Instant};
 
-/// Bytes that are sent without waiting for more.
+/// Amount of bytes that are not kept back any longer, in the hope of more.
 const GATHERED: usize = 16 * 1024;
 
-/// Most bytes that are put through filters at once.
+/// Most bytes that pass the filters at once.
 pub(super) const PIECE: usize = 32 * 1024;
 
-/// The same where a filter may make a very long piece of a short one.
+/// Most bytes at once if a filter may make much more of them, as decompression.
 const EXPANDING: usize = 2 * 1024;
 
-/// What follows a piece.
+/// Continuation of the content after a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Follows {
     /// More, soon.
@@ -33,16 +33,16 @@ pub(super) enum Follows {
     End,
 }
 
-/// Outlet of a response, or of a request and its subrequests one after the other.
+/// Outlet of a response. A request and the subrequests whose content it includes use one outlet, one after the other.
 pub(crate) struct Outlet {
     to: To,
-    /// Filters of all that passes.
+    /// Filters that all bytes pass, in order.
     filters: Vec<Box<dyn BodyFilter>>,
     framing: BodyFraming,
     pace: Pace,
-    /// Most bytes that are put through the filters at once.
+    /// Most bytes that pass the filters at once.
     most: usize,
-    /// Number of pending bytes that are sent without waiting for more.
+    /// Amount of pending bytes from which on they are sent.
     pub(super) enough: usize,
     /// Bytes of [`Outlet::push`] that have not been filtered yet. Small pieces would make small chunks.
     pub(super) gathered: Vec<u8>,
@@ -60,7 +60,7 @@ enum To {
 }
 
 impl Outlet {
-    /// An outlet to the client. `pending` goes first.
+    /// Creates an outlet to the client. The bytes of `pending` go first.
     pub(super) fn client(
         filters: Vec<Box<dyn BodyFilter>>,
         framing: BodyFraming,
@@ -71,7 +71,7 @@ impl Outlet {
         Outlet { to: To::Client, filters, framing, pace, most, pending, ..Outlet::memory(0) }
     }
 
-    /// An outlet to memory.
+    /// Creates an outlet to memory, of at most `limit` bytes.
     pub(super) fn memory(limit: usize) -> Outlet {
         Outlet {
             to: To::Memory(Vec::new(), limit),
@@ -96,12 +96,12 @@ impl Outlet {
         self.pace.is_unlimited()
     }
 
-    /// Number of bytes that [`Outlet::push`] has taken.
+    /// Returns the number of bytes that [`Outlet::push`] has taken.
     pub(super) fn pushed(&self) -> u64 {
         self.pushed
     }
 
-    /// Takes bytes of a response that is put together.
+    /// Takes bytes of a response that has the content of several requests (`compose.rs`). Gathers short ones.
     ///
     /// # Errors
     /// The connection cannot be used for another response, or memory has reached its limit.
@@ -123,7 +123,7 @@ impl Outlet {
         if self.gathered.len() < GATHERED { Ok(()) } else { self.drain(req, Follows::More, None).await }
     }
 
-    /// Puts what [`Outlet::push`] has gathered through the filters.
+    /// Filters, frames and sends the bytes that [`Outlet::push`] has gathered, as [`Outlet::put`] does.
     pub(super) async fn drain(
         &mut self,
         req: &mut Request,
@@ -135,13 +135,14 @@ impl Outlet {
         }
         let gathered = std::mem::take(&mut self.gathered);
         let done = self.put(req, &gathered, follows, ahead).await;
+        // Keep the buffer.
         self.gathered = gathered;
         self.gathered.clear();
         done
     }
 
-    /// Filters and frames bytes, no faster than the rate allows, and sends them once there are enough. While the client
-    /// or the rate holds them up, a body that is given is read ahead.
+    /// Filters and frames bytes, no faster than the rate allows, and sends them once there are enough. While the client or the
+    /// rate delays them, reads ahead from the body `ahead`, if there is one.
     pub(super) async fn put(
         &mut self,
         req: &mut Request,
@@ -156,6 +157,7 @@ impl Outlet {
             rest = later;
             let then = if rest.is_empty() { follows } else { Follows::More };
             if self.push_piece(req, now, then).is_err() {
+                // The pieces before have passed the filters and still go to the client.
                 self.send(req, ahead).await?;
                 return Err(Broken);
             }
@@ -174,7 +176,7 @@ impl Outlet {
         }
     }
 
-    /// Returns how many of `len` bytes may go, after waiting until there are any.
+    /// Waits until the rate allows to send, and returns how many of `len` bytes may go.
     pub(super) async fn allowed(
         &mut self,
         req: &mut Request,
@@ -185,6 +187,7 @@ impl Outlet {
         loop {
             match self.pace.allowance(want as u64) {
                 Ok(n) => return Ok(n as usize),
+                // Only the filters are to be flushed, which need not wait.
                 Err(_) if len == 0 => return Ok(0),
                 Err(wait) => self.wait(req, wait, ahead.as_deref_mut()).await?,
             }
@@ -196,13 +199,14 @@ impl Outlet {
         self.pace.sent += bytes;
     }
 
-    /// Sends what is pending, then waits until more may be sent.
+    /// Sends the pending bytes, then waits for a time and reads ahead meanwhile.
     async fn wait(&mut self, req: &mut Request, wait: Duration, mut ahead: Option<&mut Body>) -> Done {
         self.send(req, ahead.as_deref_mut()).await?;
         let thread = req.thread.clone();
         let left = match ahead {
             Some(body) => {
                 body.meanwhile(req, false, Instant::now() + wait).await;
+                // The time is over; only look whether the client is still there.
                 Duration::ZERO
             }
             None => wait,
@@ -214,7 +218,7 @@ impl Outlet {
         Err(Broken)
     }
 
-    /// Filters and frames a piece.
+    /// Filters and frames a piece, and adds it to the pending bytes.
     fn push_piece(&mut self, req: &mut Request, piece: &[u8], follows: Follows) -> Done {
         if self.filters.is_empty() {
             frame(piece, self.framing, &mut self.pending);
@@ -229,7 +233,7 @@ impl Outlet {
         done
     }
 
-    /// Sends what has gathered and what is pending.
+    /// Sends the gathered and the pending bytes.
     pub(super) async fn flush(&mut self, req: &mut Request, mut ahead: Option<&mut Body>) -> Done {
         if !self.gathered.is_empty() {
             self.drain(req, Follows::More, ahead.as_deref_mut()).await?;
@@ -237,11 +241,12 @@ impl Outlet {
         self.send(req, ahead).await
     }
 
-    /// Sends what is pending.
+    /// Sends the pending bytes.
     async fn send(&mut self, req: &mut Request, ahead: Option<&mut Body>) -> Done {
         self.send_then(req, Then::Nothing, ahead).await
     }
 
+    /// Sends the pending bytes, with the hint `then` for the wire.
     async fn send_then(&mut self, req: &mut Request, then: Then, ahead: Option<&mut Body>) -> Done {
         if self.pending.is_empty() {
             return Ok(());
@@ -252,7 +257,7 @@ impl Outlet {
         done
     }
 
-    /// Sends what is pending before a file, held back by the kernel so that it leaves with the first bytes of the file.
+    /// Sends the pending bytes before a file. The kernel holds them back, so that they leave with the first bytes of the file.
     pub(super) async fn send_before_file(&mut self, req: &mut Request) -> Done {
         if self.pending.is_empty() {
             return Ok(());
@@ -261,10 +266,11 @@ impl Outlet {
             req.sent += sent.bytes as u64;
             self.pending.drain(..sent.bytes);
         }
+        // The rest, where the kernel had no room.
         self.send(req, None).await
     }
 
-    /// Sends the rest with the end of the framing, trailers included.
+    /// Sends the pending bytes and the end of the framing, with the trailers.
     pub(super) async fn finish(&mut self, req: &mut Request, then: Then, ahead: Option<&mut Body>) -> Done {
         self.return_filters(req);
         if self.framing == BodyFraming::Chunked {
@@ -276,7 +282,7 @@ impl Outlet {
         self.send_then(req, then, ahead).await
     }
 
-    /// Gives the filters back to the response: `$gzip_ratio` asks them.
+    /// Gives the filters back to the response, since `$gzip_ratio` reads their figures.
     fn return_filters(&mut self, req: &mut Request) {
         if req.resp.filters.is_empty() {
             std::mem::swap(&mut req.resp.filters, &mut self.filters);
@@ -291,7 +297,7 @@ impl Outlet {
         (self.pending, self.gathered)
     }
 
-    /// Returns the bytes of an outlet to memory.
+    /// Ends an outlet to memory and returns its bytes.
     pub(super) fn into_memory(self) -> Vec<u8> {
         match self.to {
             To::Memory(bytes, _) => bytes,
@@ -300,12 +306,12 @@ impl Outlet {
     }
 }
 
-/// Returns the number of bytes that are put through filters at once.
+/// Returns the number of bytes that pass the filters at once.
 pub(super) fn most_at_once(filters: &[Box<dyn BodyFilter>]) -> usize {
     if filters.iter().any(|f| f.expands()) { EXPANDING } else { PIECE }
 }
 
-/// Puts bytes through filters. Appends to `out`, which is empty, what leaves the last of them.
+/// Passes bytes through filters in order. Appends the output of the last one to `out`, which must be empty.
 pub(super) fn filter(
     req: &mut Request,
     filters: &mut [Box<dyn BodyFilter>],
@@ -336,6 +342,7 @@ pub(super) fn filter(
     })
 }
 
+/// Passes bytes through one filter, and flushes it before a pause.
 fn feed(
     filter: &mut Box<dyn BodyFilter>,
     bytes: &[u8],
@@ -346,7 +353,7 @@ fn feed(
     if follows == Follows::Pause { filter.flush(out) } else { Ok(()) }
 }
 
-/// Appends bytes of a body, as a chunk where it is sent in chunks.
+/// Appends content; as a chunk if the framing is chunked (RFC 9112, section 7.1).
 fn frame(bytes: &[u8], framing: BodyFraming, out: &mut Vec<u8>) {
     if bytes.is_empty() {
         return;
@@ -355,6 +362,7 @@ fn frame(bytes: &[u8], framing: BodyFraming, out: &mut Vec<u8>) {
         out.extend_from_slice(bytes);
         return;
     }
+    // The length in hexadecimal digits, without leading zeros.
     let digits = (usize::BITS - bytes.len().leading_zeros()).div_ceil(4);
     for i in (0..digits).rev() {
         out.push(b"0123456789abcdef"[bytes.len() >> (4 * i) & 15]);

@@ -10,10 +10,10 @@
 //! ```
 //!
 //! Every body that does not leave in one write (`send.rs`) passes through here, whatever its source. Shortcuts for
-//! bytes that nobody changes are in front of the loop's general way ([`Shortcuts`]): files leave by sendfile, an
-//! upstream's bytes are read to where they are sent from, or pass through a pipe inside the kernel.
+//! unchanged bytes are tried before the general way of the loop ([`Shortcuts`]): files leave by sendfile, an upstream's bytes
+//! are read into the buffer that they are sent from, or pass through a pipe inside the kernel.
 //!
-//! A response that is put together of several (`compose.rs`) has a pump for each of them, and one outlet for all. The
+//! A response with the content of several requests (`compose.rs`) has a pump for each of them, and one outlet for all. The
 //! page of such a response (`ssi`) *pushes* its text into the outlet, since a command in the midst of a piece may start
 //! another pump. So the outlet is no part of the pump, and page and own filters are a stage of the pump ([`Stage`]).
 //!
@@ -44,7 +44,7 @@ const TURN: u64 = 2 * 1024 * 1024;
 pub(super) struct Pump<'p> {
     thread: Rc<Thread>,
     source: Source,
-    /// What the bytes pass before they reach the outlet, if the response is part of another one.
+    /// Filters and commands before the outlet, if the response is part of another one.
     stage: Option<Stage<'p>>,
     out: &'p mut Outlet,
     shortcuts: Shortcuts,
@@ -166,7 +166,7 @@ impl<'p> Pump<'p> {
         Ok(Got::Data)
     }
 
-    /// Hands on what has been read.
+    /// Passes a piece that has been read to the stage or the outlet.
     async fn forward(&mut self, req: &mut Request, read: &Read) -> Done {
         if self.shortcuts.direct {
             let held = std::mem::take(&mut self.shortcuts.hold);
@@ -195,7 +195,7 @@ impl<'p> Pump<'p> {
         self.out.flush(req, self.source.body()).await
     }
 
-    /// Sends what there is, then waits until the source has more.
+    /// Sends the bytes at hand, then waits until the source has more.
     async fn wait(&mut self, req: &mut Request) -> Done {
         self.flush(req).await?;
         if self.source.wait(req).await { Ok(()) } else { Err(Broken) }

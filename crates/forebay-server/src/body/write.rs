@@ -52,7 +52,7 @@ pub(crate) async fn write_last(thread: &Rc<Thread>, req: &mut Request, bytes: &[
     write(thread, req, bytes, then, &mut Idle).await
 }
 
-/// Returns what follows the last bytes of a response.
+/// Returns the hint for the last bytes of a response.
 pub(super) fn after_last(req: &Request) -> Then {
     if req.closes_at_once {
         Then::Close

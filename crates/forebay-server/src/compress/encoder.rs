@@ -149,7 +149,7 @@ pub(crate) fn whole(key: Key, input: &[u8]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// What follows the bytes that are taken.
+/// Continuation after the bytes of a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
     More,

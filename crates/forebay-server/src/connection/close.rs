@@ -30,7 +30,7 @@ pub(crate) async fn close(thread: &Rc<Thread>, conn: &mut Connection, core: &cor
     linger(thread, conn, core).await;
 }
 
-/// Reads and discards what the client still sends.
+/// Reads and discards bytes that the client still sends.
 async fn linger(thread: &Rc<Thread>, conn: &mut Connection, core: &core::Settings) {
     let end = Instant::now() + core.lingering_time.0;
     let mut scratch = Vec::new();

@@ -85,7 +85,7 @@ struct Http1<'s, 'g> {
     thread: &'s Rc<Thread>,
     req: &'s mut Request,
     guard: &'s mut Guard<'g>,
-    /// Whether the time for the first head was running before the connection was taken up.
+    /// Whether the time for the first head was running before this runner got the connection.
     waited: bool,
     /// Whether a request has begun, so that settings of its location apply.
     begun: bool,
@@ -127,7 +127,7 @@ impl Http1<'_, '_> {
         }
     }
 
-    /// Handles what came instead of a head.
+    /// Handles an outcome other than a complete head.
     async fn leave(&mut self, head: Head) -> Option<Done> {
         match head {
             Head::Complete | Head::Wait | Head::Over => {}
@@ -194,7 +194,7 @@ impl Http1<'_, '_> {
             return None;
         }
         if begun {
-            // It stays counted until it is taken up again.
+            // It stays counted until a runner gets it again.
             self.guard.state = None;
         }
         Some(Done::Parked)
@@ -593,7 +593,7 @@ fn reset_if_timed_out(req: &Request) {
 }
 
 impl Request {
-    /// Takes over what an idle connection kept.
+    /// Prepares for a connection, and takes the part of a head that it has kept.
     pub(super) fn begin_connection(&mut self, conn: &mut Connection) {
         self.head.clear();
         self.conf = self.thread.config();

@@ -276,9 +276,9 @@ impl Drop for Guard<'_> {
     }
 }
 
-/// How a waiting connection stands to others, apart from its network: clients that are slow with their heads first,
-/// those that have been slow longest before others; then those between requests, the nearest to their timeout
-/// first; then those that have not had much time to send a head. `None`: stays.
+/// Returns the rank in which a waiting connection is closed to make room, lowest first; `None`: it is not closed. First come
+/// clients that are slow with their heads, the slowest first. Then come connections between requests, the nearest to their
+/// timeout first, and last those that have not had much time to send a head.
 pub(crate) fn rank(conn: &Connection, deadline: Instant, now: Instant) -> Option<(u8, Instant)> {
     let since = match &conn.partial {
         Some(p) => p.started,

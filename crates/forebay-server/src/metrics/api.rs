@@ -50,7 +50,7 @@ pub(crate) fn dashboard(req: &mut Request) -> Verdict {
     Verdict::Done
 }
 
-/// What of the path stands behind the location, without slashes at its ends.
+/// Returns the part of the path after the location, without slashes at its ends.
 fn below(req: &Request) -> String {
     let http = req.http();
     let l = http.location(req);

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::thread::ThreadId;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// What a zone counts.
+/// Kind of the things that a zone counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Requests to virtual servers.
@@ -133,7 +133,7 @@ impl Zone {
         }
     }
 
-    /// What a server or location has counted.
+    /// Returns the totals of a zone of servers or locations.
     pub(crate) fn totals(&self) -> Totals {
         let sum = self.sum();
         Totals {
@@ -157,14 +157,14 @@ impl Zone {
         }
     }
 
-    /// What a cache has counted: responses and their bytes by [`CACHE_STATUSES`].
+    /// Returns the responses of a cache and their bytes, by [`CACHE_STATUSES`].
     pub(crate) fn cache_totals(&self) -> [(u64, u64); 7] {
         let sum = self.sum();
         std::array::from_fn(|n| (sum(2 * n), sum(2 * n + 1)))
     }
 }
 
-/// What a server or location has counted.
+/// Totals of a server or location.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Totals {
     /// Requests under way.
@@ -186,8 +186,8 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
-    /// Of a name that nobody has asked for.
-    fn of_nobody() -> Totals {
+    /// Returns the totals of a server name without requests.
+    fn without_requests() -> Totals {
         Totals { classes_only: Some([0; 5]), ..Totals::default() }
     }
 
@@ -268,13 +268,13 @@ fn count_cells(req: &Request, c: &[AtomicU64], time: Duration) {
     add(c, cell::MICROS, u64::try_from(time.as_micros()).unwrap_or(0));
 }
 
-/// Numbers of zones by the numbers of servers, plus one; the largest number for servers that have a zone. What is not there, or 0,
-/// nobody has asked for yet. Of one thread and one configuration.
+/// Zones of server names for one thread and one configuration: by number of the server, the number of the zone plus one. It is
+/// `NOWHERE` for a server with a `status_zone`, and missing or 0 before the first request.
 #[derive(Debug, Default)]
 pub(crate) struct ByName(RefCell<Vec<u32>>);
 
 const NOWHERE: u32 = u32::MAX;
-/// Most names that are counted apart; what others have is counted together.
+/// Most server names with counters of their own. All others share one zone.
 const MOST_NAMES: usize = 1000;
 /// Name under which servers beyond that number are counted.
 const OTHERS: &[u8] = b"(others)";
@@ -284,9 +284,9 @@ const NAMELESS: &[u8] = b"_";
 /// The zones of names, for the life of the process.
 static NAMES: Mutex<Vec<Arc<Zone>>> = Mutex::new(Vec::new());
 
-/// The zone of a server's name, made if there is none and not too many are there.
+/// Returns the zone of a server's name. Makes it unless there are too many.
 fn zone_of_name(name: &[u8]) -> Arc<Zone> {
-    // Who has given a zone this name wants both together.
+    // A `status_zone` of the same name counts these requests, too.
     let explicit = zones(Kind::Server).into_iter().find(|z| z.name == name);
     let mut all = lock(&NAMES);
     let known = |name: &[u8], all: &[Arc<Zone>]| all.iter().find(|z| z.name == name).cloned();
@@ -341,8 +341,8 @@ fn count_name(req: &Request, zone: usize) {
     with_cells(zone, |c| count_cells(req, c, time));
 }
 
-/// What servers have counted: those with a zone by its name, the others of this configuration by their own, also
-/// before their first request.
+/// Returns the totals of servers: those with a `status_zone` under its name, the others under their own. The latter are servers of
+/// this configuration, also before their first request.
 pub(crate) fn servers(req: &Request) -> Vec<(Vec<u8>, Totals)> {
     let mut all: Vec<_> = zones(Kind::Server).iter().map(|z| (z.name.clone(), z.totals())).collect();
     let names: Vec<Arc<Zone>> = lock(&NAMES).clone();
@@ -350,8 +350,9 @@ pub(crate) fn servers(req: &Request) -> Vec<(Vec<u8>, Totals)> {
     let explicit: HashSet<Vec<u8>> = all.iter().map(|(name, _)| name.clone()).collect();
     let by_name: HashMap<&[u8], &Arc<Zone>> = names.iter().map(|z| (z.name.as_slice(), z)).collect();
     let mut seen: HashSet<&[u8]> = HashSet::new();
-    // With as many names as are counted apart nobody knows which of the others have been asked for.
-    let mut unasked = MOST_NAMES.saturating_sub(names.len());
+    // Names without requests are listed while there is room for zones of their own. Beyond that, requests are counted among the
+    // others, so it is unknown which names had any.
+    let mut room = MOST_NAMES.saturating_sub(names.len());
     for server in &http.servers {
         let has_zone = http.locations.get(server.root).is_some_and(|l| l.status_zone.is_some());
         let name = name_of(server);
@@ -360,9 +361,9 @@ pub(crate) fn servers(req: &Request) -> Vec<(Vec<u8>, Totals)> {
         }
         match by_name.get(name) {
             Some(zone) => all.push((name.to_vec(), zone.totals())),
-            None if unasked > 0 => {
-                unasked -= 1;
-                all.push((name.to_vec(), Totals::of_nobody()));
+            None if room > 0 => {
+                room -= 1;
+                all.push((name.to_vec(), Totals::without_requests()));
             }
             None => {}
         }

@@ -19,13 +19,13 @@ use forebay_conf::units;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-/// How the names of a family begin.
+/// Prefix of the names of a family of directives.
 pub(crate) trait Prefix {
     /// With its underscore.
     const PREFIX: &'static str;
 }
 
-/// What one level of the configuration says in the names of a family.
+/// Directives of a family at one level of the configuration.
 pub(crate) struct Written<P> {
     proxy: proxy::Written,
     cache: proxy_cache::Written,
@@ -55,7 +55,7 @@ impl<P> std::fmt::Debug for Written<P> {
     }
 }
 
-/// What is in effect stands in the settings of `proxy_*`.
+/// Empty, since the values in effect are in the settings of `proxy_*`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings;
 
@@ -74,8 +74,8 @@ impl<P: Prefix> Written<P> {
             || proxy_ssl::Written::binds(&name)
     }
 
-    /// Takes a directive; `Ok(false)` if it is not one of this family. What `proxy_*` has and this family has not is no
-    /// directive at all for the parser.
+    /// Reads a directive. Returns `false` if it is not one of this family. The parser has refused directives that only `proxy_*`
+    /// has.
     ///
     /// # Errors
     /// In nginx's words.
@@ -151,11 +151,11 @@ macro_rules! families {
             }
 
             pub(crate) use super::Settings;
-            /// What one level says.
+            /// Directives of the family at one level.
             pub(crate) type Written = super::Written<$ty>;
         })*
 
-        /// How the names of each family begin.
+        /// Prefixes of all families.
         #[cfg(test)]
         pub(crate) const PREFIXES: &[&str] = &[$($prefix,)*];
     };

@@ -1,5 +1,5 @@
-//! `proxy_pass`: the request as it goes to an upstream, and the response as it comes back (nginx:
-//! ngx_http_proxy_module). The conversation itself is in `upstream/`. Hot path.
+//! Content handler of `proxy_pass` and of the directives of other protocols, as `fastcgi_pass` (nginx: ngx_http_proxy_module). Asks
+//! the cache, makes the request to the upstream, and takes its response. The conversation itself is in `upstream/`. Hot path.
 
 mod cached;
 mod respond;
@@ -32,7 +32,7 @@ pub(crate) use settings::tries;
 pub(crate) use settings::*;
 pub(crate) use url::{Pass, To};
 
-/// `proxy_pass`.
+/// Reads `proxy_pass`.
 ///
 /// # Errors
 /// In nginx's words.
@@ -47,7 +47,7 @@ pub(crate) fn pass(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> 
     Ok(())
 }
 
-/// `fastcgi_pass`, `uwsgi_pass`, `scgi_pass`, `grpc_pass`, `memcached_pass`.
+/// Reads `fastcgi_pass`, `uwsgi_pass`, `scgi_pass`, `grpc_pass` or `memcached_pass`.
 ///
 /// # Errors
 /// In nginx's words.
@@ -62,8 +62,7 @@ pub(crate) fn pass_by(
     Ok(())
 }
 
-/// Refuses a second directive that passes a location on by the same protocol. The last of several protocols counts, as
-/// in nginx.
+/// Refuses a second directive of the same protocol in a location. Of several protocols the last one counts, as in nginx.
 ///
 /// # Errors
 /// `"x" directive is duplicate`.
@@ -76,7 +75,7 @@ fn refuse_second(protocol: Protocol, d: &Directive, l: &LocationBuild, cx: &Scop
     }
 }
 
-/// `health_check` of a location with these settings.
+/// Adds the `health_check` of a location to the upstream group that the location passes requests to.
 ///
 /// # Errors
 /// When the location passes to no group that the configuration knows.
@@ -104,7 +103,7 @@ pub(crate) fn check(
     Ok(())
 }
 
-/// The content handler.
+/// Answers a request with the response of an upstream or a cache (the content handler).
 pub(crate) async fn run(req: &mut Request, pass: &Arc<Pass>) -> Outcome {
     let http = req.http();
     let s = &http.location(req).settings.proxy;
@@ -123,10 +122,11 @@ pub(crate) async fn run(req: &mut Request, pass: &Arc<Pass>) -> Outcome {
     }
 }
 
-/// Why a request is not answered by an upstream.
+/// Reason for which a request gets no response of an upstream.
 enum Stop {
+    /// The request is answered with this status.
     Status(u16),
-    /// There is nobody to answer.
+    /// The client is gone or too slow, so nothing is answered.
     Gone,
 }
 
@@ -145,6 +145,7 @@ impl From<VarError> for Stop {
     }
 }
 
+/// Reads the body of the request where that is needed, asks, and takes the response.
 async fn handle(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<Outcome, Stop> {
     let streamed = take_body(req, pass, s).await?;
     let mut taken = Taken::default();
@@ -161,7 +162,8 @@ async fn handle(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<Out
         Err(stop) => Err(stop),
     };
     if taken.contact.is_some() {
-        // The client gets another response than the upstream's, so the rest of that is not read, if there is one.
+        // The client gets another response (an error page, an entry of the cache), so the rest of the upstream's is not read.
+        // The connection is kept only if there is no rest.
         let head = &req.modules.upstream.head;
         let missing = pass.protocol.is_missing(head.status);
         let whole = missing && head.buf.len() == head.len;
@@ -170,12 +172,12 @@ async fn handle(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<Out
     out
 }
 
-/// Reads the body of the request, unless it is to be sent as it comes: then returns `true`.
+/// Reads the body of the request. Returns `true` if it is not read here but streamed: sent to the upstream as it comes.
 async fn take_body(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<bool, Stop> {
-    // Another upstream may have been given some of it.
+    // Before an internal redirect, another upstream may have received the beginning of the body.
     let given = !req.body.stored.complete && req.body.len > 0;
     if given && req.body.len != req.body.stored.len() {
-        // An error page needs none.
+        // Some of it is not stored. A request without a body can still be made, as for an error page.
         let wanted = s.set_body.0.is_none() && s.pass_request_body;
         if wanted && !matches!(req.method, Method::Get | Method::Head) {
             req.log(Level::Error, "client request body has been passed to another upstream");
@@ -197,11 +199,11 @@ fn streams(req: &Request, pass: &Pass, s: &Settings) -> bool {
         && !req.body.stored.complete
         && s.pass_request_body
         && pass.protocol.can_stream(req.head.framing, s.http_version)
-        // A body that has arrived can be sent again.
+        // A body that has arrived is stored instead: then it can be sent to another server after a failure.
         && !body::has_come(req)
 }
 
-/// Fetches the next slice of a response that has begun. Returns `None` if that fails.
+/// Fetches the next slice of a response that has begun (nginx: slice). Returns `None` if that fails.
 pub(crate) async fn more(req: &mut Request) -> Option<Body> {
     let http = req.http();
     let l = http.location(req);
@@ -220,25 +222,24 @@ pub(crate) async fn more(req: &mut Request) -> Option<Body> {
     }
 }
 
-/// Resources that a request has taken for its response. They stay in place while the upstream is asked and the response
-/// is passed on.
+/// Resources that a request holds while the upstream is asked and the response is passed on.
 #[derive(Default)]
 struct Taken {
-    /// The place at an upstream.
+    /// Server that is asked, with the connection to it.
     contact: Option<Contact>,
-    /// What a cache has to do with the request.
+    /// Task of the cache: where the response is stored, and the stale one it replaces.
     fetch: Fetch,
 }
 
 /// Source of the response.
 enum Answer {
-    /// A cache.
+    /// An entry of a cache.
     Entry(Rc<Entry>),
     /// An upstream, from [`Taken::contact`].
     Response { to_head: bool, upgrade: bool },
     /// None: the request was a purge, which is done.
     Purged,
-    /// None: a background request came too late.
+    /// None: another request renews the entry that this background request was made for.
     Nothing,
 }
 
@@ -264,27 +265,29 @@ async fn ask(
             Found::Fetch(f) => taken.fetch = f,
         }
     }
-    let (got, asked) = send(req, pass, s, (&target, uri), streamed, taken).await?;
+    let (got, sent) = send(req, pass, s, (&target, uri), streamed, taken).await?;
     if let Some(e) = stale_instead(req, got, s, taken) {
         return Ok(Answer::Entry(e));
     }
     got.map_err(Stop::Status)?;
+    // A 304 to our own conditions: the stale entry is still right.
     let confirms = req.modules.upstream.head.status == 304 && cs.revalidate && taken.fetch.stale.is_some();
     match taken.contact.take_if(|_| confirms) {
         Some(contact) => confirmed(req, contact, s, std::mem::take(&mut taken.fetch)).await,
-        None => Ok(Answer::Response { to_head: asked.to_head, upgrade: asked.upgrade }),
+        None => Ok(Answer::Response { to_head: sent.to_head, upgrade: sent.upgrade }),
     }
 }
 
 /// Facts about a request that was sent.
 struct Sent {
-    /// It asks for no content.
+    /// It is a HEAD request, whose response has no content.
     to_head: bool,
-    /// It asks for another protocol.
+    /// It asks to switch to another protocol.
     upgrade: bool,
 }
 
-/// Writes the request and asks the upstream. The inner error is the status to answer with where no server has answered.
+/// Writes the request, sends it to a server, and reads the head of the response. The inner error is the status of the answer if no
+/// server has responded.
 async fn send(
     req: &mut Request,
     pass: &Arc<Pass>,
@@ -311,9 +314,10 @@ async fn send(
     };
     req.modules.upstream.log_path = uri;
     if !pass.protocol.logs_path() {
-        // As nginx: the log names the server alone.
+        // As in nginx: the log names the server alone.
         req.modules.upstream.log_path.clear();
     }
+    // A response that is stored is fetched to its end even if the client leaves.
     req.modules.proxy_cache.detached = fetch.cacheable() || req.is_background();
     let got = exchange::run(req, target, &head, &body, s, contact).await;
     let to_head = codec::is_to_head(req, &head);
@@ -321,7 +325,7 @@ async fn send(
     Ok((got, Sent { to_head, upgrade }))
 }
 
-/// Returns a stale response that is served in place of the upstream's, or of none (nginx: proxy_cache_use_stale).
+/// Returns the stale entry if it is served in place of the upstream's response or failure (nginx: proxy_cache_use_stale).
 fn stale_instead(
     req: &mut Request,
     got: Result<(), u16>,
@@ -349,6 +353,7 @@ fn stale_instead(
 async fn confirmed(req: &mut Request, contact: Contact, s: &Settings, fetch: Fetch) -> Result<Answer, Stop> {
     let http = req.http();
     let cs = &http.location(req).settings.proxy_cache;
+    // A 304 has no content, so this body ends with no input, and the connection is kept or closed.
     let reusable = codec::keeps_alive(req);
     let clean = req.modules.upstream.head.buf.len() == req.modules.upstream.head.len;
     let body = Body::new(contact, Framing::None, reusable && clean, s.read_timeout.0);
@@ -358,6 +363,7 @@ async fn confirmed(req: &mut Request, contact: Contact, s: &Settings, fetch: Fet
     entry.map(Answer::Entry).ok_or(Stop::Status(502))
 }
 
+/// Returns the body that goes to the upstream.
 fn outgoing(req: &mut Request, s: &Settings, streamed: bool) -> Result<Outgoing, Stop> {
     if let Some(t) = &s.set_body.0 {
         return Ok(Outgoing::Bytes(t.value(req)?));

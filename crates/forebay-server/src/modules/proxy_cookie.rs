@@ -20,7 +20,7 @@ crate::settings! {
     "proxy_cookie_flags" => flags: Flags = Flags::default();
 }
 
-/// What a value is compared with.
+/// Text or pattern that a value is compared with.
 #[derive(Clone, Debug)]
 enum Like {
     Text(Template),

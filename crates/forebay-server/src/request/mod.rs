@@ -26,7 +26,7 @@ mod waiting;
 
 pub(crate) use derive::SubBody;
 
-/// What a header filter makes of a response that the client does not want.
+/// Answer that a header filter puts in place of a response: 412 or 416.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     /// Status that is answered instead.
@@ -116,9 +116,9 @@ pub(crate) struct Request {
     pub sent_head: u64,
     /// Bytes of the request received, head and body.
     pub received: u64,
-    /// Where its client has been waited for.
+    /// Record of the waits for its client.
     pub transfer: Option<Rc<forebay_core::transfers::Transfer>>,
-    /// What modules keep for this request.
+    /// State of modules.
     pub modules: ModuleState,
     /// `$request_completion`.
     pub complete: bool,
@@ -130,7 +130,7 @@ pub(crate) struct Request {
     pub refused: u16,
     /// Body of the request.
     pub body: RequestBody,
-    /// How long the connection may be idle after this request; `None`: it has asked for nothing since it was idle.
+    /// Time for which the connection may be idle after this request; `None`: there was no request since it was idle.
     pub keepalive_timeout: Option<std::time::Duration>,
     /// The connection is closed right behind the response.
     pub closes_at_once: bool,

@@ -151,15 +151,15 @@ impl Part {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FilterError(pub &'static str);
 
-/// A change of the body's bytes on their way out. Files reach it in pieces of at most 32 KiB.
+/// Filter of content on its way out. It gets files in pieces of at most 32 KiB.
 pub(crate) trait BodyFilter {
-    /// Takes a piece; `last` says that nothing follows. Appends what can go on to `out`.
+    /// Filters a piece; `last`: nothing follows. Appends the output that is ready to `out`.
     ///
     /// # Errors
     /// [`FilterError`].
     fn feed(&mut self, input: &[u8], last: bool, out: &mut Vec<u8>) -> Result<(), FilterError>;
 
-    /// What has been taken must leave now: nothing follows for a while.
+    /// Appends the output that was held back, since nothing follows for a while.
     ///
     /// # Errors
     /// [`FilterError`].
@@ -167,12 +167,12 @@ pub(crate) trait BodyFilter {
         Ok(())
     }
 
-    /// Bytes taken and given, where that is of interest (`$gzip_ratio`).
+    /// Returns the numbers of bytes taken and put out, if the filter counts them (`$gzip_ratio`).
     fn lengths(&self) -> Option<(u64, u64)> {
         None
     }
 
-    /// A short piece may become a very long one: it is to be given little at a time.
+    /// Returns `true` if a short piece may become a very long one, so that the filter gets little at a time.
     fn expands(&self) -> bool {
         false
     }
@@ -209,9 +209,9 @@ pub(crate) struct Response {
     pub body: Vec<Part>,
     /// Bytes made for the body, reused from request to request.
     pub text: Vec<u8>,
-    /// What follows the parts: the rest of an upstream's response.
+    /// Rest of an upstream's response, which follows the parts.
     pub source: Option<Box<crate::upstream::stream::Body>>,
-    /// Came from an upstream: conditions and ranges were its business.
+    /// Came from an upstream, which has evaluated conditions and ranges.
     pub proxied: bool,
     /// Came from an upstream, through a cache or on its way into one: conditions are judged here.
     pub cacheable: bool,
@@ -219,9 +219,9 @@ pub(crate) struct Response {
     pub entry: Option<Rc<crate::cache::local::Entry>>,
     /// The head is the one that was sent last for the file or entry; nothing but status and body is filled in.
     pub ready: Option<Rc<sent::SentHead>>,
-    /// Only one range of it can be asked for.
+    /// Whether only one range of it is served for a request.
     pub single_range: bool,
-    /// The body is put together from this and the bodies of subrequests.
+    /// Parts of the body in addition to its own content.
     pub join: Option<Box<crate::body::compose::Join>>,
     /// Filters of the body, in order.
     pub filters: Vec<Box<dyn BodyFilter>>,
@@ -280,7 +280,7 @@ impl Response {
         (self.leaves_server, self.leaves_date) = (false, false);
     }
 
-    /// When the content was modified last, Unix seconds, also where an upstream says so.
+    /// Returns the time of the last modification, Unix seconds, also that in the head of an upstream's response.
     pub(crate) fn modified(&self) -> Option<i64> {
         match self.last_modified {
             None if self.proxied => forebay_http::date::parse(self.fields.get(b"Last-Modified")?),

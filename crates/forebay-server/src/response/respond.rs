@@ -92,8 +92,8 @@ fn send_trailers(req: &mut Request, out: &mut Vec<u8>) {
     }
 }
 
-/// Runs the header filters. What one of them refuses is answered as any other error, and goes through them
-/// again; an error passes them, so that ends.
+/// Runs the header filters. A filter may refuse the response (412, 416). The error that is answered instead passes the filters as
+/// well, and none of them refuses an error.
 async fn run_header_filters(req: &mut Request) {
     let mut content_range = Vec::new();
     loop {
@@ -131,7 +131,7 @@ async fn run_header_filters(req: &mut Request) {
     }
 }
 
-/// Runs the log phase and frees what belongs to the request.
+/// Runs the log phase and frees the resources of the request.
 pub(crate) fn finish(req: &mut Request) {
     if let Some(mut source) = req.resp.source.take() {
         source.abandon(req);

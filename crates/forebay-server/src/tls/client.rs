@@ -63,7 +63,7 @@ impl Wanted {
     /// Begins a connection. Reads certificates whose names have variables on the blocking pool.
     ///
     /// # Errors
-    /// What is to be logged.
+    /// The text for the error log.
     pub(crate) async fn begin(&self, req: &Request) -> Result<UnbufferedClientConnection, String> {
         let config = match &self.files {
             Some((cert, _)) if cert.is_empty() => self.tls.config.clone(),
@@ -134,7 +134,7 @@ impl ClientTls {
     /// use them.
     ///
     /// # Errors
-    /// What is to be logged.
+    /// The text for the error log.
     pub(crate) fn begin_check(&self, host: &[u8]) -> Result<(String, rustls::ClientConnection), String> {
         let name = without_port(self.name.as_ref().and_then(|t| t.as_const()).unwrap_or(host));
         let mut config = ClientConfig::clone(&self.config);
@@ -146,7 +146,7 @@ impl ClientTls {
     /// Verifies the certificates of a server of this name, its own first (nginx: proxy_ssl_verify).
     ///
     /// # Errors
-    /// What is to be logged.
+    /// The text for the error log.
     pub(crate) fn judge(&self, certificates: &[CertificateDer<'_>], name: &str) -> Result<(), String> {
         let Some(trust) = &self.verify else { return Ok(()) };
         if let Err(f) = trust.verify(certificates, verify::Purpose::Server, verify::now()) {

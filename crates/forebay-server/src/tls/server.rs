@@ -469,7 +469,7 @@ fn warn_once(cx: &mut Scope<'_>, text: &str) {
     }
 }
 
-/// Reads a file of a certificate or key, for which `what` stands in the error.
+/// Reads a file of a certificate or key. `what` names it in the error.
 fn read_file(name: &[u8], what: &str, cx: &mut Scope<'_>) -> Result<Vec<u8>, String> {
     let path = cx.conf_path(name);
     let failed =
@@ -706,7 +706,7 @@ impl ServerTls {
     /// Returns `Ok(None)` if files would have to be read.
     ///
     /// # Errors
-    /// What is to be logged.
+    /// The text for the error log.
     pub(crate) fn known(
         &self,
         names: &[(Vec<u8>, Vec<u8>)],
@@ -733,7 +733,7 @@ impl ServerTls {
     /// Returns the same as [`ServerTls::known`], but reads missing files, relative to `base`. Blocks.
     ///
     /// # Errors
-    /// What is to be logged.
+    /// The text for the error log.
     pub(crate) fn load(
         &self,
         names: &[(Vec<u8>, Vec<u8>)],
@@ -779,7 +779,7 @@ fn is_inline((cert, key): &(Vec<u8>, Vec<u8>)) -> bool {
 /// Loads certificate and key by the values of their names, relative to `base`.
 ///
 /// # Errors
-/// What is to be logged.
+/// The text for the error log.
 pub(crate) fn certified_files(
     files: &(Vec<u8>, Vec<u8>),
     base: &Path,

@@ -63,9 +63,9 @@ impl Repeat {
 pub(crate) enum Kept {
     /// None.
     No,
-    /// Those of the group. One that turns out to be closed is an attempt, but no try.
+    /// Those of the group. One that turns out to be closed is listed among the attempts, but does not count as a try.
     Group,
-    /// Those of a group that `proxy_pass` implies. One that turns out to be closed leaves no trace: nginx has no such
+    /// Those of a group that `proxy_pass` implies. One that turns out to be closed is not listed, since nginx has no such
     /// connections.
     Implied,
 }

@@ -9,7 +9,7 @@ use forebay_core::upstream::servers::Server;
 use std::sync::Arc;
 use tokio::runtime::Handle;
 
-/// Starts the tasks of a configuration. First, it takes over what the `old` one knows about its groups.
+/// Starts the tasks of a configuration. First takes over the state of the groups of the `old` one.
 pub(crate) fn start(
     config: &Arc<Http>,
     old: Option<&Http>,

@@ -101,7 +101,7 @@ pub(crate) struct Attempt {
     pub received: u64,
     /// `$upstream_response_length`.
     pub length: u64,
-    /// Whether it is the first of another location, reached by an internal redirect.
+    /// Whether it is the first attempt in another location, reached by an internal redirect.
     pub redirected: bool,
 }
 

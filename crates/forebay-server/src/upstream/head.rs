@@ -1,4 +1,4 @@
-//! Reads the head of a response, and sends what is left of the request meanwhile. Hot path.
+//! Reads the head of a response, and sends the rest of the request meanwhile. Hot path.
 
 use super::codec::{self, Came};
 use super::contact::Contact;
@@ -89,7 +89,7 @@ impl<'r> HeadReader<'r> {
         }
     }
 
-    /// Sends what is left of the request, or waits until more of the head has come.
+    /// Sends the rest of the request, or waits until more of the head has come.
     pub(super) async fn wait(&mut self, req: &mut Request, contact: &mut Contact) -> Result<(), Fault> {
         if contact.upload.is_some() {
             upload(req, contact, self.watch).await?;

@@ -12,15 +12,15 @@ use forebay_conf::units;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// An `upstream` block that is being read.
+/// `upstream` block that is being read.
 #[derive(Debug)]
 pub struct Block {
     /// The group.
     pub group: Group,
     pub(super) servers: Vec<Server>,
-    /// Names of `zone`s, and whether a size is given.
+    /// Names of `zone`s; `true`: with a size.
     pub(super) zones: Vec<(Vec<u8>, bool)>,
-    /// Whether names that are not found at the start are allowed.
+    /// Whether the server starts although the name of a `server` cannot be resolved.
     unresolved: bool,
     /// Names of the directives of [`ONCE`] that were read.
     seen: Vec<Vec<u8>>,
@@ -33,6 +33,7 @@ const ONCE: &[&[u8]] =
 impl Block {
     /// Begins a block. `start_unresolved`: `upstream_start_unresolved` of the level above.
     pub fn new(d: &Directive, start_unresolved: bool) -> Block {
+        // It applies to all servers of the block, those before it as well.
         let named = d.block.iter().flatten().filter(|i| i.name.text == b"upstream_start_unresolved");
         let own = named.last().map(|i| first(i).eq_ignore_ascii_case(b"on"));
         Block {
@@ -63,6 +64,7 @@ impl Block {
         Ok(())
     }
 
+    /// Refuses a second directive of a name in [`ONCE`].
     fn once(&mut self, d: &Directive, cx: &Build<'_>) -> Result<(), Error> {
         let name = &d.name.text;
         if !ONCE.contains(&name.as_slice()) {
@@ -107,13 +109,14 @@ impl Block {
         Ok(())
     }
 
-    /// Checks a block that has been read.
+    /// Checks a block whose directives have all been read.
     ///
     /// # Errors
     /// In nginx's words.
     pub fn check(&self, d: &Directive, cx: &Build<'_>) -> Result<(), Error> {
         if let Some(s) = d.block.iter().flatten().find(|i| i.name.text == b"state") {
-            // All servers are in its file, none in the block. Without a file there are no servers.
+            // The servers of its file have been read with those of the block, so the block must have none of its own. A file
+            // that does not exist yet has none: such a group is empty.
             let of_file = s.block.iter().flatten().filter(|i| i.name.text == b"server").count();
             if of_file < self.servers.len() {
                 return Err(cx.error(s, "\"state\" cannot be used together with \"server\""));
@@ -121,6 +124,7 @@ impl Block {
         } else if self.servers.is_empty() {
             return Err(cx.error(d, "no servers are inside upstream"));
         }
+        // As in nginx: backups alone are no group.
         if !self.servers.is_empty() && self.servers.iter().all(|s| s.template.backup) {
             let name = String::from_utf8_lossy(&self.group.name);
             return Err(cx.error(d, format!("no servers in upstream \"{name}\"")));
@@ -164,6 +168,7 @@ fn connections(d: &Directive, cx: &Build<'_>) -> Result<(usize, bool), Error> {
     Ok((number as usize, local))
 }
 
+/// Reads `least_time header | last_byte [inflight]`.
 fn least_time(d: &Directive, cx: &Build<'_>) -> Result<Method, Error> {
     let timed = match first(d) {
         b"header" => Timed::Header,
@@ -174,11 +179,13 @@ fn least_time(d: &Directive, cx: &Build<'_>) -> Result<Method, Error> {
         }
     };
     match d.args.get(1) {
+        // `inflight` also counts requests that have not ended, and goes with `last_byte` only, as in nginx.
         Some(w) if w.text != b"inflight" || timed == Timed::Header => Err(invalid(d, w, cx)),
         inflight => Ok(Method::Least(Load::Time { timed, inflight: inflight.is_some() })),
     }
 }
 
+/// Reads `random [two [METHOD]]`.
 fn random(d: &Directive, cx: &Build<'_>) -> Result<Method, Error> {
     let Some(two) = d.args.first() else { return Ok(Method::Random(None)) };
     if two.text != b"two" {
@@ -195,8 +202,8 @@ fn random(d: &Directive, cx: &Build<'_>) -> Result<Method, Error> {
     Ok(Method::Random(Some(load)))
 }
 
-/// Checks `state FILE`, whose `server` lines are read as if they were in the block (NGINX Plus). The file is only read, since
-/// servers do not change at run time.
+/// Checks the directives in the file of `state FILE` (NGINX Plus). Its `server` lines are read as if they were in the block. The
+/// file is never written, since servers do not change at run time.
 fn state(d: &Directive, cx: &Build<'_>) -> Result<(), Error> {
     match d.block.iter().flatten().find(|i| i.name.text != b"server") {
         Some(other) => {
@@ -206,6 +213,7 @@ fn state(d: &Directive, cx: &Build<'_>) -> Result<(), Error> {
     }
 }
 
+/// Reads `queue NUMBER [timeout=TIME]`.
 fn queue(d: &Directive, cx: &Build<'_>) -> Result<Queue, Error> {
     let length = units::number(first(d)).and_then(|n| usize::try_from(n).ok());
     let length = length.ok_or_else(|| cx.directive_error(d, "invalid number"))?;
@@ -217,7 +225,8 @@ fn queue(d: &Directive, cx: &Build<'_>) -> Result<Queue, Error> {
     Ok(Queue { length, timeout })
 }
 
-/// Reads `zone`: its name, and whether a size is given. It changes nothing, since all threads share the state of a group anyway.
+/// Reads `zone`: its name, and `true` if a size is given. It is only checked, since all threads share the state of a group
+/// anyway.
 fn zone(d: &Directive, cx: &Build<'_>) -> Result<(Vec<u8>, bool), Error> {
     let name = first(d).to_vec();
     if name.is_empty() {
@@ -226,7 +235,7 @@ fn zone(d: &Directive, cx: &Build<'_>) -> Result<(Vec<u8>, bool), Error> {
     if let Some(w) = d.args.get(1) {
         let size = units::size(&w.text)
             .ok_or_else(|| cx.error_at(d, w, format!("invalid zone size \"{}\"", w.as_str())))?;
-        // Eight pages.
+        // As in nginx: eight pages.
         if size < 32 * 1024 {
             let text = String::from_utf8_lossy(&name).into_owned();
             return Err(cx.error(d, format!("zone \"{text}\" is too small")));

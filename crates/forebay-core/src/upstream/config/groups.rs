@@ -10,7 +10,7 @@ use forebay_net::addr::Place;
 use forebay_net::resolver::Resolver;
 use std::sync::{Arc, OnceLock};
 
-/// A group with what its front end adds to it.
+/// Group with the settings that its front end adds.
 #[derive(Debug)]
 pub struct Upstream<X> {
     /// The group.

@@ -21,7 +21,7 @@ pub(crate) struct LocationBuild {
     pub kind: Kind,
     /// Enclosing level.
     pub parent: Option<LocationId>,
-    /// What this level says.
+    /// Directives of this level.
     pub written: LocationWritten,
     /// Rewrite directives.
     pub ops: Vec<rewrite::Op>,
@@ -108,7 +108,7 @@ impl<'s, 'f> Builder<'s, 'f> {
         self.locations.len() - 1
     }
 
-    /// Takes the http block. Directives with errors are left out and the errors kept, so that all are told at once.
+    /// Reads the http block. Leaves out directives with errors and keeps the errors, so that all are reported at once.
     pub(crate) fn http_block(&mut self, block: &Block) {
         // Holds for the whole block, wherever it stands.
         for d in block.iter().filter(|d| d.name.text == b"upstream_start_unresolved") {

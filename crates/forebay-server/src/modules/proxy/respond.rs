@@ -144,7 +144,8 @@ fn buffering(req: &Request, s: &Settings) -> bool {
     }
 }
 
-/// Where a response goes beside the client. What is not buffered is not kept, as in nginx.
+/// Returns the place where a response is kept (cache, `proxy_store`), if any. A response that is not buffered is not kept, as in
+/// nginx.
 fn keep(
     req: &mut Request,
     fetch: &mut Fetch,
@@ -159,7 +160,7 @@ fn keep(
         return cached::keep(req, fetch, s, cs);
     }
     if to_head && req.modules.upstream.protocol.is_http() {
-        // There is no body, whatever length the head speaks of.
+        // There is no body, whatever length the head has.
         return Ok(None);
     }
     Ok(s.store(req)?)

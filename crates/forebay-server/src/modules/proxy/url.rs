@@ -20,17 +20,17 @@ use std::sync::Arc;
 /// A `proxy_pass`.
 #[derive(Clone, Debug)]
 pub(crate) struct Pass {
-    /// Name of the prefix or exact location that it stands in.
+    /// Name of the location around it, if that is a prefix or exact one.
     pub location: Option<Vec<u8>>,
-    /// What it names.
+    /// Destination.
     pub to: To,
-    /// What the upstream is spoken to by.
+    /// Protocol of the upstream.
     pub protocol: Protocol,
-    /// What memcached is asked for.
+    /// Key that memcached is asked for.
     pub key: Option<Template>,
 }
 
-/// What a `proxy_pass` names.
+/// Destination of a `proxy_pass`.
 #[derive(Clone, Debug)]
 pub(crate) enum To {
     /// A constant URL.
@@ -43,7 +43,7 @@ pub(crate) enum To {
         host: Vec<u8>,
         /// `$proxy_port`.
         port: Vec<u8>,
-        /// What replaces the location's name; `None`: the request's own URI is passed on.
+        /// Replacement for the location's name; `None`: the request's own URI is passed on.
         uri: Option<Vec<u8>>,
         /// The URL as written.
         url: Vec<u8>,
@@ -176,7 +176,7 @@ impl Pass {
         Ok(Pass { location: None, to, protocol, key })
     }
 
-    /// Where this request goes and with which URI, where the configuration says so. Sets `$proxy_host` and `$proxy_port`.
+    /// Returns target and URI of the request if the destination is constant. Sets `$proxy_host` and `$proxy_port`.
     pub(crate) fn fixed(&self, req: &mut Request) -> Option<(Target, Vec<u8>)> {
         let To::Fixed { group, host, port, uri, encrypted, .. } = &self.to else { return None };
         let target = Target::of(req, group.get()?);
@@ -347,7 +347,7 @@ fn host_and_port(parts: &Parts<'_>) -> (Vec<u8>, Vec<u8>) {
     }
 }
 
-/// What the request is for, where nothing else is said.
+/// Returns the default of `Host`: the authority as written, `localhost` for a unix socket.
 fn authority(place: &Place, written: &[u8]) -> Vec<u8> {
     match place {
         Place::Unix(_) => b"localhost".to_vec(),

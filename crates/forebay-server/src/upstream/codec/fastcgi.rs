@@ -22,7 +22,7 @@ const LONGEST_LINE: usize = 1900;
 pub(crate) struct Link {
     records: Records,
     /// Text for the error log, until its record is complete.
-    said: Vec<u8>,
+    stderr: Vec<u8>,
     /// Whether bytes came after the end.
     extra: bool,
 }
@@ -31,14 +31,14 @@ impl Link {
     /// Prepares for another request.
     pub(crate) fn clear(&mut self) {
         self.records = Records::default();
-        self.said.clear();
+        self.stderr.clear();
         self.extra = false;
     }
 
     /// Takes text for the error log. Returns `true` if it is a complete line now.
-    fn hear(&mut self, words: &[u8], last: bool) -> bool {
-        self.said.extend_from_slice(words);
-        last || self.said.len() >= LONGEST_LINE
+    fn push_stderr(&mut self, words: &[u8], last: bool) -> bool {
+        self.stderr.extend_from_slice(words);
+        last || self.stderr.len() >= LONGEST_LINE
     }
 
     /// Returns `true` if the end of the response has come.
@@ -102,8 +102,8 @@ fn take(req: &mut Request, raw: &[u8], out: &mut Vec<u8>) -> Result<(), String> 
                 end
             }
             Ok(Step::Stderr { start, end, last }) => {
-                if link.hear(rest.get(start..end).unwrap_or_default(), last) {
-                    say(req, "while reading upstream");
+                if link.push_stderr(rest.get(start..end).unwrap_or_default(), last) {
+                    log_stderr(req, "while reading upstream");
                 }
                 end
             }
@@ -139,9 +139,9 @@ fn take_head(req: &mut Request, raw: &[u8], limit: usize) -> Result<(), Fault> {
                 end
             }
             Ok(Step::Stderr { start, end, last }) => {
-                if link.hear(rest.get(start..end).unwrap_or_default(), last) {
+                if link.push_stderr(rest.get(start..end).unwrap_or_default(), last) {
                     let over = matches!(cgi::parse(head, limit), Ok(Status::Complete));
-                    if say(req, if over { "while reading upstream" } else { READING }) && !over {
+                    if log_stderr(req, if over { "while reading upstream" } else { READING }) && !over {
                         return Err(Fault::new(NextUpstream::InvalidHeader, 502));
                     }
                 }
@@ -163,8 +163,8 @@ fn take_head(req: &mut Request, raw: &[u8], limit: usize) -> Result<(), Fault> {
 
 /// Logs the program's errors. Returns `true` if they have a text that makes the response a failure (nginx:
 /// fastcgi_catch_stderr).
-fn say(req: &mut Request, doing: &str) -> bool {
-    let said = std::mem::take(&mut req.modules.upstream.fastcgi.said);
+fn log_stderr(req: &mut Request, doing: &str) -> bool {
+    let said = std::mem::take(&mut req.modules.upstream.fastcgi.stderr);
     let mut text = said.as_slice();
     while let [rest @ .., b'\r' | b'\n' | b' ' | b'.'] = text {
         text = rest;
@@ -187,7 +187,7 @@ fn say(req: &mut Request, doing: &str) -> bool {
     let caught = http.location(req).settings.fastcgi.catch_stderr.is_in(&said);
     let mut said = said;
     said.clear();
-    req.modules.upstream.fastcgi.said = said;
+    req.modules.upstream.fastcgi.stderr = said;
     caught
 }
 

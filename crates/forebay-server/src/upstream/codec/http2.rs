@@ -173,7 +173,7 @@ pub(crate) async fn send(
     exchange::upload(req, contact, watch).await
 }
 
-/// Reads until the head of the response is complete, and sends what is left of the request meanwhile.
+/// Reads until the head of the response is complete, and sends the rest of the request meanwhile.
 pub(crate) async fn read_head(
     req: &mut Request,
     contact: &mut Contact,

@@ -31,7 +31,7 @@ impl Protocol {
         matches!(self, Protocol::Http | Protocol::Grpc)
     }
 
-    /// How the error log begins the name of a server.
+    /// Returns the beginning of a server's name in the error log.
     pub(crate) fn scheme(self, encrypted: bool) -> &'static [u8] {
         match self {
             Protocol::Http if encrypted => b"https://",
@@ -159,13 +159,13 @@ impl Protocol {
 /// Framing of content on its way to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
-    /// None: its length is in the head.
+    /// Without: its length is in the head.
     Plain,
     /// In chunks (RFC 9112, section 7.1).
     Chunked,
     /// In records of FastCGI.
     Records,
-    /// In frames of HTTP/2, which the connection makes of it.
+    /// In frames of HTTP/2, into which the connection divides it.
     Frames,
 }
 
