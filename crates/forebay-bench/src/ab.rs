@@ -61,6 +61,69 @@ fn bad(text: String) -> Error {
     Error::Usage(format!("{text}\n{USAGE}"))
 }
 
+/// Setter of an option without a value.
+type Flag = fn(&mut Options);
+
+/// Options without a value; the last ones change nothing here.
+const FLAGS: [(char, Flag); 9] = [
+    ('k', |o| o.keep_alive = true),
+    ('l', |o| o.variable = true),
+    ('q', |o| o.quiet = true),
+    ('i', |o| o.method = Some("HEAD".into())),
+    ('d', |_| {}),
+    ('S', |_| {}),
+    ('r', |_| {}),
+    ('w', |_| {}),
+    ('I', |_| {}),
+];
+
+/// Options of ab that are not there.
+const MISSING: &str = "XBPZfExyz";
+
+/// Setter of an option with a value.
+type Setter = fn(&mut Options, &str) -> Result<(), String>;
+
+/// Options with a value.
+const SETTERS: [(char, Setter); 15] = [
+    ('n', |o, value| units::count(value).map(|n| o.requests = Some(n))),
+    ('c', |o, value| units::count(value).map(|n| o.concurrency = usize::try_from(n).unwrap_or(usize::MAX))),
+    ('t', |o, value| units::count(value).map(|n| o.limit = Some(Duration::from_secs(n)))),
+    ('s', |o, value| units::count(value).map(|n| o.timeout = Duration::from_secs(n))),
+    ('b', |o, value| units::count(value).map(|n| o.buffer = usize::try_from(n).unwrap_or(0))),
+    ('p', |o, value| set(&mut o.post, (value.into(), "POST"))),
+    ('u', |o, value| set(&mut o.post, (value.into(), "PUT"))),
+    ('T', |o, value| set(&mut o.content_type, value.into())),
+    ('m', |o, value| set(&mut o.method, value.into())),
+    ('v', |_, _| Ok(())),
+    ('H', Options::add_field),
+    ('C', |o, value| {
+        o.fields.push(("Cookie".into(), value.into()));
+        Ok(())
+    }),
+    ('A', |o, value| {
+        let coded = base64::engine::general_purpose::STANDARD.encode(value);
+        o.fields.push(("Authorization".into(), format!("Basic {coded}")));
+        Ok(())
+    }),
+    ('e', |o, value| set(&mut o.csv, value.into())),
+    ('g', |o, value| set(&mut o.gnuplot, value.into())),
+];
+
+fn set<T>(option: &mut Option<T>, value: T) -> Result<(), String> {
+    *option = Some(value);
+    Ok(())
+}
+
+/// Prints help or the version, if the option is for that.
+fn is_printed(letter: char) -> bool {
+    match letter {
+        'h' => print!("{USAGE}"),
+        'V' => println!("forebay bench {}, as ab 2.3", env!("CARGO_PKG_VERSION")),
+        _ => return false,
+    }
+    true
+}
+
 /// Reads ab's options. `Ok(None)`: help or version was printed.
 ///
 /// # Errors
@@ -69,23 +132,11 @@ pub(crate) fn parse(args: &[String]) -> Result<Option<Options>, Error> {
     let mut o = Options { concurrency: 1, timeout: Duration::from_secs(30), ..Options::default() };
     let mut rest = args.iter();
     while let Some(word) = rest.next() {
-        match word.strip_prefix('-').filter(|l| !l.is_empty()) {
-            _ if word == "--i-own-this-target" => o.own = true,
-            Some(letters) => {
-                if o.letters(letters, &mut rest)? == Letters::Print {
-                    return Ok(None);
-                }
-            }
-            None if o.url.is_empty() => word.clone_into(&mut o.url),
-            None => return Err(bad(format!("unexpected \"{word}\""))),
+        if o.word(word, &mut rest)? == Letters::Print {
+            return Ok(None);
         }
     }
-    if o.url.is_empty() {
-        return Err(bad("there is no URL".into()));
-    }
-    if o.requests.is_some_and(|n| o.concurrency as u64 > n) {
-        return Err(bad("Cannot use concurrency level greater than total number of requests".into()));
-    }
+    o.check()?;
     Ok(Some(o))
 }
 
@@ -98,34 +149,46 @@ enum Letters {
 }
 
 impl Options {
+    /// Takes a word: options or the URL.
+    fn word(&mut self, word: &String, rest: &mut std::slice::Iter<'_, String>) -> Result<Letters, Error> {
+        match word.strip_prefix('-').filter(|l| !l.is_empty()) {
+            _ if word == "--i-own-this-target" => self.own = true,
+            Some(letters) => return self.letters(letters, rest),
+            None if self.url.is_empty() => word.clone_into(&mut self.url),
+            None => return Err(bad(format!("unexpected \"{word}\""))),
+        }
+        Ok(Letters::Settings)
+    }
+
+    /// Checks that there is a URL, and that options do not contradict each other.
+    fn check(&self) -> Result<(), Error> {
+        if self.url.is_empty() {
+            return Err(bad("there is no URL".into()));
+        }
+        if self.requests.is_some_and(|n| self.concurrency as u64 > n) {
+            return Err(bad("Cannot use concurrency level greater than total number of requests".into()));
+        }
+        Ok(())
+    }
+
     /// Sets the options of one word; the last of them may have its value in it or in the next word.
     fn letters(&mut self, letters: &str, rest: &mut std::slice::Iter<'_, String>) -> Result<Letters, Error> {
         for (at, letter) in letters.char_indices() {
-            match letter {
-                'k' => self.keep_alive = true,
-                'l' => self.variable = true,
-                'q' => self.quiet = true,
-                'i' => self.method = Some("HEAD".into()),
-                'd' | 'S' | 'r' | 'w' | 'I' => {}
-                'h' => {
-                    print!("{USAGE}");
-                    return Ok(Letters::Print);
-                }
-                'V' => {
-                    println!("forebay bench {}, as ab 2.3", env!("CARGO_PKG_VERSION"));
-                    return Ok(Letters::Print);
-                }
-                'X' | 'B' | 'P' | 'Z' | 'f' | 'E' | 'x' | 'y' | 'z' => {
-                    return Err(bad(format!("option -{letter} of ab is not there")));
-                }
-                _ => {
-                    let glued = letters.get(at + letter.len_utf8()..).filter(|text| !text.is_empty());
-                    let value = glued.or_else(|| rest.next().map(String::as_str));
-                    let value = value.ok_or_else(|| bad(format!("option -{letter} needs a value")))?;
-                    self.value(letter, value).map_err(bad)?;
-                    break;
-                }
+            if let Some((_, set)) = FLAGS.iter().find(|(known, _)| *known == letter) {
+                set(self);
+                continue;
             }
+            if is_printed(letter) {
+                return Ok(Letters::Print);
+            }
+            if MISSING.contains(letter) {
+                return Err(bad(format!("option -{letter} of ab is not there")));
+            }
+            let glued = letters.get(at + letter.len_utf8()..).filter(|text| !text.is_empty());
+            let value = glued.or_else(|| rest.next().map(String::as_str));
+            let value = value.ok_or_else(|| bad(format!("option -{letter} needs a value")));
+            value.and_then(|value| self.value(letter, value).map_err(bad))?;
+            break;
         }
         Ok(Letters::Settings)
     }
@@ -142,14 +205,13 @@ impl Options {
     fn wanted(&self, url: &Url) -> Result<Wanted, Error> {
         let mut wanted = Wanted::get(url.clone());
         let mut put = |name: &str, value: &str| wanted.fields.push((name.into(), value.into()));
-        if self.keep_alive {
-            put("Connection", "Keep-Alive");
-        }
-        if !self.names_field("user-agent") {
-            put("User-Agent", "ApacheBench/2.3");
-        }
-        if !self.names_field("accept") {
-            put("Accept", "*/*");
+        let defaults = [
+            ("Connection", "Keep-Alive", self.keep_alive),
+            ("User-Agent", "ApacheBench/2.3", !self.names_field("user-agent")),
+            ("Accept", "*/*", !self.names_field("accept")),
+        ];
+        for (name, value, _) in defaults.into_iter().filter(|(.., is_sent)| *is_sent) {
+            put(name, value);
         }
         if let Some((file, method)) = &self.post {
             put("Content-type", self.content_type.as_deref().unwrap_or("text/plain"));
@@ -178,33 +240,16 @@ impl Options {
         Ok((load, server))
     }
 
-    fn value(&mut self, letter: char, value: &str) -> Result<(), String> {
-        match letter {
-            'n' => self.requests = Some(units::count(value)?),
-            'c' => self.concurrency = usize::try_from(units::count(value)?).unwrap_or(usize::MAX),
-            't' => self.limit = Some(Duration::from_secs(units::count(value)?)),
-            's' => self.timeout = Duration::from_secs(units::count(value)?),
-            'b' => self.buffer = usize::try_from(units::count(value)?).unwrap_or(0),
-            'p' => self.post = Some((value.into(), "POST")),
-            'u' => self.post = Some((value.into(), "PUT")),
-            'T' => self.content_type = Some(value.into()),
-            'm' => self.method = Some(value.into()),
-            'v' => {}
-            'H' => {
-                let (name, value) =
-                    value.split_once(':').ok_or(format!("-H {value}: expected \"Name: value\""))?;
-                self.fields.push((name.trim().into(), value.trim().into()));
-            }
-            'C' => self.fields.push(("Cookie".into(), value.into())),
-            'A' => {
-                let coded = base64::engine::general_purpose::STANDARD.encode(value);
-                self.fields.push(("Authorization".into(), format!("Basic {coded}")));
-            }
-            'e' => self.csv = Some(value.into()),
-            'g' => self.gnuplot = Some(value.into()),
-            _ => return Err(format!("unknown option -{letter}")),
-        }
+    fn add_field(&mut self, field: &str) -> Result<(), String> {
+        let (name, value) = field.split_once(':').ok_or(format!("-H {field}: expected \"Name: value\""))?;
+        self.fields.push((name.trim().into(), value.trim().into()));
         Ok(())
+    }
+
+    fn value(&mut self, letter: char, value: &str) -> Result<(), String> {
+        let set = SETTERS.iter().find(|(known, _)| *known == letter);
+        let (_, set) = set.ok_or_else(|| format!("unknown option -{letter}"))?;
+        set(self, value)
     }
 }
 

@@ -9,7 +9,7 @@ use crate::engine::Outcome;
 use crate::histogram::{Coarse, Histogram};
 use crate::load::{Load, Stop};
 use crate::options::{Arrival, LoadArgs};
-use crate::record::{FAILURES, Record, ThreadUse};
+use crate::record::{Record, ThreadUse};
 use crate::run::{self, Point, Progress, Report};
 use crate::url::Address;
 use crate::verdict::{self, Finding};
@@ -180,24 +180,8 @@ impl Policy {
     /// # Errors
     /// The job is not understood or not allowed.
     fn accept(&self, job: &Value) -> Result<Load, Error> {
-        let words = job["args"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let words = words.iter().filter_map(Value::as_str).map(str::to_owned);
-        let mut job_args = Job::try_parse_from(std::iter::once("job".to_owned()).chain(words))
-            .map_err(|e| Error::Usage(e.to_string()))?;
-        let args = &mut job_args.load;
-        if args.files() || args.body.is_some() {
-            return Err(Error::Usage("a job may not name files of the agent".into()));
-        }
-        args.content = match job["body"].as_str() {
-            None => None,
-            Some(text) => {
-                Some(BASE64.decode(text).map_err(|_| Error::Usage("the body is not base64".into()))?)
-            }
-        };
-        // The list of allowed hosts is what decides here.
-        args.i_own_this_target = true;
-        args.many_hosts = true;
-        let (mut load, _) = args.load(&job_args.urls)?;
+        let Job { load: args, urls } = arguments(job)?;
+        let (mut load, _) = args.load(&urls)?;
         self.check_hosts(&load)?;
         self.limit(&mut load)?;
         Ok(load)
@@ -231,6 +215,43 @@ impl Policy {
     }
 }
 
+/// Returns the options of a job.
+///
+/// # Errors
+/// They are not understood, or name files of this machine.
+fn arguments(job: &Value) -> Result<Job, Error> {
+    let words = job["args"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let words = words.iter().filter_map(Value::as_str).map(str::to_owned);
+    let mut job_args = Job::try_parse_from(std::iter::once("job".to_owned()).chain(words))
+        .map_err(|e| Error::Usage(e.to_string()))?;
+    let args = &mut job_args.load;
+    if args.files() || args.body.is_some() {
+        return Err(Error::Usage("a job may not name files of the agent".into()));
+    }
+    let body = job["body"].as_str().map(|text| BASE64.decode(text)).transpose();
+    args.content = body.map_err(|_| Error::Usage("the body is not base64".into()))?;
+    // The list of allowed hosts is what decides here.
+    args.i_own_this_target = true;
+    args.many_hosts = true;
+    Ok(job_args)
+}
+
+/// Listens for leaders.
+fn listen(args: &AgentArgs) -> Result<TcpListener, Error> {
+    let listener = TcpListener::bind(&args.listen).map_err(Error::io(&args.listen))?;
+    let addr = listener.local_addr().map_err(Error::io(&args.listen))?;
+    println!("agent at {addr}, loads {}", args.allow.join(", "));
+    listener.set_nonblocking(true).map_err(Error::io(&args.listen))?;
+    Ok(listener)
+}
+
+fn log_served(peer: std::net::SocketAddr, served: &Result<(), Error>) {
+    match served {
+        Ok(()) => eprintln!("{peer}: done"),
+        Err(e) => eprintln!("{peer}: {e}"),
+    }
+}
+
 /// Runs `bench agent`.
 ///
 /// # Errors
@@ -238,23 +259,16 @@ impl Policy {
 pub(crate) fn main(args: &AgentArgs) -> Result<u8, Error> {
     let key = secret(&args.secret_file)?;
     let policy = Policy::of(args)?;
-    let listener = TcpListener::bind(&args.listen).map_err(Error::io(&args.listen))?;
-    let addr = listener.local_addr().map_err(Error::io(&args.listen))?;
-    println!("agent at {addr}, loads {}", args.allow.join(", "));
-    listener.set_nonblocking(true).map_err(Error::io(&args.listen))?;
+    let listener = listen(args)?;
     while !crate::signals::interrupted() {
         let Ok((stream, peer)) = listener.accept() else {
             std::thread::sleep(Duration::from_millis(20));
             continue;
         };
-        match serve(stream, peer.to_string(), &key, &policy) {
-            Ok(()) => {
-                eprintln!("{peer}: done");
-                if args.once {
-                    break;
-                }
-            }
-            Err(e) => eprintln!("{peer}: {e}"),
+        let served = serve(stream, peer.to_string(), &key, &policy);
+        log_served(peer, &served);
+        if served.is_ok() && args.once {
+            break;
         }
     }
     Ok(0)
@@ -265,21 +279,30 @@ fn serve(stream: TcpStream, name: String, key: &hmac::Key, policy: &Policy) -> R
     stream.set_nonblocking(false).map_err(Error::io(&name))?;
     let mut peer = Peer::new(stream, name, key)?;
     peer.admit()?;
-    let job = peer.receive("job")?;
-    let load = match policy.accept(&job) {
-        Ok(load) => load,
-        Err(e) => {
-            peer.send("answer", &json!({"refused": e.to_string()}))?;
-            return Err(e);
-        }
-    };
-    peer.send("answer", &json!({"ready": true}))?;
+    let load = take_job(&mut peer, policy)?;
     // The leader waits for the slowest agent here.
     peer.stream.set_read_timeout(Some(PATIENCE * 6)).map_err(peer.lost())?;
     peer.receive("go")?;
+    run_job(&mut peer, &load)
+}
+
+/// Takes the job of a leader, and answers whether it is accepted.
+fn take_job(peer: &mut Peer, policy: &Policy) -> Result<Load, Error> {
+    let job = peer.receive("job")?;
+    match policy.accept(&job) {
+        Ok(load) => peer.send("answer", &json!({"ready": true})).map(|()| load),
+        Err(e) => {
+            peer.send("answer", &json!({"refused": e.to_string()}))?;
+            Err(e)
+        }
+    }
+}
+
+/// Runs a job, and sends its progress and result.
+fn run_job(peer: &mut Peer, load: &Load) -> Result<(), Error> {
     let watch = peer.stream.try_clone().map_err(peer.lost())?;
     let mut next = 0.0;
-    let report = run::run(&load, None, |p| {
+    let report = run::run(load, None, |p| {
         if p.elapsed >= next {
             next = p.elapsed + REPORT_EVERY.as_secs_f64();
             // A leader that has gone away is noticed below.
@@ -366,11 +389,7 @@ fn gather(
     wait: Option<Duration>,
     show: impl FnMut(&Progress<'_>) -> bool,
 ) -> Result<(Vec<Value>, Together), Error> {
-    let mut stops = Vec::new();
-    for peer in &peers {
-        peer.stream.set_read_timeout(wait).map_err(peer.lost())?;
-        stops.push(peer.stream.try_clone().map_err(peer.lost())?);
-    }
+    let stops = stop_streams(&peers, wait)?;
     let mut gathering = Gathering {
         together: Together { last: vec![Value::Null; peers.len()], ..Together::default() },
         results: vec![None; peers.len()],
@@ -394,10 +413,20 @@ fn gather(
         drop(sender);
         gathering.receive(&messages, load, show);
     });
-    match gathering.lost {
-        Some(e) => Err(e),
-        None => Ok((gathering.results.into_iter().flatten().collect(), gathering.together)),
+    if let Some(e) = gathering.lost {
+        return Err(e);
     }
+    Ok((gathering.results.into_iter().flatten().collect(), gathering.together))
+}
+
+/// Returns streams on which agents are asked to stop; a read from an agent takes `wait` at most.
+fn stop_streams(peers: &[Peer], wait: Option<Duration>) -> Result<Vec<TcpStream>, Error> {
+    let mut stops = Vec::new();
+    for peer in peers {
+        peer.stream.set_read_timeout(wait).map_err(peer.lost())?;
+        stops.push(peer.stream.try_clone().map_err(peer.lost())?);
+    }
+    Ok(stops)
 }
 
 /// Messages of agents that are under way.
@@ -478,21 +507,13 @@ pub(crate) fn lead(
     urls: &[String],
     show: impl FnMut(&Progress<'_>) -> bool,
 ) -> Result<Report, Error> {
-    let file = file.ok_or_else(|| Error::Usage("--agents needs --secret-file".into()))?;
-    let key = secret(file)?;
-    check_shares(args, agents.len() as u64)?;
+    let file = file.ok_or_else(|| Error::Usage("--agents needs --secret-file".into()));
+    let key = file.and_then(secret)?;
     // Mistakes are reported before any agent is asked.
-    let (load, _) = args.load(urls)?;
-    let mut peers = Vec::new();
-    for (index, agent) in agents.iter().enumerate() {
-        let job = job(args, urls, index as u64, agents.len() as u64);
-        peers.push(hire(agent, &key, job)?);
-    }
-    for peer in &mut peers {
-        peer.send("go", &json!({}))?;
-    }
+    let (load, _) = check_shares(args, agents.len() as u64).and_then(|()| args.load(urls))?;
+    let peers = start(agents, &key, args, urls)?;
     let longest = args.duration + load.warmup + args.timeout * 2 + PATIENCE * 6;
-    let wait = if args.requests.is_some() { None } else { Some(longest) };
+    let wait = args.requests.is_none().then_some(longest);
     let (results, together) = gather(peers, &load, wait, show)?;
     let (outcome, findings) = sum(agents, &results)?;
     let mut report = Report {
@@ -529,10 +550,23 @@ fn check_shares(args: &LoadArgs, agents: u64) -> Result<(), Error> {
     Ok(())
 }
 
+/// Has each agent accept its share, and starts them all.
+fn start(agents: &[String], key: &hmac::Key, args: &LoadArgs, urls: &[String]) -> Result<Vec<Peer>, Error> {
+    let mut peers = Vec::new();
+    for (index, agent) in agents.iter().enumerate() {
+        let job = job(args, urls, index as u64, agents.len() as u64);
+        peers.push(hire(agent, key, job)?);
+    }
+    for peer in &mut peers {
+        peer.send("go", &json!({}))?;
+    }
+    Ok(peers)
+}
+
 /// Connects to an agent and has it accept a job.
 fn hire(agent: &str, key: &hmac::Key, job: Result<Value, Error>) -> Result<Peer, Error> {
     let mut peer = greet(agent, key)?;
-    peer.send("job", &job?)?;
+    job.and_then(|job| peer.send("job", &job))?;
     let answer = peer.receive("answer")?;
     match answer["refused"].as_str() {
         Some(why) => Err(Error::Usage(format!("{agent} refuses: {why}"))),
@@ -565,22 +599,24 @@ fn sum(agents: &[String], results: &[Value]) -> Result<(Outcome, Vec<Finding>), 
 }
 
 fn greet(agent: &str, key: &hmac::Key) -> Result<Peer, Error> {
-    let addr = agent.to_socket_addrs().map_err(|e| Error::Resolve(agent.into(), e))?.next();
-    let addr = addr.ok_or_else(|| Error::Usage(format!("{agent} has no address")))?;
-    let stream = TcpStream::connect_timeout(&addr, PATIENCE).map_err(Error::io(agent))?;
-    stream.set_read_timeout(Some(PATIENCE)).map_err(Error::io(agent))?;
+    let stream = connect(agent)?;
     let own = nonce()?;
     let mut peer = Peer { stream, key: key.clone(), name: agent.to_owned(), session: String::new() };
     let hello = peer.read(GREETING)?;
     peer.session = format!("{own}\n{}", hello["nonce"].as_str().unwrap_or_default());
     let mac = peer.mac("leader", "");
     peer.write(&json!({"nonce": own, "mac": mac}))?;
-    let proof = match peer.read(GREETING) {
-        Ok(proof) => proof,
-        Err(_) => return Err(Error::Usage(format!("{agent} hung up: is the secret the same?"))),
-    };
-    peer.check("agent", "", &proof["mac"])?;
-    Ok(peer)
+    let proof = peer.read(GREETING);
+    let proof = proof.map_err(|_| Error::Usage(format!("{agent} hung up: is the secret the same?")))?;
+    peer.check("agent", "", &proof["mac"]).map(|()| peer)
+}
+
+fn connect(agent: &str) -> Result<TcpStream, Error> {
+    let addr = agent.to_socket_addrs().map_err(|e| Error::Resolve(agent.into(), e))?.next();
+    let addr = addr.ok_or_else(|| Error::Usage(format!("{agent} has no address")))?;
+    let stream = TcpStream::connect_timeout(&addr, PATIENCE).map_err(Error::io(agent))?;
+    stream.set_read_timeout(Some(PATIENCE)).map_err(Error::io(agent))?;
+    Ok(stream)
 }
 
 /// Returns the share of agent `index` of `of`, as a command line.
@@ -668,23 +704,25 @@ fn to_json(report: &Report) -> Value {
 }
 
 fn from_json(value: &Value) -> Option<Outcome> {
-    let thread = |t: &Value| {
-        Some(ThreadUse {
-            cpu: None,
-            cpu_time: t[0].as_u64()?,
-            run_delay: t[1].as_u64()?,
-            wall: t[2].as_u64()?,
-            switches: (t[3].as_u64()?, t[4].as_u64()?),
-        })
-    };
     Some(Outcome {
         record: record_of(value)?,
-        threads: value["threads"].as_array()?.iter().map(thread).collect::<Option<_>>()?,
+        threads: value["threads"].as_array()?.iter().map(thread_of).collect::<Option<_>>()?,
         samples: Vec::new(),
         measured: Duration::from_nanos(value["measured_ns"].as_u64()?),
         interrupted: value["interrupted"].as_bool()?,
         first_error: value["first_error"].as_str().map(str::to_owned),
         head: Vec::new(),
+    })
+}
+
+/// Returns the use of a thread.
+fn thread_of(t: &Value) -> Option<ThreadUse> {
+    Some(ThreadUse {
+        cpu: None,
+        cpu_time: t[0].as_u64()?,
+        run_delay: t[1].as_u64()?,
+        wall: t[2].as_u64()?,
+        switches: (t[3].as_u64()?, t[4].as_u64()?),
     })
 }
 
@@ -702,15 +740,25 @@ fn record_of(value: &Value) -> Option<Record> {
     (record.ok, record.complete, record.in_time, record.due) = (ok, complete, in_time, due);
     (record.connections, record.resumed, record.retried) = (connections, resumed, retried);
     (record.bytes_in, record.body_in, record.bytes_out) = (bytes_in, body_in, bytes_out);
-    record.failures = <[u64; FAILURES.len()]>::try_from(numbers("failures")?).ok()?;
+    record.failures = numbers("failures").and_then(|all| all.try_into().ok())?;
+    read_statuses(value, &mut record)?;
+    read_histograms(value, &mut record)?;
+    Some(record)
+}
+
+fn read_statuses(value: &Value, record: &mut Record) -> Option<()> {
     for pair in value["statuses"].as_array()? {
         *record.statuses.get_mut(pair[0].as_u64()? as usize)? = pair[1].as_u64()?;
     }
-    let histogram = |name: &str| Histogram::from_text(value[name].as_str()?);
+    Some(())
+}
+
+fn read_histograms(value: &Value, record: &mut Record) -> Option<()> {
+    let histogram = |name: &str| value[name].as_str().and_then(Histogram::from_text);
     record.latency = histogram("latency")?;
     record.uncorrected = histogram("uncorrected")?;
     record.lateness = histogram("lateness")?;
     record.connect = histogram("connect")?;
     record.handshake = histogram("handshake")?;
-    Some(record)
+    Some(())
 }

@@ -118,9 +118,13 @@ pub fn write_out(file: &Path, text: &str) -> Result<(), Error> {
     std::fs::write(file, text).map_err(Error::io(file.display()))
 }
 
+fn live(args: &RunArgs) -> Live {
+    if args.plain { Live::Lines(0.0) } else { Live::new(&title(args), args.quiet) }
+}
+
 fn plain(args: &RunArgs) -> Result<u8, Error> {
     if !args.agents.is_empty() {
-        let mut live = if args.plain { Live::Lines(0.0) } else { Live::new(&title(args), args.quiet) };
+        let mut live = live(args);
         let file = args.secret_file.as_deref();
         let report = agent::lead(&args.agents, file, &args.load, &args.urls, |p| live.show(p));
         drop(live);
@@ -130,7 +134,7 @@ fn plain(args: &RunArgs) -> Result<u8, Error> {
     if let Some(wish) = &args.load.find_limit {
         return find(args, wish);
     }
-    let mut live = if args.plain { Live::Lines(0.0) } else { Live::new(&title(args), args.quiet) };
+    let mut live = live(args);
     let report = run::run(&load, server, |p| live.show(p));
     drop(live);
     finish(args, &report?)
@@ -178,8 +182,13 @@ fn find(args: &RunArgs, wish: &str) -> Result<u8, Error> {
         }
         !crate::signals::interrupted()
     })?;
+    report_limit(args, wish, &found)
+}
+
+/// Prints and writes the result of `--find-limit`; returns the exit code.
+fn report_limit(args: &RunArgs, wish: &str, found: &run::Limit) -> Result<u8, Error> {
     if let Some(file) = &args.json {
-        write_out(file, &format!("{:#}\n", limit_json(wish, &found)))?;
+        write_out(file, &format!("{:#}\n", limit_json(wish, found)))?;
     }
     if found.rate <= 0.0 {
         println!("{wish} was not held at any rate that was tried");

@@ -348,23 +348,23 @@ impl Rounds {
 }
 
 fn target(text: &str, args: &CompareArgs) -> Result<Box<dyn Target>, Error> {
-    let program = match text.split_once(':') {
+    let Some((program, conf)) = program(text, args)? else {
+        let (load, server) = args.load.load(&[text.to_owned()])?;
+        return Ok(Box::new(Running::new(load, server)));
+    };
+    Ok(Box::new(Configured::new(&program, Path::new(conf), args.path.as_deref(), &args.load)?))
+}
+
+/// Returns the program and the configuration of a target, unless that is a URL.
+fn program<'a>(text: &'a str, args: &CompareArgs) -> Result<Option<(PathBuf, &'a str)>, Error> {
+    Ok(match text.split_once(':') {
         Some(("nginx", conf)) => Some((args.nginx.clone(), conf)),
         Some(("forebay", conf)) => {
             let own = || std::env::current_exe().map_err(Error::io("this program"));
             Some((args.forebay.clone().map_or_else(own, Ok)?, conf))
         }
         _ => None,
-    };
-    match program {
-        Some((program, conf)) => {
-            Ok(Box::new(Configured::new(&program, Path::new(conf), args.path.as_deref(), &args.load)?))
-        }
-        None => {
-            let (load, server) = args.load.load(&[text.to_owned()])?;
-            Ok(Box::new(Running::new(load, server)))
-        }
-    }
+    })
 }
 
 /// Runs the subcommand; the exit code is 0 whatever the verdict.
@@ -375,10 +375,9 @@ pub(crate) fn main(args: &CompareArgs) -> Result<u8, Error> {
     let mut a = target(&args.a, args)?;
     let mut b = target(&args.b, args)?;
     let rounds = usize::try_from(args.rounds).unwrap_or(ROUNDS).min(100_000);
-    let quiet = args.quiet;
     let course = Course { rounds, turn: args.turn, seed: args.load.seed };
     let result = compare(&mut *a, &mut *b, course, |n, x, y| {
-        if !quiet {
+        if !args.quiet {
             eprintln!(
                 "round {:>3}/{rounds}   A {:>10.0}/s   B {:>10.0}/s   B/A {:.3}",
                 n + 1,
@@ -392,10 +391,16 @@ pub(crate) fn main(args: &CompareArgs) -> Result<u8, Error> {
     if result.a.is_empty() {
         return Err(Error::Usage("no round was measured".into()));
     }
-    let text = render(&args.a, &args.b, &result);
+    write(args, &result)?;
+    Ok(0)
+}
+
+/// Writes the result as text, as JSON, or both.
+fn write(args: &CompareArgs, result: &Rounds) -> Result<(), Error> {
+    let text = render(&args.a, &args.b, result);
     match &args.json {
         Some(file) => {
-            let json = to_json(&args.a, &args.b, &result);
+            let json = to_json(&args.a, &args.b, result);
             crate::cli::write_out(file, &format!("{json:#}\n"))?;
             if file.as_os_str() != "-" {
                 print!("{text}");
@@ -403,7 +408,7 @@ pub(crate) fn main(args: &CompareArgs) -> Result<u8, Error> {
         }
         None => print!("{text}"),
     }
-    Ok(0)
+    Ok(())
 }
 
 fn rows(result: &Rounds) -> Vec<(&'static str, f64, f64, Comparison)> {

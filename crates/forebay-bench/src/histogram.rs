@@ -159,19 +159,23 @@ impl<const BITS: u32> Histogram<BITS> {
         text
     }
 
+    /// Sets a count from `INDEX:COUNT`.
+    fn set_count(&mut self, word: &str) -> Option<()> {
+        let (index, count) = word.split_once(':')?;
+        let (index, count): (usize, u64) = (index.parse().ok()?, count.parse().ok()?);
+        *self.counts.get_mut(index)? = count;
+        self.total = self.total.checked_add(count)?;
+        Some(())
+    }
+
     /// Reads the text form; `None` when it is malformed.
     pub fn from_text(text: &str) -> Option<Self> {
         let mut words = text.split(' ');
         let mut new = Self::default();
-        let min = words.next()?.parse().ok()?;
-        new.max = words.next()?.parse().ok()?;
-        new.sum = words.next()?.parse().ok()?;
-        for word in words {
-            let (index, count) = word.split_once(':')?;
-            let (index, count): (usize, u64) = (index.parse().ok()?, count.parse().ok()?);
-            *new.counts.get_mut(index)? = count;
-            new.total = new.total.checked_add(count)?;
-        }
+        let min = words.next().and_then(|word| word.parse().ok())?;
+        new.max = words.next().and_then(|word| word.parse().ok())?;
+        new.sum = words.next().and_then(|word| word.parse().ok())?;
+        words.try_for_each(|word| new.set_count(word))?;
         if new.total > 0 {
             new.min = min;
         }

@@ -374,14 +374,18 @@ fn encode_h1(want: &Wanted, protocol: Protocol, host: &str, length: Option<&str>
     h1
 }
 
+fn encode_method(h2: &mut Vec<u8>, method: &str) {
+    match method {
+        "GET" => h2.push(0x82),
+        "POST" => h2.push(0x83),
+        other => encode::indexed(h2, encode::METHOD, other.as_bytes()),
+    }
+}
+
 /// Returns the field block in HTTP/2, without the dynamic table: it is the same on every connection.
 fn encode_h2(want: &Wanted, host: &str, length: Option<&str>) -> Vec<u8> {
     let mut h2 = Vec::new();
-    match want.method.as_str() {
-        "GET" => h2.push(0x82),
-        "POST" => h2.push(0x83),
-        other => encode::indexed(&mut h2, encode::METHOD, other.as_bytes()),
-    }
+    encode_method(&mut h2, &want.method);
     h2.push(if want.url.tls { 0x87 } else { 0x86 });
     encode::indexed(&mut h2, encode::AUTHORITY, host.as_bytes());
     match want.url.path.as_str() {

@@ -270,14 +270,17 @@ struct Contender {
 }
 
 impl Matrix<'_> {
+    /// Returns the CPUs that servers leave free, or all if they leave none.
+    fn client_cpus(&self, used: &[usize]) -> Vec<usize> {
+        let rest: Vec<usize> = self.allowed.iter().copied().filter(|c| !used.contains(c)).collect();
+        if rest.is_empty() { self.allowed.clone() } else { rest }
+    }
+
     /// Measures all columns with servers on so many CPUs.
     fn measure(&mut self, cpus: usize) -> Result<(), Error> {
         let used: Vec<usize> = self.allowed.iter().copied().take(cpus).collect();
         let running = self.start(&used)?;
-        let mut rest: Vec<usize> = self.allowed.iter().copied().filter(|c| !used.contains(c)).collect();
-        if rest.is_empty() {
-            rest.clone_from(&self.allowed);
-        }
+        let rest = self.client_cpus(&used);
         for at in 0..self.columns.len() {
             for (s, cell) in self.column(at, &running, &rest)? {
                 let Column { part, name, .. } = &self.columns[at];
@@ -547,13 +550,18 @@ fn markdown(text: &str) -> String {
             out.push_str("</table>\n");
             rows = 0;
         }
-        if let Some(title) = line.strip_prefix("## ") {
-            let _ = writeln!(out, "<h2>{}</h2>", html::escape(title));
-        } else if !line.is_empty() {
-            let _ = writeln!(out, "<p>{}</p>", html::escape(line.trim_start_matches('\\')));
-        }
+        markdown_line(&mut out, line);
     }
     out
+}
+
+/// Writes a line outside of tables as HTML.
+fn markdown_line(out: &mut String, line: &str) {
+    if let Some(title) = line.strip_prefix("## ") {
+        let _ = writeln!(out, "<h2>{}</h2>", html::escape(title));
+    } else if !line.is_empty() {
+        let _ = writeln!(out, "<p>{}</p>", html::escape(line.trim_start_matches('\\')));
+    }
 }
 
 fn markdown_row(out: &mut String, cells: &[&str], is_head: bool) {

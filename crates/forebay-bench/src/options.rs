@@ -170,27 +170,37 @@ impl LoadArgs {
                 wanted.fields.retain(|(name, _)| !(name == "Host" && field.0.eq_ignore_ascii_case("host")));
                 wanted.fields.push(field.clone());
             }
-            if let Some(body) = &body {
-                wanted.body.clone_from(body);
-                wanted.method = "POST".into();
-            }
-            if let Some(method) = &self.method {
-                wanted.method.clone_from(method);
-            }
+            self.set_method(wanted, body.as_ref());
         }
         Ok(all)
     }
 
+    /// Sets the body and the method of a request as the options say.
+    fn set_method(&self, wanted: &mut Wanted, body: Option<&Vec<u8>>) {
+        if let Some(body) = body {
+            wanted.body.clone_from(body);
+            wanted.method = "POST".into();
+        }
+        if let Some(method) = &self.method {
+            wanted.method.clone_from(method);
+        }
+    }
+
+    /// Returns the requests of the command line, or those of an access log.
+    fn requests(&self, urls: &[String]) -> Result<Vec<Wanted>, Error> {
+        let parsed = urls.iter().map(|u| Url::parse(u)).collect::<Result<Vec<_>, _>>()?;
+        match (&self.access_log, parsed.as_slice()) {
+            (Some(log), [base]) => sources::access_log(log, base),
+            (Some(_), _) => {
+                Err(Error::Usage("--access-log needs one URL: where its requests are sent".into()))
+            }
+            (None, _) => Ok(parsed.into_iter().map(Wanted::get).collect()),
+        }
+    }
+
     /// Returns the requests of the command line and of files.
     fn sources(&self, urls: &[String]) -> Result<Vec<Wanted>, Error> {
-        let parsed = urls.iter().map(|u| Url::parse(u)).collect::<Result<Vec<_>, _>>()?;
-        let mut all = match (&self.access_log, parsed.as_slice()) {
-            (Some(log), [base]) => sources::access_log(log, base)?,
-            (Some(_), _) => {
-                return Err(Error::Usage("--access-log needs one URL: where its requests are sent".into()));
-            }
-            (None, _) => parsed.into_iter().map(Wanted::get).collect(),
-        };
+        let mut all = self.requests(urls)?;
         if let Some(file) = &self.url_file {
             all.extend(sources::list(file)?);
         }

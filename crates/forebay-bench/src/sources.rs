@@ -151,24 +151,27 @@ fn plain_name(server: &Block) -> Option<String> {
     values(server, "server_name").into_iter().flatten().find(is_plain)
 }
 
+/// Returns the host and the port of a `listen`; the host may be `*`.
+fn host_and_port(address: &str, tls: bool) -> (&str, &str) {
+    match address.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => (host, port),
+        _ if address.bytes().all(|b| b.is_ascii_digit()) => ("*", address),
+        _ => (address, if tls { "443" } else { "80" }),
+    }
+}
+
 /// Returns where the first `listen` of a server is reached.
 fn address_of(server: &Block) -> Option<Url> {
-    let mut listens = values(server, "listen");
-    if listens.is_empty() {
-        listens.push(vec!["80".into()]);
-    }
-    let listen = listens.first()?;
+    let listens = values(server, "listen");
+    let default = vec!["80".into()];
+    let listen = listens.first().unwrap_or(&default);
     let address = listen.first()?;
     let tls = listen.iter().any(|w| w == "ssl");
     if let Some(socket) = address.strip_prefix("unix:") {
         let socket = Some(socket.into());
         return Some(Url { tls: false, host: "localhost".into(), port: 0, path: "/".into(), socket });
     }
-    let (host, port) = match address.rsplit_once(':') {
-        Some((host, port)) if !port.ends_with(']') => (host, port),
-        _ if address.bytes().all(|b| b.is_ascii_digit()) => ("*", address.as_str()),
-        _ => (address.as_str(), if tls { "443" } else { "80" }),
-    };
+    let (host, port) = host_and_port(address, tls);
     let host = if matches!(host, "*" | "0.0.0.0" | "[::]") { "127.0.0.1" } else { host };
     let scheme = if tls { "https" } else { "http" };
     Url::parse(&format!("{scheme}://{host}:{port}/")).ok()

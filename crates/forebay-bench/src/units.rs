@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+/// Units of time in seconds.
+const UNITS: [(&str, f64); 6] =
+    [("", 1.0), ("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("m", 60.0), ("h", 3600.0)];
+
 /// `10` (seconds), `500ms`, `10s`, `2m`, `1h`, `100us`.
 ///
 /// # Errors
@@ -9,16 +13,9 @@ use std::time::Duration;
 pub fn duration(text: &str) -> Result<Duration, String> {
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
-    let factor = match unit {
-        "" | "s" => 1.0,
-        "ms" => 1e-3,
-        "us" => 1e-6,
-        "m" => 60.0,
-        "h" => 3600.0,
-        _ => return Err(format!("\"{text}\": expected a time such as 500ms, 10s or 2m")),
-    };
-    let number: f64 =
-        number.parse().map_err(|_| format!("\"{text}\": expected a time such as 500ms, 10s or 2m"))?;
+    let bad = || format!("\"{text}\": expected a time such as 500ms, 10s or 2m");
+    let (_, factor) = UNITS.iter().find(|(name, _)| *name == unit).ok_or_else(bad)?;
+    let number: f64 = number.parse().map_err(|_| bad())?;
     Duration::try_from_secs_f64(number * factor)
         .ok()
         .filter(|d| *d <= Duration::from_secs(7 * 86_400))

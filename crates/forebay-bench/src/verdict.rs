@@ -232,20 +232,24 @@ pub fn refuse_rate(rate: Rate, load: &Load) -> Result<(), Error> {
     Ok(())
 }
 
+/// Connects two sockets over loopback.
+fn loopback_pair() -> std::io::Result<(std::net::TcpStream, std::net::TcpStream)> {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let client = std::net::TcpStream::connect(listener.local_addr()?)?;
+    let (server, _) = listener.accept()?;
+    Ok((client, server))
+}
+
 /// Measures how many messages a second one thread can send and have answered over loopback, at best.
 fn round_trips() -> Option<f64> {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").ok()?;
-    let mut client = std::net::TcpStream::connect(listener.local_addr().ok()?).ok()?;
-    let (mut server, _) = listener.accept().ok()?;
+    let (mut client, mut server) = loopback_pair().ok()?;
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let mut buf = [0u8; 512];
     let (start, mut n) = (clock(), 0u64);
     while clock() - start < 30_000_000 {
         // Four calls, of which two are the client's.
-        client.write_all(&buf[..100]).ok()?;
-        server.read_exact(&mut buf[..100]).ok()?;
-        server.write_all(&buf[..200]).ok()?;
-        client.read_exact(&mut buf[..200]).ok()?;
+        client.write_all(&buf[..100]).and_then(|()| server.read_exact(&mut buf[..100])).ok()?;
+        server.write_all(&buf[..200]).and_then(|()| client.read_exact(&mut buf[..200])).ok()?;
         n += 1;
     }
     Some(n as f64 * 2.0 / ((clock() - start) as f64 / 1e9))

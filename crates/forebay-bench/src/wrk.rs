@@ -81,6 +81,50 @@ fn split_option(word: &str) -> Option<(String, Option<String>)> {
     Some((name, (!value.is_empty()).then_some(value)))
 }
 
+/// Setter of an option without a value.
+type SetFlag = fn(&mut Options);
+
+/// Options without a value, by their names.
+const FLAGS: [([&str; 2], SetFlag); 4] = [
+    (["--latency", "-L"], |o| o.latency = true),
+    (["--u_latency", "-U"], |o| (o.latency, o.uncorrected) = (true, true)),
+    // Requests of wrk2's scripts that leave together; there are no scripts here.
+    (["--batch_latency", "-B"], |_| {}),
+    (["--i-own-this-target", "--i-own-this-target"], |o| o.own = true),
+];
+
+/// Setter of an option with a value.
+type Setter = fn(&mut Options, &str) -> Result<(), Error>;
+
+/// Options with a value, by their names.
+const SETTERS: [([&str; 2], Setter); 6] = [
+    (["-t", "--threads"], |o, value| count(value).map(|n| o.threads = n)),
+    (["-c", "--connections"], |o, value| count(value).map(|n| o.connections = n)),
+    (["-d", "--duration"], |o, value| read_time(value).map(|t| o.duration = t)),
+    (["--timeout", "-T"], |o, value| read_time(value).map(|t| o.timeout = t)),
+    (["-R", "--rate"], |o, value| count(value).map(|n| o.rate = Some(n as f64))),
+    (["-H", "--header"], Options::add_field),
+];
+
+fn count(value: &str) -> Result<usize, Error> {
+    units::count(value).map(|n| usize::try_from(n).unwrap_or(usize::MAX)).map_err(bad)
+}
+
+fn read_time(value: &str) -> Result<Duration, Error> {
+    let time = units::duration(value).ok().filter(|t| !t.is_zero());
+    time.ok_or_else(|| bad(format!("bad time \"{value}\"")))
+}
+
+/// Prints help or the version, if the option is for that.
+fn is_printed(name: &str) -> bool {
+    match name {
+        "-h" | "--help" => print!("{USAGE}"),
+        "-v" | "--version" => println!("forebay bench {}, as wrk 4.1", env!("CARGO_PKG_VERSION")),
+        _ => return false,
+    }
+    true
+}
+
 /// Reads wrk's options. `Ok(None)`: help or version was printed.
 ///
 /// # Errors
@@ -89,26 +133,16 @@ pub(crate) fn parse(args: &[String]) -> Result<Option<Options>, Error> {
     let mut o = Options::default();
     let mut rest = args.iter();
     while let Some(word) = rest.next() {
-        let Some((name, glued)) = split_option(word) else {
-            o.set_url(word)?;
-            continue;
-        };
-        match o.flag(&name)? {
-            Flag::Print => return Ok(None),
-            Flag::Set => continue,
-            Flag::No => {}
+        if o.word(word, &mut rest)? == Flag::Print {
+            return Ok(None);
         }
-        let value = match glued {
-            Some(value) => value,
-            None => rest.next().cloned().ok_or_else(|| bad(format!("option {name} needs a value")))?,
-        };
-        o.value(&name, &value)?;
     }
     o.check()?;
     Ok(Some(o))
 }
 
 /// Whether an option is one without a value.
+#[derive(PartialEq, Eq)]
 enum Flag {
     Set,
     /// Help or version was printed.
@@ -125,52 +159,50 @@ impl Options {
         Ok(())
     }
 
+    /// Takes a word: an option or the URL.
+    fn word(&mut self, word: &str, rest: &mut std::slice::Iter<'_, String>) -> Result<Flag, Error> {
+        let Some((name, glued)) = split_option(word) else {
+            self.set_url(word)?;
+            return Ok(Flag::Set);
+        };
+        let flag = self.flag(&name)?;
+        if flag != Flag::No {
+            return Ok(flag);
+        }
+        let value = glued.or_else(|| rest.next().cloned());
+        let value = value.ok_or_else(|| bad(format!("option {name} needs a value")))?;
+        self.value(&name, &value)?;
+        Ok(Flag::Set)
+    }
+
+    fn add_field(&mut self, text: &str) -> Result<(), Error> {
+        let (name, value) = text.split_once(':').ok_or_else(|| bad(format!("bad header \"{text}\"")))?;
+        self.fields.push((name.trim().to_owned(), value.trim().to_owned()));
+        Ok(())
+    }
+
     /// Sets an option without a value.
     fn flag(&mut self, name: &str) -> Result<Flag, Error> {
-        match name {
-            "-h" | "--help" => {
-                print!("{USAGE}");
-                return Ok(Flag::Print);
-            }
-            "-v" | "--version" => {
-                println!("forebay bench {}, as wrk 4.1", env!("CARGO_PKG_VERSION"));
-                return Ok(Flag::Print);
-            }
-            "--latency" | "-L" => self.latency = true,
-            "--u_latency" | "-U" => (self.latency, self.uncorrected) = (true, true),
-            // Requests of wrk2's scripts that leave together; there are no scripts here.
-            "--batch_latency" | "-B" => {}
-            "--i-own-this-target" => self.own = true,
-            "-s" | "--script" => {
-                return Err(Error::Usage(
-                    "Lua scripts (-s) are not run. Methods, fields, bodies and mixes: see forebay bench --help (-X, -H, -b, --urls)".into(),
-                ));
-            }
-            _ => return Ok(Flag::No),
+        if is_printed(name) {
+            return Ok(Flag::Print);
         }
+        if matches!(name, "-s" | "--script") {
+            return Err(Error::Usage(
+                "Lua scripts (-s) are not run. Methods, fields, bodies and mixes: see forebay bench --help (-X, -H, -b, --urls)".into(),
+            ));
+        }
+        let Some((_, set)) = FLAGS.iter().find(|(names, _)| names.contains(&name)) else {
+            return Ok(Flag::No);
+        };
+        set(self);
         Ok(Flag::Set)
     }
 
     /// Sets an option with a value.
     fn value(&mut self, name: &str, value: &str) -> Result<(), Error> {
-        let count = || units::count(value).map(|n| usize::try_from(n).unwrap_or(usize::MAX)).map_err(bad);
-        let time = || {
-            let time = units::duration(value).ok().filter(|t| !t.is_zero());
-            time.ok_or_else(|| bad(format!("bad time \"{value}\"")))
-        };
-        match name {
-            "-t" | "--threads" => self.threads = count()?,
-            "-c" | "--connections" => self.connections = count()?,
-            "-d" | "--duration" => self.duration = time()?,
-            "--timeout" | "-T" => self.timeout = time()?,
-            "-R" | "--rate" => self.rate = Some(count()? as f64),
-            "-H" | "--header" => {
-                let field = value.split_once(':').ok_or_else(|| bad(format!("bad header \"{value}\"")))?;
-                self.fields.push((field.0.trim().to_owned(), field.1.trim().to_owned()));
-            }
-            _ => return Err(bad(format!("unknown option {name}"))),
-        }
-        Ok(())
+        let set = SETTERS.iter().find(|(names, _)| names.contains(&name));
+        let (_, set) = set.ok_or_else(|| bad(format!("unknown option {name}")))?;
+        set(self, value)
     }
 
     fn check(&self) -> Result<(), Error> {

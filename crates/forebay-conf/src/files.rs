@@ -47,14 +47,17 @@ impl Files {
         record
     }
 
+    /// Reads a file that was not asked for before, and keeps what came of it.
+    fn look_up(&mut self, path: &Path) -> FileId {
+        let got = if self.recorded_only { Err(MISSING) } else { read_disk(path) };
+        self.insert(path.to_owned(), got)
+    }
+
     /// The file's bytes. Errors are remembered too, with their errno.
     pub fn read(&mut self, path: &Path) -> io::Result<(FileId, &[u8])> {
         let id = match self.contents.get(path) {
             Some((id, _)) => *id,
-            None => {
-                let got = if self.recorded_only { Err(MISSING) } else { read_disk(path) };
-                self.insert(path.to_owned(), got)
-            }
+            None => self.look_up(path),
         };
         match self.contents.get(path) {
             Some((_, Ok(bytes))) => Ok((id, bytes)),
@@ -192,18 +195,28 @@ impl Files {
 fn decode(bytes: &[u8]) -> Option<Files> {
     let mut rest = bytes.strip_prefix(MAGIC)?;
     let mut files = Files { recorded_only: true, globals: take(&mut rest)?.into(), ..Files::default() };
-    for _ in 0..take_len(&mut rest)? {
-        let (path, contents) = take_file(&mut rest)?;
+    take_files(&mut rest, &mut files)?;
+    take_globs(&mut rest, &mut files)?;
+    rest.is_empty().then_some(files)
+}
+
+fn take_files(rest: &mut &[u8], files: &mut Files) -> Option<()> {
+    for _ in 0..take_len(rest)? {
+        let (path, contents) = take_file(rest)?;
         if files.contents.contains_key(&path) {
             return None;
         }
         files.insert(path, contents);
     }
-    for _ in 0..take_len(&mut rest)? {
-        let (pattern, found) = take_glob(&mut rest)?;
+    Some(())
+}
+
+fn take_globs(rest: &mut &[u8], files: &mut Files) -> Option<()> {
+    for _ in 0..take_len(rest)? {
+        let (pattern, found) = take_glob(rest)?;
         files.globs.insert(pattern, found);
     }
-    rest.is_empty().then_some(files)
+    Some(())
 }
 
 fn take_file(rest: &mut &[u8]) -> Option<(PathBuf, Content)> {

@@ -101,22 +101,27 @@ impl Formatter<'_> {
         self.out
     }
 
+    /// Writes a word of a directive with the space before it.
+    fn word(&mut self, w: &Word, first: bool) {
+        let start = w.span.start as usize;
+        if first {
+            self.gap(start, Place::Between);
+            self.line(0);
+        } else if start == self.pos {
+            // A bracket behind a closing quote.
+        } else if self.gap(start, Place::Within) {
+            self.line(1);
+        } else {
+            self.out.push(b' ');
+        }
+        self.out.extend_from_slice(self.src.get(start..w.span.end as usize).unwrap_or_default());
+        self.copied = self.out.len();
+        self.pos = w.span.end as usize;
+    }
+
     fn directive(&mut self, words: &[Word], end: Span, closing: &[u8]) {
         for (i, w) in words.iter().enumerate() {
-            let start = w.span.start as usize;
-            if i == 0 {
-                self.gap(start, Place::Between);
-                self.line(0);
-            } else if start == self.pos {
-                // A bracket behind a closing quote.
-            } else if self.gap(start, Place::Within) {
-                self.line(1);
-            } else {
-                self.out.push(b' ');
-            }
-            self.out.extend_from_slice(self.src.get(start..w.span.end as usize).unwrap_or_default());
-            self.copied = self.out.len();
-            self.pos = w.span.end as usize;
+            self.word(w, i == 0);
         }
         let commented = self.gap_has_comment(end.start as usize);
         if commented {
@@ -181,6 +186,19 @@ impl Formatter<'_> {
         self.src.get(self.pos..end).unwrap_or_default().contains(&b'#')
     }
 
+    /// Writes a comment that follows so many line breaks.
+    fn comment(&mut self, text: &[u8], breaks: usize, place: Place) {
+        if breaks == 0 && !self.at_line_start() {
+            self.out.push(b' ');
+        } else {
+            self.blank(breaks, place);
+            self.line(usize::from(place == Place::Within));
+        }
+        self.out.extend_from_slice(text);
+        self.out.push(b'\n');
+        self.fresh = false;
+    }
+
     /// Writes the comments between the last word and `end`. `true`: there was a line break.
     fn gap(&mut self, end: usize, place: Place) -> bool {
         let gap = self.src.get(self.pos..end).unwrap_or_default();
@@ -196,16 +214,7 @@ impl Formatter<'_> {
                 }
                 b'#' => {
                     let len = gap[at..].iter().position(|b| *b == b'\n').unwrap_or(gap.len() - at);
-                    let text = gap[at..at + len].trim_ascii_end();
-                    if breaks == 0 && !self.at_line_start() {
-                        self.out.push(b' ');
-                    } else {
-                        self.blank(breaks, place);
-                        self.line(usize::from(place == Place::Within));
-                    }
-                    self.out.extend_from_slice(text);
-                    self.out.push(b'\n');
-                    self.fresh = false;
+                    self.comment(gap[at..at + len].trim_ascii_end(), breaks, place);
                     // The newline that ends the comment does not count as a blank line.
                     breaks = 0;
                     any = true;

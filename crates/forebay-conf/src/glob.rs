@@ -74,22 +74,15 @@ fn matches(pattern: &[u8], name: &[u8]) -> bool {
             p += 1;
             continue;
         }
-        let step = match name.get(n) {
-            None if p == pattern.len() => return true,
-            None => return false,
-            Some(&byte) => one(pattern.get(p..).unwrap_or_default(), byte),
-        };
-        match (step, back) {
-            (Some(used), _) => {
-                p += used;
-                n += 1;
-            }
-            (None, Some((from, start))) => {
-                back = Some((from, start + 1));
-                (p, n) = (from, start + 1);
-            }
-            (None, None) => return false,
+        let Some(&byte) = name.get(n) else { return p == pattern.len() };
+        if let Some(used) = one(pattern.get(p..).unwrap_or_default(), byte) {
+            p += used;
+            n += 1;
+            continue;
         }
+        let Some((from, start)) = back else { return false };
+        back = Some((from, start + 1));
+        (p, n) = (from, start + 1);
     }
 }
 
@@ -97,10 +90,9 @@ fn matches(pattern: &[u8], name: &[u8]) -> bool {
 fn one(pattern: &[u8], byte: u8) -> Option<usize> {
     match pattern {
         [b'?', ..] => Some(1),
-        [b'[', rest @ ..] => match set(rest, byte) {
-            Some((inside, used)) => inside.then_some(used + 1),
-            None => (byte == b'[').then_some(1),
-        },
+        [b'[', rest @ ..] => {
+            set(rest, byte).map_or((byte == b'[').then_some(1), |(inside, used)| inside.then_some(used + 1))
+        }
         [b'\\', escaped, ..] => (*escaped == byte).then_some(2),
         [first, ..] => (*first == byte).then_some(1),
         [] => None,
@@ -114,24 +106,32 @@ fn set(pattern: &[u8], byte: u8) -> Option<(bool, usize)> {
     let mut inside = false;
     let mut first = true;
     loop {
-        let low = match pattern.get(at..)? {
-            [b']', ..] if !first => return Some((inside != negated, at + 1)),
-            [b'\\', escaped, ..] => {
-                at += 1;
-                *escaped
-            }
-            [low, ..] => *low,
-            [] => return None,
-        };
-        first = false;
-        at += 1;
-        match pattern.get(at..)? {
-            [b'-', high, ..] if *high != b']' => {
-                inside |= (low..=*high).contains(&byte);
-                at += 2;
-            }
-            _ => inside |= low == byte,
+        if !first && pattern.get(at) == Some(&b']') {
+            return Some((inside != negated, at + 1));
         }
+        first = false;
+        let (low, used) = pattern.get(at..).and_then(set_byte)?;
+        at += used;
+        let high = pattern.get(at..).and_then(range_end);
+        inside |= (low..=high.unwrap_or(low)).contains(&byte);
+        at += if high.is_some() { 2 } else { 0 };
+    }
+}
+
+/// The last byte of a range whose first one is before `rest`.
+fn range_end(rest: &[u8]) -> Option<u8> {
+    match rest {
+        [b'-', high, ..] if *high != b']' => Some(*high),
+        _ => None,
+    }
+}
+
+/// The byte at the front of a set and how many pattern bytes it takes.
+fn set_byte(rest: &[u8]) -> Option<(u8, usize)> {
+    match rest {
+        [b'\\', escaped, ..] => Some((*escaped, 2)),
+        [byte, ..] => Some((*byte, 1)),
+        [] => None,
     }
 }
 

@@ -80,6 +80,17 @@ const SIMPLE_VALUES: [(&str, Value); 10] = [
     ("buffers", Value::Buffers),
 ];
 
+/// Reader of a value's parameter.
+type ReadParameter = fn(&'static str) -> Option<Value>;
+
+/// Names of values with a parameter after a colon.
+const VALUES_WITH_PARAMETER: [(&str, ReadParameter); 4] = [
+    ("num", Value::range),
+    ("exactly", |forms| Some(Value::Exactly(forms))),
+    ("size", |least| least.parse().ok().map(Value::SizeFrom)),
+    ("one-of", |words| Some(Value::OneOf(words))),
+];
+
 impl Value {
     fn parse(text: &'static str) -> Option<Value> {
         let known = SIMPLE_VALUES.iter().find(|(name, _)| *name == text);
@@ -88,16 +99,13 @@ impl Value {
 
     fn with_parameter(text: &'static str) -> Option<Value> {
         let (kind, parameter) = text.split_once(':')?;
-        match kind {
-            "num" => {
-                let (min, max) = parameter.split_once('-')?;
-                Some(Value::Range(min.parse().ok()?, max.parse().ok()?))
-            }
-            "exactly" => Some(Value::Exactly(parameter)),
-            "size" => Some(Value::SizeFrom(parameter.parse().ok()?)),
-            "one-of" => Some(Value::OneOf(parameter)),
-            _ => None,
-        }
+        let (_, read) = VALUES_WITH_PARAMETER.iter().find(|(name, _)| *name == kind)?;
+        read(parameter)
+    }
+
+    fn range(parameter: &'static str) -> Option<Value> {
+        let (min, max) = parameter.split_once('-')?;
+        Some(Value::Range(min.parse().ok()?, max.parse().ok()?))
     }
 }
 
@@ -114,10 +122,8 @@ pub enum Status {
 
 impl Status {
     fn parse(text: &'static str) -> Option<Status> {
-        let (status, instead) = match text.split_once(':') {
-            Some((status, instead)) => (status, Some(instead)),
-            None => (text, None),
-        };
+        let (status, instead) =
+            text.split_once(':').map_or((text, None), |(status, instead)| (status, Some(instead)));
         match status {
             "" => Some(Status::Current),
             "deprecated" => Some(Status::Deprecated(instead)),
@@ -230,17 +236,21 @@ impl Arity {
         if text == "flag" {
             return Some(Arity { min: 1, max: Some(1), flag: true });
         }
-        let (min, max) = if text == "any" {
-            (0, None)
-        } else if let Some(min) = text.strip_suffix('+') {
-            (min.parse().ok()?, None)
-        } else if let Some((min, max)) = text.split_once(['|', '-']) {
-            (min.parse().ok()?, Some(max.parse().ok()?))
-        } else {
-            let count = text.parse().ok()?;
-            (count, Some(count))
-        };
+        let (min, max) = Arity::bounds(text)?;
         Some(Arity { min, max, flag: false })
+    }
+
+    /// Reads the least and the largest number of words.
+    fn bounds(text: &str) -> Option<(usize, Option<usize>)> {
+        if text == "any" {
+            return Some((0, None));
+        }
+        if let Some(min) = text.strip_suffix('+') {
+            return Some((min.parse().ok()?, None));
+        }
+        // A single number is both bounds.
+        let (min, max) = text.split_once(['|', '-']).unwrap_or((text, text));
+        Some((min.parse().ok()?, Some(max.parse().ok()?)))
     }
 }
 
@@ -250,14 +260,10 @@ impl Row {
         let &[name, module, contexts, args, default, status, support, check, ..] = columns.as_slice() else {
             return None;
         };
-        let (once, value) = match check.strip_prefix("once") {
-            Some(value) => (true, value.strip_prefix(',').unwrap_or(value)),
-            None => (false, check),
-        };
-        let (block, args) = match args.strip_prefix("block:") {
-            Some(args) => (true, args),
-            None => (false, args),
-        };
+        let (once, value) = check
+            .strip_prefix("once")
+            .map_or((false, check), |value| (true, value.strip_prefix(',').unwrap_or(value)));
+        let (block, args) = args.strip_prefix("block:").map_or((false, args), |args| (true, args));
         Some(Row {
             name,
             module,

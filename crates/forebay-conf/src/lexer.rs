@@ -75,15 +75,10 @@ impl<'a> Lexer<'a> {
     /// words only as nginx's own words go. Used where the content is not ours to judge.
     pub(crate) fn skip_block(&mut self) {
         let mut depth = 1u32;
-        loop {
+        while depth > 0 {
             match self.next() {
                 Item::Open(..) | Item::BadOpen(_) => depth = depth.saturating_add(1),
-                Item::Close(_) => {
-                    depth -= 1;
-                    if depth == 0 {
-                        return;
-                    }
-                }
+                Item::Close(_) => depth -= 1,
                 Item::Eof { .. } => return,
                 _ => {}
             }
@@ -102,20 +97,27 @@ impl<'a> Lexer<'a> {
             match byte {
                 b'{' => depth = depth.saturating_add(1),
                 b'}' => depth -= 1,
-                b'"' | b'\'' => self.skip_lua_string(byte),
-                b'-' if self.src.get(self.pos) == Some(&b'-') => {
-                    self.advance();
-                    if !self.skip_long_bracket() {
-                        self.skip_until(|b| b == b'\n');
-                    }
-                }
-                _ => {}
+                _ => self.skip_lua_text(byte),
             }
             if depth == 0 {
                 return true;
             }
         }
         false
+    }
+
+    /// Skips a string or a comment of Lua that begins with `byte`, which is already read.
+    fn skip_lua_text(&mut self, byte: u8) {
+        match byte {
+            b'"' | b'\'' => self.skip_lua_string(byte),
+            b'-' if self.src.get(self.pos) == Some(&b'-') => {
+                self.advance();
+                if !self.skip_long_bracket() {
+                    self.skip_until(|b| b == b'\n');
+                }
+            }
+            _ => {}
+        }
     }
 
     /// Skips the rest of a Lua string. Without a backslash before it the end of the line ends the string too.
@@ -177,18 +179,25 @@ impl<'a> Lexer<'a> {
         self.told = true;
     }
 
+    /// Punctuation without words before it.
+    fn lone_punctuation(&mut self, byte: u8, span: Span) -> Item {
+        match byte {
+            b';' => Item::Bad(self.error("unexpected \";\"", span, span)),
+            b'{' => Item::BadOpen(self.error("unexpected \"{\"", span, span)),
+            _ => Item::Close(span),
+        }
+    }
+
     fn punctuation(&mut self, byte: u8) -> Item {
         let start = self.mark();
         self.advance();
         let span = self.span_from(start);
         let words = std::mem::take(&mut self.words);
-        match (byte, words.last()) {
-            (b';', None) => Item::Bad(self.error("unexpected \";\"", span, span)),
-            (b';', Some(_)) => Item::Simple(words, span),
-            (b'{', None) => Item::BadOpen(self.error("unexpected \"{\"", span, span)),
-            (b'{', Some(_)) => Item::Open(words, span),
-            (_, None) => Item::Close(span),
-            (_, Some(last)) => {
+        let Some(last) = words.last() else { return self.lone_punctuation(byte, span) };
+        match byte {
+            b';' => Item::Simple(words, span),
+            b'{' => Item::Open(words, span),
+            _ => {
                 self.queue.push_back(Item::Close(span));
                 let mut error = self.error("unexpected \"}\"", last.span, span);
                 error.hint = Some(format!("a \";\" is missing after \"{}\"", last.as_str()));
@@ -223,6 +232,17 @@ impl<'a> Lexer<'a> {
         self.check_length(start, start.pos, None);
     }
 
+    /// Adds a `$` with the braces behind it.
+    fn dollar(&mut self, text: &mut Vec<u8>) {
+        text.push(b'$');
+        self.advance();
+        // `${name}`: the brace belongs to the word, and so do more of them.
+        while self.src.get(self.pos) == Some(&b'{') {
+            text.push(b'{');
+            self.advance();
+        }
+    }
+
     fn plain(&mut self) {
         let start = self.mark();
         let mut text = Vec::new();
@@ -230,15 +250,7 @@ impl<'a> Lexer<'a> {
             match byte {
                 b' ' | b'\t' | b'\r' | b'\n' | b';' | b'{' => break,
                 b'\\' => self.escape(&mut text),
-                b'$' => {
-                    text.push(byte);
-                    self.advance();
-                    // `${name}`: the brace belongs to the word, and so do more of them.
-                    while self.src.get(self.pos) == Some(&b'{') {
-                        text.push(b'{');
-                        self.advance();
-                    }
-                }
+                b'$' => self.dollar(&mut text),
                 _ => {
                     text.push(byte);
                     self.advance();
@@ -250,6 +262,19 @@ impl<'a> Lexer<'a> {
         self.words.push(Word { text, span, quoted: false });
     }
 
+    /// Reports that the text ends in a quoted word.
+    fn unclosed_quote(&mut self, start: Mark, content: usize, quote: u8) {
+        self.told = self.check_length(start, content, Some(quote));
+        self.words.clear();
+        if !self.told {
+            let at = self.span_from(self.mark());
+            // The quote alone: the rest of the file is no help to look at.
+            let mut span = self.span_from(start);
+            span.end = span.start.saturating_add(1);
+            self.told_end(span, at);
+        }
+    }
+
     fn quoted(&mut self, quote: u8) {
         let start = self.mark();
         self.advance();
@@ -257,18 +282,7 @@ impl<'a> Lexer<'a> {
         let mut text = Vec::new();
         loop {
             match self.src.get(self.pos) {
-                None => {
-                    self.told = self.check_length(start, content, Some(quote));
-                    self.words.clear();
-                    if !self.told {
-                        let at = self.span_from(self.mark());
-                        // The quote alone: the rest of the file is no help to look at.
-                        let mut span = self.span_from(start);
-                        span.end = span.start.saturating_add(1);
-                        self.told_end(span, at);
-                    }
-                    return;
-                }
+                None => return self.unclosed_quote(start, content, quote),
                 Some(b'\\') => self.escape(&mut text),
                 Some(&byte) if byte == quote => break,
                 Some(&byte) => {

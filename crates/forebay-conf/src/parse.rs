@@ -245,21 +245,14 @@ impl Parser<'_> {
     }
 
     fn statement(&mut self, lexer: &mut Lexer<'_>, scope: Scope, statement: Statement) -> Option<Directive> {
-        let opens = statement.opens;
+        if let Some(message) = block_refusal(lexer, scope).filter(|_| statement.opens) {
+            self.at_name(message.into(), &statement, None);
+            lexer.skip_block();
+            return None;
+        }
         match scope.kind {
-            _ if opens && lexer.is_command_line() => {
-                let message = "block directives are not supported in -g option";
-                self.at_name(message.into(), &statement, None);
-                lexer.skip_block();
-                None
-            }
-            _ if opens && scope.depth >= MAX_DEPTH => {
-                self.at_name("blocks are nested too deep".into(), &statement, None);
-                lexer.skip_block();
-                None
-            }
             Kind::Unknown => {
-                if opens {
+                if statement.opens {
                     lexer.skip_block();
                 }
                 None
@@ -293,6 +286,16 @@ impl Parser<'_> {
         Some(finish(statement, block, None))
     }
 
+    /// Checks a directive of sound form. True: the directive was refused.
+    fn check_meaning(&mut self, row: &Row, statement: &Statement, scope: Scope) -> bool {
+        self.check_status(row, statement);
+        let refused = self.check_support(row, statement, scope);
+        if row.name == "load_module" {
+            self.check_module(statement);
+        }
+        refused
+    }
+
     /// A directive of the table.
     fn directive(
         &mut self,
@@ -313,13 +316,7 @@ impl Parser<'_> {
             lexer.skip_block();
             return None;
         }
-        if sound {
-            self.check_status(row, &statement);
-        }
-        let refused = sound && self.check_support(row, &statement, scope);
-        if sound && row.name == "load_module" {
-            self.check_module(&statement);
-        }
+        let refused = sound && self.check_meaning(row, &statement, scope);
         let block = if sound && row.name == "include" {
             Some(self.include(scope, &statement))
         } else if sound && row.name == "state" {
@@ -596,6 +593,14 @@ fn finish(statement: Statement, block: Option<Block>, row: Option<&'static Row>)
     Directive { name, args: words.collect(), block, end, ordinal, row }
 }
 
+/// Returns why no block may be opened here.
+fn block_refusal(lexer: &Lexer<'_>, scope: Scope) -> Option<&'static str> {
+    if lexer.is_command_line() {
+        return Some("block directives are not supported in -g option");
+    }
+    (scope.depth >= MAX_DEPTH).then_some("blocks are nested too deep")
+}
+
 /// Returns the kind of a directive's block.
 fn content(row: &Row, context: Contexts) -> Kind {
     let of_module = |(module, name, _): &&(&str, &str, Contexts)| {
@@ -604,15 +609,23 @@ fn content(row: &Row, context: Contexts) -> Kind {
     if let Some((_, _, inside)) = BLOCKS.iter().find(of_module) {
         return Kind::Table(*inside);
     }
-    match row.name {
-        "if" if context == Contexts::SERVER => Kind::Table(Contexts::IF_IN_SERVER),
-        "if" => Kind::Table(Contexts::IF_IN_LOCATION),
-        "types" => Kind::Data(Includes::Always),
-        "map" | "geo" => Kind::Data(Includes::WithOneWord),
-        "split_clients" | "charset_map" | "match" => Kind::Data(Includes::No),
-        _ => Kind::Unknown,
+    if row.name == "if" {
+        let in_server = context == Contexts::SERVER;
+        return Kind::Table(if in_server { Contexts::IF_IN_SERVER } else { Contexts::IF_IN_LOCATION });
     }
+    let data = DATA_BLOCKS.iter().find(|(name, _)| *name == row.name);
+    data.map_or(Kind::Unknown, |(_, includes)| Kind::Data(*includes))
 }
+
+/// Blocks with data.
+const DATA_BLOCKS: [(&str, Includes); 6] = [
+    ("types", Includes::Always),
+    ("map", Includes::WithOneWord),
+    ("geo", Includes::WithOneWord),
+    ("split_clients", Includes::No),
+    ("charset_map", Includes::No),
+    ("match", Includes::No),
+];
 
 /// Blocks with directives by module, if that matters, and name.
 const BLOCKS: [(&str, &str, Contexts); 11] = [
@@ -647,17 +660,18 @@ fn missing_semicolon(statement: &Statement) -> Option<String> {
 }
 
 fn usage(name: &Word) -> Option<String> {
-    let row = grammar::rows(&name.text).first()?;
-    let (min, max) = (row.args.min, row.args.max);
+    let args = grammar::rows(&name.text).first()?.args;
+    let Some(max) = args.max else { return Some(format!("it takes {} or more", arguments(args.min))) };
     Some(match max {
-        None if min == 1 => "it takes 1 argument or more".to_owned(),
-        None => format!("it takes {min} arguments or more"),
-        Some(0) => "it takes no arguments".to_owned(),
-        Some(1) if row.args.flag => "it takes \"on\" or \"off\"".to_owned(),
-        Some(1) if min == 1 => "it takes 1 argument".to_owned(),
-        Some(max) if min == max => format!("it takes {max} arguments"),
-        Some(max) => format!("it takes {min} to {max} arguments"),
+        0 => "it takes no arguments".to_owned(),
+        1 if args.flag => "it takes \"on\" or \"off\"".to_owned(),
+        _ if args.min == max => format!("it takes {}", arguments(max)),
+        _ => format!("it takes {} to {max} arguments", args.min),
     })
+}
+
+fn arguments(count: usize) -> String {
+    if count == 1 { "1 argument".to_owned() } else { format!("{count} arguments") }
 }
 
 /// A word in a message: nginx prints up to the first NUL.

@@ -61,14 +61,16 @@ pub fn load(targets: &[Target], manner: &Manner) -> Result<Load, String> {
     Ok(load)
 }
 
+/// Returns the request for a target.
+fn request(target: &Target) -> Result<Wanted, forebay_bench::Error> {
+    let mut request = Wanted::get(Url::parse(&target.url)?);
+    name_host(&mut request, target);
+    Ok(request)
+}
+
 /// Returns the requests for targets, or those of an access log, sent to the first target's server.
 fn wanted(targets: &[Target], manner: &Manner) -> Result<Vec<Wanted>, forebay_bench::Error> {
-    let mut wanted = Vec::new();
-    for target in targets {
-        let mut request = Wanted::get(Url::parse(&target.url)?);
-        name_host(&mut request, target);
-        wanted.push(request);
-    }
+    let mut wanted = targets.iter().map(request).collect::<Result<Vec<_>, _>>()?;
     if let (Some(log), Some(base)) = (&manner.access_log, targets.first()) {
         wanted = sources::access_log(log, &Url::parse(&base.url)?)?;
         wanted.iter_mut().for_each(|request| name_host(request, base));

@@ -106,10 +106,8 @@ impl Drop for Journal {
 /// A value could not be written; the journal stays then.
 pub(crate) fn restore(path: &Path) -> Result<usize, String> {
     let mut text = String::new();
-    match File::open(path) {
-        Ok(mut f) => f.read_to_string(&mut text).map_err(|e| format!("{}: {e}", path.display()))?,
-        Err(_) => return Ok(0),
-    };
+    let Ok(mut journal) = File::open(path) else { return Ok(0) };
+    journal.read_to_string(&mut text).map_err(|e| format!("{}: {e}", path.display()))?;
     let mut count = 0;
     for line in text.lines().rev() {
         // A line cut short by a crash was not followed by a write.

@@ -261,11 +261,11 @@ impl<'a> Table<'a> {
     /// Measures configurations one after the other, round by round; returns the medians, `None` after ^C.
     fn measure(&self, confs: &[(&Path, PathBuf)]) -> Result<Option<Vec<Figures>>, String> {
         let port = upstream::start(Duration::ZERO, 4096).map_err(|e| e.to_string())?;
-        let mut all = Vec::new();
-        for (n, (program, conf)) in confs.iter().enumerate() {
+        let start = |(n, (program, conf)): (usize, &(&Path, PathBuf))| {
             let dir = self.state.join("copy").join(n.to_string());
-            all.push(Contender::start(program, conf, &dir, port, self.args)?);
-        }
+            Contender::start(program, conf, &dir, port, self.args)
+        };
+        let mut all = confs.iter().enumerate().map(start).collect::<Result<Vec<_>, _>>()?;
         for round in 0..self.args.rounds as usize {
             let mut order: Vec<usize> = (0..all.len()).collect();
             if round % 2 == 1 {

@@ -39,9 +39,9 @@ pub(crate) fn tune(args: &RunArgs, state: &Path) -> Result<(), String> {
         say!("Put back {restored} kernel settings that an earlier run had left.");
     }
     let source = match args.server {
-        Which::Forebay => Source::read(&args.conf)?,
-        Which::Nginx => Source::of_nginx(&args.conf)?,
-    };
+        Which::Forebay => Source::read(&args.conf),
+        Which::Nginx => Source::of_nginx(&args.conf),
+    }?;
     let tuning = Tuning::new(args, &source, state.join("copy"))?;
     tuning.run(journal)
 }

@@ -47,20 +47,25 @@ pub(crate) fn start(state: &Path) -> Watcher {
     Watcher(spawn().ok())
 }
 
+/// Waits for the end of the tuner; returns whether it ended in good order.
+fn ended_well() -> bool {
+    let mut byte = [0];
+    loop {
+        match std::io::stdin().read(&mut byte) {
+            Ok(n) => return n > 0,
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(_) => return false,
+        }
+    }
+}
+
 /// Waits for the end of the tuner, and cleans up if it left anything.
 ///
 /// # Errors
 /// A setting cannot be put back.
 pub(crate) fn main(args: &WatchArgs) -> Result<(), String> {
-    let mut byte = [0];
-    loop {
-        match std::io::stdin().read(&mut byte) {
-            Ok(0) => break,
-            // It ended in good order.
-            Ok(_) => return Ok(()),
-            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(_) => break,
-        }
+    if ended_well() {
+        return Ok(());
     }
     let file = std::fs::File::open(args.state.join("lock")).map_err(|e| e.to_string())?;
     // The files of a killed process are closed in no order, so its lock may outlive its pipe for a moment. A tuner that

@@ -44,6 +44,10 @@ pub(crate) struct Options {
     pub globals: Option<String>,
 }
 
+/// Words of `-s`.
+const SIGNALS: [(&str, Signal); 4] =
+    [("stop", Signal::Stop), ("quit", Signal::Quit), ("reopen", Signal::Reopen), ("reload", Signal::Reload)];
+
 /// Reads the arguments after the program's name.
 ///
 /// # Errors
@@ -106,13 +110,9 @@ impl Options {
             'e' => self.error_log = text,
             'g' => self.globals = text,
             _ => {
-                self.signal = Some(match value {
-                    "stop" => Signal::Stop,
-                    "quit" => Signal::Quit,
-                    "reopen" => Signal::Reopen,
-                    "reload" => Signal::Reload,
-                    other => return Err(format!("invalid option: \"-s {other}\"")),
-                });
+                let signal = SIGNALS.iter().find(|(name, _)| *name == value);
+                let (_, signal) = signal.ok_or_else(|| format!("invalid option: \"-s {value}\""))?;
+                self.signal = Some(*signal);
             }
         }
         Ok(())

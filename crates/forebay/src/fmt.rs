@@ -22,17 +22,21 @@ pub(crate) fn main(args: &FmtArgs) -> u8 {
     u8::from(failed)
 }
 
+/// Reads a file, or standard input for `-`.
+fn read(path: &Path) -> std::io::Result<Vec<u8>> {
+    if path.as_os_str() != "-" {
+        return std::fs::read(path);
+    }
+    let mut text = Vec::new();
+    std::io::stdin().read_to_end(&mut text)?;
+    Ok(text)
+}
+
 /// `true`: the file was formatted already.
 fn one(path: &Path, args: &FmtArgs) -> Result<bool, String> {
     let stdin = path.as_os_str() == "-";
     let io = |what: &str, e: &std::io::Error| format!("forebay fmt: cannot {what} {}: {e}\n", path.display());
-    let text = if stdin {
-        let mut text = Vec::new();
-        std::io::stdin().read_to_end(&mut text).map_err(|e| io("read", &e))?;
-        text
-    } else {
-        std::fs::read(path).map_err(|e| io("read", &e))?
-    };
+    let text = read(path).map_err(|e| io("read", &e))?;
     let shown = if stdin { PathBuf::from("standard input") } else { path.to_owned() };
     let mut files = Files::recorded([(shown.clone(), text.clone())]);
     let (id, _) = files.read(&shown).map_err(|e| io("read", &e))?;

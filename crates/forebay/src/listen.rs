@@ -170,9 +170,8 @@ fn new_socket(addr: SocketAddr, options: &SocketOptions) -> io::Result<Socket> {
     Ok(socket)
 }
 
-fn bind_inet(addr: SocketAddr, options: &SocketOptions) -> io::Result<Socket> {
-    let socket = new_socket(addr, options)?;
-    socket.set_reuse_port(true)?;
+/// Sets the options that a socket has before bind().
+fn set_options(socket: &Socket, options: &SocketOptions) -> io::Result<()> {
     // Buffer sizes count for the window scale, so they must be set before listen().
     if let Some(size) = options.rcvbuf {
         socket.set_recv_buffer_size(size)?;
@@ -180,13 +179,15 @@ fn bind_inet(addr: SocketAddr, options: &SocketOptions) -> io::Result<Socket> {
     if let Some(size) = options.sndbuf {
         socket.set_send_buffer_size(size)?;
     }
-    if let Some(probes) = options.so_keepalive {
-        set_keepalive(&socket, probes)?;
-    }
+    options.so_keepalive.map_or(Ok(()), |probes| set_keepalive(socket, probes))
+}
+
+fn bind_inet(addr: SocketAddr, options: &SocketOptions) -> io::Result<Socket> {
+    let socket = new_socket(addr, options)?;
+    socket.set_reuse_port(true)?;
+    set_options(&socket, options)?;
     socket.bind(&addr.into())?;
-    if let Some(length) = options.fastopen {
-        sockets::set_fastopen(&socket, length)?;
-    }
+    options.fastopen.map_or(Ok(()), |length| sockets::set_fastopen(&socket, length))?;
     if addr.ip().is_loopback() {
         spare_pacing(&socket);
     }

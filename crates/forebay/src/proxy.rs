@@ -81,16 +81,21 @@ struct Upstream {
     path: String,
 }
 
+/// Returns whether an upstream is encrypted, and the text after the scheme; `None` for a scheme other than HTTP's.
+fn scheme(text: &str) -> Option<(bool, &str)> {
+    match text.split_once("://") {
+        Some(("http", rest)) => Some((false, rest)),
+        Some(("https", rest)) => Some((true, rest)),
+        Some(_) => None,
+        None => Some((false, text)),
+    }
+}
+
 impl Upstream {
     /// `PORT`, `HOST[:PORT]`, `unix:PATH` or a URL.
     fn parse(text: &str) -> Result<Upstream, String> {
         let bad = || Err(format!("{text}: not a port, an address or a URL"));
-        let (encrypted, rest) = match text.split_once("://") {
-            Some(("http", rest)) => (false, rest),
-            Some(("https", rest)) => (true, rest),
-            Some(_) => return bad(),
-            None => (false, text),
-        };
+        let Some((encrypted, rest)) = scheme(text) else { return bad() };
         let safe = |c: char| c.is_ascii_graphic() && !"{};\"'\\$#".contains(c);
         if rest.is_empty() || !rest.chars().all(safe) {
             return bad();
@@ -98,10 +103,7 @@ impl Upstream {
         if rest.starts_with("unix:") {
             return Ok(Upstream { encrypted, server: rest.into(), host: String::new(), path: String::new() });
         }
-        let (place, path) = match rest.find('/') {
-            Some(at) => rest.split_at(at),
-            None => (rest, ""),
-        };
+        let (place, path) = rest.find('/').map_or((rest, ""), |at| rest.split_at(at));
         if place.parse::<u16>().is_ok_and(|port| port > 0) {
             let (server, path) = (format!("127.0.0.1:{place}"), path.into());
             return Ok(Upstream { encrypted, server, host: String::new(), path });

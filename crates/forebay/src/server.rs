@@ -113,6 +113,15 @@ fn dump(files: &Files) -> io::Result<()> {
     out.flush()
 }
 
+fn signal_of(wish: Wish) -> Signal {
+    match wish {
+        Wish::Stop => Signal::SIGTERM,
+        Wish::Quit => Signal::SIGQUIT,
+        Wish::Reopen => Signal::SIGUSR1,
+        Wish::Reload => Signal::SIGHUP,
+    }
+}
+
 /// `-s`.
 fn signal(options: &Options, wish: Wish) -> Result<(), Refused> {
     let log = early_log(options);
@@ -123,12 +132,7 @@ fn signal(options: &Options, wish: Wish) -> Result<(), Refused> {
         Refused
     };
     let pid = read_pid(&state::pid_path(&config, &paths)).map_err(|text| refuse(Level::Error, text))?;
-    let signal = match wish {
-        Wish::Stop => Signal::SIGTERM,
-        Wish::Quit => Signal::SIGQUIT,
-        Wish::Reopen => Signal::SIGUSR1,
-        Wish::Reload => Signal::SIGHUP,
-    };
+    let signal = signal_of(wish);
     kill(Pid::from_raw(pid), signal)
         .map_err(|e| format!("kill({pid}, {}) failed ({})", signal as i32, errno(&e.into())))
         .map_err(|text| refuse(Level::Alert, text))

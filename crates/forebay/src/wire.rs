@@ -244,17 +244,30 @@ impl<'a> Rest<'a> {
         };
         Some((addr, self.size()?))
     }
-    fn configure(&mut self) -> Option<Configure> {
+    fn environment(&mut self) -> Option<Environment> {
         let (prefix, conf_path, globals) = (self.path()?, self.path()?, self.text()?);
-        let (has_error_log, error_log) = (self.flag()?, self.path()?);
-        let error_log = has_error_log.then_some(error_log);
+        let error_log = self.flag()?.then_some(self.path()?);
+        Some(Environment { prefix, conf_path, globals, error_log, access_log: self.text()? })
+    }
+
+    /// Reads a number, and so many values.
+    fn list<T>(&mut self, mut read: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
+        (0..self.number()?).map(|_| read(self)).collect()
+    }
+
+    /// Reads a flag, and the value if the flag is set.
+    fn flagged<T>(&mut self, read: impl FnOnce(&mut Self) -> Option<T>) -> Option<Option<T>> {
+        if self.flag()? { read(self).map(Some) } else { Some(None) }
+    }
+
+    fn configure(&mut self) -> Option<Configure> {
         Some(Configure {
-            environment: Environment { prefix, conf_path, globals, error_log, access_log: self.text()? },
+            environment: self.environment()?,
             record: self.bytes()?.to_vec(),
-            cpus: (0..self.number()?).map(|_| self.cpus()).collect::<Option<_>>()?,
+            cpus: self.list(Self::cpus)?,
             connections: self.size()?,
-            identity: if self.flag()? { Some(self.identity()?) } else { None },
-            listeners: (0..self.number()?).map(|_| self.listener()).collect::<Option<_>>()?,
+            identity: self.flagged(Self::identity)?,
+            listeners: self.list(Self::listener)?,
             logs: self.paths()?,
             generation: self.number()?,
             log_area: self.flag()?,

@@ -375,18 +375,23 @@ impl H2 {
 
     fn settings(&mut self, ctx: &Ctx<'_>, settings: &Settings<'_>, out: &mut Vec<u8>) -> Result<(), Failure> {
         for setting in settings.iter(Role::Client) {
-            match setting? {
-                Setting::MaxConcurrentStreams(n) => self.max_streams = n,
-                Setting::MaxFrameSize(n) => self.max_frame = n,
-                Setting::InitialWindowSize(size) => {
-                    let change = self.connection.set_initial_window(size);
-                    self.streams.iter_mut().try_for_each(|s| s.window.widen(change))?;
-                }
-                Setting::HeaderTableSize(_) | Setting::Other => {}
-            }
+            self.apply(setting?)?;
         }
         frame::push_settings_ack(out);
         self.send_bodies(ctx, out);
+        Ok(())
+    }
+
+    fn apply(&mut self, setting: Setting) -> Result<(), Failure> {
+        match setting {
+            Setting::MaxConcurrentStreams(n) => self.max_streams = n,
+            Setting::MaxFrameSize(n) => self.max_frame = n,
+            Setting::InitialWindowSize(size) => {
+                let change = self.connection.set_initial_window(size);
+                self.streams.iter_mut().try_for_each(|s| s.window.widen(change))?;
+            }
+            Setting::HeaderTableSize(_) | Setting::Other => {}
+        }
         Ok(())
     }
 

@@ -41,24 +41,32 @@ pub(super) fn check<'a>(row: &Row, args: &'a [Word], again: bool) -> Option<Wron
     Some(Wrong { message: message(row, word), word: Some(word) })
 }
 
+/// Returns nginx's text for a number or a size that is none of those allowed.
+fn limit_message(row: &Row, word: &Word) -> Option<String> {
+    let number = units::number(&word.text);
+    let size = units::size(&word.text);
+    match row.value {
+        Value::Range(min, max) => number.map(|_| format!("value must be between {min} and {max}")),
+        Value::Power => number.map(|_| format!("\"{}\" directive must be a power of two", row.name)),
+        Value::SizeFrom(_) => size.map(|_| format!("\"{}\" directive value is too small", row.name)),
+        Value::Pool => size.map(pool_message),
+        _ => None,
+    }
+}
+
+fn pool_message(size: u64) -> String {
+    if size < LEAST_POOL {
+        return format!("the pool size must be no less than {LEAST_POOL}");
+    }
+    format!("the pool size must be a multiple of {POOL_STEP}")
+}
+
 /// Returns nginx's text for a word that does not fit.
 fn message(row: &Row, word: &Word) -> String {
+    if let Some(text) = limit_message(row, word) {
+        return text;
+    }
     match row.value {
-        Value::Range(min, max) if units::number(&word.text).is_some() => {
-            format!("value must be between {min} and {max}")
-        }
-        Value::Pool if units::size(&word.text).is_some_and(|n| n < LEAST_POOL) => {
-            format!("the pool size must be no less than {LEAST_POOL}")
-        }
-        Value::Pool if units::size(&word.text).is_some() => {
-            format!("the pool size must be a multiple of {POOL_STEP}")
-        }
-        Value::SizeFrom(_) if units::size(&word.text).is_some() => {
-            format!("\"{}\" directive value is too small", row.name)
-        }
-        Value::Power if units::number(&word.text).is_some() => {
-            format!("\"{}\" directive must be a power of two", row.name)
-        }
         Value::Number | Value::Range(..) | Value::Power => {
             format!("\"{}\" directive invalid number", row.name)
         }

@@ -110,6 +110,20 @@ fn variables(all: &[&Directive]) -> Vec<String> {
     names
 }
 
+/// Units that nginx does not know, and nginx's name for each.
+const UNITS: [(&[&str], &str); 10] = [
+    (&["b", "byte", "bytes"], ""),
+    (&["kb", "kib"], "k"),
+    (&["mb", "mib"], "m"),
+    (&["gb", "gib"], "g"),
+    (&["sec", "secs", "second", "seconds"], "s"),
+    (&["min", "mins", "minute", "minutes"], "m"),
+    (&["hr", "hrs", "hour", "hours"], "h"),
+    (&["day", "days"], "d"),
+    (&["week", "weeks"], "w"),
+    (&["msec", "millis"], "ms"),
+];
+
 /// The unit that nginx has for one that it does not know, with its number: `10mb` is `10m`, `5min` is `5m`.
 fn right_unit(text: &str) -> Option<String> {
     let value = text.split_once('=').map_or(text, |(_, v)| v);
@@ -118,19 +132,8 @@ fn right_unit(text: &str) -> Option<String> {
     if number.is_empty() {
         return None;
     }
-    let right = match unit.to_ascii_lowercase().as_str() {
-        "b" | "byte" | "bytes" => "",
-        "kb" | "kib" => "k",
-        "mb" | "mib" => "m",
-        "gb" | "gib" => "g",
-        "sec" | "secs" | "second" | "seconds" => "s",
-        "min" | "mins" | "minute" | "minutes" => "m",
-        "hr" | "hrs" | "hour" | "hours" => "h",
-        "day" | "days" => "d",
-        "week" | "weeks" => "w",
-        "msec" | "millis" => "ms",
-        _ => return None,
-    };
+    let unit = unit.to_ascii_lowercase();
+    let (_, right) = UNITS.iter().find(|(wrong, _)| wrong.contains(&&*unit))?;
     let start = text.strip_suffix(value).unwrap_or_default();
     Some(format!("{start}{number}{right}"))
 }

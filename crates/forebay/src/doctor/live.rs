@@ -90,13 +90,18 @@ fn status(scene: &Scene<'_>) -> Option<(u64, u64)> {
     }
     let name =
         scene.child(Some(server), "server_name").map_or_else(|| "localhost".to_owned(), |n| scene.arg(n, 0));
+    parse_status(&ask(addr, path, &name).ok()?)
+}
+
+/// Returns the answer to a GET request.
+fn ask(addr: SocketAddr, path: &str, host: &str) -> std::io::Result<String> {
     let patience = Duration::from_secs(1);
-    let mut stream = TcpStream::connect_timeout(&addr, patience).ok()?;
-    stream.set_read_timeout(Some(patience)).ok()?;
-    stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: {name}\r\n\r\n").as_bytes()).ok()?;
+    let mut stream = TcpStream::connect_timeout(&addr, patience)?;
+    stream.set_read_timeout(Some(patience))?;
+    stream.write_all(format!("GET {path} HTTP/1.0\r\nHost: {host}\r\n\r\n").as_bytes())?;
     let mut answer = String::new();
-    stream.take(64 << 10).read_to_string(&mut answer).ok()?;
-    parse_status(&answer)
+    stream.take(64 << 10).read_to_string(&mut answer)?;
+    Ok(answer)
 }
 
 fn parse_status(answer: &str) -> Option<(u64, u64)> {
