@@ -31,7 +31,7 @@ pub(crate) struct ClientTls {
     /// Certificate and key, if their names have variables.
     dynamic: Option<(Name, Name)>,
     passwords: Arc<Vec<Zeroizing<Vec<u8>>>>,
-    cached: super::server::Loaded,
+    cached: super::presented::Loaded,
     /// `proxy_ssl_name`.
     name: Option<Template>,
     /// `proxy_ssl_verify`.
@@ -122,7 +122,7 @@ impl ClientTls {
             config: Arc::new(spoken.config(s, h2, fixed)?),
             dynamic,
             passwords: s.password_file.0.clone(),
-            cached: super::server::Loaded::of(s.certificate_cache.0.unwrap_or((SESSIONS, 10, 60))),
+            cached: super::presented::Loaded::of(s.certificate_cache.0.unwrap_or((SESSIONS, 10, 60))),
             name: s.name.0.clone(),
             verify,
             fingerprint,

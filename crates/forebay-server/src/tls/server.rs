@@ -4,6 +4,7 @@
 use super::ocsp::client::Check;
 use super::ocsp::responder::{Names, Responder};
 use super::ocsp::staple::Stapling;
+use super::presented::{Loaded, Presented, id};
 use crate::config::Scope;
 use crate::modules::ssl::{Name, Ocsp, Preference, SessionCache, Settings, VerifyClient, bio_failed};
 use forebay_conf::error::{Error, Level};
@@ -13,15 +14,15 @@ use forebay_net::tls::ciphers;
 use forebay_net::tls::ocsp_message::Subject;
 use forebay_net::tls::sessions::{self, Stored, TicketKey, Tickets};
 use forebay_net::tls::verify::{self, Trust};
-use forebay_sys::sync::{lock, read, write};
+use forebay_sys::sync::read;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::CertificateDer;
-use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
+use rustls::server::NoServerSessionStorage;
 use rustls::sign::CertifiedKey;
 use rustls::{ServerConfig, SupportedCipherSuite};
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Arc, OnceLock, RwLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use zeroize::Zeroizing;
 
@@ -55,101 +56,6 @@ pub(crate) struct ServerTls {
     pub presented: Arc<Presented>,
     /// `ssl_ocsp`.
     pub ocsp: Option<Arc<Check>>,
-}
-
-/// Certificates with keys. The client's signature algorithms decide which one is presented.
-#[derive(Debug, Default)]
-pub(crate) struct Presented(pub Vec<RwLock<Arc<CertifiedKey>>>);
-
-impl Presented {
-    fn new(keys: Vec<Arc<CertifiedKey>>) -> Presented {
-        Presented(keys.into_iter().map(RwLock::new).collect())
-    }
-
-    fn get(&self, i: usize) -> Option<Arc<CertifiedKey>> {
-        self.0.get(i).map(|k| read(k).clone())
-    }
-
-    /// Sets or removes the OCSP response that is stapled to a certificate.
-    pub(crate) fn staple(&self, i: usize, response: Option<Vec<u8>>) {
-        if let Some(slot) = self.0.get(i) {
-            let mut key = write(slot);
-            let mut next = CertifiedKey::clone(&key);
-            next.ocsp = response;
-            *key = Arc::new(next);
-        }
-    }
-}
-
-impl ResolvesServerCert for Presented {
-    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let get = |k: &RwLock<Arc<CertifiedKey>>| read(k).clone();
-        if let [only] = self.0.as_slice() {
-            return Some(get(only));
-        }
-        // The client's order of preference decides. If nothing fits, return any: rustls then fails with the right
-        // error.
-        let mut schemes = hello.signature_schemes().iter();
-        let fitting = schemes
-            .find_map(|scheme| self.0.iter().map(get).find(|k| k.key.choose_scheme(&[*scheme]).is_some()));
-        fitting.or_else(|| self.0.first().map(get))
-    }
-}
-
-/// Certificates by name, bounded (nginx: ssl_certificate_cache).
-#[derive(Debug)]
-pub(crate) struct Loaded {
-    max: usize,
-    inactive: Duration,
-    valid: Duration,
-    map: std::sync::Mutex<HashMap<Vec<u8>, Entry>>,
-}
-
-#[derive(Debug)]
-struct Entry {
-    key: Arc<CertifiedKey>,
-    checked: std::time::Instant,
-    used: std::time::Instant,
-}
-
-impl Loaded {
-    /// Creates an empty store from `(max_entries, inactive_secs, valid_secs)`.
-    pub(crate) fn of((max, inactive, valid): (usize, u64, u64)) -> Loaded {
-        Loaded {
-            max,
-            inactive: Duration::from_secs(inactive),
-            valid: Duration::from_secs(valid),
-            map: Default::default(),
-        }
-    }
-
-    /// Returns the certificate and key loaded from these files.
-    pub(crate) fn of_files(&self, files: &(Vec<u8>, Vec<u8>)) -> Option<Arc<CertifiedKey>> {
-        self.get(&id(files))
-    }
-
-    fn get(&self, name: &[u8]) -> Option<Arc<CertifiedKey>> {
-        let mut map = lock(&self.map);
-        let entry = map.get_mut(name)?;
-        if entry.checked.elapsed() > self.valid || entry.used.elapsed() > self.inactive {
-            map.remove(name);
-            return None;
-        }
-        entry.used = std::time::Instant::now();
-        Some(entry.key.clone())
-    }
-
-    fn put(&self, name: Vec<u8>, key: Arc<CertifiedKey>) {
-        let mut map = lock(&self.map);
-        // Two handshakes may load the same files at once. The second replaces an entry, so evict none for it.
-        if map.len() >= self.max && !map.contains_key(&name) {
-            map.retain(|_, e| e.used.elapsed() <= self.inactive && e.checked.elapsed() <= self.valid);
-            let oldest = map.iter().min_by_key(|(_, e)| e.used).map(|(n, _)| n.clone());
-            oldest.filter(|_| map.len() >= self.max).map(|n| map.remove(&n));
-        }
-        let now = std::time::Instant::now();
-        map.insert(name, Entry { key, checked: now, used: now });
-    }
 }
 
 /// Returns the PEM text of a name: its inline data, or the contents of the file.
@@ -766,11 +672,6 @@ fn same_kind(a: &CertifiedKey, b: &CertifiedKey) -> bool {
     a.key.algorithm() == b.key.algorithm()
 }
 
-/// Returns the key of a pair of files in the cache.
-fn id((cert, key): &(Vec<u8>, Vec<u8>)) -> Vec<u8> {
-    [cert.as_slice(), b"\0", key].concat()
-}
-
 /// Returns `true` if both certificate and key are inline data.
 fn is_inline((cert, key): &(Vec<u8>, Vec<u8>)) -> bool {
     cert.starts_with(b"data:") && key.starts_with(b"data:")
@@ -806,43 +707,4 @@ pub(crate) fn certified_files(
         c.put(id, made.clone());
     }
     Ok(made)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair};
-    use rustls::pki_types::PrivatePkcs8KeyDer;
-
-    fn key() -> Arc<CertifiedKey> {
-        let random = aws_lc_rs::rand::SystemRandom::new();
-        let made = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &random).unwrap();
-        let der = PrivatePkcs8KeyDer::from(made.as_ref().to_vec()).into();
-        let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(&der).unwrap();
-        Arc::new(CertifiedKey::new(Vec::new(), key))
-    }
-
-    /// Of too many certificates the one leaves that was not used for longest (nginx: ssl_certificate_cache).
-    #[test]
-    fn the_least_recently_used_certificate_leaves_a_full_cache() {
-        let key = key();
-        let cache = Loaded::of((2, 60, 60));
-        let has = |name: &str| cache.get(name.as_bytes()).is_some();
-        let put = |name: &str| cache.put(name.as_bytes().to_vec(), key.clone());
-        put("a");
-        put("b");
-        assert!(has("a"));
-        put("c");
-        assert!(has("a") && !has("b") && has("c"));
-        // What is there already takes no other's place.
-        put("c");
-        assert!(has("a") && has("c"));
-        // What nobody used in time goes before what is used.
-        let cache = Loaded::of((2, 0, 60));
-        cache.put(b"a".to_vec(), key.clone());
-        cache.put(b"b".to_vec(), key.clone());
-        std::thread::yield_now();
-        cache.put(b"c".to_vec(), key.clone());
-        assert_eq!(cache.map.lock().unwrap().len(), 1);
-    }
 }

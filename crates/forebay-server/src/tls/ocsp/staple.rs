@@ -7,7 +7,7 @@
 
 use super::responder::{Answered, Failure, Names, Responder};
 use crate::config::http::Http;
-use crate::tls::server::Presented;
+use crate::tls::presented::Presented;
 use forebay_conf::error::Level;
 use forebay_core::tasks::Log;
 use forebay_net::tls::ocsp_message::{self, Answer, Signers, State, Subject};
