@@ -1,7 +1,7 @@
 //! From the tree of a file to an immutable [`Config`]: the main level, and what all front ends share.
 //!
 //! `scope.rs` holds the state of a build, `value.rs` the typed values of directives, `listen.rs`, `addresses.rs` and `names.rs` read
-//! virtual servers and their addresses. A front end reads its own block ([`FrontEnd::read`](crate::front::FrontEnd::read)).
+//! virtual servers and their addresses. A front end reads its own block ([`FrontEnd::read`]).
 
 pub mod access_log;
 mod addresses;

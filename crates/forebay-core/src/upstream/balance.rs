@@ -129,7 +129,7 @@ impl Picker {
         self.local.set.peers.iter().filter(|p| !p.down).count()
     }
 
-    /// Chooses a peer, and counts the request as under way until [`LocalSet::end`].
+    /// Chooses a peer, and counts the request as under way until `LocalSet::end`.
     pub fn choose(&mut self, now: Instant) -> Option<usize> {
         if self.local.set.lone {
             let shard = self.local.shards.first().filter(|_| self.tried.is_empty())?;

@@ -35,7 +35,7 @@ pub struct Peer {
     pub down: bool,
     /// `drain`: only requests that stick to it reach it.
     pub drain: bool,
-    /// Name of the peer in sticky sessions: that of `route=`, or see [`sid`].
+    /// Name of the peer in sticky sessions: that of `route=`, or see `sid`.
     pub sid: Vec<u8>,
     /// Whether `route=` was given.
     pub routed: bool,
