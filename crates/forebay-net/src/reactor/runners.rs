@@ -134,7 +134,12 @@ impl<C: 'static, W: From<C> + 'static> Runners<C, W> {
 
     /// Takes the idle connections that `f` selects out of their slots, as work for a runner.
     pub fn take_idle(&self, f: impl Fn(&C) -> bool) -> Vec<Job<W>> {
-        let chosen = self.idle_tokens(|conn, _| f(conn));
+        let mut chosen = Vec::new();
+        self.each_idle(|token, conn, _, _| {
+            if f(conn) {
+                chosen.push(token);
+            }
+        });
         chosen
             .into_iter()
             .filter_map(|token| {
@@ -145,30 +150,11 @@ impl<C: 'static, W: From<C> + 'static> Runners<C, W> {
             .collect()
     }
 
-    /// Closes the idle connections that `f` selects by their state and deadline. Returns their number.
-    pub fn close_idle(&self, f: impl FnMut(&C, Instant) -> bool) -> usize {
-        let chosen = self.idle_tokens(f);
-        for token in &chosen {
-            drop(self.close_parked(*token));
-        }
-        chosen.len()
-    }
-
     /// Closes an idle connection and returns its state.
     pub fn close_parked(&self, token: Token) -> Option<C> {
         let conn = self.take_parked(token)?;
         self.poller().remove(token);
         Some(conn)
-    }
-
-    fn idle_tokens(&self, mut f: impl FnMut(&C, Instant) -> bool) -> Vec<Token> {
-        let mut chosen = Vec::new();
-        self.each_idle(|token, conn, deadline, _| {
-            if f(conn, deadline) {
-                chosen.push(token);
-            }
-        });
-        chosen
     }
 
     /// Calls `f` for each idle connection with its deadline and whether a part of an answer has not left yet; closing the

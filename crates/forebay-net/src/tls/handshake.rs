@@ -434,7 +434,7 @@ pub(super) fn take_turn<Data>(
     match state {
         Ok(ConnectionState::EncodeTlsData(encode)) => {
             let written = encode_record(encode, owed);
-            // Nothing follows the alert, and what has failed would only fail again.
+            // The alert is the last record. Another step would fail in the same way.
             match failure {
                 Some(failure) if is_alert(written) => {
                     failure.alert = Due::Nothing;

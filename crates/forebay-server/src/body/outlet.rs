@@ -27,7 +27,7 @@ const EXPANDING: usize = 2 * 1024;
 pub(super) enum Follows {
     /// More, soon.
     More,
-    /// Nothing for a while: the filters must not hold bytes back.
+    /// A pause: the filters must not hold bytes back.
     Pause,
     /// Nothing.
     End,

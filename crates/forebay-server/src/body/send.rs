@@ -57,7 +57,7 @@ async fn pump(thread: &Rc<Thread>, req: &mut Request, head: &[u8], framing: Body
     let filters = std::mem::take(&mut req.resp.filters);
     let mut out = Outlet::client(filters, framing, pace, pending);
     if !streamed {
-        // Nothing waits for parts: larger writes cost less.
+        // Parts are complete, so no client waits for a first piece: larger writes cost less.
         out.enough = 64 * 1024;
     }
     let mut pump = Pump::new(req, &mut out);

@@ -23,7 +23,7 @@ pub(crate) struct Source {
 pub(crate) enum Got {
     /// Bytes were appended, and more may follow.
     Data,
-    /// Nothing has come yet: see [`Source::wait`].
+    /// No bytes are ready; [`Source::wait`] waits for them.
     Blocked,
     /// The content is over. Bytes may have been appended.
     End,

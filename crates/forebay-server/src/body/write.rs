@@ -70,7 +70,7 @@ pub(super) trait Meanwhile {
     async fn until_writable(&mut self, req: &mut Request, until: Instant) -> bool;
 }
 
-/// Nothing to do; [`room`] has the deadline.
+/// Waits without other work; [`room`] has the deadline.
 pub(super) struct Idle;
 
 impl Meanwhile for Idle {

@@ -55,7 +55,7 @@ const SPARE: usize = 64;
 /// Result of driving a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rest {
-    /// Nothing is left to do until the client sends more. The connection expires at this time.
+    /// The connection is idle until the client sends more, and expires at this time.
     Idle(Instant),
     /// The connection is over.
     Closed,
@@ -101,7 +101,7 @@ enum Left {
 struct Activity {
     /// Everything has been written and no request may follow.
     over: bool,
-    /// Nothing is left to do until the client sends more.
+    /// The connection is idle until the client sends more.
     idle: bool,
     no_streams: bool,
 }
