@@ -2,7 +2,7 @@
 
 use crate::addr::PeerAddr;
 use crate::io::Io;
-use crate::reactor::Token;
+use crate::reactor::{Deadline, Token};
 use crate::tls::stream::{Agreed, Step, Stream};
 use crate::wait::{For, Wait, Waited};
 use crate::wire::{Watch, Wire};
@@ -11,7 +11,7 @@ use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, sockopt};
 use rustls::client::UnbufferedClientConnection;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Parameters of a connection.
 #[derive(Clone, Copy, Debug)]
@@ -76,7 +76,7 @@ pub async fn dial(io: &Io, s: &DialSettings<'_>, watch: &mut Watch) -> Result<Wi
     io.poller.drained(slot.token);
     match begun {
         Ok(()) => {}
-        Err(Errno::INPROGRESS) => slot.connected(Instant::now() + s.timeout, watch).await?,
+        Err(Errno::INPROGRESS) => slot.connected(io.poller.after(s.timeout), watch).await?,
         Err(e) => return Err(DialError::Connect(e)),
     }
     if s.keepalive {
@@ -102,7 +102,7 @@ pub async fn handshake(
     watch: &mut Watch,
 ) -> Result<Box<Agreed>, HandshakeError> {
     wire.encrypt(Stream::client(client));
-    let deadline = Instant::now() + timeout;
+    let deadline = io.poller.after(timeout);
     loop {
         let token = wire.token();
         let what = match wire.tls().map_or(Step::Closed, |stream| stream.handshake(io, token)) {
@@ -188,7 +188,7 @@ impl<'i> Slot<'i> {
     }
 
     /// Waits until the connection is there.
-    async fn connected(&self, deadline: Instant, watch: &mut Watch) -> Result<(), DialError> {
+    async fn connected(&self, deadline: Deadline, watch: &mut Watch) -> Result<(), DialError> {
         let wire = Wire::Plain(self.token);
         let mut wait = Wait::new(For::Write, deadline, watch);
         match std::future::poll_fn(|cx| wait.poll(self.io, &wire, cx)).await {

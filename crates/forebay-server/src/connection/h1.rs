@@ -14,6 +14,7 @@ use forebay_http::field::Slice;
 use forebay_http::h1::request::{self as parser, Limits, Stage, Status};
 use forebay_http::proxy_protocol::Broken;
 use forebay_http::request::Version;
+use forebay_net::reactor::{Deadline, Token};
 use forebay_net::wire::Then;
 use forebay_sys::errno::errno_text;
 use rustix::io::Errno;
@@ -223,8 +224,9 @@ impl Http1<'_, '_> {
         let (thread, req) = (self.thread, &mut *self.req);
         self.guard.state(Some(|c| &c.writing));
         // It is idle for as long as the location of that answer says, but not before the answer has been sent.
+        let poller = &thread.io.poller;
         let left =
-            thread.io.poller.deadline_of(self.guard.token).saturating_duration_since(thread.clock.now());
+            poller.instant(poller.deadline_of(self.guard.token)).saturating_duration_since(poller.now());
         req.keepalive_timeout.get_or_insert(left);
         let conf = req.conf.clone();
         if req.conn.flush(thread, &conf).await {
@@ -473,14 +475,14 @@ fn park(thread: &Rc<Thread>, req: &mut Request, guard: &mut Guard<'_>, waited: b
 
 /// Returns the time at which a connection that is parked expires.
 #[inline]
-fn deadline(thread: &Thread, req: &Request, token: forebay_net::reactor::Token, waited: bool) -> Instant {
-    let now = thread.clock.now();
+fn deadline(thread: &Thread, req: &Request, token: Token, waited: bool) -> Deadline {
+    let poller = &thread.io.poller;
     let fresh = req.head.buf.is_empty();
     match req.keepalive_timeout.filter(|_| fresh && req.conn.requests > 0) {
-        Some(timeout) => now + timeout,
+        Some(timeout) => poller.after(timeout),
         // Data that came meanwhile was no request: it is as idle as before.
-        None if fresh && (req.conn.requests > 0 || waited) => thread.io.poller.deadline_of(token),
-        None => head_deadline(req, now),
+        None if fresh && (req.conn.requests > 0 || waited) => poller.deadline_of(token),
+        None => poller.deadline_at(head_deadline(req, poller.now())),
     }
 }
 
