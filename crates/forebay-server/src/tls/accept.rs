@@ -2,8 +2,6 @@
 //! its configuration, and verifies the client's certificate. Works in steps that never wait, so that a slow handshake
 //! occupies no runner.
 
-use super::ocsp::client::{self, Check};
-use super::ocsp::responder::TIMEOUT;
 use super::server::ServerTls;
 use crate::connection::Connection;
 use crate::error_log;
@@ -13,6 +11,8 @@ use crate::thread::{Thread, ThreadConfig};
 use forebay_conf::error::Level;
 use forebay_core::client::Client;
 use forebay_core::pattern::LimitExceeded;
+use forebay_core::tls::ocsp::client::{self, Check};
+use forebay_core::tls::ocsp::responder::TIMEOUT;
 use forebay_core::tls::{Session, Verdict};
 use forebay_net::tls::hello::Hello;
 use forebay_net::tls::sessions::take_stored;

@@ -7,6 +7,7 @@ use crate::modules::proxy_ssl::Settings;
 use crate::modules::ssl::Name;
 use crate::request::Request;
 use forebay_conf::error::Error;
+use forebay_core::tls::presented::Loaded;
 use forebay_core::vars::Template;
 use forebay_net::tls::certified::VerifyLater;
 use forebay_net::tls::ciphers;
@@ -31,7 +32,7 @@ pub(crate) struct ClientTls {
     /// Certificate and key, if their names have variables.
     dynamic: Option<(Name, Name)>,
     passwords: Arc<Vec<Zeroizing<Vec<u8>>>>,
-    cached: super::presented::Loaded,
+    cached: Loaded,
     /// `proxy_ssl_name`.
     name: Option<Template>,
     /// `proxy_ssl_verify`.
@@ -122,7 +123,7 @@ impl ClientTls {
             config: Arc::new(spoken.config(s, h2, fixed)?),
             dynamic,
             passwords: s.password_file.0.clone(),
-            cached: super::presented::Loaded::of(s.certificate_cache.0.unwrap_or((SESSIONS, 10, 60))),
+            cached: Loaded::of(s.certificate_cache.0.unwrap_or((SESSIONS, 10, 60))),
             name: s.name.0.clone(),
             verify,
             fingerprint,

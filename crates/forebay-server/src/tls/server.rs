@@ -1,13 +1,13 @@
 //! TLS settings of virtual servers: certificates, versions, suites, groups, and requirements on clients. Built once per
 //! configuration from the directives of `modules/ssl.rs`.
 
-use super::ocsp::client::Check;
-use super::ocsp::responder::{Names, Responder};
-use super::ocsp::staple::Stapling;
-use super::presented::{Loaded, Presented, id};
 use crate::config::Scope;
 use crate::modules::ssl::{Name, Ocsp, Preference, SessionCache, Settings, VerifyClient, bio_failed};
 use forebay_conf::error::{Error, Level};
+use forebay_core::tls::ocsp::client::Check;
+use forebay_core::tls::ocsp::responder::{Names, Responder};
+use forebay_core::tls::ocsp::staple::Stapling;
+use forebay_core::tls::presented::{Loaded, Presented, id};
 use forebay_net::resolver::Resolver;
 use forebay_net::tls::certified::certified;
 use forebay_net::tls::ciphers;

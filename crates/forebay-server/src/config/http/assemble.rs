@@ -295,7 +295,7 @@ impl Assembly<'_, '_> {
             upstreams,
             shows_hello,
             certificate_files: loader.paths,
-            staplings: loader.staplings,
+            staplings: loader.staplings.into_iter().map(Arc::new).collect(),
             conf_dir: cx.conf_path(b""),
             caches: tables.caches.finish(),
             heads_differ: servers.windows(2).any(|pair| pair[0].head != pair[1].head),

@@ -58,7 +58,7 @@ pub(crate) struct Http {
     /// Files of certificates and keys, which may be renewed.
     pub certificate_files: Vec<PathBuf>,
     /// Certificates whose state is asked for, to be shown to clients.
-    pub staplings: Vec<crate::tls::ocsp::staple::Stapling>,
+    pub staplings: Vec<Arc<forebay_core::tls::ocsp::staple::Stapling>>,
     /// Directory of the configuration file: certificates that are loaded later are found from there.
     pub conf_dir: PathBuf,
     /// Caches of responses.

@@ -3,8 +3,8 @@
 
 #![allow(clippy::disallowed_methods, reason = "not on a thread of connections: the tokio thread runs this")]
 
+use crate::control::{self, Line};
 use base64::Engine;
-use forebay_core::control::{self, Line};
 use forebay_http::field::Name;
 use forebay_http::h1::client::{ResponseHead, framing_of_response};
 use forebay_http::request::Framing;
@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Time limit for a whole exchange.
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
+pub const TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest head of a response, bytes.
 const MAX_HEAD: usize = 8 * 1024;
 /// Port if the URL has none.
@@ -29,7 +29,7 @@ const MAX_ADDRESSES: usize = 3;
 
 /// A responder.
 #[derive(Clone, Debug)]
-pub(crate) struct Responder {
+pub struct Responder {
     /// Address as in the URL.
     place: Place,
     uri: Vec<u8>,
@@ -41,7 +41,7 @@ pub(crate) struct Responder {
 
 /// Method of resolving a responder's name.
 #[derive(Clone, Debug, Default)]
-pub(crate) enum Names {
+pub enum Names {
     /// The configuration's `resolver`. `None` makes every lookup fail.
     Resolver(Option<Arc<Resolver>>),
     /// The system's resolver.
@@ -51,14 +51,14 @@ pub(crate) enum Names {
 
 /// Reason for having no response, in nginx's words.
 #[derive(Clone, Debug)]
-pub(crate) struct Failure {
+pub struct Failure {
     text: String,
     peer: Option<PeerAddr>,
 }
 
 /// Response of a responder.
 #[derive(Debug)]
-pub(crate) struct Answered<T> {
+pub struct Answered<T> {
     /// Body as received.
     pub body: Vec<u8>,
     /// Result of the caller's check.
@@ -72,7 +72,7 @@ impl Failure {
     }
 
     /// Creates a failure about a complete response.
-    pub(crate) fn of<T>(answered: &Answered<T>, text: String) -> Failure {
+    pub fn of<T>(answered: &Answered<T>, text: String) -> Failure {
         Failure { text, peer: Some(answered.peer.clone()) }
     }
 }
@@ -82,7 +82,7 @@ impl Responder {
     ///
     /// # Errors
     /// In nginx's words, as `WHAT in OCSP responder "URL"`.
-    pub(crate) fn parse(url: &[u8]) -> Result<Responder, String> {
+    pub fn parse(url: &[u8]) -> Result<Responder, String> {
         let shown = |u: &[u8]| String::from_utf8_lossy(u).into_owned();
         let prefix = || format!("invalid URL prefix in OCSP responder \"{}\"", shown(url));
         let scheme = url.get(..7).filter(|s| s.eq_ignore_ascii_case(b"http://")).ok_or_else(prefix)?;
@@ -107,7 +107,7 @@ impl Responder {
     ///
     /// # Errors
     /// In nginx's words.
-    pub(crate) fn found(mut self) -> Result<Responder, String> {
+    pub fn found(mut self) -> Result<Responder, String> {
         self.addresses = self.place.addresses(PORT);
         if self.addresses.is_empty() {
             let text = [self.host.as_slice(), &self.uri].concat();
@@ -117,12 +117,12 @@ impl Responder {
     }
 
     /// Returns a key that identifies the responder.
-    pub(crate) fn key(&self) -> Vec<u8> {
+    pub fn key(&self) -> Vec<u8> {
         [self.host.as_slice(), b" ", &self.uri].concat()
     }
 
     /// Returns the text about a failure for the error log.
-    pub(crate) fn describe(&self, f: &Failure) -> String {
+    pub fn describe(&self, f: &Failure) -> String {
         let name = String::from_utf8_lossy(&self.place.host()).into_owned();
         let mut text = format!("{} while requesting certificate status, responder: {name}", f.text);
         if let Some(peer) = &f.peer {
@@ -171,7 +171,7 @@ impl Responder {
     ///
     /// # Errors
     /// In nginx's words.
-    pub(crate) async fn ask<T>(
+    pub async fn ask<T>(
         &self,
         question: &[u8],
         names: &Names,

@@ -1,0 +1,11 @@
+//! TLS of the configuration, for every front end (nginx: ngx_http_ssl_module, ngx_stream_ssl_module). The protocol itself is in
+//! `forebay_net::tls`.
+//!
+//! `session.rs` has the facts of a client's session, `presented.rs` the certificates of a server. `ocsp/` asks issuers about
+//! certificates.
+
+pub mod ocsp;
+pub mod presented;
+mod session;
+
+pub use session::{Session, Verdict};
