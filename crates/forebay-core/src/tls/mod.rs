@@ -6,6 +6,8 @@
 
 pub mod ocsp;
 pub mod presented;
+pub mod server;
 mod session;
+pub mod settings;
 
 pub use session::{Session, Verdict};

@@ -67,6 +67,9 @@ pub(crate) mod uwsgi;
 pub(crate) mod vars;
 pub(crate) mod zstd;
 
+/// Settings of `ssl_*` that all front ends have.
+pub(crate) use forebay_core::tls::settings as tls;
+
 use crate::upstream::protocol::Protocol;
 use family::{fastcgi_family, grpc_family, memcached_family, scgi_family, uwsgi_family};
 
@@ -132,7 +135,7 @@ modules! {
     core, log, headers, index, autoindex, random_index, rewrite, access, auth_basic, auth_request, mirror, post_action,
     realip, charset, gzip_accept, gzip_static, gzip, gunzip, brotli, zstd, sub_filter, referer, secure_link, userid,
     proxy, proxy_cache, proxy_cookie, proxy_bind, early_hints, tunnel, slice, limit_req, limit_conn, http2, ssl,
-    proxy_ssl, resolver, addition, ssi,
+    tls, proxy_ssl, resolver, addition, ssi,
     dav, fastcgi, fastcgi_family, uwsgi, uwsgi_family, scgi, scgi_family, grpc_family, memcached, memcached_family,
 }
 

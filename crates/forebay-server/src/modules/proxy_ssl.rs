@@ -3,7 +3,7 @@
 
 use crate::config::value::Number;
 use crate::modules::proxy::Value;
-use crate::modules::ssl::{Cache, Ciphers, Commands, Crl, Names, Passwords, PemFile, Protocols};
+use forebay_core::tls::settings::{Cache, Ciphers, Commands, Crl, Names, Passwords, PemFile, Protocols};
 use forebay_net::tls::ciphers;
 use std::sync::Arc;
 

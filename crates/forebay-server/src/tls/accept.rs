@@ -2,10 +2,8 @@
 //! its configuration, and verifies the client's certificate. Works in steps that never wait, so that a slow handshake
 //! occupies no runner.
 
-use super::server::ServerTls;
 use crate::connection::Connection;
 use crate::error_log;
-use crate::modules::ssl::VerifyClient;
 use crate::request::Request;
 use crate::thread::{Thread, ThreadConfig};
 use forebay_conf::error::Level;
@@ -13,6 +11,8 @@ use forebay_core::client::Client;
 use forebay_core::pattern::LimitExceeded;
 use forebay_core::tls::ocsp::client::{self, Check};
 use forebay_core::tls::ocsp::responder::TIMEOUT;
+use forebay_core::tls::server::ServerTls;
+use forebay_core::tls::settings::VerifyClient;
 use forebay_core::tls::{Session, Verdict};
 use forebay_net::tls::hello::Hello;
 use forebay_net::tls::sessions::take_stored;
@@ -309,7 +309,7 @@ fn begin(
 ) -> bool {
     let token = conn.wire.token();
     let tls = conf.http.servers.get(server).and_then(|s| s.tls.as_ref());
-    let record = tls.map_or(forebay_net::tls::record::MAX_CONTENT, |t| t.record);
+    let record = tls.map_or(forebay_net::tls::record::MAX_CONTENT, |t| t.record());
     let made = config.and_then(|c| {
         UnbufferedServerConnection::new(c).map_err(|e| (INTERNAL_ERROR, format!("SSL_new() failed ({e})")))
     });

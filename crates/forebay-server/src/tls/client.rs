@@ -1,13 +1,13 @@
 //! TLS to upstreams (nginx: proxy_ssl_*), with one [`ClientTls`] a location. After the handshake, `verify.rs` verifies
 //! the server's certificate.
 
-use super::server::{Loader, certified_files, is_fixed, provider, versions};
 use crate::config::Scope;
 use crate::modules::proxy_ssl::Settings;
-use crate::modules::ssl::Name;
 use crate::request::Request;
 use forebay_conf::error::Error;
 use forebay_core::tls::presented::Loaded;
+use forebay_core::tls::server::{Loader, certified_files, is_fixed, provider, versions};
+use forebay_core::tls::settings::Name;
 use forebay_core::vars::Template;
 use forebay_net::tls::certified::VerifyLater;
 use forebay_net::tls::ciphers;

@@ -5,5 +5,4 @@
 
 pub(crate) mod accept;
 pub(crate) mod client;
-pub(crate) mod server;
 pub(crate) mod vars;

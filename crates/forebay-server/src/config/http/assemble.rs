@@ -8,8 +8,8 @@ use crate::config::{Listener, checks, names::ServerName, plain};
 use crate::location::LocationTree;
 use crate::modules::{self, Content, LocationSettings, LocationWritten};
 use crate::tls::client::ClientTls;
-use crate::tls::server::Loader;
 use forebay_conf::error::{Error, Level};
+use forebay_core::tls::server::Loader;
 use forebay_http::h1::request::Limits;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -221,7 +221,8 @@ impl Assembly<'_, '_> {
         for s in &mut self.servers {
             let Some(l) = self.locations.get(s.root) else { continue };
             let resolver = l.settings.resolver.resolver.0.as_ref();
-            match self.loader.server(&l.settings.ssl, resolver, self.cx) {
+            let application = l.settings.ssl.application();
+            match self.loader.server(&l.settings.tls, application, resolver, self.cx) {
                 Ok(tls) => s.tls = tls,
                 Err(error) => self.cx.keep_late(error),
             }

@@ -112,7 +112,7 @@ pub(crate) struct Server {
     /// All its names.
     pub names: Vec<ServerName>,
     /// TLS, if it has any.
-    pub tls: Option<Arc<crate::tls::server::ServerTls>>,
+    pub tls: Option<Arc<forebay_core::tls::server::ServerTls>>,
 }
 
 /// Kind of a level that a [`Location`] is.

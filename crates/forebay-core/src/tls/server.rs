@@ -1,13 +1,13 @@
 //! TLS settings of virtual servers: certificates, versions, suites, groups, and requirements on clients. Built once per
-//! configuration from the directives of `modules/ssl.rs`.
+//! configuration from the directives of `settings.rs`.
 
-use crate::config::Scope;
-use crate::modules::ssl::{Name, Ocsp, Preference, SessionCache, Settings, VerifyClient, bio_failed};
+use super::ocsp::client::Check;
+use super::ocsp::responder::{Names, Responder};
+use super::ocsp::staple::Stapling;
+use super::presented::{Loaded, Presented, id};
+use super::settings::{Name, Ocsp, Preference, SessionCache, Settings, VerifyClient, bio_failed};
+use crate::config::Build;
 use forebay_conf::error::{Error, Level};
-use forebay_core::tls::ocsp::client::Check;
-use forebay_core::tls::ocsp::responder::{Names, Responder};
-use forebay_core::tls::ocsp::staple::Stapling;
-use forebay_core::tls::presented::{Loaded, Presented, id};
 use forebay_net::resolver::Resolver;
 use forebay_net::tls::certified::certified;
 use forebay_net::tls::ciphers;
@@ -26,13 +26,26 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use zeroize::Zeroizing;
 
+/// Settings of a server that depend on the protocol of its front end.
+#[derive(Clone, Debug)]
+pub struct Application {
+    /// Protocols that ALPN may choose, the preferred one first. Without any, the server ignores ALPN.
+    pub protocols: Vec<Vec<u8>>,
+    /// Protocol that some handshakes prefer to `protocols` (HTTP/2).
+    pub optional: Option<&'static [u8]>,
+    /// `ssl_early_data`: whether the first request may come with the handshake.
+    pub early_data: bool,
+    /// Largest content of a record, bytes.
+    pub record: usize,
+}
+
 /// TLS of one virtual server.
 #[derive(Debug)]
-pub(crate) struct ServerTls {
+pub struct ServerTls {
     /// Configuration for rustls. It has no certificates if their names have variables.
     config: Arc<ServerConfig>,
-    /// Variants of `config` with HTTP/2, and both for clients that prefer ChaCha20 because they compute AES slowly.
-    /// Each is built on first use.
+    /// Variants of `config` with the optional protocol, and both for clients that prefer ChaCha20 because they compute AES
+    /// slowly. Each is built on first use.
     others: [OnceLock<Arc<ServerConfig>>; 3],
     /// No directive says whose order of suites counts, so suites are ordered by cost.
     by_cost: bool,
@@ -50,8 +63,8 @@ pub(crate) struct ServerTls {
     basis: Option<sessions::Context>,
     /// `ssl_reject_handshake`.
     pub reject: bool,
-    /// `ssl_buffer_size`, limited to the content of one record.
-    pub record: usize,
+    /// Settings that depend on the front end.
+    application: Application,
     /// Certificates to present.
     pub presented: Arc<Presented>,
     /// `ssl_ocsp`.
@@ -81,7 +94,7 @@ fn shown(name: &[u8], path: &Path) -> String {
 
 /// Loader of certificates for the servers of one configuration. Loads each only once.
 #[derive(Default)]
-pub(crate) struct Loader {
+pub struct Loader {
     keys: HashMap<(Vec<u8>, Vec<u8>), Arc<CertifiedKey>>,
     /// Files read so far.
     pub paths: Vec<std::path::PathBuf>,
@@ -103,7 +116,7 @@ impl Loader {
         (name, at): (&Name, usize),
         presented: &Arc<Presented>,
         resolver: Option<&Arc<Resolver>>,
-        cx: &mut Scope<'_>,
+        cx: &mut Build<'_>,
     ) {
         let Some(key) = presented.get(at) else { return };
         let Some(cert) = key.cert.first() else { return };
@@ -141,12 +154,12 @@ impl Loader {
     ///
     /// # Errors
     /// In nginx's words.
-    pub(crate) fn load(
+    pub fn load(
         &mut self,
         cert: &Name,
         key: &Name,
         passwords: &[Zeroizing<Vec<u8>>],
-        cx: &mut Scope<'_>,
+        cx: &mut Build<'_>,
     ) -> Result<Arc<CertifiedKey>, Error> {
         let names = (cert.text.clone(), key.text.clone());
         if let Some(k) = self.keys.get(&names) {
@@ -175,7 +188,7 @@ impl Loader {
     }
 
     /// Adds the file of a name to [`Loader::paths`].
-    fn note_path(&mut self, name: &[u8], cx: &Scope<'_>) {
+    fn note_path(&mut self, name: &[u8], cx: &Build<'_>) {
         let path = cx.conf_path(name);
         if !name.starts_with(b"data:") && !self.paths.contains(&path) {
             self.paths.push(path);
@@ -183,7 +196,7 @@ impl Loader {
     }
 
     /// Loads the certificates of a server.
-    fn certificates<'s>(&mut self, s: &'s Settings, cx: &mut Scope<'_>) -> Result<Certificates<'s>, Error> {
+    fn certificates<'s>(&mut self, s: &'s Settings, cx: &mut Build<'_>) -> Result<Certificates<'s>, Error> {
         let (certificates, keys) = named(s);
         let mut made = Certificates::default();
         for (i, cert) in certificates.iter().enumerate() {
@@ -206,21 +219,22 @@ impl Loader {
     ///
     /// # Errors
     /// In nginx's words.
-    pub(crate) fn server(
+    pub fn server(
         &mut self,
         s: &Settings,
+        application: Application,
         resolver: Option<&Arc<Resolver>>,
-        cx: &mut Scope<'_>,
+        cx: &mut Build<'_>,
     ) -> Result<Option<Arc<ServerTls>>, Error> {
         if s.certificate.0.is_empty() && !s.reject_handshake {
             return Ok(None);
         }
         let certificates = self.certificates(s, cx)?;
-        let identity = identity(s, &certificates, resolver);
+        let identity = identity(s, &application, &certificates, resolver);
         if let Some(same) = self.made.get(&identity) {
             return Ok(Some(same.clone()));
         }
-        let tls = Arc::new(self.build(s, certificates, resolver, cx)?);
+        let tls = Arc::new(self.build(s, application, certificates, resolver, cx)?);
         self.made.insert(identity, tls.clone());
         Ok(Some(tls))
     }
@@ -229,13 +243,14 @@ impl Loader {
     fn build(
         &mut self,
         s: &Settings,
+        application: Application,
         certificates: Certificates<'_>,
         resolver: Option<&Arc<Resolver>>,
-        cx: &mut Scope<'_>,
+        cx: &mut Build<'_>,
     ) -> Result<ServerTls, Error> {
         let trust = self.trust(s)?;
         let basis = trust.as_ref().map(|t| basis(s, t));
-        let context = context(s, &certificates, basis);
+        let context = context((s, &application), &certificates, basis);
         let Certificates { names, keys, dynamic } = certificates;
         let presented = Arc::new(Presented::new(stapled_from_file(s, keys)));
         if s.stapling && s.stapling_file.0.is_empty() {
@@ -244,7 +259,8 @@ impl Loader {
             }
         }
         let ocsp = check(s, resolver)?;
-        let config = config(s, self.provider(s), presented.clone(), trust.as_deref(), context)
+        let provider = self.provider(s);
+        let config = config((s, &application), provider, presented.clone(), trust.as_deref(), context)
             .map_err(|m| at_certificate(s, m))?;
         Ok(ServerTls {
             config,
@@ -257,7 +273,7 @@ impl Loader {
             trust,
             basis,
             reject: s.reject_handshake,
-            record: (s.buffer_size.0 as usize).clamp(256, forebay_net::tls::record::MAX_CONTENT),
+            application,
             presented,
             ocsp,
         })
@@ -330,7 +346,7 @@ fn named(s: &Settings) -> (&[Name], &[Name]) {
 }
 
 /// Returns `true` if the names of a certificate and its key have no variables.
-pub(super) fn is_fixed(cert: &Name, key: &Name) -> bool {
+pub fn is_fixed(cert: &Name, key: &Name) -> bool {
     cert.template.as_const().is_some() && key.template.as_const().is_some()
 }
 
@@ -369,14 +385,14 @@ fn status_source(
 }
 
 /// Adds a warning, unless there is the same already.
-fn warn_once(cx: &mut Scope<'_>, text: &str) {
+fn warn_once(cx: &mut Build<'_>, text: &str) {
     if !cx.warnings.iter().any(|w| w.message == text) {
         cx.warnings.push(Error { level: Level::Warn, ..crate::config::plain(text) });
     }
 }
 
 /// Reads a file of a certificate or key. `what` names it in the error.
-fn read_file(name: &[u8], what: &str, cx: &mut Scope<'_>) -> Result<Vec<u8>, String> {
+fn read_file(name: &[u8], what: &str, cx: &mut Build<'_>) -> Result<Vec<u8>, String> {
     let path = cx.conf_path(name);
     let failed =
         |e: &std::io::Error| format!("cannot load {what} \"{}\": {}", path.display(), bio_failed(&path, e));
@@ -403,7 +419,12 @@ fn at<T: ?Sized>(arc: &Arc<T>) -> usize {
 
 /// Returns a key of everything that the TLS settings of a server depend on. It compares shared values by address, so it
 /// is valid only within one configuration.
-fn identity(s: &Settings, made: &Certificates<'_>, resolver: Option<&Arc<Resolver>>) -> String {
+fn identity(
+    s: &Settings,
+    application: &Application,
+    made: &Certificates<'_>,
+    resolver: Option<&Arc<Resolver>>,
+) -> String {
     // Destructure without `..`, so that a new setting does not compile until it is considered here.
     let Settings {
         // `made` covers these, including those of `ssl_conf_command`.
@@ -419,7 +440,6 @@ fn identity(s: &Settings, made: &Certificates<'_>, resolver: Option<&Arc<Resolve
         session_tickets,
         session_ticket_key,
         session_timeout,
-        early_data,
         verify_client,
         verify_depth,
         client_certificate,
@@ -427,7 +447,6 @@ fn identity(s: &Settings, made: &Certificates<'_>, resolver: Option<&Arc<Resolve
         crl,
         certificate_compression,
         reject_handshake,
-        buffer_size,
         conf_command,
         stapling,
         stapling_file,
@@ -450,9 +469,9 @@ fn identity(s: &Settings, made: &Certificates<'_>, resolver: Option<&Arc<Resolve
     let lists = [list(&password_file.0), at(&ciphers.0), at(&ecdh_curve.0), resolver.map_or(0, at)];
     let ocsp = (ocsp, ocsp_responder, ocsp_cache.0.as_ref().map(at));
     let stapling = (stapling, stapling_responder, stapling_verify);
-    let numbers = (certificate_cache, session_timeout, verify_depth, buffer_size, protocols);
-    let words = (prefer_server_ciphers, verify_client, session_tickets, early_data);
-    let more = (certificate_compression, reject_handshake, conf_command);
+    let numbers = (certificate_cache, session_timeout, verify_depth, protocols);
+    let words = (prefer_server_ciphers, verify_client, session_tickets);
+    let more = (certificate_compression, reject_handshake, conf_command, application);
     format!(
         "{names:?} {sessions} {keys:?} {certificates:?} {files:?} {lists:?} {ocsp:?} {stapling:?} {numbers:?} {words:?} {more:?}"
     )
@@ -491,16 +510,20 @@ fn basis(s: &Settings, trust: &Trust) -> sessions::Context {
 
 /// Hashes the settings that a resumed session must share with the current server: certificates and requirements on
 /// clients.
-fn context(s: &Settings, made: &Certificates<'_>, basis: Option<sessions::Context>) -> sessions::Context {
+fn context(
+    (s, application): (&Settings, &Application),
+    made: &Certificates<'_>,
+    basis: Option<sessions::Context>,
+) -> sessions::Context {
     let leaf = made.keys.iter().filter_map(|k| k.cert.first()).map(AsRef::as_ref);
     let names = made.dynamic.iter().map(|(c, _)| c.text.as_slice());
-    let demands = [s.verify_client as u8, u8::from(s.early_data)];
+    let demands = [s.verify_client as u8, u8::from(application.early_data)];
     let basis = basis.unwrap_or_default();
     sessions::context(leaf.chain(names).chain([demands.as_slice(), &basis]))
 }
 
 /// Returns a provider with these suites and groups.
-pub(crate) fn provider(
+pub fn provider(
     suites: Vec<SupportedCipherSuite>,
     groups: Vec<&'static dyn rustls::crypto::SupportedKxGroup>,
 ) -> Arc<CryptoProvider> {
@@ -509,7 +532,7 @@ pub(crate) fn provider(
 }
 
 /// Returns the enabled versions.
-pub(crate) fn versions(v12: bool, v13: bool) -> Vec<&'static rustls::SupportedProtocolVersion> {
+pub fn versions(v12: bool, v13: bool) -> Vec<&'static rustls::SupportedProtocolVersion> {
     let mut versions = Vec::new();
     if v13 {
         versions.push(&rustls::version::TLS13);
@@ -530,7 +553,7 @@ fn by_cost(s: &Settings) -> bool {
 }
 
 fn config(
-    s: &Settings,
+    (s, application): (&Settings, &Application),
     provider: Arc<CryptoProvider>,
     presented: Arc<Presented>,
     trust: Option<&Trust>,
@@ -547,10 +570,10 @@ fn config(
     };
     let mut config = builder.with_cert_resolver(presented);
     config.ignore_client_order = c.server_preference.unwrap_or(s.prefer_server_ciphers != Preference::Off);
-    config.alpn_protocols = vec![b"http/1.1".to_vec(), b"http/1.0".to_vec(), b"http/0.9".to_vec()];
+    config.alpn_protocols = application.protocols.clone();
     config.enable_secret_extraction = true;
-    keep_sessions(&mut config, s, context);
-    if s.early_data {
+    keep_sessions(&mut config, s, application.early_data, context);
+    if application.early_data {
         config.max_early_data_size = 16 * 1024;
     }
     config.cert_compressors = if s.certificate_compression { COMPRESSORS.to_vec() } else { Vec::new() };
@@ -559,16 +582,16 @@ fn config(
 }
 
 /// Sets where sessions are kept: here, in tickets of the clients, or nowhere.
-fn keep_sessions(config: &mut ServerConfig, s: &Settings, context: sessions::Context) {
+fn keep_sessions(config: &mut ServerConfig, s: &Settings, early_data: bool, context: sessions::Context) {
     let timeout = Duration::from_secs(s.session_timeout.0);
     let zone = match &s.session_cache {
         SessionCache::Kept(zone) => Some(zone.clone()),
         // rustls accepts early data only for sessions that it can remove from a store, which prevents replay.
-        _ if s.early_data => Some(sessions::zone(b"early data", 1 << 20)),
+        _ if early_data => Some(sessions::zone(b"early data", 1 << 20)),
         _ => None,
     };
     // Tickets would disable early data.
-    let tickets = s.conf_command.tickets.unwrap_or(s.session_tickets) && !s.early_data;
+    let tickets = s.conf_command.tickets.unwrap_or(s.session_tickets) && !early_data;
     config.send_tls13_tickets = if tickets || zone.is_some() { 2 } else { 0 };
     config.session_storage = match zone {
         Some(sessions) => Arc::new(Stored { sessions, context, timeout }),
@@ -581,30 +604,36 @@ fn keep_sessions(config: &mut ServerConfig, s: &Settings, context: sessions::Con
 }
 
 impl ServerTls {
-    /// Returns the configuration for a client that offers these suites.
-    pub(crate) fn config_for(&self, offered: &[u16], http2: bool) -> &Arc<ServerConfig> {
+    /// Returns the configuration for a client that offers these suites. `optional`: with [`Application::optional`].
+    pub fn config_for(&self, offered: &[u16], optional: bool) -> &Arc<ServerConfig> {
         let by_client = self.by_cost && ciphers::begins_with_chacha(offered);
-        let [h2, slow, slow_h2] = &self.others;
-        let place = match (by_client, http2) {
-            (false, false) => return &self.config,
-            (false, true) => h2,
-            (true, false) => slow,
-            (true, true) => slow_h2,
+        let optional = self.application.optional.filter(|_| optional);
+        let [other, slow, slow_other] = &self.others;
+        let place = match (by_client, optional) {
+            (false, None) => return &self.config,
+            (false, Some(_)) => other,
+            (true, None) => slow,
+            (true, Some(_)) => slow_other,
         };
         place.get_or_init(|| {
             let mut config = ServerConfig::clone(&self.config);
-            if http2 {
-                config.alpn_protocols.insert(0, b"h2".to_vec());
+            if let Some(protocol) = optional {
+                config.alpn_protocols.insert(0, protocol.to_vec());
             }
             config.ignore_client_order &= !by_client;
             Arc::new(config)
         })
     }
 
+    /// Returns the largest content of a record, bytes.
+    pub fn record(&self) -> usize {
+        self.application.record
+    }
+
     /// Returns the hash of the settings that verdicts on clients' certificates depend on. Servers with equal hashes
     /// reach equal verdicts. Returns `None` if the server does not ask for certificates.
     #[inline]
-    pub(crate) fn basis(&self) -> Option<sessions::Context> {
+    pub fn basis(&self) -> Option<sessions::Context> {
         self.basis
     }
 
@@ -613,7 +642,7 @@ impl ServerTls {
     ///
     /// # Errors
     /// The text for the error log.
-    pub(crate) fn known(
+    pub fn known(
         &self,
         names: &[(Vec<u8>, Vec<u8>)],
         config: &ServerConfig,
@@ -640,7 +669,7 @@ impl ServerTls {
     ///
     /// # Errors
     /// The text for the error log.
-    pub(crate) fn load(
+    pub fn load(
         &self,
         names: &[(Vec<u8>, Vec<u8>)],
         base: &Path,
@@ -681,7 +710,7 @@ fn is_inline((cert, key): &(Vec<u8>, Vec<u8>)) -> bool {
 ///
 /// # Errors
 /// The text for the error log.
-pub(crate) fn certified_files(
+pub fn certified_files(
     files: &(Vec<u8>, Vec<u8>),
     base: &Path,
     passwords: &[Zeroizing<Vec<u8>>],
