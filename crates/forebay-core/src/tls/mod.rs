@@ -4,8 +4,10 @@
 //! `session.rs` has the facts of a client's session, `presented.rs` the certificates of a server. `ocsp/` asks issuers about
 //! certificates.
 
+pub mod client;
 pub mod ocsp;
 pub mod presented;
+pub mod proxy_ssl;
 pub mod server;
 mod session;
 pub mod settings;

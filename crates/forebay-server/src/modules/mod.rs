@@ -45,7 +45,6 @@ pub(crate) mod proxy_bind;
 pub(crate) mod proxy_cache;
 pub(crate) mod proxy_cookie;
 pub(crate) mod proxy_protocol;
-pub(crate) mod proxy_ssl;
 pub(crate) mod random_index;
 pub(crate) mod realip;
 pub(crate) mod referer;
@@ -67,6 +66,7 @@ pub(crate) mod uwsgi;
 pub(crate) mod vars;
 pub(crate) mod zstd;
 
+pub(crate) use forebay_core::tls::proxy_ssl;
 /// Settings of `ssl_*` that all front ends have.
 pub(crate) use forebay_core::tls::settings as tls;
 

@@ -4,5 +4,4 @@
 //! of a client's connection, `vars.rs` its variables. Certificates and their status are in [`forebay_core::tls`].
 
 pub(crate) mod accept;
-pub(crate) mod client;
 pub(crate) mod vars;

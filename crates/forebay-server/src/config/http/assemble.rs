@@ -7,8 +7,8 @@ use crate::config::Scope;
 use crate::config::{Listener, checks, names::ServerName, plain};
 use crate::location::LocationTree;
 use crate::modules::{self, Content, LocationSettings, LocationWritten};
-use crate::tls::client::ClientTls;
 use forebay_conf::error::{Error, Level};
+use forebay_core::tls::client::ClientTls;
 use forebay_core::tls::server::Loader;
 use forebay_http::h1::request::Limits;
 use std::collections::HashMap;
@@ -238,9 +238,10 @@ impl Assembly<'_, '_> {
             }
             let s = &l.settings.proxy_ssl;
             let h2 = l.settings.proxy.http_version == modules::proxy::HttpVersion::V2;
+            let alpn: &[&[u8]] = if h2 { &[b"h2"] } else { &[] };
             l.upstream_tls = match made.entry((Arc::as_ptr(s), h2)) {
                 Entry::Occupied(same) => Some(same.get().clone()),
-                Entry::Vacant(place) => match ClientTls::new(s, h2, &mut self.loader, self.cx) {
+                Entry::Vacant(place) => match ClientTls::new(s, alpn, &mut self.loader, self.cx) {
                     Ok(tls) => Some(place.insert(Arc::new(tls)).clone()),
                     Err(error) => {
                         self.cx.keep_late(error);
