@@ -4,12 +4,14 @@
 //! `session.rs` has the facts of a client's session, `presented.rs` the certificates of a server. `ocsp/` asks issuers about
 //! certificates.
 
+pub mod accept;
 pub mod client;
 pub mod ocsp;
-pub mod presented;
+mod presented;
 pub mod proxy_ssl;
 pub mod server;
 mod session;
 pub mod settings;
+pub mod verdict;
 
 pub use session::{Session, Verdict};

@@ -9,21 +9,21 @@ use std::time::Duration;
 
 /// Certificates with keys. The client's signature algorithms decide which one is presented.
 #[derive(Debug, Default)]
-pub struct Presented(pub Vec<RwLock<Arc<CertifiedKey>>>);
+pub(crate) struct Presented(pub(crate) Vec<RwLock<Arc<CertifiedKey>>>);
 
 impl Presented {
     /// Creates a set of these certificates.
-    pub fn new(keys: Vec<Arc<CertifiedKey>>) -> Presented {
+    pub(crate) fn new(keys: Vec<Arc<CertifiedKey>>) -> Presented {
         Presented(keys.into_iter().map(RwLock::new).collect())
     }
 
     /// Returns the certificate of this index.
-    pub fn get(&self, i: usize) -> Option<Arc<CertifiedKey>> {
+    pub(crate) fn get(&self, i: usize) -> Option<Arc<CertifiedKey>> {
         self.0.get(i).map(|k| read(k).clone())
     }
 
     /// Sets or removes the OCSP response that is stapled to a certificate.
-    pub fn staple(&self, i: usize, response: Option<Vec<u8>>) {
+    pub(crate) fn staple(&self, i: usize, response: Option<Vec<u8>>) {
         if let Some(slot) = self.0.get(i) {
             let mut key = write(slot);
             let mut next = CertifiedKey::clone(&key);
@@ -50,7 +50,7 @@ impl ResolvesServerCert for Presented {
 
 /// Certificates by name, bounded (nginx: ssl_certificate_cache).
 #[derive(Debug)]
-pub struct Loaded {
+pub(crate) struct Loaded {
     max: usize,
     inactive: Duration,
     valid: Duration,
@@ -66,7 +66,7 @@ struct Entry {
 
 impl Loaded {
     /// Creates an empty store from `(max_entries, inactive_secs, valid_secs)`.
-    pub fn of((max, inactive, valid): (usize, u64, u64)) -> Loaded {
+    pub(crate) fn of((max, inactive, valid): (usize, u64, u64)) -> Loaded {
         Loaded {
             max,
             inactive: Duration::from_secs(inactive),
@@ -76,12 +76,12 @@ impl Loaded {
     }
 
     /// Returns the certificate and key loaded from these files.
-    pub fn of_files(&self, files: &(Vec<u8>, Vec<u8>)) -> Option<Arc<CertifiedKey>> {
+    pub(crate) fn of_files(&self, files: &(Vec<u8>, Vec<u8>)) -> Option<Arc<CertifiedKey>> {
         self.get(&id(files))
     }
 
     /// Returns the certificate of a name, unless it has been there too long.
-    pub fn get(&self, name: &[u8]) -> Option<Arc<CertifiedKey>> {
+    pub(crate) fn get(&self, name: &[u8]) -> Option<Arc<CertifiedKey>> {
         let mut map = lock(&self.map);
         let entry = map.get_mut(name)?;
         if entry.checked.elapsed() > self.valid || entry.used.elapsed() > self.inactive {
@@ -93,7 +93,7 @@ impl Loaded {
     }
 
     /// Adds a certificate, in place of the least recently used one of a full cache.
-    pub fn put(&self, name: Vec<u8>, key: Arc<CertifiedKey>) {
+    pub(crate) fn put(&self, name: Vec<u8>, key: Arc<CertifiedKey>) {
         let mut map = lock(&self.map);
         // Two handshakes may load the same files at once. The second replaces an entry, so evict none for it.
         if map.len() >= self.max && !map.contains_key(&name) {
@@ -107,7 +107,7 @@ impl Loaded {
 }
 
 /// Returns the key of a pair of files in the cache.
-pub fn id((cert, key): &(Vec<u8>, Vec<u8>)) -> Vec<u8> {
+pub(crate) fn id((cert, key): &(Vec<u8>, Vec<u8>)) -> Vec<u8> {
     [cert.as_slice(), b"\0", key].concat()
 }
 

@@ -50,25 +50,25 @@ pub struct ServerTls {
     /// No directive says whose order of suites counts, so suites are ordered by cost.
     by_cost: bool,
     /// Names of certificate and key that have to be evaluated for each connection.
-    pub dynamic: Vec<(Name, Name)>,
+    pub(super) dynamic: Vec<(Name, Name)>,
     /// Cache of certificates from `dynamic`, by name.
-    pub loaded: Option<Arc<Loaded>>,
+    pub(super) loaded: Option<Arc<Loaded>>,
     /// Passwords of keys that are loaded later.
-    pub passwords: Arc<Vec<Zeroizing<Vec<u8>>>>,
+    pub(super) passwords: Arc<Vec<Zeroizing<Vec<u8>>>>,
     /// `ssl_verify_client`.
     pub verify_client: VerifyClient,
     /// Authorities for clients' certificates.
-    pub trust: Option<Arc<Trust>>,
+    pub(super) trust: Option<Arc<Trust>>,
     /// See [`ServerTls::basis`].
     basis: Option<sessions::Context>,
     /// `ssl_reject_handshake`.
-    pub reject: bool,
+    pub(super) reject: bool,
     /// Settings that depend on the front end.
     application: Application,
     /// Certificates to present.
-    pub presented: Arc<Presented>,
+    pub(super) presented: Arc<Presented>,
     /// `ssl_ocsp`.
-    pub ocsp: Option<Arc<Check>>,
+    pub(super) ocsp: Option<Arc<Check>>,
 }
 
 /// Returns the PEM text of a name: its inline data, or the contents of the file.
@@ -154,7 +154,7 @@ impl Loader {
     ///
     /// # Errors
     /// In nginx's words.
-    pub fn load(
+    pub(super) fn load(
         &mut self,
         cert: &Name,
         key: &Name,
@@ -346,7 +346,7 @@ fn named(s: &Settings) -> (&[Name], &[Name]) {
 }
 
 /// Returns `true` if the names of a certificate and its key have no variables.
-pub fn is_fixed(cert: &Name, key: &Name) -> bool {
+pub(super) fn is_fixed(cert: &Name, key: &Name) -> bool {
     cert.template.as_const().is_some() && key.template.as_const().is_some()
 }
 
@@ -523,7 +523,7 @@ fn context(
 }
 
 /// Returns a provider with these suites and groups.
-pub fn provider(
+pub(super) fn provider(
     suites: Vec<SupportedCipherSuite>,
     groups: Vec<&'static dyn rustls::crypto::SupportedKxGroup>,
 ) -> Arc<CryptoProvider> {
@@ -532,7 +532,7 @@ pub fn provider(
 }
 
 /// Returns the enabled versions.
-pub fn versions(v12: bool, v13: bool) -> Vec<&'static rustls::SupportedProtocolVersion> {
+pub(super) fn versions(v12: bool, v13: bool) -> Vec<&'static rustls::SupportedProtocolVersion> {
     let mut versions = Vec::new();
     if v13 {
         versions.push(&rustls::version::TLS13);
@@ -605,7 +605,7 @@ fn keep_sessions(config: &mut ServerConfig, s: &Settings, early_data: bool, cont
 
 impl ServerTls {
     /// Returns the configuration for a client that offers these suites. `optional`: with [`Application::optional`].
-    pub fn config_for(&self, offered: &[u16], optional: bool) -> &Arc<ServerConfig> {
+    pub(super) fn config_for(&self, offered: &[u16], optional: bool) -> &Arc<ServerConfig> {
         let by_client = self.by_cost && ciphers::begins_with_chacha(offered);
         let optional = self.application.optional.filter(|_| optional);
         let [other, slow, slow_other] = &self.others;
@@ -626,7 +626,7 @@ impl ServerTls {
     }
 
     /// Returns the largest content of a record, bytes.
-    pub fn record(&self) -> usize {
+    pub(super) fn record(&self) -> usize {
         self.application.record
     }
 
@@ -642,7 +642,7 @@ impl ServerTls {
     ///
     /// # Errors
     /// The text for the error log.
-    pub fn known(
+    pub(super) fn known(
         &self,
         names: &[(Vec<u8>, Vec<u8>)],
         config: &ServerConfig,
@@ -669,7 +669,7 @@ impl ServerTls {
     ///
     /// # Errors
     /// The text for the error log.
-    pub fn load(
+    pub(super) fn load(
         &self,
         names: &[(Vec<u8>, Vec<u8>)],
         base: &Path,
@@ -710,7 +710,7 @@ fn is_inline((cert, key): &(Vec<u8>, Vec<u8>)) -> bool {
 ///
 /// # Errors
 /// The text for the error log.
-pub fn certified_files(
+pub(super) fn certified_files(
     files: &(Vec<u8>, Vec<u8>),
     base: &Path,
     passwords: &[Zeroizing<Vec<u8>>],

@@ -14,35 +14,35 @@ use std::time::Duration;
 use tokio::sync::{OnceCell, Semaphore};
 
 /// Verdict if the status is not available.
-pub const REQUEST_FAILED: &str = "certificate status request failed";
+pub(crate) const REQUEST_FAILED: &str = "certificate status request failed";
 
 /// Limit of concurrent requests.
 static AT_ONCE: Semaphore = Semaphore::const_new(512);
 
 /// OCSP settings of a server.
 #[derive(Debug)]
-pub struct Check {
+pub(crate) struct Check {
     /// `true` to check the issuers, too (`ssl_ocsp on`), `false` for the client's own certificate only (`leaf`).
-    pub all: bool,
+    pub(crate) all: bool,
     /// `ssl_ocsp_responder`; `None` uses the responder named in the certificate.
-    pub responder: Option<Responder>,
+    pub(crate) responder: Option<Responder>,
     /// `ssl_ocsp_cache`.
-    pub cache: Option<Arc<Sessions>>,
+    pub(crate) cache: Option<Arc<Sessions>>,
     /// Resolver for the responder's name.
-    pub names: Names,
+    pub(crate) names: Names,
 }
 
 /// Reason for refusing a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub(crate) struct Refusal {
     /// Text for `$ssl_client_verify` and the log.
-    pub verdict: &'static str,
+    pub(crate) verdict: &'static str,
     /// Additional line for the log.
-    pub log: Option<String>,
+    pub(crate) log: Option<String>,
 }
 
 /// Returns the refusal for a chain whose status did not arrive in time.
-pub fn timed_out() -> Refusal {
+pub(crate) fn timed_out() -> Refusal {
     let text = "OCSP responder timed out (110: Connection timed out) while requesting certificate status";
     Refusal { verdict: REQUEST_FAILED, log: Some(text.to_owned()) }
 }
@@ -74,7 +74,7 @@ impl Check {
     /// context.
     ///
     /// # Errors [`Refusal`] if a certificate is revoked or its status is unknown.
-    pub async fn run(&self, path: &[CertificateDer<'static>]) -> Result<(), Refusal> {
+    pub(crate) async fn run(&self, path: &[CertificateDer<'static>]) -> Result<(), Refusal> {
         let most = if self.all { usize::MAX } else { 1 };
         for pair in path.windows(2).take(most) {
             let [cert, issuer] = pair else { break };

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Time limit for a whole exchange.
-pub const TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest head of a response, bytes.
 const MAX_HEAD: usize = 8 * 1024;
 /// Port if the URL has none.
@@ -29,7 +29,7 @@ const MAX_ADDRESSES: usize = 3;
 
 /// A responder.
 #[derive(Clone, Debug)]
-pub struct Responder {
+pub(crate) struct Responder {
     /// Address as in the URL.
     place: Place,
     uri: Vec<u8>,
@@ -41,7 +41,7 @@ pub struct Responder {
 
 /// Method of resolving a responder's name.
 #[derive(Clone, Debug, Default)]
-pub enum Names {
+pub(crate) enum Names {
     /// The configuration's `resolver`. `None` makes every lookup fail.
     Resolver(Option<Arc<Resolver>>),
     /// The system's resolver.
@@ -51,18 +51,18 @@ pub enum Names {
 
 /// Reason for having no response, in nginx's words.
 #[derive(Clone, Debug)]
-pub struct Failure {
+pub(crate) struct Failure {
     text: String,
     peer: Option<PeerAddr>,
 }
 
 /// Response of a responder.
 #[derive(Debug)]
-pub struct Answered<T> {
+pub(crate) struct Answered<T> {
     /// Body as received.
-    pub body: Vec<u8>,
+    pub(crate) body: Vec<u8>,
     /// Result of the caller's check.
-    pub answer: T,
+    pub(crate) answer: T,
     peer: PeerAddr,
 }
 
@@ -72,7 +72,7 @@ impl Failure {
     }
 
     /// Creates a failure about a complete response.
-    pub fn of<T>(answered: &Answered<T>, text: String) -> Failure {
+    pub(crate) fn of<T>(answered: &Answered<T>, text: String) -> Failure {
         Failure { text, peer: Some(answered.peer.clone()) }
     }
 }
@@ -82,7 +82,7 @@ impl Responder {
     ///
     /// # Errors
     /// In nginx's words, as `WHAT in OCSP responder "URL"`.
-    pub fn parse(url: &[u8]) -> Result<Responder, String> {
+    pub(crate) fn parse(url: &[u8]) -> Result<Responder, String> {
         let shown = |u: &[u8]| String::from_utf8_lossy(u).into_owned();
         let prefix = || format!("invalid URL prefix in OCSP responder \"{}\"", shown(url));
         let scheme = url.get(..7).filter(|s| s.eq_ignore_ascii_case(b"http://")).ok_or_else(prefix)?;
@@ -107,7 +107,7 @@ impl Responder {
     ///
     /// # Errors
     /// In nginx's words.
-    pub fn found(mut self) -> Result<Responder, String> {
+    pub(crate) fn found(mut self) -> Result<Responder, String> {
         self.addresses = self.place.addresses(PORT);
         if self.addresses.is_empty() {
             let text = [self.host.as_slice(), &self.uri].concat();
@@ -117,12 +117,12 @@ impl Responder {
     }
 
     /// Returns a key that identifies the responder.
-    pub fn key(&self) -> Vec<u8> {
+    pub(crate) fn key(&self) -> Vec<u8> {
         [self.host.as_slice(), b" ", &self.uri].concat()
     }
 
     /// Returns the text about a failure for the error log.
-    pub fn describe(&self, f: &Failure) -> String {
+    pub(crate) fn describe(&self, f: &Failure) -> String {
         let name = String::from_utf8_lossy(&self.place.host()).into_owned();
         let mut text = format!("{} while requesting certificate status, responder: {name}", f.text);
         if let Some(peer) = &f.peer {
@@ -171,7 +171,7 @@ impl Responder {
     ///
     /// # Errors
     /// In nginx's words.
-    pub async fn ask<T>(
+    pub(crate) async fn ask<T>(
         &self,
         question: &[u8],
         names: &Names,

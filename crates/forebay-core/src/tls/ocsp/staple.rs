@@ -42,21 +42,21 @@ static AT_ONCE: Semaphore = Semaphore::const_new(64);
 #[derive(Debug)]
 pub struct Stapling {
     /// The certificate.
-    pub subject: Subject,
+    pub(crate) subject: Subject,
     /// Chain of the certificate, without the certificate itself.
-    pub chain: Vec<CertificateDer<'static>>,
+    pub(crate) chain: Vec<CertificateDer<'static>>,
     /// Certificates that may sign responses in addition to the issuer.
-    pub signers: Vec<CertificateDer<'static>>,
+    pub(crate) signers: Vec<CertificateDer<'static>>,
     /// `ssl_stapling_verify`: authorities by which the issuer must be verified.
-    pub trust: Option<Arc<Trust>>,
+    pub(crate) trust: Option<Arc<Trust>>,
     /// Responder.
-    pub responder: Responder,
+    pub(crate) responder: Responder,
     /// Resolver for the responder's name.
-    pub names: Names,
+    pub(crate) names: Names,
     /// Name of the certificate for the log.
-    pub file: String,
+    pub(crate) file: String,
     /// Places that present the certificate: a server's certificates and the index there.
-    pub slots: Vec<(Arc<Presented>, usize)>,
+    pub(crate) slots: Vec<(Arc<Presented>, usize)>,
 }
 
 type Key = [u8; 32];
@@ -89,7 +89,7 @@ fn pause(failures: u32) -> Duration {
 
 impl Stapling {
     /// Returns a key for the request and the rules by which its response is verified.
-    pub fn key(&self) -> Key {
+    pub(crate) fn key(&self) -> Key {
         let responder = self.responder.key();
         let signers = self.signers.iter().map(AsRef::as_ref);
         let trust = self.trust.as_ref().map(|t| t.fingerprint());
