@@ -12,6 +12,7 @@ pub mod proxy_ssl;
 pub mod server;
 mod session;
 pub mod settings;
+pub mod vars;
 pub mod verdict;
 
 pub use session::{Session, Verdict};

@@ -8,7 +8,7 @@ use crate::phases;
 use crate::request::Request;
 use crate::response::respond::{finish, respond};
 use crate::thread::Thread;
-use crate::tls::accept;
+use crate::tls;
 use forebay_conf::error::Level;
 use forebay_core::tls::accept::{Accept, Later};
 use forebay_http::field::Slice;
@@ -142,7 +142,7 @@ impl Http1<'_, '_> {
             Head::Later(later) => {
                 self.req.early = false;
                 let conf = self.req.conf.clone();
-                let mut handshake = accept::handshake(self.thread, &conf, &mut self.req.conn);
+                let mut handshake = tls::handshake(self.thread, &conf, &mut self.req.conn);
                 if Box::pin(handshake.resume(*later)).await {
                     return None;
                 }
@@ -352,7 +352,7 @@ fn look_at_head(thread: &Rc<Thread>, req: &mut Request, limits: &Limits) -> Opti
 
 /// Goes on with the TLS handshake. Returns `None` if it has ended.
 fn shake_hands(thread: &Rc<Thread>, req: &mut Request) -> Option<Head> {
-    match accept::handshake(thread, &req.conf, &mut req.conn).step() {
+    match tls::handshake(thread, &req.conf, &mut req.conn).step() {
         Accept::Done => None,
         Accept::Plain(bytes) => {
             req.head.buf = bytes;
@@ -520,7 +520,7 @@ async fn one_request(thread: &Rc<Thread>, req: &mut Request) -> bool {
     thread.counters.requests.add(1);
     let unknown_server = req.choose_server().err().map(|_| 500);
     req.log_ignored();
-    match unknown_server.or_else(|| accept::judge(req)) {
+    match unknown_server.or_else(|| tls::judge(req)) {
         None => phases::run(req).await,
         Some(status) => phases::refuse(req, status).await,
     }

@@ -10,6 +10,7 @@ use crate::variables::Row;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_core::blocks;
+use forebay_core::tls::vars::Variables;
 use std::sync::{Arc, LazyLock};
 
 pub(crate) mod access;
@@ -464,7 +465,8 @@ pub(crate) fn variables() -> impl Iterator<Item = &'static Row> {
         crate::upstream::vars::VARIABLES,
         limit_req::VARIABLES,
         limit_conn::VARIABLES,
-        crate::tls::vars::VARIABLES,
+        Variables::ROWS,
+        ssl::VARIABLES,
         proxy_cache::VARIABLES,
         fastcgi::VARIABLES,
         slice::VARIABLES,

@@ -1,7 +1,10 @@
-//! Settings of TLS that only HTTP has (nginx: ngx_http_ssl_module). The others are in [`forebay_core::tls::settings`].
+//! Settings and variables of TLS that only HTTP has (nginx: ngx_http_ssl_module). The others are in [`forebay_core::tls`].
 
 use crate::config::value::Size;
+use crate::request::Request;
+use crate::variables::Row;
 use forebay_core::tls::server::Application;
+use forebay_core::vars::{RowSource, VarError};
 use forebay_net::tls::record::MAX_CONTENT;
 
 crate::settings! {
@@ -9,6 +12,19 @@ crate::settings! {
     "ssl_early_data" => early_data: bool = false;
     /// `ssl_buffer_size`.
     "ssl_buffer_size" => buffer_size: Size = Size(16 * 1024);
+}
+
+/// Variables of this module.
+pub(crate) const VARIABLES: &[Row] =
+    &[Row { name: "ssl_early_data", get: RowSource::Get(early_data), settable: true }];
+
+fn early_data(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarError> {
+    // Only the first request can have come with the handshake.
+    let early = r.conn.requests == 1 && r.conn.client.tls.as_ref().is_some_and(|s| s.early);
+    if early {
+        out.push(b'1');
+    }
+    Ok(early)
 }
 
 impl Settings {

@@ -10,6 +10,7 @@ use crate::modules::{self, Content, LocationSettings, LocationWritten};
 use forebay_conf::error::{Error, Level};
 use forebay_core::tls::client::ClientTls;
 use forebay_core::tls::server::Loader;
+use forebay_core::tls::vars::shows_hello;
 use forebay_http::h1::request::Limits;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -290,12 +291,9 @@ impl Assembly<'_, '_> {
         for f in &mut log_formats {
             f.plan(&cx.vars);
         }
-        let shows_hello = [b"ssl_ciphers".as_slice(), b"ssl_curves", b"ssl_sigalgs", b"ssl_session_id"]
-            .iter()
-            .any(|v| cx.vars.uses_prefix(v));
         let http = Http {
             upstreams,
-            shows_hello,
+            shows_hello: shows_hello(&cx.vars),
             certificate_files: loader.paths,
             staplings: loader.staplings.into_iter().map(Arc::new).collect(),
             conf_dir: cx.conf_path(b""),
