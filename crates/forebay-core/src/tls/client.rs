@@ -1,10 +1,12 @@
 //! TLS to upstreams (nginx: proxy_ssl_*), with one [`ClientTls`] a location. After the handshake, `verify.rs` verifies
 //! the server's certificate.
 
+use super::certified::certified_files;
+use super::files::Name;
+use super::loader::{Loader, is_fixed};
 use super::presented::Loaded;
 use super::proxy_ssl::Settings;
-use super::server::{Loader, certified_files, is_fixed, provider, versions};
-use super::settings::Name;
+use super::server_config::{provider, versions};
 use crate::config::Build;
 use crate::vars::{Evaluate, Template};
 use forebay_conf::error::Error;

@@ -1,7 +1,10 @@
 //! Settings of TLS to upstreams that all front ends have (nginx: ngx_http_proxy_module, ngx_stream_proxy_module, proxy_ssl_*).
 //! `client.rs` builds the TLS configuration from them.
 
-use super::settings::{Cache, Ciphers, Commands, Crl, Names, Passwords, PemFile, Protocols};
+use super::cache_settings::Cache;
+use super::conf_command::Commands;
+use super::files::{Crl, Names, Passwords, PemFile};
+use super::settings::{Ciphers, Protocols};
 use crate::config::value::Number;
 use crate::vars::Template;
 use forebay_net::tls::ciphers;

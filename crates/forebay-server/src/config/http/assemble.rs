@@ -9,7 +9,7 @@ use crate::location::LocationTree;
 use crate::modules::{self, Content, LocationSettings, LocationWritten};
 use forebay_conf::error::{Error, Level};
 use forebay_core::tls::client::ClientTls;
-use forebay_core::tls::server::Loader;
+use forebay_core::tls::loader::Loader;
 use forebay_core::tls::vars::shows_hello;
 use forebay_http::h1::request::Limits;
 use std::collections::HashMap;
