@@ -15,6 +15,7 @@ pub use store::{Stored, VarStore};
 pub use template::{Part, Template};
 
 use crate::limit::cidr::Cidr;
+use crate::tls::Session;
 use forebay_conf::error::Level;
 use forebay_net::addr::Peer;
 
@@ -68,6 +69,9 @@ pub trait Evaluate: Sized {
 
     /// Address of the client.
     fn peer(&self) -> Peer;
+
+    /// Returns the TLS session of the client; `None` if its connection is not encrypted.
+    fn session(&self) -> Option<&Session>;
 
     /// The address that trusted proxies report (`X-Forwarded-For`) for a client at `peer`; `peer` itself if none is trusted.
     fn forwarded(&self, peer: Peer, proxies: &[Cidr], recursive: bool) -> Peer;

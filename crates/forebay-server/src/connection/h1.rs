@@ -8,8 +8,9 @@ use crate::phases;
 use crate::request::Request;
 use crate::response::respond::{finish, respond};
 use crate::thread::Thread;
-use crate::tls::accept::{self, Accept};
+use crate::tls;
 use forebay_conf::error::Level;
+use forebay_core::tls::accept::{Accept, Later};
 use forebay_http::field::Slice;
 use forebay_http::h1::request::{self as parser, Limits, Stage, Status};
 use forebay_http::proxy_protocol::Broken;
@@ -56,7 +57,7 @@ enum Head {
     /// The client has agreed on HTTP/2 and does not speak it.
     NoPreface,
     /// The handshake waits for something other than the client.
-    Later(Box<accept::Later>),
+    Later(Box<Later>),
 }
 
 /// Reason for which a head will not be completed.
@@ -142,8 +143,8 @@ impl Http1<'_, '_> {
             Head::Later(later) => {
                 self.req.early = false;
                 let conf = self.req.conf.clone();
-                let resumed = accept::resume(self.thread, &conf, &mut self.req.conn, *later);
-                if Box::pin(resumed).await {
+                let mut handshake = tls::handshake(self.thread, &conf, &mut self.req.conn);
+                if Box::pin(handshake.resume(*later)).await {
                     return None;
                 }
             }
@@ -353,7 +354,7 @@ fn look_at_head(thread: &Rc<Thread>, req: &mut Request, limits: &Limits) -> Opti
 
 /// Goes on with the TLS handshake. Returns `None` if it has ended.
 fn shake_hands(thread: &Rc<Thread>, req: &mut Request) -> Option<Head> {
-    match accept::step(thread, &req.conf, &mut req.conn) {
+    match tls::handshake(thread, &req.conf, &mut req.conn).step() {
         Accept::Done => None,
         Accept::Plain(bytes) => {
             req.head.buf = bytes;
@@ -521,7 +522,7 @@ async fn one_request(thread: &Rc<Thread>, req: &mut Request) -> bool {
     thread.counters.requests.add(1);
     let unknown_server = req.choose_server().err().map(|_| 500);
     req.log_ignored();
-    match unknown_server.or_else(|| accept::judge(req)) {
+    match unknown_server.or_else(|| tls::judge(req)) {
         None => phases::run(req).await,
         Some(status) => phases::refuse(req, status).await,
     }

@@ -6,10 +6,9 @@
 #![allow(clippy::disallowed_methods, reason = "not on a thread of connections: the tokio thread runs this")]
 
 use super::responder::{Answered, Failure, Names, Responder};
-use crate::config::http::Http;
+use crate::tasks::Log;
 use crate::tls::presented::Presented;
 use forebay_conf::error::Level;
-use forebay_core::tasks::Log;
 use forebay_net::tls::ocsp_message::{self, Answer, Signers, State, Subject};
 use forebay_net::tls::verify::{self, Purpose, Trust};
 use forebay_sys::sync::lock;
@@ -41,23 +40,23 @@ static AT_ONCE: Semaphore = Semaphore::const_new(64);
 
 /// A certificate to fetch responses for, and the places that use them.
 #[derive(Debug)]
-pub(crate) struct Stapling {
+pub struct Stapling {
     /// The certificate.
-    pub subject: Subject,
+    pub(crate) subject: Subject,
     /// Chain of the certificate, without the certificate itself.
-    pub chain: Vec<CertificateDer<'static>>,
+    pub(crate) chain: Vec<CertificateDer<'static>>,
     /// Certificates that may sign responses in addition to the issuer.
-    pub signers: Vec<CertificateDer<'static>>,
+    pub(crate) signers: Vec<CertificateDer<'static>>,
     /// `ssl_stapling_verify`: authorities by which the issuer must be verified.
-    pub trust: Option<Arc<Trust>>,
+    pub(crate) trust: Option<Arc<Trust>>,
     /// Responder.
-    pub responder: Responder,
+    pub(crate) responder: Responder,
     /// Resolver for the responder's name.
-    pub names: Names,
+    pub(crate) names: Names,
     /// Name of the certificate for the log.
-    pub file: String,
+    pub(crate) file: String,
     /// Places that present the certificate: a server's certificates and the index there.
-    pub slots: Vec<(Arc<Presented>, usize)>,
+    pub(crate) slots: Vec<(Arc<Presented>, usize)>,
 }
 
 type Key = [u8; 32];
@@ -136,14 +135,10 @@ impl Stapling {
 }
 
 /// Starts stapling for a certificate. Uses a known response at once.
-pub(crate) fn start(config: &Arc<Http>, n: usize, log: &Log) -> impl Future<Output = ()> + Send + 'static {
-    let held = config.staplings.get(n).and_then(Stapling::adopt);
-    let (config, log) = (config.clone(), log.clone());
-    async move {
-        if let Some(stapling) = config.staplings.get(n) {
-            Renewal::new(stapling, held, log).attend().await;
-        }
-    }
+pub fn start(stapling: &Arc<Stapling>, log: &Log) -> impl Future<Output = ()> + Send + 'static {
+    let held = stapling.adopt();
+    let (stapling, log) = (stapling.clone(), log.clone());
+    async move { Renewal::new(&stapling, held, log).attend().await }
 }
 
 /// Returns a sleep of some seconds, at most [`NAP`].

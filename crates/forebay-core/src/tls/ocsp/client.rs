@@ -23,22 +23,22 @@ static AT_ONCE: Semaphore = Semaphore::const_new(512);
 #[derive(Debug)]
 pub(crate) struct Check {
     /// `true` to check the issuers, too (`ssl_ocsp on`), `false` for the client's own certificate only (`leaf`).
-    pub all: bool,
+    pub(crate) all: bool,
     /// `ssl_ocsp_responder`; `None` uses the responder named in the certificate.
-    pub responder: Option<Responder>,
+    pub(crate) responder: Option<Responder>,
     /// `ssl_ocsp_cache`.
-    pub cache: Option<Arc<Sessions>>,
+    pub(crate) cache: Option<Arc<Sessions>>,
     /// Resolver for the responder's name.
-    pub names: Names,
+    pub(crate) names: Names,
 }
 
 /// Reason for refusing a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     /// Text for `$ssl_client_verify` and the log.
-    pub verdict: &'static str,
+    pub(crate) verdict: &'static str,
     /// Additional line for the log.
-    pub log: Option<String>,
+    pub(crate) log: Option<String>,
 }
 
 /// Returns the refusal for a chain whose status did not arrive in time.

@@ -1,14 +1,12 @@
-//! `$ssl_*` (nginx: ngx_http_ssl_module, embedded variables).
+//! `$ssl_*` (nginx: ngx_http_ssl_module, ngx_stream_ssl_module, embedded variables).
 
-use crate::request::Request;
-use crate::variables::Row;
+use super::{Session, Verdict};
+use crate::vars::{Evaluate, Registry, Row, RowSource, VarError};
 use aws_lc_rs::digest;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use forebay_core::tls::{Session, Verdict};
-use forebay_core::vars::RowSource;
-use forebay_core::vars::VarError;
 use forebay_net::tls::ciphers;
+use std::marker::PhantomData;
 use x509_parser::asn1_rs::{Any, Oid, Tag, ToDer};
 use x509_parser::prelude::*;
 
@@ -19,86 +17,97 @@ macro_rules! rows {
     ($($name:literal => $get:expr,)*) => { &[$(Row { name: $name, get: RowSource::Get($get), settable: true },)*] };
 }
 
-/// Table of the `$ssl_*` variables.
-pub(crate) const VARIABLES: &[Row] = rows! {
-    "ssl_alpn_protocol" => |r, o| of(r, o, |s, o| s.alpn.as_ref().is_some_and(|a| { o.extend_from_slice(a); true })),
-    "ssl_cipher" => |r, o| of(r, o, |s, o| text(o, ciphers::suite_name(s.suite).unwrap_or_default())),
-    "ssl_ciphers" => |r, o| of(r, o, |s, o| offered(s.hello.as_ref().map(|h| &h.ciphers), ciphers::suite_name, o)),
-    "ssl_curve" => |r, o| of(r, o, |s, o| s.group != 0 && text(o, ciphers::group_name(s.group).unwrap_or_default())),
-    "ssl_curves" => |r, o| of(r, o, |s, o| offered(s.hello.as_ref().map(|h| &h.groups), ciphers::group_name, o)),
-    "ssl_sigalgs" => |r, o| of(r, o, |s, o| offered(s.hello.as_ref().map(|h| &h.sigalgs), ciphers::sigalg_name, o)),
-    "ssl_protocol" => |r, o| of(r, o, |s, o| text(o, if s.v13 { "TLSv1.3" } else { "TLSv1.2" })),
-    "ssl_server_name" => |r, o| of(r, o, |s, o| {
-        let name = s.written_name.as_ref().or(s.name.as_ref());
-        name.is_some_and(|n| { o.extend_from_slice(n); true })
-    }),
-    "ssl_session_reused" => |r, o| of(r, o, |s, o| text(o, if s.resumed { "r" } else { "." })),
-    "ssl_session_id" => |r, o| of(r, o, |s, o| s.id.as_ref().is_some_and(|id| hex(id, false, o))),
-    "ssl_early_data" => |r, o| { let first = r.conn.requests == 1; of(r, o, |s, o| s.early && first && text(o, "1")) },
-    "ssl_ech_status" => |r, o| of(r, o, |_, o| text(o, "NOT_CONFIGURED")),
-    "ssl_ech_outer_server_name" => |_, _| Ok(false),
-    "ssl_client_verify" => |r, o| of(r, o, |s, o| match s.verdict.get() {
-        Verdict::None => text(o, "NONE"),
-        Verdict::Success => text(o, "SUCCESS"),
-        Verdict::Failed(f) => text(o, "FAILED:") && text(o, f.text()),
-        Verdict::Refused(what) => text(o, "FAILED:") && text(o, what),
-    }),
-    "ssl_client_raw_cert" => |r, o| of(r, o, pem),
-    "ssl_client_cert" => |r, o| of(r, o, |s, o| {
-        let mut raw = Vec::new();
-        let some = pem(s, &mut raw);
-        let lines = raw.split(|b| *b == b'\n').filter(|l| !l.is_empty());
-        for (i, line) in lines.enumerate() {
-            if i > 0 {
-                o.extend_from_slice(b"\n\t");
-            }
-            o.extend_from_slice(line);
-        }
-        some
-    }),
-    "ssl_client_escaped_cert" => |r, o| of(r, o, |s, o| {
-        let mut raw = Vec::new();
-        let some = pem(s, &mut raw);
-        if some {
-            raw.push(b'\n');
-        }
-        for b in raw {
-            if b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_' | b'~') {
-                o.push(b);
-            } else {
-                o.extend_from_slice(format!("%{b:02X}").as_bytes());
-            }
-        }
-        some
-    }),
-    "ssl_client_s_dn" => |r, o| with_cert(r, o, |c, o| dn(c.subject(), o)),
-    "ssl_client_i_dn" => |r, o| with_cert(r, o, |c, o| dn(c.issuer(), o)),
-    "ssl_client_s_dn_legacy" => |r, o| with_cert(r, o, |c, o| legacy_dn(c.subject(), o)),
-    "ssl_client_i_dn_legacy" => |r, o| with_cert(r, o, |c, o| legacy_dn(c.issuer(), o)),
-    "ssl_client_serial" => |r, o| with_cert(r, o, |c, o| {
-        let raw = c.raw_serial();
-        let short = raw.iter().position(|b| *b != 0).map_or(&[0][..], |at| raw.get(at..).unwrap_or_default());
-        hex(short, true, o)
-    }),
-    "ssl_client_fingerprint" => |r, o| of(r, o, |s, o| s.peer.first().is_some_and(|c| {
-        hex(digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, c).as_ref(), false, o)
-    })),
-    "ssl_client_sigalg" => |r, o| of(r, o, |s, o| sigalg(s.client_sigalg, o)),
-    "ssl_sigalg" => |r, o| of(r, o, |s, o| sigalg(s.sigalg, o)),
-    "ssl_client_v_start" => |r, o| with_cert(r, o, |c, o| time(c.validity().not_before.timestamp(), o)),
-    "ssl_client_v_end" => |r, o| with_cert(r, o, |c, o| time(c.validity().not_after.timestamp(), o)),
-    "ssl_client_v_remain" => |r, o| with_cert(r, o, |c, o| {
-        let left = (c.validity().not_after.timestamp() - forebay_net::tls::verify::now()).max(0) / 86400;
-        text(o, &left.to_string())
-    }),
-};
+/// Variables of the client's session for requests or sessions of the type `E`.
+#[derive(Debug)]
+pub struct Variables<E>(PhantomData<E>);
 
-fn of(r: &mut Request, out: &mut Vec<u8>, f: impl FnOnce(&Session, &mut Vec<u8>) -> bool) -> Got {
-    Ok(r.conn.client.tls.as_ref().is_some_and(|s| f(s, out)))
+impl<E: Evaluate + 'static> Variables<E> {
+    /// Table of the variables.
+    pub const ROWS: &'static [Row<E>] = rows! {
+        "ssl_alpn_protocol" => |r, o| of(r, o, |s, o| s.alpn.as_ref().is_some_and(|a| { o.extend_from_slice(a); true })),
+        "ssl_cipher" => |r, o| of(r, o, |s, o| text(o, ciphers::suite_name(s.suite).unwrap_or_default())),
+        "ssl_ciphers" => |r, o| of(r, o, |s, o| offered(s.hello.as_ref().map(|h| &h.ciphers), ciphers::suite_name, o)),
+        "ssl_curve" => |r, o| of(r, o, |s, o| s.group != 0 && text(o, ciphers::group_name(s.group).unwrap_or_default())),
+        "ssl_curves" => |r, o| of(r, o, |s, o| offered(s.hello.as_ref().map(|h| &h.groups), ciphers::group_name, o)),
+        "ssl_sigalgs" => |r, o| of(r, o, |s, o| offered(s.hello.as_ref().map(|h| &h.sigalgs), ciphers::sigalg_name, o)),
+        "ssl_protocol" => |r, o| of(r, o, |s, o| text(o, if s.v13 { "TLSv1.3" } else { "TLSv1.2" })),
+        "ssl_server_name" => |r, o| of(r, o, |s, o| {
+            let name = s.written_name.as_ref().or(s.name.as_ref());
+            name.is_some_and(|n| { o.extend_from_slice(n); true })
+        }),
+        "ssl_session_reused" => |r, o| of(r, o, |s, o| text(o, if s.resumed { "r" } else { "." })),
+        "ssl_session_id" => |r, o| of(r, o, |s, o| s.id.as_ref().is_some_and(|id| hex(id, false, o))),
+        "ssl_ech_status" => |r, o| of(r, o, |_, o| text(o, "NOT_CONFIGURED")),
+        "ssl_ech_outer_server_name" => |_, _| Ok(false),
+        "ssl_client_verify" => |r, o| of(r, o, |s, o| match s.verdict.get() {
+            Verdict::None => text(o, "NONE"),
+            Verdict::Success => text(o, "SUCCESS"),
+            Verdict::Failed(f) => text(o, "FAILED:") && text(o, f.text()),
+            Verdict::Refused(what) => text(o, "FAILED:") && text(o, what),
+        }),
+        "ssl_client_raw_cert" => |r, o| of(r, o, pem),
+        "ssl_client_cert" => |r, o| of(r, o, |s, o| {
+            let mut raw = Vec::new();
+            let some = pem(s, &mut raw);
+            let lines = raw.split(|b| *b == b'\n').filter(|l| !l.is_empty());
+            for (i, line) in lines.enumerate() {
+                if i > 0 {
+                    o.extend_from_slice(b"\n\t");
+                }
+                o.extend_from_slice(line);
+            }
+            some
+        }),
+        "ssl_client_escaped_cert" => |r, o| of(r, o, |s, o| {
+            let mut raw = Vec::new();
+            let some = pem(s, &mut raw);
+            if some {
+                raw.push(b'\n');
+            }
+            for b in raw {
+                if b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_' | b'~') {
+                    o.push(b);
+                } else {
+                    o.extend_from_slice(format!("%{b:02X}").as_bytes());
+                }
+            }
+            some
+        }),
+        "ssl_client_s_dn" => |r, o| with_cert(r, o, |c, o| dn(c.subject(), o)),
+        "ssl_client_i_dn" => |r, o| with_cert(r, o, |c, o| dn(c.issuer(), o)),
+        "ssl_client_s_dn_legacy" => |r, o| with_cert(r, o, |c, o| legacy_dn(c.subject(), o)),
+        "ssl_client_i_dn_legacy" => |r, o| with_cert(r, o, |c, o| legacy_dn(c.issuer(), o)),
+        "ssl_client_serial" => |r, o| with_cert(r, o, |c, o| {
+            let raw = c.raw_serial();
+            let short = raw.iter().position(|b| *b != 0).map_or(&[0][..], |at| raw.get(at..).unwrap_or_default());
+            hex(short, true, o)
+        }),
+        "ssl_client_fingerprint" => |r, o| of(r, o, |s, o| s.peer.first().is_some_and(|c| {
+            hex(digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, c).as_ref(), false, o)
+        })),
+        "ssl_client_sigalg" => |r, o| of(r, o, |s, o| sigalg(s.client_sigalg, o)),
+        "ssl_sigalg" => |r, o| of(r, o, |s, o| sigalg(s.sigalg, o)),
+        "ssl_client_v_start" => |r, o| with_cert(r, o, |c, o| time(c.validity().not_before.timestamp(), o)),
+        "ssl_client_v_end" => |r, o| with_cert(r, o, |c, o| time(c.validity().not_after.timestamp(), o)),
+        "ssl_client_v_remain" => |r, o| with_cert(r, o, |c, o| {
+            let left = (c.validity().not_after.timestamp() - forebay_net::tls::verify::now()).max(0) / 86400;
+            text(o, &left.to_string())
+        }),
+    };
+}
+
+/// Returns `true` if a variable that is in use may show a part of the ClientHello, or the identifier that comes from it.
+pub fn shows_hello<E>(vars: &Registry<E>) -> bool {
+    let of_hello = [b"ssl_ciphers".as_slice(), b"ssl_curves", b"ssl_sigalgs", b"ssl_session_id"];
+    of_hello.iter().any(|name| vars.uses_prefix(name))
+}
+
+fn of(r: &impl Evaluate, out: &mut Vec<u8>, f: impl FnOnce(&Session, &mut Vec<u8>) -> bool) -> Got {
+    Ok(r.session().is_some_and(|s| f(s, out)))
 }
 
 fn with_cert(
-    r: &mut Request,
+    r: &impl Evaluate,
     out: &mut Vec<u8>,
     f: impl FnOnce(&X509Certificate<'_>, &mut Vec<u8>) -> bool,
 ) -> Got {

@@ -9,14 +9,16 @@ use std::time::Duration;
 
 /// Certificates with keys. The client's signature algorithms decide which one is presented.
 #[derive(Debug, Default)]
-pub(crate) struct Presented(pub Vec<RwLock<Arc<CertifiedKey>>>);
+pub(crate) struct Presented(pub(crate) Vec<RwLock<Arc<CertifiedKey>>>);
 
 impl Presented {
-    pub(super) fn new(keys: Vec<Arc<CertifiedKey>>) -> Presented {
+    /// Creates a set of these certificates.
+    pub(crate) fn new(keys: Vec<Arc<CertifiedKey>>) -> Presented {
         Presented(keys.into_iter().map(RwLock::new).collect())
     }
 
-    pub(super) fn get(&self, i: usize) -> Option<Arc<CertifiedKey>> {
+    /// Returns the certificate of this index.
+    pub(crate) fn get(&self, i: usize) -> Option<Arc<CertifiedKey>> {
         self.0.get(i).map(|k| read(k).clone())
     }
 
@@ -78,7 +80,8 @@ impl Loaded {
         self.get(&id(files))
     }
 
-    pub(super) fn get(&self, name: &[u8]) -> Option<Arc<CertifiedKey>> {
+    /// Returns the certificate of a name, unless it has been there too long.
+    pub(crate) fn get(&self, name: &[u8]) -> Option<Arc<CertifiedKey>> {
         let mut map = lock(&self.map);
         let entry = map.get_mut(name)?;
         if entry.checked.elapsed() > self.valid || entry.used.elapsed() > self.inactive {
@@ -89,7 +92,8 @@ impl Loaded {
         Some(entry.key.clone())
     }
 
-    pub(super) fn put(&self, name: Vec<u8>, key: Arc<CertifiedKey>) {
+    /// Adds a certificate, in place of the least recently used one of a full cache.
+    pub(crate) fn put(&self, name: Vec<u8>, key: Arc<CertifiedKey>) {
         let mut map = lock(&self.map);
         // Two handshakes may load the same files at once. The second replaces an entry, so evict none for it.
         if map.len() >= self.max && !map.contains_key(&name) {
@@ -103,7 +107,7 @@ impl Loaded {
 }
 
 /// Returns the key of a pair of files in the cache.
-pub(super) fn id((cert, key): &(Vec<u8>, Vec<u8>)) -> Vec<u8> {
+pub(crate) fn id((cert, key): &(Vec<u8>, Vec<u8>)) -> Vec<u8> {
     [cert.as_slice(), b"\0", key].concat()
 }
 

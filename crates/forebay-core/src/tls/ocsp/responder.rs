@@ -3,8 +3,8 @@
 
 #![allow(clippy::disallowed_methods, reason = "not on a thread of connections: the tokio thread runs this")]
 
+use crate::control::{self, Line};
 use base64::Engine;
-use forebay_core::control::{self, Line};
 use forebay_http::field::Name;
 use forebay_http::h1::client::{ResponseHead, framing_of_response};
 use forebay_http::request::Framing;
@@ -60,9 +60,9 @@ pub(crate) struct Failure {
 #[derive(Debug)]
 pub(crate) struct Answered<T> {
     /// Body as received.
-    pub body: Vec<u8>,
+    pub(crate) body: Vec<u8>,
     /// Result of the caller's check.
-    pub answer: T,
+    pub(crate) answer: T,
     peer: PeerAddr,
 }
 
