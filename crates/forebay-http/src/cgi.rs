@@ -69,10 +69,9 @@ pub fn parse(head: &mut ResponseHead, max_len: usize) -> Result<Status, BadHead>
     if head.len > 0 {
         return Ok(Status::Complete);
     }
-    match client::parse(head, max_len.saturating_add(PRELUDE.len())) {
-        Ok(Status::Complete) => {}
-        Ok(Status::Partial) => return Ok(Status::Partial),
-        Err(bad) => return Err(BadHead::Http(bad)),
+    let status = client::parse(head, max_len.saturating_add(PRELUDE.len())).map_err(BadHead::Http)?;
+    if status == Status::Partial {
+        return Ok(Status::Partial);
     }
     let mut line = [0; LONGEST + 4];
     let len = status_line(head, &mut line)?;

@@ -182,42 +182,60 @@ impl Records {
     /// A record that cannot belong to the request; nothing can be read after it.
     pub fn next(&mut self, input: &[u8]) -> Result<Step, BadRecord> {
         let mut at = 0;
-        loop {
-            if self.over {
-                return Ok(Step::End { consumed: at });
-            }
+        while !self.over {
+            self.take_header(input, &mut at)?;
             if usize::from(self.have) < HEADER {
-                let Some(b) = input.get(at) else { return Ok(Step::More) };
-                at += 1;
-                self.header_byte(*b)?;
-                continue;
+                return Ok(Step::More);
             }
-            if self.left > 0 {
-                let end = input.len().min(at + usize::from(self.left));
-                if at == end {
-                    return Ok(Step::More);
-                }
-                let start = at;
-                at = end;
-                self.left -= (end - start) as u16;
-                match self.header[1] {
-                    STDOUT => return Ok(Step::Stdout { start, end }),
-                    STDERR => return Ok(Step::Stderr { start, end, last: self.left == 0 }),
-                    // The content of END_REQUEST is for the program's own logs: nginx ignores it as well.
-                    _ => continue,
-                }
+            if let Some(step) = self.take_content(input, &mut at) {
+                return Ok(step);
             }
-            // Padding, counted in the place of its length.
-            let padding = &mut self.header[6];
-            let skipped = usize::from(*padding).min(input.len() - at);
-            *padding -= skipped as u8;
-            at += skipped;
-            if *padding > 0 {
+            self.skip_padding(input, &mut at);
+            if self.header[6] > 0 {
                 return Ok(Step::More);
             }
             self.over = self.header[1] == END_REQUEST;
             self.have = 0;
         }
+        Ok(Step::End { consumed: at })
+    }
+
+    /// Takes bytes of a header until it is whole.
+    fn take_header(&mut self, input: &[u8], at: &mut usize) -> Result<(), BadRecord> {
+        while usize::from(self.have) < HEADER {
+            let Some(b) = input.get(*at) else { break };
+            *at += 1;
+            self.header_byte(*b)?;
+        }
+        Ok(())
+    }
+
+    /// Takes content of a record. `None`: the record has no more of it.
+    fn take_content(&mut self, input: &[u8], at: &mut usize) -> Option<Step> {
+        if self.left == 0 {
+            return None;
+        }
+        let start = *at;
+        let end = input.len().min(start + usize::from(self.left));
+        if start == end {
+            return Some(Step::More);
+        }
+        *at = end;
+        self.left -= (end - start) as u16;
+        match self.header[1] {
+            STDOUT => Some(Step::Stdout { start, end }),
+            STDERR => Some(Step::Stderr { start, end, last: self.left == 0 }),
+            // The content of END_REQUEST is for the program's own logs: nginx ignores it as well.
+            _ => (self.left > 0).then_some(Step::More),
+        }
+    }
+
+    /// Skips padding. The rest of it is counted in the place of its length in the header.
+    fn skip_padding(&mut self, input: &[u8], at: &mut usize) {
+        let padding = &mut self.header[6];
+        let skipped = usize::from(*padding).min(input.len() - *at);
+        *padding -= skipped as u8;
+        *at += skipped;
     }
 
     /// Takes a byte of a header and judges it at once: what sends something else may never send eight.

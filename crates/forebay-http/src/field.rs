@@ -127,9 +127,6 @@ pub(crate) fn same(lower: &[u8], text: &[u8]) -> bool {
         return false;
     }
     if text.len() < 8 {
-        // Two halves that may share bytes.
-        let half = |s: &[u8]| s.first_chunk::<4>().map(|c| u32::from_le_bytes(*c));
-        let halves = |s: &[u8]| Some(u64::from(half(s)?) << 32 | u64::from(half(s.get(s.len() - 4..)?)?));
         return match (halves(lower), halves(text)) {
             (Some(a), Some(b)) => equal(a, b),
             _ => lower.eq_ignore_ascii_case(text),
@@ -144,6 +141,13 @@ pub(crate) fn same(lower: &[u8], text: &[u8]) -> bool {
         (a, b) = (&a[step..], &b[step..]);
     }
     equal(word(a), word(b))
+}
+
+/// Bytes of a text of four to seven: two halves, which may share bytes.
+#[inline]
+fn halves(text: &[u8]) -> Option<u64> {
+    let (first, last) = (text.first_chunk::<4>()?, text.last_chunk::<4>()?);
+    Some(u64::from(u32::from_le_bytes(*first)) << 32 | u64::from(u32::from_le_bytes(*last)))
 }
 
 /// Known name per slot, `Other` in empty ones.

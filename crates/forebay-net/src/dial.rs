@@ -74,11 +74,7 @@ pub async fn dial(io: &Io, s: &DialSettings<'_>, watch: &mut Watch) -> Result<Wi
     let slot = Slot::insert(io, fd);
     // Servers rarely speak first; if one does, epoll reports it.
     io.poller.drained(slot.token);
-    match begun {
-        Ok(()) => {}
-        Err(Errno::INPROGRESS) => slot.connected(io.poller.after(s.timeout), watch).await?,
-        Err(e) => return Err(DialError::Connect(e)),
-    }
+    slot.finish(begun, s.timeout, watch).await?;
     if s.keepalive {
         slot.with_fd(|fd| {
             let _ = sockopt::set_socket_keepalive(fd, true);
@@ -124,13 +120,9 @@ pub async fn handshake(
 
 /// Creates the socket and binds it.
 fn socket(s: &DialSettings<'_>) -> Result<OwnedFd, DialError> {
-    let family = match s.addr {
-        PeerAddr::Inet(a) if a.is_ipv4() => AddressFamily::INET,
-        PeerAddr::Inet(_) => AddressFamily::INET6,
-        PeerAddr::Unix(_) => AddressFamily::UNIX,
-    };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let fd = rustix::net::socket_with(family, SocketType::STREAM, flags, None).map_err(DialError::Socket)?;
+    let fd = rustix::net::socket_with(family(s.addr), SocketType::STREAM, flags, None)
+        .map_err(DialError::Socket)?;
     if s.receive_buffer > 0 {
         let _ = sockopt::set_socket_recv_buffer_size(&fd, s.receive_buffer);
     }
@@ -143,14 +135,23 @@ fn socket(s: &DialSettings<'_>) -> Result<OwnedFd, DialError> {
     Ok(fd)
 }
 
+fn family(addr: &PeerAddr) -> AddressFamily {
+    match addr {
+        PeerAddr::Inet(a) if a.is_ipv4() => AddressFamily::INET,
+        PeerAddr::Inet(_) => AddressFamily::INET6,
+        PeerAddr::Unix(_) => AddressFamily::UNIX,
+    }
+}
+
 /// Begins to connect.
 fn connect(fd: &OwnedFd, addr: &PeerAddr) -> Result<(), Errno> {
-    let addr = match addr {
-        PeerAddr::Inet(a) => a,
-        PeerAddr::Unix(p) => {
-            return rustix::net::connect(fd, &rustix::net::SocketAddrUnix::new(p.as_path())?);
-        }
-    };
+    match addr {
+        PeerAddr::Inet(a) => connect_inet(fd, a),
+        PeerAddr::Unix(p) => rustix::net::connect(fd, &rustix::net::SocketAddrUnix::new(p.as_path())?),
+    }
+}
+
+fn connect_inet(fd: &OwnedFd, addr: &SocketAddr) -> Result<(), Errno> {
     match rustix::net::connect(fd, addr) {
         // On the loopback device the handshake is over when the call returns, but only a second call reports that.
         Err(Errno::INPROGRESS) if addr.ip().is_loopback() => match rustix::net::connect(fd, addr) {
@@ -185,6 +186,20 @@ impl<'i> Slot<'i> {
 
     fn with_fd<R>(&self, f: impl FnOnce(&OwnedFd) -> R) -> Option<R> {
         self.io.poller.with_fd(self.token, f)
+    }
+
+    /// Ends the connecting that has begun.
+    async fn finish(
+        &self,
+        begun: Result<(), Errno>,
+        timeout: Duration,
+        watch: &mut Watch,
+    ) -> Result<(), DialError> {
+        match begun {
+            Ok(()) => Ok(()),
+            Err(Errno::INPROGRESS) => self.connected(self.io.poller.after(timeout), watch).await,
+            Err(e) => Err(DialError::Connect(e)),
+        }
     }
 
     /// Waits until the connection is there.

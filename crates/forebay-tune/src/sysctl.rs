@@ -72,15 +72,20 @@ impl Journal {
             return Ok(());
         }
         let file = self.file(name)?;
-        let say = |e: std::io::Error| format!("{}: {e}", self.path.display());
-        let mut journal = OpenOptions::new().create(true).append(true).open(&self.path).map_err(say)?;
         let line = json!({"file": file.to_string_lossy(), "old": old, "new": value});
-        journal.write_all(format!("{line}\n").as_bytes()).map_err(say)?;
-        journal.sync_all().map_err(say)?;
+        self.append(&line).map_err(|e| format!("{}: {e}", self.path.display()))?;
+        std::fs::write(&file, value).map_err(|e| format!("{name} = {value}: {e}"))
+    }
+
+    /// Appends a line to the journal and syncs it to the disk.
+    fn append(&self, line: &Value) -> std::io::Result<()> {
+        let mut journal = OpenOptions::new().create(true).append(true).open(&self.path)?;
+        journal.write_all(format!("{line}\n").as_bytes())?;
+        journal.sync_all()?;
         if let Some(dir) = self.path.parent() {
             let _ = File::open(dir).and_then(|d| d.sync_all());
         }
-        std::fs::write(&file, value).map_err(|e| format!("{name} = {value}: {e}"))
+        Ok(())
     }
 
     /// Puts everything back.

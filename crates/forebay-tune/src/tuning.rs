@@ -38,12 +38,16 @@ pub(crate) fn tune(args: &RunArgs, state: &Path) -> Result<(), String> {
     if restored > 0 {
         say!("Put back {restored} kernel settings that an earlier run had left.");
     }
-    let source = match args.server {
-        Which::Forebay => Source::read(&args.conf),
-        Which::Nginx => Source::of_nginx(&args.conf),
-    }?;
+    let source = read_source(args)?;
     let tuning = Tuning::new(args, &source, state.join("copy"))?;
     tuning.run(journal)
+}
+
+fn read_source(args: &RunArgs) -> Result<Source, String> {
+    match args.server {
+        Which::Forebay => Source::read(&args.conf),
+        Which::Nginx => Source::of_nginx(&args.conf),
+    }
 }
 
 /// A tuning of one configuration.
@@ -108,6 +112,18 @@ impl<'a> Tuning<'a> {
 
     /// Makes the private copy, plants files if asked to, and finds out what can be requested.
     fn prepare(&self) -> Result<Subject<'a>, String> {
+        let copy = Copy::new(self.source, self.place()?)?;
+        let path = executable(self.args.server, self.args.program.as_deref())?;
+        let program = Program { path, prefix: self.dir.clone(), cpus: shares().0 };
+        let conf = copy.write(self.source, &[])?;
+        let targets = self.chosen(copy.targets(self.source));
+        let mut subject = Subject { source: self.source, copy, program, targets, manner: self.manner() };
+        subject.targets = answering(&subject, &conf)?;
+        Ok(subject)
+    }
+
+    /// Returns the surroundings of the private copy. Starts the upstream that answers in it, unless the real ones are used.
+    fn place(&self) -> Result<scene::Place, String> {
         let args = self.args;
         let io = |e: std::io::Error| format!("{}: {e}", args.out.display());
         let upstream = match args.real_upstreams {
@@ -117,15 +133,7 @@ impl<'a> Tuning<'a> {
         let root = self.plant_file().map_err(io)?;
         let prefix = args.prefix.clone().unwrap_or_else(|| "/usr/share/nginx".into());
         let prefix = std::path::absolute(prefix).map_err(io)?;
-        let place = scene::Place { dir: self.dir.clone(), prefix, upstream, root };
-        let copy = Copy::new(self.source, place)?;
-        let path = executable(args.server, args.program.as_deref())?;
-        let program = Program { path, prefix: self.dir.clone(), cpus: shares().0 };
-        let conf = copy.write(self.source, &[])?;
-        let targets = self.chosen(copy.targets(self.source));
-        let mut subject = Subject { source: self.source, copy, program, targets, manner: self.manner() };
-        subject.targets = answering(&subject, &conf)?;
-        Ok(subject)
+        Ok(scene::Place { dir: self.dir.clone(), prefix, upstream, root })
     }
 
     /// Writes the file of `--static-size`; returns its folder.

@@ -70,6 +70,16 @@ pub(crate) struct Line {
     after_slash: bool,
 }
 
+impl Line {
+    fn version(&self) -> Version {
+        match (self.version_start, self.minor) {
+            (0, _) => Version::Http09,
+            (_, 0) => Version::Http10,
+            _ => Version::Http11,
+        }
+    }
+}
+
 const INVALID_METHOD: &str = "client sent invalid method";
 const INVALID_REQUEST: &str = "client sent invalid request";
 
@@ -234,17 +244,23 @@ fn version(buf: &[u8], p: usize, line: &mut Line) -> Step {
     }
     for (i, (&got, &want)) in text.iter().zip(PREFIX).enumerate() {
         if got != want {
-            return match (i, got) {
-                // The major version is one digit for nginx: 10.1 is as unknown as 2.0.
-                (5, b'2'..=b'9') | (6, b'0'..=b'9') => Step::Bad(505, "client sent invalid version"),
-                _ => BAD,
-            };
+            return bad_version(i, got);
         }
     }
     match text.get(PREFIX.len()) {
         None => Step::More(p),
         Some(b'0'..=b'9') => Step::To(State::Minor, line.version_start + PREFIX.len()),
         Some(_) => BAD,
+    }
+}
+
+/// Refuses a version that begins to differ from `HTTP/1.` at its byte `i`.
+#[cold]
+fn bad_version(i: usize, byte: u8) -> Step {
+    match (i, byte) {
+        // The major version is one digit for nginx: 10.1 is as unknown as 2.0.
+        (5, b'2'..=b'9') | (6, b'0'..=b'9') => Step::Bad(505, "client sent invalid version"),
+        _ => BAD,
     }
 }
 
@@ -350,22 +366,16 @@ fn host_end(buf: &[u8], p: usize, line: &mut Line) -> Step {
 }
 
 fn port(buf: &[u8], mut p: usize, line: &mut Line) -> Step {
-    loop {
-        match buf.get(p) {
-            None => return Step::More(p),
-            Some(b'0'..=b'9') => p += 1,
-            Some(_) => break,
-        }
+    while let Some(b'0'..=b'9') = buf.get(p) {
+        p += 1;
     }
+    let Some(&after) = buf.get(p) else { return Step::More(p) };
     line.host_end = p;
     if !is_connect(buf, line) {
         return authority_end(buf, p, line);
     }
     let digits = line.host.map_or(0, |(_, end)| p.saturating_sub(end + 1));
-    match buf.get(p) {
-        Some(b' ') if digits > 0 => authority_end(buf, p, line),
-        _ => BAD,
-    }
+    if after == b' ' && digits > 0 { authority_end(buf, p, line) } else { BAD }
 }
 
 /// The byte after host and port. A target without a path stands for `/`: its slice is some slash of the
@@ -385,11 +395,7 @@ fn authority_end(buf: &[u8], p: usize, line: &mut Line) -> Step {
 /// Interprets a complete line: version, method, target, host.
 pub(crate) fn finish(buf: &[u8], head: &mut RequestHead, merge_slashes: bool) -> Result<(), Reject> {
     let line = head.scan.line;
-    head.version = match (line.version_start, line.minor) {
-        (0, _) => Version::Http09,
-        (_, 0) => Version::Http10,
-        _ => Version::Http11,
-    };
+    head.version = line.version();
     let method_text = slice(0, line.method_end);
     let method = method_of(method_text.of(buf));
     if head.version == Version::Http09 && method != Method::Get {

@@ -133,6 +133,47 @@ pub struct Agreed {
     pub peer: Vec<CertificateDer<'static>>,
 }
 
+impl Agreed {
+    fn of(c: &rustls::CommonState) -> Agreed {
+        Agreed {
+            v13: c.protocol_version() == Some(rustls::ProtocolVersion::TLSv1_3),
+            suite: c.negotiated_cipher_suite().map_or(0, |s| u16::from(s.suite())),
+            group: c.negotiated_key_exchange_group().map_or(0, |g| u16::from(g.name())),
+            alpn: c.alpn_protocol().map(Into::into),
+            resumed: c.handshake_kind() == Some(HandshakeKind::Resumed),
+            peer: c.peer_certificates().map(<[_]>::to_vec).unwrap_or_default(),
+        }
+    }
+}
+
+/// Results of a complete handshake.
+struct Complete {
+    agreed: Agreed,
+    secrets: ExtractedSecrets,
+    kernel: Kernel,
+    /// Bytes that came behind the handshake.
+    flight: Flight,
+}
+
+impl State {
+    /// Takes a connection apart whose handshake is complete.
+    fn into_complete(self) -> Option<Complete> {
+        match self {
+            State::Server(conn, flight) => {
+                let agreed = Agreed::of(&conn);
+                let (secrets, kernel) = conn.dangerous_into_kernel_connection().ok()?;
+                Some(Complete { agreed, secrets, kernel: Kernel::Server(kernel), flight })
+            }
+            State::Client(conn, flight) => {
+                let agreed = Agreed::of(&conn);
+                let (secrets, kernel) = conn.dangerous_into_kernel_connection().ok()?;
+                Some(Complete { agreed, secrets, kernel: Kernel::Client(kernel), flight })
+            }
+            _ => None,
+        }
+    }
+}
+
 /// Result of a step of a handshake.
 #[derive(Debug)]
 pub enum Step {
@@ -171,35 +212,50 @@ pub enum Greeting {
     Broken(u8),
 }
 
+impl Greeting {
+    /// Judges the bytes that have come. Returns `None` if there are too few of them.
+    fn of(input: &mut Vec<u8>, reading: &mut super::hello::Reading) -> Option<Greeting> {
+        match input.first() {
+            Some(&HANDSHAKE) => match reading.more(input) {
+                Ok(hello) => hello.map(|hello| Greeting::Hello(Box::new(hello))),
+                Err(e) => Some(Greeting::Broken(e.alert().unwrap_or(DECODE_ERROR))),
+            },
+            // SSL 2.0, which is not supported.
+            Some(b) if b & 0x80 != 0 => Some(Greeting::Broken(PROTOCOL_VERSION)),
+            Some(_) => Some(Greeting::Plain(std::mem::take(input))),
+            None => None,
+        }
+    }
+}
+
+/// Receives bytes of a handshake. Returns their number, 0 at the end of the connection; `None` if none have come.
+fn receive_more(io: &Io, token: Token, input: &mut Vec<u8>) -> Result<Option<usize>, Errno> {
+    if !io.poller.is_readable(token) {
+        return Ok(None);
+    }
+    match receive(io, token, input, 4096) {
+        Ok(n) => Ok(Some(n)),
+        Err(Errno::AGAIN) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
 impl Stream {
     /// Reads the first bytes of a connection. Returns `Ok(None)` if it was closed.
     ///
     /// # Errors
-    /// Those of the socket.
+    /// Errors of the socket.
     pub fn greeting(&mut self, io: &Io, token: Token) -> Result<Option<Greeting>, Errno> {
         let State::Hello(input, reading) = &mut self.state else {
             return Ok(Some(Greeting::Broken(DECODE_ERROR)));
         };
         loop {
-            match input.first() {
-                Some(&HANDSHAKE) => match reading.more(input) {
-                    Ok(Some(hello)) => return Ok(Some(Greeting::Hello(Box::new(hello)))),
-                    Ok(None) => {}
-                    Err(e) => return Ok(Some(Greeting::Broken(e.alert().unwrap_or(DECODE_ERROR)))),
-                },
-                // SSL 2.0, which is not supported.
-                Some(b) if b & 0x80 != 0 => return Ok(Some(Greeting::Broken(PROTOCOL_VERSION))),
-                Some(_) => return Ok(Some(Greeting::Plain(std::mem::take(input)))),
-                None => {}
+            if let Some(greeting) = Greeting::of(input, reading) {
+                return Ok(Some(greeting));
             }
-            if !io.poller.is_readable(token) {
-                return Ok(Some(Greeting::Partial));
-            }
-            match receive(io, token, input, 4096) {
-                Ok(0) => return Ok(None),
-                Ok(_) => {}
-                Err(Errno::AGAIN) => return Ok(Some(Greeting::Partial)),
-                Err(e) => return Err(e),
+            let Some(n) = receive_more(io, token, input)? else { return Ok(Some(Greeting::Partial)) };
+            if n == 0 {
+                return Ok(None);
             }
         }
     }
@@ -227,34 +283,36 @@ impl Stream {
 
     /// Continues the handshake as far as it can without waiting.
     pub fn handshake(&mut self, io: &Io, token: Token) -> Step {
+        match self.state {
+            State::Server(..) | State::Client(..) => {}
+            State::Hello(..) => return Step::Read,
+            State::Traffic(_) | State::Broken => return Step::Failed(Errno::PROTO),
+        }
         loop {
-            let progress = match self.state {
-                State::Server(..) | State::Client(..) => self.process(),
-                State::Hello(..) => return Step::Read,
-                State::Traffic(_) | State::Broken => return Step::Failed(Errno::PROTO),
-            };
-            match (progress, self.flush(io, token, SendFlags::NOSIGNAL)) {
-                // The alert may not have left; the connection ends in any case.
-                (Progress::Failed(text), _) => {
-                    drain(io, token);
-                    self.state = State::Broken;
-                    return Step::Refused(text);
-                }
-                (_, Err(e)) => return Step::Failed(e),
-                // The rest of the flight leaves before the first record of content.
-                (Progress::Finished, Ok(_)) => {
-                    let agreed = self.take_keys();
-                    return agreed.map_or(Step::Failed(Errno::PROTO), |agreed| Step::Done(Box::new(agreed)));
-                }
-                (Progress::Unfinished, Ok(false)) => return Step::Write,
-                (Progress::Unfinished, Ok(true)) => {}
-            }
-            if self.ended {
-                return Step::Closed;
-            }
-            if let Err(step) = self.receive_flight(io, token) {
+            if let Err(step) = self.exchange_flights(io, token) {
                 return step;
             }
+        }
+    }
+
+    /// Processes what has been received, sends the answer and receives more. The error is the step at which the handshake
+    /// stops.
+    fn exchange_flights(&mut self, io: &Io, token: Token) -> Result<(), Step> {
+        match (self.process(), self.flush(io, token, SendFlags::NOSIGNAL)) {
+            // The alert may not have left; the connection ends in any case.
+            (Progress::Failed(text), _) => {
+                drain(io, token);
+                self.state = State::Broken;
+                Err(Step::Refused(text))
+            }
+            (_, Err(e)) => Err(Step::Failed(e)),
+            // The rest of the flight leaves before the first record of content.
+            (Progress::Finished, Ok(_)) => {
+                let agreed = self.take_keys();
+                Err(agreed.map_or(Step::Failed(Errno::PROTO), |agreed| Step::Done(Box::new(agreed))))
+            }
+            (Progress::Unfinished, Ok(false)) => Err(Step::Write),
+            (Progress::Unfinished, Ok(true)) => self.receive_flight(io, token),
         }
     }
 
@@ -297,6 +355,9 @@ impl Stream {
 
     /// Receives more of the handshake. The error is the step at which it stops.
     fn receive_flight(&mut self, io: &Io, token: Token) -> Result<(), Step> {
+        if self.ended {
+            return Err(Step::Closed);
+        }
         let (State::Server(_, flight) | State::Client(_, flight)) = &mut self.state else {
             return Err(Step::Failed(Errno::PROTO));
         };
@@ -304,14 +365,10 @@ impl Stream {
         if input.len() > MAX_FLIGHT {
             return Err(Step::Refused("handshake is too long".to_owned()));
         }
-        if !io.poller.is_readable(token) {
-            return Err(Step::Read);
-        }
-        match receive(io, token, input, 4096) {
-            Ok(0) => Err(Step::Closed),
-            Ok(_) => Ok(()),
-            Err(Errno::AGAIN) => Err(Step::Read),
-            Err(e) => Err(Step::Failed(e)),
+        match receive_more(io, token, input).map_err(Step::Failed)? {
+            None => Err(Step::Read),
+            Some(0) => Err(Step::Closed),
+            Some(_) => Ok(()),
         }
     }
 
@@ -325,28 +382,8 @@ impl Stream {
 
     /// Takes the keys from rustls.
     pub(super) fn take_keys(&mut self) -> Option<Agreed> {
-        let agree = |c: &rustls::CommonState| Agreed {
-            v13: c.protocol_version() == Some(rustls::ProtocolVersion::TLSv1_3),
-            suite: c.negotiated_cipher_suite().map_or(0, |s| u16::from(s.suite())),
-            group: c.negotiated_key_exchange_group().map_or(0, |g| u16::from(g.name())),
-            alpn: c.alpn_protocol().map(Into::into),
-            resumed: c.handshake_kind() == Some(HandshakeKind::Resumed),
-            peer: c.peer_certificates().map(<[_]>::to_vec).unwrap_or_default(),
-        };
-        let (agreed, ExtractedSecrets { tx, rx }, kernel, flight) =
-            match std::mem::replace(&mut self.state, State::Broken) {
-                State::Server(conn, flight) => {
-                    let agreed = agree(&conn);
-                    let (secrets, kernel) = conn.dangerous_into_kernel_connection().ok()?;
-                    (agreed, secrets, Kernel::Server(kernel), flight)
-                }
-                State::Client(conn, flight) => {
-                    let agreed = agree(&conn);
-                    let (secrets, kernel) = conn.dangerous_into_kernel_connection().ok()?;
-                    (agreed, secrets, Kernel::Client(kernel), flight)
-                }
-                _ => return None,
-            };
+        let done = std::mem::replace(&mut self.state, State::Broken).into_complete()?;
+        let Complete { agreed, secrets: ExtractedSecrets { tx, rx }, kernel, flight } = done;
         let v13 = agreed.v13;
         let (tx, rx) = (Half::new(tx, v13)?, Half::new(rx, v13)?);
         let kernel = if v13 { kernel } else { Kernel::Done };

@@ -71,6 +71,22 @@ enum Form {
     V12Explicit,
 }
 
+impl Form {
+    fn new(v13: bool, gcm: bool) -> Form {
+        match (v13, gcm) {
+            (true, _) => Form::V13,
+            (false, true) => Form::V12Explicit,
+            (false, false) => Form::V12,
+        }
+    }
+}
+
+/// Records after which a key has to change; ChaCha20-Poly1305 has no limit that a connection reaches (RFC 8446, section
+/// 5.5).
+fn records_before_worn(gcm: bool) -> u64 {
+    if gcm { WORN } else { u64::MAX }
+}
+
 /// One direction of a connection.
 pub struct Half {
     key: LessSafeKey,
@@ -97,18 +113,9 @@ impl Half {
             S::Chacha20Poly1305 { key, iv } => (&aead::CHACHA20_POLY1305, key, iv, false),
             _ => return None,
         };
-        let form = match (v13, gcm) {
-            (true, _) => Form::V13,
-            (false, true) => Form::V12Explicit,
-            (false, false) => Form::V12,
-        };
-        Some(Half {
-            key: LessSafeKey::new(UnboundKey::new(algorithm, key.as_ref()).ok()?),
-            iv: iv.as_ref().try_into().ok()?,
-            seq,
-            form,
-            worn: if gcm { WORN } else { u64::MAX },
-        })
+        let key = LessSafeKey::new(UnboundKey::new(algorithm, key.as_ref()).ok()?);
+        let iv = iv.as_ref().try_into().ok()?;
+        Some(Half { key, iv, seq, form: Form::new(v13, gcm), worn: records_before_worn(gcm) })
     }
 
     /// Bytes before the content of a record.
