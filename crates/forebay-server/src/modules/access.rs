@@ -51,20 +51,7 @@ impl Written {
             b"deny" => false,
             _ => return Ok(false),
         };
-        let network = match first(d) {
-            b"all" => None,
-            b"unix:" => Some(Cidr::Unix),
-            word => {
-                let text = String::from_utf8_lossy(word);
-                let Some((network, low_bits)) = Cidr::parse(word) else {
-                    return Err(cx.error(d, format!("invalid parameter \"{text}\"")));
-                };
-                if low_bits {
-                    cx.warn(d, format!("low address bits of {text} are meaningless"));
-                }
-                Some(network)
-            }
-        };
+        let network = network(d, cx)?;
         Arc::make_mut(self.rules.get_or_insert_default()).push(Rule { network, allow });
         Ok(true)
     }
@@ -82,6 +69,23 @@ impl Written {
         let has_v4 = rules.iter().any(|r| matches!(r.network, None | Some(Cidr::V4(..))));
         Settings { rules, has_v4 }
     }
+}
+
+/// Reads the network of a rule, `None` for all. Warns if it has bits that do not count.
+fn network(d: &Directive, cx: &mut Scope<'_>) -> Result<Option<Cidr>, Error> {
+    let word = match first(d) {
+        b"all" => return Ok(None),
+        b"unix:" => return Ok(Some(Cidr::Unix)),
+        word => word,
+    };
+    let text = String::from_utf8_lossy(word);
+    let Some((network, low_bits)) = Cidr::parse(word) else {
+        return Err(cx.error(d, format!("invalid parameter \"{text}\"")));
+    };
+    if low_bits {
+        cx.warn(d, format!("low address bits of {text} are meaningless"));
+    }
+    Ok(Some(network))
 }
 
 impl Settings {

@@ -97,11 +97,7 @@ pub(crate) fn check(req: &mut Request) -> Verdict {
     let shown = String::from_utf8_lossy(&path).into_owned();
     let users = match load(&path) {
         Ok(users) => users,
-        Err((call, e)) => {
-            let (level, status) = if e == Errno::NOENT { (Level::Error, 403) } else { (Level::Crit, 500) };
-            req.log(level, &format!("{call}() \"{shown}\" failed {}", errno_text(e)));
-            return Verdict::Status(status);
-        }
+        Err((call, e)) => return unreadable(req, &format!("{call}() \"{shown}\""), e),
     };
     let Some(hash) = users.get(user.as_slice()) else {
         req.log(
@@ -176,16 +172,28 @@ fn read(fd: &OwnedFd) -> Result<Vec<u8>, Errno> {
     }
 }
 
+/// Logs that the file of users cannot be read, and refuses the request.
+#[cold]
+fn unreadable(req: &mut Request, call: &str, e: Errno) -> Verdict {
+    let (level, status) = if e == Errno::NOENT { (Level::Error, 403) } else { (Level::Crit, 500) };
+    req.log(level, &format!("{call} failed {}", errno_text(e)));
+    Verdict::Status(status)
+}
+
+/// Returns the users of a file that was read before, if it has not changed since.
+fn kept(path: &[u8], state: &FileState) -> Option<Rc<Users>> {
+    FILES.with_borrow(|files| {
+        let f = files.get(path)?;
+        (f.settled && f.state == *state).then(|| f.users.clone())
+    })
+}
+
 /// Returns the users of a file. Reads it only if it has changed.
 fn load(path: &[u8]) -> Result<Rc<Users>, (&'static str, Errno)> {
     let open = |e| ("open", e);
     let stat = rustix::fs::stat(path).map_err(open)?;
     let state = state(&stat);
-    let kept = FILES.with_borrow(|files| {
-        let f = files.get(path)?;
-        (f.settled && f.state == state).then(|| f.users.clone())
-    });
-    if let Some(users) = kept {
+    if let Some(users) = kept(path, &state) {
         return Ok(users);
     }
     let fd = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(open)?;

@@ -205,7 +205,12 @@ fn weighs(text: &[u8]) -> bool {
         _ => return false,
     };
     let end = weight.iter().position(|b| matches!(b, b',' | b' ')).unwrap_or(weight.len());
-    match weight.get(..end).unwrap_or_default() {
+    is_positive(weight.get(..end).unwrap_or_default())
+}
+
+/// Returns `true` if a weight (RFC 9110, section 12.4.2) is valid and above zero.
+fn is_positive(weight: &[u8]) -> bool {
+    match weight {
         [b'1'] => true,
         [b'1', b'.', digits @ ..] => digits.len() <= 3 && digits.iter().all(|b| *b == b'0'),
         [b'0', b'.', digits @ ..] => {

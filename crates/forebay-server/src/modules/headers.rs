@@ -6,7 +6,7 @@ use crate::keyword;
 use crate::modules::LocationSettings;
 use crate::request::Request;
 use forebay_conf::error::{Error, Level};
-use forebay_conf::tree::Directive;
+use forebay_conf::tree::{Directive, Word};
 use forebay_conf::units;
 use forebay_core::vars::Template;
 use forebay_core::vars::VarError;
@@ -116,6 +116,16 @@ pub(crate) enum Expires {
 }
 
 impl Expires {
+    /// Returns the time of the directive, and whether `modified` is before it.
+    fn words<'d>(d: &'d Directive, cx: &Scope<'_>) -> Result<(bool, &'d Word), Error> {
+        match d.args.as_slice() {
+            [m, time] if m.text == b"modified" => Ok((true, time)),
+            [time] => Ok((false, time)),
+            [_, _, ..] => Err(cx.directive_error(d, "invalid value")),
+            [] => Err(cx.error(d, "no value")),
+        }
+    }
+
     /// Reads the words of the directive.
     fn read(words: &[&[u8]]) -> Result<Expires, &'static str> {
         match words {
@@ -157,12 +167,7 @@ fn signed_seconds(word: &[u8]) -> Result<i64, &'static str> {
 impl Setting<crate::HttpContext> for Expires {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
-        let (modified, word) = match d.args.as_slice() {
-            [m, w] if m.text == b"modified" => (true, w),
-            [w] => (false, w),
-            [_, _, ..] => return Err(cx.directive_error(d, "invalid value")),
-            [] => return Err(cx.error(d, "no value")),
-        };
+        let (modified, word) = Expires::words(d, cx)?;
         if word.text.contains(&b'$') {
             return Ok(Expires::Value(cx.template(d, word)?, modified));
         }
