@@ -366,16 +366,14 @@ async fn confirmed(req: &mut Request, contact: Contact, s: &Settings, fetch: Fet
 /// Returns the body that goes to the upstream.
 fn outgoing(req: &mut Request, s: &Settings, streamed: bool) -> Result<Outgoing, Stop> {
     if let Some(t) = &s.set_body.0 {
-        return Ok(Outgoing::Bytes(t.value(req)?));
+        return t.value(req).map(Outgoing::Bytes).map_err(Stop::from);
     }
     if !s.pass_request_body || (!streamed && !req.body.stored.complete) {
         return Ok(Outgoing::None);
     }
     Ok(match req.head.framing {
         Framing::None => Outgoing::None,
-        framing if streamed => {
-            Outgoing::Streamed(framing != Framing::Length(0) && !matches!(framing, Framing::Length(_)))
-        }
+        framing if streamed => Outgoing::Streamed(!matches!(framing, Framing::Length(_))),
         _ => Outgoing::Stored,
     })
 }

@@ -200,22 +200,25 @@ impl UseStale {
     pub(crate) fn has(self, kind: NextUpstream) -> bool {
         self.errors & (1 << kind as u32) != 0
     }
+
+    /// Adds the failure with a name. Returns `None` if the name is unknown.
+    fn add(&mut self, word: &[u8], gateway: bool) -> Option<()> {
+        match word {
+            b"non_idempotent" => {}
+            b"updating" => self.updating = true,
+            b"off" => self.errors |= OFF,
+            _ => self.errors |= 1 << failure(word, gateway)? as u32,
+        }
+        Some(())
+    }
 }
 
 impl Setting<crate::HttpContext> for UseStale {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut stale = previous.unwrap_or(UseStale { errors: 0, updating: false });
         for w in &d.args {
-            let word = w.text.to_ascii_lowercase();
-            match word.as_slice() {
-                b"non_idempotent" => {}
-                b"updating" => stale.updating = true,
-                b"off" => stale.errors |= OFF,
-                _ => match failure(&word, says_gateway(d)) {
-                    Some(kind) => stale.errors |= 1 << kind as u32,
-                    None => return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str()))),
-                },
-            }
+            let added = stale.add(&w.text.to_ascii_lowercase(), says_gateway(d));
+            added.ok_or_else(|| cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str())))?;
         }
         // `off` stays, whatever other lines say.
         Ok(if stale.errors & OFF != 0 { UseStale { errors: OFF, updating: false } } else { stale })

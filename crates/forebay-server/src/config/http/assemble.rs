@@ -12,7 +12,6 @@ use crate::tls::server::Loader;
 use forebay_conf::error::{Error, Level};
 use forebay_http::h1::request::Limits;
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::sync::{Arc, OnceLock};
 
 impl Builder<'_, '_> {
@@ -237,16 +236,19 @@ impl Assembly<'_, '_> {
             }
             let s = &l.settings.proxy_ssl;
             let h2 = l.settings.proxy.http_version == modules::proxy::HttpVersion::V2;
-            l.upstream_tls = match made.entry((Arc::as_ptr(s), h2)) {
-                Entry::Occupied(same) => Some(same.get().clone()),
-                Entry::Vacant(place) => match ClientTls::new(s, h2, &mut self.loader, self.cx) {
-                    Ok(tls) => Some(place.insert(Arc::new(tls)).clone()),
-                    Err(error) => {
-                        self.cx.keep_late(error);
-                        None
-                    }
-                },
-            };
+            let key = (Arc::as_ptr(s), h2);
+            if let Some(same) = made.get(&key) {
+                l.upstream_tls = Some(same.clone());
+                continue;
+            }
+            match ClientTls::new(s, h2, &mut self.loader, self.cx) {
+                Ok(tls) => {
+                    let tls = Arc::new(tls);
+                    made.insert(key, tls.clone());
+                    l.upstream_tls = Some(tls);
+                }
+                Err(error) => self.cx.keep_late(error),
+            }
         }
     }
 
