@@ -55,7 +55,7 @@ pub(crate) struct RequestBody {
 /// A body that has been read.
 #[derive(Debug, Default)]
 pub(crate) struct Stored {
-    /// Whether it is complete.
+    /// `true` if the body is complete.
     pub complete: bool,
     /// Part of the body in memory.
     pub mem: Vec<u8>,

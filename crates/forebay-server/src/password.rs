@@ -14,7 +14,7 @@ pub(crate) const LENIENT: GeneralPurpose = GeneralPurpose::new(
         .with_decode_allow_trailing_bits(true),
 );
 
-/// Whether a check of this hash takes so long that it must not run on a thread that serves others.
+/// Returns `true` if a check of this hash takes so long that it must not run on a thread that serves others.
 pub(crate) fn is_slow(hash: &[u8]) -> bool {
     !hash.starts_with(b"{")
 }
@@ -56,7 +56,7 @@ fn same_md5(password: &[u8], magic: &[u8], rest: &[u8], hash: &[u8]) -> bool {
     md5_crypt(password, magic, rest).is_some_and(|made| same(&made, hash))
 }
 
-/// Whether a byte belongs to the alphabet of crypt(3).
+/// Returns `true` if a byte belongs to the alphabet of crypt(3).
 fn crypt_letter(b: &u8) -> bool {
     b.is_ascii_alphanumeric() || matches!(b, b'.' | b'/')
 }

@@ -49,13 +49,14 @@ impl Setting<crate::HttpContext> for Option<UserFile> {
     }
 }
 
-/// Whether a location requires a password.
+/// Returns `true` if a location requires a password.
 pub(crate) fn enabled(s: &LocationSettings) -> bool {
     let a = &s.auth_basic;
     a.realm.as_ref().is_some_and(|r| r.as_const() != Some(b"off")) && a.user_file.is_some()
 }
 
-/// Whether the client authenticates to a proxy: CONNECT uses `Proxy-Authorization` (RFC 9110, section 11.7).
+/// Returns `true` if the client authenticates to a proxy: CONNECT uses `Proxy-Authorization` (RFC 9110, section
+/// 11.7).
 fn is_proxy(req: &Request) -> bool {
     req.head.method == Method::Connect
 }
@@ -144,8 +145,8 @@ struct FileState(u64, u64, i64, (i64, i64), (i64, i64));
 
 struct Loaded {
     state: FileState,
-    /// Whether the file was last changed more than two seconds before it was read. Otherwise a second change could leave
-    /// the same times, so the file is read again.
+    /// `true` if the file was last changed more than two seconds before it was read. Otherwise a second change could
+    /// leave the same times, so the file is read again.
     settled: bool,
     users: Rc<Users>,
 }

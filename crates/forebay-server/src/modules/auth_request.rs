@@ -45,7 +45,7 @@ impl Setting<crate::HttpContext> for Sets {
     }
 }
 
-/// Whether a location has `auth_request`.
+/// Returns `true` if a location has `auth_request`.
 pub(crate) fn enabled(s: &LocationSettings) -> bool {
     s.auth_request.uri.0.is_some()
 }

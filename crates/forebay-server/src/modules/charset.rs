@@ -318,7 +318,7 @@ struct Plan {
     table: Option<Arc<Table>>,
 }
 
-/// Whether a location sets `charset`.
+/// Returns `true` if a location sets `charset`.
 pub(crate) fn enabled(s: &LocationSettings) -> bool {
     s.charset.charset != Charset::Off
 }
@@ -370,7 +370,7 @@ pub(crate) fn planned(req: &mut Request) -> Option<Vec<u8>> {
     plan(req).ok().flatten().map(|p| p.name)
 }
 
-/// Whether only an upstream can ask for a charset here.
+/// Returns `true` if only an upstream can ask for a charset here.
 pub(crate) fn by_upstream(s: &LocationSettings) -> bool {
     !enabled(s)
 }
@@ -386,7 +386,7 @@ pub(crate) fn filter_upstream(req: &mut Request) -> Result<(), VarError> {
 /// Sets the charset of the response and converts its body if necessary. A header filter.
 ///
 /// # Errors
-/// When a variable cannot be evaluated.
+/// If a variable cannot be evaluated.
 pub(crate) fn filter(req: &mut Request) -> Result<(), VarError> {
     let Some(Plan { name, table }) = plan(req)? else { return Ok(()) };
     let r = &mut req.resp;

@@ -553,7 +553,7 @@ impl From<PathBuf> for TempDir {
 }
 
 impl TempDir {
-    /// Whether no directory is configured.
+    /// Returns `true` if no directory is configured.
     pub(crate) fn is_none(&self) -> bool {
         self.path.as_os_str().is_empty()
     }

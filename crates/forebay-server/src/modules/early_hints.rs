@@ -14,7 +14,7 @@ crate::settings! {
     "early_hints" => conditions: Predicates = Predicates::default();
 }
 
-/// Whether a field is not passed on: it belongs to the connection, or is hidden from clients.
+/// Returns `true` for a field that is not passed on: it belongs to the connection, or is hidden from clients.
 fn withheld(name: Name) -> bool {
     name.is(Classes::INTERIM_HOP | Classes::OF_SERVER | Classes::PRIVATE)
 }

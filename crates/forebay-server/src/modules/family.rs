@@ -64,7 +64,7 @@ impl<P: Prefix> Written<P> {
     #[cfg(test)]
     pub(crate) const DIRECTIVES: &'static [&'static str] = &[];
 
-    /// Whether a directive of this name is one of this family.
+    /// Returns `true` if a directive of this name belongs to the family.
     pub(crate) fn binds(name: &[u8]) -> bool {
         let Some(rest) = name.strip_prefix(P::PREFIX.as_bytes()) else { return false };
         let name = [b"proxy_", rest].concat();
@@ -93,7 +93,7 @@ impl<P: Prefix> Written<P> {
         both(&self.proxy, &self.cache)
     }
 
-    /// Whether the sizes of buffers fit to each other.
+    /// Checks that the sizes of buffers fit together.
     ///
     /// # Errors
     /// In nginx's words.

@@ -33,7 +33,7 @@ keyword! {
 }
 
 impl Written {
-    /// Whether [`Written::merge_lines`] changes anything.
+    /// Returns `true` if [`Written::merge_lines`] changes anything.
     pub(crate) fn merges_lines(&self, parent: &Written) -> bool {
         let mode = |own: Option<Inherit>, above: Option<Inherit>| own.or(above).unwrap_or(Inherit::On);
         let changes = |mode: Inherit, own: &Option<Lines>| match mode {
@@ -176,7 +176,7 @@ impl Setting<crate::HttpContext> for Expires {
     }
 }
 
-/// Whether a location adds fields or trailers.
+/// Returns `true` if a location adds fields or trailers.
 pub(crate) fn enabled(s: &LocationSettings) -> bool {
     let h = &s.headers;
     !h.add_header.0.is_empty() || !h.add_trailer.0.is_empty() || !matches!(h.expires, Expires::Off)
@@ -189,7 +189,7 @@ fn good_status(status: u16) -> bool {
 /// Adds fields to the response and announces trailers. A header filter.
 ///
 /// # Errors
-/// When a variable cannot be evaluated.
+/// If a variable cannot be evaluated.
 pub(crate) fn filter(req: &mut Request) -> Result<(), VarError> {
     let http = req.http();
     let h = &http.location(req).settings.headers;
@@ -229,7 +229,7 @@ pub(crate) fn trailers(req: &mut Request) {
 }
 
 impl Settings {
-    /// Whether a field is added to a response of any status.
+    /// Returns `true` if a field is added to a response of any status.
     pub(crate) fn always_adds(&self, name: &[u8]) -> bool {
         self.add_header.0.iter().any(|l| l.always && l.name.eq_ignore_ascii_case(name))
     }

@@ -222,7 +222,7 @@ fn status(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, forebay_core::vars
     Ok(true)
 }
 
-/// Whether a location has `limit_req`.
+/// Returns `true` if a location has `limit_req`.
 pub(crate) fn enabled(s: &LocationSettings) -> bool {
     !s.limit_req.limits.0.is_empty()
 }

@@ -38,7 +38,7 @@ impl Setting<crate::HttpContext> for Uris {
     }
 }
 
-/// Whether a location has `mirror`.
+/// Returns `true` if a location has `mirror`.
 pub(crate) fn enabled(s: &LocationSettings) -> bool {
     !s.mirror.uris.0.is_empty()
 }

@@ -78,7 +78,7 @@ fn refuse_second(protocol: Protocol, d: &Directive, l: &LocationBuild, cx: &Scop
 /// Adds the `health_check` of a location to the upstream group that the location passes requests to.
 ///
 /// # Errors
-/// When the location passes to no group that the configuration knows.
+/// If the location passes requests to no group that the configuration knows.
 pub(crate) fn check(
     mut check: crate::upstream::health_check::Check,
     content: Option<&Content>,

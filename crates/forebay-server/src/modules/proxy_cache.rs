@@ -155,7 +155,7 @@ pub(crate) struct Methods {
 }
 
 impl Methods {
-    /// Whether responses to a method are cached.
+    /// Returns `true` if responses to a method are cached.
     pub(crate) fn has(self, method: Method) -> bool {
         matches!(method, Method::Get | Method::Head) || self.post && method == Method::Post
     }
@@ -196,7 +196,7 @@ pub(crate) struct UseStale {
 }
 
 impl UseStale {
-    /// Whether a stale response serves instead of this failure.
+    /// Returns `true` if a stale response replaces this failure.
     pub(crate) fn has(self, kind: NextUpstream) -> bool {
         self.errors & (1 << kind as u32) != 0
     }
@@ -243,7 +243,7 @@ impl Predicates {
     /// Returns `true` if one of the values is neither empty nor `0`.
     ///
     /// # Errors
-    /// When a variable cannot be evaluated.
+    /// If a variable cannot be evaluated.
     pub(crate) fn test(&self, req: &mut Request) -> Result<bool, VarError> {
         for t in self.0.iter() {
             let mut value = req.take_buf();
@@ -300,7 +300,7 @@ pub(crate) struct State {
     pub key: Vec<u8>,
     /// Number of the zone that counts the answers of the cache.
     pub zone: Option<usize>,
-    /// Whether the request goes on when the client leaves.
+    /// `true` if the request goes on when the client leaves.
     pub detached: bool,
     /// The right to renew an entry, taken by the request that this one works for.
     pub ticket: Option<crate::cache::index::Ticket>,

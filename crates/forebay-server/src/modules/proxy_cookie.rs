@@ -175,7 +175,7 @@ pub(crate) fn enabled(s: &Settings) -> bool {
 /// Returns the value of `Set-Cookie` for the client, or `None` if it stays as it is.
 ///
 /// # Errors
-/// When a variable cannot be evaluated.
+/// If a variable cannot be evaluated.
 pub(crate) fn rewrite(req: &mut Request, s: &Settings, value: &[u8]) -> Result<Option<Vec<u8>>, VarError> {
     let mut halves = value.splitn(2, |b| *b == b';');
     let pair = halves.next().unwrap_or_default().trim_ascii();

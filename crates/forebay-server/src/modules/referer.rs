@@ -150,7 +150,7 @@ fn is_own_host(req: &mut Request, names: &[ServerName], host: &[u8]) -> Result<b
     Ok(false)
 }
 
-/// Whether a name of the server matches the host.
+/// Returns `true` if a name of the server matches the host.
 fn names_host(req: &mut Request, name: &ServerName, host: &[u8]) -> Result<bool, LimitExceeded> {
     Ok(match name {
         ServerName::Exact(n) => n == host,

@@ -53,7 +53,7 @@ pub(crate) enum Op {
         pattern: Pattern,
         /// New path or URL.
         replacement: Template,
-        /// Whether the query of the request is appended.
+        /// `true` if the query of the request is appended.
         keep_args: bool,
         /// Next step after a match.
         flag: Flag,
@@ -288,13 +288,13 @@ pub(crate) fn run(req: &mut Request, ops: &[Op]) -> Ran {
 
 /// State of one walk through the directives.
 struct Walk {
-    /// Whether a `rewrite` changed the path.
+    /// `true` if a `rewrite` changed the path.
     changed: bool,
-    /// Whether `set` encodes captures. It does until the first `rewrite` has matched.
+    /// `true` if `set` encodes captures, which it does until the first `rewrite` has matched.
     quote: bool,
 }
 
-/// Whether the path of the request's target contains encoded bytes (`%` or `+`).
+/// Returns `true` if the path of the request's target contains encoded bytes (`%` or `+`).
 fn encoded(req: &Request) -> bool {
     let target = req.head.target.of(&req.head.buf);
     let path = memchr::memchr(b'?', target).map_or(target, |at| &target[..at]);
@@ -511,7 +511,7 @@ fn escaped_byte(text: &[u8]) -> Option<u8> {
 /// A `rewrite` that matched.
 struct Rewrite<'r> {
     to: &'r Template,
-    /// Whether the query of the request is appended.
+    /// `true` if the query of the request is appended.
     keep_args: bool,
     flag: Flag,
 }

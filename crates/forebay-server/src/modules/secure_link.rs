@@ -38,7 +38,7 @@ impl Written {
     #[cfg(test)]
     pub(crate) const DIRECTIVES: &'static [&'static str] = table::Written::DIRECTIVES;
 
-    /// Whether a directive of this name belongs to this module.
+    /// Returns `true` if a directive of this name belongs to this module.
     pub(crate) fn binds(name: &[u8]) -> bool {
         table::Written::binds(name)
     }

@@ -278,7 +278,7 @@ fn cookie<'r>(req: &'r Request, name: &[u8]) -> Option<&'r [u8]> {
     })
 }
 
-/// Whether `$uid_reset` asks for a new identifier.
+/// Returns `true` if `$uid_reset` asks for a new identifier.
 fn reset(req: &mut Request, s: &Settings, uid: &Uid) -> Result<bool, VarError> {
     let Some(id) = s.mode.reset else { return Ok(false) };
     let value = req.var_value(id)?.unwrap_or_default();
@@ -333,7 +333,7 @@ fn local(req: &Request) -> u32 {
     }
 }
 
-/// Whether a location sets cookies.
+/// Returns `true` if a location sets cookies.
 pub(crate) fn enabled(s: &LocationSettings) -> bool {
     !matches!(s.userid.mode.kind, CookieUse::Off | CookieUse::Log)
 }
@@ -341,7 +341,7 @@ pub(crate) fn enabled(s: &LocationSettings) -> bool {
 /// Adds the cookie to the response. A header filter.
 ///
 /// # Errors
-/// When `$uid_reset` cannot be evaluated.
+/// If `$uid_reset` cannot be evaluated.
 pub(crate) fn filter(req: &mut Request) -> Result<(), VarError> {
     let Some(uid) = known(req)?.set else { return Ok(()) };
     let http = req.http();

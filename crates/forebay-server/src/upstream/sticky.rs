@@ -85,7 +85,7 @@ impl Sticky {
     /// Returns the name of the server that the request sticks to.
     ///
     /// # Errors
-    /// When a variable cannot be evaluated.
+    /// If a variable cannot be evaluated.
     pub(crate) fn wanted(&self, req: &mut Request) -> Result<Option<Vec<u8>>, VarError> {
         match self {
             Sticky::Cookie(c) => c.wanted(req),
@@ -97,7 +97,7 @@ impl Sticky {
     /// Sets the cookie, or begins the session, when a server has sent the head of a response.
     ///
     /// # Errors
-    /// When a variable cannot be evaluated.
+    /// If a variable cannot be evaluated.
     pub(crate) fn answered(&self, req: &mut Request, sid: &[u8]) -> Result<(), VarError> {
         match self {
             Sticky::Cookie(c) => c.answered(req, sid),
@@ -109,7 +109,7 @@ impl Sticky {
     /// Begins or prolongs the session when a response is over.
     ///
     /// # Errors
-    /// When a variable cannot be evaluated.
+    /// If a variable cannot be evaluated.
     pub(crate) fn ended(&self, req: &mut Request, sid: &[u8]) -> Result<(), VarError> {
         match self {
             Sticky::Learn(l) => l.learn(req, sid),

@@ -44,7 +44,7 @@ const METHODS: &[(&[u8], Method, u8)] = &[
 ];
 
 impl Methods {
-    /// Whether a method is allowed.
+    /// Returns `true` if a method is allowed.
     pub(crate) fn has(self, m: Method) -> bool {
         METHODS.iter().any(|(_, method, bit)| *method == m && self.0 & bit != 0)
     }
@@ -368,7 +368,7 @@ async fn copy_or_move(req: &mut Request) -> Result<(), Refused> {
 /// A COPY or MOVE.
 struct Transfer {
     moves: bool,
-    /// Whether both URIs are those of collections.
+    /// `true` if both URIs are those of collections.
     collection: bool,
     overwrite: bool,
     uri: Vec<u8>,

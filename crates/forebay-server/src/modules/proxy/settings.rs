@@ -246,7 +246,7 @@ pub(crate) struct SetHeader {
 }
 
 impl SetHeaders {
-    /// Whether there is a line for a field with this name.
+    /// Returns `true` if there is a line for a field with this name.
     pub(crate) fn has(&self, id: Name, name: &[u8]) -> bool {
         self.0.iter().any(|h| h.id == id && (id != Name::Other || h.name.eq_ignore_ascii_case(name)))
     }
@@ -275,7 +275,7 @@ impl Setting<crate::HttpContext> for SetHeaders {
 pub(crate) struct Names(pub Arc<Vec<Vec<u8>>>);
 
 impl Names {
-    /// Whether a name is among them.
+    /// Returns `true` if the list has a name. Case does not count.
     pub(crate) fn has(&self, name: &[u8]) -> bool {
         self.0.iter().any(|n| n.eq_ignore_ascii_case(name))
     }
@@ -306,7 +306,7 @@ impl Ignored {
         b"Vary",
     ];
 
-    /// Whether a name is among them.
+    /// Returns `true` if the list has a name. Case does not count.
     pub(crate) fn has(&self, name: &[u8]) -> bool {
         self.0.has(name)
     }
@@ -440,7 +440,7 @@ impl NextMask {
     pub(crate) const DEFAULT: NextMask =
         NextMask(1 << NextUpstream::Error as u32 | 1 << NextUpstream::Timeout as u32);
 
-    /// Whether a kind is in it.
+    /// Returns `true` if the set has a kind.
     pub(crate) fn has(self, kind: NextUpstream) -> bool {
         self.0 & (1 << kind as u32) != 0
     }

@@ -122,7 +122,7 @@ impl Parts<'_> {
 }
 
 impl Pass {
-    /// Whether connections may have to be encrypted.
+    /// Returns `true` if connections may have to be encrypted.
     pub(crate) fn may_encrypt(&self) -> bool {
         self.protocol.may_encrypt() && !matches!(self.to, To::Fixed { encrypted: false, .. })
     }

@@ -70,11 +70,11 @@ enum Encoding {
 /// An open `if`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct If {
-    /// Whether the current branch is sent.
+    /// `true` if the current branch is sent.
     active: bool,
-    /// Whether the current branch or one before it was sent.
+    /// `true` if the current branch or one before it was sent.
     taken: bool,
-    /// Whether `else` has been reached.
+    /// `true` if `else` has been reached.
     last: bool,
 }
 

@@ -41,7 +41,7 @@ pub(crate) struct Check {
     host: Vec<u8>,
     /// `$proxy_host`.
     upstream: Vec<u8>,
-    /// Whether the location encrypts its connections.
+    /// `true` if the location encrypts its connections.
     encrypted: bool,
     /// `proxy_protocol` of the location.
     announce: Option<proxy_protocol::Version>,
