@@ -155,7 +155,7 @@ impl Format {
         }
     }
 
-    /// Whether the format begins with the parts of [`LEAD`], with the default escaping.
+    /// Returns `true` if the format begins with the parts of [`LEAD`], with the default escaping.
     fn begins_as_usual(&self, vars: &Registry) -> bool {
         let parts = self.template.parts();
         let name = |v: &VarId| vars.name(*v).or_else(|| vars.member(*v));

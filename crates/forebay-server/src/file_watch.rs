@@ -244,7 +244,7 @@ impl Watches {
         Heard::All
     }
 
-    /// Whether nothing is watched.
+    /// Returns `true` if nothing is watched.
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.places.is_empty() && self.ways.len() == self.free.len()

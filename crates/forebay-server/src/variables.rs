@@ -38,7 +38,7 @@ pub(crate) fn builtin(name: &[u8]) -> (Source<Request>, bool) {
 const FIXED: &[&[u8]] =
     &[b"http_cookie", b"http_referer", b"http_user_agent", b"http_via", b"http_x_forwarded_for"];
 
-/// Whether nginx lets `set` give a value to a variable of a feature that is not there.
+/// Returns `true` if nginx lets `set` give a value to a variable of a feature that is not there.
 fn is_settable_later(name: &[u8]) -> bool {
     name.starts_with(b"ssl_")
         || name.starts_with(b"geoip_")

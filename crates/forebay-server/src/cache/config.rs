@@ -28,16 +28,7 @@ const MOST_LEVELS: usize = 6;
 pub(crate) fn path(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     let Some((dir, words)) = d.args.split_first() else { return Err(cx.error(d, "no path")) };
     let path = cx.full_path(without_slashes(&dir.text));
-    let mut options = Options::default();
-    for w in words {
-        options.take(&Parameter::new(d, w, cx)?)?;
-    }
-    if options.name.is_empty() || options.size == 0 {
-        return Err(no_zone(d, cx));
-    }
-    if options.levels.iter().sum::<usize>() > MOST_LEVELS {
-        return Err(cx.error(d, "invalid \"levels\""));
-    }
+    let options = Options::read(d, words, cx)?;
     cx.directory(d, &path, None)?;
     let zone = cx.tables.caches.find_or_promise(&options.name, cx.error(d, ""));
     let text = String::from_utf8_lossy(&options.name).into_owned();
@@ -162,6 +153,20 @@ impl Default for Options {
 }
 
 impl Options {
+    fn read(d: &Directive, words: &[Word], cx: &Scope<'_>) -> Result<Options, Error> {
+        let mut options = Options::default();
+        for w in words {
+            options.take(&Parameter::new(d, w, cx)?)?;
+        }
+        if options.name.is_empty() || options.size == 0 {
+            return Err(no_zone(d, cx));
+        }
+        if options.levels.iter().sum::<usize>() > MOST_LEVELS {
+            return Err(cx.error(d, "invalid \"levels\""));
+        }
+        Ok(options)
+    }
+
     fn take(&mut self, p: &Parameter<'_, '_>) -> Result<(), Error> {
         match p.name {
             b"levels" => self.levels = p.levels()?,

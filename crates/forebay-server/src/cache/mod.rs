@@ -42,7 +42,7 @@ pub(crate) struct Cache {
     pub path: PathBuf,
     /// Length of the directory names at each level.
     pub levels: Vec<usize>,
-    /// Whether files are written below `proxy_temp_path` first.
+    /// `true` if files are written below `proxy_temp_path` first.
     pub use_temp_path: bool,
     /// Time after which an unused entry is removed.
     pub inactive: Duration,

@@ -202,7 +202,7 @@ pub(crate) fn use_form(req: &mut Request, form: Arc<Form>, from: u64) {
     state.form = Some(form);
 }
 
-/// Whether the header filter has asked for a compressed form.
+/// Returns `true` if the header filter has asked for a compressed form.
 #[inline]
 pub(crate) fn wants_form(req: &Request) -> bool {
     req.modules.compress.wanted.is_some()

@@ -21,7 +21,7 @@ impl MimeTypes {
         MimeTypes::These(Arc::new(types.iter().map(|t| t.as_bytes().to_vec()).collect()))
     }
 
-    /// Whether a content type, without its parameters, is in the list. Case does not count.
+    /// Returns `true` if a content type, without its parameters, is in the list. Case does not count.
     pub(crate) fn contains(&self, content_type: &[u8]) -> bool {
         match self {
             MimeTypes::All => true,

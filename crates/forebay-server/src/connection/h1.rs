@@ -87,9 +87,9 @@ struct Http1<'s, 'g> {
     thread: &'s Rc<Thread>,
     req: &'s mut Request,
     guard: &'s mut Guard<'g>,
-    /// Whether the time for the first head was running before this runner got the connection.
+    /// `true` if the time for the first head was running before this runner got the connection.
     waited: bool,
-    /// Whether a request has begun, so that settings of its location apply.
+    /// `true` if a request has begun, so that settings of its location apply.
     begun: bool,
     /// Requests answered since others had a turn.
     in_turn: u32,
@@ -426,7 +426,7 @@ fn receive_head(thread: &Rc<Thread>, req: &mut Request, limits: &Limits) -> Opti
     }
 }
 
-/// Whether the first line of a connection that may speak HTTP/2 names no version of HTTP at all.
+/// Returns `true` if the first line of a connection that may speak HTTP/2 names no version of HTTP at all.
 fn names_no_version(req: &Request) -> bool {
     let line = req.head.buf.split(|b| *b == b'\n').next().unwrap_or_default();
     req.conn.requests == 0

@@ -34,11 +34,11 @@ pub(crate) struct Connection {
     pub wire: Wire,
     /// Its client.
     pub client: Rc<Client>,
-    /// Whether the PROXY protocol header has been read, or there is none.
+    /// `true` if the PROXY protocol header has been read, or none is expected.
     pub greeted: bool,
     /// Number of requests so far.
     pub requests: u32,
-    /// Whether its time for a head is over: it is logged and closed.
+    /// `true` if the time for a head is over: the connection is logged and closed.
     pub expired: bool,
     /// Beginning of a head whose rest has not come.
     pub partial: Option<Box<Partial>>,

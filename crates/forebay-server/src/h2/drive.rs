@@ -117,9 +117,9 @@ struct Driver<'a> {
     until: Instant,
     /// Time since which the socket takes nothing.
     blocked_since: Option<Instant>,
-    /// Whether there were requests since the connection was last idle.
+    /// `true` if there were requests since the connection was last idle.
     asked: bool,
-    /// Whether bytes have been received that have not been processed.
+    /// `true` if bytes have been received that have not been processed.
     more: bool,
     timed_out: bool,
     /// Requests started since other connections ran.
@@ -551,7 +551,7 @@ impl Suspects {
         self.any.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a client's network has misbehaved lately.
+    /// Returns `true` if a client's network has misbehaved lately.
     fn has(&self, network: Network, now: Instant) -> bool {
         if !self.any.load(Ordering::Relaxed) {
             return false;
@@ -566,7 +566,7 @@ impl Suspects {
     }
 }
 
-/// Whether a client's network has misbehaved lately.
+/// Returns `true` if a client's network has misbehaved lately.
 pub(crate) fn is_suspect(network: Network, now: Instant) -> bool {
     SUSPECTS.has(network, now)
 }

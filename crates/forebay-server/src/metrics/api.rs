@@ -350,7 +350,7 @@ fn servers(req: &Request, group: &str) -> Option<Vec<Value>> {
     }))
 }
 
-/// When it was, so long ago.
+/// Returns the time that is `d` ago.
 fn ago(d: Duration) -> Value {
     time(super::now_ms().saturating_sub_unsigned(ms(d))).into()
 }

@@ -129,31 +129,28 @@ fn no_map(from: &[u8], to: &[u8]) -> String {
     format!("no \"charset_map\" between the charsets \"{from}\" and \"{to}\"")
 }
 
+/// Checks the charsets of a `charset_map`.
+fn check_pair(left: &Word, right: &Word, cx: &Scope<'_>) -> Result<(), String> {
+    if left.text.eq_ignore_ascii_case(UTF_8) {
+        return Err("\"charset_map\" with \"utf-8\" charset should be given in the second column".into());
+    }
+    let both = format!("\"{}\" and \"{}\"", left.as_str(), right.as_str());
+    if left.text.eq_ignore_ascii_case(&right.text) {
+        return Err(format!("\"charset_map\" between the same charsets {both}"));
+    }
+    if cx.tables.charset_maps.find(&left.text, &right.text).is_some() {
+        return Err(format!("duplicate \"charset_map\" between {both}"));
+    }
+    Ok(())
+}
+
 /// Reads a `charset_map` block.
 ///
 /// # Errors
 /// In nginx's words.
 pub(crate) fn map(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     let [left, right] = d.args.as_slice() else { return Err(cx.error(d, "invalid number of arguments")) };
-    if left.text.eq_ignore_ascii_case(UTF_8) {
-        return Err(
-            cx.error(d, "\"charset_map\" with \"utf-8\" charset should be given in the second column")
-        );
-    }
-    if left.text.eq_ignore_ascii_case(&right.text) {
-        let message = format!(
-            "\"charset_map\" between the same charsets \"{}\" and \"{}\"",
-            left.as_str(),
-            right.as_str()
-        );
-        return Err(cx.error(d, message));
-    }
-    if cx.tables.charset_maps.find(&left.text, &right.text).is_some() {
-        return Err(cx.error(
-            d,
-            format!("duplicate \"charset_map\" between \"{}\" and \"{}\"", left.as_str(), right.as_str()),
-        ));
-    }
+    check_pair(left, right, cx).map_err(|text| cx.error(d, text))?;
     let utf8 = right.text.eq_ignore_ascii_case(UTF_8);
     let rows = d.block.iter().flatten();
     let tables = if utf8 { utf8_tables(rows, cx)? } else { byte_tables(rows, cx)? };
@@ -298,15 +295,20 @@ fn from_utf8(t: &HashMap<u32, u8>, text: &[u8], pending: &mut Vec<u8>, out: &mut
                 n
             }
             Some(Decoded::Character(c, n)) => {
-                match (u8::try_from(c), t.get(&c)) {
-                    (Ok(b @ 0..=0x7f), _) => out.push(b),
-                    (_, Some(b)) => out.push(*b),
-                    _ => drop(write!(out, "&#{c};")),
-                }
+                push_character(t, c, out);
                 n
             }
         };
         rest = rest.get(used..).unwrap_or_default();
+    }
+}
+
+/// Appends a character in the charset of a table, or a reference to it if the charset lacks it.
+fn push_character(t: &HashMap<u32, u8>, c: u32, out: &mut Vec<u8>) {
+    match (u8::try_from(c), t.get(&c)) {
+        (Ok(b @ 0..=0x7f), _) => out.push(b),
+        (_, Some(b)) => out.push(*b),
+        _ => drop(write!(out, "&#{c};")),
     }
 }
 
@@ -316,28 +318,35 @@ struct Plan {
     table: Option<Arc<Table>>,
 }
 
-/// Whether a location sets `charset`.
+/// Returns `true` if a location sets `charset`.
 pub(crate) fn enabled(s: &LocationSettings) -> bool {
     s.charset.charset != Charset::Off
+}
+
+/// Returns the charset that the response is to have. `None` leaves the response as it is.
+fn target(req: &mut Request, s: &Settings) -> Result<Option<Vec<u8>>, VarError> {
+    let r = &req.resp;
+    let forced = &r.override_charset;
+    if forced.is_empty() && s.charset == Charset::Off {
+        return Ok(None);
+    }
+    if r.content_type.is_empty() || !s.types.contains(&r.content_type) {
+        return Ok(None);
+    }
+    if !forced.is_empty() {
+        return Ok(Some(forced.clone()).filter(|forced| forced != b"off"));
+    }
+    if !r.charset.is_empty() && !s.override_charset {
+        return Ok(None);
+    }
+    s.charset.name(req)
 }
 
 fn plan(req: &mut Request) -> Result<Option<Plan>, VarError> {
     let http = req.http();
     let s = &http.location(req).settings.charset;
-    let forced = req.resp.override_charset.clone();
-    if forced == b"off"
-        || (s.charset == Charset::Off && forced.is_empty())
-        || req.resp.content_type.is_empty()
-        || !s.types.contains(&req.resp.content_type)
-    {
-        return Ok(None);
-    }
+    let Some(to) = target(req, s)? else { return Ok(None) };
     let own = !req.resp.charset.is_empty();
-    if own && !s.override_charset && forced.is_empty() {
-        return Ok(None);
-    }
-    let to = if forced.is_empty() { s.charset.name(req)? } else { Some(forced) };
-    let Some(to) = to else { return Ok(None) };
     let from = if own { Some(req.resp.charset.clone()) } else { s.source.name(req)? };
     let Some(from) = from.filter(|f| !f.eq_ignore_ascii_case(&to)) else {
         return Ok(Some(Plan { name: to, table: None }));
@@ -345,14 +354,11 @@ fn plan(req: &mut Request) -> Result<Option<Plan>, VarError> {
     if req.resp.fields.get(b"Content-Encoding").is_some() {
         return Ok(None);
     }
-    match http.charset_maps.find(&from, &to) {
-        Some(table) => Ok(Some(Plan { name: to, table: Some(table.clone()) })),
-        None if own => Ok(None),
-        None => {
-            req.log(Level::Error, &format!("{} while sending response to client", no_map(&from, &to)));
-            Ok(None)
-        }
+    let table = http.charset_maps.find(&from, &to).cloned();
+    if table.is_none() && !own {
+        req.log(Level::Error, &format!("{} while sending response to client", no_map(&from, &to)));
     }
+    Ok(table.map(|table| Plan { name: to, table: Some(table) }))
 }
 
 /// Returns the charset that the response is going to name, before the header filter has run.
@@ -364,7 +370,7 @@ pub(crate) fn planned(req: &mut Request) -> Option<Vec<u8>> {
     plan(req).ok().flatten().map(|p| p.name)
 }
 
-/// Whether only an upstream can ask for a charset here.
+/// Returns `true` if only an upstream can ask for a charset here.
 pub(crate) fn by_upstream(s: &LocationSettings) -> bool {
     !enabled(s)
 }
@@ -380,7 +386,7 @@ pub(crate) fn filter_upstream(req: &mut Request) -> Result<(), VarError> {
 /// Sets the charset of the response and converts its body if necessary. A header filter.
 ///
 /// # Errors
-/// When a variable cannot be evaluated.
+/// If a variable cannot be evaluated.
 pub(crate) fn filter(req: &mut Request) -> Result<(), VarError> {
     let Some(Plan { name, table }) = plan(req)? else { return Ok(()) };
     let r = &mut req.resp;

@@ -31,7 +31,7 @@ fn status(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarError> {
     Ok(true)
 }
 
-/// Whether a location has `limit_conn`.
+/// Returns `true` if a location has `limit_conn`.
 pub(crate) fn enabled(s: &LocationSettings) -> bool {
     !s.limit_conn.limits.is_empty()
 }

@@ -7,7 +7,7 @@ use crate::modules::{LocationSettings, Verdict};
 use crate::request::Request;
 use crate::variables::Row;
 use forebay_conf::error::{Error, Level};
-use forebay_conf::tree::Directive;
+use forebay_conf::tree::{Directive, Word};
 use forebay_conf::units;
 use forebay_core::limit::outcomes::Outcome;
 use forebay_core::limit::rate::Buckets;
@@ -67,7 +67,6 @@ impl Setting<crate::HttpContext> for Status {
             .ok_or_else(|| cx.directive_error(d, "invalid number"))?;
         match u16::try_from(n) {
             Ok(n @ 400..=599) => Ok(Status(n)),
-            Ok(n) if n < 400 => Err(cx.error(d, "value must be between 400 and 599")),
             _ => Err(cx.error(d, "value must be between 400 and 599")),
         }
     }
@@ -90,30 +89,48 @@ pub(crate) struct Limits(pub Arc<Vec<Limit>>);
 impl Setting<crate::HttpContext> for Limits {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
-        let (mut name, mut burst, mut delay) = (None, 0u64, 0u64);
+        let mut p = Parameters { zone: None, burst: 0, delay: 0 };
         for w in &d.args {
-            let text = w.as_str();
-            let (parameter, value) = text.split_once('=').unwrap_or((&text, ""));
-            let invalid = |what: &str| cx.error_at(d, w, format!("invalid {what} \"{text}\""));
-            let number = || units::number(value.as_bytes()).filter(|n| *n > 0);
-            match parameter {
-                "zone" if text.len() > 4 => name = Some(w.text[5..].to_vec()),
-                "burst" if text.len() > 5 => burst = number().ok_or_else(|| invalid("burst value"))?,
-                "delay" if text.len() > 5 => delay = number().ok_or_else(|| invalid("delay value"))?,
-                "nodelay" if text.len() == 7 => delay = u64::MAX / 1000,
-                _ => return Err(invalid("parameter")),
-            }
+            p.read(w).map_err(|what| cx.error_at(d, w, format!("invalid {what} \"{}\"", w.as_str())))?;
         }
-        let Some(name) = name else {
+        let Some(name) = p.zone else {
             return Err(cx.error(d, "\"limit_req\" must have \"zone\" parameter"));
         };
         let zone = cx.tables.zones.find_or_promise(&name, true);
         if all.iter().any(|l| Arc::ptr_eq(&l.zone, &zone)) {
             return Err(cx.error(d, "\"limit_req\" directive is duplicate"));
         }
-        all.push(Limit { zone, burst: burst.saturating_mul(1000), delay: delay.saturating_mul(1000) });
+        all.push(Limit { zone, burst: p.burst.saturating_mul(1000), delay: p.delay.saturating_mul(1000) });
         Ok(Limits(Arc::new(all)))
     }
+}
+
+/// Parameters of `limit_req`. Numbers are requests.
+struct Parameters {
+    zone: Option<Vec<u8>>,
+    burst: u64,
+    delay: u64,
+}
+
+impl Parameters {
+    /// Reads a parameter. The error says what is invalid.
+    fn read(&mut self, w: &Word) -> Result<(), &'static str> {
+        let text = w.text.as_slice();
+        let end = memchr::memchr(b'=', text);
+        let value = end.and_then(|at| text.get(at + 1..));
+        match (text.get(..end.unwrap_or(text.len())).unwrap_or_default(), value) {
+            (b"zone", Some(name)) => self.zone = Some(name.to_vec()),
+            (b"burst", Some(n)) => self.burst = positive(n).ok_or("burst value")?,
+            (b"delay", Some(n)) => self.delay = positive(n).ok_or("delay value")?,
+            (b"nodelay", None) => self.delay = u64::MAX / 1000,
+            _ => return Err("parameter"),
+        }
+        Ok(())
+    }
+}
+
+fn positive(text: &[u8]) -> Option<u64> {
+    units::number(text).filter(|n| *n > 0)
 }
 
 /// A `limit_req_zone`.
@@ -139,6 +156,31 @@ pub(crate) fn usage() -> Vec<forebay_net::tls::sessions::Usage> {
     TABLES.usage(Buckets::used)
 }
 
+/// Parameters of `limit_req_zone`.
+struct ZoneParameters {
+    name: Vec<u8>,
+    size: usize,
+    /// Rate in thousandths of a request per second.
+    rate: u64,
+}
+
+impl ZoneParameters {
+    fn read(d: &Directive, words: &[Word], cx: &Scope<'_>) -> Result<ZoneParameters, Error> {
+        let mut p = ZoneParameters { name: Vec::new(), size: 0, rate: 1000 };
+        for w in words {
+            let invalid = |what: &str| cx.error_at(d, w, format!("invalid {what} \"{}\"", w.as_str()));
+            if let Some(zone) = zones::name_and_size(d, w, cx)? {
+                (p.name, p.size) = zone;
+            } else if let Some(text) = w.text.strip_prefix(b"rate=") {
+                p.rate = parse_rate(text).ok_or_else(|| invalid("rate"))?;
+            } else {
+                return Err(invalid("parameter"));
+            }
+        }
+        Ok(p)
+    }
+}
+
 /// Reads `limit_req_zone`.
 ///
 /// # Errors
@@ -146,17 +188,7 @@ pub(crate) fn usage() -> Vec<forebay_net::tls::sessions::Usage> {
 pub(crate) fn zone(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     let Some((key_word, options)) = d.args.split_first() else { return Err(cx.error(d, "no key")) };
     let key = cx.template(d, key_word)?;
-    let (mut name, mut size, mut rate) = (Vec::new(), 0, 1000);
-    for w in options {
-        let invalid = |what: &str| cx.error_at(d, w, format!("invalid {what} \"{}\"", w.as_str()));
-        if let Some(zone) = zones::name_and_size(d, w, cx)? {
-            (name, size) = zone;
-        } else if let Some(text) = w.text.strip_prefix(b"rate=") {
-            rate = parse_rate(text).ok_or_else(|| invalid("rate"))?;
-        } else {
-            return Err(invalid("parameter"));
-        }
-    }
+    let ZoneParameters { name, size, rate } = ZoneParameters::read(d, options, cx)?;
     if name.is_empty() {
         return Err(cx.error(d, "\"limit_req_zone\" must have \"zone\" parameter"));
     }
@@ -190,7 +222,7 @@ fn status(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, forebay_core::vars
     Ok(true)
 }
 
-/// Whether a location has `limit_req`.
+/// Returns `true` if a location has `limit_req`.
 pub(crate) fn enabled(s: &LocationSettings) -> bool {
     !s.limit_req.limits.0.is_empty()
 }

@@ -233,15 +233,15 @@ pub(crate) struct Plan {
     pub preaccess: Vec<Hook>,
     /// ACCESS.
     pub access: Vec<Hook>,
-    /// Whether `auth_request` runs, as the last of ACCESS.
+    /// `true` if `auth_request` runs, as the last of ACCESS.
     pub auth_request: bool,
-    /// Whether `mirror` runs, as the last of PRECONTENT.
+    /// `true` if `mirror` runs, as the last of PRECONTENT.
     pub mirror: bool,
     /// HEADER_FILTERS.
     pub header_filters: Vec<HeaderFilter>,
-    /// Whether the head of a response for a file depends on the file alone, so that it can be remembered.
+    /// `true` if the head of a response for a file depends on the file alone, so that it can be remembered.
     pub plain_head: bool,
-    /// Whether responses may be compressed here.
+    /// `true` if responses may be compressed here.
     pub compresses: bool,
 }
 
@@ -252,8 +252,8 @@ pub(crate) type HeaderFilter = fn(&mut Request) -> Result<(), forebay_core::vars
 pub(crate) struct FilterEntry {
     enabled: fn(&LocationSettings) -> bool,
     filter: HeaderFilter,
-    /// Whether the filter leaves the head of a plain answer as it is. True also for conditions and ranges, which the
-    /// request asks for, and for compression, because remembered heads are kept per encoding.
+    /// `true` if the filter leaves the head of a plain answer as it is. True also for conditions and ranges, which
+    /// the request asks for, and for compression, because remembered heads are kept per encoding.
     standard: bool,
 }
 
@@ -286,7 +286,7 @@ const SUBREQUEST_FILTERS: &[FilterEntry] = &[
 /// Runs the filters of a subrequest whose body becomes part of another.
 ///
 /// # Errors
-/// When a variable cannot be evaluated.
+/// If a variable cannot be evaluated.
 pub(crate) fn run_subrequest_filters(req: &mut Request) -> Result<(), forebay_core::vars::VarError> {
     let http = req.http();
     let s = &http.location(req).settings;
@@ -334,7 +334,7 @@ pub(crate) enum Content {
 }
 
 impl Content {
-    /// Whether a path that lacks only the final slash of the location is redirected.
+    /// Returns `true` if a path that lacks only the final slash of the location is redirected.
     pub(crate) fn redirects(&self) -> bool {
         matches!(self, Content::Proxy(_))
     }
@@ -447,7 +447,7 @@ pub(crate) fn location_directive(
     Ok(true)
 }
 
-/// Whether a level is a location of its own (not an `if` or a server).
+/// Returns `true` if a level is a location of its own (not an `if` or a server).
 pub(crate) fn is_location(kind: &Kind) -> bool {
     !matches!(kind, Kind::Http | Kind::Server | Kind::If | Kind::LimitExcept)
 }

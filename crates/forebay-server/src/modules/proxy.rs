@@ -78,7 +78,7 @@ fn refuse_second(protocol: Protocol, d: &Directive, l: &LocationBuild, cx: &Scop
 /// Adds the `health_check` of a location to the upstream group that the location passes requests to.
 ///
 /// # Errors
-/// When the location passes to no group that the configuration knows.
+/// If the location passes requests to no group that the configuration knows.
 pub(crate) fn check(
     mut check: crate::upstream::health_check::Check,
     content: Option<&Content>,
@@ -366,16 +366,14 @@ async fn confirmed(req: &mut Request, contact: Contact, s: &Settings, fetch: Fet
 /// Returns the body that goes to the upstream.
 fn outgoing(req: &mut Request, s: &Settings, streamed: bool) -> Result<Outgoing, Stop> {
     if let Some(t) = &s.set_body.0 {
-        return Ok(Outgoing::Bytes(t.value(req)?));
+        return t.value(req).map(Outgoing::Bytes).map_err(Stop::from);
     }
     if !s.pass_request_body || (!streamed && !req.body.stored.complete) {
         return Ok(Outgoing::None);
     }
     Ok(match req.head.framing {
         Framing::None => Outgoing::None,
-        framing if streamed => {
-            Outgoing::Streamed(framing != Framing::Length(0) && !matches!(framing, Framing::Length(_)))
-        }
+        framing if streamed => Outgoing::Streamed(!matches!(framing, Framing::Length(_))),
         _ => Outgoing::Stored,
     })
 }

@@ -18,7 +18,7 @@ crate::settings! {
     "proxy_socket_sndbuf" => sndbuf: Size = Size(0);
 }
 
-/// Where connections come from; `None`: the system chooses.
+/// Local address of connections to upstreams. `None` leaves it to the system.
 #[derive(Clone, Debug)]
 pub(crate) struct Bind(Option<Template>);
 
@@ -59,7 +59,7 @@ impl Settings {
     /// The address that connections for this request come from.
     ///
     /// # Errors
-    /// When a variable cannot be evaluated.
+    /// If a variable cannot be evaluated.
     #[inline]
     pub(crate) fn local(&self, req: &mut Request) -> Result<Option<SocketAddr>, VarError> {
         let Some(t) = &self.bind.0 else { return Ok(None) };

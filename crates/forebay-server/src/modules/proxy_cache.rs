@@ -155,7 +155,7 @@ pub(crate) struct Methods {
 }
 
 impl Methods {
-    /// Whether responses to a method are cached.
+    /// Returns `true` if responses to a method are cached.
     pub(crate) fn has(self, method: Method) -> bool {
         matches!(method, Method::Get | Method::Head) || self.post && method == Method::Post
     }
@@ -196,9 +196,20 @@ pub(crate) struct UseStale {
 }
 
 impl UseStale {
-    /// Whether a stale response serves instead of this failure.
+    /// Returns `true` if a stale response replaces this failure.
     pub(crate) fn has(self, kind: NextUpstream) -> bool {
         self.errors & (1 << kind as u32) != 0
+    }
+
+    /// Adds the failure with a name. Returns `None` if the name is unknown.
+    fn add(&mut self, word: &[u8], gateway: bool) -> Option<()> {
+        match word {
+            b"non_idempotent" => {}
+            b"updating" => self.updating = true,
+            b"off" => self.errors |= OFF,
+            _ => self.errors |= 1 << failure(word, gateway)? as u32,
+        }
+        Some(())
     }
 }
 
@@ -206,16 +217,8 @@ impl Setting<crate::HttpContext> for UseStale {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut stale = previous.unwrap_or(UseStale { errors: 0, updating: false });
         for w in &d.args {
-            let word = w.text.to_ascii_lowercase();
-            match word.as_slice() {
-                b"non_idempotent" => {}
-                b"updating" => stale.updating = true,
-                b"off" => stale.errors |= OFF,
-                _ => match failure(&word, says_gateway(d)) {
-                    Some(kind) => stale.errors |= 1 << kind as u32,
-                    None => return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str()))),
-                },
-            }
+            let added = stale.add(&w.text.to_ascii_lowercase(), says_gateway(d));
+            added.ok_or_else(|| cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str())))?;
         }
         // `off` stays, whatever other lines say.
         Ok(if stale.errors & OFF != 0 { UseStale { errors: OFF, updating: false } } else { stale })
@@ -240,7 +243,7 @@ impl Predicates {
     /// Returns `true` if one of the values is neither empty nor `0`.
     ///
     /// # Errors
-    /// When a variable cannot be evaluated.
+    /// If a variable cannot be evaluated.
     pub(crate) fn test(&self, req: &mut Request) -> Result<bool, VarError> {
         for t in self.0.iter() {
             let mut value = req.take_buf();
@@ -297,7 +300,7 @@ pub(crate) struct State {
     pub key: Vec<u8>,
     /// Number of the zone that counts the answers of the cache.
     pub zone: Option<usize>,
-    /// Whether the request goes on when the client leaves.
+    /// `true` if the request goes on when the client leaves.
     pub detached: bool,
     /// The right to renew an entry, taken by the request that this one works for.
     pub ticket: Option<crate::cache::index::Ticket>,

@@ -65,18 +65,25 @@ fn extension(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> Got {
 }
 
 fn find(tlvs: &[u8], name: &[u8], out: &mut Vec<u8>) -> Result<bool, Broken> {
-    let value = match name.strip_prefix(b"ssl_") {
-        None => kind(name, &NAMES).map_or(Ok(None), |k| tlv(tlvs, k))?,
-        Some(inner) => {
-            let Some(ssl) = tlv(tlvs, TLV_SSL)? else { return Ok(false) };
-            let (&[_, a, b, c, d], ssl) = ssl.split_first_chunk::<5>().ok_or(Broken::Header)?;
-            if inner == b"verify" {
-                forebay_http::h1::response::number(out, u64::from(u32::from_be_bytes([a, b, c, d])));
-                return Ok(true);
-            }
-            kind(inner, &SSL_NAMES).map_or(Ok(None), |k| tlv(ssl, k))?
-        }
-    };
+    match name.strip_prefix(b"ssl_") {
+        Some(inner) => find_in_ssl(tlvs, inner, out),
+        None => find_named(tlvs, name, &NAMES, out),
+    }
+}
+
+/// Appends a part of the TLS extension.
+fn find_in_ssl(tlvs: &[u8], name: &[u8], out: &mut Vec<u8>) -> Result<bool, Broken> {
+    let Some(ssl) = tlv(tlvs, TLV_SSL)? else { return Ok(false) };
+    let (&[_, a, b, c, d], ssl) = ssl.split_first_chunk::<5>().ok_or(Broken::Header)?;
+    if name == b"verify" {
+        forebay_http::h1::response::number(out, u64::from(u32::from_be_bytes([a, b, c, d])));
+        return Ok(true);
+    }
+    find_named(ssl, name, &SSL_NAMES, out)
+}
+
+fn find_named(tlvs: &[u8], name: &[u8], names: &[(&[u8], u8)], out: &mut Vec<u8>) -> Result<bool, Broken> {
+    let value = kind(name, names).map_or(Ok(None), |k| tlv(tlvs, k))?;
     Ok(value.map(|v| out.extend_from_slice(v)).is_some())
 }
 

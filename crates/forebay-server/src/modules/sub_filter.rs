@@ -58,7 +58,7 @@ fn finder<T: AsRef<[u8]>>(texts: &[T]) -> Option<AhoCorasick> {
     AhoCorasick::builder().match_kind(MatchKind::LeftmostFirst).ascii_case_insensitive(true).build(texts).ok()
 }
 
-/// Whether a location replaces text.
+/// Returns `true` if a location replaces text.
 pub(crate) fn enabled(s: &LocationSettings) -> bool {
     !s.sub_filter.pairs.list.is_empty()
 }
@@ -66,7 +66,7 @@ pub(crate) fn enabled(s: &LocationSettings) -> bool {
 /// Prepares a response for replacements in its body. A header filter.
 ///
 /// # Errors
-/// When a variable cannot be evaluated.
+/// If a variable cannot be evaluated.
 pub(crate) fn filter(req: &mut Request) -> Result<(), VarError> {
     let http = req.http();
     let s = &http.location(req).settings.sub_filter;

@@ -2,6 +2,7 @@
 
 use crate::config::Scope;
 use crate::config::value::{Setting, first, once};
+use crate::keyword;
 use crate::modules::LocationSettings;
 use crate::password::LENIENT;
 use crate::request::Request;
@@ -21,7 +22,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 crate::settings! {
     /// `userid`.
-    "userid" => mode: Mode = Mode { kind: Kind::Off, reset: None };
+    "userid" => mode: Mode = Mode { kind: CookieUse::Off, reset: None };
     /// `userid_domain`: the `domain` attribute of the cookie, empty for none.
     "userid_domain" => domain: OrNone = OrNone(Vec::new());
     /// `userid_expires`.
@@ -40,39 +41,31 @@ crate::settings! {
     "userid_service" => service: Option<u32> = None;
 }
 
-/// Use of cookies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// Cookies are ignored.
-    Off,
-    /// Received cookies are logged, none are set.
-    Log,
-    /// Cookies of version 1 are set.
-    V1,
-    /// Cookies of version 2 are set.
-    On,
+keyword! {
+    /// Use of cookies.
+    pub enum CookieUse {
+        /// Cookies are ignored.
+        Off = "off",
+        /// Received cookies are logged, none are set.
+        Log = "log",
+        /// Cookies of version 1 are set.
+        V1 = "v1",
+        /// Cookies of version 2 are set.
+        On = "on",
+    }
 }
 
 /// `userid`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mode {
-    kind: Kind,
+    kind: CookieUse,
     /// `$uid_reset`, which the configuration may set.
     reset: Option<VarId>,
 }
 
 impl Setting<crate::HttpContext> for Mode {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
-        once(&previous, d, cx)?;
-        let kind = match first(d).to_ascii_lowercase().as_slice() {
-            b"off" => Kind::Off,
-            b"log" => Kind::Log,
-            b"v1" => Kind::V1,
-            b"on" => Kind::On,
-            _ => {
-                return Err(cx.error(d, format!("invalid value \"{}\"", String::from_utf8_lossy(first(d)))));
-            }
-        };
+        let kind = CookieUse::take(previous.map(|p| p.kind), d, cx)?;
         Ok(Mode { kind, reset: Some(cx.vars.reference(b"uid_reset")) })
     }
 }
@@ -98,6 +91,21 @@ pub(crate) enum Expires {
     Max,
     /// For this number of seconds.
     After(u64),
+}
+
+impl Expires {
+    /// Appends the attribute of the cookie. `now` is in seconds.
+    fn push(self, now: i64, out: &mut Vec<u8>) {
+        match self {
+            Expires::Session => {}
+            Expires::Max => out.extend_from_slice(b"; expires=Thu, 31-Dec-37 23:55:55 GMT"),
+            Expires::After(seconds) => {
+                let at = now.saturating_add(i64::try_from(seconds).unwrap_or(i64::MAX));
+                out.extend_from_slice(b"; expires=");
+                cookie_date(at, out);
+            }
+        }
+    }
 }
 
 impl Setting<crate::HttpContext> for Expires {
@@ -215,7 +223,7 @@ fn describe(req: &Request, uid: &Uid, out: &mut Vec<u8>) {
 fn known(req: &mut Request) -> Result<Known, VarError> {
     let http = req.http();
     let s = &http.location(req).settings.userid;
-    if s.mode.kind == Kind::Off {
+    if s.mode.kind == CookieUse::Off {
         return Ok(Known::default());
     }
     if let Some(k) = req.modules.userid.known {
@@ -223,14 +231,18 @@ fn known(req: &mut Request) -> Result<Known, VarError> {
     }
     let received = received(req, s);
     let got = received.map(|(uid, _)| uid);
-    let set = match received {
-        _ if s.mode.kind == Kind::Log => None,
-        Some((uid, marked)) if !reset(req, s, &uid)? => (!marked).then_some(uid),
-        _ => Some(make(req, s)),
-    };
-    let known = Known { got, set };
+    let known = Known { got, set: to_set(req, s, received)? };
     req.modules.userid.known = Some(known);
     Ok(known)
+}
+
+/// Returns the identifier for the cookie of the response.
+fn to_set(req: &mut Request, s: &Settings, received: Option<(Uid, bool)>) -> Result<Option<Uid>, VarError> {
+    match received {
+        _ if s.mode.kind == CookieUse::Log => Ok(None),
+        Some((uid, marked)) if !reset(req, s, &uid)? => Ok((!marked).then_some(uid)),
+        _ => Ok(Some(make(req, s))),
+    }
 }
 
 /// Returns the client's identifier, and whether its cookie has the right mark.
@@ -266,7 +278,7 @@ fn cookie<'r>(req: &'r Request, name: &[u8]) -> Option<&'r [u8]> {
     })
 }
 
-/// Whether `$uid_reset` asks for a new identifier.
+/// Returns `true` if `$uid_reset` asks for a new identifier.
 fn reset(req: &mut Request, s: &Settings, uid: &Uid) -> Result<bool, VarError> {
     let Some(id) = s.mode.reset else { return Ok(false) };
     let value = req.var_value(id)?.unwrap_or_default();
@@ -298,7 +310,7 @@ fn start_value(pid: u32) -> u32 {
 fn make(req: &Request, s: &Settings) -> Uid {
     let now = req.thread.clock.unix() as u32;
     let start = start_value(req.thread.pid);
-    let v1 = s.mode.kind == Kind::V1;
+    let v1 = s.mode.kind == CookieUse::V1;
     let words = if v1 {
         [s.service.unwrap_or(0), now, start, NEXT_V1.fetch_add(0x100, Ordering::Relaxed)]
     } else {
@@ -321,15 +333,15 @@ fn local(req: &Request) -> u32 {
     }
 }
 
-/// Whether a location sets cookies.
+/// Returns `true` if a location sets cookies.
 pub(crate) fn enabled(s: &LocationSettings) -> bool {
-    !matches!(s.userid.mode.kind, Kind::Off | Kind::Log)
+    !matches!(s.userid.mode.kind, CookieUse::Off | CookieUse::Log)
 }
 
 /// Adds the cookie to the response. A header filter.
 ///
 /// # Errors
-/// When `$uid_reset` cannot be evaluated.
+/// If `$uid_reset` cannot be evaluated.
 pub(crate) fn filter(req: &mut Request) -> Result<(), VarError> {
     let Some(uid) = known(req)?.set else { return Ok(()) };
     let http = req.http();
@@ -340,15 +352,7 @@ pub(crate) fn filter(req: &mut Request) -> Result<(), VarError> {
         *at = mark;
     }
     value.extend_from_slice(&id);
-    match s.expires {
-        Expires::Session => {}
-        Expires::Max => value.extend_from_slice(b"; expires=Thu, 31-Dec-37 23:55:55 GMT"),
-        Expires::After(seconds) => {
-            let at = req.thread.clock.unix().saturating_add(i64::try_from(seconds).unwrap_or(i64::MAX));
-            value.extend_from_slice(b"; expires=");
-            cookie_date(at, &mut value);
-        }
-    }
+    s.expires.push(req.thread.clock.unix(), &mut value);
     if !s.domain.0.is_empty() {
         value.extend_from_slice(b"; domain=");
         value.extend_from_slice(&s.domain.0);

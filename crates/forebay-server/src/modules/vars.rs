@@ -73,7 +73,7 @@ pub(crate) const PLAIN: &[Row] = rows! {
     "request_method" => |r, o| if r.client_turned_to_get() { text(o, b"GET") } else { let m = r.head.method_text; o.extend_from_slice(m.of(&r.head.buf)); Ok(!m.is_empty()) },
     "request_port" => |r, o| Ok(r.head.port.map(|p| response::number(o, u64::from(p))).is_some()),
     "request_time" => |r, o| { let d = r.started.elapsed(); seconds(o, d) },
-    "request_uri" => |r, o| said(o, r.head.target.of(&r.head.buf)),
+    "request_uri" => |r, o| request_line_part(o, r.head.target.of(&r.head.buf)),
     "scheme" => |r, o| { let s = r.scheme(); text(o, s) },
     "sent_http_cache_control" => |r, o| joined(r, b"Cache-Control", o),
     "sent_http_connection" => |r, o| text(o, match r.keep_alive {
@@ -105,7 +105,7 @@ pub(crate) const PLAIN: &[Row] = rows! {
     },
     "server_name" => |r, o| { let h = r.http(); text(o, &h.server(r).name) },
     "server_port" => |r, o| Ok(r.local_address().map(|a| response::number(o, u64::from(a.port()))).is_some()),
-    "server_protocol" => |r, o| said(o, r.head.protocol.of(&r.head.buf)),
+    "server_protocol" => |r, o| request_line_part(o, r.head.protocol.of(&r.head.buf)),
     "status" => status,
     "tcpinfo_rtt" => |_, _| Ok(false),
     "tcpinfo_rttvar" => |_, _| Ok(false),
@@ -123,7 +123,7 @@ fn text(out: &mut Vec<u8>, t: &[u8]) -> Got {
 }
 
 /// Appends a part of the request line. The part may be missing if the line is malformed.
-fn said(out: &mut Vec<u8>, t: &[u8]) -> Got {
+fn request_line_part(out: &mut Vec<u8>, t: &[u8]) -> Got {
     out.extend_from_slice(t);
     Ok(!t.is_empty())
 }
@@ -175,8 +175,8 @@ fn limit_rate(r: &mut Request, out: &mut Vec<u8>) -> Got {
 
 /// Appends the value of `Content-Length`, or the length of the body if it came without one and is complete.
 fn content_length(r: &mut Request, out: &mut Vec<u8>) -> Got {
-    let unsaid = matches!(r.body.framing, Framing::Chunked | Framing::Stream);
-    if unsaid && r.body.done() {
+    let without_length = matches!(r.body.framing, Framing::Chunked | Framing::Stream);
+    if without_length && r.body.done() {
         return number(out, r.body.len);
     }
     field(r, Name::ContentLength, out)
@@ -279,7 +279,7 @@ fn sent_keep_alive(r: &mut Request, out: &mut Vec<u8>) -> Got {
     }
 }
 
-/// Whether the variable `$http_NAME` means this field: `_` matches `-`, and case is ignored.
+/// Returns `true` if the variable `$http_NAME` means this field: `_` matches `-`, and case is ignored.
 pub(crate) fn same_name(variable: &[u8], name: &[u8]) -> bool {
     variable.len() == name.len()
         && variable.iter().zip(name).all(|(v, n)| match n {

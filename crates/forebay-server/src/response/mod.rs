@@ -181,7 +181,7 @@ impl Part {
         }
     }
 
-    /// Whether nothing is in it.
+    /// Returns `true` if the part has no bytes.
     pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -280,13 +280,13 @@ pub(crate) struct Response {
     pub entry: Option<Rc<crate::cache::local::Entry>>,
     /// The head is the one that was sent last for the file or entry; nothing but status and body is filled in.
     pub ready: Option<Rc<sent::SentHead>>,
-    /// Whether only one range of it is served for a request.
+    /// `true` if a request gets at most one range of the response.
     pub single_range: bool,
     /// Parts of the body in addition to its own content.
     pub join: Option<Box<crate::body::compose::Join>>,
     /// Filters of the body, in order.
     pub filters: Vec<Box<dyn BodyFilter>>,
-    /// Whether a part of the body may be asked for.
+    /// `true` if requests may ask for a range of the response.
     pub allow_ranges: bool,
     /// Head only: HEAD requests, 204, 304.
     pub head_only: bool,

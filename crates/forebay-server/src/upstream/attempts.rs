@@ -148,7 +148,7 @@ pub(crate) struct Attempts<'t> {
     dropped: u32,
     /// The server that is being asked, and since when.
     current: (usize, Instant),
-    /// Whether the next attempt is the first of another location.
+    /// `true` if the next attempt is the first of another location.
     redirected: bool,
 }
 

@@ -352,7 +352,7 @@ struct Output {
     /// The file, if it is open.
     file: Option<Arc<File>>,
     path: PathBuf,
-    /// Whether it keeps its name while it is open.
+    /// `true` if the file keeps its name while it is open.
     named: bool,
     /// Mode of directories that are missing.
     directories: u32,

@@ -24,7 +24,7 @@ pub(crate) struct Upload {
     at: usize,
     piece: Vec<u8>,
     left: Left,
-    /// Whether content that came with the head is sent together with it.
+    /// `true` if content that came with the head is sent together with it.
     together: bool,
     send_timeout: Duration,
     turns: u32,

@@ -107,20 +107,30 @@ fn relocate(from: &Path, target: &Path, directories: Option<u32>) -> Result<(), 
         f.text = format!("rename() \"{}\" to \"{}\" failed {}", from.display(), target.display(), explain(e));
         f
     };
-    let mut renamed = fs::rename(from, target);
-    if let (Err(e), Some(mode), Some(parent)) = (&renamed, directories, target.parent())
-        && e.kind() == io::ErrorKind::NotFound
-    {
-        make_directories(parent, mode).map_err(|e| failed("mkdir()", parent, &e, 500))?;
-        renamed = fs::rename(from, target);
-    }
-    match renamed {
+    match rename_into(from, target, directories)? {
         Err(e) if e.kind() == io::ErrorKind::CrossesDevices => {
             copy_file(from, target).map_err(|e| fail(&e))?;
             fs::remove_file(from).map_err(|e| failed("unlink()", from, &e, 500))
         }
         other => other.map_err(|e| fail(&e)),
     }
+}
+
+/// Renames a file or directory. Makes missing directories above the target if there is a mode for them.
+///
+/// # Errors
+/// That of making the directories. That of renaming is the result.
+fn rename_into(from: &Path, target: &Path, directories: Option<u32>) -> Result<io::Result<()>, Failure> {
+    let renamed = fs::rename(from, target);
+    let (Err(e), Some(mode), Some(parent)) = (&renamed, directories, target.parent()) else {
+        return Ok(renamed);
+    };
+    // A source that is gone is no reason to make directories.
+    if e.kind() != io::ErrorKind::NotFound || !from.exists() {
+        return Ok(renamed);
+    }
+    make_directories(parent, mode).map_err(|e| failed("mkdir()", parent, &e, 500))?;
+    Ok(fs::rename(from, target))
 }
 
 fn make_directories(path: &Path, mode: u32) -> io::Result<()> {
@@ -197,15 +207,20 @@ fn copy_directory(from: &Path, to: &Path) -> Result<(), Failure> {
     // A stack of its own instead of recursion: the depth of the tree is not limited.
     let mut rest = vec![(from.to_owned(), to.to_owned())];
     while let Some((from, to)) = rest.pop() {
-        let found = fs::metadata(&from).map_err(|e| failed("stat()", &from, &e, 404))?;
-        let mode = found.permissions().mode() & 0o7777;
-        create_directory(&to, mode | 0o700).map_err(|e| failed("mkdir()", &to, &e, 409))?;
+        create_like(&from, &to)?;
         for entry in fs::read_dir(&from).map_err(|e| failed("opendir()", &from, &e, 500))? {
             let entry = entry.map_err(|e| failed("readdir()", &from, &e, 500))?;
             rest.extend(copy_entry(&entry, &to)?);
         }
     }
     Ok(())
+}
+
+/// Makes a directory with the mode of another one.
+fn create_like(model: &Path, path: &Path) -> Result<(), Failure> {
+    let found = fs::metadata(model).map_err(|e| failed("stat()", model, &e, 404))?;
+    let mode = found.permissions().mode() & 0o7777;
+    create_directory(path, mode | 0o700).map_err(|e| failed("mkdir()", path, &e, 409))
 }
 
 /// Copies a file or link into a directory. Of a directory, returns source and target.
@@ -218,10 +233,14 @@ fn copy_entry(entry: &fs::DirEntry, to: &Path) -> Result<Option<(PathBuf, PathBu
     if kind.is_file() {
         copy_file(&path, &target).map_err(|e| not_copied("open()", &target, &e))?;
     } else if kind.is_symlink() {
-        let link = fs::read_link(&path).map_err(|e| failed("readlink()", &path, &e, 500))?;
-        std::os::unix::fs::symlink(link, &target).map_err(|e| failed("symlink()", &target, &e, 500))?;
+        copy_link(&path, &target)?;
     }
     Ok(None)
+}
+
+fn copy_link(from: &Path, to: &Path) -> Result<(), Failure> {
+    let link = fs::read_link(from).map_err(|e| failed("readlink()", from, &e, 500))?;
+    std::os::unix::fs::symlink(link, to).map_err(|e| failed("symlink()", to, &e, 500))
 }
 
 /// Moves a file or a directory. Makes missing directories above the target.
@@ -230,14 +249,7 @@ fn copy_entry(entry: &fs::DirEntry, to: &Path) -> Result<Option<(PathBuf, PathBu
 /// That of the system call.
 pub(super) fn rename(tree: &Tree, to: &Path, directories: u32) -> Result<(), Failure> {
     let from = tree.path();
-    let renamed = match (to.parent(), fs::rename(from, to)) {
-        (Some(parent), Err(e)) if e.kind() == io::ErrorKind::NotFound && from.exists() => {
-            make_directories(parent, directories).map_err(|e| failed("mkdir()", parent, &e, 500))?;
-            fs::rename(from, to)
-        }
-        (_, other) => other,
-    };
-    match renamed {
+    match rename_into(from, to, Some(directories))? {
         Err(e) if e.kind() == io::ErrorKind::CrossesDevices => {
             copy(tree, to)?;
             delete(tree)

@@ -3,7 +3,7 @@
 
 mod files;
 
-use crate::body::{self, BodyError};
+use crate::body;
 use crate::config::Scope;
 use crate::config::value::{Number, Setting, once};
 use crate::modules::static_file;
@@ -44,7 +44,7 @@ const METHODS: &[(&[u8], Method, u8)] = &[
 ];
 
 impl Methods {
-    /// Whether a method is allowed.
+    /// Returns `true` if a method is allowed.
     pub(crate) fn has(self, m: Method) -> bool {
         METHODS.iter().any(|(_, method, bit)| *method == m && self.0 & bit != 0)
     }
@@ -100,13 +100,8 @@ fn refuse<T>(status: u16, text: impl Into<String>) -> Result<T, Refused> {
 pub(crate) async fn run(req: &mut Request) -> Outcome {
     if req.method == Method::Put && may_put(req).is_ok() {
         req.body.in_file = true;
-        match body::read_all(req).await {
-            Ok(()) => {}
-            Err(BodyError::Status(status)) => return Outcome::Status(status),
-            Err(BodyError::Gone) => {
-                req.drop_connection = true;
-                return Outcome::Done;
-            }
+        if let Err(e) = body::read_all(req).await {
+            return e.outcome(req);
         }
     }
     match execute(req).await {
@@ -234,28 +229,36 @@ async fn store(req: &mut Request) -> Result<(), Refused> {
 
 async fn delete(req: &mut Request) -> Result<(), Refused> {
     without_body(req)?;
-    let http = req.http();
-    let least = http.location(req).settings.dav.min_delete_depth.0;
-    let segments = req.uri.split(|b| *b == b'/').filter(|s| !s.is_empty()).count() as u64;
-    if segments < least {
-        return refuse(409, format!("insufficient URI depth:{segments} to DELETE"));
-    }
+    check_delete_depth(req)?;
     let uri = req.uri.clone();
     let collection = uri.last() == Some(&b'/');
-    let path = file_of(req, &uri)?;
-    let tree = blocking(move || files::find(&path, true)).await?;
-    let wrong = match tree {
-        Tree::Directory(_) if !collection => Some("21: Is a directory"),
-        Tree::File(_) if collection => Some("20: Not a directory"),
-        _ => None,
-    };
-    if let Some(why) = wrong {
-        return refuse(409, format!("DELETE \"{}\" failed ({why})", text(&uri)));
-    }
+    let tree = find_to_delete(req, &uri, collection).await?;
     depth(req, !collection)?;
     blocking(move || files::delete(&tree)).await?;
     req.resp.status = 204;
     Ok(())
+}
+
+/// Refuses paths with fewer segments than `min_delete_depth`.
+fn check_delete_depth(req: &Request) -> Result<(), Refused> {
+    let least = req.http().location(req).settings.dav.min_delete_depth.0;
+    let segments = req.uri.split(|b| *b == b'/').filter(|s| !s.is_empty()).count() as u64;
+    if segments < least {
+        return refuse(409, format!("insufficient URI depth:{segments} to DELETE"));
+    }
+    Ok(())
+}
+
+/// Looks up the file or directory of a path. A path with a slash at the end is that of a directory.
+async fn find_to_delete(req: &mut Request, uri: &[u8], collection: bool) -> Result<Tree, Refused> {
+    let path = file_of(req, uri)?;
+    let tree = blocking(move || files::find(&path, true)).await?;
+    let why = match tree {
+        Tree::Directory(_) if !collection => "21: Is a directory",
+        Tree::File(_) if collection => "20: Not a directory",
+        tree => return Ok(tree),
+    };
+    refuse(409, format!("DELETE \"{}\" failed ({why})", text(uri)))
 }
 
 async fn mkcol(req: &mut Request) -> Result<(), Refused> {
@@ -317,6 +320,27 @@ fn elsewhere<T>(destination: &[u8]) -> Result<T, Refused> {
     refuse(400, format!("\"Destination\" URI \"{}\" {what}", text(destination)))
 }
 
+/// Names both URIs of a COPY or MOVE for the log.
+fn both(uri: &[u8], to_uri: &[u8]) -> String {
+    format!("both URI \"{}\" and \"Destination\" URI \"{}\"", text(uri), text(to_uri))
+}
+
+/// Returns the paths of source and target.
+fn files_of(req: &mut Request, uri: &[u8], to_uri: &[u8]) -> Result<(PathBuf, PathBuf), Refused> {
+    check_alias(req, uri, to_uri)?;
+    Ok((file_of(req, uri)?, file_of(req, to_uri)?))
+}
+
+/// Refuses a target outside the prefix that `alias` replaces.
+///
+/// Unlike nginx, which cuts off any prefix of that length.
+fn check_alias(req: &Request, uri: &[u8], to_uri: &[u8]) -> Result<(), Refused> {
+    match req.http().location(req).settings.core.root.alias {
+        Some(Some(n)) if !to_uri.starts_with(uri.get(..n).unwrap_or_default()) => elsewhere(to_uri),
+        _ => Ok(()),
+    }
+}
+
 /// Returns the value of `Overwrite`.
 fn overwrite(req: &Request) -> Result<bool, Refused> {
     match req.head.get(Name::Overwrite) {
@@ -330,18 +354,9 @@ async fn copy_or_move(req: &mut Request) -> Result<(), Refused> {
     without_body(req)?;
     let transfer = Transfer::of(req)?;
     let collection = transfer.collection;
-    let http = req.http();
-    let directories = http.location(req).settings.dav.access.of_directories();
+    let directories = req.http().location(req).settings.dav.access.of_directories();
     let (source, target) = transfer.find().await?;
-    transfer.check(&source, target.as_ref())?;
-    blocking(move || {
-        if let (Tree::Directory(_), Some(old)) = (&source, &target) {
-            files::delete(old)?;
-        }
-        let to = &transfer.to;
-        if transfer.moves { files::rename(&source, to, directories) } else { files::copy(&source, to) }
-    })
-    .await?;
+    blocking(move || transfer.execute(&source, target.as_ref(), directories)).await?;
     if collection {
         created(req, false);
     } else {
@@ -353,7 +368,7 @@ async fn copy_or_move(req: &mut Request) -> Result<(), Refused> {
 /// A COPY or MOVE.
 struct Transfer {
     moves: bool,
-    /// Whether both URIs are those of collections.
+    /// `true` if both URIs are those of collections.
     collection: bool,
     overwrite: bool,
     uri: Vec<u8>,
@@ -369,30 +384,27 @@ impl Transfer {
         let to_uri = destination(req)?;
         let uri = req.uri.clone();
         let collection = uri.last() == Some(&b'/');
-        let both = format!("both URI \"{}\" and \"Destination\" URI \"{}\"", text(&uri), text(&to_uri));
         if collection != (to_uri.last() == Some(&b'/')) {
+            let both = both(&uri, &to_uri);
             return refuse(409, format!("{both} should be either collections or non-collections"));
         }
         depth(req, !moves)?;
         let overwrite = overwrite(req)?;
-        // Unlike nginx: refuse a target outside the prefix that `alias` replaces, instead of cutting off any prefix.
-        let http = req.http();
-        if let Some(Some(n)) = http.location(req).settings.core.root.alias
-            && !to_uri.starts_with(uri.get(..n).unwrap_or_default())
-        {
-            return elsewhere(&to_uri);
+        let (from, to) = files_of(req, &uri, &to_uri)?;
+        Transfer { moves, collection, overwrite, uri, to_uri, from, to }.apart()
+    }
+
+    /// Refuses a target that is the source, and a directory whose target is inside of it or above it: to replace a tree by
+    /// its own part would first delete the source with it.
+    fn apart(self) -> Result<Transfer, Refused> {
+        if self.from == self.to {
+            return refuse(403, format!("{} point to the same location", both(&self.uri, &self.to_uri)));
         }
-        let (from, to) = (file_of(req, &uri)?, file_of(req, &to_uri)?);
-        if from == to {
-            return refuse(403, format!("{both} point to the same location"));
+        let inside = self.to.starts_with(&self.from) || self.from.starts_with(&self.to);
+        if self.collection && inside {
+            return refuse(403, self.impossible());
         }
-        let transfer = Transfer { moves, collection, overwrite, uri, to_uri, from, to };
-        // Replacing a tree by its own part would first delete the source with it.
-        let inside = transfer.to.starts_with(&transfer.from) || transfer.from.starts_with(&transfer.to);
-        if collection && inside {
-            return refuse(403, transfer.impossible());
-        }
-        Ok(transfer)
+        Ok(self)
     }
 
     fn impossible(&self) -> String {
@@ -401,15 +413,17 @@ impl Transfer {
         format!("\"{uri}\" could not be {name}ed to collection \"{to_uri}\"")
     }
 
-    /// Looks up the source and what is at the target.
+    /// Looks up the source and the entry at the target, and checks that the source may take its place.
     async fn find(&self) -> Result<(Tree, Option<Tree>), Refused> {
         let (from, to) = (self.from.clone(), self.to.clone());
         let source = blocking(move || files::find(&from, false)).await?;
-        match blocking(move || files::find(&to, false)).await {
-            Ok(tree) => Ok((source, Some(tree))),
-            Err(Refused(404 | 409, ..)) => Ok((source, None)),
-            Err(e) => Err(e),
-        }
+        let target = match blocking(move || files::find(&to, false)).await {
+            Ok(tree) => Some(tree),
+            Err(Refused(404 | 409, ..)) => None,
+            Err(e) => return Err(e),
+        };
+        self.check(&source, target.as_ref())?;
+        Ok((source, target))
     }
 
     /// Checks that the source may take the place of the target.
@@ -426,6 +440,17 @@ impl Transfer {
                 refuse(409, format!("\"{}\" is no collection", text(&self.uri)))
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Moves or copies. `directories` is the mode for missing directories. Blocks.
+    fn execute(&self, source: &Tree, target: Option<&Tree>, directories: u32) -> Result<(), Failure> {
+        if let (Tree::Directory(_), Some(old)) = (source, target) {
+            files::delete(old)?;
+        }
+        match self.moves {
+            true => files::rename(source, &self.to, directories),
+            false => files::copy(source, &self.to),
         }
     }
 }

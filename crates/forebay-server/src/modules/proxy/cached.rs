@@ -36,7 +36,7 @@ pub(super) struct Fetch {
     place: Option<Place>,
     /// A response that is no longer fresh.
     pub stale: Option<Rc<Entry>>,
-    /// Whether a HEAD request is sent as GET, so that there is something to store.
+    /// `true` if a HEAD request is sent as GET, so that there is something to store.
     pub convert: bool,
 }
 
@@ -59,7 +59,7 @@ struct Main {
 }
 
 impl Fetch {
-    /// Whether the response may be stored, so that the request goes without conditions and ranges.
+    /// Returns `true` if the response may be stored, so that the request goes without conditions and ranges.
     pub(super) fn cacheable(&self) -> bool {
         self.place.is_some()
     }
@@ -161,7 +161,7 @@ async fn look_up(
 /// Wait for a request that fetches the same response (nginx: proxy_cache_lock).
 struct LockWait {
     began: Instant,
-    /// Whether the lock was never held while the entry existed already.
+    /// `true` until the request took the lock and found that the entry exists. It then looks the entry up again, once.
     patient: bool,
 }
 
@@ -170,9 +170,9 @@ struct Query<'q> {
     cs: &'q CacheSettings,
     cache: &'q Arc<Cache>,
     key: &'q [u8],
-    /// Whether a HEAD request is sent as GET.
+    /// `true` if a HEAD request is sent as GET.
     convert: bool,
-    /// Whether a range is requested that begins too far from the start for the response to be stored.
+    /// `true` if a range is requested that begins too far from the start for the response to be stored.
     range: bool,
 }
 
@@ -476,10 +476,10 @@ async fn purged(cache: &Arc<Cache>, key: &[u8]) -> Found {
     Found::Purged
 }
 
-/// Fields of a response about its storing.
+/// Rules for caches in the fields of a response: whether it is stored, and how long it is fresh.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Said {
-    /// Not to be stored at all.
+struct CacheRules {
+    /// The response is never stored.
     never: bool,
     /// `Cache-Control` or `Expires` forbid it.
     no_cache: bool,
@@ -490,7 +490,7 @@ struct Said {
     error: i64,
 }
 
-impl Said {
+impl CacheRules {
     fn forbids(&self) -> bool {
         self.never || self.no_cache || self.expired
     }
@@ -547,70 +547,70 @@ fn seconds_after(value: &[u8], name: &[u8]) -> Option<u64> {
     }
 }
 
-/// Reads the fields in the order in which they stand (nginx decides as they come).
-fn said(req: &Request, s: &Settings) -> Said {
+/// Reads the rules from the fields in their order, on which the result depends as in nginx.
+fn cache_rules(req: &Request, s: &Settings) -> CacheRules {
     let h = &req.modules.upstream.head;
     let now = req.thread.clock.unix();
-    let mut said = Said::default();
+    let mut rules = CacheRules::default();
     // The first of these fields counts.
     let (mut accel, mut expires) = (false, false);
     let mut vary_len = 0;
     for f in &h.fields {
         let value = f.value.of(&h.buf);
-        let heeded = |name: &[u8]| !s.ignore_headers.has(name);
+        let counts = |name: &[u8]| !s.ignore_headers.has(name);
         match f.id {
-            Name::XAccelExpires if !std::mem::replace(&mut accel, true) && heeded(b"X-Accel-Expires") => {
-                said.accel_expires(value, now);
+            Name::XAccelExpires if !std::mem::replace(&mut accel, true) && counts(b"X-Accel-Expires") => {
+                rules.accel_expires(value, now);
             }
-            Name::CacheControl if heeded(b"Cache-Control") => {
-                cache_control(value, now, accel && said.valid != 0, &mut said);
+            Name::CacheControl if counts(b"Cache-Control") => {
+                cache_control(value, now, accel && rules.valid != 0, &mut rules);
             }
-            Name::Expires if !std::mem::replace(&mut expires, true) && heeded(b"Expires") => {
-                said.expires(value, now);
+            Name::Expires if !std::mem::replace(&mut expires, true) && counts(b"Expires") => {
+                rules.expires(value, now);
             }
-            Name::SetCookie if heeded(b"Set-Cookie") => said.never = true,
-            Name::Vary if heeded(b"Vary") => {
+            Name::SetCookie if counts(b"Set-Cookie") => rules.never = true,
+            Name::Vary if counts(b"Vary") => {
                 vary_len += value.len() + 1;
-                said.never |= value == b"*" || vary_len > MAX_VARY + 1;
+                rules.never |= value == b"*" || vary_len > MAX_VARY + 1;
             }
             _ => {}
         }
     }
-    said
+    rules
 }
 
 /// Reads `Cache-Control`. After an `X-Accel-Expires` (`accel`) only its extensions count.
-fn cache_control(value: &[u8], now: i64, accel: bool, said: &mut Said) {
+fn cache_control(value: &[u8], now: i64, accel: bool, rules: &mut CacheRules) {
     let has = |word: &[u8]| value.windows(word.len()).any(|w| w.eq_ignore_ascii_case(word));
     if !accel {
         let age = [&b"s-maxage="[..], b"max-age="].into_iter().find(|name| has(name));
         let seconds = age.map(|name| seconds_after(value, name).unwrap_or(0));
         if has(b"no-cache") || has(b"no-store") || has(b"private") || seconds == Some(0) {
-            said.no_cache = true;
+            rules.no_cache = true;
             return;
         }
         if let Some(n) = seconds {
-            said.valid = now_plus(now, n);
-            said.expired = false;
+            rules.valid = now_plus(now, n);
+            rules.expired = false;
         }
     }
     if let Some(n) = seconds_after(value, b"stale-while-revalidate=") {
-        (said.updating, said.expired) = (n.min(i64::MAX as u64) as i64, false);
+        (rules.updating, rules.expired) = (n.min(i64::MAX as u64) as i64, false);
     }
     if let Some(n) = seconds_after(value, b"stale-if-error=") {
-        (said.error, said.expired) = (n.min(i64::MAX as u64) as i64, false);
+        (rules.error, rules.expired) = (n.min(i64::MAX as u64) as i64, false);
     }
 }
 
 /// Remembers the status of an error that `error_page` answers, not its response.
 pub(super) fn remember_error(req: &mut Request, fetch: Fetch, s: &Settings, cs: &CacheSettings) {
     let Some(place) = fetch.place else { return };
-    let said = said(req, s);
-    if said.forbids() {
+    let rules = cache_rules(req, s);
+    if rules.forbids() {
         return;
     }
     let status = req.modules.upstream.head.status;
-    if let Some(valid) = said.valid_until(cs, status, req.thread.clock.unix()).filter(|t| *t > 0) {
+    if let Some(valid) = rules.valid_until(cs, status, req.thread.clock.unix()).filter(|t| *t > 0) {
         place.ticket.node.with(|s| s.error = Some((status, valid)));
         place.ticket.node.renewed();
     }
@@ -624,12 +624,12 @@ pub(super) fn keep(
     cs: &CacheSettings,
 ) -> Result<Option<Keep>, Stop> {
     let Some(place) = fetch.place.take() else { return Ok(None) };
-    let said = said(req, s);
-    if said.forbids() || cs.no_cache.test(req)? {
+    let rules = cache_rules(req, s);
+    if rules.forbids() || cs.no_cache.test(req)? {
         return Ok(None);
     }
     let status = req.modules.upstream.head.status;
-    let Some(valid) = said.valid_until(cs, status, req.thread.clock.unix()) else { return Ok(None) };
+    let Some(valid) = rules.valid_until(cs, status, req.thread.clock.unix()) else { return Ok(None) };
     let vary = vary(req, s);
     let cache = place.cache.clone();
     let ticket = match place.main {
@@ -643,7 +643,7 @@ pub(super) fn keep(
         }
         _ => place.ticket,
     };
-    let meta = Meta { valid, family: place.family, key: place.key, ..meta(req, &said, vary) };
+    let meta = Meta { valid, family: place.family, key: place.key, ..meta(req, &rules, vary) };
     Ok(Some(Keep::Cache { cache, meta: Box::new(meta), ticket }))
 }
 
@@ -664,14 +664,14 @@ fn vary(req: &Request, s: &Settings) -> Vec<u8> {
 }
 
 /// Describes the response for its file, except for its place and the end of its freshness.
-fn meta(req: &Request, said: &Said, vary: Vec<u8>) -> Meta {
+fn meta(req: &Request, rules: &CacheRules, vary: Vec<u8>) -> Meta {
     let h = &req.modules.upstream.head;
     let validators = matches!(h.status, 200 | 206);
     let variant = if vary.is_empty() { Hash::default() } else { variant(req, &vary) };
     Meta {
         valid: 0,
-        updating: said.updating,
-        error: said.error,
+        updating: rules.updating,
+        error: rules.error,
         date: req.thread.clock.unix(),
         last_modified: h.get(Name::LastModified).filter(|_| validators).and_then(forebay_http::date::parse),
         etag: h.get(Name::Etag).filter(|e| validators && e.len() <= 128).unwrap_or_default().to_vec(),
@@ -711,13 +711,13 @@ pub(super) async fn revalidated(
 
 /// Reads the fields of a 304, and those of the stored response if the 304 has no time. Loads the head of the stored
 /// response in that case.
-fn said_of_both(req: &mut Request, e: &Rc<Entry>, s: &Settings) -> Said {
-    let confirmed = said(req, s);
+fn said_of_both(req: &mut Request, e: &Rc<Entry>, s: &Settings) -> CacheRules {
+    let confirmed = cache_rules(req, s);
     if confirmed.valid != 0 {
         return confirmed;
     }
     super::respond::load_head(req, e);
-    let stored = said(req, s);
+    let stored = cache_rules(req, s);
     if stored.valid != 0 { stored } else { confirmed }
 }
 
@@ -740,10 +740,10 @@ pub(super) fn serves_instead(
 mod tests {
     use super::*;
 
-    fn judged(value: &str) -> Said {
-        let mut said = Said::default();
-        cache_control(value.as_bytes(), 100, false, &mut said);
-        said
+    fn judged(value: &str) -> CacheRules {
+        let mut rules = CacheRules::default();
+        cache_control(value.as_bytes(), 100, false, &mut rules);
+        rules
     }
 
     #[test]

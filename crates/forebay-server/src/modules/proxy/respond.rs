@@ -134,7 +134,7 @@ fn rate(req: &mut Request, s: &Settings) {
     }
 }
 
-/// Whether the response may be read ahead of the client.
+/// Returns `true` if the response may be read ahead of the client.
 fn buffering(req: &Request, s: &Settings) -> bool {
     let accel = req.modules.upstream.head.get(Name::XAccelBuffering);
     match accel.filter(|_| !s.ignore_headers.has(b"X-Accel-Buffering")) {
@@ -166,8 +166,8 @@ fn keep(
     Ok(s.store(req)?)
 }
 
-/// Whether a server that takes 204 for a status with content may send some: it has announced it, which is not allowed. In 304
-/// it is (RFC 9110, section 8.6; RFC 9112, section 6.1).
+/// Returns `true` if content may follow a 204 response, because its head announces some. Such a head is not allowed (RFC
+/// 9110, section 8.6; RFC 9112, section 6.1), so the connection is not kept. In a 304 response it is allowed.
 fn may_follow(req: &Request, s: &Settings) -> bool {
     // The others say themselves where a response ends.
     if !req.modules.upstream.protocol.is_http() || s.http_version == HttpVersion::V2 {

@@ -116,7 +116,7 @@ pub(crate) fn count(req: &mut Request, most: u32) -> bool {
     s.subrequests <= most
 }
 
-/// Whether a location processes SSI.
+/// Returns `true` if a location processes SSI.
 pub(crate) fn enabled(s: &LocationSettings) -> bool {
     s.ssi.on
 }

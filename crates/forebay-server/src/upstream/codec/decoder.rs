@@ -34,9 +34,9 @@ pub(crate) struct Decoder {
     chunked: Chunked,
     /// Bytes of the words after a value of memcached that have come.
     pub(super) trailer: usize,
-    /// Whether the request was HEAD and no content has come.
+    /// `true` if the request was HEAD and no content has come.
     pub(super) to_head: bool,
-    /// Whether the connection may serve another request once the response is over.
+    /// `true` if the connection may serve another request once the response is over.
     pub(crate) reusable: bool,
     /// `proxy_pass_trailers`.
     pub(crate) pass_trailers: bool,
@@ -49,7 +49,7 @@ pub(crate) struct Decoded {
     pub(crate) got: usize,
     /// Bytes that `$upstream_response_length` counts.
     pub(crate) length: u64,
-    /// Whether the response is over.
+    /// Progress of the response.
     pub(crate) end: End,
 }
 

@@ -13,13 +13,13 @@ use forebay_http::request::Framing;
 /// Replaces the first line of an answer by a head, before the content. `limit`: longest line, bytes.
 pub(crate) fn parse_head(req: &mut Request, limit: usize) -> Result<Came, Fault> {
     let upstream = &req.modules.upstream;
-    let Some((end, said)) = memcached::reply(&upstream.head.buf, &upstream.key) else {
+    let Some((end, reply)) = memcached::reply(&upstream.head.buf, &upstream.key) else {
         if upstream.head.buf.len() >= limit {
             return Err(bad_head(req, b"upstream sent too big header"));
         }
         return Ok(Came::Part);
     };
-    let head = match said {
+    let head = match reply {
         Ok(reply) => head_of(req, end, &reply)?,
         Err(Wrong::Reply) => return Err(wrong(req, end, "")),
         Err(Wrong::Key) => return Err(wrong(req, end, "key")),

@@ -6,6 +6,7 @@ mod probe;
 mod require;
 
 use super::config::Upstream;
+use super::sticky::split_parameter;
 use crate::config::Scope;
 use crate::config::http::Http;
 use crate::modules::proxy;
@@ -40,7 +41,7 @@ pub(crate) struct Check {
     host: Vec<u8>,
     /// `$proxy_host`.
     upstream: Vec<u8>,
-    /// Whether the location encrypts its connections.
+    /// `true` if the location encrypts its connections.
     encrypted: bool,
     /// `proxy_protocol` of the location.
     announce: Option<proxy_protocol::Version>,
@@ -90,12 +91,8 @@ impl Check {
     }
 
     fn parameter(&mut self, w: &Word) -> Result<(), Refused> {
-        let (key, value) = match memchr::memchr(b'=', &w.text) {
-            Some(at) => (&w.text[..at], Some(&w.text[at + 1..])),
-            None => (w.text.as_slice(), None),
-        };
         let s = &mut self.schedule;
-        match (key, value) {
+        match split_parameter(&w.text) {
             (b"interval", Some(v)) => s.interval = time(v)?,
             (b"jitter", Some(v)) => s.jitter = units::duration_ms(v).ok_or(Refused::Invalid)?,
             (b"fails", Some(v)) => s.fails = count(v)?,

@@ -90,12 +90,18 @@ impl Subject {
         }
     }
 
-    /// Opens a connection, encrypted if the location encrypts its connections.
-    async fn open(&self, check: &Check) -> Result<Line, String> {
+    /// Returns the address of the server, with the port of the check if it has one of its own.
+    fn address(&self, check: &Check) -> PeerAddr {
         let mut addr = self.peer.addr.clone();
         if let (PeerAddr::Inet(addr), Some(port)) = (&mut addr, check.port) {
             addr.set_port(port);
         }
+        addr
+    }
+
+    /// Opens a connection, encrypted if the location encrypts its connections.
+    async fn open(&self, check: &Check) -> Result<Line, String> {
+        let addr = self.address(check);
         let mut line = step("connecting to", check.connect_timeout, Line::open(&addr)).await?;
         if let Some(version) = check.announce {
             let mut header = Vec::new();
