@@ -126,7 +126,7 @@ fn addresses<const N: usize>(rest: &[u8], ip: fn([u8; N]) -> IpAddr) -> Result<H
 
 /// The versions of the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Version {
+pub enum HeaderVersion {
     /// A line of text.
     One,
     /// Binary.
@@ -134,15 +134,15 @@ pub enum Version {
 }
 
 /// Appends a header. `between`: the client and the server that it reached; `None` for a client without an IP address.
-pub fn write(version: Version, between: Option<(SocketAddr, SocketAddr)>, out: &mut Vec<u8>) {
+pub fn write(version: HeaderVersion, between: Option<(SocketAddr, SocketAddr)>, out: &mut Vec<u8>) {
     match (version, between) {
-        (Version::One, None) => out.extend_from_slice(b"PROXY UNKNOWN\r\n"),
-        (Version::One, Some((client, server))) => write_version1(client, server, out),
-        (Version::Two, None) => {
+        (HeaderVersion::One, None) => out.extend_from_slice(b"PROXY UNKNOWN\r\n"),
+        (HeaderVersion::One, Some((client, server))) => write_version1(client, server, out),
+        (HeaderVersion::Two, None) => {
             out.extend_from_slice(SIGNATURE);
             out.extend_from_slice(&[0x21, 0, 0, 0]);
         }
-        (Version::Two, Some((client, server))) => write_version2(client, server, out),
+        (HeaderVersion::Two, Some((client, server))) => write_version2(client, server, out),
     }
 }
 
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         let addr = |a: &str| a.parse::<SocketAddr>().expect("address");
-        for version in [Version::One, Version::Two] {
+        for version in [HeaderVersion::One, HeaderVersion::Two] {
             for (client, server, read) in [
                 ("1.2.3.4:5", "9.8.7.6:443", "1.2.3.4:5 9.8.7.6:443"),
                 ("[2001:db8::1]:65535", "[::1]:80", "[2001:db8::1]:65535 [::1]:80"),

@@ -8,7 +8,7 @@ use crate::stats::{self, Interval, normal_cdf};
 
 /// Something that can be set.
 #[derive(Clone, Debug)]
-pub struct Knob {
+pub struct SearchKnob {
     /// Name, for reports.
     pub name: String,
     /// How many levels it has; level 0 is what the user has, level 1 the most promising other one.
@@ -120,7 +120,7 @@ pub struct Report {
 }
 
 struct Search<'s> {
-    knobs: &'s [Knob],
+    knobs: &'s [SearchKnob],
     settings: &'s Settings,
     rig: &'s mut dyn Rig,
     tell: &'s mut dyn FnMut(Event),
@@ -585,7 +585,12 @@ struct Found {
 }
 
 /// Tunes. `tell` gets each event as it happens.
-pub fn tune(knobs: &[Knob], rig: &mut dyn Rig, settings: &Settings, tell: &mut dyn FnMut(Event)) -> Report {
+pub fn tune(
+    knobs: &[SearchKnob],
+    rig: &mut dyn Rig,
+    settings: &Settings,
+    tell: &mut dyn FnMut(Event),
+) -> Report {
     let mut s = Search {
         knobs,
         settings,

@@ -62,7 +62,7 @@ pub(super) enum Next {
 
 /// Whether the peer has closed its side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Peer {
+enum PeerSide {
     Sends,
     Closed,
 }
@@ -213,11 +213,11 @@ impl Conn {
         if self.handshake_is_complete() {
             ctx.record.handshake.record(ctx.now.saturating_sub(self.since));
             self.flush()?;
-            if peer == Peer::Sends {
+            if peer == PeerSide::Sends {
                 return Ok(Next::Opened);
             }
         }
-        if peer == Peer::Closed {
+        if peer == PeerSide::Closed {
             return self.closed(ctx);
         }
         self.write(ctx, &buffers.output)?;
@@ -231,7 +231,7 @@ impl Conn {
     }
 
     /// Reads until the socket is empty or closed.
-    fn pull(&mut self, ctx: &mut Ctx<'_>, buffers: &mut Buffers, last: bool) -> Result<Peer, Failure> {
+    fn pull(&mut self, ctx: &mut Ctx<'_>, buffers: &mut Buffers, last: bool) -> Result<PeerSide, Failure> {
         loop {
             let skippable = self.skippable(ctx);
             let received = match skippable {
@@ -240,12 +240,12 @@ impl Conn {
             };
             let Received { bytes, is_short } = match received {
                 Ok(received) => received,
-                Err(Errno::AGAIN) => return Ok(Peer::Sends),
+                Err(Errno::AGAIN) => return Ok(PeerSide::Sends),
                 Err(Errno::INTR) => continue,
                 Err(_) => return Err(self.lost()),
             };
             if bytes == 0 {
-                return Ok(Peer::Closed);
+                return Ok(PeerSide::Closed);
             }
             match skippable {
                 Some(left) => self.http.skip(ctx, bytes as u64, left),
@@ -253,7 +253,7 @@ impl Conn {
             }
             // Another call would only find the socket empty. After the peer's end it finds the end.
             if is_short && !last {
-                return Ok(Peer::Sends);
+                return Ok(PeerSide::Sends);
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Deadlines and stop rules of a thread: reports, timeouts, the end of sending and of waiting.
 
-use super::usage::Usage;
+use super::usage::ThreadCounters;
 use crate::load::Load;
 use crate::record::ThreadUse;
 use crate::thread_cpu;
@@ -66,7 +66,7 @@ pub(super) struct Timing {
     last_tick: u64,
     last_cpu: u64,
     /// Counters at the end of the warm-up.
-    usage: Option<Usage>,
+    usage: Option<ThreadCounters>,
     stopped: Option<Stopped>,
 }
 
@@ -97,7 +97,7 @@ impl Timing {
     /// user has stopped it.
     pub(super) fn stops(&mut self, now: u64, halt: bool) -> bool {
         if self.usage.is_none() && now >= self.times.from {
-            self.usage = Some(Usage::now());
+            self.usage = Some(ThreadCounters::now());
         }
         if self.is_stopped() || now < self.times.end && !halt {
             return false;
@@ -161,7 +161,7 @@ impl Timing {
     }
 
     fn used(&self) -> ThreadUse {
-        self.usage.unwrap_or_else(Usage::now).until_now()
+        self.usage.unwrap_or_else(ThreadCounters::now).until_now()
     }
 }
 

@@ -34,14 +34,14 @@ pub(super) struct Batch {
     early: RefCell<Box<[u8]>>,
     /// Number of slots whose early bytes have not been taken.
     untaken: Cell<u32>,
-    answers: RefCell<Answers>,
+    answers: RefCell<AnswerQueue>,
     /// Slots whose answer found no room since the last [`Poller::take_unsent`].
     unsent: RefCell<Vec<Token>>,
 }
 
 /// Queue of answers.
 #[derive(Debug, Default)]
-struct Answers {
+struct AnswerQueue {
     /// Their bytes; the first `used` are taken.
     bytes: Box<[u8]>,
     used: usize,
@@ -49,7 +49,7 @@ struct Answers {
     list: Vec<(Token, usize)>,
 }
 
-impl Answers {
+impl AnswerQueue {
     /// Room for another answer, at most [`MADE`] bytes.
     fn room(&mut self, len: usize) -> Option<&mut [u8]> {
         if self.bytes.is_empty() {
@@ -62,7 +62,7 @@ impl Answers {
 /// Reserved room for an answer in the queue.
 #[derive(Debug)]
 pub struct Reserved<'r> {
-    answers: RefMut<'r, Answers>,
+    answers: RefMut<'r, AnswerQueue>,
     len: usize,
 }
 

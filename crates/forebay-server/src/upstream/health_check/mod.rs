@@ -43,7 +43,7 @@ pub(crate) struct Check {
     /// Whether the location encrypts its connections.
     encrypted: bool,
     /// `proxy_protocol` of the location.
-    announce: Option<proxy_protocol::Version>,
+    announce: Option<proxy_protocol::HeaderVersion>,
     /// Number of the location.
     location: usize,
     connect_timeout: Duration,
