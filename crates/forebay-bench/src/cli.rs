@@ -107,7 +107,7 @@ pub fn main(arguments: Vec<OsString>) -> u8 {
 /// Writes to a file, or to standard output for `-`.
 ///
 /// # Errors
-/// Those of the file.
+/// The file cannot be written.
 pub fn write_out(file: &Path, text: &str) -> Result<(), Error> {
     use std::io::Write;
     if file.as_os_str() == "-" {

@@ -177,7 +177,7 @@ fn free_ports() -> Result<[u16; 3], Error> {
 #[derive(Clone, Copy, Debug)]
 struct Cell {
     value: f64,
-    /// Whether the client was the limit.
+    /// The client was the limit.
     limited: bool,
 }
 
@@ -393,7 +393,7 @@ struct Results<'a> {
     counts: &'a [usize],
     names: Vec<&'static str>,
     figures: &'a Figures,
-    /// Whether servers and client had the same CPUs at the highest number.
+    /// Servers and client had the same CPUs at the highest number.
     shared: bool,
 }
 

@@ -141,7 +141,7 @@ pub(crate) fn parse(args: &[String]) -> Result<Option<WrkOptions>, Error> {
     Ok(Some(o))
 }
 
-/// Whether an option is one without a value.
+/// Result of looking for an option among those without a value.
 #[derive(PartialEq, Eq)]
 enum FlagOutcome {
     Set,

@@ -166,12 +166,12 @@ impl std::fmt::Display for BadRecord {
 }
 
 impl Records {
-    /// Whether the program has closed its output.
+    /// Returns `true` if the program has closed its output.
     pub fn is_closed(&self) -> bool {
         self.closed
     }
 
-    /// Whether the end of the request has come.
+    /// Returns `true` if the end of the request has come.
     pub fn is_over(&self) -> bool {
         self.over
     }

@@ -43,7 +43,7 @@ pub enum Broken {
 /// Reads a header from the first bytes of a connection.
 ///
 /// # Errors
-/// When no header can come of them.
+/// The bytes cannot become a header.
 pub fn parse(buf: &[u8]) -> Result<Parsed, Broken> {
     if starts(buf, SIGNATURE) {
         return version2(buf);
@@ -62,7 +62,7 @@ pub fn parse(buf: &[u8]) -> Result<Parsed, Broken> {
     Ok(Parsed::Complete(lf + 1, Some(header)))
 }
 
-/// Whether the bytes begin with `what`, or may yet.
+/// Returns `true` if the bytes begin with `what`, or are the beginning of it.
 fn starts(buf: &[u8], what: &[u8]) -> bool {
     let n = buf.len().min(what.len());
     buf.get(..n) == what.get(..n)
@@ -182,10 +182,10 @@ fn mapped(ip: IpAddr) -> Ipv6Addr {
 /// verification in four, and extensions of its own.
 pub const TLV_SSL: u8 = 0x20;
 
-/// The first extension of a type.
+/// Returns the value of the first extension of a type.
 ///
 /// # Errors
-/// When the extensions before it are cut short.
+/// An extension before it is cut short.
 pub fn tlv(tlvs: &[u8], wanted: u8) -> Result<Option<&[u8]>, Broken> {
     let mut rest = tlvs;
     while !rest.is_empty() {

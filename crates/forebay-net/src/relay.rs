@@ -51,7 +51,7 @@ pub enum Ended {
 /// Result of a relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Relayed {
-    /// Why it is over.
+    /// Cause of the end.
     pub ended: Ended,
     /// Bytes of the client that the server's connection has taken.
     pub from_client: u64,
@@ -102,7 +102,7 @@ struct Way {
     /// Number of bytes of `buf` that have been written.
     at: usize,
     ended: bool,
-    /// Whether the last write found no room.
+    /// The last write found no room.
     blocked: bool,
     passed: u64,
 }

@@ -266,7 +266,7 @@ struct Replay<'a> {
     results: Vec<Value>,
 }
 
-/// How the ladder of an article ended.
+/// End of an article's ladder.
 #[derive(PartialEq, Eq)]
 enum Ladder {
     Measured,

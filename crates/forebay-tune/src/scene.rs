@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 
-/// How the copy differs from the original.
+/// Place of a copy, and the differences to the original that follow from it.
 #[derive(Clone, Debug)]
 pub struct CopyPlace {
     /// Directory of the copy.
@@ -31,7 +31,7 @@ pub struct Target {
     pub url: String,
     /// The `Host` field, if the server has a name.
     pub host: Option<String>,
-    /// Whether the request is passed on to an upstream.
+    /// The request is passed on to an upstream.
     pub proxied: bool,
     /// Bytes of the file.
     pub size: u64,

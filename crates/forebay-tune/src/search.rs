@@ -11,7 +11,7 @@ use crate::stats::{self, Interval, normal_cdf};
 pub struct SearchKnob {
     /// Name, for reports.
     pub name: String,
-    /// How many levels it has; level 0 is what the user has, level 1 the most promising other one.
+    /// Number of levels. Level 0 is the user's own setting, level 1 the most promising other one.
     pub levels: u8,
 }
 
@@ -33,7 +33,8 @@ pub enum Outcome {
 pub trait Rig {
     /// Does one run; `fresh`: the server is started again.
     fn run(&mut self, point: &Point, fresh: bool) -> Outcome;
-    /// Whether to end early: the time is over, or the user has stopped it. The results so far are kept.
+    /// Returns `true` if the search has to end early, since the time is over or the user has stopped it. The results so far are
+    /// kept.
     fn over(&self) -> bool {
         false
     }

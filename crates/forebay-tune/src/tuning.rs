@@ -402,10 +402,10 @@ fn answering(subject: &Subject<'_>, conf: &Path) -> Result<Vec<Target>, String> 
     Ok(kept)
 }
 
-/// How a target answers one request.
+/// Answer of a target to one request.
 enum Answer {
     Good,
-    /// With the first error.
+    /// The request failed, perhaps with this error.
     Bad(Option<String>),
 }
 

@@ -120,14 +120,14 @@ impl H2 {
         }
     }
 
-    /// Whether another stream may be opened.
+    /// Returns `true` if another stream may be opened.
     pub(super) fn has_room(&self, parallel: usize) -> bool {
         !self.goaway
             && self.streams.len() < parallel.min(self.max_streams)
             && self.next_id < MAX_WINDOW as u32 - 2
     }
 
-    /// Whether the peer wants the connection to end.
+    /// Returns `true` if the peer wants the connection to end.
     pub(super) fn is_ending(&self) -> bool {
         self.goaway || self.next_id >= MAX_WINDOW as u32 - 2
     }

@@ -35,7 +35,7 @@ pub(crate) struct Plot {
     pub lines: Vec<Curve>,
     /// Places of the x axis with their texts; empty: chosen.
     pub x_ticks: Vec<(f64, String)>,
-    /// Whether y is logarithmic.
+    /// Y is logarithmic.
     pub log: bool,
 }
 
@@ -64,7 +64,7 @@ fn trim(v: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// How values become places of a plot.
+/// Scales of a plot, which turn values into places.
 struct Axes {
     x: (f64, f64),
     /// Powers of ten where `log` is set.

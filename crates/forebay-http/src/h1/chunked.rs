@@ -90,7 +90,7 @@ impl Chunked {
         *self = Chunked { trailer, fields, ..Chunked::new(self.limits) };
     }
 
-    /// Whether the end of the body is in `input`, which is not taken.
+    /// Returns `true` if the end of the body is in `input`. The decoder stays as it is.
     pub fn has_end(&self, input: &[u8]) -> bool {
         let mut ahead = self.clone();
         let mut rest = input;

@@ -93,7 +93,7 @@ impl Connection {
         }
     }
 
-    /// Whether the peer's SETTINGS have come.
+    /// Returns `true` if the peer's SETTINGS have come.
     pub fn has_settings(&self) -> bool {
         self.settings_came
     }
@@ -204,7 +204,7 @@ impl Window {
     /// Counts bytes of a frame that has come.
     ///
     /// # Errors
-    /// When they are more than was allowed.
+    /// The frame has more bytes than the window allows.
     #[inline]
     pub fn received(&mut self, n: usize) -> Result<(), FlowControlError> {
         if n > self.available() {
@@ -217,7 +217,7 @@ impl Window {
     /// Changes the window: by the increment of a WINDOW_UPDATE, or by the change of the initial window.
     ///
     /// # Errors
-    /// When it would be larger than a window may be.
+    /// The window would be larger than 2^31 - 1 bytes (RFC 9113, section 6.9.1).
     pub fn widen(&mut self, change: i64) -> Result<(), FlowControlError> {
         // It cannot be below -MAX_WINDOW: before the initial window shrinks, no window is below 0.
         self.0 = i32::try_from(i64::from(self.0) + change).map_err(|_| FlowControlError)?;

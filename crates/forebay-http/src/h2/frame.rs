@@ -101,7 +101,7 @@ impl FrameHeader {
         })
     }
 
-    /// Whether a flag is set.
+    /// Returns `true` if a flag is set.
     #[inline]
     pub fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0

@@ -319,7 +319,7 @@ impl Setting {
     }
 }
 
-/// Whether the peer of `role` may send this value (RFC 9113, section 6.5.2).
+/// Returns `true` if the peer of `role` may send this value (RFC 9113, section 6.5.2).
 fn is_allowed(id: u16, value: u32, role: Role) -> bool {
     match id {
         // A server may only say that it does not push.

@@ -176,10 +176,10 @@ impl Lists {
         self.0.iter().map(|l| l.der.as_slice())
     }
 
-    /// Whether a certificate is not revoked at a time. Each needs a list of its issuer.
+    /// Checks that a certificate is not revoked at a time. Its issuer has to have a list.
     ///
     /// # Errors
-    /// Revoked, or no list that says otherwise.
+    /// The certificate is revoked, or no valid list of its issuer is known.
     pub fn check(
         &self,
         cert: &X509Certificate<'_>,

@@ -101,13 +101,14 @@ impl Stream {
         Stream::new(StreamState::Client(Box::new(conn), Flight::default()))
     }
 
-    /// Whether the handshake is over.
+    /// Returns `true` if the handshake is over.
     #[inline]
     pub fn established(&self) -> bool {
         matches!(self.state, StreamState::Traffic(_))
     }
 
-    /// Whether the keys have sealed as much as they should and cannot change: no further request is to be taken.
+    /// Returns `true` if the keys have sealed as much as they should and cannot change. The connection should take no further
+    /// request then.
     #[inline]
     pub fn worn(&self) -> bool {
         matches!(&self.state, StreamState::Traffic(t) if !t.v13 && t.tx.worn())
@@ -120,13 +121,13 @@ impl Stream {
         self.ended
     }
 
-    /// Whether there is content, or a record, that needs no reading.
+    /// Returns `true` if content or a record has been received but not taken.
     #[inline]
     pub fn has_ready(&self) -> bool {
         !self.ready.is_empty() || self.unopened
     }
 
-    /// Whether records have not left.
+    /// Returns `true` if sealed records have not been sent.
     #[inline]
     pub fn has_unsent(&self) -> bool {
         !self.owed.is_empty()
@@ -141,10 +142,10 @@ impl Stream {
         }
     }
 
-    /// As [`crate::wire::Wire::read`]; appends up to 32 KiB, whatever the capacity.
+    /// Reads content like [`crate::wire::Wire::read`]. Appends up to 32 KiB, whatever the capacity.
     ///
     /// # Errors
-    /// As there; `PROTO` for what is no record of this connection.
+    /// Errors of [`crate::wire::Wire::read`]; `PROTO` for bytes that are no record of this connection.
     pub fn read(&mut self, io: &Io, token: Token, out: &mut Vec<u8>) -> Result<usize, Errno> {
         if !self.ready.is_empty() {
             let ready = std::mem::take(&mut self.ready);
@@ -199,11 +200,11 @@ impl Stream {
         }
     }
 
-    /// As [`crate::wire::Wire::send_pieces`]. `typed`: the last piece has a byte more, the type of a record
+    /// Sends pieces like [`crate::wire::Wire::send_pieces`]. `typed`: the last piece has a byte more, the type of a record
     /// ([`crate::wire::Wire::send_typed`]).
     ///
     /// # Errors
-    /// As there.
+    /// Errors of [`crate::wire::Wire::send`].
     pub fn send(
         &mut self,
         io: &Io,
@@ -310,10 +311,10 @@ impl Stream {
         Ok(Sent { bytes: taken, full: sent < end })
     }
 
-    /// As [`crate::wire::Wire::send_file`].
+    /// Sends a part of a file like [`crate::wire::Wire::send_file`].
     ///
     /// # Errors
-    /// As there.
+    /// Errors of [`crate::wire::Wire::send`], and of preadv(2).
     pub fn send_file(
         &mut self,
         io: &Io,

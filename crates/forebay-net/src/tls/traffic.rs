@@ -38,7 +38,7 @@ pub(super) struct Traffic {
     pub(super) message: Vec<u8>,
 }
 
-/// Whether a record holds a ClientHello and nothing else.
+/// Returns `true` if a record holds a ClientHello and nothing else.
 fn is_client_hello(content: &[u8]) -> bool {
     match content {
         [1, a, b, c, rest @ ..] => {

@@ -234,7 +234,7 @@ impl Trust {
     /// Verifies like [`Trust::verify`]. Returns the certificates from the one in question to the trusted root.
     ///
     /// # Errors
-    /// As there.
+    /// Errors of [`Trust::verify`].
     pub fn path(
         &self,
         chain: &[CertificateDer<'_>],

@@ -329,7 +329,7 @@ impl Waiting {
         Some(Waiting { server, client, last: to_server, secret })
     }
 
-    /// What the server leaves of `input`, answers, and makes of it.
+    /// Gives `input` to the server. Returns the bytes that it leaves, its answer, and the state of its handshake.
     fn serve(&mut self, input: Vec<u8>) -> (Vec<u8>, Vec<u8>, (bool, Option<HandshakeFailure>)) {
         let mut owed = Vec::new();
         let (flight, end) = serve(&mut self.server, Flight::new(input), &mut owed);
@@ -351,7 +351,7 @@ fn serve(
     (flight, (finished, failure))
 }
 
-/// What comes together with the client's Finished is opened as it is later, messages in pieces included.
+/// Records that come together with the client's Finished are opened like later ones, also messages in fragments.
 #[test]
 fn records_behind_the_handshake_are_left_to_the_record_layer() {
     for (version, message) in
