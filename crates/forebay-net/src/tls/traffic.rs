@@ -233,7 +233,7 @@ impl Traffic {
         Ok(())
     }
 
-    /// Changes worn keys. TLS 1.2 cannot: what is being sent goes on, and the connection ends behind it ([`Stream::worn`]).
+    /// Changes worn keys. TLS 1.2 cannot: what is being sent goes on, and the connection ends behind it ([`super::stream::Stream::worn`]).
     #[inline]
     pub(super) fn renew(&mut self, owed: &mut Vec<u8>) -> Result<(), Errno> {
         if self.v13 && self.tx.worn() { self.update(owed).map_err(broken) } else { Ok(()) }
