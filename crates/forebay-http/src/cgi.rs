@@ -14,10 +14,10 @@ const STATUS: std::ops::Range<usize> = 9..15;
 /// Longest reason phrase that is taken over, bytes.
 const LONGEST: usize = 60;
 
-/// Why a head is refused.
+/// Reason for refusing a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadHead {
-    /// As one of HTTP/1.
+    /// It is malformed as a head of HTTP/1.
     Http(BadResponse),
     /// `Status` has no number, or none that can end a request. The index of its line in `fields`.
     Status(usize),

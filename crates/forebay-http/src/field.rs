@@ -23,7 +23,7 @@ impl Slice {
     pub fn len(self) -> usize {
         (self.end - self.start) as usize
     }
-    /// Whether nothing is in it.
+    /// Returns `true` if it has no bytes.
     pub fn is_empty(self) -> bool {
         self.start == self.end
     }
@@ -46,7 +46,7 @@ pub fn check(name: &[u8], text: &[u8]) -> Result<(), Unsafe> {
     if splits_a_head(text) { Err(Unsafe { name: name.to_vec() }) } else { Ok(()) }
 }
 
-/// Whether there is CR, LF or NUL in a text.
+/// Returns `true` if there is CR, LF or NUL in a text.
 ///
 /// Values are short: a search that begins with finding out what the processor can do takes some 150 instructions for one,
 /// this 30.
@@ -114,8 +114,8 @@ const SLOT_LEN: usize = 3;
 const SLOT_FIRST: usize = 13;
 const SLOT_LAST: usize = 19;
 
-/// Whether `text` is `lower`, which is in lower case, without regard to case. Eight bytes at a time: names are
-/// looked up for each line of each head.
+/// Returns `true` if two texts are equal apart from the case of letters; `lower` is in lower case. Compares eight bytes at a
+/// time, since names are looked up for each line of each head.
 #[inline]
 pub(crate) fn same(lower: &[u8], text: &[u8]) -> bool {
     const CASE: u64 = 0x2020_2020_2020_2020;

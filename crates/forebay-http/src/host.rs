@@ -39,7 +39,7 @@ pub fn parse(text: &[u8], out: &mut Vec<u8>) -> Result<Option<u16>, InvalidHost>
 /// Returns the part of `text` that is the host, in the case in which it was written. Refuses what [`parse`] refuses.
 ///
 /// # Errors
-/// As `parse`.
+/// Errors of [`parse`].
 pub fn check(text: &[u8]) -> Result<(&[u8], Option<u16>), InvalidHost> {
     let (mut host, rest) = text.split_at_checked(host_len(text)?).ok_or(InvalidHost)?;
     let port = port(rest)?;

@@ -57,7 +57,7 @@ pub fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
         .filter(|element| !element.is_empty())
 }
 
-/// Whether a list, for instance the value of `Connection`, has this element, without regard to case.
+/// Returns `true` if a list, for instance the value of `Connection`, has this element, without regard to case.
 pub(crate) fn list_has(value: &[u8], element: &[u8]) -> bool {
     // Mostly it is the only one.
     value.eq_ignore_ascii_case(element) || list(value).any(|e| e.eq_ignore_ascii_case(element))

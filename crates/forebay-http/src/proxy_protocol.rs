@@ -43,7 +43,7 @@ pub enum Broken {
 /// Reads a header from the first bytes of a connection.
 ///
 /// # Errors
-/// When no header can come of them.
+/// The bytes cannot become a header.
 pub fn parse(buf: &[u8]) -> Result<Parsed, Broken> {
     if starts(buf, SIGNATURE) {
         return version2(buf);
@@ -62,7 +62,7 @@ pub fn parse(buf: &[u8]) -> Result<Parsed, Broken> {
     Ok(Parsed::Complete(lf + 1, Some(header)))
 }
 
-/// Whether the bytes begin with `what`, or may yet.
+/// Returns `true` if the bytes begin with `what`, or are the beginning of it.
 fn starts(buf: &[u8], what: &[u8]) -> bool {
     let n = buf.len().min(what.len());
     buf.get(..n) == what.get(..n)
@@ -126,7 +126,7 @@ fn addresses<const N: usize>(rest: &[u8], ip: fn([u8; N]) -> IpAddr) -> Result<H
 
 /// The versions of the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Version {
+pub enum HeaderVersion {
     /// A line of text.
     One,
     /// Binary.
@@ -134,15 +134,15 @@ pub enum Version {
 }
 
 /// Appends a header. `between`: the client and the server that it reached; `None` for a client without an IP address.
-pub fn write(version: Version, between: Option<(SocketAddr, SocketAddr)>, out: &mut Vec<u8>) {
+pub fn write(version: HeaderVersion, between: Option<(SocketAddr, SocketAddr)>, out: &mut Vec<u8>) {
     match (version, between) {
-        (Version::One, None) => out.extend_from_slice(b"PROXY UNKNOWN\r\n"),
-        (Version::One, Some((client, server))) => write_version1(client, server, out),
-        (Version::Two, None) => {
+        (HeaderVersion::One, None) => out.extend_from_slice(b"PROXY UNKNOWN\r\n"),
+        (HeaderVersion::One, Some((client, server))) => write_version1(client, server, out),
+        (HeaderVersion::Two, None) => {
             out.extend_from_slice(SIGNATURE);
             out.extend_from_slice(&[0x21, 0, 0, 0]);
         }
-        (Version::Two, Some((client, server))) => write_version2(client, server, out),
+        (HeaderVersion::Two, Some((client, server))) => write_version2(client, server, out),
     }
 }
 
@@ -182,10 +182,10 @@ fn mapped(ip: IpAddr) -> Ipv6Addr {
 /// verification in four, and extensions of its own.
 pub const TLV_SSL: u8 = 0x20;
 
-/// The first extension of a type.
+/// Returns the value of the first extension of a type.
 ///
 /// # Errors
-/// When the extensions before it are cut short.
+/// An extension before it is cut short.
 pub fn tlv(tlvs: &[u8], wanted: u8) -> Result<Option<&[u8]>, Broken> {
     let mut rest = tlvs;
     while !rest.is_empty() {
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         let addr = |a: &str| a.parse::<SocketAddr>().expect("address");
-        for version in [Version::One, Version::Two] {
+        for version in [HeaderVersion::One, HeaderVersion::Two] {
             for (client, server, read) in [
                 ("1.2.3.4:5", "9.8.7.6:443", "1.2.3.4:5 9.8.7.6:443"),
                 ("[2001:db8::1]:65535", "[::1]:80", "[2001:db8::1]:65535 [::1]:80"),

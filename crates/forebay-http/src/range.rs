@@ -103,7 +103,7 @@ fn last(text: &[u8], len: u64) -> Option<(u64, &[u8])> {
     Some((last.saturating_add(1).min(len), skip_blanks(after)))
 }
 
-/// Whether a range ends before `text`.
+/// Returns `true` if a range ends before `text`.
 fn is_end(text: &[u8]) -> bool {
     matches!(text.first(), None | Some(b','))
 }

@@ -71,7 +71,7 @@ pub enum HandshakeError {
 pub async fn dial(io: &Io, s: &DialSettings<'_>, watch: &mut Watch) -> Result<Wire, DialError> {
     let fd = socket(s)?;
     let begun = connect(&fd, s.addr);
-    let slot = Slot::insert(io, fd);
+    let slot = NewSocket::insert(io, fd);
     // Servers rarely speak first; if one does, epoll reports it.
     io.poller.drained(slot.token);
     slot.finish(begun, s.timeout, watch).await?;
@@ -163,21 +163,21 @@ fn connect_inet(fd: &OwnedFd, addr: &SocketAddr) -> Result<(), Errno> {
     }
 }
 
-/// Slot of a socket, which is closed unless it is kept.
-struct Slot<'i> {
+/// Socket of a new connection, which is closed unless it is kept.
+struct NewSocket<'i> {
     io: &'i Io,
     token: Token,
 }
 
-impl Drop for Slot<'_> {
+impl Drop for NewSocket<'_> {
     fn drop(&mut self) {
         self.io.poller.remove(self.token);
     }
 }
 
-impl<'i> Slot<'i> {
-    fn insert(io: &'i Io, fd: OwnedFd) -> Slot<'i> {
-        Slot { io, token: io.poller.insert(fd) }
+impl<'i> NewSocket<'i> {
+    fn insert(io: &'i Io, fd: OwnedFd) -> NewSocket<'i> {
+        NewSocket { io, token: io.poller.insert(fd) }
     }
 
     fn keep(self) -> Token {

@@ -33,7 +33,7 @@ pub struct Wait<'w> {
     what: For,
     deadline: Deadline,
     watch: &'w mut Watch,
-    /// Whether the last write is known to have found no room. Reads note that themselves.
+    /// The last write found no room. (A read that finds nothing tells the poller itself.)
     blocked: bool,
 }
 

@@ -11,7 +11,7 @@ use forebay_bench::{run, signals, sources};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How requests are sent.
+/// Manner in which requests are sent.
 #[derive(Clone, Debug)]
 pub struct Manner {
     /// Connections.
@@ -20,9 +20,9 @@ pub struct Manner {
     pub seed: u64,
     /// HTTP/2.
     pub http2: bool,
-    /// Whether compressed answers are accepted.
+    /// Compressed answers are accepted.
     pub gzip: bool,
-    /// Whether each request has a new connection.
+    /// Each request has a new connection.
     pub close: bool,
     /// An access log whose requests replace those of the targets.
     pub access_log: Option<PathBuf>,
@@ -40,7 +40,7 @@ impl Manner {
 /// Returns the load for targets.
 ///
 /// # Errors
-/// Those of forebay-bench.
+/// Errors of forebay-bench: a malformed URL or access log, or no certificates.
 pub fn load(targets: &[Target], manner: &Manner) -> Result<Load, String> {
     let text = |e: forebay_bench::Error| e.to_string();
     let wanted = wanted(targets, manner).map_err(text)?;
@@ -99,7 +99,7 @@ fn name_host(request: &mut Wanted, target: &Target) {
 /// Loads a server for a time, after a warm-up that does not count.
 ///
 /// # Errors
-/// Those of forebay-bench.
+/// Errors of forebay-bench: no connection can be made.
 pub fn measure(
     load: &Load,
     pid: u32,

@@ -32,7 +32,7 @@ pub(crate) struct Summary<'r> {
     pub half: Option<Check>,
 }
 
-/// Where no smaller gain could be seen than this, as a logarithm, nothing can be concluded.
+/// Least gain that has to be visible for a conclusion, as a logarithm.
 const TOO_NOISY: f64 = 0.05;
 
 /// A difference of logarithms as a percentage.
@@ -62,7 +62,7 @@ impl Summary<'_> {
         format!("{}: {}", a.knob.name, text.trim_end_matches(';'))
     }
 
-    /// Whether runs with and without the line prove it. What only the model says is no proof.
+    /// Returns `true` if runs with and without the line prove it. What only the model says is no proof.
     fn proven(line: &Line) -> bool {
         line.proven && line.pairs >= 2
     }
@@ -85,7 +85,7 @@ impl Summary<'_> {
         format!("forebay tune: {} {}, {} pairs{group}", gain(&line.gain), self.goal, line.pairs)
     }
 
-    /// Whether a kernel setting is kept.
+    /// Returns `true` if a kernel setting is kept.
     pub(crate) fn keeps_kernel_settings(&self) -> bool {
         self.report.lines.iter().any(|l| l.kept && self.active[l.knob].knob.place == Place::Sysctl)
     }

@@ -223,7 +223,7 @@ pub(crate) fn certificate(dir: &Path) -> Result<(), String> {
 }
 
 /// A server that is measured: its name and executable.
-type Server = (&'static str, PathBuf);
+type NamedProgram = (&'static str, PathBuf);
 
 /// Measures the ladders of articles, for nginx and Forebay in turn.
 ///
@@ -247,7 +247,7 @@ fn chosen(name: &str) -> Result<Vec<&'static Article>, String> {
     Ok(chosen)
 }
 
-fn servers(args: &ReplayArgs) -> Result<Vec<Server>, String> {
+fn servers(args: &ReplayArgs) -> Result<Vec<NamedProgram>, String> {
     let mut servers = vec![("Forebay", executable(Which::Forebay, args.forebay.as_deref())?)];
     match executable(Which::Nginx, args.nginx.as_deref()) {
         Ok(p) => servers.insert(0, ("nginx", p)),
@@ -261,12 +261,12 @@ struct Replay<'a> {
     args: &'a ReplayArgs,
     /// Folder of the site and the configurations.
     dir: PathBuf,
-    servers: Vec<Server>,
+    servers: Vec<NamedProgram>,
     /// A row for each step and server, for `--json`.
     results: Vec<Value>,
 }
 
-/// How the ladder of an article ended.
+/// End of an article's ladder.
 #[derive(PartialEq, Eq)]
 enum Ladder {
     Measured,

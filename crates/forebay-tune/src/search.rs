@@ -8,10 +8,10 @@ use crate::stats::{self, Interval, normal_cdf};
 
 /// Something that can be set.
 #[derive(Clone, Debug)]
-pub struct Knob {
+pub struct SearchKnob {
     /// Name, for reports.
     pub name: String,
-    /// How many levels it has; level 0 is what the user has, level 1 the most promising other one.
+    /// Number of levels. Level 0 is the user's own setting, level 1 the most promising other one.
     pub levels: u8,
 }
 
@@ -33,7 +33,8 @@ pub enum Outcome {
 pub trait Rig {
     /// Does one run; `fresh`: the server is started again.
     fn run(&mut self, point: &Point, fresh: bool) -> Outcome;
-    /// Whether to end early: the time is over, or the user has stopped it. The results so far are kept.
+    /// Returns `true` if the search has to end early, since the time is over or the user has stopped it. The results so far are
+    /// kept.
     fn over(&self) -> bool {
         false
     }
@@ -120,7 +121,7 @@ pub struct Report {
 }
 
 struct Search<'s> {
-    knobs: &'s [Knob],
+    knobs: &'s [SearchKnob],
     settings: &'s Settings,
     rig: &'s mut dyn Rig,
     tell: &'s mut dyn FnMut(Event),
@@ -585,7 +586,12 @@ struct Found {
 }
 
 /// Tunes. `tell` gets each event as it happens.
-pub fn tune(knobs: &[Knob], rig: &mut dyn Rig, settings: &Settings, tell: &mut dyn FnMut(Event)) -> Report {
+pub fn tune(
+    knobs: &[SearchKnob],
+    rig: &mut dyn Rig,
+    settings: &Settings,
+    tell: &mut dyn FnMut(Event),
+) -> Report {
     let mut s = Search {
         knobs,
         settings,

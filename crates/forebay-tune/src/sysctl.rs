@@ -40,10 +40,10 @@ impl Journal {
         Ok(text.split_whitespace().collect::<Vec<_>>().join(" "))
     }
 
-    /// Whether it could be set to `value`.
+    /// Checks that a setting can have this value.
     ///
     /// # Errors
-    /// Why not: it is not there, this user may not, or the kernel has no such thing.
+    /// The kernel does not have the setting or the value, or this user may not change it.
     pub fn can(&self, name: &str, value: &str) -> Result<(), String> {
         let file = self.file(name)?;
         if !file.exists() {
@@ -91,7 +91,7 @@ impl Journal {
     /// Puts everything back.
     ///
     /// # Errors
-    /// As [`restore`].
+    /// A value could not be written; the journal stays then.
     pub fn restore(&self) -> Result<usize, String> {
         restore(&self.path)
     }

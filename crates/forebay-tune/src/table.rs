@@ -5,7 +5,7 @@ use crate::figures::Figures;
 use crate::manner::{self, Manner};
 use crate::patch::Source;
 use crate::program::{Process, Program, Which, executable};
-use crate::scene::{Copy, Place};
+use crate::scene::{Copy, CopyPlace};
 use crate::state::{lock, state_dir};
 use crate::{cli, replay, tuning, upstream, watch};
 use forebay_bench::load::Load;
@@ -140,7 +140,7 @@ impl Contender {
     ) -> Result<Contender, String> {
         let source = Source::read(conf)?;
         let prefix = "/usr/share/nginx".into();
-        let place = Place { dir: dir.to_owned(), prefix, upstream: Some(upstream), root: None };
+        let place = CopyPlace { dir: dir.to_owned(), prefix, upstream: Some(upstream), root: None };
         let copy = Copy::new(&source, place)?;
         let written = copy.write(&source, &[])?;
         let program = Program { path: program.to_owned(), prefix: dir.to_owned(), cpus: shares().0 };

@@ -12,7 +12,7 @@ use crate::program::{Program, Which, executable};
 use crate::results::{self, KERNEL};
 use crate::rig::{Active, Goal, Limits, Live, RunLog, Subject, Task, Timetable};
 use crate::scene::{self, Copy, Target};
-use crate::search::{self, Event, Knob, Outcome, Point, Report, Settings};
+use crate::search::{self, Event, Outcome, Point, Report, SearchKnob, Settings};
 use crate::sysctl::Journal;
 use crate::{apply, upstream};
 use forebay_bench::load::Stop;
@@ -123,7 +123,7 @@ impl<'a> Tuning<'a> {
     }
 
     /// Returns the surroundings of the private copy. Starts the upstream that answers in it, unless the real ones are used.
-    fn place(&self) -> Result<scene::Place, String> {
+    fn place(&self) -> Result<scene::CopyPlace, String> {
         let args = self.args;
         let io = |e: std::io::Error| format!("{}: {e}", args.out.display());
         let upstream = match args.real_upstreams {
@@ -133,7 +133,7 @@ impl<'a> Tuning<'a> {
         let root = self.plant_file().map_err(io)?;
         let prefix = args.prefix.clone().unwrap_or_else(|| "/usr/share/nginx".into());
         let prefix = std::path::absolute(prefix).map_err(io)?;
-        Ok(scene::Place { dir: self.dir.clone(), prefix, upstream, root })
+        Ok(scene::CopyPlace { dir: self.dir.clone(), prefix, upstream, root })
     }
 
     /// Writes the file of `--static-size`; returns its folder.
@@ -240,9 +240,9 @@ impl<'a> Tuning<'a> {
 
     /// Searches, and prints each run.
     fn search(&self, active: &[Active], live: &mut Live<'_>, runs: usize) -> (Report, Vec<Point>) {
-        let knobs: Vec<Knob> = active
+        let knobs: Vec<SearchKnob> = active
             .iter()
-            .map(|a| Knob { name: a.knob.name.into(), levels: a.levels.len() as u8 + 1 })
+            .map(|a| SearchKnob { name: a.knob.name.into(), levels: a.levels.len() as u8 + 1 })
             .collect();
         let settings = Settings { runs, seed: self.args.seed, ..Settings::default() };
         let mut progress = Progress { active, planned: runs, first: None, points: Vec::new() };
@@ -402,10 +402,10 @@ fn answering(subject: &Subject<'_>, conf: &Path) -> Result<Vec<Target>, String> 
     Ok(kept)
 }
 
-/// How a target answers one request.
+/// Answer of a target to one request.
 enum Answer {
     Good,
-    /// With the first error.
+    /// The request failed, perhaps with this error.
     Bad(Option<String>),
 }
 

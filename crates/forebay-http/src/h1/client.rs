@@ -27,9 +27,9 @@ pub struct ResponseHead {
     pub first: FirstLines,
     /// Value of `Content-Length`.
     pub content_length: Option<u64>,
-    /// Whether the transfer coding is `chunked`.
+    /// The transfer coding is `chunked`.
     pub chunked: bool,
-    /// Whether the connection may be used again, by version and `Connection`, if the body has an end.
+    /// The version and `Connection` allow to use the connection again, if the body has an end.
     pub keep_alive: bool,
     scan: Scan,
 }
@@ -70,7 +70,7 @@ impl ResponseHead {
         }
     }
 
-    /// Whether another head follows: a status from 100 to 199 other than 101.
+    /// Returns `true` if another head follows: a status from 100 to 199 other than 101.
     pub fn is_interim(&self) -> bool {
         (100..200).contains(&self.status) && self.status != 101
     }
@@ -149,7 +149,7 @@ fn run(buf: &[u8], head: &mut ResponseHead, max_len: usize) -> Result<Status, Ba
 /// The bytes of a head that have come.
 struct Input<'b> {
     buf: &'b [u8],
-    /// Those within the limit.
+    /// The part of `buf` within the limit.
     view: &'b [u8],
     max_len: usize,
 }

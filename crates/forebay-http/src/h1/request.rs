@@ -20,7 +20,7 @@ pub struct Limits {
     pub max_headers: usize,
     /// Leave out lines with unusual names instead of passing them on (nginx: ignore_invalid_headers).
     pub ignore_invalid_headers: bool,
-    /// Whether `_` is usual in a name (nginx: underscores_in_headers).
+    /// `_` is usual in a name (nginx: underscores_in_headers).
     pub underscores_in_headers: bool,
     /// Make one slash of several in `path` (nginx: merge_slashes).
     pub merge_slashes: bool,

@@ -254,7 +254,7 @@ pub struct Field<'b> {
     pub name: &'b [u8],
     /// The value as sent.
     pub value: &'b [u8],
-    /// Whether the value has no CR, LF or NUL, found once for an entry of a table instead of at each use.
+    /// The value has no CR, LF or NUL. Checked once for an entry of a table instead of at each use.
     pub sound: bool,
 }
 

@@ -1,6 +1,6 @@
 //! Received frames, checked against the rules that hold for a single frame (RFC 9113, section 6). Hot path.
 
-use super::frame::{Code, Header, MAX_FRAME, MAX_WINDOW, flag, kind, setting};
+use super::frame::{Code, FrameHeader, MAX_FRAME, MAX_WINDOW, flag, kind, setting};
 
 /// Our side of the connection. It decides which frames and settings the peer may send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,7 +127,7 @@ impl<'b> Frame<'b> {
     /// # Errors
     /// [`Violation`] of a rule for this one frame.
     #[inline]
-    pub fn read(header: &Header, payload: &'b [u8], role: Role) -> Result<Frame<'b>> {
+    pub fn read(header: &FrameHeader, payload: &'b [u8], role: Role) -> Result<Frame<'b>> {
         let received = Received { header, payload };
         match header.kind {
             kind::DATA => received.data(),
@@ -151,7 +151,7 @@ impl<'b> Frame<'b> {
 
 /// A frame of any kind.
 struct Received<'h, 'b> {
-    header: &'h Header,
+    header: &'h FrameHeader,
     payload: &'b [u8],
 }
 
@@ -319,7 +319,7 @@ impl Setting {
     }
 }
 
-/// Whether the peer of `role` may send this value (RFC 9113, section 6.5.2).
+/// Returns `true` if the peer of `role` may send this value (RFC 9113, section 6.5.2).
 fn is_allowed(id: u16, value: u32, role: Role) -> bool {
     match id {
         // A server may only say that it does not push.
@@ -337,7 +337,7 @@ mod tests {
     use super::*;
 
     fn read(kind: u8, flags: u8, stream: u32, payload: &[u8], role: Role) -> Result<Frame<'_>> {
-        Frame::read(&Header { len: payload.len(), kind, flags, stream }, payload, role)
+        Frame::read(&FrameHeader { len: payload.len(), kind, flags, stream }, payload, role)
     }
 
     fn rule(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Rule {

@@ -127,7 +127,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Whether a name is unusual and fields with such names are ignored (nginx: ignore_invalid_headers).
+    /// Returns `true` if a name is unusual and fields with such names are ignored (nginx: ignore_invalid_headers).
     fn is_invalid(&self, name: &[u8]) -> Result<bool, Refusal> {
         let mut seen = 0;
         let mut unusual = false;
@@ -361,7 +361,7 @@ fn check_form(target: &[u8]) -> Result<(), Refusal> {
     }
 }
 
-/// Whether a path is its own normal form and has no arguments.
+/// Returns `true` if a path is its own normal form and has no arguments.
 fn is_plain(text: &[u8]) -> Result<bool, Refusal> {
     let mut plain = true;
     let run = words::plain_path(text, false);
@@ -454,7 +454,7 @@ fn index_again(head: &mut RequestHead) {
 /// Decodes a block only for the HPACK table: trailers, and heads of streams that are refused.
 ///
 /// # Errors
-/// As [`parse`].
+/// The block is not HPACK.
 pub fn skip(decoder: &mut Decoder, block: &[u8], scratch: &mut Vec<u8>) -> Result<Trailers, Error> {
     struct Count(Trailers);
     impl Sink for Count {

@@ -143,7 +143,7 @@ pub struct Poller {
     now_as_deadline: Cell<Deadline>,
     /// Result of the last [`Poller::since`]: callers mostly ask for the same time again.
     since: Cell<(Instant, Duration)>,
-    /// Whether this turn has many events.
+    /// This turn has many events.
     pub(super) busy: Cell<bool>,
     in_use: Cell<usize>,
     pub(super) idle: Cell<usize>,
@@ -154,7 +154,7 @@ impl Poller {
     /// Creates an empty poller.
     ///
     /// # Errors
-    /// When the epoll or event descriptor cannot be created.
+    /// The epoll or event descriptor cannot be created.
     pub fn new() -> std::io::Result<Poller> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let wakes = WakeList::new()?;
@@ -187,7 +187,7 @@ impl Poller {
         Remote(self.wakes.clone())
     }
 
-    /// Whether this turn has many events, so that similar work is better done together.
+    /// Returns `true` if this turn has many events, so that it pays to do similar work together.
     #[inline]
     pub fn is_busy(&self) -> bool {
         self.busy.get()
@@ -259,7 +259,7 @@ impl Poller {
         .ok()
     }
 
-    /// As [`Poller::slot`], to change it.
+    /// Returns the slot of a token, to be changed.
     #[inline]
     pub(super) fn slot_mut(&self, token: Token) -> Option<RefMut<'_, Slot>> {
         RefMut::filter_map(self.slots.borrow_mut(), |slots| slot_of(slots, token)).ok()
@@ -305,7 +305,7 @@ impl Poller {
     /// Adds a listening socket, level-triggered. `shared`: other processes or threads accept from it, too.
     ///
     /// # Errors
-    /// When it cannot be put into the epoll set.
+    /// The listener cannot be put into the epoll set.
     pub fn listen(&self, fd: OwnedFd, number: u32, shared: bool) -> std::io::Result<Token> {
         let token = self.insert_as(fd, Role::Listener(number));
         self.resume_listener(token, shared)?;
@@ -321,7 +321,7 @@ impl Poller {
     /// Starts the readiness events of a listener again.
     ///
     /// # Errors
-    /// When it cannot be put into the epoll set.
+    /// The listener cannot be put into the epoll set.
     pub fn resume_listener(&self, token: Token, shared: bool) -> std::io::Result<()> {
         let mut flags = epoll::EventFlags::IN;
         if shared {
@@ -369,7 +369,7 @@ impl Poller {
         }
     }
 
-    /// Whether a read may give something, as far as is known without asking the kernel.
+    /// Returns `true` if a read may give something, as far as is known without asking the kernel.
     #[inline]
     pub fn is_readable(&self, token: Token) -> bool {
         self.slot(token).is_none_or(|s| s.readable)
@@ -397,7 +397,7 @@ impl Poller {
         self.slot_mut(token).and_then(|mut s| self.take_idle(&mut s))
     }
 
-    /// As [`Poller::unpark`], for a slot at hand.
+    /// Makes an idle connection busy, like [`Poller::unpark`].
     pub(super) fn take_idle(&self, s: &mut Slot) -> Option<u8> {
         let Role::Idle(front) = s.role else { return None };
         s.role = Role::Busy;

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::task::{Context, Waker};
 
-/// What a test's runner does with a connection.
+/// Work of a test's runner on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
     /// Waits for a byte, ten seconds at most.

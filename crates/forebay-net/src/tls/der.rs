@@ -51,7 +51,7 @@ impl<'a> Der<'a> {
         self.next().filter(|(t, _)| *t == tag).map(|(_, contents)| contents)
     }
 
-    /// As [`Der::expect`], the header included.
+    /// Returns the next element, which has to have this tag, with its header.
     pub fn whole(&mut self, tag: u8) -> Option<&'a [u8]> {
         let all = self.0;
         self.expect(tag)?;
@@ -78,7 +78,7 @@ impl<'a> Der<'a> {
         Some(date.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp().as_second())
     }
 
-    /// Whether nothing is left.
+    /// Returns `true` if there is no further element.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

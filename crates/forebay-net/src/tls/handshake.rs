@@ -24,7 +24,7 @@ pub(super) const UNEXPECTED_MESSAGE: u8 = 10;
 const NO_CCS: [u8; 6] = [CCS, 3, 3, 0, 1, 2];
 
 /// State of a connection.
-pub(super) enum State {
+pub(super) enum StreamState {
     /// A server's connection before its ClientHello is complete.
     Hello(Vec<u8>, super::hello::Reading),
     Server(Box<UnbufferedServerConnection>, Flight),
@@ -90,14 +90,14 @@ impl Flight {
 
 /// Failure of a handshake.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Failure {
+pub(super) struct HandshakeFailure {
     pub(super) text: String,
-    pub(super) alert: Due,
+    pub(super) alert: AlertDue,
 }
 
 /// State of the alert for a failure.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Due {
+pub(super) enum AlertDue {
     /// It is written, or the peer does not expect one.
     Nothing,
     /// The next turn of rustls writes it, if rustls has one for this failure.
@@ -106,12 +106,12 @@ pub(super) enum Due {
     Forced,
 }
 
-impl Due {
-    fn of(e: &rustls::Error) -> Due {
+impl AlertDue {
+    fn of(e: &rustls::Error) -> AlertDue {
         match e {
-            rustls::Error::PeerMisbehaved(PeerMisbehaved::IllegalTlsInnerPlaintext) => Due::Forced,
-            rustls::Error::PeerMisbehaved(_) => Due::Soon,
-            _ => Due::Nothing,
+            rustls::Error::PeerMisbehaved(PeerMisbehaved::IllegalTlsInnerPlaintext) => AlertDue::Forced,
+            rustls::Error::PeerMisbehaved(_) => AlertDue::Soon,
+            _ => AlertDue::Nothing,
         }
     }
 }
@@ -155,16 +155,16 @@ struct Complete {
     flight: Flight,
 }
 
-impl State {
+impl StreamState {
     /// Takes a connection apart whose handshake is complete.
     fn into_complete(self) -> Option<Complete> {
         match self {
-            State::Server(conn, flight) => {
+            StreamState::Server(conn, flight) => {
                 let agreed = Agreed::of(&conn);
                 let (secrets, kernel) = conn.dangerous_into_kernel_connection().ok()?;
                 Some(Complete { agreed, secrets, kernel: Kernel::Server(kernel), flight })
             }
-            State::Client(conn, flight) => {
+            StreamState::Client(conn, flight) => {
                 let agreed = Agreed::of(&conn);
                 let (secrets, kernel) = conn.dangerous_into_kernel_connection().ok()?;
                 Some(Complete { agreed, secrets, kernel: Kernel::Client(kernel), flight })
@@ -246,7 +246,7 @@ impl Stream {
     /// # Errors
     /// Errors of the socket.
     pub fn greeting(&mut self, io: &Io, token: Token) -> Result<Option<Greeting>, Errno> {
-        let State::Hello(input, reading) = &mut self.state else {
+        let StreamState::Hello(input, reading) = &mut self.state else {
             return Ok(Some(Greeting::Broken(DECODE_ERROR)));
         };
         loop {
@@ -262,20 +262,20 @@ impl Stream {
 
     /// Returns `true` once the ClientHello has been taken.
     pub fn greeted(&self) -> bool {
-        !matches!(self.state, State::Hello(..))
+        !matches!(self.state, StreamState::Hello(..))
     }
 
     /// Continues with the configuration that was chosen.
     pub fn choose(&mut self, conn: UnbufferedServerConnection) {
-        if let State::Hello(input, _) = &mut self.state {
+        if let StreamState::Hello(input, _) = &mut self.state {
             let input = std::mem::take(input);
-            self.state = State::Server(Box::new(conn), Flight::new(input));
+            self.state = StreamState::Server(Box::new(conn), Flight::new(input));
         }
     }
 
     /// Refuses a handshake after its ClientHello (RFC 6066, section 3; RFC 8446, section 6.2).
     pub fn refuse(&mut self, io: &Io, token: Token, alert: u8) {
-        self.state = State::Broken;
+        self.state = StreamState::Broken;
         self.owed.extend_from_slice(&plain_alert(alert));
         let _ = self.flush(io, token, SendFlags::NOSIGNAL);
         drain(io, token);
@@ -284,9 +284,9 @@ impl Stream {
     /// Continues the handshake as far as it can without waiting.
     pub fn handshake(&mut self, io: &Io, token: Token) -> Step {
         match self.state {
-            State::Server(..) | State::Client(..) => {}
-            State::Hello(..) => return Step::Read,
-            State::Traffic(_) | State::Broken => return Step::Failed(Errno::PROTO),
+            StreamState::Server(..) | StreamState::Client(..) => {}
+            StreamState::Hello(..) => return Step::Read,
+            StreamState::Traffic(_) | StreamState::Broken => return Step::Failed(Errno::PROTO),
         }
         loop {
             if let Err(step) = self.exchange_flights(io, token) {
@@ -302,7 +302,7 @@ impl Stream {
             // The alert may not have left; the connection ends in any case.
             (Progress::Failed(text), _) => {
                 drain(io, token);
-                self.state = State::Broken;
+                self.state = StreamState::Broken;
                 Err(Step::Refused(text))
             }
             (_, Err(e)) => Err(Step::Failed(e)),
@@ -320,7 +320,7 @@ impl Stream {
     fn process(&mut self) -> Progress {
         let mut failure = None;
         let finished = match &mut self.state {
-            State::Server(conn, flight) => turns(flight, &mut failure, |input, failure| {
+            StreamState::Server(conn, flight) => turns(flight, &mut failure, |input, failure| {
                 let UnbufferedStatus { discard, state } = conn.process_tls_records(input);
                 let turn = match state {
                     Ok(ConnectionState::ReadEarlyData(mut early)) => {
@@ -334,7 +334,7 @@ impl Stream {
                 };
                 (discard, turn)
             }),
-            State::Client(conn, flight) => turns(flight, &mut failure, |input, failure| {
+            StreamState::Client(conn, flight) => turns(flight, &mut failure, |input, failure| {
                 let UnbufferedStatus { discard, state } = conn.process_tls_records(input);
                 let turn = take_turn(state, &mut self.owed, &mut self.ready, &mut self.ended, failure);
                 (discard, turn)
@@ -345,7 +345,7 @@ impl Stream {
             None if finished => Progress::Finished,
             None => Progress::Unfinished,
             Some(failure) => {
-                if failure.alert == Due::Soon && self.is_in_clear() {
+                if failure.alert == AlertDue::Soon && self.is_in_clear() {
                     self.owed.extend_from_slice(&plain_alert(UNEXPECTED_MESSAGE));
                 }
                 Progress::Failed(failure.text)
@@ -358,7 +358,7 @@ impl Stream {
         if self.ended {
             return Err(Step::Closed);
         }
-        let (State::Server(_, flight) | State::Client(_, flight)) = &mut self.state else {
+        let (StreamState::Server(_, flight) | StreamState::Client(_, flight)) = &mut self.state else {
             return Err(Step::Failed(Errno::PROTO));
         };
         let input = &mut flight.received;
@@ -375,14 +375,14 @@ impl Stream {
     /// Returns `true` if a server's alert is not encrypted: before TLS 1.2 has changed its keys, which a resumed session does
     /// first.
     pub(super) fn is_in_clear(&self) -> bool {
-        let State::Server(conn, _) = &self.state else { return false };
+        let StreamState::Server(conn, _) = &self.state else { return false };
         conn.protocol_version() != Some(rustls::ProtocolVersion::TLSv1_3)
             && conn.handshake_kind() != Some(HandshakeKind::Resumed)
     }
 
     /// Takes the keys from rustls.
     pub(super) fn take_keys(&mut self) -> Option<Agreed> {
-        let done = std::mem::replace(&mut self.state, State::Broken).into_complete()?;
+        let done = std::mem::replace(&mut self.state, StreamState::Broken).into_complete()?;
         let Complete { agreed, secrets: ExtractedSecrets { tx, rx }, kernel, flight } = done;
         let v13 = agreed.v13;
         let (tx, rx) = (Half::new(tx, v13)?, Half::new(rx, v13)?);
@@ -392,7 +392,7 @@ impl Stream {
             self.partial = Vec::new();
         }
         self.unopened = !matches!(record::whole(&self.partial), Ok(None));
-        self.state = State::Traffic(Box::new(Traffic {
+        self.state = StreamState::Traffic(Box::new(Traffic {
             tx,
             rx,
             kernel,
@@ -425,13 +425,13 @@ pub(super) enum Turn {
 /// Takes turns until rustls needs more than was received. Returns `true` if the handshake is complete.
 pub(super) fn turns(
     flight: &mut Flight,
-    failure: &mut Option<Failure>,
-    mut turn: impl FnMut(&mut [u8], &mut Option<Failure>) -> (usize, Turn),
+    failure: &mut Option<HandshakeFailure>,
+    mut turn: impl FnMut(&mut [u8], &mut Option<HandshakeFailure>) -> (usize, Turn),
 ) -> bool {
     loop {
         let (discard, turn) = turn(flight.shown(), failure);
         flight.discard(discard);
-        if failure.as_ref().is_some_and(|f| f.alert == Due::Forced) {
+        if failure.as_ref().is_some_and(|f| f.alert == AlertDue::Forced) {
             *flight = Flight { received: NO_CCS.to_vec(), shown: NO_CCS.len() };
         }
         match turn {
@@ -466,7 +466,7 @@ pub(super) fn take_turn<Data>(
     owed: &mut Vec<u8>,
     ready: &mut Vec<u8>,
     ended: &mut bool,
-    failure: &mut Option<Failure>,
+    failure: &mut Option<HandshakeFailure>,
 ) -> Turn {
     match state {
         Ok(ConnectionState::EncodeTlsData(encode)) => {
@@ -474,7 +474,7 @@ pub(super) fn take_turn<Data>(
             // The alert is the last record. Another step would fail in the same way.
             match failure {
                 Some(failure) if is_alert(written) => {
-                    failure.alert = Due::Nothing;
+                    failure.alert = AlertDue::Nothing;
                     Turn::Blocked
                 }
                 _ => Turn::Again,
@@ -498,12 +498,12 @@ pub(super) fn take_turn<Data>(
         Ok(_) => Turn::Blocked,
         // Its alert comes with the next turn.
         Err(e) if failure.is_none() => {
-            *failure = Some(Failure { alert: Due::of(&e), text: e.to_string() });
+            *failure = Some(HandshakeFailure { alert: AlertDue::of(&e), text: e.to_string() });
             Turn::Again
         }
         Err(_) => match failure {
-            Some(failure) if failure.alert == Due::Forced => {
-                failure.alert = Due::Soon;
+            Some(failure) if failure.alert == AlertDue::Forced => {
+                failure.alert = AlertDue::Soon;
                 Turn::Again
             }
             _ => Turn::Blocked,

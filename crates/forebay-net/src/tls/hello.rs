@@ -11,7 +11,7 @@ pub const MAX_HELLO: usize = 64 * 1024;
 pub struct Hello {
     /// Host name asked for (SNI), lower case, without a final dot.
     pub server_name: Option<Vec<u8>>,
-    /// The same as the client wrote it, if different.
+    /// Host name as the client wrote it, if different.
     pub written_name: Option<Vec<u8>>,
     /// Cipher suites offered, in order.
     pub ciphers: Vec<u16>,
@@ -226,7 +226,7 @@ mod tests {
         assert_eq!(parse(&padded(most + 1)), Err(Broken::Overflow));
     }
 
-    /// As many bytes as the input has are taken, in one-byte segments as well as at once.
+    /// Bytes are read once, also when they come one at a time.
     #[test]
     fn what_was_read_is_not_read_again() {
         let bytes = records(&hello(EXTENSIONS), 3);

@@ -94,7 +94,7 @@ fn first_element(bytes: &[u8]) -> Option<&[u8]> {
     bytes.get(..before - r.0.len())
 }
 
-/// Why there is no key.
+/// Reason for which there is no key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyError {
     /// No private key is in the text.
@@ -157,8 +157,8 @@ impl Block {
     }
 }
 
-/// Whether the bytes are one DER sequence, as every key is: a wrong password that leaves sound padding does not
-/// leave that.
+/// Returns `true` if the bytes are one DER sequence, as every key is. A wrong password can result in valid padding by chance,
+/// but not in this, too.
 fn sequence(der: &[u8]) -> bool {
     der.first() == Some(&0x30) && first_element(der).is_some_and(|e| e.len() == der.len())
 }

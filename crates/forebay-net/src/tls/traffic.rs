@@ -38,7 +38,7 @@ pub(super) struct Traffic {
     pub(super) message: Vec<u8>,
 }
 
-/// Whether a record holds a ClientHello and nothing else.
+/// Returns `true` if a record holds a ClientHello and nothing else.
 fn is_client_hello(content: &[u8]) -> bool {
     match content {
         [1, a, b, c, rest @ ..] => {
@@ -233,7 +233,7 @@ impl Traffic {
         Ok(())
     }
 
-    /// Changes worn keys. TLS 1.2 cannot: what is being sent goes on, and the connection ends behind it ([`Stream::worn`]).
+    /// Changes worn keys. TLS 1.2 cannot: what is being sent goes on, and the connection ends behind it ([`super::stream::Stream::worn`]).
     #[inline]
     pub(super) fn renew(&mut self, owed: &mut Vec<u8>) -> Result<(), Errno> {
         if self.v13 && self.tx.worn() { self.update(owed).map_err(broken) } else { Ok(()) }
