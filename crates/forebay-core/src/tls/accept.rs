@@ -16,7 +16,7 @@ use forebay_net::tls::hello::Hello;
 use forebay_net::tls::record::MAX_CONTENT;
 use forebay_net::tls::sessions::take_stored;
 use forebay_net::tls::sigalg;
-use forebay_net::tls::stream::{Greeting, Step};
+use forebay_net::tls::stream::{Agreed, Greeting, Step};
 use forebay_net::wire::Wire;
 use forebay_sys::errno::errno_text;
 use rustls::ServerConfig;
@@ -140,23 +140,27 @@ impl<S: TlsServers> Handshake<'_, S> {
         }
         let token = self.wire.token();
         let Some(stream) = self.wire.tls() else { return Accept::Done };
+        // Drops what another handshake of this thread may have left.
         sigalg::take();
         take_stored();
         let stepped = stream.handshake(&self.thread.io, token);
-        let early = stream.early;
         self.note_sigalgs();
         match stepped {
             Step::Read | Step::Write => Accept::Wait,
-            Step::Done(agreed) => {
-                if let Some(session) = self.session() {
-                    session.complete(*agreed, early);
-                }
-                self.verify_client()
-            }
+            Step::Done(agreed) => self.complete(*agreed),
             Step::Closed => self.fail("peer closed connection in SSL handshake"),
             Step::Failed(e) => self.fail(&format!("SSL_do_handshake() failed {}", errno_text(e))),
             Step::Refused(text) => self.fail(&format!("SSL_do_handshake() failed (SSL: {text})")),
         }
+    }
+
+    /// Notes the results of a complete handshake and verifies the client's certificate.
+    fn complete(&mut self, agreed: Agreed) -> Accept {
+        let early = self.wire.tls().is_some_and(|stream| stream.early);
+        if let Some(session) = self.session() {
+            session.complete(agreed, early);
+        }
+        self.verify_client()
     }
 
     /// Does the work that the handshake waits for. Returns `false` if that failed, which has been logged.

@@ -1,6 +1,7 @@
 //! TLS to upstreams (nginx: proxy_ssl_*), with one [`ClientTls`] a location. After the handshake, `verify.rs` verifies
 //! the server's certificate.
 
+use super::cache_settings::CacheLimits;
 use super::certified::certified_files;
 use super::files::Name;
 use super::loader::{Loader, is_fixed};
@@ -69,25 +70,30 @@ impl Wanted {
     /// The text for the error log.
     pub async fn begin(&self, base: &Path) -> Result<UnbufferedClientConnection, String> {
         let config = match &self.files {
-            Some((cert, _)) if cert.is_empty() => self.tls.config.clone(),
-            Some(files) => {
-                let key = match self.tls.cached.of_files(files) {
-                    Some(key) => key,
-                    None => {
-                        let (tls, files) = (self.tls.clone(), files.clone());
-                        let base = base.to_owned();
-                        let work = move || certified_files(&files, &base, &tls.passwords, Some(&tls.cached));
-                        let loaded = tokio::task::spawn_blocking(work).await;
-                        loaded.map_err(|_| "reading a certificate ended".to_owned())??
-                    }
-                };
+            Some(files) if !files.0.is_empty() => {
                 let mut config = ClientConfig::clone(&self.tls.config);
+                let key = self.certificate(files, base).await?;
                 config.client_auth_cert_resolver = Arc::new(Presents(Some(key)));
                 Arc::new(config)
             }
-            None => self.tls.config.clone(),
+            _ => self.tls.config.clone(),
         };
         UnbufferedClientConnection::new(config, server_name(&self.name)?).map_err(|e| e.to_string())
+    }
+
+    /// Returns the certificate of these files, which have been loaded before or are read now.
+    async fn certificate(
+        &self,
+        files: &(Vec<u8>, Vec<u8>),
+        base: &Path,
+    ) -> Result<Arc<CertifiedKey>, String> {
+        if let Some(key) = self.tls.cached.of_files(files) {
+            return Ok(key);
+        }
+        let (tls, files, base) = (self.tls.clone(), files.clone(), base.to_owned());
+        let work = move || certified_files(&files, &base, &tls.passwords, Some(&tls.cached));
+        let loaded = tokio::task::spawn_blocking(work).await;
+        loaded.unwrap_or_else(|_| Err("reading a certificate ended".to_owned()))
     }
 }
 
@@ -126,7 +132,7 @@ impl ClientTls {
             config: Arc::new(spoken.config(s, alpn, fixed)?),
             dynamic,
             passwords: s.password_file.0.clone(),
-            cached: Loaded::of(s.certificate_cache.0.unwrap_or((SESSIONS, 10, 60))),
+            cached: Loaded::new(s.certificate_cache.0.unwrap_or(CacheLimits::of(SESSIONS))),
             name: s.name.clone(),
             verify,
             fingerprint,

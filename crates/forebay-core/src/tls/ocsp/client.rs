@@ -79,16 +79,13 @@ impl Check {
         for pair in path.windows(2).take(most) {
             let [cert, issuer] = pair else { break };
             let subject = Subject { cert: cert.clone(), issuer: issuer.clone() };
-            match self.state_of(subject).await {
-                Ok(State::Good) => {}
-                Ok(State::Revoked) => return Err(Refusal { verdict: "certificate revoked", log: None }),
-                Ok(State::Unknown) => {
-                    return Err(Refusal { verdict: "certificate status unknown", log: None });
-                }
-                Err(text) => {
-                    return Err(Refusal { verdict: REQUEST_FAILED, log: Some(text) });
-                }
-            }
+            let (verdict, log) = match self.state_of(subject).await {
+                Ok(State::Good) => continue,
+                Ok(State::Revoked) => ("certificate revoked", None),
+                Ok(State::Unknown) => ("certificate status unknown", None),
+                Err(text) => (REQUEST_FAILED, Some(text)),
+            };
+            return Err(Refusal { verdict, log });
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use forebay_http::h1::client::{ResponseHead, framing_of_response};
 use forebay_http::request::Framing;
 use forebay_net::addr::PeerAddr;
 use forebay_net::addr::{Place, address_text};
-use forebay_net::resolver::{self, Resolver};
+use forebay_net::resolver::Resolver;
 use forebay_net::tls::ocsp_message::MAX_RESPONSE;
 use forebay_sys::errno::errno_text;
 use forebay_sys::sync::lock;
@@ -91,14 +91,7 @@ impl Responder {
         if rest.iter().any(|b| b.is_ascii_control() || *b == b' ') {
             return Err(broken("invalid character"));
         }
-        // The path of a socket ends at a colon, as in proxy_pass.
-        let unix = rest.starts_with(b"unix:");
-        let end = match unix {
-            true => memchr::memchr(b':', rest.get(5..).unwrap_or_default()).map(|at| at + 5),
-            false => rest.iter().position(|b| matches!(b, b'/' | b'?')),
-        };
-        let (host, uri) = rest.split_at(end.unwrap_or(rest.len()));
-        let uri = if unix { uri.strip_prefix(b":").unwrap_or(uri) } else { uri };
+        let (host, uri) = split_host(rest);
         let place = Place::parse(host).map_err(broken)?;
         Ok(Responder { place, uri: uri.to_vec(), host: host.to_vec(), addresses: Vec::new() })
     }
@@ -123,7 +116,7 @@ impl Responder {
 
     /// Returns the text about a failure for the error log.
     pub(crate) fn describe(&self, f: &Failure) -> String {
-        let name = String::from_utf8_lossy(&self.place.host()).into_owned();
+        let name = self.shown_host();
         let mut text = format!("{} while requesting certificate status, responder: {name}", f.text);
         if let Some(peer) = &f.peer {
             text += &format!(", peer: {}", String::from_utf8_lossy(&address_text(peer)));
@@ -139,32 +132,38 @@ impl Responder {
         if let Some(literal) = self.place.literal(PORT) {
             return Ok(vec![literal]);
         }
-        let shown = String::from_utf8_lossy(&self.place.host()).into_owned();
         match names {
-            Names::Resolver(None) => Err(Failure::new(format!("no resolver defined to resolve {shown}"))),
-            Names::Resolver(Some(r)) => {
-                let resolved = self.resolve(r).await;
-                resolved.map_err(|e| Failure::new(format!("{shown} could not be resolved ({e})")))
+            Names::Resolver(Some(resolver)) => self.resolve(resolver).await,
+            Names::Resolver(None) => {
+                Err(Failure::new(format!("no resolver defined to resolve {}", self.shown_host())))
             }
-            Names::System => match self.look_up().await {
-                found if found.is_empty() => {
-                    Err(Failure::new(format!("host not found in OCSP responder \"{shown}\"")))
-                }
-                found => Ok(found),
-            },
+            Names::System => self.look_up().await,
         }
     }
 
-    async fn resolve(&self, resolver: &Arc<Resolver>) -> Result<Vec<PeerAddr>, resolver::Failure> {
-        let found = resolver.addresses(&self.place.host(), false).await?;
+    /// Asks the configuration's resolver.
+    async fn resolve(&self, resolver: &Arc<Resolver>) -> Result<Vec<PeerAddr>, Failure> {
+        let found = resolver.addresses(&self.place.host(), false).await;
+        let failed = |e| Failure::new(format!("{} could not be resolved ({e})", self.shown_host()));
         let port = self.place.port().unwrap_or(PORT);
-        Ok(found.ips.into_iter().map(|ip| PeerAddr::Inet(SocketAddr::new(ip, port))).collect())
+        let ips = found.map_err(failed)?.ips.into_iter();
+        Ok(ips.map(|ip| PeerAddr::Inet(SocketAddr::new(ip, port))).collect())
     }
 
     /// Asks the system's resolver.
-    async fn look_up(&self) -> Vec<PeerAddr> {
+    async fn look_up(&self) -> Result<Vec<PeerAddr>, Failure> {
         let place = self.place.clone();
-        tokio::task::spawn_blocking(move || place.addresses(PORT)).await.unwrap_or_default()
+        let found = tokio::task::spawn_blocking(move || place.addresses(PORT)).await.unwrap_or_default();
+        if found.is_empty() {
+            let text = format!("host not found in OCSP responder \"{}\"", self.shown_host());
+            return Err(Failure::new(text));
+        }
+        Ok(found)
+    }
+
+    /// Returns the host for messages.
+    fn shown_host(&self) -> String {
+        String::from_utf8_lossy(&self.place.host()).into_owned()
     }
 
     /// Sends a request and returns the first response that `check` accepts.
@@ -236,6 +235,19 @@ impl Responder {
         out.extend_from_slice(host);
         out.extend_from_slice(b"\r\nAccept: application/ocsp-response\r\n\r\n");
         out
+    }
+}
+
+/// Splits a URL without its scheme into the host and the rest.
+fn split_host(url: &[u8]) -> (&[u8], &[u8]) {
+    let Some(path) = url.strip_prefix(b"unix:") else {
+        let end = url.iter().position(|b| matches!(b, b'/' | b'?'));
+        return url.split_at(end.unwrap_or(url.len()));
+    };
+    // The path of a socket ends at a colon, as in proxy_pass.
+    match memchr::memchr(b':', path) {
+        Some(at) => (url.get(..5 + at).unwrap_or_default(), path.get(at + 1..).unwrap_or_default()),
+        None => (url, b""),
     }
 }
 
