@@ -104,7 +104,7 @@ pub fn parse(d: &Directive, cx: &mut Build<'_>) -> Result<ListenDirective, Error
             Some(subject) => subject,
             None => l.valued(&w.text).map_err(|what| cx.error_at(d, w, what.text(w)))?,
         };
-        if subject == Subject::Socket {
+        if subject == AppliesTo::Socket {
             l.set = true;
             l.bind = true;
         }
@@ -119,7 +119,7 @@ pub fn parse(d: &Directive, cx: &mut Build<'_>) -> Result<ListenDirective, Error
 
 /// Subject of a parameter.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Subject {
+enum AppliesTo {
     /// The socket: only one directive of an address may have such a parameter.
     Socket,
     /// The server or the protocol.
@@ -154,7 +154,7 @@ impl Fault {
 
 impl ListenDirective {
     /// Takes a parameter without a value. `None`: it is not one.
-    fn flag(&mut self, word: &[u8]) -> Option<Subject> {
+    fn flag(&mut self, word: &[u8]) -> Option<AppliesTo> {
         match word {
             b"default_server" | b"default" => self.default_server = true,
             b"proxy_protocol" => self.address_options.proxy_protocol = true,
@@ -162,10 +162,10 @@ impl ListenDirective {
             b"http2" => self.address_options.http2 = true,
             _ => return self.socket_flag(word),
         }
-        Some(Subject::Address)
+        Some(AppliesTo::Address)
     }
 
-    fn socket_flag(&mut self, word: &[u8]) -> Option<Subject> {
+    fn socket_flag(&mut self, word: &[u8]) -> Option<AppliesTo> {
         let options = &mut self.options;
         match word {
             b"bind" => self.bind = true,
@@ -181,11 +181,11 @@ impl ListenDirective {
             }
             _ => return None,
         }
-        Some(Subject::Socket)
+        Some(AppliesTo::Socket)
     }
 
     /// Takes a parameter with a value.
-    fn valued(&mut self, word: &[u8]) -> Result<Subject, Fault> {
+    fn valued(&mut self, word: &[u8]) -> Result<AppliesTo, Fault> {
         if word == b"quic" {
             return Err(Fault::Later);
         }
@@ -193,7 +193,7 @@ impl ListenDirective {
         let (name, value) = (&word[..equals], &word[equals + 1..]);
         let (_, set) = VALUED.iter().find(|(n, _)| n.as_bytes() == name).ok_or(Fault::Unknown)?;
         set(&mut self.options, value)?;
-        Ok(Subject::Socket)
+        Ok(AppliesTo::Socket)
     }
 }
 

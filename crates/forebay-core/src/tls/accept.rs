@@ -79,10 +79,10 @@ type CertificateNames = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// Work that a handshake needs done before it can go on.
 #[derive(Debug)]
-pub struct Later(Work);
+pub struct Later(Awaited);
 
 #[derive(Debug)]
-enum Work {
+enum Awaited {
     /// Read certificate and key from files.
     Files {
         /// The virtual server.
@@ -166,11 +166,11 @@ impl<S: TlsServers> Handshake<'_, S> {
     /// Does the work that the handshake waits for. Returns `false` if that failed, which has been logged.
     pub async fn resume(&mut self, later: Later) -> bool {
         match later.0 {
-            Work::Files { server, config, names } => {
+            Awaited::Files { server, config, names } => {
                 let loaded = self.load(server, config, names).await;
                 self.begin(server, loaded)
             }
-            Work::State(check, path) => {
+            Awaited::State(check, path) => {
                 self.ask_status(&check, &path).await;
                 true
             }
@@ -295,7 +295,7 @@ impl<S: TlsServers> Handshake<'_, S> {
         let known = tls.known(&names, &config).map_err(|text| (INTERNAL_ERROR, text))?;
         Ok(match known {
             Some(config) => Certified::Now(config),
-            None => Certified::Later(Box::new(Later(Work::Files { server, config, names }))),
+            None => Certified::Later(Box::new(Later(Awaited::Files { server, config, names }))),
         })
     }
 
@@ -372,7 +372,7 @@ impl<S: TlsServers> Handshake<'_, S> {
         session.basis.set(tls.basis());
         match session.verify_by(tls) {
             None => Accept::Done,
-            Some((check, path)) => Accept::Later(Box::new(Later(Work::State(check, path)))),
+            Some((check, path)) => Accept::Later(Box::new(Later(Awaited::State(check, path)))),
         }
     }
 

@@ -44,7 +44,7 @@ impl<C: Context> Setting<C> for OcspCache {
 
 /// `ssl_certificate_cache`; `None` if it is off.
 #[derive(Clone, Copy, Debug)]
-pub struct Cache(pub Option<CacheLimits>);
+pub struct CertificateCache(pub Option<CacheLimits>);
 
 /// Limits of a cache of certificates.
 #[derive(Clone, Copy, Debug)]
@@ -77,11 +77,11 @@ impl CacheLimits {
     }
 }
 
-impl<C: Context> Setting<C> for Cache {
+impl<C: Context> Setting<C> for CertificateCache {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_, C>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         if first(d) == b"off" && d.args.len() == 1 {
-            return Ok(Cache(None));
+            return Ok(CertificateCache(None));
         }
         let mut limits = CacheLimits::of(0);
         for w in &d.args {
@@ -93,7 +93,7 @@ impl<C: Context> Setting<C> for Cache {
             let name = d.name.as_str();
             return Err(cx.error(d, format!("\"{name}\" must have the \"max\" parameter")));
         }
-        Ok(Cache(Some(limits)))
+        Ok(CertificateCache(Some(limits)))
     }
 }
 

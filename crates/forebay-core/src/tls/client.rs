@@ -3,7 +3,7 @@
 
 use super::cache_settings::CacheLimits;
 use super::certified::certified_files;
-use super::files::Name;
+use super::files::FileName;
 use super::loader::{Loader, is_fixed};
 use super::presented::Loaded;
 use super::proxy_ssl::Settings;
@@ -33,7 +33,7 @@ const SESSIONS: usize = 256;
 pub struct ClientTls {
     config: Arc<ClientConfig>,
     /// Certificate and key, if their names have variables.
-    dynamic: Option<(Name, Name)>,
+    dynamic: Option<(FileName, FileName)>,
     passwords: Arc<Vec<Zeroizing<Vec<u8>>>>,
     cached: Loaded,
     /// `proxy_ssl_name`.
@@ -189,7 +189,7 @@ struct Certificate {
     /// Loaded.
     fixed: Option<Arc<CertifiedKey>>,
     /// Names of certificate and key, if they have variables.
-    dynamic: Option<(Name, Name)>,
+    dynamic: Option<(FileName, FileName)>,
 }
 
 fn certificate(s: &Settings, loader: &mut Loader, cx: &mut Build<'_>) -> Result<Certificate, Error> {

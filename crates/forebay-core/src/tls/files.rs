@@ -12,11 +12,11 @@ use zeroize::Zeroizing;
 
 /// File names with their positions in the configuration. They may contain variables.
 #[derive(Clone, Debug, Default)]
-pub struct Names(pub Vec<Name>);
+pub struct FileNames(pub Vec<FileName>);
 
 /// One file name with its position.
 #[derive(Clone, Debug)]
-pub struct Name {
+pub struct FileName {
     /// Name as written.
     pub text: Vec<u8>,
     /// Name with its variables compiled.
@@ -25,14 +25,14 @@ pub struct Name {
     pub place: Error,
 }
 
-impl Name {
+impl FileName {
     /// Makes an error with this message at the position of the name.
     pub fn error(&self, message: String) -> Error {
         Error { message, ..self.place.clone() }
     }
 }
 
-impl<C: Context> Setting<C> for Names {
+impl<C: Context> Setting<C> for FileNames {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_, C>) -> Result<Self, Error> {
         let mut names = previous.unwrap_or_default();
         let Some(word) = d.args.first() else { return Ok(names) };
@@ -41,7 +41,7 @@ impl<C: Context> Setting<C> for Names {
         } else {
             cx.template(d, word)?
         };
-        names.0.push(Name { text: word.text.clone(), template, place: cx.error(d, "") });
+        names.0.push(FileName { text: word.text.clone(), template, place: cx.error(d, "") });
         Ok(names)
     }
 }

@@ -1,10 +1,10 @@
 //! Builds the TLS settings of servers while a configuration is read.
 
 use super::certified::{read_file, shown, text_of, without_store};
-use super::files::Name;
+use super::files::FileName;
 use super::identity::{identity, list};
 use super::ocsp::client::Check;
-use super::ocsp::responder::{Names, Responder};
+use super::ocsp::responder::{NameLookup, Responder};
 use super::ocsp::staple::Stapling;
 use super::presented::{Loaded, Presented};
 use super::server::{Application, ServerTls, same_kind};
@@ -56,7 +56,7 @@ impl Loader {
     fn staple(
         &mut self,
         server: &ServerInput<'_>,
-        (name, at): (&Name, usize),
+        (name, at): (&FileName, usize),
         presented: &Arc<Presented>,
         cx: &mut Build<'_>,
     ) {
@@ -78,7 +78,7 @@ impl Loader {
             signers: if verified { Vec::new() } else { [chain, &trusted].concat() },
             trust: verified.then(|| Arc::new(trust())),
             responder,
-            names: server.resolver.map_or(Names::System, |r| Names::Resolver(Some(r.clone()))),
+            names: server.resolver.map_or(NameLookup::System, |r| NameLookup::Resolver(Some(r.clone()))),
             file,
             slots: vec![(presented.clone(), at)],
         });
@@ -99,8 +99,8 @@ impl Loader {
     /// In nginx's words.
     pub(super) fn load(
         &mut self,
-        cert: &Name,
-        key: &Name,
+        cert: &FileName,
+        key: &FileName,
         passwords: &[Zeroizing<Vec<u8>>],
         cx: &mut Build<'_>,
     ) -> Result<Arc<CertifiedKey>, Error> {
@@ -265,16 +265,16 @@ struct Pem {
 #[derive(Default)]
 pub(super) struct Certificates<'s> {
     /// Names of `keys`.
-    names: Vec<&'s Name>,
+    names: Vec<&'s FileName>,
     /// Certificates with keys, one of a kind.
     pub keys: Vec<Arc<CertifiedKey>>,
     /// Names of certificates and keys that have variables.
-    pub dynamic: Vec<(Name, Name)>,
+    pub dynamic: Vec<(FileName, FileName)>,
 }
 
 impl<'s> Certificates<'s> {
     /// Adds a certificate, which replaces an earlier one of its kind.
-    fn add(&mut self, name: &'s Name, key: Arc<CertifiedKey>) {
+    fn add(&mut self, name: &'s FileName, key: Arc<CertifiedKey>) {
         if let Some(at) = self.keys.iter().position(|other| same_kind(other, &key)) {
             self.names.remove(at);
             self.keys.remove(at);
@@ -285,7 +285,7 @@ impl<'s> Certificates<'s> {
 }
 
 /// Returns the names of a server's certificates and keys. Those of `ssl_conf_command` replace the others.
-fn named(s: &Settings) -> (&[Name], &[Name]) {
+fn named(s: &Settings) -> (&[FileName], &[FileName]) {
     match (&s.conf_command.certificate, &s.conf_command.key) {
         (Some(cert), Some(key)) => (std::slice::from_ref(cert), std::slice::from_ref(key)),
         _ => (&s.certificate.0, &s.certificate_key.0),
@@ -293,7 +293,7 @@ fn named(s: &Settings) -> (&[Name], &[Name]) {
 }
 
 /// Returns `true` if the names of a certificate and its key have no variables.
-pub(super) fn is_fixed(cert: &Name, key: &Name) -> bool {
+pub(super) fn is_fixed(cert: &FileName, key: &FileName) -> bool {
     cert.template.as_const().is_some() && key.template.as_const().is_some()
 }
 
@@ -366,6 +366,6 @@ fn check(server: &ServerInput<'_>) -> Result<Option<Arc<Check>>, Error> {
         all: s.ocsp == Ocsp::On,
         responder,
         cache: s.ocsp_cache.0.clone(),
-        names: Names::Resolver(server.resolver.cloned()),
+        names: NameLookup::Resolver(server.resolver.cloned()),
     })))
 }

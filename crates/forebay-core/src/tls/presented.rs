@@ -52,17 +52,17 @@ impl ResolvesServerCert for Presented {
 #[derive(Debug)]
 pub(crate) struct Loaded {
     limits: CacheLimits,
-    map: std::sync::Mutex<HashMap<Vec<u8>, Entry>>,
+    map: std::sync::Mutex<HashMap<Vec<u8>, LoadedKey>>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct LoadedKey {
     key: Arc<CertifiedKey>,
     checked: std::time::Instant,
     used: std::time::Instant,
 }
 
-impl Entry {
+impl LoadedKey {
     /// Returns `true` if the time of the entry is over.
     fn is_over(&self, limits: &CacheLimits) -> bool {
         self.checked.elapsed() > limits.valid || self.used.elapsed() > limits.inactive
@@ -102,7 +102,7 @@ impl Loaded {
             oldest.filter(|_| map.len() >= self.limits.max).map(|n| map.remove(&n));
         }
         let now = std::time::Instant::now();
-        map.insert(name, Entry { key, checked: now, used: now });
+        map.insert(name, LoadedKey { key, checked: now, used: now });
     }
 }
 

@@ -3,7 +3,7 @@
 use super::balance::Method;
 use super::health::Schedule;
 use super::peer::{Health, Peer, PeerStatus, clock};
-use super::servers::{Found, Server, Source};
+use super::servers::{Discovery, Found, Server};
 use super::{hash, idle, queue};
 use crate::vars::Template;
 use forebay_net::resolver::Resolver;
@@ -95,7 +95,7 @@ pub struct Group {
     set: Mutex<Arc<PeerSet>>,
     version: AtomicU64,
     choosing: Mutex<()>,
-    pub(super) waiting: queue::Waiting,
+    pub(super) waiting: queue::Waiters,
 }
 
 impl Group {
@@ -118,7 +118,7 @@ impl Group {
             set: Mutex::default(),
             version: AtomicU64::new(0),
             choosing: Mutex::default(),
-            waiting: queue::Waiting::default(),
+            waiting: queue::Waiters::default(),
         }
     }
 
@@ -161,7 +161,7 @@ impl Group {
     pub fn adopt(&self, old: &Group) {
         {
             let former = lock(&old.servers);
-            for s in lock(&self.servers).iter_mut().filter(|s| s.source != Source::Fixed) {
+            for s in lock(&self.servers).iter_mut().filter(|s| s.source != Discovery::Fixed) {
                 let same = |o: &&Server| {
                     o.place == s.place && o.source == s.source && o.default_port == s.default_port
                 };

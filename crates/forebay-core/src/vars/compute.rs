@@ -147,7 +147,7 @@ impl<A: Ord + Copy> Segments<A> {
 
 /// Source of the address that `geo` looks up.
 #[derive(Debug)]
-pub enum Address {
+pub enum AddressSource {
     /// The client's.
     Client,
     /// A variable.
@@ -158,7 +158,7 @@ pub enum Address {
 #[derive(Debug)]
 pub struct Geo {
     /// Address.
-    pub source: Address,
+    pub source: AddressSource,
     /// Trusted proxies.
     pub proxies: Vec<Cidr>,
     /// Whether trusted addresses are skipped.
@@ -179,8 +179,8 @@ impl Geo {
     /// Finds the address to look up.
     fn address<E: Evaluate>(&self, req: &mut E) -> Result<Peer, VarError> {
         let peer = match self.source {
-            Address::Client => req.peer(),
-            Address::Var(id) => {
+            AddressSource::Client => req.peer(),
+            AddressSource::Var(id) => {
                 let mut buf = req.take_buf();
                 let got = req.var(id, &mut buf)?;
                 let ip = if got {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-type Table<T> = HashMap<Box<[u8]>, T, foldhash::fast::RandomState>;
+type ByName<T> = HashMap<Box<[u8]>, T, foldhash::fast::RandomState>;
 
 /// Why a key was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,16 +27,16 @@ impl Refused {
 /// Values by name. Keys are lower case.
 #[derive(Clone, Debug)]
 pub struct HostTable<T> {
-    exact: Table<T>,
+    exact: ByName<T>,
     /// `*.example.org` without its star.
-    heads: Table<T>,
+    heads: ByName<T>,
     /// `www.example.*` without its star.
-    tails: Table<T>,
+    tails: ByName<T>,
 }
 
 impl<T> Default for HostTable<T> {
     fn default() -> Self {
-        HostTable { exact: Table::default(), heads: Table::default(), tails: Table::default() }
+        HostTable { exact: ByName::default(), heads: ByName::default(), tails: ByName::default() }
     }
 }
 
@@ -64,7 +64,7 @@ fn form(key: &[u8]) -> Option<Form<'_>> {
     }
 }
 
-fn insert<T>(table: &mut Table<T>, key: &[u8], value: T) -> Result<(), Refused> {
+fn insert<T>(table: &mut ByName<T>, key: &[u8], value: T) -> Result<(), Refused> {
     if table.contains_key(key) {
         return Err(Refused::Conflict);
     }

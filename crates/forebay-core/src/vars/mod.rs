@@ -8,7 +8,7 @@ mod registry;
 mod store;
 mod template;
 
-pub use compute::{Address, Geo, Map, Segments, Share, Split, Value, murmur2};
+pub use compute::{AddressSource, Geo, Map, Segments, Share, Split, Value, murmur2};
 pub use host_table::{HostTable, Refused};
 pub use registry::{Builtin, Computed, Getter, Names, PrefixGetter, Registry, Row, RowSource, Source, Var};
 pub use store::{Stored, VarStore};

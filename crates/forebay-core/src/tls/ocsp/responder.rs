@@ -41,7 +41,7 @@ pub(crate) struct Responder {
 
 /// Method of resolving a responder's name.
 #[derive(Clone, Debug, Default)]
-pub(crate) enum Names {
+pub(crate) enum NameLookup {
     /// The configuration's `resolver`. `None` makes every lookup fail.
     Resolver(Option<Arc<Resolver>>),
     /// The system's resolver.
@@ -51,7 +51,7 @@ pub(crate) enum Names {
 
 /// Reason for having no response, in nginx's words.
 #[derive(Clone, Debug)]
-pub(crate) struct Failure {
+pub(crate) struct ResponderFailure {
     text: String,
     peer: Option<PeerAddr>,
 }
@@ -66,14 +66,14 @@ pub(crate) struct Answered<T> {
     peer: PeerAddr,
 }
 
-impl Failure {
-    fn new(text: impl Into<String>) -> Failure {
-        Failure { text: text.into(), peer: None }
+impl ResponderFailure {
+    fn new(text: impl Into<String>) -> ResponderFailure {
+        ResponderFailure { text: text.into(), peer: None }
     }
 
     /// Creates a failure about a complete response.
-    pub(crate) fn of<T>(answered: &Answered<T>, text: String) -> Failure {
-        Failure { text, peer: Some(answered.peer.clone()) }
+    pub(crate) fn of<T>(answered: &Answered<T>, text: String) -> ResponderFailure {
+        ResponderFailure { text, peer: Some(answered.peer.clone()) }
     }
 }
 
@@ -115,7 +115,7 @@ impl Responder {
     }
 
     /// Returns the text about a failure for the error log.
-    pub(crate) fn describe(&self, f: &Failure) -> String {
+    pub(crate) fn describe(&self, f: &ResponderFailure) -> String {
         let name = self.shown_host();
         let mut text = format!("{} while requesting certificate status, responder: {name}", f.text);
         if let Some(peer) = &f.peer {
@@ -125,7 +125,7 @@ impl Responder {
     }
 
     /// Returns the responder's addresses.
-    async fn find(&self, names: &Names) -> Result<Vec<PeerAddr>, Failure> {
+    async fn find(&self, names: &NameLookup) -> Result<Vec<PeerAddr>, ResponderFailure> {
         if !self.addresses.is_empty() {
             return Ok(self.addresses.clone());
         }
@@ -133,30 +133,30 @@ impl Responder {
             return Ok(vec![literal]);
         }
         match names {
-            Names::Resolver(Some(resolver)) => self.resolve(resolver).await,
-            Names::Resolver(None) => {
-                Err(Failure::new(format!("no resolver defined to resolve {}", self.shown_host())))
+            NameLookup::Resolver(Some(resolver)) => self.resolve(resolver).await,
+            NameLookup::Resolver(None) => {
+                Err(ResponderFailure::new(format!("no resolver defined to resolve {}", self.shown_host())))
             }
-            Names::System => self.look_up().await,
+            NameLookup::System => self.look_up().await,
         }
     }
 
     /// Asks the configuration's resolver.
-    async fn resolve(&self, resolver: &Arc<Resolver>) -> Result<Vec<PeerAddr>, Failure> {
+    async fn resolve(&self, resolver: &Arc<Resolver>) -> Result<Vec<PeerAddr>, ResponderFailure> {
         let found = resolver.addresses(&self.place.host(), false).await;
-        let failed = |e| Failure::new(format!("{} could not be resolved ({e})", self.shown_host()));
+        let failed = |e| ResponderFailure::new(format!("{} could not be resolved ({e})", self.shown_host()));
         let port = self.place.port().unwrap_or(PORT);
         let ips = found.map_err(failed)?.ips.into_iter();
         Ok(ips.map(|ip| PeerAddr::Inet(SocketAddr::new(ip, port))).collect())
     }
 
     /// Asks the system's resolver.
-    async fn look_up(&self) -> Result<Vec<PeerAddr>, Failure> {
+    async fn look_up(&self) -> Result<Vec<PeerAddr>, ResponderFailure> {
         let place = self.place.clone();
         let found = tokio::task::spawn_blocking(move || place.addresses(PORT)).await.unwrap_or_default();
         if found.is_empty() {
             let text = format!("host not found in OCSP responder \"{}\"", self.shown_host());
-            return Err(Failure::new(text));
+            return Err(ResponderFailure::new(text));
         }
         Ok(found)
     }
@@ -173,15 +173,15 @@ impl Responder {
     pub(crate) async fn ask<T>(
         &self,
         question: &[u8],
-        names: &Names,
+        names: &NameLookup,
         check: impl Fn(&[u8]) -> Result<T, String>,
-    ) -> Result<Answered<T>, Failure> {
+    ) -> Result<Answered<T>, ResponderFailure> {
         let peer = Mutex::new(None);
         match tokio::time::timeout(TIMEOUT, self.ask_each(question, names, check, &peer)).await {
             Ok(done) => done,
             Err(_) => {
                 let text = "OCSP responder timed out (110: Connection timed out)".to_owned();
-                Err(Failure { text, peer: lock(&peer).clone() })
+                Err(ResponderFailure { text, peer: lock(&peer).clone() })
             }
         }
     }
@@ -190,17 +190,17 @@ impl Responder {
     async fn ask_each<T>(
         &self,
         question: &[u8],
-        names: &Names,
+        names: &NameLookup,
         check: impl Fn(&[u8]) -> Result<T, String>,
         peer: &Mutex<Option<PeerAddr>>,
-    ) -> Result<Answered<T>, Failure> {
-        let mut last = Failure::new("OCSP responder has no address");
+    ) -> Result<Answered<T>, ResponderFailure> {
+        let mut last = ResponderFailure::new("OCSP responder has no address");
         for addr in self.find(names).await?.into_iter().take(MAX_ADDRESSES) {
             *lock(peer) = Some(addr.clone());
             let got = self.fetch(&addr, question).await;
             match got.and_then(|body| check(&body).map(|answer| (body, answer))) {
                 Ok((body, answer)) => return Ok(Answered { body, answer, peer: addr }),
-                Err(text) => last = Failure { text, peer: Some(addr) },
+                Err(text) => last = ResponderFailure { text, peer: Some(addr) },
             }
         }
         Err(last)
