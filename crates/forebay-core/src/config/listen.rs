@@ -37,11 +37,11 @@ pub struct ListenDirective {
     pub addrs: Vec<ListenAddr>,
     /// Socket options.
     pub options: SocketOptions,
-    /// Whether an option of the socket was given. Only one directive of an address may do so.
+    /// An option of the socket was given. Only one directive of an address may do so.
     pub set: bool,
     /// `default_server`.
     pub default_server: bool,
-    /// Whether the address gets a socket of its own (`bind`).
+    /// The address gets a socket of its own (`bind`).
     pub bind: bool,
     /// Protocols.
     pub address_options: AddressOptions,
@@ -49,7 +49,7 @@ pub struct ListenDirective {
 }
 
 impl ListenDirective {
-    /// `listen *:80`, or `*:8000` for those who may not bind that.
+    /// Creates the directive of a server without one: `listen *:80`, or `*:8000` for a user other than root.
     pub fn default_port() -> ListenDirective {
         let port = if rustix::process::geteuid().is_root() { 80 } else { 8000 };
         ListenDirective {
@@ -63,7 +63,7 @@ impl ListenDirective {
         }
     }
 
-    /// An error at this directive.
+    /// Creates an error at this directive.
     pub fn error(&self, message: String) -> Error {
         Error {
             level: Level::Emerg,
@@ -139,7 +139,7 @@ enum Fault {
 }
 
 impl Fault {
-    /// The error in nginx's words.
+    /// Returns the error in nginx's words.
     fn text(&self, w: &Word) -> String {
         let w = w.as_str();
         match self {

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex};
 pub struct Limits(Arc<Vec<(Arc<ConnZone>, u32)>>);
 
 impl Limits {
-    /// Whether the level has no limit.
+    /// Returns `true` if the level has no limit.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -195,7 +195,7 @@ const MAX_KEY: usize = 255;
 /// limit had a key.
 ///
 /// # Errors
-/// When a key cannot be evaluated.
+/// If a key cannot be evaluated.
 pub fn enter<E: Evaluate>(policy: Policy<'_>, subject: &mut E, state: &mut Counted) -> Result<(), VarError> {
     let mut key = subject.take_buf();
     for (zone, most) in policy.limits.0.iter() {

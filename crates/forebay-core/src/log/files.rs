@@ -48,7 +48,7 @@ pub fn close() {
 /// Appends a line to a file.
 ///
 /// # Errors
-/// When the file cannot be opened.
+/// If the file cannot be opened.
 pub fn append(path: &Path, line: &[u8], policy: Option<FileLimits>) -> Result<(), Errno> {
     let Some(policy) = policy else {
         let _ = rustix::io::write(open(path)?, line);

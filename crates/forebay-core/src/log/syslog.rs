@@ -242,7 +242,7 @@ fn deliver(server: &SyslogServer, bytes: &[u8]) -> Result<(), (&'static str, std
 /// Sends a line with its Unix time and the offset from UTC, both in seconds.
 ///
 /// # Errors
-/// When the line was not sent: the text for the error log.
+/// If the line was not sent: the text for the error log.
 fn send_at(target: &Syslog, severity: u8, (unix, offset): (i64, i32), line: &[u8]) -> Result<(), String> {
     let time = forebay_http::date::syslog(unix, offset);
     deliver(&target.server, &target.datagram(severity, &time, line)).map_err(|(call, e)| {
@@ -272,10 +272,10 @@ pub fn send(thread: &Thread, target: &Syslog, level: Level, line: &[u8]) {
     send_line(thread, target, severity_of(level), line);
 }
 
-/// The same from where no requests are served; `at`: seconds since 1970, offset from UTC in seconds.
+/// Sends a line from a process that serves no requests. `at`: seconds since 1970, offset from UTC in seconds.
 ///
 /// # Errors
-/// When the line was not sent: the text for the other logs.
+/// If the line was not sent: the text for the other logs.
 pub fn send_from_master(target: &Syslog, level: Level, at: (i64, i32), line: &[u8]) -> Result<(), String> {
     send_at(target, severity_of(level), at, line)
 }

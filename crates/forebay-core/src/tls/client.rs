@@ -348,7 +348,7 @@ mod tests {
         servers.iter().map(of).collect()
     }
 
-    /// Idle connections are shared by what they were made and judged by, over reloads as well.
+    /// Idle connections serve requests with the same settings, also after a reload.
     #[test]
     fn connections_are_told_apart_by_what_counts() {
         let dir = tempfile::tempdir().unwrap();

@@ -139,10 +139,10 @@ mod tests {
         assert!(has("a"));
         put("c");
         assert!(has("a") && !has("b") && has("c"));
-        // What is there already takes no other's place.
+        // A name that is there already takes no other's place.
         put("c");
         assert!(has("a") && has("c"));
-        // What nobody used in time goes before what is used.
+        // Entries whose time is over leave before those in use.
         let cache = Loaded::new(CacheLimits { inactive: Duration::ZERO, ..limits });
         cache.put(b"a".to_vec(), key.clone());
         cache.put(b"b".to_vec(), key.clone());

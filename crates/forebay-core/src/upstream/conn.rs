@@ -19,12 +19,12 @@ pub struct Conn {
     io: Rc<Io>,
     token: Token,
     wire: RefCell<Wire>,
-    /// Whether it is among the idle ones now, so that it stays open.
+    /// It is among the idle ones now, so that it stays open.
     kept: bool,
     state: RefCell<Option<Box<dyn Any + Send>>>,
-    /// Whether this request has written to it.
+    /// This request has written to it.
     written: Cell<bool>,
-    /// Whether writes do not wait for acknowledgements.
+    /// Writes do not wait for acknowledgements (TCP_NODELAY).
     prompt: Cell<bool>,
     /// Tells connections apart that cannot serve the same requests; 0 = plain.
     pub made_for: u64,
@@ -32,7 +32,7 @@ pub struct Conn {
     pub requests: u64,
     /// Time at which it was opened.
     pub opened: Instant,
-    /// Whether it was idle before this request.
+    /// It was idle before this request.
     pub reused: bool,
 }
 

@@ -54,7 +54,7 @@ impl Keepalive {
 pub struct PeerSet {
     /// Servers by address, in file order.
     pub peers: Vec<Peer>,
-    /// Whether there is one server and nothing to balance or limit. Choosing it takes no lock and counts nothing shared.
+    /// The group has one server and nothing to balance or limit. Choosing it takes no lock and counts nothing shared.
     pub lone: bool,
     /// Factor of weights, so that `slow_start` can have fractions.
     pub scale: i64,
@@ -71,13 +71,13 @@ pub struct Group {
     pub number: u32,
     /// Name, lower case.
     pub name: Vec<u8>,
-    /// Whether an `upstream` block defines it.
+    /// An `upstream` block defines it.
     pub explicit: bool,
     /// Balancing method.
     pub method: Method,
     /// Key of `hash`.
     pub key: Option<Template>,
-    /// Whether requests of a session stick to a server. Their front end finds out to which.
+    /// Requests of a session stick to a server, which their front end finds.
     pub sticky: bool,
     /// `queue`.
     pub queue: Option<queue::Queue>,

@@ -27,7 +27,7 @@ pub(super) struct IdleConn {
     pub fd: OwnedFd,
     /// Its encryption, if there is any.
     pub tls: Option<Box<Stream>>,
-    /// Whether its writes do not wait for acknowledgements.
+    /// Its writes do not wait for acknowledgements (TCP_NODELAY).
     pub prompt: bool,
     /// State that its protocol keeps from one request to the next.
     pub state: Option<Box<dyn Any + Send>>,

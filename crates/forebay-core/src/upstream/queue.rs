@@ -126,7 +126,7 @@ impl Drop for Ticket {
 /// Future that is ready when it is this request's turn.
 struct Turn<'t> {
     ticket: &'t Ticket,
-    /// Whether its waker is in the list.
+    /// Its waker is in the list.
     listed: bool,
 }
 

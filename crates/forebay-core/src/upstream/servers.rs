@@ -37,7 +37,7 @@ pub struct Found {
     pub addr: PeerAddr,
     /// Weight of a SRV record.
     pub weight: Option<i64>,
-    /// Whether it is from a SRV record of lower priority.
+    /// It is from an SRV record of lower priority.
     pub backup: bool,
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 type ByName<T> = HashMap<Box<[u8]>, T, foldhash::fast::RandomState>;
 
-/// Why a key was not taken.
+/// Reason for which a key is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// It is no host name or wildcard.
@@ -14,7 +14,7 @@ pub enum Refused {
 }
 
 impl Refused {
-    /// nginx's text.
+    /// Returns nginx's text.
     pub fn message(self, key: &[u8]) -> String {
         let key = String::from_utf8_lossy(key);
         match self {
@@ -115,13 +115,13 @@ impl<T: Clone> HostTable<T> {
 }
 
 impl<T> HostTable<T> {
-    /// Whether nothing is in it.
+    /// Returns `true` if the table has no entry.
     pub fn is_empty(&self) -> bool {
         self.exact.is_empty() && self.heads.is_empty() && self.tails.is_empty()
     }
 
-    /// Value of a name (lower case): exact, then the longest wildcard at the head, then the longest at the
-    /// tail.
+    /// Finds the value of a name in lower case: the exact one, else that of the longest wildcard at the head, else of the longest
+    /// at the tail.
     #[inline]
     pub fn find(&self, host: &[u8]) -> Option<&T> {
         self.exact.get(host).or_else(|| self.by_head(host)).or_else(|| self.by_tail(host))

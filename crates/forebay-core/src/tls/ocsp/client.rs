@@ -57,7 +57,7 @@ fn flights() -> std::sync::MutexGuard<'static, Flights> {
     lock(FLIGHTS.get_or_init(Mutex::default))
 }
 
-/// Guard that removes a request from [`flights`], even if every connection that waited for it is gone.
+/// Guard that removes a request from [`flights`], even if all connections that need it have ended.
 struct Landing(StatusKey, Arc<OnceCell<StatusResult>>);
 
 impl Drop for Landing {
