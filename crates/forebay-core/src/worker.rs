@@ -347,7 +347,7 @@ impl WorkerThread {
         self.thread.counters.active.get() as usize
     }
 
-    /// Closes some idle connections to make room for others; [`shares::who_leaves`] chooses them. Returns `false` if
+    /// Closes some idle connections to make room for others; [`shares::choose_idle`] chooses them. Returns `false` if
     /// there was none to close. In that case marks slow transfers to be dropped.
     fn make_room(&self) -> bool {
         let max = self.thread.max_connections;
@@ -372,7 +372,7 @@ impl WorkerThread {
         let candidates = waiting.iter().enumerate();
         let candidates =
             candidates.map(|(number, i)| Candidate { number, network: i.network, rank: i.rank }).collect();
-        for number in shares::who_leaves(candidates, batch, max) {
+        for number in shares::choose_idle(candidates, batch, max) {
             let front = ends.iter().position(|end| number < *end).and_then(|n| self.fronts.get(n));
             if let (Some(front), Some(idle)) = (front, waiting.get(number)) {
                 front.close_idle(idle.token);
