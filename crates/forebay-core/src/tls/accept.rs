@@ -16,7 +16,7 @@ use forebay_net::tls::hello::Hello;
 use forebay_net::tls::record::MAX_CONTENT;
 use forebay_net::tls::sessions::take_stored;
 use forebay_net::tls::sigalg;
-use forebay_net::tls::stream::{Greeting, Step};
+use forebay_net::tls::stream::{Agreed, Greeting, Step};
 use forebay_net::wire::Wire;
 use forebay_sys::errno::errno_text;
 use rustls::ServerConfig;
@@ -79,10 +79,10 @@ type CertificateNames = Vec<(Vec<u8>, Vec<u8>)>;
 
 /// Work that a handshake needs done before it can go on.
 #[derive(Debug)]
-pub struct Later(Work);
+pub struct Later(Awaited);
 
 #[derive(Debug)]
-enum Work {
+enum Awaited {
     /// Read certificate and key from files.
     Files {
         /// The virtual server.
@@ -140,33 +140,37 @@ impl<S: TlsServers> Handshake<'_, S> {
         }
         let token = self.wire.token();
         let Some(stream) = self.wire.tls() else { return Accept::Done };
+        // Drops what another handshake of this thread may have left.
         sigalg::take();
         take_stored();
         let stepped = stream.handshake(&self.thread.io, token);
-        let early = stream.early;
         self.note_sigalgs();
         match stepped {
             Step::Read | Step::Write => Accept::Wait,
-            Step::Done(agreed) => {
-                if let Some(session) = self.session() {
-                    session.complete(*agreed, early);
-                }
-                self.verify_client()
-            }
+            Step::Done(agreed) => self.complete(*agreed),
             Step::Closed => self.fail("peer closed connection in SSL handshake"),
             Step::Failed(e) => self.fail(&format!("SSL_do_handshake() failed {}", errno_text(e))),
             Step::Refused(text) => self.fail(&format!("SSL_do_handshake() failed (SSL: {text})")),
         }
     }
 
+    /// Notes the results of a complete handshake and verifies the client's certificate.
+    fn complete(&mut self, agreed: Agreed) -> Accept {
+        let early = self.wire.tls().is_some_and(|stream| stream.early);
+        if let Some(session) = self.session() {
+            session.complete(agreed, early);
+        }
+        self.verify_client()
+    }
+
     /// Does the work that the handshake waits for. Returns `false` if that failed, which has been logged.
     pub async fn resume(&mut self, later: Later) -> bool {
         match later.0 {
-            Work::Files { server, config, names } => {
+            Awaited::Files { server, config, names } => {
                 let loaded = self.load(server, config, names).await;
                 self.begin(server, loaded)
             }
-            Work::State(check, path) => {
+            Awaited::State(check, path) => {
                 self.ask_status(&check, &path).await;
                 true
             }
@@ -291,7 +295,7 @@ impl<S: TlsServers> Handshake<'_, S> {
         let known = tls.known(&names, &config).map_err(|text| (INTERNAL_ERROR, text))?;
         Ok(match known {
             Some(config) => Certified::Now(config),
-            None => Certified::Later(Box::new(Later(Work::Files { server, config, names }))),
+            None => Certified::Later(Box::new(Later(Awaited::Files { server, config, names }))),
         })
     }
 
@@ -368,7 +372,7 @@ impl<S: TlsServers> Handshake<'_, S> {
         session.basis.set(tls.basis());
         match session.verify_by(tls) {
             None => Accept::Done,
-            Some((check, path)) => Accept::Later(Box::new(Later(Work::State(check, path)))),
+            Some((check, path)) => Accept::Later(Box::new(Later(Awaited::State(check, path)))),
         }
     }
 

@@ -8,6 +8,7 @@ use forebay_conf::tree::Directive;
 use forebay_conf::units;
 use forebay_net::tls::sessions;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Splits `shared:NAME:SIZE` into the name and the size in bytes.
 fn shared(text: &[u8]) -> Option<(&[u8], u64)> {
@@ -41,33 +42,58 @@ impl<C: Context> Setting<C> for OcspCache {
     }
 }
 
-/// `ssl_certificate_cache`: `(max entries, inactive seconds, valid seconds)`, or `None` for `off`.
+/// `ssl_certificate_cache`; `None` if it is off.
 #[derive(Clone, Copy, Debug)]
-pub struct Cache(pub Option<(usize, u64, u64)>);
+pub struct CertificateCache(pub Option<CacheLimits>);
 
-impl<C: Context> Setting<C> for Cache {
+/// Limits of a cache of certificates.
+#[derive(Clone, Copy, Debug)]
+pub struct CacheLimits {
+    /// Most entries.
+    pub max: usize,
+    /// Time after which an entry that is not used leaves.
+    pub inactive: Duration,
+    /// Time after which an entry is loaded again.
+    pub valid: Duration,
+}
+
+impl CacheLimits {
+    /// Creates the limits that hold without parameters.
+    pub(super) fn of(max: usize) -> CacheLimits {
+        CacheLimits { max, inactive: Duration::from_secs(10), valid: Duration::from_secs(60) }
+    }
+
+    /// Reads a parameter. Returns `None` if it is invalid.
+    fn set(&mut self, parameter: &str) -> Option<()> {
+        let (name, value) = parameter.split_once('=')?;
+        let time = || units::time_secs(value.as_bytes()).map(Duration::from_secs);
+        match name {
+            "max" => self.max = units::number(value.as_bytes()).filter(|n| *n > 0)? as usize,
+            "inactive" => self.inactive = time()?,
+            "valid" => self.valid = time()?,
+            _ => return None,
+        }
+        Some(())
+    }
+}
+
+impl<C: Context> Setting<C> for CertificateCache {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_, C>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         if first(d) == b"off" && d.args.len() == 1 {
-            return Ok(Cache(None));
+            return Ok(CertificateCache(None));
         }
-        let (mut max, mut inactive, mut valid) = (0, 10, 60);
+        let mut limits = CacheLimits::of(0);
         for w in &d.args {
             let text = w.as_str();
-            let (name, value) = text.split_once('=').unwrap_or_default();
-            let read = match name {
-                "max" => units::number(value.as_bytes()).filter(|n| *n > 0).map(|n| max = n as usize),
-                "inactive" => units::time_secs(value.as_bytes()).map(|n| inactive = n),
-                "valid" => units::time_secs(value.as_bytes()).map(|n| valid = n),
-                _ => None,
-            };
-            read.ok_or_else(|| cx.error_at(d, w, format!("invalid parameter \"{text}\"")))?;
+            let invalid = || cx.error_at(d, w, format!("invalid parameter \"{text}\""));
+            limits.set(&text).ok_or_else(invalid)?;
         }
-        if max == 0 {
+        if limits.max == 0 {
             let name = d.name.as_str();
             return Err(cx.error(d, format!("\"{name}\" must have the \"max\" parameter")));
         }
-        Ok(Cache(Some((max, inactive, valid))))
+        Ok(CertificateCache(Some(limits)))
     }
 }
 
@@ -94,27 +120,32 @@ impl SessionCache {
     /// # Errors
     /// In nginx's words.
     fn of(text: &[u8]) -> Result<SessionCache, String> {
-        let kept = |name: &[u8], size: u64| SessionCache::Kept(sessions::zone(name, size as usize));
-        let shown = || String::from_utf8_lossy(text).into_owned();
-        let cache = match text {
-            b"off" => Some(SessionCache::Off),
-            b"none" => Some(SessionCache::None),
-            b"builtin" => Some(kept(b"builtin", 20480 * BUILTIN_SESSION)),
-            _ => None,
-        };
-        if let Some(cache) = cache {
-            return Ok(cache);
-        }
+        Ok(match text {
+            b"off" => SessionCache::Off,
+            b"none" => SessionCache::None,
+            b"builtin" => SessionCache::builtin(20480),
+            _ => return SessionCache::sized(text),
+        })
+    }
+
+    /// Reads `builtin:SESSIONS` or `shared:NAME:SIZE`.
+    fn sized(text: &[u8]) -> Result<SessionCache, String> {
+        let shown = String::from_utf8_lossy(text);
+        let invalid = || format!("invalid session cache \"{shown}\"");
         if let Some(n) = text.strip_prefix(b"builtin:") {
-            let n = units::number(n).filter(|n| *n > 0 && *n < 1 << 24);
-            let cache = n.map(|n| kept(b"builtin", n * BUILTIN_SESSION));
-            return cache.ok_or_else(|| format!("invalid session cache \"{}\"", shown()));
+            let n = units::number(n).filter(|n| (1..1 << 24).contains(n));
+            return n.map(SessionCache::builtin).ok_or_else(invalid);
         }
-        match shared(text) {
-            Some((name, size)) if size >= MIN_ZONE => Ok(kept(name, size)),
-            Some(_) => Err(format!("session cache \"{}\" is too small", shown())),
-            None => Err(format!("invalid session cache \"{}\"", shown())),
+        let (name, size) = shared(text).ok_or_else(invalid)?;
+        if size < MIN_ZONE {
+            return Err(format!("session cache \"{shown}\" is too small"));
         }
+        Ok(SessionCache::Kept(sessions::zone(name, size as usize)))
+    }
+
+    /// Creates the storage for this number of sessions.
+    fn builtin(sessions: u64) -> SessionCache {
+        SessionCache::Kept(sessions::zone(b"builtin", (sessions * BUILTIN_SESSION) as usize))
     }
 }
 

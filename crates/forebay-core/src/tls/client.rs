@@ -1,8 +1,9 @@
 //! TLS to upstreams (nginx: proxy_ssl_*), with one [`ClientTls`] a location. After the handshake, `verify.rs` verifies
 //! the server's certificate.
 
+use super::cache_settings::CacheLimits;
 use super::certified::certified_files;
-use super::files::Name;
+use super::files::FileName;
 use super::loader::{Loader, is_fixed};
 use super::presented::Loaded;
 use super::proxy_ssl::Settings;
@@ -32,7 +33,7 @@ const SESSIONS: usize = 256;
 pub struct ClientTls {
     config: Arc<ClientConfig>,
     /// Certificate and key, if their names have variables.
-    dynamic: Option<(Name, Name)>,
+    dynamic: Option<(FileName, FileName)>,
     passwords: Arc<Vec<Zeroizing<Vec<u8>>>>,
     cached: Loaded,
     /// `proxy_ssl_name`.
@@ -69,25 +70,30 @@ impl Wanted {
     /// The text for the error log.
     pub async fn begin(&self, base: &Path) -> Result<UnbufferedClientConnection, String> {
         let config = match &self.files {
-            Some((cert, _)) if cert.is_empty() => self.tls.config.clone(),
-            Some(files) => {
-                let key = match self.tls.cached.of_files(files) {
-                    Some(key) => key,
-                    None => {
-                        let (tls, files) = (self.tls.clone(), files.clone());
-                        let base = base.to_owned();
-                        let work = move || certified_files(&files, &base, &tls.passwords, Some(&tls.cached));
-                        let loaded = tokio::task::spawn_blocking(work).await;
-                        loaded.map_err(|_| "reading a certificate ended".to_owned())??
-                    }
-                };
+            Some(files) if !files.0.is_empty() => {
                 let mut config = ClientConfig::clone(&self.tls.config);
+                let key = self.certificate(files, base).await?;
                 config.client_auth_cert_resolver = Arc::new(Presents(Some(key)));
                 Arc::new(config)
             }
-            None => self.tls.config.clone(),
+            _ => self.tls.config.clone(),
         };
         UnbufferedClientConnection::new(config, server_name(&self.name)?).map_err(|e| e.to_string())
+    }
+
+    /// Returns the certificate of these files, which have been loaded before or are read now.
+    async fn certificate(
+        &self,
+        files: &(Vec<u8>, Vec<u8>),
+        base: &Path,
+    ) -> Result<Arc<CertifiedKey>, String> {
+        if let Some(key) = self.tls.cached.of_files(files) {
+            return Ok(key);
+        }
+        let (tls, files, base) = (self.tls.clone(), files.clone(), base.to_owned());
+        let work = move || certified_files(&files, &base, &tls.passwords, Some(&tls.cached));
+        let loaded = tokio::task::spawn_blocking(work).await;
+        loaded.unwrap_or_else(|_| Err("reading a certificate ended".to_owned()))
     }
 }
 
@@ -126,7 +132,7 @@ impl ClientTls {
             config: Arc::new(spoken.config(s, alpn, fixed)?),
             dynamic,
             passwords: s.password_file.0.clone(),
-            cached: Loaded::of(s.certificate_cache.0.unwrap_or((SESSIONS, 10, 60))),
+            cached: Loaded::new(s.certificate_cache.0.unwrap_or(CacheLimits::of(SESSIONS))),
             name: s.name.clone(),
             verify,
             fingerprint,
@@ -183,7 +189,7 @@ struct Certificate {
     /// Loaded.
     fixed: Option<Arc<CertifiedKey>>,
     /// Names of certificate and key, if they have variables.
-    dynamic: Option<(Name, Name)>,
+    dynamic: Option<(FileName, FileName)>,
 }
 
 fn certificate(s: &Settings, loader: &mut Loader, cx: &mut Build<'_>) -> Result<Certificate, Error> {
@@ -342,7 +348,7 @@ mod tests {
         servers.iter().map(of).collect()
     }
 
-    /// Idle connections are shared by what they were made and judged by, over reloads as well.
+    /// Idle connections serve requests with the same settings, also after a reload.
     #[test]
     fn connections_are_told_apart_by_what_counts() {
         let dir = tempfile::tempdir().unwrap();

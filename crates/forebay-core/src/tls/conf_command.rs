@@ -1,6 +1,6 @@
 //! `ssl_conf_command` and `proxy_ssl_conf_command`: commands of OpenSSL's configuration (SSL_CONF_cmd).
 
-use super::files::Name;
+use super::files::FileName;
 use super::settings::Curves;
 use crate::config::value::{Setting, first};
 use crate::config::{Context, Scope};
@@ -28,9 +28,9 @@ pub struct Commands {
     /// `Options SessionTicket`.
     pub tickets: Option<bool>,
     /// `Certificate`, which replaces `ssl_certificate`.
-    pub certificate: Option<Name>,
+    pub certificate: Option<FileName>,
     /// `PrivateKey`, which replaces `ssl_certificate_key`.
-    pub key: Option<Name>,
+    pub key: Option<FileName>,
 }
 
 /// Result of a command.
@@ -47,7 +47,7 @@ impl<C: Context> Setting<C> for Commands {
         let mut c = previous.unwrap_or_default();
         let Some(word) = d.args.get(1) else { return Ok(c) };
         let (name, value) = (String::from_utf8_lossy(first(d)), word.as_str());
-        let file = || Name {
+        let file = || FileName {
             text: word.text.clone(),
             template: Template::constant(&word.text),
             place: cx.error(d, ""),
@@ -67,7 +67,7 @@ impl<C: Context> Setting<C> for Commands {
 
 impl Commands {
     /// Applies a command, whose name is in lower case. `file` makes its value the name of a file.
-    fn apply(&mut self, name: &str, value: &str, file: impl FnOnce() -> Name) -> Applied {
+    fn apply(&mut self, name: &str, value: &str, file: impl FnOnce() -> FileName) -> Applied {
         let applied = match name {
             "ciphersuites" => ciphers::suites13(value).ok().map(|suites| self.suites13 = Some(suites)),
             "cipherstring" => self.set_ciphers(value),

@@ -6,17 +6,17 @@ use crate::config::{Build, Context, Scope};
 use crate::vars::Template;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
-use forebay_net::tls::sessions;
+use forebay_net::tls::{crl, ocsp_message, pem, sessions};
 use std::sync::Arc;
 use zeroize::Zeroizing;
 
 /// File names with their positions in the configuration. They may contain variables.
 #[derive(Clone, Debug, Default)]
-pub struct Names(pub Vec<Name>);
+pub struct FileNames(pub Vec<FileName>);
 
 /// One file name with its position.
 #[derive(Clone, Debug)]
-pub struct Name {
+pub struct FileName {
     /// Name as written.
     pub text: Vec<u8>,
     /// Name with its variables compiled.
@@ -25,14 +25,14 @@ pub struct Name {
     pub place: Error,
 }
 
-impl Name {
+impl FileName {
     /// Makes an error with this message at the position of the name.
     pub fn error(&self, message: String) -> Error {
         Error { message, ..self.place.clone() }
     }
 }
 
-impl<C: Context> Setting<C> for Names {
+impl<C: Context> Setting<C> for FileNames {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_, C>) -> Result<Self, Error> {
         let mut names = previous.unwrap_or_default();
         let Some(word) = d.args.first() else { return Ok(names) };
@@ -41,7 +41,7 @@ impl<C: Context> Setting<C> for Names {
         } else {
             cx.template(d, word)?
         };
-        names.0.push(Name { text: word.text.clone(), template, place: cx.error(d, "") });
+        names.0.push(FileName { text: word.text.clone(), template, place: cx.error(d, "") });
         Ok(names)
     }
 }
@@ -72,7 +72,7 @@ fn read(d: &Directive, cx: &mut Build<'_>) -> Result<Arc<[u8]>, Error> {
 impl<C: Context> Setting<C> for Passwords {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_, C>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
-        Ok(Passwords(Arc::new(forebay_net::tls::pem::passwords(&read(d, cx)?))))
+        Ok(Passwords(Arc::new(pem::passwords(&read(d, cx)?))))
     }
 }
 
@@ -112,7 +112,7 @@ impl<C: Context> Setting<C> for PemFile {
         let path = cx.conf_path(first(d));
         let failed = |what: String| format!("cannot load certificate \"{}\": {what}", path.display());
         let certificates = match cx.files.read(&path) {
-            Ok((_, text)) => forebay_net::tls::pem::certificates(text),
+            Ok((_, text)) => pem::certificates(text),
             Err(e) => return Err(cx.error(d, failed(bio_failed(&path, &e)))),
         };
         if certificates.is_empty() {
@@ -135,25 +135,32 @@ impl<C: Context> Setting<C> for Crl {
         }
         let path = cx.conf_path(first(d));
         let failed = |what: String| format!("cannot load CRL \"{}\": {what}", path.display());
-        let lists: Vec<Vec<u8>> = match cx.files.read(&path) {
-            Ok((_, text)) => {
-                let lists = forebay_net::tls::pem::blocks(text).into_iter().filter(|b| b.label == "X509 CRL");
-                lists.map(|b| b.der.to_vec()).collect()
-            }
-            Err(e) => return Err(cx.error(d, failed(bio_failed(&path, &e)))),
+        let lists = match cx.files.read(&path) {
+            Ok((_, text)) => revocation_lists(text).map_err(str::to_owned),
+            Err(e) => Err(bio_failed(&path, &e)),
         };
-        if lists.is_empty() {
-            let what = "PEM_read_bio_X509_CRL() failed (SSL: error:0480006C:PEM routines::no start line)";
-            return Err(cx.error(d, failed(what.to_owned())));
-        }
-        // Skipping a broken list would accept certificates that it revokes.
-        if !lists.iter().all(|l| forebay_net::tls::crl::is_list(l)) {
-            let what = "PEM_read_bio_X509_CRL() failed (SSL: error:0688010A:asn1 encoding routines::nested asn1 error:\
-                        Type=X509_CRL error:0488000D:PEM routines::ASN1 lib)";
-            return Err(cx.error(d, failed(what.to_owned())));
-        }
-        Ok(Crl(Arc::new(lists)))
+        Ok(Crl(Arc::new(lists.map_err(|what| cx.error(d, failed(what)))?)))
     }
+}
+
+/// Reads revocation lists in PEM.
+///
+/// # Errors
+/// In OpenSSL's words, if there is no list or one of them is broken.
+fn revocation_lists(text: &[u8]) -> Result<Vec<Vec<u8>>, &'static str> {
+    let blocks = pem::blocks(text).into_iter().filter(|b| b.label == "X509 CRL");
+    let lists: Vec<Vec<u8>> = blocks.map(|b| b.der.to_vec()).collect();
+    if lists.is_empty() {
+        return Err("PEM_read_bio_X509_CRL() failed (SSL: error:0480006C:PEM routines::no start line)");
+    }
+    // Skipping a broken list would accept certificates that it revokes.
+    if !lists.iter().all(|l| crl::is_list(l)) {
+        return Err(
+            "PEM_read_bio_X509_CRL() failed (SSL: error:0688010A:asn1 encoding routines::nested asn1 error:\
+                    Type=X509_CRL error:0488000D:PEM routines::ASN1 lib)",
+        );
+    }
+    Ok(lists)
 }
 
 /// Content of a DER file, empty without the directive.
@@ -165,7 +172,7 @@ impl<C: Context> Setting<C> for DerFile {
         once(&previous, d, cx)?;
         let path = cx.conf_path(first(d));
         match cx.files.read(&path) {
-            Ok((_, bytes)) if !forebay_net::tls::ocsp_message::is_response(bytes) => Err(cx.error(
+            Ok((_, bytes)) if !ocsp_message::is_response(bytes) => Err(cx.error(
                 d,
                 format!(
                     "d2i_OCSP_RESPONSE_bio(\"{}\") failed (SSL: error:0688010A:asn1 encoding routines::nested asn1 \

@@ -1,10 +1,8 @@
 //! Identity of TLS settings within one configuration, so that servers with the same settings share one copy.
 
 use super::cache_settings::SessionCache;
-use super::loader::Certificates;
-use super::server::Application;
+use super::loader::{Certificates, ServerInput};
 use super::settings::Settings;
-use forebay_net::resolver::Resolver;
 use std::sync::Arc;
 
 /// Returns the address of a list as its identity. All empty lists are equal.
@@ -19,12 +17,8 @@ fn at<T: ?Sized>(arc: &Arc<T>) -> usize {
 
 /// Returns a key of everything that the TLS settings of a server depend on. It compares shared values by address, so it
 /// is valid only within one configuration.
-pub(super) fn identity(
-    s: &Settings,
-    application: &Application,
-    made: &Certificates<'_>,
-    resolver: Option<&Arc<Resolver>>,
-) -> String {
+pub(super) fn identity(server: &ServerInput<'_>, made: &Certificates<'_>) -> String {
+    let ServerInput { settings, application, resolver } = server;
     // Destructure without `..`, so that a new setting does not compile until it is considered here.
     let Settings {
         // `made` covers these, including those of `ssl_conf_command`.
@@ -55,7 +49,7 @@ pub(super) fn identity(
         ocsp,
         ocsp_responder,
         ocsp_cache,
-    } = s;
+    } = settings;
     let names: Vec<_> = made.dynamic.iter().flat_map(|(cert, key)| [&cert.text, &key.text]).collect();
     let sessions = match session_cache {
         SessionCache::None => 0,

@@ -1,10 +1,10 @@
 //! Builds the TLS settings of servers while a configuration is read.
 
 use super::certified::{read_file, shown, text_of, without_store};
-use super::files::Name;
+use super::files::FileName;
 use super::identity::{identity, list};
 use super::ocsp::client::Check;
-use super::ocsp::responder::{Names, Responder};
+use super::ocsp::responder::{NameLookup, Responder};
 use super::ocsp::staple::Stapling;
 use super::presented::{Loaded, Presented};
 use super::server::{Application, ServerTls, same_kind};
@@ -23,6 +23,17 @@ use rustls::sign::CertifiedKey;
 use std::collections::HashMap;
 use std::sync::Arc;
 use zeroize::Zeroizing;
+
+/// Source of the TLS settings of a server.
+#[derive(Clone, Debug)]
+pub struct ServerInput<'s> {
+    /// Directives in effect at the server.
+    pub settings: &'s Settings,
+    /// Settings that depend on the front end.
+    pub application: Application,
+    /// Resolver for the names of OCSP responders (nginx: resolver).
+    pub resolver: Option<&'s Arc<Resolver>>,
+}
 
 /// Loader of certificates for the servers of one configuration. Loads each only once.
 #[derive(Default)]
@@ -44,12 +55,12 @@ impl Loader {
     /// Adds a certificate to [`Loader::staplings`] (nginx: ssl_stapling). Adds a warning if that is impossible.
     fn staple(
         &mut self,
-        s: &Settings,
-        (name, at): (&Name, usize),
+        server: &ServerInput<'_>,
+        (name, at): (&FileName, usize),
         presented: &Arc<Presented>,
-        resolver: Option<&Arc<Resolver>>,
         cx: &mut Build<'_>,
     ) {
+        let s = server.settings;
         let Some(key) = presented.get(at) else { return };
         let Some(cert) = key.cert.first() else { return };
         let file = shown(&name.text, &cx.conf_path(&name.text));
@@ -67,7 +78,7 @@ impl Loader {
             signers: if verified { Vec::new() } else { [chain, &trusted].concat() },
             trust: verified.then(|| Arc::new(trust())),
             responder,
-            names: resolver.map_or(Names::System, |r| Names::Resolver(Some(r.clone()))),
+            names: server.resolver.map_or(NameLookup::System, |r| NameLookup::Resolver(Some(r.clone()))),
             file,
             slots: vec![(presented.clone(), at)],
         });
@@ -88,8 +99,8 @@ impl Loader {
     /// In nginx's words.
     pub(super) fn load(
         &mut self,
-        cert: &Name,
-        key: &Name,
+        cert: &FileName,
+        key: &FileName,
         passwords: &[Zeroizing<Vec<u8>>],
         cx: &mut Build<'_>,
     ) -> Result<Arc<CertifiedKey>, Error> {
@@ -104,27 +115,26 @@ impl Loader {
                 key.error(format!("cannot load certificate key \"{text}\": no engine or provider is linked"))
             );
         }
-        let cert_pem = text_of(&cert.text, |n| read_file(n, "certificate", cx)).map_err(|m| cert.error(m))?;
-        let key_pem = text_of(key_text, |n| read_file(n, "certificate key", cx)).map_err(|m| key.error(m))?;
-        self.note_path(&cert.text, cx);
-        self.note_path(key_text, cx);
-        let cert_name = shown(&cert.text, &cx.conf_path(&cert.text));
-        let key_name = shown(key_text, &cx.conf_path(key_text));
-        let made = certified((&cert_name, &cert_pem), (&key_name, &key_pem), passwords).map_err(|m| {
+        let cert_pem = self.pem(&cert.text, "certificate", cx).map_err(|m| cert.error(m))?;
+        let key_pem = self.pem(key_text, "certificate key", cx).map_err(|m| key.error(m))?;
+        let made = certified((&cert_pem.shown, &cert_pem.text), (&key_pem.shown, &key_pem.text), passwords);
+        let made = Arc::new(made.map_err(|m| {
             let of_key = m.contains("certificate key") || m.contains("PrivateKey");
             if of_key { key.error(m) } else { cert.error(m) }
-        })?;
-        let made = Arc::new(made);
+        })?);
         self.keys.insert(names, made.clone());
         Ok(made)
     }
 
-    /// Adds the file of a name to [`Loader::paths`].
-    fn note_path(&mut self, name: &[u8], cx: &Build<'_>) {
+    /// Reads a certificate or key and adds its file to [`Loader::paths`]. `what` names it in the error.
+    fn pem(&mut self, name: &[u8], what: &str, cx: &mut Build<'_>) -> Result<Pem, String> {
+        let text = text_of(name, |n| read_file(n, what, cx))?;
         let path = cx.conf_path(name);
+        let shown = shown(name, &path);
         if !name.starts_with(b"data:") && !self.paths.contains(&path) {
             self.paths.push(path);
         }
+        Ok(Pem { shown, text })
     }
 
     /// Loads the certificates of a server.
@@ -153,20 +163,19 @@ impl Loader {
     /// In nginx's words.
     pub fn server(
         &mut self,
-        s: &Settings,
-        application: Application,
-        resolver: Option<&Arc<Resolver>>,
+        server: &ServerInput<'_>,
         cx: &mut Build<'_>,
     ) -> Result<Option<Arc<ServerTls>>, Error> {
+        let s = server.settings;
         if s.certificate.0.is_empty() && !s.reject_handshake {
             return Ok(None);
         }
         let certificates = self.certificates(s, cx)?;
-        let identity = identity(s, &application, &certificates, resolver);
+        let identity = identity(server, &certificates);
         if let Some(same) = self.made.get(&identity) {
             return Ok(Some(same.clone()));
         }
-        let tls = Arc::new(self.build(s, application, certificates, resolver, cx)?);
+        let tls = Arc::new(self.build(server, certificates, cx)?);
         self.made.insert(identity, tls.clone());
         Ok(Some(tls))
     }
@@ -174,38 +183,37 @@ impl Loader {
     /// Builds the TLS settings of a server from its certificates.
     fn build(
         &mut self,
-        s: &Settings,
-        application: Application,
+        server: &ServerInput<'_>,
         certificates: Certificates<'_>,
-        resolver: Option<&Arc<Resolver>>,
         cx: &mut Build<'_>,
     ) -> Result<ServerTls, Error> {
+        let s = server.settings;
         let trust = self.trust(s)?;
         let basis = trust.as_ref().map(|t| basis(s, t));
-        let context = context((s, &application), &certificates, basis);
+        let context = context(server, &certificates, basis);
         let Certificates { names, keys, dynamic } = certificates;
         let presented = Arc::new(Presented::new(stapled_from_file(s, keys)));
         if s.stapling && s.stapling_file.0.is_empty() {
             for (at, name) in names.into_iter().enumerate() {
-                self.staple(s, (name, at), &presented, resolver, cx);
+                self.staple(server, (name, at), &presented, cx);
             }
         }
-        let ocsp = check(s, resolver)?;
+        let ocsp = check(server)?;
         let provider = self.provider(s);
-        let config = config((s, &application), provider, presented.clone(), trust.as_deref(), context)
+        let config = config(server, provider, presented.clone(), trust.as_deref(), context)
             .map_err(|m| at_certificate(s, m))?;
         Ok(ServerTls {
             config,
             others: Default::default(),
             by_cost: by_cost(s),
             dynamic,
-            loaded: s.certificate_cache.0.map(Loaded::of).map(Arc::new),
+            loaded: s.certificate_cache.0.map(Loaded::new).map(Arc::new),
             passwords: s.password_file.0.clone(),
             verify_client: s.verify_client,
             trust,
             basis,
             reject: s.reject_handshake,
-            application,
+            application: server.application.clone(),
             presented,
             ocsp,
         })
@@ -246,20 +254,27 @@ impl Loader {
     }
 }
 
+/// Certificate or key as it was read.
+struct Pem {
+    /// Its name for messages.
+    shown: String,
+    text: Zeroizing<Vec<u8>>,
+}
+
 /// Certificates of a server.
 #[derive(Default)]
 pub(super) struct Certificates<'s> {
     /// Names of `keys`.
-    names: Vec<&'s Name>,
+    names: Vec<&'s FileName>,
     /// Certificates with keys, one of a kind.
     pub keys: Vec<Arc<CertifiedKey>>,
     /// Names of certificates and keys that have variables.
-    pub dynamic: Vec<(Name, Name)>,
+    pub dynamic: Vec<(FileName, FileName)>,
 }
 
 impl<'s> Certificates<'s> {
     /// Adds a certificate, which replaces an earlier one of its kind.
-    fn add(&mut self, name: &'s Name, key: Arc<CertifiedKey>) {
+    fn add(&mut self, name: &'s FileName, key: Arc<CertifiedKey>) {
         if let Some(at) = self.keys.iter().position(|other| same_kind(other, &key)) {
             self.names.remove(at);
             self.keys.remove(at);
@@ -270,7 +285,7 @@ impl<'s> Certificates<'s> {
 }
 
 /// Returns the names of a server's certificates and keys. Those of `ssl_conf_command` replace the others.
-fn named(s: &Settings) -> (&[Name], &[Name]) {
+fn named(s: &Settings) -> (&[FileName], &[FileName]) {
     match (&s.conf_command.certificate, &s.conf_command.key) {
         (Some(cert), Some(key)) => (std::slice::from_ref(cert), std::slice::from_ref(key)),
         _ => (&s.certificate.0, &s.certificate_key.0),
@@ -278,7 +293,7 @@ fn named(s: &Settings) -> (&[Name], &[Name]) {
 }
 
 /// Returns `true` if the names of a certificate and its key have no variables.
-pub(super) fn is_fixed(cert: &Name, key: &Name) -> bool {
+pub(super) fn is_fixed(cert: &FileName, key: &FileName) -> bool {
     cert.template.as_const().is_some() && key.template.as_const().is_some()
 }
 
@@ -335,7 +350,8 @@ fn at_certificate(s: &Settings, message: String) -> Error {
 const MAX_DEPTH: usize = 9;
 
 /// Returns the OCSP check for clients' certificates, if configured.
-fn check(s: &Settings, resolver: Option<&Arc<Resolver>>) -> Result<Option<Arc<Check>>, Error> {
+fn check(server: &ServerInput<'_>) -> Result<Option<Arc<Check>>, Error> {
+    let s = server.settings;
     if s.ocsp == Ocsp::Off {
         return Ok(None);
     }
@@ -350,6 +366,6 @@ fn check(s: &Settings, resolver: Option<&Arc<Resolver>>) -> Result<Option<Arc<Ch
         all: s.ocsp == Ocsp::On,
         responder,
         cache: s.ocsp_cache.0.clone(),
-        names: Names::Resolver(resolver.cloned()),
+        names: NameLookup::Resolver(server.resolver.cloned()),
     })))
 }

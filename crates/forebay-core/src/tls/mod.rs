@@ -24,3 +24,6 @@ pub mod vars;
 pub mod verdict;
 
 pub use session::{Session, Verdict};
+
+#[cfg(test)]
+mod tests;

@@ -1,9 +1,9 @@
 //! Settings of TLS to upstreams that all front ends have (nginx: ngx_http_proxy_module, ngx_stream_proxy_module, proxy_ssl_*).
 //! `client.rs` builds the TLS configuration from them.
 
-use super::cache_settings::Cache;
+use super::cache_settings::CertificateCache;
 use super::conf_command::Commands;
-use super::files::{Crl, Names, Passwords, PemFile};
+use super::files::{Crl, FileNames, Passwords, PemFile};
 use super::settings::{Ciphers, Protocols};
 use crate::config::value::Number;
 use crate::vars::Template;
@@ -12,11 +12,11 @@ use std::sync::Arc;
 
 crate::settings! {
     /// `proxy_ssl_certificate`.
-    "proxy_ssl_certificate" => certificate: Names = Names::default();
+    "proxy_ssl_certificate" => certificate: FileNames = FileNames::default();
     /// `proxy_ssl_certificate_key`.
-    "proxy_ssl_certificate_key" => certificate_key: Names = Names::default();
+    "proxy_ssl_certificate_key" => certificate_key: FileNames = FileNames::default();
     /// `proxy_ssl_certificate_cache`.
-    "proxy_ssl_certificate_cache" => certificate_cache: Cache = Cache(None);
+    "proxy_ssl_certificate_cache" => certificate_cache: CertificateCache = CertificateCache(None);
     /// `proxy_ssl_password_file`.
     "proxy_ssl_password_file" => password_file: Passwords = Passwords::default();
     /// `proxy_ssl_ciphers`.

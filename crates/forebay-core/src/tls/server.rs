@@ -2,7 +2,7 @@
 //! them once per configuration.
 
 use super::certified::{certified_files, is_inline};
-use super::files::Name;
+use super::files::FileName;
 use super::ocsp::client::Check;
 use super::presented::{Loaded, Presented};
 use super::settings::VerifyClient;
@@ -39,7 +39,7 @@ pub struct ServerTls {
     /// No directive says whose order of suites counts, so suites are ordered by cost.
     pub(super) by_cost: bool,
     /// Names of certificate and key that have to be evaluated for each connection.
-    pub(super) dynamic: Vec<(Name, Name)>,
+    pub(super) dynamic: Vec<(FileName, FileName)>,
     /// Cache of certificates from `dynamic`, by name.
     pub(super) loaded: Option<Arc<Loaded>>,
     /// Passwords of keys that are loaded later.

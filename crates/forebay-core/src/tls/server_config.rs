@@ -1,11 +1,10 @@
 //! Configuration of a server for rustls, and hashes of the settings that sessions and verdicts depend on.
 
 use super::cache_settings::SessionCache;
-use super::loader::Certificates;
+use super::loader::{Certificates, ServerInput};
 use super::presented::Presented;
-use super::server::Application;
 use super::settings::{Preference, Settings};
-use forebay_net::tls::sessions::{self, Stored, TicketKey, Tickets};
+use forebay_net::tls::sessions::{self, Sessions, Stored, TicketKey, Tickets};
 use forebay_net::tls::verify::Trust;
 use rustls::crypto::CryptoProvider;
 use rustls::server::NoServerSessionStorage;
@@ -24,13 +23,13 @@ pub(super) fn basis(s: &Settings, trust: &Trust) -> sessions::Context {
 /// Hashes the settings that a resumed session must share with the current server: certificates and requirements on
 /// clients.
 pub(super) fn context(
-    (s, application): (&Settings, &Application),
+    server: &ServerInput<'_>,
     made: &Certificates<'_>,
     basis: Option<sessions::Context>,
 ) -> sessions::Context {
     let leaf = made.keys.iter().filter_map(|k| k.cert.first()).map(AsRef::as_ref);
     let names = made.dynamic.iter().map(|(c, _)| c.text.as_slice());
-    let demands = [s.verify_client as u8, u8::from(application.early_data)];
+    let demands = [server.settings.verify_client as u8, u8::from(server.application.early_data)];
     let basis = basis.unwrap_or_default();
     sessions::context(leaf.chain(names).chain([demands.as_slice(), &basis]))
 }
@@ -66,12 +65,13 @@ pub(super) fn by_cost(s: &Settings) -> bool {
 }
 
 pub(super) fn config(
-    (s, application): (&Settings, &Application),
+    server: &ServerInput<'_>,
     provider: Arc<CryptoProvider>,
     presented: Arc<Presented>,
     trust: Option<&Trust>,
     context: sessions::Context,
 ) -> Result<Arc<ServerConfig>, String> {
+    let ServerInput { settings: s, application, .. } = server;
     let c = &s.conf_command;
     let (v12, v13) = (c.v12.unwrap_or(s.protocols.v12), c.v13.unwrap_or(s.protocols.v13));
     let builder = ServerConfig::builder_with_provider(provider)
@@ -85,7 +85,7 @@ pub(super) fn config(
     config.ignore_client_order = c.server_preference.unwrap_or(s.prefer_server_ciphers != Preference::Off);
     config.alpn_protocols = application.protocols.clone();
     config.enable_secret_extraction = true;
-    keep_sessions(&mut config, s, application.early_data, context);
+    keep_sessions(&mut config, server, context);
     if application.early_data {
         config.max_early_data_size = 16 * 1024;
     }
@@ -94,17 +94,13 @@ pub(super) fn config(
     Ok(Arc::new(config))
 }
 
-/// Sets where sessions are kept: here, in tickets of the clients, or nowhere.
-fn keep_sessions(config: &mut ServerConfig, s: &Settings, early_data: bool, context: sessions::Context) {
+/// Sets the storage of sessions: here, in tickets of the clients, or nowhere.
+fn keep_sessions(config: &mut ServerConfig, server: &ServerInput<'_>, context: sessions::Context) {
+    let s = server.settings;
     let timeout = Duration::from_secs(s.session_timeout.0);
-    let zone = match &s.session_cache {
-        SessionCache::Kept(zone) => Some(zone.clone()),
-        // rustls accepts early data only for sessions that it can remove from a store, which prevents replay.
-        _ if early_data => Some(sessions::zone(b"early data", 1 << 20)),
-        _ => None,
-    };
+    let zone = session_zone(server);
     // Tickets would disable early data.
-    let tickets = s.conf_command.tickets.unwrap_or(s.session_tickets) && !early_data;
+    let tickets = s.conf_command.tickets.unwrap_or(s.session_tickets) && !server.application.early_data;
     config.send_tls13_tickets = if tickets || zone.is_some() { 2 } else { 0 };
     config.session_storage = match zone {
         Some(sessions) => Arc::new(Stored { sessions, context, timeout }),
@@ -113,5 +109,15 @@ fn keep_sessions(config: &mut ServerConfig, s: &Settings, early_data: bool, cont
     if tickets {
         let keys = s.session_ticket_key.0.iter().filter_map(|k| TicketKey::new(k)).collect();
         config.ticketer = Arc::new(Tickets { keys, context, timeout });
+    }
+}
+
+/// Returns the zone of the sessions of a server, if it keeps them.
+fn session_zone(server: &ServerInput<'_>) -> Option<Arc<Sessions>> {
+    match &server.settings.session_cache {
+        SessionCache::Kept(zone) => Some(zone.clone()),
+        // rustls accepts early data only for sessions that it can remove from a store, which prevents replay.
+        _ if server.application.early_data => Some(sessions::zone(b"early data", 1 << 20)),
+        _ => None,
     }
 }

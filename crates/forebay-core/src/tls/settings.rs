@@ -1,9 +1,9 @@
 //! Settings of TLS that all front ends have (nginx: ngx_http_ssl_module, ngx_stream_ssl_module). `loader.rs` builds the TLS
 //! settings of a server from them. Values that are files are in `files.rs`, caches in `cache_settings.rs`.
 
-use super::cache_settings::{Cache, OcspCache, SessionCache};
+use super::cache_settings::{CertificateCache, OcspCache, SessionCache};
 use super::conf_command::Commands;
-use super::files::{Crl, DerFile, Names, Passwords, PemFile, TicketKeys};
+use super::files::{Crl, DerFile, FileNames, Passwords, PemFile, TicketKeys};
 use crate::config::value::{Number, Sec, Setting, first, once};
 use crate::config::{Context, Scope};
 use crate::keyword;
@@ -19,9 +19,9 @@ keyword! {
 }
 
 crate::settings! {
-    "ssl_certificate" => certificate: Names = Names::default();
-    "ssl_certificate_key" => certificate_key: Names = Names::default();
-    "ssl_certificate_cache" => certificate_cache: Cache = Cache(None);
+    "ssl_certificate" => certificate: FileNames = FileNames::default();
+    "ssl_certificate_key" => certificate_key: FileNames = FileNames::default();
+    "ssl_certificate_cache" => certificate_cache: CertificateCache = CertificateCache(None);
     "ssl_password_file" => password_file: Passwords = Passwords::default();
     "ssl_protocols" => protocols: Protocols = Protocols { v12: true, v13: true };
     "ssl_ciphers" => ciphers: Ciphers = Ciphers::default();

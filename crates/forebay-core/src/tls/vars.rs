@@ -262,28 +262,37 @@ fn dn(name: &X509Name<'_>, out: &mut Vec<u8>) -> bool {
                 _ => out.push(b'+'),
             }
             attribute(a, out);
-            let v = match characters(a.attr_value()).filter(|_| short(a.attr_type()).is_some()) {
-                Some(v) => v,
-                None => {
-                    out.push(b'#');
-                    hex(&a.attr_value().to_der_vec().unwrap_or_default(), true, out);
-                    continue;
-                }
-            };
-            for (k, b) in v.iter().enumerate() {
-                let edge = (k == 0 && matches!(b, b' ' | b'#')) || (k + 1 == v.len() && *b == b' ');
-                if edge || matches!(b, b',' | b'+' | b'"' | b'\\' | b'<' | b'>' | b';') {
-                    out.push(b'\\');
-                    out.push(*b);
-                } else if b.is_ascii_control() || !b.is_ascii() {
-                    text(out, &format!("\\{b:02X}"));
-                } else {
-                    out.push(*b);
-                }
-            }
+            value(a, out);
         }
     }
     true
+}
+
+/// Appends the value of an attribute by RFC 2253.
+fn value(a: &AttributeTypeAndValue<'_>, out: &mut Vec<u8>) {
+    match characters(a.attr_value()).filter(|_| short(a.attr_type()).is_some()) {
+        Some(text) => escaped(&text, out),
+        None => {
+            out.push(b'#');
+            hex(&a.attr_value().to_der_vec().unwrap_or_default(), true, out);
+        }
+    }
+}
+
+/// Appends characters with the escapes of RFC 2253, section 2.4.
+fn escaped(characters: &[u8], out: &mut Vec<u8>) {
+    let last = characters.len().saturating_sub(1);
+    for (i, b) in characters.iter().enumerate() {
+        let at_edge = (i == 0 && matches!(b, b' ' | b'#')) || (i == last && *b == b' ');
+        if at_edge || matches!(b, b',' | b'+' | b'"' | b'\\' | b'<' | b'>' | b';') {
+            out.push(b'\\');
+            out.push(*b);
+        } else if b.is_ascii_control() || !b.is_ascii() {
+            text(out, &format!("\\{b:02X}"));
+        } else {
+            out.push(*b);
+        }
+    }
 }
 
 /// Appends a name as `/C=US/CN=x`, like nginx before 1.11.6 and X509_NAME_oneline() of OpenSSL 3.0. Writes bytes that
@@ -293,16 +302,20 @@ fn legacy_dn(name: &X509Name<'_>, out: &mut Vec<u8>) -> bool {
         for (i, a) in rdn.iter().enumerate() {
             out.push(if i == 0 { b'/' } else { b'+' });
             attribute(a, out);
-            for b in a.attr_value().data {
-                match b {
-                    b'/' | b'+' => out.extend_from_slice(&[b'\\', *b]),
-                    b' '..=b'~' => out.push(*b),
-                    _ => {
-                        text(out, &format!("\\x{b:02X}"));
-                    }
-                }
-            }
+            legacy_value(a.attr_value().data, out);
         }
     }
     true
+}
+
+fn legacy_value(value: &[u8], out: &mut Vec<u8>) {
+    for b in value {
+        match b {
+            b'/' | b'+' => out.extend_from_slice(&[b'\\', *b]),
+            b' '..=b'~' => out.push(*b),
+            _ => {
+                text(out, &format!("\\x{b:02X}"));
+            }
+        }
+    }
 }

@@ -493,7 +493,7 @@ pub(crate) struct ModuleState {
     /// `$limit_req_status`.
     pub limit_req: Option<forebay_core::limit::outcomes::Outcome>,
     /// Slots that the request occupies in the zones of `limit_conn`.
-    pub limit_conn: forebay_core::limit::concurrency::State,
+    pub limit_conn: forebay_core::limit::concurrency::Counted,
     /// Guard that counts the request as being processed.
     pub processing: Option<metrics::Processing>,
     /// State of the upstream cache for the request.

@@ -9,7 +9,7 @@ use crate::location::LocationTree;
 use crate::modules::{self, Content, LocationSettings, LocationWritten};
 use forebay_conf::error::{Error, Level};
 use forebay_core::tls::client::ClientTls;
-use forebay_core::tls::loader::Loader;
+use forebay_core::tls::loader::{Loader, ServerInput};
 use forebay_core::tls::vars::shows_hello;
 use forebay_http::h1::request::Limits;
 use std::collections::HashMap;
@@ -222,7 +222,8 @@ impl Assembly<'_, '_> {
             let Some(l) = self.locations.get(s.root) else { continue };
             let resolver = l.settings.resolver.resolver.0.as_ref();
             let application = l.settings.ssl.application();
-            match self.loader.server(&l.settings.tls, application, resolver, self.cx) {
+            let input = ServerInput { settings: &l.settings.tls, application, resolver };
+            match self.loader.server(&input, self.cx) {
                 Ok(tls) => s.tls = tls,
                 Err(error) => self.cx.keep_late(error),
             }
