@@ -47,7 +47,7 @@ enum Head {
     /// Nothing more for now: the connection can wait without a runner.
     Wait,
     /// It will not be completed.
-    Gone(End),
+    Gone(HeadFailure),
     /// The connection is over and has been logged: a broken PROXY protocol header or a failed handshake.
     Over,
     /// The client speaks HTTP/2; the session is in the connection.
@@ -60,7 +60,7 @@ enum Head {
 
 /// Reason for which a head will not be completed.
 #[derive(Clone, Copy)]
-enum End {
+enum HeadFailure {
     /// The client closed the connection.
     Closed,
     /// Reading failed.
@@ -69,13 +69,13 @@ enum End {
     TimedOut,
 }
 
-impl End {
+impl HeadFailure {
     /// Message of nginx's log; `did` is the participle for a client that closed the connection.
     fn text(self, did: &str) -> String {
         match self {
-            End::Closed => format!("client {did} connection"),
-            End::Failed(e) => format!("recv() failed {}", errno_text(e)),
-            End::TimedOut => "client timed out (110: Connection timed out)".to_owned(),
+            HeadFailure::Closed => format!("client {did} connection"),
+            HeadFailure::Failed(e) => format!("recv() failed {}", errno_text(e)),
+            HeadFailure::TimedOut => "client timed out (110: Connection timed out)".to_owned(),
         }
     }
 }
@@ -101,7 +101,7 @@ pub(super) async fn serve(
     waited: bool,
 ) -> Done {
     if req.conn.expired {
-        gone(req, End::TimedOut);
+        gone(req, HeadFailure::TimedOut);
         return Done::Closed;
     }
     let mut served = Http1 { thread, req, guard, waited, begun: false, in_turn: 0 };
@@ -252,13 +252,13 @@ impl Http1<'_, '_> {
 }
 
 /// Logs a head that will not be completed.
-fn gone(req: &mut Request, end: End) {
+fn gone(req: &mut Request, end: HeadFailure) {
     let (thread, conf) = (req.thread.clone(), req.conf.clone());
     let conn = &req.conn;
     if !req.head.buf.is_empty() && conn.greeted {
         unfinished(req, end);
         reset_if_timed_out(req);
-    } else if !req.head.buf.is_empty() && !matches!(end, End::TimedOut) {
+    } else if !req.head.buf.is_empty() && !matches!(end, HeadFailure::TimedOut) {
         conn.log_broken_greeting(&thread, &conf, &req.head.buf, Broken::Header);
     } else if error_log::enabled(&thread, &conn.client, Level::Info) {
         let (what, tail) = if conn.requests == 0 { never_asked(req, end) } else { left(req, end) };
@@ -267,7 +267,7 @@ fn gone(req: &mut Request, end: End) {
 }
 
 /// Returns the line of the log, and its tail, for a connection that ends before its first request.
-fn never_asked(req: &Request, end: End) -> (String, String) {
+fn never_asked(req: &Request, end: HeadFailure) -> (String, String) {
     let conn = &req.conn;
     let doing = match (conn.greeted, conn.wire.is_handshaking()) {
         (false, _) => "reading PROXY protocol",
@@ -279,13 +279,13 @@ fn never_asked(req: &Request, end: End) -> (String, String) {
 }
 
 /// Returns the line of the log for a connection that ends after a request.
-fn left(req: &Request, end: End) -> (String, String) {
-    let why = if let End::Failed(e) = end { format!(" {}", errno_text(e)) } else { String::new() };
+fn left(req: &Request, end: HeadFailure) -> (String, String) {
+    let why = if let HeadFailure::Failed(e) = end { format!(" {}", errno_text(e)) } else { String::new() };
     (format!("client {} closed keepalive connection{why}", req.conn.client.text()), String::new())
 }
 
 /// Logs a request whose head has only begun. It gets no answer, only a status.
-fn unfinished(req: &mut Request, end: End) {
+fn unfinished(req: &mut Request, end: HeadFailure) {
     let line = req.head.buf.iter().position(|b| !matches!(b, b'\r' | b'\n')).unwrap_or(0);
     let rest = req.head.buf.get(line..).unwrap_or_default();
     let complete = memchr::memrchr(b'\n', rest).map_or(0, |at| at + 1);
@@ -304,7 +304,7 @@ fn unfinished(req: &mut Request, end: End) {
     let part = if complete > 0 { "headers" } else { "line" };
     let text = end.text("prematurely closed");
     req.log(Level::Info, &format!("{text} while reading client request {part}"));
-    req.timed_out = matches!(end, End::TimedOut);
+    req.timed_out = matches!(end, HeadFailure::TimedOut);
     req.resp.status = if req.timed_out { 408 } else { 400 };
     finish(req);
 }
@@ -411,7 +411,7 @@ fn receive_head(thread: &Rc<Thread>, req: &mut Request, limits: &Limits) -> Opti
     let room = READ.max(limits.client_header_buffer_size);
     req.head.buf.reserve(room);
     match req.conn.wire.read(&thread.io, &mut req.head.buf) {
-        Ok(0) | Err(Errno::BADF) => Some(Head::Gone(End::Closed)),
+        Ok(0) | Err(Errno::BADF) => Some(Head::Gone(HeadFailure::Closed)),
         Ok(n) => {
             if req.head.buf.len() == n {
                 req.started = thread.clock.now();
@@ -419,7 +419,7 @@ fn receive_head(thread: &Rc<Thread>, req: &mut Request, limits: &Limits) -> Opti
             None
         }
         Err(Errno::AGAIN) => Some(Head::Wait),
-        Err(e) => Some(Head::Gone(End::Failed(e))),
+        Err(e) => Some(Head::Gone(HeadFailure::Failed(e))),
     }
 }
 

@@ -113,10 +113,10 @@ impl Connection {
     }
 
     /// Settings of an HTTP/2 session on this address; `None`: it speaks no HTTP/2.
-    fn http2_settings(&self, conf: &ThreadConfig) -> Option<h2::Settings> {
+    fn http2_settings(&self, conf: &ThreadConfig) -> Option<h2::StreamSettings> {
         let address = self.client.address(conf)?;
         let server = &conf.http.servers.get(address.default_server)?.settings;
-        (server.http2 || address.options.http2 || self.client.tls.is_some()).then_some(h2::Settings {
+        (server.http2 || address.options.http2 || self.client.tls.is_some()).then_some(h2::StreamSettings {
             max_streams: server.http2_max_concurrent_streams.0 as usize,
             window: u32::try_from(server.http2_body_preread_size.0).unwrap_or(0x7fff_ffff).max(1),
         })

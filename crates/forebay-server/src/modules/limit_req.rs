@@ -20,13 +20,13 @@ use std::time::Duration;
 
 crate::settings! {
     /// `limit_req`.
-    "limit_req" => limits: Limits = Limits::default();
+    "limit_req" => limits: RateLimits = RateLimits::default();
     /// `limit_req_dry_run`.
     "limit_req_dry_run" => dry_run: bool = false;
     /// `limit_req_log_level`.
     "limit_req_log_level" => log_level: LogLevel = LogLevel::Error;
     /// `limit_req_status`.
-    "limit_req_status" => status: Status = Status(503);
+    "limit_req_status" => status: RefusalStatus = RefusalStatus(503);
 }
 
 keyword! {
@@ -48,11 +48,11 @@ impl LogLevel {
 
 /// `limit_req_status`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Status(u16);
+pub(crate) struct RefusalStatus(u16);
 
-impl Status {
+impl RefusalStatus {
     /// The default, 503.
-    pub(crate) const UNAVAILABLE: Status = Status(503);
+    pub(crate) const UNAVAILABLE: RefusalStatus = RefusalStatus(503);
 
     /// Returns the status as a number.
     pub(crate) fn code(self) -> u16 {
@@ -60,13 +60,13 @@ impl Status {
     }
 }
 
-impl Setting<crate::HttpContext> for Status {
+impl Setting<crate::HttpContext> for RefusalStatus {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let n = units::number(crate::config::value::first(d))
             .ok_or_else(|| cx.directive_error(d, "invalid number"))?;
         match u16::try_from(n) {
-            Ok(n @ 400..=599) => Ok(Status(n)),
+            Ok(n @ 400..=599) => Ok(RefusalStatus(n)),
             _ => Err(cx.error(d, "value must be between 400 and 599")),
         }
     }
@@ -75,7 +75,7 @@ impl Setting<crate::HttpContext> for Status {
 /// One `limit_req`.
 #[derive(Clone, Debug)]
 pub(crate) struct Limit {
-    zone: Arc<Zone>,
+    zone: Arc<RateZone>,
     /// Excess above which requests are refused, in thousandths of a request.
     burst: u64,
     /// Excess above which requests are delayed, in thousandths of a request.
@@ -84,9 +84,9 @@ pub(crate) struct Limit {
 
 /// All `limit_req` directives of a level.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Limits(pub Arc<Vec<Limit>>);
+pub(crate) struct RateLimits(pub Arc<Vec<Limit>>);
 
-impl Setting<crate::HttpContext> for Limits {
+impl Setting<crate::HttpContext> for RateLimits {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
         let mut p = Parameters { zone: None, burst: 0, delay: 0 };
@@ -101,7 +101,7 @@ impl Setting<crate::HttpContext> for Limits {
             return Err(cx.error(d, "\"limit_req\" directive is duplicate"));
         }
         all.push(Limit { zone, burst: p.burst.saturating_mul(1000), delay: p.delay.saturating_mul(1000) });
-        Ok(Limits(Arc::new(all)))
+        Ok(RateLimits(Arc::new(all)))
     }
 }
 
@@ -134,7 +134,7 @@ fn positive(text: &[u8]) -> Option<u64> {
 }
 
 /// A `limit_req_zone`.
-pub(crate) type Zone = zones::Zone<Defined>;
+pub(crate) type RateZone = zones::Zone<Defined>;
 
 /// Definition of a zone by `limit_req_zone`.
 #[derive(Debug)]
@@ -146,7 +146,7 @@ pub(crate) struct Defined {
 }
 
 /// Zones of a configuration under construction.
-pub(crate) type Zones = zones::Zones<Defined>;
+pub(crate) type RateZones = zones::Zones<Defined>;
 
 /// Counts by zone name. They are kept across reloads.
 static TABLES: Tables<Buckets> = Tables::new();

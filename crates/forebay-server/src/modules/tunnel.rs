@@ -7,7 +7,7 @@ use crate::modules::Content;
 use crate::modules::proxy::{NextMask, Pass, tries};
 use crate::phases::Outcome;
 use crate::request::Request;
-use crate::upstream::attempts::{Attempts, Kept, Repeat, Rules, Verdict};
+use crate::upstream::attempts::{Attempts, Decision, Kept, Repeat, Rules};
 use crate::upstream::contact::Contact;
 use crate::upstream::exchange::Target;
 use crate::upstream::fault::Fault;
@@ -104,9 +104,9 @@ async fn connect(req: &mut Request, target: &Target) -> Result<Contact, u16> {
             Err(fault) => attempts.failed(req, &mut place, &fault, Repeat::Always),
         };
         match verdict {
-            Verdict::Answered => return place.ok_or(502),
-            Verdict::Again => {}
-            Verdict::Stop(status) => return Err(status),
+            Decision::Answered => return place.ok_or(502),
+            Decision::Again => {}
+            Decision::Stop(status) => return Err(status),
         }
     }
 }

@@ -29,7 +29,7 @@ pub(crate) enum Sticky {
 #[derive(Debug, Default)]
 pub(crate) struct Cookie {
     name: Vec<u8>,
-    expires: Option<Expires>,
+    expires: Option<StickyExpires>,
     domain: Option<Template>,
     path: Option<Template>,
     samesite: Option<Template>,
@@ -38,7 +38,7 @@ pub(crate) struct Cookie {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Expires {
+enum StickyExpires {
     Max,
     In(u64),
 }
@@ -141,7 +141,8 @@ impl Cookie {
     fn parameter(&mut self, d: &Directive, w: &Word, cx: &mut Scope<'_>) -> Result<(), Error> {
         match split_parameter(&w.text) {
             (b"expires", Some(v)) => {
-                let expires = Expires::parse(v).ok_or_else(|| invalid("\"expires\" parameter value", v));
+                let expires =
+                    StickyExpires::parse(v).ok_or_else(|| invalid("\"expires\" parameter value", v));
                 self.expires = Some(expires.map_err(|m| cx.error_at(d, w, m))?);
             }
             (b"domain", Some(v)) => self.domain = Some(template(v, d, w, cx)?),
@@ -188,21 +189,21 @@ impl Cookie {
     }
 }
 
-impl Expires {
-    fn parse(text: &[u8]) -> Option<Expires> {
+impl StickyExpires {
+    fn parse(text: &[u8]) -> Option<StickyExpires> {
         match text {
-            b"max" => Some(Expires::Max),
-            _ => Some(Expires::In(units::duration_secs(text)?.as_secs())),
+            b"max" => Some(StickyExpires::Max),
+            _ => Some(StickyExpires::In(units::duration_secs(text)?.as_secs())),
         }
     }
 
     /// Appends the attributes at a time, in seconds.
     fn write(self, now: i64, out: &mut Vec<u8>) {
         match self {
-            Expires::Max => {
+            StickyExpires::Max => {
                 out.extend_from_slice(b"; expires=Thu, 31-Dec-37 23:55:55 GMT; max-age=315360000");
             }
-            Expires::In(secs) => {
+            StickyExpires::In(secs) => {
                 out.extend_from_slice(b"; expires=");
                 crate::modules::userid::cookie_date(now.saturating_add_unsigned(secs), out);
                 out.extend_from_slice(b"; max-age=");

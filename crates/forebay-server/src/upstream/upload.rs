@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub(crate) struct Upload {
     framing: Framing,
-    source: Source,
+    source: ContentSource,
     /// Framed bytes, of which `at` are written. If the connection makes frames of HTTP/2: content, of which `at` are in frames.
     out: Vec<u8>,
     at: usize,
@@ -38,7 +38,7 @@ const PIECE: usize = 64 * 1024;
 
 /// Source of the content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Source {
+enum ContentSource {
     /// The client, as it sends it.
     Client,
     /// The body that was read before, of which this many bytes are taken.
@@ -68,7 +68,7 @@ pub(crate) enum Turn {
 }
 
 /// Result of a write.
-enum Written {
+enum WriteResult {
     All,
     /// The windows of HTTP/2 allow no more content for now.
     NoWindow,
@@ -106,20 +106,20 @@ impl Upload {
         let mut out = head.to_vec();
         // Another server was given this part of the body, but did not act upon it.
         framing.piece(&mut out, &req.body.stored.mem);
-        Upload { framing, together, ..Upload::of(Source::Client, out, send_timeout) }
+        Upload { framing, together, ..Upload::of(ContentSource::Client, out, send_timeout) }
     }
 
     /// Sends the body that was read before, in frames of HTTP/2.
     pub(crate) fn kept(send_timeout: Duration) -> Upload {
-        Upload::of(Source::Kept(0), Vec::new(), send_timeout)
+        Upload::of(ContentSource::Kept(0), Vec::new(), send_timeout)
     }
 
     /// Sends content in frames of HTTP/2.
     pub(crate) fn bytes(content: &[u8], send_timeout: Duration) -> Upload {
-        Upload { left: Left::Nothing, ..Upload::of(Source::Kept(0), content.to_vec(), send_timeout) }
+        Upload { left: Left::Nothing, ..Upload::of(ContentSource::Kept(0), content.to_vec(), send_timeout) }
     }
 
-    fn of(source: Source, out: Vec<u8>, send_timeout: Duration) -> Upload {
+    fn of(source: ContentSource, out: Vec<u8>, send_timeout: Duration) -> Upload {
         Upload {
             framing: Framing::Frames,
             source,
@@ -190,8 +190,8 @@ impl Upload {
             return wire.poll_writable(&req.thread.io, false, cx);
         }
         match self.source {
-            Source::Client => req.conn.wire.poll_readable(&req.thread.io, false, cx),
-            Source::Kept(_) => Poll::Ready(()),
+            ContentSource::Client => req.conn.wire.poll_readable(&req.thread.io, false, cx),
+            ContentSource::Kept(_) => Poll::Ready(()),
         }
     }
 
@@ -204,14 +204,14 @@ impl Upload {
     ) -> Result<Option<Turn>, Stopped> {
         loop {
             let what = match self.write_at_once(req, conn)? {
-                Written::All => {
+                WriteResult::All => {
                     self.out.clear();
                     self.at = 0;
                     return Ok(None);
                 }
-                Written::Over => return Ok(Some(Turn::Unwanted)),
-                Written::NoWindow => For::Read,
-                Written::NoRoom => For::Both,
+                WriteResult::Over => return Ok(Some(Turn::Unwanted)),
+                WriteResult::NoWindow => For::Read,
+                WriteResult::NoRoom => For::Both,
             };
             match conn.wait(what, Instant::now() + self.send_timeout, watch).await {
                 Waited::Ready if conn.readable() => return Ok(Some(Turn::Answer)),
@@ -222,22 +222,22 @@ impl Upload {
         }
     }
 
-    fn write_at_once(&mut self, req: &mut Request, conn: &Conn) -> Result<Written, Stopped> {
+    fn write_at_once(&mut self, req: &mut Request, conn: &Conn) -> Result<WriteResult, Stopped> {
         let wrote = match self.framing {
             Framing::Frames => self.send_frames(req, conn),
             _ => self.send(req, conn),
         };
         match wrote {
             Ok(written) => Ok(written),
-            Err(Errno::AGAIN) => Ok(Written::NoRoom),
+            Err(Errno::AGAIN) => Ok(WriteResult::NoRoom),
             // It may have answered before it stopped reading.
-            Err(Errno::PIPE | Errno::CONNRESET) if !conn.reused && conn.has_input() => Ok(Written::Over),
+            Err(Errno::PIPE | Errno::CONNRESET) if !conn.reused && conn.has_input() => Ok(WriteResult::Over),
             Err(e) => Err(Stopped::Send(e)),
         }
     }
 
     /// Writes framed content without waiting.
-    fn send(&mut self, req: &mut Request, conn: &Conn) -> Result<Written, Errno> {
+    fn send(&mut self, req: &mut Request, conn: &Conn) -> Result<WriteResult, Errno> {
         while self.at < self.out.len() || conn.wire().has_unsent() {
             let sent = conn.send(self.out.get(self.at..).unwrap_or_default())?.bytes;
             self.at += sent;
@@ -245,17 +245,17 @@ impl Upload {
                 a.sent += sent as u64;
             }
         }
-        Ok(Written::All)
+        Ok(WriteResult::All)
     }
 
     /// Puts content into frames of HTTP/2 and writes them, without waiting.
-    fn send_frames(&mut self, req: &mut Request, conn: &Conn) -> Result<Written, Errno> {
+    fn send_frames(&mut self, req: &mut Request, conn: &Conn) -> Result<WriteResult, Errno> {
         let last = self.left == Left::Nothing;
         loop {
             {
                 let mut link = http2::link(conn).ok_or(Errno::BADF)?;
                 if link.is_over() {
-                    return Ok(Written::Over);
+                    return Ok(WriteResult::Over);
                 }
                 self.at += link.content(self.out.get(self.at..).unwrap_or_default(), last);
             }
@@ -266,10 +266,10 @@ impl Upload {
             done?;
             let link = http2::link(conn).ok_or(Errno::BADF)?;
             if self.at == self.out.len() && (!last || link.is_sent()) {
-                return Ok(Written::All);
+                return Ok(WriteResult::All);
             }
             if link.sendable() == 0 {
-                return Ok(Written::NoWindow);
+                return Ok(WriteResult::NoWindow);
             }
         }
     }
@@ -297,7 +297,7 @@ impl Upload {
         if n == 0 && at < stored.len() {
             return Err(failed);
         }
-        self.source = Source::Kept(at);
+        self.source = ContentSource::Kept(at);
         self.left = if at < stored.len() { Left::Content } else { Left::Nothing };
         Ok(Turn::More)
     }
@@ -305,9 +305,9 @@ impl Upload {
     /// Takes and frames the next piece of the body.
     async fn read(&mut self, req: &mut Request, conn: &Conn) -> Result<Turn, Stopped> {
         let turn = match (self.source, self.left) {
-            (Source::Kept(at), _) => return self.take_kept(req, at),
-            (Source::Client, Left::End) => self.read_end(req, conn).await?,
-            (Source::Client, _) => self.read_piece(req, conn).await?,
+            (ContentSource::Kept(at), _) => return self.take_kept(req, at),
+            (ContentSource::Client, Left::End) => self.read_end(req, conn).await?,
+            (ContentSource::Client, _) => self.read_piece(req, conn).await?,
         };
         if turn == Turn::More && self.left == Left::Nothing {
             self.framing.end(&mut self.out);
