@@ -67,7 +67,7 @@ struct Shortcuts {
 }
 
 /// Result of reading.
-struct Read {
+struct PieceRead {
     got: Progress,
     /// Number of pending bytes that are sent without waiting for more.
     enough: usize,
@@ -134,17 +134,17 @@ impl<'p> Pump<'p> {
     }
 
     /// Reads a piece, or has bytes pass inside the kernel.
-    async fn read(&mut self, req: &mut Request) -> Result<Read, Broken> {
+    async fn read(&mut self, req: &mut Request) -> Result<PieceRead, Broken> {
         if let Some(got) = self.pass(req) {
             // Bytes that a client did not take inside the kernel are sent before anything else is read.
-            return Ok(Read { got: self.follow(req, got).await?, enough: 1 });
+            return Ok(PieceRead { got: self.follow(req, got).await?, enough: 1 });
         }
         let (into, most) = match self.shortcuts.direct {
             true => (&mut self.out.pending, STRETCH),
             false => (&mut self.piece, PIECE as u64),
         };
         let got = self.source.read(req, into, most).await;
-        Ok(Read { got: self.follow(req, got).await?, enough: self.out.enough })
+        Ok(PieceRead { got: self.follow(req, got).await?, enough: self.out.enough })
     }
 
     /// Goes on with the next slice where one has ended (nginx: slice). Where the content breaks off, sends what has come.
@@ -167,7 +167,7 @@ impl<'p> Pump<'p> {
     }
 
     /// Passes a piece that has been read to the stage or the outlet.
-    async fn forward(&mut self, req: &mut Request, read: &Read) -> Done {
+    async fn forward(&mut self, req: &mut Request, read: &PieceRead) -> Done {
         if self.shortcuts.direct {
             let held = std::mem::take(&mut self.shortcuts.hold);
             let waits = held || self.out.pending.len() < read.enough;

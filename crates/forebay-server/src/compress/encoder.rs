@@ -22,14 +22,14 @@ const ZSTD_KEPT: u8 = 12;
 
 /// Encoders for reuse. Their tables take up to some MiB: creating them for each response would cost more than a small
 /// response itself.
-type Spare<T> = RefCell<Vec<(FormKey, T)>>;
+type SpareEncoders<T> = RefCell<Vec<(FormKey, T)>>;
 
 thread_local! {
-    static DEFLATE: Spare<Box<Compress>> = const { RefCell::new(Vec::new()) };
-    static ZSTD: Spare<zstd::stream::raw::Encoder<'static>> = const { RefCell::new(Vec::new()) };
+    static DEFLATE: SpareEncoders<Box<Compress>> = const { RefCell::new(Vec::new()) };
+    static ZSTD: SpareEncoders<zstd::stream::raw::Encoder<'static>> = const { RefCell::new(Vec::new()) };
 }
 
-fn spare<T>(from: &'static std::thread::LocalKey<Spare<T>>, key: FormKey) -> Option<T> {
+fn spare<T>(from: &'static std::thread::LocalKey<SpareEncoders<T>>, key: FormKey) -> Option<T> {
     from.with(|s| {
         let mut s = s.borrow_mut();
         let at = s.iter().position(|(k, _)| *k == key)?;
@@ -37,7 +37,7 @@ fn spare<T>(from: &'static std::thread::LocalKey<Spare<T>>, key: FormKey) -> Opt
     })
 }
 
-fn give<T>(to: &'static std::thread::LocalKey<Spare<T>>, key: FormKey, encoder: T) {
+fn give<T>(to: &'static std::thread::LocalKey<SpareEncoders<T>>, key: FormKey, encoder: T) {
     // A thread that is ending has no store any more.
     let _ = to.try_with(|s| {
         let mut s = s.borrow_mut();

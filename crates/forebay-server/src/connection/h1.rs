@@ -31,7 +31,7 @@ const TURN: u32 = 32;
 const HANDSHAKE: Duration = Duration::from_secs(60);
 
 /// Result of serving a connection.
-pub(super) enum Done {
+pub(super) enum Served {
     /// The connection is over.
     Closed,
     /// It waits in its slot.
@@ -99,21 +99,21 @@ pub(super) async fn serve(
     req: &mut Request,
     guard: &mut Guard<'_>,
     waited: bool,
-) -> Done {
+) -> Served {
     if req.conn.expired {
         gone(req, HeadFailure::TimedOut);
-        return Done::Closed;
+        return Served::Closed;
     }
     let mut served = Http1 { thread, req, guard, waited, begun: false, in_turn: 0 };
     let done = served.run().await;
-    if let Done::Closed = done {
+    if let Served::Closed = done {
         served.flush().await;
     }
     done
 }
 
 impl Http1<'_, '_> {
-    async fn run(&mut self) -> Done {
+    async fn run(&mut self) -> Served {
         loop {
             let limits = self.req.conn.limits(&self.req.conf);
             let done = match read_head(self.thread, self.req, &limits) {
@@ -128,12 +128,12 @@ impl Http1<'_, '_> {
     }
 
     /// Handles an outcome other than a complete head.
-    async fn leave(&mut self, head: Head) -> Option<Done> {
+    async fn leave(&mut self, head: Head) -> Option<Served> {
         match head {
             Head::Complete | Head::Wait | Head::Over => {}
             Head::Refused(reject) => self.refuse(&reject).await,
             Head::Gone(end) => gone(self.req, end),
-            Head::Http2 => return Some(Done::Http2(head_deadline(self.req, self.thread.clock.now()))),
+            Head::Http2 => return Some(Served::Http2(head_deadline(self.req, self.thread.clock.now()))),
             Head::NoPreface => {
                 let conf = self.req.conf.clone();
                 self.req.conn.refuse_preface(self.thread, &conf).await;
@@ -147,15 +147,15 @@ impl Http1<'_, '_> {
                 }
             }
         }
-        Some(Done::Closed)
+        Some(Served::Closed)
     }
 
     /// Serves a request whose head is complete.
-    async fn request(&mut self) -> Option<Done> {
+    async fn request(&mut self) -> Option<Served> {
         self.guard.state(Some(|c| &c.writing));
         self.begun = true;
         if !one_request(self.thread, self.req).await {
-            return Some(Done::Closed);
+            return Some(Served::Closed);
         }
         self.req.early = false;
         self.in_turn += 1;
@@ -180,7 +180,7 @@ impl Http1<'_, '_> {
     }
 
     /// Waits for the client: for room if something has not been sent, else for data, without a runner.
-    async fn wait(&mut self) -> Option<Done> {
+    async fn wait(&mut self) -> Option<Served> {
         self.req.early = false;
         if self.req.conn.wire.has_unsent() {
             return self.send_records().await;
@@ -197,29 +197,29 @@ impl Http1<'_, '_> {
             // It stays counted until a runner gets it again.
             self.guard.state = None;
         }
-        Some(Done::Parked)
+        Some(Served::Parked)
     }
 
     /// Sends TLS records that found no room: those of a handshake, or the answer to a change of keys.
-    async fn send_records(&mut self) -> Option<Done> {
+    async fn send_records(&mut self) -> Option<Served> {
         let (thread, wire) = (self.thread, &mut self.req.conn.wire);
         if !wire.is_handshaking() {
             match wire.send(&thread.io, b"", Then::Nothing) {
                 Ok(sent) if !sent.full => return None,
                 Ok(_) | Err(Errno::AGAIN) => {}
-                Err(_) => return Some(Done::Closed),
+                Err(_) => return Some(Served::Closed),
             }
         }
         let from = if wire.is_handshaking() { self.req.conn.client.accepted } else { Instant::now() };
         let room = self.req.conn.wire.wait_writable(&thread.io);
         match thread.io.poller.deadline(from + HANDSHAKE, room).await {
             Some(()) => None,
-            None => Some(Done::Closed),
+            None => Some(Served::Closed),
         }
     }
 
     /// Sends the rest of the last answer before anything else is done.
-    async fn send_answer(&mut self) -> Option<Done> {
+    async fn send_answer(&mut self) -> Option<Served> {
         let (thread, req) = (self.thread, &mut *self.req);
         self.guard.state(Some(|c| &c.writing));
         // It is idle for as long as the location of that answer says, but not before the answer has been sent.
@@ -234,7 +234,7 @@ impl Http1<'_, '_> {
         if req.conn.location(&conf).is_some_and(|l| l.settings.core.reset_timedout_connection) {
             close::reset(thread, &req.conn);
         }
-        Some(Done::Closed)
+        Some(Served::Closed)
     }
 
     /// Sends answers that still wait when the connection ends.

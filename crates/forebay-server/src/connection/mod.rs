@@ -211,9 +211,9 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, token: Token, mut conn: C
     req.early = idle;
     match h1::serve(thread, req, &mut guard, waited).await {
         // A runner without work keeps no memory of a connection.
-        h1::Done::Closed => drop(req.end_connection()),
-        h1::Done::Parked => guard.open = false,
-        h1::Done::Http2(until) => {
+        h1::Served::Closed => drop(req.end_connection()),
+        h1::Served::Parked => guard.open = false,
+        h1::Served::Http2(until) => {
             let conn = req.end_connection();
             req.head.clear();
             serve_session(thread, conn, &mut guard, until).await;

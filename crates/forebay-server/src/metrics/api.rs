@@ -162,10 +162,10 @@ fn resolvers() -> Map<String, Value> {
 }
 
 /// Reads a collection.
-type Read = fn(&Request) -> Map<String, Value>;
+type Collection = fn(&Request) -> Map<String, Value>;
 
 /// Collections below `http`, with their readers.
-const COLLECTIONS: &[(&str, Read)] = &[
+const COLLECTIONS: &[(&str, Collection)] = &[
     ("server_zones", |req| totals(ZoneKind::Server, super::servers(req))),
     ("location_zones", |_| {
         totals(

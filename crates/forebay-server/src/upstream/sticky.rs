@@ -359,7 +359,7 @@ fn variable(v: &[u8], d: &Directive, w: &Word, cx: &mut Scope<'_>) -> Result<Tem
 /// Sessions of `sticky learn`.
 #[derive(Debug, Default)]
 struct Sessions {
-    map: HashMap<Box<[u8]>, Session, foldhash::fast::RandomState>,
+    map: HashMap<Box<[u8]>, LearnedSession, foldhash::fast::RandomState>,
     /// Sessions by the time they end. Skips entries of sessions that were prolonged.
     order: VecDeque<(u64, Box<[u8]>)>,
     room: usize,
@@ -367,7 +367,7 @@ struct Sessions {
 }
 
 #[derive(Debug)]
-struct Session {
+struct LearnedSession {
     sid: Box<[u8]>,
     until: u64,
 }
@@ -433,7 +433,7 @@ impl Sessions {
             self.drop_if(&key, at);
         }
         self.used += cost;
-        self.map.insert(key.into(), Session { sid: sid.into(), until });
+        self.map.insert(key.into(), LearnedSession { sid: sid.into(), until });
         self.order.push_back((until, key.into()));
     }
 

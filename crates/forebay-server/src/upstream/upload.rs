@@ -23,7 +23,7 @@ pub(crate) struct Upload {
     out: Vec<u8>,
     at: usize,
     piece: Vec<u8>,
-    left: Left,
+    left: Untaken,
     /// `true` if content that came with the head is sent together with it.
     together: bool,
     send_timeout: Duration,
@@ -47,7 +47,7 @@ enum ContentSource {
 
 /// Part of the content that has not been taken from its source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Left {
+enum Untaken {
     Content,
     /// Only the end of the client's HTTP/2 stream: all announced bytes have come.
     End,
@@ -116,7 +116,10 @@ impl Upload {
 
     /// Sends content in frames of HTTP/2.
     pub(crate) fn bytes(content: &[u8], send_timeout: Duration) -> Upload {
-        Upload { left: Left::Nothing, ..Upload::of(ContentSource::Kept(0), content.to_vec(), send_timeout) }
+        Upload {
+            left: Untaken::Nothing,
+            ..Upload::of(ContentSource::Kept(0), content.to_vec(), send_timeout)
+        }
     }
 
     fn of(source: ContentSource, out: Vec<u8>, send_timeout: Duration) -> Upload {
@@ -126,7 +129,7 @@ impl Upload {
             out,
             at: 0,
             piece: Vec::new(),
-            left: Left::Content,
+            left: Untaken::Content,
             together: false,
             send_timeout,
             turns: 0,
@@ -156,7 +159,7 @@ impl Upload {
         if let Some(turn) = self.write(req, conn, watch).await? {
             return Ok(turn);
         }
-        if self.left == Left::Nothing {
+        if self.left == Untaken::Nothing {
             return Ok(Turn::All);
         }
         self.read(req, conn).await
@@ -250,7 +253,7 @@ impl Upload {
 
     /// Puts content into frames of HTTP/2 and writes them, without waiting.
     fn send_frames(&mut self, req: &mut Request, conn: &Conn) -> Result<WriteResult, Errno> {
-        let last = self.left == Left::Nothing;
+        let last = self.left == Untaken::Nothing;
         loop {
             {
                 let mut link = http2::link(conn).ok_or(Errno::BADF)?;
@@ -298,7 +301,7 @@ impl Upload {
             return Err(failed);
         }
         self.source = ContentSource::Kept(at);
-        self.left = if at < stored.len() { Left::Content } else { Left::Nothing };
+        self.left = if at < stored.len() { Untaken::Content } else { Untaken::Nothing };
         Ok(Turn::More)
     }
 
@@ -306,10 +309,10 @@ impl Upload {
     async fn read(&mut self, req: &mut Request, conn: &Conn) -> Result<Turn, Stopped> {
         let turn = match (self.source, self.left) {
             (ContentSource::Kept(at), _) => return self.take_kept(req, at),
-            (ContentSource::Client, Left::End) => self.read_end(req, conn).await?,
+            (ContentSource::Client, Untaken::End) => self.read_end(req, conn).await?,
             (ContentSource::Client, _) => self.read_piece(req, conn).await?,
         };
-        if turn == Turn::More && self.left == Left::Nothing {
+        if turn == Turn::More && self.left == Untaken::Nothing {
             self.framing.end(&mut self.out);
         }
         Ok(turn)
@@ -320,7 +323,7 @@ impl Upload {
         if !body::wait_for_end(req, conn).await? {
             return Ok(Turn::Answer);
         }
-        self.left = Left::Nothing;
+        self.left = Untaken::Nothing;
         Ok(Turn::More)
     }
 
@@ -337,10 +340,10 @@ impl Upload {
             self.framing.piece(&mut self.out, &self.piece);
         }
         self.left = match follows {
-            Some(true) => Left::Content,
+            Some(true) => Untaken::Content,
             // The end is sent only once it is certain, since it cannot be taken back.
-            None if self.framing.ends_apart() => Left::End,
-            _ => Left::Nothing,
+            None if self.framing.ends_apart() => Untaken::End,
+            _ => Untaken::Nothing,
         };
         Ok(Turn::More)
     }

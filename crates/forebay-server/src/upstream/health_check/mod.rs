@@ -19,7 +19,7 @@ use forebay_core::upstream::peer::Peer;
 use forebay_http::field::Name;
 use forebay_http::h1::client::ResponseHead;
 use forebay_http::proxy_protocol;
-use probe::{HttpProbe, Subject};
+use probe::{CheckedServer, HttpProbe};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -173,7 +173,7 @@ pub(crate) async fn watch(config: Arc<Http>, upstream: Arc<Upstream>, log: Log, 
     let group = upstream.group.clone();
     let probe = move |peer: &Peer, number: usize| {
         let (upstream, config, ask) = (upstream.clone(), config.clone(), ask.clone());
-        HttpProbe { subject: Subject { peer: peer.clone(), upstream, number, config, ask }, line: None }
+        HttpProbe { subject: CheckedServer { peer: peer.clone(), upstream, number, config, ask }, line: None }
     };
     health::watch(group, log, probe).await;
 }
