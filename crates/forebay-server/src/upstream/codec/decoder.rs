@@ -145,7 +145,7 @@ impl Decoder {
         }
     }
 
-    /// Takes bytes of content without a carrier that have been appended after `before`.
+    /// Takes bytes of content without a coding that have been appended after `before`.
     pub(crate) fn arrived(&mut self, req: &mut Request, out: &mut Vec<u8>, before: usize) -> Decoded {
         let got = out.len() - before;
         if self.framing == Framing::Stream {
@@ -220,7 +220,7 @@ impl Decoder {
         self.carrier == Carrier::Http2
     }
 
-    /// Returns the number of bytes that follow without a carrier; 0 if unknown.
+    /// Returns the number of bytes that follow without a coding; 0 if unknown.
     pub(crate) fn left(&self) -> u64 {
         if self.carrier == Carrier::Http1 { self.left } else { 0 }
     }
