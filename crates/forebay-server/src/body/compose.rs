@@ -285,9 +285,7 @@ async fn answer(
     }
     let mut kept = None;
     if refused || bare.is_some() {
-        if let Some(mut source) = sub.resp.source.take() {
-            source.abandon(sub);
-        }
+        abandon_body(sub);
     } else {
         kept = send_body(out, sub, what.keep).await?;
     }
@@ -297,6 +295,12 @@ async fn answer(
         send_stub(out, sub, stub).await?;
     }
     Ok(kept)
+}
+
+fn abandon_body(sub: &mut Request) {
+    if let Some(mut source) = sub.resp.source.take() {
+        source.abandon(sub);
+    }
 }
 
 /// Sends the body of a subrequest, or returns it (`keep`) if there was no error.

@@ -136,19 +136,12 @@ impl Subject {
 
     /// Returns the content, or the place to read it from.
     fn source(&self) -> Option<Plain> {
-        let (file, start) = match self {
-            Subject::File(f) => (f, 0),
+        match self {
+            Subject::File(f) => Plain::of_file(f, 0),
             Subject::Entry(e) => match &e.content {
-                EntryContent::Memory(b) => return Some(Plain::Memory(b.clone())),
-                EntryContent::File(f, start) => (f, *start),
+                EntryContent::Memory(b) => Some(Plain::Memory(b.clone())),
+                EntryContent::File(f, start) => Plain::of_file(f, *start),
             },
-        };
-        match &file.content {
-            Some(b) => Some(Plain::Memory(b.slice((start as usize).min(b.len())..))),
-            None => {
-                let len = usize::try_from(file.size.checked_sub(start)?).ok()?;
-                Some(Plain::File { fd: file.fd.try_clone().ok()?, start, len, state: file.state() })
-            }
         }
     }
 }
@@ -156,6 +149,17 @@ impl Subject {
 enum Plain {
     Memory(Bytes),
     File { fd: OwnedFd, start: u64, len: usize, state: crate::file_cache::Identity },
+}
+
+impl Plain {
+    /// Takes the content of a file from an offset on.
+    fn of_file(file: &OpenFile, start: u64) -> Option<Plain> {
+        if let Some(b) = &file.content {
+            return Some(Plain::Memory(b.slice((start as usize).min(b.len())..)));
+        }
+        let len = usize::try_from(file.size.checked_sub(start)?).ok()?;
+        Some(Plain::File { fd: file.fd.try_clone().ok()?, start, len, state: file.state() })
+    }
 }
 
 impl Plain {

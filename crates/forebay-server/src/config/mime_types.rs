@@ -1,4 +1,4 @@
-//! Lists of content types, as `charset_types` and its kin have them.
+//! Lists of content types, as `charset_types` and similar directives have them.
 
 use super::Scope;
 use super::value::Setting;

@@ -462,18 +462,22 @@ async fn purged(cache: &Arc<Cache>, key: &[u8]) -> CacheAnswer {
         _ => None,
     };
     let _ = tokio::task::spawn_blocking(move || match key.strip_suffix(b"*") {
-        None => {
-            let hash = entry::hash([key.as_slice()]);
-            match cache.index.find(&hash) {
-                Some(node) => cache.index.remove(&cache, &node),
-                None if cache.index.loaded() => {}
-                None => drop(std::fs::remove_file(cache.file(&hash))),
-            }
-        }
         Some(prefix) => cache.index.purge(&cache, prefix),
+        None => remove_entry(&cache, &key),
     })
     .await;
     CacheAnswer::Purged
+}
+
+/// Removes the entry of a key. Blocks.
+fn remove_entry(cache: &Cache, key: &[u8]) {
+    let hash = entry::hash([key]);
+    match cache.index.find(&hash) {
+        Some(node) => cache.index.remove(cache, &node),
+        None if cache.index.loaded() => {}
+        // The index does not know all files yet.
+        None => drop(std::fs::remove_file(cache.file(&hash))),
+    }
 }
 
 /// Rules for caches in the fields of a response: whether it is stored, and how long it is fresh.
@@ -636,10 +640,9 @@ pub(super) fn keep(
         // The response no longer varies as the one under the key does: it takes that place.
         Some(ref main) if main.vary != vary => {
             let now = millis(req.thread.clock.now());
-            match cache.index.obtain(&entry::hash([place.key.as_slice()]), now) {
-                Some(node) => Ticket::plain(node),
-                None => return Ok(None),
-            }
+            let node = cache.index.obtain(&entry::hash([place.key.as_slice()]), now);
+            let Some(node) = node else { return Ok(None) };
+            Ticket::plain(node)
         }
         _ => place.ticket,
     };
