@@ -196,8 +196,8 @@ pub(crate) fn agrees(d: &Directive, l: &LocationBuild, cx: &Scope<'_>) -> Result
     check_store_or_cache(d, &l.written, cx)
 }
 
-/// Returns `true` if a level has several certificates for an upstream. Their settings are those of `ssl_certificate`, of which
-/// there may be several.
+/// Returns `true` if a level has several certificates for upstreams. The settings are those of `ssl_certificate`, which may be
+/// repeated.
 fn has_several_certificates(w: &LocationWritten) -> bool {
     let several = |ssl: &proxy_ssl::Written| {
         [&ssl.certificate, &ssl.certificate_key].into_iter().flatten().any(|names| names.0.len() > 1)

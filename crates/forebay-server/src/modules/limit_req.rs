@@ -16,7 +16,7 @@ use forebay_core::vars::RowSource;
 use forebay_core::vars::Template;
 use forebay_sys::sync::lock;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 crate::settings! {
     /// `limit_req`.
@@ -234,44 +234,63 @@ pub(crate) fn check(req: &mut Request) -> Verdict {
     }
     let http = req.http();
     let s = &http.location(req).settings.limit_req;
-    let now = req.thread.io.poller.now();
     let mut key = req.take_buf();
+    let passed = pass_all(req, s, &mut key);
+    req.give_buf(key);
+    match passed {
+        Ok(delay) if delay.ms == 0 => Verdict::Declined,
+        Ok(delay) => wait(req, s, &delay),
+        Err(refused) => refused,
+    }
+}
+
+/// Counts the request in the zone of each limit. Returns the longest delay, or the verdict of a zone that refuses. `key` is a
+/// buffer.
+fn pass_all(req: &mut Request, s: &Settings, key: &mut Vec<u8>) -> Result<Delayed, Verdict> {
+    let now = req.thread.io.poller.now();
     let mut delay = Delayed::default();
-    // A refused request must not count in any zone. Only the last zone counts at once; the zones before it count after
-    // all of them have let the request pass.
-    let mut counted_later = Vec::new();
+    let mut uncounted = Uncounted(Vec::new());
     for (i, limit) in s.limits.0.iter().enumerate() {
         let last = i + 1 == s.limits.0.len();
         let Some(z) = limit.zone.defined.get() else { continue };
-        match z.key_of(req, &mut key) {
-            Err(status) => return Verdict::Status(status),
-            Ok(false) => continue,
-            Ok(true) => {}
+        if !z.key_of(req, key).map_err(Verdict::Status)? {
+            continue;
         }
-        let accounted = lock(&z.buckets).account(&key, z.rate, limit.burst, now, last);
-        let outcome = match accounted {
-            Err(_) => Outcome::rejected(s.dry_run),
-            Ok(excess) if excess > limit.delay => Outcome::delayed(s.dry_run),
-            Ok(_) => Outcome::Passed,
-        };
-        limit.zone.outcomes.count(outcome);
-        match accounted {
-            Err(excess) => {
-                req.give_buf(key);
-                return refuse(req, s, excess, &limit.zone.name);
-            }
-            Ok(excess) => delay.take(limit, z.rate, excess),
-        }
+        let accounted = limit.account(z, key, now, last, s.dry_run);
+        let excess = accounted.map_err(|excess| refuse(req, s, excess, &limit.zone.name))?;
+        delay.take(limit, z.rate, excess);
         if !last {
-            counted_later.push((z, key.clone(), limit.burst));
+            uncounted.0.push((z, key.clone(), limit.burst));
         }
         req.modules.limit_req = Some(Outcome::Passed);
     }
-    for (z, key, burst) in counted_later {
-        let _ = lock(&z.buckets).account(&key, z.rate, burst, now, true);
+    uncounted.count(now);
+    Ok(delay)
+}
+
+/// Zones that have let a request pass but not counted it, with its keys and their bursts. A refused request must not count in
+/// any zone. Only the last zone counts at once; the zones before it count after all of them have let the request pass.
+struct Uncounted<'z>(Vec<(&'z Defined, Vec<u8>, u64)>);
+
+impl Uncounted<'_> {
+    fn count(self, now: Instant) {
+        for (z, key, burst) in self.0 {
+            let _ = lock(&z.buckets).account(&key, z.rate, burst, now, true);
+        }
     }
-    req.give_buf(key);
-    if delay.ms == 0 { Verdict::Declined } else { wait(req, s, &delay) }
+}
+
+impl Limit {
+    /// Accounts for a request with a key. Returns its excess in thousandths of a request, as an error if that is too much.
+    fn account(&self, z: &Defined, key: &[u8], now: Instant, last: bool, dry_run: bool) -> Result<u64, u64> {
+        let accounted = lock(&z.buckets).account(key, z.rate, self.burst, now, last);
+        self.zone.outcomes.count(match accounted {
+            Err(_) => Outcome::rejected(dry_run),
+            Ok(excess) if excess > self.delay => Outcome::delayed(dry_run),
+            Ok(_) => Outcome::Passed,
+        });
+        accounted
+    }
 }
 
 /// Longest key, bytes. Longer ones are logged and not limited.

@@ -27,7 +27,7 @@ pub(crate) struct Params(Arc<Vec<Param>>);
 struct Param {
     name: Vec<u8>,
     value: Template,
-    /// `true` if the parameter is left out if its value is empty.
+    /// `true` if an empty value leaves the parameter out (nginx: `if_not_empty`).
     if_not_empty: bool,
 }
 

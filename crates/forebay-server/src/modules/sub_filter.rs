@@ -63,8 +63,11 @@ pub(crate) fn enabled(s: &LocationSettings) -> bool {
     !s.sub_filter.pairs.list.is_empty()
 }
 
+/// A text and its replacement.
+type Replacement = (Vec<u8>, Vec<u8>);
+
 /// Evaluates the texts of a location and their replacements.
-fn replacements(req: &mut Request, s: &Settings) -> Result<Vec<(Vec<u8>, Vec<u8>)>, VarError> {
+fn replacements(req: &mut Request, s: &Settings) -> Result<Vec<Replacement>, VarError> {
     let mut texts = Vec::new();
     for (text, by) in s.pairs.list.iter() {
         let text = text.value(req)?;

@@ -288,10 +288,7 @@ impl<'s, 'f> Builder<'s, 'f> {
 
 /// Reads kind and name of a location.
 fn location_kind(d: &Directive, cx: &mut Scope<'_>) -> Result<(Kind, Vec<u8>), Error> {
-    let (modifier, name) = match d.args.as_slice() {
-        [modifier, name, ..] => (Some(modifier.text.as_slice()), name.text.as_slice()),
-        _ => glued_modifier(value::first(d)),
-    };
+    let (modifier, name) = modifier_and_name(d);
     let kind = match modifier {
         Some(m) => kind_of_modifier(d, m, name, cx)?,
         None if name.starts_with(b"@") => Kind::Named,
@@ -306,6 +303,13 @@ fn kind_of_modifier(d: &Directive, m: &[u8], name: &[u8], cx: &mut Scope<'_>) ->
         b"^~" => Ok(Kind::PrefixOnly),
         b"~" | b"~*" => Ok(Kind::Regex(cx.pattern(d, name, m == b"~*")?)),
         _ => Err(cx.error(d, format!("invalid location modifier \"{}\"", String::from_utf8_lossy(m)))),
+    }
+}
+
+fn modifier_and_name(d: &Directive) -> (Option<&[u8]>, &[u8]) {
+    match d.args.as_slice() {
+        [modifier, name, ..] => (Some(modifier.text.as_slice()), name.text.as_slice()),
+        _ => glued_modifier(value::first(d)),
     }
 }
 

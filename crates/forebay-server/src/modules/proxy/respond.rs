@@ -609,13 +609,14 @@ fn accel_redirect(req: &mut Request, s: &Settings) -> Option<Outcome> {
     if let Some(value) = kind {
         content_type(req, &value);
     }
-    if named {
-        return Some(Outcome::Named);
-    }
+    if named { Some(Outcome::Named) } else { Some(redirect_to_path(req)) }
+}
+
+fn redirect_to_path(req: &mut Request) -> Outcome {
     if !spend_uri_change(req, "rewrite or internal redirection cycle while internally redirecting to") {
-        return Some(Outcome::Status(500));
+        return Outcome::Status(500);
     }
-    Some(Outcome::Redirect)
+    Outcome::Redirect
 }
 
 /// Copies the fields of the upstream that go with the response of another location. Returns `Content-Type`.

@@ -352,7 +352,7 @@ impl Page {
         Ok(!active)
     }
 
-    /// Does the same for an `if`.
+    /// Returns `true` if an `if` is inside a branch that is not sent, and tracks it.
     fn skips_if(&mut self) -> Result<bool, Problem> {
         if self.ifs.len() >= MAX_IFS {
             return problem("too many \"if\" commands inside each other");
