@@ -99,7 +99,7 @@ pub(crate) struct OpenFile {
     again: Cell<bool>,
     /// `ETag`, with quotes.
     pub etag: Box<[u8]>,
-    /// Its compressed forms.
+    /// Compressed forms of the content.
     pub forms: Forms,
     /// Heads of plain answers as they were sent last.
     pub heads: SentHeads,

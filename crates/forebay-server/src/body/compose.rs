@@ -150,9 +150,9 @@ pub(crate) struct Include {
 
 /// Result of an [`Include`].
 pub(crate) enum Included {
-    /// It ran. The body, if that was to be kept and there was no error.
+    /// The subrequest ran. The body, if it was to be kept and there was no error.
     Done(Option<Vec<u8>>),
-    /// There are too many, which is logged.
+    /// There are too many subrequests, which is logged.
     Refused,
     /// The connection cannot be used any more.
     Broken,

@@ -29,7 +29,7 @@ pub(super) enum Follows {
     More,
     /// A pause: the filters must not hold bytes back.
     Pause,
-    /// Nothing.
+    /// No bytes.
     End,
 }
 

@@ -56,7 +56,7 @@ enum Compressor {
     None,
 }
 
-/// One stream.
+/// Encoder of a stream: a body filter.
 pub(crate) struct Encoder {
     key: FormKey,
     kind: Compressor,

@@ -23,9 +23,9 @@ const MOST: usize = 8;
 /// Parameters of compression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FormKey {
-    /// Coding.
+    /// Coding of the form.
     pub coding: Coding,
-    /// Its level.
+    /// Level of the coding.
     pub level: u8,
     /// Window as a power of two; zstd chooses its own.
     pub window: u8,
@@ -59,7 +59,7 @@ impl FormKey {
 pub(crate) struct Form {
     /// Parameters of its compression.
     pub key: FormKey,
-    /// Its bytes.
+    /// Encoded content.
     pub bytes: Bytes,
 }
 
@@ -118,7 +118,7 @@ pub(crate) enum Subject {
 }
 
 impl Subject {
-    /// Its forms.
+    /// Returns the forms of the content.
     pub(crate) fn forms(&self) -> &Forms {
         match self {
             Subject::File(f) => &f.forms,

@@ -34,9 +34,9 @@ const HANDSHAKE: Duration = Duration::from_secs(60);
 pub(super) enum Served {
     /// The connection is over.
     Closed,
-    /// It waits in its slot.
+    /// The connection waits in its slot.
     Parked,
-    /// It speaks HTTP/2; it is closed at this time unless a request comes.
+    /// The connection speaks HTTP/2, and is closed at this time unless a request comes.
     Http2(Instant),
 }
 
@@ -44,9 +44,9 @@ pub(super) enum Served {
 enum Head {
     Complete,
     Refused(parser::Reject),
-    /// Nothing more for now: the connection can wait without a runner.
+    /// No more bytes for now: the connection can wait without a runner.
     Wait,
-    /// It will not be completed.
+    /// The head will not be completed.
     Gone(HeadFailure),
     /// The connection is over and has been logged: a broken PROXY protocol header or a failed handshake.
     Over,

@@ -30,9 +30,9 @@ use std::time::{Duration, Instant};
 /// Connection of a client. Small: idle connections are counted in tens of thousands.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    /// Its bytes.
+    /// Transport.
     pub wire: Wire,
-    /// Its client.
+    /// The client, shared with its requests.
     pub client: Rc<Client>,
     /// `true` if the PROXY protocol header has been read, or none is expected.
     pub greeted: bool,

@@ -237,9 +237,9 @@ enum Answer {
     Entry(Rc<Entry>),
     /// An upstream, from [`Taken::contact`].
     Response { to_head: bool, upgrade: bool },
-    /// None: the request was a purge, which is done.
+    /// No answer: the request was a purge, which is done.
     Purged,
-    /// None: another request renews the entry that this background request was made for.
+    /// No answer: another request renews the entry that this background request was made for.
     Nothing,
 }
 
@@ -280,9 +280,9 @@ async fn ask(
 
 /// Facts about a request that was sent.
 struct Sent {
-    /// It is a HEAD request, whose response has no content.
+    /// `true` for a HEAD request, whose response has no content.
     to_head: bool,
-    /// It asks to switch to another protocol.
+    /// `true` if the request asks to switch to another protocol.
     upgrade: bool,
 }
 

@@ -61,12 +61,13 @@ impl Repeat {
 /// Kept connections that a request may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kept {
-    /// None.
+    /// No kept connection.
     No,
-    /// Those of the group. One that turns out to be closed is listed among the attempts, but does not count as a try.
+    /// Connections of the group. A connection that turns out to be closed is listed among the attempts, but does not count
+    /// as a try.
     Group,
-    /// Those of a group that `proxy_pass` implies. One that turns out to be closed is not listed, since nginx has no such
-    /// connections.
+    /// Connections of a group that `proxy_pass` implies. A connection that turns out to be closed is not listed, since nginx
+    /// has no such connections.
     Implied,
 }
 

@@ -29,9 +29,9 @@ pub(crate) enum Keep {
     Cache {
         /// The cache.
         cache: Arc<Cache>,
-        /// Its description.
+        /// Metadata of the entry.
         meta: Box<Meta>,
-        /// Its place in the index.
+        /// Place of the entry in the index.
         ticket: Ticket,
     },
     /// A file of its own (nginx: proxy_store).

@@ -57,7 +57,7 @@ pub(crate) enum Pulled {
     Data,
     /// Bytes are in a file; [`Body::load`] reads them.
     Stored,
-    /// Nothing has come.
+    /// No bytes have come.
     Blocked,
     /// The body is over; bytes may have been appended.
     End,

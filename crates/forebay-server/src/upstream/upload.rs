@@ -81,13 +81,13 @@ enum WriteResult {
 /// Reason for which a body cannot be passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stopped {
-    /// It cannot be read. That has been logged.
+    /// The body cannot be read, which has been logged.
     Body(BodyError),
     /// The client is gone.
     ClientGone,
     /// The upstream took nothing for too long.
     Timeout,
-    /// It cannot be sent.
+    /// The body cannot be sent.
     Send(Errno),
 }
 

@@ -58,7 +58,7 @@ pub(super) struct ServerBuild {
 }
 
 impl ServerBuild {
-    /// Its names and addresses.
+    /// Returns the names and addresses.
     pub(super) fn listening(&self) -> Listening<'_> {
         Listening { names: &self.names, listens: &self.listens, ordinal: self.ordinal }
     }

@@ -119,7 +119,7 @@ fn relocate(from: &Path, target: &Path, directories: Option<u32>) -> Result<(), 
 /// Renames a file or directory. Makes missing directories above the target if there is a mode for them.
 ///
 /// # Errors
-/// That of making the directories. That of renaming is the result.
+/// The directories cannot be made. The failure to rename is in the result.
 fn rename_into(from: &Path, target: &Path, directories: Option<u32>) -> Result<io::Result<()>, FileError> {
     let renamed = fs::rename(from, target);
     let (Err(e), Some(mode), Some(parent)) = (&renamed, directories, target.parent()) else {
@@ -161,7 +161,7 @@ pub(super) fn make_directory(path: &Path, mode: u32) -> Result<(), FileError> {
 /// Removes a file, or a directory with its contents. Links are removed, not followed.
 ///
 /// # Errors
-/// That of the system call.
+/// The failure of the system call.
 pub(super) fn delete(tree: &Tree) -> Result<(), FileError> {
     match tree {
         Tree::File(p) => fs::remove_file(p).map_err(|e| failed("unlink()", p, &e, 404)),
@@ -195,7 +195,7 @@ fn not_copied(call: &str, path: &Path, e: &io::Error) -> FileError {
 /// Copies a file, or a directory with its contents.
 ///
 /// # Errors
-/// That of the system call.
+/// The failure of the system call.
 pub(super) fn copy(tree: &Tree, to: &Path) -> Result<(), FileError> {
     match tree {
         Tree::File(from) => copy_file(from, to).map_err(|e| not_copied("open()", to, &e)),
@@ -246,7 +246,7 @@ fn copy_link(from: &Path, to: &Path) -> Result<(), FileError> {
 /// Moves a file or a directory. Makes missing directories above the target.
 ///
 /// # Errors
-/// That of the system call.
+/// The failure of the system call.
 pub(super) fn rename(tree: &Tree, to: &Path, directories: u32) -> Result<(), FileError> {
     let from = tree.path();
     match rename_into(from, to, Some(directories))? {

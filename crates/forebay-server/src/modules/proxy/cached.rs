@@ -429,9 +429,9 @@ async fn open(req: &mut Request, query: &Query<'_>, hash: &Hash, now: u64) -> Re
 /// File of an entry that is removed from the index.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Leftover {
-    /// There is none.
+    /// The file is missing.
     Missing,
-    /// It is of no use.
+    /// The file is useless and is removed.
     Remove,
 }
 

@@ -241,7 +241,7 @@ pub(crate) struct SetHeader {
     pub name: Vec<u8>,
     /// Number of a known name.
     pub id: Name,
-    /// Its value.
+    /// Value of the field.
     pub value: Template,
 }
 

@@ -59,11 +59,11 @@ pub(crate) enum End {
     /// More follows.
     NotYet,
     Whole,
-    /// It breaks off, which has been logged.
+    /// The response breaks off, which has been logged.
     Broken,
-    /// It breaks off for this reason.
+    /// The response breaks off for this reason.
     Failed(String),
-    /// It breaks off for this reason after the bytes that were appended.
+    /// The response breaks off for this reason after the bytes that were appended.
     FailedAfter(&'static str),
 }
 
