@@ -12,7 +12,7 @@ mod write;
 
 pub(crate) use outlet::Outlet;
 pub(crate) use send::send;
-pub(crate) use source::{Got, Source};
+pub(crate) use source::{Progress, Source};
 pub(crate) use write::{Broken, flush_answers, send_continue, write_all, write_last};
 
 use crate::modules::core::{BodyInFile, TempDir};

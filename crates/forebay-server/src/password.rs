@@ -32,10 +32,10 @@ pub(crate) fn verify(password: &[u8], hash: &[u8]) -> bool {
 }
 
 /// Check of a password against the rest of a hash after its start, and the whole hash.
-type Check = fn(&[u8], &[u8], &[u8]) -> bool;
+type HashCheck = fn(&[u8], &[u8], &[u8]) -> bool;
 
 /// Forms of hashes by their start.
-const FORMS: &[(&[u8], Check)] = &[
+const FORMS: &[(&[u8], HashCheck)] = &[
     (b"{PLAIN}", |password, plain, _| same(plain, password)),
     (b"{SSHA}", |password, text, _| salted_sha1(password, text)),
     (b"{SHA}", |password, text, _| {

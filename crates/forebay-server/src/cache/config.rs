@@ -192,7 +192,7 @@ impl Options {
     fn cache(self, path: PathBuf) -> Cache {
         Cache {
             index: shared_index(&self.name, &path, &self.levels, self.size),
-            counts: metrics::zone(metrics::Kind::Cache, &self.name),
+            counts: metrics::zone(metrics::ZoneKind::Cache, &self.name),
             name: self.name,
             path,
             levels: self.levels,
@@ -220,7 +220,7 @@ fn take_step(steps: &mut Steps, p: &Parameter<'_, '_>) -> Result<(), Error> {
 }
 
 /// An index, and the directive that it was made for.
-struct Known {
+struct SharedIndex {
     name: Vec<u8>,
     path: PathBuf,
     levels: Vec<usize>,
@@ -229,17 +229,17 @@ struct Known {
 }
 
 /// Indexes of this process, so that they survive a reload.
-static INDEXES: Mutex<Vec<Known>> = Mutex::new(Vec::new());
+static INDEXES: Mutex<Vec<SharedIndex>> = Mutex::new(Vec::new());
 
 fn shared_index(name: &[u8], path: &Path, levels: &[usize], size: u64) -> Arc<Index> {
     let mut known = lock(&INDEXES);
     known.retain(|k| k.index.strong_count() > 0);
-    let same = |k: &&Known| k.name == name && k.path == path && k.levels == levels && k.size == size;
+    let same = |k: &&SharedIndex| k.name == name && k.path == path && k.levels == levels && k.size == size;
     if let Some(i) = known.iter().find(same).and_then(|k| k.index.upgrade()) {
         return i;
     }
     let index = Arc::new(Index::new(usize::try_from(size / NODE).unwrap_or(usize::MAX)));
     let (name, path, levels) = (name.to_vec(), path.to_owned(), levels.to_vec());
-    known.push(Known { name, path, levels, size, index: Arc::downgrade(&index) });
+    known.push(SharedIndex { name, path, levels, size, index: Arc::downgrade(&index) });
     index
 }

@@ -28,7 +28,7 @@ pub(crate) fn millis(now: Instant) -> u64 {
 /// Node of an entry. The entry may not have a file yet.
 #[derive(Debug)]
 pub(crate) struct Node {
-    /// Its hash.
+    /// Hash of the key.
     pub hash: Hash,
     /// Key, after [`Index::purge`] has read it from the file.
     key: OnceLock<Box<[u8]>>,

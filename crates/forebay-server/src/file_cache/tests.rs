@@ -101,7 +101,7 @@ fn contents_of_middle_size_have_a_budget() {
     assert!(ask(fit + 2, begin + IDLE).0);
 }
 
-/// A cache that is told of changes, and a file in it that is watched.
+/// A cache with watches, and the queue of their events.
 struct Watched {
     epoll: Arc<OwnedFd>,
     cache: FileCache,
@@ -148,7 +148,7 @@ impl Watched {
             rustix::event::epoll::wait(&self.epoll, &mut events, Some(&at_once)).expect("waited");
         let any = !events.is_empty();
         if any {
-            self.cache.heed(false, self.turn);
+            self.cache.handle_events(false, self.turn);
         }
         any
     }
@@ -284,7 +284,7 @@ fn what_concerns_no_watched_path_ends_no_watch_and_too_much_of_it_ends_all() {
 fn another_mount_table_ends_all_watches() {
     let (_dir, file, mut w) = one_watched();
     let path = file.as_os_str().as_encoded_bytes();
-    w.cache.heed(true, w.turn);
+    w.cache.handle_events(true, w.turn);
     assert!(!w.is_watched(path));
     for _ in 0..WATCH_AFTER {
         assert!(w.asked(path).is_some());

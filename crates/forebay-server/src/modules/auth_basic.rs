@@ -143,7 +143,7 @@ type Users = HashMap<Box<[u8]>, Box<[u8]>>;
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct FileState(u64, u64, i64, (i64, i64), (i64, i64));
 
-struct Loaded {
+struct CachedUsers {
     state: FileState,
     /// `true` if the file was last changed more than two seconds before it was read. Otherwise a second change could
     /// leave the same times, so the file is read again.
@@ -155,7 +155,7 @@ struct Loaded {
 const MAX_FILES: usize = 64;
 
 thread_local! {
-    static FILES: RefCell<HashMap<Box<[u8]>, Loaded>> = RefCell::default();
+    static FILES: RefCell<HashMap<Box<[u8]>, CachedUsers>> = RefCell::default();
 }
 
 /// Reads a whole file.
@@ -206,7 +206,7 @@ fn load(path: &[u8]) -> Result<Rc<Users>, (&'static str, Errno)> {
         if files.len() >= MAX_FILES {
             files.clear();
         }
-        files.insert(path.into(), Loaded { state, settled, users: users.clone() });
+        files.insert(path.into(), CachedUsers { state, settled, users: users.clone() });
     });
     Ok(users)
 }

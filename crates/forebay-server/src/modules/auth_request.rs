@@ -13,20 +13,20 @@ use std::sync::Arc;
 
 crate::settings! {
     /// `auth_request`.
-    "auth_request" => uri: Target = Target(None);
+    "auth_request" => uri: SubrequestUri = SubrequestUri(None);
     /// `auth_request_set`.
     "auth_request_set" => set: Sets = Sets::default();
 }
 
 /// Path for the subrequest; `None` for off.
 #[derive(Clone, Debug)]
-pub(crate) struct Target(pub Option<Arc<[u8]>>);
+pub(crate) struct SubrequestUri(pub Option<Arc<[u8]>>);
 
-impl Setting<crate::HttpContext> for Target {
+impl Setting<crate::HttpContext> for SubrequestUri {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let uri = d.args.first().filter(|w| w.text != b"off");
-        Ok(Target(uri.map(|w| w.text.as_slice().into())))
+        Ok(SubrequestUri(uri.map(|w| w.text.as_slice().into())))
     }
 }
 

@@ -311,8 +311,8 @@ fn ends_of_chars(name: &[u8]) -> Option<Vec<usize>> {
     let (mut ends, mut at) = (Vec::new(), 0);
     while at < name.len() {
         match charset::decode(name.get(at..)?)? {
-            charset::Decoded::Character(_, n) => at += n,
-            charset::Decoded::Invalid(_) => return None,
+            charset::DecodedCharacter::Character(_, n) => at += n,
+            charset::DecodedCharacter::Invalid(_) => return None,
         }
         ends.push(at);
     }

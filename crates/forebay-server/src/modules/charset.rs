@@ -216,7 +216,9 @@ fn utf8_tables<'d>(rows: impl Iterator<Item = &'d Directive>, cx: &Scope<'_>) ->
         let (from, value) = row(r, cx)?;
         let bytes = hex(&value.text).filter(|b| value.text.len() % 2 == 0 && b.len() <= 3);
         let bytes = bytes.ok_or_else(|| invalid(r, value, cx))?;
-        let Some(Decoded::Character(c, n)) = decode(&bytes) else { return Err(invalid(r, value, cx)) };
+        let Some(DecodedCharacter::Character(c, n)) = decode(&bytes) else {
+            return Err(invalid(r, value, cx));
+        };
         if n != bytes.len() || c < 0x80 {
             return Err(invalid(r, value, cx));
         }
@@ -230,7 +232,7 @@ fn utf8_tables<'d>(rows: impl Iterator<Item = &'d Directive>, cx: &Scope<'_>) ->
 
 /// Result of [`decode`]. The last field is its length in bytes.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Decoded {
+pub(crate) enum DecodedCharacter {
     /// A code point.
     Character(u32, usize),
     /// A sequence that is not UTF-8.
@@ -239,23 +241,27 @@ pub(crate) enum Decoded {
 
 /// Decodes one character of UTF-8 as nginx does. Any byte above 0x7F is taken for a continuation, and surrogates are
 /// accepted. An invalid sequence includes the byte that makes it invalid. Returns `None` if more bytes are needed.
-pub(crate) fn decode(text: &[u8]) -> Option<Decoded> {
+pub(crate) fn decode(text: &[u8]) -> Option<DecodedCharacter> {
     let first = *text.first()?;
     let (len, bits, least) = match first {
-        0..=0x7f => return Some(Decoded::Character(u32::from(first), 1)),
+        0..=0x7f => return Some(DecodedCharacter::Character(u32::from(first), 1)),
         0xc2..=0xdf => (2, first & 0x1f, 0x80),
         0xe0..=0xef => (3, first & 0x0f, 0x800),
         0xf0..=0xf7 => (4, first & 0x07, 0x1_0000),
-        _ => return Some(Decoded::Invalid(1)),
+        _ => return Some(DecodedCharacter::Invalid(1)),
     };
     let mut c = u32::from(bits);
     for (i, b) in text.get(1..len)?.iter().enumerate() {
         if *b < 0x80 {
-            return Some(Decoded::Invalid(i + 2));
+            return Some(DecodedCharacter::Invalid(i + 2));
         }
         c = c << 6 | u32::from(b & 0x3f);
     }
-    Some(if (least..=0x10_ffff).contains(&c) { Decoded::Character(c, len) } else { Decoded::Invalid(len) })
+    Some(if (least..=0x10_ffff).contains(&c) {
+        DecodedCharacter::Character(c, len)
+    } else {
+        DecodedCharacter::Invalid(len)
+    })
 }
 
 /// Body filter that converts from one charset to another.
@@ -290,11 +296,11 @@ fn from_utf8(t: &HashMap<u32, u8>, text: &[u8], pending: &mut Vec<u8>, out: &mut
     while !rest.is_empty() {
         let used = match decode(rest) {
             None => return pending.extend_from_slice(rest),
-            Some(Decoded::Invalid(n)) => {
+            Some(DecodedCharacter::Invalid(n)) => {
                 out.push(b'?');
                 n
             }
-            Some(Decoded::Character(c, n)) => {
+            Some(DecodedCharacter::Character(c, n)) => {
                 push_character(t, c, out);
                 n
             }
@@ -313,7 +319,7 @@ fn push_character(t: &HashMap<u32, u8>, c: u32, out: &mut Vec<u8>) {
 }
 
 /// Charset that a response gets, and the table if its body has to be converted.
-struct Plan {
+struct CharsetPlan {
     name: Vec<u8>,
     table: Option<Arc<Table>>,
 }
@@ -342,14 +348,14 @@ fn target(req: &mut Request, s: &Settings) -> Result<Option<Vec<u8>>, VarError> 
     s.charset.name(req)
 }
 
-fn plan(req: &mut Request) -> Result<Option<Plan>, VarError> {
+fn plan(req: &mut Request) -> Result<Option<CharsetPlan>, VarError> {
     let http = req.http();
     let s = &http.location(req).settings.charset;
     let Some(to) = target(req, s)? else { return Ok(None) };
     let own = !req.resp.charset.is_empty();
     let from = if own { Some(req.resp.charset.clone()) } else { s.source.name(req)? };
     let Some(from) = from.filter(|f| !f.eq_ignore_ascii_case(&to)) else {
-        return Ok(Some(Plan { name: to, table: None }));
+        return Ok(Some(CharsetPlan { name: to, table: None }));
     };
     if req.resp.fields.get(b"Content-Encoding").is_some() {
         return Ok(None);
@@ -358,7 +364,7 @@ fn plan(req: &mut Request) -> Result<Option<Plan>, VarError> {
     if table.is_none() && !own {
         req.log(Level::Error, &format!("{} while sending response to client", no_map(&from, &to)));
     }
-    Ok(table.map(|table| Plan { name: to, table: Some(table) }))
+    Ok(table.map(|table| CharsetPlan { name: to, table: Some(table) }))
 }
 
 /// Returns the charset that the response is going to name, before the header filter has run.
@@ -388,7 +394,7 @@ pub(crate) fn filter_upstream(req: &mut Request) -> Result<(), VarError> {
 /// # Errors
 /// If a variable cannot be evaluated.
 pub(crate) fn filter(req: &mut Request) -> Result<(), VarError> {
-    let Some(Plan { name, table }) = plan(req)? else { return Ok(()) };
+    let Some(CharsetPlan { name, table }) = plan(req)? else { return Ok(()) };
     let r = &mut req.resp;
     // Old browsers used the charset of a redirect for the next page as well.
     if !matches!(r.status, 301 | 302) {

@@ -492,7 +492,7 @@ pub(crate) struct DisableSymlinks {
 /// Symbolic links that `disable_symlinks` refuses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum SymlinkMode {
-    /// None.
+    /// No link.
     #[default]
     Off,
     /// All links in the path.

@@ -109,13 +109,13 @@ impl<P: Prefix> Written<P> {
         self.ssl.inherit(&parent.ssl);
     }
 
-    /// Nothing yet: see [`Written::apply`].
+    /// Returns a placeholder: [`Written::apply`] makes the settings.
     pub(crate) fn resolve(&self) -> Settings {
         Settings
     }
 
-    /// Makes these the settings by which a location passes requests on. Gives a warning where responses are cached without
-    /// a key that tells them apart.
+    /// Translates the directives to the settings by which a location passes requests on. Returns a warning if responses are
+    /// cached without a key of their own.
     pub(crate) fn apply(&self, s: &mut LocationSettings) -> Option<String> {
         // What only `proxy_*` has is not in effect.
         s.proxy = Arc::new(proxy::Settings { redirect: Redirects(Arc::default()), ..self.proxy.resolve() });
@@ -143,7 +143,7 @@ macro_rules! families {
     ($($(#[$doc:meta])* $module:ident: $ty:ident = $prefix:literal;)*) => {
         $($(#[$doc])*
         pub(crate) mod $module {
-            /// Its names.
+            /// Prefix of the directives.
             pub(crate) struct $ty;
 
             impl super::Prefix for $ty {
@@ -196,8 +196,8 @@ pub(crate) fn agrees(d: &Directive, l: &LocationBuild, cx: &Scope<'_>) -> Result
     check_store_or_cache(d, &l.written, cx)
 }
 
-/// Returns `true` if a level has several certificates for an upstream. Their settings are those of `ssl_certificate`, of which
-/// there may be several.
+/// Returns `true` if a level has several certificates for upstreams. The settings are those of `ssl_certificate`, which may be
+/// repeated.
 fn has_several_certificates(w: &LocationWritten) -> bool {
     let several = |ssl: &proxy_ssl::Written| {
         [&ssl.certificate, &ssl.certificate_key].into_iter().flatten().any(|names| names.0.len() > 1)

@@ -16,17 +16,17 @@ use forebay_core::vars::RowSource;
 use forebay_core::vars::Template;
 use forebay_sys::sync::lock;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 crate::settings! {
     /// `limit_req`.
-    "limit_req" => limits: Limits = Limits::default();
+    "limit_req" => limits: RateLimits = RateLimits::default();
     /// `limit_req_dry_run`.
     "limit_req_dry_run" => dry_run: bool = false;
     /// `limit_req_log_level`.
     "limit_req_log_level" => log_level: LogLevel = LogLevel::Error;
     /// `limit_req_status`.
-    "limit_req_status" => status: Status = Status(503);
+    "limit_req_status" => status: RefusalStatus = RefusalStatus(503);
 }
 
 keyword! {
@@ -48,11 +48,11 @@ impl LogLevel {
 
 /// `limit_req_status`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Status(u16);
+pub(crate) struct RefusalStatus(u16);
 
-impl Status {
+impl RefusalStatus {
     /// The default, 503.
-    pub(crate) const UNAVAILABLE: Status = Status(503);
+    pub(crate) const UNAVAILABLE: RefusalStatus = RefusalStatus(503);
 
     /// Returns the status as a number.
     pub(crate) fn code(self) -> u16 {
@@ -60,13 +60,13 @@ impl Status {
     }
 }
 
-impl Setting<crate::HttpContext> for Status {
+impl Setting<crate::HttpContext> for RefusalStatus {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let n = units::number(crate::config::value::first(d))
             .ok_or_else(|| cx.directive_error(d, "invalid number"))?;
         match u16::try_from(n) {
-            Ok(n @ 400..=599) => Ok(Status(n)),
+            Ok(n @ 400..=599) => Ok(RefusalStatus(n)),
             _ => Err(cx.error(d, "value must be between 400 and 599")),
         }
     }
@@ -75,7 +75,7 @@ impl Setting<crate::HttpContext> for Status {
 /// One `limit_req`.
 #[derive(Clone, Debug)]
 pub(crate) struct Limit {
-    zone: Arc<Zone>,
+    zone: Arc<RateZone>,
     /// Excess above which requests are refused, in thousandths of a request.
     burst: u64,
     /// Excess above which requests are delayed, in thousandths of a request.
@@ -84,9 +84,9 @@ pub(crate) struct Limit {
 
 /// All `limit_req` directives of a level.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Limits(pub Arc<Vec<Limit>>);
+pub(crate) struct RateLimits(pub Arc<Vec<Limit>>);
 
-impl Setting<crate::HttpContext> for Limits {
+impl Setting<crate::HttpContext> for RateLimits {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
         let mut p = Parameters { zone: None, burst: 0, delay: 0 };
@@ -101,7 +101,7 @@ impl Setting<crate::HttpContext> for Limits {
             return Err(cx.error(d, "\"limit_req\" directive is duplicate"));
         }
         all.push(Limit { zone, burst: p.burst.saturating_mul(1000), delay: p.delay.saturating_mul(1000) });
-        Ok(Limits(Arc::new(all)))
+        Ok(RateLimits(Arc::new(all)))
     }
 }
 
@@ -134,7 +134,7 @@ fn positive(text: &[u8]) -> Option<u64> {
 }
 
 /// A `limit_req_zone`.
-pub(crate) type Zone = zones::Zone<Defined>;
+pub(crate) type RateZone = zones::Zone<Defined>;
 
 /// Definition of a zone by `limit_req_zone`.
 #[derive(Debug)]
@@ -146,7 +146,7 @@ pub(crate) struct Defined {
 }
 
 /// Zones of a configuration under construction.
-pub(crate) type Zones = zones::Zones<Defined>;
+pub(crate) type RateZones = zones::Zones<Defined>;
 
 /// Counts by zone name. They are kept across reloads.
 static TABLES: Tables<Buckets> = Tables::new();
@@ -234,44 +234,63 @@ pub(crate) fn check(req: &mut Request) -> Verdict {
     }
     let http = req.http();
     let s = &http.location(req).settings.limit_req;
-    let now = req.thread.io.poller.now();
     let mut key = req.take_buf();
+    let passed = pass_all(req, s, &mut key);
+    req.give_buf(key);
+    match passed {
+        Ok(delay) if delay.ms == 0 => Verdict::Declined,
+        Ok(delay) => wait(req, s, &delay),
+        Err(refused) => refused,
+    }
+}
+
+/// Counts the request in the zone of each limit. Returns the longest delay, or the verdict of a zone that refuses. `key` is a
+/// buffer.
+fn pass_all(req: &mut Request, s: &Settings, key: &mut Vec<u8>) -> Result<Delayed, Verdict> {
+    let now = req.thread.io.poller.now();
     let mut delay = Delayed::default();
-    // A refused request must not count in any zone. Only the last zone counts at once; the zones before it count after
-    // all of them have let the request pass.
-    let mut counted_later = Vec::new();
+    let mut uncounted = Uncounted(Vec::new());
     for (i, limit) in s.limits.0.iter().enumerate() {
         let last = i + 1 == s.limits.0.len();
         let Some(z) = limit.zone.defined.get() else { continue };
-        match z.key_of(req, &mut key) {
-            Err(status) => return Verdict::Status(status),
-            Ok(false) => continue,
-            Ok(true) => {}
+        if !z.key_of(req, key).map_err(Verdict::Status)? {
+            continue;
         }
-        let accounted = lock(&z.buckets).account(&key, z.rate, limit.burst, now, last);
-        let outcome = match accounted {
-            Err(_) => Outcome::rejected(s.dry_run),
-            Ok(excess) if excess > limit.delay => Outcome::delayed(s.dry_run),
-            Ok(_) => Outcome::Passed,
-        };
-        limit.zone.outcomes.count(outcome);
-        match accounted {
-            Err(excess) => {
-                req.give_buf(key);
-                return refuse(req, s, excess, &limit.zone.name);
-            }
-            Ok(excess) => delay.take(limit, z.rate, excess),
-        }
+        let accounted = limit.account(z, key, now, last, s.dry_run);
+        let excess = accounted.map_err(|excess| refuse(req, s, excess, &limit.zone.name))?;
+        delay.take(limit, z.rate, excess);
         if !last {
-            counted_later.push((z, key.clone(), limit.burst));
+            uncounted.0.push((z, key.clone(), limit.burst));
         }
         req.modules.limit_req = Some(Outcome::Passed);
     }
-    for (z, key, burst) in counted_later {
-        let _ = lock(&z.buckets).account(&key, z.rate, burst, now, true);
+    uncounted.count(now);
+    Ok(delay)
+}
+
+/// Zones that have let a request pass but not counted it, with its keys and their bursts. A refused request must not count in
+/// any zone. Only the last zone counts at once; the zones before it count after all of them have let the request pass.
+struct Uncounted<'z>(Vec<(&'z Defined, Vec<u8>, u64)>);
+
+impl Uncounted<'_> {
+    fn count(self, now: Instant) {
+        for (z, key, burst) in self.0 {
+            let _ = lock(&z.buckets).account(&key, z.rate, burst, now, true);
+        }
     }
-    req.give_buf(key);
-    if delay.ms == 0 { Verdict::Declined } else { wait(req, s, &delay) }
+}
+
+impl Limit {
+    /// Accounts for a request with a key. Returns its excess in thousandths of a request, as an error if that is too much.
+    fn account(&self, z: &Defined, key: &[u8], now: Instant, last: bool, dry_run: bool) -> Result<u64, u64> {
+        let accounted = lock(&z.buckets).account(key, z.rate, self.burst, now, last);
+        self.zone.outcomes.count(match accounted {
+            Err(_) => Outcome::rejected(dry_run),
+            Ok(excess) if excess > self.delay => Outcome::delayed(dry_run),
+            Ok(_) => Outcome::Passed,
+        });
+        accounted
+    }
 }
 
 /// Longest key, bytes. Longer ones are logged and not limited.

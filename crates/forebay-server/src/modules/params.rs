@@ -27,7 +27,7 @@ pub(crate) struct Params(Arc<Vec<Param>>);
 struct Param {
     name: Vec<u8>,
     value: Template,
-    /// `true` if the parameter is left out if its value is empty.
+    /// `true` if an empty value leaves the parameter out (nginx: `if_not_empty`).
     if_not_empty: bool,
 }
 
@@ -65,19 +65,7 @@ impl Params {
         mut put: impl FnMut(&[u8], &[u8]),
     ) -> Result<(), VarError> {
         let mut value = req.take_buf();
-        for p in self.0.iter() {
-            let text = match p.value.as_const() {
-                Some(constant) => constant,
-                None => {
-                    value.clear();
-                    p.value.eval(req, &mut value)?;
-                    &value
-                }
-            };
-            if !(p.if_not_empty && text.is_empty()) {
-                put(&p.name, text);
-            }
-        }
+        self.configured(req, &mut value, &mut put)?;
         value.clear();
         host(req, &mut value);
         if !value.is_empty() && !self.gives(b"Host") {
@@ -104,6 +92,29 @@ impl Params {
         if !state.etag.is_empty() && !self.gives(b"If-None-Match") {
             put(b"HTTP_IF_NONE_MATCH", &state.etag);
         }
+    }
+
+    /// Passes the parameters of the configuration to `put`.
+    fn configured(
+        &self,
+        req: &mut Request,
+        value: &mut Vec<u8>,
+        put: &mut impl FnMut(&[u8], &[u8]),
+    ) -> Result<(), VarError> {
+        for p in self.0.iter() {
+            let text = match p.value.as_const() {
+                Some(constant) => constant,
+                None => {
+                    value.clear();
+                    p.value.eval(req, value)?;
+                    value.as_slice()
+                }
+            };
+            if !(p.if_not_empty && text.is_empty()) {
+                put(&p.name, text);
+            }
+        }
+        Ok(())
     }
 
     /// Returns `true` if the configuration has a parameter for a field.

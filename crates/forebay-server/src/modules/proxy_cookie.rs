@@ -18,7 +18,7 @@ crate::settings! {
     /// `proxy_cookie_path`.
     "proxy_cookie_path" => path: Paths = Paths(Rewrites::default());
     /// `proxy_cookie_flags`.
-    "proxy_cookie_flags" => flags: Flags = Flags::default();
+    "proxy_cookie_flags" => flags: CookieFlags = CookieFlags::default();
 }
 
 /// Text or pattern that a value is compared with.
@@ -99,15 +99,15 @@ impl Setting<crate::HttpContext> for Paths {
 
 /// `proxy_cookie_flags`: cookies, and changes of their flags. Empty for `off`.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Flags(Arc<Vec<(Like, Vec<Template>)>>);
+pub(crate) struct CookieFlags(Arc<Vec<(Like, Vec<Template>)>>);
 
-impl Setting<crate::HttpContext> for Flags {
+impl Setting<crate::HttpContext> for CookieFlags {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         check_off(previous.as_ref().map(|p| p.0.as_ref()), d, cx)?;
         let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
-        let Some((cookie, words)) = d.args.split_first() else { return Ok(Flags::default()) };
+        let Some((cookie, words)) = d.args.split_first() else { return Ok(CookieFlags::default()) };
         if words.is_empty() && cookie.text == b"off" {
-            return Ok(Flags::default());
+            return Ok(CookieFlags::default());
         }
         if words.is_empty() {
             return Err(cx.error_at(d, cookie, format!("invalid parameter \"{}\"", cookie.as_str())));
@@ -115,7 +115,7 @@ impl Setting<crate::HttpContext> for Flags {
         // They may have variables, so words that are no flags are ignored when they are used, as in nginx.
         let flags: Vec<_> = words.iter().map(|w| cx.template(d, w)).collect::<Result<_, _>>()?;
         all.push((like(d, cookie, true, cx)?, flags));
-        Ok(Flags(Arc::new(all)))
+        Ok(CookieFlags(Arc::new(all)))
     }
 }
 
@@ -266,7 +266,7 @@ impl Rewrites {
 }
 
 /// Returns the changes for a cookie: those of the first row that applies to it.
-fn flags(req: &mut Request, all: &Flags, name: &[u8]) -> Result<Vec<Change>, VarError> {
+fn flags(req: &mut Request, all: &CookieFlags, name: &[u8]) -> Result<Vec<Change>, VarError> {
     for (cookie, flags) in all.0.iter() {
         if cookie.is_name(req, name)? {
             let changes = flags.iter().map(|f| f.value(req).map(|word| Change::of(&word)));

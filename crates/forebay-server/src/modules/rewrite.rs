@@ -272,7 +272,7 @@ enum Step {
 
 /// Runs the directives of a level.
 pub(crate) fn run(req: &mut Request, ops: &[Op]) -> Ran {
-    let mut walk = Walk { changed: false, quote: true };
+    let mut walk = RunState { changed: false, quote: true };
     match steps(req, ops, &mut walk) {
         Ok(Step::Stop(ran)) => ran,
         Ok(Step::Next) if walk.changed => Ran::UriChanged,
@@ -287,7 +287,7 @@ pub(crate) fn run(req: &mut Request, ops: &[Op]) -> Ran {
 }
 
 /// State of one walk through the directives.
-struct Walk {
+struct RunState {
     /// `true` if a `rewrite` changed the path.
     changed: bool,
     /// `true` if `set` encodes captures, which it does until the first `rewrite` has matched.
@@ -324,7 +324,7 @@ fn set_value(req: &mut Request, t: &Template, quote: bool, out: &mut Vec<u8>) ->
     Ok(())
 }
 
-fn steps(req: &mut Request, ops: &[Op], walk: &mut Walk) -> Result<Step, VarError> {
+fn steps(req: &mut Request, ops: &[Op], walk: &mut RunState) -> Result<Step, VarError> {
     for op in ops {
         let step = step(req, op, walk)?;
         if let Step::Stop(_) = step {
@@ -334,7 +334,7 @@ fn steps(req: &mut Request, ops: &[Op], walk: &mut Walk) -> Result<Step, VarErro
     Ok(Step::Next)
 }
 
-fn step(req: &mut Request, op: &Op, walk: &mut Walk) -> Result<Step, VarError> {
+fn step(req: &mut Request, op: &Op, walk: &mut RunState) -> Result<Step, VarError> {
     match op {
         Op::Break => {
             req.valid_location &= !walk.changed;
@@ -359,7 +359,7 @@ fn run_if(
     condition: &Condition,
     level: LocationId,
     ops: &[Op],
-    walk: &mut Walk,
+    walk: &mut RunState,
 ) -> Result<Step, VarError> {
     if !holds(req, condition)? {
         return Ok(Step::Next);
@@ -518,7 +518,7 @@ struct Rewrite<'r> {
 
 impl Rewrite<'_> {
     /// Applies the rule to a path that matches its pattern.
-    fn run(&self, req: &mut Request, pattern: &Pattern, walk: &mut Walk) -> Result<Step, VarError> {
+    fn run(&self, req: &mut Request, pattern: &Pattern, walk: &mut RunState) -> Result<Step, VarError> {
         let uri = std::mem::take(&mut req.uri);
         let hit = matches(req, pattern, &uri);
         req.uri = uri;

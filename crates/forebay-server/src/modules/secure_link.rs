@@ -82,7 +82,7 @@ impl Written {
 
 /// Values of the variables for a request.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct State {
+pub(crate) struct LinkState {
     /// `$secure_link`, once it has been evaluated.
     link: Option<Option<Vec<u8>>>,
     /// `$secure_link_expires`.

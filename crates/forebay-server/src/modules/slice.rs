@@ -19,7 +19,7 @@ crate::settings! {
 
 /// Slices of one request.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct State {
+pub(crate) struct SliceState {
     /// Size of a slice; 0 until `$slice_range` is evaluated.
     size: u64,
     /// Start of the current slice.
@@ -31,7 +31,7 @@ pub(crate) struct State {
     etag: Vec<u8>,
 }
 
-impl State {
+impl SliceState {
     /// Empties it for the next request.
     pub(crate) fn clear(&mut self) {
         (self.size, self.start, self.end, self.active) = (0, 0, 0, false);

@@ -63,6 +63,22 @@ pub(crate) fn enabled(s: &LocationSettings) -> bool {
     !s.sub_filter.pairs.list.is_empty()
 }
 
+/// A text and its replacement.
+type Replacement = (Vec<u8>, Vec<u8>);
+
+/// Evaluates the texts of a location and their replacements.
+fn replacements(req: &mut Request, s: &Settings) -> Result<Vec<Replacement>, VarError> {
+    let mut texts = Vec::new();
+    for (text, by) in s.pairs.list.iter() {
+        let text = text.value(req)?;
+        // An empty text would match everywhere.
+        if !text.is_empty() {
+            texts.push((text, by.value(req)?));
+        }
+    }
+    Ok(texts)
+}
+
 /// Prepares a response for replacements in its body. A header filter.
 ///
 /// # Errors
@@ -76,14 +92,7 @@ pub(crate) fn filter(req: &mut Request) -> Result<(), VarError> {
     if bodiless || !s.types.contains(kind) {
         return Ok(());
     }
-    let mut texts = Vec::new();
-    for (text, by) in s.pairs.list.iter() {
-        let text = text.value(req)?;
-        // An empty text would match everywhere.
-        if !text.is_empty() {
-            texts.push((text, by.value(req)?));
-        }
-    }
+    let texts = replacements(req, s)?;
     if texts.is_empty() {
         return Ok(());
     }

@@ -26,9 +26,9 @@ crate::settings! {
     /// `userid_domain`: the `domain` attribute of the cookie, empty for none.
     "userid_domain" => domain: OrNone = OrNone(Vec::new());
     /// `userid_expires`.
-    "userid_expires" => expires: Expires = Expires::Session;
+    "userid_expires" => expires: UidExpires = UidExpires::Session;
     /// `userid_flags`: the flags as text of the cookie.
-    "userid_flags" => flags: Flags = Flags(Vec::new());
+    "userid_flags" => flags: UidFlags = UidFlags(Vec::new());
     /// `userid_mark`.
     "userid_mark" => mark: Mark = Mark(None);
     /// `userid_name`.
@@ -84,7 +84,7 @@ impl Setting<crate::HttpContext> for OrNone {
 
 /// Lifetime of the cookie.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Expires {
+pub(crate) enum UidExpires {
     /// Until the browser is closed.
     Session,
     /// Until the end of 2037.
@@ -93,13 +93,13 @@ pub(crate) enum Expires {
     After(u64),
 }
 
-impl Expires {
+impl UidExpires {
     /// Appends the attribute of the cookie. `now` is in seconds.
     fn push(self, now: i64, out: &mut Vec<u8>) {
         match self {
-            Expires::Session => {}
-            Expires::Max => out.extend_from_slice(b"; expires=Thu, 31-Dec-37 23:55:55 GMT"),
-            Expires::After(seconds) => {
+            UidExpires::Session => {}
+            UidExpires::Max => out.extend_from_slice(b"; expires=Thu, 31-Dec-37 23:55:55 GMT"),
+            UidExpires::After(seconds) => {
                 let at = now.saturating_add(i64::try_from(seconds).unwrap_or(i64::MAX));
                 out.extend_from_slice(b"; expires=");
                 cookie_date(at, out);
@@ -108,15 +108,15 @@ impl Expires {
     }
 }
 
-impl Setting<crate::HttpContext> for Expires {
+impl Setting<crate::HttpContext> for UidExpires {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         Ok(match first(d) {
-            b"max" => Expires::Max,
-            b"off" => Expires::Session,
+            b"max" => UidExpires::Max,
+            b"off" => UidExpires::Session,
             word => {
                 let seconds = units::time_secs(word);
-                Expires::After(
+                UidExpires::After(
                     seconds.ok_or_else(|| cx.error(d, "\"userid_expires\" directive invalid value"))?,
                 )
             }
@@ -126,9 +126,9 @@ impl Setting<crate::HttpContext> for Expires {
 
 /// Attributes of the cookie.
 #[derive(Clone, Debug)]
-pub(crate) struct Flags(Vec<u8>);
+pub(crate) struct UidFlags(Vec<u8>);
 
-impl Setting<crate::HttpContext> for Flags {
+impl Setting<crate::HttpContext> for UidFlags {
     fn take(_: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         // In the order in which they are sent.
         let mut sent: [&[u8]; 3] = [b"", b"", b""];
@@ -140,7 +140,7 @@ impl Setting<crate::HttpContext> for Flags {
                 None => return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str()))),
             }
         }
-        Ok(Flags(sent.concat()))
+        Ok(UidFlags(sent.concat()))
     }
 }
 
@@ -186,12 +186,12 @@ type Uid = [u8; 16];
 
 /// Identifiers of a request, once they are known.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct State {
-    known: Option<Known>,
+pub(crate) struct UserIdState {
+    known: Option<Identifiers>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Known {
+struct Identifiers {
     got: Option<Uid>,
     /// Identifier to send in a cookie.
     set: Option<Uid>,
@@ -205,7 +205,11 @@ pub(crate) const VARIABLES: &[Row] = &[
 ];
 
 /// Appends `name=` and the four words of an identifier in native byte order, as nginx logs them.
-fn text(req: &mut Request, out: &mut Vec<u8>, which: fn(&Known) -> Option<Uid>) -> Result<bool, VarError> {
+fn text(
+    req: &mut Request,
+    out: &mut Vec<u8>,
+    which: fn(&Identifiers) -> Option<Uid>,
+) -> Result<bool, VarError> {
     let known = known(req)?;
     Ok(which(&known).map(|uid| describe(req, &uid, out)).is_some())
 }
@@ -220,18 +224,18 @@ fn describe(req: &Request, uid: &Uid, out: &mut Vec<u8>) {
 }
 
 /// Returns the identifiers of the request. Only the first call computes them, so log and cookie agree.
-fn known(req: &mut Request) -> Result<Known, VarError> {
+fn known(req: &mut Request) -> Result<Identifiers, VarError> {
     let http = req.http();
     let s = &http.location(req).settings.userid;
     if s.mode.kind == CookieUse::Off {
-        return Ok(Known::default());
+        return Ok(Identifiers::default());
     }
     if let Some(k) = req.modules.userid.known {
         return Ok(k);
     }
     let received = received(req, s);
     let got = received.map(|(uid, _)| uid);
-    let known = Known { got, set: to_set(req, s, received)? };
+    let known = Identifiers { got, set: to_set(req, s, received)? };
     req.modules.userid.known = Some(known);
     Ok(known)
 }

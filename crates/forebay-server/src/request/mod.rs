@@ -101,7 +101,8 @@ pub(crate) struct Request {
     pub status_override: Option<u16>,
     /// Set by a header filter.
     pub refusal: Option<Refusal>,
-    /// Its first byte was there before this turn of the loop began, so what was found out in the turn is no older than it.
+    /// `true` if the first byte was there before this turn of the loop began. Then facts found in this turn, such as the state
+    /// of a file, are no older than the request.
     pub early: bool,
     /// `try_files` found a file below the `alias` of a regular expression: the path is appended to it.
     pub add_uri_to_alias: bool,

@@ -260,7 +260,7 @@ pub(crate) struct Response {
     pub location: Vec<u8>,
     /// All other fields.
     pub fields: FieldList,
-    /// Those of [`Response::fields`] that an `X-Accel-Redirect` came with: they go with whatever answers in the end.
+    /// Fields of [`Response::fields`] that came with an `X-Accel-Redirect`. They stay, whichever location answers.
     pub handed_on: FieldList,
     /// Trailers will follow, which takes the chunked coding (nginx: add_trailer).
     pub expect_trailers: bool,

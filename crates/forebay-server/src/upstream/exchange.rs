@@ -2,7 +2,7 @@
 //! the next server (nginx: proxy_next_upstream). `modules/proxy.rs` calls this; `stream.rs` reads the body. Hot path.
 
 use super::Reuse;
-use super::attempts::{Attempts, Kept, Repeat, Verdict};
+use super::attempts::{Attempts, Decision, Kept, Repeat};
 use super::codec::protocol::Protocol;
 use super::codec::{self, fastcgi, http2};
 use super::config::Upstream;
@@ -232,9 +232,9 @@ pub(crate) async fn run(
             Err(fault) => attempts.failed(req, place, &fault, repeat),
         };
         match verdict {
-            Verdict::Answered => return Ok(()),
-            Verdict::Again => {}
-            Verdict::Stop(status) => return Err(status),
+            Decision::Answered => return Ok(()),
+            Decision::Again => {}
+            Decision::Stop(status) => return Err(status),
         }
     }
 }

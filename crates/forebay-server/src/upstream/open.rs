@@ -145,21 +145,28 @@ pub(crate) async fn encrypt(
     conn.hurry();
     let begun = wanted.begin(&req.conf.http.conf_dir).await.map_err(|text| unencrypted(req, &text))?;
     let thread = req.thread.clone();
-    let text = match handshake(&thread.io, conn.wire_mut(), begun, timeout, watch).await {
+    match handshake(&thread.io, conn.wire_mut(), begun, timeout, watch).await {
         Ok(agreed) => {
             let judged = wanted.tls.judge(&agreed.peer, &wanted.name);
-            return judged.map_err(|text| unencrypted(req, &text));
+            judged.map_err(|text| unencrypted(req, &text))
         }
-        Err(HandshakeError::Closed) => "peer closed connection in SSL handshake".to_owned(),
-        Err(HandshakeError::Failed(e)) => format!("SSL_do_handshake() failed {}", errno_text(e)),
-        Err(HandshakeError::Refused(text)) => format!("SSL_do_handshake() failed (SSL: {text})"),
-        Err(HandshakeError::Timeout) => {
+        Err(e) => Err(handshake_failed(req, e)),
+    }
+}
+
+#[cold]
+fn handshake_failed(req: &mut Request, e: HandshakeError) -> Fault {
+    let text = match e {
+        HandshakeError::Closed => "peer closed connection in SSL handshake".to_owned(),
+        HandshakeError::Failed(e) => format!("SSL_do_handshake() failed {}", errno_text(e)),
+        HandshakeError::Refused(text) => format!("SSL_do_handshake() failed (SSL: {text})"),
+        HandshakeError::Timeout => {
             let fault = unencrypted(req, "upstream timed out (110: Connection timed out)");
-            return Err(Fault { kind: NextUpstream::Timeout, status: 504, ..fault });
+            return Fault { kind: NextUpstream::Timeout, status: 504, ..fault };
         }
-        Err(HandshakeError::ClientGone) => return Err(client_gone(req, "SSL handshaking to upstream")),
+        HandshakeError::ClientGone => return client_gone(req, "SSL handshaking to upstream"),
     };
-    Err(unencrypted(req, &text))
+    unencrypted(req, &text)
 }
 
 /// Logs that a handshake failed.

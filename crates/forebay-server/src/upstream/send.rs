@@ -36,7 +36,7 @@ pub(super) enum Wrote {
 /// Readiness of a server that took nothing.
 enum Room {
     Some,
-    /// It answers instead.
+    /// The server answers instead.
     Answer,
 }
 

@@ -29,7 +29,7 @@ pub(crate) enum Sticky {
 #[derive(Debug, Default)]
 pub(crate) struct Cookie {
     name: Vec<u8>,
-    expires: Option<Expires>,
+    expires: Option<StickyExpires>,
     domain: Option<Template>,
     path: Option<Template>,
     samesite: Option<Template>,
@@ -38,7 +38,7 @@ pub(crate) struct Cookie {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Expires {
+enum StickyExpires {
     Max,
     In(u64),
 }
@@ -141,7 +141,8 @@ impl Cookie {
     fn parameter(&mut self, d: &Directive, w: &Word, cx: &mut Scope<'_>) -> Result<(), Error> {
         match split_parameter(&w.text) {
             (b"expires", Some(v)) => {
-                let expires = Expires::parse(v).ok_or_else(|| invalid("\"expires\" parameter value", v));
+                let expires =
+                    StickyExpires::parse(v).ok_or_else(|| invalid("\"expires\" parameter value", v));
                 self.expires = Some(expires.map_err(|m| cx.error_at(d, w, m))?);
             }
             (b"domain", Some(v)) => self.domain = Some(template(v, d, w, cx)?),
@@ -188,21 +189,21 @@ impl Cookie {
     }
 }
 
-impl Expires {
-    fn parse(text: &[u8]) -> Option<Expires> {
+impl StickyExpires {
+    fn parse(text: &[u8]) -> Option<StickyExpires> {
         match text {
-            b"max" => Some(Expires::Max),
-            _ => Some(Expires::In(units::duration_secs(text)?.as_secs())),
+            b"max" => Some(StickyExpires::Max),
+            _ => Some(StickyExpires::In(units::duration_secs(text)?.as_secs())),
         }
     }
 
     /// Appends the attributes at a time, in seconds.
     fn write(self, now: i64, out: &mut Vec<u8>) {
         match self {
-            Expires::Max => {
+            StickyExpires::Max => {
                 out.extend_from_slice(b"; expires=Thu, 31-Dec-37 23:55:55 GMT; max-age=315360000");
             }
-            Expires::In(secs) => {
+            StickyExpires::In(secs) => {
                 out.extend_from_slice(b"; expires=");
                 crate::modules::userid::cookie_date(now.saturating_add_unsigned(secs), out);
                 out.extend_from_slice(b"; max-age=");
@@ -358,7 +359,7 @@ fn variable(v: &[u8], d: &Directive, w: &Word, cx: &mut Scope<'_>) -> Result<Tem
 /// Sessions of `sticky learn`.
 #[derive(Debug, Default)]
 struct Sessions {
-    map: HashMap<Box<[u8]>, Session, foldhash::fast::RandomState>,
+    map: HashMap<Box<[u8]>, LearnedSession, foldhash::fast::RandomState>,
     /// Sessions by the time they end. Skips entries of sessions that were prolonged.
     order: VecDeque<(u64, Box<[u8]>)>,
     room: usize,
@@ -366,7 +367,7 @@ struct Sessions {
 }
 
 #[derive(Debug)]
-struct Session {
+struct LearnedSession {
     sid: Box<[u8]>,
     until: u64,
 }
@@ -432,7 +433,7 @@ impl Sessions {
             self.drop_if(&key, at);
         }
         self.used += cost;
-        self.map.insert(key.into(), Session { sid: sid.into(), until });
+        self.map.insert(key.into(), LearnedSession { sid: sid.into(), until });
         self.order.push_back((until, key.into()));
     }
 

@@ -34,7 +34,7 @@ pub(crate) struct LocationBuild {
     /// `limit_except`.
     pub limit_except: Option<(Vec<Vec<u8>>, LocationId)>,
     /// `status_zone`.
-    pub status_zone: Option<Arc<crate::metrics::Zone>>,
+    pub status_zone: Option<Arc<crate::metrics::StatusZone>>,
     /// `health_check`.
     pub health_check: Option<crate::upstream::health_check::Check>,
     /// Locations inside this one.
@@ -58,7 +58,7 @@ pub(super) struct ServerBuild {
 }
 
 impl ServerBuild {
-    /// Its names and addresses.
+    /// Returns the names and addresses.
     pub(super) fn listening(&self) -> Listening<'_> {
         Listening { names: &self.names, listens: &self.listens, ordinal: self.ordinal }
     }
@@ -288,10 +288,7 @@ impl<'s, 'f> Builder<'s, 'f> {
 
 /// Reads kind and name of a location.
 fn location_kind(d: &Directive, cx: &mut Scope<'_>) -> Result<(Kind, Vec<u8>), Error> {
-    let (modifier, name) = match d.args.as_slice() {
-        [modifier, name, ..] => (Some(modifier.text.as_slice()), name.text.as_slice()),
-        _ => glued_modifier(value::first(d)),
-    };
+    let (modifier, name) = modifier_and_name(d);
     let kind = match modifier {
         Some(m) => kind_of_modifier(d, m, name, cx)?,
         None if name.starts_with(b"@") => Kind::Named,
@@ -306,6 +303,13 @@ fn kind_of_modifier(d: &Directive, m: &[u8], name: &[u8], cx: &mut Scope<'_>) ->
         b"^~" => Ok(Kind::PrefixOnly),
         b"~" | b"~*" => Ok(Kind::Regex(cx.pattern(d, name, m == b"~*")?)),
         _ => Err(cx.error(d, format!("invalid location modifier \"{}\"", String::from_utf8_lossy(m)))),
+    }
+}
+
+fn modifier_and_name(d: &Directive) -> (Option<&[u8]>, &[u8]) {
+    match d.args.as_slice() {
+        [modifier, name, ..] => (Some(modifier.text.as_slice()), name.text.as_slice()),
+        _ => glued_modifier(value::first(d)),
     }
 }
 

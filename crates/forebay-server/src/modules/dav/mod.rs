@@ -9,7 +9,7 @@ use crate::config::value::{Number, Setting, once};
 use crate::modules::static_file;
 use crate::phases::Outcome;
 use crate::request::Request;
-use files::{Failure, Tree};
+use files::{FileError, Tree};
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
 use forebay_core::vars::VarError;
@@ -21,18 +21,18 @@ use std::path::PathBuf;
 
 crate::settings! {
     /// `dav_methods`.
-    "dav_methods" => methods: Methods = Methods::default();
+    "dav_methods" => methods: DavMethods = DavMethods::default();
     /// `create_full_put_path`.
     "create_full_put_path" => create_full_put_path: bool = false;
     /// `min_delete_depth`.
     "min_delete_depth" => min_delete_depth: Number = Number(0);
     /// `dav_access`: the mode of files.
-    "dav_access" => access: Access = Access(0o600);
+    "dav_access" => access: DavAccess = DavAccess(0o600);
 }
 
 /// `dav_methods`: the set of allowed methods.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Methods(u8);
+pub(crate) struct DavMethods(u8);
 
 /// Methods with their names and bits.
 const METHODS: &[(&[u8], Method, u8)] = &[
@@ -43,14 +43,14 @@ const METHODS: &[(&[u8], Method, u8)] = &[
     (b"move", Method::Move, 16),
 ];
 
-impl Methods {
+impl DavMethods {
     /// Returns `true` if a method is allowed.
     pub(crate) fn has(self, m: Method) -> bool {
         METHODS.iter().any(|(_, method, bit)| *method == m && self.0 & bit != 0)
     }
 }
 
-impl Setting<crate::HttpContext> for Methods {
+impl Setting<crate::HttpContext> for DavMethods {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut all = previous.unwrap_or_default();
         for w in &d.args {
@@ -67,16 +67,16 @@ impl Setting<crate::HttpContext> for Methods {
 
 /// `dav_access`, in the form of `proxy_store_access`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Access(pub u32);
+pub(crate) struct DavAccess(pub u32);
 
-impl Setting<crate::HttpContext> for Access {
+impl Setting<crate::HttpContext> for DavAccess {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
-        crate::modules::proxy::Access::take(None, d, cx).map(|a| Access(a.0))
+        crate::modules::proxy::StoreAccess::take(None, d, cx).map(|a| DavAccess(a.0))
     }
 }
 
-impl Access {
+impl DavAccess {
     /// Returns the mode for new directories.
     fn of_directories(self) -> u32 {
         forebay_sys::files::directory_mode(self.0)
@@ -84,16 +84,16 @@ impl Access {
 }
 
 /// Refusal of a request: status, level and text for the log.
-struct Refused(u16, Level, String);
+struct DavRefusal(u16, Level, String);
 
-impl From<VarError> for Refused {
-    fn from(e: VarError) -> Refused {
-        Refused(500, Level::Error, e.0)
+impl From<VarError> for DavRefusal {
+    fn from(e: VarError) -> DavRefusal {
+        DavRefusal(500, Level::Error, e.0)
     }
 }
 
-fn refuse<T>(status: u16, text: impl Into<String>) -> Result<T, Refused> {
-    Err(Refused(status, Level::Error, text.into()))
+fn refuse<T>(status: u16, text: impl Into<String>) -> Result<T, DavRefusal> {
+    Err(DavRefusal(status, Level::Error, text.into()))
 }
 
 /// Executes a request with one of the allowed methods. A content handler.
@@ -106,14 +106,14 @@ pub(crate) async fn run(req: &mut Request) -> Outcome {
     }
     match execute(req).await {
         Ok(()) => Outcome::Done,
-        Err(Refused(status, level, text)) => {
+        Err(DavRefusal(status, level, text)) => {
             req.log(level, &text);
             Outcome::Status(status)
         }
     }
 }
 
-async fn execute(req: &mut Request) -> Result<(), Refused> {
+async fn execute(req: &mut Request) -> Result<(), DavRefusal> {
     match req.method {
         Method::Put => {
             may_put(req)?;
@@ -141,7 +141,7 @@ fn created(req: &mut Request, with_location: bool) {
 }
 
 /// Returns the file name of a path, without a slash at its end.
-fn file_of(req: &mut Request, uri: &[u8]) -> Result<PathBuf, Refused> {
+fn file_of(req: &mut Request, uri: &[u8]) -> Result<PathBuf, DavRefusal> {
     let mut path = Vec::new();
     static_file::map_uri(req, uri, &mut path)?;
     while path.len() > 1 && path.ends_with(b"/") {
@@ -155,19 +155,19 @@ fn file_of(req: &mut Request, uri: &[u8]) -> Result<PathBuf, Refused> {
 
 /// Does work on files on the blocking pool.
 async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
-) -> Result<T, Refused> {
+    work: impl FnOnce() -> Result<T, FileError> + Send + 'static,
+) -> Result<T, DavRefusal> {
     match tokio::task::spawn_blocking(work).await {
         Ok(Ok(done)) => Ok(done),
         Ok(Err(f)) => {
             let level = if f.status == 500 { Level::Crit } else { Level::Error };
-            Err(Refused(f.status, level, f.text))
+            Err(DavRefusal(f.status, level, f.text))
         }
         Err(_) => refuse(500, "work on a file did not end"),
     }
 }
 
-fn without_body(req: &Request) -> Result<(), Refused> {
+fn without_body(req: &Request) -> Result<(), DavRefusal> {
     if matches!(req.head.framing, Framing::None | Framing::Length(0)) {
         return Ok(());
     }
@@ -176,7 +176,7 @@ fn without_body(req: &Request) -> Result<(), Refused> {
 }
 
 /// Checks that `Depth` is infinity, its default, or 0 if `zero` allows it.
-fn depth(req: &Request, zero: bool) -> Result<(), Refused> {
+fn depth(req: &Request, zero: bool) -> Result<(), DavRefusal> {
     match req.head.get(Name::Depth) {
         None | Some(b"infinity") => return Ok(()),
         Some(b"0") if zero => return Ok(()),
@@ -192,7 +192,7 @@ fn depth(req: &Request, zero: bool) -> Result<(), Refused> {
 }
 
 /// Checks a PUT before its body is read.
-fn may_put(req: &Request) -> Result<(), Refused> {
+fn may_put(req: &Request) -> Result<(), DavRefusal> {
     if req.uri.last() == Some(&b'/') {
         return refuse(409, "cannot PUT to a collection");
     }
@@ -206,7 +206,7 @@ fn may_put(req: &Request) -> Result<(), Refused> {
 }
 
 /// Moves the body of a PUT to its target.
-async fn store(req: &mut Request) -> Result<(), Refused> {
+async fn store(req: &mut Request) -> Result<(), DavRefusal> {
     let http = req.http();
     let s = &http.location(req).settings.dav;
     let uri = req.uri.clone();
@@ -227,7 +227,7 @@ async fn store(req: &mut Request) -> Result<(), Refused> {
     Ok(())
 }
 
-async fn delete(req: &mut Request) -> Result<(), Refused> {
+async fn delete(req: &mut Request) -> Result<(), DavRefusal> {
     without_body(req)?;
     check_delete_depth(req)?;
     let uri = req.uri.clone();
@@ -240,7 +240,7 @@ async fn delete(req: &mut Request) -> Result<(), Refused> {
 }
 
 /// Refuses paths with fewer segments than `min_delete_depth`.
-fn check_delete_depth(req: &Request) -> Result<(), Refused> {
+fn check_delete_depth(req: &Request) -> Result<(), DavRefusal> {
     let least = req.http().location(req).settings.dav.min_delete_depth.0;
     let segments = req.uri.split(|b| *b == b'/').filter(|s| !s.is_empty()).count() as u64;
     if segments < least {
@@ -250,7 +250,7 @@ fn check_delete_depth(req: &Request) -> Result<(), Refused> {
 }
 
 /// Looks up the file or directory of a path. A path with a slash at the end is that of a directory.
-async fn find_to_delete(req: &mut Request, uri: &[u8], collection: bool) -> Result<Tree, Refused> {
+async fn find_to_delete(req: &mut Request, uri: &[u8], collection: bool) -> Result<Tree, DavRefusal> {
     let path = file_of(req, uri)?;
     let tree = blocking(move || files::find(&path, true)).await?;
     let why = match tree {
@@ -261,7 +261,7 @@ async fn find_to_delete(req: &mut Request, uri: &[u8], collection: bool) -> Resu
     refuse(409, format!("DELETE \"{}\" failed ({why})", text(uri)))
 }
 
-async fn mkcol(req: &mut Request) -> Result<(), Refused> {
+async fn mkcol(req: &mut Request) -> Result<(), DavRefusal> {
     without_body(req)?;
     if req.uri.last() != Some(&b'/') {
         return refuse(409, "MKCOL can create a collection only");
@@ -276,7 +276,7 @@ async fn mkcol(req: &mut Request) -> Result<(), Refused> {
 }
 
 /// Returns the decoded path of `Destination`.
-fn destination(req: &Request) -> Result<Vec<u8>, Refused> {
+fn destination(req: &Request) -> Result<Vec<u8>, DavRefusal> {
     let Some(value) = req.head.get(Name::Destination) else {
         return refuse(400, "client sent no \"Destination\" header");
     };
@@ -315,7 +315,7 @@ fn is_this_host(req: &Request, host: &[u8], port: &[u8]) -> bool {
     !host.is_empty() && host.eq_ignore_ascii_case(&req.head.host) && no_port
 }
 
-fn elsewhere<T>(destination: &[u8]) -> Result<T, Refused> {
+fn elsewhere<T>(destination: &[u8]) -> Result<T, DavRefusal> {
     let what = "is handled by different repository than the source URI";
     refuse(400, format!("\"Destination\" URI \"{}\" {what}", text(destination)))
 }
@@ -326,7 +326,7 @@ fn both(uri: &[u8], to_uri: &[u8]) -> String {
 }
 
 /// Returns the paths of source and target.
-fn files_of(req: &mut Request, uri: &[u8], to_uri: &[u8]) -> Result<(PathBuf, PathBuf), Refused> {
+fn files_of(req: &mut Request, uri: &[u8], to_uri: &[u8]) -> Result<(PathBuf, PathBuf), DavRefusal> {
     check_alias(req, uri, to_uri)?;
     Ok((file_of(req, uri)?, file_of(req, to_uri)?))
 }
@@ -334,7 +334,7 @@ fn files_of(req: &mut Request, uri: &[u8], to_uri: &[u8]) -> Result<(PathBuf, Pa
 /// Refuses a target outside the prefix that `alias` replaces.
 ///
 /// Unlike nginx, which cuts off any prefix of that length.
-fn check_alias(req: &Request, uri: &[u8], to_uri: &[u8]) -> Result<(), Refused> {
+fn check_alias(req: &Request, uri: &[u8], to_uri: &[u8]) -> Result<(), DavRefusal> {
     match req.http().location(req).settings.core.root.alias {
         Some(Some(n)) if !to_uri.starts_with(uri.get(..n).unwrap_or_default()) => elsewhere(to_uri),
         _ => Ok(()),
@@ -342,7 +342,7 @@ fn check_alias(req: &Request, uri: &[u8], to_uri: &[u8]) -> Result<(), Refused> 
 }
 
 /// Returns the value of `Overwrite`.
-fn overwrite(req: &Request) -> Result<bool, Refused> {
+fn overwrite(req: &Request) -> Result<bool, DavRefusal> {
     match req.head.get(Name::Overwrite) {
         None | Some(b"T" | b"t") => Ok(true),
         Some(b"F" | b"f") => Ok(false),
@@ -350,7 +350,7 @@ fn overwrite(req: &Request) -> Result<bool, Refused> {
     }
 }
 
-async fn copy_or_move(req: &mut Request) -> Result<(), Refused> {
+async fn copy_or_move(req: &mut Request) -> Result<(), DavRefusal> {
     without_body(req)?;
     let transfer = Transfer::of(req)?;
     let collection = transfer.collection;
@@ -379,7 +379,7 @@ struct Transfer {
 
 impl Transfer {
     /// Checks the fields and the URIs of a request.
-    fn of(req: &mut Request) -> Result<Transfer, Refused> {
+    fn of(req: &mut Request) -> Result<Transfer, DavRefusal> {
         let moves = req.method == Method::Move;
         let to_uri = destination(req)?;
         let uri = req.uri.clone();
@@ -396,7 +396,7 @@ impl Transfer {
 
     /// Refuses a target that is the source, and a directory whose target is inside of it or above it: to replace a tree by
     /// its own part would first delete the source with it.
-    fn apart(self) -> Result<Transfer, Refused> {
+    fn apart(self) -> Result<Transfer, DavRefusal> {
         if self.from == self.to {
             return refuse(403, format!("{} point to the same location", both(&self.uri, &self.to_uri)));
         }
@@ -414,12 +414,12 @@ impl Transfer {
     }
 
     /// Looks up the source and the entry at the target, and checks that the source may take its place.
-    async fn find(&self) -> Result<(Tree, Option<Tree>), Refused> {
+    async fn find(&self) -> Result<(Tree, Option<Tree>), DavRefusal> {
         let (from, to) = (self.from.clone(), self.to.clone());
         let source = blocking(move || files::find(&from, false)).await?;
         let target = match blocking(move || files::find(&to, false)).await {
             Ok(tree) => Some(tree),
-            Err(Refused(404 | 409, ..)) => None,
+            Err(DavRefusal(404 | 409, ..)) => None,
             Err(e) => return Err(e),
         };
         self.check(&source, target.as_ref())?;
@@ -427,7 +427,7 @@ impl Transfer {
     }
 
     /// Checks that the source may take the place of the target.
-    fn check(&self, source: &Tree, target: Option<&Tree>) -> Result<(), Refused> {
+    fn check(&self, source: &Tree, target: Option<&Tree>) -> Result<(), DavRefusal> {
         match (source, target) {
             (_, Some(_)) if !self.overwrite => {
                 refuse(412, format!("\"{}\" could not be created (17: File exists)", self.to.display()))
@@ -444,7 +444,7 @@ impl Transfer {
     }
 
     /// Moves or copies. `directories` is the mode for missing directories. Blocks.
-    fn execute(&self, source: &Tree, target: Option<&Tree>, directories: u32) -> Result<(), Failure> {
+    fn execute(&self, source: &Tree, target: Option<&Tree>, directories: u32) -> Result<(), FileError> {
         if let (Tree::Directory(_), Some(old)) = (source, target) {
             files::delete(old)?;
         }

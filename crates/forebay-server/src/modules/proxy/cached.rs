@@ -5,7 +5,7 @@ use crate::cache::entry::{self, MAX_VARY, Meta};
 use crate::cache::index::{Node, Ticket, millis};
 use crate::cache::local::{self, Entry, Unusable};
 use crate::cache::{Cache, Hash};
-use crate::modules::proxy_cache::{CacheZone, Settings as CacheSettings, Status};
+use crate::modules::proxy_cache::{CacheStatus, CacheZone, Settings as CacheSettings};
 use crate::request::Request;
 use crate::upstream::spool::Keep;
 use forebay_conf::error::Level;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// Decision about a request.
-pub(super) enum Found {
+pub(super) enum CacheAnswer {
     /// The entry answers.
     Entry(Rc<Entry>),
     /// The upstream is asked.
@@ -83,10 +83,10 @@ impl Lookup {
 }
 
 /// Decides whether a cache answers. `uri` is path and query of the request to the upstream.
-pub(super) async fn look(req: &mut Request, uri: &[u8], cs: &CacheSettings) -> Result<Found, Stop> {
+pub(super) async fn look(req: &mut Request, uri: &[u8], cs: &CacheSettings) -> Result<CacheAnswer, Stop> {
     let purge = cs.purge.test(req)?;
     if !purge && !cs.methods.has(req.method) {
-        return Ok(Found::Fetch(Fetch::default()));
+        return Ok(CacheAnswer::Fetch(Fetch::default()));
     }
     // A constant zone needs no counter that other threads write to.
     let named;
@@ -97,7 +97,7 @@ pub(super) async fn look(req: &mut Request, uri: &[u8], cs: &CacheSettings) -> R
             named.as_ref()
         }
     };
-    let Some(cache) = cache else { return Ok(Found::Fetch(Fetch::default())) };
+    let Some(cache) = cache else { return Ok(CacheAnswer::Fetch(Fetch::default())) };
     req.modules.proxy_cache.zone = Some(cache.counts.id);
     let mut key = req.take_buf();
     push_key(req, uri, cs, &mut key)?;
@@ -125,29 +125,29 @@ async fn look_up(
     cs: &CacheSettings,
     cache: &Arc<Cache>,
     key: &[u8],
-) -> Result<Found, Stop> {
+) -> Result<CacheAnswer, Stop> {
     let convert = req.method == Method::Head && cs.convert_head;
     let query = Query { cs, cache, key, convert, range: range_too_far(req, cs) };
     if cs.bypass.test(req)? {
         return Ok(query.bypass(req));
     }
     if let Some(e) = fresh(req, cache, key) {
-        req.modules.proxy_cache.status = Some(Status::Hit);
-        return Ok(Found::Entry(e));
+        req.modules.proxy_cache.status = Some(CacheStatus::Hit);
+        return Ok(CacheAnswer::Entry(e));
     }
     let mut lock = LockWait { began: Instant::now(), patient: true };
     loop {
         let found = find(req, &query).await;
         if let Some(status) = found.error {
-            req.modules.proxy_cache.status = Some(Status::Hit);
+            req.modules.proxy_cache.status = Some(CacheStatus::Hit);
             return Err(Stop::Status(status));
         }
         if let (Some(node), Some(e)) = (&found.node, found.entry) {
             return Ok(query.answer(req, node, e, found.main));
         }
-        req.modules.proxy_cache.status = Some(Status::Miss);
+        req.modules.proxy_cache.status = Some(CacheStatus::Miss);
         let Some(node) = found.node.filter(|_| !found.scarce && !query.range) else {
-            return Ok(Found::Fetch(Fetch::default()));
+            return Ok(CacheAnswer::Fetch(Fetch::default()));
         };
         if !cs.lock {
             return Ok(query.fetch(Some(Ticket::plain(node)), None, found.main));
@@ -178,19 +178,19 @@ struct Query<'q> {
 
 impl Query<'_> {
     /// Asks the upstream whatever the cache has. The response is stored.
-    fn bypass(&self, req: &mut Request) -> Found {
-        req.modules.proxy_cache.status = Some(Status::Bypass);
+    fn bypass(&self, req: &mut Request) -> CacheAnswer {
+        req.modules.proxy_cache.status = Some(CacheStatus::Bypass);
         let now = millis(req.thread.clock.now());
         let node = self.cache.index.obtain(&entry::hash([self.key]), now);
         self.fetch(node.map(Ticket::plain).filter(|_| !self.range), None, None)
     }
 
     /// Answers with an entry, or renews it where it is no longer fresh.
-    fn answer(&self, req: &mut Request, node: &Arc<Node>, e: Rc<Entry>, main: Option<Main>) -> Found {
+    fn answer(&self, req: &mut Request, node: &Arc<Node>, e: Rc<Entry>, main: Option<Main>) -> CacheAnswer {
         let unix = req.thread.clock.unix();
         if e.meta.fresh(unix) {
-            req.modules.proxy_cache.status = Some(Status::Hit);
-            return Found::Entry(e);
+            req.modules.proxy_cache.status = Some(CacheStatus::Hit);
+            return CacheAnswer::Entry(e);
         }
         let cs = self.cs;
         let background = req.is_background();
@@ -199,14 +199,14 @@ impl Query<'_> {
         let ticket = match own.or_else(|| Ticket::take(node, None, Instant::now())) {
             Some(t) if may_serve && cs.background_update && !background && !req.has_body() => {
                 crate::background::update(req, t);
-                req.modules.proxy_cache.status = Some(Status::Stale);
-                return Found::Entry(e);
+                req.modules.proxy_cache.status = Some(CacheStatus::Stale);
+                return CacheAnswer::Entry(e);
             }
             Some(t) => t,
-            None if background => return Found::Nothing,
+            None if background => return CacheAnswer::Nothing,
             None if may_serve => {
-                req.modules.proxy_cache.status = Some(Status::Updating);
-                return Found::Entry(e);
+                req.modules.proxy_cache.status = Some(CacheStatus::Updating);
+                return CacheAnswer::Entry(e);
             }
             None => Ticket::plain(node.clone()),
         };
@@ -217,7 +217,7 @@ impl Query<'_> {
     /// Notes that an entry has expired, with its validators for the request to the upstream.
     fn set_expired(&self, req: &mut Request, meta: &Meta) {
         let state = &mut req.modules.proxy_cache;
-        state.status = Some(Status::Expired);
+        state.status = Some(CacheStatus::Expired);
         if self.cs.revalidate && matches!(meta.status, 200 | 206) {
             state.last_modified = meta.last_modified;
             state.etag.clear();
@@ -233,7 +233,7 @@ impl Query<'_> {
         node: &Arc<Node>,
         main: Option<Main>,
         lock: &mut LockWait,
-    ) -> Option<Found> {
+    ) -> Option<CacheAnswer> {
         let now = Instant::now();
         // Enabled before the lock is tried, so that a notice in between is not missed.
         let filled = node.filled.notified();
@@ -248,7 +248,7 @@ impl Query<'_> {
         }
         let end = lock.began + self.cs.lock_timeout.0;
         if now >= end {
-            return Some(Found::Fetch(Fetch { convert: self.convert, ..Fetch::default() }));
+            return Some(CacheAnswer::Fetch(Fetch { convert: self.convert, ..Fetch::default() }));
         }
         let aged = node.with(|s| s.locked_until).unwrap_or(end);
         let thread = req.thread.clone();
@@ -257,7 +257,7 @@ impl Query<'_> {
     }
 
     /// Asks the upstream. The response is stored with a ticket.
-    fn fetch(&self, ticket: Option<Ticket>, stale: Option<Rc<Entry>>, main: Option<Main>) -> Found {
+    fn fetch(&self, ticket: Option<Ticket>, stale: Option<Rc<Entry>>, main: Option<Main>) -> CacheAnswer {
         let family = main.as_ref().map(|m| m.family).or_else(|| stale.as_ref().map(|e| e.meta.family));
         let place = ticket.map(|ticket| Place {
             cache: self.cache.clone(),
@@ -266,7 +266,7 @@ impl Query<'_> {
             main,
             family: family.unwrap_or_else(new_family),
         });
-        Found::Fetch(Fetch { convert: self.convert && place.is_some(), place, stale })
+        CacheAnswer::Fetch(Fetch { convert: self.convert && place.is_some(), place, stale })
     }
 }
 
@@ -429,9 +429,9 @@ async fn open(req: &mut Request, query: &Query<'_>, hash: &Hash, now: u64) -> Re
 /// File of an entry that is removed from the index.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Leftover {
-    /// There is none.
+    /// The file is missing.
     Missing,
-    /// It is of no use.
+    /// The file is useless and is removed.
     Remove,
 }
 
@@ -454,7 +454,7 @@ fn explain(req: &mut Request, unusable: Unusable, path: &std::path::Path) -> Opt
 }
 
 /// Removes the entry of a key. A key that ends in `*` stands for all keys that begin like it.
-async fn purged(cache: &Arc<Cache>, key: &[u8]) -> Found {
+async fn purged(cache: &Arc<Cache>, key: &[u8]) -> CacheAnswer {
     let (cache, key) = (cache.clone(), key.to_vec());
     let index = cache.index.clone();
     let _turn = match key.last() {
@@ -462,18 +462,22 @@ async fn purged(cache: &Arc<Cache>, key: &[u8]) -> Found {
         _ => None,
     };
     let _ = tokio::task::spawn_blocking(move || match key.strip_suffix(b"*") {
-        None => {
-            let hash = entry::hash([key.as_slice()]);
-            match cache.index.find(&hash) {
-                Some(node) => cache.index.remove(&cache, &node),
-                None if cache.index.loaded() => {}
-                None => drop(std::fs::remove_file(cache.file(&hash))),
-            }
-        }
         Some(prefix) => cache.index.purge(&cache, prefix),
+        None => remove_entry(&cache, &key),
     })
     .await;
-    Found::Purged
+    CacheAnswer::Purged
+}
+
+/// Removes the entry of a key. Blocks.
+fn remove_entry(cache: &Cache, key: &[u8]) {
+    let hash = entry::hash([key]);
+    match cache.index.find(&hash) {
+        Some(node) => cache.index.remove(cache, &node),
+        None if cache.index.loaded() => {}
+        // The index does not know all files yet.
+        None => drop(std::fs::remove_file(cache.file(&hash))),
+    }
 }
 
 /// Rules for caches in the fields of a response: whether it is stored, and how long it is fresh.
@@ -636,10 +640,9 @@ pub(super) fn keep(
         // The response no longer varies as the one under the key does: it takes that place.
         Some(ref main) if main.vary != vary => {
             let now = millis(req.thread.clock.now());
-            match cache.index.obtain(&entry::hash([place.key.as_slice()]), now) {
-                Some(node) => Ticket::plain(node),
-                None => return Ok(None),
-            }
+            let node = cache.index.obtain(&entry::hash([place.key.as_slice()]), now);
+            let Some(node) = node else { return Ok(None) };
+            Ticket::plain(node)
         }
         _ => place.ticket,
     };
@@ -692,7 +695,7 @@ pub(super) async fn revalidated(
     cs: &CacheSettings,
 ) -> Option<Rc<Entry>> {
     let e = fetch.stale.take()?;
-    req.modules.proxy_cache.status = Some(Status::Revalidated);
+    req.modules.proxy_cache.status = Some(CacheStatus::Revalidated);
     let Some(place) = fetch.place else { return Some(e) };
     let said_now = said_of_both(req, &e, s);
     let now = req.thread.clock.unix();

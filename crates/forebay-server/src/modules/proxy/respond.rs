@@ -16,6 +16,8 @@ use crate::upstream::contact::Contact;
 use crate::upstream::spool::Keep;
 use crate::upstream::stream::{self, Body, Pulled};
 use forebay_conf::error::Level;
+use forebay_core::pattern::Pattern;
+use forebay_core::vars::{Template, VarError};
 use forebay_http::field::{Classes, FieldLine, Name};
 use forebay_http::h1::client::{self, framing_of_response};
 use forebay_http::request::{Framing, Method};
@@ -303,6 +305,12 @@ pub(super) fn cached(
         crate::response::sent::take_ready(req, head, e.len(), e.part());
         return Ok(Outcome::Done);
     }
+    take_entry(req, e, pass, s)?;
+    Ok(Outcome::Done)
+}
+
+/// Makes the response from the stored head and content of an entry.
+fn take_entry(req: &mut Request, e: &Rc<Entry>, pass: &Arc<Pass>, s: &Settings) -> Result<(), Stop> {
     load_head(req, e);
     fields(req, pass, s)?;
     rate(req, s);
@@ -322,7 +330,7 @@ pub(super) fn cached(
     if req.method == Method::Head {
         req.resp.head_only = true;
     }
-    Ok(Outcome::Done)
+    Ok(())
 }
 
 fn copy_authenticate(req: &mut Request) {
@@ -500,13 +508,23 @@ fn replace(
             to.eval(req, out)?;
             out.extend_from_slice(rest);
         }
-        Redirect::Pattern(p, to) => {
-            if !p.exec(req, value).map_err(forebay_core::vars::VarError::from)? {
-                return Ok(false);
-            }
-            to.eval(req, out)?;
-        }
+        Redirect::Pattern(p, to) => return replace_all(req, p, to, value, out).map_err(Stop::from),
     }
+    Ok(true)
+}
+
+/// Appends the replacement of a value that matches a pattern. Returns `false` if it does not.
+fn replace_all(
+    req: &mut Request,
+    pattern: &Pattern,
+    to: &Template,
+    value: &[u8],
+    out: &mut Vec<u8>,
+) -> Result<bool, VarError> {
+    if !pattern.exec(req, value)? {
+        return Ok(false);
+    }
+    to.eval(req, out)?;
     Ok(true)
 }
 
@@ -591,13 +609,14 @@ fn accel_redirect(req: &mut Request, s: &Settings) -> Option<Outcome> {
     if let Some(value) = kind {
         content_type(req, &value);
     }
-    if named {
-        return Some(Outcome::Named);
-    }
+    if named { Some(Outcome::Named) } else { Some(redirect_to_path(req)) }
+}
+
+fn redirect_to_path(req: &mut Request) -> Outcome {
     if !spend_uri_change(req, "rewrite or internal redirection cycle while internally redirecting to") {
-        return Some(Outcome::Status(500));
+        return Outcome::Status(500);
     }
-    Some(Outcome::Redirect)
+    Outcome::Redirect
 }
 
 /// Copies the fields of the upstream that go with the response of another location. Returns `Content-Type`.

@@ -6,7 +6,7 @@ use crate::keyword;
 use crate::modules::core::TempPath;
 use crate::request::Request;
 use crate::upstream::attempts::Rules;
-use crate::upstream::spool::{Keep, Limits};
+use crate::upstream::spool::{AheadLimits, Keep};
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Directive, Word};
 use forebay_core::vars::Template;
@@ -31,9 +31,9 @@ crate::settings! {
     // nginx has it for streams only.
     "proxy_protocol" => protocol_header: SendProxy = SendProxy::Off;
     /// `proxy_pass_header`.
-    "proxy_pass_header" => pass_header: Names = Names::default();
+    "proxy_pass_header" => pass_header: FieldNames = FieldNames::default();
     /// `proxy_hide_header`.
-    "proxy_hide_header" => hide_header: Names = Names::default();
+    "proxy_hide_header" => hide_header: FieldNames = FieldNames::default();
     /// `proxy_ignore_headers`.
     "proxy_ignore_headers" => ignore_headers: Ignored = Ignored::default();
     /// `proxy_pass_request_headers`.
@@ -85,15 +85,15 @@ crate::settings! {
     /// `proxy_store`.
     "proxy_store" => store: Store = Store::Off;
     /// `proxy_store_access`.
-    "proxy_store_access" => store_access: Access = Access(0o600);
+    "proxy_store_access" => store_access: StoreAccess = StoreAccess(0o600);
 }
 
 impl Settings {
     /// Returns how much of a response is read ahead of the client.
-    pub(crate) fn ahead(&self) -> Limits {
+    pub(crate) fn ahead(&self) -> AheadLimits {
         let memory = self.buffers.count.saturating_mul(self.buffers.size).saturating_add(self.buffer_size.0);
         let memory = usize::try_from(memory).unwrap_or(usize::MAX).min(64 << 20);
-        Limits { memory, file: self.max_temp_file_size.0 }
+        AheadLimits { memory, file: self.max_temp_file_size.0 }
     }
 
     /// Returns the timeouts of an upstream whose protocol was switched.
@@ -167,9 +167,9 @@ impl Setting<crate::HttpContext> for Store {
 
 /// `proxy_store_access`: the mode of stored files.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Access(pub u32);
+pub(crate) struct StoreAccess(pub u32);
 
-impl Setting<crate::HttpContext> for Access {
+impl Setting<crate::HttpContext> for StoreAccess {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let mut mode = 0o600;
@@ -177,7 +177,7 @@ impl Setting<crate::HttpContext> for Access {
             let bits = mode_bits(&w.text);
             mode |= bits.ok_or_else(|| cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str())))?;
         }
-        Ok(Access(mode))
+        Ok(StoreAccess(mode))
     }
 }
 
@@ -241,7 +241,7 @@ pub(crate) struct SetHeader {
     pub name: Vec<u8>,
     /// Number of a known name.
     pub id: Name,
-    /// Its value.
+    /// Value of the field.
     pub value: Template,
 }
 
@@ -272,26 +272,26 @@ impl Setting<crate::HttpContext> for SetHeaders {
 
 /// Field names.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Names(pub Arc<Vec<Vec<u8>>>);
+pub(crate) struct FieldNames(pub Arc<Vec<Vec<u8>>>);
 
-impl Names {
+impl FieldNames {
     /// Returns `true` if the list has a name. Case does not count.
     pub(crate) fn has(&self, name: &[u8]) -> bool {
         self.0.iter().any(|n| n.eq_ignore_ascii_case(name))
     }
 }
 
-impl Setting<crate::HttpContext> for Names {
+impl Setting<crate::HttpContext> for FieldNames {
     fn take(previous: Option<Self>, d: &Directive, _cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut names = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
         names.extend(d.args.iter().map(|w| w.text.clone()));
-        Ok(Names(Arc::new(names)))
+        Ok(FieldNames(Arc::new(names)))
     }
 }
 
 /// Fields of a response that are not honoured (nginx: proxy_ignore_headers).
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Ignored(Names);
+pub(crate) struct Ignored(FieldNames);
 
 impl Ignored {
     const ALL: [&[u8]; 9] = [
@@ -319,7 +319,7 @@ impl Setting<crate::HttpContext> for Ignored {
                 return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str())));
             }
         }
-        Names::take(previous.map(|p| p.0), d, cx).map(Ignored)
+        FieldNames::take(previous.map(|p| p.0), d, cx).map(Ignored)
     }
 }
 

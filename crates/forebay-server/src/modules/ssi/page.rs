@@ -79,10 +79,10 @@ struct If {
 }
 
 /// Parameters of a command, and whether they are mandatory.
-type Known = &'static [(&'static str, bool)];
+type ParameterList = &'static [(&'static str, bool)];
 
 /// Commands and their parameters.
-const COMMANDS: &[(&[u8], Known)] = &[
+const COMMANDS: &[(&[u8], ParameterList)] = &[
     (b"include", &[("virtual", false), ("file", false), ("wait", false), ("set", false), ("stub", false)]),
     (b"echo", &[("var", true), ("default", false), ("encoding", false)]),
     (b"config", &[("errmsg", false), ("timefmt", false)]),
@@ -96,27 +96,27 @@ const COMMANDS: &[(&[u8], Known)] = &[
 ];
 
 /// Returns the parameters that a command may have.
-fn known(name: &[u8]) -> Option<Known> {
+fn known(name: &[u8]) -> Option<ParameterList> {
     COMMANDS.iter().find(|(n, _)| *n == name).map(|(_, parameters)| *parameters)
 }
 
 /// Reason for which a command could not be run to its end.
-enum Failed {
+enum CommandFailure {
     /// The page goes on with an error message.
     Command(Problem),
     /// The page cannot go on.
     Page(Broken),
 }
 
-impl From<Problem> for Failed {
-    fn from(p: Problem) -> Failed {
-        Failed::Command(p)
+impl From<Problem> for CommandFailure {
+    fn from(p: Problem) -> CommandFailure {
+        CommandFailure::Command(p)
     }
 }
 
-impl From<Broken> for Failed {
-    fn from(broken: Broken) -> Failed {
-        Failed::Page(broken)
+impl From<Broken> for CommandFailure {
+    fn from(broken: Broken) -> CommandFailure {
+        CommandFailure::Page(broken)
     }
 }
 
@@ -187,8 +187,8 @@ impl Page {
     async fn run_command(&mut self, out: &mut Outlet, req: &mut Request, c: &Command) -> Result<(), Broken> {
         match self.command(out, req, c).await {
             Ok(()) => Ok(()),
-            Err(Failed::Command(p)) => self.fail(out, req, p).await,
-            Err(Failed::Page(broken)) => Err(broken),
+            Err(CommandFailure::Command(p)) => self.fail(out, req, p).await,
+            Err(CommandFailure::Page(broken)) => Err(broken),
         }
     }
 
@@ -253,7 +253,12 @@ impl Page {
     }
 
     /// Runs a command, unless it is in a branch that is not sent. Commands inside a block become its text.
-    async fn command(&mut self, out: &mut Outlet, req: &mut Request, c: &Command) -> Result<(), Failed> {
+    async fn command(
+        &mut self,
+        out: &mut Outlet,
+        req: &mut Request,
+        c: &Command,
+    ) -> Result<(), CommandFailure> {
         let structure = matches!(c.name.as_slice(), b"if" | b"elif" | b"else" | b"endif");
         if !structure && !self.active() {
             return Ok(());
@@ -264,7 +269,7 @@ impl Page {
         if self.block.is_some() && !matches!(c.name.as_slice(), b"block" | b"endblock") {
             let mut text = Vec::new();
             c.write(&mut text);
-            return self.text(out, req, &text).await.map_err(Failed::from);
+            return self.text(out, req, &text).await.map_err(CommandFailure::from);
         }
         if structure && self.skips(c)? {
             return Ok(());
@@ -274,15 +279,20 @@ impl Page {
     }
 
     /// Runs a command that has been checked.
-    async fn execute(&mut self, out: &mut Outlet, req: &mut Request, c: &Command) -> Result<(), Failed> {
+    async fn execute(
+        &mut self,
+        out: &mut Outlet,
+        req: &mut Request,
+        c: &Command,
+    ) -> Result<(), CommandFailure> {
         match c.name.as_slice() {
             b"echo" => {
                 let value = self.echo(req, c)?;
-                self.put(out, req, &value).await.map_err(Failed::from)
+                self.put(out, req, &value).await.map_err(CommandFailure::from)
             }
             b"include" => self.include(out, req, c).await,
-            b"if" | b"elif" | b"else" | b"endif" => self.branch(req, c).map_err(Failed::from),
-            _ => self.change(req, c).map_err(Failed::from),
+            b"if" | b"elif" | b"else" | b"endif" => self.branch(req, c).map_err(CommandFailure::from),
+            _ => self.change(req, c).map_err(CommandFailure::from),
         }
     }
 
@@ -342,7 +352,7 @@ impl Page {
         Ok(!active)
     }
 
-    /// Does the same for an `if`.
+    /// Returns `true` if an `if` is inside a branch that is not sent, and tracks it.
     fn skips_if(&mut self) -> Result<bool, Problem> {
         if self.ifs.len() >= MAX_IFS {
             return problem("too many \"if\" commands inside each other");
@@ -415,14 +425,19 @@ impl Page {
     }
 
     /// Runs an `include`, or starts it if the page need not wait for it.
-    async fn include(&mut self, out: &mut Outlet, req: &mut Request, c: &Command) -> Result<(), Failed> {
+    async fn include(
+        &mut self,
+        out: &mut Outlet,
+        req: &mut Request,
+        c: &Command,
+    ) -> Result<(), CommandFailure> {
         let variable = c.get("set");
         let what = self.subrequest_of(req, c)?;
         if let Some(name) = variable {
             set(req, name, b"")?;
         }
         if variable.is_none() && c.get("virtual").is_some() && c.get("wait") != Some(b"yes") {
-            return self.start(out, req, what).await.map_err(Failed::from);
+            return self.start(out, req, what).await.map_err(CommandFailure::from);
         }
         self.send_queue(out, req, 0).await?;
         let included = include(out, req, what).await;
@@ -436,14 +451,14 @@ impl Page {
         req: &mut Request,
         included: Included,
         variable: Option<&[u8]>,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), CommandFailure> {
         match included {
-            Included::Broken => Err(Failed::Page(Broken)),
+            Included::Broken => Err(CommandFailure::Page(Broken)),
             // The reason has been logged already.
-            Included::Refused => self.put_error(out, req).await.map_err(Failed::from),
+            Included::Refused => self.put_error(out, req).await.map_err(CommandFailure::from),
             Included::Done(None) => Ok(()),
             Included::Done(Some(value)) => {
-                set(req, variable.unwrap_or_default(), &value).map_err(Failed::from)
+                set(req, variable.unwrap_or_default(), &value).map_err(CommandFailure::from)
             }
         }
     }
@@ -526,7 +541,7 @@ fn set(req: &mut Request, name: &[u8], value: &[u8]) -> Result<(), Problem> {
 }
 
 /// Checks the parameters of a command.
-fn check(c: &Command, known: Known) -> Result<(), Problem> {
+fn check(c: &Command, known: ParameterList) -> Result<(), Problem> {
     let name = text(&c.name);
     for (i, (parameter, _)) in c.parameters.iter().enumerate() {
         if !known.iter().any(|(k, _)| k.as_bytes() == parameter) {
