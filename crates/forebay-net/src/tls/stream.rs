@@ -3,7 +3,8 @@
 
 pub use super::handshake::{Agreed, Greeting, Step};
 use super::handshake::{Flight, StreamState};
-use super::record::{Broken, DATA, HEADER, MAX_CONTENT, OVERHEAD};
+use super::record::{Broken, DATA, HEADER, Half, MAX_CONTENT, OVERHEAD};
+use super::traffic::Traffic;
 use crate::io::Io;
 use crate::reactor::Token;
 use crate::wire::{self, Sent, Then, transmit};
@@ -72,6 +73,65 @@ impl std::fmt::Debug for Stream {
 
 pub(super) fn broken(_: Broken) -> Errno {
     Errno::PROTO
+}
+
+/// Content that is being sent in records.
+struct Content<'p> {
+    /// Pieces after `piece`.
+    rest: std::slice::Iter<'p, IoSlice<'p>>,
+    /// Piece that is being sent.
+    piece: &'p [u8],
+    /// The last piece has a byte more: the type of a record.
+    typed: bool,
+}
+
+impl Content<'_> {
+    /// Seals the next `n` bytes, of which there are as many, into a record.
+    #[inline]
+    fn seal(&mut self, n: usize, tx: &mut Half, record: &mut [u8]) -> Result<(), Errno> {
+        while self.piece.is_empty() {
+            let Some(piece) = self.rest.next() else { break };
+            self.piece = piece;
+        }
+        if let Some((content, more)) = self.piece.split_at_checked(n) {
+            self.piece = more;
+            return tx.seal(DATA, content, record).map_err(broken);
+        }
+        if self.typed
+            && tx.v13()
+            && let [last] = self.rest.as_slice()
+            && self.piece.len() + last.len() == n + 1
+        {
+            return tx.seal_inner(self.piece, last, record).map_err(broken);
+        }
+        // A record that covers several pieces is put together first.
+        let at = tx.before();
+        self.gather(record.get_mut(at..at + n).ok_or(Errno::NOBUFS)?)?;
+        tx.seal_in_place(DATA, n, record).map_err(broken)
+    }
+
+    /// Copies the next bytes of the pieces until `room` is full.
+    fn gather(&mut self, mut room: &mut [u8]) -> Result<(), Errno> {
+        loop {
+            let n = self.piece.len().min(room.len());
+            let (head, more) = self.piece.split_at(n);
+            let (filled, left) = room.split_at_mut(n);
+            filled.copy_from_slice(head);
+            self.piece = more;
+            if left.is_empty() {
+                return Ok(());
+            }
+            room = left;
+            self.piece = self.rest.next().ok_or(Errno::NOBUFS)?;
+        }
+    }
+}
+
+/// Returns the sealed alert that ends a connection. `owed` stays as it is.
+fn close_notify(traffic: &mut Traffic, owed: &mut Vec<u8>) -> Vec<u8> {
+    let before = owed.len();
+    traffic.alert(1, 0, owed);
+    owed.split_off(before)
 }
 
 impl Stream {
@@ -234,60 +294,23 @@ impl Stream {
             Some(place) => place.room(),
             None => scratch.insert(io.tls.borrow_mut()).output(),
         };
-        let mut end = 0;
-        if !self.owed.is_empty() {
-            end = self.owed.len();
-            out.get_mut(..end).ok_or(Errno::NOBUFS)?.copy_from_slice(&self.owed);
-            self.owed.clear();
-        }
-        let mut rest = pieces.iter();
-        let mut piece: &[u8] = &[];
-        let mut taken = 0;
+        let mut end = self.owed.len();
+        out.get_mut(..end).ok_or(Errno::NOBUFS)?.copy_from_slice(&self.owed);
+        self.owed.clear();
         let most = self.batch.min(total);
+        let mut content = Content { rest: pieces.iter(), piece: &[], typed };
+        let mut taken = 0;
         while taken < most {
-            while piece.is_empty() {
-                let Some(p) = rest.next() else { break };
-                piece = p;
-            }
             let n = self.record.min(most - taken);
             let len = traffic.tx.sealed_len(n);
             let Some(record) = out.get_mut(end..end + len) else { break };
-            if piece.len() >= n {
-                let (content, more) = piece.split_at(n);
-                traffic.tx.seal(DATA, content, record).map_err(broken)?;
-                piece = more;
-            } else if typed
-                && traffic.tx.v13()
-                && let [last] = rest.as_slice()
-                && piece.len() + last.len() == n + 1
-            {
-                traffic.tx.seal_inner(piece, last, record).map_err(broken)?;
-            } else {
-                // A record that covers several pieces is put together first.
-                let at = traffic.tx.before();
-                let content = record.get_mut(at..at + n).ok_or(Errno::NOBUFS)?;
-                let mut filled = 0;
-                while filled < n {
-                    let m = piece.len().min(n - filled);
-                    let (head, more) = piece.split_at(m);
-                    content.get_mut(filled..filled + m).ok_or(Errno::NOBUFS)?.copy_from_slice(head);
-                    filled += m;
-                    piece = more;
-                    if piece.is_empty() && filled < n {
-                        let Some(p) = rest.next() else { return Err(Errno::NOBUFS) };
-                        piece = p;
-                    }
-                }
-                traffic.tx.seal_in_place(DATA, n, record).map_err(broken)?;
-            }
+            content.seal(n, &mut traffic.tx, record)?;
             taken += n;
             end += len;
         }
         let mut flags = SendFlags::NOSIGNAL;
         if taken == total && then == Then::Close {
-            let before = self.owed.len();
-            traffic.alert(1, 0, &mut self.owed);
-            let alert = self.owed.split_off(before);
+            let alert = close_notify(traffic, &mut self.owed);
             if let Some(room) = out.get_mut(end..end + alert.len()) {
                 room.copy_from_slice(&alert);
                 end += alert.len();
