@@ -574,7 +574,7 @@ fn hire(agent: &str, key: &hmac::Key, job: Result<Value, Error>) -> Result<Peer,
     }
 }
 
-/// Adds up results; returns also the agents' findings about themselves.
+/// Adds up results. Returns also the agents' findings about themselves.
 fn sum(agents: &[String], results: &[Value]) -> Result<(Outcome, Vec<Finding>), Error> {
     let mut outcome = Outcome::default();
     let mut findings = Vec::new();

@@ -76,7 +76,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// For a load, and the server's process where it is seen.
+    /// Prepares measurements with a load, and of the server's process if that is known.
     pub(crate) fn new(load: Load, server: Option<Server>) -> Running {
         Running { load, server }
     }
@@ -111,7 +111,7 @@ pub(crate) struct Configured {
 }
 
 impl Configured {
-    /// `path`: asked of its first server, instead of the static files of all.
+    /// Starts a program with a configuration. `path` is requested from its first server, instead of the static files of all.
     ///
     /// # Errors
     /// The configuration cannot be read or has no server.
@@ -428,7 +428,7 @@ fn itself(all: &[Turn]) -> Comparison {
     stats::compare(&x, &y, 1)
 }
 
-/// The result for people.
+/// Formats the result for people.
 pub(crate) fn render(a: &str, b: &str, result: &Rounds) -> String {
     let mut out = format!("A  {a}\nB  {b}\n{} rounds, ABBA\n\n", result.a.len());
     out.push_str(&format!(

@@ -125,7 +125,7 @@ pub(crate) struct LoadArgs {
 }
 
 impl LoadArgs {
-    /// The defaults, without a command line.
+    /// Returns the defaults, without a command line.
     pub(crate) fn plain() -> LoadArgs {
         use clap::FromArgMatches;
         let command = LoadArgs::augment_args(clap::Command::new("x"));
@@ -143,7 +143,7 @@ impl LoadArgs {
             || self.server_pid.is_some()
     }
 
-    /// The content to send.
+    /// Returns the content to send.
     ///
     /// # Errors
     /// The file of the content cannot be read.
@@ -220,7 +220,7 @@ impl LoadArgs {
         self.headers.iter().map(field).collect()
     }
 
-    /// The rate of an open loop.
+    /// Returns the rate of an open loop.
     ///
     /// # Errors
     /// A text that is none.
@@ -359,7 +359,7 @@ impl LoadArgs {
     }
 }
 
-/// `p99=10ms`: the share and the time.
+/// Parses `p99=10ms`: a share and a time.
 ///
 /// # Errors
 /// Another text.

@@ -36,7 +36,7 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// The share of thread `index` of `threads`. `span_ns`: length of the ramp.
+    /// Returns the share of thread `index` of `threads`. `span_ns`: length of the ramp.
     pub fn new(rate: Rate, span_ns: u64, index: usize, threads: usize, seed: u64) -> Schedule {
         let mut schedule = Schedule {
             rate,

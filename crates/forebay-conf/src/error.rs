@@ -17,7 +17,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// The word in brackets of a log line.
+    /// Returns the word in brackets of a log line.
     pub fn as_str(self) -> &'static str {
         match self {
             Level::Emerg => "emerg",

@@ -53,7 +53,7 @@ impl Files {
         self.insert(path.to_owned(), got)
     }
 
-    /// The file's bytes. Errors are remembered too, with their errno.
+    /// Reads a file. Returns its bytes. Errors are remembered too, with their errno.
     pub fn read(&mut self, path: &Path) -> io::Result<(FileId, &[u8])> {
         let id = match self.contents.get(path) {
             Some((id, _)) => *id,
@@ -66,7 +66,7 @@ impl Files {
         }
     }
 
-    /// Like [`Files::read`], sharing the bytes rather than lending them.
+    /// Reads a file like [`Files::read`], but shares the bytes rather than lending them.
     pub fn read_shared(&mut self, path: &Path) -> io::Result<(FileId, Arc<[u8]>)> {
         let id = self.read(path)?.0;
         match self.contents.get(path) {
@@ -83,7 +83,7 @@ impl Files {
         }
     }
 
-    /// Paths that match a pattern with `*`, `?` or `[...]`, sorted by bytes as glob(3) sorts in the C locale.
+    /// Returns the paths that match a pattern with `*`, `?` or `[...]`, sorted by bytes as glob(3) sorts in the C locale.
     pub(crate) fn glob(&mut self, pattern: &Path) -> Vec<PathBuf> {
         if let Some(found) = self.globs.get(pattern) {
             return found.clone();
@@ -93,13 +93,13 @@ impl Files {
         found
     }
 
-    /// Path of a file. `command line` for the text of the `-g` option.
+    /// Returns the path of a file. It is `command line` for the text of the `-g` option.
     pub fn path(&self, id: FileId) -> &Path {
         let unknown = if id == FileId::COMMAND_LINE { "command line" } else { "(unknown)" };
         self.order.get(id.0 as usize).map_or(Path::new(unknown), |p| p)
     }
 
-    /// Bytes of a file, or of the `-g` option; empty if it could not be read.
+    /// Returns the bytes of a file, or of the `-g` option; empty if it could not be read.
     pub fn bytes(&self, id: FileId) -> &[u8] {
         if id == FileId::COMMAND_LINE {
             return &self.globals;
@@ -110,12 +110,12 @@ impl Files {
         }
     }
 
-    /// The configuration files (not keys and the like), each once, in the order of first use: what `-T` prints.
+    /// Returns the configuration files (not keys and the like), each once, in the order of first use, as `-T` prints them.
     pub fn iter(&self) -> impl Iterator<Item = (FileId, &Path, &[u8])> {
         self.configuration.iter().map(|&id| (id, self.path(id), self.bytes(id)))
     }
 
-    /// `message in /path:LINE`, as nginx ends its lines.
+    /// Formats an error as `message in /path:LINE`, as nginx ends its lines.
     pub fn render(&self, error: &Error) -> String {
         match error.at {
             None => error.message.clone(),
@@ -156,7 +156,7 @@ fn read_disk(path: &Path) -> Content {
 const MAGIC: &[u8; 8] = b"fbfiles\x01";
 
 impl Files {
-    /// The record as bytes: what [`Files::from_bytes`] takes.
+    /// Encodes the record, for [`Files::from_bytes`].
     ///
     /// Little-endian: magic and version, the `-g` text, files in order (path, errno or -1, bytes), globs
     /// (pattern, paths). Every string and list is preceded by its length in 4 bytes.

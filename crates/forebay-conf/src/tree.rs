@@ -38,7 +38,7 @@ pub struct Word {
 }
 
 impl Word {
-    /// The word for messages and for directives that take UTF-8 only.
+    /// Returns the word for messages and for directives that take UTF-8 only.
     pub fn as_str(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(&self.text)
     }
@@ -72,7 +72,7 @@ pub struct Block {
 }
 
 impl Block {
-    /// The directives in effect, with those of included files in place of their `include`.
+    /// Returns the directives in effect, with those of included files in place of their `include`.
     pub fn iter(&self) -> Iter<'_> {
         Iter { stack: vec![self.items.iter()] }
     }

@@ -24,7 +24,7 @@ const HEADER: usize = 8;
 /// Most content that is put into one record, bytes: the most that its length can say, in whole words.
 pub const MAX_CONTENT: usize = 65528;
 
-/// The header of a record. `len` is at most [`MAX_CONTENT`].
+/// Makes the header of a record. `len` is at most [`MAX_CONTENT`].
 fn header(kind: u8, len: usize) -> [u8; HEADER] {
     let [.., high, low] = len.to_be_bytes();
     [VERSION, kind, 0, REQUEST_ID, high, low, 0, 0]

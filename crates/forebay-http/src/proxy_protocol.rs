@@ -68,7 +68,7 @@ fn starts(buf: &[u8], what: &[u8]) -> bool {
     buf.get(..n) == what.get(..n)
 }
 
-/// `PROXY TCP4 CLIENT SERVER PORT PORT` and CR.
+/// Reads `PROXY TCP4 CLIENT SERVER PORT PORT` and CR.
 fn version1(line: &[u8]) -> Option<Header> {
     let text = std::str::from_utf8(line.strip_suffix(b"\r")?).ok()?;
     let mut words = text.split(' ').fuse();
@@ -112,7 +112,7 @@ fn known_addresses(command: u8, family: u8, rest: &[u8]) -> Result<Option<Header
     }
 }
 
-/// Two addresses, two ports, extensions.
+/// Reads two addresses, two ports and the extensions.
 fn addresses<const N: usize>(rest: &[u8], ip: fn([u8; N]) -> IpAddr) -> Result<Header, Broken> {
     let (client, rest) = rest.split_first_chunk::<N>().ok_or(Broken::Header)?;
     let (server, rest) = rest.split_first_chunk::<N>().ok_or(Broken::Header)?;

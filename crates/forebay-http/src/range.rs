@@ -13,12 +13,12 @@ pub struct ByteRange {
 }
 
 impl ByteRange {
-    /// Length in bytes, at least 1.
+    /// Returns the length in bytes, at least 1.
     pub fn len(self) -> u64 {
         self.end.saturating_sub(self.start)
     }
 
-    /// Never: an empty range is not satisfiable.
+    /// Returns `false`, since an empty range is not satisfiable.
     pub fn is_empty(self) -> bool {
         self.start >= self.end
     }
@@ -72,7 +72,7 @@ fn judge(ranges: &[ByteRange], len: u64) -> Ranges {
     }
 }
 
-/// The range at the start of `text`, cut to the representation (so it may be empty), and what follows:
+/// Reads the range at the start of `text`, cut to the representation (so it may be empty), and what follows:
 /// nothing or a comma. `None` if it is malformed.
 fn one(text: &[u8], len: u64) -> Option<(ByteRange, &[u8])> {
     let text = skip_blanks(text);
@@ -108,7 +108,7 @@ fn is_end(text: &[u8]) -> bool {
     matches!(text.first(), None | Some(b','))
 }
 
-/// At least one digit, below 2^63.
+/// Reads a number below 2^63.
 fn digits(text: &[u8]) -> Option<(u64, &[u8])> {
     let len = text.iter().position(|b| !b.is_ascii_digit()).unwrap_or(text.len());
     let (number, rest) = text.split_at_checked(len)?;

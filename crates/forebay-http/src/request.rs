@@ -179,7 +179,7 @@ impl RequestHead {
         self.forget();
     }
 
-    /// Everything but `buf` back to its start. Field by field: a whole new head would be moved about.
+    /// Resets everything but `buf`. Field by field, since a whole new head would be moved in memory.
     fn forget(&mut self) {
         self.len = 0;
         self.method = Method::default();
@@ -228,7 +228,7 @@ impl RequestHead {
         }
     }
 
-    /// Value of the first line with this known name.
+    /// Returns the value of the first line with this known name.
     #[inline]
     pub fn get(&self, name: Name) -> Option<&[u8]> {
         match self.first.0.get(name as usize).copied().unwrap_or(0) {
@@ -237,7 +237,7 @@ impl RequestHead {
         }
     }
 
-    /// Value of the one line with this known name. `Some(None)`: there is no such line; `None`: there are several.
+    /// Returns the value of the one line with this known name. `Some(None)`: there is no such line; `None`: there are several.
     #[inline]
     pub fn only(&self, name: Name) -> Option<Option<&[u8]>> {
         match self.first.0.get(name as usize).copied().unwrap_or(0) {
@@ -249,7 +249,7 @@ impl RequestHead {
         }
     }
 
-    /// All lines with this name, in order. `name` is compared without regard to case.
+    /// Returns all lines with this name, in order. `name` is compared without regard to case.
     pub fn all<'a>(&'a self, name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + 'a {
         self.fields
             .iter()

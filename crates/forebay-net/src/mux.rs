@@ -22,7 +22,7 @@ pub trait Mux: std::fmt::Debug {
     /// `CONNRESET` when the client is gone.
     fn send(&self, bytes: &[u8]) -> Result<Sent, Errno>;
 
-    /// Number of bytes that [`Mux::send`] would take now.
+    /// Returns the number of bytes that [`Mux::send`] would take now.
     fn room(&self) -> usize;
 
     /// Queues a field block: the head of a response, or its trailers.
@@ -34,7 +34,7 @@ pub trait Mux: std::fmt::Debug {
     /// Ends what is sent on the stream, with the last frame that was queued if it has not left. Nothing may be sent after it.
     fn end(&self);
 
-    /// Length of the received content, if all of it has come.
+    /// Returns the length of the received content, if all of it has come.
     fn whole(&self) -> Option<usize>;
 
     /// Returns `true` if the stream or its connection is gone.

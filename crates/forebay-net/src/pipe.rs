@@ -39,7 +39,7 @@ impl Pipe {
         Ok(self.held)
     }
 
-    /// Empties it into a socket as far as that has room; gives how many bytes went.
+    /// Empties it into a socket as far as that has room. Returns the number of bytes.
     pub fn drain(&mut self, to: impl AsFd) -> usize {
         let before = self.held;
         while self.held > 0

@@ -153,7 +153,7 @@ fn clear(poller: &Poller, token: Token) -> Result<(), Errno> {
 }
 
 impl Wire {
-    /// A socket, with the TLS state that its connection had in another slot.
+    /// Creates a socket, with the TLS state that its connection had in another slot.
     pub fn with(token: Token, tls: Option<Box<Stream>>) -> Wire {
         match tls {
             Some(tls) => Wire::Tls(token, tls),
@@ -161,7 +161,7 @@ impl Wire {
         }
     }
 
-    /// TLS state, for [`Wire::with`].
+    /// Returns the TLS state, for [`Wire::with`].
     pub fn into_tls(self) -> Option<Box<Stream>> {
         match self {
             Wire::Tls(_, tls) => Some(tls),
@@ -169,7 +169,7 @@ impl Wire {
         }
     }
 
-    /// The stream of a multiplexed connection, which has other requests in progress.
+    /// Returns the stream of a multiplexed connection, which has other requests in progress.
     pub fn as_mux(&self) -> Option<&Rc<dyn Mux>> {
         match self {
             Wire::Mux(s) => Some(s),
@@ -197,7 +197,7 @@ impl Wire {
         }
     }
 
-    /// TLS state, if the socket is encrypted.
+    /// Returns the TLS state, if the socket is encrypted.
     #[inline]
     pub fn tls(&mut self) -> Option<&mut Stream> {
         match self {
@@ -257,7 +257,7 @@ impl Wire {
         }
     }
 
-    /// Slot of the socket; [`Token::NONE`] if there is none.
+    /// Returns the slot of the socket; [`Token::NONE`] if there is none.
     #[inline]
     pub fn token(&self) -> Token {
         self.socket().unwrap_or(Token::NONE)
@@ -395,7 +395,7 @@ impl Wire {
         Ok(Sent { bytes: sent, full: sent > 0 && sent < count })
     }
 
-    /// Writes the bytes in a pipe, where [`Wire::has_sendfile`]; returns their number. Bytes that stay have no room, or the
+    /// Writes the bytes in a pipe, where [`Wire::has_sendfile`]. Returns their number. Bytes that stay have no room, or the
     /// connection is broken, which the next write reports.
     pub fn send_pipe(&mut self, io: &Io, pipe: &mut Pipe) -> usize {
         let token = self.token();

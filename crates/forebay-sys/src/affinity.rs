@@ -31,7 +31,7 @@ pub fn pinned<T>(cpus: &[usize], work: impl FnOnce() -> T) -> io::Result<T> {
     Ok(done)
 }
 
-/// CPUs that the calling thread may run on, in ascending order.
+/// Returns CPUs that the calling thread may run on, in ascending order.
 ///
 /// # Errors
 /// Errors of sched_getaffinity(2).

@@ -79,7 +79,7 @@ pub struct Area {
 }
 
 impl Area {
-    /// A clean area of [`SIZE`].
+    /// Creates a clean area of [`SIZE`].
     ///
     /// # Errors
     /// The kernel gives none; `EFBIG` when no file of this process may be that long.
@@ -87,7 +87,7 @@ impl Area {
         Area::with_size(SIZE)
     }
 
-    /// A clean area of about `size` bytes, the table of slots not counted.
+    /// Creates a clean area of about `size` bytes, the table of slots not counted.
     ///
     /// # Errors
     /// Errors of [`Area::create`].
@@ -107,7 +107,7 @@ impl Area {
         Ok(Area { fd, size })
     }
 
-    /// The descriptor to be given to the writing process, for [`Mapped::new`].
+    /// Returns the descriptor to be given to the writing process, for [`Mapped::new`].
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -328,7 +328,7 @@ impl Slot {
         true
     }
 
-    /// The lines in it.
+    /// Returns its lines.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: `length` bytes have been written by `append`; only it changes them, and it borrows mutably. The
@@ -336,7 +336,7 @@ impl Slot {
         unsafe { std::slice::from_raw_parts(self.data.as_ptr(), self.length) }
     }
 
-    /// Bytes in it.
+    /// Returns the number of bytes in it.
     #[inline]
     pub fn len(&self) -> usize {
         self.length
@@ -347,12 +347,12 @@ impl Slot {
         self.length == 0
     }
 
-    /// A write of what is in it to the log begins.
+    /// Notes that a write of its lines to the log begins.
     pub fn begin(&self) {
         self.entry().writing.store(1, Ordering::Release);
     }
 
-    /// Bytes from the start that are in the log.
+    /// Notes that the first `start` bytes are in the log.
     pub fn written(&self, start: usize) {
         self.entry().start.store(start as u64, Ordering::Release);
     }

@@ -162,7 +162,7 @@ fn read_start(stream: TcpStream) -> std::io::Result<Vec<u8>> {
 }
 
 impl Canary {
-    /// Of the addresses that a configuration listens on, those that answer now, by the loopback where it listens on all.
+    /// Finds the addresses of a configuration that answer now. Uses the loopback for one that stands for all interfaces.
     fn before(source: &Source) -> Canary {
         let view = source.view();
         let mut answering = Vec::new();

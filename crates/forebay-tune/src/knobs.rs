@@ -222,12 +222,12 @@ pub const KNOBS: &[Knob] = &[
     )),
 ];
 
-/// A level with the numbers of a machine.
+/// Returns a level with the numbers of a machine.
 pub fn level_text(text: &str, cpus: usize) -> String {
     text.replace("{half}", &(cpus / 2).max(1).to_string()).replace("{more}", &(cpus + 1).to_string())
 }
 
-/// Statements of a level: `a b; c d;` to `[(a, b), (c, d)]`.
+/// Returns statements of a level: `a b; c d;` to `[(a, b), (c, d)]`.
 pub fn statements(text: &str) -> Vec<(&str, &str)> {
     text.split(';')
         .map(str::trim)

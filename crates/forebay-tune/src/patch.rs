@@ -109,7 +109,7 @@ impl Source {
         Ok(Source { path, files, tree, unserved })
     }
 
-    /// All directives.
+    /// Returns all directives.
     pub fn view(&self) -> View<'_> {
         let mut view = View { nodes: Vec::new(), main: FileId(0) };
         view.add(&self.tree.root, None);
@@ -132,7 +132,7 @@ impl<'t> View<'t> {
         }
     }
 
-    /// The name of a directive.
+    /// Returns the name of a directive.
     pub fn name(&self, n: usize) -> &str {
         self.nodes.get(n).and_then(|n| std::str::from_utf8(&n.d.name.text).ok()).unwrap_or_default()
     }
@@ -145,17 +145,17 @@ impl<'t> View<'t> {
             .unwrap_or_default()
     }
 
-    /// Directives with this name.
+    /// Returns the directives with this name.
     pub fn all<'s>(&'s self, name: &'s str) -> impl Iterator<Item = usize> + 's {
         (0..self.nodes.len()).filter(move |n| self.name(*n) == name)
     }
 
-    /// Directives right in a block.
+    /// Returns the directives right in a block.
     pub fn children(&self, block: Option<usize>) -> impl Iterator<Item = usize> + '_ {
         (0..self.nodes.len()).filter(move |n| self.nodes[*n].parent == block)
     }
 
-    /// The first directive with this name right in a block.
+    /// Returns the first directive with this name right in a block.
     pub fn child(&self, block: Option<usize>, name: &str) -> Option<usize> {
         self.children(block).find(|n| self.name(*n) == name)
     }
@@ -177,7 +177,7 @@ impl<'t> View<'t> {
         false
     }
 
-    /// The directive of this name in effect in a block.
+    /// Returns the directive of this name in effect in a block.
     pub fn effective(&self, block: Option<usize>, name: &str) -> Option<usize> {
         let mut at = block;
         loop {
@@ -389,7 +389,7 @@ impl<'t> View<'t> {
     }
 }
 
-/// `80`, `*:80` and `0.0.0.0:80` are the same; `localhost` means its port 80.
+/// Returns an address in one form: `80`, `*:80` and `0.0.0.0:80` are the same, and `localhost` means its port 80.
 pub fn normal(address: &str) -> String {
     if address.starts_with("unix:") {
         return address.to_owned();
@@ -402,7 +402,7 @@ pub fn normal(address: &str) -> String {
     if tail.contains(':') { address } else { format!("{address}:80") }
 }
 
-/// A file with its edits; those that overlap an earlier one are left out.
+/// Returns a file with its edits; those that overlap an earlier one are left out.
 pub fn apply(bytes: &[u8], file: FileId, edits: &[Edit]) -> Vec<u8> {
     let mut mine: Vec<&Edit> = edits.iter().filter(|e| e.file == file).collect();
     mine.sort_by_key(|e| (e.start, e.end));
@@ -454,7 +454,7 @@ fn explain(e: &mut Edit, line: &[u8], why: &str) {
     };
 }
 
-/// All files that edits change: path and new bytes.
+/// Returns all files that edits change: path and new bytes.
 pub fn changed(source: &Source, edits: &[Edit]) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut out = BTreeMap::new();
     for (id, path, bytes) in source.files.iter() {

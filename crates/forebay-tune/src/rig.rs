@@ -144,7 +144,7 @@ pub struct Live<'s> {
 }
 
 impl<'s> Live<'s> {
-    /// A rig that has measured nothing.
+    /// Creates a rig that has measured nothing.
     pub fn new(subject: Subject<'s>, task: Task, time: Timetable, log: RunLog) -> Live<'s> {
         Live {
             subject,
@@ -169,7 +169,7 @@ impl<'s> Live<'s> {
         self.moved(point).flat_map(|(a, level)| a.levels[usize::from(level) - 1].1.clone()).collect()
     }
 
-    /// Has the server run with these settings, started again if `fresh`; returns its pid.
+    /// Has the server run with these settings, started again if `fresh`. Returns its pid.
     fn ready(&mut self, point: &Point, fresh: bool) -> Result<u32, String> {
         if let Some((p, process)) = &self.process
             && p == point

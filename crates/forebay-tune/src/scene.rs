@@ -49,8 +49,8 @@ pub struct Copy {
     _sink: Option<UdpSocket>,
 }
 
-/// A statement as it is measured: the server has a part of the machine's CPUs, so `worker_processes` is less in the same
-/// proportion. nginx's `auto` would count CPUs that it does not have.
+/// Returns a statement as it is measured: the server has a part of the machine's CPUs, so `worker_processes` is less in the
+/// same proportion. nginx's `auto` would count CPUs that it does not have.
 pub fn scaled(text: &str) -> String {
     let machine = forebay_sys::affinity::allowed().map_or(1, |c| c.len());
     scaled_to(text, machine, shares().0.len())

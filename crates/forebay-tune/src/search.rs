@@ -164,7 +164,7 @@ impl Search<'_> {
         self.spent < until && !self.rig.over() && self.rig.used() < share + 0.03
     }
 
-    /// A knob level that could never be run is not tried again.
+    /// Returns `true` if a point has a knob level that could never be run, so that it is not tried again.
     fn barred(&self, point: &Point) -> bool {
         self.infeasible.iter().any(|(p, _)| {
             let moved = p.iter().filter(|l| **l != 0).count();
@@ -218,7 +218,7 @@ impl Search<'_> {
         row
     }
 
-    /// Settings did not run: which of the knobs is to blame is found by halves.
+    /// Finds the knob because of which settings did not run, by halves.
     fn find_culprit(&mut self, row: &Point) {
         let moved: Vec<usize> = (0..row.len()).filter(|k| row[*k] != 0).collect();
         let mut suspects = moved;
@@ -335,7 +335,7 @@ impl Search<'_> {
         (trial.best, lines)
     }
 
-    /// Runs a block ABBA, the first run on a fresh start; returns how many of the runs count.
+    /// Runs a block ABBA, the first run on a fresh start. Returns how many of the runs count.
     fn block(&mut self, a: &Point, b: &Point) -> usize {
         let mut scored = 0;
         for (i, p) in [a, b, b, a].into_iter().enumerate() {
@@ -361,7 +361,7 @@ impl Search<'_> {
         starts
     }
 
-    /// Runs a block ABBA or BAAB; returns the differences of its pairs.
+    /// Runs a block ABBA or BAAB. Returns the differences of its pairs.
     fn confirm_block(&mut self, best: &Point, fresh: bool) -> Vec<f64> {
         let base = self.base();
         let flip = self.random.below(2) == 1;
@@ -376,7 +376,7 @@ impl Search<'_> {
         scores[1].iter().zip(&scores[0]).map(|(b, a)| b - a).collect()
     }
 
-    /// Runs the original `runs` times; returns the spread of a run, as a logarithm.
+    /// Runs the original `runs` times. Returns the spread of a run, as a logarithm.
     fn noise(&mut self, runs: usize) -> f64 {
         let base = self.base();
         let mut same = Vec::new();

@@ -13,8 +13,8 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// A journal at `path` of settings below `root` (normally `/proc/sys`). What an earlier process left there is put
-    /// back first; returns the number of such settings.
+    /// Opens a journal at `path` of settings below `root` (normally `/proc/sys`). Settings that an earlier process left there are
+    /// put back first. Returns their number.
     ///
     /// # Errors
     /// Text for people.
@@ -105,7 +105,7 @@ impl Drop for Journal {
     }
 }
 
-/// Puts back the settings of a journal, last change first, and removes it; returns their number.
+/// Puts back the settings of a journal, last change first, and removes it. Returns their number.
 ///
 /// # Errors
 /// A value could not be written; the journal stays then.

@@ -136,7 +136,7 @@ impl<'a> Tuning<'a> {
         Ok(scene::CopyPlace { dir: self.dir.clone(), prefix, upstream, root })
     }
 
-    /// Writes the file of `--static-size`; returns its folder.
+    /// Writes the file of `--static-size`. Returns its folder.
     fn plant_file(&self) -> std::io::Result<Option<PathBuf>> {
         let Some(size) = self.args.static_size else { return Ok(None) };
         let root = self.dir.join("html");

@@ -118,7 +118,7 @@ impl Options {
         Ok(())
     }
 
-    /// The places that the options and the defaults give together.
+    /// Returns the places that the options and the defaults give together.
     pub(crate) fn places(&self) -> (Environment, Paths) {
         let paths = Paths::new(self.prefix.as_deref());
         let below = |name: &str| paths.prefix.join(name);

@@ -32,7 +32,7 @@ fn read(path: &Path) -> std::io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// `true`: the file was formatted already.
+/// Formats a file. Returns `true` if it was formatted already.
 fn one(path: &Path, args: &FmtArgs) -> Result<bool, String> {
     let stdin = path.as_os_str() == "-";
     let io = |what: &str, e: &std::io::Error| format!("forebay fmt: cannot {what} {}: {e}\n", path.display());

@@ -104,8 +104,8 @@ fn in_use(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::AddrInUse
 }
 
-/// SO_REUSEPORT would let a bind succeed although another program of the same user has the address: a bind
-/// without it finds out. It would fail because of our own sockets on the port.
+/// Checks that an address is free. With SO_REUSEPORT a bind would succeed although another program of the same user has the
+/// address, so this binds without it. It would fail because of our own sockets on the port.
 fn probe(wanted: &Listener, old: &Listeners) -> Result<(), Failure> {
     let ListenAddr::Inet(addr) = wanted.addr else { return Ok(()) };
     if old.has_port(addr.port()) {
@@ -311,7 +311,7 @@ impl Listeners {
         self.open.iter().filter(|open| kept.find(&open.addr).is_none()).for_each(Open::unlink);
     }
 
-    /// Value of the variable `NGINX` that lists the sockets for the next master, and the sockets.
+    /// Returns the value of the variable `NGINX` that lists the sockets for the next master, and the sockets.
     pub(crate) fn to_inherit(&self) -> (String, Vec<Arc<OwnedFd>>) {
         let mut list: Vec<Arc<OwnedFd>> = Vec::new();
         for socket in self.open.iter().flat_map(|open| &open.sockets) {

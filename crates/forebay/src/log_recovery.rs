@@ -40,12 +40,12 @@ impl WorkerLogs {
         WorkerLogs { area: area.ok(), generations: Vec::new() }
     }
 
-    /// The area, for the worker.
+    /// Returns the area, for the worker.
     pub(crate) fn area(&self) -> Option<BorrowedFd<'_>> {
         self.area.as_ref().map(Area::fd)
     }
 
-    /// The worker is given a configuration.
+    /// Records that the worker is given a configuration.
     pub(crate) fn given(&mut self, generation: u64, files: &[PathBuf], open: &[(PathBuf, Arc<OwnedFd>)]) {
         // A file that has been rotated away must not be held open.
         self.reopened(open);
@@ -95,7 +95,7 @@ impl WorkerLogs {
         }
     }
 
-    /// `None` for a log that the worker was not given.
+    /// Finds the log of some lines. `None`: it is not one of the worker's.
     fn lines(&self, left: Left) -> Option<Lines<'_>> {
         let (_, files) = self.generations.iter().find(|(number, _)| *number == left.generation)?;
         let (path, fd) = files.get(usize::try_from(left.log).ok()?)?.as_ref()?;
@@ -122,7 +122,7 @@ struct Lines<'a> {
 }
 
 impl Lines<'_> {
-    /// Offset at which to continue: see [`resume`].
+    /// Returns the offset at which to continue: see [`resume`].
     fn start(&self) -> Option<usize> {
         if self.writing && is_regular(self.fd) { begun(self.fd, &self.bytes, self.gzip) } else { Some(0) }
     }

@@ -164,7 +164,7 @@ impl Master {
         self.renewal = (!stamps.is_empty()).then(|| (Instant::now() + RENEWAL, stamps));
     }
 
-    /// Certificates that changed go to the worker, without a reload.
+    /// Gives certificates that changed to the worker, without a reload.
     fn renew(&mut self) {
         let Some((_, before)) = self.renewal.take() else { return };
         let changed = before != self.state.certificate_stamps();
@@ -326,7 +326,7 @@ impl Master {
         }
     }
 
-    /// The command that starts a worker, which reads its orders from `control`.
+    /// Returns the command that starts a worker, which reads its orders from `control`.
     fn worker_command(&self, control: UnixStream) -> Command {
         let mut command = Command::new("/proc/self/exe");
         command.arg0(worker::TITLE).env_clear().stdin(Stdio::from(OwnedFd::from(control)));
@@ -562,7 +562,7 @@ impl Master {
 
     // Upgrade.
 
-    /// nginx refuses while another binary is being tried, and when it was not started as a daemon.
+    /// Returns `false` while another binary is being tried, and if the master was not started as a daemon, as in nginx.
     fn may_change_binary(&self) -> bool {
         self.new_binary.is_none() && getppid() != self.start.parent
     }

@@ -35,7 +35,7 @@ pub(crate) const TEMP: &str = "/var/lib/nginx";
 pub(crate) const USER: &str = "nobody";
 
 impl Paths {
-    /// Defaults; with a prefix given they are the relative ones below it.
+    /// Returns the defaults, below the prefix if one is given.
     pub(crate) fn new(prefix: Option<&str>) -> Paths {
         let Some(prefix) = prefix else {
             return Paths {

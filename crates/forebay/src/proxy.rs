@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// Runs `proxy`; gives the exit code.
+/// Runs `proxy`. Returns the exit code.
 pub(crate) fn main(args: &ProxyArgs, arguments: Vec<OsString>, titled: bool) -> u8 {
     if !titled && !args.print_config {
         title::set_master(&arguments);
@@ -92,7 +92,7 @@ fn scheme(text: &str) -> Option<(bool, &str)> {
 }
 
 impl Upstream {
-    /// `PORT`, `HOST[:PORT]`, `unix:PATH` or a URL.
+    /// Parses `PORT`, `HOST[:PORT]`, `unix:PATH` or a URL.
     fn parse(text: &str) -> Result<Upstream, String> {
         let bad = || Err(format!("{text}: not a port, an address or a URL"));
         let Some((encrypted, rest)) = scheme(text) else { return bad() };

@@ -20,7 +20,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Runs with nginx's options; gives the exit code. `arguments` is the true command line and `titled` whether
+/// Runs with nginx's options. Returns the exit code. `arguments` is the true command line and `titled` whether
 /// the process has its title.
 pub(crate) fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
     let words: Vec<String> =
@@ -74,7 +74,7 @@ fn early_log(options: &Options) -> Log {
     log
 }
 
-/// `-t` and `-T`.
+/// Runs `-t` and `-T`.
 fn test(options: &Options) -> u8 {
     let (mut log, mut opening) = (early_log(options), Log::default_console());
     if options.quiet {
@@ -122,7 +122,7 @@ fn signal_of(wish: Wish) -> Signal {
     }
 }
 
-/// `-s`.
+/// Runs `-s`.
 fn signal(options: &Options, wish: Wish) -> Result<(), Refused> {
     let log = early_log(options);
     let (environment, paths) = options.places();

@@ -12,7 +12,7 @@ use std::process::Command;
 /// Carries the true arguments, each in hexadecimal, joined by commas.
 pub(crate) const ARGUMENTS: &str = "FOREBAY_ARGV";
 
-/// The true arguments, program name first, and whether the process has its title already.
+/// Returns the true arguments, program name first, and whether the process has its title already.
 pub(crate) fn arguments() -> (Vec<OsString>, bool) {
     let given: Vec<OsString> = std::env::args_os().collect();
     // Only a process with the title uses the variable, since it could be left in the environment of another.

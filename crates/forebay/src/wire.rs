@@ -39,7 +39,7 @@ pub(crate) struct Configure {
 }
 
 impl Configure {
-    /// The thread plan.
+    /// Returns the thread plan.
     pub(crate) fn plan(&self) -> ThreadPlan {
         ThreadPlan { cpus: self.cpus.clone(), connections: self.connections }
     }

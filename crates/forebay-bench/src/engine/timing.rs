@@ -93,7 +93,7 @@ impl Timing {
         self.timeout
     }
 
-    /// Notes the end of the warm-up and the end of the run; returns whether the run stops at this moment. `halt`: the
+    /// Notes the end of the warm-up and the end of the run. Returns whether the run stops at this moment. `halt`: the
     /// user has stopped it.
     pub(super) fn stops(&mut self, now: u64, halt: bool) -> bool {
         if self.usage.is_none() && now >= self.times.from {

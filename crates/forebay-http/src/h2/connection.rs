@@ -98,7 +98,7 @@ impl Connection {
         self.settings_came
     }
 
-    /// Send window of a new stream.
+    /// Returns the send window of a new stream.
     pub fn initial_window(&self) -> Window {
         self.initial_window
     }
@@ -149,23 +149,23 @@ impl FieldBlock {
         }
     }
 
-    /// The stream of the block that is being received; `None` between blocks.
+    /// Returns the stream of the block that is being received; `None` between blocks.
     pub fn stream(&self) -> Option<u32> {
         self.section.map(|s| s.stream)
     }
 
-    /// Bytes so far.
+    /// Returns the number of bytes so far.
     #[allow(clippy::len_without_is_empty, reason = "an empty block is like any other")]
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// CONTINUATION frames so far.
+    /// Returns the number of CONTINUATION frames so far.
     pub fn continuations(&self) -> u32 {
         self.continuations
     }
 
-    /// CONTINUATION frames without content so far.
+    /// Returns the number of CONTINUATION frames without content so far.
     pub fn empty_continuations(&self) -> u32 {
         self.empty
     }
@@ -184,12 +184,12 @@ impl Window {
     /// The window of a new connection (RFC 9113, section 6.9.2).
     pub const INITIAL: Window = Window(INITIAL_WINDOW as i32);
 
-    /// A window of `size` bytes, or the largest one.
+    /// Creates a window of `size` bytes, or the largest one.
     pub fn new(size: u32) -> Window {
         Window(i32::try_from(size).unwrap_or(i32::MAX))
     }
 
-    /// Bytes that may be sent.
+    /// Returns the number of bytes that may be sent.
     #[inline]
     pub fn available(self) -> usize {
         usize::try_from(self.0).unwrap_or(0)

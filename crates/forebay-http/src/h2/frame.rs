@@ -107,7 +107,7 @@ impl FrameHeader {
         self.flags & flag != 0
     }
 
-    /// The nine bytes.
+    /// Returns the nine bytes.
     #[inline]
     pub fn bytes(&self) -> [u8; HEADER_LEN] {
         let l = (self.len as u32).to_be_bytes();

@@ -124,7 +124,7 @@ pub fn decode(mut input: &[u8], out: &mut Vec<u8>) -> Result<(), Invalid> {
     if have > 7 || acc != ones { Err(Invalid) } else { Ok(()) }
 }
 
-/// The first eight bytes from the top, zeros behind a shorter text.
+/// Returns the first eight bytes from the top, zeros behind a shorter text.
 #[inline]
 fn leading(text: &[u8]) -> u64 {
     if let Some(word) = text.first_chunk() {
@@ -139,7 +139,7 @@ fn leading(text: &[u8]) -> u64 {
     text.iter().zip(1..).fold(0, |word, (b, n)| word | u64::from(*b) << below(n))
 }
 
-/// Place in `sorted` and length of a code of more than eight bits that `top` begins with.
+/// Returns the place in `sorted` and length of a code of more than eight bits that `top` begins with.
 #[cold]
 fn long(top: u32) -> (usize, u32) {
     let mut bits = 9;
@@ -149,7 +149,7 @@ fn long(top: u32) -> (usize, u32) {
     (((top - T.first[bits]) >> (32 - bits)) as usize + usize::from(T.place[bits]), bits as u32)
 }
 
-/// Bytes that the text takes when encoded.
+/// Returns the number of bytes that the text takes when encoded.
 #[inline]
 pub(crate) fn encoded_len(text: &[u8]) -> usize {
     let bits: usize = text.iter().map(|b| usize::from(LENGTHS[usize::from(*b)])).sum();

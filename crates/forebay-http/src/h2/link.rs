@@ -178,7 +178,7 @@ impl Link {
         frame::push_field_block(&mut self.out, self.stream, end, &self.scratch);
     }
 
-    /// Bytes of content that the windows allow to send now.
+    /// Returns the number of bytes of content that the windows allow to send now.
     pub fn sendable(&self) -> usize {
         self.connection.send_window.available().min(self.send_window.available())
     }
@@ -217,7 +217,7 @@ impl Link {
         self.sent_end
     }
 
-    /// Bytes to be written. The caller removes what it has written.
+    /// Returns bytes to be written. The caller removes what it has written.
     pub fn out(&mut self) -> &mut Vec<u8> {
         &mut self.out
     }

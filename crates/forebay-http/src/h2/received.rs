@@ -284,7 +284,7 @@ pub enum Setting {
 }
 
 impl Settings<'_> {
-    /// Number of settings.
+    /// Returns the number of settings.
     pub fn count(&self) -> usize {
         self.0.len() / 6
     }

@@ -49,7 +49,7 @@ struct Pseudo {
 }
 
 impl Pseudo {
-    /// Place of a field by its label; `None` if requests do not have it.
+    /// Returns the place of a field by its label; `None` if requests do not have it.
     fn place(&mut self, label: Label) -> Option<&mut Option<Slice>> {
         match label {
             Label::Method => Some(&mut self.method),

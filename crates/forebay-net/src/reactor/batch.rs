@@ -50,7 +50,7 @@ struct AnswerQueue {
 }
 
 impl AnswerQueue {
-    /// Room for another answer, at most [`MADE`] bytes.
+    /// Returns room for another answer, at most [`MADE`] bytes.
     fn room(&mut self, len: usize) -> Option<&mut [u8]> {
         if self.bytes.is_empty() {
             self.bytes = vec![0; WAITING + MADE].into();
@@ -67,7 +67,7 @@ pub struct Reserved<'r> {
 }
 
 impl Reserved<'_> {
-    /// The room, as long as was asked for.
+    /// Returns the room, as long as was asked for.
     pub fn room(&mut self) -> &mut [u8] {
         let len = self.len;
         self.answers.room(len).unwrap_or_default()
@@ -258,8 +258,8 @@ impl Poller {
         answers.used = 0;
     }
 
-    /// Takes an idle connection of which a part of the last answer found no room, with its front end. Its slot is busy now: a runner has to
-    /// wait for room as for any other answer.
+    /// Takes an idle connection of which a part of the last answer found no room, with its front end. Its slot is busy now: a
+    /// runner has to wait for room as for any other answer.
     pub(super) fn take_unsent(&self) -> Option<(u8, Token)> {
         loop {
             let token = self.batch.unsent.borrow_mut().pop()?;

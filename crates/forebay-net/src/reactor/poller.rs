@@ -23,7 +23,7 @@ impl Token {
     /// Token that belongs to no slot.
     pub const NONE: Token = Token { index: u32::MAX, age: u32::MAX };
 
-    /// Token of a slot's first descriptor, for tests.
+    /// Returns the token of a slot's first descriptor, for tests.
     #[doc(hidden)]
     pub fn numbered(index: u32) -> Token {
         Token { index, age: 0 }
@@ -45,12 +45,12 @@ pub const NOTICE_FILES: u32 = 0;
 /// Notice that the mount table has changed.
 pub const NOTICE_MOUNTS: u32 = 1;
 
-/// Event data of a notice, for a descriptor that its owner puts into the epoll set. See [`super::Handler::noticed`].
+/// Returns the event data of a notice, for a descriptor that its owner puts into the epoll set. See [`super::Handler::noticed`].
 pub fn notice(number: u32) -> epoll::EventData {
     epoll::EventData::new_u64(Token { index: u32::MAX, age: number }.pack())
 }
 
-/// The number of a notice, if an event is one.
+/// Returns the number of a notice, if an event is one.
 #[inline]
 pub(super) fn notice_of(e: &epoll::Event) -> Option<u32> {
     let token = Token::unpack(e.data.u64());
@@ -179,7 +179,7 @@ impl Poller {
         })
     }
 
-    /// A handle for other threads.
+    /// Returns a handle for other threads.
     pub fn remote(&self) -> Remote {
         Remote(self.wakes.clone())
     }
@@ -190,18 +190,18 @@ impl Poller {
         self.busy.get()
     }
 
-    /// The epoll set.
+    /// Returns the epoll set.
     pub fn epoll(&self) -> &Arc<OwnedFd> {
         &self.epoll
     }
 
-    /// Time at the start of this turn of the loop.
+    /// Returns the time at the start of this turn of the loop.
     #[inline]
     pub fn now(&self) -> Instant {
         self.now.get()
     }
 
-    /// Time from `t` to the start of this turn.
+    /// Returns the time from `t` to the start of this turn.
     #[inline]
     pub fn since(&self, t: Instant) -> Duration {
         let (at, before) = self.since.get();
@@ -226,17 +226,17 @@ impl Poller {
         self.start + Duration::from_nanos(t.0)
     }
 
-    /// Number of slots in use, listeners included.
+    /// Returns the number of slots in use, listeners included.
     pub fn in_use(&self) -> usize {
         self.in_use.get()
     }
 
-    /// Number of idle connections.
+    /// Returns the number of idle connections.
     pub fn idle(&self) -> usize {
         self.idle.get()
     }
 
-    /// The slot of a token; `None` once its descriptor has been removed.
+    /// Returns the slot of a token; `None` once its descriptor has been removed.
     #[inline]
     pub(super) fn slot(&self, token: Token) -> Option<Ref<'_, Slot>> {
         Ref::filter_map(self.slots.borrow(), |slots| {
@@ -402,7 +402,7 @@ impl Poller {
         }
     }
 
-    /// Deadline that a slot had when it was last idle; the current time if there is no such slot.
+    /// Returns the deadline that a slot had when it was last idle; the current time if there is no such slot.
     pub fn deadline_of(&self, token: Token) -> Instant {
         self.slot(token).map_or(self.now.get(), |s| self.instant(s.deadline))
     }
@@ -660,9 +660,9 @@ impl Poller {
         Due::Nothing
     }
 
-    /// Time to the earlier of `due` and the next timer; `None`: there is neither. Unless nothing happens (`idle`), a time
-    /// that is far away is not computed exactly, which saves a look at the clock: another event ends the wait first,
-    /// or the loop looks again half-way.
+    /// Returns the time to the earlier of `due` and the next timer; `None` if there is neither. Unless nothing happens
+    /// (`idle`), a time that is far away is not computed exactly, which saves a look at the clock: another event ends the wait
+    /// first, or the loop looks again half-way.
     pub(super) fn patience(&self, due: Option<Instant>, idle: bool) -> Option<Duration> {
         const FAR: Duration = Duration::from_secs(2);
         let timer = self.timers.borrow().next().map(|t| self.instant(t));
@@ -720,7 +720,7 @@ impl Poller {
     }
 }
 
-/// The slot of a token among `slots`; `None` once its descriptor has been removed.
+/// Returns the slot of a token among `slots`; `None` once its descriptor has been removed.
 #[inline]
 pub(super) fn slot_of(slots: &mut [Slot], token: Token) -> Option<&mut Slot> {
     slots.get_mut(token.index as usize).filter(|s| s.age == token.age)

@@ -40,7 +40,7 @@ impl std::fmt::Debug for Sessions {
 }
 
 impl Sessions {
-    /// An empty store.
+    /// Creates an empty store.
     pub fn new(bytes: usize) -> Sessions {
         Sessions { shards: Default::default(), max: bytes / SHARDS }
     }
@@ -140,8 +140,8 @@ thread_local! {
     static STORED: std::cell::RefCell<Vec<u8>> = const { std::cell::RefCell::new(Vec::new()) };
 }
 
-/// Returns the identifier of the session that this thread has stored since the last call, empty if none. rustls does not report it
-/// otherwise (nginx: $ssl_session_id).
+/// Returns the identifier of the session that this thread has stored since the last call, empty if none. rustls does not report
+/// it otherwise (nginx: $ssl_session_id).
 pub fn take_stored() -> Vec<u8> {
     STORED.take()
 }

@@ -13,7 +13,7 @@ thread_local! {
     static CHECKED: Cell<u16> = const { Cell::new(0) };
 }
 
-/// Forgets what was noted; gives the numbers of our own and the other side's algorithm, 0 for none.
+/// Forgets what was noted. Returns the numbers of our own and the other side's algorithm, 0 for none.
 pub fn take() -> (u16, u16) {
     (SIGNED.replace(0), CHECKED.replace(0))
 }
@@ -23,7 +23,7 @@ pub fn checked(scheme: SignatureScheme) {
     CHECKED.set(u16::from(scheme));
 }
 
-/// A key that notes what it signs by.
+/// Makes a key note the algorithm of its signatures.
 pub fn noting(key: Arc<dyn SigningKey>) -> Arc<dyn SigningKey> {
     Arc::new(Noting(key))
 }

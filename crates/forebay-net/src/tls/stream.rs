@@ -91,12 +91,12 @@ impl Stream {
         }
     }
 
-    /// The server's side; `received`: what has been read of the connection already.
+    /// Creates the server's side. `received` has been read from the connection already.
     pub fn server(received: Vec<u8>) -> Stream {
         Stream::new(StreamState::Hello(received, super::hello::Reading::default()))
     }
 
-    /// The client's side.
+    /// Creates the client's side.
     pub fn client(conn: UnbufferedClientConnection) -> Stream {
         Stream::new(StreamState::Client(Box::new(conn), Flight::default()))
     }

@@ -45,7 +45,7 @@ fn plain(text: &str) -> Error {
     }
 }
 
-/// The directive that names a path.
+/// Returns the directive that names a path.
 fn mention<'t>(block: &'t Block, path: &Path, environment: &Environment) -> Option<&'t Directive> {
     block.iter().find_map(|d| {
         let named = d.args.iter().any(|w| full(&w.as_str(), environment) == path);

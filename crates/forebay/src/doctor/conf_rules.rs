@@ -91,7 +91,7 @@ impl Worst {
         }
     }
 
-    /// Bytes of all clients.
+    /// Returns the memory of all clients, bytes.
     pub(super) fn memory(&self) -> u64 {
         self.clients.saturating_mul(self.head.saturating_add(self.body).saturating_add(self.response))
     }
@@ -103,7 +103,7 @@ pub(super) fn proxies(s: &Scene<'_>) -> bool {
         .any(|d| s.all(d).next().is_some())
 }
 
-/// Directives that set the default.
+/// Reports directives that set the default.
 fn defaults(s: &Scene<'_>, found: &mut dyn FnMut(Span, String), list: &[(&str, &[&str])]) {
     for (name, words) in list {
         for n in s.all(name) {

@@ -102,7 +102,7 @@ impl Disks {
         fits.filter_map(|p| Some((p.node, self.mounts.get(p.mount)?)))
     }
 
-    /// A line for people.
+    /// Formats a line for people.
     pub(crate) fn text(&self) -> String {
         if self.mounts.is_empty() {
             return String::new();
@@ -121,12 +121,12 @@ impl Disks {
     }
 }
 
-/// A number of bytes for people.
+/// Formats a number of bytes for people.
 pub(super) fn size(bytes: u64) -> String {
     if bytes >= 10 << 30 { format!("{} GB", bytes >> 30) } else { format!("{} MB", bytes >> 20) }
 }
 
-/// The size that a parameter `NAME=SIZE` of a directive gives.
+/// Returns the size that a parameter `NAME=SIZE` of a directive gives.
 pub(super) fn parameter(scene: &Scene<'_>, node: usize, name: &str) -> Option<u64> {
     let args = scene.args(node);
     let value = args.iter().find_map(|a| a.strip_prefix(name)?.strip_prefix('='))?;
@@ -149,7 +149,7 @@ fn named(scene: &Scene<'_>) -> Vec<(usize, Use, String)> {
 }
 
 impl Use {
-    /// The use of the path that a directive names.
+    /// Returns the use of the path that a directive names.
     fn of(directive: &str) -> Option<Use> {
         match directive {
             "root" | "alias" => Some(Use::Files),
@@ -166,7 +166,7 @@ fn is_no_file(log: &str) -> bool {
     matches!(log, "off" | "stderr") || ["syslog:", "memory:", "/dev/"].iter().any(|p| log.starts_with(p))
 }
 
-/// Lines of /proc/self/mountinfo (proc(5)): "36 35 98:0 /root /point options shared:1 - kind source options".
+/// Parses the lines of /proc/self/mountinfo (proc(5)): "36 35 98:0 /root /point options shared:1 - kind source options".
 fn parse_mounts(text: &str) -> Vec<Mount> {
     let parse = |line: &str| {
         let (left, right) = line.split_once(" - ")?;

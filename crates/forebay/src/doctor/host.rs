@@ -46,7 +46,7 @@ pub(crate) struct Certificate {
 const RSA: [u8; 11] = [6, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 1];
 
 impl Certificate {
-    /// The first one of a file.
+    /// Reads the first certificate of a file.
     fn read(path: &Path) -> Option<Certificate> {
         let chain = pem::certificates(&std::fs::read(path).ok()?);
         let leaf = chain.first()?;
@@ -57,14 +57,14 @@ impl Certificate {
         })
     }
 
-    /// All that a configuration names and that can be read.
+    /// Reads all certificates that a configuration names and that can be read.
     pub(crate) fn find(scene: &Scene<'_>, dir: &Path) -> BTreeMap<usize, Certificate> {
         let named = scene.all("ssl_certificate").filter(|n| !scene.arg(*n, 0).contains('$'));
         named.filter_map(|n| Some((n, Certificate::read(&dir.join(scene.arg(n, 0)))?))).collect()
     }
 }
 
-/// Version and TLS library of the nginx that is installed, by its own words.
+/// Returns the version and TLS library of the nginx that is installed, by its own words.
 fn installed_nginx() -> Option<String> {
     let places = ["/usr/sbin/nginx", "/usr/local/sbin/nginx", "/usr/local/nginx/sbin/nginx"];
     let program = places.into_iter().find(|p| Path::new(p).exists())?;
@@ -204,7 +204,7 @@ impl Host {
         }
     }
 
-    /// A setting as it will be: what a file asks for, else what the kernel has; with where it is from.
+    /// Returns a setting as it will be, by a file or else by the kernel, and its source.
     pub(crate) fn sysctl(&self, name: &str) -> Option<(String, String)> {
         if let Some((v, file)) = self.wanted.get(name) {
             return Some((v.clone(), format!(" ({file})")));
@@ -212,7 +212,7 @@ impl Host {
         self.sysctls.get(name).map(|v| (v.clone(), String::new()))
     }
 
-    /// A setting that is a number.
+    /// Returns a setting that is a number.
     pub(crate) fn number(&self, name: &str) -> Option<(u64, String)> {
         let (v, from) = self.sysctl(name)?;
         Some((v.parse().ok()?, from))
