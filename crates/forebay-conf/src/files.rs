@@ -27,7 +27,7 @@ pub struct Files {
 /// A file's bytes, or the errno of the attempt to get them.
 type Content = Result<Arc<[u8]>, i32>;
 
-/// ENOENT, the answer for what is not in the record.
+/// ENOENT, the result for files that are not in the record.
 const MISSING: i32 = 2;
 /// EIO, for failures that carry no errno.
 const FAILED: i32 = 5;
@@ -38,7 +38,7 @@ impl Files {
         Files::default()
     }
 
-    /// Files with the given contents and no disk behind them. For tests and generated configurations.
+    /// Makes a record of files with these contents, without a disk. For tests and generated configurations.
     pub fn recorded<P: Into<PathBuf>, B: Into<Vec<u8>>>(files: impl IntoIterator<Item = (P, B)>) -> Files {
         let mut record = Files { recorded_only: true, ..Files::default() };
         for (path, bytes) in files {
@@ -47,13 +47,13 @@ impl Files {
         record
     }
 
-    /// Reads a file that was not asked for before, and keeps what came of it.
+    /// Reads a file for the first time, and keeps the result.
     fn look_up(&mut self, path: &Path) -> FileId {
         let got = if self.recorded_only { Err(MISSING) } else { read_disk(path) };
         self.insert(path.to_owned(), got)
     }
 
-    /// Reads a file. Returns its bytes. Errors are remembered too, with their errno.
+    /// Reads a file. Returns its bytes. Keeps errors, too, with their errno.
     pub fn read(&mut self, path: &Path) -> io::Result<(FileId, &[u8])> {
         let id = match self.contents.get(path) {
             Some((id, _)) => *id,
@@ -183,7 +183,7 @@ impl Files {
         out
     }
 
-    /// Reads a record back. The result never touches the disk: what is not in it does not exist.
+    /// Decodes a record. The result never reads the disk: other files do not exist for it.
     ///
     /// # Errors
     /// `InvalidData` when the bytes are no record of this version, are cut short or go on.

@@ -142,9 +142,9 @@ pub enum Support {
     Hint,
     /// Its effect holds by design; accepted without a message.
     Met,
-    /// No behaviour yet, and ignoring it would change what is served or to whom: refused.
+    /// No behaviour yet, and ignoring it would change responses or access: refused.
     Later,
-    /// Will not come, for this reason: refused.
+    /// Will never be supported, for this reason: refused.
     Never(&'static str),
 }
 

@@ -18,9 +18,9 @@ pub(crate) enum Item {
     Open(Vec<Word>, Span),
     /// `}`
     Close(Span),
-    /// A mistake; the next item is what follows it.
+    /// A mistake. The next item is behind it.
     Bad(Error),
-    /// A `{` with no words before it; what follows is its content.
+    /// A `{` with no words before it. Its content follows.
     BadOpen(Error),
     /// The end of the text. `told`: the error at the end has been reported by an item before.
     Eof { at: Span, told: bool },

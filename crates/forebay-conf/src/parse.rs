@@ -1,7 +1,7 @@
-//! Statements to a tree, checked against the grammar table on the way.
+//! Parser of statements into a tree, which checks them against the grammar table.
 //!
 //! The order of the checks is nginx's, so that the first error is the one nginx reports. Parsing goes on
-//! after each: an unknown directive loses its block, anything else keeps what can be kept.
+//! after each: an unknown directive loses its block, after other errors as much as possible is kept.
 
 use crate::error::{Error, Level};
 use crate::files::Files;
@@ -50,7 +50,7 @@ pub fn end_of_directive(src: &[u8], start: usize) -> usize {
     start + lexer.offset()
 }
 
-/// Reads the configuration file `main` and what it includes.
+/// Reads the configuration file `main` and the files that it includes.
 ///
 /// `globals` is the text of the `-g` option, which comes first. Relative includes start at
 /// `conf_dir_for_relative_includes`, the directory of the main file.
@@ -447,7 +447,7 @@ impl Parser<'_> {
         self.report(Level::Warn, message, statement.name().span, statement, None);
     }
 
-    /// Tells what Forebay does not do. True: the directive was refused.
+    /// Reports a directive that Forebay does not support. Returns `true` if the directive is refused.
     fn check_support(&mut self, row: &Row, statement: &Statement, scope: Scope) -> bool {
         if scope.quiet || asks_for_default(row, statement) {
             return false;

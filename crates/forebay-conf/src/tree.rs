@@ -67,7 +67,7 @@ pub struct Directive {
 pub struct Block {
     /// Directives as written, `include` among them.
     pub items: Vec<Directive>,
-    /// The `}` that ended it; `None` for a file. nginx reports what does not fit together with the line of this place.
+    /// The `}` that ended it; `None` for a file. nginx reports contradictions with the line of this place.
     pub end: Option<Span>,
 }
 
@@ -86,7 +86,7 @@ impl<'a> IntoIterator for &'a Block {
     }
 }
 
-/// Iterator over a block with includes expanded; what the file of a `state` has follows that directive.
+/// Iterator over a block with includes expanded. The directives in the file of a `state` follow that directive.
 pub struct Iter<'a> {
     stack: Vec<std::slice::Iter<'a, Directive>>,
 }

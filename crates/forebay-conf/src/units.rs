@@ -1,6 +1,6 @@
 //! Sizes, offsets, times, rates and numbers as nginx writes them. The only place that reads units.
 //!
-//! Everything returns `None` for what nginx calls invalid. The largest number is 2^63-1, after the unit
+//! All functions return `None` for text that nginx calls invalid. The largest number is 2^63-1, after the unit
 //! is applied, as on nginx's 64-bit builds.
 
 use std::time::Duration;

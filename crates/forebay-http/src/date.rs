@@ -155,7 +155,7 @@ pub fn syslog(unix: i64, utc_offset: i32) -> [u8; 15] {
 }
 
 /// Reads a date in any of HTTP's three formats, as leniently as nginx: the weekday is not checked, and
-/// neither is what follows the time (or the year of the asctime form). `None` if it is no date.
+/// neither is the text behind the time (or behind the year of the asctime form). `None` if it is no date.
 pub fn parse(text: &[u8]) -> Option<i64> {
     let first = memchr::memchr2(b',', b' ', text)?;
     let rest = text.get(first + 1..)?;

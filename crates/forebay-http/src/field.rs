@@ -164,7 +164,7 @@ static SLOTS: [Name; 256] = {
     slots
 };
 
-/// A known name as words, for comparing without regard to case: what differs from `text` in a bit of `mask` is another
+/// A known name as words, for comparing without regard to case: a text that differs in a bit of `mask` is another
 /// name. A letter's mask leaves out the bit of its case.
 struct Words {
     len: usize,

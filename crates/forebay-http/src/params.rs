@@ -1,4 +1,4 @@
-//! Small parsers for what modules look up in fields and queries. Hot path.
+//! Small parsers for parts of fields and queries: cookies, arguments, lists. Hot path.
 
 /// Returns the value of a cookie in the values of the `Cookie` fields, in order; the first one counts (nginx:
 /// `$cookie_NAME`). Names are compared without regard to case, only `;` separates, and blanks around the

@@ -1,5 +1,5 @@
-//! The PROXY protocol, versions 1 and 2, as HAProxy's `proxy-protocol.txt` describes it: what a proxy
-//! sends before anything else, with the address of its client.
+//! The PROXY protocol, versions 1 and 2, as HAProxy's `proxy-protocol.txt` describes it: a header
+//! with the address of the client, which a proxy sends before anything else.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -178,7 +178,7 @@ fn mapped(ip: IpAddr) -> Ipv6Addr {
     }
 }
 
-/// Type of the extension that holds what the proxy knows of TLS. Its value: a byte, the result of the
+/// Type of the extension about TLS between client and proxy. Its value: a byte, the result of the
 /// verification in four, and extensions of its own.
 pub const TLV_SSL: u8 = 0x20;
 

@@ -131,7 +131,7 @@ pub fn content_range_unsatisfied(out: &mut Vec<u8>, len: u64) {
     number(out, len);
 }
 
-/// Appends what precedes the bytes of one part of `multipart/byteranges`, line end before it included.
+/// Appends the head of one part of `multipart/byteranges`, and the line end before it.
 pub fn part_head(out: &mut Vec<u8>, boundary: &[u8], content_type: &[u8], range: ByteRange, len: u64) {
     out.extend_from_slice(b"\r\n--");
     out.extend_from_slice(boundary);
@@ -144,7 +144,7 @@ pub fn part_head(out: &mut Vec<u8>, boundary: &[u8], content_type: &[u8], range:
     out.extend_from_slice(b"\r\n\r\n");
 }
 
-/// Appends what follows the last part.
+/// Appends the end of `multipart/byteranges`, behind the last part.
 pub fn parts_end(out: &mut Vec<u8>, boundary: &[u8]) {
     out.extend_from_slice(b"\r\n--");
     out.extend_from_slice(boundary);

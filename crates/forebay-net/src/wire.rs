@@ -33,7 +33,7 @@ pub enum Wire {
 /// Hint about the bytes that follow those of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
-    /// No bytes follow, or it is not known.
+    /// No bytes follow, or the caller does not know.
     Nothing,
     /// No bytes follow and the connection stays open: these may leave together with others at the end of the turn.
     Wait,
@@ -315,7 +315,7 @@ impl Wire {
         self.tls_ref().is_some_and(Stream::has_unsent)
     }
 
-    /// Writes bytes; over TLS a call with none sends what has not left yet.
+    /// Writes bytes. Over TLS a call without bytes sends the records that have not been sent.
     ///
     /// # Errors
     /// `AGAIN` when there is no room; other errors end the connection.
@@ -411,7 +411,7 @@ impl Wire {
         stream.inspect(|s| s.send_head(block)).is_some()
     }
 
-    /// Ends what is sent on a stream; see [`Mux::end`]. Does nothing on other wires.
+    /// Ends our side of a stream; see [`Mux::end`]. Does nothing on other wires.
     pub fn end(&self) {
         if let Wire::Mux(stream) = self {
             stream.end();

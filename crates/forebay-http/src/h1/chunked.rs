@@ -1,5 +1,5 @@
-//! The chunked transfer coding (RFC 9112, section 7.1), resumable at any byte; accepts what nginx accepts,
-//! with limits for what nginx leaves unlimited. Hot path.
+//! The chunked transfer coding (RFC 9112, section 7.1), resumable at any byte. Accepts the same bodies as nginx, but limits
+//! chunk extensions and trailers, which nginx does not. Hot path.
 
 use crate::field::{FieldLine, Name, Slice};
 use crate::uri::HEX;
@@ -66,7 +66,7 @@ enum ChunkState {
 #[derive(Clone, Debug, Default)]
 pub struct Chunked {
     state: ChunkState,
-    /// Size of the chunk that is being read, then what is left of it.
+    /// Size of the chunk that is being read, then the bytes of it that are left.
     left: u64,
     extensions: usize,
     limits: ChunkedLimits,
@@ -261,7 +261,7 @@ pub(crate) fn is_text(b: u8) -> bool {
     b == b'\t' || (b >= b' ' && b != 0x7f)
 }
 
-/// The line before a chunk of content, and what follows the content and ends the body.
+/// Encoding: the line before a chunk, and the end of the body.
 pub mod encode {
     /// Last chunk and empty trailer section.
     pub const LAST: &[u8] = b"0\r\n\r\n";

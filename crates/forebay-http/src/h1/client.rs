@@ -146,7 +146,7 @@ fn run(buf: &[u8], head: &mut ResponseHead, max_len: usize) -> Result<Status, Ba
     Ok(Status::Partial)
 }
 
-/// The bytes of a head that have come.
+/// Received bytes of a head.
 struct Input<'b> {
     buf: &'b [u8],
     /// The part of `buf` within the limit.
@@ -154,7 +154,7 @@ struct Input<'b> {
     max_len: usize,
 }
 
-/// Takes the usual lines, and scans the next line that is not one of them. `None`: its end has not come.
+/// Takes the usual lines, and scans the next line that is not one of them. `None`: it is incomplete.
 #[inline]
 fn next_unusual(input: &Input<'_>, head: &mut ResponseHead) -> Result<Option<Event>, BadResponse> {
     let &Input { buf, view, max_len } = input;

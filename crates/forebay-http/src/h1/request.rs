@@ -110,7 +110,7 @@ impl Reject {
 ///
 /// # Errors
 /// `Reject` when nginx refuses the request; the connection ends after the answer. `head.version` is `Http09`
-/// if the answer has to be a bare page; what was understood so far is in the head.
+/// if the answer has to be a bare page; the head has the parts that were read.
 pub fn parse(head: &mut RequestHead, limits: &Limits) -> Result<Status, Reject> {
     if head.scan.state == State::Method && head.scan.pos == 0 {
         skip_empty_lines(&mut head.buf);
@@ -181,7 +181,7 @@ fn next_event(buf: &[u8], head: &mut RequestHead, limits: &Limits) -> Result<Opt
 }
 
 /// Returns the bytes that nginx would see while it reads the line under way, so that a line is refused for its length
-/// rather than for what stands beyond the end of the buffer.
+/// rather than for bytes behind the end of the buffer.
 #[inline]
 fn within<'a>(buf: &'a [u8], head: &RequestHead, limits: &Limits) -> &'a [u8] {
     let scan = &head.scan;
@@ -194,8 +194,8 @@ fn within<'a>(buf: &'a [u8], head: &RequestHead, limits: &Limits) -> &'a [u8] {
 }
 
 /// Checks the length of a line by nginx's buffer arithmetic: lines fill the first buffer; one that does not fit whole moves to
-/// the next large buffer and must fit there. `end` is the end of the line, `None` while it is incomplete: then all received
-/// bytes belong to it and one more is to come.
+/// the next large buffer and must fit there. `end` is the end of the line, `None` while it is incomplete: then it has all
+/// received bytes and at least one more.
 #[inline]
 fn fits(buf: &[u8], head: &mut RequestHead, limits: &Limits, end: Option<usize>) -> Result<(), Reject> {
     let needed = end.unwrap_or(buf.len() + 1);

@@ -271,7 +271,7 @@ impl Decoder {
         Decoder { lenient: true, ..Decoder::default() }
     }
 
-    /// Decodes a whole block. All of it is decoded, so that the tables of both ends stay the same.
+    /// Decodes a whole block, so that the tables of both ends stay the same.
     ///
     /// # Errors
     /// A block that is not HPACK. The connection cannot be used any more.

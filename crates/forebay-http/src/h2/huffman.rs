@@ -1,7 +1,7 @@
 //! The Huffman code of HPACK (RFC 7541, section 5.2 and appendix B). Hot path.
 //!
-//! The code is canonical: within a length, codes count up in the order of the symbols. So the lengths say all, and
-//! the tables are computed from them when the program is compiled.
+//! The code is canonical: within a length, codes count up in the order of the symbols. So the lengths
+//! determine it, and the tables are computed from them when the program is compiled.
 
 /// Bits of the code of each byte; the last one is the end of the string, which may not be sent.
 static LENGTHS: [u8; 257] = [
@@ -80,10 +80,10 @@ pub struct Invalid;
 /// # Errors
 /// The end-of-string symbol, padding of more than seven bits or of other bits than ones.
 pub fn decode(mut input: &[u8], out: &mut Vec<u8>) -> Result<(), Invalid> {
-    // Gathered here, so that the vector is asked for room once in a while instead of for each byte.
+    // Gathered here, so that the vector needs a check of its room only once for 64 bytes.
     let mut text = [0u8; 64];
     let mut len = 0;
-    // Bits at hand, the next one at the top; below the last of them others may stand that come again.
+    // The next `have` bits, the first one at the top. Bits below them may be set, too: they are read again.
     let mut acc: u64 = 0;
     let mut have: u32 = 0;
     loop {

@@ -48,7 +48,7 @@ pub enum Frame<'b> {
         last: u32,
         code: u32,
     },
-    /// `stream` is 0 for the connection. An increment of 0 is left to the receiver: what it ends depends on the stream.
+    /// `stream` is 0 for the connection. The receiver judges an increment of 0, which ends the stream or the connection.
     WindowUpdate {
         stream: u32,
         increment: u32,

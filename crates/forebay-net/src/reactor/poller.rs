@@ -139,7 +139,7 @@ pub struct Poller {
     /// Beginning of all ticks.
     start: Instant,
     now: Cell<Instant>,
-    /// Result of the last [`Poller::since`]: callers mostly ask for the same time again.
+    /// Result of the last [`Poller::since`], since most calls are for the same time.
     since: Cell<(Instant, Duration)>,
     /// This turn has many events.
     pub(super) busy: Cell<bool>,
@@ -379,7 +379,7 @@ impl Poller {
         true
     }
 
-    /// Makes an idle slot busy. Returns the number of its front end; `None`: it is not idle.
+    /// Makes an idle slot busy. Returns the number of its front end, `None` if it is not idle.
     pub(super) fn unpark(&self, token: Token) -> Option<u8> {
         self.slot_mut(token).and_then(|mut s| self.take_idle(&mut s))
     }

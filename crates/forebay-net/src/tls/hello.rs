@@ -142,6 +142,7 @@ impl Hello {
         }
         Some(self)
     }
+
     /// Takes an extension (RFC 8446, section 4.2).
     fn extension(&mut self, kind: u16, mut data: Reader<'_>) -> Option<()> {
         match kind {

@@ -21,7 +21,7 @@ pub struct Block {
     pub der: Zeroizing<Vec<u8>>,
 }
 
-/// A block whose end has not come.
+/// An incomplete block.
 struct Open {
     label: String,
     headers: Vec<(String, String)>,
@@ -85,8 +85,8 @@ pub fn certificates(text: &[u8]) -> Vec<CertificateDer<'static>> {
         .collect()
 }
 
-/// Returns a DER element at the start of `bytes`, its header included. What OpenSSL trusts a certificate for stands
-/// behind it.
+/// Returns a DER element at the start of `bytes`, its header included. In a `TRUSTED
+/// CERTIFICATE` OpenSSL puts the permitted uses behind it.
 fn first_element(bytes: &[u8]) -> Option<&[u8]> {
     let mut r = Der(bytes);
     let before = r.0.len();
@@ -145,7 +145,8 @@ impl Block {
         };
         Ok(opened.filter(|der| sequence(der)).and_then(|der| self.key(&der)))
     }
-    /// Returns DER as the key that the label of this block says; `None`: it is not one of a key.
+
+    /// Returns DER as a key of the kind in the label of this block; `None` if the label is not one of a key.
     fn key(&self, der: &[u8]) -> Option<PrivateKeyDer<'static>> {
         let der = der.to_vec();
         match self.label.as_str() {
@@ -199,6 +200,7 @@ impl Cipher {
             _ => None,
         }
     }
+
     fn key_len(&self) -> usize {
         match self {
             Cipher::Aes(n) => *n,
