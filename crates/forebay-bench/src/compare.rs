@@ -422,7 +422,7 @@ fn rows(result: &Rounds) -> Vec<(&'static str, f64, f64, Comparison)> {
     rows
 }
 
-/// Compares A with itself, from rounds that follow each other: this is what chance alone does here.
+/// Compares A with itself, in successive rounds, which shows the effect of chance alone.
 fn itself(all: &[Turn]) -> Comparison {
     let (x, y): (Vec<f64>, Vec<f64>) = all.chunks_exact(2).map(|p| (p[0].rate, p[1].rate)).unzip();
     stats::compare(&x, &y, 1)

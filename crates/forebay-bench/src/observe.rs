@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::Path;
 
-/// Counters of a server's processes at one moment; the difference of two is what it used in between.
+/// Counters of a server's processes at one moment; the difference of two is the use in between.
 #[derive(Clone, Debug, Default)]
 pub struct Usage {
     /// ns of CPU time of all its threads, including those that have ended and child processes that have exited.
@@ -192,7 +192,7 @@ impl Machine {
     }
 }
 
-/// Returns the CPUs of this process in two sets: for a server that it starts, and for what loads that server. A single CPU
+/// Returns the CPUs of this process in two sets: for a server that it starts, and for the load generator. A single CPU
 /// is in both.
 pub fn shares() -> (Vec<usize>, Vec<usize>) {
     let allowed = forebay_sys::affinity::allowed().unwrap_or_default();

@@ -186,7 +186,7 @@ impl LoadArgs {
         }
     }
 
-    /// Returns the requests of the command line, or those of an access log.
+    /// Returns the requests of the command line or of an access log.
     fn requests(&self, urls: &[String]) -> Result<Vec<Wanted>, Error> {
         let parsed = urls.iter().map(|u| Url::parse(u)).collect::<Result<Vec<_>, _>>()?;
         match (&self.access_log, parsed.as_slice()) {
@@ -275,7 +275,7 @@ impl LoadArgs {
         Ok(())
     }
 
-    /// Sets how many requests are sent, how fast and for how long, and what is expected of responses.
+    /// Sets number, rate and duration of the requests, and the checks of responses.
     fn set_course(&self, load: &mut Load) -> Result<(), Error> {
         load.connections = usize::try_from(self.connections).unwrap_or(usize::MAX);
         let (stop, warmup) = match self.requests {

@@ -7,7 +7,7 @@ pub struct Rate {
     pub from: f64,
     /// Requests a second at the end; the same as `from` unless it is a ramp.
     pub to: f64,
-    /// At random, as independent users come, rather than evenly.
+    /// Requests come at random, as from independent users, rather than evenly.
     pub poisson: bool,
 }
 

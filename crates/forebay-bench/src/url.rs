@@ -71,7 +71,7 @@ impl Url {
         Ok(Url { tls, host: host.to_owned(), port, path, socket: None })
     }
 
-    /// Reads what follows `unix:`.
+    /// Reads the text behind `unix:`.
     fn read_unix(rest: &str) -> Result<Url, String> {
         let (socket, path) = rest.split_once(':').unwrap_or((rest, "/"));
         if socket.is_empty() || !path.starts_with('/') {
@@ -115,7 +115,7 @@ impl Url {
     }
 }
 
-/// Splits off the scheme. Returns whether it is that of TLS, and the rest.
+/// Splits off the scheme. Returns whether it is `https`, and the rest.
 fn scheme(text: &str) -> Result<(bool, &str), String> {
     match text.split_once("://") {
         Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => Ok((false, rest)),

@@ -247,7 +247,7 @@ pub(crate) fn prepare(mut load: Load, threads: usize, own: bool) -> Result<(Load
         // These tools do not verify.
         load.tls = Some(config(&Trust::Anyone, load.protocol)?);
     }
-    // More threads than CPUs only get in each other's way; the output still says what was asked for.
+    // More threads than CPUs only get in each other's way; the output still has the number of the option.
     let mut cpus = crate::observe::choose_cpus(server.as_ref(), 0);
     cpus.truncate(threads.max(1));
     load.cpus = cpus;
@@ -273,7 +273,7 @@ pub(crate) fn main(args: &[String]) -> Result<u8, Error> {
     Ok(u8::from(report.outcome.record.complete == 0))
 }
 
-/// Writes the findings that the other tool's output has no place for to standard error.
+/// Writes the findings to standard error, since the output of the other tool has no place for them.
 pub(crate) fn say_findings(report: &Report) {
     for finding in report.findings.iter().filter(|f| f.client || f.void) {
         eprintln!("forebay bench: {}", finding.text);

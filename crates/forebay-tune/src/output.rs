@@ -62,7 +62,7 @@ impl Summary<'_> {
         format!("{}: {}", a.knob.name, text.trim_end_matches(';'))
     }
 
-    /// Returns `true` if runs with and without the line prove it. What only the model says is no proof.
+    /// Returns `true` if runs with and without the line prove it. The model alone is no proof.
     fn proven(line: &Line) -> bool {
         line.proven && line.pairs >= 2
     }

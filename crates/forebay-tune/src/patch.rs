@@ -213,7 +213,7 @@ impl<'t> View<'t> {
     /// Returns the edit that inserts a directive as the first one of a block, or of the main file.
     pub fn insert(&self, block: Option<usize>, text: &str) -> Edit {
         let Some(b) = block else {
-            // Before the first directive: what comments say at the top of a file is about the file.
+            // Before the first directive, since comments at the top of a file are about the file.
             let first = self.children(None).map(|n| self.span(n)).find(|s| s.file == self.main);
             let at = first.map_or(0, |s| s.start);
             return Edit { file: self.main, start: at, end: at, text: format!("{text}\n") };
@@ -222,15 +222,15 @@ impl<'t> View<'t> {
         let first =
             self.children(Some(b)).find(|n| self.span(*n).file == at.file && self.span(*n).line > at.line);
         let indent = match first {
-            // A block that goes on in one line has no layout to follow.
+            // A block in one line has no layout to follow.
             Some(c) => (self.span(c).column as usize - 1).min(32),
             None => (self.span(b).column as usize + 3).min(32),
         };
         Edit { file: at.file, start: at.end, end: at.end, text: format!("\n{}{text}", " ".repeat(indent)) }
     }
 
-    /// Sets a directive in a block (`None`: at the top): what is there is replaced, also deeper; nothing when all is so
-    /// already.
+    /// Sets a directive in a block (`None`: at the top). Replaces it where it is set, also in inner blocks. Returns no edits if
+    /// all of them have the value already.
     pub fn set(&self, block: Option<usize>, name: &str, args: &str) -> Vec<Edit> {
         let text = if args.is_empty() { format!("{name};") } else { format!("{name} {args};") };
         let mut edits = Vec::new();
@@ -296,7 +296,7 @@ impl<'t> View<'t> {
         self.set_all(Some(http), &statements)
     }
 
-    /// Adds a parameter of `listen`, and sets what goes with it in `events`.
+    /// Adds a parameter of `listen`, and sets the directive in `events` that belongs to it.
     fn set_listen(&self, level: &str) -> Vec<Edit> {
         let parts = statements(level);
         let Some(((word, _), others)) = parts.split_first() else { return Vec::new() };
@@ -339,7 +339,7 @@ impl<'t> View<'t> {
         edits
     }
 
-    /// Has upstreams keep connections, and the locations that use them do what that needs.
+    /// Makes upstreams keep connections, and adds the directives that their locations need for that.
     fn upstream(&self, level: &str) -> Vec<Edit> {
         let mut edits = Vec::new();
         let mut names = Vec::new();
@@ -368,7 +368,7 @@ impl<'t> View<'t> {
         Edit { file: end.file, start: end.end, end: end.end, text: format!("\n{indent}{text}") }
     }
 
-    /// Returns what a location needs so that connections to its upstream can be kept.
+    /// Returns the edits that a location needs so that connections to its upstream can be kept.
     fn keeping_needs(&self, pass: usize) -> Vec<Edit> {
         let mut edits = Vec::new();
         let location = self.nodes[pass].parent;
@@ -433,7 +433,7 @@ pub fn explained(files: &Files, edits: &[Edit], why: &str) -> Vec<Edit> {
     out
 }
 
-/// Adds a comment to an edit, where that does not comment out a directive. `line`: what follows on the line.
+/// Adds a comment to an edit, where that does not comment out a directive. `line`: the rest of the line behind the edit.
 fn explain(e: &mut Edit, line: &[u8], why: &str) {
     // A parameter ends before its `;`, and the comment has to come after that.
     let (semicolon, tail) = match line.split_first() {

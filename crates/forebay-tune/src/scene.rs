@@ -149,7 +149,7 @@ impl Copy {
         let _ = std::fs::write(self.place.dir.join("server.pid"), pid.to_string());
     }
 
-    /// Returns what can be requested: files below the roots and locations that pass requests on.
+    /// Returns the targets that can be requested: files below the roots and locations that pass requests on.
     pub fn targets(&self, source: &Source) -> Vec<Target> {
         let view = source.view();
         let mut out = Vec::new();
@@ -204,7 +204,7 @@ impl Copy {
         out
     }
 
-    /// Returns the root of a server, or that of its location `/`.
+    /// Returns the root of a server, or the root of its location `/`.
     fn root_of(&self, view: &View<'_>, server: usize) -> Option<PathBuf> {
         if let Some(root) = &self.place.root {
             return Some(root.clone());

@@ -1,5 +1,5 @@
 //! The method: noise first, a screening design, a model with expected improvement, a paired knock-out of each line, and a
-//! confirmation of the whole against what the user has, on runs that were used for nothing else.
+//! confirmation of the whole against the user's configuration, with runs that were used for nothing else.
 
 use crate::design;
 use crate::model::{Model, Sample};
@@ -402,7 +402,7 @@ impl Search<'_> {
         let Found { best, lines, starts, mut ended, noise } = found;
         let base = self.base();
         let moved = best != base;
-        // All runs together say more of the noise than the first ones.
+        // All runs together give a better estimate of the noise than the first ones.
         let noise = Model::fit(&self.samples, noise).scale.noise;
         let gain = if moved { stats::interval(&starts, 2000, &mut self.random) } else { Interval::default() };
         let pairs: usize = starts.iter().map(Vec::len).sum();
@@ -466,7 +466,7 @@ impl Trial {
         self.best[knob] = 0;
     }
 
-    /// Takes out lines that gain too little. Each changes what is expected of the others.
+    /// Removes lines that gain too little, one at a time, since each changes the expected gain of the others.
     fn drop_hopeless(&mut self) {
         loop {
             let hopeless = self.moved().find(|k| self.is_hopeless(*k));
@@ -487,7 +487,7 @@ impl Trial {
         if let Some(knob) = doubtful.filter(|k| self.pairs[*k] == 0) {
             return Some(knob);
         }
-        // What only the model says is no proof: a line that was never taken out comes before those in doubt.
+        // The model alone is no proof: a line that was never taken out comes before those in doubt.
         let unproven = self.moved().find(|k| self.pairs[*k] == 0);
         unproven.or(doubtful)
     }
@@ -560,7 +560,7 @@ impl Phases {
         let share = |f: f64| (runs as f64 * f) as usize;
         let noise = share(0.05).clamp(6, 12);
         // The confirmation has a fifth, and at least twelve pairs; the knock-out has at least six blocks, also when
-        // there are few runs: what only the model says is no proof.
+        // there are few runs: the model alone is no proof.
         let confirming = share(0.22).max(24);
         let judging = share(0.16).max(24);
         Phases {

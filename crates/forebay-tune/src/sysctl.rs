@@ -52,7 +52,7 @@ impl Journal {
         if rustix::fs::access(&file, rustix::fs::Access::WRITE_OK).is_err() {
             return Err("needs root".into());
         }
-        // Asking for one that is not there would load its module.
+        // Setting an algorithm that is not there would load its module.
         if name == "net.ipv4.tcp_congestion_control"
             && let Ok(known) = self.get("net.ipv4.tcp_available_congestion_control")
             && !known.split(' ').any(|k| k == value)

@@ -51,7 +51,7 @@ pub(crate) struct TableArgs {
     pub state: Option<PathBuf>,
 }
 
-/// A load: its name, what it is, and the servers of its configuration.
+/// A load: its name, its description, and the servers of its configuration.
 struct Kind {
     name: &'static str,
     about: &'static str,

@@ -110,7 +110,7 @@ impl<'a> Tuning<'a> {
         self.finish(&live, &summary)
     }
 
-    /// Makes the private copy, plants files if asked to, and finds out what can be requested.
+    /// Makes the private copy, with a file of `--static-size`, and finds the targets that can be requested.
     fn prepare(&self) -> Result<Subject<'a>, String> {
         let copy = Copy::new(self.source, self.place()?)?;
         let path = executable(self.args.server, self.args.program.as_deref())?;

@@ -156,7 +156,7 @@ pub(crate) fn build_lines() -> String {
     )
 }
 
-/// Returns the text that `-h` adds: nginx's, then that of the subcommands.
+/// Returns the text of `-h`: nginx's, then the text of the subcommands.
 pub(crate) fn usage() -> String {
     use crate::paths::{CONF, ERROR_LOG, PREFIX};
     format!(

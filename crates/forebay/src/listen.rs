@@ -134,7 +134,7 @@ fn open_one(wanted: &Listener, old: &Listeners, threads: usize) -> Result<Open, 
     Ok(Open { addr: wanted.addr.clone(), sockets })
 }
 
-/// Opens what is missing of an address' sockets.
+/// Opens the missing sockets of an address.
 fn open_inet(
     addr: SocketAddr,
     wanted: &Listener,
@@ -194,7 +194,7 @@ fn bind_inet(addr: SocketAddr, options: &SocketOptions) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Clients of a loopback address are programs on this machine. BBR would pace what is sent to them, at the price of a
+/// Clients of a loopback address are programs on this machine. BBR would pace the bytes sent to them, at the price of a
 /// timer interrupt for every few segments, and probe a path that has neither a bottleneck nor loss; connections take
 /// this from the listener. Where it cannot be set, they are served as the system would.
 fn spare_pacing(socket: &Socket) {

@@ -82,10 +82,10 @@ impl WorkerLogs {
         if broken > 0 {
             log.alert(&format!("{who} left {broken} broken log buffers, which are dropped"));
         }
-        // Who was cut off inside a line goes on before others put theirs behind it. Threads wait for each other to
+        // A slot whose write was cut off inside a line is continued before the lines of others follow. Threads wait for each other to
         // write to a file, so that there is one at most.
         lines.sort_by_key(|lines| !lines.was_cut_off());
-        // A worker may leave thousands of slots: a pipe that took nothing is not waited for again.
+        // A worker may leave thousands of slots: this does not wait again for a pipe that took nothing.
         let mut stuck: Vec<&Path> = Vec::new();
         for lines in lines {
             let path = lines.path;

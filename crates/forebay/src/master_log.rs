@@ -63,7 +63,7 @@ impl Log {
         }
     }
 
-    /// Creates a log that goes to the console only.
+    /// Creates a log on the console only.
     pub(crate) fn default_console() -> Log {
         Log { sinks: Vec::new(), console: Some(Level::Warn) }
     }

@@ -50,7 +50,7 @@ impl Paths {
         if !text.ends_with('/') {
             text.push('/');
         }
-        // The worker may change its directory: what is relative now must not become something else then.
+        // The worker may change its directory, so that relative paths would mean other files then.
         let prefix = if text.starts_with('/') {
             PathBuf::from(text)
         } else {

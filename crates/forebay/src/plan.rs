@@ -15,7 +15,7 @@ const OWN: u64 = 64;
 /// Descriptors for cached open files, when none is configured.
 const FILE_CACHE: u64 = 1024;
 
-/// The plan and how it came about.
+/// The plan and the reasons for it.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     /// Threads and connections.

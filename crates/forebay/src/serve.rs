@@ -281,7 +281,7 @@ fn write_demo(root: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Says what was decided and how to go on. `asked`: the address is the user's.
+/// Prints the chosen settings and the next steps. `asked`: the user has chosen the address.
 fn announce(what: &Site, options: &Options, asked: bool) -> Result<(), String> {
     let (environment, _) = options.places();
     let mut files = Files::disk();

@@ -161,7 +161,7 @@ pub(crate) fn start(options: &Options, arguments: Vec<OsString>) -> u8 {
     }
 }
 
-/// Everything is opened, the process is the one that stays.
+/// A server whose files and sockets are open, in its final process.
 struct Run {
     state: State,
     signals: Signals,
@@ -257,7 +257,7 @@ impl Alone {
         log.take_last_words();
         limits::raise_descriptors();
         let generation = 1;
-        // Nobody reads it when this process has ended. It is there so that this mode runs what the other one does.
+        // Nothing reads it after the end of this process. It exists so that this mode runs the same code as the other one.
         let area = Area::create().and_then(|area| Mapped::new(area.fd().try_clone_to_owned()?)).ok();
         let worker = Worker::start(
             state.generation(&[], generation)?,

@@ -94,7 +94,7 @@ fn write_warnings(warnings: &[Error], files: &Files, log: &Log) {
     let mut written = HashSet::new();
     for warning in warnings {
         let text = files.render(warning);
-        // Other words of the line may have the same warning.
+        // Other words of the line may have an equal warning.
         let place = warning.span.or(warning.at).map(|span| (span.file, span.start));
         if written.insert((text.clone(), place)) {
             log.write(warning.level, &text);
@@ -118,7 +118,7 @@ pub(crate) struct Before<'a> {
     pub test: bool,
 }
 
-/// Reads a configuration and opens what it needs.
+/// Reads a configuration and opens its files and sockets.
 ///
 /// # Errors
 /// A file, socket or other resource cannot be opened. The log has nginx's message, and nothing has changed.

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Environment variable that tells the program it is a worker, and holds the name of the process; its standard input is
+/// Environment variable that makes the program a worker. Its value is the name of the process; its standard input is
 /// the control socket.
 pub(crate) const ROLE: &str = "FOREBAY_WORKER";
 /// Environment variable with the number of workers before it that ended unasked.
@@ -65,7 +65,7 @@ struct Process {
     log: Arc<Log>,
 }
 
-/// Received descriptors, by what they are for.
+/// Received descriptors, by their use.
 struct Descriptors {
     generation: Generation,
     log: Arc<Log>,

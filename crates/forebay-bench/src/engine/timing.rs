@@ -149,7 +149,7 @@ impl Timing {
         self.next_tick.min(self.next_scan).min(end)
     }
 
-    /// Returns the length of the measured time and what the thread used in it. `last`: the last response, the end of a
+    /// Returns the length of the measured time and the thread's counters for it. `last`: the last response, the end of a
     /// run that ends by itself.
     pub(super) fn measured(&self, last: u64) -> (u64, ThreadUse) {
         let (end, used) = match &self.stopped {

@@ -1,4 +1,4 @@
-//! Hints for `forebay check`: what was probably meant where a unit, a parameter, a variable or a name is wrong.
+//! Hints for `forebay check`: the probable meaning of a wrong unit, parameter, variable or name.
 
 use forebay_conf::error::{Error, Level};
 use forebay_conf::grammar;

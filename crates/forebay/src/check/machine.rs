@@ -10,7 +10,7 @@ use forebay_conf::tree::{Block, Directive};
 use forebay_core::config::{Config, Environment};
 use std::path::{Path, PathBuf};
 
-/// Finds what a start of this configuration would miss. Makes and changes nothing.
+/// Finds files and directories that a start with this configuration would miss. Makes and changes nothing.
 pub(crate) fn errors(
     config: &Config,
     environment: &Environment,

@@ -59,7 +59,7 @@ fn report<'a>(error: &'a Error, files: &'a Files) -> Group<'a> {
 
 /// The line of a mistake as text, and where in it the mistake is.
 pub(crate) struct Excerpt {
-    /// The line, or what of it is shown.
+    /// The line, or the part of it that is shown.
     pub text: String,
     /// The place in it.
     pub mark: Range<usize>,

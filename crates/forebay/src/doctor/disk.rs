@@ -66,7 +66,7 @@ pub(crate) struct Place {
     pub mount: usize,
 }
 
-/// The file systems, and what lies on them.
+/// The file systems, and the paths on them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Disks {
     /// File systems in use.
@@ -76,7 +76,7 @@ pub(crate) struct Disks {
 }
 
 impl Disks {
-    /// Looks at what a configuration names. Paths that do not exist yet count where their first existing parent is.
+    /// Looks at the paths of a configuration. A path that does not exist yet belongs to its first existing parent.
     pub(crate) fn find(scene: &Scene<'_>, prefix: &Path) -> Disks {
         let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let all = parse_mounts(&text);
@@ -133,7 +133,7 @@ pub(super) fn parameter(scene: &Scene<'_>, node: usize, name: &str) -> Option<u6
     units::offset(value.as_bytes())
 }
 
-/// Directories that directives name; those with variables are known only when requests come.
+/// Directories that directives name. Paths with variables are known only with a request.
 fn named(scene: &Scene<'_>) -> Vec<(usize, Use, String)> {
     let mut out = Vec::new();
     for n in 0..scene.nodes.len() {
@@ -161,7 +161,7 @@ impl Use {
     }
 }
 
-/// Returns `true` if a log goes elsewhere than to a file.
+/// Returns `true` if a log is not written to a file.
 fn is_no_file(log: &str) -> bool {
     matches!(log, "off" | "stderr") || ["syslog:", "memory:", "/dev/"].iter().any(|p| log.starts_with(p))
 }

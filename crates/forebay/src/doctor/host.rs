@@ -6,7 +6,7 @@ use forebay_sys::cpus::{self, CpuBudget};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// A machine, or what is known of it.
+/// The known properties of a machine.
 #[derive(Debug, Default)]
 pub(crate) struct Host {
     /// CPUs that may be used, fractions rounded up; 0 = not looked at.
@@ -74,7 +74,7 @@ fn installed_nginx() -> Option<String> {
 
 fn words_of_nginx(text: &str) -> Option<String> {
     let version = text.lines().find_map(|l| l.strip_prefix("nginx version: "))?;
-    // What runs may be another release of the library than what it was built with.
+    // The running library may be of another release than the one that nginx was built with.
     let tls = ["running with ", "built with "]
         .iter()
         .find_map(|p| text.lines().find_map(|l| l.split(p).nth(1).filter(|t| t.contains("SSL"))));
@@ -177,7 +177,7 @@ impl Host {
         out
     }
 
-    /// Adds what the machine's own files ask for, in the order in which they are read at its start.
+    /// Adds the settings in the machine's own files, in the order in which they are read at its start.
     pub(crate) fn take_own_sysctl_files(&mut self, etc: &Path) {
         let entries = std::fs::read_dir(etc.join("sysctl.d")).into_iter().flatten().flatten();
         let mut files: Vec<_> =
@@ -191,7 +191,7 @@ impl Host {
         }
     }
 
-    /// Adds what a file in the manner of sysctl.conf asks for.
+    /// Adds the settings in a file like sysctl.conf.
     pub(crate) fn take_sysctl_file(&mut self, path: &Path, text: &str) {
         for line in text.lines() {
             let line = line.trim().trim_start_matches('-');

@@ -50,7 +50,7 @@ impl Severity {
 
 /// A rule.
 pub(crate) struct Rule {
-    /// Stable name, also that of its section in docs/doctor.md.
+    /// Stable name, also of its section in docs/doctor.md.
     pub id: &'static str,
     /// Its severity.
     pub severity: Severity,

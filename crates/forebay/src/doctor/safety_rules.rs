@@ -1,4 +1,4 @@
-//! Rules for the safety of a configuration: what lets requests or data where they should not go.
+//! Rules for the safety of a configuration: directives that let requests or data go where they should not.
 
 use super::conf_rules::{Check, level_lost, word};
 use super::rule_table;

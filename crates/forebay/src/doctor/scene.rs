@@ -2,7 +2,7 @@
 
 use forebay_conf::tree::{Block, Directive, Span, Tree};
 
-/// A directive and where it stands.
+/// A directive and its place.
 pub(crate) struct Node<'t> {
     /// The directive.
     pub d: &'t Directive,
@@ -92,7 +92,7 @@ impl<'t> Scene<'t> {
         }
     }
 
-    /// Returns the directive of this name in effect in a block: its own, or that of the blocks around it.
+    /// Returns the directive of this name in effect in a block: its own, or the one of the blocks around it.
     pub(crate) fn effective(&self, block: Option<usize>, name: &str) -> Option<usize> {
         let mut at = block;
         loop {

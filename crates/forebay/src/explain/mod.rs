@@ -14,7 +14,7 @@ use forebay_core::config::Config;
 use forebay_sys::cpus;
 use std::io::Write;
 
-/// One line: what, how much, why.
+/// One line: a setting, its value and the origin of the value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Row {
     /// Directive or quantity.
@@ -66,7 +66,7 @@ fn text(options: &Options, defaults: bool) -> Result<String, Refused> {
     Ok(text)
 }
 
-/// Finds where settings stand.
+/// Finds the places of settings.
 struct Places<'a> {
     tree: &'a Tree,
     files: &'a Files,
