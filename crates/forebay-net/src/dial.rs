@@ -2,7 +2,7 @@
 
 use crate::addr::PeerAddr;
 use crate::io::Io;
-use crate::reactor::Token;
+use crate::reactor::{Deadline, Token};
 use crate::tls::stream::{Agreed, Step, Stream};
 use crate::wait::{For, Wait, Waited};
 use crate::wire::{Watch, Wire};
@@ -11,7 +11,7 @@ use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, sockopt};
 use rustls::client::UnbufferedClientConnection;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Parameters of a connection.
 #[derive(Clone, Copy, Debug)]
@@ -98,7 +98,7 @@ pub async fn handshake(
     watch: &mut Watch,
 ) -> Result<Box<Agreed>, HandshakeError> {
     wire.encrypt(Stream::client(client));
-    let deadline = Instant::now() + timeout;
+    let deadline = io.poller.after(timeout);
     loop {
         let token = wire.token();
         let what = match wire.tls().map_or(Step::Closed, |stream| stream.handshake(io, token)) {
@@ -197,13 +197,13 @@ impl<'i> NewSocket<'i> {
     ) -> Result<(), DialError> {
         match begun {
             Ok(()) => Ok(()),
-            Err(Errno::INPROGRESS) => self.connected(Instant::now() + timeout, watch).await,
+            Err(Errno::INPROGRESS) => self.connected(self.io.poller.after(timeout), watch).await,
             Err(e) => Err(DialError::Connect(e)),
         }
     }
 
     /// Waits until the connection is there.
-    async fn connected(&self, deadline: Instant, watch: &mut Watch) -> Result<(), DialError> {
+    async fn connected(&self, deadline: Deadline, watch: &mut Watch) -> Result<(), DialError> {
         let wire = Wire::Plain(self.token);
         let mut wait = Wait::new(For::Write, deadline, watch);
         match std::future::poll_fn(|cx| wait.poll(self.io, &wire, cx)).await {

@@ -25,6 +25,7 @@ pub use batch::{ANSWER, MADE, Reserved};
 pub use poller::{NOTICE_FILES, NOTICE_MOUNTS, Poller, Token, notice};
 pub use runners::{Job, Runners, idle_bytes};
 pub use tasks::Body;
+pub use timers::Deadline;
 pub use wake::Remote;
 
 use crate::io::Io;

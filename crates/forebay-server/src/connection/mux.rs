@@ -5,15 +5,15 @@ use crate::phases;
 use crate::request::Request;
 use crate::response::respond::{finish, respond};
 use crate::thread::Thread;
-use crate::tls::accept;
+use crate::tls;
 use forebay_conf::error::Level;
 use forebay_http::h2::frame::Code;
 use std::rc::Rc;
 
 /// Resets a stream that its runner has left without an end, also by a panic.
-struct Guard(Rc<Stream>);
+struct StreamGuard(Rc<Stream>);
 
-impl Drop for Guard {
+impl Drop for StreamGuard {
     fn drop(&mut self) {
         self.0.reset(Code::InternalError);
     }
@@ -21,7 +21,7 @@ impl Drop for Guard {
 
 /// Serves the request of a stream.
 pub(super) async fn serve(thread: &Rc<Thread>, req: &mut Request, stream: Rc<Stream>) {
-    let guard = Guard(stream.clone());
+    let guard = StreamGuard(stream.clone());
     let mut conn = stream.connection();
     req.begin_connection(&mut conn);
     req.take_connection(conn);
@@ -39,7 +39,7 @@ pub(super) async fn serve(thread: &Rc<Thread>, req: &mut Request, stream: Rc<Str
         req.refused = refusal.status;
         req.log(Level::Info, &format!("{} while reading client request headers", refusal.reason));
         phases::refuse(req, refusal.status).await;
-    } else if let Some(status) = unknown_server.or_else(|| accept::judge(req)).or_else(|| misdirected(req)) {
+    } else if let Some(status) = unknown_server.or_else(|| tls::judge(req)).or_else(|| misdirected(req)) {
         phases::refuse(req, status).await;
     } else {
         phases::run(req).await;

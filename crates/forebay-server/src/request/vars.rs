@@ -3,6 +3,7 @@
 use super::Request;
 use forebay_conf::error::Level;
 use forebay_core::limit::cidr::{self, Cidr};
+use forebay_core::tls::Session;
 use forebay_core::vars::{Captures, Evaluate, Source, Stored, VarError, VarId};
 use forebay_net::addr::Peer;
 
@@ -10,7 +11,7 @@ impl Request {
     /// Appends the value of a variable. `Ok(false)`: it has none.
     ///
     /// # Errors
-    /// When the evaluation runs in a circle.
+    /// If the evaluation runs in a circle.
     pub(crate) fn var(&mut self, id: VarId, out: &mut Vec<u8>) -> Result<bool, VarError> {
         match self.vars.get(id) {
             Stored::Value(v) => {
@@ -110,6 +111,11 @@ impl Evaluate for Request {
 
     fn peer(&self) -> Peer {
         self.peer
+    }
+
+    #[inline]
+    fn session(&self) -> Option<&Session> {
+        self.conn.client.tls.as_deref()
     }
 
     fn forwarded(&self, peer: Peer, proxies: &[Cidr], recursive: bool) -> Peer {

@@ -23,7 +23,7 @@ pub(crate) struct Link {
     records: Records,
     /// Text for the error log, until its record is complete.
     stderr: Vec<u8>,
-    /// Whether bytes came after the end.
+    /// `true` if bytes came after the end.
     extra: bool,
 }
 
@@ -164,8 +164,8 @@ fn take_head(req: &mut Request, raw: &[u8], limit: usize) -> Result<(), Fault> {
 /// Logs the program's errors. Returns `true` if they have a text that makes the response a failure (nginx:
 /// fastcgi_catch_stderr).
 fn log_stderr(req: &mut Request, doing: &str) -> bool {
-    let said = std::mem::take(&mut req.modules.upstream.fastcgi.stderr);
-    let mut text = said.as_slice();
+    let mut stderr = std::mem::take(&mut req.modules.upstream.fastcgi.stderr);
+    let mut text = stderr.as_slice();
     while let [rest @ .., b'\r' | b'\n' | b' ' | b'.'] = text {
         text = rest;
     }
@@ -184,10 +184,9 @@ fn log_stderr(req: &mut Request, doing: &str) -> bool {
         });
     }
     let http = req.http();
-    let caught = http.location(req).settings.fastcgi.catch_stderr.is_in(&said);
-    let mut said = said;
-    said.clear();
-    req.modules.upstream.fastcgi.stderr = said;
+    let caught = http.location(req).settings.fastcgi.catch_stderr.is_in(&stderr);
+    stderr.clear();
+    req.modules.upstream.fastcgi.stderr = stderr;
     caught
 }
 
