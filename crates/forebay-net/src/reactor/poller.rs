@@ -530,7 +530,7 @@ impl Poller {
         std::future::poll_fn(|cx| self.poll_writable(token, std::mem::take(&mut clear), cx)).await;
     }
 
-    /// As [`Poller::poll_until`], at an instant.
+    /// Is ready at an instant, like [`Poller::poll_until`].
     pub fn poll_deadline(&self, deadline: Instant) -> Poll<()> {
         self.poll_until(self.deadline_at(deadline))
     }
