@@ -345,7 +345,7 @@ fn requests(h: &Histogram) -> String {
     text
 }
 
-/// The value of the `Server` field of a head.
+/// Returns the value of the `Server` field of a head.
 fn software(head: &[u8]) -> String {
     let text = String::from_utf8_lossy(head);
     let value =

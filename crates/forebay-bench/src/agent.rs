@@ -230,7 +230,7 @@ fn arguments(job: &Value) -> Result<Job, Error> {
     }
     let body = job["body"].as_str().map(|text| BASE64.decode(text)).transpose();
     args.content = body.map_err(|_| Error::Usage("the body is not base64".into()))?;
-    // The list of allowed hosts is what decides here.
+    // Only the list of allowed hosts decides here.
     args.i_own_this_target = true;
     args.many_hosts = true;
     Ok(job_args)
@@ -574,7 +574,7 @@ fn hire(agent: &str, key: &hmac::Key, job: Result<Value, Error>) -> Result<Peer,
     }
 }
 
-/// Adds up results; returns also the agents' findings about themselves.
+/// Adds up results. Returns also the agents' findings about themselves.
 fn sum(agents: &[String], results: &[Value]) -> Result<(Outcome, Vec<Finding>), Error> {
     let mut outcome = Outcome::default();
     let mut findings = Vec::new();

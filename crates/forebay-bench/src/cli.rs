@@ -77,7 +77,7 @@ struct RunArgs {
     secret_file: Option<PathBuf>,
 }
 
-/// Runs `bench` with the arguments after it; returns the exit code: 0; 1 nothing measured or a mistake in the
+/// Runs `bench` with the arguments after it. Returns the exit code: 0; 1 nothing measured or a mistake in the
 /// command; 2 the figures are void.
 pub fn main(arguments: Vec<OsString>) -> u8 {
     crate::signals::catch();
@@ -185,7 +185,7 @@ fn find(args: &RunArgs, wish: &str) -> Result<u8, Error> {
     report_limit(args, wish, &found)
 }
 
-/// Prints and writes the result of `--find-limit`; returns the exit code.
+/// Prints and writes the result of `--find-limit`. Returns the exit code.
 fn report_limit(args: &RunArgs, wish: &str, found: &run::Limit) -> Result<u8, Error> {
     if let Some(file) = &args.json {
         write_out(file, &format!("{:#}\n", limit_json(wish, found)))?;

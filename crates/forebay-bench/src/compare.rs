@@ -76,7 +76,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// For a load, and the server's process where it is seen.
+    /// Prepares measurements with a load, and of the server's process if that is known.
     pub(crate) fn new(load: Load, server: Option<Server>) -> Running {
         Running { load, server }
     }
@@ -111,7 +111,7 @@ pub(crate) struct Configured {
 }
 
 impl Configured {
-    /// `path`: asked of its first server, instead of the static files of all.
+    /// Starts a program with a configuration. `path` is requested from its first server, instead of the static files of all.
     ///
     /// # Errors
     /// The configuration cannot be read or has no server.
@@ -422,13 +422,13 @@ fn rows(result: &Rounds) -> Vec<(&'static str, f64, f64, Comparison)> {
     rows
 }
 
-/// Compares A with itself, from rounds that follow each other: this is what chance alone does here.
+/// Compares A with itself, in successive rounds, which shows the effect of chance alone.
 fn itself(all: &[Turn]) -> Comparison {
     let (x, y): (Vec<f64>, Vec<f64>) = all.chunks_exact(2).map(|p| (p[0].rate, p[1].rate)).unzip();
     stats::compare(&x, &y, 1)
 }
 
-/// The result for people.
+/// Formats the result for people.
 pub(crate) fn render(a: &str, b: &str, result: &Rounds) -> String {
     let mut out = format!("A  {a}\nB  {b}\n{} rounds, ABBA\n\n", result.a.len());
     out.push_str(&format!(

@@ -30,7 +30,7 @@ impl<const BITS: u32> std::fmt::Debug for Histogram<BITS> {
 }
 
 impl<const BITS: u32> Histogram<BITS> {
-    /// Values below this have a counter each; each doubling above has 2^BITS of them.
+    /// Returns the index of the counter for a value. Small values have a counter each, and each doubling above has 2^BITS.
     #[inline]
     fn index(value: u64) -> usize {
         let shift = (63 - (value | (1 << BITS)).leading_zeros()) - BITS;

@@ -59,13 +59,13 @@ pub fn clock() -> u64 {
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
-/// CPU time of the calling thread, ns.
+/// Returns CPU time of the calling thread, ns.
 pub fn thread_cpu() -> u64 {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
-/// A time for people: `1.23ms`, as wrk writes it.
+/// Formats a time for people: `1.23ms`, as wrk writes it.
 pub fn duration_text(nanos: u64) -> String {
     let n = nanos as f64;
     match nanos {

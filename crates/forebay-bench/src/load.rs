@@ -46,7 +46,7 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// A plain GET.
+    /// Creates a plain GET.
     pub fn get(url: Url) -> Wanted {
         Wanted { url, method: "GET".into(), fields: Vec::new(), body: Vec::new(), weight: 1 }
     }
@@ -177,7 +177,7 @@ pub enum Order {
 }
 
 impl Load {
-    /// A closed loop of 50 connections for ten seconds.
+    /// Creates a closed loop of 50 connections for ten seconds.
     ///
     /// # Errors
     /// No request, hosts without address, a method or field that cannot be sent.

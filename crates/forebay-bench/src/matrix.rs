@@ -313,7 +313,7 @@ impl Matrix<'_> {
         Ok(running)
     }
 
-    /// Measures a column in rounds; returns the median of each server that was measured.
+    /// Measures a column in rounds. Returns the median of each server that was measured.
     fn column(&self, at: usize, running: &[Contender], cpus: &[usize]) -> Result<Vec<(usize, Cell)>, Error> {
         let mut all: Vec<Vec<Cell>> = vec![Vec::new(); running.len()];
         for round in 0..self.args.rounds {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::Path;
 
-/// Counters of a server's processes at one moment; the difference of two is what it used in between.
+/// Counters of a server's processes at one moment; the difference of two is the use in between.
 #[derive(Clone, Debug, Default)]
 pub struct Usage {
     /// ns of CPU time of all its threads, including those that have ended and child processes that have exited.
@@ -52,12 +52,12 @@ fn number(text: &str, name: &str) -> Option<u64> {
 }
 
 impl Server {
-    /// The server that was named by its pid: that process and its children.
+    /// Returns the server that was named by its pid: that process and its children.
     pub fn of(pid: u32) -> Option<Server> {
         Path::new(&format!("/proc/{pid}")).exists().then_some(Server { pid })
     }
 
-    /// The process that listens on a loopback address, or on all of them; the master when it is one of a
+    /// Returns the process that listens on a loopback address, or on all of them; the master when it is one of a
     /// family. `None` when it is not visible from here.
     pub fn listening(addr: SocketAddr) -> Option<Server> {
         if !addr.ip().to_canonical().is_loopback() {
@@ -124,7 +124,7 @@ impl Server {
         usage
     }
 
-    /// CPUs on which its threads may run, taken together, without the ones that are free to run anywhere
+    /// Returns CPUs on which its threads may run, taken together, without the ones that are free to run anywhere
     /// (masters mostly sleep and are not pinned).
     pub fn cpus(&self) -> BTreeSet<usize> {
         let all = forebay_sys::affinity::allowed().map_or(usize::MAX, |c| c.len());
@@ -175,7 +175,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Until now.
+    /// Reads the counters at this moment.
     pub fn now() -> Machine {
         let stat = text("/proc/stat");
         let line = stat.lines().next().unwrap_or_default();
@@ -192,15 +192,15 @@ impl Machine {
     }
 }
 
-/// The CPUs of this process in two sets: for a server that it starts, and for what loads that server. A single CPU is in
-/// both.
+/// Returns the CPUs of this process in two sets: for a server that it starts, and for the load generator. A single CPU
+/// is in both.
 pub fn shares() -> (Vec<usize>, Vec<usize>) {
     let allowed = forebay_sys::affinity::allowed().unwrap_or_default();
     let (server, load) = allowed.split_at(allowed.len().div_ceil(2));
     if load.is_empty() { (allowed.clone(), allowed) } else { (server.to_vec(), load.to_vec()) }
 }
 
-/// CPUs for `threads` threads (0: as seems right) that stay out of the server's way.
+/// Returns CPUs for `threads` threads (0: as seems right) that stay out of the server's way.
 pub fn choose_cpus(server: Option<&Server>, threads: usize) -> Vec<usize> {
     let allowed = forebay_sys::affinity::allowed().unwrap_or_default();
     let Some(server) = server else {

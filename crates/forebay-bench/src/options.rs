@@ -125,7 +125,7 @@ pub(crate) struct LoadArgs {
 }
 
 impl LoadArgs {
-    /// The defaults, without a command line.
+    /// Returns the defaults, without a command line.
     pub(crate) fn plain() -> LoadArgs {
         use clap::FromArgMatches;
         let command = LoadArgs::augment_args(clap::Command::new("x"));
@@ -143,7 +143,7 @@ impl LoadArgs {
             || self.server_pid.is_some()
     }
 
-    /// The content to send.
+    /// Returns the content to send.
     ///
     /// # Errors
     /// The file of the content cannot be read.
@@ -186,7 +186,7 @@ impl LoadArgs {
         }
     }
 
-    /// Returns the requests of the command line, or those of an access log.
+    /// Returns the requests of the command line or of an access log.
     fn requests(&self, urls: &[String]) -> Result<Vec<Wanted>, Error> {
         let parsed = urls.iter().map(|u| Url::parse(u)).collect::<Result<Vec<_>, _>>()?;
         match (&self.access_log, parsed.as_slice()) {
@@ -220,7 +220,7 @@ impl LoadArgs {
         self.headers.iter().map(field).collect()
     }
 
-    /// The rate of an open loop.
+    /// Returns the rate of an open loop.
     ///
     /// # Errors
     /// A text that is none.
@@ -275,7 +275,7 @@ impl LoadArgs {
         Ok(())
     }
 
-    /// Sets how many requests are sent, how fast and for how long, and what is expected of responses.
+    /// Sets number, rate and duration of the requests, and the checks of responses.
     fn set_course(&self, load: &mut Load) -> Result<(), Error> {
         load.connections = usize::try_from(self.connections).unwrap_or(usize::MAX);
         let (stop, warmup) = match self.requests {
@@ -359,7 +359,7 @@ impl LoadArgs {
     }
 }
 
-/// `p99=10ms`: the share and the time.
+/// Parses `p99=10ms`: a share and a time.
 ///
 /// # Errors
 /// Another text.

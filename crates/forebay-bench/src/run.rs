@@ -86,7 +86,7 @@ impl Report {
         self.findings.iter().any(|f| f.void)
     }
 
-    /// 0, or 1 when nothing was measured, or 2 when the figures are void.
+    /// Returns the exit code: 0; 1 if nothing was measured; 2 if the figures are void.
     pub fn exit_code(&self) -> u8 {
         match () {
             () if self.outcome.record.complete == 0 => 1,

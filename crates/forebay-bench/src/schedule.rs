@@ -7,7 +7,7 @@ pub struct Rate {
     pub from: f64,
     /// Requests a second at the end; the same as `from` unless it is a ramp.
     pub to: f64,
-    /// At random, as independent users come, rather than evenly.
+    /// Requests come at random, as from independent users, rather than evenly.
     pub poisson: bool,
 }
 
@@ -36,7 +36,7 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// The share of thread `index` of `threads`. `span_ns`: length of the ramp.
+    /// Returns the share of thread `index` of `threads`. `span_ns`: length of the ramp.
     pub fn new(rate: Rate, span_ns: u64, index: usize, threads: usize, seed: u64) -> Schedule {
         let mut schedule = Schedule {
             rate,

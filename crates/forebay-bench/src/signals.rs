@@ -19,7 +19,7 @@ pub fn catch() {
     });
 }
 
-/// Returns `true` if a signal has come.
+/// Returns `true` if the process has received a signal to stop.
 pub fn interrupted() -> bool {
     if let Some(Some(fd)) = FD.get()
         && matches!(fd.read_signal(), Ok(Some(_)))

@@ -16,7 +16,7 @@ fn read(path: &Path) -> Result<String, Error> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// A file with `[METHOD] URL [WEIGHT]` lines; empty ones and those that begin with `#` are skipped.
+/// Reads a file with `[METHOD] URL [WEIGHT]` lines; empty ones and those that begin with `#` are skipped.
 ///
 /// # Errors
 /// A line that is none of these, with its number.
@@ -53,7 +53,7 @@ fn some(all: Vec<Wanted>, path: &Path) -> Result<Vec<Wanted>, Error> {
     if all.is_empty() { Err(Error::Usage(format!("{}: no request in it", path.display()))) } else { Ok(all) }
 }
 
-/// An access log in combined or common format: GET and HEAD requests, each as often as it is in the log.
+/// Reads an access log in combined or common format: GET and HEAD requests, each as often as it is in the log.
 /// The requests are sent to `base`.
 ///
 /// # Errors
@@ -80,7 +80,7 @@ pub fn access_log(path: &Path, base: &Url) -> Result<Vec<Wanted>, Error> {
     some(all, path)
 }
 
-/// Method and target of a line like `1.2.3.4 - - [date] "GET /a HTTP/1.1" 200 ...`.
+/// Reads method and target of a line like `1.2.3.4 - - [date] "GET /a HTTP/1.1" 200 ...`.
 fn log_request(line: &str) -> Option<(&str, &str)> {
     let request = line.split('"').nth(1)?;
     let mut words = request.split(' ');
@@ -91,7 +91,7 @@ fn log_request(line: &str) -> Option<(&str, &str)> {
     safe.then_some((method, target))
 }
 
-/// The servers of an nginx.conf on this machine, each with the files below its `root` (100 at most).
+/// Reads the servers of an nginx.conf on this machine, each with the files below its `root` (100 at most).
 ///
 /// # Errors
 /// A configuration that cannot be read, or without a server that could be asked.

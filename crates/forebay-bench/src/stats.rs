@@ -17,7 +17,7 @@ pub(crate) enum Verdict {
 }
 
 impl Verdict {
-    /// `faster`, `slower` or `no difference shown`.
+    /// Returns `faster`, `slower` or `no difference shown`.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Verdict::Faster => "faster",
@@ -40,7 +40,7 @@ pub(crate) struct Comparison {
     pub verdict: Verdict,
 }
 
-/// The median; 0 for an empty set. Values that are no number are left out.
+/// Returns the median; 0 for an empty set. Values that are no number are left out.
 pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted: Vec<f64> = values.iter().copied().filter(|v| v.is_finite()).collect();
     sorted.sort_by(f64::total_cmp);
@@ -57,7 +57,7 @@ fn quantile_sorted(sorted: &[f64], q: f64) -> f64 {
     }
 }
 
-/// Spread: interquartile range over median; 0 for fewer than two values.
+/// Returns the spread: interquartile range over median, 0 for fewer than two values.
 pub(crate) fn spread(values: &[f64]) -> f64 {
     let mut sorted: Vec<f64> = values.iter().copied().filter(|v| v.is_finite()).collect();
     sorted.sort_by(f64::total_cmp);
@@ -124,7 +124,7 @@ pub(crate) fn gate(claim: Comparison, a: &[f64], seed: u64) -> Comparison {
     claim
 }
 
-/// Mean without the lowest and the highest fifth: nearly as sharp as the mean where there are no outliers,
+/// Returns the mean without the lowest and the highest fifth: nearly as sharp as the mean where there are no outliers,
 /// and unmoved by them. Puts the values in order.
 fn trimmed_mean(values: &mut [f64]) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
@@ -133,7 +133,7 @@ fn trimmed_mean(values: &mut [f64]) -> f64 {
     middle.iter().sum::<f64>() / middle.len().max(1) as f64
 }
 
-/// By how much Student's 97.5 % point exceeds the normal one with n - 1 degrees of freedom, times the
+/// Returns the ratio of Student's 97.5 % point, with n - 1 degrees of freedom, to the normal one, times the
 /// factor by which a bootstrap underestimates a deviation.
 fn t_factor(n: usize) -> f64 {
     let df = n as f64 - 1.0;

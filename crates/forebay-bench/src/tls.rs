@@ -53,8 +53,8 @@ struct Verifier {
     named: Option<Named>,
 }
 
-/// Trust in a file: in the certificates that its own have signed, and in these themselves. A self-signed one is most often marked as an
-/// authority (`openssl req -x509`), which none may be that a server shows.
+/// Trust in a file: in the certificates that its own have signed, and in these themselves. A self-signed one is most often
+/// marked as an authority (`openssl req -x509`), which none may be that a server shows.
 #[derive(Debug)]
 struct Named {
     roots: Arc<WebPkiServerVerifier>,
@@ -108,7 +108,7 @@ impl ServerCertVerifier for Verifier {
 }
 
 impl Named {
-    /// The certificates of a PEM file.
+    /// Reads the certificates of a PEM file.
     fn read(path: &Path, provider: &CryptoProvider) -> Result<Named, Error> {
         let bad = |e: &dyn std::fmt::Display| Error::Usage(format!("{}: {e}", path.display()));
         let certificates = CertificateDer::pem_file_iter(path)
@@ -143,7 +143,7 @@ pub enum Trust<'a> {
     Anyone,
 }
 
-/// A configuration for `protocol`.
+/// Creates a configuration for `protocol`.
 ///
 /// # Errors
 /// No certificates to believe.

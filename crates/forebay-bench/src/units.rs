@@ -6,7 +6,7 @@ use std::time::Duration;
 const UNITS: [(&str, f64); 6] =
     [("", 1.0), ("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("m", 60.0), ("h", 3600.0)];
 
-/// `10` (seconds), `500ms`, `10s`, `2m`, `1h`, `100us`.
+/// Parses a time: `10` (seconds), `500ms`, `10s`, `2m`, `1h`, `100us`.
 ///
 /// # Errors
 /// The text has another form.
@@ -22,7 +22,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("\"{text}\": longer than a week"))
 }
 
-/// `500`, `10k`, `1.5M`.
+/// Parses a number: `500`, `10k`, `1.5M`.
 ///
 /// # Errors
 /// The text has another form.
@@ -38,7 +38,7 @@ pub fn number(text: &str) -> Result<f64, String> {
     digits.parse::<f64>().ok().filter(|n| plain && n.is_finite()).map(|n| n * factor).ok_or_else(bad)
 }
 
-/// A whole number above 0.
+/// Parses a whole number above 0.
 ///
 /// # Errors
 /// The text has another form.

@@ -71,7 +71,7 @@ impl Url {
         Ok(Url { tls, host: host.to_owned(), port, path, socket: None })
     }
 
-    /// Reads what follows `unix:`.
+    /// Reads the text behind `unix:`.
     fn read_unix(rest: &str) -> Result<Url, String> {
         let (socket, path) = rest.split_once(':').unwrap_or((rest, "/"));
         if socket.is_empty() || !path.starts_with('/') {
@@ -81,7 +81,7 @@ impl Url {
         Ok(Url { tls: false, host, port, path, socket: Some(PathBuf::from(socket)) })
     }
 
-    /// `Host` field or `:authority`.
+    /// Returns the value of `Host` or `:authority`.
     pub fn authority(&self) -> String {
         let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
         match (self.tls, self.port) {
@@ -90,7 +90,7 @@ impl Url {
         }
     }
 
-    /// `http` or `https`.
+    /// Returns `http` or `https`.
     pub fn scheme(&self) -> &'static str {
         if self.tls { "https" } else { "http" }
     }
@@ -115,7 +115,7 @@ impl Url {
     }
 }
 
-/// Splits off the scheme; returns whether it is that of TLS, and the rest.
+/// Splits off the scheme. Returns whether it is `https`, and the rest.
 fn scheme(text: &str) -> Result<(bool, &str), String> {
     match text.split_once("://") {
         Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => Ok((false, rest)),

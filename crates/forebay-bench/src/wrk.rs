@@ -64,7 +64,7 @@ fn bad(text: String) -> Error {
     Error::Usage(format!("{text}\n{USAGE}"))
 }
 
-/// An option as it was given: its name, and its value if that is in the same word.
+/// Splits an option as it was given: its name, and its value if that is in the same word.
 fn split_option(word: &str) -> Option<(String, Option<String>)> {
     if word.starts_with("--") {
         return Some(match word.split_once('=') {
@@ -247,7 +247,7 @@ pub(crate) fn prepare(mut load: Load, threads: usize, own: bool) -> Result<(Load
         // These tools do not verify.
         load.tls = Some(config(&Trust::Anyone, load.protocol)?);
     }
-    // More threads than CPUs only get in each other's way; the output still says what was asked for.
+    // More threads than CPUs only get in each other's way; the output still has the number of the option.
     let mut cpus = crate::observe::choose_cpus(server.as_ref(), 0);
     cpus.truncate(threads.max(1));
     load.cpus = cpus;
@@ -273,14 +273,14 @@ pub(crate) fn main(args: &[String]) -> Result<u8, Error> {
     Ok(u8::from(report.outcome.record.complete == 0))
 }
 
-/// Writes the findings that the other tool's output has no place for to standard error.
+/// Writes the findings to standard error, since the output of the other tool has no place for them.
 pub(crate) fn say_findings(report: &Report) {
     for finding in report.findings.iter().filter(|f| f.client || f.void) {
         eprintln!("forebay bench: {}", finding.text);
     }
 }
 
-/// Tries to connect; returns wrk's words if that fails.
+/// Tries to connect. Returns wrk's words if that fails.
 fn refusal(load: &Load, timeout: Duration) -> Option<String> {
     let Address::Tcp(addr) = &load.origins.first()?.address else { return None };
     let why = std::net::TcpStream::connect_timeout(addr, timeout).err()?.to_string();
@@ -297,7 +297,7 @@ fn whole_units(t: Duration) -> String {
     }
 }
 
-/// A number with a unit, as wrk chooses it: the next one from 85 % of it on.
+/// Formats a number with a unit, as wrk chooses it: the next one from 85 % of it on.
 fn scaled(mut n: f64, scale: f64, base: &str, units: &[&str]) -> String {
     let mut unit = base;
     for next in units {
@@ -309,12 +309,12 @@ fn scaled(mut n: f64, scale: f64, base: &str, units: &[&str]) -> String {
     format!("{n:.2}{unit}")
 }
 
-/// Times, from microseconds.
+/// Formats a time, given in microseconds.
 fn time(us: f64) -> String {
     if us >= 1e6 { scaled(us / 1e6, 60.0, "s", &["m"]) } else { scaled(us, 1e3, "us", &["ms"]) }
 }
 
-/// Bytes, to be followed by `B`.
+/// Formats a number of bytes, to be followed by `B`.
 fn binary(bytes: f64) -> String {
     scaled(bytes, 1024.0, "", &["K", "M", "G", "T"])
 }
@@ -330,7 +330,7 @@ fn column(text: &str, width: usize) -> String {
     format!("{text:>width$}{:pad$}", "", width = width - pad)
 }
 
-/// A distribution as wrk2 prints it.
+/// Appends a distribution as wrk2 prints it.
 fn wrk2_distribution(out: &mut String, what: &str, h: &Histogram) {
     let _ = writeln!(out, "  Latency Distribution (HdrHistogram - {what})");
     for percent in [50.0, 75.0, 90.0, 99.0, 99.9, 99.99, 99.999, 100.0] {

@@ -17,7 +17,7 @@ pub enum Level {
 }
 
 impl Level {
-    /// The word in brackets of a log line.
+    /// Returns the word in brackets of a log line.
     pub fn as_str(self) -> &'static str {
         match self {
             Level::Emerg => "emerg",
@@ -35,7 +35,7 @@ impl Level {
 /// One diagnostic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
-    /// `Emerg` stops; `Warn` is printed and goes on.
+    /// `Emerg` makes the configuration invalid; `Warn` does not.
     pub level: Level,
     /// nginx's words, without level and without ` in FILE:LINE`.
     pub message: String,

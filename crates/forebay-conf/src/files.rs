@@ -27,7 +27,7 @@ pub struct Files {
 /// A file's bytes, or the errno of the attempt to get them.
 type Content = Result<Arc<[u8]>, i32>;
 
-/// ENOENT, the answer for what is not in the record.
+/// ENOENT, the result for files that are not in the record.
 const MISSING: i32 = 2;
 /// EIO, for failures that carry no errno.
 const FAILED: i32 = 5;
@@ -38,7 +38,7 @@ impl Files {
         Files::default()
     }
 
-    /// Files with the given contents and no disk behind them. For tests and generated configurations.
+    /// Makes a record of files with these contents, without a disk. For tests and generated configurations.
     pub fn recorded<P: Into<PathBuf>, B: Into<Vec<u8>>>(files: impl IntoIterator<Item = (P, B)>) -> Files {
         let mut record = Files { recorded_only: true, ..Files::default() };
         for (path, bytes) in files {
@@ -47,13 +47,13 @@ impl Files {
         record
     }
 
-    /// Reads a file that was not asked for before, and keeps what came of it.
+    /// Reads a file for the first time, and keeps the result.
     fn look_up(&mut self, path: &Path) -> FileId {
         let got = if self.recorded_only { Err(MISSING) } else { read_disk(path) };
         self.insert(path.to_owned(), got)
     }
 
-    /// The file's bytes. Errors are remembered too, with their errno.
+    /// Reads a file. Returns its bytes. Keeps errors, too, with their errno.
     pub fn read(&mut self, path: &Path) -> io::Result<(FileId, &[u8])> {
         let id = match self.contents.get(path) {
             Some((id, _)) => *id,
@@ -66,7 +66,7 @@ impl Files {
         }
     }
 
-    /// Like [`Files::read`], sharing the bytes rather than lending them.
+    /// Reads a file like [`Files::read`], but shares the bytes rather than lending them.
     pub fn read_shared(&mut self, path: &Path) -> io::Result<(FileId, Arc<[u8]>)> {
         let id = self.read(path)?.0;
         match self.contents.get(path) {
@@ -83,7 +83,7 @@ impl Files {
         }
     }
 
-    /// Paths that match a pattern with `*`, `?` or `[...]`, sorted by bytes as glob(3) sorts in the C locale.
+    /// Returns the paths that match a pattern with `*`, `?` or `[...]`, sorted by bytes as glob(3) sorts in the C locale.
     pub(crate) fn glob(&mut self, pattern: &Path) -> Vec<PathBuf> {
         if let Some(found) = self.globs.get(pattern) {
             return found.clone();
@@ -93,13 +93,13 @@ impl Files {
         found
     }
 
-    /// Path of a file. `command line` for the text of the `-g` option.
+    /// Returns the path of a file. It is `command line` for the text of the `-g` option.
     pub fn path(&self, id: FileId) -> &Path {
         let unknown = if id == FileId::COMMAND_LINE { "command line" } else { "(unknown)" };
         self.order.get(id.0 as usize).map_or(Path::new(unknown), |p| p)
     }
 
-    /// Bytes of a file, or of the `-g` option; empty if it could not be read.
+    /// Returns the bytes of a file, or of the `-g` option; empty if it could not be read.
     pub fn bytes(&self, id: FileId) -> &[u8] {
         if id == FileId::COMMAND_LINE {
             return &self.globals;
@@ -110,12 +110,12 @@ impl Files {
         }
     }
 
-    /// The configuration files (not keys and the like), each once, in the order of first use: what `-T` prints.
+    /// Returns the configuration files (not keys and the like), each once, in the order of first use, as `-T` prints them.
     pub fn iter(&self) -> impl Iterator<Item = (FileId, &Path, &[u8])> {
         self.configuration.iter().map(|&id| (id, self.path(id), self.bytes(id)))
     }
 
-    /// `message in /path:LINE`, as nginx ends its lines.
+    /// Formats an error as `message in /path:LINE`, as nginx ends its lines.
     pub fn render(&self, error: &Error) -> String {
         match error.at {
             None => error.message.clone(),
@@ -156,7 +156,7 @@ fn read_disk(path: &Path) -> Content {
 const MAGIC: &[u8; 8] = b"fbfiles\x01";
 
 impl Files {
-    /// The record as bytes: what [`Files::from_bytes`] takes.
+    /// Encodes the record, for [`Files::from_bytes`].
     ///
     /// Little-endian: magic and version, the `-g` text, files in order (path, errno or -1, bytes), globs
     /// (pattern, paths). Every string and list is preceded by its length in 4 bytes.
@@ -183,7 +183,7 @@ impl Files {
         out
     }
 
-    /// Reads a record back. The result never touches the disk: what is not in it does not exist.
+    /// Decodes a record. The result never reads the disk: other files do not exist for it.
     ///
     /// # Errors
     /// `InvalidData` when the bytes are no record of this version, are cut short or go on.

@@ -154,7 +154,7 @@ impl Formatter<'_> {
         self.fresh = false;
     }
 
-    /// Text of another language, up to and with its closing brace.
+    /// Copies text of another language, up to and with its closing brace.
     fn raw(&mut self, end: usize) {
         self.out.extend_from_slice(self.src.get(self.pos..end).unwrap_or_default());
         self.copied = self.out.len();
@@ -173,7 +173,7 @@ impl Formatter<'_> {
         }
     }
 
-    /// Whitespace and comments behind the last word.
+    /// Returns the whitespace and comments behind the last word.
     fn layout(&self) -> &[u8] {
         self.out.get(self.copied..).unwrap_or_default()
     }
@@ -231,7 +231,7 @@ impl Formatter<'_> {
         any
     }
 
-    /// One blank line where the author had one or more; none at the beginning of a block.
+    /// Writes one blank line where the author had one or more; none at the beginning of a block.
     fn blank(&mut self, breaks: usize, place: Place) {
         if breaks < 2 || place == Place::Within || self.fresh || self.out.is_empty() {
             return;

@@ -9,7 +9,7 @@ pub(crate) fn is_pattern(name: &[u8]) -> bool {
     name.iter().any(|b| matches!(b, b'*' | b'?' | b'['))
 }
 
-/// Paths that match, sorted by bytes. Directories that cannot be read have no matches.
+/// Returns the paths that match, sorted by bytes. Directories that cannot be read have no matches.
 pub(crate) fn expand(pattern: &Path) -> Vec<PathBuf> {
     let bytes = pattern.as_os_str().as_bytes();
     let root = if bytes.starts_with(b"/") { b"/".to_vec() } else { vec![] };
@@ -86,7 +86,7 @@ fn matches(pattern: &[u8], name: &[u8]) -> bool {
     }
 }
 
-/// Pattern bytes used up when the first element of `pattern` matches `byte`.
+/// Returns the pattern bytes used up when the first element of `pattern` matches `byte`.
 fn one(pattern: &[u8], byte: u8) -> Option<usize> {
     match pattern {
         [b'?', ..] => Some(1),
@@ -99,7 +99,7 @@ fn one(pattern: &[u8], byte: u8) -> Option<usize> {
     }
 }
 
-/// A set after its `[`: whether `byte` is in it and how long it is. `None`: it has no end, so no set.
+/// Reads a set behind its `[`. Returns whether `byte` is in it, and its length; `None` if it has no end.
 fn set(pattern: &[u8], byte: u8) -> Option<(bool, usize)> {
     let negated = matches!(pattern.first(), Some(b'!' | b'^'));
     let mut at = usize::from(negated);
@@ -118,7 +118,7 @@ fn set(pattern: &[u8], byte: u8) -> Option<(bool, usize)> {
     }
 }
 
-/// The last byte of a range whose first one is before `rest`.
+/// Returns the last byte of a range whose first one is before `rest`.
 fn range_end(rest: &[u8]) -> Option<u8> {
     match rest {
         [b'-', high, ..] if *high != b']' => Some(*high),
@@ -126,7 +126,7 @@ fn range_end(rest: &[u8]) -> Option<u8> {
     }
 }
 
-/// The byte at the front of a set and how many pattern bytes it takes.
+/// Returns the byte at the front of a set, and the number of pattern bytes that it takes.
 fn set_byte(rest: &[u8]) -> Option<(u8, usize)> {
     match rest {
         [b'\\', escaped, ..] => Some((*escaped, 2)),

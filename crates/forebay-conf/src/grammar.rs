@@ -142,9 +142,9 @@ pub enum Support {
     Hint,
     /// Its effect holds by design; accepted without a message.
     Met,
-    /// No behaviour yet, and ignoring it would change what is served or to whom: refused.
+    /// No behaviour yet, and ignoring it would change responses or access: refused.
     Later,
-    /// Will not come, for this reason: refused.
+    /// Will never be supported, for this reason: refused.
     Never(&'static str),
 }
 
@@ -204,7 +204,7 @@ impl Contexts {
         self.0 & other.0 != 0
     }
 
-    /// Names of the contexts in the set, outermost first.
+    /// Returns the names of the contexts in the set, outermost first.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         CONTEXTS.iter().enumerate().filter(move |(i, _)| self.0 & (1 << i) != 0).map(|(_, n)| *n)
     }
@@ -289,12 +289,12 @@ static BY_NAME: LazyLock<HashMap<&'static str, Vec<&'static Row>>> = LazyLock::n
     map
 });
 
-/// All rows, in the order of the table.
+/// Returns all rows, in the order of the table.
 pub fn all() -> &'static [Row] {
     &ROWS
 }
 
-/// The rows of a directive, one a module; empty when nginx has no such directive.
+/// Returns the rows of a directive, one a module; empty if nginx has no such directive.
 pub fn rows(name: &[u8]) -> &'static [&'static Row] {
     std::str::from_utf8(name).ok().and_then(|name| BY_NAME.get(name)).map_or(&[], |rows| rows)
 }
@@ -304,7 +304,7 @@ pub fn row(name: &[u8], context: Contexts) -> Option<&'static Row> {
     rows(name).iter().find(|row| row.contexts.meets(context)).copied()
 }
 
-/// The directive that was probably meant by an unknown name.
+/// Returns the directive that an unknown name probably means.
 pub(crate) fn suggest(name: &[u8]) -> Option<&'static str> {
     suggest_where(name, |_| true)
 }
@@ -332,7 +332,7 @@ fn suggest_where(name: &[u8], keep: impl Fn(&Row) -> bool) -> Option<&'static st
         .map(|(_, name)| name)
 }
 
-/// The candidate that was probably meant by a name; `None`: all are too different.
+/// Returns the candidate that a name probably means; `None` if all are too different.
 pub fn nearest<'c>(name: &str, candidates: impl Iterator<Item = &'c str>) -> Option<&'c str> {
     let name = name.to_ascii_lowercase();
     let limit = slips(name.len());
@@ -349,7 +349,7 @@ fn slips(length: usize) -> usize {
     (length / 3).min(3)
 }
 
-/// The set of bytes in a name, folded to 64.
+/// Returns the set of bytes in a name, folded to 64.
 fn letters(name: &[u8]) -> u64 {
     name.iter().fold(0, |set, byte| set | 1 << (byte % 64))
 }

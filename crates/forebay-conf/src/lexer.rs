@@ -18,9 +18,9 @@ pub(crate) enum Item {
     Open(Vec<Word>, Span),
     /// `}`
     Close(Span),
-    /// A mistake; the next item is what follows it.
+    /// A mistake. The next item is behind it.
     Bad(Error),
-    /// A `{` with no words before it; what follows is its content.
+    /// A `{` with no words before it. Its content follows.
     BadOpen(Error),
     /// The end of the text. `told`: the error at the end has been reported by an item before.
     Eof { at: Span, told: bool },
@@ -52,7 +52,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// The next item; after the end, `Eof` for ever.
+    /// Returns the next item; after the end, `Eof` for ever.
     pub(crate) fn next(&mut self) -> Item {
         loop {
             if let Some(item) = self.queue.pop_front() {
@@ -164,7 +164,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// Offset of the next byte.
+    /// Returns the offset of the next byte.
     pub(crate) fn offset(&self) -> usize {
         self.pos
     }
@@ -179,7 +179,7 @@ impl<'a> Lexer<'a> {
         self.told = true;
     }
 
-    /// Punctuation without words before it.
+    /// Reads punctuation without words before it.
     fn lone_punctuation(&mut self, byte: u8, span: Span) -> Item {
         match byte {
             b';' => Item::Bad(self.error("unexpected \";\"", span, span)),
@@ -299,7 +299,7 @@ impl<'a> Lexer<'a> {
         self.after_quote();
     }
 
-    /// Only space, `;`, `{` and `)` (of an `if`) may touch a closing quote.
+    /// Checks the byte behind a closing quote: space, `;`, `{` or the `)` of an `if`.
     fn after_quote(&mut self) {
         match self.src.get(self.pos) {
             None | Some(b' ' | b'\t' | b'\r' | b'\n' | b';' | b'{' | b')') => {}
@@ -318,7 +318,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// A backslash and the byte it protects. `\" \' \\` lose the backslash, `\t \r \n` become what they
+    /// Reads a backslash and the byte that it protects. `\" \' \\` lose the backslash, `\t \r \n` become what they
     /// stand for, before anything else it stays.
     fn escape(&mut self, text: &mut Vec<u8>) {
         self.advance();
@@ -413,7 +413,7 @@ fn clamp(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }
 
-/// Length of the character that `bytes` (not empty) begins with; 1 when it is no UTF-8.
+/// Returns the length of the character that `bytes` (not empty) begins with; 1 when it is no UTF-8.
 fn utf8_len(bytes: &[u8]) -> usize {
     let head = &bytes[..bytes.len().min(4)];
     let valid = match std::str::from_utf8(head) {

@@ -1,7 +1,7 @@
-//! Statements to a tree, checked against the grammar table on the way.
+//! Parser of statements into a tree, which checks them against the grammar table.
 //!
 //! The order of the checks is nginx's, so that the first error is the one nginx reports. Parsing goes on
-//! after each: an unknown directive loses its block, anything else keeps what can be kept.
+//! after each: an unknown directive loses its block, after other errors as much as possible is kept.
 
 use crate::error::{Error, Level};
 use crate::files::Files;
@@ -35,7 +35,7 @@ pub struct Parsed {
 }
 
 impl Parsed {
-    /// The error that nginx would stop at.
+    /// Returns the error that nginx would stop at.
     pub fn fatal(&self) -> Option<&Error> {
         self.errors.iter().find(|error| error.level == Level::Emerg)
     }
@@ -50,7 +50,7 @@ pub fn end_of_directive(src: &[u8], start: usize) -> usize {
     start + lexer.offset()
 }
 
-/// Reads the configuration file `main` and what it includes.
+/// Reads the configuration file `main` and the files that it includes.
 ///
 /// `globals` is the text of the `-g` option, which comes first. Relative includes start at
 /// `conf_dir_for_relative_includes`, the directory of the main file.
@@ -262,7 +262,7 @@ impl Parser<'_> {
         }
     }
 
-    /// An entry of a data block.
+    /// Parses an entry of a data block.
     fn entry(
         &mut self,
         lexer: &mut Lexer<'_>,
@@ -296,7 +296,7 @@ impl Parser<'_> {
         refused
     }
 
-    /// A directive of the table.
+    /// Parses a directive of the table.
     fn directive(
         &mut self,
         lexer: &mut Lexer<'_>,
@@ -431,7 +431,7 @@ impl Parser<'_> {
         false
     }
 
-    /// nginx's warning for what it would rather not see.
+    /// Adds nginx's warning for a deprecated or obsolete directive.
     fn check_status(&mut self, row: &Row, statement: &Statement) {
         let name = row.name;
         let message = match row.status {
@@ -447,7 +447,7 @@ impl Parser<'_> {
         self.report(Level::Warn, message, statement.name().span, statement, None);
     }
 
-    /// Tells what Forebay does not do. True: the directive was refused.
+    /// Reports a directive that Forebay does not support. Returns `true` if the directive is refused.
     fn check_support(&mut self, row: &Row, statement: &Statement, scope: Scope) -> bool {
         if scope.quiet || asks_for_default(row, statement) {
             return false;
@@ -495,7 +495,7 @@ impl Parser<'_> {
         }
     }
 
-    /// The directives of the included files.
+    /// Parses the included files.
     fn include(&mut self, scope: Scope, statement: &Statement) -> Block {
         let Some(word) = statement.args().first() else { return Block::default() };
         let name = word.text.split(|&b| b == 0).next().unwrap_or_default();
@@ -529,7 +529,7 @@ impl Parser<'_> {
         block
     }
 
-    /// The directives of the file of `state`, which need not exist yet.
+    /// Parses the file of `state`, which need not exist yet.
     fn state(&mut self, scope: Scope, statement: &Statement) -> Block {
         let Some(word) = statement.args().first() else { return Block::default() };
         let path = self.conf_dir.join(OsStr::from_bytes(&word.text));
@@ -650,7 +650,7 @@ fn asks_for_default(row: &Row, statement: &Statement) -> bool {
     }
 }
 
-/// A hint when a word in a later line than its neighbour names a directive: the `;` between is missing.
+/// Returns a hint when a word in a later line than its neighbour names a directive: the `;` between is missing.
 fn missing_semicolon(statement: &Statement) -> Option<String> {
     let words = statement.words.iter();
     words.clone().zip(words.skip(1)).find_map(|(last, next)| {
@@ -674,12 +674,12 @@ fn arguments(count: usize) -> String {
     if count == 1 { "1 argument".to_owned() } else { format!("{count} arguments") }
 }
 
-/// A word in a message: nginx prints up to the first NUL.
+/// Returns a word as nginx prints it in messages, up to the first NUL.
 fn printable(word: &Word) -> String {
     String::from_utf8_lossy(word.text.split(|&b| b == 0).next().unwrap_or_default()).into_owned()
 }
 
-/// nginx's text for a file it cannot read.
+/// Returns nginx's text for a file that cannot be read.
 fn unreadable(path: &Path, error: &std::io::Error) -> String {
     const EISDIR: i32 = 21;
     let call = if error.raw_os_error() == Some(EISDIR) { "pread" } else { "open" };

@@ -38,7 +38,7 @@ pub struct Word {
 }
 
 impl Word {
-    /// The word for messages and for directives that take UTF-8 only.
+    /// Returns the word for messages and for directives that take UTF-8 only.
     pub fn as_str(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(&self.text)
     }
@@ -67,12 +67,12 @@ pub struct Directive {
 pub struct Block {
     /// Directives as written, `include` among them.
     pub items: Vec<Directive>,
-    /// The `}` that ended it; `None` for a file. nginx reports what does not fit together with the line of this place.
+    /// The `}` that ended it; `None` for a file. nginx reports contradictions with the line of this place.
     pub end: Option<Span>,
 }
 
 impl Block {
-    /// The directives in effect, with those of included files in place of their `include`.
+    /// Returns the directives in effect, with those of included files in place of their `include`.
     pub fn iter(&self) -> Iter<'_> {
         Iter { stack: vec![self.items.iter()] }
     }
@@ -86,7 +86,7 @@ impl<'a> IntoIterator for &'a Block {
     }
 }
 
-/// Iterator over a block with includes expanded; what the file of a `state` has follows that directive.
+/// Iterator over a block with includes expanded. The directives in the file of a `state` follow that directive.
 pub struct Iter<'a> {
     stack: Vec<std::slice::Iter<'a, Directive>>,
 }

@@ -1,6 +1,6 @@
 //! Sizes, offsets, times, rates and numbers as nginx writes them. The only place that reads units.
 //!
-//! Everything returns `None` for what nginx calls invalid. The largest number is 2^63-1, after the unit
+//! All functions return `None` for text that nginx calls invalid. The largest number is 2^63-1, after the unit
 //! is applied, as on nginx's 64-bit builds.
 
 use std::time::Duration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 /// The largest value nginx holds, in bytes, seconds or milliseconds.
 const MAX: u64 = i64::MAX as u64;
 
-/// A plain number: decimal digits only, no sign, at most 2^63-1.
+/// Parses a plain number: decimal digits only, no sign, at most 2^63-1.
 pub fn number(text: &[u8]) -> Option<u64> {
     if text.is_empty() {
         return None;
@@ -16,17 +16,17 @@ pub fn number(text: &[u8]) -> Option<u64> {
     text.iter().try_fold(0u64, |value, &byte| push_digit(value, byte))
 }
 
-/// A size in bytes: a number with an optional `k` (KiB) or `m` (MiB), either case. nginx takes no `g` here.
+/// Parses a size in bytes: a number with an optional `k` (KiB) or `m` (MiB), either case. nginx takes no `g` here.
 pub fn size(text: &[u8]) -> Option<u64> {
     scaled(text, &[(b'k', 10), (b'm', 20)])
 }
 
-/// An offset in bytes: a [`size`] that also takes `g` (GiB), as in `client_max_body_size`.
+/// Parses an offset in bytes: a [`size`] that also takes `g` (GiB), as in `client_max_body_size`.
 pub fn offset(text: &[u8]) -> Option<u64> {
     scaled(text, &[(b'k', 10), (b'm', 20), (b'g', 30)])
 }
 
-/// A time in milliseconds, for directives whose resolution is the millisecond (most timeouts).
+/// Parses a time in milliseconds, for directives whose resolution is the millisecond (most timeouts).
 ///
 /// Units `w d h m s ms`, largest first, each at most once, spaces between the parts; a part without a
 /// unit is seconds. Years and months are invalid here, as in nginx. Like nginx, this takes a unit without
@@ -35,19 +35,19 @@ pub fn time_ms(text: &[u8]) -> Option<u64> {
     time(text, true)
 }
 
-/// A time in seconds, for directives whose resolution is the second (`open_file_cache_valid`, `expires`).
+/// Parses a time in seconds, for directives whose resolution is the second (`open_file_cache_valid`, `expires`).
 ///
 /// Units `y M w d h m s` (a year is 365 days, a month 30). Milliseconds are invalid here, as in nginx.
 pub fn time_secs(text: &[u8]) -> Option<u64> {
     time(text, false)
 }
 
-/// [`time_ms`] as a `Duration`.
+/// Parses a time like [`time_ms`].
 pub fn duration_ms(text: &[u8]) -> Option<Duration> {
     time_ms(text).map(Duration::from_millis)
 }
 
-/// [`time_secs`] as a `Duration`.
+/// Parses a time like [`time_secs`].
 pub fn duration_secs(text: &[u8]) -> Option<Duration> {
     time_secs(text).map(Duration::from_secs)
 }
@@ -61,7 +61,7 @@ pub struct Rate {
     pub per: Duration,
 }
 
-/// A rate: `10r/s`, `30r/m`, or a bare number (requests a second). nginx: `limit_req_zone`.
+/// Parses a rate: `10r/s`, `30r/m`, or a bare number (requests a second). nginx: `limit_req_zone`.
 pub fn rate(text: &[u8]) -> Option<Rate> {
     let minute = text.strip_suffix(b"r/m");
     let secs = if minute.is_some() { 60 } else { 1 };
@@ -70,7 +70,7 @@ pub fn rate(text: &[u8]) -> Option<Rate> {
     Some(Rate { count, per: Duration::from_secs(secs) })
 }
 
-/// `on` or `off`, in either case. nginx: every flag directive.
+/// Parses `on` or `off`, in either case. nginx: every flag directive.
 pub fn flag(text: &[u8]) -> Option<bool> {
     if text.eq_ignore_ascii_case(b"on") {
         Some(true)
@@ -103,8 +103,8 @@ const SECOND: u8 = 7;
 const MILLISECOND: u8 = 8;
 const BARE: u8 = 9;
 
-/// Rank, scale and length of the unit at the start of `text`. Times in milliseconds have no months and years, those in seconds
-/// no milliseconds.
+/// Returns rank, scale and length of the unit at the start of `text`. Times in milliseconds have no months and years, those in
+/// seconds no milliseconds.
 fn time_unit(text: &[u8], millis: bool) -> Option<(u8, u64, usize)> {
     if text.starts_with(b"ms") {
         return millis.then_some((MILLISECOND, 1, 2));

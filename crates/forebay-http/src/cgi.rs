@@ -83,7 +83,7 @@ pub fn parse(head: &mut ResponseHead, max_len: usize) -> Result<Status, BadHead>
     client::parse(head, usize::MAX).map_err(BadHead::Http)
 }
 
-/// Writes code and reason phrase of the status to `line`, and returns their length; 0 where they are those of [`PRELUDE`].
+/// Writes code and reason phrase of the status to `line`. Returns their length, 0 if [`PRELUDE`] has them already.
 fn status_line(head: &ResponseHead, line: &mut [u8; LONGEST + 4]) -> Result<usize, BadHead> {
     let status = head.fields.iter().position(|f| {
         f.id == Name::Other && f.name.len() == 6 && f.name.of(&head.buf).eq_ignore_ascii_case(b"Status")

@@ -50,7 +50,7 @@ pub struct Conditions<'a> {
 }
 
 impl<'a> Conditions<'a> {
-    /// The conditions of a request, `None` if there are none.
+    /// Returns the conditions of a request, `None` if there are none.
     #[inline]
     pub fn of(head: &'a RequestHead) -> Option<Conditions<'a>> {
         let conditions = Conditions {

@@ -21,7 +21,8 @@ struct Civil {
 /// Last second of the year 9999: later ones do not fit into four digits.
 const LAST: i64 = 253_402_300_799;
 
-/// Years are counted from March, so that the leap day is the last of its year; 400 years make 146,097 days.
+/// Splits a time into its parts. Years are counted from March, so that the leap day is the last of its year; 400 years make
+/// 146,097 days.
 fn civil(seconds: i64) -> Civil {
     let seconds = seconds.clamp(0, LAST) as u64;
     let (days, of_day) = ((seconds / 86_400) as u32, (seconds % 86_400) as u32);
@@ -45,7 +46,7 @@ fn civil(seconds: i64) -> Civil {
     }
 }
 
-/// The opposite of `civil`, for a valid date from 1970 on.
+/// Returns the seconds since 1970 of a valid date from then on. The inverse of `civil`.
 fn seconds(year: u32, month: u32, day: u32, of_day: u32) -> i64 {
     let (year, month) = if month > 2 { (year, month - 3) } else { (year.saturating_sub(1), month + 9) };
     let days = i64::from(365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1);
@@ -78,7 +79,7 @@ impl<const N: usize> Writer<N> {
     fn time(&mut self, c: &Civil) -> &mut Self {
         self.two(c.hour).put(b":").two(c.minute).put(b":").two(c.second)
     }
-    /// `+HH`, then `separator`, then `MM`.
+    /// Writes `+HH`, then `separator`, then `MM`.
     fn offset(&mut self, seconds: i32, separator: &[u8]) -> &mut Self {
         let minutes = (seconds / 60).unsigned_abs();
         self.put(if seconds < 0 { b"-" } else { b"+" }).two(minutes / 60).put(separator).two(minutes % 60)
@@ -89,12 +90,12 @@ fn digit(n: u32) -> u8 {
     b'0' + (n % 10) as u8
 }
 
-/// The three letters at an index of `DAYS` or `MONTHS`.
+/// Returns the three letters at an index of `DAYS` or `MONTHS`.
 fn three(names: &[u8], index: u32) -> &[u8] {
     names.get(index as usize * 3..index as usize * 3 + 3).unwrap_or(b"???")
 }
 
-/// IMF-fixdate, for instance `Sun, 06 Nov 1994 08:49:37 GMT`. Times before 1970 or after 9999 become the
+/// Formats a date as IMF-fixdate, for instance `Sun, 06 Nov 1994 08:49:37 GMT`. Times before 1970 or after 9999 become the
 /// nearest one within.
 pub fn imf(unix: i64) -> [u8; 29] {
     let c = civil(unix);
@@ -154,7 +155,7 @@ pub fn syslog(unix: i64, utc_offset: i32) -> [u8; 15] {
 }
 
 /// Reads a date in any of HTTP's three formats, as leniently as nginx: the weekday is not checked, and
-/// neither is what follows the time (or the year of the asctime form). `None` if it is no date.
+/// neither is the text behind the time (or behind the year of the asctime form). `None` if it is no date.
 pub fn parse(text: &[u8]) -> Option<i64> {
     let first = memchr::memchr2(b',', b' ', text)?;
     let rest = text.get(first + 1..)?;
@@ -164,7 +165,7 @@ pub fn parse(text: &[u8]) -> Option<i64> {
     }
 }
 
-/// `06 Nov 1994 08:49:37` or `06-Nov-94 08:49:37`.
+/// Reads `06 Nov 1994 08:49:37` or `06-Nov-94 08:49:37`.
 fn parse_with_comma(text: &[u8]) -> Option<i64> {
     let mut p = Reader(text);
     let day = p.two()?;
@@ -175,7 +176,7 @@ fn parse_with_comma(text: &[u8]) -> Option<i64> {
     valid(year, month, day, time)
 }
 
-/// `Nov  6 08:49:37 1994`
+/// Reads `Nov  6 08:49:37 1994`.
 fn parse_asctime(text: &[u8]) -> Option<i64> {
     let mut p = Reader(text);
     let month = p.month()?;
@@ -197,7 +198,7 @@ fn valid(year: u32, month: u32, day: u32, of_day: u32) -> Option<i64> {
     (year >= 1970 && (1..=days).contains(&day)).then(|| seconds(year, month, day, of_day))
 }
 
-/// Year from its last two digits, 1970 to 2069.
+/// Returns the year from its last two digits, 1970 to 2069.
 fn full_year(two_digits: u32) -> u32 {
     if two_digits < 70 { 2000 + two_digits } else { 1900 + two_digits }
 }
@@ -224,7 +225,7 @@ impl Reader<'_> {
     fn four(&mut self) -> Option<u32> {
         Some(self.two()? * 100 + self.two()?)
     }
-    /// From 1; the case matters.
+    /// Reads the name of a month. Returns its number, from 1. The case matters.
     fn month(&mut self) -> Option<u32> {
         let (name, rest) = self.0.split_first_chunk::<3>()?;
         self.0 = rest;

@@ -2,7 +2,7 @@
 //! request at a time on a connection. Hot path.
 //!
 //! A request is written straight into a buffer: [`begin`], [`param`] for each parameter, [`params_end`], then its content
-//! by [`stdin`] and at last [`stdin_end`]. What comes back goes through [`Records`].
+//! by [`stdin`] and at last [`stdin_end`]. [`Records`] reads the response.
 
 /// Number of the request in each record: there is one at a time.
 const REQUEST_ID: u8 = 1;
@@ -24,7 +24,7 @@ const HEADER: usize = 8;
 /// Most content that is put into one record, bytes: the most that its length can say, in whole words.
 pub const MAX_CONTENT: usize = 65528;
 
-/// The header of a record. `len` is at most [`MAX_CONTENT`].
+/// Makes the header of a record. `len` is at most [`MAX_CONTENT`].
 fn header(kind: u8, len: usize) -> [u8; HEADER] {
     let [.., high, low] = len.to_be_bytes();
     [VERSION, kind, 0, REQUEST_ID, high, low, 0, 0]
@@ -56,7 +56,7 @@ pub(crate) fn param_lengths(out: &mut Vec<u8>, name: usize, value: usize) {
     }
 }
 
-/// Ends the parameters that began at `start`: they are cut into records where they are too long for one.
+/// Ends the parameters that began at `start`. Splits them into several records if they are too long for one.
 pub fn params_end(out: &mut Vec<u8>, start: usize) {
     let len = out.len().saturating_sub(start);
     let more = len.saturating_sub(1) / MAX_CONTENT;
@@ -104,9 +104,9 @@ pub fn stdin_end(out: &mut Vec<u8>) {
 #[derive(Debug, Default)]
 pub struct Records {
     header: [u8; HEADER],
-    /// Bytes of the header that have come.
+    /// Received bytes of the header.
     have: u8,
-    /// Content of the record that is still to come.
+    /// Bytes of content of the record that have not been read.
     left: u16,
     closed: bool,
     over: bool,
@@ -115,7 +115,7 @@ pub struct Records {
 /// The next part of the input. Offsets are into the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordPart {
-    /// Output of the program; what follows `end` is not looked at yet.
+    /// Output of the program. The input behind `end` has not been read.
     Stdout {
         /// Offset of its first byte.
         start: usize,
@@ -135,7 +135,7 @@ pub enum RecordPart {
     More,
     /// The request is over.
     End {
-        /// Bytes taken; what follows them belongs to nothing.
+        /// Bytes that were read. The input behind them belongs to no record.
         consumed: usize,
     },
 }
@@ -171,7 +171,7 @@ impl Records {
         self.closed
     }
 
-    /// Returns `true` if the end of the request has come.
+    /// Returns `true` if the request has ended.
     pub fn is_over(&self) -> bool {
         self.over
     }
@@ -230,7 +230,7 @@ impl Records {
         }
     }
 
-    /// Skips padding. The rest of it is counted in the place of its length in the header.
+    /// Skips padding. Its length in the header counts the bytes that are left.
     fn skip_padding(&mut self, input: &[u8], at: &mut usize) {
         let padding = &mut self.header[6];
         let skipped = usize::from(*padding).min(input.len() - *at);
@@ -238,7 +238,7 @@ impl Records {
         *at += skipped;
     }
 
-    /// Takes a byte of a header and judges it at once: what sends something else may never send eight.
+    /// Takes a byte of a header and checks it at once: a server of another protocol may never send eight.
     fn header_byte(&mut self, b: u8) -> Result<(), BadRecord> {
         let at = usize::from(self.have);
         match at {

@@ -15,11 +15,11 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// The bytes themselves.
+    /// Returns the bytes of the slice in its buffer.
     pub fn of(self, buf: &[u8]) -> &[u8] {
         buf.get(self.start as usize..self.end as usize).unwrap_or_default()
     }
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn len(self) -> usize {
         (self.end - self.start) as usize
     }
@@ -103,7 +103,7 @@ names! {
     XAccelBuffering = "x-accel-buffering", XAccelCharset = "x-accel-charset",
 }
 
-/// Slot of a name in `SLOTS`, from its length and its first, middle and last bytes without case.
+/// Returns the slot of a name in `SLOTS`, from its length and its first, middle and last bytes without case.
 const fn slot(len: usize, first: u8, middle: u8, last: u8) -> usize {
     let (first, middle, last) = (first as usize | 0x20, middle as usize | 0x20, last as usize | 0x20);
     (len * SLOT_LEN + first * SLOT_FIRST + last * SLOT_LAST + middle) & 0xff
@@ -143,7 +143,7 @@ pub(crate) fn same(lower: &[u8], text: &[u8]) -> bool {
     equal(word(a), word(b))
 }
 
-/// Bytes of a text of four to seven: two halves, which may share bytes.
+/// Returns the bytes of a text of four to seven bytes, as two halves that may overlap.
 #[inline]
 fn halves(text: &[u8]) -> Option<u64> {
     let (first, last) = (text.first_chunk::<4>()?, text.last_chunk::<4>()?);
@@ -164,7 +164,7 @@ static SLOTS: [Name; 256] = {
     slots
 };
 
-/// A known name as words, for comparing without regard to case: what differs from `text` in a bit of `mask` is another
+/// A known name as words, for comparing without regard to case: a text that differs in a bit of `mask` is another
 /// name. A letter's mask leaves out the bit of its case.
 struct Words {
     len: usize,
@@ -197,8 +197,8 @@ static KNOWN: [Words; Name::COUNT + 1] = {
 };
 
 impl Name {
-    /// The known name that the first `len` bytes of `line` spell, or `Other`. As [`Name::of`], but with less to do where
-    /// more bytes follow: names are looked up for each line of each head.
+    /// Returns the known name that the first `len` bytes of `line` spell, or `Other`. As [`Name::of`], but with less to do
+    /// where more bytes follow: names are looked up for each line of each head.
     #[inline]
     pub(crate) fn leading(line: &[u8], len: usize) -> Name {
         let Some(bytes) = line.first_chunk::<{ WORDS * 8 }>().filter(|_| (1..=WORDS * 8).contains(&len))
@@ -214,7 +214,7 @@ impl Name {
         if known.len == len && differs == 0 { id } else { Name::Other }
     }
 
-    /// The known name that `text` spells, without regard to case, or `Other`.
+    /// Returns the known name that `text` spells, without regard to case, or `Other`.
     #[inline]
     pub fn of(text: &[u8]) -> Name {
         let (Some(&first), Some(&middle), Some(&last)) =
@@ -229,7 +229,7 @@ impl Name {
         }
     }
 
-    /// Lower-case text; empty for `Other`.
+    /// Returns the lower-case text, empty for `Other`.
     pub fn as_str(self) -> &'static str {
         Name::TEXT.get(self as usize).copied().unwrap_or_default()
     }

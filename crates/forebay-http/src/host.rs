@@ -52,13 +52,13 @@ pub fn check(text: &[u8]) -> Result<(&[u8], Option<u16>), InvalidHost> {
     Ok((host, port))
 }
 
-/// Length of the host before an optional `:port`.
+/// Returns the length of the host before an optional `:port`.
 #[inline]
 fn host_len(text: &[u8]) -> Result<usize, InvalidHost> {
     if text.first() == Some(&b'[') { literal_len(text) } else { name_len(text) }
 }
 
-/// Length of the name before an optional `:port`.
+/// Returns the length of the name before an optional `:port`.
 fn name_len(text: &[u8]) -> Result<usize, InvalidHost> {
     let mut previous = 0u8;
     for (i, &b) in text.iter().enumerate() {
@@ -73,7 +73,7 @@ fn name_len(text: &[u8]) -> Result<usize, InvalidHost> {
     Ok(text.len())
 }
 
-/// Length of a bracketed literal, brackets included.
+/// Returns the length of a bracketed literal, brackets included.
 fn literal_len(text: &[u8]) -> Result<usize, InvalidHost> {
     let mut previous = 0u8;
     for (i, &b) in text.iter().enumerate().skip(1) {

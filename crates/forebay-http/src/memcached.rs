@@ -30,8 +30,8 @@ pub enum Wrong {
     Length,
 }
 
-/// Reads the first line of what a server has sent when it was asked for `key`, as that stood in the command. `None`: its end
-/// has not come. Otherwise its length without the line feed, and the reply.
+/// Reads the first line of a reply to a request for `key`, which is given as it was in the command. Returns the length of the
+/// line without the line feed, and the reply; `None` if the line is incomplete.
 pub fn reply(bytes: &[u8], key: &[u8]) -> Option<(usize, Result<Reply, Wrong>)> {
     let end = memchr::memchr(b'\n', bytes)?;
     let line = &bytes[..end];

@@ -1,6 +1,6 @@
-//! Small parsers for what modules look up in fields and queries. Hot path.
+//! Small parsers for parts of fields and queries: cookies, arguments, lists. Hot path.
 
-/// Value of a cookie in the values of the `Cookie` fields, in order; the first one counts (nginx:
+/// Returns the value of a cookie in the values of the `Cookie` fields, in order; the first one counts (nginx:
 /// `$cookie_NAME`). Names are compared without regard to case, only `;` separates, and blanks around the
 /// name and before the value are skipped.
 pub fn cookie<'a>(mut fields: impl Iterator<Item = &'a [u8]>, name: &[u8]) -> Option<&'a [u8]> {
@@ -27,7 +27,7 @@ fn cookie_in<'a>(field: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     None
 }
 
-/// Value of a query argument, not decoded; the first one with a `=` counts (nginx: `$arg_NAME`). Names are
+/// Returns the value of a query argument, not decoded; the first one with a `=` counts (nginx: `$arg_NAME`). Names are
 /// compared without regard to case.
 pub fn arg<'a>(args: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     if name.is_empty() {
@@ -39,7 +39,7 @@ pub fn arg<'a>(args: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     })
 }
 
-/// Elements of a comma-separated list (RFC 9110, section 5.6.1) without surrounding white space; empty ones
+/// Returns elements of a comma-separated list (RFC 9110, section 5.6.1) without surrounding white space; empty ones
 /// are left out. Commas in quoted strings do not separate.
 pub fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     let (mut quoted, mut escaped) = (false, false);

@@ -1,5 +1,5 @@
-//! The PROXY protocol, versions 1 and 2, as HAProxy's `proxy-protocol.txt` describes it: what a proxy
-//! sends before anything else, with the address of its client.
+//! The PROXY protocol, versions 1 and 2, as HAProxy's `proxy-protocol.txt` describes it: a header
+//! with the address of the client, which a proxy sends before anything else.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -68,7 +68,7 @@ fn starts(buf: &[u8], what: &[u8]) -> bool {
     buf.get(..n) == what.get(..n)
 }
 
-/// `PROXY TCP4 CLIENT SERVER PORT PORT` and CR.
+/// Reads `PROXY TCP4 CLIENT SERVER PORT PORT` and CR.
 fn version1(line: &[u8]) -> Option<Header> {
     let text = std::str::from_utf8(line.strip_suffix(b"\r")?).ok()?;
     let mut words = text.split(' ').fuse();
@@ -112,7 +112,7 @@ fn known_addresses(command: u8, family: u8, rest: &[u8]) -> Result<Option<Header
     }
 }
 
-/// Two addresses, two ports, extensions.
+/// Reads two addresses, two ports and the extensions.
 fn addresses<const N: usize>(rest: &[u8], ip: fn([u8; N]) -> IpAddr) -> Result<Header, Broken> {
     let (client, rest) = rest.split_first_chunk::<N>().ok_or(Broken::Header)?;
     let (server, rest) = rest.split_first_chunk::<N>().ok_or(Broken::Header)?;
@@ -178,7 +178,7 @@ fn mapped(ip: IpAddr) -> Ipv6Addr {
     }
 }
 
-/// Type of the extension that holds what the proxy knows of TLS. Its value: a byte, the result of the
+/// Type of the extension about TLS between client and proxy. Its value: a byte, the result of the
 /// verification in four, and extensions of its own.
 pub const TLV_SSL: u8 = 0x20;
 

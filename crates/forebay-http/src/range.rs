@@ -13,12 +13,12 @@ pub struct ByteRange {
 }
 
 impl ByteRange {
-    /// Length in bytes, at least 1.
+    /// Returns the length in bytes, at least 1.
     pub fn len(self) -> u64 {
         self.end.saturating_sub(self.start)
     }
 
-    /// Never: an empty range is not satisfiable.
+    /// Returns `false`, since an empty range is not satisfiable.
     pub fn is_empty(self) -> bool {
         self.start >= self.end
     }
@@ -72,7 +72,7 @@ fn judge(ranges: &[ByteRange], len: u64) -> Ranges {
     }
 }
 
-/// The range at the start of `text`, cut to the representation (so it may be empty), and what follows:
+/// Reads the range at the start of `text`, cut to the representation (so it may be empty), and what follows:
 /// nothing or a comma. `None` if it is malformed.
 fn one(text: &[u8], len: u64) -> Option<(ByteRange, &[u8])> {
     let text = skip_blanks(text);
@@ -108,7 +108,7 @@ fn is_end(text: &[u8]) -> bool {
     matches!(text.first(), None | Some(b','))
 }
 
-/// At least one digit, below 2^63.
+/// Reads a number below 2^63.
 fn digits(text: &[u8]) -> Option<(u64, &[u8])> {
     let len = text.iter().position(|b| !b.is_ascii_digit()).unwrap_or(text.len());
     let (number, rest) = text.split_at_checked(len)?;
@@ -131,7 +131,7 @@ pub fn content_range_unsatisfied(out: &mut Vec<u8>, len: u64) {
     number(out, len);
 }
 
-/// Appends what precedes the bytes of one part of `multipart/byteranges`, line end before it included.
+/// Appends the head of one part of `multipart/byteranges`, and the line end before it.
 pub fn part_head(out: &mut Vec<u8>, boundary: &[u8], content_type: &[u8], range: ByteRange, len: u64) {
     out.extend_from_slice(b"\r\n--");
     out.extend_from_slice(boundary);
@@ -144,7 +144,7 @@ pub fn part_head(out: &mut Vec<u8>, boundary: &[u8], content_type: &[u8], range:
     out.extend_from_slice(b"\r\n\r\n");
 }
 
-/// Appends what follows the last part.
+/// Appends the end of `multipart/byteranges`, behind the last part.
 pub fn parts_end(out: &mut Vec<u8>, boundary: &[u8]) {
     out.extend_from_slice(b"\r\n--");
     out.extend_from_slice(boundary);

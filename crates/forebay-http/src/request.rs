@@ -122,17 +122,17 @@ pub struct RequestHead {
     pub expect_continue: bool,
     /// The version as the client wrote it (`$server_protocol`), for instance `HTTP/1.1`; empty in HTTP/0.9.
     pub protocol: Slice,
-    /// Port next to the host that `host` came from (`$request_port`).
+    /// Port that was written behind the host (`$request_port`).
     pub port: Option<u16>,
     /// Whole lines left out of `fields` because of their names (nginx: ignore_invalid_headers), for the log.
     pub ignored: Vec<Slice>,
     /// State of the HTTP/1 parser.
     pub(crate) scan: Scan,
-    /// The last host that was read, usually that of the next request, too. It stays when a head is cleared.
+    /// The last host that was read. The next request usually has it, too, so it stays when a head is cleared.
     last_host: LastHost,
 }
 
-/// A host as it was written, and what came of it.
+/// A host as written, with its parsed form.
 #[derive(Clone, Debug, Default)]
 struct LastHost {
     text: Vec<u8>,
@@ -146,7 +146,7 @@ impl LastHost {
 }
 
 impl RequestHead {
-    /// Drops the first `consumed` bytes of `buf` (the head, and what of its body was in there) and forgets
+    /// Drops the first `consumed` bytes of `buf` (the head, and any of its body) and forgets
     /// everything else, so that the next request on the connection can be parsed. Capacities stay.
     pub fn advance(&mut self, consumed: usize) {
         if consumed >= self.buf.len() {
@@ -179,7 +179,7 @@ impl RequestHead {
         self.forget();
     }
 
-    /// Everything but `buf` back to its start. Field by field: a whole new head would be moved about.
+    /// Resets everything but `buf`. Field by field, since a whole new head would be moved in memory.
     fn forget(&mut self) {
         self.len = 0;
         self.method = Method::default();
@@ -204,7 +204,7 @@ impl RequestHead {
         self.scan = Scan::default();
     }
 
-    /// Forgets what was understood, so that the same bytes can be parsed by other limits.
+    /// Resets the parser, so that the same bytes can be parsed with other limits.
     pub fn restart(&mut self) {
         self.forget();
     }
@@ -228,7 +228,7 @@ impl RequestHead {
         }
     }
 
-    /// Value of the first line with this known name.
+    /// Returns the value of the first line with this known name.
     #[inline]
     pub fn get(&self, name: Name) -> Option<&[u8]> {
         match self.first.0.get(name as usize).copied().unwrap_or(0) {
@@ -237,7 +237,7 @@ impl RequestHead {
         }
     }
 
-    /// Value of the one line with this known name. `Some(None)`: there is no such line; `None`: there are several.
+    /// Returns the value of the one line with this known name. `Some(None)`: there is no such line; `None`: there are several.
     #[inline]
     pub fn only(&self, name: Name) -> Option<Option<&[u8]>> {
         match self.first.0.get(name as usize).copied().unwrap_or(0) {
@@ -249,7 +249,7 @@ impl RequestHead {
         }
     }
 
-    /// All lines with this name, in order. `name` is compared without regard to case.
+    /// Returns all lines with this name, in order. `name` is compared without regard to case.
     pub fn all<'a>(&'a self, name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + 'a {
         self.fields
             .iter()

@@ -75,7 +75,7 @@ pub fn normalise(raw: &[u8], merge_slashes: bool, out: &mut Vec<u8>) -> Result<(
     Ok(())
 }
 
-/// The byte of the two digits after a `%`, and what follows them.
+/// Decodes the two digits after a `%`. Returns their byte, and the bytes behind them.
 fn unescape_one(after: &[u8]) -> Result<(u8, &[u8]), InvalidUri> {
     let (&[high, low], rest) = after.split_first_chunk::<2>().ok_or(InvalidUri)?;
     let (high, low) = (HEX[high as usize], HEX[low as usize]);
@@ -86,7 +86,7 @@ fn unescape_one(after: &[u8]) -> Result<(u8, &[u8]), InvalidUri> {
     Ok((high << 4 | low, rest))
 }
 
-/// Ends the segment that starts at `segment`, with a slash or with the end of the path; gives the start of
+/// Ends the segment that starts at `segment`, with a slash or with the end of the path. Returns the start of
 /// the next one. `out` before `segment` always ends with a slash.
 fn close_segment(
     out: &mut Vec<u8>,

@@ -4,13 +4,13 @@ const ONES: u64 = u64::from_ne_bytes([1; 8]);
 const HIGH: u64 = ONES << 7;
 const LOW: u64 = !HIGH;
 
-/// The high bit of each byte that is zero; exact, unlike cheaper forms, which also mark bytes behind one.
+/// Returns the high bit of each byte that is zero; exact, unlike cheaper forms, which also mark bytes behind one.
 #[inline]
 const fn zeros(x: u64) -> u64 {
     !(((x & LOW) + LOW) | x | LOW)
 }
 
-/// The high bit of each byte that equals `b`.
+/// Returns the high bit of each byte that equals `b`.
 #[inline]
 const fn equal(x: u64, b: u8) -> u64 {
     zeros(x ^ (ONES * b as u64))

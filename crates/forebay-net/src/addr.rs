@@ -14,7 +14,7 @@ pub enum Peer {
 }
 
 impl Peer {
-    /// The IP address, if any.
+    /// Returns the IP address, if any.
     pub fn ip(self) -> Option<IpAddr> {
         match self {
             Peer::Inet(a) => Some(a.ip()),
@@ -75,7 +75,7 @@ impl Place {
         Ok(Place::Host(host.to_ascii_lowercase(), port.map(number).transpose()?))
     }
 
-    /// The address, if it is one rather than a name.
+    /// Returns the address, if it is one rather than a name.
     pub fn literal(&self, default_port: u16) -> Option<PeerAddr> {
         match self {
             Place::Unix(p) => Some(PeerAddr::Unix(PathBuf::from(std::ffi::OsStr::from_bytes(p)))),
@@ -92,7 +92,7 @@ impl Place {
         }
     }
 
-    /// All addresses; names are looked up with the system's resolver, which blocks. Empty: not found.
+    /// Returns all addresses; names are looked up with the system's resolver, which blocks. Empty: not found.
     pub fn addresses(&self, default_port: u16) -> Vec<PeerAddr> {
         if let Some(a) = self.literal(default_port) {
             return vec![a];
@@ -109,7 +109,7 @@ impl Place {
         all
     }
 
-    /// Name or address without the port.
+    /// Returns the name or address without the port.
     pub fn host(&self) -> Vec<u8> {
         match self {
             Place::Host(h, _) => h.clone(),
@@ -117,7 +117,7 @@ impl Place {
         }
     }
 
-    /// The port that was written.
+    /// Returns the port that was written.
     pub fn port(&self) -> Option<u16> {
         match self {
             Place::Host(_, port) => *port,
@@ -132,7 +132,7 @@ fn port_number(text: &[u8]) -> Option<u16> {
     std::str::from_utf8(text).ok().filter(|_| digits)?.parse().ok()
 }
 
-/// An address as in `$upstream_addr`.
+/// Returns an address as in `$upstream_addr`.
 pub fn address_text(a: &PeerAddr) -> Vec<u8> {
     match a {
         PeerAddr::Inet(a) => a.to_string().into_bytes(),

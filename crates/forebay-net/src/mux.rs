@@ -22,7 +22,7 @@ pub trait Mux: std::fmt::Debug {
     /// `CONNRESET` when the client is gone.
     fn send(&self, bytes: &[u8]) -> Result<Sent, Errno>;
 
-    /// Number of bytes that [`Mux::send`] would take now.
+    /// Returns the number of bytes that [`Mux::send`] would take now.
     fn room(&self) -> usize;
 
     /// Queues a field block: the head of a response, or its trailers.
@@ -31,19 +31,20 @@ pub trait Mux: std::fmt::Debug {
     /// Queues the field block of an interim response (RFC 9110, section 15.2).
     fn send_interim(&self, block: &[u8]);
 
-    /// Ends what is sent on the stream, with the last frame that was queued if it has not left. Nothing may be sent after it.
+    /// Ends our side of the stream. The last queued frame carries the end if it has not been sent. Nothing may be sent
+    /// afterwards.
     fn end(&self);
 
-    /// Length of the received content, if all of it has come.
+    /// Returns the length of the content, if all of it has been received.
     fn whole(&self) -> Option<usize>;
 
     /// Returns `true` if the stream or its connection is gone.
     fn is_broken(&self) -> bool;
 
-    /// Is ready when [`Mux::read`] may give something.
+    /// Is ready when [`Mux::read`] may return content or an error.
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()>;
 
-    /// Is ready when [`Mux::send`] may take something.
+    /// Is ready when [`Mux::send`] may take content.
     fn poll_writable(self: Rc<Self>, cx: &mut Context<'_>) -> Poll<()>;
 
     /// Is ready when the stream or its connection is gone.

@@ -5,7 +5,7 @@ use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with};
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Room that is asked for, bytes; the kernel may give less.
+/// Requested size of a pipe, bytes. The kernel may give less.
 const ROOM: usize = 256 * 1024;
 
 const FLAGS: SpliceFlags = SpliceFlags::MOVE.union(SpliceFlags::NONBLOCK);
@@ -22,7 +22,7 @@ impl Pipe {
     /// Fills the pipe with at most `want` bytes from a socket. Returns their number; 0 is the end.
     ///
     /// # Errors
-    /// `AGAIN` when there is nothing; otherwise those of pipe2(2) and splice(2), also for sockets that cannot be spliced.
+    /// `AGAIN` if no bytes have been received; errors of pipe2(2) and splice(2), also for sockets that cannot be spliced.
     pub fn fill(&mut self, from: impl AsFd, want: usize) -> Result<usize, Errno> {
         if self.held > 0 {
             // A request that ended early has left bytes.
@@ -39,7 +39,7 @@ impl Pipe {
         Ok(self.held)
     }
 
-    /// Empties it into a socket as far as that has room; gives how many bytes went.
+    /// Empties the pipe into a socket as far as that has room. Returns the number of bytes.
     pub fn drain(&mut self, to: impl AsFd) -> usize {
         let before = self.held;
         while self.held > 0
@@ -55,7 +55,7 @@ impl Pipe {
     /// Empties it into memory.
     ///
     /// # Errors
-    /// Errors of read(2); what was in it is lost then.
+    /// Errors of read(2). The bytes in the pipe are lost then.
     pub fn take(&mut self, out: &mut Vec<u8>) -> Result<(), Errno> {
         out.reserve(self.held);
         while self.held > 0 {

@@ -43,7 +43,7 @@ impl<'w> Wait<'w> {
         Wait { what, deadline, watch, blocked: true }
     }
 
-    /// Is ready when one of the events has come.
+    /// Is ready when one of the events has happened.
     pub fn poll(&mut self, io: &Io, wire: &Wire, cx: &mut Context<'_>) -> Poll<Waited> {
         let blocked = std::mem::take(&mut self.blocked);
         // Both are polled, so that each is registered for its event.

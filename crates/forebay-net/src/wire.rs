@@ -33,7 +33,7 @@ pub enum Wire {
 /// Hint about the bytes that follow those of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
-    /// No bytes follow, or it is not known.
+    /// No bytes follow, or the caller does not know.
     Nothing,
     /// No bytes follow and the connection stays open: these may leave together with others at the end of the turn.
     Wait,
@@ -153,7 +153,7 @@ fn clear(poller: &Poller, token: Token) -> Result<(), Errno> {
 }
 
 impl Wire {
-    /// A socket, with the TLS state that its connection had in another slot.
+    /// Creates a socket, with the TLS state that its connection had in another slot.
     pub fn with(token: Token, tls: Option<Box<Stream>>) -> Wire {
         match tls {
             Some(tls) => Wire::Tls(token, tls),
@@ -161,7 +161,7 @@ impl Wire {
         }
     }
 
-    /// TLS state, for [`Wire::with`].
+    /// Returns the TLS state, for [`Wire::with`].
     pub fn into_tls(self) -> Option<Box<Stream>> {
         match self {
             Wire::Tls(_, tls) => Some(tls),
@@ -169,7 +169,7 @@ impl Wire {
         }
     }
 
-    /// The stream of a multiplexed connection, which has other requests in progress.
+    /// Returns the stream of a multiplexed connection, which has other requests in progress.
     pub fn as_mux(&self) -> Option<&Rc<dyn Mux>> {
         match self {
             Wire::Mux(s) => Some(s),
@@ -197,7 +197,7 @@ impl Wire {
         }
     }
 
-    /// TLS state, if the socket is encrypted.
+    /// Returns the TLS state, if the socket is encrypted.
     #[inline]
     pub fn tls(&mut self) -> Option<&mut Stream> {
         match self {
@@ -257,7 +257,7 @@ impl Wire {
         }
     }
 
-    /// Slot of the socket; [`Token::NONE`] if there is none.
+    /// Returns the slot of the socket; [`Token::NONE`] if there is none.
     #[inline]
     pub fn token(&self) -> Token {
         self.socket().unwrap_or(Token::NONE)
@@ -315,7 +315,7 @@ impl Wire {
         self.tls_ref().is_some_and(Stream::has_unsent)
     }
 
-    /// Writes bytes; over TLS a call with none sends what has not left yet.
+    /// Writes bytes. Over TLS a call without bytes sends the records that have not been sent.
     ///
     /// # Errors
     /// `AGAIN` when there is no room; other errors end the connection.
@@ -395,7 +395,7 @@ impl Wire {
         Ok(Sent { bytes: sent, full: sent > 0 && sent < count })
     }
 
-    /// Writes the bytes in a pipe, where [`Wire::has_sendfile`]; returns their number. Bytes that stay have no room, or the
+    /// Writes the bytes in a pipe, where [`Wire::has_sendfile`]. Returns their number. Bytes that stay have no room, or the
     /// connection is broken, which the next write reports.
     pub fn send_pipe(&mut self, io: &Io, pipe: &mut Pipe) -> usize {
         let token = self.token();
@@ -411,7 +411,7 @@ impl Wire {
         stream.inspect(|s| s.send_head(block)).is_some()
     }
 
-    /// Ends what is sent on a stream; see [`Mux::end`]. Does nothing on other wires.
+    /// Ends our side of a stream; see [`Mux::end`]. Does nothing on other wires.
     pub fn end(&self) {
         if let Wire::Mux(stream) = self {
             stream.end();

@@ -15,8 +15,8 @@ pub fn pin_current_thread(cpus: &[usize]) -> io::Result<()> {
     Ok(rustix::thread::sched_setaffinity(None, &set)?)
 }
 
-/// Runs `work`, and starts what it starts, with the calling thread on the given CPUs; none: where it is. New threads and
-/// processes inherit the CPUs of the thread that makes them.
+/// Runs `work` with the calling thread on the given CPUs, or where it is if there are none. Threads and processes that `work`
+/// starts inherit these CPUs.
 ///
 /// # Errors
 /// Errors of [`pin_current_thread`]; `work` has not run then.
@@ -31,7 +31,7 @@ pub fn pinned<T>(cpus: &[usize], work: impl FnOnce() -> T) -> io::Result<T> {
     Ok(done)
 }
 
-/// CPUs that the calling thread may run on, in ascending order.
+/// Returns CPUs that the calling thread may run on, in ascending order.
 ///
 /// # Errors
 /// Errors of sched_getaffinity(2).

@@ -20,7 +20,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Bytes that were asked for and not given back.
+    /// Returns the number of bytes that were asked for and not given back.
     pub fn live(&self) -> i64 {
         self.bytes.wrapping_sub(self.freed) as i64
     }

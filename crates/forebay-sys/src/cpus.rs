@@ -44,12 +44,12 @@ pub fn detect() -> CpuBudget {
     detect_in(Path::new("/"), affinity)
 }
 
-/// Memory that this process may use, asked from the running kernel.
+/// Returns the memory that this process may use, by the running kernel.
 pub fn detect_memory() -> MemoryBudget {
     memory_in(Path::new("/"))
 }
 
-/// [`detect`] with the file system below `root` and a given number of CPUs in the affinity mask.
+/// Does [`detect`] with the file system below `root` and a given number of CPUs in the affinity mask.
 pub(crate) fn detect_in(root: &Path, affinity: usize) -> CpuBudget {
     let online = read_list(&root.join("sys/devices/system/cpu/online")).unwrap_or(affinity).max(1);
     let affinity = affinity.min(online).max(1);
@@ -84,7 +84,7 @@ pub(crate) fn detect_in(root: &Path, affinity: usize) -> CpuBudget {
     budget
 }
 
-/// [`detect_memory`] with the file system below `root`.
+/// Does [`detect_memory`] with the file system below `root`.
 pub(crate) fn memory_in(root: &Path) -> MemoryBudget {
     let total = fs::read_to_string(root.join("proc/meminfo")).ok().and_then(|text| {
         let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?.trim();
@@ -99,7 +99,7 @@ pub(crate) fn memory_in(root: &Path) -> MemoryBudget {
     }
 }
 
-/// Rounded up, at least 1.
+/// Rounds up, at least to 1.
 fn whole_cpus(cpus: f64) -> usize {
     const MOST: f64 = 65_536.0;
     // A quota like 200000/100000 must not become 3 by a rounding error.
@@ -212,13 +212,13 @@ fn parse_mounts(text: &str) -> Vec<Mount> {
         .collect()
 }
 
-/// mountinfo writes space, tab, line feed and backslash as three octal digits.
+/// Decodes a path of mountinfo, which writes space, tab, line feed and backslash as three octal digits.
 fn unescape(text: &str) -> PathBuf {
     let plain = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
     plain.iter().fold(text.to_owned(), |text, (code, c)| text.replace(code, c)).into()
 }
 
-/// The group's directory below its mount, then the parents up to the mount itself.
+/// Returns the group's directory below its mount, then the parents up to the mount itself.
 fn directories(root: &Path, mounts: &[Mount], controller: Option<&str>, path: &str) -> Vec<PathBuf> {
     let found = mounts.iter().find(|mount| match (&mount.controllers, controller) {
         (None, None) => true,

@@ -71,8 +71,8 @@ fn retry<T>(socket: &impl AsFd, until: Instant, mut call: impl FnMut() -> Result
     }
 }
 
-/// Reads what a socket has to give, at most as much as `buffer` holds, without waiting. `None`: nothing is there; 0: the
-/// other side has closed. Descriptors that came along are closed.
+/// Reads received bytes of a socket, at most as many as `buffer` holds, without waiting. Returns their number; `None` if there
+/// are none, 0 if the other side has closed. Closes descriptors that were sent with them.
 ///
 /// # Errors
 /// Errors of recv(2).

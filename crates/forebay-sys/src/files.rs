@@ -1,8 +1,8 @@
 //! Files and directories that are made with a mode.
 //!
-//! A daemon has no umask (see [`crate::daemon::detach`]), so that what is made without a mode is open to everybody. All
-//! that the server makes it makes here, or with another call that takes a mode; `clippy.toml` of the crates `forebay` and
-//! `forebay-server` refuses those that take none.
+//! A daemon has no umask (see [`crate::daemon::detach`]), so that a file made without a mode is open to all users. The
+//! server makes its files here, or with another call that takes a mode; `clippy.toml` of the crates `forebay` and
+//! `forebay-server` refuses calls without one.
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -35,7 +35,7 @@ pub fn create_directory(path: &Path, mode: u32) -> io::Result<()> {
     DirBuilder::new().mode(mode).create(path)
 }
 
-/// Makes a directory and those above it that are missing, each with `mode`. One that is there is left as it is.
+/// Makes a directory and the missing directories above it, each with `mode`. Leaves existing ones as they are.
 ///
 /// # Errors
 /// Errors of mkdir(2).
@@ -43,7 +43,7 @@ pub fn create_directories(path: &Path, mode: u32) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(mode).create(path)
 }
 
-/// Makes a file that is not there, for reading and writing. Links are not followed.
+/// Makes a new file, for reading and writing. Does not follow links.
 ///
 /// # Errors
 /// Errors of open(2): `AlreadyExists` when something is there.
@@ -51,7 +51,7 @@ pub fn create_new(path: &Path, mode: u32) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create_new(true).mode(mode).open(path)
 }
 
-/// Makes a file, or opens the one that is there, for reading and writing at its beginning: see `open_trusted`.
+/// Makes or opens a file for reading and writing at its beginning: see `open_trusted`.
 ///
 /// # Errors
 /// Errors of `open_trusted`.
@@ -59,16 +59,16 @@ pub fn create(path: &Path, mode: u32) -> io::Result<File> {
     open_trusted(path, OFlags::RDWR | OFlags::CREATE, mode)
 }
 
-/// Makes a file, or empties the one that is there, and writes `bytes`: see `open_trusted`.
+/// Makes or empties a file and writes `bytes`: see `open_trusted`.
 ///
 /// # Errors
-/// Errors of `open_trusted`, and those of write(2).
+/// Errors of `open_trusted` and write(2).
 pub fn write(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let mut file = open_trusted(path, OFlags::WRONLY | OFlags::TRUNC | OFlags::CREATE, mode)?;
     io::Write::write_all(&mut file, bytes)
 }
 
-/// Makes a file, or opens the one that is there, for writing at its end: see `open_trusted`.
+/// Makes or opens a file for writing at its end: see `open_trusted`.
 ///
 /// # Errors
 /// Errors of `open_trusted`.

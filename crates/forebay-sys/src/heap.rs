@@ -12,7 +12,7 @@ pub fn trim() {
 
 #[cfg(all(test, target_env = "gnu"))]
 mod tests {
-    /// Resident memory, KiB.
+    /// Returns the resident memory, KiB.
     fn resident() -> usize {
         let status = std::fs::read_to_string("/proc/self/status").expect("status");
         let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).expect("VmRSS");

@@ -3,7 +3,7 @@
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io;
 
-/// Soft and hard limit of open descriptors; `u64::MAX` stands for no limit.
+/// Returns the soft and hard limit of open descriptors; `u64::MAX` stands for no limit.
 pub fn descriptors() -> (u64, u64) {
     let limit = getrlimit(Resource::Nofile);
     (limit.current.unwrap_or(u64::MAX), limit.maximum.unwrap_or(u64::MAX))

@@ -2,14 +2,14 @@
 //!
 //! The master makes an [`Area`] for each worker process: a sealed memfd, sparse, so that only what is used takes
 //! memory. The worker maps it ([`Mapped`]) and its threads claim slots, one for each log that they gather lines
-//! for ([`Slot`]). When the worker has ended, however that came, the master reads what was left ([`Area::left`]).
+//! for ([`Slot`]). When the worker has ended, in whatever way, the master reads the remaining lines ([`Area::left`]).
 //!
 //! This is safe after `kill -9`, since a line's bytes are stored before the slot's length, which is a release
-//! store. The master looks after waitpid(2), so it sees each store that came before another one it sees. A line
+//! store. The master reads after waitpid(2), so it sees each store that precedes another one that it sees. A line
 //! that was being copied is behind the length and does not count.
 //!
 //! The worker may be hostile: the master only reads with pread(2), never through a mapping, the size of the file
-//! is sealed, and every number is checked. What can be left at most is as long as the area.
+//! is sealed, and every number is checked. At most as many bytes can be left as the area has.
 
 use crate::sync::lock;
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -23,7 +23,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Size of an area, bytes. It bounds what all buffers of a worker process hold together.
+/// Size of an area, bytes. It bounds the buffers of a worker process together.
 pub const SIZE: usize = 128 << 20;
 
 /// Slots of an area.
@@ -67,11 +67,11 @@ pub struct Left {
     pub gzip: Option<u32>,
     /// A write of `bytes` to the log had begun, so that some of them may be there.
     pub writing: bool,
-    /// The lines, as far as they are not known to be in the log. Never empty.
+    /// The lines that are not known to be in the log. Never empty.
     pub bytes: Vec<u8>,
 }
 
-/// An area, as the process has it that reads what is left.
+/// An area, in the process that reads the remaining lines.
 #[derive(Debug)]
 pub struct Area {
     fd: OwnedFd,
@@ -79,15 +79,15 @@ pub struct Area {
 }
 
 impl Area {
-    /// A clean area of [`SIZE`].
+    /// Creates a clean area of [`SIZE`].
     ///
     /// # Errors
-    /// The kernel gives none; `EFBIG` when no file of this process may be that long.
+    /// Errors of memfd_create(2) and ftruncate(2); `EFBIG` if no file of this process may be that long.
     pub fn create() -> io::Result<Area> {
         Area::with_size(SIZE)
     }
 
-    /// A clean area of about `size` bytes, the table of slots not counted.
+    /// Creates a clean area of about `size` bytes, the table of slots not counted.
     ///
     /// # Errors
     /// Errors of [`Area::create`].
@@ -107,13 +107,13 @@ impl Area {
         Ok(Area { fd, size })
     }
 
-    /// The descriptor to be given to the writing process, for [`Mapped::new`].
+    /// Returns the descriptor to be given to the writing process, for [`Mapped::new`].
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 
-    /// Reads what the slots hold, one after the other. Gives the number of slots that make no sense, which are
-    /// left out: only a hostile or broken writer leaves such.
+    /// Reads the remaining lines of the slots, one after the other. Returns the number of inconsistent slots, which it skips.
+    /// Only a hostile or broken writer leaves such slots.
     ///
     /// # Errors
     /// Errors of pread(2).
@@ -328,7 +328,7 @@ impl Slot {
         true
     }
 
-    /// The lines in it.
+    /// Returns its lines.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: `length` bytes have been written by `append`; only it changes them, and it borrows mutably. The
@@ -336,7 +336,7 @@ impl Slot {
         unsafe { std::slice::from_raw_parts(self.data.as_ptr(), self.length) }
     }
 
-    /// Bytes in it.
+    /// Returns the number of bytes in it.
     #[inline]
     pub fn len(&self) -> usize {
         self.length
@@ -347,12 +347,12 @@ impl Slot {
         self.length == 0
     }
 
-    /// A write of what is in it to the log begins.
+    /// Notes that a write of its lines to the log begins.
     pub fn begin(&self) {
         self.entry().writing.store(1, Ordering::Release);
     }
 
-    /// Bytes from the start that are in the log.
+    /// Notes that the first `start` bytes are in the log.
     pub fn written(&self, start: usize) {
         self.entry().start.store(start as u64, Ordering::Release);
     }

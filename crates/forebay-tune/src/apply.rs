@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 fn replace(path: &Path, bytes: &[u8]) -> Result<(), String> {
     use std::os::unix::fs::MetadataExt;
     let say = |e: std::io::Error| format!("{}: {e}", path.display());
-    // A link goes on pointing to the file that is written.
+    // A link continues to point to the file that is written.
     let path = std::fs::canonicalize(path).map_err(say)?;
     let meta = std::fs::metadata(&path).map_err(say)?;
     let mut file = tempfile::NamedTempFile::new_in(path.parent().unwrap_or(Path::new("/"))).map_err(say)?;
@@ -162,7 +162,7 @@ fn read_start(stream: TcpStream) -> std::io::Result<Vec<u8>> {
 }
 
 impl Canary {
-    /// Of the addresses that a configuration listens on, those that answer now, by the loopback where it listens on all.
+    /// Finds the addresses of a configuration that answer now. Uses the loopback for one that stands for all interfaces.
     fn before(source: &Source) -> Canary {
         let view = source.view();
         let mut answering = Vec::new();

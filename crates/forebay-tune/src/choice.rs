@@ -104,7 +104,7 @@ impl Choice<'_> {
         set.and_then(|n| self.view.args(n).first()?.parse().ok()).unwrap_or(512)
     }
 
-    /// Checks that a kernel setting can be changed and does not lower what the machine has.
+    /// Checks that a kernel setting can be changed, and that it does not lower a value of this machine.
     fn check_kernel(&self, knob: &Knob) -> Result<(), String> {
         let text = knob.levels.first().copied().unwrap_or_default();
         let (name, value) = text.split(';').next().and_then(|t| t.split_once(" = ")).unwrap_or_default();
@@ -115,8 +115,8 @@ impl Choice<'_> {
         Ok(())
     }
 
-    /// Returns `true` if all directives of a knob's name are this one. A level may be equal to the present setting on the server's
-    /// share of the CPUs.
+    /// Returns `true` if all directives of a knob's name are this one. A level may be equal to the present setting on the
+    /// server's share of the CPUs.
     fn is_set(&self, knob: &Knob, text: &str) -> bool {
         let mut there = self.view.all(knob.name).peekable();
         let is_same = |n| same(&format!("{} {};", knob.name, self.view.args(n).join(" ")), text);

@@ -189,7 +189,7 @@ fn list() {
     }
 }
 
-/// The arguments of a tuning, from words.
+/// Returns the arguments of a tuning, from words.
 ///
 /// # Errors
 /// A word that is no option, or a bad value.

@@ -5,9 +5,9 @@ const PB24: [u8; 23] = [1, 1, 1, 1, 1, 0, 1, 0, 1, 1, 0, 0, 1, 1, 0, 0, 1, 0, 1,
 /// First row of the design with 12 runs for up to 11 factors.
 const PB12: [u8; 11] = [1, 1, 0, 1, 1, 1, 0, 0, 0, 1, 0];
 
-/// Rows of zeros and ones for `factors` factors: each factor is at 1 in half of the rows, and any two factors are at
-/// each combination equally often. With `fold` the mirrored rows follow, so that products of two factors do not
-/// disturb single ones. More than 23 factors are spread over several designs, in which the others stay at 0.
+/// Rows of zeros and ones for `factors` factors: each factor is at 1 in half of the rows, and any two factors are at each
+/// combination equally often. With `fold` the mirrored rows follow, so that products of two factors do not disturb single ones.
+/// More than 23 factors are spread over several designs. In each, the factors of the other designs stay at 0.
 pub(crate) fn screening(factors: usize, fold: bool) -> Vec<Vec<u8>> {
     let mut rows = Vec::new();
     let mut first = 0;

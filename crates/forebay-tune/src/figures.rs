@@ -21,7 +21,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// The median of each; failures add up.
+    /// Returns the median of each figure. Failures are added up.
     pub fn median(runs: &[Figures]) -> Figures {
         let mid = |f: &dyn Fn(&Figures) -> f64| median(&mut runs.iter().map(f).collect::<Vec<_>>());
         Figures {

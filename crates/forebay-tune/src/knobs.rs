@@ -11,13 +11,13 @@ pub enum Place {
     There,
     /// The `http` block; deeper occurrences of the same directive change with it.
     Http,
-    /// A parameter of each address's first `listen`; what follows a `;` goes into `events`.
+    /// A parameter of each address's first `listen`. Text behind a `;` is for `events`.
     Listen,
     /// Parameters of each `access_log` that writes a file.
     AccessLog,
-    /// Each `upstream` block, with what its locations need for it.
+    /// Each `upstream` block, with the directives that its locations need for it.
     Upstream,
-    /// A kernel setting, `name = value`; what follows a `;` is a parameter of `listen`.
+    /// A kernel setting, `name = value`. Text behind a `;` is a parameter of `listen`.
     Sysctl,
 }
 
@@ -222,12 +222,12 @@ pub const KNOBS: &[Knob] = &[
     )),
 ];
 
-/// A level with the numbers of a machine.
+/// Returns a level with the numbers of a machine.
 pub fn level_text(text: &str, cpus: usize) -> String {
     text.replace("{half}", &(cpus / 2).max(1).to_string()).replace("{more}", &(cpus + 1).to_string())
 }
 
-/// Statements of a level: `a b; c d;` to `[(a, b), (c, d)]`.
+/// Returns statements of a level: `a b; c d;` to `[(a, b), (c, d)]`.
 pub fn statements(text: &str) -> Vec<(&str, &str)> {
     text.split(';')
         .map(str::trim)

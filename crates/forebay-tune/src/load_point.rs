@@ -19,16 +19,16 @@ const BLOCKS: [[usize; 4]; 2] = [[0, 1, 1, 0], [1, 0, 0, 1]];
 /// A p99 beyond this times that of the original is worse.
 const WORSE_P99: f64 = 1.1;
 
-/// `87%` or `87`: a part of the capacity. Beyond 95 % queues grow without end, and no two runs agree.
+/// Parses `87%` or `87`, a part of the capacity. Beyond 95 % queues grow without end, and no two runs agree.
 ///
 /// # Errors
-/// It is no whole number of 10 to 95.
+/// The text is not a whole number from 10 to 95.
 pub fn percentage(text: &str) -> Result<u8, String> {
     let number = text.strip_suffix('%').unwrap_or(text);
     number.parse().ok().filter(|n| (10..=95).contains(n)).ok_or_else(|| "from 10% to 95%".to_owned())
 }
 
-/// A part of a rate, in whole requests: a log keeps these to the last bit.
+/// Returns a part of a rate, in whole requests: a log keeps these to the last bit.
 pub fn share(rate: f64, percent: u8) -> f64 {
     (rate * f64::from(percent) / 100.0).round().max(1.0)
 }
@@ -67,7 +67,7 @@ pub enum Check {
 }
 
 impl Half {
-    /// From the runs of the original and the final configuration, pair by pair; three are needed for an interval.
+    /// Compares the runs of the original and the final configuration, pair by pair; three are needed for an interval.
     fn of(rate: f64, before: &[Figures], after: &[Figures], seed: u64) -> Option<Half> {
         let pairs = before.len().min(after.len());
         if pairs < 3 {
@@ -96,13 +96,13 @@ impl Half {
     }
 }
 
-/// A difference of logarithms as a ratio with its interval.
+/// Returns a difference of logarithms as a ratio with its interval.
 fn times(i: &Interval) -> String {
     format!("{:.2} [{:.2}, {:.2}] times", i.mid.exp(), i.low.exp(), i.high.exp())
 }
 
 impl Check {
-    /// Original against final at `rate` requests a second, in blocks ABBA, until the time of `live` is over. `past`:
+    /// Measures original against final at `rate` requests a second, in blocks ABBA, until the time of `live` is over. `past`:
     /// runs of an earlier process.
     pub fn run(live: &mut Live<'_>, best: &Point, rate: f64, mut past: VecDeque<Value>, seed: u64) -> Check {
         let points = [live.original(), best.clone()];

@@ -31,7 +31,7 @@ pub struct Manner {
 }
 
 impl Manner {
-    /// Plain HTTP/1.1 in a closed loop.
+    /// Returns plain HTTP/1.1 in a closed loop.
     pub(crate) fn closed_loop(connections: usize, seed: u64) -> Manner {
         Manner { connections, seed, http2: false, gzip: false, close: false, access_log: None, rate: None }
     }

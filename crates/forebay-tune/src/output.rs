@@ -35,7 +35,7 @@ pub(crate) struct Summary<'r> {
 /// Least gain that has to be visible for a conclusion, as a logarithm.
 const TOO_NOISY: f64 = 0.05;
 
-/// A difference of logarithms as a percentage.
+/// Returns a difference of logarithms as a percentage.
 pub(crate) fn percent(x: f64) -> String {
     format!("{:+.1} %", x.exp_m1() * 100.0)
 }
@@ -48,7 +48,7 @@ pub(crate) fn gain(i: &Interval) -> String {
     format!("{} [{:+.1}, {:+.1}]", percent(i.mid), i.low.exp_m1() * 100.0, i.high.exp_m1() * 100.0)
 }
 
-/// Figures in the columns of the summary.
+/// Returns figures in the columns of the summary.
 fn row(name: &str, f: &Figures) -> String {
     let (p50, p99) = (duration_text(f.p50), duration_text(f.p99));
     format!("{name:<28} {:>10.0} {p50:>9} {p99:>9} {:>9.1} us\n", f.rate, f.cpu)
@@ -62,7 +62,7 @@ impl Summary<'_> {
         format!("{}: {}", a.knob.name, text.trim_end_matches(';'))
     }
 
-    /// Returns `true` if runs with and without the line prove it. What only the model says is no proof.
+    /// Returns `true` if runs with and without the line prove it. The model alone is no proof.
     fn proven(line: &Line) -> bool {
         line.proven && line.pairs >= 2
     }
@@ -180,7 +180,7 @@ impl Summary<'_> {
         format!("{measured}A gain of {seen:.1} % would have been seen.")
     }
 
-    /// `result.json`.
+    /// Makes `result.json`.
     pub(crate) fn json(&self) -> Value {
         let interval = |i: &Interval| json!({"mid": i.mid.exp_m1(), "low": finite(i.low.exp_m1()), "high": finite(i.high.exp_m1())});
         let fig = |f: Option<Figures>| f.map(|f| f.json());
@@ -218,7 +218,7 @@ impl Summary<'_> {
         if names.is_empty() { "as it is".into() } else { names.join(" ") }
     }
 
-    /// `rejected.md`.
+    /// Makes `rejected.md`.
     pub(crate) fn rejected(&self) -> String {
         let mut out = "# Tried and not taken\n\n".to_owned();
         for l in self.report.lines.iter().filter(|l| !l.kept || !self.report.proven) {

@@ -109,7 +109,7 @@ impl Source {
         Ok(Source { path, files, tree, unserved })
     }
 
-    /// All directives.
+    /// Returns all directives.
     pub fn view(&self) -> View<'_> {
         let mut view = View { nodes: Vec::new(), main: FileId(0) };
         view.add(&self.tree.root, None);
@@ -132,7 +132,7 @@ impl<'t> View<'t> {
         }
     }
 
-    /// The name of a directive.
+    /// Returns the name of a directive.
     pub fn name(&self, n: usize) -> &str {
         self.nodes.get(n).and_then(|n| std::str::from_utf8(&n.d.name.text).ok()).unwrap_or_default()
     }
@@ -145,17 +145,17 @@ impl<'t> View<'t> {
             .unwrap_or_default()
     }
 
-    /// Directives with this name.
+    /// Returns the directives with this name.
     pub fn all<'s>(&'s self, name: &'s str) -> impl Iterator<Item = usize> + 's {
         (0..self.nodes.len()).filter(move |n| self.name(*n) == name)
     }
 
-    /// Directives right in a block.
+    /// Returns the directives right in a block.
     pub fn children(&self, block: Option<usize>) -> impl Iterator<Item = usize> + '_ {
         (0..self.nodes.len()).filter(move |n| self.nodes[*n].parent == block)
     }
 
-    /// The first directive with this name right in a block.
+    /// Returns the first directive with this name right in a block.
     pub fn child(&self, block: Option<usize>, name: &str) -> Option<usize> {
         self.children(block).find(|n| self.name(*n) == name)
     }
@@ -177,7 +177,7 @@ impl<'t> View<'t> {
         false
     }
 
-    /// The directive of this name in effect in a block.
+    /// Returns the directive of this name in effect in a block.
     pub fn effective(&self, block: Option<usize>, name: &str) -> Option<usize> {
         let mut at = block;
         loop {
@@ -213,7 +213,7 @@ impl<'t> View<'t> {
     /// Returns the edit that inserts a directive as the first one of a block, or of the main file.
     pub fn insert(&self, block: Option<usize>, text: &str) -> Edit {
         let Some(b) = block else {
-            // Before the first directive: what comments say at the top of a file is about the file.
+            // Before the first directive, since comments at the top of a file are about the file.
             let first = self.children(None).map(|n| self.span(n)).find(|s| s.file == self.main);
             let at = first.map_or(0, |s| s.start);
             return Edit { file: self.main, start: at, end: at, text: format!("{text}\n") };
@@ -222,15 +222,15 @@ impl<'t> View<'t> {
         let first =
             self.children(Some(b)).find(|n| self.span(*n).file == at.file && self.span(*n).line > at.line);
         let indent = match first {
-            // A block that goes on in one line has no layout to follow.
+            // A block in one line has no layout to follow.
             Some(c) => (self.span(c).column as usize - 1).min(32),
             None => (self.span(b).column as usize + 3).min(32),
         };
         Edit { file: at.file, start: at.end, end: at.end, text: format!("\n{}{text}", " ".repeat(indent)) }
     }
 
-    /// Sets a directive in a block (`None`: at the top): what is there is replaced, also deeper; nothing when all is so
-    /// already.
+    /// Sets a directive in a block (`None`: at the top). Replaces it where it is set, also in inner blocks. Returns no edits if
+    /// all of them have the value already.
     pub fn set(&self, block: Option<usize>, name: &str, args: &str) -> Vec<Edit> {
         let text = if args.is_empty() { format!("{name};") } else { format!("{name} {args};") };
         let mut edits = Vec::new();
@@ -296,7 +296,7 @@ impl<'t> View<'t> {
         self.set_all(Some(http), &statements)
     }
 
-    /// Adds a parameter of `listen`, and sets what goes with it in `events`.
+    /// Adds a parameter of `listen`, and sets the directive in `events` that belongs to it.
     fn set_listen(&self, level: &str) -> Vec<Edit> {
         let parts = statements(level);
         let Some(((word, _), others)) = parts.split_first() else { return Vec::new() };
@@ -339,7 +339,7 @@ impl<'t> View<'t> {
         edits
     }
 
-    /// Has upstreams keep connections, and the locations that use them do what that needs.
+    /// Makes upstreams keep connections, and adds the directives that their locations need for that.
     fn upstream(&self, level: &str) -> Vec<Edit> {
         let mut edits = Vec::new();
         let mut names = Vec::new();
@@ -368,7 +368,7 @@ impl<'t> View<'t> {
         Edit { file: end.file, start: end.end, end: end.end, text: format!("\n{indent}{text}") }
     }
 
-    /// Returns what a location needs so that connections to its upstream can be kept.
+    /// Returns the edits that a location needs so that connections to its upstream can be kept.
     fn keeping_needs(&self, pass: usize) -> Vec<Edit> {
         let mut edits = Vec::new();
         let location = self.nodes[pass].parent;
@@ -389,7 +389,7 @@ impl<'t> View<'t> {
     }
 }
 
-/// `80`, `*:80` and `0.0.0.0:80` are the same; `localhost` means its port 80.
+/// Returns an address in one form: `80`, `*:80` and `0.0.0.0:80` are the same, and `localhost` means its port 80.
 pub fn normal(address: &str) -> String {
     if address.starts_with("unix:") {
         return address.to_owned();
@@ -402,7 +402,7 @@ pub fn normal(address: &str) -> String {
     if tail.contains(':') { address } else { format!("{address}:80") }
 }
 
-/// A file with its edits; those that overlap an earlier one are left out.
+/// Returns a file with its edits; those that overlap an earlier one are left out.
 pub fn apply(bytes: &[u8], file: FileId, edits: &[Edit]) -> Vec<u8> {
     let mut mine: Vec<&Edit> = edits.iter().filter(|e| e.file == file).collect();
     mine.sort_by_key(|e| (e.start, e.end));
@@ -433,7 +433,7 @@ pub fn explained(files: &Files, edits: &[Edit], why: &str) -> Vec<Edit> {
     out
 }
 
-/// Adds a comment to an edit, where that does not comment out a directive. `line`: what follows on the line.
+/// Adds a comment to an edit, where that does not comment out a directive. `line`: the rest of the line behind the edit.
 fn explain(e: &mut Edit, line: &[u8], why: &str) {
     // A parameter ends before its `;`, and the comment has to come after that.
     let (semicolon, tail) = match line.split_first() {
@@ -454,7 +454,7 @@ fn explain(e: &mut Edit, line: &[u8], why: &str) {
     };
 }
 
-/// All files that edits change: path and new bytes.
+/// Returns all files that edits change: path and new bytes.
 pub fn changed(source: &Source, edits: &[Edit]) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut out = BTreeMap::new();
     for (id, path, bytes) in source.files.iter() {

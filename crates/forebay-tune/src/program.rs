@@ -17,7 +17,7 @@ pub enum Which {
     Nginx,
 }
 
-/// The executable to measure.
+/// Returns the executable to measure.
 ///
 /// # Errors
 /// There is none.
@@ -102,7 +102,7 @@ impl Program {
         c
     }
 
-    /// `-t`.
+    /// Tests a configuration (`-t`).
     ///
     /// # Errors
     /// The server's words.

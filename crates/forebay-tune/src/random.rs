@@ -5,7 +5,7 @@
 pub(crate) struct Random([u64; 4]);
 
 impl Random {
-    /// From a seed.
+    /// Creates a generator from a seed.
     pub(crate) fn new(seed: u64) -> Random {
         let mut x = seed;
         let mut next = || {
@@ -18,7 +18,7 @@ impl Random {
         Random([next(), next(), next(), next()])
     }
 
-    /// 64 random bits.
+    /// Returns 64 random bits.
     pub(crate) fn bits(&mut self) -> u64 {
         let s = &mut self.0;
         let out = s[0].wrapping_add(s[3]).rotate_left(23).wrapping_add(s[0]);
@@ -32,7 +32,7 @@ impl Random {
         out
     }
 
-    /// Uniform below `n`, which is not 0.
+    /// Returns a uniform number below `n`, which is not 0.
     pub(crate) fn below(&mut self, n: usize) -> usize {
         ((u128::from(self.bits()) * n as u128) >> 64) as usize
     }
@@ -48,12 +48,12 @@ impl Random {
 /// Random numbers with which tests simulate machines.
 #[cfg(test)]
 impl Random {
-    /// Uniform in [0, 1).
+    /// Returns a uniform number in [0, 1).
     pub(crate) fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Standard normal.
+    /// Returns a standard normal number.
     pub(crate) fn normal(&mut self) -> f64 {
         let u = 1.0 - self.unit();
         (-2.0 * u.ln()).sqrt() * (std::f64::consts::TAU * self.unit()).cos()

@@ -180,7 +180,7 @@ pub(crate) struct ReplayArgs {
     pub state: Option<PathBuf>,
 }
 
-/// Directives of steps up to now: a later one replaces an earlier one of its name.
+/// Returns the directives of the steps up to now. A later one replaces an earlier one of its name.
 fn merge(steps: &[Step], part: fn(&Step) -> &'static str) -> String {
     let mut all: Vec<(&str, &str)> = Vec::new();
     for s in steps {
@@ -214,7 +214,7 @@ fn configuration(a: &Article, steps: usize, dir: &Path, port: u16) -> String {
     )
 }
 
-/// A key and a certificate in `dir`.
+/// Makes a key and a certificate in `dir`.
 ///
 /// # Errors
 /// There is no openssl.
@@ -345,7 +345,7 @@ impl Replay<'_> {
         a.connections.min(self.args.connections as usize)
     }
 
-    /// Measures the first `steps` steps with each server; returns the line for people, `None` after ^C.
+    /// Measures the first `steps` steps with each server. Returns the line for people, `None` after ^C.
     fn step(&mut self, a: &Article, steps: usize, first: &mut [f64]) -> Result<Option<String>, String> {
         let step = &a.steps[steps - 1];
         let claimed = if step.claimed == 0 { "-".to_owned() } else { step.claimed.to_string() };

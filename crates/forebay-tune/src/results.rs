@@ -11,7 +11,7 @@ use std::path::Path;
 /// The file of kernel settings that were kept.
 pub(crate) const KERNEL: &str = "90-forebay.conf";
 
-/// Writes all results; returns the edits that are proposed.
+/// Writes all results. Returns the edits that are proposed.
 ///
 /// # Errors
 /// A file cannot be written.

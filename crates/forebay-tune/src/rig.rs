@@ -17,7 +17,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// A knob with those of its levels that change something here.
+/// A knob with the levels that change something here.
 #[derive(Clone, Debug)]
 pub struct Active {
     /// Row of the table.
@@ -61,7 +61,7 @@ impl Goal {
 pub struct Limits {
     /// 99th percentile, ns; `None`: 1.1 times the worst of the original.
     pub p99: Option<u64>,
-    /// Resident bytes of the server; `None`: three times those of the original and 256 MB.
+    /// Resident bytes of the server; `None`: three times as many as the original has, and 256 MB.
     pub memory: Option<u64>,
 }
 
@@ -96,7 +96,7 @@ pub struct Task {
 pub struct Timetable {
     /// The end.
     pub until: Instant,
-    /// All of the time, including that of earlier processes.
+    /// The whole time, with the time of earlier processes.
     pub budget: Duration,
     /// Runs that are planned.
     pub planned: usize,
@@ -144,7 +144,7 @@ pub struct Live<'s> {
 }
 
 impl<'s> Live<'s> {
-    /// A rig that has measured nothing.
+    /// Creates a rig that has measured nothing.
     pub fn new(subject: Subject<'s>, task: Task, time: Timetable, log: RunLog) -> Live<'s> {
         Live {
             subject,
@@ -169,7 +169,7 @@ impl<'s> Live<'s> {
         self.moved(point).flat_map(|(a, level)| a.levels[usize::from(level) - 1].1.clone()).collect()
     }
 
-    /// Has the server run with these settings, started again if `fresh`; returns its pid.
+    /// Has the server run with these settings, started again if `fresh`. Returns its pid.
     fn ready(&mut self, point: &Point, fresh: bool) -> Result<u32, String> {
         if let Some((p, process)) = &self.process
             && p == point
@@ -267,7 +267,7 @@ impl<'s> Live<'s> {
 
     fn outcome(&mut self, point: &Point, fresh: bool) -> (Outcome, Option<Figures>) {
         let mut why = String::new();
-        // Another program may have disturbed the run: what breaks a limit gets a second chance.
+        // Another program may have disturbed the run: a run that breaks a limit is repeated once.
         for attempt in 0..2 {
             let run = self.once(point, fresh || attempt > 0);
             if signals::interrupted() {
@@ -341,7 +341,7 @@ impl<'s> Live<'s> {
         Ok(f)
     }
 
-    /// Returns level 0 of everything: what the user has.
+    /// Returns level 0 of all knobs, the user's own configuration.
     pub fn original(&self) -> Point {
         vec![0; self.task.active.len()]
     }
@@ -367,7 +367,7 @@ impl<'s> Live<'s> {
         Ok(Some(capacity))
     }
 
-    /// Does a run of the check at half of the load, on a fresh start; `past`: those of an earlier process. `None` after
+    /// Does a run of the check at half of the load, on a fresh start. `past`: runs of an earlier process. `None` after
     /// ^C.
     pub(crate) fn checked(
         &mut self,
@@ -416,8 +416,8 @@ impl<'s> Live<'s> {
         self.log.append(&line);
     }
 
-    /// Returns the outcome of the next run in the log, if that is of this point: a search asks in the same order when it
-    /// gets the same answers. Otherwise forgets the rest of the log.
+    /// Returns the outcome of the next run in the log, if it is of this point. A search repeats its runs in the same
+    /// order as long as it gets the same results. Otherwise drops the rest of the log.
     fn past_run(&mut self, point: &Point) -> Option<Outcome> {
         while self.log.past.front().is_some_and(|line| line["beside"] == true) {
             self.base.extend(self.log.past.pop_front().as_ref().and_then(Figures::of_line));

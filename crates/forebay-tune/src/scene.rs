@@ -49,8 +49,8 @@ pub struct Copy {
     _sink: Option<UdpSocket>,
 }
 
-/// A statement as it is measured: the server has a part of the machine's CPUs, so `worker_processes` is less in the same
-/// proportion. nginx's `auto` would count CPUs that it does not have.
+/// Returns a statement as it is measured: the server has a part of the machine's CPUs, so `worker_processes` is less in the
+/// same proportion. nginx's `auto` would count CPUs that it does not have.
 pub fn scaled(text: &str) -> String {
     let machine = forebay_sys::affinity::allowed().map_or(1, |c| c.len());
     scaled_to(text, machine, shares().0.len())
@@ -149,7 +149,7 @@ impl Copy {
         let _ = std::fs::write(self.place.dir.join("server.pid"), pid.to_string());
     }
 
-    /// Returns what can be requested: files below the roots and locations that pass requests on.
+    /// Returns the targets that can be requested: files below the roots and locations that pass requests on.
     pub fn targets(&self, source: &Source) -> Vec<Target> {
         let view = source.view();
         let mut out = Vec::new();
@@ -204,7 +204,7 @@ impl Copy {
         out
     }
 
-    /// Returns the root of a server, or that of its location `/`.
+    /// Returns the root of a server, or the root of its location `/`.
     fn root_of(&self, view: &View<'_>, server: usize) -> Option<PathBuf> {
         if let Some(root) = &self.place.root {
             return Some(root.clone());

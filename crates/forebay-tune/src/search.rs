@@ -1,5 +1,5 @@
 //! The method: noise first, a screening design, a model with expected improvement, a paired knock-out of each line, and a
-//! confirmation of the whole against what the user has, on runs that were used for nothing else.
+//! confirmation of the whole against the user's configuration, with runs that were used for nothing else.
 
 use crate::design;
 use crate::model::{Model, Sample};
@@ -164,7 +164,7 @@ impl Search<'_> {
         self.spent < until && !self.rig.over() && self.rig.used() < share + 0.03
     }
 
-    /// A knob level that could never be run is not tried again.
+    /// Returns `true` if a point has a knob level that could never be run, so that it is not tried again.
     fn barred(&self, point: &Point) -> bool {
         self.infeasible.iter().any(|(p, _)| {
             let moved = p.iter().filter(|l| **l != 0).count();
@@ -218,7 +218,7 @@ impl Search<'_> {
         row
     }
 
-    /// Settings did not run: which of the knobs is to blame is found by halves.
+    /// Finds the knob because of which settings did not run, by halves.
     fn find_culprit(&mut self, row: &Point) {
         let moved: Vec<usize> = (0..row.len()).filter(|k| row[*k] != 0).collect();
         let mut suspects = moved;
@@ -335,7 +335,7 @@ impl Search<'_> {
         (trial.best, lines)
     }
 
-    /// Runs a block ABBA, the first run on a fresh start; returns how many of the runs count.
+    /// Runs a block ABBA, the first run on a fresh start. Returns how many of the runs count.
     fn block(&mut self, a: &Point, b: &Point) -> usize {
         let mut scored = 0;
         for (i, p) in [a, b, b, a].into_iter().enumerate() {
@@ -361,7 +361,7 @@ impl Search<'_> {
         starts
     }
 
-    /// Runs a block ABBA or BAAB; returns the differences of its pairs.
+    /// Runs a block ABBA or BAAB. Returns the differences of its pairs.
     fn confirm_block(&mut self, best: &Point, fresh: bool) -> Vec<f64> {
         let base = self.base();
         let flip = self.random.below(2) == 1;
@@ -376,7 +376,7 @@ impl Search<'_> {
         scores[1].iter().zip(&scores[0]).map(|(b, a)| b - a).collect()
     }
 
-    /// Runs the original `runs` times; returns the spread of a run, as a logarithm.
+    /// Runs the original `runs` times. Returns the spread of a run, as a logarithm.
     fn noise(&mut self, runs: usize) -> f64 {
         let base = self.base();
         let mut same = Vec::new();
@@ -402,7 +402,7 @@ impl Search<'_> {
         let Found { best, lines, starts, mut ended, noise } = found;
         let base = self.base();
         let moved = best != base;
-        // All runs together say more of the noise than the first ones.
+        // All runs together give a better estimate of the noise than the first ones.
         let noise = Model::fit(&self.samples, noise).scale.noise;
         let gain = if moved { stats::interval(&starts, 2000, &mut self.random) } else { Interval::default() };
         let pairs: usize = starts.iter().map(Vec::len).sum();
@@ -466,7 +466,7 @@ impl Trial {
         self.best[knob] = 0;
     }
 
-    /// Takes out lines that gain too little. Each changes what is expected of the others.
+    /// Removes lines that gain too little, one at a time, since each changes the expected gain of the others.
     fn drop_hopeless(&mut self) {
         loop {
             let hopeless = self.moved().find(|k| self.is_hopeless(*k));
@@ -487,7 +487,7 @@ impl Trial {
         if let Some(knob) = doubtful.filter(|k| self.pairs[*k] == 0) {
             return Some(knob);
         }
-        // What only the model says is no proof: a line that was never taken out comes before those in doubt.
+        // The model alone is no proof: a line that was never taken out comes before those in doubt.
         let unproven = self.moved().find(|k| self.pairs[*k] == 0);
         unproven.or(doubtful)
     }
@@ -560,7 +560,7 @@ impl Phases {
         let share = |f: f64| (runs as f64 * f) as usize;
         let noise = share(0.05).clamp(6, 12);
         // The confirmation has a fifth, and at least twelve pairs; the knock-out has at least six blocks, also when
-        // there are few runs: what only the model says is no proof.
+        // there are few runs: the model alone is no proof.
         let confirming = share(0.22).max(24);
         let judging = share(0.16).max(24);
         Phases {

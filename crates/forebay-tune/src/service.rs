@@ -2,7 +2,7 @@
 
 use crate::patch::{Edit, Source};
 
-/// Returns the value of a directive: that of the last edit that names it, else that of the configuration.
+/// Returns the value of a directive, from the last edit of it or else from the configuration.
 fn value(source: &Source, edits: &[Edit], name: &str) -> Option<String> {
     let view = source.view();
     let of = |text: &str| {

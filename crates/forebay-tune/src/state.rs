@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Directory for lock, copy and journal.
+/// Returns the directory for lock, copy and journal.
 ///
 /// # Errors
 /// It cannot be made.

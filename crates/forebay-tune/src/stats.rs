@@ -13,7 +13,7 @@ pub struct Interval {
     pub high: f64,
 }
 
-/// Median of the means of all pairs of values (Hodges and Lehmann): unmoved by a few wild ones.
+/// Returns the median of the means of all pairs of values (Hodges and Lehmann): unmoved by a few wild ones.
 pub(crate) fn hodges_lehmann(v: &[f64]) -> f64 {
     let mut means = Vec::with_capacity(v.len() * (v.len() + 1) / 2);
     for (i, a) in v.iter().enumerate() {
@@ -22,7 +22,7 @@ pub(crate) fn hodges_lehmann(v: &[f64]) -> f64 {
     median(&mut means)
 }
 
-/// Median; 0 of nothing.
+/// Returns the median, 0 for no values.
 pub(crate) fn median(v: &mut [f64]) -> f64 {
     if v.is_empty() {
         return 0.0;
@@ -32,7 +32,7 @@ pub(crate) fn median(v: &mut [f64]) -> f64 {
     if n % 2 == 1 { v[n / 2] } else { (v[n / 2 - 1] + v[n / 2]) / 2.0 }
 }
 
-/// Spread of values as a standard deviation, from the median of absolute deviations.
+/// Returns the spread of values as a standard deviation, from the median of absolute deviations.
 pub(crate) fn spread(v: &[f64]) -> f64 {
     let mid = median(&mut v.to_vec());
     1.4826 * median(&mut v.iter().map(|x| (x - mid).abs()).collect::<Vec<_>>())
@@ -49,8 +49,8 @@ fn few(n: usize) -> f64 {
     t / 1.96
 }
 
-/// Estimate and 95 % interval of the differences in `starts`: one list for each fresh start of the servers, each value
-/// from one pair of runs. Bootstrap over starts, then over pairs within them.
+/// Returns the estimate and 95 % interval of the differences in `starts`: one list for each fresh start of the servers, each
+/// value from one pair of runs. Bootstrap over starts, then over pairs within them.
 pub(crate) fn interval(starts: &[Vec<f64>], draws: usize, random: &mut Random) -> Interval {
     let all: Vec<f64> = starts.iter().flatten().copied().collect();
     let mid = hodges_lehmann(&all);
@@ -75,7 +75,7 @@ pub(crate) fn interval(starts: &[Vec<f64>], draws: usize, random: &mut Random) -
     Interval { mid, low: mid - (mid - at(0.025)) * wide, high: mid + (at(0.975) - mid) * wide }
 }
 
-/// Probability that a standard normal value is below `z` (Abramowitz and Stegun 7.1.26).
+/// Returns the probability that a standard normal value is below `z` (Abramowitz and Stegun 7.1.26).
 pub(crate) fn normal_cdf(z: f64) -> f64 {
     let x = z.abs() / std::f64::consts::SQRT_2;
     let t = 1.0 / (1.0 + 0.327_591_1 * x);

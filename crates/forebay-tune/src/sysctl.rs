@@ -13,8 +13,8 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// A journal at `path` of settings below `root` (normally `/proc/sys`). What an earlier process left there is put
-    /// back first; returns the number of such settings.
+    /// Opens a journal at `path` of settings below `root` (normally `/proc/sys`). Settings that an earlier process left there are
+    /// put back first. Returns their number.
     ///
     /// # Errors
     /// Text for people.
@@ -52,7 +52,7 @@ impl Journal {
         if rustix::fs::access(&file, rustix::fs::Access::WRITE_OK).is_err() {
             return Err("needs root".into());
         }
-        // Asking for one that is not there would load its module.
+        // Setting an algorithm that is not there would load its module.
         if name == "net.ipv4.tcp_congestion_control"
             && let Ok(known) = self.get("net.ipv4.tcp_available_congestion_control")
             && !known.split(' ').any(|k| k == value)
@@ -105,7 +105,7 @@ impl Drop for Journal {
     }
 }
 
-/// Puts back the settings of a journal, last change first, and removes it; returns their number.
+/// Puts back the settings of a journal, last change first, and removes it. Returns their number.
 ///
 /// # Errors
 /// A value could not be written; the journal stays then.

@@ -51,7 +51,7 @@ pub(crate) struct TableArgs {
     pub state: Option<PathBuf>,
 }
 
-/// A load: its name, what it is, and the servers of its configuration.
+/// A load: its name, its description, and the servers of its configuration.
 struct Kind {
     name: &'static str,
     about: &'static str,
@@ -82,7 +82,7 @@ static KINDS: [Kind; 5] = [
 
 const SERVERS: [(&str, Which); 2] = [("nginx", Which::Nginx), ("forebay", Which::Forebay)];
 
-/// A configuration as packages ship it, as far as it touches speed; compression is left out, since Forebay keeps
+/// Returns a configuration as packages ship it, as far as it touches speed; compression is left out, since Forebay keeps
 /// compressed files and nginx does not, which would hide everything else.
 fn configuration(kind: &Kind, dir: &Path) -> String {
     format!(
@@ -161,7 +161,7 @@ impl Contender {
     }
 }
 
-/// The figures of a tuning.
+/// Reads the figures of a tuning.
 fn read(out: &Path) -> Value {
     std::fs::read(out.join("result.json"))
         .ok()
@@ -273,7 +273,7 @@ impl<'a> Table<'a> {
         Ok(figures.map(|figures| (kind, figures, gains)))
     }
 
-    /// Measures configurations one after the other, round by round; returns the medians, `None` after ^C.
+    /// Measures configurations one after the other, round by round. Returns the medians, `None` after ^C.
     fn measure(&self, confs: &[(&Path, PathBuf)]) -> Result<Option<Vec<Figures>>, String> {
         let port = upstream::start(Duration::ZERO, 4096).map_err(|e| e.to_string())?;
         let start = |(n, (program, conf)): (usize, &(&Path, PathBuf))| {

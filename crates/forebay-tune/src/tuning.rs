@@ -110,7 +110,7 @@ impl<'a> Tuning<'a> {
         self.finish(&live, &summary)
     }
 
-    /// Makes the private copy, plants files if asked to, and finds out what can be requested.
+    /// Makes the private copy, with a file of `--static-size`, and finds the targets that can be requested.
     fn prepare(&self) -> Result<Subject<'a>, String> {
         let copy = Copy::new(self.source, self.place()?)?;
         let path = executable(self.args.server, self.args.program.as_deref())?;
@@ -136,7 +136,7 @@ impl<'a> Tuning<'a> {
         Ok(scene::CopyPlace { dir: self.dir.clone(), prefix, upstream, root })
     }
 
-    /// Writes the file of `--static-size`; returns its folder.
+    /// Writes the file of `--static-size`. Returns its folder.
     fn plant_file(&self) -> std::io::Result<Option<PathBuf>> {
         let Some(size) = self.args.static_size else { return Ok(None) };
         let root = self.dir.join("html");

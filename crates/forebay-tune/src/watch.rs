@@ -47,7 +47,7 @@ pub(crate) fn start(state: &Path) -> Watcher {
     Watcher(spawn().ok())
 }
 
-/// Waits for the end of the tuner; returns whether it ended in good order.
+/// Waits for the end of the tuner. Returns whether it ended in good order.
 fn ended_well() -> bool {
     let mut byte = [0];
     loop {

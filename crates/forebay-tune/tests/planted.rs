@@ -16,7 +16,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// What a configuration costs for each request: CPU time and sleep.
+/// Returns the price of a configuration for each request: CPU time and sleep.
 fn costs(conf: &str) -> (Duration, Duration) {
     let has = |text: &str| conf.contains(text);
     let mut spin = 100;
@@ -117,7 +117,7 @@ fn tune(dir: &Path, goal: &str) -> serde_json::Value {
     serde_json::from_slice(&std::fs::read(dir.join("out/result.json")).expect("a result")).expect("JSON")
 }
 
-/// What the check at half of the load says of settings with a known price, without a search before it.
+/// Checks settings with a known price at half of the load, without a search before it.
 fn check(dir: &Path) {
     let conf = dir.join("half.conf");
     // Without the sleep: one of the settings has it.

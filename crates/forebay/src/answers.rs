@@ -1,7 +1,7 @@
 //! Messages of a worker process to the master, as bytes.
 //!
 //! The master keeps privileges and the worker may be in the hands of an attacker, so that the master believes nothing of
-//! it: a message is short, a text is printable before it reaches a log, and what does not fit is an error and never a
+//! it: a message is short, a text is printable before it reaches a log, and bytes that do not fit are an error and never a
 //! reason to wait. A message is its kind (1 byte), the length of its text (4 bytes, little-endian) and the text.
 //!
 //! This file depends on the standard library only: the fuzz target `worker_answers` includes it.
@@ -19,7 +19,7 @@ pub(crate) enum Answer {
     Leaving,
 }
 
-/// Length of what precedes the text, bytes.
+/// Length of a message before its text, bytes.
 const HEAD: usize = 5;
 /// Longest text that a message may announce, bytes.
 pub(crate) const LONGEST: usize = 64 << 10;
@@ -57,7 +57,7 @@ pub(crate) struct Answers {
 }
 
 impl Answers {
-    /// Adds what was read from the socket.
+    /// Adds bytes that were read from the socket.
     pub(crate) fn add(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
@@ -109,7 +109,7 @@ impl Answers {
     }
 }
 
-/// Returns the text as a log may have it: control characters and what is no UTF-8 as `\x0A`, and not too long.
+/// Returns the text as a log may have it: control characters and bytes that are not UTF-8 as `\x0A`, and cut to a length.
 fn printable(bytes: &[u8]) -> String {
     let pieces = bytes
         .utf8_chunks()

@@ -118,7 +118,7 @@ impl Options {
         Ok(())
     }
 
-    /// The places that the options and the defaults give together.
+    /// Returns the places that the options and the defaults give together.
     pub(crate) fn places(&self) -> (Environment, Paths) {
         let paths = Paths::new(self.prefix.as_deref());
         let below = |name: &str| paths.prefix.join(name);
@@ -156,7 +156,7 @@ pub(crate) fn build_lines() -> String {
     )
 }
 
-/// Returns the text that `-h` adds: nginx's, then that of the subcommands.
+/// Returns the text of `-h`: nginx's, then the text of the subcommands.
 pub(crate) fn usage() -> String {
     use crate::paths::{CONF, ERROR_LOG, PREFIX};
     format!(

@@ -32,7 +32,7 @@ fn read(path: &Path) -> std::io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// `true`: the file was formatted already.
+/// Formats a file. Returns `true` if it was formatted already.
 fn one(path: &Path, args: &FmtArgs) -> Result<bool, String> {
     let stdin = path.as_os_str() == "-";
     let io = |what: &str, e: &std::io::Error| format!("forebay fmt: cannot {what} {}: {e}\n", path.display());
@@ -68,7 +68,7 @@ pub(crate) fn diff(path: &Path, old: &[u8], new: &[u8]) -> String {
 
 /// Puts new content in the place of a file at once; mode and owner stay.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    // A link goes on pointing to the file that is written.
+    // A link continues to point to the file that is written.
     let path = std::fs::canonicalize(path)?;
     let dir = path.parent().unwrap_or(Path::new("/"));
     let meta = std::fs::metadata(&path)?;

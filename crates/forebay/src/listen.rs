@@ -104,8 +104,8 @@ fn in_use(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::AddrInUse
 }
 
-/// SO_REUSEPORT would let a bind succeed although another program of the same user has the address: a bind
-/// without it finds out. It would fail because of our own sockets on the port.
+/// Checks that an address is free. With SO_REUSEPORT a bind would succeed although another program of the same user has the
+/// address, so this binds without it. It would fail because of our own sockets on the port.
 fn probe(wanted: &Listener, old: &Listeners) -> Result<(), Failure> {
     let ListenAddr::Inet(addr) = wanted.addr else { return Ok(()) };
     if old.has_port(addr.port()) {
@@ -134,7 +134,7 @@ fn open_one(wanted: &Listener, old: &Listeners, threads: usize) -> Result<Open, 
     Ok(Open { addr: wanted.addr.clone(), sockets })
 }
 
-/// Opens what is missing of an address' sockets.
+/// Opens the missing sockets of an address.
 fn open_inet(
     addr: SocketAddr,
     wanted: &Listener,
@@ -194,7 +194,7 @@ fn bind_inet(addr: SocketAddr, options: &SocketOptions) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Clients of a loopback address are programs on this machine. BBR would pace what is sent to them, at the price of a
+/// Clients of a loopback address are programs on this machine. BBR would pace the bytes sent to them, at the price of a
 /// timer interrupt for every few segments, and probe a path that has neither a bottleneck nor loss; connections take
 /// this from the listener. Where it cannot be set, they are served as the system would.
 fn spare_pacing(socket: &Socket) {
@@ -311,7 +311,7 @@ impl Listeners {
         self.open.iter().filter(|open| kept.find(&open.addr).is_none()).for_each(Open::unlink);
     }
 
-    /// Value of the variable `NGINX` that lists the sockets for the next master, and the sockets.
+    /// Returns the value of the variable `NGINX` that lists the sockets for the next master, and the sockets.
     pub(crate) fn to_inherit(&self) -> (String, Vec<Arc<OwnedFd>>) {
         let mut list: Vec<Arc<OwnedFd>> = Vec::new();
         for socket in self.open.iter().flat_map(|open| &open.sockets) {

@@ -40,12 +40,12 @@ impl WorkerLogs {
         WorkerLogs { area: area.ok(), generations: Vec::new() }
     }
 
-    /// The area, for the worker.
+    /// Returns the area, for the worker.
     pub(crate) fn area(&self) -> Option<BorrowedFd<'_>> {
         self.area.as_ref().map(Area::fd)
     }
 
-    /// The worker is given a configuration.
+    /// Records that the worker is given a configuration.
     pub(crate) fn given(&mut self, generation: u64, files: &[PathBuf], open: &[(PathBuf, Arc<OwnedFd>)]) {
         // A file that has been rotated away must not be held open.
         self.reopened(open);
@@ -82,10 +82,10 @@ impl WorkerLogs {
         if broken > 0 {
             log.alert(&format!("{who} left {broken} broken log buffers, which are dropped"));
         }
-        // Who was cut off inside a line goes on before others put theirs behind it. Threads wait for each other to
+        // A slot whose write was cut off inside a line is continued before the lines of others follow. Threads wait for each other to
         // write to a file, so that there is one at most.
         lines.sort_by_key(|lines| !lines.was_cut_off());
-        // A worker may leave thousands of slots: a pipe that took nothing is not waited for again.
+        // A worker may leave thousands of slots: this does not wait again for a pipe that took nothing.
         let mut stuck: Vec<&Path> = Vec::new();
         for lines in lines {
             let path = lines.path;
@@ -95,7 +95,7 @@ impl WorkerLogs {
         }
     }
 
-    /// `None` for a log that the worker was not given.
+    /// Finds the log of some lines. `None`: it is not one of the worker's.
     fn lines(&self, left: Left) -> Option<Lines<'_>> {
         let (_, files) = self.generations.iter().find(|(number, _)| *number == left.generation)?;
         let (path, fd) = files.get(usize::try_from(left.log).ok()?)?.as_ref()?;
@@ -122,7 +122,7 @@ struct Lines<'a> {
 }
 
 impl Lines<'_> {
-    /// Offset at which to continue: see [`resume`].
+    /// Returns the offset at which to continue: see [`resume`].
     fn start(&self) -> Option<usize> {
         if self.writing && is_regular(self.fd) { begun(self.fd, &self.bytes, self.gzip) } else { Some(0) }
     }

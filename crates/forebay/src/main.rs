@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     server::main(arguments, titled).into()
 }
 
-/// nginx's options begin with a dash; what does not, and is a known word, is a subcommand.
+/// Returns `true` if the first argument is a subcommand: a known word. nginx's options begin with a dash.
 fn is_subcommand(arguments: &[OsString]) -> bool {
     let word = arguments.get(1).and_then(|word| word.to_str());
     matches!(

@@ -32,7 +32,7 @@ const HEALTHY: Duration = Duration::from_secs(10);
 /// Pauses before a new worker when the last ones died young: the first, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// A worker sends a message at once; one that has begun one has this long to end it.
+/// Time that a worker has for the rest of a message, since it sends a message at once.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Bytes read from a worker at a time, so that other workers and signals get their turn.
 const MOUTHFUL: usize = 4096;
@@ -75,7 +75,7 @@ struct Child {
 }
 
 impl Child {
-    /// Reads bytes that the process has sent. Returns whether any have come.
+    /// Reads bytes that the process has sent. Returns `true` if there were any.
     fn has_sent(&mut self) -> bool {
         let Some(control) = &self.control else { return false };
         let mut bytes = [0; MOUTHFUL];
@@ -113,7 +113,7 @@ pub(crate) struct Master {
     children: Vec<Child>,
     ending: Ending,
     kill_at: Option<Instant>,
-    /// WINCH came: no worker is wanted.
+    /// The master has received WINCH: no worker is wanted.
     no_accept: bool,
     respawn_at: Option<Instant>,
     /// Workers that ended unasked so far.
@@ -164,7 +164,7 @@ impl Master {
         self.renewal = (!stamps.is_empty()).then(|| (Instant::now() + RENEWAL, stamps));
     }
 
-    /// Certificates that changed go to the worker, without a reload.
+    /// Gives certificates that changed to the worker, without a reload.
     fn renew(&mut self) {
         let Some((_, before)) = self.renewal.take() else { return };
         let changed = before != self.state.certificate_stamps();
@@ -326,12 +326,12 @@ impl Master {
         }
     }
 
-    /// The command that starts a worker, which reads its orders from `control`.
+    /// Returns the command that starts a worker, which reads its orders from `control`.
     fn worker_command(&self, control: UnixStream) -> Command {
         let mut command = Command::new("/proc/self/exe");
         command.arg0(worker::TITLE).env_clear().stdin(Stdio::from(OwnedFd::from(control)));
         command.env("GLIBC_TUNABLES", TUNABLES);
-        // nginx: env. Only what is named is inherited, and TZ.
+        // nginx: env. Only the named variables are inherited, and TZ.
         for (name, value) in &self.state.config.main.env {
             let value = value.clone().map(OsString::from).or_else(|| std::env::var_os(name));
             if let Some(value) = value.filter(|_| !name.is_empty()) {
@@ -562,7 +562,7 @@ impl Master {
 
     // Upgrade.
 
-    /// nginx refuses while another binary is being tried, and when it was not started as a daemon.
+    /// Returns `false` while another binary is being tried, and if the master was not started as a daemon, as in nginx.
     fn may_change_binary(&self) -> bool {
         self.new_binary.is_none() && getppid() != self.start.parent
     }

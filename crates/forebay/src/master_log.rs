@@ -46,7 +46,7 @@ impl Sink {
 }
 
 impl Log {
-    /// The log before the configuration is read: the default file (`stderr` is no file) at level notice, and
+    /// Opens the log for the time before the configuration is read: the default file (`stderr` is no file) at level notice, and
     /// the console. The second part is the complaint when the file cannot be opened, which nginx survives.
     pub(crate) fn early(path: &Path) -> (Log, Option<String>) {
         if path == Path::new("stderr") {
@@ -63,7 +63,7 @@ impl Log {
         }
     }
 
-    /// A log that goes to the console only.
+    /// Creates a log on the console only.
     pub(crate) fn default_console() -> Log {
         Log { sinks: Vec::new(), console: Some(Level::Warn) }
     }
@@ -73,7 +73,7 @@ impl Log {
         Log { console: self.console.map(|_| Level::Error), ..self }
     }
 
-    /// The log that a configuration asks for. `files` are the opened ones by path.
+    /// Returns the log that a configuration asks for. `files` are the opened ones by path.
     pub(crate) fn configured(targets: &[ErrorLog], files: &[(PathBuf, Arc<OwnedFd>)]) -> Log {
         let sinks =
             targets.iter().filter_map(|log| Some((Sink::open(&log.target, files)?, log.level))).collect();
@@ -127,22 +127,22 @@ impl Log {
         essential::report_to(move |text| log.alert(text));
     }
 
-    /// [`Log::write`] at level emerg.
+    /// Writes a line at level emerg.
     pub(crate) fn emerg(&self, text: &str) {
         self.write(Level::Emerg, text);
     }
 
-    /// [`Log::write`] at level alert.
+    /// Writes a line at level alert.
     pub(crate) fn alert(&self, text: &str) {
         self.write(Level::Alert, text);
     }
 
-    /// [`Log::write`] at level warn.
+    /// Writes a line at level warn.
     pub(crate) fn warn(&self, text: &str) {
         self.write(Level::Warn, text);
     }
 
-    /// [`Log::write`] at level notice.
+    /// Writes a line at level notice.
     pub(crate) fn notice(&self, text: &str) {
         self.write(Level::Notice, text);
     }
@@ -156,7 +156,7 @@ pub(crate) fn open_log(path: &Path) -> std::io::Result<File> {
     files::append(path, files::READABLE)
 }
 
-/// `open() "/x" failed (2: No such file or directory)`, as nginx words it.
+/// Formats the failure of a call as nginx does: `open() "/x" failed (2: No such file or directory)`.
 pub(crate) fn failed(call: &str, path: &Path, error: &std::io::Error) -> String {
     format!("{call} \"{}\" failed ({})", path.display(), errno(error))
 }

@@ -6,13 +6,13 @@ use forebay_conf::parse::parse;
 use forebay_conf::tree::{Block, Directive, Tree};
 use forebay_core::config::Environment;
 
-/// The configuration as a tree, for looking up places. `files` has everything that was read before.
+/// Returns the configuration as a tree, for looking up places. `files` has everything that was read before.
 pub(crate) fn tree(environment: &Environment, files: &mut Files) -> Tree {
     let directory = environment.conf_path.parent().unwrap_or(&environment.prefix).to_owned();
     parse(&environment.conf_path, &environment.globals, &directory, files).tree
 }
 
-/// The last directive of a name at the top level or in `events`.
+/// Returns the last directive of a name at the top level or in `events`.
 pub(crate) fn main_directive<'a>(tree: &'a Tree, name: &str) -> Option<&'a Directive> {
     fn last<'a>(block: &'a Block, name: &str) -> Option<&'a Directive> {
         block.iter().filter(|directive| directive.name.text == name.as_bytes()).last()
@@ -21,13 +21,13 @@ pub(crate) fn main_directive<'a>(tree: &'a Tree, name: &str) -> Option<&'a Direc
     last(&tree.root, name).or_else(events)
 }
 
-/// `/etc/nginx/nginx.conf:3`, or `command line`.
+/// Formats the place of a directive: `/etc/nginx/nginx.conf:3`, or `command line`.
 pub(crate) fn place(directive: &Directive, files: &Files) -> String {
     let line = files.render(&error_at(directive, String::new()));
     line.strip_prefix(" in ").unwrap_or(&line).to_owned()
 }
 
-/// An error about a directive.
+/// Makes an error about a directive.
 pub(crate) fn error_at(directive: &Directive, message: String) -> Error {
     Error {
         level: Level::Emerg,

@@ -35,7 +35,7 @@ pub(crate) const TEMP: &str = "/var/lib/nginx";
 pub(crate) const USER: &str = "nobody";
 
 impl Paths {
-    /// Defaults; with a prefix given they are the relative ones below it.
+    /// Returns the defaults, below the prefix if one is given.
     pub(crate) fn new(prefix: Option<&str>) -> Paths {
         let Some(prefix) = prefix else {
             return Paths {
@@ -50,7 +50,7 @@ impl Paths {
         if !text.ends_with('/') {
             text.push('/');
         }
-        // The worker may change its directory: what is relative now must not become something else then.
+        // The worker may change its directory, so that relative paths would mean other files then.
         let prefix = if text.starts_with('/') {
             PathBuf::from(text)
         } else {

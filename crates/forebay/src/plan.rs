@@ -15,7 +15,7 @@ const OWN: u64 = 64;
 /// Descriptors for cached open files, when none is configured.
 const FILE_CACHE: u64 = 1024;
 
-/// The plan and how it came about.
+/// The plan and the reasons for it.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     /// Threads and connections.
@@ -67,7 +67,7 @@ impl Plan {
         }
     }
 
-    /// nginx's warning when more connections are configured than descriptors can be had.
+    /// Returns nginx's warning if more connections are configured than descriptors can be had.
     pub(crate) fn warning(&self) -> Option<String> {
         let connections = self.threads.connections;
         (connections as u64 > self.descriptors).then(|| {
@@ -86,7 +86,7 @@ fn cpu_reason(cpus: &CpuBudget) -> String {
     }
 }
 
-/// Two descriptors a connection (client and file or upstream) out of what the rest leaves.
+/// Derives the number of connections: each takes two descriptors (client and file or upstream) of those that are left.
 fn derive_connections(config: &Config, threads: usize, descriptors: u64) -> (usize, String) {
     let threads = threads as u64;
     let sockets = (config.listeners.len() as u64).saturating_mul(threads);

@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-/// Runs `proxy`; gives the exit code.
+/// Runs `proxy`. Returns the exit code.
 pub(crate) fn main(args: &ProxyArgs, arguments: Vec<OsString>, titled: bool) -> u8 {
     if !titled && !args.print_config {
         title::set_master(&arguments);
@@ -59,7 +59,7 @@ fn run(args: &ProxyArgs, arguments: Vec<OsString>) -> Result<u8, String> {
     Ok(server::start(&options, arguments))
 }
 
-/// Returns the text for the user who has started it.
+/// Returns the text for the user who has started the program.
 fn greeting(listen: SocketAddr, upstream: &Upstream) -> Result<String, String> {
     let urls = urls(listen);
     let (first, others) = urls.split_first().ok_or("no address")?;
@@ -92,7 +92,7 @@ fn scheme(text: &str) -> Option<(bool, &str)> {
 }
 
 impl Upstream {
-    /// `PORT`, `HOST[:PORT]`, `unix:PATH` or a URL.
+    /// Parses `PORT`, `HOST[:PORT]`, `unix:PATH` or a URL.
     fn parse(text: &str) -> Result<Upstream, String> {
         let bad = || Err(format!("{text}: not a port, an address or a URL"));
         let Some((encrypted, rest)) = scheme(text) else { return bad() };
@@ -131,7 +131,7 @@ fn host_and_port(place: &str) -> Option<(&str, Option<&str>)> {
 
 fn configuration(listen: SocketAddr, upstream: &Upstream, pid: &Path) -> String {
     let scheme = if upstream.encrypted { "https" } else { "http" };
-    // A server elsewhere answers to its own name, one of ours to that of the client.
+    // A server on another machine answers to its own name, a server on this one to the name that the client used.
     let foreign = upstream.encrypted && !upstream.host.is_empty();
     let host = if foreign { upstream.host.as_str() } else { "$http_host" };
     let tls = match foreign {

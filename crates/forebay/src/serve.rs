@@ -72,7 +72,7 @@ struct Site {
     user: Option<String>,
 }
 
-/// Runs `serve`; gives the exit code.
+/// Runs `serve`. Returns the exit code.
 pub(crate) fn main(args: &ServeArgs, arguments: Vec<OsString>, titled: bool) -> u8 {
     if !titled && !args.print_config {
         title::set_master(&arguments);
@@ -129,12 +129,12 @@ fn print(what: &Site, private: tempfile::TempDir) -> io::Result<u8> {
     Ok(0)
 }
 
-/// The pid file of a configuration that is printed: in a place where everybody may make one.
+/// Returns the pid file of a configuration that is printed, in a directory where every user may make one.
 pub(crate) fn lasting_pid(listen: SocketAddr) -> PathBuf {
     std::env::temp_dir().join(format!("forebay-{}.pid", listen.port()))
 }
 
-/// The URLs under which an address can be opened: those of all interfaces for one that stands for all.
+/// Returns the URLs under which an address can be opened: the addresses of all interfaces for one that stands for all.
 pub(crate) fn urls(listen: SocketAddr) -> Vec<String> {
     let url = |host: &str| format!("http://{host}:{}/", listen.port());
     let of = |ip: IpAddr| match ip {
@@ -152,7 +152,7 @@ pub(crate) fn urls(listen: SocketAddr) -> Vec<String> {
     }
 }
 
-/// Addresses of this machine that others can reach it by. IPv6 sockets of nginx's configuration take no IPv4.
+/// Returns the addresses of this machine that others can reach it by. IPv6 sockets of nginx's configuration take no IPv4.
 fn own_addresses(v6: bool) -> Vec<IpAddr> {
     let mut all = Vec::new();
     for interface in nix::ifaddrs::getifaddrs().into_iter().flatten() {
@@ -171,7 +171,7 @@ fn own_addresses(v6: bool) -> Vec<IpAddr> {
     all
 }
 
-/// The wanted address, or port 8080 of this machine only, or the next one that is free.
+/// Returns the wanted address, or port 8080 of this machine only, or the next one that is free.
 pub(crate) fn choose_address(wanted: Option<&str>) -> Result<SocketAddr, String> {
     let local = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let Some(text) = wanted else {
@@ -207,8 +207,8 @@ fn folder(dir: &Path, listen: SocketAddr) -> Result<Site, String> {
     Ok(Site { root, demo: false, dot_files: false, access_log: false, listen, user })
 }
 
-/// Chooses the worker's user if root serves a folder: the owner of the folder, but root only if no other user may read it. Returns
-/// `None` for the default user.
+/// Chooses the worker's user if root serves a folder: the owner of the folder, but root only if no other user may read it.
+/// Returns `None` for the default user.
 fn user_for(root: &Path, owner: u32) -> Option<String> {
     if owner != 0 {
         return identity::user_name(owner);
@@ -221,7 +221,7 @@ fn user_for(root: &Path, owner: u32) -> Option<String> {
     Some("root root".to_owned())
 }
 
-/// A word of the configuration, quoted.
+/// Returns a word of the configuration, quoted.
 pub(crate) fn quoted(path: &Path) -> String {
     // A dollar sign starts a variable in `root` and cannot be escaped; such folders are rare and fail visibly.
     let text = path.to_string_lossy().replace('\\', "\\\\").replace('"', "\\\"");
@@ -281,7 +281,7 @@ fn write_demo(root: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Says what was decided and how to go on. `asked`: the address is the user's.
+/// Prints the chosen settings and the next steps. `asked`: the user has chosen the address.
 fn announce(what: &Site, options: &Options, asked: bool) -> Result<(), String> {
     let (environment, _) = options.places();
     let mut files = Files::disk();

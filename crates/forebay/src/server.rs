@@ -20,7 +20,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Runs with nginx's options; gives the exit code. `arguments` is the true command line and `titled` whether
+/// Runs with nginx's options. Returns the exit code. `arguments` is the true command line and `titled` whether
 /// the process has its title.
 pub(crate) fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
     let words: Vec<String> =
@@ -74,7 +74,7 @@ fn early_log(options: &Options) -> Log {
     log
 }
 
-/// `-t` and `-T`.
+/// Runs `-t` and `-T`.
 fn test(options: &Options) -> u8 {
     let (mut log, mut opening) = (early_log(options), Log::default_console());
     if options.quiet {
@@ -122,7 +122,7 @@ fn signal_of(wish: Wish) -> Signal {
     }
 }
 
-/// `-s`.
+/// Runs `-s`.
 fn signal(options: &Options, wish: Wish) -> Result<(), Refused> {
     let log = early_log(options);
     let (environment, paths) = options.places();
@@ -161,7 +161,7 @@ pub(crate) fn start(options: &Options, arguments: Vec<OsString>) -> u8 {
     }
 }
 
-/// Everything is opened, the process is the one that stays.
+/// A server whose files and sockets are open, in its final process.
 struct Run {
     state: State,
     signals: Signals,
@@ -257,7 +257,7 @@ impl Alone {
         log.take_last_words();
         limits::raise_descriptors();
         let generation = 1;
-        // Nobody reads it when this process has ended. It is there so that this mode runs what the other one does.
+        // Nothing reads it after the end of this process. It exists so that this mode runs the same code as the other one.
         let area = Area::create().and_then(|area| Mapped::new(area.fd().try_clone_to_owned()?)).ok();
         let worker = Worker::start(
             state.generation(&[], generation)?,

@@ -44,7 +44,7 @@ impl Signals {
         Ok(Signals(SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?))
     }
 
-    /// The next signal that has come, without waiting.
+    /// Returns the next signal that has come, without waiting.
     pub(crate) fn next(&self) -> Option<Received> {
         let info = self.0.read_signal().ok().flatten()?;
         let signal = i32::try_from(info.ssi_signo).ok().and_then(|number| Signal::try_from(number).ok())?;
@@ -74,7 +74,7 @@ impl Signals {
     }
 }
 
-/// `signal 1 (SIGHUP) received from 10369, reconfiguring`.
+/// Formats `signal 1 (SIGHUP) received from 10369, reconfiguring`.
 pub(crate) fn received_line(received: Received, action: &str) -> String {
     let Received { signal, from } = received;
     let sender = if from == 0 { String::new() } else { format!(" from {from}") };

@@ -94,7 +94,7 @@ fn write_warnings(warnings: &[Error], files: &Files, log: &Log) {
     let mut written = HashSet::new();
     for warning in warnings {
         let text = files.render(warning);
-        // Other words of the line may have the same warning.
+        // Other words of the line may have an equal warning.
         let place = warning.span.or(warning.at).map(|span| (span.file, span.start));
         if written.insert((text.clone(), place)) {
             log.write(warning.level, &text);
@@ -102,7 +102,7 @@ fn write_warnings(warnings: &[Error], files: &Files, log: &Log) {
     }
 }
 
-/// The pid file that a configuration names.
+/// Returns the pid file that a configuration names.
 pub(crate) fn pid_path(config: &Config, paths: &Paths) -> PathBuf {
     config.main.pid.clone().unwrap_or_else(|| paths.pid.clone())
 }
@@ -118,7 +118,7 @@ pub(crate) struct Before<'a> {
     pub test: bool,
 }
 
-/// Reads a configuration and opens what it needs.
+/// Reads a configuration and opens its files and sockets.
 ///
 /// # Errors
 /// A file, socket or other resource cannot be opened. The log has nginx's message, and nothing has changed.
@@ -189,7 +189,7 @@ fn make_temp_directories(config: &Config, identity: Option<&Identity>, log: &Log
 }
 
 impl State {
-    /// The error log of this configuration.
+    /// Returns the error log of this configuration.
     pub(crate) fn log(&self) -> Log {
         Log::configured(&self.error_log, &self.logs)
     }
@@ -233,7 +233,7 @@ impl State {
         }
     }
 
-    /// The message for a worker that has the sockets of `known` already, and its descriptors in order; the last one
+    /// Returns the message for a worker that has the sockets of `known` already, and its descriptors in order; the last one
     /// is `log_area`.
     pub(crate) fn order<'a>(
         &'a self,
@@ -261,7 +261,7 @@ impl State {
         (order, fds)
     }
 
-    /// Addresses of this configuration.
+    /// Returns the addresses of this configuration.
     pub(crate) fn addresses(&self) -> Vec<ListenAddr> {
         self.listeners.open.iter().map(|open| open.addr.clone()).collect()
     }
@@ -303,7 +303,7 @@ impl State {
     }
 }
 
-/// `nginx -t` leaves an empty pid file where there was none, to see whether it can be made.
+/// Creates an empty pid file if there is none, as `nginx -t` does to see whether it can.
 fn touch(path: &Path) -> std::io::Result<()> {
     files::create(path, files::READABLE).map(drop)
 }

@@ -173,7 +173,7 @@ pub(crate) struct ProxyArgs {
     pub print_config: bool,
 }
 
-/// Runs a subcommand; gives the exit code.
+/// Runs a subcommand. Returns the exit code.
 pub(crate) fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
     let line = match Line::try_parse_from(&arguments) {
         Ok(line) => line,
@@ -194,7 +194,7 @@ pub(crate) fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
     }
 }
 
-/// Exit code 1 when there is an error, 0 when there are warnings at most.
+/// Runs `check`. Returns exit code 1 if there is an error, 0 if there are at most warnings.
 fn check(args: CheckArgs) -> u8 {
     let place = Where { conf: args.file, prefix: args.prefix, globals: args.globals };
     let (environment, paths) = place.options().places();

@@ -12,7 +12,7 @@ use std::process::Command;
 /// Carries the true arguments, each in hexadecimal, joined by commas.
 pub(crate) const ARGUMENTS: &str = "FOREBAY_ARGV";
 
-/// The true arguments, program name first, and whether the process has its title already.
+/// Returns the true arguments, program name first, and whether the process has its title already.
 pub(crate) fn arguments() -> (Vec<OsString>, bool) {
     let given: Vec<OsString> = std::env::args_os().collect();
     // Only a process with the title uses the variable, since it could be left in the environment of another.
@@ -46,7 +46,7 @@ pub(crate) fn process_name(arguments: &[OsString]) -> OsString {
 /// Programs that start themselves by way of `/proc/self/exe` are called `exe` before.
 pub(crate) fn set_process_name(name: &OsStr) {
     let name = CString::new(name.as_bytes()).unwrap_or_default();
-    // It only fails where /proc and prctl(2) are forbidden; serving goes on under another name.
+    // It fails only where /proc and prctl(2) are forbidden. The server runs under another name then.
     let _ = rustix::thread::set_name(&name);
 }
 

@@ -39,7 +39,7 @@ pub(crate) struct Configure {
 }
 
 impl Configure {
-    /// The thread plan.
+    /// Returns the thread plan.
     pub(crate) fn plan(&self) -> ThreadPlan {
         ThreadPlan { cpus: self.cpus.clone(), connections: self.connections }
     }
@@ -98,7 +98,7 @@ pub(crate) fn send_reopen(socket: &UnixStream, paths: &[PathBuf], fds: &[Borrowe
 /// Waits for an order. `None` when the master is gone.
 ///
 /// # Errors
-/// Errors of the socket; `InvalidData` for what no master sends.
+/// Errors of the socket; `InvalidData` for bytes that are no message of a master.
 pub(crate) fn receive_order(socket: &UnixStream) -> io::Result<Option<Order>> {
     let Some((kind, body, fds)) = receive(socket)? else { return Ok(None) };
     let mut rest = Rest(&body);

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Environment variable that tells the program it is a worker, and holds the name of the process; its standard input is
+/// Environment variable that makes the program a worker. Its value is the name of the process; its standard input is
 /// the control socket.
 pub(crate) const ROLE: &str = "FOREBAY_WORKER";
 /// Environment variable with the number of workers before it that ended unasked.
@@ -32,7 +32,7 @@ pub(crate) const TITLE: &str = "nginx: worker process";
 /// Interval at which a worker that is quitting checks whether its threads have ended.
 const FINISHED_CHECK: Duration = Duration::from_millis(20);
 
-/// Runs the worker; gives the exit code.
+/// Runs the worker. Returns the exit code.
 pub(crate) fn main() -> u8 {
     match run() {
         Ok(()) => 0,
@@ -65,7 +65,7 @@ struct Process {
     log: Arc<Log>,
 }
 
-/// Received descriptors, by what they are for.
+/// Received descriptors, by their use.
 struct Descriptors {
     generation: Generation,
     log: Arc<Log>,
@@ -87,7 +87,7 @@ fn build(order: &Configure, fds: Vec<OwnedFd>) -> Result<Descriptors, String> {
     Ok(Descriptors { generation, log, log_area })
 }
 
-/// The error log for this thread's few lines, on copies of the descriptors.
+/// Returns the error log for this thread's few lines, on copies of the descriptors.
 fn own_log(config: &Config, fallback: Option<&Path>, logs: &[(PathBuf, OwnedFd)]) -> Log {
     let copies: Vec<_> =
         logs.iter().filter_map(|(path, fd)| Some((path.clone(), Arc::new(fd.try_clone().ok()?)))).collect();
@@ -101,7 +101,7 @@ fn own_log(config: &Config, fallback: Option<&Path>, logs: &[(PathBuf, OwnedFd)]
     Log::configured(&[ErrorLog { target, level: Level::Error }], &copies)
 }
 
-/// Limits, priority, user, directory: in the order in which privilege is still there for each.
+/// Sets limits, priority, user and directory, in the order in which each still has the privilege that it needs.
 fn become_worker(order: &Configure, config: &Config, log: &Log) -> Result<(), String> {
     let main = &config.main;
     let complain = |what: &str, result: io::Result<()>| {

@@ -674,7 +674,7 @@ fn slices_before_a_failure_are_not_lost() {
     }
 }
 
-/// What a client's own variables made of a cached response is for that client alone.
+/// Fields of a cached response that were rewritten with a client's variables are sent to that client only.
 #[test]
 fn cookies_that_are_rewritten_for_a_client_are_not_sent_to_the_next() {
     let up = Upstream::new(|head, s| {

@@ -360,7 +360,7 @@ fn a_trusted_list_may_hold_the_whole_chain_and_much_else() {
     assert_eq!(verify(&["twin"]).map_err(|f| f.0), Err(21), "its key is another one");
 }
 
-/// Where any authority will do (`optional_no_ca`), a certificate that is over will not: openssl names its time last.
+/// `optional_no_ca` accepts any authority, but no expired certificate: openssl reports the time last.
 #[test]
 fn a_time_counts_also_where_nobody_vouches() {
     let dir = dir();

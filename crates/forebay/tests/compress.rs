@@ -335,7 +335,7 @@ fn many_clients_wait_for_one_form() {
     }
 }
 
-/// What comes from an upstream that is not buffered leaves at once, though it is compressed.
+/// Content of an upstream without buffering is sent at once, also when it is compressed.
 #[test]
 fn streams_are_flushed() {
     let back = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");

@@ -37,7 +37,7 @@ impl Oracle {
         Oracle { child, site }
     }
 
-    /// Where it listens.
+    /// Returns the address on which it listens.
     pub fn addr(&self) -> std::net::SocketAddr {
         self.site.addr(0)
     }
@@ -53,7 +53,7 @@ pub fn oracle() -> Option<String> {
     nginx
 }
 
-/// Whether an nginx is older than 1.`minor`.
+/// Returns `true` if an nginx is older than 1.`minor`.
 pub fn is_before(nginx: &str, minor: u32) -> bool {
     let said = Command::new(nginx).arg("-v").output().expect("nginx -v");
     let text = String::from_utf8_lossy(&said.stderr).into_owned();
@@ -61,7 +61,7 @@ pub fn is_before(nginx: &str, minor: u32) -> bool {
     version.split('.').next().and_then(|v| v.parse::<u32>().ok()).expect("a number") < minor
 }
 
-/// What the two may say differently: the product, the date, the ports of the test, its directory.
+/// Removes permitted differences from an answer: the product, the date, the ports of the test, its directory.
 fn normalise(answer: &[u8], site: &Site, ports: usize) -> String {
     let mut text = String::from_utf8_lossy(answer).into_owned();
     for i in 0..ports {
@@ -426,7 +426,7 @@ fn rewriting() {
     );
 }
 
-/// What a later directive finds of a match that failed, and what a path that was rewritten may still ask for.
+/// Captures after a match that failed, and locations after a rewrite.
 #[test]
 fn traces_of_rewriting() {
     compare(
@@ -618,7 +618,7 @@ fn error_pages_by_status() {
     );
 }
 
-/// What `try_files` has found below an `alias` says nothing of the alias of another location.
+/// A file that `try_files` has found below an `alias` does not affect the alias of another location.
 #[test]
 fn aliases_of_regular_expressions() {
     let post = "POST /t/x HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
@@ -850,7 +850,7 @@ fn broken_bodies() {
     );
 }
 
-/// What both write about the same requests, from the connection's number on, in the log of a server.
+/// Lines in the error log of a server about the same requests, from the number of the connection on.
 #[test]
 fn error_lines_agree() {
     let Some(nginx) = oracle() else { return };

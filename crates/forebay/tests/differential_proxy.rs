@@ -149,7 +149,7 @@ fn compare_fields(server: &str, requests: &[String]) {
     }
 }
 
-/// What an application says beside `X-Accel-Redirect` goes with the answer, wherever that comes from in the end.
+/// Fields that an application sends with `X-Accel-Redirect` are in the answer, whatever location makes it in the end.
 #[test]
 fn fields_beside_an_x_accel_redirect() {
     let up = origin::start(|mut asked| {

@@ -11,7 +11,7 @@ pub struct Asked {
     /// Number of the connection, from 0.
     conn: usize,
     head: String,
-    /// What came behind the head.
+    /// Bytes that were received behind the head.
     rest: Vec<u8>,
 }
 
@@ -169,8 +169,8 @@ fn the_body_of_an_upgrade_is_sent_once() {
     }
 }
 
-/// How long a switched connection lives: what counts is whom the tunnel waits for (nginx: proxy_read_timeout,
-/// proxy_send_timeout, send_timeout).
+/// Lifetime of a switched connection: the timeout is the one of the side that the tunnel waits for (nginx:
+/// proxy_read_timeout, proxy_send_timeout, send_timeout).
 #[test]
 fn a_tunnel_waits_for_each_side_by_its_own_time() {
     const LONG: usize = 16 << 20;
@@ -565,7 +565,7 @@ fn a_body_that_is_there_goes_to_the_next_server() {
     assert!(until(&mut client, "</html>\r\n").starts_with("HTTP/1.1 502 "));
 }
 
-/// What has been passed to one upstream as it came goes to another, of an error page, whole or not at all.
+/// A request body that was streamed to one upstream goes to the upstream of an error page complete or not at all.
 #[test]
 fn a_body_that_another_upstream_had() {
     let failing = upstream(|a| {
@@ -609,7 +609,7 @@ fn a_body_that_another_upstream_had() {
     }
 }
 
-/// What is said of a response while it is read names the upstream, as in nginx; what is said later does not.
+/// Log lines about a response name the upstream while the response is read, as in nginx.
 #[test]
 fn the_log_names_who_breaks_off() {
     let up = upstream(|a| {

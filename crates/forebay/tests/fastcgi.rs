@@ -181,7 +181,7 @@ fn answers_in_single_bytes() {
         .wait_for_log("FastCGI sent in stderr: \"a warning\" while reading response header from upstream", 2);
 }
 
-/// What a server sends, the status that comes of it, and what stands in the error log.
+/// Output of servers, with the status of the answer to the client and the text in the error log.
 fn bad() -> Vec<(Vec<u8>, &'static str, &'static str)> {
     let mut two = stdout("x");
     two[0] = 2;
@@ -424,7 +424,7 @@ fn responses_are_cached() {
     assert_eq!(count.load(Ordering::SeqCst), 2);
 }
 
-/// What a cache has answered with is nothing to the next request, whose client may be another.
+/// Variables of a cached response are empty in the next request, whose client may be another.
 #[test]
 fn fields_of_cached_responses_are_forgotten() {
     let backend = fastcgi::start(|asked| {

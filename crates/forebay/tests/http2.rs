@@ -525,8 +525,8 @@ fn a_client_that_does_not_read_costs_no_more_than_its_windows() {
     assert!(server.get("/small").starts_with("HTTP/1.1 200"));
 }
 
-/// What is idle is closed by the default server's `keepalive_timeout`, what has asked for nothing by `client_header_timeout`,
-/// whatever else the client says meanwhile.
+/// An idle connection is closed after the default server's `keepalive_timeout`, and one without a request after
+/// `client_header_timeout`. Other frames of the client do not change that.
 #[test]
 fn idle_connections_are_closed_in_time() {
     let server = serve("client_header_timeout 1s;", "keepalive_timeout 1s; location / { return 204; }");
@@ -927,7 +927,7 @@ fn a_response_to_head_ends_before_the_upstreams_body() {
     assert_eq!(client.answer(3).body, b"SEE-THIS");
 }
 
-/// What a client's certificate was judged by may change while its connection stays open.
+/// A new revocation list applies to connections that stay open, too.
 #[test]
 fn a_reload_that_revokes_reaches_open_connections() {
     let site = crate::tls::site(

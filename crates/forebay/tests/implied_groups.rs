@@ -127,7 +127,7 @@ fn the_configuration_can_have_new_connections() {
     }
 }
 
-/// What a connection was made for belongs to its location: the source address, for one.
+/// Connections are kept for the location that made them, with its source address for instance.
 #[test]
 fn connections_are_not_shared_between_locations() {
     let up = upstream(|_, _| true);

@@ -171,7 +171,7 @@ fn numbers_change_with_a_reload() {
     assert_eq!(server.site.read("logs/c.log"), "/c/1 200 5 end\n/c/2 200 5 end\n");
 }
 
-/// What a killed worker left goes to the file that is open after USR1.
+/// Lines that a killed worker left go to the file that is open after USR1.
 #[test]
 fn reopened_files_get_what_is_left() {
     let mut server = Server::start(&conf("logs/a.log line buffer=64k"));
@@ -320,7 +320,7 @@ fn the_line_is_there_when_the_connection_ends() {
     }
 }
 
-/// Where a thread has time, a line of the error log is there before the answer, as in nginx.
+/// A thread with little load writes its lines of the error log before the answer, as nginx does.
 #[test]
 fn who_has_an_answer_finds_its_error_line() {
     let server = Server::start(
@@ -337,7 +337,7 @@ fn who_has_an_answer_finds_its_error_line() {
     }
 }
 
-/// What formats usually begin with is written in one piece: it must be what its variables are one by one.
+/// The usual beginning of formats is written in one piece. It must have the same text as its variables one by one.
 #[test]
 fn the_usual_beginning_is_what_its_variables_are() {
     const USUAL: &str = "$remote_addr - $remote_user [$time_local] \"$request\" $status $body_bytes_sent \

@@ -1,4 +1,4 @@
-//! What the server tells about itself: Prometheus, the JSON interface, the dashboard.
+//! Metrics of the server: Prometheus, the JSON interface, the dashboard.
 
 use crate::harness::{Server, free_port, origin, raw, wait_for};
 use serde_json::Value;
@@ -97,7 +97,7 @@ fn the_exporter_reads_stub_status() {
     }
 }
 
-/// What a server has answered counts for it, though the client gets something else.
+/// Answers of an upstream server are counted also if the client gets another one.
 #[test]
 fn answers_that_are_not_passed_on_count() {
     let up = origin::start(|mut asked| {

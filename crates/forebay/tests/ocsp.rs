@@ -21,16 +21,16 @@ struct Authority {
     state: Arc<Answers>,
 }
 
-/// What its responder does.
+/// Behaviour of the test's responder.
 struct Answers {
     dir: OnceLock<PathBuf>,
     asked: AtomicUsize,
-    /// Who signs.
+    /// Name of the certificate that signs.
     signer: Mutex<&'static str>,
 }
 
 impl Answers {
-    /// Has `openssl ocsp` answer what stands in the target of a request.
+    /// Lets `openssl ocsp` answer the request in a target.
     fn answer(&self, target: &str) -> Vec<u8> {
         let dir = wait_for("the directory", || self.dir.get());
         let n = self.asked.fetch_add(1, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! What becomes of an upstream's answer: kept, cut, rewritten, judged.
+//! Treatment of an upstream's answer: it is kept, cut, rewritten or refused.
 
 use crate::harness::{Server, Site, origin, wait_for};
 use std::net::SocketAddr;
@@ -296,7 +296,7 @@ fn line_breaks_in_variables_make_no_fields() {
     assert!(answer.contains("X-L: a;   b\r\n"), "{answer}");
 }
 
-/// What goes wrong after an internal redirect is told with the upstream that asked for it.
+/// Errors after an internal redirect are logged with the upstream that asked for the redirect.
 #[test]
 fn log_lines_name_the_upstream_behind_a_redirect() {
     let up = origin::start(|mut asked| {

@@ -122,7 +122,7 @@ fn bodies_go_both_ways() {
     assert!(!server.error_log().contains("[error]"), "{}", server.error_log());
 }
 
-/// What stands in chunks.
+/// Returns the content of chunks.
 fn dechunk(mut text: &str) -> String {
     let mut out = String::new();
     while let Some((size, rest)) = text.split_once("\r\n") {
@@ -527,7 +527,7 @@ fn a_request_that_was_not_taken_goes_to_the_next_server() {
     }
 }
 
-/// What was sent of a body that is passed on as it comes is sent to the next server as well, while it is remembered.
+/// The part of a streamed body that one server was sent goes to the next server as well, as long as it is in memory.
 #[test]
 fn a_streamed_request_that_was_not_taken_is_sent_from_its_beginning() {
     let mut refused = Vec::new();

@@ -1,4 +1,4 @@
-//! What must not take the server down: too many clients, too few descriptors, clients that vanish.
+//! Load that must not take the server down: too many clients, too few descriptors, clients that vanish.
 
 use crate::harness::{Server, Site, wait_for};
 use nix::sys::signal::Signal;

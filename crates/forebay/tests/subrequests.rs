@@ -1,4 +1,4 @@
-//! What makes requests for a request, limits requests under way, and smaller parts of the proxy.
+//! Subrequests, limits of requests under way, and smaller parts of the proxy.
 
 use crate::differential::tool;
 use crate::harness::{Server, origin, raw, wait_for};
@@ -77,7 +77,7 @@ fn another_location_decides_on_access() {
     assert!(server.get("/auth").starts_with("HTTP/1.1 404"));
 }
 
-/// Who decides on access learns by which method the client asks.
+/// A subrequest for authorization has the method of the client in `$request_method`.
 #[test]
 fn the_method_of_the_client_is_told() {
     let (auth, seen) = recorder("");

@@ -798,8 +798,7 @@ fn cutter(upstream: std::net::SocketAddr) -> std::net::SocketAddr {
     addr
 }
 
-/// Where only the end of the connection tells how long a response is, and somebody may have cut it off, the client gets it
-/// and nobody else.
+/// A response that ends with its connection may have been cut off by an attacker. It is sent to the client, but not stored.
 #[test]
 fn a_response_that_may_be_cut_off_is_not_kept() {
     let origin = crate::harness::origin::start(|mut asked| {
@@ -862,7 +861,7 @@ fn tickets_do_not_depend_on_the_cache() {
     }
 }
 
-/// What a certificate says of its owner reaches headers and logs: nothing in it may end a line or pass for something else.
+/// The names in a certificate get into headers and logs: no character in them may end a line or imitate other text.
 #[test]
 fn names_of_certificates_are_escaped() {
     let site = site(
@@ -926,7 +925,7 @@ impl Kept {
         Kept { child, input, output }
     }
 
-    /// What a request is answered with, up to the end of a body that has this mark, or of the connection.
+    /// Sends a request. Returns the answer, up to the mark at the end of a body or to the end of the connection.
     fn get(&mut self, host: &str) -> String {
         let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
         // It may be closed already.
@@ -960,8 +959,8 @@ pub fn revocation_list(site: &Site, name: &str, revoked: bool) {
     openssl(site, &format!("ca -config ca.cnf -gencrl -cert ec.crt -keyfile ec.key -out {name}"));
 }
 
-/// What a certificate was judged by counts as long as it is in effect: on connections that stay open it is judged again after
-/// a reload, over HTTP/1 and HTTP/2.
+/// The verdict on a certificate is valid for one configuration: on connections that stay open it is made again after a reload,
+/// over HTTP/1 and HTTP/2.
 #[test]
 fn a_verdict_does_not_outlive_its_reason() {
     let body = "return 200 \"$ssl_client_verify;end\";";
@@ -1090,7 +1089,7 @@ fn sessions_have_identifiers() {
     }
 }
 
-/// What the server says in a handshake may be more than there is room for; it goes on when there is.
+/// A handshake whose messages do not fit into the socket continues once there is room.
 #[test]
 fn a_handshake_waits_for_room() {
     let site = site(

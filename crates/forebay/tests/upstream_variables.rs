@@ -1,4 +1,4 @@
-//! What variables and fields tell of upstreams, as nginx tells it.
+//! Variables and fields about upstreams have the values that nginx gives them.
 
 use crate::differential::{Oracle, oracle};
 use crate::harness::{Server, Site, origin, raw, wait_for};
@@ -12,7 +12,7 @@ fn conf(rest: &str) -> String {
     )
 }
 
-/// What the answers of both would be compared by: without the product and the time.
+/// Returns an answer without product and time, for comparison with nginx.
 fn plain(answer: &[u8]) -> String {
     let text = String::from_utf8_lossy(answer).into_owned();
     let line = |l: &str| match l.split_once(": ") {
@@ -105,7 +105,7 @@ fn slices_are_told_of_by_the_first() {
     assert_eq!(logged, expected);
 }
 
-/// Who passes `Server` and `Date` on passes on that there are none.
+/// With `proxy_pass_header` a response has no `Server` or `Date` if the upstream sends none.
 #[test]
 fn fields_that_are_the_upstreams_business() {
     let up = origin::start(|mut asked| {

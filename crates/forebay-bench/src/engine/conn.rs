@@ -85,7 +85,7 @@ impl Conn {
         }
     }
 
-    /// Forgets what belonged to the last connection; keeps memory.
+    /// Resets the state of the last connection, but keeps its memory.
     pub(super) fn reset(&mut self) {
         self.transport.close();
         self.http.reset();
@@ -195,13 +195,13 @@ impl Conn {
         if self.transport.tls().is_none() {
             return Ok(());
         }
-        // Content may have come with the end of the handshake.
+        // Content may have arrived with the end of the handshake.
         buffers.output.clear();
         self.decrypt(ctx, &[], &mut buffers.output)?;
         self.write(ctx, &buffers.output)
     }
 
-    /// Receives and handles all bytes that have come. `last`: the peer will send no more.
+    /// Receives and handles all bytes that have arrived. `last`: the peer will send no more.
     pub(super) fn receive(
         &mut self,
         ctx: &mut Ctx<'_>,

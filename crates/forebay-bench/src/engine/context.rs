@@ -86,7 +86,8 @@ impl<'a> Ctx<'a> {
         flight.due >= self.times.from
     }
 
-    /// Records how late a request of an open loop leaves. `ready`: since when a connection could have sent it.
+    /// Records the delay with which a request of an open loop is sent. `ready`: time from which on a connection could have sent
+    /// it.
     #[inline]
     pub(super) fn record_lateness(&mut self, flight: Flight, ready: u64) {
         if self.supply.is_open_loop() && self.in_window(flight) {

@@ -135,7 +135,7 @@ impl H1 {
         Ok(())
     }
 
-    /// Takes bytes of a head; returns the bytes after it, none while it is incomplete.
+    /// Takes bytes of a head. Returns the bytes after it, none while it is incomplete.
     #[inline]
     fn take_head<'d>(&mut self, ctx: &mut Ctx<'_>, data: &'d [u8]) -> Result<&'d [u8], Failure> {
         // Without a request there is nothing that the bytes could answer.
@@ -209,7 +209,7 @@ impl H1 {
         }
     }
 
-    /// Takes content of a known length; returns the bytes after it.
+    /// Takes content of a known length. Returns the bytes after it.
     #[inline]
     fn take_length<'d>(&mut self, ctx: &mut Ctx<'_>, left: u64, data: &'d [u8]) -> &'d [u8] {
         let n = left.min(data.len() as u64) as usize;
@@ -294,7 +294,7 @@ impl H1 {
         ctx.record.waiting.record(self.came_at.saturating_sub(self.left_at));
     }
 
-    /// Takes the end of the connection; returns the failure that it is.
+    /// Takes the end of the connection. Returns the failure that it is.
     pub(super) fn closed(&mut self, ctx: &mut Ctx<'_>) -> Option<Failure> {
         match self.expected {
             Expected::Stream => {

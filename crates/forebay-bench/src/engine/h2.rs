@@ -10,7 +10,7 @@ use forebay_http::h2::frame::{HEADER_LEN, INITIAL_WINDOW, MAX_FRAME, MAX_WINDOW,
 use forebay_http::h2::hpack::{Decoder, Field, Label, Sink};
 use forebay_http::h2::received::{Frame, Role, Section, Setting, Settings, Violation};
 
-/// Windows that we grant: large enough never to be what limits.
+/// Windows that we grant, large enough never to limit the server.
 const WINDOW: u32 = 1 << 30;
 /// Bytes after which a window is opened again.
 const REOPEN: u64 = 1 << 28;
@@ -30,7 +30,7 @@ struct Stream {
     content: Vec<u8>,
 }
 
-/// The last field block that came and what it meant, when it used no dynamic table.
+/// The last received field block with its meaning, if it used no dynamic table.
 #[derive(Default)]
 struct Known {
     block: Vec<u8>,
@@ -63,7 +63,7 @@ pub(super) struct H2 {
 struct Data {
     stream: u32,
     end_stream: bool,
-    /// Bytes that have not come.
+    /// Bytes that have not been received.
     left: usize,
 }
 
@@ -97,7 +97,7 @@ impl Sink for Fields {
 }
 
 impl H2 {
-    /// Starts a connection: what we send first is appended to `out`.
+    /// Starts a connection. Appends our first frames to `out`.
     pub(super) fn new(out: &mut Vec<u8>, parallel: usize) -> H2 {
         out.extend_from_slice(PREFACE);
         let most = (setting::MAX_CONCURRENT_STREAMS, 100);
@@ -199,7 +199,7 @@ impl H2 {
         self.contents.push(stream.content);
     }
 
-    /// Takes bytes of the server; what is to be answered goes to `out`.
+    /// Takes bytes of the server. Appends the frames that answer them to `out`.
     pub(super) fn bytes(&mut self, ctx: &mut Ctx<'_>, data: &[u8], out: &mut Vec<u8>) -> Result<(), Failure> {
         let mut rest = data;
         while !rest.is_empty() {
@@ -402,7 +402,7 @@ impl H2 {
             let before = self.decoder.size();
             let mut fields = Fields::default();
             self.decoder.decode(block, &mut self.scratch, &mut fields).map_err(|_| Failure::Protocol)?;
-            // The same bytes mean the same only as long as there is no dynamic table.
+            // Equal bytes have the same meaning only without a dynamic table.
             let stateless = before == 0 && self.decoder.size() == 0;
             self.known.block.clear();
             if stateless && block.first().is_some_and(|b| b & 0xe0 != 0x20) {

@@ -75,7 +75,7 @@ struct Run<'l> {
     barrier: Barrier,
 }
 
-/// Runs to the end. `tick` gets the samples as they come, some ten times a second, and returns `false` to stop early;
+/// Runs to the end. `tick` gets the samples, some ten times a second, and returns `false` to stop early;
 /// the outcome then has the measurements until that moment.
 ///
 /// # Errors

@@ -29,7 +29,7 @@ pub(super) struct Pool<'a> {
     tls: Option<Arc<ClientConfig>>,
     /// Slots that wait for a request to be due, in an open loop.
     free: VecDeque<u32>,
-    /// Slots whose responses came in this turn, in a closed loop.
+    /// Slots whose responses were received in this turn, in a closed loop.
     answered: Vec<u32>,
     /// Slots that wait to connect.
     queue: VecDeque<u32>,
@@ -127,7 +127,7 @@ impl<'a> Pool<'a> {
         }
     }
 
-    /// Sends the next requests on connections whose responses came in this turn.
+    /// Sends the next requests on connections whose responses were received in this turn.
     pub(super) fn refill_answered(&mut self) {
         for at in 0..self.answered.len() {
             let Some(&slot) = self.answered.get(at) else { break };
@@ -168,7 +168,7 @@ impl<'a> Pool<'a> {
         }
     }
 
-    /// Makes a connection, at once or when it is its turn, or uses the one that is open.
+    /// Makes a connection, at once or later, or uses the open one.
     fn start(&mut self, slot: u32) {
         let Some(conn) = self.conns.get_mut(slot as usize) else { return };
         match conn.phase {
@@ -193,7 +193,7 @@ impl<'a> Pool<'a> {
             return;
         }
         if !std::mem::take(&mut conn.waited) && open && !conn.in_free {
-            // A response has come just now: until then there was no room, and this side was not late.
+            // A response has just been received. Until then there was no room, so this side was not late.
             conn.since = self.ctx.now;
         }
         if self.ctx.think > 0 && !self.ctx.supply.is_open_loop() && conn.http.gate() > self.ctx.now {
@@ -355,7 +355,7 @@ impl<'a> Pool<'a> {
         self.fill(slot);
     }
 
-    /// Ends a connection, for a reason or because it has done its work, and goes on with the slot.
+    /// Ends a connection, because of a failure or since its work is done, and continues with the slot.
     fn end(&mut self, slot: u32, why: Option<Failure>) {
         let Some(conn) = self.conns.get_mut(slot as usize) else { return };
         let ctx = &mut self.ctx;
@@ -401,7 +401,7 @@ impl<'a> Pool<'a> {
             if !flags.intersects(EventFlags::OUT | EventFlags::ERR | EventFlags::HUP) {
                 return;
             }
-            // What came with the same event is read below.
+            // Bytes that came with the same event are read below.
             self.connected(slot);
         }
         if flags.contains(EventFlags::OUT) {
@@ -430,7 +430,7 @@ impl<'a> Pool<'a> {
         }
     }
 
-    /// Reads all bytes that have come. `last`: the peer will send no more.
+    /// Reads all bytes that have arrived. `last`: the peer will send no more.
     #[inline]
     fn readable(&mut self, slot: u32, generation: u32, last: bool) {
         if self.current(slot, generation).is_none() {

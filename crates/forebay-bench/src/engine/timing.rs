@@ -93,7 +93,7 @@ impl Timing {
         self.timeout
     }
 
-    /// Notes the end of the warm-up and the end of the run; returns whether the run stops at this moment. `halt`: the
+    /// Notes the end of the warm-up and the end of the run. Returns whether the run stops at this moment. `halt`: the
     /// user has stopped it.
     pub(super) fn stops(&mut self, now: u64, halt: bool) -> bool {
         if self.usage.is_none() && now >= self.times.from {
@@ -149,7 +149,7 @@ impl Timing {
         self.next_tick.min(self.next_scan).min(end)
     }
 
-    /// Returns the length of the measured time and what the thread used in it. `last`: the last response, the end of a
+    /// Returns the length of the measured time and the thread's counters for it. `last`: the last response, the end of a
     /// run that ends by itself.
     pub(super) fn measured(&self, last: u64) -> (u64, ThreadUse) {
         let (end, used) = match &self.stopped {

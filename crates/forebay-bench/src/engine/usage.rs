@@ -23,7 +23,7 @@ impl ThreadCounters {
         ThreadCounters { cpu: thread_cpu(), delay, switches }
     }
 
-    /// Returns what the thread has used since these counters were read. The CPU and the time are left to the caller.
+    /// Returns the thread's use since these counters were read. The CPU and the time are left to the caller.
     pub(super) fn until_now(self) -> ThreadUse {
         let now = ThreadCounters::now();
         ThreadUse {

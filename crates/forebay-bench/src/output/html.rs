@@ -39,7 +39,7 @@ pub(crate) struct Plot {
     pub log: bool,
 }
 
-/// Text in HTML.
+/// Escapes text for HTML.
 pub(crate) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
@@ -212,7 +212,7 @@ impl Curve {
     }
 }
 
-/// A page around a body.
+/// Makes a page around a body.
 pub(crate) fn page(title: &str, body: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\">\
@@ -227,7 +227,7 @@ pub(crate) fn page(title: &str, body: &str) -> String {
     )
 }
 
-/// Latency by percentile, the axis stretched towards 100 as HdrHistogram's plots have it.
+/// Plots latency by percentile, with the axis stretched towards 100 as HdrHistogram's plots have it.
 pub(crate) fn by_percentile(lines: &[(&str, &Histogram)]) -> Plot {
     let longest = lines.iter().map(|(_, h)| h.len()).max().unwrap_or(0).max(10) as f64;
     let nines = longest.log10().min(6.0);

@@ -24,7 +24,7 @@ pub(crate) enum Live {
 }
 
 impl Live {
-    /// A screen when standard error is a terminal, lines when it is not.
+    /// Begins to show progress: on a screen if standard error is a terminal, else as lines.
     pub(crate) fn new(title: &str, quiet: bool) -> Live {
         if quiet {
             return Live::Quiet;

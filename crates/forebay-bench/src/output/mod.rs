@@ -8,13 +8,13 @@ pub(crate) mod text;
 /// Quantiles that are shown.
 pub(crate) const QUANTILES: [f64; 7] = [0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 0.9999];
 
-/// `50`, `99.9`.
+/// Formats a quantile as a percentage: `50`, `99.9`.
 pub(crate) fn percent(q: f64) -> String {
     let text = format!("{:.4}", q * 100.0);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Bytes for people: `1.23 MB`.
+/// Formats bytes for people: `1.23 MB`.
 pub(crate) fn bytes_text(bytes: f64) -> String {
     match bytes {
         b if b < 1024.0 => format!("{b:.0} B"),

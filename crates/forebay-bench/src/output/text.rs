@@ -125,7 +125,7 @@ fn latencies(out: &mut String, report: &Report) {
     }
 }
 
-/// The distribution as HdrHistogram's tools read it, in milliseconds.
+/// Formats the distribution as HdrHistogram's tools read it, in milliseconds.
 pub(crate) fn hgrm(h: &Histogram) -> String {
     let head = "       Value     Percentile TotalCount 1/(1-Percentile)";
     spectrum(h, head, |value, reached, count, last| {

@@ -133,7 +133,7 @@ static TABLE: [Classes; Name::COUNT + 1] = {
 };
 
 impl Name {
-    /// The classes of the name.
+    /// Returns the classes of the name.
     #[inline]
     pub fn classes(self) -> Classes {
         TABLE[self as usize]

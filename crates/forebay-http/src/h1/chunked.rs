@@ -1,5 +1,5 @@
-//! The chunked transfer coding (RFC 9112, section 7.1), resumable at any byte; accepts what nginx accepts,
-//! with limits for what nginx leaves unlimited. Hot path.
+//! The chunked transfer coding (RFC 9112, section 7.1), resumable at any byte. Accepts the same bodies as nginx, but limits
+//! chunk extensions and trailers, which nginx does not. Hot path.
 
 use crate::field::{FieldLine, Name, Slice};
 use crate::uri::HEX;
@@ -66,7 +66,7 @@ enum ChunkState {
 #[derive(Clone, Debug, Default)]
 pub struct Chunked {
     state: ChunkState,
-    /// Size of the chunk that is being read, then what is left of it.
+    /// Size of the chunk that is being read, then the bytes of it that are left.
     left: u64,
     extensions: usize,
     limits: ChunkedLimits,
@@ -77,7 +77,7 @@ pub struct Chunked {
 }
 
 impl Chunked {
-    /// A decoder with these limits.
+    /// Creates a decoder with these limits.
     pub fn new(limits: ChunkedLimits) -> Self {
         Chunked { limits, ..Chunked::default() }
     }
@@ -103,7 +103,7 @@ impl Chunked {
         }
     }
 
-    /// Trailer fields, once the body is over: lines with a proper name and value. nginx ignores all trailer
+    /// Returns the trailer fields, once the body is over: lines with a proper name and value. nginx ignores all trailer
     /// lines, so others are skipped rather than refused.
     pub fn trailers(&self) -> impl Iterator<Item = (Name, &[u8], &[u8])> {
         self.fields.iter().map(|f| (f.id, f.name.of(&self.trailer), f.value.of(&self.trailer)))
@@ -210,7 +210,7 @@ impl Chunked {
         self.expect(b, b'\n', next)
     }
 
-    /// Takes trailer bytes up to and including a CR; gives how many.
+    /// Takes trailer bytes up to and including a CR. Returns how many.
     fn trailer_line(&mut self, rest: &[u8]) -> Result<usize, InvalidChunked> {
         let end = memchr::memchr2(b'\r', b'\n', rest);
         let text = rest.get(..end.unwrap_or(rest.len())).unwrap_or(rest);
@@ -251,17 +251,17 @@ impl Chunked {
     }
 }
 
-/// `tchar` of RFC 9110, section 5.6.2.
+/// Returns `true` for a `tchar` of RFC 9110, section 5.6.2.
 pub(crate) fn is_token(b: u8) -> bool {
     b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b)
 }
 
-/// Bytes of a field value (RFC 9110, section 5.5), tab and blank included.
+/// Returns `true` for bytes of a field value (RFC 9110, section 5.5), tab and blank included.
 pub(crate) fn is_text(b: u8) -> bool {
     b == b'\t' || (b >= b' ' && b != 0x7f)
 }
 
-/// The line before a chunk of content, and what follows the content and ends the body.
+/// Encoding: the line before a chunk, and the end of the body.
 pub mod encode {
     /// Last chunk and empty trailer section.
     pub const LAST: &[u8] = b"0\r\n\r\n";
@@ -274,7 +274,7 @@ pub mod encode {
     }
 
     impl SizeLine {
-        /// For a chunk of `len` bytes. The length 0 would end the body: use `LAST`.
+        /// Makes the line for a chunk of `len` bytes. The length 0 would end the body: use `LAST`.
         pub fn new(len: u64) -> SizeLine {
             const DIGITS: &[u8; 16] = b"0123456789abcdef";
             let mut bytes = *b"0000000000000000\r\n";
@@ -291,7 +291,7 @@ pub mod encode {
             SizeLine { bytes, start }
         }
 
-        /// Size and line end.
+        /// Returns the line, with its line end.
         pub fn as_bytes(&self) -> &[u8] {
             self.bytes.get(self.start as usize..).unwrap_or_default()
         }

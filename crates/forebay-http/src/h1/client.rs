@@ -57,7 +57,7 @@ impl BadResponse {
 }
 
 impl ResponseHead {
-    /// Value of the first line with this known name.
+    /// Returns the value of the first line with this known name.
     #[inline]
     pub fn get(&self, name: Name) -> Option<&[u8]> {
         self.first_line(name).map(|line| line.value.of(&self.buf))
@@ -146,7 +146,7 @@ fn run(buf: &[u8], head: &mut ResponseHead, max_len: usize) -> Result<Status, Ba
     Ok(Status::Partial)
 }
 
-/// The bytes of a head that have come.
+/// Received bytes of a head.
 struct Input<'b> {
     buf: &'b [u8],
     /// The part of `buf` within the limit.
@@ -154,7 +154,7 @@ struct Input<'b> {
     max_len: usize,
 }
 
-/// Takes the usual lines, and scans the next line that is not one of them. `None`: its end has not come.
+/// Takes the usual lines, and scans the next line that is not one of them. `None`: it is incomplete.
 #[inline]
 fn next_unusual(input: &Input<'_>, head: &mut ResponseHead) -> Result<Option<Event>, BadResponse> {
     let &Input { buf, view, max_len } = input;
@@ -190,7 +190,7 @@ const TOO_BIG: BadResponse =
 const NOT_HTTP: BadResponse =
     BadResponse { reason: "upstream sent no valid HTTP/1.0 header", not_http: true, detail: Detail::None };
 
-/// The status line of all but a few responses, if it is there whole; gives the offset after it.
+/// Reads a status line as almost all responses have it. Returns the offset after it; `None` if it is incomplete or another.
 #[inline]
 fn usual_status_line(buf: &[u8], head: &mut ResponseHead) -> Option<usize> {
     const START: usize = 9;
@@ -210,7 +210,7 @@ fn usual_status_line(buf: &[u8], head: &mut ResponseHead) -> Option<usize> {
     Some(stop + 2)
 }
 
-/// Reads the status line; gives the offset after it, or `None` while it is incomplete.
+/// Reads the status line. Returns the offset after it, or `None` while it is incomplete.
 fn status_line(buf: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, BadResponse> {
     const PREFIX: &[u8] = b"HTTP/";
     if let Some(end) = usual_status_line(buf, head) {
@@ -259,7 +259,7 @@ fn status_code(text: &[u8]) -> Option<u16> {
     Some(digit(a) * 100 + digit(b) * 10 + digit(c))
 }
 
-/// One to three digits.
+/// Reads one to three digits.
 fn version_number(text: &[u8]) -> Option<(u32, &[u8])> {
     let len = text.iter().position(|b| !b.is_ascii_digit()).unwrap_or(text.len());
     if !(1..=3).contains(&len) {
@@ -326,7 +326,7 @@ fn take_framing(value: &[u8], head: &mut ResponseHead, line: FieldLine) -> Resul
     Ok(())
 }
 
-/// The empty line has been read.
+/// Ends a head whose empty line has been read.
 fn end(head: &mut ResponseHead) -> Result<Status, BadResponse> {
     head.len = head.scan.pos;
     head.scan.state = State::Done;

@@ -170,7 +170,7 @@ pub(crate) struct UsualLine {
     pub(crate) end: usize,
 }
 
-/// The line at `start`, if it is a usual one.
+/// Returns the line at `start`, if it is a usual one.
 #[inline(always)]
 pub(crate) fn usual_line(buf: &[u8], start: usize) -> Option<UsualLine> {
     // What follows the empty line may have colons, too.
@@ -213,7 +213,7 @@ pub(crate) fn usual_line(buf: &[u8], start: usize) -> Option<UsualLine> {
 /// Longest name that is looked for eight bytes at a time, and so the most that is looked at in vain.
 const NAME_WINDOW: usize = 64;
 
-/// Offset of the first colon, if it is near.
+/// Returns the offset of the first colon, if it is near.
 #[inline]
 fn colon(line: &[u8]) -> Option<usize> {
     const LOW: u64 = u64::from_ne_bytes([1; 8]);
@@ -349,12 +349,12 @@ fn value(buf: &[u8], scan: &mut Scan) -> Result<Progress, InvalidLine> {
     }
 }
 
-/// Offset of the first CR, LF or NUL from `p` on, or the end.
+/// Returns the offset of the first CR, LF or NUL from `p` on, or the end.
 pub(crate) fn value_stop(buf: &[u8], p: usize) -> usize {
     p + stop(buf.get(p..).unwrap_or_default())
 }
 
-/// Length of `text` up to the first CR, LF or NUL, or all of it. Eight bytes at a time: values are short, so
+/// Returns the length of `text` up to the first CR, LF or NUL, or all of it. Eight bytes at a time: values are short, so
 /// calling memchr would cost more than it saves.
 #[inline]
 pub(crate) fn stop(text: &[u8]) -> usize {
@@ -379,7 +379,7 @@ pub(crate) fn stop(text: &[u8]) -> usize {
     }
 }
 
-/// After the CR of a field line; nginx lets it repeat.
+/// Reads on behind the CR of a field line, which may repeat, as in nginx.
 fn field_end(buf: &[u8], scan: &mut Scan) -> Result<Progress, InvalidLine> {
     loop {
         match buf.get(scan.pos) {
@@ -394,7 +394,7 @@ fn field_end(buf: &[u8], scan: &mut Scan) -> Result<Progress, InvalidLine> {
     }
 }
 
-/// After the CR of the empty line.
+/// Reads on behind the CR of the empty line.
 fn head_end(buf: &[u8], scan: &mut Scan) -> Result<Progress, InvalidLine> {
     match buf.get(scan.pos) {
         None => Ok((None, State::HeadEnd)),

@@ -49,7 +49,7 @@ static CLASS: [u8; 256] = {
     t
 };
 
-/// Bytes inside a bracketed host literal.
+/// Returns `true` for the bytes of a bracketed host literal.
 fn in_literal(b: u8) -> bool {
     b.is_ascii_alphanumeric() || b"!$&'()*+,-.:;=_~".contains(&b)
 }
@@ -129,7 +129,7 @@ enum LineStep {
 
 const BAD: LineStep = LineStep::Bad(400, INVALID_REQUEST);
 
-/// One run of bytes of the line.
+/// Reads one run of bytes of the line.
 #[inline]
 fn step(buf: &[u8], p: usize, state: State, line: &mut Line) -> LineStep {
     match state {
@@ -288,7 +288,7 @@ fn after_version(buf: &[u8], mut p: usize) -> LineStep {
     }
 }
 
-/// After the CR of the line.
+/// Reads on behind the CR of the line.
 fn line_end(buf: &[u8], p: usize) -> LineStep {
     match buf.get(p) {
         None => LineStep::More(p),
@@ -311,7 +311,7 @@ fn scheme(buf: &[u8], mut p: usize, line: &mut Line) -> LineStep {
     }
 }
 
-/// The two slashes after the scheme, whose colon is at `host_end`.
+/// Reads the two slashes after the scheme, whose colon is at `host_end`.
 fn scheme_slashes(buf: &[u8], p: usize, line: &mut Line) -> LineStep {
     match buf.get(p) {
         None => LineStep::More(p),
@@ -378,7 +378,7 @@ fn port(buf: &[u8], mut p: usize, line: &mut Line) -> LineStep {
     if after == b' ' && digits > 0 { authority_end(buf, p, line) } else { BAD }
 }
 
-/// The byte after host and port. A target without a path stands for `/`: its slice is some slash of the
+/// Reads the byte after host and port. A target without a path stands for `/`: its slice is some slash of the
 /// line, so that it needs no memory of its own.
 fn authority_end(buf: &[u8], p: usize, line: &mut Line) -> LineStep {
     line.target_start = p;
@@ -438,7 +438,7 @@ fn set_target(buf: &[u8], head: &mut RequestHead, line: &Line, merge_slashes: bo
     Ok(())
 }
 
-/// A slice that reads `/`: of `://`, or of `HTTP/1.1`.
+/// Returns a slice with the text `/`, from `://` or `HTTP/1.1`.
 fn any_slash(buf: &[u8], line: &Line) -> Slice {
     let from = line.scheme_start;
     let rest = buf.get(from..).unwrap_or_default();
@@ -448,7 +448,7 @@ fn any_slash(buf: &[u8], line: &Line) -> Slice {
     }
 }
 
-/// The method that `text` spells; names are case-sensitive.
+/// Returns the method that `text` spells; names are case-sensitive.
 pub(crate) fn method_of(text: &[u8]) -> Method {
     match text {
         b"GET" => Method::Get,
@@ -475,7 +475,7 @@ fn reject(status: u16, reason: &'static str) -> Reject {
     Reject::new(status, reason, Stage::Line)
 }
 
-/// A slice of the buffer. Heads are far below 4 GiB: see `request::parse`.
+/// Returns a slice of the buffer. Heads are far below 4 GiB: see `request::parse`.
 pub(crate) fn slice(start: usize, end: usize) -> Slice {
     let cut = |n| u32::try_from(n).unwrap_or(u32::MAX);
     Slice { start: cut(start), end: cut(end) }

@@ -29,7 +29,7 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// nginx's defaults.
+    /// Returns nginx's defaults.
     fn default() -> Self {
         Limits {
             client_header_buffer_size: 1024,
@@ -62,7 +62,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// The text in nginx's error log behind "while ".
+    /// Returns the text in nginx's error log behind "while ".
     pub fn as_str(self) -> &'static str {
         match self {
             Stage::Line => "reading client request line",
@@ -110,7 +110,7 @@ impl Reject {
 ///
 /// # Errors
 /// `Reject` when nginx refuses the request; the connection ends after the answer. `head.version` is `Http09`
-/// if the answer has to be a bare page; what was understood so far is in the head.
+/// if the answer has to be a bare page; the head has the parts that were read.
 pub fn parse(head: &mut RequestHead, limits: &Limits) -> Result<Status, Reject> {
     if head.scan.state == State::Method && head.scan.pos == 0 {
         skip_empty_lines(&mut head.buf);
@@ -180,8 +180,8 @@ fn next_event(buf: &[u8], head: &mut RequestHead, limits: &Limits) -> Result<Opt
     Ok(event)
 }
 
-/// The bytes that nginx would see while it reads the line under way, so that a line is refused for its length
-/// rather than for what stands beyond the end of the buffer.
+/// Returns the bytes that nginx would see while it reads the line under way, so that a line is refused for its length
+/// rather than for bytes behind the end of the buffer.
 #[inline]
 fn within<'a>(buf: &'a [u8], head: &RequestHead, limits: &Limits) -> &'a [u8] {
     let scan = &head.scan;
@@ -193,9 +193,9 @@ fn within<'a>(buf: &'a [u8], head: &RequestHead, limits: &Limits) -> &'a [u8] {
     buf.get(..end).unwrap_or(buf)
 }
 
-/// nginx's buffer arithmetic: lines fill the first buffer; one that does not fit whole moves to the next
-/// large buffer and must fit there. `end` is the end of the line, `None` while it is incomplete: then all
-/// received bytes belong to it and one more is to come.
+/// Checks the length of a line by nginx's buffer arithmetic: lines fill the first buffer; one that does not fit whole moves to
+/// the next large buffer and must fit there. `end` is the end of the line, `None` while it is incomplete: then it has all
+/// received bytes and at least one more.
 #[inline]
 fn fits(buf: &[u8], head: &mut RequestHead, limits: &Limits, end: Option<usize>) -> Result<(), Reject> {
     let needed = end.unwrap_or(buf.len() + 1);
@@ -251,7 +251,7 @@ fn take_field(buf: &[u8], head: &mut RequestHead, limits: &Limits) -> Result<(),
     Ok(())
 }
 
-/// The first line of a name.
+/// Returns the first line of a name.
 pub(crate) fn first_line(head: &RequestHead, id: Name) -> Option<FieldLine> {
     match head.first.0.get(id as usize).copied().unwrap_or(0) {
         0 => None,
@@ -293,7 +293,7 @@ fn check_first(reason: &'static str, line: FieldLine, previous: Option<FieldLine
     })
 }
 
-/// The host of an absolute-form target wins, but the field has to be valid all the same.
+/// Takes the value of `Host`. The host of an absolute-form target has precedence, but the field has to be valid all the same.
 fn take_host(value: &[u8], head: &mut RequestHead) -> Result<(), Reject> {
     let invalid = |_| Reject::new(400, "client sent invalid host header", Stage::Fields);
     if head.target_host.is_none() {
@@ -304,7 +304,8 @@ fn take_host(value: &[u8], head: &mut RequestHead) -> Result<(), Reject> {
     Ok(())
 }
 
-/// nginx looks for the words anywhere in the value; `close` wins within one line.
+/// Returns whether `Connection` keeps the connection open. Looks for the words anywhere in the value, as nginx does; `close`
+/// has precedence within one line.
 fn connection(value: &[u8]) -> Option<bool> {
     if value.eq_ignore_ascii_case(b"keep-alive") {
         Some(true)
@@ -356,7 +357,7 @@ fn finish_connect(head: &mut RequestHead, allowed: bool) -> Result<Status, Rejec
     Ok(Status::Complete)
 }
 
-/// RFC 9112, section 6.3, the strict way that nginx takes.
+/// Sets the framing of the body by RFC 9112, section 6.3, as strictly as nginx.
 fn set_framing(buf: &[u8], head: &mut RequestHead, http11: bool) -> Result<(), Reject> {
     let refuse = |reason| Err(Reject::new(400, reason, Stage::Fields));
     if let Some(line) = first_line(head, Name::ContentLength) {
@@ -382,7 +383,7 @@ fn set_framing(buf: &[u8], head: &mut RequestHead, http11: bool) -> Result<(), R
     Ok(())
 }
 
-/// Digits only, at most 2^63 - 1.
+/// Parses a number: digits only, at most 2^63 - 1.
 pub(crate) fn content_length(text: &[u8]) -> Option<u64> {
     if text.is_empty() {
         return None;

@@ -4,7 +4,7 @@ use crate::field::{self, Unsafe};
 
 macro_rules! statuses {
     ($($code:literal $reason:literal,)*) => {
-        /// Reason phrase that nginx uses for a status; empty for one that it has no text for.
+        /// Returns the reason phrase that nginx uses for a status, empty if it has none.
         pub fn reason(status: u16) -> &'static str {
             match status {
                 $($code => $reason,)*
@@ -59,7 +59,7 @@ pub fn status_line(out: &mut Vec<u8>, status: u16) {
     }
 }
 
-/// A status below 1000 as three digits, with leading zeros.
+/// Returns a status below 1000 as three digits, with leading zeros.
 pub fn three_digits(status: u16) -> [u8; 3] {
     let digit = |n: u16| b'0' + (n % 10) as u8;
     [digit(status / 100), digit(status / 10), digit(status)]

@@ -1,15 +1,15 @@
 //! The state of an HTTP/2 connection that its two ends have in common (RFC 9113). No I/O. Hot path.
 //!
-//! An end gives what it has received to [`Connection::read`] and gets one [`Frame`] at a time, checked against the rules
-//! for frames and for their order. It then does what the frame asks for:
+//! An end passes received bytes to [`Connection::read`] and gets one [`Frame`] at a time, checked against the rules for
+//! frames and for their order. It then acts on the frame:
 //!
 //! - HEADERS and CONTINUATION: fragments are gathered in [`Connection::field_block`], unless HEADERS has all of the block.
-//! - DATA and WINDOW_UPDATE: [`Window`]s count what may be sent and received (section 5.2), those of the connection here,
-//!   those of streams where the end keeps its streams.
-//! - SETTINGS: [`Connection::set_initial_window`] tells by how much the windows of streams change (section 6.9.2).
+//! - DATA and WINDOW_UPDATE: [`Window`]s count the bytes that may be sent and received (section 5.2). The windows of the
+//!   connection are here, the windows of streams where the end keeps its streams.
+//! - SETTINGS: [`Connection::set_initial_window`] returns the change of the windows of streams (section 6.9.2).
 //!
 //! Streams, HPACK, the bytes that are to be written and the limits for peers that send too much belong to the ends: the
-//! server's are in forebay-server, the upstream client's in [`super::link`], those of the load generator in forebay-bench.
+//! server is in forebay-server, the client of upstreams in [`super::link`], the load generator in forebay-bench.
 
 use super::frame::{self, FrameHeader, INITIAL_WINDOW, MAX_FRAME, flag, kind};
 use super::received::{Frame, Role, Rule, Section, Violation};
@@ -18,7 +18,7 @@ use super::received::{Frame, Role, Rule, Section, Violation};
 #[derive(Debug)]
 pub struct Connection {
     role: Role,
-    /// The peer's SETTINGS have come.
+    /// The peer has sent its SETTINGS.
     settings_came: bool,
     /// SETTINGS_INITIAL_WINDOW_SIZE of the peer: send window of a new stream.
     initial_window: Window,
@@ -43,7 +43,7 @@ impl Connection {
         }
     }
 
-    /// Reads the frame at the start of `bytes`. Returns it with its length, header included; `None` until all of it is there.
+    /// Reads the frame at the start of `bytes`. Returns it with its length, header included; `None` while it is incomplete.
     ///
     /// # Errors
     /// [`Violation`], where possible by the header alone.
@@ -93,12 +93,12 @@ impl Connection {
         }
     }
 
-    /// Returns `true` if the peer's SETTINGS have come.
+    /// Returns `true` if the peer has sent its SETTINGS.
     pub fn has_settings(&self) -> bool {
         self.settings_came
     }
 
-    /// Send window of a new stream.
+    /// Returns the send window of a new stream.
     pub fn initial_window(&self) -> Window {
         self.initial_window
     }
@@ -149,23 +149,23 @@ impl FieldBlock {
         }
     }
 
-    /// The stream of the block that is being received; `None` between blocks.
+    /// Returns the stream of the block that is being received; `None` between blocks.
     pub fn stream(&self) -> Option<u32> {
         self.section.map(|s| s.stream)
     }
 
-    /// Bytes so far.
+    /// Returns the number of bytes so far.
     #[allow(clippy::len_without_is_empty, reason = "an empty block is like any other")]
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// CONTINUATION frames so far.
+    /// Returns the number of CONTINUATION frames so far.
     pub fn continuations(&self) -> u32 {
         self.continuations
     }
 
-    /// CONTINUATION frames without content so far.
+    /// Returns the number of CONTINUATION frames without content so far.
     pub fn empty_continuations(&self) -> u32 {
         self.empty
     }
@@ -184,12 +184,12 @@ impl Window {
     /// The window of a new connection (RFC 9113, section 6.9.2).
     pub const INITIAL: Window = Window(INITIAL_WINDOW as i32);
 
-    /// A window of `size` bytes, or the largest one.
+    /// Creates a window of `size` bytes, or the largest one.
     pub fn new(size: u32) -> Window {
         Window(i32::try_from(size).unwrap_or(i32::MAX))
     }
 
-    /// Bytes that may be sent.
+    /// Returns the number of bytes that may be sent.
     #[inline]
     pub fn available(self) -> usize {
         usize::try_from(self.0).unwrap_or(0)
@@ -201,7 +201,7 @@ impl Window {
         self.0 -= n as i32;
     }
 
-    /// Counts bytes of a frame that has come.
+    /// Counts bytes of a received frame.
     ///
     /// # Errors
     /// The frame has more bytes than the window allows.

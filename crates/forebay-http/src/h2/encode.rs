@@ -30,7 +30,7 @@ pub fn status(out: &mut Vec<u8>, status: u16) {
     out.push(0x80 | index);
 }
 
-/// Names of the static table that a response or a request to an upstream can use, by their index.
+/// Returns the index of a name in the static table.
 const fn index_of(name: &str) -> usize {
     let name = name.as_bytes();
     let mut i = 0;

@@ -107,7 +107,7 @@ impl FrameHeader {
         self.flags & flag != 0
     }
 
-    /// The nine bytes.
+    /// Returns the nine bytes.
     #[inline]
     pub fn bytes(&self) -> [u8; HEADER_LEN] {
         let l = (self.len as u32).to_be_bytes();
@@ -161,7 +161,7 @@ pub fn push_ping_ack(out: &mut Vec<u8>, data: &[u8; 8]) {
     out.extend_from_slice(data);
 }
 
-/// Appends a field block: HEADERS, and CONTINUATION frames for what does not fit. `end_stream`: 0 or [`flag::END_STREAM`].
+/// Appends a field block: HEADERS, and CONTINUATION frames for the rest. `end_stream`: 0 or [`flag::END_STREAM`].
 pub fn push_field_block(out: &mut Vec<u8>, stream: u32, end_stream: u8, block: &[u8]) {
     let (mut kind, mut flags, mut rest) = (kind::HEADERS, end_stream, block);
     loop {

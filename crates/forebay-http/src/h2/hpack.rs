@@ -101,7 +101,7 @@ pub enum Label {
 }
 
 impl Label {
-    /// The label of a name.
+    /// Returns the label of a name.
     #[inline]
     pub fn of(name: &[u8]) -> Label {
         match name {
@@ -218,7 +218,7 @@ impl Table {
         self.entries.push_front(Entry { at, name_len, value_len, label, sound });
     }
 
-    /// Takes the oldest entry out; gives its length.
+    /// Takes the oldest entry out. Returns its length.
     fn pop(&mut self) -> Option<usize> {
         let e = self.entries.pop_back()?;
         if self.entries.is_empty() {
@@ -260,18 +260,18 @@ pub struct Field<'b> {
 
 /// Receives decoded fields.
 pub trait Sink {
-    /// Called for each field of the block, whatever becomes of the request.
+    /// Receives a field. Called for each field of the block, even after one that makes the request invalid.
     fn field(&mut self, field: Field<'_>);
 }
 
 impl Decoder {
-    /// A decoder that takes a whole byte of padding behind Huffman code, which RFC 7541 forbids and nginx takes from
+    /// Creates a decoder that takes a whole byte of padding behind Huffman code, which RFC 7541 forbids and nginx takes from
     /// upstreams.
     pub(crate) fn lenient() -> Decoder {
         Decoder { lenient: true, ..Decoder::default() }
     }
 
-    /// Decodes a whole block. All of it is decoded, so that the tables of both ends stay the same.
+    /// Decodes a whole block, so that the tables of both ends stay the same.
     ///
     /// # Errors
     /// A block that is not HPACK. The connection cannot be used any more.
@@ -375,7 +375,7 @@ impl Decoder {
         self.evict(0);
     }
 
-    /// Bytes of memory that the table holds, as RFC 7541 counts them.
+    /// Returns the number of bytes of memory that the table holds, as RFC 7541 counts them.
     pub fn size(&self) -> usize {
         self.size
     }

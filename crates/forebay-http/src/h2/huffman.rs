@@ -1,7 +1,7 @@
 //! The Huffman code of HPACK (RFC 7541, section 5.2 and appendix B). Hot path.
 //!
-//! The code is canonical: within a length, codes count up in the order of the symbols. So the lengths say all, and
-//! the tables are computed from them when the program is compiled.
+//! The code is canonical: within a length, codes count up in the order of the symbols. So the lengths
+//! determine it, and the tables are computed from them when the program is compiled.
 
 /// Bits of the code of each byte; the last one is the end of the string, which may not be sent.
 static LENGTHS: [u8; 257] = [
@@ -80,10 +80,10 @@ pub struct Invalid;
 /// # Errors
 /// The end-of-string symbol, padding of more than seven bits or of other bits than ones.
 pub fn decode(mut input: &[u8], out: &mut Vec<u8>) -> Result<(), Invalid> {
-    // Gathered here, so that the vector is asked for room once in a while instead of for each byte.
+    // Gathered here, so that the vector needs a check of its room only once for 64 bytes.
     let mut text = [0u8; 64];
     let mut len = 0;
-    // Bits at hand, the next one at the top; below the last of them others may stand that come again.
+    // The next `have` bits, the first one at the top. Bits below them may be set, too: they are read again.
     let mut acc: u64 = 0;
     let mut have: u32 = 0;
     loop {
@@ -124,7 +124,7 @@ pub fn decode(mut input: &[u8], out: &mut Vec<u8>) -> Result<(), Invalid> {
     if have > 7 || acc != ones { Err(Invalid) } else { Ok(()) }
 }
 
-/// The first eight bytes from the top, zeros behind a shorter text.
+/// Returns the first eight bytes from the top, zeros behind a shorter text.
 #[inline]
 fn leading(text: &[u8]) -> u64 {
     if let Some(word) = text.first_chunk() {
@@ -139,7 +139,7 @@ fn leading(text: &[u8]) -> u64 {
     text.iter().zip(1..).fold(0, |word, (b, n)| word | u64::from(*b) << below(n))
 }
 
-/// Place in `sorted` and length of a code of more than eight bits that `top` begins with.
+/// Returns the place in `sorted` and length of a code of more than eight bits that `top` begins with.
 #[cold]
 fn long(top: u32) -> (usize, u32) {
     let mut bits = 9;
@@ -149,7 +149,7 @@ fn long(top: u32) -> (usize, u32) {
     (((top - T.first[bits]) >> (32 - bits)) as usize + usize::from(T.place[bits]), bits as u32)
 }
 
-/// Bytes that the text takes when encoded.
+/// Returns the number of bytes that the text takes when encoded.
 #[inline]
 pub(crate) fn encoded_len(text: &[u8]) -> usize {
     let bits: usize = text.iter().map(|b| usize::from(LENGTHS[usize::from(*b)])).sum();

@@ -9,7 +9,7 @@ use super::received::{Frame, Role, Rule, Section, Setting, Settings, Violation};
 use std::borrow::Cow;
 use std::collections::VecDeque;
 
-/// Window for the content of a response, bytes: what a server may send while the request is still being sent.
+/// Window for the content of a response, bytes. A server may send so much while the request is still being sent.
 const WINDOW: u32 = 256 * 1024;
 
 /// Bytes of frames waiting to be written beyond which no more content is put behind them.
@@ -97,7 +97,7 @@ pub struct Link {
     decoder: Decoder,
     /// Memory for decoding, and for the field block of a request.
     scratch: Vec<u8>,
-    /// The beginning of a frame whose end has not come.
+    /// The beginning of an incomplete frame.
     input: Vec<u8>,
     /// Frames to be written.
     out: Vec<u8>,
@@ -178,7 +178,7 @@ impl Link {
         frame::push_field_block(&mut self.out, self.stream, end, &self.scratch);
     }
 
-    /// Bytes of content that the windows allow to send now.
+    /// Returns the number of bytes of content that the windows allow to send now.
     pub fn sendable(&self) -> usize {
         self.connection.send_window.available().min(self.send_window.available())
     }
@@ -217,7 +217,7 @@ impl Link {
         self.sent_end
     }
 
-    /// Bytes to be written. The caller removes what it has written.
+    /// Returns bytes to be written. The caller removes what it has written.
     pub fn out(&mut self) -> &mut Vec<u8> {
         &mut self.out
     }
@@ -358,7 +358,7 @@ impl Link {
     fn continuation(&mut self, fragment: &[u8], last: bool) -> Result<(), Problem> {
         let block = &mut self.connection.field_block;
         block.extend(fragment);
-        // Frames without content cost too, or they could come for ever.
+        // Frames without content have a cost, too. Otherwise a server could send them without end.
         let cost = block.len() + (block.continuations() as usize + 1) * frame::HEADER_LEN;
         if cost > self.limit + MAX_FRAME {
             return Err(problem("sent too big header"));

@@ -48,7 +48,7 @@ pub enum Frame<'b> {
         last: u32,
         code: u32,
     },
-    /// `stream` is 0 for the connection. An increment of 0 is left to the receiver: what it ends depends on the stream.
+    /// `stream` is 0 for the connection. The receiver judges an increment of 0, which ends the stream or the connection.
     WindowUpdate {
         stream: u32,
         increment: u32,
@@ -284,7 +284,7 @@ pub enum Setting {
 }
 
 impl Settings<'_> {
-    /// Number of settings.
+    /// Returns the number of settings.
     pub fn count(&self) -> usize {
         self.0.len() / 6
     }

@@ -49,7 +49,7 @@ struct Pseudo {
 }
 
 impl Pseudo {
-    /// Place of a field by its label; `None` if requests do not have it.
+    /// Returns the place of a field by its label; `None` if requests do not have it.
     fn place(&mut self, label: Label) -> Option<&mut Option<Slice>> {
         match label {
             Label::Method => Some(&mut self.method),
@@ -189,7 +189,7 @@ static NAME_CLASS: [u8; 256] = {
 impl Sink for Builder<'_> {
     #[inline]
     fn field(&mut self, Field { label, name, value, sound }: Field<'_>) {
-        // What follows a refusal is not judged by its size either, as in nginx: the connection goes on.
+        // Fields after a refusal are not checked for their size either, as in nginx: the connection stays open.
         if self.refusal.is_some() || !self.fits(name, value) {
             return;
         }
@@ -238,7 +238,7 @@ pub fn parse(
         join_cookies(head);
     }
     set_request_line(head, &pseudo);
-    // The head of a refused request is made as far as it goes, for the log.
+    // The head of a refused request is filled as far as possible, for the log.
     let finished = finish(head, &pseudo, end_stream, limits);
     Ok(match refusal.or(te).or(finished.err()) {
         Some(refusal) => Outcome::Refused(refusal),

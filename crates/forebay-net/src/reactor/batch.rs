@@ -10,7 +10,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use std::cell::{Cell, RefCell, RefMut};
 use std::os::fd::OwnedFd;
 
-/// Most bytes read early from a connection: heads are rarely longer.
+/// Most bytes read early from a connection. Heads are rarely longer.
 const READ: usize = 4096;
 
 /// Most bytes read early in a turn.
@@ -24,7 +24,7 @@ pub const MADE: usize = 16 * 1024 + 512;
 
 /// Most answers in the queue.
 const ANSWERS: usize = 32;
-/// Bytes in the queue after which it is sent.
+/// Length of the queue, in bytes, at which it is sent.
 const WAITING: usize = 64 * 1024;
 
 /// Data between the kernel and the connections of this turn.
@@ -50,7 +50,7 @@ struct AnswerQueue {
 }
 
 impl AnswerQueue {
-    /// Room for another answer, at most [`MADE`] bytes.
+    /// Returns room for another answer, at most [`MADE`] bytes.
     fn room(&mut self, len: usize) -> Option<&mut [u8]> {
         if self.bytes.is_empty() {
             self.bytes = vec![0; WAITING + MADE].into();
@@ -67,7 +67,7 @@ pub struct Reserved<'r> {
 }
 
 impl Reserved<'_> {
-    /// The room, as long as was asked for.
+    /// Returns the room, as long as was asked for.
     pub fn room(&mut self) -> &mut [u8] {
         let len = self.len;
         self.answers.room(len).unwrap_or_default()
@@ -181,7 +181,7 @@ impl Poller {
         }
     }
 
-    /// Queues an answer that leaves at the end of the turn. Returns `false` if the caller has to send it: it is too long, or
+    /// Queues an answer to be sent at the end of the turn. Returns `false` if the caller has to send it: it is too long, or
     /// the turn has little to do.
     #[inline]
     pub fn queue_answer(&self, token: Token, bytes: &[u8]) -> bool {
@@ -195,7 +195,8 @@ impl Poller {
     }
 
     /// Reserves room in the queue for an answer of at most `len` bytes, which the caller writes there and
-    /// [`Poller::commit_answer`] queues. `None`: as [`Poller::queue_answer`], or it is longer than a TLS record.
+    /// [`Poller::commit_answer`] queues. `None` if the turn has little to do, an earlier answer has not been sent, or `len` is
+    /// longer than a TLS record.
     #[inline]
     pub fn reserve_answer(&self, token: Token, len: usize) -> Option<Reserved<'_>> {
         if !self.busy.get() || len > MADE {
@@ -225,8 +226,7 @@ impl Poller {
         }
     }
 
-    /// Sends the queued answers. A slot keeps what finds no room and sends it when there is some; until then nothing
-    /// else is written there.
+    /// Sends the queued answers. A slot keeps bytes that find no room, and sends them before any others once there is room.
     pub fn flush_answers(&self) {
         let mut answers = self.batch.answers.borrow_mut();
         if answers.list.is_empty() {
@@ -258,8 +258,8 @@ impl Poller {
         answers.used = 0;
     }
 
-    /// Takes an idle connection of which a part of the last answer found no room, with its front end. Its slot is busy now: a runner has to
-    /// wait for room as for any other answer.
+    /// Takes an idle connection whose last answer has not been sent completely, with its front end. Makes its slot busy, since a
+    /// runner has to wait for room as for any other answer.
     pub(super) fn take_unsent(&self) -> Option<(u8, Token)> {
         loop {
             let token = self.batch.unsent.borrow_mut().pop()?;
@@ -269,8 +269,8 @@ impl Poller {
         }
     }
 
-    /// Sends what is queued for a slot. Call it before anything else is written there: `false` means that some of it
-    /// found no room, and the caller has to wait.
+    /// Sends the queued answer of a slot. Has to be called before anything else is written there. Returns `false` if a part found
+    /// no room, so that the caller has to wait.
     #[inline]
     pub fn clear_to_send(&self, token: Token) -> bool {
         let queued = match self.slot(token) {

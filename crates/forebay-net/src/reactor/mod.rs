@@ -68,7 +68,7 @@ pub trait Handler {
     fn before_wait(&self, _busy: bool) -> bool {
         false
     }
-    /// Latest time at which [`Handler::turn`] wants to run again.
+    /// Returns the latest time at which [`Handler::turn`] wants to run again.
     fn due(&self) -> Option<Instant>;
     /// Returns `true` if the loop should end.
     fn finished(&self) -> bool;
@@ -195,7 +195,7 @@ impl Reactor {
         }
     }
 
-    /// Polls the tasks that were woken; returns whether there were any.
+    /// Polls the tasks that were woken. Returns whether there were any.
     fn poll_woken(&self, handler: &impl Handler, ids: &mut Vec<u32>) -> bool {
         self.poller().take_woken(ids);
         let any = !ids.is_empty();
@@ -207,7 +207,7 @@ impl Reactor {
         any
     }
 
-    /// Fires the timers that are due; returns whether there were any.
+    /// Fires the timers that are due. Returns whether there were any.
     fn fire_timers(&self, handler: &impl Handler) -> bool {
         let mut any = false;
         while let Some(target) = self.poller().next_due() {

@@ -23,7 +23,7 @@ impl Token {
     /// Token that belongs to no slot.
     pub const NONE: Token = Token { index: u32::MAX, age: u32::MAX };
 
-    /// Token of a slot's first descriptor, for tests.
+    /// Returns the token of a slot's first descriptor, for tests.
     #[doc(hidden)]
     pub fn numbered(index: u32) -> Token {
         Token { index, age: 0 }
@@ -45,12 +45,12 @@ pub const NOTICE_FILES: u32 = 0;
 /// Notice that the mount table has changed.
 pub const NOTICE_MOUNTS: u32 = 1;
 
-/// Event data of a notice, for a descriptor that its owner puts into the epoll set. See [`super::Handler::noticed`].
+/// Returns the event data of a notice, for a descriptor that its owner puts into the epoll set. See [`super::Handler::noticed`].
 pub fn notice(number: u32) -> epoll::EventData {
     epoll::EventData::new_u64(Token { index: u32::MAX, age: number }.pack())
 }
 
-/// The number of a notice, if an event is one.
+/// Returns the number of a notice, if an event is one.
 #[inline]
 pub(super) fn notice_of(e: &epoll::Event) -> Option<u32> {
     let token = Token::unpack(e.data.u64());
@@ -141,7 +141,7 @@ pub struct Poller {
     now: Cell<Instant>,
     /// `now` as a deadline.
     now_as_deadline: Cell<Deadline>,
-    /// Result of the last [`Poller::since`]: callers mostly ask for the same time again.
+    /// Result of the last [`Poller::since`], since most calls are for the same time.
     since: Cell<(Instant, Duration)>,
     /// This turn has many events.
     pub(super) busy: Cell<bool>,
@@ -182,7 +182,7 @@ impl Poller {
         })
     }
 
-    /// A handle for other threads.
+    /// Returns a handle for other threads.
     pub fn remote(&self) -> Remote {
         Remote(self.wakes.clone())
     }
@@ -193,18 +193,18 @@ impl Poller {
         self.busy.get()
     }
 
-    /// The epoll set.
+    /// Returns the epoll set.
     pub fn epoll(&self) -> &Arc<OwnedFd> {
         &self.epoll
     }
 
-    /// Time at the start of this turn of the loop.
+    /// Returns the time at the start of this turn of the loop.
     #[inline]
     pub fn now(&self) -> Instant {
         self.now.get()
     }
 
-    /// Time from `t` to the start of this turn.
+    /// Returns the time from `t` to the start of this turn.
     #[inline]
     pub fn since(&self, t: Instant) -> Duration {
         let (at, before) = self.since.get();
@@ -240,17 +240,17 @@ impl Poller {
         self.start + Duration::from_nanos(t.0)
     }
 
-    /// Number of slots in use, listeners included.
+    /// Returns the number of slots in use, listeners included.
     pub fn in_use(&self) -> usize {
         self.in_use.get()
     }
 
-    /// Number of idle connections.
+    /// Returns the number of idle connections.
     pub fn idle(&self) -> usize {
         self.idle.get()
     }
 
-    /// The slot of a token; `None` once its descriptor has been removed.
+    /// Returns the slot of a token; `None` once its descriptor has been removed.
     #[inline]
     pub(super) fn slot(&self, token: Token) -> Option<Ref<'_, Slot>> {
         Ref::filter_map(self.slots.borrow(), |slots| {
@@ -392,7 +392,7 @@ impl Poller {
         true
     }
 
-    /// Makes an idle slot busy. Returns the number of its front end; `None`: it is not idle.
+    /// Makes an idle slot busy. Returns the number of its front end, `None` if it is not idle.
     pub(super) fn unpark(&self, token: Token) -> Option<u8> {
         self.slot_mut(token).and_then(|mut s| self.take_idle(&mut s))
     }
@@ -415,7 +415,7 @@ impl Poller {
         }
     }
 
-    /// Deadline that a slot had when it was last idle; the current time if there is no such slot.
+    /// Returns the deadline that a slot had when it was last idle; the current time if there is no such slot.
     pub fn deadline_of(&self, token: Token) -> Deadline {
         self.slot(token).map_or(self.now_as_deadline.get(), |s| s.deadline)
     }
@@ -530,7 +530,7 @@ impl Poller {
         std::future::poll_fn(|cx| self.poll_writable(token, std::mem::take(&mut clear), cx)).await;
     }
 
-    /// As [`Poller::poll_until`], at an instant.
+    /// Is ready at an instant, like [`Poller::poll_until`].
     pub fn poll_deadline(&self, deadline: Instant) -> Poll<()> {
         self.poll_until(self.deadline_at(deadline))
     }
@@ -676,9 +676,9 @@ impl Poller {
         Due::Nothing
     }
 
-    /// Time to the earlier of `due` and the next timer; `None`: there is neither. Unless nothing happens (`idle`), a time
-    /// that is far away is not computed exactly, which saves a look at the clock: another event ends the wait first,
-    /// or the loop looks again half-way.
+    /// Returns the time to the earlier of `due` and the next timer; `None` if there is neither. Unless nothing happens
+    /// (`idle`), a time that is far away is not computed exactly, which saves a look at the clock: another event ends the wait
+    /// first, or the loop looks again half-way.
     pub(super) fn patience(&self, due: Option<Instant>, idle: bool) -> Option<Duration> {
         const FAR: Duration = Duration::from_secs(2);
         let timer = self.timers.borrow().next().map(|t| self.instant(t));
@@ -736,7 +736,7 @@ impl Poller {
     }
 }
 
-/// The slot of a token among `slots`; `None` once its descriptor has been removed.
+/// Returns the slot of a token among `slots`; `None` once its descriptor has been removed.
 #[inline]
 pub(super) fn slot_of(slots: &mut [Slot], token: Token) -> Option<&mut Slot> {
     slots.get_mut(token.index as usize).filter(|s| s.age == token.age)

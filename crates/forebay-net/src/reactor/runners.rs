@@ -23,7 +23,7 @@ pub struct Job<W> {
 /// Most idle runners that are kept for the next burst.
 pub(super) const SPARE_RUNNERS: usize = 64;
 
-/// Memory that an idle connection with the state `C` takes in the reactor, bytes.
+/// Returns the memory that an idle connection with the state `C` takes in the reactor, bytes.
 pub const fn idle_bytes<C>() -> usize {
     size_of::<super::poller::Slot>() + size_of::<Option<C>>() + timers::ENTRY
 }
@@ -169,7 +169,7 @@ impl<C: 'static, W: From<C> + 'static> Runners<C, W> {
         });
     }
 
-    /// Numbers of the idle runners.
+    /// Returns the numbers of the idle runners.
     #[cfg(test)]
     pub(super) fn idle(&self) -> Vec<u32> {
         self.idle.borrow().clone()

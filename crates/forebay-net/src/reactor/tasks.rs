@@ -153,7 +153,7 @@ impl Tasks {
         self.after_queue.borrow_mut().push(id);
     }
 
-    /// Numbers of the tasks that have work.
+    /// Returns the numbers of the tasks that have work.
     pub(super) fn busy(&self) -> Vec<u32> {
         let all = self.all.borrow();
         all.iter()
@@ -163,7 +163,7 @@ impl Tasks {
             .collect()
     }
 
-    /// Number of places for tasks.
+    /// Returns the number of places for tasks.
     #[cfg(test)]
     pub(super) fn places(&self) -> usize {
         self.all.borrow().len()

@@ -63,7 +63,7 @@ impl Default for Timers {
 }
 
 impl Timers {
-    /// Adds a timer; returns whether it is time for [`Timers::sweep`].
+    /// Adds a timer. Returns whether it is time for [`Timers::sweep`].
     pub(super) fn add(&mut self, deadline: Deadline, target: Target) -> bool {
         self.heap.push(Reverse((deadline, target.pack())));
         self.heap.len() >= self.sweep_at
@@ -86,12 +86,12 @@ impl Timers {
         }
     }
 
-    /// Time of the earliest timer.
+    /// Returns the time of the earliest timer.
     pub(super) fn next(&self) -> Option<Deadline> {
         self.heap.peek().map(|Reverse((t, _))| *t)
     }
 
-    /// Number of timers.
+    /// Returns the number of timers.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.heap.len()

@@ -32,7 +32,7 @@ impl WakeList {
         }))
     }
 
-    /// Descriptor that becomes readable when a task is woken while the loop sleeps.
+    /// Returns the descriptor that becomes readable when a task is woken while the loop sleeps.
     pub(super) fn event(&self) -> &OwnedFd {
         &self.event
     }
@@ -61,7 +61,7 @@ impl WakeList {
         }
     }
 
-    /// Notes that the loop is about to sleep; returns whether it must not, because a task has been woken.
+    /// Notes that the loop is about to sleep. Returns whether it must not, because a task has been woken.
     pub(super) fn begin_sleep(&self) -> bool {
         self.sleeping.store(true, Ordering::SeqCst);
         // A thread that adds an id after this line sees `sleeping` and makes the event descriptor readable.

@@ -84,7 +84,7 @@ impl Resolver {
 }
 
 impl Failed {
-    /// Counts an attempt with one of `n` servers; returns the response that ends the query.
+    /// Counts an attempt with one of `n` servers. Returns the response that ends the query.
     fn last(&mut self, got: Got, n: usize) -> Option<Response> {
         match got {
             // Another server may accept what this one does not understand or refuses.

@@ -29,7 +29,7 @@ pub enum Data {
 }
 
 impl Data {
-    /// The root is no name that can be looked up.
+    /// Makes an alias. The root is not a name that can be looked up.
     fn cname(name: Vec<u8>) -> Data {
         if name.is_empty() { Data::Other } else { Data::Cname(name) }
     }

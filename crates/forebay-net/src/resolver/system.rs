@@ -84,7 +84,7 @@ impl System {
     }
 }
 
-/// Words of each line that has any, without comments.
+/// Returns the words of each line that has any, without comments.
 fn lines<'a>(text: &'a [u8], comment: &'a [u8]) -> impl Iterator<Item = Vec<&'a [u8]>> {
     text.split(|b| *b == b'\n').filter_map(move |line| {
         let line = line.split(|b| comment.contains(b)).next()?;

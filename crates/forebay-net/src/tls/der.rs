@@ -21,13 +21,13 @@ pub const TIME: u8 = 0x18;
 /// `SEQUENCE`.
 pub const SEQUENCE: u8 = 0x30;
 
-/// `[n] EXPLICIT`, or `[n] IMPLICIT` of something constructed.
+/// Returns the tag of `[n] EXPLICIT`, or of a constructed `[n] IMPLICIT`.
 pub const fn context(n: u8) -> u8 {
     0xa0 | n
 }
 
 impl<'a> Der<'a> {
-    /// Tag and contents of the next element; tags are one byte, lengths definite.
+    /// Reads tag and contents of the next element; tags are one byte, lengths definite.
     #[allow(clippy::should_implement_trait, reason = "an element that is not sound is not the end")]
     pub fn next(&mut self) -> Option<(u8, &'a [u8])> {
         let (&tag, rest) = self.0.split_first()?;
@@ -63,13 +63,13 @@ impl<'a> Der<'a> {
         if self.0.first() == Some(&tag) { self.expect(tag) } else { None }
     }
 
-    /// A small number that is not negative.
+    /// Reads a small number that is not negative.
     pub fn number(&mut self) -> Option<u32> {
         let bytes = self.expect(INTEGER)?;
         (bytes.len() <= 4).then(|| bytes.iter().fold(0, |n, b| n << 8 | u32::from(*b)))
     }
 
-    /// A time as RFC 5280 (section 4.1.2.5.2) has it, `YYYYMMDDHHMMSSZ`; seconds since 1970.
+    /// Reads a time as RFC 5280 (section 4.1.2.5.2) has it, `YYYYMMDDHHMMSSZ`; seconds since 1970.
     pub fn time(&mut self) -> Option<i64> {
         let text = self.expect(TIME)?.strip_suffix(b"Z")?;
         let [century, year, month, day, hour, minute, second] = pairs_of_digits(text)?;

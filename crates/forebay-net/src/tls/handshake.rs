@@ -460,7 +460,7 @@ fn encode_record<'o, Data>(mut encode: EncodeTlsData<'_, Data>, owed: &'o mut Ve
     owed.get(at..).unwrap_or_default()
 }
 
-/// Does what rustls asks for.
+/// Does the next step of rustls.
 pub(super) fn take_turn<Data>(
     state: Result<ConnectionState<'_, '_, Data>, rustls::Error>,
     owed: &mut Vec<u8>,

@@ -43,12 +43,12 @@ impl<'a> Reader<'a> {
     fn short(&mut self) -> Option<u16> {
         self.take(2).map(|b| u16::from_be_bytes([b[0], b[1]]))
     }
-    /// A list with its length in 1 byte.
+    /// Reads a list with its length in 1 byte.
     fn list8(&mut self) -> Option<&'a [u8]> {
         let n = self.byte()?;
         self.take(usize::from(n))
     }
-    /// A list with its length in 2 bytes.
+    /// Reads a list with its length in 2 bytes.
     fn list16(&mut self) -> Option<&'a [u8]> {
         let n = self.short()?;
         self.take(usize::from(n))
@@ -142,6 +142,7 @@ impl Hello {
         }
         Some(self)
     }
+
     /// Takes an extension (RFC 8446, section 4.2).
     fn extension(&mut self, kind: u16, mut data: Reader<'_>) -> Option<()> {
         match kind {

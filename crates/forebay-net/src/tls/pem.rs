@@ -21,7 +21,7 @@ pub struct Block {
     pub der: Zeroizing<Vec<u8>>,
 }
 
-/// A block whose end has not come.
+/// An incomplete block.
 struct Open {
     label: String,
     headers: Vec<(String, String)>,
@@ -56,7 +56,7 @@ impl Open {
 /// Most blocks that are read of one file.
 const MAX_BLOCKS: usize = 100_000;
 
-/// All blocks of a text; what stands between them is passed over, and so is a block that is not sound.
+/// Reads all blocks of a text. Skips the text between them, and blocks that are not base64.
 pub fn blocks(text: &[u8]) -> Vec<Block> {
     let mut found = Vec::new();
     let mut open: Option<Open> = None;
@@ -76,7 +76,7 @@ pub fn blocks(text: &[u8]) -> Vec<Block> {
     found
 }
 
-/// The certificates of a text, in order.
+/// Reads the certificates of a text, in order.
 pub fn certificates(text: &[u8]) -> Vec<CertificateDer<'static>> {
     blocks(text)
         .into_iter()
@@ -85,8 +85,8 @@ pub fn certificates(text: &[u8]) -> Vec<CertificateDer<'static>> {
         .collect()
 }
 
-/// A DER element at the start of `bytes`, its header included. What OpenSSL trusts a certificate for stands
-/// behind it.
+/// Returns a DER element at the start of `bytes`, its header included. In a `TRUSTED
+/// CERTIFICATE` OpenSSL puts the permitted uses behind it.
 fn first_element(bytes: &[u8]) -> Option<&[u8]> {
     let mut r = Der(bytes);
     let before = r.0.len();
@@ -107,7 +107,7 @@ pub enum KeyError {
     Unsupported,
 }
 
-/// The first private key of a text; `passwords` are tried in turn.
+/// Reads the first private key of a text. Tries `passwords` one after the other.
 ///
 /// # Errors
 /// [`KeyError`].
@@ -145,7 +145,8 @@ impl Block {
         };
         Ok(opened.filter(|der| sequence(der)).and_then(|der| self.key(&der)))
     }
-    /// Returns DER as the key that the label of this block says; `None`: it is not one of a key.
+
+    /// Returns DER as a key of the kind in the label of this block; `None` if the label is not one of a key.
     fn key(&self, der: &[u8]) -> Option<PrivateKeyDer<'static>> {
         let der = der.to_vec();
         match self.label.as_str() {
@@ -199,6 +200,7 @@ impl Cipher {
             _ => None,
         }
     }
+
     fn key_len(&self) -> usize {
         match self {
             Cipher::Aes(n) => *n,
@@ -334,7 +336,8 @@ fn open_pkcs8(der: &[u8], password: &[u8]) -> Opened {
     Ok(sealed.cipher.decrypt(&key, sealed.iv, sealed.data))
 }
 
-/// `DEK-Info: AES-256-CBC,HEX`: the key is made by MD5 of the password and the first bytes of the vector.
+/// Decrypts a key with `DEK-Info: AES-256-CBC,HEX`. The cipher's key is made by MD5 of the password and the first bytes of the
+/// vector.
 fn open_old(data: &[u8], info: &str, password: &[u8]) -> Opened {
     use md5::Digest;
     let (name, iv) = info.split_once(',').ok_or(KeyError::Unsupported)?;
@@ -355,7 +358,7 @@ fn open_old(data: &[u8], info: &str, password: &[u8]) -> Opened {
     Ok(cipher.decrypt(&key, &iv, data))
 }
 
-/// Passwords of a file: one a line (nginx: ssl_password_file).
+/// Reads the passwords of a file, one a line (nginx: ssl_password_file).
 pub fn passwords(text: &[u8]) -> Vec<Zeroizing<Vec<u8>>> {
     let lines = text.split(|b| *b == b'\n').map(|l| l.strip_suffix(b"\r").unwrap_or(l));
     lines.filter(|l| !l.is_empty()).map(|l| Zeroizing::new(l.to_vec())).collect()

@@ -81,8 +81,8 @@ impl Form {
     }
 }
 
-/// Records after which a key has to change; ChaCha20-Poly1305 has no limit that a connection reaches (RFC 8446, section
-/// 5.5).
+/// Returns the number of records after which a key has to change; ChaCha20-Poly1305 has no limit that a connection reaches (RFC
+/// 8446, section 5.5).
 fn records_before_worn(gcm: bool) -> u64 {
     if gcm { WORN } else { u64::MAX }
 }
@@ -104,7 +104,7 @@ impl std::fmt::Debug for Half {
 }
 
 impl Half {
-    /// From the secrets that rustls gives; `v13`: TLS 1.3.
+    /// Prepares a direction with the secrets of rustls. `v13`: TLS 1.3.
     pub fn new((seq, secrets): (u64, ConnectionTrafficSecrets), v13: bool) -> Option<Half> {
         use ConnectionTrafficSecrets as S;
         let (algorithm, key, iv, gcm) = match &secrets {
@@ -118,22 +118,22 @@ impl Half {
         Some(Half { key, iv, seq, form: Form::new(v13, gcm), worn: records_before_worn(gcm) })
     }
 
-    /// Bytes before the content of a record.
+    /// Returns the number of bytes before the content of a record.
     pub fn before(&self) -> usize {
         if self.form == Form::V12Explicit { HEADER + 8 } else { HEADER }
     }
 
-    /// Bytes behind the content of a record.
+    /// Returns the number of bytes behind the content of a record.
     fn behind(&self) -> usize {
         if self.form == Form::V13 { 1 + TAG } else { TAG }
     }
 
-    /// Length of a record with `n` bytes of content.
+    /// Returns the length of a record with `n` bytes of content.
     pub fn sealed_len(&self, n: usize) -> usize {
         self.before() + n + self.behind()
     }
 
-    /// The keys should be changed before much more is sent.
+    /// Returns `true` if the keys should be changed before much more is sent.
     pub fn worn(&self) -> bool {
         self.seq >= self.worn
     }
@@ -152,7 +152,7 @@ impl Half {
         nonce
     }
 
-    /// Associated data of TLS 1.2.
+    /// Returns the associated data of TLS 1.2.
     fn old_aad(&self, kind: u8, len: usize) -> [u8; 13] {
         let mut aad = [0; 13];
         aad[..8].copy_from_slice(&self.seq.to_be_bytes());
@@ -161,7 +161,7 @@ impl Half {
         aad
     }
 
-    /// Writes the header, and gives what the record is sealed with.
+    /// Writes the header. Returns the nonce, and the associated data with its length.
     fn begin(&mut self, kind: u8, n: usize, record: &mut [u8]) -> Option<(Nonce, [u8; 13], usize)> {
         let v13 = self.form == Form::V13;
         let body = (self.sealed_len(n) - HEADER) as u16;
@@ -243,7 +243,7 @@ impl Half {
         Ok(())
     }
 
-    /// Opens a whole record where it stands; gives its type and where its content is.
+    /// Opens a whole record in place. Returns its type, and the range of its content.
     ///
     /// # Errors
     /// The record does not belong to this connection, or is malformed.
@@ -290,7 +290,7 @@ impl Half {
     }
 }
 
-/// Length of the record that `bytes` begin with; `None`: it has not come whole.
+/// Returns the length of the record that `bytes` begin with; `None` if it is incomplete.
 ///
 /// # Errors
 /// No record begins with these bytes.

@@ -1,6 +1,6 @@
 //! Resumption: a bounded store of sessions shared by all threads (nginx: ssl_session_cache), and tickets
 //! (ssl_session_tickets, ssl_session_ticket_key). Both live as long as the process, so that sessions outlive a reload. A session
-//! is valid only for servers of the same [`Context`]: same certificates, same demands on clients.
+//! is valid only for servers of the same [`Context`]: same certificates, same requirements for clients.
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::{digest, hkdf, rand};
@@ -22,12 +22,12 @@ type Kept = (Instant, Zeroizing<Vec<u8>>);
 #[derive(Default)]
 struct Shard {
     map: HashMap<Box<[u8]>, Kept>,
-    /// Keys by age; those of sessions that were taken stay until they come up.
+    /// Keys by age. The key of a session that was taken stays until it is the oldest.
     order: VecDeque<Box<[u8]>>,
     bytes: usize,
 }
 
-/// A store of sessions of at most so many bytes.
+/// A bounded store of sessions.
 pub struct Sessions {
     shards: [Mutex<Shard>; SHARDS],
     max: usize,
@@ -40,7 +40,7 @@ impl std::fmt::Debug for Sessions {
 }
 
 impl Sessions {
-    /// An empty store.
+    /// Creates an empty store.
     pub fn new(bytes: usize) -> Sessions {
         Sessions { shards: Default::default(), max: bytes / SHARDS }
     }
@@ -51,7 +51,7 @@ impl Sessions {
         lock(&self.shards[i])
     }
 
-    /// Keeps something for a time. `false`: it is too large.
+    /// Keeps a value for a time. Returns `false` if it is too large.
     pub fn put(&self, key: Vec<u8>, value: Vec<u8>, life: Duration) -> bool {
         let mut shard = self.shard(&key);
         let size = key.len() * 2 + value.len() + OVERHEAD;
@@ -140,8 +140,8 @@ thread_local! {
     static STORED: std::cell::RefCell<Vec<u8>> = const { std::cell::RefCell::new(Vec::new()) };
 }
 
-/// Returns the identifier of the session that this thread has stored since the last call, empty if none. rustls does not report it
-/// otherwise (nginx: $ssl_session_id).
+/// Returns the identifier of the session that this thread has stored since the last call, empty if none. rustls does not report
+/// it otherwise (nginx: $ssl_session_id).
 pub fn take_stored() -> Vec<u8> {
     STORED.take()
 }

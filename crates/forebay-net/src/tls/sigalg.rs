@@ -1,6 +1,6 @@
-//! By which algorithms the two sides of a handshake have signed (nginx: $ssl_sigalg, $ssl_client_sigalg). rustls
-//! does not say, but it signs and checks by what it is given, in the middle of a step of the handshake: it is
-//! noted there for the thread and picked up behind the step.
+//! Signature algorithms of the two sides of a handshake (nginx: $ssl_sigalg, $ssl_client_sigalg). rustls does not return
+//! them, but calls the keys and verifiers that it is given. These note the algorithm in a variable of the thread, from which
+//! it is taken after the step of the handshake.
 
 use rustls::pki_types::SubjectPublicKeyInfoDer;
 use rustls::sign::{Signer, SigningKey};
@@ -13,17 +13,17 @@ thread_local! {
     static CHECKED: Cell<u16> = const { Cell::new(0) };
 }
 
-/// Forgets what was noted; gives the numbers of our own and the other side's algorithm, 0 for none.
+/// Takes the noted algorithms. Returns the numbers of our own and the other side's algorithm, 0 for none.
 pub fn take() -> (u16, u16) {
     (SIGNED.replace(0), CHECKED.replace(0))
 }
 
-/// Notes what the other side has signed by.
+/// Notes the algorithm of the other side's signature.
 pub fn checked(scheme: SignatureScheme) {
     CHECKED.set(u16::from(scheme));
 }
 
-/// A key that notes what it signs by.
+/// Makes a key note the algorithm of its signatures.
 pub fn noting(key: Arc<dyn SigningKey>) -> Arc<dyn SigningKey> {
     Arc::new(Noting(key))
 }

@@ -1,5 +1,5 @@
-//! A connection that is encrypted, from its first record to its last. The handshake is rustls'; then its keys
-//! go to [`super::record`]. Nothing here waits. Hot path.
+//! An encrypted connection, from its first record to its last. rustls makes the handshake; afterwards [`super::record`] has its
+//! keys. Nothing here waits. Hot path.
 
 pub use super::handshake::{Agreed, Greeting, Step};
 use super::handshake::{Flight, StreamState};
@@ -12,19 +12,19 @@ use rustix::io::{Errno, IoSlice};
 use rustix::net::SendFlags;
 use rustls::client::UnbufferedClientConnection;
 
-/// Content sent with one call, bytes: to a client that takes all of it, at first, and to one that did not. What a client
-/// does not take is owed to it, in memory.
+/// Content sent with one call, bytes: to a client that has taken all so far, at first, and to a client that has not. Sealed
+/// records that a client does not take stay in memory.
 const BATCH: usize = 8 * MAX_CONTENT;
 const FIRST_BATCH: usize = 4 * MAX_CONTENT;
 const SMALL_BATCH: usize = 2 * MAX_CONTENT;
-/// Room of the buffer that records are sealed into: a batch in small records has more of them.
+/// Length of the buffer that records are sealed into. A batch in small records has more overhead.
 const OUTPUT: usize = BATCH + BATCH / 16;
 /// Bytes received with one call.
 const INPUT: usize = 32 * 1024;
-/// Longest handshake flight that is kept while more is to come, bytes.
+/// Longest incomplete handshake flight, bytes.
 pub(super) const MAX_FLIGHT: usize = 256 * 1024;
 
-/// Buffers of a thread, for whichever connection has its turn.
+/// Buffers of a thread, shared by its connections.
 #[derive(Debug, Default)]
 pub struct Scratch {
     input: Vec<u8>,
@@ -45,19 +45,19 @@ pub struct Stream {
     pub(super) state: StreamState,
     /// Content that was received during the handshake.
     pub(super) ready: Vec<u8>,
-    /// A record that has not come whole.
+    /// An incomplete record.
     pub(super) partial: Vec<u8>,
-    /// Whole records came together with the end of the handshake and wait in `partial`.
+    /// `partial` has whole records, which came together with the end of the handshake.
     pub(super) unopened: bool,
     /// Records that have not been sent.
     pub(super) owed: Vec<u8>,
-    /// Sent of `owed`.
+    /// Bytes of `owed` that have been sent.
     pub(super) owed_at: usize,
     /// The other side sends no more.
     pub(super) ended: bool,
     /// `close_notify` has been sent.
     pub(super) closing: bool,
-    /// Content came before the handshake was over (0-RTT).
+    /// Content was received before the end of the handshake (0-RTT).
     pub early: bool,
     /// Longest content of a record, bytes.
     pub record: usize,
@@ -151,12 +151,12 @@ impl Stream {
         }
     }
 
-    /// The server's side; `received`: what has been read of the connection already.
+    /// Creates the server's side. `received` has been read from the connection already.
     pub fn server(received: Vec<u8>) -> Stream {
         Stream::new(StreamState::Hello(received, super::hello::Reading::default()))
     }
 
-    /// The client's side.
+    /// Creates the client's side.
     pub fn client(conn: UnbufferedClientConnection) -> Stream {
         Stream::new(StreamState::Client(Box::new(conn), Flight::default()))
     }
@@ -411,7 +411,7 @@ impl Stream {
         }
     }
 
-    /// Sends what is owed. `false`: not all.
+    /// Sends the owed records. Returns `false` if some are left.
     pub(super) fn flush(&mut self, io: &Io, token: Token, flags: SendFlags) -> Result<bool, Errno> {
         if self.owed.is_empty() {
             return Ok(true);

@@ -101,7 +101,7 @@ impl Traffic {
         Ok(at)
     }
 
-    /// Opens the record at `at`, and moves `at` behind it. `None`: it has not come whole.
+    /// Opens the record at `at`, and moves `at` behind it. `None` if it is incomplete.
     #[inline]
     fn open_next<'i>(
         &mut self,
@@ -180,7 +180,7 @@ impl Traffic {
         Ok(())
     }
 
-    /// Reads the message at the start of `bytes`. Returns it, and the bytes behind it; `None` if it has not come whole.
+    /// Reads the message at the start of `bytes`. Returns it, and the bytes behind it; `None` if it is incomplete.
     fn next_message<'m>(&self, bytes: &'m [u8]) -> Result<Option<(Message<'m>, &'m [u8])>, Broken> {
         let Some((&kind, after)) = bytes.split_first() else { return Ok(None) };
         let longest = match (kind, &self.kernel) {
@@ -233,7 +233,8 @@ impl Traffic {
         Ok(())
     }
 
-    /// Changes worn keys. TLS 1.2 cannot: what is being sent goes on, and the connection ends behind it ([`super::stream::Stream::worn`]).
+    /// Changes worn keys. TLS 1.2 cannot: what is being sent goes on, and the connection ends behind it
+    /// ([`super::stream::Stream::worn`]).
     #[inline]
     pub(super) fn renew(&mut self, owed: &mut Vec<u8>) -> Result<(), Errno> {
         if self.v13 && self.tx.worn() { self.update(owed).map_err(broken) } else { Ok(()) }

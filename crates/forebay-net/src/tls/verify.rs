@@ -594,7 +594,7 @@ fn signs_v13(scheme: SignatureScheme) -> bool {
 /// Checks a signature of the handshake. Accepts X.509 certificates of any version.
 ///
 /// # Errors
-/// If it is wrong, or the algorithm does not belong to the version.
+/// The signature is wrong, or the algorithm does not belong to the version.
 pub fn handshake_signature(
     version: Version,
     message: &[u8],

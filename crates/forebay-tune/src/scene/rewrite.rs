@@ -155,7 +155,8 @@ impl<'a> Rewrite<'a> {
         Ok(())
     }
 
-    /// Returns the target of a log that goes to syslog, with a server of our own: the real one gets no line.
+    /// Returns the target of a log that goes to syslog, with a socket of this process in place of the real server, which gets
+    /// no lines.
     fn sunk(&mut self, parameters: &str) -> Result<String, String> {
         let socket = match self.sink.take() {
             Some(s) => s,

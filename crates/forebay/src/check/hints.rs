@@ -1,4 +1,4 @@
-//! Hints for `forebay check`: what was probably meant where a unit, a parameter, a variable or a name is wrong.
+//! Hints for `forebay check`: the probable meaning of a wrong unit, parameter, variable or name.
 
 use forebay_conf::error::{Error, Level};
 use forebay_conf::grammar;
@@ -69,7 +69,7 @@ fn hint(message: &str, directive: Option<&Directive>, all: &[&Directive]) -> Opt
     Some(format!("did you mean \"{}\"?", value.map_or_else(|| near.to_owned(), |v| format!("{near}={v}"))))
 }
 
-/// The text between `start` and the next quotation mark.
+/// Returns the text between `start` and the next quotation mark.
 fn quoted(message: &str, start: &str) -> Option<String> {
     let (_, rest) = message.split_once(start)?;
     rest.split_once('"').map(|(name, _)| name.to_owned())
@@ -89,13 +89,13 @@ fn words(all: &[&Directive], pick: impl Fn(&str) -> Option<&str>) -> Vec<String>
     all.iter().flat_map(|d| &d.args).filter_map(|w| pick(&w.as_str()).map(str::to_owned)).collect()
 }
 
-/// First arguments of the directives of a name.
+/// Returns the first arguments of the directives of a name.
 fn named(all: &[&Directive], name: &str) -> Vec<String> {
     let of = all.iter().filter(|d| d.name.text == name.as_bytes());
     of.filter_map(|d| d.args.first().map(|w| w.as_str().into_owned())).collect()
 }
 
-/// Names of the variables that are built in or that a directive defines.
+/// Returns the names of the variables that are built in or that a directive defines.
 fn variables(all: &[&Directive]) -> Vec<String> {
     let mut names: Vec<String> =
         forebay_server::parts::variable_names().map(|name| name.trim_end_matches('*').to_owned()).collect();
@@ -124,7 +124,7 @@ const UNITS: [(&[&str], &str); 10] = [
     (&["msec", "millis"], "ms"),
 ];
 
-/// The unit that nginx has for one that it does not know, with its number: `10mb` is `10m`, `5min` is `5m`.
+/// Returns the unit that nginx has for one that it does not know, with its number: `10mb` is `10m`, `5min` is `5m`.
 fn right_unit(text: &str) -> Option<String> {
     let value = text.split_once('=').map_or(text, |(_, v)| v);
     let digits = value.len() - value.trim_start_matches(|c: char| c.is_ascii_digit()).len();

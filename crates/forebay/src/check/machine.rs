@@ -10,7 +10,7 @@ use forebay_conf::tree::{Block, Directive};
 use forebay_core::config::{Config, Environment};
 use std::path::{Path, PathBuf};
 
-/// Finds what a start of this configuration would miss. Makes and changes nothing.
+/// Finds files and directories that a start with this configuration would miss. Makes and changes nothing.
 pub(crate) fn errors(
     config: &Config,
     environment: &Environment,
@@ -45,7 +45,7 @@ fn plain(text: &str) -> Error {
     }
 }
 
-/// The directive that names a path.
+/// Returns the directive that names a path.
 fn mention<'t>(block: &'t Block, path: &Path, environment: &Environment) -> Option<&'t Directive> {
     block.iter().find_map(|d| {
         let named = d.args.iter().any(|w| full(&w.as_str(), environment) == path);

@@ -14,7 +14,7 @@ use std::ops::Range;
 /// Lines longer than this many bytes are cut around the place of the mistake.
 const LONGEST_LINE: usize = 160;
 
-/// One report an error, with the line, a caret and the hint; at the end a line that counts them.
+/// Formats one report an error, with the line, a caret and the hint; at the end a line that counts them.
 ///
 /// `color`: with terminal colors. Text from the configuration cannot smuggle in escape sequences.
 pub(crate) fn render_text(errors: &[Error], files: &Files, color: bool) -> String {
@@ -30,7 +30,7 @@ pub(crate) fn render_text(errors: &[Error], files: &Files, color: bool) -> Strin
     out
 }
 
-/// A JSON list of `{level, message, file, line, column, end_column, hint}`, with a newline at the end.
+/// Returns a JSON list of `{level, message, file, line, column, end_column, hint}`, with a newline at the end.
 ///
 /// Lines and columns count from 1, columns in bytes; `end_column` is the one after the last byte. `file`
 /// is `command line` for the `-g` option. What does not apply is `null`.
@@ -59,14 +59,14 @@ fn report<'a>(error: &'a Error, files: &'a Files) -> Group<'a> {
 
 /// The line of a mistake as text, and where in it the mistake is.
 pub(crate) struct Excerpt {
-    /// The line, or what of it is shown.
+    /// The line, or the part of it that is shown.
     pub text: String,
     /// The place in it.
     pub mark: Range<usize>,
 }
 
 impl Excerpt {
-    /// The line around a place.
+    /// Cuts out the line around a place.
     pub(crate) fn new(source: &[u8], span: Span) -> Excerpt {
         let start = (span.start as usize).min(source.len());
         let (before, after) = source.split_at(start);

@@ -91,7 +91,7 @@ impl Worst {
         }
     }
 
-    /// Bytes of all clients.
+    /// Returns the memory of all clients, bytes.
     pub(super) fn memory(&self) -> u64 {
         self.clients.saturating_mul(self.head.saturating_add(self.body).saturating_add(self.response))
     }
@@ -103,7 +103,7 @@ pub(super) fn proxies(s: &Scene<'_>) -> bool {
         .any(|d| s.all(d).next().is_some())
 }
 
-/// Directives that set the default.
+/// Reports directives that set the default.
 fn defaults(s: &Scene<'_>, found: &mut dyn FnMut(Span, String), list: &[(&str, &[&str])]) {
     for (name, words) in list {
         for n in s.all(name) {
@@ -116,7 +116,7 @@ fn defaults(s: &Scene<'_>, found: &mut dyn FnMut(Span, String), list: &[(&str, &
     }
 }
 
-/// Says `text` of each directive that has `what` among its arguments.
+/// Reports `text` for each directive that has `what` among its arguments.
 pub(super) fn word(s: &Scene<'_>, found: &mut dyn FnMut(Span, String), name: &str, what: &str, text: &str) {
     for n in s.all(name) {
         if let Some(i) = s.args(n).iter().position(|a| a == what) {
@@ -136,7 +136,7 @@ pub(super) fn forgets_patch(condition: &str) -> bool {
         && !condition.contains("PATCH")
 }
 
-/// Tells where a directive of a list hides those of the levels around it.
+/// Reports directives of a list that hide the directives of outer levels.
 pub(super) fn level_lost(s: &Scene<'_>, name: &str, found: &mut dyn FnMut(Span, String)) {
     for block in (0..s.nodes.len()).filter(|b| !s.nodes[*b].children.is_empty()) {
         let Some(first) = s.child(Some(block), name) else { continue };

@@ -66,7 +66,7 @@ pub(crate) struct Place {
     pub mount: usize,
 }
 
-/// The file systems, and what lies on them.
+/// The file systems, and the paths on them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Disks {
     /// File systems in use.
@@ -76,7 +76,7 @@ pub(crate) struct Disks {
 }
 
 impl Disks {
-    /// Looks at what a configuration names. Paths that do not exist yet count where their first existing parent is.
+    /// Looks at the paths of a configuration. A path that does not exist yet belongs to its first existing parent.
     pub(crate) fn find(scene: &Scene<'_>, prefix: &Path) -> Disks {
         let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let all = parse_mounts(&text);
@@ -102,7 +102,7 @@ impl Disks {
         fits.filter_map(|p| Some((p.node, self.mounts.get(p.mount)?)))
     }
 
-    /// A line for people.
+    /// Formats a line for people.
     pub(crate) fn text(&self) -> String {
         if self.mounts.is_empty() {
             return String::new();
@@ -121,19 +121,19 @@ impl Disks {
     }
 }
 
-/// A number of bytes for people.
+/// Formats a number of bytes for people.
 pub(super) fn size(bytes: u64) -> String {
     if bytes >= 10 << 30 { format!("{} GB", bytes >> 30) } else { format!("{} MB", bytes >> 20) }
 }
 
-/// The size that a parameter `NAME=SIZE` of a directive gives.
+/// Returns the size that a parameter `NAME=SIZE` of a directive gives.
 pub(super) fn parameter(scene: &Scene<'_>, node: usize, name: &str) -> Option<u64> {
     let args = scene.args(node);
     let value = args.iter().find_map(|a| a.strip_prefix(name)?.strip_prefix('='))?;
     units::offset(value.as_bytes())
 }
 
-/// Directories that directives name; those with variables are known only when requests come.
+/// Directories that directives name. Paths with variables are known only with a request.
 fn named(scene: &Scene<'_>) -> Vec<(usize, Use, String)> {
     let mut out = Vec::new();
     for n in 0..scene.nodes.len() {
@@ -149,7 +149,7 @@ fn named(scene: &Scene<'_>) -> Vec<(usize, Use, String)> {
 }
 
 impl Use {
-    /// The use of the path that a directive names.
+    /// Returns the use of the path that a directive names.
     fn of(directive: &str) -> Option<Use> {
         match directive {
             "root" | "alias" => Some(Use::Files),
@@ -161,12 +161,12 @@ impl Use {
     }
 }
 
-/// Returns `true` if a log goes elsewhere than to a file.
+/// Returns `true` if a log is not written to a file.
 fn is_no_file(log: &str) -> bool {
     matches!(log, "off" | "stderr") || ["syslog:", "memory:", "/dev/"].iter().any(|p| log.starts_with(p))
 }
 
-/// Lines of /proc/self/mountinfo (proc(5)): "36 35 98:0 /root /point options shared:1 - kind source options".
+/// Parses the lines of /proc/self/mountinfo (proc(5)): "36 35 98:0 /root /point options shared:1 - kind source options".
 fn parse_mounts(text: &str) -> Vec<Mount> {
     let parse = |line: &str| {
         let (left, right) = line.split_once(" - ")?;

@@ -6,7 +6,7 @@ use forebay_sys::cpus::{self, CpuBudget};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// A machine, or what is known of it.
+/// The known properties of a machine.
 #[derive(Debug, Default)]
 pub(crate) struct Host {
     /// CPUs that may be used, fractions rounded up; 0 = not looked at.
@@ -46,7 +46,7 @@ pub(crate) struct Certificate {
 const RSA: [u8; 11] = [6, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 1];
 
 impl Certificate {
-    /// The first one of a file.
+    /// Reads the first certificate of a file.
     fn read(path: &Path) -> Option<Certificate> {
         let chain = pem::certificates(&std::fs::read(path).ok()?);
         let leaf = chain.first()?;
@@ -57,14 +57,14 @@ impl Certificate {
         })
     }
 
-    /// All that a configuration names and that can be read.
+    /// Reads all certificates that a configuration names and that can be read.
     pub(crate) fn find(scene: &Scene<'_>, dir: &Path) -> BTreeMap<usize, Certificate> {
         let named = scene.all("ssl_certificate").filter(|n| !scene.arg(*n, 0).contains('$'));
         named.filter_map(|n| Some((n, Certificate::read(&dir.join(scene.arg(n, 0)))?))).collect()
     }
 }
 
-/// Version and TLS library of the nginx that is installed, by its own words.
+/// Returns the version and TLS library of the nginx that is installed, by its own words.
 fn installed_nginx() -> Option<String> {
     let places = ["/usr/sbin/nginx", "/usr/local/sbin/nginx", "/usr/local/nginx/sbin/nginx"];
     let program = places.into_iter().find(|p| Path::new(p).exists())?;
@@ -74,7 +74,7 @@ fn installed_nginx() -> Option<String> {
 
 fn words_of_nginx(text: &str) -> Option<String> {
     let version = text.lines().find_map(|l| l.strip_prefix("nginx version: "))?;
-    // What runs may be another release of the library than what it was built with.
+    // The running library may be of another release than the one that nginx was built with.
     let tls = ["running with ", "built with "]
         .iter()
         .find_map(|p| text.lines().find_map(|l| l.split(p).nth(1).filter(|t| t.contains("SSL"))));
@@ -177,7 +177,7 @@ impl Host {
         out
     }
 
-    /// Adds what the machine's own files ask for, in the order in which they are read at its start.
+    /// Adds the settings in the machine's own files, in the order in which they are read at its start.
     pub(crate) fn take_own_sysctl_files(&mut self, etc: &Path) {
         let entries = std::fs::read_dir(etc.join("sysctl.d")).into_iter().flatten().flatten();
         let mut files: Vec<_> =
@@ -191,7 +191,7 @@ impl Host {
         }
     }
 
-    /// Adds what a file in the manner of sysctl.conf asks for.
+    /// Adds the settings in a file like sysctl.conf.
     pub(crate) fn take_sysctl_file(&mut self, path: &Path, text: &str) {
         for line in text.lines() {
             let line = line.trim().trim_start_matches('-');
@@ -204,7 +204,7 @@ impl Host {
         }
     }
 
-    /// A setting as it will be: what a file asks for, else what the kernel has; with where it is from.
+    /// Returns a setting as it will be, by a file or else by the kernel, and its source.
     pub(crate) fn sysctl(&self, name: &str) -> Option<(String, String)> {
         if let Some((v, file)) = self.wanted.get(name) {
             return Some((v.clone(), format!(" ({file})")));
@@ -212,7 +212,7 @@ impl Host {
         self.sysctls.get(name).map(|v| (v.clone(), String::new()))
     }
 
-    /// A setting that is a number.
+    /// Returns a setting that is a number.
     pub(crate) fn number(&self, name: &str) -> Option<(u64, String)> {
         let (v, from) = self.sysctl(name)?;
         Some((v.parse().ok()?, from))

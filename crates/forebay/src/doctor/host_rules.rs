@@ -7,7 +7,7 @@ use super::{Rule, Severity, rule_table};
 /// Looks for one problem, and reports it.
 pub(super) type Check = fn(&Scene<'_>, &Host, &mut dyn FnMut(String));
 
-/// A setting that a file asks for.
+/// Reports a setting that a file asks for.
 pub(super) fn wanted(h: &Host, name: &str, text: &str, found: &mut dyn FnMut(String)) {
     if let Some((v, file)) = h.wanted.get(name) {
         found(format!("{name} = {v} ({file}): {text}"));

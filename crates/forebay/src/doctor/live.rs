@@ -23,7 +23,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// The server whose pid file the configuration names. `None`: none runs, or it is not visible.
+    /// Returns the server whose pid file the configuration names. `None` if none runs, or it is not visible.
     pub(crate) fn find(scene: &Scene<'_>, prefix: &Path) -> Option<Running> {
         let named = scene.all("pid").last().map(|n| prefix.join(scene.arg(n, 0)));
         let usual = ["/run/nginx.pid", "/run/forebay.pid"].map(PathBuf::from);
@@ -42,7 +42,7 @@ impl Running {
         Some(running)
     }
 
-    /// Number of lines of the log that have a message.
+    /// Returns the number of lines of the log that have a message.
     pub(crate) fn lines(&self, message: &str) -> usize {
         self.log.as_ref().map_or(0, |(_, text)| text.lines().filter(|l| l.contains(message)).count())
     }

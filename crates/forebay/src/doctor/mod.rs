@@ -50,7 +50,7 @@ impl Severity {
 
 /// A rule.
 pub(crate) struct Rule {
-    /// Stable name, also that of its section in docs/doctor.md.
+    /// Stable name, also of its section in docs/doctor.md.
     pub id: &'static str,
     /// Its severity.
     pub severity: Severity,
@@ -96,7 +96,7 @@ fn for_configuration() -> impl Iterator<Item = &'static (Rule, conf_rules::Check
     conf_rules::RULES.iter().chain(safety_rules::RULES)
 }
 
-/// All rules, those for the configuration first.
+/// Returns all rules, those for the configuration first.
 pub(crate) fn rules() -> impl Iterator<Item = &'static Rule> {
     let host = host_rules::SETTINGS.iter().map(|(r, _)| r).chain(host_rules::RULES.iter().map(|(r, _)| r));
     let disk = disk_rules::RULES.iter().map(|(r, _)| r);
@@ -173,7 +173,7 @@ fn look_at_host(
     Ok(host)
 }
 
-/// Runs the subcommand; the exit code is 1 when something harmful was found, 2 when the file cannot be read.
+/// Runs the subcommand. Returns exit code 1 if it has found something harmful, 2 if the file cannot be read.
 pub(crate) fn main(args: DoctorArgs) -> u8 {
     if let Some(id) = &args.explain {
         return output::explain(id);

@@ -87,7 +87,7 @@ impl Report<'_> {
     }
 }
 
-/// The section of the manual about a rule.
+/// Returns the section of the manual about a rule.
 fn link(rule: &str) -> String {
     format!("docs/doctor.md#{rule}")
 }
@@ -120,13 +120,14 @@ fn arithmetic(s: &Scene<'_>, h: &Host) -> String {
     line
 }
 
-/// The rule that a line breaks which is not in the tree, and its severity: nginx may well take what is not there yet.
+/// Returns the rule that a line outside of the tree breaks, and its severity: nginx may well accept a directive that is not there
+/// yet.
 pub(super) fn refusal(e: &Error) -> (&'static str, Severity) {
     let ours = e.message.contains("\" directive is not supported") || e.message.starts_with("module \"");
     if ours { ("not-supported", Severity::Warning) } else { ("syntax", Severity::Harm) }
 }
 
-/// A JSON list of findings: `{rule, severity, message, why, instead, see, file, line, column}`.
+/// Returns a JSON list of findings: `{rule, severity, message, why, instead, see, file, line, column}`.
 pub(super) fn json(findings: &[Finding], errors: &[Error], files: &Files) -> String {
     let mut list: Vec<Value> = Vec::new();
     for e in errors {
@@ -148,7 +149,7 @@ pub(super) fn json(findings: &[Finding], errors: &[Error], files: &Files) -> Str
     format!("{:#}\n", Value::from(list))
 }
 
-/// A path as a relative reference (RFC 3986).
+/// Returns a path as a relative reference (RFC 3986).
 fn uri(path: &str) -> String {
     let mut out = String::new();
     for b in path.trim_start_matches('/').bytes() {
@@ -208,7 +209,7 @@ fn sarif_place(files: &Files, span: Option<forebay_conf::tree::Span>) -> Value {
     }
 }
 
-/// The rules of the doctor, behind the two for lines that do not parse.
+/// Returns the rules of the doctor, behind the two for lines that do not parse.
 fn sarif_rules() -> Vec<Value> {
     let syntax = json!({"id": "syntax", "shortDescription": {"text": "a line that nginx refuses"}, "defaultConfiguration": {"level": "error"}});
     let missing = json!({"id": "not-supported", "shortDescription": {"text": "a line that Forebay does not have"}, "defaultConfiguration": {"level": "warning"}});
@@ -237,7 +238,7 @@ pub(super) fn explain(id: &str) -> u8 {
     }
 }
 
-/// docs/doctor.md.
+/// Makes docs/doctor.md.
 pub(super) fn manual() -> String {
     let mut out = String::from(
         "# Rules of `forebay doctor`\n\n`forebay doctor -c FILE` reads a configuration, the machine and, when a server runs \

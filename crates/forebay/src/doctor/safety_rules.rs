@@ -1,4 +1,4 @@
-//! Rules for the safety of a configuration: what lets requests or data where they should not go.
+//! Rules for the safety of a configuration: directives that let requests or data go where they should not.
 
 use super::conf_rules::{Check, level_lost, word};
 use super::rule_table;
@@ -6,7 +6,7 @@ use super::scene::Scene;
 use super::variables::{by_client, group, groups, named, patterns, repeats_itself, takes_line_feeds, values};
 use std::net::IpAddr;
 
-/// The host in the address of a `proxy_pass` or the like, without a path of variables behind it.
+/// Returns the host in the address of a `proxy_pass` or the like, without a path of variables behind it.
 fn host_of(url: &str) -> &str {
     let host = url.split("://").nth(1).unwrap_or(url).split('/').next().unwrap_or_default();
     let cut = ["$uri", "$request_uri"].iter().filter_map(|v| host.find(v)).filter(|at| *at > 0).min();
@@ -37,7 +37,7 @@ fn is_near(ip: IpAddr) -> bool {
     }
 }
 
-/// Regular expressions with their places.
+/// Returns regular expressions with their places.
 fn all_patterns(s: &Scene<'_>) -> Vec<(usize, usize, String)> {
     let mut out = Vec::new();
     for n in s.all("location").filter(|n| s.arg(*n, 0).starts_with('~')) {

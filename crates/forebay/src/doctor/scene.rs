@@ -2,7 +2,7 @@
 
 use forebay_conf::tree::{Block, Directive, Span, Tree};
 
-/// A directive and where it stands.
+/// A directive and its place.
 pub(crate) struct Node<'t> {
     /// The directive.
     pub d: &'t Directive,
@@ -20,7 +20,7 @@ pub(crate) struct Scene<'t> {
 }
 
 impl<'t> Scene<'t> {
-    /// Of a tree.
+    /// Prepares a tree.
     pub(crate) fn new(tree: &'t Tree) -> Scene<'t> {
         let mut scene = Scene { nodes: Vec::new(), top: Vec::new() };
         scene.top = scene.add(&tree.root, None);
@@ -46,7 +46,7 @@ impl<'t> Scene<'t> {
         here
     }
 
-    /// Directives of this name, anywhere.
+    /// Returns the directives of this name, anywhere.
     pub(crate) fn all<'s>(&'s self, name: &'s str) -> impl Iterator<Item = usize> + 's {
         (0..self.nodes.len()).filter(move |n| self.is(*n, name))
     }
@@ -56,12 +56,12 @@ impl<'t> Scene<'t> {
         self.nodes.get(n).is_some_and(|n| n.d.name.text == name.as_bytes())
     }
 
-    /// An argument as text; empty if there is none.
+    /// Returns an argument as text; empty if there is none.
     pub(crate) fn arg(&self, n: usize, i: usize) -> String {
         self.nodes.get(n).and_then(|n| n.d.args.get(i)).map(|w| w.as_str().into_owned()).unwrap_or_default()
     }
 
-    /// All arguments as text.
+    /// Returns all arguments as text.
     pub(crate) fn args(&self, n: usize) -> Vec<String> {
         self.nodes
             .get(n)
@@ -69,17 +69,17 @@ impl<'t> Scene<'t> {
             .unwrap_or_default()
     }
 
-    /// The place of a directive's name.
+    /// Returns the place of a directive's name.
     pub(crate) fn span(&self, n: usize) -> Span {
         self.nodes.get(n).map(|n| n.d.name.span).unwrap_or_default()
     }
 
-    /// The place of an argument.
+    /// Returns the place of an argument.
     pub(crate) fn arg_span(&self, n: usize, i: usize) -> Span {
         self.nodes.get(n).and_then(|n| n.d.args.get(i)).map_or_else(|| self.span(n), |w| w.span)
     }
 
-    /// The first directive of this name right in a block.
+    /// Returns the first directive of this name right in a block.
     pub(crate) fn child(&self, block: Option<usize>, name: &str) -> Option<usize> {
         self.level(block).iter().copied().find(|n| self.is(*n, name))
     }
@@ -92,7 +92,7 @@ impl<'t> Scene<'t> {
         }
     }
 
-    /// The directive of this name in effect in a block: its own, or that of the blocks around it.
+    /// Returns the directive of this name in effect in a block: its own, or the one of the blocks around it.
     pub(crate) fn effective(&self, block: Option<usize>, name: &str) -> Option<usize> {
         let mut at = block;
         loop {
@@ -108,7 +108,7 @@ impl<'t> Scene<'t> {
         self.nodes.get(n).and_then(|n| n.parent)
     }
 
-    /// The innermost block of this name around a directive.
+    /// Returns the innermost block of this name around a directive.
     pub(crate) fn around(&self, n: usize, name: &str) -> Option<usize> {
         let mut at = self.parent(n);
         while let Some(b) = at {

@@ -6,7 +6,7 @@ use super::scene::Scene;
 const CLIENTS: [&str; 7] =
     ["host", "uri", "document_uri", "request_uri", "args", "query_string", "request_body"];
 
-/// Names of the variables in a text, `$a` and `${a}` alike, with the places where they begin.
+/// Returns the names of the variables in a text, `$a` and `${a}` alike, with the places where they begin.
 pub(super) fn named(text: &str) -> Vec<(usize, &str)> {
     let mut out = Vec::new();
     for (at, _) in text.match_indices('$') {
@@ -23,7 +23,7 @@ pub(super) fn named(text: &str) -> Vec<(usize, &str)> {
     out
 }
 
-/// The variable in a text, used in `block`, by which the client chooses it; `set` is followed.
+/// Returns the variable in a text, used in `block`, by which the client chooses it; `set` is followed.
 pub(super) fn by_client(s: &Scene<'_>, block: Option<usize>, text: &str) -> Option<String> {
     chosen(s, block, text, 8)
 }
@@ -44,19 +44,19 @@ fn chosen(s: &Scene<'_>, block: Option<usize>, text: &str, depth: u32) -> Option
         .map(str::to_owned)
 }
 
-/// The pattern around a block that captures this name.
+/// Returns `true` if a pattern around a block captures this name.
 fn is_captured(s: &Scene<'_>, block: Option<usize>, name: &str) -> bool {
     patterns(s, block).iter().any(|p| group(p, name).is_some())
 }
 
-/// Values that `set` gives a variable in the server around a block.
+/// Returns the values that `set` gives a variable in the server around a block.
 fn sets(s: &Scene<'_>, block: Option<usize>, name: &str) -> Vec<String> {
     let server = block.and_then(|b| if s.is(b, "server") { Some(b) } else { s.around(b, "server") });
     let here = |n: &usize| s.arg(*n, 0).strip_prefix('$') == Some(name) && s.around(*n, "server") == server;
     s.all("set").filter(here).map(|n| s.arg(n, 1)).collect()
 }
 
-/// Values that `set` and `map` write down for a variable; `None` where another variable stands among them.
+/// Returns the values that `set` and `map` have for a variable; `None` if another variable is among them.
 pub(super) fn values(s: &Scene<'_>, block: Option<usize>, name: &str) -> Option<Vec<String>> {
     let mut out = sets(s, block, name);
     for n in s.all("map").filter(|n| s.arg(*n, 1).strip_prefix('$') == Some(name)) {
@@ -70,7 +70,7 @@ pub(super) fn values(s: &Scene<'_>, block: Option<usize>, name: &str) -> Option<
     (!out.is_empty() && out.iter().all(|v| !v.contains('$'))).then_some(out)
 }
 
-/// Regular expressions that are matched before a block is entered, the innermost first.
+/// Returns regular expressions that are matched before a block is entered, the innermost first.
 pub(super) fn patterns(s: &Scene<'_>, block: Option<usize>) -> Vec<String> {
     let mut out = Vec::new();
     let mut at = block;
@@ -91,7 +91,7 @@ pub(super) fn patterns(s: &Scene<'_>, block: Option<usize>) -> Vec<String> {
     out
 }
 
-/// The text of a group of a regular expression, by its number or name; `""` for one that is empty.
+/// Returns the text of a group of a regular expression, by its number or name; `""` for one that is empty.
 pub(super) fn group<'p>(pattern: &'p str, wanted: &str) -> Option<&'p str> {
     groups(pattern)
         .into_iter()
@@ -137,8 +137,8 @@ pub(super) fn groups(pattern: &str) -> Vec<Group<'_>> {
     out
 }
 
-/// The group that begins with `rest`, the text behind its parenthesis, if it captures. Its text goes on to the end of the
-/// pattern.
+/// Returns the group that begins with `rest`, the text behind its parenthesis, if it captures. Its text goes on to the end
+/// of the pattern.
 fn group_at(rest: &str) -> Option<Group<'_>> {
     let named =
         ["?<", "?P<", "?'"].iter().find_map(|p| rest.strip_prefix(p)).filter(|n| !n.starts_with(['=', '!']));
@@ -150,7 +150,7 @@ fn group_at(rest: &str) -> Option<Group<'_>> {
     Some((name, rest.get(skip..).unwrap_or_default()))
 }
 
-/// Returns `true` if what a group takes of a decoded path can hold a line feed.
+/// Returns `true` if a group can match a line feed in a decoded path.
 pub(super) fn takes_line_feeds(group: &str) -> bool {
     let negated = group.match_indices("[^").any(|(at, _)| {
         let class = group.get(at..).and_then(|c| c.split(']').next()).unwrap_or_default();
@@ -159,7 +159,7 @@ pub(super) fn takes_line_feeds(group: &str) -> bool {
     negated || ["\\s", "\\D", "\\W", "(?s"].iter().any(|w| group.contains(w) && !group.contains("[^"))
 }
 
-/// The part of a pattern that repeats what repeats already: `(a+)+` takes exponential time where it does not match.
+/// Returns the part of a pattern that repeats a repetition: `(a+)+` takes exponential time where it does not match.
 pub(super) fn repeats_itself(pattern: &str) -> Option<String> {
     let is_repeat = |c: Option<char>| matches!(c, Some('+' | '*'));
     for (at, _) in pattern.match_indices('(') {

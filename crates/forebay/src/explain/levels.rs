@@ -41,7 +41,7 @@ const NOT_INHERITED: &[&str] = &[
     "health_check",
 ];
 
-/// Default values of Forebay that are not those of nginx's documentation.
+/// Default values of Forebay that differ from nginx's documentation.
 const OWN_DEFAULTS: &[(&str, &str)] = &[("keepalive_requests", "10000")];
 
 /// A server or a location.

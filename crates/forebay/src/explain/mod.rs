@@ -14,7 +14,7 @@ use forebay_core::config::Config;
 use forebay_sys::cpus;
 use std::io::Write;
 
-/// One line: what, how much, why.
+/// One line: a setting, its value and the origin of the value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Row {
     /// Directive or quantity.
@@ -26,13 +26,14 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// A row.
+    /// Creates a row.
     pub(crate) fn new(name: &str, value: impl ToString, origin: impl Into<String>) -> Row {
         Row { name: name.to_owned(), value: value.to_string(), origin: origin.into() }
     }
 }
 
-/// Prints the settings of a configuration; gives the exit code. `defaults`: for servers and locations also what nothing sets.
+/// Prints the settings of a configuration. Returns the exit code. `defaults`: also prints settings of servers and locations
+/// that no directive sets.
 pub(crate) fn main(options: &Options, defaults: bool) -> u8 {
     match text(options, defaults) {
         Ok(text) => {
@@ -65,14 +66,14 @@ fn text(options: &Options, defaults: bool) -> Result<String, Refused> {
     Ok(text)
 }
 
-/// Finds where settings stand.
+/// Finds the places of settings.
 struct Places<'a> {
     tree: &'a Tree,
     files: &'a Files,
 }
 
 impl Places<'_> {
-    /// The setting's place, or `otherwise` when it is in no file.
+    /// Returns the setting's place, or `otherwise` when it is in no file.
     fn of(&self, name: &str, otherwise: impl Into<String>) -> String {
         match origin::main_directive(self.tree, name) {
             Some(directive) => origin::place(directive, self.files),
@@ -80,7 +81,7 @@ impl Places<'_> {
         }
     }
 
-    /// A row with the words as written, or the default.
+    /// Returns a row with the words as written, or the default.
     fn row(&self, name: &str, default: &str) -> Row {
         let Some(directive) = origin::main_directive(self.tree, name) else {
             return Row::new(name, default, "default");
@@ -147,7 +148,7 @@ fn paths_user() -> &'static str {
     if forebay_sys::identity::is_root() { crate::paths::USER } else { "(that of the caller)" }
 }
 
-/// The rows in aligned columns.
+/// Returns the rows in aligned columns.
 pub(crate) fn table(rows: &[Row]) -> String {
     let width = |of: fn(&Row) -> &str| rows.iter().map(|row| of(row).chars().count()).max().unwrap_or(0);
     let (names, values) = (width(|row| &row.name), width(|row| &row.value));

@@ -179,7 +179,7 @@ pub struct Fpm {
     pub addr: SocketAddr,
 }
 
-/// Where php-fpm is: Debian's program has its version in the name.
+/// Finds php-fpm. Debian's program has its version in the name.
 fn php_fpm() -> Option<PathBuf> {
     ["/usr/sbin", "/usr/local/sbin", "/usr/bin"].iter().find_map(|dir| {
         let mut found: Vec<PathBuf> = std::fs::read_dir(dir)

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long anything may take before a test fails.
+/// Time after which a test fails that waits for something.
 pub const DEADLINE: Duration = Duration::from_secs(20);
 
 /// The program under test.
@@ -289,7 +289,7 @@ pub fn kill(pid: i32, signal: nix::sys::signal::Signal) {
     let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal);
 }
 
-/// Whether a process exists and is not a zombie.
+/// Returns `true` if a process exists and is not a zombie.
 pub fn alive(pid: i32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
 }
