@@ -74,6 +74,10 @@ pub enum Accept {
     Later(Box<Later>),
 }
 
+/// The handshake failed, which has been logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HandshakeFailed;
+
 /// File names of certificates and their keys.
 type CertificateNames = Vec<(Vec<u8>, Vec<u8>)>;
 
@@ -163,8 +167,11 @@ impl<S: TlsServers> Handshake<'_, S> {
         self.verify_client()
     }
 
-    /// Does the work that the handshake waits for. Returns `false` if that failed, which has been logged.
-    pub async fn resume(&mut self, later: Later) -> bool {
+    /// Does the work that the handshake waits for.
+    ///
+    /// # Errors
+    /// If the handshake failed.
+    pub async fn resume(&mut self, later: Later) -> Result<(), HandshakeFailed> {
         match later.0 {
             Awaited::Files { server, config, names } => {
                 let loaded = self.load(server, config, names).await;
@@ -172,7 +179,7 @@ impl<S: TlsServers> Handshake<'_, S> {
             }
             Awaited::State(check, path) => {
                 self.ask_status(&check, &path).await;
-                true
+                Ok(())
             }
         }
     }
@@ -243,7 +250,10 @@ impl<S: TlsServers> Handshake<'_, S> {
             Ok(Certified::Now(config)) => Ok(config),
             Err(denial) => Err(denial),
         };
-        if self.begin(server, config) { Accept::Done } else { Accept::Over }
+        match self.begin(server, config) {
+            Ok(()) => Accept::Done,
+            Err(HandshakeFailed) => Accept::Over,
+        }
     }
 
     /// Chooses the virtual server for a ClientHello. Returns it with the configuration of the handshake.
@@ -334,8 +344,12 @@ impl<S: TlsServers> Handshake<'_, S> {
         loaded.map_err(|text| (INTERNAL_ERROR, text))
     }
 
-    /// Begins the handshake with a configuration. Otherwise refuses it with an alert, logs that and returns `false`.
-    fn begin(&mut self, server: usize, config: Result<Arc<ServerConfig>, Denial>) -> bool {
+    /// Begins the handshake with a configuration. Otherwise refuses it with an alert and logs that.
+    fn begin(
+        &mut self,
+        server: usize,
+        config: Result<Arc<ServerConfig>, Denial>,
+    ) -> Result<(), HandshakeFailed> {
         let token = self.wire.token();
         let record = self.servers.tls(server).map_or(MAX_CONTENT, |tls| tls.record());
         let made = config.and_then(|c| {
@@ -346,7 +360,7 @@ impl<S: TlsServers> Handshake<'_, S> {
             (Ok(made), Some(stream)) => {
                 stream.record = record;
                 stream.choose(made);
-                return true;
+                return Ok(());
             }
             (Err((alert, text)), Some(stream)) => {
                 stream.refuse(&self.thread.io, token, alert);
@@ -360,7 +374,7 @@ impl<S: TlsServers> Handshake<'_, S> {
         } else {
             self.log(Level::Error, &refused);
         }
-        false
+        Err(HandshakeFailed)
     }
 
     /// Verifies the client's certificate, except for OCSP.
