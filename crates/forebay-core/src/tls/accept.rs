@@ -344,37 +344,41 @@ impl<S: TlsServers> Handshake<'_, S> {
         loaded.map_err(|text| (INTERNAL_ERROR, text))
     }
 
-    /// Begins the handshake with a configuration. Otherwise refuses it with an alert and logs that.
+    /// Begins the handshake with a configuration, or refuses it.
     fn begin(
         &mut self,
         server: usize,
         config: Result<Arc<ServerConfig>, Denial>,
     ) -> Result<(), HandshakeFailed> {
-        let token = self.wire.token();
         let record = self.servers.tls(server).map_or(MAX_CONTENT, |tls| tls.record());
         let made = config.and_then(|c| {
             let made = UnbufferedServerConnection::new(c);
             made.map_err(|e| (INTERNAL_ERROR, format!("SSL_new() failed ({e})")))
         });
-        let refused = match (made, self.wire.tls()) {
+        match (made, self.wire.tls()) {
             (Ok(made), Some(stream)) => {
                 stream.record = record;
                 stream.choose(made);
-                return Ok(());
+                Ok(())
             }
-            (Err((alert, text)), Some(stream)) => {
-                stream.refuse(&self.thread.io, token, alert);
-                text
-            }
-            _ => String::new(),
-        };
-        if refused.is_empty() {
+            (Ok(_), None) => Err(self.refuse((INTERNAL_ERROR, String::new()))),
+            (Err(denial), _) => Err(self.refuse(denial)),
+        }
+    }
+
+    /// Refuses the handshake with an alert and logs that.
+    fn refuse(&mut self, (alert, text): Denial) -> HandshakeFailed {
+        let token = self.wire.token();
+        if let Some(stream) = self.wire.tls() {
+            stream.refuse(&self.thread.io, token, alert);
+        }
+        if text.is_empty() {
             let text = "SSL_do_handshake() failed (SSL: error:0A0000E2:SSL routines::callback failed)";
             self.log(Level::Info, text);
         } else {
-            self.log(Level::Error, &refused);
+            self.log(Level::Error, &text);
         }
-        Err(HandshakeFailed)
+        HandshakeFailed
     }
 
     /// Verifies the client's certificate, except for OCSP.
