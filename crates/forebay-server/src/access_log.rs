@@ -23,7 +23,7 @@ pub(crate) struct Format {
     /// Text with variables.
     pub template: Template,
     /// `template` with shortcuts for the usual variables.
-    ops: Vec<Op>,
+    ops: Vec<FormatPart>,
 }
 
 /// Size of a short text. Texts between variables are usually a few bytes, so they are copied as one register, whatever
@@ -34,7 +34,7 @@ const SHORT: usize = 16;
 type Shortcut = fn(&Request, &mut Vec<u8>) -> bool;
 
 #[derive(Clone, Debug)]
-enum Op {
+enum FormatPart {
     Text(Box<[u8]>),
     /// A text of at most sixteen bytes, and its length.
     Short([u8; SHORT], usize),
@@ -72,17 +72,17 @@ const LEAD: [&[u8]; 15] = [
 ];
 
 /// Shortcuts by the names of variables.
-const SHORTCUTS: &[(&[u8], Op)] = &[
-    (b"remote_addr", Op::Plain(remote_addr)),
-    (b"time_local", Op::Plain(time_local)),
-    (b"status", Op::Plain(status)),
-    (b"body_bytes_sent", Op::Plain(body_bytes_sent)),
-    (b"request", Op::Line),
-    (b"remote_user", Op::Client(remote_user)),
+const SHORTCUTS: &[(&[u8], FormatPart)] = &[
+    (b"remote_addr", FormatPart::Plain(remote_addr)),
+    (b"time_local", FormatPart::Plain(time_local)),
+    (b"status", FormatPart::Plain(status)),
+    (b"body_bytes_sent", FormatPart::Plain(body_bytes_sent)),
+    (b"request", FormatPart::Line),
+    (b"remote_user", FormatPart::Client(remote_user)),
 ];
 
 /// Returns the shortcut for a variable.
-fn shortcut(name: &[u8]) -> Option<Op> {
+fn shortcut(name: &[u8]) -> Option<FormatPart> {
     SHORTCUTS.iter().find(|(n, _)| *n == name).map(|(_, op)| op.clone())
 }
 
@@ -128,11 +128,11 @@ impl Format {
             Part::Text(t) if t.len() <= SHORT => {
                 let mut bytes = [0; SHORT];
                 bytes.iter_mut().zip(t.iter()).for_each(|(b, t)| *b = *t);
-                Op::Short(bytes, t.len())
+                FormatPart::Short(bytes, t.len())
             }
-            Part::Text(t) => Op::Text(t.clone()),
-            Part::Capture(n) => Op::Capture(*n),
-            Part::Var(v) => vars.name(*v).and_then(shortcut).unwrap_or(Op::Var(*v)),
+            Part::Text(t) => FormatPart::Text(t.clone()),
+            Part::Capture(n) => FormatPart::Capture(*n),
+            Part::Var(v) => vars.name(*v).and_then(shortcut).unwrap_or(FormatPart::Var(*v)),
         });
         Format { name: name.to_vec(), escape, ops: ops.collect(), template }
     }
@@ -140,22 +140,22 @@ impl Format {
     /// Replaces variables by shortcuts to request fields. Call it after all directives that may define variables.
     pub(crate) fn plan(&mut self, vars: &Registry) {
         for op in &mut self.ops {
-            if let Op::Var(v) = *op
+            if let FormatPart::Var(v) = *op
                 && let Some(name) = vars.member(v).and_then(field)
             {
-                *op = Op::Field(v, name);
+                *op = FormatPart::Field(v, name);
             }
         }
         if self.begins_as_usual(vars)
-            && let (Some(Op::Field(referer, _)), Some(Op::Field(agent, _))) =
+            && let (Some(FormatPart::Field(referer, _)), Some(FormatPart::Field(agent, _))) =
                 (self.ops.get(12), self.ops.get(14))
         {
-            let lead = Op::Lead(*referer, *agent);
+            let lead = FormatPart::Lead(*referer, *agent);
             self.ops.splice(..LEAD.len(), [lead]);
         }
     }
 
-    /// Whether the format begins with the parts of [`LEAD`], with the default escaping.
+    /// Returns `true` if the format begins with the parts of [`LEAD`], with the default escaping.
     fn begins_as_usual(&self, vars: &Registry) -> bool {
         let parts = self.template.parts();
         let name = |v: &VarId| vars.name(*v).or_else(|| vars.member(*v));
@@ -175,34 +175,34 @@ impl Format {
         for op in &self.ops {
             let start = out.len();
             let (found, plain) = match op {
-                Op::Short(bytes, len) => {
+                FormatPart::Short(bytes, len) => {
                     out.extend_from_slice(bytes);
                     out.truncate(start + len);
                     continue;
                 }
-                Op::Text(t) => {
+                FormatPart::Text(t) => {
                     out.extend_from_slice(t);
                     continue;
                 }
-                Op::Capture(n) => {
+                FormatPart::Capture(n) => {
                     req.captures.push(*n, out);
                     (true, false)
                 }
-                Op::Var(v) => (req.var(*v, out)?, false),
-                Op::Line => {
+                FormatPart::Var(v) => (req.var(*v, out)?, false),
+                FormatPart::Line => {
                     self.line(req, out);
                     continue;
                 }
-                Op::Field(v, name) => {
+                FormatPart::Field(v, name) => {
                     self.field(req, *v, *name, out)?;
                     continue;
                 }
-                Op::Lead(referer, agent) => {
+                FormatPart::Lead(referer, agent) => {
                     self.lead(req, *referer, *agent, out)?;
                     continue;
                 }
-                Op::Plain(get) => (get(req, out), true),
-                Op::Client(get) => (get(req, out), false),
+                FormatPart::Plain(get) => (get(req, out), true),
+                FormatPart::Client(get) => (get(req, out), false),
             };
             self.end_value(out, start, found, plain);
         }
@@ -349,12 +349,15 @@ mod tests {
         );
         let http = req.http();
         let ops: Vec<_> = http.log_formats.iter().map(|f| f.ops.as_slice()).collect();
-        assert!(matches!(ops[0], [Op::Lead(..), Op::Short(..)]), "combined: {:?}", ops[0]);
+        assert!(matches!(ops[0], [FormatPart::Lead(..), FormatPart::Short(..)]), "combined: {:?}", ops[0]);
         assert!(
-            matches!(ops[1], [Op::Lead(..), Op::Short(..), Op::Field(..), Op::Short(..)]),
+            matches!(
+                ops[1],
+                [FormatPart::Lead(..), FormatPart::Short(..), FormatPart::Field(..), FormatPart::Short(..)]
+            ),
             "{:?}",
             ops[1]
         );
-        assert!(!ops[2].iter().any(|op| matches!(op, Op::Lead(..))), "{:?}", ops[2]);
+        assert!(!ops[2].iter().any(|op| matches!(op, FormatPart::Lead(..))), "{:?}", ops[2]);
     }
 }

@@ -12,10 +12,11 @@ mod write;
 
 pub(crate) use outlet::Outlet;
 pub(crate) use send::send;
-pub(crate) use source::{Got, Source};
+pub(crate) use source::{Progress, Source};
 pub(crate) use write::{Broken, flush_answers, send_continue, write_all, write_last};
 
 use crate::modules::core::{BodyInFile, TempDir};
+use crate::phases::Outcome;
 use crate::request::Request;
 use crate::thread::Thread;
 use forebay_conf::error::Level;
@@ -54,7 +55,7 @@ pub(crate) struct RequestBody {
 /// A body that has been read.
 #[derive(Debug, Default)]
 pub(crate) struct Stored {
-    /// Whether it is complete.
+    /// `true` if the body is complete.
     pub complete: bool,
     /// Part of the body in memory.
     pub mem: Vec<u8>,
@@ -312,6 +313,19 @@ pub(crate) enum BodyError {
     Status(u16),
     /// Send no response: the client is gone or too slow.
     Gone,
+}
+
+impl BodyError {
+    /// Returns the outcome of a request that needs its body.
+    pub(crate) fn outcome(self, req: &mut Request) -> Outcome {
+        match self {
+            BodyError::Status(status) => Outcome::Status(status),
+            BodyError::Gone => {
+                req.drop_connection = true;
+                Outcome::Done
+            }
+        }
+    }
 }
 
 /// Appends the next piece of the client's body to `out`. Returns `false` if that was the last.

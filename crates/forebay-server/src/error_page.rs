@@ -8,7 +8,7 @@ use forebay_http::request::Method;
 
 /// Next step of a request after [`special`].
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum NextStep {
     /// Send the response, which is ready.
     Done,
     /// Start over with the path in `Request::uri`.
@@ -24,27 +24,27 @@ fn closes(status: u16) -> bool {
 }
 
 /// Prepares the response for a status.
-pub(crate) fn special(req: &mut Request, status: u16) -> Next {
+pub(crate) fn special(req: &mut Request, status: u16) -> NextStep {
     if matches!(status, 408 | 444 | 499) {
         // The client is gone, too slow, or must get no response (444).
         req.drop_connection = true;
         req.keep_alive = false;
         req.resp.status = status;
-        return Next::Done;
+        return NextStep::Done;
     }
     if closes(status) {
         req.keep_alive = false;
     }
     if status == 204 || status < 300 && !matches!(status, 0) {
         req.resp.status = status;
-        return Next::Done;
+        return NextStep::Done;
     }
     // If an error page fails, its own status counts.
     req.status_override = None;
     let http = req.http();
     let Some(page) = page_for(req, &http.location(req).settings.core, status) else {
         built_in(req, status);
-        return Next::Done;
+        return NextStep::Done;
     };
     if req.error_status == 0 {
         req.error_status = status;
@@ -58,17 +58,17 @@ fn page_for<'c>(req: &Request, core: &'c Settings, status: u16) -> Option<&'c Er
     core.error_page.0.iter().find(|p| applies && p.status == status)
 }
 
-fn send_to_page(req: &mut Request, status: u16, page: &ErrorPage) -> Next {
+fn send_to_page(req: &mut Request, status: u16, page: &ErrorPage) -> NextStep {
     let status = page.overwrite.unwrap_or(status);
     // Status to send. 0 leaves it to the response of the target (`error_page 404 = /x`).
     req.status_override = (status != 0).then_some(status);
     let Ok(target) = page.target.value(req) else {
         built_in(req, 500);
-        return Next::Done;
+        return NextStep::Done;
     };
     let next = match target.first() {
-        Some(b'/') => redirect_inside(req, &target).map(|()| Next::Redirect),
-        Some(b'@') => named(req, &target).map(|()| Next::Named),
+        Some(b'/') => redirect_inside(req, &target).map(|()| NextStep::Redirect),
+        Some(b'@') => named(req, &target).map(|()| NextStep::Named),
         _ => {
             // The target is a URL: redirect with 302, unless the directive names another redirect status.
             let status = page.overwrite.filter(|s| matches!(s, 301..=303 | 307 | 308)).unwrap_or(302);
@@ -78,7 +78,7 @@ fn send_to_page(req: &mut Request, status: u16, page: &ErrorPage) -> Next {
     };
     next.unwrap_or_else(|status| {
         built_in(req, status);
-        Next::Done
+        NextStep::Done
     })
 }
 

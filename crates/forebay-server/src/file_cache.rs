@@ -7,7 +7,7 @@
 //! them. Frequently used files are not checked: the kernel reports their changes ([`Watches`]).
 
 use crate::compress::forms::Forms;
-use crate::file_watch::{Heard, Unwatched, Watches, WayId};
+use crate::file_watch::{Changes, Unwatched, Watches, WayId};
 use crate::response::sent::SentHeads;
 use bytes::Bytes;
 use forebay_net::tls::record;
@@ -99,7 +99,7 @@ pub(crate) struct OpenFile {
     again: Cell<bool>,
     /// `ETag`, with quotes.
     pub etag: Box<[u8]>,
-    /// Its compressed forms.
+    /// Compressed forms of the content.
     pub forms: Forms,
     /// Heads of plain answers as they were sent last.
     pub heads: SentHeads,
@@ -242,24 +242,24 @@ pub(crate) enum Cached {
 }
 
 impl FileCache {
-    /// Creates an empty cache that watches files. It needs calls of [`FileCache::heed`].
+    /// Creates an empty cache that watches files. It needs calls of [`FileCache::handle_events`].
     pub(crate) fn watching(watches: Watches) -> FileCache {
         FileCache { watches: Some(watches), ..FileCache::default() }
     }
 
     /// Handles the kernel's events about watched files; `mounts` if the mount table has changed. Must be called before
     /// the requests of a turn run.
-    pub(crate) fn heed(&mut self, mounts: bool, now: Instant) {
+    pub(crate) fn handle_events(&mut self, mounts: bool, now: Instant) {
         let Some(w) = &mut self.watches else { return };
-        match if mounts { w.forget() } else { w.heed(now) } {
-            Heard::Some(entries) => {
+        match if mounts { w.forget() } else { w.handle_events(now) } {
+            Changes::Some(entries) => {
                 for i in entries {
                     if let Some(e) = self.entries.get_mut(i) {
                         (e.watch, e.looks) = (None, 0);
                     }
                 }
             }
-            Heard::All => self.entries.iter_mut().for_each(|e| (e.watch, e.looks) = (None, 0)),
+            Changes::All => self.entries.iter_mut().for_each(|e| (e.watch, e.looks) = (None, 0)),
         }
     }
 

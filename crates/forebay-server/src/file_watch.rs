@@ -71,7 +71,7 @@ pub(crate) enum Unwatched {
 
 /// Result of handling events.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
+pub(crate) enum Changes {
     /// The paths of these owners may have changed. Their watches have ended.
     Some(Vec<usize>),
     /// All watches have ended.
@@ -180,8 +180,8 @@ impl Watches {
     }
 
     /// Handles queued events.
-    pub(crate) fn heed(&mut self, now: Instant) -> Heard {
-        let Some(queue) = self.queue.take() else { return Heard::Some(Vec::new()) };
+    pub(crate) fn handle_events(&mut self, now: Instant) -> Changes {
+        let Some(queue) = self.queue.take() else { return Changes::Some(Vec::new()) };
         let hit = self.read(&queue);
         self.queue = Some(queue);
         if now.saturating_duration_since(self.noise_since) > Duration::from_secs(1) {
@@ -192,7 +192,7 @@ impl Watches {
             self.rests_until = Some(now + REST);
         }
         match hit {
-            Some(hit) if !noisy => Heard::Some(self.end(hit)),
+            Some(hit) if !noisy => Changes::Some(self.end(hit)),
             _ => self.forget(),
         }
     }
@@ -236,15 +236,15 @@ impl Watches {
     }
 
     /// Ends all watches, since any path may lead elsewhere now.
-    pub(crate) fn forget(&mut self) -> Heard {
+    pub(crate) fn forget(&mut self) -> Changes {
         self.close();
         self.places.clear();
         self.ways.clear();
         self.free.clear();
-        Heard::All
+        Changes::All
     }
 
-    /// Whether nothing is watched.
+    /// Returns `true` if nothing is watched.
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.places.is_empty() && self.ways.len() == self.free.len()

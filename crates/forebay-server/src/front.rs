@@ -196,7 +196,7 @@ impl Front for HttpThread {
     }
 
     fn noticed(&self, number: u32) {
-        self.0.files.borrow_mut().heed(number == NOTICE_MOUNTS, self.0.io.poller.now());
+        self.0.files.borrow_mut().handle_events(number == NOTICE_MOUNTS, self.0.io.poller.now());
     }
 
     fn message(&self, message: Box<dyn Any + Send>) {

@@ -10,13 +10,13 @@ use std::collections::HashMap;
 pub(crate) struct LocationTree {
     exact: HashMap<Vec<u8>, LocationId, foldhash::fast::RandomState>,
     /// Prefix locations, sorted by name.
-    prefixes: Vec<Prefix>,
+    prefixes: Vec<PrefixLocation>,
     /// Regular expressions in file order.
     regexes: Vec<LocationId>,
 }
 
 #[derive(Debug)]
-struct Prefix {
+struct PrefixLocation {
     name: Vec<u8>,
     location: LocationId,
     /// Index of the longest other name that is a prefix of this one.
@@ -25,7 +25,7 @@ struct Prefix {
 
 /// Kind of a match. `Exact` and `Regex` end the search at outer levels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Found {
+enum LocationMatch {
     Nothing,
     Prefix(LocationId),
     Final(LocationId),
@@ -40,7 +40,7 @@ impl LocationTree {
             match l.kind {
                 Kind::Exact => drop(t.exact.insert(l.name.clone(), *id)),
                 Kind::Prefix | Kind::PrefixOnly => {
-                    t.prefixes.push(Prefix { name: l.name.clone(), location: *id, shorter: None });
+                    t.prefixes.push(PrefixLocation { name: l.name.clone(), location: *id, shorter: None });
                 }
                 Kind::Regex(_) => t.regexes.push(*id),
                 _ => {}
@@ -89,17 +89,17 @@ impl LocationTree {
     /// Finds the location of the request's path at this level and below.
     ///
     /// # Errors If a pattern exceeded its limits: its location might be the one that denies access.
-    fn find(&self, all: &[Location], req: &mut Request) -> Result<Found, LimitExceeded> {
+    fn find(&self, all: &[Location], req: &mut Request) -> Result<LocationMatch, LimitExceeded> {
         if let Some(id) = self.exact.get(req.uri.as_slice()) {
-            return Ok(Found::Final(*id));
+            return Ok(LocationMatch::Final(*id));
         }
-        let (mut best, mut regexes) = (Found::Nothing, true);
+        let (mut best, mut regexes) = (LocationMatch::Nothing, true);
         if let Some(id) = self.prefix(&req.uri) {
             // `^~` disables the regular expressions of its own level, whatever matches inside of it.
             regexes = !matches!(all[id].kind, Kind::PrefixOnly);
             best = match all[id].tree.find(all, req)? {
-                Found::Nothing => Found::Prefix(id),
-                Found::Final(inner) => return Ok(Found::Final(inner)),
+                LocationMatch::Nothing => LocationMatch::Prefix(id),
+                LocationMatch::Final(inner) => return Ok(LocationMatch::Final(inner)),
                 inner => inner,
             };
         }
@@ -111,8 +111,8 @@ impl LocationTree {
         req.uri = uri;
         let Some(id) = hit? else { return Ok(best) };
         Ok(match all[id].tree.find(all, req)? {
-            Found::Final(inner) | Found::Prefix(inner) => Found::Final(inner),
-            Found::Nothing => Found::Final(id),
+            LocationMatch::Final(inner) | LocationMatch::Prefix(inner) => LocationMatch::Final(inner),
+            LocationMatch::Nothing => LocationMatch::Final(id),
         })
     }
 
@@ -142,8 +142,8 @@ pub(crate) fn choose(http: &HttpRef, req: &mut Request) -> Result<(), LimitExcee
     let server = http.server(req);
     req.valid_location = true;
     req.location = match server.tree.find(&http.locations, req)? {
-        Found::Nothing => server.root,
-        Found::Prefix(id) | Found::Final(id) => id,
+        LocationMatch::Nothing => server.root,
+        LocationMatch::Prefix(id) | LocationMatch::Final(id) => id,
     };
     Ok(())
 }
@@ -180,7 +180,7 @@ mod tests {
             names.dedup();
             let mut tree = LocationTree::default();
             for (location, name) in names.iter().enumerate() {
-                tree.prefixes.push(Prefix { name: name.clone(), location, shorter: None });
+                tree.prefixes.push(PrefixLocation { name: name.clone(), location, shorter: None });
             }
             tree.link();
             for _ in 0..500 {

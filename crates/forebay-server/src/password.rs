@@ -14,7 +14,7 @@ pub(crate) const LENIENT: GeneralPurpose = GeneralPurpose::new(
         .with_decode_allow_trailing_bits(true),
 );
 
-/// Whether a check of this hash takes so long that it must not run on a thread that serves others.
+/// Returns `true` if a check of this hash takes so long that it must not run on a thread that serves others.
 pub(crate) fn is_slow(hash: &[u8]) -> bool {
     !hash.starts_with(b"{")
 }
@@ -32,10 +32,10 @@ pub(crate) fn verify(password: &[u8], hash: &[u8]) -> bool {
 }
 
 /// Check of a password against the rest of a hash after its start, and the whole hash.
-type Check = fn(&[u8], &[u8], &[u8]) -> bool;
+type HashCheck = fn(&[u8], &[u8], &[u8]) -> bool;
 
 /// Forms of hashes by their start.
-const FORMS: &[(&[u8], Check)] = &[
+const FORMS: &[(&[u8], HashCheck)] = &[
     (b"{PLAIN}", |password, plain, _| same(plain, password)),
     (b"{SSHA}", |password, text, _| salted_sha1(password, text)),
     (b"{SHA}", |password, text, _| {
@@ -56,7 +56,7 @@ fn same_md5(password: &[u8], magic: &[u8], rest: &[u8], hash: &[u8]) -> bool {
     md5_crypt(password, magic, rest).is_some_and(|made| same(&made, hash))
 }
 
-/// Whether a byte belongs to the alphabet of crypt(3).
+/// Returns `true` if a byte belongs to the alphabet of crypt(3).
 fn crypt_letter(b: &u8) -> bool {
     b.is_ascii_alphanumeric() || matches!(b, b'.' | b'/')
 }
@@ -84,17 +84,7 @@ fn md5_crypt(password: &[u8], magic: &[u8], rest: &[u8]) -> Option<Vec<u8>> {
     let salt = salt.get(..8).unwrap_or(salt);
     let mut digest = first_digest(password, magic, salt)?;
     for round in 0..1000 {
-        let mut next = Md5::new();
-        let (start, end) = if round % 2 == 1 { (password, &digest[..]) } else { (&digest[..], password) };
-        next.update(start);
-        if round % 3 != 0 {
-            next.update(salt);
-        }
-        if round % 7 != 0 {
-            next.update(password);
-        }
-        next.update(end);
-        digest = next.finalize().into();
+        digest = next_digest(round, &digest, password, salt);
     }
     let mut out = [magic, salt, b"$"].concat();
     let d = digest;
@@ -103,6 +93,20 @@ fn md5_crypt(password: &[u8], magic: &[u8], rest: &[u8]) -> Option<Vec<u8>> {
     }
     letters(u32::from(d[11]), 2, &mut out);
     Some(out)
+}
+
+fn next_digest(round: u32, digest: &[u8], password: &[u8], salt: &[u8]) -> [u8; 16] {
+    let mut next = Md5::new();
+    let (start, end) = if round % 2 == 1 { (password, digest) } else { (digest, password) };
+    next.update(start);
+    if !round.is_multiple_of(3) {
+        next.update(salt);
+    }
+    if !round.is_multiple_of(7) {
+        next.update(password);
+    }
+    next.update(end);
+    next.finalize().into()
 }
 
 /// Returns the digest that the rounds of MD5-crypt begin with.

@@ -1,6 +1,6 @@
 //! The phases of a request, one after the other (nginx: the phase engine). Only this file awaits. Hot path.
 
-use crate::error_page::{self, Next};
+use crate::error_page::{self, NextStep};
 use crate::location;
 use crate::metrics::{api, prometheus};
 use crate::modules::core::Satisfy;
@@ -97,9 +97,9 @@ fn next_start(req: &mut Request, outcome: Outcome) -> Option<Start> {
         Outcome::Redirect => Some(Start::ServerRewrite),
         Outcome::Named => Some(Start::Rewrite),
         Outcome::Status(status) => match error_page::special(req, status) {
-            Next::Done => None,
-            Next::Redirect => Some(Start::ServerRewrite),
-            Next::Named => Some(Start::Rewrite),
+            NextStep::Done => None,
+            NextStep::Redirect => Some(Start::ServerRewrite),
+            NextStep::Named => Some(Start::Rewrite),
         },
     }
 }

@@ -3,7 +3,7 @@
 //! decide on access.
 
 use crate::access_log;
-use crate::body::{Got, Source};
+use crate::body::{Progress, Source};
 use crate::phases;
 use crate::request::Request;
 
@@ -37,8 +37,8 @@ async fn discard(sub: &mut Request, source: &mut Source) {
         read += piece.len();
         piece.clear();
         match got {
-            Got::Data => {}
-            Got::Blocked if source.wait(sub).await => {}
+            Progress::Data => {}
+            Progress::Blocked if source.wait(sub).await => {}
             _ => break,
         }
     }

@@ -46,10 +46,11 @@ fn exempt(path: &[u8], from: &[u8]) -> usize {
 fn open_checked(path: &[u8], exempt: usize, mode: SymlinkMode) -> Result<OwnedFd, Errno> {
     let (head, rest) = path.split_at_checked(exempt).unwrap_or((b"", path));
     let base = match (head, rest.first()) {
-        (b"", Some(b'/')) => rustix::fs::open("/", DIRECTORY, Mode::empty())?,
-        (b"", _) => rustix::fs::open(".", DIRECTORY, Mode::empty())?,
-        (head, _) => rustix::fs::openat(CWD, head, DIRECTORY, Mode::empty())?,
+        (b"", Some(b'/')) => rustix::fs::open("/", DIRECTORY, Mode::empty()),
+        (b"", _) => rustix::fs::open(".", DIRECTORY, Mode::empty()),
+        (head, _) => rustix::fs::openat(CWD, head, DIRECTORY, Mode::empty()),
     };
+    let base = base?;
     let rest = rest.iter().position(|b| *b != b'/').and_then(|i| rest.get(i..)).unwrap_or(b".");
     if mode == SymlinkMode::On {
         // One call where the kernel can do it (5.6); the walk below finds out what was wrong.

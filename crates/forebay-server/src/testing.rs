@@ -12,13 +12,13 @@ use forebay_net::io::Io;
 use std::rc::Rc;
 use std::sync::Arc;
 
-type Loaded = Result<(config::Config, Vec<forebay_conf::error::Error>), forebay_conf::error::Error>;
+type LoadResult = Result<(config::Config, Vec<forebay_conf::error::Error>), forebay_conf::error::Error>;
 
-fn load(http: &str) -> Loaded {
+fn load(http: &str) -> LoadResult {
     load_text(format!("error_log stderr emerg;\nevents {{}}\nhttp {{\naccess_log off;\n{http}\n}}\n"))
 }
 
-fn load_text(text: String) -> Loaded {
+fn load_text(text: String) -> LoadResult {
     let env = Environment {
         prefix: "/test/".into(),
         conf_path: "/test/nginx.conf".into(),

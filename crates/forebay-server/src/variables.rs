@@ -1,13 +1,16 @@
 //! Built-in variables of HTTP by name.
 
 use crate::request::Request;
-use forebay_core::vars::{RowSource, Source};
+use forebay_core::vars::{RowSource, Source, VarError};
 
 /// Built-in variable: a row in its module's file.
 pub(crate) type Row = forebay_core::vars::Row<Request>;
 
 /// Variables of a configuration under construction.
 pub(crate) type Registry = forebay_core::vars::Registry<Request>;
+
+/// Result of a getter: `true` if the variable has a value, which has been appended.
+pub(crate) type HasValue = Result<bool, VarError>;
 
 /// Finds a built-in variable of HTTP: its source, and whether `set` and the like may define it.
 pub(crate) fn builtin(name: &[u8]) -> (Source<Request>, bool) {
@@ -38,7 +41,7 @@ pub(crate) fn builtin(name: &[u8]) -> (Source<Request>, bool) {
 const FIXED: &[&[u8]] =
     &[b"http_cookie", b"http_referer", b"http_user_agent", b"http_via", b"http_x_forwarded_for"];
 
-/// Whether nginx lets `set` give a value to a variable of a feature that is not there.
+/// Returns `true` if nginx lets `set` give a value to a variable of a feature that is not there.
 fn is_settable_later(name: &[u8]) -> bool {
     name.starts_with(b"ssl_")
         || name.starts_with(b"geoip_")

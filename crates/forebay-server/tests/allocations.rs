@@ -115,7 +115,7 @@ fn allocations(dir: &std::path::Path, requests: usize, path: &str, fields: &str,
     after - before
 }
 
-/// What a thousand warm requests allocate.
+/// Counts the allocations of a thousand warm requests.
 fn of_a_thousand(path: &str, fields: &str, end: &'static [u8]) -> u64 {
     let dir = tempfile::tempdir().expect("temporary directory");
     let page = format!("<html>page{}</html>\n", " and more of it".repeat(40));

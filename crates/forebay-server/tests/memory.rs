@@ -1,4 +1,4 @@
-//! What configurations of many servers take, and that nothing stays behind of those that were replaced.
+//! Memory of configurations with many servers. Nothing of a configuration that was replaced stays in memory.
 #![allow(missing_docs)]
 #![allow(clippy::disallowed_methods, reason = "tests make files as they like")]
 

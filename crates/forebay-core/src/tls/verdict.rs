@@ -113,7 +113,7 @@ impl Unverified {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forebay_net::tls::verify::Failure;
+    use forebay_net::tls::verify::VerifyError;
 
     #[test]
     fn a_client_is_refused_by_what_the_server_demands() {
@@ -131,7 +131,7 @@ mod tests {
         // A missing trusted issuer is tolerated by `optional_no_ca`.
         let expired = text("(10:certificate has expired)");
         let unknown = text("(18:self-signed certificate)");
-        let failed = |number| all.map(|demands| refused(Verdict::Failed(Failure(number)), demands));
+        let failed = |number| all.map(|demands| refused(Verdict::Failed(VerifyError(number)), demands));
         assert_eq!(failed(10), [expired.clone(), expired.clone(), expired]);
         assert_eq!(failed(18), [unknown.clone(), unknown, None]);
     }

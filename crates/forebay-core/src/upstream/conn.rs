@@ -4,7 +4,7 @@ use super::idle::IdleConn;
 use super::local::LocalSet;
 use forebay_net::io::Io;
 use forebay_net::pipe::Pipe;
-use forebay_net::reactor::Token;
+use forebay_net::reactor::{Deadline, Token};
 use forebay_net::wait::{For, Wait, Waited};
 use forebay_net::wire::{self, Sent, Then, Watch, Wire};
 use rustix::io::Errno;
@@ -103,7 +103,7 @@ impl Conn {
     }
 
     /// Waits after a call that would have blocked.
-    pub async fn wait(&self, what: For, deadline: Instant, watch: &mut Watch) -> Waited {
+    pub async fn wait(&self, what: For, deadline: Deadline, watch: &mut Watch) -> Waited {
         let mut wait = Wait::new(what, deadline, watch);
         std::future::poll_fn(|cx| wait.poll(&self.io, &self.wire.borrow(), cx)).await
     }
@@ -235,8 +235,10 @@ impl Conn {
         if keepalive.connections == 0 || spent || old || !owner.current.get() {
             return;
         }
-        let deadline = now + keepalive.timeout;
-        let Some(fd) = io.poller.set_aside(self.token, deadline, group.number) else { return };
+        let Some(fd) = io.poller.set_aside(self.token, io.poller.after(keepalive.timeout), group.number)
+        else {
+            return;
+        };
         self.kept = true;
         let mut wire = self.wire.replace(Wire::Closed);
         wire.shrink();
@@ -251,7 +253,7 @@ impl Conn {
             opener,
             requests: self.requests + 1,
             opened: self.opened,
-            deadline,
+            deadline: now + keepalive.timeout,
         };
         let place = (owner.thread, owner.threads);
         let left = group.idle.put(place, idle, keepalive.connections, io.poller.epoll());

@@ -150,9 +150,9 @@ pub(crate) struct Include {
 
 /// Result of an [`Include`].
 pub(crate) enum Included {
-    /// It ran. The body, if that was to be kept and there was no error.
+    /// The subrequest ran. The body, if it was to be kept and there was no error.
     Done(Option<Vec<u8>>),
-    /// There are too many, which is logged.
+    /// There are too many subrequests, which is logged.
     Refused,
     /// The connection cannot be used any more.
     Broken,
@@ -285,9 +285,7 @@ async fn answer(
     }
     let mut kept = None;
     if refused || bare.is_some() {
-        if let Some(mut source) = sub.resp.source.take() {
-            source.abandon(sub);
-        }
+        abandon_body(sub);
     } else {
         kept = send_body(out, sub, what.keep).await?;
     }
@@ -297,6 +295,12 @@ async fn answer(
         send_stub(out, sub, stub).await?;
     }
     Ok(kept)
+}
+
+fn abandon_body(sub: &mut Request) {
+    if let Some(mut source) = sub.resp.source.take() {
+        source.abandon(sub);
+    }
 }
 
 /// Sends the body of a subrequest, or returns it (`keep`) if there was no error.

@@ -29,13 +29,13 @@ pub(super) enum Follows {
     More,
     /// A pause: the filters must not hold bytes back.
     Pause,
-    /// Nothing.
+    /// No bytes.
     End,
 }
 
 /// Outlet of a response. A request and the subrequests whose content it includes use one outlet, one after the other.
 pub(crate) struct Outlet {
-    to: To,
+    to: Destination,
     /// Filters that all bytes pass, in order.
     filters: Vec<Box<dyn BodyFilter>>,
     framing: BodyFraming,
@@ -53,7 +53,7 @@ pub(crate) struct Outlet {
 }
 
 /// Destination of bytes.
-enum To {
+enum Destination {
     Client,
     /// Memory, up to a limit in bytes (nginx: subrequest_output_buffer_size).
     Memory(Vec<u8>, usize),
@@ -68,13 +68,13 @@ impl Outlet {
         pending: Vec<u8>,
     ) -> Outlet {
         let most = if filters.is_empty() { usize::MAX } else { most_at_once(&filters) };
-        Outlet { to: To::Client, filters, framing, pace, most, pending, ..Outlet::memory(0) }
+        Outlet { to: Destination::Client, filters, framing, pace, most, pending, ..Outlet::memory(0) }
     }
 
     /// Creates an outlet to memory, of at most `limit` bytes.
     pub(super) fn memory(limit: usize) -> Outlet {
         Outlet {
-            to: To::Memory(Vec::new(), limit),
+            to: Destination::Memory(Vec::new(), limit),
             filters: Vec::new(),
             framing: BodyFraming::Plain,
             pace: Pace::new(None),
@@ -88,7 +88,9 @@ impl Outlet {
 
     /// Returns `true` if bytes leave as they are, apart from the rate.
     pub(super) fn is_transparent(&self) -> bool {
-        self.filters.is_empty() && self.framing != BodyFraming::Chunked && matches!(self.to, To::Client)
+        self.filters.is_empty()
+            && self.framing != BodyFraming::Chunked
+            && matches!(self.to, Destination::Client)
     }
 
     /// Returns `true` if bytes leave as fast as they come.
@@ -110,7 +112,7 @@ impl Outlet {
             return Ok(());
         }
         self.pushed += bytes.len() as u64;
-        if let To::Memory(all, limit) = &mut self.to {
+        if let Destination::Memory(all, limit) = &mut self.to {
             let len = all.len() + bytes.len();
             if len > *limit {
                 req.log(Level::Error, &format!("too big subrequest response: {len}"));
@@ -130,7 +132,7 @@ impl Outlet {
         follows: Follows,
         ahead: Option<&mut Body>,
     ) -> Done {
-        if matches!(self.to, To::Memory(..)) {
+        if matches!(self.to, Destination::Memory(..)) {
             return Ok(());
         }
         let gathered = std::mem::take(&mut self.gathered);
@@ -300,8 +302,8 @@ impl Outlet {
     /// Ends an outlet to memory and returns its bytes.
     pub(super) fn into_memory(self) -> Vec<u8> {
         match self.to {
-            To::Memory(bytes, _) => bytes,
-            To::Client => Vec::new(),
+            Destination::Memory(bytes, _) => bytes,
+            Destination::Client => Vec::new(),
         }
     }
 }

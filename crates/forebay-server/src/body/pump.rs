@@ -23,7 +23,7 @@
 use super::compose::Stage;
 use super::files::{STRETCH, Stretch, send_file};
 use super::outlet::{Follows, Outlet, PIECE};
-use super::source::{Got, Source};
+use super::source::{Progress, Source};
 use super::write::{Broken, Done};
 use crate::modules::slice;
 use crate::request::Request;
@@ -67,8 +67,8 @@ struct Shortcuts {
 }
 
 /// Result of reading.
-struct Read {
-    got: Got,
+struct PieceRead {
+    got: Progress,
     /// Number of pending bytes that are sent without waiting for more.
     enough: usize,
 }
@@ -112,8 +112,8 @@ impl<'p> Pump<'p> {
             let read = self.read(req).await?;
             self.forward(req, &read).await?;
             match read.got {
-                Got::End => return Ok(()),
-                Got::Blocked => self.wait(req).await?,
+                Progress::End => return Ok(()),
+                Progress::Blocked => self.wait(req).await?,
                 _ => self.be_fair(req).await,
             }
         }
@@ -134,28 +134,28 @@ impl<'p> Pump<'p> {
     }
 
     /// Reads a piece, or has bytes pass inside the kernel.
-    async fn read(&mut self, req: &mut Request) -> Result<Read, Broken> {
+    async fn read(&mut self, req: &mut Request) -> Result<PieceRead, Broken> {
         if let Some(got) = self.pass(req) {
             // Bytes that a client did not take inside the kernel are sent before anything else is read.
-            return Ok(Read { got: self.follow(req, got).await?, enough: 1 });
+            return Ok(PieceRead { got: self.follow(req, got).await?, enough: 1 });
         }
         let (into, most) = match self.shortcuts.direct {
             true => (&mut self.out.pending, STRETCH),
             false => (&mut self.piece, PIECE as u64),
         };
         let got = self.source.read(req, into, most).await;
-        Ok(Read { got: self.follow(req, got).await?, enough: self.out.enough })
+        Ok(PieceRead { got: self.follow(req, got).await?, enough: self.out.enough })
     }
 
     /// Goes on with the next slice where one has ended (nginx: slice). Where the content breaks off, sends what has come.
-    async fn follow(&mut self, req: &mut Request, got: Got) -> Result<Got, Broken> {
-        if got == Got::Failed {
+    async fn follow(&mut self, req: &mut Request, got: Progress) -> Result<Progress, Broken> {
+        if got == Progress::Failed {
             if self.source.body().is_some() && !slice::active(req) {
                 self.out.flush(req, self.source.body()).await?;
             }
             return Err(Broken);
         }
-        if got != Got::End || !slice::wants_more(req) {
+        if got != Progress::End || !slice::wants_more(req) {
             return Ok(got);
         }
         if self.out.pending.len() >= POSTPONED {
@@ -163,19 +163,19 @@ impl<'p> Pump<'p> {
         }
         let Some(next) = Box::pin(slice::next(req)).await else { return Err(Broken) };
         self.source.replace_body(req, next);
-        Ok(Got::Data)
+        Ok(Progress::Data)
     }
 
     /// Passes a piece that has been read to the stage or the outlet.
-    async fn forward(&mut self, req: &mut Request, read: &Read) -> Done {
+    async fn forward(&mut self, req: &mut Request, read: &PieceRead) -> Done {
         if self.shortcuts.direct {
             let held = std::mem::take(&mut self.shortcuts.hold);
             let waits = held || self.out.pending.len() < read.enough;
-            return if read.got == Got::End || waits { Ok(()) } else { self.flush(req).await };
+            return if read.got == Progress::End || waits { Ok(()) } else { self.flush(req).await };
         }
         let follows = match read.got {
-            Got::End => Follows::End,
-            Got::Blocked if self.source.is_unbuffered() => Follows::Pause,
+            Progress::End => Follows::End,
+            Progress::Blocked if self.source.is_unbuffered() => Follows::Pause,
             _ => Follows::More,
         };
         if self.piece.is_empty() && follows == Follows::More {
@@ -225,7 +225,7 @@ impl<'p> Pump<'p> {
 
     /// Passes on what has come inside the kernel, behind what is pending. What the client does not take is pending
     /// afterwards. Returns `None` if content has to be read.
-    fn pass(&mut self, req: &mut Request) -> Option<Got> {
+    fn pass(&mut self, req: &mut Request) -> Option<Progress> {
         if !self.shortcuts.pipe {
             return None;
         }
@@ -234,13 +234,13 @@ impl<'p> Pump<'p> {
     }
 }
 
-fn pass(thread: &Thread, req: &mut Request, pending: &mut Vec<u8>, body: &mut Body) -> Option<Got> {
+fn pass(thread: &Thread, req: &mut Request, pending: &mut Vec<u8>, body: &mut Body) -> Option<Progress> {
     let mut pipe = thread.io.pipe.borrow_mut();
     let got = match body.pass(req, &mut pipe)? {
-        Pulled::Data => Got::Data,
-        Pulled::End => Got::End,
-        Pulled::Blocked => return Some(Got::Blocked),
-        _ => return Some(Got::Failed),
+        Pulled::Data => Progress::Data,
+        Pulled::End => Progress::End,
+        Pulled::Blocked => return Some(Progress::Blocked),
+        _ => return Some(Progress::Failed),
     };
     if !pending.is_empty()
         && let Ok(sent) = req.conn.wire.send(&thread.io, pending, Then::More)
@@ -255,7 +255,7 @@ fn pass(thread: &Thread, req: &mut Request, pending: &mut Vec<u8>, body: &mut Bo
         Ok(()) => Some(got),
         Err(e) => {
             req.log(Level::Alert, &format!("read() of a pipe failed {}", errno_text(e)));
-            Some(Got::Failed)
+            Some(Progress::Failed)
         }
     }
 }

@@ -20,7 +20,7 @@ pub(crate) struct Source {
 
 /// Result of [`Source::read`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Got {
+pub(crate) enum Progress {
     /// Bytes were appended, and more may follow.
     Data,
     /// No bytes are ready; [`Source::wait`] waits for them.
@@ -42,25 +42,25 @@ impl Source {
     }
 
     /// Appends the next piece without waiting for more of the body. Of a part it is at most `most` bytes.
-    pub(crate) async fn read(&mut self, req: &mut Request, out: &mut Vec<u8>, most: u64) -> Got {
+    pub(crate) async fn read(&mut self, req: &mut Request, out: &mut Vec<u8>, most: u64) -> Progress {
         if self.next < self.end {
             return self.read_part(out, most).await;
         }
         match &mut self.body {
             Some(body) => read_body(body, req, out).await,
-            None => Got::End,
+            None => Progress::End,
         }
     }
 
-    async fn read_part(&mut self, out: &mut Vec<u8>, most: u64) -> Got {
+    async fn read_part(&mut self, out: &mut Vec<u8>, most: u64) -> Progress {
         self.skip_empty();
-        let Some(part) = self.parts.get(self.next) else { return Got::End };
+        let Some(part) = self.parts.get(self.next) else { return Progress::End };
         let n = (part.len() - self.at).min(most);
         if !load(&self.text, part, self.at, n, out).await {
-            return Got::Failed;
+            return Progress::Failed;
         }
         self.advance(n);
-        if self.next == self.end && self.body.is_none() { Got::End } else { Got::Data }
+        if self.next == self.end && self.body.is_none() { Progress::End } else { Progress::Data }
     }
 
     /// Takes a stretch of a file if one is next and not in memory.
@@ -137,7 +137,7 @@ impl Source {
 }
 
 /// Appends what has come of a body, also where it was put into a file.
-async fn read_body(body: &mut Body, req: &mut Request, out: &mut Vec<u8>) -> Got {
+async fn read_body(body: &mut Body, req: &mut Request, out: &mut Vec<u8>) -> Progress {
     let mut pulled = body.pull(req, out);
     if body.wants_save() {
         body.save(req).await;
@@ -146,9 +146,9 @@ async fn read_body(body: &mut Body, req: &mut Request, out: &mut Vec<u8>) -> Got
         pulled = body.load(req, out).await;
     }
     match pulled {
-        Pulled::Data | Pulled::Stored => Got::Data,
-        Pulled::Blocked => Got::Blocked,
-        Pulled::End => Got::End,
-        Pulled::Failed => Got::Failed,
+        Pulled::Data | Pulled::Stored => Progress::Data,
+        Pulled::Blocked => Progress::Blocked,
+        Pulled::End => Progress::End,
+        Pulled::Failed => Progress::Failed,
     }
 }

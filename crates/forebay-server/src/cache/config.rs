@@ -28,16 +28,7 @@ const MOST_LEVELS: usize = 6;
 pub(crate) fn path(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     let Some((dir, words)) = d.args.split_first() else { return Err(cx.error(d, "no path")) };
     let path = cx.full_path(without_slashes(&dir.text));
-    let mut options = Options::default();
-    for w in words {
-        options.take(&Parameter::new(d, w, cx)?)?;
-    }
-    if options.name.is_empty() || options.size == 0 {
-        return Err(no_zone(d, cx));
-    }
-    if options.levels.iter().sum::<usize>() > MOST_LEVELS {
-        return Err(cx.error(d, "invalid \"levels\""));
-    }
+    let options = Options::read(d, words, cx)?;
     cx.directory(d, &path, None)?;
     let zone = cx.tables.caches.find_or_promise(&options.name, cx.error(d, ""));
     let text = String::from_utf8_lossy(&options.name).into_owned();
@@ -162,6 +153,20 @@ impl Default for Options {
 }
 
 impl Options {
+    fn read(d: &Directive, words: &[Word], cx: &Scope<'_>) -> Result<Options, Error> {
+        let mut options = Options::default();
+        for w in words {
+            options.take(&Parameter::new(d, w, cx)?)?;
+        }
+        if options.name.is_empty() || options.size == 0 {
+            return Err(no_zone(d, cx));
+        }
+        if options.levels.iter().sum::<usize>() > MOST_LEVELS {
+            return Err(cx.error(d, "invalid \"levels\""));
+        }
+        Ok(options)
+    }
+
     fn take(&mut self, p: &Parameter<'_, '_>) -> Result<(), Error> {
         match p.name {
             b"levels" => self.levels = p.levels()?,
@@ -187,7 +192,7 @@ impl Options {
     fn cache(self, path: PathBuf) -> Cache {
         Cache {
             index: shared_index(&self.name, &path, &self.levels, self.size),
-            counts: metrics::zone(metrics::Kind::Cache, &self.name),
+            counts: metrics::zone(metrics::ZoneKind::Cache, &self.name),
             name: self.name,
             path,
             levels: self.levels,
@@ -215,7 +220,7 @@ fn take_step(steps: &mut Steps, p: &Parameter<'_, '_>) -> Result<(), Error> {
 }
 
 /// An index, and the directive that it was made for.
-struct Known {
+struct SharedIndex {
     name: Vec<u8>,
     path: PathBuf,
     levels: Vec<usize>,
@@ -224,17 +229,17 @@ struct Known {
 }
 
 /// Indexes of this process, so that they survive a reload.
-static INDEXES: Mutex<Vec<Known>> = Mutex::new(Vec::new());
+static INDEXES: Mutex<Vec<SharedIndex>> = Mutex::new(Vec::new());
 
 fn shared_index(name: &[u8], path: &Path, levels: &[usize], size: u64) -> Arc<Index> {
     let mut known = lock(&INDEXES);
     known.retain(|k| k.index.strong_count() > 0);
-    let same = |k: &&Known| k.name == name && k.path == path && k.levels == levels && k.size == size;
+    let same = |k: &&SharedIndex| k.name == name && k.path == path && k.levels == levels && k.size == size;
     if let Some(i) = known.iter().find(same).and_then(|k| k.index.upgrade()) {
         return i;
     }
     let index = Arc::new(Index::new(usize::try_from(size / NODE).unwrap_or(usize::MAX)));
     let (name, path, levels) = (name.to_vec(), path.to_owned(), levels.to_vec());
-    known.push(Known { name, path, levels, size, index: Arc::downgrade(&index) });
+    known.push(SharedIndex { name, path, levels, size, index: Arc::downgrade(&index) });
     index
 }

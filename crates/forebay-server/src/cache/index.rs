@@ -28,7 +28,7 @@ pub(crate) fn millis(now: Instant) -> u64 {
 /// Node of an entry. The entry may not have a file yet.
 #[derive(Debug)]
 pub(crate) struct Node {
-    /// Its hash.
+    /// Hash of the key.
     pub hash: Hash,
     /// Key, after [`Index::purge`] has read it from the file.
     key: OnceLock<Box<[u8]>>,
@@ -264,7 +264,7 @@ impl Index {
     /// Overwrites the start of an entry's file with one of the same length, unless the generation has changed. Blocks.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// If the entry cannot be written.
     pub(crate) fn renew(&self, cache: &Cache, node: &Node, generation: u64, start: &[u8]) -> io::Result<()> {
         use std::os::unix::fs::FileExt;
         let _files = lock(&self.shard(&node.hash).files);

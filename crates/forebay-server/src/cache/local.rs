@@ -27,7 +27,7 @@ const OVERHEAD: usize = 512;
 
 /// The body of an entry.
 #[derive(Debug)]
-pub(crate) enum Content {
+pub(crate) enum EntryContent {
     /// In memory.
     Memory(Bytes),
     /// In its file, from an offset on.
@@ -42,7 +42,7 @@ pub(crate) struct Entry {
     /// Node in the index.
     pub node: Arc<Node>,
     /// Body.
-    pub content: Content,
+    pub content: EntryContent,
     /// Response heads as last sent, without `Date`, for reuse.
     pub heads: SentHeads,
     /// Compressed forms of the body.
@@ -65,8 +65,8 @@ impl Entry {
     /// Returns the length of the body in bytes.
     pub(crate) fn len(&self) -> u64 {
         match &self.content {
-            Content::Memory(b) => b.len() as u64,
-            Content::File(f, start) => f.size.saturating_sub(*start),
+            EntryContent::Memory(b) => b.len() as u64,
+            EntryContent::File(f, start) => f.size.saturating_sub(*start),
         }
     }
 
@@ -78,18 +78,20 @@ impl Entry {
     /// Returns the body as a part of a response.
     pub(crate) fn part(&self) -> Part {
         match &self.content {
-            Content::Memory(b) => Part::Bytes(b.clone()),
-            Content::File(file, start) => Part::File { file: file.clone(), start: *start, end: file.size },
+            EntryContent::Memory(b) => Part::Bytes(b.clone()),
+            EntryContent::File(file, start) => {
+                Part::File { file: file.clone(), start: *start, end: file.size }
+            }
         }
     }
 
     fn cost(&self) -> usize {
-        let body = if let Content::Memory(b) = &self.content { b.len() } else { 0 };
+        let body = if let EntryContent::Memory(b) = &self.content { b.len() } else { 0 };
         OVERHEAD + body + self.meta.head.len() + self.meta.key.len() + self.forms.len() as usize
     }
 
     fn is_file(&self) -> bool {
-        matches!(self.content, Content::File(..))
+        matches!(self.content, EntryContent::File(..))
     }
 }
 
@@ -206,8 +208,8 @@ fn read(file: OpenFile, node: &Arc<Node>, generation: u64, key: &[u8]) -> Result
         return Err(Unusable::Broken("belongs to another key"));
     }
     let content = match &file.content {
-        Some(c) => Content::Memory(c.slice(body_start..)),
-        None => Content::File(Rc::new(file), body_start as u64),
+        Some(c) => EntryContent::Memory(c.slice(body_start..)),
+        None => EntryContent::File(Rc::new(file), body_start as u64),
     };
     Ok(Entry {
         meta,

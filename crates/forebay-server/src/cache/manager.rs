@@ -10,13 +10,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// State that the thread shares with its callers.
-struct Work {
+struct ManagerState {
     caches: Vec<Arc<Cache>>,
     running: bool,
     nudged: bool,
 }
 
-static WORK: Mutex<Work> = Mutex::new(Work { caches: Vec::new(), running: false, nudged: false });
+static WORK: Mutex<ManagerState> =
+    Mutex::new(ManagerState { caches: Vec::new(), running: false, nudged: false });
 static CHANGED: Condvar = Condvar::new();
 
 /// Longest pause between two checks of a cache (nginx: 10 seconds).
@@ -25,7 +26,7 @@ const PAUSE: Duration = Duration::from_secs(10);
 /// Longest pause if `min_free` is set: other programs may fill the file system at any time.
 const WATCH: Duration = Duration::from_secs(1);
 
-fn work() -> MutexGuard<'static, Work> {
+fn work() -> MutexGuard<'static, ManagerState> {
     lock(&WORK)
 }
 

@@ -42,7 +42,7 @@ pub(crate) struct Cache {
     pub path: PathBuf,
     /// Length of the directory names at each level.
     pub levels: Vec<usize>,
-    /// Whether files are written below `proxy_temp_path` first.
+    /// `true` if files are written below `proxy_temp_path` first.
     pub use_temp_path: bool,
     /// Time after which an unused entry is removed.
     pub inactive: Duration,
@@ -57,7 +57,7 @@ pub(crate) struct Cache {
     /// Index of the entries.
     pub index: Arc<Index>,
     /// Counters of responses, for the status API.
-    pub counts: Arc<crate::metrics::Zone>,
+    pub counts: Arc<crate::metrics::StatusZone>,
 }
 
 impl Cache {
@@ -95,13 +95,13 @@ pub(crate) fn unhex(name: &[u8]) -> Option<Hash> {
 
 /// Zone with a name. `proxy_cache` may refer to it before `proxy_cache_path` defines it.
 #[derive(Debug)]
-pub(crate) struct Zone {
+pub(crate) struct KeysZone {
     /// Name.
     pub name: Vec<u8>,
     cache: OnceLock<Arc<Cache>>,
 }
 
-impl Zone {
+impl KeysZone {
     /// Returns the cache, if the zone is defined.
     pub(crate) fn cache(&self) -> Option<&Arc<Cache>> {
         self.cache.get()
@@ -110,17 +110,17 @@ impl Zone {
 
 /// Caches of a configuration under construction.
 #[derive(Debug, Default)]
-pub(crate) struct Zones {
-    zones: Vec<(Arc<Zone>, Error)>,
+pub(crate) struct KeysZones {
+    zones: Vec<(Arc<KeysZone>, Error)>,
 }
 
-impl Zones {
+impl KeysZones {
     /// Finds or creates the zone of this name. `unknown` is the error to report if no directive defines it.
-    pub(crate) fn find_or_promise(&mut self, name: &[u8], unknown: Error) -> Arc<Zone> {
+    pub(crate) fn find_or_promise(&mut self, name: &[u8], unknown: Error) -> Arc<KeysZone> {
         if let Some((z, _)) = self.zones.iter().find(|(z, _)| z.name == name) {
             return z.clone();
         }
-        let z = Arc::new(Zone { name: name.to_vec(), cache: OnceLock::new() });
+        let z = Arc::new(KeysZone { name: name.to_vec(), cache: OnceLock::new() });
         self.zones.push((z.clone(), unknown));
         z
     }
@@ -151,7 +151,7 @@ impl Cache {
             loader: Steps { files: 1, sleep: Duration::ZERO, threshold: Duration::ZERO },
             manager: Steps { files: 1, sleep: Duration::ZERO, threshold: Duration::ZERO },
             index: Arc::new(Index::new(10)),
-            counts: crate::metrics::zone(crate::metrics::Kind::Cache, b""),
+            counts: crate::metrics::zone(crate::metrics::ZoneKind::Cache, b""),
         }
     }
 }

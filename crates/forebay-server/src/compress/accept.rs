@@ -7,7 +7,7 @@ use super::Coding;
 pub struct Set(pub [bool; 3]);
 
 impl Set {
-    /// One coding.
+    /// Makes a set of one coding.
     pub fn of(c: Coding) -> Set {
         let mut set = Set::default();
         set.0[c as usize] = true;
@@ -30,7 +30,7 @@ impl Set {
 pub struct Ranked([Option<Coding>; 3]);
 
 impl Ranked {
-    /// One coding.
+    /// Makes a list of one coding.
     pub fn of(c: Coding) -> Ranked {
         Ranked([Some(c), None, None])
     }

@@ -1,7 +1,7 @@
 //! Encoders: bytes in, compressed bytes out, as a filter of a body or for a whole form at once.
 
 use super::Coding;
-use super::forms::Key;
+use super::forms::FormKey;
 use crate::response::{BodyFilter, FilterError};
 use flate2::{Compress, Compression, FlushCompress, Status};
 use std::cell::RefCell;
@@ -22,14 +22,14 @@ const ZSTD_KEPT: u8 = 12;
 
 /// Encoders for reuse. Their tables take up to some MiB: creating them for each response would cost more than a small
 /// response itself.
-type Spare<T> = RefCell<Vec<(Key, T)>>;
+type SpareEncoders<T> = RefCell<Vec<(FormKey, T)>>;
 
 thread_local! {
-    static DEFLATE: Spare<Box<Compress>> = const { RefCell::new(Vec::new()) };
-    static ZSTD: Spare<zstd::stream::raw::Encoder<'static>> = const { RefCell::new(Vec::new()) };
+    static DEFLATE: SpareEncoders<Box<Compress>> = const { RefCell::new(Vec::new()) };
+    static ZSTD: SpareEncoders<zstd::stream::raw::Encoder<'static>> = const { RefCell::new(Vec::new()) };
 }
 
-fn spare<T>(from: &'static std::thread::LocalKey<Spare<T>>, key: Key) -> Option<T> {
+fn spare<T>(from: &'static std::thread::LocalKey<SpareEncoders<T>>, key: FormKey) -> Option<T> {
     from.with(|s| {
         let mut s = s.borrow_mut();
         let at = s.iter().position(|(k, _)| *k == key)?;
@@ -37,7 +37,7 @@ fn spare<T>(from: &'static std::thread::LocalKey<Spare<T>>, key: Key) -> Option<
     })
 }
 
-fn give<T>(to: &'static std::thread::LocalKey<Spare<T>>, key: Key, encoder: T) {
+fn give<T>(to: &'static std::thread::LocalKey<SpareEncoders<T>>, key: FormKey, encoder: T) {
     // A thread that is ending has no store any more.
     let _ = to.try_with(|s| {
         let mut s = s.borrow_mut();
@@ -48,7 +48,7 @@ fn give<T>(to: &'static std::thread::LocalKey<Spare<T>>, key: Key, encoder: T) {
     });
 }
 
-enum Kind {
+enum Compressor {
     Gzip(Box<Compress>),
     Brotli(Box<brotli::CompressorWriter<Vec<u8>>>),
     Zstd(zstd::stream::raw::Encoder<'static>),
@@ -56,10 +56,10 @@ enum Kind {
     None,
 }
 
-/// One stream.
+/// Encoder of a stream: a body filter.
 pub(crate) struct Encoder {
-    key: Key,
-    kind: Kind,
+    key: FormKey,
+    kind: Compressor,
     before: u64,
     after: u64,
     /// There is input that has not been flushed.
@@ -68,69 +68,71 @@ pub(crate) struct Encoder {
 
 impl Encoder {
     /// Creates an encoder for a new stream.
-    pub(crate) fn new(key: Key) -> Encoder {
+    pub(crate) fn new(key: FormKey) -> Encoder {
         let kind = match key.coding {
-            Coding::Gzip => Kind::Gzip(spare(&DEFLATE, key).unwrap_or_else(|| {
+            Coding::Gzip => Compressor::Gzip(spare(&DEFLATE, key).unwrap_or_else(|| {
                 let level = Compression::new(u32::from(key.level));
                 Box::new(Compress::new_gzip(level, key.window.clamp(9, 15)))
             })),
-            Coding::Br => Kind::Brotli(Box::new(brotli::CompressorWriter::new(
+            Coding::Br => Compressor::Brotli(Box::new(brotli::CompressorWriter::new(
                 Vec::new(),
                 4096,
                 u32::from(key.level),
                 u32::from(key.window.clamp(10, 24)),
             ))),
             Coding::Zstd => match spare(&ZSTD, key).or_else(|| zstd_encoder(key.level)) {
-                Some(e) => Kind::Zstd(e),
-                None => Kind::None,
+                Some(e) => Compressor::Zstd(e),
+                None => Compressor::None,
             },
         };
         Encoder { key, kind, before: 0, after: 0, pending: false }
     }
 
-    fn run(&mut self, input: &[u8], end: End, out: &mut Vec<u8>) -> Result<(), FilterError> {
+    fn run(&mut self, input: &[u8], end: AfterInput, out: &mut Vec<u8>) -> Result<(), FilterError> {
         let start = out.len();
         self.before += input.len() as u64;
         match &mut self.kind {
-            Kind::Gzip(c) => deflate(c, input, end, out)?,
-            Kind::Brotli(w) => {
+            Compressor::Gzip(c) => deflate(c, input, end, out)?,
+            Compressor::Brotli(w) => {
                 std::mem::swap(w.get_mut(), out);
                 let mut done = w.write_all(input);
-                if end == End::Flush {
+                if end == AfterInput::Flush {
                     done = done.and_then(|()| w.flush());
                 }
                 std::mem::swap(w.get_mut(), out);
                 done.map_err(|_| FilterError("brotli encoder failed"))?;
             }
-            Kind::Zstd(e) => zstd(e, input, end, out).map_err(|_| FilterError("zstd encoder failed"))?,
-            Kind::None => return Err(FilterError("encoder has ended")),
+            Compressor::Zstd(e) => {
+                zstd(e, input, end, out).map_err(|_| FilterError("zstd encoder failed"))?
+            }
+            Compressor::None => return Err(FilterError("encoder has ended")),
         }
-        if end == End::Finish
-            && let Kind::Brotli(w) = std::mem::replace(&mut self.kind, Kind::None)
+        if end == AfterInput::Finish
+            && let Compressor::Brotli(w) = std::mem::replace(&mut self.kind, Compressor::None)
         {
             // What is in it already went to `out`: only the end is added.
             out.extend_from_slice(&w.into_inner());
-        } else if end == End::Finish {
+        } else if end == AfterInput::Finish {
             self.recycle();
         }
-        self.pending = end == End::More && (self.pending || !input.is_empty());
+        self.pending = end == AfterInput::More && (self.pending || !input.is_empty());
         self.after += (out.len() - start) as u64;
         Ok(())
     }
 
     /// Keeps the tables of an ended stream for reuse.
     fn recycle(&mut self) {
-        match std::mem::replace(&mut self.kind, Kind::None) {
-            Kind::Gzip(mut c) => {
+        match std::mem::replace(&mut self.kind, Compressor::None) {
+            Compressor::Gzip(mut c) => {
                 c.reset();
                 give(&DEFLATE, self.key, c);
             }
-            Kind::Zstd(mut e) => {
+            Compressor::Zstd(mut e) => {
                 if self.key.level <= ZSTD_KEPT && e.reinit().is_ok() {
                     give(&ZSTD, self.key, e);
                 }
             }
-            Kind::Brotli(_) | Kind::None => {}
+            Compressor::Brotli(_) | Compressor::None => {}
         }
     }
 }
@@ -142,26 +144,26 @@ impl Drop for Encoder {
 }
 
 /// Compresses a whole content. The same input gives the same bytes.
-pub(crate) fn whole(key: Key, input: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn whole(key: FormKey, input: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(input.len() / 3 + 64);
-    Encoder::new(key).run(input, End::Finish, &mut out).ok()?;
+    Encoder::new(key).run(input, AfterInput::Finish, &mut out).ok()?;
     out.shrink_to_fit();
     Some(out)
 }
 
 /// Continuation after the bytes of a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
+enum AfterInput {
     More,
     Flush,
     Finish,
 }
 
-fn deflate(c: &mut Compress, input: &[u8], end: End, out: &mut Vec<u8>) -> Result<(), FilterError> {
+fn deflate(c: &mut Compress, input: &[u8], end: AfterInput, out: &mut Vec<u8>) -> Result<(), FilterError> {
     let flush = match end {
-        End::More => FlushCompress::None,
-        End::Flush => FlushCompress::Sync,
-        End::Finish => FlushCompress::Finish,
+        AfterInput::More => FlushCompress::None,
+        AfterInput::Flush => FlushCompress::Sync,
+        AfterInput::Finish => FlushCompress::Finish,
     };
     let mut rest = input;
     loop {
@@ -171,8 +173,8 @@ fn deflate(c: &mut Compress, input: &[u8], end: End, out: &mut Vec<u8>) -> Resul
         rest = rest.get((c.total_in() - before) as usize..).unwrap_or_default();
         let full = out.len() == out.capacity();
         match end {
-            End::Finish if status == Status::StreamEnd => return Ok(()),
-            End::Finish => {}
+            AfterInput::Finish if status == Status::StreamEnd => return Ok(()),
+            AfterInput::Finish => {}
             _ if rest.is_empty() && !full => return Ok(()),
             _ => {}
         }
@@ -190,7 +192,7 @@ fn zstd_encoder(level: u8) -> Option<zstd::stream::raw::Encoder<'static>> {
 fn zstd(
     e: &mut zstd::stream::raw::Encoder<'static>,
     input: &[u8],
-    end: End,
+    end: AfterInput,
     out: &mut Vec<u8>,
 ) -> std::io::Result<()> {
     let mut input = InBuffer::around(input);
@@ -199,14 +201,14 @@ fn zstd(
         let at = out.len();
         e.run(&mut input, &mut OutBuffer::around_pos(out, at))?;
     }
-    if end == End::More {
+    if end == AfterInput::More {
         return Ok(());
     }
     loop {
         out.reserve(ROOM);
         let at = out.len();
         let mut room = OutBuffer::around_pos(out, at);
-        let left = if end == End::Flush { e.flush(&mut room)? } else { e.finish(&mut room, true)? };
+        let left = if end == AfterInput::Flush { e.flush(&mut room)? } else { e.finish(&mut room, true)? };
         if left == 0 {
             return Ok(());
         }
@@ -215,11 +217,11 @@ fn zstd(
 
 impl BodyFilter for Encoder {
     fn feed(&mut self, input: &[u8], last: bool, out: &mut Vec<u8>) -> Result<(), FilterError> {
-        self.run(input, if last { End::Finish } else { End::More }, out)
+        self.run(input, if last { AfterInput::Finish } else { AfterInput::More }, out)
     }
 
     fn flush(&mut self, out: &mut Vec<u8>) -> Result<(), FilterError> {
-        if self.pending { self.run(&[], End::Flush, out) } else { Ok(()) }
+        if self.pending { self.run(&[], AfterInput::Flush, out) } else { Ok(()) }
     }
 
     fn lengths(&self) -> Option<(u64, u64)> {
@@ -232,8 +234,8 @@ mod tests {
     use super::*;
     use std::io::Read;
 
-    fn key(coding: Coding, level: u8) -> Key {
-        Key { coding, level, window: if coding == Coding::Br { 19 } else { 15 } }
+    fn key(coding: Coding, level: u8) -> FormKey {
+        FormKey { coding, level, window: if coding == Coding::Br { 19 } else { 15 } }
     }
 
     /// Undoes a coding.

@@ -2,7 +2,7 @@
 //! together with its content. Hot path.
 
 use super::{Coding, encoder};
-use crate::cache::local::{Content, Entry};
+use crate::cache::local::{Entry, EntryContent};
 use crate::file_cache::OpenFile;
 use crate::modules::LocationSettings;
 use crate::request::Request;
@@ -22,35 +22,35 @@ const MOST: usize = 8;
 
 /// Parameters of compression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Key {
-    /// Coding.
+pub(crate) struct FormKey {
+    /// Coding of the form.
     pub coding: Coding,
-    /// Its level.
+    /// Level of the coding.
     pub level: u8,
     /// Window as a power of two; zstd chooses its own.
     pub window: u8,
 }
 
-impl Key {
+impl FormKey {
     /// Returns the configured parameters for a stream.
-    pub(crate) fn stream(coding: Coding, s: &LocationSettings) -> Key {
+    pub(crate) fn stream(coding: Coding, s: &LocationSettings) -> FormKey {
         let (level, window) = match coding {
             Coding::Gzip => (s.gzip.level.0, s.gzip.window.0),
             Coding::Br => (s.brotli.level.0, s.brotli.window.0),
             Coding::Zstd => (s.zstd.level.0, 0),
         };
-        Key { coding, level, window }
+        FormKey { coding, level, window }
     }
 
     /// Returns parameters for a form, which is made once and sent often: at least a good level, whose cost hardly
     /// matters.
-    pub(crate) fn once(coding: Coding, s: &LocationSettings) -> Key {
+    pub(crate) fn once(coding: Coding, s: &LocationSettings) -> FormKey {
         let least = match coding {
             Coding::Gzip | Coding::Br => 6,
             Coding::Zstd => 9,
         };
-        let key = Key::stream(coding, s);
-        Key { level: key.level.max(least), ..key }
+        let key = FormKey::stream(coding, s);
+        FormKey { level: key.level.max(least), ..key }
     }
 }
 
@@ -58,8 +58,8 @@ impl Key {
 #[derive(Debug)]
 pub(crate) struct Form {
     /// Parameters of its compression.
-    pub key: Key,
-    /// Its bytes.
+    pub key: FormKey,
+    /// Encoded content.
     pub bytes: Bytes,
 }
 
@@ -68,12 +68,12 @@ pub(crate) struct Form {
 pub(crate) struct Forms {
     ready: RefCell<Vec<Arc<Form>>>,
     /// Forms under way, and the signals for requests that wait for them.
-    making: RefCell<Vec<(Key, Arc<Notify>)>>,
+    making: RefCell<Vec<(FormKey, Arc<Notify>)>>,
 }
 
 impl Forms {
     /// Returns a finished form.
-    pub(crate) fn get(&self, key: Key) -> Option<Arc<Form>> {
+    pub(crate) fn get(&self, key: FormKey) -> Option<Arc<Form>> {
         self.ready.borrow().iter().find(|f| f.key == key).cloned()
     }
 
@@ -82,16 +82,16 @@ impl Forms {
         self.ready.borrow().iter().map(|f| f.bytes.len() as u64).sum()
     }
 
-    fn busy(&self, key: Key) -> Option<Arc<Notify>> {
+    fn busy(&self, key: FormKey) -> Option<Arc<Notify>> {
         self.making.borrow().iter().find(|(k, _)| *k == key).map(|(_, n)| n.clone())
     }
 }
 
 /// Guard of the request that makes a form. Dropping it wakes the requests that wait.
-struct Maker<'f>(&'f Forms, Key);
+struct Maker<'f>(&'f Forms, FormKey);
 
 impl<'f> Maker<'f> {
-    fn new(forms: &'f Forms, key: Key) -> Maker<'f> {
+    fn new(forms: &'f Forms, key: FormKey) -> Maker<'f> {
         forms.making.borrow_mut().push((key, Arc::new(Notify::new())));
         Maker(forms, key)
     }
@@ -118,7 +118,7 @@ pub(crate) enum Subject {
 }
 
 impl Subject {
-    /// Its forms.
+    /// Returns the forms of the content.
     pub(crate) fn forms(&self) -> &Forms {
         match self {
             Subject::File(f) => &f.forms,
@@ -136,19 +136,12 @@ impl Subject {
 
     /// Returns the content, or the place to read it from.
     fn source(&self) -> Option<Plain> {
-        let (file, start) = match self {
-            Subject::File(f) => (f, 0),
+        match self {
+            Subject::File(f) => Plain::of_file(f, 0),
             Subject::Entry(e) => match &e.content {
-                Content::Memory(b) => return Some(Plain::Memory(b.clone())),
-                Content::File(f, start) => (f, *start),
+                EntryContent::Memory(b) => Some(Plain::Memory(b.clone())),
+                EntryContent::File(f, start) => Plain::of_file(f, *start),
             },
-        };
-        match &file.content {
-            Some(b) => Some(Plain::Memory(b.slice((start as usize).min(b.len())..))),
-            None => {
-                let len = usize::try_from(file.size.checked_sub(start)?).ok()?;
-                Some(Plain::File { fd: file.fd.try_clone().ok()?, start, len, state: file.state() })
-            }
         }
     }
 }
@@ -159,8 +152,19 @@ enum Plain {
 }
 
 impl Plain {
+    /// Takes the content of a file from an offset on.
+    fn of_file(file: &OpenFile, start: u64) -> Option<Plain> {
+        if let Some(b) = &file.content {
+            return Some(Plain::Memory(b.slice((start as usize).min(b.len())..)));
+        }
+        let len = usize::try_from(file.size.checked_sub(start)?).ok()?;
+        Some(Plain::File { fd: file.fd.try_clone().ok()?, start, len, state: file.state() })
+    }
+}
+
+impl Plain {
     /// Compresses the content. May block. Returns `None` if it cannot be read or the file changed meanwhile.
-    fn encode(self, key: Key) -> Option<Vec<u8>> {
+    fn encode(self, key: FormKey) -> Option<Vec<u8>> {
         match self {
             Plain::Memory(b) => encoder::whole(key, &b),
             Plain::File { fd, start, len, state } => {
@@ -196,7 +200,7 @@ pub(crate) fn subject(req: &Request, len: Option<u64>) -> Option<Subject> {
 }
 
 /// Makes a form, or waits for the request that is making it. Returns `None` if that fails.
-pub(crate) async fn make(req: &mut Request, subject: &Subject, key: Key) -> Option<Arc<Form>> {
+pub(crate) async fn make(req: &mut Request, subject: &Subject, key: FormKey) -> Option<Arc<Form>> {
     let forms = subject.forms();
     for _ in 0..2 {
         if let Some(form) = forms.get(key) {

@@ -16,7 +16,7 @@ use encoder::Encoder;
 use forebay_core::vars::VarError;
 use forebay_http::field::Name;
 use forebay_http::request::Method;
-use forms::{Form, Key, Subject};
+use forms::{Form, FormKey, Subject};
 use std::sync::Arc;
 
 /// A content coding, in the order in which they are preferred where the client has no preference.
@@ -55,20 +55,20 @@ impl Coding {
 
 /// State of compression for one request.
 #[derive(Debug, Default)]
-pub(crate) struct State {
+pub(crate) struct CompressState {
     coding: Option<Coding>,
     /// Lengths before and after compression, if the form was ready.
     lengths: Option<(u64, u64)>,
     /// Form to make before the head is written.
-    wanted: Option<(Subject, Key)>,
+    wanted: Option<(Subject, FormKey)>,
     /// The form that is the body.
     pub form: Option<Arc<Form>>,
 }
 
-impl State {
+impl CompressState {
     /// Clears the state for the next request or response.
     pub(crate) fn clear(&mut self) {
-        *self = State::default();
+        *self = CompressState::default();
     }
 }
 
@@ -177,14 +177,14 @@ pub(crate) fn filter(req: &mut Request) -> Result<(), VarError> {
     unknown_length(req);
     req.resp.fields.push(b"Content-Encoding", coding.name());
     if let Some(subject) = forms::subject(req, len) {
-        let key = Key::once(coding, s);
+        let key = FormKey::once(coding, s);
         match subject.forms().get(key) {
             Some(form) => use_form(req, form, len.unwrap_or(0)),
             None if req.method == Method::Head => {}
             None => req.modules.compress.wanted = Some((subject, key)),
         }
     } else if req.method != Method::Head {
-        let filter = Encoder::new(Key::stream(coding, s));
+        let filter = Encoder::new(FormKey::stream(coding, s));
         req.resp.filters.push(Box::new(filter));
     }
     Ok(())
@@ -202,7 +202,7 @@ pub(crate) fn use_form(req: &mut Request, form: Arc<Form>, from: u64) {
     state.form = Some(form);
 }
 
-/// Whether the header filter has asked for a compressed form.
+/// Returns `true` if the header filter has asked for a compressed form.
 #[inline]
 pub(crate) fn wants_form(req: &Request) -> bool {
     req.modules.compress.wanted.is_some()
@@ -216,7 +216,7 @@ pub(crate) async fn make_form(req: &mut Request) {
         Some(form) => use_form(req, form, subject.len()),
         None => {
             let http = req.http();
-            let key = Key::stream(key.coding, &http.location(req).settings);
+            let key = FormKey::stream(key.coding, &http.location(req).settings);
             req.resp.filters.push(Box::new(Encoder::new(key)));
         }
     }

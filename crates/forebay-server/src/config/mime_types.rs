@@ -1,4 +1,4 @@
-//! Lists of content types, as `charset_types` and its kin have them.
+//! Lists of content types, as `charset_types` and similar directives have them.
 
 use super::Scope;
 use super::value::Setting;
@@ -11,17 +11,17 @@ use std::sync::Arc;
 pub(crate) enum MimeTypes {
     /// `*`.
     All,
-    /// These, in lower case; `text/html` is always among them.
+    /// Types in lower case; `text/html` is always among them.
     These(Arc<Vec<Vec<u8>>>),
 }
 
 impl MimeTypes {
-    /// The list that holds where the directive is not given.
+    /// Makes the list for levels without the directive.
     pub(crate) fn of(types: &[&str]) -> MimeTypes {
         MimeTypes::These(Arc::new(types.iter().map(|t| t.as_bytes().to_vec()).collect()))
     }
 
-    /// Whether a content type, without its parameters, is in the list. Case does not count.
+    /// Returns `true` if a content type, without its parameters, is in the list. Case does not count.
     pub(crate) fn contains(&self, content_type: &[u8]) -> bool {
         match self {
             MimeTypes::All => true,

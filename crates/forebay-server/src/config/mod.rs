@@ -36,11 +36,11 @@ pub(crate) struct HttpTables {
     /// Upstream groups, named and implied.
     pub upstreams: crate::upstream::config::Groups,
     /// Zones of `limit_req`.
-    pub zones: crate::modules::limit_req::Zones,
+    pub zones: crate::modules::limit_req::RateZones,
     /// Zones of `limit_conn`.
     pub conn_zones: forebay_core::limit::concurrency::ConnZones,
     /// Caches of responses.
-    pub caches: crate::cache::Zones,
+    pub caches: crate::cache::KeysZones,
 }
 
 impl AsMut<forebay_core::limit::concurrency::ConnZones> for HttpTables {

@@ -73,7 +73,7 @@ impl Connection {
         error_log::log_connection(thread, &self.client, Level::Error, &what, &tail);
     }
 
-    /// Whether `buf` may be the beginning of an HTTP/2 connection.
+    /// Returns `true` if `buf` may be the beginning of an HTTP/2 connection.
     #[inline]
     pub(super) fn may_be_preface(&self, buf: &[u8]) -> bool {
         match buf.first() {

@@ -15,6 +15,7 @@ use forebay_http::field::Slice;
 use forebay_http::h1::request::{self as parser, Limits, Stage, Status};
 use forebay_http::proxy_protocol::Broken;
 use forebay_http::request::Version;
+use forebay_net::reactor::{Deadline, Token};
 use forebay_net::wire::Then;
 use forebay_sys::errno::errno_text;
 use rustix::io::Errno;
@@ -32,12 +33,12 @@ const TURN: u32 = 32;
 const HANDSHAKE: Duration = Duration::from_secs(60);
 
 /// Result of serving a connection.
-pub(super) enum Done {
+pub(super) enum Served {
     /// The connection is over.
     Closed,
-    /// It waits in its slot.
+    /// The connection waits in its slot.
     Parked,
-    /// It speaks HTTP/2; it is closed at this time unless a request comes.
+    /// The connection speaks HTTP/2, and is closed at this time unless a request comes.
     Http2(Instant),
 }
 
@@ -45,10 +46,10 @@ pub(super) enum Done {
 enum Head {
     Complete,
     Refused(parser::Reject),
-    /// Nothing more for now: the connection can wait without a runner.
+    /// No more bytes for now: the connection can wait without a runner.
     Wait,
-    /// It will not be completed.
-    Gone(End),
+    /// The head will not be completed.
+    Gone(HeadFailure),
     /// The connection is over and has been logged: a broken PROXY protocol header or a failed handshake.
     Over,
     /// The client speaks HTTP/2; the session is in the connection.
@@ -61,7 +62,7 @@ enum Head {
 
 /// Reason for which a head will not be completed.
 #[derive(Clone, Copy)]
-enum End {
+enum HeadFailure {
     /// The client closed the connection.
     Closed,
     /// Reading failed.
@@ -70,13 +71,13 @@ enum End {
     TimedOut,
 }
 
-impl End {
+impl HeadFailure {
     /// Message of nginx's log; `did` is the participle for a client that closed the connection.
     fn text(self, did: &str) -> String {
         match self {
-            End::Closed => format!("client {did} connection"),
-            End::Failed(e) => format!("recv() failed {}", errno_text(e)),
-            End::TimedOut => "client timed out (110: Connection timed out)".to_owned(),
+            HeadFailure::Closed => format!("client {did} connection"),
+            HeadFailure::Failed(e) => format!("recv() failed {}", errno_text(e)),
+            HeadFailure::TimedOut => "client timed out (110: Connection timed out)".to_owned(),
         }
     }
 }
@@ -86,9 +87,9 @@ struct Http1<'s, 'g> {
     thread: &'s Rc<Thread>,
     req: &'s mut Request,
     guard: &'s mut Guard<'g>,
-    /// Whether the time for the first head was running before this runner got the connection.
+    /// `true` if the time for the first head was running before this runner got the connection.
     waited: bool,
-    /// Whether a request has begun, so that settings of its location apply.
+    /// `true` if a request has begun, so that settings of its location apply.
     begun: bool,
     /// Requests answered since others had a turn.
     in_turn: u32,
@@ -100,21 +101,21 @@ pub(super) async fn serve(
     req: &mut Request,
     guard: &mut Guard<'_>,
     waited: bool,
-) -> Done {
+) -> Served {
     if req.conn.expired {
-        gone(req, End::TimedOut);
-        return Done::Closed;
+        gone(req, HeadFailure::TimedOut);
+        return Served::Closed;
     }
     let mut served = Http1 { thread, req, guard, waited, begun: false, in_turn: 0 };
     let done = served.run().await;
-    if let Done::Closed = done {
+    if let Served::Closed = done {
         served.flush().await;
     }
     done
 }
 
 impl Http1<'_, '_> {
-    async fn run(&mut self) -> Done {
+    async fn run(&mut self) -> Served {
         loop {
             let limits = self.req.conn.limits(&self.req.conf);
             let done = match read_head(self.thread, self.req, &limits) {
@@ -129,12 +130,12 @@ impl Http1<'_, '_> {
     }
 
     /// Handles an outcome other than a complete head.
-    async fn leave(&mut self, head: Head) -> Option<Done> {
+    async fn leave(&mut self, head: Head) -> Option<Served> {
         match head {
             Head::Complete | Head::Wait | Head::Over => {}
             Head::Refused(reject) => self.refuse(&reject).await,
             Head::Gone(end) => gone(self.req, end),
-            Head::Http2 => return Some(Done::Http2(head_deadline(self.req, self.thread.clock.now()))),
+            Head::Http2 => return Some(Served::Http2(head_deadline(self.req, self.thread.clock.now()))),
             Head::NoPreface => {
                 let conf = self.req.conf.clone();
                 self.req.conn.refuse_preface(self.thread, &conf).await;
@@ -148,15 +149,15 @@ impl Http1<'_, '_> {
                 }
             }
         }
-        Some(Done::Closed)
+        Some(Served::Closed)
     }
 
     /// Serves a request whose head is complete.
-    async fn request(&mut self) -> Option<Done> {
+    async fn request(&mut self) -> Option<Served> {
         self.guard.state(Some(|c| &c.writing));
         self.begun = true;
         if !one_request(self.thread, self.req).await {
-            return Some(Done::Closed);
+            return Some(Served::Closed);
         }
         self.req.early = false;
         self.in_turn += 1;
@@ -181,7 +182,7 @@ impl Http1<'_, '_> {
     }
 
     /// Waits for the client: for room if something has not been sent, else for data, without a runner.
-    async fn wait(&mut self) -> Option<Done> {
+    async fn wait(&mut self) -> Option<Served> {
         self.req.early = false;
         if self.req.conn.wire.has_unsent() {
             return self.send_records().await;
@@ -198,34 +199,35 @@ impl Http1<'_, '_> {
             // It stays counted until a runner gets it again.
             self.guard.state = None;
         }
-        Some(Done::Parked)
+        Some(Served::Parked)
     }
 
     /// Sends TLS records that found no room: those of a handshake, or the answer to a change of keys.
-    async fn send_records(&mut self) -> Option<Done> {
+    async fn send_records(&mut self) -> Option<Served> {
         let (thread, wire) = (self.thread, &mut self.req.conn.wire);
         if !wire.is_handshaking() {
             match wire.send(&thread.io, b"", Then::Nothing) {
                 Ok(sent) if !sent.full => return None,
                 Ok(_) | Err(Errno::AGAIN) => {}
-                Err(_) => return Some(Done::Closed),
+                Err(_) => return Some(Served::Closed),
             }
         }
         let from = if wire.is_handshaking() { self.req.conn.client.accepted } else { Instant::now() };
         let room = self.req.conn.wire.wait_writable(&thread.io);
         match thread.io.poller.deadline(from + HANDSHAKE, room).await {
             Some(()) => None,
-            None => Some(Done::Closed),
+            None => Some(Served::Closed),
         }
     }
 
     /// Sends the rest of the last answer before anything else is done.
-    async fn send_answer(&mut self) -> Option<Done> {
+    async fn send_answer(&mut self) -> Option<Served> {
         let (thread, req) = (self.thread, &mut *self.req);
         self.guard.state(Some(|c| &c.writing));
         // It is idle for as long as the location of that answer says, but not before the answer has been sent.
+        let poller = &thread.io.poller;
         let left =
-            thread.io.poller.deadline_of(self.guard.token).saturating_duration_since(thread.clock.now());
+            poller.instant(poller.deadline_of(self.guard.token)).saturating_duration_since(poller.now());
         req.keepalive_timeout.get_or_insert(left);
         let conf = req.conf.clone();
         if req.conn.flush(thread, &conf).await {
@@ -235,7 +237,7 @@ impl Http1<'_, '_> {
         if req.conn.location(&conf).is_some_and(|l| l.settings.core.reset_timedout_connection) {
             close::reset(thread, &req.conn);
         }
-        Some(Done::Closed)
+        Some(Served::Closed)
     }
 
     /// Sends answers that still wait when the connection ends.
@@ -253,13 +255,13 @@ impl Http1<'_, '_> {
 }
 
 /// Logs a head that will not be completed.
-fn gone(req: &mut Request, end: End) {
+fn gone(req: &mut Request, end: HeadFailure) {
     let (thread, conf) = (req.thread.clone(), req.conf.clone());
     let conn = &req.conn;
     if !req.head.buf.is_empty() && conn.greeted {
         unfinished(req, end);
         reset_if_timed_out(req);
-    } else if !req.head.buf.is_empty() && !matches!(end, End::TimedOut) {
+    } else if !req.head.buf.is_empty() && !matches!(end, HeadFailure::TimedOut) {
         conn.log_broken_greeting(&thread, &conf, &req.head.buf, Broken::Header);
     } else if error_log::enabled(&thread, &conn.client, Level::Info) {
         let (what, tail) = if conn.requests == 0 { never_asked(req, end) } else { left(req, end) };
@@ -268,7 +270,7 @@ fn gone(req: &mut Request, end: End) {
 }
 
 /// Returns the line of the log, and its tail, for a connection that ends before its first request.
-fn never_asked(req: &Request, end: End) -> (String, String) {
+fn never_asked(req: &Request, end: HeadFailure) -> (String, String) {
     let conn = &req.conn;
     let doing = match (conn.greeted, conn.wire.is_handshaking()) {
         (false, _) => "reading PROXY protocol",
@@ -280,13 +282,13 @@ fn never_asked(req: &Request, end: End) -> (String, String) {
 }
 
 /// Returns the line of the log for a connection that ends after a request.
-fn left(req: &Request, end: End) -> (String, String) {
-    let why = if let End::Failed(e) = end { format!(" {}", errno_text(e)) } else { String::new() };
+fn left(req: &Request, end: HeadFailure) -> (String, String) {
+    let why = if let HeadFailure::Failed(e) = end { format!(" {}", errno_text(e)) } else { String::new() };
     (format!("client {} closed keepalive connection{why}", req.conn.client.text()), String::new())
 }
 
 /// Logs a request whose head has only begun. It gets no answer, only a status.
-fn unfinished(req: &mut Request, end: End) {
+fn unfinished(req: &mut Request, end: HeadFailure) {
     let line = req.head.buf.iter().position(|b| !matches!(b, b'\r' | b'\n')).unwrap_or(0);
     let rest = req.head.buf.get(line..).unwrap_or_default();
     let complete = memchr::memrchr(b'\n', rest).map_or(0, |at| at + 1);
@@ -305,7 +307,7 @@ fn unfinished(req: &mut Request, end: End) {
     let part = if complete > 0 { "headers" } else { "line" };
     let text = end.text("prematurely closed");
     req.log(Level::Info, &format!("{text} while reading client request {part}"));
-    req.timed_out = matches!(end, End::TimedOut);
+    req.timed_out = matches!(end, HeadFailure::TimedOut);
     req.resp.status = if req.timed_out { 408 } else { 400 };
     finish(req);
 }
@@ -412,7 +414,7 @@ fn receive_head(thread: &Rc<Thread>, req: &mut Request, limits: &Limits) -> Opti
     let room = READ.max(limits.client_header_buffer_size);
     req.head.buf.reserve(room);
     match req.conn.wire.read(&thread.io, &mut req.head.buf) {
-        Ok(0) | Err(Errno::BADF) => Some(Head::Gone(End::Closed)),
+        Ok(0) | Err(Errno::BADF) => Some(Head::Gone(HeadFailure::Closed)),
         Ok(n) => {
             if req.head.buf.len() == n {
                 req.started = thread.clock.now();
@@ -420,11 +422,11 @@ fn receive_head(thread: &Rc<Thread>, req: &mut Request, limits: &Limits) -> Opti
             None
         }
         Err(Errno::AGAIN) => Some(Head::Wait),
-        Err(e) => Some(Head::Gone(End::Failed(e))),
+        Err(e) => Some(Head::Gone(HeadFailure::Failed(e))),
     }
 }
 
-/// Whether the first line of a connection that may speak HTTP/2 names no version of HTTP at all.
+/// Returns `true` if the first line of a connection that may speak HTTP/2 names no version of HTTP at all.
 fn names_no_version(req: &Request) -> bool {
     let line = req.head.buf.split(|b| *b == b'\n').next().unwrap_or_default();
     req.conn.requests == 0
@@ -474,14 +476,14 @@ fn park(thread: &Rc<Thread>, req: &mut Request, guard: &mut Guard<'_>, waited: b
 
 /// Returns the time at which a connection that is parked expires.
 #[inline]
-fn deadline(thread: &Thread, req: &Request, token: forebay_net::reactor::Token, waited: bool) -> Instant {
-    let now = thread.clock.now();
+fn deadline(thread: &Thread, req: &Request, token: Token, waited: bool) -> Deadline {
+    let poller = &thread.io.poller;
     let fresh = req.head.buf.is_empty();
     match req.keepalive_timeout.filter(|_| fresh && req.conn.requests > 0) {
-        Some(timeout) => now + timeout,
+        Some(timeout) => poller.after(timeout),
         // Data that came meanwhile was no request: it is as idle as before.
-        None if fresh && (req.conn.requests > 0 || waited) => thread.io.poller.deadline_of(token),
-        None => head_deadline(req, now),
+        None if fresh && (req.conn.requests > 0 || waited) => poller.deadline_of(token),
+        None => poller.deadline_at(head_deadline(req, poller.now())),
     }
 }
 

@@ -30,15 +30,15 @@ use std::time::{Duration, Instant};
 /// Connection of a client. Small: idle connections are counted in tens of thousands.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    /// Its bytes.
+    /// Transport.
     pub wire: Wire,
-    /// Its client.
+    /// The client, shared with its requests.
     pub client: Rc<Client>,
-    /// Whether the PROXY protocol header has been read, or there is none.
+    /// `true` if the PROXY protocol header has been read, or none is expected.
     pub greeted: bool,
     /// Number of requests so far.
     pub requests: u32,
-    /// Whether its time for a head is over: it is logged and closed.
+    /// `true` if the time for a head is over: the connection is logged and closed.
     pub expired: bool,
     /// Beginning of a head whose rest has not come.
     pub partial: Option<Box<Partial>>,
@@ -113,10 +113,10 @@ impl Connection {
     }
 
     /// Settings of an HTTP/2 session on this address; `None`: it speaks no HTTP/2.
-    fn http2_settings(&self, conf: &ThreadConfig) -> Option<h2::Settings> {
+    fn http2_settings(&self, conf: &ThreadConfig) -> Option<h2::StreamSettings> {
         let address = self.client.address(conf)?;
         let server = &conf.http.servers.get(address.default_server)?.settings;
-        (server.http2 || address.options.http2 || self.client.tls.is_some()).then_some(h2::Settings {
+        (server.http2 || address.options.http2 || self.client.tls.is_some()).then_some(h2::StreamSettings {
             max_streams: server.http2_max_concurrent_streams.0 as usize,
             window: u32::try_from(server.http2_body_preread_size.0).unwrap_or(0x7fff_ffff).max(1),
         })
@@ -194,7 +194,7 @@ pub(crate) async fn runner(thread: Rc<Thread>) {
 async fn serve(thread: &Rc<Thread>, req: &mut Request, token: Token, mut conn: Connection) {
     let mut guard = Guard { thread, token, open: true, state: None };
     if conn.session.is_some() {
-        let until = thread.io.poller.deadline_of(token);
+        let until = thread.io.poller.instant(thread.io.poller.deadline_of(token));
         serve_session(thread, conn, &mut guard, until).await;
         return;
     }
@@ -211,9 +211,9 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, token: Token, mut conn: C
     req.early = idle;
     match h1::serve(thread, req, &mut guard, waited).await {
         // A runner without work keeps no memory of a connection.
-        h1::Done::Closed => drop(req.end_connection()),
-        h1::Done::Parked => guard.open = false,
-        h1::Done::Http2(until) => {
+        h1::Served::Closed => drop(req.end_connection()),
+        h1::Served::Parked => guard.open = false,
+        h1::Served::Http2(until) => {
             let conn = req.end_connection();
             req.head.clear();
             serve_session(thread, conn, &mut guard, until).await;
@@ -233,7 +233,7 @@ async fn serve_session(thread: &Rc<Thread>, mut conn: Connection, guard: &mut Gu
             h2::drive::Rest::Idle(deadline) => until = deadline,
         }
         conn.wire.shrink();
-        match thread.runners.park(guard.token, conn, until) {
+        match thread.runners.park(guard.token, conn, thread.io.poller.deadline_at(until)) {
             Ok(()) => {
                 guard.open = false;
                 break;

@@ -11,9 +11,9 @@ use forebay_http::h2::frame::Code;
 use std::rc::Rc;
 
 /// Resets a stream that its runner has left without an end, also by a panic.
-struct Guard(Rc<Stream>);
+struct StreamGuard(Rc<Stream>);
 
-impl Drop for Guard {
+impl Drop for StreamGuard {
     fn drop(&mut self) {
         self.0.reset(Code::InternalError);
     }
@@ -21,7 +21,7 @@ impl Drop for Guard {
 
 /// Serves the request of a stream.
 pub(super) async fn serve(thread: &Rc<Thread>, req: &mut Request, stream: Rc<Stream>) {
-    let guard = Guard(stream.clone());
+    let guard = StreamGuard(stream.clone());
     let mut conn = stream.connection();
     req.begin_connection(&mut conn);
     req.take_connection(conn);

@@ -101,7 +101,7 @@ fn contents_of_middle_size_have_a_budget() {
     assert!(ask(fit + 2, begin + IDLE).0);
 }
 
-/// A cache that is told of changes, and a file in it that is watched.
+/// A cache with watches, and the queue of their events.
 struct Watched {
     epoll: Arc<OwnedFd>,
     cache: FileCache,
@@ -119,7 +119,7 @@ impl Watched {
         Watched { epoll, cache, turn: Instant::now() }
     }
 
-    /// What the cache says in a turn of its own.
+    /// Asks the cache in a turn of its own.
     fn asked(&mut self, path: &[u8]) -> Option<Found> {
         self.turn += Duration::from_nanos(1);
         match self.cache.get(path, &EVERY_USE, self.turn, true) {
@@ -140,17 +140,17 @@ impl Watched {
         assert!(self.is_watched(path), "{}", String::from_utf8_lossy(path));
     }
 
-    /// Whether the kernel has told of something; takes it in.
-    fn told(&mut self) -> bool {
+    /// Handles the events of the kernel. Returns `true` if there were any.
+    fn handle_events(&mut self) -> bool {
         let mut events = [const { std::mem::MaybeUninit::uninit() }; 8];
         let at_once = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
         let (events, _) =
             rustix::event::epoll::wait(&self.epoll, &mut events, Some(&at_once)).expect("waited");
-        let told = !events.is_empty();
-        if told {
-            self.cache.heed(false, self.turn);
+        let any = !events.is_empty();
+        if any {
+            self.cache.handle_events(false, self.turn);
         }
-        told
+        any
     }
 }
 
@@ -234,10 +234,10 @@ fn every_change_of_a_watched_file_or_its_way_is_told_at_once() {
             .map(|p| root.join("x").with_file_name(p).into_os_string().into_encoded_bytes());
         paths.iter().for_each(|p| w.watch(p));
         // Others may be at work beside the directory.
-        w.told();
+        w.handle_events();
         assert!(paths.iter().all(|p| w.is_watched(p)), "{what}: nothing has happened");
         change(&root);
-        assert!(w.told(), "{what}");
+        assert!(w.handle_events(), "{what}");
         for p in &paths {
             let text = String::from_utf8_lossy(p).into_owned();
             let Some(&i) = w.cache.index.get(p.as_slice()) else { panic!("{what}: {text}") };
@@ -262,14 +262,14 @@ fn what_concerns_no_watched_path_ends_no_watch_and_too_much_of_it_ends_all() {
         }
     };
     other(10);
-    w.told();
+    w.handle_events();
     assert!(w.is_watched(path));
     // Trusted for a while, then looked at, still watched.
     w.turn += TRUST;
     assert!(w.asked(path).is_some() && w.is_watched(path));
     for _ in 0..40 {
         other(200);
-        w.told();
+        w.handle_events();
     }
     assert!(!w.is_watched(path));
     for _ in 0..WATCH_AFTER * 2 {
@@ -284,7 +284,7 @@ fn what_concerns_no_watched_path_ends_no_watch_and_too_much_of_it_ends_all() {
 fn another_mount_table_ends_all_watches() {
     let (_dir, file, mut w) = one_watched();
     let path = file.as_os_str().as_encoded_bytes();
-    w.cache.heed(true, w.turn);
+    w.cache.handle_events(true, w.turn);
     assert!(!w.is_watched(path));
     for _ in 0..WATCH_AFTER {
         assert!(w.asked(path).is_some());

@@ -1,7 +1,7 @@
 //! The runner of an HTTP/2 connection: reads, hands requests over, writes, waits. Hot path.
 
 use super::frames::{Context, Fatal};
-use super::stream::Spare;
+use super::stream::SpareStreams;
 use super::{Session, Stream};
 use crate::connection::{Connection, Work, close};
 use crate::error_log;
@@ -91,7 +91,7 @@ struct Closed;
 
 /// Amount of work that a step has left.
 #[derive(PartialEq, Eq)]
-enum Left {
+enum Unprocessed {
     /// More frames have been received.
     Frames,
     Nothing,
@@ -117,9 +117,9 @@ struct Driver<'a> {
     until: Instant,
     /// Time since which the socket takes nothing.
     blocked_since: Option<Instant>,
-    /// Whether there were requests since the connection was last idle.
+    /// `true` if there were requests since the connection was last idle.
     asked: bool,
-    /// Whether bytes have been received that have not been processed.
+    /// `true` if bytes have been received that have not been processed.
     more: bool,
     timed_out: bool,
     /// Requests started since other connections ran.
@@ -162,7 +162,7 @@ impl<'a> Driver<'a> {
             self.session.dirty.set(false);
             self.check_leaving()?;
             let reading = self.is_reading();
-            if reading && self.take_input().await? == Left::Frames {
+            if reading && self.take_input().await? == Unprocessed::Frames {
                 continue;
             }
             self.note_excess();
@@ -208,7 +208,7 @@ impl<'a> Driver<'a> {
 
     /// Reads and processes frames.
     #[inline]
-    async fn take_input(&mut self) -> Result<Left, Closed> {
+    async fn take_input(&mut self) -> Result<Unprocessed, Closed> {
         if !self.more && self.conn.wire.is_readable(&self.thread.io) {
             match read(self.thread, self.conn, self.session) {
                 Ok(n) if n > 0 => self.more = true,
@@ -217,16 +217,16 @@ impl<'a> Driver<'a> {
             }
         }
         if !self.more {
-            return Ok(Left::Nothing);
+            return Ok(Unprocessed::Nothing);
         }
         let started = self.process();
         if self.more {
             // Let the runners of the requests started so far go first.
             self.thread.io.poller.yield_now().await;
-            return Ok(Left::Frames);
+            return Ok(Unprocessed::Frames);
         }
         self.be_fair(started).await;
-        Ok(Left::Nothing)
+        Ok(Unprocessed::Nothing)
     }
 
     /// Processes received frames. Returns the number of requests that were started.
@@ -498,7 +498,7 @@ pub(crate) struct Shared {
     #[allow(clippy::vec_box)]
     heads: std::cell::RefCell<Vec<Box<forebay_http::request::RequestHead>>>,
     streams: std::cell::RefCell<Vec<Rc<Stream>>>,
-    ended: std::cell::RefCell<Spare>,
+    ended: std::cell::RefCell<SpareStreams>,
     scratch: std::cell::RefCell<Vec<u8>>,
     /// Buffers for receiving and for sending.
     buffers: std::cell::RefCell<Vec<Vec<u8>>>,
@@ -551,7 +551,7 @@ impl Suspects {
         self.any.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a client's network has misbehaved lately.
+    /// Returns `true` if a client's network has misbehaved lately.
     fn has(&self, network: Network, now: Instant) -> bool {
         if !self.any.load(Ordering::Relaxed) {
             return false;
@@ -566,7 +566,7 @@ impl Suspects {
     }
 }
 
-/// Whether a client's network has misbehaved lately.
+/// Returns `true` if a client's network has misbehaved lately.
 pub(crate) fn is_suspect(network: Network, now: Instant) -> bool {
     SUSPECTS.has(network, now)
 }

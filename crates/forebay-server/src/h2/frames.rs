@@ -2,7 +2,7 @@
 //! that both ends of a connection have, is in forebay-http (`h2/received.rs`, `h2/connection.rs`). Hot path.
 
 use super::budget::EMPTY_CONTINUATIONS;
-use super::stream::Spare;
+use super::stream::SpareStreams;
 use super::{Ended, Priority, Session, SessionState, Stream};
 use forebay_http::field::Name;
 use forebay_http::h1::request::Limits;
@@ -109,7 +109,7 @@ pub(super) struct Context<'c> {
     pub spare: &'c mut Vec<Box<RequestHead>>,
     pub scratch: &'c mut Vec<u8>,
     /// Streams for reuse.
-    pub ended: &'c mut Spare,
+    pub ended: &'c mut SpareStreams,
     /// Streams whose request is complete.
     pub started: &'c mut Vec<Rc<Stream>>,
 }

@@ -36,7 +36,7 @@ const REMEMBERED: usize = 16;
 
 /// Settings of the server that apply to new streams.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Settings {
+pub(crate) struct StreamSettings {
     /// `http2_max_concurrent_streams`.
     pub max_streams: usize,
     /// `http2_body_preread_size`: window of a new stream, bytes.
@@ -50,7 +50,7 @@ pub(crate) struct Session {
     /// Waker of the runner that reads and writes. Streams wake it after they add frames.
     driver: RefCell<Option<Waker>>,
     dirty: Cell<bool>,
-    settings: Settings,
+    settings: StreamSettings,
     /// The client.
     client: Rc<Client>,
     /// Transfers of the thread.
@@ -150,7 +150,7 @@ impl Session {
     /// Creates a session after the client's preface, with our SETTINGS in its buffer. `strict` makes the allowances
     /// smaller.
     pub(crate) fn new(
-        settings: Settings,
+        settings: StreamSettings,
         client: Rc<Client>,
         transfers: Rc<Transfers>,
         strict: bool,
@@ -200,7 +200,7 @@ impl Session {
     /// Creates a placeholder session without a connection.
     fn nobody() -> Rc<Session> {
         Session::new(
-            Settings { max_streams: 0, window: 0 },
+            StreamSettings { max_streams: 0, window: 0 },
             Rc::new(Client::none(Instant::now())),
             Rc::default(),
             false,

@@ -61,13 +61,13 @@ pub(crate) struct Stream {
 
 /// Memory of ended streams, for reuse: streams are many and short-lived.
 #[derive(Debug, Default)]
-pub(super) struct Spare {
+pub(super) struct SpareStreams {
     streams: Vec<Rc<Stream>>,
     /// Placeholder session of the streams kept.
     nobody: Option<Rc<Session>>,
 }
 
-impl Spare {
+impl SpareStreams {
     /// Streams kept.
     const KEPT: usize = 64;
 
@@ -398,7 +398,7 @@ mod tests {
     #[test]
     fn memory_of_streams_is_used_again_but_nothing_else_of_them() {
         let session = Session::nobody();
-        let mut spare = Spare::default();
+        let mut spare = SpareStreams::default();
         let held = spare.take(&session, 1, Window::new(10));
         let place = Rc::as_ptr(&held);
         spare.give(held.clone());

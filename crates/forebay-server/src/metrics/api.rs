@@ -1,7 +1,7 @@
 //! `api`: the counters as JSON, with the paths and field names of NGINX Plus; and the page that shows them live
 //! (ours: `dashboard`). Nothing can be changed by it.
 
-use super::{CACHE_STATUSES, Kind, Totals, total, zones};
+use super::{CACHE_STATUSES, Totals, ZoneKind, total, zones};
 use crate::modules::{Verdict, limit_req, stub_status};
 use crate::request::Request;
 use forebay_core::limit::concurrency;
@@ -99,10 +99,10 @@ fn select(req: &Request, value: Value) -> Value {
     Value::Object(each.collect())
 }
 
-type Failed = (u16, &'static str, &'static str);
-const NOT_FOUND: Failed = (404, "path not found", "PathNotFound");
+type ApiError = (u16, &'static str, &'static str);
+const NOT_FOUND: ApiError = (404, "path not found", "PathNotFound");
 
-fn find(req: &Request, path: &str) -> Result<Value, Failed> {
+fn find(req: &Request, path: &str) -> Result<Value, ApiError> {
     if path.is_empty() {
         return Ok(VERSIONS.collect::<Vec<_>>().into());
     }
@@ -127,7 +127,7 @@ fn find(req: &Request, path: &str) -> Result<Value, Failed> {
 }
 
 /// All of a collection, or one of it.
-fn member(all: Map<String, Value>, path: &[&str]) -> Result<Value, Failed> {
+fn member(all: Map<String, Value>, path: &[&str]) -> Result<Value, ApiError> {
     match path {
         [] => Ok(Value::Object(all)),
         [name] => all.get(*name).cloned().ok_or(NOT_FOUND),
@@ -162,13 +162,16 @@ fn resolvers() -> Map<String, Value> {
 }
 
 /// Reads a collection.
-type Read = fn(&Request) -> Map<String, Value>;
+type Collection = fn(&Request) -> Map<String, Value>;
 
 /// Collections below `http`, with their readers.
-const COLLECTIONS: &[(&str, Read)] = &[
-    ("server_zones", |req| totals(Kind::Server, super::servers(req))),
+const COLLECTIONS: &[(&str, Collection)] = &[
+    ("server_zones", |req| totals(ZoneKind::Server, super::servers(req))),
     ("location_zones", |_| {
-        totals(Kind::Location, zones(Kind::Location).iter().map(|z| (z.name.clone(), z.totals())).collect())
+        totals(
+            ZoneKind::Location,
+            zones(ZoneKind::Location).iter().map(|z| (z.name.clone(), z.totals())).collect(),
+        )
     }),
     ("caches", caches),
     ("limit_conns", |_| limits(false)),
@@ -177,7 +180,7 @@ const COLLECTIONS: &[(&str, Read)] = &[
 ];
 
 /// Returns the names below `http`, a collection, or one member of it.
-fn http(req: &Request, path: &[&str]) -> Result<Value, Failed> {
+fn http(req: &Request, path: &[&str]) -> Result<Value, ApiError> {
     let Some((what, rest)) = path.split_first() else {
         let names = ["requests"].into_iter().chain(COLLECTIONS.iter().map(|(name, _)| *name));
         return Ok(names.collect::<Vec<_>>().into());
@@ -194,7 +197,7 @@ fn http(req: &Request, path: &[&str]) -> Result<Value, Failed> {
 }
 
 /// Returns the configured servers of a group, or one of them.
-fn server(req: &Request, group: &str, path: &[&str]) -> Result<Value, Failed> {
+fn server(req: &Request, group: &str, path: &[&str]) -> Result<Value, ApiError> {
     let servers = servers(req, group).ok_or(NOT_FOUND)?;
     match path {
         [] => Ok(servers.into()),
@@ -271,7 +274,7 @@ fn responses(classes: [u64; 5], codes: Option<&[(u16, u64)]>) -> Value {
     all.into()
 }
 
-fn totals(kind: Kind, all: Vec<(Vec<u8>, Totals)>) -> Map<String, Value> {
+fn totals(kind: ZoneKind, all: Vec<(Vec<u8>, Totals)>) -> Map<String, Value> {
     let each = all.into_iter().map(|(name, t)| {
         // Where single statuses are not counted, nothing is said of them.
         let codes = t.classes_only.is_none().then_some(t.codes.as_slice());
@@ -284,7 +287,7 @@ fn totals(kind: Kind, all: Vec<(Vec<u8>, Totals)>) -> Map<String, Value> {
             // Beyond NGINX Plus: the mean, in milliseconds.
             "request_time": t.times.mean().as_secs_f64() * 1000.0,
         });
-        if let (Kind::Server, None, Value::Object(m)) = (kind, t.classes_only, &mut value) {
+        if let (ZoneKind::Server, None, Value::Object(m)) = (kind, t.classes_only, &mut value) {
             m.insert("processing".into(), t.processing.into());
         }
         (text(&name), value)
@@ -350,7 +353,7 @@ fn servers(req: &Request, group: &str) -> Option<Vec<Value>> {
     }))
 }
 
-/// When it was, so long ago.
+/// Returns the time that is `d` ago.
 fn ago(d: Duration) -> Value {
     time(super::now_ms().saturating_sub_unsigned(ms(d))).into()
 }

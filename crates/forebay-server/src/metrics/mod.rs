@@ -17,7 +17,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Kind of the things that a zone counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ZoneKind {
     /// Requests to virtual servers.
     Server,
     /// Requests to locations.
@@ -43,7 +43,7 @@ mod cell {
     pub(super) const COUNT_OF_NAME: usize = CODES + 5;
 }
 
-/// Ways in which a cache takes part, in the order of [`crate::modules::proxy_cache::Status`].
+/// Ways in which a cache takes part, in the order of [`crate::modules::proxy_cache::CacheStatus`].
 pub(crate) const CACHE_STATUSES: [&str; 7] =
     ["miss", "bypass", "expired", "stale", "updating", "revalidated", "hit"];
 
@@ -58,9 +58,9 @@ fn add(cells: &[AtomicU64], at: usize, n: u64) {
 
 /// A zone; lives as long as a configuration names it.
 #[derive(Debug)]
-pub(crate) struct Zone {
+pub(crate) struct StatusZone {
     /// Kind.
-    pub kind: Kind,
+    pub kind: ZoneKind,
     /// Name.
     pub name: Vec<u8>,
     /// Unique in the process.
@@ -68,21 +68,21 @@ pub(crate) struct Zone {
     shards: Mutex<Vec<(ThreadId, Cells)>>,
 }
 
-static ZONES: Mutex<Vec<Weak<Zone>>> = Mutex::new(Vec::new());
+static ZONES: Mutex<Vec<Weak<StatusZone>>> = Mutex::new(Vec::new());
 
 /// The zone of this name. What it has counted goes on after a reload.
-pub(crate) fn zone(kind: Kind, name: &[u8]) -> Arc<Zone> {
+pub(crate) fn zone(kind: ZoneKind, name: &[u8]) -> Arc<StatusZone> {
     let mut all = lock(&ZONES);
     let known = all.iter().filter_map(Weak::upgrade).find(|z| z.kind == kind && z.name == name);
     known.unwrap_or_else(|| {
-        let z = Arc::new(Zone { kind, name: name.to_vec(), id: all.len(), shards: Mutex::default() });
+        let z = Arc::new(StatusZone { kind, name: name.to_vec(), id: all.len(), shards: Mutex::default() });
         all.push(Arc::downgrade(&z));
         z
     })
 }
 
 /// All zones of a kind, in the order in which the configuration named them.
-pub(crate) fn zones(kind: Kind) -> Vec<Arc<Zone>> {
+pub(crate) fn zones(kind: ZoneKind) -> Vec<Arc<StatusZone>> {
     lock(&ZONES).iter().filter_map(Weak::upgrade).filter(|z| z.kind == kind).collect()
 }
 
@@ -108,7 +108,7 @@ fn with_cells(id: usize, f: impl FnOnce(&[AtomicU64])) {
     });
 }
 
-impl Zone {
+impl StatusZone {
     fn cells(&self) -> Cells {
         let me = std::thread::current().id();
         let mut shards = lock(&self.shards);
@@ -116,9 +116,9 @@ impl Zone {
             return c.clone();
         }
         let count = match self.kind {
-            Kind::Cache => 2 * CACHE_STATUSES.len(),
-            Kind::Name => cell::COUNT_OF_NAME,
-            Kind::Server | Kind::Location => cell::COUNT,
+            ZoneKind::Cache => 2 * CACHE_STATUSES.len(),
+            ZoneKind::Name => cell::COUNT_OF_NAME,
+            ZoneKind::Server | ZoneKind::Location => cell::COUNT,
         };
         let cells: Cells = (0..count).map(|_| AtomicU64::new(0)).collect();
         shards.push((me, cells.clone()));
@@ -143,13 +143,14 @@ impl Zone {
             received: sum(cell::RECEIVED),
             sent: sum(cell::SENT),
             codes: match self.kind {
-                Kind::Name => Vec::new(),
+                ZoneKind::Name => Vec::new(),
                 _ => (0..500u16)
                     .map(|n| (n + 100, sum(cell::CODES + usize::from(n))))
                     .filter(|(_, n)| *n > 0)
                     .collect(),
             },
-            classes_only: (self.kind == Kind::Name).then(|| std::array::from_fn(|n| sum(cell::CODES + n))),
+            classes_only: (self.kind == ZoneKind::Name)
+                .then(|| std::array::from_fn(|n| sum(cell::CODES + n))),
             times: Histogram {
                 counts: std::array::from_fn(|n| sum(cell::BUCKETS + n)),
                 sum: Duration::from_micros(sum(cell::MICROS)),
@@ -239,7 +240,7 @@ pub(crate) fn count(req: &mut Request) {
         None => count_by_name(req),
     }
     if let Some(zone) = http.locations.get(req.location).and_then(|l| l.status_zone.as_ref())
-        && zone.kind == Kind::Location
+        && zone.kind == ZoneKind::Location
     {
         count_in(req, zone.id);
     }
@@ -282,20 +283,20 @@ const OTHERS: &[u8] = b"(others)";
 const NAMELESS: &[u8] = b"_";
 
 /// The zones of names, for the life of the process.
-static NAMES: Mutex<Vec<Arc<Zone>>> = Mutex::new(Vec::new());
+static NAMES: Mutex<Vec<Arc<StatusZone>>> = Mutex::new(Vec::new());
 
 /// Returns the zone of a server's name. Makes it unless there are too many.
-fn zone_of_name(name: &[u8]) -> Arc<Zone> {
+fn zone_of_name(name: &[u8]) -> Arc<StatusZone> {
     // A `status_zone` of the same name counts these requests, too.
-    let explicit = zones(Kind::Server).into_iter().find(|z| z.name == name);
+    let explicit = zones(ZoneKind::Server).into_iter().find(|z| z.name == name);
     let mut all = lock(&NAMES);
-    let known = |name: &[u8], all: &[Arc<Zone>]| all.iter().find(|z| z.name == name).cloned();
+    let known = |name: &[u8], all: &[Arc<StatusZone>]| all.iter().find(|z| z.name == name).cloned();
     if let Some(zone) = explicit.or_else(|| known(name, &all)) {
         return zone;
     }
     let name = if all.len() < MOST_NAMES { name } else { OTHERS };
     known(name, &all).unwrap_or_else(|| {
-        let made = zone(Kind::Name, name);
+        let made = zone(ZoneKind::Name, name);
         all.push(made.clone());
         made
     })
@@ -344,11 +345,11 @@ fn count_name(req: &Request, zone: usize) {
 /// Returns the totals of servers: those with a `status_zone` under its name, the others under their own. The latter are servers of
 /// this configuration, also before their first request.
 pub(crate) fn servers(req: &Request) -> Vec<(Vec<u8>, Totals)> {
-    let mut all: Vec<_> = zones(Kind::Server).iter().map(|z| (z.name.clone(), z.totals())).collect();
-    let names: Vec<Arc<Zone>> = lock(&NAMES).clone();
+    let mut all: Vec<_> = zones(ZoneKind::Server).iter().map(|z| (z.name.clone(), z.totals())).collect();
+    let names: Vec<Arc<StatusZone>> = lock(&NAMES).clone();
     let http = req.http();
     let explicit: HashSet<Vec<u8>> = all.iter().map(|(name, _)| name.clone()).collect();
-    let by_name: HashMap<&[u8], &Arc<Zone>> = names.iter().map(|z| (z.name.as_slice(), z)).collect();
+    let by_name: HashMap<&[u8], &Arc<StatusZone>> = names.iter().map(|z| (z.name.as_slice(), z)).collect();
     let mut seen: HashSet<&[u8]> = HashSet::new();
     // Names without requests are listed while there is room for zones of their own. Beyond that, requests are counted among the
     // others, so it is unknown which names had any.
@@ -414,9 +415,9 @@ mod tests {
     #[test]
     fn names_without_a_zone_share_a_limited_number_of_them() {
         let first = zone_of_name(b"first.test");
-        assert_eq!((first.kind, first.name.as_slice()), (Kind::Name, &b"first.test"[..]));
+        assert_eq!((first.kind, first.name.as_slice()), (ZoneKind::Name, &b"first.test"[..]));
         assert!(Arc::ptr_eq(&first, &zone_of_name(b"first.test")));
-        let explicit = zone(Kind::Server, b"explicit.test");
+        let explicit = zone(ZoneKind::Server, b"explicit.test");
         assert!(Arc::ptr_eq(&explicit, &zone_of_name(b"explicit.test")));
         let ids: HashSet<usize> =
             (0..3 * MOST_NAMES).map(|n| zone_of_name(format!("n{n}.test").as_bytes()).id).collect();
@@ -429,7 +430,7 @@ mod tests {
 
     #[test]
     fn threads_are_summed() {
-        let zone = zone(Kind::Location, b"threads_are_summed");
+        let zone = zone(ZoneKind::Location, b"threads_are_summed");
         std::thread::scope(|s| {
             for _ in 0..3 {
                 s.spawn(|| {
@@ -445,6 +446,6 @@ mod tests {
         let totals = zone.totals();
         assert_eq!((totals.requests, totals.codes.clone()), (30, vec![(204, 30)]));
         assert_eq!(totals.classes(), [0, 30, 0, 0, 0]);
-        assert!(Arc::ptr_eq(&zone, &super::zone(Kind::Location, b"threads_are_summed")));
+        assert!(Arc::ptr_eq(&zone, &super::zone(ZoneKind::Location, b"threads_are_summed")));
     }
 }

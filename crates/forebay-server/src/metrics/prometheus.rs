@@ -1,6 +1,6 @@
 //! `prometheus`: the counters as Prometheus reads them, the names of nginx-prometheus-exporter first.
 
-use super::{CACHE_STATUSES, Kind, Totals, total, zones};
+use super::{CACHE_STATUSES, Totals, ZoneKind, total, zones};
 use crate::modules::{Verdict, stub_status};
 use crate::request::Request;
 use forebay_core::histogram::{BUCKETS, Histogram};
@@ -14,11 +14,11 @@ pub(crate) fn handle(req: &mut Request) -> Verdict {
     if !matches!(req.method, Method::Get | Method::Head) {
         return Verdict::Status(405);
     }
-    let mut page = Page::default();
+    let mut page = Exposition::default();
     page.connections(req);
     page.process(req);
     page.zones("server", super::servers(req));
-    page.zones("location", zones(Kind::Location).iter().map(|z| (z.name.clone(), z.totals())).collect());
+    page.zones("location", zones(ZoneKind::Location).iter().map(|z| (z.name.clone(), z.totals())).collect());
     page.upstreams(req);
     page.caches(req);
     page.limits(true, "limit_req");
@@ -37,9 +37,9 @@ fn label(value: &[u8]) -> String {
 
 /// The text so far. Writing to a string cannot fail.
 #[derive(Default)]
-struct Page(String);
+struct Exposition(String);
 
-impl Page {
+impl Exposition {
     fn about(&mut self, name: &str, kind: &str, help: &str) {
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }

@@ -28,7 +28,7 @@ pub(crate) struct Written {
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     rules: Arc<Vec<Rule>>,
-    /// Whether an IPv4-mapped IPv6 address is matched as IPv4. As in nginx, only if a rule is for IPv4 or all.
+    /// `true` if an IPv4-mapped IPv6 address is matched as IPv4. As in nginx, only if a rule is for IPv4 or all.
     has_v4: bool,
 }
 
@@ -36,7 +36,7 @@ impl Written {
     /// Names of the directives bound here.
     pub(crate) const DIRECTIVES: &'static [&'static str] = &["allow", "deny"];
 
-    /// Whether a directive of this name belongs to this module.
+    /// Returns `true` if a directive of this name belongs to this module.
     pub(crate) fn binds(name: &[u8]) -> bool {
         Self::DIRECTIVES.iter().any(|d| d.as_bytes() == name)
     }
@@ -51,20 +51,7 @@ impl Written {
             b"deny" => false,
             _ => return Ok(false),
         };
-        let network = match first(d) {
-            b"all" => None,
-            b"unix:" => Some(Cidr::Unix),
-            word => {
-                let text = String::from_utf8_lossy(word);
-                let Some((network, low_bits)) = Cidr::parse(word) else {
-                    return Err(cx.error(d, format!("invalid parameter \"{text}\"")));
-                };
-                if low_bits {
-                    cx.warn(d, format!("low address bits of {text} are meaningless"));
-                }
-                Some(network)
-            }
-        };
+        let network = network(d, cx)?;
         Arc::make_mut(self.rules.get_or_insert_default()).push(Rule { network, allow });
         Ok(true)
     }
@@ -84,6 +71,23 @@ impl Written {
     }
 }
 
+/// Reads the network of a rule, `None` for all. Warns if it has bits that do not count.
+fn network(d: &Directive, cx: &mut Scope<'_>) -> Result<Option<Cidr>, Error> {
+    let word = match first(d) {
+        b"all" => return Ok(None),
+        b"unix:" => return Ok(Some(Cidr::Unix)),
+        word => word,
+    };
+    let text = String::from_utf8_lossy(word);
+    let Some((network, low_bits)) = Cidr::parse(word) else {
+        return Err(cx.error(d, format!("invalid parameter \"{text}\"")));
+    };
+    if low_bits {
+        cx.warn(d, format!("low address bits of {text} are meaningless"));
+    }
+    Ok(Some(network))
+}
+
 impl Settings {
     /// Returns whether the first rule that matches the client allows it, or `None` if no rule matches.
     fn judge(&self, peer: Peer) -> Option<bool> {
@@ -96,7 +100,8 @@ impl Settings {
     }
 }
 
-/// Whether an IPv6 network contains the client. Unlike [`Cidr::contains`], treats mapped IPv4 addresses as IPv6.
+/// Returns `true` if an IPv6 network contains the client. Unlike [`Cidr::contains`], treats mapped IPv4 addresses as
+/// IPv6.
 fn mapped(peer: Peer, net: u128, bits: u8) -> bool {
     let shift = 128 - u32::from(bits.min(128));
     match peer.ip() {
@@ -105,7 +110,7 @@ fn mapped(peer: Peer, net: u128, bits: u8) -> bool {
     }
 }
 
-/// Whether a location has rules.
+/// Returns `true` if a location has rules.
 pub(crate) fn enabled(s: &LocationSettings) -> bool {
     !s.access.rules.is_empty()
 }

@@ -33,7 +33,7 @@ impl Setting<crate::HttpContext> for Path {
     }
 }
 
-/// Whether a location adds bodies.
+/// Returns `true` if a location adds bodies.
 pub(crate) fn enabled(s: &LocationSettings) -> bool {
     s.addition.before.0.is_some() || s.addition.after.0.is_some()
 }

@@ -49,13 +49,14 @@ impl Setting<crate::HttpContext> for Option<UserFile> {
     }
 }
 
-/// Whether a location requires a password.
+/// Returns `true` if a location requires a password.
 pub(crate) fn enabled(s: &LocationSettings) -> bool {
     let a = &s.auth_basic;
     a.realm.as_ref().is_some_and(|r| r.as_const() != Some(b"off")) && a.user_file.is_some()
 }
 
-/// Whether the client authenticates to a proxy: CONNECT uses `Proxy-Authorization` (RFC 9110, section 11.7).
+/// Returns `true` if the client authenticates to a proxy: CONNECT uses `Proxy-Authorization` (RFC 9110, section
+/// 11.7).
 fn is_proxy(req: &Request) -> bool {
     req.head.method == Method::Connect
 }
@@ -97,11 +98,7 @@ pub(crate) fn check(req: &mut Request) -> Verdict {
     let shown = String::from_utf8_lossy(&path).into_owned();
     let users = match load(&path) {
         Ok(users) => users,
-        Err((call, e)) => {
-            let (level, status) = if e == Errno::NOENT { (Level::Error, 403) } else { (Level::Crit, 500) };
-            req.log(level, &format!("{call}() \"{shown}\" failed {}", errno_text(e)));
-            return Verdict::Status(status);
-        }
+        Err((call, e)) => return unreadable(req, &format!("{call}() \"{shown}\""), e),
     };
     let Some(hash) = users.get(user.as_slice()) else {
         req.log(
@@ -146,10 +143,10 @@ type Users = HashMap<Box<[u8]>, Box<[u8]>>;
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct FileState(u64, u64, i64, (i64, i64), (i64, i64));
 
-struct Loaded {
+struct CachedUsers {
     state: FileState,
-    /// Whether the file was last changed more than two seconds before it was read. Otherwise a second change could leave
-    /// the same times, so the file is read again.
+    /// `true` if the file was last changed more than two seconds before it was read. Otherwise a second change could
+    /// leave the same times, so the file is read again.
     settled: bool,
     users: Rc<Users>,
 }
@@ -158,7 +155,7 @@ struct Loaded {
 const MAX_FILES: usize = 64;
 
 thread_local! {
-    static FILES: RefCell<HashMap<Box<[u8]>, Loaded>> = RefCell::default();
+    static FILES: RefCell<HashMap<Box<[u8]>, CachedUsers>> = RefCell::default();
 }
 
 /// Reads a whole file.
@@ -176,16 +173,28 @@ fn read(fd: &OwnedFd) -> Result<Vec<u8>, Errno> {
     }
 }
 
+/// Logs that the file of users cannot be read, and refuses the request.
+#[cold]
+fn unreadable(req: &mut Request, call: &str, e: Errno) -> Verdict {
+    let (level, status) = if e == Errno::NOENT { (Level::Error, 403) } else { (Level::Crit, 500) };
+    req.log(level, &format!("{call} failed {}", errno_text(e)));
+    Verdict::Status(status)
+}
+
+/// Returns the users of a file that was read before, if it has not changed since.
+fn kept(path: &[u8], state: &FileState) -> Option<Rc<Users>> {
+    FILES.with_borrow(|files| {
+        let f = files.get(path)?;
+        (f.settled && f.state == *state).then(|| f.users.clone())
+    })
+}
+
 /// Returns the users of a file. Reads it only if it has changed.
 fn load(path: &[u8]) -> Result<Rc<Users>, (&'static str, Errno)> {
     let open = |e| ("open", e);
     let stat = rustix::fs::stat(path).map_err(open)?;
     let state = state(&stat);
-    let kept = FILES.with_borrow(|files| {
-        let f = files.get(path)?;
-        (f.settled && f.state == state).then(|| f.users.clone())
-    });
-    if let Some(users) = kept {
+    if let Some(users) = kept(path, &state) {
         return Ok(users);
     }
     let fd = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(open)?;
@@ -197,7 +206,7 @@ fn load(path: &[u8]) -> Result<Rc<Users>, (&'static str, Errno)> {
         if files.len() >= MAX_FILES {
             files.clear();
         }
-        files.insert(path.into(), Loaded { state, settled, users: users.clone() });
+        files.insert(path.into(), CachedUsers { state, settled, users: users.clone() });
     });
     Ok(users)
 }

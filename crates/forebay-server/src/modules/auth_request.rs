@@ -8,25 +8,25 @@ use crate::subrequest;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
 use forebay_core::vars::Template;
-use forebay_core::vars::VarId;
+use forebay_core::vars::{VarError, VarId};
 use std::sync::Arc;
 
 crate::settings! {
     /// `auth_request`.
-    "auth_request" => uri: Target = Target(None);
+    "auth_request" => uri: SubrequestUri = SubrequestUri(None);
     /// `auth_request_set`.
     "auth_request_set" => set: Sets = Sets::default();
 }
 
 /// Path for the subrequest; `None` for off.
 #[derive(Clone, Debug)]
-pub(crate) struct Target(pub Option<Arc<[u8]>>);
+pub(crate) struct SubrequestUri(pub Option<Arc<[u8]>>);
 
-impl Setting<crate::HttpContext> for Target {
+impl Setting<crate::HttpContext> for SubrequestUri {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let uri = d.args.first().filter(|w| w.text != b"off");
-        Ok(Target(uri.map(|w| w.text.as_slice().into())))
+        Ok(SubrequestUri(uri.map(|w| w.text.as_slice().into())))
     }
 }
 
@@ -45,7 +45,7 @@ impl Setting<crate::HttpContext> for Sets {
     }
 }
 
-/// Whether a location has `auth_request`.
+/// Returns `true` if a location has `auth_request`.
 pub(crate) fn enabled(s: &LocationSettings) -> bool {
     s.auth_request.uri.0.is_some()
 }
@@ -57,18 +57,13 @@ pub(crate) async fn check(req: &mut Request) -> Verdict {
     let Some(uri) = &s.uri.0 else { return Verdict::Declined };
     let mut sub = Request::subrequest(req, uri, b"", SubBody::None);
     subrequest::run(&mut sub, b"").await;
-    // Request and subrequest share their variables, so take over those that the subrequest set.
-    req.vars.clone_from(&sub.vars);
-    for (id, value) in s.set.0.iter() {
-        let Ok(value) = value.value(&mut *sub) else { return Verdict::Status(500) };
-        if !req.set_special(*id, &value) {
-            req.store(*id, Some(&value));
-        }
+    if take_variables(req, &mut sub, &s.set).is_err() {
+        return Verdict::Status(500);
     }
     match sub.resp.status {
         status @ (401 | 403) => {
-            for value in sub.resp.fields.all(b"WWW-Authenticate").filter(|_| status == 401) {
-                req.resp.fields.push(b"WWW-Authenticate", value);
+            if status == 401 {
+                copy_challenges(req, &sub);
             }
             Verdict::Status(status)
         }
@@ -77,5 +72,24 @@ pub(crate) async fn check(req: &mut Request) -> Verdict {
             req.log(Level::Error, &format!("auth request unexpected status: {status}"));
             Verdict::Status(500)
         }
+    }
+}
+
+/// Takes over the variables that the subrequest set, because both share them, and sets those of `auth_request_set`.
+fn take_variables(req: &mut Request, sub: &mut Request, set: &Sets) -> Result<(), VarError> {
+    req.vars.clone_from(&sub.vars);
+    for (id, value) in set.0.iter() {
+        let value = value.value(&mut *sub)?;
+        if !req.set_special(*id, &value) {
+            req.store(*id, Some(&value));
+        }
+    }
+    Ok(())
+}
+
+/// Copies the challenges of a subrequest's response to that of the request.
+fn copy_challenges(req: &mut Request, sub: &Request) {
+    for value in sub.resp.fields.all(b"WWW-Authenticate") {
+        req.resp.fields.push(b"WWW-Authenticate", value);
     }
 }

@@ -7,9 +7,10 @@ use crate::request::Request;
 use forebay_conf::error::Level;
 use forebay_http::request::Method;
 use forebay_http::uri::escape_html;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, DirEntry, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use std::io::Write;
+use std::os::fd::OwnedFd;
 
 crate::settings! {
     /// `autoindex`.
@@ -25,6 +26,17 @@ crate::settings! {
 keyword! {
     /// Form of a listing.
     pub enum Format { Html = "html", Json = "json", Jsonp = "jsonp", Xml = "xml", }
+}
+
+impl Format {
+    fn media_type(self, callback: Option<&[u8]>) -> &'static [u8] {
+        match self {
+            Format::Html => b"text/html",
+            Format::Xml => b"text/xml",
+            Format::Jsonp if callback.is_some() => b"application/javascript",
+            Format::Json | Format::Jsonp => b"application/json",
+        }
+    }
 }
 
 /// Columns that a name takes in the HTML listing; longer ones are cut.
@@ -82,34 +94,67 @@ pub(crate) async fn run(req: &mut Request) -> Option<Outcome> {
     }
     let http = req.http();
     let s = &http.location(req).settings.autoindex;
-    let callback = match callback(&req.args) {
-        Ok(c) if s.format == Format::Jsonp => c.map(<[u8]>::to_vec),
-        Err(name) if s.format == Format::Jsonp => {
-            let name = String::from_utf8_lossy(name).into_owned();
-            req.log(Level::Info, &format!("client sent invalid callback name: \"{name}\""));
-            return Some(Outcome::Status(400));
-        }
+    Some(match list(req, s).await {
+        Ok(()) => Outcome::Done,
+        Err(refused) => refused,
+    })
+}
+
+async fn list(req: &mut Request, s: &Settings) -> Result<(), Outcome> {
+    let callback = match s.format {
+        Format::Jsonp => callback_of(req)?,
         _ => None,
     };
-    let mut path = Vec::new();
-    if static_file::map_path(req, &mut path).is_err() {
-        return Some(Outcome::Status(500));
+    let entries = read_directory(req, read).await?;
+    respond(req, s, &entries, callback.as_deref());
+    Ok(())
+}
+
+/// Returns the function that a JSONP response calls.
+fn callback_of(req: &mut Request) -> Result<Option<Vec<u8>>, Outcome> {
+    match callback(&req.args) {
+        Ok(name) => Ok(name.map(<[u8]>::to_vec)),
+        Err(name) => {
+            let text = format!("client sent invalid callback name: \"{}\"", String::from_utf8_lossy(name));
+            req.log(Level::Info, &text);
+            Err(Outcome::Status(400))
+        }
     }
+}
+
+/// Reads the directory of the request's path on the blocking pool, with `read`.
+///
+/// # Errors
+/// The response to a failure, which has been logged.
+pub(super) async fn read_directory<T: Send + 'static>(
+    req: &mut Request,
+    read: fn(&[u8]) -> Result<T, Errno>,
+) -> Result<T, Outcome> {
+    let mut path = Vec::new();
+    static_file::map_path(req, &mut path).map_err(|_| Outcome::Status(500))?;
     while path.len() > 1 && path.last() == Some(&b'/') {
         path.pop();
     }
     let dir = path.clone();
-    let entries = match tokio::task::spawn_blocking(move || read(&dir)).await {
-        Ok(Ok(entries)) => entries,
-        Ok(Err(e)) => return Some(failed(req, &path, e)),
-        Err(_) => return Some(Outcome::Status(500)),
-    };
-    respond(req, s, &entries, callback.as_deref());
-    Some(Outcome::Done)
+    match tokio::task::spawn_blocking(move || read(&dir)).await {
+        Ok(found) => found.map_err(|e| failed(req, &path, e)),
+        Err(_) => Err(Outcome::Status(500)),
+    }
+}
+
+/// Opens a directory. Returns its descriptor and its entries, except hidden ones. Blocks.
+pub(super) fn open_directory(
+    path: &[u8],
+) -> Result<(OwnedFd, impl Iterator<Item = Result<DirEntry, Errno>>), Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let fd = rustix::fs::open(path, flags, Mode::empty())?;
+    let all = rustix::fs::Dir::read_from(&fd)?;
+    let is_visible = |e: &DirEntry| e.file_name().to_bytes().first() != Some(&b'.');
+    Ok((fd, all.filter(move |item| item.as_ref().map_or(true, is_visible))))
 }
 
 /// Logs that a directory cannot be read and returns the status.
-pub(crate) fn failed(req: &mut Request, path: &[u8], e: Errno) -> Outcome {
+fn failed(req: &mut Request, path: &[u8], e: Errno) -> Outcome {
     let (status, level) = match e {
         Errno::ACCESS => (403, Level::Error),
         Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG => (404, Level::Error),
@@ -140,32 +185,19 @@ fn callback(args: &[u8]) -> Result<Option<&[u8]>, &[u8]> {
 
 /// Reads the entries of a directory, except hidden ones, and sorts them. Blocks.
 fn read(path: &[u8]) -> Result<Vec<Listed>, Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let fd = rustix::fs::open(path, flags, Mode::empty())?;
+    let (fd, visible) = open_directory(path)?;
     let mut entries = Vec::new();
-    for item in rustix::fs::Dir::read_from(&fd)? {
-        let item = item?;
-        let name = item.file_name().to_bytes();
-        if name.first() == Some(&b'.') {
-            continue;
-        }
-        entries.extend(Listed::read(&fd, name)?);
+    for item in visible {
+        entries.extend(Listed::read(&fd, item?.file_name().to_bytes())?);
     }
     entries.sort_by(|a, b| (a.kind != Type::Directory, &a.name).cmp(&(b.kind != Type::Directory, &b.name)));
     Ok(entries)
 }
 
 fn respond(req: &mut Request, s: &Settings, entries: &[Listed], callback: Option<&[u8]>) {
-    let (content_type, charset): (&[u8], &[u8]) = match s.format {
-        Format::Html => (b"text/html", b""),
-        Format::Xml => (b"text/xml", b"utf-8"),
-        Format::Json => (b"application/json", b""),
-        Format::Jsonp if callback.is_some() => (b"application/javascript", b""),
-        Format::Jsonp => (b"application/json", b""),
-    };
     req.resp.status = 200;
-    req.resp.content_type = content_type.to_vec();
-    req.resp.charset = charset.to_vec();
+    req.resp.content_type = s.format.media_type(callback).to_vec();
+    req.resp.charset = if s.format == Format::Xml { b"utf-8".to_vec() } else { Vec::new() };
     let mut out = Vec::with_capacity(1024 + entries.len() * 200);
     match s.format {
         Format::Html => {
@@ -279,8 +311,8 @@ fn ends_of_chars(name: &[u8]) -> Option<Vec<usize>> {
     let (mut ends, mut at) = (Vec::new(), 0);
     while at < name.len() {
         match charset::decode(name.get(at..)?)? {
-            charset::Decoded::Character(_, n) => at += n,
-            charset::Decoded::Invalid(_) => return None,
+            charset::DecodedCharacter::Character(_, n) => at += n,
+            charset::DecodedCharacter::Invalid(_) => return None,
         }
         ends.push(at);
     }
@@ -312,16 +344,8 @@ fn json(entries: &[Listed], callback: Option<&[u8]>, out: &mut Vec<u8>) {
     }
     out.push(b'[');
     for (i, e) in entries.iter().enumerate() {
-        out.extend_from_slice(if i == 0 { b"\r\n{ \"name\":\"".as_slice() } else { b",\r\n{ \"name\":\"" });
-        escape_json(&e.name, out);
-        let (kind, size) = match e.kind {
-            Type::Directory => ("directory", String::new()),
-            Type::File => ("file", format!(", \"size\":{}", e.size)),
-            Type::Other => ("other", String::new()),
-        };
-        let date = forebay_http::date::imf(e.mtime);
-        let date = String::from_utf8_lossy(&date);
-        let _ = write!(out, "\", \"type\":\"{kind}\", \"mtime\":\"{date}\"{size} }}");
+        out.extend_from_slice(if i == 0 { b"\r\n".as_slice() } else { b",\r\n" });
+        json_entry(e, out);
     }
     out.extend_from_slice(b"\r\n]");
     if callback.is_some() {
@@ -329,18 +353,30 @@ fn json(entries: &[Listed], callback: Option<&[u8]>, out: &mut Vec<u8>) {
     }
 }
 
+fn json_entry(e: &Listed, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"{ \"name\":\"");
+    escape_json(&e.name, out);
+    let (kind, size) = match e.kind {
+        Type::Directory => ("directory", String::new()),
+        Type::File => ("file", format!(", \"size\":{}", e.size)),
+        Type::Other => ("other", String::new()),
+    };
+    let date = forebay_http::date::imf(e.mtime);
+    let date = String::from_utf8_lossy(&date);
+    let _ = write!(out, "\", \"type\":\"{kind}\", \"mtime\":\"{date}\"{size} }}");
+}
+
+/// Characters of a JSON string that have a short escape: a backslash and the byte given here.
+const JSON_ESCAPES: [(u8, u8); 7] =
+    [(b'"', b'"'), (b'\\', b'\\'), (b'\n', b'n'), (b'\r', b'r'), (b'\t', b't'), (0x08, b'b'), (0x0c, b'f')];
+
 /// Escapes text for a JSON string as nginx does.
 fn escape_json(text: &[u8], out: &mut Vec<u8>) {
     for b in text {
-        match b {
-            b'"' | b'\\' => out.extend_from_slice(&[b'\\', *b]),
-            b'\n' => out.extend_from_slice(b"\\n"),
-            b'\r' => out.extend_from_slice(b"\\r"),
-            b'\t' => out.extend_from_slice(b"\\t"),
-            0x08 => out.extend_from_slice(b"\\b"),
-            0x0c => out.extend_from_slice(b"\\f"),
-            0..=0x1f => drop(write!(out, "\\u{b:04X}")),
-            _ => out.push(*b),
+        match (b, JSON_ESCAPES.iter().find(|(plain, _)| plain == b)) {
+            (_, Some((_, short))) => out.extend_from_slice(&[b'\\', *short]),
+            (0..=0x1f, None) => drop(write!(out, "\\u{b:04X}")),
+            (_, None) => out.push(*b),
         }
     }
 }

@@ -129,31 +129,28 @@ fn no_map(from: &[u8], to: &[u8]) -> String {
     format!("no \"charset_map\" between the charsets \"{from}\" and \"{to}\"")
 }
 
+/// Checks the charsets of a `charset_map`.
+fn check_pair(left: &Word, right: &Word, cx: &Scope<'_>) -> Result<(), String> {
+    if left.text.eq_ignore_ascii_case(UTF_8) {
+        return Err("\"charset_map\" with \"utf-8\" charset should be given in the second column".into());
+    }
+    let both = format!("\"{}\" and \"{}\"", left.as_str(), right.as_str());
+    if left.text.eq_ignore_ascii_case(&right.text) {
+        return Err(format!("\"charset_map\" between the same charsets {both}"));
+    }
+    if cx.tables.charset_maps.find(&left.text, &right.text).is_some() {
+        return Err(format!("duplicate \"charset_map\" between {both}"));
+    }
+    Ok(())
+}
+
 /// Reads a `charset_map` block.
 ///
 /// # Errors
 /// In nginx's words.
 pub(crate) fn map(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     let [left, right] = d.args.as_slice() else { return Err(cx.error(d, "invalid number of arguments")) };
-    if left.text.eq_ignore_ascii_case(UTF_8) {
-        return Err(
-            cx.error(d, "\"charset_map\" with \"utf-8\" charset should be given in the second column")
-        );
-    }
-    if left.text.eq_ignore_ascii_case(&right.text) {
-        let message = format!(
-            "\"charset_map\" between the same charsets \"{}\" and \"{}\"",
-            left.as_str(),
-            right.as_str()
-        );
-        return Err(cx.error(d, message));
-    }
-    if cx.tables.charset_maps.find(&left.text, &right.text).is_some() {
-        return Err(cx.error(
-            d,
-            format!("duplicate \"charset_map\" between \"{}\" and \"{}\"", left.as_str(), right.as_str()),
-        ));
-    }
+    check_pair(left, right, cx).map_err(|text| cx.error(d, text))?;
     let utf8 = right.text.eq_ignore_ascii_case(UTF_8);
     let rows = d.block.iter().flatten();
     let tables = if utf8 { utf8_tables(rows, cx)? } else { byte_tables(rows, cx)? };
@@ -219,7 +216,9 @@ fn utf8_tables<'d>(rows: impl Iterator<Item = &'d Directive>, cx: &Scope<'_>) ->
         let (from, value) = row(r, cx)?;
         let bytes = hex(&value.text).filter(|b| value.text.len() % 2 == 0 && b.len() <= 3);
         let bytes = bytes.ok_or_else(|| invalid(r, value, cx))?;
-        let Some(Decoded::Character(c, n)) = decode(&bytes) else { return Err(invalid(r, value, cx)) };
+        let Some(DecodedCharacter::Character(c, n)) = decode(&bytes) else {
+            return Err(invalid(r, value, cx));
+        };
         if n != bytes.len() || c < 0x80 {
             return Err(invalid(r, value, cx));
         }
@@ -233,7 +232,7 @@ fn utf8_tables<'d>(rows: impl Iterator<Item = &'d Directive>, cx: &Scope<'_>) ->
 
 /// Result of [`decode`]. The last field is its length in bytes.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Decoded {
+pub(crate) enum DecodedCharacter {
     /// A code point.
     Character(u32, usize),
     /// A sequence that is not UTF-8.
@@ -242,23 +241,27 @@ pub(crate) enum Decoded {
 
 /// Decodes one character of UTF-8 as nginx does. Any byte above 0x7F is taken for a continuation, and surrogates are
 /// accepted. An invalid sequence includes the byte that makes it invalid. Returns `None` if more bytes are needed.
-pub(crate) fn decode(text: &[u8]) -> Option<Decoded> {
+pub(crate) fn decode(text: &[u8]) -> Option<DecodedCharacter> {
     let first = *text.first()?;
     let (len, bits, least) = match first {
-        0..=0x7f => return Some(Decoded::Character(u32::from(first), 1)),
+        0..=0x7f => return Some(DecodedCharacter::Character(u32::from(first), 1)),
         0xc2..=0xdf => (2, first & 0x1f, 0x80),
         0xe0..=0xef => (3, first & 0x0f, 0x800),
         0xf0..=0xf7 => (4, first & 0x07, 0x1_0000),
-        _ => return Some(Decoded::Invalid(1)),
+        _ => return Some(DecodedCharacter::Invalid(1)),
     };
     let mut c = u32::from(bits);
     for (i, b) in text.get(1..len)?.iter().enumerate() {
         if *b < 0x80 {
-            return Some(Decoded::Invalid(i + 2));
+            return Some(DecodedCharacter::Invalid(i + 2));
         }
         c = c << 6 | u32::from(b & 0x3f);
     }
-    Some(if (least..=0x10_ffff).contains(&c) { Decoded::Character(c, len) } else { Decoded::Invalid(len) })
+    Some(if (least..=0x10_ffff).contains(&c) {
+        DecodedCharacter::Character(c, len)
+    } else {
+        DecodedCharacter::Invalid(len)
+    })
 }
 
 /// Body filter that converts from one charset to another.
@@ -293,16 +296,12 @@ fn from_utf8(t: &HashMap<u32, u8>, text: &[u8], pending: &mut Vec<u8>, out: &mut
     while !rest.is_empty() {
         let used = match decode(rest) {
             None => return pending.extend_from_slice(rest),
-            Some(Decoded::Invalid(n)) => {
+            Some(DecodedCharacter::Invalid(n)) => {
                 out.push(b'?');
                 n
             }
-            Some(Decoded::Character(c, n)) => {
-                match (u8::try_from(c), t.get(&c)) {
-                    (Ok(b @ 0..=0x7f), _) => out.push(b),
-                    (_, Some(b)) => out.push(*b),
-                    _ => drop(write!(out, "&#{c};")),
-                }
+            Some(DecodedCharacter::Character(c, n)) => {
+                push_character(t, c, out);
                 n
             }
         };
@@ -310,49 +309,62 @@ fn from_utf8(t: &HashMap<u32, u8>, text: &[u8], pending: &mut Vec<u8>, out: &mut
     }
 }
 
+/// Appends a character in the charset of a table, or a reference to it if the charset lacks it.
+fn push_character(t: &HashMap<u32, u8>, c: u32, out: &mut Vec<u8>) {
+    match (u8::try_from(c), t.get(&c)) {
+        (Ok(b @ 0..=0x7f), _) => out.push(b),
+        (_, Some(b)) => out.push(*b),
+        _ => drop(write!(out, "&#{c};")),
+    }
+}
+
 /// Charset that a response gets, and the table if its body has to be converted.
-struct Plan {
+struct CharsetPlan {
     name: Vec<u8>,
     table: Option<Arc<Table>>,
 }
 
-/// Whether a location sets `charset`.
+/// Returns `true` if a location sets `charset`.
 pub(crate) fn enabled(s: &LocationSettings) -> bool {
     s.charset.charset != Charset::Off
 }
 
-fn plan(req: &mut Request) -> Result<Option<Plan>, VarError> {
+/// Returns the charset that the response is to have. `None` leaves the response as it is.
+fn target(req: &mut Request, s: &Settings) -> Result<Option<Vec<u8>>, VarError> {
+    let r = &req.resp;
+    let forced = &r.override_charset;
+    if forced.is_empty() && s.charset == Charset::Off {
+        return Ok(None);
+    }
+    if r.content_type.is_empty() || !s.types.contains(&r.content_type) {
+        return Ok(None);
+    }
+    if !forced.is_empty() {
+        return Ok(Some(forced.clone()).filter(|forced| forced != b"off"));
+    }
+    if !r.charset.is_empty() && !s.override_charset {
+        return Ok(None);
+    }
+    s.charset.name(req)
+}
+
+fn plan(req: &mut Request) -> Result<Option<CharsetPlan>, VarError> {
     let http = req.http();
     let s = &http.location(req).settings.charset;
-    let forced = req.resp.override_charset.clone();
-    if forced == b"off"
-        || (s.charset == Charset::Off && forced.is_empty())
-        || req.resp.content_type.is_empty()
-        || !s.types.contains(&req.resp.content_type)
-    {
-        return Ok(None);
-    }
+    let Some(to) = target(req, s)? else { return Ok(None) };
     let own = !req.resp.charset.is_empty();
-    if own && !s.override_charset && forced.is_empty() {
-        return Ok(None);
-    }
-    let to = if forced.is_empty() { s.charset.name(req)? } else { Some(forced) };
-    let Some(to) = to else { return Ok(None) };
     let from = if own { Some(req.resp.charset.clone()) } else { s.source.name(req)? };
     let Some(from) = from.filter(|f| !f.eq_ignore_ascii_case(&to)) else {
-        return Ok(Some(Plan { name: to, table: None }));
+        return Ok(Some(CharsetPlan { name: to, table: None }));
     };
     if req.resp.fields.get(b"Content-Encoding").is_some() {
         return Ok(None);
     }
-    match http.charset_maps.find(&from, &to) {
-        Some(table) => Ok(Some(Plan { name: to, table: Some(table.clone()) })),
-        None if own => Ok(None),
-        None => {
-            req.log(Level::Error, &format!("{} while sending response to client", no_map(&from, &to)));
-            Ok(None)
-        }
+    let table = http.charset_maps.find(&from, &to).cloned();
+    if table.is_none() && !own {
+        req.log(Level::Error, &format!("{} while sending response to client", no_map(&from, &to)));
     }
+    Ok(table.map(|table| CharsetPlan { name: to, table: Some(table) }))
 }
 
 /// Returns the charset that the response is going to name, before the header filter has run.
@@ -364,7 +376,7 @@ pub(crate) fn planned(req: &mut Request) -> Option<Vec<u8>> {
     plan(req).ok().flatten().map(|p| p.name)
 }
 
-/// Whether only an upstream can ask for a charset here.
+/// Returns `true` if only an upstream can ask for a charset here.
 pub(crate) fn by_upstream(s: &LocationSettings) -> bool {
     !enabled(s)
 }
@@ -380,9 +392,9 @@ pub(crate) fn filter_upstream(req: &mut Request) -> Result<(), VarError> {
 /// Sets the charset of the response and converts its body if necessary. A header filter.
 ///
 /// # Errors
-/// When a variable cannot be evaluated.
+/// If a variable cannot be evaluated.
 pub(crate) fn filter(req: &mut Request) -> Result<(), VarError> {
-    let Some(Plan { name, table }) = plan(req)? else { return Ok(()) };
+    let Some(CharsetPlan { name, table }) = plan(req)? else { return Ok(()) };
     let r = &mut req.resp;
     // Old browsers used the charset of a redirect for the next page as well.
     if !matches!(r.status, 301 | 302) {

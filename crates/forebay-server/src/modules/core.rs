@@ -9,6 +9,7 @@ use forebay_conf::tree::{Directive, Word};
 use forebay_conf::units;
 use forebay_core::vars::Template;
 use std::collections::HashMap;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -132,43 +133,63 @@ pub(crate) struct Root {
 
 impl Setting<crate::HttpContext> for Root {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
-        if let Some(p) = previous {
-            let message = if p.alias.is_some() {
-                "\"root\" directive is duplicate, \"alias\" directive was specified earlier"
-            } else {
-                "\"root\" directive is duplicate"
-            };
-            return Err(cx.error(d, message));
+        if let Some(earlier) = previous {
+            return Err(cx.error(d, duplicate_root(false, earlier.alias.is_some())));
         }
         root_value(d, cx, None)
     }
 }
 
+/// Returns the number of bytes of the path that `alias` replaces, see [`Root::alias`].
+fn replaced_by_alias(d: &Directive, l: &LocationBuild, cx: &Scope<'_>) -> Result<Option<usize>, Error> {
+    match &l.kind {
+        Kind::Named => Err(cx.error(d, "the \"alias\" directive cannot be used inside the named location")),
+        Kind::Regex(_) => Ok(None),
+        _ => Ok(Some(l.name.len())),
+    }
+}
+
+/// Returns the error text for a second `root` or `alias` of a level.
+fn duplicate_root(is_alias: bool, was_alias: bool) -> String {
+    let (name, other) = if is_alias { ("alias", "root") } else { ("root", "alias") };
+    let duplicate = format!("\"{name}\" directive is duplicate");
+    if is_alias == was_alias {
+        return duplicate;
+    }
+    format!("{duplicate}, \"{other}\" directive was specified earlier")
+}
+
 fn root_value(d: &Directive, cx: &mut Scope<'_>, alias: Option<Option<usize>>) -> Result<Root, Error> {
     let word = d.args.first().ok_or_else(|| cx.error(d, "no path"))?;
-    for forbidden in ["$document_root", "${document_root}", "$realpath_root", "${realpath_root}"] {
-        if word.as_str().contains(forbidden) {
-            let name = forbidden.trim_matches(['$', '{', '}']);
-            return Err(cx.error_at(
-                d,
-                word,
-                format!("the ${name} variable cannot be used in the \"{}\" directive", d.name.as_str()),
-            ));
-        }
-    }
+    refuse_own_root(d, word, cx)?;
     let path = cx.template(d, word)?;
     let fixed = path.as_const().map(|p| {
-        use std::os::unix::ffi::OsStrExt;
         let mut full = cx.full_path(p).as_os_str().as_bytes().to_vec();
-        if alias.is_none() && full.len() > 1 && full.last() == Some(&b'/') {
-            full.pop();
-        }
-        if alias.is_none() && full == b"/" {
-            full.clear();
+        if alias.is_none() {
+            drop_final_slash(&mut full);
         }
         full
     });
     Ok(Root { path, fixed, alias })
+}
+
+/// Refuses a directory that contains the variables whose value it is.
+fn refuse_own_root(d: &Directive, word: &Word, cx: &Scope<'_>) -> Result<(), Error> {
+    let forbidden = ["$document_root", "${document_root}", "$realpath_root", "${realpath_root}"];
+    let Some(variable) = forbidden.into_iter().find(|v| word.as_str().contains(v)) else { return Ok(()) };
+    let name = variable.trim_matches(['$', '{', '}']);
+    let message = format!("the ${name} variable cannot be used in the \"{}\" directive", d.name.as_str());
+    Err(cx.error_at(d, word, message))
+}
+
+/// Removes a slash at the end, also that of the root directory: the path that is appended begins with one.
+fn drop_final_slash(path: &mut Vec<u8>) {
+    if path.last() == Some(&b'/') {
+        path.pop();
+    }
+    if path == b"/" {
+        path.clear();
+    }
 }
 
 /// Reads `root` or `alias` of a level. The value of `alias` depends on the kind of location.
@@ -177,22 +198,10 @@ fn root_value(d: &Directive, cx: &mut Scope<'_>, alias: Option<Option<usize>>) -
 /// In nginx's words.
 pub(crate) fn root(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<(), Error> {
     let is_alias = d.name.text == b"alias";
-    if let Some(p) = &l.written.core.root {
-        let (name, other) = if is_alias { ("alias", "root") } else { ("root", "alias") };
-        let duplicate = format!("\"{name}\" directive is duplicate");
-        return Err(match is_alias == p.alias.is_some() {
-            true => cx.error(d, duplicate),
-            false => cx.error(d, format!("{duplicate}, \"{other}\" directive was specified earlier")),
-        });
+    if let Some(earlier) = &l.written.core.root {
+        return Err(cx.error(d, duplicate_root(is_alias, earlier.alias.is_some())));
     }
-    let alias = match &l.kind {
-        _ if !is_alias => None,
-        Kind::Named => {
-            return Err(cx.error(d, "the \"alias\" directive cannot be used inside the named location"));
-        }
-        Kind::Regex(_) => Some(None),
-        _ => Some(Some(l.name.len())),
-    };
+    let alias = is_alias.then(|| replaced_by_alias(d, l, cx)).transpose()?;
     Arc::make_mut(&mut l.written.core).root = Some(root_value(d, cx, alias)?);
     Ok(())
 }
@@ -216,13 +225,7 @@ impl Setting<crate::HttpContext> for ErrorPages {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut pages = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
         let Some((uri, codes)) = d.args.split_last() else { return Ok(ErrorPages::default()) };
-        let (codes, overwrite) = match codes.split_last() {
-            Some((last, rest)) if last.text.starts_with(b"=") => {
-                let code = overwrite(last).filter(|_| !rest.is_empty());
-                (rest, Some(code.ok_or_else(|| invalid_value(d, last, cx))?))
-            }
-            _ => (codes, None),
-        };
+        let (codes, overwrite) = split_overwrite(d, codes, cx)?;
         let target = cx.template(d, uri)?;
         for w in codes {
             let status = status_with_page(d, w, cx)?;
@@ -236,6 +239,21 @@ impl Setting<crate::HttpContext> for ErrorPages {
 
 fn invalid_value(d: &Directive, w: &Word, cx: &Scope<'_>) -> Error {
     cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str()))
+}
+
+/// Splits the words before the page of `error_page` into codes and the `=code` after them.
+fn split_overwrite<'d>(
+    d: &Directive,
+    words: &'d [Word],
+    cx: &Scope<'_>,
+) -> Result<(&'d [Word], Option<u16>), Error> {
+    match words.split_last() {
+        Some((last, codes)) if last.text.starts_with(b"=") => {
+            let code = overwrite(last).filter(|_| !codes.is_empty());
+            Ok((codes, Some(code.ok_or_else(|| invalid_value(d, last, cx))?)))
+        }
+        _ => Ok((words, None)),
+    }
 }
 
 /// Reads `=code`; 0 for a bare `=`.
@@ -369,13 +387,24 @@ impl Setting<crate::HttpContext> for ServerTokens {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let w = d.args.first().ok_or_else(|| cx.error(d, "no value"))?;
-        Ok(match w.text.to_ascii_lowercase().as_slice() {
-            b"on" => ServerTokens::On,
-            b"off" => ServerTokens::Off,
-            b"build" => ServerTokens::Build,
-            t if t.contains(&b'$') => ServerTokens::Value(cx.template(d, w)?),
-            _ => return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str()))),
-        })
+        if let Some(tokens) = ServerTokens::named(&w.text) {
+            return Ok(tokens);
+        }
+        if !w.text.contains(&b'$') {
+            return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str())));
+        }
+        Ok(ServerTokens::Value(cx.template(d, w)?))
+    }
+}
+
+impl ServerTokens {
+    fn named(word: &[u8]) -> Option<ServerTokens> {
+        match word.to_ascii_lowercase().as_slice() {
+            b"on" => Some(ServerTokens::On),
+            b"off" => Some(ServerTokens::Off),
+            b"build" => Some(ServerTokens::Build),
+            _ => None,
+        }
     }
 }
 
@@ -414,25 +443,40 @@ pub(crate) struct OpenFileCache(pub Option<(u64, Duration)>);
 impl Setting<crate::HttpContext> for OpenFileCache {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
-        let (mut off, mut max, mut inactive) = (false, None, Duration::from_secs(60));
+        let mut p = OpenFileCacheParameters { off: false, max: None, inactive: Duration::from_secs(60) };
         for w in &d.args {
-            let invalid =
-                || cx.error_at(d, w, format!("invalid \"open_file_cache\" parameter \"{}\"", w.as_str()));
-            if let Some(v) = w.text.strip_prefix(b"max=") {
-                max = Some(units::number(v).filter(|n| *n > 0).ok_or_else(invalid)?);
-            } else if let Some(v) = w.text.strip_prefix(b"inactive=") {
-                inactive = Duration::from_secs(units::time_secs(v).ok_or_else(invalid)?);
-            } else if w.text == b"off" {
-                off = true;
-            } else {
-                return Err(invalid());
-            }
+            p.read(&w.text).ok_or_else(|| {
+                cx.error_at(d, w, format!("invalid \"open_file_cache\" parameter \"{}\"", w.as_str()))
+            })?;
         }
-        match max {
-            _ if off => Ok(OpenFileCache(None)),
-            Some(max) => Ok(OpenFileCache(Some((max, inactive)))),
-            None => Err(cx.error(d, "\"open_file_cache\" must have the \"max\" parameter")),
+        if p.off {
+            return Ok(OpenFileCache(None));
         }
+        let missing = || cx.error(d, "\"open_file_cache\" must have the \"max\" parameter");
+        Ok(OpenFileCache(Some((p.max.ok_or_else(missing)?, p.inactive))))
+    }
+}
+
+/// Parameters of `open_file_cache`.
+struct OpenFileCacheParameters {
+    off: bool,
+    max: Option<u64>,
+    inactive: Duration,
+}
+
+impl OpenFileCacheParameters {
+    /// Reads a parameter. Returns `None` if it is invalid.
+    fn read(&mut self, text: &[u8]) -> Option<()> {
+        if let Some(v) = text.strip_prefix(b"max=") {
+            self.max = Some(units::number(v).filter(|n| *n > 0)?);
+        } else if let Some(v) = text.strip_prefix(b"inactive=") {
+            self.inactive = Duration::from_secs(units::time_secs(v)?);
+        } else if text == b"off" {
+            self.off = true;
+        } else {
+            return None;
+        }
+        Some(())
     }
 }
 
@@ -448,7 +492,7 @@ pub(crate) struct DisableSymlinks {
 /// Symbolic links that `disable_symlinks` refuses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum SymlinkMode {
-    /// None.
+    /// No link.
     #[default]
     Off,
     /// All links in the path.
@@ -478,13 +522,17 @@ impl Setting<crate::HttpContext> for DisableSymlinks {
                 return Err(cx.error(d, format!("duplicate parameters \"{}\"", words.join(" "))));
             }
         }
+        DisableSymlinks::new(mode, from).map_err(|text| cx.error(d, text))
+    }
+}
+
+impl DisableSymlinks {
+    /// Checks that the parameters fit together.
+    fn new(mode: Option<SymlinkMode>, from: Option<Template>) -> Result<DisableSymlinks, &'static str> {
         match mode {
-            None => {
-                Err(cx
-                    .error(d, "\"disable_symlinks\" must have \"off\", \"on\" or \"if_not_owner\" parameter"))
-            }
+            None => Err("\"disable_symlinks\" must have \"off\", \"on\" or \"if_not_owner\" parameter"),
             Some(SymlinkMode::Off) if from.is_some() => {
-                Err(cx.error(d, "\"from=\" cannot be used with \"off\" parameter"))
+                Err("\"from=\" cannot be used with \"off\" parameter")
             }
             Some(mode) => Ok(DisableSymlinks { mode, from }),
         }
@@ -505,7 +553,7 @@ impl From<PathBuf> for TempDir {
 }
 
 impl TempDir {
-    /// Whether no directory is configured.
+    /// Returns `true` if no directory is configured.
     pub(crate) fn is_none(&self) -> bool {
         self.path.as_os_str().is_empty()
     }

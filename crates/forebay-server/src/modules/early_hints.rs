@@ -1,6 +1,7 @@
 //! `early_hints`: 103 responses of an upstream for the client (nginx: ngx_http_core_module; RFC 8297).
 
 use crate::body;
+use crate::modules::proxy;
 use crate::modules::proxy_cache::Predicates;
 use crate::request::Request;
 use crate::response::fields::Sink;
@@ -13,7 +14,7 @@ crate::settings! {
     "early_hints" => conditions: Predicates = Predicates::default();
 }
 
-/// Whether a field is not passed on: it belongs to the connection, or is hidden from clients.
+/// Returns `true` for a field that is not passed on: it belongs to the connection, or is hidden from clients.
 fn withheld(name: Name) -> bool {
     name.is(Classes::INTERIM_HOP | Classes::OF_SERVER | Classes::PRIVATE)
 }
@@ -35,15 +36,7 @@ pub(crate) async fn pass(req: &mut Request) {
         Version::Http2 => encode::status(&mut out, 103),
         _ => out.extend_from_slice(b"HTTP/1.1 103 Early Hints\r\n"),
     }
-    let mut sink = Sink::new(req.head.version, &mut out);
-    let h = &req.modules.upstream.head;
-    for f in h.fields.iter().filter(|f| !withheld(f.id)) {
-        let (name, value) = (f.name.of(&h.buf), f.value.of(&h.buf));
-        if !l.settings.proxy.hide_header.has(name) {
-            // Cannot fail: the values were parsed from a head, so they contain no line breaks.
-            let _ = sink.field(name, value);
-        }
-    }
+    push_fields(req, &l.settings.proxy, &mut out);
     if !req.conn.wire.send_interim(&out) {
         out.extend_from_slice(b"\r\n");
         let (thread, sent) = (req.thread.clone(), req.sent);
@@ -52,4 +45,17 @@ pub(crate) async fn pass(req: &mut Request) {
         req.sent = sent;
     }
     req.give_buf(out);
+}
+
+/// Appends the fields of the interim response that the client may see.
+fn push_fields(req: &Request, s: &proxy::Settings, out: &mut Vec<u8>) {
+    let mut sink = Sink::new(req.head.version, out);
+    let h = &req.modules.upstream.head;
+    for f in h.fields.iter().filter(|f| !withheld(f.id)) {
+        let (name, value) = (f.name.of(&h.buf), f.value.of(&h.buf));
+        if !s.hide_header.has(name) {
+            // Cannot fail: the values were parsed from a head, so they contain no line breaks.
+            let _ = sink.field(name, value);
+        }
+    }
 }

@@ -64,7 +64,7 @@ impl<P: Prefix> Written<P> {
     #[cfg(test)]
     pub(crate) const DIRECTIVES: &'static [&'static str] = &[];
 
-    /// Whether a directive of this name is one of this family.
+    /// Returns `true` if a directive of this name belongs to the family.
     pub(crate) fn binds(name: &[u8]) -> bool {
         let Some(rest) = name.strip_prefix(P::PREFIX.as_bytes()) else { return false };
         let name = [b"proxy_", rest].concat();
@@ -93,7 +93,7 @@ impl<P: Prefix> Written<P> {
         both(&self.proxy, &self.cache)
     }
 
-    /// Whether the sizes of buffers fit to each other.
+    /// Checks that the sizes of buffers fit together.
     ///
     /// # Errors
     /// In nginx's words.
@@ -109,13 +109,13 @@ impl<P: Prefix> Written<P> {
         self.ssl.inherit(&parent.ssl);
     }
 
-    /// Nothing yet: see [`Written::apply`].
+    /// Returns a placeholder: [`Written::apply`] makes the settings.
     pub(crate) fn resolve(&self) -> Settings {
         Settings
     }
 
-    /// Makes these the settings by which a location passes requests on. Gives a warning where responses are cached without
-    /// a key that tells them apart.
+    /// Translates the directives to the settings by which a location passes requests on. Returns a warning if responses are
+    /// cached without a key of their own.
     pub(crate) fn apply(&self, s: &mut LocationSettings) -> Option<String> {
         // What only `proxy_*` has is not in effect.
         s.proxy = Arc::new(proxy::Settings { redirect: Redirects(Arc::default()), ..self.proxy.resolve() });
@@ -143,7 +143,7 @@ macro_rules! families {
     ($($(#[$doc:meta])* $module:ident: $ty:ident = $prefix:literal;)*) => {
         $($(#[$doc])*
         pub(crate) mod $module {
-            /// Its names.
+            /// Prefix of the directives.
             pub(crate) struct $ty;
 
             impl super::Prefix for $ty {
@@ -190,14 +190,24 @@ pub(crate) fn agrees(d: &Directive, l: &LocationBuild, cx: &Scope<'_>) -> Result
     if name.ends_with(b"_store") && word.is_empty() {
         return Err(cx.error(d, "empty path"));
     }
-    // The settings are those of `ssl_certificate`, of which there may be several.
-    let w = &l.written;
+    if has_several_certificates(&l.written) {
+        return Err(cx.directive_error(d, "is duplicate"));
+    }
+    check_store_or_cache(d, &l.written, cx)
+}
+
+/// Returns `true` if a level has several certificates for upstreams. The settings are those of `ssl_certificate`, which may be
+/// repeated.
+fn has_several_certificates(w: &LocationWritten) -> bool {
     let several = |ssl: &proxy_ssl::Written| {
         [&ssl.certificate, &ssl.certificate_key].into_iter().flatten().any(|names| names.0.len() > 1)
     };
-    if several(&w.proxy_ssl) || several(&w.uwsgi_family.ssl) || several(&w.grpc_family.ssl) {
-        return Err(cx.directive_error(d, "is duplicate"));
-    }
+    several(&w.proxy_ssl) || several(&w.uwsgi_family.ssl) || several(&w.grpc_family.ssl)
+}
+
+/// Refuses a directive that makes a level both store and cache responses.
+fn check_store_or_cache(d: &Directive, w: &LocationWritten, cx: &Scope<'_>) -> Result<(), Error> {
+    let name = d.name.text.as_slice();
     for (suffix, other) in [(&b"_store"[..], "cache"), (b"_cache", "store")] {
         if let Some(prefix) = name.strip_suffix(suffix)
             && stores_and_caches(prefix, w)

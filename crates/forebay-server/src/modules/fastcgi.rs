@@ -49,9 +49,9 @@ impl Setting<crate::HttpContext> for Split {
 pub(crate) struct Texts(Arc<Vec<Vec<u8>>>);
 
 impl Texts {
-    /// Whether one of the texts occurs in a message of the server.
-    pub(crate) fn is_in(&self, said: &[u8]) -> bool {
-        self.0.iter().any(|t| memchr::memmem::find(said, t).is_some())
+    /// Returns `true` if one of the texts occurs in a message of the server.
+    pub(crate) fn is_in(&self, message: &[u8]) -> bool {
+        self.0.iter().any(|t| memchr::memmem::find(message, t).is_some())
     }
 }
 
@@ -67,7 +67,7 @@ impl Setting<crate::HttpContext> for Texts {
 /// client's conditions are left out. With `bare` no content follows.
 ///
 /// # Errors
-/// When a variable cannot be evaluated.
+/// If a variable cannot be evaluated.
 pub(crate) fn write_params(
     req: &mut Request,
     s: &proxy::Settings,

@@ -14,7 +14,8 @@ pub(crate) fn set_defaults(s: &mut Settings) {
     s.pass_trailers = true;
 }
 
-/// Whether the client accepts trailers, so that `TE: trailers` is sent to the server (RFC 9110, section 10.1.4).
+/// Returns `true` if the client accepts trailers, so that `TE: trailers` is sent to the server (RFC 9110, section
+/// 10.1.4).
 pub(crate) fn wants_trailers(req: &Request) -> bool {
     let h = &req.head;
     let mut lines = h.fields.iter().filter(|f| f.id == Name::Te).map(|f| f.value.of(&h.buf));

@@ -14,7 +14,7 @@ crate::settings! {
     "gunzip" => on: bool = false;
 }
 
-/// Whether a location has `gunzip on`.
+/// Returns `true` if a location has `gunzip on`.
 pub(crate) fn enabled(s: &LocationSettings) -> bool {
     s.gunzip.on
 }

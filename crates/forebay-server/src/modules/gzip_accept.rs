@@ -100,12 +100,13 @@ impl Setting<crate::HttpContext> for Disable {
 }
 
 impl Proxied {
-    /// Whether the decision is the same for all responses: `any` or `off`.
+    /// Returns `true` if the decision is the same for all responses: `any` or `off`.
     pub(crate) fn is_plain(self) -> bool {
         self.any || self == Proxied::default()
     }
 
-    /// Whether the response to a request with `Via`, which a proxy adds (RFC 9110, section 7.6.3), may be compressed.
+    /// Returns `true` if the response to a request with `Via`, which a proxy adds (RFC 9110, section 7.6.3), may be
+    /// compressed.
     fn allows(self, req: &Request) -> bool {
         if self.is_plain() {
             return self.any;
@@ -135,12 +136,13 @@ impl Proxied {
     }
 }
 
-/// Whether the response may be compressed with gzip. Reads `Accept-Encoding` by nginx's rules, not those of RFC 9110.
+/// Returns `true` if the response may be compressed with gzip. Reads `Accept-Encoding` by nginx's rules, not those of
+/// RFC 9110.
 pub(crate) fn accepted(req: &Request, s: &LocationSettings) -> bool {
     req.head.get(Name::AcceptEncoding).is_some_and(names_gzip) && allowed(req, s)
 }
 
-/// Whether the configuration allows gzip for this client, apart from `Accept-Encoding`.
+/// Returns `true` if the configuration allows gzip for this client, apart from `Accept-Encoding`.
 pub(crate) fn allowed(req: &Request, s: &LocationSettings) -> bool {
     let s = &s.gzip_accept;
     let oldest = if s.http_version == HttpVersion::V10 { Version::Http10 } else { Version::Http11 };
@@ -156,7 +158,7 @@ pub(crate) fn allowed(req: &Request, s: &LocationSettings) -> bool {
     !(s.disable.msie6 && old_msie(agent) || s.disable.patterns.iter().any(named))
 }
 
-/// Whether the client is MSIE 4 to 6, which cannot handle gzip. MSIE 6 with service pack 2 (`SV1`) can.
+/// Returns `true` if the client is MSIE 4 to 6, which cannot handle gzip. MSIE 6 with service pack 2 (`SV1`) can.
 fn old_msie(agent: &[u8]) -> bool {
     let Some(at) = memchr::memmem::find(agent, b"MSIE ") else { return false };
     let Some([version, b'.']) = agent.get(at + 5..at + 7) else { return false };
@@ -170,7 +172,7 @@ fn old_msie(agent: &[u8]) -> bool {
     }
 }
 
-/// Whether `Accept-Encoding` has `gzip` with a weight above zero. The first element with this name decides.
+/// Returns `true` if `Accept-Encoding` has `gzip` with a weight above zero. The first element with this name decides.
 fn names_gzip(accept: &[u8]) -> bool {
     let mut at = 0;
     while let Some(rest) = accept.get(at..)
@@ -197,7 +199,7 @@ fn trim_spaces(text: &[u8]) -> &[u8] {
     text.get(n..).unwrap_or_default()
 }
 
-/// Whether the text after `gzip;` is a weight above zero.
+/// Returns `true` if the text after `gzip;` is a weight above zero.
 fn weighs(text: &[u8]) -> bool {
     let weight = match text {
         [] => return true,
@@ -205,7 +207,12 @@ fn weighs(text: &[u8]) -> bool {
         _ => return false,
     };
     let end = weight.iter().position(|b| matches!(b, b',' | b' ')).unwrap_or(weight.len());
-    match weight.get(..end).unwrap_or_default() {
+    is_positive(weight.get(..end).unwrap_or_default())
+}
+
+/// Returns `true` if a weight (RFC 9110, section 12.4.2) is valid and above zero.
+fn is_positive(weight: &[u8]) -> bool {
+    match weight {
         [b'1'] => true,
         [b'1', b'.', digits @ ..] => digits.len() <= 3 && digits.iter().all(|b| *b == b'0'),
         [b'0', b'.', digits @ ..] => {

@@ -41,16 +41,17 @@ pub(crate) async fn run(req: &mut Request) -> Option<Outcome> {
     // Without `Vary` a shared cache could send one client's encoding to another client. nginx leaves that to gzip_vary;
     // here codings other than gzip always add it.
     let vary = s.gzip_accept.vary || (on != Set::default() && on != Set::of(Coding::Gzip));
-    let mut tried = Set::default();
+    match serve_first(req, s, on, vary).await {
+        Ok(true) => Some(Outcome::Done),
+        Ok(false) => None,
+        Err(refused) => Some(refused),
+    }
+}
+
+/// Answers with the first precompressed file that exists and suits the client. Returns `false` if there is none.
+async fn serve_first(req: &mut Request, s: &LocationSettings, on: Set, vary: bool) -> Result<bool, Outcome> {
     for (coding, wanted) in candidates(req, s, on, vary).into_iter().flatten() {
-        if std::mem::replace(&mut tried.0[coding as usize], true) {
-            continue;
-        }
-        let found = match neighbour(req, coding).await {
-            Err(out) => return Some(out),
-            Ok(None) => continue,
-            Ok(Some(found)) => found,
-        };
+        let Some(found) = neighbour(req, coding).await? else { continue };
         if on.has(coding) {
             req.resp.gzip_vary = vary;
         }
@@ -59,23 +60,26 @@ pub(crate) async fn run(req: &mut Request) -> Option<Outcome> {
         {
             static_file::serve(req, file);
             req.resp.fields.push(b"Content-Encoding", coding.name());
-            return Some(Outcome::Done);
+            return Ok(true);
         }
     }
-    None
+    Ok(false)
 }
 
 /// Returns the codings to look for, and whether the client may get each: first those that it accepts, then those sent
 /// always, then those that only other clients would get. If a file for one of the last exists, the response needs `Vary`.
-fn candidates(req: &Request, s: &LocationSettings, on: Set, vary: bool) -> [Option<(Coding, bool)>; 6] {
+/// Each coding is in the list once.
+fn candidates(req: &Request, s: &LocationSettings, on: Set, vary: bool) -> [Option<(Coding, bool)>; 3] {
     let modes = modes(s);
     let ranked = compress::rank(req, s, on);
     let accepted = ranked.iter().map(|c| (c, true));
     let always = Coding::ALL.into_iter().filter(|c| modes[*c as usize] == Mode::Always);
     let others = Coding::ALL.into_iter().filter(|c| vary && on.has(*c));
-    let mut queue = [None; 6];
     let all = accepted.chain(always.map(|c| (c, true))).chain(others.map(|c| (c, false)));
-    for (slot, c) in queue.iter_mut().zip(all) {
+    let mut seen = Set::default();
+    let each = all.filter(|(c, _)| !std::mem::replace(&mut seen.0[*c as usize], true));
+    let mut queue = [None; 3];
+    for (slot, c) in queue.iter_mut().zip(each) {
         *slot = Some(c);
     }
     queue

@@ -6,7 +6,7 @@ use crate::keyword;
 use crate::modules::LocationSettings;
 use crate::request::Request;
 use forebay_conf::error::{Error, Level};
-use forebay_conf::tree::Directive;
+use forebay_conf::tree::{Directive, Word};
 use forebay_conf::units;
 use forebay_core::vars::Template;
 use forebay_core::vars::VarError;
@@ -33,7 +33,7 @@ keyword! {
 }
 
 impl Written {
-    /// Whether [`Written::merge_lines`] changes anything.
+    /// Returns `true` if [`Written::merge_lines`] changes anything.
     pub(crate) fn merges_lines(&self, parent: &Written) -> bool {
         let mode = |own: Option<Inherit>, above: Option<Inherit>| own.or(above).unwrap_or(Inherit::On);
         let changes = |mode: Inherit, own: &Option<Lines>| match mode {
@@ -116,6 +116,16 @@ pub(crate) enum Expires {
 }
 
 impl Expires {
+    /// Returns the time of the directive, and whether `modified` is before it.
+    fn words<'d>(d: &'d Directive, cx: &Scope<'_>) -> Result<(bool, &'d Word), Error> {
+        match d.args.as_slice() {
+            [m, time] if m.text == b"modified" => Ok((true, time)),
+            [time] => Ok((false, time)),
+            [_, _, ..] => Err(cx.directive_error(d, "invalid value")),
+            [] => Err(cx.error(d, "no value")),
+        }
+    }
+
     /// Reads the words of the directive.
     fn read(words: &[&[u8]]) -> Result<Expires, &'static str> {
         match words {
@@ -157,12 +167,7 @@ fn signed_seconds(word: &[u8]) -> Result<i64, &'static str> {
 impl Setting<crate::HttpContext> for Expires {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
-        let (modified, word) = match d.args.as_slice() {
-            [m, w] if m.text == b"modified" => (true, w),
-            [w] => (false, w),
-            [_, _, ..] => return Err(cx.directive_error(d, "invalid value")),
-            [] => return Err(cx.error(d, "no value")),
-        };
+        let (modified, word) = Expires::words(d, cx)?;
         if word.text.contains(&b'$') {
             return Ok(Expires::Value(cx.template(d, word)?, modified));
         }
@@ -171,7 +176,7 @@ impl Setting<crate::HttpContext> for Expires {
     }
 }
 
-/// Whether a location adds fields or trailers.
+/// Returns `true` if a location adds fields or trailers.
 pub(crate) fn enabled(s: &LocationSettings) -> bool {
     let h = &s.headers;
     !h.add_header.0.is_empty() || !h.add_trailer.0.is_empty() || !matches!(h.expires, Expires::Off)
@@ -184,7 +189,7 @@ fn good_status(status: u16) -> bool {
 /// Adds fields to the response and announces trailers. A header filter.
 ///
 /// # Errors
-/// When a variable cannot be evaluated.
+/// If a variable cannot be evaluated.
 pub(crate) fn filter(req: &mut Request) -> Result<(), VarError> {
     let http = req.http();
     let h = &http.location(req).settings.headers;
@@ -224,7 +229,7 @@ pub(crate) fn trailers(req: &mut Request) {
 }
 
 impl Settings {
-    /// Whether a field is added to a response of any status.
+    /// Returns `true` if a field is added to a response of any status.
     pub(crate) fn always_adds(&self, name: &[u8]) -> bool {
         self.add_header.0.iter().any(|l| l.always && l.name.eq_ignore_ascii_case(name))
     }

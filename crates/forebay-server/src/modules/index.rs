@@ -9,20 +9,20 @@ use std::sync::Arc;
 
 crate::settings! {
     /// `index`: names tried for a path that ends in a slash.
-    "index" => names: Names = Names::default();
+    "index" => names: IndexNames = IndexNames::default();
 }
 
 /// Index names in order.
 #[derive(Clone, Debug)]
-pub(crate) struct Names(pub Arc<Vec<Template>>);
+pub(crate) struct IndexNames(pub Arc<Vec<Template>>);
 
-impl Default for Names {
+impl Default for IndexNames {
     fn default() -> Self {
-        Names(Arc::new(vec![Template::constant(b"index.html")]))
+        IndexNames(Arc::new(vec![Template::constant(b"index.html")]))
     }
 }
 
-impl Setting<crate::HttpContext> for Names {
+impl Setting<crate::HttpContext> for IndexNames {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut names = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
         for (i, w) in d.args.iter().enumerate() {
@@ -34,6 +34,6 @@ impl Setting<crate::HttpContext> for Names {
             }
             names.push(cx.template(d, w)?);
         }
-        Ok(Names(Arc::new(names)))
+        Ok(IndexNames(Arc::new(names)))
     }
 }

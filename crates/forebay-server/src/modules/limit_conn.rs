@@ -2,7 +2,7 @@
 //! ngx_http_limit_conn_module). As in nginx, a connection counts only while a request of it is processed, and each HTTP/2
 //! stream counts as a connection.
 
-use crate::modules::limit_req::{LogLevel, Status};
+use crate::modules::limit_req::{LogLevel, RefusalStatus};
 use crate::modules::{LocationSettings, Verdict};
 use crate::request::Request;
 use crate::variables::Row;
@@ -18,7 +18,7 @@ crate::settings! {
     /// `limit_conn_log_level`.
     "limit_conn_log_level" => log_level: LogLevel = LogLevel::Error;
     /// `limit_conn_status`.
-    "limit_conn_status" => status: Status = Status::UNAVAILABLE;
+    "limit_conn_status" => status: RefusalStatus = RefusalStatus::UNAVAILABLE;
 }
 
 /// Variables of this module.
@@ -31,7 +31,7 @@ fn status(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarError> {
     Ok(true)
 }
 
-/// Whether a location has `limit_conn`.
+/// Returns `true` if a location has `limit_conn`.
 pub(crate) fn enabled(s: &LocationSettings) -> bool {
     !s.limit_conn.limits.is_empty()
 }

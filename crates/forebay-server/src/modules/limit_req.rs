@@ -7,7 +7,7 @@ use crate::modules::{LocationSettings, Verdict};
 use crate::request::Request;
 use crate::variables::Row;
 use forebay_conf::error::{Error, Level};
-use forebay_conf::tree::Directive;
+use forebay_conf::tree::{Directive, Word};
 use forebay_conf::units;
 use forebay_core::limit::outcomes::Outcome;
 use forebay_core::limit::rate::Buckets;
@@ -16,17 +16,17 @@ use forebay_core::vars::RowSource;
 use forebay_core::vars::Template;
 use forebay_sys::sync::lock;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 crate::settings! {
     /// `limit_req`.
-    "limit_req" => limits: Limits = Limits::default();
+    "limit_req" => limits: RateLimits = RateLimits::default();
     /// `limit_req_dry_run`.
     "limit_req_dry_run" => dry_run: bool = false;
     /// `limit_req_log_level`.
     "limit_req_log_level" => log_level: LogLevel = LogLevel::Error;
     /// `limit_req_status`.
-    "limit_req_status" => status: Status = Status(503);
+    "limit_req_status" => status: RefusalStatus = RefusalStatus(503);
 }
 
 keyword! {
@@ -48,11 +48,11 @@ impl LogLevel {
 
 /// `limit_req_status`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Status(u16);
+pub(crate) struct RefusalStatus(u16);
 
-impl Status {
+impl RefusalStatus {
     /// The default, 503.
-    pub(crate) const UNAVAILABLE: Status = Status(503);
+    pub(crate) const UNAVAILABLE: RefusalStatus = RefusalStatus(503);
 
     /// Returns the status as a number.
     pub(crate) fn code(self) -> u16 {
@@ -60,14 +60,13 @@ impl Status {
     }
 }
 
-impl Setting<crate::HttpContext> for Status {
+impl Setting<crate::HttpContext> for RefusalStatus {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let n = units::number(crate::config::value::first(d))
             .ok_or_else(|| cx.directive_error(d, "invalid number"))?;
         match u16::try_from(n) {
-            Ok(n @ 400..=599) => Ok(Status(n)),
-            Ok(n) if n < 400 => Err(cx.error(d, "value must be between 400 and 599")),
+            Ok(n @ 400..=599) => Ok(RefusalStatus(n)),
             _ => Err(cx.error(d, "value must be between 400 and 599")),
         }
     }
@@ -76,7 +75,7 @@ impl Setting<crate::HttpContext> for Status {
 /// One `limit_req`.
 #[derive(Clone, Debug)]
 pub(crate) struct Limit {
-    zone: Arc<Zone>,
+    zone: Arc<RateZone>,
     /// Excess above which requests are refused, in thousandths of a request.
     burst: u64,
     /// Excess above which requests are delayed, in thousandths of a request.
@@ -85,39 +84,57 @@ pub(crate) struct Limit {
 
 /// All `limit_req` directives of a level.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Limits(pub Arc<Vec<Limit>>);
+pub(crate) struct RateLimits(pub Arc<Vec<Limit>>);
 
-impl Setting<crate::HttpContext> for Limits {
+impl Setting<crate::HttpContext> for RateLimits {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
-        let (mut name, mut burst, mut delay) = (None, 0u64, 0u64);
+        let mut p = Parameters { zone: None, burst: 0, delay: 0 };
         for w in &d.args {
-            let text = w.as_str();
-            let (parameter, value) = text.split_once('=').unwrap_or((&text, ""));
-            let invalid = |what: &str| cx.error_at(d, w, format!("invalid {what} \"{text}\""));
-            let number = || units::number(value.as_bytes()).filter(|n| *n > 0);
-            match parameter {
-                "zone" if text.len() > 4 => name = Some(w.text[5..].to_vec()),
-                "burst" if text.len() > 5 => burst = number().ok_or_else(|| invalid("burst value"))?,
-                "delay" if text.len() > 5 => delay = number().ok_or_else(|| invalid("delay value"))?,
-                "nodelay" if text.len() == 7 => delay = u64::MAX / 1000,
-                _ => return Err(invalid("parameter")),
-            }
+            p.read(w).map_err(|what| cx.error_at(d, w, format!("invalid {what} \"{}\"", w.as_str())))?;
         }
-        let Some(name) = name else {
+        let Some(name) = p.zone else {
             return Err(cx.error(d, "\"limit_req\" must have \"zone\" parameter"));
         };
         let zone = cx.tables.zones.find_or_promise(&name, true);
         if all.iter().any(|l| Arc::ptr_eq(&l.zone, &zone)) {
             return Err(cx.error(d, "\"limit_req\" directive is duplicate"));
         }
-        all.push(Limit { zone, burst: burst.saturating_mul(1000), delay: delay.saturating_mul(1000) });
-        Ok(Limits(Arc::new(all)))
+        all.push(Limit { zone, burst: p.burst.saturating_mul(1000), delay: p.delay.saturating_mul(1000) });
+        Ok(RateLimits(Arc::new(all)))
     }
 }
 
+/// Parameters of `limit_req`. Numbers are requests.
+struct Parameters {
+    zone: Option<Vec<u8>>,
+    burst: u64,
+    delay: u64,
+}
+
+impl Parameters {
+    /// Reads a parameter. The error says what is invalid.
+    fn read(&mut self, w: &Word) -> Result<(), &'static str> {
+        let text = w.text.as_slice();
+        let end = memchr::memchr(b'=', text);
+        let value = end.and_then(|at| text.get(at + 1..));
+        match (text.get(..end.unwrap_or(text.len())).unwrap_or_default(), value) {
+            (b"zone", Some(name)) => self.zone = Some(name.to_vec()),
+            (b"burst", Some(n)) => self.burst = positive(n).ok_or("burst value")?,
+            (b"delay", Some(n)) => self.delay = positive(n).ok_or("delay value")?,
+            (b"nodelay", None) => self.delay = u64::MAX / 1000,
+            _ => return Err("parameter"),
+        }
+        Ok(())
+    }
+}
+
+fn positive(text: &[u8]) -> Option<u64> {
+    units::number(text).filter(|n| *n > 0)
+}
+
 /// A `limit_req_zone`.
-pub(crate) type Zone = zones::Zone<Defined>;
+pub(crate) type RateZone = zones::Zone<Defined>;
 
 /// Definition of a zone by `limit_req_zone`.
 #[derive(Debug)]
@@ -129,7 +146,7 @@ pub(crate) struct Defined {
 }
 
 /// Zones of a configuration under construction.
-pub(crate) type Zones = zones::Zones<Defined>;
+pub(crate) type RateZones = zones::Zones<Defined>;
 
 /// Counts by zone name. They are kept across reloads.
 static TABLES: Tables<Buckets> = Tables::new();
@@ -139,6 +156,31 @@ pub(crate) fn usage() -> Vec<forebay_net::tls::sessions::Usage> {
     TABLES.usage(Buckets::used)
 }
 
+/// Parameters of `limit_req_zone`.
+struct ZoneParameters {
+    name: Vec<u8>,
+    size: usize,
+    /// Rate in thousandths of a request per second.
+    rate: u64,
+}
+
+impl ZoneParameters {
+    fn read(d: &Directive, words: &[Word], cx: &Scope<'_>) -> Result<ZoneParameters, Error> {
+        let mut p = ZoneParameters { name: Vec::new(), size: 0, rate: 1000 };
+        for w in words {
+            let invalid = |what: &str| cx.error_at(d, w, format!("invalid {what} \"{}\"", w.as_str()));
+            if let Some(zone) = zones::name_and_size(d, w, cx)? {
+                (p.name, p.size) = zone;
+            } else if let Some(text) = w.text.strip_prefix(b"rate=") {
+                p.rate = parse_rate(text).ok_or_else(|| invalid("rate"))?;
+            } else {
+                return Err(invalid("parameter"));
+            }
+        }
+        Ok(p)
+    }
+}
+
 /// Reads `limit_req_zone`.
 ///
 /// # Errors
@@ -146,17 +188,7 @@ pub(crate) fn usage() -> Vec<forebay_net::tls::sessions::Usage> {
 pub(crate) fn zone(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     let Some((key_word, options)) = d.args.split_first() else { return Err(cx.error(d, "no key")) };
     let key = cx.template(d, key_word)?;
-    let (mut name, mut size, mut rate) = (Vec::new(), 0, 1000);
-    for w in options {
-        let invalid = |what: &str| cx.error_at(d, w, format!("invalid {what} \"{}\"", w.as_str()));
-        if let Some(zone) = zones::name_and_size(d, w, cx)? {
-            (name, size) = zone;
-        } else if let Some(text) = w.text.strip_prefix(b"rate=") {
-            rate = parse_rate(text).ok_or_else(|| invalid("rate"))?;
-        } else {
-            return Err(invalid("parameter"));
-        }
-    }
+    let ZoneParameters { name, size, rate } = ZoneParameters::read(d, options, cx)?;
     if name.is_empty() {
         return Err(cx.error(d, "\"limit_req_zone\" must have \"zone\" parameter"));
     }
@@ -190,7 +222,7 @@ fn status(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, forebay_core::vars
     Ok(true)
 }
 
-/// Whether a location has `limit_req`.
+/// Returns `true` if a location has `limit_req`.
 pub(crate) fn enabled(s: &LocationSettings) -> bool {
     !s.limit_req.limits.0.is_empty()
 }
@@ -202,44 +234,63 @@ pub(crate) fn check(req: &mut Request) -> Verdict {
     }
     let http = req.http();
     let s = &http.location(req).settings.limit_req;
-    let now = req.thread.io.poller.now();
     let mut key = req.take_buf();
+    let passed = pass_all(req, s, &mut key);
+    req.give_buf(key);
+    match passed {
+        Ok(delay) if delay.ms == 0 => Verdict::Declined,
+        Ok(delay) => wait(req, s, &delay),
+        Err(refused) => refused,
+    }
+}
+
+/// Counts the request in the zone of each limit. Returns the longest delay, or the verdict of a zone that refuses. `key` is a
+/// buffer.
+fn pass_all(req: &mut Request, s: &Settings, key: &mut Vec<u8>) -> Result<Delayed, Verdict> {
+    let now = req.thread.io.poller.now();
     let mut delay = Delayed::default();
-    // A refused request must not count in any zone. Only the last zone counts at once; the zones before it count after
-    // all of them have let the request pass.
-    let mut counted_later = Vec::new();
+    let mut uncounted = Uncounted(Vec::new());
     for (i, limit) in s.limits.0.iter().enumerate() {
         let last = i + 1 == s.limits.0.len();
         let Some(z) = limit.zone.defined.get() else { continue };
-        match z.key_of(req, &mut key) {
-            Err(status) => return Verdict::Status(status),
-            Ok(false) => continue,
-            Ok(true) => {}
+        if !z.key_of(req, key).map_err(Verdict::Status)? {
+            continue;
         }
-        let accounted = lock(&z.buckets).account(&key, z.rate, limit.burst, now, last);
-        let outcome = match accounted {
-            Err(_) => Outcome::rejected(s.dry_run),
-            Ok(excess) if excess > limit.delay => Outcome::delayed(s.dry_run),
-            Ok(_) => Outcome::Passed,
-        };
-        limit.zone.outcomes.count(outcome);
-        match accounted {
-            Err(excess) => {
-                req.give_buf(key);
-                return refuse(req, s, excess, &limit.zone.name);
-            }
-            Ok(excess) => delay.take(limit, z.rate, excess),
-        }
+        let accounted = limit.account(z, key, now, last, s.dry_run);
+        let excess = accounted.map_err(|excess| refuse(req, s, excess, &limit.zone.name))?;
+        delay.take(limit, z.rate, excess);
         if !last {
-            counted_later.push((z, key.clone(), limit.burst));
+            uncounted.0.push((z, key.clone(), limit.burst));
         }
         req.modules.limit_req = Some(Outcome::Passed);
     }
-    for (z, key, burst) in counted_later {
-        let _ = lock(&z.buckets).account(&key, z.rate, burst, now, true);
+    uncounted.count(now);
+    Ok(delay)
+}
+
+/// Zones that have let a request pass but not counted it, with its keys and their bursts. A refused request must not count in
+/// any zone. Only the last zone counts at once; the zones before it count after all of them have let the request pass.
+struct Uncounted<'z>(Vec<(&'z Defined, Vec<u8>, u64)>);
+
+impl Uncounted<'_> {
+    fn count(self, now: Instant) {
+        for (z, key, burst) in self.0 {
+            let _ = lock(&z.buckets).account(&key, z.rate, burst, now, true);
+        }
     }
-    req.give_buf(key);
-    if delay.ms == 0 { Verdict::Declined } else { wait(req, s, &delay) }
+}
+
+impl Limit {
+    /// Accounts for a request with a key. Returns its excess in thousandths of a request, as an error if that is too much.
+    fn account(&self, z: &Defined, key: &[u8], now: Instant, last: bool, dry_run: bool) -> Result<u64, u64> {
+        let accounted = lock(&z.buckets).account(key, z.rate, self.burst, now, last);
+        self.zone.outcomes.count(match accounted {
+            Err(_) => Outcome::rejected(dry_run),
+            Ok(excess) if excess > self.delay => Outcome::delayed(dry_run),
+            Ok(_) => Outcome::Passed,
+        });
+        accounted
+    }
 }
 
 /// Longest key, bytes. Longer ones are logged and not limited.

@@ -81,7 +81,8 @@ pub(crate) fn write_variable_path(req: &mut Request, path: &Template, line: &[u8
     }
 }
 
-/// Whether the root directory of a request exists. Clients that invent host names thus cannot create log files.
+/// Returns `true` if the root directory of a request exists. Clients that invent host names thus cannot create log
+/// files.
 fn root_exists(req: &mut Request) -> bool {
     let mut root = Vec::new();
     if super::static_file::document_root(req, &mut root).is_err() {

@@ -1,7 +1,7 @@
 //! `mirror`: copies of requests for other locations, whose responses are discarded (nginx: ngx_http_mirror_module).
 
 use crate::background;
-use crate::body::{self, BodyError};
+use crate::body;
 use crate::config::Scope;
 use crate::config::value::Setting;
 use crate::modules::LocationSettings;
@@ -38,7 +38,7 @@ impl Setting<crate::HttpContext> for Uris {
     }
 }
 
-/// Whether a location has `mirror`.
+/// Returns `true` if a location has `mirror`.
 pub(crate) fn enabled(s: &LocationSettings) -> bool {
     !s.mirror.uris.0.is_empty()
 }
@@ -54,14 +54,10 @@ pub(crate) async fn run(req: &mut Request) -> Option<Outcome> {
     if s.request_body {
         // WebDAV's PUT needs the body in a file, which it then renames.
         req.body.in_file = http.location(req).settings.dav.methods.has(req.method);
-        match body::read_all(req).await {
-            Ok(()) => body = SubBody::Shared,
-            Err(BodyError::Status(status)) => return Some(Outcome::Status(status)),
-            Err(BodyError::Gone) => {
-                req.drop_connection = true;
-                return Some(Outcome::Done);
-            }
+        if let Err(e) = body::read_all(req).await {
+            return Some(e.outcome(req));
         }
+        body = SubBody::Shared;
     }
     for uri in s.uris.0.iter() {
         let mut sub = Request::subrequest(req, uri, &req.args, body);

@@ -203,25 +203,25 @@ impl Eq for Offload {}
 pub(crate) type Hook = fn(&mut Request) -> Verdict;
 
 /// One hook of a phase, with the settings that enable it.
-pub(crate) struct Entry {
+pub(crate) struct PhaseHook {
     enabled: fn(&LocationSettings) -> bool,
     hook: Hook,
 }
 
 /// Hooks that run first, with the settings of the server, in this order (nginx: POST_READ).
-const POST_READ: &[Entry] = &[Entry { enabled: realip::enabled, hook: realip::replace }];
+const POST_READ: &[PhaseHook] = &[PhaseHook { enabled: realip::enabled, hook: realip::replace }];
 
 /// Hooks that run before access, in this order (nginx: PREACCESS).
-const PREACCESS: &[Entry] = &[
-    Entry { enabled: realip::enabled, hook: realip::replace },
-    Entry { enabled: limit_req::enabled, hook: limit_req::check },
-    Entry { enabled: limit_conn::enabled, hook: limit_conn::check },
+const PREACCESS: &[PhaseHook] = &[
+    PhaseHook { enabled: realip::enabled, hook: realip::replace },
+    PhaseHook { enabled: limit_req::enabled, hook: limit_req::check },
+    PhaseHook { enabled: limit_conn::enabled, hook: limit_conn::check },
 ];
 
 /// Hooks that decide on access, in this order (nginx: ACCESS).
-const ACCESS: &[Entry] = &[
-    Entry { enabled: access::enabled, hook: access::check },
-    Entry { enabled: auth_basic::enabled, hook: auth_basic::check },
+const ACCESS: &[PhaseHook] = &[
+    PhaseHook { enabled: access::enabled, hook: access::check },
+    PhaseHook { enabled: auth_basic::enabled, hook: auth_basic::check },
 ];
 
 /// Hooks enabled in one location, selected once when the configuration is built.
@@ -233,15 +233,15 @@ pub(crate) struct Plan {
     pub preaccess: Vec<Hook>,
     /// ACCESS.
     pub access: Vec<Hook>,
-    /// Whether `auth_request` runs, as the last of ACCESS.
+    /// `true` if `auth_request` runs, as the last of ACCESS.
     pub auth_request: bool,
-    /// Whether `mirror` runs, as the last of PRECONTENT.
+    /// `true` if `mirror` runs, as the last of PRECONTENT.
     pub mirror: bool,
     /// HEADER_FILTERS.
     pub header_filters: Vec<HeaderFilter>,
-    /// Whether the head of a response for a file depends on the file alone, so that it can be remembered.
+    /// `true` if the head of a response for a file depends on the file alone, so that it can be remembered.
     pub plain_head: bool,
-    /// Whether responses may be compressed here.
+    /// `true` if responses may be compressed here.
     pub compresses: bool,
 }
 
@@ -252,8 +252,8 @@ pub(crate) type HeaderFilter = fn(&mut Request) -> Result<(), forebay_core::vars
 pub(crate) struct FilterEntry {
     enabled: fn(&LocationSettings) -> bool,
     filter: HeaderFilter,
-    /// Whether the filter leaves the head of a plain answer as it is. True also for conditions and ranges, which the
-    /// request asks for, and for compression, because remembered heads are kept per encoding.
+    /// `true` if the filter leaves the head of a plain answer as it is. True also for conditions and ranges, which
+    /// the request asks for, and for compression, because remembered heads are kept per encoding.
     standard: bool,
 }
 
@@ -286,7 +286,7 @@ const SUBREQUEST_FILTERS: &[FilterEntry] = &[
 /// Runs the filters of a subrequest whose body becomes part of another.
 ///
 /// # Errors
-/// When a variable cannot be evaluated.
+/// If a variable cannot be evaluated.
 pub(crate) fn run_subrequest_filters(req: &mut Request) -> Result<(), forebay_core::vars::VarError> {
     let http = req.http();
     let s = &http.location(req).settings;
@@ -296,7 +296,8 @@ pub(crate) fn run_subrequest_filters(req: &mut Request) -> Result<(), forebay_co
 impl Plan {
     /// Selects the hooks that these settings enable.
     pub(crate) fn for_location(s: &LocationSettings, _ops: &[rewrite::Op]) -> Plan {
-        let pick = |entries: &[Entry]| entries.iter().filter(|e| (e.enabled)(s)).map(|e| e.hook).collect();
+        let pick =
+            |entries: &[PhaseHook]| entries.iter().filter(|e| (e.enabled)(s)).map(|e| e.hook).collect();
         Plan {
             post_read: pick(POST_READ),
             preaccess: pick(PREACCESS),
@@ -334,7 +335,7 @@ pub(crate) enum Content {
 }
 
 impl Content {
-    /// Whether a path that lacks only the final slash of the location is redirected.
+    /// Returns `true` if a path that lacks only the final slash of the location is redirected.
     pub(crate) fn redirects(&self) -> bool {
         matches!(self, Content::Proxy(_))
     }
@@ -439,7 +440,8 @@ pub(crate) fn location_directive(
             if l.status_zone.is_some() {
                 return Err(cx.error(d, "\"status_zone\" directive is duplicate"));
             }
-            let kind = if is_location(&l.kind) { metrics::Kind::Location } else { metrics::Kind::Server };
+            let kind =
+                if is_location(&l.kind) { metrics::ZoneKind::Location } else { metrics::ZoneKind::Server };
             l.status_zone = Some(metrics::zone(kind, crate::config::value::first(d)));
         }
         _ => return Ok(false),
@@ -447,7 +449,7 @@ pub(crate) fn location_directive(
     Ok(true)
 }
 
-/// Whether a level is a location of its own (not an `if` or a server).
+/// Returns `true` if a level is a location of its own (not an `if` or a server).
 pub(crate) fn is_location(kind: &Kind) -> bool {
     !matches!(kind, Kind::Http | Kind::Server | Kind::If | Kind::LimitExcept)
 }
@@ -485,9 +487,9 @@ pub(crate) struct ModuleState {
     /// Address of the connection, if realip replaced it.
     pub replaced_peer: Option<forebay_net::addr::Peer>,
     /// `$secure_link`.
-    pub secure_link: secure_link::State,
+    pub secure_link: secure_link::LinkState,
     /// `$uid_got` and `$uid_set`.
-    pub userid: userid::State,
+    pub userid: userid::UserIdState,
     /// Upstream servers that the request was sent to.
     pub upstream: crate::upstream::exchange::Upstreamed,
     /// `$limit_req_status`.
@@ -497,13 +499,13 @@ pub(crate) struct ModuleState {
     /// Guard that counts the request as being processed.
     pub processing: Option<metrics::Processing>,
     /// State of the upstream cache for the request.
-    pub proxy_cache: proxy_cache::State,
+    pub proxy_cache: proxy_cache::CacheState,
     /// Slices of the response.
-    pub slice: slice::State,
+    pub slice: slice::SliceState,
     /// Compression of the response.
-    pub compress: compress::State,
+    pub compress: compress::CompressState,
     /// SSI state shared by all pages of the request.
-    pub ssi: ssi::State,
+    pub ssi: ssi::SsiState,
 }
 
 impl ModuleState {
@@ -511,8 +513,8 @@ impl ModuleState {
     pub(crate) fn clear(&mut self) {
         self.request_id = None;
         self.replaced_peer = None;
-        self.secure_link = secure_link::State::default();
-        self.userid = userid::State::default();
+        self.secure_link = secure_link::LinkState::default();
+        self.userid = userid::UserIdState::default();
         self.upstream.clear();
         self.limit_req = None;
         self.limit_conn.clear();

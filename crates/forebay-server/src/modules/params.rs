@@ -27,7 +27,7 @@ pub(crate) struct Params(Arc<Vec<Param>>);
 struct Param {
     name: Vec<u8>,
     value: Template,
-    /// Whether the parameter is left out if its value is empty.
+    /// `true` if an empty value leaves the parameter out (nginx: `if_not_empty`).
     if_not_empty: bool,
 }
 
@@ -56,7 +56,7 @@ impl Params {
     /// `Range` and the client's conditions are left out: the cache needs the whole.
     ///
     /// # Errors
-    /// When a variable cannot be evaluated.
+    /// If a variable cannot be evaluated.
     pub(crate) fn each(
         &self,
         req: &mut Request,
@@ -65,19 +65,7 @@ impl Params {
         mut put: impl FnMut(&[u8], &[u8]),
     ) -> Result<(), VarError> {
         let mut value = req.take_buf();
-        for p in self.0.iter() {
-            let text = match p.value.as_const() {
-                Some(constant) => constant,
-                None => {
-                    value.clear();
-                    p.value.eval(req, &mut value)?;
-                    &value
-                }
-            };
-            if !(p.if_not_empty && text.is_empty()) {
-                put(&p.name, text);
-            }
-        }
+        self.configured(req, &mut value, &mut put)?;
         value.clear();
         host(req, &mut value);
         if !value.is_empty() && !self.gives(b"Host") {
@@ -106,7 +94,30 @@ impl Params {
         }
     }
 
-    /// Whether the configuration has a parameter for a field.
+    /// Passes the parameters of the configuration to `put`.
+    fn configured(
+        &self,
+        req: &mut Request,
+        value: &mut Vec<u8>,
+        put: &mut impl FnMut(&[u8], &[u8]),
+    ) -> Result<(), VarError> {
+        for p in self.0.iter() {
+            let text = match p.value.as_const() {
+                Some(constant) => constant,
+                None => {
+                    value.clear();
+                    p.value.eval(req, value)?;
+                    value.as_slice()
+                }
+            };
+            if !(p.if_not_empty && text.is_empty()) {
+                put(&p.name, text);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns `true` if the configuration has a parameter for a field.
     fn gives(&self, field: &[u8]) -> bool {
         self.0.iter().any(|p| p.name.strip_prefix(FIELD).is_some_and(|rest| stands_for(rest, field)))
     }
@@ -185,7 +196,7 @@ impl<'a> Same<'a> {
         same_param(f.name.of(&self.head.buf), g.name.of(&self.head.buf))
     }
 
-    /// Whether a line is the first of its parameter.
+    /// Returns `true` if a line is the first of its parameter.
     fn is_first(&self, i: usize) -> bool {
         match (self.chains.get(i), self.head.fields.get(i)) {
             (Some(chain), _) => chain.0,
@@ -210,12 +221,12 @@ fn param_byte(b: u8) -> u8 {
     if b == b'-' { b'_' } else { b.to_ascii_uppercase() }
 }
 
-/// Whether a parameter's name, without `HTTP_`, is the one of a field.
+/// Returns `true` if a parameter's name, without `HTTP_`, is that of a field.
 fn stands_for(rest: &[u8], field: &[u8]) -> bool {
     rest.len() == field.len() && rest.iter().zip(field).all(|(r, f)| *r == param_byte(*f))
 }
 
-/// Whether two field names share one parameter.
+/// Returns `true` if two field names share one parameter.
 fn same_param(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| param_byte(*a) == param_byte(*b))
 }

@@ -1,12 +1,12 @@
 //! `post_action`: a subrequest to another location after a request (nginx: ngx_http_core_module).
 
 use crate::background;
-use crate::modules::auth_request::Target;
+use crate::modules::auth_request::SubrequestUri;
 use crate::request::{Origin, Request, SubBody};
 
 crate::settings! {
     /// `post_action`.
-    "post_action" => target: Target = Target(None);
+    "post_action" => target: SubrequestUri = SubrequestUri(None);
 }
 
 /// Starts the subrequest in the background. Its variables describe the result of the request.

@@ -11,8 +11,8 @@ use crate::cache::local::Entry;
 use crate::config::Scope;
 use crate::config::http::{Kind, LocationBuild};
 use crate::modules::Content;
+use crate::modules::proxy_cache::CacheStatus;
 use crate::modules::proxy_cache::CacheZone;
-use crate::modules::proxy_cache::Status as CacheStatus;
 use crate::phases::Outcome;
 use crate::request::Request;
 use crate::upstream::codec::{self, Asked};
@@ -20,7 +20,7 @@ use crate::upstream::contact::Contact;
 use crate::upstream::exchange::{self, Outgoing, Target};
 use crate::upstream::protocol::Protocol;
 use crate::upstream::stream::{self, Body};
-use cached::{Fetch, Found};
+use cached::{CacheAnswer, Fetch};
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
 use forebay_core::vars::VarError;
@@ -78,7 +78,7 @@ fn refuse_second(protocol: Protocol, d: &Directive, l: &LocationBuild, cx: &Scop
 /// Adds the `health_check` of a location to the upstream group that the location passes requests to.
 ///
 /// # Errors
-/// When the location passes to no group that the configuration knows.
+/// If the location passes requests to no group that the configuration knows.
 pub(crate) fn check(
     mut check: crate::upstream::health_check::Check,
     content: Option<&Content>,
@@ -237,9 +237,9 @@ enum Answer {
     Entry(Rc<Entry>),
     /// An upstream, from [`Taken::contact`].
     Response { to_head: bool, upgrade: bool },
-    /// None: the request was a purge, which is done.
+    /// No answer: the request was a purge, which is done.
     Purged,
-    /// None: another request renews the entry that this background request was made for.
+    /// No answer: another request renews the entry that this background request was made for.
     Nothing,
 }
 
@@ -259,10 +259,10 @@ async fn ask(
     };
     if !matches!(cs.zone, CacheZone::Off) {
         match cached::look(req, &uri, cs).await? {
-            Found::Entry(e) => return Ok(Answer::Entry(e)),
-            Found::Purged => return Ok(Answer::Purged),
-            Found::Nothing => return Ok(Answer::Nothing),
-            Found::Fetch(f) => taken.fetch = f,
+            CacheAnswer::Entry(e) => return Ok(Answer::Entry(e)),
+            CacheAnswer::Purged => return Ok(Answer::Purged),
+            CacheAnswer::Nothing => return Ok(Answer::Nothing),
+            CacheAnswer::Fetch(f) => taken.fetch = f,
         }
     }
     let (got, sent) = send(req, pass, s, (&target, uri), streamed, taken).await?;
@@ -280,9 +280,9 @@ async fn ask(
 
 /// Facts about a request that was sent.
 struct Sent {
-    /// It is a HEAD request, whose response has no content.
+    /// `true` for a HEAD request, whose response has no content.
     to_head: bool,
-    /// It asks to switch to another protocol.
+    /// `true` if the request asks to switch to another protocol.
     upgrade: bool,
 }
 
@@ -366,16 +366,14 @@ async fn confirmed(req: &mut Request, contact: Contact, s: &Settings, fetch: Fet
 /// Returns the body that goes to the upstream.
 fn outgoing(req: &mut Request, s: &Settings, streamed: bool) -> Result<Outgoing, Stop> {
     if let Some(t) = &s.set_body.0 {
-        return Ok(Outgoing::Bytes(t.value(req)?));
+        return t.value(req).map(Outgoing::Bytes).map_err(Stop::from);
     }
     if !s.pass_request_body || (!streamed && !req.body.stored.complete) {
         return Ok(Outgoing::None);
     }
     Ok(match req.head.framing {
         Framing::None => Outgoing::None,
-        framing if streamed => {
-            Outgoing::Streamed(framing != Framing::Length(0) && !matches!(framing, Framing::Length(_)))
-        }
+        framing if streamed => Outgoing::Streamed(!matches!(framing, Framing::Length(_))),
         _ => Outgoing::Stored,
     })
 }

@@ -4,7 +4,7 @@ use crate::config::Scope;
 use crate::config::value::{Setting, Size, once};
 use crate::request::Request;
 use forebay_conf::error::{Error, Level};
-use forebay_conf::tree::Directive;
+use forebay_conf::tree::{Directive, Word};
 use forebay_core::vars::Template;
 use forebay_core::vars::VarError;
 use std::net::{IpAddr, SocketAddr};
@@ -18,7 +18,7 @@ crate::settings! {
     "proxy_socket_sndbuf" => sndbuf: Size = Size(0);
 }
 
-/// Where connections come from; `None`: the system chooses.
+/// Local address of connections to upstreams. `None` leaves it to the system.
 #[derive(Clone, Debug)]
 pub(crate) struct Bind(Option<Template>);
 
@@ -27,25 +27,32 @@ impl Setting<crate::HttpContext> for Bind {
         once(&previous, d, cx)?;
         let alone = d.args.len() == 1;
         let bind = match d.args.first().filter(|w| !alone || w.text != b"off") {
-            Some(w) => {
-                let t = cx.template(d, w)?;
-                if t.as_const().is_some_and(|c| parse(c).is_none()) {
-                    return Err(cx.error_at(d, w, format!("invalid address \"{}\"", w.as_str())));
-                }
-                Some(t)
-            }
+            Some(w) => Some(address(d, w, cx)?),
             None => None,
         };
-        if let Some(w) = d.args.get(1) {
-            let why = match w.text.as_slice() {
-                // It needs a right that the worker gives up.
-                b"transparent" => format!("\"transparent\" in \"{}\" is not supported", d.name.as_str()),
-                _ => format!("invalid parameter \"{}\"", w.as_str()),
-            };
-            return Err(cx.error_at(d, w, why));
+        match d.args.get(1) {
+            Some(w) => Err(refuse_option(d, w, cx)),
+            None => Ok(Bind(bind)),
         }
-        Ok(Bind(bind))
     }
+}
+
+fn address(d: &Directive, w: &Word, cx: &mut Scope<'_>) -> Result<Template, Error> {
+    let t = cx.template(d, w)?;
+    if t.as_const().is_some_and(|c| parse(c).is_none()) {
+        return Err(cx.error_at(d, w, format!("invalid address \"{}\"", w.as_str())));
+    }
+    Ok(t)
+}
+
+/// Makes the error for a second parameter.
+fn refuse_option(d: &Directive, w: &Word, cx: &Scope<'_>) -> Error {
+    let why = match w.text.as_slice() {
+        // It needs a right that the worker gives up.
+        b"transparent" => format!("\"transparent\" in \"{}\" is not supported", d.name.as_str()),
+        _ => format!("invalid parameter \"{}\"", w.as_str()),
+    };
+    cx.error_at(d, w, why)
 }
 
 /// `ADDRESS` or `ADDRESS:PORT`.
@@ -59,7 +66,7 @@ impl Settings {
     /// The address that connections for this request come from.
     ///
     /// # Errors
-    /// When a variable cannot be evaluated.
+    /// If a variable cannot be evaluated.
     #[inline]
     pub(crate) fn local(&self, req: &mut Request) -> Result<Option<SocketAddr>, VarError> {
         let Some(t) = &self.bind.0 else { return Ok(None) };

@@ -1,12 +1,12 @@
 //! Settings and variables of cached upstream responses (nginx: proxy_cache and what begins with it). What
 //! they do is in `proxy/cached.rs`.
 
-use crate::cache::{Cache, Zone};
+use crate::cache::{Cache, KeysZone};
 use crate::config::Scope;
 use crate::config::value::{Msec, Number, Setting, once};
 use crate::modules::proxy::{NextUpstream, OFF, Value, says_gateway};
 use crate::request::Request;
-use crate::variables::Row;
+use crate::variables::{HasValue, Row};
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
@@ -25,7 +25,7 @@ crate::settings! {
     /// `proxy_cache_valid`.
     "proxy_cache_valid" => valid: Valid = Valid::default();
     /// `proxy_cache_methods`.
-    "proxy_cache_methods" => methods: Methods = Methods { post: false };
+    "proxy_cache_methods" => methods: CacheMethods = CacheMethods { post: false };
     /// `proxy_cache_convert_head`.
     "proxy_cache_convert_head" => convert_head: bool = true;
     /// `proxy_cache_min_uses`.
@@ -58,7 +58,7 @@ pub(crate) enum CacheZone {
     /// Nothing is cached.
     Off,
     /// In this zone.
-    Zone(Arc<Zone>),
+    Zone(Arc<KeysZone>),
     /// In the zone with this name, or in none if it is empty.
     Value(Template),
 }
@@ -150,18 +150,18 @@ impl Setting<crate::HttpContext> for Valid {
 
 /// `proxy_cache_methods`; GET and HEAD are always among them.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Methods {
+pub(crate) struct CacheMethods {
     post: bool,
 }
 
-impl Methods {
-    /// Whether responses to a method are cached.
+impl CacheMethods {
+    /// Returns `true` if responses to a method are cached.
     pub(crate) fn has(self, method: Method) -> bool {
         matches!(method, Method::Get | Method::Head) || self.post && method == Method::Post
     }
 }
 
-impl Setting<crate::HttpContext> for Methods {
+impl Setting<crate::HttpContext> for CacheMethods {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut post = previous.is_some_and(|p| p.post);
         for w in &d.args {
@@ -171,7 +171,7 @@ impl Setting<crate::HttpContext> for Methods {
                 _ => return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str()))),
             }
         }
-        Ok(Methods { post })
+        Ok(CacheMethods { post })
     }
 }
 
@@ -196,9 +196,20 @@ pub(crate) struct UseStale {
 }
 
 impl UseStale {
-    /// Whether a stale response serves instead of this failure.
+    /// Returns `true` if a stale response replaces this failure.
     pub(crate) fn has(self, kind: NextUpstream) -> bool {
         self.errors & (1 << kind as u32) != 0
+    }
+
+    /// Adds the failure with a name. Returns `None` if the name is unknown.
+    fn add(&mut self, word: &[u8], gateway: bool) -> Option<()> {
+        match word {
+            b"non_idempotent" => {}
+            b"updating" => self.updating = true,
+            b"off" => self.errors |= OFF,
+            _ => self.errors |= 1 << failure(word, gateway)? as u32,
+        }
+        Some(())
     }
 }
 
@@ -206,16 +217,8 @@ impl Setting<crate::HttpContext> for UseStale {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut stale = previous.unwrap_or(UseStale { errors: 0, updating: false });
         for w in &d.args {
-            let word = w.text.to_ascii_lowercase();
-            match word.as_slice() {
-                b"non_idempotent" => {}
-                b"updating" => stale.updating = true,
-                b"off" => stale.errors |= OFF,
-                _ => match failure(&word, says_gateway(d)) {
-                    Some(kind) => stale.errors |= 1 << kind as u32,
-                    None => return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str()))),
-                },
-            }
+            let added = stale.add(&w.text.to_ascii_lowercase(), says_gateway(d));
+            added.ok_or_else(|| cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str())))?;
         }
         // `off` stays, whatever other lines say.
         Ok(if stale.errors & OFF != 0 { UseStale { errors: OFF, updating: false } } else { stale })
@@ -240,7 +243,7 @@ impl Predicates {
     /// Returns `true` if one of the values is neither empty nor `0`.
     ///
     /// # Errors
-    /// When a variable cannot be evaluated.
+    /// If a variable cannot be evaluated.
     pub(crate) fn test(&self, req: &mut Request) -> Result<bool, VarError> {
         for t in self.0.iter() {
             let mut value = req.take_buf();
@@ -268,7 +271,7 @@ impl Setting<crate::HttpContext> for Predicates {
 /// Part of the cache in a response (`$upstream_cache_status`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
-pub(crate) enum Status {
+pub(crate) enum CacheStatus {
     Miss,
     Bypass,
     Expired,
@@ -278,15 +281,15 @@ pub(crate) enum Status {
     Hit,
 }
 
-/// Texts of [`Status`], in its order.
+/// Texts of [`CacheStatus`], in its order.
 const STATUS_TEXTS: [&[u8]; 7] =
     [b"MISS", b"BYPASS", b"EXPIRED", b"STALE", b"UPDATING", b"REVALIDATED", b"HIT"];
 
 /// Cache state of one request.
 #[derive(Debug, Default)]
-pub(crate) struct State {
+pub(crate) struct CacheState {
     /// `$upstream_cache_status`.
-    pub status: Option<Status>,
+    pub status: Option<CacheStatus>,
     /// `$upstream_cache_age`, from when, Unix seconds.
     pub date: Option<i64>,
     /// Validators of the stale entry that is being renewed (`$upstream_cache_last_modified`).
@@ -297,13 +300,13 @@ pub(crate) struct State {
     pub key: Vec<u8>,
     /// Number of the zone that counts the answers of the cache.
     pub zone: Option<usize>,
-    /// Whether the request goes on when the client leaves.
+    /// `true` if the request goes on when the client leaves.
     pub detached: bool,
     /// The right to renew an entry, taken by the request that this one works for.
     pub ticket: Option<crate::cache::index::Ticket>,
 }
 
-impl State {
+impl CacheState {
     /// Empties it for the next request.
     pub(crate) fn clear(&mut self) {
         self.status = None;
@@ -326,33 +329,31 @@ pub(crate) const VARIABLES: &[Row] = &[
     Row { name: "upstream_cache_key", get: RowSource::Get(key), settable: false },
 ];
 
-type Got = Result<bool, VarError>;
-
-fn status(r: &mut Request, out: &mut Vec<u8>) -> Got {
+fn status(r: &mut Request, out: &mut Vec<u8>) -> HasValue {
     let status = r.modules.proxy_cache.status;
     out.extend_from_slice(status.map_or(&b""[..], |s| STATUS_TEXTS[s as usize]));
     Ok(status.is_some())
 }
 
-fn age(r: &mut Request, out: &mut Vec<u8>) -> Got {
+fn age(r: &mut Request, out: &mut Vec<u8>) -> HasValue {
     let Some(date) = r.modules.proxy_cache.date else { return Ok(false) };
     let age = r.thread.clock.unix().saturating_sub(date);
     forebay_http::h1::response::number(out, u64::try_from(age).unwrap_or(0));
     Ok(true)
 }
 
-fn last_modified(r: &mut Request, out: &mut Vec<u8>) -> Got {
+fn last_modified(r: &mut Request, out: &mut Vec<u8>) -> HasValue {
     let Some(t) = r.modules.proxy_cache.last_modified else { return Ok(false) };
     out.extend_from_slice(&forebay_http::date::imf(t));
     Ok(true)
 }
 
-fn etag(r: &mut Request, out: &mut Vec<u8>) -> Got {
+fn etag(r: &mut Request, out: &mut Vec<u8>) -> HasValue {
     out.extend_from_slice(&r.modules.proxy_cache.etag);
     Ok(!r.modules.proxy_cache.etag.is_empty())
 }
 
-fn key(r: &mut Request, out: &mut Vec<u8>) -> Got {
+fn key(r: &mut Request, out: &mut Vec<u8>) -> HasValue {
     out.extend_from_slice(&r.modules.proxy_cache.key);
     Ok(!r.modules.proxy_cache.key.is_empty())
 }

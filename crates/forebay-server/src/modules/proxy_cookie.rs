@@ -3,6 +3,7 @@
 
 use crate::config::Scope;
 use crate::config::value::Setting;
+use crate::modules::proxy::{as_pattern, check_off};
 use crate::request::Request;
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Directive, Word};
@@ -17,7 +18,7 @@ crate::settings! {
     /// `proxy_cookie_path`.
     "proxy_cookie_path" => path: Paths = Paths(Rewrites::default());
     /// `proxy_cookie_flags`.
-    "proxy_cookie_flags" => flags: Flags = Flags::default();
+    "proxy_cookie_flags" => flags: CookieFlags = CookieFlags::default();
 }
 
 /// Text or pattern that a value is compared with.
@@ -25,6 +26,16 @@ crate::settings! {
 enum Like {
     Text(Template),
     Pattern(Pattern),
+}
+
+impl Like {
+    /// Returns `true` for the name of a cookie that is meant.
+    fn is_name(&self, req: &mut Request, name: &[u8]) -> Result<bool, VarError> {
+        match self {
+            Like::Text(t) => Ok(t.value(req)?.eq_ignore_ascii_case(name)),
+            Like::Pattern(p) => Ok(p.exec(req, name)?),
+        }
+    }
 }
 
 /// Values and their replacements. Empty for `off`.
@@ -41,11 +52,10 @@ pub(crate) struct Paths(Rewrites);
 
 /// Reads a value, or a pattern behind `~` or `~*`.
 fn like(d: &Directive, w: &Word, caseless: bool, cx: &mut Scope<'_>) -> Result<Like, Error> {
-    Ok(match w.text.as_slice() {
-        [b'~', b'*', p @ ..] => Like::Pattern(cx.pattern(d, p, true)?),
-        [b'~', p @ ..] => Like::Pattern(cx.pattern(d, p, caseless)?),
-        _ => Like::Text(cx.template(d, w)?),
-    })
+    match as_pattern(&w.text, caseless) {
+        Some((p, caseless)) => Ok(Like::Pattern(cx.pattern(d, p, caseless)?)),
+        None => Ok(Like::Text(cx.template(d, w)?)),
+    }
 }
 
 fn rewrites(
@@ -54,23 +64,18 @@ fn rewrites(
     caseless: bool,
     cx: &mut Scope<'_>,
 ) -> Result<Rewrites, Error> {
-    let given = previous.is_some();
+    check_off(previous.as_ref().map(|p| p.0.as_ref()), d, cx)?;
     let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
-    if given && all.is_empty() {
-        // The level has said `off`.
-        return Err(cx.directive_error(d, "is duplicate"));
-    }
     match d.args.as_slice() {
-        [w] if w.text == b"off" && !given => {}
-        [w] if w.text == b"off" => {
-            return Err(cx.error(d, format!("\"{}\" directive is duplicate", d.name.as_str())));
-        }
         [from, to, ..] => {
             let to = cx.template(d, to)?;
             all.push((like(d, from, caseless, cx)?, to));
         }
-        [w] => return Err(cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str()))),
-        [] => {}
+        [w] if w.text != b"off" => {
+            return Err(cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str())));
+        }
+        // `off`.
+        _ => {}
     }
     Ok(Rewrites(Arc::new(all)))
 }
@@ -94,33 +99,23 @@ impl Setting<crate::HttpContext> for Paths {
 
 /// `proxy_cookie_flags`: cookies, and changes of their flags. Empty for `off`.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Flags(Arc<Vec<(Like, Vec<Template>)>>);
+pub(crate) struct CookieFlags(Arc<Vec<(Like, Vec<Template>)>>);
 
-impl Setting<crate::HttpContext> for Flags {
+impl Setting<crate::HttpContext> for CookieFlags {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
-        let given = previous.is_some();
+        check_off(previous.as_ref().map(|p| p.0.as_ref()), d, cx)?;
         let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
-        if given && all.is_empty() {
-            // The level has said `off`.
-            return Err(cx.directive_error(d, "is duplicate"));
+        let Some((cookie, words)) = d.args.split_first() else { return Ok(CookieFlags::default()) };
+        if words.is_empty() && cookie.text == b"off" {
+            return Ok(CookieFlags::default());
         }
-        let Some((cookie, words)) = d.args.split_first() else { return Ok(Flags::default()) };
         if words.is_empty() {
-            if cookie.text != b"off" {
-                return Err(cx.error_at(d, cookie, format!("invalid parameter \"{}\"", cookie.as_str())));
-            }
-            if given {
-                return Err(cx.error(d, "\"proxy_cookie_flags\" directive is duplicate"));
-            }
-            return Ok(Flags::default());
+            return Err(cx.error_at(d, cookie, format!("invalid parameter \"{}\"", cookie.as_str())));
         }
-        let mut flags = Vec::new();
-        for w in words {
-            // It may have a variable, so words that are no flags are ignored when they are used, as in nginx.
-            flags.push(cx.template(d, w)?);
-        }
+        // They may have variables, so words that are no flags are ignored when they are used, as in nginx.
+        let flags: Vec<_> = words.iter().map(|w| cx.template(d, w)).collect::<Result<_, _>>()?;
         all.push((like(d, cookie, true, cx)?, flags));
-        Ok(Flags(Arc::new(all)))
+        Ok(CookieFlags(Arc::new(all)))
     }
 }
 
@@ -180,7 +175,7 @@ pub(crate) fn enabled(s: &Settings) -> bool {
 /// Returns the value of `Set-Cookie` for the client, or `None` if it stays as it is.
 ///
 /// # Errors
-/// When a variable cannot be evaluated.
+/// If a variable cannot be evaluated.
 pub(crate) fn rewrite(req: &mut Request, s: &Settings, value: &[u8]) -> Result<Option<Vec<u8>>, VarError> {
     let mut halves = value.splitn(2, |b| *b == b';');
     let pair = halves.next().unwrap_or_default().trim_ascii();
@@ -271,13 +266,9 @@ impl Rewrites {
 }
 
 /// Returns the changes for a cookie: those of the first row that applies to it.
-fn flags(req: &mut Request, all: &Flags, name: &[u8]) -> Result<Vec<Change>, VarError> {
+fn flags(req: &mut Request, all: &CookieFlags, name: &[u8]) -> Result<Vec<Change>, VarError> {
     for (cookie, flags) in all.0.iter() {
-        let found = match cookie {
-            Like::Text(t) => t.value(req)?.eq_ignore_ascii_case(name),
-            Like::Pattern(p) => p.exec(req, name)?,
-        };
-        if found {
+        if cookie.is_name(req, name)? {
             let changes = flags.iter().map(|f| f.value(req).map(|word| Change::of(&word)));
             return Ok(changes.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect());
         }

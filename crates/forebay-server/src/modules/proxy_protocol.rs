@@ -2,15 +2,12 @@
 
 use super::vars::port;
 use crate::request::Request;
-use crate::variables::Row;
+use crate::variables::{HasValue, Row};
 use forebay_conf::error::Level;
 use forebay_core::vars::RowSource;
-use forebay_core::vars::VarError;
 use forebay_http::proxy_protocol::{Broken, Header, TLV_SSL, tlv};
 use forebay_net::addr::Peer;
 use std::net::SocketAddr;
-
-type Got = Result<bool, VarError>;
 
 /// The rows.
 pub(crate) const VARIABLES: &[Row] = &[
@@ -25,13 +22,13 @@ const fn row(name: &'static str, get: forebay_core::vars::Getter<Request>) -> Ro
     Row { name, get: RowSource::Get(get), settable: false }
 }
 
-fn address(r: &mut Request, out: &mut Vec<u8>, which: fn(&Header) -> SocketAddr) -> Got {
+fn address(r: &mut Request, out: &mut Vec<u8>, which: fn(&Header) -> SocketAddr) -> HasValue {
     let Some(a) = r.conn.client.proxied.as_ref().map(|h| which(h)) else { return Ok(false) };
     forebay_net::addr::push_peer(Peer::Inet(a), out);
     Ok(true)
 }
 
-fn port_of(r: &mut Request, out: &mut Vec<u8>, which: fn(&Header) -> SocketAddr) -> Got {
+fn port_of(r: &mut Request, out: &mut Vec<u8>, which: fn(&Header) -> SocketAddr) -> HasValue {
     let Some(a) = r.conn.client.proxied.as_ref().map(|h| which(h)) else { return Ok(false) };
     port(Peer::Inet(a), out)
 }
@@ -53,7 +50,7 @@ fn kind(name: &[u8], names: &[(&[u8], u8)]) -> Option<u8> {
     u8::from_str_radix(hex, 16).ok()
 }
 
-fn extension(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> Got {
+fn extension(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> HasValue {
     let Some(h) = &r.conn.client.proxied else { return Ok(false) };
     match find(&h.tlvs, name, out) {
         Ok(found) => Ok(found),
@@ -65,18 +62,25 @@ fn extension(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> Got {
 }
 
 fn find(tlvs: &[u8], name: &[u8], out: &mut Vec<u8>) -> Result<bool, Broken> {
-    let value = match name.strip_prefix(b"ssl_") {
-        None => kind(name, &NAMES).map_or(Ok(None), |k| tlv(tlvs, k))?,
-        Some(inner) => {
-            let Some(ssl) = tlv(tlvs, TLV_SSL)? else { return Ok(false) };
-            let (&[_, a, b, c, d], ssl) = ssl.split_first_chunk::<5>().ok_or(Broken::Header)?;
-            if inner == b"verify" {
-                forebay_http::h1::response::number(out, u64::from(u32::from_be_bytes([a, b, c, d])));
-                return Ok(true);
-            }
-            kind(inner, &SSL_NAMES).map_or(Ok(None), |k| tlv(ssl, k))?
-        }
-    };
+    match name.strip_prefix(b"ssl_") {
+        Some(inner) => find_in_ssl(tlvs, inner, out),
+        None => find_named(tlvs, name, &NAMES, out),
+    }
+}
+
+/// Appends a part of the TLS extension.
+fn find_in_ssl(tlvs: &[u8], name: &[u8], out: &mut Vec<u8>) -> Result<bool, Broken> {
+    let Some(ssl) = tlv(tlvs, TLV_SSL)? else { return Ok(false) };
+    let (&[_, a, b, c, d], ssl) = ssl.split_first_chunk::<5>().ok_or(Broken::Header)?;
+    if name == b"verify" {
+        forebay_http::h1::response::number(out, u64::from(u32::from_be_bytes([a, b, c, d])));
+        return Ok(true);
+    }
+    find_named(ssl, name, &SSL_NAMES, out)
+}
+
+fn find_named(tlvs: &[u8], name: &[u8], names: &[(&[u8], u8)], out: &mut Vec<u8>) -> Result<bool, Broken> {
+    let value = kind(name, names).map_or(Ok(None), |k| tlv(tlvs, k))?;
     Ok(value.map(|v| out.extend_from_slice(v)).is_some())
 }
 

@@ -4,7 +4,7 @@ use crate::modules::{autoindex, static_file};
 use crate::phases::Outcome;
 use crate::request::Request;
 use forebay_http::request::Method;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType};
 use rustix::io::Errno;
 
 crate::settings! {
@@ -17,18 +17,9 @@ pub(crate) async fn run(req: &mut Request) -> Option<Outcome> {
     if !matches!(req.method, Method::Get | Method::Head | Method::Post) {
         return None;
     }
-    let mut path = Vec::new();
-    if static_file::map_path(req, &mut path).is_err() {
-        return Some(Outcome::Status(500));
-    }
-    while path.len() > 1 && path.last() == Some(&b'/') {
-        path.pop();
-    }
-    let dir = path.clone();
-    let mut names = match tokio::task::spawn_blocking(move || files(&dir)).await {
-        Ok(Ok(names)) => names,
-        Ok(Err(e)) => return Some(autoindex::failed(req, &path, e)),
-        Err(_) => return Some(Outcome::Status(500)),
+    let mut names = match autoindex::read_directory(req, files).await {
+        Ok(names) => names,
+        Err(refused) => return Some(refused),
     };
     if names.is_empty() {
         return None;
@@ -40,15 +31,11 @@ pub(crate) async fn run(req: &mut Request) -> Option<Outcome> {
 
 /// Returns the names of the files in a directory, except hidden ones. Blocks.
 fn files(path: &[u8]) -> Result<Vec<Vec<u8>>, Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let fd = rustix::fs::open(path, flags, Mode::empty())?;
+    let (fd, visible) = autoindex::open_directory(path)?;
     let mut names = Vec::new();
-    for item in rustix::fs::Dir::read_from(&fd)? {
+    for item in visible {
         let item = item?;
         let name = item.file_name().to_bytes();
-        if name.first() == Some(&b'.') {
-            continue;
-        }
         if is_file(&fd, name, item.file_type()) {
             names.push(name.to_vec());
         }

@@ -90,7 +90,7 @@ fn original(req: &Request) -> Peer {
     req.modules.replaced_peer.unwrap_or(req.peer)
 }
 
-/// Whether there are trusted proxies.
+/// Returns `true` if a location trusts proxies.
 pub(crate) fn enabled(s: &LocationSettings) -> bool {
     !s.realip.from.0.is_empty()
 }

@@ -120,16 +120,19 @@ impl Referers {
         }
         let host = host.to_ascii_lowercase();
         let path = memchr::memchr(b'/', after).and_then(|at| after.get(at..)).unwrap_or_default();
-        for name in names.iter().filter(|_| self.server_names) {
-            if names_host(req, name, &host)? {
-                return Ok(true);
-            }
+        if self.server_names && is_own_host(req, names, &host)? {
+            return Ok(true);
         }
         if self.hosts.find(&host).is_some_and(|prefix| path.starts_with(prefix)) {
             return Ok(true);
         }
+        self.matches(req, rest)
+    }
+
+    /// Matches the text after the scheme with the patterns.
+    fn matches(&self, req: &mut Request, text: &[u8]) -> Result<bool, LimitExceeded> {
         for pattern in &self.regexes {
-            if pattern.is_match(rest).map_err(|_| pattern.log_failure(req, rest))? {
+            if pattern.is_match(text).map_err(|_| pattern.log_failure(req, text))? {
                 return Ok(true);
             }
         }
@@ -137,7 +140,17 @@ impl Referers {
     }
 }
 
-/// Whether a name of the server matches the host.
+/// Returns `true` if one of the server's names matches the host.
+fn is_own_host(req: &mut Request, names: &[ServerName], host: &[u8]) -> Result<bool, LimitExceeded> {
+    for name in names {
+        if names_host(req, name, host)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Returns `true` if a name of the server matches the host.
 fn names_host(req: &mut Request, name: &ServerName, host: &[u8]) -> Result<bool, LimitExceeded> {
     Ok(match name {
         ServerName::Exact(n) => n == host,

@@ -53,7 +53,7 @@ pub(crate) enum Op {
         pattern: Pattern,
         /// New path or URL.
         replacement: Template,
-        /// Whether the query of the request is appended.
+        /// `true` if the query of the request is appended.
         keep_args: bool,
         /// Next step after a match.
         flag: Flag,
@@ -88,12 +88,12 @@ pub(crate) enum Condition {
 /// In nginx's words.
 pub(crate) fn directive(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<(), Error> {
     let op = match d.name.text.as_slice() {
-        b"break" => Op::Break,
-        b"set" => set(d, cx)?,
-        b"return" => ret(d, cx)?,
-        _ => rewrite(d, cx)?,
+        b"break" => Ok(Op::Break),
+        b"set" => set(d, cx),
+        b"return" => ret(d, cx),
+        _ => rewrite(d, cx),
     };
-    l.ops.push(op);
+    l.ops.push(op?);
     Ok(())
 }
 
@@ -139,23 +139,26 @@ fn ret(d: &Directive, cx: &mut Scope<'_>) -> Result<Op, Error> {
     Ok(Op::Return { status: n as u16, text })
 }
 
+/// Returns the flag of a `rewrite`, or the one that its replacement implies.
+fn flag(d: &Directive, replacement: &Word, cx: &Scope<'_>) -> Result<Flag, Error> {
+    match d.args.get(2) {
+        Some(w) => named_flag(d, w, cx),
+        None if is_url(&replacement.text) => Ok(Flag::Redirect(302)),
+        None => Ok(Flag::Continue),
+    }
+}
+
 fn rewrite(d: &Directive, cx: &mut Scope<'_>) -> Result<Op, Error> {
     let (Some(re), Some(to)) = (d.args.first(), d.args.get(1)) else { return Err(cx.error(d, "no value")) };
     let pattern = cx.pattern(d, &re.text, false)?;
-    let flag = match d.args.get(2) {
-        Some(w) => named_flag(d, w, cx)?,
-        None if is_url(&to.text) => Flag::Redirect(302),
-        None => Flag::Continue,
-    };
+    let flag = flag(d, to, cx)?;
     if to.text.is_empty() {
         return Err(cx.error_at(d, to, "empty replacement"));
     }
     // A question mark at the end means that the query of the request is not appended.
-    let (text, keep_args) = match to.text.split_last() {
-        Some((b'?', rest)) => (rest.to_vec(), false),
-        _ => (to.text.clone(), true),
-    };
-    let word = Word { text, ..to.clone() };
+    let path = to.text.strip_suffix(b"?");
+    let keep_args = path.is_none();
+    let word = Word { text: path.unwrap_or(&to.text).to_vec(), ..to.clone() };
     Ok(Op::Rewrite { pattern, replacement: cx.template(d, &word)?, keep_args, flag })
 }
 
@@ -176,14 +179,13 @@ fn named_flag(d: &Directive, w: &Word, cx: &Scope<'_>) -> Result<Flag, Error> {
 pub(crate) fn condition(d: &Directive, cx: &mut Scope<'_>) -> Result<Condition, Error> {
     let words = without_parentheses(d, cx)?;
     let Some((first, others)) = words.split_first() else { return Err(cx.error(d, "invalid condition")) };
-    let (test, negated) = match first.text.as_slice() {
-        [b'$', name @ ..] if !name.is_empty() => return comparison(d, first, others, cx),
-        [b'-', test] => (*test, false),
-        [b'!', b'-', test] => (*test, true),
-        _ => return Err(invalid_condition(d, first, cx)),
-    };
-    match (test, others) {
-        (b'f' | b'd' | b'e' | b'x', [arg]) => Ok(Condition::File(test, cx.template(d, arg)?, negated)),
+    if let [b'$', _, ..] = first.text.as_slice() {
+        return comparison(d, first, others, cx);
+    }
+    match (negation(&first.text), others) {
+        (([b'-', test @ (b'f' | b'd' | b'e' | b'x')], negated), [arg]) => {
+            Ok(Condition::File(*test, cx.template(d, arg)?, negated))
+        }
         _ => Err(invalid_condition(d, first, cx)),
     }
 }
@@ -219,21 +221,36 @@ fn without_parentheses(d: &Directive, cx: &Scope<'_>) -> Result<Vec<Word>, Error
 /// Reads a condition that begins with a variable: that alone, or an operator and a value after it.
 fn comparison(d: &Directive, first: &Word, others: &[Word], cx: &mut Scope<'_>) -> Result<Condition, Error> {
     let id = cx.vars.reference(first.text.get(1..).unwrap_or_default());
-    let (op, arg) = match others {
-        [] => return Ok(Condition::Var(id)),
-        [op, arg] => (op, arg),
-        _ => return Err(invalid_condition(d, first, cx)),
-    };
-    let (negated, operator) = match op.text.as_slice() {
-        [b'!', operator @ ..] => (true, operator),
-        operator => (false, operator),
-    };
-    Ok(match operator {
-        b"=" => Condition::Equal(id, cx.template(d, arg)?, negated),
-        b"~" => Condition::Match(id, cx.pattern(d, &arg.text, false)?, negated),
-        b"~*" => Condition::Match(id, cx.pattern(d, &arg.text, true)?, negated),
-        _ => return Err(cx.error_at(d, op, format!("unexpected \"{}\" in condition", op.as_str()))),
-    })
+    match others {
+        [] => Ok(Condition::Var(id)),
+        [op, arg] => operation(d, id, op, arg, cx),
+        _ => Err(invalid_condition(d, first, cx)),
+    }
+}
+
+/// Reads the comparison of a variable with a value or pattern.
+fn operation(
+    d: &Directive,
+    id: VarId,
+    op: &Word,
+    arg: &Word,
+    cx: &mut Scope<'_>,
+) -> Result<Condition, Error> {
+    match negation(&op.text) {
+        (b"=", negated) => Ok(Condition::Equal(id, cx.template(d, arg)?, negated)),
+        (o @ (b"~" | b"~*"), negated) => {
+            Ok(Condition::Match(id, cx.pattern(d, &arg.text, o == b"~*")?, negated))
+        }
+        _ => Err(cx.error_at(d, op, format!("unexpected \"{}\" in condition", op.as_str()))),
+    }
+}
+
+/// Splits off the exclamation mark that negates a test. Returns the test, and whether it is negated.
+fn negation(text: &[u8]) -> (&[u8], bool) {
+    match text.strip_prefix(b"!") {
+        Some(test) => (test, true),
+        None => (text, false),
+    }
 }
 
 /// Result of running the directives of a level.
@@ -255,7 +272,7 @@ enum Step {
 
 /// Runs the directives of a level.
 pub(crate) fn run(req: &mut Request, ops: &[Op]) -> Ran {
-    let mut walk = Walk { changed: false, quote: true };
+    let mut walk = RunState { changed: false, quote: true };
     match steps(req, ops, &mut walk) {
         Ok(Step::Stop(ran)) => ran,
         Ok(Step::Next) if walk.changed => Ran::UriChanged,
@@ -270,14 +287,14 @@ pub(crate) fn run(req: &mut Request, ops: &[Op]) -> Ran {
 }
 
 /// State of one walk through the directives.
-struct Walk {
-    /// Whether a `rewrite` changed the path.
+struct RunState {
+    /// `true` if a `rewrite` changed the path.
     changed: bool,
-    /// Whether `set` encodes captures. It does until the first `rewrite` has matched.
+    /// `true` if `set` encodes captures, which it does until the first `rewrite` has matched.
     quote: bool,
 }
 
-/// Whether the path of the request's target contains encoded bytes (`%` or `+`).
+/// Returns `true` if the path of the request's target contains encoded bytes (`%` or `+`).
 fn encoded(req: &Request) -> bool {
     let target = req.head.target.of(&req.head.buf);
     let path = memchr::memchr(b'?', target).map_or(target, |at| &target[..at]);
@@ -307,7 +324,7 @@ fn set_value(req: &mut Request, t: &Template, quote: bool, out: &mut Vec<u8>) ->
     Ok(())
 }
 
-fn steps(req: &mut Request, ops: &[Op], walk: &mut Walk) -> Result<Step, VarError> {
+fn steps(req: &mut Request, ops: &[Op], walk: &mut RunState) -> Result<Step, VarError> {
     for op in ops {
         let step = step(req, op, walk)?;
         if let Step::Stop(_) = step {
@@ -317,7 +334,7 @@ fn steps(req: &mut Request, ops: &[Op], walk: &mut Walk) -> Result<Step, VarErro
     Ok(Step::Next)
 }
 
-fn step(req: &mut Request, op: &Op, walk: &mut Walk) -> Result<Step, VarError> {
+fn step(req: &mut Request, op: &Op, walk: &mut RunState) -> Result<Step, VarError> {
     match op {
         Op::Break => {
             req.valid_location &= !walk.changed;
@@ -325,25 +342,30 @@ fn step(req: &mut Request, op: &Op, walk: &mut Walk) -> Result<Step, VarError> {
         }
         Op::Set(var, t) => assign(req, *var, t, walk.quote),
         Op::If { cond, location, ops } => {
-            if !holds(req, cond)? {
-                return Ok(Step::Next);
-            }
-            req.location = location.unwrap_or(req.location);
-            steps(req, ops, walk)
+            let level = location.unwrap_or(req.location);
+            run_if(req, cond, level, ops, walk)
         }
         Op::Return { status, text } => answer(req, *status, text.as_ref()).map(Step::Stop),
         Op::Rewrite { pattern, replacement, keep_args, flag } => {
-            let uri = std::mem::take(&mut req.uri);
-            let hit = matches(req, pattern, &uri);
-            req.uri = uri;
-            if !hit? {
-                return Ok(Step::Next);
-            }
-            walk.quote = false;
             let rewrite = Rewrite { to: replacement, keep_args: *keep_args, flag: *flag };
-            rewrite.apply(req, &mut walk.changed)
+            rewrite.run(req, pattern, walk)
         }
     }
+}
+
+/// Runs the directives of an `if` in the block's level, if the condition holds.
+fn run_if(
+    req: &mut Request,
+    condition: &Condition,
+    level: LocationId,
+    ops: &[Op],
+    walk: &mut RunState,
+) -> Result<Step, VarError> {
+    if !holds(req, condition)? {
+        return Ok(Step::Next);
+    }
+    req.location = level;
+    steps(req, ops, walk)
 }
 
 /// Runs a `set`.
@@ -489,12 +511,24 @@ fn escaped_byte(text: &[u8]) -> Option<u8> {
 /// A `rewrite` that matched.
 struct Rewrite<'r> {
     to: &'r Template,
-    /// Whether the query of the request is appended.
+    /// `true` if the query of the request is appended.
     keep_args: bool,
     flag: Flag,
 }
 
 impl Rewrite<'_> {
+    /// Applies the rule to a path that matches its pattern.
+    fn run(&self, req: &mut Request, pattern: &Pattern, walk: &mut RunState) -> Result<Step, VarError> {
+        let uri = std::mem::take(&mut req.uri);
+        let hit = matches(req, pattern, &uri);
+        req.uri = uri;
+        if !hit? {
+            return Ok(Step::Next);
+        }
+        walk.quote = false;
+        self.apply(req, &mut walk.changed)
+    }
+
     /// Replaces the path or makes a redirect.
     fn apply(&self, req: &mut Request, changed: &mut bool) -> Result<Step, VarError> {
         let mut out = req.take_buf();
@@ -515,14 +549,18 @@ impl Rewrite<'_> {
         req.rewritten = true;
         req.internal = true;
         *changed = self.flag != Flag::Break;
-        Ok(match self.flag {
+        Ok(self.next_step(req))
+    }
+
+    fn next_step(&self, req: &mut Request) -> Step {
+        match self.flag {
             Flag::Last => Step::Stop(Ran::UriChanged),
             Flag::Break => {
                 req.valid_location = false;
                 Step::Stop(Ran::Through)
             }
             _ => Step::Next,
-        })
+        }
     }
 
     /// Appends the replacement with its variables and captures. Returns the place of the question mark that begins a query.

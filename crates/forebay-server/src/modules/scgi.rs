@@ -17,7 +17,7 @@ crate::settings! {
 /// the content.
 ///
 /// # Errors
-/// When a variable cannot be evaluated.
+/// If a variable cannot be evaluated.
 pub(crate) fn write_params(
     req: &mut Request,
     s: &proxy::Settings,

@@ -38,7 +38,7 @@ impl Written {
     #[cfg(test)]
     pub(crate) const DIRECTIVES: &'static [&'static str] = table::Written::DIRECTIVES;
 
-    /// Whether a directive of this name belongs to this module.
+    /// Returns `true` if a directive of this name belongs to this module.
     pub(crate) fn binds(name: &[u8]) -> bool {
         table::Written::binds(name)
     }
@@ -82,7 +82,7 @@ impl Written {
 
 /// Values of the variables for a request.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct State {
+pub(crate) struct LinkState {
     /// `$secure_link`, once it has been evaluated.
     link: Option<Option<Vec<u8>>>,
     /// `$secure_link_expires`.
@@ -125,16 +125,22 @@ fn judge(req: &mut Request) -> Result<Option<Vec<u8>>, VarError> {
 fn by_secret(target: &[u8], secret: &[u8]) -> Option<Vec<u8>> {
     let mut parts = target.strip_prefix(b"/")?.splitn(3, |b| *b == b'/');
     let (_, hash, link) = (parts.next()?, parts.next()?, parts.next()?);
-    if link.is_empty() || hash.len() != 32 {
+    let want = hexadecimal(hash)?;
+    let got: [u8; 16] = Md5::new().chain_update(link).chain_update(secret).finalize().into();
+    (want == got && !link.is_empty()).then(|| link.to_vec())
+}
+
+/// Decodes an MD5 hash of 32 hexadecimal digits.
+fn hexadecimal(digits: &[u8]) -> Option<[u8; 16]> {
+    if digits.len() != 32 {
         return None;
     }
-    let mut want = [0; 16];
-    for (byte, pair) in want.iter_mut().zip(hash.chunks(2)) {
-        *byte =
-            u8::from_str_radix(std::str::from_utf8(pair).ok().filter(|p| !p.starts_with('+'))?, 16).ok()?;
+    let mut hash = [0; 16];
+    for (byte, pair) in hash.iter_mut().zip(digits.chunks(2)) {
+        let pair = std::str::from_utf8(pair).ok().filter(|p| !p.starts_with('+'))?;
+        *byte = u8::from_str_radix(pair, 16).ok()?;
     }
-    let got: [u8; 16] = Md5::new().chain_update(link).chain_update(secret).finalize().into();
-    (want == got).then(|| link.to_vec())
+    Some(hash)
 }
 
 /// Base64 with the URL-safe alphabet. Padding is optional.

@@ -10,15 +10,15 @@ crate::settings! {
     "large_client_header_buffers" => large_client_header_buffers: Buffers = Buffers { count: 4, size: 8192 };
     /// Time limit for a client to send its head.
     "client_header_timeout" => client_header_timeout: Msec = Msec(Duration::from_secs(60));
-    /// Whether field lines with invalid names are dropped rather than refused.
+    /// `true` if field lines with invalid names are dropped rather than refused.
     "ignore_invalid_headers" => ignore_invalid_headers: bool = true;
-    /// Whether field names may contain underscores.
+    /// `true` if field names may contain underscores.
     "underscores_in_headers" => underscores_in_headers: bool = false;
-    /// Whether adjacent slashes in a path are merged.
+    /// `true` if adjacent slashes in a path are merged.
     "merge_slashes" => merge_slashes: bool = true;
     /// Largest number of field lines.
     "max_headers" => max_headers: Number = Number(1000);
-    /// Whether HTTP/2 is enabled.
+    /// `true` if HTTP/2 is enabled.
     "http2" => http2: bool = false;
     /// Most concurrent streams of a connection.
     "http2_max_concurrent_streams" => http2_max_concurrent_streams: Number = Number(128);

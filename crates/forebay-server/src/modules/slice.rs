@@ -19,19 +19,19 @@ crate::settings! {
 
 /// Slices of one request.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct State {
+pub(crate) struct SliceState {
     /// Size of a slice; 0 until `$slice_range` is evaluated.
     size: u64,
     /// Start of the current slice.
     start: u64,
     /// End of the bytes to send.
     end: u64,
-    /// Whether the response is assembled from slices.
+    /// `true` if the response is assembled from slices.
     active: bool,
     etag: Vec<u8>,
 }
 
-impl State {
+impl SliceState {
     /// Empties it for the next request.
     pub(crate) fn clear(&mut self) {
         (self.size, self.start, self.end, self.active) = (0, 0, 0, false);
@@ -74,17 +74,17 @@ fn first_byte(r: &Request) -> u64 {
     forebay_conf::units::number(&rest[..digits]).unwrap_or(0)
 }
 
-/// Whether a location has `slice`.
+/// Returns `true` if a location has `slice`.
 pub(crate) fn enabled(s: &LocationSettings) -> bool {
     s.slice.size.0 > 0
 }
 
-/// Whether `$slice_range` was evaluated for the request.
+/// Returns `true` if `$slice_range` was evaluated for the request.
 pub(crate) fn asked(req: &Request) -> bool {
     req.modules.slice.size > 0
 }
 
-/// Whether the response is assembled from slices.
+/// Returns `true` if the response is assembled from slices.
 pub(crate) fn active(req: &Request) -> bool {
     req.modules.slice.active
 }
@@ -171,7 +171,7 @@ pub(crate) fn filter(req: &mut Request) -> Result<(), VarError> {
     Ok(())
 }
 
-/// Whether another slice follows the one that has been sent.
+/// Returns `true` if another slice follows the one that has been sent.
 pub(crate) fn wants_more(req: &Request) -> bool {
     let s = &req.modules.slice;
     s.active && s.start.saturating_add(s.size) < s.end

@@ -266,17 +266,20 @@ fn failed(req: &mut Request, path: &[u8], e: Errno, call: &str) -> Outcome {
         return Outcome::Status(status);
     }
     let call = if call == "open()" { open_call(req) } else { call };
-    req.log_with(level, |out| {
-        for piece in [call.as_bytes(), b" \"", path, b"\" failed "] {
-            out.extend_from_slice(piece);
-        }
-        match e {
-            // Nearly all of these lines have this error: skip formatting it.
-            Errno::NOENT => out.extend_from_slice(b"(2: No such file or directory)"),
-            e => out.extend_from_slice(errno_text(e).as_bytes()),
-        }
-    });
+    req.log_with(level, |out| push_failure(call, path, e, out));
     Outcome::Status(status)
+}
+
+/// Appends the line about a call that failed.
+fn push_failure(call: &str, path: &[u8], e: Errno, out: &mut Vec<u8>) {
+    for piece in [call.as_bytes(), b" \"", path, b"\" failed "] {
+        out.extend_from_slice(piece);
+    }
+    match e {
+        // Nearly all of these lines have this error: skip formatting it.
+        Errno::NOENT => out.extend_from_slice(b"(2: No such file or directory)"),
+        e => out.extend_from_slice(errno_text(e).as_bytes()),
+    }
 }
 
 /// Returns the name of the call that opens files in this location, for messages.

@@ -58,15 +58,31 @@ fn finder<T: AsRef<[u8]>>(texts: &[T]) -> Option<AhoCorasick> {
     AhoCorasick::builder().match_kind(MatchKind::LeftmostFirst).ascii_case_insensitive(true).build(texts).ok()
 }
 
-/// Whether a location replaces text.
+/// Returns `true` if a location replaces text.
 pub(crate) fn enabled(s: &LocationSettings) -> bool {
     !s.sub_filter.pairs.list.is_empty()
+}
+
+/// A text and its replacement.
+type Replacement = (Vec<u8>, Vec<u8>);
+
+/// Evaluates the texts of a location and their replacements.
+fn replacements(req: &mut Request, s: &Settings) -> Result<Vec<Replacement>, VarError> {
+    let mut texts = Vec::new();
+    for (text, by) in s.pairs.list.iter() {
+        let text = text.value(req)?;
+        // An empty text would match everywhere.
+        if !text.is_empty() {
+            texts.push((text, by.value(req)?));
+        }
+    }
+    Ok(texts)
 }
 
 /// Prepares a response for replacements in its body. A header filter.
 ///
 /// # Errors
-/// When a variable cannot be evaluated.
+/// If a variable cannot be evaluated.
 pub(crate) fn filter(req: &mut Request) -> Result<(), VarError> {
     let http = req.http();
     let s = &http.location(req).settings.sub_filter;
@@ -76,14 +92,7 @@ pub(crate) fn filter(req: &mut Request) -> Result<(), VarError> {
     if bodiless || !s.types.contains(kind) {
         return Ok(());
     }
-    let mut texts = Vec::new();
-    for (text, by) in s.pairs.list.iter() {
-        let text = text.value(req)?;
-        // An empty text would match everywhere.
-        if !text.is_empty() {
-            texts.push((text, by.value(req)?));
-        }
-    }
+    let texts = replacements(req, s)?;
     if texts.is_empty() {
         return Ok(());
     }

@@ -6,7 +6,7 @@ use crate::modules::static_file;
 use crate::phases::Outcome;
 use crate::request::Request;
 use forebay_conf::error::{Error, Level};
-use forebay_conf::tree::Directive;
+use forebay_conf::tree::{Directive, Word};
 use forebay_conf::units;
 use forebay_core::vars::Template;
 use forebay_core::vars::VarError;
@@ -41,21 +41,20 @@ pub(crate) fn parse(d: &Directive, duplicate: bool, cx: &mut Scope<'_>) -> Resul
     let Some((last, names)) = d.args.split_last() else { return Err(cx.error(d, "no arguments")) };
     let mut tried = Vec::new();
     for w in names {
-        let (text, dir) = match w.text.split_last() {
-            Some((b'/', rest)) => (rest.to_vec(), true),
-            _ => (w.text.clone(), false),
-        };
-        let word = forebay_conf::tree::Word { text, ..w.clone() };
-        tried.push((cx.template(d, &word)?, dir));
+        let path = w.text.strip_suffix(b"/");
+        let word = Word { text: path.unwrap_or(&w.text).to_vec(), ..w.clone() };
+        tried.push((cx.template(d, &word)?, path.is_some()));
     }
-    let fallback = match last.text.strip_prefix(b"=") {
-        Some(code) => match units::number(code).and_then(|n| u16::try_from(n).ok()).filter(|n| *n <= 999) {
-            Some(code) => Fallback::Status(code),
-            None => return Err(cx.error_at(d, last, format!("invalid code \"{}\"", last.as_str()))),
-        },
-        None => Fallback::Uri(cx.template(d, last)?),
-    };
-    Ok(TryFiles { names: tried, fallback })
+    Ok(TryFiles { names: tried, fallback: fallback(d, last, cx)? })
+}
+
+/// Reads the last parameter.
+fn fallback(d: &Directive, w: &Word, cx: &mut Scope<'_>) -> Result<Fallback, Error> {
+    let Some(code) = w.text.strip_prefix(b"=") else { return cx.template(d, w).map(Fallback::Uri) };
+    match units::number(code).and_then(|n| u16::try_from(n).ok()) {
+        Some(code @ ..=999) => Ok(Fallback::Status(code)),
+        _ => Err(cx.error_at(d, w, format!("invalid code \"{}\"", w.as_str()))),
+    }
 }
 
 /// Tries the names. Returns `None` if one exists, which then is the path for the content handler.
@@ -70,6 +69,18 @@ pub(crate) async fn run(req: &mut Request, t: &TryFiles) -> Option<Outcome> {
     Some(fall_back(req, &t.fallback))
 }
 
+/// Looks for a file, or for a directory if `dir` is set.
+async fn exists(req: &mut Request, path: &[u8], dir: bool) -> bool {
+    match static_file::open(req, path).await {
+        Found::Dir => dir,
+        Found::File(_) | Found::Other => !dir,
+        Found::Error(e) => {
+            report(req, path, e);
+            false
+        }
+    }
+}
+
 /// Takes a name if it exists. Returns `false` if it does not; the error is the status to answer with.
 async fn try_name(req: &mut Request, name: &Template, dir: bool) -> Result<bool, u16> {
     let mut text = req.take_buf();
@@ -81,14 +92,7 @@ async fn try_name(req: &mut Request, name: &Template, dir: bool) -> Result<bool,
     if dir && path.len() > 1 && path.last() == Some(&b'/') {
         path.pop();
     }
-    let hit = match static_file::open(req, &path).await {
-        Found::Dir => dir,
-        Found::File(_) | Found::Other => !dir,
-        Found::Error(e) => {
-            report(req, &path, e);
-            false
-        }
-    };
+    let hit = exists(req, &path, dir).await;
     req.give_buf(path);
     if hit {
         accept(req, text, constant, dir);

@@ -7,7 +7,7 @@ use crate::modules::Content;
 use crate::modules::proxy::{NextMask, Pass, tries};
 use crate::phases::Outcome;
 use crate::request::Request;
-use crate::upstream::attempts::{Attempts, Kept, Repeat, Rules, Verdict};
+use crate::upstream::attempts::{Attempts, Decision, Kept, Repeat, Rules};
 use crate::upstream::contact::Contact;
 use crate::upstream::exchange::Target;
 use crate::upstream::fault::Fault;
@@ -61,10 +61,7 @@ pub(crate) async fn run(req: &mut Request, pass: &Arc<Pass>) -> Outcome {
     if req.head.method != Method::Connect || req.head.version != Version::Http11 || req.is_subrequest() {
         return Outcome::Status(405);
     }
-    let connected = match pass.resolve(req).await {
-        Ok((target, _)) => connect(req, &target).await,
-        Err(status) => Err(status),
-    };
+    let connected = resolve_and_connect(req, pass).await;
     if connected.is_err() {
         req.modules.upstream.log_name.clear();
     }
@@ -77,6 +74,12 @@ pub(crate) async fn run(req: &mut Request, pass: &Arc<Pass>) -> Outcome {
         }
         Err(status) => Outcome::Status(status),
     }
+}
+
+/// Connects to a server of the directive's target.
+async fn resolve_and_connect(req: &mut Request, pass: &Pass) -> Result<Contact, u16> {
+    let (target, _) = pass.resolve(req).await?;
+    connect(req, &target).await
 }
 
 /// Connects to a server of the target. Nothing is sent: the client speaks first.
@@ -104,9 +107,9 @@ async fn connect(req: &mut Request, target: &Target) -> Result<Contact, u16> {
             Err(fault) => attempts.failed(req, &mut place, &fault, Repeat::Always),
         };
         match verdict {
-            Verdict::Answered => return place.ok_or(502),
-            Verdict::Again => {}
-            Verdict::Stop(status) => return Err(status),
+            Decision::Answered => return place.ok_or(502),
+            Decision::Again => {}
+            Decision::Stop(status) => return Err(status),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::config::Scope;
 use crate::config::value::{Setting, first, once};
+use crate::keyword;
 use crate::modules::LocationSettings;
 use crate::password::LENIENT;
 use crate::request::Request;
@@ -21,13 +22,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 crate::settings! {
     /// `userid`.
-    "userid" => mode: Mode = Mode { kind: Kind::Off, reset: None };
+    "userid" => mode: Mode = Mode { kind: CookieUse::Off, reset: None };
     /// `userid_domain`: the `domain` attribute of the cookie, empty for none.
     "userid_domain" => domain: OrNone = OrNone(Vec::new());
     /// `userid_expires`.
-    "userid_expires" => expires: Expires = Expires::Session;
+    "userid_expires" => expires: UidExpires = UidExpires::Session;
     /// `userid_flags`: the flags as text of the cookie.
-    "userid_flags" => flags: Flags = Flags(Vec::new());
+    "userid_flags" => flags: UidFlags = UidFlags(Vec::new());
     /// `userid_mark`.
     "userid_mark" => mark: Mark = Mark(None);
     /// `userid_name`.
@@ -40,39 +41,31 @@ crate::settings! {
     "userid_service" => service: Option<u32> = None;
 }
 
-/// Use of cookies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// Cookies are ignored.
-    Off,
-    /// Received cookies are logged, none are set.
-    Log,
-    /// Cookies of version 1 are set.
-    V1,
-    /// Cookies of version 2 are set.
-    On,
+keyword! {
+    /// Use of cookies.
+    pub enum CookieUse {
+        /// Cookies are ignored.
+        Off = "off",
+        /// Received cookies are logged, none are set.
+        Log = "log",
+        /// Cookies of version 1 are set.
+        V1 = "v1",
+        /// Cookies of version 2 are set.
+        On = "on",
+    }
 }
 
 /// `userid`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mode {
-    kind: Kind,
+    kind: CookieUse,
     /// `$uid_reset`, which the configuration may set.
     reset: Option<VarId>,
 }
 
 impl Setting<crate::HttpContext> for Mode {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
-        once(&previous, d, cx)?;
-        let kind = match first(d).to_ascii_lowercase().as_slice() {
-            b"off" => Kind::Off,
-            b"log" => Kind::Log,
-            b"v1" => Kind::V1,
-            b"on" => Kind::On,
-            _ => {
-                return Err(cx.error(d, format!("invalid value \"{}\"", String::from_utf8_lossy(first(d)))));
-            }
-        };
+        let kind = CookieUse::take(previous.map(|p| p.kind), d, cx)?;
         Ok(Mode { kind, reset: Some(cx.vars.reference(b"uid_reset")) })
     }
 }
@@ -91,7 +84,7 @@ impl Setting<crate::HttpContext> for OrNone {
 
 /// Lifetime of the cookie.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Expires {
+pub(crate) enum UidExpires {
     /// Until the browser is closed.
     Session,
     /// Until the end of 2037.
@@ -100,15 +93,30 @@ pub(crate) enum Expires {
     After(u64),
 }
 
-impl Setting<crate::HttpContext> for Expires {
+impl UidExpires {
+    /// Appends the attribute of the cookie. `now` is in seconds.
+    fn push(self, now: i64, out: &mut Vec<u8>) {
+        match self {
+            UidExpires::Session => {}
+            UidExpires::Max => out.extend_from_slice(b"; expires=Thu, 31-Dec-37 23:55:55 GMT"),
+            UidExpires::After(seconds) => {
+                let at = now.saturating_add(i64::try_from(seconds).unwrap_or(i64::MAX));
+                out.extend_from_slice(b"; expires=");
+                cookie_date(at, out);
+            }
+        }
+    }
+}
+
+impl Setting<crate::HttpContext> for UidExpires {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         Ok(match first(d) {
-            b"max" => Expires::Max,
-            b"off" => Expires::Session,
+            b"max" => UidExpires::Max,
+            b"off" => UidExpires::Session,
             word => {
                 let seconds = units::time_secs(word);
-                Expires::After(
+                UidExpires::After(
                     seconds.ok_or_else(|| cx.error(d, "\"userid_expires\" directive invalid value"))?,
                 )
             }
@@ -118,9 +126,9 @@ impl Setting<crate::HttpContext> for Expires {
 
 /// Attributes of the cookie.
 #[derive(Clone, Debug)]
-pub(crate) struct Flags(Vec<u8>);
+pub(crate) struct UidFlags(Vec<u8>);
 
-impl Setting<crate::HttpContext> for Flags {
+impl Setting<crate::HttpContext> for UidFlags {
     fn take(_: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         // In the order in which they are sent.
         let mut sent: [&[u8]; 3] = [b"", b"", b""];
@@ -132,7 +140,7 @@ impl Setting<crate::HttpContext> for Flags {
                 None => return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str()))),
             }
         }
-        Ok(Flags(sent.concat()))
+        Ok(UidFlags(sent.concat()))
     }
 }
 
@@ -178,12 +186,12 @@ type Uid = [u8; 16];
 
 /// Identifiers of a request, once they are known.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct State {
-    known: Option<Known>,
+pub(crate) struct UserIdState {
+    known: Option<Identifiers>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Known {
+struct Identifiers {
     got: Option<Uid>,
     /// Identifier to send in a cookie.
     set: Option<Uid>,
@@ -197,7 +205,11 @@ pub(crate) const VARIABLES: &[Row] = &[
 ];
 
 /// Appends `name=` and the four words of an identifier in native byte order, as nginx logs them.
-fn text(req: &mut Request, out: &mut Vec<u8>, which: fn(&Known) -> Option<Uid>) -> Result<bool, VarError> {
+fn text(
+    req: &mut Request,
+    out: &mut Vec<u8>,
+    which: fn(&Identifiers) -> Option<Uid>,
+) -> Result<bool, VarError> {
     let known = known(req)?;
     Ok(which(&known).map(|uid| describe(req, &uid, out)).is_some())
 }
@@ -212,25 +224,29 @@ fn describe(req: &Request, uid: &Uid, out: &mut Vec<u8>) {
 }
 
 /// Returns the identifiers of the request. Only the first call computes them, so log and cookie agree.
-fn known(req: &mut Request) -> Result<Known, VarError> {
+fn known(req: &mut Request) -> Result<Identifiers, VarError> {
     let http = req.http();
     let s = &http.location(req).settings.userid;
-    if s.mode.kind == Kind::Off {
-        return Ok(Known::default());
+    if s.mode.kind == CookieUse::Off {
+        return Ok(Identifiers::default());
     }
     if let Some(k) = req.modules.userid.known {
         return Ok(k);
     }
     let received = received(req, s);
     let got = received.map(|(uid, _)| uid);
-    let set = match received {
-        _ if s.mode.kind == Kind::Log => None,
-        Some((uid, marked)) if !reset(req, s, &uid)? => (!marked).then_some(uid),
-        _ => Some(make(req, s)),
-    };
-    let known = Known { got, set };
+    let known = Identifiers { got, set: to_set(req, s, received)? };
     req.modules.userid.known = Some(known);
     Ok(known)
+}
+
+/// Returns the identifier for the cookie of the response.
+fn to_set(req: &mut Request, s: &Settings, received: Option<(Uid, bool)>) -> Result<Option<Uid>, VarError> {
+    match received {
+        _ if s.mode.kind == CookieUse::Log => Ok(None),
+        Some((uid, marked)) if !reset(req, s, &uid)? => Ok((!marked).then_some(uid)),
+        _ => Ok(Some(make(req, s))),
+    }
 }
 
 /// Returns the client's identifier, and whether its cookie has the right mark.
@@ -266,7 +282,7 @@ fn cookie<'r>(req: &'r Request, name: &[u8]) -> Option<&'r [u8]> {
     })
 }
 
-/// Whether `$uid_reset` asks for a new identifier.
+/// Returns `true` if `$uid_reset` asks for a new identifier.
 fn reset(req: &mut Request, s: &Settings, uid: &Uid) -> Result<bool, VarError> {
     let Some(id) = s.mode.reset else { return Ok(false) };
     let value = req.var_value(id)?.unwrap_or_default();
@@ -298,7 +314,7 @@ fn start_value(pid: u32) -> u32 {
 fn make(req: &Request, s: &Settings) -> Uid {
     let now = req.thread.clock.unix() as u32;
     let start = start_value(req.thread.pid);
-    let v1 = s.mode.kind == Kind::V1;
+    let v1 = s.mode.kind == CookieUse::V1;
     let words = if v1 {
         [s.service.unwrap_or(0), now, start, NEXT_V1.fetch_add(0x100, Ordering::Relaxed)]
     } else {
@@ -321,15 +337,15 @@ fn local(req: &Request) -> u32 {
     }
 }
 
-/// Whether a location sets cookies.
+/// Returns `true` if a location sets cookies.
 pub(crate) fn enabled(s: &LocationSettings) -> bool {
-    !matches!(s.userid.mode.kind, Kind::Off | Kind::Log)
+    !matches!(s.userid.mode.kind, CookieUse::Off | CookieUse::Log)
 }
 
 /// Adds the cookie to the response. A header filter.
 ///
 /// # Errors
-/// When `$uid_reset` cannot be evaluated.
+/// If `$uid_reset` cannot be evaluated.
 pub(crate) fn filter(req: &mut Request) -> Result<(), VarError> {
     let Some(uid) = known(req)?.set else { return Ok(()) };
     let http = req.http();
@@ -340,15 +356,7 @@ pub(crate) fn filter(req: &mut Request) -> Result<(), VarError> {
         *at = mark;
     }
     value.extend_from_slice(&id);
-    match s.expires {
-        Expires::Session => {}
-        Expires::Max => value.extend_from_slice(b"; expires=Thu, 31-Dec-37 23:55:55 GMT"),
-        Expires::After(seconds) => {
-            let at = req.thread.clock.unix().saturating_add(i64::try_from(seconds).unwrap_or(i64::MAX));
-            value.extend_from_slice(b"; expires=");
-            cookie_date(at, &mut value);
-        }
-    }
+    s.expires.push(req.thread.clock.unix(), &mut value);
     if !s.domain.0.is_empty() {
         value.extend_from_slice(b"; domain=");
         value.extend_from_slice(&s.domain.0);

@@ -38,7 +38,7 @@ impl Setting<crate::HttpContext> for Modifier {
 /// Returns the inner `Err` with the length of the parameters if it is above 65535, the most the header can state.
 ///
 /// # Errors
-/// When a variable cannot be evaluated.
+/// If a variable cannot be evaluated.
 pub(crate) fn write_params(
     req: &mut Request,
     s: &proxy::Settings,

@@ -2,7 +2,7 @@
 //! variables). Hot path: every line of the access log evaluates several.
 
 use crate::request::Request;
-use crate::variables::Row;
+use crate::variables::{HasValue, Row};
 use forebay_core::vars::RowSource;
 use forebay_core::vars::VarError;
 use forebay_http::field::Name;
@@ -10,8 +10,6 @@ use forebay_http::h1::response;
 use forebay_http::request::{Framing, Method, Version};
 use forebay_net::addr::Peer;
 use std::time::Duration;
-
-type Got = Result<bool, VarError>;
 
 macro_rules! rows {
     ($($name:literal => $get:expr,)*) => { &[$(Row { name: $name, get: RowSource::Get($get), settable: false },)*] };
@@ -73,7 +71,7 @@ pub(crate) const PLAIN: &[Row] = rows! {
     "request_method" => |r, o| if r.client_turned_to_get() { text(o, b"GET") } else { let m = r.head.method_text; o.extend_from_slice(m.of(&r.head.buf)); Ok(!m.is_empty()) },
     "request_port" => |r, o| Ok(r.head.port.map(|p| response::number(o, u64::from(p))).is_some()),
     "request_time" => |r, o| { let d = r.started.elapsed(); seconds(o, d) },
-    "request_uri" => |r, o| said(o, r.head.target.of(&r.head.buf)),
+    "request_uri" => |r, o| request_line_part(o, r.head.target.of(&r.head.buf)),
     "scheme" => |r, o| { let s = r.scheme(); text(o, s) },
     "sent_http_cache_control" => |r, o| joined(r, b"Cache-Control", o),
     "sent_http_connection" => |r, o| text(o, match r.keep_alive {
@@ -105,7 +103,7 @@ pub(crate) const PLAIN: &[Row] = rows! {
     },
     "server_name" => |r, o| { let h = r.http(); text(o, &h.server(r).name) },
     "server_port" => |r, o| Ok(r.local_address().map(|a| response::number(o, u64::from(a.port()))).is_some()),
-    "server_protocol" => |r, o| said(o, r.head.protocol.of(&r.head.buf)),
+    "server_protocol" => |r, o| request_line_part(o, r.head.protocol.of(&r.head.buf)),
     "status" => status,
     "tcpinfo_rtt" => |_, _| Ok(false),
     "tcpinfo_rttvar" => |_, _| Ok(false),
@@ -117,24 +115,24 @@ pub(crate) const PLAIN: &[Row] = rows! {
     "http_host" => |r, o| field(r, Name::Host, o),
 };
 
-fn text(out: &mut Vec<u8>, t: &[u8]) -> Got {
+fn text(out: &mut Vec<u8>, t: &[u8]) -> HasValue {
     out.extend_from_slice(t);
     Ok(true)
 }
 
 /// Appends a part of the request line. The part may be missing if the line is malformed.
-fn said(out: &mut Vec<u8>, t: &[u8]) -> Got {
+fn request_line_part(out: &mut Vec<u8>, t: &[u8]) -> HasValue {
     out.extend_from_slice(t);
     Ok(!t.is_empty())
 }
 
-fn number(out: &mut Vec<u8>, n: u64) -> Got {
+fn number(out: &mut Vec<u8>, n: u64) -> HasValue {
     response::number(out, n);
     Ok(true)
 }
 
 /// Appends seconds with three decimals.
-pub(crate) fn seconds(out: &mut Vec<u8>, d: Duration) -> Got {
+pub(crate) fn seconds(out: &mut Vec<u8>, d: Duration) -> HasValue {
     response::number(out, d.as_secs());
     let ms = d.subsec_millis();
     out.extend_from_slice(&[
@@ -146,7 +144,7 @@ pub(crate) fn seconds(out: &mut Vec<u8>, d: Duration) -> Got {
     Ok(true)
 }
 
-fn field(r: &mut Request, name: Name, out: &mut Vec<u8>) -> Got {
+fn field(r: &mut Request, name: Name, out: &mut Vec<u8>) -> HasValue {
     Ok(push_field(r, name, out))
 }
 
@@ -159,30 +157,30 @@ pub(crate) fn push_field(r: &Request, name: Name, out: &mut Vec<u8>) -> bool {
     join(lines.map(|f| f.value.of(&r.head.buf)), b", ", out)
 }
 
-fn uri(r: &mut Request, out: &mut Vec<u8>) -> Got {
+fn uri(r: &mut Request, out: &mut Vec<u8>) -> HasValue {
     out.extend_from_slice(&r.uri);
     Ok(true)
 }
 
-fn args(r: &mut Request, out: &mut Vec<u8>) -> Got {
+fn args(r: &mut Request, out: &mut Vec<u8>) -> HasValue {
     out.extend_from_slice(&r.args);
     Ok(!r.args.is_empty() || r.head.has_args)
 }
 
-fn limit_rate(r: &mut Request, out: &mut Vec<u8>) -> Got {
+fn limit_rate(r: &mut Request, out: &mut Vec<u8>) -> HasValue {
     number(out, r.resp.limit_rate)
 }
 
 /// Appends the value of `Content-Length`, or the length of the body if it came without one and is complete.
-fn content_length(r: &mut Request, out: &mut Vec<u8>) -> Got {
-    let unsaid = matches!(r.body.framing, Framing::Chunked | Framing::Stream);
-    if unsaid && r.body.done() {
+fn content_length(r: &mut Request, out: &mut Vec<u8>) -> HasValue {
+    let without_length = matches!(r.body.framing, Framing::Chunked | Framing::Stream);
+    if without_length && r.body.done() {
         return number(out, r.body.len);
     }
     field(r, Name::ContentLength, out)
 }
 
-fn host(r: &mut Request, out: &mut Vec<u8>) -> Got {
+fn host(r: &mut Request, out: &mut Vec<u8>) -> HasValue {
     if r.head.host.is_empty() {
         let http = r.http();
         out.extend_from_slice(&http.server(r).name);
@@ -193,7 +191,7 @@ fn host(r: &mut Request, out: &mut Vec<u8>) -> Got {
 }
 
 /// Appends the port of an address, or an empty value if it is unknown.
-pub(super) fn port(p: Peer, out: &mut Vec<u8>) -> Got {
+pub(super) fn port(p: Peer, out: &mut Vec<u8>) -> HasValue {
     match p {
         Peer::Inet(a) if a.port() > 0 => number(out, u64::from(a.port())),
         Peer::Inet(_) | Peer::Unix => Ok(true),
@@ -208,13 +206,13 @@ fn push_binary(p: Peer, out: &mut Vec<u8>) {
     }
 }
 
-fn status(r: &mut Request, out: &mut Vec<u8>) -> Got {
+fn status(r: &mut Request, out: &mut Vec<u8>) -> HasValue {
     let status = r.logged_status();
     out.extend_from_slice(&response::three_digits(status));
     Ok(true)
 }
 
-fn remote_user(r: &mut Request, out: &mut Vec<u8>) -> Got {
+fn remote_user(r: &mut Request, out: &mut Vec<u8>) -> HasValue {
     Ok(push_remote_user(r, out))
 }
 
@@ -224,7 +222,7 @@ pub(crate) fn push_remote_user(r: &Request, out: &mut Vec<u8>) -> bool {
     user.map(|u| out.extend_from_slice(&u)).is_some()
 }
 
-fn realpath_root(r: &mut Request, out: &mut Vec<u8>) -> Got {
+fn realpath_root(r: &mut Request, out: &mut Vec<u8>) -> HasValue {
     use std::os::unix::ffi::{OsStrExt, OsStringExt};
     let mut root = Vec::new();
     crate::modules::static_file::document_root(r, &mut root)?;
@@ -240,7 +238,7 @@ fn realpath_root(r: &mut Request, out: &mut Vec<u8>) -> Got {
     }
 }
 
-fn request_id(r: &mut Request, out: &mut Vec<u8>) -> Got {
+fn request_id(r: &mut Request, out: &mut Vec<u8>) -> HasValue {
     let id = r.modules.request_id.get_or_insert_with(|| {
         let mut raw = [0u8; 16];
         let _ = rustix::rand::getrandom(&mut raw, rustix::rand::GetRandomFlags::empty());
@@ -255,7 +253,7 @@ fn request_id(r: &mut Request, out: &mut Vec<u8>) -> Got {
     Ok(true)
 }
 
-fn sent_content_type(r: &mut Request, out: &mut Vec<u8>) -> Got {
+fn sent_content_type(r: &mut Request, out: &mut Vec<u8>) -> HasValue {
     let t = &r.resp;
     if t.content_type.is_empty() {
         return Ok(false);
@@ -268,7 +266,7 @@ fn sent_content_type(r: &mut Request, out: &mut Vec<u8>) -> Got {
     Ok(true)
 }
 
-fn sent_keep_alive(r: &mut Request, out: &mut Vec<u8>) -> Got {
+fn sent_keep_alive(r: &mut Request, out: &mut Vec<u8>) -> HasValue {
     let http = r.http();
     match http.location(r).settings.core.keepalive_timeout.header {
         Some(n) if r.keep_alive && n > 0 => {
@@ -279,7 +277,7 @@ fn sent_keep_alive(r: &mut Request, out: &mut Vec<u8>) -> Got {
     }
 }
 
-/// Whether the variable `$http_NAME` means this field: `_` matches `-`, and case is ignored.
+/// Returns `true` if the variable `$http_NAME` means this field: `_` matches `-`, and case is ignored.
 pub(crate) fn same_name(variable: &[u8], name: &[u8]) -> bool {
     variable.len() == name.len()
         && variable.iter().zip(name).all(|(v, n)| match n {
@@ -301,14 +299,14 @@ pub(crate) fn join<'a>(values: impl Iterator<Item = &'a [u8]>, separator: &[u8],
     any
 }
 
-fn http(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> Got {
+fn http(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> HasValue {
     let separator: &[u8] = if name == b"cookie" { b"; " } else { b", " };
     let h = &r.head;
     let values = h.fields.iter().filter(|f| same_name(name, f.name.of(&h.buf))).map(|f| f.value.of(&h.buf));
     Ok(join(values, separator, out))
 }
 
-fn sent_http(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> Got {
+fn sent_http(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> HasValue {
     if name == b"etag" && !r.resp.etag.is_empty() {
         out.extend_from_slice(&r.resp.etag);
         return Ok(true);
@@ -317,16 +315,16 @@ fn sent_http(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> Got {
     Ok(join(values, b", ", out))
 }
 
-fn sent_trailer(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> Got {
+fn sent_trailer(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> HasValue {
     let values = r.resp.trailers.iter().filter(|(n, _)| same_name(name, n)).map(|(_, v)| v);
     Ok(join(values, b", ", out))
 }
 
-fn joined(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> Got {
+fn joined(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> HasValue {
     Ok(join(r.resp.fields.all(name), b", ", out))
 }
 
-fn arg(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> Got {
+fn arg(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> HasValue {
     for pair in r.args.split(|b| *b == b'&') {
         let at = memchr::memchr(b'=', pair);
         if let Some(at) = at
@@ -339,7 +337,7 @@ fn arg(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> Got {
     Ok(false)
 }
 
-pub(crate) fn cookie(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> Got {
+pub(crate) fn cookie(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> HasValue {
     let h = &r.head;
     for f in h.fields.iter().filter(|f| f.id == Name::Cookie) {
         for pair in f.value.of(&h.buf).split(|b| *b == b';') {

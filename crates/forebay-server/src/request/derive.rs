@@ -13,9 +13,9 @@ use std::rc::Rc;
 /// Body of a subrequest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SubBody {
-    /// None.
+    /// No body.
     None,
-    /// That of the parent, as far as it has been read.
+    /// The body of the parent, as far as it has been read.
     Shared,
 }
 

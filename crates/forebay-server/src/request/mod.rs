@@ -45,7 +45,7 @@ pub(crate) enum Origin {
     Sub {
         /// Number of requests between this one and that of the client.
         depth: u8,
-        /// Whether the method of the client's request had given way to GET.
+        /// `true` if the method of the client's request was changed to GET.
         client_get: bool,
     },
     /// A subrequest after the response (nginx: post_action); its log lines are those of the client's request.
@@ -89,7 +89,7 @@ pub(crate) struct Request {
     pub vars: VarStore,
     /// Last captures.
     pub captures: Captures,
-    /// When the first byte arrived.
+    /// Arrival of the first byte.
     pub started: Instant,
     /// Redirected within the server, so `internal` locations are open.
     pub internal: bool,
@@ -101,7 +101,8 @@ pub(crate) struct Request {
     pub status_override: Option<u16>,
     /// Set by a header filter.
     pub refusal: Option<Refusal>,
-    /// Its first byte was there before this turn of the loop began, so what was found out in the turn is no older than it.
+    /// `true` if the first byte was there before this turn of the loop began. Then facts found in this turn, such as the state
+    /// of a file, are no older than the request.
     pub early: bool,
     /// `try_files` found a file below the `alias` of a regular expression: the path is appended to it.
     pub add_uri_to_alias: bool,
@@ -124,7 +125,7 @@ pub(crate) struct Request {
     pub complete: bool,
     /// Spare buffers.
     pub spare: Vec<Vec<u8>>,
-    /// Whether the connection may serve another request.
+    /// `true` if the connection may serve another request.
     pub keep_alive: bool,
     /// The request was refused before its head was understood; 0 if not.
     pub refused: u16,
@@ -214,17 +215,17 @@ impl Request {
         self.conn.client.local_address(&self.conf)
     }
 
-    /// Whether the request was made for another one.
+    /// Returns `true` if the request was made for another one.
     pub(crate) fn is_subrequest(&self) -> bool {
         matches!(self.origin, Origin::Sub { .. } | Origin::PostAction { .. })
     }
 
-    /// Whether no client waits for the response: it renews an entry of a cache.
+    /// Returns `true` if no client waits for the response: the request renews an entry of a cache.
     pub(crate) fn is_background(&self) -> bool {
         self.origin == Origin::Background
     }
 
-    /// Whether the client's method has given way to GET.
+    /// Returns `true` if the client's method was changed to GET.
     fn turned_to_get(&self) -> bool {
         self.method == Method::Get && self.head.method != Method::Get
     }
@@ -234,7 +235,8 @@ impl Request {
         if self.turned_to_get() { b"GET" } else { self.head.method_text.of(&self.head.buf) }
     }
 
-    /// Whether the method in effect of the client's request, which this one may be made for, has given way to GET.
+    /// Returns `true` if the method of the client's request was changed to GET. For a subrequest, that is the request
+    /// it was made for.
     pub(crate) fn client_turned_to_get(&self) -> bool {
         match self.origin {
             Origin::Sub { client_get, .. } | Origin::PostAction { client_get } => client_get,
@@ -336,7 +338,7 @@ impl Request {
         }
     }
 
-    /// Whether the connection has served as many requests, or as long, as it may.
+    /// Returns `true` if the connection has served as many requests, or been open as long, as it may.
     pub(crate) fn connection_is_old(&self) -> bool {
         if self.conn.wire.is_worn() || self.conn.client.tls.as_ref().is_some_and(|s| s.outdated.get()) {
             return true;
@@ -370,7 +372,7 @@ impl Request {
             || (d.safari && has(b"Safari/") && has(b"Mac OS X") && !has(b"Chrome"))
     }
 
-    /// Whether a body follows the head.
+    /// Returns `true` if a body follows the head.
     pub(crate) fn has_body(&self) -> bool {
         !matches!(self.head.framing, Framing::None | Framing::Length(0))
     }
@@ -391,7 +393,7 @@ impl Request {
         }
     }
 
-    /// Whether the size of the body has been checked for this request.
+    /// Returns `true` if the size of the body has been checked for this request.
     pub(crate) fn body_checked(&self) -> bool {
         self.error_status == 413
     }

@@ -11,7 +11,7 @@ impl Request {
     /// Appends the value of a variable. `Ok(false)`: it has none.
     ///
     /// # Errors
-    /// When the evaluation runs in a circle.
+    /// If the evaluation runs in a circle.
     pub(crate) fn var(&mut self, id: VarId, out: &mut Vec<u8>) -> Result<bool, VarError> {
         match self.vars.get(id) {
             Stored::Value(v) => {

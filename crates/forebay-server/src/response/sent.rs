@@ -10,7 +10,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Whether the response is sent whole and as it is, with a head that depends on nothing but its location.
+/// Returns `true` if the response is sent whole and unchanged, with a head that depends on nothing but its location.
 fn is_plain(req: &Request) -> bool {
     let first = &req.head.first.0;
     let asks =
@@ -132,9 +132,9 @@ pub(crate) fn subject(req: &Request) -> Option<Rc<OpenFile>> {
     (whole && bare && is_plain(req)).then(|| file.clone())
 }
 
-/// Whether each field of a response is as its cache entry has it, byte for byte, so that nothing in it comes from this
-/// request. [`Response::fields`](super::Response::fields) are compared with the entry's head, which is where that
-/// of an upstream would be.
+/// Returns `true` if each field of a response is as its cache entry has it, byte for byte, so that nothing in it
+/// comes from this request. [`Response::fields`](super::Response::fields) are compared with the entry's head, which
+/// is where that of an upstream would be.
 fn is_stored(req: &Request) -> bool {
     let (r, stored) = (&req.resp, &req.modules.upstream.head);
     let has = |name: &[u8], value: &[u8]| {

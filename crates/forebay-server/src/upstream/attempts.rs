@@ -61,12 +61,13 @@ impl Repeat {
 /// Kept connections that a request may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kept {
-    /// None.
+    /// No kept connection.
     No,
-    /// Those of the group. One that turns out to be closed is listed among the attempts, but does not count as a try.
+    /// Connections of the group. A connection that turns out to be closed is listed among the attempts, but does not count
+    /// as a try.
     Group,
-    /// Those of a group that `proxy_pass` implies. One that turns out to be closed is not listed, since nginx has no such
-    /// connections.
+    /// Connections of a group that `proxy_pass` implies. A connection that turns out to be closed is not listed, since nginx
+    /// has no such connections.
     Implied,
 }
 
@@ -148,13 +149,13 @@ pub(crate) struct Attempts<'t> {
     dropped: u32,
     /// The server that is being asked, and since when.
     current: (usize, Instant),
-    /// Whether the next attempt is the first of another location.
+    /// `true` if the next attempt is the first of another location.
     redirected: bool,
 }
 
 /// Decision after an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum Decision {
     /// The response is passed on.
     Answered,
     /// Another attempt is made.
@@ -243,7 +244,7 @@ impl<'t> Attempts<'t> {
         req: &mut Request,
         place: &mut Option<Contact>,
         repeat: Repeat,
-    ) -> Verdict {
+    ) -> Decision {
         let status = req.modules.upstream.head.status;
         let another = self.tried.len() + 1 < self.limit()
             && self.rules.is_in_time(req.thread.io.poller.since(self.begun));
@@ -255,7 +256,7 @@ impl<'t> Attempts<'t> {
                 if let Some(contact) = place {
                     contact.answered(req);
                 }
-                Verdict::Answered
+                Decision::Answered
             }
         }
     }
@@ -267,7 +268,7 @@ impl<'t> Attempts<'t> {
         place: &mut Option<Contact>,
         fault: &Fault,
         repeat: Repeat,
-    ) -> Verdict {
+    ) -> Decision {
         let again = self.rules.allow(fault, repeat, req.thread.io.poller.since(self.begun));
         let (reused, received) = note_failure(req, place.as_ref(), fault);
         // Gives the place back first, so that it counts as free when another server is chosen.
@@ -276,7 +277,7 @@ impl<'t> Attempts<'t> {
             if let Some(a) = req.modules.upstream.current() {
                 a.status = 0;
             }
-            return Verdict::Stop(fault.status);
+            return Decision::Stop(fault.status);
         }
         // The server may have closed an idle connection while the request was on its way. That is no failure of the server
         // and no try.
@@ -285,25 +286,25 @@ impl<'t> Attempts<'t> {
         }
         self.mark_failed(req, fault);
         self.tried.push(self.current.0);
-        if again && self.tried.len() < self.limit() { Verdict::Again } else { Verdict::Stop(fault.status) }
+        if again && self.tried.len() < self.limit() { Decision::Again } else { Decision::Stop(fault.status) }
     }
 
     /// Goes on after a kept connection that turned out to be closed.
-    fn closed(&mut self, req: &mut Request, status: u16, again: bool) -> Verdict {
+    fn closed(&mut self, req: &mut Request, status: u16, again: bool) -> Decision {
         if self.kept == Kept::Implied {
             self.redirected = req.modules.upstream.attempts.pop().is_some_and(|a| a.redirected);
             self.kept = Kept::No;
-            return Verdict::Again;
+            return Decision::Again;
         }
         if !again {
-            return Verdict::Stop(status);
+            return Decision::Stop(status);
         }
         // Another server comes first.
         if let Servers::Group(p, _) = &mut self.servers {
             p.give_up(self.current.0);
         }
         self.dropped += 1;
-        Verdict::Again
+        Decision::Again
     }
 
     /// Counts a failure against the server (nginx: max_fails).
@@ -423,7 +424,7 @@ mod tests {
         let target = direct(&[1, 2]);
         let mut attempts = Attempts::new(&mut req, &target, rules(), Kept::No).unwrap();
         let refused = Fault::unsent(NextUpstream::Error, 502, "while connecting to upstream");
-        for (port, then) in [(1, Verdict::Again), (2, Verdict::Stop(502))] {
+        for (port, then) in [(1, Decision::Again), (2, Decision::Stop(502))] {
             let mut place = Some(begin(&mut attempts, &mut req));
             let Some(PeerAddr::Inet(addr)) = attempts.address() else { panic!("no address") };
             assert_eq!(addr.port(), port);
@@ -443,7 +444,7 @@ mod tests {
         let mut place = Some(begin(&mut attempts, &mut req));
         let refused = Fault::unsent(NextUpstream::Error, 502, "while connecting to upstream");
         let verdict = attempts.failed(&mut req, &mut place, &refused, Repeat::Always);
-        assert_eq!(verdict, Verdict::Stop(502));
+        assert_eq!(verdict, Decision::Stop(502));
     }
 
     /// The client or this server is to blame: no other server is asked, and the attempt has no status.
@@ -454,7 +455,7 @@ mod tests {
         let mut attempts = Attempts::new(&mut req, &target, rules(), Kept::No).unwrap();
         let mut place = Some(begin(&mut attempts, &mut req));
         let verdict = attempts.failed(&mut req, &mut place, &Fault::own(499), Repeat::Always);
-        assert_eq!(verdict, Verdict::Stop(499));
+        assert_eq!(verdict, Decision::Stop(499));
         assert_eq!(req.modules.upstream.current().map(|a| a.status), Some(0));
     }
 }

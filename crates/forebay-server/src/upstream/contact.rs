@@ -16,7 +16,7 @@ pub(crate) struct Contact {
     pub(super) lease: Lease,
     /// Rest of the request, which is sent as its body comes.
     pub(super) upload: Option<Box<Upload>>,
-    /// Whether the rest of the request will not be sent. No other request may follow on the connection then.
+    /// `true` if the rest of the request will not be sent. No other request may follow on the connection then.
     unfinished: bool,
     sticky: Option<Arc<Sticky>>,
 }

@@ -2,7 +2,7 @@
 //! the next server (nginx: proxy_next_upstream). `modules/proxy.rs` calls this; `stream.rs` reads the body. Hot path.
 
 use super::Reuse;
-use super::attempts::{Attempts, Kept, Repeat, Verdict};
+use super::attempts::{Attempts, Decision, Kept, Repeat};
 use super::codec::protocol::Protocol;
 use super::codec::{self, fastcgi, http2};
 use super::config::Upstream;
@@ -101,7 +101,7 @@ pub(crate) struct Attempt {
     pub received: u64,
     /// `$upstream_response_length`.
     pub length: u64,
-    /// Whether it is the first attempt in another location, reached by an internal redirect.
+    /// `true` for the first attempt in another location, reached by an internal redirect.
     pub redirected: bool,
 }
 
@@ -148,7 +148,7 @@ pub(crate) struct Upstreamed {
     pub host: Vec<u8>,
     /// Protocol of the upstream.
     pub protocol: Protocol,
-    /// Whether the head begins with a status line, once that is known. uwsgi and SCGI servers may send either.
+    /// `true` if the head begins with a status line, once that is known. uwsgi and SCGI servers may send either.
     pub status_line: Option<bool>,
     /// State of the response of a FastCGI server.
     pub fastcgi: fastcgi::Link,
@@ -156,7 +156,7 @@ pub(crate) struct Upstreamed {
     pub split: forebay_core::vars::Captures,
     /// Reuse of the connection.
     pub reuse: Reuse,
-    /// Whether the connection is encrypted.
+    /// `true` if the connection is encrypted.
     pub encrypted: bool,
     /// `$proxy_port`.
     pub port: Vec<u8>,
@@ -232,9 +232,9 @@ pub(crate) async fn run(
             Err(fault) => attempts.failed(req, place, &fault, repeat),
         };
         match verdict {
-            Verdict::Answered => return Ok(()),
-            Verdict::Again => {}
-            Verdict::Stop(status) => return Err(status),
+            Decision::Answered => return Ok(()),
+            Decision::Again => {}
+            Decision::Stop(status) => return Err(status),
         }
     }
 }

@@ -17,9 +17,9 @@ pub(crate) struct Fault {
     pub(crate) kind: NextUpstream,
     /// Status for the client if no other server is asked.
     pub(crate) status: u16,
-    /// Whether the server cannot have acted upon the request.
+    /// `true` if the server cannot have acted upon the request.
     pub(crate) unsent: bool,
-    /// Whether another server would not help.
+    /// `true` if another server would not help, so that none is asked.
     pub(crate) last: bool,
     /// The step that failed, in the words of the error log.
     pub(crate) doing: &'static str,

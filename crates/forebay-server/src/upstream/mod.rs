@@ -24,12 +24,12 @@ pub(crate) use codec::protocol;
 /// Source of a request's connection, and its fate after the response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Reuse {
-    /// It is new, and is closed.
+    /// A new connection, which is closed.
     #[default]
     No,
-    /// It is an idle one of an `upstream` block if there is one, and becomes idle again.
+    /// An idle connection of an `upstream` block, or a new one; it becomes idle again.
     Group,
-    /// The same for an address or a name in `proxy_pass`. The configuration does not ask for it, so no request may fail by
-    /// it: a request that cannot be sent twice gets a new connection, and any other is sent again by a new one.
+    /// An idle or new connection for an address or a name in `proxy_pass`. The configuration does not ask for reuse, so no
+    /// request may fail because of it: a request that cannot be sent twice gets a new connection, and any other is sent again by a new one.
     Implied,
 }

@@ -92,18 +92,10 @@ fn failed(req: &mut Request, s: &DialSettings<'_>, e: DialError) -> Fault {
 /// Returns the line for the error log about a connection that cannot be opened.
 fn text_of(s: &DialSettings<'_>, e: &DialError) -> (Level, String) {
     match e {
-        DialError::Connect(e) => {
-            let (level, to) = match s.addr {
-                PeerAddr::Unix(p) if *e == Errno::NOENT => (Level::Crit, format!("to unix:{} ", p.display())),
-                PeerAddr::Unix(p) => (Level::Error, format!("to unix:{} ", p.display())),
-                PeerAddr::Inet(_) => (Level::Error, String::new()),
-            };
-            (level, format!("connect() {to}failed {} {CONNECTING}", errno_text(*e)))
-        }
+        DialError::Connect(e) => text_of_connect(s.addr, *e),
         DialError::Bind(e) => {
-            let to = s.local.map(|a| if a.port() == 0 { a.ip().to_string() } else { a.to_string() });
-            let text = format!("bind({}) failed {}", to.unwrap_or_default(), errno_text(*e));
-            (Level::Crit, format!("{text} {CONNECTING}"))
+            let local = s.local.map(name_of_local).unwrap_or_default();
+            (Level::Crit, format!("bind({local}) failed {} {CONNECTING}", errno_text(*e)))
         }
         DialError::Socket(e) => (Level::Alert, format!("socket() failed {} {CONNECTING}", errno_text(*e))),
         DialError::Greeting(e) => {
@@ -114,6 +106,20 @@ fn text_of(s: &DialSettings<'_>, e: &DialError) -> (Level, String) {
             (Level::Error, format!("upstream timed out (110: Connection timed out) {CONNECTING}"))
         }
     }
+}
+
+fn text_of_connect(addr: &PeerAddr, e: Errno) -> (Level, String) {
+    let (level, to) = match addr {
+        PeerAddr::Unix(p) if e == Errno::NOENT => (Level::Crit, format!("to unix:{} ", p.display())),
+        PeerAddr::Unix(p) => (Level::Error, format!("to unix:{} ", p.display())),
+        PeerAddr::Inet(_) => (Level::Error, String::new()),
+    };
+    (level, format!("connect() {to}failed {} {CONNECTING}", errno_text(e)))
+}
+
+/// Returns the text of a local address, without a port of 0.
+fn name_of_local(a: SocketAddr) -> String {
+    if a.port() == 0 { a.ip().to_string() } else { a.to_string() }
 }
 
 /// Returns the parameters of encryption, where there is any.
@@ -139,21 +145,28 @@ pub(crate) async fn encrypt(
     conn.hurry();
     let begun = wanted.begin(&req.conf.http.conf_dir).await.map_err(|text| unencrypted(req, &text))?;
     let thread = req.thread.clone();
-    let text = match handshake(&thread.io, conn.wire_mut(), begun, timeout, watch).await {
+    match handshake(&thread.io, conn.wire_mut(), begun, timeout, watch).await {
         Ok(agreed) => {
             let judged = wanted.tls.judge(&agreed.peer, &wanted.name);
-            return judged.map_err(|text| unencrypted(req, &text));
+            judged.map_err(|text| unencrypted(req, &text))
         }
-        Err(HandshakeError::Closed) => "peer closed connection in SSL handshake".to_owned(),
-        Err(HandshakeError::Failed(e)) => format!("SSL_do_handshake() failed {}", errno_text(e)),
-        Err(HandshakeError::Refused(text)) => format!("SSL_do_handshake() failed (SSL: {text})"),
-        Err(HandshakeError::Timeout) => {
+        Err(e) => Err(handshake_failed(req, e)),
+    }
+}
+
+#[cold]
+fn handshake_failed(req: &mut Request, e: HandshakeError) -> Fault {
+    let text = match e {
+        HandshakeError::Closed => "peer closed connection in SSL handshake".to_owned(),
+        HandshakeError::Failed(e) => format!("SSL_do_handshake() failed {}", errno_text(e)),
+        HandshakeError::Refused(text) => format!("SSL_do_handshake() failed (SSL: {text})"),
+        HandshakeError::Timeout => {
             let fault = unencrypted(req, "upstream timed out (110: Connection timed out)");
-            return Err(Fault { kind: NextUpstream::Timeout, status: 504, ..fault });
+            return Fault { kind: NextUpstream::Timeout, status: 504, ..fault };
         }
-        Err(HandshakeError::ClientGone) => return Err(client_gone(req, "SSL handshaking to upstream")),
+        HandshakeError::ClientGone => return client_gone(req, "SSL handshaking to upstream"),
     };
-    Err(unencrypted(req, &text))
+    unencrypted(req, &text)
 }
 
 /// Logs that a handshake failed.

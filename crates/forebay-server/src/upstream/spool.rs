@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 /// Limits of what is read ahead of the client.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct AheadLimits {
     /// In memory, bytes.
     pub memory: usize,
     /// In a file, bytes; 0 = no file.
@@ -29,9 +29,9 @@ pub(crate) enum Keep {
     Cache {
         /// The cache.
         cache: Arc<Cache>,
-        /// Its description.
+        /// Metadata of the entry.
         meta: Box<Meta>,
-        /// Its place in the index.
+        /// Place of the entry in the index.
         ticket: Ticket,
     },
     /// A file of its own (nginx: proxy_store).
@@ -92,13 +92,13 @@ pub(crate) struct Spool {
     start: u64,
     base: u64,
     keep: Option<Keep>,
-    limits: Limits,
+    limits: AheadLimits,
     dir: TempDir,
 }
 
 /// Place of the next bytes for the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum NextBytes {
     /// Memory.
     Memory,
     /// The file.
@@ -115,7 +115,7 @@ impl Spool {
     }
 
     /// Creates an empty spool, which makes its file in `dir`.
-    pub(crate) fn new(limits: Limits, keep: Option<Keep>, dir: TempDir) -> Spool {
+    pub(crate) fn new(limits: AheadLimits, keep: Option<Keep>, dir: TempDir) -> Spool {
         Spool {
             mem: Vec::new(),
             mem_start: 0,
@@ -134,7 +134,7 @@ impl Spool {
 
     /// Creates a spool that has a whole body: bytes `start..end` of a file.
     pub(crate) fn of_file(file: Arc<File>, start: u64, end: u64) -> Spool {
-        let limits = Limits { memory: 0, file: 0 };
+        let limits = AheadLimits { memory: 0, file: 0 };
         let mut s = Spool::new(limits, None, TempDir::default());
         (s.start, s.saved, s.total, s.mem_start) = (start, end - start, end - start, end - start);
         s.file = Some(file);
@@ -158,13 +158,13 @@ impl Spool {
     }
 
     /// Returns the place of the next bytes for the client.
-    pub(crate) fn next(&self) -> Next {
+    pub(crate) fn next(&self) -> NextBytes {
         if self.sent >= self.total {
-            Next::Nothing
+            NextBytes::Nothing
         } else if self.sent >= self.mem_start {
-            Next::Memory
+            NextBytes::Memory
         } else {
-            Next::File
+            NextBytes::File
         }
     }
 
@@ -352,7 +352,7 @@ struct Output {
     /// The file, if it is open.
     file: Option<Arc<File>>,
     path: PathBuf,
-    /// Whether it keeps its name while it is open.
+    /// `true` if the file keeps its name while it is open.
     named: bool,
     /// Mode of directories that are missing.
     directories: u32,
@@ -457,7 +457,7 @@ mod tests {
     #[test]
     fn what_goes_in_comes_out_in_order() {
         let dir = tempfile::tempdir().expect("directory");
-        let limits = Limits { memory: 8, file: 1000 };
+        let limits = AheadLimits { memory: 8, file: 1000 };
         let mut s = Spool::new(limits, None, dir.path().join("deep").into());
         let (mut all, mut got) = (Vec::new(), Vec::new());
         run(async {
@@ -470,17 +470,17 @@ mod tests {
                 }
                 if round % 5 == 0 {
                     match s.next() {
-                        Next::Memory => s.take(&mut got),
-                        Next::File => assert!(s.load(&mut got).await),
-                        Next::Nothing => {}
+                        NextBytes::Memory => s.take(&mut got),
+                        NextBytes::File => assert!(s.load(&mut got).await),
+                        NextBytes::Nothing => {}
                     }
                 }
             }
             loop {
                 match s.next() {
-                    Next::Memory => s.take(&mut got),
-                    Next::File => assert!(s.load(&mut got).await),
-                    Next::Nothing => break,
+                    NextBytes::Memory => s.take(&mut got),
+                    NextBytes::File => assert!(s.load(&mut got).await),
+                    NextBytes::Nothing => break,
                 }
             }
         });
@@ -490,7 +490,8 @@ mod tests {
 
     #[test]
     fn a_full_disk_leaves_the_bytes_in_memory() {
-        let mut s = Spool::new(Limits { memory: 4, file: 1000 }, None, PathBuf::from("/proc/no/such").into());
+        let mut s =
+            Spool::new(AheadLimits { memory: 4, file: 1000 }, None, PathBuf::from("/proc/no/such").into());
         push(&mut s, b"12345");
         assert!(s.wants_save());
         assert!(run(s.save()).is_err());
@@ -509,7 +510,7 @@ mod tests {
         for (name, is_long) in [("short", false), ("long", true)] {
             let path = dir.path().join(name).join("file");
             let keep = Keep::Store { path: path.clone(), mode: 0o640, modified: None };
-            let mut s = Spool::new(Limits { memory: 4, file: 0 }, Some(keep), TempDir::default());
+            let mut s = Spool::new(AheadLimits { memory: 4, file: 0 }, Some(keep), TempDir::default());
             push(&mut s, b"12345");
             if is_long {
                 run(s.save()).expect("saved");

@@ -29,7 +29,7 @@ pub(crate) enum Sticky {
 #[derive(Debug, Default)]
 pub(crate) struct Cookie {
     name: Vec<u8>,
-    expires: Option<Expires>,
+    expires: Option<StickyExpires>,
     domain: Option<Template>,
     path: Option<Template>,
     samesite: Option<Template>,
@@ -38,7 +38,7 @@ pub(crate) struct Cookie {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Expires {
+enum StickyExpires {
     Max,
     In(u64),
 }
@@ -72,12 +72,12 @@ impl Sticky {
     /// In nginx's words.
     pub(crate) fn parse(d: &Directive, cx: &mut Scope<'_>) -> Result<Sticky, Error> {
         match crate::config::value::first(d) {
-            b"cookie" => Ok(Sticky::Cookie(Cookie::parse(d, cx)?)),
+            b"cookie" => Cookie::parse(d, cx).map(Sticky::Cookie),
             b"route" => {
                 let variables = d.args.iter().skip(1).map(|w| variable(&w.text, d, w, cx));
-                Ok(Sticky::Route(variables.collect::<Result<_, Error>>()?))
+                variables.collect::<Result<_, Error>>().map(Sticky::Route)
             }
-            b"learn" => Ok(Sticky::Learn(Learn::parse(d, cx)?)),
+            b"learn" => Learn::parse(d, cx).map(Sticky::Learn),
             other => Err(cx.error(d, format!("unknown parameter \"{}\"", String::from_utf8_lossy(other)))),
         }
     }
@@ -85,7 +85,7 @@ impl Sticky {
     /// Returns the name of the server that the request sticks to.
     ///
     /// # Errors
-    /// When a variable cannot be evaluated.
+    /// If a variable cannot be evaluated.
     pub(crate) fn wanted(&self, req: &mut Request) -> Result<Option<Vec<u8>>, VarError> {
         match self {
             Sticky::Cookie(c) => c.wanted(req),
@@ -97,7 +97,7 @@ impl Sticky {
     /// Sets the cookie, or begins the session, when a server has sent the head of a response.
     ///
     /// # Errors
-    /// When a variable cannot be evaluated.
+    /// If a variable cannot be evaluated.
     pub(crate) fn answered(&self, req: &mut Request, sid: &[u8]) -> Result<(), VarError> {
         match self {
             Sticky::Cookie(c) => c.answered(req, sid),
@@ -109,7 +109,7 @@ impl Sticky {
     /// Begins or prolongs the session when a response is over.
     ///
     /// # Errors
-    /// When a variable cannot be evaluated.
+    /// If a variable cannot be evaluated.
     pub(crate) fn ended(&self, req: &mut Request, sid: &[u8]) -> Result<(), VarError> {
         match self {
             Sticky::Learn(l) => l.learn(req, sid),
@@ -139,13 +139,10 @@ impl Cookie {
     }
 
     fn parameter(&mut self, d: &Directive, w: &Word, cx: &mut Scope<'_>) -> Result<(), Error> {
-        let (key, value) = match memchr::memchr(b'=', &w.text) {
-            Some(at) => (&w.text[..at], Some(&w.text[at + 1..])),
-            None => (w.text.as_slice(), None),
-        };
-        match (key, value) {
+        match split_parameter(&w.text) {
             (b"expires", Some(v)) => {
-                let expires = Expires::parse(v).ok_or_else(|| invalid("\"expires\" parameter value", v));
+                let expires =
+                    StickyExpires::parse(v).ok_or_else(|| invalid("\"expires\" parameter value", v));
                 self.expires = Some(expires.map_err(|m| cx.error_at(d, w, m))?);
             }
             (b"domain", Some(v)) => self.domain = Some(template(v, d, w, cx)?),
@@ -186,28 +183,27 @@ impl Cookie {
         if self.secure {
             out.extend_from_slice(b"; secure");
         }
-        if let Some(t) = &self.samesite {
-            out.extend_from_slice(samesite(&t.value(req)?));
-        }
+        let samesite = self.samesite.as_ref().map(|t| t.value(req)).transpose()?;
+        out.extend_from_slice(same_site(&samesite.unwrap_or_default()));
         attribute(req, b"; path=", self.path.as_ref(), out)
     }
 }
 
-impl Expires {
-    fn parse(text: &[u8]) -> Option<Expires> {
+impl StickyExpires {
+    fn parse(text: &[u8]) -> Option<StickyExpires> {
         match text {
-            b"max" => Some(Expires::Max),
-            _ => Some(Expires::In(units::duration_secs(text)?.as_secs())),
+            b"max" => Some(StickyExpires::Max),
+            _ => Some(StickyExpires::In(units::duration_secs(text)?.as_secs())),
         }
     }
 
     /// Appends the attributes at a time, in seconds.
     fn write(self, now: i64, out: &mut Vec<u8>) {
         match self {
-            Expires::Max => {
+            StickyExpires::Max => {
                 out.extend_from_slice(b"; expires=Thu, 31-Dec-37 23:55:55 GMT; max-age=315360000");
             }
-            Expires::In(secs) => {
+            StickyExpires::In(secs) => {
                 out.extend_from_slice(b"; expires=");
                 crate::modules::userid::cookie_date(now.saturating_add_unsigned(secs), out);
                 out.extend_from_slice(b"; max-age=");
@@ -217,13 +213,21 @@ impl Expires {
     }
 }
 
-/// Returns the attribute for a value of `samesite=`. An unknown value means the strictest one, as in nginx.
-fn samesite(value: &[u8]) -> &'static [u8] {
+/// Returns the attribute for a value of `samesite=`, empty for an empty value. An unknown value means the strictest one, as in nginx.
+fn same_site(value: &[u8]) -> &'static [u8] {
     match value.to_ascii_lowercase().as_slice() {
         b"" => b"",
         b"lax" => b"; samesite=lax",
         b"none" => b"; samesite=none",
         _ => b"; samesite=strict",
+    }
+}
+
+/// Splits a parameter into its name and the value after `=`, if it has one.
+pub(super) fn split_parameter(text: &[u8]) -> (&[u8], Option<&[u8]>) {
+    match memchr::memchr(b'=', text) {
+        Some(at) => (&text[..at], Some(&text[at + 1..])),
+        None => (text, None),
     }
 }
 
@@ -268,11 +272,7 @@ struct LearnLine {
 
 impl LearnLine {
     fn parameter(&mut self, d: &Directive, w: &Word, cx: &mut Scope<'_>) -> Result<(), Error> {
-        let (key, value) = match memchr::memchr(b'=', &w.text) {
-            Some(at) => (&w.text[..at], Some(&w.text[at + 1..])),
-            None => (w.text.as_slice(), None),
-        };
-        match (key, value) {
+        match split_parameter(&w.text) {
             (b"create", Some(v)) => self.create.push(variable(v, d, w, cx)?),
             (b"lookup", Some(v)) => self.lookup.push(variable(v, d, w, cx)?),
             (b"zone", Some(v)) => self.room = Some(zone(v).map_err(|m| cx.error_at(d, w, m))?),
@@ -359,7 +359,7 @@ fn variable(v: &[u8], d: &Directive, w: &Word, cx: &mut Scope<'_>) -> Result<Tem
 /// Sessions of `sticky learn`.
 #[derive(Debug, Default)]
 struct Sessions {
-    map: HashMap<Box<[u8]>, Session, foldhash::fast::RandomState>,
+    map: HashMap<Box<[u8]>, LearnedSession, foldhash::fast::RandomState>,
     /// Sessions by the time they end. Skips entries of sessions that were prolonged.
     order: VecDeque<(u64, Box<[u8]>)>,
     room: usize,
@@ -367,7 +367,7 @@ struct Sessions {
 }
 
 #[derive(Debug)]
-struct Session {
+struct LearnedSession {
     sid: Box<[u8]>,
     until: u64,
 }
@@ -433,7 +433,7 @@ impl Sessions {
             self.drop_if(&key, at);
         }
         self.used += cost;
-        self.map.insert(key.into(), Session { sid: sid.into(), until });
+        self.map.insert(key.into(), LearnedSession { sid: sid.into(), until });
         self.order.push_back((until, key.into()));
     }
 

@@ -6,10 +6,10 @@ use super::codec::decoder::{Behind, Decoded, Decoder, End};
 use super::codec::http2;
 use super::codec::protocol::Protocol;
 use super::contact::Contact;
-use super::spool::{Keep, Limits, Next, Spool};
+use super::spool::{AheadLimits, Keep, NextBytes, Spool};
 use super::switched::Switched;
 use super::upload::{Stopped, Turn};
-use crate::cache::local::{Content, Entry};
+use crate::cache::local::{Entry, EntryContent};
 use crate::modules::core::TempDir;
 use crate::request::Request;
 use forebay_conf::error::Level;
@@ -39,7 +39,7 @@ pub(crate) struct Body {
     /// Bytes read ahead of the client, if there are any.
     spool: Option<Box<Spool>>,
     /// Limits for reading ahead; `None`: nothing may be (nginx: proxy_buffering off).
-    ahead: Option<Limits>,
+    ahead: Option<AheadLimits>,
     /// End of the upstream's response, once it has come.
     ended: Option<Pulled>,
     /// Most bytes a second (nginx: proxy_limit_rate); 0 = no limit.
@@ -57,7 +57,7 @@ pub(crate) enum Pulled {
     Data,
     /// Bytes are in a file; [`Body::load`] reads them.
     Stored,
-    /// Nothing has come.
+    /// No bytes have come.
     Blocked,
     /// The body is over; bytes may have been appended.
     End,
@@ -106,15 +106,15 @@ impl Body {
     /// Creates a body that a cache has.
     pub(crate) fn of_entry(e: &Entry) -> Body {
         let mut spool = match &e.content {
-            Content::File(f, start) => match f.fd.try_clone() {
+            EntryContent::File(f, start) => match f.fd.try_clone() {
                 Ok(fd) => Spool::of_file(std::sync::Arc::new(fd.into()), *start, f.size),
                 Err(_) => return Body { ended: Some(Pulled::Failed), ..Body::ended() },
             },
-            Content::Memory(_) => {
-                Spool::new(Limits { memory: usize::MAX, file: 0 }, None, TempDir::default())
+            EntryContent::Memory(_) => {
+                Spool::new(AheadLimits { memory: usize::MAX, file: 0 }, None, TempDir::default())
             }
         };
-        if let Content::Memory(b) = &e.content {
+        if let EntryContent::Memory(b) = &e.content {
             spool.appended(b.to_vec());
         }
         Body { spool: Some(Box::new(spool)), ..Body::ended() }
@@ -126,7 +126,7 @@ impl Body {
     }
 
     /// Puts content that has been decoded already before the content to come.
-    pub(crate) fn put_before(&mut self, content: Vec<u8>, limits: Limits) {
+    pub(crate) fn put_before(&mut self, content: Vec<u8>, limits: AheadLimits) {
         if self.spool.is_none() {
             let mut s = Spool::new(limits, None, TempDir::default());
             s.appended(content);
@@ -155,7 +155,7 @@ impl Body {
     }
 
     /// Sets limits for reading ahead of the client, and for the rate. `read`: bytes that have been read.
-    pub(crate) fn buffer(&mut self, ahead: Option<Limits>, rate: u64, read: u64) {
+    pub(crate) fn buffer(&mut self, ahead: Option<AheadLimits>, rate: u64, read: u64) {
         self.ahead = ahead;
         self.rate = rate;
         self.read = read;
@@ -163,7 +163,7 @@ impl Body {
     }
 
     /// Keeps the response. All of it is read then, even if the client goes away.
-    pub(crate) fn keep(&mut self, keep: Keep, limits: Limits, dir: TempDir) {
+    pub(crate) fn keep(&mut self, keep: Keep, limits: AheadLimits, dir: TempDir) {
         self.spool = Some(Box::new(Spool::new(limits, Some(keep), dir)));
     }
 
@@ -270,12 +270,12 @@ impl Body {
     fn spooled(&mut self, out: &mut Vec<u8>) -> Option<Pulled> {
         let s = self.spool.as_mut()?;
         match s.next() {
-            Next::Memory => {
+            NextBytes::Memory => {
                 s.take(out);
                 Some(self.ended.filter(|e| *e == Pulled::End).unwrap_or(Pulled::Data))
             }
-            Next::File => Some(Pulled::Stored),
-            Next::Nothing => self.ended,
+            NextBytes::File => Some(Pulled::Stored),
+            NextBytes::Nothing => self.ended,
         }
     }
 
@@ -287,7 +287,7 @@ impl Body {
             return Pulled::Failed;
         }
         match (s.next(), self.ended) {
-            (Next::Nothing, Some(ended)) => ended,
+            (NextBytes::Nothing, Some(ended)) => ended,
             _ => Pulled::Data,
         }
     }
@@ -501,10 +501,10 @@ impl Body {
     /// Waits until the upstream has sent more. After a short while, acknowledges what has come.
     async fn wait_for_upstream(&self, req: &Request, watch: &mut Watch) -> Waited {
         let Some(c) = conn_of(&self.contact) else { return Waited::Ready };
-        let deadline = req.thread.io.poller.now() + self.read_timeout;
+        let deadline = req.thread.io.poller.after(self.read_timeout);
         let owes = http2::link(c).is_some_and(|mut link| !link.out().is_empty());
         let what = if owes { For::Both } else { For::Read };
-        let soon = deadline.min(req.thread.io.poller.now() + NUDGE);
+        let soon = deadline.min(req.thread.io.poller.after(NUDGE));
         match c.wait(what, soon, watch).await {
             Waited::Timeout => {
                 // A unix socket has nothing to acknowledge.

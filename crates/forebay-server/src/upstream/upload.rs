@@ -12,19 +12,19 @@ use forebay_net::wire::Watch;
 use rustix::io::Errno;
 use std::os::unix::fs::FileExt;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Rest of a request that is still to be sent.
 #[derive(Debug)]
 pub(crate) struct Upload {
     framing: Framing,
-    source: Source,
+    source: ContentSource,
     /// Framed bytes, of which `at` are written. If the connection makes frames of HTTP/2: content, of which `at` are in frames.
     out: Vec<u8>,
     at: usize,
     piece: Vec<u8>,
-    left: Left,
-    /// Whether content that came with the head is sent together with it.
+    left: Untaken,
+    /// `true` if content that came with the head is sent together with it.
     together: bool,
     send_timeout: Duration,
     turns: u32,
@@ -38,7 +38,7 @@ const PIECE: usize = 64 * 1024;
 
 /// Source of the content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Source {
+enum ContentSource {
     /// The client, as it sends it.
     Client,
     /// The body that was read before, of which this many bytes are taken.
@@ -47,7 +47,7 @@ enum Source {
 
 /// Part of the content that has not been taken from its source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Left {
+enum Untaken {
     Content,
     /// Only the end of the client's HTTP/2 stream: all announced bytes have come.
     End,
@@ -68,7 +68,7 @@ pub(crate) enum Turn {
 }
 
 /// Result of a write.
-enum Written {
+enum WriteResult {
     All,
     /// The windows of HTTP/2 allow no more content for now.
     NoWindow,
@@ -81,13 +81,13 @@ enum Written {
 /// Reason for which a body cannot be passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stopped {
-    /// It cannot be read. That has been logged.
+    /// The body cannot be read, which has been logged.
     Body(BodyError),
     /// The client is gone.
     ClientGone,
     /// The upstream took nothing for too long.
     Timeout,
-    /// It cannot be sent.
+    /// The body cannot be sent.
     Send(Errno),
 }
 
@@ -106,27 +106,30 @@ impl Upload {
         let mut out = head.to_vec();
         // Another server was given this part of the body, but did not act upon it.
         framing.piece(&mut out, &req.body.stored.mem);
-        Upload { framing, together, ..Upload::of(Source::Client, out, send_timeout) }
+        Upload { framing, together, ..Upload::of(ContentSource::Client, out, send_timeout) }
     }
 
     /// Sends the body that was read before, in frames of HTTP/2.
     pub(crate) fn kept(send_timeout: Duration) -> Upload {
-        Upload::of(Source::Kept(0), Vec::new(), send_timeout)
+        Upload::of(ContentSource::Kept(0), Vec::new(), send_timeout)
     }
 
     /// Sends content in frames of HTTP/2.
     pub(crate) fn bytes(content: &[u8], send_timeout: Duration) -> Upload {
-        Upload { left: Left::Nothing, ..Upload::of(Source::Kept(0), content.to_vec(), send_timeout) }
+        Upload {
+            left: Untaken::Nothing,
+            ..Upload::of(ContentSource::Kept(0), content.to_vec(), send_timeout)
+        }
     }
 
-    fn of(source: Source, out: Vec<u8>, send_timeout: Duration) -> Upload {
+    fn of(source: ContentSource, out: Vec<u8>, send_timeout: Duration) -> Upload {
         Upload {
             framing: Framing::Frames,
             source,
             out,
             at: 0,
             piece: Vec::new(),
-            left: Left::Content,
+            left: Untaken::Content,
             together: false,
             send_timeout,
             turns: 0,
@@ -156,7 +159,7 @@ impl Upload {
         if let Some(turn) = self.write(req, conn, watch).await? {
             return Ok(turn);
         }
-        if self.left == Left::Nothing {
+        if self.left == Untaken::Nothing {
             return Ok(Turn::All);
         }
         self.read(req, conn).await
@@ -190,8 +193,8 @@ impl Upload {
             return wire.poll_writable(&req.thread.io, false, cx);
         }
         match self.source {
-            Source::Client => req.conn.wire.poll_readable(&req.thread.io, false, cx),
-            Source::Kept(_) => Poll::Ready(()),
+            ContentSource::Client => req.conn.wire.poll_readable(&req.thread.io, false, cx),
+            ContentSource::Kept(_) => Poll::Ready(()),
         }
     }
 
@@ -204,16 +207,16 @@ impl Upload {
     ) -> Result<Option<Turn>, Stopped> {
         loop {
             let what = match self.write_at_once(req, conn)? {
-                Written::All => {
+                WriteResult::All => {
                     self.out.clear();
                     self.at = 0;
                     return Ok(None);
                 }
-                Written::Over => return Ok(Some(Turn::Unwanted)),
-                Written::NoWindow => For::Read,
-                Written::NoRoom => For::Both,
+                WriteResult::Over => return Ok(Some(Turn::Unwanted)),
+                WriteResult::NoWindow => For::Read,
+                WriteResult::NoRoom => For::Both,
             };
-            match conn.wait(what, Instant::now() + self.send_timeout, watch).await {
+            match conn.wait(what, req.thread.io.poller.after(self.send_timeout), watch).await {
                 Waited::Ready if conn.readable() => return Ok(Some(Turn::Answer)),
                 Waited::Ready => {}
                 Waited::Timeout => return Err(Stopped::Timeout),
@@ -222,22 +225,22 @@ impl Upload {
         }
     }
 
-    fn write_at_once(&mut self, req: &mut Request, conn: &Conn) -> Result<Written, Stopped> {
+    fn write_at_once(&mut self, req: &mut Request, conn: &Conn) -> Result<WriteResult, Stopped> {
         let wrote = match self.framing {
             Framing::Frames => self.send_frames(req, conn),
             _ => self.send(req, conn),
         };
         match wrote {
             Ok(written) => Ok(written),
-            Err(Errno::AGAIN) => Ok(Written::NoRoom),
+            Err(Errno::AGAIN) => Ok(WriteResult::NoRoom),
             // It may have answered before it stopped reading.
-            Err(Errno::PIPE | Errno::CONNRESET) if !conn.reused && conn.has_input() => Ok(Written::Over),
+            Err(Errno::PIPE | Errno::CONNRESET) if !conn.reused && conn.has_input() => Ok(WriteResult::Over),
             Err(e) => Err(Stopped::Send(e)),
         }
     }
 
     /// Writes framed content without waiting.
-    fn send(&mut self, req: &mut Request, conn: &Conn) -> Result<Written, Errno> {
+    fn send(&mut self, req: &mut Request, conn: &Conn) -> Result<WriteResult, Errno> {
         while self.at < self.out.len() || conn.wire().has_unsent() {
             let sent = conn.send(self.out.get(self.at..).unwrap_or_default())?.bytes;
             self.at += sent;
@@ -245,17 +248,17 @@ impl Upload {
                 a.sent += sent as u64;
             }
         }
-        Ok(Written::All)
+        Ok(WriteResult::All)
     }
 
     /// Puts content into frames of HTTP/2 and writes them, without waiting.
-    fn send_frames(&mut self, req: &mut Request, conn: &Conn) -> Result<Written, Errno> {
-        let last = self.left == Left::Nothing;
+    fn send_frames(&mut self, req: &mut Request, conn: &Conn) -> Result<WriteResult, Errno> {
+        let last = self.left == Untaken::Nothing;
         loop {
             {
                 let mut link = http2::link(conn).ok_or(Errno::BADF)?;
                 if link.is_over() {
-                    return Ok(Written::Over);
+                    return Ok(WriteResult::Over);
                 }
                 self.at += link.content(self.out.get(self.at..).unwrap_or_default(), last);
             }
@@ -266,10 +269,10 @@ impl Upload {
             done?;
             let link = http2::link(conn).ok_or(Errno::BADF)?;
             if self.at == self.out.len() && (!last || link.is_sent()) {
-                return Ok(Written::All);
+                return Ok(WriteResult::All);
             }
             if link.sendable() == 0 {
-                return Ok(Written::NoWindow);
+                return Ok(WriteResult::NoWindow);
             }
         }
     }
@@ -297,19 +300,19 @@ impl Upload {
         if n == 0 && at < stored.len() {
             return Err(failed);
         }
-        self.source = Source::Kept(at);
-        self.left = if at < stored.len() { Left::Content } else { Left::Nothing };
+        self.source = ContentSource::Kept(at);
+        self.left = if at < stored.len() { Untaken::Content } else { Untaken::Nothing };
         Ok(Turn::More)
     }
 
     /// Takes and frames the next piece of the body.
     async fn read(&mut self, req: &mut Request, conn: &Conn) -> Result<Turn, Stopped> {
         let turn = match (self.source, self.left) {
-            (Source::Kept(at), _) => return self.take_kept(req, at),
-            (Source::Client, Left::End) => self.read_end(req, conn).await?,
-            (Source::Client, _) => self.read_piece(req, conn).await?,
+            (ContentSource::Kept(at), _) => return self.take_kept(req, at),
+            (ContentSource::Client, Untaken::End) => self.read_end(req, conn).await?,
+            (ContentSource::Client, _) => self.read_piece(req, conn).await?,
         };
-        if turn == Turn::More && self.left == Left::Nothing {
+        if turn == Turn::More && self.left == Untaken::Nothing {
             self.framing.end(&mut self.out);
         }
         Ok(turn)
@@ -320,7 +323,7 @@ impl Upload {
         if !body::wait_for_end(req, conn).await? {
             return Ok(Turn::Answer);
         }
-        self.left = Left::Nothing;
+        self.left = Untaken::Nothing;
         Ok(Turn::More)
     }
 
@@ -337,10 +340,10 @@ impl Upload {
             self.framing.piece(&mut self.out, &self.piece);
         }
         self.left = match follows {
-            Some(true) => Left::Content,
+            Some(true) => Untaken::Content,
             // The end is sent only once it is certain, since it cannot be taken back.
-            None if self.framing.ends_apart() => Left::End,
-            _ => Left::Nothing,
+            None if self.framing.ends_apart() => Untaken::End,
+            _ => Untaken::Nothing,
         };
         Ok(Turn::More)
     }

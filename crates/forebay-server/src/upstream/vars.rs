@@ -3,13 +3,10 @@
 use super::exchange::Attempt;
 use crate::modules::vars::{join, same_name, seconds};
 use crate::request::Request;
-use crate::variables::Row;
+use crate::variables::{HasValue, Row};
 use forebay_core::vars::RowSource;
-use forebay_core::vars::VarError;
 use forebay_http::h1::response;
 use std::time::Duration;
-
-type Got = Result<bool, VarError>;
 
 macro_rules! rows {
     ($($name:literal => $get:expr,)*) => { &[
@@ -23,12 +20,12 @@ macro_rules! rows {
     ] };
 }
 
-fn proxy_host(r: &mut Request, out: &mut Vec<u8>) -> Got {
+fn proxy_host(r: &mut Request, out: &mut Vec<u8>) -> HasValue {
     out.extend_from_slice(&r.modules.upstream.host);
     Ok(!r.modules.upstream.host.is_empty())
 }
 
-fn proxy_port(r: &mut Request, out: &mut Vec<u8>) -> Got {
+fn proxy_port(r: &mut Request, out: &mut Vec<u8>) -> HasValue {
     out.extend_from_slice(&r.modules.upstream.port);
     Ok(!r.modules.upstream.port.is_empty())
 }
@@ -52,7 +49,7 @@ pub(crate) const VARIABLES: &[Row] = rows! {
 };
 
 /// Appends one value for each server: `, ` between servers, ` : ` after those of a location that an internal redirect left.
-fn list(r: &mut Request, out: &mut Vec<u8>, value: fn(&Attempt, &mut Vec<u8>)) -> Got {
+fn list(r: &mut Request, out: &mut Vec<u8>, value: fn(&Attempt, &mut Vec<u8>)) -> HasValue {
     let u = &r.modules.upstream;
     let attempts = u.attempts.get(..u.own_attempts.unwrap_or(usize::MAX)).unwrap_or(&u.attempts);
     for (i, a) in attempts.iter().enumerate() {
@@ -65,7 +62,7 @@ fn list(r: &mut Request, out: &mut Vec<u8>, value: fn(&Attempt, &mut Vec<u8>)) -
 }
 
 /// `$upstream_response_length`. Content that came with the head counts once the head is on its way, as in nginx.
-fn length(r: &mut Request, out: &mut Vec<u8>) -> Got {
+fn length(r: &mut Request, out: &mut Vec<u8>) -> HasValue {
     let at_head = r.resp.proxied && r.sent_head == 0 && !r.is_subrequest();
     if at_head && let Some(a) = r.modules.upstream.attempts.last_mut() {
         let length = std::mem::take(&mut a.length);
@@ -85,7 +82,7 @@ fn time(d: Option<Duration>, out: &mut Vec<u8>) {
     }
 }
 
-fn add_forwarded(r: &mut Request, out: &mut Vec<u8>) -> Got {
+fn add_forwarded(r: &mut Request, out: &mut Vec<u8>) -> HasValue {
     let h = &r.head;
     if join(h.all(b"x-forwarded-for"), b", ", out) {
         out.extend_from_slice(b", ");
@@ -94,18 +91,18 @@ fn add_forwarded(r: &mut Request, out: &mut Vec<u8>) -> Got {
     Ok(true)
 }
 
-fn field(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> Got {
+fn field(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> HasValue {
     let h = &r.modules.upstream.head;
     let values = h.fields.iter().filter(|f| same_name(name, f.name.of(&h.buf))).map(|f| f.value.of(&h.buf));
     Ok(join(values, b", ", out))
 }
 
-fn trailer(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> Got {
+fn trailer(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> HasValue {
     let values = r.modules.upstream.trailers.iter().filter(|(n, _)| same_name(name, n)).map(|(_, v)| v);
     Ok(join(values, b", ", out))
 }
 
-fn cookie(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> Got {
+fn cookie(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> HasValue {
     let h = &r.modules.upstream.head;
     let lines = h.fields.iter().filter(|f| f.id == forebay_http::field::Name::SetCookie);
     for value in lines.map(|f| f.value.of(&h.buf)) {

@@ -13,7 +13,6 @@ use forebay_core::tls::loader::{Loader, ServerInput};
 use forebay_core::tls::vars::shows_hello;
 use forebay_http::h1::request::Limits;
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::sync::{Arc, OnceLock};
 
 impl Builder<'_, '_> {
@@ -240,17 +239,20 @@ impl Assembly<'_, '_> {
             }
             let s = &l.settings.proxy_ssl;
             let h2 = l.settings.proxy.http_version == modules::proxy::HttpVersion::V2;
+            let key = (Arc::as_ptr(s), h2);
+            if let Some(same) = made.get(&key) {
+                l.upstream_tls = Some(same.clone());
+                continue;
+            }
             let alpn: &[&[u8]] = if h2 { &[b"h2"] } else { &[] };
-            l.upstream_tls = match made.entry((Arc::as_ptr(s), h2)) {
-                Entry::Occupied(same) => Some(same.get().clone()),
-                Entry::Vacant(place) => match ClientTls::new(s, alpn, &mut self.loader, self.cx) {
-                    Ok(tls) => Some(place.insert(Arc::new(tls)).clone()),
-                    Err(error) => {
-                        self.cx.keep_late(error);
-                        None
-                    }
-                },
-            };
+            match ClientTls::new(s, alpn, &mut self.loader, self.cx) {
+                Ok(tls) => {
+                    let tls = Arc::new(tls);
+                    made.insert(key, tls.clone());
+                    l.upstream_tls = Some(tls);
+                }
+                Err(error) => self.cx.keep_late(error),
+            }
         }
     }
 

@@ -34,7 +34,7 @@ pub(crate) struct LocationBuild {
     /// `limit_except`.
     pub limit_except: Option<(Vec<Vec<u8>>, LocationId)>,
     /// `status_zone`.
-    pub status_zone: Option<Arc<crate::metrics::Zone>>,
+    pub status_zone: Option<Arc<crate::metrics::StatusZone>>,
     /// `health_check`.
     pub health_check: Option<crate::upstream::health_check::Check>,
     /// Locations inside this one.
@@ -58,7 +58,7 @@ pub(super) struct ServerBuild {
 }
 
 impl ServerBuild {
-    /// Its names and addresses.
+    /// Returns the names and addresses.
     pub(super) fn listening(&self) -> Listening<'_> {
         Listening { names: &self.names, listens: &self.listens, ordinal: self.ordinal }
     }
@@ -124,11 +124,16 @@ impl<'s, 'f> Builder<'s, 'f> {
         match d.name.text.as_slice() {
             b"server" => self.server_block(d),
             b"connection_pool_size" => self.pool = forebay_conf::units::size(value::first(d)),
-            _ if self.http_server.set(d, self.cx)? => {}
-            _ if modules::http_directive(d, self.cx)? => {}
-            _ => self.location_directive(d, 0)?,
+            _ => return self.http_or_location_directive(d),
         }
         Ok(())
+    }
+
+    fn http_or_location_directive(&mut self, d: &Directive) -> Result<(), Error> {
+        if self.http_server.set(d, self.cx)? || modules::http_directive(d, self.cx)? {
+            return Ok(());
+        }
+        self.location_directive(d, 0)
     }
 
     fn keep(&mut self, taken: Result<(), Error>) {
@@ -167,10 +172,10 @@ impl<'s, 'f> Builder<'s, 'f> {
     ) -> Result<(), Error> {
         match d.name.text.as_slice() {
             b"listen" => s.listens.push(listen::parse(d, self.cx)?),
-            b"server_name" => names::parse(d, self.cx, &mut s.names)?,
+            b"server_name" => return names::parse(d, self.cx, &mut s.names),
             b"connection_pool_size" => s.pool = forebay_conf::units::size(value::first(d)),
             _ if s.written.set(d, self.cx)? => {}
-            _ => self.server_or_location_directive(d, root, s)?,
+            _ => return self.server_or_location_directive(d, root, s),
         }
         Ok(())
     }
@@ -283,21 +288,29 @@ impl<'s, 'f> Builder<'s, 'f> {
 
 /// Reads kind and name of a location.
 fn location_kind(d: &Directive, cx: &mut Scope<'_>) -> Result<(Kind, Vec<u8>), Error> {
-    let (modifier, name) = match d.args.as_slice() {
-        [modifier, name, ..] => (Some(modifier.text.as_slice()), name.text.as_slice()),
-        _ => glued_modifier(value::first(d)),
-    };
+    let (modifier, name) = modifier_and_name(d);
     let kind = match modifier {
+        Some(m) => kind_of_modifier(d, m, name, cx)?,
         None if name.starts_with(b"@") => Kind::Named,
         None => Kind::Prefix,
-        Some(b"=") => Kind::Exact,
-        Some(b"^~") => Kind::PrefixOnly,
-        Some(m @ (b"~" | b"~*")) => Kind::Regex(cx.pattern(d, name, m == b"~*")?),
-        Some(m) => {
-            return Err(cx.error(d, format!("invalid location modifier \"{}\"", String::from_utf8_lossy(m))));
-        }
     };
     Ok((kind, name.to_vec()))
+}
+
+fn kind_of_modifier(d: &Directive, m: &[u8], name: &[u8], cx: &mut Scope<'_>) -> Result<Kind, Error> {
+    match m {
+        b"=" => Ok(Kind::Exact),
+        b"^~" => Ok(Kind::PrefixOnly),
+        b"~" | b"~*" => Ok(Kind::Regex(cx.pattern(d, name, m == b"~*")?)),
+        _ => Err(cx.error(d, format!("invalid location modifier \"{}\"", String::from_utf8_lossy(m)))),
+    }
+}
+
+fn modifier_and_name(d: &Directive) -> (Option<&[u8]>, &[u8]) {
+    match d.args.as_slice() {
+        [modifier, name, ..] => (Some(modifier.text.as_slice()), name.text.as_slice()),
+        _ => glued_modifier(value::first(d)),
+    }
 }
 
 /// Divides a word into a modifier, if it begins with one, and the name of the location behind it.

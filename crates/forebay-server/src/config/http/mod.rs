@@ -47,13 +47,13 @@ pub(crate) struct Http {
     pub system_resolver: std::sync::OnceLock<Arc<forebay_net::resolver::Resolver>>,
     /// A number that no other configuration of this process has.
     pub serial: u64,
-    /// Whether some variable shows a field of the response head.
+    /// `true` if some variable shows a field of the response head.
     pub logs_sent_fields: bool,
     /// `charset_map`s.
     pub charset_maps: modules::charset::Maps,
     /// Upstream groups.
     pub upstreams: Vec<Arc<crate::upstream::config::Upstream>>,
-    /// Whether some variable shows what a ClientHello offers.
+    /// `true` if some variable shows what a ClientHello offers.
     pub shows_hello: bool,
     /// Files of certificates and keys, which may be renewed.
     pub certificate_files: Vec<PathBuf>,
@@ -63,9 +63,9 @@ pub(crate) struct Http {
     pub conf_dir: PathBuf,
     /// Caches of responses.
     pub caches: Vec<Arc<crate::cache::Cache>>,
-    /// Whether servers differ in their limits of heads, so that these depend on the name that a client asks for.
+    /// `true` if servers differ in their limits of heads, so that these depend on the name that a client asks for.
     pub heads_differ: bool,
-    /// Whether any location has `auto_redirect`.
+    /// `true` if any location has `auto_redirect`.
     pub has_auto_redirect: bool,
 }
 
@@ -169,7 +169,7 @@ pub(crate) struct Location {
     /// Locations inside this one.
     pub tree: LocationTree,
     /// `status_zone`.
-    pub status_zone: Option<Arc<crate::metrics::Zone>>,
+    pub status_zone: Option<Arc<crate::metrics::StatusZone>>,
     /// TLS of connections to upstreams.
     pub upstream_tls: Option<Arc<ClientTls>>,
     /// Hooks that are enabled here.

@@ -10,7 +10,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 /// Failure of a call: the status of the response, and a line for the log.
 #[derive(Debug)]
-pub(super) struct Failure {
+pub(super) struct FileError {
     pub status: u16,
     pub text: String,
 }
@@ -36,7 +36,7 @@ fn explain(e: &io::Error) -> String {
 }
 
 /// Makes the failure for a system call. `missing` is the status if a part of the path does not exist.
-fn failed(call: &str, path: &Path, e: &io::Error, missing: u16) -> Failure {
+fn failed(call: &str, path: &Path, e: &io::Error, missing: u16) -> FileError {
     let status = match e.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::NOENT | Errno::NAMETOOLONG) => missing,
         Some(Errno::NOTDIR) if missing != 500 => 409,
@@ -45,7 +45,7 @@ fn failed(call: &str, path: &Path, e: &io::Error, missing: u16) -> Failure {
         Some(Errno::NOSPC | Errno::DQUOT) => 507,
         _ => 500,
     };
-    Failure { status, text: format!("{call} \"{}\" failed {}", path.display(), explain(e)) }
+    FileError { status, text: format!("{call} \"{}\" failed {}", path.display(), explain(e)) }
 }
 
 /// Returns an unused name in the directory of a file.
@@ -61,7 +61,7 @@ fn beside(target: &Path) -> PathBuf {
 ///
 /// # Errors
 /// 404 if nothing is there, 409 if a part of the path is not a directory.
-pub(super) fn find(path: &Path, itself: bool) -> Result<Tree, Failure> {
+pub(super) fn find(path: &Path, itself: bool) -> Result<Tree, FileError> {
     let found = if itself { fs::symlink_metadata(path) } else { fs::metadata(path) };
     let found = found.map_err(|e| failed(if itself { "lstat()" } else { "stat()" }, path, &e, 404))?;
     Ok(if found.is_dir() { Tree::Directory(path.into()) } else { Tree::File(path.into()) })
@@ -78,11 +78,11 @@ pub(super) fn put(
     mode: u32,
     modified: Option<i64>,
     directories: Option<u32>,
-) -> Result<bool, Failure> {
+) -> Result<bool, FileError> {
     let existed = match fs::metadata(target) {
         Ok(m) if m.is_dir() => {
             let text = format!("\"{}\" could not be created (21: Is a directory)", target.display());
-            return Err(Failure { status: 409, text });
+            return Err(FileError { status: 409, text });
         }
         found => found.is_ok(),
     };
@@ -100,27 +100,37 @@ fn prepare(file: &Path, mode: u32, modified: Option<i64>) -> io::Result<()> {
 }
 
 /// Moves a file, also to another file system.
-fn relocate(from: &Path, target: &Path, directories: Option<u32>) -> Result<(), Failure> {
+fn relocate(from: &Path, target: &Path, directories: Option<u32>) -> Result<(), FileError> {
     let fail = |e: &io::Error| {
         let mut f = failed("rename()", from, e, 500);
         f.status = if f.status == 507 { 507 } else { 500 };
         f.text = format!("rename() \"{}\" to \"{}\" failed {}", from.display(), target.display(), explain(e));
         f
     };
-    let mut renamed = fs::rename(from, target);
-    if let (Err(e), Some(mode), Some(parent)) = (&renamed, directories, target.parent())
-        && e.kind() == io::ErrorKind::NotFound
-    {
-        make_directories(parent, mode).map_err(|e| failed("mkdir()", parent, &e, 500))?;
-        renamed = fs::rename(from, target);
-    }
-    match renamed {
+    match rename_into(from, target, directories)? {
         Err(e) if e.kind() == io::ErrorKind::CrossesDevices => {
             copy_file(from, target).map_err(|e| fail(&e))?;
             fs::remove_file(from).map_err(|e| failed("unlink()", from, &e, 500))
         }
         other => other.map_err(|e| fail(&e)),
     }
+}
+
+/// Renames a file or directory. Makes missing directories above the target if there is a mode for them.
+///
+/// # Errors
+/// The directories cannot be made. The failure to rename is in the result.
+fn rename_into(from: &Path, target: &Path, directories: Option<u32>) -> Result<io::Result<()>, FileError> {
+    let renamed = fs::rename(from, target);
+    let (Err(e), Some(mode), Some(parent)) = (&renamed, directories, target.parent()) else {
+        return Ok(renamed);
+    };
+    // A source that is gone is no reason to make directories.
+    if e.kind() != io::ErrorKind::NotFound || !from.exists() {
+        return Ok(renamed);
+    }
+    make_directories(parent, mode).map_err(|e| failed("mkdir()", parent, &e, 500))?;
+    Ok(fs::rename(from, target))
 }
 
 fn make_directories(path: &Path, mode: u32) -> io::Result<()> {
@@ -144,15 +154,15 @@ fn create_directory(path: &Path, mode: u32) -> io::Result<()> {
 ///
 /// # Errors
 /// 405 if the path exists, 409 if its parent does not.
-pub(super) fn make_directory(path: &Path, mode: u32) -> Result<(), Failure> {
+pub(super) fn make_directory(path: &Path, mode: u32) -> Result<(), FileError> {
     create_directory(path, mode).map_err(|e| failed("mkdir()", path, &e, 409))
 }
 
 /// Removes a file, or a directory with its contents. Links are removed, not followed.
 ///
 /// # Errors
-/// That of the system call.
-pub(super) fn delete(tree: &Tree) -> Result<(), Failure> {
+/// The failure of the system call.
+pub(super) fn delete(tree: &Tree) -> Result<(), FileError> {
     match tree {
         Tree::File(p) => fs::remove_file(p).map_err(|e| failed("unlink()", p, &e, 404)),
         Tree::Directory(p) if fs::symlink_metadata(p).is_ok_and(|m| m.is_symlink()) => {
@@ -177,29 +187,27 @@ fn copy_file(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 /// Makes the failure for a copy. The status is 500 or 507: the client does not learn the state of other files.
-fn not_copied(call: &str, path: &Path, e: &io::Error) -> Failure {
+fn not_copied(call: &str, path: &Path, e: &io::Error) -> FileError {
     let f = failed(call, path, e, 500);
-    Failure { status: if f.status == 507 { 507 } else { 500 }, ..f }
+    FileError { status: if f.status == 507 { 507 } else { 500 }, ..f }
 }
 
 /// Copies a file, or a directory with its contents.
 ///
 /// # Errors
-/// That of the system call.
-pub(super) fn copy(tree: &Tree, to: &Path) -> Result<(), Failure> {
+/// The failure of the system call.
+pub(super) fn copy(tree: &Tree, to: &Path) -> Result<(), FileError> {
     match tree {
         Tree::File(from) => copy_file(from, to).map_err(|e| not_copied("open()", to, &e)),
         Tree::Directory(from) => copy_directory(from, to),
     }
 }
 
-fn copy_directory(from: &Path, to: &Path) -> Result<(), Failure> {
+fn copy_directory(from: &Path, to: &Path) -> Result<(), FileError> {
     // A stack of its own instead of recursion: the depth of the tree is not limited.
     let mut rest = vec![(from.to_owned(), to.to_owned())];
     while let Some((from, to)) = rest.pop() {
-        let found = fs::metadata(&from).map_err(|e| failed("stat()", &from, &e, 404))?;
-        let mode = found.permissions().mode() & 0o7777;
-        create_directory(&to, mode | 0o700).map_err(|e| failed("mkdir()", &to, &e, 409))?;
+        create_like(&from, &to)?;
         for entry in fs::read_dir(&from).map_err(|e| failed("opendir()", &from, &e, 500))? {
             let entry = entry.map_err(|e| failed("readdir()", &from, &e, 500))?;
             rest.extend(copy_entry(&entry, &to)?);
@@ -208,8 +216,15 @@ fn copy_directory(from: &Path, to: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Makes a directory with the mode of another one.
+fn create_like(model: &Path, path: &Path) -> Result<(), FileError> {
+    let found = fs::metadata(model).map_err(|e| failed("stat()", model, &e, 404))?;
+    let mode = found.permissions().mode() & 0o7777;
+    create_directory(path, mode | 0o700).map_err(|e| failed("mkdir()", path, &e, 409))
+}
+
 /// Copies a file or link into a directory. Of a directory, returns source and target.
-fn copy_entry(entry: &fs::DirEntry, to: &Path) -> Result<Option<(PathBuf, PathBuf)>, Failure> {
+fn copy_entry(entry: &fs::DirEntry, to: &Path) -> Result<Option<(PathBuf, PathBuf)>, FileError> {
     let (path, target) = (entry.path(), to.join(entry.file_name()));
     let kind = entry.file_type().map_err(|e| failed("stat()", &path, &e, 500))?;
     if kind.is_dir() {
@@ -218,26 +233,23 @@ fn copy_entry(entry: &fs::DirEntry, to: &Path) -> Result<Option<(PathBuf, PathBu
     if kind.is_file() {
         copy_file(&path, &target).map_err(|e| not_copied("open()", &target, &e))?;
     } else if kind.is_symlink() {
-        let link = fs::read_link(&path).map_err(|e| failed("readlink()", &path, &e, 500))?;
-        std::os::unix::fs::symlink(link, &target).map_err(|e| failed("symlink()", &target, &e, 500))?;
+        copy_link(&path, &target)?;
     }
     Ok(None)
+}
+
+fn copy_link(from: &Path, to: &Path) -> Result<(), FileError> {
+    let link = fs::read_link(from).map_err(|e| failed("readlink()", from, &e, 500))?;
+    std::os::unix::fs::symlink(link, to).map_err(|e| failed("symlink()", to, &e, 500))
 }
 
 /// Moves a file or a directory. Makes missing directories above the target.
 ///
 /// # Errors
-/// That of the system call.
-pub(super) fn rename(tree: &Tree, to: &Path, directories: u32) -> Result<(), Failure> {
+/// The failure of the system call.
+pub(super) fn rename(tree: &Tree, to: &Path, directories: u32) -> Result<(), FileError> {
     let from = tree.path();
-    let renamed = match (to.parent(), fs::rename(from, to)) {
-        (Some(parent), Err(e)) if e.kind() == io::ErrorKind::NotFound && from.exists() => {
-            make_directories(parent, directories).map_err(|e| failed("mkdir()", parent, &e, 500))?;
-            fs::rename(from, to)
-        }
-        (_, other) => other,
-    };
-    match renamed {
+    match rename_into(from, to, Some(directories))? {
         Err(e) if e.kind() == io::ErrorKind::CrossesDevices => {
             copy(tree, to)?;
             delete(tree)

@@ -3,13 +3,13 @@
 
 mod files;
 
-use crate::body::{self, BodyError};
+use crate::body;
 use crate::config::Scope;
 use crate::config::value::{Number, Setting, once};
 use crate::modules::static_file;
 use crate::phases::Outcome;
 use crate::request::Request;
-use files::{Failure, Tree};
+use files::{FileError, Tree};
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
 use forebay_core::vars::VarError;
@@ -21,18 +21,18 @@ use std::path::PathBuf;
 
 crate::settings! {
     /// `dav_methods`.
-    "dav_methods" => methods: Methods = Methods::default();
+    "dav_methods" => methods: DavMethods = DavMethods::default();
     /// `create_full_put_path`.
     "create_full_put_path" => create_full_put_path: bool = false;
     /// `min_delete_depth`.
     "min_delete_depth" => min_delete_depth: Number = Number(0);
     /// `dav_access`: the mode of files.
-    "dav_access" => access: Access = Access(0o600);
+    "dav_access" => access: DavAccess = DavAccess(0o600);
 }
 
 /// `dav_methods`: the set of allowed methods.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Methods(u8);
+pub(crate) struct DavMethods(u8);
 
 /// Methods with their names and bits.
 const METHODS: &[(&[u8], Method, u8)] = &[
@@ -43,14 +43,14 @@ const METHODS: &[(&[u8], Method, u8)] = &[
     (b"move", Method::Move, 16),
 ];
 
-impl Methods {
-    /// Whether a method is allowed.
+impl DavMethods {
+    /// Returns `true` if a method is allowed.
     pub(crate) fn has(self, m: Method) -> bool {
         METHODS.iter().any(|(_, method, bit)| *method == m && self.0 & bit != 0)
     }
 }
 
-impl Setting<crate::HttpContext> for Methods {
+impl Setting<crate::HttpContext> for DavMethods {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut all = previous.unwrap_or_default();
         for w in &d.args {
@@ -67,16 +67,16 @@ impl Setting<crate::HttpContext> for Methods {
 
 /// `dav_access`, in the form of `proxy_store_access`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Access(pub u32);
+pub(crate) struct DavAccess(pub u32);
 
-impl Setting<crate::HttpContext> for Access {
+impl Setting<crate::HttpContext> for DavAccess {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
-        crate::modules::proxy::Access::take(None, d, cx).map(|a| Access(a.0))
+        crate::modules::proxy::StoreAccess::take(None, d, cx).map(|a| DavAccess(a.0))
     }
 }
 
-impl Access {
+impl DavAccess {
     /// Returns the mode for new directories.
     fn of_directories(self) -> u32 {
         forebay_sys::files::directory_mode(self.0)
@@ -84,41 +84,36 @@ impl Access {
 }
 
 /// Refusal of a request: status, level and text for the log.
-struct Refused(u16, Level, String);
+struct DavRefusal(u16, Level, String);
 
-impl From<VarError> for Refused {
-    fn from(e: VarError) -> Refused {
-        Refused(500, Level::Error, e.0)
+impl From<VarError> for DavRefusal {
+    fn from(e: VarError) -> DavRefusal {
+        DavRefusal(500, Level::Error, e.0)
     }
 }
 
-fn refuse<T>(status: u16, text: impl Into<String>) -> Result<T, Refused> {
-    Err(Refused(status, Level::Error, text.into()))
+fn refuse<T>(status: u16, text: impl Into<String>) -> Result<T, DavRefusal> {
+    Err(DavRefusal(status, Level::Error, text.into()))
 }
 
 /// Executes a request with one of the allowed methods. A content handler.
 pub(crate) async fn run(req: &mut Request) -> Outcome {
     if req.method == Method::Put && may_put(req).is_ok() {
         req.body.in_file = true;
-        match body::read_all(req).await {
-            Ok(()) => {}
-            Err(BodyError::Status(status)) => return Outcome::Status(status),
-            Err(BodyError::Gone) => {
-                req.drop_connection = true;
-                return Outcome::Done;
-            }
+        if let Err(e) = body::read_all(req).await {
+            return e.outcome(req);
         }
     }
     match execute(req).await {
         Ok(()) => Outcome::Done,
-        Err(Refused(status, level, text)) => {
+        Err(DavRefusal(status, level, text)) => {
             req.log(level, &text);
             Outcome::Status(status)
         }
     }
 }
 
-async fn execute(req: &mut Request) -> Result<(), Refused> {
+async fn execute(req: &mut Request) -> Result<(), DavRefusal> {
     match req.method {
         Method::Put => {
             may_put(req)?;
@@ -146,7 +141,7 @@ fn created(req: &mut Request, with_location: bool) {
 }
 
 /// Returns the file name of a path, without a slash at its end.
-fn file_of(req: &mut Request, uri: &[u8]) -> Result<PathBuf, Refused> {
+fn file_of(req: &mut Request, uri: &[u8]) -> Result<PathBuf, DavRefusal> {
     let mut path = Vec::new();
     static_file::map_uri(req, uri, &mut path)?;
     while path.len() > 1 && path.ends_with(b"/") {
@@ -160,19 +155,19 @@ fn file_of(req: &mut Request, uri: &[u8]) -> Result<PathBuf, Refused> {
 
 /// Does work on files on the blocking pool.
 async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
-) -> Result<T, Refused> {
+    work: impl FnOnce() -> Result<T, FileError> + Send + 'static,
+) -> Result<T, DavRefusal> {
     match tokio::task::spawn_blocking(work).await {
         Ok(Ok(done)) => Ok(done),
         Ok(Err(f)) => {
             let level = if f.status == 500 { Level::Crit } else { Level::Error };
-            Err(Refused(f.status, level, f.text))
+            Err(DavRefusal(f.status, level, f.text))
         }
         Err(_) => refuse(500, "work on a file did not end"),
     }
 }
 
-fn without_body(req: &Request) -> Result<(), Refused> {
+fn without_body(req: &Request) -> Result<(), DavRefusal> {
     if matches!(req.head.framing, Framing::None | Framing::Length(0)) {
         return Ok(());
     }
@@ -181,7 +176,7 @@ fn without_body(req: &Request) -> Result<(), Refused> {
 }
 
 /// Checks that `Depth` is infinity, its default, or 0 if `zero` allows it.
-fn depth(req: &Request, zero: bool) -> Result<(), Refused> {
+fn depth(req: &Request, zero: bool) -> Result<(), DavRefusal> {
     match req.head.get(Name::Depth) {
         None | Some(b"infinity") => return Ok(()),
         Some(b"0") if zero => return Ok(()),
@@ -197,7 +192,7 @@ fn depth(req: &Request, zero: bool) -> Result<(), Refused> {
 }
 
 /// Checks a PUT before its body is read.
-fn may_put(req: &Request) -> Result<(), Refused> {
+fn may_put(req: &Request) -> Result<(), DavRefusal> {
     if req.uri.last() == Some(&b'/') {
         return refuse(409, "cannot PUT to a collection");
     }
@@ -211,7 +206,7 @@ fn may_put(req: &Request) -> Result<(), Refused> {
 }
 
 /// Moves the body of a PUT to its target.
-async fn store(req: &mut Request) -> Result<(), Refused> {
+async fn store(req: &mut Request) -> Result<(), DavRefusal> {
     let http = req.http();
     let s = &http.location(req).settings.dav;
     let uri = req.uri.clone();
@@ -232,33 +227,41 @@ async fn store(req: &mut Request) -> Result<(), Refused> {
     Ok(())
 }
 
-async fn delete(req: &mut Request) -> Result<(), Refused> {
+async fn delete(req: &mut Request) -> Result<(), DavRefusal> {
     without_body(req)?;
-    let http = req.http();
-    let least = http.location(req).settings.dav.min_delete_depth.0;
-    let segments = req.uri.split(|b| *b == b'/').filter(|s| !s.is_empty()).count() as u64;
-    if segments < least {
-        return refuse(409, format!("insufficient URI depth:{segments} to DELETE"));
-    }
+    check_delete_depth(req)?;
     let uri = req.uri.clone();
     let collection = uri.last() == Some(&b'/');
-    let path = file_of(req, &uri)?;
-    let tree = blocking(move || files::find(&path, true)).await?;
-    let wrong = match tree {
-        Tree::Directory(_) if !collection => Some("21: Is a directory"),
-        Tree::File(_) if collection => Some("20: Not a directory"),
-        _ => None,
-    };
-    if let Some(why) = wrong {
-        return refuse(409, format!("DELETE \"{}\" failed ({why})", text(&uri)));
-    }
+    let tree = find_to_delete(req, &uri, collection).await?;
     depth(req, !collection)?;
     blocking(move || files::delete(&tree)).await?;
     req.resp.status = 204;
     Ok(())
 }
 
-async fn mkcol(req: &mut Request) -> Result<(), Refused> {
+/// Refuses paths with fewer segments than `min_delete_depth`.
+fn check_delete_depth(req: &Request) -> Result<(), DavRefusal> {
+    let least = req.http().location(req).settings.dav.min_delete_depth.0;
+    let segments = req.uri.split(|b| *b == b'/').filter(|s| !s.is_empty()).count() as u64;
+    if segments < least {
+        return refuse(409, format!("insufficient URI depth:{segments} to DELETE"));
+    }
+    Ok(())
+}
+
+/// Looks up the file or directory of a path. A path with a slash at the end is that of a directory.
+async fn find_to_delete(req: &mut Request, uri: &[u8], collection: bool) -> Result<Tree, DavRefusal> {
+    let path = file_of(req, uri)?;
+    let tree = blocking(move || files::find(&path, true)).await?;
+    let why = match tree {
+        Tree::Directory(_) if !collection => "21: Is a directory",
+        Tree::File(_) if collection => "20: Not a directory",
+        tree => return Ok(tree),
+    };
+    refuse(409, format!("DELETE \"{}\" failed ({why})", text(uri)))
+}
+
+async fn mkcol(req: &mut Request) -> Result<(), DavRefusal> {
     without_body(req)?;
     if req.uri.last() != Some(&b'/') {
         return refuse(409, "MKCOL can create a collection only");
@@ -273,7 +276,7 @@ async fn mkcol(req: &mut Request) -> Result<(), Refused> {
 }
 
 /// Returns the decoded path of `Destination`.
-fn destination(req: &Request) -> Result<Vec<u8>, Refused> {
+fn destination(req: &Request) -> Result<Vec<u8>, DavRefusal> {
     let Some(value) = req.head.get(Name::Destination) else {
         return refuse(400, "client sent no \"Destination\" header");
     };
@@ -312,13 +315,34 @@ fn is_this_host(req: &Request, host: &[u8], port: &[u8]) -> bool {
     !host.is_empty() && host.eq_ignore_ascii_case(&req.head.host) && no_port
 }
 
-fn elsewhere<T>(destination: &[u8]) -> Result<T, Refused> {
+fn elsewhere<T>(destination: &[u8]) -> Result<T, DavRefusal> {
     let what = "is handled by different repository than the source URI";
     refuse(400, format!("\"Destination\" URI \"{}\" {what}", text(destination)))
 }
 
+/// Names both URIs of a COPY or MOVE for the log.
+fn both(uri: &[u8], to_uri: &[u8]) -> String {
+    format!("both URI \"{}\" and \"Destination\" URI \"{}\"", text(uri), text(to_uri))
+}
+
+/// Returns the paths of source and target.
+fn files_of(req: &mut Request, uri: &[u8], to_uri: &[u8]) -> Result<(PathBuf, PathBuf), DavRefusal> {
+    check_alias(req, uri, to_uri)?;
+    Ok((file_of(req, uri)?, file_of(req, to_uri)?))
+}
+
+/// Refuses a target outside the prefix that `alias` replaces.
+///
+/// Unlike nginx, which cuts off any prefix of that length.
+fn check_alias(req: &Request, uri: &[u8], to_uri: &[u8]) -> Result<(), DavRefusal> {
+    match req.http().location(req).settings.core.root.alias {
+        Some(Some(n)) if !to_uri.starts_with(uri.get(..n).unwrap_or_default()) => elsewhere(to_uri),
+        _ => Ok(()),
+    }
+}
+
 /// Returns the value of `Overwrite`.
-fn overwrite(req: &Request) -> Result<bool, Refused> {
+fn overwrite(req: &Request) -> Result<bool, DavRefusal> {
     match req.head.get(Name::Overwrite) {
         None | Some(b"T" | b"t") => Ok(true),
         Some(b"F" | b"f") => Ok(false),
@@ -326,22 +350,13 @@ fn overwrite(req: &Request) -> Result<bool, Refused> {
     }
 }
 
-async fn copy_or_move(req: &mut Request) -> Result<(), Refused> {
+async fn copy_or_move(req: &mut Request) -> Result<(), DavRefusal> {
     without_body(req)?;
     let transfer = Transfer::of(req)?;
     let collection = transfer.collection;
-    let http = req.http();
-    let directories = http.location(req).settings.dav.access.of_directories();
+    let directories = req.http().location(req).settings.dav.access.of_directories();
     let (source, target) = transfer.find().await?;
-    transfer.check(&source, target.as_ref())?;
-    blocking(move || {
-        if let (Tree::Directory(_), Some(old)) = (&source, &target) {
-            files::delete(old)?;
-        }
-        let to = &transfer.to;
-        if transfer.moves { files::rename(&source, to, directories) } else { files::copy(&source, to) }
-    })
-    .await?;
+    blocking(move || transfer.execute(&source, target.as_ref(), directories)).await?;
     if collection {
         created(req, false);
     } else {
@@ -353,7 +368,7 @@ async fn copy_or_move(req: &mut Request) -> Result<(), Refused> {
 /// A COPY or MOVE.
 struct Transfer {
     moves: bool,
-    /// Whether both URIs are those of collections.
+    /// `true` if both URIs are those of collections.
     collection: bool,
     overwrite: bool,
     uri: Vec<u8>,
@@ -364,35 +379,32 @@ struct Transfer {
 
 impl Transfer {
     /// Checks the fields and the URIs of a request.
-    fn of(req: &mut Request) -> Result<Transfer, Refused> {
+    fn of(req: &mut Request) -> Result<Transfer, DavRefusal> {
         let moves = req.method == Method::Move;
         let to_uri = destination(req)?;
         let uri = req.uri.clone();
         let collection = uri.last() == Some(&b'/');
-        let both = format!("both URI \"{}\" and \"Destination\" URI \"{}\"", text(&uri), text(&to_uri));
         if collection != (to_uri.last() == Some(&b'/')) {
+            let both = both(&uri, &to_uri);
             return refuse(409, format!("{both} should be either collections or non-collections"));
         }
         depth(req, !moves)?;
         let overwrite = overwrite(req)?;
-        // Unlike nginx: refuse a target outside the prefix that `alias` replaces, instead of cutting off any prefix.
-        let http = req.http();
-        if let Some(Some(n)) = http.location(req).settings.core.root.alias
-            && !to_uri.starts_with(uri.get(..n).unwrap_or_default())
-        {
-            return elsewhere(&to_uri);
+        let (from, to) = files_of(req, &uri, &to_uri)?;
+        Transfer { moves, collection, overwrite, uri, to_uri, from, to }.apart()
+    }
+
+    /// Refuses a target that is the source, and a directory whose target is inside of it or above it: to replace a tree by
+    /// its own part would first delete the source with it.
+    fn apart(self) -> Result<Transfer, DavRefusal> {
+        if self.from == self.to {
+            return refuse(403, format!("{} point to the same location", both(&self.uri, &self.to_uri)));
         }
-        let (from, to) = (file_of(req, &uri)?, file_of(req, &to_uri)?);
-        if from == to {
-            return refuse(403, format!("{both} point to the same location"));
+        let inside = self.to.starts_with(&self.from) || self.from.starts_with(&self.to);
+        if self.collection && inside {
+            return refuse(403, self.impossible());
         }
-        let transfer = Transfer { moves, collection, overwrite, uri, to_uri, from, to };
-        // Replacing a tree by its own part would first delete the source with it.
-        let inside = transfer.to.starts_with(&transfer.from) || transfer.from.starts_with(&transfer.to);
-        if collection && inside {
-            return refuse(403, transfer.impossible());
-        }
-        Ok(transfer)
+        Ok(self)
     }
 
     fn impossible(&self) -> String {
@@ -401,19 +413,21 @@ impl Transfer {
         format!("\"{uri}\" could not be {name}ed to collection \"{to_uri}\"")
     }
 
-    /// Looks up the source and what is at the target.
-    async fn find(&self) -> Result<(Tree, Option<Tree>), Refused> {
+    /// Looks up the source and the entry at the target, and checks that the source may take its place.
+    async fn find(&self) -> Result<(Tree, Option<Tree>), DavRefusal> {
         let (from, to) = (self.from.clone(), self.to.clone());
         let source = blocking(move || files::find(&from, false)).await?;
-        match blocking(move || files::find(&to, false)).await {
-            Ok(tree) => Ok((source, Some(tree))),
-            Err(Refused(404 | 409, ..)) => Ok((source, None)),
-            Err(e) => Err(e),
-        }
+        let target = match blocking(move || files::find(&to, false)).await {
+            Ok(tree) => Some(tree),
+            Err(DavRefusal(404 | 409, ..)) => None,
+            Err(e) => return Err(e),
+        };
+        self.check(&source, target.as_ref())?;
+        Ok((source, target))
     }
 
     /// Checks that the source may take the place of the target.
-    fn check(&self, source: &Tree, target: Option<&Tree>) -> Result<(), Refused> {
+    fn check(&self, source: &Tree, target: Option<&Tree>) -> Result<(), DavRefusal> {
         match (source, target) {
             (_, Some(_)) if !self.overwrite => {
                 refuse(412, format!("\"{}\" could not be created (17: File exists)", self.to.display()))
@@ -426,6 +440,17 @@ impl Transfer {
                 refuse(409, format!("\"{}\" is no collection", text(&self.uri)))
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Moves or copies. `directories` is the mode for missing directories. Blocks.
+    fn execute(&self, source: &Tree, target: Option<&Tree>, directories: u32) -> Result<(), FileError> {
+        if let (Tree::Directory(_), Some(old)) = (source, target) {
+            files::delete(old)?;
+        }
+        match self.moves {
+            true => files::rename(source, &self.to, directories),
+            false => files::copy(source, &self.to),
         }
     }
 }

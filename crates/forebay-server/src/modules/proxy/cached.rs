@@ -5,7 +5,7 @@ use crate::cache::entry::{self, MAX_VARY, Meta};
 use crate::cache::index::{Node, Ticket, millis};
 use crate::cache::local::{self, Entry, Unusable};
 use crate::cache::{Cache, Hash};
-use crate::modules::proxy_cache::{CacheZone, Settings as CacheSettings, Status};
+use crate::modules::proxy_cache::{CacheStatus, CacheZone, Settings as CacheSettings};
 use crate::request::Request;
 use crate::upstream::spool::Keep;
 use forebay_conf::error::Level;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// Decision about a request.
-pub(super) enum Found {
+pub(super) enum CacheAnswer {
     /// The entry answers.
     Entry(Rc<Entry>),
     /// The upstream is asked.
@@ -36,7 +36,7 @@ pub(super) struct Fetch {
     place: Option<Place>,
     /// A response that is no longer fresh.
     pub stale: Option<Rc<Entry>>,
-    /// Whether a HEAD request is sent as GET, so that there is something to store.
+    /// `true` if a HEAD request is sent as GET, so that there is something to store.
     pub convert: bool,
 }
 
@@ -59,7 +59,7 @@ struct Main {
 }
 
 impl Fetch {
-    /// Whether the response may be stored, so that the request goes without conditions and ranges.
+    /// Returns `true` if the response may be stored, so that the request goes without conditions and ranges.
     pub(super) fn cacheable(&self) -> bool {
         self.place.is_some()
     }
@@ -83,10 +83,10 @@ impl Lookup {
 }
 
 /// Decides whether a cache answers. `uri` is path and query of the request to the upstream.
-pub(super) async fn look(req: &mut Request, uri: &[u8], cs: &CacheSettings) -> Result<Found, Stop> {
+pub(super) async fn look(req: &mut Request, uri: &[u8], cs: &CacheSettings) -> Result<CacheAnswer, Stop> {
     let purge = cs.purge.test(req)?;
     if !purge && !cs.methods.has(req.method) {
-        return Ok(Found::Fetch(Fetch::default()));
+        return Ok(CacheAnswer::Fetch(Fetch::default()));
     }
     // A constant zone needs no counter that other threads write to.
     let named;
@@ -97,7 +97,7 @@ pub(super) async fn look(req: &mut Request, uri: &[u8], cs: &CacheSettings) -> R
             named.as_ref()
         }
     };
-    let Some(cache) = cache else { return Ok(Found::Fetch(Fetch::default())) };
+    let Some(cache) = cache else { return Ok(CacheAnswer::Fetch(Fetch::default())) };
     req.modules.proxy_cache.zone = Some(cache.counts.id);
     let mut key = req.take_buf();
     push_key(req, uri, cs, &mut key)?;
@@ -125,29 +125,29 @@ async fn look_up(
     cs: &CacheSettings,
     cache: &Arc<Cache>,
     key: &[u8],
-) -> Result<Found, Stop> {
+) -> Result<CacheAnswer, Stop> {
     let convert = req.method == Method::Head && cs.convert_head;
     let query = Query { cs, cache, key, convert, range: range_too_far(req, cs) };
     if cs.bypass.test(req)? {
         return Ok(query.bypass(req));
     }
     if let Some(e) = fresh(req, cache, key) {
-        req.modules.proxy_cache.status = Some(Status::Hit);
-        return Ok(Found::Entry(e));
+        req.modules.proxy_cache.status = Some(CacheStatus::Hit);
+        return Ok(CacheAnswer::Entry(e));
     }
     let mut lock = LockWait { began: Instant::now(), patient: true };
     loop {
         let found = find(req, &query).await;
         if let Some(status) = found.error {
-            req.modules.proxy_cache.status = Some(Status::Hit);
+            req.modules.proxy_cache.status = Some(CacheStatus::Hit);
             return Err(Stop::Status(status));
         }
         if let (Some(node), Some(e)) = (&found.node, found.entry) {
             return Ok(query.answer(req, node, e, found.main));
         }
-        req.modules.proxy_cache.status = Some(Status::Miss);
+        req.modules.proxy_cache.status = Some(CacheStatus::Miss);
         let Some(node) = found.node.filter(|_| !found.scarce && !query.range) else {
-            return Ok(Found::Fetch(Fetch::default()));
+            return Ok(CacheAnswer::Fetch(Fetch::default()));
         };
         if !cs.lock {
             return Ok(query.fetch(Some(Ticket::plain(node)), None, found.main));
@@ -161,7 +161,7 @@ async fn look_up(
 /// Wait for a request that fetches the same response (nginx: proxy_cache_lock).
 struct LockWait {
     began: Instant,
-    /// Whether the lock was never held while the entry existed already.
+    /// `true` until the request took the lock and found that the entry exists. It then looks the entry up again, once.
     patient: bool,
 }
 
@@ -170,27 +170,27 @@ struct Query<'q> {
     cs: &'q CacheSettings,
     cache: &'q Arc<Cache>,
     key: &'q [u8],
-    /// Whether a HEAD request is sent as GET.
+    /// `true` if a HEAD request is sent as GET.
     convert: bool,
-    /// Whether a range is requested that begins too far from the start for the response to be stored.
+    /// `true` if a range is requested that begins too far from the start for the response to be stored.
     range: bool,
 }
 
 impl Query<'_> {
     /// Asks the upstream whatever the cache has. The response is stored.
-    fn bypass(&self, req: &mut Request) -> Found {
-        req.modules.proxy_cache.status = Some(Status::Bypass);
+    fn bypass(&self, req: &mut Request) -> CacheAnswer {
+        req.modules.proxy_cache.status = Some(CacheStatus::Bypass);
         let now = millis(req.thread.clock.now());
         let node = self.cache.index.obtain(&entry::hash([self.key]), now);
         self.fetch(node.map(Ticket::plain).filter(|_| !self.range), None, None)
     }
 
     /// Answers with an entry, or renews it where it is no longer fresh.
-    fn answer(&self, req: &mut Request, node: &Arc<Node>, e: Rc<Entry>, main: Option<Main>) -> Found {
+    fn answer(&self, req: &mut Request, node: &Arc<Node>, e: Rc<Entry>, main: Option<Main>) -> CacheAnswer {
         let unix = req.thread.clock.unix();
         if e.meta.fresh(unix) {
-            req.modules.proxy_cache.status = Some(Status::Hit);
-            return Found::Entry(e);
+            req.modules.proxy_cache.status = Some(CacheStatus::Hit);
+            return CacheAnswer::Entry(e);
         }
         let cs = self.cs;
         let background = req.is_background();
@@ -199,14 +199,14 @@ impl Query<'_> {
         let ticket = match own.or_else(|| Ticket::take(node, None, Instant::now())) {
             Some(t) if may_serve && cs.background_update && !background && !req.has_body() => {
                 crate::background::update(req, t);
-                req.modules.proxy_cache.status = Some(Status::Stale);
-                return Found::Entry(e);
+                req.modules.proxy_cache.status = Some(CacheStatus::Stale);
+                return CacheAnswer::Entry(e);
             }
             Some(t) => t,
-            None if background => return Found::Nothing,
+            None if background => return CacheAnswer::Nothing,
             None if may_serve => {
-                req.modules.proxy_cache.status = Some(Status::Updating);
-                return Found::Entry(e);
+                req.modules.proxy_cache.status = Some(CacheStatus::Updating);
+                return CacheAnswer::Entry(e);
             }
             None => Ticket::plain(node.clone()),
         };
@@ -217,7 +217,7 @@ impl Query<'_> {
     /// Notes that an entry has expired, with its validators for the request to the upstream.
     fn set_expired(&self, req: &mut Request, meta: &Meta) {
         let state = &mut req.modules.proxy_cache;
-        state.status = Some(Status::Expired);
+        state.status = Some(CacheStatus::Expired);
         if self.cs.revalidate && matches!(meta.status, 200 | 206) {
             state.last_modified = meta.last_modified;
             state.etag.clear();
@@ -233,7 +233,7 @@ impl Query<'_> {
         node: &Arc<Node>,
         main: Option<Main>,
         lock: &mut LockWait,
-    ) -> Option<Found> {
+    ) -> Option<CacheAnswer> {
         let now = Instant::now();
         // Enabled before the lock is tried, so that a notice in between is not missed.
         let filled = node.filled.notified();
@@ -248,7 +248,7 @@ impl Query<'_> {
         }
         let end = lock.began + self.cs.lock_timeout.0;
         if now >= end {
-            return Some(Found::Fetch(Fetch { convert: self.convert, ..Fetch::default() }));
+            return Some(CacheAnswer::Fetch(Fetch { convert: self.convert, ..Fetch::default() }));
         }
         let aged = node.with(|s| s.locked_until).unwrap_or(end);
         let thread = req.thread.clone();
@@ -257,7 +257,7 @@ impl Query<'_> {
     }
 
     /// Asks the upstream. The response is stored with a ticket.
-    fn fetch(&self, ticket: Option<Ticket>, stale: Option<Rc<Entry>>, main: Option<Main>) -> Found {
+    fn fetch(&self, ticket: Option<Ticket>, stale: Option<Rc<Entry>>, main: Option<Main>) -> CacheAnswer {
         let family = main.as_ref().map(|m| m.family).or_else(|| stale.as_ref().map(|e| e.meta.family));
         let place = ticket.map(|ticket| Place {
             cache: self.cache.clone(),
@@ -266,7 +266,7 @@ impl Query<'_> {
             main,
             family: family.unwrap_or_else(new_family),
         });
-        Found::Fetch(Fetch { convert: self.convert && place.is_some(), place, stale })
+        CacheAnswer::Fetch(Fetch { convert: self.convert && place.is_some(), place, stale })
     }
 }
 
@@ -429,9 +429,9 @@ async fn open(req: &mut Request, query: &Query<'_>, hash: &Hash, now: u64) -> Re
 /// File of an entry that is removed from the index.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Leftover {
-    /// There is none.
+    /// The file is missing.
     Missing,
-    /// It is of no use.
+    /// The file is useless and is removed.
     Remove,
 }
 
@@ -454,7 +454,7 @@ fn explain(req: &mut Request, unusable: Unusable, path: &std::path::Path) -> Opt
 }
 
 /// Removes the entry of a key. A key that ends in `*` stands for all keys that begin like it.
-async fn purged(cache: &Arc<Cache>, key: &[u8]) -> Found {
+async fn purged(cache: &Arc<Cache>, key: &[u8]) -> CacheAnswer {
     let (cache, key) = (cache.clone(), key.to_vec());
     let index = cache.index.clone();
     let _turn = match key.last() {
@@ -462,24 +462,28 @@ async fn purged(cache: &Arc<Cache>, key: &[u8]) -> Found {
         _ => None,
     };
     let _ = tokio::task::spawn_blocking(move || match key.strip_suffix(b"*") {
-        None => {
-            let hash = entry::hash([key.as_slice()]);
-            match cache.index.find(&hash) {
-                Some(node) => cache.index.remove(&cache, &node),
-                None if cache.index.loaded() => {}
-                None => drop(std::fs::remove_file(cache.file(&hash))),
-            }
-        }
         Some(prefix) => cache.index.purge(&cache, prefix),
+        None => remove_entry(&cache, &key),
     })
     .await;
-    Found::Purged
+    CacheAnswer::Purged
 }
 
-/// Fields of a response about its storing.
+/// Removes the entry of a key. Blocks.
+fn remove_entry(cache: &Cache, key: &[u8]) {
+    let hash = entry::hash([key]);
+    match cache.index.find(&hash) {
+        Some(node) => cache.index.remove(cache, &node),
+        None if cache.index.loaded() => {}
+        // The index does not know all files yet.
+        None => drop(std::fs::remove_file(cache.file(&hash))),
+    }
+}
+
+/// Rules for caches in the fields of a response: whether it is stored, and how long it is fresh.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Said {
-    /// Not to be stored at all.
+struct CacheRules {
+    /// The response is never stored.
     never: bool,
     /// `Cache-Control` or `Expires` forbid it.
     no_cache: bool,
@@ -490,7 +494,7 @@ struct Said {
     error: i64,
 }
 
-impl Said {
+impl CacheRules {
     fn forbids(&self) -> bool {
         self.never || self.no_cache || self.expired
     }
@@ -547,70 +551,70 @@ fn seconds_after(value: &[u8], name: &[u8]) -> Option<u64> {
     }
 }
 
-/// Reads the fields in the order in which they stand (nginx decides as they come).
-fn said(req: &Request, s: &Settings) -> Said {
+/// Reads the rules from the fields in their order, on which the result depends as in nginx.
+fn cache_rules(req: &Request, s: &Settings) -> CacheRules {
     let h = &req.modules.upstream.head;
     let now = req.thread.clock.unix();
-    let mut said = Said::default();
+    let mut rules = CacheRules::default();
     // The first of these fields counts.
     let (mut accel, mut expires) = (false, false);
     let mut vary_len = 0;
     for f in &h.fields {
         let value = f.value.of(&h.buf);
-        let heeded = |name: &[u8]| !s.ignore_headers.has(name);
+        let counts = |name: &[u8]| !s.ignore_headers.has(name);
         match f.id {
-            Name::XAccelExpires if !std::mem::replace(&mut accel, true) && heeded(b"X-Accel-Expires") => {
-                said.accel_expires(value, now);
+            Name::XAccelExpires if !std::mem::replace(&mut accel, true) && counts(b"X-Accel-Expires") => {
+                rules.accel_expires(value, now);
             }
-            Name::CacheControl if heeded(b"Cache-Control") => {
-                cache_control(value, now, accel && said.valid != 0, &mut said);
+            Name::CacheControl if counts(b"Cache-Control") => {
+                cache_control(value, now, accel && rules.valid != 0, &mut rules);
             }
-            Name::Expires if !std::mem::replace(&mut expires, true) && heeded(b"Expires") => {
-                said.expires(value, now);
+            Name::Expires if !std::mem::replace(&mut expires, true) && counts(b"Expires") => {
+                rules.expires(value, now);
             }
-            Name::SetCookie if heeded(b"Set-Cookie") => said.never = true,
-            Name::Vary if heeded(b"Vary") => {
+            Name::SetCookie if counts(b"Set-Cookie") => rules.never = true,
+            Name::Vary if counts(b"Vary") => {
                 vary_len += value.len() + 1;
-                said.never |= value == b"*" || vary_len > MAX_VARY + 1;
+                rules.never |= value == b"*" || vary_len > MAX_VARY + 1;
             }
             _ => {}
         }
     }
-    said
+    rules
 }
 
 /// Reads `Cache-Control`. After an `X-Accel-Expires` (`accel`) only its extensions count.
-fn cache_control(value: &[u8], now: i64, accel: bool, said: &mut Said) {
+fn cache_control(value: &[u8], now: i64, accel: bool, rules: &mut CacheRules) {
     let has = |word: &[u8]| value.windows(word.len()).any(|w| w.eq_ignore_ascii_case(word));
     if !accel {
         let age = [&b"s-maxage="[..], b"max-age="].into_iter().find(|name| has(name));
         let seconds = age.map(|name| seconds_after(value, name).unwrap_or(0));
         if has(b"no-cache") || has(b"no-store") || has(b"private") || seconds == Some(0) {
-            said.no_cache = true;
+            rules.no_cache = true;
             return;
         }
         if let Some(n) = seconds {
-            said.valid = now_plus(now, n);
-            said.expired = false;
+            rules.valid = now_plus(now, n);
+            rules.expired = false;
         }
     }
     if let Some(n) = seconds_after(value, b"stale-while-revalidate=") {
-        (said.updating, said.expired) = (n.min(i64::MAX as u64) as i64, false);
+        (rules.updating, rules.expired) = (n.min(i64::MAX as u64) as i64, false);
     }
     if let Some(n) = seconds_after(value, b"stale-if-error=") {
-        (said.error, said.expired) = (n.min(i64::MAX as u64) as i64, false);
+        (rules.error, rules.expired) = (n.min(i64::MAX as u64) as i64, false);
     }
 }
 
 /// Remembers the status of an error that `error_page` answers, not its response.
 pub(super) fn remember_error(req: &mut Request, fetch: Fetch, s: &Settings, cs: &CacheSettings) {
     let Some(place) = fetch.place else { return };
-    let said = said(req, s);
-    if said.forbids() {
+    let rules = cache_rules(req, s);
+    if rules.forbids() {
         return;
     }
     let status = req.modules.upstream.head.status;
-    if let Some(valid) = said.valid_until(cs, status, req.thread.clock.unix()).filter(|t| *t > 0) {
+    if let Some(valid) = rules.valid_until(cs, status, req.thread.clock.unix()).filter(|t| *t > 0) {
         place.ticket.node.with(|s| s.error = Some((status, valid)));
         place.ticket.node.renewed();
     }
@@ -624,26 +628,25 @@ pub(super) fn keep(
     cs: &CacheSettings,
 ) -> Result<Option<Keep>, Stop> {
     let Some(place) = fetch.place.take() else { return Ok(None) };
-    let said = said(req, s);
-    if said.forbids() || cs.no_cache.test(req)? {
+    let rules = cache_rules(req, s);
+    if rules.forbids() || cs.no_cache.test(req)? {
         return Ok(None);
     }
     let status = req.modules.upstream.head.status;
-    let Some(valid) = said.valid_until(cs, status, req.thread.clock.unix()) else { return Ok(None) };
+    let Some(valid) = rules.valid_until(cs, status, req.thread.clock.unix()) else { return Ok(None) };
     let vary = vary(req, s);
     let cache = place.cache.clone();
     let ticket = match place.main {
         // The response no longer varies as the one under the key does: it takes that place.
         Some(ref main) if main.vary != vary => {
             let now = millis(req.thread.clock.now());
-            match cache.index.obtain(&entry::hash([place.key.as_slice()]), now) {
-                Some(node) => Ticket::plain(node),
-                None => return Ok(None),
-            }
+            let node = cache.index.obtain(&entry::hash([place.key.as_slice()]), now);
+            let Some(node) = node else { return Ok(None) };
+            Ticket::plain(node)
         }
         _ => place.ticket,
     };
-    let meta = Meta { valid, family: place.family, key: place.key, ..meta(req, &said, vary) };
+    let meta = Meta { valid, family: place.family, key: place.key, ..meta(req, &rules, vary) };
     Ok(Some(Keep::Cache { cache, meta: Box::new(meta), ticket }))
 }
 
@@ -664,14 +667,14 @@ fn vary(req: &Request, s: &Settings) -> Vec<u8> {
 }
 
 /// Describes the response for its file, except for its place and the end of its freshness.
-fn meta(req: &Request, said: &Said, vary: Vec<u8>) -> Meta {
+fn meta(req: &Request, rules: &CacheRules, vary: Vec<u8>) -> Meta {
     let h = &req.modules.upstream.head;
     let validators = matches!(h.status, 200 | 206);
     let variant = if vary.is_empty() { Hash::default() } else { variant(req, &vary) };
     Meta {
         valid: 0,
-        updating: said.updating,
-        error: said.error,
+        updating: rules.updating,
+        error: rules.error,
         date: req.thread.clock.unix(),
         last_modified: h.get(Name::LastModified).filter(|_| validators).and_then(forebay_http::date::parse),
         etag: h.get(Name::Etag).filter(|e| validators && e.len() <= 128).unwrap_or_default().to_vec(),
@@ -692,7 +695,7 @@ pub(super) async fn revalidated(
     cs: &CacheSettings,
 ) -> Option<Rc<Entry>> {
     let e = fetch.stale.take()?;
-    req.modules.proxy_cache.status = Some(Status::Revalidated);
+    req.modules.proxy_cache.status = Some(CacheStatus::Revalidated);
     let Some(place) = fetch.place else { return Some(e) };
     let said_now = said_of_both(req, &e, s);
     let now = req.thread.clock.unix();
@@ -711,13 +714,13 @@ pub(super) async fn revalidated(
 
 /// Reads the fields of a 304, and those of the stored response if the 304 has no time. Loads the head of the stored
 /// response in that case.
-fn said_of_both(req: &mut Request, e: &Rc<Entry>, s: &Settings) -> Said {
-    let confirmed = said(req, s);
+fn said_of_both(req: &mut Request, e: &Rc<Entry>, s: &Settings) -> CacheRules {
+    let confirmed = cache_rules(req, s);
     if confirmed.valid != 0 {
         return confirmed;
     }
     super::respond::load_head(req, e);
-    let stored = said(req, s);
+    let stored = cache_rules(req, s);
     if stored.valid != 0 { stored } else { confirmed }
 }
 
@@ -740,10 +743,10 @@ pub(super) fn serves_instead(
 mod tests {
     use super::*;
 
-    fn judged(value: &str) -> Said {
-        let mut said = Said::default();
-        cache_control(value.as_bytes(), 100, false, &mut said);
-        said
+    fn judged(value: &str) -> CacheRules {
+        let mut rules = CacheRules::default();
+        cache_control(value.as_bytes(), 100, false, &mut rules);
+        rules
     }
 
     #[test]

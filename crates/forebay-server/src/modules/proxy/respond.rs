@@ -16,6 +16,8 @@ use crate::upstream::contact::Contact;
 use crate::upstream::spool::Keep;
 use crate::upstream::stream::{self, Body, Pulled};
 use forebay_conf::error::Level;
+use forebay_core::pattern::Pattern;
+use forebay_core::vars::{Template, VarError};
 use forebay_http::field::{Classes, FieldLine, Name};
 use forebay_http::h1::client::{self, framing_of_response};
 use forebay_http::request::{Framing, Method};
@@ -134,7 +136,7 @@ fn rate(req: &mut Request, s: &Settings) {
     }
 }
 
-/// Whether the response may be read ahead of the client.
+/// Returns `true` if the response may be read ahead of the client.
 fn buffering(req: &Request, s: &Settings) -> bool {
     let accel = req.modules.upstream.head.get(Name::XAccelBuffering);
     match accel.filter(|_| !s.ignore_headers.has(b"X-Accel-Buffering")) {
@@ -166,8 +168,8 @@ fn keep(
     Ok(s.store(req)?)
 }
 
-/// Whether a server that takes 204 for a status with content may send some: it has announced it, which is not allowed. In 304
-/// it is (RFC 9110, section 8.6; RFC 9112, section 6.1).
+/// Returns `true` if content may follow a 204 response, because its head announces some. Such a head is not allowed (RFC
+/// 9110, section 8.6; RFC 9112, section 6.1), so the connection is not kept. In a 304 response it is allowed.
 fn may_follow(req: &Request, s: &Settings) -> bool {
     // The others say themselves where a response ends.
     if !req.modules.upstream.protocol.is_http() || s.http_version == HttpVersion::V2 {
@@ -303,6 +305,12 @@ pub(super) fn cached(
         crate::response::sent::take_ready(req, head, e.len(), e.part());
         return Ok(Outcome::Done);
     }
+    take_entry(req, e, pass, s)?;
+    Ok(Outcome::Done)
+}
+
+/// Makes the response from the stored head and content of an entry.
+fn take_entry(req: &mut Request, e: &Rc<Entry>, pass: &Arc<Pass>, s: &Settings) -> Result<(), Stop> {
     load_head(req, e);
     fields(req, pass, s)?;
     rate(req, s);
@@ -322,13 +330,13 @@ pub(super) fn cached(
     if req.method == Method::Head {
         req.resp.head_only = true;
     }
-    Ok(Outcome::Done)
+    Ok(())
 }
 
 fn copy_authenticate(req: &mut Request) {
     let h = &req.modules.upstream.head;
     for f in h.fields.iter().filter(|f| f.id == Name::WwwAuthenticate) {
-        req.resp.fields.push(f.name.of(&h.buf), f.value.of(&h.buf));
+        req.resp.fields.copy(f.name.of(&h.buf), f.value.of(&h.buf));
     }
 }
 
@@ -399,7 +407,7 @@ fn field(
         }
         Name::SetCookie => set_cookie(req, name, value)?,
         Name::AcceptRanges => accept_ranges(req, name, value, s),
-        _ => req.resp.fields.push(name, value),
+        _ => req.resp.fields.copy(name, value),
     }
     Ok(())
 }
@@ -441,7 +449,7 @@ fn accept_ranges(req: &mut Request, name: &[u8], value: &[u8], s: &Settings) {
         req.resp.allow_ranges = true;
         req.resp.single_range = req.resp.entry.is_none();
     } else {
-        req.resp.fields.push(name, value);
+        req.resp.fields.copy(name, value);
     }
 }
 
@@ -500,13 +508,23 @@ fn replace(
             to.eval(req, out)?;
             out.extend_from_slice(rest);
         }
-        Redirect::Pattern(p, to) => {
-            if !p.exec(req, value).map_err(forebay_core::vars::VarError::from)? {
-                return Ok(false);
-            }
-            to.eval(req, out)?;
-        }
+        Redirect::Pattern(p, to) => return replace_all(req, p, to, value, out).map_err(Stop::from),
     }
+    Ok(true)
+}
+
+/// Appends the replacement of a value that matches a pattern. Returns `false` if it does not.
+fn replace_all(
+    req: &mut Request,
+    pattern: &Pattern,
+    to: &Template,
+    value: &[u8],
+    out: &mut Vec<u8>,
+) -> Result<bool, VarError> {
+    if !pattern.exec(req, value)? {
+        return Ok(false);
+    }
+    to.eval(req, out)?;
     Ok(true)
 }
 
@@ -591,13 +609,14 @@ fn accel_redirect(req: &mut Request, s: &Settings) -> Option<Outcome> {
     if let Some(value) = kind {
         content_type(req, &value);
     }
-    if named {
-        return Some(Outcome::Named);
-    }
+    if named { Some(Outcome::Named) } else { Some(redirect_to_path(req)) }
+}
+
+fn redirect_to_path(req: &mut Request) -> Outcome {
     if !spend_uri_change(req, "rewrite or internal redirection cycle while internally redirecting to") {
-        return Some(Outcome::Status(500));
+        return Outcome::Status(500);
     }
-    Some(Outcome::Redirect)
+    Outcome::Redirect
 }
 
 /// Copies the fields of the upstream that go with the response of another location. Returns `Content-Type`.

@@ -6,7 +6,7 @@ use crate::keyword;
 use crate::modules::core::TempPath;
 use crate::request::Request;
 use crate::upstream::attempts::Rules;
-use crate::upstream::spool::{Keep, Limits};
+use crate::upstream::spool::{AheadLimits, Keep};
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Directive, Word};
 use forebay_core::vars::Template;
@@ -31,9 +31,9 @@ crate::settings! {
     // nginx has it for streams only.
     "proxy_protocol" => protocol_header: SendProxy = SendProxy::Off;
     /// `proxy_pass_header`.
-    "proxy_pass_header" => pass_header: Names = Names::default();
+    "proxy_pass_header" => pass_header: FieldNames = FieldNames::default();
     /// `proxy_hide_header`.
-    "proxy_hide_header" => hide_header: Names = Names::default();
+    "proxy_hide_header" => hide_header: FieldNames = FieldNames::default();
     /// `proxy_ignore_headers`.
     "proxy_ignore_headers" => ignore_headers: Ignored = Ignored::default();
     /// `proxy_pass_request_headers`.
@@ -85,15 +85,15 @@ crate::settings! {
     /// `proxy_store`.
     "proxy_store" => store: Store = Store::Off;
     /// `proxy_store_access`.
-    "proxy_store_access" => store_access: Access = Access(0o600);
+    "proxy_store_access" => store_access: StoreAccess = StoreAccess(0o600);
 }
 
 impl Settings {
     /// Returns how much of a response is read ahead of the client.
-    pub(crate) fn ahead(&self) -> Limits {
+    pub(crate) fn ahead(&self) -> AheadLimits {
         let memory = self.buffers.count.saturating_mul(self.buffers.size).saturating_add(self.buffer_size.0);
         let memory = usize::try_from(memory).unwrap_or(usize::MAX).min(64 << 20);
-        Limits { memory, file: self.max_temp_file_size.0 }
+        AheadLimits { memory, file: self.max_temp_file_size.0 }
     }
 
     /// Returns the timeouts of an upstream whose protocol was switched.
@@ -104,11 +104,12 @@ impl Settings {
     /// Returns the place at which a response is to be stored, if at all (nginx: proxy_store).
     pub(super) fn store(&self, req: &mut Request) -> Result<Option<Keep>, VarError> {
         let mut path = Vec::new();
-        match &self.store {
+        let named = match &self.store {
             Store::Off => return Ok(None),
-            Store::On => crate::modules::static_file::map_path(req, &mut path)?,
-            Store::Path(t) => t.eval(req, &mut path)?,
-        }
+            Store::On => crate::modules::static_file::map_path(req, &mut path),
+            Store::Path(t) => t.eval(req, &mut path),
+        };
+        named?;
         let h = &req.modules.upstream.head;
         if h.status != 200 || path.is_empty() || path.contains(&0) || path.ends_with(b"/") {
             return Ok(None);
@@ -155,20 +156,20 @@ pub(crate) enum Store {
 impl Setting<crate::HttpContext> for Store {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
-        match d.args.first() {
-            None => Ok(Store::Off),
-            Some(w) if w.text == b"off" => Ok(Store::Off),
-            Some(w) if w.text == b"on" => Ok(Store::On),
-            Some(w) => Ok(Store::Path(cx.template(d, w)?)),
+        let Some(w) = d.args.first() else { return Ok(Store::Off) };
+        match w.text.as_slice() {
+            b"off" => Ok(Store::Off),
+            b"on" => Ok(Store::On),
+            _ => Ok(Store::Path(cx.template(d, w)?)),
         }
     }
 }
 
 /// `proxy_store_access`: the mode of stored files.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Access(pub u32);
+pub(crate) struct StoreAccess(pub u32);
 
-impl Setting<crate::HttpContext> for Access {
+impl Setting<crate::HttpContext> for StoreAccess {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let mut mode = 0o600;
@@ -176,25 +177,23 @@ impl Setting<crate::HttpContext> for Access {
             let bits = mode_bits(&w.text);
             mode |= bits.ok_or_else(|| cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str())))?;
         }
-        Ok(Access(mode))
+        Ok(StoreAccess(mode))
     }
 }
 
 /// Returns the bits of a mode that a word such as `group:rw` stands for.
 fn mode_bits(word: &[u8]) -> Option<u32> {
     let (class, rights) = word.split_at(memchr::memchr(b':', word)?);
-    let bits = match rights {
-        b":rw" => 6,
-        b":r" => 4,
-        _ => return None,
-    };
-    match class {
-        b"user" => Some(bits << 6),
-        b"group" => Some(bits << 3),
-        b"all" => Some(bits << 3 | bits),
-        _ => None,
-    }
+    let (_, places) = CLASSES.iter().find(|(name, _)| *name == class)?;
+    let (_, bits) = RIGHTS.iter().find(|(name, _)| *name == rights)?;
+    Some(bits * places)
 }
+
+/// Classes of users, and the lowest bits of their rights in a mode.
+const CLASSES: [(&[u8], u32); 3] = [(b"user", 0o100), (b"group", 0o010), (b"all", 0o011)];
+
+/// Rights, and their bits for one class.
+const RIGHTS: [(&[u8], u32); 2] = [(b":rw", 6), (b":r", 4)];
 
 keyword! {
     /// `proxy_http_version`.
@@ -208,11 +207,11 @@ keyword! {
 
 impl SendProxy {
     /// Returns the version of the header, or `None` if none is sent.
-    pub(crate) fn version(self) -> Option<proxy_protocol::Version> {
+    pub(crate) fn version(self) -> Option<proxy_protocol::HeaderVersion> {
         match self {
             SendProxy::Off => None,
-            SendProxy::On | SendProxy::V1 => Some(proxy_protocol::Version::One),
-            SendProxy::V2 => Some(proxy_protocol::Version::Two),
+            SendProxy::On | SendProxy::V1 => Some(proxy_protocol::HeaderVersion::One),
+            SendProxy::V2 => Some(proxy_protocol::HeaderVersion::Two),
         }
     }
 }
@@ -242,12 +241,12 @@ pub(crate) struct SetHeader {
     pub name: Vec<u8>,
     /// Number of a known name.
     pub id: Name,
-    /// Its value.
+    /// Value of the field.
     pub value: Template,
 }
 
 impl SetHeaders {
-    /// Whether there is a line for a field with this name.
+    /// Returns `true` if there is a line for a field with this name.
     pub(crate) fn has(&self, id: Name, name: &[u8]) -> bool {
         self.0.iter().any(|h| h.id == id && (id != Name::Other || h.name.eq_ignore_ascii_case(name)))
     }
@@ -273,26 +272,26 @@ impl Setting<crate::HttpContext> for SetHeaders {
 
 /// Field names.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Names(pub Arc<Vec<Vec<u8>>>);
+pub(crate) struct FieldNames(pub Arc<Vec<Vec<u8>>>);
 
-impl Names {
-    /// Whether a name is among them.
+impl FieldNames {
+    /// Returns `true` if the list has a name. Case does not count.
     pub(crate) fn has(&self, name: &[u8]) -> bool {
         self.0.iter().any(|n| n.eq_ignore_ascii_case(name))
     }
 }
 
-impl Setting<crate::HttpContext> for Names {
+impl Setting<crate::HttpContext> for FieldNames {
     fn take(previous: Option<Self>, d: &Directive, _cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut names = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
         names.extend(d.args.iter().map(|w| w.text.clone()));
-        Ok(Names(Arc::new(names)))
+        Ok(FieldNames(Arc::new(names)))
     }
 }
 
 /// Fields of a response that are not honoured (nginx: proxy_ignore_headers).
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Ignored(Names);
+pub(crate) struct Ignored(FieldNames);
 
 impl Ignored {
     const ALL: [&[u8]; 9] = [
@@ -307,7 +306,7 @@ impl Ignored {
         b"Vary",
     ];
 
-    /// Whether a name is among them.
+    /// Returns `true` if the list has a name. Case does not count.
     pub(crate) fn has(&self, name: &[u8]) -> bool {
         self.0.has(name)
     }
@@ -320,7 +319,7 @@ impl Setting<crate::HttpContext> for Ignored {
                 return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str())));
             }
         }
-        Names::take(previous.map(|p| p.0), d, cx).map(Ignored)
+        FieldNames::take(previous.map(|p| p.0), d, cx).map(Ignored)
     }
 }
 
@@ -336,13 +335,42 @@ pub(crate) enum Redirect {
 }
 
 impl Redirect {
+    /// Reads the words of the directive. Returns `None` for `off`.
+    fn parse(d: &Directive, cx: &mut Scope<'_>) -> Result<Option<Redirect>, Error> {
+        match d.args.as_slice() {
+            [from, to, ..] => Redirect::read(d, from, to, cx).map(Some),
+            [w] if w.text == b"default" => Ok(Some(Redirect::Default)),
+            [w] if w.text != b"off" => {
+                Err(cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str())))
+            }
+            _ => Ok(None),
+        }
+    }
+
     fn read(d: &Directive, from: &Word, to: &Word, cx: &mut Scope<'_>) -> Result<Redirect, Error> {
         let to = cx.template(d, to)?;
-        Ok(match from.text.as_slice() {
-            [b'~', b'*', p @ ..] => Redirect::Pattern(cx.pattern(d, p, true)?, to),
-            [b'~', p @ ..] => Redirect::Pattern(cx.pattern(d, p, false)?, to),
-            _ => Redirect::Prefix(cx.template(d, from)?, to),
-        })
+        match as_pattern(&from.text, false) {
+            Some((p, caseless)) => Ok(Redirect::Pattern(cx.pattern(d, p, caseless)?, to)),
+            None => Ok(Redirect::Prefix(cx.template(d, from)?, to)),
+        }
+    }
+}
+
+/// Returns the pattern after `~` or `~*`, and whether it ignores case. `~` alone ignores case if `caseless` is set.
+pub(crate) fn as_pattern(text: &[u8], caseless: bool) -> Option<(&[u8], bool)> {
+    match text {
+        [b'~', b'*', p @ ..] => Some((p, true)),
+        [b'~', p @ ..] => Some((p, caseless)),
+        _ => None,
+    }
+}
+
+/// Refuses `off` together with other directives of the same level. `previous` is empty after `off`.
+pub(crate) fn check_off<T>(previous: Option<&Vec<T>>, d: &Directive, cx: &Scope<'_>) -> Result<(), Error> {
+    let off = d.args.len() == 1 && first(d) == b"off";
+    match previous {
+        Some(p) if off || p.is_empty() => Err(cx.directive_error(d, "is duplicate")),
+        _ => Ok(()),
     }
 }
 
@@ -352,20 +380,9 @@ pub(crate) struct Redirects(pub Arc<Vec<Redirect>>);
 
 impl Setting<crate::HttpContext> for Redirects {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
-        let off = d.args.len() == 1 && first(d) == b"off";
-        if previous.as_ref().is_some_and(|p| off || p.0.is_empty()) {
-            return Err(cx.directive_error(d, "is duplicate"));
-        }
+        check_off(previous.as_ref().map(|p| p.0.as_ref()), d, cx)?;
         let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
-        match d.args.as_slice() {
-            [] => {}
-            [w] if w.text == b"off" => {}
-            [w] if w.text == b"default" => all.push(Redirect::Default),
-            [w] => {
-                return Err(cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str())));
-            }
-            [from, to, ..] => all.push(Redirect::read(d, from, to, cx)?),
-        }
+        all.extend(Redirect::parse(d, cx)?);
         Ok(Redirects(Arc::new(all)))
     }
 }
@@ -423,7 +440,7 @@ impl NextMask {
     pub(crate) const DEFAULT: NextMask =
         NextMask(1 << NextUpstream::Error as u32 | 1 << NextUpstream::Timeout as u32);
 
-    /// Whether a kind is in it.
+    /// Returns `true` if the set has a kind.
     pub(crate) fn has(self, kind: NextUpstream) -> bool {
         self.0 & (1 << kind as u32) != 0
     }
@@ -440,15 +457,8 @@ impl Setting<crate::HttpContext> for NextMask {
         // As in nginx several of a level add up, and `off` stays.
         let mut mask = previous.map_or(0, |p| p.0);
         for w in &d.args {
-            let word = w.text.to_ascii_lowercase();
-            mask |= match word.as_slice() {
-                b"off" => OFF,
-                b"updating" if family == Failures::Http && !d.name.text.starts_with(b"grpc_") => 0,
-                _ => match family.failure(&word, says_gateway(d)) {
-                    Some(kind) => 1 << kind as u32,
-                    None => return Err(cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str()))),
-                },
-            };
+            let bits = family.bits(&w.text.to_ascii_lowercase(), d);
+            mask |= bits.ok_or_else(|| cx.error_at(d, w, format!("invalid value \"{}\"", w.as_str())))?;
         }
         Ok(NextMask(if mask & OFF != 0 { OFF } else { mask }))
     }
@@ -473,6 +483,15 @@ impl Failures {
             Failures::Memcached
         } else {
             Failures::Http
+        }
+    }
+
+    /// Returns the bits of a word in a [`NextMask`].
+    fn bits(self, word: &[u8], d: &Directive) -> Option<u32> {
+        match word {
+            b"off" => Some(OFF),
+            b"updating" if self == Failures::Http && !d.name.text.starts_with(b"grpc_") => Some(0),
+            _ => self.failure(word, says_gateway(d)).map(|kind| 1 << kind as u32),
         }
     }
 

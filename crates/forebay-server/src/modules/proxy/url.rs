@@ -69,19 +69,23 @@ fn split(url: &[u8]) -> Result<Parts<'_>, String> {
         return Err("invalid URL prefix".into());
     }
     let rest = &url[if encrypted { 8 } else { 7 }..];
-    let (authority, uri) = if rest.starts_with(b"unix:") {
-        match memchr::memchr(b':', &rest[5..]) {
-            Some(at) => (&rest[..5 + at], Some(&rest[6 + at..]).filter(|u| !u.is_empty())),
-            None => (rest, None),
-        }
-    } else {
-        match rest.iter().position(|b| matches!(b, b'/' | b'?')) {
-            Some(at) => (&rest[..at], Some(&rest[at..])),
-            None => (rest, None),
-        }
-    };
+    let (authority, uri) = split_uri(rest);
     let place = Place::parse(authority).map_err(|m| format!("{m} in upstream \"{}\"", show(rest)))?;
     Ok(Parts { encrypted, place, authority, uri })
+}
+
+/// Splits a URL without its scheme before its path or query. After the path of a socket that is a colon.
+fn split_uri(rest: &[u8]) -> (&[u8], Option<&[u8]>) {
+    if rest.starts_with(b"unix:") {
+        return match memchr::memchr(b':', &rest[5..]) {
+            Some(at) => (&rest[..5 + at], Some(&rest[6 + at..]).filter(|u| !u.is_empty())),
+            None => (rest, None),
+        };
+    }
+    match rest.iter().position(|b| matches!(b, b'/' | b'?')) {
+        Some(at) => (&rest[..at], Some(&rest[at..])),
+        None => (rest, None),
+    }
 }
 
 /// A place that stands alone, as in `fastcgi_pass`: whether it is spoken to by TLS, the place, and how it is written without
@@ -118,7 +122,7 @@ impl Parts<'_> {
 }
 
 impl Pass {
-    /// Whether connections may have to be encrypted.
+    /// Returns `true` if connections may have to be encrypted.
     pub(crate) fn may_encrypt(&self) -> bool {
         self.protocol.may_encrypt() && !matches!(self.to, To::Fixed { encrypted: false, .. })
     }
@@ -172,7 +176,7 @@ impl Pass {
                 To::Fixed { encrypted, group, host, port, uri, url: text.to_vec() }
             }
         };
-        let key = if protocol.has_key() { Some(memcached::key(cx)?) } else { None };
+        let key = protocol.has_key().then(|| memcached::key(cx)).transpose()?;
         Ok(Pass { location: None, to, protocol, key })
     }
 
@@ -224,18 +228,7 @@ impl Pass {
     }
 
     async fn resolve_url(&self, req: &mut Request, url: &[u8]) -> Result<(Target, Vec<u8>), u16> {
-        let parts = match split(url) {
-            Ok(p) => p,
-            Err(m) => {
-                let text = if m == "invalid URL prefix" {
-                    format!("{m} in \"{}\"", String::from_utf8_lossy(url))
-                } else {
-                    m
-                };
-                req.log(Level::Error, &text);
-                return Err(500);
-            }
-        };
+        let parts = split(url).map_err(|why| invalid_url(req, url, why))?;
         req.modules.upstream.encrypted = parts.encrypted;
         let (host, port) = host_and_port(&parts);
         set_host(req, &host, &port);
@@ -277,6 +270,26 @@ impl Pass {
     }
 }
 
+/// Logs that a URL cannot be used. Returns the status to answer with.
+#[cold]
+fn invalid_url(req: &mut Request, url: &[u8], why: String) -> u16 {
+    let text = match why.as_str() {
+        "invalid URL prefix" => format!("{why} in \"{}\"", String::from_utf8_lossy(url)),
+        _ => why,
+    };
+    req.log(Level::Error, &text);
+    500
+}
+
+/// Returns the resolver of the location, or that of the system.
+fn resolver_of(req: &Request) -> Arc<Resolver> {
+    let http = req.http();
+    match &http.location(req).settings.resolver.resolver.0 {
+        Some(r) => r.clone(),
+        None => http.system_resolver.get_or_init(|| Arc::new(Resolver::system())).clone(),
+    }
+}
+
 /// Finds the group of the configuration, or the addresses, of a place that is known only while the request is served. A
 /// `default_port` of 0 is none.
 async fn find(req: &mut Request, place: &Place, default_port: u16) -> Result<Target, u16> {
@@ -295,10 +308,7 @@ async fn find(req: &mut Request, place: &Place, default_port: u16) -> Result<Tar
     if let Some(addr) = place.literal(default_port) {
         return Ok(Target::Direct(vec![addr]));
     }
-    let resolver = match &http.location(req).settings.resolver.resolver.0 {
-        Some(r) => r.clone(),
-        None => http.system_resolver.get_or_init(|| Arc::new(Resolver::system())).clone(),
-    };
+    let resolver = resolver_of(req);
     let addrs = look_up(req, &resolver, &name, place.port().unwrap_or(default_port)).await?;
     Ok(Target::Direct(addrs))
 }

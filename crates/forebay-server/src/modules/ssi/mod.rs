@@ -41,13 +41,13 @@ const TIME_FORMAT: &[u8] = b"%A, %d-%b-%Y %H:%M:%S %Z";
 
 /// SSI state of one request.
 #[derive(Debug, Default)]
-pub(crate) struct State {
-    shared: Option<Rc<RefCell<Shared>>>,
+pub(crate) struct SsiState {
+    shared: Option<Rc<RefCell<SharedState>>>,
     /// `config timefmt` of the page; `None` for [`TIME_FORMAT`].
     time_format: Option<Vec<u8>>,
 }
 
-impl State {
+impl SsiState {
     /// Empties it for the next request.
     pub(crate) fn clear(&mut self) {
         self.shared = None;
@@ -57,7 +57,7 @@ impl State {
 
 /// State shared by a request and all its subrequests.
 #[derive(Debug, Default)]
-struct Shared {
+struct SharedState {
     /// Names in lower case, and values.
     variables: Vec<(Vec<u8>, Vec<u8>)>,
     /// Names and texts of blocks. The first block with a name counts.
@@ -66,7 +66,7 @@ struct Shared {
     subrequests: u32,
 }
 
-impl Shared {
+impl SharedState {
     /// Counts stored bytes. Returns `false`, and counts nothing, if that exceeds [`SHARED`].
     fn spend(&mut self, bytes: usize) -> bool {
         let fits = self.bytes.saturating_add(bytes) <= SHARED;
@@ -99,7 +99,7 @@ impl Shared {
     }
 }
 
-fn shared(req: &mut Request) -> Rc<RefCell<Shared>> {
+fn shared(req: &mut Request) -> Rc<RefCell<SharedState>> {
     req.modules.ssi.shared.get_or_insert_default().clone()
 }
 
@@ -116,7 +116,7 @@ pub(crate) fn count(req: &mut Request, most: u32) -> bool {
     s.subrequests <= most
 }
 
-/// Whether a location processes SSI.
+/// Returns `true` if a location processes SSI.
 pub(crate) fn enabled(s: &LocationSettings) -> bool {
     s.ssi.on
 }

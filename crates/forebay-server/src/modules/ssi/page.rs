@@ -70,19 +70,19 @@ enum Encoding {
 /// An open `if`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct If {
-    /// Whether the current branch is sent.
+    /// `true` if the current branch is sent.
     active: bool,
-    /// Whether the current branch or one before it was sent.
+    /// `true` if the current branch or one before it was sent.
     taken: bool,
-    /// Whether `else` has been reached.
+    /// `true` if `else` has been reached.
     last: bool,
 }
 
 /// Parameters of a command, and whether they are mandatory.
-type Known = &'static [(&'static str, bool)];
+type ParameterList = &'static [(&'static str, bool)];
 
 /// Commands and their parameters.
-const COMMANDS: &[(&[u8], Known)] = &[
+const COMMANDS: &[(&[u8], ParameterList)] = &[
     (b"include", &[("virtual", false), ("file", false), ("wait", false), ("set", false), ("stub", false)]),
     (b"echo", &[("var", true), ("default", false), ("encoding", false)]),
     (b"config", &[("errmsg", false), ("timefmt", false)]),
@@ -96,27 +96,27 @@ const COMMANDS: &[(&[u8], Known)] = &[
 ];
 
 /// Returns the parameters that a command may have.
-fn known(name: &[u8]) -> Option<Known> {
+fn known(name: &[u8]) -> Option<ParameterList> {
     COMMANDS.iter().find(|(n, _)| *n == name).map(|(_, parameters)| *parameters)
 }
 
 /// Reason for which a command could not be run to its end.
-enum Failed {
+enum CommandFailure {
     /// The page goes on with an error message.
     Command(Problem),
     /// The page cannot go on.
     Page(Broken),
 }
 
-impl From<Problem> for Failed {
-    fn from(p: Problem) -> Failed {
-        Failed::Command(p)
+impl From<Problem> for CommandFailure {
+    fn from(p: Problem) -> CommandFailure {
+        CommandFailure::Command(p)
     }
 }
 
-impl From<Broken> for Failed {
-    fn from(broken: Broken) -> Failed {
-        Failed::Page(broken)
+impl From<Broken> for CommandFailure {
+    fn from(broken: Broken) -> CommandFailure {
+        CommandFailure::Page(broken)
     }
 }
 
@@ -173,17 +173,23 @@ impl Page {
     async fn run_piece(&mut self, out: &mut Outlet, req: &mut Request, piece: &[u8]) -> Result<(), Broken> {
         let mut rest = piece;
         while let Some(event) = self.parser.next(&mut rest) {
-            match event {
-                Event::Text(t) => self.text(out, req, t).await?,
-                Event::Broken(why) => self.fail(out, req, Problem(why)).await?,
-                Event::Command(c) => match self.command(out, req, &c).await {
-                    Ok(()) => {}
-                    Err(Failed::Command(p)) => self.fail(out, req, p).await?,
-                    Err(Failed::Page(broken)) => return Err(broken),
-                },
-            }
+            let done = match event {
+                Event::Text(t) => self.text(out, req, t).await,
+                Event::Broken(why) => self.fail(out, req, Problem(why)).await,
+                Event::Command(c) => self.run_command(out, req, &c).await,
+            };
+            done?;
         }
         Ok(())
+    }
+
+    /// Runs a command. If it fails, the page goes on with an error message.
+    async fn run_command(&mut self, out: &mut Outlet, req: &mut Request, c: &Command) -> Result<(), Broken> {
+        match self.command(out, req, c).await {
+            Ok(()) => Ok(()),
+            Err(CommandFailure::Command(p)) => self.fail(out, req, p).await,
+            Err(CommandFailure::Page(broken)) => Err(broken),
+        }
     }
 
     /// Sends the queue until at most `left` includes are in it.
@@ -247,7 +253,12 @@ impl Page {
     }
 
     /// Runs a command, unless it is in a branch that is not sent. Commands inside a block become its text.
-    async fn command(&mut self, out: &mut Outlet, req: &mut Request, c: &Command) -> Result<(), Failed> {
+    async fn command(
+        &mut self,
+        out: &mut Outlet,
+        req: &mut Request,
+        c: &Command,
+    ) -> Result<(), CommandFailure> {
         let structure = matches!(c.name.as_slice(), b"if" | b"elif" | b"else" | b"endif");
         if !structure && !self.active() {
             return Ok(());
@@ -258,29 +269,47 @@ impl Page {
         if self.block.is_some() && !matches!(c.name.as_slice(), b"block" | b"endblock") {
             let mut text = Vec::new();
             c.write(&mut text);
-            return Ok(self.text(out, req, &text).await?);
+            return self.text(out, req, &text).await.map_err(CommandFailure::from);
         }
         if structure && self.skips(c)? {
             return Ok(());
         }
         check(c, known)?;
+        self.execute(out, req, c).await
+    }
+
+    /// Runs a command that has been checked.
+    async fn execute(
+        &mut self,
+        out: &mut Outlet,
+        req: &mut Request,
+        c: &Command,
+    ) -> Result<(), CommandFailure> {
         match c.name.as_slice() {
             b"echo" => {
                 let value = self.echo(req, c)?;
-                Ok(self.put(out, req, &value).await?)
+                self.put(out, req, &value).await.map_err(CommandFailure::from)
             }
             b"include" => self.include(out, req, c).await,
-            _ => Ok(self.change(req, c)?),
+            b"if" | b"elif" | b"else" | b"endif" => self.branch(req, c).map_err(CommandFailure::from),
+            _ => self.change(req, c).map_err(CommandFailure::from),
         }
     }
 
-    /// Runs a command that sends nothing.
+    /// Runs an `if`, `elif`, `else` or `endif`.
+    fn branch(&mut self, req: &mut Request, c: &Command) -> Result<(), Problem> {
+        match c.name.as_slice() {
+            b"if" => return self.open(req, c.required("expr")),
+            b"elif" => return self.elif(req, c.required("expr")),
+            b"else" => self.otherwise(),
+            _ => drop(self.ifs.pop()),
+        }
+        Ok(())
+    }
+
+    /// Runs a `block`, `endblock`, `config` or `set`, which send nothing.
     fn change(&mut self, req: &mut Request, c: &Command) -> Result<(), Problem> {
         match c.name.as_slice() {
-            b"if" => self.open(req, c.required("expr"))?,
-            b"elif" => self.elif(req, c.required("expr"))?,
-            b"else" => self.otherwise(),
-            b"endif" => drop(self.ifs.pop()),
             b"block" => {
                 self.end_block(req);
                 self.block = Some((c.required("name").to_vec(), Vec::new()));
@@ -289,7 +318,7 @@ impl Page {
             b"config" => self.configure(req, c),
             _ => {
                 let value = value::evaluate(req, &self.matched, c.required("value"))?;
-                set(req, c.required("var"), &value)?;
+                return set(req, c.required("var"), &value);
             }
         }
         Ok(())
@@ -307,27 +336,30 @@ impl Page {
     /// Returns `true` if an `if`, `elif`, `else` or `endif` is inside a branch that is not sent. Only the nesting is
     /// tracked then.
     fn skips(&mut self, c: &Command) -> Result<bool, Problem> {
-        let opens = c.name == b"if";
-        let around =
-            if opens { self.ifs.as_slice() } else { self.ifs.split_last().map_or(&[][..], |(_, l)| l) };
-        let active = around.iter().all(|i| i.active);
-        if opens {
-            if self.ifs.len() >= MAX_IFS {
-                return problem("too many \"if\" commands inside each other");
-            }
-            if !active {
-                self.ifs.push(If { active: false, taken: true, last: false });
-            }
-            return Ok(!active);
+        if c.name == b"if" {
+            return self.skips_if();
         }
-        let Some(open) = self.ifs.last() else {
+        let Some((open, around)) = self.ifs.split_last() else {
             return problem(format!("invalid context of SSI command: \"{}\"", text(&c.name)));
         };
+        let active = around.iter().all(|i| i.active);
         if active && open.last && c.name != b"endif" {
             return problem(format!("invalid context of SSI command: \"{}\"", text(&c.name)));
         }
         if !active && c.name == b"endif" {
             self.ifs.pop();
+        }
+        Ok(!active)
+    }
+
+    /// Returns `true` if an `if` is inside a branch that is not sent, and tracks it.
+    fn skips_if(&mut self) -> Result<bool, Problem> {
+        if self.ifs.len() >= MAX_IFS {
+            return problem("too many \"if\" commands inside each other");
+        }
+        let active = self.active();
+        if !active {
+            self.ifs.push(If { active: false, taken: true, last: false });
         }
         Ok(!active)
     }
@@ -368,15 +400,8 @@ impl Page {
     fn echo(&mut self, req: &mut Request, c: &Command) -> Result<Vec<u8>, Problem> {
         let value = value::variable(req, &self.matched, c.required("var"))?;
         let value = value.unwrap_or_else(|| c.get("default").unwrap_or(b"(none)").to_vec());
-        match c.get("encoding") {
-            None => {}
-            Some(b"none") => self.encoding = Encoding::None,
-            Some(b"url") => self.encoding = Encoding::Url,
-            Some(b"entity") => self.encoding = Encoding::Entity,
-            Some(other) => {
-                let what = format!("unknown encoding \"{}\" in the \"echo\" command", text(other));
-                req.log(Level::Error, &format!("{what} while sending response to client"));
-            }
+        if let Some(name) = c.get("encoding") {
+            self.set_encoding(req, name);
         }
         let mut out = Vec::new();
         match self.encoding {
@@ -387,31 +412,63 @@ impl Page {
         Ok(out)
     }
 
+    fn set_encoding(&mut self, req: &mut Request, name: &[u8]) {
+        match name {
+            b"none" => self.encoding = Encoding::None,
+            b"url" => self.encoding = Encoding::Url,
+            b"entity" => self.encoding = Encoding::Entity,
+            other => {
+                let what = format!("unknown encoding \"{}\" in the \"echo\" command", text(other));
+                req.log(Level::Error, &format!("{what} while sending response to client"));
+            }
+        }
+    }
+
     /// Runs an `include`, or starts it if the page need not wait for it.
-    async fn include(&mut self, out: &mut Outlet, req: &mut Request, c: &Command) -> Result<(), Failed> {
-        let target = target_of(c)?;
-        let (variable, wait) = (c.get("set"), c.get("wait"));
-        let target = value::evaluate(req, &self.matched, target)?;
-        let (uri, args) = value::target(req, &target)?;
-        let stub = match c.get("stub") {
-            None => None,
-            Some(name) => Some(block(req, name)?),
-        };
+    async fn include(
+        &mut self,
+        out: &mut Outlet,
+        req: &mut Request,
+        c: &Command,
+    ) -> Result<(), CommandFailure> {
+        let variable = c.get("set");
+        let what = self.subrequest_of(req, c)?;
         if let Some(name) = variable {
             set(req, name, b"")?;
         }
-        let what = Include { uri, args, stub, keep: variable.is_some() };
-        if variable.is_none() && c.get("virtual").is_some() && wait != Some(b"yes") {
-            return Ok(self.start(out, req, what).await?);
+        if variable.is_none() && c.get("virtual").is_some() && c.get("wait") != Some(b"yes") {
+            return self.start(out, req, what).await.map_err(CommandFailure::from);
         }
         self.send_queue(out, req, 0).await?;
-        match include(out, req, what).await {
-            Included::Broken => Err(Failed::Page(Broken)),
+        let included = include(out, req, what).await;
+        self.conclude(out, req, included, variable).await
+    }
+
+    /// Handles the result of a subrequest.
+    async fn conclude(
+        &mut self,
+        out: &mut Outlet,
+        req: &mut Request,
+        included: Included,
+        variable: Option<&[u8]>,
+    ) -> Result<(), CommandFailure> {
+        match included {
+            Included::Broken => Err(CommandFailure::Page(Broken)),
             // The reason has been logged already.
-            Included::Refused => Ok(self.put_error(out, req).await?),
+            Included::Refused => self.put_error(out, req).await.map_err(CommandFailure::from),
             Included::Done(None) => Ok(()),
-            Included::Done(Some(value)) => Ok(set(req, variable.unwrap_or_default(), &value)?),
+            Included::Done(Some(value)) => {
+                set(req, variable.unwrap_or_default(), &value).map_err(CommandFailure::from)
+            }
         }
+    }
+
+    /// Returns the subrequest of an `include`.
+    fn subrequest_of(&mut self, req: &mut Request, c: &Command) -> Result<Include, Problem> {
+        let target = value::evaluate(req, &self.matched, target_of(c)?)?;
+        let (uri, args) = value::target(req, &target)?;
+        let stub = c.get("stub").map(|name| block(req, name)).transpose()?;
+        Ok(Include { uri, args, stub, keep: c.get("set").is_some() })
     }
 
     /// Starts an include and puts it into the queue, once there is room.
@@ -429,25 +486,28 @@ impl Page {
 
 /// Checks the parameters of an `include`. Returns its target.
 fn target_of(c: &Command) -> Result<&[u8], Problem> {
-    let wait = c.get("wait");
-    let target = match (c.get("virtual"), c.get("file")) {
-        (Some(v), Some(f)) => {
-            let what = "inclusion may be either virtual=";
-            return problem(format!("{what}\"{}\" or file=\"{}\"", text(v), text(f)));
-        }
-        (None, None) => return problem("no parameter in \"include\" SSI command"),
-        (Some(v), None) => v,
-        (None, Some(f)) if wait.is_some() => {
-            return problem(format!("\"wait\" cannot be used with file=\"{}\"", text(f)));
-        }
-        (None, Some(f)) => f,
-    };
+    let target = virtual_or_file(c)?;
     if c.get("set").is_some() && c.get("stub").is_some() {
         return problem("\"set\" and \"stub\" cannot be used together in \"include\" SSI command");
     }
-    match wait {
+    match c.get("wait") {
         None | Some(b"yes" | b"no") => Ok(target),
         Some(other) => problem(format!("invalid value \"{}\" in the \"wait\" parameter", text(other))),
+    }
+}
+
+fn virtual_or_file(c: &Command) -> Result<&[u8], Problem> {
+    match (c.get("virtual"), c.get("file")) {
+        (Some(v), Some(f)) => {
+            let what = "inclusion may be either virtual=";
+            problem(format!("{what}\"{}\" or file=\"{}\"", text(v), text(f)))
+        }
+        (None, None) => problem("no parameter in \"include\" SSI command"),
+        (Some(v), None) => Ok(v),
+        (None, Some(f)) if c.get("wait").is_some() => {
+            problem(format!("\"wait\" cannot be used with file=\"{}\"", text(f)))
+        }
+        (None, Some(f)) => Ok(f),
     }
 }
 
@@ -481,7 +541,7 @@ fn set(req: &mut Request, name: &[u8], value: &[u8]) -> Result<(), Problem> {
 }
 
 /// Checks the parameters of a command.
-fn check(c: &Command, known: Known) -> Result<(), Problem> {
+fn check(c: &Command, known: ParameterList) -> Result<(), Problem> {
     let name = text(&c.name);
     for (i, (parameter, _)) in c.parameters.iter().enumerate() {
         if !known.iter().any(|(k, _)| k.as_bytes() == parameter) {

@@ -46,7 +46,7 @@ impl Command {
     }
 }
 
-/// Whether a value contains a byte without a backslash before it.
+/// Returns `true` if a value contains a byte without a backslash before it.
 fn has_plain(value: &[u8], quote: u8) -> bool {
     let mut escaped = false;
     value.iter().any(|b| {

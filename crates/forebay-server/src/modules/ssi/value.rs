@@ -51,9 +51,7 @@ pub(super) fn evaluate(req: &mut Request, matched: &Matched, text: &[u8]) -> Res
             }
             (b'$', _) => {
                 let (name, after) = variable_name(text, after)?;
-                if let Some(v) = variable(req, matched, name)? {
-                    out.extend_from_slice(&v);
-                }
+                out.extend_from_slice(&variable(req, matched, name)?.unwrap_or_default());
                 rest = after;
             }
             _ => {
@@ -86,34 +84,48 @@ fn variable_name<'t>(all: &[u8], rest: &'t [u8]) -> Result<(&'t [u8], &'t [u8]),
 
 /// Evaluates a condition. A regular expression that matches stores its groups in `matched`.
 pub(super) fn holds(req: &mut Request, matched: &mut Matched, expr: &[u8]) -> Result<bool, Problem> {
-    let invalid = || Problem(format!("invalid expression in \"{}\"", String::from_utf8_lossy(expr)));
     let of_left = |b: &u8| b.is_ascii_alphanumeric() || b"_${}\"'".contains(b);
     let end = expr.iter().position(|b| !of_left(b)).unwrap_or(expr.len());
     let (left, rest) = expr.split_at(end);
     let left = evaluate(req, matched, left)?;
     let rest = skip_spaces(rest);
-    let (negative, right) = match rest {
-        [] => return Ok(!left.is_empty()),
-        [b'=', right @ ..] => (false, right),
-        [b'!', b'=', right @ ..] => (true, right),
-        _ => return Err(invalid()),
+    if rest.is_empty() {
+        return Ok(!left.is_empty());
+    }
+    let (negated, right) = operator(rest).ok_or_else(|| invalid(expr))?;
+    let equal = match skip_spaces(right) {
+        [b'/', pattern @ .., b'/'] => matches_pattern(req, matched, &left, pattern),
+        [b'/', _, ..] => Err(invalid(expr)),
+        right => evaluate(req, matched, right).map(|right| right == left),
     };
-    let right = skip_spaces(right);
-    let same = match right {
-        [b'/', pattern @ .., b'/'] => {
-            let pattern = evaluate(req, matched, pattern)?;
-            match fleeting::compile(&pattern).map_err(Problem)?.exec(&left).map_err(VarError::from)? {
-                Some(m) => {
-                    *matched = m;
-                    true
-                }
-                None => false,
-            }
-        }
-        [b'/', _, ..] => return Err(invalid()),
-        _ => evaluate(req, matched, right)? == left,
-    };
-    Ok(same != negative)
+    Ok(equal? != negated)
+}
+
+fn invalid(expr: &[u8]) -> Problem {
+    Problem(format!("invalid expression in \"{}\"", String::from_utf8_lossy(expr)))
+}
+
+/// Reads `=` or `!=`. Returns whether it negates, and the text after it.
+fn operator(text: &[u8]) -> Option<(bool, &[u8])> {
+    match text {
+        [b'=', right @ ..] => Some((false, right)),
+        [b'!', b'=', right @ ..] => Some((true, right)),
+        _ => None,
+    }
+}
+
+/// Matches a text with a regular expression. The groups of a match go to `matched`.
+fn matches_pattern(
+    req: &mut Request,
+    matched: &mut Matched,
+    text: &[u8],
+    pattern: &[u8],
+) -> Result<bool, Problem> {
+    let pattern = evaluate(req, matched, pattern)?;
+    let found = fleeting::compile(&pattern).map_err(Problem)?.exec(text).map_err(VarError::from)?;
+    let Some(groups) = found else { return Ok(false) };
+    *matched = groups;
+    Ok(true)
 }
 
 fn skip_spaces(text: &[u8]) -> &[u8] {

@@ -13,7 +13,7 @@ pub(crate) const TOO_MUCH: &str =
 
 /// Protocol that content arrives in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Coding {
+enum Carrier {
     /// HTTP/1, or the end of the connection.
     Http1,
     /// Frames of HTTP/2, which mark the end of the response.
@@ -27,16 +27,16 @@ enum Coding {
 /// Decoder of one response's content.
 #[derive(Debug)]
 pub(crate) struct Decoder {
-    coding: Coding,
+    carrier: Carrier,
     pub(super) framing: Framing,
     /// Bytes to come, if the length is known.
     pub(super) left: u64,
     chunked: Chunked,
     /// Bytes of the words after a value of memcached that have come.
     pub(super) trailer: usize,
-    /// Whether the request was HEAD and no content has come.
+    /// `true` if the request was HEAD and no content has come.
     pub(super) to_head: bool,
-    /// Whether the connection may serve another request once the response is over.
+    /// `true` if the connection may serve another request once the response is over.
     pub(crate) reusable: bool,
     /// `proxy_pass_trailers`.
     pub(crate) pass_trailers: bool,
@@ -49,7 +49,7 @@ pub(crate) struct Decoded {
     pub(crate) got: usize,
     /// Bytes that `$upstream_response_length` counts.
     pub(crate) length: u64,
-    /// Whether the response is over.
+    /// Progress of the response.
     pub(crate) end: End,
 }
 
@@ -59,11 +59,11 @@ pub(crate) enum End {
     /// More follows.
     NotYet,
     Whole,
-    /// It breaks off, which has been logged.
+    /// The response breaks off, which has been logged.
     Broken,
-    /// It breaks off for this reason.
+    /// The response breaks off for this reason.
     Failed(String),
-    /// It breaks off for this reason after the bytes that were appended.
+    /// The response breaks off for this reason after the bytes that were appended.
     FailedAfter(&'static str),
 }
 
@@ -86,7 +86,7 @@ impl Decoder {
             _ => 0,
         };
         Decoder {
-            coding: if frames { Coding::Http2 } else { Coding::Http1 },
+            carrier: if frames { Carrier::Http2 } else { Carrier::Http1 },
             framing,
             left,
             chunked: Chunked::default(),
@@ -102,8 +102,8 @@ impl Decoder {
     pub(crate) fn speaking(self, protocol: Protocol, reusable: bool, to_head: bool) -> Decoder {
         match protocol {
             Protocol::Http | Protocol::Uwsgi | Protocol::Scgi | Protocol::Grpc => self,
-            Protocol::FastCgi => Decoder { coding: Coding::FastCgi, reusable, to_head, ..self },
-            Protocol::Memcached => Decoder { coding: Coding::Memcached, ..self },
+            Protocol::FastCgi => Decoder { carrier: Carrier::FastCgi, reusable, to_head, ..self },
+            Protocol::Memcached => Decoder { carrier: Carrier::Memcached, ..self },
         }
     }
 
@@ -115,11 +115,11 @@ impl Decoder {
         input: &[u8],
         out: &mut Vec<u8>,
     ) -> Decoded {
-        match self.coding {
-            Coding::Http1 => self.decode_http1(req, input, out),
-            Coding::Http2 => http2::decode(self, req, conn, input, out),
-            Coding::FastCgi => fastcgi::decode(self, req, input, out),
-            Coding::Memcached => memcached::decode(self, req, input, out),
+        match self.carrier {
+            Carrier::Http1 => self.decode_http1(req, input, out),
+            Carrier::Http2 => http2::decode(self, req, conn, input, out),
+            Carrier::FastCgi => fastcgi::decode(self, req, input, out),
+            Carrier::Memcached => memcached::decode(self, req, input, out),
         }
     }
 
@@ -202,27 +202,27 @@ impl Decoder {
 
     /// Returns `true` if the end of the connection is the end of the response as well.
     pub(crate) fn ends_with_connection(&self) -> bool {
-        match self.coding {
-            Coding::Http1 => self.framing == Framing::Stream,
-            Coding::Http2 | Coding::Memcached => false,
+        match self.carrier {
+            Carrier::Http1 => self.framing == Framing::Stream,
+            Carrier::Http2 | Carrier::Memcached => false,
             // As nginx: without a length the end of the connection is the end of the response.
-            Coding::FastCgi => self.left == 0 || self.to_head,
+            Carrier::FastCgi => self.left == 0 || self.to_head,
         }
     }
 
     /// Returns `true` if the received bytes are the content, up to a known length or to the end.
     pub(crate) fn is_plain(&self) -> bool {
-        self.coding == Coding::Http1 && matches!(self.framing, Framing::Length(_) | Framing::Stream)
+        self.carrier == Carrier::Http1 && matches!(self.framing, Framing::Length(_) | Framing::Stream)
     }
 
     /// Returns `true` if the connection speaks HTTP/2.
     pub(crate) fn has_frames(&self) -> bool {
-        self.coding == Coding::Http2
+        self.carrier == Carrier::Http2
     }
 
     /// Returns the number of bytes that follow without a coding; 0 if unknown.
     pub(crate) fn left(&self) -> u64 {
-        if self.coding == Coding::Http1 { self.left } else { 0 }
+        if self.carrier == Carrier::Http1 { self.left } else { 0 }
     }
 
     /// Notes the trailers of a chunked response.

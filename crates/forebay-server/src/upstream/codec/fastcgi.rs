@@ -9,7 +9,7 @@ use crate::upstream::fault::{Fault, READING};
 use forebay_conf::error::Level;
 use forebay_core::upstream::conn::Conn;
 use forebay_http::cgi;
-use forebay_http::fastcgi::{Records, Step};
+use forebay_http::fastcgi::{RecordPart, Records};
 use forebay_http::h1::request::Status;
 use forebay_http::request::Framing;
 use rustix::io::Errno;
@@ -23,7 +23,7 @@ pub(crate) struct Link {
     records: Records,
     /// Text for the error log, until its record is complete.
     stderr: Vec<u8>,
-    /// Whether bytes came after the end.
+    /// `true` if bytes came after the end.
     extra: bool,
 }
 
@@ -97,18 +97,18 @@ fn take(req: &mut Request, raw: &[u8], out: &mut Vec<u8>) -> Result<(), String> 
     loop {
         let link = &mut req.modules.upstream.fastcgi;
         let took = match link.records.next(rest) {
-            Ok(Step::Stdout { start, end }) => {
+            Ok(RecordPart::Stdout { start, end }) => {
                 out.extend_from_slice(rest.get(start..end).unwrap_or_default());
                 end
             }
-            Ok(Step::Stderr { start, end, last }) => {
+            Ok(RecordPart::Stderr { start, end, last }) => {
                 if link.push_stderr(rest.get(start..end).unwrap_or_default(), last) {
                     log_stderr(req, "while reading upstream");
                 }
                 end
             }
-            Ok(Step::More) => return Ok(()),
-            Ok(Step::End { consumed }) => {
+            Ok(RecordPart::More) => return Ok(()),
+            Ok(RecordPart::End { consumed }) => {
                 link.extra |= consumed < rest.len();
                 return Ok(());
             }
@@ -134,11 +134,11 @@ fn take_head(req: &mut Request, raw: &[u8], limit: usize) -> Result<(), Fault> {
     loop {
         let Upstreamed { fastcgi: link, head, .. } = &mut req.modules.upstream;
         let took = match link.records.next(rest) {
-            Ok(Step::Stdout { start, end }) => {
+            Ok(RecordPart::Stdout { start, end }) => {
                 head.buf.extend_from_slice(rest.get(start..end).unwrap_or_default());
                 end
             }
-            Ok(Step::Stderr { start, end, last }) => {
+            Ok(RecordPart::Stderr { start, end, last }) => {
                 if link.push_stderr(rest.get(start..end).unwrap_or_default(), last) {
                     let over = matches!(cgi::parse(head, limit), Ok(Status::Complete));
                     if log_stderr(req, if over { "while reading upstream" } else { READING }) && !over {
@@ -147,8 +147,8 @@ fn take_head(req: &mut Request, raw: &[u8], limit: usize) -> Result<(), Fault> {
                 }
                 end
             }
-            Ok(Step::More) => return Ok(()),
-            Ok(Step::End { consumed }) => {
+            Ok(RecordPart::More) => return Ok(()),
+            Ok(RecordPart::End { consumed }) => {
                 link.extra |= consumed < rest.len();
                 return Ok(());
             }
@@ -164,8 +164,8 @@ fn take_head(req: &mut Request, raw: &[u8], limit: usize) -> Result<(), Fault> {
 /// Logs the program's errors. Returns `true` if they have a text that makes the response a failure (nginx:
 /// fastcgi_catch_stderr).
 fn log_stderr(req: &mut Request, doing: &str) -> bool {
-    let said = std::mem::take(&mut req.modules.upstream.fastcgi.stderr);
-    let mut text = said.as_slice();
+    let mut stderr = std::mem::take(&mut req.modules.upstream.fastcgi.stderr);
+    let mut text = stderr.as_slice();
     while let [rest @ .., b'\r' | b'\n' | b' ' | b'.'] = text {
         text = rest;
     }
@@ -184,10 +184,9 @@ fn log_stderr(req: &mut Request, doing: &str) -> bool {
         });
     }
     let http = req.http();
-    let caught = http.location(req).settings.fastcgi.catch_stderr.is_in(&said);
-    let mut said = said;
-    said.clear();
-    req.modules.upstream.fastcgi.stderr = said;
+    let caught = http.location(req).settings.fastcgi.catch_stderr.is_in(&stderr);
+    stderr.clear();
+    req.modules.upstream.fastcgi.stderr = stderr;
     caught
 }
 

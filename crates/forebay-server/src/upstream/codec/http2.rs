@@ -25,7 +25,6 @@ use forebay_net::wire::Watch;
 use forebay_sys::errno::errno_text;
 use rustix::io::Errno;
 use std::cell::RefMut;
-use std::time::Instant;
 
 /// Tells connections of this version from others.
 pub(crate) const MADE_FOR: u64 = 0x6832_0000_0000_0000;
@@ -68,26 +67,26 @@ fn failed(req: &mut Request, conn: &Conn, p: &Problem, doing: &str) -> Fault {
 
 /// Result of a read.
 #[derive(PartialEq, Eq)]
-enum Received {
+enum FramesRead {
     Something,
     Nothing,
     End,
 }
 
 /// Reads frames that have come. Content stays in [`Upstreamed::early`] until the body is read.
-fn take_in(req: &mut Request, conn: &Conn, doing: &str) -> Result<Received, Fault> {
+fn take_in(req: &mut Request, conn: &Conn, doing: &str) -> Result<FramesRead, Fault> {
     let mut raw = req.take_buf();
     let got = conn.read(&mut raw, READ);
     let Upstreamed { attempts, early, .. } = &mut req.modules.upstream;
     let came = match got {
-        Ok(0) => Ok(Received::End),
+        Ok(0) => Ok(FramesRead::End),
         Ok(n) => {
             if let Some(a) = attempts.last_mut() {
                 a.received += n as u64;
             }
-            with(conn, |link| link.take(&raw, early)).map(|()| Received::Something)
+            with(conn, |link| link.take(&raw, early)).map(|()| FramesRead::Something)
         }
-        Err(Errno::AGAIN) => Ok(Received::Nothing),
+        Err(Errno::AGAIN) => Ok(FramesRead::Nothing),
         Err(e) => {
             req.give_buf(raw);
             return Err(receive_failed(req, e, doing));
@@ -131,12 +130,12 @@ async fn wait(
     watch: &mut Watch,
     doing: &str,
 ) -> Result<(), Fault> {
-    match conn.wait(For::Both, Instant::now() + s.send_timeout.0, watch).await {
+    match conn.wait(For::Both, req.thread.io.poller.after(s.send_timeout.0), watch).await {
         Waited::Ready => {}
         Waited::Timeout => return Err(timed_out(req, doing)),
         Waited::ClientGone => return Err(client_gone(req, "sending request to upstream")),
     }
-    if conn.readable() && take_in(req, conn, doing)? == Received::End {
+    if conn.readable() && take_in(req, conn, doing)? == FramesRead::End {
         return Err(closed(req, doing));
     }
     Ok(())
@@ -182,14 +181,14 @@ pub(crate) async fn read_head(
     while !next_head(req, contact, reader.limit()).await? {
         let conn = contact.conn().ok_or_else(unconnected)?;
         match take_in(req, conn, READING)? {
-            Received::Something => {
+            FramesRead::Something => {
                 // Answers to SETTINGS and PING leave before content does.
                 if contact.upload.is_none() && with(conn, |link| !link.out().is_empty()) {
                     flush(req, conn, reader.settings, reader.watch, READING).await?;
                 }
             }
-            Received::End => return Err(closed(req, READING)),
-            Received::Nothing => reader.wait(req, contact).await?,
+            FramesRead::End => return Err(closed(req, READING)),
+            FramesRead::Nothing => reader.wait(req, contact).await?,
         }
     }
     Ok(())

@@ -13,18 +13,14 @@ use forebay_http::request::Framing;
 /// Replaces the first line of an answer by a head, before the content. `limit`: longest line, bytes.
 pub(crate) fn parse_head(req: &mut Request, limit: usize) -> Result<Came, Fault> {
     let upstream = &req.modules.upstream;
-    let Some((end, said)) = memcached::reply(&upstream.head.buf, &upstream.key) else {
+    let Some((end, reply)) = memcached::reply(&upstream.head.buf, &upstream.key) else {
         if upstream.head.buf.len() >= limit {
             return Err(bad_head(req, b"upstream sent too big header"));
         }
         return Ok(Came::Part);
     };
-    let head = match said {
-        Ok(reply) => head_of(req, end, &reply)?,
-        Err(Wrong::Reply) => return Err(wrong(req, end, "")),
-        Err(Wrong::Key) => return Err(wrong(req, end, "key")),
-        Err(Wrong::Length) => return Err(wrong(req, end, "length")),
-    };
+    let reply = reply.map_err(|w| wrong(req, end, part_of(&w)))?;
+    let head = head_of(req, end, &reply)?;
     let upstream = &mut req.modules.upstream;
     upstream.head.buf.splice(..=end, head);
     match client::parse(&mut upstream.head, usize::MAX) {
@@ -80,6 +76,15 @@ pub(super) fn decode(c: &mut Decoder, req: &mut Request, input: &[u8], out: &mut
     }
     c.trailer += behind.len();
     Decoded { length, ..Decoded::content(len, c.left == 0 && behind.len() == wanted.len()) }
+}
+
+/// Returns the name of the part of a reply that is wrong, empty for all of it.
+fn part_of(wrong: &Wrong) -> &'static str {
+    match wrong {
+        Wrong::Reply => "",
+        Wrong::Key => "key",
+        Wrong::Length => "length",
+    }
 }
 
 /// Logs that the line that ends at `end` is invalid, or `what` in it.

@@ -30,9 +30,9 @@ pub(crate) struct Asked<'a> {
     pub(crate) body: &'a Outgoing,
     /// Key of memcached.
     pub(crate) key: Option<&'a Template>,
-    /// Whether the response is to be stored.
+    /// `true` if the response is to be stored.
     pub(crate) stored: bool,
-    /// Whether the method is GET even if the client's is HEAD (nginx: proxy_cache_convert_head).
+    /// `true` if the method is GET even if the client's is HEAD (nginx: proxy_cache_convert_head).
     pub(crate) as_get: bool,
 }
 

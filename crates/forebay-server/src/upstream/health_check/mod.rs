@@ -6,6 +6,7 @@ mod probe;
 mod require;
 
 use super::config::Upstream;
+use super::sticky::split_parameter;
 use crate::config::Scope;
 use crate::config::http::Http;
 use crate::modules::proxy;
@@ -18,7 +19,7 @@ use forebay_core::upstream::peer::Peer;
 use forebay_http::field::Name;
 use forebay_http::h1::client::ResponseHead;
 use forebay_http::proxy_protocol;
-use probe::{HttpProbe, Subject};
+use probe::{CheckedServer, HttpProbe};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,10 +41,10 @@ pub(crate) struct Check {
     host: Vec<u8>,
     /// `$proxy_host`.
     upstream: Vec<u8>,
-    /// Whether the location encrypts its connections.
+    /// `true` if the location encrypts its connections.
     encrypted: bool,
     /// `proxy_protocol` of the location.
-    announce: Option<proxy_protocol::Version>,
+    announce: Option<proxy_protocol::HeaderVersion>,
     /// Number of the location.
     location: usize,
     connect_timeout: Duration,
@@ -81,23 +82,19 @@ impl Check {
         for w in &d.args {
             let message = match check.parameter(w) {
                 Ok(()) => continue,
-                Err(Refused::Invalid) => format!("invalid parameter \"{}\"", w.as_str()),
-                Err(Refused::Kind) => "health checks of this type are not supported yet".to_owned(),
+                Err(InvalidParameter::Invalid) => format!("invalid parameter \"{}\"", w.as_str()),
+                Err(InvalidParameter::Kind) => "health checks of this type are not supported yet".to_owned(),
             };
             return Err(cx.error_at(d, w, message));
         }
         Ok(check)
     }
 
-    fn parameter(&mut self, w: &Word) -> Result<(), Refused> {
-        let (key, value) = match memchr::memchr(b'=', &w.text) {
-            Some(at) => (&w.text[..at], Some(&w.text[at + 1..])),
-            None => (w.text.as_slice(), None),
-        };
+    fn parameter(&mut self, w: &Word) -> Result<(), InvalidParameter> {
         let s = &mut self.schedule;
-        match (key, value) {
+        match split_parameter(&w.text) {
             (b"interval", Some(v)) => s.interval = time(v)?,
-            (b"jitter", Some(v)) => s.jitter = units::duration_ms(v).ok_or(Refused::Invalid)?,
+            (b"jitter", Some(v)) => s.jitter = units::duration_ms(v).ok_or(InvalidParameter::Invalid)?,
             (b"fails", Some(v)) => s.fails = count(v)?,
             (b"passes", Some(v)) => s.passes = count(v)?,
             (b"mandatory", None) => s.mandatory = true,
@@ -107,8 +104,8 @@ impl Check {
             (b"port", Some(v)) => self.port = Some(count(v)?),
             (b"keepalive_time", Some(v)) => self.keepalive_time = time(v)?,
             (b"type", Some(b"http")) => {}
-            (b"type", Some(_)) => return Err(Refused::Kind),
-            _ => return Err(Refused::Invalid),
+            (b"type", Some(_)) => return Err(InvalidParameter::Kind),
+            _ => return Err(InvalidParameter::Invalid),
         }
         Ok(())
     }
@@ -150,21 +147,21 @@ impl Check {
 }
 
 /// Reason for which a parameter is refused.
-enum Refused {
+enum InvalidParameter {
     Invalid,
     /// It asks for a type of checks that is not known.
     Kind,
 }
 
 /// Reads a time other than 0.
-fn time(v: &[u8]) -> Result<Duration, Refused> {
-    units::duration_ms(v).filter(|d| !d.is_zero()).ok_or(Refused::Invalid)
+fn time(v: &[u8]) -> Result<Duration, InvalidParameter> {
+    units::duration_ms(v).filter(|d| !d.is_zero()).ok_or(InvalidParameter::Invalid)
 }
 
 /// Reads a number other than 0.
-fn count<T: TryFrom<u64>>(v: &[u8]) -> Result<T, Refused> {
+fn count<T: TryFrom<u64>>(v: &[u8]) -> Result<T, InvalidParameter> {
     let number = units::number(v).filter(|n| *n > 0).and_then(|n| T::try_from(n).ok());
-    number.ok_or(Refused::Invalid)
+    number.ok_or(InvalidParameter::Invalid)
 }
 
 fn is_uri(v: &[u8]) -> bool {
@@ -176,7 +173,7 @@ pub(crate) async fn watch(config: Arc<Http>, upstream: Arc<Upstream>, log: Log, 
     let group = upstream.group.clone();
     let probe = move |peer: &Peer, number: usize| {
         let (upstream, config, ask) = (upstream.clone(), config.clone(), ask.clone());
-        HttpProbe { subject: Subject { peer: peer.clone(), upstream, number, config, ask }, line: None }
+        HttpProbe { subject: CheckedServer { peer: peer.clone(), upstream, number, config, ask }, line: None }
     };
     health::watch(group, log, probe).await;
 }

@@ -26,13 +26,13 @@ const MAX_BODY: usize = 256 * 1024;
 
 /// Checks one server by HTTP requests.
 pub(super) struct HttpProbe {
-    pub(super) subject: Subject,
+    pub(super) subject: CheckedServer,
     /// Connection of the last check, if it may be used again.
     pub(super) line: Option<Line>,
 }
 
 /// A server, and the way in which it is checked.
-pub(super) struct Subject {
+pub(super) struct CheckedServer {
     pub(super) peer: Peer,
     pub(super) upstream: Arc<Upstream>,
     /// Number of the check in its group.
@@ -81,7 +81,7 @@ fn text_of(failure: Failure) -> String {
     }
 }
 
-impl Subject {
+impl CheckedServer {
     /// Returns the connection of the last check if it may still be used, or a new one.
     async fn connect(&self, check: &Check, last: Option<Line>) -> Result<Line, String> {
         match last.filter(|l| l.opened.elapsed() < check.keepalive_time) {
@@ -90,12 +90,18 @@ impl Subject {
         }
     }
 
-    /// Opens a connection, encrypted if the location encrypts its connections.
-    async fn open(&self, check: &Check) -> Result<Line, String> {
+    /// Returns the address of the server, with the port of the check if it has one of its own.
+    fn address(&self, check: &Check) -> PeerAddr {
         let mut addr = self.peer.addr.clone();
         if let (PeerAddr::Inet(addr), Some(port)) = (&mut addr, check.port) {
             addr.set_port(port);
         }
+        addr
+    }
+
+    /// Opens a connection, encrypted if the location encrypts its connections.
+    async fn open(&self, check: &Check) -> Result<Line, String> {
+        let addr = self.address(check);
         let mut line = step("connecting to", check.connect_timeout, Line::open(&addr)).await?;
         if let Some(version) = check.announce {
             let mut header = Vec::new();
