@@ -74,6 +74,10 @@ pub enum Accept {
     Later(Box<Later>),
 }
 
+/// The handshake failed, which has been logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HandshakeFailed;
+
 /// File names of certificates and their keys.
 type CertificateNames = Vec<(Vec<u8>, Vec<u8>)>;
 
@@ -163,8 +167,11 @@ impl<S: TlsServers> Handshake<'_, S> {
         self.verify_client()
     }
 
-    /// Does the work that the handshake waits for. Returns `false` if that failed, which has been logged.
-    pub async fn resume(&mut self, later: Later) -> bool {
+    /// Does the work that the handshake waits for.
+    ///
+    /// # Errors
+    /// If the handshake failed.
+    pub async fn resume(&mut self, later: Later) -> Result<(), HandshakeFailed> {
         match later.0 {
             Awaited::Files { server, config, names } => {
                 let loaded = self.load(server, config, names).await;
@@ -172,7 +179,7 @@ impl<S: TlsServers> Handshake<'_, S> {
             }
             Awaited::State(check, path) => {
                 self.ask_status(&check, &path).await;
-                true
+                Ok(())
             }
         }
     }
@@ -243,7 +250,10 @@ impl<S: TlsServers> Handshake<'_, S> {
             Ok(Certified::Now(config)) => Ok(config),
             Err(denial) => Err(denial),
         };
-        if self.begin(server, config) { Accept::Done } else { Accept::Over }
+        match self.begin(server, config) {
+            Ok(()) => Accept::Done,
+            Err(HandshakeFailed) => Accept::Over,
+        }
     }
 
     /// Chooses the virtual server for a ClientHello. Returns it with the configuration of the handshake.
@@ -334,33 +344,41 @@ impl<S: TlsServers> Handshake<'_, S> {
         loaded.map_err(|text| (INTERNAL_ERROR, text))
     }
 
-    /// Begins the handshake with a configuration. Otherwise refuses it with an alert, logs that and returns `false`.
-    fn begin(&mut self, server: usize, config: Result<Arc<ServerConfig>, Denial>) -> bool {
-        let token = self.wire.token();
+    /// Begins the handshake with a configuration, or refuses it.
+    fn begin(
+        &mut self,
+        server: usize,
+        config: Result<Arc<ServerConfig>, Denial>,
+    ) -> Result<(), HandshakeFailed> {
         let record = self.servers.tls(server).map_or(MAX_CONTENT, |tls| tls.record());
         let made = config.and_then(|c| {
             let made = UnbufferedServerConnection::new(c);
             made.map_err(|e| (INTERNAL_ERROR, format!("SSL_new() failed ({e})")))
         });
-        let refused = match (made, self.wire.tls()) {
+        match (made, self.wire.tls()) {
             (Ok(made), Some(stream)) => {
                 stream.record = record;
                 stream.choose(made);
-                return true;
+                Ok(())
             }
-            (Err((alert, text)), Some(stream)) => {
-                stream.refuse(&self.thread.io, token, alert);
-                text
-            }
-            _ => String::new(),
-        };
-        if refused.is_empty() {
+            (Ok(_), None) => Err(self.refuse((INTERNAL_ERROR, String::new()))),
+            (Err(denial), _) => Err(self.refuse(denial)),
+        }
+    }
+
+    /// Refuses the handshake with an alert and logs that.
+    fn refuse(&mut self, (alert, text): Denial) -> HandshakeFailed {
+        let token = self.wire.token();
+        if let Some(stream) = self.wire.tls() {
+            stream.refuse(&self.thread.io, token, alert);
+        }
+        if text.is_empty() {
             let text = "SSL_do_handshake() failed (SSL: error:0A0000E2:SSL routines::callback failed)";
             self.log(Level::Info, text);
         } else {
-            self.log(Level::Error, &refused);
+            self.log(Level::Error, &text);
         }
-        false
+        HandshakeFailed
     }
 
     /// Verifies the client's certificate, except for OCSP.

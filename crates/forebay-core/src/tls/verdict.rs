@@ -109,3 +109,30 @@ impl Unverified {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_net::tls::verify::VerifyError;
+
+    #[test]
+    fn a_client_is_refused_by_what_the_server_demands() {
+        let refused = |verdict: Verdict, demands| {
+            let session = Session { verdict: verdict.into(), ..Session::default() };
+            session.unverified(demands).map(Unverified::text)
+        };
+        let all = [VerifyClient::On, VerifyClient::Optional, VerifyClient::OptionalNoCa];
+        assert!(all.iter().all(|demands| refused(Verdict::Success, *demands).is_none()));
+        let missing = Some("client sent no required SSL certificate".to_owned());
+        assert_eq!(all.map(|demands| refused(Verdict::None, demands)), [missing, None, None]);
+        let text = |why: &str| Some(format!("client SSL certificate verify error: {why}"));
+        let revoked = all.map(|demands| refused(Verdict::Refused("certificate revoked"), demands));
+        assert_eq!(revoked, [(); 3].map(|()| text("certificate revoked")));
+        // A missing trusted issuer is tolerated by `optional_no_ca`.
+        let expired = text("(10:certificate has expired)");
+        let unknown = text("(18:self-signed certificate)");
+        let failed = |number| all.map(|demands| refused(Verdict::Failed(VerifyError(number)), demands));
+        assert_eq!(failed(10), [expired.clone(), expired.clone(), expired]);
+        assert_eq!(failed(18), [unknown.clone(), unknown, None]);
+    }
+}

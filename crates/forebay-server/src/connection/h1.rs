@@ -144,7 +144,7 @@ impl Http1<'_, '_> {
                 self.req.early = false;
                 let conf = self.req.conf.clone();
                 let mut handshake = tls::handshake(self.thread, &conf, &mut self.req.conn);
-                if Box::pin(handshake.resume(*later)).await {
+                if Box::pin(handshake.resume(*later)).await.is_ok() {
                     return None;
                 }
             }
