@@ -126,11 +126,10 @@ fn emit<'a>(out: &'a mut Outlet, req: &'a mut Request, join: &'a mut Join) -> Em
     })
 }
 
-/// A subrequest of `add_before_body` or `add_after_body`.
+/// Sends the body of a subrequest of `add_before_body` or `add_after_body`.
 async fn add(out: &mut Outlet, req: &mut Request, path: &[u8]) -> Done {
     match include(out, req, Include { uri: path.to_vec(), ..Include::default() }).await {
-        Included::Refused => Ok(()),
-        Included::Done(_) => Ok(()),
+        Included::Refused | Included::Done(_) => Ok(()),
         Included::Broken => Err(Broken),
     }
 }

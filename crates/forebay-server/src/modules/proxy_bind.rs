@@ -55,7 +55,7 @@ fn refuse_option(d: &Directive, w: &Word, cx: &Scope<'_>) -> Error {
     cx.error_at(d, w, why)
 }
 
-/// `ADDRESS` or `ADDRESS:PORT`.
+/// Reads `ADDRESS` or `ADDRESS:PORT`.
 fn parse(text: &[u8]) -> Option<SocketAddr> {
     let text = std::str::from_utf8(text).ok()?;
     let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
@@ -63,7 +63,7 @@ fn parse(text: &[u8]) -> Option<SocketAddr> {
 }
 
 impl Settings {
-    /// The address that connections for this request come from.
+    /// Returns the local address of connections for this request.
     ///
     /// # Errors
     /// If a variable cannot be evaluated.

@@ -60,13 +60,13 @@ const OWN: [(&[u8], usize); 8] = [
 ];
 
 impl Own {
-    /// Name in HTTP/1.
+    /// Returns the name in HTTP/1.
     #[inline]
     fn name(self) -> &'static [u8] {
         OWN[self as usize].0
     }
 
-    /// Index in the static table of HPACK.
+    /// Returns the index in the static table of HPACK.
     #[inline]
     fn index(self) -> usize {
         OWN[self as usize].1
@@ -122,7 +122,7 @@ impl<'o> Sink<'o> {
         Ok(())
     }
 
-    /// Buffer of an HTTP/1 head, for fields about the connection, which other versions do without.
+    /// Returns the buffer of an HTTP/1 head, for fields about the connection, which other versions do without.
     fn lines(&mut self) -> Option<&mut Vec<u8>> {
         match self {
             Sink::Http1(out) => Some(out),

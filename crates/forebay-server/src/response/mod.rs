@@ -26,21 +26,21 @@ impl FieldList {
         self.lines.push((start, mid, self.buf.len() as u32));
     }
 
-    /// The lines as name and value, in order.
+    /// Returns the lines as name and value, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         self.lines
             .iter()
             .map(|(a, b, c)| (&self.buf[*a as usize..*b as usize], &self.buf[*b as usize..*c as usize]))
     }
 
-    /// The first value with this name, compared without regard to case.
+    /// Returns the first value with this name. Case does not count.
     pub(crate) fn get(&self, name: &[u8]) -> Option<&[u8]> {
         let mut lines = self.lines.iter().filter(|(a, b, _)| (*b - *a) as usize == name.len());
         let of = |from: u32, to: u32| &self.buf[from as usize..to as usize];
         lines.find(|(a, b, _)| of(*a, *b).eq_ignore_ascii_case(name)).map(|(_, b, c)| of(*b, *c))
     }
 
-    /// All values with this name.
+    /// Returns all values with this name.
     pub(crate) fn all<'a>(&'a self, name: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + 'a {
         self.iter().filter(move |(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| v)
     }
@@ -110,7 +110,7 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub(crate) fn len(&self) -> u64 {
         match self {
             Part::Static(b) => b.len() as u64,
@@ -125,7 +125,7 @@ impl Part {
         self.len() == 0
     }
 
-    /// The bytes `from..to` of this part as a part.
+    /// Returns the bytes `from..to` of this part as a part.
     pub(crate) fn slice(&self, from: u64, to: u64) -> Part {
         match self {
             Part::Static(b) => Part::Static(b.get(from as usize..to as usize).unwrap_or_default()),
@@ -308,7 +308,7 @@ impl Response {
         }
     }
 
-    /// Length of the body's parts.
+    /// Returns the length of the body's parts.
     pub(crate) fn body_len(&self) -> u64 {
         self.body.iter().map(Part::len).sum()
     }

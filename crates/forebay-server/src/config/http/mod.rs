@@ -139,7 +139,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// `location = /x`.
+    /// Returns `true` for `location = /x`.
     pub(crate) fn is_exact(&self) -> bool {
         matches!(self, Kind::Exact)
     }
