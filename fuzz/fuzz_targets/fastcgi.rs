@@ -2,7 +2,7 @@
 #![no_main]
 
 use forebay_http::cgi::{self, BadHead};
-use forebay_http::fastcgi::{BadRecord, Records, Step};
+use forebay_http::fastcgi::{BadRecord, RecordPart, Records};
 use forebay_http::h1::client::ResponseHead;
 use forebay_http::h1::request::Status;
 use libfuzzer_sys::fuzz_target;
@@ -15,15 +15,15 @@ fn feed(input: &[u8], piece: usize) -> (Vec<u8>, Vec<u8>, Result<bool, BadRecord
         let mut rest = part;
         loop {
             let took = match records.next(rest) {
-                Ok(Step::Stdout { start, end }) => {
+                Ok(RecordPart::Stdout { start, end }) => {
                     out.extend_from_slice(&rest[start..end]);
                     end
                 }
-                Ok(Step::Stderr { start, end, .. }) => {
+                Ok(RecordPart::Stderr { start, end, .. }) => {
                     said.extend_from_slice(&rest[start..end]);
                     end
                 }
-                Ok(Step::More | Step::End { .. }) => break,
+                Ok(RecordPart::More | RecordPart::End { .. }) => break,
                 Err(bad) => return (out, said, Err(bad)),
             };
             rest = &rest[took..];

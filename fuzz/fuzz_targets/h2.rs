@@ -60,11 +60,11 @@ fuzz_target!(|input: &[u8]| {
     let mut decoder = Decoder::default();
     let mut scratch = Vec::new();
     let mut rest = input;
-    while let Some(h) = frame::Header::parse(rest) {
+    while let Some(h) = frame::FrameHeader::parse(rest) {
         let len = h.len.min(rest.len() - frame::HEADER_LEN);
         let (payload, next) = rest[frame::HEADER_LEN..].split_at(len);
         rest = next;
-        let h = frame::Header { kind: frame::kind::HEADERS, ..h };
+        let h = frame::FrameHeader { kind: frame::kind::HEADERS, ..h };
         let Ok(Frame::Headers { section, fragment, .. }) = Frame::read(&h, payload, Role::Client) else {
             continue;
         };

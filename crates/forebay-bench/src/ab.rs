@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 const USAGE: &str = "Usage: forebay bench ab [options] [http[s]://]hostname[:port]/path
-Options are:
+AbOptions are:
     -n requests     Number of requests to perform
     -c concurrency  Number of multiple requests to make at a time
     -t timelimit    Seconds to max. to spend on benchmarking; implies -n 50000
@@ -38,7 +38,7 @@ Options are:
 
 /// The options.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Options {
+pub(crate) struct AbOptions {
     requests: Option<u64>,
     concurrency: usize,
     limit: Option<Duration>,
@@ -62,7 +62,7 @@ fn bad(text: String) -> Error {
 }
 
 /// Setter of an option without a value.
-type Flag = fn(&mut Options);
+type Flag = fn(&mut AbOptions);
 
 /// Options without a value; the last ones change nothing here.
 const FLAGS: [(char, Flag); 9] = [
@@ -81,10 +81,10 @@ const FLAGS: [(char, Flag); 9] = [
 const MISSING: &str = "XBPZfExyz";
 
 /// Setter of an option with a value.
-type Setter = fn(&mut Options, &str) -> Result<(), String>;
+type AbSetter = fn(&mut AbOptions, &str) -> Result<(), String>;
 
 /// Options with a value.
-const SETTERS: [(char, Setter); 15] = [
+const SETTERS: [(char, AbSetter); 15] = [
     ('n', |o, value| units::count(value).map(|n| o.requests = Some(n))),
     ('c', |o, value| units::count(value).map(|n| o.concurrency = usize::try_from(n).unwrap_or(usize::MAX))),
     ('t', |o, value| units::count(value).map(|n| o.limit = Some(Duration::from_secs(n)))),
@@ -95,7 +95,7 @@ const SETTERS: [(char, Setter); 15] = [
     ('T', |o, value| set(&mut o.content_type, value.into())),
     ('m', |o, value| set(&mut o.method, value.into())),
     ('v', |_, _| Ok(())),
-    ('H', Options::add_field),
+    ('H', AbOptions::add_field),
     ('C', |o, value| {
         o.fields.push(("Cookie".into(), value.into()));
         Ok(())
@@ -128,8 +128,8 @@ fn is_printed(letter: char) -> bool {
 ///
 /// # Errors
 /// An option that is not known, or a bad value.
-pub(crate) fn parse(args: &[String]) -> Result<Option<Options>, Error> {
-    let mut o = Options { concurrency: 1, timeout: Duration::from_secs(30), ..Options::default() };
+pub(crate) fn parse(args: &[String]) -> Result<Option<AbOptions>, Error> {
+    let mut o = AbOptions { concurrency: 1, timeout: Duration::from_secs(30), ..AbOptions::default() };
     let mut rest = args.iter();
     while let Some(word) = rest.next() {
         if o.word(word, &mut rest)? == Letters::Print {
@@ -148,7 +148,7 @@ enum Letters {
     Print,
 }
 
-impl Options {
+impl AbOptions {
     /// Takes a word: options or the URL.
     fn word(&mut self, word: &String, rest: &mut std::slice::Iter<'_, String>) -> Result<Letters, Error> {
         match word.strip_prefix('-').filter(|l| !l.is_empty()) {
@@ -265,7 +265,7 @@ pub(crate) fn main(args: &[String]) -> Result<u8, Error> {
         "This is forebay bench {}, in the words of ApacheBench, Version 2.3\n",
         env!("CARGO_PKG_VERSION")
     );
-    let mut progress = Progress::new(&o, &url);
+    let mut progress = TenthsProgress::new(&o, &url);
     let report = run::run(&load, server, |p| {
         progress.show(p.complete);
         !crate::signals::interrupted()
@@ -279,22 +279,22 @@ pub(crate) fn main(args: &[String]) -> Result<u8, Error> {
 }
 
 /// Progress as ab shows it: at each tenth of all requests, at least 100, on standard error.
-struct Progress {
+struct TenthsProgress {
     quiet: bool,
     all: u64,
     step: u64,
     next: u64,
 }
 
-impl Progress {
-    fn new(o: &Options, url: &Url) -> Progress {
+impl TenthsProgress {
+    fn new(o: &AbOptions, url: &Url) -> TenthsProgress {
         if o.quiet {
             print!("Benchmarking {} (be patient)...", url.host);
         } else {
             println!("Benchmarking {} (be patient)", url.host);
         }
         let step = (o.count() / 10).max(100);
-        Progress { quiet: o.quiet, all: o.count(), step, next: step }
+        TenthsProgress { quiet: o.quiet, all: o.count(), step, next: step }
     }
 
     fn show(&mut self, complete: u64) {
@@ -315,7 +315,7 @@ impl Progress {
 }
 
 /// Writes the files of `-e` and `-g`.
-fn write_files(o: &Options, h: &Histogram) -> Result<(), Error> {
+fn write_files(o: &AbOptions, h: &Histogram) -> Result<(), Error> {
     if let Some(file) = &o.csv {
         std::fs::write(file, percentages(h)).map_err(Error::io(file.display()))?;
     }
@@ -354,7 +354,7 @@ fn software(head: &[u8]) -> String {
 }
 
 /// Returns the text that ab prints at the end.
-pub(crate) fn render(o: &Options, url: &Url, report: &Report) -> String {
+pub(crate) fn render(o: &AbOptions, url: &Url, report: &Report) -> String {
     let mut out = String::new();
     let record = &report.outcome.record;
     let length = record.body_in.checked_div(record.in_time).unwrap_or(0);
@@ -375,7 +375,7 @@ pub(crate) fn render(o: &Options, url: &Url, report: &Report) -> String {
 }
 
 /// Adds requests, failures and bytes.
-fn counts(row: &mut impl FnMut(&str, String), o: &Options, report: &Report) {
+fn counts(row: &mut impl FnMut(&str, String), o: &AbOptions, report: &Report) {
     let record = &report.outcome.record;
     let done = record.complete;
     row("\nConcurrency Level:", format!(" {}", o.concurrency));
@@ -415,7 +415,7 @@ fn seconds(report: &Report) -> f64 {
 }
 
 /// Adds requests and bytes a second.
-fn rates(row: &mut impl FnMut(&str, String), o: &Options, report: &Report) {
+fn rates(row: &mut impl FnMut(&str, String), o: &AbOptions, report: &Report) {
     let record = &report.outcome.record;
     let (seconds, done) = (seconds(report), record.complete);
     let rate = done as f64 / seconds;

@@ -316,7 +316,7 @@ fn run_job(peer: &mut Peer, load: &Load) -> Result<(), Error> {
     }
 }
 
-/// Whether the leader has sent nothing. Bytes or the end mean that it wants no more.
+/// Returns `true` if the leader has sent nothing. Bytes or the end mean that it wants no more.
 fn is_quiet(stream: &TcpStream) -> bool {
     use rustix::net::{RecvFlags, recv};
     let mut byte = [0u8; 1];

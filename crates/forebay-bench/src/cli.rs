@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
     args_conflicts_with_subcommands = true,
     arg_required_else_help = true
 )]
-struct Line {
+struct CommandLine {
     #[command(subcommand)]
     command: Option<Wish>,
     #[command(flatten)]
@@ -82,7 +82,7 @@ struct RunArgs {
 pub fn main(arguments: Vec<OsString>) -> u8 {
     crate::signals::catch();
     let name = OsString::from("forebay bench");
-    let line = match Line::try_parse_from(std::iter::once(name).chain(arguments)) {
+    let line = match CommandLine::try_parse_from(std::iter::once(name).chain(arguments)) {
         Ok(line) => line,
         Err(e) => {
             let _ = e.print();
@@ -107,7 +107,7 @@ pub fn main(arguments: Vec<OsString>) -> u8 {
 /// Writes to a file, or to standard output for `-`.
 ///
 /// # Errors
-/// Those of the file.
+/// The file cannot be written.
 pub fn write_out(file: &Path, text: &str) -> Result<(), Error> {
     use std::io::Write;
     if file.as_os_str() == "-" {
@@ -215,7 +215,7 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         use clap::CommandFactory;
-        Line::command().debug_assert();
+        CommandLine::command().debug_assert();
         assert!(LoadArgs::plain().connections == 50);
     }
 }

@@ -56,7 +56,7 @@ pub(crate) struct Turn {
     pub cpu: Option<f64>,
     /// 99 % of latencies are at most this, ns.
     pub p99: f64,
-    /// Whether the client was the limit.
+    /// The client was the limit.
     pub limited: bool,
 }
 
@@ -211,7 +211,7 @@ impl Drop for Started {
     }
 }
 
-/// Whether a server accepts connections there.
+/// Returns `true` if a server accepts connections there.
 pub(crate) fn accepts(address: &crate::url::Address) -> bool {
     match address {
         crate::url::Address::Tcp(addr) => {

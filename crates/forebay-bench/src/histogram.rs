@@ -89,7 +89,7 @@ impl<const BITS: u32> Histogram<BITS> {
         self.total
     }
 
-    /// Whether there are no values.
+    /// Returns `true` if there are no values.
     pub fn is_empty(&self) -> bool {
         self.total == 0
     }

@@ -31,7 +31,7 @@ pub mod url;
 pub mod verdict;
 mod wrk;
 
-/// Why there is nothing to measure.
+/// Reason for which there is nothing to measure.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The command line, or a file that it names, asks for something impossible.

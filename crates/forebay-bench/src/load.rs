@@ -21,7 +21,7 @@ pub enum Protocol {
     Http2,
 }
 
-/// When a run ends.
+/// Condition that ends a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
     /// After this time, warm-up not counted.
@@ -68,7 +68,7 @@ pub struct Checks {
     pub status: Option<Vec<u16>>,
     /// Bytes of content.
     pub length: Option<u64>,
-    /// The same length every time, learned from the first answer (ab).
+    /// All answers must have the length of the first one (ab).
     pub same_length: bool,
     /// Bytes that the content must contain.
     pub contains: Option<Vec<u8>>,
@@ -108,7 +108,7 @@ pub struct Request {
     pub h2: Vec<u8>,
     /// Content for HTTP/2.
     pub body: Vec<u8>,
-    /// Whether it is HEAD.
+    /// The method is HEAD.
     pub head: bool,
     /// For reports: method and path.
     pub name: String,
@@ -127,7 +127,7 @@ pub struct Load {
     pub cpus: Vec<usize>,
     /// Open loop; `None`: each connection sends its next request when it has an answer.
     pub rate: Option<Rate>,
-    /// When the run ends.
+    /// Condition that ends the run.
     pub stop: Stop,
     /// Time at the start that does not count.
     pub warmup: Duration,
@@ -145,7 +145,7 @@ pub struct Load {
     pub per_connection: u64,
     /// Configuration of TLS.
     pub tls: Option<Arc<ClientConfig>>,
-    /// Whether sessions are resumed.
+    /// Sessions are resumed.
     pub resume: bool,
     /// Checks of answers.
     pub checks: Checks,
@@ -172,7 +172,7 @@ const SEQUENCE: usize = 65_536;
 pub enum Order {
     /// At random by weight.
     Mixed,
-    /// As listed.
+    /// In the order of the list.
     Listed,
 }
 
@@ -215,9 +215,6 @@ impl Load {
     }
 
     /// Makes every request the last one of its connection, with `Connection: close`.
-    ///
-    /// # Errors
-    /// As [`Load::new`].
     pub fn close_each(wanted: &mut [Wanted]) {
         for want in wanted {
             if !want.fields.iter().any(|(name, _)| name.eq_ignore_ascii_case("connection")) {
@@ -239,7 +236,7 @@ impl Load {
         if let Stop::Count(n, _) = self.stop { Some(n) } else { None }
     }
 
-    /// Whether any origin is encrypted.
+    /// Returns `true` if any origin is encrypted.
     pub fn is_encrypted(&self) -> bool {
         self.origins.iter().any(|o| o.server_name.is_some())
     }

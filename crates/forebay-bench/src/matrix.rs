@@ -4,7 +4,7 @@ use crate::compare::{Started, accepts};
 use crate::load::{Load, Stop};
 use crate::observe::Server;
 use crate::options::LoadArgs;
-use crate::output::html::{self, Line, Plot};
+use crate::output::html::{self, Curve, Plot};
 use crate::ports::free_port;
 use crate::tls::{Kind, self_signed};
 use crate::url::Address;
@@ -177,7 +177,7 @@ fn free_ports() -> Result<[u16; 3], Error> {
 #[derive(Clone, Copy, Debug)]
 struct Cell {
     value: f64,
-    /// Whether the client was the limit.
+    /// The client was the limit.
     limited: bool,
 }
 
@@ -393,7 +393,7 @@ struct Results<'a> {
     counts: &'a [usize],
     names: Vec<&'static str>,
     figures: &'a Figures,
-    /// Whether servers and client had the same CPUs at the highest number.
+    /// Servers and client had the same CPUs at the highest number.
     shared: bool,
 }
 
@@ -518,8 +518,8 @@ impl Results<'_> {
             points.filter(|p| p.1.is_finite()).collect()
         };
         let line =
-            |name: &str, f: &dyn Fn(usize) -> Option<f64>| Line { name: name.into(), points: factors(f) };
-        let mut lines: Vec<Line> =
+            |name: &str, f: &dyn Fn(usize) -> Option<f64>| Curve { name: name.into(), points: factors(f) };
+        let mut lines: Vec<Curve> =
             self.names.iter().enumerate().map(|(s, name)| line(name, &|n| self.value(at, n, s))).collect();
         lines.push(line("published", &|n| published(column.part, column.index, n)));
         Plot {

@@ -13,7 +13,7 @@ pub struct Usage {
     pub switches: (u64, u64),
     /// Resident memory, bytes. Shared pages are counted in each process.
     pub memory: u64,
-    /// How many processes.
+    /// Number of processes.
     pub processes: usize,
 }
 

@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How requests of an open loop come.
+/// Distribution of the times between requests of an open loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Arrival {
     /// At random, as independent users do
@@ -134,7 +134,7 @@ impl LoadArgs {
         LoadArgs::from_arg_matches(&matches).unwrap_or_else(|e| e.exit())
     }
 
-    /// Whether files are named.
+    /// Returns `true` if files are named.
     pub(crate) fn files(&self) -> bool {
         self.url_file.is_some()
             || self.access_log.is_some()
@@ -146,7 +146,7 @@ impl LoadArgs {
     /// The content to send.
     ///
     /// # Errors
-    /// Those of the file that it is in.
+    /// The file of the content cannot be read.
     pub(crate) fn bytes(&self) -> Result<Option<Vec<u8>>, Error> {
         if let Some(content) = &self.content {
             return Ok(Some(content.clone()));

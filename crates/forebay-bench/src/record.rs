@@ -2,7 +2,7 @@
 
 use crate::histogram::{Coarse, Histogram};
 
-/// Why a request failed.
+/// Kind of failure of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Failure {
@@ -186,7 +186,7 @@ pub struct Sample {
     pub thread: usize,
     /// ns since the start of the run.
     pub at: u64,
-    /// Whether it belongs to the warm-up.
+    /// The sample belongs to the warm-up.
     pub warmup: bool,
     /// Answers since the last sample.
     pub complete: u64,

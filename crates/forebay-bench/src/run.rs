@@ -18,7 +18,7 @@ pub struct Point {
     pub at: f64,
     /// Seconds it covers.
     pub span: f64,
-    /// Whether it belongs to the warm-up.
+    /// The point belongs to the warm-up.
     pub warmup: bool,
     /// Answers a second.
     pub rate: f64,
@@ -62,7 +62,7 @@ pub struct ServerUse {
 pub struct Report {
     /// Target of the load.
     pub target: String,
-    /// How the load was sent, in a line.
+    /// Manner of the load, in a line.
     pub manner: String,
     /// Connections.
     pub connections: usize,
@@ -81,7 +81,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Whether the figures may not be used.
+    /// Returns `true` if the figures may not be used.
     pub fn is_void(&self) -> bool {
         self.findings.iter().any(|f| f.void)
     }
@@ -118,7 +118,7 @@ pub struct Progress<'a> {
 /// Runs a load and watches. `show` is called some ten times a second and returns `false` to stop.
 ///
 /// # Errors
-/// Those of [`engine::run`], and a rate that this machine cannot hold.
+/// Errors of [`engine::run`]; a rate that this machine cannot hold.
 pub fn run(
     load: &Load,
     server: Option<Server>,
@@ -338,7 +338,7 @@ pub struct Limit {
     pub rate: f64,
     /// All that was tried: rate, latency at the quantile in ns, whether it was held.
     pub tried: Vec<(f64, u64, bool)>,
-    /// Whether the client was the limit at the end.
+    /// The client was the limit at the end.
     pub client_limited: bool,
 }
 
@@ -352,7 +352,7 @@ pub(crate) struct Demand {
 }
 
 impl Demand {
-    /// Whether a run met the demand: in time, at most one failure in a thousand, and the rate held.
+    /// Returns `true` if a run met the demand: in time, at most one failure in a thousand, and the rate held.
     fn is_met(self, report: &Report) -> bool {
         let record = &report.outcome.record;
         let at = record.latency.quantile(self.quantile);
@@ -368,7 +368,7 @@ impl Demand {
 /// logarithms until it is below 4 %.
 ///
 /// # Errors
-/// Those of [`run`], other than for a rate that this machine cannot hold, which ends the search.
+/// Errors of [`run`], other than for a rate that this machine cannot hold, which ends the search.
 pub(crate) fn find_limit(
     load: &Load,
     server: Option<&Server>,

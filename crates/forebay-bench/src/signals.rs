@@ -19,7 +19,7 @@ pub fn catch() {
     });
 }
 
-/// Whether a signal has come.
+/// Returns `true` if a signal has come.
 pub fn interrupted() -> bool {
     if let Some(Some(fd)) = FD.get()
         && matches!(fd.read_signal(), Ok(Some(_)))

@@ -1,4 +1,4 @@
-//! Whether two sets of measurements differ: ratio of medians, bootstrap confidence interval, verdict.
+//! Comparison of two sets of measurements: ratio of medians, bootstrap confidence interval, verdict.
 
 use crate::schedule::Random;
 

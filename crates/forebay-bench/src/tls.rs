@@ -126,7 +126,7 @@ impl Named {
     }
 }
 
-/// Whether that was the only objection. rustls has no name of its own for it.
+/// Returns `true` if a certificate was refused only for being an authority's. rustls has no error of its own for that.
 fn is_authority(why: &CertificateError) -> bool {
     matches!(why, CertificateError::Other(e) if e.to_string().contains("CaUsedAsEndEntity"))
 }
@@ -134,10 +134,10 @@ fn is_authority(why: &CertificateError) -> bool {
 /// Certificates that are trusted.
 #[derive(Clone, Debug, Default)]
 pub enum Trust<'a> {
-    /// Those of the system.
+    /// Certificates of the system.
     #[default]
     System,
-    /// Those of a PEM file.
+    /// Certificates of a PEM file.
     File(&'a Path),
     /// All.
     Anyone,

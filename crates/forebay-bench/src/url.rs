@@ -16,7 +16,7 @@ pub enum Address {
 /// An absolute URL: `http://host[:port]/path?query`, `https://...`, or `unix:/path/of/socket[:/path]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
-    /// Whether the connection is encrypted.
+    /// The connection is encrypted.
     pub tls: bool,
     /// Host without brackets; `localhost` for a unix socket.
     pub host: String,
@@ -156,7 +156,7 @@ impl std::fmt::Display for Url {
     }
 }
 
-/// Whether an address belongs to this machine or a private network, which may be loaded unasked.
+/// Returns `true` if an address belongs to this machine or a private network, which may be loaded unasked.
 pub fn is_private(ip: IpAddr) -> bool {
     match ip.to_canonical() {
         IpAddr::V4(ip) => ip.is_loopback() || ip.is_private() || ip.is_link_local() || ip.is_unspecified(),

@@ -13,7 +13,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 const USAGE: &str = "Usage: forebay bench wrk <options> <url>
-  Options:
+  WrkOptions:
     -c, --connections <N>  Connections to keep open
     -d, --duration    <T>  Duration of test
     -t, --threads     <N>  Number of threads to use
@@ -30,7 +30,7 @@ const USAGE: &str = "Usage: forebay bench wrk <options> <url>
 
 /// The options.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Options {
+pub(crate) struct WrkOptions {
     threads: usize,
     connections: usize,
     duration: Duration,
@@ -43,9 +43,9 @@ pub(crate) struct Options {
     own: bool,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
+impl Default for WrkOptions {
+    fn default() -> WrkOptions {
+        WrkOptions {
             threads: 2,
             connections: 10,
             duration: Duration::from_secs(10),
@@ -82,7 +82,7 @@ fn split_option(word: &str) -> Option<(String, Option<String>)> {
 }
 
 /// Setter of an option without a value.
-type SetFlag = fn(&mut Options);
+type SetFlag = fn(&mut WrkOptions);
 
 /// Options without a value, by their names.
 const FLAGS: [([&str; 2], SetFlag); 4] = [
@@ -94,16 +94,16 @@ const FLAGS: [([&str; 2], SetFlag); 4] = [
 ];
 
 /// Setter of an option with a value.
-type Setter = fn(&mut Options, &str) -> Result<(), Error>;
+type WrkSetter = fn(&mut WrkOptions, &str) -> Result<(), Error>;
 
 /// Options with a value, by their names.
-const SETTERS: [([&str; 2], Setter); 6] = [
+const SETTERS: [([&str; 2], WrkSetter); 6] = [
     (["-t", "--threads"], |o, value| count(value).map(|n| o.threads = n)),
     (["-c", "--connections"], |o, value| count(value).map(|n| o.connections = n)),
     (["-d", "--duration"], |o, value| read_time(value).map(|t| o.duration = t)),
     (["--timeout", "-T"], |o, value| read_time(value).map(|t| o.timeout = t)),
     (["-R", "--rate"], |o, value| count(value).map(|n| o.rate = Some(n as f64))),
-    (["-H", "--header"], Options::add_field),
+    (["-H", "--header"], WrkOptions::add_field),
 ];
 
 fn count(value: &str) -> Result<usize, Error> {
@@ -129,11 +129,11 @@ fn is_printed(name: &str) -> bool {
 ///
 /// # Errors
 /// An option that is not known, or a bad value.
-pub(crate) fn parse(args: &[String]) -> Result<Option<Options>, Error> {
-    let mut o = Options::default();
+pub(crate) fn parse(args: &[String]) -> Result<Option<WrkOptions>, Error> {
+    let mut o = WrkOptions::default();
     let mut rest = args.iter();
     while let Some(word) = rest.next() {
-        if o.word(word, &mut rest)? == Flag::Print {
+        if o.word(word, &mut rest)? == FlagOutcome::Print {
             return Ok(None);
         }
     }
@@ -141,16 +141,16 @@ pub(crate) fn parse(args: &[String]) -> Result<Option<Options>, Error> {
     Ok(Some(o))
 }
 
-/// Whether an option is one without a value.
+/// Result of looking for an option among those without a value.
 #[derive(PartialEq, Eq)]
-enum Flag {
+enum FlagOutcome {
     Set,
     /// Help or version was printed.
     Print,
     No,
 }
 
-impl Options {
+impl WrkOptions {
     fn set_url(&mut self, word: &str) -> Result<(), Error> {
         if !self.url.is_empty() {
             return Err(bad(format!("unexpected \"{word}\"")));
@@ -160,19 +160,19 @@ impl Options {
     }
 
     /// Takes a word: an option or the URL.
-    fn word(&mut self, word: &str, rest: &mut std::slice::Iter<'_, String>) -> Result<Flag, Error> {
+    fn word(&mut self, word: &str, rest: &mut std::slice::Iter<'_, String>) -> Result<FlagOutcome, Error> {
         let Some((name, glued)) = split_option(word) else {
             self.set_url(word)?;
-            return Ok(Flag::Set);
+            return Ok(FlagOutcome::Set);
         };
         let flag = self.flag(&name)?;
-        if flag != Flag::No {
+        if flag != FlagOutcome::No {
             return Ok(flag);
         }
         let value = glued.or_else(|| rest.next().cloned());
         let value = value.ok_or_else(|| bad(format!("option {name} needs a value")))?;
         self.value(&name, &value)?;
-        Ok(Flag::Set)
+        Ok(FlagOutcome::Set)
     }
 
     fn add_field(&mut self, text: &str) -> Result<(), Error> {
@@ -182,9 +182,9 @@ impl Options {
     }
 
     /// Sets an option without a value.
-    fn flag(&mut self, name: &str) -> Result<Flag, Error> {
+    fn flag(&mut self, name: &str) -> Result<FlagOutcome, Error> {
         if is_printed(name) {
-            return Ok(Flag::Print);
+            return Ok(FlagOutcome::Print);
         }
         if matches!(name, "-s" | "--script") {
             return Err(Error::Usage(
@@ -192,10 +192,10 @@ impl Options {
             ));
         }
         let Some((_, set)) = FLAGS.iter().find(|(names, _)| names.contains(&name)) else {
-            return Ok(Flag::No);
+            return Ok(FlagOutcome::No);
         };
         set(self);
-        Ok(Flag::Set)
+        Ok(FlagOutcome::Set)
     }
 
     /// Sets an option with a value.
@@ -343,7 +343,7 @@ fn wrk2_distribution(out: &mut String, what: &str, h: &Histogram) {
 }
 
 /// Returns the lines after the first two.
-pub(crate) fn render(o: &Options, report: &Report) -> String {
+pub(crate) fn render(o: &WrkOptions, report: &Report) -> String {
     let mut out = String::new();
     thread_stats(&mut out, o, report);
     if o.latency {
@@ -354,7 +354,7 @@ pub(crate) fn render(o: &Options, report: &Report) -> String {
 }
 
 /// Adds the table of latency and requests a second of a thread.
-fn thread_stats(out: &mut String, o: &Options, report: &Report) {
+fn thread_stats(out: &mut String, o: &WrkOptions, report: &Report) {
     let h = &report.outcome.record.latency;
     let rates: Vec<f64> =
         report.points.iter().filter(|p| !p.warmup).map(|p| p.rate / o.threads.max(1) as f64).collect();
@@ -382,7 +382,7 @@ fn share_near_mean(h: &Histogram) -> f64 {
 }
 
 /// Adds the distributions of latency.
-fn distributions(out: &mut String, o: &Options, report: &Report) {
+fn distributions(out: &mut String, o: &WrkOptions, report: &Report) {
     let record = &report.outcome.record;
     if o.rate.is_none() {
         let _ = writeln!(out, "  Latency Distribution");
@@ -430,7 +430,7 @@ fn totals(out: &mut String, report: &Report) {
 mod tests {
     use super::*;
 
-    fn options(line: &str) -> Result<Option<Options>, Error> {
+    fn options(line: &str) -> Result<Option<WrkOptions>, Error> {
         parse(&line.split(' ').map(str::to_owned).collect::<Vec<_>>())
     }
 

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Whether nginx would expand the name rather than open it.
+/// Returns `true` if nginx would expand the name rather than open it.
 pub(crate) fn is_pattern(name: &[u8]) -> bool {
     name.iter().any(|b| matches!(b, b'*' | b'?' | b'['))
 }
@@ -60,7 +60,7 @@ fn unescape(part: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Whether one path component matches. A leading dot must be written.
+/// Returns `true` if one path component matches. A leading dot must be written.
 fn matches(pattern: &[u8], name: &[u8]) -> bool {
     if name.first() == Some(&b'.') && pattern.first() != Some(&b'.') {
         return false;

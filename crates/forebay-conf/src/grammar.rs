@@ -19,7 +19,7 @@ pub struct Row {
     pub contexts: Contexts,
     /// Number of words that it takes.
     pub args: Arity,
-    /// Whether it opens a block.
+    /// The directive opens a block.
     pub block: bool,
     /// Default as nginx documents it; empty where there is none to print.
     pub default: &'static str,
@@ -27,7 +27,7 @@ pub struct Row {
     pub status: Status,
     /// Support for it in Forebay.
     pub support: Support,
-    /// Whether a second one in the same block is an error. Only set for rows without behaviour.
+    /// A second such directive in the same block is an error. Only set for rows without behaviour.
     pub once: bool,
     /// Rule for its words. Only set for rows without behaviour: the behaviour of the others checks them.
     pub value: Value,
@@ -109,14 +109,14 @@ impl Value {
     }
 }
 
-/// Whether nginx still wants a directive used.
+/// Standing of a directive in nginx.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     /// Current.
     Current,
     /// Works, and the named directive should be used (if there is one).
     Deprecated(Option<&'static str>),
-    /// Accepted and ignored by nginx, with a warning that names what took its place (if there is such).
+    /// Accepted and ignored by nginx, with a warning that names the directive that replaces it (if there is one).
     Obsolete(Option<&'static str>),
 }
 
@@ -199,7 +199,7 @@ impl Contexts {
     pub const MAIL: Contexts = Contexts(1 << 12);
     pub const MAIL_SERVER: Contexts = Contexts(1 << 13);
 
-    /// Whether the two sets meet.
+    /// Returns `true` if the two sets have a context in common.
     pub fn meets(self, other: Contexts) -> bool {
         self.0 & other.0 != 0
     }
@@ -227,7 +227,7 @@ pub struct Arity {
 }
 
 impl Arity {
-    /// Whether `count` words are right.
+    /// Returns `true` if a directive may have this number of words.
     pub fn allows(self, count: usize) -> bool {
         count >= self.min && self.max.is_none_or(|max| count <= max)
     }

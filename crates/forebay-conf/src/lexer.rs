@@ -169,7 +169,7 @@ impl<'a> Lexer<'a> {
         self.pos
     }
 
-    /// Whether the text is that of the `-g` option.
+    /// Returns `true` if the text is that of the `-g` option.
     pub(crate) fn is_command_line(&self) -> bool {
         self.file == FileId::COMMAND_LINE
     }

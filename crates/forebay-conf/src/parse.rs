@@ -642,7 +642,7 @@ const BLOCKS: [(&str, &str, Contexts); 11] = [
     ("", "limit_except", Contexts::LIMIT_EXCEPT),
 ];
 
-/// Whether a directive sets its default, which needs no support.
+/// Returns `true` if a directive sets its default, which needs no support.
 fn asks_for_default(row: &Row, statement: &Statement) -> bool {
     match statement.args() {
         [only] => !row.default.is_empty() && only.text.eq_ignore_ascii_case(row.default.as_bytes()),

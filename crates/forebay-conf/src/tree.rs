@@ -33,7 +33,7 @@ pub struct Word {
     pub text: Vec<u8>,
     /// Its place, quotes included.
     pub span: Span,
-    /// Whether it was written in quotes (`on` and `"on"` differ for `if` expressions only).
+    /// The word was written in quotes (`on` and `"on"` differ in `if` expressions only).
     pub quoted: bool,
 }
 
@@ -65,7 +65,7 @@ pub struct Directive {
 /// The directives between two braces (or of a whole file).
 #[derive(Clone, Debug, Default)]
 pub struct Block {
-    /// As written: `include` is an item of its own here.
+    /// Directives as written, `include` among them.
     pub items: Vec<Directive>,
     /// The `}` that ended it; `None` for a file. nginx reports what does not fit together with the line of this place.
     pub end: Option<Span>,

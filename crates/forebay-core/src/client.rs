@@ -27,12 +27,12 @@ pub struct Client {
     pub proxied: Option<Box<Header>>,
     /// Outcome of the TLS handshake.
     pub tls: Option<Rc<Session>>,
-    /// Whether the client sent plain bytes to a TLS port.
+    /// The client sent plain bytes to a TLS port.
     pub unencrypted: bool,
 }
 
 impl Client {
-    /// Client of no connection.
+    /// Creates a client without a connection.
     pub fn none(accepted: Instant) -> Client {
         Client {
             number: 0,
@@ -46,17 +46,17 @@ impl Client {
         }
     }
 
-    /// The listener of the connection, by its number in a configuration; `None` if a reload has removed it.
+    /// Returns the number of the connection's listener in a configuration; `None` if a reload has removed it.
     fn listener(&self, conf: &ActiveConfig) -> Option<usize> {
         conf.listeners.get(self.listener as usize).copied().flatten()
     }
 
-    /// The listen address that the connection came to.
+    /// Returns the listen address that the connection came to.
     pub fn address<'c>(&self, conf: &'c ActiveConfig) -> Option<&'c Address> {
         conf.config.listeners.get(self.listener(conf)?)?.address(self.local)
     }
 
-    /// The default server of that address, as an index among those of its front end.
+    /// Returns the default server of that address, as an index among those of its front end.
     #[inline]
     pub fn default_server(&self, conf: &ActiveConfig) -> usize {
         self.address(conf).map_or(0, |a| a.default_server)
@@ -71,7 +71,7 @@ impl Client {
         named.map_or(address.default_server, |(server, _)| server)
     }
 
-    /// Local address of the connection.
+    /// Returns the local address of the connection.
     pub fn local_address(&self, conf: &ActiveConfig) -> Option<SocketAddr> {
         if let Some(l) = self.local {
             return Some(l);
@@ -82,30 +82,30 @@ impl Client {
         }
     }
 
-    /// Whether the listener sets the size of its connections' send buffers (nginx: `listen sndbuf=`).
+    /// Returns `true` if the listener sets the size of its connections' send buffers (nginx: `listen sndbuf=`).
     pub fn has_fixed_send_buffer(&self, conf: &ActiveConfig) -> bool {
         let listener = self.listener(conf).and_then(|n| conf.config.listeners.get(n));
         listener.is_some_and(|l| l.options.sndbuf.is_some())
     }
 
-    /// The listen address as text (`$server_addr` of unix sockets).
+    /// Returns the listen address as text (`$server_addr` of unix sockets).
     pub fn listener_text(&self, conf: &ActiveConfig) -> String {
         let listener = self.listener(conf).and_then(|n| conf.config.listeners.get(n));
         listener.map(|l| l.text.clone()).unwrap_or_default()
     }
 
-    /// Network of the client, behind a proxy that names its client (PROXY protocol).
+    /// Returns the network of the client, or of the client that a proxy names (PROXY protocol).
     pub fn network(&self) -> Network {
         let proxied = self.proxied.as_ref().map(|p| p.client.ip());
         Network::of(proxied.or_else(|| self.peer.ip()))
     }
 
-    /// Protocol agreed on by ALPN; `None` without TLS.
+    /// Returns the protocol chosen by ALPN; `None` without TLS.
     pub fn alpn(&self) -> Option<Option<&[u8]>> {
         self.tls.as_ref().map(|s| s.alpn.as_deref())
     }
 
-    /// Address of the socket as text.
+    /// Returns the address of the socket as text.
     pub fn text(&self) -> String {
         let mut text = Vec::new();
         push_peer(self.peer, &mut text);

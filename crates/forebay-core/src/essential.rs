@@ -56,7 +56,7 @@ pub fn last_panic() -> String {
 /// Starts a thread whose panic ends the process. `stack`: its size in bytes.
 ///
 /// # Errors
-/// When the kernel gives no thread.
+/// If the kernel cannot create a thread.
 pub fn spawn(
     name: String,
     stack: Option<usize>,

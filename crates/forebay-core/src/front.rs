@@ -31,7 +31,7 @@ pub struct FrontConfig {
 /// Kind of server: its block in the configuration, its work in threads and outside them. `number` is the index of the front
 /// end in the list of all.
 pub trait FrontEnd: Sync {
-    /// Name of its block at the main level.
+    /// Returns the name of its block at the main level.
     fn block(&self) -> &'static str;
 
     /// Reads its block; without one, returns a configuration that serves nothing. Adds errors to the messages of the build.

@@ -93,7 +93,7 @@ pub struct Worker {
 
 /// One thread's share of a generation.
 #[derive(Debug, Clone)]
-pub struct Share {
+pub struct ThreadGeneration {
     /// Configuration.
     pub config: Arc<Config>,
     /// Socket of each listener, in the configuration's order. The flag is `true` if other threads share the socket.
@@ -166,7 +166,7 @@ impl Worker {
     }
 
     /// Divides a generation among the threads.
-    fn shares(&self, generation: Generation, count: usize) -> Vec<Share> {
+    fn shares(&self, generation: Generation, count: usize) -> Vec<ThreadGeneration> {
         let mut known = lock(&self.sockets);
         for (addr, fds) in generation.sockets {
             let fds: Vec<_> = fds.into_iter().map(Arc::new).collect();
@@ -185,7 +185,7 @@ impl Worker {
                     let fd = fds.get(i % fds.len())?;
                     Some((fd.clone(), fds.len() < count || matches!(a, ListenAddr::Unix(_))))
                 });
-                Share {
+                ThreadGeneration {
                     config: generation.config.clone(),
                     sockets: sockets.collect(),
                     logs: logs.clone(),

@@ -172,7 +172,7 @@ impl Transfers {
             })
             .collect();
         let count = slow.len().div_ceil(8);
-        for number in shares::who_is_given_up(slow, count) {
+        for number in shares::choose_slow(slow, count) {
             if let Some(t) = all.get(number) {
                 t.given_up.set(true);
             }

@@ -6,7 +6,7 @@ use crate::front::{Accepted, Front, FrontEnd, Idle};
 use crate::limit::shares::{self, Candidate, GRACE};
 use crate::log::buffers::{self, LogBuffers};
 use crate::log::error;
-use crate::process::Share;
+use crate::process::ThreadGeneration;
 use crate::thread::{ActiveConfig, Parts, Thread};
 use forebay_conf::error::Level;
 use forebay_net::addr::Peer;
@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 /// Command from the process to a worker thread.
 pub enum Command {
     /// A new configuration.
-    Reload(Box<Share>),
+    Reload(Box<ThreadGeneration>),
     /// New descriptors for log files.
     Reopen(Arc<Vec<(PathBuf, Arc<OwnedFd>)>>),
     /// Shut down gracefully, at the latest after this time.
@@ -76,7 +76,7 @@ pub struct Setup {
     /// `worker_connections` of this thread.
     pub connections: usize,
     /// Its share of the first generation.
-    pub share: Share,
+    pub share: ThreadGeneration,
     /// Counters of all threads.
     pub counters: Arc<Vec<Arc<Counters>>>,
     /// Front ends by number.
@@ -223,7 +223,7 @@ impl WorkerThread {
     }
 
     /// Applies a configuration. Matches listeners by address first, then replaces everything else in one step.
-    fn apply(&self, share: Share) {
+    fn apply(&self, share: ThreadGeneration) {
         let listeners = self.take_listeners(&share);
         buffers::flush(&self.thread, true);
         self.thread.error_lines.borrow_mut().flush(&self.thread);
@@ -237,7 +237,7 @@ impl WorkerThread {
 
     /// Opens the listeners of a configuration, and closes those whose address it does not have. Returns the index in the
     /// configuration for each slot.
-    fn take_listeners(&self, share: &Share) -> Vec<Option<usize>> {
+    fn take_listeners(&self, share: &ThreadGeneration) -> Vec<Option<usize>> {
         let mut slots = self.listeners.borrow_mut();
         let wanted = &share.config.listeners;
         for slot in slots.iter_mut() {
@@ -347,7 +347,7 @@ impl WorkerThread {
         self.thread.counters.active.get() as usize
     }
 
-    /// Closes some idle connections to make room for others; [`shares::who_leaves`] chooses them. Returns `false` if
+    /// Closes some idle connections to make room for others; [`shares::choose_idle`] chooses them. Returns `false` if
     /// there was none to close. In that case marks slow transfers to be dropped.
     fn make_room(&self) -> bool {
         let max = self.thread.max_connections;
@@ -372,7 +372,7 @@ impl WorkerThread {
         let candidates = waiting.iter().enumerate();
         let candidates =
             candidates.map(|(number, i)| Candidate { number, network: i.network, rank: i.rank }).collect();
-        for number in shares::who_leaves(candidates, batch, max) {
+        for number in shares::choose_idle(candidates, batch, max) {
             let front = ends.iter().position(|end| number < *end).and_then(|n| self.fronts.get(n));
             if let (Some(front), Some(idle)) = (front, waiting.get(number)) {
                 front.close_idle(idle.token);

@@ -14,10 +14,10 @@ const STATUS: std::ops::Range<usize> = 9..15;
 /// Longest reason phrase that is taken over, bytes.
 const LONGEST: usize = 60;
 
-/// Why a head is refused.
+/// Reason for refusing a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadHead {
-    /// As one of HTTP/1.
+    /// It is malformed as a head of HTTP/1.
     Http(BadResponse),
     /// `Status` has no number, or none that can end a request. The index of its line in `fields`.
     Status(usize),
@@ -69,10 +69,9 @@ pub fn parse(head: &mut ResponseHead, max_len: usize) -> Result<Status, BadHead>
     if head.len > 0 {
         return Ok(Status::Complete);
     }
-    match client::parse(head, max_len.saturating_add(PRELUDE.len())) {
-        Ok(Status::Complete) => {}
-        Ok(Status::Partial) => return Ok(Status::Partial),
-        Err(bad) => return Err(BadHead::Http(bad)),
+    let status = client::parse(head, max_len.saturating_add(PRELUDE.len())).map_err(BadHead::Http)?;
+    if status == Status::Partial {
+        return Ok(Status::Partial);
     }
     let mut line = [0; LONGEST + 4];
     let len = status_line(head, &mut line)?;

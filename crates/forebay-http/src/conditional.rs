@@ -101,7 +101,7 @@ fn modified_since(value: &[u8], last_modified: Option<i64>, mode: IfModifiedSinc
     }
 }
 
-/// Whether a list of entity tags, or `*`, covers `etag`. The weak comparison ignores `W/` on both sides; the
+/// Returns `true` if a list of entity tags, or `*`, covers `etag`. The weak comparison ignores `W/` on both sides; the
 /// strong one matches no weak tag.
 pub(crate) fn matches_any(list: &[u8], etag: Option<&[u8]>, weak: bool) -> bool {
     if list == b"*" {
@@ -130,8 +130,8 @@ fn trim_start(mut text: &[u8]) -> &[u8] {
     text
 }
 
-/// Whether a `Range` next to this `If-Range` is to be honoured. Dates and tags must be equal; as in nginx a
-/// weak tag equals itself.
+/// Returns `true` if a `Range` field is to be honoured under this value of `If-Range`. Dates and tags must be equal; as in
+/// nginx a weak tag equals itself.
 pub fn if_range(value: &[u8], now: Validators<'_>) -> bool {
     if value.len() >= 2 && value.last() == Some(&b'"') {
         return now.etag == Some(value);

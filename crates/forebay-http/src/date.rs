@@ -170,16 +170,8 @@ fn parse_with_comma(text: &[u8]) -> Option<i64> {
     let day = p.two()?;
     let separator = p.byte()?;
     let month = p.month()?;
-    let year = match separator {
-        b' ' if p.byte()? == b' ' => p.four()?,
-        b'-' if p.byte()? == b'-' => match p.two()? {
-            late @ 70.. => 1900 + late,
-            early => 2000 + early,
-        },
-        _ => return None,
-    };
-    p.expect(b' ')?;
-    let time = p.time()?;
+    let year = p.year_behind(separator)?;
+    let time = p.time_behind_blank()?;
     valid(year, month, day, time)
 }
 
@@ -187,16 +179,8 @@ fn parse_with_comma(text: &[u8]) -> Option<i64> {
 fn parse_asctime(text: &[u8]) -> Option<i64> {
     let mut p = Reader(text);
     let month = p.month()?;
-    p.expect(b' ')?;
-    if p.0.first() == Some(&b' ') {
-        p.byte()?;
-    }
-    let mut day = p.digit()?;
-    if p.0.first() != Some(&b' ') {
-        day = day * 10 + p.digit()?;
-    }
-    p.expect(b' ')?;
-    let time = p.time()?;
+    let day = p.padded_day()?;
+    let time = p.time_behind_blank()?;
     p.expect(b' ')?;
     let year = p.four()?;
     valid(year, month, day, time)
@@ -213,6 +197,12 @@ fn valid(year: u32, month: u32, day: u32, of_day: u32) -> Option<i64> {
     (year >= 1970 && (1..=days).contains(&day)).then(|| seconds(year, month, day, of_day))
 }
 
+/// Year from its last two digits, 1970 to 2069.
+fn full_year(two_digits: u32) -> u32 {
+    if two_digits < 70 { 2000 + two_digits } else { 1900 + two_digits }
+}
+
+/// The text of a date that has not been read.
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
@@ -241,7 +231,33 @@ impl Reader<'_> {
         let index = MONTHS.chunks_exact(3).position(|m| m == name)?;
         u32::try_from(index + 1).ok()
     }
-    /// Seconds of the day.
+    /// Reads a day of one or two digits behind one or two blanks.
+    fn padded_day(&mut self) -> Option<u32> {
+        self.expect(b' ')?;
+        if self.0.first() == Some(&b' ') {
+            self.byte()?;
+        }
+        let first = self.digit()?;
+        if self.0.first() == Some(&b' ') {
+            return Some(first);
+        }
+        Some(first * 10 + self.digit()?)
+    }
+    /// Reads the separator of day and month again, and then the year. Dashes come with a year of two digits (RFC 9110,
+    /// section 5.6.7).
+    fn year_behind(&mut self, separator: u8) -> Option<u32> {
+        self.expect(separator)?;
+        match separator {
+            b' ' => self.four(),
+            b'-' => self.two().map(full_year),
+            _ => None,
+        }
+    }
+    fn time_behind_blank(&mut self) -> Option<u32> {
+        self.expect(b' ')?;
+        self.time()
+    }
+    /// Reads `08:49:37`. Returns seconds of the day.
     fn time(&mut self) -> Option<u32> {
         let hour = self.two()?;
         self.expect(b':')?;

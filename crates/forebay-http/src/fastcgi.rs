@@ -114,7 +114,7 @@ pub struct Records {
 
 /// The next part of the input. Offsets are into the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum RecordPart {
     /// Output of the program; what follows `end` is not looked at yet.
     Stdout {
         /// Offset of its first byte.
@@ -166,12 +166,12 @@ impl std::fmt::Display for BadRecord {
 }
 
 impl Records {
-    /// Whether the program has closed its output.
+    /// Returns `true` if the program has closed its output.
     pub fn is_closed(&self) -> bool {
         self.closed
     }
 
-    /// Whether the end of the request has come.
+    /// Returns `true` if the end of the request has come.
     pub fn is_over(&self) -> bool {
         self.over
     }
@@ -180,44 +180,62 @@ impl Records {
     ///
     /// # Errors
     /// A record that cannot belong to the request; nothing can be read after it.
-    pub fn next(&mut self, input: &[u8]) -> Result<Step, BadRecord> {
+    pub fn next(&mut self, input: &[u8]) -> Result<RecordPart, BadRecord> {
         let mut at = 0;
-        loop {
-            if self.over {
-                return Ok(Step::End { consumed: at });
-            }
+        while !self.over {
+            self.take_header(input, &mut at)?;
             if usize::from(self.have) < HEADER {
-                let Some(b) = input.get(at) else { return Ok(Step::More) };
-                at += 1;
-                self.header_byte(*b)?;
-                continue;
+                return Ok(RecordPart::More);
             }
-            if self.left > 0 {
-                let end = input.len().min(at + usize::from(self.left));
-                if at == end {
-                    return Ok(Step::More);
-                }
-                let start = at;
-                at = end;
-                self.left -= (end - start) as u16;
-                match self.header[1] {
-                    STDOUT => return Ok(Step::Stdout { start, end }),
-                    STDERR => return Ok(Step::Stderr { start, end, last: self.left == 0 }),
-                    // The content of END_REQUEST is for the program's own logs: nginx ignores it as well.
-                    _ => continue,
-                }
+            if let Some(step) = self.take_content(input, &mut at) {
+                return Ok(step);
             }
-            // Padding, counted in the place of its length.
-            let padding = &mut self.header[6];
-            let skipped = usize::from(*padding).min(input.len() - at);
-            *padding -= skipped as u8;
-            at += skipped;
-            if *padding > 0 {
-                return Ok(Step::More);
+            self.skip_padding(input, &mut at);
+            if self.header[6] > 0 {
+                return Ok(RecordPart::More);
             }
             self.over = self.header[1] == END_REQUEST;
             self.have = 0;
         }
+        Ok(RecordPart::End { consumed: at })
+    }
+
+    /// Takes bytes of a header until it is whole.
+    fn take_header(&mut self, input: &[u8], at: &mut usize) -> Result<(), BadRecord> {
+        while usize::from(self.have) < HEADER {
+            let Some(b) = input.get(*at) else { break };
+            *at += 1;
+            self.header_byte(*b)?;
+        }
+        Ok(())
+    }
+
+    /// Takes content of a record. `None`: the record has no more of it.
+    fn take_content(&mut self, input: &[u8], at: &mut usize) -> Option<RecordPart> {
+        if self.left == 0 {
+            return None;
+        }
+        let start = *at;
+        let end = input.len().min(start + usize::from(self.left));
+        if start == end {
+            return Some(RecordPart::More);
+        }
+        *at = end;
+        self.left -= (end - start) as u16;
+        match self.header[1] {
+            STDOUT => Some(RecordPart::Stdout { start, end }),
+            STDERR => Some(RecordPart::Stderr { start, end, last: self.left == 0 }),
+            // The content of END_REQUEST is for the program's own logs: nginx ignores it as well.
+            _ => (self.left > 0).then_some(RecordPart::More),
+        }
+    }
+
+    /// Skips padding. The rest of it is counted in the place of its length in the header.
+    fn skip_padding(&mut self, input: &[u8], at: &mut usize) {
+        let padding = &mut self.header[6];
+        let skipped = usize::from(*padding).min(input.len() - *at);
+        *padding -= skipped as u8;
+        *at += skipped;
     }
 
     /// Takes a byte of a header and judges it at once: what sends something else may never send eight.
@@ -263,19 +281,19 @@ mod tests {
             let mut rest = part;
             loop {
                 let took = match r.next(rest)? {
-                    Step::Stdout { start, end } => {
+                    RecordPart::Stdout { start, end } => {
                         out.extend_from_slice(&rest[start..end]);
                         end
                     }
-                    Step::Stderr { start, end, last } => {
+                    RecordPart::Stderr { start, end, last } => {
                         said.extend_from_slice(&rest[start..end]);
                         if last {
                             said.push(b'|');
                         }
                         end
                     }
-                    Step::More => break,
-                    Step::End { consumed } => {
+                    RecordPart::More => break,
+                    RecordPart::End { consumed } => {
                         behind += rest.len() - consumed;
                         break;
                     }

@@ -23,7 +23,7 @@ impl Slice {
     pub fn len(self) -> usize {
         (self.end - self.start) as usize
     }
-    /// Whether nothing is in it.
+    /// Returns `true` if it has no bytes.
     pub fn is_empty(self) -> bool {
         self.start == self.end
     }
@@ -46,7 +46,7 @@ pub fn check(name: &[u8], text: &[u8]) -> Result<(), Unsafe> {
     if splits_a_head(text) { Err(Unsafe { name: name.to_vec() }) } else { Ok(()) }
 }
 
-/// Whether there is CR, LF or NUL in a text.
+/// Returns `true` if there is CR, LF or NUL in a text.
 ///
 /// Values are short: a search that begins with finding out what the processor can do takes some 150 instructions for one,
 /// this 30.
@@ -114,8 +114,8 @@ const SLOT_LEN: usize = 3;
 const SLOT_FIRST: usize = 13;
 const SLOT_LAST: usize = 19;
 
-/// Whether `text` is `lower`, which is in lower case, without regard to case. Eight bytes at a time: names are
-/// looked up for each line of each head.
+/// Returns `true` if two texts are equal apart from the case of letters; `lower` is in lower case. Compares eight bytes at a
+/// time, since names are looked up for each line of each head.
 #[inline]
 pub(crate) fn same(lower: &[u8], text: &[u8]) -> bool {
     const CASE: u64 = 0x2020_2020_2020_2020;
@@ -127,9 +127,6 @@ pub(crate) fn same(lower: &[u8], text: &[u8]) -> bool {
         return false;
     }
     if text.len() < 8 {
-        // Two halves that may share bytes.
-        let half = |s: &[u8]| s.first_chunk::<4>().map(|c| u32::from_le_bytes(*c));
-        let halves = |s: &[u8]| Some(u64::from(half(s)?) << 32 | u64::from(half(s.get(s.len() - 4..)?)?));
         return match (halves(lower), halves(text)) {
             (Some(a), Some(b)) => equal(a, b),
             _ => lower.eq_ignore_ascii_case(text),
@@ -144,6 +141,13 @@ pub(crate) fn same(lower: &[u8], text: &[u8]) -> bool {
         (a, b) = (&a[step..], &b[step..]);
     }
     equal(word(a), word(b))
+}
+
+/// Bytes of a text of four to seven: two halves, which may share bytes.
+#[inline]
+fn halves(text: &[u8]) -> Option<u64> {
+    let (first, last) = (text.first_chunk::<4>()?, text.last_chunk::<4>()?);
+    Some(u64::from(u32::from_le_bytes(*first)) << 32 | u64::from(u32::from_le_bytes(*last)))
 }
 
 /// Known name per slot, `Other` in empty ones.

@@ -39,15 +39,10 @@ pub fn parse(text: &[u8], out: &mut Vec<u8>) -> Result<Option<u16>, InvalidHost>
 /// Returns the part of `text` that is the host, in the case in which it was written. Refuses what [`parse`] refuses.
 ///
 /// # Errors
-/// As `parse`.
+/// Errors of [`parse`].
 pub fn check(text: &[u8]) -> Result<(&[u8], Option<u16>), InvalidHost> {
-    let host_len = if text.first() == Some(&b'[') { literal_len(text)? } else { name_len(text)? };
-    let (mut host, rest) = text.split_at_checked(host_len).ok_or(InvalidHost)?;
-    let port = match rest {
-        [] => None,
-        [b':', digits @ ..] => parse_port(digits)?,
-        _ => return Err(InvalidHost),
-    };
+    let (mut host, rest) = text.split_at_checked(host_len(text)?).ok_or(InvalidHost)?;
+    let port = port(rest)?;
     if let [before @ .., b'.'] = host {
         host = before;
     }
@@ -55,6 +50,12 @@ pub fn check(text: &[u8]) -> Result<(&[u8], Option<u16>), InvalidHost> {
         return Err(InvalidHost);
     }
     Ok((host, port))
+}
+
+/// Length of the host before an optional `:port`.
+#[inline]
+fn host_len(text: &[u8]) -> Result<usize, InvalidHost> {
+    if text.first() == Some(&b'[') { literal_len(text) } else { name_len(text) }
 }
 
 /// Length of the name before an optional `:port`.
@@ -85,6 +86,16 @@ fn literal_len(text: &[u8]) -> Result<usize, InvalidHost> {
         previous = b;
     }
     Err(InvalidHost)
+}
+
+/// Reads the text behind a host: nothing, or a colon and perhaps a port.
+#[inline]
+fn port(text: &[u8]) -> Result<Option<u16>, InvalidHost> {
+    match text {
+        [] => Ok(None),
+        [b':', digits @ ..] => parse_port(digits),
+        _ => Err(InvalidHost),
+    }
 }
 
 fn parse_port(digits: &[u8]) -> Result<Option<u16>, InvalidHost> {

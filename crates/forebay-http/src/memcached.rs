@@ -10,7 +10,7 @@ pub const TRAILER: &[u8] = b"\r\nEND\r\n";
 pub enum Reply {
     /// There is a value.
     Found {
-        /// As they were stored with it; `None`: they are no number.
+        /// Flags stored with the value; `None` if they are not a number of 32 bits.
         flags: Option<u32>,
         /// Bytes.
         length: u64,

@@ -3,23 +3,25 @@
 /// Value of a cookie in the values of the `Cookie` fields, in order; the first one counts (nginx:
 /// `$cookie_NAME`). Names are compared without regard to case, only `;` separates, and blanks around the
 /// name and before the value are skipped.
-pub fn cookie<'a>(fields: impl Iterator<Item = &'a [u8]>, name: &[u8]) -> Option<&'a [u8]> {
+pub fn cookie<'a>(mut fields: impl Iterator<Item = &'a [u8]>, name: &[u8]) -> Option<&'a [u8]> {
     if name.is_empty() {
         return None;
     }
-    for field in fields {
-        for pair in field.split(|&b| b == b';') {
-            let pair = skip_blanks(pair);
-            let Some((start, after)) = pair.split_at_checked(name.len()) else { continue };
-            if !start.eq_ignore_ascii_case(name) {
-                continue;
-            }
-            match skip_blanks(after) {
-                [b'=', value @ ..] => return Some(skip_blanks(value)),
-                // Just the name: nginx gives this field up.
-                [] => break,
-                _ => {}
-            }
+    fields.find_map(|field| cookie_in(field, name))
+}
+
+fn cookie_in<'a>(field: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    for pair in field.split(|&b| b == b';') {
+        let pair = skip_blanks(pair);
+        let Some((start, after)) = pair.split_at_checked(name.len()) else { continue };
+        if !start.eq_ignore_ascii_case(name) {
+            continue;
+        }
+        match skip_blanks(after) {
+            [b'=', value @ ..] => return Some(skip_blanks(value)),
+            // Just the name: nginx skips the rest of this field.
+            [] => return None,
+            _ => {}
         }
     }
     None
@@ -55,7 +57,7 @@ pub fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
         .filter(|element| !element.is_empty())
 }
 
-/// Whether a list, for instance the value of `Connection`, has this element, without regard to case.
+/// Returns `true` if a list, for instance the value of `Connection`, has this element, without regard to case.
 pub(crate) fn list_has(value: &[u8], element: &[u8]) -> bool {
     // Mostly it is the only one.
     value.eq_ignore_ascii_case(element) || list(value).any(|e| e.eq_ignore_ascii_case(element))
@@ -73,7 +75,8 @@ pub fn quote(text: &[u8], out: &mut Vec<u8>) {
     out.push(b'"');
 }
 
-fn skip_blanks(mut text: &[u8]) -> &[u8] {
+/// Returns `text` without the blanks at its start.
+pub(crate) fn skip_blanks(mut text: &[u8]) -> &[u8] {
     while let [b' ', rest @ ..] = text {
         text = rest;
     }

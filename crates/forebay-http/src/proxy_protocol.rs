@@ -43,7 +43,7 @@ pub enum Broken {
 /// Reads a header from the first bytes of a connection.
 ///
 /// # Errors
-/// When no header can come of them.
+/// The bytes cannot become a header.
 pub fn parse(buf: &[u8]) -> Result<Parsed, Broken> {
     if starts(buf, SIGNATURE) {
         return version2(buf);
@@ -62,7 +62,7 @@ pub fn parse(buf: &[u8]) -> Result<Parsed, Broken> {
     Ok(Parsed::Complete(lf + 1, Some(header)))
 }
 
-/// Whether the bytes begin with `what`, or may yet.
+/// Returns `true` if the bytes begin with `what`, or are the beginning of it.
 fn starts(buf: &[u8], what: &[u8]) -> bool {
     let n = buf.len().min(what.len());
     buf.get(..n) == what.get(..n)
@@ -71,19 +71,22 @@ fn starts(buf: &[u8], what: &[u8]) -> bool {
 /// `PROXY TCP4 CLIENT SERVER PORT PORT` and CR.
 fn version1(line: &[u8]) -> Option<Header> {
     let text = std::str::from_utf8(line.strip_suffix(b"\r")?).ok()?;
-    let mut words = text.split(' ').skip(1);
-    if !matches!(words.next()?, "TCP4" | "TCP6") {
+    let mut words = text.split(' ').fuse();
+    let words: [Option<&str>; 7] = std::array::from_fn(|_| words.next());
+    let [Some(_), Some("TCP4" | "TCP6"), Some(client), Some(server), Some(from), Some(to), None] = words
+    else {
+        return None;
+    };
+    Some(Header { client: address(client, from)?, server: address(server, to)?, tlvs: Box::default() })
+}
+
+/// Reads an address and its port, which has digits only.
+fn address(ip: &str, port: &str) -> Option<SocketAddr> {
+    let ip: IpAddr = ip.parse().ok()?;
+    if !port.bytes().all(|b| b.is_ascii_digit()) {
         return None;
     }
-    let client: IpAddr = words.next()?.parse().ok()?;
-    let server: IpAddr = words.next()?.parse().ok()?;
-    let mut port = || words.next().filter(|p| p.bytes().all(|b| b.is_ascii_digit()))?.parse::<u16>().ok();
-    let (client_port, server_port) = (port()?, port()?);
-    words.next().is_none().then(|| Header {
-        client: SocketAddr::new(client, client_port),
-        server: SocketAddr::new(server, server_port),
-        tlvs: Box::default(),
-    })
+    Some(SocketAddr::new(ip, port.parse().ok()?))
 }
 
 fn version2(buf: &[u8]) -> Result<Parsed, Broken> {
@@ -96,13 +99,17 @@ fn version2(buf: &[u8]) -> Result<Parsed, Broken> {
         return Err(Broken::TooLarge);
     }
     let Some(rest) = buf.get(16..end) else { return Ok(Parsed::Partial) };
-    // LOCAL: the proxy's own connection. Of the other families only streams between IP addresses have addresses that we use.
-    let header = match (version & 15, family) {
-        (1, 0x11) => Some(addresses::<4>(rest, |a| Ipv4Addr::from(a).into())?),
-        (1, 0x21) => Some(addresses::<16>(rest, |a| Ipv6Addr::from(a).into())?),
-        _ => None,
-    };
-    Ok(Parsed::Complete(end, header))
+    Ok(Parsed::Complete(end, known_addresses(version & 15, family, rest)?))
+}
+
+/// Reads the part behind the length. Of the families only streams between IP addresses have addresses that we use, and the
+/// command LOCAL (0) is for connections of the proxy itself.
+fn known_addresses(command: u8, family: u8, rest: &[u8]) -> Result<Option<Header>, Broken> {
+    match (command, family) {
+        (1, 0x11) => addresses::<4>(rest, |a| Ipv4Addr::from(a).into()).map(Some),
+        (1, 0x21) => addresses::<16>(rest, |a| Ipv6Addr::from(a).into()).map(Some),
+        _ => Ok(None),
+    }
 }
 
 /// Two addresses, two ports, extensions.
@@ -119,7 +126,7 @@ fn addresses<const N: usize>(rest: &[u8], ip: fn([u8; N]) -> IpAddr) -> Result<H
 
 /// The versions of the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Version {
+pub enum HeaderVersion {
     /// A line of text.
     One,
     /// Binary.
@@ -127,23 +134,25 @@ pub enum Version {
 }
 
 /// Appends a header. `between`: the client and the server that it reached; `None` for a client without an IP address.
-pub fn write(version: Version, between: Option<(SocketAddr, SocketAddr)>, out: &mut Vec<u8>) {
+pub fn write(version: HeaderVersion, between: Option<(SocketAddr, SocketAddr)>, out: &mut Vec<u8>) {
     match (version, between) {
-        (Version::One, None) => out.extend_from_slice(b"PROXY UNKNOWN\r\n"),
-        (Version::One, Some((client, server))) => {
-            let text = match (client.ip(), server.ip()) {
-                (IpAddr::V4(c), IpAddr::V4(s)) => format!("PROXY TCP4 {c} {s}"),
-                (c, s) => format!("PROXY TCP6 {} {}", mapped(c), mapped(s)),
-            };
-            out.extend_from_slice(text.as_bytes());
-            out.extend_from_slice(format!(" {} {}\r\n", client.port(), server.port()).as_bytes());
-        }
-        (Version::Two, None) => {
+        (HeaderVersion::One, None) => out.extend_from_slice(b"PROXY UNKNOWN\r\n"),
+        (HeaderVersion::One, Some((client, server))) => write_version1(client, server, out),
+        (HeaderVersion::Two, None) => {
             out.extend_from_slice(SIGNATURE);
             out.extend_from_slice(&[0x21, 0, 0, 0]);
         }
-        (Version::Two, Some((client, server))) => write_version2(client, server, out),
+        (HeaderVersion::Two, Some((client, server))) => write_version2(client, server, out),
     }
+}
+
+fn write_version1(client: SocketAddr, server: SocketAddr, out: &mut Vec<u8>) {
+    let text = match (client.ip(), server.ip()) {
+        (IpAddr::V4(c), IpAddr::V4(s)) => format!("PROXY TCP4 {c} {s}"),
+        (c, s) => format!("PROXY TCP6 {} {}", mapped(c), mapped(s)),
+    };
+    out.extend_from_slice(text.as_bytes());
+    out.extend_from_slice(format!(" {} {}\r\n", client.port(), server.port()).as_bytes());
 }
 
 fn write_version2(client: SocketAddr, server: SocketAddr, out: &mut Vec<u8>) {
@@ -173,10 +182,10 @@ fn mapped(ip: IpAddr) -> Ipv6Addr {
 /// verification in four, and extensions of its own.
 pub const TLV_SSL: u8 = 0x20;
 
-/// The first extension of a type.
+/// Returns the value of the first extension of a type.
 ///
 /// # Errors
-/// When the extensions before it are cut short.
+/// An extension before it is cut short.
 pub fn tlv(tlvs: &[u8], wanted: u8) -> Result<Option<&[u8]>, Broken> {
     let mut rest = tlvs;
     while !rest.is_empty() {
@@ -198,7 +207,7 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         let addr = |a: &str| a.parse::<SocketAddr>().expect("address");
-        for version in [Version::One, Version::Two] {
+        for version in [HeaderVersion::One, HeaderVersion::Two] {
             for (client, server, read) in [
                 ("1.2.3.4:5", "9.8.7.6:443", "1.2.3.4:5 9.8.7.6:443"),
                 ("[2001:db8::1]:65535", "[::1]:80", "[2001:db8::1]:65535 [::1]:80"),

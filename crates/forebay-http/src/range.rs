@@ -1,6 +1,7 @@
 //! Byte ranges (RFC 9110, section 14), with nginx's rules for lists. Hot path.
 
 use crate::h1::response::number;
+use crate::params::skip_blanks;
 
 /// One range of a representation, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,10 +55,8 @@ pub fn parse(value: &[u8], len: u64, max_ranges: usize, out: &mut Vec<ByteRange>
             }
             out.push(range);
         }
-        match after {
-            [] => return judge(out, len),
-            [_comma, next @ ..] => rest = next,
-        }
+        let [_comma, next @ ..] = after else { return judge(out, len) };
+        rest = next;
     }
 }
 
@@ -77,16 +76,25 @@ fn judge(ranges: &[ByteRange], len: u64) -> Ranges {
 /// nothing or a comma. `None` if it is malformed.
 fn one(text: &[u8], len: u64) -> Option<(ByteRange, &[u8])> {
     let text = skip_blanks(text);
-    let (range, after) = if let Some(suffix) = text.strip_prefix(b"-") {
-        let (count, after) = digits(suffix)?;
-        (ByteRange { start: len.saturating_sub(count), end: len }, skip_blanks(after))
-    } else {
-        let (start, after) = digits(text)?;
-        let after = skip_blanks(skip_blanks(after).strip_prefix(b"-")?);
-        let (end, after) = if is_end(after) { (len, after) } else { last(after, len)? };
-        (ByteRange { start, end }, after)
+    let (range, after) = match text.strip_prefix(b"-") {
+        Some(suffix) => suffix_range(suffix, len)?,
+        None => int_range(text, len)?,
     };
     is_end(after).then_some((range, after))
+}
+
+/// Reads the length of a suffix range, behind its dash: so many bytes at the end.
+fn suffix_range(text: &[u8], len: u64) -> Option<(ByteRange, &[u8])> {
+    let (count, after) = digits(text)?;
+    Some((ByteRange { start: len.saturating_sub(count), end: len }, skip_blanks(after)))
+}
+
+/// Reads `FIRST-LAST` or `FIRST-`.
+fn int_range(text: &[u8], len: u64) -> Option<(ByteRange, &[u8])> {
+    let (start, after) = digits(text)?;
+    let after = skip_blanks(skip_blanks(after).strip_prefix(b"-")?);
+    let (end, after) = if is_end(after) { (len, after) } else { last(after, len)? };
+    Some((ByteRange { start, end }, after))
 }
 
 /// Reads the last position of a range. Returns the position behind it.
@@ -95,16 +103,9 @@ fn last(text: &[u8], len: u64) -> Option<(u64, &[u8])> {
     Some((last.saturating_add(1).min(len), skip_blanks(after)))
 }
 
-/// Whether a range ends before `text`.
+/// Returns `true` if a range ends before `text`.
 fn is_end(text: &[u8]) -> bool {
     matches!(text.first(), None | Some(b','))
-}
-
-fn skip_blanks(mut text: &[u8]) -> &[u8] {
-    while let [b' ', rest @ ..] = text {
-        text = rest;
-    }
-    text
 }
 
 /// At least one digit, below 2^63.

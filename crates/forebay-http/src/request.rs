@@ -18,7 +18,7 @@ pub enum Version {
 }
 
 impl Version {
-    /// As in `$server_protocol`. An HTTP/0.9 request has the empty string there.
+    /// Returns the value of `$server_protocol`. It is empty for an HTTP/0.9 request.
     pub fn as_str(self) -> &'static str {
         match self {
             Version::Http09 => "HTTP/0.9",
@@ -98,13 +98,13 @@ pub struct RequestHead {
     pub target: Slice,
     /// Query without the `?` (`$args`), empty if none.
     pub args: Slice,
-    /// Whether there was a `?` at all.
+    /// The target has a `?`.
     pub has_args: bool,
     /// Host of an absolute-form target, without port.
     pub target_host: Option<Slice>,
     /// Decoded and normalised path (`$uri` at first).
     pub path: Vec<u8>,
-    /// Whether `path` differs from the undecoded path of the target (nginx: complex or quoted URI).
+    /// `path` differs from the undecoded path of the target (nginx: complex or quoted URI).
     pub path_changed: bool,
     /// Version.
     pub version: Version,
@@ -114,11 +114,11 @@ pub struct RequestHead {
     pub first: FirstLines,
     /// Body framing.
     pub framing: Framing,
-    /// Whether the connection may be used again, by version and `Connection`.
+    /// The version and `Connection` allow to use the connection again.
     pub keep_alive: bool,
     /// `Host` (or `:authority`, or of the absolute form) validated, lower-cased, without port or final dot.
     pub host: Vec<u8>,
-    /// Whether the client asked for `100 (Continue)`.
+    /// The client asked for `100 (Continue)`.
     pub expect_continue: bool,
     /// The version as the client wrote it (`$server_protocol`), for instance `HTTP/1.1`; empty in HTTP/0.9.
     pub protocol: Slice,

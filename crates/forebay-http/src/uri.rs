@@ -42,8 +42,8 @@ pub fn split(target: &[u8]) -> Split {
     }
 }
 
-/// Whether `target`, in origin form, has only bytes that nginx takes in one: neither controls nor blank. For
-/// targets that did not come in a request line, which checks this itself.
+/// Returns `true` if `target` is in origin form and has only bytes that nginx accepts there: neither controls nor blanks.
+/// For targets that did not come in a request line, whose parser checks this itself.
 pub fn is_plain(target: &[u8]) -> bool {
     target.first() == Some(&b'/') && target.iter().all(|&b| b > b' ' && b != 0x7f)
 }

@@ -2,7 +2,7 @@
 
 use crate::addr::PeerAddr;
 use crate::io::Io;
-use crate::reactor::Token;
+use crate::reactor::{Deadline, Token};
 use crate::tls::stream::{Agreed, Step, Stream};
 use crate::wait::{For, Wait, Waited};
 use crate::wire::{Watch, Wire};
@@ -11,7 +11,7 @@ use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, sockopt};
 use rustls::client::UnbufferedClientConnection;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Parameters of a connection.
 #[derive(Clone, Copy, Debug)]
@@ -71,14 +71,10 @@ pub enum HandshakeError {
 pub async fn dial(io: &Io, s: &DialSettings<'_>, watch: &mut Watch) -> Result<Wire, DialError> {
     let fd = socket(s)?;
     let begun = connect(&fd, s.addr);
-    let slot = Slot::insert(io, fd);
+    let slot = NewSocket::insert(io, fd);
     // Servers rarely speak first; if one does, epoll reports it.
     io.poller.drained(slot.token);
-    match begun {
-        Ok(()) => {}
-        Err(Errno::INPROGRESS) => slot.connected(Instant::now() + s.timeout, watch).await?,
-        Err(e) => return Err(DialError::Connect(e)),
-    }
+    slot.finish(begun, s.timeout, watch).await?;
     if s.keepalive {
         slot.with_fd(|fd| {
             let _ = sockopt::set_socket_keepalive(fd, true);
@@ -102,7 +98,7 @@ pub async fn handshake(
     watch: &mut Watch,
 ) -> Result<Box<Agreed>, HandshakeError> {
     wire.encrypt(Stream::client(client));
-    let deadline = Instant::now() + timeout;
+    let deadline = io.poller.after(timeout);
     loop {
         let token = wire.token();
         let what = match wire.tls().map_or(Step::Closed, |stream| stream.handshake(io, token)) {
@@ -124,13 +120,9 @@ pub async fn handshake(
 
 /// Creates the socket and binds it.
 fn socket(s: &DialSettings<'_>) -> Result<OwnedFd, DialError> {
-    let family = match s.addr {
-        PeerAddr::Inet(a) if a.is_ipv4() => AddressFamily::INET,
-        PeerAddr::Inet(_) => AddressFamily::INET6,
-        PeerAddr::Unix(_) => AddressFamily::UNIX,
-    };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let fd = rustix::net::socket_with(family, SocketType::STREAM, flags, None).map_err(DialError::Socket)?;
+    let fd = rustix::net::socket_with(family(s.addr), SocketType::STREAM, flags, None)
+        .map_err(DialError::Socket)?;
     if s.receive_buffer > 0 {
         let _ = sockopt::set_socket_recv_buffer_size(&fd, s.receive_buffer);
     }
@@ -143,14 +135,23 @@ fn socket(s: &DialSettings<'_>) -> Result<OwnedFd, DialError> {
     Ok(fd)
 }
 
+fn family(addr: &PeerAddr) -> AddressFamily {
+    match addr {
+        PeerAddr::Inet(a) if a.is_ipv4() => AddressFamily::INET,
+        PeerAddr::Inet(_) => AddressFamily::INET6,
+        PeerAddr::Unix(_) => AddressFamily::UNIX,
+    }
+}
+
 /// Begins to connect.
 fn connect(fd: &OwnedFd, addr: &PeerAddr) -> Result<(), Errno> {
-    let addr = match addr {
-        PeerAddr::Inet(a) => a,
-        PeerAddr::Unix(p) => {
-            return rustix::net::connect(fd, &rustix::net::SocketAddrUnix::new(p.as_path())?);
-        }
-    };
+    match addr {
+        PeerAddr::Inet(a) => connect_inet(fd, a),
+        PeerAddr::Unix(p) => rustix::net::connect(fd, &rustix::net::SocketAddrUnix::new(p.as_path())?),
+    }
+}
+
+fn connect_inet(fd: &OwnedFd, addr: &SocketAddr) -> Result<(), Errno> {
     match rustix::net::connect(fd, addr) {
         // On the loopback device the handshake is over when the call returns, but only a second call reports that.
         Err(Errno::INPROGRESS) if addr.ip().is_loopback() => match rustix::net::connect(fd, addr) {
@@ -162,21 +163,21 @@ fn connect(fd: &OwnedFd, addr: &PeerAddr) -> Result<(), Errno> {
     }
 }
 
-/// Slot of a socket, which is closed unless it is kept.
-struct Slot<'i> {
+/// Socket of a new connection, which is closed unless it is kept.
+struct NewSocket<'i> {
     io: &'i Io,
     token: Token,
 }
 
-impl Drop for Slot<'_> {
+impl Drop for NewSocket<'_> {
     fn drop(&mut self) {
         self.io.poller.remove(self.token);
     }
 }
 
-impl<'i> Slot<'i> {
-    fn insert(io: &'i Io, fd: OwnedFd) -> Slot<'i> {
-        Slot { io, token: io.poller.insert(fd) }
+impl<'i> NewSocket<'i> {
+    fn insert(io: &'i Io, fd: OwnedFd) -> NewSocket<'i> {
+        NewSocket { io, token: io.poller.insert(fd) }
     }
 
     fn keep(self) -> Token {
@@ -187,8 +188,22 @@ impl<'i> Slot<'i> {
         self.io.poller.with_fd(self.token, f)
     }
 
+    /// Ends the connecting that has begun.
+    async fn finish(
+        &self,
+        begun: Result<(), Errno>,
+        timeout: Duration,
+        watch: &mut Watch,
+    ) -> Result<(), DialError> {
+        match begun {
+            Ok(()) => Ok(()),
+            Err(Errno::INPROGRESS) => self.connected(self.io.poller.after(timeout), watch).await,
+            Err(e) => Err(DialError::Connect(e)),
+        }
+    }
+
     /// Waits until the connection is there.
-    async fn connected(&self, deadline: Instant, watch: &mut Watch) -> Result<(), DialError> {
+    async fn connected(&self, deadline: Deadline, watch: &mut Watch) -> Result<(), DialError> {
         let wire = Wire::Plain(self.token);
         let mut wait = Wait::new(For::Write, deadline, watch);
         match std::future::poll_fn(|cx| wait.poll(self.io, &wire, cx)).await {

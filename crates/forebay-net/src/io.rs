@@ -21,7 +21,7 @@ impl Io {
     /// Creates the resources of a thread.
     ///
     /// # Errors
-    /// Those of [`Poller::new`].
+    /// Errors of [`Poller::new`].
     pub fn new() -> std::io::Result<Io> {
         Ok(Io {
             poller: Poller::new()?,

@@ -37,7 +37,7 @@ pub trait Mux: std::fmt::Debug {
     /// Length of the received content, if all of it has come.
     fn whole(&self) -> Option<usize>;
 
-    /// Whether the stream or its connection is gone.
+    /// Returns `true` if the stream or its connection is gone.
     fn is_broken(&self) -> bool;
 
     /// Is ready when [`Mux::read`] may give something.
@@ -53,6 +53,6 @@ pub trait Mux: std::fmt::Debug {
     /// may be closed when its place is needed.
     fn wait_for_client(&self, begins: bool, now: Instant);
 
-    /// Whether the connection's place is needed for another one.
+    /// Returns `true` if the worker needs the connection's place for another one.
     fn is_given_up(&self) -> bool;
 }

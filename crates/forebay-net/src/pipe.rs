@@ -55,7 +55,7 @@ impl Pipe {
     /// Empties it into memory.
     ///
     /// # Errors
-    /// Those of read(2); what was in it is lost then.
+    /// Errors of read(2); what was in it is lost then.
     pub fn take(&mut self, out: &mut Vec<u8>) -> Result<(), Errno> {
         out.reserve(self.held);
         while self.held > 0 {

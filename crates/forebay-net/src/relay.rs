@@ -51,7 +51,7 @@ pub enum Ended {
 /// Result of a relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Relayed {
-    /// Why it is over.
+    /// Cause of the end.
     pub ended: Ended,
     /// Bytes of the client that the server's connection has taken.
     pub from_client: u64,
@@ -68,8 +68,8 @@ pub async fn relay(io: &Io, client: End<'_>, server: End<'_>) -> Relayed {
     let ended = loop {
         let steps = (up.step(io, client, server), down.step(io, server, client));
         match steps {
-            (Step::Over(side), _) | (_, Step::Over(side)) => break Ended::Closed(side),
-            (Step::Blocked, Step::Blocked) => {}
+            (Transfer::Over(side), _) | (_, Transfer::Over(side)) => break Ended::Closed(side),
+            (Transfer::Blocked, Transfer::Blocked) => {}
             _ => continue,
         }
         let (timeout, side) = patience(up.is_writing(server), down.is_writing(client), times);
@@ -102,14 +102,14 @@ struct Way {
     /// Number of bytes of `buf` that have been written.
     at: usize,
     ended: bool,
-    /// Whether the last write found no room.
+    /// The last write found no room.
     blocked: bool,
     passed: u64,
 }
 
 /// Result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum Transfer {
     Progress,
     /// Nothing can be read, or nothing can be written.
     Blocked,
@@ -134,43 +134,43 @@ impl Way {
         self.at < self.buf.len() || to.has_unsent()
     }
 
-    fn step(&mut self, io: &Io, from: &mut Wire, to: &mut Wire) -> Step {
+    fn step(&mut self, io: &Io, from: &mut Wire, to: &mut Wire) -> Transfer {
         if self.is_writing(to) { self.write(io, to) } else { self.read(io, from) }
     }
 
-    fn read(&mut self, io: &Io, from: &mut Wire) -> Step {
+    fn read(&mut self, io: &Io, from: &mut Wire) -> Transfer {
         self.buf.clear();
         self.at = 0;
         if self.ended {
-            return Step::Over(self.from);
+            return Transfer::Over(self.from);
         }
         if !from.is_readable(io) {
-            return Step::Blocked;
+            return Transfer::Blocked;
         }
         self.buf.reserve(READ);
         match from.read(io, &mut self.buf) {
             Ok(n) => {
                 self.ended = n == 0;
-                Step::Progress
+                Transfer::Progress
             }
-            Err(Errno::AGAIN) => Step::Blocked,
-            Err(_) => Step::Over(self.from),
+            Err(Errno::AGAIN) => Transfer::Blocked,
+            Err(_) => Transfer::Over(self.from),
         }
     }
 
-    fn write(&mut self, io: &Io, to: &mut Wire) -> Step {
+    fn write(&mut self, io: &Io, to: &mut Wire) -> Transfer {
         let rest = self.buf.get(self.at..).unwrap_or_default();
         match to.send(io, rest, Then::Nothing) {
             Ok(sent) if sent.bytes > 0 || !sent.full => {
                 self.at += sent.bytes;
                 self.passed += sent.bytes as u64;
-                Step::Progress
+                Transfer::Progress
             }
             Ok(_) | Err(Errno::AGAIN) => {
                 self.blocked = true;
-                Step::Blocked
+                Transfer::Blocked
             }
-            Err(_) => Step::Over(self.to()),
+            Err(_) => Transfer::Over(self.to()),
         }
     }
 

@@ -1,9 +1,9 @@
 //! Waits for one connection together with another whose end makes the wait pointless. Hot path.
 
 use crate::io::Io;
+use crate::reactor::Deadline;
 use crate::wire::{Watch, Wire};
 use std::task::{Context, Poll};
-use std::time::Instant;
 
 /// Events to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,15 +31,15 @@ pub enum Waited {
 #[derive(Debug)]
 pub struct Wait<'w> {
     what: For,
-    deadline: Instant,
+    deadline: Deadline,
     watch: &'w mut Watch,
-    /// Whether the last write is known to have found no room. Reads note that themselves.
+    /// The last write found no room. (A read that finds nothing tells the poller itself.)
     blocked: bool,
 }
 
 impl<'w> Wait<'w> {
     /// Creates a wait until `deadline`, or until the watched client is gone.
-    pub fn new(what: For, deadline: Instant, watch: &'w mut Watch) -> Wait<'w> {
+    pub fn new(what: For, deadline: Deadline, watch: &'w mut Watch) -> Wait<'w> {
         Wait { what, deadline, watch, blocked: true }
     }
 
@@ -55,6 +55,6 @@ impl<'w> Wait<'w> {
         if self.watch.poll_gone(&io.poller, cx).is_ready() {
             return Poll::Ready(Waited::ClientGone);
         }
-        io.poller.poll_deadline(self.deadline).map(|()| Waited::Timeout)
+        io.poller.poll_until(self.deadline).map(|()| Waited::Timeout)
     }
 }

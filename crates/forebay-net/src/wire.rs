@@ -48,7 +48,7 @@ pub enum Then {
 pub struct Sent {
     /// Number of bytes taken.
     pub bytes: usize,
-    /// Whether there is no room for now: wait before the next write, also when all bytes were taken.
+    /// The socket has no room for now: wait before the next write, also when all bytes were taken.
     pub full: bool,
 }
 
@@ -177,7 +177,7 @@ impl Wire {
         }
     }
 
-    /// Whether other requests share the connection.
+    /// Returns `true` if other requests share the connection.
     #[inline]
     pub fn is_multiplexed(&self) -> bool {
         matches!(self, Wire::Mux(_))
@@ -214,31 +214,30 @@ impl Wire {
         }
     }
 
-    /// Whether the socket is encrypted.
+    /// Returns `true` if the socket is encrypted.
     #[inline]
     pub fn is_tls(&self) -> bool {
         matches!(self, Wire::Tls(..))
     }
 
-    /// Whether an end of the connection that has come may be forged: the peer speaks TLS and has not sent
-    /// `close_notify`.
+    /// Returns `true` if the end of the connection may be forged: the peer speaks TLS and has not sent `close_notify`.
     pub fn is_cut(&self) -> bool {
         self.tls_ref().is_some_and(|s| !s.ended())
     }
 
-    /// Whether its keys have sealed as much as they should and cannot change.
+    /// Returns `true` if the keys have sealed as much as they should and cannot change.
     #[inline]
     pub fn is_worn(&self) -> bool {
         self.tls_ref().is_some_and(Stream::worn)
     }
 
-    /// Whether files can go from the kernel to the client without passing through user space.
+    /// Returns `true` if files can go from the kernel to the client without passing through user space.
     #[inline]
     pub fn has_sendfile(&self) -> bool {
         matches!(self, Wire::Plain(_) | Wire::Closed)
     }
 
-    /// Whether a TLS handshake is in progress.
+    /// Returns `true` if a TLS handshake is in progress.
     #[inline]
     pub fn is_handshaking(&self) -> bool {
         self.tls_ref().is_some_and(|s| !s.established())
@@ -281,7 +280,7 @@ impl Wire {
         }
     }
 
-    /// Whether a read may give something, as far as is known without asking the kernel.
+    /// Returns `true` if a read may give something, as far as is known without asking the kernel.
     #[inline]
     pub fn is_readable(&self, io: &Io) -> bool {
         match self {
@@ -310,7 +309,7 @@ impl Wire {
         self.socket().is_none_or(|token| io.poller.clear_to_send(token))
     }
 
-    /// Whether TLS records have been taken but have not left.
+    /// Returns `true` if TLS records have been sealed but not sent.
     #[inline]
     pub fn has_unsent(&self) -> bool {
         self.tls_ref().is_some_and(Stream::has_unsent)
@@ -339,7 +338,7 @@ impl Wire {
     /// Writes several pieces in one call.
     ///
     /// # Errors
-    /// As [`Wire::send`].
+    /// Errors of [`Wire::send`].
     #[inline]
     pub fn send_pieces(&mut self, io: &Io, pieces: &[IoSlice<'_>], then: Then) -> Result<Sent, Errno> {
         if let [one] = pieces {
@@ -365,7 +364,7 @@ impl Wire {
     /// record, so that the piece can be sealed without a copy.
     ///
     /// # Errors
-    /// As [`Wire::send`]; `PROTO` without TLS.
+    /// Errors of [`Wire::send`]; `PROTO` without TLS.
     pub fn send_typed(&mut self, io: &Io, pieces: &[IoSlice<'_>], then: Then) -> Result<Sent, Errno> {
         let Wire::Tls(token, s) = self else { return Err(Errno::PROTO) };
         s.send(io, *token, pieces, true, then)
@@ -375,7 +374,7 @@ impl Wire {
     /// Bytes that are not in the page cache block the thread.
     ///
     /// # Errors
-    /// As [`Wire::send`].
+    /// Errors of [`Wire::send`].
     pub fn send_file(
         &mut self,
         io: &Io,
@@ -419,7 +418,7 @@ impl Wire {
         }
     }
 
-    /// As [`Wire::send_head`], for an interim response.
+    /// Sends the field block of an interim response, like [`Wire::send_head`].
     pub fn send_interim(&self, block: &[u8]) -> bool {
         let stream = self.as_mux();
         stream.inspect(|s| s.send_interim(block)).is_some()
@@ -436,7 +435,7 @@ impl Wire {
     /// Reads bytes from the socket to drop them, encrypted or not; 0 is the end.
     ///
     /// # Errors
-    /// As [`Wire::read`].
+    /// Errors of [`Wire::read`].
     pub fn discard(&mut self, io: &Io, scratch: &mut Vec<u8>) -> Result<usize, Errno> {
         scratch.clear();
         let token = self.token();
@@ -455,7 +454,7 @@ impl Wire {
         std::future::poll_fn(|cx| self.poll_writable(io, std::mem::take(&mut clear), cx)).await
     }
 
-    /// As [`Wire::wait_readable`]; `clear` first notes that the last read found nothing.
+    /// Is ready when [`Wire::wait_readable`] would be. `clear`: the last read found nothing.
     pub fn poll_readable(&self, io: &Io, clear: bool, cx: &mut Context<'_>) -> Poll<()> {
         match self {
             Wire::Plain(token) => io.poller.poll_readable(*token, clear, cx),
@@ -466,7 +465,7 @@ impl Wire {
         }
     }
 
-    /// As [`Wire::wait_writable`]; `clear` first notes that the last write found no room.
+    /// Is ready when [`Wire::wait_writable`] would be. `clear`: the last write found no room.
     pub fn poll_writable(&self, io: &Io, clear: bool, cx: &mut Context<'_>) -> Poll<()> {
         match self {
             Wire::Plain(token) | Wire::Tls(token, _) => io.poller.poll_writable(*token, clear, cx),

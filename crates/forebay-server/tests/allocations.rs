@@ -4,7 +4,7 @@
 
 use forebay_conf::files::Files;
 use forebay_core::counters::Counters;
-use forebay_core::process::Share;
+use forebay_core::process::ThreadGeneration;
 use forebay_core::worker::{self, Command, Mailbox, Setup};
 use forebay_server::config::{self, Environment};
 use forebay_sys::alloc::CountingAllocator;
@@ -71,7 +71,7 @@ fn allocations(dir: &std::path::Path, requests: usize, path: &str, fields: &str,
     let (config, _) = config::load(&env, &mut Files::disk()).expect("a configuration");
     let log =
         std::fs::OpenOptions::new().create(true).append(true).open(dir.join("access.log")).expect("log");
-    let share = Share {
+    let share = ThreadGeneration {
         config: Arc::new(config),
         sockets: vec![Some((Arc::new(listener.into()), false))],
         logs: vec![Arc::new(log.into())],

@@ -19,7 +19,7 @@ pub fn pin_current_thread(cpus: &[usize]) -> io::Result<()> {
 /// processes inherit the CPUs of the thread that makes them.
 ///
 /// # Errors
-/// As [`pin_current_thread`]; `work` has not run then.
+/// Errors of [`pin_current_thread`]; `work` has not run then.
 pub fn pinned<T>(cpus: &[usize], work: impl FnOnce() -> T) -> io::Result<T> {
     if cpus.is_empty() {
         return Ok(work());
@@ -34,7 +34,7 @@ pub fn pinned<T>(cpus: &[usize], work: impl FnOnce() -> T) -> io::Result<T> {
 /// CPUs that the calling thread may run on, in ascending order.
 ///
 /// # Errors
-/// Those of sched_getaffinity(2).
+/// Errors of sched_getaffinity(2).
 pub fn allowed() -> io::Result<Vec<usize>> {
     let set = rustix::thread::sched_getaffinity(None)?;
     Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())

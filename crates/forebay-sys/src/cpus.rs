@@ -22,7 +22,7 @@ pub struct CpuBudget {
     pub limiting: &'static str,
     /// File of the tightest limit, when it came from a control group.
     pub source: Option<PathBuf>,
-    /// Whether the CPUs are this process's own as far as can be known: no quota below the affinity, so
+    /// The CPUs are this process's own as far as can be known: no quota below the affinity, so
     /// pinning threads does no harm.
     pub pinnable: bool,
 }

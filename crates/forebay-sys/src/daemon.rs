@@ -7,7 +7,7 @@ use std::io;
 /// code 0. Standard input and output become `/dev/null`; standard error stays until [`silence_stderr`].
 ///
 /// # Errors
-/// When the process has more than one thread (a child would have one, and locks that nothing releases), and those
+/// The process has more than one thread (a child would have one, and locks that nothing releases), and those
 /// of fork(2), setsid(2) and open(2).
 pub fn detach() -> io::Result<()> {
     if threads()? != 1 {
@@ -30,7 +30,7 @@ pub fn detach() -> io::Result<()> {
 /// Sends standard error to `/dev/null`.
 ///
 /// # Errors
-/// Those of open(2).
+/// Errors of open(2).
 pub fn silence_stderr() -> io::Result<()> {
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     Ok(rustix::stdio::dup2_stderr(&null)?)
@@ -39,7 +39,7 @@ pub fn silence_stderr() -> io::Result<()> {
 /// Replaces standard input by `/dev/null`.
 ///
 /// # Errors
-/// Those of open(2).
+/// Errors of open(2).
 pub fn silence_stdin() -> io::Result<()> {
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     Ok(rustix::stdio::dup2_stdin(&null)?)

@@ -18,7 +18,7 @@ const BATCH: usize = 250;
 /// Sends descriptors, in batches of one byte each. The receiver must know their number.
 ///
 /// # Errors
-/// Those of sendmsg(2), `EPIPE` when the other side is gone; `TimedOut` when it has not taken all by `until`.
+/// Errors of sendmsg(2), `EPIPE` when the other side is gone; `TimedOut` when it has not taken all by `until`.
 pub fn send(socket: impl AsFd, fds: &[BorrowedFd<'_>], until: Instant) -> io::Result<()> {
     let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BATCH))];
     for batch in fds.chunks(BATCH) {
@@ -34,7 +34,7 @@ pub fn send(socket: impl AsFd, fds: &[BorrowedFd<'_>], until: Instant) -> io::Re
 /// Writes all bytes to a socket, which may be a blocking one.
 ///
 /// # Errors
-/// As [`send`].
+/// Errors of [`send`].
 pub fn write_all(socket: impl AsFd, bytes: &[u8], until: Instant) -> io::Result<()> {
     let mut rest = bytes;
     while !rest.is_empty() {
@@ -75,7 +75,7 @@ fn retry<T>(socket: &impl AsFd, until: Instant, mut call: impl FnMut() -> Result
 /// other side has closed. Descriptors that came along are closed.
 ///
 /// # Errors
-/// Those of recv(2).
+/// Errors of recv(2).
 pub fn read_ready(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Option<usize>> {
     loop {
         // Without room for control messages the kernel drops what was passed.
@@ -91,7 +91,7 @@ pub fn read_ready(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Option<usi
 /// Receives exactly `count` descriptors that [`send`] sent. They are closed on exec.
 ///
 /// # Errors
-/// Those of recvmsg(2); `UnexpectedEof` when the other side closed; `InvalidData` when descriptors are
+/// Errors of recvmsg(2); `UnexpectedEof` when the other side closed; `InvalidData` when descriptors are
 /// missing, for instance because this process may not open more.
 pub fn receive(socket: impl AsFd, count: usize) -> io::Result<Vec<OwnedFd>> {
     let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BATCH))];

@@ -30,7 +30,7 @@ pub fn directory_mode(mode: u32) -> u32 {
 /// Makes a directory.
 ///
 /// # Errors
-/// Those of mkdir(2).
+/// Errors of mkdir(2).
 pub fn create_directory(path: &Path, mode: u32) -> io::Result<()> {
     DirBuilder::new().mode(mode).create(path)
 }
@@ -38,7 +38,7 @@ pub fn create_directory(path: &Path, mode: u32) -> io::Result<()> {
 /// Makes a directory and those above it that are missing, each with `mode`. One that is there is left as it is.
 ///
 /// # Errors
-/// Those of mkdir(2).
+/// Errors of mkdir(2).
 pub fn create_directories(path: &Path, mode: u32) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(mode).create(path)
 }
@@ -46,7 +46,7 @@ pub fn create_directories(path: &Path, mode: u32) -> io::Result<()> {
 /// Makes a file that is not there, for reading and writing. Links are not followed.
 ///
 /// # Errors
-/// Those of open(2): `AlreadyExists` when something is there.
+/// Errors of open(2): `AlreadyExists` when something is there.
 pub fn create_new(path: &Path, mode: u32) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create_new(true).mode(mode).open(path)
 }
@@ -54,7 +54,7 @@ pub fn create_new(path: &Path, mode: u32) -> io::Result<File> {
 /// Makes a file, or opens the one that is there, for reading and writing at its beginning: see `open_trusted`.
 ///
 /// # Errors
-/// As `open_trusted`.
+/// Errors of `open_trusted`.
 pub fn create(path: &Path, mode: u32) -> io::Result<File> {
     open_trusted(path, OFlags::RDWR | OFlags::CREATE, mode)
 }
@@ -62,7 +62,7 @@ pub fn create(path: &Path, mode: u32) -> io::Result<File> {
 /// Makes a file, or empties the one that is there, and writes `bytes`: see `open_trusted`.
 ///
 /// # Errors
-/// As `open_trusted`, and those of write(2).
+/// Errors of `open_trusted`, and those of write(2).
 pub fn write(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let mut file = open_trusted(path, OFlags::WRONLY | OFlags::TRUNC | OFlags::CREATE, mode)?;
     io::Write::write_all(&mut file, bytes)
@@ -71,7 +71,7 @@ pub fn write(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
 /// Makes a file, or opens the one that is there, for writing at its end: see `open_trusted`.
 ///
 /// # Errors
-/// As `open_trusted`.
+/// Errors of `open_trusted`.
 pub fn append(path: &Path, mode: u32) -> io::Result<File> {
     open_trusted(path, OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE, mode)
 }
@@ -81,7 +81,7 @@ pub fn append(path: &Path, mode: u32) -> io::Result<File> {
 /// (`access.log` to `/dev/stdout`), it is open(2). `flags` as there; a file that is made gets `mode`.
 ///
 /// # Errors
-/// Those of open(2); `ELOOP` for a link of another user.
+/// Errors of open(2); `ELOOP` for a link of another user.
 pub(crate) fn open_trusted(path: &Path, flags: OFlags, mode: u32) -> io::Result<File> {
     let flags = flags | OFlags::CLOEXEC;
     let mode = Mode::from_raw_mode(mode);
@@ -103,7 +103,7 @@ pub(crate) fn open_trusted(path: &Path, flags: OFlags, mode: u32) -> io::Result<
 /// alone.
 ///
 /// # Errors
-/// Those of open(2) and chown(2); `ELOOP` for a link of another user.
+/// Errors of open(2) and chown(2); `ELOOP` for a link of another user.
 pub fn give_directory(path: &Path, uid: u32) -> io::Result<()> {
     let Walked::There(fd) = walk(path)? else { return Err(Errno::NOENT.into()) };
     let found = rustix::fs::fstat(&fd)?;
@@ -177,7 +177,7 @@ fn walk(path: &Path) -> io::Result<Walked> {
 /// Opens a file that is there for writing.
 ///
 /// # Errors
-/// Those of open(2).
+/// Errors of open(2).
 pub fn open_to_write(path: &Path) -> io::Result<File> {
     OpenOptions::new().write(true).open(path)
 }

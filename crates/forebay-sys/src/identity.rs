@@ -41,7 +41,7 @@ impl std::error::Error for LookupError {}
 /// Looks up a user and a group. Without a group name, looks for a group with the name of the user, as nginx does.
 ///
 /// # Errors
-/// When there is no such user or group.
+/// There is no such user or group.
 pub fn lookup(user: &str, group: Option<&str>) -> Result<Identity, LookupError> {
     let found = user_by_name(user)?;
     let gid = group_by_name(group.unwrap_or(user))?;
@@ -51,7 +51,7 @@ pub fn lookup(user: &str, group: Option<&str>) -> Result<Identity, LookupError> 
 /// Looks up a user, with the primary group that the user database has.
 ///
 /// # Errors
-/// When there is no such user.
+/// There is no such user.
 pub fn lookup_user(user: &str) -> Result<Identity, LookupError> {
     let found = user_by_name(user)?;
     Ok(Identity { name: user.to_owned(), uid: found.uid.as_raw(), gid: found.gid.as_raw() })

@@ -59,13 +59,13 @@ struct Entry {
 /// Bytes that a process left in a slot when it ended, from the start to its length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Left {
-    /// As given to [`Mapped::claim`].
+    /// Generation that was given to [`Mapped::claim`].
     pub generation: u64,
-    /// As given to [`Mapped::claim`].
+    /// Number of the log that was given to [`Mapped::claim`].
     pub log: u64,
-    /// As given to [`Mapped::claim`].
+    /// Level of compression that was given to [`Mapped::claim`].
     pub gzip: Option<u32>,
-    /// Whether a write of `bytes` to the log had begun, so that some of them may be there.
+    /// A write of `bytes` to the log had begun, so that some of them may be there.
     pub writing: bool,
     /// The lines, as far as they are not known to be in the log. Never empty.
     pub bytes: Vec<u8>,
@@ -82,7 +82,7 @@ impl Area {
     /// A clean area of [`SIZE`].
     ///
     /// # Errors
-    /// When the kernel gives none; `EFBIG` when no file of this process may be that long.
+    /// The kernel gives none; `EFBIG` when no file of this process may be that long.
     pub fn create() -> io::Result<Area> {
         Area::with_size(SIZE)
     }
@@ -90,7 +90,7 @@ impl Area {
     /// A clean area of about `size` bytes, the table of slots not counted.
     ///
     /// # Errors
-    /// As [`Area::create`].
+    /// Errors of [`Area::create`].
     pub fn with_size(size: usize) -> io::Result<Area> {
         let size = size.next_multiple_of(PAGE) + TABLE;
         // Growing a file beyond this limit raises a signal that ends the process.
@@ -116,7 +116,7 @@ impl Area {
     /// left out: only a hostile or broken writer leaves such.
     ///
     /// # Errors
-    /// Those of pread(2).
+    /// Errors of pread(2).
     pub fn left(&self, mut each: impl FnMut(Left)) -> io::Result<usize> {
         let file = std::fs::File::from(self.fd.try_clone()?);
         let mut table = vec![0; TABLE];
@@ -225,7 +225,7 @@ impl Mapped {
     /// Maps an area, which works once.
     ///
     /// # Errors
-    /// Those of mmap(2); `InvalidData` when the descriptor is no area, `EPERM` when it has been mapped before.
+    /// Errors of mmap(2); `InvalidData` when the descriptor is no area, `EPERM` when it has been mapped before.
     pub fn new(fd: OwnedFd) -> io::Result<Arc<Mapped>> {
         let size = usize::try_from(rustix::fs::fstat(&fd)?.st_size).unwrap_or(0);
         let sealed = rustix::fs::fcntl_get_seals(&fd).is_ok_and(|seals| seals.contains(SIZED));
@@ -342,7 +342,7 @@ impl Slot {
         self.length
     }
 
-    /// Whether it has no lines.
+    /// Returns `true` if it has no lines.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd};
 /// Allows data in the SYN, with a queue of `length` (nginx: listen fastopen=).
 ///
 /// # Errors
-/// Those of setsockopt(2).
+/// Errors of setsockopt(2).
 pub fn set_fastopen(socket: impl AsFd, length: i32) -> io::Result<()> {
     set_tcp_option(socket, libc::TCP_FASTOPEN, length)
 }
@@ -16,7 +16,7 @@ pub fn set_fastopen(socket: impl AsFd, length: i32) -> io::Result<()> {
 /// how long the kernel waits for data, rounded by it to a number of retransmissions.
 ///
 /// # Errors
-/// Those of setsockopt(2).
+/// Errors of setsockopt(2).
 pub fn set_defer_accept(socket: impl AsFd, seconds: i32) -> io::Result<()> {
     set_tcp_option(socket, libc::TCP_DEFER_ACCEPT, seconds)
 }

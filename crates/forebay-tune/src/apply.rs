@@ -70,6 +70,26 @@ pub(crate) fn apply(
     canary: Duration,
 ) -> Result<(), String> {
     let before = Canary::before(source);
+    install(source, edits, out, server)?;
+    let reloaded = server.reload();
+    if before.answering.is_empty() {
+        if let Err(text) = reloaded {
+            say!("Not reloaded (does the server run?): {text}");
+        }
+        return Ok(());
+    }
+    let reloaded = reloaded.map_err(|text| format!("it does not reload: {text}"));
+    if let Err(text) = reloaded.and_then(|()| before.survives(canary)) {
+        rollback(out)?;
+        return Err(format!("the running server did not take the tuned configuration well: {text}"));
+    }
+    let addresses: Vec<String> = before.answering.iter().map(ToString::to_string).collect();
+    say!("It still answers at {}.", addresses.join(", "));
+    Ok(())
+}
+
+/// Replaces the files that `edits` change. Puts the old files back if the test fails.
+fn install(source: &Source, edits: &[Edit], out: &Path, server: &Server<'_>) -> Result<(), String> {
     let changed = patch::changed(source, edits);
     back_up(source, &changed, out, server)?;
     for (path, new) in &changed {
@@ -79,23 +99,6 @@ pub(crate) fn apply(
         rollback(out)?;
         return Err(format!("the tuned configuration is refused, the old one is back: {text}"));
     }
-    let reloaded = server.reload();
-    if before.answering.is_empty() {
-        if let Err(text) = reloaded {
-            say!("Not reloaded (does the server run?): {text}");
-        }
-        return Ok(());
-    }
-    let healthy = match reloaded {
-        Err(text) => Err(format!("it does not reload: {text}")),
-        Ok(()) => before.survives(canary),
-    };
-    if let Err(text) = healthy {
-        rollback(out)?;
-        return Err(format!("the running server did not take the tuned configuration well: {text}"));
-    }
-    let addresses: Vec<String> = before.answering.iter().map(ToString::to_string).collect();
-    say!("It still answers at {}.", addresses.join(", "));
     Ok(())
 }
 
@@ -111,11 +114,7 @@ fn back_up(
     std::fs::create_dir_all(&backup).map_err(say)?;
     let mut list = Vec::new();
     for (i, (path, new)) in changed.iter().enumerate() {
-        let old = std::fs::read(path).map_err(|e| format!("{}: {e}", path.display()))?;
-        let known = source.files.iter().find(|(_, p, _)| p == path).map(|(_, _, b)| b);
-        if known != Some(old.as_slice()) {
-            return Err(format!("{} has changed since it was read; nothing was applied", path.display()));
-        }
+        let old = read_unchanged(source, path)?;
         std::fs::write(backup.join(format!("{i}.old")), &old).map_err(say)?;
         std::fs::write(backup.join(format!("{i}.new")), new).map_err(say)?;
         list.push(path.display().to_string());
@@ -125,30 +124,41 @@ fn back_up(
     std::fs::write(out.join("applied.json"), format!("{note:#}\n")).map_err(say)
 }
 
+/// Reads a file of the configuration again, which has to be as it was.
+fn read_unchanged(source: &Source, path: &Path) -> Result<Vec<u8>, String> {
+    let old = std::fs::read(path).map_err(|e| format!("{}: {e}", path.display()))?;
+    let known = source.files.iter().find(|(_, p, _)| *p == path).map(|(_, _, b)| b);
+    if known != Some(old.as_slice()) {
+        return Err(format!("{} has changed since it was read; nothing was applied", path.display()));
+    }
+    Ok(old)
+}
+
 /// Addresses of the running server, tried before and after.
 struct Canary {
     answering: Vec<SocketAddr>,
 }
 
-/// How an address answers a request: its status, or 0 for anything else that is an answer (TLS, other protocols).
+/// Requests `/` at an address. Returns the status, or 0 for any other answer (TLS, other protocols).
 fn answer(at: SocketAddr) -> Result<u16, String> {
     let patience = Duration::from_secs(3);
     let say = |e: std::io::Error| format!("{at}: {e}");
     let mut stream = TcpStream::connect_timeout(&at, patience).map_err(say)?;
     stream.set_read_timeout(Some(patience)).map_err(say)?;
     stream.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").map_err(say)?;
-    let mut start = [0; 12];
-    let mut have = 0;
-    while have < start.len() {
-        match stream.read(&mut start[have..]) {
-            Ok(0) if have == 0 => return Err(format!("{at}: closed without an answer")),
-            Ok(0) => break,
-            Ok(n) => have += n,
-            Err(e) => return Err(say(e)),
-        }
+    let start = read_start(stream).map_err(say)?;
+    if start.is_empty() {
+        return Err(format!("{at}: closed without an answer"));
     }
-    let text = String::from_utf8_lossy(&start[..have]).into_owned();
+    let text = String::from_utf8_lossy(&start);
     Ok(text.strip_prefix("HTTP/1.").and_then(|t| t.get(2..5)?.parse().ok()).unwrap_or(0))
+}
+
+/// Reads up to the status of HTTP/1, twelve bytes, or to the end.
+fn read_start(stream: TcpStream) -> std::io::Result<Vec<u8>> {
+    let mut start = Vec::new();
+    stream.take(12).read_to_end(&mut start)?;
+    Ok(start)
 }
 
 impl Canary {

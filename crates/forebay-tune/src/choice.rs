@@ -1,4 +1,4 @@
-//! Which settings a tuning tries, and why not the others.
+//! Choice of the settings that a tuning tries, with a reason for each that it does not try.
 
 use crate::cli::{RunArgs, cpus};
 use crate::knobs::{KNOBS, Knob, Need, Place, level_text};
@@ -51,7 +51,7 @@ impl Choice<'_> {
     /// Returns the levels of a knob that change something here.
     ///
     /// # Errors
-    /// Why the knob is not tried.
+    /// The reason for not trying the knob.
     fn levels(&self, knob: &'static Knob) -> Result<Vec<(String, Vec<Edit>)>, String> {
         if let Some(why) = self.why_not(knob) {
             return Err(why.to_owned());
@@ -83,7 +83,7 @@ impl Choice<'_> {
         (!self.matters(knob.need)).then_some("without effect on this load")
     }
 
-    /// Whether a setting with this need can have an effect.
+    /// Returns `true` if a setting with this need can have an effect.
     fn matters(&self, need: Need) -> bool {
         match need {
             Need::Nothing => true,
@@ -115,8 +115,8 @@ impl Choice<'_> {
         Ok(())
     }
 
-    /// Whether all directives of a knob's name are this one. On the server's share of the CPUs a level may come to what
-    /// is there already.
+    /// Returns `true` if all directives of a knob's name are this one. A level may be equal to the present setting on the server's
+    /// share of the CPUs.
     fn is_set(&self, knob: &Knob, text: &str) -> bool {
         let mut there = self.view.all(knob.name).peekable();
         let is_same = |n| same(&format!("{} {};", knob.name, self.view.args(n).join(" ")), text);
@@ -124,12 +124,12 @@ impl Choice<'_> {
     }
 }
 
-/// Whether two statements come to the same in the measured copy.
+/// Returns `true` if two statements are equal in the measured copy.
 fn same(a: &str, b: &str) -> bool {
     scene::scaled(a) == scene::scaled(b)
 }
 
-/// Whether a queue or a buffer of the kernel would become smaller.
+/// Returns `true` if a queue or a buffer of the kernel would become smaller.
 fn lowers(name: &str, now: &str, value: &str) -> bool {
     let grows = ["somaxconn", "max_backlog", "rmem", "wmem"].iter().any(|end| name.ends_with(end));
     let most = |text: &str| text.split(' ').filter_map(|n| n.parse::<u64>().ok()).max();

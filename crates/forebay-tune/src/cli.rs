@@ -17,7 +17,7 @@ use std::time::Duration;
     about = "Finds out by measuring which settings make a server faster, and proves it",
     args_conflicts_with_subcommands = true
 )]
-struct Line {
+struct CommandLine {
     #[command(subcommand)]
     command: Option<Wish>,
     #[command(flatten)]
@@ -145,7 +145,7 @@ pub(crate) struct RunArgs {
 /// line, 130 after ^C.
 pub fn main(rest: Vec<OsString>) -> u8 {
     let name = OsString::from("forebay tune");
-    let line = match Line::try_parse_from(std::iter::once(name).chain(rest)) {
+    let line = match CommandLine::try_parse_from(std::iter::once(name).chain(rest)) {
         Ok(line) => line,
         Err(e) => {
             let _ = e.print();
@@ -163,7 +163,7 @@ pub fn main(rest: Vec<OsString>) -> u8 {
     }
 }
 
-fn run(line: &Line) -> Result<(), String> {
+fn run(line: &CommandLine) -> Result<(), String> {
     match &line.command {
         Some(Wish::Replay(args)) => replay::main(args),
         Some(Wish::Table(args)) => table::main(args),
@@ -194,8 +194,9 @@ fn list() {
 /// # Errors
 /// A word that is no option, or a bad value.
 pub(crate) fn arguments(words: &[String]) -> Result<RunArgs, String> {
-    let line = Line::try_parse_from(std::iter::once("forebay tune").chain(words.iter().map(String::as_str)))
-        .map_err(|e| e.to_string())?;
+    let line =
+        CommandLine::try_parse_from(std::iter::once("forebay tune").chain(words.iter().map(String::as_str)))
+            .map_err(|e| e.to_string())?;
     Ok(line.run)
 }
 

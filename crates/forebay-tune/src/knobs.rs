@@ -1,6 +1,6 @@
 //! The table of settings that can be tried. A level is text of a configuration; level 0 is always the user's own.
 
-/// Where a setting goes.
+/// Place of a setting in a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// Top of the file.
@@ -21,7 +21,7 @@ pub enum Place {
     Sysctl,
 }
 
-/// When a setting can have an effect.
+/// Condition under which a setting can have an effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// Always.

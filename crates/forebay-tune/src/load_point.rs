@@ -51,7 +51,7 @@ pub struct Half {
     pub after: Figures,
     /// Logarithm of p99 after by before, with its interval.
     pub p99: Interval,
-    /// The same of CPU time per request.
+    /// Logarithm of CPU time per request after by before, with its interval.
     pub cpu: Interval,
 }
 

@@ -8,10 +8,10 @@ use forebay_bench::schedule::Rate;
 use forebay_bench::tls::{Trust, config};
 use forebay_bench::url::Url;
 use forebay_bench::{run, signals, sources};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How requests are sent.
+/// Manner in which requests are sent.
 #[derive(Clone, Debug)]
 pub struct Manner {
     /// Connections.
@@ -20,9 +20,9 @@ pub struct Manner {
     pub seed: u64,
     /// HTTP/2.
     pub http2: bool,
-    /// Whether compressed answers are accepted.
+    /// Compressed answers are accepted.
     pub gzip: bool,
-    /// Whether each request has a new connection.
+    /// Each request has a new connection.
     pub close: bool,
     /// An access log whose requests replace those of the targets.
     pub access_log: Option<PathBuf>,
@@ -40,7 +40,7 @@ impl Manner {
 /// Returns the load for targets.
 ///
 /// # Errors
-/// Those of forebay-bench.
+/// Errors of forebay-bench: a malformed URL or access log, or no certificates.
 pub fn load(targets: &[Target], manner: &Manner) -> Result<Load, String> {
     let text = |e: forebay_bench::Error| e.to_string();
     let wanted = wanted(targets, manner).map_err(text)?;
@@ -68,13 +68,19 @@ fn request(target: &Target) -> Result<Wanted, forebay_bench::Error> {
     Ok(request)
 }
 
-/// Returns the requests for targets, or those of an access log, sent to the first target's server.
+/// Returns the requests for targets, or the requests of an access log, sent to the first target's server.
+fn requests(targets: &[Target], access_log: Option<&Path>) -> Result<Vec<Wanted>, forebay_bench::Error> {
+    let (Some(log), Some(base)) = (access_log, targets.first()) else {
+        return targets.iter().map(request).collect();
+    };
+    let mut requests = sources::access_log(log, &Url::parse(&base.url)?)?;
+    requests.iter_mut().for_each(|request| name_host(request, base));
+    Ok(requests)
+}
+
+/// Returns the requests in the manner in which they are to be sent.
 fn wanted(targets: &[Target], manner: &Manner) -> Result<Vec<Wanted>, forebay_bench::Error> {
-    let mut wanted = targets.iter().map(request).collect::<Result<Vec<_>, _>>()?;
-    if let (Some(log), Some(base)) = (&manner.access_log, targets.first()) {
-        wanted = sources::access_log(log, &Url::parse(&base.url)?)?;
-        wanted.iter_mut().for_each(|request| name_host(request, base));
-    }
+    let mut wanted = requests(targets, manner.access_log.as_deref())?;
     if manner.close {
         Load::close_each(&mut wanted);
     }
@@ -93,7 +99,7 @@ fn name_host(request: &mut Wanted, target: &Target) {
 /// Loads a server for a time, after a warm-up that does not count.
 ///
 /// # Errors
-/// Those of forebay-bench.
+/// Errors of forebay-bench: no connection can be made.
 pub fn measure(
     load: &Load,
     pid: u32,

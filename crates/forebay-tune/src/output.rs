@@ -32,7 +32,7 @@ pub(crate) struct Summary<'r> {
     pub half: Option<Check>,
 }
 
-/// Where no smaller gain could be seen than this, as a logarithm, nothing can be concluded.
+/// Least gain that has to be visible for a conclusion, as a logarithm.
 const TOO_NOISY: f64 = 0.05;
 
 /// A difference of logarithms as a percentage.
@@ -62,7 +62,7 @@ impl Summary<'_> {
         format!("{}: {}", a.knob.name, text.trim_end_matches(';'))
     }
 
-    /// Whether runs with and without the line prove it. What only the model says is no proof.
+    /// Returns `true` if runs with and without the line prove it. What only the model says is no proof.
     fn proven(line: &Line) -> bool {
         line.proven && line.pairs >= 2
     }
@@ -85,7 +85,7 @@ impl Summary<'_> {
         format!("forebay tune: {} {}, {} pairs{group}", gain(&line.gain), self.goal, line.pairs)
     }
 
-    /// Whether a kernel setting is kept.
+    /// Returns `true` if a kernel setting is kept.
     pub(crate) fn keeps_kernel_settings(&self) -> bool {
         self.report.lines.iter().any(|l| l.kept && self.active[l.knob].knob.place == Place::Sysctl)
     }
@@ -115,37 +115,46 @@ impl Summary<'_> {
         }
         let _ = writeln!(out);
         for l in &self.report.lines {
-            let _ = writeln!(out, "{}\n    {:<26} {}", self.name(l), gain(&l.gain), self.verdict(l));
-            // A kept line is judged by the whole without it, one that was not by the whole with it.
-            let mut point = self.report.best.clone();
-            point[l.knob] = if l.kept { 0 } else { l.level };
-            if let Some(f) = self.at(&point).filter(|_| self.report.proven) {
-                out.push_str(&row(if l.kept { "    without it" } else { "    with it" }, &f));
-            }
+            self.push_line(l, &mut out);
         }
         if self.report.proven {
-            let _ =
-                writeln!(out, "\nAll together: {} ({}), 95 % interval", gain(&self.report.gain), self.goal);
-            let (starts, fell) = self.report.starts;
-            let steady = if fell > 0.03f64.max(0.1 * self.report.gain.mid) {
-                "not steady: the gain differs from start to start"
-            } else {
-                "steady"
-            };
-            let _ = writeln!(
-                out,
-                "{steady}; of {starts} fresh starts the worst was {:.1} % below the median. A gain of {:.1} % would have been \
-                 seen.",
-                -(-fell).exp_m1() * 100.0,
-                self.report.could_see.exp_m1() * 100.0
-            );
-            if let Some(half) = &self.half {
-                let _ = write!(out, "\n{}", half.text(row));
-            }
+            self.push_gain(&mut out);
         } else {
             let _ = writeln!(out, "\nNo proven gain. {}", self.why_not());
         }
         out
+    }
+
+    /// Appends a line of the tuned configuration: its gain and verdict, and the figures that they rest on.
+    fn push_line(&self, l: &Line, out: &mut String) {
+        let _ = writeln!(out, "{}\n    {:<26} {}", self.name(l), gain(&l.gain), self.verdict(l));
+        // A kept line is judged by the whole without it, one that was not by the whole with it.
+        let mut point = self.report.best.clone();
+        point[l.knob] = if l.kept { 0 } else { l.level };
+        if let Some(f) = self.at(&point).filter(|_| self.report.proven) {
+            out.push_str(&row(if l.kept { "    without it" } else { "    with it" }, &f));
+        }
+    }
+
+    /// Appends the proven gain of all lines together.
+    fn push_gain(&self, out: &mut String) {
+        let _ = writeln!(out, "\nAll together: {} ({}), 95 % interval", gain(&self.report.gain), self.goal);
+        let (starts, fell) = self.report.starts;
+        let steady = if fell > 0.03f64.max(0.1 * self.report.gain.mid) {
+            "not steady: the gain differs from start to start"
+        } else {
+            "steady"
+        };
+        let _ = writeln!(
+            out,
+            "{steady}; of {starts} fresh starts the worst was {:.1} % below the median. A gain of {:.1} % would have been \
+             seen.",
+            -(-fell).exp_m1() * 100.0,
+            self.report.could_see.exp_m1() * 100.0
+        );
+        if let Some(half) = &self.half {
+            let _ = write!(out, "\n{}", half.text(row));
+        }
     }
 
     /// Returns why no gain is proven, and how large one would have been seen.
@@ -216,13 +225,7 @@ impl Summary<'_> {
             let _ = writeln!(out, "- {}: {}, {}", self.name(l), gain(&l.gain), self.verdict(l));
         }
         for (k, a) in self.active.iter().enumerate() {
-            let scored = |s: &Sample| s.point[k] != 0;
-            let why = match () {
-                () if self.report.lines.iter().any(|l| l.knob == k) => continue,
-                () if !self.report.samples.iter().any(scored) => "no run of it counts",
-                () if self.report.ended == Some("screening") => "not screened to the end",
-                () => "screened, no gain expected",
-            };
+            let Some(why) = self.why_no_line(k) else { continue };
             let _ = writeln!(out, "- {}: {why}", a.knob.name);
         }
         for (p, why) in &self.report.infeasible {
@@ -235,7 +238,22 @@ impl Summary<'_> {
         out
     }
 
-    /// `report.html`.
+    /// Returns the reason for which a knob has no line, `None` if it has one.
+    fn why_no_line(&self, knob: usize) -> Option<&'static str> {
+        if self.report.lines.iter().any(|l| l.knob == knob) {
+            return None;
+        }
+        let scored = |s: &Sample| s.point[knob] != 0;
+        Some(if !self.report.samples.iter().any(scored) {
+            "no run of it counts"
+        } else if self.report.ended == Some("screening") {
+            "not screened to the end"
+        } else {
+            "screened, no gain expected"
+        })
+    }
+
+    /// Makes `report.html`.
     pub(crate) fn html(&self) -> String {
         let mut out = String::from(
             "<!DOCTYPE html><meta charset=utf-8><title>forebay tune</title><style>body{font:15px/1.5 system-ui,sans-serif;\

@@ -76,7 +76,7 @@ impl Source {
     /// Reads a configuration of nginx. Directives that Forebay does not have are left to nginx to judge.
     ///
     /// # Errors
-    /// As [`Source::read`].
+    /// Errors of [`Source::read`].
     pub fn of_nginx(path: &Path) -> Result<Source, String> {
         Source::read_but(path, |message| {
             message.starts_with("unknown directive")
@@ -165,7 +165,7 @@ impl<'t> View<'t> {
         self.all("server").filter(move |s| self.nodes[*s].parent == Some(http))
     }
 
-    /// Whether a directive is somewhere in a block.
+    /// Returns `true` if a directive is somewhere in a block.
     pub fn within(&self, n: usize, block: usize) -> bool {
         let mut at = self.nodes[n].parent;
         while let Some(b) = at {
@@ -188,7 +188,7 @@ impl<'t> View<'t> {
         }
     }
 
-    /// Whether a flag is on anywhere.
+    /// Returns `true` if a flag is on anywhere.
     pub fn any_on(&self, name: &str) -> bool {
         self.all(name).any(|n| self.args(n).first().is_some_and(|a| a == "on"))
     }

@@ -45,7 +45,7 @@ impl Random {
     }
 }
 
-/// What the tests simulate machines with.
+/// Random numbers with which tests simulate machines.
 #[cfg(test)]
 impl Random {
     /// Uniform in [0, 1).

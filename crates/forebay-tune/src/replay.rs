@@ -7,6 +7,7 @@ use crate::program::{Program, Which, executable};
 use crate::scene::Target;
 use crate::state::{lock, state_dir};
 use crate::stats::median;
+use forebay_bench::load::Load;
 use forebay_bench::ports::free_port;
 use forebay_bench::tls::{Kind, self_signed};
 use forebay_bench::{duration_text, signals, units};
@@ -222,36 +223,31 @@ pub(crate) fn certificate(dir: &Path) -> Result<(), String> {
 }
 
 /// A server that is measured: its name and executable.
-type Server = (&'static str, PathBuf);
+type NamedProgram = (&'static str, PathBuf);
 
 /// Measures the ladders of articles, for nginx and Forebay in turn.
 ///
 /// # Errors
 /// There is no such article, no nginx, or a server does not start.
 pub(crate) fn main(args: &ReplayArgs) -> Result<(), String> {
-    let chosen: Vec<&Article> =
-        ARTICLES.iter().filter(|a| args.article == "all" || args.article == a.name).collect();
-    if chosen.is_empty() {
-        let names: Vec<&str> = ARTICLES.iter().map(|a| a.name).collect();
-        return Err(format!("there is no article \"{}\"; known: {}, all", args.article, names.join(", ")));
-    }
+    let articles = chosen(&args.article)?;
     let state = state_dir(args.state.as_deref())?;
     let _lock = lock(&state)?;
-    let mut replay = Replay { args, dir: state.join("copy"), servers: servers(args)?, results: Vec::new() };
-    for article in chosen {
-        if replay.article(article)? == Ladder::Interrupted {
-            return Ok(());
-        }
-    }
-    let _ = std::fs::remove_dir_all(&replay.dir);
-    if let Some(file) = &args.json {
-        std::fs::write(file, format!("{:#}\n", json!(replay.results)))
-            .map_err(|e| format!("{}: {e}", file.display()))?;
-    }
-    Ok(())
+    let servers = servers(args)?;
+    Replay { args, dir: state.join("copy"), servers, results: Vec::new() }.run(&articles)
 }
 
-fn servers(args: &ReplayArgs) -> Result<Vec<Server>, String> {
+/// Returns the article of a name, or all of them for `all`.
+fn chosen(name: &str) -> Result<Vec<&'static Article>, String> {
+    let chosen: Vec<&Article> = ARTICLES.iter().filter(|a| name == "all" || name == a.name).collect();
+    if chosen.is_empty() {
+        let names: Vec<&str> = ARTICLES.iter().map(|a| a.name).collect();
+        return Err(format!("there is no article \"{name}\"; known: {}, all", names.join(", ")));
+    }
+    Ok(chosen)
+}
+
+fn servers(args: &ReplayArgs) -> Result<Vec<NamedProgram>, String> {
     let mut servers = vec![("Forebay", executable(Which::Forebay, args.forebay.as_deref())?)];
     match executable(Which::Nginx, args.nginx.as_deref()) {
         Ok(p) => servers.insert(0, ("nginx", p)),
@@ -265,12 +261,12 @@ struct Replay<'a> {
     args: &'a ReplayArgs,
     /// Folder of the site and the configurations.
     dir: PathBuf,
-    servers: Vec<Server>,
+    servers: Vec<NamedProgram>,
     /// A row for each step and server, for `--json`.
     results: Vec<Value>,
 }
 
-/// How the ladder of an article ended.
+/// End of an article's ladder.
 #[derive(PartialEq, Eq)]
 enum Ladder {
     Measured,
@@ -298,6 +294,21 @@ impl Replay<'_> {
     fn io(&self) -> impl Fn(std::io::Error) -> String {
         let dir = self.dir.display().to_string();
         move |e| format!("{dir}: {e}")
+    }
+
+    /// Measures the ladders of articles and writes the results. Writes nothing after ^C.
+    fn run(&mut self, articles: &[&Article]) -> Result<(), String> {
+        for article in articles {
+            if self.article(article)? == Ladder::Interrupted {
+                return Ok(());
+            }
+        }
+        let _ = std::fs::remove_dir_all(&self.dir);
+        if let Some(file) = &self.args.json {
+            std::fs::write(file, format!("{:#}\n", json!(self.results)))
+                .map_err(|e| format!("{}: {e}", file.display()))?;
+        }
+        Ok(())
     }
 
     fn article(&mut self, a: &Article) -> Result<Ladder, String> {
@@ -361,9 +372,7 @@ impl Replay<'_> {
     }
 
     fn measure(&self, a: &Article, steps: usize, path: &Path) -> Result<Measured, String> {
-        let port = free_port().map_err(self.io())?;
-        let conf = self.dir.join("conf/replay.conf");
-        std::fs::write(&conf, configuration(a, steps, &self.dir, port)).map_err(self.io())?;
+        let (conf, port) = self.write_configuration(a, steps)?;
         // As published: the steps say how many workers there are.
         let cpus = Vec::new();
         let program = Program { path: path.to_owned(), prefix: self.dir.clone(), cpus };
@@ -372,11 +381,7 @@ impl Replay<'_> {
         }
         let process = program.start(&conf, &[port], &self.dir.join("stderr"))?;
         let _ = std::fs::write(self.dir.join("server.pid"), process.id().to_string());
-        let scheme = if a.tls { "https" } else { "http" };
-        let url = format!("{scheme}://127.0.0.1:{port}/f.html");
-        let target = Target { url, host: None, proxied: false, size: 0 };
-        let manner = Manner { close: !a.keepalive, ..Manner::closed_loop(self.connections(a), 1) };
-        let load = manner::load(&[target], &manner)?;
+        let load = self.load(a, port)?;
         let mut runs = Vec::new();
         for _ in 0..3 {
             let (f, _) = manner::measure(&load, process.id(), self.args.time.mul_f64(0.2), self.args.time)?;
@@ -386,6 +391,22 @@ impl Replay<'_> {
             }
         }
         Ok(Measured::Medians(Medians::of(&runs)))
+    }
+
+    /// Writes the configuration after the first `steps` steps. Returns its path and the server's port.
+    fn write_configuration(&self, a: &Article, steps: usize) -> Result<(PathBuf, u16), String> {
+        let port = free_port().map_err(self.io())?;
+        let conf = self.dir.join("conf/replay.conf");
+        std::fs::write(&conf, configuration(a, steps, &self.dir, port)).map_err(self.io())?;
+        Ok((conf, port))
+    }
+
+    fn load(&self, a: &Article, port: u16) -> Result<Load, String> {
+        let scheme = if a.tls { "https" } else { "http" };
+        let url = format!("{scheme}://127.0.0.1:{port}/f.html");
+        let target = Target { url, host: None, proxied: false, size: 0 };
+        let manner = Manner { close: !a.keepalive, ..Manner::closed_loop(self.connections(a), 1) };
+        manner::load(&[target], &manner)
     }
 }
 

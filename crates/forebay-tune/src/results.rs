@@ -21,6 +21,30 @@ pub(crate) fn write(
     out: &Path,
     journal: Option<&Journal>,
 ) -> Result<Vec<Edit>, String> {
+    let (edits, kernel) = proposals(source, summary, journal);
+    let unit = out.join("nginx.service.d");
+    std::fs::create_dir_all(&unit).map_err(|e| format!("{}: {e}", unit.display()))?;
+    let main = source.view().main;
+    let mut files = vec![
+        ("tuned.conf", patch::apply(source.files.bytes(main), main, &edits)),
+        ("tuned.patch", unified_diff(source, &edits).into()),
+        ("result.json", format!("{:#}\n", summary.json()).into()),
+        ("report.html", summary.html().into()),
+        ("rejected.md", summary.rejected().into()),
+        ("nginx.service.d/forebay.conf", service::unit(source, &edits).into()),
+    ];
+    if !kernel.is_empty() {
+        files.push((KERNEL, kernel.into()));
+    }
+    for (name, bytes) in files {
+        let path = out.join(name);
+        std::fs::write(&path, bytes).map_err(|e| format!("{}: {e}", path.display()))?;
+    }
+    Ok(edits)
+}
+
+/// Returns the edits of all lines that are proposed, and the lines for the kernel.
+fn proposals(source: &Source, summary: &Summary<'_>, journal: Option<&Journal>) -> (Vec<Edit>, String) {
     let mut edits = Vec::new();
     let mut kernel = String::new();
     for line in summary.report.lines.iter().filter(|l| l.kept && summary.report.proven) {
@@ -30,23 +54,7 @@ pub(crate) fn write(
             kernel.push_str(&kernel_lines(summary, line, journal));
         }
     }
-    let put = |name: &str, bytes: &[u8]| {
-        let path = out.join(name);
-        std::fs::write(&path, bytes).map_err(|e| format!("{}: {e}", path.display()))
-    };
-    let main = source.view().main;
-    put("tuned.conf", &patch::apply(source.files.bytes(main), main, &edits))?;
-    put("tuned.patch", unified_diff(source, &edits).as_bytes())?;
-    put("result.json", format!("{:#}\n", summary.json()).as_bytes())?;
-    put("report.html", summary.html().as_bytes())?;
-    put("rejected.md", summary.rejected().as_bytes())?;
-    if !kernel.is_empty() {
-        put(KERNEL, kernel.as_bytes())?;
-    }
-    let unit = out.join("nginx.service.d");
-    std::fs::create_dir_all(&unit).map_err(|e| format!("{}: {e}", unit.display()))?;
-    put("nginx.service.d/forebay.conf", service::unit(source, &edits).as_bytes())?;
-    Ok(edits)
+    (edits, kernel)
 }
 
 /// Returns a kernel setting that was kept, with its reason and its old value.

@@ -34,7 +34,7 @@ impl Active {
     }
 }
 
-/// What is to be better.
+/// Objective of a tuning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Goal {
     /// CPU time of the server per request
@@ -76,7 +76,7 @@ pub struct Subject<'s> {
     pub program: Program,
     /// Targets of the load.
     pub targets: Vec<Target>,
-    /// How requests are sent.
+    /// Manner in which requests are sent.
     pub manner: Manner,
 }
 
@@ -85,7 +85,7 @@ pub struct Subject<'s> {
 pub struct Task {
     /// Settings that can be tried.
     pub active: Vec<Active>,
-    /// What is to be better.
+    /// Objective of a tuning.
     pub goal: Goal,
     /// Limits that have to hold as well.
     pub limits: Limits,

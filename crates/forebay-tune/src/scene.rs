@@ -11,9 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
 
-/// How the copy differs from the original.
+/// Place of a copy, and the differences to the original that follow from it.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct CopyPlace {
     /// Directory of the copy.
     pub dir: PathBuf,
     /// Prefix of relative paths in the original.
@@ -31,7 +31,7 @@ pub struct Target {
     pub url: String,
     /// The `Host` field, if the server has a name.
     pub host: Option<String>,
-    /// Whether the request is passed on to an upstream.
+    /// The request is passed on to an upstream.
     pub proxied: bool,
     /// Bytes of the file.
     pub size: u64,
@@ -41,7 +41,7 @@ pub struct Target {
 #[derive(Debug)]
 pub struct Copy {
     /// Place of the copy.
-    pub place: Place,
+    pub place: CopyPlace,
     /// Ports by original address.
     pub ports: BTreeMap<String, u16>,
     edits: Vec<Edit>,
@@ -82,7 +82,7 @@ impl Copy {
     ///
     /// # Errors
     /// Directories cannot be made, or there is no port.
-    pub fn new(source: &Source, place: Place) -> Result<Copy, String> {
+    pub fn new(source: &Source, place: CopyPlace) -> Result<Copy, String> {
         for sub in ["conf", "logs", "temp", "cache"] {
             std::fs::create_dir_all(place.dir.join(sub))
                 .map_err(|e| format!("{}: {e}", place.dir.display()))?;
@@ -337,7 +337,7 @@ mod tests {
              proxy_pass http://10.0.0.1/; } }";
         std::fs::write(dir.path().join("sub/a"), server).expect("written");
         let source = Source::read(&conf).expect("parses");
-        let place = Place {
+        let place = CopyPlace {
             dir: dir.path().join("copy"),
             prefix: "/usr/share/nginx".into(),
             upstream: Some(4242),
@@ -396,7 +396,7 @@ mod tests {
         assert!(Source::read(&conf).is_err());
         let source = Source::of_nginx(&conf).expect("parses");
         let (prefix, dir) = ("/usr/share/nginx".into(), dir.path().join("copy"));
-        let copy = Copy::new(&source, Place { dir, prefix, upstream: None, root: None }).expect("made");
+        let copy = Copy::new(&source, CopyPlace { dir, prefix, upstream: None, root: None }).expect("made");
         let new = std::fs::read_to_string(copy.write(&source, &[]).expect("written")).expect("there");
         for part in [
             "/usr/share/nginx/modules/ngx_http_image",

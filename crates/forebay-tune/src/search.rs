@@ -8,10 +8,10 @@ use crate::stats::{self, Interval, normal_cdf};
 
 /// Something that can be set.
 #[derive(Clone, Debug)]
-pub struct Knob {
+pub struct SearchKnob {
     /// Name, for reports.
     pub name: String,
-    /// How many levels it has; level 0 is what the user has, level 1 the most promising other one.
+    /// Number of levels. Level 0 is the user's own setting, level 1 the most promising other one.
     pub levels: u8,
 }
 
@@ -33,7 +33,8 @@ pub enum Outcome {
 pub trait Rig {
     /// Does one run; `fresh`: the server is started again.
     fn run(&mut self, point: &Point, fresh: bool) -> Outcome;
-    /// Whether to end early: the time is over, or the user has stopped it. The results so far are kept.
+    /// Returns `true` if the search has to end early, since the time is over or the user has stopped it. The results so far are
+    /// kept.
     fn over(&self) -> bool {
         false
     }
@@ -120,7 +121,7 @@ pub struct Report {
 }
 
 struct Search<'s> {
-    knobs: &'s [Knob],
+    knobs: &'s [SearchKnob],
     settings: &'s Settings,
     rig: &'s mut dyn Rig,
     tell: &'s mut dyn FnMut(Event),
@@ -173,7 +174,25 @@ impl Search<'_> {
 
     /// Screens: each knob at two levels in a balanced design, with the baseline in between.
     fn screen(&mut self, noise: f64, until: usize) {
-        let fold = noise > 0.03 && until - self.spent >= 48;
+        let rows = self.screening_rows(noise > 0.03 && until - self.spent >= 48);
+        let base = self.base();
+        for (i, row) in rows.iter().enumerate() {
+            if !self.left(until) {
+                return;
+            }
+            if i % 7 == 6 {
+                self.run(&base, false);
+            }
+            let row = self.without_barred(row);
+            if self.run(&row, false).is_none() {
+                self.find_culprit(&row);
+            }
+        }
+    }
+
+    /// Makes the rows of the screening, in random order. A knob with several levels gets any of them. `fold`: twice as many
+    /// rows (see [`design::screening`]).
+    fn screening_rows(&mut self, fold: bool) -> Vec<Point> {
         let mut rows = design::screening(self.knobs.len(), fold);
         for row in &mut rows {
             for (level, knob) in row.iter_mut().zip(self.knobs) {
@@ -183,27 +202,20 @@ impl Search<'_> {
             }
         }
         self.random.shuffle(&mut rows);
-        let base = self.base();
-        for (i, row) in rows.iter().enumerate() {
-            if !self.left(until) {
-                return;
-            }
-            if i % 7 == 6 {
-                self.run(&base, false);
-            }
-            // A row with a level that cannot be run would say nothing of all the others.
-            let mut row = row.clone();
-            for k in 0..row.len() {
-                let mut alone = base.clone();
-                alone[k] = row[k];
-                if row[k] != 0 && self.barred(&alone) {
-                    row[k] = 0;
-                }
-            }
-            if self.run(&row, false).is_none() {
-                self.find_culprit(&row);
+        rows
+    }
+
+    /// Returns a row without the levels that cannot be run. A row with one of them would tell nothing about the others.
+    fn without_barred(&self, row: &Point) -> Point {
+        let mut row = row.clone();
+        for k in 0..row.len() {
+            let mut alone = self.base();
+            alone[k] = row[k];
+            if row[k] != 0 && self.barred(&alone) {
+                row[k] = 0;
             }
         }
+        row
     }
 
     /// Settings did not run: which of the knobs is to blame is found by halves.
@@ -226,30 +238,35 @@ impl Search<'_> {
         }
     }
 
-    /// The best settings by the model: each knob is moved as long as that helps.
+    /// Returns the best settings by the model. Moves one knob after the other as long as that helps.
     fn incumbent(&self, m: &Model) -> Point {
         let mut best = self.base();
         for _ in 0..4 {
             let before = best.clone();
             for k in 0..self.knobs.len() {
-                let mut choice = (best[k], 0.0);
-                for level in 0..self.knobs[k].levels {
-                    let mut p = best.clone();
-                    p[k] = level;
-                    let gain = m.gain(&best, &p).0;
-                    // A line has to earn its place.
-                    let least = if level == 0 { -self.settings.least } else { self.settings.least };
-                    if level != best[k] && gain > choice.1 + least && !self.barred(&p) {
-                        choice = (level, gain);
-                    }
-                }
-                best[k] = choice.0;
+                best[k] = self.best_level(m, &best, k);
             }
             if best == before {
                 break;
             }
         }
         best
+    }
+
+    /// Returns the level of a knob that goes best with the other settings of a point.
+    fn best_level(&self, m: &Model, at: &Point, k: usize) -> u8 {
+        let mut choice = (at[k], 0.0);
+        for level in 0..self.knobs[k].levels {
+            let mut p = at.clone();
+            p[k] = level;
+            let gain = m.gain(at, &p).0;
+            // A line has to earn its place.
+            let least = if level == 0 { -self.settings.least } else { self.settings.least };
+            if level != at[k] && gain > choice.1 + least && !self.barred(&p) {
+                choice = (level, gain);
+            }
+        }
+        choice.0
     }
 
     /// Runs the settings of which the model expects most.
@@ -266,27 +283,33 @@ impl Search<'_> {
             }
             m = if picks % 12 == 0 { Model::fit(&self.samples, noise) } else { m.update(&self.samples) };
             let best = self.incumbent(&m);
-            let mut chosen = (best.clone(), 0.0);
-            for i in 0..160 {
-                let mut p = best.clone();
-                let moves = if i < 110 { 1 + self.random.below(3) } else { self.knobs.len() / 2 };
-                for _ in 0..moves {
-                    let k = self.random.below(self.knobs.len());
-                    p[k] = self.random.below(usize::from(self.knobs[k].levels)) as u8;
-                }
-                if self.barred(&p) {
-                    continue;
-                }
-                let hope = m.improvement(&best, &p);
-                if hope > chosen.1 {
-                    chosen = (p, hope);
-                }
-            }
-            tired = if chosen.1 < 0.001 { tired + 1 } else { 0 };
-            if self.run(&chosen.0, false).is_none() {
-                self.find_culprit(&chosen.0);
+            let (chosen, hope) = self.most_promising(&m, &best);
+            tired = if hope < 0.001 { tired + 1 } else { 0 };
+            if self.run(&chosen, false).is_none() {
+                self.find_culprit(&chosen);
             }
         }
+    }
+
+    /// Returns the most promising of some random points near the best one, and its expected improvement.
+    fn most_promising(&mut self, m: &Model, best: &Point) -> (Point, f64) {
+        let mut chosen = (best.clone(), 0.0);
+        for i in 0..160 {
+            let mut p = best.clone();
+            let moves = if i < 110 { 1 + self.random.below(3) } else { self.knobs.len() / 2 };
+            for _ in 0..moves {
+                let k = self.random.below(self.knobs.len());
+                p[k] = self.random.below(usize::from(self.knobs[k].levels)) as u8;
+            }
+            if self.barred(&p) {
+                continue;
+            }
+            let hope = m.improvement(best, &p);
+            if hope > chosen.1 {
+                chosen = (p, hope);
+            }
+        }
+        chosen
     }
 
     /// Judges each line of the incumbent by runs with and without it.
@@ -563,7 +586,12 @@ struct Found {
 }
 
 /// Tunes. `tell` gets each event as it happens.
-pub fn tune(knobs: &[Knob], rig: &mut dyn Rig, settings: &Settings, tell: &mut dyn FnMut(Event)) -> Report {
+pub fn tune(
+    knobs: &[SearchKnob],
+    rig: &mut dyn Rig,
+    settings: &Settings,
+    tell: &mut dyn FnMut(Event),
+) -> Report {
     let mut s = Search {
         knobs,
         settings,

@@ -38,7 +38,7 @@ pub(crate) fn spread(v: &[f64]) -> f64 {
     1.4826 * median(&mut v.iter().map(|x| (x - mid).abs()).collect::<Vec<_>>())
 }
 
-/// How much wider an interval of few values must be than one of many (Student's t at 95 % over 1.96).
+/// Returns the factor by which an interval of `n` values is wider than one of many: Student's t at 95 % over 1.96.
 fn few(n: usize) -> f64 {
     const T: [f64; 15] =
         [12.7, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13];

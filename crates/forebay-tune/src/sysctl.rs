@@ -40,10 +40,10 @@ impl Journal {
         Ok(text.split_whitespace().collect::<Vec<_>>().join(" "))
     }
 
-    /// Whether it could be set to `value`.
+    /// Checks that a setting can have this value.
     ///
     /// # Errors
-    /// Why not: it is not there, this user may not, or the kernel has no such thing.
+    /// The kernel does not have the setting or the value, or this user may not change it.
     pub fn can(&self, name: &str, value: &str) -> Result<(), String> {
         let file = self.file(name)?;
         if !file.exists() {
@@ -72,21 +72,26 @@ impl Journal {
             return Ok(());
         }
         let file = self.file(name)?;
-        let say = |e: std::io::Error| format!("{}: {e}", self.path.display());
-        let mut journal = OpenOptions::new().create(true).append(true).open(&self.path).map_err(say)?;
         let line = json!({"file": file.to_string_lossy(), "old": old, "new": value});
-        journal.write_all(format!("{line}\n").as_bytes()).map_err(say)?;
-        journal.sync_all().map_err(say)?;
+        self.append(&line).map_err(|e| format!("{}: {e}", self.path.display()))?;
+        std::fs::write(&file, value).map_err(|e| format!("{name} = {value}: {e}"))
+    }
+
+    /// Appends a line to the journal and syncs it to the disk.
+    fn append(&self, line: &Value) -> std::io::Result<()> {
+        let mut journal = OpenOptions::new().create(true).append(true).open(&self.path)?;
+        journal.write_all(format!("{line}\n").as_bytes())?;
+        journal.sync_all()?;
         if let Some(dir) = self.path.parent() {
             let _ = File::open(dir).and_then(|d| d.sync_all());
         }
-        std::fs::write(&file, value).map_err(|e| format!("{name} = {value}: {e}"))
+        Ok(())
     }
 
     /// Puts everything back.
     ///
     /// # Errors
-    /// As [`restore`].
+    /// A value could not be written; the journal stays then.
     pub fn restore(&self) -> Result<usize, String> {
         restore(&self.path)
     }

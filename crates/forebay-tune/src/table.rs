@@ -5,7 +5,7 @@ use crate::figures::Figures;
 use crate::manner::{self, Manner};
 use crate::patch::Source;
 use crate::program::{Process, Program, Which, executable};
-use crate::scene::{Copy, Place};
+use crate::scene::{Copy, CopyPlace};
 use crate::state::{lock, state_dir};
 use crate::{cli, replay, tuning, upstream, watch};
 use forebay_bench::load::Load;
@@ -58,7 +58,7 @@ struct Kind {
     servers: &'static str,
 }
 
-const KINDS: [Kind; 5] = [
+static KINDS: [Kind; 5] = [
     Kind { name: "static-small", about: "files of 1 kB", servers: "server { listen 80; root {dir}/small; }" },
     Kind { name: "static-large", about: "files of 1 MB", servers: "server { listen 80; root {dir}/large; }" },
     Kind {
@@ -93,28 +93,29 @@ fn configuration(kind: &Kind, dir: &Path) -> String {
     )
 }
 
+/// Files of the site: folder, number, suffix, and size of each in bytes.
+const FILES: [(&str, usize, &str, usize); 4] = [
+    ("small", 8, "txt", 1024),
+    ("mixed", 8, "txt", 1024),
+    ("large", 2, "bin", 1 << 20),
+    ("mixed", 2, "bin", 100 << 10),
+];
+
+fn write_text(folder: &Path, name: &str, size: usize) -> std::io::Result<()> {
+    std::fs::create_dir_all(folder)?;
+    let text = b"the quick brown fox jumps over the lazy dog\n".repeat(size / 44 + 1);
+    std::fs::write(folder.join(name), text.get(..size).unwrap_or_default())
+}
+
+/// Makes the files that the servers serve.
 fn site(dir: &Path) -> Result<(), String> {
     use std::os::unix::fs::PermissionsExt;
     let io = |e: std::io::Error| format!("{}: {e}", dir.display());
-    let file = |name: String, size: usize| {
-        let path = dir.join(name);
-        std::fs::create_dir_all(path.parent().unwrap_or(dir))?;
-        std::fs::write(
-            path,
-            b"the quick brown fox jumps over the lazy dog\n"
-                .repeat(size / 44 + 1)
-                .get(..size)
-                .unwrap_or_default(),
-        )
-    };
     std::fs::create_dir_all(dir.join("none")).map_err(io)?;
-    for i in 0..8 {
-        file(format!("small/{i}.txt"), 1024).map_err(io)?;
-        file(format!("mixed/{i}.txt"), 1024).map_err(io)?;
-    }
-    for i in 0..2 {
-        file(format!("large/{i}.bin"), 1 << 20).map_err(io)?;
-        file(format!("mixed/{i}.bin"), 100 << 10).map_err(io)?;
+    for (folder, number, suffix, size) in FILES {
+        for i in 0..number {
+            write_text(&dir.join(folder), &format!("{i}.{suffix}"), size).map_err(io)?;
+        }
     }
     replay::certificate(dir)?;
     // Workers of another user need access.
@@ -139,7 +140,7 @@ impl Contender {
     ) -> Result<Contender, String> {
         let source = Source::read(conf)?;
         let prefix = "/usr/share/nginx".into();
-        let place = Place { dir: dir.to_owned(), prefix, upstream: Some(upstream), root: None };
+        let place = CopyPlace { dir: dir.to_owned(), prefix, upstream: Some(upstream), root: None };
         let copy = Copy::new(&source, place)?;
         let written = copy.write(&source, &[])?;
         let program = Program { path: program.to_owned(), prefix: dir.to_owned(), cpus: shares().0 };
@@ -185,31 +186,29 @@ fn gained(result: &Value) -> String {
 /// # Errors
 /// A server or openssl is missing, a load is not known, or a tuning fails.
 pub(crate) fn main(args: &TableArgs) -> Result<(), String> {
-    if let Some(bad) = args.loads.iter().find(|l| KINDS.iter().all(|k| k.name != l.as_str())) {
-        let names: Vec<&str> = KINDS.iter().map(|k| k.name).collect();
-        return Err(format!("there is no load \"{bad}\"; known: {}", names.join(", ")));
-    }
-    let programs = [
-        executable(Which::Nginx, args.nginx.as_deref())?,
-        executable(Which::Forebay, args.forebay.as_deref())?,
-    ];
+    let kinds = chosen_kinds(&args.loads)?;
+    let programs = programs(args)?;
     let state = state_dir(args.state.as_deref())?;
     let _lock = lock(&state)?;
     let _watch = watch::start(&state);
-    let table = Table::new(args, programs, state)?;
-    let chosen = KINDS.iter().filter(|k| args.loads.is_empty() || args.loads.iter().any(|l| l == k.name));
-    let mut rows = Vec::new();
-    for kind in chosen {
-        let Some(row) = table.row(kind)? else { return Ok(()) };
-        rows.push(row);
-        let text = render(args, &rows);
-        std::fs::write(table.out.join("table.md"), &text)
-            .map_err(|e| format!("{}: {e}", table.out.display()))?;
+    Table::new(args, programs, state)?.make(&kinds)
+}
+
+/// Returns the loads of these names; all of them if there is no name.
+fn chosen_kinds(names: &[String]) -> Result<Vec<&'static Kind>, String> {
+    if let Some(bad) = names.iter().find(|l| KINDS.iter().all(|k| k.name != l.as_str())) {
+        let known: Vec<&str> = KINDS.iter().map(|k| k.name).collect();
+        return Err(format!("there is no load \"{bad}\"; known: {}", known.join(", ")));
     }
-    let _ = std::fs::remove_dir_all(&table.dir);
-    say!("\n{}", render(args, &rows));
-    say!("The same is in {}", table.out.join("table.md").display());
-    Ok(())
+    Ok(KINDS.iter().filter(|k| names.is_empty() || names.iter().any(|l| l == k.name)).collect())
+}
+
+/// Finds the executables of [`SERVERS`].
+fn programs(args: &TableArgs) -> Result<[PathBuf; 2], String> {
+    Ok([
+        executable(Which::Nginx, args.nginx.as_deref())?,
+        executable(Which::Forebay, args.forebay.as_deref())?,
+    ])
 }
 
 /// A table that is being made.
@@ -233,6 +232,22 @@ impl<'a> Table<'a> {
         std::fs::create_dir_all(&args.out).map_err(|e| format!("{}: {e}", args.out.display()))?;
         let out = std::path::absolute(&args.out).map_err(|e| e.to_string())?;
         Ok(Table { args, programs, state, dir, out })
+    }
+
+    /// Makes all rows, and prints the table. The file is written after each row. Ends early after ^C.
+    fn make(&self, kinds: &[&Kind]) -> Result<(), String> {
+        let file = self.out.join("table.md");
+        let mut rows = Vec::new();
+        for kind in kinds {
+            let Some(row) = self.row(kind)? else { return Ok(()) };
+            rows.push(row);
+            std::fs::write(&file, render(self.args, &rows))
+                .map_err(|e| format!("{}: {e}", self.out.display()))?;
+        }
+        let _ = std::fs::remove_dir_all(&self.dir);
+        say!("\n{}", render(self.args, &rows));
+        say!("The same is in {}", file.display());
+        Ok(())
     }
 
     /// Tunes both servers for a load and measures all four configurations; `None` after ^C.

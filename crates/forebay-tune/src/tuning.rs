@@ -12,7 +12,7 @@ use crate::program::{Program, Which, executable};
 use crate::results::{self, KERNEL};
 use crate::rig::{Active, Goal, Limits, Live, RunLog, Subject, Task, Timetable};
 use crate::scene::{self, Copy, Target};
-use crate::search::{self, Event, Knob, Outcome, Point, Report, Settings};
+use crate::search::{self, Event, Outcome, Point, Report, SearchKnob, Settings};
 use crate::sysctl::Journal;
 use crate::{apply, upstream};
 use forebay_bench::load::Stop;
@@ -38,12 +38,16 @@ pub(crate) fn tune(args: &RunArgs, state: &Path) -> Result<(), String> {
     if restored > 0 {
         say!("Put back {restored} kernel settings that an earlier run had left.");
     }
-    let source = match args.server {
-        Which::Forebay => Source::read(&args.conf),
-        Which::Nginx => Source::of_nginx(&args.conf),
-    }?;
+    let source = read_source(args)?;
     let tuning = Tuning::new(args, &source, state.join("copy"))?;
     tuning.run(journal)
+}
+
+fn read_source(args: &RunArgs) -> Result<Source, String> {
+    match args.server {
+        Which::Forebay => Source::read(&args.conf),
+        Which::Nginx => Source::of_nginx(&args.conf),
+    }
 }
 
 /// A tuning of one configuration.
@@ -108,6 +112,18 @@ impl<'a> Tuning<'a> {
 
     /// Makes the private copy, plants files if asked to, and finds out what can be requested.
     fn prepare(&self) -> Result<Subject<'a>, String> {
+        let copy = Copy::new(self.source, self.place()?)?;
+        let path = executable(self.args.server, self.args.program.as_deref())?;
+        let program = Program { path, prefix: self.dir.clone(), cpus: shares().0 };
+        let conf = copy.write(self.source, &[])?;
+        let targets = self.chosen(copy.targets(self.source));
+        let mut subject = Subject { source: self.source, copy, program, targets, manner: self.manner() };
+        subject.targets = answering(&subject, &conf)?;
+        Ok(subject)
+    }
+
+    /// Returns the surroundings of the private copy. Starts the upstream that answers in it, unless the real ones are used.
+    fn place(&self) -> Result<scene::CopyPlace, String> {
         let args = self.args;
         let io = |e: std::io::Error| format!("{}: {e}", args.out.display());
         let upstream = match args.real_upstreams {
@@ -117,15 +133,7 @@ impl<'a> Tuning<'a> {
         let root = self.plant_file().map_err(io)?;
         let prefix = args.prefix.clone().unwrap_or_else(|| "/usr/share/nginx".into());
         let prefix = std::path::absolute(prefix).map_err(io)?;
-        let place = scene::Place { dir: self.dir.clone(), prefix, upstream, root };
-        let copy = Copy::new(self.source, place)?;
-        let path = executable(args.server, args.program.as_deref())?;
-        let program = Program { path, prefix: self.dir.clone(), cpus: shares().0 };
-        let conf = copy.write(self.source, &[])?;
-        let targets = self.chosen(copy.targets(self.source));
-        let mut subject = Subject { source: self.source, copy, program, targets, manner: self.manner() };
-        subject.targets = answering(&subject, &conf)?;
-        Ok(subject)
+        Ok(scene::CopyPlace { dir: self.dir.clone(), prefix, upstream, root })
     }
 
     /// Writes the file of `--static-size`; returns its folder.
@@ -232,9 +240,9 @@ impl<'a> Tuning<'a> {
 
     /// Searches, and prints each run.
     fn search(&self, active: &[Active], live: &mut Live<'_>, runs: usize) -> (Report, Vec<Point>) {
-        let knobs: Vec<Knob> = active
+        let knobs: Vec<SearchKnob> = active
             .iter()
-            .map(|a| Knob { name: a.knob.name.into(), levels: a.levels.len() as u8 + 1 })
+            .map(|a| SearchKnob { name: a.knob.name.into(), levels: a.levels.len() as u8 + 1 })
             .collect();
         let settings = Settings { runs, seed: self.args.seed, ..Settings::default() };
         let mut progress = Progress { active, planned: runs, first: None, points: Vec::new() };
@@ -394,10 +402,10 @@ fn answering(subject: &Subject<'_>, conf: &Path) -> Result<Vec<Target>, String> 
     Ok(kept)
 }
 
-/// How a target answers one request.
+/// Answer of a target to one request.
 enum Answer {
     Good,
-    /// With the first error.
+    /// The request failed, perhaps with this error.
     Bad(Option<String>),
 }
 

@@ -7,7 +7,7 @@ use forebay_tune::manner::Manner;
 use forebay_tune::patch::Source;
 use forebay_tune::program::Program;
 use forebay_tune::rig::{Active, Goal, Limits, Live, RunLog, Subject, Task, Timetable};
-use forebay_tune::scene::{Copy, Place};
+use forebay_tune::scene::{Copy, CopyPlace};
 use forebay_tune::search::{Outcome, Rig};
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -127,7 +127,7 @@ fn check(dir: &Path) {
     std::fs::create_dir_all(&root).expect("made");
     std::fs::write(root.join("f.html"), "hello").expect("written");
     let source = Source::read(&conf).expect("read");
-    let place = Place { dir: dir.join("half"), prefix: dir.into(), upstream: None, root: Some(root) };
+    let place = CopyPlace { dir: dir.join("half"), prefix: dir.into(), upstream: None, root: Some(root) };
     let copy = Copy::new(&source, place).expect("a copy");
     let path = std::env::current_exe().expect("this program");
     let program = Program { path, prefix: dir.into(), cpus: Vec::new() };

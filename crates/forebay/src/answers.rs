@@ -62,7 +62,7 @@ impl Answers {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Whether a message has begun and not ended.
+    /// Returns `true` if a message has begun and not ended.
     pub(crate) fn waiting(&self) -> bool {
         !self.bytes.is_empty()
     }
@@ -84,7 +84,7 @@ impl Answers {
     /// Takes the next whole message; `None` when there is none yet.
     ///
     /// # Errors
-    /// When the bytes are no message; nothing that follows can be read then.
+    /// The bytes are no message; nothing that follows can be read then.
     pub(crate) fn next(&mut self) -> Result<Option<Answer>, Broken> {
         let Some((&[kind, a, b, c, d], rest)) = self.bytes.split_first_chunk::<HEAD>() else {
             return match self.bytes.first() {
@@ -203,7 +203,7 @@ mod tests {
         }
     }
 
-    /// What the fuzz target `worker_answers` does, on bytes that come from a simple generator.
+    /// The test of the fuzz target `worker_answers`, with bytes of a simple generator.
     #[test]
     fn any_bytes_in_any_pieces_give_the_same() {
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;

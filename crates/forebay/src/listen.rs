@@ -45,7 +45,7 @@ pub(crate) struct Listeners {
 /// `test` an address in use is passed over in silence, as `nginx -t` does.
 ///
 /// # Errors
-/// When an address cannot be bound; the log says which and why, in nginx's words.
+/// An address cannot be bound; the log has nginx's message.
 pub(crate) fn open(
     wanted: &[Listener],
     old: &Listeners,
@@ -251,7 +251,7 @@ fn bind_unix(socket: &Socket, addr: &SockAddr, path: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether no process listens on a unix address whose file exists.
+/// Returns `true` if no process listens on a unix address whose file exists.
 fn is_stale(addr: &SockAddr) -> bool {
     let Ok(client) = Socket::new(Domain::UNIX, Type::STREAM, None) else { return false };
     let _ = client.set_nonblocking(true);

@@ -47,9 +47,9 @@ pub(crate) struct Start {
     pub arguments: Vec<OsString>,
     /// Default places.
     pub paths: Paths,
-    /// Whether it left its terminal, or its predecessor had: WINCH counts only then, as in nginx.
+    /// It left its terminal, or its predecessor had: WINCH counts only then, as in nginx.
     pub daemonized: bool,
-    /// Whether the sockets came from a predecessor.
+    /// The sockets came from a predecessor.
     pub inherited: bool,
     /// Parent when the server started.
     pub parent: Pid,
@@ -124,7 +124,7 @@ pub(crate) struct Master {
     new_binary: Option<Pid>,
     /// Pid file as it is called now; `.oldbin` while a new binary runs.
     pid_file: PathBuf,
-    /// When certificates are looked at next, and what they looked like.
+    /// Time of the next look at certificate files, and the stamps of the last one.
     renewal: Option<(Instant, Vec<state::Stamp>)>,
 }
 
@@ -177,7 +177,7 @@ impl Master {
     /// Serves until a signal ends it.
     ///
     /// # Errors
-    /// When waiting for signals fails, which it does not.
+    /// Errors of poll(2) and signalfd(2), which do not occur in practice.
     pub(crate) fn run(mut self) -> io::Result<()> {
         self.log.notice("start worker processes");
         self.spawn();

@@ -151,7 +151,7 @@ impl Log {
 /// Opens a log file for appending, mode 0644.
 ///
 /// # Errors
-/// Those of open(2).
+/// Errors of open(2).
 pub(crate) fn open_log(path: &Path) -> std::io::Result<File> {
     files::append(path, files::READABLE)
 }

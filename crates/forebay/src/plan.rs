@@ -28,7 +28,7 @@ pub(crate) struct Plan {
     pub pinning_reason: &'static str,
     /// Limit of open descriptors that the worker will have.
     pub descriptors: u64,
-    /// Why.
+    /// Reason for the limit.
     pub descriptors_reason: &'static str,
     /// CPUs of the machine.
     pub cpus: CpuBudget,

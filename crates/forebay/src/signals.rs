@@ -23,7 +23,7 @@ const HANDLED: [Signal; 9] = [
 /// A signal and the process that sent it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Received {
-    /// Which.
+    /// Kind of signal.
     pub signal: Signal,
     /// Sender; 0 is the kernel.
     pub from: u32,
@@ -37,7 +37,7 @@ impl Signals {
     /// Blocks the handled signals for this thread, and those it starts, and takes them over.
     ///
     /// # Errors
-    /// Those of signalfd(2).
+    /// Errors of signalfd(2).
     pub(crate) fn take_over() -> io::Result<Signals> {
         let mask: SigSet = HANDLED.into_iter().collect();
         mask.thread_block()?;
@@ -55,7 +55,7 @@ impl Signals {
     /// `others` whether it is ready.
     ///
     /// # Errors
-    /// Those of poll(2).
+    /// Errors of poll(2).
     pub(crate) fn wait(&self, others: &[BorrowedFd<'_>], until: Option<Instant>) -> io::Result<Vec<bool>> {
         let mut fds = vec![PollFd::from_borrowed_fd(self.0.as_fd(), PollFlags::IN)];
         fds.extend(others.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)));

@@ -52,7 +52,7 @@ pub(crate) struct State {
 /// `None` without privilege.
 ///
 /// # Errors
-/// When the configuration has an error.
+/// The configuration has an error.
 pub(crate) fn read(
     environment: &Environment,
     files: &mut Files,
@@ -121,7 +121,7 @@ pub(crate) struct Before<'a> {
 /// Reads a configuration and opens what it needs.
 ///
 /// # Errors
-/// When anything cannot be had; the log says what, in nginx's words, and nothing has changed.
+/// A file, socket or other resource cannot be opened. The log has nginx's message, and nothing has changed.
 pub(crate) fn open(
     environment: &Environment,
     paths: &Paths,
@@ -269,7 +269,7 @@ impl State {
     /// Makes a generation for threads in this process (nginx: master_process off).
     ///
     /// # Errors
-    /// When no descriptor is left.
+    /// The process has no free descriptor.
     pub(crate) fn generation(&self, known: &[ListenAddr], number: u64) -> std::io::Result<Generation> {
         let copy = |fds: &[Arc<OwnedFd>]| fds.iter().map(|fd| fd.try_clone()).collect::<Result<Vec<_>, _>>();
         let new = self.listeners.open.iter().filter(|open| !known.contains(&open.addr));
@@ -282,10 +282,10 @@ impl State {
         })
     }
 
-    /// Copies of the log descriptors.
+    /// Copies the log descriptors.
     ///
     /// # Errors
-    /// When no descriptor is left.
+    /// The process has no free descriptor.
     pub(crate) fn log_copies(&self) -> std::io::Result<Vec<(PathBuf, OwnedFd)>> {
         self.logs.iter().map(|(path, fd)| Ok((path.clone(), fd.try_clone()?))).collect()
     }
@@ -293,7 +293,7 @@ impl State {
     /// Writes the pid file.
     ///
     /// # Errors
-    /// When it cannot be written; the log says so.
+    /// The file cannot be written; the log has nginx's message.
     pub(crate) fn write_pid(&self, log: &Log) -> Result<(), Refused> {
         let text = format!("{}\n", std::process::id());
         files::write(&self.pid, text.as_bytes(), files::READABLE).map_err(|e| {

@@ -118,7 +118,7 @@ pub(crate) struct DoctorArgs {
     pub explain: Option<String>,
 }
 
-/// How `forebay doctor` prints.
+/// Output format of `forebay doctor`.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DoctorFormat {
     /// With carets.

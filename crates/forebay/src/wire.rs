@@ -34,7 +34,7 @@ pub(crate) struct Configure {
     pub logs: Vec<PathBuf>,
     /// Number of this configuration, higher than those before; not 0.
     pub generation: u64,
-    /// Whether the last descriptor is the area for lines of logs: only the first configuration of a worker has it.
+    /// The last descriptor is the area for lines of logs: only the first configuration of a worker has it.
     pub log_area: bool,
 }
 
@@ -60,7 +60,7 @@ const REOPEN: u8 = 2;
 /// Sends a configuration.
 ///
 /// # Errors
-/// Those of the socket.
+/// Errors of the socket.
 pub(crate) fn send_configure(
     socket: &UnixStream,
     order: &Configure,
@@ -87,7 +87,7 @@ pub(crate) fn send_configure(
 /// Sends newly opened log files.
 ///
 /// # Errors
-/// Those of the socket.
+/// Errors of the socket.
 pub(crate) fn send_reopen(socket: &UnixStream, paths: &[PathBuf], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut out = Body::default();
     out.number(paths.len() as u64);
@@ -98,7 +98,7 @@ pub(crate) fn send_reopen(socket: &UnixStream, paths: &[PathBuf], fds: &[Borrowe
 /// Waits for an order. `None` when the master is gone.
 ///
 /// # Errors
-/// Those of the socket; `InvalidData` for what no master sends.
+/// Errors of the socket; `InvalidData` for what no master sends.
 pub(crate) fn receive_order(socket: &UnixStream) -> io::Result<Option<Order>> {
     let Some((kind, body, fds)) = receive(socket)? else { return Ok(None) };
     let mut rest = Rest(&body);

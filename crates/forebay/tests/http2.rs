@@ -2,7 +2,7 @@
 
 use crate::harness::{Server, Site, origin, wait_for};
 use forebay_http::h2::encode;
-use forebay_http::h2::frame::{self, Code, HEADER_LEN, Header, PREFACE, flag, kind};
+use forebay_http::h2::frame::{self, Code, FrameHeader, HEADER_LEN, PREFACE, flag, kind};
 use forebay_http::h2::hpack::{Decoder, Field, Sink, push_int};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -110,7 +110,7 @@ impl Client {
     /// The next frame; `None` at the end of the connection.
     fn next(&mut self) -> Option<Frame> {
         loop {
-            if let Some(h) = Header::parse(&self.buf)
+            if let Some(h) = FrameHeader::parse(&self.buf)
                 && let Some(payload) = self.buf.get(HEADER_LEN..HEADER_LEN + h.len)
             {
                 let f = Frame { kind: h.kind, flags: h.flags, stream: h.stream, payload: payload.to_vec() };
@@ -290,9 +290,9 @@ fn a_broken_preface_and_http_1_on_one_address() {
     preface.write_all(&PREFACE[10..]).expect("half");
     let mut first = [0; HEADER_LEN];
     preface.read_exact(&mut first).expect("settings");
-    assert_eq!(Header::parse(&first).map(|h| h.kind), Some(kind::SETTINGS));
+    assert_eq!(FrameHeader::parse(&first).map(|h| h.kind), Some(kind::SETTINGS));
     let said = server.raw(b"INVALID CONNECTION PREFACE\r\n\r\n");
-    assert_eq!(Header::parse(&said).map(|h| h.kind), Some(kind::GOAWAY), "{said:?}");
+    assert_eq!(FrameHeader::parse(&said).map(|h| h.kind), Some(kind::GOAWAY), "{said:?}");
 }
 
 #[test]
@@ -584,7 +584,7 @@ fn connections_without_requests_end_behind_a_reload() {
     stranger.shutdown(Shutdown::Write).expect("half closed");
     let mut told = Vec::new();
     stranger.read_to_end(&mut told).expect("an answer");
-    assert_eq!(Header::parse(&told).map(|h| h.kind), Some(kind::GOAWAY));
+    assert_eq!(FrameHeader::parse(&told).map(|h| h.kind), Some(kind::GOAWAY));
     assert!(server.get("/").starts_with("HTTP/1.1 204"));
     assert!(!server.error_log().contains("panic"), "{}", server.error_log());
 }

@@ -3,7 +3,7 @@
 use crate::differential::oracle;
 use crate::harness::{DEADLINE, Server, Site, origin, raw, run};
 use forebay_http::h2::encode;
-use forebay_http::h2::frame::{self, Code, Header, flag, kind, setting};
+use forebay_http::h2::frame::{self, Code, FrameHeader, flag, kind, setting};
 use forebay_http::h2::hpack::{Decoder, Field, Sink};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -56,7 +56,7 @@ fn frames(answers: Vec<Vec<u8>>) -> SocketAddr {
                 let Ok(n @ 1..) = stream.read(&mut buf) else { break };
                 got.extend_from_slice(&buf[..n]);
                 let mut at = frame::PREFACE.len();
-                while let Some(h) = got.get(at..).and_then(Header::parse) {
+                while let Some(h) = got.get(at..).and_then(FrameHeader::parse) {
                     asked |= h.kind == kind::HEADERS;
                     at += frame::HEADER_LEN + h.len;
                 }
@@ -158,7 +158,7 @@ fn serve_echo(mut stream: TcpStream) {
         out.clear();
         let Ok(n @ 1..) = stream.read(&mut buf) else { return };
         got.extend_from_slice(&buf[..n]);
-        while let Some(h) = got.get(at..).and_then(Header::parse) {
+        while let Some(h) = got.get(at..).and_then(FrameHeader::parse) {
             let Some(payload) = got.get(at + frame::HEADER_LEN..at + frame::HEADER_LEN + h.len) else {
                 break;
             };
@@ -344,7 +344,7 @@ fn listen_to(mut stream: TcpStream, report: &std::sync::mpsc::Sender<String>) {
     let mut line = Length(String::new());
     while let Ok(n @ 1..) = stream.read(&mut buf) {
         got.extend_from_slice(&buf[..n]);
-        while let Some(h) = got.get(at..).and_then(Header::parse)
+        while let Some(h) = got.get(at..).and_then(FrameHeader::parse)
             && let Some(payload) = got.get(at + frame::HEADER_LEN..at + frame::HEADER_LEN + h.len)
         {
             at += frame::HEADER_LEN + h.len;
@@ -582,7 +582,7 @@ fn flood(came: std::sync::mpsc::Sender<usize>) -> SocketAddr {
         let (mut at, mut len) = (frame::PREFACE.len(), 0);
         while let Ok(n @ 1..) = stream.read(&mut buf) {
             got.extend_from_slice(&buf[..n]);
-            while let Some(h) = got.get(at..).and_then(Header::parse) {
+            while let Some(h) = got.get(at..).and_then(FrameHeader::parse) {
                 if h.kind == kind::DATA {
                     len += h.len;
                     let _ = came.send(len);

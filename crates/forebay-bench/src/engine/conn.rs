@@ -30,15 +30,15 @@ pub(super) struct Conn {
     pub(super) phase: Phase,
     /// Index of [`Load::origins`].
     pub(super) origin: u32,
-    /// When the phase began, or since when the connection could have sent its next request, ns.
+    /// Time at which the phase began, or from which on the connection could have sent its next request, ns.
     pub(super) since: u64,
     /// A request that waits for the connection.
     pub(super) first: Option<Flight>,
     pub(super) transport: Transport,
     pub(super) http: Http,
-    /// Whether the slot is in the list of those that wait for a request to be due.
+    /// The slot is in the list of slots that wait for a request to be due.
     pub(super) in_free: bool,
-    /// Whether the slot was just taken from that list.
+    /// The slot was just taken from that list.
     pub(super) waited: bool,
     /// Failed attempts in a row.
     pub(super) fails: u32,
@@ -60,9 +60,9 @@ pub(super) enum Next {
     Ended,
 }
 
-/// Whether the peer has closed its side.
+/// State of the peer's side of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Peer {
+enum PeerSide {
     Sends,
     Closed,
 }
@@ -94,12 +94,12 @@ impl Conn {
         self.issued = 0;
     }
 
-    /// Whether the connection is being made.
+    /// Returns `true` if the connection is being made.
     pub(super) fn is_connecting(&self) -> bool {
         matches!(self.phase, Phase::Connecting | Phase::Handshaking)
     }
 
-    /// Whether no request is under way or waits.
+    /// Returns `true` if no request is under way or waits.
     pub(super) fn is_idle(&self) -> bool {
         self.first.is_none() && self.http.is_idle()
     }
@@ -125,7 +125,7 @@ impl Conn {
         request
     }
 
-    /// Whether another request may be sent.
+    /// Returns `true` if another request may be sent.
     #[inline]
     pub(super) fn has_room(&self, load: &Load) -> bool {
         !self.is_used_up(load) && self.http.has_room(load.parallel)
@@ -136,7 +136,7 @@ impl Conn {
         load.per_connection > 0 && self.issued >= load.per_connection
     }
 
-    /// Whether requests go to the socket one by one, so that they need not be gathered.
+    /// Returns `true` if requests go to the socket one by one, so that they need not be gathered.
     #[inline]
     pub(super) fn sends_singly(&self, load: &Load) -> bool {
         load.parallel == 1 && self.transport.is_direct() && !self.http.is_h2()
@@ -213,11 +213,11 @@ impl Conn {
         if self.handshake_is_complete() {
             ctx.record.handshake.record(ctx.now.saturating_sub(self.since));
             self.flush()?;
-            if peer == Peer::Sends {
+            if peer == PeerSide::Sends {
                 return Ok(Next::Opened);
             }
         }
-        if peer == Peer::Closed {
+        if peer == PeerSide::Closed {
             return self.closed(ctx);
         }
         self.write(ctx, &buffers.output)?;
@@ -231,7 +231,7 @@ impl Conn {
     }
 
     /// Reads until the socket is empty or closed.
-    fn pull(&mut self, ctx: &mut Ctx<'_>, buffers: &mut Buffers, last: bool) -> Result<Peer, Failure> {
+    fn pull(&mut self, ctx: &mut Ctx<'_>, buffers: &mut Buffers, last: bool) -> Result<PeerSide, Failure> {
         loop {
             let skippable = self.skippable(ctx);
             let received = match skippable {
@@ -240,12 +240,12 @@ impl Conn {
             };
             let Received { bytes, is_short } = match received {
                 Ok(received) => received,
-                Err(Errno::AGAIN) => return Ok(Peer::Sends),
+                Err(Errno::AGAIN) => return Ok(PeerSide::Sends),
                 Err(Errno::INTR) => continue,
                 Err(_) => return Err(self.lost()),
             };
             if bytes == 0 {
-                return Ok(Peer::Closed);
+                return Ok(PeerSide::Closed);
             }
             match skippable {
                 Some(left) => self.http.skip(ctx, bytes as u64, left),
@@ -253,7 +253,7 @@ impl Conn {
             }
             // Another call would only find the socket empty. After the peer's end it finds the end.
             if is_short && !last {
-                return Ok(Peer::Sends);
+                return Ok(PeerSide::Sends);
             }
         }
     }
@@ -318,7 +318,7 @@ impl Conn {
         self.http.closed(ctx).map(|()| Next::Ended)
     }
 
-    /// Whether the connection has sent all that it may and has all responses.
+    /// Returns `true` if the connection has sent all that it may and has all responses.
     #[inline]
     fn is_done(&self, load: &Load) -> bool {
         let spent = self.http.is_going_away() || self.is_used_up(load);

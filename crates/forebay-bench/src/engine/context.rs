@@ -29,13 +29,13 @@ pub(super) struct Ctx<'a> {
     pub(super) record: Record,
     /// By index of [`Load::requests`].
     pub(super) known_heads: Vec<KnownHead>,
-    /// Whether content is kept for checks.
+    /// Content is kept for checks.
     pub(super) keep_content: bool,
     /// Pause of a connection between response and next request, ns.
     pub(super) think: u64,
     /// Length of the first response, for [`crate::load::Checks::same_length`].
     learned_length: Option<u64>,
-    /// When the last response was complete, ns.
+    /// Time at which the last response was complete, ns.
     last_response: u64,
     interval: Interval,
     first_error: Option<String>,
@@ -167,7 +167,7 @@ impl<'a> Ctx<'a> {
         });
     }
 
-    /// Whether the request is a HEAD.
+    /// Returns `true` if the request is a HEAD.
     pub(super) fn is_head(&self, flight: Flight) -> bool {
         self.load.requests.get(flight.request as usize).is_some_and(|r| r.head)
     }

@@ -6,9 +6,9 @@ pub(super) const UNASSIGNED: u32 = u32::MAX;
 /// A request that is due or under way.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Flight {
-    /// When it should have been sent, ns.
+    /// Time at which the request was due, ns.
     pub(super) due: u64,
-    /// When it was sent, ns.
+    /// Time at which it was sent, ns.
     pub(super) start: u64,
     /// Index of [`crate::load::Load::requests`], or [`UNASSIGNED`].
     pub(super) request: u32,

@@ -42,9 +42,9 @@ pub(super) struct H1 {
     content: Vec<u8>,
     /// Set when the server closes the connection after its response.
     closing: bool,
-    /// When the newest request left, ns; kept for [`crate::load::Load::split`] only.
+    /// Time at which the newest request was sent, ns; kept for [`crate::load::Load::split`] only.
     left_at: u64,
-    /// When its response began, ns; 0: not yet. Kept for [`crate::load::Load::split`] only.
+    /// Time at which its response began, ns; 0: not yet. Kept for [`crate::load::Load::split`] only.
     came_at: u64,
     /// The connection sends no request before this time, ns ([`crate::load::Load::think`]).
     gate: u64,
@@ -106,7 +106,7 @@ impl H1 {
         self.flights.front().map(|f| f.start)
     }
 
-    /// Whether the server closes the connection after its response.
+    /// Returns `true` if the server closes the connection after its response.
     #[inline]
     pub(super) fn is_closing(&self) -> bool {
         self.closing

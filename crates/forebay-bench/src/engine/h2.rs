@@ -5,7 +5,7 @@ use super::flight::Flight;
 use crate::record::Failure;
 use forebay_http::field::Name;
 use forebay_http::h2::connection::{Connection, FlowControlError, Window};
-use forebay_http::h2::frame::{self, Code, Header, flag, kind, setting};
+use forebay_http::h2::frame::{self, Code, FrameHeader, flag, kind, setting};
 use forebay_http::h2::frame::{HEADER_LEN, INITIAL_WINDOW, MAX_FRAME, MAX_WINDOW, PREFACE};
 use forebay_http::h2::hpack::{Decoder, Field, Label, Sink};
 use forebay_http::h2::received::{Frame, Role, Section, Setting, Settings, Violation};
@@ -120,14 +120,14 @@ impl H2 {
         }
     }
 
-    /// Whether another stream may be opened.
+    /// Returns `true` if another stream may be opened.
     pub(super) fn has_room(&self, parallel: usize) -> bool {
         !self.goaway
             && self.streams.len() < parallel.min(self.max_streams)
             && self.next_id < MAX_WINDOW as u32 - 2
     }
 
-    /// Whether the peer wants the connection to end.
+    /// Returns `true` if the peer wants the connection to end.
     pub(super) fn is_ending(&self) -> bool {
         self.goaway || self.next_id >= MAX_WINDOW as u32 - 2
     }
@@ -223,7 +223,7 @@ impl H2 {
         bytes: &'b [u8],
         out: &mut Vec<u8>,
     ) -> Result<&'b [u8], Failure> {
-        let Some(header) = Header::parse(bytes) else { return self.gather(ctx, bytes, out) };
+        let Some(header) = FrameHeader::parse(bytes) else { return self.gather(ctx, bytes, out) };
         self.connection.admit(&header)?;
         let payload = bytes.get(HEADER_LEN..).unwrap_or_default();
         if header.kind == kind::DATA && !header.has(flag::PADDED) {
@@ -249,10 +249,10 @@ impl H2 {
         bytes: &'b [u8],
         out: &mut Vec<u8>,
     ) -> Result<&'b [u8], Failure> {
-        let wanted = Header::parse(&self.partial).map_or(HEADER_LEN, |header| HEADER_LEN + header.len);
+        let wanted = FrameHeader::parse(&self.partial).map_or(HEADER_LEN, |header| HEADER_LEN + header.len);
         let (part, behind) = bytes.split_at((wanted - self.partial.len()).min(bytes.len()));
         self.partial.extend_from_slice(part);
-        let Some(header) = Header::parse(&self.partial) else { return Ok(behind) };
+        let Some(header) = FrameHeader::parse(&self.partial) else { return Ok(behind) };
         self.connection.admit(&header)?;
         if self.partial.len() < HEADER_LEN + header.len {
             return Ok(behind);

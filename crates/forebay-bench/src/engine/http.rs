@@ -34,7 +34,7 @@ impl Http {
         self.h2.is_some()
     }
 
-    /// Whether another request may be sent while `parallel` are allowed at a time.
+    /// Returns `true` if another request may be sent while `parallel` are allowed at a time.
     #[inline]
     pub(super) fn has_room(&self, parallel: usize) -> bool {
         match &self.h2 {
@@ -90,19 +90,19 @@ impl Http {
         self.h1.skip(ctx, n, left);
     }
 
-    /// Whether no request is under way.
+    /// Returns `true` if no request is under way.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
         self.h1.active() == 0 && self.h2.as_deref().is_none_or(|h2| h2.active() == 0)
     }
 
-    /// Whether the server closes the connection after its response.
+    /// Returns `true` if the server closes the connection after its response.
     #[inline]
     pub(super) fn is_closing(&self) -> bool {
         self.h1.is_closing()
     }
 
-    /// Whether the server takes no more requests on this connection (GOAWAY).
+    /// Returns `true` if the server takes no more requests on this connection (GOAWAY).
     #[inline]
     pub(super) fn is_going_away(&self) -> bool {
         self.h2.as_deref().is_some_and(H2::is_ending)

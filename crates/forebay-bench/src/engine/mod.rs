@@ -38,7 +38,7 @@ pub struct Outcome {
     pub samples: Vec<Sample>,
     /// Time that was measured: warm-up and waiting for the last answers not counted.
     pub measured: Duration,
-    /// Whether the user stopped it early.
+    /// The user stopped it early.
     pub interrupted: bool,
     /// The first error in words.
     pub first_error: Option<String>,

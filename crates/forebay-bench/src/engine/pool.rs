@@ -72,15 +72,15 @@ impl<'a> Pool<'a> {
         }
     }
 
-    /// Whether a run that ends with a number of requests will never end: no connection is open, and none could be made
-    /// for as long as one may take.
+    /// Returns `true` if a run that ends with a number of requests will never end: no connection is open, and none could be
+    /// made for as long as one may take.
     pub(super) fn is_hopeless(&self, timeout: u64) -> bool {
         self.ctx.supply.is_counted()
             && self.failing_since.is_some_and(|t| self.ctx.now.saturating_sub(t) >= timeout)
             && !self.conns.iter().any(|c| c.phase == Phase::Open)
     }
 
-    /// Whether any slot pauses.
+    /// Returns `true` if any slot pauses.
     pub(super) fn has_timers(&self) -> bool {
         !self.timers.is_empty()
     }
@@ -90,7 +90,7 @@ impl<'a> Pool<'a> {
         self.timers.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// Whether a slot waits for a request that the schedule still has.
+    /// Returns `true` if a slot waits for a request that the schedule still has.
     pub(super) fn waits_for_schedule(&self) -> bool {
         !self.free.is_empty() && self.ctx.supply.is_due(u64::MAX, self.ctx.times.end)
     }
@@ -448,7 +448,8 @@ impl<'a> Pool<'a> {
     }
 }
 
-/// Whether connecting counts as a part of a request's time. Then a request is chosen before its connection is made.
+/// Returns `true` if connecting counts as a part of a request's time. Then a request is chosen before its connection is
+/// made.
 fn counts_connecting(load: &Load) -> bool {
     load.per_connection == 1 || load.split
 }

@@ -1,4 +1,4 @@
-//! Which requests may be sent, and when. Hot path.
+//! Supply of requests: how many may still be sent, and at which times. Hot path.
 
 use super::flight::{Flight, UNASSIGNED};
 use super::timing::Times;
@@ -13,7 +13,7 @@ pub(super) struct Supply {
     budget: Option<u64>,
     /// Open loop; `None`: a connection may send as soon as it has room.
     schedule: Option<Schedule>,
-    /// When the next request of the open loop is due, ns.
+    /// Time at which the next request of the open loop is due, ns.
     next_due: u64,
     /// Requests that a server did not process, to be sent again.
     again: Vec<Flight>,
@@ -127,18 +127,18 @@ impl Supply {
         self.closed = true;
     }
 
-    /// Whether requests may be sent now or later.
+    /// Returns `true` if requests may be sent now or later.
     pub(super) fn is_open(&self) -> bool {
         !self.closed
     }
 
-    /// Whether requests are due by a schedule, whatever the server does.
+    /// Returns `true` if requests are due by a schedule, whatever the server does.
     #[inline]
     pub(super) fn is_open_loop(&self) -> bool {
         self.schedule.is_some()
     }
 
-    /// Whether the run ends with a number of requests.
+    /// Returns `true` if the run ends with a number of requests.
     pub(super) fn is_counted(&self) -> bool {
         self.budget.is_some()
     }
@@ -147,22 +147,22 @@ impl Supply {
         self.budget == Some(0)
     }
 
-    /// Whether all requests have been sent.
+    /// Returns `true` if all requests have been sent.
     pub(super) fn is_spent(&self) -> bool {
         self.is_budget_spent() && self.again.is_empty()
     }
 
-    /// Whether a connection that is made now would have something to send.
+    /// Returns `true` if a connection that is made now would have something to send.
     pub(super) fn is_worth_connecting(&self) -> bool {
         !self.closed && !self.is_budget_spent()
     }
 
-    /// Whether a request of an open loop should have left by `now`.
+    /// Returns `true` if a request of an open loop should have left by `now`.
     pub(super) fn is_due(&self, now: u64, end: u64) -> bool {
         !self.closed && self.has_scheduled_before(end) && self.next_due <= now && !self.is_budget_spent()
     }
 
-    /// Whether the schedule has a request before `end`.
+    /// Returns `true` if the schedule has a request before `end`.
     pub(super) fn has_scheduled_before(&self, end: u64) -> bool {
         self.schedule.is_some() && self.next_due < end
     }

@@ -1,6 +1,6 @@
 //! Deadlines and stop rules of a thread: reports, timeouts, the end of sending and of waiting.
 
-use super::usage::Usage;
+use super::usage::ThreadCounters;
 use crate::load::Load;
 use crate::record::ThreadUse;
 use crate::thread_cpu;
@@ -31,16 +31,16 @@ impl Times {
         Times { start, from, end }
     }
 
-    /// Whether this moment is within the measured time.
+    /// Returns `true` if this moment is within the measured time.
     #[inline]
     pub(super) fn measure(&self, now: u64) -> bool {
         (self.from..=self.end).contains(&now)
     }
 }
 
-/// A stretch between two reports.
+/// Time between two reports of a thread.
 pub(super) struct Lap {
-    /// When it began, ns.
+    /// Time at which the lap began, ns.
     pub(super) since: u64,
     /// CPU time of the thread in it, ns.
     pub(super) cpu: u64,
@@ -56,7 +56,7 @@ struct Stopped {
 
 /// Deadlines and stop rules of a thread's loop.
 pub(super) struct Timing {
-    /// As planned: an early stop does not change them.
+    /// Planned times, which an early stop does not change.
     times: Times,
     timeout: u64,
     drain: u64,
@@ -66,7 +66,7 @@ pub(super) struct Timing {
     last_tick: u64,
     last_cpu: u64,
     /// Counters at the end of the warm-up.
-    usage: Option<Usage>,
+    usage: Option<ThreadCounters>,
     stopped: Option<Stopped>,
 }
 
@@ -97,7 +97,7 @@ impl Timing {
     /// user has stopped it.
     pub(super) fn stops(&mut self, now: u64, halt: bool) -> bool {
         if self.usage.is_none() && now >= self.times.from {
-            self.usage = Some(Usage::now());
+            self.usage = Some(ThreadCounters::now());
         }
         if self.is_stopped() || now < self.times.end && !halt {
             return false;
@@ -111,17 +111,17 @@ impl Timing {
         true
     }
 
-    /// Whether the measured time is over.
+    /// Returns `true` if the measured time is over.
     pub(super) fn is_stopped(&self) -> bool {
         self.stopped.is_some()
     }
 
-    /// Whether no more responses are awaited.
+    /// Returns `true` if no more responses are awaited.
     pub(super) fn is_over(&self, now: u64) -> bool {
         self.stopped.as_ref().is_some_and(|s| now >= s.drain_until)
     }
 
-    /// Whether it is time to look for requests without a response; sets the next time.
+    /// Returns `true` if it is time to look for requests without a response, and sets the next such time.
     pub(super) fn scan_is_due(&mut self, now: u64) -> bool {
         let due = now >= self.next_scan;
         if due {
@@ -161,7 +161,7 @@ impl Timing {
     }
 
     fn used(&self) -> ThreadUse {
-        self.usage.unwrap_or_else(Usage::now).until_now()
+        self.usage.unwrap_or_else(ThreadCounters::now).until_now()
     }
 }
 

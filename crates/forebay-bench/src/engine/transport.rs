@@ -140,7 +140,7 @@ impl Transport {
         }
     }
 
-    /// Whether bytes may go to the socket as they are, after no others.
+    /// Returns `true` if bytes may go to the socket as they are, after no others.
     #[inline]
     pub(super) fn is_direct(&self) -> bool {
         self.tls.is_none() && self.out.is_empty()
@@ -174,7 +174,7 @@ impl Transport {
         Ok(())
     }
 
-    /// Whether bytes wait for the socket.
+    /// Returns `true` if bytes wait for the socket.
     #[inline]
     pub(super) fn has_unsent(&self) -> bool {
         !self.out.is_empty()
@@ -207,7 +207,7 @@ impl Transport {
     }
 }
 
-/// Why bytes could not be decrypted.
+/// Reason for which bytes could not be decrypted.
 pub(super) enum DecryptError {
     /// TLS took no bytes.
     Read,

@@ -89,7 +89,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Whether nothing is left to send and to wait for.
+    /// Returns `true` if nothing is left to send and to wait for.
     fn is_done(&self, timing: &Timing) -> bool {
         let supply = &self.pool.ctx.supply;
         let is_last = || !supply.is_open() || supply.is_spent() || self.pool.is_hopeless(timing.timeout());

@@ -15,7 +15,7 @@ const COLORS: [&str; 6] = ["#2563eb", "#dc2626", "#059669", "#d97706", "#7c3aed"
 
 /// A line of a plot.
 #[derive(Clone, Debug)]
-pub(crate) struct Line {
+pub(crate) struct Curve {
     /// For the legend.
     pub name: String,
     /// Points, by x.
@@ -32,10 +32,10 @@ pub(crate) struct Plot {
     /// Beside the y axis.
     pub y_label: String,
     /// Lines of the plot.
-    pub lines: Vec<Line>,
+    pub lines: Vec<Curve>,
     /// Places of the x axis with their texts; empty: chosen.
     pub x_ticks: Vec<(f64, String)>,
-    /// Whether y is logarithmic.
+    /// Y is logarithmic.
     pub log: bool,
 }
 
@@ -64,7 +64,7 @@ fn trim(v: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// How values become places of a plot.
+/// Scales of a plot, which turn values into places.
 struct Axes {
     x: (f64, f64),
     /// Powers of ten where `log` is set.
@@ -130,7 +130,7 @@ impl Plot {
             let color = COLORS[i % COLORS.len()];
             line.draw(&mut s, &axes, color);
             // From the right, each as wide as its name.
-            let at = WIDTH - RIGHT - self.lines.iter().skip(i).map(Line::legend_width).sum::<f64>();
+            let at = WIDTH - RIGHT - self.lines.iter().skip(i).map(Curve::legend_width).sum::<f64>();
             line.draw_legend(&mut s, at, color);
         }
         self.draw_labels(&mut s);
@@ -181,7 +181,7 @@ impl Plot {
     }
 }
 
-impl Line {
+impl Curve {
     fn draw(&self, s: &mut String, axes: &Axes, color: &str) {
         let place = |(a, b): &(f64, f64)| (axes.x(*a), axes.y(*b));
         let path: Vec<String> =
@@ -231,7 +231,7 @@ pub(crate) fn page(title: &str, body: &str) -> String {
 pub(crate) fn by_percentile(lines: &[(&str, &Histogram)]) -> Plot {
     let longest = lines.iter().map(|(_, h)| h.len()).max().unwrap_or(0).max(10) as f64;
     let nines = longest.log10().min(6.0);
-    let line = |(name, h): &(&str, &Histogram)| Line {
+    let line = |(name, h): &(&str, &Histogram)| Curve {
         name: (*name).to_owned(),
         points: (0..=200)
             .map(|i| {
@@ -282,11 +282,11 @@ pub(crate) fn report(report: &Report) -> String {
 
 /// Returns the plots of throughput, latency and CPU time over time.
 fn over_time(report: &Report) -> [Plot; 3] {
-    let series = |name: &str, f: &dyn Fn(&Point) -> Option<f64>| Line {
+    let series = |name: &str, f: &dyn Fn(&Point) -> Option<f64>| Curve {
         name: name.to_owned(),
         points: report.points.iter().filter_map(|p| Some((p.at, f(p)?))).collect(),
     };
-    let plot = |title: &str, y_label: &str, lines: Vec<Line>| Plot {
+    let plot = |title: &str, y_label: &str, lines: Vec<Curve>| Plot {
         title: title.into(),
         x_label: "seconds since the start, warm-up included".into(),
         y_label: y_label.into(),

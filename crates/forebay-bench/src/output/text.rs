@@ -133,7 +133,7 @@ pub(crate) fn hgrm(h: &Histogram) -> String {
     })
 }
 
-/// The same in the columns of wrk2.
+/// Returns the percentiles in the columns of wrk2.
 pub(crate) fn hgrm_wrk2(h: &Histogram) -> String {
     let head = "       Value   Percentile   TotalCount 1/(1-Percentile)";
     spectrum(h, head, |value, reached, count, last| {

@@ -3,7 +3,7 @@
 use super::map::variable_name;
 use crate::config::{Build, Context, Scope};
 use crate::limit::cidr::Cidr;
-use crate::vars::{Address, Computed, Geo, Names, Segments, Value};
+use crate::vars::{AddressSource, Computed, Geo, Names, Segments, Value};
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Directive, Word};
 use std::collections::{BTreeMap, HashMap};
@@ -34,8 +34,8 @@ struct Networks {
 /// In nginx's words.
 pub fn block<C: Context>(d: &Directive, cx: &mut Scope<'_, C>) -> Result<(), Error> {
     let (source, name) = match d.args.as_slice() {
-        [name] => (Address::Client, name),
-        [source, name] => (Address::Var(cx.vars.reference(variable_name(d, source, cx)?)), name),
+        [name] => (AddressSource::Client, name),
+        [source, name] => (AddressSource::Var(cx.vars.reference(variable_name(d, source, cx)?)), name),
         _ => return Err(cx.error(d, "invalid number of arguments in \"geo\" directive")),
     };
     let name = variable_name(d, name, cx)?;
@@ -218,7 +218,7 @@ impl Networks {
         Err(cx.error(d, format!("range \"{}\" overlaps \"{other}\"", text(name))))
     }
 
-    fn finish(self, source: Address) -> Geo {
+    fn finish(self, source: AddressSource) -> Geo {
         let (v4, v6) = if self.ranges {
             let spans = self.spans.into_iter().map(|(start, (end, v))| (start, end, v));
             (Segments::build(spans, |a| a.checked_add(1)), None)

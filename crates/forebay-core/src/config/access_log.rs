@@ -3,7 +3,7 @@
 use super::value::{Setting, once};
 use super::{Build, Context, Scope};
 use crate::log::access::{AccessLog, Escape, Target};
-use crate::log::files::Policy;
+use crate::log::files::FileLimits;
 use crate::log::syslog::Syslog;
 use crate::vars::{Part, Template};
 use forebay_conf::error::Error;
@@ -216,13 +216,17 @@ fn escape(d: &Directive, w: &Word, cx: &Build<'_>) -> Result<Escape, Error> {
 
 /// `open_log_file_cache`.
 #[derive(Clone, Copy, Debug)]
-pub struct LogFileCache(pub Option<Policy>);
+pub struct LogFileCache(pub Option<FileLimits>);
 
 impl<C: Context> Setting<C> for LogFileCache {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_, C>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
-        let mut policy =
-            Policy { max: 0, inactive: Duration::from_secs(10), valid: Duration::from_secs(60), min_uses: 1 };
+        let mut policy = FileLimits {
+            max: 0,
+            inactive: Duration::from_secs(10),
+            valid: Duration::from_secs(60),
+            min_uses: 1,
+        };
         for w in d.args.iter().filter(|w| w.text != b"off") {
             let text = w.as_str();
             let (name, value) = text.split_once('=').unwrap_or((&text, ""));

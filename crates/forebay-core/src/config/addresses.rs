@@ -64,7 +64,7 @@ fn by_address<'b>(
     (order, by_addr)
 }
 
-/// Returns the faults of a directive beside those of other servers for the same address.
+/// Returns the conflicts of a directive with those of other servers for the same address.
 fn conflicts(others: &Listens<'_>, l: &ListenDirective) -> impl Iterator<Item = &'static str> {
     let options = l.set && others.iter().any(|(_, o)| o.set);
     let default = l.default_server && others.iter().any(|(_, o)| o.default_server);

@@ -29,7 +29,7 @@ pub struct Pools {
 }
 
 impl Pools {
-    /// `thread_pool`.
+    /// Checks a `thread_pool` and notes its name.
     fn add(&mut self, d: &Directive, cx: &Build<'_>) -> Result<(), Error> {
         let name = first(d);
         if self.names.iter().any(|n| n == name) {
@@ -100,7 +100,7 @@ pub fn tree(block: &Block, pools: &mut Pools, cx: &mut Build<'_>) {
     }
 }
 
-/// Whether a directive is one of [`SETS`].
+/// Returns `true` if a directive is one of [`SETS`].
 fn takes_set(name: &[u8]) -> bool {
     SETS.iter().any(|s| {
         let of_family = |rest: &[u8]| rest.is_empty() || rest.ends_with(b"_") || s.starts_with('_');

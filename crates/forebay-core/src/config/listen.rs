@@ -37,11 +37,11 @@ pub struct ListenDirective {
     pub addrs: Vec<ListenAddr>,
     /// Socket options.
     pub options: SocketOptions,
-    /// Whether an option of the socket was given. Only one directive of an address may do so.
+    /// An option of the socket was given. Only one directive of an address may do so.
     pub set: bool,
     /// `default_server`.
     pub default_server: bool,
-    /// Whether the address gets a socket of its own (`bind`).
+    /// The address gets a socket of its own (`bind`).
     pub bind: bool,
     /// Protocols.
     pub address_options: AddressOptions,
@@ -49,7 +49,7 @@ pub struct ListenDirective {
 }
 
 impl ListenDirective {
-    /// `listen *:80`, or `*:8000` for those who may not bind that.
+    /// Creates the directive of a server without one: `listen *:80`, or `*:8000` for a user other than root.
     pub fn default_port() -> ListenDirective {
         let port = if rustix::process::geteuid().is_root() { 80 } else { 8000 };
         ListenDirective {
@@ -63,7 +63,7 @@ impl ListenDirective {
         }
     }
 
-    /// An error at this directive.
+    /// Creates an error at this directive.
     pub fn error(&self, message: String) -> Error {
         Error {
             level: Level::Emerg,
@@ -104,7 +104,7 @@ pub fn parse(d: &Directive, cx: &mut Build<'_>) -> Result<ListenDirective, Error
             Some(subject) => subject,
             None => l.valued(&w.text).map_err(|what| cx.error_at(d, w, what.text(w)))?,
         };
-        if subject == Subject::Socket {
+        if subject == AppliesTo::Socket {
             l.set = true;
             l.bind = true;
         }
@@ -119,7 +119,7 @@ pub fn parse(d: &Directive, cx: &mut Build<'_>) -> Result<ListenDirective, Error
 
 /// Subject of a parameter.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Subject {
+enum AppliesTo {
     /// The socket: only one directive of an address may have such a parameter.
     Socket,
     /// The server or the protocol.
@@ -139,7 +139,7 @@ enum Fault {
 }
 
 impl Fault {
-    /// The error in nginx's words.
+    /// Returns the error in nginx's words.
     fn text(&self, w: &Word) -> String {
         let w = w.as_str();
         match self {
@@ -154,7 +154,7 @@ impl Fault {
 
 impl ListenDirective {
     /// Takes a parameter without a value. `None`: it is not one.
-    fn flag(&mut self, word: &[u8]) -> Option<Subject> {
+    fn flag(&mut self, word: &[u8]) -> Option<AppliesTo> {
         match word {
             b"default_server" | b"default" => self.default_server = true,
             b"proxy_protocol" => self.address_options.proxy_protocol = true,
@@ -162,10 +162,10 @@ impl ListenDirective {
             b"http2" => self.address_options.http2 = true,
             _ => return self.socket_flag(word),
         }
-        Some(Subject::Address)
+        Some(AppliesTo::Address)
     }
 
-    fn socket_flag(&mut self, word: &[u8]) -> Option<Subject> {
+    fn socket_flag(&mut self, word: &[u8]) -> Option<AppliesTo> {
         let options = &mut self.options;
         match word {
             b"bind" => self.bind = true,
@@ -181,11 +181,11 @@ impl ListenDirective {
             }
             _ => return None,
         }
-        Some(Subject::Socket)
+        Some(AppliesTo::Socket)
     }
 
     /// Takes a parameter with a value.
-    fn valued(&mut self, word: &[u8]) -> Result<Subject, Fault> {
+    fn valued(&mut self, word: &[u8]) -> Result<AppliesTo, Fault> {
         if word == b"quic" {
             return Err(Fault::Later);
         }
@@ -193,7 +193,7 @@ impl ListenDirective {
         let (name, value) = (&word[..equals], &word[equals + 1..]);
         let (_, set) = VALUED.iter().find(|(n, _)| n.as_bytes() == name).ok_or(Fault::Unknown)?;
         set(&mut self.options, value)?;
-        Ok(Subject::Socket)
+        Ok(AppliesTo::Socket)
     }
 }
 

@@ -96,7 +96,7 @@ fn put<T>(
     Ok(())
 }
 
-/// An argument as text; empty if it is missing.
+/// Returns an argument as text, empty if it is missing.
 fn text(d: &Directive, n: usize) -> String {
     d.args.get(n).map(|w| w.as_str().into_owned()).unwrap_or_default()
 }

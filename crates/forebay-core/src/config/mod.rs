@@ -48,8 +48,8 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// A temporary directory that the configuration does not name: below the prefix that was given, or where
-    /// distributions have it (the access log is absolute there, too).
+    /// Returns a temporary directory that the configuration does not name: `relative` below the prefix, or `installed` if the
+    /// built-in access log is absolute, as in distributions.
     pub fn temp_path(&self, installed: &str, relative: &str) -> PathBuf {
         match self.access_log.starts_with('/') {
             true => PathBuf::from(installed),
@@ -68,7 +68,7 @@ pub enum ListenAddr {
 }
 
 impl ListenAddr {
-    /// Whether connections may come to more than one local address.
+    /// Returns `true` if connections may come to more than one local address.
     pub fn is_wildcard(&self) -> bool {
         matches!(self, ListenAddr::Inet(a) if a.ip().is_unspecified())
     }
@@ -100,7 +100,7 @@ pub struct SocketOptions {
 /// `so_keepalive=on|off|[idle]:[interval]:[count]`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeepaliveProbes {
-    /// Whether probes are on.
+    /// Probes are on.
     pub on: bool,
     /// Seconds of idling before the first probe.
     pub idle: Option<u32>,

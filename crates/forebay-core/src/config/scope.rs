@@ -143,7 +143,7 @@ impl<'a> Build<'a> {
     /// may use.
     ///
     /// # Errors
-    /// When another directive uses the directory for a cache, or with other levels.
+    /// If another directive uses the directory for a cache, or with other levels.
     pub fn directory(&mut self, d: &Directive, path: &Path, levels: Option<Vec<u64>>) -> Result<(), Error> {
         let text = format!("the same path name \"{}\"", path.display());
         match self.directories.iter().find(|known| known.path == path) {

@@ -14,12 +14,12 @@ pub enum Cidr {
     Unix,
 }
 
-/// The leading `bits` of 32.
+/// Returns a mask of the leading `bits` of 32.
 fn mask4(bits: u8) -> u32 {
     u32::MAX.checked_shl(32 - u32::from(bits.min(32))).unwrap_or(0)
 }
 
-/// The leading `bits` of 128.
+/// Returns a mask of the leading `bits` of 128.
 fn mask6(bits: u8) -> u128 {
     u128::MAX.checked_shl(128 - u32::from(bits.min(128))).unwrap_or(0)
 }
@@ -52,7 +52,7 @@ impl Cidr {
         })
     }
 
-    /// The network of one address.
+    /// Creates the network of one address.
     pub fn host(ip: IpAddr) -> Cidr {
         match ip {
             IpAddr::V4(a) => Cidr::V4(a.to_bits(), 32),
@@ -60,7 +60,7 @@ impl Cidr {
         }
     }
 
-    /// Whether the peer is in it. An IPv4 address that came as IPv6 (`::ffff:a.b.c.d`) counts as IPv4.
+    /// Returns `true` if the peer is in the network. An IPv4 address that came as IPv6 (`::ffff:a.b.c.d`) counts as IPv4.
     pub fn contains(&self, peer: Peer) -> bool {
         match (self, peer.ip().map(|ip| ip.to_canonical())) {
             (Cidr::Unix, None) => true,
@@ -71,7 +71,7 @@ impl Cidr {
     }
 }
 
-/// Whether a peer is in one of the networks.
+/// Returns `true` if a peer is in one of the networks.
 pub fn any_contains(networks: &[Cidr], peer: Peer) -> bool {
     networks.iter().any(|n| n.contains(peer))
 }
@@ -88,11 +88,10 @@ pub fn address(text: &[u8]) -> Option<SocketAddr> {
     text.parse::<SocketAddr>().ok().filter(|a| a.port() > 0)
 }
 
-/// The client address that trusted proxies tell in a list of addresses, each adding at the end.
+/// Returns the client's address from a list to which each trusted proxy has appended one.
 ///
-/// `lines` are the values of the field lines in order. `None`: the peer is not trusted, or what it says is
-/// no address. With `recursive`, addresses that are trusted themselves are skipped as long as there is
-/// another one before them.
+/// `lines` are the values of the field lines in order. Returns `None` if the peer is not trusted or its entry is no address.
+/// With `recursive`, skips addresses that are trusted themselves as long as there is another one before them.
 pub fn forwarded<'l>(
     peer: Peer,
     lines: impl DoubleEndedIterator<Item = &'l [u8]>,

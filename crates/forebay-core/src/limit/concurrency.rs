@@ -16,10 +16,10 @@ use std::sync::{Arc, Mutex};
 
 /// All `limit_conn` directives of a level, each with its zone and its limit.
 #[derive(Clone, Debug, Default)]
-pub struct Limits(Arc<Vec<(Arc<Zone>, u32)>>);
+pub struct Limits(Arc<Vec<(Arc<ConnZone>, u32)>>);
 
 impl Limits {
-    /// Whether the level has no limit.
+    /// Returns `true` if the level has no limit.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -28,7 +28,7 @@ impl Limits {
 impl<C> Setting<C> for Limits
 where
     C: Context,
-    C::Tables: AsMut<Zones>,
+    C::Tables: AsMut<ConnZones>,
 {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_, C>) -> Result<Self, Error> {
         let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
@@ -50,7 +50,7 @@ where
 }
 
 /// A `limit_conn_zone`.
-pub type Zone = zones::Zone<Defined>;
+pub type ConnZone = zones::Zone<Defined>;
 
 /// Definition of a zone by `limit_conn_zone`.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ pub struct Defined {
 }
 
 /// Zones of a configuration under construction.
-pub type Zones = zones::Zones<Defined>;
+pub type ConnZones = zones::Zones<Defined>;
 
 /// Number of active requests for each key of a zone. Active keys cannot be evicted, so a full zone refuses new keys.
 #[derive(Debug)]
@@ -113,7 +113,7 @@ pub fn usage() -> Vec<Usage> {
 pub fn zone<C>(d: &Directive, cx: &mut Scope<'_, C>) -> Result<(), Error>
 where
     C: Context,
-    C::Tables: AsMut<Zones>,
+    C::Tables: AsMut<ConnZones>,
 {
     let Some((key_word, options)) = d.args.split_first() else { return Err(cx.error(d, "no key")) };
     let key = cx.template(d, key_word)?;
@@ -153,15 +153,15 @@ impl Drop for Place {
 
 /// Result and counts of a request or session.
 #[derive(Debug, Default)]
-pub struct State {
+pub struct Counted {
     outcome: Option<Outcome>,
     places: Vec<Place>,
 }
 
-impl State {
+impl Counted {
     /// Returns the state for a subrequest. The main request has been counted already, so the subrequest is not.
-    pub fn counted(&self) -> State {
-        State { outcome: self.outcome, places: Vec::new() }
+    pub fn counted(&self) -> Counted {
+        Counted { outcome: self.outcome, places: Vec::new() }
     }
 
     /// Returns the result, if some limit has been checked.
@@ -195,8 +195,8 @@ const MAX_KEY: usize = 255;
 /// limit had a key.
 ///
 /// # Errors
-/// When a key cannot be evaluated.
-pub fn enter<E: Evaluate>(policy: Policy<'_>, subject: &mut E, state: &mut State) -> Result<(), VarError> {
+/// If a key cannot be evaluated.
+pub fn enter<E: Evaluate>(policy: Policy<'_>, subject: &mut E, state: &mut Counted) -> Result<(), VarError> {
     let mut key = subject.take_buf();
     for (zone, most) in policy.limits.0.iter() {
         let Some(z) = zone.defined.get() else { continue };

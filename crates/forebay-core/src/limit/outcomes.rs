@@ -56,7 +56,7 @@ impl Outcome {
         }
     }
 
-    /// Whether only `limit_req` has this outcome: `limit_conn` delays nothing.
+    /// Returns `true` if only `limit_req` has this outcome: `limit_conn` delays nothing.
     fn is_delay(self) -> bool {
         matches!(self, Outcome::Delayed | Outcome::DelayedDryRun)
     }
@@ -65,7 +65,7 @@ impl Outcome {
 /// Outcomes of a zone, counted by all threads. They go on after a reload.
 #[derive(Debug)]
 pub struct Outcomes {
-    /// Whether the zone is one of `limit_req`.
+    /// The zone is one of `limit_req`.
     pub requests: bool,
     /// Name of the zone.
     pub zone: Vec<u8>,

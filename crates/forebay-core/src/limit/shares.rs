@@ -70,7 +70,7 @@ fn lowest<R: Ord + Copy, O: Ord>(
 /// Chooses `count` waiting connections to close; `max` is the limit of connections. Networks lose first what they hold
 /// beyond their share, the largest network before others. The rest goes by rank, and among slow ones by what their
 /// network still holds.
-pub fn who_leaves(all: Vec<Candidate<(u8, Instant)>>, count: usize, max: usize) -> Vec<usize> {
+pub fn choose_idle(all: Vec<Candidate<(u8, Instant)>>, count: usize, max: usize) -> Vec<usize> {
     let share = (max / SHARE).max(1);
     lowest(all, count, |c, held| {
         let (class, since) = c.rank;
@@ -83,7 +83,7 @@ pub fn who_leaves(all: Vec<Candidate<(u8, Instant)>>, count: usize, max: usize) 
 }
 
 /// Chooses `count` slow transfers to drop. The network that holds most loses some first, the slowest before others.
-pub fn who_is_given_up<R: Ord + Copy>(all: Vec<Candidate<R>>, count: usize) -> Vec<usize> {
+pub fn choose_slow<R: Ord + Copy>(all: Vec<Candidate<R>>, count: usize) -> Vec<usize> {
     lowest(all, count, |c, held| (usize::MAX - held, c.rank))
 }
 
@@ -118,17 +118,17 @@ mod tests {
         // The slow clients of others have waited longest; the large network is between requests, or has hardly begun.
         for class in [0, 1, 2] {
             let all = candidates(&[("10.0.0.1", 5, (0, at(0))), ("10.0.1.1", 50, (class, at(9)))]);
-            let left = who_leaves(all, 42, 64);
+            let left = choose_idle(all, 42, 64);
             assert!(left.len() == 42 && left.iter().all(|n| *n >= 5), "{class}: {left:?}");
         }
         // Within its share it is like others: by rank.
         let all = candidates(&[("10.0.0.1", 2, (0, at(0))), ("10.0.1.1", 8, (1, at(9)))]);
-        let mut left = who_leaves(all, 3, 64);
+        let mut left = choose_idle(all, 3, 64);
         left.sort_unstable();
         assert_eq!(left[..2], [0, 1]);
         // Two large ones are trimmed alike, whoever is older.
         let all = candidates(&[("10.0.0.1", 20, (0, at(0))), ("10.0.1.1", 30, (0, at(9)))]);
-        let left = who_leaves(all, 20, 64);
+        let left = choose_idle(all, 20, 64);
         assert_eq!(left.iter().filter(|n| **n < 20).count(), 5);
     }
 
@@ -144,7 +144,7 @@ mod tests {
         ]);
         let order: Vec<_> = (1..=13)
             .map(|count| {
-                let mut left = who_leaves(all.clone(), count, 1024);
+                let mut left = choose_idle(all.clone(), count, 1024);
                 left.sort_unstable();
                 left
             })
@@ -168,7 +168,7 @@ mod tests {
         let mut expected: Vec<_> = all.iter().map(|c| (c.rank, c.number)).collect();
         expected.sort_unstable();
         for count in [1, 12, 50, 100, 200] {
-            let mut left = who_leaves(all.clone(), count, 128);
+            let mut left = choose_idle(all.clone(), count, 128);
             left.sort_unstable();
             let mut by_rank: Vec<_> = expected.iter().take(count).map(|(_, number)| *number).collect();
             by_rank.sort_unstable();
@@ -181,10 +181,10 @@ mod tests {
         let mut all = candidates(&[("10.0.0.1", 2, 0), ("10.0.1.1", 6, 100)]);
         all.push(Candidate { number: 8, network: net("10.0.2.1"), rank: 50 });
         all.push(Candidate { number: 9, network: net("10.0.3.1"), rank: 50 });
-        let left = who_is_given_up(all.clone(), 4);
+        let left = choose_slow(all.clone(), 4);
         assert!(left.iter().all(|n| (2..8).contains(n)), "{left:?}");
         // Two each are left then: the slowest of the two.
-        let left = who_is_given_up(all, 5);
+        let left = choose_slow(all, 5);
         assert!(left.iter().any(|n| *n < 2), "{left:?}");
     }
 
@@ -198,7 +198,7 @@ mod tests {
                 rank: ((i % 3) as u8, start + Duration::from_micros(i * 7919 % 100_000)),
             })
             .collect();
-        let left = who_leaves(all, 1562, 100_000);
+        let left = choose_idle(all, 1562, 100_000);
         assert_eq!(left.len(), 1562);
         assert!(left.iter().all(|n| n % 3 == 0), "the slow first");
     }

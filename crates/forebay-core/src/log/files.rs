@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 /// `open_log_file_cache`.
 #[derive(Clone, Copy, Debug)]
-pub struct Policy {
+pub struct FileLimits {
     /// Most files that are kept.
     pub max: u64,
     /// Time without use after which a file is closed.
@@ -48,8 +48,8 @@ pub fn close() {
 /// Appends a line to a file.
 ///
 /// # Errors
-/// When the file cannot be opened.
-pub fn append(path: &Path, line: &[u8], policy: Option<Policy>) -> Result<(), Errno> {
+/// If the file cannot be opened.
+pub fn append(path: &Path, line: &[u8], policy: Option<FileLimits>) -> Result<(), Errno> {
     let Some(policy) = policy else {
         let _ = rustix::io::write(open(path)?, line);
         return Ok(());
@@ -58,7 +58,13 @@ pub fn append(path: &Path, line: &[u8], policy: Option<Policy>) -> Result<(), Er
     append_cached(guard.get_or_insert_default(), path, line, policy, Instant::now())
 }
 
-fn append_cached(files: &mut Files, path: &Path, line: &[u8], p: Policy, now: Instant) -> Result<(), Errno> {
+fn append_cached(
+    files: &mut Files,
+    path: &Path,
+    line: &[u8],
+    p: FileLimits,
+    now: Instant,
+) -> Result<(), Errno> {
     files.retain(|_, f| now.duration_since(f.used) < p.inactive);
     if !files.contains_key(path) {
         // A name that cannot be opened takes no place from another.
@@ -103,7 +109,7 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("forebay-logs-{}", std::process::id()));
         std::fs::create_dir_all(&dir).expect("a directory");
         let second = Duration::from_secs(1);
-        let policy = Policy { max: 2, inactive: 20 * second, valid: 60 * second, min_uses: 2 };
+        let policy = FileLimits { max: 2, inactive: 20 * second, valid: 60 * second, min_uses: 2 };
         let mut files = Files::new();
         let start = Instant::now();
         let mut at = start;

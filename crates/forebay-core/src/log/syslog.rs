@@ -27,7 +27,7 @@ const MAX_TAG: usize = 32;
 
 /// Address of a syslog server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Server {
+enum SyslogServer {
     Inet(SocketAddr),
     Unix(PathBuf),
 }
@@ -35,7 +35,7 @@ enum Server {
 /// A compiled `syslog:` target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Syslog {
-    server: Server,
+    server: SyslogServer,
     /// As written, for messages.
     server_text: String,
     facility: u8,
@@ -85,7 +85,7 @@ impl Syslog {
 #[derive(Default)]
 struct Parameters<'t> {
     /// The server, and its text.
-    server: Option<(Server, &'t str)>,
+    server: Option<(SyslogServer, &'t str)>,
     facility: Option<u8>,
     severity: Option<u8>,
     tag: Option<String>,
@@ -136,13 +136,13 @@ fn parse_tag(v: &str) -> Result<String, String> {
     Ok(v.to_owned())
 }
 
-fn parse_server(text: &str) -> Result<Server, String> {
+fn parse_server(text: &str) -> Result<SyslogServer, String> {
     let wrong = |what: &str| format!("{what} in syslog server \"{text}\"");
     if let Some(path) = text.strip_prefix("unix:") {
         return if path.is_empty() {
             Err(wrong("no path in the unix domain socket"))
         } else {
-            Ok(Server::Unix(path.into()))
+            Ok(SyslogServer::Unix(path.into()))
         };
     }
     if text.contains('/') {
@@ -157,7 +157,7 @@ fn parse_server(text: &str) -> Result<Server, String> {
         return Err(wrong("no host"));
     }
     let mut found = (host, port).to_socket_addrs().map_err(|_| wrong("host not found"))?;
-    found.next().map(Server::Inet).ok_or_else(|| wrong("host not found"))
+    found.next().map(SyslogServer::Inet).ok_or_else(|| wrong("host not found"))
 }
 
 /// Divides `HOST[:PORT]` and `[ADDRESS][:PORT]`.
@@ -181,48 +181,48 @@ fn host_name() -> &'static [u8] {
 
 /// A socket connected to its server.
 #[derive(Debug)]
-enum Socket {
+enum SyslogSocket {
     Udp(UdpSocket),
     Unix(UnixDatagram),
 }
 
-impl Socket {
-    fn connect(server: &Server) -> std::io::Result<Socket> {
+impl SyslogSocket {
+    fn connect(server: &SyslogServer) -> std::io::Result<SyslogSocket> {
         match server {
-            Server::Inet(a) => {
+            SyslogServer::Inet(a) => {
                 let any: SocketAddr =
                     if a.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
                 let s = UdpSocket::bind(any)?;
                 s.connect(a)?;
                 s.set_nonblocking(true)?;
-                Ok(Socket::Udp(s))
+                Ok(SyslogSocket::Udp(s))
             }
-            Server::Unix(path) => {
+            SyslogServer::Unix(path) => {
                 let s = UnixDatagram::unbound()?;
                 s.connect(path)?;
                 s.set_nonblocking(true)?;
-                Ok(Socket::Unix(s))
+                Ok(SyslogSocket::Unix(s))
             }
         }
     }
 
     fn send(&self, bytes: &[u8]) -> std::io::Result<usize> {
         match self {
-            Socket::Udp(s) => s.send(bytes),
-            Socket::Unix(s) => s.send(bytes),
+            SyslogSocket::Udp(s) => s.send(bytes),
+            SyslogSocket::Unix(s) => s.send(bytes),
         }
     }
 }
 
 thread_local! {
     /// Sockets of this thread; shared by targets with the same server.
-    static SOCKETS: RefCell<HashMap<Server, Socket>> = RefCell::default();
+    static SOCKETS: RefCell<HashMap<SyslogServer, SyslogSocket>> = RefCell::default();
     /// Set while a failure to send is logged, so that its line is not sent to syslog as well, which would recurse.
     static BUSY: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Sends a datagram, with a new socket if the old one fails: the server may have been restarted.
-fn deliver(server: &Server, bytes: &[u8]) -> Result<(), (&'static str, std::io::Error)> {
+fn deliver(server: &SyslogServer, bytes: &[u8]) -> Result<(), (&'static str, std::io::Error)> {
     SOCKETS.with_borrow_mut(|sockets| {
         if let Some(s) = sockets.get(server) {
             match s.send(bytes) {
@@ -232,7 +232,7 @@ fn deliver(server: &Server, bytes: &[u8]) -> Result<(), (&'static str, std::io::
                 Err(_) => drop(sockets.remove(server)),
             }
         }
-        let s = Socket::connect(server).map_err(|e| ("connect()", e))?;
+        let s = SyslogSocket::connect(server).map_err(|e| ("connect()", e))?;
         let sent = s.send(bytes).map_err(|e| ("send()", e));
         sockets.insert(server.clone(), s);
         sent.map(drop)
@@ -242,7 +242,7 @@ fn deliver(server: &Server, bytes: &[u8]) -> Result<(), (&'static str, std::io::
 /// Sends a line with its Unix time and the offset from UTC, both in seconds.
 ///
 /// # Errors
-/// When the line was not sent: the text for the error log.
+/// If the line was not sent: the text for the error log.
 fn send_at(target: &Syslog, severity: u8, (unix, offset): (i64, i32), line: &[u8]) -> Result<(), String> {
     let time = forebay_http::date::syslog(unix, offset);
     deliver(&target.server, &target.datagram(severity, &time, line)).map_err(|(call, e)| {
@@ -272,10 +272,10 @@ pub fn send(thread: &Thread, target: &Syslog, level: Level, line: &[u8]) {
     send_line(thread, target, severity_of(level), line);
 }
 
-/// The same from where no requests are served; `at`: seconds since 1970, offset from UTC in seconds.
+/// Sends a line from a process that serves no requests. `at`: seconds since 1970, offset from UTC in seconds.
 ///
 /// # Errors
-/// When the line was not sent: the text for the other logs.
+/// If the line was not sent: the text for the other logs.
 pub fn send_from_master(target: &Syslog, level: Level, at: (i64, i32), line: &[u8]) -> Result<(), String> {
     send_at(target, severity_of(level), at, line)
 }
@@ -323,7 +323,7 @@ mod tests {
             b"<156>Nov 21 07:29:58 foo_1: line"
         );
         let s = Syslog::parse("server=[::1]:1514").unwrap();
-        assert_eq!(s.server, Server::Inet(([0, 0, 0, 0, 0, 0, 0, 1], 1514).into()));
+        assert_eq!(s.server, SyslogServer::Inet(([0, 0, 0, 0, 0, 0, 0, 1], 1514).into()));
         let text = [b"<190>Nov 21 07:29:58 ".as_slice(), host_name(), b" nginx: line"].concat();
         assert_eq!(s.datagram(s.severity, b"Nov 21 07:29:58", b"line"), text);
     }
@@ -332,7 +332,7 @@ mod tests {
     fn a_server_that_comes_back_is_found() {
         let path = std::env::temp_dir().join(format!("forebay-syslog-{}", std::process::id()));
         let _ = std::fs::remove_file(&path);
-        let server = Server::Unix(path.clone());
+        let server = SyslogServer::Unix(path.clone());
         assert!(deliver(&server, b"nobody").is_err());
         for round in 0..2 {
             let listener = UnixDatagram::bind(&path).unwrap();

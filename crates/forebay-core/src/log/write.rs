@@ -6,11 +6,11 @@ use std::borrow::Cow;
 use std::io::Write;
 use std::os::fd::AsFd;
 
-/// Most bytes that a pipe takes in one piece whoever else writes to it (pipe(7), PIPE_BUF).
+/// Most bytes that a pipe takes in one piece even if others write to it (pipe(7), PIPE_BUF).
 const ATOMIC: usize = 4096;
 
-/// Whether a log is a regular file: the kernel then appends each write in one piece, however long. So it does for
-/// /dev/null. Pipes, sockets and terminals get no more than 4096 bytes at a time.
+/// Returns `true` if a log is a regular file or /dev/null: the kernel then appends each write in one piece, however long.
+/// Pipes, sockets and terminals get no more than 4096 bytes at a time.
 pub fn is_regular(log: impl AsFd) -> bool {
     let Ok(s) = rustix::fs::fstat(log) else { return false };
     match FileType::from_raw_mode(s.st_mode) {
@@ -48,7 +48,7 @@ pub fn write_lines(
     Ok(())
 }
 
-/// As many whole lines as a pipe takes in one piece; one that is longer goes alone.
+/// Returns as many whole lines as a pipe takes in one piece. A longer line goes alone.
 pub fn first_piece(lines: &[u8]) -> &[u8] {
     let fits = lines.get(..ATOMIC).unwrap_or(lines);
     let end = match fits.len() == lines.len() {

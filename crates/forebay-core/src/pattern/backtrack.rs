@@ -19,7 +19,7 @@ const LONGEST: Duration = Duration::from_millis(100);
 const LONG_TEXT: usize = 4096;
 
 /// The groups of a match: offsets of the first byte and of the byte behind the last; `None`: not part of the match.
-pub(super) type Groups = Vec<Option<(usize, usize)>>;
+pub(super) type GroupOffsets = Vec<Option<(usize, usize)>>;
 
 /// A pattern that may backtrack.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ impl Backtracking {
     ///
     /// # Errors
     /// The match took too many steps or too long.
-    pub(super) fn groups(&self, text: &[u8]) -> Result<Option<Groups>, LimitExceeded> {
+    pub(super) fn groups(&self, text: &[u8]) -> Result<Option<GroupOffsets>, LimitExceeded> {
         self.run(text, |re| {
             let found = re.captures(text)?;
             Ok(found.map(|c| (0..c.len()).map(|i| c.get(i).map(|m| (m.start(), m.end()))).collect()))
@@ -110,7 +110,7 @@ fn compile(source: &str, caseless: bool, limit: usize) -> Result<Regex, fancy_re
         .build()
 }
 
-/// CPU time of this thread. Time that other threads took does not count against a match.
+/// Returns the CPU time of this thread. Time of other threads does not count against a match.
 fn cpu_time() -> Duration {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(t.tv_sec.try_into().unwrap_or(0), t.tv_nsec.try_into().unwrap_or(0))

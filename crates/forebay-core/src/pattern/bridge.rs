@@ -62,7 +62,7 @@ struct Bridge<'p> {
     open: Vec<(Flags, bool)>,
     /// Offset at which an assertion has just ended.
     after_assertion: Option<usize>,
-    /// Whether the item being read follows an assertion.
+    /// The item being read follows an assertion.
     assertion_repeated: bool,
     /// `\z` occurs.
     strict_end: bool,
@@ -71,7 +71,7 @@ struct Bridge<'p> {
     /// Referred to: number and offset for a message.
     numbers_used: Vec<(u32, usize)>,
     names_used: Vec<(&'p [u8], usize)>,
-    /// Whether a quantifier may follow.
+    /// A quantifier may follow.
     repeatable: bool,
     literal: bool,
 }
@@ -157,7 +157,7 @@ impl<'p> Bridge<'p> {
         self.out.fancy.push_str(text);
     }
 
-    /// Something that only `fancy-regex` knows.
+    /// Appends an item that only `fancy-regex` knows.
     pub(super) fn put_hard(&mut self, text: &str) {
         self.out.hard = true;
         self.out.fancy.push_str(text);
@@ -234,7 +234,7 @@ impl<'p> Bridge<'p> {
         self.repeatable = false;
     }
 
-    /// The end of the text, or before a line end there.
+    /// Appends an assertion of the end of the text, or of a line end there.
     fn end_of_text(&mut self) {
         self.out.plain.push_str("\\z");
         self.out.fancy.push_str("(?=\\x0A?\\z)");

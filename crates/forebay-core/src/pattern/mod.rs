@@ -42,7 +42,7 @@ enum Engine {
 }
 
 #[derive(Debug)]
-struct Inner {
+struct Compiled {
     id: u32,
     engine: Engine,
     /// Named groups by number, with their variables.
@@ -55,7 +55,7 @@ struct Inner {
 
 /// A compiled pattern. Clones share it.
 #[derive(Clone, Debug)]
-pub struct Pattern(Arc<Inner>);
+pub struct Pattern(Arc<Compiled>);
 
 static NEXT_ID: AtomicU32 = AtomicU32::new(0);
 
@@ -94,7 +94,7 @@ impl Pattern {
             }
         }
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
-        Ok(Pattern(Arc::new(Inner { id, engine, names: bound, groups, text: text.into() })))
+        Ok(Pattern(Arc::new(Compiled { id, engine, names: bound, groups, text: text.into() })))
     }
 
     /// Returns the pattern as written in the configuration.

@@ -42,7 +42,7 @@ impl Needs {
         (!prefixes.is_empty() || !suffixes.is_empty()).then_some(Needs { prefixes, suffixes, last, caseless })
     }
 
-    /// Whether a text has what it takes.
+    /// Returns `true` if a text has the bytes that a match needs.
     #[inline]
     pub(super) fn met_by(&self, text: &[u8]) -> bool {
         let same = |a: &[u8], b: &[u8]| if self.caseless { a.eq_ignore_ascii_case(b) } else { a == b };

@@ -28,7 +28,7 @@ pub enum Load {
     Time {
         /// The time.
         timed: Timed,
-        /// Whether requests under way count as well.
+        /// Requests under way count as well.
         inflight: bool,
     },
 }
@@ -79,7 +79,7 @@ impl Key {
     /// Evaluates the key of a group, except for what the request sticks to.
     ///
     /// # Errors
-    /// When a variable cannot be evaluated.
+    /// If a variable cannot be evaluated.
     pub fn of<E: Evaluate>(group: &Group, e: &mut E) -> Result<Key, VarError> {
         let hash = group.key.as_ref().map(|key| key.value(e)).transpose()?;
         Ok(Key { hash: hash.unwrap_or_default(), client: e.peer().ip(), sticky: None })

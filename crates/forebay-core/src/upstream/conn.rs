@@ -1,10 +1,10 @@
 //! A connection to a server, new or taken from the idle ones of its group. Hot path.
 
-use super::idle::Idle;
+use super::idle::IdleConn;
 use super::local::LocalSet;
 use forebay_net::io::Io;
 use forebay_net::pipe::Pipe;
-use forebay_net::reactor::Token;
+use forebay_net::reactor::{Deadline, Token};
 use forebay_net::wait::{For, Wait, Waited};
 use forebay_net::wire::{self, Sent, Then, Watch, Wire};
 use rustix::io::Errno;
@@ -19,12 +19,12 @@ pub struct Conn {
     io: Rc<Io>,
     token: Token,
     wire: RefCell<Wire>,
-    /// Whether it is among the idle ones now, so that it stays open.
+    /// It is among the idle ones now, so that it stays open.
     kept: bool,
     state: RefCell<Option<Box<dyn Any + Send>>>,
-    /// Whether this request has written to it.
+    /// This request has written to it.
     written: Cell<bool>,
-    /// Whether writes do not wait for acknowledgements.
+    /// Writes do not wait for acknowledgements (TCP_NODELAY).
     prompt: Cell<bool>,
     /// Tells connections apart that cannot serve the same requests; 0 = plain.
     pub made_for: u64,
@@ -32,7 +32,7 @@ pub struct Conn {
     pub requests: u64,
     /// Time at which it was opened.
     pub opened: Instant,
-    /// Whether it was idle before this request.
+    /// It was idle before this request.
     pub reused: bool,
 }
 
@@ -53,13 +53,13 @@ impl Drop for Conn {
 
 impl Conn {
     /// Takes a connection that was idle in this thread. Returns `None` if it is closed.
-    pub(super) fn reuse(io: &Rc<Io>, idle: Idle) -> Option<Conn> {
+    pub(super) fn reuse(io: &Rc<Io>, idle: IdleConn) -> Option<Conn> {
         let token = idle.token;
         Conn::resumed(io, idle, |fd| io.poller.reuse(token, fd).then_some(token))
     }
 
     /// Takes a connection that was idle in another thread and has just been found open.
-    pub(super) fn adopt(io: &Rc<Io>, idle: Idle) -> Option<Conn> {
+    pub(super) fn adopt(io: &Rc<Io>, idle: IdleConn) -> Option<Conn> {
         Conn::resumed(io, idle, |fd| {
             let token = io.poller.insert(fd);
             io.poller.drained(token);
@@ -68,7 +68,7 @@ impl Conn {
     }
 
     /// Takes a connection that was idle, in the slot that `place` puts its socket into.
-    fn resumed(io: &Rc<Io>, idle: Idle, place: impl FnOnce(OwnedFd) -> Option<Token>) -> Option<Conn> {
+    fn resumed(io: &Rc<Io>, idle: IdleConn, place: impl FnOnce(OwnedFd) -> Option<Token>) -> Option<Conn> {
         let token = place(idle.fd)?;
         Some(Conn {
             io: io.clone(),
@@ -103,7 +103,7 @@ impl Conn {
     }
 
     /// Waits after a call that would have blocked.
-    pub async fn wait(&self, what: For, deadline: Instant, watch: &mut Watch) -> Waited {
+    pub async fn wait(&self, what: For, deadline: Deadline, watch: &mut Watch) -> Waited {
         let mut wait = Wait::new(what, deadline, watch);
         std::future::poll_fn(|cx| wait.poll(&self.io, &self.wire.borrow(), cx)).await
     }
@@ -235,12 +235,14 @@ impl Conn {
         if keepalive.connections == 0 || spent || old || !owner.current.get() {
             return;
         }
-        let deadline = now + keepalive.timeout;
-        let Some(fd) = io.poller.set_aside(self.token, deadline, group.number) else { return };
+        let Some(fd) = io.poller.set_aside(self.token, io.poller.after(keepalive.timeout), group.number)
+        else {
+            return;
+        };
         self.kept = true;
         let mut wire = self.wire.replace(Wire::Closed);
         wire.shrink();
-        let idle = Idle {
+        let idle = IdleConn {
             fd,
             tls: wire.into_tls(),
             prompt: self.prompt.get(),
@@ -251,7 +253,7 @@ impl Conn {
             opener,
             requests: self.requests + 1,
             opened: self.opened,
-            deadline,
+            deadline: now + keepalive.timeout,
         };
         let place = (owner.thread, owner.threads);
         let left = group.idle.put(place, idle, keepalive.connections, io.poller.epoll());

@@ -3,7 +3,7 @@
 use super::balance::Method;
 use super::health::Schedule;
 use super::peer::{Health, Peer, PeerStatus, clock};
-use super::servers::{Found, Server, Source};
+use super::servers::{Discovery, Found, Server};
 use super::{hash, idle, queue};
 use crate::vars::Template;
 use forebay_net::resolver::Resolver;
@@ -54,7 +54,7 @@ impl Keepalive {
 pub struct PeerSet {
     /// Servers by address, in file order.
     pub peers: Vec<Peer>,
-    /// Whether there is one server and nothing to balance or limit. Choosing it takes no lock and counts nothing shared.
+    /// The group has one server and nothing to balance or limit. Choosing it takes no lock and counts nothing shared.
     pub lone: bool,
     /// Factor of weights, so that `slow_start` can have fractions.
     pub scale: i64,
@@ -71,13 +71,13 @@ pub struct Group {
     pub number: u32,
     /// Name, lower case.
     pub name: Vec<u8>,
-    /// Whether an `upstream` block defines it.
+    /// An `upstream` block defines it.
     pub explicit: bool,
     /// Balancing method.
     pub method: Method,
     /// Key of `hash`.
     pub key: Option<Template>,
-    /// Whether requests of a session stick to a server. Their front end finds out to which.
+    /// Requests of a session stick to a server, which their front end finds.
     pub sticky: bool,
     /// `queue`.
     pub queue: Option<queue::Queue>,
@@ -95,7 +95,7 @@ pub struct Group {
     set: Mutex<Arc<PeerSet>>,
     version: AtomicU64,
     choosing: Mutex<()>,
-    pub(super) waiting: queue::Waiting,
+    pub(super) waiting: queue::Waiters,
 }
 
 impl Group {
@@ -118,7 +118,7 @@ impl Group {
             set: Mutex::default(),
             version: AtomicU64::new(0),
             choosing: Mutex::default(),
-            waiting: queue::Waiting::default(),
+            waiting: queue::Waiters::default(),
         }
     }
 
@@ -161,7 +161,7 @@ impl Group {
     pub fn adopt(&self, old: &Group) {
         {
             let former = lock(&old.servers);
-            for s in lock(&self.servers).iter_mut().filter(|s| s.source != Source::Fixed) {
+            for s in lock(&self.servers).iter_mut().filter(|s| s.source != Discovery::Fixed) {
                 let same = |o: &&Server| {
                     o.place == s.place && o.source == s.source && o.default_port == s.default_port
                 };

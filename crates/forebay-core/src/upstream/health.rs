@@ -69,7 +69,7 @@ pub async fn watch<P: Probe>(group: Arc<Group>, log: Log, probe: impl Fn(&Peer, 
             for (n, schedule) in group.checks.iter().enumerate() {
                 tasks.entry((p.live.id, n)).or_insert_with(|| {
                     let group = String::from_utf8_lossy(&group.name).into_owned();
-                    let subject = Subject::new(p.clone(), group, *schedule, log.clone());
+                    let subject = CheckedServer::new(p.clone(), group, *schedule, log.clone());
                     let checks = task("checking the health of a server", subject.check_forever(probe(p, n)));
                     Guard(tokio::spawn(checks).abort_handle())
                 });
@@ -89,7 +89,7 @@ impl Drop for Guard {
 }
 
 /// Server that is checked, and its results.
-struct Subject {
+struct CheckedServer {
     peer: Peer,
     group: String,
     schedule: Schedule,
@@ -100,9 +100,9 @@ struct Subject {
     passes: u32,
 }
 
-impl Subject {
-    fn new(peer: Peer, group: String, schedule: Schedule, log: Log) -> Subject {
-        Subject { peer, group, schedule, log, fails: 0, passes: 0 }
+impl CheckedServer {
+    fn new(peer: Peer, group: String, schedule: Schedule, log: Log) -> CheckedServer {
+        CheckedServer { peer, group, schedule, log, fails: 0, passes: 0 }
     }
 
     /// Checks the server again and again.
@@ -171,13 +171,13 @@ mod tests {
     use std::sync::Mutex;
 
     /// A server, and the lines logged about it.
-    fn subject(schedule: Schedule) -> (Subject, Arc<Mutex<Vec<String>>>) {
+    fn subject(schedule: Schedule) -> (CheckedServer, Arc<Mutex<Vec<String>>>) {
         let lines: Arc<Mutex<Vec<String>>> = Arc::default();
         let logged = lines.clone();
         let log: Log = Arc::new(move |_, line: &str| logged.lock().unwrap().push(line.to_owned()));
         let peer = Peer::new(PeerAddr::Inet(([127, 0, 0, 1], 80).into()));
         peer.live.set_health(Health::Healthy);
-        (Subject::new(peer, "u".to_owned(), schedule, log), lines)
+        (CheckedServer::new(peer, "u".to_owned(), schedule, log), lines)
     }
 
     #[test]

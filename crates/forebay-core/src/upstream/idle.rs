@@ -22,12 +22,12 @@ use std::time::Instant;
 
 /// An idle connection.
 #[derive(Debug)]
-pub(super) struct Idle {
+pub(super) struct IdleConn {
     /// Its socket.
     pub fd: OwnedFd,
     /// Its encryption, if there is any.
     pub tls: Option<Box<Stream>>,
-    /// Whether its writes do not wait for acknowledgements.
+    /// Its writes do not wait for acknowledgements (TCP_NODELAY).
     pub prompt: bool,
     /// State that its protocol keeps from one request to the next.
     pub state: Option<Box<dyn Any + Send>>,
@@ -47,7 +47,7 @@ pub(super) struct Idle {
     pub deadline: Instant,
 }
 
-impl Idle {
+impl IdleConn {
     /// Returns `true` if it is open and nothing has come on it, as it must be between requests.
     fn is_sound(&self) -> bool {
         let mut byte = [0u8; 1];
@@ -62,13 +62,13 @@ impl Idle {
 struct List {
     /// Length of `entries`, for other threads to look at. Written under the lock.
     len: AtomicUsize,
-    inner: Mutex<Inner>,
+    inner: Mutex<Contents>,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct Contents {
     /// Connections, the latest last.
-    entries: VecDeque<Idle>,
+    entries: VecDeque<IdleConn>,
     /// Slots of connections that other threads have taken.
     taken: Vec<Token>,
     /// The epoll set of the thread.
@@ -83,14 +83,14 @@ pub struct Lists(OnceLock<Box<[List]>>);
 #[derive(Debug, Default)]
 pub(super) struct Leavings {
     /// The oldest connection, if there was no room for it.
-    pub oldest: Option<Idle>,
+    pub oldest: Option<IdleConn>,
     /// Slots of connections that others have taken.
     pub taken: Vec<Token>,
 }
 
 impl List {
     /// Updates the length that other threads see.
-    fn noted(&self, inner: &Inner) {
+    fn noted(&self, inner: &Contents) {
         self.len.store(inner.entries.len(), Ordering::Release);
     }
 }
@@ -109,7 +109,7 @@ impl Lists {
     pub(super) fn put(
         &self,
         (me, threads): (usize, usize),
-        idle: Idle,
+        idle: IdleConn,
         most: usize,
         epoll: &Arc<OwnedFd>,
     ) -> Leavings {
@@ -126,7 +126,7 @@ impl Lists {
     }
 
     /// Takes the latest connection of thread `me` that fits. Also returns slots for the thread to free.
-    pub(super) fn take(&self, me: usize, fits: impl Fn(&Idle) -> bool) -> (Option<Idle>, Vec<Token>) {
+    pub(super) fn take(&self, me: usize, fits: impl Fn(&IdleConn) -> bool) -> (Option<IdleConn>, Vec<Token>) {
         let Some(list) = self.list(me) else { return (None, Vec::new()) };
         let mut inner = lock(&list.inner);
         // Usually the very last one fits, and no entry has to move up.
@@ -143,7 +143,12 @@ impl Lists {
 
     /// Takes a connection that fits from another thread's list, sound and no longer in that thread's epoll set. Skips
     /// lists that are locked.
-    pub(super) fn steal(&self, me: usize, now: Instant, fits: impl Fn(&Idle) -> bool) -> Option<Idle> {
+    pub(super) fn steal(
+        &self,
+        me: usize,
+        now: Instant,
+        fits: impl Fn(&IdleConn) -> bool,
+    ) -> Option<IdleConn> {
         let all = self.0.get()?;
         let others = (1..all.len()).filter_map(|n| all.get((me + n) % all.len()));
         for list in others {
@@ -173,7 +178,7 @@ impl Lists {
 
     /// Takes out a connection of thread `me` that became readable or whose time is over. Returns `None` if another thread
     /// has it.
-    pub(super) fn withdraw(&self, me: usize, token: Token) -> Option<Idle> {
+    pub(super) fn withdraw(&self, me: usize, token: Token) -> Option<IdleConn> {
         let list = self.list(me)?;
         let mut inner = lock(&list.inner);
         let at = inner.entries.iter().position(|i| i.token == token)?;
@@ -183,7 +188,7 @@ impl Lists {
     }
 
     /// Takes everything out of the list of thread `me`.
-    pub(super) fn clear(&self, me: usize) -> (VecDeque<Idle>, Vec<Token>) {
+    pub(super) fn clear(&self, me: usize) -> (VecDeque<IdleConn>, Vec<Token>) {
         let Some(list) = self.list(me) else { return Default::default() };
         let mut inner = lock(&list.inner);
         let entries = std::mem::take(&mut inner.entries);

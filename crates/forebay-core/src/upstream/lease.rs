@@ -2,7 +2,7 @@
 
 use super::balance::Picker;
 use super::conn::Conn;
-use super::idle::Idle;
+use super::idle::IdleConn;
 use super::local::LocalSet;
 use super::peer::{Figures, Peer};
 use forebay_net::io::Io;
@@ -94,7 +94,7 @@ impl Seat {
     fn take_idle(&self, io: &Rc<Io>, made_for: u64) -> Option<Conn> {
         let peer = self.peer()?.live.id;
         let (group, me) = (&self.local.group, self.local.owner.thread);
-        let fits = |i: &Idle| {
+        let fits = |i: &IdleConn| {
             i.peer == peer && i.made_for == made_for && (!group.keepalive.local || i.opener == self.opener)
         };
         let (idle, taken) = group.idle.take(me, fits);

@@ -15,7 +15,7 @@ pub(super) struct Owner {
     pub(super) thread: usize,
     /// Number of threads.
     pub(super) threads: usize,
-    /// Whether connections are kept. No request to come asks for those of a former configuration.
+    /// Connections are kept. Those of a former configuration are not, since no later request asks for them.
     pub(super) current: Cell<bool>,
 }
 

@@ -37,7 +37,7 @@ pub struct Peer {
     pub drain: bool,
     /// Name of the peer in sticky sessions: that of `route=`, or see `sid`.
     pub sid: Vec<u8>,
-    /// Whether `route=` was given.
+    /// `route=` was given.
     pub routed: bool,
     /// State, shared by all threads and by all configurations that have the peer.
     pub live: Arc<Live>,

@@ -26,7 +26,7 @@ pub struct Queue {
 
 /// Requests that wait, in order.
 #[derive(Debug, Default)]
-pub(super) struct Waiting {
+pub(super) struct Waiters {
     count: AtomicUsize,
     wakers: Mutex<VecDeque<(usize, Waker)>>,
     serial: AtomicUsize,
@@ -110,7 +110,7 @@ impl Ticket {
         .await
     }
 
-    fn waiting(&self) -> &Waiting {
+    fn waiting(&self) -> &Waiters {
         &self.local.group.waiting
     }
 }
@@ -126,7 +126,7 @@ impl Drop for Ticket {
 /// Future that is ready when it is this request's turn.
 struct Turn<'t> {
     ticket: &'t Ticket,
-    /// Whether its waker is in the list.
+    /// Its waker is in the list.
     listed: bool,
 }
 

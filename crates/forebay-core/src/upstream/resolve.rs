@@ -3,7 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "not on a thread of connections: the tokio thread runs this")]
 
 use super::group::Group;
-use super::servers::{Found, Source};
+use super::servers::{Discovery, Found};
 use crate::tasks::{Log, Tasks};
 use forebay_conf::error::Level;
 use forebay_net::addr::PeerAddr;
@@ -20,19 +20,19 @@ const AT_LEAST: Duration = Duration::from_secs(1);
 
 /// Starts the tasks that resolve the names of a group.
 pub fn start(group: &Arc<Group>, tasks: &mut Tasks, tokio: &Handle, log: &Log) {
-    let sources: Vec<Source> = group.with_servers(|s| s.iter().map(|s| s.source.clone()).collect());
+    let sources: Vec<Discovery> = group.with_servers(|s| s.iter().map(|s| s.source.clone()).collect());
     for (server, source) in sources.into_iter().enumerate() {
-        let line = Line { group: group.clone(), server, log: log.clone() };
+        let name = Resolving { group: group.clone(), server, log: log.clone() };
         match source {
-            Source::Fixed => {}
-            Source::Resolve(service) => tasks.spawn(tokio, "resolving names again", line.resolve(service)),
-            Source::Later => tasks.spawn(tokio, "looking for a name", line.find()),
+            Discovery::Fixed => {}
+            Discovery::Resolve(service) => tasks.spawn(tokio, "resolving names again", name.resolve(service)),
+            Discovery::Later => tasks.spawn(tokio, "looking for a name", name.find()),
         }
     }
 }
 
-/// A `server` line, by its number.
-struct Line {
+/// Resolution of the name in a `server` line, by the number of the line.
+struct Resolving {
     group: Arc<Group>,
     server: usize,
     log: Log,
@@ -46,7 +46,7 @@ struct Question {
     service: Option<String>,
 }
 
-impl Line {
+impl Resolving {
     /// Resolves the name, and again whenever the answer expires.
     async fn resolve(self, service: Option<String>) {
         let Some(resolver) = self.group.resolver.clone() else { return };

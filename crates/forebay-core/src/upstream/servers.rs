@@ -14,14 +14,14 @@ pub struct Server {
     /// Port if none is written.
     pub default_port: u16,
     /// Way in which its addresses are found.
-    pub source: Source,
+    pub source: Discovery,
     /// Its addresses now.
     pub found: Vec<Found>,
 }
 
 /// Way in which the addresses of a server are found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum Discovery {
     /// Once, while the configuration is read.
     Fixed,
     /// At run time (`resolve`), with the name of the SRV record that `service=` asks for.
@@ -37,7 +37,7 @@ pub struct Found {
     pub addr: PeerAddr,
     /// Weight of a SRV record.
     pub weight: Option<i64>,
-    /// Whether it is from a SRV record of lower priority.
+    /// It is from an SRV record of lower priority.
     pub backup: bool,
 }
 

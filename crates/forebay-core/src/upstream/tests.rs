@@ -4,7 +4,7 @@ use super::group::{Group, Keepalive};
 use super::lease::Lease;
 use super::local::{LocalGroups, LocalSet};
 use super::peer::{Figures, Peer};
-use super::servers::{Found, Server, Source};
+use super::servers::{Discovery, Found, Server};
 use forebay_net::addr::{PeerAddr, Place};
 use forebay_net::io::Io;
 use forebay_net::wire::Wire;
@@ -46,7 +46,7 @@ fn servers(weights: &[i64], change: impl FnOnce(&mut [Server])) -> Vec<Server> {
             Server {
                 place: Place::Host(b"127.0.0.1".to_vec(), Some(8001 + i as u16)),
                 default_port: 80,
-                source: Source::Fixed,
+                source: Discovery::Fixed,
                 found: vec![Found::plain(addr)],
                 template,
             }

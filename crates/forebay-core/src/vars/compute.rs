@@ -12,9 +12,9 @@ use std::net::IpAddr;
 pub struct Map {
     /// Key.
     pub source: Template,
-    /// Whether keys are host names, with wildcards.
+    /// Keys are host names, with wildcards.
     pub hostnames: bool,
-    /// Whether it is evaluated each time.
+    /// It is evaluated at each use (nginx: volatile).
     pub volatile: bool,
     /// Numbers of values by key.
     pub table: HostTable<u32>,
@@ -31,7 +31,7 @@ impl Map {
         Map { source, ..Map::default() }
     }
 
-    /// Number of a value; equal ones share it, as large maps have few different ones.
+    /// Adds a value and returns its number. Equal values share one, as large maps have few different ones.
     pub fn value(&mut self, value: Template) -> u32 {
         // Looking back a little finds most repetitions without a second table.
         let recent = self.values.iter().rev().take(16).position(|v| *v == value);
@@ -77,7 +77,7 @@ impl Map {
     /// Appends the value.
     ///
     /// # Errors
-    /// When the source cannot be evaluated or a pattern exceeds its limits.
+    /// If the source cannot be evaluated or a pattern exceeds its limits.
     pub fn compute<E: Evaluate>(&self, req: &mut E, out: &mut Vec<u8>) -> Result<bool, VarError> {
         let mut text = req.take_buf();
         self.source.eval(req, &mut text)?;
@@ -106,8 +106,8 @@ impl<A: Ord + Copy> Segments<A> {
         self.values.get(after.checked_sub(1)?).copied().flatten()
     }
 
-    /// From ranges that do not overlap, or lie one in the other, sorted by start, the wider ones first.
-    /// `next` is the address after one, if any.
+    /// Cuts ranges into segments. They are sorted by start, the wider ones first, and two of them lie apart or one in the other.
+    /// `next` returns the address after another, if there is one.
     pub fn build(ranges: impl Iterator<Item = (A, A, Value)>, next: fn(A) -> Option<A>) -> Segments<A> {
         let mut made = Segments { starts: Vec::new(), values: Vec::new() };
         let mut open: Vec<(A, Value)> = Vec::new();
@@ -147,7 +147,7 @@ impl<A: Ord + Copy> Segments<A> {
 
 /// Source of the address that `geo` looks up.
 #[derive(Debug)]
-pub enum Address {
+pub enum AddressSource {
     /// The client's.
     Client,
     /// A variable.
@@ -158,12 +158,12 @@ pub enum Address {
 #[derive(Debug)]
 pub struct Geo {
     /// Address.
-    pub source: Address,
+    pub source: AddressSource,
     /// Trusted proxies.
     pub proxies: Vec<Cidr>,
-    /// Whether trusted addresses are skipped.
+    /// Trusted addresses are skipped (nginx: proxy_recursive).
     pub recursive: bool,
-    /// Whether it is evaluated each time.
+    /// It is evaluated at each use (nginx: volatile).
     pub volatile: bool,
     /// Values of IPv4 addresses.
     pub v4: Segments<u32>,
@@ -179,8 +179,8 @@ impl Geo {
     /// Finds the address to look up.
     fn address<E: Evaluate>(&self, req: &mut E) -> Result<Peer, VarError> {
         let peer = match self.source {
-            Address::Client => req.peer(),
-            Address::Var(id) => {
+            AddressSource::Client => req.peer(),
+            AddressSource::Var(id) => {
                 let mut buf = req.take_buf();
                 let got = req.var(id, &mut buf)?;
                 let ip = if got {
@@ -214,7 +214,7 @@ impl Geo {
     /// Appends the value.
     ///
     /// # Errors
-    /// When the source cannot be evaluated.
+    /// If the source cannot be evaluated.
     pub fn compute<E: Evaluate>(&self, req: &mut E, out: &mut Vec<u8>) -> Result<bool, VarError> {
         let peer = self.address(req)?;
         if let Some(v) = self.find(peer).and_then(|v| self.values.get(v as usize)) {
@@ -246,7 +246,7 @@ impl Split {
     /// Appends the value.
     ///
     /// # Errors
-    /// When the source cannot be evaluated.
+    /// If the source cannot be evaluated.
     pub fn compute<E: Evaluate>(&self, req: &mut E, out: &mut Vec<u8>) -> Result<bool, VarError> {
         let mut text = req.take_buf();
         self.source.eval(req, &mut text)?;
@@ -257,7 +257,7 @@ impl Split {
     }
 }
 
-/// MurmurHash2, 32 bits, seed 0 (as its author published it).
+/// Computes MurmurHash2 of 32 bits with the seed 0, as its author published it.
 pub fn murmur2(data: &[u8]) -> u32 {
     const M: u32 = 0x5bd1_e995;
     let mut h = data.len() as u32;

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-type Table<T> = HashMap<Box<[u8]>, T, foldhash::fast::RandomState>;
+type ByName<T> = HashMap<Box<[u8]>, T, foldhash::fast::RandomState>;
 
-/// Why a key was not taken.
+/// Reason for which a key is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
     /// It is no host name or wildcard.
@@ -14,7 +14,7 @@ pub enum Refused {
 }
 
 impl Refused {
-    /// nginx's text.
+    /// Returns nginx's text.
     pub fn message(self, key: &[u8]) -> String {
         let key = String::from_utf8_lossy(key);
         match self {
@@ -27,16 +27,16 @@ impl Refused {
 /// Values by name. Keys are lower case.
 #[derive(Clone, Debug)]
 pub struct HostTable<T> {
-    exact: Table<T>,
+    exact: ByName<T>,
     /// `*.example.org` without its star.
-    heads: Table<T>,
+    heads: ByName<T>,
     /// `www.example.*` without its star.
-    tails: Table<T>,
+    tails: ByName<T>,
 }
 
 impl<T> Default for HostTable<T> {
     fn default() -> Self {
-        HostTable { exact: Table::default(), heads: Table::default(), tails: Table::default() }
+        HostTable { exact: ByName::default(), heads: ByName::default(), tails: ByName::default() }
     }
 }
 
@@ -64,7 +64,7 @@ fn form(key: &[u8]) -> Option<Form<'_>> {
     }
 }
 
-fn insert<T>(table: &mut Table<T>, key: &[u8], value: T) -> Result<(), Refused> {
+fn insert<T>(table: &mut ByName<T>, key: &[u8], value: T) -> Result<(), Refused> {
     if table.contains_key(key) {
         return Err(Refused::Conflict);
     }
@@ -115,13 +115,13 @@ impl<T: Clone> HostTable<T> {
 }
 
 impl<T> HostTable<T> {
-    /// Whether nothing is in it.
+    /// Returns `true` if the table has no entry.
     pub fn is_empty(&self) -> bool {
         self.exact.is_empty() && self.heads.is_empty() && self.tails.is_empty()
     }
 
-    /// Value of a name (lower case): exact, then the longest wildcard at the head, then the longest at the
-    /// tail.
+    /// Finds the value of a name in lower case: the exact one, else that of the longest wildcard at the head, else of the longest
+    /// at the tail.
     #[inline]
     pub fn find(&self, host: &[u8]) -> Option<&T> {
         self.exact.get(host).or_else(|| self.by_head(host)).or_else(|| self.by_tail(host))

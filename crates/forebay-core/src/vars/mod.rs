@@ -8,13 +8,14 @@ mod registry;
 mod store;
 mod template;
 
-pub use compute::{Address, Geo, Map, Segments, Share, Split, Value, murmur2};
+pub use compute::{AddressSource, Geo, Map, Segments, Share, Split, Value, murmur2};
 pub use host_table::{HostTable, Refused};
 pub use registry::{Builtin, Computed, Getter, Names, PrefixGetter, Registry, Row, RowSource, Source, Var};
 pub use store::{Stored, VarStore};
 pub use template::{Part, Template};
 
 use crate::limit::cidr::Cidr;
+use crate::tls::Session;
 use forebay_conf::error::Level;
 use forebay_net::addr::Peer;
 
@@ -54,33 +55,36 @@ impl Captures {
 
 /// A request or session for which variables are evaluated.
 pub trait Evaluate: Sized {
-    /// Appends the value of a variable. `Ok(false)`: it has none.
+    /// Appends the value of a variable. Returns `Ok(false)` if it has none.
     ///
     /// # Errors
-    /// When the evaluation runs in a circle, or a pattern exceeds its limits.
+    /// If the evaluation runs in a circle, or a pattern exceeds its limits.
     fn var(&mut self, id: VarId, out: &mut Vec<u8>) -> Result<bool, VarError>;
 
-    /// Stores a variable's value for the rest of the request; `None`: it has no value.
+    /// Stores a variable's value for the rest of the request. `None` stores that it has none.
     fn store(&mut self, id: VarId, value: Option<&[u8]>);
 
-    /// Groups of the last pattern that matched.
+    /// Returns the groups of the last pattern that matched.
     fn captures(&mut self) -> &mut Captures;
 
-    /// Address of the client.
+    /// Returns the address of the client.
     fn peer(&self) -> Peer;
 
-    /// The address that trusted proxies report (`X-Forwarded-For`) for a client at `peer`; `peer` itself if none is trusted.
+    /// Returns the TLS session of the client; `None` if its connection is not encrypted.
+    fn session(&self) -> Option<&Session>;
+
+    /// Returns the address that trusted proxies report (`X-Forwarded-For`) for a client at `peer`, or `peer` if none is trusted.
     fn forwarded(&self, peer: Peer, proxies: &[Cidr], recursive: bool) -> Peer;
 
-    /// Writes a line to the error log; `message` is made only if a log takes the level.
+    /// Writes a line to the error log. Calls `message` only if a log takes the level.
     fn log_with(&mut self, level: Level, message: impl FnOnce(&mut Vec<u8>));
 
-    /// An empty buffer, to be given back.
+    /// Takes an empty buffer, to be returned by [`Evaluate::give_buf`].
     fn take_buf(&mut self) -> Vec<u8> {
         Vec::new()
     }
 
-    /// Takes a buffer back.
+    /// Returns a buffer for the next use.
     fn give_buf(&mut self, buf: Vec<u8>) {
         drop(buf);
     }

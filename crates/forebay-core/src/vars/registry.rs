@@ -5,7 +5,7 @@ use super::{Evaluate, VarError, VarId};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Appends a value; `Ok(false)`: the variable has no value for this request.
+/// Function that appends a value. It returns `Ok(false)` if the variable has no value for this request.
 pub type Getter<E> = fn(&mut E, &mut Vec<u8>) -> Result<bool, VarError>;
 /// As [`Getter`], for families such as `$arg_NAME`; takes the part after the prefix.
 pub type PrefixGetter<E> = fn(&mut E, &[u8], &mut Vec<u8>) -> Result<bool, VarError>;
@@ -17,7 +17,7 @@ pub struct Row<E> {
     pub name: &'static str,
     /// Getter.
     pub get: RowSource<E>,
-    /// Whether `set`, `map` and the like may give it another value.
+    /// `set`, `map` and the like may give it another value.
     pub settable: bool,
 }
 
@@ -87,7 +87,7 @@ impl Computed {
     /// Appends the value.
     ///
     /// # Errors
-    /// When a source variable cannot be evaluated.
+    /// If a source variable cannot be evaluated.
     pub fn compute<E: Evaluate>(&self, req: &mut E, out: &mut Vec<u8>) -> Result<bool, VarError> {
         match self {
             Computed::Map(m) => m.compute(req, out),
@@ -96,7 +96,7 @@ impl Computed {
         }
     }
 
-    /// Whether the value may change within a request (nginx: volatile).
+    /// Returns `true` if the value may change within a request (nginx: volatile).
     pub fn volatile(&self) -> bool {
         match self {
             Computed::Map(m) => m.volatile,
@@ -113,7 +113,7 @@ pub struct Var<E> {
     pub name: Box<[u8]>,
     /// Source.
     pub source: Source<E>,
-    /// Whether it may be defined again.
+    /// It may be defined again.
     pub settable: bool,
     /// `set` defines it: using it before that is worth a warning.
     pub by_set: bool,
@@ -124,7 +124,7 @@ pub type Builtin<E> = fn(&[u8]) -> (Source<E>, bool);
 
 /// Names of variables, for values that are compiled.
 pub trait Names {
-    /// Number of a variable that is used somewhere.
+    /// Returns the number of a variable, which is in use from now on.
     fn reference(&mut self, name: &[u8]) -> VarId;
 
     /// Defines a variable that is set (`set`, named captures, `auth_request_set`).
@@ -174,12 +174,12 @@ impl<E> Registry<E> {
         Registry { builtin, vars: Vec::new(), index: HashMap::new() }
     }
 
-    /// Name of a variable, if it is a built-in one that cannot be redefined.
+    /// Returns the name of a variable, if it is a built-in one that cannot be redefined.
     pub fn name(&self, id: VarId) -> Option<&[u8]> {
         self.vars.get(id.0 as usize).filter(|v| !v.settable).map(|v| &*v.name)
     }
 
-    /// Name of a variable that belongs to a built-in family, though `set` may give it a value.
+    /// Returns the name of a variable, if it belongs to a built-in family, though `set` may give it a value.
     pub fn member(&self, id: VarId) -> Option<&[u8]> {
         self.vars.get(usize::from(id.0)).filter(|v| matches!(v.source, Source::Prefix(..))).map(|v| &*v.name)
     }
@@ -201,7 +201,7 @@ impl<E> Registry<E> {
         Ok(id)
     }
 
-    /// Whether a variable whose name begins so is used.
+    /// Returns `true` if a variable is in use whose name begins with `prefix`.
     pub fn uses_prefix(&self, prefix: &[u8]) -> bool {
         self.vars.iter().any(|v| v.name.starts_with(prefix))
     }

@@ -96,7 +96,7 @@ impl VarStore {
         };
     }
 
-    /// The value of a variable.
+    /// Returns the value of a variable.
     #[inline]
     pub fn get(&self, id: VarId) -> Stored<'_> {
         match self.slots.get(id.0 as usize) {

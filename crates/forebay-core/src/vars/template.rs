@@ -27,7 +27,7 @@ enum Wrong {
     Bracket(String),
 }
 
-/// Whether a byte may stand in a variable name.
+/// Returns `true` if a byte may be part of a variable's name.
 fn name_byte(b: u8) -> bool {
     b.is_ascii_alphanumeric() || b == b'_'
 }
@@ -44,7 +44,7 @@ impl Template {
         })
     }
 
-    /// The same for a word of a `log_format`, of which nginx says something else.
+    /// Compiles a word of a `log_format`, for which nginx has another error text.
     ///
     /// # Errors
     /// As [`Template::compile`].
@@ -104,8 +104,7 @@ impl Template {
         Ok(Template { parts })
     }
 
-    /// The same value for a header field, which is one line: line breaks of the configuration itself become blanks
-    /// (RFC 9112, section 5.2).
+    /// Replaces line breaks of the configuration itself by blanks, for a header field, which is one line (RFC 9112, section 5.2).
     pub fn folded(mut self) -> Template {
         for part in &mut self.parts {
             if let Part::Text(text) = part {
@@ -127,12 +126,12 @@ impl Template {
         }
     }
 
-    /// A constant.
+    /// Creates a value without variables.
     pub fn constant(text: &[u8]) -> Template {
         if text.is_empty() { Template::default() } else { Template { parts: vec![Part::Text(text.into())] } }
     }
 
-    /// The bytes, if there is no variable in it.
+    /// Returns the bytes, if there is no variable in it.
     pub fn as_const(&self) -> Option<&[u8]> {
         match self.parts.as_slice() {
             [] => Some(b""),
@@ -141,7 +140,7 @@ impl Template {
         }
     }
 
-    /// The only part, when it is a variable alone.
+    /// Returns the only part, if it is a variable.
     pub fn as_var(&self) -> Option<VarId> {
         match self.parts.as_slice() {
             [Part::Var(v)] => Some(*v),
@@ -149,7 +148,7 @@ impl Template {
         }
     }
 
-    /// The parts.
+    /// Returns the parts.
     pub fn parts(&self) -> &[Part] {
         &self.parts
     }
@@ -157,7 +156,7 @@ impl Template {
     /// Appends the value for this request to `out`.
     ///
     /// # Errors
-    /// When evaluating a variable fails (a cycle of maps, too deep).
+    /// If evaluating a variable fails (a cycle of maps, too deep).
     pub fn eval<E: Evaluate>(&self, req: &mut E, out: &mut Vec<u8>) -> Result<(), VarError> {
         for p in &self.parts {
             match p {
@@ -171,7 +170,7 @@ impl Template {
         Ok(())
     }
 
-    /// The value as a vector of its own. For paths that are not hot.
+    /// Returns the value in a vector of its own. For paths that are not hot.
     ///
     /// # Errors
     /// As [`Template::eval`].

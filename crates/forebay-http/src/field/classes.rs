@@ -57,7 +57,7 @@ impl Classes {
         Classes(self.0 | other.0)
     }
 
-    /// Whether one of `classes` is in this set.
+    /// Returns `true` if one of `classes` is in this set.
     #[inline]
     pub const fn has(self, classes: Classes) -> bool {
         self.0 & classes.0 != 0
@@ -139,7 +139,7 @@ impl Name {
         TABLE[self as usize]
     }
 
-    /// Whether the name is in one of these classes.
+    /// Returns `true` if the name is in one of these classes.
     #[inline]
     pub fn is(self, classes: Classes) -> bool {
         self.classes().has(classes)

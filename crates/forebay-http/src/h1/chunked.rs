@@ -45,7 +45,7 @@ pub enum Step {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+enum ChunkState {
     /// Before the first digit of a size.
     #[default]
     Start,
@@ -65,7 +65,7 @@ enum State {
 /// Decoder of one chunked body.
 #[derive(Clone, Debug, Default)]
 pub struct Chunked {
-    state: State,
+    state: ChunkState,
     /// Size of the chunk that is being read, then what is left of it.
     left: u64,
     extensions: usize,
@@ -90,7 +90,7 @@ impl Chunked {
         *self = Chunked { trailer, fields, ..Chunked::new(self.limits) };
     }
 
-    /// Whether the end of the body is in `input`, which is not taken.
+    /// Returns `true` if the end of the body is in `input`. The decoder stays as it is.
     pub fn has_end(&self, input: &[u8]) -> bool {
         let mut ahead = self.clone();
         let mut rest = input;
@@ -118,34 +118,34 @@ impl Chunked {
         let mut p = 0;
         while let Some(&b) = input.get(p) {
             match self.state {
-                State::Data => return Ok(self.data(p, input.len())),
-                State::Done => return Ok(Step::End { consumed: p }),
-                State::Trailer => {
+                ChunkState::Data => return Ok(self.data(p, input.len())),
+                ChunkState::Done => return Ok(Step::End { consumed: p }),
+                ChunkState::Trailer => {
                     p += self.trailer_line(input.get(p..).unwrap_or_default())?;
                     continue;
                 }
-                State::Start => self.first_digit(b)?,
-                State::Size => self.size(b)?,
-                State::Extension => self.extension(b)?,
-                State::SizeEnd => self.size_end(b)?,
-                State::DataCr => self.expect(b, b'\r', State::DataLf)?,
-                State::DataLf => self.expect(b, b'\n', State::Start)?,
-                State::TrailerStart if b == b'\r' => self.state = State::LastLf,
-                State::TrailerStart => {
+                ChunkState::Start => self.first_digit(b)?,
+                ChunkState::Size => self.size(b)?,
+                ChunkState::Extension => self.extension(b)?,
+                ChunkState::SizeEnd => self.size_end(b)?,
+                ChunkState::DataCr => self.expect(b, b'\r', ChunkState::DataLf)?,
+                ChunkState::DataLf => self.expect(b, b'\n', ChunkState::Start)?,
+                ChunkState::TrailerStart if b == b'\r' => self.state = ChunkState::LastLf,
+                ChunkState::TrailerStart => {
                     // The byte is part of the line: it is not used up here.
                     self.trailer_start = self.trailer.len();
-                    self.state = State::Trailer;
+                    self.state = ChunkState::Trailer;
                     continue;
                 }
-                State::TrailerLf => {
-                    self.expect(b, b'\n', State::TrailerStart)?;
+                ChunkState::TrailerLf => {
+                    self.expect(b, b'\n', ChunkState::TrailerStart)?;
                     self.take_trailer();
                 }
-                State::LastLf => self.expect(b, b'\n', State::Done)?,
+                ChunkState::LastLf => self.expect(b, b'\n', ChunkState::Done)?,
             }
             p += 1;
         }
-        if self.state == State::Done { Ok(Step::End { consumed: p }) } else { Ok(Step::More) }
+        if self.state == ChunkState::Done { Ok(Step::End { consumed: p }) } else { Ok(Step::More) }
     }
 
     fn data(&mut self, start: usize, input_len: usize) -> Step {
@@ -153,12 +153,12 @@ impl Chunked {
         let len = usize::try_from(self.left).unwrap_or(usize::MAX).min(here);
         self.left -= len as u64;
         if self.left == 0 {
-            self.state = State::DataCr;
+            self.state = ChunkState::DataCr;
         }
         Step::Data { start, end: start + len }
     }
 
-    fn expect(&mut self, got: u8, want: u8, next: State) -> Result<(), InvalidChunked> {
+    fn expect(&mut self, got: u8, want: u8, next: ChunkState) -> Result<(), InvalidChunked> {
         if got != want {
             return Err(InvalidChunked);
         }
@@ -172,7 +172,7 @@ impl Chunked {
             return Err(InvalidChunked);
         }
         self.left = u64::from(digit);
-        self.state = State::Size;
+        self.state = ChunkState::Size;
         Ok(())
     }
 
@@ -187,8 +187,8 @@ impl Chunked {
             return Ok(());
         }
         self.state = match b {
-            b'\r' => State::SizeEnd,
-            b';' | b' ' | b'\t' => State::Extension,
+            b'\r' => ChunkState::SizeEnd,
+            b';' | b' ' | b'\t' => ChunkState::Extension,
             _ => return Err(InvalidChunked),
         };
         Ok(())
@@ -197,7 +197,7 @@ impl Chunked {
     fn extension(&mut self, b: u8) -> Result<(), InvalidChunked> {
         self.extensions += 1;
         match b {
-            b'\r' => self.state = State::SizeEnd,
+            b'\r' => self.state = ChunkState::SizeEnd,
             b'\n' => return Err(InvalidChunked),
             _ if self.extensions > self.limits.extensions => return Err(InvalidChunked),
             _ => {}
@@ -206,7 +206,7 @@ impl Chunked {
     }
 
     fn size_end(&mut self, b: u8) -> Result<(), InvalidChunked> {
-        let next = if self.left == 0 { State::TrailerStart } else { State::Data };
+        let next = if self.left == 0 { ChunkState::TrailerStart } else { ChunkState::Data };
         self.expect(b, b'\n', next)
     }
 
@@ -221,7 +221,7 @@ impl Chunked {
         match end.and_then(|i| rest.get(i)) {
             None => Ok(text.len()),
             Some(b'\r') => {
-                self.state = State::TrailerLf;
+                self.state = ChunkState::TrailerLf;
                 Ok(text.len() + 1)
             }
             Some(_) => Err(InvalidChunked),
@@ -324,7 +324,7 @@ mod tests {
                 }
             }
         }
-        Ok((content, used, (chunked.state == State::Done)))
+        Ok((content, used, (chunked.state == ChunkState::Done)))
     }
 
     fn outcome(input: &[u8]) -> Option<(Vec<u8>, bool)> {
@@ -395,7 +395,7 @@ mod tests {
             [(Name::Other, b"X-Sum", b"ab"), (Name::Server, b"Server", b"")];
         assert_eq!(got, want);
         chunked.reset();
-        assert_eq!((chunked.trailers().count(), (chunked.state == State::Done)), (0, false));
+        assert_eq!((chunked.trailers().count(), (chunked.state == ChunkState::Done)), (0, false));
     }
 
     #[test]

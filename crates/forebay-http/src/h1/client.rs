@@ -5,7 +5,7 @@ use super::fields::{Detail, Event, InvalidLine, Scan, State, field_line, usual_l
 use super::line::slice;
 use super::request::{Status, content_length};
 use crate::field::{Classes, FieldLine, Name, Slice, same};
-use crate::params::list_has;
+use crate::params::{list_has, skip_blanks};
 use crate::request::{FirstLines, Framing, Version};
 
 /// A response head. All slices point into `buf`; the head is reused from response to response.
@@ -27,9 +27,9 @@ pub struct ResponseHead {
     pub first: FirstLines,
     /// Value of `Content-Length`.
     pub content_length: Option<u64>,
-    /// Whether the transfer coding is `chunked`.
+    /// The transfer coding is `chunked`.
     pub chunked: bool,
-    /// Whether the connection may be used again, by version and `Connection`, if the body has an end.
+    /// The version and `Connection` allow to use the connection again, if the body has an end.
     pub keep_alive: bool,
     scan: Scan,
 }
@@ -70,7 +70,7 @@ impl ResponseHead {
         }
     }
 
-    /// Whether another head follows: a status from 100 to 199 other than 101.
+    /// Returns `true` if another head follows: a status from 100 to 199 other than 101.
     pub fn is_interim(&self) -> bool {
         (100..200).contains(&self.status) && self.status != 101
     }
@@ -125,47 +125,67 @@ pub fn parse(head: &mut ResponseHead, max_len: usize) -> Result<Status, BadRespo
 }
 
 fn run(buf: &[u8], head: &mut ResponseHead, max_len: usize) -> Result<Status, BadResponse> {
-    let too_big = BadResponse::new("upstream sent too big header", Detail::None);
     // A head is refused for its length rather than for bytes beyond the limit. Slices reach no further than 4 GiB.
     let view = buf.get(..max_len.min(u32::MAX as usize)).unwrap_or(buf);
+    if head.scan.state == State::Done {
+        return Ok(Status::Complete);
+    }
     if head.scan.state < State::FieldStart {
         let Some(end) = status_line(view, head)? else {
-            return if buf.len() >= max_len { Err(too_big) } else { Ok(Status::Partial) };
+            return if buf.len() >= max_len { Err(TOO_BIG) } else { Ok(Status::Partial) };
         };
         head.scan.pos = end;
         head.scan.state = State::FieldStart;
     }
-    while head.scan.state != State::Done {
-        // A usual line ends within the limit, since it was found there.
-        if head.scan.state == State::FieldStart {
-            while let Some(line) = usual_line(view, head.scan.pos) {
-                head.scan.pos = line.end;
-                take_field(buf, head, line.field)?;
-            }
-            if let Some([b'\r', b'\n', ..]) = view.get(head.scan.pos..) {
-                head.scan.pos += 2;
-                return end(head);
-            }
-        }
-        let event = field_line(view, &mut head.scan)
-            .map_err(|InvalidLine(detail)| BadResponse::new("upstream sent invalid header", detail))?;
-        let used = if event.is_some() { head.scan.pos } else { buf.len().saturating_add(1) };
-        if used > max_len {
-            return Err(too_big);
-        }
+    while let Some(event) = next_unusual(&Input { buf, view, max_len }, head)? {
         match event {
-            None => return Ok(Status::Partial),
-            Some(Event::Field) => {
-                let scan = &head.scan;
-                let name = slice(scan.start, scan.name_end);
-                let value = slice(scan.value_start, scan.value_end);
-                take_field(buf, head, FieldLine { id: scan.id, name, value })?;
-            }
-            Some(Event::End) => return end(head),
+            Event::Field => take_field(buf, head, head.scan.field())?,
+            Event::End => return end(head),
         }
     }
-    Ok(Status::Complete)
+    Ok(Status::Partial)
 }
+
+/// The bytes of a head that have come.
+struct Input<'b> {
+    buf: &'b [u8],
+    /// The part of `buf` within the limit.
+    view: &'b [u8],
+    max_len: usize,
+}
+
+/// Takes the usual lines, and scans the next line that is not one of them. `None`: its end has not come.
+#[inline]
+fn next_unusual(input: &Input<'_>, head: &mut ResponseHead) -> Result<Option<Event>, BadResponse> {
+    let &Input { buf, view, max_len } = input;
+    if head.scan.state == State::FieldStart {
+        usual_lines(buf, view, head)?;
+        if let Some([b'\r', b'\n', ..]) = view.get(head.scan.pos..) {
+            head.scan.pos += 2;
+            return Ok(Some(Event::End));
+        }
+    }
+    let event = field_line(view, &mut head.scan)
+        .map_err(|InvalidLine(detail)| BadResponse::new("upstream sent invalid header", detail))?;
+    let used = if event.is_some() { head.scan.pos } else { buf.len().saturating_add(1) };
+    if used > max_len {
+        return Err(TOO_BIG);
+    }
+    Ok(event)
+}
+
+#[inline(always)]
+fn usual_lines(buf: &[u8], view: &[u8], head: &mut ResponseHead) -> Result<(), BadResponse> {
+    // A usual line ends within the limit, since it was found there.
+    while let Some(line) = usual_line(view, head.scan.pos) {
+        head.scan.pos = line.end;
+        take_field(buf, head, line.field)?;
+    }
+    Ok(())
+}
+
+const TOO_BIG: BadResponse =
+    BadResponse { reason: "upstream sent too big header", not_http: false, detail: Detail::None };
 
 const NOT_HTTP: BadResponse =
     BadResponse { reason: "upstream sent no valid HTTP/1.0 header", not_http: true, detail: Detail::None };
@@ -207,25 +227,28 @@ fn status_line(buf: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, Bad
     let line = buf.get(..newline).unwrap_or_default();
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     let rest = line.strip_prefix(PREFIX).ok_or(NOT_HTTP)?;
-    let (version, text_len, status) = version_and_status(rest).ok_or(NOT_HTTP)?;
+    let (version, rest) = version(rest).ok_or(NOT_HTTP)?;
+    let text = skip_blanks(rest);
     head.version = version;
-    head.status = status;
-    head.status_text = slice(line.len() - text_len, line.len());
+    head.status = status_code(text).ok_or(NOT_HTTP)?;
+    head.status_text = slice(line.len() - text.len(), line.len());
     Ok(Some(newline + 1))
 }
 
-/// Parses the text after `HTTP/`. Returns the version, the length of the text from the status on, and the status.
-fn version_and_status(text: &[u8]) -> Option<(Version, usize, u16)> {
+/// Parses the text after `HTTP/`. Returns the version, and the text behind the blank after it.
+fn version(text: &[u8]) -> Option<(Version, &[u8])> {
     let (major, rest) = version_number(text)?;
     if !matches!(text.first(), Some(b'1'..=b'9')) {
         return None;
     }
     let (minor, rest) = version_number(rest.strip_prefix(b".")?)?;
-    let mut rest = rest.strip_prefix(b" ")?;
-    while let [b' ', after @ ..] = rest {
-        rest = after;
-    }
-    let (&[a @ b'0'..=b'9', b @ b'0'..=b'9', c @ b'0'..=b'9'], after) = rest.split_first_chunk::<3>()? else {
+    let version = if (major, minor) == (1, 0) { Version::Http10 } else { Version::Http11 };
+    Some((version, rest.strip_prefix(b" ")?))
+}
+
+/// Parses status and reason phrase.
+fn status_code(text: &[u8]) -> Option<u16> {
+    let (&[a @ b'0'..=b'9', b @ b'0'..=b'9', c @ b'0'..=b'9'], after) = text.split_first_chunk::<3>()? else {
         return None;
     };
     // Some servers write sub-codes, as in `404.1`.
@@ -233,8 +256,7 @@ fn version_and_status(text: &[u8]) -> Option<(Version, usize, u16)> {
         return None;
     }
     let digit = |d: u8| u16::from(d - b'0');
-    let version = if (major, minor) == (1, 0) { Version::Http10 } else { Version::Http11 };
-    Some((version, rest.len(), digit(a) * 100 + digit(b) * 10 + digit(c)))
+    Some(digit(a) * 100 + digit(b) * 10 + digit(c))
 }
 
 /// One to three digits.
@@ -264,40 +286,43 @@ fn take_field(buf: &[u8], head: &mut ResponseHead, line: FieldLine) -> Result<()
 /// Takes the framing, or whether the connection persists, from a line.
 #[inline(never)]
 fn take_meaning(buf: &[u8], head: &mut ResponseHead, line: FieldLine) -> Result<(), BadResponse> {
-    let whole = |l: FieldLine| Slice { start: l.name.start, end: l.value.end };
     let value = line.value.of(buf);
-    if line.id.is(Classes::FRAMING)
-        && let Some(previous) = head.first_line(line.id)
-    {
-        return Err(BadResponse::new(
-            "upstream sent duplicate header line",
-            Detail::Duplicate(whole(line), whole(previous)),
-        ));
+    if line.id.is(Classes::FRAMING) {
+        return take_framing(value, head, line);
     }
-    match line.id {
-        Name::ContentLength => {
-            head.content_length = Some(content_length(value).ok_or(BadResponse::new(
-                "upstream sent invalid \"Content-Length\" header",
-                Detail::Quoted(whole(line)),
-            ))?);
-        }
-        Name::TransferEncoding if value.eq_ignore_ascii_case(b"chunked") => head.chunked = true,
-        Name::TransferEncoding => {
-            return Err(BadResponse::new(
-                "upstream sent unknown \"Transfer-Encoding\"",
-                Detail::Quoted(line.value),
-            ));
-        }
-        Name::Connection if same(b"close", value) => head.scan.connection = Some(false),
-        Name::Connection if same(b"keep-alive", value) => {
-            head.scan.connection.get_or_insert(true);
-        }
-        Name::Connection if list_has(value, b"close") => head.scan.connection = Some(false),
-        Name::Connection if list_has(value, b"keep-alive") => {
-            head.scan.connection.get_or_insert(true);
-        }
-        _ => {}
+    if same(b"close", value) {
+        head.scan.connection = Some(false);
+    } else if same(b"keep-alive", value) {
+        head.scan.connection.get_or_insert(true);
+    } else if list_has(value, b"close") {
+        head.scan.connection = Some(false);
+    } else if list_has(value, b"keep-alive") {
+        head.scan.connection.get_or_insert(true);
     }
+    Ok(())
+}
+
+/// Takes `Content-Length` or `Transfer-Encoding`. A second line of either could be understood in two ways (RFC 9112,
+/// section 6.3).
+fn take_framing(value: &[u8], head: &mut ResponseHead, line: FieldLine) -> Result<(), BadResponse> {
+    let whole = |l: FieldLine| Slice { start: l.name.start, end: l.value.end };
+    if let Some(previous) = head.first_line(line.id) {
+        let detail = Detail::Duplicate(whole(line), whole(previous));
+        return Err(BadResponse::new("upstream sent duplicate header line", detail));
+    }
+    if line.id == Name::TransferEncoding {
+        if !value.eq_ignore_ascii_case(b"chunked") {
+            let detail = Detail::Quoted(line.value);
+            return Err(BadResponse::new("upstream sent unknown \"Transfer-Encoding\"", detail));
+        }
+        head.chunked = true;
+        return Ok(());
+    }
+    let length = content_length(value).ok_or(BadResponse::new(
+        "upstream sent invalid \"Content-Length\" header",
+        Detail::Quoted(whole(line)),
+    ))?;
+    head.content_length = Some(length);
     Ok(())
 }
 

@@ -102,6 +102,30 @@ pub(crate) struct Scan {
     pub(crate) connection: Option<bool>,
 }
 
+impl Scan {
+    #[inline]
+    fn take_usual(&mut self, line: &UsualLine) {
+        let FieldLine { id, name, value } = line.field;
+        self.start = name.start as usize;
+        self.name_end = name.end as usize;
+        self.value_start = value.start as usize;
+        self.value_end = value.end as usize;
+        self.seen = line.seen;
+        self.id = id;
+        self.pos = line.end;
+    }
+
+    /// Returns the line of an `Event::Field`.
+    #[inline]
+    pub(crate) fn field(&self) -> FieldLine {
+        FieldLine {
+            id: self.id,
+            name: slice(self.start, self.name_end),
+            value: slice(self.value_start, self.value_end),
+        }
+    }
+}
+
 /// A field line that nginx refuses, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct InvalidLine(pub(crate) Detail);
@@ -210,46 +234,14 @@ fn colon(line: &[u8]) -> Option<usize> {
 
 /// Takes the scan to the end of a field line or of the head; `pos` is then after the line end.
 pub(crate) fn field_line(buf: &[u8], scan: &mut Scan) -> Result<Option<Event>, InvalidLine> {
-    if scan.state == State::FieldStart {
-        if let Some(UsualLine { field, seen, end }) = usual_line(buf, scan.pos) {
-            scan.start = field.name.start as usize;
-            scan.name_end = field.name.end as usize;
-            scan.value_start = field.value.start as usize;
-            scan.value_end = field.value.end as usize;
-            scan.seen = seen;
-            scan.id = field.id;
-            scan.pos = end;
-            return Ok(Some(Event::Field));
-        }
-        scan.start = scan.pos;
-        match buf.get(scan.pos) {
-            None => return Ok(None),
-            Some(b'\n') => {
-                scan.pos += 1;
-                return Ok(Some(Event::End));
-            }
-            Some(b'\r') if buf.get(scan.pos + 1) == Some(&b'\n') => {
-                scan.pos += 2;
-                return Ok(Some(Event::End));
-            }
-            Some(b'\r') => {
-                scan.pos += 1;
-                scan.state = State::HeadEnd;
-            }
-            Some(_) => {
-                scan.seen = 0;
-                scan.state = State::FieldName;
-            }
-        }
+    if scan.state == State::FieldStart
+        && let Some(line) = usual_line(buf, scan.pos)
+    {
+        scan.take_usual(&line);
+        return Ok(Some(Event::Field));
     }
     loop {
-        let (event, state) = match scan.state {
-            State::FieldName => name(buf, scan)?,
-            State::BeforeValue => before_value(buf, scan),
-            State::Value => value(buf, scan)?,
-            State::FieldEnd => field_end(buf, scan)?,
-            _ => head_end(buf, scan)?,
-        };
+        let (event, state) = step(buf, scan)?;
         if let Some(event) = event {
             scan.state = State::FieldStart;
             scan.id = Name::of(buf.get(scan.start..scan.name_end).unwrap_or_default());
@@ -264,6 +256,41 @@ pub(crate) fn field_line(buf: &[u8], scan: &mut Scan) -> Result<Option<Event>, I
 
 /// Each of the following returns an event, or the next state, or its own state when bytes run out.
 type Progress = (Option<Event>, State);
+
+#[inline]
+fn step(buf: &[u8], scan: &mut Scan) -> Result<Progress, InvalidLine> {
+    match scan.state {
+        State::FieldStart => Ok(field_start(buf, scan)),
+        State::FieldName => name(buf, scan),
+        State::BeforeValue => Ok(before_value(buf, scan)),
+        State::Value => value(buf, scan),
+        State::FieldEnd => field_end(buf, scan),
+        _ => head_end(buf, scan),
+    }
+}
+
+fn field_start(buf: &[u8], scan: &mut Scan) -> Progress {
+    scan.start = scan.pos;
+    match buf.get(scan.pos..).unwrap_or_default() {
+        [] => (None, State::FieldStart),
+        [b'\n', ..] => {
+            scan.pos += 1;
+            (Some(Event::End), State::FieldStart)
+        }
+        [b'\r', b'\n', ..] => {
+            scan.pos += 2;
+            (Some(Event::End), State::FieldStart)
+        }
+        [b'\r', ..] => {
+            scan.pos += 1;
+            (None, State::HeadEnd)
+        }
+        _ => {
+            scan.seen = 0;
+            (None, State::FieldName)
+        }
+    }
+}
 
 #[inline]
 fn name(buf: &[u8], scan: &mut Scan) -> Result<Progress, InvalidLine> {

@@ -70,6 +70,16 @@ pub(crate) struct Line {
     after_slash: bool,
 }
 
+impl Line {
+    fn version(&self) -> Version {
+        match (self.version_start, self.minor) {
+            (0, _) => Version::Http09,
+            (_, 0) => Version::Http10,
+            _ => Version::Http11,
+        }
+    }
+}
+
 const INVALID_METHOD: &str = "client sent invalid method";
 const INVALID_REQUEST: &str = "client sent invalid request";
 
@@ -82,22 +92,22 @@ pub(crate) fn scan(buf: &[u8], head: &mut RequestHead) -> Result<Option<usize>, 
     let mut line = head.scan.line;
     let outcome = loop {
         match step(buf, p, state, &mut line) {
-            Step::To(next, at) => {
+            LineStep::To(next, at) => {
                 state = next;
                 p = at;
             }
-            Step::More(at) => {
+            LineStep::More(at) => {
                 p = at;
                 break Ok(None);
             }
-            Step::End { at, line_end } => {
+            LineStep::End { at, line_end } => {
                 head.request_line = slice(0, line_end);
                 if line.version_start > 0 {
                     head.protocol = slice(line.version_start, line_end);
                 }
                 break Ok(Some(at));
             }
-            Step::Bad(status, reason) => break Err(reject(status, reason)),
+            LineStep::Bad(status, reason) => break Err(reject(status, reason)),
         }
     };
     head.scan.pos = p;
@@ -106,7 +116,7 @@ pub(crate) fn scan(buf: &[u8], head: &mut RequestHead) -> Result<Option<usize>, 
     outcome
 }
 
-enum Step {
+enum LineStep {
     To(State, usize),
     /// The buffer ends here.
     More(usize),
@@ -117,11 +127,11 @@ enum Step {
     Bad(u16, &'static str),
 }
 
-const BAD: Step = Step::Bad(400, INVALID_REQUEST);
+const BAD: LineStep = LineStep::Bad(400, INVALID_REQUEST);
 
 /// One run of bytes of the line.
 #[inline]
-fn step(buf: &[u8], p: usize, state: State, line: &mut Line) -> Step {
+fn step(buf: &[u8], p: usize, state: State, line: &mut Line) -> LineStep {
     match state {
         State::Method => method(buf, p, line),
         State::BeforeTarget => before_target(buf, p, line),
@@ -143,34 +153,34 @@ fn step(buf: &[u8], p: usize, state: State, line: &mut Line) -> Step {
     }
 }
 
-fn method(buf: &[u8], start: usize, line: &mut Line) -> Step {
+fn method(buf: &[u8], start: usize, line: &mut Line) -> LineStep {
     let mut p = start;
     while let Some(&b) = buf.get(p) {
         if CLASS[b as usize] & METHOD == 0 {
             if b != b' ' || p == 0 {
-                return Step::Bad(400, INVALID_METHOD);
+                return LineStep::Bad(400, INVALID_METHOD);
             }
             line.method_end = p;
-            return Step::To(State::BeforeTarget, p + 1);
+            return LineStep::To(State::BeforeTarget, p + 1);
         }
         p += 1;
     }
-    Step::More(p)
+    LineStep::More(p)
 }
 
-fn before_target(buf: &[u8], mut p: usize, line: &mut Line) -> Step {
+fn before_target(buf: &[u8], mut p: usize, line: &mut Line) -> LineStep {
     while buf.get(p) == Some(&b' ') {
         p += 1;
     }
-    let Some(&b) = buf.get(p) else { return Step::More(p) };
+    let Some(&b) = buf.get(p) else { return LineStep::More(p) };
     line.target_start = p;
     line.scheme_start = p;
     if is_connect(buf, line) {
-        Step::To(State::HostStart, p)
+        LineStep::To(State::HostStart, p)
     } else if b == b'/' {
-        Step::To(State::Target, p)
+        LineStep::To(State::Target, p)
     } else if b.is_ascii_alphabetic() {
-        Step::To(State::Scheme, p)
+        LineStep::To(State::Scheme, p)
     } else {
         BAD
     }
@@ -180,7 +190,7 @@ fn is_connect(buf: &[u8], line: &Line) -> bool {
     buf.get(..line.method_end) == Some(b"CONNECT")
 }
 
-fn target(buf: &[u8], start: usize, line: &mut Line) -> Step {
+fn target(buf: &[u8], start: usize, line: &mut Line) -> LineStep {
     let rest = buf.get(start..).unwrap_or_default();
     let run = words::plain_path(rest, line.after_slash);
     let mut p = start + run;
@@ -193,9 +203,9 @@ fn target(buf: &[u8], start: usize, line: &mut Line) -> Step {
             line.seen = seen;
             line.target_end = p;
             return match b {
-                b' ' => Step::To(State::AfterTarget, p + 1),
-                b'\r' => Step::To(State::LineEnd, p + 1),
-                b'\n' => Step::End { at: p + 1, line_end: p },
+                b' ' => LineStep::To(State::AfterTarget, p + 1),
+                b'\r' => LineStep::To(State::LineEnd, p + 1),
+                b'\n' => LineStep::End { at: p + 1, line_end: p },
                 _ => BAD,
             };
         }
@@ -205,89 +215,95 @@ fn target(buf: &[u8], start: usize, line: &mut Line) -> Step {
     }
     line.seen = seen;
     line.after_slash = after_slash != 0;
-    Step::More(p)
+    LineStep::More(p)
 }
 
-fn after_target(buf: &[u8], mut p: usize, line: &mut Line) -> Step {
+fn after_target(buf: &[u8], mut p: usize, line: &mut Line) -> LineStep {
     while buf.get(p) == Some(&b' ') {
         p += 1;
     }
     match buf.get(p) {
-        None => Step::More(p),
+        None => LineStep::More(p),
         Some(b'H') => {
             line.version_start = p;
-            Step::To(State::Version, p)
+            LineStep::To(State::Version, p)
         }
-        Some(b'\r') => Step::To(State::LineEnd, p + 1),
-        Some(b'\n') => Step::End { at: p + 1, line_end: p },
+        Some(b'\r') => LineStep::To(State::LineEnd, p + 1),
+        Some(b'\n') => LineStep::End { at: p + 1, line_end: p },
         Some(_) => BAD,
     }
 }
 
-fn version(buf: &[u8], p: usize, line: &mut Line) -> Step {
+fn version(buf: &[u8], p: usize, line: &mut Line) -> LineStep {
     const PREFIX: &[u8] = b"HTTP/1.";
     let text = buf.get(line.version_start..).unwrap_or_default();
     if let Some([digit @ b'0'..=b'9', b'\r', b'\n', ..]) = text.strip_prefix(PREFIX) {
         line.minor = u32::from(digit - b'0');
         let end = line.version_start + PREFIX.len() + 1;
-        return Step::End { at: end + 2, line_end: end };
+        return LineStep::End { at: end + 2, line_end: end };
     }
     for (i, (&got, &want)) in text.iter().zip(PREFIX).enumerate() {
         if got != want {
-            return match (i, got) {
-                // The major version is one digit for nginx: 10.1 is as unknown as 2.0.
-                (5, b'2'..=b'9') | (6, b'0'..=b'9') => Step::Bad(505, "client sent invalid version"),
-                _ => BAD,
-            };
+            return bad_version(i, got);
         }
     }
     match text.get(PREFIX.len()) {
-        None => Step::More(p),
-        Some(b'0'..=b'9') => Step::To(State::Minor, line.version_start + PREFIX.len()),
+        None => LineStep::More(p),
+        Some(b'0'..=b'9') => LineStep::To(State::Minor, line.version_start + PREFIX.len()),
         Some(_) => BAD,
     }
 }
 
-fn minor(buf: &[u8], mut p: usize, line: &mut Line) -> Step {
+/// Refuses a version that begins to differ from `HTTP/1.` at its byte `i`.
+#[cold]
+fn bad_version(i: usize, byte: u8) -> LineStep {
+    match (i, byte) {
+        // The major version is one digit for nginx: 10.1 is as unknown as 2.0.
+        (5, b'2'..=b'9') | (6, b'0'..=b'9') => LineStep::Bad(505, "client sent invalid version"),
+        _ => BAD,
+    }
+}
+
+fn minor(buf: &[u8], mut p: usize, line: &mut Line) -> LineStep {
     loop {
-        let Some(&b) = buf.get(p) else { return Step::More(p) };
+        let Some(&b) = buf.get(p) else { return LineStep::More(p) };
         match b {
             b'0'..=b'9' if line.minor <= 99 => line.minor = line.minor * 10 + u32::from(b - b'0'),
-            b' ' | b'\r' | b'\n' => return Step::To(State::AfterVersion, p),
+            b' ' | b'\r' | b'\n' => return LineStep::To(State::AfterVersion, p),
             _ => return BAD,
         }
         p += 1;
     }
 }
 
-fn after_version(buf: &[u8], mut p: usize) -> Step {
+fn after_version(buf: &[u8], mut p: usize) -> LineStep {
     while buf.get(p) == Some(&b' ') {
         p += 1;
     }
     match buf.get(p) {
-        None => Step::More(p),
-        Some(b'\r') => Step::To(State::LineEnd, p + 1),
-        Some(b'\n') => Step::End { at: p + 1, line_end: p },
+        None => LineStep::More(p),
+        Some(b'\r') => LineStep::To(State::LineEnd, p + 1),
+        Some(b'\n') => LineStep::End { at: p + 1, line_end: p },
         Some(_) => BAD,
     }
 }
 
 /// After the CR of the line.
-fn line_end(buf: &[u8], p: usize) -> Step {
+fn line_end(buf: &[u8], p: usize) -> LineStep {
     match buf.get(p) {
-        None => Step::More(p),
-        Some(b'\n') => Step::End { at: p + 1, line_end: p.saturating_sub(1) },
+        None => LineStep::More(p),
+        Some(b'\n') => LineStep::End { at: p + 1, line_end: p.saturating_sub(1) },
         Some(_) => BAD,
     }
 }
 
-fn scheme(buf: &[u8], mut p: usize, line: &mut Line) -> Step {
+fn scheme(buf: &[u8], mut p: usize, line: &mut Line) -> LineStep {
     loop {
         match buf.get(p) {
-            None => return Step::More(p),
+            None => return LineStep::More(p),
             Some(b':') => {
                 line.host_end = p;
-                return Step::To(State::SchemeSlashes, p + 1);
+                return LineStep::To(State::SchemeSlashes, p + 1);
             }
             Some(&b) if CLASS[b as usize] & SCHEME != 0 => p += 1,
             Some(_) => return BAD,
@@ -296,87 +312,81 @@ fn scheme(buf: &[u8], mut p: usize, line: &mut Line) -> Step {
 }
 
 /// The two slashes after the scheme, whose colon is at `host_end`.
-fn scheme_slashes(buf: &[u8], p: usize, line: &mut Line) -> Step {
+fn scheme_slashes(buf: &[u8], p: usize, line: &mut Line) -> LineStep {
     match buf.get(p) {
-        None => Step::More(p),
-        Some(b'/') if p >= line.host_end + 2 => Step::To(State::HostStart, p + 1),
-        Some(b'/') => Step::To(State::SchemeSlashes, p + 1),
+        None => LineStep::More(p),
+        Some(b'/') if p >= line.host_end + 2 => LineStep::To(State::HostStart, p + 1),
+        Some(b'/') => LineStep::To(State::SchemeSlashes, p + 1),
         Some(_) => BAD,
     }
 }
 
-fn host_start(buf: &[u8], p: usize, line: &mut Line) -> Step {
+fn host_start(buf: &[u8], p: usize, line: &mut Line) -> LineStep {
     line.host = Some((p, p));
     match buf.get(p) {
-        None => Step::More(p),
-        Some(b'[') => Step::To(State::HostLiteral, p + 1),
-        Some(_) => Step::To(State::Host, p),
+        None => LineStep::More(p),
+        Some(b'[') => LineStep::To(State::HostLiteral, p + 1),
+        Some(_) => LineStep::To(State::Host, p),
     }
 }
 
-fn host_literal(buf: &[u8], mut p: usize) -> Step {
+fn host_literal(buf: &[u8], mut p: usize) -> LineStep {
     loop {
         match buf.get(p) {
-            None => return Step::More(p),
-            Some(b']') => return Step::To(State::HostEnd, p + 1),
+            None => return LineStep::More(p),
+            Some(b']') => return LineStep::To(State::HostEnd, p + 1),
             Some(&b) if in_literal(b) => p += 1,
             Some(_) => return BAD,
         }
     }
 }
 
-fn host_name(buf: &[u8], mut p: usize, line: &mut Line) -> Step {
+fn host_name(buf: &[u8], mut p: usize, line: &mut Line) -> LineStep {
     while let Some(&b) = buf.get(p) {
         if CLASS[b as usize] & HOST == 0 {
             return host_end(buf, p, line);
         }
         p += 1;
     }
-    Step::More(p)
+    LineStep::More(p)
 }
 
-fn host_end(buf: &[u8], p: usize, line: &mut Line) -> Step {
+fn host_end(buf: &[u8], p: usize, line: &mut Line) -> LineStep {
     if let Some((start, _)) = line.host {
         line.host = Some((start, p));
     }
     line.host_end = p;
     match buf.get(p) {
-        None => Step::More(p),
-        Some(b':') => Step::To(State::Port, p + 1),
+        None => LineStep::More(p),
+        Some(b':') => LineStep::To(State::Port, p + 1),
         // Authority form needs its port.
         Some(_) if is_connect(buf, line) => BAD,
         Some(_) => authority_end(buf, p, line),
     }
 }
 
-fn port(buf: &[u8], mut p: usize, line: &mut Line) -> Step {
-    loop {
-        match buf.get(p) {
-            None => return Step::More(p),
-            Some(b'0'..=b'9') => p += 1,
-            Some(_) => break,
-        }
+fn port(buf: &[u8], mut p: usize, line: &mut Line) -> LineStep {
+    while let Some(b'0'..=b'9') = buf.get(p) {
+        p += 1;
     }
+    let Some(&after) = buf.get(p) else { return LineStep::More(p) };
     line.host_end = p;
     if !is_connect(buf, line) {
         return authority_end(buf, p, line);
     }
     let digits = line.host.map_or(0, |(_, end)| p.saturating_sub(end + 1));
-    match buf.get(p) {
-        Some(b' ') if digits > 0 => authority_end(buf, p, line),
-        _ => BAD,
-    }
+    if after == b' ' && digits > 0 { authority_end(buf, p, line) } else { BAD }
 }
 
 /// The byte after host and port. A target without a path stands for `/`: its slice is some slash of the
 /// line, so that it needs no memory of its own.
-fn authority_end(buf: &[u8], p: usize, line: &mut Line) -> Step {
+fn authority_end(buf: &[u8], p: usize, line: &mut Line) -> LineStep {
     line.target_start = p;
     match buf.get(p) {
-        Some(b'/' | b'?') => Step::To(State::Target, p),
+        Some(b'/' | b'?') => LineStep::To(State::Target, p),
         Some(b' ') => {
             line.target_end = p;
-            Step::To(State::AfterTarget, p + 1)
+            LineStep::To(State::AfterTarget, p + 1)
         }
         _ => BAD,
     }
@@ -385,11 +395,7 @@ fn authority_end(buf: &[u8], p: usize, line: &mut Line) -> Step {
 /// Interprets a complete line: version, method, target, host.
 pub(crate) fn finish(buf: &[u8], head: &mut RequestHead, merge_slashes: bool) -> Result<(), Reject> {
     let line = head.scan.line;
-    head.version = match (line.version_start, line.minor) {
-        (0, _) => Version::Http09,
-        (_, 0) => Version::Http10,
-        _ => Version::Http11,
-    };
+    head.version = line.version();
     let method_text = slice(0, line.method_end);
     let method = method_of(method_text.of(buf));
     if head.version == Version::Http09 && method != Method::Get {

@@ -20,7 +20,7 @@ pub struct Limits {
     pub max_headers: usize,
     /// Leave out lines with unusual names instead of passing them on (nginx: ignore_invalid_headers).
     pub ignore_invalid_headers: bool,
-    /// Whether `_` is usual in a name (nginx: underscores_in_headers).
+    /// `_` is usual in a name (nginx: underscores_in_headers).
     pub underscores_in_headers: bool,
     /// Make one slash of several in `path` (nginx: merge_slashes).
     pub merge_slashes: bool,
@@ -140,38 +140,44 @@ fn skip_empty_lines(buf: &mut Vec<u8>) {
 }
 
 fn run(buf: &[u8], head: &mut RequestHead, limits: &Limits) -> Result<Status, Reject> {
-    if head.scan.state < State::FieldStart {
-        let Some(end) = line::scan(within(buf, head, limits), head)? else {
-            fits(buf, head, limits, None)?;
-            return Ok(Status::Partial);
-        };
-        fits(buf, head, limits, Some(end))?;
-        line::finish(buf, head, limits.merge_slashes)?;
-        head.scan.pos = end;
-        head.scan.start = end;
-        head.scan.state = State::FieldStart;
-        if head.version == Version::Http09 {
-            head.len = end;
-            head.scan.state = State::Done;
-        }
+    if head.scan.state < State::FieldStart && request_line(buf, head, limits)? == Status::Partial {
+        return Ok(Status::Partial);
     }
-    while head.scan.state != State::Done {
-        let view = within(buf, head, limits);
-        let Some(event) = field_line(view, &mut head.scan).map_err(invalid_line)? else {
-            fits(buf, head, limits, None)?;
-            return Ok(Status::Partial);
-        };
-        fits(buf, head, limits, Some(head.scan.pos))?;
+    if head.scan.state == State::Done {
+        return Ok(Status::Complete);
+    }
+    while let Some(event) = next_event(buf, head, limits)? {
         match event {
             Event::Field => take_field(buf, head, limits)?,
-            Event::End => {
-                head.len = head.scan.pos;
-                head.scan.state = State::Done;
-                finish(buf, head, limits.connect)?;
-            }
+            Event::End => return finish(buf, head, limits.connect),
         }
     }
+    Ok(Status::Partial)
+}
+
+/// Reads the request line. In HTTP/0.9 it is the whole head.
+fn request_line(buf: &[u8], head: &mut RequestHead, limits: &Limits) -> Result<Status, Reject> {
+    let end = line::scan(within(buf, head, limits), head)?;
+    fits(buf, head, limits, end)?;
+    let Some(end) = end else { return Ok(Status::Partial) };
+    line::finish(buf, head, limits.merge_slashes)?;
+    head.scan.pos = end;
+    head.scan.start = end;
+    head.scan.state = State::FieldStart;
+    if head.version == Version::Http09 {
+        head.len = end;
+        head.scan.state = State::Done;
+    }
     Ok(Status::Complete)
+}
+
+/// Scans to the end of a field line or of the head. `None`: more bytes are needed.
+#[inline]
+fn next_event(buf: &[u8], head: &mut RequestHead, limits: &Limits) -> Result<Option<Event>, Reject> {
+    let view = within(buf, head, limits);
+    let event = field_line(view, &mut head.scan).map_err(invalid_line)?;
+    fits(buf, head, limits, event.is_some().then_some(head.scan.pos))?;
+    Ok(event)
 }
 
 /// The bytes that nginx would see while it reads the line under way, so that a line is refused for its length
@@ -236,8 +242,7 @@ fn take_field(buf: &[u8], head: &mut RequestHead, limits: &Limits) -> Result<(),
     if head.fields.len() >= limits.max_headers {
         return Err(Reject::new(494, "client sent too many header lines", Stage::Fields));
     }
-    let name = slice(scan.start, scan.name_end);
-    let line = FieldLine { id: scan.id, name, value: slice(scan.value_start, scan.value_end) };
+    let line = scan.field();
     let previous = first_line(head, line.id);
     head.index_field(line);
     if line.id != Name::Other {
@@ -262,9 +267,7 @@ fn known_field(
 ) -> Result<(), Reject> {
     match line.id {
         Name::Host => {
-            if let Some(previous) = previous {
-                return Err(duplicate("client sent duplicate host header", line, previous));
-            }
+            check_first("client sent duplicate host header", line, previous)?;
             take_host(line.value.of(buf), head)
         }
         Name::Connection => {
@@ -273,20 +276,21 @@ fn known_field(
             }
             Ok(())
         }
-        id if id.is(Classes::ONCE_IN_REQUEST) => match previous {
-            Some(previous) => Err(duplicate("client sent duplicate header line", line, previous)),
-            None => Ok(()),
-        },
+        id if id.is(Classes::ONCE_IN_REQUEST) => {
+            check_first("client sent duplicate header line", line, previous)
+        }
         _ => Ok(()),
     }
 }
 
-fn duplicate(reason: &'static str, line: FieldLine, previous: FieldLine) -> Reject {
+/// Refuses the second line of a name.
+fn check_first(reason: &'static str, line: FieldLine, previous: Option<FieldLine>) -> Result<(), Reject> {
+    let Some(previous) = previous else { return Ok(()) };
     let whole = |l: FieldLine| Slice { start: l.name.start, end: l.value.end };
-    Reject {
+    Err(Reject {
         detail: Detail::Duplicate(whole(line), whole(previous)),
         ..Reject::new(400, reason, Stage::Fields)
-    }
+    })
 }
 
 /// The host of an absolute-form target wins, but the field has to be valid all the same.
@@ -317,8 +321,10 @@ fn contains(value: &[u8], word: &[u8]) -> bool {
     value.windows(word.len()).any(|w| w.eq_ignore_ascii_case(word))
 }
 
-/// The checks of a complete head.
-fn finish(buf: &[u8], head: &mut RequestHead, connect: bool) -> Result<(), Reject> {
+/// Checks a complete head, and sets the fields that follow from it.
+fn finish(buf: &[u8], head: &mut RequestHead, connect: bool) -> Result<Status, Reject> {
+    head.len = head.scan.pos;
+    head.scan.state = State::Done;
     let http11 = head.version >= Version::Http11;
     let refuse = |status, reason| Err(Reject::new(status, reason, Stage::Fields));
     if http11 && first_line(head, Name::Host).is_none() {
@@ -331,17 +337,23 @@ fn finish(buf: &[u8], head: &mut RequestHead, connect: bool) -> Result<(), Rejec
     }
     match head.method {
         Method::Trace => refuse(405, "client sent TRACE method"),
-        Method::Connect if !connect || !http11 => refuse(405, "client sent CONNECT method"),
-        // What follows the head belongs to the tunnel (RFC 9110, section 9.3.6).
-        Method::Connect if head.framing != Framing::None => refuse(400, "client sent CONNECT with a body"),
-        Method::Connect => {
-            if head.path.is_empty() {
-                head.path.push(b'/');
-            }
-            Ok(())
-        }
-        _ => Ok(()),
+        Method::Connect => finish_connect(head, connect && http11),
+        _ => Ok(Status::Complete),
     }
+}
+
+fn finish_connect(head: &mut RequestHead, allowed: bool) -> Result<Status, Reject> {
+    if !allowed {
+        return Err(Reject::new(405, "client sent CONNECT method", Stage::Fields));
+    }
+    if head.framing != Framing::None {
+        // The bytes behind the head belong to the tunnel (RFC 9110, section 9.3.6).
+        return Err(Reject::new(400, "client sent CONNECT with a body", Stage::Fields));
+    }
+    if head.path.is_empty() {
+        head.path.push(b'/');
+    }
+    Ok(Status::Complete)
 }
 
 /// RFC 9112, section 6.3, the strict way that nginx takes.

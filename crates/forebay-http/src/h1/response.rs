@@ -65,7 +65,7 @@ pub fn three_digits(status: u16) -> [u8; 3] {
     [digit(status / 100), digit(status / 10), digit(status)]
 }
 
-/// Appends `NAME: VALUE` and the line end. All heads and trailers of HTTP/1 are made of these.
+/// Appends `NAME: VALUE` and the line end. All heads and trailers of HTTP/1 are made of these and of [`copied_field`].
 ///
 /// # Errors
 /// [`Unsafe`] when the value has CR, LF or NUL; nothing is appended then. Names come from the configuration or from a
@@ -73,12 +73,19 @@ pub fn three_digits(status: u16) -> [u8; 3] {
 #[inline]
 pub fn field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) -> Result<(), Unsafe> {
     field::check(name, value)?;
+    copied_field(out, name, value);
+    Ok(())
+}
+
+/// Appends a field line of a head that this crate has read: the parsers accept no value with CR, LF or NUL, so that looking
+/// again would be lost time.
+#[inline]
+pub fn copied_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.reserve(name.len() + value.len() + 4);
     out.extend_from_slice(name);
     out.extend_from_slice(b": ");
     out.extend_from_slice(value);
     out.extend_from_slice(b"\r\n");
-    Ok(())
 }
 
 /// Appends a decimal number.
@@ -90,6 +97,10 @@ pub fn number(out: &mut Vec<u8>, value: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::field::FieldLine;
+    use crate::h1::client::{self, ResponseHead};
+    use crate::h1::request;
+    use crate::request::RequestHead;
 
     fn line(status: u16) -> String {
         let mut out = Vec::new();
@@ -105,6 +116,40 @@ mod tests {
         assert_eq!(line(203), "HTTP/1.1 203 \r\n");
         assert_eq!(line(999), "HTTP/1.1 999 \r\n");
         assert_eq!(line(5), "HTTP/1.1 005 \r\n");
+    }
+
+    /// [`copied_field`] relies on it.
+    #[test]
+    fn parsers_accept_no_value_that_check_refuses() {
+        let accepts = |line: &FieldLine, buf: &[u8]| field::check(b"", line.value.of(buf)) == Ok(());
+        let mut accepted = 0;
+        for byte in 0..=255u8 {
+            for value in [
+                &[byte][..],
+                &[b'a', byte],
+                &[b'a', byte, b'b'],
+                &[b"sixteen letters.", &[byte, b'y'][..]].concat(),
+            ] {
+                let lines = [b"\r\nX: ", value, b"\r\nServer: ", value, b"\r\n\r\n"].concat();
+                let mut head = ResponseHead::default();
+                head.buf = [b"HTTP/1.1 200 OK", &lines[..]].concat();
+                let _ = client::parse(&mut head, usize::MAX);
+                assert!(
+                    head.fields.iter().all(|f| accepts(f, &head.buf)),
+                    "{byte} in {value:?} of a response"
+                );
+                accepted += head.fields.len();
+                let mut head = RequestHead::default();
+                head.buf = [b"GET / HTTP/1.1\r\nHost: a", &lines[..]].concat();
+                let _ = request::parse(&mut head, &request::Limits::default());
+                assert!(
+                    head.fields.iter().all(|f| accepts(f, &head.buf)),
+                    "{byte} in {value:?} of a request"
+                );
+                accepted += head.fields.len();
+            }
+        }
+        assert!(accepted > 2000, "{accepted}");
     }
 
     #[test]

@@ -11,10 +11,7 @@ use crate::h1::response::reason;
 pub(super) fn request_block(head: &[u8], https: bool, trailers: bool, out: &mut Vec<u8>) {
     let mut lines = head.split(|b| *b == b'\n').map(|l| l.strip_suffix(b"\r").unwrap_or(l));
     request_line(lines.next().unwrap_or_default(), https, out);
-    let fields = lines.filter_map(|line| {
-        let (name, value) = line.split_at_checked(memchr::memchr(b':', line)?)?;
-        Some((name, value[1..].trim_ascii()))
-    });
+    let fields = lines.filter_map(name_and_value);
     // Pseudo-header fields come first.
     if let Some((_, host)) = fields.clone().find(|(n, _)| n.eq_ignore_ascii_case(b"Host")) {
         encode::indexed(out, encode::AUTHORITY, host);
@@ -22,16 +19,28 @@ pub(super) fn request_block(head: &[u8], https: bool, trailers: bool, out: &mut 
     let mut te = trailers;
     for (name, value) in fields {
         match Name::of(name) {
-            Name::Host => {}
             Name::Te => te |= value.eq_ignore_ascii_case(b"trailers"),
-            id if id.is(Classes::CONNECTION) => {}
-            Name::Authorization | Name::ProxyAuthorization => encode::sensitive(out, name, value),
-            _ => encode::field(out, name, value),
+            id => regular_field(id, name, value, out),
         }
     }
     if te {
         encode::field(out, b"te", b"trailers");
     }
+}
+
+/// Appends a field, unless it is one of the HTTP/1 connection or became a pseudo-header field.
+fn regular_field(id: Name, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+    match id {
+        Name::Host => {}
+        id if id.is(Classes::CONNECTION) => {}
+        Name::Authorization | Name::ProxyAuthorization => encode::sensitive(out, name, value),
+        _ => encode::field(out, name, value),
+    }
+}
+
+fn name_and_value(line: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (name, value) = line.split_at_checked(memchr::memchr(b':', line)?)?;
+    Some((name, value[1..].trim_ascii()))
 }
 
 /// Appends a request line as pseudo-header fields. What is usual has an index in the static table (RFC 7541, appendix A).

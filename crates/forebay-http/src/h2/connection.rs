@@ -11,7 +11,7 @@
 //! Streams, HPACK, the bytes that are to be written and the limits for peers that send too much belong to the ends: the
 //! server's are in forebay-server, the upstream client's in [`super::link`], those of the load generator in forebay-bench.
 
-use super::frame::{self, Header, INITIAL_WINDOW, MAX_FRAME, flag, kind};
+use super::frame::{self, FrameHeader, INITIAL_WINDOW, MAX_FRAME, flag, kind};
 use super::received::{Frame, Role, Rule, Section, Violation};
 
 /// An end's view of a connection.
@@ -49,7 +49,7 @@ impl Connection {
     /// [`Violation`], where possible by the header alone.
     #[inline]
     pub fn read<'b>(&mut self, bytes: &'b [u8]) -> Result<Option<(Frame<'b>, usize)>, Violation> {
-        let Some(header) = Header::parse(bytes) else { return Ok(None) };
+        let Some(header) = FrameHeader::parse(bytes) else { return Ok(None) };
         self.admit(&header)?;
         let end = frame::HEADER_LEN + header.len;
         let Some(payload) = bytes.get(frame::HEADER_LEN..end) else { return Ok(None) };
@@ -61,7 +61,7 @@ impl Connection {
     /// # Errors
     /// [`Violation`] of a rule for this one frame.
     #[inline]
-    pub fn frame<'b>(&mut self, header: &Header, payload: &'b [u8]) -> Result<Frame<'b>, Violation> {
+    pub fn frame<'b>(&mut self, header: &FrameHeader, payload: &'b [u8]) -> Result<Frame<'b>, Violation> {
         let frame = Frame::read(header, payload, self.role)?;
         self.settings_came |= header.kind == kind::SETTINGS;
         Ok(frame)
@@ -72,7 +72,7 @@ impl Connection {
     /// # Errors
     /// [`Violation`] of a rule about the size or the order of frames.
     #[inline]
-    pub fn admit(&self, header: &Header) -> Result<(), Violation> {
+    pub fn admit(&self, header: &FrameHeader) -> Result<(), Violation> {
         let breaks = |rule| Err(Violation { kind: header.kind, rule });
         if header.len > MAX_FRAME {
             return breaks(Rule::MaxFrameSize(header.len));
@@ -93,7 +93,7 @@ impl Connection {
         }
     }
 
-    /// Whether the peer's SETTINGS have come.
+    /// Returns `true` if the peer's SETTINGS have come.
     pub fn has_settings(&self) -> bool {
         self.settings_came
     }
@@ -204,7 +204,7 @@ impl Window {
     /// Counts bytes of a frame that has come.
     ///
     /// # Errors
-    /// When they are more than was allowed.
+    /// The frame has more bytes than the window allows.
     #[inline]
     pub fn received(&mut self, n: usize) -> Result<(), FlowControlError> {
         if n > self.available() {
@@ -217,7 +217,7 @@ impl Window {
     /// Changes the window: by the increment of a WINDOW_UPDATE, or by the change of the initial window.
     ///
     /// # Errors
-    /// When it would be larger than a window may be.
+    /// The window would be larger than 2^31 - 1 bytes (RFC 9113, section 6.9.1).
     pub fn widen(&mut self, change: i64) -> Result<(), FlowControlError> {
         // It cannot be below -MAX_WINDOW: before the initial window shrinks, no window is below 0.
         self.0 = i32::try_from(i64::from(self.0) + change).map_err(|_| FlowControlError)?;
@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn a_frame_that_is_too_large_is_refused_by_its_header() {
-        let header = Header { len: MAX_FRAME + 1, kind: 99, flags: 0, stream: 0 };
+        let header = FrameHeader { len: MAX_FRAME + 1, kind: 99, flags: 0, stream: 0 };
         let refused = Err(Violation { kind: 99, rule: Rule::MaxFrameSize(MAX_FRAME + 1) });
         assert_eq!(Connection::new(Role::Server, 0).read(&header.bytes()), refused);
     }

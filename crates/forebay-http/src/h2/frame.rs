@@ -77,7 +77,7 @@ pub enum Code {
 
 /// A frame header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
+pub struct FrameHeader {
     /// Bytes of the payload.
     pub len: usize,
     /// See [`kind`].
@@ -88,12 +88,12 @@ pub struct Header {
     pub stream: u32,
 }
 
-impl Header {
+impl FrameHeader {
     /// Reads a header; `None` while fewer than nine bytes are there.
     #[inline]
-    pub fn parse(b: &[u8]) -> Option<Header> {
+    pub fn parse(b: &[u8]) -> Option<FrameHeader> {
         let &[l0, l1, l2, kind, flags, s0, s1, s2, s3] = b.first_chunk::<HEADER_LEN>()?;
-        Some(Header {
+        Some(FrameHeader {
             len: usize::from(l0) << 16 | usize::from(l1) << 8 | usize::from(l2),
             kind,
             flags,
@@ -101,7 +101,7 @@ impl Header {
         })
     }
 
-    /// Whether a flag is set.
+    /// Returns `true` if a flag is set.
     #[inline]
     pub fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
@@ -119,7 +119,7 @@ impl Header {
 /// Appends a frame header.
 #[inline]
 pub fn push_header(out: &mut Vec<u8>, len: usize, kind: u8, flags: u8, stream: u32) {
-    out.extend_from_slice(&Header { len, kind, flags, stream }.bytes());
+    out.extend_from_slice(&FrameHeader { len, kind, flags, stream }.bytes());
 }
 
 /// Appends RST_STREAM.
@@ -184,24 +184,28 @@ mod tests {
 
     #[test]
     fn headers_survive_the_round_trip() {
-        let h = Header { len: 0x01_02_03, kind: kind::DATA, flags: flag::END_STREAM, stream: 0x7fff_fffe };
-        assert_eq!(Header::parse(&h.bytes()), Some(h));
-        assert_eq!(Header::parse(&h.bytes()[..8]), None);
+        let h =
+            FrameHeader { len: 0x01_02_03, kind: kind::DATA, flags: flag::END_STREAM, stream: 0x7fff_fffe };
+        assert_eq!(FrameHeader::parse(&h.bytes()), Some(h));
+        assert_eq!(FrameHeader::parse(&h.bytes()[..8]), None);
         // The reserved bit is ignored.
-        assert_eq!(Header::parse(&[0, 0, 0, 0, 0, 0x80, 0, 0, 1]).map(|h| h.stream), Some(1));
+        assert_eq!(FrameHeader::parse(&[0, 0, 0, 0, 0, 0x80, 0, 0, 1]).map(|h| h.stream), Some(1));
     }
 
     #[test]
     fn long_field_blocks_go_on_in_continuations() {
         let mut out = Vec::new();
         push_field_block(&mut out, 5, flag::END_STREAM, &vec![b'x'; MAX_FRAME + 1]);
-        let first = Header { len: MAX_FRAME, kind: kind::HEADERS, flags: flag::END_STREAM, stream: 5 };
-        let last = Header { len: 1, kind: kind::CONTINUATION, flags: flag::END_HEADERS, stream: 5 };
-        assert_eq!(Header::parse(&out), Some(first));
-        assert_eq!(Header::parse(&out[HEADER_LEN + MAX_FRAME..]), Some(last));
+        let first = FrameHeader { len: MAX_FRAME, kind: kind::HEADERS, flags: flag::END_STREAM, stream: 5 };
+        let last = FrameHeader { len: 1, kind: kind::CONTINUATION, flags: flag::END_HEADERS, stream: 5 };
+        assert_eq!(FrameHeader::parse(&out), Some(first));
+        assert_eq!(FrameHeader::parse(&out[HEADER_LEN + MAX_FRAME..]), Some(last));
         assert_eq!(out.len(), MAX_FRAME + 1 + 2 * HEADER_LEN);
         out.clear();
         push_field_block(&mut out, 1, 0, &[]);
-        assert_eq!(out, Header { len: 0, kind: kind::HEADERS, flags: flag::END_HEADERS, stream: 1 }.bytes());
+        assert_eq!(
+            out,
+            FrameHeader { len: 0, kind: kind::HEADERS, flags: flag::END_HEADERS, stream: 1 }.bytes()
+        );
     }
 }

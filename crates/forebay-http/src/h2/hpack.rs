@@ -254,7 +254,7 @@ pub struct Field<'b> {
     pub name: &'b [u8],
     /// The value as sent.
     pub value: &'b [u8],
-    /// Whether the value has no CR, LF or NUL, found once for an entry of a table instead of at each use.
+    /// The value has no CR, LF or NUL. Checked once for an entry of a table instead of at each use.
     pub sound: bool,
 }
 
@@ -320,16 +320,12 @@ impl Decoder {
     ) -> Result<(), Error> {
         scratch.clear();
         let index = int(block, at, bits)?;
-        let label = if index == 0 {
-            string(block, at, scratch, self.lenient)?;
-            Label::of(scratch)
-        } else if let Some((name, _)) = STATIC.get(index - 1) {
-            scratch.extend_from_slice(name.as_bytes());
-            STATIC_LABELS[index - 1]
-        } else {
-            let known = self.table.get(index - 1 - STATIC.len()).ok_or(Error::Compression)?;
-            scratch.extend_from_slice(known.name);
-            known.label
+        let label = match index.checked_sub(1) {
+            Some(i) => self.known_name(i, scratch)?,
+            None => {
+                string(block, at, scratch, self.lenient)?;
+                Label::of(scratch)
+            }
         };
         let name_len = scratch.len();
         string(block, at, scratch, self.lenient)?;
@@ -337,14 +333,31 @@ impl Decoder {
         let field = Field { label, name, value, sound: stop(value) == value.len() };
         sink.field(field);
         if keep {
-            let need = scratch.len() + OVERHEAD;
-            self.evict(need);
-            if need <= self.max {
-                self.size += need;
-                self.table.push(field);
-            }
+            self.insert(field);
         }
         Ok(())
+    }
+
+    /// Appends the name of an entry of the tables, the static one first. `i` counts from 0.
+    #[inline]
+    fn known_name(&self, i: usize, out: &mut Vec<u8>) -> Result<Label, Error> {
+        if let Some((name, _)) = STATIC.get(i) {
+            out.extend_from_slice(name.as_bytes());
+            return Ok(STATIC_LABELS[i]);
+        }
+        let known = self.table.get(i - STATIC.len()).ok_or(Error::Compression)?;
+        out.extend_from_slice(known.name);
+        Ok(known.label)
+    }
+
+    /// Enters a field into the dynamic table (RFC 7541, section 4.4).
+    fn insert(&mut self, field: Field<'_>) {
+        let need = field.name.len() + field.value.len() + OVERHEAD;
+        self.evict(need);
+        if need <= self.max {
+            self.size += need;
+            self.table.push(field);
+        }
     }
 
     /// Makes room for `need` bytes.

@@ -212,7 +212,7 @@ impl Link {
         self.sent_end |= end;
     }
 
-    /// Whether all of the request is in frames.
+    /// Returns `true` if all of the request is in frames.
     pub fn is_sent(&self) -> bool {
         self.sent_end
     }
@@ -250,12 +250,12 @@ impl Link {
         })
     }
 
-    /// Whether the response is over.
+    /// Returns `true` if the response is over.
     pub fn is_over(&self) -> bool {
         self.ended
     }
 
-    /// Whether another request may be sent.
+    /// Returns `true` if another request may be sent.
     pub fn is_reusable(&self) -> bool {
         let idle = self.ended && self.sent_end && !self.reset;
         let quiet =

@@ -1,6 +1,6 @@
 //! Received frames, checked against the rules that hold for a single frame (RFC 9113, section 6). Hot path.
 
-use super::frame::{Code, Header, MAX_FRAME, MAX_WINDOW, flag, kind, setting};
+use super::frame::{Code, FrameHeader, MAX_FRAME, MAX_WINDOW, flag, kind, setting};
 
 /// Our side of the connection. It decides which frames and settings the peer may send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,7 +127,7 @@ impl<'b> Frame<'b> {
     /// # Errors
     /// [`Violation`] of a rule for this one frame.
     #[inline]
-    pub fn read(header: &Header, payload: &'b [u8], role: Role) -> Result<Frame<'b>> {
+    pub fn read(header: &FrameHeader, payload: &'b [u8], role: Role) -> Result<Frame<'b>> {
         let received = Received { header, payload };
         match header.kind {
             kind::DATA => received.data(),
@@ -151,7 +151,7 @@ impl<'b> Frame<'b> {
 
 /// A frame of any kind.
 struct Received<'h, 'b> {
-    header: &'h Header,
+    header: &'h FrameHeader,
     payload: &'b [u8],
 }
 
@@ -293,32 +293,41 @@ impl Settings<'_> {
     pub fn iter(&self, role: Role) -> impl Iterator<Item = Result<Setting>> {
         self.0.chunks_exact(6).filter_map(move |pair| {
             let (id, value) = pair.split_first_chunk::<2>()?;
-            Some(Setting::new(u16::from_be_bytes(*id), number(value)?, role))
+            Some(Setting::read(u16::from_be_bytes(*id), number(value)?, role))
         })
     }
 }
 
 impl Setting {
-    fn new(id: u16, value: u32, role: Role) -> Result<Setting> {
-        let size = value as usize;
-        let allowed = match id {
-            // A server may only say that it does not push.
-            setting::ENABLE_PUSH => value <= u32::from(role == Role::Server),
-            setting::INITIAL_WINDOW_SIZE => i64::from(value) <= MAX_WINDOW,
-            setting::MAX_FRAME_SIZE => (MAX_FRAME..1 << 24).contains(&size),
-            setting::NO_RFC7540_PRIORITIES => value <= 1 || role == Role::Client,
-            _ => true,
-        };
-        if !allowed {
-            return Err(Violation { kind: kind::SETTINGS, rule: Rule::Setting(id) });
+    fn read(id: u16, value: u32, role: Role) -> Result<Setting> {
+        if is_allowed(id, value, role) {
+            Ok(Setting::new(id, value))
+        } else {
+            Err(Violation { kind: kind::SETTINGS, rule: Rule::Setting(id) })
         }
-        Ok(match id {
+    }
+
+    fn new(id: u16, value: u32) -> Setting {
+        let size = value as usize;
+        match id {
             setting::HEADER_TABLE_SIZE => Setting::HeaderTableSize(size),
             setting::MAX_CONCURRENT_STREAMS => Setting::MaxConcurrentStreams(size),
             setting::INITIAL_WINDOW_SIZE => Setting::InitialWindowSize(value),
             setting::MAX_FRAME_SIZE => Setting::MaxFrameSize(size),
             _ => Setting::Other,
-        })
+        }
+    }
+}
+
+/// Returns `true` if the peer of `role` may send this value (RFC 9113, section 6.5.2).
+fn is_allowed(id: u16, value: u32, role: Role) -> bool {
+    match id {
+        // A server may only say that it does not push.
+        setting::ENABLE_PUSH => value <= u32::from(role == Role::Server),
+        setting::INITIAL_WINDOW_SIZE => i64::from(value) <= MAX_WINDOW,
+        setting::MAX_FRAME_SIZE => (MAX_FRAME..1 << 24).contains(&(value as usize)),
+        setting::NO_RFC7540_PRIORITIES => value <= 1 || role == Role::Client,
+        _ => true,
     }
 }
 
@@ -328,7 +337,7 @@ mod tests {
     use super::*;
 
     fn read(kind: u8, flags: u8, stream: u32, payload: &[u8], role: Role) -> Result<Frame<'_>> {
-        Frame::read(&Header { len: payload.len(), kind, flags, stream }, payload, role)
+        Frame::read(&FrameHeader { len: payload.len(), kind, flags, stream }, payload, role)
     }
 
     fn rule(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Rule {
@@ -410,7 +419,7 @@ mod tests {
 
     #[test]
     fn values_of_settings_are_checked() {
-        let allowed = |id, value, role| Setting::new(id, value, role).map_err(|v| v.code());
+        let allowed = |id, value, role| Setting::read(id, value, role).map_err(|v| v.code());
         let refused = Err(Code::ProtocolError);
         assert_eq!(allowed(setting::ENABLE_PUSH, 1, Role::Server), Ok(Setting::Other));
         assert_eq!(allowed(setting::ENABLE_PUSH, 2, Role::Server), refused);

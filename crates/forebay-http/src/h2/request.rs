@@ -48,6 +48,19 @@ struct Pseudo {
     authority: Option<Slice>,
 }
 
+impl Pseudo {
+    /// Place of a field by its label; `None` if requests do not have it.
+    fn place(&mut self, label: Label) -> Option<&mut Option<Slice>> {
+        match label {
+            Label::Method => Some(&mut self.method),
+            Label::Path => Some(&mut self.path),
+            Label::Scheme => Some(&mut self.scheme),
+            Label::Authority => Some(&mut self.authority),
+            _ => None,
+        }
+    }
+}
+
 struct Builder<'h> {
     head: &'h mut RequestHead,
     limits: &'h Limits,
@@ -86,17 +99,13 @@ impl Builder<'_> {
             return Err(malformed("client sent pseudo-header field after a field"));
         }
         let text = self.push(value);
-        let place = match label {
-            Label::Method => &mut self.pseudo.method,
-            Label::Path => &mut self.pseudo.path,
-            Label::Scheme => &mut self.pseudo.scheme,
-            Label::Authority => &mut self.pseudo.authority,
-            _ => return Err(malformed("client sent unknown pseudo-header field")),
+        let Some(place) = self.pseudo.place(label) else {
+            return Err(malformed("client sent unknown pseudo-header field"));
         };
-        match place.replace(text) {
-            Some(_) => Err(malformed("client sent duplicate pseudo-header field")),
-            None => Ok(()),
+        if place.replace(text).is_some() {
+            return Err(malformed("client sent duplicate pseudo-header field"));
         }
+        Ok(())
     }
 
     #[inline]
@@ -118,7 +127,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Whether a name is unusual and fields with such names are ignored (nginx: ignore_invalid_headers).
+    /// Returns `true` if a name is unusual and fields with such names are ignored (nginx: ignore_invalid_headers).
     fn is_invalid(&self, name: &[u8]) -> Result<bool, Refusal> {
         let mut seen = 0;
         let mut unusual = false;
@@ -261,11 +270,7 @@ fn set_request_line(head: &mut RequestHead, pseudo: &Pseudo) {
 
 /// Checks a complete block and sets the fields of the head that follow from it.
 fn finish(head: &mut RequestHead, pseudo: &Pseudo, end_stream: bool, limits: &Limits) -> Result<(), Refusal> {
-    const CONNECT: Refusal = Refusal { status: 405, reason: "client sent CONNECT method", malformed: false };
     check_method(head, pseudo)?;
-    if head.method == Method::Connect && pseudo.scheme.is_none() && pseudo.path.is_none() {
-        return Err(CONNECT);
-    }
     check_scheme(head, pseudo)?;
     let Some(path) = pseudo.path else { return Err(malformed("client sent no :path header")) };
     set_path(head, path, limits.merge_slashes)?;
@@ -280,6 +285,8 @@ fn finish(head: &mut RequestHead, pseudo: &Pseudo, end_stream: bool, limits: &Li
     }
 }
 
+const CONNECT: Refusal = Refusal { status: 405, reason: "client sent CONNECT method", malformed: false };
+
 fn check_method(head: &RequestHead, pseudo: &Pseudo) -> Result<(), Refusal> {
     if pseudo.method.is_none() {
         return Err(malformed("client sent no :method header"));
@@ -288,6 +295,10 @@ fn check_method(head: &RequestHead, pseudo: &Pseudo) -> Result<(), Refusal> {
     let valid = |b: &u8| b.is_ascii_uppercase() || matches!(b, b'-' | b'_');
     if head.method == Method::Other && (name.is_empty() || !name.iter().all(valid)) {
         return Err(bad("client sent invalid method"));
+    }
+    // CONNECT has neither scheme nor path (RFC 9113, section 8.5), so it is refused before they are looked for.
+    if head.method == Method::Connect && pseudo.scheme.is_none() && pseudo.path.is_none() {
+        return Err(CONNECT);
     }
     Ok(())
 }
@@ -323,11 +334,7 @@ fn set_framing(head: &mut RequestHead, end_stream: bool) -> Result<(), Refusal> 
 
 fn set_path(head: &mut RequestHead, target: Slice, merge_slashes: bool) -> Result<(), Refusal> {
     let text = target.of(&head.buf);
-    match text.first() {
-        Some(b'/') => {}
-        None => return Err(malformed("client sent empty :path header")),
-        Some(_) => return Err(bad("client sent invalid :path header")),
-    }
+    check_form(text)?;
     if is_plain(text)? {
         head.path.clear();
         head.path.extend_from_slice(text);
@@ -345,7 +352,16 @@ fn set_path(head: &mut RequestHead, target: Slice, merge_slashes: bool) -> Resul
     Ok(())
 }
 
-/// Whether a path is its own normal form and has no arguments.
+/// Checks that a target is in origin form (RFC 9112, section 3.2.1).
+fn check_form(target: &[u8]) -> Result<(), Refusal> {
+    match target.first() {
+        Some(b'/') => Ok(()),
+        None => Err(malformed("client sent empty :path header")),
+        Some(_) => Err(bad("client sent invalid :path header")),
+    }
+}
+
+/// Returns `true` if a path is its own normal form and has no arguments.
 fn is_plain(text: &[u8]) -> Result<bool, Refusal> {
     let mut plain = true;
     let run = words::plain_path(text, false);
@@ -438,7 +454,7 @@ fn index_again(head: &mut RequestHead) {
 /// Decodes a block only for the HPACK table: trailers, and heads of streams that are refused.
 ///
 /// # Errors
-/// As [`parse`].
+/// The block is not HPACK.
 pub fn skip(decoder: &mut Decoder, block: &[u8], scratch: &mut Vec<u8>) -> Result<Trailers, Error> {
     struct Count(Trailers);
     impl Sink for Count {

@@ -34,14 +34,14 @@ pub(super) struct Batch {
     early: RefCell<Box<[u8]>>,
     /// Number of slots whose early bytes have not been taken.
     untaken: Cell<u32>,
-    answers: RefCell<Answers>,
+    answers: RefCell<AnswerQueue>,
     /// Slots whose answer found no room since the last [`Poller::take_unsent`].
     unsent: RefCell<Vec<Token>>,
 }
 
 /// Queue of answers.
 #[derive(Debug, Default)]
-struct Answers {
+struct AnswerQueue {
     /// Their bytes; the first `used` are taken.
     bytes: Box<[u8]>,
     used: usize,
@@ -49,7 +49,7 @@ struct Answers {
     list: Vec<(Token, usize)>,
 }
 
-impl Answers {
+impl AnswerQueue {
     /// Room for another answer, at most [`MADE`] bytes.
     fn room(&mut self, len: usize) -> Option<&mut [u8]> {
         if self.bytes.is_empty() {
@@ -62,7 +62,7 @@ impl Answers {
 /// Reserved room for an answer in the queue.
 #[derive(Debug)]
 pub struct Reserved<'r> {
-    answers: RefMut<'r, Answers>,
+    answers: RefMut<'r, AnswerQueue>,
     len: usize,
 }
 
@@ -79,7 +79,7 @@ impl Reserved<'_> {
 pub(super) struct Share {
     /// Position and length of the bytes read early.
     early: (u32, u32),
-    /// Whether an answer is in the queue.
+    /// An answer is in the queue.
     queued: bool,
     /// Bytes of an answer that found no room. Boxed twice: almost no slot has any, and each slot pays for its size.
     #[allow(clippy::box_collection)]
@@ -87,7 +87,7 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// Whether an answer has not left, or not all of it.
+    /// Returns `true` if an answer has not been sent, or not all of it.
     pub(super) fn is_sending(&self) -> bool {
         self.queued || self.unsent.is_some()
     }
@@ -280,7 +280,7 @@ impl Poller {
         self.send_queued(token, queued)
     }
 
-    /// Whether a part of an answer has found no room yet.
+    /// Returns `true` if a part of an answer has found no room yet.
     #[inline]
     pub fn has_unsent(&self, token: Token) -> bool {
         self.slot(token).is_some_and(|s| s.share.unsent.is_some())

@@ -25,6 +25,7 @@ pub use batch::{ANSWER, MADE, Reserved};
 pub use poller::{NOTICE_FILES, NOTICE_MOUNTS, Poller, Token, notice};
 pub use runners::{Job, Runners, idle_bytes};
 pub use tasks::Body;
+pub use timers::Deadline;
 pub use wake::Remote;
 
 use crate::io::Io;
@@ -69,7 +70,7 @@ pub trait Handler {
     }
     /// Latest time at which [`Handler::turn`] wants to run again.
     fn due(&self) -> Option<Instant>;
-    /// Whether the loop should end.
+    /// Returns `true` if the loop should end.
     fn finished(&self) -> bool;
 }
 
@@ -116,7 +117,7 @@ impl Reactor {
     /// Serves until the handler has finished.
     ///
     /// # Errors
-    /// When the epoll set can no longer be waited for.
+    /// Errors of epoll_wait(2).
     pub fn run(&self, handler: &impl Handler) -> std::io::Result<()> {
         let poller = self.poller();
         let mut events: Vec<epoll::Event> = Vec::with_capacity(EVENTS);

@@ -1,7 +1,7 @@
 //! Descriptors of a thread in their slots, the readiness that epoll reports, and deadlines. Hot path.
 
 use super::batch::{self, Batch, Share};
-use super::timers::{Target, Tick, Timers};
+use super::timers::{Deadline, Target, Timers};
 use super::wake::{Remote, WakeList};
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -90,9 +90,9 @@ pub(super) struct Slot {
     /// The peer has shut down its side. No further event reports readability, so the flag stays set until the end
     /// has been read.
     pub(super) ended: bool,
-    /// Time of the earliest timer of this slot, or [`Tick::NEVER`].
-    armed: Tick,
-    deadline: Tick,
+    /// Time of the earliest timer of this slot, or [`Deadline::NEVER`].
+    armed: Deadline,
+    deadline: Deadline,
     pub(super) role: Role,
     read_waker: Option<Waiter>,
     write_waker: Option<Waiter>,
@@ -127,8 +127,8 @@ pub struct Poller {
     pub(super) slots: RefCell<Vec<Slot>>,
     free: RefCell<Vec<u32>>,
     pub(super) timers: RefCell<Timers>,
-    /// Time of each task's earliest timer, or [`Tick::NEVER`].
-    task_timers: RefCell<Vec<Tick>>,
+    /// Time of each task's earliest timer, or [`Deadline::NEVER`].
+    task_timers: RefCell<Vec<Deadline>>,
     pub(super) wakes: Arc<WakeList>,
     /// Task that is being polled.
     pub(super) current: Cell<u32>,
@@ -139,9 +139,11 @@ pub struct Poller {
     /// Beginning of all ticks.
     start: Instant,
     now: Cell<Instant>,
+    /// `now` as a deadline.
+    now_as_deadline: Cell<Deadline>,
     /// Result of the last [`Poller::since`]: callers mostly ask for the same time again.
     since: Cell<(Instant, Duration)>,
-    /// Whether this turn has many events.
+    /// This turn has many events.
     pub(super) busy: Cell<bool>,
     in_use: Cell<usize>,
     pub(super) idle: Cell<usize>,
@@ -152,7 +154,7 @@ impl Poller {
     /// Creates an empty poller.
     ///
     /// # Errors
-    /// When the epoll or event descriptor cannot be created.
+    /// The epoll or event descriptor cannot be created.
     pub fn new() -> std::io::Result<Poller> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let wakes = WakeList::new()?;
@@ -171,6 +173,7 @@ impl Poller {
             ready: RefCell::default(),
             start: now,
             now: Cell::new(now),
+            now_as_deadline: Cell::new(Deadline(0)),
             since: Cell::new((now, Duration::ZERO)),
             busy: Cell::new(false),
             in_use: Cell::new(0),
@@ -184,7 +187,7 @@ impl Poller {
         Remote(self.wakes.clone())
     }
 
-    /// Whether this turn has many events, so that similar work is better done together.
+    /// Returns `true` if this turn has many events, so that it pays to do similar work together.
     #[inline]
     pub fn is_busy(&self) -> bool {
         self.busy.get()
@@ -215,14 +218,25 @@ impl Poller {
 
     pub(super) fn begin_turn(&self, now: Instant) {
         self.now.set(now);
+        self.now_as_deadline.set(self.deadline_at(now));
         self.since.set((now, Duration::ZERO));
     }
 
-    fn tick(&self, t: Instant) -> Tick {
-        Tick(u64::try_from(t.saturating_duration_since(self.start).as_nanos()).unwrap_or(u64::MAX - 1))
+    /// Returns the deadline that lies `d` after the start of this turn.
+    #[inline]
+    pub fn after(&self, d: Duration) -> Deadline {
+        let nanos = u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
+        // `NEVER` is more than a deadline may be: it marks timers that are not armed.
+        Deadline(self.now_as_deadline.get().0.saturating_add(nanos).min(Deadline::NEVER.0 - 1))
     }
 
-    fn instant(&self, t: Tick) -> Instant {
+    /// Returns the deadline at an instant. Prefer [`Poller::after`] on hot paths.
+    pub fn deadline_at(&self, t: Instant) -> Deadline {
+        Deadline(u64::try_from(t.saturating_duration_since(self.start).as_nanos()).unwrap_or(u64::MAX - 1))
+    }
+
+    /// Returns the instant of a deadline.
+    pub fn instant(&self, t: Deadline) -> Instant {
         self.start + Duration::from_nanos(t.0)
     }
 
@@ -245,7 +259,7 @@ impl Poller {
         .ok()
     }
 
-    /// As [`Poller::slot`], to change it.
+    /// Returns the slot of a token, to be changed.
     #[inline]
     pub(super) fn slot_mut(&self, token: Token) -> Option<RefMut<'_, Slot>> {
         RefMut::filter_map(self.slots.borrow_mut(), |slots| slot_of(slots, token)).ok()
@@ -259,7 +273,7 @@ impl Poller {
     fn insert_as(&self, fd: OwnedFd, role: Role) -> Token {
         self.in_use.set(self.in_use.get() + 1);
         let mut slots = self.slots.borrow_mut();
-        let deadline = self.tick(self.now.get());
+        let deadline = self.now_as_deadline.get();
         if let Some(index) = self.free.borrow_mut().pop() {
             let s = &mut slots[index as usize];
             s.fd = Some(fd);
@@ -278,7 +292,7 @@ impl Poller {
             readable: true,
             writable: true,
             ended: false,
-            armed: Tick::NEVER,
+            armed: Deadline::NEVER,
             deadline,
             role,
             read_waker: None,
@@ -291,7 +305,7 @@ impl Poller {
     /// Adds a listening socket, level-triggered. `shared`: other processes or threads accept from it, too.
     ///
     /// # Errors
-    /// When it cannot be put into the epoll set.
+    /// The listener cannot be put into the epoll set.
     pub fn listen(&self, fd: OwnedFd, number: u32, shared: bool) -> std::io::Result<Token> {
         let token = self.insert_as(fd, Role::Listener(number));
         self.resume_listener(token, shared)?;
@@ -307,7 +321,7 @@ impl Poller {
     /// Starts the readiness events of a listener again.
     ///
     /// # Errors
-    /// When it cannot be put into the epoll set.
+    /// The listener cannot be put into the epoll set.
     pub fn resume_listener(&self, token: Token, shared: bool) -> std::io::Result<()> {
         let mut flags = epoll::EventFlags::IN;
         if shared {
@@ -337,7 +351,7 @@ impl Poller {
                 self.idle.set(self.idle.get() - 1);
             }
             // A timer left in the heap carries the old age and is dropped when it fires.
-            s.armed = Tick::NEVER;
+            s.armed = Deadline::NEVER;
             (fd, (s.read_waker.take(), s.write_waker.take()))
         };
         // A waker's drop may come back here, so the slots must not be borrowed any more.
@@ -355,7 +369,7 @@ impl Poller {
         }
     }
 
-    /// Whether a read may give something, as far as is known without asking the kernel.
+    /// Returns `true` if a read may give something, as far as is known without asking the kernel.
     #[inline]
     pub fn is_readable(&self, token: Token) -> bool {
         self.slot(token).is_none_or(|s| s.readable)
@@ -363,8 +377,7 @@ impl Poller {
 
     /// Makes a slot of a front end idle until `deadline`, with its descriptor in the epoll set. Returns `false`, and
     /// changes nothing, if something has arrived meanwhile.
-    pub(super) fn park(&self, token: Token, front: u8, deadline: Instant) -> bool {
-        let deadline = self.tick(deadline);
+    pub(super) fn park(&self, token: Token, front: u8, deadline: Deadline) -> bool {
         let arm = {
             let Some(mut s) = self.slot_mut(token) else { return true };
             if s.readable {
@@ -384,7 +397,7 @@ impl Poller {
         self.slot_mut(token).and_then(|mut s| self.take_idle(&mut s))
     }
 
-    /// As [`Poller::unpark`], for a slot at hand.
+    /// Makes an idle connection busy, like [`Poller::unpark`].
     pub(super) fn take_idle(&self, s: &mut Slot) -> Option<u8> {
         let Role::Idle(front) = s.role else { return None };
         s.role = Role::Busy;
@@ -403,12 +416,12 @@ impl Poller {
     }
 
     /// Deadline that a slot had when it was last idle; the current time if there is no such slot.
-    pub fn deadline_of(&self, token: Token) -> Instant {
-        self.slot(token).map_or(self.now.get(), |s| self.instant(s.deadline))
+    pub fn deadline_of(&self, token: Token) -> Deadline {
+        self.slot(token).map_or(self.now_as_deadline.get(), |s| s.deadline)
     }
 
     /// Registers a slot without a runner for data, until `deadline`. Returns whether it needs a timer.
-    fn wait_for_data(&self, s: &mut Slot, token: Token, role: Role, deadline: Tick) -> bool {
+    fn wait_for_data(&self, s: &mut Slot, token: Token, role: Role, deadline: Deadline) -> bool {
         s.role = role;
         s.deadline = deadline;
         s.read_waker = None;
@@ -422,7 +435,7 @@ impl Poller {
         arm
     }
 
-    fn arm(&self, deadline: Tick, target: Target) {
+    fn arm(&self, deadline: Deadline, target: Target) {
         let mut timers = self.timers.borrow_mut();
         if !timers.add(deadline, target) {
             return;
@@ -439,8 +452,7 @@ impl Poller {
     /// Sets a connection aside for [`Poller::reuse`] and returns its descriptor, which stays in the epoll set.
     /// [`super::Handler::set_aside_ended`] is called when anything arrives, and at `deadline`. `None`: something has arrived
     /// already, or the slot is gone.
-    pub fn set_aside(&self, token: Token, deadline: Instant, owner: u32) -> Option<OwnedFd> {
-        let deadline = self.tick(deadline);
+    pub fn set_aside(&self, token: Token, deadline: Deadline, owner: u32) -> Option<OwnedFd> {
         let (fd, arm) = {
             let mut s = self.slot_mut(token)?;
             if s.readable || s.fd.is_none() {
@@ -518,13 +530,17 @@ impl Poller {
         std::future::poll_fn(|cx| self.poll_writable(token, std::mem::take(&mut clear), cx)).await;
     }
 
-    /// Is ready at `deadline`. Only inside a task.
+    /// As [`Poller::poll_until`], at an instant.
     pub fn poll_deadline(&self, deadline: Instant) -> Poll<()> {
-        if self.now.get() >= deadline {
+        self.poll_until(self.deadline_at(deadline))
+    }
+
+    /// Is ready at `deadline`. Only inside a task.
+    pub fn poll_until(&self, deadline: Deadline) -> Poll<()> {
+        if self.now_as_deadline.get() >= deadline {
             return Poll::Ready(());
         }
         let id = self.current.get();
-        let deadline = self.tick(deadline);
         let arm = match self.task_timers.borrow_mut().get_mut(id as usize) {
             Some(timer) if *timer > deadline => {
                 *timer = deadline;
@@ -574,9 +590,9 @@ impl Poller {
         let mut timers = self.task_timers.borrow_mut();
         let at = id as usize;
         if timers.len() <= at {
-            timers.resize(at + 1, Tick::NEVER);
+            timers.resize(at + 1, Deadline::NEVER);
         }
-        timers[at] = Tick::NEVER;
+        timers[at] = Deadline::NEVER;
     }
 
     /// Records an event, wakes the task that waits for it, and returns what else has to be done.
@@ -626,22 +642,22 @@ impl Poller {
 
     /// Takes the next timer that is due.
     pub(super) fn next_due(&self) -> Option<Target> {
-        let target = self.timers.borrow_mut().pop_due(self.tick(self.now.get()))?;
+        let target = self.timers.borrow_mut().pop_due(self.now_as_deadline.get())?;
         if let Target::Task(id) = target
             && let Some(timer) = self.task_timers.borrow_mut().get_mut(id as usize)
         {
-            *timer = Tick::NEVER;
+            *timer = Deadline::NEVER;
         }
         Some(target)
     }
 
     /// Judges a slot whose timer has fired.
     pub(super) fn on_slot_timer(&self, token: Token) -> Due {
-        let now = self.tick(self.now.get());
+        let now = self.now_as_deadline.get();
         let again = {
             let Some(mut s) = self.slot_mut(token) else { return Due::Nothing };
             if s.armed <= now {
-                s.armed = Tick::NEVER;
+                s.armed = Deadline::NEVER;
             }
             match s.role {
                 Role::SetAside(owner) if s.deadline <= now => return Due::Close(owner),
@@ -649,7 +665,7 @@ impl Poller {
                     self.take_idle(&mut s);
                     return Due::Expired(front);
                 }
-                Role::Idle(_) | Role::SetAside(_) if s.armed == Tick::NEVER => {
+                Role::Idle(_) | Role::SetAside(_) if s.armed == Deadline::NEVER => {
                     s.armed = s.deadline;
                     s.deadline
                 }

@@ -1,8 +1,9 @@
 //! Runners of one front end: tasks that serve one connection after another, and the connections that are idle. Hot path.
 
+use super::Reactor;
 use super::poller::{Poller, Token};
 use super::tasks::Body;
-use super::{Reactor, timers};
+use super::timers::{self, Deadline};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::future::Future;
@@ -114,7 +115,7 @@ impl<C: 'static, W: From<C> + 'static> Runners<C, W> {
     ///
     /// # Errors
     /// Gives the connection back if something has arrived meanwhile.
-    pub fn park(&self, token: Token, conn: C, deadline: Instant) -> Result<(), C> {
+    pub fn park(&self, token: Token, conn: C, deadline: Deadline) -> Result<(), C> {
         if !self.poller().park(token, self.front, deadline) {
             return Err(conn);
         }

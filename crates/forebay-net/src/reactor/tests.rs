@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::task::{Context, Waker};
 
-/// What a test's runner does with a connection.
+/// Work of a test's runner on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
     /// Waits for a byte, ten seconds at most.
@@ -207,7 +207,7 @@ fn idle_connections_expire() {
     let test = Test::new();
     let (token, mut peer) = test.connect();
     test.io.poller.drained(token);
-    let end = test.io.poller.now() + Duration::from_secs(5);
+    let end = test.io.poller.after(Duration::from_secs(5));
     assert!(test.runners.park(token, Work::Wait, end).is_ok());
     test.pass(Duration::from_secs(4));
     assert_eq!(test.expired.get(), 0);
@@ -223,7 +223,7 @@ fn timers_of_closed_connections_do_not_pile_up() {
         let (ours, _theirs) = UnixStream::pair().expect("a pair");
         let token = test.io.poller.insert(ours.into());
         test.io.poller.drained(token);
-        let end = test.io.poller.now() + Duration::from_secs(60);
+        let end = test.io.poller.after(Duration::from_secs(60));
         assert!(test.runners.park(token, Work::Wait, end).is_ok());
         drop(test.io.poller.remove(token));
     }
@@ -234,7 +234,7 @@ fn timers_of_closed_connections_do_not_pile_up() {
 #[test]
 fn what_is_set_aside_comes_back_or_ends() {
     let test = Test::new();
-    let minute = test.io.poller.now() + Duration::from_secs(60);
+    let minute = test.io.poller.after(Duration::from_secs(60));
     let set_aside = |token| {
         test.io.poller.drained(token);
         test.io.poller.set_aside(token, minute, 7).expect("silent")
@@ -375,7 +375,7 @@ fn who_is_idle_tells_of_answers_that_have_not_left() {
     test.busy();
     assert!(test.io.poller.queue_answer(token, b"answer"));
     test.io.poller.drained(token);
-    let later = test.io.poller.now() + Duration::from_secs(60);
+    let later = test.io.poller.after(Duration::from_secs(60));
     assert!(test.runners.park(token, Work::Wait, later).is_ok());
     assert_eq!(sending(), [true], "it may find no room");
     test.io.poller.flush_answers();
@@ -403,7 +403,7 @@ fn a_slot_that_is_taken_away_sends_first() {
 #[test]
 fn what_has_arrived_is_read_before_it_is_asked_for() {
     let test = Test::new();
-    let later = test.io.poller.now() + Duration::from_secs(60);
+    let later = test.io.poller.after(Duration::from_secs(60));
     let mut ends = Vec::new();
     let mut events = Vec::new();
     for n in 0..30 {
@@ -451,7 +451,7 @@ fn what_an_event_does_not_tell_of_is_not_read_early() {
     let test = Test::new();
     let (token, mut theirs) = test.connect();
     test.io.poller.drained(token);
-    assert!(test.runners.park(token, Work::Wait, test.io.poller.now() + Duration::from_secs(60)).is_ok());
+    assert!(test.runners.park(token, Work::Wait, test.io.poller.after(Duration::from_secs(60))).is_ok());
     // It arrives behind the event: if it were taken now, no other event would come for it.
     theirs.write_all(b"request").expect("write");
     let flags = epoll::EventFlags::OUT;

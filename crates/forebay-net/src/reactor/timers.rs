@@ -4,14 +4,14 @@ use super::poller::Token;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Time in nanoseconds since the poller was created: half the size of an `Instant`, of which each idle connection has
-/// several.
+/// Time at which a wait ends, in nanoseconds since the poller was created. Half the size of an `Instant`, of which each idle
+/// connection has several, and cheaper to compute: [`super::Poller::after`] is one addition.
 #[derive(PartialEq, Eq, PartialOrd, Ord, Clone, Copy, Debug)]
-pub(super) struct Tick(pub(super) u64);
+pub struct Deadline(pub(super) u64);
 
-impl Tick {
-    /// Time that never comes: 584 years.
-    pub(super) const NEVER: Tick = Tick(u64::MAX);
+impl Deadline {
+    /// Deadline that never comes: 584 years.
+    pub(super) const NEVER: Deadline = Deadline(u64::MAX);
 }
 
 /// Owner of a timer.
@@ -45,13 +45,13 @@ impl Target {
 /// Heap of timers. A timer whose owner no longer wants it stays until it fires or is swept out.
 pub(super) struct Timers {
     /// Time and packed target.
-    heap: BinaryHeap<Reverse<(Tick, u64)>>,
+    heap: BinaryHeap<Reverse<(Deadline, u64)>>,
     /// Length at which the heap is swept.
     sweep_at: usize,
 }
 
 /// Memory of a timer, bytes.
-pub(super) const ENTRY: usize = size_of::<(Tick, u64)>();
+pub(super) const ENTRY: usize = size_of::<(Deadline, u64)>();
 
 /// Fewest timers that are swept.
 const SWEEP: usize = 1024;
@@ -64,20 +64,20 @@ impl Default for Timers {
 
 impl Timers {
     /// Adds a timer; returns whether it is time for [`Timers::sweep`].
-    pub(super) fn add(&mut self, deadline: Tick, target: Target) -> bool {
+    pub(super) fn add(&mut self, deadline: Deadline, target: Target) -> bool {
         self.heap.push(Reverse((deadline, target.pack())));
         self.heap.len() >= self.sweep_at
     }
 
     /// Removes timers that `wanted` rejects. Needed where most belong to connections that have ended: many short
     /// connections with long timeouts.
-    pub(super) fn sweep(&mut self, wanted: impl Fn(Tick, Target) -> bool) {
+    pub(super) fn sweep(&mut self, wanted: impl Fn(Deadline, Target) -> bool) {
         self.heap.retain(|Reverse((t, target))| wanted(*t, Target::unpack(*target)));
         self.sweep_at = SWEEP.max(self.heap.len() * 2);
     }
 
     /// Removes the earliest timer if it is due at `now`.
-    pub(super) fn pop_due(&mut self, now: Tick) -> Option<Target> {
+    pub(super) fn pop_due(&mut self, now: Deadline) -> Option<Target> {
         match self.heap.peek() {
             Some(Reverse((t, _))) if *t <= now => {
                 self.heap.pop().map(|Reverse((_, target))| Target::unpack(target))
@@ -87,7 +87,7 @@ impl Timers {
     }
 
     /// Time of the earliest timer.
-    pub(super) fn next(&self) -> Option<Tick> {
+    pub(super) fn next(&self) -> Option<Deadline> {
         self.heap.peek().map(|Reverse((t, _))| *t)
     }
 

@@ -21,7 +21,7 @@ impl WakeList {
     /// Creates an empty list with its eventfd.
     ///
     /// # Errors
-    /// Those of eventfd(2).
+    /// Errors of eventfd(2).
     pub(super) fn new() -> std::io::Result<Arc<WakeList>> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Arc::new(WakeList {

@@ -1,7 +1,7 @@
 //! DNS messages, as far as a stub resolver needs them (RFC 1035, section 4; RFC 2782; RFC 3596). A malformed message is
 //! no answer. Names are in lower case, without the final dot.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 /// Type of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +26,13 @@ pub enum Data {
     },
     /// Of another type.
     Other,
+}
+
+impl Data {
+    /// The root is no name that can be looked up.
+    fn cname(name: Vec<u8>) -> Data {
+        if name.is_empty() { Data::Other } else { Data::Cname(name) }
+    }
 }
 
 /// A record of the answer section.
@@ -128,28 +135,34 @@ impl Cursor<'_> {
     /// Reads a record of the answer section.
     fn record(&mut self) -> Option<Record> {
         let owner = self.name()?;
-        let (kind, class) = (self.short()?, self.short()?);
-        let ttl = self.long()?;
-        let len = usize::from(self.short()?);
+        let [k1, k2, c1, c2, t1, t2, t3, t4, l1, l2] = self.array()?;
+        let (kind, class) = (u16::from_be_bytes([k1, k2]), u16::from_be_bytes([c1, c2]));
+        let len = usize::from(u16::from_be_bytes([l1, l2]));
         let end = self.at.checked_add(len).filter(|e| *e <= self.message.len())?;
-        let data = if class == 1 { self.data(kind)? } else { None };
-        if data.is_none() {
-            self.at = end;
-        }
+        let data = self.data(class, kind, end)?;
         // A lifetime with the highest bit set is 0 (RFC 2181, section 8).
-        let ttl = if ttl >> 31 == 1 { 0 } else { ttl };
-        (self.at == end).then_some(Record { owner, ttl, data: data.unwrap_or(Data::Other) })
+        let ttl = if t1 >> 7 == 1 { 0 } else { u32::from_be_bytes([t1, t2, t3, t4]) };
+        (self.at == end).then_some(Record { owner, ttl, data })
     }
 
-    /// Reads the data of a record of this type. Returns `Some(None)`, and reads nothing, if the type is not used.
-    fn data(&mut self, kind: u16) -> Option<Option<Data>> {
-        Some(Some(match kind {
-            1 => Data::Addr(IpAddr::V4(Ipv4Addr::from(self.array::<4>()?))),
-            28 => Data::Addr(IpAddr::V6(Ipv6Addr::from(self.array::<16>()?))),
-            5 => Data::Cname(self.name()?),
-            33 => self.service()?,
-            _ => return Some(None),
-        }))
+    /// Reads the data of a record, or skips it to `end` if the class or the type is not used.
+    fn data(&mut self, class: u16, kind: u16, end: usize) -> Option<Data> {
+        match (class, kind) {
+            (1, 1) => self.array().map(|a: [u8; 4]| Data::Addr(a.into())),
+            (1, 28) => self.array().map(|a: [u8; 16]| Data::Addr(a.into())),
+            (1, 5) => self.name().map(Data::cname),
+            (1, 33) => self.service(),
+            _ => {
+                self.at = end;
+                Some(Data::Other)
+            }
+        }
+    }
+
+    fn question(&mut self) -> Option<()> {
+        self.name()?;
+        self.long()?;
+        Some(())
     }
 
     fn service(&mut self) -> Option<Data> {
@@ -182,22 +195,18 @@ pub fn answers(message: &[u8], id: u16, name: &[u8], kind: Kind) -> bool {
 /// Parses a response for which [`answers`] holds. Returns `None` if it is malformed.
 pub fn parse(message: &[u8]) -> Option<Response> {
     let mut c = Cursor { message, at: 2 };
-    let (flags, _, count) = (c.short()?, c.short()?, c.short()?);
-    let code = (flags & 15) as u8;
-    let truncated = flags & 0x0200 != 0;
+    let [high, low, _, _, c1, c2] = c.array()?;
+    let count = u16::from_be_bytes([c1, c2]);
+    let code = low & 15;
+    let truncated = high & 0x02 != 0;
     let mut response = Response { code, truncated, records: Vec::new() };
     if code != 0 || truncated {
         return Some(response);
     }
     c.at = 12;
-    c.name()?;
-    c.long()?;
+    c.question()?;
     for _ in 0..usize::from(count).min(MAX_RECORDS) {
-        let mut record = c.record()?;
-        if record.data == Data::Cname(Vec::new()) {
-            record.data = Data::Other;
-        }
-        response.records.push(record);
+        response.records.push(c.record()?);
     }
     Some(response)
 }
@@ -205,6 +214,7 @@ pub fn parse(message: &[u8]) -> Option<Response> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::Ipv4Addr;
 
     fn reply(id: u16, name: &[u8], kind: Kind, count: u8, records: &[u8]) -> Vec<u8> {
         let mut m = query(id, name, kind).expect("a name");

@@ -241,10 +241,7 @@ struct Selection {
 impl Selection {
     fn apply(&mut self, element: &str) {
         let chosen = &mut self.list.chosen;
-        let (sign, body) = match element.as_bytes().first() {
-            Some(sign @ (b'!' | b'-' | b'+' | b'@')) => (*sign, element.get(1..).unwrap_or_default()),
-            _ => (b' ', element),
-        };
+        let (sign, body) = split_sign(element);
         let words: Vec<Word> = body.split('+').map(word).collect();
         let matches = |i: usize| SUITES.get(i).is_some_and(|s| words.iter().all(|w| w.matches(i, s)));
         match sign {
@@ -254,11 +251,7 @@ impl Selection {
             }
             b'-' => chosen.retain(|i| !matches(*i)),
             b'+' => chosen.sort_by_key(|i| matches(*i)),
-            b'@' if body == "STRENGTH" => {
-                chosen.sort_by_key(|i| SUITES.get(*i).map_or(0, |s| u16::MAX - s.bits));
-            }
-            // `@SECLEVEL=` allows every suite here.
-            b'@' => {}
+            b'@' => self.apply_command(body),
             _ => {
                 let new = self.killed.iter().enumerate().filter(|(i, killed)| !**killed && matches(*i));
                 let new: Vec<usize> = new.map(|(i, _)| i).filter(|i| !chosen.contains(i)).collect();
@@ -268,6 +261,21 @@ impl Selection {
                 }
             }
         }
+    }
+
+    /// Applies `@STRENGTH`. The other command, `@SECLEVEL=`, allows every suite here.
+    fn apply_command(&mut self, command: &str) {
+        if command == "STRENGTH" {
+            self.list.chosen.sort_by_key(|i| SUITES.get(*i).map_or(0, |s| u16::MAX - s.bits));
+        }
+    }
+}
+
+/// Splits an element into its sign, a blank if it has none, and its words.
+fn split_sign(element: &str) -> (u8, &str) {
+    match element.as_bytes().first() {
+        Some(sign @ (b'!' | b'-' | b'+' | b'@')) => (*sign, element.get(1..).unwrap_or_default()),
+        _ => (b' ', element),
     }
 }
 
@@ -487,33 +495,47 @@ pub fn default_groups() -> Vec<&'static dyn SupportedKxGroup> {
 pub fn groups(text: &str) -> Result<Groups, String> {
     let mut list = Groups::default();
     for name in text.split([':', '/']).filter(|n| !n.is_empty()) {
-        let optional = name.strip_prefix('?');
-        let bare = optional.unwrap_or(name).trim_start_matches('*');
-        let served: &'static dyn SupportedKxGroup = match bare.to_ascii_lowercase().as_str() {
-            "auto" | "default" => {
-                list.served.extend(default_groups());
-                continue;
-            }
-            "prime256v1" | "p-256" | "secp256r1" => groups::SECP256R1,
-            "secp384r1" | "p-384" => groups::SECP384R1,
-            "x25519" => groups::X25519,
-            "x25519mlkem768" => groups::X25519MLKEM768,
-            "secp256r1mlkem768" => groups::SECP256R1MLKEM768,
-            "mlkem768" => groups::MLKEM768,
-            "mlkem1024" => groups::MLKEM1024,
-            "secp521r1" | "p-521" => SECP521R1,
-            other if UNSERVED.contains(&other) => {
-                list.unserved.push(name.to_owned());
-                continue;
-            }
-            _ if optional.is_some() => continue,
-            _ => return Err(name.to_owned()),
-        };
-        if !list.served.iter().any(|g| g.name() == served.name()) {
-            list.served.push(served);
-        }
+        list.add(name)?;
     }
     Ok(list)
+}
+
+/// Names of the served groups, in lower case.
+static SERVED: [(&[&str], &dyn SupportedKxGroup); 8] = [
+    (&["prime256v1", "p-256", "secp256r1"], groups::SECP256R1),
+    (&["secp384r1", "p-384"], groups::SECP384R1),
+    (&["x25519"], groups::X25519),
+    (&["x25519mlkem768"], groups::X25519MLKEM768),
+    (&["secp256r1mlkem768"], groups::SECP256R1MLKEM768),
+    (&["mlkem768"], groups::MLKEM768),
+    (&["mlkem1024"], groups::MLKEM1024),
+    (&["secp521r1", "p-521"], SECP521R1),
+];
+
+impl Groups {
+    /// Adds an element of a list. An unknown name behind `?` is skipped.
+    fn add(&mut self, element: &str) -> Result<(), String> {
+        let optional = element.strip_prefix('?');
+        let name = optional.unwrap_or(element).trim_start_matches('*').to_ascii_lowercase();
+        let name = name.as_str();
+        if matches!(name, "auto" | "default") {
+            self.served.extend(default_groups());
+            return Ok(());
+        }
+        match SERVED.iter().find(|(names, _)| names.contains(&name)) {
+            Some((_, group)) => self.add_served(*group),
+            None if UNSERVED.contains(&name) => self.unserved.push(element.to_owned()),
+            None if optional.is_some() => {}
+            None => return Err(element.to_owned()),
+        }
+        Ok(())
+    }
+
+    fn add_served(&mut self, group: &'static dyn SupportedKxGroup) {
+        if !self.served.iter().any(|g| g.name() == group.name()) {
+            self.served.push(group);
+        }
+    }
 }
 
 #[cfg(test)]

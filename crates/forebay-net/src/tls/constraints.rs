@@ -1,16 +1,16 @@
 //! Name constraints of authorities (RFC 5280, section 4.2.1.10), which limit the names in the certificates below them.
 //! Like OpenSSL, honours them whether or not they are marked critical.
 
-use super::verify::Failure;
+use super::verify::VerifyError;
 use x509_parser::prelude::*;
 
 /// Checks a path, whose first certificate is the one in question.
 ///
 /// # Errors
 /// A name is outside of the constraints of an authority above, or of an unknown kind.
-pub fn check(path: &[(&X509Certificate<'_>, bool)]) -> Result<(), Failure> {
+pub fn check(path: &[(&X509Certificate<'_>, bool)]) -> Result<(), VerifyError> {
     for (i, (authority, _)) in path.iter().enumerate().skip(1) {
-        let Ok(found) = authority.name_constraints() else { return Err(Failure(51)) };
+        let Ok(found) = authority.name_constraints() else { return Err(VerifyError(51)) };
         let Some(constraints) = found.map(|e| e.value) else { continue };
         for (j, (cert, _)) in path.iter().enumerate().take(i) {
             let is_leaf = j == 0;
@@ -23,18 +23,21 @@ pub fn check(path: &[(&X509Certificate<'_>, bool)]) -> Result<(), Failure> {
 }
 
 /// Checks one name.
-fn permit(constraints: &NameConstraints<'_>, name: &GeneralName<'_>) -> Result<(), Failure> {
+fn permit(constraints: &NameConstraints<'_>, name: &GeneralName<'_>) -> Result<(), VerifyError> {
     if is_below(name, constraints.excluded_subtrees.as_deref())? == Some(true) {
-        return Err(Failure(48));
+        return Err(VerifyError(48));
     }
     if is_below(name, constraints.permitted_subtrees.as_deref())? == Some(false) {
-        return Err(Failure(47));
+        return Err(VerifyError(47));
     }
     Ok(())
 }
 
 /// Returns `true` if a name is below one of these bases, `None` if no base is of its kind.
-fn is_below(name: &GeneralName<'_>, bases: Option<&[GeneralSubtree<'_>]>) -> Result<Option<bool>, Failure> {
+fn is_below(
+    name: &GeneralName<'_>,
+    bases: Option<&[GeneralSubtree<'_>]>,
+) -> Result<Option<bool>, VerifyError> {
     let mut below = None;
     for subtree in bases.unwrap_or_default() {
         if let Some(fits) = fits(name, &subtree.base)? {
@@ -45,7 +48,7 @@ fn is_below(name: &GeneralName<'_>, bases: Option<&[GeneralSubtree<'_>]>) -> Res
 }
 
 /// Returns all names in a certificate.
-fn names<'a>(cert: &'a X509Certificate<'a>, leaf: bool) -> Result<Vec<GeneralName<'a>>, Failure> {
+fn names<'a>(cert: &'a X509Certificate<'a>, leaf: bool) -> Result<Vec<GeneralName<'a>>, VerifyError> {
     let mut all = Vec::new();
     let subject = cert.subject();
     if subject.iter_rdn().next().is_some() {
@@ -61,7 +64,7 @@ fn names<'a>(cert: &'a X509Certificate<'a>, leaf: bool) -> Result<Vec<GeneralNam
             }
         }
         Ok(None) => {}
-        Err(_) => return Err(Failure(51)),
+        Err(_) => return Err(VerifyError(51)),
     }
     // Without names of hosts, the common name counts as one.
     if leaf && !has_hosts {
@@ -75,7 +78,7 @@ fn names<'a>(cert: &'a X509Certificate<'a>, leaf: bool) -> Result<Vec<GeneralNam
 }
 
 /// Returns `true` if a name is below a base, `None` if they are of different kinds.
-fn fits(name: &GeneralName<'_>, base: &GeneralName<'_>) -> Result<Option<bool>, Failure> {
+fn fits(name: &GeneralName<'_>, base: &GeneralName<'_>) -> Result<Option<bool>, VerifyError> {
     use GeneralName as G;
     Ok(Some(match (name, base) {
         (G::DNSName(n), G::DNSName(b)) => below(n, b),
@@ -83,8 +86,8 @@ fn fits(name: &GeneralName<'_>, base: &GeneralName<'_>) -> Result<Option<bool>, 
         (G::IPAddress(n), G::IPAddress(b)) => address(n, b),
         (G::DirectoryName(n), G::DirectoryName(b)) => prefix(n, b),
         // Of the same kind, but an unknown one.
-        _ if std::mem::discriminant(name) == std::mem::discriminant(base) => return Err(Failure(51)),
-        (_, G::Invalid(..)) | (G::Invalid(..), _) => return Err(Failure(51)),
+        _ if std::mem::discriminant(name) == std::mem::discriminant(base) => return Err(VerifyError(51)),
+        (_, G::Invalid(..)) | (G::Invalid(..), _) => return Err(VerifyError(51)),
         _ => return Ok(None),
     }))
 }

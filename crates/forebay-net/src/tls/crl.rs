@@ -3,7 +3,7 @@
 //! before one that does not, a list in force before one that is not, and among equals the newest. Unknown critical parts
 //! fail. Delta lists, indirect lists and lists of some reasons are not used, as in nginx.
 
-use super::verify::{Failure, signed_by, subject_key_id};
+use super::verify::{VerifyError, signed_by, subject_key_id};
 use forebay_sys::sync::lock;
 use std::collections::HashSet;
 use std::sync::Mutex;
@@ -11,7 +11,7 @@ use x509_parser::prelude::*;
 
 /// A revocation list.
 #[derive(Debug)]
-struct List {
+struct RevocationList {
     der: Vec<u8>,
     issuer: Vec<u8>,
     from: i64,
@@ -34,7 +34,7 @@ struct List {
 
 /// Revocation lists of a server.
 #[derive(Debug, Default)]
-pub struct Lists(Vec<List>);
+pub struct Lists(Vec<RevocationList>);
 
 /// Returns a distribution point in a form that can be compared.
 fn place(name: &GeneralName<'_>) -> Option<Vec<u8>> {
@@ -60,9 +60,9 @@ pub fn is_list(der: &[u8]) -> bool {
 /// `deltaCRLIndicator` (RFC 5280, section 5.2.4).
 const DELTA: &str = "2.5.29.27";
 
-impl List {
+impl RevocationList {
     /// Parses a list. Returns `None` if it is none, or of a kind that is not used.
-    fn read(der: &[u8]) -> Option<List> {
+    fn read(der: &[u8]) -> Option<RevocationList> {
         let (_, crl) = CertificateRevocationList::from_der(der).ok()?;
         let known = |e: &X509Extension<'_>| {
             !e.critical
@@ -71,7 +71,7 @@ impl List {
                     ParsedExtension::ReasonCode(_) | ParsedExtension::InvalidityDate(_)
                 )
         };
-        let mut list = List {
+        let mut list = RevocationList {
             der: der.to_vec(),
             issuer: crl.issuer().as_raw().to_vec(),
             from: crl.last_update().timestamp(),
@@ -122,11 +122,11 @@ impl List {
     ///
     /// # Errors
     /// Not yet, or no longer.
-    fn timely(&self, now: i64) -> Result<(), Failure> {
+    fn timely(&self, now: i64) -> Result<(), VerifyError> {
         if self.from > now {
-            return Err(Failure(11));
+            return Err(VerifyError(11));
         }
-        if self.until.is_some_and(|t| t < now) { Err(Failure(12)) } else { Ok(()) }
+        if self.until.is_some_and(|t| t < now) { Err(VerifyError(12)) } else { Ok(()) }
     }
 
     /// Returns how well the list fits a certificate. The list with the highest rank counts.
@@ -168,7 +168,7 @@ impl List {
 impl Lists {
     /// Parses lists from DER. Omits the others, so that their certificates have no list.
     pub fn new(all: &[Vec<u8>]) -> Lists {
-        Lists(all.iter().filter_map(|der| List::read(der)).collect())
+        Lists(all.iter().filter_map(|der| RevocationList::read(der)).collect())
     }
 
     /// Returns the DER of each list, for a hash of all of them.
@@ -176,27 +176,27 @@ impl Lists {
         self.0.iter().map(|l| l.der.as_slice())
     }
 
-    /// Whether a certificate is not revoked at a time. Each needs a list of its issuer.
+    /// Checks that a certificate is not revoked at a time. Its issuer has to have a list.
     ///
     /// # Errors
-    /// Revoked, or no list that says otherwise.
+    /// The certificate is revoked, or no valid list of its issuer is known.
     pub fn check(
         &self,
         cert: &X509Certificate<'_>,
         issuer: &X509Certificate<'_>,
         now: i64,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), VerifyError> {
         let own = self.0.iter().filter(|l| l.issuer == cert.issuer().as_raw() && l.is_of(issuer));
-        let list = own.max_by(|a, b| a.rank(cert, now).cmp(&b.rank(cert, now))).ok_or(Failure(3))?;
+        let list = own.max_by(|a, b| a.rank(cert, now).cmp(&b.rank(cert, now))).ok_or(VerifyError(3))?;
         let cannot_sign = issuer.key_usage().ok().flatten().is_some_and(|u| !u.value.crl_sign());
         let timely = list.timely(now);
         let failures = [
-            (cannot_sign, Failure(35)),
-            (!list.covers(cert), Failure(44)),
-            (timely.is_err(), timely.err().unwrap_or(Failure(12))),
-            (!list.is_signed_by(issuer), Failure(8)),
-            (!list.understood, Failure(36)),
-            (list.revoked.contains(cert.raw_serial()), Failure(23)),
+            (cannot_sign, VerifyError(35)),
+            (!list.covers(cert), VerifyError(44)),
+            (timely.is_err(), timely.err().unwrap_or(VerifyError(12))),
+            (!list.is_signed_by(issuer), VerifyError(8)),
+            (!list.understood, VerifyError(36)),
+            (list.revoked.contains(cert.raw_serial()), VerifyError(23)),
         ];
         // In OpenSSL's order the last failure counts.
         match failures.into_iter().rfind(|(failed, _)| *failed) {

@@ -51,7 +51,7 @@ impl<'a> Der<'a> {
         self.next().filter(|(t, _)| *t == tag).map(|(_, contents)| contents)
     }
 
-    /// As [`Der::expect`], the header included.
+    /// Returns the next element, which has to have this tag, with its header.
     pub fn whole(&mut self, tag: u8) -> Option<&'a [u8]> {
         let all = self.0;
         self.expect(tag)?;
@@ -72,22 +72,26 @@ impl<'a> Der<'a> {
     /// A time as RFC 5280 (section 4.1.2.5.2) has it, `YYYYMMDDHHMMSSZ`; seconds since 1970.
     pub fn time(&mut self) -> Option<i64> {
         let text = self.expect(TIME)?.strip_suffix(b"Z")?;
-        if text.len() != 14 || !text.iter().all(u8::is_ascii_digit) {
-            return None;
-        }
-        let n = |at: usize, len: usize| -> Option<i16> {
-            Some(text.get(at..at + len)?.iter().fold(0, |n, d| n * 10 + i16::from(d - b'0')))
-        };
-        let small = |at: usize| n(at, 2).and_then(|v| i8::try_from(v).ok());
-        let date =
-            jiff::civil::DateTime::new(n(0, 4)?, small(4)?, small(6)?, small(8)?, small(10)?, small(12)?, 0);
-        Some(date.ok()?.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp().as_second())
+        let [century, year, month, day, hour, minute, second] = pairs_of_digits(text)?;
+        let year = i16::from(century) * 100 + i16::from(year);
+        let date = jiff::civil::DateTime::new(year, month, day, hour, minute, second, 0).ok()?;
+        Some(date.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp().as_second())
     }
 
-    /// Whether nothing is left.
+    /// Returns `true` if there is no further element.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
+}
+
+/// Reads 14 digits as numbers of two digits.
+fn pairs_of_digits(text: &[u8]) -> Option<[i8; 7]> {
+    if !text.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let (pairs, []) = text.as_chunks::<2>() else { return None };
+    let pairs: [[u8; 2]; 7] = pairs.try_into().ok()?;
+    Some(pairs.map(|[tens, ones]| ((tens - b'0') * 10 + (ones - b'0')) as i8))
 }
 
 /// Makes an element of the joined contents.

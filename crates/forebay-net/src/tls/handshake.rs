@@ -24,7 +24,7 @@ pub(super) const UNEXPECTED_MESSAGE: u8 = 10;
 const NO_CCS: [u8; 6] = [CCS, 3, 3, 0, 1, 2];
 
 /// State of a connection.
-pub(super) enum State {
+pub(super) enum StreamState {
     /// A server's connection before its ClientHello is complete.
     Hello(Vec<u8>, super::hello::Reading),
     Server(Box<UnbufferedServerConnection>, Flight),
@@ -90,14 +90,14 @@ impl Flight {
 
 /// Failure of a handshake.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Failure {
+pub(super) struct HandshakeFailure {
     pub(super) text: String,
-    pub(super) alert: Due,
+    pub(super) alert: AlertDue,
 }
 
 /// State of the alert for a failure.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Due {
+pub(super) enum AlertDue {
     /// It is written, or the peer does not expect one.
     Nothing,
     /// The next turn of rustls writes it, if rustls has one for this failure.
@@ -106,12 +106,12 @@ pub(super) enum Due {
     Forced,
 }
 
-impl Due {
-    fn of(e: &rustls::Error) -> Due {
+impl AlertDue {
+    fn of(e: &rustls::Error) -> AlertDue {
         match e {
-            rustls::Error::PeerMisbehaved(PeerMisbehaved::IllegalTlsInnerPlaintext) => Due::Forced,
-            rustls::Error::PeerMisbehaved(_) => Due::Soon,
-            _ => Due::Nothing,
+            rustls::Error::PeerMisbehaved(PeerMisbehaved::IllegalTlsInnerPlaintext) => AlertDue::Forced,
+            rustls::Error::PeerMisbehaved(_) => AlertDue::Soon,
+            _ => AlertDue::Nothing,
         }
     }
 }
@@ -131,6 +131,47 @@ pub struct Agreed {
     pub resumed: bool,
     /// The peer's certificates, its own first.
     pub peer: Vec<CertificateDer<'static>>,
+}
+
+impl Agreed {
+    fn of(c: &rustls::CommonState) -> Agreed {
+        Agreed {
+            v13: c.protocol_version() == Some(rustls::ProtocolVersion::TLSv1_3),
+            suite: c.negotiated_cipher_suite().map_or(0, |s| u16::from(s.suite())),
+            group: c.negotiated_key_exchange_group().map_or(0, |g| u16::from(g.name())),
+            alpn: c.alpn_protocol().map(Into::into),
+            resumed: c.handshake_kind() == Some(HandshakeKind::Resumed),
+            peer: c.peer_certificates().map(<[_]>::to_vec).unwrap_or_default(),
+        }
+    }
+}
+
+/// Results of a complete handshake.
+struct Complete {
+    agreed: Agreed,
+    secrets: ExtractedSecrets,
+    kernel: Kernel,
+    /// Bytes that came behind the handshake.
+    flight: Flight,
+}
+
+impl StreamState {
+    /// Takes a connection apart whose handshake is complete.
+    fn into_complete(self) -> Option<Complete> {
+        match self {
+            StreamState::Server(conn, flight) => {
+                let agreed = Agreed::of(&conn);
+                let (secrets, kernel) = conn.dangerous_into_kernel_connection().ok()?;
+                Some(Complete { agreed, secrets, kernel: Kernel::Server(kernel), flight })
+            }
+            StreamState::Client(conn, flight) => {
+                let agreed = Agreed::of(&conn);
+                let (secrets, kernel) = conn.dangerous_into_kernel_connection().ok()?;
+                Some(Complete { agreed, secrets, kernel: Kernel::Client(kernel), flight })
+            }
+            _ => None,
+        }
+    }
 }
 
 /// Result of a step of a handshake.
@@ -171,55 +212,70 @@ pub enum Greeting {
     Broken(u8),
 }
 
+impl Greeting {
+    /// Judges the bytes that have come. Returns `None` if there are too few of them.
+    fn of(input: &mut Vec<u8>, reading: &mut super::hello::Reading) -> Option<Greeting> {
+        match input.first() {
+            Some(&HANDSHAKE) => match reading.more(input) {
+                Ok(hello) => hello.map(|hello| Greeting::Hello(Box::new(hello))),
+                Err(e) => Some(Greeting::Broken(e.alert().unwrap_or(DECODE_ERROR))),
+            },
+            // SSL 2.0, which is not supported.
+            Some(b) if b & 0x80 != 0 => Some(Greeting::Broken(PROTOCOL_VERSION)),
+            Some(_) => Some(Greeting::Plain(std::mem::take(input))),
+            None => None,
+        }
+    }
+}
+
+/// Receives bytes of a handshake. Returns their number, 0 at the end of the connection; `None` if none have come.
+fn receive_more(io: &Io, token: Token, input: &mut Vec<u8>) -> Result<Option<usize>, Errno> {
+    if !io.poller.is_readable(token) {
+        return Ok(None);
+    }
+    match receive(io, token, input, 4096) {
+        Ok(n) => Ok(Some(n)),
+        Err(Errno::AGAIN) => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
 impl Stream {
     /// Reads the first bytes of a connection. Returns `Ok(None)` if it was closed.
     ///
     /// # Errors
-    /// Those of the socket.
+    /// Errors of the socket.
     pub fn greeting(&mut self, io: &Io, token: Token) -> Result<Option<Greeting>, Errno> {
-        let State::Hello(input, reading) = &mut self.state else {
+        let StreamState::Hello(input, reading) = &mut self.state else {
             return Ok(Some(Greeting::Broken(DECODE_ERROR)));
         };
         loop {
-            match input.first() {
-                Some(&HANDSHAKE) => match reading.more(input) {
-                    Ok(Some(hello)) => return Ok(Some(Greeting::Hello(Box::new(hello)))),
-                    Ok(None) => {}
-                    Err(e) => return Ok(Some(Greeting::Broken(e.alert().unwrap_or(DECODE_ERROR)))),
-                },
-                // SSL 2.0, which is not supported.
-                Some(b) if b & 0x80 != 0 => return Ok(Some(Greeting::Broken(PROTOCOL_VERSION))),
-                Some(_) => return Ok(Some(Greeting::Plain(std::mem::take(input)))),
-                None => {}
+            if let Some(greeting) = Greeting::of(input, reading) {
+                return Ok(Some(greeting));
             }
-            if !io.poller.is_readable(token) {
-                return Ok(Some(Greeting::Partial));
-            }
-            match receive(io, token, input, 4096) {
-                Ok(0) => return Ok(None),
-                Ok(_) => {}
-                Err(Errno::AGAIN) => return Ok(Some(Greeting::Partial)),
-                Err(e) => return Err(e),
+            let Some(n) = receive_more(io, token, input)? else { return Ok(Some(Greeting::Partial)) };
+            if n == 0 {
+                return Ok(None);
             }
         }
     }
 
     /// Returns `true` once the ClientHello has been taken.
     pub fn greeted(&self) -> bool {
-        !matches!(self.state, State::Hello(..))
+        !matches!(self.state, StreamState::Hello(..))
     }
 
     /// Continues with the configuration that was chosen.
     pub fn choose(&mut self, conn: UnbufferedServerConnection) {
-        if let State::Hello(input, _) = &mut self.state {
+        if let StreamState::Hello(input, _) = &mut self.state {
             let input = std::mem::take(input);
-            self.state = State::Server(Box::new(conn), Flight::new(input));
+            self.state = StreamState::Server(Box::new(conn), Flight::new(input));
         }
     }
 
     /// Refuses a handshake after its ClientHello (RFC 6066, section 3; RFC 8446, section 6.2).
     pub fn refuse(&mut self, io: &Io, token: Token, alert: u8) {
-        self.state = State::Broken;
+        self.state = StreamState::Broken;
         self.owed.extend_from_slice(&plain_alert(alert));
         let _ = self.flush(io, token, SendFlags::NOSIGNAL);
         drain(io, token);
@@ -227,34 +283,36 @@ impl Stream {
 
     /// Continues the handshake as far as it can without waiting.
     pub fn handshake(&mut self, io: &Io, token: Token) -> Step {
+        match self.state {
+            StreamState::Server(..) | StreamState::Client(..) => {}
+            StreamState::Hello(..) => return Step::Read,
+            StreamState::Traffic(_) | StreamState::Broken => return Step::Failed(Errno::PROTO),
+        }
         loop {
-            let progress = match self.state {
-                State::Server(..) | State::Client(..) => self.process(),
-                State::Hello(..) => return Step::Read,
-                State::Traffic(_) | State::Broken => return Step::Failed(Errno::PROTO),
-            };
-            match (progress, self.flush(io, token, SendFlags::NOSIGNAL)) {
-                // The alert may not have left; the connection ends in any case.
-                (Progress::Failed(text), _) => {
-                    drain(io, token);
-                    self.state = State::Broken;
-                    return Step::Refused(text);
-                }
-                (_, Err(e)) => return Step::Failed(e),
-                // The rest of the flight leaves before the first record of content.
-                (Progress::Finished, Ok(_)) => {
-                    let agreed = self.take_keys();
-                    return agreed.map_or(Step::Failed(Errno::PROTO), |agreed| Step::Done(Box::new(agreed)));
-                }
-                (Progress::Unfinished, Ok(false)) => return Step::Write,
-                (Progress::Unfinished, Ok(true)) => {}
-            }
-            if self.ended {
-                return Step::Closed;
-            }
-            if let Err(step) = self.receive_flight(io, token) {
+            if let Err(step) = self.exchange_flights(io, token) {
                 return step;
             }
+        }
+    }
+
+    /// Processes what has been received, sends the answer and receives more. The error is the step at which the handshake
+    /// stops.
+    fn exchange_flights(&mut self, io: &Io, token: Token) -> Result<(), Step> {
+        match (self.process(), self.flush(io, token, SendFlags::NOSIGNAL)) {
+            // The alert may not have left; the connection ends in any case.
+            (Progress::Failed(text), _) => {
+                drain(io, token);
+                self.state = StreamState::Broken;
+                Err(Step::Refused(text))
+            }
+            (_, Err(e)) => Err(Step::Failed(e)),
+            // The rest of the flight leaves before the first record of content.
+            (Progress::Finished, Ok(_)) => {
+                let agreed = self.take_keys();
+                Err(agreed.map_or(Step::Failed(Errno::PROTO), |agreed| Step::Done(Box::new(agreed))))
+            }
+            (Progress::Unfinished, Ok(false)) => Err(Step::Write),
+            (Progress::Unfinished, Ok(true)) => self.receive_flight(io, token),
         }
     }
 
@@ -262,7 +320,7 @@ impl Stream {
     fn process(&mut self) -> Progress {
         let mut failure = None;
         let finished = match &mut self.state {
-            State::Server(conn, flight) => turns(flight, &mut failure, |input, failure| {
+            StreamState::Server(conn, flight) => turns(flight, &mut failure, |input, failure| {
                 let UnbufferedStatus { discard, state } = conn.process_tls_records(input);
                 let turn = match state {
                     Ok(ConnectionState::ReadEarlyData(mut early)) => {
@@ -276,7 +334,7 @@ impl Stream {
                 };
                 (discard, turn)
             }),
-            State::Client(conn, flight) => turns(flight, &mut failure, |input, failure| {
+            StreamState::Client(conn, flight) => turns(flight, &mut failure, |input, failure| {
                 let UnbufferedStatus { discard, state } = conn.process_tls_records(input);
                 let turn = take_turn(state, &mut self.owed, &mut self.ready, &mut self.ended, failure);
                 (discard, turn)
@@ -287,7 +345,7 @@ impl Stream {
             None if finished => Progress::Finished,
             None => Progress::Unfinished,
             Some(failure) => {
-                if failure.alert == Due::Soon && self.is_in_clear() {
+                if failure.alert == AlertDue::Soon && self.is_in_clear() {
                     self.owed.extend_from_slice(&plain_alert(UNEXPECTED_MESSAGE));
                 }
                 Progress::Failed(failure.text)
@@ -297,56 +355,35 @@ impl Stream {
 
     /// Receives more of the handshake. The error is the step at which it stops.
     fn receive_flight(&mut self, io: &Io, token: Token) -> Result<(), Step> {
-        let (State::Server(_, flight) | State::Client(_, flight)) = &mut self.state else {
+        if self.ended {
+            return Err(Step::Closed);
+        }
+        let (StreamState::Server(_, flight) | StreamState::Client(_, flight)) = &mut self.state else {
             return Err(Step::Failed(Errno::PROTO));
         };
         let input = &mut flight.received;
         if input.len() > MAX_FLIGHT {
             return Err(Step::Refused("handshake is too long".to_owned()));
         }
-        if !io.poller.is_readable(token) {
-            return Err(Step::Read);
-        }
-        match receive(io, token, input, 4096) {
-            Ok(0) => Err(Step::Closed),
-            Ok(_) => Ok(()),
-            Err(Errno::AGAIN) => Err(Step::Read),
-            Err(e) => Err(Step::Failed(e)),
+        match receive_more(io, token, input).map_err(Step::Failed)? {
+            None => Err(Step::Read),
+            Some(0) => Err(Step::Closed),
+            Some(_) => Ok(()),
         }
     }
 
     /// Returns `true` if a server's alert is not encrypted: before TLS 1.2 has changed its keys, which a resumed session does
     /// first.
     pub(super) fn is_in_clear(&self) -> bool {
-        let State::Server(conn, _) = &self.state else { return false };
+        let StreamState::Server(conn, _) = &self.state else { return false };
         conn.protocol_version() != Some(rustls::ProtocolVersion::TLSv1_3)
             && conn.handshake_kind() != Some(HandshakeKind::Resumed)
     }
 
     /// Takes the keys from rustls.
     pub(super) fn take_keys(&mut self) -> Option<Agreed> {
-        let agree = |c: &rustls::CommonState| Agreed {
-            v13: c.protocol_version() == Some(rustls::ProtocolVersion::TLSv1_3),
-            suite: c.negotiated_cipher_suite().map_or(0, |s| u16::from(s.suite())),
-            group: c.negotiated_key_exchange_group().map_or(0, |g| u16::from(g.name())),
-            alpn: c.alpn_protocol().map(Into::into),
-            resumed: c.handshake_kind() == Some(HandshakeKind::Resumed),
-            peer: c.peer_certificates().map(<[_]>::to_vec).unwrap_or_default(),
-        };
-        let (agreed, ExtractedSecrets { tx, rx }, kernel, flight) =
-            match std::mem::replace(&mut self.state, State::Broken) {
-                State::Server(conn, flight) => {
-                    let agreed = agree(&conn);
-                    let (secrets, kernel) = conn.dangerous_into_kernel_connection().ok()?;
-                    (agreed, secrets, Kernel::Server(kernel), flight)
-                }
-                State::Client(conn, flight) => {
-                    let agreed = agree(&conn);
-                    let (secrets, kernel) = conn.dangerous_into_kernel_connection().ok()?;
-                    (agreed, secrets, Kernel::Client(kernel), flight)
-                }
-                _ => return None,
-            };
+        let done = std::mem::replace(&mut self.state, StreamState::Broken).into_complete()?;
+        let Complete { agreed, secrets: ExtractedSecrets { tx, rx }, kernel, flight } = done;
         let v13 = agreed.v13;
         let (tx, rx) = (Half::new(tx, v13)?, Half::new(rx, v13)?);
         let kernel = if v13 { kernel } else { Kernel::Done };
@@ -355,7 +392,7 @@ impl Stream {
             self.partial = Vec::new();
         }
         self.unopened = !matches!(record::whole(&self.partial), Ok(None));
-        self.state = State::Traffic(Box::new(Traffic {
+        self.state = StreamState::Traffic(Box::new(Traffic {
             tx,
             rx,
             kernel,
@@ -388,13 +425,13 @@ pub(super) enum Turn {
 /// Takes turns until rustls needs more than was received. Returns `true` if the handshake is complete.
 pub(super) fn turns(
     flight: &mut Flight,
-    failure: &mut Option<Failure>,
-    mut turn: impl FnMut(&mut [u8], &mut Option<Failure>) -> (usize, Turn),
+    failure: &mut Option<HandshakeFailure>,
+    mut turn: impl FnMut(&mut [u8], &mut Option<HandshakeFailure>) -> (usize, Turn),
 ) -> bool {
     loop {
         let (discard, turn) = turn(flight.shown(), failure);
         flight.discard(discard);
-        if failure.as_ref().is_some_and(|f| f.alert == Due::Forced) {
+        if failure.as_ref().is_some_and(|f| f.alert == AlertDue::Forced) {
             *flight = Flight { received: NO_CCS.to_vec(), shown: NO_CCS.len() };
         }
         match turn {
@@ -429,7 +466,7 @@ pub(super) fn take_turn<Data>(
     owed: &mut Vec<u8>,
     ready: &mut Vec<u8>,
     ended: &mut bool,
-    failure: &mut Option<Failure>,
+    failure: &mut Option<HandshakeFailure>,
 ) -> Turn {
     match state {
         Ok(ConnectionState::EncodeTlsData(encode)) => {
@@ -437,7 +474,7 @@ pub(super) fn take_turn<Data>(
             // The alert is the last record. Another step would fail in the same way.
             match failure {
                 Some(failure) if is_alert(written) => {
-                    failure.alert = Due::Nothing;
+                    failure.alert = AlertDue::Nothing;
                     Turn::Blocked
                 }
                 _ => Turn::Again,
@@ -461,12 +498,12 @@ pub(super) fn take_turn<Data>(
         Ok(_) => Turn::Blocked,
         // Its alert comes with the next turn.
         Err(e) if failure.is_none() => {
-            *failure = Some(Failure { alert: Due::of(&e), text: e.to_string() });
+            *failure = Some(HandshakeFailure { alert: AlertDue::of(&e), text: e.to_string() });
             Turn::Again
         }
         Err(_) => match failure {
-            Some(failure) if failure.alert == Due::Forced => {
-                failure.alert = Due::Soon;
+            Some(failure) if failure.alert == AlertDue::Forced => {
+                failure.alert = AlertDue::Soon;
                 Turn::Again
             }
             _ => Turn::Blocked,

@@ -11,7 +11,7 @@ pub const MAX_HELLO: usize = 64 * 1024;
 pub struct Hello {
     /// Host name asked for (SNI), lower case, without a final dot.
     pub server_name: Option<Vec<u8>>,
-    /// The same as the client wrote it, if different.
+    /// Host name as the client wrote it, if different.
     pub written_name: Option<Vec<u8>>,
     /// Cipher suites offered, in order.
     pub ciphers: Vec<u16>,
@@ -76,17 +76,22 @@ impl Reading {
     /// If it cannot become one.
     pub fn more(&mut self, input: &[u8]) -> Result<Option<Hello>, Broken> {
         loop {
-            let rest = input.get(self.at..).unwrap_or_default();
-            let n = match record::whole(rest)? {
-                Some(n) => n,
-                None if input.len() > MAX_HELLO => return Err(Broken::Overflow),
-                None => return Ok(None),
-            };
-            self.append(rest.get(..n).unwrap_or_default())?;
-            self.at += n;
+            let Some(record) = self.next_record(input)? else { return Ok(None) };
+            self.append(record)?;
+            self.at += record.len();
             if let Some(body) = self.body()? {
                 return body_of(body).map(Some).ok_or(Broken::Undecodable);
             }
+        }
+    }
+
+    /// Returns the first record that has not been read, `None` while it is incomplete.
+    fn next_record<'i>(&self, input: &'i [u8]) -> Result<Option<&'i [u8]>, Broken> {
+        let rest = input.get(self.at..).unwrap_or_default();
+        match record::whole(rest)? {
+            Some(n) => Ok(rest.get(..n)),
+            None if input.len() > MAX_HELLO => Err(Broken::Overflow),
+            None => Ok(None),
         }
     }
 
@@ -118,20 +123,25 @@ fn body_of(body: &[u8]) -> Option<Hello> {
     r.take(32)?;
     let session_id = r.list8()?.to_vec();
     let ciphers = shorts(r.list16()?);
-    let mut hello = Hello { ciphers, v12: version >= 0x0303, session_id, ..Hello::default() };
+    // The compression methods.
     r.list8()?;
-    if r.0.is_empty() {
-        return Some(hello);
-    }
-    let mut extensions = Reader(r.list16()?);
-    while !extensions.0.is_empty() {
-        let kind = extensions.short()?;
-        hello.extension(kind, Reader(extensions.list16()?))?;
-    }
-    Some(hello)
+    let hello = Hello { ciphers, v12: version >= 0x0303, session_id, ..Hello::default() };
+    hello.with_extensions(r)
 }
 
 impl Hello {
+    /// Takes the extensions, if there are any.
+    fn with_extensions(mut self, mut rest: Reader<'_>) -> Option<Hello> {
+        if rest.0.is_empty() {
+            return Some(self);
+        }
+        let mut extensions = Reader(rest.list16()?);
+        while !extensions.0.is_empty() {
+            let kind = extensions.short()?;
+            self.extension(kind, Reader(extensions.list16()?))?;
+        }
+        Some(self)
+    }
     /// Takes an extension (RFC 8446, section 4.2).
     fn extension(&mut self, kind: u16, mut data: Reader<'_>) -> Option<()> {
         match kind {
@@ -216,7 +226,7 @@ mod tests {
         assert_eq!(parse(&padded(most + 1)), Err(Broken::Overflow));
     }
 
-    /// As many bytes as the input has are taken, in one-byte segments as well as at once.
+    /// Bytes are read once, also when they come one at a time.
     #[test]
     fn what_was_read_is_not_read_again() {
         let bytes = records(&hello(EXTENSIONS), 3);

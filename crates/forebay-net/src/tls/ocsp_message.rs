@@ -108,16 +108,18 @@ pub fn request(s: &Subject) -> Option<Vec<u8>> {
 
 /// Returns `true` if a CertID with these contents names this certificate.
 fn is_about(id: &[u8], s: &Subject) -> bool {
-    let checked = (|| {
-        let mut id = Der(id);
-        let algorithm: &'static digest::Algorithm = match Der(id.expect(SEQUENCE)?).expect(OID)? {
-            SHA1 => &digest::SHA1_FOR_LEGACY_USE_ONLY,
-            SHA256 => &digest::SHA256,
-            _ => return None,
-        };
-        Some(id.0 == names(algorithm, s)?.concat())
-    })();
-    checked == Some(true)
+    let mut id = Der(id);
+    let names = hash_algorithm(&mut id).and_then(|algorithm| names(algorithm, s));
+    names.is_some_and(|names| id.0 == names.concat())
+}
+
+/// Reads the algorithm of the hashes in a CertID.
+fn hash_algorithm(id: &mut Der<'_>) -> Option<&'static digest::Algorithm> {
+    match Der(id.expect(SEQUENCE)?).expect(OID)? {
+        SHA1 => Some(&digest::SHA1_FOR_LEGACY_USE_ONLY),
+        SHA256 => Some(&digest::SHA256),
+        _ => None,
+    }
 }
 
 /// One SingleResponse.
@@ -128,12 +130,14 @@ struct Single<'a> {
     until: Option<i64>,
 }
 
+/// Signer of a response: `[1]` with a name, or `[2]` with the hash of a key.
+type Responder<'a> = (u8, &'a [u8]);
+
 /// A BasicOCSPResponse.
 struct Basic<'a> {
     /// All of it, for the signature.
     der: &'a [u8],
-    /// Signer: `[1]` with a name, or `[2]` with the hash of a key.
-    responder: (u8, &'a [u8]),
+    responder: Responder<'a>,
     states: Vec<Single<'a>>,
     certificates: Vec<&'a [u8]>,
 }
@@ -142,56 +146,77 @@ struct Basic<'a> {
 fn harmless(extensions: &[u8]) -> Option<()> {
     let mut all = Der(Der(extensions).expect(SEQUENCE)?);
     while !all.is_empty() {
-        let mut e = Der(all.expect(SEQUENCE)?);
-        let oid = e.expect(OID)?;
-        let critical = e.optional(BOOLEAN).is_some_and(|b| b != [0]);
-        e.expect(OCTETS)?;
-        // An unrequested nonce has no meaning.
-        if critical && oid != NONCE {
-            return None;
-        }
+        harmless_extension(all.expect(SEQUENCE)?)?;
     }
     Some(())
+}
+
+fn harmless_extension(extension: &[u8]) -> Option<()> {
+    let mut e = Der(extension);
+    let oid = e.expect(OID)?;
+    let critical = e.optional(BOOLEAN).is_some_and(|b| b != [0]);
+    e.expect(OCTETS)?;
+    // An unrequested nonce has no meaning.
+    (!critical || oid == NONCE).then_some(())
 }
 
 fn single(der: &[u8]) -> Option<Single<'_>> {
     let mut s = Der(der);
     let id = s.expect(SEQUENCE)?;
-    let state = match s.next()? {
-        (0x80, []) => State::Good,
-        (0xa1, _) => State::Revoked,
-        (0x82, []) => State::Unknown,
-        _ => return None,
-    };
+    let state = cert_status(&mut s)?;
     let from = s.time()?;
-    let until = match s.optional(context(0)) {
-        Some(t) => Some(Der(t).time()?),
-        None => None,
-    };
-    if let Some(e) = s.optional(context(1)) {
-        harmless(e)?;
-    }
+    let until = next_update(&mut s)?;
+    s.optional(context(1)).map_or(Some(()), harmless)?;
     s.is_empty().then_some(Single { id, state, from, until })
+}
+
+/// Reads `certStatus`.
+fn cert_status(single: &mut Der<'_>) -> Option<State> {
+    match single.next()? {
+        (0x80, []) => Some(State::Good),
+        (0xa1, _) => Some(State::Revoked),
+        (0x82, []) => Some(State::Unknown),
+        _ => None,
+    }
+}
+
+/// Reads `nextUpdate`, which may be missing.
+fn next_update(single: &mut Der<'_>) -> Option<Option<i64>> {
+    match single.optional(context(0)) {
+        Some(time) => Der(time).time().map(Some),
+        None => Some(None),
+    }
 }
 
 impl<'a> Basic<'a> {
     fn parse(der: &'a [u8]) -> Option<Basic<'a>> {
         let mut all = Der(der);
         let mut outer = Der(all.expect(SEQUENCE)?);
-        let mut data = Der(outer.expect(SEQUENCE)?);
-        outer.expect(SEQUENCE)?;
-        outer.expect(BITS)?;
+        let data = outer.expect(SEQUENCE)?;
+        skip_signature(&mut outer)?;
         let certificates = outer.optional(context(0)).map_or(Some(Vec::new()), certificates)?;
-        let sound = outer.is_empty() && all.is_empty() && data.optional(context(0)).is_none_or(is_version_1);
-        if !sound {
-            return None;
-        }
-        let responder = responder(&mut data)?;
-        data.time()?;
-        let states = states(data.expect(SEQUENCE)?)?;
-        data.optional(context(1)).map_or(Some(()), harmless)?;
-        data.is_empty().then_some(Basic { der, responder, states, certificates })
+        let (responder, states) = response_data(data)?;
+        (outer.is_empty() && all.is_empty()).then_some(Basic { der, responder, states, certificates })
     }
+}
+
+fn skip_signature(outer: &mut Der<'_>) -> Option<()> {
+    outer.expect(SEQUENCE)?;
+    outer.expect(BITS)?;
+    Some(())
+}
+
+/// Reads ResponseData: the signer and the states.
+fn response_data(data: &[u8]) -> Option<(Responder<'_>, Vec<Single<'_>>)> {
+    let mut data = Der(data);
+    if !data.optional(context(0)).is_none_or(is_version_1) {
+        return None;
+    }
+    let responder = responder(&mut data)?;
+    data.time()?;
+    let states = states(&mut data)?;
+    data.optional(context(1)).map_or(Some(()), harmless)?;
+    data.is_empty().then_some((responder, states))
 }
 
 fn is_version_1(version: &[u8]) -> bool {
@@ -208,8 +233,8 @@ fn certificates(list: &[u8]) -> Option<Vec<&[u8]>> {
     Some(certificates)
 }
 
-/// Reads which responder has signed: see [`Basic::responder`].
-fn responder<'a>(data: &mut Der<'a>) -> Option<(u8, &'a [u8])> {
+/// Reads the signer.
+fn responder<'a>(data: &mut Der<'a>) -> Option<Responder<'a>> {
     match data.next()? {
         (0xa1, name) => Some((1, name)),
         (0xa2, key) => Some((2, Der(key).expect(OCTETS)?)),
@@ -218,8 +243,8 @@ fn responder<'a>(data: &mut Der<'a>) -> Option<(u8, &'a [u8])> {
 }
 
 /// Reads the states of certificates.
-fn states(list: &[u8]) -> Option<Vec<Single<'_>>> {
-    let mut list = Der(list);
+fn states<'a>(data: &mut Der<'a>) -> Option<Vec<Single<'a>>> {
+    let mut list = Der(data.expect(SEQUENCE)?);
     let mut states = Vec::new();
     while !list.is_empty() {
         if states.len() >= MAX_STATES {
@@ -231,7 +256,7 @@ fn states(list: &[u8]) -> Option<Vec<Single<'_>>> {
 }
 
 /// Returns `true` if a certificate is the signer that a response names.
-fn is_responder(cert: &X509Certificate<'_>, responder: (u8, &[u8])) -> bool {
+fn is_responder(cert: &X509Certificate<'_>, responder: Responder<'_>) -> bool {
     match responder {
         (1, name) => cert.subject().as_raw() == name,
         (_, hash) => digest::digest(&digest::SHA1_FOR_LEGACY_USE_ONLY, key_bits(cert)).as_ref() == hash,

@@ -21,8 +21,37 @@ pub struct Block {
     pub der: Zeroizing<Vec<u8>>,
 }
 
-/// Label, headers and body of a block whose end has not come.
-type Open = (String, Vec<(String, String)>, Zeroizing<Vec<u8>>);
+/// A block whose end has not come.
+struct Open {
+    label: String,
+    headers: Vec<(String, String)>,
+    /// Its lines in base64.
+    body: Zeroizing<Vec<u8>>,
+}
+
+impl Open {
+    fn new(label: &[u8]) -> Open {
+        let label = String::from_utf8_lossy(label).into_owned();
+        Open { label, headers: Vec::new(), body: Zeroizing::default() }
+    }
+
+    /// Takes a line, which is a header if it has a colon.
+    fn take(&mut self, line: &[u8]) {
+        let Some(colon) = line.iter().position(|b| *b == b':') else {
+            self.body.extend_from_slice(line);
+            return;
+        };
+        let (name, value) = line.split_at(colon);
+        let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
+        self.headers.push((text(name), text(value.get(1..).unwrap_or_default().trim_ascii())));
+    }
+
+    /// Decodes the body. Returns `None` if it is not base64.
+    fn close(self) -> Option<Block> {
+        let der = base64::engine::general_purpose::STANDARD.decode(self.body.as_slice()).ok()?;
+        Some(Block { label: self.label, headers: self.headers, der: Zeroizing::new(der) })
+    }
+}
 
 /// Most blocks that are read of one file.
 const MAX_BLOCKS: usize = 100_000;
@@ -34,24 +63,14 @@ pub fn blocks(text: &[u8]) -> Vec<Block> {
     for line in text.split(|b| *b == b'\n') {
         let line = line.trim_ascii();
         if let Some(label) = line.strip_prefix(b"-----BEGIN ").and_then(|l| l.strip_suffix(b"-----")) {
-            open = Some((String::from_utf8_lossy(label).into_owned(), Vec::new(), Zeroizing::default()));
+            open = Some(Open::new(label));
         } else if line.starts_with(b"-----END ") {
-            let Some((label, headers, body)) = open.take() else { continue };
-            if let Ok(der) = base64::engine::general_purpose::STANDARD.decode(body.as_slice()) {
-                found.push(Block { label, headers, der: Zeroizing::new(der) });
-            }
+            found.extend(open.take().and_then(Open::close));
             if found.len() >= MAX_BLOCKS {
                 break;
             }
-        } else if let Some((_, headers, body)) = &mut open {
-            match line.split(|b| *b == b':').next() {
-                Some(name) if name.len() < line.len() => {
-                    let value = line.get(name.len() + 1..).unwrap_or_default().trim_ascii();
-                    let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
-                    headers.push((text(name), text(value)));
-                }
-                _ => body.extend_from_slice(line),
-            }
+        } else if let Some(block) = &mut open {
+            block.take(line);
         }
     }
     found
@@ -75,7 +94,7 @@ fn first_element(bytes: &[u8]) -> Option<&[u8]> {
     bytes.get(..before - r.0.len())
 }
 
-/// Why there is no key.
+/// Reason for which there is no key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyError {
     /// No private key is in the text.
@@ -106,11 +125,7 @@ pub fn private_key(
         return Err(KeyError::NeedsPassword);
     }
     for password in passwords {
-        let opened = match cipher {
-            Some(info) => open_old(&block.der, info, password)?,
-            None => open_pkcs8(&block.der, password)?,
-        };
-        if let Some(key) = opened.filter(|der| sequence(der)).and_then(|der| block.key(&der)) {
+        if let Some(key) = block.decrypt(cipher, password)? {
             return Ok(key);
         }
     }
@@ -118,6 +133,18 @@ pub fn private_key(
 }
 
 impl Block {
+    /// Decrypts a key. `cipher` is the value of `DEK-Info`, which the older form has. Returns `None` if the password is wrong.
+    fn decrypt(
+        &self,
+        cipher: Option<&str>,
+        password: &[u8],
+    ) -> Result<Option<PrivateKeyDer<'static>>, KeyError> {
+        let opened = match cipher {
+            Some(info) => open_old(&self.der, info, password)?,
+            None => open_pkcs8(&self.der, password)?,
+        };
+        Ok(opened.filter(|der| sequence(der)).and_then(|der| self.key(&der)))
+    }
     /// Returns DER as the key that the label of this block says; `None`: it is not one of a key.
     fn key(&self, der: &[u8]) -> Option<PrivateKeyDer<'static>> {
         let der = der.to_vec();
@@ -130,8 +157,8 @@ impl Block {
     }
 }
 
-/// Whether the bytes are one DER sequence, as every key is: a wrong password that leaves sound padding does not
-/// leave that.
+/// Returns `true` if the bytes are one DER sequence, as every key is. A wrong password can result in valid padding by chance,
+/// but not in this, too.
 fn sequence(der: &[u8]) -> bool {
     der.first() == Some(&0x30) && first_element(der).is_some_and(|e| e.len() == der.len())
 }
@@ -152,6 +179,26 @@ enum Cipher {
 }
 
 impl Cipher {
+    fn of(oid: &[u8]) -> Option<Cipher> {
+        match oid.strip_prefix(AES) {
+            Some([2]) => Some(Cipher::Aes(16)),
+            Some([22]) => Some(Cipher::Aes(24)),
+            Some([42]) => Some(Cipher::Aes(32)),
+            _ if oid == DES3 => Some(Cipher::Des3),
+            _ => None,
+        }
+    }
+
+    /// Finds a cipher by OpenSSL's name in `DEK-Info`.
+    fn by_name(name: &str) -> Option<Cipher> {
+        match name {
+            "AES-128-CBC" => Some(Cipher::Aes(16)),
+            "AES-192-CBC" => Some(Cipher::Aes(24)),
+            "AES-256-CBC" => Some(Cipher::Aes(32)),
+            "DES-EDE3-CBC" => Some(Cipher::Des3),
+            _ => None,
+        }
+    }
     fn key_len(&self) -> usize {
         match self {
             Cipher::Aes(n) => *n,
@@ -230,14 +277,7 @@ impl<'d> Sealed<'d> {
 fn encryption(scheme: &[u8]) -> Option<(Cipher, &[u8])> {
     let mut scheme = Der(scheme);
     let oid = scheme.expect(OID)?;
-    let cipher = match oid.strip_prefix(AES) {
-        Some([2]) => Cipher::Aes(16),
-        Some([22]) => Cipher::Aes(24),
-        Some([42]) => Cipher::Aes(32),
-        _ if oid == DES3 => Cipher::Des3,
-        _ => return None,
-    };
-    Some((cipher, scheme.expect(OCTETS)?))
+    Some((Cipher::of(oid)?, scheme.expect(OCTETS)?))
 }
 
 /// Derivation of a key from a password by PBKDF2.
@@ -254,13 +294,7 @@ impl<'d> Derivation<'d> {
         let mut parameters = Der(scheme.expect(SEQUENCE)?);
         let salt = parameters.expect(OCTETS)?;
         let rounds = parameters.number().filter(|n| *n <= MAX_ROUNDS).and_then(NonZeroU32::new)?;
-        let mut prf = pbkdf2::PBKDF2_HMAC_SHA1;
-        // The length of the key may come first; the cipher tells it.
-        while let Some((tag, contents)) = parameters.next() {
-            if tag == SEQUENCE {
-                prf = hash(contents)?;
-            }
-        }
+        let prf = prf(parameters)?;
         Some(Derivation { salt, rounds, prf })
     }
 
@@ -269,6 +303,18 @@ impl<'d> Derivation<'d> {
         pbkdf2::derive(self.prf, self.rounds, self.salt, password, &mut key);
         key
     }
+}
+
+/// Reads the pseudo-random function behind the salt and the rounds.
+fn prf(mut rest: Der<'_>) -> Option<pbkdf2::Algorithm> {
+    let mut prf = pbkdf2::PBKDF2_HMAC_SHA1;
+    // The length of the key may come first; it follows from the cipher, too.
+    while let Some((tag, contents)) = rest.next() {
+        if tag == SEQUENCE {
+            prf = hash(contents)?;
+        }
+    }
+    Some(prf)
 }
 
 /// Returns the pseudo-random function of an algorithm identifier.
@@ -292,13 +338,7 @@ fn open_pkcs8(der: &[u8], password: &[u8]) -> Opened {
 fn open_old(data: &[u8], info: &str, password: &[u8]) -> Opened {
     use md5::Digest;
     let (name, iv) = info.split_once(',').ok_or(KeyError::Unsupported)?;
-    let cipher = match name.trim() {
-        "AES-128-CBC" => Cipher::Aes(16),
-        "AES-192-CBC" => Cipher::Aes(24),
-        "AES-256-CBC" => Cipher::Aes(32),
-        "DES-EDE3-CBC" => Cipher::Des3,
-        _ => return Err(KeyError::Unsupported),
-    };
+    let cipher = Cipher::by_name(name.trim()).ok_or(KeyError::Unsupported)?;
     let iv: Option<Vec<u8>> = (iv.trim().as_bytes().chunks(2))
         .map(|pair| std::str::from_utf8(pair).ok().and_then(|p| u8::from_str_radix(p, 16).ok()))
         .collect();

@@ -29,7 +29,7 @@ pub const OVERHEAD: usize = HEADER + 8 + 1 + TAG;
 /// Records after which keys are to change: AES-GCM wears out, ChaCha20-Poly1305 does not (RFC 8446, section 5.5).
 const WORN: u64 = 1 << 24;
 
-/// Why a record cannot be read or written.
+/// Reason for which a record cannot be read or written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
     /// The length is out of bounds.
@@ -71,6 +71,22 @@ enum Form {
     V12Explicit,
 }
 
+impl Form {
+    fn new(v13: bool, gcm: bool) -> Form {
+        match (v13, gcm) {
+            (true, _) => Form::V13,
+            (false, true) => Form::V12Explicit,
+            (false, false) => Form::V12,
+        }
+    }
+}
+
+/// Records after which a key has to change; ChaCha20-Poly1305 has no limit that a connection reaches (RFC 8446, section
+/// 5.5).
+fn records_before_worn(gcm: bool) -> u64 {
+    if gcm { WORN } else { u64::MAX }
+}
+
 /// One direction of a connection.
 pub struct Half {
     key: LessSafeKey,
@@ -97,18 +113,9 @@ impl Half {
             S::Chacha20Poly1305 { key, iv } => (&aead::CHACHA20_POLY1305, key, iv, false),
             _ => return None,
         };
-        let form = match (v13, gcm) {
-            (true, _) => Form::V13,
-            (false, true) => Form::V12Explicit,
-            (false, false) => Form::V12,
-        };
-        Some(Half {
-            key: LessSafeKey::new(UnboundKey::new(algorithm, key.as_ref()).ok()?),
-            iv: iv.as_ref().try_into().ok()?,
-            seq,
-            form,
-            worn: if gcm { WORN } else { u64::MAX },
-        })
+        let key = LessSafeKey::new(UnboundKey::new(algorithm, key.as_ref()).ok()?);
+        let iv = iv.as_ref().try_into().ok()?;
+        Some(Half { key, iv, seq, form: Form::new(v13, gcm), worn: records_before_worn(gcm) })
     }
 
     /// Bytes before the content of a record.
@@ -131,7 +138,7 @@ impl Half {
         self.seq >= self.worn
     }
 
-    /// As if it had sealed or opened as many records as it should.
+    /// Sets the number of records to the limit.
     #[cfg(test)]
     pub(super) fn wear(&mut self) {
         self.seq = WORN;
@@ -178,7 +185,7 @@ impl Half {
     /// Seals `content` into `record`, which is exactly [`Half::sealed_len`] long.
     ///
     /// # Errors
-    /// When the lengths do not fit, or the keys are used up.
+    /// The lengths do not fit, or the keys are used up.
     pub fn seal(&mut self, kind: u8, content: &[u8], record: &mut [u8]) -> Result<(), Broken> {
         let n = content.len();
         if record.len() != self.sealed_len(n) || n > MAX_CONTENT {
@@ -191,11 +198,10 @@ impl Half {
         self.key.seal_out_of_place_scatter(nonce, aad, content, out, inner, tail).map_err(|_| Broken::BadMac)
     }
 
-    /// As [`Half::seal`] for application data in two pieces, of which the second has the type behind it (TLSInnerPlaintext):
-    /// for TLS 1.3.
+    /// Seals application data in two pieces, of which the second has the type behind it (TLSInnerPlaintext). For TLS 1.3.
     ///
     /// # Errors
-    /// As [`Half::seal`].
+    /// Errors of [`Half::seal`].
     pub fn seal_inner(&mut self, content: &[u8], inner: &[u8], record: &mut [u8]) -> Result<(), Broken> {
         let n = content.len() + inner.len().saturating_sub(1);
         if record.len() != self.sealed_len(n) || n > MAX_CONTENT || !self.v13() || inner.last() != Some(&DATA)
@@ -218,7 +224,7 @@ impl Half {
     /// Seals content as [`Half::seal`] does, if it is at its place in `record` already.
     ///
     /// # Errors
-    /// As [`Half::seal`].
+    /// Errors of [`Half::seal`].
     pub fn seal_in_place(&mut self, kind: u8, n: usize, record: &mut [u8]) -> Result<(), Broken> {
         if record.len() != self.sealed_len(n) || n > MAX_CONTENT {
             return Err(Broken::Overflow);
@@ -240,7 +246,7 @@ impl Half {
     /// Opens a whole record where it stands; gives its type and where its content is.
     ///
     /// # Errors
-    /// When it is not a record of this connection.
+    /// The record does not belong to this connection, or is malformed.
     pub fn open(&mut self, record: &mut [u8]) -> Result<(u8, std::ops::Range<usize>), Broken> {
         let header: [u8; HEADER] =
             record.get(..HEADER).and_then(|h| h.try_into().ok()).ok_or(Broken::Malformed)?;
@@ -287,7 +293,7 @@ impl Half {
 /// Length of the record that `bytes` begin with; `None`: it has not come whole.
 ///
 /// # Errors
-/// When no record can begin so.
+/// No record begins with these bytes.
 pub fn whole(bytes: &[u8]) -> Result<Option<usize>, Broken> {
     let Some(header) = bytes.get(..HEADER) else { return Ok(None) };
     if !(CCS..=DATA).contains(&header[0]) || header[1] != 3 {

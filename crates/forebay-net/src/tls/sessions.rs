@@ -285,11 +285,16 @@ impl Tickets {
         let mut body = body.to_vec();
         let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
         let plain = key.key.open_in_place(nonce, Aad::from(self.context), &mut body).ok()?;
-        let (made, plain) = plain.split_at_checked(8)?;
-        let (len, plain) = plain.split_at_checked(2)?;
-        let plain = plain.get(..usize::from(u16::from_be_bytes(len.try_into().ok()?)))?;
-        let age = unix().saturating_sub(u64::from_be_bytes(made.try_into().ok()?));
-        (age <= self.timeout.as_secs()).then(|| plain.to_vec())
+        self.valid(plain)
+    }
+
+    /// Returns the session in the contents of a ticket, `None` if it is too old.
+    fn valid(&self, contents: &[u8]) -> Option<Vec<u8>> {
+        let (made, rest) = contents.split_first_chunk::<8>()?;
+        let (len, rest) = rest.split_first_chunk::<2>()?;
+        let session = rest.get(..usize::from(u16::from_be_bytes(*len)))?;
+        let age = unix().saturating_sub(u64::from_be_bytes(*made));
+        (age <= self.timeout.as_secs()).then(|| session.to_vec())
     }
 }
 

@@ -2,7 +2,7 @@
 //! go to [`super::record`]. Nothing here waits. Hot path.
 
 pub use super::handshake::{Agreed, Greeting, Step};
-use super::handshake::{Flight, State};
+use super::handshake::{Flight, StreamState};
 use super::record::{Broken, DATA, HEADER, MAX_CONTENT, OVERHEAD};
 use crate::io::Io;
 use crate::reactor::Token;
@@ -41,7 +41,7 @@ impl Scratch {
 
 /// An encrypted connection.
 pub struct Stream {
-    pub(super) state: State,
+    pub(super) state: StreamState,
     /// Content that was received during the handshake.
     pub(super) ready: Vec<u8>,
     /// A record that has not come whole.
@@ -75,7 +75,7 @@ pub(super) fn broken(_: Broken) -> Errno {
 }
 
 impl Stream {
-    fn new(state: State) -> Stream {
+    fn new(state: StreamState) -> Stream {
         Stream {
             state,
             ready: Vec::new(),
@@ -93,24 +93,25 @@ impl Stream {
 
     /// The server's side; `received`: what has been read of the connection already.
     pub fn server(received: Vec<u8>) -> Stream {
-        Stream::new(State::Hello(received, super::hello::Reading::default()))
+        Stream::new(StreamState::Hello(received, super::hello::Reading::default()))
     }
 
     /// The client's side.
     pub fn client(conn: UnbufferedClientConnection) -> Stream {
-        Stream::new(State::Client(Box::new(conn), Flight::default()))
+        Stream::new(StreamState::Client(Box::new(conn), Flight::default()))
     }
 
-    /// Whether the handshake is over.
+    /// Returns `true` if the handshake is over.
     #[inline]
     pub fn established(&self) -> bool {
-        matches!(self.state, State::Traffic(_))
+        matches!(self.state, StreamState::Traffic(_))
     }
 
-    /// Whether the keys have sealed as much as they should and cannot change: no further request is to be taken.
+    /// Returns `true` if the keys have sealed as much as they should and cannot change. The connection should take no further
+    /// request then.
     #[inline]
     pub fn worn(&self) -> bool {
-        matches!(&self.state, State::Traffic(t) if !t.v13 && t.tx.worn())
+        matches!(&self.state, StreamState::Traffic(t) if !t.v13 && t.tx.worn())
     }
 
     /// Returns `true` if the peer has announced the end of its data (`close_notify`). A connection that ends without it may have
@@ -120,13 +121,13 @@ impl Stream {
         self.ended
     }
 
-    /// Whether there is content, or a record, that needs no reading.
+    /// Returns `true` if content or a record has been received but not taken.
     #[inline]
     pub fn has_ready(&self) -> bool {
         !self.ready.is_empty() || self.unopened
     }
 
-    /// Whether records have not left.
+    /// Returns `true` if sealed records have not been sent.
     #[inline]
     pub fn has_unsent(&self) -> bool {
         !self.owed.is_empty()
@@ -141,10 +142,10 @@ impl Stream {
         }
     }
 
-    /// As [`crate::wire::Wire::read`]; appends up to 32 KiB, whatever the capacity.
+    /// Reads content like [`crate::wire::Wire::read`]. Appends up to 32 KiB, whatever the capacity.
     ///
     /// # Errors
-    /// As there; `PROTO` for what is no record of this connection.
+    /// Errors of [`crate::wire::Wire::read`]; `PROTO` for bytes that are no record of this connection.
     pub fn read(&mut self, io: &Io, token: Token, out: &mut Vec<u8>) -> Result<usize, Errno> {
         if !self.ready.is_empty() {
             let ready = std::mem::take(&mut self.ready);
@@ -154,7 +155,7 @@ impl Stream {
         let mut scratch = io.tls.borrow_mut();
         let input = &mut scratch.input;
         loop {
-            let State::Traffic(traffic) = &mut self.state else { return Err(Errno::PROTO) };
+            let StreamState::Traffic(traffic) = &mut self.state else { return Err(Errno::PROTO) };
             if self.ended {
                 return Ok(0);
             }
@@ -199,11 +200,11 @@ impl Stream {
         }
     }
 
-    /// As [`crate::wire::Wire::send_pieces`]. `typed`: the last piece has a byte more, the type of a record
+    /// Sends pieces like [`crate::wire::Wire::send_pieces`]. `typed`: the last piece has a byte more, the type of a record
     /// ([`crate::wire::Wire::send_typed`]).
     ///
     /// # Errors
-    /// As there.
+    /// Errors of [`crate::wire::Wire::send`].
     pub fn send(
         &mut self,
         io: &Io,
@@ -216,7 +217,7 @@ impl Stream {
             let empty = pieces.iter().all(|p| p.is_empty());
             return if empty { Ok(Sent { bytes: 0, full: true }) } else { Err(Errno::AGAIN) };
         }
-        let State::Traffic(traffic) = &mut self.state else { return Err(Errno::PIPE) };
+        let StreamState::Traffic(traffic) = &mut self.state else { return Err(Errno::PIPE) };
         if self.closing {
             return Err(Errno::PIPE);
         }
@@ -310,10 +311,10 @@ impl Stream {
         Ok(Sent { bytes: taken, full: sent < end })
     }
 
-    /// As [`crate::wire::Wire::send_file`].
+    /// Sends a part of a file like [`crate::wire::Wire::send_file`].
     ///
     /// # Errors
-    /// As there.
+    /// Errors of [`crate::wire::Wire::send`], and of preadv(2).
     pub fn send_file(
         &mut self,
         io: &Io,
@@ -325,7 +326,7 @@ impl Stream {
         if self.has_unsent() && !self.flush(io, token, SendFlags::NOSIGNAL)? {
             return Err(Errno::AGAIN);
         }
-        let State::Traffic(traffic) = &mut self.state else { return Err(Errno::PIPE) };
+        let StreamState::Traffic(traffic) = &mut self.state else { return Err(Errno::PIPE) };
         let mut scratch = io.tls.borrow_mut();
         let out = scratch.output();
         traffic.renew(&mut self.owed)?;
@@ -381,7 +382,7 @@ impl Stream {
         if std::mem::replace(&mut self.closing, true) {
             return;
         }
-        if let State::Traffic(traffic) = &mut self.state {
+        if let StreamState::Traffic(traffic) = &mut self.state {
             traffic.alert(1, 0, &mut self.owed);
             let _ = self.flush(io, token, SendFlags::NOSIGNAL);
         }

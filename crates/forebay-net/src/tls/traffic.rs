@@ -38,7 +38,7 @@ pub(super) struct Traffic {
     pub(super) message: Vec<u8>,
 }
 
-/// Whether a record holds a ClientHello and nothing else.
+/// Returns `true` if a record holds a ClientHello and nothing else.
 fn is_client_hello(content: &[u8]) -> bool {
     match content {
         [1, a, b, c, rest @ ..] => {
@@ -56,8 +56,25 @@ const NEW_SESSION_TICKET: u8 = 4;
 /// `key_update`.
 const KEY_UPDATE: u8 = 24;
 
+/// A message behind the handshake.
+enum Message<'m> {
+    Ticket(&'m [u8]),
+    /// The peer has new keys for sending. `true`: it requests new ones of ours, too.
+    KeyUpdate(bool),
+}
+
+impl<'m> Message<'m> {
+    fn new(kind: u8, body: &'m [u8]) -> Result<Message<'m>, Broken> {
+        match (kind, body) {
+            (NEW_SESSION_TICKET, ticket) => Ok(Message::Ticket(ticket)),
+            (_, [requested @ (0 | 1)]) => Ok(Message::KeyUpdate(*requested == 1)),
+            _ => Err(Broken::Illegal),
+        }
+    }
+}
+
 impl Traffic {
-    /// Opens all whole records; gives the bytes used.
+    /// Opens all whole records. Returns the bytes used.
     pub(super) fn open_all(
         &mut self,
         input: &mut [u8],
@@ -67,53 +84,81 @@ impl Traffic {
     ) -> Result<usize, Broken> {
         let mut at = 0;
         while !*ended {
-            let rest = input.get_mut(at..).unwrap_or_default();
-            let Some(n) = record::whole(rest)? else { break };
-            let record = rest.get_mut(..n).ok_or(Broken::Malformed)?;
-            let (kind, content) = self.rx.open(record)?;
-            let content = record.get(content).ok_or(Broken::Malformed)?;
-            at += n;
-            if kind != HANDSHAKE && !self.message.is_empty() {
-                // Nothing stands between the pieces of a message (RFC 8446, section 5.1).
-                return Err(Broken::Malformed);
+            let Some((kind, content)) = self.open_next(input, &mut at)? else { break };
+            if kind == DATA && !content.is_empty() {
+                out.extend_from_slice(content);
+                self.empty = 0;
+                continue;
             }
             match kind {
-                DATA if !content.is_empty() => {
-                    out.extend_from_slice(content);
-                    self.empty = 0;
-                    continue;
-                }
                 DATA => {}
-                ALERT => match content {
-                    // Warnings that end nothing: `user_canceled`, `no_renegotiation`.
-                    [1, 90 | NO_RENEGOTIATION] => {}
-                    [_, 0] => *ended = true,
-                    [1 | 2, _] => return Err(Broken::Alerted),
-                    [_, _] => return Err(Broken::Illegal),
-                    // RFC 8446, section 5.4.
-                    [] if self.v13 => return Err(Broken::Malformed),
-                    _ => return Err(Broken::Undecodable),
-                },
-                // Refuse a renegotiation with a warning, as nginx does (RFC 5746, section 4.5).
-                HANDSHAKE if !self.v13 && is_client_hello(content) => self.alert(1, NO_RENEGOTIATION, owed),
-                HANDSHAKE if self.v13 && !content.is_empty() => {
-                    self.post_handshake(content, owed)?;
-                    if !self.message.is_empty() {
-                        // A piece carries something, and its message is bounded.
-                        continue;
-                    }
-                }
+                ALERT => *ended = self.receive_alert(content)?,
+                HANDSHAKE => self.receive_handshake(content, owed)?,
                 _ => return Err(Broken::Malformed),
             }
-            self.empty += 1;
-            if self.empty > MAX_EMPTY {
-                return Err(Broken::Malformed);
-            }
+            self.count_empty()?;
         }
         Ok(at)
     }
 
-    /// Messages behind the handshake: new keys and, for clients, tickets (RFC 8446, section 4.6). A message may come in
+    /// Opens the record at `at`, and moves `at` behind it. `None`: it has not come whole.
+    #[inline]
+    fn open_next<'i>(
+        &mut self,
+        input: &'i mut [u8],
+        at: &mut usize,
+    ) -> Result<Option<(u8, &'i [u8])>, Broken> {
+        let rest = input.get_mut(*at..).unwrap_or_default();
+        let Some(n) = record::whole(rest)? else { return Ok(None) };
+        let record = rest.get_mut(..n).ok_or(Broken::Malformed)?;
+        let (kind, content) = self.rx.open(record)?;
+        let content = record.get(content).ok_or(Broken::Malformed)?;
+        *at += n;
+        if kind != HANDSHAKE && !self.message.is_empty() {
+            // Nothing may come between the fragments of a message (RFC 8446, section 5.1).
+            return Err(Broken::Malformed);
+        }
+        Ok(Some((kind, content)))
+    }
+
+    /// Reads an alert. Returns `true` if it ends the connection in good order (`close_notify`).
+    #[cold]
+    fn receive_alert(&self, content: &[u8]) -> Result<bool, Broken> {
+        match content {
+            // Warnings that end nothing: `user_canceled`, `no_renegotiation`.
+            [1, 90 | NO_RENEGOTIATION] => Ok(false),
+            [_, 0] => Ok(true),
+            [1 | 2, _] => Err(Broken::Alerted),
+            [_, _] => Err(Broken::Illegal),
+            // RFC 8446, section 5.4.
+            [] if self.v13 => Err(Broken::Malformed),
+            _ => Err(Broken::Undecodable),
+        }
+    }
+
+    #[cold]
+    fn receive_handshake(&mut self, content: &[u8], owed: &mut Vec<u8>) -> Result<(), Broken> {
+        if self.v13 && !content.is_empty() {
+            return self.post_handshake(content, owed);
+        }
+        if self.v13 || !is_client_hello(content) {
+            return Err(Broken::Malformed);
+        }
+        // Refuse a renegotiation with a warning, as nginx does (RFC 5746, section 4.5).
+        self.alert(1, NO_RENEGOTIATION, owed);
+        Ok(())
+    }
+
+    /// Counts a record without content. A fragment of a message counts as content, since the length of a message is limited.
+    fn count_empty(&mut self) -> Result<(), Broken> {
+        if !self.message.is_empty() {
+            return Ok(());
+        }
+        self.empty += 1;
+        if self.empty > MAX_EMPTY { Err(Broken::Malformed) } else { Ok(()) }
+    }
+
+    /// Reads messages behind the handshake: new keys and, for clients, tickets (RFC 8446, section 4.6). A message may come in
     /// several records, and a record may have several messages.
     fn post_handshake(&mut self, content: &[u8], owed: &mut Vec<u8>) -> Result<(), Broken> {
         let mut gathered = std::mem::take(&mut self.message);
@@ -122,46 +167,56 @@ impl Traffic {
             gathered.extend_from_slice(content);
             rest = &gathered;
         }
-        while let Some((&kind, after)) = rest.split_first() {
-            let wanted = match (kind, &self.kernel) {
-                (NEW_SESSION_TICKET, Kernel::Client(_)) => MAX_MESSAGE,
-                (KEY_UPDATE, Kernel::Client(_) | Kernel::Server(_)) => 1,
-                _ => return Err(Broken::Malformed),
-            };
-            let Some((length, body)) = after.split_at_checked(3) else { break };
-            let length = length.iter().fold(0, |n, b| n << 8 | usize::from(*b));
-            if length > wanted || (kind == KEY_UPDATE && length != wanted) {
-                return Err(Broken::Undecodable);
-            }
-            let Some((message, more)) = body.split_at_checked(length) else { break };
-            rest = more;
-            match (message, &mut self.kernel) {
-                (ticket, Kernel::Client(k)) if kind == NEW_SESSION_TICKET => {
-                    k.handle_new_session_ticket(ticket).map_err(|_| Broken::Undecodable)?;
-                }
+        while let Some((message, behind)) = self.next_message(rest)? {
+            rest = behind;
+            match message {
+                Message::Ticket(ticket) => self.take_ticket(ticket)?,
                 // New keys begin with a new record.
-                ([0 | 1], _) if !rest.is_empty() => return Err(Broken::Malformed),
-                ([wanted @ (0 | 1)], kernel) => {
-                    let secrets = match kernel {
-                        Kernel::Server(k) => k.update_rx_secret(),
-                        Kernel::Client(k) => k.update_rx_secret(),
-                        Kernel::Done => return Err(Broken::Malformed),
-                    };
-                    self.rx = secrets.ok().and_then(|s| Half::new(s, true)).ok_or(Broken::Malformed)?;
-                    if *wanted == 1 {
-                        // Whoever never reads must not make answers pile up.
-                        self.unsent = if owed.is_empty() { 1 } else { self.unsent + 1 };
-                        if self.unsent > MAX_UNSENT {
-                            return Err(Broken::Overflow);
-                        }
-                        self.update(owed)?;
-                    }
-                }
-                _ => return Err(Broken::Illegal),
+                Message::KeyUpdate(_) if !rest.is_empty() => return Err(Broken::Malformed),
+                Message::KeyUpdate(requested) => self.receive_key_update(requested, owed)?,
             }
         }
         self.message = rest.to_vec();
         Ok(())
+    }
+
+    /// Reads the message at the start of `bytes`. Returns it, and the bytes behind it; `None` if it has not come whole.
+    fn next_message<'m>(&self, bytes: &'m [u8]) -> Result<Option<(Message<'m>, &'m [u8])>, Broken> {
+        let Some((&kind, after)) = bytes.split_first() else { return Ok(None) };
+        let longest = match (kind, &self.kernel) {
+            (NEW_SESSION_TICKET, Kernel::Client(_)) => MAX_MESSAGE,
+            (KEY_UPDATE, Kernel::Client(_) | Kernel::Server(_)) => 1,
+            _ => return Err(Broken::Malformed),
+        };
+        let Some((length, body)) = after.split_at_checked(3) else { return Ok(None) };
+        let length = length.iter().fold(0, |n, b| n << 8 | usize::from(*b));
+        if length > longest || (kind == KEY_UPDATE && length != longest) {
+            return Err(Broken::Undecodable);
+        }
+        let Some((message, behind)) = body.split_at_checked(length) else { return Ok(None) };
+        Ok(Some((Message::new(kind, message)?, behind)))
+    }
+
+    fn take_ticket(&mut self, ticket: &[u8]) -> Result<(), Broken> {
+        let Kernel::Client(k) = &mut self.kernel else { return Err(Broken::Malformed) };
+        k.handle_new_session_ticket(ticket).map_err(|_| Broken::Undecodable)
+    }
+
+    /// Changes the keys for receiving, and those for sending if the peer has requested that.
+    fn receive_key_update(&mut self, requested: bool, owed: &mut Vec<u8>) -> Result<(), Broken> {
+        let secrets = match &mut self.kernel {
+            Kernel::Server(k) => k.update_rx_secret(),
+            Kernel::Client(k) => k.update_rx_secret(),
+            Kernel::Done => return Err(Broken::Malformed),
+        };
+        self.rx = secrets.ok().and_then(|s| Half::new(s, true)).ok_or(Broken::Malformed)?;
+        if requested { self.answer_key_update(owed) } else { Ok(()) }
+    }
+
+    fn answer_key_update(&mut self, owed: &mut Vec<u8>) -> Result<(), Broken> {
+        // A peer that never reads must not make answers pile up.
+        self.unsent = if owed.is_empty() { 1 } else { self.unsent + 1 };
+        if self.unsent > MAX_UNSENT { Err(Broken::Overflow) } else { self.update(owed) }
     }
 
     /// Changes the keys for sending.
@@ -178,7 +233,7 @@ impl Traffic {
         Ok(())
     }
 
-    /// Changes worn keys. TLS 1.2 cannot: what is being sent goes on, and the connection ends behind it ([`Stream::worn`]).
+    /// Changes worn keys. TLS 1.2 cannot: what is being sent goes on, and the connection ends behind it ([`super::stream::Stream::worn`]).
     #[inline]
     pub(super) fn renew(&mut self, owed: &mut Vec<u8>) -> Result<(), Errno> {
         if self.v13 && self.tx.worn() { self.update(owed).map_err(broken) } else { Ok(()) }

@@ -16,7 +16,7 @@ use x509_parser::prelude::*;
 
 /// Reason for which a certificate is not accepted: OpenSSL's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Failure(pub u32);
+pub struct VerifyError(pub u32);
 
 /// OpenSSL's texts by number.
 const FAILURES: &[(u32, &str)] = &[
@@ -47,7 +47,7 @@ const FAILURES: &[(u32, &str)] = &[
     (79, "invalid CA certificate"),
 ];
 
-impl Failure {
+impl VerifyError {
     /// Returns OpenSSL's text.
     pub fn text(self) -> &'static str {
         let known = FAILURES.iter().find(|(number, _)| *number == self.0);
@@ -222,20 +222,25 @@ impl Trust {
     ///
     /// # Errors
     /// The last failure that OpenSSL would have found.
-    pub fn verify(&self, chain: &[CertificateDer<'_>], purpose: Purpose, now: i64) -> Result<(), Failure> {
+    pub fn verify(
+        &self,
+        chain: &[CertificateDer<'_>],
+        purpose: Purpose,
+        now: i64,
+    ) -> Result<(), VerifyError> {
         self.verified(chain, purpose, now, |_| ())
     }
 
     /// Verifies like [`Trust::verify`]. Returns the certificates from the one in question to the trusted root.
     ///
     /// # Errors
-    /// As there.
+    /// Errors of [`Trust::verify`].
     pub fn path(
         &self,
         chain: &[CertificateDer<'_>],
         purpose: Purpose,
         now: i64,
-    ) -> Result<Vec<CertificateDer<'static>>, Failure> {
+    ) -> Result<Vec<CertificateDer<'static>>, VerifyError> {
         self.verified(chain, purpose, now, |path| {
             path.iter().map(|(c, _)| CertificateDer::from(c.as_raw().to_vec())).collect()
         })
@@ -251,15 +256,15 @@ impl Trust {
         chain: &[CertificateDer<'_>],
         purpose: Purpose,
         now: i64,
-        then: impl FnOnce(&[Step<'_>]) -> T,
-    ) -> Result<T, Failure> {
-        let leaf = chain.first().and_then(|c| parse(c)).ok_or(Failure(7))?;
+        then: impl FnOnce(&[PathCert<'_>]) -> T,
+    ) -> Result<T, VerifyError> {
+        let leaf = chain.first().and_then(|c| parse(c)).ok_or(VerifyError(7))?;
         let offered: Vec<X509Certificate<'_>> =
             chain.iter().skip(1).take(MAX_CHAIN).filter_map(|c| parse(c)).collect();
         let trusted = self.named(std::iter::once(&leaf).chain(&offered));
         let path = Search { offered: &offered, trusted: &trusted, signatures: 0 }.path(&leaf, now)?;
         if path.len() > self.depth + 2 {
-            return Err(Failure(22));
+            return Err(VerifyError(22));
         }
         self.judge(&path, purpose, now)?;
         Ok(then(&path))
@@ -290,7 +295,7 @@ impl Trust {
 
     /// Checks a whole path. Like OpenSSL with a callback that ignores failures, goes on after each, and the last one
     /// counts: extensions and revocation are checked from the leaf on, signatures and times from the root on.
-    fn judge(&self, path: &[Step<'_>], purpose: Purpose, now: i64) -> Result<(), Failure> {
+    fn judge(&self, path: &[PathCert<'_>], purpose: Purpose, now: i64) -> Result<(), VerifyError> {
         let mut last = constraints::check(path).err().or(unsuitable(path, purpose));
         // The root is its own issuer.
         let issuers = path.iter().skip(1).chain(path.last()).map(|(c, _)| *c);
@@ -301,7 +306,7 @@ impl Trust {
         for (i, (cert, issuer)) in issued.iter().enumerate().rev() {
             // A root is trusted without its signature.
             if i + 1 < path.len() && !signed_by(cert.as_raw(), issuer.public_key()) {
-                return Err(Failure(7));
+                return Err(VerifyError(7));
             }
             last = timely(cert, now).err().or(last);
         }
@@ -314,7 +319,7 @@ impl Trust {
         cert: &X509Certificate<'_>,
         issuer: &X509Certificate<'_>,
         now: i64,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), VerifyError> {
         if self.has_crls { self.crls.check(cert, issuer, now) } else { Ok(()) }
     }
 }
@@ -325,7 +330,7 @@ fn subject(der: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Certificate of a path, and whether it is an anchor.
-type Step<'c> = (&'c X509Certificate<'c>, bool);
+type PathCert<'c> = (&'c X509Certificate<'c>, bool);
 
 /// Search for the path from a certificate to a trusted root.
 struct Search<'c> {
@@ -338,7 +343,7 @@ struct Search<'c> {
 }
 
 impl<'c> Search<'c> {
-    fn path(&mut self, leaf: &'c X509Certificate<'c>, now: i64) -> Result<Vec<Step<'c>>, Failure> {
+    fn path(&mut self, leaf: &'c X509Certificate<'c>, now: i64) -> Result<Vec<PathCert<'c>>, VerifyError> {
         let mut path = vec![(leaf, is_among(leaf, self.trusted))];
         loop {
             match self.next(&path) {
@@ -352,25 +357,25 @@ impl<'c> Search<'c> {
     }
 
     /// Returns the issuer of the last certificate of a path, `None` if the path has reached a trusted root.
-    fn next(&mut self, path: &[Step<'c>]) -> Result<Option<Step<'c>>, Failure> {
-        let &(last, known) = path.last().ok_or(Failure(20))?;
+    fn next(&mut self, path: &[PathCert<'c>]) -> Result<Option<PathCert<'c>>, VerifyError> {
+        let &(last, known) = path.last().ok_or(VerifyError(20))?;
         if is_self_issued(last) {
-            let untrusted = if path.len() == 1 { Failure(18) } else { Failure(19) };
+            let untrusted = if path.len() == 1 { VerifyError(18) } else { VerifyError(19) };
             return if known { Ok(None) } else { Err(untrusted) };
         }
         if path.len() > MAX_CHAIN {
-            return Err(Failure(22));
+            return Err(VerifyError(22));
         }
         let missing = match path.len() {
             _ if known => 2,
             1 => 21,
             _ => 20,
         };
-        self.above(last).map(Some).ok_or(Failure(missing))
+        self.above(last).map(Some).ok_or(VerifyError(missing))
     }
 
     /// Returns the issuer of a certificate: an anchor, or else a certificate that the peer sent.
-    fn above(&mut self, cert: &X509Certificate<'_>) -> Option<Step<'c>> {
+    fn above(&mut self, cert: &X509Certificate<'_>) -> Option<PathCert<'c>> {
         if let Some(anchor) = self.issuer(cert, self.trusted) {
             return Some((anchor, true));
         }
@@ -396,14 +401,14 @@ impl<'c> Search<'c> {
 }
 
 /// Returns the last failure of the certificates' extensions and usage on a path.
-fn unsuitable(path: &[Step<'_>], purpose: Purpose) -> Option<Failure> {
+fn unsuitable(path: &[PathCert<'_>], purpose: Purpose) -> Option<VerifyError> {
     let mut last = None;
     for (i, (cert, _)) in path.iter().enumerate() {
         if cert.extensions().iter().any(|e| e.critical && !is_understood(e)) {
-            last = Some(Failure(34));
+            last = Some(VerifyError(34));
         }
         if !is_sound(cert) || !fits(cert, purpose, i == 0) {
-            last = Some(Failure(26));
+            last = Some(VerifyError(26));
         }
         // Each certificate above the leaf has issued the one below.
         if let Some(below) = i.checked_sub(1).and_then(|n| path.get(1..=n)) {
@@ -414,33 +419,33 @@ fn unsuitable(path: &[Step<'_>], purpose: Purpose) -> Option<Failure> {
 }
 
 /// Returns the reason for which a certificate may not issue others. `below` are the intermediates that it vouches for.
-fn unfit_issuer(cert: &X509Certificate<'_>, below: &[Step<'_>]) -> Option<Failure> {
+fn unfit_issuer(cert: &X509Certificate<'_>, below: &[PathCert<'_>]) -> Option<VerifyError> {
     let constraints = cert.basic_constraints().ok().flatten().map(|c| c.value);
     let room = constraints.and_then(|c| c.path_len_constraint);
     let between = below.iter().filter(|(c, _)| !is_self_issued(c)).count();
     if room.is_some_and(|n| between > n as usize) {
-        return Some(Failure(25));
+        return Some(VerifyError(25));
     }
     let is_ca = match constraints {
         Some(c) => c.ca,
         None => cert.version() == X509Version::V1 && is_self_issued(cert),
     };
     let may_sign = cert.key_usage().ok().flatten().is_none_or(|u| u.value.key_cert_sign());
-    (!is_ca || !may_sign).then_some(Failure(79))
+    (!is_ca || !may_sign).then_some(VerifyError(79))
 }
 
 /// Returns the failure of the first certificate of a path that has expired or is not valid yet.
-fn untimely(path: &[Step<'_>], now: i64) -> Option<Failure> {
+fn untimely(path: &[PathCert<'_>], now: i64) -> Option<VerifyError> {
     path.iter().find_map(|(c, _)| timely(c, now).err())
 }
 
 /// Checks that a certificate is valid at a time.
-fn timely(cert: &X509Certificate<'_>, now: i64) -> Result<(), Failure> {
+fn timely(cert: &X509Certificate<'_>, now: i64) -> Result<(), VerifyError> {
     let times = cert.validity();
     if times.not_after.timestamp() < now {
-        return Err(Failure(10));
+        return Err(VerifyError(10));
     }
-    if times.not_before.timestamp() > now { Err(Failure(9)) } else { Ok(()) }
+    if times.not_before.timestamp() > now { Err(VerifyError(9)) } else { Ok(()) }
 }
 
 /// Returns `true` if a certificate may be used for a purpose. `own`: it is the peer's, not an authority's.

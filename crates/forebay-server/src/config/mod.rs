@@ -38,13 +38,13 @@ pub(crate) struct HttpTables {
     /// Zones of `limit_req`.
     pub zones: crate::modules::limit_req::RateZones,
     /// Zones of `limit_conn`.
-    pub conn_zones: forebay_core::limit::concurrency::Zones,
+    pub conn_zones: forebay_core::limit::concurrency::ConnZones,
     /// Caches of responses.
     pub caches: crate::cache::KeysZones,
 }
 
-impl AsMut<forebay_core::limit::concurrency::Zones> for HttpTables {
-    fn as_mut(&mut self) -> &mut forebay_core::limit::concurrency::Zones {
+impl AsMut<forebay_core::limit::concurrency::ConnZones> for HttpTables {
+    fn as_mut(&mut self) -> &mut forebay_core::limit::concurrency::ConnZones {
         &mut self.conn_zones
     }
 }

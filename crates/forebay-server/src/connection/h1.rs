@@ -8,12 +8,14 @@ use crate::phases;
 use crate::request::Request;
 use crate::response::respond::{finish, respond};
 use crate::thread::Thread;
-use crate::tls::accept::{self, Accept};
+use crate::tls;
 use forebay_conf::error::Level;
+use forebay_core::tls::accept::{Accept, Later};
 use forebay_http::field::Slice;
 use forebay_http::h1::request::{self as parser, Limits, Stage, Status};
 use forebay_http::proxy_protocol::Broken;
 use forebay_http::request::Version;
+use forebay_net::reactor::{Deadline, Token};
 use forebay_net::wire::Then;
 use forebay_sys::errno::errno_text;
 use rustix::io::Errno;
@@ -55,7 +57,7 @@ enum Head {
     /// The client has agreed on HTTP/2 and does not speak it.
     NoPreface,
     /// The handshake waits for something other than the client.
-    Later(Box<accept::Later>),
+    Later(Box<Later>),
 }
 
 /// Reason for which a head will not be completed.
@@ -141,8 +143,8 @@ impl Http1<'_, '_> {
             Head::Later(later) => {
                 self.req.early = false;
                 let conf = self.req.conf.clone();
-                let resumed = accept::resume(self.thread, &conf, &mut self.req.conn, *later);
-                if Box::pin(resumed).await {
+                let mut handshake = tls::handshake(self.thread, &conf, &mut self.req.conn);
+                if Box::pin(handshake.resume(*later)).await {
                     return None;
                 }
             }
@@ -223,8 +225,9 @@ impl Http1<'_, '_> {
         let (thread, req) = (self.thread, &mut *self.req);
         self.guard.state(Some(|c| &c.writing));
         // It is idle for as long as the location of that answer says, but not before the answer has been sent.
+        let poller = &thread.io.poller;
         let left =
-            thread.io.poller.deadline_of(self.guard.token).saturating_duration_since(thread.clock.now());
+            poller.instant(poller.deadline_of(self.guard.token)).saturating_duration_since(poller.now());
         req.keepalive_timeout.get_or_insert(left);
         let conf = req.conf.clone();
         if req.conn.flush(thread, &conf).await {
@@ -351,7 +354,7 @@ fn look_at_head(thread: &Rc<Thread>, req: &mut Request, limits: &Limits) -> Opti
 
 /// Goes on with the TLS handshake. Returns `None` if it has ended.
 fn shake_hands(thread: &Rc<Thread>, req: &mut Request) -> Option<Head> {
-    match accept::step(thread, &req.conf, &mut req.conn) {
+    match tls::handshake(thread, &req.conf, &mut req.conn).step() {
         Accept::Done => None,
         Accept::Plain(bytes) => {
             req.head.buf = bytes;
@@ -473,14 +476,14 @@ fn park(thread: &Rc<Thread>, req: &mut Request, guard: &mut Guard<'_>, waited: b
 
 /// Returns the time at which a connection that is parked expires.
 #[inline]
-fn deadline(thread: &Thread, req: &Request, token: forebay_net::reactor::Token, waited: bool) -> Instant {
-    let now = thread.clock.now();
+fn deadline(thread: &Thread, req: &Request, token: Token, waited: bool) -> Deadline {
+    let poller = &thread.io.poller;
     let fresh = req.head.buf.is_empty();
     match req.keepalive_timeout.filter(|_| fresh && req.conn.requests > 0) {
-        Some(timeout) => now + timeout,
+        Some(timeout) => poller.after(timeout),
         // Data that came meanwhile was no request: it is as idle as before.
-        None if fresh && (req.conn.requests > 0 || waited) => thread.io.poller.deadline_of(token),
-        None => head_deadline(req, now),
+        None if fresh && (req.conn.requests > 0 || waited) => poller.deadline_of(token),
+        None => poller.deadline_at(head_deadline(req, poller.now())),
     }
 }
 
@@ -519,7 +522,7 @@ async fn one_request(thread: &Rc<Thread>, req: &mut Request) -> bool {
     thread.counters.requests.add(1);
     let unknown_server = req.choose_server().err().map(|_| 500);
     req.log_ignored();
-    match unknown_server.or_else(|| accept::judge(req)) {
+    match unknown_server.or_else(|| tls::judge(req)) {
         None => phases::run(req).await,
         Some(status) => phases::refuse(req, status).await,
     }

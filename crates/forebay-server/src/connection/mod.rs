@@ -194,7 +194,7 @@ pub(crate) async fn runner(thread: Rc<Thread>) {
 async fn serve(thread: &Rc<Thread>, req: &mut Request, token: Token, mut conn: Connection) {
     let mut guard = Guard { thread, token, open: true, state: None };
     if conn.session.is_some() {
-        let until = thread.io.poller.deadline_of(token);
+        let until = thread.io.poller.instant(thread.io.poller.deadline_of(token));
         serve_session(thread, conn, &mut guard, until).await;
         return;
     }
@@ -233,7 +233,7 @@ async fn serve_session(thread: &Rc<Thread>, mut conn: Connection, guard: &mut Gu
             h2::drive::Rest::Idle(deadline) => until = deadline,
         }
         conn.wire.shrink();
-        match thread.runners.park(guard.token, conn, until) {
+        match thread.runners.park(guard.token, conn, thread.io.poller.deadline_at(until)) {
             Ok(()) => {
                 guard.open = false;
                 break;

@@ -5,7 +5,7 @@ use crate::phases;
 use crate::request::Request;
 use crate::response::respond::{finish, respond};
 use crate::thread::Thread;
-use crate::tls::accept;
+use crate::tls;
 use forebay_conf::error::Level;
 use forebay_http::h2::frame::Code;
 use std::rc::Rc;
@@ -39,7 +39,7 @@ pub(super) async fn serve(thread: &Rc<Thread>, req: &mut Request, stream: Rc<Str
         req.refused = refusal.status;
         req.log(Level::Info, &format!("{} while reading client request headers", refusal.reason));
         phases::refuse(req, refusal.status).await;
-    } else if let Some(status) = unknown_server.or_else(|| accept::judge(req)).or_else(|| misdirected(req)) {
+    } else if let Some(status) = unknown_server.or_else(|| tls::judge(req)).or_else(|| misdirected(req)) {
         phases::refuse(req, status).await;
     } else {
         phases::run(req).await;

@@ -10,6 +10,7 @@ use crate::variables::Row;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_core::blocks;
+use forebay_core::tls::vars::Variables;
 use std::sync::{Arc, LazyLock};
 
 pub(crate) mod access;
@@ -45,7 +46,6 @@ pub(crate) mod proxy_bind;
 pub(crate) mod proxy_cache;
 pub(crate) mod proxy_cookie;
 pub(crate) mod proxy_protocol;
-pub(crate) mod proxy_ssl;
 pub(crate) mod random_index;
 pub(crate) mod realip;
 pub(crate) mod referer;
@@ -66,6 +66,10 @@ pub(crate) mod userid;
 pub(crate) mod uwsgi;
 pub(crate) mod vars;
 pub(crate) mod zstd;
+
+pub(crate) use forebay_core::tls::proxy_ssl;
+/// Settings of `ssl_*` that all front ends have.
+pub(crate) use forebay_core::tls::settings as tls;
 
 use crate::upstream::protocol::Protocol;
 use family::{fastcgi_family, grpc_family, memcached_family, scgi_family, uwsgi_family};
@@ -132,7 +136,7 @@ modules! {
     core, log, headers, index, autoindex, random_index, rewrite, access, auth_basic, auth_request, mirror, post_action,
     realip, charset, gzip_accept, gzip_static, gzip, gunzip, brotli, zstd, sub_filter, referer, secure_link, userid,
     proxy, proxy_cache, proxy_cookie, proxy_bind, early_hints, tunnel, slice, limit_req, limit_conn, http2, ssl,
-    proxy_ssl, resolver, addition, ssi,
+    tls, proxy_ssl, resolver, addition, ssi,
     dav, fastcgi, fastcgi_family, uwsgi, uwsgi_family, scgi, scgi_family, grpc_family, memcached, memcached_family,
 }
 
@@ -463,7 +467,8 @@ pub(crate) fn variables() -> impl Iterator<Item = &'static Row> {
         crate::upstream::vars::VARIABLES,
         limit_req::VARIABLES,
         limit_conn::VARIABLES,
-        crate::tls::vars::VARIABLES,
+        Variables::ROWS,
+        ssl::VARIABLES,
         proxy_cache::VARIABLES,
         fastcgi::VARIABLES,
         slice::VARIABLES,
@@ -490,7 +495,7 @@ pub(crate) struct ModuleState {
     /// `$limit_req_status`.
     pub limit_req: Option<forebay_core::limit::outcomes::Outcome>,
     /// Slots that the request occupies in the zones of `limit_conn`.
-    pub limit_conn: forebay_core::limit::concurrency::State,
+    pub limit_conn: forebay_core::limit::concurrency::Counted,
     /// Guard that counts the request as being processed.
     pub processing: Option<metrics::Processing>,
     /// State of the upstream cache for the request.

@@ -127,9 +127,10 @@ fn every_setting_has_a_reader() {
     assert_eq!(unread, [""; 0]);
 }
 
-/// Source files of this crate with the names of their modules.
+/// Source files of this crate and of forebay-core with the names of their modules.
 fn sources() -> Vec<(String, String)> {
-    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut folders = vec![crates.join("src"), crates.join("../forebay-core/src")];
     let mut found = Vec::new();
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(&folder).unwrap().flatten() {

@@ -5,6 +5,7 @@ use crate::cache::index::Ticket;
 use crate::connection::Connection;
 use crate::phases::MAX_URI_CHANGES;
 use crate::thread::{Thread, ThreadConfig};
+use forebay_core::client::Client;
 use forebay_http::request::{Framing, Method};
 use forebay_net::addr::push_peer;
 use std::rc::Rc;
@@ -84,12 +85,16 @@ impl Request {
     }
 
     /// Makes a request of a client that has not sent any, to evaluate variables of its connection.
-    pub(crate) fn of_connection(thread: &Rc<Thread>, conf: &Rc<ThreadConfig>, conn: &Connection) -> Request {
+    pub(crate) fn of_connection(
+        thread: &Rc<Thread>,
+        conf: &Rc<ThreadConfig>,
+        client: &Rc<Client>,
+    ) -> Request {
         let mut new = Request::new(thread.clone());
         new.conf = conf.clone();
-        new.conn = Connection::closed(conn.client.clone(), conn.requests);
+        new.conn = Connection::closed(client.clone(), 0);
         new.vars.reset(conf.http.vars.len());
-        new.peer = conn.client.peer;
+        new.peer = client.peer;
         push_peer(new.peer, &mut new.remote);
         new
     }

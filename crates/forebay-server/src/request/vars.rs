@@ -3,6 +3,7 @@
 use super::Request;
 use forebay_conf::error::Level;
 use forebay_core::limit::cidr::{self, Cidr};
+use forebay_core::tls::Session;
 use forebay_core::vars::{Captures, Evaluate, Source, Stored, VarError, VarId};
 use forebay_net::addr::Peer;
 
@@ -110,6 +111,11 @@ impl Evaluate for Request {
 
     fn peer(&self) -> Peer {
         self.peer
+    }
+
+    #[inline]
+    fn session(&self) -> Option<&Session> {
+        self.conn.client.tls.as_deref()
     }
 
     fn forwarded(&self, peer: Peer, proxies: &[Cidr], recursive: bool) -> Peer {

@@ -2,7 +2,7 @@
 
 use crate::modules::core::{ServerTokens, Settings};
 use crate::request::Request;
-use crate::response::Response;
+use crate::response::{Origin, Response};
 use forebay_http::field::{self, Classes, Name, Unsafe};
 use forebay_http::h1::response;
 use forebay_http::h2::encode;
@@ -47,29 +47,38 @@ enum Own {
     Etag,
 }
 
-/// Names in HTTP/1, and indexes in the static table of HPACK, in the order of [`Own`].
-const OWN: [(&[u8], usize); 8] = [
-    (b"Server", encode::SERVER),
-    (b"Date", encode::DATE),
-    (b"Content-Type", encode::CONTENT_TYPE),
-    (b"Content-Length", encode::CONTENT_LENGTH),
-    (b"Last-Modified", encode::LAST_MODIFIED),
-    (b"Location", encode::LOCATION),
-    (b"Vary", encode::VARY),
-    (b"ETag", encode::ETAG),
+/// Forms of a field that the server makes.
+struct Form {
+    /// Name in HTTP/1.
+    name: &'static [u8],
+    /// Name and colon, as a line of HTTP/1 starts.
+    start: &'static [u8],
+    /// Index of the name in the static table of HPACK.
+    index: usize,
+}
+
+macro_rules! form {
+    ($name:literal, $index:expr) => {
+        Form { name: $name.as_bytes(), start: concat!($name, ": ").as_bytes(), index: $index }
+    };
+}
+
+/// Forms in the order of [`Own`].
+static FORMS: [Form; 8] = [
+    form!("Server", encode::SERVER),
+    form!("Date", encode::DATE),
+    form!("Content-Type", encode::CONTENT_TYPE),
+    form!("Content-Length", encode::CONTENT_LENGTH),
+    form!("Last-Modified", encode::LAST_MODIFIED),
+    form!("Location", encode::LOCATION),
+    form!("Vary", encode::VARY),
+    form!("ETag", encode::ETAG),
 ];
 
 impl Own {
-    /// Returns the name in HTTP/1.
     #[inline]
-    fn name(self) -> &'static [u8] {
-        OWN[self as usize].0
-    }
-
-    /// Returns the index in the static table of HPACK.
-    #[inline]
-    fn index(self) -> usize {
-        OWN[self as usize].1
+    fn form(self) -> &'static Form {
+        &FORMS[self as usize]
     }
 }
 
@@ -89,35 +98,40 @@ impl<'o> Sink<'o> {
     /// [`Unsafe`] when the value has CR, LF or NUL; nothing is appended then.
     #[inline]
     pub(crate) fn field(&mut self, name: &[u8], value: &[u8]) -> Result<(), Unsafe> {
+        field::check(name, value)?;
+        self.copied_field(name, value);
+        Ok(())
+    }
+
+    /// As [`Sink::field`], for a line of a head that a parser has read.
+    #[inline]
+    fn copied_field(&mut self, name: &[u8], value: &[u8]) {
         match self {
-            Sink::Http1(out) => response::field(out, name, value),
-            Sink::Hpack(out) => {
-                field::check(name, value)?;
-                if !Name::of(name).is(Classes::UNFIT_FOR_HTTP2) {
-                    encode::field(out, name, value);
-                }
-                Ok(())
-            }
+            Sink::Http1(out) => response::copied_field(out, name, value),
+            Sink::Hpack(_) if Name::of(name).is(Classes::UNFIT_FOR_HTTP2) => {}
+            Sink::Hpack(out) => encode::field(out, name, value),
         }
     }
 
     #[inline]
     fn own(&mut self, own: Own, value: &[u8]) -> Result<(), Unsafe> {
+        let form = own.form();
         // The values of others are made here of numbers and checked parts.
         if matches!(own, Own::ContentType | Own::Location | Own::Etag) {
-            field::check(own.name(), value)?;
+            field::check(form.name, value)?;
         }
         match self {
             Sink::Http1(out) => {
-                for piece in [own.name(), b": ", value, b"\r\n"] {
-                    out.extend_from_slice(piece);
-                }
+                out.reserve(form.start.len() + value.len() + 2);
+                out.extend_from_slice(form.start);
+                out.extend_from_slice(value);
+                out.extend_from_slice(b"\r\n");
             }
             // Short and different each time: Huffman code would not pay.
             Sink::Hpack(out) if matches!(own, Own::Date | Own::ContentLength) => {
-                encode::indexed_plain(out, own.index(), value);
+                encode::indexed_plain(out, form.index, value);
             }
-            Sink::Hpack(out) => encode::indexed(out, own.index(), value),
+            Sink::Hpack(out) => encode::indexed(out, form.index, value),
         }
         Ok(())
     }
@@ -250,8 +264,11 @@ fn push_rest(r: &Response, sink: &mut Sink<'_>) -> Result<(), Unsafe> {
     if !r.etag.is_empty() {
         sink.own(Own::Etag, &r.etag)?;
     }
-    for (name, value) in r.fields.iter() {
-        sink.field(name, value)?;
+    for line in r.fields.lines() {
+        match line.origin {
+            Origin::Parsed => sink.copied_field(line.name, line.value),
+            Origin::Made => sink.field(line.name, line.value)?,
+        }
     }
     Ok(())
 }

@@ -13,31 +13,92 @@ use std::rc::Rc;
 #[derive(Debug, Default)]
 pub(crate) struct FieldList {
     buf: Vec<u8>,
-    lines: Vec<(u32, u32, u32)>,
+    lines: Vec<ListedLine>,
+}
+
+/// Offsets of a line in the buffer of its list.
+#[derive(Clone, Copy, Debug)]
+struct ListedLine {
+    /// First byte of the name.
+    name: u32,
+    /// First byte of the value.
+    value: u32,
+    /// After the last byte of the value.
+    end: u32,
+    /// Where the value comes from.
+    origin: Origin,
+}
+
+/// Origin of a field's value, which decides whether it is searched for line breaks before it is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// A head that a parser has read and found without CR, LF and NUL in values.
+    Parsed,
+    /// Anything else: the configuration, variables, values that were rewritten.
+    Made,
+}
+
+/// A line of a [`FieldList`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ListedField<'l> {
+    /// Name.
+    pub name: &'l [u8],
+    /// Value.
+    pub value: &'l [u8],
+    /// Origin of the value.
+    pub origin: Origin,
+}
+
+impl ListedLine {
+    fn name(self, buf: &[u8]) -> &[u8] {
+        &buf[self.name as usize..self.value as usize]
+    }
+
+    fn value(self, buf: &[u8]) -> &[u8] {
+        &buf[self.value as usize..self.end as usize]
+    }
 }
 
 impl FieldList {
     /// Appends a line.
     pub(crate) fn push(&mut self, name: &[u8], value: &[u8]) {
+        self.push_from(Origin::Made, name, value);
+    }
+
+    /// Appends a line of a head that a parser has read, with its value unchanged.
+    pub(crate) fn copy(&mut self, name: &[u8], value: &[u8]) {
+        self.push_from(Origin::Parsed, name, value);
+    }
+
+    #[inline]
+    fn push_from(&mut self, origin: Origin, name: &[u8], value: &[u8]) {
         let start = self.buf.len() as u32;
         self.buf.extend_from_slice(name);
         let mid = self.buf.len() as u32;
         self.buf.extend_from_slice(value);
-        self.lines.push((start, mid, self.buf.len() as u32));
+        self.lines.push(ListedLine { name: start, value: mid, end: self.buf.len() as u32, origin });
+    }
+
+    /// Returns the lines, in order.
+    pub(crate) fn lines(&self) -> impl Iterator<Item = ListedField<'_>> {
+        let buf = &self.buf;
+        self.lines.iter().map(move |l| ListedField {
+            name: l.name(buf),
+            value: l.value(buf),
+            origin: l.origin,
+        })
     }
 
     /// Returns the lines as name and value, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        self.lines
-            .iter()
-            .map(|(a, b, c)| (&self.buf[*a as usize..*b as usize], &self.buf[*b as usize..*c as usize]))
+        self.lines().map(|l| (l.name, l.value))
     }
 
-    /// Returns the first value with this name. Case does not count.
+    /// Returns the first value with this name, compared without regard to case.
     pub(crate) fn get(&self, name: &[u8]) -> Option<&[u8]> {
-        let mut lines = self.lines.iter().filter(|(a, b, _)| (*b - *a) as usize == name.len());
-        let of = |from: u32, to: u32| &self.buf[from as usize..to as usize];
-        lines.find(|(a, b, _)| of(*a, *b).eq_ignore_ascii_case(name)).map(|(_, b, c)| of(*b, *c))
+        let mut same_length = self.lines.iter().filter(|l| (l.value - l.name) as usize == name.len());
+        let line = same_length.find(|l| l.name(&self.buf).eq_ignore_ascii_case(name))?;
+        Some(line.value(&self.buf))
     }
 
     /// Returns all values with this name.
@@ -48,7 +109,7 @@ impl FieldList {
     /// Removes all lines with this name.
     pub(crate) fn remove(&mut self, name: &[u8]) {
         let buf = &self.buf;
-        self.lines.retain(|(a, b, _)| !buf[*a as usize..*b as usize].eq_ignore_ascii_case(name));
+        self.lines.retain(|l| !l.name(buf).eq_ignore_ascii_case(name));
     }
 
     /// Replaces all lines with this name by one.
@@ -60,16 +121,16 @@ impl FieldList {
     /// Gives the first line with this name another value; it stays where it is.
     pub(crate) fn replace(&mut self, name: &[u8], value: &[u8]) {
         let buf = &self.buf;
-        let Some(i) =
-            self.lines.iter().position(|(a, b, _)| buf[*a as usize..*b as usize].eq_ignore_ascii_case(name))
-        else {
+        let Some(line) = self.lines.iter_mut().find(|l| l.name(buf).eq_ignore_ascii_case(name)) else {
             return;
         };
-        let (start, mid, _) = self.lines[i];
-        let at = self.buf.len() as u32;
-        self.buf.extend_from_within(start as usize..mid as usize);
+        let old = std::mem::replace(&mut line.name, self.buf.len() as u32);
+        let length = line.value - old;
+        line.value = line.name + length;
+        line.end = line.value + value.len() as u32;
+        line.origin = Origin::Made;
+        self.buf.extend_from_within(old as usize..(old + length) as usize);
         self.buf.extend_from_slice(value);
-        self.lines[i] = (at, at + mid - start, self.buf.len() as u32);
     }
 
     /// Forgets all lines, keeps the memory.

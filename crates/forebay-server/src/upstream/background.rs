@@ -4,6 +4,7 @@
 use super::config::Upstream;
 use crate::config::http::Http;
 use forebay_core::tasks::{Log, Tasks};
+use forebay_core::tls::ocsp::staple;
 use forebay_core::upstream::resolve;
 use forebay_core::upstream::servers::Server;
 use std::sync::Arc;
@@ -30,8 +31,8 @@ pub(crate) fn start(
             tasks.spawn(tokio, "checking health", watch);
         }
     }
-    for n in 0..config.staplings.len() {
-        tasks.spawn(tokio, "asking responders", crate::tls::ocsp::staple::start(config, n, log));
+    for stapling in &config.staplings {
+        tasks.spawn(tokio, "asking responders", staple::start(stapling, log));
     }
     tasks
 }

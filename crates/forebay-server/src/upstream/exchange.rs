@@ -17,7 +17,7 @@ use crate::body::BodyError;
 use crate::modules::proxy::{HttpVersion, NextUpstream, SendProxy, Settings};
 use crate::request::Request;
 use crate::response::FieldList;
-use crate::tls::client::Wanted;
+use forebay_core::tls::client::Wanted;
 use forebay_core::upstream::conn::Conn;
 use forebay_core::upstream::lease::Lease;
 use forebay_core::upstream::local::LocalSet;

@@ -6,10 +6,10 @@ use super::exchange::upload;
 use super::fault::{Fault, READING, bad_head, client_gone, closed, receive_failed, timed_out};
 use crate::modules::proxy::{NextUpstream, Settings};
 use crate::request::Request;
+use forebay_net::reactor::Deadline;
 use forebay_net::wait::{For, Waited};
 use forebay_net::wire::Watch;
 use rustix::io::Errno;
-use std::time::Instant;
 
 /// Most interim responses (RFC 9110, section 15.2) before the final one.
 const MAX_INTERIM: u32 = 100;
@@ -19,7 +19,7 @@ pub(crate) struct HeadReader<'r> {
     pub(super) settings: &'r Settings,
     pub(super) watch: &'r mut Watch,
     /// Time at which the head must be complete. The time for it begins with the end of the request.
-    deadline: Instant,
+    deadline: Deadline,
     /// Number of interim responses that have come.
     interim: u32,
 }
@@ -31,7 +31,7 @@ pub(super) fn unconnected() -> Fault {
 
 impl<'r> HeadReader<'r> {
     pub(super) fn new(req: &Request, settings: &'r Settings, watch: &'r mut Watch) -> HeadReader<'r> {
-        let deadline = req.thread.io.poller.now() + settings.read_timeout.0;
+        let deadline = req.thread.io.poller.after(settings.read_timeout.0);
         HeadReader { settings, watch, deadline, interim: 0 }
     }
 
@@ -93,7 +93,7 @@ impl<'r> HeadReader<'r> {
     pub(super) async fn wait(&mut self, req: &mut Request, contact: &mut Contact) -> Result<(), Fault> {
         if contact.upload.is_some() {
             upload(req, contact, self.watch).await?;
-            self.deadline = req.thread.io.poller.now() + self.settings.read_timeout.0;
+            self.deadline = req.thread.io.poller.after(self.settings.read_timeout.0);
             return Ok(());
         }
         let conn = contact.conn().ok_or_else(unconnected)?;

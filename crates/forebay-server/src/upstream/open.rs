@@ -3,8 +3,8 @@
 use super::fault::{CONNECTING, Fault, SENDING, client_gone};
 use crate::modules::proxy::{NextUpstream, SendProxy};
 use crate::request::Request;
-use crate::tls::client::Wanted;
 use forebay_conf::error::Level;
+use forebay_core::tls::client::Wanted;
 use forebay_core::upstream::conn::Conn;
 use forebay_http::proxy_protocol;
 use forebay_net::addr::{Peer, PeerAddr};
@@ -129,7 +129,7 @@ pub(crate) fn wanted(req: &mut Request) -> Result<Option<Wanted>, Fault> {
     }
     let http = req.http();
     match &http.location(req).upstream_tls {
-        Some(tls) => Ok(Some(tls.wanted(req))),
+        Some(tls) => Ok(Some(tls.wanted(req, |req| req.modules.upstream.host.clone()))),
         None => Err(Fault::own(500)),
     }
 }
@@ -143,7 +143,7 @@ pub(crate) async fn encrypt(
     watch: &mut Watch,
 ) -> Result<(), Fault> {
     conn.hurry();
-    let begun = wanted.begin(req).await.map_err(|text| unencrypted(req, &text))?;
+    let begun = wanted.begin(&req.conf.http.conf_dir).await.map_err(|text| unencrypted(req, &text))?;
     let thread = req.thread.clone();
     match handshake(&thread.io, conn.wire_mut(), begun, timeout, watch).await {
         Ok(agreed) => {

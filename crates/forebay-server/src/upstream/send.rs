@@ -13,7 +13,7 @@ use forebay_sys::errno::errno_text;
 use rustix::io::Errno;
 use std::fs::File;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Most bytes of a file that one call sends.
 const PIECE: u64 = 1 << 20;
@@ -106,7 +106,7 @@ impl Sender<'_> {
 
     /// Waits until the server reads on.
     async fn room(&mut self, req: &mut Request) -> Result<Room, Fault> {
-        let deadline = Instant::now() + self.timeout;
+        let deadline = req.thread.io.poller.after(self.timeout);
         match self.conn.wait(For::Both, deadline, self.watch).await {
             Waited::Ready => {}
             Waited::Timeout => return Err(send_timeout(req)),

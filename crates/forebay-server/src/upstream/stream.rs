@@ -501,10 +501,10 @@ impl Body {
     /// Waits until the upstream has sent more. After a short while, acknowledges what has come.
     async fn wait_for_upstream(&self, req: &Request, watch: &mut Watch) -> Waited {
         let Some(c) = conn_of(&self.contact) else { return Waited::Ready };
-        let deadline = req.thread.io.poller.now() + self.read_timeout;
+        let deadline = req.thread.io.poller.after(self.read_timeout);
         let owes = http2::link(c).is_some_and(|mut link| !link.out().is_empty());
         let what = if owes { For::Both } else { For::Read };
-        let soon = deadline.min(req.thread.io.poller.now() + NUDGE);
+        let soon = deadline.min(req.thread.io.poller.after(NUDGE));
         match c.wait(what, soon, watch).await {
             Waited::Timeout => {
                 // A unix socket has nothing to acknowledge.

@@ -12,7 +12,7 @@ use forebay_net::wire::Watch;
 use rustix::io::Errno;
 use std::os::unix::fs::FileExt;
 use std::task::Poll;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Rest of a request that is still to be sent.
 #[derive(Debug)]
@@ -216,7 +216,7 @@ impl Upload {
                 WriteResult::NoWindow => For::Read,
                 WriteResult::NoRoom => For::Both,
             };
-            match conn.wait(what, Instant::now() + self.send_timeout, watch).await {
+            match conn.wait(what, req.thread.io.poller.after(self.send_timeout), watch).await {
                 Waited::Ready if conn.readable() => return Ok(Some(Turn::Answer)),
                 Waited::Ready => {}
                 Waited::Timeout => return Err(Stopped::Timeout),

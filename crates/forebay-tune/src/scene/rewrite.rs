@@ -1,6 +1,6 @@
 //! Edits that turn a configuration into its private copy: other ports, logs, temporary files and upstreams.
 
-use super::{Place, TEMP_PATHS, quote, scaled};
+use super::{CopyPlace, TEMP_PATHS, quote, scaled};
 use crate::patch::{Edit, Source, View, normal};
 use forebay_bench::ports::free_port;
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 pub(super) struct Rewrite<'a> {
     source: &'a Source,
     view: View<'a>,
-    place: &'a Place,
+    place: &'a CopyPlace,
     /// Base of relative paths that follow the configuration file.
     conf_dir: PathBuf,
     /// Ports by original address.
@@ -30,7 +30,7 @@ struct Statement {
 }
 
 impl<'a> Rewrite<'a> {
-    pub(super) fn new(source: &'a Source, place: &'a Place) -> Rewrite<'a> {
+    pub(super) fn new(source: &'a Source, place: &'a CopyPlace) -> Rewrite<'a> {
         Rewrite {
             source,
             view: source.view(),

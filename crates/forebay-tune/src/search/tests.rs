@@ -71,8 +71,8 @@ impl Rig for Machine {
     }
 }
 
-fn knobs() -> Vec<Knob> {
-    (0..20).map(|i| Knob { name: format!("k{i}"), levels: 2 }).collect()
+fn knobs() -> Vec<SearchKnob> {
+    (0..20).map(|i| SearchKnob { name: format!("k{i}"), levels: 2 }).collect()
 }
 
 #[test]

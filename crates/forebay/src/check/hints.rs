@@ -75,7 +75,7 @@ fn quoted(message: &str, start: &str) -> Option<String> {
     rest.split_once('"').map(|(name, _)| name.to_owned())
 }
 
-/// Whether a word has `$name` or `${name}` in it.
+/// Returns `true` if a word has `$name` or `${name}` in it.
 fn mentions(w: &Word, name: &str) -> bool {
     let text = w.as_str().to_ascii_lowercase();
     text.match_indices('$').any(|(at, _)| {

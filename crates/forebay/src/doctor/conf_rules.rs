@@ -128,7 +128,7 @@ pub(super) fn word(s: &Scene<'_>, found: &mut dyn FnMut(Span, String), name: &st
 /// Text of the rule `method-list`.
 pub(super) const PATCH_REFUSED: &str = "PATCH is refused";
 
-/// Whether the condition of an `if` lets through a list of methods without PATCH.
+/// Returns `true` if the condition of an `if` lets through a list of methods without PATCH.
 pub(super) fn forgets_patch(condition: &str) -> bool {
     condition.contains("$request_method")
         && condition.contains("!~")

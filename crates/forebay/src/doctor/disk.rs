@@ -23,18 +23,18 @@ pub(crate) struct Mount {
 }
 
 impl Mount {
-    /// Whether it has an option.
+    /// Returns `true` if it has an option.
     pub(crate) fn has(&self, option: &str) -> bool {
         self.options.iter().any(|o| o == option)
     }
 
-    /// Whether the time of each read is recorded; unknown for file systems in memory or over the network.
+    /// Returns `true` if the time of each read is recorded; unknown for file systems in memory or over the network.
     pub(crate) fn notes_reads(&self) -> bool {
         let disk = ["ext", "xfs", "btrfs", "f2fs"].iter().any(|k| self.kind.starts_with(k));
         disk && !["noatime", "relatime", "ro"].iter().any(|o| self.has(o))
     }
 
-    /// Whether another machine, or a process, has to be asked for its files.
+    /// Returns `true` if another machine, or a process, has to be asked for its files.
     pub(crate) fn remote(&self) -> bool {
         ["nfs", "cifs", "smb", "9p", "ceph", "afs", "fuse", "glusterfs", "virtiofs"]
             .iter()
@@ -161,7 +161,7 @@ impl Use {
     }
 }
 
-/// Whether a log goes elsewhere than to a file.
+/// Returns `true` if a log goes elsewhere than to a file.
 fn is_no_file(log: &str) -> bool {
     matches!(log, "off" | "stderr") || ["syslog:", "memory:", "/dev/"].iter().any(|p| log.starts_with(p))
 }

@@ -56,7 +56,7 @@ pub(crate) struct Rule {
     pub severity: Severity,
     /// The general problem.
     pub title: &'static str,
-    /// Why, and where that is known from.
+    /// Reason for the rule, with its source.
     pub why: &'static str,
     /// Advice.
     pub instead: &'static str,
@@ -69,7 +69,7 @@ pub(crate) struct Finding {
     pub rule: &'static Rule,
     /// The problem here.
     pub message: String,
-    /// Where; `None` for the host.
+    /// Place in the configuration; `None` for the host.
     pub span: Option<Span>,
 }
 

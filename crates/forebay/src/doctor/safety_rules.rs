@@ -13,7 +13,7 @@ fn host_of(url: &str) -> &str {
     host.get(..cut.unwrap_or(host.len())).unwrap_or_default()
 }
 
-/// Whether an address needs no look-up: it is a number, a socket, or the name of an upstream block.
+/// Returns `true` if an address needs no look-up: it is a number, a socket, or the name of an upstream block.
 fn known_address(s: &Scene<'_>, address: &str) -> bool {
     let host = host_of(address);
     let name = if host.starts_with('[') {
@@ -24,7 +24,7 @@ fn known_address(s: &Scene<'_>, address: &str) -> bool {
     name == "unix" || name.parse::<IpAddr>().is_ok() || s.all("upstream").any(|u| s.arg(u, 0) == name)
 }
 
-/// Whether an address belongs to this machine or its own networks.
+/// Returns `true` if an address belongs to this machine or its own networks.
 fn is_near(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(a) => {

@@ -51,7 +51,7 @@ impl<'t> Scene<'t> {
         (0..self.nodes.len()).filter(move |n| self.is(*n, name))
     }
 
-    /// Whether a directive has this name.
+    /// Returns `true` if a directive has this name.
     pub(crate) fn is(&self, n: usize, name: &str) -> bool {
         self.nodes.get(n).is_some_and(|n| n.d.name.text == name.as_bytes())
     }
@@ -120,7 +120,7 @@ impl<'t> Scene<'t> {
         None
     }
 
-    /// Whether a flag is on in a block.
+    /// Returns `true` if a flag is on in a block.
     pub(crate) fn on(&self, block: Option<usize>, name: &str) -> bool {
         self.effective(block, name).is_some_and(|n| self.arg(n, 0) == "on")
     }

@@ -590,7 +590,7 @@ fn articles_have_the_faults_that_are_known() {
     }
 }
 
-/// What SARIF 2.1.0 asks for.
+/// Requirements of SARIF 2.1.0.
 #[test]
 fn sarif_has_its_shape() {
     let conf = "events { multi_accept on; }\nhttp { bogus; server_tokens off; }\nstream {}\n";

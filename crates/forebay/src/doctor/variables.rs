@@ -150,7 +150,7 @@ fn group_at(rest: &str) -> Option<Group<'_>> {
     Some((name, rest.get(skip..).unwrap_or_default()))
 }
 
-/// Whether what a group takes of a decoded path can hold a line feed.
+/// Returns `true` if what a group takes of a decoded path can hold a line feed.
 pub(super) fn takes_line_feeds(group: &str) -> bool {
     let negated = group.match_indices("[^").any(|(at, _)| {
         let class = group.get(at..).and_then(|c| c.split(']').next()).unwrap_or_default();

@@ -144,7 +144,8 @@ impl List<'_> {
     }
 }
 
-/// Whether lines of outer levels hold in addition to those of inner ones (nginx: add_header_inherit, add_trailer_inherit).
+/// Returns `true` if lines of outer levels hold in addition to those of inner ones (nginx: add_header_inherit,
+/// add_trailer_inherit).
 fn merges(level: &Around<'_>, name: &[u8]) -> bool {
     let inherit: &[u8] = match name {
         b"add_header" => b"add_header_inherit",

@@ -77,7 +77,7 @@ impl ByteSet {
         Some(ByteSet::where_(|b| test(&b)))
     }
 
-    /// As a class; an empty one matches nothing.
+    /// Returns the set as a class. That of an empty set matches nothing.
     pub(super) fn text(&self, negated: bool) -> String {
         let mut out = String::new();
         let mut at = 0u16;

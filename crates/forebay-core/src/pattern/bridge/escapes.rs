@@ -76,7 +76,7 @@ impl Bridge<'_> {
         self.repeatable = false;
     }
 
-    /// `\1` to `\9` are references; longer numbers too if there are that many groups so far, or octal.
+    /// Reads `\1` to `\9`, which are references. Longer numbers are, too, if there are that many groups so far, else octal.
     pub(super) fn digit_escape(&mut self) -> Step {
         self.at -= 1;
         let start = self.at;

@@ -20,7 +20,7 @@ pub struct Block {
     pub(super) servers: Vec<Server>,
     /// Names of `zone`s; `true`: with a size.
     pub(super) zones: Vec<(Vec<u8>, bool)>,
-    /// Whether the server starts although the name of a `server` cannot be resolved.
+    /// The process starts even if the name of a `server` cannot be resolved (`upstream_start_unresolved`).
     unresolved: bool,
     /// Names of the directives of [`ONCE`] that were read.
     seen: Vec<Vec<u8>>,

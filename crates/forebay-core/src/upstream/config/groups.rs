@@ -4,7 +4,7 @@
 use super::block::Block;
 use super::server::plain_server;
 use crate::upstream::group::{Group, Keepalive};
-use crate::upstream::servers::{Server, Source};
+use crate::upstream::servers::{Discovery, Server};
 use forebay_conf::error::Error;
 use forebay_net::addr::Place;
 use forebay_net::resolver::Resolver;
@@ -53,7 +53,7 @@ struct Entry<X> {
     at: Error,
 }
 
-/// All groups.
+/// Groups of a configuration under construction.
 #[derive(Debug)]
 pub struct Groups<X> {
     entries: Vec<Entry<X>>,
@@ -113,7 +113,7 @@ impl<X> Entry<X> {
             if !start_unresolved {
                 return Err(self.error(format!("host not found in upstream \"{text}\"")));
             }
-            server.source = Source::Later;
+            server.source = Discovery::Later;
         }
         self.servers.push(server);
         Ok(())
@@ -124,7 +124,7 @@ impl<X> Entry<X> {
         if self.group.resolver.is_none() {
             self.group.resolver = resolver.cloned();
         }
-        let at_run_time = self.servers.iter().any(|s| matches!(s.source, Source::Resolve(_)));
+        let at_run_time = self.servers.iter().any(|s| matches!(s.source, Discovery::Resolve(_)));
         if at_run_time && self.group.resolver.is_none() {
             let text = self.name();
             let message = format!("no resolver defined to resolve names at run time in upstream \"{text}\"");

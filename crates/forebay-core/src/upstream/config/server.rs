@@ -3,7 +3,7 @@
 use crate::config::Build;
 use crate::upstream::balance::Method;
 use crate::upstream::peer::Peer;
-use crate::upstream::servers::{Found, Server, Source};
+use crate::upstream::servers::{Discovery, Found, Server};
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Directive, Word};
 use forebay_conf::units;
@@ -20,7 +20,7 @@ pub(super) fn plain_server(place: Place, default_port: u16) -> Server {
     let found: Vec<Found> = place.addresses(default_port).into_iter().map(Found::plain).collect();
     let mut template = Peer::new(PeerAddr::Unix(PathBuf::new()));
     template.server = place.host();
-    Server { template, place, default_port, source: Source::Fixed, found }
+    Server { template, place, default_port, source: Discovery::Fixed, found }
 }
 
 /// Reads a `server` line. `unresolved`: its name may be unknown at the start.
@@ -35,7 +35,7 @@ pub(super) fn parse(
 ) -> Result<Server, Error> {
     let Some((word, options)) = d.args.split_first() else { return Err(cx.error(d, "no host")) };
     let peer = Peer::new(PeerAddr::Unix(PathBuf::new()));
-    let mut line = Line { d, word, cx, method, peer, resolve: false, service: None };
+    let mut line = ServerLine { d, word, cx, method, peer, resolve: false, service: None };
     for w in options {
         line.parameter(w)?;
     }
@@ -43,7 +43,7 @@ pub(super) fn parse(
 }
 
 /// A `server` line that is being read.
-struct Line<'l> {
+struct ServerLine<'l> {
     d: &'l Directive,
     /// The server.
     word: &'l Word,
@@ -54,7 +54,7 @@ struct Line<'l> {
     service: Option<String>,
 }
 
-impl Line<'_> {
+impl ServerLine<'_> {
     fn error(&self, w: &Word, text: impl Into<String>) -> Error {
         self.cx.error_at(self.d, w, text)
     }
@@ -130,7 +130,7 @@ impl Line<'_> {
         self.peer.server = self.word.text.clone();
         let is_name = place.literal(PORT).is_none();
         if self.resolve && is_name {
-            let source = Source::Resolve(self.service.as_ref().map(|s| srv_name(s, &place.host())));
+            let source = Discovery::Resolve(self.service.as_ref().map(|s| srv_name(s, &place.host())));
             let template = self.peer;
             return Ok(Server { template, place, default_port: PORT, source, found: Vec::new() });
         }
@@ -139,7 +139,7 @@ impl Line<'_> {
             if !unresolved {
                 return Err(self.error(self.word, format!("host not found in upstream \"{text}\"")));
             }
-            server.source = Source::Later;
+            server.source = Discovery::Later;
         }
         server.template = self.peer;
         Ok(server)

@@ -22,7 +22,7 @@ impl Test {
     fn put(&self, peer: u64, most: usize) -> (Leavings, UnixStream) {
         let (ours, theirs) = UnixStream::pair().expect("a pair");
         epoll::add(&self.epoll, &ours, EventData::new_u64(peer), EventFlags::IN).expect("added");
-        let idle = Idle {
+        let idle = IdleConn {
             fd: ours.into(),
             tls: None,
             prompt: false,
@@ -45,7 +45,7 @@ impl Test {
     }
 }
 
-fn peer(n: u64) -> impl Fn(&Idle) -> bool {
+fn peer(n: u64) -> impl Fn(&IdleConn) -> bool {
     move |i| i.peer == n
 }
 

@@ -1,5 +1,5 @@
 use super::super::encode;
-use super::super::frame::Header;
+use super::super::frame::FrameHeader;
 use super::*;
 
 fn request(l: &mut Link, head: &[u8], end: bool) {
@@ -83,7 +83,7 @@ fn long_heads_are_continued() {
     let head = format!("GET / HTTP/1.1\r\nX: {}\r\n\r\n", "{".repeat(40_000));
     request(&mut l, head.as_bytes(), true);
     let (mut at, mut kinds) = (0, Vec::new());
-    while let Some(h) = Header::parse(&l.out[at..]) {
+    while let Some(h) = FrameHeader::parse(&l.out[at..]) {
         kinds.push((h.kind, h.flags));
         at += frame::HEADER_LEN + h.len;
     }

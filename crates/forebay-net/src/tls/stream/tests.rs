@@ -91,11 +91,11 @@ fn pair(v13: bool) -> Option<(Box<Traffic>, Box<Traffic>, Vec<u8>)> {
         }
     }
     let mut streams = (Stream::server(Vec::new()), Stream::client(client));
-    streams.0.state = State::Server(Box::new(server), Flight::default());
+    streams.0.state = StreamState::Server(Box::new(server), Flight::default());
     streams.0.take_keys().unwrap();
     streams.1.take_keys().unwrap();
     match (streams.0.state, streams.1.state) {
-        (State::Traffic(a), State::Traffic(b)) => Some((a, b, to_client)),
+        (StreamState::Traffic(a), StreamState::Traffic(b)) => Some((a, b, to_client)),
         _ => None,
     }
 }
@@ -329,8 +329,8 @@ impl Waiting {
         Some(Waiting { server, client, last: to_server, secret })
     }
 
-    /// What the server leaves of `input`, answers, and makes of it.
-    fn serve(&mut self, input: Vec<u8>) -> (Vec<u8>, Vec<u8>, (bool, Option<Failure>)) {
+    /// Gives `input` to the server. Returns the bytes that it leaves, its answer, and the state of its handshake.
+    fn serve(&mut self, input: Vec<u8>) -> (Vec<u8>, Vec<u8>, (bool, Option<HandshakeFailure>)) {
         let mut owed = Vec::new();
         let (flight, end) = serve(&mut self.server, Flight::new(input), &mut owed);
         (flight.received, owed, end)
@@ -341,7 +341,7 @@ fn serve(
     server: &mut UnbufferedServerConnection,
     mut flight: Flight,
     owed: &mut Vec<u8>,
-) -> (Flight, (bool, Option<Failure>)) {
+) -> (Flight, (bool, Option<HandshakeFailure>)) {
     let (mut ready, mut ended, mut failure) = (Vec::new(), false, None);
     let finished = turns(&mut flight, &mut failure, |input, failure| {
         let UnbufferedStatus { discard, state } = server.process_tls_records(input);
@@ -351,7 +351,7 @@ fn serve(
     (flight, (finished, failure))
 }
 
-/// What comes together with the client's Finished is opened as it is later, messages in pieces included.
+/// Records that come together with the client's Finished are opened like later ones, also messages in fragments.
 #[test]
 fn records_behind_the_handshake_are_left_to_the_record_layer() {
     for (version, message) in
@@ -364,16 +364,16 @@ fn records_behind_the_handshake_are_left_to_the_record_layer() {
             assert_eq!((rest.as_slice(), end), (&[DATA, 3, 3, 0, 9, 7][..], (true, None)));
             continue;
         }
-        let State::Traffic(client) = &mut waiting.client.state else { return };
+        let StreamState::Traffic(client) = &mut waiting.client.state else { return };
         let mut behind = records(&mut client.tx, message, 2);
         client.update(&mut Vec::new()).unwrap();
         behind.extend(data(&mut client.tx, b"GET"));
         let (rest, _, end) = waiting.serve([waiting.last.clone(), behind.clone()].concat());
         assert_eq!((&rest, end), (&behind, (true, None)));
-        let mut stream = Stream::new(State::Server(waiting.server, Flight::new(rest)));
+        let mut stream = Stream::new(StreamState::Server(waiting.server, Flight::new(rest)));
         stream.take_keys().unwrap();
         assert!(stream.has_ready(), "nothing may wait for the next byte");
-        let State::Traffic(server) = &mut stream.state else { return };
+        let StreamState::Traffic(server) = &mut stream.state else { return };
         let (opened, content, _) = open(server, &mut behind);
         assert_eq!((opened, content.as_slice()), (Ok(behind.len()), &b"GET"[..]));
     }
@@ -388,9 +388,9 @@ fn a_record_without_a_type_is_unexpected() {
     half.seal(0, &[0; 3], &mut record).unwrap();
     let (_, owed, (finished, failure)) = waiting.serve(record);
     let failure = failure.unwrap();
-    assert!(!finished && failure.alert == Due::Nothing, "{failure:?}");
+    assert!(!finished && failure.alert == AlertDue::Nothing, "{failure:?}");
     assert!(failure.text.contains("IllegalTlsInnerPlaintext"), "{failure:?}");
-    let State::Traffic(client) = &mut waiting.client.state else { return };
+    let StreamState::Traffic(client) = &mut waiting.client.state else { return };
     let mut owed = owed;
     let (kind, at) = client.rx.open(&mut owed).unwrap();
     assert_eq!((kind, &owed[at]), (ALERT, [2, UNEXPECTED_MESSAGE].as_slice()));
@@ -406,8 +406,8 @@ fn an_interleaved_message_is_unexpected() {
     input.extend([CCS, 3, 3, 0, 1, 1]);
     input.extend([&[HANDSHAKE, 3, 3, 0, body.len() as u8], body.as_slice()].concat());
     let (_, owed, (finished, failure)) = waiting.serve(input);
-    assert_eq!((finished, owed.len(), failure.map(|f| f.alert)), (false, 0, Some(Due::Soon)));
-    assert!(Stream::new(State::Server(waiting.server, Flight::default())).is_in_clear());
+    assert_eq!((finished, owed.len(), failure.map(|f| f.alert)), (false, 0, Some(AlertDue::Soon)));
+    assert!(Stream::new(StreamState::Server(waiting.server, Flight::default())).is_in_clear());
 }
 
 /// A client of TLS 1.2 that wants to negotiate again is told that it is not done, and may go on.
@@ -434,9 +434,9 @@ fn worn_keys_cut_nothing_off() {
         let mut owed = Vec::new();
         server.renew(&mut owed).unwrap();
         assert_eq!(owed.is_empty(), !v13);
-        let mut stream = Stream::new(State::Traffic(server));
+        let mut stream = Stream::new(StreamState::Traffic(server));
         assert_eq!(stream.worn(), !v13);
-        let State::Traffic(server) = &mut stream.state else { return };
+        let StreamState::Traffic(server) = &mut stream.state else { return };
         owed.extend(data(&mut server.tx, b"more"));
         assert_eq!(open(&mut client, &mut owed).1, b"more", "{v13}");
     }

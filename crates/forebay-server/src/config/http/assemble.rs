@@ -7,9 +7,10 @@ use crate::config::Scope;
 use crate::config::{Listener, checks, names::ServerName, plain};
 use crate::location::LocationTree;
 use crate::modules::{self, Content, LocationSettings, LocationWritten};
-use crate::tls::client::ClientTls;
-use crate::tls::server::Loader;
 use forebay_conf::error::{Error, Level};
+use forebay_core::tls::client::ClientTls;
+use forebay_core::tls::loader::{Loader, ServerInput};
+use forebay_core::tls::vars::shows_hello;
 use forebay_http::h1::request::Limits;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -220,7 +221,9 @@ impl Assembly<'_, '_> {
         for s in &mut self.servers {
             let Some(l) = self.locations.get(s.root) else { continue };
             let resolver = l.settings.resolver.resolver.0.as_ref();
-            match self.loader.server(&l.settings.ssl, resolver, self.cx) {
+            let application = l.settings.ssl.application();
+            let input = ServerInput { settings: &l.settings.tls, application, resolver };
+            match self.loader.server(&input, self.cx) {
                 Ok(tls) => s.tls = tls,
                 Err(error) => self.cx.keep_late(error),
             }
@@ -241,7 +244,8 @@ impl Assembly<'_, '_> {
                 l.upstream_tls = Some(same.clone());
                 continue;
             }
-            match ClientTls::new(s, h2, &mut self.loader, self.cx) {
+            let alpn: &[&[u8]] = if h2 { &[b"h2"] } else { &[] };
+            match ClientTls::new(s, alpn, &mut self.loader, self.cx) {
                 Ok(tls) => {
                     let tls = Arc::new(tls);
                     made.insert(key, tls.clone());
@@ -290,14 +294,11 @@ impl Assembly<'_, '_> {
         for f in &mut log_formats {
             f.plan(&cx.vars);
         }
-        let shows_hello = [b"ssl_ciphers".as_slice(), b"ssl_curves", b"ssl_sigalgs", b"ssl_session_id"]
-            .iter()
-            .any(|v| cx.vars.uses_prefix(v));
         let http = Http {
             upstreams,
-            shows_hello,
+            shows_hello: shows_hello(&cx.vars),
             certificate_files: loader.paths,
-            staplings: loader.staplings,
+            staplings: loader.staplings.into_iter().map(Arc::new).collect(),
             conf_dir: cx.conf_path(b""),
             caches: tables.caches.finish(),
             heads_differ: servers.windows(2).any(|pair| pair[0].head != pair[1].head),

@@ -14,8 +14,8 @@ use super::names::ServerName;
 use crate::location::LocationTree;
 use crate::modules::{self, LocationSettings, rewrite};
 use crate::request::Request;
-use crate::tls::client::ClientTls;
 use forebay_core::pattern::Pattern;
+use forebay_core::tls::client::ClientTls;
 use forebay_core::vars::Var;
 use forebay_http::h1::request::Limits;
 use std::collections::HashMap;
@@ -58,7 +58,7 @@ pub(crate) struct Http {
     /// Files of certificates and keys, which may be renewed.
     pub certificate_files: Vec<PathBuf>,
     /// Certificates whose state is asked for, to be shown to clients.
-    pub staplings: Vec<crate::tls::ocsp::staple::Stapling>,
+    pub staplings: Vec<Arc<forebay_core::tls::ocsp::staple::Stapling>>,
     /// Directory of the configuration file: certificates that are loaded later are found from there.
     pub conf_dir: PathBuf,
     /// Caches of responses.
@@ -112,7 +112,7 @@ pub(crate) struct Server {
     /// All its names.
     pub names: Vec<ServerName>,
     /// TLS, if it has any.
-    pub tls: Option<Arc<crate::tls::server::ServerTls>>,
+    pub tls: Option<Arc<forebay_core::tls::server::ServerTls>>,
 }
 
 /// Kind of a level that a [`Location`] is.

@@ -336,7 +336,7 @@ fn take_entry(req: &mut Request, e: &Rc<Entry>, pass: &Arc<Pass>, s: &Settings) 
 fn copy_authenticate(req: &mut Request) {
     let h = &req.modules.upstream.head;
     for f in h.fields.iter().filter(|f| f.id == Name::WwwAuthenticate) {
-        req.resp.fields.push(f.name.of(&h.buf), f.value.of(&h.buf));
+        req.resp.fields.copy(f.name.of(&h.buf), f.value.of(&h.buf));
     }
 }
 
@@ -407,7 +407,7 @@ fn field(
         }
         Name::SetCookie => set_cookie(req, name, value)?,
         Name::AcceptRanges => accept_ranges(req, name, value, s),
-        _ => req.resp.fields.push(name, value),
+        _ => req.resp.fields.copy(name, value),
     }
     Ok(())
 }
@@ -449,7 +449,7 @@ fn accept_ranges(req: &mut Request, name: &[u8], value: &[u8], s: &Settings) {
         req.resp.allow_ranges = true;
         req.resp.single_range = req.resp.entry.is_none();
     } else {
-        req.resp.fields.push(name, value);
+        req.resp.fields.copy(name, value);
     }
 }
 

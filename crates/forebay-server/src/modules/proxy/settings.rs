@@ -207,11 +207,11 @@ keyword! {
 
 impl SendProxy {
     /// Returns the version of the header, or `None` if none is sent.
-    pub(crate) fn version(self) -> Option<proxy_protocol::Version> {
+    pub(crate) fn version(self) -> Option<proxy_protocol::HeaderVersion> {
         match self {
             SendProxy::Off => None,
-            SendProxy::On | SendProxy::V1 => Some(proxy_protocol::Version::One),
-            SendProxy::V2 => Some(proxy_protocol::Version::Two),
+            SendProxy::On | SendProxy::V1 => Some(proxy_protocol::HeaderVersion::One),
+            SendProxy::V2 => Some(proxy_protocol::HeaderVersion::Two),
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::upstream::fault::{Fault, READING};
 use forebay_conf::error::Level;
 use forebay_core::upstream::conn::Conn;
 use forebay_http::cgi;
-use forebay_http::fastcgi::{Records, Step};
+use forebay_http::fastcgi::{RecordPart, Records};
 use forebay_http::h1::request::Status;
 use forebay_http::request::Framing;
 use rustix::io::Errno;
@@ -97,18 +97,18 @@ fn take(req: &mut Request, raw: &[u8], out: &mut Vec<u8>) -> Result<(), String> 
     loop {
         let link = &mut req.modules.upstream.fastcgi;
         let took = match link.records.next(rest) {
-            Ok(Step::Stdout { start, end }) => {
+            Ok(RecordPart::Stdout { start, end }) => {
                 out.extend_from_slice(rest.get(start..end).unwrap_or_default());
                 end
             }
-            Ok(Step::Stderr { start, end, last }) => {
+            Ok(RecordPart::Stderr { start, end, last }) => {
                 if link.push_stderr(rest.get(start..end).unwrap_or_default(), last) {
                     log_stderr(req, "while reading upstream");
                 }
                 end
             }
-            Ok(Step::More) => return Ok(()),
-            Ok(Step::End { consumed }) => {
+            Ok(RecordPart::More) => return Ok(()),
+            Ok(RecordPart::End { consumed }) => {
                 link.extra |= consumed < rest.len();
                 return Ok(());
             }
@@ -134,11 +134,11 @@ fn take_head(req: &mut Request, raw: &[u8], limit: usize) -> Result<(), Fault> {
     loop {
         let Upstreamed { fastcgi: link, head, .. } = &mut req.modules.upstream;
         let took = match link.records.next(rest) {
-            Ok(Step::Stdout { start, end }) => {
+            Ok(RecordPart::Stdout { start, end }) => {
                 head.buf.extend_from_slice(rest.get(start..end).unwrap_or_default());
                 end
             }
-            Ok(Step::Stderr { start, end, last }) => {
+            Ok(RecordPart::Stderr { start, end, last }) => {
                 if link.push_stderr(rest.get(start..end).unwrap_or_default(), last) {
                     let over = matches!(cgi::parse(head, limit), Ok(Status::Complete));
                     if log_stderr(req, if over { "while reading upstream" } else { READING }) && !over {
@@ -147,8 +147,8 @@ fn take_head(req: &mut Request, raw: &[u8], limit: usize) -> Result<(), Fault> {
                 }
                 end
             }
-            Ok(Step::More) => return Ok(()),
-            Ok(Step::End { consumed }) => {
+            Ok(RecordPart::More) => return Ok(()),
+            Ok(RecordPart::End { consumed }) => {
                 link.extra |= consumed < rest.len();
                 return Ok(());
             }

@@ -11,7 +11,7 @@ use crate::upstream::fault::{Fault, bad_head};
 use forebay_http::field::{self, Classes, Name, Unsafe};
 use forebay_http::h1::client;
 use forebay_http::h1::request::Status;
-use forebay_http::h1::response::{field, number};
+use forebay_http::h1::response::{copied_field, field, number};
 use forebay_http::request::Framing;
 
 /// Parses the part of a head that has come.
@@ -39,7 +39,7 @@ pub(super) fn write_head(req: &mut Request, asked: &Asked<'_>, out: &mut Vec<u8>
     let upgrade = set_fields(req, asked, out)?;
     validators(req, asked, out)?;
     body_fields(req, asked, out)?;
-    client_fields(req, asked, out)?;
+    client_fields(req, asked, out);
     hop_fields(req, asked, upgrade, out)?;
     out.extend_from_slice(b"\r\n");
     Ok(upgrade)
@@ -160,17 +160,16 @@ fn keeps_framing(req: &Request, s: &Settings) -> bool {
 }
 
 /// Appends the client's fields that are not set otherwise (nginx: proxy_pass_request_headers).
-fn client_fields(req: &Request, asked: &Asked<'_>, out: &mut Vec<u8>) -> Result<(), Unsafe> {
+fn client_fields(req: &Request, asked: &Asked<'_>, out: &mut Vec<u8>) {
     let h = &req.head;
     for f in h.fields.iter().filter(|_| asked.settings.pass_request_headers) {
         let name = f.name.of(&h.buf);
         // A cache is to have the whole.
         let own = asked.stored && f.id.is(Classes::CONDITIONAL);
         if !f.id.is(Classes::REQUEST_HOP) && !own && !asked.settings.set_header.has(f.id, name) {
-            field(out, name, f.value.of(&h.buf))?;
+            copied_field(out, name, f.value.of(&h.buf));
         }
     }
-    Ok(())
 }
 
 fn length(out: &mut Vec<u8>, n: u64) {

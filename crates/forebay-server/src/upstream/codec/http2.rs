@@ -25,7 +25,6 @@ use forebay_net::wire::Watch;
 use forebay_sys::errno::errno_text;
 use rustix::io::Errno;
 use std::cell::RefMut;
-use std::time::Instant;
 
 /// Tells connections of this version from others.
 pub(crate) const MADE_FOR: u64 = 0x6832_0000_0000_0000;
@@ -131,7 +130,7 @@ async fn wait(
     watch: &mut Watch,
     doing: &str,
 ) -> Result<(), Fault> {
-    match conn.wait(For::Both, Instant::now() + s.send_timeout.0, watch).await {
+    match conn.wait(For::Both, req.thread.io.poller.after(s.send_timeout.0), watch).await {
         Waited::Ready => {}
         Waited::Timeout => return Err(timed_out(req, doing)),
         Waited::ClientGone => return Err(client_gone(req, "sending request to upstream")),

@@ -44,7 +44,7 @@ pub(crate) struct Check {
     /// `true` if the location encrypts its connections.
     encrypted: bool,
     /// `proxy_protocol` of the location.
-    announce: Option<proxy_protocol::Version>,
+    announce: Option<proxy_protocol::HeaderVersion>,
     /// Number of the location.
     location: usize,
     connect_timeout: Duration,

@@ -5,9 +5,9 @@
 use super::Check;
 use super::require::{Ask, Checked, holds};
 use crate::config::http::Http;
-use crate::tls::client::ClientTls;
 use crate::upstream::config::Upstream;
 use forebay_core::control::{Failure, Line, Read};
+use forebay_core::tls::client::ClientTls;
 use forebay_core::upstream::health::Probe;
 use forebay_core::upstream::peer::Peer;
 use forebay_http::h1::client::ResponseHead;

@@ -1,22 +1,24 @@
 //! Certificates that a server presents, and the cache of those that are loaded while it runs (nginx: ssl_certificate_cache).
 
+use super::cache_settings::CacheLimits;
 use forebay_sys::sync::{lock, read, write};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use std::collections::HashMap;
 use std::sync::{Arc, RwLock};
-use std::time::Duration;
 
 /// Certificates with keys. The client's signature algorithms decide which one is presented.
 #[derive(Debug, Default)]
-pub(crate) struct Presented(pub Vec<RwLock<Arc<CertifiedKey>>>);
+pub(crate) struct Presented(pub(crate) Vec<RwLock<Arc<CertifiedKey>>>);
 
 impl Presented {
-    pub(super) fn new(keys: Vec<Arc<CertifiedKey>>) -> Presented {
+    /// Creates a set of these certificates.
+    pub(crate) fn new(keys: Vec<Arc<CertifiedKey>>) -> Presented {
         Presented(keys.into_iter().map(RwLock::new).collect())
     }
 
-    pub(super) fn get(&self, i: usize) -> Option<Arc<CertifiedKey>> {
+    /// Returns the certificate of this index.
+    pub(crate) fn get(&self, i: usize) -> Option<Arc<CertifiedKey>> {
         self.0.get(i).map(|k| read(k).clone())
     }
 
@@ -49,28 +51,28 @@ impl ResolvesServerCert for Presented {
 /// Certificates by name, bounded (nginx: ssl_certificate_cache).
 #[derive(Debug)]
 pub(crate) struct Loaded {
-    max: usize,
-    inactive: Duration,
-    valid: Duration,
-    map: std::sync::Mutex<HashMap<Vec<u8>, Entry>>,
+    limits: CacheLimits,
+    map: std::sync::Mutex<HashMap<Vec<u8>, LoadedKey>>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct LoadedKey {
     key: Arc<CertifiedKey>,
     checked: std::time::Instant,
     used: std::time::Instant,
 }
 
+impl LoadedKey {
+    /// Returns `true` if the time of the entry is over.
+    fn is_over(&self, limits: &CacheLimits) -> bool {
+        self.checked.elapsed() > limits.valid || self.used.elapsed() > limits.inactive
+    }
+}
+
 impl Loaded {
-    /// Creates an empty store from `(max_entries, inactive_secs, valid_secs)`.
-    pub(crate) fn of((max, inactive, valid): (usize, u64, u64)) -> Loaded {
-        Loaded {
-            max,
-            inactive: Duration::from_secs(inactive),
-            valid: Duration::from_secs(valid),
-            map: Default::default(),
-        }
+    /// Creates an empty cache.
+    pub(crate) fn new(limits: CacheLimits) -> Loaded {
+        Loaded { limits, map: Default::default() }
     }
 
     /// Returns the certificate and key loaded from these files.
@@ -78,10 +80,11 @@ impl Loaded {
         self.get(&id(files))
     }
 
-    pub(super) fn get(&self, name: &[u8]) -> Option<Arc<CertifiedKey>> {
+    /// Returns the certificate of a name, unless it has been there too long.
+    pub(crate) fn get(&self, name: &[u8]) -> Option<Arc<CertifiedKey>> {
         let mut map = lock(&self.map);
         let entry = map.get_mut(name)?;
-        if entry.checked.elapsed() > self.valid || entry.used.elapsed() > self.inactive {
+        if entry.is_over(&self.limits) {
             map.remove(name);
             return None;
         }
@@ -89,21 +92,22 @@ impl Loaded {
         Some(entry.key.clone())
     }
 
-    pub(super) fn put(&self, name: Vec<u8>, key: Arc<CertifiedKey>) {
+    /// Adds a certificate, in place of the least recently used one of a full cache.
+    pub(crate) fn put(&self, name: Vec<u8>, key: Arc<CertifiedKey>) {
         let mut map = lock(&self.map);
         // Two handshakes may load the same files at once. The second replaces an entry, so evict none for it.
-        if map.len() >= self.max && !map.contains_key(&name) {
-            map.retain(|_, e| e.used.elapsed() <= self.inactive && e.checked.elapsed() <= self.valid);
+        if map.len() >= self.limits.max && !map.contains_key(&name) {
+            map.retain(|_, e| !e.is_over(&self.limits));
             let oldest = map.iter().min_by_key(|(_, e)| e.used).map(|(n, _)| n.clone());
-            oldest.filter(|_| map.len() >= self.max).map(|n| map.remove(&n));
+            oldest.filter(|_| map.len() >= self.limits.max).map(|n| map.remove(&n));
         }
         let now = std::time::Instant::now();
-        map.insert(name, Entry { key, checked: now, used: now });
+        map.insert(name, LoadedKey { key, checked: now, used: now });
     }
 }
 
 /// Returns the key of a pair of files in the cache.
-pub(super) fn id((cert, key): &(Vec<u8>, Vec<u8>)) -> Vec<u8> {
+pub(crate) fn id((cert, key): &(Vec<u8>, Vec<u8>)) -> Vec<u8> {
     [cert.as_slice(), b"\0", key].concat()
 }
 
@@ -112,6 +116,7 @@ mod tests {
     use super::*;
     use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair};
     use rustls::pki_types::PrivatePkcs8KeyDer;
+    use std::time::Duration;
 
     fn key() -> Arc<CertifiedKey> {
         let random = aws_lc_rs::rand::SystemRandom::new();
@@ -125,7 +130,8 @@ mod tests {
     #[test]
     fn the_least_recently_used_certificate_leaves_a_full_cache() {
         let key = key();
-        let cache = Loaded::of((2, 60, 60));
+        let limits = CacheLimits { inactive: Duration::from_secs(60), ..CacheLimits::of(2) };
+        let cache = Loaded::new(limits);
         let has = |name: &str| cache.get(name.as_bytes()).is_some();
         let put = |name: &str| cache.put(name.as_bytes().to_vec(), key.clone());
         put("a");
@@ -133,11 +139,11 @@ mod tests {
         assert!(has("a"));
         put("c");
         assert!(has("a") && !has("b") && has("c"));
-        // What is there already takes no other's place.
+        // A name that is there already takes no other's place.
         put("c");
         assert!(has("a") && has("c"));
-        // What nobody used in time goes before what is used.
-        let cache = Loaded::of((2, 0, 60));
+        // Entries whose time is over leave before those in use.
+        let cache = Loaded::new(CacheLimits { inactive: Duration::ZERO, ..limits });
         cache.put(b"a".to_vec(), key.clone());
         cache.put(b"b".to_vec(), key.clone());
         std::thread::yield_now();

@@ -3,14 +3,14 @@
 
 #![allow(clippy::disallowed_methods, reason = "not on a thread of connections: the tokio thread runs this")]
 
+use crate::control::{self, Line};
 use base64::Engine;
-use forebay_core::control::{self, Line};
 use forebay_http::field::Name;
 use forebay_http::h1::client::{ResponseHead, framing_of_response};
 use forebay_http::request::Framing;
 use forebay_net::addr::PeerAddr;
 use forebay_net::addr::{Place, address_text};
-use forebay_net::resolver::{self, Resolver};
+use forebay_net::resolver::Resolver;
 use forebay_net::tls::ocsp_message::MAX_RESPONSE;
 use forebay_sys::errno::errno_text;
 use forebay_sys::sync::lock;
@@ -41,7 +41,7 @@ pub(crate) struct Responder {
 
 /// Method of resolving a responder's name.
 #[derive(Clone, Debug, Default)]
-pub(crate) enum Names {
+pub(crate) enum NameLookup {
     /// The configuration's `resolver`. `None` makes every lookup fail.
     Resolver(Option<Arc<Resolver>>),
     /// The system's resolver.
@@ -51,7 +51,7 @@ pub(crate) enum Names {
 
 /// Reason for having no response, in nginx's words.
 #[derive(Clone, Debug)]
-pub(crate) struct Failure {
+pub(crate) struct ResponderFailure {
     text: String,
     peer: Option<PeerAddr>,
 }
@@ -60,20 +60,20 @@ pub(crate) struct Failure {
 #[derive(Debug)]
 pub(crate) struct Answered<T> {
     /// Body as received.
-    pub body: Vec<u8>,
+    pub(crate) body: Vec<u8>,
     /// Result of the caller's check.
-    pub answer: T,
+    pub(crate) answer: T,
     peer: PeerAddr,
 }
 
-impl Failure {
-    fn new(text: impl Into<String>) -> Failure {
-        Failure { text: text.into(), peer: None }
+impl ResponderFailure {
+    fn new(text: impl Into<String>) -> ResponderFailure {
+        ResponderFailure { text: text.into(), peer: None }
     }
 
     /// Creates a failure about a complete response.
-    pub(crate) fn of<T>(answered: &Answered<T>, text: String) -> Failure {
-        Failure { text, peer: Some(answered.peer.clone()) }
+    pub(crate) fn of<T>(answered: &Answered<T>, text: String) -> ResponderFailure {
+        ResponderFailure { text, peer: Some(answered.peer.clone()) }
     }
 }
 
@@ -91,14 +91,7 @@ impl Responder {
         if rest.iter().any(|b| b.is_ascii_control() || *b == b' ') {
             return Err(broken("invalid character"));
         }
-        // The path of a socket ends at a colon, as in proxy_pass.
-        let unix = rest.starts_with(b"unix:");
-        let end = match unix {
-            true => memchr::memchr(b':', rest.get(5..).unwrap_or_default()).map(|at| at + 5),
-            false => rest.iter().position(|b| matches!(b, b'/' | b'?')),
-        };
-        let (host, uri) = rest.split_at(end.unwrap_or(rest.len()));
-        let uri = if unix { uri.strip_prefix(b":").unwrap_or(uri) } else { uri };
+        let (host, uri) = split_host(rest);
         let place = Place::parse(host).map_err(broken)?;
         Ok(Responder { place, uri: uri.to_vec(), host: host.to_vec(), addresses: Vec::new() })
     }
@@ -122,8 +115,8 @@ impl Responder {
     }
 
     /// Returns the text about a failure for the error log.
-    pub(crate) fn describe(&self, f: &Failure) -> String {
-        let name = String::from_utf8_lossy(&self.place.host()).into_owned();
+    pub(crate) fn describe(&self, f: &ResponderFailure) -> String {
+        let name = self.shown_host();
         let mut text = format!("{} while requesting certificate status, responder: {name}", f.text);
         if let Some(peer) = &f.peer {
             text += &format!(", peer: {}", String::from_utf8_lossy(&address_text(peer)));
@@ -132,39 +125,45 @@ impl Responder {
     }
 
     /// Returns the responder's addresses.
-    async fn find(&self, names: &Names) -> Result<Vec<PeerAddr>, Failure> {
+    async fn find(&self, names: &NameLookup) -> Result<Vec<PeerAddr>, ResponderFailure> {
         if !self.addresses.is_empty() {
             return Ok(self.addresses.clone());
         }
         if let Some(literal) = self.place.literal(PORT) {
             return Ok(vec![literal]);
         }
-        let shown = String::from_utf8_lossy(&self.place.host()).into_owned();
         match names {
-            Names::Resolver(None) => Err(Failure::new(format!("no resolver defined to resolve {shown}"))),
-            Names::Resolver(Some(r)) => {
-                let resolved = self.resolve(r).await;
-                resolved.map_err(|e| Failure::new(format!("{shown} could not be resolved ({e})")))
+            NameLookup::Resolver(Some(resolver)) => self.resolve(resolver).await,
+            NameLookup::Resolver(None) => {
+                Err(ResponderFailure::new(format!("no resolver defined to resolve {}", self.shown_host())))
             }
-            Names::System => match self.look_up().await {
-                found if found.is_empty() => {
-                    Err(Failure::new(format!("host not found in OCSP responder \"{shown}\"")))
-                }
-                found => Ok(found),
-            },
+            NameLookup::System => self.look_up().await,
         }
     }
 
-    async fn resolve(&self, resolver: &Arc<Resolver>) -> Result<Vec<PeerAddr>, resolver::Failure> {
-        let found = resolver.addresses(&self.place.host(), false).await?;
+    /// Asks the configuration's resolver.
+    async fn resolve(&self, resolver: &Arc<Resolver>) -> Result<Vec<PeerAddr>, ResponderFailure> {
+        let found = resolver.addresses(&self.place.host(), false).await;
+        let failed = |e| ResponderFailure::new(format!("{} could not be resolved ({e})", self.shown_host()));
         let port = self.place.port().unwrap_or(PORT);
-        Ok(found.ips.into_iter().map(|ip| PeerAddr::Inet(SocketAddr::new(ip, port))).collect())
+        let ips = found.map_err(failed)?.ips.into_iter();
+        Ok(ips.map(|ip| PeerAddr::Inet(SocketAddr::new(ip, port))).collect())
     }
 
     /// Asks the system's resolver.
-    async fn look_up(&self) -> Vec<PeerAddr> {
+    async fn look_up(&self) -> Result<Vec<PeerAddr>, ResponderFailure> {
         let place = self.place.clone();
-        tokio::task::spawn_blocking(move || place.addresses(PORT)).await.unwrap_or_default()
+        let found = tokio::task::spawn_blocking(move || place.addresses(PORT)).await.unwrap_or_default();
+        if found.is_empty() {
+            let text = format!("host not found in OCSP responder \"{}\"", self.shown_host());
+            return Err(ResponderFailure::new(text));
+        }
+        Ok(found)
+    }
+
+    /// Returns the host for messages.
+    fn shown_host(&self) -> String {
+        String::from_utf8_lossy(&self.place.host()).into_owned()
     }
 
     /// Sends a request and returns the first response that `check` accepts.
@@ -174,15 +173,15 @@ impl Responder {
     pub(crate) async fn ask<T>(
         &self,
         question: &[u8],
-        names: &Names,
+        names: &NameLookup,
         check: impl Fn(&[u8]) -> Result<T, String>,
-    ) -> Result<Answered<T>, Failure> {
+    ) -> Result<Answered<T>, ResponderFailure> {
         let peer = Mutex::new(None);
         match tokio::time::timeout(TIMEOUT, self.ask_each(question, names, check, &peer)).await {
             Ok(done) => done,
             Err(_) => {
                 let text = "OCSP responder timed out (110: Connection timed out)".to_owned();
-                Err(Failure { text, peer: lock(&peer).clone() })
+                Err(ResponderFailure { text, peer: lock(&peer).clone() })
             }
         }
     }
@@ -191,17 +190,17 @@ impl Responder {
     async fn ask_each<T>(
         &self,
         question: &[u8],
-        names: &Names,
+        names: &NameLookup,
         check: impl Fn(&[u8]) -> Result<T, String>,
         peer: &Mutex<Option<PeerAddr>>,
-    ) -> Result<Answered<T>, Failure> {
-        let mut last = Failure::new("OCSP responder has no address");
+    ) -> Result<Answered<T>, ResponderFailure> {
+        let mut last = ResponderFailure::new("OCSP responder has no address");
         for addr in self.find(names).await?.into_iter().take(MAX_ADDRESSES) {
             *lock(peer) = Some(addr.clone());
             let got = self.fetch(&addr, question).await;
             match got.and_then(|body| check(&body).map(|answer| (body, answer))) {
                 Ok((body, answer)) => return Ok(Answered { body, answer, peer: addr }),
-                Err(text) => last = Failure { text, peer: Some(addr) },
+                Err(text) => last = ResponderFailure { text, peer: Some(addr) },
             }
         }
         Err(last)
@@ -236,6 +235,19 @@ impl Responder {
         out.extend_from_slice(host);
         out.extend_from_slice(b"\r\nAccept: application/ocsp-response\r\n\r\n");
         out
+    }
+}
+
+/// Splits a URL without its scheme into the host and the rest.
+fn split_host(url: &[u8]) -> (&[u8], &[u8]) {
+    let Some(path) = url.strip_prefix(b"unix:") else {
+        let end = url.iter().position(|b| matches!(b, b'/' | b'?'));
+        return url.split_at(end.unwrap_or(url.len()));
+    };
+    // The path of a socket ends at a colon, as in proxy_pass.
+    match memchr::memchr(b':', path) {
+        Some(at) => (url.get(..5 + at).unwrap_or_default(), path.get(at + 1..).unwrap_or_default()),
+        None => (url, b""),
     }
 }
 

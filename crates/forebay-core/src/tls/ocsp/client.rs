@@ -2,7 +2,7 @@
 //! before the first request is answered. The tokio thread sends the requests; connections that need the same status
 //! share one.
 
-use super::responder::{Names, Responder};
+use super::responder::{NameLookup, Responder};
 use forebay_net::tls::ocsp_message::{Answer, Signers, State, Subject};
 use forebay_net::tls::sessions::{Sessions, context};
 use forebay_net::tls::{ocsp_message, verify};
@@ -23,22 +23,22 @@ static AT_ONCE: Semaphore = Semaphore::const_new(512);
 #[derive(Debug)]
 pub(crate) struct Check {
     /// `true` to check the issuers, too (`ssl_ocsp on`), `false` for the client's own certificate only (`leaf`).
-    pub all: bool,
+    pub(crate) all: bool,
     /// `ssl_ocsp_responder`; `None` uses the responder named in the certificate.
-    pub responder: Option<Responder>,
+    pub(crate) responder: Option<Responder>,
     /// `ssl_ocsp_cache`.
-    pub cache: Option<Arc<Sessions>>,
+    pub(crate) cache: Option<Arc<Sessions>>,
     /// Resolver for the responder's name.
-    pub names: Names,
+    pub(crate) names: NameLookup,
 }
 
 /// Reason for refusing a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     /// Text for `$ssl_client_verify` and the log.
-    pub verdict: &'static str,
+    pub(crate) verdict: &'static str,
     /// Additional line for the log.
-    pub log: Option<String>,
+    pub(crate) log: Option<String>,
 }
 
 /// Returns the refusal for a chain whose status did not arrive in time.
@@ -47,9 +47,9 @@ pub(crate) fn timed_out() -> Refusal {
     Refusal { verdict: REQUEST_FAILED, log: Some(text.to_owned()) }
 }
 
-type Key = [u8; 32];
-type Outcome = Result<State, String>;
-type Flights = HashMap<Key, Arc<OnceCell<Outcome>>>;
+type StatusKey = [u8; 32];
+type StatusResult = Result<State, String>;
+type Flights = HashMap<StatusKey, Arc<OnceCell<StatusResult>>>;
 
 /// Locks the map of requests under way.
 fn flights() -> std::sync::MutexGuard<'static, Flights> {
@@ -57,8 +57,8 @@ fn flights() -> std::sync::MutexGuard<'static, Flights> {
     lock(FLIGHTS.get_or_init(Mutex::default))
 }
 
-/// Guard that removes a request from [`flights`], even if every connection that waited for it is gone.
-struct Landing(Key, Arc<OnceCell<Outcome>>);
+/// Guard that removes a request from [`flights`], even if all connections that need it have ended.
+struct Landing(StatusKey, Arc<OnceCell<StatusResult>>);
 
 impl Drop for Landing {
     fn drop(&mut self) {
@@ -79,21 +79,18 @@ impl Check {
         for pair in path.windows(2).take(most) {
             let [cert, issuer] = pair else { break };
             let subject = Subject { cert: cert.clone(), issuer: issuer.clone() };
-            match self.state_of(subject).await {
-                Ok(State::Good) => {}
-                Ok(State::Revoked) => return Err(Refusal { verdict: "certificate revoked", log: None }),
-                Ok(State::Unknown) => {
-                    return Err(Refusal { verdict: "certificate status unknown", log: None });
-                }
-                Err(text) => {
-                    return Err(Refusal { verdict: REQUEST_FAILED, log: Some(text) });
-                }
-            }
+            let (verdict, log) = match self.state_of(subject).await {
+                Ok(State::Good) => continue,
+                Ok(State::Revoked) => ("certificate revoked", None),
+                Ok(State::Unknown) => ("certificate status unknown", None),
+                Err(text) => (REQUEST_FAILED, Some(text)),
+            };
+            return Err(Refusal { verdict, log });
         }
         Ok(())
     }
 
-    async fn state_of(&self, subject: Subject) -> Outcome {
+    async fn state_of(&self, subject: Subject) -> StatusResult {
         let id = context([subject.cert.as_ref(), subject.issuer.as_ref()].into_iter());
         if let Some(state) = self.cache.as_ref().and_then(|c| recall(c, &id)) {
             return Ok(state);
@@ -127,15 +124,15 @@ impl Check {
 /// Request for the status of a certificate.
 struct StatusRequest {
     /// Key of the status in the cache.
-    id: Key,
+    id: StatusKey,
     subject: Subject,
     responder: Responder,
-    names: Names,
+    names: NameLookup,
     cache: Option<Arc<Sessions>>,
 }
 
 impl StatusRequest {
-    async fn fetch(self) -> Outcome {
+    async fn fetch(self) -> StatusResult {
         let Ok(_permit) = AT_ONCE.try_acquire() else {
             return Err("too many OCSP requests are under way".to_owned());
         };
@@ -150,13 +147,13 @@ impl StatusRequest {
     }
 }
 
-fn remember(cache: &Sessions, id: Key, state: State, life: i64) {
+fn remember(cache: &Sessions, id: StatusKey, state: State, life: i64) {
     if let Ok(life @ 1..) = u64::try_from(life) {
         cache.put(id.to_vec(), vec![state as u8], Duration::from_secs(life.min(7 * 24 * 3600)));
     }
 }
 
-fn recall(cache: &Sessions, id: &Key) -> Option<State> {
+fn recall(cache: &Sessions, id: &StatusKey) -> Option<State> {
     let states = [State::Good, State::Revoked, State::Unknown];
     let kept = cache.get(id, false)?;
     states.into_iter().find(|s| kept == [*s as u8])

@@ -3,4 +3,4 @@
 
 pub(crate) mod client;
 pub(crate) mod responder;
-pub(crate) mod staple;
+pub mod staple;

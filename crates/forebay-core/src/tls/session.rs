@@ -3,7 +3,7 @@
 use forebay_net::tls::hello::Hello;
 use forebay_net::tls::sessions::Context;
 use forebay_net::tls::stream::Agreed;
-use forebay_net::tls::verify::Failure;
+use forebay_net::tls::verify::VerifyError;
 use rustls::pki_types::CertificateDer;
 use std::cell::Cell;
 
@@ -16,7 +16,7 @@ pub enum Verdict {
     /// The certificate is valid.
     Success,
     /// The certificate is not valid.
-    Failed(Failure),
+    Failed(VerifyError),
     /// The certificate is valid, but revoked or of unknown status (OCSP).
     Refused(&'static str),
 }

@@ -1,13 +1,16 @@
 //! TLS to upstreams (nginx: proxy_ssl_*), with one [`ClientTls`] a location. After the handshake, `verify.rs` verifies
 //! the server's certificate.
 
-use super::server::{Loader, certified_files, is_fixed, provider, versions};
-use crate::config::Scope;
-use crate::modules::proxy_ssl::Settings;
-use crate::modules::ssl::Name;
-use crate::request::Request;
+use super::cache_settings::CacheLimits;
+use super::certified::certified_files;
+use super::files::FileName;
+use super::loader::{Loader, is_fixed};
+use super::presented::Loaded;
+use super::proxy_ssl::Settings;
+use super::server_config::{provider, versions};
+use crate::config::Build;
+use crate::vars::{Evaluate, Template};
 use forebay_conf::error::Error;
-use forebay_core::vars::Template;
 use forebay_net::tls::certified::VerifyLater;
 use forebay_net::tls::ciphers;
 use forebay_net::tls::sessions::{Context, context};
@@ -18,6 +21,7 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, SignatureScheme, SupportedCipherSuite};
 use std::hash::{BuildHasher, RandomState};
+use std::path::Path;
 use std::sync::{Arc, LazyLock};
 use zeroize::Zeroizing;
 
@@ -26,12 +30,12 @@ const SESSIONS: usize = 256;
 
 /// TLS settings of a location for its upstreams.
 #[derive(Debug)]
-pub(crate) struct ClientTls {
+pub struct ClientTls {
     config: Arc<ClientConfig>,
     /// Certificate and key, if their names have variables.
-    dynamic: Option<(Name, Name)>,
+    dynamic: Option<(FileName, FileName)>,
     passwords: Arc<Vec<Zeroizing<Vec<u8>>>>,
-    cached: super::presented::Loaded,
+    cached: Loaded,
     /// `proxy_ssl_name`.
     name: Option<Template>,
     /// `proxy_ssl_verify`.
@@ -43,7 +47,7 @@ pub(crate) struct ClientTls {
 
 /// Properties of a connection to an upstream. Connections are reused only for equal ones.
 #[derive(Clone, Debug)]
-pub(crate) struct Wanted {
+pub struct Wanted {
     /// The location's settings.
     pub tls: Arc<ClientTls>,
     /// Name of the server, to be found in its certificate.
@@ -55,36 +59,41 @@ pub(crate) struct Wanted {
 impl Wanted {
     /// Returns a key for reusing connections, never 0. It is a hash with a random seed: the name may come from a
     /// client, which must not be able to provoke collisions.
-    pub(crate) fn key(&self) -> u64 {
+    pub fn key(&self) -> u64 {
         static STATE: LazyLock<RandomState> = LazyLock::new(RandomState::new);
         STATE.hash_one((&self.tls.fingerprint, &self.name, &self.files)) | 1
     }
 
-    /// Begins a connection. Reads certificates whose names have variables on the blocking pool.
+    /// Begins a connection. Reads certificates whose names have variables on the blocking pool, relative to `base`.
     ///
     /// # Errors
     /// The text for the error log.
-    pub(crate) async fn begin(&self, req: &Request) -> Result<UnbufferedClientConnection, String> {
+    pub async fn begin(&self, base: &Path) -> Result<UnbufferedClientConnection, String> {
         let config = match &self.files {
-            Some((cert, _)) if cert.is_empty() => self.tls.config.clone(),
-            Some(files) => {
-                let key = match self.tls.cached.of_files(files) {
-                    Some(key) => key,
-                    None => {
-                        let (tls, files) = (self.tls.clone(), files.clone());
-                        let base = req.conf.http.conf_dir.clone();
-                        let work = move || certified_files(&files, &base, &tls.passwords, Some(&tls.cached));
-                        let loaded = tokio::task::spawn_blocking(work).await;
-                        loaded.map_err(|_| "reading a certificate ended".to_owned())??
-                    }
-                };
+            Some(files) if !files.0.is_empty() => {
                 let mut config = ClientConfig::clone(&self.tls.config);
+                let key = self.certificate(files, base).await?;
                 config.client_auth_cert_resolver = Arc::new(Presents(Some(key)));
                 Arc::new(config)
             }
-            None => self.tls.config.clone(),
+            _ => self.tls.config.clone(),
         };
         UnbufferedClientConnection::new(config, server_name(&self.name)?).map_err(|e| e.to_string())
+    }
+
+    /// Returns the certificate of these files, which have been loaded before or are read now.
+    async fn certificate(
+        &self,
+        files: &(Vec<u8>, Vec<u8>),
+        base: &Path,
+    ) -> Result<Arc<CertifiedKey>, String> {
+        if let Some(key) = self.tls.cached.of_files(files) {
+            return Ok(key);
+        }
+        let (tls, files, base) = (self.tls.clone(), files.clone(), base.to_owned());
+        let work = move || certified_files(&files, &base, &tls.passwords, Some(&tls.cached));
+        let loaded = tokio::task::spawn_blocking(work).await;
+        loaded.unwrap_or_else(|_| Err("reading a certificate ended".to_owned()))
     }
 }
 
@@ -95,15 +104,15 @@ fn server_name(name: &str) -> Result<ServerName<'static>, String> {
 }
 
 impl ClientTls {
-    /// Reads the settings of a location. `h2` requests HTTP/2.
+    /// Reads the settings of a location. `alpn` are the protocols to offer.
     ///
     /// # Errors
     /// In nginx's words.
-    pub(crate) fn new(
+    pub fn new(
         s: &Settings,
-        h2: bool,
+        alpn: &[&[u8]],
         loader: &mut Loader,
-        cx: &mut Scope<'_>,
+        cx: &mut Build<'_>,
     ) -> Result<ClientTls, Error> {
         let Certificate { fixed, dynamic } = certificate(s, loader, cx)?;
         let verify = verifier(s)?;
@@ -112,18 +121,19 @@ impl ClientTls {
         let shown = fixed.as_ref().map(|k| k.cert.as_slice()).unwrap_or_default();
         let trusted = verify.as_ref().map(|t| t.fingerprint());
         let fingerprint = context(
-            [spoken.bits(s, h2).as_slice(), &spoken.numbers()]
+            [spoken.bits(s, alpn).as_slice(), &spoken.numbers()]
                 .into_iter()
+                .chain(alpn.iter().copied())
                 .chain(trusted.as_ref().map(Context::as_slice))
                 .chain(named.into_iter().flatten())
                 .chain(shown.iter().map(AsRef::as_ref)),
         );
         Ok(ClientTls {
-            config: Arc::new(spoken.config(s, h2, fixed)?),
+            config: Arc::new(spoken.config(s, alpn, fixed)?),
             dynamic,
             passwords: s.password_file.0.clone(),
-            cached: super::presented::Loaded::of(s.certificate_cache.0.unwrap_or((SESSIONS, 10, 60))),
-            name: s.name.0.clone(),
+            cached: Loaded::new(s.certificate_cache.0.unwrap_or(CacheLimits::of(SESSIONS))),
+            name: s.name.clone(),
             verify,
             fingerprint,
         })
@@ -135,7 +145,7 @@ impl ClientTls {
     ///
     /// # Errors
     /// The text for the error log.
-    pub(crate) fn begin_check(&self, host: &[u8]) -> Result<(String, rustls::ClientConnection), String> {
+    pub fn begin_check(&self, host: &[u8]) -> Result<(String, rustls::ClientConnection), String> {
         let name = without_port(self.name.as_ref().and_then(|t| t.as_const()).unwrap_or(host));
         let mut config = ClientConfig::clone(&self.config);
         config.alpn_protocols.clear();
@@ -147,7 +157,7 @@ impl ClientTls {
     ///
     /// # Errors
     /// The text for the error log.
-    pub(crate) fn judge(&self, certificates: &[CertificateDer<'_>], name: &str) -> Result<(), String> {
+    pub fn judge(&self, certificates: &[CertificateDer<'_>], name: &str) -> Result<(), String> {
         let Some(trust) = &self.verify else { return Ok(()) };
         if let Err(f) = trust.verify(certificates, verify::Purpose::Server, verify::now()) {
             return Err(format!("upstream SSL certificate verify error: ({}:{})", f.0, f.text()));
@@ -158,15 +168,16 @@ impl ClientTls {
         Ok(())
     }
 
-    /// Returns the properties of the connection that a request needs.
-    pub(crate) fn wanted(self: &Arc<Self>, req: &mut Request) -> Wanted {
+    /// Returns the properties of the connection that a request or session needs. `host` returns the name of the server unless
+    /// `proxy_ssl_name` gives another.
+    pub fn wanted<E: Evaluate>(self: &Arc<Self>, eval: &mut E, host: impl FnOnce(&E) -> Vec<u8>) -> Wanted {
         let name = match &self.name {
-            Some(t) => t.value(req).unwrap_or_default(),
-            None => req.modules.upstream.host.clone(),
+            Some(t) => t.value(eval).unwrap_or_default(),
+            None => host(eval),
         };
         let name = without_port(&name);
         let files = self.dynamic.as_ref().map(|(cert, key)| {
-            (cert.template.value(req).unwrap_or_default(), key.template.value(req).unwrap_or_default())
+            (cert.template.value(eval).unwrap_or_default(), key.template.value(eval).unwrap_or_default())
         });
         Wanted { tls: self.clone(), name, files }
     }
@@ -178,10 +189,10 @@ struct Certificate {
     /// Loaded.
     fixed: Option<Arc<CertifiedKey>>,
     /// Names of certificate and key, if they have variables.
-    dynamic: Option<(Name, Name)>,
+    dynamic: Option<(FileName, FileName)>,
 }
 
-fn certificate(s: &Settings, loader: &mut Loader, cx: &mut Scope<'_>) -> Result<Certificate, Error> {
+fn certificate(s: &Settings, loader: &mut Loader, cx: &mut Build<'_>) -> Result<Certificate, Error> {
     let Some(cert) = s.certificate.0.last().filter(|c| !c.text.is_empty()) else {
         return Ok(Certificate::default());
     };
@@ -233,9 +244,11 @@ impl Spoken {
         }
     }
 
-    /// Returns what can be on or off, for a fingerprint.
-    fn bits(&self, s: &Settings, h2: bool) -> [u8; 6] {
-        [self.v12, self.v13, s.server_name, h2, s.session_reuse, s.verify].map(u8::from)
+    /// Returns the settings that are on or off and the number of protocols, for a fingerprint.
+    fn bits(&self, s: &Settings, alpn: &[&[u8]]) -> [u8; 6] {
+        let [v12, v13, name, reuse, verify] =
+            [self.v12, self.v13, s.server_name, s.session_reuse, s.verify].map(u8::from);
+        [v12, v13, name, reuse, verify, alpn.len() as u8]
     }
 
     /// Returns the numbers of suites and groups, for a fingerprint.
@@ -246,7 +259,12 @@ impl Spoken {
     }
 
     /// Builds a configuration for rustls. `fixed` is the certificate to present.
-    fn config(self, s: &Settings, h2: bool, fixed: Option<Arc<CertifiedKey>>) -> Result<ClientConfig, Error> {
+    fn config(
+        self,
+        s: &Settings,
+        alpn: &[&[u8]],
+        fixed: Option<Arc<CertifiedKey>>,
+    ) -> Result<ClientConfig, Error> {
         let mut config = ClientConfig::builder_with_provider(provider(self.suites, self.groups))
             .with_protocol_versions(&versions(self.v12, self.v13))
             .map_err(|e| {
@@ -256,9 +274,7 @@ impl Spoken {
             .with_custom_certificate_verifier(Arc::new(VerifyLater))
             .with_client_cert_resolver(Arc::new(Presents(fixed)));
         config.enable_secret_extraction = true;
-        if h2 {
-            config.alpn_protocols = vec![b"h2".to_vec()];
-        }
+        config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
         config.enable_sni = s.server_name;
         config.resumption = if s.session_reuse {
             Resumption::store(Arc::new(ClientSessionMemoryCache::new(SESSIONS)))
@@ -293,15 +309,27 @@ impl ResolvesClientCert for Presents {
 
 #[cfg(test)]
 mod tests {
-    use crate::config::{self, Environment};
+    use super::*;
+    use crate::config::{Environment, Scope};
+    use crate::tls::proxy_ssl::Written;
     use forebay_conf::files::Files;
+    use forebay_conf::tree::Block;
 
-    /// What the connections of each location are made by.
-    fn fingerprints(locations: &[&str], files: &[(&str, String)]) -> Vec<super::Context> {
-        let text: String = (locations.iter().enumerate())
-            .map(|(i, l)| format!("location /{i} {{ proxy_pass https://127.0.0.1; {l} }}\n"))
-            .collect();
-        let text = format!("events {{}} http {{ access_log off; server {{ {text} }} }}");
+    /// Reads the directives of a level and returns the fingerprint of its connections.
+    fn fingerprint(level: &Block, build: Build<'_>) -> Context {
+        let (mut written, mut scope) = (Written::default(), Scope::main(build));
+        for d in level {
+            let bound = written.set(d, &mut scope).unwrap_or_else(|e| panic!("{}", e.message));
+            assert!(bound, "{}", d.name.as_str());
+        }
+        let made = ClientTls::new(&written.resolve(), &[], &mut Loader::default(), &mut scope);
+        made.unwrap_or_else(|e| panic!("{}", e.message)).fingerprint
+    }
+
+    /// Returns the fingerprints of the connections of each location.
+    fn fingerprints(locations: &[&str], files: &[(&str, String)]) -> Vec<Context> {
+        let text: String = locations.iter().map(|l| format!("server {{ {l} }}\n")).collect();
+        let text = format!("http {{ {text} }}");
         let env = Environment {
             prefix: "/test/".into(),
             conf_path: "/test/nginx.conf".into(),
@@ -311,17 +339,16 @@ mod tests {
         };
         let files = files.iter().map(|(name, text)| (*name, text.clone()));
         let mut files = Files::recorded(files.chain([("/test/nginx.conf", text)]));
-        let (config, _) = config::load(&env, &mut files).unwrap_or_else(|e| panic!("{}", e.message));
-        config
-            .front::<config::http::Http>(0)
-            .expect("http")
-            .locations
-            .iter()
-            .filter_map(|l| Some(l.upstream_tls.as_ref()?.fingerprint))
-            .collect()
+        let parsed = forebay_conf::parse::parse(&env.conf_path, "", "/test".as_ref(), &mut files);
+        assert_eq!(parsed.errors.len(), 0);
+        let blocks = |level: &Block| level.iter().filter_map(|d| d.block.clone()).collect::<Vec<_>>();
+        let servers: Vec<Block> = blocks(&parsed.tree.root).iter().flat_map(blocks).collect();
+        let mut warnings = Vec::new();
+        let of = |level: &Block| fingerprint(level, Build::new(&env, &mut files, &mut warnings));
+        servers.iter().map(of).collect()
     }
 
-    /// Idle connections are shared by what they were made and judged by, over reloads as well.
+    /// Idle connections serve requests with the same settings, also after a reload.
     #[test]
     fn connections_are_told_apart_by_what_counts() {
         let dir = tempfile::tempdir().unwrap();

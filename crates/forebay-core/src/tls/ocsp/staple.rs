@@ -5,11 +5,10 @@
 
 #![allow(clippy::disallowed_methods, reason = "not on a thread of connections: the tokio thread runs this")]
 
-use super::responder::{Answered, Failure, Names, Responder};
-use crate::config::http::Http;
+use super::responder::{Answered, NameLookup, Responder, ResponderFailure};
+use crate::tasks::Log;
 use crate::tls::presented::Presented;
 use forebay_conf::error::Level;
-use forebay_core::tasks::Log;
 use forebay_net::tls::ocsp_message::{self, Answer, Signers, State, Subject};
 use forebay_net::tls::verify::{self, Purpose, Trust};
 use forebay_sys::sync::lock;
@@ -41,31 +40,31 @@ static AT_ONCE: Semaphore = Semaphore::const_new(64);
 
 /// A certificate to fetch responses for, and the places that use them.
 #[derive(Debug)]
-pub(crate) struct Stapling {
+pub struct Stapling {
     /// The certificate.
-    pub subject: Subject,
+    pub(crate) subject: Subject,
     /// Chain of the certificate, without the certificate itself.
-    pub chain: Vec<CertificateDer<'static>>,
+    pub(crate) chain: Vec<CertificateDer<'static>>,
     /// Certificates that may sign responses in addition to the issuer.
-    pub signers: Vec<CertificateDer<'static>>,
+    pub(crate) signers: Vec<CertificateDer<'static>>,
     /// `ssl_stapling_verify`: authorities by which the issuer must be verified.
-    pub trust: Option<Arc<Trust>>,
+    pub(crate) trust: Option<Arc<Trust>>,
     /// Responder.
-    pub responder: Responder,
+    pub(crate) responder: Responder,
     /// Resolver for the responder's name.
-    pub names: Names,
+    pub(crate) names: NameLookup,
     /// Name of the certificate for the log.
-    pub file: String,
+    pub(crate) file: String,
     /// Places that present the certificate: a server's certificates and the index there.
-    pub slots: Vec<(Arc<Presented>, usize)>,
+    pub(crate) slots: Vec<(Arc<Presented>, usize)>,
 }
 
-type Key = [u8; 32];
-type Known = HashMap<Key, (Arc<[u8]>, Answer)>;
+type StaplingKey = [u8; 32];
+type KnownResponses = HashMap<StaplingKey, (Arc<[u8]>, Answer)>;
 
 /// Locks the responses of this process, which the next configuration takes over.
-fn known() -> std::sync::MutexGuard<'static, Known> {
-    static KNOWN: OnceLock<Mutex<Known>> = OnceLock::new();
+fn known() -> std::sync::MutexGuard<'static, KnownResponses> {
+    static KNOWN: OnceLock<Mutex<KnownResponses>> = OnceLock::new();
     lock(KNOWN.get_or_init(Mutex::default))
 }
 
@@ -90,7 +89,7 @@ fn pause(failures: u32) -> Duration {
 
 impl Stapling {
     /// Returns a key for the request and the rules by which its response is verified.
-    pub(crate) fn key(&self) -> Key {
+    pub(crate) fn key(&self) -> StaplingKey {
         let responder = self.responder.key();
         let signers = self.signers.iter().map(AsRef::as_ref);
         let trust = self.trust.as_ref().map(|t| t.fingerprint());
@@ -128,7 +127,7 @@ impl Stapling {
         Ok(answer)
     }
 
-    async fn ask(&self) -> Result<Answered<Answer>, Failure> {
+    async fn ask(&self) -> Result<Answered<Answer>, ResponderFailure> {
         let _permit = AT_ONCE.acquire().await;
         let question = ocsp_message::request(&self.subject).unwrap_or_default();
         self.responder.ask(&question, &self.names, |body| self.check(body)).await
@@ -136,14 +135,10 @@ impl Stapling {
 }
 
 /// Starts stapling for a certificate. Uses a known response at once.
-pub(crate) fn start(config: &Arc<Http>, n: usize, log: &Log) -> impl Future<Output = ()> + Send + 'static {
-    let held = config.staplings.get(n).and_then(Stapling::adopt);
-    let (config, log) = (config.clone(), log.clone());
-    async move {
-        if let Some(stapling) = config.staplings.get(n) {
-            Renewal::new(stapling, held, log).attend().await;
-        }
-    }
+pub fn start(stapling: &Arc<Stapling>, log: &Log) -> impl Future<Output = ()> + Send + 'static {
+    let held = stapling.adopt();
+    let (stapling, log) = (stapling.clone(), log.clone());
+    async move { Renewal::new(&stapling, held, log).attend().await }
 }
 
 /// Returns a sleep of some seconds, at most [`NAP`].
@@ -154,7 +149,7 @@ fn in_seconds(n: i64) -> Duration {
 /// Renewal of one certificate's response.
 struct Renewal<'s> {
     stapling: &'s Stapling,
-    key: Key,
+    key: StaplingKey,
     log: Log,
     /// The response that is stapled.
     held: Option<Answer>,
@@ -221,7 +216,7 @@ impl Renewal<'_> {
                 // The earlier response says that the certificate is good, so it must not be stapled any more.
                 self.drop_response();
                 let state = other.answer.state.text();
-                Failure::of(&other, format!("certificate status \"{state}\" in the OCSP response"))
+                ResponderFailure::of(&other, format!("certificate status \"{state}\" in the OCSP response"))
             }
             Err(e) => e,
         };
@@ -247,7 +242,7 @@ impl Renewal<'_> {
         self.stapling.show(None);
     }
 
-    fn failed(&mut self, failure: &Failure) {
+    fn failed(&mut self, failure: &ResponderFailure) {
         self.failures = self.failures.saturating_add(1);
         self.due = Instant::now() + pause(self.failures);
         let text = self.stapling.responder.describe(failure);

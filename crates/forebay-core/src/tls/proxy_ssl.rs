@@ -1,19 +1,22 @@
-//! Settings of TLS to upstreams (nginx: ngx_http_proxy_module, proxy_ssl_*). What is made of them is in
-//! `tls/client.rs`.
+//! Settings of TLS to upstreams that all front ends have (nginx: ngx_http_proxy_module, ngx_stream_proxy_module, proxy_ssl_*).
+//! `client.rs` builds the TLS configuration from them.
 
+use super::cache_settings::CertificateCache;
+use super::conf_command::Commands;
+use super::files::{Crl, FileNames, Passwords, PemFile};
+use super::settings::{Ciphers, Protocols};
 use crate::config::value::Number;
-use crate::modules::proxy::Value;
-use crate::modules::ssl::{Cache, Ciphers, Commands, Crl, Names, Passwords, PemFile, Protocols};
+use crate::vars::Template;
 use forebay_net::tls::ciphers;
 use std::sync::Arc;
 
 crate::settings! {
     /// `proxy_ssl_certificate`.
-    "proxy_ssl_certificate" => certificate: Names = Names::default();
+    "proxy_ssl_certificate" => certificate: FileNames = FileNames::default();
     /// `proxy_ssl_certificate_key`.
-    "proxy_ssl_certificate_key" => certificate_key: Names = Names::default();
+    "proxy_ssl_certificate_key" => certificate_key: FileNames = FileNames::default();
     /// `proxy_ssl_certificate_cache`.
-    "proxy_ssl_certificate_cache" => certificate_cache: Cache = Cache(None);
+    "proxy_ssl_certificate_cache" => certificate_cache: CertificateCache = CertificateCache(None);
     /// `proxy_ssl_password_file`.
     "proxy_ssl_password_file" => password_file: Passwords = Passwords::default();
     /// `proxy_ssl_ciphers`.
@@ -21,7 +24,7 @@ crate::settings! {
     /// `proxy_ssl_protocols`.
     "proxy_ssl_protocols" => protocols: Protocols = Protocols { v12: true, v13: true };
     /// `proxy_ssl_name`.
-    "proxy_ssl_name" => name: Value = Value(None);
+    "proxy_ssl_name" => name: Option<Template> = None;
     /// `proxy_ssl_server_name`.
     "proxy_ssl_server_name" => server_name: bool = false;
     /// `proxy_ssl_session_reuse`.

@@ -1,0 +1,397 @@
+//! Server side of a TLS handshake: chooses the virtual server by the name in ClientHello, completes the handshake with
+//! its configuration, and verifies the client's certificate. Works in steps that never wait, so that a slow handshake
+//! occupies no runner.
+
+use super::ocsp::client::{self, Check};
+use super::ocsp::responder::TIMEOUT;
+use super::server::ServerTls;
+use super::{Session, Verdict, verdict};
+use crate::client::Client;
+use crate::config::Address;
+use crate::pattern::LimitExceeded;
+use crate::thread::{ActiveConfig, Thread};
+use crate::vars::Evaluate;
+use forebay_conf::error::Level;
+use forebay_net::tls::hello::Hello;
+use forebay_net::tls::record::MAX_CONTENT;
+use forebay_net::tls::sessions::take_stored;
+use forebay_net::tls::sigalg;
+use forebay_net::tls::stream::{Agreed, Greeting, Step};
+use forebay_net::wire::Wire;
+use forebay_sys::errno::errno_text;
+use rustls::ServerConfig;
+use rustls::pki_types::CertificateDer;
+use rustls::server::UnbufferedServerConnection;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Virtual servers of a front end, as far as handshakes with clients need them. Servers have the numbers of
+/// [`Address::default_server`] and [`Address::names`].
+pub trait TlsServers {
+    /// Request or session for which the names of certificates are evaluated.
+    type Eval: Evaluate;
+
+    /// Returns the TLS settings of a server.
+    fn tls(&self, server: usize) -> Option<&Arc<ServerTls>>;
+
+    /// Returns `true` if handshakes for a server offer its optional protocol
+    /// ([`Application::optional`](super::server::Application::optional)). `address` is the one that the client connected to.
+    fn offers_optional(&self, server: usize, address: Option<&Address>) -> bool;
+
+    /// Creates a request or session of a client that has not sent any, with the settings of a server.
+    fn evaluator(&self, client: &Rc<Client>, server: usize) -> Self::Eval;
+
+    /// Returns `true` if a variable may show a part of the ClientHello.
+    fn shows_hello(&self) -> bool;
+
+    /// Returns the serial number of the configuration; see [`Session::compared`].
+    fn serial(&self) -> u64;
+
+    /// Returns the directory of certificates that are loaded in a handshake.
+    fn certificate_dir(&self) -> &Path;
+
+    /// Returns `true` if any log takes lines of this level about the client's connection.
+    fn is_logged(&self, client: &Client, level: Level) -> bool;
+
+    /// Writes a line about the client's connection to the error log. `tail` follows the message.
+    fn log(&self, client: &Client, level: Level, message: &str, tail: &str);
+}
+
+/// Result of a [`step`](Handshake::step) of the handshake.
+#[derive(Debug)]
+pub enum Accept {
+    /// The handshake is complete.
+    Done,
+    /// The handshake needs more input or room in the socket.
+    Wait,
+    /// The handshake failed, which has been logged.
+    Over,
+    /// The client sent these plain bytes instead of TLS, perhaps HTTP.
+    Plain(Vec<u8>),
+    /// The handshake waits for something other than the client: see [`Handshake::resume`].
+    Later(Box<Later>),
+}
+
+/// File names of certificates and their keys.
+type CertificateNames = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// Work that a handshake needs done before it can go on.
+#[derive(Debug)]
+pub struct Later(Awaited);
+
+#[derive(Debug)]
+enum Awaited {
+    /// Read certificate and key from files.
+    Files {
+        /// The virtual server.
+        server: usize,
+        /// Configuration of the handshake, without the certificate.
+        config: Arc<ServerConfig>,
+        /// Names of certificates and keys.
+        names: CertificateNames,
+    },
+    /// Ask OCSP responders about the path of the client's certificate, which begins with that certificate.
+    State(Arc<Check>, Vec<CertificateDer<'static>>),
+}
+
+/// Alert `unrecognized_name`.
+const UNRECOGNIZED_NAME: u8 = 112;
+/// Alert `internal_error`.
+const INTERNAL_ERROR: u8 = 80;
+
+/// Alert and text for the error log of a handshake that is refused.
+type Denial = (u8, String);
+
+fn denied(text: &str) -> Denial {
+    (INTERNAL_ERROR, text.to_owned())
+}
+
+/// Configuration of a handshake with the certificate to present.
+enum Certified {
+    Now(Arc<ServerConfig>),
+    /// The certificate has to be read first.
+    Later(Box<Later>),
+}
+
+/// Handshake of a client's connection.
+pub struct Handshake<'h, S> {
+    /// Thread of the connection.
+    pub thread: &'h Thread,
+    /// Configuration in effect.
+    pub active: &'h ActiveConfig,
+    /// Virtual servers.
+    pub servers: S,
+    /// Bytes of the connection.
+    pub wire: &'h mut Wire,
+    /// The client. [`Client::tls`] receives the session.
+    pub client: &'h mut Rc<Client>,
+}
+
+impl<S: TlsServers> Handshake<'_, S> {
+    /// Continues the handshake as far as it can without waiting.
+    pub fn step(&mut self) -> Accept {
+        while self.wire.tls().is_some_and(|stream| !stream.greeted()) {
+            match self.greet() {
+                Accept::Done => {}
+                other => return other,
+            }
+        }
+        let token = self.wire.token();
+        let Some(stream) = self.wire.tls() else { return Accept::Done };
+        // Drops what another handshake of this thread may have left.
+        sigalg::take();
+        take_stored();
+        let stepped = stream.handshake(&self.thread.io, token);
+        self.note_sigalgs();
+        match stepped {
+            Step::Read | Step::Write => Accept::Wait,
+            Step::Done(agreed) => self.complete(*agreed),
+            Step::Closed => self.fail("peer closed connection in SSL handshake"),
+            Step::Failed(e) => self.fail(&format!("SSL_do_handshake() failed {}", errno_text(e))),
+            Step::Refused(text) => self.fail(&format!("SSL_do_handshake() failed (SSL: {text})")),
+        }
+    }
+
+    /// Notes the results of a complete handshake and verifies the client's certificate.
+    fn complete(&mut self, agreed: Agreed) -> Accept {
+        let early = self.wire.tls().is_some_and(|stream| stream.early);
+        if let Some(session) = self.session() {
+            session.complete(agreed, early);
+        }
+        self.verify_client()
+    }
+
+    /// Does the work that the handshake waits for. Returns `false` if that failed, which has been logged.
+    pub async fn resume(&mut self, later: Later) -> bool {
+        match later.0 {
+            Awaited::Files { server, config, names } => {
+                let loaded = self.load(server, config, names).await;
+                self.begin(server, loaded)
+            }
+            Awaited::State(check, path) => {
+                self.ask_status(&check, &path).await;
+                true
+            }
+        }
+    }
+
+    /// Reads the first bytes of the connection and chooses the server by them.
+    fn greet(&mut self) -> Accept {
+        let token = self.wire.token();
+        let Some(stream) = self.wire.tls() else { return Accept::Done };
+        match stream.greeting(&self.thread.io, token) {
+            Ok(Some(Greeting::Hello(hello))) => self.choose(*hello),
+            Ok(Some(Greeting::Partial)) => Accept::Wait,
+            Ok(Some(Greeting::Plain(bytes))) => {
+                self.wire.decrypt();
+                Rc::make_mut(self.client).unencrypted = true;
+                Accept::Plain(bytes)
+            }
+            Ok(Some(Greeting::Broken(alert))) => {
+                stream.refuse(&self.thread.io, token, alert);
+                self.fail("SSL_do_handshake() failed (SSL: no ClientHello)")
+            }
+            Ok(None) => self.fail("peer closed connection in SSL handshake"),
+            Err(e) => self.fail(&format!("recv() failed {}", errno_text(e))),
+        }
+    }
+
+    /// Returns the session of the handshake in progress, which nothing shares yet.
+    fn session(&mut self) -> Option<&mut Session> {
+        Rc::make_mut(self.client).tls.as_mut().and_then(Rc::get_mut)
+    }
+
+    fn fail(&self, what: &str) -> Accept {
+        self.log(Level::Info, what);
+        Accept::Over
+    }
+
+    fn log(&self, level: Level, what: &str) {
+        if !self.servers.is_logged(self.client, level) {
+            return;
+        }
+        let listener = self.client.listener_text(self.active);
+        let tail = format!(", client: {}, server: {listener}", self.client.text());
+        self.servers.log(self.client, level, &format!("{what} while SSL handshaking"), &tail);
+    }
+
+    /// Notes the signature algorithms that the last step used.
+    fn note_sigalgs(&mut self) {
+        let (own, client) = sigalg::take();
+        if let Some(session) = self.session() {
+            session.sigalg = if own != 0 { own } else { session.sigalg };
+            session.client_sigalg = if client != 0 { client } else { session.client_sigalg };
+            if session.hello.is_some() {
+                let stored = take_stored();
+                session.id = if stored.is_empty() { session.id.take() } else { Some(stored.into()) };
+            }
+        }
+    }
+
+    /// Chooses the virtual server and begins the handshake with its configuration.
+    fn choose(&mut self, hello: Hello) -> Accept {
+        let chosen = self.choose_server(&hello);
+        self.begin_session(hello);
+        let (server, config) = match chosen {
+            Ok((server, config)) => (server, self.certified(server, config)),
+            Err(denial) => (0, Err(denial)),
+        };
+        let config = match config {
+            Ok(Certified::Later(later)) => return Accept::Later(later),
+            Ok(Certified::Now(config)) => Ok(config),
+            Err(denial) => Err(denial),
+        };
+        if self.begin(server, config) { Accept::Done } else { Accept::Over }
+    }
+
+    /// Chooses the virtual server for a ClientHello. Returns it with the configuration of the handshake.
+    fn choose_server(&self, hello: &Hello) -> Result<(usize, Arc<ServerConfig>), Denial> {
+        let address = self.client.address(self.active);
+        let fallback = address.map_or(0, |a| a.default_server);
+        let chosen = self.named_server(address, hello)?.unwrap_or(fallback);
+        // A server without a certificate uses that of the default server.
+        let server = if self.servers.tls(chosen).is_some() { chosen } else { fallback };
+        let missing = || denied("no \"ssl_certificate\" is defined in server listening on SSL port");
+        let tls = self.servers.tls(server).ok_or_else(missing)?;
+        let optional = self.servers.offers_optional(chosen, address);
+        Ok((server, tls.config_for(&hello.ciphers, optional).clone()))
+    }
+
+    /// Finds the server of the name in a ClientHello; `None` if there is none.
+    fn named_server(&self, address: Option<&Address>, hello: &Hello) -> Result<Option<usize>, Denial> {
+        let (Some(a), Some(name)) = (address, &hello.server_name) else { return Ok(None) };
+        match a.names.find(name) {
+            Ok(found) => Ok(found.map(|(server, _)| server)),
+            Err(pattern) => {
+                let text = String::from_utf8_lossy(&pattern.failure(name)).into_owned();
+                self.log(Level::Alert, &text);
+                Err(denied("no server could be chosen"))
+            }
+        }
+    }
+
+    /// Notes the beginning of the session.
+    fn begin_session(&mut self, mut hello: Hello) {
+        let name = hello.server_name.clone().map(Vec::into_boxed_slice);
+        let written_name = hello.written_name.take().map(Vec::into_boxed_slice);
+        let hello = self.servers.shows_hello().then(|| Box::new(hello));
+        let session = Session { name, written_name, hello, ..Session::default() };
+        Rc::make_mut(self.client).tls = Some(Rc::new(session));
+    }
+
+    /// Adds the certificate to a server's configuration.
+    fn certified(&self, server: usize, config: Arc<ServerConfig>) -> Result<Certified, Denial> {
+        let Some(tls) = self.servers.tls(server) else { return Ok(Certified::Now(config)) };
+        if tls.reject {
+            return Err((UNRECOGNIZED_NAME, String::new()));
+        }
+        if tls.dynamic.is_empty() {
+            return Ok(Certified::Now(config));
+        }
+        let names = self.certificate_names(server, tls);
+        let names = names.map_err(|LimitExceeded| denied("no server could be chosen"))?;
+        let known = tls.known(&names, &config).map_err(|text| (INTERNAL_ERROR, text))?;
+        Ok(match known {
+            Some(config) => Certified::Now(config),
+            None => Certified::Later(Box::new(Later(Awaited::Files { server, config, names }))),
+        })
+    }
+
+    /// Evaluates the names of a server's certificates and keys that have variables, as for a request that has not begun.
+    fn certificate_names(&self, server: usize, tls: &ServerTls) -> Result<CertificateNames, LimitExceeded> {
+        let mut eval = self.servers.evaluator(self.client, server);
+        let name = self.client.tls.as_ref().and_then(|s| s.name.as_deref());
+        if let (Some(name), Some(a)) = (name, self.client.address(self.active))
+            && let Ok(Some((_, Some(pattern)))) = a.names.find(name)
+        {
+            // Sets the captures of `server_name`.
+            pattern.exec(&mut eval, name)?;
+        }
+        let mut names = Vec::new();
+        for (cert, key) in &tls.dynamic {
+            let cert = cert.template.value(&mut eval).unwrap_or_default();
+            let key = key.template.value(&mut eval).unwrap_or_default();
+            if !cert.is_empty() {
+                names.push((cert, key));
+            }
+        }
+        Ok(names)
+    }
+
+    /// Reads the certificates of a handshake on the blocking pool.
+    async fn load(
+        &self,
+        server: usize,
+        config: Arc<ServerConfig>,
+        names: CertificateNames,
+    ) -> Result<Arc<ServerConfig>, Denial> {
+        let tls = self.servers.tls(server).ok_or_else(|| denied("no certificate"))?.clone();
+        let base = self.servers.certificate_dir().to_owned();
+        let loaded = tokio::task::spawn_blocking(move || tls.load(&names, &base, &config));
+        let loaded = loaded.await.unwrap_or_else(|_| Err("reading a certificate ended".to_owned()));
+        loaded.map_err(|text| (INTERNAL_ERROR, text))
+    }
+
+    /// Begins the handshake with a configuration. Otherwise refuses it with an alert, logs that and returns `false`.
+    fn begin(&mut self, server: usize, config: Result<Arc<ServerConfig>, Denial>) -> bool {
+        let token = self.wire.token();
+        let record = self.servers.tls(server).map_or(MAX_CONTENT, |tls| tls.record());
+        let made = config.and_then(|c| {
+            let made = UnbufferedServerConnection::new(c);
+            made.map_err(|e| (INTERNAL_ERROR, format!("SSL_new() failed ({e})")))
+        });
+        let refused = match (made, self.wire.tls()) {
+            (Ok(made), Some(stream)) => {
+                stream.record = record;
+                stream.choose(made);
+                return true;
+            }
+            (Err((alert, text)), Some(stream)) => {
+                stream.refuse(&self.thread.io, token, alert);
+                text
+            }
+            _ => String::new(),
+        };
+        if refused.is_empty() {
+            let text = "SSL_do_handshake() failed (SSL: error:0A0000E2:SSL routines::callback failed)";
+            self.log(Level::Info, text);
+        } else {
+            self.log(Level::Error, &refused);
+        }
+        false
+    }
+
+    /// Verifies the client's certificate, except for OCSP.
+    fn verify_client(&self) -> Accept {
+        let Some(session) = self.client.tls.as_ref() else { return Accept::Done };
+        session.compared.set(self.servers.serial());
+        let server = verdict::handshake_server(&self.servers, self.active, self.client);
+        let Some(tls) = server.and_then(|s| self.servers.tls(s)) else { return Accept::Done };
+        session.basis.set(tls.basis());
+        match session.verify_by(tls) {
+            None => Accept::Done,
+            Some((check, path)) => Accept::Later(Box::new(Later(Awaited::State(check, path)))),
+        }
+    }
+
+    /// Asks OCSP responders about a chain and sets the verdict.
+    async fn ask_status(&mut self, check: &Check, path: &[CertificateDer<'static>]) {
+        // One deadline for the whole chain. Answers that arrive before it stay cached for the next handshake.
+        let until = Instant::now() + TIMEOUT;
+        let ran = self.thread.io.poller.deadline(until, check.run(path)).await;
+        let verdict = match ran.unwrap_or_else(|| Err(client::timed_out())) {
+            Ok(()) => Verdict::Success,
+            Err(refusal) => {
+                if let Some(text) = &refusal.log {
+                    self.servers.log(self.client, Level::Error, text, "");
+                }
+                Verdict::Refused(refusal.verdict)
+            }
+        };
+        if let Some(session) = self.session() {
+            session.verdict.set(verdict);
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Identity of TLS settings within one configuration, so that servers with the same settings share one copy.
+
+use super::cache_settings::SessionCache;
+use super::loader::{Certificates, ServerInput};
+use super::settings::Settings;
+use std::sync::Arc;
+
+/// Returns the address of a list as its identity. All empty lists are equal.
+pub(super) fn list<T>(list: &Arc<Vec<T>>) -> usize {
+    if list.is_empty() { 0 } else { Arc::as_ptr(list) as usize }
+}
+
+/// Returns the address of a shared value as its identity.
+fn at<T: ?Sized>(arc: &Arc<T>) -> usize {
+    Arc::as_ptr(arc).cast::<()>() as usize
+}
+
+/// Returns a key of everything that the TLS settings of a server depend on. It compares shared values by address, so it
+/// is valid only within one configuration.
+pub(super) fn identity(server: &ServerInput<'_>, made: &Certificates<'_>) -> String {
+    let ServerInput { settings, application, resolver } = server;
+    // Destructure without `..`, so that a new setting does not compile until it is considered here.
+    let Settings {
+        // `made` covers these, including those of `ssl_conf_command`.
+        certificate: _,
+        certificate_key: _,
+        certificate_cache,
+        password_file,
+        protocols,
+        ciphers,
+        prefer_server_ciphers,
+        ecdh_curve,
+        session_cache,
+        session_tickets,
+        session_ticket_key,
+        session_timeout,
+        verify_client,
+        verify_depth,
+        client_certificate,
+        trusted_certificate,
+        crl,
+        certificate_compression,
+        reject_handshake,
+        conf_command,
+        stapling,
+        stapling_file,
+        stapling_responder,
+        stapling_verify,
+        ocsp,
+        ocsp_responder,
+        ocsp_cache,
+    } = settings;
+    let names: Vec<_> = made.dynamic.iter().flat_map(|(cert, key)| [&cert.text, &key.text]).collect();
+    let sessions = match session_cache {
+        SessionCache::None => 0,
+        SessionCache::Off => 1,
+        SessionCache::Kept(zone) => at(zone),
+    };
+    let keys: Vec<usize> = session_ticket_key.0.iter().map(at).collect();
+    let certificates: Vec<usize> = made.keys.iter().map(at).collect();
+    let files =
+        [list(&client_certificate.0), list(&trusted_certificate.0), list(&crl.0), list(&stapling_file.0)];
+    let lists = [list(&password_file.0), at(&ciphers.0), at(&ecdh_curve.0), resolver.map_or(0, at)];
+    let ocsp = (ocsp, ocsp_responder, ocsp_cache.0.as_ref().map(at));
+    let stapling = (stapling, stapling_responder, stapling_verify);
+    let numbers = (certificate_cache, session_timeout, verify_depth, protocols);
+    let words = (prefer_server_ciphers, verify_client, session_tickets);
+    let more = (certificate_compression, reject_handshake, conf_command, application);
+    format!(
+        "{names:?} {sessions} {keys:?} {certificates:?} {files:?} {lists:?} {ocsp:?} {stapling:?} {numbers:?} {words:?} {more:?}"
+    )
+}

@@ -1,0 +1,29 @@
+//! TLS of the configuration, for every front end (nginx: ngx_http_ssl_module, ngx_stream_ssl_module). The protocol itself is in
+//! `forebay_net::tls`.
+//!
+//! `settings.rs` and `proxy_ssl.rs` have the directives. `loader.rs` builds the settings of servers (`server.rs`) from them,
+//! `client.rs` those of connections to upstreams. `accept.rs` is the handshake with a client, `verdict.rs` the verification of
+//! its certificate, `session.rs` its result and `vars.rs` the variables that show it. `ocsp/` asks issuers about certificates.
+
+pub mod accept;
+mod cache_settings;
+mod certified;
+pub mod client;
+mod conf_command;
+mod files;
+mod identity;
+pub mod loader;
+pub mod ocsp;
+mod presented;
+pub mod proxy_ssl;
+pub mod server;
+mod server_config;
+mod session;
+pub mod settings;
+pub mod vars;
+pub mod verdict;
+
+pub use session::{Session, Verdict};
+
+#[cfg(test)]
+mod tests;

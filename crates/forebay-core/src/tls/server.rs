@@ -1,0 +1,159 @@
+//! TLS settings of virtual servers: certificates, versions, suites, groups, and requirements on clients. `loader.rs` builds
+//! them once per configuration.
+
+use super::certified::{certified_files, is_inline};
+use super::files::FileName;
+use super::ocsp::client::Check;
+use super::presented::{Loaded, Presented};
+use super::settings::VerifyClient;
+use forebay_net::tls::verify::Trust;
+use forebay_net::tls::{ciphers, sessions};
+use forebay_sys::sync::read;
+use rustls::ServerConfig;
+use rustls::sign::CertifiedKey;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+use zeroize::Zeroizing;
+
+/// Settings of a server that depend on the protocol of its front end.
+#[derive(Clone, Debug)]
+pub struct Application {
+    /// Protocols that ALPN may choose, the preferred one first. Without any, the server ignores ALPN.
+    pub protocols: Vec<Vec<u8>>,
+    /// Protocol that some handshakes prefer to `protocols` (HTTP/2).
+    pub optional: Option<&'static [u8]>,
+    /// `ssl_early_data`: whether the first request may come with the handshake.
+    pub early_data: bool,
+    /// Largest content of a record, bytes.
+    pub record: usize,
+}
+
+/// TLS of one virtual server.
+#[derive(Debug)]
+pub struct ServerTls {
+    /// Configuration for rustls. It has no certificates if their names have variables.
+    pub(super) config: Arc<ServerConfig>,
+    /// Variants of `config` with the optional protocol, and both for clients that prefer ChaCha20 because they compute AES
+    /// slowly. Each is built on first use.
+    pub(super) others: [OnceLock<Arc<ServerConfig>>; 3],
+    /// No directive says whose order of suites counts, so suites are ordered by cost.
+    pub(super) by_cost: bool,
+    /// Names of certificate and key that have to be evaluated for each connection.
+    pub(super) dynamic: Vec<(FileName, FileName)>,
+    /// Cache of certificates from `dynamic`, by name.
+    pub(super) loaded: Option<Arc<Loaded>>,
+    /// Passwords of keys that are loaded later.
+    pub(super) passwords: Arc<Vec<Zeroizing<Vec<u8>>>>,
+    /// `ssl_verify_client`.
+    pub verify_client: VerifyClient,
+    /// Authorities for clients' certificates.
+    pub(super) trust: Option<Arc<Trust>>,
+    /// See [`ServerTls::basis`].
+    pub(super) basis: Option<sessions::Context>,
+    /// `ssl_reject_handshake`.
+    pub(super) reject: bool,
+    /// Settings that depend on the front end.
+    pub(super) application: Application,
+    /// Certificates to present.
+    pub(super) presented: Arc<Presented>,
+    /// `ssl_ocsp`.
+    pub(super) ocsp: Option<Arc<Check>>,
+}
+
+impl ServerTls {
+    /// Returns the configuration for a client that offers these suites. `optional`: with [`Application::optional`].
+    pub(super) fn config_for(&self, offered: &[u16], optional: bool) -> &Arc<ServerConfig> {
+        let by_client = self.by_cost && ciphers::begins_with_chacha(offered);
+        let optional = self.application.optional.filter(|_| optional);
+        let [other, slow, slow_other] = &self.others;
+        let place = match (by_client, optional) {
+            (false, None) => return &self.config,
+            (false, Some(_)) => other,
+            (true, None) => slow,
+            (true, Some(_)) => slow_other,
+        };
+        place.get_or_init(|| {
+            let mut config = ServerConfig::clone(&self.config);
+            if let Some(protocol) = optional {
+                config.alpn_protocols.insert(0, protocol.to_vec());
+            }
+            config.ignore_client_order &= !by_client;
+            Arc::new(config)
+        })
+    }
+
+    /// Returns the largest content of a record, bytes.
+    pub(super) fn record(&self) -> usize {
+        self.application.record
+    }
+
+    /// Returns the hash of the settings that verdicts on clients' certificates depend on. Servers with equal hashes
+    /// reach equal verdicts. Returns `None` if the server does not ask for certificates.
+    #[inline]
+    pub fn basis(&self) -> Option<sessions::Context> {
+        self.basis
+    }
+
+    /// Returns the configuration for a connection whose certificate names have variables; `names` are their values.
+    /// Returns `Ok(None)` if files would have to be read.
+    ///
+    /// # Errors
+    /// The text for the error log.
+    pub(super) fn known(
+        &self,
+        names: &[(Vec<u8>, Vec<u8>)],
+        config: &ServerConfig,
+    ) -> Result<Option<Arc<ServerConfig>>, String> {
+        let mut keys = Vec::new();
+        for files in names {
+            match self.loaded.as_ref().and_then(|l| l.of_files(files)) {
+                Some(key) => keys.push(key),
+                None if is_inline(files) => {
+                    keys.push(certified_files(
+                        files,
+                        Path::new(""),
+                        &self.passwords,
+                        self.loaded.as_deref(),
+                    )?);
+                }
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(self.presenting(keys, config)))
+    }
+
+    /// Returns the same as [`ServerTls::known`], but reads missing files, relative to `base`. Blocks.
+    ///
+    /// # Errors
+    /// The text for the error log.
+    pub(super) fn load(
+        &self,
+        names: &[(Vec<u8>, Vec<u8>)],
+        base: &Path,
+        config: &ServerConfig,
+    ) -> Result<Arc<ServerConfig>, String> {
+        let load = |files| certified_files(files, base, &self.passwords, self.loaded.as_deref());
+        let keys = names.iter().map(load).collect::<Result<Vec<_>, _>>()?;
+        Ok(self.presenting(keys, config))
+    }
+
+    fn presenting(&self, loaded: Vec<Arc<CertifiedKey>>, config: &ServerConfig) -> Arc<ServerConfig> {
+        let mut keys: Vec<Arc<CertifiedKey>> = Vec::new();
+        for k in &self.presented.0 {
+            keys.push(read(k).clone());
+        }
+        for key in loaded {
+            keys.retain(|other| !same_kind(other, &key));
+            keys.push(key);
+        }
+        let mut config = config.clone();
+        config.cert_resolver = Arc::new(Presented::new(keys));
+        Arc::new(config)
+    }
+}
+
+/// Returns `true` if the keys have the same algorithm. As in OpenSSL, the later certificate then replaces the earlier
+/// one.
+pub(super) fn same_kind(a: &CertifiedKey, b: &CertifiedKey) -> bool {
+    a.key.algorithm() == b.key.algorithm()
+}

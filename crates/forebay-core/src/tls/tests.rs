@@ -1,0 +1,340 @@
+//! Handshakes with the servers of a front end that is no HTTP.
+
+use super::accept::{Accept, Handshake, TlsServers};
+use super::loader::{Loader, ServerInput};
+use super::server::{Application, ServerTls};
+use super::settings::Written;
+use super::vars::Variables;
+use super::{Session, Verdict};
+use crate::client::Client;
+use crate::config::names::ServerName;
+use crate::config::{
+    Address, Build, Config, Context, Environment, ListenAddr, Listener, Scope, SocketOptions,
+};
+use crate::limit::cidr::Cidr;
+use crate::thread::{ActiveConfig, Parts, Thread};
+use crate::vars::{Captures, Evaluate, RowSource, Source, Var, VarError, VarId};
+use forebay_conf::error::Level;
+use forebay_conf::files::Files;
+use forebay_net::addr::Peer;
+use forebay_net::io::Io;
+use forebay_net::reactor::{Handler, Token};
+use forebay_net::tls::certified::VerifyLater;
+use forebay_net::tls::record::MAX_CONTENT;
+use forebay_net::tls::stream::Stream;
+use forebay_net::wire::Wire;
+use rustls::pki_types::ServerName as Host;
+use rustls::{AlertDescription, ClientConfig, ClientConnection};
+use std::cell::{Cell, RefCell};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::Command;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{self, Waker};
+use std::time::{Duration, Instant};
+
+/// Context of a front end without requests.
+struct Visits;
+
+impl Context for Visits {
+    type Eval = Visit;
+    type Tables = ();
+}
+
+/// Connection for which variables are evaluated. It has those of TLS and no others.
+struct Visit {
+    client: Rc<Client>,
+    vars: Rc<Vec<Var<Visit>>>,
+    captures: Captures,
+}
+
+impl Evaluate for Visit {
+    fn var(&mut self, id: VarId, out: &mut Vec<u8>) -> Result<bool, VarError> {
+        match self.vars[usize::from(id.0)].source {
+            Source::Get(value) => value(self, out),
+            _ => Ok(false),
+        }
+    }
+
+    fn store(&mut self, _: VarId, _: Option<&[u8]>) {}
+
+    fn captures(&mut self) -> &mut Captures {
+        &mut self.captures
+    }
+
+    fn peer(&self) -> Peer {
+        self.client.peer
+    }
+
+    fn session(&self) -> Option<&Session> {
+        self.client.tls.as_deref()
+    }
+
+    fn forwarded(&self, peer: Peer, _: &[Cidr], _: bool) -> Peer {
+        peer
+    }
+
+    fn log_with(&mut self, _: Level, _: impl FnOnce(&mut Vec<u8>)) {}
+}
+
+fn builtin(name: &[u8]) -> (Source<Visit>, bool) {
+    let row = Variables::<Visit>::ROWS.iter().find(|row| row.name.as_bytes() == name);
+    match row.map(|row| &row.get) {
+        Some(RowSource::Get(value)) => (Source::Get(*value), true),
+        _ => (Source::Unknown, true),
+    }
+}
+
+/// Servers with their settings, and the lines of the error log.
+struct Site {
+    servers: Vec<Option<Arc<ServerTls>>>,
+    vars: Rc<Vec<Var<Visit>>>,
+    dir: Box<Path>,
+    lines: RefCell<Vec<String>>,
+}
+
+impl TlsServers for &Site {
+    type Eval = Visit;
+
+    fn tls(&self, server: usize) -> Option<&Arc<ServerTls>> {
+        self.servers.get(server)?.as_ref()
+    }
+
+    fn offers_optional(&self, _: usize, _: Option<&Address>) -> bool {
+        false
+    }
+
+    fn evaluator(&self, client: &Rc<Client>, _: usize) -> Visit {
+        Visit { client: client.clone(), vars: self.vars.clone(), captures: Captures::default() }
+    }
+
+    fn shows_hello(&self) -> bool {
+        false
+    }
+
+    fn serial(&self) -> u64 {
+        1
+    }
+
+    fn certificate_dir(&self) -> &Path {
+        &self.dir
+    }
+
+    fn is_logged(&self, _: &Client, level: Level) -> bool {
+        level <= Level::Info
+    }
+
+    fn log(&self, _: &Client, _: Level, message: &str, tail: &str) {
+        self.lines.borrow_mut().push(format!("{message}{tail}"));
+    }
+}
+
+/// Makes a certificate of this name with its key. Returns `false` if there is no OpenSSL to make it.
+fn certificate(dir: &Path, name: &str) -> bool {
+    let args = format!(
+        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout {name}.key -out {name}.crt -subj /CN={name}"
+    );
+    let done = Command::new("openssl").args(args.split(' ')).current_dir(dir).output();
+    done.is_ok_and(|d| d.status.success())
+}
+
+/// Reads the directives of each server.
+fn site(dir: &Path, servers: &[&str]) -> Site {
+    let text: String = servers.iter().map(|s| format!("server {{ {s} }}\n")).collect();
+    let conf_path = dir.join("nginx.conf");
+    std::fs::write(&conf_path, format!("stream {{ {text} }}")).expect("written");
+    let env = Environment {
+        prefix: dir.into(),
+        conf_path,
+        globals: String::new(),
+        error_log: None,
+        access_log: "access.log".into(),
+    };
+    let mut files = Files::default();
+    let parsed = forebay_conf::parse::parse(&env.conf_path, "", dir, &mut files);
+    let stream = parsed.tree.root.iter().find_map(|d| d.block.as_ref()).expect("a block");
+    let mut warnings = Vec::new();
+    let mut cx: Scope<'_, Visits> = Scope::new(Build::new(&env, &mut files, &mut warnings), builtin);
+    let mut loader = Loader::default();
+    let mut made = Vec::new();
+    for server in stream.iter().filter_map(|d| d.block.as_ref()) {
+        let mut written = Written::default();
+        for d in server {
+            assert!(written.set(d, &mut cx).unwrap_or_else(|e| panic!("{}", e.message)));
+        }
+        let application = Application {
+            protocols: vec![b"echo".to_vec()],
+            optional: None,
+            early_data: false,
+            record: MAX_CONTENT,
+        };
+        let input = ServerInput { settings: &written.resolve(), application, resolver: None };
+        made.push(loader.server(&input, &mut cx).unwrap_or_else(|e| panic!("{}", e.message)));
+    }
+    let (vars, errors) = cx.vars.finish();
+    assert_eq!(errors, [""; 0]);
+    Site { servers: made, vars: Rc::new(vars), dir: dir.into(), lines: RefCell::default() }
+}
+
+/// A thread with one listener, whose servers have these names. The first is the default one.
+fn thread(names: &[&str]) -> Rc<Thread> {
+    let mut address = Address::default();
+    for (server, name) in names.iter().enumerate() {
+        assert!(address.names.add(&ServerName::Exact(name.as_bytes().to_vec()), server));
+    }
+    let listener = Listener::new(ListenAddr::Unix("/s".into()), SocketOptions::default(), 0, address);
+    let config = Config { listeners: vec![listener], ..Config::default() };
+    let active = ActiveConfig { listeners: vec![Some(0)], ..ActiveConfig::new(Arc::new(config)) };
+    let parts = Parts {
+        number: 0,
+        active,
+        log_buffers: Default::default(),
+        all_counters: Arc::default(),
+        max_connections: 1,
+    };
+    Thread::new(Rc::new(Io::new().expect("epoll")), parts)
+}
+
+/// Exchanges the records that wait. Returns the error of the client, if it has one.
+fn exchange(client: &mut ClientConnection, socket: &mut UnixStream) -> Result<(), rustls::Error> {
+    let mut records = Vec::new();
+    while client.wants_write() {
+        client.write_tls(&mut records).expect("a vector");
+    }
+    socket.write_all(&records).expect("room");
+    let mut received = Vec::new();
+    match socket.read_to_end(&mut received) {
+        Ok(_) => {}
+        Err(e) => assert_eq!(e.kind(), ErrorKind::WouldBlock),
+    }
+    let mut rest = received.as_slice();
+    while !rest.is_empty() {
+        client.read_tls(&mut rest).expect("records");
+        client.process_new_packets()?;
+    }
+    Ok(())
+}
+
+/// Event loop that ends after the events of one wait.
+struct OneWait(Cell<u32>);
+
+impl Handler for OneWait {
+    fn accept(&self, _: u32) {}
+    fn resume(&self, _: u8, _: Token) {}
+    fn expired(&self, _: u8, _: Token) {}
+    fn start_queued(&self, _: u8) {}
+    fn set_aside_ended(&self, _: Token, _: u32) {}
+    fn tick(&self, _: Instant) {}
+    fn turn(&self) {
+        self.0.set(self.0.get() + 1);
+    }
+    fn due(&self) -> Option<Instant> {
+        Some(Instant::now())
+    }
+    fn finished(&self) -> bool {
+        self.0.get() == 2
+    }
+}
+
+/// Takes the event of a connection, if something has arrived on it.
+fn wait(thread: &Thread, wire: &Wire) {
+    let _ = wire.poll_readable(&thread.io, false, &mut task::Context::from_waker(Waker::noop()));
+    thread.reactor.run(&OneWait(Cell::new(0))).expect("events");
+}
+
+/// Makes a handshake for a server name. Returns the client of the server's side and the subject of the certificate.
+///
+/// # Errors
+/// That of the client.
+fn connect(site: &Site, thread: &Thread, name: &'static str) -> Result<(Rc<Client>, Vec<u8>), rustls::Error> {
+    let (ours, mut theirs) = UnixStream::pair().expect("a pair");
+    ours.set_nonblocking(true).expect("set");
+    theirs.set_nonblocking(true).expect("set");
+    let mut wire = Wire::Plain(thread.io.poller.insert(ours.into()));
+    wire.encrypt(Stream::server(Vec::new()));
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let config = config.expect("versions").dangerous();
+    let config = config.with_custom_certificate_verifier(Arc::new(VerifyLater));
+    let mut config = config.with_no_client_auth();
+    config.alpn_protocols = vec![b"echo".to_vec()];
+    let host = Host::try_from(name).expect("a name");
+    let mut peer = ClientConnection::new(Arc::new(config), host).expect("a client");
+    let mut client = Rc::new(Client::none(Instant::now()));
+    let active = thread.active();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
+    let until = Instant::now() + Duration::from_secs(10);
+    let mut done = false;
+    while !done || peer.is_handshaking() {
+        assert!(Instant::now() < until, "{:?}", site.lines);
+        exchange(&mut peer, &mut theirs)?;
+        if done {
+            continue;
+        }
+        let (wire, client) = (&mut wire, &mut client);
+        let mut handshake = Handshake { thread, active: &active, servers: site, wire, client };
+        match handshake.step() {
+            Accept::Done => done = true,
+            Accept::Wait => wait(thread, wire),
+            Accept::Over => {}
+            Accept::Plain(_) => panic!("plain bytes"),
+            Accept::Later(later) => {
+                assert!(runtime.block_on(handshake.resume(*later)), "{:?}", site.lines);
+            }
+        }
+    }
+    let own = peer.peer_certificates().and_then(|all| all.first()).expect("a certificate");
+    Ok((client, own.to_vec()))
+}
+
+/// Text of a variable for a client.
+fn variable(site: &Site, client: &Rc<Client>, name: &str) -> String {
+    let (Source::Get(value), _) = builtin(name.as_bytes()) else { panic!("no {name}") };
+    let mut out = Vec::new();
+    let _ = value(&mut site.evaluator(client, 0), &mut out);
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+#[test]
+fn a_front_end_chooses_certificates_by_name() {
+    let dir = tempfile::tempdir().expect("a directory");
+    if !(certificate(dir.path(), "a.test") && certificate(dir.path(), "b.test")) {
+        assert!(std::env::var_os("CI").is_none(), "openssl is missing");
+        println!("skipped: openssl is missing");
+        return;
+    }
+    let site = site(
+        dir.path(),
+        &[
+            "ssl_certificate a.test.crt; ssl_certificate_key a.test.key; ssl_protocols TLSv1.2;",
+            "ssl_certificate $ssl_server_name.crt; ssl_certificate_key $ssl_server_name.key;",
+            "ssl_reject_handshake on;",
+        ],
+    );
+    let thread = thread(&["a.test", "b.test", "c.test"]);
+    let der = |name: &str| {
+        let pem = std::fs::read(dir.path().join(name)).expect("a file");
+        forebay_net::tls::pem::certificates(&pem)[0].to_vec()
+    };
+    let (client, shown) = connect(&site, &thread, "a.test").expect("a handshake");
+    assert_eq!(shown, der("a.test.crt"));
+    assert_eq!(variable(&site, &client, "ssl_protocol"), "TLSv1.2");
+    assert_eq!(variable(&site, &client, "ssl_alpn_protocol"), "echo");
+    // The file's name has a variable, so it is read in the handshake.
+    let (client, shown) = connect(&site, &thread, "b.test").expect("a handshake");
+    assert_eq!(shown, der("b.test.crt"));
+    assert_eq!(variable(&site, &client, "ssl_protocol"), "TLSv1.3");
+    assert_eq!(variable(&site, &client, "ssl_server_name"), "b.test");
+    assert_eq!(client.tls.as_ref().map(|tls| tls.verdict.get()), Some(Verdict::None));
+    assert_eq!(*site.lines.borrow(), [""; 0]);
+    // An unknown name gets the default server.
+    let (_, shown) = connect(&site, &thread, "d.test").expect("a handshake");
+    assert_eq!(shown, der("a.test.crt"));
+    let refused = connect(&site, &thread, "c.test").expect_err("a refusal");
+    assert_eq!(refused, rustls::Error::AlertReceived(AlertDescription::UnrecognisedName));
+    let text = "SSL_do_handshake() failed (SSL: error:0A0000E2:SSL routines::callback failed) while SSL handshaking, \
+                client: unix:, server: unix:/s";
+    assert_eq!(*site.lines.borrow(), [text]);
+}
