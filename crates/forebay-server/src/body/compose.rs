@@ -21,7 +21,7 @@ use std::task::{Context, Poll};
 
 /// Parts of a response in addition to its own content.
 pub(crate) struct Join {
-    /// Filters before this place work on the response's own content, those behind it on the whole.
+    /// Filters before this place work on the response's own content, those after it on the whole.
     pub own_filters: usize,
     /// The content has SSI commands.
     pub page: Option<Box<ssi::Page>>,

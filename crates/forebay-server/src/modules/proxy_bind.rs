@@ -26,10 +26,8 @@ impl Setting<crate::HttpContext> for Bind {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let alone = d.args.len() == 1;
-        let bind = match d.args.first().filter(|w| !alone || w.text != b"off") {
-            Some(w) => Some(address(d, w, cx)?),
-            None => None,
-        };
+        let word = d.args.first().filter(|w| !alone || w.text != b"off");
+        let bind = word.map(|w| address(d, w, cx)).transpose()?;
         match d.args.get(1) {
             Some(w) => Err(refuse_option(d, w, cx)),
             None => Ok(Bind(bind)),

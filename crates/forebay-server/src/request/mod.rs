@@ -133,7 +133,7 @@ pub(crate) struct Request {
     pub body: RequestBody,
     /// Time for which the connection may be idle after this request; `None`: there was no request since it was idle.
     pub keepalive_timeout: Option<std::time::Duration>,
-    /// The connection is closed right behind the response.
+    /// The connection is closed right after the response.
     pub closes_at_once: bool,
     /// The client did not read or write in time.
     pub timed_out: bool,

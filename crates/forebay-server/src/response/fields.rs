@@ -255,7 +255,7 @@ fn push_of_content(
     Ok(())
 }
 
-/// Appends the fields behind those that every response may have.
+/// Appends the fields after those that every response may have.
 #[inline]
 fn push_rest(r: &Response, sink: &mut Sink<'_>) -> Result<(), Unsafe> {
     if r.gzip_vary && sink.lines().is_none() {

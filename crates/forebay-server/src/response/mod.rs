@@ -246,7 +246,7 @@ pub(crate) struct Response {
     pub status: u16,
     /// `Content-Type` without the charset parameter; empty if none.
     pub content_type: Vec<u8>,
-    /// Charset that goes behind the type, if any.
+    /// Charset after the type, if any.
     pub charset: Vec<u8>,
     /// Charset that an upstream wants, whatever the type says; `off`: as it is.
     pub override_charset: Vec<u8>,

@@ -396,7 +396,7 @@ fn field(
         return Ok(());
     }
     match f.id {
-        // One of these speaks for the response: further ones would contradict it (nginx since 1.23).
+        // Only the first of these fields counts: further ones would contradict it (nginx since 1.23).
         id if id.is(Classes::ONCE_IN_RESPONSE) && repeats(req, f, place) => {}
         Name::ContentType => content_type(req, value),
         Name::Location => location(req, name, value, pass, s)?,
@@ -609,10 +609,13 @@ fn accel_redirect(req: &mut Request, s: &Settings) -> Option<Outcome> {
     if let Some(value) = kind {
         content_type(req, &value);
     }
-    if named { Some(Outcome::Named) } else { Some(redirect_to_path(req)) }
+    Some(redirected(req, named))
 }
 
-fn redirect_to_path(req: &mut Request) -> Outcome {
+fn redirected(req: &mut Request, named: bool) -> Outcome {
+    if named {
+        return Outcome::Named;
+    }
     if !spend_uri_change(req, "rewrite or internal redirection cycle while internally redirecting to") {
         return Outcome::Status(500);
     }
