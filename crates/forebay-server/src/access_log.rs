@@ -219,14 +219,14 @@ impl Format {
         }
     }
 
-    /// The request line.
+    /// Appends the request line.
     #[inline]
     fn line(&self, req: &Request, out: &mut Vec<u8>) {
         let line = req.head.request_line.of(&req.head.buf);
         self.put(Some(line).filter(|l| !l.is_empty()), out);
     }
 
-    /// A field of the request, unless the variable has been set.
+    /// Appends a field of the request, or the value that the variable has been set to.
     #[inline]
     fn field(&self, req: &mut Request, v: VarId, name: Name, out: &mut Vec<u8>) -> Result<(), VarError> {
         let start = out.len();

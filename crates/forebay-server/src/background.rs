@@ -33,7 +33,7 @@ const MOST: usize = 256;
 const MOST_SUBS: usize = 1024;
 
 impl Running {
-    /// Number of subrequests that have not ended.
+    /// Returns the number of subrequests that have not ended.
     pub(crate) fn subs(&self) -> usize {
         self.subs.get()
     }

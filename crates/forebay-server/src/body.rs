@@ -99,7 +99,7 @@ impl Drop for Stored {
 }
 
 impl RequestBody {
-    /// Starts a body behind a head of `len` bytes.
+    /// Starts a body after a head of `len` bytes.
     pub(crate) fn begin(&mut self, framing: Framing, len: usize) {
         self.framing = framing;
         self.at = len;

@@ -164,7 +164,7 @@ pub(crate) fn with_slash(http: &HttpRef, req: &Request) -> Option<LocationId> {
 mod tests {
     use super::*;
 
-    /// Against a look at all of them.
+    /// Compares the search with one over all locations.
     #[test]
     fn the_longest_prefix_is_found() {
         let mut seed = 3u32;

@@ -66,7 +66,7 @@ fn same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |diff, (x, y)| diff | (x ^ y)) == 0
 }
 
-/// `{SSHA}`: the digest of password and salt, then the salt.
+/// Checks a password of the scheme `{SSHA}`: the digest of password and salt, then the salt.
 fn salted_sha1(password: &[u8], text: &[u8]) -> bool {
     let Ok(raw) = LENIENT.decode(text) else { return false };
     let Some((want, salt)) = raw.split_at_checked(20) else { return false };

@@ -128,7 +128,7 @@ async fn walk(req: &mut Request, start: Start) -> Outcome {
     content(req).await
 }
 
-/// SERVER_REWRITE: the rewrite directives of the server.
+/// Runs SERVER_REWRITE: the rewrite directives of the server.
 #[inline]
 fn server_rewrite(req: &mut Request) -> Option<Outcome> {
     let http = req.http();
@@ -144,7 +144,7 @@ fn server_rewrite(req: &mut Request) -> Option<Outcome> {
     }
 }
 
-/// FIND_CONFIG and REWRITE, again for each path that the rewrite directives of a location make.
+/// Runs FIND_CONFIG and REWRITE, again for each path that the rewrite directives of a location make.
 #[inline]
 fn choose_location(req: &mut Request, start: Start) -> Option<Outcome> {
     let http = req.http();
@@ -174,7 +174,7 @@ fn choose_location(req: &mut Request, start: Start) -> Option<Outcome> {
     }
 }
 
-/// PRECONTENT: `try_files` and `mirror`.
+/// Runs PRECONTENT: `try_files` and `mirror`.
 #[inline]
 async fn precontent(req: &mut Request) -> Option<Outcome> {
     let http = req.http();
@@ -284,7 +284,7 @@ async fn preaccess(req: &mut Request) -> Option<Outcome> {
     None
 }
 
-/// ACCESS.
+/// Runs ACCESS.
 async fn access(req: &mut Request) -> Option<Outcome> {
     if req.is_subrequest() {
         return None;
@@ -420,7 +420,7 @@ fn outcome(v: Verdict) -> Outcome {
     }
 }
 
-/// CONTENT, in nginx's order: random_index, index, autoindex, gzip_static, static_file, unless a
+/// Runs CONTENT, in nginx's order: random_index, index, autoindex, gzip_static, static_file, unless a
 /// handler took the location.
 async fn content(req: &mut Request) -> Outcome {
     let http = req.http();

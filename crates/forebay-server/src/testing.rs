@@ -29,12 +29,12 @@ fn load_text(text: String) -> LoadResult {
     config::load(&env, &mut Files::recorded([("/test/nginx.conf", text)]))
 }
 
-/// The error that a whole configuration gives.
+/// Returns the error of a whole configuration.
 pub(crate) fn error_of(text: &str) -> Option<String> {
     load_text(text.to_owned()).err().map(|e| e.message)
 }
 
-/// The error that a configuration of the http level gives.
+/// Returns the error of a configuration of the http level.
 pub(crate) fn error(http: &str) -> Option<String> {
     load(http).err().map(|e| e.message)
 }
@@ -44,7 +44,7 @@ pub(crate) fn warnings(http: &str) -> Vec<String> {
     load(http).map(|(_, w)| w.into_iter().map(|e| e.message).collect()).unwrap_or_default()
 }
 
-/// A request with the given query at the first server, or at the http level if there is none.
+/// Makes a request with the given query at the first server, or at the http level if there is none.
 pub(crate) fn request(http: &str, args: &str) -> Request {
     let (config, _) = load(http).unwrap_or_else(|e| panic!("{}", e.message));
     let active = ActiveConfig { listeners: vec![Some(0)], ..ActiveConfig::new(Arc::new(config)) };
@@ -84,7 +84,7 @@ pub(crate) fn head(req: &mut Request, lines: &str) {
     assert!(done.is_ok(), "a good head");
 }
 
-/// Number of a variable.
+/// Returns the number of a variable.
 pub(crate) fn id(req: &Request, name: &str) -> VarId {
     let at = req
         .http()
@@ -95,7 +95,7 @@ pub(crate) fn id(req: &Request, name: &str) -> VarId {
     VarId(u16::try_from(at).expect("few variables"))
 }
 
-/// Value of a variable; `None` if it has none.
+/// Returns the value of a variable; `None` if it has none.
 pub(crate) fn value(req: &mut Request, name: &str) -> Option<String> {
     let id = id(req, name);
     let value = req.var_value(id).expect("no circle");

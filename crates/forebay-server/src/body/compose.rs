@@ -21,7 +21,7 @@ use std::task::{Context, Poll};
 
 /// Parts of a response in addition to its own content.
 pub(crate) struct Join {
-    /// Filters before this place work on the response's own content, those behind it on the whole.
+    /// Filters before this place work on the response's own content, those after it on the whole.
     pub own_filters: usize,
     /// The content has SSI commands.
     pub page: Option<Box<ssi::Page>>,
@@ -126,11 +126,10 @@ fn emit<'a>(out: &'a mut Outlet, req: &'a mut Request, join: &'a mut Join) -> Em
     })
 }
 
-/// A subrequest of `add_before_body` or `add_after_body`.
+/// Sends the body of a subrequest of `add_before_body` or `add_after_body`.
 async fn add(out: &mut Outlet, req: &mut Request, path: &[u8]) -> Done {
     match include(out, req, Include { uri: path.to_vec(), ..Include::default() }).await {
-        Included::Refused => Ok(()),
-        Included::Done(_) => Ok(()),
+        Included::Refused | Included::Done(_) => Ok(()),
         Included::Broken => Err(Broken),
     }
 }

@@ -102,7 +102,7 @@ pub(super) async fn send_file(thread: &Rc<Thread>, req: &mut Request, stretch: &
 }
 
 /// Returns `true` if the last byte of a stretch can be read without waiting for the disk. Reading ahead fills files
-/// from the front, so the last byte speaks for the others.
+/// from the front, so the last byte shows whether the others are there.
 fn resident(file: &OpenFile, offset: u64, n: u64) -> bool {
     let mut byte = [0u8; 1];
     let mut bufs = [rustix::io::IoSliceMut::new(&mut byte)];

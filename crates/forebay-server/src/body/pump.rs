@@ -223,7 +223,7 @@ impl<'p> Pump<'p> {
         Ok(())
     }
 
-    /// Passes on what has come inside the kernel, behind what is pending. What the client does not take is pending
+    /// Passes received content on inside the kernel, after the pending bytes. Bytes that the client does not take are pending
     /// afterwards. Returns `None` if content has to be read.
     fn pass(&mut self, req: &mut Request) -> Option<Progress> {
         if !self.shortcuts.pipe {

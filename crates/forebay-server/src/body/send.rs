@@ -1,4 +1,4 @@
-//! Sending the body of a response behind its head. A body that is in memory and leaves as it is takes one write; every
+//! Sending of a response's body after its head. A body that is in memory and leaves as it is takes one write; every
 //! other body goes through a [`Pump`]. Hot path.
 
 use super::compose;
@@ -16,7 +16,7 @@ use forebay_net::wire::Then;
 use rustix::io::{Errno, IoSlice};
 use std::rc::Rc;
 
-/// Longest body that is copied behind its head, bytes.
+/// Longest body that is copied after its head into one buffer, bytes.
 const COPY: u64 = 4096;
 
 /// Most parts of a body that leaves in one vectored write.
@@ -167,7 +167,7 @@ fn describe<'b>(
     n
 }
 
-/// Returns a body that is the rest of a small file, with the type of TLS records behind it.
+/// Returns a body that is the rest of a small file, with the type of TLS records after it.
 #[inline]
 fn inner(parts: &[Part]) -> Option<&[u8]> {
     match parts {

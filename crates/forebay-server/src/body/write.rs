@@ -45,7 +45,7 @@ pub(crate) async fn write_all(thread: &Rc<Thread>, req: &mut Request, bytes: &[u
     write(thread, req, bytes, Then::Nothing, &mut Idle).await
 }
 
-/// Writes the last bytes of a response. If the connection is closed behind it, the kernel holds them back for
+/// Writes the last bytes of a response. If the connection is closed after it, the kernel holds them back for
 /// the few instructions until then, so that data and FIN are one packet instead of two.
 pub(crate) async fn write_last(thread: &Rc<Thread>, req: &mut Request, bytes: &[u8]) -> Done {
     let then = after_last(req);

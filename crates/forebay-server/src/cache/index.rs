@@ -149,7 +149,7 @@ impl Index {
         self.loaded.store(true, Ordering::Release);
     }
 
-    /// Bytes on disk.
+    /// Returns the number of bytes on disk.
     pub(crate) fn size(&self) -> u64 {
         self.size.load(Ordering::Relaxed)
     }

@@ -138,7 +138,7 @@ impl KeysZones {
 
 #[cfg(test)]
 impl Cache {
-    /// An empty cache with `levels=1:2` for ten entries.
+    /// Makes an empty cache with `levels=1:2` for ten entries.
     fn for_tests(path: &std::path::Path) -> Cache {
         Cache {
             name: b"one".to_vec(),

@@ -126,7 +126,7 @@ impl Subject {
         }
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub(crate) fn len(&self) -> u64 {
         match self {
             Subject::File(f) => f.size,

@@ -34,7 +34,7 @@ impl Coding {
     /// All of them, in order of preference.
     pub const ALL: [Coding; 3] = [Coding::Zstd, Coding::Br, Coding::Gzip];
 
-    /// The token in `Content-Encoding`.
+    /// Returns the token in `Content-Encoding`.
     pub fn name(self) -> &'static [u8] {
         match self {
             Coding::Zstd => b"zstd",
@@ -150,7 +150,7 @@ pub(crate) fn unknown_length(req: &mut Request) {
     r.fields.remove(b"Accept-Ranges");
 }
 
-/// The header filter.
+/// Chooses a coding for a response and prepares it. A header filter.
 ///
 /// # Errors
 /// Never.

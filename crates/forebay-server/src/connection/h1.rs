@@ -72,7 +72,7 @@ enum HeadFailure {
 }
 
 impl HeadFailure {
-    /// Message of nginx's log; `did` is the participle for a client that closed the connection.
+    /// Returns the message of nginx's log; `did` is the participle for a client that closed the connection.
     fn text(self, did: &str) -> String {
         match self {
             HeadFailure::Closed => format!("client {did} connection"),
@@ -434,7 +434,7 @@ fn names_no_version(req: &Request) -> bool {
         && req.conn.http2_settings(&req.conf).is_some()
 }
 
-/// Time by which the head must be complete.
+/// Returns the time by which the head must be complete.
 fn head_deadline(req: &Request, now: Instant) -> Instant {
     let from = match (req.conn.wire.is_handshaking(), req.head.buf.is_empty()) {
         (true, _) => req.conn.client.accepted,

@@ -83,7 +83,7 @@ impl Connection {
         Connection { greeted: true, requests, ..Connection::new(Wire::Closed, client) }
     }
 
-    /// The client, to note what has been learnt of it. Only before the first request, when nothing else shares it.
+    /// Returns the client for changes. Only before the first request, when nothing else shares the client.
     pub(crate) fn client_mut(&mut self) -> &mut Client {
         Rc::make_mut(&mut self.client)
     }
@@ -95,24 +95,24 @@ impl Connection {
         server.map_or_else(Limits::default, |s| s.head)
     }
 
-    /// The first location of the default server, whose settings apply to the connection without a request.
+    /// Returns the first location of the default server, whose settings apply to the connection without a request.
     pub(crate) fn location<'c>(&self, conf: &'c ThreadConfig) -> Option<&'c Location> {
         let http = &conf.http;
         http.servers.get(self.client.default_server(conf)).and_then(|s| http.locations.get(s.root))
     }
 
-    /// `send_timeout` of that location.
+    /// Returns `send_timeout` of that location.
     pub(crate) fn send_timeout(&self, conf: &ThreadConfig) -> Duration {
         self.location(conf).map_or(Duration::from_secs(60), |l| l.settings.core.send_timeout.0)
     }
 
-    /// `client_header_timeout` of the default server.
+    /// Returns `client_header_timeout` of the default server.
     fn header_timeout(&self, conf: &ThreadConfig) -> Duration {
         let server = conf.http.servers.get(self.client.default_server(conf));
         server.map_or(Duration::from_secs(60), |s| s.settings.client_header_timeout.0)
     }
 
-    /// Settings of an HTTP/2 session on this address; `None`: it speaks no HTTP/2.
+    /// Returns the settings of an HTTP/2 session on this address; `None`: the address does not speak HTTP/2.
     fn http2_settings(&self, conf: &ThreadConfig) -> Option<h2::StreamSettings> {
         let address = self.client.address(conf)?;
         let server = &conf.http.servers.get(address.default_server)?.settings;

@@ -233,7 +233,7 @@ fn every_change_of_a_watched_file_or_its_way_is_told_at_once() {
         let paths = ["a/b/f", "now/f", "a/./b//f", "a/b/link", "now/../a/b/f"]
             .map(|p| root.join("x").with_file_name(p).into_os_string().into_encoded_bytes());
         paths.iter().for_each(|p| w.watch(p));
-        // Others may be at work beside the directory.
+        // Other tests may work next to the directory.
         w.handle_events();
         assert!(paths.iter().all(|p| w.is_watched(p)), "{what}: nothing has happened");
         change(&root);

@@ -151,7 +151,7 @@ impl Session {
         done
     }
 
-    /// Processes frames of `input`, and moves `at` behind each.
+    /// Processes frames of `input`, and moves `at` past each.
     fn frames(self: &Rc<Self>, input: &[u8], at: &mut usize, cx: &mut Context<'_>) -> Result<bool> {
         while cx.started.len() < BATCH {
             let rest = input.get(*at..).unwrap_or_default();

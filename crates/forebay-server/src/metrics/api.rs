@@ -21,13 +21,14 @@ const VERSIONS: std::ops::RangeInclusive<u64> = 1..=9;
 /// The page of the dashboard.
 const PAGE: &[u8] = include_bytes!("dashboard.html");
 
-/// The content handler of `api`.
+/// Answers a request to `api`. A content handler.
 pub(crate) fn handle(req: &mut Request) -> Verdict {
     let below = below(req);
     answer(req, &below)
 }
 
-/// The content handler of `dashboard`: the page, and below `api/` what it asks.
+/// Answers a request to `dashboard` with the page, and below `api/` with the values that the page asks for. A content
+/// handler.
 pub(crate) fn dashboard(req: &mut Request) -> Verdict {
     let below = below(req);
     if let Some(path) = below.strip_prefix("api") {
@@ -81,7 +82,7 @@ fn answer(req: &mut Request, path: &str) -> Verdict {
     Verdict::Done
 }
 
-/// `?fields=a,b`: only these of an object, or of each object in it.
+/// Applies `?fields=a,b`: keeps only these members of an object, or of each object in it.
 fn select(req: &Request, value: Value) -> Value {
     let args = String::from_utf8_lossy(&req.args).into_owned();
     let Some(wanted) = args.split('&').find_map(|a| a.strip_prefix("fields=")) else { return value };
@@ -126,7 +127,7 @@ fn find(req: &Request, path: &str) -> Result<Value, ApiError> {
     }
 }
 
-/// All of a collection, or one of it.
+/// Returns a collection, or one member of it.
 fn member(all: Map<String, Value>, path: &[&str]) -> Result<Value, ApiError> {
     match path {
         [] => Ok(Value::Object(all)),
@@ -214,7 +215,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// `2026-01-31T12:00:00.000Z`.
+/// Formats a time as `2026-01-31T12:00:00.000Z`.
 fn time(ms: i64) -> String {
     jiff::Timestamp::from_millisecond(ms).map_or_else(|_| String::new(), |t| format!("{t:.3}"))
 }
@@ -245,7 +246,7 @@ fn connections([active, accepted, handled, _, _, _, waiting]: [u64; 7]) -> Value
     })
 }
 
-/// A thread of ours does what a worker process of nginx does.
+/// Lists the threads of the worker process, each of which corresponds to a worker process of nginx.
 fn workers(req: &Request) -> Value {
     let each = req.thread.all_counters.iter().enumerate().map(|(n, c)| {
         let busy = c.reading.get().wrapping_add(c.writing.get());
@@ -331,7 +332,7 @@ fn upstreams(req: &Request) -> Map<String, Value> {
     each.collect()
 }
 
-/// The servers of a group as they are set.
+/// Lists the servers of a group as they are configured.
 fn servers(req: &Request, group: &str) -> Option<Vec<Value>> {
     let mut groups = req.conf.http.upstreams.iter().map(|u| &u.group);
     let group = groups.find(|g| g.explicit && g.name == group.as_bytes())?;

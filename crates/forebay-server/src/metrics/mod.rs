@@ -70,7 +70,7 @@ pub(crate) struct StatusZone {
 
 static ZONES: Mutex<Vec<Weak<StatusZone>>> = Mutex::new(Vec::new());
 
-/// The zone of this name. What it has counted goes on after a reload.
+/// Returns the zone of this name. Its counters survive a reload.
 pub(crate) fn zone(kind: ZoneKind, name: &[u8]) -> Arc<StatusZone> {
     let mut all = lock(&ZONES);
     let known = all.iter().filter_map(Weak::upgrade).find(|z| z.kind == kind && z.name == name);
@@ -81,7 +81,7 @@ pub(crate) fn zone(kind: ZoneKind, name: &[u8]) -> Arc<StatusZone> {
     })
 }
 
-/// All zones of a kind, in the order in which the configuration named them.
+/// Returns all zones of a kind, in the order in which the configuration named them.
 pub(crate) fn zones(kind: ZoneKind) -> Vec<Arc<StatusZone>> {
     lock(&ZONES).iter().filter_map(Weak::upgrade).filter(|z| z.kind == kind).collect()
 }
@@ -214,7 +214,7 @@ impl Drop for Processing {
     }
 }
 
-/// A request begins, where its server has a zone.
+/// Counts the beginning of a request in the zone of its server.
 #[inline]
 pub(crate) fn begin(req: &mut Request) {
     let http = req.http();
@@ -225,7 +225,7 @@ pub(crate) fn begin(req: &mut Request) {
     }
 }
 
-/// A request is over.
+/// Counts a request that is over.
 #[inline]
 pub(crate) fn count(req: &mut Request) {
     let http = req.http();
@@ -302,7 +302,7 @@ fn zone_of_name(name: &[u8]) -> Arc<StatusZone> {
     })
 }
 
-/// Name under which a server is counted that has no zone.
+/// Returns the name under which a server without a zone is counted.
 fn name_of(server: &crate::config::http::Server) -> &[u8] {
     if server.name.is_empty() { NAMELESS } else { &server.name }
 }
@@ -316,7 +316,7 @@ fn count_by_name(req: &Request) {
     }
 }
 
-/// The first request of a thread to a server.
+/// Finds the zone of a server's name at the first request of a thread to the server.
 #[cold]
 fn begin_to_count(req: &Request) -> u32 {
     let http = req.http();

@@ -9,7 +9,7 @@ use forebay_http::request::Method;
 use std::fmt::Write;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// The content handler.
+/// Answers a request to `prometheus`. A content handler.
 pub(crate) fn handle(req: &mut Request) -> Verdict {
     if !matches!(req.method, Method::Get | Method::Head) {
         return Verdict::Status(405);
@@ -30,7 +30,7 @@ pub(crate) fn handle(req: &mut Request) -> Verdict {
     Verdict::Done
 }
 
-/// A label's value: text between quotes.
+/// Escapes the value of a label, which is text between quotes.
 fn label(value: &[u8]) -> String {
     String::from_utf8_lossy(value).replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }

@@ -88,7 +88,7 @@ impl<P: Prefix> Written<P> {
             || self.ssl.set_as(&name, d, cx)?)
     }
 
-    /// See [`both`].
+    /// Returns `true` if the level both stores responses as files and caches them.
     fn stores_and_caches(&self) -> bool {
         both(&self.proxy, &self.cache)
     }

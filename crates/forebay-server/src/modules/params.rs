@@ -254,7 +254,7 @@ mod tests {
         req
     }
 
-    /// Values by parameter, in the order of their first lines.
+    /// Returns values by parameter, in the order of their first lines.
     fn joined(h: &RequestHead) -> Vec<(String, String)> {
         let same = Same::of(h);
         let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();

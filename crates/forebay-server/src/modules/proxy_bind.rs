@@ -26,10 +26,8 @@ impl Setting<crate::HttpContext> for Bind {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let alone = d.args.len() == 1;
-        let bind = match d.args.first().filter(|w| !alone || w.text != b"off") {
-            Some(w) => Some(address(d, w, cx)?),
-            None => None,
-        };
+        let word = d.args.first().filter(|w| !alone || w.text != b"off");
+        let bind = word.map(|w| address(d, w, cx)).transpose()?;
         match d.args.get(1) {
             Some(w) => Err(refuse_option(d, w, cx)),
             None => Ok(Bind(bind)),
@@ -55,7 +53,7 @@ fn refuse_option(d: &Directive, w: &Word, cx: &Scope<'_>) -> Error {
     cx.error_at(d, w, why)
 }
 
-/// `ADDRESS` or `ADDRESS:PORT`.
+/// Reads `ADDRESS` or `ADDRESS:PORT`.
 fn parse(text: &[u8]) -> Option<SocketAddr> {
     let text = std::str::from_utf8(text).ok()?;
     let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
@@ -63,7 +61,7 @@ fn parse(text: &[u8]) -> Option<SocketAddr> {
 }
 
 impl Settings {
-    /// The address that connections for this request come from.
+    /// Returns the local address of connections for this request.
     ///
     /// # Errors
     /// If a variable cannot be evaluated.

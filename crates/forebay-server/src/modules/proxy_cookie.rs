@@ -50,7 +50,7 @@ pub(crate) struct Domains(Rewrites);
 #[derive(Clone, Debug)]
 pub(crate) struct Paths(Rewrites);
 
-/// Reads a value, or a pattern behind `~` or `~*`.
+/// Reads a value, or a pattern after `~` or `~*`.
 fn like(d: &Directive, w: &Word, caseless: bool, cx: &mut Scope<'_>) -> Result<Like, Error> {
     match as_pattern(&w.text, caseless) {
         Some((p, caseless)) => Ok(Like::Pattern(cx.pattern(d, p, caseless)?)),
@@ -67,10 +67,7 @@ fn rewrites(
     check_off(previous.as_ref().map(|p| p.0.as_ref()), d, cx)?;
     let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
     match d.args.as_slice() {
-        [from, to, ..] => {
-            let to = cx.template(d, to)?;
-            all.push((like(d, from, caseless, cx)?, to));
-        }
+        [from, to, ..] => all.push(rewrite_of(d, from, to, caseless, cx)?),
         [w] if w.text != b"off" => {
             return Err(cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str())));
         }
@@ -78,6 +75,17 @@ fn rewrites(
         _ => {}
     }
     Ok(Rewrites(Arc::new(all)))
+}
+
+fn rewrite_of(
+    d: &Directive,
+    from: &Word,
+    to: &Word,
+    caseless: bool,
+    cx: &mut Scope<'_>,
+) -> Result<(Like, Template), Error> {
+    let to = cx.template(d, to)?;
+    Ok((like(d, from, caseless, cx)?, to))
 }
 
 /// Returns a domain without the dot that it may begin with, which has no meaning.

@@ -41,7 +41,7 @@ const NAMES: [(&[u8], u8); 5] =
 const SSL_NAMES: [(&[u8], u8); 5] =
     [(b"version", 0x21), (b"cn", 0x22), (b"cipher", 0x23), (b"sig_alg", 0x24), (b"key_alg", 0x25)];
 
-/// A type as `alpn` or as `0x01`.
+/// Returns the type of an extension, named as `alpn` or as `0x01`.
 fn kind(name: &[u8], names: &[(&[u8], u8)]) -> Option<u8> {
     if let Some((_, kind)) = names.iter().find(|(n, _)| *n == name) {
         return Some(*kind);

@@ -69,7 +69,7 @@ pub(crate) fn map_uri(req: &mut Request, uri: &[u8], out: &mut Vec<u8>) -> Resul
 /// need not.
 ///
 /// # Errors
-/// If the path was rewritten: the rest behind the name's length could lead out of the directory.
+/// If the path was rewritten: the rest after the name's length could lead out of the directory.
 pub(crate) fn alias_applies(req: &mut Request) -> Result<(), VarError> {
     if req.valid_location {
         return Ok(());

@@ -93,7 +93,7 @@ fn what_is_bound_works() {
     }
 }
 
-/// Directives that are met by design and bound only because the check of their value needs code.
+/// Directives that need no code, and are bound only because the check of their value does.
 const CHECKED: &[&str] = &["gzip_hash"];
 
 /// Modules whose settings are read by a variable of another name, such as `s`.

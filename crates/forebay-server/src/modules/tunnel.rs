@@ -39,7 +39,7 @@ crate::settings! {
     "tunnel_socket_keepalive" => socket_keepalive: bool = false;
 }
 
-/// `tunnel_pass`; without a word it goes where the client wants.
+/// Reads `tunnel_pass`. Without a parameter the target of the request is the destination.
 ///
 /// # Errors
 /// In nginx's words.
@@ -56,7 +56,7 @@ pub(crate) fn pass(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> 
     Ok(())
 }
 
-/// The content handler.
+/// Opens a tunnel: the content handler of `tunnel_pass`.
 pub(crate) async fn run(req: &mut Request, pass: &Arc<Pass>) -> Outcome {
     if req.head.method != Method::Connect || req.head.version != Version::Http11 || req.is_subrequest() {
         return Outcome::Status(405);

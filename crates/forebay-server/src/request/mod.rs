@@ -133,7 +133,7 @@ pub(crate) struct Request {
     pub body: RequestBody,
     /// Time for which the connection may be idle after this request; `None`: there was no request since it was idle.
     pub keepalive_timeout: Option<std::time::Duration>,
-    /// The connection is closed right behind the response.
+    /// The connection is closed right after the response.
     pub closes_at_once: bool,
     /// The client did not read or write in time.
     pub timed_out: bool,
@@ -151,7 +151,7 @@ impl std::fmt::Debug for Request {
 }
 
 impl Request {
-    /// A request that has yet to begin.
+    /// Makes a request that has yet to begin.
     pub(crate) fn new(thread: Rc<Thread>) -> Request {
         let now = thread.clock.now();
         let conn = Connection::closed(thread.no_client.clone(), 0);
@@ -199,18 +199,18 @@ impl Request {
         }
     }
 
-    /// The listen address that the connection came to.
+    /// Returns the listen address that accepted the connection.
     pub(crate) fn address(&self) -> Option<&Address> {
         self.conn.client.address(&self.conf)
     }
 
-    /// Client of the connection.
+    /// Returns the client of the connection.
     #[inline]
     pub(crate) fn client(&self) -> &Client {
         &self.conn.client
     }
 
-    /// Local address of the connection.
+    /// Returns the local address of the connection.
     pub(crate) fn local_address(&self) -> Option<SocketAddr> {
         self.conn.client.local_address(&self.conf)
     }
@@ -230,7 +230,7 @@ impl Request {
         self.method == Method::Get && self.head.method != Method::Get
     }
 
-    /// The method in effect.
+    /// Returns the method in effect.
     pub(crate) fn method_text(&self) -> &[u8] {
         if self.turned_to_get() { b"GET" } else { self.head.method_text.of(&self.head.buf) }
     }
@@ -323,12 +323,12 @@ impl Request {
         chosen
     }
 
-    /// Bytes of the head's buffer that this request used.
+    /// Returns the number of bytes of the head's buffer that this request used.
     pub(crate) fn consumed(&self) -> usize {
         self.body.consumed(self.head.len)
     }
 
-    /// Settings of the location that govern the connection.
+    /// Applies the settings of the location that govern the connection.
     pub(crate) fn update_connection_settings(&mut self) {
         let http = self.http();
         let core = &http.location(self).settings.core;
@@ -421,13 +421,13 @@ impl Request {
         }
     }
 
-    /// The configuration's http block. A clone of the counter keeps it while the request changes.
+    /// Returns the configuration's http block. A clone of the counter keeps it while the request changes.
     #[inline]
     pub(crate) fn http(&self) -> HttpRef {
         HttpRef(self.conf.clone())
     }
 
-    /// A spare buffer, empty.
+    /// Takes a spare buffer, which is empty.
     pub(crate) fn take_buf(&mut self) -> Vec<u8> {
         self.spare.pop().unwrap_or_default()
     }
@@ -454,19 +454,19 @@ impl std::ops::Deref for HttpRef {
 }
 
 impl HttpRef {
-    /// Location of a request.
+    /// Returns the location of a request.
     #[inline]
     pub(crate) fn location(&self, req: &Request) -> &Location {
         &self.locations[req.location]
     }
-    /// Server of a request.
+    /// Returns the server of a request.
     #[inline]
     pub(crate) fn server(&self, req: &Request) -> &Server {
         &self.servers[req.server]
     }
 }
 
-/// Values of all lines with a name, from either end.
+/// Returns the values of all lines with a name, from either end.
 pub(crate) fn field_lines<'h>(
     head: &'h RequestHead,
     name: &'h [u8],

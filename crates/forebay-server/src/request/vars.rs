@@ -60,7 +60,7 @@ impl Request {
         self.store(id, Some(b""));
     }
 
-    /// Value of a variable as a vector of its own; `None` if it has none. For paths that are not hot.
+    /// Returns the value of a variable as a vector of its own; `None` if it has none. For paths that are not hot.
     ///
     /// # Errors
     /// As [`Request::var`].
@@ -74,8 +74,8 @@ impl Request {
         self.vars.store(id, value);
     }
 
-    /// Value of a variable by its name in lower case, whether or not the configuration mentions it. `None`: it is not
-    /// known or has no value.
+    /// Returns the value of a variable by its name in lower case, whether or not the configuration mentions it. `None` if the
+    /// variable is not known or has no value.
     ///
     /// # Errors
     /// As [`Request::var`].

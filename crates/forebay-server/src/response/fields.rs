@@ -2,7 +2,7 @@
 
 use crate::modules::core::{ServerTokens, Settings};
 use crate::request::Request;
-use crate::response::{Origin, Response};
+use crate::response::{Response, ValueOrigin};
 use forebay_http::field::{self, Classes, Name, Unsafe};
 use forebay_http::h1::response;
 use forebay_http::h2::encode;
@@ -48,7 +48,7 @@ enum Own {
 }
 
 /// Forms of a field that the server makes.
-struct Form {
+struct FieldForm {
     /// Name in HTTP/1.
     name: &'static [u8],
     /// Name and colon, as a line of HTTP/1 starts.
@@ -59,12 +59,12 @@ struct Form {
 
 macro_rules! form {
     ($name:literal, $index:expr) => {
-        Form { name: $name.as_bytes(), start: concat!($name, ": ").as_bytes(), index: $index }
+        FieldForm { name: $name.as_bytes(), start: concat!($name, ": ").as_bytes(), index: $index }
     };
 }
 
 /// Forms in the order of [`Own`].
-static FORMS: [Form; 8] = [
+static FORMS: [FieldForm; 8] = [
     form!("Server", encode::SERVER),
     form!("Date", encode::DATE),
     form!("Content-Type", encode::CONTENT_TYPE),
@@ -77,7 +77,7 @@ static FORMS: [Form; 8] = [
 
 impl Own {
     #[inline]
-    fn form(self) -> &'static Form {
+    fn form(self) -> &'static FieldForm {
         &FORMS[self as usize]
     }
 }
@@ -103,7 +103,7 @@ impl<'o> Sink<'o> {
         Ok(())
     }
 
-    /// As [`Sink::field`], for a line of a head that a parser has read.
+    /// Appends a line of a head that a parser has read, whose value need not be checked.
     #[inline]
     fn copied_field(&mut self, name: &[u8], value: &[u8]) {
         match self {
@@ -136,7 +136,7 @@ impl<'o> Sink<'o> {
         Ok(())
     }
 
-    /// Buffer of an HTTP/1 head, for fields about the connection, which other versions do without.
+    /// Returns the buffer of an HTTP/1 head, for fields about the connection, which other versions do without.
     fn lines(&mut self) -> Option<&mut Vec<u8>> {
         match self {
             Sink::Http1(out) => Some(out),
@@ -255,7 +255,7 @@ fn push_of_content(
     Ok(())
 }
 
-/// Appends the fields behind those that every response may have.
+/// Appends the fields after those that every response may have.
 #[inline]
 fn push_rest(r: &Response, sink: &mut Sink<'_>) -> Result<(), Unsafe> {
     if r.gzip_vary && sink.lines().is_none() {
@@ -266,8 +266,8 @@ fn push_rest(r: &Response, sink: &mut Sink<'_>) -> Result<(), Unsafe> {
     }
     for line in r.fields.lines() {
         match line.origin {
-            Origin::Parsed => sink.copied_field(line.name, line.value),
-            Origin::Made => sink.field(line.name, line.value)?,
+            ValueOrigin::Parsed => sink.copied_field(line.name, line.value),
+            ValueOrigin::Made => sink.field(line.name, line.value)?,
         }
     }
     Ok(())

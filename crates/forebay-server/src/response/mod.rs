@@ -25,13 +25,13 @@ struct ListedLine {
     value: u32,
     /// After the last byte of the value.
     end: u32,
-    /// Where the value comes from.
-    origin: Origin,
+    /// Origin of the value.
+    origin: ValueOrigin,
 }
 
 /// Origin of a field's value, which decides whether it is searched for line breaks before it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Origin {
+pub(crate) enum ValueOrigin {
     /// A head that a parser has read and found without CR, LF and NUL in values.
     Parsed,
     /// Anything else: the configuration, variables, values that were rewritten.
@@ -46,7 +46,7 @@ pub(crate) struct ListedField<'l> {
     /// Value.
     pub value: &'l [u8],
     /// Origin of the value.
-    pub origin: Origin,
+    pub origin: ValueOrigin,
 }
 
 impl ListedLine {
@@ -62,16 +62,16 @@ impl ListedLine {
 impl FieldList {
     /// Appends a line.
     pub(crate) fn push(&mut self, name: &[u8], value: &[u8]) {
-        self.push_from(Origin::Made, name, value);
+        self.push_from(ValueOrigin::Made, name, value);
     }
 
     /// Appends a line of a head that a parser has read, with its value unchanged.
     pub(crate) fn copy(&mut self, name: &[u8], value: &[u8]) {
-        self.push_from(Origin::Parsed, name, value);
+        self.push_from(ValueOrigin::Parsed, name, value);
     }
 
     #[inline]
-    fn push_from(&mut self, origin: Origin, name: &[u8], value: &[u8]) {
+    fn push_from(&mut self, origin: ValueOrigin, name: &[u8], value: &[u8]) {
         let start = self.buf.len() as u32;
         self.buf.extend_from_slice(name);
         let mid = self.buf.len() as u32;
@@ -128,7 +128,7 @@ impl FieldList {
         let length = line.value - old;
         line.value = line.name + length;
         line.end = line.value + value.len() as u32;
-        line.origin = Origin::Made;
+        line.origin = ValueOrigin::Made;
         self.buf.extend_from_within(old as usize..(old + length) as usize);
         self.buf.extend_from_slice(value);
     }
@@ -171,7 +171,7 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub(crate) fn len(&self) -> u64 {
         match self {
             Part::Static(b) => b.len() as u64,
@@ -186,7 +186,7 @@ impl Part {
         self.len() == 0
     }
 
-    /// The bytes `from..to` of this part as a part.
+    /// Returns the bytes `from..to` of this part as a part.
     pub(crate) fn slice(&self, from: u64, to: u64) -> Part {
         match self {
             Part::Static(b) => Part::Static(b.get(from as usize..to as usize).unwrap_or_default()),
@@ -246,7 +246,7 @@ pub(crate) struct Response {
     pub status: u16,
     /// `Content-Type` without the charset parameter; empty if none.
     pub content_type: Vec<u8>,
-    /// Charset that goes behind the type, if any.
+    /// Charset after the type, if any.
     pub charset: Vec<u8>,
     /// Charset that an upstream wants, whatever the type says; `off`: as it is.
     pub override_charset: Vec<u8>,
@@ -369,7 +369,7 @@ impl Response {
         }
     }
 
-    /// Length of the body's parts.
+    /// Returns the length of the body's parts.
     pub(crate) fn body_len(&self) -> u64 {
         self.body.iter().map(Part::len).sum()
     }

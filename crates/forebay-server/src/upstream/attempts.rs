@@ -320,7 +320,7 @@ impl<'t> Attempts<'t> {
         }
     }
 
-    /// Most servers that may be tried.
+    /// Returns the largest number of servers that may be tried.
     fn limit(&self) -> usize {
         self.servers.number().min(self.rules.tries)
     }

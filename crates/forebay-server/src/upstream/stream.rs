@@ -567,7 +567,7 @@ impl Body {
                 }
                 None
             }
-            // Its response is still of use.
+            // The response may still be useful.
             Ok(Turn::Unwanted) | Err(Stopped::Send(_)) => {
                 if let Some(c) = &mut self.contact {
                     c.leave_off();

@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Connection to an upstream whose bytes are passed on as they are.
 #[derive(Debug)]
 pub(super) struct Switched {
-    /// Bytes received behind the head.
+    /// Bytes received after the head.
     pub early: Vec<u8>,
     /// Times of the upstream.
     pub timeouts: Timeouts,

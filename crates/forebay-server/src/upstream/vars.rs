@@ -61,7 +61,7 @@ fn list(r: &mut Request, out: &mut Vec<u8>, value: fn(&Attempt, &mut Vec<u8>)) -
     Ok(!attempts.is_empty())
 }
 
-/// `$upstream_response_length`. Content that came with the head counts once the head is on its way, as in nginx.
+/// Appends `$upstream_response_length`. Content that came with the head counts once the head is on its way, as in nginx.
 fn length(r: &mut Request, out: &mut Vec<u8>) -> HasValue {
     let at_head = r.resp.proxied && r.sent_head == 0 && !r.is_subrequest();
     if at_head && let Some(a) = r.modules.upstream.attempts.last_mut() {
@@ -118,7 +118,7 @@ fn cookie(r: &mut Request, name: &[u8], out: &mut Vec<u8>) -> HasValue {
     Ok(false)
 }
 
-/// Without the spaces around it; tabs stay.
+/// Removes the spaces around a text; tabs stay.
 fn spaces_off(mut text: &[u8]) -> &[u8] {
     while let [b' ', rest @ ..] | [rest @ .., b' '] = text {
         text = rest;

@@ -110,7 +110,7 @@ impl<'s, 'f> Builder<'s, 'f> {
 
     /// Reads the http block. Leaves out directives with errors and keeps the errors, so that all are reported at once.
     pub(crate) fn http_block(&mut self, block: &Block) {
-        // Holds for the whole block, wherever it stands.
+        // The directive holds for the whole block, whatever its place.
         for d in block.iter().filter(|d| d.name.text == b"upstream_start_unresolved") {
             self.cx.tables.upstreams.start_unresolved = value::first(d).eq_ignore_ascii_case(b"on");
         }
@@ -233,7 +233,7 @@ impl<'s, 'f> Builder<'s, 'f> {
         if modules::location_directive(d, level, self.cx)? {
             return Ok(());
         }
-        // The grammar table has let it pass: a directive that is a hint or met by design.
+        // The grammar table accepts the directive: it is a hint, or needs no code.
         Ok(())
     }
 
@@ -313,7 +313,7 @@ fn modifier_and_name(d: &Directive) -> (Option<&[u8]>, &[u8]) {
     }
 }
 
-/// Divides a word into a modifier, if it begins with one, and the name of the location behind it.
+/// Divides a word into a modifier, if it begins with one, and the name of the location after it.
 fn glued_modifier(word: &[u8]) -> (Option<&[u8]>, &[u8]) {
     let modifiers: [&[u8]; 4] = [b"=", b"^~", b"~*", b"~"];
     match modifiers.iter().find(|m| word.starts_with(m)) {

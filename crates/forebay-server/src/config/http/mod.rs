@@ -57,7 +57,7 @@ pub(crate) struct Http {
     pub shows_hello: bool,
     /// Files of certificates and keys, which may be renewed.
     pub certificate_files: Vec<PathBuf>,
-    /// Certificates whose state is asked for, to be shown to clients.
+    /// Certificates whose OCSP responses are fetched for clients.
     pub staplings: Vec<Arc<forebay_core::tls::ocsp::staple::Stapling>>,
     /// Directory of the configuration file: certificates that are loaded later are found from there.
     pub conf_dir: PathBuf,
@@ -139,7 +139,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// `location = /x`.
+    /// Returns `true` for `location = /x`.
     pub(crate) fn is_exact(&self) -> bool {
         matches!(self, Kind::Exact)
     }

@@ -309,7 +309,7 @@ fn destination(req: &Request) -> Result<Vec<u8>, DavRefusal> {
     Ok(out)
 }
 
-/// Returns `true` if a URL's host, with nothing or a port behind it, is that of the request.
+/// Returns `true` if a URL's host, alone or with a port, is that of the request.
 fn is_this_host(req: &Request, host: &[u8], port: &[u8]) -> bool {
     let no_port = port.split_first().is_none_or(|(b, n)| *b == b':' && n.iter().all(u8::is_ascii_digit));
     !host.is_empty() && host.eq_ignore_ascii_case(&req.head.host) && no_port

@@ -537,7 +537,7 @@ fn now_plus(now: i64, seconds: u64) -> i64 {
     now.saturating_add(i64::try_from(seconds).unwrap_or(i64::MAX / 2))
 }
 
-/// Returns the number behind `name=`, anywhere in a field value. A number that does not fit counts as very long.
+/// Returns the number after `name=`, anywhere in a field value. A number that does not fit counts as very long.
 fn seconds_after(value: &[u8], name: &[u8]) -> Option<u64> {
     let at = value.windows(name.len()).position(|w| w.eq_ignore_ascii_case(name))?;
     let rest = value.get(at + name.len()..).unwrap_or_default();

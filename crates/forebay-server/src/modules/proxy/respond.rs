@@ -126,7 +126,7 @@ fn pass_on(
     Ok(Outcome::Done)
 }
 
-/// `X-Accel-Limit-Rate`.
+/// Applies `X-Accel-Limit-Rate`.
 fn rate(req: &mut Request, s: &Settings) {
     if !s.ignore_headers.has(b"X-Accel-Limit-Rate")
         && let Some(n) =
@@ -226,7 +226,7 @@ fn at_once(req: &mut Request, contact: &mut Option<Contact>, to_head: bool, s: &
     true
 }
 
-/// The body of a response whose head has been read, with what came behind it.
+/// Makes the body of a response whose head has been read, with the content that came together with the head.
 fn body(
     req: &mut Request,
     contact: &mut Option<Contact>,
@@ -265,7 +265,7 @@ fn body(
     Ok((body, pulled))
 }
 
-/// A further slice of a response: only its body counts.
+/// Takes a further slice of a response, of which only the body is used.
 pub(super) fn slice(req: &mut Request, taken: &mut Taken, to_head: bool, s: &Settings) -> Result<Body, Stop> {
     let http = req.http();
     let keep = keep(req, &mut taken.fetch, to_head, s, &http.location(req).settings.proxy_cache)?;
@@ -396,7 +396,7 @@ fn field(
         return Ok(());
     }
     match f.id {
-        // One of these speaks for the response: further ones would contradict it (nginx since 1.23).
+        // Only the first of these fields counts: further ones would contradict it (nginx since 1.23).
         id if id.is(Classes::ONCE_IN_RESPONSE) && repeats(req, f, place) => {}
         Name::ContentType => content_type(req, value),
         Name::Location => location(req, name, value, pass, s)?,
@@ -609,10 +609,13 @@ fn accel_redirect(req: &mut Request, s: &Settings) -> Option<Outcome> {
     if let Some(value) = kind {
         content_type(req, &value);
     }
-    if named { Some(Outcome::Named) } else { Some(redirect_to_path(req)) }
+    Some(redirected(req, named))
 }
 
-fn redirect_to_path(req: &mut Request) -> Outcome {
+fn redirected(req: &mut Request, named: bool) -> Outcome {
+    if named {
+        return Outcome::Named;
+    }
     if !spend_uri_change(req, "rewrite or internal redirection cycle while internally redirecting to") {
         return Outcome::Status(500);
     }

@@ -88,8 +88,8 @@ fn split_uri(rest: &[u8]) -> (&[u8], Option<&[u8]>) {
     }
 }
 
-/// A place that stands alone, as in `fastcgi_pass`: whether it is spoken to by TLS, the place, and how it is written without
-/// its scheme.
+/// Reads a place that is not part of a URL, as in `fastcgi_pass`. Returns `true` if connections are encrypted, the place, and
+/// its text without the scheme.
 fn place(text: &[u8], protocol: Protocol) -> Result<(bool, Place, &[u8]), String> {
     if protocol.takes_scheme() {
         for encrypted in [true, false] {
@@ -246,7 +246,7 @@ impl Pass {
         Ok((find(req, &parts.place, parts.default_port()).await?, uri))
     }
 
-    /// The URI for the upstream (nginx: proxy_pass, "if the directive is specified with a URI").
+    /// Appends the URI for the upstream (nginx: proxy_pass, "if the directive is specified with a URI").
     fn uri(&self, req: &Request, replacement: Option<&[u8]>, out: &mut Vec<u8>) {
         let changed = req.rewritten;
         let replacement = replacement.filter(|_| req.valid_location);
@@ -327,7 +327,7 @@ fn stands_for(u: &Upstream, place: &Place, default_port: u16) -> bool {
     }
 }
 
-/// Addresses of a name that came up while the request is served.
+/// Resolves a name that became known while the request is served.
 async fn look_up(
     req: &mut Request,
     resolver: &Arc<Resolver>,

@@ -334,7 +334,7 @@ impl Parser {
 mod tests {
     use super::*;
 
-    /// Text in one piece, commands and what is broken, as the parser sees pieces of `n` bytes.
+    /// Returns text in one piece, commands and broken commands, as the parser sees pieces of `n` bytes.
     fn events(text: &str, n: usize) -> Vec<String> {
         let mut p = Parser::new(255);
         let mut out: Vec<String> = Vec::new();

@@ -68,7 +68,7 @@ pub(crate) enum End {
 }
 
 impl Decoded {
-    /// `n` bytes of content; `over`: nothing follows.
+    /// Returns the result for `n` bytes of content; `over`: nothing follows.
     pub(super) fn content(n: usize, over: bool) -> Decoded {
         Decoded { got: n, length: n as u64, end: if over { End::Whole } else { End::NotYet } }
     }

@@ -142,7 +142,7 @@ async fn wait(
 }
 
 /// Sends the request: its head, then as much content as the server takes until it has something to say. The rest is sent
-/// beside the response.
+/// while the response is read.
 pub(crate) async fn send(
     req: &mut Request,
     contact: &mut Contact,

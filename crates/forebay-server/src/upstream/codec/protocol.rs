@@ -97,7 +97,7 @@ impl Protocol {
         }
     }
 
-    /// Framing of content on its way to a server; `chunked`: over HTTP/1 its length is not known.
+    /// Returns the framing of content on its way to a server; `chunked`: over HTTP/1 its length is not known.
     pub(crate) fn framing(self, chunked: bool) -> Framing {
         match self {
             Protocol::FastCgi => Framing::Records,
@@ -106,7 +106,7 @@ impl Protocol {
         }
     }
 
-    /// Framing of the content of a response. `stored`: the response is stored.
+    /// Returns the framing of the content of a response. `stored`: the response is stored.
     pub(crate) fn framing_of_response(
         self,
         head: &ResponseHead,
