@@ -1,6 +1,6 @@
 //! Writing response heads (RFC 9112, section 4): status lines, field lines, numbers. Hot path.
 
-use crate::field::{self, Unsafe};
+use crate::field::{self, FieldLine, Unsafe};
 
 macro_rules! statuses {
     ($($code:literal $reason:literal,)*) => {
@@ -73,14 +73,31 @@ pub fn three_digits(status: u16) -> [u8; 3] {
 #[inline]
 pub fn field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) -> Result<(), Unsafe> {
     field::check(name, value)?;
-    copied_field(out, name, value);
+    push_line(out, name, value);
     Ok(())
 }
 
-/// Appends a field line of a head that this crate has read: the parsers accept no value with CR, LF or NUL, so that looking
-/// again would be lost time.
+/// Appends a field line of a head that this crate has read into `buf`. The parsers accept no value with CR, LF or NUL, so
+/// that looking again would be lost time.
 #[inline]
-pub fn copied_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+pub fn copied_field(out: &mut Vec<u8>, buf: &[u8], line: &FieldLine) {
+    match written_as_here(buf, line) {
+        Some(text) => out.extend_from_slice(text),
+        None => push_line(out, line.name.of(buf), line.value.of(buf)),
+    }
+}
+
+/// Returns the text of a line with its end, if the peer wrote it as [`field`] does.
+#[inline]
+fn written_as_here<'b>(buf: &'b [u8], line: &FieldLine) -> Option<&'b [u8]> {
+    let text = buf.get(line.name.start as usize..)?.get(..line.name.len() + line.value.len() + 4)?;
+    let colon = text.get(line.name.len()..line.name.len() + 2)?;
+    let at_value = line.value.start == line.name.end.wrapping_add(2);
+    (at_value && colon == b": " && text.ends_with(b"\r\n")).then_some(text)
+}
+
+#[inline]
+fn push_line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.reserve(name.len() + value.len() + 4);
     out.extend_from_slice(name);
     out.extend_from_slice(b": ");
@@ -97,7 +114,6 @@ pub fn number(out: &mut Vec<u8>, value: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::field::FieldLine;
     use crate::h1::client::{self, ResponseHead};
     use crate::h1::request;
     use crate::request::RequestHead;
@@ -116,6 +132,20 @@ mod tests {
         assert_eq!(line(203), "HTTP/1.1 203 \r\n");
         assert_eq!(line(999), "HTTP/1.1 999 \r\n");
         assert_eq!(line(5), "HTTP/1.1 005 \r\n");
+    }
+
+    #[test]
+    fn lines_are_copied_in_one_form() {
+        let mut head = ResponseHead::default();
+        head.buf = b"HTTP/1.1 200 OK\r\nA: b\r\nC:d\r\nE:   f\r\nG: h  \r\nI: j\nK: l\r\r\nM:\r\nN: \r\n\r\n"
+            .to_vec();
+        client::parse(&mut head, usize::MAX).expect("sound");
+        let mut out = Vec::new();
+        for line in &head.fields {
+            copied_field(&mut out, &head.buf, line);
+        }
+        let text = String::from_utf8_lossy(&out);
+        assert_eq!(text, "A: b\r\nC: d\r\nE: f\r\nG: h\r\nI: j\r\nK: l\r\nM: \r\nN: \r\n");
     }
 
     /// [`copied_field`] relies on it.

@@ -2,7 +2,7 @@
 
 use crate::modules::core::{ServerTokens, Settings};
 use crate::request::Request;
-use crate::response::{Response, ValueOrigin};
+use crate::response::Response;
 use forebay_http::field::{self, Classes, Name, Unsafe};
 use forebay_http::h1::response;
 use forebay_http::h2::encode;
@@ -98,18 +98,13 @@ impl<'o> Sink<'o> {
     /// [`Unsafe`] when the value has CR, LF or NUL; nothing is appended then.
     #[inline]
     pub(crate) fn field(&mut self, name: &[u8], value: &[u8]) -> Result<(), Unsafe> {
-        field::check(name, value)?;
-        self.copied_field(name, value);
-        Ok(())
-    }
-
-    /// Appends a line of a head that a parser has read, whose value need not be checked.
-    #[inline]
-    fn copied_field(&mut self, name: &[u8], value: &[u8]) {
         match self {
-            Sink::Http1(out) => response::copied_field(out, name, value),
-            Sink::Hpack(_) if Name::of(name).is(Classes::UNFIT_FOR_HTTP2) => {}
-            Sink::Hpack(out) => encode::field(out, name, value),
+            Sink::Http1(out) => response::field(out, name, value),
+            Sink::Hpack(out) => {
+                field::check(name, value)?;
+                hpack_field(out, name, value);
+                Ok(())
+            }
         }
     }
 
@@ -264,13 +259,18 @@ fn push_rest(r: &Response, sink: &mut Sink<'_>) -> Result<(), Unsafe> {
     if !r.etag.is_empty() {
         sink.own(Own::Etag, &r.etag)?;
     }
-    for line in r.fields.lines() {
-        match line.origin {
-            ValueOrigin::Parsed => sink.copied_field(line.name, line.value),
-            ValueOrigin::Made => sink.field(line.name, line.value)?,
-        }
+    r.fields.check()?;
+    match sink {
+        Sink::Http1(out) => r.fields.write_lines(out),
+        Sink::Hpack(out) => r.fields.iter().for_each(|(name, value)| hpack_field(out, name, value)),
     }
     Ok(())
+}
+
+fn hpack_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    if !Name::of(name).is(Classes::UNFIT_FOR_HTTP2) {
+        encode::field(out, name, value);
+    }
 }
 
 /// Appends `Content-Type`. A response without content has one only where an upstream has sent it.

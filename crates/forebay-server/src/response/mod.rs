@@ -7,11 +7,14 @@ pub(crate) mod sent;
 
 use crate::file_cache::OpenFile;
 use bytes::Bytes;
+use forebay_http::field::{self, FieldLine, Unsafe};
+use forebay_http::h1::response;
 use std::rc::Rc;
 
 /// Field lines in one buffer.
 #[derive(Debug, Default)]
 pub(crate) struct FieldList {
+    /// Lines as HTTP/1 has them, so that neighbours are sent with one copy.
     buf: Vec<u8>,
     lines: Vec<ListedLine>,
 }
@@ -21,9 +24,9 @@ pub(crate) struct FieldList {
 struct ListedLine {
     /// First byte of the name.
     name: u32,
-    /// First byte of the value.
+    /// First byte of the value, two bytes after the name.
     value: u32,
-    /// After the last byte of the value.
+    /// After the last byte of the value, two bytes before the end of the line.
     end: u32,
     /// Origin of the value.
     origin: ValueOrigin,
@@ -31,27 +34,16 @@ struct ListedLine {
 
 /// Origin of a field's value, which decides whether it is searched for line breaks before it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ValueOrigin {
+enum ValueOrigin {
     /// A head that a parser has read and found without CR, LF and NUL in values.
     Parsed,
     /// Anything else: the configuration, variables, values that were rewritten.
     Made,
 }
 
-/// A line of a [`FieldList`].
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ListedField<'l> {
-    /// Name.
-    pub name: &'l [u8],
-    /// Value.
-    pub value: &'l [u8],
-    /// Origin of the value.
-    pub origin: ValueOrigin,
-}
-
 impl ListedLine {
     fn name(self, buf: &[u8]) -> &[u8] {
-        &buf[self.name as usize..self.value as usize]
+        &buf[self.name as usize..self.value as usize - 2]
     }
 
     fn value(self, buf: &[u8]) -> &[u8] {
@@ -62,41 +54,59 @@ impl ListedLine {
 impl FieldList {
     /// Appends a line.
     pub(crate) fn push(&mut self, name: &[u8], value: &[u8]) {
-        self.push_from(ValueOrigin::Made, name, value);
+        let start = self.buf.len();
+        for piece in [name, b": ", value, b"\r\n"] {
+            self.buf.extend_from_slice(piece);
+        }
+        self.list(start, name.len(), ValueOrigin::Made);
     }
 
-    /// Appends a line of a head that a parser has read, with its value unchanged.
-    pub(crate) fn copy(&mut self, name: &[u8], value: &[u8]) {
-        self.push_from(ValueOrigin::Parsed, name, value);
+    /// Appends a line of a head that a parser has read into `buf`, with its value unchanged.
+    pub(crate) fn copy(&mut self, buf: &[u8], line: &FieldLine) {
+        let start = self.buf.len();
+        response::copied_field(&mut self.buf, buf, line);
+        self.list(start, line.name.len(), ValueOrigin::Parsed);
     }
 
+    /// Lists the line that begins at `start` and ends the buffer.
     #[inline]
-    fn push_from(&mut self, origin: ValueOrigin, name: &[u8], value: &[u8]) {
-        let start = self.buf.len() as u32;
-        self.buf.extend_from_slice(name);
-        let mid = self.buf.len() as u32;
-        self.buf.extend_from_slice(value);
-        self.lines.push(ListedLine { name: start, value: mid, end: self.buf.len() as u32, origin });
+    fn list(&mut self, start: usize, name_len: usize, origin: ValueOrigin) {
+        // The casts keep all bits: a head is far below 4 GiB.
+        let (value, end) = ((start + name_len + 2) as u32, (self.buf.len() - 2) as u32);
+        self.lines.push(ListedLine { name: start as u32, value, end, origin });
     }
 
-    /// Returns the lines, in order.
-    pub(crate) fn lines(&self) -> impl Iterator<Item = ListedField<'_>> {
-        let buf = &self.buf;
-        self.lines.iter().map(move |l| ListedField {
-            name: l.name(buf),
-            value: l.value(buf),
-            origin: l.origin,
-        })
+    /// Refuses values with CR, LF or NUL.
+    ///
+    /// # Errors
+    /// [`Unsafe`] with the name of the first such line.
+    pub(crate) fn check(&self) -> Result<(), Unsafe> {
+        let mut made = self.lines.iter().filter(|l| l.origin == ValueOrigin::Made);
+        made.try_for_each(|l| field::check(l.name(&self.buf), l.value(&self.buf)))
+    }
+
+    /// Appends the lines to a head of HTTP/1. The caller has checked them.
+    pub(crate) fn write_lines(&self, out: &mut Vec<u8>) {
+        // Lines that follow each other in the buffer, which are all unless one was removed or replaced.
+        let (mut from, mut to) = (0, 0);
+        for line in &self.lines {
+            if line.name != to {
+                out.extend_from_slice(&self.buf[from as usize..to as usize]);
+                from = line.name;
+            }
+            to = line.end + 2;
+        }
+        out.extend_from_slice(&self.buf[from as usize..to as usize]);
     }
 
     /// Returns the lines as name and value, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        self.lines().map(|l| (l.name, l.value))
+        self.lines.iter().map(|l| (l.name(&self.buf), l.value(&self.buf)))
     }
 
     /// Returns the first value with this name, compared without regard to case.
     pub(crate) fn get(&self, name: &[u8]) -> Option<&[u8]> {
-        let mut same_length = self.lines.iter().filter(|l| (l.value - l.name) as usize == name.len());
+        let mut same_length = self.lines.iter().filter(|l| (l.value - l.name) as usize == name.len() + 2);
         let line = same_length.find(|l| l.name(&self.buf).eq_ignore_ascii_case(name))?;
         Some(line.value(&self.buf))
     }
@@ -129,8 +139,10 @@ impl FieldList {
         line.value = line.name + length;
         line.end = line.value + value.len() as u32;
         line.origin = ValueOrigin::Made;
+        // The name with its colon.
         self.buf.extend_from_within(old as usize..(old + length) as usize);
         self.buf.extend_from_slice(value);
+        self.buf.extend_from_slice(b"\r\n");
     }
 
     /// Forgets all lines, keeps the memory.
@@ -372,5 +384,54 @@ impl Response {
     /// Returns the length of the body's parts.
     pub(crate) fn body_len(&self) -> u64 {
         self.body.iter().map(Part::len).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::FieldList;
+    use forebay_http::h1::client::{self, ResponseHead};
+
+    fn written(list: &FieldList) -> String {
+        let mut out = Vec::new();
+        list.write_lines(&mut out);
+        String::from_utf8(out).expect("ASCII only")
+    }
+
+    #[test]
+    fn lines_are_written_in_order_after_changes() {
+        let mut list = FieldList::default();
+        assert_eq!(written(&list), "");
+        for (name, value) in [("A", "1"), ("B", "2"), ("C", "3"), ("b", "4"), ("D", "")] {
+            list.push(name.as_bytes(), value.as_bytes());
+        }
+        assert_eq!(written(&list), "A: 1\r\nB: 2\r\nC: 3\r\nb: 4\r\nD: \r\n");
+        list.replace(b"b", b"two");
+        list.replace(b"none", b"x");
+        assert_eq!(written(&list), "A: 1\r\nB: two\r\nC: 3\r\nb: 4\r\nD: \r\n");
+        assert_eq!(list.get(b"B"), Some(&b"two"[..]));
+        assert_eq!(list.all(b"B").collect::<Vec<_>>(), [b"two".as_slice(), b"4"]);
+        list.set(b"A", b"one");
+        assert_eq!(written(&list), "B: two\r\nC: 3\r\nb: 4\r\nD: \r\nA: one\r\n");
+        list.remove(b"B");
+        assert_eq!(written(&list), "C: 3\r\nD: \r\nA: one\r\n");
+        list.clear();
+        assert!(list.is_empty() && written(&list).is_empty());
+    }
+
+    #[test]
+    fn values_are_checked_unless_a_parser_has_read_them() {
+        let mut head = ResponseHead::default();
+        head.buf = b"HTTP/1.1 200 OK\r\nA:  b\r\nC: d\r\n\r\n".to_vec();
+        client::parse(&mut head, usize::MAX).expect("sound");
+        let mut list = FieldList::default();
+        head.fields.iter().for_each(|line| list.copy(&head.buf, line));
+        assert_eq!(list.check(), Ok(()));
+        assert_eq!(written(&list), "A: b\r\nC: d\r\n");
+        list.replace(b"C", b"d\r\nE: f");
+        assert_eq!(list.check().expect_err("has a line break").name, b"C");
+        list.set(b"C", b"d");
+        list.push(b"G", b"\0");
+        assert_eq!(list.check().expect_err("has NUL").name, b"G");
     }
 }

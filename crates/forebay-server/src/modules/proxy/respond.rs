@@ -336,7 +336,7 @@ fn take_entry(req: &mut Request, e: &Rc<Entry>, pass: &Arc<Pass>, s: &Settings) 
 fn copy_authenticate(req: &mut Request) {
     let h = &req.modules.upstream.head;
     for f in h.fields.iter().filter(|f| f.id == Name::WwwAuthenticate) {
-        req.resp.fields.copy(f.name.of(&h.buf), f.value.of(&h.buf));
+        req.resp.fields.copy(&h.buf, f);
     }
 }
 
@@ -406,8 +406,8 @@ fn field(
             req.resp.fields.push(name, &out);
         }
         Name::SetCookie => set_cookie(req, name, value)?,
-        Name::AcceptRanges => accept_ranges(req, name, value, s),
-        _ => req.resp.fields.copy(name, value),
+        Name::AcceptRanges => accept_ranges(req, f, buf, s),
+        _ => req.resp.fields.copy(buf, f),
     }
     Ok(())
 }
@@ -440,7 +440,7 @@ fn set_cookie(req: &mut Request, name: &[u8], value: &[u8]) -> Result<(), Stop> 
     Ok(())
 }
 
-fn accept_ranges(req: &mut Request, name: &[u8], value: &[u8], s: &Settings) {
+fn accept_ranges(req: &mut Request, line: &FieldLine, buf: &[u8], s: &Settings) {
     if s.force_ranges {
         return;
     }
@@ -449,7 +449,7 @@ fn accept_ranges(req: &mut Request, name: &[u8], value: &[u8], s: &Settings) {
         req.resp.allow_ranges = true;
         req.resp.single_range = req.resp.entry.is_none();
     } else {
-        req.resp.fields.copy(name, value);
+        req.resp.fields.copy(buf, line);
     }
 }
 

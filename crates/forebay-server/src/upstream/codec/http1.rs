@@ -167,7 +167,7 @@ fn client_fields(req: &Request, asked: &Asked<'_>, out: &mut Vec<u8>) {
         // A cache is to have the whole.
         let own = asked.stored && f.id.is(Classes::CONDITIONAL);
         if !f.id.is(Classes::REQUEST_HOP) && !own && !asked.settings.set_header.has(f.id, name) {
-            copied_field(out, name, f.value.of(&h.buf));
+            copied_field(out, &h.buf, f);
         }
     }
 }
