@@ -1,4 +1,4 @@
-//! Handshakes with the servers of a front end that is no HTTP.
+//! Handshakes with the servers of a front end other than HTTP.
 
 use super::accept::{Accept, Handshake, TlsServers};
 use super::loader::{Loader, ServerInput};
