@@ -4,6 +4,7 @@
 use crate::harness::{PROGRAM, Server, Site, kill, raw, wait_for};
 use nix::sys::signal::Signal;
 use std::net::TcpStream;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 /// A running nginx, ended by pid.
@@ -106,15 +107,17 @@ fn files(site: &Site) {
     }
     site.write("html/listing/b.txt", "bb");
     site.write("html/listing/a.txt", "a");
-    // Both sites were written at slightly different times: validators must agree.
-    let stamp = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_700_000_000);
     for dir in ["html", "html/dir", "html/alias", "html/listing"] {
         for entry in std::fs::read_dir(site.dir().join(dir)).expect("directory") {
-            let path = entry.expect("entry").path();
-            let file = std::fs::File::open(path).expect("open");
-            file.set_modified(stamp).expect("time");
+            stamp(&entry.expect("entry").path());
         }
     }
+}
+
+/// Sets the time of a file. The two sites are written at slightly different times, and validators must agree.
+fn stamp(path: &Path) {
+    let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_700_000_000);
+    std::fs::File::open(path).expect("open").set_modified(time).expect("time");
 }
 
 fn wrap(server: &str) -> String {
@@ -139,7 +142,7 @@ pub fn compare(server: &str, requests: &[String]) {
 }
 
 /// Lets everybody write into a directory.
-pub fn open_up(dir: &std::path::Path) {
+pub fn open_up(dir: &Path) {
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o777)).expect("permissions");
 }
@@ -168,6 +171,7 @@ pub fn answers(
     for site in [&ours, &theirs] {
         for (name, text) in more {
             let path = site.write(name, text);
+            stamp(&path);
             // The worker may be somebody else.
             open_up(path.parent().expect("a directory"));
         }
