@@ -123,6 +123,7 @@ fn socket(s: &DialSettings<'_>) -> Result<OwnedFd, DialError> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let fd = rustix::net::socket_with(family(s.addr), SocketType::STREAM, flags, None)
         .map_err(DialError::Socket)?;
+    // Before connect(): the window that is announced to the server depends on the buffer (tcp(7)).
     if s.receive_buffer > 0 {
         let _ = sockopt::set_socket_recv_buffer_size(&fd, s.receive_buffer);
     }
@@ -205,6 +206,8 @@ impl<'i> NewSocket<'i> {
     /// Waits until the connection is there.
     async fn connected(&self, deadline: Deadline, watch: &mut Watch) -> Result<(), DialError> {
         let wire = Wire::Plain(self.token);
+        // A socket becomes writable when its connection is there and also when it has failed: SO_ERROR tells which.
+        // The new wait clears the flag that the slot was inserted with.
         let mut wait = Wait::new(For::Write, deadline, watch);
         match std::future::poll_fn(|cx| wait.poll(self.io, &wire, cx)).await {
             Waited::Ready => {}

@@ -35,6 +35,7 @@ impl Pipe {
             self.ends = Some((read, write));
         }
         let (_, write) = self.ends.as_ref().ok_or(Errno::BADF)?;
+        // `held` was 0: on an error it stays so.
         self.held = rustix::pipe::splice(from, None, write, None, want, FLAGS)?;
         Ok(self.held)
     }
@@ -57,6 +58,7 @@ impl Pipe {
     /// # Errors
     /// Errors of read(2). The bytes in the pipe are lost then.
     pub fn take(&mut self, out: &mut Vec<u8>) -> Result<(), Errno> {
+        // Without spare capacity read(2) would return 0, which looks like the end.
         out.reserve(self.held);
         while self.held > 0 {
             let (read, _) = self.ends.as_ref().ok_or(Errno::BADF)?;

@@ -66,6 +66,7 @@ pub async fn relay(io: &Io, client: End<'_>, server: End<'_>) -> Relayed {
     let mut down = Way::new(Side::Server, server.early);
     let (client, server) = (client.wire, server.wire);
     let ended = loop {
+        // Both directions take their step in each round, so a fast one cannot starve the other.
         let steps = (up.step(io, client, server), down.step(io, server, client));
         match steps {
             (Transfer::Over(side), _) | (_, Transfer::Over(side)) => break Ended::Closed(side),
@@ -161,6 +162,7 @@ impl Way {
     fn write(&mut self, io: &Io, to: &mut Wire) -> Transfer {
         let rest = self.buf.get(self.at..).unwrap_or_default();
         match to.send(io, rest, Then::Nothing) {
+            // Over TLS, no bytes and room left means that sealed records have left: progress, too.
             Ok(sent) if sent.bytes > 0 || !sent.full => {
                 self.at += sent.bytes;
                 self.passed += sent.bytes as u64;
@@ -178,6 +180,7 @@ impl Way {
         if !self.is_writing(to) {
             return from.poll_readable(io, false, cx);
         }
+        // Once for each blocked write. A second time would wipe out the event that has come since.
         let clear = std::mem::take(&mut self.blocked);
         to.poll_writable(io, clear, cx)
     }

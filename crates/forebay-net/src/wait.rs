@@ -45,6 +45,7 @@ impl<'w> Wait<'w> {
 
     /// Is ready when one of the events has happened.
     pub fn poll(&mut self, io: &Io, wire: &Wire, cx: &mut Context<'_>) -> Poll<Waited> {
+        // At the first poll only: later, clearing would lose an event that came since.
         let blocked = std::mem::take(&mut self.blocked);
         // Both are polled, so that each is registered for its event.
         let read = self.what != For::Write && wire.poll_readable(io, false, cx).is_ready();

@@ -73,6 +73,8 @@ impl Watch {
         };
         let mut clear = false;
         loop {
+            // First round: the flag may be left from earlier, so look. Second round: clear it, and register for the
+            // next event. A slot that has ended stays readable; the peek of that round decides.
             let again = std::mem::take(&mut clear);
             if poller.poll_readable(client, again, cx).is_pending() {
                 return Poll::Pending;
@@ -137,6 +139,7 @@ pub(crate) fn transmit(
     bytes: &[u8],
     flags: SendFlags,
 ) -> Result<usize, Errno> {
+    // Bytes of an earlier answer go first, or the stream would be out of order.
     if !poller.clear_to_send(token) {
         return Ok(0);
     }
@@ -392,6 +395,7 @@ impl Wire {
         let sent = retry(|| {
             io.poller.with_fd(token, |fd| rustix::fs::sendfile(fd, file, Some(&mut *offset), count))
         })?;
+        // 0 is the end of the file: a socket without room gives AGAIN.
         Ok(Sent { bytes: sent, full: sent > 0 && sent < count })
     }
 
@@ -428,6 +432,7 @@ impl Wire {
     pub fn shutdown(&mut self, io: &Io) {
         self.close(io);
         let token = self.token();
+        // Queued answers must leave before the FIN: nothing can be sent behind it.
         let _ = clear(&io.poller, token);
         let _ = io.poller.with_fd(token, |fd| rustix::net::shutdown(fd, rustix::net::Shutdown::Write));
     }
@@ -445,6 +450,7 @@ impl Wire {
     /// Waits until a read may give something; call it after a read that returned `AGAIN`.
     pub async fn wait_readable(&self, io: &Io) {
         let mut clear = true;
+        // Cleared at the first poll only: later the flag is what an event has set.
         std::future::poll_fn(|cx| self.poll_readable(io, std::mem::take(&mut clear), cx)).await
     }
 
@@ -525,6 +531,7 @@ fn copy_file(
     let got = rustix::io::pread(file, rustix::buffer::spare_capacity(&mut piece), *offset)?;
     let sent = stream.send(&piece)?;
     *offset += sent.bytes as u64;
+    // Fewer bytes than asked for because of the stream's room (`n < count`) is no end of the file.
     Ok(Sent { bytes: sent.bytes, full: sent.bytes < got || (got > 0 && n < count) })
 }
 

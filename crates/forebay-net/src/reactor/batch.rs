@@ -53,6 +53,7 @@ impl AnswerQueue {
     /// Returns room for another answer, at most [`MADE`] bytes.
     fn room(&mut self, len: usize) -> Option<&mut [u8]> {
         if self.bytes.is_empty() {
+            // The queue is sent once it holds WAITING bytes, so below that the longest answer always fits.
             self.bytes = vec![0; WAITING + MADE].into();
         }
         self.bytes.get_mut(self.used..self.used + len)
@@ -144,7 +145,9 @@ impl Poller {
             if !readable || !matches!(s.role, Role::Idle(_)) {
                 continue;
             }
+            // Without room the reader asks the kernel itself, as in a quiet turn.
             let (Some(fd), Some(room)) = (&s.fd, early.get_mut(at..at + READ)) else { continue };
+            // An end or an error is not noted: the kernel reports it again to the reader.
             if let Ok((_, n @ 1..)) = rustix::net::recv(fd, room, RecvFlags::empty()) {
                 s.share.early = (at as u32, n as u32);
                 self.batch.untaken.set(self.batch.untaken.get() + 1);
@@ -217,6 +220,7 @@ impl Poller {
         answers.used += len.min(reserved.len);
         answers.list.push((token, answers.used));
         let full = answers.list.len() >= ANSWERS || answers.used >= WAITING;
+        // `flush_answers` borrows the queue.
         drop(reserved);
         if let Some(s) = self.slots.borrow_mut().get_mut(token.index as usize) {
             s.share.queued = true;
@@ -241,6 +245,7 @@ impl Poller {
             let Some(s) = slot_of(&mut slots, token) else { continue };
             s.share.queued = false;
             if let Some(unsent) = &mut s.share.unsent {
+                // An earlier answer of the same slot has just found no room: these bytes come behind it.
                 unsent.extend_from_slice(bytes);
                 continue;
             }
@@ -251,6 +256,7 @@ impl Poller {
             {
                 s.share.unsent = Some(Box::new(bytes.get(n..).unwrap_or_default().to_vec()));
                 s.writable = false;
+                // No task waits here, so the slot has to be registered for the event that sends the rest.
                 self.watch(s, token, Watched::Both);
                 self.batch.unsent.borrow_mut().push(token);
             }

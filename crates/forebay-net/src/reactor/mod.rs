@@ -142,6 +142,7 @@ impl Reactor {
             if handler.finished() {
                 return Ok(());
             }
+            // `turn` may have queued work and answers: neither may wait for the next event.
             self.start_queued(handler);
             self.send_answers(handler);
             let left = handler.before_wait(busy);
@@ -164,6 +165,7 @@ impl Reactor {
         self.poller().busy.set(busy);
         // Notices come before the connections' events: requests of this turn must not see what a notice makes stale.
         events.iter().filter_map(notice_of).for_each(|number| handler.noticed(number));
+        // The kernel may have more events than the buffer holds, and the notice may be one of them.
         if events.len() == EVENTS {
             handler.noticed(NOTICE_FILES);
         }

@@ -54,6 +54,7 @@ pub fn notice(number: u32) -> epoll::EventData {
 #[inline]
 pub(super) fn notice_of(e: &epoll::Event) -> Option<u32> {
     let token = Token::unpack(e.data.u64());
+    // The age u32::MAX is that of the wake list's token.
     (token.index == u32::MAX && token.age != u32::MAX).then_some(token.age)
 }
 
@@ -278,11 +279,14 @@ impl Poller {
             let s = &mut slots[index as usize];
             s.fd = Some(fd);
             s.watched = Watched::Not;
+            // Assumed, not known. A connection that is answered with its first read and write needs no registration;
+            // if the guess is wrong, the call returns AGAIN and the slot waits.
             s.readable = true;
             s.writable = true;
             s.ended = false;
             s.deadline = deadline;
             s.role = role;
+            // `remove` has reset the other fields.
             return Token { index, age: s.age };
         }
         slots.push(Slot {
@@ -315,6 +319,7 @@ impl Poller {
     /// Stops the readiness events of a listener: connections wait in its queue.
     pub fn pause_listener(&self, token: Token) {
         // Fails for a listener that is paused already.
+        // Not a change of its events: EPOLLEXCLUSIVE may only be set when a descriptor is added (epoll_ctl(2)).
         let _ = self.with_fd(token, |fd| epoll::delete(&self.epoll, fd));
     }
 
@@ -324,6 +329,7 @@ impl Poller {
     /// The listener cannot be put into the epoll set.
     pub fn resume_listener(&self, token: Token, shared: bool) -> std::io::Result<()> {
         let mut flags = epoll::EventFlags::IN;
+        // Otherwise one connection would wake every process that accepts from this socket.
         if shared {
             flags |= epoll::EventFlags::EXCLUSIVE;
         }
@@ -342,10 +348,13 @@ impl Poller {
 
     /// Frees a slot and returns its descriptor; dropping that closes it.
     pub fn remove(&self, token: Token) -> Option<OwnedFd> {
+        // First, since queued answers need the descriptor.
         self.release(token);
         let (fd, wakers) = {
             let mut s = self.slot_mut(token)?;
             let fd = s.fd.take();
+            // Makes stale tokens of this slot invalid: events of this turn that have not been handled, timers,
+            // callers.
             s.age = s.age.wrapping_add(1);
             if matches!(std::mem::replace(&mut s.role, Role::Busy), Role::Idle(_)) {
                 self.idle.set(self.idle.get() - 1);
@@ -510,6 +519,7 @@ impl Poller {
     fn wait_on(&self, place: &mut Option<Waiter>, cx: &Context<'_>) {
         let waker = cx.waker();
         match place {
+            // The waker of the task itself: its number spares the clone, and waking it needs no lock.
             _ if waker.data() as usize == self.current_waker.get() => {
                 *place = Some(Waiter::Task(self.current.get()));
             }
@@ -537,11 +547,14 @@ impl Poller {
 
     /// Is ready at `deadline`. Only inside a task.
     pub fn poll_until(&self, deadline: Deadline) -> Poll<()> {
+        // Compared with the time of the turn: no look at the clock.
         if self.now_as_deadline.get() >= deadline {
             return Poll::Ready(());
         }
         let id = self.current.get();
         let arm = match self.task_timers.borrow_mut().get_mut(id as usize) {
+            // Only the earliest timer of a task is in the heap. When it fires, the task is polled, asks again, and
+            // gets the next.
             Some(timer) if *timer > deadline => {
                 *timer = deadline;
                 true
@@ -598,16 +611,20 @@ impl Poller {
     /// Records an event, wakes the task that waits for it, and returns what else has to be done.
     pub(super) fn on_event(&self, token: Token, flags: epoll::EventFlags) -> Due {
         use epoll::EventFlags as F;
+        // Before the lookup. Notices have no slot either and end there; `begin_turn` has handled them.
         if token == WAKE {
             self.wakes.clear_event();
             return Due::Nothing;
         }
+        // An error wakes readers and writers, since only their next call returns it.
         let failed = flags.intersects(F::ERR | F::HUP);
         let read = failed || flags.intersects(F::IN | F::RDHUP);
         let waiters = {
             let Some(mut s) = self.slot_mut(token) else { return Due::Nothing };
             s.readable |= read;
+            // Stays set while the connection lives: edge-triggered, the end is reported once.
             s.ended |= flags.intersects(F::ERR | F::HUP | F::RDHUP);
+            // Bytes of an earlier answer leave before a task may write others.
             let write = (failed || flags.contains(F::OUT)) && batch::send_unsent(&mut s);
             s.writable |= write;
             match s.role {
@@ -624,6 +641,7 @@ impl Poller {
                 ],
             }
         };
+        // After the borrow of the slots has ended: a waker may call the poller.
         for waiter in waiters.into_iter().flatten() {
             match waiter {
                 Waiter::Task(id) => self.ready.borrow_mut().push(id),
@@ -637,6 +655,7 @@ impl Poller {
     pub(super) fn take_woken(&self, ids: &mut Vec<u32>) {
         self.wakes.take(ids);
         ids.append(&mut self.ready.borrow_mut());
+        // Neighbours are enough (reading and writing of one slot): a poll too many is harmless.
         ids.dedup();
     }
 
@@ -646,6 +665,7 @@ impl Poller {
         if let Target::Task(id) = target
             && let Some(timer) = self.task_timers.borrow_mut().get_mut(id as usize)
         {
+            // Before the poll that follows, which may set the task's next timer.
             *timer = Deadline::NEVER;
         }
         Some(target)
@@ -656,6 +676,7 @@ impl Poller {
         let now = self.now_as_deadline.get();
         let again = {
             let Some(mut s) = self.slot_mut(token) else { return Due::Nothing };
+            // The heap may hold older timers of this slot, too; only the one noted here counts.
             if s.armed <= now {
                 s.armed = Deadline::NEVER;
             }
@@ -672,6 +693,7 @@ impl Poller {
                 _ => return Due::Nothing,
             }
         };
+        // Without a sweep: one timer has just left the heap for this one.
         self.timers.borrow_mut().add(again, Target::Slot(token));
         Due::Nothing
     }
@@ -695,6 +717,7 @@ impl Poller {
         events: &mut Vec<epoll::Event>,
         timeout: Option<Duration>,
     ) -> std::io::Result<()> {
+        // `ready` belongs to this thread and is not covered by the flags of the wake list.
         let woken = self.wakes.begin_sleep() || !self.ready.borrow().is_empty();
         let timeout = if woken { Some(Duration::ZERO) } else { timeout };
         let spec = timeout.map(|t| rustix::time::Timespec {
@@ -704,6 +727,7 @@ impl Poller {
         let got = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), spec.as_ref());
         self.wakes.end_sleep();
         match got {
+            // After a signal the loop takes a turn, in which it sees what the signal has asked for.
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(e) => Err(e.into()),
         }
@@ -712,6 +736,7 @@ impl Poller {
     /// Has the epoll set report `want` for a slot, edge-triggered, if it does not already.
     #[inline]
     pub(super) fn watch(&self, s: &mut Slot, token: Token, want: Watched) {
+        // Never reduced: edge-triggered, room is reported only when it appears, and a change is a system call.
         if s.watched < want {
             self.register(s, token, want);
         }
@@ -725,6 +750,7 @@ impl Poller {
             flags |= F::OUT;
         }
         let data = epoll::EventData::new_u64(token.pack());
+        // Both calls report at once what is ready already, so an edge from before the registration is not lost.
         let done = match s.watched {
             Watched::Not => epoll::add(&self.epoll, fd.as_fd(), data, flags),
             _ => epoll::modify(&self.epoll, fd.as_fd(), data, flags),

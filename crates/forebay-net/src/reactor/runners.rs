@@ -73,6 +73,7 @@ impl<C: 'static, W: From<C> + 'static> Runners<C, W> {
             if jobs.len() <= at {
                 jobs.resize_with(at + 1, || None);
             }
+            // Before the poll below, in which `next_job` takes it.
             jobs[at] = Some(job);
         }
         tasks.begin(self.poller(), id);
@@ -95,6 +96,7 @@ impl<C: 'static, W: From<C> + 'static> Runners<C, W> {
 
     /// Waits for the next work of the calling runner, which is idle in between.
     pub fn next_job(&self) -> impl Future<Output = Job<W>> + '_ {
+        // Taken outside the future: a runner calls this while it is polled, so `current` is its number.
         let id = self.poller().current.get();
         std::future::poll_fn(move |_| {
             let job = self.jobs.borrow_mut().get_mut(id as usize).and_then(Option::take);
@@ -106,6 +108,7 @@ impl<C: 'static, W: From<C> + 'static> Runners<C, W> {
             if keep {
                 idle.push(id);
             }
+            // A runner cannot drop its own future while it runs: the reactor does that after this poll.
             self.reactor.tasks.finish(id, keep);
             Poll::Pending
         })
@@ -124,6 +127,7 @@ impl<C: 'static, W: From<C> + 'static> Runners<C, W> {
         if parked.len() <= at {
             parked.resize_with(at + 1, || None);
         }
+        // No event can come between `park` above and this: the thread that handles events is this one.
         parked[at] = Some(conn);
         Ok(())
     }
@@ -136,6 +140,7 @@ impl<C: 'static, W: From<C> + 'static> Runners<C, W> {
     /// Takes the idle connections that `f` selects out of their slots, as work for a runner.
     pub fn take_idle(&self, f: impl Fn(&C) -> bool) -> Vec<Job<W>> {
         let mut chosen = Vec::new();
+        // Gathered first: the states and slots are borrowed during the walk and cannot be taken then.
         self.each_idle(|token, conn, _, _| {
             if f(conn) {
                 chosen.push(token);

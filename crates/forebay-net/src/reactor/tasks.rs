@@ -77,13 +77,16 @@ impl Tasks {
     }
 
     fn poll(&self, poller: &Poller, id: u32) {
+        // A task without a body is being polled further up the stack, or its place is free.
         let taken = match self.all.borrow_mut().get_mut(id as usize) {
             Some(t) => t.body.take().zip(t.waker.take()),
             None => None,
         };
         let Some((mut body, waker)) = taken else { return };
+        // Polls nest: work that a task hands to an idle runner begins inside the task's own poll.
         let outer = poller.current.replace(id);
         let outer_waker = poller.current_waker.replace(waker.data() as usize);
+        // A panic ends this task only. Unwind safety: its future is never polled again.
         let polled = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             body.as_mut().poll(&mut Context::from_waker(&waker))
         }));
@@ -95,6 +98,7 @@ impl Tasks {
             return;
         }
         // The drop of the future closes the connection that it held.
+        // A destructor may panic, too, and must not end the thread.
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(body)));
         if polled.is_err()
             && let Some(report) = self.on_panic.get()
@@ -115,6 +119,7 @@ impl Tasks {
             t.body = Some(body);
             return None;
         }
+        // The caller drops the future after this borrow has ended: its destructors may start tasks.
         t.condition = Condition::Idle;
         self.free.borrow_mut().push(id);
         Some(body)
@@ -123,6 +128,7 @@ impl Tasks {
     /// Polls a task if it has work, and returns whether it has. A wake-up may come late, after the task has finished:
     /// polling it then would list it as idle twice.
     pub(super) fn poll_busy(&self, poller: &Poller, id: u32) -> bool {
+        // A statement of its own, so that the borrow has ended when the poll adds tasks.
         let busy = self.all.borrow().get(id as usize).is_some_and(|t| t.condition == Condition::Busy);
         if busy {
             self.poll(poller, id);
@@ -138,6 +144,7 @@ impl Tasks {
     /// Has `start` begin the queued work of each front end, then polls the tasks that waited for that.
     pub(super) fn start_queued(&self, poller: &Poller, start: impl Fn(u8)) {
         loop {
+            // Not in the `if let`: the borrow would last while `start` queues more work.
             let front = self.queue.borrow_mut().pop_front();
             if let Some(front) = front {
                 start(front);

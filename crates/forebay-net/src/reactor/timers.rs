@@ -73,6 +73,7 @@ impl Timers {
     /// connections with long timeouts.
     pub(super) fn sweep(&mut self, wanted: impl Fn(Deadline, Target) -> bool) {
         self.heap.retain(|Reverse((t, target))| wanted(*t, Target::unpack(*target)));
+        // The heap doubles between two sweeps, so their cost for each added timer stays constant.
         self.sweep_at = SWEEP.max(self.heap.len() * 2);
     }
 

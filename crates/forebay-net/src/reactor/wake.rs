@@ -39,9 +39,14 @@ impl WakeList {
 
     /// Adds a task and ends the loop's sleep.
     pub(super) fn add(&self, id: u32) {
+        // In this order: whoever sees `any` finds the id in the list.
         self.lock().push(id);
         self.any.store(true, Ordering::SeqCst);
+        // `any` is stored before `sleeping` is read, and the loop does both the other way round (`begin_sleep`). With
+        // SeqCst at least one side sees the other, so no wake-up is lost. The swap lets only the first of many wakers
+        // write.
         if self.sleeping.swap(false, Ordering::SeqCst) {
+            // Fails only if the counter is full (eventfd(2)); the descriptor is readable then anyway.
             let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
         }
     }
@@ -70,6 +75,7 @@ impl WakeList {
 
     /// Notes that the loop is awake.
     pub(super) fn end_sleep(&self) {
+        // Otherwise a waker would make a system call for a loop that is awake and finds the id anyway.
         self.sleeping.store(false, Ordering::SeqCst);
     }
 

@@ -61,6 +61,7 @@ impl Resolver {
             if attempt > 0 && key.is_some_and(|k| !self.is_wanted(k)) {
                 break;
             }
+            // Each attempt has its own number and port, so that guesses for one are worth nothing for the next.
             let query = Query::new(name, kind).ok_or(Failure::NotFound)?;
             let Ok(permit) = QUICK.acquire().await else { break };
             let until = Instant::now() + RESEND;
@@ -74,6 +75,7 @@ impl Resolver {
                 return Ok(response);
             }
             if failed.unreachable >= n {
+                // The pause needs no descriptor, so the place goes to another query.
                 failed.unreachable = 0;
                 drop(permit);
                 sleep(PAUSE).await;
@@ -112,6 +114,7 @@ async fn admitted<'p, T>(
         Ok(answer) => Some((answer, permit)),
         Err(_) => {
             drop(permit);
+            // Not waiting for a place: queries that never end would queue up here.
             let permit = slow.try_acquire().ok()?;
             Some((answer.await, permit))
         }
@@ -129,6 +132,8 @@ struct Query<'n> {
 impl<'n> Query<'n> {
     /// Returns `None` if no query can be made of the name.
     fn new(name: &'n [u8], kind: Kind) -> Option<Query<'n>> {
+        // Numbers and ports that cannot be guessed are the only protection from forged answers (RFC 5452, sections 4
+        // and 9).
         let id = forebay_sys::random::random_u64() as u16;
         let message = message::query(id, name, kind)?;
         Some(Query { id, name, kind, message })
@@ -140,14 +145,17 @@ impl<'n> Query<'n> {
 
     async fn udp(&self, server: SocketAddr, until: Instant) -> Result<Got, Failure> {
         let Ok(socket) = self.sent_from(server).await else { return Ok(Got::Unreachable) };
+        // Queries have no EDNS record, so answers have at most 512 bytes (RFC 1035, section 4.2.1).
         let mut buf = [0u8; 4096];
         loop {
             let len = match timeout_at(until, socket.recv(&mut buf)).await {
                 Err(_) => return Ok(Got::Silence),
+                // A connected UDP socket reports ICMP errors, such as a closed port, as errors of recv(2).
                 Ok(Err(_)) => return Ok(Got::Unreachable),
                 Ok(Ok(len)) => len,
             };
             let m = buf.get(..len).unwrap_or_default();
+            // Anything else may be forged. Going on to wait is right: ending the query would let a forger end it.
             if self.is_answered_by(m) {
                 return message::parse(m).map(Got::Response).ok_or(Failure::Format);
             }

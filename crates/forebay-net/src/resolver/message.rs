@@ -121,7 +121,9 @@ impl Cursor<'_> {
                     at += 1 + usize::from(len);
                 }
                 192.. if jumps < MAX_JUMPS => {
+                    // The record goes on behind the first pointer, wherever that and its successors lead.
                     end.get_or_insert(at + 2);
+                    // Pointers may lead in circles: their number is limited, and so is the length of the name.
                     jumps += 1;
                     at = usize::from(len & 63) << 8 | usize::from(*self.message.get(at + 1)?);
                 }
@@ -142,6 +144,7 @@ impl Cursor<'_> {
         let data = self.data(class, kind, end)?;
         // A lifetime with the highest bit set is 0 (RFC 2181, section 8).
         let ttl = if t1 >> 7 == 1 { 0 } else { u32::from_be_bytes([t1, t2, t3, t4]) };
+        // Data shorter or longer than its length field says is malformed, not padding.
         (self.at == end).then_some(Record { owner, ttl, data })
     }
 
@@ -177,6 +180,7 @@ fn push_label(name: &mut Vec<u8>, label: &[u8]) -> Option<()> {
         name.push(b'.');
     }
     name.extend(label.iter().map(u8::to_ascii_lowercase));
+    // A label may hold any byte (RFC 2181, section 11). One with a dot would pass for two labels.
     (!label.contains(&b'.') && name.len() <= MAX_NAME).then_some(())
 }
 
@@ -184,6 +188,7 @@ fn push_label(name: &mut Vec<u8>, label: &[u8]) -> Option<()> {
 pub fn answers(message: &[u8], id: u16, name: &[u8], kind: Kind) -> bool {
     let mut c = Cursor { message, at: 0 };
     let (Some(got), Some(flags), Some(questions)) = (c.short(), c.short(), c.short()) else { return false };
+    // QR set and opcode 0: a response to a standard query.
     if got != id || flags & 0xf800 != 0x8000 || questions != 1 {
         return false;
     }

@@ -228,9 +228,11 @@ impl Resolver {
                 Some(Entry::Pending(waiting)) => waiting.push(sender),
                 _ => {
                     make_room(&mut cache)?;
+                    // Before the entry is made: a pending entry without a query would hold its name for ever.
                     let tokio = tokio::runtime::Handle::try_current().map_err(|_| Failure::Timeout)?;
                     cache.insert(name.as_slice().into(), Entry::Pending(vec![sender]));
                     let mut question = Question { resolver: self.clone(), name, found: Err(Failure::Server) };
+                    // A task of its own: the query goes on for the others if the request that began it ends.
                     tokio.spawn(async move { question.ask().await });
                 }
             }
@@ -291,6 +293,7 @@ impl Resolver {
                 self.ask_if(self.ipv6, key, &name, Kind::Aaaa, first),
             )
             .await;
+            // IPv4 is added first: `rotate` relies on that order.
             let mut answers = Answers { ips: Vec::new(), ttl, alias: None, failure: None };
             for got in [a, aaaa].into_iter().flatten() {
                 answers.add(got, &name);
@@ -367,6 +370,7 @@ impl Resolver {
                 Err(Failure::NotFound) => continue,
                 Err(e) => return Err(e),
             };
+            // In a fixed order, since name servers rotate addresses and a rotation is no change.
             ips.sort_unstable();
             let all = ips.iter().map(|ip| SocketAddr::new(*ip, *port));
             found.extend(all.map(|addr| Service { addr, priority: *priority, weight: *weight }));

@@ -33,6 +33,7 @@ impl Resolver {
         for line in lines(resolv, b"#;") {
             match line.split_first() {
                 Some((&b"nameserver", words)) => servers.extend(words.first().and_then(|a| name_server(a))),
+                // The last line counts (resolv.conf(5)).
                 Some((&(b"search" | b"domain"), names)) => system.search = suffixes(names),
                 Some((&b"options", options)) => system.ndots = ndots(options).unwrap_or(system.ndots),
                 _ => {}
@@ -60,6 +61,7 @@ fn suffixes(names: &[&[u8]]) -> Vec<Vec<u8>> {
 fn ndots(options: &[&[u8]]) -> Option<usize> {
     let dots = options.iter().find_map(|o| o.strip_prefix(b"ndots:"))?;
     let dots = std::str::from_utf8(dots).ok()?.parse::<usize>().ok()?;
+    // The limit of resolv.conf(5).
     Some(dots.min(15))
 }
 

@@ -48,6 +48,7 @@ fn place(name: &GeneralName<'_>) -> Option<Vec<u8>> {
 fn places(point: Option<&DistributionPointName<'_>>) -> Option<Vec<Vec<u8>>> {
     match point? {
         DistributionPointName::FullName(names) => Some(names.iter().filter_map(place).collect()),
+        // Not resolved: such a list covers no certificate.
         DistributionPointName::NameRelativeToCRLIssuer(_) => Some(Vec::new()),
     }
 }
@@ -95,6 +96,7 @@ impl RevocationList {
                 if p.indirect_crl || p.only_some_reasons.is_some() {
                     return None;
                 }
+                // At most one of these flags may be set (RFC 5280, section 5.2.5).
                 let all = p.only_contains_ca_certs && p.only_contains_user_certs;
                 self.understood &= !(p.only_contains_attribute_certs || all);
                 self.only = (p.only_contains_ca_certs || p.only_contains_user_certs)
@@ -131,6 +133,7 @@ impl RevocationList {
 
     /// Returns how well the list fits a certificate. The list with the highest rank counts.
     fn rank(&self, cert: &X509Certificate<'_>, now: i64) -> impl Ord {
+        // Without leading zeros, the longer number is the larger one.
         let number = (self.number.len(), &self.number);
         (self.understood, self.covers(cert), self.timely(now).is_ok(), self.from, number)
     }
@@ -153,6 +156,7 @@ impl RevocationList {
     /// Checks the signature. Remembers the result, since mostly the same key is asked for.
     fn is_signed_by(&self, issuer: &X509Certificate<'_>) -> bool {
         let key = issuer.public_key();
+        // Held during the check, so that threads that come at once do not all make it.
         let mut last = lock(&self.signed);
         if let Some((known, sound)) = last.as_ref()
             && known == key.raw

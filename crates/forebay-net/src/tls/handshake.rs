@@ -382,15 +382,20 @@ impl Stream {
 
     /// Takes the keys from rustls.
     pub(super) fn take_keys(&mut self) -> Option<Agreed> {
+        // rustls gives the keys only by value; if that fails, the connection stays broken.
         let done = std::mem::replace(&mut self.state, StreamState::Broken).into_complete()?;
         let Complete { agreed, secrets: ExtractedSecrets { tx, rx }, kernel, flight } = done;
         let v13 = agreed.v13;
         let (tx, rx) = (Half::new(tx, v13)?, Half::new(rx, v13)?);
+        // Tickets and changes of keys behind the handshake exist in TLS 1.3 only.
         let kernel = if v13 { kernel } else { Kernel::Done };
         self.partial = flight.received;
         if self.partial.is_empty() {
+            // Drops the capacity: an idle connection keeps no buffer.
             self.partial = Vec::new();
         }
+        // The socket may send no further event for bytes that are here already. An error counts, too: the next read
+        // reports it.
         self.unopened = !matches!(record::whole(&self.partial), Ok(None));
         self.state = StreamState::Traffic(Box::new(Traffic {
             tx,
@@ -454,6 +459,7 @@ fn encode_record<'o, Data>(mut encode: EncodeTlsData<'_, Data>, owed: &'o mut Ve
         Err(EncodeError::InsufficientSize(e)) => e.required_size,
         _ => 0,
     };
+    // rustls tells the length only by failing: the first call is made with no room.
     owed.resize(at + need, 0);
     let n = encode.encode(owed.get_mut(at..).unwrap_or_default()).unwrap_or(0);
     owed.truncate(at + n);

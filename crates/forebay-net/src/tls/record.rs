@@ -146,6 +146,7 @@ impl Half {
 
     fn nonce(&self) -> [u8; 12] {
         let mut nonce = self.iv;
+        // The sequence number is padded on the left to the length of the IV (RFC 8446, section 5.3).
         for (n, s) in nonce.iter_mut().skip(4).zip(self.seq.to_be_bytes()) {
             *n ^= s;
         }
@@ -157,6 +158,8 @@ impl Half {
         let mut aad = [0; 13];
         aad[..8].copy_from_slice(&self.seq.to_be_bytes());
         aad[8..11].copy_from_slice(&[kind, 3, 3]);
+        // The length of the content, not of the record (RFC 5246, section 6.2.3.3). It is at most MAX_CONTENT or was
+        // read from a u16.
         aad[11..].copy_from_slice(&(len as u16).to_be_bytes());
         aad
     }
@@ -164,11 +167,14 @@ impl Half {
     /// Writes the header. Returns the nonce, and the associated data with its length.
     fn begin(&mut self, kind: u8, n: usize, record: &mut [u8]) -> Option<(Nonce, [u8; 13], usize)> {
         let v13 = self.form == Form::V13;
+        // Fits: callers have checked that `n` is at most MAX_CONTENT.
         let body = (self.sealed_len(n) - HEADER) as u16;
         let nonce = self.nonce();
         let header = [if v13 { DATA } else { kind }, 3, 3, (body >> 8) as u8, body as u8];
         record.get_mut(..HEADER)?.copy_from_slice(&header);
         if self.form == Form::V12Explicit {
+            // Explicit part: the sequence number mixed with the IV, which is as unique as the number alone (RFC 5288,
+            // section 3).
             record.get_mut(HEADER..HEADER + 8)?.copy_from_slice(nonce.get(4..)?);
         }
         let (aad, aad_len) = if v13 {
@@ -178,6 +184,7 @@ impl Half {
         } else {
             (self.old_aad(kind, n), 13)
         };
+        // Before the key is used, and never back to 0: a nonce must not come twice even if sealing fails.
         self.seq = self.seq.checked_add(1)?;
         Some((Nonce::assume_unique_for_key(nonce), aad, aad_len))
     }
@@ -283,6 +290,7 @@ impl Half {
         }
         // The type is the last byte that is not padding.
         let end = plain.iter().rposition(|b| *b != 0).ok_or(Broken::Malformed)?;
+        // The bound of the record above also allows for padding; the content has its own (RFC 8446, section 5.4).
         if end > MAX_CONTENT {
             return Err(Broken::Overflow);
         }
@@ -296,6 +304,7 @@ impl Half {
 /// No record begins with these bytes.
 pub fn whole(bytes: &[u8]) -> Result<Option<usize>, Broken> {
     let Some(header) = bytes.get(..HEADER) else { return Ok(None) };
+    // The minor version is not checked, since it must be ignored (RFC 8446, section 5.1).
     if !(CCS..=DATA).contains(&header[0]) || header[1] != 3 {
         return Err(Broken::Malformed);
     }

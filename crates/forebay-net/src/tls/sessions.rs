@@ -59,6 +59,7 @@ impl Sessions {
             return false;
         }
         while shard.bytes + size > self.max {
+            // The key may be that of a session that was taken: its place in `order` is counted until here.
             let Some(oldest) = shard.order.pop_front() else { break };
             shard.bytes = shard.bytes.saturating_sub(oldest.len() * 2 + OVERHEAD);
             if let Some((_, old)) = shard.map.remove(&oldest) {
@@ -128,6 +129,7 @@ pub type Context = [u8; 32];
 pub fn context<'a>(parts: impl Iterator<Item = &'a [u8]>) -> Context {
     let mut hash = digest::Context::new(&digest::SHA256);
     for p in parts {
+        // With the lengths, no two lists of parts give the same bytes.
         hash.update(&(p.len() as u64).to_le_bytes());
         hash.update(p);
     }
@@ -165,6 +167,7 @@ impl Stored {
 
 impl StoresServerSessions for Stored {
     fn put(&self, key: Vec<u8>, value: Vec<u8>) -> bool {
+        // rustls calls this on the thread that makes the handshake, which takes it right after.
         STORED.replace(key.clone());
         self.sessions.put(self.key(&key), value, self.timeout)
     }
@@ -233,6 +236,7 @@ fn own_key(life: Duration) -> Option<Arc<TicketKey>> {
         return Some(key);
     }
     let mut all = write(&OWN);
+    // Another thread may have made the key between the two locks.
     if let Some(key) = fresh(&all) {
         return Some(key);
     }
@@ -275,6 +279,7 @@ impl Tickets {
         body.extend_from_slice(&u16::try_from(plain.len()).ok()?.to_be_bytes());
         body.extend_from_slice(plain);
         body.resize(body.len().next_multiple_of(PADDING), 0);
+        // The context is authenticated: a ticket of a server with other requirements does not open here.
         let aad = Aad::from(self.context);
         key.key.seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), aad, &mut body).ok()?;
         Some([key.name.as_slice(), &nonce, &body].concat())
@@ -293,6 +298,7 @@ impl Tickets {
         let (made, rest) = contents.split_first_chunk::<8>()?;
         let (len, rest) = rest.split_first_chunk::<2>()?;
         let session = rest.get(..usize::from(u16::from_be_bytes(*len)))?;
+        // A clock that was set back makes tickets younger, not invalid.
         let age = unix().saturating_sub(u64::from_be_bytes(*made));
         (age <= self.timeout.as_secs()).then(|| session.to_vec())
     }

@@ -227,6 +227,7 @@ impl Stream {
                 false => receive(io, token, input, INPUT),
             };
             let begin = out.len();
+            // Also after an error of the socket: the records that came before it count.
             let used = traffic.open_all(input, out, &mut self.ended, &mut self.owed);
             let used = match used {
                 Ok(used) => used,
@@ -234,6 +235,7 @@ impl Stream {
                     if let Some(alert) = e.alert() {
                         traffic.alert(2, alert, &mut self.owed);
                     }
+                    // `flush` and `drain` come back to the thread's buffers.
                     drop(scratch);
                     self.closing = true;
                     let _ = self.flush(io, token, SendFlags::NOSIGNAL);
@@ -253,6 +255,7 @@ impl Stream {
             }
             match got {
                 Ok(0) => return Ok(0),
+                // Only part of a record has come. If the slot is readable, another read costs less than a wait.
                 Ok(_) if !io.poller.is_readable(token) && !self.ended => return Err(Errno::AGAIN),
                 Ok(_) => {}
                 Err(e) => return Err(e),
@@ -309,6 +312,7 @@ impl Stream {
             end += len;
         }
         let mut flags = SendFlags::NOSIGNAL;
+        // Only behind the last byte: if some bytes find no room, a later call sends the alert.
         if taken == total && then == Then::Close {
             let alert = close_notify(traffic, &mut self.owed);
             if let Some(room) = out.get_mut(end..end + alert.len()) {
@@ -326,6 +330,8 @@ impl Stream {
             }
             return Ok(Sent { bytes: taken, full: false });
         };
+        // Bytes count as taken once they are sealed, even if they do not leave: sealing them again would use another
+        // record number.
         let sent = transmit(&io.poller, token, out.get(..end).unwrap_or_default(), flags)?;
         self.batch = next_batch(self.batch, taken, sent < end);
         if sent < end {

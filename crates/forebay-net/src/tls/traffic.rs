@@ -85,6 +85,7 @@ impl Traffic {
         let mut at = 0;
         while !*ended {
             let Some((kind, content)) = self.open_next(input, &mut at)? else { break };
+            // The usual record first; the rest of the loop is rare.
             if kind == DATA && !content.is_empty() {
                 out.extend_from_slice(content);
                 self.empty = 0;
@@ -96,6 +97,7 @@ impl Traffic {
                 HANDSHAKE => self.receive_handshake(content, owed)?,
                 _ => return Err(Broken::Malformed),
             }
+            // A peer can send records without content for ever; each costs us a decryption.
             self.count_empty()?;
         }
         Ok(at)
@@ -127,6 +129,7 @@ impl Traffic {
         match content {
             // Warnings that end nothing: `user_canceled`, `no_renegotiation`.
             [1, 90 | NO_RENEGOTIATION] => Ok(false),
+            // `close_notify` at any level.
             [_, 0] => Ok(true),
             [1 | 2, _] => Err(Broken::Alerted),
             [_, _] => Err(Broken::Illegal),
@@ -183,6 +186,7 @@ impl Traffic {
     /// Reads the message at the start of `bytes`. Returns it, and the bytes behind it; `None` if it is incomplete.
     fn next_message<'m>(&self, bytes: &'m [u8]) -> Result<Option<(Message<'m>, &'m [u8])>, Broken> {
         let Some((&kind, after)) = bytes.split_first() else { return Ok(None) };
+        // The length is limited before the body has come, so `message` cannot grow beyond it.
         let longest = match (kind, &self.kernel) {
             (NEW_SESSION_TICKET, Kernel::Client(_)) => MAX_MESSAGE,
             (KEY_UPDATE, Kernel::Client(_) | Kernel::Server(_)) => 1,
@@ -209,6 +213,7 @@ impl Traffic {
             Kernel::Client(k) => k.update_rx_secret(),
             Kernel::Done => return Err(Broken::Malformed),
         };
+        // A new key starts with record number 0; `secrets` has it.
         self.rx = secrets.ok().and_then(|s| Half::new(s, true)).ok_or(Broken::Malformed)?;
         if requested { self.answer_key_update(owed) } else { Ok(()) }
     }
@@ -223,6 +228,8 @@ impl Traffic {
     pub(super) fn update(&mut self, owed: &mut Vec<u8>) -> Result<(), Broken> {
         let at = owed.len();
         owed.resize(at + self.tx.sealed_len(5), 0);
+        // Sealed with the old keys, then the keys change (RFC 8446, section 4.6.3). The last byte requests nothing:
+        // two sides that request would never stop.
         self.tx.seal(HANDSHAKE, &[24, 0, 0, 1, 0], owed.get_mut(at..).unwrap_or_default())?;
         let secrets = match &mut self.kernel {
             Kernel::Server(k) => k.update_tx_secret(),

@@ -128,6 +128,7 @@ impl<'d> Signed<'d> {
         let mut parts = Der(Der(der).expect(SEQUENCE)?);
         let signed = parts.whole(SEQUENCE)?;
         let algorithm = parts.expect(SEQUENCE)?;
+        // The first byte counts the unused bits; signatures are whole bytes.
         let signature = parts.expect(BITS)?.strip_prefix(&[0])?;
         Some(Signed { signed, algorithm, signature })
     }
@@ -263,6 +264,7 @@ impl Trust {
             chain.iter().skip(1).take(MAX_CHAIN).filter_map(|c| parse(c)).collect();
         let trusted = self.named(std::iter::once(&leaf).chain(&offered));
         let path = Search { offered: &offered, trusted: &trusted, signatures: 0 }.path(&leaf, now)?;
+        // The leaf and the root do not count.
         if path.len() > self.depth + 2 {
             return Err(VerifyError(22));
         }
@@ -280,6 +282,7 @@ impl Trust {
         let mut found: Vec<(usize, X509Certificate<'_>)> = Vec::new();
         while let Some(name) = names.pop() {
             for &i in self.by_subject.get(&name).map(Vec::as_slice).unwrap_or_default() {
+                // Anchors may name each other in a circle.
                 if found.iter().any(|(at, _)| *at == i) {
                     continue;
                 }
@@ -289,6 +292,7 @@ impl Trust {
                 }
             }
         }
+        // In the order of the file, since of several fitting issuers the first is used.
         found.sort_by_key(|(i, _)| *i);
         found.into_iter().map(|(_, c)| c).collect()
     }
@@ -394,6 +398,7 @@ impl<'c> Search<'c> {
         let named: Vec<_> = list.iter().filter(is_named).collect();
         let signer = named.iter().find(|c| {
             self.signatures += 1;
+            // Counted before the check, in the whole search: the peer chooses how many certificates share a name.
             self.signatures <= MAX_SIGNATURES && signed_by(cert.as_raw(), c.public_key())
         });
         signer.or(named.first()).copied()
@@ -428,6 +433,7 @@ fn unfit_issuer(cert: &X509Certificate<'_>, below: &[PathCert<'_>]) -> Option<Ve
     }
     let is_ca = match constraints {
         Some(c) => c.ca,
+        // Certificates of version 1 have no extensions; old roots are such.
         None => cert.version() == X509Version::V1 && is_self_issued(cert),
     };
     let may_sign = cert.key_usage().ok().flatten().is_none_or(|u| u.value.key_cert_sign());
