@@ -161,6 +161,7 @@ impl Default for Link {
 impl Link {
     /// Opens a stream with a request.
     pub fn request(&mut self, request: &Request<'_>) {
+        // A client's streams have odd numbers (RFC 9113, section 5.1.1). LAST_STREAM keeps them from overflowing.
         self.stream = if self.stream == 0 { 1 } else { self.stream + 2 };
         self.limit = request.limit;
         self.send_window = self.connection.initial_window();
@@ -191,6 +192,7 @@ impl Link {
             let rest = bytes.get(taken..).unwrap_or_default();
             let n = rest.len().min(self.sendable()).min(MAX_FRAME);
             let end = last && n == rest.len();
+            // A DATA frame without content is sent only to end the stream.
             if n == 0 && !end {
                 break;
             }
@@ -257,6 +259,7 @@ impl Link {
 
     /// Returns `true` if another request may be sent.
     pub fn is_reusable(&self) -> bool {
+        // A response may end before the request does; then the rest of the request would precede the next one.
         let idle = self.ended && self.sent_end && !self.reset;
         let quiet =
             self.input.is_empty() && self.out.is_empty() && self.connection.field_block.stream().is_none();
@@ -276,6 +279,7 @@ impl Link {
             self.input.extend_from_slice(bytes.get(used..).unwrap_or_default());
             return Ok(());
         }
+        // Taken out, so that `frames` may borrow the link while it reads the bytes.
         let mut input = std::mem::take(&mut self.input);
         input.extend_from_slice(bytes);
         let used = self.frames(&input, content)?;
@@ -377,6 +381,7 @@ impl Link {
         let trailers = self.final_head;
         let block = Block { bytes, trailers, limit: self.limit };
         let mut lines = Vec::new();
+        // Trailers, too, are decoded in full: the HPACK tables of both ends have to stay the same.
         let status = client::response_head(&mut self.decoder, &block, &mut self.scratch, &mut lines)?;
         self.ended |= section.end_stream;
         if !trailers {
@@ -403,6 +408,7 @@ impl Link {
     }
 
     fn rst_stream(&mut self, stream: u32, code: u32) -> Result<(), Problem> {
+        // Of an earlier request: a server may reset a stream after its whole response (RFC 9113, section 8.1).
         if stream < self.stream && stream % 2 == 1 {
             return Ok(());
         }
@@ -438,6 +444,7 @@ impl Link {
 
     fn goaway(&mut self, last: u32, code: u32) -> Result<(), Problem> {
         self.leaving = true;
+        // Streams up to `last` go on to their end; only new ones are refused.
         if last < self.stream && !self.ended {
             let unsent = !self.final_head;
             return Err(Problem { unsent, ..problem(format!("sent GOAWAY frame with error {code}")) });
@@ -452,6 +459,7 @@ impl Link {
         let window = match stream {
             0 => &mut self.connection.send_window,
             s if s == self.stream => &mut self.send_window,
+            // A closed stream may still get such frames for a while (RFC 9113, section 5.1).
             s if s < self.stream => return Ok(()),
             s => return Err(problem(format!("sent WINDOW_UPDATE frame for unknown stream {s}"))),
         };
