@@ -134,6 +134,8 @@ impl Default for Link {
                 (setting::INITIAL_WINDOW_SIZE, WINDOW),
             ],
         );
+        // The setting above counts for streams only; the window of the connection needs a frame (RFC 9113, section
+        // 6.9.2).
         frame::push_window_update(&mut out, 0, WINDOW - INITIAL_WINDOW as u32);
         Link {
             connection: Connection::new(Role::Client, WINDOW),
@@ -148,6 +150,7 @@ impl Default for Link {
             send_window: Window::new(0),
             recv_window: Window::new(0),
             final_head: false,
+            // No stream yet: as if one were over.
             sent_end: true,
             ended: true,
             reset: false,
@@ -259,7 +262,7 @@ impl Link {
 
     /// Returns `true` if another request may be sent.
     pub fn is_reusable(&self) -> bool {
-        // A response may end before the request does; then the rest of the request would precede the next one.
+        // A response may end before its request, whose stream is still open then.
         let idle = self.ended && self.sent_end && !self.reset;
         let quiet =
             self.input.is_empty() && self.out.is_empty() && self.connection.field_block.stream().is_none();
@@ -293,6 +296,7 @@ impl Link {
         let mut at = 0;
         while let Some((frame, len)) = self.connection.read(bytes.get(at..).unwrap_or_default())? {
             at += len;
+            // Checked at each frame, since one read may bring thousands of PINGs.
             if self.out.len() > OUT + CONTROL {
                 return Err(problem("sent too many http2 control frames"));
             }

@@ -95,7 +95,7 @@ impl Builder<'_> {
     }
 
     fn pseudo(&mut self, label: Label, value: &[u8]) -> Result<(), Refusal> {
-        // RFC 9113, section 8.3.
+        // Pseudo-header fields come before all others (RFC 9113, section 8.3).
         if !self.head.fields.is_empty() {
             return Err(malformed("client sent pseudo-header field after a field"));
         }
