@@ -184,6 +184,7 @@ impl Worker {
                 let sockets = wanted.iter().map(|a| {
                     let fds = known.get(a)?;
                     // If there are fewer sockets than threads, some threads share one.
+                    // Not empty: only addresses with sockets are kept above.
                     let fd = fds.get(i % fds.len())?;
                     Some((fd.clone(), fds.len() < count || matches!(a, ListenAddr::Unix(_))))
                 });

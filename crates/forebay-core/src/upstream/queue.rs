@@ -42,7 +42,7 @@ const LOOK: Duration = Duration::from_millis(100);
 impl Group {
     /// Wakes the request that has waited longest.
     pub(super) fn wake_one(&self) {
-        // Called at the end of each request, and hardly any group has a queue: no lock then.
+        // Called at the end of each request: a group in which no request waits takes no lock.
         if self.waiting.count.load(Ordering::Relaxed) == 0 {
             return;
         }
