@@ -184,7 +184,7 @@ impl<'b> Received<'_, 'b> {
         Ok(Frame::Data {
             stream: self.header.stream,
             content: self.unpadded()?,
-            // Padding counts for flow control (RFC 9113, section 6.9.1), so the receiver gets the whole length.
+            // Padding counts for flow control (RFC 9113, section 6.1), so the receiver gets the whole length.
             len: self.payload.len(),
             end_stream: self.header.has(flag::END_STREAM),
         })
