@@ -162,6 +162,7 @@ impl Worker {
         let outside = Outside { mailbox, remote, tokio: self.tokio.clone() };
         let fronts = self.front_ends.iter().zip(0..);
         let work = fronts.map(|(f, number)| f.begin(number, config, former, &outside)).collect();
+        // Drops the former work only now that the new one has begun.
         *lock(&self.current) = (config.clone(), work);
     }
 
@@ -175,6 +176,7 @@ impl Worker {
             }
         }
         let wanted: Vec<ListenAddr> = generation.config.listeners.iter().map(|l| l.addr.clone()).collect();
+        // Sockets of addresses that are gone close when the threads have dropped theirs, too.
         known.retain(|a, _| wanted.contains(a));
         let logs: Vec<Arc<OwnedFd>> = ordered_logs(&generation.config, generation.logs);
         (0..count)
@@ -182,6 +184,7 @@ impl Worker {
                 let sockets = wanted.iter().map(|a| {
                     let fds = known.get(a)?;
                     // If there are fewer sockets than threads, some threads share one.
+                    // Not empty: only addresses with sockets are kept above.
                     let fd = fds.get(i % fds.len())?;
                     Some((fd.clone(), fds.len() < count || matches!(a, ListenAddr::Unix(_))))
                 });
@@ -205,6 +208,7 @@ impl Worker {
     /// Sends a new configuration to the threads. Connections stay open.
     pub fn reload(&self, generation: Generation) {
         let config = generation.config.clone();
+        // Before any thread has the configuration.
         prepare(self.front_ends, &config);
         let old = lock(&self.current).0.clone();
         let shares = self.shares(generation, self.threads.len());
@@ -258,6 +262,7 @@ fn start_tokio() -> io::Result<(tokio::sync::oneshot::Sender<()>, tokio::runtime
     let (end, ended) = tokio::sync::oneshot::channel::<()>();
     crate::essential::spawn("tokio".into(), None, move || {
         let _ = runtime.block_on(ended);
+        // Does not wait: a blocking task (a slow disk, a name server) must not hold up the end of the process.
         runtime.shutdown_background();
     })?;
     Ok((end, handle))

@@ -114,6 +114,7 @@ impl Thread {
 
     /// Closes a connection.
     pub fn close(&self, token: Token) {
+        // Only the first close of a connection counts.
         if self.io.poller.remove(token).is_some() {
             self.counters.active.sub(1);
         }

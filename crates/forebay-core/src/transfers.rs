@@ -79,6 +79,7 @@ impl Transfer {
             (None, false) => self.busy.set(Some(now)),
             (Some(busy), true) => {
                 self.busy.set(None);
+                // Time in which the client was not alone to blame moves the start of the period.
                 self.since.set(self.since.get() + now.saturating_duration_since(busy));
                 self.again(bytes, now);
             }
@@ -96,6 +97,7 @@ impl Transfer {
             return Some(0);
         }
         let age = now.saturating_duration_since(self.since.get());
+        // Not below 0: `again` keeps `bytes` at or above `from`.
         let rate = (self.bytes.get() - self.from.get()) / age.as_secs().max(1);
         (age >= GRACE && rate < LEAST_RATE).then_some(rate)
     }
@@ -171,6 +173,7 @@ impl Transfers {
                 Some(Candidate { number, network: t.network, rank })
             })
             .collect();
+        // At least one if any is slow.
         let count = slow.len().div_ceil(8);
         for number in shares::choose_slow(slow, count) {
             if let Some(t) = all.get(number) {
@@ -192,6 +195,7 @@ impl Transfers {
         let mut all = self.0.borrow_mut();
         let place = transfer.place.get();
         all.swap_remove(place);
+        // The last one has taken its place.
         if let Some(moved) = all.get(place) {
             moved.place.set(place);
         }

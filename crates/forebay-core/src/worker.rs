@@ -53,6 +53,7 @@ pub struct Mailbox {
 impl Mailbox {
     /// Adds a command.
     pub fn push(&self, c: Command) {
+        // In this order: a thread that sees the flag finds the command.
         lock(&self.commands).push(c);
         self.full.store(true, Ordering::Release);
     }
@@ -63,6 +64,7 @@ impl Mailbox {
         if !self.full.load(Ordering::Relaxed) || !self.full.swap(false, Ordering::Acquire) {
             return Vec::new();
         }
+        // The flag is cleared before: a command that comes in between sets it again.
         std::mem::take(&mut *lock(&self.commands))
     }
 }
@@ -227,6 +229,7 @@ impl WorkerThread {
         let listeners = self.take_listeners(&share);
         buffers::flush(&self.thread, true);
         self.thread.error_lines.borrow_mut().flush(&self.thread);
+        // Lines were written above, while numbers of logs still meant files of the former configuration.
         self.thread.log_buffers.borrow_mut().forget(share.generation);
         let active =
             Rc::new(ActiveConfig { config: share.config, listeners, logs: RefCell::new(share.logs) });
@@ -256,6 +259,7 @@ impl WorkerThread {
                 let _ = rustix::net::sockopt::set_tcp_nodelay(fd, on);
             }
             let known = slots.iter().position(|s| s.as_ref().is_some_and(|s| s.addr == listener.addr));
+            // A new slot: numbers of closed ones may still be in use by their connections.
             let number = known.unwrap_or(slots.len());
             if number == slots.len() {
                 slots.push(None);
@@ -284,6 +288,7 @@ impl WorkerThread {
             poller.remove(old.token);
         }
         let (addr, front) = (listener.addr.clone(), listener.front);
+        // A copy, since the poller owns its descriptors and other threads may use this one.
         match fd.try_clone().and_then(|c| poller.listen(c, number as u32, shared)) {
             Ok(token) => *slot = Some(ListenSlot { token, fd: fd.clone(), addr, front, shared }),
             Err(e) => {
@@ -451,9 +456,11 @@ impl WorkerThread {
     }
 
     fn open(&self, sock: OwnedFd, peer: Peer, listener: u32, (front, wildcard): (u8, bool)) {
+        // Counted before the front end has it: it may close the connection at once.
         self.thread.counters.accepted.add(1);
         self.thread.counters.handled.add(1);
         self.thread.counters.active.add(1);
+        // Elsewhere the address of the listener is the local address: no system call.
         let local = if wildcard { rustix::net::getsockname(&sock).ok() } else { None };
         let token = self.thread.io.poller.insert(sock);
         let accepted = Accepted {
@@ -490,6 +497,7 @@ impl Handler for WorkerThread {
             match accept_from(&fd) {
                 Ok(None) => {}
                 Ok(Some((sock, peer))) => {
+                    // The kernel gives the lowest free number: a high one means that all below it are in use.
                     let crowded = sock.as_raw_fd() >= self.reserve;
                     self.open(sock, peer, listener, kind);
                     self.learn_ceiling(crowded);
@@ -576,6 +584,7 @@ fn accept_from(listener: &OwnedFd) -> Result<Option<(OwnedFd, Peer)>, Errno> {
             let addr = addr.and_then(|a| std::net::SocketAddr::try_from(a).ok());
             Ok(Some((sock, addr.map_or(Peer::Unix, Peer::Inet))))
         }
+        // Linux passes errors of a new connection on here (accept(2)): CONNABORTED, PROTO. The listener is in order.
         Err(Errno::INTR | Errno::CONNABORTED | Errno::PROTO) => Ok(None),
         Err(e) => Err(e),
     }

@@ -105,6 +105,7 @@ names! {
 
 /// Returns the slot of a name in `SLOTS`, from its length and its first, middle and last bytes without case.
 const fn slot(len: usize, first: u8, middle: u8, last: u8) -> usize {
+    // The bit that differs between the cases of a letter is set: both cases have one slot.
     let (first, middle, last) = (first as usize | 0x20, middle as usize | 0x20, last as usize | 0x20);
     (len * SLOT_LEN + first * SLOT_FIRST + last * SLOT_LAST + middle) & 0xff
 }
@@ -137,6 +138,7 @@ pub(crate) fn same(lower: &[u8], text: &[u8]) -> bool {
         if !equal(word(a), word(b)) {
             return false;
         }
+        // The last word overlaps the one before it, so no loop over single bytes is left.
         let step = (a.len() - 8).min(8);
         (a, b) = (&a[step..], &b[step..]);
     }
@@ -209,6 +211,7 @@ impl Name {
         let known = &KNOWN[id as usize];
         let mut differs = 0;
         for ((word, text), mask) in bytes.as_chunks::<8>().0.iter().zip(&known.text).zip(&known.mask) {
+            // Bytes behind the name have a mask of 0.
             differs |= (u64::from_le_bytes(*word) ^ text) & mask;
         }
         if known.len == len && differs == 0 { id } else { Name::Other }

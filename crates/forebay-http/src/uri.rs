@@ -60,8 +60,10 @@ pub fn normalise(raw: &[u8], merge_slashes: bool, out: &mut Vec<u8>) -> Result<(
     let mut segment = 1;
     let mut rest = raw.strip_prefix(b"/").unwrap_or(raw);
     while let Some((&first, after)) = rest.split_first() {
+        // Decoded before the segments are resolved, so that `%2e%2e` cannot climb.
         let (byte, after) = if first == b'%' { unescape_one(after)? } else { (first, after) };
         rest = after;
+        // A path with a zero byte would be cut by the file system's interface.
         if byte == 0 {
             return Err(InvalidUri);
         }
@@ -101,6 +103,7 @@ fn close_segment(
         }
         b".." => {
             let parent = out.get(..segment.saturating_sub(1)).unwrap_or_default();
+            // At the root the parent is empty and has no slash.
             let start = memchr::memrchr(b'/', parent).ok_or(InvalidUri)? + 1;
             out.truncate(start);
             Ok(start)

@@ -26,6 +26,8 @@ pub(crate) fn plain_path(text: &[u8], after_slash: bool) -> usize {
     for (i, w) in words.iter().enumerate() {
         let x = u64::from_le_bytes(*w);
         let slash = equal(x, b'/');
+        // The words are little endian: the shift moves a mark to the byte behind. `before` brings the mark of the
+        // last word's end.
         let odd = (slash | equal(x, b'.')) & (slash << 8 | before);
         // Bytes up to the blank: adding what is missing from 0x21 to the high bit leaves that bit as it is.
         let low = !(((x & LOW) + ONES * (0x80 - 0x21)) | x) & HIGH;

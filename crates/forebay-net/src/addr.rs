@@ -148,6 +148,8 @@ pub fn push_peer(peer: Peer, out: &mut Vec<u8>) {
             let mut len = 0;
             for o in a.octets() {
                 let (digits, n) = OCTETS[usize::from(o)];
+                // Copies always take four bytes, of which the next one overwrites what is too much; four of them end
+                // at 16.
                 text[len..len + 4].copy_from_slice(&digits);
                 len += usize::from(n);
             }

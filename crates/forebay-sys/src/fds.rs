@@ -26,6 +26,7 @@ pub fn send(socket: impl AsFd, fds: &[BorrowedFd<'_>], until: Instant) -> io::Re
         if !ancillary.push(SendAncillaryMessage::ScmRights(batch)) {
             return Err(io::Error::other("no room for descriptors in a message"));
         }
+        // A stream socket passes descriptors only together with at least one byte (unix(7)).
         retry(&socket, until, || sendmsg(&socket, &[IoSlice::new(b"f")], &mut ancillary, FLAGS))?;
     }
     Ok(())
@@ -116,6 +117,7 @@ pub fn receive(socket: impl AsFd, count: usize) -> io::Result<Vec<OwnedFd>> {
                 fds.extend(list);
             }
         }
+        // The kernel drops descriptors beyond the limit of this process, and sets the flag.
         if got.flags.contains(ReturnFlags::CTRUNC) || fds.len() != before + expected {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "descriptors were lost on the way"));
         }

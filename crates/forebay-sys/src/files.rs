@@ -94,6 +94,7 @@ pub(crate) fn open_trusted(path: &Path, flags: OFlags, mode: u32) -> io::Result<
             let name = format!("/proc/self/fd/{}", fd.as_raw_fd());
             rustix::fs::open(name, flags.difference(OFlags::CREATE | OFlags::NOFOLLOW), mode)?
         }
+        // Another process may have put a link there since: it is not followed.
         Walked::Missing(parent, name) => rustix::fs::openat(parent, name, flags | OFlags::NOFOLLOW, mode)?,
     }
     .into())
@@ -167,8 +168,10 @@ fn walk(path: &Path) -> io::Result<Walked> {
         let text = rustix::fs::readlinkat(&next, "", Vec::new())?;
         let target = Path::new(OsStr::from_bytes(text.as_bytes()));
         if target.is_absolute() {
+            // A relative target goes on from the directory of the link, where `at` still is.
             at = start(target)?;
         }
+        // The names of the target come next, before those that followed the link.
         rest.extend(names(target));
     }
     Ok(Walked::There(at))

@@ -87,6 +87,7 @@ pub fn become_user(identity: &Identity) -> io::Result<()> {
         |call: String, e: Errno| io::Error::other(format!("{call} failed ({}: {})", e as i32, e.desc()));
     let name = CString::new(identity.name.as_str())?;
     let gid = Gid::from_raw(identity.gid);
+    // The user last: without root's rights the groups could not be set any more.
     nix::unistd::setgid(gid).map_err(|e| fail(format!("setgid({gid})"), e))?;
     nix::unistd::initgroups(&name, gid)
         .map_err(|e| fail(format!("initgroups({}, {gid})", identity.name), e))?;

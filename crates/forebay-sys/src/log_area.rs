@@ -196,6 +196,8 @@ impl Free {
         self.entries.push(entry);
         let at = self.space.partition_point(|(start, _)| *start < offset);
         self.space.insert(at, (offset, capacity));
+        // The piece behind first, since joining with the one before changes the index. Below 0 the range is reversed
+        // and `get` finds nothing.
         for first in [at, at.wrapping_sub(1)] {
             if let Some([(start, length), (next, more)]) = self.space.get(first..first.wrapping_add(2))
                 && start + length == *next

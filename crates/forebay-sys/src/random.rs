@@ -6,6 +6,7 @@ use std::cell::Cell;
 /// Returns random bits from the kernel.
 pub fn random_u64() -> u64 {
     let mut bytes = [0u8; 8];
+    // Fails only if a signal comes before the kernel has random bits (getrandom(2)).
     while getrandom(&mut bytes, GetRandomFlags::empty()).is_err() {}
     u64::from_ne_bytes(bytes)
 }
@@ -15,6 +16,7 @@ pub fn quick() -> u32 {
     thread_local! { static STATE: Cell<u64> = const { Cell::new(0) }; }
     STATE.with(|s| {
         let mut x = s.get();
+        // 0 is the one state that xorshift never leaves.
         while x == 0 {
             x = random_u64();
         }

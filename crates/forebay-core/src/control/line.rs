@@ -59,6 +59,7 @@ impl Line {
         let Some(tls) = &mut self.tls else { return Ok(()) };
         let mut records = Vec::new();
         while tls.wants_write() {
+            // Into memory, since the socket can only be written to asynchronously.
             tls.write_tls(&mut records)?;
         }
         self.socket.write_all(&records).await
@@ -71,6 +72,7 @@ impl Line {
         let n = self.socket.read(&mut raw).await?;
         let mut rest = raw.get(..n).unwrap_or_default();
         while !rest.is_empty() {
+            // May take only a part, as far as its buffer has room: processing makes room for the rest.
             tls.read_tls(&mut rest)?;
             if let Err(e) = tls.process_new_packets() {
                 // Sends the alert that gives the reason.

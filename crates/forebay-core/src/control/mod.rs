@@ -64,6 +64,7 @@ impl Line {
     /// [`Failure::Receive`], [`Failure::NoHead`], [`Failure::InvalidHead`].
     pub async fn head(&mut self, head: &mut ResponseHead, limit: usize) -> Result<(), Failure> {
         loop {
+            // Bytes behind an interim head may be the next one: without this the read below could wait for ever.
             if !head.buf.is_empty() {
                 match client::parse(head, limit) {
                     Ok(Status::Complete) => return Ok(()),

@@ -90,6 +90,7 @@ impl Table {
 
     fn leave(&mut self, key: &[u8]) {
         let Some(n) = self.map.get_mut(key) else { return };
+        // At least 1: keys with 0 are not in the map.
         *n -= 1;
         if *n == 0 {
             self.map.remove(key);

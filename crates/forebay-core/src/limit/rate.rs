@@ -49,6 +49,7 @@ impl Buckets {
         self.uses += 1;
         let use_number = self.uses;
         if let Some(b) = self.map.get_mut(key) {
+            // Threads take the time of their turn, so `now` may be before the last use.
             let since = now.saturating_duration_since(b.last);
             let ms = since.as_secs().saturating_mul(1000) + u64::from(since.subsec_millis());
             let leaked = rate.saturating_mul(ms) / 1000;
@@ -79,6 +80,8 @@ impl Buckets {
     fn evict(&mut self) -> bool {
         while let Some((n, key)) = self.order.pop_front() {
             match self.map.get(&key) {
+                // Moved once at most: the next time its number is that of the key's last use, since no use comes in
+                // between.
                 Some(b) if b.use_number != n => self.order.push_back((b.use_number, key)),
                 known => {
                     if known.is_some() {

@@ -21,6 +21,7 @@ impl Network {
     /// Returns the network of an address; `None` is a unix socket.
     pub fn of(ip: Option<IpAddr>) -> Network {
         match ip.map(|ip| ip.to_canonical()) {
+            // The bits above the address tell the families apart.
             Some(IpAddr::V4(a)) => Network(1 << 32 | u64::from(a.to_bits() >> 8)),
             Some(IpAddr::V6(a)) => Network(1 << 63 | (a.to_bits() >> 72) as u64),
             None => Network(0),
@@ -61,6 +62,7 @@ fn lowest<R: Ord + Copy, O: Ord>(
     let held = held(&mut all);
     let mut ordered: Vec<_> = all.iter().zip(held).map(|(c, held)| (order(c, held), c.number)).collect();
     if count < ordered.len() {
+        // The order among those that are dropped does not matter: no full sort is needed.
         ordered.select_nth_unstable(count);
         ordered.truncate(count);
     }

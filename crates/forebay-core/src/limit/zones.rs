@@ -107,6 +107,7 @@ impl<T> Tables<T> {
     /// Returns the table of a zone: the existing one, or a new one if name, key or size differ.
     pub fn get(&self, name: &[u8], key: &[u8], size: usize, make: impl FnOnce() -> T) -> Arc<Mutex<T>> {
         let mut all = lock(&self.0);
+        // Drops tables that no configuration uses any more. A request that is counted in one still holds it.
         all.retain(|k| k.table.strong_count() > 0);
         let known = all.iter().find(|k| k.name == name && k.key == key && k.size == size);
         if let Some(table) = known.and_then(|k| k.table.upgrade()) {

@@ -168,6 +168,7 @@ pub fn append(thread: &Thread, log: usize, l: &AccessLog, line: &[u8]) {
     if let Some(Some(b)) = all.buffers.get_mut(place(log, l))
         && b.limit == limit(l)
         && b.gzip == l.gzip
+        // The first line takes the other way, which notes when the buffer is due.
         && b.store.len() > 0
         && b.store.len() + line.len() <= b.limit
         && b.store.append(line)
@@ -254,6 +255,7 @@ pub fn write_late(thread: &Thread, former: &ActiveConfig, log: usize, l: &Access
     let now = thread.active();
     let same =
         former.config.log_files.get(log).and_then(|p| now.config.log_files.iter().position(|q| p == q));
+    // The same path may have another number now, and another descriptor after it was reopened.
     match (same, former.logs.borrow().get(log)) {
         (Some(log), _) => {
             let regular = thread.with_log(log, |fd| is_regular(fd)).unwrap_or(false);
@@ -294,12 +296,15 @@ fn flush_buffer(thread: &Thread, log: usize, b: &mut Buffer) {
     if b.store.len() == 0 {
         return;
     }
+    // Before the write: if the process is killed during it, the master looks for a part of these lines in the log.
     b.store.begin();
     match b.gzip {
         None => write(thread, log, b.store.bytes(), b.regular, |start| b.store.written(start)),
         // Write a gzip member in one piece, also to a pipe.
+        // Progress is not noted, since bytes of the member are not bytes of the lines.
         Some(_) => write(thread, log, &encode(b.store.bytes(), b.gzip), true, |_| {}),
     }
+    // After the write: until then the master would write the lines.
     b.store.clear();
 }
 

@@ -89,6 +89,7 @@ fn append_cached(
         }
     };
     let _ = rustix::io::write(&fd, line);
+    // Otherwise the descriptor is closed here, and only the count of uses is kept.
     if file.uses >= p.min_uses {
         file.fd = Some(fd);
     }

@@ -37,11 +37,13 @@ pub fn write_lines(
         match rustix::io::write(&log, next) {
             Ok(n) if n > 0 => {
                 start += n;
+                // Of a regular file the master reads the end itself (`resume`).
                 if !regular {
                     written(start);
                 }
             }
             Err(Errno::INTR) => {}
+            // For instance a full disk: a thread of connections cannot wait for room, so the lines are lost.
             _ => return Err(memchr::memchr_iter(b'\n', rest).count() as u64),
         }
     }
@@ -52,6 +54,7 @@ pub fn write_lines(
 pub fn first_piece(lines: &[u8]) -> &[u8] {
     let fits = lines.get(..ATOMIC).unwrap_or(lines);
     let end = match fits.len() == lines.len() {
+        // Not empty: the caller has checked.
         true => Some(lines.len() - 1),
         false => memchr::memrchr(b'\n', fits).or_else(|| memchr::memchr(b'\n', lines)),
     };

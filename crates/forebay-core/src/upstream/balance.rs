@@ -132,6 +132,7 @@ impl Picker {
     /// Chooses a peer, and counts the request as under way until `LocalSet::end`.
     pub fn choose(&mut self, now: Instant) -> Option<usize> {
         if self.local.set.lone {
+            // A server that was tried is not chosen again, even if it is the only one.
             let shard = self.local.shards.first().filter(|_| self.tried.is_empty())?;
             shard.begin(clock(now));
             return Some(0);
@@ -139,6 +140,7 @@ impl Picker {
         let local = self.local.clone();
         let set = &*local.set;
         let now = clock(now);
+        // Weights are loaded and stored, not changed atomically: this lock makes a choice one step.
         let _one_at_a_time = local.group.choosing();
         let chosen = self
             .stuck(set, now, false)
@@ -216,6 +218,7 @@ impl Picker {
             }
         }
         let (i, current) = best?;
+        // The chosen one pays what all have got, so the sum of the current weights stays the same.
         set.peers.get(i)?.live.current.store(current - total, Relaxed);
         Some(i)
     }
@@ -226,6 +229,7 @@ impl Picker {
         let usable = |i: usize, p: &Peer| p.backup == backup && self.usable(set, i, p, now, false);
         for (i, p) in set.peers.iter().enumerate().filter(|(i, p)| usable(*i, p)) {
             if load != Load::Connections && is_worth_a_try(p, load, now) {
+                // As if a request had just ended: others do not try it at the same time.
                 p.live.ended.store(now, Relaxed);
                 return Some(i);
             }
@@ -268,6 +272,8 @@ impl Picker {
 
     fn consistent(&mut self, set: &PeerSet, now: u64) -> Option<usize> {
         while self.again <= MAX_TRIES {
+            // The points of the ring belong to servers as written. A server may have several addresses, which take
+            // turns.
             let server = &set.peers.get(set.ring.server_at(self.hash as usize)?)?.server;
             let found = self.among(set, now, |p| !p.backup && p.server == *server);
             if found.is_some() {
@@ -304,6 +310,7 @@ impl Picker {
 /// Returns the peer at a number on the line of weights. Servers that are down keep their place on it.
 fn at_weight(set: &PeerSet, n: u32) -> Option<usize> {
     let total: i64 = set.total_weight;
+    // Without any weight (only backups) there is no remainder.
     let mut w = i64::from(n).checked_rem(total)?;
     for (i, p) in set.peers.iter().enumerate().filter(|(_, p)| !p.backup) {
         w -= p.weight;
@@ -343,6 +350,7 @@ fn time(p: &Peer, load: Load, now: u64) -> u64 {
     if !inflight || conns == 0 {
         return past;
     }
+    // The mean of the waits so far, from the sum of the times at which they began.
     let waiting = (now * conns).saturating_sub(l.begun.load(Relaxed)) / conns;
     past.max(waiting)
 }
@@ -366,6 +374,7 @@ impl LocalSet {
             s.end();
         }
         if self.set.lone {
+            // `choose` has counted nothing else, and no request waits for a lone server.
             return;
         }
         if let Some(p) = self.set.peers.get(peer) {
@@ -383,6 +392,7 @@ impl LocalSet {
         let Some(p) = set.peers.get(peer) else { return false };
         let l = &p.live;
         l.total_fails.fetch_add(1, Relaxed);
+        // A single server is never considered unavailable (nginx: max_fails).
         if set.peers.len() < 2 {
             return false;
         }
@@ -396,6 +406,7 @@ impl LocalSet {
         let full = p.weight * set.scale;
         let deficit = l.deficit.load(Relaxed) + full / i64::from(p.max_fails);
         l.deficit.store(deficit.min(full), Relaxed);
+        // Equal, not more: several requests may fail at a time, and it becomes unavailable once.
         if fails == p.max_fails {
             l.unavail.fetch_add(1, Relaxed);
         }
@@ -410,6 +421,7 @@ impl LocalSet {
         let Some(p) = self.set.peers.get(peer).filter(|_| !self.set.lone) else { return };
         let l = &p.live;
         let failed = l.failed.load(Relaxed);
+        // `checked` is the later time only if a request has begun another period after the last failure.
         if failed != 0 && failed < l.checked.load(Relaxed) {
             if p.max_fails != 0 && l.fails.load(Relaxed) >= p.max_fails {
                 l.up_since.store(clock(now), Relaxed);

@@ -45,6 +45,7 @@ impl std::fmt::Debug for Conn {
 impl Drop for Conn {
     fn drop(&mut self) {
         if !self.kept {
+            // First, since `close_notify` needs the slot.
             self.wire.get_mut().close(&self.io);
             self.io.poller.remove(self.token);
         }
@@ -62,6 +63,7 @@ impl Conn {
     pub(super) fn adopt(io: &Rc<Io>, idle: IdleConn) -> Option<Conn> {
         Conn::resumed(io, idle, |fd| {
             let token = io.poller.insert(fd);
+            // Nothing had come on it a moment ago (`IdleConn::is_sound`); epoll reports what comes later.
             io.poller.drained(token);
             Some(token)
         })
@@ -235,12 +237,15 @@ impl Conn {
         if keepalive.connections == 0 || spent || old || !owner.current.get() {
             return;
         }
+        // Before the connection is in the list: from then on another thread may take it, and this slot must not have
+        // its descriptor.
         let Some(fd) = io.poller.set_aside(self.token, io.poller.after(keepalive.timeout), group.number)
         else {
             return;
         };
         self.kept = true;
         let mut wire = self.wire.replace(Wire::Closed);
+        // An idle connection keeps no buffers.
         wire.shrink();
         let idle = IdleConn {
             fd,

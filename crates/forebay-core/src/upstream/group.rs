@@ -147,6 +147,7 @@ impl Group {
     pub fn found(&self, server: usize, found: Vec<Found>) {
         {
             let mut servers = lock(&self.servers);
+            // The lock must end with this block: `rebuild` takes it, too.
             let Some(s) = servers.get_mut(server) else { return };
             if s.found == found {
                 return;
@@ -175,6 +176,7 @@ impl Group {
 
     /// Makes the peers again. Those that stay, here or from a `former` configuration, keep their state.
     fn rebuild(&self, former: &[Peer]) {
+        // Held to the end, so that of two calls at a time the later one has the later servers.
         let servers = lock(&self.servers);
         let mut present = lock(&self.set);
         let mut known: Vec<&Peer> = former.iter().chain(&present.peers).collect();
@@ -183,6 +185,7 @@ impl Group {
             let mut peer = s.peer(f);
             let same = |k: &&Peer| k.server == peer.server && k.addr == peer.addr;
             if let Some(at) = known.iter().position(same) {
+                // Taken out of the list: of two equal peers each keeps a state of its own.
                 peer.live = known.swap_remove(at).live.clone();
             }
             self.start_health(&peer, !former.is_empty());
@@ -190,6 +193,7 @@ impl Group {
         }
         *present = Arc::new(self.set_of(peers));
         drop(present);
+        // After the set: a thread that sees the number gets the new set.
         self.version.fetch_add(1, Ordering::AcqRel);
     }
 

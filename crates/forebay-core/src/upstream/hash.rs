@@ -60,6 +60,7 @@ impl Ring {
             }
         }
         points.sort_by_key(|(point, _)| *point);
+        // The sort is stable: of equal points that of the first server stays.
         points.dedup_by_key(|(point, _)| *point);
         Ring { points }
     }
@@ -109,6 +110,7 @@ pub(super) const IP_START: u32 = 89;
 pub(super) fn ip(client: Option<IpAddr>, mut hash: u32) -> u32 {
     let mut step = |octets: &[u8]| {
         for o in octets {
+            // Cannot overflow: the value is below 6271 before each step.
             hash = (hash * 113 + u32::from(*o)) % 6271;
         }
     };

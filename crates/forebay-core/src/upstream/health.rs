@@ -132,6 +132,7 @@ impl CheckedServer {
         // A server that waits for its first check (`mandatory`) needs to pass only that one.
         let enough = self.passes >= self.schedule.passes || was == Health::Checking;
         if enough && matches!(was, Health::Unhealthy | Health::Checking) {
+            // Before the server gets requests: its weight depends on this time (`slow_start`).
             l.up_since.store(clock(Instant::now()), Relaxed);
             // Failures of requests before are forgotten, too.
             l.fails.store(0, Relaxed);

@@ -52,12 +52,14 @@ impl IdleConn {
     fn is_sound(&self) -> bool {
         let mut byte = [0u8; 1];
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        // 0 is the end, bytes are an answer to no request: both make the connection useless.
         matches!(rustix::net::recv(&self.fd, &mut byte[..], flags), Err(Errno::AGAIN))
     }
 }
 
 /// Connections of one thread.
 #[derive(Debug, Default)]
+// Processors fetch pairs of cache lines: the list of another thread must not share one.
 #[repr(align(128))]
 struct List {
     /// Length of `entries`, for other threads to look at. Written under the lock.
@@ -116,6 +118,7 @@ impl Lists {
         let all = self.0.get_or_init(|| (0..threads.max(1)).map(|_| List::default()).collect());
         let Some(list) = all.get(me) else { return Leavings { oldest: Some(idle), taken: Vec::new() } };
         let mut inner = lock(&list.inner);
+        // Only taken out here: closing needs the poller and must not hold up other threads at the lock.
         let oldest = if inner.entries.len() >= most { inner.entries.pop_front() } else { None };
         if inner.epoll.is_none() {
             inner.epoll = Some(epoll.clone());
@@ -150,13 +153,17 @@ impl Lists {
         fits: impl Fn(&IdleConn) -> bool,
     ) -> Option<IdleConn> {
         let all = self.0.get()?;
+        // Each thread begins behind itself, so that not all of them take from the first list.
         let others = (1..all.len()).filter_map(|n| all.get((me + n) % all.len()));
         for list in others {
+            // Without the lock: an empty list costs one load. The length may be old; the entries are looked at again
+            // below.
             while list.len.load(Ordering::Acquire) > 0 {
                 let (idle, epoll) = {
                     let mut inner = match list.inner.try_lock() {
                         Ok(inner) => inner,
                         Err(TryLockError::Poisoned(p)) => p.into_inner(),
+                        // A thread of connections never waits for another one; a new connection is cheaper.
                         Err(TryLockError::WouldBlock) => break,
                     };
                     // The oldest, since its owner takes the latest.

@@ -102,6 +102,7 @@ impl Seat {
         for t in taken {
             io.poller.remove(t);
         }
+        // `reuse` fails if the slot is gone; then another thread's connection is still better than a new one.
         if let Some(c) = idle.and_then(|idle| Conn::reuse(io, idle)) {
             return Some(c);
         }

@@ -49,6 +49,7 @@ impl LocalGroups {
 
     /// Returns the servers of a group as they are now.
     pub fn local(&self, group: &Arc<Group>) -> Rc<LocalSet> {
+        // Read before the set: if both change in between, the number is too low and the next call looks again.
         let version = group.version();
         let mut all = self.latest.borrow_mut();
         let n = group.number as usize;

@@ -88,6 +88,7 @@ impl Peer {
         if since >= whole {
             return full;
         }
+        // In 128 bits the product cannot overflow. A peer in use has a weight of at least 1.
         let part = i128::from(full) * i128::from(since) / i128::from(whole.max(1));
         i64::try_from(part).unwrap_or(full).max(1)
     }
@@ -245,6 +246,7 @@ pub fn clock(now: Instant) -> u64 {
     static START: OnceLock<Instant> = OnceLock::new();
     // A second of room before the start, so that times of a test may be in the past.
     let start = START.get_or_init(|| now.checked_sub(Duration::from_secs(1)).unwrap_or(now));
+    // 0 stands for never.
     ms(now.saturating_duration_since(*start)) + 1
 }
 
@@ -372,16 +374,19 @@ impl Live {
 
     /// Returns `true` if the checks allow requests.
     pub(super) fn is_healthy(&self) -> bool {
+        // Unknown or healthy.
         self.health.load(Relaxed) < 2
     }
 
     /// Notes that it gets no requests from now on.
     pub(super) fn down(&self, now: u64) {
+        // The first of several causes sets the time.
         let _ = self.down_since.compare_exchange(0, now, Relaxed, Relaxed);
     }
 
     /// Notes that it gets requests again since then.
     pub(super) fn up(&self, since: u64) {
+        // Looked at first, since a swap takes the cache line from the other threads each time.
         let down = match self.down_since.load(Relaxed) {
             0 => 0,
             _ => self.down_since.swap(0, Relaxed),
@@ -455,6 +460,7 @@ pub(super) fn average(cell: &AtomicU64, new: Duration) {
     let new = micros(new).max(1);
     let old = cell.load(Relaxed);
     let mean = if old == 0 { new } else { old - old / 8 + new / 8 };
+    // 0 stands for no value yet.
     cell.store(mean.max(1), Relaxed);
 }
 

@@ -42,9 +42,11 @@ const LOOK: Duration = Duration::from_millis(100);
 impl Group {
     /// Wakes the request that has waited longest.
     pub(super) fn wake_one(&self) {
+        // Called at the end of each request: a group in which no request waits takes no lock.
         if self.waiting.count.load(Ordering::Relaxed) == 0 {
             return;
         }
+        // A statement of its own: the lock is free again when the waker runs.
         let next = lock(&self.waiting.wakers).pop_front();
         if let Some((_, waker)) = next {
             waker.wake();
@@ -71,6 +73,8 @@ impl Picker {
             if now >= end {
                 return Ok(None);
             }
+            // A server that became free after the failed choice, before this request was in the list, has woken no
+            // one: LOOK covers that, too.
             ticket.wait(io, end.min(now + LOOK), watch).await?;
             // The servers may have changed meanwhile.
             self.local = groups.local(&self.local.group);
@@ -93,6 +97,7 @@ impl Ticket {
         let queue = local.group.queue?;
         let w = &local.group.waiting;
         let more = |n: usize| (n < queue.length).then_some(n + 1);
+        // Checked and counted in one step: two threads must not share the last place.
         w.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
         let id = w.serial.fetch_add(1, Ordering::Relaxed);
         Some((Ticket { local: local.clone(), id }, queue.timeout))
@@ -137,6 +142,7 @@ impl Future for Turn<'_> {
         let id = self.ticket.id;
         let mut wakers = lock(&self.ticket.waiting().wakers);
         let listed = wakers.iter().any(|(i, _)| *i == id);
+        // The waker is gone from the list: `wake_one` has taken it.
         if self.listed && !listed {
             return Poll::Ready(());
         }

@@ -68,6 +68,7 @@ impl Resolving {
                     resolver.retry().unwrap_or(self.group.resolver_timeout)
                 }
             };
+            // Records may have a lifetime of 0, which would make this a busy loop.
             tokio::time::sleep(pause.max(AT_LEAST)).await;
         }
     }

@@ -149,6 +149,7 @@ impl Chunked {
     }
 
     fn data(&mut self, start: usize, input_len: usize) -> Step {
+        // `start` is the place of a byte of the input, so there is at least one.
         let here = input_len - start;
         let len = usize::try_from(self.left).unwrap_or(usize::MAX).min(here);
         self.left -= len as u64;
@@ -195,9 +196,11 @@ impl Chunked {
     }
 
     fn extension(&mut self, b: u8) -> Result<(), InvalidChunked> {
+        // Counted for the whole body: a limit for each chunk would let small chunks carry extensions without end.
         self.extensions += 1;
         match b {
             b'\r' => self.state = ChunkState::SizeEnd,
+            // A server that takes a bare LF for the end of the line would see another body here.
             b'\n' => return Err(InvalidChunked),
             _ if self.extensions > self.limits.extensions => return Err(InvalidChunked),
             _ => {}
@@ -242,6 +245,7 @@ impl Chunked {
         let trimmed = value.trim_ascii();
         let lead = value.len() - value.trim_ascii_start().len();
         let start = base + colon + 1 + lead;
+        // Fits: the trailer section is limited to less.
         let at = |n| u32::try_from(n).unwrap_or(u32::MAX);
         self.fields.push(FieldLine {
             id,
@@ -277,6 +281,7 @@ pub mod encode {
         /// Makes the line for a chunk of `len` bytes. The length 0 would end the body: use `LAST`.
         pub fn new(len: u64) -> SizeLine {
             const DIGITS: &[u8; 16] = b"0123456789abcdef";
+            // Sixteen digits are enough for any u64.
             let mut bytes = *b"0000000000000000\r\n";
             let mut rest = len;
             let mut start = 15u8;

@@ -167,6 +167,7 @@ fn next_unusual(input: &Input<'_>, head: &mut ResponseHead) -> Result<Option<Eve
     }
     let event = field_line(view, &mut head.scan)
         .map_err(|InvalidLine(detail)| BadResponse::new("upstream sent invalid header", detail))?;
+    // An incomplete line has all received bytes and at least one more.
     let used = if event.is_some() { head.scan.pos } else { buf.len().saturating_add(1) };
     if used > max_len {
         return Err(TOO_BIG);
@@ -220,6 +221,7 @@ fn status_line(buf: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, Bad
         return Err(NOT_HTTP);
     }
     let Some(found) = memchr::memchr(b'\n', buf.get(head.scan.pos..).unwrap_or_default()) else {
+        // These bytes have no line end: the next call searches only behind them.
         head.scan.pos = buf.len();
         return Ok(None);
     };
@@ -290,9 +292,11 @@ fn take_meaning(buf: &[u8], head: &mut ResponseHead, line: FieldLine) -> Result<
     if line.id.is(Classes::FRAMING) {
         return take_framing(value, head, line);
     }
+    // The usual values first: they need no list to be taken apart.
     if same(b"close", value) {
         head.scan.connection = Some(false);
     } else if same(b"keep-alive", value) {
+        // `close` in any line counts: `keep-alive` never replaces it.
         head.scan.connection.get_or_insert(true);
     } else if list_has(value, b"close") {
         head.scan.connection = Some(false);

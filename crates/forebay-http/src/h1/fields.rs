@@ -247,6 +247,7 @@ pub(crate) fn field_line(buf: &[u8], scan: &mut Scan) -> Result<Option<Event>, I
             scan.id = Name::of(buf.get(scan.start..scan.name_end).unwrap_or_default());
             return Ok(Some(event));
         }
+        // Its own state: bytes have run out, and `scan` keeps the place.
         if state == scan.state {
             return Ok(None);
         }
@@ -301,6 +302,7 @@ fn name(buf: &[u8], scan: &mut Scan) -> Result<Progress, InvalidLine> {
         if class == NAME_STOP {
             scan.seen = seen;
             scan.name_end = p;
+            // A line without a colon has an empty value.
             scan.value_start = p;
             scan.value_end = p;
             scan.pos = p + 1;
@@ -365,6 +367,7 @@ pub(crate) fn stop(text: &[u8]) -> usize {
         while let Some((chunk, behind)) = rest.split_first_chunk::<8>() {
             let x = u64::from_le_bytes(*chunk);
             // High bit of the first byte below 0x0e; borrows can only reach bytes after it.
+            // CR, LF and NUL are below it; so are the tab and others, which the match skips one at a time.
             let below = x.wrapping_sub(LOW * 0x0e) & !x & HIGH;
             if below != 0 {
                 rest = rest.get(below.trailing_zeros() as usize / 8..).unwrap_or_default();

@@ -72,6 +72,7 @@ pub(crate) struct Line {
 
 impl Line {
     fn version(&self) -> Version {
+        // A version never starts at 0, where the method does: 0 means that there is none.
         match (self.version_start, self.minor) {
             (0, _) => Version::Http09,
             (_, 0) => Version::Http10,
@@ -174,6 +175,7 @@ fn before_target(buf: &[u8], mut p: usize, line: &mut Line) -> LineStep {
     }
     let Some(&b) = buf.get(p) else { return LineStep::More(p) };
     line.target_start = p;
+    // Also the place from which `any_slash` looks for a slash.
     line.scheme_start = p;
     if is_connect(buf, line) {
         LineStep::To(State::HostStart, p)
@@ -210,6 +212,7 @@ fn target(buf: &[u8], start: usize, line: &mut Line) -> LineStep {
             };
         }
         seen |= class & (ESCAPE | QUERY | after_slash);
+        // SLASH shifted by one is AFTER_SLASH.
         after_slash = (class & SLASH) << 1;
         p += 1;
     }
@@ -247,6 +250,7 @@ fn version(buf: &[u8], p: usize, line: &mut Line) -> LineStep {
             return bad_version(i, got);
         }
     }
+    // The state stays at the start of the version: the next call compares all of it again.
     match text.get(PREFIX.len()) {
         None => LineStep::More(p),
         Some(b'0'..=b'9') => LineStep::To(State::Minor, line.version_start + PREFIX.len()),
@@ -268,6 +272,7 @@ fn minor(buf: &[u8], mut p: usize, line: &mut Line) -> LineStep {
     loop {
         let Some(&b) = buf.get(p) else { return LineStep::More(p) };
         match b {
+            // Bounds the value, which cannot overflow; zeros in front may be many.
             b'0'..=b'9' if line.minor <= 99 => line.minor = line.minor * 10 + u32::from(b - b'0'),
             b' ' | b'\r' | b'\n' => return LineStep::To(State::AfterVersion, p),
             _ => return BAD,
@@ -315,6 +320,7 @@ fn scheme(buf: &[u8], mut p: usize, line: &mut Line) -> LineStep {
 fn scheme_slashes(buf: &[u8], p: usize, line: &mut Line) -> LineStep {
     match buf.get(p) {
         None => LineStep::More(p),
+        // Counted from the colon, since the two slashes may come in two calls.
         Some(b'/') if p >= line.host_end + 2 => LineStep::To(State::HostStart, p + 1),
         Some(b'/') => LineStep::To(State::SchemeSlashes, p + 1),
         Some(_) => BAD,
@@ -374,6 +380,7 @@ fn port(buf: &[u8], mut p: usize, line: &mut Line) -> LineStep {
     if !is_connect(buf, line) {
         return authority_end(buf, p, line);
     }
+    // The host ends at the colon.
     let digits = line.host.map_or(0, |(_, end)| p.saturating_sub(end + 1));
     if after == b' ' && digits > 0 { authority_end(buf, p, line) } else { BAD }
 }
@@ -395,6 +402,7 @@ fn authority_end(buf: &[u8], p: usize, line: &mut Line) -> LineStep {
 /// Interprets a complete line: version, method, target, host.
 pub(crate) fn finish(buf: &[u8], head: &mut RequestHead, merge_slashes: bool) -> Result<(), Reject> {
     let line = head.scan.line;
+    // First: how an error is answered depends on the version.
     head.version = line.version();
     let method_text = slice(0, line.method_end);
     let method = method_of(method_text.of(buf));
@@ -420,6 +428,7 @@ fn set_target(buf: &[u8], head: &mut RequestHead, line: &Line, merge_slashes: bo
     }
     let target = head.target.of(buf);
     let mut path = target;
+    // ESCAPE stands for `#`, too: a fragment has to be cut off.
     if line.seen & (QUERY | ESCAPE) != 0 {
         let parts = uri::split(target);
         path = target.get(..parts.path).unwrap_or(target);

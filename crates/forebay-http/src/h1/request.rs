@@ -243,6 +243,7 @@ fn take_field(buf: &[u8], head: &mut RequestHead, limits: &Limits) -> Result<(),
         return Err(Reject::new(494, "client sent too many header lines", Stage::Fields));
     }
     let line = scan.field();
+    // Before the line is indexed, or it would be its own predecessor.
     let previous = first_line(head, line.id);
     head.index_field(line);
     if line.id != Name::Other {
@@ -368,6 +369,7 @@ fn set_framing(buf: &[u8], head: &mut RequestHead, http11: bool) -> Result<(), R
     }
     let Some(line) = first_line(head, Name::TransferEncoding) else { return Ok(()) };
     if !http11 {
+        // Its framing is faulty, since HTTP/1.0 has no transfer codings (RFC 9112, section 6.1).
         return refuse("client sent HTTP/1.0 request with \"Transfer-Encoding\" header");
     }
     if !line.value.of(buf).eq_ignore_ascii_case(b"chunked") {
@@ -377,6 +379,8 @@ fn set_framing(buf: &[u8], head: &mut RequestHead, http11: bool) -> Result<(), R
         });
     }
     if head.framing != Framing::None {
+        // Servers that disagree on which of the two counts make request smuggling possible (RFC 9112, sections 6.1
+        // and 11.2).
         return refuse("client sent \"Content-Length\" and \"Transfer-Encoding\" headers at the same time");
     }
     head.framing = Framing::Chunked;
@@ -390,12 +394,14 @@ pub(crate) fn content_length(text: &[u8]) -> Option<u64> {
     }
     let mut value = 0u64;
     for &b in text {
+        // Bytes below `0` wrap to more than 9.
         let digit = b.wrapping_sub(b'0');
         if digit > 9 {
             return None;
         }
         value = value.checked_mul(10)?.checked_add(u64::from(digit))?;
     }
+    // The bound of nginx, whose lengths are signed.
     (value <= i64::MAX as u64).then_some(value)
 }
 

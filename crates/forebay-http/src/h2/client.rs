@@ -82,6 +82,7 @@ struct Lines<'o> {
 
 impl Sink for Lines<'_> {
     fn field(&mut self, Field { label, name, value, sound }: Field<'_>) {
+        // Decoding goes on all the same, since the table must stay that of the server.
         if self.bad.is_some() {
             return;
         }
@@ -92,6 +93,7 @@ impl Sink for Lines<'_> {
         let taken = match label {
             Label::Status => self.status(value),
             Label::Field(id) => self.regular(id, name, value, sound),
+            // Fails at the check of the name.
             Label::Capital => self.regular(Name::Other, name, value, sound),
             _ => Err("unknown pseudo-header"),
         };

@@ -50,6 +50,7 @@ impl Connection {
     #[inline]
     pub fn read<'b>(&mut self, bytes: &'b [u8]) -> Result<Option<(Frame<'b>, usize)>, Violation> {
         let Some(header) = FrameHeader::parse(bytes) else { return Ok(None) };
+        // Before the payload is there: a frame that is refused must not be waited for.
         self.admit(&header)?;
         let end = frame::HEADER_LEN + header.len;
         let Some(payload) = bytes.get(frame::HEADER_LEN..end) else { return Ok(None) };
@@ -139,6 +140,7 @@ impl FieldBlock {
 
     /// Returns the whole block. Its buffer should come back with [`FieldBlock::recycle`].
     pub fn finish(&mut self) -> Option<(Section, Vec<u8>)> {
+        // Without a section, frames of other kinds may come again.
         Some((self.section.take()?, std::mem::take(&mut self.bytes)))
     }
 
@@ -198,6 +200,7 @@ impl Window {
     /// Counts bytes that are sent, at most those that are available.
     #[inline]
     pub fn sent(&mut self, n: usize) {
+        // `n` is at most what is available: it fits, and the window stays at 0 or above.
         self.0 -= n as i32;
     }
 
@@ -227,6 +230,7 @@ impl Window {
     /// Opens the window to `size` again when less than half of it is left. Returns the increment for WINDOW_UPDATE.
     pub fn refill(&mut self, size: u32) -> Option<u32> {
         let left = self.available() as u32;
+        // A WINDOW_UPDATE for each DATA frame would double the number of frames.
         if left >= size / 2 {
             return None;
         }

@@ -97,6 +97,7 @@ impl FrameHeader {
             len: usize::from(l0) << 16 | usize::from(l1) << 8 | usize::from(l2),
             kind,
             flags,
+            // The highest bit is reserved and must be ignored (RFC 9113, section 4.1).
             stream: u32::from_be_bytes([s0 & 0x7f, s1, s2, s3]),
         })
     }
@@ -110,6 +111,7 @@ impl FrameHeader {
     /// Returns the nine bytes.
     #[inline]
     pub fn bytes(&self) -> [u8; HEADER_LEN] {
+        // 24 bits are enough: no payload is longer than MAX_FRAME.
         let l = (self.len as u32).to_be_bytes();
         let s = self.stream.to_be_bytes();
         [l[1], l[2], l[3], self.kind, self.flags, s[0], s[1], s[2], s[3]]

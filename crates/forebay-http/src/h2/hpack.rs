@@ -207,10 +207,13 @@ impl Table {
         // Bytes of entries that are gone lie before the oldest one's.
         let gone = self.entries.back().map_or(self.bytes.len(), |e| e.at as usize);
         let need = name.len() + value.len();
+        // Moved only instead of a growth, and if at least half of the bytes are gone, so that the cost for each entry
+        // stays constant.
         if self.bytes.len() + need > self.bytes.capacity() && gone >= self.bytes.len() / 2 {
             self.bytes.drain(..gone);
             self.entries.iter_mut().for_each(|e| e.at -= gone as u32);
         }
+        // Fits: the table is limited to a few KiB.
         let at = self.bytes.len() as u32;
         self.bytes.extend_from_slice(name);
         self.bytes.extend_from_slice(value);
@@ -288,6 +291,7 @@ impl Decoder {
                     sink.field(Field { label: STATIC_LABELS[index - 1], name, value, sound: true });
                     continue;
                 }
+                // Index 0 is in neither table and ends up here: an error (RFC 7541, section 6.1).
                 let known = index.checked_sub(STATIC.len() + 1).and_then(|i| self.table.get(i));
                 sink.field(known.ok_or(Error::Compression)?);
                 continue;
@@ -295,6 +299,7 @@ impl Decoder {
             if b & 0xe0 == 0x20 {
                 let size = int(block, &mut at, 5)?;
                 updates += 1;
+                // Size updates stand only at the start of a block (RFC 7541, section 4.2).
                 if fields || updates > SIZE_UPDATES || size > self.allowed {
                     return Err(Error::Compression);
                 }
@@ -321,6 +326,7 @@ impl Decoder {
         scratch.clear();
         let index = int(block, at, bits)?;
         let label = match index.checked_sub(1) {
+            // Copied, since the insertion below may evict that very entry (RFC 7541, section 4.4).
             Some(i) => self.known_name(i, scratch)?,
             None => {
                 string(block, at, scratch, self.lenient)?;
@@ -354,6 +360,7 @@ impl Decoder {
     fn insert(&mut self, field: Field<'_>) {
         let need = field.name.len() + field.value.len() + OVERHEAD;
         self.evict(need);
+        // An entry that is too large empties the table and is no error (RFC 7541, section 4.4).
         if need <= self.max {
             self.size += need;
             self.table.push(field);
@@ -390,6 +397,7 @@ fn string(block: &[u8], at: &mut usize, out: &mut Vec<u8>, lenient: bool) -> Res
     if coded {
         let before = out.len();
         huffman::decode(text, out).or_else(|_| {
+            // The first attempt has appended what it could decode.
             out.truncate(before);
             let text = text.strip_suffix(&[0xff]).filter(|_| lenient).ok_or(Error::Compression)?;
             huffman::decode(text, out).map_err(|_| Error::Compression)

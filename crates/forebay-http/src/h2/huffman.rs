@@ -88,6 +88,8 @@ pub fn decode(mut input: &[u8], out: &mut Vec<u8>) -> Result<(), Invalid> {
     let mut have: u32 = 0;
     loop {
         if have < 32 && !input.is_empty() {
+            // Only whole bytes are counted; bits of the next one may get into `acc` too early, with the value that
+            // they have later.
             let bytes = input.len().min(((63 - have) / 8) as usize);
             acc |= leading(input) >> have;
             have += 8 * bytes as u32;

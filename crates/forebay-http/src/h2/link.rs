@@ -134,6 +134,8 @@ impl Default for Link {
                 (setting::INITIAL_WINDOW_SIZE, WINDOW),
             ],
         );
+        // The setting above counts for streams only; the window of the connection needs a frame (RFC 9113, section
+        // 6.9.2).
         frame::push_window_update(&mut out, 0, WINDOW - INITIAL_WINDOW as u32);
         Link {
             connection: Connection::new(Role::Client, WINDOW),
@@ -148,6 +150,7 @@ impl Default for Link {
             send_window: Window::new(0),
             recv_window: Window::new(0),
             final_head: false,
+            // No stream yet: as if one were over.
             sent_end: true,
             ended: true,
             reset: false,
@@ -161,6 +164,7 @@ impl Default for Link {
 impl Link {
     /// Opens a stream with a request.
     pub fn request(&mut self, request: &Request<'_>) {
+        // A client's streams have odd numbers (RFC 9113, section 5.1.1). LAST_STREAM keeps them from overflowing.
         self.stream = if self.stream == 0 { 1 } else { self.stream + 2 };
         self.limit = request.limit;
         self.send_window = self.connection.initial_window();
@@ -191,6 +195,7 @@ impl Link {
             let rest = bytes.get(taken..).unwrap_or_default();
             let n = rest.len().min(self.sendable()).min(MAX_FRAME);
             let end = last && n == rest.len();
+            // A DATA frame without content is sent only to end the stream.
             if n == 0 && !end {
                 break;
             }
@@ -257,6 +262,7 @@ impl Link {
 
     /// Returns `true` if another request may be sent.
     pub fn is_reusable(&self) -> bool {
+        // A response may end before its request, whose stream is still open then.
         let idle = self.ended && self.sent_end && !self.reset;
         let quiet =
             self.input.is_empty() && self.out.is_empty() && self.connection.field_block.stream().is_none();
@@ -276,6 +282,7 @@ impl Link {
             self.input.extend_from_slice(bytes.get(used..).unwrap_or_default());
             return Ok(());
         }
+        // Taken out, so that `frames` may borrow the link while it reads the bytes.
         let mut input = std::mem::take(&mut self.input);
         input.extend_from_slice(bytes);
         let used = self.frames(&input, content)?;
@@ -289,6 +296,7 @@ impl Link {
         let mut at = 0;
         while let Some((frame, len)) = self.connection.read(bytes.get(at..).unwrap_or_default())? {
             at += len;
+            // Checked at each frame, since one read may bring thousands of PINGs.
             if self.out.len() > OUT + CONTROL {
                 return Err(problem("sent too many http2 control frames"));
             }
@@ -377,6 +385,7 @@ impl Link {
         let trailers = self.final_head;
         let block = Block { bytes, trailers, limit: self.limit };
         let mut lines = Vec::new();
+        // Trailers, too, are decoded in full: the HPACK tables of both ends have to stay the same.
         let status = client::response_head(&mut self.decoder, &block, &mut self.scratch, &mut lines)?;
         self.ended |= section.end_stream;
         if !trailers {
@@ -403,6 +412,7 @@ impl Link {
     }
 
     fn rst_stream(&mut self, stream: u32, code: u32) -> Result<(), Problem> {
+        // Of an earlier request: a server may reset a stream after its whole response (RFC 9113, section 8.1).
         if stream < self.stream && stream % 2 == 1 {
             return Ok(());
         }
@@ -438,6 +448,7 @@ impl Link {
 
     fn goaway(&mut self, last: u32, code: u32) -> Result<(), Problem> {
         self.leaving = true;
+        // Streams up to `last` go on to their end; only new ones are refused.
         if last < self.stream && !self.ended {
             let unsent = !self.final_head;
             return Err(Problem { unsent, ..problem(format!("sent GOAWAY frame with error {code}")) });
@@ -452,6 +463,7 @@ impl Link {
         let window = match stream {
             0 => &mut self.connection.send_window,
             s if s == self.stream => &mut self.send_window,
+            // A closed stream may still get such frames for a while (RFC 9113, section 5.1).
             s if s < self.stream => return Ok(()),
             s => return Err(problem(format!("sent WINDOW_UPDATE frame for unknown stream {s}"))),
         };

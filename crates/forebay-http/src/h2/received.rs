@@ -184,6 +184,7 @@ impl<'b> Received<'_, 'b> {
         Ok(Frame::Data {
             stream: self.header.stream,
             content: self.unpadded()?,
+            // Padding counts for flow control (RFC 9113, section 6.1), so the receiver gets the whole length.
             len: self.payload.len(),
             end_stream: self.header.has(flag::END_STREAM),
         })
@@ -200,6 +201,7 @@ impl<'b> Received<'_, 'b> {
             let Some((priority, rest)) = fragment.split_at_checked(5) else {
                 return self.breaks(Rule::Length);
             };
+            // The highest bit of the dependency is the exclusive flag.
             circular = number(priority).is_some_and(|on| on & LOW_31 == stream);
             fragment = rest;
         }
@@ -291,6 +293,7 @@ impl Settings<'_> {
 
     /// Iterates over the settings. Items are [`Violation`]s where a value is not allowed to the peer of `role`.
     pub fn iter(&self, role: Role) -> impl Iterator<Item = Result<Setting>> {
+        // The length is a multiple of 6: `Received::settings` has checked it.
         self.0.chunks_exact(6).filter_map(move |pair| {
             let (id, value) = pair.split_first_chunk::<2>()?;
             Some(Setting::read(u16::from_be_bytes(*id), number(value)?, role))
@@ -325,6 +328,7 @@ fn is_allowed(id: u16, value: u32, role: Role) -> bool {
         // A server may only say that it does not push.
         setting::ENABLE_PUSH => value <= u32::from(role == Role::Server),
         setting::INITIAL_WINDOW_SIZE => i64::from(value) <= MAX_WINDOW,
+        // From 2^14, which is MAX_FRAME, to 2^24 - 1 (RFC 9113, section 6.5.2).
         setting::MAX_FRAME_SIZE => (MAX_FRAME..1 << 24).contains(&(value as usize)),
         setting::NO_RFC7540_PRIORITIES => value <= 1 || role == Role::Client,
         _ => true,

@@ -95,6 +95,7 @@ impl Builder<'_> {
     }
 
     fn pseudo(&mut self, label: Label, value: &[u8]) -> Result<(), Refusal> {
+        // Pseudo-header fields come before all others (RFC 9113, section 8.3).
         if !self.head.fields.is_empty() {
             return Err(malformed("client sent pseudo-header field after a field"));
         }
@@ -151,6 +152,7 @@ impl Builder<'_> {
             id if id.is(Classes::CONNECTION) => {
                 return Err(malformed("client sent connection-specific header field"));
             }
+            // Noted, not refused at once: an error in another field is reported before this one.
             Name::Te => self.te |= value != b"trailers",
             // Crumbs are joined (RFC 9113, section 8.2.3) when the block is done.
             Name::Cookie => self.cookies += 1,
@@ -234,6 +236,7 @@ pub fn parse(
     let Builder { pseudo, cookies, refusal, .. } = b;
     head.version = Version::Http2;
     head.keep_alive = true;
+    // Before the fields are looked at: the join moves lines.
     if cookies > 1 {
         join_cookies(head);
     }
@@ -382,6 +385,7 @@ fn set_host(head: &mut RequestHead, authority: Option<Slice>) -> Result<(), Refu
     let Some(chosen) = authority.or(line) else {
         return Err(bad("client sent neither \":authority\" nor \"Host\" header"));
     };
+    // Taken out, so that a slice of it can be held while the head is filled.
     let buf = std::mem::take(&mut head.buf);
     let taken = head.take_host(chosen.of(&buf));
     head.buf = buf;
@@ -435,6 +439,7 @@ fn join_cookies(head: &mut RequestHead) {
     if let Some(f) = first.and_then(|i| head.fields.get_mut(i)) {
         *f = line;
     }
+    // Places of lines behind the first cookie have changed.
     index_again(head);
 }
 

@@ -83,7 +83,7 @@ impl Tasks {
             None => None,
         };
         let Some((mut body, waker)) = taken else { return };
-        // Polls nest: work that a task hands to an idle runner begins inside the task's own poll.
+        // A task may start another one inside its own poll: the outer numbers come back afterwards.
         let outer = poller.current.replace(id);
         let outer_waker = poller.current_waker.replace(waker.data() as usize);
         // A panic ends this task only. Unwind safety: its future is never polled again.

@@ -113,6 +113,7 @@ impl Reading {
     fn body(&self) -> Result<Option<&[u8]>, Broken> {
         let Some(&[_, a, b, c]) = self.message.first_chunk() else { return Ok(None) };
         let len = usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c);
+        // By the announced length already: nothing is gathered for a message that will be refused.
         if len > MAX_HELLO { Err(Broken::Overflow) } else { Ok(self.message.get(4..4 + len)) }
     }
 }

@@ -290,7 +290,7 @@ impl Half {
         }
         // The type is the last byte that is not padding.
         let end = plain.iter().rposition(|b| *b != 0).ok_or(Broken::Malformed)?;
-        // The bound of the record above also allows for padding; the content has its own (RFC 8446, section 5.4).
+        // The bound of the record above also allows for padding; the content has its own (RFC 8446, section 5.1).
         if end > MAX_CONTENT {
             return Err(Broken::Overflow);
         }

@@ -285,6 +285,7 @@ impl Stream {
             return Err(Errno::PIPE);
         }
         traffic.renew(&mut self.owed)?;
+        // A typed last piece has at least its type, so there is something to subtract from.
         let total = pieces.iter().map(|p| p.len()).sum::<usize>() - usize::from(typed);
         // A short answer is sealed where it waits for the end of the turn.
         let mut place = if then == Then::Wait && total > 0 && total <= self.record.min(self.batch) {
@@ -298,6 +299,7 @@ impl Stream {
             None => scratch.insert(io.tls.borrow_mut()).output(),
         };
         let mut end = self.owed.len();
+        // Sealed earlier, so in front: the peer opens records in the order of their numbers.
         out.get_mut(..end).ok_or(Errno::NOBUFS)?.copy_from_slice(&self.owed);
         self.owed.clear();
         let most = self.batch.min(total);
