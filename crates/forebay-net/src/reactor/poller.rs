@@ -353,6 +353,12 @@ impl Poller {
         let (fd, wakers) = {
             let mut s = self.slot_mut(token)?;
             let fd = s.fd.take();
+            if let (Some(fd), Role::Listener(_)) = (&fd, s.role) {
+                // Dropping the descriptor is not enough: epoll keeps an entry until the last descriptor of the socket is
+                // closed, and the master has one (epoll(7)). Level-triggered, it would wake the loop again and again. A
+                // listener that is paused has no entry.
+                let _ = epoll::delete(&*self.epoll, fd);
+            }
             // Makes stale tokens of this slot invalid: events of this turn that have not been handled, timers,
             // callers.
             s.age = s.age.wrapping_add(1);

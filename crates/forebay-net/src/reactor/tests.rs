@@ -488,3 +488,29 @@ fn only_far_timers_are_not_looked_at_while_something_happens() {
     let exact = t.io.poller.patience(at(far), true).expect("a timer");
     assert!(exact <= far && exact > far - Duration::from_secs(30), "{exact:?}");
 }
+
+/// Another descriptor of its socket stays open, as that of the master does.
+#[test]
+fn a_listener_that_was_removed_wakes_nothing() {
+    let test = Test::new();
+    let poller = &test.io.poller;
+    let is_woken = || {
+        let at_once = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut events = [const { std::mem::MaybeUninit::uninit() }; 8];
+        !epoll::wait(&**poller.epoll(), &mut events, Some(&at_once)).expect("waited").0.is_empty()
+    };
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
+    let addr = listener.local_addr().expect("an address");
+    let copy = || listener.try_clone().expect("a copy").into();
+    let token = poller.listen(copy(), 0, false).expect("listens");
+    let _waiting = std::net::TcpStream::connect(addr).expect("queued");
+    assert!(is_woken());
+    drop(poller.remove(token));
+    assert!(!is_woken());
+    // One that was paused before.
+    let token = poller.listen(copy(), 0, false).expect("listens");
+    assert!(is_woken());
+    poller.pause_listener(token);
+    drop(poller.remove(token));
+    assert!(!is_woken());
+}
