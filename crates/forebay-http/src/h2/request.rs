@@ -96,7 +96,7 @@ impl Builder<'_> {
 
     fn pseudo(&mut self, label: Label, value: &[u8]) -> Result<(), Refusal> {
         // Pseudo-header fields come before all others (RFC 9113, section 8.3).
-        if !self.head.fields.is_empty() {
+        if !(self.head.fields.is_empty() && self.head.ignored.is_empty()) {
             return Err(malformed("client sent pseudo-header field after a field"));
         }
         let text = self.push(value);
@@ -450,7 +450,7 @@ fn index_again(head: &mut RequestHead) {
         if let Some(p) = places.0.get_mut(f.id as usize)
             && *p == 0
         {
-            *p = u16::try_from(i + 1).unwrap_or(0);
+            *p = u32::try_from(i + 1).unwrap_or(0);
         }
     }
     head.first = places;

@@ -66,6 +66,8 @@ fn malformed_requests() {
         (with(&[("x", "a\r\nb: c")]), true),
         (with(&[("x:y", "1")]), true),
         (with(&[("x", "1"), (":path", "/x")]), true),
+        // The field is left out (underscores_in_headers), but it came first.
+        (vec![GET[0], GET[1], GET[2], ("x_y", "1"), GET[3]], true),
         (with(&[(":path", "/x")]), true),
         (with(&[(":odd", "/x")]), true),
         (with(&[(":status", "200")]), true),
