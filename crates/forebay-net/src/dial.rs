@@ -131,6 +131,10 @@ fn socket(s: &DialSettings<'_>) -> Result<OwnedFd, DialError> {
         let _ = sockopt::set_socket_send_buffer_size(&fd, s.send_buffer);
     }
     if let (Some(local), PeerAddr::Inet(_)) = (s.local, s.addr) {
+        if local.port() == 0 {
+            // Old kernels lack it, and bind() then reserves a port as ever.
+            let _ = forebay_sys::sockets::set_bind_address_no_port(&fd);
+        }
         rustix::net::bind(&fd, &local).map_err(DialError::Bind)?;
     }
     Ok(fd)
@@ -276,6 +280,19 @@ mod tests {
         assert_eq!((&got, from.ip().to_string().as_str()), (b"PROXY", "127.0.0.2"));
         let keepalive = wire.with_fd(&io, |fd| sockopt::socket_keepalive(fd)).unwrap();
         assert_eq!(keepalive, Ok(true));
+    }
+
+    #[test]
+    fn the_port_of_a_local_address_is_chosen_when_the_server_is_known() {
+        let addr = PeerAddr::Inet(([127, 0, 0, 1], 1).into());
+        let port = |local: SocketAddr| {
+            let fd = socket(&DialSettings { local: Some(local), ..settings(&addr) }).unwrap();
+            SocketAddr::try_from(rustix::net::getsockname(&fd).unwrap()).unwrap().port()
+        };
+        // Otherwise bind() would reserve one that no other connection can use.
+        assert_eq!(port(([127, 0, 0, 2], 0).into()), 0);
+        let free = TcpListener::bind("127.0.0.2:0").unwrap().local_addr().unwrap();
+        assert_eq!(port(free), free.port());
     }
 
     #[test]

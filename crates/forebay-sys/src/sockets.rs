@@ -21,12 +21,26 @@ pub fn set_defer_accept(socket: impl AsFd, seconds: i32) -> io::Result<()> {
     set_tcp_option(socket, libc::TCP_DEFER_ACCEPT, seconds)
 }
 
+/// Makes bind(2) to port 0 leave the choice of the port to connect(2). The kernel then needs a port that is unused towards
+/// one server instead of one that nothing uses, so that one local address serves as many connections for each server
+/// (ip(7), IP_BIND_ADDRESS_NO_PORT).
+///
+/// # Errors
+/// Errors of setsockopt(2).
+pub fn set_bind_address_no_port(socket: impl AsFd) -> io::Result<()> {
+    set_option(socket, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)
+}
+
 fn set_tcp_option(socket: impl AsFd, option: libc::c_int, value: i32) -> io::Result<()> {
+    set_option(socket, libc::IPPROTO_TCP, option, value)
+}
+
+fn set_option(socket: impl AsFd, level: libc::c_int, option: libc::c_int, value: i32) -> io::Result<()> {
     let value: libc::c_int = value;
     let size = size_of::<libc::c_int>() as libc::socklen_t;
     let fd = socket.as_fd().as_raw_fd();
     // SAFETY: `fd` is open during the call; the pointer is to an int on the stack and `size` is its size.
-    let result = unsafe { libc::setsockopt(fd, libc::IPPROTO_TCP, option, (&raw const value).cast(), size) };
+    let result = unsafe { libc::setsockopt(fd, level, option, (&raw const value).cast(), size) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
