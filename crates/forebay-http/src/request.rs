@@ -71,7 +71,7 @@ pub enum Framing {
 
 /// Per known name: index + 1 in `fields` of the first line with it; 0 = absent.
 #[derive(Clone, Debug)]
-pub struct FirstLines(pub [u16; Name::COUNT]);
+pub struct FirstLines(pub [u32; Name::COUNT]);
 
 impl Default for FirstLines {
     fn default() -> Self {
@@ -223,8 +223,8 @@ impl RequestHead {
         if let Some(first) = self.first.0.get_mut(line.id as usize)
             && *first == 0
         {
-            // Beyond 65535 lines (`max_headers` is 1000 unless set) a first line is not indexed.
-            *first = u16::try_from(self.fields.len()).unwrap_or(0);
+            // Always fits: offsets in a head have 32 bits, and each line takes several bytes.
+            *first = u32::try_from(self.fields.len()).unwrap_or(0);
         }
     }
 

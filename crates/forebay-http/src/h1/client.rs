@@ -280,7 +280,7 @@ fn take_field(buf: &[u8], head: &mut ResponseHead, line: FieldLine) -> Result<()
     if let Some(first) = head.first.0.get_mut(line.id as usize)
         && *first == 0
     {
-        *first = u16::try_from(head.fields.len()).unwrap_or(0);
+        *first = u32::try_from(head.fields.len()).unwrap_or(0);
     }
     Ok(())
 }
@@ -470,5 +470,16 @@ mod tests {
         assert!(!head("0 200 OK").keep_alive && head("0 200 OK\r\nConnection: keep-alive").keep_alive);
         assert!(!head("1 200 OK\r\nConnection: x, Close").keep_alive);
         assert_eq!(head("1 200 OK\r\nX_Y: 1\r\nX").fields.len(), 2);
+    }
+
+    #[test]
+    fn framing_counts_once_however_many_lines_come_first() {
+        let mut head = ResponseHead::default();
+        head.buf = b"HTTP/1.1 200 OK\r\n".to_vec();
+        for _ in 0..70_000 {
+            head.buf.extend_from_slice(b"a:\r\n");
+        }
+        head.buf.extend_from_slice(b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n");
+        assert!(parse(&mut head, usize::MAX).is_err());
     }
 }

@@ -372,7 +372,7 @@ fn fields(req: &mut Request, pass: &Arc<Pass>, s: &Settings) -> Result<(), Stop>
 fn repeats(req: &Request, f: &FieldLine, place: usize) -> bool {
     let first = req.modules.upstream.head.first.0.get(f.id as usize).copied().unwrap_or(0);
     // The index counts from 1.
-    usize::from(first) != place + 1
+    first as usize != place + 1
 }
 
 /// Copies a field of an upstream to the response, as the client shall see it.
