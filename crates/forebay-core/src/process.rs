@@ -108,7 +108,8 @@ impl Worker {
     /// Starts the threads with the front ends, in the order of [`Config::fronts`]. They buffer log lines in `log_area`, if
     /// there is one.
     ///
-    /// # Errors If a thread or its event loop cannot be created.
+    /// # Errors
+    /// If a thread or its event loop cannot be created.
     pub fn start(
         generation: Generation,
         plan: &ThreadPlan,

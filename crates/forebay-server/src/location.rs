@@ -88,7 +88,8 @@ impl LocationTree {
 
     /// Finds the location of the request's path at this level and below.
     ///
-    /// # Errors If a pattern exceeded its limits: its location might be the one that denies access.
+    /// # Errors
+    /// If a pattern exceeded its limits: its location might be the one that denies access.
     fn find(&self, all: &[Location], req: &mut Request) -> Result<LocationMatch, LimitExceeded> {
         if let Some(id) = self.exact.get(req.uri.as_slice()) {
             return Ok(LocationMatch::Final(*id));

@@ -474,8 +474,7 @@ mod tests {
 
     #[test]
     fn framing_counts_once_however_many_lines_come_first() {
-        let mut head = ResponseHead::default();
-        head.buf = b"HTTP/1.1 200 OK\r\n".to_vec();
+        let mut head = ResponseHead { buf: b"HTTP/1.1 200 OK\r\n".to_vec(), ..Default::default() };
         for _ in 0..70_000 {
             head.buf.extend_from_slice(b"a:\r\n");
         }

@@ -103,7 +103,8 @@ impl Meta {
     /// Decodes the start of a file of `size` bytes. Returns the metadata and the offset of the body, or `Ok(Err(n))` if
     /// `start` is incomplete and at least `n` bytes are needed.
     ///
-    /// # Errors If the file is broken, with the end of a sentence about it.
+    /// # Errors
+    /// If the file is broken, with the end of a sentence about it.
     pub(crate) fn decode(start: &[u8], size: u64) -> Result<Result<(Meta, usize), usize>, &'static str> {
         if start.len() < FIXED {
             return if size < FIXED as u64 { Err("is too small") } else { Ok(Err(FIXED)) };

@@ -228,7 +228,8 @@ impl Index {
 
     /// Moves a complete file into the cache and updates its node. Blocks.
     ///
-    /// # Errors If the file cannot be moved. It is removed then.
+    /// # Errors
+    /// If the file cannot be moved. It is removed then.
     pub(crate) fn publish(&self, cache: &Cache, node: &Arc<Node>, from: &Path, len: u64) -> io::Result<()> {
         let target = cache.file(&node.hash);
         let shard = self.shard(&node.hash);
@@ -365,7 +366,8 @@ impl Index {
 /// Moves a file and creates missing parent directories with the mode `directories`. Copies it if the target is on
 /// another file system.
 ///
-/// # Errors If the file can be neither moved nor copied.
+/// # Errors
+/// If the file can be neither moved nor copied.
 pub(crate) fn rename(from: &Path, to: &Path, directories: u32) -> io::Result<()> {
     match std::fs::rename(from, to) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
