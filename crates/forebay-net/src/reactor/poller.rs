@@ -594,12 +594,17 @@ impl Poller {
         std::future::poll_fn(|_| self.poll_deadline(deadline)).await;
     }
 
-    /// Runs `f` until `deadline`. `None`: it was not ready by then.
+    /// As [`Poller::until`], at an instant.
     pub async fn deadline<T>(&self, deadline: Instant, f: impl Future<Output = T>) -> Option<T> {
+        self.until(self.deadline_at(deadline), f).await
+    }
+
+    /// Runs `f` until `deadline`. `None`: it was not ready by then.
+    pub async fn until<T>(&self, deadline: Deadline, f: impl Future<Output = T>) -> Option<T> {
         let mut f = std::pin::pin!(f);
         std::future::poll_fn(|cx| match f.as_mut().poll(cx) {
             Poll::Ready(v) => Poll::Ready(Some(v)),
-            Poll::Pending => self.poll_deadline(deadline).map(|()| None),
+            Poll::Pending => self.poll_until(deadline).map(|()| None),
         })
         .await
     }

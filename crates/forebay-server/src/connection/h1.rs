@@ -39,7 +39,7 @@ pub(super) enum Served {
     /// The connection waits in its slot.
     Parked,
     /// The connection speaks HTTP/2, and is closed at this time unless a request comes.
-    Http2(Instant),
+    Http2(Deadline),
 }
 
 /// Result of reading a head.
@@ -135,7 +135,7 @@ impl Http1<'_, '_> {
             Head::Complete | Head::Wait | Head::Over => {}
             Head::Refused(reject) => self.refuse(&reject).await,
             Head::Gone(end) => gone(self.req, end),
-            Head::Http2 => return Some(Served::Http2(head_deadline(self.req, self.thread.clock.now()))),
+            Head::Http2 => return Some(Served::Http2(head_deadline(self.thread, self.req))),
             Head::NoPreface => {
                 let conf = self.req.conf.clone();
                 self.req.conn.refuse_preface(self.thread, &conf).await;
@@ -435,13 +435,14 @@ fn names_no_version(req: &Request) -> bool {
 }
 
 /// Returns the time by which the head must be complete.
-fn head_deadline(req: &Request, now: Instant) -> Instant {
+fn head_deadline(thread: &Thread, req: &Request) -> Deadline {
+    let poller = &thread.io.poller;
     let from = match (req.conn.wire.is_handshaking(), req.head.buf.is_empty()) {
         (true, _) => req.conn.client.accepted,
-        (false, true) => now,
+        (false, true) => poller.now(),
         (false, false) => req.started,
     };
-    from + req.conn.header_timeout(&req.conf)
+    poller.deadline_at(from + req.conn.header_timeout(&req.conf))
 }
 
 /// Puts the connection into its slot until more comes, with the part of a head that has come. `waited` means that its time
@@ -483,7 +484,7 @@ fn deadline(thread: &Thread, req: &Request, token: Token, waited: bool) -> Deadl
         Some(timeout) => poller.after(timeout),
         // Data that came meanwhile was no request: it is as idle as before.
         None if fresh && (req.conn.requests > 0 || waited) => poller.deadline_of(token),
-        None => poller.deadline_at(head_deadline(req, poller.now())),
+        None => head_deadline(thread, req),
     }
 }
 

@@ -21,7 +21,7 @@ use forebay_core::limit::shares::{GRACE, SLOW_HEAD};
 use forebay_core::log::buffers;
 use forebay_core::transfers::{Direction, Transfer, Waiting};
 use forebay_http::h1::request::Limits;
-use forebay_net::reactor::{Job, Token};
+use forebay_net::reactor::{Deadline, Job, Token};
 use forebay_net::wire::{Then, Wire};
 use rustix::io::Errno;
 use std::rc::Rc;
@@ -194,7 +194,7 @@ pub(crate) async fn runner(thread: Rc<Thread>) {
 async fn serve(thread: &Rc<Thread>, req: &mut Request, token: Token, mut conn: Connection) {
     let mut guard = Guard { thread, token, open: true, state: None };
     if conn.session.is_some() {
-        let until = thread.io.poller.instant(thread.io.poller.deadline_of(token));
+        let until = thread.io.poller.deadline_of(token);
         serve_session(thread, conn, &mut guard, until).await;
         return;
     }
@@ -222,7 +222,7 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, token: Token, mut conn: C
 }
 
 /// Drives an HTTP/2 connection until it is idle or over. `until`: time at which it is closed unless a request comes.
-async fn serve_session(thread: &Rc<Thread>, mut conn: Connection, guard: &mut Guard<'_>, until: Instant) {
+async fn serve_session(thread: &Rc<Thread>, mut conn: Connection, guard: &mut Guard<'_>, until: Deadline) {
     let Some(session) = conn.session.clone() else { return };
     guard.state(Some(|c| &c.writing));
     let conf = thread.config();
@@ -233,7 +233,7 @@ async fn serve_session(thread: &Rc<Thread>, mut conn: Connection, guard: &mut Gu
             h2::drive::Rest::Idle(deadline) => until = deadline,
         }
         conn.wire.shrink();
-        match thread.runners.park(guard.token, conn, thread.io.poller.deadline_at(until)) {
+        match thread.runners.park(guard.token, conn, until) {
             Ok(()) => {
                 guard.open = false;
                 break;

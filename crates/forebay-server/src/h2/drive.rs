@@ -11,7 +11,7 @@ use forebay_core::limit::shares::Network;
 use forebay_core::transfers::Over;
 use forebay_http::h1::request::Limits;
 use forebay_http::h2::frame::{self, Code};
-use forebay_net::reactor::{Job, Token};
+use forebay_net::reactor::{Deadline, Job, Token};
 use forebay_net::wire::{Then, Wire};
 use forebay_sys::sync::lock;
 use rustix::io::Errno;
@@ -56,7 +56,7 @@ const SPARE: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rest {
     /// The connection is idle until the client sends more, and expires at this time.
-    Idle(Instant),
+    Idle(Deadline),
     /// The connection is over.
     Closed,
 }
@@ -67,7 +67,7 @@ pub(crate) async fn run(
     conf: &ThreadConfig,
     conn: &mut Connection,
     session: &Rc<Session>,
-    until: Instant,
+    until: Deadline,
 ) -> Rest {
     /// Marks the session as resting, also when a panic ends the run.
     struct Active<'a>(&'a Session);
@@ -114,7 +114,7 @@ struct Driver<'a> {
     session: &'a Rc<Session>,
     limits: Limits,
     /// Time at which the connection expires unless a request comes.
-    until: Instant,
+    until: Deadline,
     /// Time since which the socket takes nothing.
     blocked_since: Option<Instant>,
     /// `true` if there were requests since the connection was last idle.
@@ -132,7 +132,7 @@ impl<'a> Driver<'a> {
         conf: &'a ThreadConfig,
         conn: &'a mut Connection,
         session: &'a Rc<Session>,
-        until: Instant,
+        until: Deadline,
     ) -> Driver<'a> {
         let limits = conn.limits(conf);
         session.wake_up(thread);
@@ -157,7 +157,7 @@ impl<'a> Driver<'a> {
     }
 
     /// Serves the connection until it is idle. Returns the time at which it expires.
-    async fn serve(&mut self) -> Result<Instant, Closed> {
+    async fn serve(&mut self) -> Result<Deadline, Closed> {
         loop {
             self.session.dirty.set(false);
             self.check_leaving()?;
@@ -297,7 +297,7 @@ impl<'a> Driver<'a> {
     }
 
     /// Closes a connection that is over.
-    async fn close(&mut self) -> Result<Instant, Closed> {
+    async fn close(&mut self) -> Result<Deadline, Closed> {
         if let Some(location) = self.conn.location(self.conf) {
             close::close(self.thread, self.conn, &location.settings.core, true).await;
         }
@@ -312,14 +312,14 @@ impl<'a> Driver<'a> {
         if no_streams && std::mem::take(&mut self.asked) {
             let location = self.conn.location(self.conf);
             let timeout = location.map(|l| l.settings.core.keepalive_timeout.timeout).unwrap_or_default();
-            self.until = self.thread.clock.now() + timeout;
+            self.until = self.thread.io.poller.after(timeout);
         }
     }
 
     /// Waits for something to do. A client that sends no request in time gets a GOAWAY.
     async fn wait(&mut self, reading: bool, no_streams: bool) -> Result<(), Closed> {
         let deadline = match self.blocked_since {
-            Some(t) => Some(t + self.conn.send_timeout(self.conf)),
+            Some(t) => Some(self.thread.io.poller.deadline_at(t + self.conn.send_timeout(self.conf))),
             // A partial request does not extend the time of an idle connection.
             None => Some(self.until).filter(|_| no_streams),
         };
@@ -466,7 +466,7 @@ async fn wait(
     thread: &Rc<Thread>,
     conn: &Connection,
     session: &Rc<Session>,
-    deadline: Option<Instant>,
+    deadline: Option<Deadline>,
     reading: bool,
 ) -> bool {
     let wire = &conn.wire;
@@ -484,7 +484,7 @@ async fn wait(
         if ready { Poll::Ready(()) } else { Poll::Pending }
     });
     match deadline {
-        Some(at) => thread.io.poller.deadline(at, ready).await.is_some(),
+        Some(at) => thread.io.poller.until(at, ready).await.is_some(),
         None => {
             ready.await;
             true

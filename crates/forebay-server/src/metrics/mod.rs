@@ -266,7 +266,11 @@ fn count_cells(req: &Request, c: &[AtomicU64], time: Duration) {
         add(c, cell::CODES + at, 1);
     }
     add(c, cell::BUCKETS + bucket(time), 1);
-    add(c, cell::MICROS, u64::try_from(time.as_micros()).unwrap_or(0));
+    add(
+        c,
+        cell::MICROS,
+        time.as_secs().saturating_mul(1_000_000).saturating_add(time.subsec_micros().into()),
+    );
 }
 
 /// Zones of server names for one thread and one configuration: by number of the server, the number of the zone plus one. It is
@@ -338,7 +342,7 @@ fn begin_to_count(req: &Request) -> u32 {
 
 fn count_name(req: &Request, zone: usize) {
     // The clock of the turn: reading another one for each request would be most of what this costs.
-    let time = req.thread.clock.now().saturating_duration_since(req.started);
+    let time = req.thread.io.poller.since(req.started);
     with_cells(zone, |c| count_cells(req, c, time));
 }
 
