@@ -247,7 +247,7 @@ fn wait(thread: &Thread, wire: &Wire) {
 /// Makes a handshake for a server name. Returns the client as the server sees it, and the certificate that it got.
 ///
 /// # Errors
-/// That of the client.
+/// Error of the client's handshake.
 fn connect(site: &Site, thread: &Thread, name: &'static str) -> Result<(Rc<Client>, Vec<u8>), rustls::Error> {
     let (ours, mut theirs) = UnixStream::pair().expect("a pair");
     ours.set_nonblocking(true).expect("set");

@@ -288,12 +288,12 @@ impl Half {
             let n = plain.len();
             return if n > MAX_CONTENT { Err(Broken::Overflow) } else { Ok((kind, at..at + n)) };
         }
-        // The type is the last byte that is not padding.
-        let end = plain.iter().rposition(|b| *b != 0).ok_or(Broken::Malformed)?;
-        // The bound of the record above also allows for padding; the content has its own (RFC 8446, section 5.1).
-        if end > MAX_CONTENT {
+        // Content, type and padding together (RFC 8446, section 5.4).
+        if plain.len() > MAX_CONTENT + 1 {
             return Err(Broken::Overflow);
         }
+        // The type is the last byte that is not padding.
+        let end = plain.iter().rposition(|b| *b != 0).ok_or(Broken::Malformed)?;
         Ok((plain.get(end).copied().unwrap_or(0), at..at + end))
     }
 }
@@ -383,6 +383,23 @@ mod tests {
             let mut record = vec![0; HEADER + n];
             record[..HEADER].copy_from_slice(&[DATA, 3, 3, (n >> 8) as u8, n as u8]);
             assert_eq!(rx.open(&mut record), Err(wanted), "{n}");
+        }
+    }
+
+    #[test]
+    fn padding_counts_as_content_of_tls13() {
+        for (padding, fits) in [(0, true), (100, true), (MAX_CONTENT - 5, true), (MAX_CONTENT - 4, false)] {
+            let (mut tx, mut rx) = pair(gcm, true);
+            let n = 5 + padding;
+            let mut record = vec![0; HEADER + n + 1 + 16];
+            let (nonce, aad, aad_len) = tx.begin(DATA, n, &mut record).unwrap();
+            record[HEADER..HEADER + 5].copy_from_slice(b"hello");
+            record[HEADER + 5] = DATA;
+            let (inner, tag) = record[HEADER..].split_at_mut(n + 1);
+            let sealed = tx.key.seal_in_place_separate_tag(nonce, Aad::from(&aad[..aad_len]), inner).unwrap();
+            tag.copy_from_slice(sealed.as_ref());
+            let wanted = if fits { Ok((DATA, HEADER..HEADER + 5)) } else { Err(Broken::Overflow) };
+            assert_eq!(rx.open(&mut record), wanted, "{padding}");
         }
     }
 
