@@ -63,7 +63,7 @@ impl Conn {
     pub(super) fn adopt(io: &Rc<Io>, idle: IdleConn) -> Option<Conn> {
         Conn::resumed(io, idle, |fd| {
             let token = io.poller.insert(fd);
-            // Nothing had come on it a moment ago (`IdleConn::is_sound`); epoll reports what comes later.
+            // `IdleConn::is_sound` has found no input; epoll reports what comes later.
             io.poller.drained(token);
             Some(token)
         })

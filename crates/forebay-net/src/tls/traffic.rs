@@ -117,7 +117,7 @@ impl Traffic {
         let content = record.get(content).ok_or(Broken::Malformed)?;
         *at += n;
         if kind != HANDSHAKE && !self.message.is_empty() {
-            // Nothing may come between the fragments of a message (RFC 8446, section 5.1).
+            // Fragments of a message must follow each other (RFC 8446, section 5.1).
             return Err(Broken::Malformed);
         }
         Ok(Some((kind, content)))
