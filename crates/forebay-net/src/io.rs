@@ -17,6 +17,12 @@ pub struct Io {
     pub pipe: RefCell<Pipe>,
 }
 
+impl std::fmt::Debug for Io {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Io").field("descriptors", &self.poller.in_use()).finish_non_exhaustive()
+    }
+}
+
 impl Io {
     /// Creates the resources of a thread.
     ///

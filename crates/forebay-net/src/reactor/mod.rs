@@ -22,7 +22,7 @@ mod timers;
 mod wake;
 
 pub use batch::{ANSWER, MADE, Reserved};
-pub use poller::{NOTICE_FILES, NOTICE_MOUNTS, Poller, Token, notice};
+pub use poller::{NOTICE_FILES, NOTICE_MOUNTS, Poller, Token, Waiter, notice};
 pub use runners::{Job, Runners, idle_bytes};
 pub use tasks::Body;
 pub use timers::Deadline;
@@ -51,7 +51,7 @@ pub trait Handler {
     fn resume(&self, front: u8, token: Token);
     /// Closes a connection that was idle until its deadline, or gives it to a runner once more.
     fn expired(&self, front: u8, token: Token);
-    /// Starts the oldest queued work of a front end.
+    /// Starts the queued work of a front end.
     fn start_queued(&self, front: u8);
     /// Closes the descriptor of a connection that was set aside: something arrived on it, or its deadline is over. The
     /// reactor frees its slot afterwards.

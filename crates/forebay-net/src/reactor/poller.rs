@@ -100,8 +100,12 @@ pub(super) struct Slot {
     pub(super) share: Share,
 }
 
-/// Task that waits for a slot.
-enum Waiter {
+/// Task that waits for an event, as [`Poller::set_waiter`] notes it.
+#[derive(Debug)]
+pub struct Waiter(Waits);
+
+#[derive(Debug)]
+enum Waits {
     /// A task of the reactor; its number is enough to poll it.
     Task(u32),
     /// A future inside a task with a waker of its own.
@@ -135,7 +139,7 @@ pub struct Poller {
     pub(super) current: Cell<u32>,
     /// Data pointer of its waker, to recognise it among others.
     pub(super) current_waker: Cell<usize>,
-    /// Tasks whose slots have had events.
+    /// Tasks that this thread has woken.
     ready: RefCell<Vec<u32>>,
     /// Beginning of all ticks.
     start: Instant,
@@ -501,7 +505,7 @@ impl Poller {
             return Poll::Ready(());
         }
         self.watch(s, token, Watched::Reading);
-        self.wait_on(&mut s.read_waker, cx);
+        self.set_waiter(&mut s.read_waker, cx);
         Poll::Pending
     }
 
@@ -516,22 +520,34 @@ impl Poller {
             return Poll::Ready(());
         }
         self.watch(s, token, Watched::Both);
-        self.wait_on(&mut s.write_waker, cx);
+        self.set_waiter(&mut s.write_waker, cx);
         Poll::Pending
     }
 
-    /// Notes the task that an event is to wake.
+    /// Notes the task that is being polled as the one to [`Poller::wake`].
     #[inline]
-    fn wait_on(&self, place: &mut Option<Waiter>, cx: &Context<'_>) {
+    pub fn set_waiter(&self, place: &mut Option<Waiter>, cx: &Context<'_>) {
         let waker = cx.waker();
         match place {
             // The waker of the task itself: its number spares the clone, and waking it needs no lock.
-            _ if waker.data() as usize == self.current_waker.get() => {
-                *place = Some(Waiter::Task(self.current.get()));
-            }
-            Some(Waiter::Other(w)) if w.will_wake(waker) => {}
-            _ => *place = Some(Waiter::Other(waker.clone())),
+            _ if self.is_current(cx) => *place = Some(Waiter(Waits::Task(self.current.get()))),
+            Some(Waiter(Waits::Other(w))) if w.will_wake(waker) => {}
+            _ => *place = Some(Waiter(Waits::Other(waker.clone()))),
         }
+    }
+
+    /// Has a task polled. Nothing of the poller may be borrowed.
+    #[inline]
+    pub fn wake(&self, waiter: &Waiter) {
+        match &waiter.0 {
+            Waits::Task(id) => self.ready.borrow_mut().push(*id),
+            Waits::Other(waker) => waker.wake_by_ref(),
+        }
+    }
+
+    /// Returns `true` if the waker is that of the task that is being polled.
+    fn is_current(&self, cx: &Context<'_>) -> bool {
+        cx.waker().data() as usize == self.current_waker.get()
     }
 
     /// Waits until a read may give something; call it after a read that would have blocked.
@@ -582,7 +598,11 @@ impl Poller {
             if std::mem::replace(&mut yielded, true) {
                 return Poll::Ready(());
             }
-            cx.waker().wake_by_ref();
+            if self.is_current(cx) {
+                self.ready.borrow_mut().push(self.current.get());
+            } else {
+                cx.waker().wake_by_ref();
+            }
             Poll::Pending
         })
         .await
@@ -654,10 +674,7 @@ impl Poller {
         };
         // After the borrow of the slots has ended: a waker may call the poller.
         for waiter in waiters.into_iter().flatten() {
-            match waiter {
-                Waiter::Task(id) => self.ready.borrow_mut().push(id),
-                Waiter::Other(w) => w.wake(),
-            }
+            self.wake(&waiter);
         }
         Due::Nothing
     }
@@ -728,7 +745,7 @@ impl Poller {
         events: &mut Vec<epoll::Event>,
         timeout: Option<Duration>,
     ) -> std::io::Result<()> {
-        // `ready` belongs to this thread and is not covered by the flags of the wake list.
+        // `ready` belongs to this thread; the flags of the wake list do not cover it.
         let woken = self.wakes.begin_sleep() || !self.ready.borrow().is_empty();
         let timeout = if woken { Some(Duration::ZERO) } else { timeout };
         let spec = timeout.map(|t| rustix::time::Timespec {

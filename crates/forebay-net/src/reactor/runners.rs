@@ -82,24 +82,33 @@ impl<C: 'static, W: From<C> + 'static> Runners<C, W> {
     /// Adds work for another runner. It begins when the runner that calls this waits: the reactor calls
     /// [`super::Handler::start_queued`].
     pub fn queue(&self, job: Job<W>) {
-        self.queue.borrow_mut().push_back(job);
-        self.reactor.tasks.queue(self.front);
+        let mut queue = self.queue.borrow_mut();
+        // Otherwise the reactor knows of the queue already.
+        if queue.is_empty() {
+            self.reactor.tasks.queue(self.front);
+        }
+        queue.push_back(job);
     }
 
-    /// Starts the oldest work that is queued; `make` as for [`Runners::start`].
-    pub fn start_queued(&self, make: impl FnOnce() -> Body) {
-        let job = self.queue.borrow_mut().pop_front();
-        if let Some(job) = job {
-            self.start(job, make);
+    /// Starts the work that is queued; `make` as for [`Runners::start`].
+    pub fn start_queued(&self, make: impl Fn() -> Body) {
+        loop {
+            // Not in the `if let`: the borrow would last while the runner queues more work.
+            let job = self.queue.borrow_mut().pop_front();
+            let Some(job) = job else { return };
+            self.start(job, &make);
         }
     }
 
-    /// Waits for the next work of the calling runner, which is idle in between.
+    /// Waits for the next work of the calling runner, which is idle in between. A runner that has finished goes on with queued
+    /// work at once.
     pub fn next_job(&self) -> impl Future<Output = Job<W>> + '_ {
         // Taken outside the future: a runner calls this while it is polled, so `current` is its number.
         let id = self.poller().current.get();
         std::future::poll_fn(move |_| {
             let job = self.jobs.borrow_mut().get_mut(id as usize).and_then(Option::take);
+            // Spares the way through the list of idle runners, one poll for each request of an HTTP/2 connection.
+            let job = job.or_else(|| self.queue.borrow_mut().pop_front());
             if let Some(job) = job {
                 return Poll::Ready(job);
             }

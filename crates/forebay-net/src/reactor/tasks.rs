@@ -35,7 +35,7 @@ pub(super) struct Tasks {
     all: RefCell<Vec<Task>>,
     /// Places in `all` without a future.
     free: RefCell<Vec<u32>>,
-    /// Front ends that have queued work, once for each piece of work.
+    /// Front ends whose runners have queued work.
     queue: RefCell<VecDeque<u8>>,
     /// Tasks that go on when the queue is empty.
     after_queue: RefCell<Vec<u32>>,

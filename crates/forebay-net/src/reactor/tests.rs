@@ -10,6 +10,8 @@ use std::task::{Context, Waker};
 enum Work {
     /// Waits for a byte, ten seconds at most.
     Wait,
+    /// Ends at once.
+    Nothing,
     /// Panics.
     Panic,
 }
@@ -84,8 +86,10 @@ impl Test {
                 let job = test.runners.next_job().await;
                 let _close = Closes(&test, job.token);
                 assert!(job.work != Work::Panic, "asked for");
-                let end = test.io.poller.now() + Duration::from_secs(10);
-                test.io.poller.deadline(end, test.io.poller.readable(job.token)).await;
+                if job.work == Work::Wait {
+                    let end = test.io.poller.now() + Duration::from_secs(10);
+                    test.io.poller.deadline(end, test.io.poller.readable(job.token)).await;
+                }
                 test.served.set(test.served.get() + 1);
             }
         })
@@ -122,6 +126,23 @@ impl Handler for Calls<'_> {
     fn finished(&self) -> bool {
         true
     }
+}
+
+#[test]
+fn a_runner_goes_on_with_queued_work() {
+    let t = Test::new();
+    for work in [Work::Nothing, Work::Nothing, Work::Panic, Work::Nothing, Work::Nothing] {
+        t.runners.queue(Job { token: Token::NONE, work });
+    }
+    assert_eq!(t.served.get(), 0, "nothing runs before its turn");
+    t.reactor.start_queued(&Calls(&t));
+    assert_eq!((t.served.get(), t.panics.get()), (4, 1), "a panic ends its own work only");
+    // The runner after the panic has the place of the one before.
+    assert_eq!((t.reactor.tasks.places(), t.runners.idle().as_slice()), (1, &[0][..]));
+    // The reactor is told again after the queue was empty.
+    t.runners.queue(Job { token: Token::NONE, work: Work::Nothing });
+    t.reactor.start_queued(&Calls(&t));
+    assert_eq!(t.served.get(), 5);
 }
 
 #[test]

@@ -100,7 +100,13 @@ impl Connection {
         }
         let network = self.client.network();
         let strict = h2::drive::is_suspect(network, thread.clock.now());
-        let session = Session::new(settings, self.client.clone(), thread.transfers.clone(), strict);
+        let session = Session::new(
+            Some(thread.io.clone()),
+            settings,
+            self.client.clone(),
+            thread.transfers.clone(),
+            strict,
+        );
         session.feed(buf.get(n..).unwrap_or_default());
         self.session = Some(session);
         Preface::Http2

@@ -475,7 +475,7 @@ async fn wait(
     let ready = std::future::poll_fn(|cx| {
         // Clear the flag only on the first poll: later it may already hold an edge that epoll will not report again.
         let clear = std::mem::take(&mut first);
-        session.wake_by(cx);
+        thread.io.poller.set_waiter(&mut session.driver.borrow_mut(), cx);
         let ready = session.dirty.get()
             || session.is_given_up()
             || blocked && wire.poll_writable(&thread.io, clear, cx).is_ready()
@@ -572,15 +572,6 @@ pub(crate) fn is_suspect(network: Network, now: Instant) -> bool {
 }
 
 impl Session {
-    /// Has streams wake this task.
-    #[inline]
-    fn wake_by(&self, cx: &std::task::Context<'_>) {
-        let mut driver = self.driver.borrow_mut();
-        if !driver.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
-            *driver = Some(cx.waker().clone());
-        }
-    }
-
     /// Releases the memory that an idle connection does not need.
     fn rest(&self, thread: &Thread) {
         let mut s = self.state.borrow_mut();

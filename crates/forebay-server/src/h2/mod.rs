@@ -19,10 +19,11 @@ use forebay_http::h2::connection::{Connection, Window};
 use forebay_http::h2::frame::{self, Code};
 use forebay_http::h2::hpack::Decoder;
 use forebay_http::h2::received::Role;
+use forebay_net::io::Io;
+use forebay_net::reactor::Waiter;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
-use std::task::Waker;
 use std::time::Instant;
 
 /// Amount of unwritten frames at which streams wait, bytes.
@@ -47,8 +48,10 @@ pub(crate) struct StreamSettings {
 #[derive(Debug)]
 pub(crate) struct Session {
     state: RefCell<SessionState>,
-    /// Waker of the runner that reads and writes. Streams wake it after they add frames.
-    driver: RefCell<Option<Waker>>,
+    /// Poller of the thread; `None` without a connection.
+    io: Option<Rc<Io>>,
+    /// Runner that reads and writes. Streams wake it after they add frames.
+    driver: RefCell<Option<Waiter>>,
     dirty: Cell<bool>,
     settings: StreamSettings,
     /// The client.
@@ -150,6 +153,7 @@ impl Session {
     /// Creates a session after the client's preface, with our SETTINGS in its buffer. `strict` makes the allowances
     /// smaller.
     pub(crate) fn new(
+        io: Option<Rc<Io>>,
         settings: StreamSettings,
         client: Rc<Client>,
         transfers: Rc<Transfers>,
@@ -185,6 +189,7 @@ impl Session {
                 requests: 0,
                 moved: 0,
             }),
+            io,
             driver: RefCell::new(None),
             dirty: Cell::new(false),
             settings,
@@ -200,6 +205,7 @@ impl Session {
     /// Creates a placeholder session without a connection.
     fn nobody() -> Rc<Session> {
         Session::new(
+            None,
             StreamSettings { max_streams: 0, window: 0 },
             Rc::new(Client::none(Instant::now())),
             Rc::default(),
@@ -258,9 +264,9 @@ impl Session {
     /// Wakes the runner of the connection, once until it runs.
     fn notify(&self) {
         if !self.dirty.replace(true)
-            && let Some(w) = self.driver.borrow().as_ref()
+            && let (Some(io), Some(driver)) = (&self.io, &*self.driver.borrow())
         {
-            w.wake_by_ref();
+            io.poller.wake(driver);
         }
     }
 

@@ -380,6 +380,9 @@ impl Request {
     /// Logs the field lines that were ignored.
     #[inline]
     pub(crate) fn log_ignored(&mut self) {
+        if self.head.ignored.is_empty() {
+            return;
+        }
         for line in std::mem::take(&mut self.head.ignored) {
             let text = line.of(&self.head.buf).to_vec();
             self.log_with(Level::Info, |out| {
