@@ -21,3 +21,6 @@ pub mod transfers;
 pub mod upstream;
 pub mod vars;
 pub mod worker;
+
+/// Version of nginx whose behaviour is followed (`$nginx_version`).
+pub const NGINX_VERSION: &str = "1.31.5";

@@ -12,6 +12,7 @@ mod cli;
 mod doctor;
 mod explain;
 mod fmt;
+mod front_ends;
 mod listen;
 mod log_recovery;
 mod master;

@@ -1,12 +1,12 @@
 //! `forebay proxy`: writes an nginx.conf that passes everything to one application, and runs it in the foreground.
 
 use crate::cli::Options;
+use crate::front_ends::load;
 use crate::master_log::errno;
 use crate::serve::{choose_address, lasting_pid, quoted, urls};
 use crate::subcommands::ProxyArgs;
 use crate::{server, title};
 use forebay_conf::files::Files;
-use forebay_server::config::load;
 use forebay_sys::files;
 use std::ffi::OsString;
 use std::io::Write;

@@ -1,12 +1,12 @@
 //! `forebay serve`: writes an nginx.conf for a folder, or for the demo site, and runs it in the foreground.
 
 use crate::cli::Options;
+use crate::front_ends::load;
 use crate::master_log::errno;
 use crate::plan::Plan;
 use crate::subcommands::ServeArgs;
 use crate::{server, title};
 use forebay_conf::files::Files;
-use forebay_server::config::load;
 use forebay_sys::{files, identity};
 use std::ffi::OsString;
 use std::fmt::Write;

@@ -263,7 +263,7 @@ impl Alone {
             state.generation(&[], generation)?,
             &state.plan.threads,
             area,
-            forebay_server::FRONT_ENDS,
+            crate::front_ends::FRONT_ENDS,
         )?;
         let threads = state.plan.threads.cpus.len();
         Ok(Alone { start, state, log, worker, threads, generation, quitting: false })

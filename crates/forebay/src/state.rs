@@ -1,5 +1,6 @@
 //! A configuration with everything the master opened for it.
 
+use crate::front_ends::load;
 use crate::listen::{self, Listeners, Refused};
 use crate::master_log::{Log, errno, failed, open_log};
 use crate::origin;
@@ -11,7 +12,6 @@ use forebay_conf::files::Files;
 use forebay_core::config::main_settings::{ErrorLog, ErrorLogTarget};
 use forebay_core::config::{Config, Environment, ListenAddr};
 use forebay_core::process::Generation;
-use forebay_server::config::load;
 use forebay_sys::files;
 use forebay_sys::identity::{self, Identity};
 use std::collections::HashSet;

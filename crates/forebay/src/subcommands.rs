@@ -1,11 +1,11 @@
 //! Subcommands, which nginx does not have: `bench`, `check`, `doctor`, `explain`, `fmt`, `proxy`, `serve`, `tune`.
 
 use crate::cli::Options;
+use crate::front_ends::load_all;
 use crate::{check, doctor, explain, fmt, origin, proxy, serve};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use forebay_conf::error::Level;
 use forebay_conf::files::Files;
-use forebay_server::config::load_all;
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;

@@ -1,6 +1,7 @@
 //! The worker process: receives the configuration, drops privilege, runs the threads, obeys signals.
 
 use crate::answers::Answer;
+use crate::front_ends::load;
 use crate::master_log::{Log, errno};
 use crate::signals::{Received, Signals, received_line};
 use crate::title;
@@ -10,7 +11,6 @@ use forebay_conf::files::Files;
 use forebay_core::config::Config;
 use forebay_core::config::main_settings::{ErrorLog, ErrorLogTarget};
 use forebay_core::process::{Generation, Worker};
-use forebay_server::config::load;
 use forebay_sys::log_area::Mapped;
 use forebay_sys::{daemon, identity, limits};
 use nix::sys::signal::Signal;
@@ -151,7 +151,7 @@ impl Process {
                     .map_err(|e| built.log.warn(&format!("no use of shared log buffers ({})", errno(&e))))
                     .ok()
             });
-            let worker = Worker::start(built.generation, &order.plan(), area, forebay_server::FRONT_ENDS)
+            let worker = Worker::start(built.generation, &order.plan(), area, crate::front_ends::FRONT_ENDS)
                 .map_err(|e| errno(&e))?;
             Ok((worker, config, built.log))
         });

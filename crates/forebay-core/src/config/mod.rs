@@ -11,6 +11,7 @@ pub mod listen;
 mod main_level;
 pub mod main_settings;
 pub mod names;
+pub mod networks;
 pub mod resolver;
 mod scope;
 pub mod value;

@@ -6,3 +6,22 @@ pub mod outcomes;
 pub mod rate;
 pub mod shares;
 pub mod zones;
+
+use forebay_conf::error::Level;
+
+crate::keyword! {
+    /// Level of lines about refused requests and sessions (nginx: limit_req_log_level, limit_conn_log_level).
+    pub enum LogLevel { Info = "info", Notice = "notice", Warn = "warn", Error = "error", }
+}
+
+impl LogLevel {
+    /// Returns the level for the error log.
+    pub fn level(self) -> Level {
+        match self {
+            LogLevel::Info => Level::Info,
+            LogLevel::Notice => Level::Notice,
+            LogLevel::Warn => Level::Warn,
+            LogLevel::Error => Level::Error,
+        }
+    }
+}

@@ -13,7 +13,7 @@ use crate::config::{
 };
 use crate::limit::cidr::Cidr;
 use crate::thread::{ActiveConfig, Parts, Thread};
-use crate::vars::{Captures, Evaluate, RowSource, Source, Var, VarError, VarId};
+use crate::vars::{Captures, Evaluate, RowSource, Source, Var, VarError, VarId, VarStore};
 use forebay_conf::error::Level;
 use forebay_conf::files::Files;
 use forebay_net::addr::Peer;
@@ -48,6 +48,7 @@ struct Visit {
     client: Rc<Client>,
     vars: Rc<Vec<Var<Visit>>>,
     captures: Captures,
+    values: VarStore,
 }
 
 impl Evaluate for Visit {
@@ -58,7 +59,9 @@ impl Evaluate for Visit {
         }
     }
 
-    fn store(&mut self, _: VarId, _: Option<&[u8]>) {}
+    fn values(&mut self) -> &mut VarStore {
+        &mut self.values
+    }
 
     fn captures(&mut self) -> &mut Captures {
         &mut self.captures
@@ -107,7 +110,12 @@ impl TlsServers for &Site {
     }
 
     fn evaluator(&self, client: &Rc<Client>, _: usize) -> Visit {
-        Visit { client: client.clone(), vars: self.vars.clone(), captures: Captures::default() }
+        Visit {
+            client: client.clone(),
+            vars: self.vars.clone(),
+            captures: Captures::default(),
+            values: VarStore::default(),
+        }
     }
 
     fn shows_hello(&self) -> bool {

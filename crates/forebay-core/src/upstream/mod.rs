@@ -2,8 +2,11 @@
 //! protocol; a front end evaluates the [`balance::Key`] of a request, and keeps what its protocol needs on a connection.
 
 pub mod balance;
+pub mod bind;
 pub mod config;
 pub mod conn;
+pub mod dial_error;
+pub mod greeting;
 pub mod group;
 pub(crate) mod hash;
 pub mod health;

@@ -4,6 +4,7 @@
 
 mod compute;
 mod host_table;
+pub mod proxy_protocol;
 mod registry;
 mod store;
 mod template;
@@ -17,6 +18,7 @@ pub use template::{Part, Template};
 use crate::limit::cidr::Cidr;
 use crate::tls::Session;
 use forebay_conf::error::Level;
+use forebay_http::proxy_protocol::Header;
 use forebay_net::addr::Peer;
 
 /// Number of a variable in one configuration.
@@ -61,14 +63,30 @@ pub trait Evaluate: Sized {
     /// If the evaluation runs in a circle, or a pattern exceeds its limits.
     fn var(&mut self, id: VarId, out: &mut Vec<u8>) -> Result<bool, VarError>;
 
+    /// Returns the values that are stored.
+    fn values(&mut self) -> &mut VarStore;
+
     /// Stores a variable's value for the rest of the request. `None` stores that it has none.
-    fn store(&mut self, id: VarId, value: Option<&[u8]>);
+    #[inline]
+    fn store(&mut self, id: VarId, value: Option<&[u8]>) {
+        self.values().store(id, value);
+    }
+
+    /// Notes that a variable of `set` is used that has not been set.
+    fn uninitialized(&mut self, name: &[u8]) {
+        let _ = name;
+    }
 
     /// Returns the groups of the last pattern that matched.
     fn captures(&mut self) -> &mut Captures;
 
     /// Returns the address of the client.
     fn peer(&self) -> Peer;
+
+    /// Returns the PROXY protocol header that the client's connection began with.
+    fn proxied(&self) -> Option<&Header> {
+        None
+    }
 
     /// Returns the TLS session of the client; `None` if its connection is not encrypted.
     fn session(&self) -> Option<&Session>;

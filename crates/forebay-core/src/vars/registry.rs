@@ -119,6 +119,43 @@ pub struct Var<E> {
     pub by_set: bool,
 }
 
+impl<E: Evaluate> Var<E> {
+    /// Appends the value of the variable, whose number is `id` and which has no stored value. Returns `Ok(false)` if it has none.
+    ///
+    /// # Errors
+    /// If the evaluation runs in a circle.
+    #[inline]
+    pub fn evaluate(&self, e: &mut E, id: VarId, out: &mut Vec<u8>) -> Result<bool, VarError> {
+        match &self.source {
+            Source::Get(f) => f(e, out),
+            Source::Prefix(f, rest) => f(e, rest, out),
+            Source::Stored if self.by_set => {
+                e.uninitialized(&self.name);
+                e.store(id, Some(b""));
+                Ok(true)
+            }
+            Source::Stored | Source::Absent | Source::Unknown => Ok(false),
+            Source::Computed(c) => self.compute(c, e, id, out),
+        }
+    }
+
+    fn compute(&self, c: &Computed, e: &mut E, id: VarId, out: &mut Vec<u8>) -> Result<bool, VarError> {
+        if !e.values().descend() {
+            let name = String::from_utf8_lossy(&self.name);
+            return Err(VarError(format!("cycle while evaluating variable \"{name}\"")));
+        }
+        let start = out.len();
+        let found = c.compute(e, out);
+        e.values().ascend();
+        let found = found?;
+        if !c.volatile() {
+            let value = if found { out.get(start..) } else { None };
+            e.store(id, value);
+        }
+        Ok(found)
+    }
+}
+
 /// Finds a built-in variable by its name: its source, and whether it may be defined again.
 pub type Builtin<E> = fn(&[u8]) -> (Source<E>, bool);
 

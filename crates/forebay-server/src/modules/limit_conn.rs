@@ -2,10 +2,11 @@
 //! ngx_http_limit_conn_module). As in nginx, a connection counts only while a request of it is processed, and each HTTP/2
 //! stream counts as a connection.
 
-use crate::modules::limit_req::{LogLevel, RefusalStatus};
+use crate::modules::limit_req::RefusalStatus;
 use crate::modules::{LocationSettings, Verdict};
 use crate::request::Request;
 use crate::variables::Row;
+use forebay_core::limit::LogLevel;
 use forebay_core::limit::concurrency::{self, Limits, Policy};
 use forebay_core::limit::outcomes::Outcome;
 use forebay_core::vars::{RowSource, VarError};

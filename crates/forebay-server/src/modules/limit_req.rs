@@ -2,13 +2,13 @@
 
 use crate::config::Scope;
 use crate::config::value::{Setting, once};
-use crate::keyword;
 use crate::modules::{LocationSettings, Verdict};
 use crate::request::Request;
 use crate::variables::Row;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::{Directive, Word};
 use forebay_conf::units;
+use forebay_core::limit::LogLevel;
 use forebay_core::limit::outcomes::Outcome;
 use forebay_core::limit::rate::Buckets;
 use forebay_core::limit::zones::{self, Tables};
@@ -27,23 +27,6 @@ crate::settings! {
     "limit_req_log_level" => log_level: LogLevel = LogLevel::Error;
     /// `limit_req_status`.
     "limit_req_status" => status: RefusalStatus = RefusalStatus(503);
-}
-
-keyword! {
-    /// `limit_req_log_level`, for refused requests; delayed ones are logged a level lower.
-    pub enum LogLevel { Info = "info", Notice = "notice", Warn = "warn", Error = "error", }
-}
-
-impl LogLevel {
-    /// Returns the level for the error log.
-    pub(crate) fn level(self) -> Level {
-        match self {
-            LogLevel::Info => Level::Info,
-            LogLevel::Notice => Level::Notice,
-            LogLevel::Warn => Level::Warn,
-            LogLevel::Error => Level::Error,
-        }
-    }
 }
 
 /// `limit_req_status`.

@@ -1,87 +1,13 @@
 //! `proxy_bind` and what else is set on the sockets that go to upstreams (nginx: ngx_http_proxy_module).
+//! [`forebay_core::upstream::bind`] implements them.
 
-use crate::config::Scope;
-use crate::config::value::{Setting, Size, once};
-use crate::request::Request;
-use forebay_conf::error::{Error, Level};
-use forebay_conf::tree::{Directive, Word};
-use forebay_core::vars::Template;
-use forebay_core::vars::VarError;
-use std::net::{IpAddr, SocketAddr};
-
-crate::settings! {
-    /// `proxy_bind`.
-    "proxy_bind" => bind: Bind = Bind(None);
-    /// `proxy_socket_rcvbuf`; 0 = the system's.
-    "proxy_socket_rcvbuf" => rcvbuf: Size = Size(0);
-    /// `proxy_socket_sndbuf`; 0 = the system's.
-    "proxy_socket_sndbuf" => sndbuf: Size = Size(0);
-}
-
-/// Local address of connections to upstreams. `None` leaves it to the system.
-#[derive(Clone, Debug)]
-pub(crate) struct Bind(Option<Template>);
-
-impl Setting<crate::HttpContext> for Bind {
-    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
-        once(&previous, d, cx)?;
-        let alone = d.args.len() == 1;
-        let word = d.args.first().filter(|w| !alone || w.text != b"off");
-        let bind = word.map(|w| address(d, w, cx)).transpose()?;
-        match d.args.get(1) {
-            Some(w) => Err(refuse_option(d, w, cx)),
-            None => Ok(Bind(bind)),
-        }
-    }
-}
-
-fn address(d: &Directive, w: &Word, cx: &mut Scope<'_>) -> Result<Template, Error> {
-    let t = cx.template(d, w)?;
-    if t.as_const().is_some_and(|c| parse(c).is_none()) {
-        return Err(cx.error_at(d, w, format!("invalid address \"{}\"", w.as_str())));
-    }
-    Ok(t)
-}
-
-/// Makes the error for a second parameter.
-fn refuse_option(d: &Directive, w: &Word, cx: &Scope<'_>) -> Error {
-    let why = match w.text.as_slice() {
-        // It needs a right that the worker gives up.
-        b"transparent" => format!("\"transparent\" in \"{}\" is not supported", d.name.as_str()),
-        _ => format!("invalid parameter \"{}\"", w.as_str()),
-    };
-    cx.error_at(d, w, why)
-}
-
-/// Reads `ADDRESS` or `ADDRESS:PORT`.
-fn parse(text: &[u8]) -> Option<SocketAddr> {
-    let text = std::str::from_utf8(text).ok()?;
-    let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
-    bare.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, 0)).or_else(|| text.parse().ok())
-}
-
-impl Settings {
-    /// Returns the local address of connections for this request.
-    ///
-    /// # Errors
-    /// If a variable cannot be evaluated.
-    #[inline]
-    pub(crate) fn local(&self, req: &mut Request) -> Result<Option<SocketAddr>, VarError> {
-        let Some(t) = &self.bind.0 else { return Ok(None) };
-        let text = t.value(req)?;
-        let found = parse(&text);
-        if found.is_none() && !text.is_empty() {
-            let text = String::from_utf8_lossy(&text).into_owned();
-            req.log(Level::Error, &format!("invalid local address \"{text}\""));
-        }
-        Ok(found)
-    }
-}
+pub(crate) use forebay_core::upstream::bind::{Settings, Written};
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::request::Request;
     use crate::testing::{error, request};
+    use std::net::SocketAddr;
 
     #[test]
     fn addresses() {

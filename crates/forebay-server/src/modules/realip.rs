@@ -8,11 +8,10 @@ use crate::request::{Request, field_lines};
 use crate::variables::Row;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
-use forebay_core::limit::cidr::{self, Cidr};
+use forebay_core::config::networks::Networks;
+use forebay_core::limit::cidr;
 use forebay_core::vars::RowSource;
 use forebay_net::addr::{Peer, push_peer};
-use std::net::ToSocketAddrs;
-use std::sync::Arc;
 
 crate::settings! {
     /// `set_real_ip_from`: trusted proxies.
@@ -21,33 +20,6 @@ crate::settings! {
     "real_ip_header" => header: Header = Header::Field(b"X-Real-IP".as_slice().into());
     /// `real_ip_recursive`.
     "real_ip_recursive" => recursive: bool = false;
-}
-
-/// Trusted networks.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Networks(Arc<Vec<Cidr>>);
-
-impl Setting<crate::HttpContext> for Networks {
-    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
-        let mut networks = previous.unwrap_or_default();
-        let list = Arc::make_mut(&mut networks.0);
-        let word = first(d);
-        let text = String::from_utf8_lossy(word);
-        if word == b"unix:" {
-            list.push(Cidr::Unix);
-        } else if let Some((network, low_bits)) = Cidr::parse(word) {
-            if low_bits {
-                cx.warn(d, format!("low address bits of {text} are meaningless"));
-            }
-            list.push(network);
-        } else {
-            let not_found = || cx.error(d, format!("host not found in set_real_ip_from \"{text}\""));
-            let host = std::str::from_utf8(word).map_err(|_| not_found())?;
-            let addrs = (host, 0).to_socket_addrs().map_err(|_| not_found())?;
-            list.extend(addrs.map(|a| Cidr::host(a.ip())));
-        }
-        Ok(networks)
-    }
 }
 
 /// Source of the client address.
@@ -92,7 +64,7 @@ fn original(req: &Request) -> Peer {
 
 /// Returns `true` if a location trusts proxies.
 pub(crate) fn enabled(s: &LocationSettings) -> bool {
-    !s.realip.from.0.is_empty()
+    !s.realip.from.networks().is_empty()
 }
 
 /// Replaces the client address by the one from a trusted proxy, once per request.
@@ -112,10 +84,10 @@ pub(crate) fn replace(req: &mut Request) -> Verdict {
 }
 
 fn real_address(req: &Request, s: &Settings) -> Option<Peer> {
-    if !cidr::any_contains(&s.from.0, req.peer) {
+    if !cidr::any_contains(s.from.networks(), req.peer) {
         return None;
     }
-    let (from, recursive) = (&s.from.0, s.recursive);
+    let (from, recursive) = (s.from.networks(), s.recursive);
     let found = match &s.header {
         Header::ProxyProtocol => req.conn.client.proxied.as_ref().map(|h| h.client),
         Header::ForwardedFor => {

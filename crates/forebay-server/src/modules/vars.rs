@@ -53,7 +53,7 @@ pub(crate) const PLAIN: &[Row] = rows! {
     "is_args" => |r, o| text(o, if r.args.is_empty() { b"" } else { b"?" }),
     "is_request_port" => |r, o| text(o, if r.head.port.is_some() { b":" } else { b"" }),
     "msec" => |r, o| { let d = r.thread.clock.msec(); seconds(o, d) },
-    "nginx_version" => |_, o| text(o, b"1.31.5"),
+    "nginx_version" => |_, o| text(o, forebay_core::NGINX_VERSION.as_bytes()),
     "pid" => |r, o| number(o, u64::from(r.thread.pid)),
     "pipe" => |r, o| text(o, if r.pipelined { b"p" } else { b"." }),
     "query_string" => args,

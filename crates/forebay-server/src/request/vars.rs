@@ -4,7 +4,8 @@ use super::Request;
 use forebay_conf::error::Level;
 use forebay_core::limit::cidr::{self, Cidr};
 use forebay_core::tls::Session;
-use forebay_core::vars::{Captures, Evaluate, Source, Stored, VarError, VarId};
+use forebay_core::vars::{Captures, Evaluate, Source, Stored, VarError, VarId, VarStore};
+use forebay_http::proxy_protocol::Header;
 use forebay_net::addr::Peer;
 
 impl Request {
@@ -23,41 +24,7 @@ impl Request {
         }
         let http = self.http();
         let Some(var) = http.vars.get(id.0 as usize) else { return Ok(false) };
-        match &var.source {
-            Source::Get(f) => f(self, out),
-            Source::Prefix(f, rest) => f(self, rest, out),
-            Source::Stored if var.by_set => {
-                self.uninitialized(id, &var.name);
-                Ok(true)
-            }
-            Source::Stored | Source::Absent | Source::Unknown => Ok(false),
-            Source::Computed(c) => {
-                if !self.vars.descend() {
-                    return Err(VarError(format!(
-                        "cycle while evaluating variable \"{}\"",
-                        String::from_utf8_lossy(&var.name)
-                    )));
-                }
-                let start = out.len();
-                let found = c.compute(self, out);
-                self.vars.ascend();
-                let found = found?;
-                if !c.volatile() {
-                    let value = if found { Some(&out[start..]) } else { None };
-                    self.vars.store(id, value);
-                }
-                Ok(found)
-            }
-        }
-    }
-
-    /// Stores an empty value for a variable of `set` that has not been set (nginx: uninitialized_variable_warn).
-    fn uninitialized(&mut self, id: VarId, name: &[u8]) {
-        if self.http().location(self).settings.rewrite.uninitialized_variable_warn {
-            let name = String::from_utf8_lossy(name);
-            self.log(Level::Warn, &format!("using uninitialized \"{name}\" variable"));
-        }
-        self.store(id, Some(b""));
+        var.evaluate(self, id, out)
     }
 
     /// Returns the value of a variable as a vector of its own; `None` if it has none. For paths that are not hot.
@@ -100,8 +67,17 @@ impl Evaluate for Request {
         Request::var(self, id, out)
     }
 
-    fn store(&mut self, id: VarId, value: Option<&[u8]>) {
-        self.vars.store(id, value);
+    #[inline]
+    fn values(&mut self) -> &mut VarStore {
+        &mut self.vars
+    }
+
+    /// Warns (nginx: uninitialized_variable_warn).
+    fn uninitialized(&mut self, name: &[u8]) {
+        if self.http().location(self).settings.rewrite.uninitialized_variable_warn {
+            let name = String::from_utf8_lossy(name);
+            self.log(Level::Warn, &format!("using uninitialized \"{name}\" variable"));
+        }
     }
 
     #[inline]
@@ -111,6 +87,10 @@ impl Evaluate for Request {
 
     fn peer(&self) -> Peer {
         self.peer
+    }
+
+    fn proxied(&self) -> Option<&Header> {
+        self.conn.client.proxied.as_deref()
     }
 
     #[inline]

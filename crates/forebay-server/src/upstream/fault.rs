@@ -6,7 +6,6 @@ use forebay_conf::error::Level;
 use forebay_sys::errno::errno_text;
 use rustix::io::Errno;
 
-pub(crate) const CONNECTING: &str = "while connecting to upstream";
 pub(crate) const SENDING: &str = "while sending request to upstream";
 pub(crate) const READING: &str = "while reading response header from upstream";
 

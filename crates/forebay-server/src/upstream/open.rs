@@ -1,17 +1,18 @@
 //! Opens a connection to a chosen server for a request, and logs why there is none. Hot path.
 
-use super::fault::{CONNECTING, Fault, SENDING, client_gone};
-use crate::modules::proxy::{NextUpstream, SendProxy};
+use super::fault::{Fault, SENDING, client_gone};
+use crate::modules::proxy::NextUpstream;
 use crate::request::Request;
 use forebay_conf::error::Level;
 use forebay_core::tls::client::Wanted;
 use forebay_core::upstream::conn::Conn;
+use forebay_core::upstream::dial_error::{self, CONNECTING};
+use forebay_core::upstream::greeting::SendProxy;
 use forebay_http::proxy_protocol;
 use forebay_net::addr::{Peer, PeerAddr};
 use forebay_net::dial::{DialError, DialSettings, HandshakeError, dial, handshake};
 use forebay_net::wire::Watch;
 use forebay_sys::errno::errno_text;
-use rustix::io::Errno;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -79,47 +80,14 @@ fn failed(req: &mut Request, s: &DialSettings<'_>, e: DialError) -> Fault {
     if let DialError::ClientGone = e {
         return client_gone(req, "connecting to upstream");
     }
-    let (level, text) = text_of(s, &e);
+    let (level, text) = dial_error::text(s, &e);
     req.log(level, &text);
     match e {
-        DialError::Bind(_) | DialError::Socket(_) => Fault { last: true, status: 500, ..error },
+        _ if dial_error::is_ours(&e) => Fault { last: true, status: 500, ..error },
         DialError::Greeting(_) => Fault { doing: SENDING, ..error },
         DialError::Timeout => Fault { kind: NextUpstream::Timeout, status: 504, ..error },
-        DialError::Connect(_) | DialError::ClientGone => error,
+        _ => error,
     }
-}
-
-/// Returns the line for the error log about a connection that cannot be opened.
-fn text_of(s: &DialSettings<'_>, e: &DialError) -> (Level, String) {
-    match e {
-        DialError::Connect(e) => text_of_connect(s.addr, *e),
-        DialError::Bind(e) => {
-            let local = s.local.map(name_of_local).unwrap_or_default();
-            (Level::Crit, format!("bind({local}) failed {} {CONNECTING}", errno_text(*e)))
-        }
-        DialError::Socket(e) => (Level::Alert, format!("socket() failed {} {CONNECTING}", errno_text(*e))),
-        DialError::Greeting(e) => {
-            let doing = "while sending PROXY protocol header to upstream";
-            (Level::Error, format!("send() failed {} {doing}", errno_text(*e)))
-        }
-        DialError::Timeout | DialError::ClientGone => {
-            (Level::Error, format!("upstream timed out (110: Connection timed out) {CONNECTING}"))
-        }
-    }
-}
-
-fn text_of_connect(addr: &PeerAddr, e: Errno) -> (Level, String) {
-    let (level, to) = match addr {
-        PeerAddr::Unix(p) if e == Errno::NOENT => (Level::Crit, format!("to unix:{} ", p.display())),
-        PeerAddr::Unix(p) => (Level::Error, format!("to unix:{} ", p.display())),
-        PeerAddr::Inet(_) => (Level::Error, String::new()),
-    };
-    (level, format!("connect() {to}failed {} {CONNECTING}", errno_text(e)))
-}
-
-/// Returns the text of a local address, without a port of 0.
-fn name_of_local(a: SocketAddr) -> String {
-    if a.port() == 0 { a.ip().to_string() } else { a.to_string() }
 }
 
 /// Returns the parameters of encryption, where there is any.

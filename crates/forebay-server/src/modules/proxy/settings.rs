@@ -9,10 +9,10 @@ use crate::upstream::attempts::Rules;
 use crate::upstream::spool::{AheadLimits, Keep};
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Directive, Word};
+use forebay_core::upstream::greeting::SendProxy;
 use forebay_core::vars::Template;
 use forebay_core::vars::VarError;
 use forebay_http::field::Name;
-use forebay_http::proxy_protocol;
 use forebay_net::relay::Timeouts;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
@@ -198,22 +198,6 @@ const RIGHTS: [(&[u8], u32); 2] = [(b":rw", 6), (b":r", 4)];
 keyword! {
     /// `proxy_http_version`.
     pub enum HttpVersion { V10 = "1.0", V11 = "1.1", V2 = "2", }
-}
-
-keyword! {
-    /// `proxy_protocol`.
-    pub enum SendProxy { Off = "off", On = "on", V1 = "v1", V2 = "v2", }
-}
-
-impl SendProxy {
-    /// Returns the version of the header, or `None` if none is sent.
-    pub(crate) fn version(self) -> Option<proxy_protocol::HeaderVersion> {
-        match self {
-            SendProxy::Off => None,
-            SendProxy::On | SendProxy::V1 => Some(proxy_protocol::HeaderVersion::One),
-            SendProxy::V2 => Some(proxy_protocol::HeaderVersion::Two),
-        }
-    }
 }
 
 /// A value that may be given once.

@@ -1,0 +1,252 @@
+//! The stream block, from the tree to immutable settings. What all front ends share is in [`forebay_core::config`].
+
+use crate::access_log::Format;
+use crate::modules::{self, Content, core, limit_conn, log, proxy, realip, set};
+use crate::session::Session;
+use forebay_conf::error::Error;
+use forebay_conf::tree::{Block, Directive};
+use forebay_core::config::access_log::Formats;
+use forebay_core::config::listen::{self, ListenDirective};
+use forebay_core::config::names::{self, ServerName};
+use forebay_core::config::{Context, Listener, Listening, plain};
+use forebay_core::limit::concurrency::ConnZones;
+use forebay_core::upstream::bind;
+use forebay_core::upstream::config as upstream;
+use forebay_core::vars::Var;
+use std::sync::Arc;
+
+/// Context of the stream block, for its settings and variables.
+#[derive(Debug)]
+pub(crate) struct StreamContext;
+
+impl Context for StreamContext {
+    type Eval = Session;
+    type Tables = Tables;
+}
+
+/// State that the setters of the stream block share.
+pub(crate) type Scope<'a> = forebay_core::config::Scope<'a, StreamContext>;
+
+/// A group of the stream block.
+pub(crate) type Upstream = upstream::Upstream<()>;
+/// A group that `proxy_pass` names.
+pub(crate) type Named = upstream::Named<()>;
+
+/// Tables that directives of the stream level fill and others refer to by name.
+#[derive(Debug, Default)]
+pub(crate) struct Tables {
+    /// Log formats in order of definition. None is built in.
+    pub log_formats: Vec<Format>,
+    /// Upstream groups, named and implied.
+    pub upstreams: upstream::Groups<()>,
+    /// Zones of `limit_conn`.
+    pub conn_zones: ConnZones,
+}
+
+impl AsMut<ConnZones> for Tables {
+    fn as_mut(&mut self) -> &mut ConnZones {
+        &mut self.conn_zones
+    }
+}
+
+impl Formats for Tables {
+    fn format(&self, name: &[u8]) -> Option<usize> {
+        self.log_formats.iter().position(|f| f.name == name)
+    }
+}
+
+/// Settings of a level, as they are written.
+#[derive(Clone, Debug, Default)]
+struct LevelWritten {
+    core: core::Written,
+    proxy: proxy::Written,
+    log: log::Written,
+    limit_conn: limit_conn::Written,
+    realip: realip::Written,
+    bind: bind::Written,
+}
+
+impl LevelWritten {
+    fn set(&mut self, d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> {
+        Ok(self.core.set(d, cx)?
+            || self.proxy.set(d, cx)?
+            || self.log.set(d, cx)?
+            || self.limit_conn.set(d, cx)?
+            || self.realip.set(d, cx)?
+            || self.bind.set(d, cx)?)
+    }
+
+    fn inherit(&mut self, outer: &LevelWritten) {
+        self.core.inherit(&outer.core);
+        self.proxy.inherit(&outer.proxy);
+        self.log.inherit(&outer.log);
+        self.limit_conn.inherit(&outer.limit_conn);
+        self.realip.inherit(&outer.realip);
+        self.bind.inherit(&outer.bind);
+    }
+
+    fn resolve(&self) -> Settings {
+        Settings {
+            core: self.core.resolve(),
+            proxy: self.proxy.resolve(),
+            log: self.log.resolve(),
+            limit_conn: self.limit_conn.resolve(),
+            realip: self.realip.resolve(),
+            bind: self.bind.resolve(),
+        }
+    }
+}
+
+/// Settings in effect at a server.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub core: core::Settings,
+    pub proxy: proxy::Settings,
+    pub log: log::Settings,
+    pub limit_conn: limit_conn::Settings,
+    pub realip: realip::Settings,
+    pub bind: bind::Settings,
+}
+
+/// A virtual server.
+#[derive(Debug)]
+pub(crate) struct Server {
+    /// First name of `server_name`; empty if it has none (`$server_name`).
+    pub name: Vec<u8>,
+    /// Settings.
+    pub settings: Settings,
+    /// `set` directives, in order.
+    pub assignments: Vec<set::Assignment>,
+    /// Handler of its sessions.
+    pub content: Option<Content>,
+}
+
+/// The stream block.
+#[derive(Debug, Default)]
+pub(crate) struct Stream {
+    /// Servers by number.
+    pub servers: Vec<Server>,
+    /// Upstream groups.
+    pub upstreams: Vec<Arc<Upstream>>,
+    /// Log formats.
+    pub log_formats: Vec<Format>,
+    /// Variables by number.
+    pub vars: Vec<Var<Session>>,
+}
+
+/// A server under construction.
+#[derive(Default)]
+struct ServerBuild {
+    written: LevelWritten,
+    names: Vec<ServerName>,
+    listens: Vec<ListenDirective>,
+    assignments: Vec<set::Assignment>,
+    content: Option<Content>,
+    ordinal: u32,
+}
+
+/// Reads the stream block.
+pub(crate) struct Builder<'s, 'f> {
+    cx: &'s mut Scope<'f>,
+    written: LevelWritten,
+    servers: Vec<ServerBuild>,
+}
+
+impl<'s, 'f> Builder<'s, 'f> {
+    /// Creates a builder that has read nothing.
+    pub(crate) fn new(cx: &'s mut Scope<'f>) -> Self {
+        Builder { cx, written: LevelWritten::default(), servers: Vec::new() }
+    }
+
+    /// Reads the directives of the block. Leaves out those with errors and keeps the errors, so that all are reported at once.
+    pub(crate) fn block(&mut self, block: &Block) {
+        for d in block {
+            let taken = self.directive(d);
+            self.cx.keep(taken);
+        }
+    }
+
+    fn directive(&mut self, d: &Directive) -> Result<(), Error> {
+        match d.name.text.as_slice() {
+            b"server" => self.server(d),
+            b"upstream" => self.upstream(d),
+            _ if modules::block_directive(d, self.cx)? => Ok(()),
+            // What no table takes needs no code (map_hash_max_size).
+            _ => self.written.set(d, self.cx).map(|_| ()),
+        }
+    }
+
+    /// Reads `upstream NAME { ... }`.
+    fn upstream(&mut self, d: &Directive) -> Result<(), Error> {
+        let mut block = upstream::Block::new(d, false);
+        for inner in d.block.iter().flatten() {
+            block.directive(inner, self.cx)?;
+        }
+        block.check(d, self.cx)?;
+        let defined = self.cx.tables.upstreams.define(block, (), self.cx.error(d, ""));
+        defined.map_err(|message| self.cx.error(d, message))
+    }
+
+    fn server(&mut self, d: &Directive) -> Result<(), Error> {
+        let mut s = ServerBuild { ordinal: d.ordinal, ..ServerBuild::default() };
+        for inner in d.block.iter().flatten() {
+            let taken = self.server_directive(inner, &mut s);
+            self.cx.keep(taken);
+        }
+        let unheard = s.listens.is_empty();
+        self.servers.push(s);
+        match unheard {
+            true => Err(self.cx.error(d, "no \"listen\" is defined for server")),
+            false => Ok(()),
+        }
+    }
+
+    fn server_directive(&mut self, d: &Directive, s: &mut ServerBuild) -> Result<(), Error> {
+        match d.name.text.as_slice() {
+            b"listen" => s.listens.push(listen::parse(d, self.cx)?),
+            b"server_name" => return names::parse(d, self.cx, &mut s.names),
+            b"set" => s.assignments.push(set::parse(d, self.cx)?),
+            b"proxy_pass" => s.content = Some(proxy::pass(d, s.content.as_ref(), self.cx)?),
+            b"return" => s.content = Some(modules::returning(d, s.content.as_ref(), self.cx)?),
+            _ => return s.written.set(d, self.cx).map(|_| ()),
+        }
+        Ok(())
+    }
+
+    /// Ends the construction. `front` is the number of the front end.
+    pub(crate) fn finish(mut self, front: u8) -> (Stream, Vec<Listener>) {
+        let unnamed = [ServerName::Exact(Vec::new())];
+        let listening: Vec<_> = (self.servers.iter())
+            .map(|s| Listening {
+                names: if s.names.is_empty() { &unnamed } else { &s.names },
+                listens: &s.listens,
+                ordinal: s.ordinal,
+            })
+            .collect();
+        let mut listeners = forebay_core::config::listeners(&listening, front, self.cx);
+        let servers: Vec<Server> = std::mem::take(&mut self.servers)
+            .into_iter()
+            .map(|mut s| {
+                s.written.inherit(&self.written);
+                Server {
+                    name: s.names.first().map(ServerName::text).unwrap_or_default(),
+                    settings: s.written.resolve(),
+                    assignments: s.assignments,
+                    content: s.content,
+                }
+            })
+            .collect();
+        for l in &mut listeners {
+            // A client may wait for the server to speak first, so the kernel must not wait for its data.
+            l.options.deferred.get_or_insert(false);
+            l.nodelay = servers.get(l.default.default_server).map(|s| s.settings.core.tcp_nodelay);
+        }
+        let resolver = self.written.core.resolve().resolver.0;
+        let tables = std::mem::take(&mut self.cx.tables);
+        tables.conn_zones.undefined().iter().for_each(|text| self.cx.keep_late(plain(text)));
+        let (upstreams, errors) = tables.upstreams.finish(resolver.as_ref(), false, |(), _| {});
+        errors.into_iter().for_each(|error| self.cx.keep_late(error));
+        let stream = Stream { servers, upstreams, log_formats: tables.log_formats, vars: Vec::new() };
+        (stream, listeners)
+    }
+}

@@ -1,0 +1,143 @@
+//! Stream as a front end: its block, its threads, its background work.
+
+use crate::config::{Builder, Scope, Stream};
+use crate::session::Session;
+use crate::thread::Thread;
+use forebay_conf::tree::Block;
+use forebay_core::client::Client;
+use forebay_core::config::{Build, Config, plain};
+use forebay_core::front::{Accepted, Front, FrontConfig, FrontEnd, Idle};
+use forebay_core::process::Outside;
+use forebay_core::tasks::Tasks;
+use forebay_core::thread::{ActiveConfig, Thread as WorkerThread};
+use forebay_core::upstream::resolve;
+use forebay_net::reactor::Token;
+use forebay_net::wire::Wire;
+use std::any::Any;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// The stream front end.
+#[derive(Debug)]
+pub struct StreamFrontEnd;
+
+impl FrontEnd for StreamFrontEnd {
+    fn block(&self) -> &'static str {
+        "stream"
+    }
+
+    fn read<'a>(&self, number: u8, block: Option<&Block>, build: Build<'a>) -> (FrontConfig, Build<'a>) {
+        let mut cx = Scope::new(build, crate::variables::builtin);
+        let (mut stream, listeners) = match block {
+            Some(block) => {
+                let mut builder = Builder::new(&mut cx);
+                builder.block(block);
+                builder.finish(number)
+            }
+            None => (Stream::default(), Vec::new()),
+        };
+        let Scope { build, vars, .. } = cx;
+        let unknown;
+        (stream.vars, unknown) = vars.finish();
+        build.warnings.extend(unknown.iter().map(|m| plain(m)));
+        let read = FrontConfig {
+            listeners,
+            default_temp_paths: Vec::new(),
+            certificate_files: Vec::new(),
+            levels: stream.servers.len(),
+            config: Arc::new(stream),
+        };
+        (read, build)
+    }
+
+    fn prepare(&self, _number: u8, _config: &Config) {}
+
+    fn begin(
+        &self,
+        number: u8,
+        config: &Config,
+        former: Option<&Config>,
+        outside: &Outside,
+    ) -> Box<dyn Any + Send> {
+        let stream = config.front::<Stream>(number).unwrap_or_default();
+        let former = former.and_then(|f| f.front::<Stream>(number));
+        let log = {
+            let outside = outside.clone();
+            Arc::new(move |level, line: &str| outside.log(level, line)) as forebay_core::tasks::Log
+        };
+        let mut tasks = Tasks::default();
+        for upstream in &stream.upstreams {
+            let group = &upstream.group;
+            let same = |u: &&Arc<crate::config::Upstream>| u.group.name == group.name;
+            if let Some(old) = former.as_ref().and_then(|f| f.upstreams.iter().find(same)) {
+                group.adopt(&old.group);
+            }
+            resolve::start(group, &mut tasks, &outside.tokio, &log);
+        }
+        Box::new(tasks)
+    }
+
+    fn start(&self, number: u8, thread: &Rc<WorkerThread>) -> Rc<dyn Front> {
+        Rc::new(StreamThread(Thread::new(thread.clone(), number)))
+    }
+}
+
+/// The stream front end of a thread.
+struct StreamThread(Rc<Thread>);
+
+impl Front for StreamThread {
+    fn accept(&self, a: Accepted) {
+        let client = Client {
+            number: a.number,
+            peer: a.peer,
+            local: a.local,
+            listener: a.listener,
+            ..Client::none(self.0.clock.now())
+        };
+        let session = Session::new(self.0.clone(), Wire::Plain(a.token), client);
+        self.0.start(a.token, Box::new(session));
+    }
+
+    fn resume(&self, token: Token) {
+        if let Some(session) = self.0.runners.take_parked(token) {
+            self.0.start(token, session);
+        }
+    }
+
+    fn expired(&self, token: Token) {
+        self.resume(token);
+    }
+
+    fn start_queued(&self) {
+        self.0.start_queued();
+    }
+
+    fn set_aside_ended(&self, _token: Token, _owner: u32) {}
+
+    fn idle(&self, _now: Instant, _out: &mut Vec<Idle>) {}
+
+    fn close_idle(&self, token: Token) {
+        drop(self.0.runners.close_parked(token));
+    }
+
+    fn apply(&self, active: &Rc<ActiveConfig>) {
+        self.0.apply(active);
+    }
+
+    fn quit(&self) {}
+
+    fn end(&self) {}
+
+    fn has_background(&self) -> bool {
+        false
+    }
+
+    fn shed(&self) -> bool {
+        false
+    }
+
+    fn noticed(&self, _number: u32) {}
+
+    fn message(&self, _message: Box<dyn Any + Send>) {}
+}

@@ -1,0 +1,15 @@
+//! Stream front end: connections that are passed on as bytes (nginx: ngx_stream_core_module and its modules).
+//!
+//! `config/` reads the block, `session.rs` runs the phases of a connection, `modules/` has a file for each module of nginx. What
+//! HTTP has as well (upstream groups, variables, logs, TLS) is in `forebay_core`.
+
+mod access_log;
+mod config;
+mod front;
+mod modules;
+mod session;
+mod thread;
+mod variables;
+
+/// The stream front end.
+pub static FRONT_END: front::StreamFrontEnd = front::StreamFrontEnd;

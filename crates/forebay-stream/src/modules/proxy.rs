@@ -1,0 +1,455 @@
+//! Passes sessions on to upstreams (nginx: ngx_stream_proxy_module, ngx_stream_upstream_module). Hot path.
+
+use super::Content;
+use crate::config::{Named, Scope, Upstream};
+use crate::session::Session;
+use crate::variables::seconds;
+use forebay_conf::error::{Error, Level};
+use forebay_conf::tree::Directive;
+use forebay_core::config::value::{Msec, Number, first};
+use forebay_core::upstream::balance::{Key, Picker};
+use forebay_core::upstream::conn::Conn;
+use forebay_core::upstream::dial_error;
+use forebay_core::upstream::greeting::SendProxy;
+use forebay_core::upstream::lease::Lease;
+use forebay_core::upstream::peer::Figures;
+use forebay_core::vars::{Template, VarError};
+use forebay_http::proxy_protocol;
+use forebay_net::addr::{Peer, PeerAddr, Place, address_text};
+use forebay_net::dial::{DialSettings, dial};
+use forebay_net::relay::{End, Ended, Side, Timeouts, relay};
+use forebay_net::wire::Watch;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+forebay_core::settings! {
+    /// `proxy_connect_timeout`.
+    "proxy_connect_timeout" => connect_timeout: Msec = Msec(Duration::from_secs(60));
+    /// `proxy_timeout`: time without a byte in either direction.
+    "proxy_timeout" => timeout: Msec = Msec(Duration::from_secs(600));
+    /// `proxy_next_upstream`.
+    "proxy_next_upstream" => next_upstream: bool = true;
+    /// `proxy_next_upstream_tries`; 0 = no limit.
+    "proxy_next_upstream_tries" => next_upstream_tries: Number = Number(0);
+    /// `proxy_next_upstream_timeout`; 0 = no limit.
+    "proxy_next_upstream_timeout" => next_upstream_timeout: Msec = Msec(Duration::ZERO);
+    /// `proxy_protocol`: header that connections begin with.
+    "proxy_protocol" => protocol_header: SendProxy = SendProxy::Off;
+    /// `proxy_socket_keepalive`.
+    "proxy_socket_keepalive" => socket_keepalive: bool = false;
+}
+
+/// `proxy_pass`.
+#[derive(Debug)]
+pub(crate) enum Pass {
+    /// A group, or the group that an address implies.
+    Group(Named),
+    /// An address with variables.
+    Variable(Template),
+}
+
+/// Reads `proxy_pass`.
+///
+/// # Errors
+/// In nginx's words.
+pub(crate) fn pass(d: &Directive, known: Option<&Content>, cx: &mut Scope<'_>) -> Result<Content, Error> {
+    if matches!(known, Some(Content::Proxy(_))) {
+        return Err(cx.directive_error(d, "is duplicate"));
+    }
+    let text = first(d);
+    if let Some(w) = d.args.first().filter(|w| w.text.contains(&b'$')) {
+        return Ok(Content::Proxy(Pass::Variable(cx.template(d, w)?)));
+    }
+    let written = String::from_utf8_lossy(text).into_owned();
+    let place = Place::parse(text).map_err(|m| cx.error(d, format!("{m} in upstream \"{written}\"")))?;
+    // A name without a port is that of a block, which may come later in the file.
+    let at = cx.error(d, "");
+    Ok(Content::Proxy(Pass::Group(cx.tables.upstreams.reference(&place, 0, at))))
+}
+
+/// Attempt at one server.
+#[derive(Debug)]
+pub(crate) struct Attempt {
+    /// Address of the server (`$upstream_addr`).
+    name: Vec<u8>,
+    begun: Instant,
+    connected: Option<Duration>,
+    ended: Option<Duration>,
+    sent: u64,
+    received: u64,
+}
+
+impl Attempt {
+    fn new(name: Vec<u8>, begun: Instant) -> Attempt {
+        Attempt { name, begun, connected: None, ended: None, sent: 0, received: 0 }
+    }
+
+    fn end(&mut self, now: Instant) {
+        self.ended = Some(now.saturating_duration_since(self.begun));
+    }
+
+    fn figures(&self) -> Figures {
+        Figures {
+            status: 0,
+            sent: self.sent,
+            received: self.received,
+            header: self.connected,
+            response: self.ended,
+        }
+    }
+}
+
+/// State of the proxy in a session.
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    attempts: Vec<Attempt>,
+}
+
+impl State {
+    /// Returns the bytes received from the present server and sent to it.
+    pub(crate) fn traffic(&self) -> (u64, u64) {
+        self.attempts.last().map_or((0, 0), |a| (a.received, a.sent))
+    }
+
+    /// Appends the server for a line of the error log.
+    pub(crate) fn describe(&self, out: &mut Vec<u8>) {
+        if let Some(a) = self.attempts.last() {
+            out.extend_from_slice(b", upstream: \"");
+            out.extend_from_slice(&a.name);
+            out.push(b'"');
+        }
+    }
+
+    fn present(&mut self) -> Option<&mut Attempt> {
+        self.attempts.last_mut()
+    }
+}
+
+/// Reason for which a session ends without a server: its status. It has been logged.
+struct Refused(u16);
+
+/// Passes a session on. Returns its status.
+pub(crate) async fn serve(s: &mut Session, pass: &Pass, settings: &Settings) -> u16 {
+    s.upstream = Some(Box::default());
+    match connect(s, pass, settings).await {
+        Ok((lease, conn)) => {
+            exchange(s, lease, conn, settings).await;
+            200
+        }
+        Err(Refused(status)) => status,
+    }
+}
+
+/// Servers that a session may be passed to.
+enum Servers {
+    Group(Picker),
+    /// Addresses that belong to no group.
+    Direct(Vec<PeerAddr>),
+}
+
+impl Servers {
+    fn choose(&mut self, tried: usize, now: Instant) -> Option<usize> {
+        match self {
+            Servers::Group(p) => p.choose(now),
+            Servers::Direct(addrs) => (tried < addrs.len()).then_some(tried),
+        }
+    }
+
+    fn server(&self, n: usize) -> Option<(PeerAddr, Vec<u8>)> {
+        match self {
+            Servers::Group(p) => p.peer(n).map(|p| (p.addr.clone(), p.name.clone())),
+            Servers::Direct(addrs) => addrs.get(n).map(|a| (a.clone(), address_text(a))),
+        }
+    }
+
+    fn lease(&self, n: usize, now: Instant, server: usize) -> Lease {
+        match self {
+            Servers::Group(p) => Lease::new(p, n, now, server),
+            Servers::Direct(_) => Lease::direct(),
+        }
+    }
+
+    /// Counts a failure. Returns `true` if the server gets no sessions for now.
+    fn failed(&mut self, n: usize, since: Instant) -> bool {
+        match self {
+            Servers::Group(p) => {
+                p.give_up(n);
+                p.local.fail(n, since)
+            }
+            Servers::Direct(_) => false,
+        }
+    }
+
+    /// Returns the number of servers that may be tried.
+    fn number(&self) -> usize {
+        match self {
+            Servers::Group(p) => p.number(),
+            Servers::Direct(addrs) => addrs.len(),
+        }
+    }
+}
+
+/// Connects to a server; after a failure, to the next one (nginx: proxy_next_upstream).
+async fn connect(s: &mut Session, pass: &Pass, settings: &Settings) -> Result<(Lease, Conn), Refused> {
+    let thread = s.thread.clone();
+    let begun = thread.io.poller.now();
+    let (mut servers, group) = servers(s, pass, settings).await?;
+    let tries = match settings.next_upstream_tries.0 {
+        0 => usize::MAX,
+        n => usize::try_from(n).unwrap_or(usize::MAX),
+    };
+    let limit = servers.number().min(tries);
+    let mut tried = 0;
+    loop {
+        let now = thread.io.poller.now();
+        let Some(n) = servers.choose(tried, now) else {
+            // The attempt is counted, and has the name of the group.
+            let attempt = Attempt::new(group, now);
+            s.upstream.get_or_insert_default().attempts.push(attempt);
+            s.log(Level::Error, "no live upstreams while connecting to upstream");
+            end_attempt(s);
+            return Err(Refused(502));
+        };
+        let Some((addr, name)) = servers.server(n) else { return Err(Refused(500)) };
+        s.upstream.get_or_insert_default().attempts.push(Attempt::new(name, now));
+        let lease = servers.lease(n, now, s.server);
+        match open(s, &addr, settings).await {
+            Ok(conn) => return Ok((lease, conn)),
+            Err(Failed { last }) => {
+                tried += 1;
+                // Gives the place back first, so that it counts as free when another server is chosen.
+                drop(lease);
+                if !last && servers.failed(n, now) {
+                    let text = "upstream server temporarily disabled while connecting to upstream";
+                    s.log(Level::Warn, text);
+                }
+                end_attempt(s);
+                let limit_of_time = settings.next_upstream_timeout.0;
+                let late = !limit_of_time.is_zero() && thread.io.poller.since(begun) >= limit_of_time;
+                if last || !settings.next_upstream || tried >= limit || late {
+                    return Err(Refused(if last { 500 } else { 502 }));
+                }
+            }
+        }
+    }
+}
+
+fn end_attempt(s: &mut Session) {
+    let now = s.thread.io.poller.now();
+    if let Some(a) = s.upstream.as_mut().and_then(|u| u.present()) {
+        a.end(now);
+    }
+}
+
+/// Failure of an attempt, which has been logged. `last`: no server is at fault, so no other is asked.
+struct Failed {
+    last: bool,
+}
+
+/// Opens a connection to a server.
+async fn open(s: &mut Session, addr: &PeerAddr, settings: &Settings) -> Result<Conn, Failed> {
+    let thread = s.thread.clone();
+    let stream = s.stream();
+    let server = stream.servers.get(s.server).ok_or(Failed { last: true })?;
+    let sockets = &server.settings.bind;
+    let local = sockets.local(s).map_err(|e| {
+        s.log(Level::Error, &e.0);
+        Failed { last: true }
+    })?;
+    let greeting = greeting(s, settings.protocol_header);
+    let dialing = DialSettings {
+        addr,
+        local,
+        timeout: settings.connect_timeout.0,
+        receive_buffer: sockets.rcvbuf.0 as usize,
+        send_buffer: sockets.sndbuf.0 as usize,
+        keepalive: settings.socket_keepalive,
+        greeting: &greeting,
+    };
+    let opened = thread.io.poller.now();
+    match dial(&thread.io, &dialing, &mut Watch::Nothing).await {
+        Ok(wire) => {
+            let conn = Conn::opened(&thread.io, wire, opened);
+            if server.settings.core.tcp_nodelay {
+                conn.hurry();
+            }
+            if s.logs_connections() {
+                log_connected(s, &conn, addr);
+            }
+            let now = thread.io.poller.now();
+            if let Some(a) = s.upstream.as_mut().and_then(|u| u.present()) {
+                a.connected = Some(now.saturating_duration_since(a.begun));
+            }
+            Ok(conn)
+        }
+        Err(e) => {
+            let (level, text) = dial_error::text(&dialing, &e);
+            s.log(level, &text);
+            Err(Failed { last: dial_error::is_ours(&e) })
+        }
+    }
+}
+
+/// Writes the PROXY protocol header that names the client; it is empty without `proxy_protocol`.
+fn greeting(s: &Session, version: SendProxy) -> Vec<u8> {
+    let mut header = Vec::new();
+    if let Some(version) = version.version() {
+        let client = match s.peer {
+            Peer::Inet(a) => Some(a),
+            Peer::Unix => None,
+        };
+        proxy_protocol::write(version, client.zip(s.client.local_address(&s.conf)), &mut header);
+    }
+    header
+}
+
+fn log_connected(s: &Session, conn: &Conn, addr: &PeerAddr) {
+    let local = conn.with_fd(|fd| rustix::net::getsockname(fd)).ok();
+    let local = local.and_then(|a| SocketAddr::try_from(a).ok());
+    let local = local.map_or_else(|| "unix:".to_owned(), |a| a.to_string());
+    let to = address_text(addr);
+    s.log_bare(Level::Info, &format!("proxy {local} connected to {}", String::from_utf8_lossy(&to)));
+}
+
+/// Passes bytes both ways until one side ends.
+async fn exchange(s: &mut Session, lease: Lease, mut conn: Conn, settings: &Settings) {
+    let thread = s.thread.clone();
+    lease.succeeded();
+    let timeouts = Timeouts { read: settings.timeout.0, send: settings.timeout.0 };
+    let client = End { wire: &mut s.wire, early: Vec::new(), timeouts };
+    let server = End { wire: conn.wire_mut(), early: Vec::new(), timeouts };
+    let relayed = relay(&thread.io, client, server).await;
+    s.received += relayed.from_client;
+    s.sent += relayed.from_server;
+    let now = thread.io.poller.now();
+    if let Some(a) = s.upstream.as_mut().and_then(|u| u.present()) {
+        a.sent += relayed.from_client;
+        a.received += relayed.from_server;
+        a.end(now);
+        lease.count(&a.figures(), now);
+    }
+    match relayed.ended {
+        Ended::TimedOut(_) => {
+            s.log(Level::Info, "connection timed out (110: Connection timed out) while proxying connection");
+        }
+        Ended::Closed(side) => {
+            let side = match side {
+                Side::Client => "client",
+                Side::Server => "upstream",
+            };
+            s.log_bare(Level::Info, &format!("{side} disconnected{}", s.traffic()));
+        }
+    }
+}
+
+/// Finds the servers. Also returns the name by which the error log names them all.
+async fn servers(s: &mut Session, pass: &Pass, settings: &Settings) -> Result<(Servers, Vec<u8>), Refused> {
+    let _ = settings;
+    match pass {
+        Pass::Group(named) => {
+            let upstream = named.get().cloned().ok_or(Refused(500))?;
+            group(s, &upstream)
+        }
+        Pass::Variable(template) => {
+            let text = template.value(s).map_err(|e| refuse(s, &e))?;
+            let found = find(s, &text).await?;
+            Ok(found)
+        }
+    }
+}
+
+fn refuse(s: &Session, e: &VarError) -> Refused {
+    s.log(Level::Error, &e.0);
+    Refused(500)
+}
+
+fn group(s: &mut Session, upstream: &Arc<Upstream>) -> Result<(Servers, Vec<u8>), Refused> {
+    let key = Key::of(&upstream.group, s).map_err(|e| refuse(s, &e))?;
+    let picker = Picker::new(s.conf.groups.local(&upstream.group), key);
+    Ok((Servers::Group(picker), upstream.group.name.clone()))
+}
+
+/// Finds the servers of an address that became known with the session: a group, an address, or a name that is resolved.
+async fn find(s: &mut Session, text: &[u8]) -> Result<(Servers, Vec<u8>), Refused> {
+    let written = String::from_utf8_lossy(text).into_owned();
+    let place = Place::parse(text).map_err(|m| {
+        s.log(Level::Error, &format!("{m} in upstream \"{written}\""));
+        Refused(500)
+    })?;
+    let name = place.host();
+    let stream = s.stream();
+    let is_group = |u: &&Arc<Upstream>| u.group.explicit && u.group.name == name;
+    if place.port().is_none()
+        && let Some(upstream) = stream.upstreams.iter().find(is_group)
+    {
+        return group(s, upstream);
+    }
+    if place.port().is_none() && matches!(place, Place::Host(..)) {
+        let name = String::from_utf8_lossy(&name);
+        s.log(Level::Error, &format!("no port in upstream \"{name}\""));
+        return Err(Refused(500));
+    }
+    let addrs = match place.literal(0) {
+        Some(addr) => vec![addr],
+        None => resolve(s, &name, place.port().unwrap_or(0)).await?,
+    };
+    Ok((Servers::Direct(addrs), text.to_vec()))
+}
+
+async fn resolve(s: &mut Session, name: &[u8], port: u16) -> Result<Vec<PeerAddr>, Refused> {
+    let stream = s.stream();
+    let core = stream.servers.get(s.server).map(|server| &server.settings.core).ok_or(Refused(500))?;
+    let text = String::from_utf8_lossy(name);
+    let Some(resolver) = &core.resolver.0 else {
+        s.log(Level::Error, &format!("no resolver defined to resolve {text}"));
+        return Err(Refused(500));
+    };
+    let thread = s.thread.clone();
+    let until = thread.io.poller.now() + core.resolver_timeout.0;
+    let found = thread.io.poller.deadline(until, resolver.addresses(name, false)).await;
+    match found.unwrap_or(Err(forebay_net::resolver::Failure::Timeout)) {
+        Ok(a) => Ok(a.ips.into_iter().map(|ip| PeerAddr::Inet(SocketAddr::new(ip, port))).collect()),
+        Err(e) => {
+            s.log(Level::Error, &format!("{text} could not be resolved ({e})"));
+            Err(Refused(500))
+        }
+    }
+}
+
+/// Appends a value of each attempt, separated by ", ". Returns `false` if there was none.
+fn each(s: &Session, out: &mut Vec<u8>, push: impl Fn(&Attempt, &mut Vec<u8>)) -> Result<bool, VarError> {
+    let Some(upstream) = s.upstream.as_ref().filter(|u| !u.attempts.is_empty()) else { return Ok(false) };
+    for (n, a) in upstream.attempts.iter().enumerate() {
+        if n > 0 {
+            out.extend_from_slice(b", ");
+        }
+        push(a, out);
+    }
+    Ok(true)
+}
+
+/// Appends a time of each attempt; `-` for one without it.
+fn each_time(
+    s: &Session,
+    out: &mut Vec<u8>,
+    time: impl Fn(&Attempt) -> Option<Duration>,
+) -> Result<bool, VarError> {
+    each(s, out, |a, out| match time(a) {
+        Some(t) => seconds(out, t),
+        None => out.push(b'-'),
+    })
+}
+
+/// Variables of the proxy.
+pub(crate) const VARIABLES: &[crate::variables::Row] = &[
+    crate::variables::row("upstream_addr", |s, o| each(s, o, |a, o| o.extend_from_slice(&a.name))),
+    crate::variables::row("upstream_bytes_sent", |s, o| {
+        each(s, o, |a, o| o.extend_from_slice(a.sent.to_string().as_bytes()))
+    }),
+    crate::variables::row("upstream_bytes_received", |s, o| {
+        each(s, o, |a, o| o.extend_from_slice(a.received.to_string().as_bytes()))
+    }),
+    crate::variables::row("upstream_connect_time", |s, o| each_time(s, o, |a| a.connected)),
+    crate::variables::row("upstream_session_time", |s, o| each_time(s, o, |a| a.ended)),
+];

@@ -1,0 +1,257 @@
+//! Session: a client's connection from its acceptance to its line in the access log (nginx: the phases of
+//! ngx_stream_core_module). Hot path.
+
+use crate::access_log;
+use crate::config::{Server, Stream};
+use crate::modules::{self, Content, limit_conn, proxy, realip, set};
+use crate::thread::{Thread, ThreadConfig};
+use forebay_conf::error::Level;
+use forebay_core::client::Client;
+use forebay_core::limit::cidr::Cidr;
+use forebay_core::limit::concurrency::Counted;
+use forebay_core::log::{buffers, error};
+use forebay_core::tls;
+use forebay_core::vars::{Captures, Evaluate, Stored, VarError, VarId, VarStore};
+use forebay_http::proxy_protocol::Header;
+use forebay_net::addr::{Peer, push_peer};
+use forebay_net::wire::Wire;
+use std::rc::Rc;
+use std::time::Instant;
+
+/// A client's connection and the state of its phases.
+pub(crate) struct Session {
+    /// Thread that serves it.
+    pub thread: Rc<Thread>,
+    /// Configuration with which it began. A reload does not change it.
+    pub conf: Rc<ThreadConfig>,
+    /// The client.
+    pub client: Client,
+    /// Transport of the client.
+    pub wire: Wire,
+    /// Index of the server.
+    pub server: usize,
+    /// Address of the client, as modules see it.
+    pub peer: Peer,
+    /// Time at which it began.
+    pub begun: Instant,
+    /// Values of variables.
+    pub vars: VarStore,
+    captures: Captures,
+    /// Status for `$status`; 0 until the session has ended.
+    pub status: u16,
+    /// Bytes received from the client.
+    pub received: u64,
+    /// Bytes sent to the client.
+    pub sent: u64,
+    /// Result and counts of `limit_conn`.
+    pub counted: Counted,
+    /// State of the proxy; `None` before a server is chosen.
+    pub upstream: Option<Box<proxy::State>>,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").field("client", &self.client).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Session {
+    /// Closes the connection, also after a panic.
+    fn drop(&mut self) {
+        let token = self.wire.token();
+        self.wire.close(&self.thread.io);
+        self.thread.close(token);
+    }
+}
+
+/// Serves sessions, one after another, forever.
+pub(crate) async fn runner(thread: Rc<Thread>) {
+    loop {
+        let mut job = thread.runners.next_job().await;
+        job.work.serve().await;
+    }
+}
+
+impl Session {
+    /// Creates a session of a connection that has just been accepted.
+    pub(crate) fn new(thread: Rc<Thread>, wire: Wire, client: Client) -> Session {
+        let conf = thread.config();
+        let mut vars = VarStore::default();
+        vars.reset(conf.stream.vars.len());
+        Session {
+            server: client.default_server(&conf),
+            peer: client.peer,
+            begun: thread.clock.now(),
+            vars,
+            captures: Captures::default(),
+            status: 0,
+            received: 0,
+            sent: 0,
+            counted: Counted::default(),
+            upstream: None,
+            client,
+            wire,
+            conf,
+            thread,
+        }
+    }
+
+    /// Returns the stream block.
+    pub(crate) fn stream(&self) -> std::sync::Arc<Stream> {
+        self.conf.stream.clone()
+    }
+
+    /// Runs the phases and writes the session's line to the access log.
+    async fn serve(&mut self) {
+        if self.logs_connections() {
+            let text = format!("client {} connected to {}", self.client_text(), self.local_text());
+            self.log_bare(Level::Info, &text);
+        }
+        let stream = self.stream();
+        self.status = match stream.servers.get(self.server) {
+            Some(server) => self.run(server).await,
+            None => 500,
+        };
+        access_log::log_session(self);
+        // A client that sees the end of the connection may look for its line in the log.
+        buffers::flush_gathered(&self.thread);
+    }
+
+    /// Runs the phases. Returns the status.
+    async fn run(&mut self, server: &Server) -> u16 {
+        realip::replace(self, server);
+        if let Some(status) = limit_conn::check(self, server) {
+            return status;
+        }
+        if let Err(e) = set::assign(self, &server.assignments) {
+            self.log(Level::Error, &e.0);
+            return 500;
+        }
+        match &server.content {
+            Some(Content::Proxy(target)) => proxy::serve(self, target, &server.settings.proxy).await,
+            Some(Content::Return(text)) => modules::send_text(self, text).await,
+            // nginx refuses such a server when it gets a connection.
+            None => {
+                self.log(Level::Error, "no handler for server");
+                500
+            }
+        }
+    }
+
+    /// Returns the address of the client with its port.
+    pub(crate) fn client_text(&self) -> String {
+        match self.client.peer {
+            Peer::Inet(a) => a.to_string(),
+            Peer::Unix => "unix:".to_owned(),
+        }
+    }
+
+    fn local_text(&self) -> String {
+        let local = self.client.local_address(&self.conf);
+        local.map_or_else(|| self.client.listener_text(&self.conf), |a| a.to_string())
+    }
+
+    /// Returns `true` if a log takes lines about connections.
+    pub(crate) fn logs_connections(&self) -> bool {
+        self.logs(Level::Info)
+    }
+
+    fn logs(&self, level: Level) -> bool {
+        let stream = &self.conf.stream;
+        let own = stream.servers.get(self.server).and_then(|s| s.settings.core.error_log.as_ref());
+        let logs = own.map_or(self.conf.config.main.error_log.as_slice(), |l| l.0.as_slice());
+        logs.iter().any(|l| level <= l.level)
+    }
+
+    /// Writes a line about this session to the error log.
+    pub(crate) fn log(&self, level: Level, message: &str) {
+        if self.logs(level) {
+            let mut tail = Vec::new();
+            self.describe(&mut tail);
+            self.write_line(level, message, &tail);
+        }
+    }
+
+    /// Writes a line to the error log that does not describe the session.
+    pub(crate) fn log_bare(&self, level: Level, message: &str) {
+        if self.logs(level) {
+            self.write_line(level, message, b"");
+        }
+    }
+
+    fn write_line(&self, level: Level, message: &str, tail: &[u8]) {
+        let own = self.conf.stream.servers.get(self.server).and_then(|s| s.settings.core.error_log.as_ref());
+        let logs = own.map_or(self.conf.config.main.error_log.as_slice(), |l| l.0.as_slice());
+        let line = error::line(&self.thread, level, Some(self.client.number), message, tail);
+        error::emit(&self.thread, logs, level, &line);
+    }
+
+    fn describe(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(b", client: ");
+        push_peer(self.peer, out);
+        out.extend_from_slice(b", server: ");
+        out.extend_from_slice(self.client.listener_text(&self.conf).as_bytes());
+        if let Some(upstream) = &self.upstream {
+            upstream.describe(out);
+            out.extend_from_slice(self.traffic().as_bytes());
+        }
+    }
+
+    /// Returns the bytes of both sides, as they end a line of the error log.
+    pub(crate) fn traffic(&self) -> String {
+        let (received, sent) = self.upstream.as_ref().map_or((0, 0), |u| u.traffic());
+        let (from, to) = (self.received, self.sent);
+        format!(", bytes from/to client:{from}/{to}, bytes from/to upstream:{received}/{sent}")
+    }
+}
+
+impl Evaluate for Session {
+    fn var(&mut self, id: VarId, out: &mut Vec<u8>) -> Result<bool, VarError> {
+        match self.vars.get(id) {
+            Stored::Value(v) => {
+                out.extend_from_slice(v);
+                return Ok(true);
+            }
+            Stored::Missing => return Ok(false),
+            Stored::Empty => {}
+        }
+        let stream = self.stream();
+        match stream.vars.get(usize::from(id.0)) {
+            Some(var) => var.evaluate(self, id, out),
+            None => Ok(false),
+        }
+    }
+
+    fn values(&mut self) -> &mut VarStore {
+        &mut self.vars
+    }
+
+    fn captures(&mut self) -> &mut Captures {
+        &mut self.captures
+    }
+
+    fn peer(&self) -> Peer {
+        self.peer
+    }
+
+    fn proxied(&self) -> Option<&Header> {
+        self.client.proxied.as_deref()
+    }
+
+    fn session(&self) -> Option<&tls::Session> {
+        self.client.tls.as_deref()
+    }
+
+    fn forwarded(&self, peer: Peer, _proxies: &[Cidr], _recursive: bool) -> Peer {
+        // No protocol of a stream says whom a proxy forwards for, except the PROXY protocol, which `realip` reads.
+        peer
+    }
+
+    fn log_with(&mut self, level: Level, message: impl FnOnce(&mut Vec<u8>)) {
+        if self.logs(level) {
+            let mut text = Vec::new();
+            message(&mut text);
+            self.log(level, &String::from_utf8_lossy(&text));
+        }
+    }
+}

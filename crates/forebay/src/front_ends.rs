@@ -1,0 +1,22 @@
+//! The kinds of servers of this program, and configurations for them.
+
+use forebay_conf::error::Error;
+use forebay_conf::files::Files;
+use forebay_core::config::{Config, Environment};
+use forebay_core::front::FrontEnd;
+
+/// Front ends, in the order of their numbers.
+pub(crate) static FRONT_ENDS: &[&dyn FrontEnd] = &[forebay_server::FRONT_ENDS[0], &forebay_stream::FRONT_END];
+
+/// Reads, checks and builds a configuration (see [`forebay_core::config::load`]).
+///
+/// # Errors
+/// The error that nginx would have reported first.
+pub(crate) fn load(env: &Environment, files: &mut Files) -> Result<(Config, Vec<Error>), Error> {
+    forebay_core::config::load(env, files, FRONT_ENDS)
+}
+
+/// As [`load`], and finds all errors (see [`forebay_core::config::load_all`]).
+pub(crate) fn load_all(env: &Environment, files: &mut Files) -> (Option<Config>, Vec<Error>) {
+    forebay_core::config::load_all(env, files, FRONT_ENDS)
+}
