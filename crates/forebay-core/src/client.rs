@@ -1,6 +1,6 @@
 //! Clients of connections, as far as they are known.
 
-use crate::config::{Address, ListenAddr};
+use crate::config::Address;
 use crate::limit::shares::Network;
 use crate::thread::ActiveConfig;
 use crate::tls::Session;
@@ -76,10 +76,7 @@ impl Client {
         if let Some(l) = self.local {
             return Some(l);
         }
-        match conf.config.listeners.get(self.listener(conf)?)?.addr {
-            ListenAddr::Inet(a) => Some(a),
-            ListenAddr::Unix(_) => None,
-        }
+        conf.config.listeners.get(self.listener(conf)?)?.addr.inet()
     }
 
     /// Returns `true` if the listener sets the size of its connections' send buffers (nginx: `listen sndbuf=`).

@@ -9,6 +9,7 @@ use forebay_net::addr::Peer;
 use forebay_net::reactor::Token;
 use std::any::Any;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -84,6 +85,12 @@ pub struct Idle {
 pub trait Front {
     /// Gives a new connection to a runner.
     fn accept(&self, connection: Accepted);
+
+    /// Receives datagrams from the UDP socket of a listener, which has some or an error. The poller repeats this while the
+    /// socket has more. `listener` is the slot; see [`ActiveConfig::listeners`]. Other threads may use the socket, too.
+    fn datagrams(&self, listener: u32, socket: &Arc<OwnedFd>) {
+        let _ = (listener, socket);
+    }
 
     /// Gives an idle connection to a runner, after data has arrived on it.
     fn resume(&self, token: Token);

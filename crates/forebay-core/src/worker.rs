@@ -478,10 +478,16 @@ impl WorkerThread {
 
 impl Handler for WorkerThread {
     fn accept(&self, listener: u32) {
-        let (fd, kind) = match self.listeners.borrow().get(listener as usize) {
-            Some(Some(s)) => (s.fd.clone(), (s.front, s.addr.is_wildcard())),
+        let (fd, udp, kind) = match self.listeners.borrow().get(listener as usize) {
+            Some(Some(s)) => (s.fd.clone(), s.addr.is_udp(), (s.front, s.addr.is_wildcard())),
             _ => return,
         };
+        if udp {
+            if let Some(front) = self.front(kind.0) {
+                front.datagrams(listener, &fd);
+            }
+            return;
+        }
         for i in 0..ACCEPT_BATCH {
             if i > 0 && self.full() {
                 // It is unknown whether another connection waits in the queue, so close none for it. If one does, the
@@ -601,6 +607,109 @@ fn report_panic(thread: &Thread) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{Build, Config, SocketOptions};
+    use crate::front::FrontConfig;
+    use forebay_conf::tree::Block;
+    use std::net::{TcpListener, TcpStream, UdpSocket};
+
+    thread_local! {
+        /// Calls of [`Calls`]: the slot of a listener with the datagram, or nothing for a connection.
+        static CALLS: RefCell<Vec<(u32, Vec<u8>)>> = const { RefCell::new(Vec::new()) };
+    }
+
+    /// Front end that notes what arrives.
+    struct Calls;
+
+    impl FrontEnd for Calls {
+        fn block(&self) -> &'static str {
+            "calls"
+        }
+        fn read<'a>(&self, _: u8, _: Option<&Block>, _: Build<'a>) -> (FrontConfig, Build<'a>) {
+            unreachable!()
+        }
+        fn prepare(&self, _: u8, _: &Config) {}
+        fn begin(
+            &self,
+            _: u8,
+            _: &Config,
+            _: Option<&Config>,
+            _: &crate::process::Outside,
+        ) -> Box<dyn Any + Send> {
+            Box::new(())
+        }
+        fn start(&self, _: u8, _: &Rc<Thread>) -> Rc<dyn Front> {
+            Rc::new(Calls)
+        }
+    }
+
+    impl Front for Calls {
+        fn accept(&self, connection: Accepted) {
+            CALLS.with_borrow_mut(|calls| calls.push((connection.listener, Vec::new())));
+        }
+        fn datagrams(&self, listener: u32, socket: &Arc<OwnedFd>) {
+            let mut buf = [0; 16];
+            let (count, _) =
+                rustix::net::recv(socket, &mut buf, rustix::net::RecvFlags::empty()).expect("one");
+            CALLS.with_borrow_mut(|calls| calls.push((listener, buf[..count].to_vec())));
+        }
+        fn resume(&self, _: Token) {}
+        fn expired(&self, _: Token) {}
+        fn start_queued(&self) {}
+        fn set_aside_ended(&self, _: Token, _: u32) {}
+        fn idle(&self, _: Instant, _: &mut Vec<Idle>) {}
+        fn close_idle(&self, _: Token) {}
+        fn apply(&self, _: &Rc<ActiveConfig>) {}
+        fn quit(&self) {}
+        fn end(&self) {}
+        fn has_background(&self) -> bool {
+            false
+        }
+        fn shed(&self) -> bool {
+            false
+        }
+        fn noticed(&self, _: u32) {}
+        fn message(&self, _: Box<dyn Any + Send>) {}
+    }
+
+    /// A thread with listeners of TCP and UDP at one port gives each its own: connections and datagrams.
+    #[test]
+    fn datagrams_reach_the_front_end() {
+        let tcp = TcpListener::bind("127.0.0.1:0").expect("bind");
+        tcp.set_nonblocking(true).expect("option");
+        let at = tcp.local_addr().expect("bound");
+        let udp = UdpSocket::bind(at).expect("bind");
+        udp.set_nonblocking(true).expect("option");
+        let listener = |addr| Listener::new(addr, SocketOptions::default(), 0, Default::default());
+        let listeners = vec![listener(ListenAddr::Inet(at)), listener(ListenAddr::Udp(at))];
+        let socket = |fd: OwnedFd| Some((Arc::new(fd), false));
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("runtime");
+        let setup = Setup {
+            number: 0,
+            cpus: Vec::new(),
+            connections: 8,
+            share: ThreadGeneration {
+                config: Arc::new(Config { listeners, ..Config::default() }),
+                sockets: vec![socket(tcp.into()), socket(udp.into())],
+                logs: Vec::new(),
+                generation: 1,
+            },
+            counters: Arc::new(vec![Arc::default()]),
+            front_ends: &[&Calls],
+            mailbox: Arc::default(),
+            log_area: None,
+            tokio: runtime.handle().clone(),
+            started: std::sync::mpsc::channel().0,
+        };
+        let worker = WorkerThread::new(Rc::new(Io::new().expect("epoll")), setup);
+        let _client = TcpStream::connect(at).expect("connected");
+        worker.accept(0);
+        let client = UdpSocket::bind("127.0.0.1:0").expect("bind");
+        client.send_to(b"ping", at).expect("sent");
+        worker.accept(1);
+        worker.accept(2);
+        assert_eq!(CALLS.take(), [(0, Vec::new()), (1, b"ping".to_vec())]);
+        assert_eq!(worker.connections(), 1);
+    }
 
     #[test]
     fn the_reserve_leaves_most_descriptors_to_connections() {

@@ -8,6 +8,7 @@ use rustix::net::{
 };
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -125,8 +126,8 @@ pub fn receive(socket: impl AsFd, count: usize) -> io::Result<Vec<OwnedFd>> {
     Ok(fds)
 }
 
-/// Takes over listening sockets that the program which started this one left open, by number. Numbers that
-/// are no listening socket are left alone. They are closed on exec from now on. Only the first call gives any:
+/// Takes over listening and bound UDP sockets that the program which started this one left open, by number. Numbers that
+/// are no such socket are left alone. They are closed on exec from now on. Only the first call gives any:
 /// a descriptor has one owner.
 pub fn inherited_listeners(numbers: &[RawFd]) -> Vec<OwnedFd> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
@@ -142,11 +143,20 @@ pub fn inherited_listeners(numbers: &[RawFd]) -> Vec<OwnedFd> {
 fn is_listener(fd: RawFd) -> bool {
     // SAFETY: the borrow ends with this function; a number that is not open makes the call fail with EBADF.
     let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
-    matches!(rustix::net::sockopt::socket_acceptconn(borrowed), Ok(true))
+    matches!(rustix::net::sockopt::socket_acceptconn(borrowed), Ok(true)) || receives_datagrams(borrowed)
+}
+
+/// Returns `true` for a UDP socket that is bound to a port and not connected.
+fn receives_datagrams(socket: BorrowedFd<'_>) -> bool {
+    use rustix::net::{SocketType, getpeername, getsockname, sockopt::socket_type};
+    let port = || SocketAddr::try_from(getsockname(socket).ok()?).ok().map(|addr| addr.port());
+    matches!(socket_type(socket), Ok(SocketType::DGRAM))
+        && port().is_some_and(|port| port != 0)
+        && getpeername(socket).is_err()
 }
 
 fn take_over(fd: RawFd) -> OwnedFd {
-    // SAFETY: the number is open and a listening socket, checked before; it is taken once, as numbers are
+    // SAFETY: the number is open and a listening or UDP socket, checked before; it is taken once, as numbers are
     // unique and `inherited_listeners` works once. Nothing else in the program owns it: it was open when the
     // program started, and this is called before the program opens listeners of its own.
     let owned = unsafe { OwnedFd::from_raw_fd(fd) };
@@ -227,9 +237,18 @@ mod tests {
         let number = listener.into_raw_fd();
         let (pipe, _writer) = std::io::pipe().expect("pipe");
         let other = std::os::fd::AsRawFd::as_raw_fd(&pipe);
-        let got = inherited_listeners(&[number, other, number, 9999, -1, 0]);
-        assert_eq!(got.len(), 1);
-        let back = std::net::TcpListener::from(got.into_iter().next().expect("one"));
+        let datagrams = std::net::UdpSocket::bind("127.0.0.1:0").expect("bind");
+        let port = datagrams.local_addr().expect("bound");
+        let connected = std::net::UdpSocket::bind("127.0.0.1:0").expect("bind");
+        connected.connect(port).expect("connected");
+        let connected = std::os::fd::AsRawFd::as_raw_fd(&connected);
+        let datagrams = datagrams.into_raw_fd();
+        let mut got = inherited_listeners(&[number, other, number, 9999, -1, 0, datagrams, connected]);
+        got.sort_by_key(|fd| std::os::fd::AsRawFd::as_raw_fd(fd) != number);
+        assert_eq!(got.len(), 2);
+        let back = std::net::UdpSocket::from(got.pop().expect("two"));
+        assert_eq!(back.local_addr().expect("bound"), port);
+        let back = std::net::TcpListener::from(got.pop().expect("one"));
         assert_eq!(back.local_addr().expect("bound"), address);
         assert!(inherited_listeners(&[number]).is_empty());
     }

@@ -31,6 +31,18 @@ pub fn set_bind_address_no_port(socket: impl AsFd) -> io::Result<()> {
     set_option(socket, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)
 }
 
+/// Has a UDP socket report the local address and interface of each datagram (ip(7), IP_PKTINFO; ipv6(7), IPV6_RECVPKTINFO).
+///
+/// # Errors
+/// Errors of setsockopt(2).
+pub fn set_packet_info(socket: impl AsFd, ipv6: bool) -> io::Result<()> {
+    if ipv6 {
+        // A socket that serves IPv4, too, reports its datagrams' addresses as mapped ones with this option.
+        return set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1);
+    }
+    set_option(socket, libc::IPPROTO_IP, libc::IP_PKTINFO, 1)
+}
+
 fn set_tcp_option(socket: impl AsFd, option: libc::c_int, value: i32) -> io::Result<()> {
     set_option(socket, libc::IPPROTO_TCP, option, value)
 }
@@ -47,6 +59,13 @@ fn set_option(socket: impl AsFd, level: libc::c_int, option: libc::c_int, value:
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn packet_information() {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("bind");
+        set_packet_info(&socket, false).expect("IPv4");
+        assert!(set_packet_info(&socket, true).is_err(), "not a socket of IPv6");
+    }
 
     #[test]
     fn options_of_a_listener() {

@@ -1,11 +1,12 @@
 //! Listening sockets: opened by the master, kept over reloads, handed to workers and to the next master.
 //!
-//! A TCP address has one SO_REUSEPORT socket per thread, so that every thread accepts on its own; a unix
+//! A TCP or UDP address has one SO_REUSEPORT socket per thread, so that every thread accepts on its own; a unix
 //! address has one socket for all.
 
 use crate::master_log::{Log, errno};
 use forebay_core::config::{KeepaliveProbes, ListenAddr, Listener, SocketOptions};
 use forebay_sys::{fds, sockets};
+use rustix::io::Errno;
 use socket2::{Domain, SockAddr, Socket, TcpKeepalive, Type};
 use std::fmt::Write;
 use std::io;
@@ -41,7 +42,7 @@ pub(crate) struct Listeners {
     pub open: Vec<Open>,
 }
 
-/// Opens what `wanted` names, with `threads` sockets per TCP address. Sockets of `old` are used again. With
+/// Opens what `wanted` names, with `threads` sockets per TCP or UDP address. Sockets of `old` are used again. With
 /// `test` an address in use is passed over in silence, as `nginx -t` does.
 ///
 /// # Errors
@@ -82,6 +83,7 @@ fn open_all(
     // All addresses are probed before any is opened: `*:80` would be in the way of `127.0.0.1:80`.
     let free: Vec<_> = wanted.iter().map(|listener| probe(listener, old)).collect();
     for (listener, free) in wanted.iter().zip(free) {
+        let free = free.and_then(|()| only_once(listener, &opened));
         match free.and_then(|()| open_one(listener, old, threads.max(1))) {
             Ok(open) => opened.open.push(open),
             Err(e) if test && in_use(&e.1) => {}
@@ -107,12 +109,21 @@ fn in_use(error: &io::Error) -> bool {
 /// Checks that an address is free. With SO_REUSEPORT a bind would succeed although another program of the same user has the
 /// address, so this binds without it. It would fail because of our own sockets on the port.
 fn probe(wanted: &Listener, old: &Listeners) -> Result<(), Failure> {
-    let ListenAddr::Inet(addr) = wanted.addr else { return Ok(()) };
-    if old.has_port(addr.port()) {
+    let Some(addr) = wanted.addr.inet() else { return Ok(()) };
+    if old.has_port(&wanted.addr) {
         return Ok(());
     }
-    let socket = new_socket(addr, &wanted.options).map_err(|e| (format!("socket() {}", wanted.text), e))?;
+    let socket = new_socket(&wanted.addr, addr, &wanted.options)
+        .map_err(|e| (format!("socket() {}", wanted.text), e))?;
     socket.bind(&addr.into()).map_err(|e| (format!("bind() to {}", wanted.text), e))
+}
+
+/// Refuses an address that a listener of another front end has. SO_REUSEPORT would let both bind it.
+fn only_once(wanted: &Listener, opened: &Listeners) -> Result<(), Failure> {
+    match opened.find(&wanted.addr) {
+        Some(_) => Err((format!("bind() to {}", wanted.text), Errno::ADDRINUSE.into())),
+        None => Ok(()),
+    }
 }
 
 fn open_one(wanted: &Listener, old: &Listeners, threads: usize) -> Result<Open, Failure> {
@@ -122,7 +133,7 @@ fn open_one(wanted: &Listener, old: &Listeners, threads: usize) -> Result<Open, 
             Some(socket) => start_listening(socket, wanted)?,
             None => sockets.push(Arc::new(open_unix(path, wanted)?)),
         },
-        ListenAddr::Inet(addr) => {
+        ListenAddr::Inet(addr) | ListenAddr::Udp(addr) => {
             // A socket that no thread accepts from would keep its share of the connections waiting for ever.
             sockets.truncate(threads);
             for socket in &sockets {
@@ -142,7 +153,7 @@ fn open_inet(
     sockets: &mut Vec<Arc<OwnedFd>>,
 ) -> Result<(), Failure> {
     while sockets.len() < threads {
-        let made = bind_inet(addr, &wanted.options);
+        let made = bind_inet(&wanted.addr, addr, &wanted.options);
         match (made, sockets.first()) {
             (Ok(socket), _) => {
                 let socket = Arc::new(OwnedFd::from(socket));
@@ -160,9 +171,14 @@ fn open_inet(
     Ok(())
 }
 
-fn new_socket(addr: SocketAddr, options: &SocketOptions) -> io::Result<Socket> {
-    let socket = Socket::new(Domain::for_address(addr), Type::STREAM, None)?;
-    socket.set_reuse_address(true)?;
+/// Creates a socket for `listen`, which has the IP address `addr`.
+fn new_socket(listen: &ListenAddr, addr: SocketAddr, options: &SocketOptions) -> io::Result<Socket> {
+    let udp = listen.is_udp();
+    let socket = Socket::new(Domain::for_address(addr), if udp { Type::DGRAM } else { Type::STREAM }, None)?;
+    if !udp {
+        // UDP has no connections in TIME_WAIT. With this option, two programs could bind one port (socket(7)).
+        socket.set_reuse_address(true)?;
+    }
     if addr.is_ipv6() {
         socket.set_only_v6(options.ipv6only.unwrap_or(true))?;
     }
@@ -182,13 +198,13 @@ fn set_options(socket: &Socket, options: &SocketOptions) -> io::Result<()> {
     options.so_keepalive.map_or(Ok(()), |probes| set_keepalive(socket, probes))
 }
 
-fn bind_inet(addr: SocketAddr, options: &SocketOptions) -> io::Result<Socket> {
-    let socket = new_socket(addr, options)?;
+fn bind_inet(listen: &ListenAddr, addr: SocketAddr, options: &SocketOptions) -> io::Result<Socket> {
+    let socket = new_socket(listen, addr, options)?;
     socket.set_reuse_port(true)?;
     set_options(&socket, options)?;
     socket.bind(&addr.into())?;
     options.fastopen.map_or(Ok(()), |length| sockets::set_fastopen(&socket, length))?;
-    if addr.ip().is_loopback() {
+    if addr.ip().is_loopback() && !listen.is_udp() {
         spare_pacing(&socket);
     }
     Ok(socket)
@@ -259,12 +275,25 @@ fn is_stale(addr: &SockAddr) -> bool {
 }
 
 fn start_listening(socket: &Arc<OwnedFd>, wanted: &Listener) -> Result<(), Failure> {
+    if let ListenAddr::Udp(addr) = wanted.addr {
+        return report_local_address(socket, addr, wanted);
+    }
     if matches!(wanted.addr, ListenAddr::Inet(_)) {
         defer(socket, wanted.options.deferred)
             .map_err(|e| (format!("setsockopt(TCP_DEFER_ACCEPT) for {}", wanted.text), e))?;
     }
     let fail = |e: io::Error| (format!("listen() to {}, backlog {}", wanted.text, backlog(wanted)), e);
     rustix::net::listen(socket, backlog(wanted)).map_err(|e| fail(e.into()))
+}
+
+/// Has the kernel report the local address of each datagram to a wildcard: the answers must come from it.
+fn report_local_address(socket: &OwnedFd, addr: SocketAddr, wanted: &Listener) -> Result<(), Failure> {
+    if !addr.ip().is_unspecified() {
+        return Ok(());
+    }
+    let name = if addr.is_ipv6() { "IPV6_RECVPKTINFO" } else { "IP_PKTINFO" };
+    sockets::set_packet_info(socket, addr.is_ipv6())
+        .map_err(|e| (format!("setsockopt({name}) for {}", wanted.text), e))
 }
 
 /// Has the kernel keep a connection to itself until its first bytes are there. In HTTP the client always begins, so accepting
@@ -302,8 +331,10 @@ impl Listeners {
         self.open.iter().find(|open| open.addr == *addr)
     }
 
-    fn has_port(&self, port: u16) -> bool {
-        self.open.iter().any(|open| matches!(open.addr, ListenAddr::Inet(addr) if addr.port() == port))
+    /// Returns `true` if any address has the protocol and port of `addr`.
+    fn has_port(&self, addr: &ListenAddr) -> bool {
+        let port = |addr: &ListenAddr| addr.inet().map(|inet| (inet.port(), addr.is_udp()));
+        self.open.iter().any(|open| port(&open.addr).is_some_and(|open| port(addr) == Some(open)))
     }
 
     /// Removes the files of unix addresses that `kept` does not have.
@@ -333,9 +364,9 @@ impl Listeners {
         let mut result = Listeners::default();
         for fd in fds::inherited_listeners(&numbers) {
             let socket = Socket::from(fd);
-            let Some(addr) = socket.local_addr().ok().and_then(|addr| listen_addr(&addr)) else { continue };
+            let Some(addr) = listen_addr(&socket) else { continue };
             let _ = socket.set_nonblocking(true);
-            if matches!(addr, ListenAddr::Inet(_)) {
+            if addr.inet().is_some() {
                 // A real nginx may not have set it; without it no further socket can be bound here.
                 let _ = socket.set_reuse_port(true);
             }
@@ -349,8 +380,11 @@ impl Listeners {
     }
 }
 
-fn listen_addr(addr: &SockAddr) -> Option<ListenAddr> {
+fn listen_addr(socket: &Socket) -> Option<ListenAddr> {
+    let addr = socket.local_addr().ok()?;
+    let udp = socket.r#type().is_ok_and(|t| t == Type::DGRAM);
     match addr.as_socket() {
+        Some(inet) if udp => Some(ListenAddr::Udp(inet)),
         Some(inet) => Some(ListenAddr::Inet(inet)),
         None => addr.as_pathname().map(|path| ListenAddr::Unix(path.to_owned())),
     }
@@ -389,6 +423,89 @@ mod tests {
         assert_eq!(open(&list, &second, 1, false, &quiet()).expect("own port").open[0].sockets.len(), 1);
         let (text, fds) = second.to_inherit();
         assert_eq!((text.matches(';').count(), fds.len()), (3, 3));
+    }
+
+    fn udp(addr: &str) -> Listener {
+        Listener::new(
+            ListenAddr::Udp(addr.parse().expect("address")),
+            SocketOptions::default(),
+            0,
+            Default::default(),
+        )
+    }
+
+    /// Sockets of UDP and TCP with one port, over a reload that adds a thread.
+    #[test]
+    fn datagram_sockets() {
+        let taken = std::net::UdpSocket::bind("127.0.0.1:0").expect("bind").local_addr().expect("bound");
+        let list = [udp(&taken.to_string()), wanted(&taken.to_string())];
+        let first = open(&list, &Listeners::default(), 2, false, &quiet()).expect("free port");
+        assert_eq!(first.open.iter().map(|open| open.sockets.len()).collect::<Vec<_>>(), [2, 2]);
+        let second = open(&list, &first, 3, false, &quiet()).expect("own port");
+        assert!(Arc::ptr_eq(&first.open[0].sockets[1], &second.open[0].sockets[1]));
+        assert_eq!(second.open[0].sockets.len(), 3);
+        let socket = Socket::from(second.open[0].sockets[2].try_clone().expect("dup"));
+        assert_eq!(socket.r#type().expect("type"), Type::DGRAM);
+        assert_eq!(listen_addr(&socket), Some(ListenAddr::Udp(taken)));
+        assert_eq!(socket.local_addr().expect("bound").as_socket(), Some(taken));
+        // Datagrams of one client come to one of the sockets.
+        std::net::UdpSocket::bind("127.0.0.1:0").expect("bind").send_to(b"x", taken).expect("sent");
+        let received = second.open[0].sockets.iter().filter(|fd| {
+            let socket = std::net::UdpSocket::from(fd.try_clone().expect("dup"));
+            socket.recv_from(&mut [0; 9]).is_ok_and(|(count, _)| count == 1)
+        });
+        assert_eq!(received.count(), 1);
+        let other = std::net::UdpSocket::bind(taken);
+        assert!(other.is_err(), "the port is in use");
+    }
+
+    #[test]
+    fn a_program_with_the_port_of_a_datagram_socket_is_noticed() {
+        let other = Socket::new(Domain::IPV4, Type::DGRAM, None).expect("socket");
+        other.set_reuse_port(true).expect("option");
+        other.bind(&"127.0.0.1:0".parse::<SocketAddr>().expect("address").into()).expect("bind");
+        let addr = other.local_addr().expect("bound").as_socket().expect("UDP");
+        let (call, e) = probe(&udp(&addr.to_string()), &Listeners::default()).expect_err("in use");
+        assert_eq!((call, e.raw_os_error()), (format!("bind() to {addr}"), Some(98)));
+        let old = Listeners { open: vec![Open { addr: ListenAddr::Inet(addr), sockets: Vec::new() }] };
+        assert!(probe(&udp(&addr.to_string()), &old).is_err(), "TCP has ports of its own");
+    }
+
+    #[test]
+    fn wildcards_report_the_local_address_of_datagrams() {
+        use socket2::{MaybeUninitSlice, MsgHdrMut};
+        for (any, local) in [("0.0.0.0", "127.0.0.1"), ("[::]", "[::1]")] {
+            let Ok(taken) = std::net::UdpSocket::bind(format!("{local}:0")) else { continue };
+            let port = taken.local_addr().expect("bound").port();
+            drop(taken);
+            let list = [udp(&format!("{any}:{port}"))];
+            let opened = open(&list, &Listeners::default(), 1, false, &quiet()).expect("free port");
+            let client = std::net::UdpSocket::bind(format!("{local}:0")).expect("bind");
+            client.send_to(b"x", format!("{local}:{port}")).expect("sent");
+            let socket = Socket::from(opened.open[0].sockets[0].try_clone().expect("dup"));
+            let (mut control, mut byte) =
+                ([std::mem::MaybeUninit::uninit(); 128], [std::mem::MaybeUninit::uninit()]);
+            let mut into = [MaybeUninitSlice::new(&mut byte)];
+            let mut message = MsgHdrMut::new().with_control(&mut control).with_buffers(&mut into);
+            assert_eq!(socket.recvmsg(&mut message, 0).expect("a datagram"), 1);
+            assert!(message.control_len() > 0, "{any}");
+        }
+    }
+
+    /// Two front ends may not have one address, although SO_REUSEPORT would allow it.
+    #[test]
+    fn an_address_of_two_front_ends_is_in_use() {
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("bind").local_addr().expect("bound");
+        let list = [wanted(&taken.to_string()), wanted(&taken.to_string())];
+        let (opened, busy) =
+            open_all(&list, &Listeners::default(), 1, false, &quiet()).expect("no other error");
+        assert_eq!((opened.open.len(), busy), (1, true));
+        let (call, e) = only_once(&list[1], &opened).expect_err("in use");
+        assert_eq!((call, e.raw_os_error()), (format!("bind() to {taken}"), Some(98)));
+        drop(opened);
+        // As `nginx -t`, which does not report it.
+        let tested = open(&list, &Listeners::default(), 1, true, &quiet()).expect("no error");
+        assert_eq!(tested.open.len(), 1);
     }
 
     #[test]
@@ -456,7 +573,8 @@ mod tests {
     fn loopback_is_not_paced() {
         use rustix::net::sockopt::{set_tcp_congestion, tcp_congestion};
         let at = |ip: &str| SocketAddr::new(ip.parse().expect("address"), 0);
-        let socket = new_socket(at("127.0.0.1"), &SocketOptions::default()).expect("socket");
+        let socket = new_socket(&ListenAddr::Inet(at("::")), at("127.0.0.1"), &SocketOptions::default())
+            .expect("socket");
         let set = |name: &str| set_tcp_congestion(&socket, name).is_ok();
         let now = || tcp_congestion(&socket).expect("name");
         // Both are modules that a kernel may lack.
@@ -466,7 +584,9 @@ mod tests {
                 assert_eq!(now(), after, "{name}");
             }
         }
-        let bound = |ip: &str| bind_inet(at(ip), &SocketOptions::default()).expect("bound");
+        let bound = |ip: &str| {
+            bind_inet(&ListenAddr::Inet(at(ip)), at(ip), &SocketOptions::default()).expect("bound")
+        };
         assert!(!tcp_congestion(bound("127.0.0.1")).expect("name").starts_with("bbr"));
         let system = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").expect("Linux");
         assert_eq!(tcp_congestion(bound("0.0.0.0")).expect("name"), system.trim());

@@ -195,6 +195,10 @@ impl Body {
                 self.number(1);
                 self.path(path);
             }
+            ListenAddr::Udp(addr) => {
+                self.number(2);
+                self.bytes(addr.to_string().as_bytes());
+            }
         }
         self.number(*sockets as u64);
     }
@@ -240,7 +244,9 @@ impl<'a> Rest<'a> {
     fn listener(&mut self) -> Option<(ListenAddr, usize)> {
         let addr = match self.number()? {
             0 => ListenAddr::Inet(self.text()?.parse().ok()?),
-            _ => ListenAddr::Unix(self.path()?),
+            1 => ListenAddr::Unix(self.path()?),
+            2 => ListenAddr::Udp(self.text()?.parse().ok()?),
+            _ => return None,
         };
         Some((addr, self.size()?))
     }
@@ -297,6 +303,7 @@ mod tests {
             listeners: vec![
                 (ListenAddr::Inet("[::1]:80".parse().expect("address")), 2),
                 (ListenAddr::Unix("/run/x.sock".into()), 1),
+                (ListenAddr::Udp("[::1]:80".parse().expect("address")), 1),
             ],
             logs: vec!["/var/log/x".into()],
             generation: 9,

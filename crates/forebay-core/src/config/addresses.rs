@@ -29,7 +29,8 @@ pub fn listeners(servers: &[Listening<'_>], front: u8, cx: &mut Build<'_>) -> Ve
     for addr in &order {
         let Some(listens) = by_addr.get(addr) else { continue };
         let default = address(servers, listens, cx);
-        let set = listens.iter().find(|(_, l)| l.set);
+        // Directives without options have the defaults of their front end.
+        let set = listens.iter().find(|(_, l)| l.set).or(listens.first());
         let options = set.map(|(_, l)| l.options.clone()).unwrap_or_default();
         let bind = listens.iter().any(|(_, l)| l.bind);
         let listener = Listener::new(addr.clone(), options, front, default);
@@ -112,22 +113,23 @@ fn fold(sockets: Vec<(Listener, bool)>) -> Vec<Listener> {
     let mut result: Vec<Listener> = Vec::new();
     let mut folded = Vec::new();
     for (l, bind) in sockets {
-        match &l.addr {
-            ListenAddr::Inet(s) if !s.ip().is_unspecified() && !bind => folded.push((*s, l)),
+        match l.addr.inet() {
+            Some(s) if !s.ip().is_unspecified() && !bind => folded.push((s, l)),
             _ => result.push(l),
         }
     }
     for (s, l) in folded {
-        let wildcard = result.iter_mut().find(|w| match &w.addr {
-            ListenAddr::Inet(w) => {
-                w.ip().is_unspecified() && w.port() == s.port() && w.is_ipv4() == s.is_ipv4()
-            }
-            ListenAddr::Unix(_) => false,
-        });
-        match wildcard {
+        match result.iter_mut().find(|w| covers(&w.addr, &l.addr)) {
             Some(w) => w.exact.push((s, l.default)),
             None => result.push(l),
         }
     }
     result
+}
+
+/// Returns `true` if an address is the wildcard of the other's protocol, IP version and port.
+fn covers(wildcard: &ListenAddr, other: &ListenAddr) -> bool {
+    let (Some(w), Some(o)) = (wildcard.inet(), other.inet()) else { return false };
+    let same = wildcard.is_udp() == other.is_udp() && w.port() == o.port() && w.is_ipv4() == o.is_ipv4();
+    w.ip().is_unspecified() && same
 }

@@ -1,4 +1,4 @@
-//! `listen` (nginx: ngx_http_core_module).
+//! `listen` (nginx: ngx_http_core_module, ngx_stream_core_module).
 
 use super::scope::Build;
 use super::{KeepaliveProbes, ListenAddr, SocketOptions};
@@ -30,6 +30,77 @@ impl AddressOptions {
     }
 }
 
+/// Form of `listen` in the block of a front end.
+#[derive(Debug)]
+pub struct Form {
+    /// Port of an address that names none; `None`: it must name one. nginx has the system choose a port there, at which no
+    /// client would look.
+    default_port: Option<u16>,
+    /// Parameters, as they are written up to and including `=`.
+    parameters: &'static [&'static str],
+    /// [`SocketOptions::deferred`] without a parameter.
+    deferred: Option<bool>,
+}
+
+/// `listen` in the http block.
+pub static HTTP: Form = Form {
+    default_port: Some(80),
+    parameters: &[
+        "default_server",
+        "default",
+        "proxy_protocol",
+        "ssl",
+        "http2",
+        "quic",
+        "bind",
+        "deferred",
+        "deferred=",
+        "reuseport",
+        "multipath",
+        "ipv6only=",
+        "backlog=",
+        "fastopen=",
+        "rcvbuf=",
+        "sndbuf=",
+        "so_keepalive=",
+        "setfib=",
+        "accept_filter=",
+    ],
+    deferred: None,
+};
+
+/// `listen` in the stream block.
+pub static STREAM: Form = Form {
+    default_port: None,
+    parameters: &[
+        "default_server",
+        "proxy_protocol",
+        "ssl",
+        "udp",
+        "bind",
+        "deferred",
+        "reuseport",
+        "multipath",
+        "ipv6only=",
+        "backlog=",
+        "fastopen=",
+        "rcvbuf=",
+        "sndbuf=",
+        "so_keepalive=",
+        "accept_filter=",
+    ],
+    // Of many protocols the server sends the first bytes, which a deferred connection would delay.
+    deferred: Some(false),
+};
+
+impl Form {
+    /// Returns `true` if this form has a parameter.
+    fn has(&self, word: &[u8]) -> bool {
+        let end = word.iter().position(|b| *b == b'=').map_or(word.len(), |at| at + 1);
+        self.parameters.iter().any(|name| word.get(..end) == Some(name.as_bytes()))
+    }
+}
+
 /// One `listen` directive.
 #[derive(Clone, Debug)]
 pub struct ListenDirective {
@@ -45,6 +116,8 @@ pub struct ListenDirective {
     pub bind: bool,
     /// Protocols.
     pub address_options: AddressOptions,
+    /// `udp`.
+    udp: bool,
     at: Option<(Span, Span, u32)>,
 }
 
@@ -59,6 +132,7 @@ impl ListenDirective {
             default_server: false,
             bind: false,
             address_options: AddressOptions::default(),
+            udp: false,
             at: None,
         }
     }
@@ -79,31 +153,36 @@ impl ListenDirective {
 impl std::fmt::Display for ListenAddr {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            ListenAddr::Inet(a) => write!(f, "{a}"),
+            ListenAddr::Inet(a) | ListenAddr::Udp(a) => write!(f, "{a}"),
             ListenAddr::Unix(p) => write!(f, "unix:{}", p.display()),
         }
     }
 }
 
-/// Reads one directive.
+/// Creates the error of a server without `listen`, which its front end needs. Errors inside the block come first.
+pub fn missing(server: &Directive, cx: &Build<'_>) -> Error {
+    let last = server.block.iter().flatten().map(|d| d.ordinal).max();
+    let error = cx.error(server, "no \"listen\" is defined for server");
+    Error { ordinal: last.unwrap_or(server.ordinal), ..error }
+}
+
+/// Reads one directive of this form.
 ///
 /// # Errors
 /// In nginx's words.
-pub fn parse(d: &Directive, cx: &mut Build<'_>) -> Result<ListenDirective, Error> {
+pub fn parse(form: &Form, d: &Directive, cx: &mut Build<'_>) -> Result<ListenDirective, Error> {
     let word = super::value::first(d);
-    let addrs = addresses(word).map_err(|m| {
+    let addrs = addresses(word, form.default_port).map_err(|m| {
         cx.error(d, format!("{m} in \"{}\" of the \"listen\" directive", String::from_utf8_lossy(word)))
     })?;
     let mut l = ListenDirective {
         addrs,
+        options: SocketOptions { deferred: form.deferred, ..SocketOptions::default() },
         at: Some((d.name.span, d.end, d.ordinal)),
         ..ListenDirective::default_port()
     };
     for w in d.args.iter().skip(1) {
-        let subject = match l.flag(&w.text) {
-            Some(subject) => subject,
-            None => l.valued(&w.text).map_err(|what| cx.error_at(d, w, what.text(w)))?,
-        };
+        let subject = l.parameter(form, &w.text).map_err(|what| cx.error_at(d, w, what.text(w)))?;
         if subject == AppliesTo::Socket {
             l.set = true;
             l.bind = true;
@@ -113,6 +192,9 @@ pub fn parse(d: &Directive, cx: &mut Build<'_>) -> Result<ListenDirective, Error
                 "the \"listen ... http2\" directive is deprecated, use the \"http2\" directive instead";
             cx.warn(d, text);
         }
+    }
+    if l.udp {
+        l.use_udp().map_err(|text| cx.error(d, text))?;
     }
     Ok(l)
 }
@@ -153,6 +235,45 @@ impl Fault {
 }
 
 impl ListenDirective {
+    /// Takes a parameter that the form has.
+    fn parameter(&mut self, form: &Form, word: &[u8]) -> Result<AppliesTo, Fault> {
+        if !form.has(word) {
+            return Err(Fault::Unknown);
+        }
+        match self.flag(word) {
+            Some(subject) => Ok(subject),
+            None => self.valued(word),
+        }
+    }
+
+    /// Makes the addresses those of UDP sockets.
+    ///
+    /// # Errors
+    /// If a parameter or an address is only for connections.
+    fn use_udp(&mut self) -> Result<(), String> {
+        let (options, protocols) = (&self.options, &self.address_options);
+        // In the order in which nginx reports them.
+        let incompatible = [
+            (options.fastopen.is_some(), "fastopen"),
+            (options.backlog.is_some(), "backlog"),
+            (options.deferred == Some(true), "deferred"),
+            (options.multipath, "multipath"),
+            (protocols.ssl, "ssl"),
+            (options.so_keepalive.is_some(), "so_keepalive"),
+            (protocols.proxy_protocol, "proxy_protocol"),
+        ];
+        if let Some((_, name)) = incompatible.iter().find(|(given, _)| *given) {
+            return Err(format!("\"listen\" directive \"{name}\" parameter is incompatible with \"udp\""));
+        }
+        for addr in &mut self.addrs {
+            *addr = match addr.inet() {
+                Some(inet) => ListenAddr::Udp(inet),
+                None => return Err("datagrams over unix domain sockets are not supported yet".to_owned()),
+            };
+        }
+        Ok(())
+    }
+
     /// Takes a parameter without a value. `None`: it is not one.
     fn flag(&mut self, word: &[u8]) -> Option<AppliesTo> {
         match word {
@@ -160,6 +281,7 @@ impl ListenDirective {
             b"proxy_protocol" => self.address_options.proxy_protocol = true,
             b"ssl" => self.address_options.ssl = true,
             b"http2" => self.address_options.http2 = true,
+            b"udp" => self.udp = true,
             _ => return self.socket_flag(word),
         }
         Some(AppliesTo::Address)
@@ -237,7 +359,7 @@ fn keepalive(v: &[u8]) -> Option<KeepaliveProbes> {
 }
 
 /// Returns the addresses of `unix:PATH`, `PORT`, `HOST` or `HOST:PORT`; a range of ports gives several.
-fn addresses(word: &[u8]) -> Result<Vec<ListenAddr>, &'static str> {
+fn addresses(word: &[u8], default_port: Option<u16>) -> Result<Vec<ListenAddr>, &'static str> {
     if let Some(path) = word.strip_prefix(b"unix:") {
         if path.is_empty() {
             return Err("no path in the unix domain socket");
@@ -246,6 +368,7 @@ fn addresses(word: &[u8]) -> Result<Vec<ListenAddr>, &'static str> {
     }
     let text = std::str::from_utf8(word).map_err(|_| "invalid host")?;
     let (host, ports) = split(text)?;
+    let ports = ports.or(default_port.map(|port| port..=port)).ok_or("no port")?;
     let ips = addresses_of_host(host)?;
     let mut addrs = Vec::new();
     for port in ports {
@@ -270,23 +393,23 @@ fn addresses_of_host(host: Option<&str>) -> Result<Vec<IpAddr>, &'static str> {
     Ok(ips)
 }
 
-/// Port of an address that names none.
-const DEFAULT_PORTS: RangeInclusive<u16> = 80..=80;
+/// Host and ports as they are written.
+type HostAndPorts<'t> = (Option<&'t str>, Option<RangeInclusive<u16>>);
 
 /// Divides an address into host and ports.
-fn split(text: &str) -> Result<(Option<&str>, RangeInclusive<u16>), &'static str> {
+fn split(text: &str) -> Result<HostAndPorts<'_>, &'static str> {
     if text.is_empty() {
         return Err("no host");
     }
     if text.bytes().all(|b| b.is_ascii_digit() || b == b'-') {
-        return Ok((None, port_range(text)?));
+        return Ok((None, Some(port_range(text)?)));
     }
     let end = if text.starts_with('[') { text.find(']').ok_or("invalid host")? + 1 } else { 0 };
     let colon = text.get(end..).and_then(|rest| rest.find(':')).map(|at| end + at);
     match colon {
         Some(0) => Err("no host"),
-        Some(at) if end == 0 || at == end => Ok((Some(&text[..at]), port_range(&text[at + 1..])?)),
-        None if end == 0 || end == text.len() => Ok((Some(text), DEFAULT_PORTS)),
+        Some(at) if end == 0 || at == end => Ok((Some(&text[..at]), Some(port_range(&text[at + 1..])?))),
+        None if end == 0 || end == text.len() => Ok((Some(text), None)),
         _ => Err("invalid host"),
     }
 }
@@ -297,4 +420,151 @@ fn port_range(text: &str) -> Result<RangeInclusive<u16>, &'static str> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let ports = port(first)?..=port(last)?;
     if ports.is_empty() { Err("invalid port range") } else { Ok(ports) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Environment, Listener, Listening, listeners};
+    use forebay_conf::files::Files;
+
+    /// Reads servers, each the text of `listen` directives without that word, as a front end does. Returns what `with` makes
+    /// of them, and the messages.
+    fn read<T>(
+        form: &Form,
+        servers: &[&[&str]],
+        with: impl FnOnce(&[Vec<ListenDirective>], &mut Build<'_>) -> T,
+    ) -> (T, Vec<String>) {
+        let env = Environment {
+            prefix: "/p/".into(),
+            conf_path: "/p/c".into(),
+            globals: String::new(),
+            error_log: None,
+            access_log: "a".into(),
+        };
+        let listens = |s: &&[&str]| s.iter().map(|l| format!("listen {l};\n")).collect::<String>();
+        let text: Vec<String> = servers.iter().map(listens).map(|l| format!("server {{ {l} }}")).collect();
+        let mut files = Files::recorded([(&env.conf_path, format!("http {{ {} }}", text.join("\n")))]);
+        let parsed = forebay_conf::parse::parse(&env.conf_path, "", &env.prefix, &mut files);
+        let mut warnings = Vec::new();
+        let mut cx = Build::new(&env, &mut files, &mut warnings);
+        let block = parsed.tree.root.iter().find_map(|d| d.block.as_ref()).expect("http");
+        let mut read = Vec::new();
+        for server in block {
+            let mut listens = Vec::new();
+            for d in server.block.iter().flatten() {
+                match parse(form, d, &mut cx) {
+                    Ok(l) => listens.push(l),
+                    Err(e) => cx.warnings.push(e),
+                }
+            }
+            if listens.is_empty() && server.block.iter().flatten().next().is_none() {
+                let error = missing(server, &cx);
+                cx.warnings.push(error);
+            }
+            read.push(listens);
+        }
+        let made = with(&read, &mut cx);
+        let messages = warnings.iter().map(|e| files.render(e)).collect();
+        (made, messages)
+    }
+
+    fn error(form: &Form, listen: &str) -> String {
+        let ((), messages) = read(form, &[&[listen]], |_, _| {});
+        messages.join("; ").replace(" in /p/c:1", "")
+    }
+
+    fn addrs(form: &Form, listen: &str) -> Vec<String> {
+        let (addrs, messages) = read(form, &[&[listen]], |servers, _| {
+            let shown = |a: &ListenAddr| format!("{}{a}", if a.is_udp() { "udp " } else { "" });
+            servers[0].iter().flat_map(|l| l.addrs.iter().map(shown)).collect()
+        });
+        assert_eq!(messages, [""; 0]);
+        addrs
+    }
+
+    #[test]
+    fn only_http_has_a_default_port() {
+        assert_eq!(addrs(&HTTP, "127.0.0.1"), ["127.0.0.1:80"]);
+        assert_eq!(error(&STREAM, "127.0.0.1"), "no port in \"127.0.0.1\" of the \"listen\" directive");
+        assert_eq!(error(&STREAM, "[::1]"), "no port in \"[::1]\" of the \"listen\" directive");
+        assert_eq!(error(&STREAM, "*"), "no port in \"*\" of the \"listen\" directive");
+        assert_eq!(addrs(&STREAM, "12345"), ["0.0.0.0:12345"]);
+        assert_eq!(addrs(&STREAM, "[::1]:12345"), ["[::1]:12345"]);
+        assert_eq!(addrs(&STREAM, "unix:/s"), ["unix:/s"]);
+        assert_eq!(addrs(&STREAM, "127.0.0.1:5-6 udp"), ["udp 127.0.0.1:5", "udp 127.0.0.1:6"]);
+        assert_eq!(error(&STREAM, "6-5"), "invalid port range in \"6-5\" of the \"listen\" directive");
+        assert_eq!(error(&STREAM, "0"), "invalid port in \"0\" of the \"listen\" directive");
+    }
+
+    #[test]
+    fn each_form_has_its_parameters() {
+        let unknown = |w: &str| format!("invalid parameter \"{w}\"");
+        for w in ["http2", "quic", "default", "deferred=on", "setfib=1", "foo", "foo=1", "reuseport=on"] {
+            assert_eq!(error(&STREAM, &format!("1 {w}")), unknown(w));
+        }
+        for w in ["udp", "foo", "default=1", "quic=1", "ipv6only=x", "deferred=x"] {
+            assert_eq!(error(&HTTP, &format!("1 {w}")), unknown(w));
+        }
+        let both = "default_server ssl proxy_protocol bind deferred reuseport multipath backlog=1 fastopen=0 rcvbuf=1k \
+                    sndbuf=1k so_keepalive=on ipv6only=on";
+        for form in [&HTTP, &STREAM] {
+            assert_eq!(error(form, &format!("[::1]:1 {both}")), "");
+            assert_eq!(error(form, "1 backlog=0"), "invalid backlog \"backlog=0\"");
+        }
+    }
+
+    #[test]
+    fn parameters_of_connections_are_incompatible_with_udp() {
+        let says = |parameters: &str| error(&STREAM, &format!("1 {parameters}"));
+        let order = "proxy_protocol so_keepalive=off ssl multipath deferred backlog=1 fastopen=0";
+        let mut given = String::from("udp");
+        for word in order.split(' ') {
+            given = format!("{given} {word}");
+            let name = word.split('=').next().expect("a name");
+            let text = format!("\"listen\" directive \"{name}\" parameter is incompatible with \"udp\"");
+            assert_eq!(says(&given), text, "{given}");
+        }
+        assert_eq!(says("udp reuseport bind rcvbuf=1k sndbuf=1k ipv6only=on default_server udp"), "");
+        assert_eq!(says("udp ssl backlog=x"), "invalid backlog \"backlog=x\"");
+        assert_eq!(error(&STREAM, "unix:/s udp"), "datagrams over unix domain sockets are not supported yet");
+    }
+
+    #[test]
+    fn udp_and_tcp_have_listeners_of_their_own() {
+        let servers: &[&[&str]] =
+            &[&["127.0.0.1:7 udp", "7", "7 udp", "[::]:7"], &["127.0.0.1:7 ", "127.0.0.2:7 udp bind"]];
+        let (made, messages) = read(&STREAM, servers, |servers, cx| {
+            let listening: Vec<_> =
+                servers.iter().map(|listens| Listening { names: &[], listens, ordinal: 0 }).collect();
+            listeners(&listening, 3, cx)
+        });
+        assert_eq!(messages, [""; 0]);
+        let shown = |l: &Listener| {
+            let exact: Vec<_> = l.exact.iter().map(|(a, _)| a.to_string()).collect();
+            (l.addr.is_udp(), l.text.clone(), exact.join(" "))
+        };
+        let shown: Vec<_> = made.iter().map(shown).collect();
+        let row = |udp: bool, text: &str, exact: &str| (udp, text.to_owned(), exact.to_owned());
+        assert_eq!(
+            shown,
+            [
+                row(false, "0.0.0.0:7", "127.0.0.1:7"),
+                row(true, "0.0.0.0:7", "127.0.0.1:7"),
+                row(false, "[::]:7", ""),
+                row(true, "127.0.0.2:7", ""),
+            ]
+        );
+        assert!(made.iter().all(|l| l.front == 3 && l.options.deferred == Some(false)));
+        let (_, messages) = read(&STREAM, &[&["7 udp", "7 udp"]], |servers, cx| {
+            listeners(&[Listening { names: &[], listens: &servers[0], ordinal: 0 }], 0, cx)
+        });
+        assert_eq!(messages, ["a duplicate listen 0.0.0.0:7 in /p/c:2"]);
+    }
+
+    #[test]
+    fn a_server_without_listen() {
+        let ((), messages) = read(&STREAM, &[&["1"], &[]], |_, _| {});
+        assert_eq!(messages, ["no \"listen\" is defined for server in /p/c:3"]);
+    }
 }

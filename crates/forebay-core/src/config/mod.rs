@@ -64,14 +64,29 @@ impl Environment {
 pub enum ListenAddr {
     /// TCP.
     Inet(SocketAddr),
+    /// UDP. A listener of TCP may have the same port.
+    Udp(SocketAddr),
     /// `unix:PATH`.
     Unix(PathBuf),
 }
 
 impl ListenAddr {
-    /// Returns `true` if connections may come to more than one local address.
+    /// Returns the IP address and port; `None` for a unix address.
+    pub fn inet(&self) -> Option<SocketAddr> {
+        match self {
+            ListenAddr::Inet(a) | ListenAddr::Udp(a) => Some(*a),
+            ListenAddr::Unix(_) => None,
+        }
+    }
+
+    /// Returns `true` for a socket that receives datagrams and accepts no connections.
+    pub fn is_udp(&self) -> bool {
+        matches!(self, ListenAddr::Udp(_))
+    }
+
+    /// Returns `true` if connections or datagrams may come to more than one local address.
     pub fn is_wildcard(&self) -> bool {
-        matches!(self, ListenAddr::Inet(a) if a.ip().is_unspecified())
+        self.inet().is_some_and(|a| a.ip().is_unspecified())
     }
 }
 
@@ -86,7 +101,7 @@ pub struct SocketOptions {
     pub sndbuf: Option<usize>,
     /// `fastopen=`, queue length.
     pub fastopen: Option<i32>,
-    /// `deferred`, and `deferred=off`, which nginx does not have; the default is on.
+    /// `deferred`, and `deferred=off`, which nginx does not have; the default is on for HTTP and off for others.
     pub deferred: Option<bool>,
     /// `ipv6only=`; the default is on.
     pub ipv6only: Option<bool>,

@@ -171,7 +171,7 @@ impl<'s, 'f> Builder<'s, 'f> {
         s: &mut ServerBuild,
     ) -> Result<(), Error> {
         match d.name.text.as_slice() {
-            b"listen" => s.listens.push(listen::parse(d, self.cx)?),
+            b"listen" => s.listens.push(listen::parse(&listen::HTTP, d, self.cx)?),
             b"server_name" => return names::parse(d, self.cx, &mut s.names),
             b"connection_pool_size" => s.pool = forebay_conf::units::size(value::first(d)),
             _ if s.written.set(d, self.cx)? => {}
