@@ -203,7 +203,7 @@ impl<'s, 'f> Builder<'s, 'f> {
 
     fn server_directive(&mut self, d: &Directive, s: &mut ServerBuild) -> Result<(), Error> {
         match d.name.text.as_slice() {
-            b"listen" => s.listens.push(listen::parse(d, self.cx)?),
+            b"listen" => s.listens.push(listen::parse(&listen::STREAM, d, self.cx)?),
             b"server_name" => return names::parse(d, self.cx, &mut s.names),
             b"set" => s.assignments.push(set::parse(d, self.cx)?),
             b"proxy_pass" => s.content = Some(proxy::pass(d, s.content.as_ref(), self.cx)?),
@@ -237,8 +237,6 @@ impl<'s, 'f> Builder<'s, 'f> {
             })
             .collect();
         for l in &mut listeners {
-            // A client may wait for the server to speak first, so the kernel must not wait for its data.
-            l.options.deferred.get_or_insert(false);
             l.nodelay = servers.get(l.default.default_server).map(|s| s.settings.core.tcp_nodelay);
         }
         let resolver = self.written.core.resolve().resolver.0;

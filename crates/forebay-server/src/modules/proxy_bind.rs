@@ -7,7 +7,6 @@ pub(crate) use forebay_core::upstream::bind::{Settings, Written};
 mod tests {
     use crate::request::Request;
     use crate::testing::{error, request};
-    use std::net::SocketAddr;
 
     #[test]
     fn addresses() {
