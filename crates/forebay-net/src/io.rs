@@ -1,6 +1,6 @@
 //! Resources of a thread that its connections' bytes pass through. Hot path.
 
-use crate::pipe::Pipe;
+use crate::pipe::{Pipe, Pipes};
 use crate::reactor::Poller;
 use crate::tls::stream::Scratch;
 use std::cell::RefCell;
@@ -13,8 +13,12 @@ pub struct Io {
     pub tls: RefCell<Scratch>,
     /// Buffers for content that passes from one connection to another.
     pub large: LargeBuffers,
+    /// Buffers for the bytes of relays.
+    pub(crate) relayed: RelayBuffers,
     /// Pipe for content that passes from one connection to another inside the kernel.
     pub pipe: RefCell<Pipe>,
+    /// Pipes for the bytes of relays.
+    pub(crate) pipes: Pipes,
 }
 
 impl std::fmt::Debug for Io {
@@ -33,30 +37,36 @@ impl Io {
             poller: Poller::new()?,
             tls: RefCell::default(),
             large: LargeBuffers::default(),
+            relayed: RelayBuffers::default(),
             pipe: RefCell::default(),
+            pipes: Pipes::default(),
         })
     }
 }
 
-/// Large buffers that one request uses after another.
-#[derive(Debug, Default)]
-pub struct LargeBuffers(RefCell<Vec<Vec<u8>>>);
+/// Buffers that one request uses after another.
+pub type LargeBuffers = Buffers<{ 64 * 1024 }, { 256 * 1024 }>;
 
-impl LargeBuffers {
+/// Buffers that one relay uses after another. Over TLS a read appends up to 32 KiB.
+pub(crate) type RelayBuffers = Buffers<{ 16 * 1024 }, { 64 * 1024 }>;
+
+/// Stock of empty buffers with a capacity from `LEAST` to `MOST` bytes.
+#[derive(Debug, Default)]
+pub struct Buffers<const LEAST: usize, const MOST: usize>(RefCell<Vec<Vec<u8>>>);
+
+impl<const LEAST: usize, const MOST: usize> Buffers<LEAST, MOST> {
     /// Number of buffers that are kept.
     const KEPT: usize = 8;
-    /// Capacity of those that are kept, bytes.
-    const CAPACITY: std::ops::RangeInclusive<usize> = 64 * 1024..=256 * 1024;
 
-    /// Returns an empty buffer, of a size that [`LargeBuffers::give`] keeps.
+    /// Returns an empty buffer, of a size that [`Buffers::give`] keeps.
     pub fn take(&self) -> Vec<u8> {
-        self.0.borrow_mut().pop().unwrap_or_else(|| Vec::with_capacity(*Self::CAPACITY.start()))
+        self.0.borrow_mut().pop().unwrap_or_else(|| Vec::with_capacity(LEAST))
     }
 
     /// Takes a buffer back.
     pub fn give(&self, mut b: Vec<u8>) {
         let mut kept = self.0.borrow_mut();
-        if kept.len() < Self::KEPT && Self::CAPACITY.contains(&b.capacity()) {
+        if kept.len() < Self::KEPT && (LEAST..=MOST).contains(&b.capacity()) {
             b.clear();
             kept.push(b);
         }

@@ -1,16 +1,20 @@
-//! Pipe through which bytes pass from one socket to another inside the kernel (splice). It serves for the bytes of an upstream's
-//! response that go to the client unchanged. Hot path.
+//! Pipes through which bytes pass from one socket to another inside the kernel (splice). They serve for the bytes of an
+//! upstream's response that go to the client unchanged, and for relays. Hot path.
 
+use crate::wire::Sent;
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with};
+use std::cell::{Cell, RefCell};
+use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
 
 /// Requested size of a pipe, bytes. The kernel may give less.
 const ROOM: usize = 256 * 1024;
 
 const FLAGS: SpliceFlags = SpliceFlags::MOVE.union(SpliceFlags::NONBLOCK);
 
-/// The pipe of a thread. Between two uses it is empty.
+/// A pipe, which is created when it is first used.
 #[derive(Debug, Default)]
 pub struct Pipe {
     ends: Option<(OwnedFd, OwnedFd)>,
@@ -28,29 +32,53 @@ impl Pipe {
             // A request that ended early has left bytes.
             *self = Pipe::default();
         }
-        if self.ends.is_none() {
-            let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-            // Users without privilege have a budget; the usual 64 KiB will do as well.
-            let _ = fcntl_setpipe_size(&write, ROOM);
-            self.ends = Some((read, write));
-        }
+        self.open()?;
         let (_, write) = self.ends.as_ref().ok_or(Errno::BADF)?;
         // `held` was 0: on an error it stays so.
         self.held = rustix::pipe::splice(from, None, write, None, want, FLAGS)?;
         Ok(self.held)
     }
 
+    /// Creates the pipe, unless it exists.
+    fn open(&mut self) -> Result<(), Errno> {
+        if self.ends.is_none() {
+            let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+            // Users without privilege have a budget; the usual 64 KiB will do as well.
+            let _ = fcntl_setpipe_size(&write, ROOM);
+            self.ends = Some((read, write));
+        }
+        Ok(())
+    }
+
+    /// Returns the number of bytes in the pipe.
+    #[inline]
+    pub(crate) fn held(&self) -> usize {
+        self.held
+    }
+
     /// Empties the pipe into a socket as far as that has room. Returns the number of bytes.
     pub fn drain(&mut self, to: impl AsFd) -> usize {
+        self.pour(to).map_or(0, |sent| sent.bytes)
+    }
+
+    /// Empties the pipe into a socket like [`Pipe::drain`].
+    ///
+    /// # Errors
+    /// Errors of splice(2), if no byte has left.
+    pub(crate) fn pour(&mut self, to: impl AsFd) -> Result<Sent, Errno> {
         let before = self.held;
-        while self.held > 0
-            && let Some((read, _)) = &self.ends
-            && let Ok(n) = rustix::pipe::splice(read, None, to.as_fd(), None, self.held, FLAGS)
-            && n > 0
-        {
-            self.held = self.held.saturating_sub(n);
+        while self.held > 0 {
+            let (read, _) = self.ends.as_ref().ok_or(Errno::BADF)?;
+            match rustix::pipe::splice(read, None, to.as_fd(), None, self.held, FLAGS) {
+                Ok(n) if n > 0 => self.held = self.held.saturating_sub(n),
+                Err(Errno::INTR) => {}
+                Ok(_) | Err(Errno::AGAIN) => return Ok(Sent { bytes: before - self.held, full: true }),
+                Err(e) if self.held == before => return Err(e),
+                // The next call returns the error.
+                Err(_) => break,
+            }
         }
-        before - self.held
+        Ok(Sent { bytes: before - self.held, full: false })
     }
 
     /// Empties it into memory.
@@ -72,6 +100,79 @@ impl Pipe {
             }
         }
         Ok(())
+    }
+}
+
+/// Pipes of a thread that are lent to relays.
+#[derive(Debug, Default)]
+pub(crate) struct Pipes(Rc<Stock>);
+
+#[derive(Debug, Default)]
+struct Stock {
+    free: RefCell<Vec<Pipe>>,
+    lent: Cell<usize>,
+}
+
+/// Most pipes of a thread that are lent at a time. Each takes two descriptors and, while a slow receiver leaves bytes in it,
+/// up to 256 KiB. Four threads with as many reach the kernel's limit for a user without privilege (pipe-user-pages-soft).
+const LENT: usize = 64;
+/// Most pipes of a thread that are kept for the next use.
+const FREE: usize = 8;
+
+impl Pipes {
+    /// Lends an empty pipe. `None`: too many are lent, or the system gives no more descriptors.
+    pub(crate) fn lend(&self) -> Option<Lent> {
+        let stock = &self.0;
+        if stock.lent.get() >= LENT {
+            return None;
+        }
+        let mut pipe = stock.free.borrow_mut().pop().unwrap_or_default();
+        pipe.open().ok()?;
+        stock.lent.set(stock.lent.get() + 1);
+        Some(Lent { pipe, stock: stock.clone() })
+    }
+
+    /// Returns the number of pipes that are lent.
+    #[cfg(test)]
+    pub(crate) fn lent(&self) -> usize {
+        self.0.lent.get()
+    }
+
+    /// Returns the number of pipes that are kept.
+    #[cfg(test)]
+    pub(crate) fn free(&self) -> usize {
+        self.0.free.borrow().len()
+    }
+}
+
+/// Pipe that goes back to its thread when it is dropped empty. With bytes in it, it is closed.
+#[derive(Debug)]
+pub(crate) struct Lent {
+    pipe: Pipe,
+    stock: Rc<Stock>,
+}
+
+impl Deref for Lent {
+    type Target = Pipe;
+
+    fn deref(&self) -> &Pipe {
+        &self.pipe
+    }
+}
+
+impl DerefMut for Lent {
+    fn deref_mut(&mut self) -> &mut Pipe {
+        &mut self.pipe
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        self.stock.lent.set(self.stock.lent.get().saturating_sub(1));
+        let mut free = self.stock.free.borrow_mut();
+        if self.pipe.held == 0 && self.pipe.ends.is_some() && free.len() < FREE {
+            free.push(std::mem::take(&mut self.pipe));
+        }
     }
 }
 

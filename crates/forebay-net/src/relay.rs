@@ -1,14 +1,21 @@
-//! Passes bytes both ways between two connections until one of them ends (for HTTP: RFC 9110, sections 7.8 and 9.3.6).
-//! One buffer a direction; nothing more is read before it has been written. Hot path.
+//! Passes bytes both ways between two connections: tunnels and protocols that were switched to (RFC 9110, sections 7.8 and
+//! 9.3.6), and the sessions of stream. Hot path.
+//!
+//! A [`Pair`] is the state of a relay. It holds no future and no waker: [`Pair::step`] moves what can be moved now and
+//! returns the events to wait for. [`Pair::run`] waits for them inside a task.
+//!
+//! A direction reads up to 16 KiB into a buffer of the thread and writes them at once. It keeps the buffer only while the
+//! receiver has not taken all bytes. After a read that fills the buffer, the bytes of plain TCP connections pass through a pipe
+//! inside the kernel, until few pass at a time.
+
+mod way;
 
 use crate::io::Io;
-use crate::wire::{Then, Wire};
-use rustix::io::Errno;
-use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
-
-/// Bytes read at once.
-const READ: usize = 16 * 1024;
+use crate::reactor::Deadline;
+use crate::wire::Wire;
+use std::task::Poll;
+use std::time::Duration;
+use way::{Link, Quota, Stop, Way};
 
 /// One of the two connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +35,11 @@ pub struct Timeouts {
     pub send: Duration,
 }
 
+impl Timeouts {
+    /// No limits.
+    pub const NEVER: Timeouts = Timeouts { read: Duration::MAX, send: Duration::MAX };
+}
+
 /// One side, and the bytes received from it before.
 #[derive(Debug)]
 pub struct End<'w> {
@@ -39,13 +51,46 @@ pub struct End<'w> {
     pub timeouts: Timeouts,
 }
 
+/// Rules of a relay. Several relays can have the same.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    /// Times of the client.
+    pub client: Timeouts,
+    /// Times of the server.
+    pub server: Timeouts,
+    /// Time without any bytes, in either direction, after which the relay ends (nginx: proxy_timeout).
+    pub idle: Duration,
+    /// The end of one side does not end the other direction (nginx: proxy_half_close).
+    pub half_close: bool,
+    /// Bytes read per second from the client, 0: no limit (nginx: proxy_upload_rate).
+    pub upload_rate: u64,
+    /// Bytes read per second from the server, 0: no limit (nginx: proxy_download_rate).
+    pub download_rate: u64,
+}
+
+impl Default for Rules {
+    fn default() -> Rules {
+        Rules {
+            client: Timeouts::NEVER,
+            server: Timeouts::NEVER,
+            idle: Duration::MAX,
+            half_close: false,
+            upload_rate: 0,
+            download_rate: 0,
+        }
+    }
+}
+
 /// Reason for which a relay is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// The side has shut down its sending direction, or its connection is broken.
+    /// The side has shut down its sending direction, or its connection is broken. Of two sides that have both shut down
+    /// theirs, the later.
     Closed(Side),
     /// The side took or sent nothing for too long.
     TimedOut(Side),
+    /// No bytes passed for too long ([`Rules::idle`]).
+    Idle,
 }
 
 /// Result of a relay.
@@ -59,189 +104,187 @@ pub struct Relayed {
     pub from_server: u64,
 }
 
+/// Event that a direction waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Its sender's connection has bytes.
+    Readable,
+    /// Its receiver's connection has room.
+    Writable,
+    /// The rate limit allows more bytes at this time.
+    Until(Deadline),
+    /// Nothing: the direction has ended.
+    Nothing,
+}
+
+/// Result of [`Pair::step`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// More can be moved now. Other connections should have their turn before.
+    Again,
+    /// Nothing can be moved before one of these events.
+    Wait {
+        /// Event of the direction from the client to the server.
+        up: Wait,
+        /// Event of the direction from the server to the client.
+        down: Wait,
+    },
+    /// The relay is over.
+    Over(Ended),
+}
+
+/// State of a relay. It holds no memory and no descriptors except for bytes that a receiver has not taken.
+#[derive(Debug)]
+pub struct Pair {
+    up: Way,
+    down: Way,
+    /// Beginning of the relay, for the rate limits.
+    began: Deadline,
+    /// Time from which timeouts count: bytes passed last, or a pause of a rate limit ends.
+    moved: Deadline,
+}
+
+impl Pair {
+    /// Creates the state. `client` and `server` are bytes that these have sent and that have not been passed on.
+    pub fn new(io: &Io, client: Vec<u8>, server: Vec<u8>) -> Pair {
+        let now = io.poller.after(Duration::ZERO);
+        Pair { up: Way::new(client), down: Way::new(server), began: now, moved: now }
+    }
+
+    /// Returns the number of bytes that have been read from a side.
+    pub fn received_from(&self, side: Side) -> u64 {
+        self.way_from(side).received()
+    }
+
+    /// Returns the number of bytes of a side that the other side's connection has taken.
+    pub fn passed_from(&self, side: Side) -> u64 {
+        self.way_from(side).passed()
+    }
+
+    fn way_from(&self, side: Side) -> &Way {
+        match side {
+            Side::Client => &self.up,
+            Side::Server => &self.down,
+        }
+    }
+
+    /// Moves what can be moved now, but not more in a direction than others should wait for. The wires have to be the same in
+    /// each call.
+    pub fn step(&mut self, io: &Io, client: &mut Wire, server: &mut Wire, rules: &Rules) -> Step {
+        let now = io.poller.after(Duration::ZERO);
+        let elapsed = now.since(self.began);
+        let half_close = rules.half_close;
+        let quota = Quota { rate: rules.upload_rate, elapsed };
+        let mut link = Link { io, from: &mut *client, to: &mut *server, half_close, quota, moved: false };
+        // The direction that ended first, for the cause of the end.
+        let server_first = self.down.is_shut();
+        let up = self.up.step(&mut link);
+        let mut moved = link.moved;
+        // Also if the relay is over: what the other side has sent is passed on before.
+        let quota = Quota { rate: rules.download_rate, elapsed };
+        let mut link = Link { io, from: server, to: client, half_close, quota, moved: false };
+        let down = self.down.step(&mut link);
+        moved |= link.moved;
+        for stop in [up, down] {
+            match stop {
+                Stop::Paused(pause) => self.moved = self.moved.max(now.plus(pause)),
+                _ if moved => self.moved = self.moved.max(now),
+                _ => {}
+            }
+        }
+        let closed = |side| Step::Over(Ended::Closed(side));
+        match (up, down) {
+            (Stop::Ended, _) => closed(Side::Client),
+            (Stop::ReceiverBroken, _) | (_, Stop::Ended) => closed(Side::Server),
+            (_, Stop::ReceiverBroken) => closed(Side::Client),
+            (Stop::Shut, Stop::Shut) if server_first => closed(Side::Client),
+            (Stop::Shut, Stop::Shut) => closed(Side::Server),
+            (Stop::Budget, _) | (_, Stop::Budget) => Step::Again,
+            (up, down) => Step::Wait { up: wait_of(up, now), down: wait_of(down, now) },
+        }
+    }
+
+    /// Returns the time of the next step if none of the events of a [`Step::Wait`] happens before. The relay has ended then, if
+    /// there is a cause.
+    pub fn deadline(&self, rules: &Rules, up: Wait, down: Wait) -> (Deadline, Option<Ended>) {
+        let timeout = [
+            Some((rules.idle, Ended::Idle)),
+            patience(down, (rules.server, Side::Server), (rules.client, Side::Client)),
+            patience(up, (rules.client, Side::Client), (rules.server, Side::Server)),
+        ];
+        let timeouts = timeout.into_iter().flatten().map(|(d, cause)| (self.moved.plus(d), Some(cause)));
+        let pauses = [up, down].into_iter().filter_map(|wait| match wait {
+            Wait::Until(deadline) => Some((deadline, None)),
+            _ => None,
+        });
+        let next = timeouts.chain(pauses).min_by_key(|(deadline, _)| *deadline);
+        next.unwrap_or((self.moved.plus(Duration::MAX), None))
+    }
+
+    /// Passes bytes until one side ends (with [`Rules::half_close`]: until both end), or has done nothing for too long.
+    pub async fn run(&mut self, io: &Io, client: &mut Wire, server: &mut Wire, rules: &Rules) -> Ended {
+        loop {
+            let (up, down) = match self.step(io, client, server, rules) {
+                Step::Over(ended) => return ended,
+                Step::Again => {
+                    io.poller.yield_now().await;
+                    continue;
+                }
+                Step::Wait { up, down } => (up, down),
+            };
+            if up == Wait::Readable && down == Wait::Readable {
+                // The pause may be long.
+                client.shrink();
+                server.shrink();
+            }
+            let (deadline, cause) = self.deadline(rules, up, down);
+            let ready = std::future::poll_fn(|cx| {
+                let mut poll = |wait, from: &Wire, to: &Wire| match wait {
+                    Wait::Readable => from.poll_readable(io, false, cx),
+                    Wait::Writable => to.poll_writable(io, false, cx),
+                    Wait::Until(_) | Wait::Nothing => Poll::Pending,
+                };
+                // Both are polled, so that each is registered for its event.
+                let up = poll(up, client, server).is_ready();
+                let down = poll(down, server, client).is_ready();
+                if up || down { Poll::Ready(()) } else { Poll::Pending }
+            });
+            if io.poller.until(deadline, ready).await.is_none()
+                && let Some(ended) = cause
+            {
+                return ended;
+            }
+        }
+    }
+}
+
+/// Returns the event for which a direction that has stopped at `now` waits.
+fn wait_of(stop: Stop, now: Deadline) -> Wait {
+    match stop {
+        Stop::Empty => Wait::Readable,
+        Stop::Full => Wait::Writable,
+        Stop::Paused(pause) => Wait::Until(now.plus(pause)),
+        Stop::Budget | Stop::Ended | Stop::ReceiverBroken | Stop::Shut => Wait::Nothing,
+    }
+}
+
+/// Returns the time that a direction waits for one of its sides, and that side.
+fn patience(wait: Wait, from: (Timeouts, Side), to: (Timeouts, Side)) -> Option<(Duration, Ended)> {
+    match wait {
+        Wait::Readable => Some((from.0.read, Ended::TimedOut(from.1))),
+        Wait::Writable => Some((to.0.send, Ended::TimedOut(to.1))),
+        Wait::Until(_) | Wait::Nothing => None,
+    }
+}
+
 /// Passes bytes until one side ends or has done nothing for too long.
 pub async fn relay(io: &Io, client: End<'_>, server: End<'_>) -> Relayed {
-    let times = (client.timeouts, server.timeouts);
-    let mut up = Way::new(Side::Client, client.early);
-    let mut down = Way::new(Side::Server, server.early);
-    let (client, server) = (client.wire, server.wire);
-    let ended = loop {
-        // Both directions take their step in each round, so a fast one cannot starve the other.
-        let steps = (up.step(io, client, server), down.step(io, server, client));
-        match steps {
-            (Transfer::Over(side), _) | (_, Transfer::Over(side)) => break Ended::Closed(side),
-            (Transfer::Blocked, Transfer::Blocked) => {}
-            _ => continue,
-        }
-        let (timeout, side) = patience(up.is_writing(server), down.is_writing(client), times);
-        let ready = std::future::poll_fn(|cx| {
-            // Both are polled, so that each is registered for its event.
-            let up = up.poll_ready(io, client, server, cx).is_ready();
-            let down = down.poll_ready(io, server, client, cx).is_ready();
-            if up || down { Poll::Ready(()) } else { Poll::Pending }
-        });
-        if io.poller.deadline(Instant::now() + timeout, ready).await.is_none() {
-            break Ended::TimedOut(side);
-        }
-    };
-    Relayed { ended, from_client: up.passed, from_server: down.passed }
-}
-
-/// Chooses the side whose time is over first when no bytes pass, and that time. `up` and `down`: whether bytes for the server
-/// and for the client wait for room.
-fn patience(up: bool, down: bool, (client, server): (Timeouts, Timeouts)) -> (Duration, Side) {
-    let up = if up { (server.send, Side::Server) } else { (client.read, Side::Client) };
-    let down = if down { (client.send, Side::Client) } else { (server.read, Side::Server) };
-    if up.0 < down.0 { up } else { down }
-}
-
-/// One direction.
-struct Way {
-    /// The side that sends.
-    from: Side,
-    buf: Vec<u8>,
-    /// Number of bytes of `buf` that have been written.
-    at: usize,
-    ended: bool,
-    /// The last write found no room.
-    blocked: bool,
-    passed: u64,
-}
-
-/// Result of a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Transfer {
-    Progress,
-    /// Nothing can be read, or nothing can be written.
-    Blocked,
-    /// This side has ended.
-    Over(Side),
-}
-
-impl Way {
-    fn new(from: Side, buf: Vec<u8>) -> Way {
-        Way { from, buf, at: 0, ended: false, blocked: false, passed: 0 }
-    }
-
-    fn to(&self) -> Side {
-        match self.from {
-            Side::Client => Side::Server,
-            Side::Server => Side::Client,
-        }
-    }
-
-    /// Returns `true` if bytes wait for the receiver. If not, this direction waits for the sender.
-    fn is_writing(&self, to: &Wire) -> bool {
-        self.at < self.buf.len() || to.has_unsent()
-    }
-
-    fn step(&mut self, io: &Io, from: &mut Wire, to: &mut Wire) -> Transfer {
-        if self.is_writing(to) { self.write(io, to) } else { self.read(io, from) }
-    }
-
-    fn read(&mut self, io: &Io, from: &mut Wire) -> Transfer {
-        self.buf.clear();
-        self.at = 0;
-        if self.ended {
-            return Transfer::Over(self.from);
-        }
-        if !from.is_readable(io) {
-            return Transfer::Blocked;
-        }
-        self.buf.reserve(READ);
-        match from.read(io, &mut self.buf) {
-            Ok(n) => {
-                self.ended = n == 0;
-                Transfer::Progress
-            }
-            Err(Errno::AGAIN) => Transfer::Blocked,
-            Err(_) => Transfer::Over(self.from),
-        }
-    }
-
-    fn write(&mut self, io: &Io, to: &mut Wire) -> Transfer {
-        let rest = self.buf.get(self.at..).unwrap_or_default();
-        match to.send(io, rest, Then::Nothing) {
-            // Over TLS, no bytes and room left means that sealed records have left: progress, too.
-            Ok(sent) if sent.bytes > 0 || !sent.full => {
-                self.at += sent.bytes;
-                self.passed += sent.bytes as u64;
-                Transfer::Progress
-            }
-            Ok(_) | Err(Errno::AGAIN) => {
-                self.blocked = true;
-                Transfer::Blocked
-            }
-            Err(_) => Transfer::Over(self.to()),
-        }
-    }
-
-    fn poll_ready(&mut self, io: &Io, from: &Wire, to: &Wire, cx: &mut Context<'_>) -> Poll<()> {
-        if !self.is_writing(to) {
-            return from.poll_readable(io, false, cx);
-        }
-        // Once for each blocked write. A second time would wipe out the event that has come since.
-        let clear = std::mem::take(&mut self.blocked);
-        to.poll_writable(io, clear, cx)
-    }
+    let rules = Rules { client: client.timeouts, server: server.timeouts, ..Rules::default() };
+    let mut pair = Pair::new(io, client.early, server.early);
+    let ended = pair.run(io, client.wire, server.wire, &rules).await;
+    let (from_client, from_server) = (pair.passed_from(Side::Client), pair.passed_from(Side::Server));
+    Relayed { ended, from_client, from_server }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::io::Read;
-    use std::os::unix::net::UnixStream;
-    use std::task::Waker;
-
-    const SECOND: Duration = Duration::from_secs(1);
-
-    /// A connection and its other end.
-    fn pair(io: &Io) -> (Wire, UnixStream) {
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        ours.set_nonblocking(true).unwrap();
-        (Wire::Plain(io.poller.insert(ours.into())), theirs)
-    }
-
-    fn end<'w>(wire: &'w mut Wire, early: &[u8]) -> End<'w> {
-        let timeouts = Timeouts { read: 60 * SECOND, send: 60 * SECOND };
-        End { wire, early: early.to_vec(), timeouts }
-    }
-
-    /// Bytes received before are passed both ways before the end of one side ends the relay.
-    #[test]
-    fn bytes_pass_until_a_side_ends() {
-        let io = Io::new().unwrap();
-        let ((mut a, mut client), (mut b, mut server)) = (pair(&io), pair(&io));
-        client.shutdown(std::net::Shutdown::Write).unwrap();
-        let relay = relay(&io, end(&mut a, b"early"), end(&mut b, b"answer"));
-        let done = std::pin::pin!(relay).poll(&mut Context::from_waker(Waker::noop()));
-        let closed = Ended::Closed(Side::Client);
-        assert_eq!(done, Poll::Ready(Relayed { ended: closed, from_client: 5, from_server: 6 }));
-        let mut got = [[0; 6]; 2];
-        server.read_exact(&mut got[0][..5]).unwrap();
-        client.read_exact(&mut got[1]).unwrap();
-        assert_eq!(got, [*b"early\0", *b"answer"]);
-    }
-
-    #[test]
-    fn a_broken_connection_is_that_of_the_receiver() {
-        let io = Io::new().unwrap();
-        let ((mut a, _client), (mut b, server)) = (pair(&io), pair(&io));
-        drop(server);
-        let relay = relay(&io, end(&mut a, b"early"), end(&mut b, b""));
-        let done = std::pin::pin!(relay).poll(&mut Context::from_waker(Waker::noop()));
-        assert_eq!(done.map(|r| (r.ended, r.from_client)), Poll::Ready((Ended::Closed(Side::Server), 0)));
-    }
-
-    /// The times count for the side that holds things up.
-    #[test]
-    fn the_slower_side_is_waited_for() {
-        let client = Timeouts { read: Duration::MAX, send: 5 * SECOND };
-        let server = Timeouts { read: 3 * SECOND, send: 2 * SECOND };
-        let of = |up, down| patience(up, down, (client, server));
-        assert_eq!(of(false, false), (3 * SECOND, Side::Server), "the client may be silent");
-        assert_eq!(of(true, false), (2 * SECOND, Side::Server));
-        assert_eq!(of(false, true), (5 * SECOND, Side::Client), "the server cannot speak");
-        assert_eq!(of(true, true), (2 * SECOND, Side::Server));
-    }
-}
+mod tests;

@@ -11,7 +11,7 @@ use crate::pipe::Pipe;
 use crate::reactor::{Poller, Token};
 use crate::tls::stream::Stream;
 use rustix::io::{Errno, IoSlice};
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
+use rustix::net::{AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -304,6 +304,75 @@ impl Wire {
             Wire::Tls(token, s) => s.read(io, *token, buf),
             Wire::Mux(s) => s.read(buf),
             Wire::Closed => Err(Errno::BADF),
+        }
+    }
+
+    /// Reads like [`Wire::read`], from a plain socket at most `most` bytes.
+    ///
+    /// # Errors
+    /// Errors of [`Wire::read`].
+    pub(crate) fn read_up_to(&mut self, io: &Io, buf: &mut Vec<u8>, most: usize) -> Result<usize, Errno> {
+        let begin = buf.len();
+        let Wire::Plain(token) = self else { return self.read(io, buf) };
+        if most >= buf.capacity() - begin {
+            return receive(&io.poller, *token, buf);
+        }
+        if let Some(n) = io.poller.take_early(*token, buf) {
+            return Ok(n);
+        }
+        buf.resize(begin + most, 0);
+        let room = buf.get_mut(begin..).unwrap_or_default();
+        let got = retry(|| {
+            io.poller
+                .with_fd(*token, |fd| rustix::net::recv(fd, &mut *room, RecvFlags::empty()).map(|(n, _)| n))
+        });
+        buf.truncate(begin + got.unwrap_or(0));
+        if got == Err(Errno::AGAIN) {
+            io.poller.drained(*token);
+        }
+        got
+    }
+
+    /// Returns `true` if bytes can pass between this wire and a pipe inside the kernel. Unix sockets could, but they
+    /// gain nothing: their bytes are copied on the way out of a pipe.
+    pub(crate) fn can_splice(&self, io: &Io) -> bool {
+        let Wire::Plain(token) = self else { return false };
+        let domain = io.poller.with_fd(*token, |fd| rustix::net::sockopt::socket_domain(fd));
+        matches!(domain, Some(Ok(AddressFamily::INET | AddressFamily::INET6)))
+    }
+
+    /// Fills an empty pipe with at most `want` bytes from a socket; 0 is the end.
+    ///
+    /// # Errors
+    /// Errors of [`Pipe::fill`]; `BADF` without a socket.
+    pub(crate) fn fill_pipe(&self, io: &Io, pipe: &mut Pipe, want: usize) -> Result<usize, Errno> {
+        let got = retry(|| io.poller.with_fd(self.token(), |fd| pipe.fill(fd, want)));
+        if got == Err(Errno::AGAIN) {
+            io.poller.drained(self.token());
+        }
+        got
+    }
+
+    /// Writes the bytes in a pipe to a socket.
+    ///
+    /// # Errors
+    /// Errors of [`Wire::send`], and those of splice(2).
+    pub(crate) fn pour_pipe(&self, io: &Io, pipe: &mut Pipe) -> Result<Sent, Errno> {
+        clear(&io.poller, self.token())?;
+        io.poller.with_fd(self.token(), |fd| pipe.pour(fd)).unwrap_or(Err(Errno::BADF))
+    }
+
+    /// Returns `true` if a write may take something, as far as is known without asking the kernel.
+    #[inline]
+    pub(crate) fn is_writable(&self, io: &Io) -> bool {
+        self.socket().is_none_or(|token| io.poller.is_writable(token))
+    }
+
+    /// Notes that a write found no room.
+    #[inline]
+    pub(crate) fn filled(&self, io: &Io) {
+        if let Some(token) = self.socket() {
+            io.poller.filled(token);
         }
     }
 

@@ -221,7 +221,8 @@ impl Poller {
         before
     }
 
-    pub(super) fn begin_turn(&self, now: Instant) {
+    /// Sets the time of a turn.
+    pub(crate) fn begin_turn(&self, now: Instant) {
         self.now.set(now);
         self.now_as_deadline.set(self.deadline_at(now));
         self.since.set((now, Duration::ZERO));
@@ -230,9 +231,7 @@ impl Poller {
     /// Returns the deadline that lies `d` after the start of this turn.
     #[inline]
     pub fn after(&self, d: Duration) -> Deadline {
-        let nanos = u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
-        // `NEVER` is more than a deadline may be: it marks timers that are not armed.
-        Deadline(self.now_as_deadline.get().0.saturating_add(nanos).min(Deadline::NEVER.0 - 1))
+        self.now_as_deadline.get().plus(d)
     }
 
     /// Returns the deadline at an instant. Prefer [`Poller::after`] on hot paths.
@@ -392,6 +391,20 @@ impl Poller {
     #[inline]
     pub fn is_readable(&self, token: Token) -> bool {
         self.slot(token).is_none_or(|s| s.readable)
+    }
+
+    /// Notes that a write found no room: only a new event makes the slot writable.
+    #[inline]
+    pub(crate) fn filled(&self, token: Token) {
+        if let Some(mut s) = self.slot_mut(token) {
+            s.writable = false;
+        }
+    }
+
+    /// Returns `true` if a write may take something, as far as is known without asking the kernel.
+    #[inline]
+    pub(crate) fn is_writable(&self, token: Token) -> bool {
+        self.slot(token).is_none_or(|s| s.writable)
     }
 
     /// Makes a slot of a front end idle until `deadline`, with its descriptor in the epoll set. Returns `false`, and
@@ -758,6 +771,16 @@ impl Poller {
             // After a signal the loop takes a turn, in which it sees what the signal has asked for.
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Waits for events and notes them, for tests without a reactor.
+    #[cfg(test)]
+    pub(crate) fn take_events(&self, timeout: Duration) {
+        let mut events = Vec::with_capacity(16);
+        self.wait(&mut events, Some(timeout)).expect("events");
+        for e in events {
+            self.on_event(Token::unpack(e.data.u64()), e.flags);
         }
     }
 

@@ -3,6 +3,7 @@
 use super::poller::Token;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::time::Duration;
 
 /// Time at which a wait ends, in nanoseconds since the poller was created. Half the size of an `Instant`, of which each idle
 /// connection has several, and cheaper to compute: [`super::Poller::after`] is one addition.
@@ -12,6 +13,18 @@ pub struct Deadline(pub(super) u64);
 impl Deadline {
     /// Deadline that never comes: 584 years.
     pub(super) const NEVER: Deadline = Deadline(u64::MAX);
+
+    /// Returns the deadline that lies `d` later.
+    pub(crate) fn plus(self, d: Duration) -> Deadline {
+        let nanos = u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
+        // `NEVER` is more than a deadline may be: it marks timers that are not armed.
+        Deadline(self.0.saturating_add(nanos).min(Deadline::NEVER.0 - 1))
+    }
+
+    /// Returns the time from `earlier` to this deadline.
+    pub(crate) fn since(self, earlier: Deadline) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
 }
 
 /// Owner of a timer.
