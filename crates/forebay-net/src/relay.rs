@@ -140,6 +140,8 @@ pub struct Pair {
     down: Way,
     /// Beginning of the relay, for the rate limits.
     began: Deadline,
+    /// Time of the server's first byte.
+    answered: Option<Deadline>,
     /// Time from which timeouts count: bytes passed last, or a pause of a rate limit ends.
     moved: Deadline,
 }
@@ -148,7 +150,7 @@ impl Pair {
     /// Creates the state. `client` and `server` are bytes that these have sent and that have not been passed on.
     pub fn new(io: &Io, client: Vec<u8>, server: Vec<u8>) -> Pair {
         let now = io.poller.after(Duration::ZERO);
-        Pair { up: Way::new(client), down: Way::new(server), began: now, moved: now }
+        Pair { up: Way::new(client), down: Way::new(server), began: now, answered: None, moved: now }
     }
 
     /// Returns the number of bytes that have been read from a side.
@@ -159,6 +161,11 @@ impl Pair {
     /// Returns the number of bytes of a side that the other side's connection has taken.
     pub fn passed_from(&self, side: Side) -> u64 {
         self.way_from(side).passed()
+    }
+
+    /// Returns the time from the beginning of the relay to the server's first byte.
+    pub fn time_to_answer(&self) -> Option<Duration> {
+        self.answered.map(|t| t.since(self.began))
     }
 
     fn way_from(&self, side: Side) -> &Way {
@@ -185,6 +192,9 @@ impl Pair {
         let mut link = Link { io, from: server, to: client, half_close, quota, moved: false };
         let down = self.down.step(&mut link);
         moved |= link.moved;
+        if self.answered.is_none() && self.down.received() > 0 {
+            self.answered = Some(now);
+        }
         for stop in [up, down] {
             match stop {
                 Stop::Paused(pause) => self.moved = self.moved.max(now.plus(pause)),

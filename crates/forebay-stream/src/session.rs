@@ -45,6 +45,8 @@ pub(crate) struct Session {
     pub sent: u64,
     /// Result and counts of `limit_conn`.
     pub counted: Counted,
+    /// Bytes that the client has sent and that no phase has consumed.
+    pub early: Vec<u8>,
     /// State of the proxy; `None` before a server is chosen.
     pub upstream: Option<Box<proxy::State>>,
 }
@@ -88,6 +90,7 @@ impl Session {
             received: 0,
             sent: 0,
             counted: Counted::default(),
+            early: Vec::new(),
             upstream: None,
             client,
             wire,

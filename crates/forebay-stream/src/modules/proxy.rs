@@ -6,6 +6,7 @@ use crate::session::Session;
 use crate::variables::seconds;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
+use forebay_conf::units;
 use forebay_core::config::value::{Msec, Number, first};
 use forebay_core::upstream::balance::{Key, Picker};
 use forebay_core::upstream::conn::Conn;
@@ -17,7 +18,7 @@ use forebay_core::vars::{Template, VarError};
 use forebay_http::proxy_protocol;
 use forebay_net::addr::{Peer, PeerAddr, Place, address_text};
 use forebay_net::dial::{DialSettings, dial};
-use forebay_net::relay::{End, Ended, Side, Timeouts, relay};
+use forebay_net::relay::{Ended, Pair, Rules, Side};
 use forebay_net::wire::Watch;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -36,6 +37,12 @@ forebay_core::settings! {
     "proxy_next_upstream_timeout" => next_upstream_timeout: Msec = Msec(Duration::ZERO);
     /// `proxy_protocol`: header that connections begin with.
     "proxy_protocol" => protocol_header: SendProxy = SendProxy::Off;
+    /// `proxy_half_close`.
+    "proxy_half_close" => half_close: bool = false;
+    /// `proxy_upload_rate`, bytes per second; 0 = no limit.
+    "proxy_upload_rate" => upload_rate: Option<Template> = None;
+    /// `proxy_download_rate`, bytes per second; 0 = no limit.
+    "proxy_download_rate" => download_rate: Option<Template> = None;
     /// `proxy_socket_keepalive`.
     "proxy_socket_keepalive" => socket_keepalive: bool = false;
 }
@@ -75,6 +82,7 @@ pub(crate) struct Attempt {
     name: Vec<u8>,
     begun: Instant,
     connected: Option<Duration>,
+    answered: Option<Duration>,
     ended: Option<Duration>,
     sent: u64,
     received: u64,
@@ -82,7 +90,7 @@ pub(crate) struct Attempt {
 
 impl Attempt {
     fn new(name: Vec<u8>, begun: Instant) -> Attempt {
-        Attempt { name, begun, connected: None, ended: None, sent: 0, received: 0 }
+        Attempt { name, begun, connected: None, answered: None, ended: None, sent: 0, received: 0 }
     }
 
     fn end(&mut self, now: Instant) {
@@ -316,21 +324,28 @@ fn log_connected(s: &Session, conn: &Conn, addr: &PeerAddr) {
 async fn exchange(s: &mut Session, lease: Lease, mut conn: Conn, settings: &Settings) {
     let thread = s.thread.clone();
     lease.succeeded();
-    let timeouts = Timeouts { read: settings.timeout.0, send: settings.timeout.0 };
-    let client = End { wire: &mut s.wire, early: Vec::new(), timeouts };
-    let server = End { wire: conn.wire_mut(), early: Vec::new(), timeouts };
-    let relayed = relay(&thread.io, client, server).await;
-    s.received += relayed.from_client;
-    s.sent += relayed.from_server;
+    let rules = Rules {
+        idle: settings.timeout.0,
+        half_close: settings.half_close,
+        upload_rate: rate(s, &settings.upload_rate),
+        download_rate: rate(s, &settings.download_rate),
+        ..Rules::default()
+    };
+    let mut pair = Pair::new(&thread.io, std::mem::take(&mut s.early), Vec::new());
+    let ended = pair.run(&thread.io, &mut s.wire, conn.wire_mut(), &rules).await;
+    let (up, down) = (pair.passed_from(Side::Client), pair.passed_from(Side::Server));
+    s.received += pair.received_from(Side::Client);
+    s.sent += down;
     let now = thread.io.poller.now();
     if let Some(a) = s.upstream.as_mut().and_then(|u| u.present()) {
-        a.sent += relayed.from_client;
-        a.received += relayed.from_server;
+        a.sent += up;
+        a.received += pair.received_from(Side::Server);
+        a.answered = pair.time_to_answer().zip(a.connected).map(|(answer, connected)| connected + answer);
         a.end(now);
         lease.count(&a.figures(), now);
     }
-    match relayed.ended {
-        Ended::TimedOut(_) => {
+    match ended {
+        Ended::TimedOut(_) | Ended::Idle => {
             s.log(Level::Info, "connection timed out (110: Connection timed out) while proxying connection");
         }
         Ended::Closed(side) => {
@@ -341,6 +356,12 @@ async fn exchange(s: &mut Session, lease: Lease, mut conn: Conn, settings: &Sett
             s.log_bare(Level::Info, &format!("{side} disconnected{}", s.traffic()));
         }
     }
+}
+
+/// Evaluates a rate; 0 if it is not a size.
+fn rate(s: &mut Session, rate: &Option<Template>) -> u64 {
+    let text = rate.as_ref().and_then(|t| t.value(s).ok());
+    text.and_then(|t| units::size(&t)).unwrap_or(0)
 }
 
 /// Finds the servers. Also returns the name by which the error log names them all.
@@ -451,5 +472,6 @@ pub(crate) const VARIABLES: &[crate::variables::Row] = &[
         each(s, o, |a, o| o.extend_from_slice(a.received.to_string().as_bytes()))
     }),
     crate::variables::row("upstream_connect_time", |s, o| each_time(s, o, |a| a.connected)),
+    crate::variables::row("upstream_first_byte_time", |s, o| each_time(s, o, |a| a.answered)),
     crate::variables::row("upstream_session_time", |s, o| each_time(s, o, |a| a.ended)),
 ];
