@@ -91,6 +91,11 @@ impl Client {
         listener.map(|l| l.text.clone()).unwrap_or_default()
     }
 
+    /// Returns the end of a line of the error log about the connection: client and listener.
+    pub fn tail(&self, conf: &ActiveConfig) -> String {
+        format!(", client: {}, server: {}", self.text(), self.listener_text(conf))
+    }
+
     /// Returns the network of the client, or of the client that a proxy names (PROXY protocol).
     pub fn network(&self) -> Network {
         let proxied = self.proxied.as_ref().map(|p| p.client.ip());

@@ -9,6 +9,7 @@ pub mod control;
 pub mod counters;
 pub mod essential;
 pub mod front;
+pub mod greeting;
 pub mod histogram;
 pub mod limit;
 pub mod log;

@@ -39,6 +39,24 @@ pub fn listeners(servers: &[Listening<'_>], front: u8, cx: &mut Build<'_>) -> Ve
     fold(sockets)
 }
 
+/// Checks that the default server of each TLS address has a certificate, which servers without one use, too. Keeps errors among
+/// the messages of the build. `lacks` returns `true` for a server that has no TLS settings.
+pub fn check_certificates(
+    listeners: &[Listener],
+    servers: &[Listening<'_>],
+    lacks: impl Fn(usize) -> bool,
+    cx: &mut Build<'_>,
+) {
+    let addresses =
+        listeners.iter().flat_map(|l| std::iter::once(&l.default).chain(l.exact.iter().map(|e| &e.1)));
+    for a in addresses.filter(|a| a.options.ssl && lacks(a.default_server)) {
+        let listens = servers.get(a.default_server).map(|s| s.listens).unwrap_or_default();
+        let at = listens.iter().find(|l| l.address_options.ssl).or(listens.first());
+        let text = "no \"ssl_certificate\" is defined for the \"listen ... ssl\" directive";
+        cx.keep_late(at.map_or_else(|| plain(text), |l| l.error(text.to_owned())));
+    }
+}
+
 /// Collects the listen directives of each address, and the addresses in order. Duplicates are errors.
 fn by_address<'b>(
     servers: &[Listening<'b>],

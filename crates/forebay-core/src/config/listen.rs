@@ -425,7 +425,7 @@ fn port_range(text: &str) -> Result<RangeInclusive<u16>, &'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Environment, Listener, Listening, listeners};
+    use crate::config::{Environment, Listener, Listening, check_certificates, listeners};
     use forebay_conf::files::Files;
 
     /// Reads servers, each the text of `listen` directives without that word, as a front end does. Returns what `with` makes
@@ -560,6 +560,23 @@ mod tests {
             listeners(&[Listening { names: &[], listens: &servers[0], ordinal: 0 }], 0, cx)
         });
         assert_eq!(messages, ["a duplicate listen 0.0.0.0:7 in /p/c:2"]);
+    }
+
+    #[test]
+    fn default_servers_of_tls_addresses_need_certificates() {
+        let servers: &[&[&str]] = &[&["1", "2 ssl"], &["2"], &["127.0.0.1:2"], &["3 ssl"], &["4"]];
+        let check = |without: &[usize]| {
+            let (_, messages) = read(&STREAM, servers, |servers, cx| {
+                let listening: Vec<_> =
+                    servers.iter().map(|listens| Listening { names: &[], listens, ordinal: 0 }).collect();
+                let listeners = listeners(&listening, 0, cx);
+                check_certificates(&listeners, &listening, |server| without.contains(&server), cx);
+            });
+            messages
+        };
+        let text = "no \"ssl_certificate\" is defined for the \"listen ... ssl\" directive in /p/c";
+        assert_eq!(check(&[1, 2, 4]), [""; 0]);
+        assert_eq!(check(&[0, 3]), [format!("{text}:2"), format!("{text}:8")]);
     }
 
     #[test]

@@ -16,7 +16,7 @@ pub mod resolver;
 mod scope;
 pub mod value;
 
-pub use addresses::{Listening, listeners};
+pub use addresses::{Listening, check_certificates, listeners};
 pub use main_level::{EVENTS_DIRECTIVES, main_directives};
 pub use scope::{Build, Context, LogBuffer, Main, Scope};
 

@@ -219,8 +219,7 @@ impl<S: TlsServers> Handshake<'_, S> {
         if !self.servers.is_logged(self.client, level) {
             return;
         }
-        let listener = self.client.listener_text(self.active);
-        let tail = format!(", client: {}, server: {listener}", self.client.text());
+        let tail = self.client.tail(self.active);
         self.servers.log(self.client, level, &format!("{what} while SSL handshaking"), &tail);
     }
 

@@ -11,10 +11,14 @@ use super::server_config::{provider, versions};
 use crate::config::Build;
 use crate::vars::{Evaluate, Template};
 use forebay_conf::error::Error;
+use forebay_net::dial::{HandshakeError, handshake};
+use forebay_net::io::Io;
 use forebay_net::tls::certified::VerifyLater;
 use forebay_net::tls::ciphers;
 use forebay_net::tls::sessions::{Context, context};
 use forebay_net::tls::verify::{self, Trust};
+use forebay_net::wire::{Watch, Wire};
+use forebay_sys::errno::errno_text;
 use rustls::client::{ClientSessionMemoryCache, ResolvesClientCert, Resumption, UnbufferedClientConnection};
 use rustls::crypto::SupportedKxGroup;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -23,6 +27,7 @@ use rustls::{ClientConfig, SignatureScheme, SupportedCipherSuite};
 use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 use zeroize::Zeroizing;
 
 /// Most sessions kept for a location.
@@ -45,6 +50,29 @@ pub struct ClientTls {
     fingerprint: Context,
 }
 
+/// Reason for which a connection to a server could not be encrypted.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Unencrypted {
+    /// The handshake or the server's certificate failed, with the text for the error log.
+    Failed(String),
+    /// The server did not answer in time.
+    Timeout,
+    /// The client, which was watched, closed its connection.
+    ClientGone,
+}
+
+impl From<HandshakeError> for Unencrypted {
+    fn from(e: HandshakeError) -> Unencrypted {
+        Unencrypted::Failed(match e {
+            HandshakeError::Closed => "peer closed connection in SSL handshake".to_owned(),
+            HandshakeError::Failed(e) => format!("SSL_do_handshake() failed {}", errno_text(e)),
+            HandshakeError::Refused(text) => format!("SSL_do_handshake() failed (SSL: {text})"),
+            HandshakeError::Timeout => return Unencrypted::Timeout,
+            HandshakeError::ClientGone => return Unencrypted::ClientGone,
+        })
+    }
+}
+
 /// Properties of a connection to an upstream. Connections are reused only for equal ones.
 #[derive(Clone, Debug)]
 pub struct Wanted {
@@ -64,11 +92,29 @@ impl Wanted {
         STATE.hash_one((&self.tls.fingerprint, &self.name, &self.files)) | 1
     }
 
+    /// Encrypts a connection to the server and verifies its certificate. Reads a client certificate whose name has variables
+    /// on the blocking pool, relative to `base`.
+    ///
+    /// # Errors
+    /// [`Unencrypted`].
+    pub async fn encrypt(
+        &self,
+        io: &Io,
+        wire: &mut Wire,
+        base: &Path,
+        timeout: Duration,
+        watch: &mut Watch,
+    ) -> Result<(), Unencrypted> {
+        let begun = self.begin(base).await.map_err(Unencrypted::Failed)?;
+        let agreed = handshake(io, wire, begun, timeout, watch).await?;
+        self.tls.judge(&agreed.peer, &self.name).map_err(Unencrypted::Failed)
+    }
+
     /// Begins a connection. Reads certificates whose names have variables on the blocking pool, relative to `base`.
     ///
     /// # Errors
     /// The text for the error log.
-    pub async fn begin(&self, base: &Path) -> Result<UnbufferedClientConnection, String> {
+    async fn begin(&self, base: &Path) -> Result<UnbufferedClientConnection, String> {
         let config = match &self.files {
             Some(files) if !files.0.is_empty() => {
                 let mut config = ClientConfig::clone(&self.tls.config);
@@ -346,6 +392,20 @@ mod tests {
         let mut warnings = Vec::new();
         let of = |level: &Block| fingerprint(level, Build::new(&env, &mut files, &mut warnings));
         servers.iter().map(of).collect()
+    }
+
+    #[test]
+    fn reasons_of_failed_handshakes() {
+        let text = |e: HandshakeError| match Unencrypted::from(e) {
+            Unencrypted::Failed(text) => text,
+            other => format!("{other:?}"),
+        };
+        assert_eq!(text(HandshakeError::Closed), "peer closed connection in SSL handshake");
+        let reset = HandshakeError::Failed(rustix::io::Errno::CONNRESET);
+        assert_eq!(text(reset), "SSL_do_handshake() failed (104: Connection reset by peer)");
+        assert_eq!(text(HandshakeError::Refused("x".into())), "SSL_do_handshake() failed (SSL: x)");
+        assert_eq!(text(HandshakeError::Timeout), "Timeout");
+        assert_eq!(text(HandshakeError::ClientGone), "ClientGone");
     }
 
     /// Idle connections serve requests with the same settings, also after a reload.

@@ -1,13 +1,13 @@
-//! Bytes of a connection before its first request: the PROXY protocol header, the beginning of TLS, and the preface of HTTP/2.
+//! Bytes of a connection before its first request: those that all front ends have, and the preface of HTTP/2.
 
 use super::{Connection, close};
 use crate::error_log;
 use crate::h2::{self, Session};
 use crate::thread::{Thread, ThreadConfig};
 use forebay_conf::error::Level;
+use forebay_core::greeting::{self, Greeting};
 use forebay_http::h2::frame::{self, Code, PREFACE};
-use forebay_http::proxy_protocol::{self, Broken, Parsed};
-use forebay_net::tls::stream::Stream;
+use forebay_http::proxy_protocol::Broken;
 use forebay_net::wire::Then;
 use std::rc::Rc;
 
@@ -23,32 +23,14 @@ pub(super) enum Preface {
 }
 
 impl Connection {
-    /// Encrypts the connection, if the listener asks for that. Bytes in `buf` belong to the handshake.
-    fn begin_tls(&mut self, conf: &ThreadConfig, buf: &mut Vec<u8>) {
-        if self.client.address(conf).is_some_and(|a| a.options.ssl) {
-            self.wire.encrypt(Stream::server(std::mem::take(buf)));
-        }
-    }
-
-    /// Reads the PROXY protocol header, if the listener asks for one.
+    /// Reads the PROXY protocol header and begins TLS, as far as the listener asks for these. Bytes in `buf` after the header
+    /// belong to the handshake.
     ///
     /// # Errors
     /// The bytes in `buf` are no such header.
     pub(super) fn take_greeting(&mut self, conf: &ThreadConfig, buf: &mut Vec<u8>) -> Result<(), Broken> {
-        if !self.client.address(conf).is_some_and(|a| a.options.proxy_protocol) {
-            self.greeted = true;
-            self.begin_tls(conf, buf);
-            return Ok(());
-        }
-        if buf.is_empty() {
-            return Ok(());
-        }
-        if let Parsed::Complete(len, header) = proxy_protocol::parse(buf)? {
-            buf.drain(..len);
-            self.client_mut().proxied = header.map(Box::new);
-            self.greeted = true;
-            self.begin_tls(conf, buf);
-        }
+        let greeting = greeting::take(&mut self.client, &mut self.wire, conf, buf)?;
+        self.greeted = greeting == Greeting::Complete;
         Ok(())
     }
 
@@ -60,16 +42,8 @@ impl Connection {
         buf: &[u8],
         broken: Broken,
     ) {
-        let what = match broken {
-            Broken::Header => {
-                let line = buf.split(|b| matches!(b, b'\r' | b'\n')).next().unwrap_or_default();
-                format!("broken header: \"{}\"", String::from_utf8_lossy(line))
-            }
-            Broken::TooLarge => "header is too large".to_owned(),
-            Broken::Version(v) => format!("unknown PROXY protocol version: {v}"),
-        };
-        let what = format!("{what} while reading PROXY protocol");
-        let tail = format!(", client: {}, server: {}", self.client.text(), self.client.listener_text(conf));
+        let what = greeting::failure(broken, buf);
+        let tail = self.client.tail(conf);
         error_log::log_connection(thread, &self.client, Level::Error, &what, &tail);
     }
 

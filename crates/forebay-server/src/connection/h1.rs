@@ -277,8 +277,7 @@ fn never_asked(req: &Request, end: HeadFailure) -> (String, String) {
         (true, true) => "SSL handshaking",
         (true, false) => "waiting for request",
     };
-    let (client, server) = (conn.client.text(), conn.client.listener_text(&req.conf));
-    (format!("{} while {doing}", end.text("closed")), format!(", client: {client}, server: {server}"))
+    (format!("{} while {doing}", end.text("closed")), conn.client.tail(&req.conf))
 }
 
 /// Returns the line of the log for a connection that ends after a request.

@@ -83,11 +83,6 @@ impl Connection {
         Connection { greeted: true, requests, ..Connection::new(Wire::Closed, client) }
     }
 
-    /// Returns the client for changes. Only before the first request, when nothing else shares the client.
-    pub(crate) fn client_mut(&mut self) -> &mut Client {
-        Rc::make_mut(&mut self.client)
-    }
-
     /// Limits of the server that applies before a request names one.
     #[inline]
     pub(crate) fn limits(&self, conf: &ThreadConfig) -> Limits {

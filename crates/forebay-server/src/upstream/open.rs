@@ -4,13 +4,13 @@ use super::fault::{Fault, SENDING, client_gone};
 use crate::modules::proxy::NextUpstream;
 use crate::request::Request;
 use forebay_conf::error::Level;
-use forebay_core::tls::client::Wanted;
+use forebay_core::tls::client::{Unencrypted, Wanted};
 use forebay_core::upstream::conn::Conn;
 use forebay_core::upstream::dial_error::{self, CONNECTING};
 use forebay_core::upstream::greeting::SendProxy;
 use forebay_http::proxy_protocol;
 use forebay_net::addr::{Peer, PeerAddr};
-use forebay_net::dial::{DialError, DialSettings, HandshakeError, dial, handshake};
+use forebay_net::dial::{DialError, DialSettings, dial};
 use forebay_net::wire::Watch;
 use forebay_sys::errno::errno_text;
 use std::net::SocketAddr;
@@ -102,7 +102,7 @@ pub(crate) fn wanted(req: &mut Request) -> Result<Option<Wanted>, Fault> {
     }
 }
 
-/// Encrypts a connection and judges the server's certificate.
+/// Encrypts a connection and verifies the server's certificate.
 pub(crate) async fn encrypt(
     req: &mut Request,
     conn: &mut Conn,
@@ -111,30 +111,21 @@ pub(crate) async fn encrypt(
     watch: &mut Watch,
 ) -> Result<(), Fault> {
     conn.hurry();
-    let begun = wanted.begin(&req.conf.http.conf_dir).await.map_err(|text| unencrypted(req, &text))?;
-    let thread = req.thread.clone();
-    match handshake(&thread.io, conn.wire_mut(), begun, timeout, watch).await {
-        Ok(agreed) => {
-            let judged = wanted.tls.judge(&agreed.peer, &wanted.name);
-            judged.map_err(|text| unencrypted(req, &text))
-        }
-        Err(e) => Err(handshake_failed(req, e)),
-    }
+    let (thread, conf) = (req.thread.clone(), req.conf.clone());
+    let encrypted = wanted.encrypt(&thread.io, conn.wire_mut(), &conf.http.conf_dir, timeout, watch).await;
+    encrypted.map_err(|e| handshake_failed(req, &e))
 }
 
 #[cold]
-fn handshake_failed(req: &mut Request, e: HandshakeError) -> Fault {
-    let text = match e {
-        HandshakeError::Closed => "peer closed connection in SSL handshake".to_owned(),
-        HandshakeError::Failed(e) => format!("SSL_do_handshake() failed {}", errno_text(e)),
-        HandshakeError::Refused(text) => format!("SSL_do_handshake() failed (SSL: {text})"),
-        HandshakeError::Timeout => {
+fn handshake_failed(req: &mut Request, e: &Unencrypted) -> Fault {
+    match e {
+        Unencrypted::Failed(text) => unencrypted(req, text),
+        Unencrypted::Timeout => {
             let fault = unencrypted(req, "upstream timed out (110: Connection timed out)");
-            return Fault { kind: NextUpstream::Timeout, status: 504, ..fault };
+            Fault { kind: NextUpstream::Timeout, status: 504, ..fault }
         }
-        HandshakeError::ClientGone => return client_gone(req, "SSL handshaking to upstream"),
-    };
-    unencrypted(req, &text)
+        Unencrypted::ClientGone => client_gone(req, "SSL handshaking to upstream"),
+    }
 }
 
 /// Logs that a handshake failed.

@@ -8,6 +8,7 @@ use crate::config::{Listener, checks, names::ServerName, plain};
 use crate::location::LocationTree;
 use crate::modules::{self, Content, LocationSettings, LocationWritten};
 use forebay_conf::error::{Error, Level};
+use forebay_core::config::check_certificates;
 use forebay_core::tls::client::ClientTls;
 use forebay_core::tls::loader::{Loader, ServerInput};
 use forebay_core::tls::vars::shows_hello;
@@ -256,21 +257,11 @@ impl Assembly<'_, '_> {
         }
     }
 
-    /// Checks that the default server of each TLS address has a certificate, which servers without one use, too.
+    /// Checks that the default server of each TLS address has a certificate.
     fn check_certificates(&mut self, built: &[ServerBuild]) {
-        let addresses = self
-            .listeners
-            .iter()
-            .flat_map(|l| std::iter::once(&l.default).chain(l.exact.iter().map(|e| &e.1)));
-        for a in addresses.filter(|a| a.options.ssl) {
-            let i = a.default_server;
-            if self.servers.get(i).is_some_and(|s| s.tls.is_none()) {
-                let listens = built.get(i).map(|s| s.listens.as_slice()).unwrap_or_default();
-                let at = listens.iter().find(|l| l.address_options.ssl).or(listens.first());
-                let text = "no \"ssl_certificate\" is defined for the \"listen ... ssl\" directive";
-                self.cx.keep_late(at.map_or_else(|| plain(text), |l| l.error(text.to_owned())));
-            }
-        }
+        let listening: Vec<_> = built.iter().map(ServerBuild::listening).collect();
+        let lacks = |server: usize| self.servers.get(server).is_some_and(|s| s.tls.is_none());
+        check_certificates(&self.listeners, &listening, lacks, self.cx);
     }
 
     /// Has all servers accept CONNECT if any location has `tunnel_pass`: the location is not known when a head is read.
