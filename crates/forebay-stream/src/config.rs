@@ -1,18 +1,25 @@
 //! The stream block, from the tree to immutable settings. What all front ends share is in [`forebay_core::config`].
 
 use crate::access_log::Format;
-use crate::modules::{self, Content, core, limit_conn, log, proxy, realip, set};
+use crate::modules::{self, Content, core, limit_conn, log, proxy, realip, set, ssl};
 use crate::session::Session;
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Block, Directive};
 use forebay_core::config::access_log::Formats;
 use forebay_core::config::listen::{self, ListenDirective};
 use forebay_core::config::names::{self, ServerName};
-use forebay_core::config::{Context, Listener, Listening, plain};
+use forebay_core::config::{Context, Listener, Listening, check_certificates, plain};
 use forebay_core::limit::concurrency::ConnZones;
+use forebay_core::tls;
+use forebay_core::tls::client::ClientTls;
+use forebay_core::tls::loader::{Loader, ServerInput};
+use forebay_core::tls::ocsp::staple::Stapling;
+use forebay_core::tls::server::ServerTls;
+use forebay_core::tls::vars::shows_hello;
 use forebay_core::upstream::bind;
 use forebay_core::upstream::config as upstream;
 use forebay_core::vars::Var;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Context of the stream block, for its settings and variables.
@@ -64,6 +71,9 @@ struct LevelWritten {
     limit_conn: limit_conn::Written,
     realip: realip::Written,
     bind: bind::Written,
+    ssl: ssl::Written,
+    tls: tls::settings::Written,
+    proxy_ssl: tls::proxy_ssl::Written,
 }
 
 impl LevelWritten {
@@ -73,7 +83,10 @@ impl LevelWritten {
             || self.log.set(d, cx)?
             || self.limit_conn.set(d, cx)?
             || self.realip.set(d, cx)?
-            || self.bind.set(d, cx)?)
+            || self.bind.set(d, cx)?
+            || self.ssl.set(d, cx)?
+            || self.tls.set(d, cx)?
+            || self.proxy_ssl.set(d, cx)?)
     }
 
     fn inherit(&mut self, outer: &LevelWritten) {
@@ -83,6 +96,9 @@ impl LevelWritten {
         self.limit_conn.inherit(&outer.limit_conn);
         self.realip.inherit(&outer.realip);
         self.bind.inherit(&outer.bind);
+        self.proxy_ssl.inherit(&outer.proxy_ssl);
+        self.tls.inherit(&outer.tls);
+        self.ssl.inherit(&outer.ssl);
     }
 
     fn resolve(&self) -> Settings {
@@ -93,6 +109,9 @@ impl LevelWritten {
             limit_conn: self.limit_conn.resolve(),
             realip: self.realip.resolve(),
             bind: self.bind.resolve(),
+            proxy_ssl: self.proxy_ssl.resolve(),
+            tls: self.tls.resolve(),
+            ssl: self.ssl.resolve(),
         }
     }
 }
@@ -106,6 +125,9 @@ pub(crate) struct Settings {
     pub limit_conn: limit_conn::Settings,
     pub realip: realip::Settings,
     pub bind: bind::Settings,
+    pub ssl: ssl::Settings,
+    pub tls: tls::settings::Settings,
+    pub proxy_ssl: tls::proxy_ssl::Settings,
 }
 
 /// A virtual server.
@@ -119,6 +141,10 @@ pub(crate) struct Server {
     pub assignments: Vec<set::Assignment>,
     /// Handler of its sessions.
     pub content: Option<Content>,
+    /// TLS of its clients; `None` without a certificate.
+    pub tls: Option<Arc<ServerTls>>,
+    /// TLS of its upstreams.
+    pub upstream_tls: Option<Arc<ClientTls>>,
 }
 
 /// The stream block.
@@ -132,6 +158,16 @@ pub(crate) struct Stream {
     pub log_formats: Vec<Format>,
     /// Variables by number.
     pub vars: Vec<Var<Session>>,
+    /// A variable may show a part of a ClientHello.
+    pub shows_hello: bool,
+    /// Serial number of the configuration.
+    pub serial: u64,
+    /// Directory of certificates that are loaded in a handshake.
+    pub conf_dir: PathBuf,
+    /// Certificates whose OCSP responses are to be stapled.
+    pub staplings: Vec<Arc<Stapling>>,
+    /// Files of certificates and keys.
+    pub certificate_files: Vec<PathBuf>,
 }
 
 /// A server under construction.
@@ -214,7 +250,7 @@ impl<'s, 'f> Builder<'s, 'f> {
     }
 
     /// Ends the construction. `front` is the number of the front end.
-    pub(crate) fn finish(mut self, front: u8) -> (Stream, Vec<Listener>) {
+    pub(crate) fn finish(self, front: u8) -> (Stream, Vec<Listener>) {
         let unnamed = [ServerName::Exact(Vec::new())];
         let listening: Vec<_> = (self.servers.iter())
             .map(|s| Listening {
@@ -224,18 +260,11 @@ impl<'s, 'f> Builder<'s, 'f> {
             })
             .collect();
         let mut listeners = forebay_core::config::listeners(&listening, front, self.cx);
-        let servers: Vec<Server> = std::mem::take(&mut self.servers)
-            .into_iter()
-            .map(|mut s| {
-                s.written.inherit(&self.written);
-                Server {
-                    name: s.names.first().map(ServerName::text).unwrap_or_default(),
-                    settings: s.written.resolve(),
-                    assignments: s.assignments,
-                    content: s.content,
-                }
-            })
-            .collect();
+        let mut loader = Loader::default();
+        let servers: Vec<Server> =
+            self.servers.iter().map(|s| complete(s, &self.written, &mut loader, self.cx)).collect();
+        let lacks = |n: usize| servers.get(n).is_some_and(|s| s.tls.is_none());
+        check_certificates(&listeners, &listening, lacks, self.cx);
         for l in &mut listeners {
             l.nodelay = servers.get(l.default.default_server).map(|s| s.settings.core.tcp_nodelay);
         }
@@ -244,7 +273,40 @@ impl<'s, 'f> Builder<'s, 'f> {
         tables.conn_zones.undefined().iter().for_each(|text| self.cx.keep_late(plain(text)));
         let (upstreams, errors) = tables.upstreams.finish(resolver.as_ref(), false, |(), _| {});
         errors.into_iter().for_each(|error| self.cx.keep_late(error));
-        let stream = Stream { servers, upstreams, log_formats: tables.log_formats, vars: Vec::new() };
+        let stream = Stream {
+            servers,
+            upstreams,
+            log_formats: tables.log_formats,
+            vars: Vec::new(),
+            shows_hello: shows_hello(&self.cx.vars),
+            serial: forebay_sys::serial::next(),
+            conf_dir: self.cx.conf_path(b""),
+            staplings: loader.staplings.into_iter().map(Arc::new).collect(),
+            certificate_files: loader.paths,
+        };
         (stream, listeners)
+    }
+}
+
+/// Completes a server with what it inherits, and loads its certificates. Keeps the errors.
+fn complete(s: &ServerBuild, outer: &LevelWritten, loader: &mut Loader, cx: &mut Scope<'_>) -> Server {
+    let mut written = s.written.clone();
+    written.inherit(outer);
+    let settings = written.resolve();
+    let input = ServerInput {
+        settings: &settings.tls,
+        application: ssl::application(),
+        resolver: settings.core.resolver.0.as_ref(),
+    };
+    let tls = loader.server(&input, cx).map_err(|error| cx.keep_late(error)).ok().flatten();
+    let upstream_tls = settings.proxy.ssl.then(|| ClientTls::new(&settings.proxy_ssl, &[], loader, cx));
+    let upstream_tls = upstream_tls.transpose().map_err(|error| cx.keep_late(error)).ok().flatten();
+    Server {
+        name: s.names.first().map(ServerName::text).unwrap_or_default(),
+        settings,
+        assignments: s.assignments.clone(),
+        content: s.content.clone(),
+        tls,
+        upstream_tls: upstream_tls.map(Arc::new),
     }
 }

@@ -10,6 +10,7 @@ use forebay_core::front::{Accepted, Front, FrontConfig, FrontEnd, Idle};
 use forebay_core::process::Outside;
 use forebay_core::tasks::Tasks;
 use forebay_core::thread::{ActiveConfig, Thread as WorkerThread};
+use forebay_core::tls::ocsp::staple;
 use forebay_core::upstream::resolve;
 use forebay_net::reactor::Token;
 use forebay_net::wire::Wire;
@@ -44,7 +45,7 @@ impl FrontEnd for StreamFrontEnd {
         let read = FrontConfig {
             listeners,
             default_temp_paths: Vec::new(),
-            certificate_files: Vec::new(),
+            certificate_files: std::mem::take(&mut stream.certificate_files),
             levels: stream.servers.len(),
             config: Arc::new(stream),
         };
@@ -74,6 +75,9 @@ impl FrontEnd for StreamFrontEnd {
                 group.adopt(&old.group);
             }
             resolve::start(group, &mut tasks, &outside.tokio, &log);
+        }
+        for stapling in &stream.staplings {
+            tasks.spawn(&outside.tokio, "asking responders", staple::start(stapling, &log));
         }
         Box::new(tasks)
     }

@@ -3,18 +3,20 @@
 
 use crate::access_log;
 use crate::config::{Server, Stream};
-use crate::modules::{self, Content, limit_conn, proxy, realip, set};
+use crate::modules::{self, Content, limit_conn, proxy, realip, set, ssl};
 use crate::thread::{Thread, ThreadConfig};
 use forebay_conf::error::Level;
 use forebay_core::client::Client;
+use forebay_core::greeting::{self, Greeting};
 use forebay_core::limit::cidr::Cidr;
 use forebay_core::limit::concurrency::Counted;
 use forebay_core::log::{buffers, error};
 use forebay_core::tls;
 use forebay_core::vars::{Captures, Evaluate, Stored, VarError, VarId, VarStore};
-use forebay_http::proxy_protocol::Header;
+use forebay_http::proxy_protocol::{Broken, Header};
 use forebay_net::addr::{Peer, push_peer};
 use forebay_net::wire::Wire;
+use rustix::io::Errno;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -25,7 +27,7 @@ pub(crate) struct Session {
     /// Configuration with which it began. A reload does not change it.
     pub conf: Rc<ThreadConfig>,
     /// The client.
-    pub client: Client,
+    pub client: Rc<Client>,
     /// Transport of the client.
     pub wire: Wire,
     /// Index of the server.
@@ -66,6 +68,9 @@ impl Drop for Session {
     }
 }
 
+/// Most bytes that are read for a PROXY protocol header.
+const MAX_GREETING: usize = 64 * 1024;
+
 /// Serves sessions, one after another, forever.
 pub(crate) async fn runner(thread: Rc<Thread>) {
     loop {
@@ -78,6 +83,11 @@ impl Session {
     /// Creates a session of a connection that has just been accepted.
     pub(crate) fn new(thread: Rc<Thread>, wire: Wire, client: Client) -> Session {
         let conf = thread.config();
+        Session::of(thread, conf, wire, Rc::new(client))
+    }
+
+    /// Creates a session with a configuration.
+    pub(crate) fn of(thread: Rc<Thread>, conf: Rc<ThreadConfig>, wire: Wire, client: Rc<Client>) -> Session {
         let mut vars = VarStore::default();
         vars.reset(conf.stream.vars.len());
         Session {
@@ -112,7 +122,7 @@ impl Session {
         }
         let stream = self.stream();
         self.status = match stream.servers.get(self.server) {
-            Some(server) => self.run(server).await,
+            Some(server) => self.accept(&stream, server).await,
             None => 500,
         };
         access_log::log_session(self);
@@ -120,12 +130,64 @@ impl Session {
         buffers::flush_gathered(&self.thread);
     }
 
-    /// Runs the phases. Returns the status.
-    async fn run(&mut self, server: &Server) -> u16 {
+    /// Runs the phases of the default server, up to the choice of the server. Returns the status.
+    async fn accept(&mut self, stream: &Stream, server: &Server) -> u16 {
+        if let Some(status) = self.greet(server).await {
+            return status;
+        }
         realip::replace(self, server);
         if let Some(status) = limit_conn::check(self, server) {
             return status;
         }
+        if let Some(status) = ssl::accept(self, server).await {
+            return status;
+        }
+        match stream.servers.get(self.server) {
+            Some(server) => self.run(server).await,
+            None => 500,
+        }
+    }
+
+    /// Reads the PROXY protocol header and begins TLS, where the listener asks for these. Returns the status with which the
+    /// session is refused.
+    async fn greet(&mut self, server: &Server) -> Option<u16> {
+        let (thread, conf) = (self.thread.clone(), self.conf.clone());
+        let deadline = thread.io.poller.after(server.settings.core.proxy_protocol_timeout.0);
+        let mut buf = Vec::new();
+        loop {
+            match greeting::take(&mut self.client, &mut self.wire, &conf, &mut buf) {
+                Ok(Greeting::Complete) => break,
+                Ok(Greeting::Partial) => {}
+                Err(broken) => {
+                    self.log(Level::Error, &greeting::failure(broken, &buf));
+                    return Some(400);
+                }
+            }
+            match self.wire.read(&thread.io, &mut buf) {
+                Ok(0) => return Some(400),
+                Ok(_) => {}
+                Err(Errno::AGAIN) => {
+                    let readable = self.wire.wait_readable(&thread.io);
+                    if thread.io.poller.until(deadline, readable).await.is_none() {
+                        let text =
+                            "client timed out (110: Connection timed out) while reading PROXY protocol";
+                        self.log(Level::Info, text);
+                        return Some(200);
+                    }
+                }
+                Err(_) => return Some(400),
+            }
+            if buf.len() > MAX_GREETING {
+                self.log(Level::Error, &greeting::failure(Broken::TooLarge, &buf));
+                return Some(400);
+            }
+        }
+        self.early = buf;
+        None
+    }
+
+    /// Runs the phases of the chosen server. Returns the status.
+    async fn run(&mut self, server: &Server) -> u16 {
         if let Err(e) = set::assign(self, &server.assignments) {
             self.log(Level::Error, &e.0);
             return 500;
@@ -160,10 +222,7 @@ impl Session {
     }
 
     fn logs(&self, level: Level) -> bool {
-        let stream = &self.conf.stream;
-        let own = stream.servers.get(self.server).and_then(|s| s.settings.core.error_log.as_ref());
-        let logs = own.map_or(self.conf.config.main.error_log.as_slice(), |l| l.0.as_slice());
-        logs.iter().any(|l| level <= l.level)
+        self.conf.error_logs(self.server).iter().any(|l| level <= l.level)
     }
 
     /// Writes a line about this session to the error log.
@@ -183,8 +242,7 @@ impl Session {
     }
 
     fn write_line(&self, level: Level, message: &str, tail: &[u8]) {
-        let own = self.conf.stream.servers.get(self.server).and_then(|s| s.settings.core.error_log.as_ref());
-        let logs = own.map_or(self.conf.config.main.error_log.as_slice(), |l| l.0.as_slice());
+        let logs = self.conf.error_logs(self.server);
         let line = error::line(&self.thread, level, Some(self.client.number), message, tail);
         error::emit(&self.thread, logs, level, &line);
     }

@@ -2,6 +2,7 @@
 
 use crate::config::Stream;
 use crate::session::Session;
+use forebay_core::config::main_settings::ErrorLog;
 use forebay_core::thread::{ActiveConfig, Thread as WorkerThread};
 use forebay_core::upstream::local::LocalGroups;
 use forebay_net::reactor::{Body, Job, Runners, Token};
@@ -25,6 +26,14 @@ impl ThreadConfig {
     fn new(thread: &WorkerThread, active: Rc<ActiveConfig>, front: u8) -> ThreadConfig {
         let stream = active.config.front(front).unwrap_or_default();
         ThreadConfig { stream, active, groups: LocalGroups::new(thread.number, thread.all_counters.len()) }
+    }
+}
+
+impl ThreadConfig {
+    /// Returns the error logs of a server.
+    pub(crate) fn error_logs(&self, server: usize) -> &[ErrorLog] {
+        let own = self.stream.servers.get(server).and_then(|s| s.settings.core.error_log.as_ref());
+        own.map_or(self.active.config.main.error_log.as_slice(), |l| l.0.as_slice())
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::modules::{limit_conn, proxy, realip};
 use crate::session::Session;
+use forebay_core::tls;
 use forebay_core::vars::proxy_protocol;
 use forebay_core::vars::{Getter, RowSource, Source, VarError};
 use forebay_net::addr::{Peer, push_peer};
@@ -20,7 +21,14 @@ pub(crate) const fn row(name: &'static str, get: Getter<Session>) -> Row {
 
 /// Finds a built-in variable: its source, and whether `set` and the like may define it.
 pub(crate) fn builtin(name: &[u8]) -> (Source<Session>, bool) {
-    let modules = [VARIABLES, PROXY_PROTOCOL, proxy::VARIABLES, limit_conn::VARIABLES, realip::VARIABLES];
+    let modules = [
+        VARIABLES,
+        PROXY_PROTOCOL,
+        proxy::VARIABLES,
+        limit_conn::VARIABLES,
+        realip::VARIABLES,
+        tls::vars::Variables::ROWS,
+    ];
     for row in modules.into_iter().flatten() {
         match row.get {
             RowSource::Get(get) if row.name.as_bytes() == name => return (Source::Get(get), row.settable),

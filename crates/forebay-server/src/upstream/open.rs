@@ -12,7 +12,6 @@ use forebay_http::proxy_protocol;
 use forebay_net::addr::{Peer, PeerAddr};
 use forebay_net::dial::{DialError, DialSettings, dial};
 use forebay_net::wire::Watch;
-use forebay_sys::errno::errno_text;
 use std::net::SocketAddr;
 use std::time::Duration;
 

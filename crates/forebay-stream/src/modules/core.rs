@@ -8,6 +8,8 @@ use std::time::Duration;
 forebay_core::settings! {
     /// `tcp_nodelay`.
     "tcp_nodelay" => tcp_nodelay: bool = true;
+    /// `proxy_protocol_timeout`: time for the whole header.
+    "proxy_protocol_timeout" => proxy_protocol_timeout: Msec = Msec(Duration::from_secs(30));
     /// `resolver`.
     "resolver" => resolver: Chosen = Chosen::default();
     /// `resolver_timeout`.

@@ -6,6 +6,7 @@ pub(crate) mod log;
 pub(crate) mod proxy;
 pub(crate) mod realip;
 pub(crate) mod set;
+pub(crate) mod ssl;
 
 use crate::config::Scope;
 use crate::session::Session;
@@ -18,7 +19,7 @@ use forebay_net::wire::Then;
 use rustix::io::Errno;
 
 /// Handler of the sessions of a server.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Content {
     /// `proxy_pass`.
     Proxy(proxy::Pass),

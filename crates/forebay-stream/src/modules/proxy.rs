@@ -8,6 +8,7 @@ use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
 use forebay_core::config::value::{Msec, Number, first};
+use forebay_core::tls::client::Unencrypted;
 use forebay_core::upstream::balance::{Key, Picker};
 use forebay_core::upstream::conn::Conn;
 use forebay_core::upstream::dial_error;
@@ -37,6 +38,8 @@ forebay_core::settings! {
     "proxy_next_upstream_timeout" => next_upstream_timeout: Msec = Msec(Duration::ZERO);
     /// `proxy_protocol`: header that connections begin with.
     "proxy_protocol" => protocol_header: SendProxy = SendProxy::Off;
+    /// `proxy_ssl`.
+    "proxy_ssl" => ssl: bool = false;
     /// `proxy_half_close`.
     "proxy_half_close" => half_close: bool = false;
     /// `proxy_upload_rate`, bytes per second; 0 = no limit.
@@ -48,7 +51,7 @@ forebay_core::settings! {
 }
 
 /// `proxy_pass`.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Pass {
     /// A group, or the group that an address implies.
     Group(Named),
@@ -222,7 +225,11 @@ async fn connect(s: &mut Session, pass: &Pass, settings: &Settings) -> Result<(L
         let Some((addr, name)) = servers.server(n) else { return Err(Refused(500)) };
         s.upstream.get_or_insert_default().attempts.push(Attempt::new(name, now));
         let lease = servers.lease(n, now, s.server);
-        match open(s, &addr, settings).await {
+        let opened = match open(s, &addr, settings).await {
+            Ok(conn) => encrypt(s, conn, &group, settings).await,
+            Err(failed) => Err(failed),
+        };
+        match opened {
             Ok(conn) => return Ok((lease, conn)),
             Err(Failed { last }) => {
                 tried += 1;
@@ -297,6 +304,28 @@ async fn open(s: &mut Session, addr: &PeerAddr, settings: &Settings) -> Result<C
             Err(Failed { last: dial_error::is_ours(&e) })
         }
     }
+}
+
+/// Encrypts a connection, if the server has `proxy_ssl`. `host` is the name in `proxy_pass`.
+async fn encrypt(s: &mut Session, mut conn: Conn, host: &[u8], settings: &Settings) -> Result<Conn, Failed> {
+    let stream = s.stream();
+    let Some(tls) = stream.servers.get(s.server).and_then(|server| server.upstream_tls.as_ref()) else {
+        return Ok(conn);
+    };
+    let thread = s.thread.clone();
+    let wanted = tls.wanted(s, |_| host.to_vec());
+    let timeout = settings.connect_timeout.0;
+    let (wire, base) = (conn.wire_mut(), &stream.conf_dir);
+    let encrypted = wanted.encrypt(&thread.io, wire, base, timeout, &mut Watch::Nothing).await;
+    let text = match encrypted {
+        Ok(()) => return Ok(conn),
+        Err(Unencrypted::Failed(text)) => text,
+        Err(Unencrypted::Timeout | Unencrypted::ClientGone) => {
+            "upstream timed out (110: Connection timed out)".to_owned()
+        }
+    };
+    s.log(Level::Error, &format!("{text} while SSL handshaking to upstream"));
+    Err(Failed { last: false })
 }
 
 /// Writes the PROXY protocol header that names the client; it is empty without `proxy_protocol`.

@@ -8,7 +8,7 @@ use forebay_core::blocks::map::variable_name;
 use forebay_core::vars::{Evaluate, Names, Template, VarError, VarId};
 
 /// One `set`.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Assignment {
     variable: VarId,
     value: Template,

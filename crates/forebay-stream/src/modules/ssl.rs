@@ -1,0 +1,146 @@
+//! TLS of clients' connections (nginx: ngx_stream_ssl_module).
+
+use crate::config::Server;
+use crate::session::Session;
+use crate::thread::{Thread, ThreadConfig};
+use forebay_conf::error::Level;
+use forebay_core::client::Client;
+use forebay_core::config::Address;
+use forebay_core::config::value::Msec;
+use forebay_core::tls::accept::{Accept, Handshake, TlsServers};
+use forebay_core::tls::server::{Application, ServerTls};
+use forebay_core::tls::verdict;
+use forebay_net::tls::record::MAX_CONTENT;
+use forebay_net::wire::Wire;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+forebay_core::settings! {
+    /// `ssl_handshake_timeout`.
+    "ssl_handshake_timeout" => handshake_timeout: Msec = Msec(Duration::from_secs(60));
+}
+
+/// Returns the settings of a server for TLS that depend on the protocol.
+pub(crate) fn application() -> Application {
+    Application { protocols: Vec::new(), optional: None, early_data: false, record: MAX_CONTENT }
+}
+
+/// Virtual servers of the stream block in one thread.
+#[derive(Clone, Copy)]
+struct StreamServers<'h> {
+    thread: &'h Rc<Thread>,
+    conf: &'h Rc<ThreadConfig>,
+}
+
+impl TlsServers for StreamServers<'_> {
+    type Eval = Session;
+
+    fn tls(&self, server: usize) -> Option<&Arc<ServerTls>> {
+        self.conf.stream.servers.get(server)?.tls.as_ref()
+    }
+
+    fn offers_optional(&self, _server: usize, _address: Option<&Address>) -> bool {
+        false
+    }
+
+    fn evaluator(&self, client: &Rc<Client>, server: usize) -> Session {
+        let conf = self.conf.clone();
+        let mut session = Session::of(self.thread.clone(), conf, Wire::Closed, client.clone());
+        session.server = server;
+        session
+    }
+
+    fn shows_hello(&self) -> bool {
+        self.conf.stream.shows_hello
+    }
+
+    fn serial(&self) -> u64 {
+        self.conf.stream.serial
+    }
+
+    fn certificate_dir(&self) -> &Path {
+        &self.conf.stream.conf_dir
+    }
+
+    fn is_logged(&self, client: &Client, level: Level) -> bool {
+        let logs = self.conf.error_logs(client.default_server(self.conf));
+        logs.iter().any(|l| level <= l.level)
+    }
+
+    fn log(&self, client: &Client, level: Level, message: &str, tail: &str) {
+        let logs = self.conf.error_logs(client.default_server(self.conf));
+        let line =
+            forebay_core::log::error::line(self.thread, level, Some(client.number), message, tail.as_bytes());
+        forebay_core::log::error::emit(self.thread, logs, level, &line);
+    }
+}
+
+/// Makes the handshake of an encrypted connection, chooses the server by its name, and verifies the client. Returns the status
+/// with which the session is refused.
+pub(crate) async fn accept(s: &mut Session, server: &Server) -> Option<u16> {
+    if s.wire.tls().is_none() {
+        return None;
+    }
+    let deadline = s.thread.io.poller.after(server.settings.ssl.handshake_timeout.0);
+    loop {
+        let (thread, conf) = (s.thread.clone(), s.conf.clone());
+        let mut handshake = Handshake {
+            thread: &thread.worker,
+            active: &conf.active,
+            servers: StreamServers { thread: &thread, conf: &conf },
+            wire: &mut s.wire,
+            client: &mut s.client,
+        };
+        match handshake.step() {
+            Accept::Done => break,
+            Accept::Over => return Some(500),
+            Accept::Plain(_) => {
+                s.log(Level::Info, "SSL_do_handshake() failed (SSL: no ClientHello) while SSL handshaking");
+                return Some(500);
+            }
+            Accept::Later(later) => {
+                if handshake.resume(*later).await.is_err() {
+                    return Some(500);
+                }
+                continue;
+            }
+            Accept::Wait => {}
+        }
+        let waited = match s.wire.has_unsent() {
+            true => thread.io.poller.until(deadline, s.wire.wait_writable(&thread.io)).await,
+            false => thread.io.poller.until(deadline, s.wire.wait_readable(&thread.io)).await,
+        };
+        if waited.is_none() {
+            s.log(Level::Info, "client timed out (110: Connection timed out) while SSL handshaking");
+            return Some(500);
+        }
+    }
+    choose_server(s).or_else(|| judge(s))
+}
+
+/// Sets the server of the name that the client asked for, and the groups of its pattern.
+fn choose_server(s: &mut Session) -> Option<u16> {
+    let conf = s.conf.clone();
+    let address = s.client.address(&conf)?;
+    let name = s.client.tls.as_ref()?.name.clone()?;
+    // The handshake has found the same server, and logged a pattern that failed.
+    let (server, pattern) = address.names.find(&name).ok()??;
+    s.server = server;
+    match pattern.map(|p| p.exec(s, &name)) {
+        Some(Err(_)) => Some(500),
+        _ => None,
+    }
+}
+
+/// Checks the verdict on the client's certificate.
+fn judge(s: &mut Session) -> Option<u16> {
+    let (thread, conf) = (s.thread.clone(), s.conf.clone());
+    let servers = StreamServers { thread: &thread, conf: &conf };
+    verdict::compare(&servers, &conf, &s.client);
+    let own = servers.tls(s.server)?;
+    let why = s.client.tls.as_ref()?.unverified(own.verify_client)?;
+    s.log(Level::Info, &format!("{} while SSL handshaking", why.text()));
+    Some(500)
+}
