@@ -82,14 +82,21 @@ pub struct Wanted {
     pub name: String,
     /// Names of certificate and key.
     files: Option<(Vec<u8>, Vec<u8>)>,
+    /// Protocols to offer; `None`: those of the location.
+    protocols: Option<Vec<Vec<u8>>>,
 }
 
 impl Wanted {
+    /// Offers these protocols instead of those that the location's connections have in common.
+    pub fn offer(&mut self, protocols: Vec<Vec<u8>>) {
+        self.protocols = Some(protocols);
+    }
+
     /// Returns a key for reusing connections, never 0. It is a hash with a random seed: the name may come from a
     /// client, which must not be able to provoke collisions.
     pub fn key(&self) -> u64 {
         static STATE: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-        STATE.hash_one((&self.tls.fingerprint, &self.name, &self.files)) | 1
+        STATE.hash_one((&self.tls.fingerprint, &self.name, &self.files, &self.protocols)) | 1
     }
 
     /// Encrypts a connection to the server and verifies its certificate. Reads a client certificate whose name has variables
@@ -114,16 +121,15 @@ impl Wanted {
     ///
     /// # Errors
     /// The text for the error log.
-    async fn begin(&self, base: &Path) -> Result<UnbufferedClientConnection, String> {
-        let config = match &self.files {
-            Some(files) if !files.0.is_empty() => {
-                let mut config = ClientConfig::clone(&self.tls.config);
-                let key = self.certificate(files, base).await?;
-                config.client_auth_cert_resolver = Arc::new(Presents(Some(key)));
-                Arc::new(config)
-            }
-            _ => self.tls.config.clone(),
-        };
+    pub(super) async fn begin(&self, base: &Path) -> Result<UnbufferedClientConnection, String> {
+        let mut config = self.tls.config.clone();
+        if let Some(files) = self.files.as_ref().filter(|files| !files.0.is_empty()) {
+            let key = self.certificate(files, base).await?;
+            Arc::make_mut(&mut config).client_auth_cert_resolver = Arc::new(Presents(Some(key)));
+        }
+        if let Some(protocols) = &self.protocols {
+            Arc::make_mut(&mut config).alpn_protocols.clone_from(protocols);
+        }
         UnbufferedClientConnection::new(config, server_name(&self.name)?).map_err(|e| e.to_string())
     }
 
@@ -225,7 +231,7 @@ impl ClientTls {
         let files = self.dynamic.as_ref().map(|(cert, key)| {
             (cert.template.value(eval).unwrap_or_default(), key.template.value(eval).unwrap_or_default())
         });
-        Wanted { tls: self.clone(), name, files }
+        Wanted { tls: self.clone(), name, files, protocols: None }
     }
 }
 

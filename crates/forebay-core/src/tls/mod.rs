@@ -1,11 +1,12 @@
 //! TLS of the configuration, for every front end (nginx: ngx_http_ssl_module, ngx_stream_ssl_module). The protocol itself is in
 //! `forebay_net::tls`.
 //!
-//! `settings.rs` and `proxy_ssl.rs` have the directives. `loader.rs` builds the settings of servers (`server.rs`) from them,
+//! `settings.rs` and `proxy_ssl.rs` have the directives, `alpn.rs` those that HTTP does not have. `loader.rs` builds the settings of servers (`server.rs`) from them,
 //! `client.rs` those of connections to upstreams. `accept.rs` is the handshake with a client, `verdict.rs` the verification of
 //! its certificate, `session.rs` its result and `vars.rs` the variables that show it. `ocsp/` asks issuers about certificates.
 
 pub mod accept;
+pub mod alpn;
 mod cache_settings;
 mod certified;
 pub mod client;

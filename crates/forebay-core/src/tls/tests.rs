@@ -1,6 +1,8 @@
 //! Handshakes with the servers of a front end other than HTTP.
 
 use super::accept::{Accept, Handshake, TlsServers};
+use super::alpn;
+use super::client::{ClientTls, Wanted};
 use super::loader::{Loader, ServerInput};
 use super::server::{Application, ServerTls};
 use super::settings::Written;
@@ -16,6 +18,7 @@ use crate::thread::{ActiveConfig, Parts, Thread};
 use crate::vars::{Captures, Evaluate, RowSource, Source, Var, VarError, VarId, VarStore};
 use forebay_conf::error::Level;
 use forebay_conf::files::Files;
+use forebay_conf::tree::Block;
 use forebay_net::addr::Peer;
 use forebay_net::io::Io;
 use forebay_net::reactor::{Handler, Token};
@@ -29,6 +32,7 @@ use std::cell::{Cell, RefCell};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::pin::pin;
 use std::process::Command;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -146,6 +150,24 @@ fn certificate(dir: &Path, name: &str) -> bool {
     );
     let done = Command::new("openssl").args(args.split(' ')).current_dir(dir).output();
     done.is_ok_and(|d| d.status.success())
+}
+
+/// Parses the directives of each server, and calls `with` with their blocks and the state of a build.
+fn read_settings<T>(servers: &[&str], with: impl FnOnce(Vec<&Block>, Scope<'_, Visits>) -> T) -> T {
+    let text: String = servers.iter().map(|s| format!("server {{ {s} }}\n")).collect();
+    let env = Environment {
+        prefix: "/t/".into(),
+        conf_path: "/t/c".into(),
+        globals: String::new(),
+        error_log: None,
+        access_log: "access.log".into(),
+    };
+    let mut files = Files::recorded([(&env.conf_path, format!("stream {{ {text} }}"))]);
+    let parsed = forebay_conf::parse::parse(&env.conf_path, "", "/t".as_ref(), &mut files);
+    let stream = parsed.tree.root.iter().find_map(|d| d.block.as_ref()).expect("a block");
+    let mut warnings = Vec::new();
+    let cx: Scope<'_, Visits> = Scope::new(Build::new(&env, &mut files, &mut warnings), builtin);
+    with(stream.iter().filter_map(|d| d.block.as_ref()).collect(), cx)
 }
 
 /// Reads the directives of each server.
@@ -345,4 +367,95 @@ fn a_front_end_chooses_certificates_by_name() {
     let text = "SSL_do_handshake() failed (SSL: error:0A0000E2:SSL routines::callback failed) while SSL handshaking, \
                 client: unix:, server: unix:/s";
     assert_eq!(*site.lines.borrow(), [text]);
+}
+
+#[test]
+fn names_for_alpn() {
+    let long = "a".repeat(256);
+    let servers = [
+        "ssl_alpn foo '' \"b c\"; ssl_handshake_timeout 5ms; proxy_ssl_alpn x '' y;",
+        "",
+        "proxy_ssl_alpn $ssl_server_name z;",
+        &format!("ssl_alpn {long};"),
+        &format!("proxy_ssl_alpn {long};"),
+        "ssl_alpn a; ssl_alpn b;",
+        "proxy_ssl_alpn a; proxy_ssl_alpn b;",
+        "ssl_handshake_timeout x;",
+    ];
+    let read = |block: &Block, cx: &mut Scope<'_, Visits>| {
+        let (mut own, mut upstream) = (alpn::Written::default(), alpn::upstream::Written::default());
+        for d in block {
+            if !own.set(d, cx)? {
+                assert!(upstream.set(d, cx)?, "{}", d.name.as_str());
+            }
+        }
+        Ok((own.resolve(), upstream.resolve()))
+    };
+    let (all, vars) = read_settings(&servers, |blocks, mut cx| {
+        let all: Vec<Result<_, forebay_conf::error::Error>> =
+            blocks.into_iter().map(|block| read(block, &mut cx)).collect();
+        (all, cx.vars.finish().0)
+    });
+    let text = |n: usize| all[n].as_ref().map(|_| "").map_err(|e| e.message.as_str());
+    let (own, upstream) = all[0].as_ref().expect("settings");
+    assert_eq!(own.application().protocols, [b"foo".to_vec(), b"b c".to_vec()]);
+    assert_eq!(own.handshake_timeout.0, Duration::from_millis(5));
+    assert_eq!(upstream.alpn.constants(), Some(vec![&b"x"[..], b"y"]));
+    let (own, upstream) = all[1].as_ref().expect("settings");
+    assert!(own.application().protocols.is_empty());
+    assert_eq!(own.handshake_timeout.0, Duration::from_secs(60));
+    assert_eq!(upstream.alpn.constants(), Some(Vec::new()));
+    let (_, upstream) = all[2].as_ref().expect("settings");
+    assert_eq!(upstream.alpn.constants(), None);
+    let mut client = Client::none(Instant::now());
+    client.tls = Some(Rc::new(Session { name: Some(b"n.test".to_vec().into()), ..Session::default() }));
+    let mut visit = Visit { client: Rc::new(client), vars: Rc::new(vars), captures: Captures::default() };
+    assert_eq!(upstream.alpn.values(&mut visit), Ok(vec![b"n.test".to_vec(), b"z".to_vec()]));
+    assert_eq!(text(3), Err("\"ssl_alpn\" directive protocol too long"));
+    assert_eq!(text(4), Err("\"proxy_ssl_alpn\" directive protocol too long"));
+    assert_eq!(text(5), Err("\"ssl_alpn\" directive is duplicate"));
+    assert_eq!(text(6), Err("\"proxy_ssl_alpn\" directive is duplicate"));
+    assert_eq!(text(7), Err("\"ssl_handshake_timeout\" directive invalid value"));
+}
+
+/// Begins a connection, and returns its first bytes.
+fn client_hello(wanted: &Wanted, mut waker: task::Context<'_>) -> Vec<u8> {
+    let task::Poll::Ready(begun) = pin!(wanted.begin("/t".as_ref())).poll(&mut waker) else {
+        panic!("no files")
+    };
+    let mut begun = begun.expect("a connection");
+    let mut bytes = vec![0; 4096];
+    match begun.process_tls_records(&mut []).state {
+        Ok(rustls::unbuffered::ConnectionState::EncodeTlsData(mut hello)) => {
+            let len = hello.encode(&mut bytes).expect("room");
+            bytes.truncate(len);
+        }
+        other => panic!("{other:?}"),
+    }
+    bytes
+}
+
+/// Protocols of a session differ from those of others of the same settings, and their connections are not exchanged.
+#[test]
+fn sessions_offer_protocols_of_their_own() {
+    let tls = read_settings(&[""], |_, mut cx| {
+        let settings = super::proxy_ssl::Written::default().resolve();
+        ClientTls::new(&settings, &[b"common"], &mut Loader::default(), &mut cx)
+    });
+    let tls = Arc::new(tls.unwrap_or_else(|e| panic!("{}", e.message)));
+    let mut visit = Visit {
+        client: Rc::new(Client::none(Instant::now())),
+        vars: Rc::default(),
+        captures: Captures::default(),
+    };
+    let common = tls.wanted(&mut visit, |_| b"host.test:1".to_vec());
+    let mut own = common.clone();
+    own.offer(vec![b"mine".to_vec()]);
+    assert_ne!(common.key(), own.key());
+    for (wanted, offered) in [(common, "common"), (own, "mine")] {
+        let hello = client_hello(&wanted, task::Context::from_waker(Waker::noop()));
+        let contains = |name: &str| hello.windows(name.len()).any(|w| w == name.as_bytes());
+        assert!(contains(offered), "{offered}");
+        assert_eq!(contains("common"), offered == "common");
+    }
 }
