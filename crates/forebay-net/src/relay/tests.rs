@@ -1,9 +1,14 @@
 use super::way::{Mode, READ, STEP};
 use super::*;
+use crate::mux::Mux;
+use crate::wire::Sent;
+use rustix::io::Errno;
+use std::cell::{Cell, RefCell};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::task::{Context, Wake, Waker};
@@ -126,11 +131,7 @@ impl Bench {
 
     /// Has the poller watch both connections.
     fn watch(&self) {
-        let mut cx = Context::from_waker(Waker::noop());
-        for wire in [&self.client, &self.server] {
-            let _ = wire.poll_readable(&self.io, false, &mut cx);
-            let _ = wire.poll_writable(&self.io, false, &mut cx);
-        }
+        watch(&self.io, [&self.client, &self.server]);
     }
 
     /// Runs the relay until it ends, or `done` returns `true`. Fails when that takes too long.
@@ -162,6 +163,14 @@ impl Bench {
     fn assert_empty(&self) {
         assert!(!self.pair.up.is_holding() && !self.pair.down.is_holding(), "{:?}", self.pair);
         assert_eq!(self.io.pipes.lent(), 0);
+    }
+}
+
+fn watch(io: &Io, wires: [&Wire; 2]) {
+    let mut cx = Context::from_waker(Waker::noop());
+    for wire in wires {
+        let _ = wire.poll_readable(io, false, &mut cx);
+        let _ = wire.poll_writable(io, false, &mut cx);
     }
 }
 
@@ -551,4 +560,123 @@ fn a_reset_ends_the_relay() {
     assert_eq!(bench.run(|| false), Some(Ended::Closed(Side::Server)));
     drop(bench);
     sender.join().unwrap();
+}
+
+/// Long streams pass both ways through two relays with TLS in between, each with its own end.
+#[test]
+fn bulk_passes_over_tls() {
+    const LEN: usize = 4 << 20;
+    let Some((accepted, opened)) = crate::tls::stream::tests::established() else { return };
+    let io = Io::new().unwrap();
+    let ((front, client), (back, server)) = (tcp(&io), tcp(&io));
+    let (mut y, x) = tcp(&io);
+    let mut x = plain(&io, x.into());
+    x.encrypt(opened);
+    y.encrypt(accepted);
+    let rules = Rules { half_close: true, ..Rules::default() };
+    let mut near = Bench::new(io, front, x, rules);
+    let mut far = Pair::new(&near.io, Vec::new(), Vec::new());
+    let (mut client_far, mut server_far) = (y, back);
+    let senders = [sender(client.try_clone().unwrap(), LEN), sender(server.try_clone().unwrap(), LEN)];
+    let receivers = [receiver(server), receiver(client)];
+    let mut over = None;
+    near.until(|b, step| {
+        let ended = far.step(&b.io, &mut client_far, &mut server_far, &rules);
+        b.watch();
+        watch(&b.io, [&client_far, &server_far]);
+        b.io.poller.take_events(Duration::ZERO);
+        if let Step::Over(_) = ended {
+            over = Some(ended);
+        }
+        // The relay whose last end comes from the other one is over after it.
+        over.is_some() && matches!(step, Step::Over(_))
+    });
+    assert!(matches!(over, Some(Step::Over(Ended::Closed(_)))), "{over:?}");
+    assert_eq!(near.passed(), (LEN as u64, LEN as u64));
+    assert_eq!(near.pair.up.mode(), Mode::Copied);
+    near.assert_empty();
+    assert_eq!(near.io.pipes.free(), 0);
+    senders.into_iter().for_each(|t| t.join().unwrap());
+    receivers.into_iter().for_each(|t| assert_eq!(t.join().unwrap(), LEN));
+}
+
+/// Stream with little room.
+#[derive(Debug, Default)]
+struct Narrow {
+    room: Cell<usize>,
+    taken: RefCell<Vec<u8>>,
+    ended: Cell<bool>,
+}
+
+impl Mux for Narrow {
+    fn read(&self, _: &mut Vec<u8>) -> Result<usize, Errno> {
+        Err(Errno::AGAIN)
+    }
+
+    fn send(&self, bytes: &[u8]) -> Result<Sent, Errno> {
+        let n = bytes.len().min(self.room.get());
+        self.taken.borrow_mut().extend_from_slice(&bytes[..n]);
+        self.room.set(self.room.get() - n);
+        Ok(Sent { bytes: n, full: self.room.get() == 0 })
+    }
+
+    fn room(&self) -> usize {
+        self.room.get()
+    }
+
+    fn send_head(&self, _: &[u8]) {}
+
+    fn send_interim(&self, _: &[u8]) {}
+
+    fn end(&self) {
+        self.ended.set(true);
+    }
+
+    fn whole(&self) -> Option<usize> {
+        None
+    }
+
+    fn is_broken(&self) -> bool {
+        false
+    }
+
+    fn poll_readable(&self, _: &mut Context<'_>) -> Poll<()> {
+        Poll::Pending
+    }
+
+    fn poll_writable(self: Rc<Self>, _: &mut Context<'_>) -> Poll<()> {
+        Poll::Pending
+    }
+
+    fn poll_gone(&self, _: &mut Context<'_>) -> Poll<()> {
+        Poll::Pending
+    }
+
+    fn wait_for_client(&self, _: bool, _: Instant) {}
+
+    fn is_given_up(&self) -> bool {
+        false
+    }
+}
+
+/// The room of a multiplexed stream is known only to itself.
+#[test]
+fn a_stream_without_room_is_waited_for() {
+    let io = Io::new().unwrap();
+    let (wire, mut server) = tcp(&io);
+    let stream = Rc::new(Narrow::default());
+    let mut bench =
+        Bench::new(io, Wire::Mux(stream.clone()), wire, Rules { half_close: true, ..Rules::default() });
+    server.write_all(&[1; 100]).unwrap();
+    for (room, taken) in [(0, 0), (40, 40), (60, 100)] {
+        stream.room.set(room);
+        let wait = if taken < 100 { Wait::Writable } else { Wait::Readable };
+        let full = Step::Wait { up: Wait::Readable, down: wait };
+        bench.until(|b, step| step == full && b.pair.received_from(Side::Server) == 100);
+        assert_eq!(stream.taken.borrow().len(), taken);
+    }
+    bench.assert_empty();
+    server.shutdown(Shutdown::Write).unwrap();
+    bench.until(|_, step| step == Step::Wait { up: Wait::Readable, down: Wait::Nothing });
+    assert!(stream.ended.get(), "the end has not been passed on");
 }

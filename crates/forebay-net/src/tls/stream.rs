@@ -467,4 +467,4 @@ pub(super) fn drain(io: &Io, token: Token) {
 const _: () = assert!(OUTPUT >= BATCH + 5 * OVERHEAD + HEADER);
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -100,6 +100,16 @@ fn pair(v13: bool) -> Option<(Box<Traffic>, Box<Traffic>, Vec<u8>)> {
     }
 }
 
+/// Returns a server's and a client's connection whose handshake is over, for tests of other modules.
+pub(crate) fn established() -> Option<(Stream, Stream)> {
+    let (server, client, tickets) = pair(true)?;
+    let server = Stream::new(StreamState::Traffic(server));
+    let mut client = Stream::new(StreamState::Traffic(client));
+    client.unopened = !tickets.is_empty();
+    client.partial = tickets;
+    Some((server, client))
+}
+
 /// Seals a message in records of so many bytes of content.
 fn records(tx: &mut Half, message: &[u8], size: usize) -> Vec<u8> {
     let mut out = Vec::new();
