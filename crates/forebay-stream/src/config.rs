@@ -1,7 +1,7 @@
 //! The stream block, from the tree to immutable settings. What all front ends share is in [`forebay_core::config`].
 
 use crate::access_log::Format;
-use crate::modules::{self, Content, core, limit_conn, log, proxy, realip, set, ssl};
+use crate::modules::{self, Content, core, limit_conn, log, preread, proxy, realip, set};
 use crate::session::Session;
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Block, Directive};
@@ -70,8 +70,10 @@ struct LevelWritten {
     log: log::Written,
     limit_conn: limit_conn::Written,
     realip: realip::Written,
+    preread: preread::Written,
     bind: bind::Written,
-    ssl: ssl::Written,
+    alpn: tls::alpn::Written,
+    offered: tls::alpn::upstream::Written,
     tls: tls::settings::Written,
     proxy_ssl: tls::proxy_ssl::Written,
 }
@@ -83,8 +85,10 @@ impl LevelWritten {
             || self.log.set(d, cx)?
             || self.limit_conn.set(d, cx)?
             || self.realip.set(d, cx)?
+            || self.preread.set(d, cx)?
             || self.bind.set(d, cx)?
-            || self.ssl.set(d, cx)?
+            || self.alpn.set(d, cx)?
+            || self.offered.set(d, cx)?
             || self.tls.set(d, cx)?
             || self.proxy_ssl.set(d, cx)?)
     }
@@ -95,10 +99,12 @@ impl LevelWritten {
         self.log.inherit(&outer.log);
         self.limit_conn.inherit(&outer.limit_conn);
         self.realip.inherit(&outer.realip);
+        self.preread.inherit(&outer.preread);
         self.bind.inherit(&outer.bind);
         self.proxy_ssl.inherit(&outer.proxy_ssl);
         self.tls.inherit(&outer.tls);
-        self.ssl.inherit(&outer.ssl);
+        self.alpn.inherit(&outer.alpn);
+        self.offered.inherit(&outer.offered);
     }
 
     fn resolve(&self) -> Settings {
@@ -108,10 +114,12 @@ impl LevelWritten {
             log: self.log.resolve(),
             limit_conn: self.limit_conn.resolve(),
             realip: self.realip.resolve(),
+            preread: self.preread.resolve(),
             bind: self.bind.resolve(),
             proxy_ssl: self.proxy_ssl.resolve(),
             tls: self.tls.resolve(),
-            ssl: self.ssl.resolve(),
+            alpn: self.alpn.resolve(),
+            offered: self.offered.resolve(),
         }
     }
 }
@@ -124,8 +132,10 @@ pub(crate) struct Settings {
     pub log: log::Settings,
     pub limit_conn: limit_conn::Settings,
     pub realip: realip::Settings,
+    pub preread: preread::Settings,
     pub bind: bind::Settings,
-    pub ssl: ssl::Settings,
+    pub alpn: tls::alpn::Settings,
+    pub offered: tls::alpn::upstream::Settings,
     pub tls: tls::settings::Settings,
     pub proxy_ssl: tls::proxy_ssl::Settings,
 }
@@ -295,11 +305,12 @@ fn complete(s: &ServerBuild, outer: &LevelWritten, loader: &mut Loader, cx: &mut
     let settings = written.resolve();
     let input = ServerInput {
         settings: &settings.tls,
-        application: ssl::application(),
+        application: settings.alpn.application(),
         resolver: settings.core.resolver.0.as_ref(),
     };
     let tls = loader.server(&input, cx).map_err(|error| cx.keep_late(error)).ok().flatten();
-    let upstream_tls = settings.proxy.ssl.then(|| ClientTls::new(&settings.proxy_ssl, &[], loader, cx));
+    let alpn = settings.offered.alpn.constants().unwrap_or_default();
+    let upstream_tls = settings.proxy.ssl.then(|| ClientTls::new(&settings.proxy_ssl, &alpn, loader, cx));
     let upstream_tls = upstream_tls.transpose().map_err(|error| cx.keep_late(error)).ok().flatten();
     Server {
         name: s.names.first().map(ServerName::text).unwrap_or_default(),

@@ -3,7 +3,7 @@
 
 use crate::access_log;
 use crate::config::{Server, Stream};
-use crate::modules::{self, Content, limit_conn, proxy, realip, set, ssl};
+use crate::modules::{self, Content, limit_conn, preread, proxy, realip, set, ssl};
 use crate::thread::{Thread, ThreadConfig};
 use forebay_conf::error::Level;
 use forebay_core::client::Client;
@@ -15,6 +15,7 @@ use forebay_core::tls;
 use forebay_core::vars::{Captures, Evaluate, Stored, VarError, VarId, VarStore};
 use forebay_http::proxy_protocol::{Broken, Header};
 use forebay_net::addr::{Peer, push_peer};
+use forebay_net::tls::hello::Hello;
 use forebay_net::wire::Wire;
 use rustix::io::Errno;
 use std::rc::Rc;
@@ -47,6 +48,8 @@ pub(crate) struct Session {
     pub sent: u64,
     /// Result and counts of `limit_conn`.
     pub counted: Counted,
+    /// ClientHello that `ssl_preread` has read.
+    pub hello: Option<Box<Hello>>,
     /// Bytes that the client has sent and that no phase has consumed.
     pub early: Vec<u8>,
     /// State of the proxy; `None` before a server is chosen.
@@ -67,6 +70,9 @@ impl Drop for Session {
         self.thread.close(token);
     }
 }
+
+/// Bytes read at once for a PROXY protocol header.
+const GREETING: usize = 4096;
 
 /// Most bytes that are read for a PROXY protocol header.
 const MAX_GREETING: usize = 64 * 1024;
@@ -100,6 +106,7 @@ impl Session {
             received: 0,
             sent: 0,
             counted: Counted::default(),
+            hello: None,
             early: Vec::new(),
             upstream: None,
             client,
@@ -142,9 +149,10 @@ impl Session {
         if let Some(status) = ssl::accept(self, server).await {
             return status;
         }
-        match stream.servers.get(self.server) {
-            Some(server) => self.run(server).await,
-            None => 500,
+        let Some(server) = stream.servers.get(self.server) else { return 500 };
+        match preread::read(self, server).await {
+            Some(status) => status,
+            None => self.run(server).await,
         }
     }
 
@@ -163,6 +171,8 @@ impl Session {
                     return Some(400);
                 }
             }
+            // A read needs spare capacity.
+            buf.reserve(GREETING);
             match self.wire.read(&thread.io, &mut buf) {
                 Ok(0) => return Some(400),
                 Ok(_) => {}

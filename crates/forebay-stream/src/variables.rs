@@ -1,6 +1,6 @@
 //! Built-in variables of stream by name (nginx: ngx_stream_core_module, Embedded Variables).
 
-use crate::modules::{limit_conn, proxy, realip};
+use crate::modules::{limit_conn, preread, proxy, realip};
 use crate::session::Session;
 use forebay_core::tls;
 use forebay_core::vars::proxy_protocol;
@@ -27,6 +27,7 @@ pub(crate) fn builtin(name: &[u8]) -> (Source<Session>, bool) {
         proxy::VARIABLES,
         limit_conn::VARIABLES,
         realip::VARIABLES,
+        preread::VARIABLES,
         tls::vars::Variables::ROWS,
     ];
     for row in modules.into_iter().flatten() {

@@ -26,22 +26,21 @@ pub(super) struct Quota {
 }
 
 impl Quota {
-    /// Returns the number of bytes that may be read now, or the time until the next read. The first second's bytes may be read
-    /// at once.
+    /// Returns the number of bytes that may be read now, or the time until the next read. As in nginx a read takes what one
+    /// second allows, or a full buffer if that is less, and the next one follows when the rate has made up for it.
     pub(super) fn allow(self, received: u64) -> Result<usize, Duration> {
         const SECOND: u128 = 1_000_000_000;
         if self.rate == 0 {
             return Ok(usize::MAX);
         }
         let rate = u128::from(self.rate);
-        let earned = rate.saturating_mul(self.elapsed.as_nanos().saturating_add(SECOND)) / SECOND;
-        // Reads of a few bytes each would cost more than they move.
-        let least = (rate / 10).clamp(1, READ as u128);
-        let next = u128::from(received).saturating_add(least);
-        if earned >= next {
-            return Ok(usize::try_from(earned - u128::from(received)).unwrap_or(usize::MAX));
+        let earned = rate.saturating_mul(self.elapsed.as_nanos()) / SECOND;
+        let received = u128::from(received);
+        if earned >= received {
+            let most = (earned - received).saturating_add(rate.min(READ as u128));
+            return Ok(usize::try_from(most).unwrap_or(usize::MAX));
         }
-        let pause = (next - earned).saturating_mul(SECOND).div_ceil(rate);
+        let pause = (received - earned).saturating_mul(SECOND).div_ceil(rate);
         Err(Duration::from_nanos(u64::try_from(pause).unwrap_or(u64::MAX)))
     }
 }

@@ -27,6 +27,18 @@ pub struct Hello {
     pub early_data: bool,
     /// The session that is to be resumed (TLS 1.2).
     pub session_id: Vec<u8>,
+    /// Highest version offered, as on the wire (0x0304: TLS 1.3).
+    pub version: u16,
+    /// Names for ALPN, each after its length in one byte (RFC 7301, section 3.1).
+    pub alpn: Vec<u8>,
+}
+
+impl Hello {
+    /// Returns the names for ALPN, in order. Ends at one that is cut short.
+    pub fn protocols(&self) -> impl Iterator<Item = &[u8]> {
+        let mut list = Reader(&self.alpn);
+        std::iter::from_fn(move || list.list8())
+    }
 }
 
 struct Reader<'a>(&'a [u8]);
@@ -126,7 +138,7 @@ fn body_of(body: &[u8]) -> Option<Hello> {
     let ciphers = shorts(r.list16()?);
     // The compression methods.
     r.list8()?;
-    let hello = Hello { ciphers, v12: version >= 0x0303, session_id, ..Hello::default() };
+    let hello = Hello { ciphers, v12: version >= 0x0303, session_id, version, ..Hello::default() };
     hello.with_extensions(r)
 }
 
@@ -154,11 +166,15 @@ impl Hello {
             }
             10 => self.groups = shorts(data.list16()?),
             13 => self.sigalgs = shorts(data.list16()?),
+            16 => self.alpn = data.list16()?.to_vec(),
             42 => self.early_data = true,
             43 => {
                 let versions = shorts(data.list8()?);
                 self.v13 = versions.contains(&0x0304);
                 self.v12 = versions.contains(&0x0303);
+                // Clients mix in values that no version has (RFC 8701).
+                let known = versions.into_iter().filter(|v| (0x0300..=0x0304).contains(v));
+                self.version = known.max().unwrap_or(self.version);
             }
             _ => {}
         }
@@ -209,7 +225,7 @@ mod tests {
 
     const EXTENSIONS: &[u8] = &[
         0, 0, 0, 9, 0, 7, 0, 0, 4, b'A', b'.', b'b', b'.', 0, 10, 0, 4, 0, 2, 0, 29, 0, 43, 0, 3, 2, 3, 4, 0,
-        13, 0, 4, 0, 2, 4, 3, 0, 42, 0, 0,
+        13, 0, 4, 0, 2, 4, 3, 0, 42, 0, 0, 0, 16, 0, 7, 0, 5, 2, b'h', b'2', 1, b'x',
     ];
 
     fn parse(input: &[u8]) -> Result<Option<Hello>, Broken> {
@@ -253,6 +269,8 @@ mod tests {
             assert_eq!(got.server_name.as_deref(), Some(b"a.b".as_slice()));
             assert_eq!(got.written_name.as_deref(), Some(b"A.b.".as_slice()));
             assert_eq!((got.ciphers, got.groups, got.sigalgs), (vec![0x1301, 0xc02f], vec![29], vec![0x403]));
+            let protocols: Vec<Vec<u8>> = got.protocols().map(<[u8]>::to_vec).collect();
+            assert_eq!((got.version, protocols), (0x0304, vec![b"h2".to_vec(), b"x".to_vec()]));
             assert!(got.v13 && !got.v12 && got.early_data);
             for cut in 0..bytes.len() {
                 assert_eq!(parse(&bytes[..cut]), Ok(None), "{cut}");

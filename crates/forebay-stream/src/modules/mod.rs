@@ -3,6 +3,7 @@
 pub(crate) mod core;
 pub(crate) mod limit_conn;
 pub(crate) mod log;
+pub(crate) mod preread;
 pub(crate) mod proxy;
 pub(crate) mod realip;
 pub(crate) mod set;

@@ -313,7 +313,17 @@ async fn encrypt(s: &mut Session, mut conn: Conn, host: &[u8], settings: &Settin
         return Ok(conn);
     };
     let thread = s.thread.clone();
-    let wanted = tls.wanted(s, |_| host.to_vec());
+    let mut wanted = tls.wanted(s, |_| host.to_vec());
+    let offered = stream.servers.get(s.server).map(|server| &server.settings.offered.alpn);
+    if let Some(offered) = offered.filter(|o| o.constants().is_none()) {
+        match offered.values(s) {
+            Ok(names) => wanted.offer(names),
+            Err(e) => {
+                s.log(Level::Error, &e.0);
+                return Err(Failed { last: true });
+            }
+        }
+    }
     let timeout = settings.connect_timeout.0;
     let (wire, base) = (conn.wire_mut(), &stream.conf_dir);
     let encrypted = wanted.encrypt(&thread.io, wire, base, timeout, &mut Watch::Nothing).await;

@@ -6,26 +6,13 @@ use crate::thread::{Thread, ThreadConfig};
 use forebay_conf::error::Level;
 use forebay_core::client::Client;
 use forebay_core::config::Address;
-use forebay_core::config::value::Msec;
 use forebay_core::tls::accept::{Accept, Handshake, TlsServers};
-use forebay_core::tls::server::{Application, ServerTls};
+use forebay_core::tls::server::ServerTls;
 use forebay_core::tls::verdict;
-use forebay_net::tls::record::MAX_CONTENT;
 use forebay_net::wire::Wire;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
-
-forebay_core::settings! {
-    /// `ssl_handshake_timeout`.
-    "ssl_handshake_timeout" => handshake_timeout: Msec = Msec(Duration::from_secs(60));
-}
-
-/// Returns the settings of a server for TLS that depend on the protocol.
-pub(crate) fn application() -> Application {
-    Application { protocols: Vec::new(), optional: None, early_data: false, record: MAX_CONTENT }
-}
 
 /// Virtual servers of the stream block in one thread.
 #[derive(Clone, Copy)]
@@ -83,7 +70,7 @@ pub(crate) async fn accept(s: &mut Session, server: &Server) -> Option<u16> {
     if s.wire.tls().is_none() {
         return None;
     }
-    let deadline = s.thread.io.poller.after(server.settings.ssl.handshake_timeout.0);
+    let deadline = s.thread.io.poller.after(server.settings.alpn.handshake_timeout.0);
     loop {
         let (thread, conf) = (s.thread.clone(), s.conf.clone());
         let mut handshake = Handshake {
