@@ -41,3 +41,47 @@ impl<C: Context> Setting<C> for Networks {
         Ok(networks)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Build, Environment};
+    use crate::limit::cidr::any_contains;
+    use forebay_conf::files::Files;
+    use forebay_net::addr::Peer;
+    use std::net::IpAddr;
+
+    #[test]
+    fn networks_of_any_front_end() {
+        let env = Environment {
+            prefix: "/p/".into(),
+            conf_path: "/p/c".into(),
+            globals: String::new(),
+            error_log: None,
+            access_log: "a".into(),
+        };
+        let directives = ["10.0.0.0/8", "unix:", "192.0.2.1/24", "no such host"];
+        let text: String = directives.iter().map(|d| format!("set_real_ip_from \"{d}\";\n")).collect();
+        let mut files = Files::recorded([(&env.conf_path, format!("stream {{ {text} }}"))]);
+        let parsed = forebay_conf::parse::parse(&env.conf_path, "", &env.prefix, &mut files);
+        let stream = parsed.tree.root.iter().find_map(|d| d.block.as_ref()).expect("a block");
+        let mut messages = Vec::new();
+        let mut cx = Scope::main(Build::new(&env, &mut files, &mut messages));
+        let mut networks = Networks::default();
+        for d in stream {
+            match Setting::take(Some(networks.clone()), d, &mut cx) {
+                Ok(more) => networks = more,
+                Err(e) => cx.keep(Err(e)),
+            }
+        }
+        let inet = |ip: &str| Peer::Inet((ip.parse::<IpAddr>().expect("an address"), 1).into());
+        let trusted = ["10.1.1.1", "192.0.2.9", "192.0.3.1", "::1"]
+            .map(|ip| any_contains(networks.networks(), inet(ip)));
+        assert_eq!(trusted, [true, true, false, false]);
+        assert!(any_contains(networks.networks(), Peer::Unix));
+        assert_eq!(networks.networks().len(), 3);
+        let messages: Vec<_> = messages.into_iter().map(|e| e.message).collect();
+        let host = "host not found in set_real_ip_from \"no such host\"";
+        assert_eq!(messages, ["low address bits of 192.0.2.1/24 are meaningless", host]);
+    }
+}

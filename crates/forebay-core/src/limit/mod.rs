@@ -1,5 +1,6 @@
 //! Networks of clients, and shares of connections among them.
 
+pub mod access;
 pub mod cidr;
 pub mod concurrency;
 pub mod outcomes;

@@ -7,6 +7,8 @@ use crate::config::{Context, Scope};
 use crate::vars::{Evaluate, Template, VarError};
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
+use forebay_net::io::Io;
+use forebay_net::reactor::Deadline;
 use forebay_net::tls::record::MAX_CONTENT;
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,6 +49,11 @@ fn check_lengths<C: Context>(d: &Directive, cx: &Scope<'_, C>) -> Result<(), Err
 }
 
 impl Settings {
+    /// Returns the deadline of a handshake that begins now.
+    pub fn deadline(&self, io: &Io) -> Deadline {
+        io.poller.after(self.handshake_timeout.0)
+    }
+
     /// Returns the settings of a server for TLS that depend on these.
     pub fn application(&self) -> Application {
         Application {

@@ -409,7 +409,12 @@ fn names_for_alpn() {
     assert_eq!(upstream.alpn.constants(), None);
     let mut client = Client::none(Instant::now());
     client.tls = Some(Rc::new(Session { name: Some(b"n.test".to_vec().into()), ..Session::default() }));
-    let mut visit = Visit { client: Rc::new(client), vars: Rc::new(vars), captures: Captures::default() };
+    let mut visit = Visit {
+        client: Rc::new(client),
+        vars: Rc::new(vars),
+        captures: Captures::default(),
+        values: VarStore::default(),
+    };
     assert_eq!(upstream.alpn.values(&mut visit), Ok(vec![b"n.test".to_vec(), b"z".to_vec()]));
     assert_eq!(text(3), Err("\"ssl_alpn\" directive protocol too long"));
     assert_eq!(text(4), Err("\"proxy_ssl_alpn\" directive protocol too long"));
@@ -447,6 +452,7 @@ fn sessions_offer_protocols_of_their_own() {
         client: Rc::new(Client::none(Instant::now())),
         vars: Rc::default(),
         captures: Captures::default(),
+        values: VarStore::default(),
     };
     let common = tls.wanted(&mut visit, |_| b"host.test:1".to_vec());
     let mut own = common.clone();
