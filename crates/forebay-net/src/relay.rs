@@ -13,7 +13,7 @@ mod way;
 use crate::io::Io;
 use crate::reactor::Deadline;
 use crate::wire::Wire;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 use way::{Link, Quota, Stop, Way};
 
@@ -117,6 +117,18 @@ pub enum Wait {
     Nothing,
 }
 
+impl Wait {
+    /// Is ready when the event has happened. Times are left to the caller. The step has noted which connection has no bytes
+    /// or no room.
+    fn poll(self, io: &Io, from: &Wire, to: &Wire, cx: &mut Context<'_>) -> Poll<()> {
+        match self {
+            Wait::Readable => from.poll_readable(io, false, cx),
+            Wait::Writable => to.poll_writable(io, false, cx),
+            Wait::Until(_) | Wait::Nothing => Poll::Pending,
+        }
+    }
+}
+
 /// Result of [`Pair::step`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -183,7 +195,6 @@ impl Pair {
         let half_close = rules.half_close;
         let quota = Quota { rate: rules.upload_rate, elapsed };
         let mut link = Link { io, from: &mut *client, to: &mut *server, half_close, quota, moved: false };
-        // The direction that ended first, for the cause of the end.
         let server_first = self.down.is_shut();
         let up = self.up.step(&mut link);
         let mut moved = link.moved;
@@ -202,15 +213,10 @@ impl Pair {
                 _ => {}
             }
         }
-        let closed = |side| Step::Over(Ended::Closed(side));
-        match (up, down) {
-            (Stop::Ended, _) => closed(Side::Client),
-            (Stop::ReceiverBroken, _) | (_, Stop::Ended) => closed(Side::Server),
-            (_, Stop::ReceiverBroken) => closed(Side::Client),
-            (Stop::Shut, Stop::Shut) if server_first => closed(Side::Client),
-            (Stop::Shut, Stop::Shut) => closed(Side::Server),
-            (Stop::Budget, _) | (_, Stop::Budget) => Step::Again,
-            (up, down) => Step::Wait { up: wait_of(up, now), down: wait_of(down, now) },
+        match (closed_by(up, down, server_first), up, down) {
+            (Some(side), ..) => Step::Over(Ended::Closed(side)),
+            (None, Stop::Budget, _) | (None, _, Stop::Budget) => Step::Again,
+            (None, up, down) => Step::Wait { up: wait_of(up, now), down: wait_of(down, now) },
         }
     }
 
@@ -249,14 +255,9 @@ impl Pair {
             }
             let (deadline, cause) = self.deadline(rules, up, down);
             let ready = std::future::poll_fn(|cx| {
-                let mut poll = |wait, from: &Wire, to: &Wire| match wait {
-                    Wait::Readable => from.poll_readable(io, false, cx),
-                    Wait::Writable => to.poll_writable(io, false, cx),
-                    Wait::Until(_) | Wait::Nothing => Poll::Pending,
-                };
                 // Both are polled, so that each is registered for its event.
-                let up = poll(up, client, server).is_ready();
-                let down = poll(down, server, client).is_ready();
+                let up = up.poll(io, client, server, cx).is_ready();
+                let down = down.poll(io, server, client, cx).is_ready();
                 if up || down { Poll::Ready(()) } else { Poll::Pending }
             });
             if io.poller.until(deadline, ready).await.is_none()
@@ -265,6 +266,17 @@ impl Pair {
                 return ended;
             }
         }
+    }
+}
+
+/// Returns the side that has ended the relay, if it is over. `server_first`: the server's direction had ended before this step.
+fn closed_by(up: Stop, down: Stop, server_first: bool) -> Option<Side> {
+    match (up, down) {
+        (Stop::Ended, _) => Some(Side::Client),
+        (Stop::ReceiverBroken, _) | (_, Stop::Ended) => Some(Side::Server),
+        (_, Stop::ReceiverBroken) => Some(Side::Client),
+        (Stop::Shut, Stop::Shut) => Some(if server_first { Side::Client } else { Side::Server }),
+        _ => None,
     }
 }
 
