@@ -9,6 +9,7 @@ use forebay_core::config::access_log::Formats;
 use forebay_core::config::listen::{self, ListenDirective};
 use forebay_core::config::names::{self, ServerName};
 use forebay_core::config::{Context, Listener, Listening, check_certificates, plain};
+use forebay_core::limit::access;
 use forebay_core::limit::concurrency::ConnZones;
 use forebay_core::tls;
 use forebay_core::tls::client::ClientTls;
@@ -70,6 +71,7 @@ struct LevelWritten {
     log: log::Written,
     limit_conn: limit_conn::Written,
     realip: realip::Written,
+    access: access::Written,
     preread: preread::Written,
     bind: bind::Written,
     alpn: tls::alpn::Written,
@@ -85,6 +87,7 @@ impl LevelWritten {
             || self.log.set(d, cx)?
             || self.limit_conn.set(d, cx)?
             || self.realip.set(d, cx)?
+            || self.access.set(d, cx)?
             || self.preread.set(d, cx)?
             || self.bind.set(d, cx)?
             || self.alpn.set(d, cx)?
@@ -99,6 +102,7 @@ impl LevelWritten {
         self.log.inherit(&outer.log);
         self.limit_conn.inherit(&outer.limit_conn);
         self.realip.inherit(&outer.realip);
+        self.access.inherit(&outer.access);
         self.preread.inherit(&outer.preread);
         self.bind.inherit(&outer.bind);
         self.proxy_ssl.inherit(&outer.proxy_ssl);
@@ -114,6 +118,7 @@ impl LevelWritten {
             log: self.log.resolve(),
             limit_conn: self.limit_conn.resolve(),
             realip: self.realip.resolve(),
+            access: self.access.resolve(),
             preread: self.preread.resolve(),
             bind: self.bind.resolve(),
             proxy_ssl: self.proxy_ssl.resolve(),
@@ -132,6 +137,7 @@ pub(crate) struct Settings {
     pub log: log::Settings,
     pub limit_conn: limit_conn::Settings,
     pub realip: realip::Settings,
+    pub access: access::Settings,
     pub preread: preread::Settings,
     pub bind: bind::Settings,
     pub alpn: tls::alpn::Settings,

@@ -146,6 +146,10 @@ impl Session {
         if let Some(status) = limit_conn::check(self, server) {
             return status;
         }
+        if server.settings.access.judge(self.peer) == Some(false) {
+            self.log(Level::Error, "access forbidden by rule while initializing session");
+            return 403;
+        }
         if let Some(status) = ssl::accept(self, server).await {
             return status;
         }
@@ -192,6 +196,7 @@ impl Session {
                 return Some(400);
             }
         }
+        self.received += buf.len() as u64;
         self.early = buf;
         None
     }

@@ -172,8 +172,9 @@ impl Hello {
                 let versions = shorts(data.list8()?);
                 self.v13 = versions.contains(&0x0304);
                 self.v12 = versions.contains(&0x0303);
-                // Clients mix in values that no version has (RFC 8701).
-                let known = versions.into_iter().filter(|v| (0x0300..=0x0304).contains(v));
+                // Drafts of TLS 1.3 have numbers of their own. Clients mix in values that no version has (RFC 8701).
+                let versions = versions.into_iter().map(|v| if v >> 8 == 0x7f { 0x0304 } else { v });
+                let known = versions.filter(|v| (0x0300..=0x0304).contains(v));
                 self.version = known.max().unwrap_or(self.version);
             }
             _ => {}
@@ -268,9 +269,9 @@ mod tests {
             let got = parse(&bytes).unwrap().unwrap();
             assert_eq!(got.server_name.as_deref(), Some(b"a.b".as_slice()));
             assert_eq!(got.written_name.as_deref(), Some(b"A.b.".as_slice()));
-            assert_eq!((got.ciphers, got.groups, got.sigalgs), (vec![0x1301, 0xc02f], vec![29], vec![0x403]));
             let protocols: Vec<Vec<u8>> = got.protocols().map(<[u8]>::to_vec).collect();
             assert_eq!((got.version, protocols), (0x0304, vec![b"h2".to_vec(), b"x".to_vec()]));
+            assert_eq!((got.ciphers, got.groups, got.sigalgs), (vec![0x1301, 0xc02f], vec![29], vec![0x403]));
             assert!(got.v13 && !got.v12 && got.early_data);
             for cut in 0..bytes.len() {
                 assert_eq!(parse(&bytes[..cut]), Ok(None), "{cut}");

@@ -20,8 +20,14 @@ forebay_core::settings! {
 }
 
 /// Names of versions, as on the wire.
-const VERSIONS: [(u16, &str); 5] =
-    [(0x0300, "SSLv3"), (0x0301, "TLSv1"), (0x0302, "TLSv1.1"), (0x0303, "TLSv1.2"), (0x0304, "TLSv1.3")];
+const VERSIONS: [(u16, &str); 6] = [
+    (0x0002, "SSLv2"),
+    (0x0300, "SSLv3"),
+    (0x0301, "TLSv1"),
+    (0x0302, "TLSv1.1"),
+    (0x0303, "TLSv1.2"),
+    (0x0304, "TLSv1.3"),
+];
 
 /// Variables of this module.
 pub(crate) const VARIABLES: &[Row] = &[
@@ -59,11 +65,14 @@ pub(crate) async fn read(s: &mut Session, server: &Server) -> Option<u16> {
         match reading.more(&s.early) {
             Ok(None) => {}
             Ok(Some(hello)) => {
-                s.hello = Some(Box::<Hello>::new(hello));
+                s.hello = Some(Box::new(hello));
                 return None;
             }
             // Something other than TLS is passed on as it is.
-            Err(_) => return None,
+            Err(_) => {
+                s.hello = old_hello(&s.early).map(Box::new);
+                return None;
+            }
         }
         if s.early.len() >= most {
             s.log(Level::Error, "preread buffer full");
@@ -85,5 +94,15 @@ pub(crate) async fn read(s: &mut Session, server: &Server) -> Option<u16> {
             }
             Err(_) => return Some(400),
         }
+    }
+}
+
+/// Returns a ClientHello in the form of SSL 2.0, with its version only (RFC 5246, appendix E.2).
+fn old_hello(bytes: &[u8]) -> Option<Hello> {
+    match bytes {
+        [length, _, 1, a, b, ..] if length & 0x80 != 0 => {
+            Some(Hello { version: u16::from_be_bytes([*a, *b]), ..Hello::default() })
+        }
+        _ => None,
     }
 }

@@ -370,7 +370,10 @@ async fn exchange(s: &mut Session, lease: Lease, mut conn: Conn, settings: &Sett
         download_rate: rate(s, &settings.download_rate),
         ..Rules::default()
     };
-    let mut pair = Pair::new(&thread.io, std::mem::take(&mut s.early), Vec::new());
+    let early = std::mem::take(&mut s.early);
+    // The relay counts them again.
+    s.received -= early.len() as u64;
+    let mut pair = Pair::new(&thread.io, early, Vec::new());
     let ended = pair.run(&thread.io, &mut s.wire, conn.wire_mut(), &rules).await;
     let (up, down) = (pair.passed_from(Side::Client), pair.passed_from(Side::Server));
     s.received += pair.received_from(Side::Client);
