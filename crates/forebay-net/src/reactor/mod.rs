@@ -16,6 +16,7 @@
 
 mod batch;
 mod poller;
+mod readiness;
 mod runners;
 mod tasks;
 mod timers;

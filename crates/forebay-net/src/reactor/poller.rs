@@ -379,34 +379,6 @@ impl Poller {
         fd
     }
 
-    /// Notes that a read took all there was: only a new event makes the slot readable.
-    #[inline]
-    pub fn drained(&self, token: Token) {
-        if let Some(mut s) = self.slot_mut(token) {
-            s.readable = s.ended;
-        }
-    }
-
-    /// Returns `true` if a read may give something, as far as is known without asking the kernel.
-    #[inline]
-    pub fn is_readable(&self, token: Token) -> bool {
-        self.slot(token).is_none_or(|s| s.readable)
-    }
-
-    /// Notes that a write found no room: only a new event makes the slot writable.
-    #[inline]
-    pub(crate) fn filled(&self, token: Token) {
-        if let Some(mut s) = self.slot_mut(token) {
-            s.writable = false;
-        }
-    }
-
-    /// Returns `true` if a write may take something, as far as is known without asking the kernel.
-    #[inline]
-    pub(crate) fn is_writable(&self, token: Token) -> bool {
-        self.slot(token).is_none_or(|s| s.writable)
-    }
-
     /// Makes a slot of a front end idle until `deadline`, with its descriptor in the epoll set. Returns `false`, and
     /// changes nothing, if something has arrived meanwhile.
     pub(super) fn park(&self, token: Token, front: u8, deadline: Deadline) -> bool {
@@ -771,16 +743,6 @@ impl Poller {
             // After a signal the loop takes a turn, in which it sees what the signal has asked for.
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(e) => Err(e.into()),
-        }
-    }
-
-    /// Waits for events and notes them, for tests without a reactor.
-    #[cfg(test)]
-    pub(crate) fn take_events(&self, timeout: Duration) {
-        let mut events = Vec::with_capacity(16);
-        self.wait(&mut events, Some(timeout)).expect("events");
-        for e in events {
-            self.on_event(Token::unpack(e.data.u64()), e.flags);
         }
     }
 

@@ -5,6 +5,17 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::task::{Context, Waker};
 
+impl Poller {
+    /// Waits for events and notes them, for tests without a reactor.
+    pub(crate) fn take_events(&self, timeout: Duration) {
+        let mut events = Vec::with_capacity(16);
+        self.wait(&mut events, Some(timeout)).expect("events");
+        for e in events {
+            self.on_event(Token::unpack(e.data.u64()), e.flags);
+        }
+    }
+}
+
 /// Work of a test's runner on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
