@@ -159,11 +159,19 @@ impl std::fmt::Display for ListenAddr {
     }
 }
 
-/// Creates the error of a server without `listen`, which its front end needs. Errors inside the block come first.
-pub fn missing(server: &Directive, cx: &Build<'_>) -> Error {
-    let last = server.block.iter().flatten().map(|d| d.ordinal).max();
-    let error = cx.error(server, "no \"listen\" is defined for server");
-    Error { ordinal: last.unwrap_or(server.ordinal), ..error }
+/// Checks that a server has a `listen` directive, which its front end needs. One that is refused counts.
+///
+/// # Errors
+/// If there is none. Errors of directives in the block come before this one, as in nginx.
+pub fn require(server: &Directive, cx: &Build<'_>) -> Result<(), Error> {
+    let mut last = server.ordinal;
+    for d in server.block.iter().flatten() {
+        if d.name.text == b"listen" {
+            return Ok(());
+        }
+        last = last.max(d.ordinal);
+    }
+    Err(Error { ordinal: last, ..cx.error(server, "no \"listen\" is defined for server") })
 }
 
 /// Reads one directive of this form.
@@ -458,10 +466,8 @@ mod tests {
                     Err(e) => cx.warnings.push(e),
                 }
             }
-            if listens.is_empty() && server.block.iter().flatten().next().is_none() {
-                let error = missing(server, &cx);
-                cx.warnings.push(error);
-            }
+            let required = require(server, &cx);
+            cx.keep(required);
             read.push(listens);
         }
         let made = with(&read, &mut cx);
@@ -583,5 +589,8 @@ mod tests {
     fn a_server_without_listen() {
         let ((), messages) = read(&STREAM, &[&["1"], &[]], |_, _| {});
         assert_eq!(messages, ["no \"listen\" is defined for server in /p/c:3"]);
+        // The fault is in the directive.
+        let ((), messages) = read(&STREAM, &[&["0"]], |_, _| {});
+        assert_eq!(messages, ["invalid port in \"0\" of the \"listen\" directive in /p/c:1"]);
     }
 }
