@@ -245,7 +245,7 @@ impl<'s, 'f> Builder<'s, 'f> {
             let taken = self.server_directive(inner, &mut s);
             self.cx.keep(taken);
         }
-        let unheard = s.listens.is_empty();
+        let unheard = !d.block.iter().flatten().any(|inner| inner.name.text == b"listen");
         self.servers.push(s);
         match unheard {
             true => Err(self.cx.error(d, "no \"listen\" is defined for server")),
@@ -255,7 +255,14 @@ impl<'s, 'f> Builder<'s, 'f> {
 
     fn server_directive(&mut self, d: &Directive, s: &mut ServerBuild) -> Result<(), Error> {
         match d.name.text.as_slice() {
-            b"listen" => s.listens.push(listen::parse(&listen::STREAM, d, self.cx)?),
+            b"listen" => {
+                let listen = listen::parse(&listen::STREAM, d, self.cx)?;
+                if let Some(w) = d.args.iter().find(|w| w.text == b"udp") {
+                    let text = "the \"udp\" parameter of \"listen\" is not supported yet";
+                    return Err(self.cx.error_at(d, w, text));
+                }
+                s.listens.push(listen);
+            }
             b"server_name" => return names::parse(d, self.cx, &mut s.names),
             b"set" => s.assignments.push(set::parse(d, self.cx)?),
             b"proxy_pass" => s.content = Some(proxy::pass(d, s.content.as_ref(), self.cx)?),
