@@ -245,12 +245,8 @@ impl<'s, 'f> Builder<'s, 'f> {
             let taken = self.server_directive(inner, &mut s);
             self.cx.keep(taken);
         }
-        let unheard = !d.block.iter().flatten().any(|inner| inner.name.text == b"listen");
         self.servers.push(s);
-        match unheard {
-            true => Err(self.cx.error(d, "no \"listen\" is defined for server")),
-            false => Ok(()),
-        }
+        listen::require(d, self.cx)
     }
 
     fn server_directive(&mut self, d: &Directive, s: &mut ServerBuild) -> Result<(), Error> {

@@ -8,6 +8,8 @@ mod config;
 mod front;
 mod modules;
 mod session;
+#[cfg(test)]
+mod tests;
 mod thread;
 mod variables;
 

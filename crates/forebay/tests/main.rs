@@ -33,6 +33,7 @@ mod proxy;
 mod proxy_h2;
 mod robustness;
 mod scgi_uwsgi;
+mod stream;
 mod subcommands;
 mod subrequests;
 mod tls;

@@ -369,9 +369,9 @@ fn doctor_finds_places_and_reasons() {
         "{text}"
     );
     // What nginx has and Forebay has not is no mistake.
-    std::fs::write(&file, "events {}\nhttp {\n    server_tokens off;\n}\nstream {}\n").expect("a file");
+    std::fs::write(&file, "events {}\nhttp {\n    server_tokens off;\n}\nmail {}\n").expect("a file");
     let (code, text) = run("text");
-    assert!(code == Some(0) && text.contains("warning: \"stream\" directive is not supported"), "{text}");
+    assert!(code == Some(0) && text.contains("warning: \"mail\" directive is not supported"), "{text}");
 }
 
 #[test]

@@ -75,7 +75,10 @@ impl Level {
 fn what_works_is_bound() {
     let levels = levels();
     let unbound: Vec<&str> = (grammar::all().iter())
-        .filter(|row| row.support == Support::Yes && !PARSER.contains(&row.name))
+        // The front end of stream has such a test of its own.
+        .filter(|row| {
+            row.support == Support::Yes && !PARSER.contains(&row.name) && !row.module.starts_with("stream")
+        })
         .filter(|row| !levels.iter().any(|level| level.has(row) && level.names.contains(&row.name)))
         .map(|row| row.name)
         .collect();

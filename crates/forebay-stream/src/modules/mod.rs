@@ -29,10 +29,10 @@ pub(crate) enum Content {
 }
 
 /// Function that reads a directive of the stream level.
-type Read = fn(&Directive, &mut Scope<'_>) -> Result<(), Error>;
+pub(crate) type Read = fn(&Directive, &mut Scope<'_>) -> Result<(), Error>;
 
 /// Directives of the stream level that are not settings.
-const BLOCK_DIRECTIVES: &[(&str, Read)] = &[
+pub(crate) const BLOCK_DIRECTIVES: &[(&str, Read)] = &[
     ("map", blocks::map::block),
     ("geo", blocks::geo::block),
     ("split_clients", blocks::split_clients::block),

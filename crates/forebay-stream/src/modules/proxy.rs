@@ -205,7 +205,7 @@ impl Servers {
 async fn connect(s: &mut Session, pass: &Pass, settings: &Settings) -> Result<(Lease, Conn), Refused> {
     let thread = s.thread.clone();
     let begun = thread.io.poller.now();
-    let (mut servers, group) = servers(s, pass, settings).await?;
+    let (mut servers, group) = servers(s, pass).await?;
     let tries = match settings.next_upstream_tries.0 {
         0 => usize::MAX,
         n => usize::try_from(n).unwrap_or(usize::MAX),
@@ -407,8 +407,7 @@ fn rate(s: &mut Session, rate: &Option<Template>) -> u64 {
 }
 
 /// Finds the servers. Also returns the name by which the error log names them all.
-async fn servers(s: &mut Session, pass: &Pass, settings: &Settings) -> Result<(Servers, Vec<u8>), Refused> {
-    let _ = settings;
+async fn servers(s: &mut Session, pass: &Pass) -> Result<(Servers, Vec<u8>), Refused> {
     match pass {
         Pass::Group(named) => {
             let upstream = named.get().cloned().ok_or(Refused(500))?;
@@ -416,8 +415,7 @@ async fn servers(s: &mut Session, pass: &Pass, settings: &Settings) -> Result<(S
         }
         Pass::Variable(template) => {
             let text = template.value(s).map_err(|e| refuse(s, &e))?;
-            let found = find(s, &text).await?;
-            Ok(found)
+            find(s, &text).await
         }
     }
 }

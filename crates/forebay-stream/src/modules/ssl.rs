@@ -70,7 +70,7 @@ pub(crate) async fn accept(s: &mut Session, server: &Server) -> Option<u16> {
     if s.wire.tls().is_none() {
         return None;
     }
-    let deadline = s.thread.io.poller.after(server.settings.alpn.handshake_timeout.0);
+    let deadline = server.settings.alpn.deadline(&s.thread.io);
     loop {
         let (thread, conf) = (s.thread.clone(), s.conf.clone());
         let mut handshake = Handshake {
@@ -84,7 +84,10 @@ pub(crate) async fn accept(s: &mut Session, server: &Server) -> Option<u16> {
             Accept::Done => break,
             Accept::Over => return Some(500),
             Accept::Plain(_) => {
-                s.log(Level::Info, "SSL_do_handshake() failed (SSL: no ClientHello) while SSL handshaking");
+                s.log(
+                    Level::Info,
+                    "SSL_do_handshake() failed (SSL: wrong version number) while SSL handshaking",
+                );
                 return Some(500);
             }
             Accept::Later(later) => {

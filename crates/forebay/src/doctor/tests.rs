@@ -593,7 +593,7 @@ fn articles_have_the_faults_that_are_known() {
 /// Requirements of SARIF 2.1.0.
 #[test]
 fn sarif_has_its_shape() {
-    let conf = "events { multi_accept on; }\nhttp { bogus; server_tokens off; }\nstream {}\n";
+    let conf = "events { multi_accept on; }\nhttp { bogus; server_tokens off; }\nmail {}\n";
     let mut files = Files::recorded([("/etc/n.conf", conf)]);
     let parsed = forebay_conf::parse::parse(Path::new("/etc/n.conf"), "", Path::new("/etc"), &mut files);
     let mut host = machine();

@@ -1,0 +1,94 @@
+//! The table of directives tells the truth about what is bound here, and errors have nginx's words.
+
+use crate::modules::{BLOCK_DIRECTIVES, core, limit_conn, log, preread, proxy, realip};
+use forebay_conf::error::Level;
+use forebay_conf::files::Files;
+use forebay_conf::grammar::{self, Support};
+use forebay_core::config::{Environment, load_all};
+use forebay_core::limit::access;
+use forebay_core::tls::{alpn, proxy_ssl, settings};
+use forebay_core::upstream::bind;
+
+/// Directives that the builder takes itself, and those of an `upstream` block.
+const OTHERS: &[&str] = &[
+    "stream",
+    "server",
+    "upstream",
+    "listen",
+    "server_name",
+    "set",
+    "proxy_pass",
+    "return",
+    "hash",
+    "least_conn",
+    "random",
+    "zone",
+    "state",
+    "resolver",
+    "resolver_timeout",
+];
+
+#[test]
+fn what_works_is_bound() {
+    let settings = [
+        core::Written::DIRECTIVES,
+        log::Written::DIRECTIVES,
+        limit_conn::Written::DIRECTIVES,
+        preread::Written::DIRECTIVES,
+        proxy::Written::DIRECTIVES,
+        realip::Written::DIRECTIVES,
+        access::Written::DIRECTIVES,
+        alpn::Written::DIRECTIVES,
+        alpn::upstream::Written::DIRECTIVES,
+        proxy_ssl::Written::DIRECTIVES,
+        settings::Written::DIRECTIVES,
+        bind::Written::DIRECTIVES,
+        OTHERS,
+    ];
+    let mut bound: Vec<&str> = settings.concat();
+    bound.extend(BLOCK_DIRECTIVES.iter().map(|(name, _)| name));
+    let rows: Vec<_> = grammar::all().iter().filter(|row| row.module.starts_with("stream")).collect();
+    let works = |support| rows.iter().filter(move |row| row.support == support).map(|row| row.name);
+    let unbound: Vec<&str> = works(Support::Yes).filter(|name| !bound.contains(name)).collect();
+    assert_eq!(unbound, [""; 0]);
+    let hidden: Vec<&str> = works(Support::Later).filter(|name| bound.contains(name)).collect();
+    assert_eq!(hidden, [""; 0]);
+}
+
+/// Returns the errors of a stream block.
+fn errors(stream: &str) -> Vec<String> {
+    let env = Environment {
+        prefix: "/test/".into(),
+        conf_path: "/test/nginx.conf".into(),
+        globals: String::new(),
+        error_log: None,
+        access_log: "access.log".into(),
+    };
+    let text = format!("error_log stderr emerg;\nevents {{}}\nstream {{\n{stream}\n}}\n");
+    let mut files = Files::recorded([("/test/nginx.conf", text)]);
+    let (_, errors) = load_all(&env, &mut files, &[&crate::FRONT_END]);
+    errors.into_iter().filter(|e| e.level == Level::Emerg).map(|e| e.message).collect()
+}
+
+#[test]
+fn mistakes_have_nginx_s_words() {
+    let server = |more: &str| errors(&format!("server {{ listen 127.0.0.1:1; {more} }}"));
+    assert_eq!(server("proxy_pass 127.0.0.1:2;"), [""; 0]);
+    assert_eq!(errors("server { proxy_pass 127.0.0.1:2; }"), ["no \"listen\" is defined for server"]);
+    assert_eq!(
+        server("proxy_pass 127.0.0.1:2; proxy_pass 127.0.0.1:3;"),
+        ["\"proxy_pass\" directive is duplicate"]
+    );
+    assert_eq!(server("return a; return b;"), ["\"return\" directive is duplicate"]);
+    assert_eq!(server("proxy_timeout x;"), ["\"proxy_timeout\" directive invalid value"]);
+    assert_eq!(server("proxy_protocol v3;"), ["invalid value \"v3\""]);
+    assert_eq!(server("proxy_pass a.invalid:1;"), ["host not found in upstream \"a.invalid\""]);
+    assert_eq!(server("set x y;"), ["invalid variable name \"x\""]);
+    assert_eq!(server("access_log /l main;"), ["unknown log format \"main\""]);
+    assert_eq!(server("limit_conn z 1;"), ["zero size shared memory zone \"z\""]);
+    assert_eq!(server("return $nothing;"), ["unknown \"nothing\" variable"]);
+    let udp = "server { listen 127.0.0.1:1 udp; }";
+    assert_eq!(errors(udp), ["the \"udp\" parameter of \"listen\" is not supported yet"]);
+    let ssl = "no \"ssl_certificate\" is defined for the \"listen ... ssl\" directive";
+    assert_eq!(errors("server { listen 127.0.0.1:1 ssl; return a; }"), [ssl]);
+}

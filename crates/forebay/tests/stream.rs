@@ -1,0 +1,205 @@
+//! The stream block: connections that are passed on as bytes.
+
+use crate::harness::{DEADLINE, Server, Site, free_port, wait_for};
+use nix::sys::signal::Signal;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+fn conf(stream: &str) -> String {
+    format!(
+        "worker_processes 2; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\nstream {{\n\
+         log_format l '$status $bytes_received $bytes_sent [$upstream_addr] $protocol';\n\
+         access_log logs/access.log l;\n{stream}\n}}\n"
+    )
+}
+
+/// Starts a server that sends back what it receives, until the client has ended. Counts its connections.
+fn echo() -> (SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let addr = listener.local_addr().expect("address");
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = count.clone();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            counted.fetch_add(1, SeqCst);
+            std::thread::spawn(move || {
+                let mut from = stream.try_clone().expect("clone");
+                let mut to = stream;
+                let _ = std::io::copy(&mut from, &mut to);
+            });
+        }
+    });
+    (addr, count)
+}
+
+fn connect(addr: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect_timeout(&addr, DEADLINE).expect("connect");
+    stream.set_read_timeout(Some(DEADLINE)).expect("timeout");
+    stream
+}
+
+/// Sends a text and reads as much back.
+fn ask(stream: &mut TcpStream, text: &[u8]) -> Vec<u8> {
+    stream.write_all(text).expect("written");
+    let mut answer = vec![0; text.len()];
+    stream.read_exact(&mut answer).expect("an answer");
+    answer
+}
+
+fn rest(mut stream: TcpStream) -> String {
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("the end");
+    text
+}
+
+#[test]
+fn bytes_pass_both_ways_and_are_logged() {
+    let (backend, _) = echo();
+    let server = Server::start(&conf(&format!(
+        "server {{ listen 127.0.0.1:%PORT0%; proxy_pass {backend}; proxy_half_close on; }}"
+    )));
+    let stream = connect(server.addr(0));
+    let sent: Vec<u8> = (0..3_000_000u32).map(|i| (i % 251) as u8).collect();
+    let mut writer = stream.try_clone().expect("clone");
+    let copy = sent.clone();
+    let writing = std::thread::spawn(move || {
+        writer.write_all(&copy).expect("written");
+        writer.shutdown(Shutdown::Write).expect("shut down");
+    });
+    let mut got = Vec::new();
+    (&stream).read_to_end(&mut got).expect("the end");
+    writing.join().expect("joined");
+    assert!(got == sent, "{} of {} bytes", got.len(), sent.len());
+    wait_for("a line", || {
+        server
+            .site
+            .read("logs/access.log")
+            .contains(&format!("200 3000000 3000000 [{backend}] TCP"))
+            .then_some(())
+    });
+}
+
+/// What fails is the connection to one server only; the session goes to the next.
+#[test]
+fn a_dead_server_is_passed_over() {
+    let (backend, _) = echo();
+    let dead = format!("127.0.0.1:{}", free_port());
+    let server = Server::start(&conf(&format!(
+        "upstream u {{ server {dead}; server {backend}; }}\n\
+         upstream d {{ server {dead}; server {dead} backup; }}\n\
+         server {{ listen 127.0.0.1:%PORT0%; proxy_pass u; }}\n\
+         server {{ listen 127.0.0.1:%PORT1%; proxy_pass d; }}"
+    )));
+    for _ in 0..4 {
+        assert_eq!(ask(&mut connect(server.addr(0)), b"hello"), b"hello");
+    }
+    assert!(server.error_log().contains(
+        "connect() failed (111: Connection refused) while connecting to upstream, client: 127.0.0.1"
+    ));
+    assert_eq!(rest(connect(server.addr(1))), "");
+    wait_for("a line", || {
+        server.site.read("logs/access.log").contains(&format!("502 0 0 [{dead}, {dead}] TCP")).then_some(())
+    });
+}
+
+/// Connections stay with the process and keep their settings while configurations come and go.
+#[test]
+fn reloads_do_not_touch_connections() {
+    let (backend, count) = echo();
+    let server =
+        Server::start(&conf(&format!("server {{ listen 127.0.0.1:%PORT0%; proxy_pass {backend}; }}")));
+    let mut kept = connect(server.addr(0));
+    assert_eq!(ask(&mut kept, b"before"), b"before");
+    let before = count.load(SeqCst);
+    let workers = server.workers(server.pid());
+    for n in 1..=20 {
+        server.signal(Signal::SIGHUP);
+        server.wait_for_log(": reconfiguring", n);
+        assert_eq!(ask(&mut kept, b"kept"), b"kept");
+        assert_eq!(ask(&mut connect(server.addr(0)), b"new"), b"new");
+    }
+    assert_eq!(server.workers(server.pid()), workers, "the same worker process");
+    assert_eq!(count.load(SeqCst), before + 20, "no connection was made again");
+}
+
+/// Sends a ClientHello with a name in pieces of one byte, and returns the answer.
+fn hello(addr: SocketAddr, name: &str) -> String {
+    let mut extension = vec![0, 0];
+    let n = name.len() as u16;
+    extension.extend((n + 5).to_be_bytes());
+    extension.extend((n + 3).to_be_bytes());
+    extension.push(0);
+    extension.extend(n.to_be_bytes());
+    extension.extend(name.as_bytes());
+    let mut body = vec![3, 3];
+    body.extend([7; 32]);
+    body.extend([0, 0, 2, 0x13, 0x01, 1, 0]);
+    body.extend((extension.len() as u16).to_be_bytes());
+    body.extend(extension);
+    let mut record = vec![22, 3, 1];
+    record.extend((body.len() as u16 + 4).to_be_bytes());
+    record.extend([1, 0, (body.len() >> 8) as u8, body.len() as u8]);
+    record.extend(body);
+    let mut stream = connect(addr);
+    stream.set_nodelay(true).expect("option");
+    for byte in record {
+        stream.write_all(&[byte]).expect("written");
+    }
+    rest(stream)
+}
+
+#[test]
+fn names_of_tls_choose_the_server_without_its_certificate() {
+    let server = Server::start(&conf(
+        "map $ssl_preread_server_name $to { a.example a; default b; }\n\
+         upstream a { server 127.0.0.1:%PORT1%; } upstream b { server 127.0.0.1:%PORT2%; }\n\
+         server { listen 127.0.0.1:%PORT0%; ssl_preread on; proxy_pass $to; }\n\
+         server { listen 127.0.0.1:%PORT1%; return one; }\n\
+         server { listen 127.0.0.1:%PORT2%; return two; }",
+    ));
+    // The server that answers does not read the hello, so its answer may be followed by a reset; the text comes first.
+    assert_eq!(hello(server.addr(0), "a.example"), "one");
+    assert_eq!(hello(server.addr(0), "b.example"), "two");
+}
+
+#[test]
+fn a_proxy_header_in_pieces_names_the_client() {
+    let server = Server::start(&conf(
+        "server { listen 127.0.0.1:%PORT0% proxy_protocol; set_real_ip_from 127.0.0.1; deny 192.0.2.2;\n\
+         return $remote_addr:$remote_port; }",
+    ));
+    let ask = |header: &str| {
+        let mut stream = connect(server.addr(0));
+        for piece in header.as_bytes().chunks(5) {
+            stream.write_all(piece).expect("written");
+        }
+        rest(stream)
+    };
+    assert_eq!(ask("PROXY TCP4 192.0.2.1 198.51.100.1 1234 80\r\n"), "192.0.2.1:1234");
+    assert_eq!(ask("PROXY TCP4 192.0.2.2 198.51.100.1 1234 80\r\n"), "");
+    server.wait_for_log("access forbidden by rule while initializing session, client: 192.0.2.2", 1);
+    assert_eq!(ask("HELO\r\n"), "");
+    server.wait_for_log("broken header: \"HELO\" while reading PROXY protocol", 1);
+}
+
+/// Data of a client that comes before its upstream is connected is not lost, and no data has to come.
+#[test]
+fn silence_ends_a_session() {
+    let (backend, _) = echo();
+    let server = Server::start(&conf(&format!(
+        "server {{ listen 127.0.0.1:%PORT0%; proxy_pass {backend}; proxy_timeout 200ms; }}"
+    )));
+    assert_eq!(rest(connect(server.addr(0))), "");
+    server.wait_for_log("connection timed out (110: Connection timed out) while proxying connection", 1);
+}
+
+#[test]
+fn the_check_knows_stream() {
+    let site = Site::new(&conf("server { listen 127.0.0.1:%PORT0% udp; proxy_pass 127.0.0.1:1; }"));
+    let output = site.run(&["-t"]);
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(text.contains("the \"udp\" parameter of \"listen\" is not supported yet"), "{text}");
+    assert!(!output.status.success());
+}
