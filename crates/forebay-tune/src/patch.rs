@@ -64,6 +64,22 @@ fn without(block: &mut Block, edits: &[Edit]) {
     }
 }
 
+/// Adds edits that remove the stream blocks of the main level. They have ports of their own, and no HTTP to measure.
+fn streams(block: &Block, files: &Files, unserved: &mut Vec<Edit>) {
+    for d in &block.items {
+        match (d.name.text.as_slice(), &d.block) {
+            (b"stream", _) => {
+                let span = d.name.span;
+                let end = end_of_directive(files.bytes(span.file), span.start as usize);
+                let (file, start) = (span.file, span.start);
+                unserved.push(Edit { file, start, end: end as u32, text: String::new() });
+            }
+            (b"include", Some(included)) => streams(included, files, unserved),
+            _ => {}
+        }
+    }
+}
+
 impl Source {
     /// Reads a configuration.
     ///
@@ -96,15 +112,14 @@ impl Source {
                 return Err(files.render(e));
             }
             // These have ports of their own.
-            let Some(span) =
-                e.span.filter(|_| ["\"stream\"", "\"mail\""].iter().any(|b| e.message.starts_with(b)))
-            else {
+            let Some(span) = e.span.filter(|_| e.message.starts_with("\"mail\"")) else {
                 continue;
             };
             let end = end_of_directive(files.bytes(span.file), span.start as usize);
             unserved.push(Edit { file: span.file, start: span.start, end: end as u32, text: String::new() });
         }
         let mut tree = parsed.tree;
+        streams(&tree.root, &files, &mut unserved);
         without(&mut tree.root, &unserved);
         Ok(Source { path, files, tree, unserved })
     }

@@ -67,9 +67,8 @@ impl TlsServers for StreamServers<'_> {
 /// Makes the handshake of an encrypted connection, chooses the server by its name, and verifies the client. Returns the status
 /// with which the session is refused.
 pub(crate) async fn accept(s: &mut Session, server: &Server) -> Option<u16> {
-    if s.wire.tls().is_none() {
-        return None;
-    }
+    // Without TLS there is nothing to do.
+    s.wire.tls()?;
     let deadline = server.settings.alpn.deadline(&s.thread.io);
     loop {
         let (thread, conf) = (s.thread.clone(), s.conf.clone());
