@@ -134,7 +134,7 @@ impl Wait {
 pub enum Step {
     /// More can be moved now. Other connections should have their turn before.
     Again,
-    /// Nothing can be moved before one of these events.
+    /// No bytes can be moved before one of these events.
     Wait {
         /// Event of the direction from the client to the server.
         up: Wait,

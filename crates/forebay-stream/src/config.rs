@@ -223,7 +223,7 @@ impl<'s, 'f> Builder<'s, 'f> {
             b"server" => self.server(d),
             b"upstream" => self.upstream(d),
             _ if modules::block_directive(d, self.cx)? => Ok(()),
-            // What no table takes needs no code (map_hash_max_size).
+            // Some directives need no code (map_hash_max_size).
             _ => self.written.set(d, self.cx).map(|_| ()),
         }
     }

@@ -81,7 +81,7 @@ fn bytes_pass_both_ways_and_are_logged() {
     });
 }
 
-/// What fails is the connection to one server only; the session goes to the next.
+/// A server that refuses connections costs no session.
 #[test]
 fn a_dead_server_is_passed_over() {
     let (backend, _) = echo();
@@ -159,7 +159,6 @@ fn names_of_tls_choose_the_server_without_its_certificate() {
          server { listen 127.0.0.1:%PORT1%; return one; }\n\
          server { listen 127.0.0.1:%PORT2%; return two; }",
     ));
-    // The server that answers does not read the hello, so its answer may be followed by a reset; the text comes first.
     assert_eq!(hello(server.addr(0), "a.example"), "one");
     assert_eq!(hello(server.addr(0), "b.example"), "two");
 }
@@ -184,7 +183,7 @@ fn a_proxy_header_in_pieces_names_the_client() {
     server.wait_for_log("broken header: \"HELO\" while reading PROXY protocol", 1);
 }
 
-/// Data of a client that comes before its upstream is connected is not lost, and no data has to come.
+/// A session without a byte in either direction ends after `proxy_timeout`.
 #[test]
 fn silence_ends_a_session() {
     let (backend, _) = echo();

@@ -167,7 +167,7 @@ impl Way {
 
     /// Moves what can be moved now.
     pub(super) fn step(&mut self, link: &mut Link<'_>) -> Stop {
-        // Nothing can be written behind the end, not even a TLS alert that found no room.
+        // No bytes may follow the end. A TLS alert that found no room is lost.
         if self.stage == Stage::Shut {
             return Stop::Shut;
         }
