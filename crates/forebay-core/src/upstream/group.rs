@@ -163,11 +163,10 @@ impl Group {
         {
             let former = lock(&old.servers);
             for s in lock(&self.servers).iter_mut().filter(|s| s.source != Discovery::Fixed) {
-                let same = |o: &&Server| {
-                    o.place == s.place && o.source == s.source && o.default_port == s.default_port
-                };
+                let same = |o: &&Server| o.place.host() == s.place.host() && o.source == s.source;
                 if let Some(o) = former.iter().find(same) {
-                    s.found.clone_from(&o.found);
+                    let found = o.found.iter().map(|found| s.adopted(found));
+                    s.found = found.collect();
                 }
             }
         }

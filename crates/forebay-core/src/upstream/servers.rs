@@ -49,6 +49,17 @@ impl Found {
 }
 
 impl Server {
+    /// Returns an address that a line with the same name has found, with the port of this line. The port of an SRV record stays.
+    pub(super) fn adopted(&self, found: &Found) -> Found {
+        let mut found = found.clone();
+        if let (PeerAddr::Inet(addr), Discovery::Resolve(None) | Discovery::Later) =
+            (&mut found.addr, &self.source)
+        {
+            addr.set_port(self.place.port().unwrap_or(self.default_port));
+        }
+        found
+    }
+
     /// Makes the peer of one of its addresses, without the state of an earlier one.
     pub(super) fn peer(&self, found: &Found) -> Peer {
         let mut peer = self.template.clone();

@@ -152,6 +152,26 @@ fn state_stays_when_servers_change() {
     assert_eq!(order(&next, 2), "bb");
 }
 
+/// A name stays resolved over a reload, also if the line has another port then.
+#[test]
+fn resolved_addresses_are_kept_with_the_new_port() {
+    let at = |port| {
+        group(&[1], |s| {
+            s[0].place = Place::Host(b"name.example".to_vec(), Some(port));
+            s[0].source = Discovery::Resolve(None);
+            s[0].found.clear();
+        })
+    };
+    let addrs = |g: &Group| g.settings(|p| p.addr.clone());
+    let old = at(8001);
+    let found = SocketAddr::from(([127, 0, 0, 9], 8001));
+    old.found(0, vec![Found::plain(PeerAddr::Inet(found))]);
+    let next = at(8002);
+    assert_eq!(addrs(&next), []);
+    next.adopt(&old);
+    assert_eq!(addrs(&next), [PeerAddr::Inet(SocketAddr::new(found.ip(), 8002))]);
+}
+
 #[test]
 fn sticky_requests_reach_a_drained_server() {
     let mut g = Group::new(b"u".to_vec(), true, Keepalive::default());
