@@ -36,8 +36,10 @@ fn ours(conf: &[u8]) -> String {
     let mut files = Files::recorded([("nginx.conf", conf)]);
     let parsed = forebay_conf::parse(Path::new("nginx.conf"), "", Path::new(""), &mut files);
     // What Forebay lacks is no matter of the language.
-    let mut fatal =
-        parsed.errors.iter().filter(|e| e.level == Level::Emerg && !e.message.contains("not supported yet"));
+    let mut fatal = parsed
+        .errors
+        .iter()
+        .filter(|e| e.level == Level::Emerg && !e.message.contains("directive is not supported"));
     fatal.next().map_or("ok".to_owned(), |error| files.render(error))
 }
 
