@@ -81,6 +81,8 @@ fn mistakes_have_nginx_s_words() {
     );
     assert_eq!(server("return a; return b;"), ["\"return\" directive is duplicate"]);
     assert_eq!(server("proxy_timeout x;"), ["\"proxy_timeout\" directive invalid value"]);
+    assert_eq!(server("proxy_download_rate x;"), ["\"proxy_download_rate\" directive invalid value"]);
+    assert_eq!(server("proxy_download_rate $status; proxy_upload_rate 1m;"), [""; 0]);
     assert_eq!(server("proxy_protocol v3;"), ["invalid value \"v3\""]);
     assert_eq!(server("proxy_pass a.invalid:1;"), ["host not found in upstream \"a.invalid\""]);
     assert_eq!(server("set x y;"), ["invalid variable name \"x\""]);

@@ -78,12 +78,15 @@ pub(crate) async fn send_text(s: &mut Session, text: &Template) -> u16 {
     };
     let thread = s.thread.clone();
     let mut rest = text.as_slice();
-    while !rest.is_empty() {
+    // Sealed records may wait for room after the last byte has been taken.
+    let mut full = false;
+    while !rest.is_empty() || full {
         match s.wire.send(&thread.io, rest, Then::Nothing) {
             Ok(sent) => {
                 s.sent += sent.bytes as u64;
                 rest = rest.get(sent.bytes..).unwrap_or_default();
-                if sent.full {
+                full = sent.full;
+                if full {
                     s.wire.wait_writable(&thread.io).await;
                 }
             }

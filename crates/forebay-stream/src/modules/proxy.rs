@@ -1,13 +1,13 @@
 //! Passes sessions on to upstreams (nginx: ngx_stream_proxy_module, ngx_stream_upstream_module). Hot path.
 
 use super::Content;
-use crate::config::{Named, Scope, Upstream};
+use crate::config::{Named, Scope, StreamContext, Upstream};
 use crate::session::Session;
 use crate::variables::seconds;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
-use forebay_core::config::value::{Msec, Number, first};
+use forebay_core::config::value::{Msec, Number, Setting, first, once};
 use forebay_core::tls::client::Unencrypted;
 use forebay_core::upstream::balance::{Key, Picker};
 use forebay_core::upstream::conn::Conn;
@@ -43,11 +43,33 @@ forebay_core::settings! {
     /// `proxy_half_close`.
     "proxy_half_close" => half_close: bool = false;
     /// `proxy_upload_rate`, bytes per second; 0 = no limit.
-    "proxy_upload_rate" => upload_rate: Option<Template> = None;
+    "proxy_upload_rate" => upload_rate: Rate = Rate::default();
     /// `proxy_download_rate`, bytes per second; 0 = no limit.
-    "proxy_download_rate" => download_rate: Option<Template> = None;
+    "proxy_download_rate" => download_rate: Rate = Rate::default();
     /// `proxy_socket_keepalive`.
     "proxy_socket_keepalive" => socket_keepalive: bool = false;
+}
+
+/// Bytes per second, which may have variables.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Rate(Template);
+
+impl Setting<StreamContext> for Rate {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        let rate = d.args.first().map(|w| cx.template(d, w)).transpose()?.unwrap_or_default();
+        match rate.as_const() {
+            Some(text) if units::size(text).is_none() => Err(cx.directive_error(d, "invalid value")),
+            _ => Ok(Rate(rate)),
+        }
+    }
+}
+
+impl Rate {
+    /// Evaluates the rate. A value that is not a size is no limit, as in nginx.
+    fn value(&self, s: &mut Session) -> u64 {
+        self.0.value(s).ok().and_then(|text| units::size(&text)).unwrap_or(0)
+    }
 }
 
 /// `proxy_pass`.
@@ -366,8 +388,8 @@ async fn exchange(s: &mut Session, lease: Lease, mut conn: Conn, settings: &Sett
     let rules = Rules {
         idle: settings.timeout.0,
         half_close: settings.half_close,
-        upload_rate: rate(s, &settings.upload_rate),
-        download_rate: rate(s, &settings.download_rate),
+        upload_rate: settings.upload_rate.value(s),
+        download_rate: settings.download_rate.value(s),
         ..Rules::default()
     };
     let early = std::mem::take(&mut s.early);
@@ -398,12 +420,6 @@ async fn exchange(s: &mut Session, lease: Lease, mut conn: Conn, settings: &Sett
             s.log_bare(Level::Info, &format!("{side} disconnected{}", s.traffic()));
         }
     }
-}
-
-/// Evaluates a rate; 0 if it is not a size.
-fn rate(s: &mut Session, rate: &Option<Template>) -> u64 {
-    let text = rate.as_ref().and_then(|t| t.value(s).ok());
-    text.and_then(|t| units::size(&t)).unwrap_or(0)
 }
 
 /// Finds the servers. Also returns the name by which the error log names them all.
