@@ -2,13 +2,17 @@
 //! 9.3.6), and the sessions of stream. Hot path.
 //!
 //! A [`Pair`] is the state of a relay. It holds no future and no waker: [`Pair::step`] moves what can be moved now and
-//! returns the events to wait for. [`Pair::run`] waits for them inside a task.
+//! returns the events to wait for. [`Pairs`] steps relays from the events of their sockets, without a task; [`Pair::run`] waits
+//! inside one, for streams of a multiplexed connection.
 //!
 //! A direction reads up to 16 KiB into a buffer of the thread and writes them at once. It keeps the buffer only while the
 //! receiver has not taken all bytes. After a read that fills the buffer, the bytes of plain TCP connections pass through a pipe
 //! inside the kernel, until few pass at a time.
 
+mod pairs;
 mod way;
+
+pub use pairs::{Owner, Pairs};
 
 use crate::io::Io;
 use crate::reactor::Deadline;

@@ -3,6 +3,7 @@
 
 use super::poller::{Poller, Role, Token, Watched};
 use super::timers::{Deadline, Target};
+use std::time::Duration;
 
 /// Name by which a front end finds what it serves without a task, see [`Poller::serve_directly`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +71,12 @@ impl Poller {
         if arm {
             self.arm(deadline, Target::Slot(token));
         }
+    }
+
+    /// Returns `true` if a deadline is not later than the start of this turn.
+    #[inline]
+    pub(crate) fn is_over(&self, deadline: Deadline) -> bool {
+        self.after(Duration::ZERO) >= deadline
     }
 
     /// Has work without a task done once more, after the other connections had their turn.

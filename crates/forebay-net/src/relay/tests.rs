@@ -677,3 +677,79 @@ fn a_stream_without_room_is_waited_for() {
     bench.until(|_, step| step == Step::Wait { up: Wait::Readable, down: Wait::Nothing });
     assert!(stream.ended.get(), "the end has not been passed on");
 }
+
+/// Owner of a relay that notes its end.
+struct Ends(Wire, Wire, Rc<Cell<Option<(Ended, u64, u64)>>>);
+
+impl Owner for Ends {
+    fn wires(&mut self) -> (&mut Wire, &mut Wire) {
+        (&mut self.0, &mut self.1)
+    }
+    fn over(self, pair: Pair, ended: Ended) {
+        self.2.set(Some((ended, pair.passed_from(Side::Client), pair.passed_from(Side::Server))));
+    }
+}
+
+/// Thread whose only work are relays. It ends when all of them are over.
+struct OnlyPairs(Pairs<Ends>);
+
+impl crate::reactor::Handler for OnlyPairs {
+    fn accept(&self, _: u32) {}
+    fn resume(&self, _: u8, _: crate::reactor::Token) {}
+    fn expired(&self, _: u8, _: crate::reactor::Token) {}
+    fn start_queued(&self, _: u8) {}
+    fn set_aside_ended(&self, _: crate::reactor::Token, _: u32) {}
+    fn tick(&self, _: Instant) {}
+    fn step(&self, direct: crate::reactor::Direct) {
+        self.0.step(direct);
+    }
+    fn turn(&self) {}
+    fn due(&self) -> Option<Instant> {
+        None
+    }
+    fn finished(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// Relays without tasks pass small messages, much more than a step moves, and the bytes from before; they end when a side does
+/// and when nothing passes, and free their numbers.
+#[test]
+fn pairs_are_stepped_by_events() {
+    let io = Rc::new(Io::new().unwrap());
+    let reactor = crate::reactor::Reactor::new(io.clone());
+    let pairs = OnlyPairs(Pairs::new(io.clone(), 0, 0));
+    let rules = Rules { half_close: true, ..Rules::default() };
+    let many = 3 * STEP;
+    let begin = |rules, early: &[u8]| {
+        let ((client, a), (server, b)) = (tcp(&io), tcp(&io));
+        let end = Rc::new(Cell::new(None));
+        let pair = Pair::new(&io, early.to_vec(), Vec::new());
+        pairs.0.add(pair, rules, Ends(client, server, end.clone()));
+        (a, b, end)
+    };
+    let (mut client, mut server, end) = begin(rules, b"early ");
+    let (_quiet_client, _quiet_server, idle) = begin(Rules { idle: Duration::from_millis(50), ..rules }, b"");
+    let client = std::thread::spawn(move || {
+        client.write_all(b"ping").unwrap();
+        let mut answer = [0; 4];
+        client.read_exact(&mut answer).unwrap();
+        client.write_all(&vec![b'x'; many]).unwrap();
+        client.shutdown(Shutdown::Write).unwrap();
+        assert_eq!((answer, client.read_to_end(&mut Vec::new()).unwrap()), (*b"pong", many));
+    });
+    let server = std::thread::spawn(move || {
+        let mut first = [0; 10];
+        server.read_exact(&mut first).unwrap();
+        server.write_all(b"pong").unwrap();
+        assert_eq!((first, server.read_to_end(&mut Vec::new()).unwrap()), (*b"early ping", many));
+        server.write_all(&vec![b'y'; many]).unwrap();
+    });
+    reactor.run(&pairs).unwrap();
+    client.join().unwrap();
+    server.join().unwrap();
+    assert_eq!(idle.take(), Some((Ended::Idle, 0, 0)));
+    let (ended, up, down) = end.take().unwrap();
+    assert_eq!((ended, up, down), (Ended::Closed(Side::Server), 10 + many as u64, 4 + many as u64));
+    assert_eq!((pairs.0.len(), io.poller.in_use()), (0, 4), "the wires are not closed by this owner");
+}
