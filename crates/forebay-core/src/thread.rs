@@ -11,6 +11,7 @@ use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// A configuration in effect, with its listeners and log files in one thread.
@@ -31,6 +32,14 @@ impl ActiveConfig {
     pub fn new(config: Arc<Config>) -> ActiveConfig {
         ActiveConfig { config, listeners: Vec::new(), logs: RefCell::default() }
     }
+}
+
+/// Serial numbers of connections, unique in the process.
+static SERIAL: AtomicU64 = AtomicU64::new(0);
+
+/// Returns the serial number of a new connection (`$connection`).
+pub fn next_connection() -> u64 {
+    SERIAL.fetch_add(1, Ordering::Relaxed) + 1
 }
 
 /// A worker thread.

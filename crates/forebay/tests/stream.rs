@@ -197,12 +197,3 @@ fn silence_ends_a_session() {
     assert_eq!(rest(connect(server.addr(0))), "");
     server.wait_for_log("connection timed out (110: Connection timed out) while proxying connection", 1);
 }
-
-#[test]
-fn the_check_knows_stream() {
-    let site = Site::new(&conf("server { listen 127.0.0.1:%PORT0% udp; proxy_pass 127.0.0.1:1; }"));
-    let output = site.run(&["-t"]);
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(text.contains("the \"udp\" parameter of \"listen\" is not supported yet"), "{text}");
-    assert!(!output.status.success());
-}
