@@ -1,6 +1,6 @@
 //! The stream block: connections that are passed on as bytes.
 
-use crate::harness::{DEADLINE, Server, Site, free_port, wait_for};
+use crate::harness::{DEADLINE, Server, free_port, wait_for};
 use nix::sys::signal::Signal;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

@@ -109,16 +109,18 @@ impl Sockets {
 }
 
 /// Connects a socket to a port that sends nothing. Otherwise it would go on to get a share of the datagrams for its address, also
-/// of those for a listener that a later reload opens there, and nothing would read them. It can still send to others.
+/// of those for a listener that a later reload opens there, and nothing would read them. It can still send to others. Allows
+/// the master to find the address free.
 fn isolate(socket: &OwnedFd) {
     /// "discard" (RFC 863).
     const DISCARD: u16 = 9;
+    // If a call fails the socket stays as it is, which does harm only after another reload.
+    let _ = rustix::net::sockopt::set_socket_reuseaddr(socket, true);
     let local = rustix::net::getsockname(socket).ok().and_then(|a| SocketAddr::try_from(a).ok());
     let peer: SocketAddr = match local {
         Some(SocketAddr::V6(_)) => (Ipv6Addr::LOCALHOST, DISCARD).into(),
         _ => (Ipv4Addr::LOCALHOST, DISCARD).into(),
     };
-    // If it fails the socket stays as it is, which does harm only after another reload.
     let _ = rustix::net::connect(socket, &peer);
 }
 
