@@ -36,6 +36,7 @@ mod scgi_uwsgi;
 mod stream;
 mod subcommands;
 mod subrequests;
+mod switched;
 mod tls;
 mod upstream;
 mod upstream_variables;
