@@ -1,7 +1,7 @@
 //! The stream block, from the tree to immutable settings. What all front ends share is in [`forebay_core::config`].
 
 use crate::access_log::Format;
-use crate::modules::{self, Content, core, limit_conn, log, preread, proxy, realip, set};
+use crate::modules::{self, Content, core, limit_conn, log, pass, preread, proxy, realip, set};
 use crate::session::Session;
 use crate::udp;
 use forebay_conf::error::Error;
@@ -261,6 +261,7 @@ impl<'s, 'f> Builder<'s, 'f> {
             b"server_name" => return names::parse(d, self.cx, &mut s.names),
             b"set" => s.assignments.push(set::parse(d, self.cx)?),
             b"proxy_pass" => s.content = Some(proxy::pass(d, s.content.as_ref(), self.cx)?),
+            b"pass" => s.content = Some(pass::parse(d, s.content.as_ref(), self.cx)?),
             b"return" => s.content = Some(modules::returning(d, s.content.as_ref(), self.cx)?),
             _ => return s.written.set(d, self.cx).map(|_| ()),
         }

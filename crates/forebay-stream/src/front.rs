@@ -6,7 +6,7 @@ use crate::thread::{FLOW, PAIR, Thread};
 use forebay_conf::tree::Block;
 use forebay_core::client::Client;
 use forebay_core::config::{Build, Config, plain};
-use forebay_core::front::{Accepted, Front, FrontConfig, FrontEnd, Idle};
+use forebay_core::front::{Accepted, Front, FrontConfig, FrontEnd, Idle, Passed};
 use forebay_core::process::Outside;
 use forebay_core::tasks::Tasks;
 use forebay_core::thread::{ActiveConfig, Thread as WorkerThread};
@@ -106,6 +106,13 @@ impl Front for StreamThread {
 
     fn datagrams(&self, listener: u32, socket: &Arc<OwnedFd>) {
         self.0.udp.receive(&self.0, listener, socket);
+    }
+
+    fn take_over(&self, passed: Passed) {
+        let token = passed.wire.token();
+        let mut session = Session::new(self.0.clone(), passed.wire, passed.client);
+        session.early = passed.early;
+        self.0.start(token, Box::new(session));
     }
 
     fn resume(&self, token: Token) {

@@ -19,6 +19,7 @@ const OTHERS: &[&str] = &[
     "server_name",
     "set",
     "proxy_pass",
+    "pass",
     "return",
     "hash",
     "least_conn",

@@ -37,6 +37,7 @@ mod stream;
 mod stream_udp;
 mod subcommands;
 mod subrequests;
+mod switched;
 mod tls;
 mod upstream;
 mod upstream_variables;

@@ -96,7 +96,8 @@ fn datagrams_pass_both_ways() {
         &format!(
             "server {{ listen 127.0.0.1:%PORT0% udp; proxy_pass {}; proxy_timeout 300ms; }}\n\
              server {{ listen 127.0.0.1:%PORT1% udp; return 'hi $remote_port $protocol'; }}\n\
-             server {{ listen 127.0.0.1:%PORT2% udp; deny all; return no; }}",
+             server {{ listen 127.0.0.1:%PORT2% udp; deny all; return no; }}\n\
+             server {{ listen 127.0.0.1:%PORT3% udp; pass 127.0.0.1:%PORT0%; }}",
             echo.addr
         ),
     ));
@@ -113,7 +114,12 @@ fn datagrams_pass_both_ways() {
     assert_eq!(ask(&greeted, "a"), Some(hi));
     client(server.addr(2)).send(b"abc").expect("sent");
     server.wait_for_log("access forbidden by rule while initializing session, udp client: 127.0.0.1", 1);
-    let log = wait_for_lines(&server, 4);
+    client(server.addr(3)).send(b"pass").expect("sent");
+    server.wait_for_log(
+        "cannot pass udp connection while passing connection to port, udp client: 127.0.0.1",
+        1,
+    );
+    let log = wait_for_lines(&server, 5);
     let digits = first.to_string().len();
     let sent = 4 * (digits + 1) + 2 + 60_000;
     for line in

@@ -20,6 +20,37 @@ const SECOND: Duration = Duration::from_secs(1);
 /// The server takes nothing more.
 const FULL: Step = Step::Wait { up: Wait::Writable, down: Wait::Readable };
 
+/// One side, and the bytes received from it before.
+#[derive(Debug)]
+struct End<'w> {
+    /// Its connection.
+    wire: &'w mut Wire,
+    /// Bytes that it has sent and that have not been passed on.
+    early: Vec<u8>,
+    /// Its times.
+    timeouts: Timeouts,
+}
+
+/// Result of a relay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Relayed {
+    /// Cause of the end.
+    ended: Ended,
+    /// Bytes of the client that the server's connection has taken.
+    from_client: u64,
+    /// Bytes of the server that the client's connection has taken.
+    from_server: u64,
+}
+
+/// Passes bytes until one side ends or has done nothing for too long.
+async fn relay(io: &Io, client: End<'_>, server: End<'_>) -> Relayed {
+    let rules = Rules { client: client.timeouts, server: server.timeouts, ..Rules::default() };
+    let mut pair = Pair::new(io, client.early, server.early);
+    let ended = pair.run(io, client.wire, server.wire, &rules).await;
+    let (from_client, from_server) = (pair.passed_from(Side::Client), pair.passed_from(Side::Server));
+    Relayed { ended, from_client, from_server }
+}
+
 fn plain(io: &Io, fd: OwnedFd) -> Wire {
     rustix::io::ioctl_fionbio(&fd, true).unwrap();
     Wire::Plain(io.poller.insert(fd))

@@ -3,6 +3,7 @@
 pub(crate) mod core;
 pub(crate) mod limit_conn;
 pub(crate) mod log;
+pub(crate) mod pass;
 pub(crate) mod preread;
 pub(crate) mod proxy;
 pub(crate) mod realip;
@@ -24,6 +25,8 @@ use rustix::io::Errno;
 pub(crate) enum Content {
     /// `proxy_pass`.
     Proxy(proxy::Pass),
+    /// `pass`.
+    Pass(pass::Target),
     /// `return`.
     Return(Template),
 }

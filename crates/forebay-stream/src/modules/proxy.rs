@@ -191,7 +191,8 @@ struct Refused(u16);
 
 /// Connects a session to a server.
 pub(crate) async fn serve(s: &mut Session, pass: &Pass, settings: &Settings) -> Outcome {
-    s.upstream = Some(Box::default());
+    // One attempt is the rule, and a vector that grows by itself takes room for four.
+    s.upstream = Some(Box::new(State { attempts: Vec::with_capacity(1) }));
     match connect(s, pass, settings).await {
         Ok((lease, conn)) => {
             if s.place.is_none() {
