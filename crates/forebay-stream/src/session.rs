@@ -6,7 +6,7 @@ use crate::config::{Server, Stream};
 use crate::modules::{self, Content, limit_conn, pass, preread, proxy, realip, set, ssl};
 use crate::passing::{self, Connected};
 use crate::thread::{Thread, ThreadConfig};
-use crate::udp::{Place, Udp};
+use crate::udp::{Entry, Udp};
 use forebay_conf::error::Level;
 use forebay_core::client::Client;
 use forebay_core::greeting::{self, Greeting};
@@ -54,8 +54,8 @@ pub(crate) struct Session {
     pub hello: Option<Box<Hello>>,
     /// Bytes that the client has sent and that no phase has consumed.
     pub early: Vec<u8>,
-    /// Place among the sessions over UDP; `None` over TCP.
-    pub place: Option<Place>,
+    /// Entry among the sessions over UDP; `None` over TCP.
+    pub udp: Option<Entry>,
     /// State of the proxy; `None` before a server is chosen.
     pub upstream: Option<Box<proxy::State>>,
 }
@@ -72,8 +72,8 @@ impl Drop for Session {
         let token = self.wire.token();
         self.wire.close(&self.thread.io);
         self.thread.close(token);
-        if let Some(place) = self.place {
-            self.thread.udp.release(self, place);
+        if let Some(entry) = self.udp {
+            self.thread.udp.release(self, entry);
         }
     }
 }
@@ -125,7 +125,7 @@ impl Session {
             counted: Counted::default(),
             hello: None,
             early: Vec::new(),
-            place: None,
+            udp: None,
             upstream: None,
             client,
             wire,
@@ -156,7 +156,7 @@ impl Session {
             Outcome::Passed => {}
             Outcome::Connected(connected) => {
                 let thread = self.thread.clone();
-                match self.place {
+                match self.udp {
                     Some(_) => Udp::connected(&thread, self, *connected),
                     None => passing::begin(&thread, self, *connected),
                 }
@@ -187,7 +187,7 @@ impl Session {
     /// Runs the phases up to the choice of the server. Returns the status with which the session is refused.
     async fn admit(&mut self, server: &Server) -> Option<u16> {
         // A listener of UDP has neither PROXY protocol headers nor TLS, and nothing more is read for the phases.
-        if self.place.is_none()
+        if self.udp.is_none()
             && let Some(status) = self.greet(server).await
         {
             return Some(status);
@@ -265,7 +265,7 @@ impl Session {
 
     /// Returns the word by which the error log tells sessions over UDP from others.
     pub(crate) fn log_prefix(&self) -> &'static str {
-        if self.place.is_some() { "udp " } else { "" }
+        if self.udp.is_some() { "udp " } else { "" }
     }
 
     /// Returns the address of the client with its port.

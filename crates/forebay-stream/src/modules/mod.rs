@@ -80,8 +80,8 @@ pub(crate) async fn send_text(s: &mut Session, text: &Template) -> u16 {
         }
     };
     let thread = s.thread.clone();
-    if let Some(place) = s.place {
-        if thread.udp.answer(s, place, &text) {
+    if let Some(entry) = s.udp {
+        if thread.udp.answer(s, entry, &text) {
             s.sent += text.len() as u64;
         }
         return 200;

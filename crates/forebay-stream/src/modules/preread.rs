@@ -55,7 +55,7 @@ pub(crate) const VARIABLES: &[Row] = &[
 pub(crate) async fn read(s: &mut Session, server: &Server) -> Option<u16> {
     let settings = &server.settings.preread;
     // A datagram is no TLS: nothing more of it can be waited for.
-    if !settings.ssl || s.place.is_some() {
+    if !settings.ssl || s.udp.is_some() {
         return None;
     }
     let most = settings.buffer_size.0 as usize;

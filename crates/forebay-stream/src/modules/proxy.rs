@@ -195,7 +195,7 @@ pub(crate) async fn serve(s: &mut Session, pass: &Pass, settings: &Settings) -> 
     s.upstream = Some(Box::new(State { attempts: Vec::with_capacity(1) }));
     match connect(s, pass, settings).await {
         Ok((lease, conn)) => {
-            if s.place.is_none() {
+            if s.udp.is_none() {
                 lease.succeeded();
             }
             let rules = Rules {
@@ -331,7 +331,7 @@ async fn open(s: &mut Session, addr: &PeerAddr, settings: &Settings) -> Result<C
         s.log(Level::Error, &e.0);
         Failed { last: true }
     })?;
-    let over_udp = s.place.is_some();
+    let over_udp = s.udp.is_some();
     // Over UDP the first datagram has it.
     let greeting = if over_udp { Vec::new() } else { greeting(s) };
     let dialing = DialSettings {
@@ -373,7 +373,7 @@ async fn encrypt(s: &mut Session, mut conn: Conn, host: &[u8], settings: &Settin
     let stream = s.stream();
     let tls = stream.servers.get(s.server).and_then(|server| server.upstream_tls.as_ref());
     // Over UDP `proxy_ssl` has no effect, as in nginx.
-    let Some(tls) = tls.filter(|_| s.place.is_none()) else {
+    let Some(tls) = tls.filter(|_| s.udp.is_none()) else {
         return Ok(conn);
     };
     let thread = s.thread.clone();
@@ -408,7 +408,7 @@ pub(crate) fn greeting(s: &Session) -> Vec<u8> {
     let server = s.conf.stream.servers.get(s.server);
     let version = server.and_then(|server| server.settings.proxy.protocol_header.version());
     let version = match version {
-        Some(HeaderVersion::Two) if s.place.is_some() => Some(HeaderVersion::Datagram),
+        Some(HeaderVersion::Two) if s.udp.is_some() => Some(HeaderVersion::Datagram),
         version => version,
     };
     if let Some(version) = version {

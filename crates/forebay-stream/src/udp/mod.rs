@@ -50,9 +50,9 @@ const QUEUE: usize = 16;
 /// Most bytes that wait for a session's server.
 const QUEUE_BYTES: usize = 64 * 1024;
 
-/// Place of a session in the thread's table. Freed with the session.
+/// Entry of a session in the thread's table, which is freed with the session.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct Entry {
     number: u32,
     from: Destination,
 }
@@ -245,7 +245,7 @@ impl Udp {
         for counter in [&thread.counters.accepted, &thread.counters.handled, &thread.counters.active] {
             counter.add(1);
         }
-        session.place = Some(Place { number, from: key.from });
+        session.udp = Some(Entry { number, from: key.from });
         session.received = bytes.len() as u64;
         session.early = bytes.to_vec();
         thread.start(Token::NONE, Box::new(session));
@@ -278,7 +278,7 @@ impl Udp {
 
     /// Passes a session on to its server, first the datagrams that have come meanwhile.
     pub(crate) fn connected(thread: &Rc<Thread>, session: Box<Session>, connected: Connected) {
-        let Some(Place { number, from }) = session.place else { return };
+        let Some(Entry { number, from }) = session.udp else { return };
         let udp = &thread.udp;
         let terms = terms(session.conf.stream.servers.get(session.server));
         let flow = Box::new(Flow::new(session, connected, terms, from));
@@ -314,15 +314,15 @@ impl Udp {
     }
 
     /// Sends a text to the client of a session. Returns whether it was sent.
-    pub(crate) fn answer(&self, session: &Session, place: Place, bytes: &[u8]) -> bool {
-        self.sockets.send(session.client.listener, bytes, &place.from)
+    pub(crate) fn answer(&self, session: &Session, entry: Entry, bytes: &[u8]) -> bool {
+        self.sockets.send(session.client.listener, bytes, &entry.from)
     }
 
-    /// Frees the place of a session that ends.
-    pub(crate) fn release(&self, session: &Session, place: Place) {
+    /// Frees the entry of a session that ends.
+    pub(crate) fn release(&self, session: &Session, entry: Entry) {
         session.thread.counters.active.sub(1);
         self.sockets.leave(session.client.listener);
-        let state = self.sessions.borrow_mut().remove(place.number);
+        let state = self.sessions.borrow_mut().remove(entry.number);
         drop(state);
     }
 
