@@ -1,6 +1,7 @@
 //! Stream as a front end: its block, its threads, its background work.
 
 use crate::config::{Builder, Scope, Stream};
+use crate::modules::health_check;
 use crate::session::Session;
 use crate::thread::Thread;
 use forebay_conf::tree::Block;
@@ -75,6 +76,7 @@ impl FrontEnd for StreamFrontEnd {
                 group.adopt(&old.group);
             }
             resolve::start(group, &mut tasks, &outside.tokio, &log);
+            health_check::start(&stream, upstream, &mut tasks, &outside.tokio, &log);
         }
         for stapling in &stream.staplings {
             tasks.spawn(&outside.tokio, "asking responders", staple::start(stapling, &log));

@@ -34,6 +34,7 @@ mod proxy_h2;
 mod robustness;
 mod scgi_uwsgi;
 mod stream;
+mod stream_health;
 mod subcommands;
 mod subrequests;
 mod tls;
