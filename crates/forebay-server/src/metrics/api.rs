@@ -1,11 +1,12 @@
 //! `api`: the counters as JSON, with the paths and field names of NGINX Plus; and the page that shows them live
 //! (ours: `dashboard`). Nothing can be changed by it.
 
-use super::{CACHE_STATUSES, Totals, ZoneKind, total, zones};
+use super::{CACHE_STATUSES, Totals, cache_totals, kind, total};
 use crate::modules::{Verdict, limit_req, stub_status};
 use crate::request::Request;
 use forebay_core::limit::concurrency;
 use forebay_core::limit::outcomes::Outcomes;
+use forebay_core::status_zone::{ZoneKind, zones};
 use forebay_core::upstream::peer::{PeerStatus, State, ms};
 use forebay_http::request::Method;
 use forebay_net::resolver::Stats;
@@ -167,11 +168,11 @@ type Collection = fn(&Request) -> Map<String, Value>;
 
 /// Collections below `http`, with their readers.
 const COLLECTIONS: &[(&str, Collection)] = &[
-    ("server_zones", |req| totals(ZoneKind::Server, super::servers(req))),
+    ("server_zones", |req| totals(kind::SERVER, super::servers(req))),
     ("location_zones", |_| {
         totals(
-            ZoneKind::Location,
-            zones(ZoneKind::Location).iter().map(|z| (z.name.clone(), z.totals())).collect(),
+            kind::LOCATION,
+            zones(kind::LOCATION).iter().map(|z| (z.name.clone(), Totals::of(z))).collect(),
         )
     }),
     ("caches", caches),
@@ -275,7 +276,7 @@ fn responses(classes: [u64; 5], codes: Option<&[(u16, u64)]>) -> Value {
     all.into()
 }
 
-fn totals(kind: ZoneKind, all: Vec<(Vec<u8>, Totals)>) -> Map<String, Value> {
+fn totals(of: ZoneKind, all: Vec<(Vec<u8>, Totals)>) -> Map<String, Value> {
     let each = all.into_iter().map(|(name, t)| {
         // Where single statuses are not counted, nothing is said of them.
         let codes = t.classes_only.is_none().then_some(t.codes.as_slice());
@@ -288,7 +289,7 @@ fn totals(kind: ZoneKind, all: Vec<(Vec<u8>, Totals)>) -> Map<String, Value> {
             // Beyond NGINX Plus: the mean, in milliseconds.
             "request_time": t.times.mean().as_secs_f64() * 1000.0,
         });
-        if let (ZoneKind::Server, None, Value::Object(m)) = (kind, t.classes_only, &mut value) {
+        if let (kind::SERVER, None, Value::Object(m)) = (of, t.classes_only, &mut value) {
             m.insert("processing".into(), t.processing.into());
         }
         (text(&name), value)
@@ -305,7 +306,7 @@ fn caches(req: &Request) -> Map<String, Value> {
         }
         value.insert("cold".into(), (!c.index.loaded()).into());
         value.insert("entries".into(), c.index.count().into());
-        for (status, (responses, bytes)) in CACHE_STATUSES.iter().zip(c.counts.cache_totals()) {
+        for (status, (responses, bytes)) in CACHE_STATUSES.iter().zip(cache_totals(&c.counts)) {
             value.insert((*status).into(), json!({"responses": responses, "bytes": bytes}));
         }
         (text(&c.name), Value::Object(value))

@@ -1,9 +1,10 @@
 //! `prometheus`: the counters as Prometheus reads them, the names of nginx-prometheus-exporter first.
 
-use super::{CACHE_STATUSES, Totals, ZoneKind, total, zones};
+use super::{CACHE_STATUSES, Totals, cache_totals, kind, total};
 use crate::modules::{Verdict, stub_status};
 use crate::request::Request;
 use forebay_core::histogram::{BUCKETS, Histogram};
+use forebay_core::status_zone::zones;
 use forebay_core::upstream::peer::State;
 use forebay_http::request::Method;
 use std::fmt::Write;
@@ -18,7 +19,7 @@ pub(crate) fn handle(req: &mut Request) -> Verdict {
     page.connections(req);
     page.process(req);
     page.zones("server", super::servers(req));
-    page.zones("location", zones(ZoneKind::Location).iter().map(|z| (z.name.clone(), z.totals())).collect());
+    page.zones("location", zones(kind::LOCATION).iter().map(|z| (z.name.clone(), Totals::of(z))).collect());
     page.upstreams(req);
     page.caches(req);
     page.limits(true, "limit_req");
@@ -194,7 +195,7 @@ impl Exposition {
         let entries = caches.iter().map(|c| (zone(&c.name), c.index.count() as u64));
         self.many("forebay_cache_entries", "gauge", "Entries", entries);
         let counts = caches.iter().flat_map(|c| {
-            let all = CACHE_STATUSES.iter().zip(c.counts.cache_totals());
+            let all = CACHE_STATUSES.iter().zip(cache_totals(&c.counts));
             let l = zone(&c.name);
             all.map(move |(s, (n, bytes))| (format!("{l},status=\"{s}\""), n, bytes))
         });
