@@ -1,5 +1,6 @@
 //! Access log: compiled formats, and the lines of a session (nginx: ngx_stream_log_module).
 
+use crate::modules::status_zone;
 use crate::session::Session;
 use forebay_conf::error::Level;
 use forebay_core::log::access::{AccessLog, Escape, Target};
@@ -45,8 +46,9 @@ impl Format {
     }
 }
 
-/// Writes the lines of a session that has ended.
+/// Counts a session that has ended, and writes its lines.
 pub(crate) fn log_session(s: &mut Session) {
+    status_zone::end(s);
     let stream = s.stream();
     let Some(server) = stream.servers.get(s.server) else { return };
     let logs = server.settings.log.access_log.clone();

@@ -1,7 +1,9 @@
 //! The stream block, from the tree to immutable settings. What all front ends share is in [`forebay_core::config`].
 
 use crate::access_log::Format;
-use crate::modules::{self, Content, core, health_check, limit_conn, log, preread, proxy, realip, set};
+use crate::modules::{
+    self, Content, core, health_check, limit_conn, log, preread, proxy, realip, set, status_zone,
+};
 use crate::session::Session;
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Block, Directive};
@@ -11,6 +13,7 @@ use forebay_core::config::names::{self, ServerName};
 use forebay_core::config::{Context, Listener, Listening, check_certificates, plain};
 use forebay_core::limit::access;
 use forebay_core::limit::concurrency::ConnZones;
+use forebay_core::status_zone::StatusZone;
 use forebay_core::tls;
 use forebay_core::tls::client::ClientTls;
 use forebay_core::tls::loader::{Loader, ServerInput};
@@ -28,6 +31,7 @@ use std::sync::Arc;
 pub(crate) struct StreamContext;
 
 impl Context for StreamContext {
+    const BLOCK: &'static str = "stream";
     type Eval = Session;
     type Tables = Tables;
 }
@@ -171,6 +175,8 @@ pub(crate) struct Server {
     pub assignments: Vec<set::Assignment>,
     /// Handler of its sessions.
     pub content: Option<Content>,
+    /// `status_zone`.
+    pub status_zone: Option<Arc<StatusZone>>,
     /// TLS of its clients; `None` without a certificate.
     pub tls: Option<Arc<ServerTls>>,
     /// TLS of its upstreams.
@@ -209,6 +215,7 @@ struct ServerBuild {
     assignments: Vec<set::Assignment>,
     content: Option<Content>,
     health_check: Option<health_check::Check>,
+    status_zone: Option<Arc<StatusZone>>,
     ordinal: u32,
 }
 
@@ -279,6 +286,9 @@ impl<'s, 'f> Builder<'s, 'f> {
             b"proxy_pass" => s.content = Some(proxy::pass(d, s.content.as_ref(), self.cx)?),
             b"health_check" => {
                 s.health_check = Some(health_check::parse(d, s.health_check.as_ref(), self.cx)?);
+            }
+            b"status_zone" => {
+                s.status_zone = Some(status_zone::parse(d, s.status_zone.as_ref(), self.cx)?);
             }
             b"return" => s.content = Some(modules::returning(d, s.content.as_ref(), self.cx)?),
             _ => return s.written.set(d, self.cx).map(|_| ()),
@@ -357,6 +367,7 @@ fn complete(s: &ServerBuild, outer: &LevelWritten, loader: &mut Loader, cx: &mut
         settings,
         assignments: s.assignments.clone(),
         content: s.content.clone(),
+        status_zone: s.status_zone.clone(),
         tls,
         upstream_tls: upstream_tls.map(Arc::new),
     }

@@ -3,7 +3,7 @@
 
 use crate::access_log;
 use crate::config::{Server, Stream};
-use crate::modules::{self, Content, limit_conn, preread, proxy, realip, set, ssl};
+use crate::modules::{self, Content, limit_conn, preread, proxy, realip, set, ssl, status_zone};
 use crate::thread::{Thread, ThreadConfig};
 use forebay_conf::error::Level;
 use forebay_core::client::Client;
@@ -11,6 +11,7 @@ use forebay_core::greeting::{self, Greeting};
 use forebay_core::limit::cidr::Cidr;
 use forebay_core::limit::concurrency::Counted;
 use forebay_core::log::{buffers, error};
+use forebay_core::status_zone::sessions::CountedSession;
 use forebay_core::tls;
 use forebay_core::vars::{Captures, Evaluate, Stored, VarError, VarId, VarStore};
 use forebay_http::proxy_protocol::{Broken, Header};
@@ -48,6 +49,8 @@ pub(crate) struct Session {
     pub sent: u64,
     /// Result and counts of `limit_conn`.
     pub counted: Counted,
+    /// Count in the `status_zone` of its server.
+    pub counted_session: Option<CountedSession>,
     /// ClientHello that `ssl_preread` has read.
     pub hello: Option<Box<Hello>>,
     /// Bytes that the client has sent and that no phase has consumed.
@@ -106,6 +109,7 @@ impl Session {
             received: 0,
             sent: 0,
             counted: Counted::default(),
+            counted_session: None,
             hello: None,
             early: Vec::new(),
             upstream: None,
@@ -154,6 +158,7 @@ impl Session {
             return status;
         }
         let Some(server) = stream.servers.get(self.server) else { return 500 };
+        status_zone::begin(self, server);
         match preread::read(self, server).await {
             Some(status) => status,
             None => self.run(server).await,

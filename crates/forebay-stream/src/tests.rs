@@ -19,6 +19,7 @@ const OTHERS: &[&str] = &[
     "set",
     "proxy_pass",
     "health_check",
+    "status_zone",
     "return",
     "hash",
     "least_conn",
@@ -87,6 +88,7 @@ fn mistakes_have_nginx_s_words() {
     assert_eq!(server("proxy_download_rate $status; proxy_upload_rate 1m;"), [""; 0]);
     assert_eq!(server("proxy_protocol v3;"), ["invalid value \"v3\""]);
     assert_eq!(server("proxy_pass a.invalid:1;"), ["host not found in upstream \"a.invalid\""]);
+    assert_eq!(server("status_zone a; status_zone b;"), ["\"status_zone\" directive is duplicate"]);
     assert_eq!(server("set x y;"), ["invalid variable name \"x\""]);
     assert_eq!(server("access_log /l main;"), ["unknown log format \"main\""]);
     assert_eq!(server("limit_conn z 1;"), ["zero size shared memory zone \"z\""]);

@@ -35,6 +35,7 @@ mod robustness;
 mod scgi_uwsgi;
 mod stream;
 mod stream_health;
+mod stream_metrics;
 mod subcommands;
 mod subrequests;
 mod tls;

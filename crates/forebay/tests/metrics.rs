@@ -28,18 +28,18 @@ fn start() -> Server {
     Server::start(&conf(&format!("upstream u {{ server {up}; server 127.0.0.1:1 backup; }}")))
 }
 
-fn body(answer: &str) -> &str {
+pub(crate) fn body(answer: &str) -> &str {
     answer.split_once("\r\n\r\n").map_or("", |(_, b)| b)
 }
 
-fn json(server: &Server, path: &str) -> Value {
+pub(crate) fn json(server: &Server, path: &str) -> Value {
     let answer = server.get(path);
     assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("application/json"), "{answer}");
     serde_json::from_str(body(&answer)).unwrap_or_else(|e| panic!("{e}: {answer}"))
 }
 
 /// The value of a series, by its whole left side.
-fn series(text: &str, name: &str) -> f64 {
+pub(crate) fn series(text: &str, name: &str) -> f64 {
     let line = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' '));
     line.and_then(|v| v.parse().ok()).unwrap_or_else(|| panic!("no {name} in {text}"))
 }

@@ -5,7 +5,9 @@
 pub(crate) mod api;
 pub(crate) mod prometheus;
 
+use crate::config::HttpContext;
 use crate::request::Request;
+use forebay_core::config::Context;
 use forebay_core::histogram::{BUCKETS, Histogram, bucket};
 use forebay_core::status_zone::{StatusZone, add, subtract_one, with_cells, zone, zones};
 use forebay_sys::sync::lock;
@@ -28,6 +30,24 @@ pub(crate) mod kind {
     pub(crate) const CACHE: ZoneKind = ZoneKind { name: "caches", cells: 2 * CACHE_STATUSES.len() };
     /// Requests to virtual servers of one name that have no zone. Statuses are counted by class only.
     pub(crate) const NAME: ZoneKind = ZoneKind { name: "server names", cells: cell::COUNT_OF_NAME };
+}
+
+/// Block of the main level whose servers and groups are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Block {
+    Http,
+    Stream,
+}
+
+impl Block {
+    /// Returns its name in the configuration.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Block::Http => HttpContext::BLOCK,
+            // Its front end is in a crate that this one does not use.
+            Block::Stream => "stream",
+        }
+    }
 }
 
 /// Places of the cells of a server or location.

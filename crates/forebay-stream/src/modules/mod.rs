@@ -9,6 +9,7 @@ pub(crate) mod proxy;
 pub(crate) mod realip;
 pub(crate) mod set;
 pub(crate) mod ssl;
+pub(crate) mod status_zone;
 
 use crate::config::Scope;
 use crate::session::Session;
