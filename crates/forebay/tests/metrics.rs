@@ -201,26 +201,31 @@ fn a_browser_shows_the_dashboard() {
         assert!(server.get("/").ends_with("well"));
     }
     assert!(server.get("/dashboard/x").starts_with("HTTP/1.1 404"));
-    let profile = tempfile::tempdir().expect("temporary directory");
-    let picture = std::env::var("FOREBAY_TEST_SCREENSHOT").unwrap_or_default();
-    let mut browser = Command::new("chromium");
-    browser
-        .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"])
-        .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
-        .arg(format!("--user-data-dir={}", profile.path().display()))
-        .args(["--window-size=1400,1100", "--virtual-time-budget=5000"]);
-    match picture.as_str() {
-        "" => browser.arg("--dump-dom"),
-        path => browser.arg(format!("--screenshot={path}")),
-    };
-    let out = browser.arg(format!("http://{}/dashboard", server.addr(0))).stderr(Stdio::null()).output();
-    let dom = String::from_utf8_lossy(&out.expect("chromium runs").stdout).into_owned();
-    if picture.is_empty() {
-        for text in ["<td>front</td>", "<td>app</td>", "<h3>u</h3>", "<td>things</td>", ">live<", "(backup)"]
-        {
-            assert!(dom.contains(text), "no {text} in {dom}");
-        }
+    let dom = dashboard_in_browser(&server, "FOREBAY_TEST_SCREENSHOT");
+    for text in ["<td>front</td>", "<td>app</td>", "<h3>u</h3>", "<td>things</td>", ">live<", "(backup)"] {
+        assert!(dom.contains(text), "no {text} in {dom}");
     }
+}
+
+/// Returns the document of the dashboard of a server after five seconds. First saves a picture of it at the path in the
+/// environment variable `picture`, if that is set.
+pub(crate) fn dashboard_in_browser(server: &Server, picture: &str) -> String {
+    let profile = tempfile::tempdir().expect("temporary directory");
+    let run = |output: &str| {
+        let mut browser = Command::new("chromium");
+        browser
+            .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"])
+            .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
+            .arg(format!("--user-data-dir={}", profile.path().display()))
+            .args(["--window-size=1400,1500", "--virtual-time-budget=5000", output])
+            .arg(format!("http://{}/dashboard", server.addr(0)));
+        let out = browser.stderr(Stdio::null()).output().expect("chromium runs");
+        String::from_utf8_lossy(&out.stdout).into_owned()
+    };
+    if let Ok(path) = std::env::var(picture) {
+        run(&format!("--screenshot={path}"));
+    }
+    run("--dump-dom")
 }
 
 /// Members of the interface that tell when a server was asked and since when it is not, how full zones are, and what

@@ -1,7 +1,7 @@
 //! Counts of sessions: the API, and the page for Prometheus.
 
 use crate::harness::{Server, free_port, raw, wait_for};
-use crate::metrics::{body, json, series};
+use crate::metrics::{body, dashboard_in_browser, json, series};
 use crate::stream::{ask, connect, echo, rest};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
@@ -14,6 +14,7 @@ fn start(backend: &str) -> Server {
          http {{ access_log off; limit_conn_zone $arg_k zone=many:1m;\n\
            upstream u {{ server {backend}; }}\n\
            server {{ listen 127.0.0.1:%PORT0%; location /api {{ api; }} location /metrics {{ prometheus; }}\n\
+             location /dashboard {{ dashboard; }}\n\
              location / {{ limit_conn many 5; proxy_pass http://u; }} }} }}\n\
          stream {{ limit_conn_zone $server_port zone=many:1m;\n\
            upstream u {{ zone u 64k; server {backend} weight=2; server 127.0.0.1:{dead} backup; }}\n\
@@ -143,4 +144,28 @@ fn servers_of_groups_have_figures() {
     assert_eq!((value("connections_total", &peer), value("sent_bytes_total", &peer)), (1.0, 5.0));
     assert_eq!(value("response_duration_seconds_count", &peer), 1.0);
     assert!(value("health_checks_failed_total", &dead) > 0.0);
+}
+
+#[test]
+fn a_browser_shows_streams() {
+    if !crate::differential::tool("chromium") {
+        return;
+    }
+    let (backend, _) = echo();
+    let server = start(&backend.to_string());
+    let mut kept = [connect(server.addr(1)), connect(server.addr(1))];
+    kept.iter_mut().for_each(|s| assert_eq!(ask(s, b"hello"), b"hello"));
+    assert_eq!(rest(connect(server.addr(1))), "", "limited");
+    assert_eq!(rest(connect(server.addr(2))), "", "denied");
+    let dom = dashboard_in_browser(&server, "FOREBAY_TEST_SCREENSHOT_STREAMS");
+    let (_, streams) = dom.split_once("<h2>Streams</h2>").expect("the part of streams");
+    for text in [
+        "<td>front</td><td>2</td><td>3</td>",
+        "<td>denied</td>",
+        "<h3>dead</h3>",
+        ">unhealthy<",
+        "<td>sessions</td>",
+    ] {
+        assert!(streams.contains(text), "no {text} in {streams}");
+    }
 }
