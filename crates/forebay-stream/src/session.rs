@@ -49,6 +49,8 @@ pub(crate) struct Session {
     pub sent: u64,
     /// Result and counts of `limit_conn`.
     pub counted: Counted,
+    /// Count of its connection; `None` if it has none.
+    pub counted_connection: Option<status_zone::CountedConnection>,
     /// Count in the `status_zone` of its server.
     pub counted_session: Option<CountedSession>,
     /// ClientHello that `ssl_preread` has read.
@@ -92,7 +94,10 @@ impl Session {
     /// Creates a session of a connection that has just been accepted.
     pub(crate) fn new(thread: Rc<Thread>, wire: Wire, client: Client) -> Session {
         let conf = thread.config();
-        Session::of(thread, conf, wire, Rc::new(client))
+        let counted = status_zone::CountedConnection::begin(&thread);
+        let mut session = Session::of(thread, conf, wire, Rc::new(client));
+        session.counted_connection = Some(counted);
+        session
     }
 
     /// Creates a session with a configuration.
@@ -109,6 +114,7 @@ impl Session {
             received: 0,
             sent: 0,
             counted: Counted::default(),
+            counted_connection: None,
             counted_session: None,
             hello: None,
             early: Vec::new(),

@@ -43,6 +43,11 @@ fn sessions_are_counted_in_the_zone_of_their_server() {
     assert_eq!(rest(connect(server.addr(2))), "", "denied");
     let busy = wait_for("the refused one", || Some(zone("front")).filter(|z| z["sessions"]["5xx"] == 1));
     assert_eq!((&busy["processing"], &busy["connections"]), (&json!(2), &json!(3)), "{busy}");
+    // A session is never idle.
+    wait_for("their connections and that of the API alone", || {
+        let now = json(&server, "/api/9/connections");
+        (now["active"] == 3 && now["idle"] == 0).then_some(())
+    });
     drop(kept);
     assert_eq!(rest(connect(server.addr(3))), "text");
     let front = wait_for("the end of all", || Some(zone("front")).filter(|z| z["sessions"]["total"] == 4));

@@ -279,7 +279,8 @@ fn workers(req: &Request) -> Value {
     let each = req.thread.all_counters.iter().enumerate().map(|(n, c)| {
         let busy = c.reading.get().wrapping_add(c.writing.get());
         let (accepted, handled, active) = (c.accepted.get(), c.handled.get(), c.active.get());
-        let counts = [active, accepted, handled, 0, 0, 0, active.saturating_sub(busy)];
+        let idle = active.saturating_sub(busy.wrapping_add(c.sessions.get()));
+        let counts = [active, accepted, handled, 0, 0, 0, idle];
         json!({
             "id": n,
             "pid": req.thread.pid,

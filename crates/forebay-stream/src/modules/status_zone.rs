@@ -2,12 +2,31 @@
 
 use crate::config::{Scope, Server};
 use crate::session::Session;
+use crate::thread::Thread;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_core::config::value::{first, once};
 use forebay_core::status_zone::sessions::{CountedSession, SESSIONS, SessionResult};
 use forebay_core::status_zone::{self, StatusZone};
+use std::rc::Rc;
 use std::sync::Arc;
+
+/// Connection of a session that is counted until this is dropped.
+pub(crate) struct CountedConnection(Rc<Thread>);
+
+impl CountedConnection {
+    /// Counts a connection.
+    pub(crate) fn begin(thread: &Rc<Thread>) -> CountedConnection {
+        thread.counters.sessions.add(1);
+        CountedConnection(thread.clone())
+    }
+}
+
+impl Drop for CountedConnection {
+    fn drop(&mut self) {
+        self.0.counters.sessions.sub(1);
+    }
+}
 
 /// Reads `status_zone`.
 ///
