@@ -7,7 +7,7 @@ use crate::thread::{ActiveConfig, Thread};
 use crate::upstream::group::Group;
 use forebay_conf::tree::Block;
 use forebay_net::addr::Peer;
-use forebay_net::reactor::Token;
+use forebay_net::reactor::{Direct, Token};
 use std::any::Any;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -103,6 +103,12 @@ pub trait Front {
 
     /// Gives the oldest queued job to a runner.
     fn start_queued(&self);
+
+    /// Goes on with work that has no task (see [`forebay_net::reactor::Poller::serve_directly`]): an event has happened on one of
+    /// its descriptors, its deadline has passed, or it had more to do.
+    fn step(&self, direct: Direct) {
+        let _ = direct;
+    }
 
     /// Removes a connection from the idle ones of the upstream group `owner`, if that is a group of this front end. Something
     /// has arrived on the connection, or its deadline has passed.

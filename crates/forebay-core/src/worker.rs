@@ -11,7 +11,7 @@ use crate::thread::{ActiveConfig, Parts, Thread};
 use forebay_conf::error::Level;
 use forebay_net::addr::Peer;
 use forebay_net::io::Io;
-use forebay_net::reactor::{Handler, Remote, Token};
+use forebay_net::reactor::{Direct, Handler, Remote, Token};
 use forebay_sys::errno::errno;
 use forebay_sys::sync::lock;
 use rustix::io::Errno;
@@ -537,6 +537,12 @@ impl Handler for WorkerThread {
 
     fn set_aside_ended(&self, token: Token, owner: u32) {
         self.fronts.iter().for_each(|front| front.set_aside_ended(token, owner));
+    }
+
+    fn step(&self, direct: Direct) {
+        if let Some(front) = self.front(direct.front) {
+            front.step(direct);
+        }
     }
 
     fn tick(&self, now: Instant) {

@@ -14,7 +14,7 @@ use forebay_core::config::{Build, Context};
 use forebay_core::front::{Accepted, Front, FrontConfig, FrontEnd, Idle};
 use forebay_core::process::Outside;
 use forebay_core::thread::{ActiveConfig, Thread as WorkerThread};
-use forebay_net::reactor::{NOTICE_MOUNTS, Token};
+use forebay_net::reactor::{Direct, NOTICE_MOUNTS, Token};
 use forebay_net::wire::Wire;
 use std::any::Any;
 use std::rc::Rc;
@@ -145,6 +145,10 @@ impl Front for HttpThread {
 
     fn start_queued(&self) {
         self.0.start_queued();
+    }
+
+    fn step(&self, direct: Direct) {
+        self.0.relays.step(direct);
     }
 
     fn set_aside_ended(&self, token: Token, owner: u32) {

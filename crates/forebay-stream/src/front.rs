@@ -3,7 +3,7 @@
 use crate::config::{Builder, Scope, Stream, StreamContext};
 use crate::modules::health_check;
 use crate::session::Session;
-use crate::thread::Thread;
+use crate::thread::{PAIR, Thread};
 use forebay_conf::tree::Block;
 use forebay_core::client::Client;
 use forebay_core::config::{Build, Config, Context, plain};
@@ -13,7 +13,7 @@ use forebay_core::tasks::Tasks;
 use forebay_core::thread::{ActiveConfig, Thread as WorkerThread};
 use forebay_core::tls::ocsp::staple;
 use forebay_core::upstream::resolve;
-use forebay_net::reactor::Token;
+use forebay_net::reactor::{Direct, Token};
 use forebay_net::wire::Wire;
 use std::any::Any;
 use std::rc::Rc;
@@ -118,6 +118,12 @@ impl Front for StreamThread {
 
     fn start_queued(&self) {
         self.0.start_queued();
+    }
+
+    fn step(&self, direct: Direct) {
+        if direct.kind == PAIR {
+            self.0.passing.step(direct);
+        }
     }
 
     fn set_aside_ended(&self, _token: Token, _owner: u32) {}

@@ -4,6 +4,7 @@
 use crate::access_log;
 use crate::config::{Server, Stream};
 use crate::modules::{self, Content, limit_conn, preread, proxy, realip, set, ssl, status_zone};
+use crate::passing::{self, Connected};
 use crate::thread::{Thread, ThreadConfig};
 use forebay_conf::error::Level;
 use forebay_core::client::Client;
@@ -76,6 +77,14 @@ impl Drop for Session {
     }
 }
 
+/// Result of the phases.
+pub(crate) enum Outcome {
+    /// The session is over, with this status.
+    Over(u16),
+    /// It is passed on over this connection.
+    Connected(Box<Connected>),
+}
+
 /// Bytes read at once for a PROXY protocol header.
 const GREETING: usize = 4096;
 
@@ -85,7 +94,7 @@ const MAX_GREETING: usize = 64 * 1024;
 /// Serves sessions, one after another, forever.
 pub(crate) async fn runner(thread: Rc<Thread>) {
     loop {
-        let mut job = thread.runners.next_job().await;
+        let job = thread.runners.next_job().await;
         job.work.serve().await;
     }
 }
@@ -131,44 +140,62 @@ impl Session {
         self.conf.stream.clone()
     }
 
-    /// Runs the phases and writes the session's line to the access log.
-    async fn serve(&mut self) {
+    /// Runs the phases. A session that is passed on leaves the runner then; another one ends.
+    async fn serve(mut self: Box<Self>) {
         if self.logs_connections() {
             let text = format!("client {} connected to {}", self.client_text(), self.local_text());
             self.log_bare(Level::Info, &text);
         }
         let stream = self.stream();
-        self.status = match stream.servers.get(self.server) {
+        let outcome = match stream.servers.get(self.server) {
             Some(server) => self.accept(&stream, server).await,
-            None => 500,
+            None => Outcome::Over(500),
         };
+        match outcome {
+            Outcome::Over(status) => self.end(status),
+            Outcome::Connected(connected) => {
+                let thread = self.thread.clone();
+                passing::begin(&thread, self, *connected);
+            }
+        }
+    }
+
+    /// Counts the session and writes its line to the access log.
+    pub(crate) fn end(&mut self, status: u16) {
+        self.status = status;
+        status_zone::end(self);
         access_log::log_session(self);
         // A client that sees the end of the connection may look for its line in the log.
         buffers::flush_gathered(&self.thread);
     }
 
-    /// Runs the phases of the default server, up to the choice of the server. Returns the status.
-    async fn accept(&mut self, stream: &Stream, server: &Server) -> u16 {
+    /// Runs the phases of the default server, up to the choice of the server, and then those of that server.
+    async fn accept(&mut self, stream: &Stream, server: &Server) -> Outcome {
+        if let Some(status) = self.admit(server).await {
+            return Outcome::Over(status);
+        }
+        let Some(server) = stream.servers.get(self.server) else { return Outcome::Over(500) };
+        status_zone::begin(self, server);
+        match preread::read(self, server).await {
+            Some(status) => Outcome::Over(status),
+            None => self.run(server).await,
+        }
+    }
+
+    /// Runs the phases up to the choice of the server. Returns the status with which the session is refused.
+    async fn admit(&mut self, server: &Server) -> Option<u16> {
         if let Some(status) = self.greet(server).await {
-            return status;
+            return Some(status);
         }
         realip::replace(self, server);
         if let Some(status) = limit_conn::check(self, server) {
-            return status;
+            return Some(status);
         }
         if server.settings.access.judge(self.peer) == Some(false) {
             self.log(Level::Error, "access forbidden by rule while initializing session");
-            return 403;
+            return Some(403);
         }
-        if let Some(status) = ssl::accept(self, server).await {
-            return status;
-        }
-        let Some(server) = stream.servers.get(self.server) else { return 500 };
-        status_zone::begin(self, server);
-        match preread::read(self, server).await {
-            Some(status) => status,
-            None => self.run(server).await,
-        }
+        ssl::accept(self, server).await
     }
 
     /// Reads the PROXY protocol header and begins TLS, where the listener asks for these. Returns the status with which the
@@ -212,19 +239,19 @@ impl Session {
         None
     }
 
-    /// Runs the phases of the chosen server. Returns the status.
-    async fn run(&mut self, server: &Server) -> u16 {
+    /// Runs the phases of the chosen server.
+    async fn run(&mut self, server: &Server) -> Outcome {
         if let Err(e) = set::assign(self, &server.assignments) {
             self.log(Level::Error, &e.0);
-            return 500;
+            return Outcome::Over(500);
         }
         match &server.content {
             Some(Content::Proxy(target)) => proxy::serve(self, target, &server.settings.proxy).await,
-            Some(Content::Return(text)) => modules::send_text(self, text).await,
+            Some(Content::Return(text)) => Outcome::Over(modules::send_text(self, text).await),
             // nginx refuses such a server when it gets a connection.
             None => {
                 self.log(Level::Error, "no handler for server");
-                500
+                Outcome::Over(500)
             }
         }
     }

@@ -38,6 +38,7 @@ mod stream_health;
 mod stream_metrics;
 mod subcommands;
 mod subrequests;
+mod switched;
 mod tls;
 mod upstream;
 mod upstream_variables;

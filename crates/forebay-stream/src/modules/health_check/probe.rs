@@ -89,6 +89,10 @@ impl Attempt<'_> {
             timeout: proxy.connect_timeout.0.min(self.rest()),
         };
         let mut line = visit.open().await?;
+        // Connection and handshake each have the whole time.
+        if self.rest().is_zero() {
+            return Err("connecting to upstream (timed out)".to_owned());
+        }
         if let Some(text) = self.send() {
             step("sending to", self.rest(), line.write_all(text)).await?;
         }
