@@ -165,10 +165,11 @@ fn datagrams_are_answered_or_at_least_not_refused() {
 #[test]
 fn checks_connect_as_sessions_do() {
     let site = Site::new(&conf(
-        "match text { expect served; }\n\
+        "match text { expect served; } match protocol { expect \"served with postgresql.\"; }\n\
          upstream good { zone good 64k; server 127.0.0.1:%PORT1%; }\n\
          upstream name { zone name 64k; server 127.0.0.1:%PORT1%; }\n\
          upstream bare { zone bare 64k; server 127.0.0.1:%PORT1%; }\n\
+         upstream alpn { zone alpn 64k; server 127.0.0.1:%PORT1%; }\n\
          proxy_ssl on; proxy_ssl_verify on; proxy_ssl_trusted_certificate a.crt; proxy_protocol v2;\n\
          server { listen 127.0.0.1:%PORT0%; proxy_pass good; proxy_ssl_name a.test;\n\
            health_check mandatory interval=50ms match=text; }\n\
@@ -177,12 +178,15 @@ fn checks_connect_as_sessions_do() {
          server { listen unix:%DIR%/b.sock; proxy_pass bare; proxy_ssl_name a.test; proxy_protocol off;\n\
            health_check mandatory interval=50ms match=text; }\n\
          server { listen 127.0.0.1:%PORT1% ssl proxy_protocol; ssl_certificate a.crt; ssl_certificate_key a.key;\n\
-           return served; }",
+           ssl_alpn postgresql; return \"served with $ssl_alpn_protocol.\"; }\n\
+         server { listen unix:%DIR%/a.sock; proxy_pass alpn; proxy_ssl_name a.test; proxy_ssl_alpn postgresql;\n\
+           health_check mandatory interval=50ms match=protocol; }",
     ));
     certificate(&site, "a");
     let server = Server::start_on(site);
     server.wait_for_log("is healthy in upstream \"good\"", 1);
-    assert_eq!(rest(connect(server.addr(0))), "served");
+    server.wait_for_log("is healthy in upstream \"alpn\"", 1);
+    assert_eq!(rest(connect(server.addr(0))), "served with .");
     let line = failure(&server, "name");
     assert!(line.contains("upstream SSL certificate does not match \"b.test\""), "{line}");
     let line = failure(&server, "bare");

@@ -111,6 +111,11 @@ fn count<T: TryFrom<u64>>(v: &[u8]) -> Result<T, Refusal> {
     number.ok_or(Refusal::Invalid)
 }
 
+/// Creates the error about a line of a `match` block.
+pub fn invalid_line(line: &Directive, cx: &Build<'_>) -> Error {
+    cx.error(line, format!("invalid \"{}\" in \"match\"", line.name.as_str()))
+}
+
 /// `match` blocks of a configuration under construction. `M` has the conditions of one.
 #[derive(Debug)]
 pub struct Matches<M>(Vec<(Vec<u8>, Arc<M>)>);

@@ -6,7 +6,7 @@
 mod check;
 mod visit;
 
-pub use check::{HealthCheck, Matches, Refusal, parameters, time};
+pub use check::{HealthCheck, Matches, Refusal, invalid_line, parameters, time};
 pub use visit::{Visit, step};
 
 use super::group::Group;

@@ -24,6 +24,8 @@ pub struct Visit<'c> {
     pub tls: Option<&'c Arc<ClientTls>>,
     /// Name of the server for TLS, unless `proxy_ssl_name` gives another.
     pub host: &'c [u8],
+    /// Protocols offered by ALPN.
+    pub protocols: &'c [&'c [u8]],
     /// Time limit for the connection, and again for the handshake.
     pub timeout: Duration,
 }
@@ -43,9 +45,16 @@ impl Visit<'_> {
             sent.map_err(|e| format!("sending PROXY protocol header to upstream ({})", errno(&e)))?;
         }
         if let Some(tls) = self.tls {
-            step("SSL handshaking to", self.timeout, secure(&mut line, tls, self.host)).await?;
+            step("SSL handshaking to", self.timeout, self.secure(&mut line, tls)).await?;
         }
         Ok(line)
+    }
+
+    /// Encrypts a connection. Verifies the server's certificate if `proxy_ssl_verify` asks for it.
+    async fn secure(&self, line: &mut Line, tls: &ClientTls) -> io::Result<()> {
+        let (name, connection) = tls.begin_check(self.host, self.protocols).map_err(io::Error::other)?;
+        let certificates = line.secure(connection).await?;
+        tls.judge(certificates, &name).map_err(io::Error::other)
     }
 }
 
@@ -63,11 +72,4 @@ pub async fn step<T>(
         Ok(Err(e)) => Err(format!("{doing} upstream ({})", errno(&e))),
         Err(_) => Err(format!("{doing} upstream (timed out)")),
     }
-}
-
-/// Encrypts a connection. Verifies the server's certificate if `proxy_ssl_verify` asks for it.
-async fn secure(line: &mut Line, tls: &Arc<ClientTls>, host: &[u8]) -> io::Result<()> {
-    let (name, connection) = tls.begin_check(host).map_err(io::Error::other)?;
-    let certificates = line.secure(connection).await?;
-    tls.judge(certificates, &name).map_err(io::Error::other)
 }

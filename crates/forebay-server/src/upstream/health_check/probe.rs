@@ -81,6 +81,8 @@ impl CheckedServer {
             announce: check.announce,
             tls: location.and_then(|l| l.upstream_tls.as_ref()),
             host: &check.upstream,
+            // The check is a request of HTTP/1, whatever requests are.
+            protocols: &[],
             timeout: check.connect_timeout,
         };
         visit.open().await

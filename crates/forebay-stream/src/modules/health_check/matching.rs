@@ -4,6 +4,7 @@ use crate::config::Scope;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_core::pattern::Pattern;
+use forebay_core::upstream::health::invalid_line;
 
 /// A `match` block.
 #[derive(Debug, Default)]
@@ -54,10 +55,7 @@ impl Match {
             (b"expect", [op @ (b"~" | b"~*"), text]) if self.expect.is_none() => {
                 self.expect = Some(Expect::Like(cx.pattern(line, text, *op == b"~*")?));
             }
-            _ => {
-                let message = format!("invalid \"{}\" in \"match\"", line.name.as_str());
-                return Err(cx.error(line, message));
-            }
+            _ => return Err(invalid_line(line, cx)),
         }
         Ok(())
     }

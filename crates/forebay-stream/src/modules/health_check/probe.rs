@@ -86,6 +86,7 @@ impl Attempt<'_> {
             announce: proxy.protocol_header.version(),
             tls: self.server.upstream_tls.as_ref(),
             host: self.host,
+            protocols: &self.server.settings.offered.alpn.constants().unwrap_or_default(),
             timeout: proxy.connect_timeout.0.min(self.rest()),
         };
         let mut line = visit.open().await?;
