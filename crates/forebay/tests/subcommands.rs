@@ -153,6 +153,50 @@ fn explain_shows_what_holds_in_each_location() {
     assert!(all.contains("client_max_body_size") && !text.contains("client_max_body_size"), "{all}");
 }
 
+/// The choice by name is that of the server itself.
+#[test]
+fn explain_follows_a_session_through_the_stream_block() {
+    let site = Site::new(
+        "events {}\nhttp { server { listen 127.0.0.1:%PORT1%; } }\nstream {\n\
+         ssl_certificate %DIR%/c.pem; ssl_certificate_key %DIR%/k.pem;\n proxy_timeout 1h;\n\
+         upstream pool { server 127.0.0.1:5432; }\n\
+         server { listen 127.0.0.1:%PORT0% ssl; server_name a.example; proxy_pass pool; }\n\
+         server { listen 127.0.0.1:%PORT0% ssl; server_name ~^b\\d+\\.example$; return b; }\n}\n",
+    );
+    crate::tls::openssl(
+        &site,
+        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout k.pem -out c.pem -days 30 -subj /CN=a",
+    );
+    let explain = |more: &[&str]| {
+        let mut command = Command::new(PROGRAM);
+        command.args(["explain", "-p"]).arg(site.dir()).args(["-c", "nginx.conf"]).args(more);
+        let output = command.output().expect("runs");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let tls = format!("tls://{}", site.addr(0));
+    let place = |line: u32| format!("{}/nginx.conf:{line}", site.dir().display());
+    for (more, server, line, content) in [
+        (&["--sni", "b12.example"][..], "by the name b12.example", 8, "return"),
+        (&["--sni", "a.example"], "by the name a.example", 7, "proxy_pass"),
+        (&["--sni", "c.example"], "no server has the name c.example", 7, "proxy_pass"),
+        (&[], "the default of the address", 7, "proxy_pass"),
+    ] {
+        let (code, text, errors) = explain(&[&[tls.as_str()], more].concat());
+        assert_eq!(code, Some(0), "{errors}");
+        let last = text.lines().filter(|l| l.starts_with("    server ")).find(|l| l.contains(server));
+        assert!(last.is_some_and(|l| l.ends_with(&place(line))), "{server}: {text}");
+        let handler = text.split("\nCONTENT\n").nth(1).and_then(|rest| rest.lines().next());
+        assert!(handler.is_some_and(|l| l.trim().starts_with(content)), "{content}: {text}");
+    }
+    let (code, _, errors) = explain(&[&format!("tcp://{}", site.addr(1))]);
+    assert!(code == Some(1) && errors.contains("http listens there"), "{errors}");
+    let (_, text, _) = explain(&[]);
+    let (_, level) = text.split_once("\nstream server a.example (").expect("a level");
+    let rows: Vec<_> = level.lines().map(|l| l.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    assert!(rows.contains(&format!("proxy_timeout 1h {}", place(5))), "{text}");
+}
+
 #[test]
 fn serve_shows_its_configuration() {
     let site = Site::new("");

@@ -14,7 +14,7 @@ mod output;
 mod safety_rules;
 mod scene;
 mod stream_rules;
-mod variables;
+pub(crate) mod variables;
 
 use crate::subcommands::{DoctorArgs, DoctorFormat};
 use forebay_conf::error::{Error, Level};

@@ -4,9 +4,8 @@ use super::conf_rules::{Check, workers};
 use super::rule_table;
 use super::scene::Scene;
 use super::variables::{named, sources, values};
+use crate::address::Address;
 use forebay_conf::units;
-use std::net::IpAddr;
-use std::ops::RangeInclusive;
 
 /// Ports of databases, brokers and caches, whose clients keep idle connections in pools.
 const POOLED: [(u16, &str); 8] = [
@@ -125,83 +124,6 @@ fn written(s: &Scene<'_>, block: usize, argument: &str) -> Vec<String> {
             values(s, Some(block), name).unwrap_or_default()
         }
         _ => Vec::new(),
-    }
-}
-
-/// Host of an address.
-#[derive(Debug, PartialEq, Eq)]
-enum Host {
-    /// All addresses, of IPv6 if `v6`.
-    Any {
-        v6: bool,
-    },
-    Ip(IpAddr),
-    Name(String),
-}
-
-/// Address of `listen`, `pass` or `server`.
-#[derive(Debug)]
-enum Address {
-    Unix(String),
-    Inet(Host, RangeInclusive<u16>),
-}
-
-impl Address {
-    /// Parses an address. `default_port`: the port of an address without one.
-    fn parse(text: &str, default_port: Option<u16>) -> Option<Address> {
-        if let Some(path) = text.strip_prefix("unix:") {
-            return Some(Address::Unix(path.to_owned()));
-        }
-        let (host, port) = match text.rsplit_once(':') {
-            Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
-            _ if text.starts_with(|c: char| c.is_ascii_digit()) && !text.contains('.') => ("*", Some(text)),
-            _ => (text, None),
-        };
-        let (first, last) = match port {
-            Some(port) => port.split_once('-').unwrap_or((port, port)),
-            None => return Some(Address::Inet(Host::parse(host), default_port?..=default_port?)),
-        };
-        Some(Address::Inet(Host::parse(host), first.parse().ok()?..=last.parse().ok()?))
-    }
-
-    /// Returns the first port.
-    fn port(&self) -> Option<u16> {
-        match self {
-            Address::Unix(_) => None,
-            Address::Inet(_, ports) => Some(*ports.start()),
-        }
-    }
-
-    /// Returns `true` if a listener at this address may take connections to another one.
-    fn takes(&self, other: &Address) -> bool {
-        match (self, other) {
-            (Address::Unix(own), Address::Unix(path)) => own == path,
-            (Address::Inet(host, ports), Address::Inet(wanted, port)) => {
-                ports.contains(port.start()) && host.takes(wanted)
-            }
-            _ => false,
-        }
-    }
-}
-
-impl Host {
-    fn parse(text: &str) -> Host {
-        let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
-        match bare.parse::<IpAddr>() {
-            _ if text == "*" => Host::Any { v6: false },
-            Ok(ip) if ip.is_unspecified() => Host::Any { v6: ip.is_ipv6() },
-            Ok(ip) => Host::Ip(ip),
-            Err(_) => Host::Name(text.to_owned()),
-        }
-    }
-
-    /// Returns `true` if this host includes `other`. Names may have any address.
-    fn takes(&self, other: &Host) -> bool {
-        match (self, other) {
-            (Host::Name(_), _) | (_, Host::Name(_)) => true,
-            (Host::Any { v6 }, Host::Ip(ip)) => *v6 == ip.is_ipv6(),
-            _ => self == other,
-        }
     }
 }
 

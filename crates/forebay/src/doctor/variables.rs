@@ -16,7 +16,7 @@ const CLIENTS: [&str; 9] = [
 ];
 
 /// Returns the names of the variables in a text, `$a` and `${a}` alike, with the places where they begin.
-pub(super) fn named(text: &str) -> Vec<(usize, &str)> {
+pub(crate) fn named(text: &str) -> Vec<(usize, &str)> {
     let mut out = Vec::new();
     for (at, _) in text.match_indices('$') {
         let rest = text.get(at + 1..).unwrap_or_default();
