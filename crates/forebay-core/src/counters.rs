@@ -40,8 +40,8 @@ pub struct Counters {
     pub reading: Counter,
     /// Connections with a request under way.
     pub writing: Counter,
-    /// Idle keep-alive connections.
-    pub waiting: Counter,
+    /// Connections of sessions, which are never idle.
+    pub sessions: Counter,
     /// Sessions over UDP that were ended for others because `worker_connections` were not enough.
     pub displaced: Counter,
     /// Panics caught.

@@ -5,6 +5,7 @@ use crate::config::{Build, Config, Listener};
 use crate::limit::shares::Network;
 use crate::process::Outside;
 use crate::thread::{ActiveConfig, Thread};
+use crate::upstream::group::Group;
 use forebay_conf::tree::Block;
 use forebay_net::addr::Peer;
 use forebay_net::reactor::{Direct, Token};
@@ -27,6 +28,8 @@ pub struct FrontConfig {
     pub default_temp_paths: Vec<PathBuf>,
     /// Files of certificates and keys, which may be renewed.
     pub certificate_files: Vec<PathBuf>,
+    /// Upstream groups.
+    pub groups: Vec<Arc<Group>>,
     /// Number of levels (servers, locations) with settings. After a build with many, memory is returned to the system.
     pub levels: usize,
 }

@@ -1,7 +1,7 @@
 //! HTTP as a front end: its block, its threads, its background work.
 
 use crate::config::http::{Builder, Http};
-use crate::config::{Config, Scope};
+use crate::config::{Config, HttpContext, Scope};
 use crate::connection::{self, Connection, Partial};
 use crate::file_cache::{FileCache, SHED};
 use crate::file_watch::Watches;
@@ -10,7 +10,7 @@ use crate::upstream::background;
 use crate::upstream::health_check::Question;
 use forebay_conf::tree::Block;
 use forebay_core::client::Client;
-use forebay_core::config::Build;
+use forebay_core::config::{Build, Context};
 use forebay_core::front::{Accepted, Front, FrontConfig, FrontEnd, Idle, Passed};
 use forebay_core::process::Outside;
 use forebay_core::thread::{ActiveConfig, Thread as WorkerThread};
@@ -27,7 +27,7 @@ pub(crate) struct HttpFrontEnd;
 
 impl FrontEnd for HttpFrontEnd {
     fn block(&self) -> &'static str {
-        "http"
+        HttpContext::BLOCK
     }
 
     fn read<'a>(&self, number: u8, block: Option<&Block>, build: Build<'a>) -> (FrontConfig, Build<'a>) {
@@ -55,6 +55,7 @@ impl FrontEnd for HttpFrontEnd {
             default_temp_paths: http.default_temp_paths(),
             certificate_files: std::mem::take(&mut http.certificate_files),
             levels: http.locations.len(),
+            groups: http.upstreams.iter().map(|u| u.group.clone()).collect(),
             config: Arc::new(http),
         };
         (read, build)

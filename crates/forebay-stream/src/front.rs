@@ -1,11 +1,12 @@
 //! Stream as a front end: its block, its threads, its background work.
 
-use crate::config::{Builder, Scope, Stream};
+use crate::config::{Builder, Scope, Stream, StreamContext};
+use crate::modules::health_check;
 use crate::session::Session;
 use crate::thread::{FLOW, PAIR, Thread};
 use forebay_conf::tree::Block;
 use forebay_core::client::Client;
-use forebay_core::config::{Build, Config, plain};
+use forebay_core::config::{Build, Config, Context, plain};
 use forebay_core::front::{Accepted, Front, FrontConfig, FrontEnd, Idle, Passed};
 use forebay_core::process::Outside;
 use forebay_core::tasks::Tasks;
@@ -26,7 +27,7 @@ pub struct StreamFrontEnd;
 
 impl FrontEnd for StreamFrontEnd {
     fn block(&self) -> &'static str {
-        "stream"
+        StreamContext::BLOCK
     }
 
     fn read<'a>(&self, number: u8, block: Option<&Block>, build: Build<'a>) -> (FrontConfig, Build<'a>) {
@@ -48,6 +49,7 @@ impl FrontEnd for StreamFrontEnd {
             default_temp_paths: Vec::new(),
             certificate_files: std::mem::take(&mut stream.certificate_files),
             levels: stream.servers.len(),
+            groups: stream.upstreams.iter().map(|u| u.group.clone()).collect(),
             config: Arc::new(stream),
         };
         (read, build)
@@ -76,6 +78,7 @@ impl FrontEnd for StreamFrontEnd {
                 group.adopt(&old.group);
             }
             resolve::start(group, &mut tasks, &outside.tokio, &log);
+            health_check::start(&stream, upstream, &mut tasks, &outside.tokio, &log);
         }
         for stapling in &stream.staplings {
             tasks.spawn(&outside.tokio, "asking responders", staple::start(stapling, &log));

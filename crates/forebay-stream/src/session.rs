@@ -3,7 +3,7 @@
 
 use crate::access_log;
 use crate::config::{Server, Stream};
-use crate::modules::{self, Content, limit_conn, pass, preread, proxy, realip, set, ssl};
+use crate::modules::{self, Content, limit_conn, pass, preread, proxy, realip, set, ssl, status_zone};
 use crate::passing::{self, Connected};
 use crate::thread::{Thread, ThreadConfig};
 use crate::udp::{Entry, Udp};
@@ -13,6 +13,7 @@ use forebay_core::greeting::{self, Greeting};
 use forebay_core::limit::cidr::Cidr;
 use forebay_core::limit::concurrency::Counted;
 use forebay_core::log::{buffers, error};
+use forebay_core::status_zone::sessions::CountedSession;
 use forebay_core::tls;
 use forebay_core::vars::{Captures, Evaluate, Stored, VarError, VarId, VarStore};
 use forebay_http::proxy_protocol::{Broken, Header};
@@ -50,6 +51,10 @@ pub(crate) struct Session {
     pub sent: u64,
     /// Result and counts of `limit_conn`.
     pub counted: Counted,
+    /// Count of its connection; `None` if it has none.
+    pub counted_connection: Option<status_zone::CountedConnection>,
+    /// Count in the `status_zone` of its server.
+    pub counted_session: Option<CountedSession>,
     /// ClientHello that `ssl_preread` has read.
     pub hello: Option<Box<Hello>>,
     /// Bytes that the client has sent and that no phase has consumed.
@@ -106,7 +111,10 @@ impl Session {
     /// Creates a session of a connection that has just been accepted.
     pub(crate) fn new(thread: Rc<Thread>, wire: Wire, client: Client) -> Session {
         let conf = thread.config();
-        Session::of(thread, conf, wire, Rc::new(client))
+        let counted = status_zone::CountedConnection::begin(&thread);
+        let mut session = Session::of(thread, conf, wire, Rc::new(client));
+        session.counted_connection = Some(counted);
+        session
     }
 
     /// Creates a session with a configuration.
@@ -123,6 +131,8 @@ impl Session {
             received: 0,
             sent: 0,
             counted: Counted::default(),
+            counted_connection: None,
+            counted_session: None,
             hello: None,
             early: Vec::new(),
             udp: None,
@@ -164,9 +174,10 @@ impl Session {
         }
     }
 
-    /// Writes the session's line to the access log.
+    /// Counts the session and writes its line to the access log.
     pub(crate) fn end(&mut self, status: u16) {
         self.status = status;
+        status_zone::end(self);
         access_log::log_session(self);
         // A client that sees the end of the connection may look for its line in the log.
         buffers::flush_gathered(&self.thread);
@@ -178,6 +189,7 @@ impl Session {
             return Outcome::Over(status);
         }
         let Some(server) = stream.servers.get(self.server) else { return Outcome::Over(500) };
+        status_zone::begin(self, server);
         match preread::read(self, server).await {
             Some(status) => Outcome::Over(status),
             None => self.run(server).await,

@@ -22,6 +22,12 @@ const STRIDE: usize = ROOM + 1088;
 /// Room for the control messages of a datagram: the local address of IPv6 takes 40 bytes, the size of segments 24.
 const CONTROL: usize = 96;
 
+/// Fewest datagrams that leave in one piece. Splitting costs about as much as it saves for fewer.
+const JOINED: usize = 4;
+
+/// Most bytes in one piece: those of the largest datagram.
+const PIECE: usize = 65_507 - 20;
+
 /// Address of a socket of IPv4 or IPv6.
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -222,10 +228,10 @@ impl Batch {
     }
 
     /// Sends received datagrams, without waiting: to the peer of a connected socket, or to `to`. Returns the number of those
-    /// that were sent; an error after the first one is returned by the next call.
+    /// that were sent, which may be fewer: call again with the rest.
     ///
     /// # Errors
-    /// Errors of sendmmsg(2).
+    /// Errors of sendmsg(2) for the first datagram.
     pub fn send(
         &mut self,
         socket: impl AsFd,
@@ -233,16 +239,77 @@ impl Batch {
         to: Option<&Destination>,
     ) -> Result<usize, Errno> {
         let range = range.start.min(self.received)..range.end.min(self.received);
+        let alike = self.alike(range.clone());
+        if alike >= JOINED {
+            match self.send_joined(&socket, range.start..range.start + alike, to) {
+                // Some devices cannot split the piece.
+                Err(e) if !matches!(e, Errno::AGAIN | Errno::NOBUFS | Errno::CONNREFUSED) => {}
+                sent => return sent.map(|()| alike),
+            }
+        }
+        self.send_each(&socket, range, to)
+    }
+
+    /// Returns the number of datagrams that can leave in one piece: all but the last have the same size.
+    fn alike(&self, range: Range<usize>) -> usize {
+        let size = self.get(range.start).map_or(0, |d| d.bytes.len());
+        let (mut count, mut total) = (0, 0);
+        for d in range.map_while(|n| self.get(n)) {
+            total += d.bytes.len();
+            if d.segment > 0 || d.bytes.is_empty() || d.bytes.len() > size || total > PIECE {
+                break;
+            }
+            count += 1;
+            if d.bytes.len() < size {
+                break;
+            }
+        }
+        count
+    }
+
+    /// Sends datagrams in one piece, which the kernel or the device splits.
+    fn send_joined(
+        &mut self,
+        socket: impl AsFd,
+        range: Range<usize>,
+        to: Option<&Destination>,
+    ) -> Result<(), Errno> {
+        let Some(first) = self.get(range.start) else { return Ok(()) };
+        let segment = first.bytes.len();
+        let space = self.sending.as_ptr();
+        // SAFETY: the indices are in bounds, since a range of datagrams has at most `MOST`. The allocation is live, not moved,
+        // and borrowed by nothing else. The header points to pieces that are all initialised, and the kernel only reads.
+        let sent = unsafe {
+            let pieces = (&raw mut (*space).pieces).cast::<libc::iovec>();
+            for (at, d) in range.clone().filter_map(|n| self.get(n)).enumerate() {
+                let place = &mut *pieces.add(at);
+                place.iov_base = d.bytes.as_ptr().cast_mut().cast();
+                place.iov_len = d.bytes.len();
+            }
+            let header = &mut (*space).headers[0].msg_hdr;
+            let places = (&mut (*space).names[0], &mut (*space).controls[0]);
+            write_head(header, places, segment, to);
+            (header.msg_iov, header.msg_iovlen) = (pieces, range.len());
+            libc::sendmsg(socket.as_fd().as_raw_fd(), header, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+        };
+        if sent < 0 { Err(last_error()) } else { Ok(()) }
+    }
+
+    fn send_each(
+        &mut self,
+        socket: impl AsFd,
+        range: Range<usize>,
+        to: Option<&Destination>,
+    ) -> Result<usize, Errno> {
         let space = self.sending.as_ptr();
         for (at, n) in range.clone().enumerate() {
             let Some(datagram) = self.get(n) else { break };
-            // SAFETY: `at` is in bounds because a range of datagrams has at most `MOST`; the allocation is live, not moved,
-            // and borrowed by nothing else. The kernel only reads the bytes.
+            // SAFETY: as in `send_joined`.
             unsafe {
                 let header = &raw mut (*space).headers[at].msg_hdr;
                 let (piece, name) = (&raw mut (*space).pieces[at], &raw mut (*space).names[at]);
                 let control = &raw mut (*space).controls[at];
-                write(&mut *header, (&mut *piece, &mut *name, &mut *control), datagram, to);
+                write(&mut *header, &mut *piece, (&mut *name, &mut *control), datagram, to);
             }
         }
         let fd = socket.as_fd().as_raw_fd();
@@ -252,13 +319,12 @@ impl Batch {
         let sent = unsafe {
             match count {
                 0 => return Ok(0),
-                // A single one costs less with the plain call.
+                // A single one costs less with the plain call, which returns its length.
                 1 => libc::sendmsg(fd, &raw const (*space).headers[0].msg_hdr, flags).min(1),
                 _ => libc::sendmmsg(fd, (&raw mut (*space).headers).cast(), count, flags as _) as isize,
             }
         };
         match usize::try_from(sent) {
-            // An empty datagram counts as sent, although the call for a single one returns its length.
             Ok(sent) => Ok(sent.max(1)),
             Err(_) => Err(last_error()),
         }
@@ -275,7 +341,7 @@ pub fn send(socket: impl AsFd, bytes: &[u8], to: Option<&Destination>) -> Result
         unsafe { (std::mem::zeroed(), std::mem::zeroed(), std::mem::zeroed()) };
     let mut control = Control([0; CONTROL]);
     let datagram = Datagram { bytes, segment: 0, from: None };
-    write(&mut header, (&mut piece, &mut name, &mut control), datagram, to);
+    write(&mut header, &mut piece, (&mut name, &mut control), datagram, to);
     let fd = socket.as_fd().as_raw_fd();
     // SAFETY: `fd` is open, and the header points to values on the stack that live until the call has returned.
     let sent = unsafe { libc::sendmsg(fd, &raw const header, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
@@ -293,16 +359,25 @@ pub fn set_coalescing(socket: impl AsFd, on: bool) -> io::Result<()> {
 /// Fills in the arguments for a datagram.
 fn write(
     header: &mut libc::msghdr,
-    (piece, name, control): (&mut libc::iovec, &mut Name, &mut Control),
+    piece: &mut libc::iovec,
+    places: (&mut Name, &mut Control),
     datagram: Datagram<'_>,
     to: Option<&Destination>,
 ) {
     piece.iov_base = datagram.bytes.as_ptr().cast_mut().cast();
     piece.iov_len = datagram.bytes.len();
-    header.msg_iov = piece;
-    header.msg_iovlen = 1;
-    header.msg_name = ptr::null_mut();
-    header.msg_namelen = 0;
+    (header.msg_iov, header.msg_iovlen) = (piece, 1);
+    write_head(header, places, if datagram.count() > 1 { datagram.segment } else { 0 }, to);
+}
+
+/// Fills in where a datagram goes. `segment`: size of the datagrams that it is to be split into; 0: it is one.
+fn write_head(
+    header: &mut libc::msghdr,
+    (name, control): (&mut Name, &mut Control),
+    segment: usize,
+    to: Option<&Destination>,
+) {
+    (header.msg_name, header.msg_namelen) = (ptr::null_mut(), 0);
     if let Some(to) = to {
         header.msg_namelen = write_name(name, to.addr);
         header.msg_name = ptr::from_mut(name).cast();
@@ -317,8 +392,8 @@ fn write(
         }
         None => {}
     }
-    if datagram.count() > 1 {
-        used = push(control, used, libc::IPPROTO_UDP, libc::UDP_SEGMENT, datagram.segment as u16);
+    if segment > 0 {
+        used = push(control, used, libc::IPPROTO_UDP, libc::UDP_SEGMENT, segment as u16);
     }
     header.msg_control = if used == 0 { ptr::null_mut() } else { ptr::from_mut(control).cast() };
     header.msg_controllen = used;
@@ -523,7 +598,7 @@ mod tests {
             unsafe { (std::mem::zeroed(), std::mem::zeroed(), std::mem::zeroed()) };
         let datagram = Datagram { bytes: &space.1, segment: 1200, from: None };
         assert_eq!((datagram.count(), datagram.parts().count()), (3, 3));
-        write(&mut header, (&mut piece, &mut name, &mut space.0), datagram, None);
+        write(&mut header, &mut piece, (&mut name, &mut space.0), datagram, None);
         // SAFETY: the header points to live values.
         assert_eq!(unsafe { libc::sendmsg(client.as_raw_fd(), &raw const header, 0) }, 2500);
         assert_eq!(batch.receive(&server, MOST), Ok(1));
@@ -533,5 +608,28 @@ mod tests {
         let from = received.from.expect("a sender");
         assert_eq!(batch.send(&server, 0..1, Some(&from)), Ok(1));
         assert_eq!((got(&client).len(), got(&client).len(), got(&client)), (1200, 1200, vec![1; 100]));
+    }
+
+    /// Datagrams of one size leave in one piece with a smaller last one, and arrive one by one.
+    #[test]
+    fn joined_datagrams() {
+        let (server, client) = (bound("127.0.0.1:0"), bound("127.0.0.1:0"));
+        client.connect(server.local_addr().expect("bound")).expect("connected");
+        let sizes = [9, 9, 9, 9, 8, 9, 0, 7, 7, 7, 7, 7, 2000, 2000, 2000, 2000];
+        for (n, size) in sizes.iter().enumerate() {
+            client.send(&vec![n as u8; *size]).expect("sent");
+        }
+        let mut batch = Batch::new();
+        assert_eq!(batch.receive(&server, MOST), Ok(sizes.len()));
+        let from = batch.get(0).and_then(|d| d.from).expect("a sender");
+        let alike = |at: usize| batch.alike(at..sizes.len());
+        assert_eq!([alike(0), alike(4), alike(5), alike(6), alike(7), alike(12)], [5, 1, 1, 0, 5, 4]);
+        assert_eq!(batch.send(&server, 0..sizes.len(), Some(&from)), Ok(5));
+        assert_eq!(batch.send(&server, 5..7, Some(&from)), Ok(2));
+        assert_eq!(batch.send(&server, 7..sizes.len(), Some(&from)), Ok(5));
+        assert_eq!(batch.send(&server, 12..sizes.len(), Some(&from)), Ok(4));
+        for (n, size) in sizes.iter().enumerate() {
+            assert_eq!(got(&client), vec![n as u8; *size]);
+        }
     }
 }

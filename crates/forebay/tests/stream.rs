@@ -17,7 +17,7 @@ fn conf(stream: &str) -> String {
 
 /// Starts a server that sends back what it receives, until the client has ended. Counts the connections on which something
 /// arrives: the harness opens others to find out whether the server listens.
-fn echo() -> (SocketAddr, Arc<AtomicUsize>) {
+pub(crate) fn echo() -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let addr = listener.local_addr().expect("address");
     let count = Arc::new(AtomicUsize::new(0));
@@ -38,21 +38,21 @@ fn echo() -> (SocketAddr, Arc<AtomicUsize>) {
     (addr, count)
 }
 
-fn connect(addr: SocketAddr) -> TcpStream {
+pub(crate) fn connect(addr: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect_timeout(&addr, DEADLINE).expect("connect");
     stream.set_read_timeout(Some(DEADLINE)).expect("timeout");
     stream
 }
 
 /// Sends a text and reads as much back.
-fn ask(stream: &mut TcpStream, text: &[u8]) -> Vec<u8> {
+pub(crate) fn ask(stream: &mut TcpStream, text: &[u8]) -> Vec<u8> {
     stream.write_all(text).expect("written");
     let mut answer = vec![0; text.len()];
     stream.read_exact(&mut answer).expect("an answer");
     answer
 }
 
-fn rest(mut stream: TcpStream) -> String {
+pub(crate) fn rest(mut stream: TcpStream) -> String {
     let mut text = String::new();
     stream.read_to_string(&mut text).expect("the end");
     text

@@ -1,6 +1,7 @@
 //! Modules of the stream block, one file for each module of nginx, and the small ones here.
 
 pub(crate) mod core;
+pub(crate) mod health_check;
 pub(crate) mod limit_conn;
 pub(crate) mod log;
 pub(crate) mod pass;
@@ -9,6 +10,7 @@ pub(crate) mod proxy;
 pub(crate) mod realip;
 pub(crate) mod set;
 pub(crate) mod ssl;
+pub(crate) mod status_zone;
 
 use crate::config::Scope;
 use crate::session::Session;
@@ -41,6 +43,7 @@ pub(crate) const BLOCK_DIRECTIVES: &[(&str, Read)] = &[
     ("split_clients", blocks::split_clients::block),
     ("log_format", log::format),
     ("limit_conn_zone", concurrency::zone),
+    ("match", health_check::block),
 ];
 
 /// Reads a directive of the stream level that is not a setting. Returns `Ok(false)` if it is another.

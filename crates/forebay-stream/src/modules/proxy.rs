@@ -153,7 +153,8 @@ impl Attempt {
             status: 0,
             sent: self.sent,
             received: self.received,
-            header: self.connected,
+            connect: self.connected,
+            header: self.answered,
             response: self.ended,
         }
     }

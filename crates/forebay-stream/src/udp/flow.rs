@@ -1,7 +1,7 @@
 //! A session whose datagrams pass between the client and a server (nginx: ngx_stream_proxy_module over UDP). Hot path.
 
 use crate::access_log;
-use crate::modules::proxy;
+use crate::modules::{proxy, status_zone};
 use crate::passing::Connected;
 use crate::session::Session;
 use forebay_conf::error::Level;
@@ -407,6 +407,7 @@ impl Flow {
             self.lease.count(&attempt.finish(now), now);
         }
         s.status = status;
+        status_zone::end(s);
         access_log::log_session(s);
     }
 

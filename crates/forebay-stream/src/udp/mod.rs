@@ -229,7 +229,7 @@ impl Udp {
         };
         let listening = client.local_address(&conf).map_or(0, port);
         client.local = key.from.local.map(|ip| SocketAddr::new(ip, listening));
-        let mut session = Session::of(thread.clone(), conf, Wire::Closed, Rc::new(client));
+        let mut session = Session::new(thread.clone(), Wire::Closed, client);
         let terms = terms(session.conf.stream.servers.get(session.server));
         let left = (terms.requests > 0).then(|| terms.requests - 1);
         let queue = Queue { datagrams: Vec::new(), bytes: 0, left };
