@@ -85,6 +85,11 @@ impl Lease {
         }
     }
 
+    /// Counts a failure. Returns `true` if the server gets no sessions for now.
+    pub fn failed(&self) -> bool {
+        self.seat.as_ref().is_some_and(|seat| seat.local.fail(seat.peer, seat.begun))
+    }
+
     /// Adds the figures of an attempt that has ended to those of the peer.
     pub fn count(&self, f: &Figures, now: Instant) {
         let Some(seat) = &self.seat else { return };
