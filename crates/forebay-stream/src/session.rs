@@ -175,7 +175,7 @@ impl Session {
             return Outcome::Over(status);
         }
         let Some(server) = stream.servers.get(self.server) else { return Outcome::Over(500) };
-        status_zone::begin(self, server);
+        status_zone::begin(self);
         match preread::read(self, server).await {
             Some(status) => Outcome::Over(status),
             None => self.run(server).await,
