@@ -9,6 +9,7 @@ use crate::engine::Outcome;
 use crate::histogram::{Coarse, Histogram};
 use crate::load::{Load, Stop};
 use crate::options::{Arrival, LoadArgs};
+use crate::raw::RawArgs;
 use crate::record::{Record, ThreadUse};
 use crate::run::{self, Point, Progress, Report};
 use crate::url::Address;
@@ -189,7 +190,7 @@ impl Policy {
 
     fn check_hosts(&self, load: &Load) -> Result<(), Error> {
         let is_allowed = |address: &Address| match address {
-            Address::Tcp(addr) => self.allowed.contains(&addr.ip()),
+            Address::Tcp(addr) | Address::Udp(addr) => self.allowed.contains(&addr.ip()),
             Address::Unix(_) => false,
         };
         match load.origins.iter().find(|o| !is_allowed(&o.address)) {
@@ -225,7 +226,7 @@ fn arguments(job: &Value) -> Result<Job, Error> {
     let mut job_args = Job::try_parse_from(std::iter::once("job".to_owned()).chain(words))
         .map_err(|e| Error::Usage(e.to_string()))?;
     let args = &mut job_args.load;
-    if args.files() || args.body.is_some() {
+    if args.files() || args.body.is_some() || args.raw.names_file() {
         return Err(Error::Usage("a job may not name files of the agent".into()));
     }
     let body = job["body"].as_str().map(|text| BASE64.decode(text)).transpose();
@@ -519,6 +520,7 @@ pub(crate) fn lead(
     let mut report = Report {
         target: load.origins.iter().map(|o| o.name.as_str()).collect::<Vec<_>>().join(" "),
         manner: format!("{} agents: {}", agents.len(), agents.join(", ")),
+        protocol: load.protocol,
         connections: load.connections,
         rate: load.rate,
         outcome,
@@ -646,6 +648,7 @@ fn job(args: &LoadArgs, urls: &[String], index: u64, of: u64) -> Result<Value, E
     words.put_some("expect-status", statuses);
     words.put_some("expect-length", args.expect_length);
     words.put_some("expect-body", args.expect_body.as_ref());
+    words.put_raw(&args.raw)?;
     words.flag("http2", args.http2);
     words.flag("no-keepalive", args.no_keepalive);
     words.flag("insecure", args.insecure);
@@ -669,6 +672,16 @@ impl Words {
         if let Some(value) = value {
             self.put(name, value);
         }
+    }
+
+    /// Adds the options for loads of bytes.
+    fn put_raw(&mut self, args: &RawArgs) -> Result<(), Error> {
+        self.put_some("size", args.size);
+        self.put_some("payload", args.hex()?);
+        self.put_some("download", args.download);
+        self.put_some("upload", args.upload);
+        self.put_some("answer", args.answer);
+        Ok(())
     }
 
     fn flag(&mut self, name: &str, set: bool) {

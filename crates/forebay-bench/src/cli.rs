@@ -5,7 +5,7 @@ use crate::options::{LoadArgs, limit};
 use crate::output::live::Live;
 use crate::output::{html, json, text};
 use crate::run::{self, Report};
-use crate::{Error, ab, agent, duration_text, matrix, wrk};
+use crate::{Error, ab, agent, backend, duration_text, matrix, wrk};
 use clap::{Args, Parser, Subcommand};
 use serde_json::{Value, json};
 use std::ffi::OsString;
@@ -33,6 +33,8 @@ enum Wish {
     Matrix(matrix::MatrixArgs),
     /// Load on behalf of another machine
     Agent(agent::AgentArgs),
+    /// A server for loads of bytes: it sends back what it gets
+    Backend(backend::BackendArgs),
     /// Options and output of wrk and wrk2
     #[command(disable_help_flag = true)]
     Wrk(Foreign),
@@ -50,7 +52,7 @@ struct Foreign {
 /// A plain run.
 #[derive(Args)]
 struct RunArgs {
-    /// URLs: http://..., https://..., unix:/path/of/socket:/path
+    /// URLs: http://..., https://..., unix:/path/of/socket:/path, tcp://HOST:PORT, tls://HOST:PORT, udp://HOST:PORT
     urls: Vec<String>,
     #[command(flatten)]
     load: LoadArgs,
@@ -95,6 +97,7 @@ pub fn main(arguments: Vec<OsString>) -> u8 {
         Some(Wish::Compare(args)) => compare::main(&args),
         Some(Wish::Matrix(args)) => matrix::main(&args),
         Some(Wish::Agent(args)) => agent::main(&args),
+        Some(Wish::Backend(args)) => backend::main(&args),
         Some(Wish::Wrk(rest)) => wrk::main(&texts(rest)),
         Some(Wish::Ab(rest)) => ab::main(&texts(rest)),
     };

@@ -217,6 +217,8 @@ pub(crate) fn accepts(address: &crate::url::Address) -> bool {
         crate::url::Address::Tcp(addr) => {
             std::net::TcpStream::connect_timeout(addr, Duration::from_millis(200)).is_ok()
         }
+        // Nothing shows it but an answer.
+        crate::url::Address::Udp(_) => false,
         crate::url::Address::Unix(path) => std::os::unix::net::UnixStream::connect(path).is_ok(),
     }
 }

@@ -1,4 +1,4 @@
-//! Load generator: open and closed loop over HTTP/1.1 and HTTP/2, with figures that say how far they can be
+//! Load generator: open and closed loop over HTTP/1.1, HTTP/2, TCP and UDP, with figures that say how far they can be
 //! trusted.
 //!
 //! [`load`] describes the requests, [`engine`] sends them with one pinned thread a CPU, [`record`] has the
@@ -9,6 +9,7 @@
 
 mod ab;
 mod agent;
+mod backend;
 pub mod cli;
 mod compare;
 pub mod engine;
@@ -19,6 +20,7 @@ pub mod observe;
 mod options;
 mod output;
 pub mod ports;
+pub mod raw;
 pub mod record;
 pub mod run;
 pub mod schedule;

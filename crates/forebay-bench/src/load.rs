@@ -1,6 +1,7 @@
 //! Description of a load: requests, their order, and how they are sent.
 
 use crate::Error;
+use crate::raw::{Answer, Message};
 use crate::schedule::{Random, Rate};
 use crate::url::{Address, Url};
 use forebay_http::h2::encode;
@@ -9,7 +10,7 @@ use rustls::pki_types::ServerName;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Version of HTTP.
+/// Protocol of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Protocol {
     /// HTTP/1.1.
@@ -19,6 +20,8 @@ pub enum Protocol {
     Http10,
     /// HTTP/2, by ALPN over TLS and by prior knowledge without.
     Http2,
+    /// Bytes of any protocol.
+    Raw,
 }
 
 /// Condition that ends a run.
@@ -100,9 +103,9 @@ pub struct Origin {
 }
 
 /// An encoded request.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Request {
-    /// Whole message in HTTP/1.1.
+    /// Whole message in HTTP/1.1, or in a raw protocol.
     pub h1: Vec<u8>,
     /// Field block in HTTP/2.
     pub h2: Vec<u8>,
@@ -110,7 +113,7 @@ pub struct Request {
     pub body: Vec<u8>,
     /// The method is HEAD.
     pub head: bool,
-    /// For reports: method and path.
+    /// For reports: method and path; empty for raw messages.
     pub name: String,
 }
 
@@ -137,8 +140,10 @@ pub struct Load {
     pub drain: Option<Duration>,
     /// Pause of a connection between answer and next request.
     pub think: Duration,
-    /// Version.
+    /// Protocol.
     pub protocol: Protocol,
+    /// End of each answer in a raw protocol.
+    pub answer: Answer,
     /// Requests under way on a connection: depth of the pipeline, or streams. At least 1.
     pub parallel: usize,
     /// Requests on a connection before it is closed; 1: a new connection each. 0: no limit.
@@ -153,6 +158,8 @@ pub struct Load {
     pub seed: u64,
     /// Bytes asked for as receive buffer of sockets (ab -b); 0: the system's default.
     pub receive_buffer: usize,
+    /// Description of the message of a raw protocol, for reports.
+    pub message: Option<String>,
     /// Times are also taken apart as ab does: connecting, waiting, processing (HTTP/1 without a pipeline).
     pub split: bool,
 }
@@ -203,6 +210,7 @@ impl Load {
             drain: None,
             think: Duration::ZERO,
             protocol,
+            answer: Answer::First,
             parallel: 1,
             per_connection: 0,
             tls: None,
@@ -210,8 +218,26 @@ impl Load {
             checks: Checks::default(),
             seed,
             receive_buffer: 0,
+            message: None,
             split: false,
         })
+    }
+
+    /// Creates a closed loop of 50 connections for ten seconds that send bytes to these URLs.
+    ///
+    /// # Errors
+    /// No URL, or hosts without address.
+    pub fn raw(urls: &[Url], message: Message, seed: u64) -> Result<Load, Error> {
+        let wanted = |url: &Url| Wanted { body: message.bytes.clone(), ..Wanted::get(url.clone()) };
+        let wanted: Vec<Wanted> = urls.iter().map(wanted).collect();
+        let mut load = Load::new(&wanted, Protocol::Raw, Order::Mixed, seed)?;
+        load.answer = message.answer;
+        load.per_connection = u64::from(message.answer == Answer::Close);
+        load.message = Some(message.name);
+        if load.has_datagrams() {
+            load.checks.length = message.length;
+        }
+        Ok(load)
     }
 
     /// Makes every request the last one of its connection, with `Connection: close`.
@@ -236,6 +262,11 @@ impl Load {
         if let Stop::Count(n, _) = self.stop { Some(n) } else { None }
     }
 
+    /// Returns `true` if it sends datagrams.
+    pub(crate) fn has_datagrams(&self) -> bool {
+        self.origins.iter().any(|o| matches!(o.address, Address::Udp(_)))
+    }
+
     /// Returns `true` if any origin is encrypted.
     pub fn is_encrypted(&self) -> bool {
         self.origins.iter().any(|o| o.server_name.is_some())
@@ -246,8 +277,8 @@ impl Load {
 #[derive(Default)]
 struct Gathered {
     origins: Vec<Origin>,
-    /// Keys of the origins: TLS, host, port and unix socket.
-    keys: Vec<(bool, String, u16, Option<std::path::PathBuf>)>,
+    /// Keys of the origins: scheme, host, port and unix socket.
+    keys: Vec<(&'static str, String, u16, Option<std::path::PathBuf>)>,
     /// Numbers and weights of each origin's requests.
     members: Vec<Vec<(u32, u32)>>,
 }
@@ -255,7 +286,7 @@ struct Gathered {
 impl Gathered {
     fn add(&mut self, number: usize, want: &Wanted) -> Result<(), Error> {
         let url = &want.url;
-        let key = (url.tls, url.host.to_ascii_lowercase(), url.port, url.socket.clone());
+        let key = (url.scheme.name(), url.host.to_ascii_lowercase(), url.port, url.socket.clone());
         let at = match self.keys.iter().position(|k| *k == key) {
             Some(at) => at,
             None => {
@@ -305,7 +336,7 @@ fn sequence(members: &[(u32, u32)], order: Order, random: &mut Random) -> Vec<u3
 }
 
 fn origin(url: &Url) -> Result<Origin, Error> {
-    let server_name = if url.tls {
+    let server_name = if url.scheme.is_encrypted() {
         let name = ServerName::try_from(url.host.clone());
         Some(name.map_err(|_| Error::Usage(format!("\"{}\" is not a name that TLS knows", url.host)))?)
     } else {
@@ -313,13 +344,16 @@ fn origin(url: &Url) -> Result<Origin, Error> {
     };
     let name = match &url.socket {
         Some(socket) => format!("unix:{}", socket.display()),
-        None => format!("{}://{}", url.scheme(), url.authority()),
+        None => format!("{}://{}", url.scheme.name(), url.authority()),
     };
     Ok(Origin { name, address: url.resolve()?, server_name, order: Vec::new(), weight: 1 })
 }
 
-/// Encodes a request for both versions of HTTP.
+/// Encodes a request for both versions of HTTP, or as it is for a raw protocol.
 fn encode(want: &Wanted, protocol: Protocol) -> Result<Request, Error> {
+    if protocol == Protocol::Raw {
+        return Ok(Request { h1: want.body.clone(), ..Request::default() });
+    }
     check(want)?;
     let authority = want.url.authority();
     let host = want.field("host").unwrap_or(&authority);
@@ -340,6 +374,9 @@ fn encode(want: &Wanted, protocol: Protocol) -> Result<Request, Error> {
 
 /// Checks that a request can be sent (RFC 9110, section 5.6.2: tokens).
 fn check(want: &Wanted) -> Result<(), Error> {
+    if want.url.scheme.is_raw() {
+        return Err(Error::Usage(format!("{} is not HTTP: only \"forebay bench URL\" takes it", want.url)));
+    }
     let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
     if want.method.is_empty() || !want.method.bytes().all(token) {
         return Err(Error::Usage(format!("method \"{}\" has characters that no method has", want.method)));
@@ -383,7 +420,7 @@ fn encode_method(h2: &mut Vec<u8>, method: &str) {
 fn encode_h2(want: &Wanted, host: &str, length: Option<&str>) -> Vec<u8> {
     let mut h2 = Vec::new();
     encode_method(&mut h2, &want.method);
-    h2.push(if want.url.tls { 0x87 } else { 0x86 });
+    h2.push(if want.url.scheme.is_encrypted() { 0x87 } else { 0x86 });
     encode::indexed(&mut h2, encode::AUTHORITY, host.as_bytes());
     match want.url.path.as_str() {
         "/" => h2.push(0x84),

@@ -1,7 +1,7 @@
 //! CPU time and memory of this machine and of the server's processes during a run, from /proc.
 
+use crate::url::Address;
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
 use std::path::Path;
 
 /// Counters of a server's processes at one moment; the difference of two is the use in between.
@@ -59,13 +59,15 @@ impl Server {
 
     /// Returns the process that listens on a loopback address, or on all of them; the master when it is one of a
     /// family. `None` when it is not visible from here.
-    pub fn listening(addr: SocketAddr) -> Option<Server> {
-        if !addr.ip().to_canonical().is_loopback() {
-            return None;
-        }
-        let inodes: BTreeSet<String> = ["tcp", "tcp6"]
+    pub fn listening(address: &Address) -> Option<Server> {
+        let addr = address.socket_addr().filter(|addr| addr.ip().to_canonical().is_loopback())?;
+        let (tables, state) = match address {
+            Address::Udp(_) => (["udp", "udp6"], UNCONNECTED),
+            _ => (["tcp", "tcp6"], LISTENING),
+        };
+        let inodes: BTreeSet<String> = tables
             .iter()
-            .flat_map(|name| listeners(&text(&format!("/proc/net/{name}")), addr.port()))
+            .flat_map(|name| listeners(&text(&format!("/proc/net/{name}")), addr.port(), state))
             .collect();
         let mut holders = BTreeSet::new();
         for entry in std::fs::read_dir("/proc").ok()?.flatten() {
@@ -152,14 +154,20 @@ fn ticks(stat: &str) -> (u64, u64) {
     (at(0) + at(1), at(2) + at(3))
 }
 
-fn listeners(table: &str, port: u16) -> Vec<String> {
+/// State of a TCP socket that listens, in /proc/net/tcp.
+const LISTENING: &str = "0A";
+/// State of a UDP socket without a peer, in /proc/net/udp.
+const UNCONNECTED: &str = "07";
+
+/// Returns the inodes of the sockets at a port that are in this state.
+fn listeners(table: &str, port: u16, state: &str) -> Vec<String> {
     table
         .lines()
         .skip(1)
         .filter_map(|line| {
             let words: Vec<&str> = line.split_whitespace().collect();
             let (_, local) = words.get(1)?.rsplit_once(':')?;
-            let listening = words.get(3) == Some(&"0A");
+            let listening = words.get(3) == Some(&state);
             let here = u16::from_str_radix(local, 16).ok()? == port;
             (listening && here).then(|| words.get(9).map(|inode| (*inode).to_owned()))?
         })
@@ -242,8 +250,8 @@ mod tests {
              0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4242 1 x\n   \
              1: 0100007F:1F90 0100007F:AAAA 01 00000000:00000000 00:00000000 00000000     0        0 99 1 x\n   \
              2: 00000000:0050 00000000:0000 0A 0:0 0:0 0 0 0 7 1 x\n";
-        assert_eq!(listeners(table, 8080), ["4242"]);
-        assert_eq!(listeners(table, 81), [""; 0]);
+        assert_eq!(listeners(table, 8080, LISTENING), ["4242"]);
+        assert_eq!(listeners(table, 81, LISTENING), [""; 0]);
     }
 
     #[test]
@@ -257,12 +265,12 @@ mod tests {
         let out = child.stdout.take().expect("piped");
         std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line).expect("a line");
         let port: u16 = line.trim().parse().expect("port");
-        let found = Server::listening(([127, 0, 0, 1], port).into());
+        let found = Server::listening(&Address::Tcp(([127, 0, 0, 1], port).into()));
         let usage = found.as_ref().map(Server::usage).unwrap_or_default();
         let _ = child.kill();
         let _ = child.wait();
         assert_eq!(found.map(|s| s.pid), Some(child.id()));
         assert!(usage.cpu > 0 && usage.memory > 1 << 20 && usage.processes == 1, "{usage:?}");
-        assert!(Server::listening(([192, 0, 2, 1], port).into()).is_none());
+        assert!(Server::listening(&Address::Tcp(([192, 0, 2, 1], port).into())).is_none());
     }
 }

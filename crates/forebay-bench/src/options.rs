@@ -2,9 +2,10 @@
 
 use crate::load::{Load, Order, Protocol, Stop, Wanted};
 use crate::observe::{Server, choose_cpus};
+use crate::raw::{Answer, RawArgs};
 use crate::schedule::Rate;
 use crate::tls::{Trust, config};
-use crate::url::{Address, Url, is_private};
+use crate::url::{Address, Scheme, Url, is_private};
 use crate::{Error, sources, units};
 use clap::{Args, ValueEnum};
 use std::collections::BTreeSet;
@@ -119,6 +120,8 @@ pub(crate) struct LoadArgs {
     /// Allow addresses that are not of this machine or a private network
     #[arg(long)]
     pub i_own_this_target: bool,
+    #[command(flatten)]
+    pub raw: RawArgs,
     /// Content of a job that another machine sent, in place of `body`.
     #[arg(skip)]
     pub content: Option<Vec<u8>>,
@@ -240,24 +243,113 @@ impl LoadArgs {
     /// # Errors
     /// Options that contradict each other or that no run can follow, and targets that are not allowed.
     pub(crate) fn load(&self, urls: &[String]) -> Result<(Load, Option<Server>), Error> {
-        let mut wanted = self.wanted(urls)?;
-        let protocol = if self.http2 { Protocol::Http2 } else { Protocol::Http1 };
         self.check()?;
-        let per_connection = if self.no_keepalive { 1 } else { self.per_connection.unwrap_or(0) };
-        if per_connection == 1 && !self.http2 {
-            Load::close_each(&mut wanted);
-        }
-        let order = if self.access_log.is_some() || wanted.len() > 1 { Order::Mixed } else { Order::Listed };
-        let mut load = Load::new(&wanted, protocol, order, self.seed)?;
+        let mut load = match self.raw_urls(urls)? {
+            Some(urls) => self.raw_load(&urls)?,
+            None => self.http_load(urls)?,
+        };
         self.check_targets(&load)?;
-        load.per_connection = per_connection;
-        self.set_course(&mut load)?;
+        load.rate = self.rate()?;
+        self.set_course(&mut load);
         if load.is_encrypted() {
-            load.tls = Some(config(&self.trust(), protocol)?);
+            load.tls = Some(config(&self.trust(), load.protocol)?);
         }
         let server = self.server(&load)?;
         load.cpus = self.cpus(server.as_ref())?;
         Ok((load, server))
+    }
+
+    /// Returns the load of HTTP requests.
+    fn http_load(&self, urls: &[String]) -> Result<Load, Error> {
+        if self.raw.are_given() {
+            let text =
+                "--size, --payload, --answer, --download and --upload are for tcp://, tls:// and udp://";
+            return Err(Error::Usage(text.into()));
+        }
+        let mut wanted = self.wanted(urls)?;
+        if self.requests_per_connection() == 1 && !self.http2 {
+            Load::close_each(&mut wanted);
+        }
+        let order = if self.access_log.is_some() || wanted.len() > 1 { Order::Mixed } else { Order::Listed };
+        let protocol = if self.http2 { Protocol::Http2 } else { Protocol::Http1 };
+        let mut load = Load::new(&wanted, protocol, order, self.seed)?;
+        load.checks.status = (!self.expect_status.is_empty()).then(|| self.expect_status.clone());
+        load.per_connection = self.requests_per_connection();
+        Ok(load)
+    }
+
+    fn requests_per_connection(&self) -> u64 {
+        if self.no_keepalive { 1 } else { self.per_connection.unwrap_or(0) }
+    }
+
+    /// Returns the targets of a load of bytes; `None` for HTTP.
+    ///
+    /// # Errors
+    /// HTTP and other protocols together, or TCP and UDP.
+    fn raw_urls(&self, urls: &[String]) -> Result<Option<Vec<Url>>, Error> {
+        let schemes = ["tcp://", "tls://", "udp://"];
+        let is_raw = |url: &&String| {
+            schemes.iter().any(|s| url.get(..s.len()).is_some_and(|start| start.eq_ignore_ascii_case(s)))
+        };
+        match urls.iter().filter(is_raw).count() {
+            0 => return Ok(None),
+            n if n < urls.len() => {
+                return Err(Error::Usage("HTTP and other protocols need runs of their own".into()));
+            }
+            _ => {}
+        }
+        let urls = urls.iter().map(|u| Url::parse(u)).collect::<Result<Vec<_>, _>>()?;
+        let datagrams = urls.iter().filter(|u| u.scheme == Scheme::Udp).count();
+        if datagrams > 0 && datagrams < urls.len() {
+            return Err(Error::Usage("TCP and UDP need runs of their own".into()));
+        }
+        Ok(Some(urls))
+    }
+
+    /// Returns the load of bytes to these targets.
+    fn raw_load(&self, urls: &[Url]) -> Result<Load, Error> {
+        self.refuse_http_options()?;
+        let scheme = urls.first().map_or(Scheme::Tcp, |url| url.scheme);
+        let mut load = Load::raw(urls, self.raw.message(scheme)?, self.seed)?;
+        load.per_connection = load.per_connection.max(self.requests_per_connection());
+        self.check_messages(&load)?;
+        Ok(load)
+    }
+
+    /// Checks that options fit the messages of a load of bytes.
+    fn check_messages(&self, load: &Load) -> Result<(), Error> {
+        if self.pipeline > 1 && load.has_datagrams() {
+            let text = "--pipeline is not for udp: answers do not say which datagram they belong to; use more connections";
+            return Err(Error::Usage(text.into()));
+        }
+        if self.pipeline > 1 && !matches!(load.answer, Answer::Bytes(_)) {
+            return Err(Error::Usage("--pipeline needs answers of a known length: --answer BYTES".into()));
+        }
+        if load.answer == Answer::Close && load.per_connection > 1 {
+            return Err(Error::Usage(
+                "--per-connection: with --answer close a connection has one answer".into(),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Refuses options that only HTTP gives a sense.
+    fn refuse_http_options(&self) -> Result<(), Error> {
+        let given = [
+            ("--http2", self.http2),
+            ("--streams", self.streams > 1),
+            ("--method", self.method.is_some()),
+            ("--header", !self.headers.is_empty()),
+            ("--body (there is --payload)", self.body.is_some() || self.content.is_some()),
+            ("--urls", self.url_file.is_some()),
+            ("--access-log", self.access_log.is_some()),
+            ("--nginx-conf", self.nginx_conf.is_some()),
+            ("--expect-status", !self.expect_status.is_empty()),
+        ];
+        match given.iter().find(|(_, given)| *given) {
+            Some((name, _)) => Err(Error::Usage(format!("{name} is for HTTP, not for tcp, tls and udp"))),
+            None => Ok(()),
+        }
     }
 
     /// Checks that options do not contradict each other.
@@ -276,7 +368,7 @@ impl LoadArgs {
     }
 
     /// Sets number, rate and duration of the requests, and the checks of responses.
-    fn set_course(&self, load: &mut Load) -> Result<(), Error> {
+    fn set_course(&self, load: &mut Load) {
         load.connections = usize::try_from(self.connections).unwrap_or(usize::MAX);
         let (stop, warmup) = match self.requests {
             Some(n) => (Stop::Count(n, None), Duration::ZERO),
@@ -284,15 +376,12 @@ impl LoadArgs {
         };
         load.stop = stop;
         load.warmup = self.warmup.unwrap_or(warmup);
-        load.rate = self.rate()?;
         load.timeout = self.timeout;
         load.think = self.think;
         load.parallel = if self.http2 { self.streams } else { self.pipeline }.min(100_000) as usize;
         load.resume = self.resume;
-        load.checks.status = (!self.expect_status.is_empty()).then(|| self.expect_status.clone());
-        load.checks.length = self.expect_length;
+        load.checks.length = self.expect_length.or(load.checks.length);
         load.checks.contains = self.expect_body.as_ref().map(|t| t.as_bytes().to_vec());
-        Ok(())
     }
 
     fn trust(&self) -> Trust<'_> {
@@ -310,8 +399,8 @@ impl LoadArgs {
                 let server = Server::of(pid);
                 server.map(Some).ok_or_else(|| Error::Usage(format!("there is no process {pid}")))
             }
-            (None, Some(Address::Tcp(addr))) => Ok(Server::listening(*addr)),
-            _ => Ok(None),
+            (None, Some(address)) => Ok(Server::listening(address)),
+            (None, None) => Ok(None),
         }
     }
 
@@ -330,7 +419,7 @@ impl LoadArgs {
 
     fn check_targets(&self, load: &Load) -> Result<(), Error> {
         let host = |address: &Address| match address {
-            Address::Tcp(addr) => addr.ip().to_string(),
+            Address::Tcp(addr) | Address::Udp(addr) => addr.ip().to_string(),
             Address::Unix(_) => "localhost".into(),
         };
         let hosts: BTreeSet<String> = load.origins.iter().map(|o| host(&o.address)).collect();
@@ -343,7 +432,7 @@ impl LoadArgs {
             )));
         }
         for origin in &load.origins {
-            if let Address::Tcp(addr) = &origin.address
+            if let Some(addr) = origin.address.socket_addr()
                 && !is_private(addr.ip())
                 && !self.i_own_this_target
             {

@@ -64,6 +64,8 @@ pub struct Report {
     pub target: String,
     /// Manner of the load, in a line.
     pub manner: String,
+    /// Protocol of the messages.
+    pub protocol: Protocol,
     /// Connections.
     pub connections: usize,
     /// The rate that was asked for.
@@ -146,6 +148,7 @@ pub fn run(
     let mut report = Report {
         target: target(load),
         manner: manner(load),
+        protocol: load.protocol,
         connections: load.connections,
         rate: load.rate,
         outcome,
@@ -194,9 +197,17 @@ fn manner(load: &Load) -> String {
         Protocol::Http1 => "HTTP/1.1",
         Protocol::Http10 => "HTTP/1.0",
         Protocol::Http2 => "HTTP/2",
+        Protocol::Raw if load.has_datagrams() => "UDP",
+        Protocol::Raw => "TCP",
     };
-    let tls = if load.is_encrypted() { " over TLS" } else { "" };
-    format!("{protocol}{tls}, {}{}{}{}", places(load), parallel(load), per_connection(load), pace(load))
+    let tls = match load.protocol {
+        _ if !load.is_encrypted() => "",
+        Protocol::Raw => " with TLS",
+        _ => " over TLS",
+    };
+    let message = load.message.as_ref().map(|name| format!(", {name}")).unwrap_or_default();
+    let (places, parallel) = (places(load), parallel(load));
+    format!("{protocol}{tls}{message}, {places}{parallel}{}{}", per_connection(load), pace(load))
 }
 
 /// Returns connections, threads and CPUs.
@@ -220,7 +231,7 @@ fn parallel(load: &Load) -> String {
     match load.protocol {
         _ if load.parallel <= 1 => String::new(),
         Protocol::Http2 => format!(", {} streams", load.parallel),
-        Protocol::Http1 | Protocol::Http10 => format!(", {} requests in a pipeline", load.parallel),
+        _ => format!(", {} requests in a pipeline", load.parallel),
     }
 }
 

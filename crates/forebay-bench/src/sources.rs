@@ -2,7 +2,7 @@
 
 use crate::Error;
 use crate::load::Wanted;
-use crate::url::Url;
+use crate::url::{Scheme, Url};
 use forebay_conf::files::Files;
 use forebay_conf::tree::Block;
 use std::collections::HashMap;
@@ -169,7 +169,13 @@ fn address_of(server: &Block) -> Option<Url> {
     let tls = listen.iter().any(|w| w == "ssl");
     if let Some(socket) = address.strip_prefix("unix:") {
         let socket = Some(socket.into());
-        return Some(Url { tls: false, host: "localhost".into(), port: 0, path: "/".into(), socket });
+        return Some(Url {
+            scheme: Scheme::Http,
+            host: "localhost".into(),
+            port: 0,
+            path: "/".into(),
+            socket,
+        });
     }
     let (host, port) = host_and_port(address, tls);
     let host = if matches!(host, "*" | "0.0.0.0" | "[::]") { "127.0.0.1" } else { host };

@@ -168,8 +168,11 @@ pub fn config(trust: &Trust<'_>, protocol: Protocol) -> Result<Arc<ClientConfig>
             .with_custom_certificate_verifier(Arc::new(Verifier { provider, named }))
             .with_no_client_auth(),
     };
-    config.alpn_protocols =
-        vec![if protocol == Protocol::Http2 { b"h2".to_vec() } else { b"http/1.1".to_vec() }];
+    config.alpn_protocols = match protocol {
+        Protocol::Http2 => vec![b"h2".to_vec()],
+        Protocol::Http1 | Protocol::Http10 => vec![b"http/1.1".to_vec()],
+        Protocol::Raw => Vec::new(),
+    };
     Ok(Arc::new(config))
 }
 

@@ -9,15 +9,78 @@ use std::path::PathBuf;
 pub enum Address {
     /// TCP.
     Tcp(SocketAddr),
+    /// UDP.
+    Udp(SocketAddr),
     /// A unix socket.
     Unix(PathBuf),
 }
 
-/// An absolute URL: `http://host[:port]/path?query`, `https://...`, or `unix:/path/of/socket[:/path]`.
+impl Address {
+    /// Returns the IP address and the port, which a unix socket does not have.
+    pub fn socket_addr(&self) -> Option<&SocketAddr> {
+        match self {
+            Address::Tcp(addr) | Address::Udp(addr) => Some(addr),
+            Address::Unix(_) => None,
+        }
+    }
+}
+
+/// Protocol of a target, as its URL names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scheme {
+    /// HTTP.
+    Http,
+    /// HTTP over TLS.
+    Https,
+    /// Bytes over TCP.
+    Tcp,
+    /// Bytes over TLS.
+    Tls,
+    /// Datagrams.
+    Udp,
+}
+
+/// Names of schemes.
+const SCHEMES: [(&str, Scheme); 5] = [
+    ("http", Scheme::Http),
+    ("https", Scheme::Https),
+    ("tcp", Scheme::Tcp),
+    ("tls", Scheme::Tls),
+    ("udp", Scheme::Udp),
+];
+
+impl Scheme {
+    /// Returns the name in a URL.
+    pub fn name(self) -> &'static str {
+        SCHEMES.iter().find(|(_, scheme)| *scheme == self).map_or("", |(name, _)| name)
+    }
+
+    /// Returns `true` if the connection is encrypted.
+    pub fn is_encrypted(self) -> bool {
+        matches!(self, Scheme::Https | Scheme::Tls)
+    }
+
+    /// Returns `true` if messages are bytes of any protocol instead of HTTP.
+    pub fn is_raw(self) -> bool {
+        matches!(self, Scheme::Tcp | Scheme::Tls | Scheme::Udp)
+    }
+
+    /// Returns the port of a URL without one.
+    fn default_port(self) -> Option<u16> {
+        match self {
+            Scheme::Http => Some(80),
+            Scheme::Https => Some(443),
+            Scheme::Tcp | Scheme::Tls | Scheme::Udp => None,
+        }
+    }
+}
+
+/// An absolute URL: `http://host[:port]/path?query`, `https://...`, `unix:/path/of/socket[:/path]`, or `tcp://host:port`,
+/// `tls://...` and `udp://...`, which have no path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
-    /// The connection is encrypted.
-    pub tls: bool,
+    /// Protocol.
+    pub scheme: Scheme,
     /// Host without brackets; `localhost` for a unix socket.
     pub host: String,
     /// Port; 0 for a unix socket.
@@ -47,7 +110,7 @@ impl Url {
         if let Some(rest) = text.strip_prefix("unix:") {
             return Url::read_unix(rest);
         }
-        let (tls, rest) = scheme(text)?;
+        let (scheme, rest) = split_scheme(text)?;
         let rest = rest.split('#').next().unwrap_or_default();
         let (authority, path) = match rest.find(['/', '?']) {
             Some(at) => rest.split_at(at),
@@ -60,15 +123,18 @@ impl Url {
         if host.is_empty() || host.contains(':') && !authority.starts_with('[') {
             return Err("has no host".into());
         }
+        if scheme.is_raw() && path != "/" {
+            return Err(format!("{} has no path", scheme.name()));
+        }
         let port = match port {
-            None | Some("") => default_port(tls),
+            None | Some("") => scheme.default_port().ok_or("needs a port, such as :5432")?,
             Some(port) => {
                 let port = port.parse().ok().filter(|p| *p > 0);
                 port.ok_or("the port is not a number from 1 to 65535")?
             }
         };
         let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
-        Ok(Url { tls, host: host.to_owned(), port, path, socket: None })
+        Ok(Url { scheme, host: host.to_owned(), port, path, socket: None })
     }
 
     /// Reads the text behind `unix:`.
@@ -78,21 +144,17 @@ impl Url {
             return Err("expected unix:/path/of/socket:/path".into());
         }
         let (host, port, path) = ("localhost".to_owned(), 0, path.to_owned());
-        Ok(Url { tls: false, host, port, path, socket: Some(PathBuf::from(socket)) })
+        Ok(Url { scheme: Scheme::Http, host, port, path, socket: Some(PathBuf::from(socket)) })
     }
 
     /// Returns the value of `Host` or `:authority`.
     pub fn authority(&self) -> String {
         let host = if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() };
-        match (self.tls, self.port) {
-            (_, 0) | (false, 80) | (true, 443) => host,
-            (_, port) => format!("{host}:{port}"),
+        match self.port {
+            0 => host,
+            port if self.scheme.default_port() == Some(port) => host,
+            port => format!("{host}:{port}"),
         }
-    }
-
-    /// Returns `http` or `https`.
-    pub fn scheme(&self) -> &'static str {
-        if self.tls { "https" } else { "http" }
     }
 
     /// Looks up the address of the URL.
@@ -107,26 +169,20 @@ impl Url {
         let mut all: Vec<SocketAddr> = found.map_err(|e| Error::Resolve(self.host.clone(), e))?.collect();
         // Servers more often listen on IPv4 alone than on IPv6 alone.
         all.sort_by_key(SocketAddr::is_ipv6);
-        let reachable = all.iter().find(|a| all.len() > 1 && a.ip().is_loopback() && accepts(a));
+        let udp = self.scheme == Scheme::Udp;
+        let reachable = all.iter().find(|a| all.len() > 1 && a.ip().is_loopback() && !udp && accepts(a));
         let first = reachable.or(all.first()).copied();
-        first.map(Address::Tcp).ok_or_else(|| {
+        first.map(if udp { Address::Udp } else { Address::Tcp }).ok_or_else(|| {
             Error::Resolve(self.host.clone(), std::io::Error::other("the name has no address"))
         })
     }
 }
 
-/// Splits off the scheme. Returns whether it is `https`, and the rest.
-fn scheme(text: &str) -> Result<(bool, &str), String> {
-    match text.split_once("://") {
-        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => Ok((false, rest)),
-        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("https") => Ok((true, rest)),
-        Some((scheme, _)) => Err(format!("unknown scheme \"{scheme}\"")),
-        None => Ok((false, text)),
-    }
-}
-
-fn default_port(tls: bool) -> u16 {
-    if tls { 443 } else { 80 }
+/// Splits off the scheme.
+fn split_scheme(text: &str) -> Result<(Scheme, &str), String> {
+    let Some((word, rest)) = text.split_once("://") else { return Ok((Scheme::Http, text)) };
+    let known = SCHEMES.iter().find(|(name, _)| word.eq_ignore_ascii_case(name));
+    known.map(|(_, scheme)| (*scheme, rest)).ok_or_else(|| format!("unknown scheme \"{word}\""))
 }
 
 /// Splits `host:port` or `[address]:port`; the brackets are removed.
@@ -151,7 +207,8 @@ impl std::fmt::Display for Url {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.socket {
             Some(socket) => write!(f, "unix:{}:{}", socket.display(), self.path),
-            None => write!(f, "{}://{}{}", self.scheme(), self.authority(), self.path),
+            None if self.scheme.is_raw() => write!(f, "{}://{}", self.scheme.name(), self.authority()),
+            None => write!(f, "{}://{}{}", self.scheme.name(), self.authority(), self.path),
         }
     }
 }
@@ -179,6 +236,9 @@ mod tests {
             ("http://[::1]:81?q", "http://[::1]:81/?q", "::1", 81),
             ("https://a:443", "https://a/", "a", 443),
             ("unix:/run/x.sock", "unix:/run/x.sock:/", "localhost", 0),
+            ("tcp://a:80", "tcp://a:80", "a", 80),
+            ("TLS://[::1]:443/", "tls://[::1]:443", "::1", 443),
+            ("udp://a:53", "udp://a:53", "a", 53),
             ("unix:/run/x.sock:/a?b", "unix:/run/x.sock:/a?b", "localhost", 0),
         ] {
             let url = Url::parse(text).expect(text);
@@ -197,6 +257,9 @@ mod tests {
             "http://::1/",
             "unix::/",
             "http://[::1]x/",
+            "tcp://a",
+            "tcp://a:1/x",
+            "udp://a:1?x",
         ] {
             assert!(Url::parse(bad).is_err(), "{bad}");
         }

@@ -273,6 +273,7 @@ mod tests {
         Report {
             target: String::new(),
             manner: String::new(),
+            protocol: crate::load::Protocol::Http1,
             connections: 1,
             rate: Some(Rate::constant(1000.0)),
             outcome: Outcome { record, threads: vec![thread], measured, ..Outcome::default() },

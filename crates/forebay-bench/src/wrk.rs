@@ -233,14 +233,14 @@ impl WrkOptions {
 pub(crate) fn prepare(mut load: Load, threads: usize, own: bool) -> Result<(Load, Option<Server>), Error> {
     let mut server = None;
     for origin in &load.origins {
-        if let Address::Tcp(addr) = &origin.address {
+        if let Some(addr) = origin.address.socket_addr() {
             if !is_private(addr.ip()) && !own {
                 return Err(Error::Usage(format!(
                     "{} is neither on this machine nor in a private network; if it is yours, say --i-own-this-target",
                     addr.ip()
                 )));
             }
-            server = Server::listening(*addr);
+            server = Server::listening(&origin.address);
         }
     }
     if load.is_encrypted() {

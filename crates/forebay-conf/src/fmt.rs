@@ -248,6 +248,9 @@ impl Formatter<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::Files;
+    use crate::grammar::{self, Contexts};
+    use std::path::Path;
 
     fn fmt(text: &str) -> String {
         let once = format(text.as_bytes(), FileId(0)).expect("no mistakes");
@@ -317,6 +320,56 @@ mod tests {
             formatted += 1;
         }
         assert!(formatted > 10, "{formatted} files");
+    }
+
+    /// Returns the directives of a context, one after the other without a layout, blocks with what `inner` has for their name.
+    fn directives(context: Contexts, inner: &dyn Fn(&str) -> String) -> String {
+        let mut text = String::new();
+        // An include would read a file.
+        for row in grammar::all().iter().filter(|row| row.contexts.meets(context) && row.name != "include") {
+            text.push_str(row.name);
+            for n in 0..row.args.min {
+                text.push_str(if row.args.flag {
+                    " on"
+                } else {
+                    [" '${a} {;}#'", "\n\tb", " \"c\\\"\"#no\n"][n % 3]
+                });
+            }
+            if row.block {
+                text.push_str(&format!("\n{{{}}}", inner(row.name)));
+            } else {
+                text.push_str(" ;# why\n");
+            }
+        }
+        text
+    }
+
+    #[test]
+    fn all_of_stream_stays_as_it_was() {
+        let data = |_: &str| "default\t0; \"~^x{1,2}$\" \"b c\";".to_owned();
+        let block = |name: &str| match name {
+            "server" => directives(Contexts::STREAM_SERVER, &data),
+            "upstream" => directives(Contexts::STREAM_UPSTREAM, &data),
+            name => data(name),
+        };
+        let text = format!("stream{{{}}}", directives(Contexts::STREAM, &block));
+        let new = fmt(&text);
+        assert_eq!(items(text.as_bytes()), items(new.as_bytes()));
+        let messages = |text: &str| -> Vec<String> {
+            let mut files = Files::recorded([("/n.conf", text)]);
+            let parsed = crate::parse::parse(Path::new("/n.conf"), "", Path::new("/"), &mut files);
+            parsed.errors.into_iter().map(|e| e.message).collect()
+        };
+        assert_eq!(messages(&text), messages(&new));
+        for part in [
+            "    server {\n",
+            "    upstream '${a} {;}#' {\n",
+            "        proxy_pass '${a} {;}#'; # why\n",
+            "        default 0;\n",
+        ] {
+            assert!(new.contains(part), "{part}: {new}");
+        }
+        assert!(grammar::all().iter().filter(|row| row.contexts.meets(Contexts::STREAM_SERVER)).count() > 80);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Front ends: the kinds of servers that a configuration can have (http, stream).
 
+use crate::client::Client;
 use crate::config::{Build, Config, Listener};
 use crate::limit::shares::Network;
 use crate::process::Outside;
@@ -8,6 +9,7 @@ use crate::upstream::group::Group;
 use forebay_conf::tree::Block;
 use forebay_net::addr::Peer;
 use forebay_net::reactor::{Direct, Token};
+use forebay_net::wire::Wire;
 use std::any::Any;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -73,6 +75,17 @@ pub struct Accepted {
     pub listener: u32,
 }
 
+/// Connection that a front end gives to another listener of the process (nginx: ngx_stream_pass_module).
+#[derive(Debug)]
+pub struct Passed {
+    /// Transport. TLS has been established if it is encrypted.
+    pub wire: Wire,
+    /// Bytes that have been read.
+    pub early: Vec<u8>,
+    /// The client, with the slot of the other listener.
+    pub client: Client,
+}
+
 /// Idle connection that may be closed to make room for another.
 #[derive(Clone, Copy, Debug)]
 pub struct Idle {
@@ -88,6 +101,9 @@ pub struct Idle {
 pub trait Front {
     /// Gives a new connection to a runner.
     fn accept(&self, connection: Accepted);
+
+    /// Gives a connection of another listener to a runner.
+    fn take_over(&self, passed: Passed);
 
     /// Receives datagrams from the UDP socket of a listener, which has some or an error. The poller repeats this while the
     /// socket has more. `listener` is the slot; see [`ActiveConfig::listeners`]. Other threads may use the socket, too.

@@ -2,7 +2,7 @@
 
 use crate::config::http::{Builder, Http};
 use crate::config::{Config, HttpContext, Scope};
-use crate::connection::{self, Connection};
+use crate::connection::{self, Connection, Partial};
 use crate::file_cache::{FileCache, SHED};
 use crate::file_watch::Watches;
 use crate::thread::{Thread, ThreadConfig};
@@ -11,7 +11,7 @@ use crate::upstream::health_check::Question;
 use forebay_conf::tree::Block;
 use forebay_core::client::Client;
 use forebay_core::config::{Build, Context};
-use forebay_core::front::{Accepted, Front, FrontConfig, FrontEnd, Idle};
+use forebay_core::front::{Accepted, Front, FrontConfig, FrontEnd, Idle, Passed};
 use forebay_core::process::Outside;
 use forebay_core::thread::{ActiveConfig, Thread as WorkerThread};
 use forebay_net::reactor::{Direct, NOTICE_MOUNTS, Token};
@@ -122,6 +122,18 @@ impl Front for HttpThread {
             ..Client::none(self.0.clock.now())
         };
         self.0.start(a.token, Connection::new(Wire::Plain(a.token), Rc::new(client)));
+    }
+
+    fn take_over(&self, passed: Passed) {
+        let token = passed.wire.token();
+        let mut conn = Connection::new(passed.wire, Rc::new(passed.client));
+        if !passed.early.is_empty() {
+            let started = self.0.clock.now();
+            conn.partial = Some(Box::new(Partial { buf: passed.early.into(), started }));
+            // Counted until a runner has read the rest.
+            self.0.counters.reading.add(1);
+        }
+        self.0.start(token, conn);
     }
 
     fn resume(&self, token: Token) {

@@ -2,7 +2,7 @@
 
 use crate::access_log::Format;
 use crate::modules::{
-    self, Content, core, health_check, limit_conn, log, preread, proxy, realip, set, status_zone,
+    self, Content, core, health_check, limit_conn, log, pass, preread, proxy, realip, set, status_zone,
 };
 use crate::session::Session;
 use forebay_conf::error::Error;
@@ -284,6 +284,7 @@ impl<'s, 'f> Builder<'s, 'f> {
             b"server_name" => return names::parse(d, self.cx, &mut s.names),
             b"set" => s.assignments.push(set::parse(d, self.cx)?),
             b"proxy_pass" => s.content = Some(proxy::pass(d, s.content.as_ref(), self.cx)?),
+            b"pass" => s.content = Some(pass::parse(d, s.content.as_ref(), self.cx)?),
             b"health_check" => {
                 s.health_check = Some(health_check::parse(d, s.health_check.as_ref(), self.cx)?);
             }

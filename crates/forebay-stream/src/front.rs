@@ -7,7 +7,7 @@ use crate::thread::{PAIR, Thread};
 use forebay_conf::tree::Block;
 use forebay_core::client::Client;
 use forebay_core::config::{Build, Config, Context, plain};
-use forebay_core::front::{Accepted, Front, FrontConfig, FrontEnd, Idle};
+use forebay_core::front::{Accepted, Front, FrontConfig, FrontEnd, Idle, Passed};
 use forebay_core::process::Outside;
 use forebay_core::tasks::Tasks;
 use forebay_core::thread::{ActiveConfig, Thread as WorkerThread};
@@ -104,6 +104,13 @@ impl Front for StreamThread {
         };
         let session = Session::new(self.0.clone(), Wire::Plain(a.token), client);
         self.0.start(a.token, Box::new(session));
+    }
+
+    fn take_over(&self, passed: Passed) {
+        let token = passed.wire.token();
+        let mut session = Session::new(self.0.clone(), passed.wire, passed.client);
+        session.early = passed.early;
+        self.0.start(token, Box::new(session));
     }
 
     fn resume(&self, token: Token) {

@@ -3,7 +3,7 @@
 
 use crate::access_log;
 use crate::config::{Server, Stream};
-use crate::modules::{self, Content, limit_conn, preread, proxy, realip, set, ssl, status_zone};
+use crate::modules::{self, Content, limit_conn, pass, preread, proxy, realip, set, ssl, status_zone};
 use crate::passing::{self, Connected};
 use crate::thread::{Thread, ThreadConfig};
 use forebay_conf::error::Level;
@@ -81,7 +81,9 @@ impl Drop for Session {
 pub(crate) enum Outcome {
     /// The session is over, with this status.
     Over(u16),
-    /// It is passed on over this connection.
+    /// Another listener has the connection.
+    Passed,
+    /// It is proxied over this connection.
     Connected(Box<Connected>),
 }
 
@@ -153,6 +155,7 @@ impl Session {
         };
         match outcome {
             Outcome::Over(status) => self.end(status),
+            Outcome::Passed => {}
             Outcome::Connected(connected) => {
                 let thread = self.thread.clone();
                 passing::begin(&thread, self, *connected);
@@ -203,7 +206,8 @@ impl Session {
     async fn greet(&mut self, server: &Server) -> Option<u16> {
         let (thread, conf) = (self.thread.clone(), self.conf.clone());
         let deadline = thread.io.poller.after(server.settings.core.proxy_protocol_timeout.0);
-        let mut buf = Vec::new();
+        // Another listener may have read them.
+        let mut buf = std::mem::take(&mut self.early);
         loop {
             match greeting::take(&mut self.client, &mut self.wire, &conf, &mut buf) {
                 Ok(Greeting::Complete) => break,
@@ -247,6 +251,7 @@ impl Session {
         }
         match &server.content {
             Some(Content::Proxy(target)) => proxy::serve(self, target, &server.settings.proxy).await,
+            Some(Content::Pass(target)) => pass::serve(self, target),
             Some(Content::Return(text)) => Outcome::Over(modules::send_text(self, text).await),
             // nginx refuses such a server when it gets a connection.
             None => {

@@ -18,6 +18,7 @@ const OTHERS: &[&str] = &[
     "server_name",
     "set",
     "proxy_pass",
+    "pass",
     "health_check",
     "status_zone",
     "return",

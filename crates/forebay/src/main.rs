@@ -6,6 +6,7 @@
 #![warn(unreachable_pub)]
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests make files as they like"))]
 
+mod address;
 mod answers;
 mod check;
 mod cli;

@@ -25,7 +25,7 @@ struct Line {
 enum Wish {
     /// Report all errors of a configuration at once
     Check(CheckArgs),
-    /// Show the settings in effect on the main level and in each server and location, and where they come from
+    /// Show the settings in effect and where they come from, or the way of a session through the stream block
     Explain(ExplainArgs),
     /// Find what is wrong, stale, harmful or without effect in a configuration and on this machine
     Doctor(DoctorArgs),
@@ -69,9 +69,30 @@ pub(crate) struct Where {
 struct ExplainArgs {
     #[command(flatten)]
     place: Where,
+    /// Show the way of a session of the stream block: tcp://ADDRESS:PORT, tls://NAME:PORT or udp://ADDRESS:PORT
+    target: Option<String>,
+    /// Name in the client's TLS handshake
+    #[arg(long, value_name = "NAME", requires = "target")]
+    sni: Option<String>,
+    /// Address of the client
+    #[arg(long, value_name = "ADDRESS", requires = "target")]
+    client: Option<std::net::IpAddr>,
     /// For servers and locations also the directives that nothing sets, with their defaults
     #[arg(long)]
     defaults: bool,
+}
+
+/// Runs `explain`.
+fn explain_main(args: ExplainArgs) -> u8 {
+    let options = args.place.options();
+    let Some(target) = &args.target else { return explain::main(&options, args.defaults, None) };
+    match explain::Question::new(target, args.sni, args.client) {
+        Ok(question) => explain::main(&options, args.defaults, Some(&question)),
+        Err(why) => {
+            eprintln!("forebay explain: {why}");
+            1
+        }
+    }
 }
 
 /// `forebay check`.
@@ -184,7 +205,7 @@ pub(crate) fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
     };
     match line.command {
         Wish::Check(args) => check(args),
-        Wish::Explain(args) => explain::main(&args.place.options(), args.defaults),
+        Wish::Explain(args) => explain_main(args),
         Wish::Doctor(args) => doctor::main(args),
         Wish::Fmt(args) => fmt::main(&args),
         Wish::Bench(args) => forebay_bench::cli::main(args.rest),

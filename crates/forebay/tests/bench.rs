@@ -1,6 +1,7 @@
 //! `bench` as people start it, beside the tools whose words it speaks.
 
-use crate::harness::{PROGRAM, run};
+use crate::harness::{PROGRAM, Server, Site, run};
+use forebay_bench::tls::{Kind, self_signed};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::process::{Command, Stdio};
@@ -258,9 +259,10 @@ impl Drop for Namespaces {
     }
 }
 
-struct Agent(std::process::Child);
+/// A process that prints where it listens, killed at the end.
+struct Started(std::process::Child);
 
-impl Drop for Agent {
+impl Drop for Started {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -268,14 +270,14 @@ impl Drop for Agent {
 }
 
 /// Starts an agent, below `prefix`, and waits until it listens.
-fn agent(prefix: &[&str], listen: &str, secret: &str, allow: &str) -> (Agent, String) {
+fn agent(prefix: &[&str], listen: &str, secret: &str, allow: &str) -> (Started, String) {
     let mut words: Vec<&str> = prefix.to_vec();
     words.extend([PROGRAM, "bench", "agent", "--listen", listen, "--secret-file", secret, "--allow", allow]);
     let mut child = Command::new(words[0]).args(&words[1..]).stdout(Stdio::piped()).spawn().expect("agent");
     let mut line = String::new();
     BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
     let at = line.split_whitespace().nth(2).unwrap_or_default().trim_end_matches(',').to_owned();
-    (Agent(child), at)
+    (Started(child), at)
 }
 
 #[test]
@@ -346,4 +348,140 @@ fn agents_in_namespaces_merge_to_the_sum() {
     assert_eq!(value["latency_us"]["count"].as_u64(), Some(1001));
     assert_eq!(value["bytes"]["content"].as_u64(), Some(5005));
     assert_eq!(value["connections_made"].as_u64(), Some(7));
+}
+
+/// Starts `bench backend`. Returns the addresses of its TCP and UDP sockets, as URLs.
+fn backend() -> (Started, [String; 2]) {
+    let mut command = Command::new(PROGRAM);
+    command.args(["bench", "backend", "tcp://127.0.0.1:0", "udp://127.0.0.1:0"]).stdout(Stdio::piped());
+    let mut child = command.spawn().expect("a backend");
+    let mut out = BufReader::new(child.stdout.take().expect("piped"));
+    let started = Started(child);
+    let urls = [(); 2].map(|()| {
+        let mut line = String::new();
+        out.read_line(&mut line).expect("a line");
+        line.trim().strip_prefix("listening at ").expect("an address").to_owned()
+    });
+    (started, urls)
+}
+
+/// Runs `bench` with `--json -`, and returns what it wrote.
+fn bench_json(args: &[&str]) -> serde_json::Value {
+    let (code, out, errors) = bench(&[&["-q", "--json", "-"], args].concat());
+    assert!(code == 0 || code == 2, "{args:?}: {errors}");
+    serde_json::from_str(&out).expect("JSON")
+}
+
+#[test]
+fn bytes_are_loaded_over_tcp_and_udp() {
+    let (_backend, [tcp, udp]) = backend();
+    let counts = |args: &[&str]| {
+        let v = bench_json(&[&["-n", "50", "-c", "4"], args].concat());
+        let n = |v: &serde_json::Value| v.as_u64().expect("a number");
+        let errors: u64 = v["errors"].as_object().expect("errors").values().map(n).sum();
+        assert_eq!((n(&v["requests"]["ok"]), errors, n(&v["latency_us"]["count"])), (50, 0, 50), "{v}");
+        assert_eq!(v["statuses"], serde_json::json!({}));
+        [n(&v["bytes"]["received"]), n(&v["bytes"]["sent"]), n(&v["connections_made"])]
+    };
+    assert_eq!(counts(&[&tcp]), [3200, 3200, 4]);
+    assert_eq!(counts(&[&tcp, "--size", "100k", "--no-keepalive"]), [50 * 102_400, 50 * 102_400, 50]);
+    assert_eq!(
+        counts(&[&tcp, "--download", "1m"]),
+        [50 << 20, 50 * "forebay down 1048576\n".len() as u64, 4]
+    );
+    assert_eq!(
+        counts(&[&tcp, "--upload", "1m"])[..2],
+        [150, 50 * ("forebay up 1048576\n".len() as u64 + (1 << 20))]
+    );
+    assert_eq!(counts(&[&tcp, "--payload", "PING\\r\\n", "--expect-body", "PING\r\n"]), [300, 300, 4]);
+    assert_eq!(counts(&[&udp, "--payload", "hex:00ff", "--answer", "2"]), [100, 100, 4]);
+    assert_eq!(counts(&[&udp, "--no-keepalive", "-r", "2000"]), [3200, 3200, 50]);
+    assert_eq!(
+        bench_json(&["-n", "9", "-c", "1", &tcp, "--payload", "a", "--expect-body", "b"])["errors"]["body"],
+        9
+    );
+}
+
+#[test]
+fn loads_of_bytes_have_all_outputs() {
+    let (_backend, [tcp, udp]) = backend();
+    let dir = tempfile::tempdir().expect("temporary");
+    let page = dir.path().join("page").to_string_lossy().into_owned();
+    let (code, out, errors) = bench(&["-c", "2", "-d", "300ms", "--html", &page, "--plain", &tcp]);
+    assert_eq!(code, 0, "{errors}");
+    for part in
+        [&tcp, "TCP, 64 bytes there and back, 2 connections", "  sent   ", "  latency\n", "(forebay, pid "]
+    {
+        assert!(out.contains(part), "{part}: {out}");
+    }
+    assert!(!out.contains("  status "), "{out}");
+    assert!(std::fs::read_to_string(&page).is_ok_and(|page| page.contains("TCP, 64 bytes there and back")));
+    let (code, out, errors) = bench(&["-q", "-c", "2", "-d", "300ms", "-r", "500", &udp]);
+    assert_eq!(code, 0, "{errors}");
+    assert!(out.contains("UDP, 64 bytes there and back") && out.contains("from due"), "{out}");
+    let (code, out, _) = bench(&["compare", "--rounds", "4", "--turn", "50ms", "-c", "2", &tcp, &tcp]);
+    assert!(code == 0 && out.contains("95 %"), "{out}");
+    let secret = dir.path().join("s");
+    std::fs::write(&secret, "a secret of more than 16 bytes").expect("write");
+    let secret = secret.to_string_lossy().into_owned();
+    let (_agent, at) = agent(&[], "127.0.0.1:0", &secret, "127.0.0.1");
+    let with = ["-n", "40", "-c", "4", "--agents", &at, "--secret-file", &secret];
+    let sum = bench_json(&[&with[..], &[&udp, "--payload", "\\x00a"]].concat());
+    assert_eq!((&sum["requests"]["ok"], &sum["bytes"]["received"]), (&40.into(), &80.into()), "{sum}");
+}
+
+#[test]
+fn options_without_sense_for_bytes_are_refused() {
+    for (args, words) in [
+        (&["tcp://127.0.0.1:1", "-X", "POST"][..], "--method is for HTTP"),
+        (&["tcp://127.0.0.1:1", "--http2"], "--http2 is for HTTP"),
+        (&["tcp://127.0.0.1:1", "-b", "x"], "there is --payload"),
+        (&["tcp://127.0.0.1:1", "--expect-status", "200"], "--expect-status is for HTTP"),
+        (&["udp://127.0.0.1:1", "--pipeline", "2"], "--pipeline is not for udp"),
+        (&["tcp://127.0.0.1:1", "--pipeline", "2", "--payload", "a"], "--answer BYTES"),
+        (&["udp://127.0.0.1:1", "--download", "1m"], "for tcp and tls"),
+        (&["udp://127.0.0.1:1", "--size", "70000"], "at most 65507 bytes"),
+        (&["tcp://127.0.0.1:1", "udp://127.0.0.1:1"], "TCP and UDP need runs of their own"),
+        (&["tcp://127.0.0.1:1", "http://127.0.0.1:1"], "HTTP and other protocols"),
+        (&["http://127.0.0.1:1", "--payload", "a"], "are for tcp://"),
+        (&["tcp://127.0.0.1"], "needs a port"),
+        (&["tcp://127.0.0.1:1/path"], "tcp has no path"),
+        (&["tcp://192.0.2.1:1"], "--i-own-this-target"),
+        (&["udp://192.0.2.1:1"], "--i-own-this-target"),
+        (&["wrk", "tcp://127.0.0.1:1"], "is not HTTP"),
+        (&["ab", "tcp://127.0.0.1:1/"], "is not HTTP"),
+        (&["backend", "http://127.0.0.1:1"], "expected tcp://HOST:PORT"),
+    ] {
+        let (code, _, errors) = bench(args);
+        assert!(code == 1 && errors.contains(words), "{args:?}: {code} {errors}");
+    }
+}
+
+/// TLS in front of a backend and a plain port, as a user measures a proxy alone.
+#[test]
+fn bytes_pass_through_a_stream_proxy() {
+    let (_backend, [tcp, _]) = backend();
+    let site = Site::new(&format!(
+        "error_log logs/error.log;\nevents {{}}\nstream {{ ssl_certificate %DIR%/c.crt; ssl_certificate_key %DIR%/c.key;\n\
+         server {{ listen 127.0.0.1:%PORT0%; proxy_pass {0}; }}\n\
+         server {{ listen 127.0.0.1:%PORT1% ssl; proxy_pass {0}; }} }}\n",
+        tcp.trim_start_matches("tcp://")
+    ));
+    self_signed(Kind::Ecdsa, &site.dir().join("c.crt"), &site.dir().join("c.key")).expect("a certificate");
+    let server = Server::start_on(site);
+    for (scheme, port) in [("tcp", 0), ("tls", 1)] {
+        let url = format!("{scheme}://{}", server.addr(port));
+        for (more, received) in
+            [(&["--download", "300k"][..], 20 * 300 * 1024), (&["--no-keepalive"], 20 * 64)]
+        {
+            let v = bench_json(&[&["-n", "20", "-c", "2", "--insecure", &url], more].concat());
+            assert_eq!(
+                (&v["requests"]["ok"], &v["bytes"]["received"]),
+                (&20.into(), &received.into()),
+                "{v}"
+            );
+            let handshakes = if scheme == "tls" { v["connections_made"].clone() } else { 0.into() };
+            assert_eq!(v["tls"]["handshakes"], handshakes, "{v}");
+        }
+    }
 }

@@ -96,6 +96,89 @@ fn check_finds_the_mistakes_of_all_stages_in_one_run() {
 }
 
 #[test]
+fn check_knows_stream() {
+    let site = Site::new(
+        "events {}\nstream {\n\
+         limit_conn_zone $binary_remote_addr zone=perip:1m;\n\
+         log_format basic '$remote_addr $statsu';\n\
+         upstream pool { server 127.0.0.1:1 wieght=2; lest_conn; }\n\
+         server { listen 1001 udpp; proxy_pass pool; }\n\
+         server { listen 1002; proxy_pass pol; proxy_timeout 10min; }\n\
+         server { listen 1003; proxy_pass tcp://127.0.0.1:1/; limit_conn perp 10; }\n\
+         server { listen 1004; proxy_pass $pol; access_log %DIR%/a basc; gzip on; }\n\
+         server { proxy_pass pool; }\n}\n",
+    );
+    let conf = site.dir().join("nginx.conf");
+    let output = Command::new(PROGRAM).arg("check").arg(&conf).output().expect("runs");
+    let out = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{out}");
+    for what in [
+        "did you mean \"weight=2\"?",
+        "did you mean \"least_conn\"?",
+        "did you mean \"udp\"?",
+        "write \"10m\"",
+        "write \"proxy_pass 127.0.0.1:1\"",
+        "did you mean \"perip\"?",
+        "did you mean \"basic\"?",
+        "\"gzip\" directive is not allowed here",
+        "no \"listen\" is defined for server",
+        "unknown \"pol\" variable",
+        "did you mean \"status\"?",
+    ] {
+        assert!(out.contains(what), "{what}: {out}");
+    }
+    // A group that is missing is looked for once the rest can be read.
+    site.write(
+        "nginx.conf",
+        "events {}\nstream { upstream pool { server 127.0.0.1:1; } server { listen 1; proxy_pass pol; } }\n",
+    );
+    let output = Command::new(PROGRAM).arg("check").arg(&conf).output().expect("runs");
+    let out = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(out.contains("no port in upstream \"pol\"") && out.contains("did you mean \"pool\"?"), "{out}");
+}
+
+/// Formatting a stream configuration changes neither what `check` says nor what is in effect.
+#[test]
+fn fmt_leaves_stream_as_it_is() {
+    let site = Site::new(
+        "events {}stream{# all\nlog_format l '$remote_addr{;}'\n\"$status\";access_log %DIR%/a l if=$log;\n\
+         map $remote_addr $log{default 1;\"~^127\\.\" \"\";volatile;}\n\n\n\
+         geo $near{default 0;10.0.0.0/8 1;} split_clients $remote_addr $half{50%  a:1;*   b:2;}\n\
+         limit_conn_zone $binary_remote_addr zone=z:1m;\n\
+         upstream a{hash $remote_addr consistent;server 127.0.0.1:1 weight=2 max_fails=3;server 127.0.0.1:2 down;zone a 64k;}\n\
+         upstream b {least_conn; server unix:/s; server 127.0.0.1:3 backup;}\n\
+         server{listen 127.0.0.1:%PORT0% so_keepalive=on; # first\n\n set $x \"a b\";limit_conn z 3;allow 127.0.0.1;deny all;\n\
+         proxy_pass a;proxy_timeout\n1h;proxy_download_rate 10k;proxy_half_close on;}\n\
+         server {listen [::1]:%PORT0%;ssl_preread on;preread_timeout 5s;proxy_pass b; proxy_protocol on;}\n\
+         server {listen 127.0.0.1:%PORT1%; return '$time_iso8601 {}';}}",
+    );
+    let run = |args: &[&str]| {
+        let output = Command::new(PROGRAM).args(args).current_dir(site.dir()).output().expect("runs");
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    // Lines move; names and values do not.
+    let in_effect = || {
+        let (code, text) = run(&["explain", "-c", "nginx.conf", "-p", "."]);
+        assert_eq!(code, Some(0), "{text}");
+        let (_, levels) = text.split_once("\nstream server ").expect("the servers");
+        let words = |line: &str| {
+            line.split_whitespace().filter(|w| !w.contains("nginx.conf:")).collect::<Vec<_>>().join(" ")
+        };
+        levels.lines().map(words).collect::<Vec<_>>()
+    };
+    assert_eq!(run(&["check", "nginx.conf"]), (Some(0), "no errors, no warnings\n".to_owned()));
+    let before = in_effect();
+    assert_eq!(run(&["fmt", "--check", "nginx.conf"]).0, Some(1));
+    assert_eq!(run(&["fmt", "nginx.conf"]).0, Some(0));
+    assert_eq!(run(&["fmt", "--check", "nginx.conf"]).0, Some(0));
+    assert_eq!(run(&["check", "nginx.conf"]), (Some(0), "no errors, no warnings\n".to_owned()));
+    assert_eq!(in_effect(), before);
+    let text = site.read("nginx.conf");
+    assert!(text.contains("\n    map $remote_addr $log {\n        default 1;\n"), "{text}");
+    assert!(text.contains("so_keepalive=on; # first\n\n        set $x \"a b\";\n"), "{text}");
+}
+
+#[test]
 fn explain_names_origins() {
     let site = Site::new("worker_processes 3;\nevents {}\n");
     let output = Command::new(PROGRAM)
@@ -151,6 +234,50 @@ fn explain_shows_what_holds_in_each_location() {
     assert!(!deep.iter().any(|r| r.contains("X-A") || r.starts_with("proxy_pass")), "{text}");
     let all = explain(&["--defaults"]);
     assert!(all.contains("client_max_body_size") && !text.contains("client_max_body_size"), "{all}");
+}
+
+/// The choice by name is that of the server itself.
+#[test]
+fn explain_follows_a_session_through_the_stream_block() {
+    let site = Site::new(
+        "events {}\nhttp { server { listen 127.0.0.1:%PORT1%; } }\nstream {\n\
+         ssl_certificate %DIR%/c.pem; ssl_certificate_key %DIR%/k.pem;\n proxy_timeout 1h;\n\
+         upstream pool { server 127.0.0.1:5432; }\n\
+         server { listen 127.0.0.1:%PORT0% ssl; server_name a.example; proxy_pass pool; }\n\
+         server { listen 127.0.0.1:%PORT0% ssl; server_name ~^b\\d+\\.example$; return b; }\n}\n",
+    );
+    crate::tls::openssl(
+        &site,
+        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout k.pem -out c.pem -days 30 -subj /CN=a",
+    );
+    let explain = |more: &[&str]| {
+        let mut command = Command::new(PROGRAM);
+        command.args(["explain", "-p"]).arg(site.dir()).args(["-c", "nginx.conf"]).args(more);
+        let output = command.output().expect("runs");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let tls = format!("tls://{}", site.addr(0));
+    let place = |line: u32| format!("{}/nginx.conf:{line}", site.dir().display());
+    for (more, server, line, content) in [
+        (&["--sni", "b12.example"][..], "by the name b12.example", 8, "return"),
+        (&["--sni", "a.example"], "by the name a.example", 7, "proxy_pass"),
+        (&["--sni", "c.example"], "no server has the name c.example", 7, "proxy_pass"),
+        (&[], "the default of the address", 7, "proxy_pass"),
+    ] {
+        let (code, text, errors) = explain(&[&[tls.as_str()], more].concat());
+        assert_eq!(code, Some(0), "{errors}");
+        let last = text.lines().filter(|l| l.starts_with("    server ")).find(|l| l.contains(server));
+        assert!(last.is_some_and(|l| l.ends_with(&place(line))), "{server}: {text}");
+        let handler = text.split("\nCONTENT\n").nth(1).and_then(|rest| rest.lines().next());
+        assert!(handler.is_some_and(|l| l.trim().starts_with(content)), "{content}: {text}");
+    }
+    let (code, _, errors) = explain(&[&format!("tcp://{}", site.addr(1))]);
+    assert!(code == Some(1) && errors.contains("http listens there"), "{errors}");
+    let (_, text, _) = explain(&[]);
+    let (_, level) = text.split_once("\nstream server a.example (").expect("a level");
+    let rows: Vec<_> = level.lines().map(|l| l.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    assert!(rows.contains(&format!("proxy_timeout 1h {}", place(5))), "{text}");
 }
 
 #[test]

@@ -53,7 +53,7 @@ fn site(up: SocketAddr) -> Site {
          log_format l '$remote_addr $remote_user \"$request\" $status $body_bytes_sent $request_length '\n\
          '\"$http_user_agent\" $http_host $arg_x $kind $size $part $room $upstream_status $upstream_http_x_up '\n\
          '$upstream_bytes_sent $upstream_bytes_received $sent_http_upgrade $connection_requests '\n\
-         '$request_completion $limit_conn_status $server_name $uri $absent_no';\n\
+         '$request_completion $limit_conn_status $server_name $uri $absent_no [$https] $scheme';\n\
          map $arg_none $absent_no {{ default \"\"; }}\n\
          server {{ listen 127.0.0.1:%PORT0%; server_name h.example; set $part $arg_x$kind;\n\
          location ~ ^/chat/(?<room>\\w+) {{ limit_conn z 1; access_log logs/access.log l; access_log logs/some.log l if=$loggable;\n\

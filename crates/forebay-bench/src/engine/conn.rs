@@ -163,7 +163,7 @@ impl Conn {
         if bytes.is_empty() {
             return Ok(());
         }
-        ctx.record.bytes_out += bytes.len() as u64;
+        ctx.count_out(bytes.len() as u64);
         let sent = self.transport.write(bytes);
         sent.map_err(|kind| self.unsent(kind))
     }
@@ -242,9 +242,9 @@ impl Conn {
                 Ok(received) => received,
                 Err(Errno::AGAIN) => return Ok(PeerSide::Sends),
                 Err(Errno::INTR) => continue,
-                Err(_) => return Err(self.lost()),
+                Err(e) => return Err(self.lost(ctx, e)),
             };
-            if bytes == 0 {
+            if bytes == 0 && !self.transport.has_datagrams() {
                 return Ok(PeerSide::Closed);
             }
             match skippable {
@@ -270,6 +270,9 @@ impl Conn {
         let (data, output) = buffers.split(n);
         if self.transport.tls().is_some() {
             self.decrypt(ctx, data, output)
+        } else if self.transport.has_datagrams() {
+            self.http.datagram(ctx, data);
+            Ok(())
         } else {
             self.http.bytes(ctx, data, output)
         }
@@ -326,7 +329,11 @@ impl Conn {
     }
 
     /// Returns the failure that the loss of the connection is in this phase.
-    fn lost(&self) -> Failure {
+    fn lost(&self, ctx: &mut Ctx<'_>, error: Errno) -> Failure {
+        if self.transport.has_datagrams() {
+            // An ICMP message has come for a datagram.
+            ctx.note(|| format!("the datagram was refused: {}", std::io::Error::from(error)));
+        }
         if self.phase == Phase::Handshaking { Failure::Tls } else { self.http.reset_by_peer() }
     }
 

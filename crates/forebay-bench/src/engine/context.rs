@@ -105,9 +105,17 @@ impl<'a> Ctx<'a> {
         }
     }
 
-    /// Counts a complete response.
+    /// Counts bytes sent.
     #[inline]
-    pub(super) fn answered(&mut self, flight: Flight, status: u16, length: u64, content: &[u8]) {
+    pub(super) fn count_out(&mut self, n: u64) {
+        if self.times.measure(self.now) {
+            self.record.bytes_out += n;
+        }
+    }
+
+    /// Counts a complete response. `status`: `None` in a protocol without statuses.
+    #[inline]
+    pub(super) fn answered(&mut self, flight: Flight, status: Option<u16>, length: u64, content: &[u8]) {
         self.supply.landed();
         self.last_response = self.now;
         let latency = self.now.saturating_sub(flight.due);
@@ -122,7 +130,7 @@ impl<'a> Ctx<'a> {
         }
         self.record.complete += 1;
         self.record_latency(flight);
-        if let Some(count) = self.record.statuses.get_mut(status as usize) {
+        if let Some(count) = status.and_then(|status| self.record.statuses.get_mut(status as usize)) {
             *count += 1;
         }
         match self.judge(flight, status, length, content) {
@@ -140,9 +148,9 @@ impl<'a> Ctx<'a> {
     }
 
     /// Returns the check that a response fails.
-    fn judge(&mut self, flight: Flight, status: u16, length: u64, content: &[u8]) -> Option<Failure> {
+    fn judge(&mut self, flight: Flight, status: Option<u16>, length: u64, content: &[u8]) -> Option<Failure> {
         let checks = &self.load.checks;
-        if !checks.status_ok(status) {
+        if status.is_some_and(|status| !checks.status_ok(status)) {
             return Some(Failure::Status);
         }
         let mut wanted = checks.length;
@@ -158,11 +166,11 @@ impl<'a> Ctx<'a> {
     }
 
     #[cold]
-    fn unexpected(&mut self, kind: Failure, status: u16, length: u64) {
+    fn unexpected(&mut self, kind: Failure, status: Option<u16>, length: u64) {
         self.record.fail(kind);
         self.interval.errors += 1;
         self.note(|| match kind {
-            Failure::Status => format!("status {status}"),
+            Failure::Status => format!("status {}", status.unwrap_or_default()),
             Failure::Length => format!("{length} bytes of content"),
             _ => "content without what was expected".to_owned(),
         });

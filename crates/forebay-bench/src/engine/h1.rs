@@ -1,9 +1,12 @@
-//! The HTTP/1 side of a connection: requests under way and the response that is being read. Hot path.
+//! The HTTP/1 side of a connection: requests under way and the response that is being read. Answers of raw protocols are
+//! read as responses without a head. Hot path.
 
 use super::context::{Ctx, append_limited};
 use super::flight::Flight;
 use super::known_head::Meaning;
 use crate::clock;
+use crate::load::Protocol;
+use crate::raw::Answer;
 use crate::record::Failure;
 use forebay_http::h1::chunked::{Chunked, Step};
 use forebay_http::h1::client::{ResponseHead, framing_of_response, parse};
@@ -34,7 +37,8 @@ pub(super) struct H1 {
     head: ResponseHead,
     chunked: Chunked,
     expected: Expected,
-    status: u16,
+    /// Status of the response; `None` in a protocol without statuses.
+    status: Option<u16>,
     keep_alive: bool,
     /// Bytes of content of the response so far.
     received: u64,
@@ -57,7 +61,7 @@ impl H1 {
             head: ResponseHead::default(),
             chunked: Chunked::default(),
             expected: Expected::Head,
-            status: 0,
+            status: None,
             keep_alive: true,
             received: 0,
             content: Vec::new(),
@@ -138,11 +142,13 @@ impl H1 {
     /// Takes bytes of a head. Returns the bytes after it, none while it is incomplete.
     #[inline]
     fn take_head<'d>(&mut self, ctx: &mut Ctx<'_>, data: &'d [u8]) -> Result<&'d [u8], Failure> {
-        // Without a request there is nothing that the bytes could answer.
-        let Some(flight) = self.flights.front() else { return Err(Failure::Protocol) };
+        let Some(flight) = self.flights.front() else { return unasked(ctx) };
         let request = flight.request as usize;
         if ctx.load.split && self.came_at == 0 {
             self.came_at = ctx.now;
+        }
+        if ctx.load.protocol == Protocol::Raw {
+            return Ok(self.begin_raw(ctx, data));
         }
         let known = ctx.known_heads.get(request).filter(|_| self.head.buf.is_empty());
         if let Some((meaning, rest)) = known.and_then(|known| known.matching(data)) {
@@ -150,6 +156,42 @@ impl H1 {
             return Ok(rest);
         }
         self.parse_head(ctx, request, data)
+    }
+
+    /// Begins an answer of a raw protocol. Returns the bytes that are left for it.
+    #[inline]
+    fn begin_raw<'d>(&mut self, ctx: &mut Ctx<'_>, data: &'d [u8]) -> &'d [u8] {
+        let framing = match ctx.load.answer {
+            Answer::Bytes(n) => Framing::Length(n),
+            Answer::Close => Framing::Stream,
+            Answer::First => {
+                self.take_piece(ctx, data);
+                return &[];
+            }
+        };
+        self.begin(ctx, Meaning { status: None, framing, keep_alive: true });
+        data
+    }
+
+    /// Takes an answer that is complete: a datagram, or the first bytes of a raw protocol.
+    #[inline]
+    fn take_piece(&mut self, ctx: &mut Ctx<'_>, data: &[u8]) {
+        (self.status, self.keep_alive, self.received) = (None, true, 0);
+        self.content.clear();
+        self.take_content(ctx, data);
+        self.done(ctx);
+    }
+
+    /// Takes a datagram. One that nothing waits for is a second answer, or came late: it is dropped.
+    #[inline]
+    pub(super) fn datagram(&mut self, ctx: &mut Ctx<'_>, data: &[u8]) {
+        if self.flights.is_empty() {
+            return;
+        }
+        if ctx.load.split && self.came_at == 0 {
+            self.came_at = ctx.now;
+        }
+        self.take_piece(ctx, data);
     }
 
     // Most heads are known: this stays out of the loop that reads them.
@@ -184,7 +226,7 @@ impl H1 {
     fn meaning(&self, ctx: &Ctx<'_>, request: usize) -> Meaning {
         let to_head = ctx.load.requests.get(request).is_some_and(|r| r.head);
         Meaning {
-            status: self.head.status,
+            status: Some(self.head.status),
             framing: framing_of_response(&self.head, to_head),
             keep_alive: self.head.keep_alive,
         }
@@ -314,4 +356,17 @@ impl H1 {
             Expected::Head | Expected::Stream => Failure::Read,
         }
     }
+}
+
+/// Judges bytes that no request waits for. The pieces that follow the first one of an answer are dropped where the
+/// first piece is the answer.
+#[cold]
+fn unasked<'d>(ctx: &mut Ctx<'_>) -> Result<&'d [u8], Failure> {
+    if ctx.load.protocol == Protocol::Raw {
+        if ctx.load.answer == Answer::First {
+            return Ok(&[]);
+        }
+        ctx.note(|| "more bytes came than the answer has; --answer sets its length".to_owned());
+    }
+    Err(Failure::Protocol)
 }

@@ -191,7 +191,7 @@ impl H2 {
         let complete =
             stream.status != 0 && stream.length.is_none_or(|n| n == stream.got || ctx.is_head(stream.flight));
         if complete {
-            ctx.answered(stream.flight, stream.status, stream.got, &stream.content);
+            ctx.answered(stream.flight, Some(stream.status), stream.got, &stream.content);
         } else {
             ctx.failed(stream.flight, if stream.status == 0 { Failure::Protocol } else { Failure::Length });
         }

@@ -1,4 +1,4 @@
-//! The HTTP side of a connection, whichever version it speaks. Hot path.
+//! The requests and responses of a connection, in whichever protocol. Hot path.
 
 use super::context::Ctx;
 use super::flight::Flight;
@@ -77,6 +77,13 @@ impl Http {
             Some(h2) => h2.bytes(ctx, data, output),
             None => self.h1.bytes(ctx, data),
         }
+    }
+
+    /// Takes a datagram of the server.
+    #[inline]
+    pub(super) fn datagram(&mut self, ctx: &mut Ctx<'_>, data: &[u8]) {
+        ctx.count_in(data.len() as u64);
+        self.h1.datagram(ctx, data);
     }
 
     /// Returns how much of the coming content the kernel may drop, if that pays.

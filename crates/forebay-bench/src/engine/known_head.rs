@@ -9,7 +9,8 @@ const REMEMBERED: usize = 2048;
 /// Meaning of a response head for the engine.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Meaning {
-    pub(super) status: u16,
+    /// `None` in a protocol without statuses.
+    pub(super) status: Option<u16>,
     pub(super) framing: Framing,
     pub(super) keep_alive: bool,
 }
@@ -59,9 +60,9 @@ mod tests {
         assert!(parse(&mut head, 4096).is_ok());
         let mut known = KnownHead::default();
         assert!(known.matching(b"").is_none());
-        known.remember(&head, Meaning { status: 204, framing: Framing::None, keep_alive: true });
+        known.remember(&head, Meaning { status: Some(204), framing: Framing::None, keep_alive: true });
         let found = known.matching(b"HTTP/1.1 204 No Content\r\n\r\nHTTP");
-        assert_eq!(found.map(|(meaning, rest)| (meaning.status, rest)), Some((204, &b"HTTP"[..])));
+        assert_eq!(found.map(|(meaning, rest)| (meaning.status, rest)), Some((Some(204), &b"HTTP"[..])));
         assert!(known.matching(b"HTTP/1.1 204 No Content\r\n").is_none());
     }
 }

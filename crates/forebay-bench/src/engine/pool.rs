@@ -295,7 +295,7 @@ impl<'a> Pool<'a> {
         let data = epoll::EventData::new_u64(u64::from(slot) | u64::from(conn.generation) << 32);
         let wanted = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
         let added = epoll::add(epoll, &fd, data, wanted);
-        conn.transport.open(fd);
+        conn.transport.open(fd, &origin.address);
         if added.is_err() {
             self.end(slot, Some(Failure::Connect));
         } else if attempt == Attempt::Connected {
@@ -312,7 +312,9 @@ impl<'a> Pool<'a> {
             ctx.note(|| format!("{}: {}", origin.name, std::io::Error::from(e)));
             return self.end(slot, Some(Failure::Connect));
         }
-        ctx.record.connect.record(ctx.now.saturating_sub(conn.since));
+        if !conn.transport.has_datagrams() {
+            ctx.record.connect.record(ctx.now.saturating_sub(conn.since));
+        }
         ctx.record.connections += 1;
         let Some(config) = tls.as_ref().filter(|_| origin.server_name.is_some()) else {
             return self.opened(slot);

@@ -39,13 +39,15 @@ impl Buffers {
 #[derive(Default)]
 pub(super) struct Transport {
     fd: Option<OwnedFd>,
+    /// The socket carries datagrams.
+    datagrams: bool,
     tls: Option<Box<ClientConnection>>,
     out: Vec<u8>,
     /// Bytes of `out` that were sent.
     sent: usize,
 }
 
-/// Number of bytes received, and whether that was less than there was room for: then the socket is empty.
+/// Number of bytes received, and whether that shows that the socket is empty: of a stream, less than there was room for.
 pub(super) struct Received {
     pub(super) bytes: usize,
     pub(super) is_short: bool,
@@ -60,9 +62,16 @@ impl Transport {
         self.sent = 0;
     }
 
-    /// Uses a socket.
-    pub(super) fn open(&mut self, fd: OwnedFd) {
+    /// Uses a socket to an address.
+    pub(super) fn open(&mut self, fd: OwnedFd, address: &Address) {
         self.fd = Some(fd);
+        self.datagrams = matches!(address, Address::Udp(_));
+    }
+
+    /// Returns `true` if the socket carries datagrams.
+    #[inline]
+    pub(super) fn has_datagrams(&self) -> bool {
+        self.datagrams
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -102,7 +111,7 @@ impl Transport {
     pub(super) fn read(&self, buffers: &mut Buffers) -> Result<Received, Errno> {
         let fd = self.fd.as_ref().ok_or(Errno::BADF)?;
         let bytes = rustix::io::read(fd, buffers.input.as_mut_slice())?;
-        Ok(Received { bytes, is_short: bytes < READ })
+        Ok(Received { bytes, is_short: bytes < READ && !self.datagrams })
     }
 
     /// Has the kernel drop received bytes, `most` of them at most. Content that is not looked at need not be copied.
@@ -226,6 +235,11 @@ pub(super) enum Attempt {
 /// Begins to connect.
 pub(super) fn connect(address: &Address, receive_buffer: usize) -> rustix::io::Result<(OwnedFd, Attempt)> {
     let (fd, result) = match address {
+        Address::Udp(addr) => {
+            let fd = rustix::net::socket_with(family(addr), SocketType::DGRAM, flags(), None)?;
+            let result = rustix::net::connect(&fd, addr);
+            (fd, result)
+        }
         Address::Tcp(addr) => {
             let fd = tcp_socket(addr, receive_buffer)?;
             let result = rustix::net::connect(&fd, addr);
@@ -248,9 +262,12 @@ fn flags() -> SocketFlags {
     SocketFlags::NONBLOCK | SocketFlags::CLOEXEC
 }
 
+fn family(addr: &SocketAddr) -> AddressFamily {
+    if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 }
+}
+
 fn tcp_socket(addr: &SocketAddr, receive_buffer: usize) -> rustix::io::Result<OwnedFd> {
-    let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let fd = rustix::net::socket_with(family, SocketType::STREAM, flags(), None)?;
+    let fd = rustix::net::socket_with(family(addr), SocketType::STREAM, flags(), None)?;
     sockopt::set_tcp_nodelay(&fd, true)?;
     if receive_buffer > 0 {
         sockopt::set_socket_recv_buffer_size(&fd, receive_buffer)?;

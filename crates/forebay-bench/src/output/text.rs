@@ -3,6 +3,7 @@
 use super::{QUANTILES, bytes_text, percent};
 use crate::duration_text;
 use crate::histogram::Histogram;
+use crate::load::Protocol;
 use crate::record::FAILURES;
 use crate::run::Report;
 use crate::verdict;
@@ -45,7 +46,13 @@ fn counts(out: &mut String, report: &Report) {
     let _ = writeln!(out, "  answered     {} in {took}", record.complete);
     let rate = record.bytes_in as f64 / seconds.max(1e-9);
     let _ = writeln!(out, "  received     {} ({}/s)", bytes_text(record.bytes_in as f64), bytes_text(rate));
-    let _ = writeln!(out, "  status       {}", list(record.seen()));
+    if report.protocol == Protocol::Raw {
+        let rate = record.bytes_out as f64 / seconds.max(1e-9);
+        let _ =
+            writeln!(out, "  sent         {} ({}/s)", bytes_text(record.bytes_out as f64), bytes_text(rate));
+    } else {
+        let _ = writeln!(out, "  status       {}", list(record.seen()));
+    }
     let failed = FAILURES.iter().zip(record.failures).filter(|(_, n)| *n > 0);
     let _ = writeln!(out, "  errors       {}", list(failed));
     if record.retried > 0 {
@@ -64,7 +71,7 @@ fn connections(out: &mut String, report: &Report) {
     let record = &report.outcome.record;
     let seconds = report.outcome.measured.as_secs_f64();
     let _ = write!(out, "  connections  {}", record.connections);
-    if record.connections > 0 && seconds > 0.0 && record.connections > report.connections as u64 {
+    if !record.connect.is_empty() && seconds > 0.0 && record.connections > report.connections as u64 {
         let _ = write!(out, " (made in {} at the median)", duration_text(record.connect.quantile(0.5)));
     }
     if !record.handshake.is_empty() {

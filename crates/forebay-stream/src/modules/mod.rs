@@ -4,6 +4,7 @@ pub(crate) mod core;
 pub(crate) mod health_check;
 pub(crate) mod limit_conn;
 pub(crate) mod log;
+pub(crate) mod pass;
 pub(crate) mod preread;
 pub(crate) mod proxy;
 pub(crate) mod realip;
@@ -26,6 +27,8 @@ use rustix::io::Errno;
 pub(crate) enum Content {
     /// `proxy_pass`.
     Proxy(proxy::Pass),
+    /// `pass`.
+    Pass(pass::Target),
     /// `return`.
     Return(Template),
 }

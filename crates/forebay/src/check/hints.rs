@@ -53,6 +53,17 @@ fn hint(message: &str, directive: Option<&Directive>, all: &[&Directive]) -> Opt
     if let Some(name) = quoted(message, "unknown log format \"") {
         return meant(&name, named(all, "log_format"));
     }
+    if let Some(address) = quoted(message, " port in upstream \"") {
+        // An address of stream has no scheme, and a group no port.
+        return match address.split_once("://") {
+            Some((_, rest)) => {
+                Some(format!("write \"{} {}\"", directive?.name.as_str(), rest.trim_end_matches('/')))
+            }
+            // A group of the name that could not be read has an error of its own.
+            None => meant(&address, named(all, "upstream"))
+                .filter(|hint| !hint.contains(&format!("\"{address}\""))),
+        };
+    }
     let d = directive?;
     if message.contains("invalid URL prefix") {
         let scheme = if d.name.text.starts_with(b"grpc") { "grpc" } else { "http" };
@@ -148,6 +159,7 @@ const PARAMETERS: &[(&str, &[&str])] = &[
             "http2",
             "quic",
             "proxy_protocol",
+            "udp",
             "setfib=",
             "fastopen=",
             "backlog=",

@@ -608,7 +608,8 @@ rule_table! { Check;
     "Keep max(proxy_buffer_size, one buffer) <= busy <= (number - 1) x size."
     |s, _, found| for block in std::iter::once(None).chain((0..s.nodes.len()).filter(|b| !s.nodes[*b].children.is_empty()).map(Some)) {
         let own = ["proxy_buffer_size", "proxy_buffers", "proxy_busy_buffers_size"].iter().find_map(|d| s.child(block, d));
-        let Some(at) = own else { continue };
+        // The buffers of stream are others.
+        let Some(at) = own.filter(|n| s.around(*n, "stream").is_none()) else { continue };
         let first = s.effective(block, "proxy_buffer_size").and_then(|n| size(s, n, 0)).unwrap_or(4096);
         let (count, one) = s.effective(block, "proxy_buffers").map_or((8, 4096), |n| (number(s, n).unwrap_or(8), size(s, n, 1).unwrap_or(4096)));
         let busy = s.effective(block, "proxy_busy_buffers_size").and_then(|n| size(s, n, 0)).unwrap_or(first.max(one).saturating_mul(2));

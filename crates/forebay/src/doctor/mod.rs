@@ -1,6 +1,6 @@
 //! `forebay doctor`: what in a configuration and on the host is wrong, stale, harmful or without effect, why, and what to
 //! write instead. It reads and changes nothing. A rule is one entry of a table: [`conf_rules::RULES`] look at the
-//! configuration, [`safety_rules::RULES`] at its safety, [`host_rules::RULES`] at the kernel's settings and the machine,
+//! configuration, [`safety_rules::RULES`] at its safety, [`stream_rules::RULES`] at its stream block, [`host_rules::RULES`] at the kernel's settings and the machine,
 //! [`disk_rules::RULES`] at the file systems in use, [`live_rules::RULES`] at the server that runs with it.
 
 mod conf_rules;
@@ -13,7 +13,8 @@ mod live_rules;
 mod output;
 mod safety_rules;
 mod scene;
-mod variables;
+mod stream_rules;
+pub(crate) mod variables;
 
 use crate::subcommands::{DoctorArgs, DoctorFormat};
 use forebay_conf::error::{Error, Level};
@@ -93,7 +94,7 @@ use rule_table;
 
 /// Rules for the configuration.
 fn for_configuration() -> impl Iterator<Item = &'static (Rule, conf_rules::Check)> {
-    conf_rules::RULES.iter().chain(safety_rules::RULES)
+    conf_rules::RULES.iter().chain(safety_rules::RULES).chain(stream_rules::RULES)
 }
 
 /// Returns all rules, those for the configuration first.

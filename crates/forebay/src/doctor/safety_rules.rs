@@ -165,6 +165,10 @@ rule_table! { Check;
     "Put what is guarded into a location of its own, or use geo with if."
     |s, _, found| for n in s.all("return").filter(|n| !s.parent(*n).is_some_and(|p| s.is(p, "if"))) {
         let block = s.parent(n);
+        // In stream addresses are looked at first.
+        if s.around(n, "stream").is_some() {
+            continue;
+        }
         let guards = |d: &usize| s.arg(*d, 0) != "off";
         // What is guarded further out is given away by contents only, not by a redirect or an error.
         let gives = s.arg(n, 0).starts_with('2');

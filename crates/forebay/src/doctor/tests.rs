@@ -1,3 +1,5 @@
+mod stream;
+
 use super::disk::{Disks, Mount, Place, Use};
 use super::*;
 
@@ -245,6 +247,7 @@ fn each_rule_fires_and_is_silent() {
         ("regex-exact", server("location ~ ^/status$ { return 200; }"), server("location ~ ^/(a|b)$ { return 200; }")),
         ("error-log-off", "error_log off; events {}".into(), "error_log stderr; events {}".into()),
     ];
+    let cases = [cases, stream::cases()].concat();
     let quota = Host { cpus: 2, online: 8, ..machine() };
     let auto = "worker_processes auto; events {}";
     let told = |h: &Host| fired(auto, h).iter().any(|(r, _)| r == "worker-processes-quota");

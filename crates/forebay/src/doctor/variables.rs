@@ -3,11 +3,20 @@
 use super::scene::Scene;
 
 /// Variables that are the client's own text.
-const CLIENTS: [&str; 7] =
-    ["host", "uri", "document_uri", "request_uri", "args", "query_string", "request_body"];
+const CLIENTS: [&str; 9] = [
+    "host",
+    "uri",
+    "document_uri",
+    "request_uri",
+    "args",
+    "query_string",
+    "request_body",
+    "ssl_server_name",
+    "ssl_preread_server_name",
+];
 
 /// Returns the names of the variables in a text, `$a` and `${a}` alike, with the places where they begin.
-pub(super) fn named(text: &str) -> Vec<(usize, &str)> {
+pub(crate) fn named(text: &str) -> Vec<(usize, &str)> {
     let mut out = Vec::new();
     for (at, _) in text.match_indices('$') {
         let rest = text.get(at + 1..).unwrap_or_default();
@@ -56,18 +65,53 @@ fn sets(s: &Scene<'_>, block: Option<usize>, name: &str) -> Vec<String> {
     s.all("set").filter(here).map(|n| s.arg(n, 1)).collect()
 }
 
-/// Returns the values that `set` and `map` have for a variable; `None` if another variable is among them.
+/// Returns the first words of lines in a block of data that are no entries.
+fn options(table: &str) -> &'static [&'static str] {
+    match table {
+        "map" => &["hostnames", "volatile", "include"],
+        "geo" => &["ranges", "proxy", "proxy_recursive", "delete", "include"],
+        _ => &[],
+    }
+}
+
+/// Returns the blocks of `map`, `geo` and `split_clients` that define a variable.
+fn tables<'s>(s: &'s Scene<'_>, name: &'s str) -> impl Iterator<Item = usize> + 's {
+    let all = ["map", "geo", "split_clients"].into_iter().flat_map(|table| s.all(table));
+    all.filter(move |n| s.args(*n).last().and_then(|word| word.strip_prefix('$')) == Some(name))
+}
+
+/// Returns the values that `set`, `map`, `geo` and `split_clients` have for a variable; `None` if another variable is
+/// among them.
 pub(super) fn values(s: &Scene<'_>, block: Option<usize>, name: &str) -> Option<Vec<String>> {
     let mut out = sets(s, block, name);
-    for n in s.all("map").filter(|n| s.arg(*n, 1).strip_prefix('$') == Some(name)) {
-        for entry in s.nodes[n].d.block.iter().flat_map(|b| b.iter()) {
-            let word = entry.name.as_str();
-            if !matches!(word.as_ref(), "hostnames" | "volatile" | "include") {
+    for n in tables(s, name) {
+        let d = s.nodes[n].d;
+        let options = options(&d.name.as_str());
+        for entry in d.block.iter().flat_map(|b| b.iter()) {
+            if !options.contains(&entry.name.as_str().as_ref()) {
                 out.push(entry.args.first()?.as_str().into_owned());
             }
         }
     }
     (!out.is_empty() && out.iter().all(|v| !v.contains('$'))).then_some(out)
+}
+
+/// Returns the variables that a text, used in `block`, depends on: its own, and those that `set`, `map` and
+/// `split_clients` make them from.
+pub(super) fn sources(s: &Scene<'_>, block: Option<usize>, text: &str) -> Vec<String> {
+    let mut found: Vec<String> = Vec::new();
+    let mut texts = vec![text.to_owned()];
+    while let Some(text) = texts.pop() {
+        for (_, name) in named(&text).into_iter().filter(|(_, name)| !name.is_empty()) {
+            if found.iter().any(|f| f == name) {
+                continue;
+            }
+            found.push(name.to_owned());
+            texts.extend(sets(s, block, name));
+            texts.extend(tables(s, name).filter(|n| s.args(*n).len() > 1).map(|n| s.arg(n, 0)));
+        }
+    }
+    found
 }
 
 /// Returns regular expressions that are matched before a block is entered, the innermost first.

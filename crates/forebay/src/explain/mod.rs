@@ -1,9 +1,11 @@
-//! `forebay explain`: the settings in effect with their origins, for the machine, the main level, each server and location.
+//! `forebay explain`: the settings in effect with their origins, for the machine, the main level, each server and location, or
+//! the way of a session through the stream block.
 
 mod levels;
+mod session;
+mod values;
 
 use crate::cli::Options;
-use crate::listen::Refused;
 use crate::master_log::Log;
 use crate::origin;
 use crate::plan::Plan;
@@ -13,6 +15,8 @@ use forebay_conf::tree::Tree;
 use forebay_core::config::Config;
 use forebay_sys::cpus;
 use std::io::Write;
+
+pub(crate) use session::Question;
 
 /// One line: a setting, its value and the origin of the value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,38 +36,50 @@ impl Row {
     }
 }
 
-/// Prints the settings of a configuration. Returns the exit code. `defaults`: also prints settings of servers and locations
-/// that no directive sets.
-pub(crate) fn main(options: &Options, defaults: bool) -> u8 {
-    match text(options, defaults) {
+/// Prints the settings of a configuration, or the way of the session that is asked for. Returns the exit code. `defaults`: also
+/// prints settings of servers and locations that no directive sets.
+pub(crate) fn main(options: &Options, defaults: bool, question: Option<&Question>) -> u8 {
+    let (environment, paths) = options.places();
+    let mut files = Files::disk();
+    let Ok((config, _)) = state::read(&environment, &mut files, &Log::default_console()) else { return 1 };
+    let tree = origin::tree(&environment, &mut files);
+    let text = match question {
+        None => Ok(text(&config, &Places { tree: &tree, files: &files }, &paths, defaults)),
+        Some(question) => session::text(question, &config, &Places { tree: &tree, files: &files }, defaults),
+    };
+    match text {
         Ok(text) => {
             // A reader that has gone away, as `head` does, is no reason to complain.
             let _ = std::io::stdout().write_all(text.as_bytes());
             0
         }
-        Err(Refused) => 1,
+        Err(why) => {
+            eprintln!("forebay explain: {why}");
+            1
+        }
     }
 }
 
-fn text(options: &Options, defaults: bool) -> Result<String, Refused> {
-    let (environment, paths) = options.places();
-    let mut files = Files::disk();
-    let (config, _) = state::read(&environment, &mut files, &Log::default_console())?;
-    let tree = origin::tree(&environment, &mut files);
-    let plan = Plan::new(&config);
+fn text(config: &Config, places: &Places<'_>, paths: &crate::paths::Paths, defaults: bool) -> String {
+    let plan = Plan::new(config);
     let mut rows = machine_rows(&plan);
-    rows.extend(main_rows(&config, &plan, &Places { tree: &tree, files: &files }, &paths));
+    rows.extend(main_rows(config, &plan, places, paths));
     let mut text = table(&rows);
-    for level in levels::levels(&tree, &files, defaults) {
-        text.push_str(&format!("\n{}\n", level.name));
-        for line in table(&level.rows).lines() {
-            text.push_str(&format!("    {line}\n"));
-        }
+    for level in levels::levels(places.tree, places.files, defaults) {
+        section(&mut text, &level.name, &level.rows);
     }
     if !defaults {
         text.push_str("\nDefaults of servers and locations are left out: forebay explain --defaults\n");
     }
-    Ok(text)
+    text
+}
+
+/// Adds rows below a title.
+fn section(text: &mut String, title: &str, rows: &[Row]) {
+    text.push_str(&format!("\n{title}\n"));
+    for line in table(rows).lines() {
+        text.push_str(&format!("    {}\n", line.trim_end()));
+    }
 }
 
 /// Finds the places of settings.

@@ -1,0 +1,265 @@
+//! Rules for the stream block. What they say about nginx was tried with 1.31.5.
+
+use super::conf_rules::{Check, workers};
+use super::rule_table;
+use super::scene::Scene;
+use super::variables::{named, sources, values};
+use crate::address::Address;
+use forebay_conf::units;
+
+/// Ports of databases, brokers and caches, whose clients keep idle connections in pools.
+const POOLED: [(u16, &str); 8] = [
+    (5432, "PostgreSQL"),
+    (3306, "MySQL"),
+    (6379, "Redis"),
+    (27017, "MongoDB"),
+    (1433, "SQL Server"),
+    (5672, "AMQP"),
+    (9042, "Cassandra"),
+    (11211, "memcached"),
+];
+
+/// Ports of protocols in which each datagram of a client has one answer.
+const ANSWERED: [(u16, &str); 5] =
+    [(53, "DNS"), (123, "NTP"), (161, "SNMP"), (1812, "RADIUS"), (1813, "RADIUS")];
+
+/// Longest `proxy_timeout`, in ms, at which sessions without an expected number of answers do not pile up.
+const BRIEF: u64 = 60_000;
+
+/// Shortest `proxy_timeout`, in ms, that needs probes to find clients that have vanished.
+const LONG: u64 = 3_600_000;
+
+/// A `server` of the stream block.
+#[derive(Clone, Copy)]
+struct Server<'s, 't> {
+    scene: &'s Scene<'t>,
+    node: usize,
+}
+
+impl<'s, 't> Server<'s, 't> {
+    fn all(scene: &'s Scene<'t>) -> impl Iterator<Item = Server<'s, 't>> {
+        let servers = scene.all("server");
+        let in_stream = move |n: &usize| scene.parent(*n).is_some_and(|p| scene.is(p, "stream"));
+        servers.filter(in_stream).map(move |node| Server { scene, node })
+    }
+
+    /// Returns its `listen` directives.
+    fn listens(self) -> impl Iterator<Item = usize> + 's {
+        self.scene.level(Some(self.node)).iter().copied().filter(move |n| self.scene.is(*n, "listen"))
+    }
+
+    fn has_udp(self) -> bool {
+        self.listens().any(|l| has_word(self.scene, l, "udp"))
+    }
+
+    fn has_tcp(self) -> bool {
+        self.listens().any(|l| !has_word(self.scene, l, "udp"))
+    }
+
+    /// Returns the setting in effect.
+    fn setting(self, name: &str) -> Option<usize> {
+        self.scene.effective(Some(self.node), name)
+    }
+
+    fn is_on(self, name: &str) -> bool {
+        self.scene.on(Some(self.node), name)
+    }
+
+    /// Returns `proxy_timeout` in ms if it is set.
+    fn timeout(self) -> Option<u64> {
+        self.setting("proxy_timeout").and_then(|n| milliseconds(self.scene, n))
+    }
+
+    /// Returns its `proxy_pass`.
+    fn proxy_pass(self) -> Option<usize> {
+        self.scene.child(Some(self.node), "proxy_pass")
+    }
+
+    /// Returns the addresses that its sessions may be passed to, as far as they are written down.
+    fn targets(self) -> Vec<String> {
+        let Some(pass) = self.proxy_pass() else { return Vec::new() };
+        let written = written(self.scene, self.node, &self.scene.arg(pass, 0));
+        written.into_iter().flat_map(|target| self.servers_of(target)).collect()
+    }
+
+    /// Returns the servers of the group with this name, or the address itself.
+    fn servers_of(self, target: String) -> Vec<String> {
+        let s = self.scene;
+        let group = s.all("upstream").find(|u| s.arg(*u, 0) == target && s.around(*u, "stream").is_some());
+        let Some(group) = group else { return vec![target] };
+        let lines = s.level(Some(group)).iter().filter(|n| s.is(**n, "server"));
+        lines.map(|n| s.arg(*n, 0)).collect()
+    }
+
+    /// Returns the entry of a table of ports for the first address of `addresses` that has one of them.
+    fn known_port(table: &[(u16, &'static str)], addresses: &[String]) -> Option<(u16, &'static str)> {
+        let ports = addresses.iter().filter_map(|a| Address::parse(a, None));
+        ports.filter_map(|a| a.port()).find_map(|port| table.iter().copied().find(|(p, _)| *p == port))
+    }
+
+    /// Returns the protocol of its UDP clients if each datagram has one answer there.
+    fn answered(self) -> Option<(u16, &'static str)> {
+        let udp = self.listens().filter(|l| has_word(self.scene, *l, "udp"));
+        let mut addresses: Vec<String> = udp.map(|l| self.scene.arg(l, 0)).collect();
+        if !addresses.is_empty() {
+            addresses.extend(self.targets());
+        }
+        Self::known_port(&ANSWERED, &addresses)
+    }
+}
+
+fn has_word(s: &Scene<'_>, n: usize, word: &str) -> bool {
+    s.args(n).iter().any(|a| a == word)
+}
+
+fn milliseconds(s: &Scene<'_>, n: usize) -> Option<u64> {
+    units::time_ms(s.arg(n, 0).as_bytes())
+}
+
+/// Returns the values of an argument: itself, or those that its only variable can have.
+fn written(s: &Scene<'_>, block: usize, argument: &str) -> Vec<String> {
+    match named(argument).as_slice() {
+        [] => vec![argument.to_owned()],
+        [(0, name)] if argument.trim_matches(['$', '{', '}']) == *name => {
+            values(s, Some(block), name).unwrap_or_default()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Returns the addresses at which the configuration accepts connections.
+fn listening(s: &Scene<'_>) -> Vec<Address> {
+    let servers = s.all("server").filter(|n| s.nodes.get(*n).is_some_and(|n| n.d.block.is_some()));
+    let mut found = Vec::new();
+    for server in servers {
+        let http = s.parent(server).is_some_and(|p| s.is(p, "http"));
+        let default_port = http.then_some(80);
+        let mut listens = s.level(Some(server)).iter().filter(|n| s.is(**n, "listen")).peekable();
+        if http && listens.peek().is_none() {
+            found.extend(Address::parse("*:80", None));
+        }
+        let tcp = listens.filter(|l| !has_word(s, **l, "udp"));
+        found.extend(tcp.filter_map(|l| Address::parse(&s.arg(*l, 0), default_port)));
+    }
+    found
+}
+
+/// Returns `true` if a listener with the address of one of these directives has a property.
+fn at_address(s: &Scene<'_>, server: Server<'_, '_>, has: impl Fn(Server<'_, '_>, usize) -> bool) -> bool {
+    let own: Vec<String> = server.listens().map(|l| s.arg(l, 0)).collect();
+    Server::all(s).any(|other| other.listens().any(|l| own.contains(&s.arg(l, 0)) && has(other, l)))
+}
+
+rule_table! { Check;
+    "stream-timeout-zero" Harm "proxy_timeout 0"
+    "0 does not mean never. The session ends at once: after 11 ms in a trial, before the server has answered."
+    "A long time: proxy_timeout 1d;"
+    |s, _, found| for n in s.all("proxy_timeout").filter(|n| milliseconds(s, *n) == Some(0)) {
+        found(s.arg_span(n, 0), "each session ends at once".to_owned());
+    },
+    "stream-database-timeout" Warning "a database behind the default proxy_timeout"
+    "After ten minutes without a byte in either direction a session ends. Connections that a pool keeps for later use are as silent: the next query on one of them fails."
+    "proxy_timeout longer than pools keep idle connections, such as 1d, with so_keepalive=on at listen and proxy_socket_keepalive on, by which ends that have vanished are noticed."
+    |s, _, found| for server in Server::all(s).filter(|server| server.has_tcp() && server.setting("proxy_timeout").is_none()) {
+        if let (Some(pass), Some((port, name))) = (server.proxy_pass(), Server::known_port(&POOLED, &server.targets())) {
+            found(s.span(pass), format!("idle connections to port {port} ({name}) are cut after ten minutes"));
+        }
+    },
+    "stream-vanished-clients" Advice "a long proxy_timeout without keepalive probes"
+    "A client whose machine or network is gone sends nothing that would end the session. It keeps a connection of the server for as long as proxy_timeout."
+    "so_keepalive=on at listen, or so_keepalive=10m::5."
+    |s, _, found| for server in Server::all(s) {
+        let Some(timeout) = server.timeout().filter(|t| *t >= LONG) else { continue };
+        for n in server.listens().filter(|l| !has_word(s, *l, "udp")) {
+            let probes = s.args(n).iter().any(|a| a.starts_with("so_keepalive=") && a != "so_keepalive=off");
+            if !probes && !s.arg(n, 0).starts_with("unix:") {
+                found(s.span(n), format!("a client that has vanished keeps its session for {} h", timeout / LONG));
+            }
+        }
+    },
+    "udp-settings-unused" NoEffect "proxy_requests or proxy_responses without UDP"
+    "They count datagrams. A TCP session ends when both sides have closed it, or by proxy_timeout."
+    "Remove them, or add udp to listen."
+    |s, _, found| for name in ["proxy_requests", "proxy_responses"] {
+        for n in s.all(name) {
+            let inside = |server: &Server<'_, '_>| Some(server.node) == s.parent(n) || s.parent(server.node) == s.parent(n);
+            if !Server::all(s).filter(inside).any(Server::has_udp) {
+                found(s.span(n), "nothing here listens for datagrams".to_owned());
+            }
+        }
+    },
+    "udp-answers-dropped" Harm "proxy_responses 0 where answers are expected"
+    "0 means that no answer comes. The session ends as soon as the datagram is passed on, and the answer is dropped: three of three in a trial."
+    "proxy_responses 1;"
+    |s, _, found| for server in Server::all(s) {
+        let none = server.setting("proxy_responses").filter(|n| s.arg(*n, 0) == "0");
+        if let (Some(n), Some((port, name))) = (none, server.answered()) {
+            found(s.arg_span(n, 0), format!("answers of port {port} ({name}) are dropped"));
+        }
+    },
+    "udp-sessions-linger" Warning "question and answer over UDP without proxy_responses"
+    "The number of answers is not known, so a session ends by proxy_timeout only, ten minutes by default. Most clients ask from a new port each time: 100 questions a second keep 60000 sessions with a socket each."
+    "proxy_responses 1; and proxy_timeout 5s; for answers that never come."
+    |s, _, found| for server in Server::all(s) {
+        let brief = server.timeout().is_some_and(|t| t <= BRIEF);
+        if brief || server.setting("proxy_responses").is_some() {
+            continue;
+        }
+        if let (Some(pass), Some((port, name))) = (server.proxy_pass(), server.answered()) {
+            found(s.span(pass), format!("a session for port {port} ({name}) outlives its answer"));
+        }
+    },
+    "udp-without-reuseport" Warning "a UDP listener that the workers share"
+    "The workers of nginx take datagrams from one socket, so those of one client reach several workers, and each has a session of its own: 400 datagrams of one client reached the server from two ports in a trial with two workers. Forebay's threads have a socket each without it."
+    "listen ... udp reuseport;"
+    |s, h, found| for server in Server::all(s).filter(|_| workers(s, h) > 1) {
+        // One datagram and its answer are a session in any worker.
+        let single = server.setting("proxy_responses").is_some_and(|n| matches!(s.arg(n, 0).as_str(), "0" | "1"));
+        let reuses = |l: usize| at_address(s, server, |_, o| s.arg(o, 0) == s.arg(l, 0) && has_word(s, o, "reuseport"));
+        for n in server.listens().filter(|l| !single && has_word(s, *l, "udp") && !reuses(*l)) {
+            found(s.span(n), "nginx may spread the datagrams of one client over several workers".to_owned());
+        }
+    },
+    "pass-without-listener" Harm "pass to an address at which nothing listens"
+    "pass hands the connection to a listener of this configuration, in http, mail or stream. It connects to no other program: the client is cut off, and the log has status 200."
+    "A listen at that address, or proxy_pass to a server outside."
+    |s, _, found| for n in s.all("pass") {
+        let Some(server) = s.parent(n) else { continue };
+        let listening = listening(s);
+        for target in written(s, server, &s.arg(n, 0)) {
+            let address = Address::parse(&target, None);
+            if address.is_some_and(|a| !listening.iter().any(|l| l.takes(&a))) {
+                found(s.arg_span(n, 0), format!("no listen in this configuration takes {target}"));
+            }
+        }
+    },
+    "preread-behind-tls" Harm "ssl_preread at a listener with ssl"
+    "TLS ends at the listener, so the bytes that are looked at are those inside of it: $ssl_preread_server_name is empty. Where the server speaks first, the client waits for preread_timeout."
+    "Remove ssl_preread: $ssl_server_name has the name. Or remove ssl where the server shall end TLS."
+    |s, _, found| for server in Server::all(s).filter(|server| server.is_on("ssl_preread")) {
+        for n in server.listens().filter(|l| has_word(s, *l, "ssl")) {
+            found(s.span(n), "there is no ClientHello left for ssl_preread".to_owned());
+        }
+    },
+    "preread-off" Harm "a choice by $ssl_preread_... without ssl_preread"
+    "Nothing reads the ClientHello, so the variable is empty and a map gives its default."
+    "ssl_preread on;"
+    |s, _, found| for server in Server::all(s).filter(|server| !server.is_on("ssl_preread")) {
+        let chosen = ["proxy_pass", "pass"].into_iter().filter_map(|name| s.child(Some(server.node), name));
+        for n in chosen {
+            let text = s.arg(n, 0);
+            if let Some(name) = sources(s, Some(server.node), &text).into_iter().find(|v| v.starts_with("ssl_preread_")) {
+                found(s.arg_span(n, 0), format!("${name} is always empty here"));
+            }
+        }
+    },
+    "stream-name-unused" NoEffect "server_name without ssl or ssl_preread"
+    "The name is that of the ClientHello. Without ssl and ssl_preread nothing reads it, and the first server of the address takes each session."
+    "ssl_preread on; or remove the name."
+    |s, _, found| for server in Server::all(s) {
+        let Some(n) = s.child(Some(server.node), "server_name") else { continue };
+        if !at_address(s, server, |other, l| has_word(s, l, "ssl") || other.is_on("ssl_preread")) {
+            found(s.span(n), "nothing here reads a name".to_owned());
+        }
+    },
+}

@@ -1,0 +1,158 @@
+//! Rules for the stream block.
+
+use super::{fired, machine};
+
+fn stream(text: &str) -> String {
+    format!("worker_processes auto; events {{ worker_connections 600; }} stream {{ {text} }}")
+}
+
+fn server(text: &str) -> String {
+    stream(&format!("server {{ {text} }}"))
+}
+
+/// For each rule a configuration that has the fault and one that has not.
+pub(super) fn cases() -> Vec<(&'static str, String, String)> {
+    vec![
+        (
+            "stream-timeout-zero",
+            server("listen 1; proxy_pass a:1; proxy_timeout 0s;"),
+            server("listen 1; proxy_pass a:1; proxy_timeout 1d;"),
+        ),
+        (
+            "stream-database-timeout",
+            server("listen 5433; proxy_pass 127.0.0.1:5432;"),
+            server("listen 5433; proxy_pass 127.0.0.1:5432; proxy_timeout 1d;"),
+        ),
+        (
+            "stream-vanished-clients",
+            server("listen 1; proxy_pass a:1; proxy_timeout 1d;"),
+            server("listen 1 so_keepalive=on; proxy_pass a:1; proxy_timeout 1d;"),
+        ),
+        (
+            "udp-settings-unused",
+            server("listen 1; proxy_pass a:1; proxy_responses 1;"),
+            server("listen 1; listen 1 udp; proxy_pass a:1; proxy_responses 1;"),
+        ),
+        (
+            "udp-answers-dropped",
+            server("listen 53 udp; proxy_pass a:1; proxy_responses 0;"),
+            server("listen 514 udp; proxy_pass a:514; proxy_responses 0;"),
+        ),
+        (
+            "udp-sessions-linger",
+            server("listen 5353 udp; proxy_pass a:53;"),
+            server("listen 5353 udp; proxy_pass a:53; proxy_responses 1;"),
+        ),
+        (
+            "udp-without-reuseport",
+            server("listen 51820 udp; proxy_pass a:1;"),
+            server("listen 51820 udp reuseport; proxy_pass a:1;"),
+        ),
+        (
+            "pass-without-listener",
+            format!(
+                "http {{ server {{ listen 127.0.0.1:8000; }} }} {}",
+                server("listen 1; pass 127.0.0.1:8001;")
+            ),
+            format!("http {{ server {{ listen 8000; }} }} {}", server("listen 1; pass 127.0.0.1:8000;")),
+        ),
+        (
+            "preread-behind-tls",
+            server("listen 443 ssl; ssl_preread on; proxy_pass a:1;"),
+            server("listen 443; ssl_preread on; proxy_pass a:1;"),
+        ),
+        (
+            "preread-off",
+            stream("map $ssl_preread_server_name $b { default a:1; } server { listen 443; proxy_pass $b; }"),
+            stream(
+                "ssl_preread on; map $ssl_preread_server_name $b { default a:1; } server { listen 443; proxy_pass $b; }",
+            ),
+        ),
+        (
+            "stream-name-unused",
+            server("listen 443; server_name a; proxy_pass a:1;"),
+            stream(
+                "server { listen 443 ssl; server_name a; proxy_pass a:1; } server { listen 443; server_name b; proxy_pass b:1; }",
+            ),
+        ),
+    ]
+}
+
+/// Other ways to write a fault, and configurations that only look like it.
+#[test]
+fn stream_rules_see_through_other_ways_to_write_it() {
+    let host = machine();
+    let has = |rule: &str, conf: &str| fired(conf, &host).iter().any(|(r, _)| r == rule);
+    let http =
+        "http { server { listen [::]:8000; listen 127.0.0.1:9000-9010; listen 10.0.0.1; listen unix:/s; } }";
+    let pass = |text: &str| format!("{http} {}", server(&format!("listen 1; pass {text};")));
+    let mapped = |text: &str| {
+        stream(&format!(
+            "map $ssl_preread_server_name $b {{ a a; default {text}; }} upstream a {{ server x:3306; }} \
+                         server {{ listen 443; ssl_preread on; proxy_pass $b; }}"
+        ))
+    };
+    for (rule, conf) in [
+        ("stream-timeout-zero", stream("proxy_timeout 0; server { listen 1; proxy_pass a:1; }")),
+        (
+            "stream-database-timeout",
+            stream("upstream db { server a:3306; } server { listen 1; proxy_pass db; }"),
+        ),
+        ("stream-database-timeout", mapped("x:1")),
+        ("udp-settings-unused", stream("proxy_requests 1; server { listen 1; proxy_pass a:1; }")),
+        ("udp-answers-dropped", stream("proxy_responses 0; server { listen 5353 udp; proxy_pass a:53; }")),
+        ("udp-sessions-linger", server("listen [::]:53 udp; proxy_pass a:1; proxy_timeout 10m;")),
+        ("pass-without-listener", pass("127.0.0.1:8000")),
+        ("pass-without-listener", pass("127.0.0.1:9011")),
+        ("pass-without-listener", pass("unix:/t")),
+        (
+            "pass-without-listener",
+            stream("server { listen 53 udp; } server { listen 1; pass 127.0.0.1:53; }"),
+        ),
+        ("preread-off", server("listen 1; set $b $ssl_preread_server_name:443; proxy_pass $b;")),
+        ("ssrf", server("listen 443; ssl_preread on; proxy_pass $ssl_preread_server_name:443;")),
+        ("missing-resolver", server("listen 443; ssl_preread on; proxy_pass $ssl_preread_server_name:443;")),
+        ("missing-resolver", mapped("name.example:443")),
+        ("allow-without-deny", server("listen 1; allow 10.0.0.0/8; proxy_pass a:1;")),
+    ] {
+        assert!(has(rule, &conf), "{rule} is silent about: {conf}");
+    }
+    for (rule, conf) in [
+        ("stream-database-timeout", server("listen 1 udp; proxy_pass a:11211;")),
+        (
+            "stream-database-timeout",
+            "http { upstream a { server a:3306; } } ".to_owned() + &server("listen 1; proxy_pass a:1;"),
+        ),
+        (
+            "stream-vanished-clients",
+            server("listen unix:/s; listen 1 udp; proxy_pass a:1; proxy_timeout 1d;"),
+        ),
+        ("udp-settings-unused", stream("proxy_requests 1; server { listen 1; } server { listen 2 udp; }")),
+        ("udp-answers-dropped", server("listen 53; proxy_pass a:53; proxy_responses 0;")),
+        ("udp-sessions-linger", server("listen 53 udp; proxy_pass a:53; proxy_timeout 10s;")),
+        ("udp-without-reuseport", server("listen 53 udp; proxy_pass a:53; proxy_responses 1;")),
+        ("udp-without-reuseport", server("listen 53 udp; proxy_pass a:53;").replace("auto", "1")),
+        ("pass-without-listener", pass("[::1]:8000")),
+        ("pass-without-listener", pass("127.0.0.1:9005")),
+        ("pass-without-listener", pass("10.0.0.1:80")),
+        ("pass-without-listener", pass("unix:/s")),
+        ("pass-without-listener", pass("$unknown")),
+        ("preread-off", server("listen 443 ssl; proxy_pass $ssl_server_name:443;")),
+        ("missing-resolver", mapped("10.0.0.1:443")),
+        (
+            "missing-resolver",
+            stream(
+                "split_clients $remote_addr $b { 50% 10.0.0.1:1; * 10.0.0.2:1; } server { listen 1; proxy_pass $b; }",
+            ),
+        ),
+        (
+            "missing-resolver",
+            stream("geo $b { default 10.0.0.1:1; 10.0.0.0/8 unix:/s; } server { listen 1; proxy_pass $b; }"),
+        ),
+        // Rules for http.
+        ("return-before-access", server("listen 1; deny all; return 200;")),
+        ("proxy-buffers", server("listen 1; proxy_pass a:1; proxy_buffer_size 64k;")),
+    ] {
+        assert!(!has(rule, &conf), "{rule} fires for: {conf}");
+    }
+}
