@@ -155,7 +155,11 @@ impl Session {
         };
         match outcome {
             Outcome::Over(status) => self.end(status),
-            Outcome::Passed => {}
+            Outcome::Passed => {
+                // The other listener logs it.
+                self.status = 200;
+                status_zone::end(&mut self);
+            }
             Outcome::Connected(connected) => {
                 let thread = self.thread.clone();
                 passing::begin(&thread, self, *connected);
