@@ -3,6 +3,7 @@
 use crate::session::Session;
 use crate::thread::{PAIR, Thread};
 use forebay_conf::error::Level;
+use forebay_core::upstream::balance::Timed;
 use forebay_core::upstream::conn::Conn;
 use forebay_core::upstream::lease::Lease;
 use forebay_net::relay::{Ended, Owner, Pair, Pairs, Rules, Side};
@@ -47,6 +48,10 @@ pub(crate) fn begin(thread: &Thread, mut session: Box<Session>, connected: Conne
 impl Owner for Passing {
     fn wires(&mut self) -> (&mut Wire, &mut Wire) {
         (&mut self.session.wire, self.conn.wire_mut())
+    }
+
+    fn answered(&mut self) {
+        self.lease.reached(Timed::Header);
     }
 
     fn over(mut self, pair: Pair, ended: Ended) {

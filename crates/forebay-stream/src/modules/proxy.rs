@@ -10,7 +10,7 @@ use forebay_conf::tree::Directive;
 use forebay_conf::units;
 use forebay_core::config::value::{Msec, Number, Setting, first, once};
 use forebay_core::tls::client::Unencrypted;
-use forebay_core::upstream::balance::{Key, Picker};
+use forebay_core::upstream::balance::{Key, Picker, Timed};
 use forebay_core::upstream::conn::Conn;
 use forebay_core::upstream::dial_error;
 use forebay_core::upstream::greeting::SendProxy;
@@ -183,6 +183,7 @@ pub(crate) async fn serve(s: &mut Session, pass: &Pass, settings: &Settings) -> 
     match connect(s, pass, settings).await {
         Ok((lease, conn)) => {
             lease.succeeded();
+            lease.reached(Timed::Connect);
             let rules = Rules {
                 idle: settings.timeout.0,
                 half_close: settings.half_close,
