@@ -21,6 +21,7 @@ use forebay_core::tls::loader::{Loader, ServerInput};
 use forebay_core::tls::ocsp::staple::Stapling;
 use forebay_core::tls::server::ServerTls;
 use forebay_core::tls::vars::shows_hello;
+use forebay_core::upstream::balance::Timed;
 use forebay_core::upstream::bind;
 use forebay_core::upstream::config as upstream;
 use forebay_core::vars::Var;
@@ -33,6 +34,8 @@ pub(crate) struct StreamContext;
 
 impl Context for StreamContext {
     const BLOCK: &'static str = "stream";
+    const TIMES: &'static [(&'static str, Timed)] =
+        &[("connect", Timed::Connect), ("first_byte", Timed::Header), ("last_byte", Timed::LastByte)];
     type Eval = Session;
     type Tables = Tables;
 }

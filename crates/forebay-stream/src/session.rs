@@ -163,7 +163,11 @@ impl Session {
         };
         match outcome {
             Outcome::Over(status) => self.end(status),
-            Outcome::Passed => {}
+            Outcome::Passed => {
+                // The other listener logs it.
+                self.status = 200;
+                status_zone::end(&mut self);
+            }
             Outcome::Connected(connected) => {
                 let thread = self.thread.clone();
                 match self.udp {
@@ -189,7 +193,7 @@ impl Session {
             return Outcome::Over(status);
         }
         let Some(server) = stream.servers.get(self.server) else { return Outcome::Over(500) };
-        status_zone::begin(self, server);
+        status_zone::begin(self);
         match preread::read(self, server).await {
             Some(status) => Outcome::Over(status),
             None => self.run(server).await,

@@ -25,6 +25,7 @@ const OTHERS: &[&str] = &[
     "return",
     "hash",
     "least_conn",
+    "least_time",
     "random",
     "zone",
     "state",

@@ -11,7 +11,7 @@ use forebay_conf::tree::Directive;
 use forebay_conf::units;
 use forebay_core::config::value::{Msec, Number, Setting, first, once};
 use forebay_core::tls::client::Unencrypted;
-use forebay_core::upstream::balance::{Key, Picker};
+use forebay_core::upstream::balance::{Key, Picker, Timed};
 use forebay_core::upstream::conn::Conn;
 use forebay_core::upstream::dial_error;
 use forebay_core::upstream::greeting::SendProxy;
@@ -196,6 +196,7 @@ pub(crate) async fn serve(s: &mut Session, pass: &Pass, settings: &Settings) -> 
     s.upstream = Some(Box::new(State { attempts: Vec::with_capacity(1) }));
     match connect(s, pass, settings).await {
         Ok((lease, conn)) => {
+            lease.reached(Timed::Connect);
             if s.udp.is_none() {
                 lease.succeeded();
             }
