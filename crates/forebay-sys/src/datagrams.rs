@@ -3,6 +3,7 @@
 
 use nix::libc;
 use rustix::io::Errno;
+use rustix::net::SendFlags;
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -320,6 +321,12 @@ impl Batch {
     }
 
     fn send_each(&mut self, socket: impl AsFd, range: Range<usize>) -> Result<usize, Errno> {
+        if range.len() == 1
+            && let Some(datagram) = self.get(range.start)
+            && datagram.count() == 1
+        {
+            return send(socket, datagram.bytes, self.target(range.start)).map(|()| 1);
+        }
         let space = self.sending.as_ptr();
         for (at, n) in range.clone().enumerate() {
             let Some(datagram) = self.get(n) else { break };
@@ -339,7 +346,7 @@ impl Batch {
         let sent = unsafe {
             match count {
                 0 => return Ok(0),
-                // A single one costs less with the plain call, which returns its length.
+                // Returns the length.
                 1 => libc::sendmsg(fd, &raw const (*space).headers[0].msg_hdr, flags).min(1),
                 _ => libc::sendmmsg(fd, (&raw mut (*space).headers).cast(), count, flags as _) as isize,
             }
@@ -356,6 +363,18 @@ impl Batch {
 /// # Errors
 /// Errors of sendmsg(2).
 pub fn send(socket: impl AsFd, bytes: &[u8], to: Option<Destination>) -> Result<(), Errno> {
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    // These calls cost less than sendmsg(2), since there is no header to copy.
+    match to {
+        None => rustix::net::send(socket, bytes, flags).map(|_| ()),
+        Some(Destination { addr, local: None }) => {
+            rustix::net::sendto(socket, bytes, flags, &addr).map(|_| ())
+        }
+        to => send_from(socket, bytes, to),
+    }
+}
+
+fn send_from(socket: impl AsFd, bytes: &[u8], to: Option<Destination>) -> Result<(), Errno> {
     // SAFETY: these consist of integers and pointers, for which zeroes are valid.
     let (mut header, mut piece, mut name): (libc::msghdr, libc::iovec, Name) =
         unsafe { (std::mem::zeroed(), std::mem::zeroed(), std::mem::zeroed()) };

@@ -110,13 +110,15 @@ impl Answers {
 
     /// Tells when the answers leave. `busy`: the turn has many events.
     pub(super) fn due(&mut self, busy: bool) -> Leave {
-        match &self.batch {
-            Some(batch) if !batch.is_empty() => match (busy, std::mem::replace(&mut self.asked, busy)) {
-                (false, _) => Leave::Now,
-                (true, false) => Leave::InTurn,
-                (true, true) => Leave::Asked,
-            },
-            _ => Leave::Asked,
+        if self.batch.as_ref().is_none_or(Batch::is_empty) {
+            // Kept, it would keep the port of a removed listener.
+            self.socket = None;
+            return Leave::Asked;
+        }
+        match (busy, std::mem::replace(&mut self.asked, busy)) {
+            (false, _) => Leave::Now,
+            (true, false) => Leave::InTurn,
+            (true, true) => Leave::Asked,
         }
     }
 
@@ -196,6 +198,9 @@ mod tests {
         answers.leave();
         assert_eq!((batch.receive(&client, MOST), answers.take_error()), (Ok(1), None));
         assert_ne!(batch.get(0).and_then(|d| d.from), batch.get(2).and_then(|d| d.from));
+        // Without answers it does not keep the socket, whose listener may be removed.
+        answers.prepare(0, &sockets);
         assert_eq!(answers.receive(&server, 1, to), Err(Errno::AGAIN));
+        assert_eq!((answers.due(true), Arc::strong_count(&first)), (Leave::Asked, 2));
     }
 }
