@@ -1,7 +1,7 @@
 //! A session whose datagrams pass between the client and a server (nginx: ngx_stream_proxy_module over UDP). Hot path.
 
 use crate::access_log;
-use crate::modules::{proxy, status_zone};
+use crate::modules::status_zone;
 use crate::passing::Connected;
 use crate::session::Session;
 use forebay_conf::error::Level;
@@ -148,7 +148,7 @@ fn send(fd: &OwnedFd, batch: &mut Batch, range: Range<usize>, to: Option<&Destin
 impl Flow {
     /// Creates the session and sends its first datagram to the server.
     pub(super) fn new(session: Box<Session>, connected: Connected, terms: Terms, to: Destination) -> Flow {
-        let Connected { lease, conn, rules } = connected;
+        let Connected { lease, conn, rules, header } = connected;
         let now = session.thread.io.poller.now();
         let mut flow = Flow {
             listener: session.client.listener,
@@ -166,22 +166,20 @@ impl Flow {
             unreachable: false,
             coalesces: false,
         };
-        flow.first();
+        flow.first(header);
         flow
     }
 
     /// Sends the first datagram, behind the PROXY protocol header if there is one.
-    fn first(&mut self) {
+    fn first(&mut self, header: Vec<u8>) {
         let thread = self.session.thread.clone();
         let bytes = std::mem::take(&mut self.session.early);
-        let mut whole = proxy::greeting(&self.session);
         self.counts.requests += 1;
         self.counts.received = bytes.len() as u64;
-        if whole.is_empty() {
+        if header.is_empty() {
             self.send_up(&thread.io, &bytes);
         } else {
-            whole.extend_from_slice(&bytes);
-            self.send_up(&thread.io, &whole);
+            self.send_up(&thread.io, &[header, bytes].concat());
         }
     }
 
