@@ -2,9 +2,10 @@
 
 use super::conf_rules::{Check, workers};
 use super::rule_table;
+use super::safety_rules::is_near;
 use super::scene::Scene;
 use super::variables::{named, sources, values};
-use crate::address::Address;
+use crate::address::{Address, Host};
 use forebay_conf::units;
 
 /// Ports of databases, brokers and caches, whose clients keep idle connections in pools.
@@ -260,6 +261,27 @@ rule_table! { Check;
         let Some(n) = s.child(Some(server.node), "server_name") else { continue };
         if !at_address(s, server, |other, l| has_word(s, l, "ssl") || other.is_on("ssl_preread")) {
             found(s.span(n), "nothing here reads a name".to_owned());
+        }
+    },
+    "stream-real-ip" Warning "rules for clients behind a PROXY protocol header"
+    "allow, deny and limit_conn judge the address that connected, which is that of the balancer that sends the header: all its clients are one. set_real_ip_from has the address of the header take its place."
+    "set_real_ip_from with the address of the balancer."
+    |s, _, found| for server in Server::all(s).filter(|server| server.setting("set_real_ip_from").is_none()) {
+        let judged = ["deny", "allow", "limit_conn"].into_iter().find_map(|name| server.setting(name));
+        let Some(n) = server.listens().find(|l| has_word(s, *l, "proxy_protocol")).and(judged) else { continue };
+        found(s.span(n), "the address of the balancer is judged, not that of the client".to_owned());
+    },
+    "stream-tls-unverified" Warning "proxy_ssl without proxy_ssl_verify"
+    "The certificate of the server is not looked at: whoever is on the way can take its place, and read and change everything."
+    "proxy_ssl_verify on; with proxy_ssl_trusted_certificate and proxy_ssl_name."
+    |s, _, found| for server in Server::all(s).filter(|server| server.is_on("proxy_ssl") && !server.is_on("proxy_ssl_verify")) {
+        let far = server.targets().into_iter().find(|target| match Address::parse(target, None) {
+            Some(Address::Inet(Host::Ip(ip), _)) => !is_near(ip),
+            Some(Address::Inet(Host::Name(name), _)) => name != "localhost",
+            _ => false,
+        });
+        if let (Some(pass), Some(far)) = (server.proxy_pass(), far) {
+            found(s.span(pass), format!("nothing shows that it is {far} that answers"));
         }
     },
 }
