@@ -350,12 +350,12 @@ impl Parser<'_> {
             self.at_name(format!("unknown directive \"{}\"", printable(name)), statement, hint);
             return None;
         };
-        if let Support::Never(why) = first.support {
+        let found = rows.iter().find(|row| row.contexts.meets(context));
+        if let Support::Never(why) = found.unwrap_or(first).support {
             let instead = third_party::third_party(&name.text).map(|(_, instead)| instead.to_owned());
             self.at_name(format!("\"{}\" directive is not supported: {why}", first.name), statement, instead);
             return None;
         }
-        let found = rows.iter().find(|row| row.contexts.meets(context));
         if found.is_none() {
             let places: Vec<&str> = rows.iter().flat_map(|row| row.contexts.names()).collect();
             let hint = format!("it may stand in: {}", places.join(", "));

@@ -1,6 +1,7 @@
 //! Clients of connections, as far as they are known.
 
 use crate::config::Address;
+use crate::limit::concurrency::Counted;
 use crate::limit::shares::Network;
 use crate::thread::ActiveConfig;
 use crate::tls::Session;
@@ -27,8 +28,21 @@ pub struct Client {
     pub proxied: Option<Box<Header>>,
     /// Outcome of the TLS handshake.
     pub tls: Option<Rc<Session>>,
+    /// Listener that has passed the connection on to this one.
+    pub passed_from: Option<Rc<PassedFrom>>,
     /// The client sent plain bytes to a TLS port.
     pub unencrypted: bool,
+}
+
+/// State of a connection at a listener that has passed it on (nginx: ngx_stream_pass_module).
+#[derive(Debug)]
+pub struct PassedFrom {
+    /// Places in zones of `limit_conn`, which the connection keeps until it ends.
+    pub counted: Counted,
+    /// Number of listeners that have passed it on.
+    pub passes: u8,
+    /// The listener before.
+    pub earlier: Option<Rc<PassedFrom>>,
 }
 
 impl Client {
@@ -42,6 +56,7 @@ impl Client {
             accepted,
             proxied: None,
             tls: None,
+            passed_from: None,
             unencrypted: false,
         }
     }

@@ -40,8 +40,8 @@ pub struct Counters {
     pub reading: Counter,
     /// Connections with a request under way.
     pub writing: Counter,
-    /// Idle keep-alive connections.
-    pub waiting: Counter,
+    /// Connections of sessions, which are never idle.
+    pub sessions: Counter,
     /// Panics caught.
     pub panics: Counter,
     /// Log lines lost because a write failed.

@@ -1,12 +1,15 @@
 //! Front ends: the kinds of servers that a configuration can have (http, stream).
 
+use crate::client::Client;
 use crate::config::{Build, Config, Listener};
 use crate::limit::shares::Network;
 use crate::process::Outside;
 use crate::thread::{ActiveConfig, Thread};
+use crate::upstream::group::Group;
 use forebay_conf::tree::Block;
 use forebay_net::addr::Peer;
-use forebay_net::reactor::Token;
+use forebay_net::reactor::{Direct, Token};
+use forebay_net::wire::Wire;
 use std::any::Any;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -25,6 +28,8 @@ pub struct FrontConfig {
     pub default_temp_paths: Vec<PathBuf>,
     /// Files of certificates and keys, which may be renewed.
     pub certificate_files: Vec<PathBuf>,
+    /// Upstream groups.
+    pub groups: Vec<Arc<Group>>,
     /// Number of levels (servers, locations) with settings. After a build with many, memory is returned to the system.
     pub levels: usize,
 }
@@ -70,6 +75,17 @@ pub struct Accepted {
     pub listener: u32,
 }
 
+/// Connection that a front end gives to another listener of the process (nginx: ngx_stream_pass_module).
+#[derive(Debug)]
+pub struct Passed {
+    /// Transport. TLS has been established if it is encrypted.
+    pub wire: Wire,
+    /// Bytes that have been read.
+    pub early: Vec<u8>,
+    /// The client, with the slot of the other listener.
+    pub client: Client,
+}
+
 /// Idle connection that may be closed to make room for another.
 #[derive(Clone, Copy, Debug)]
 pub struct Idle {
@@ -86,6 +102,9 @@ pub trait Front {
     /// Gives a new connection to a runner.
     fn accept(&self, connection: Accepted);
 
+    /// Gives a connection of another listener to a runner.
+    fn take_over(&self, passed: Passed);
+
     /// Receives datagrams from the UDP socket of a listener, which has some or an error. The poller repeats this while the
     /// socket has more. `listener` is the slot; see [`ActiveConfig::listeners`]. Other threads may use the socket, too.
     fn datagrams(&self, listener: u32, socket: &Arc<OwnedFd>) {
@@ -100,6 +119,12 @@ pub trait Front {
 
     /// Gives the oldest queued job to a runner.
     fn start_queued(&self);
+
+    /// Goes on with work that has no task (see [`forebay_net::reactor::Poller::serve_directly`]): an event has happened on one of
+    /// its descriptors, its deadline has passed, or it had more to do.
+    fn step(&self, direct: Direct) {
+        let _ = direct;
+    }
 
     /// Removes a connection from the idle ones of the upstream group `owner`, if that is a group of this front end. Something
     /// has arrived on the connection, or its deadline has passed.

@@ -39,7 +39,8 @@ pub fn take(
         buf.drain(..len);
         Rc::make_mut(client).proxied = header.map(Box::new);
     }
-    if ssl {
+    // A listener of stream may have decrypted the connection that it passed on.
+    if ssl && !wire.is_tls() {
         wire.encrypt(Stream::server(std::mem::take(buf)));
     }
     Ok(Greeting::Complete)

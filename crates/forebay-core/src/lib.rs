@@ -15,6 +15,7 @@ pub mod limit;
 pub mod log;
 pub mod pattern;
 pub mod process;
+pub mod status_zone;
 pub mod tasks;
 pub mod thread;
 pub mod tls;

@@ -1,13 +1,15 @@
 //! State of one worker thread that every front end needs: event loop, clock, logs, counters. Hot path.
 
-use crate::config::Config;
+use crate::config::{Config, ListenAddr};
 use crate::counters::Counters;
+use crate::front::Passed;
 use crate::log::buffers::LogBuffers;
 use crate::log::error::Pending;
 use crate::transfers::Transfers;
 use forebay_net::io::Io;
 use forebay_net::reactor::{Reactor, Token};
 use std::cell::{Cell, RefCell};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -31,6 +33,40 @@ impl ActiveConfig {
     pub fn new(config: Arc<Config>) -> ActiveConfig {
         ActiveConfig { config, listeners: Vec::new(), logs: RefCell::default() }
     }
+
+    /// Finds the listener to which connections to an address come: one of that address, else one of the wildcard address.
+    pub fn listener(&self, addr: &ListenAddr) -> Option<FoundListener> {
+        let wildcard = addr.inet().map(|a| match a.ip() {
+            IpAddr::V4(_) => SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), a.port()),
+            IpAddr::V6(_) => SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), a.port()),
+        });
+        let at = |addr: &ListenAddr| {
+            self.listeners.iter().zip(0..).find_map(|(index, slot)| {
+                let listener = self.config.listeners.get((*index)?)?;
+                (listener.addr == *addr).then_some((listener.front, slot))
+            })
+        };
+        let (exact, local) = (at(addr), addr.inet());
+        let (front, slot, local) = match (exact, wildcard) {
+            (Some((front, slot)), _) => (front, slot, None),
+            (None, Some(wildcard)) => {
+                at(&ListenAddr::Inet(wildcard)).map(|(front, slot)| (front, slot, local))?
+            }
+            (None, None) => return None,
+        };
+        Some(FoundListener { front, slot, local })
+    }
+}
+
+/// Listener of an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FoundListener {
+    /// Number of its front end.
+    pub front: u8,
+    /// Its slot; see [`ActiveConfig::listeners`].
+    pub slot: u32,
+    /// The address, if the listener's is a wildcard.
+    pub local: Option<SocketAddr>,
 }
 
 /// A worker thread.
@@ -55,6 +91,8 @@ pub struct Thread {
     pub counters: Arc<Counters>,
     /// Counters of all threads, for the status pages that add them up.
     pub all_counters: Arc<Vec<Arc<Counters>>>,
+    /// Connections for other listeners, with the numbers of their front ends.
+    pub(crate) passed: RefCell<Vec<(u8, Passed)>>,
     /// Process id, for log lines.
     pub pid: u32,
     /// Graceful shutdown has begun: the thread accepts no connections and keeps none open between requests.
@@ -94,6 +132,7 @@ impl Thread {
             error_lines: RefCell::default(),
             counters,
             all_counters: parts.all_counters,
+            passed: RefCell::default(),
             pid: std::process::id(),
             quitting: Cell::new(false),
             stopping: Cell::new(false),
@@ -110,6 +149,11 @@ impl Thread {
     /// Calls `f` with a log file of the current configuration. Returns `None` if `number` is out of range.
     pub fn with_log<R>(&self, number: usize, f: impl FnOnce(&OwnedFd) -> R) -> Option<R> {
         self.active.borrow().logs.borrow().get(number).map(|fd| f(fd))
+    }
+
+    /// Gives a connection to the listener that its client names, at the end of the turn. `front`: front end of that listener.
+    pub fn pass(&self, front: u8, passed: Passed) {
+        self.passed.borrow_mut().push((front, passed));
     }
 
     /// Closes a connection.

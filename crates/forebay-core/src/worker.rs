@@ -11,7 +11,7 @@ use crate::thread::{ActiveConfig, Parts, Thread};
 use forebay_conf::error::Level;
 use forebay_net::addr::Peer;
 use forebay_net::io::Io;
-use forebay_net::reactor::{Handler, Remote, Token};
+use forebay_net::reactor::{Direct, Handler, Remote, Token};
 use forebay_sys::errno::errno;
 use forebay_sys::sync::lock;
 use rustix::io::Errno;
@@ -396,6 +396,18 @@ impl WorkerThread {
         }
     }
 
+    /// Gives connections to the listeners that other listeners have passed them to.
+    fn hand_over(&self) {
+        loop {
+            // A statement of its own: the front end may pass the connection on again.
+            let passed = self.thread.passed.borrow_mut().pop();
+            let Some((front, passed)) = passed else { return };
+            if let Some(front) = self.front(front) {
+                front.take_over(passed);
+            }
+        }
+    }
+
     /// Stops accepting for now. New connections stay in the kernel's queue.
     fn pause(&self, until: Option<Instant>) {
         self.pause.set(Some(Pause { below: self.connections(), idle: self.thread.io.poller.idle(), until }));
@@ -539,6 +551,12 @@ impl Handler for WorkerThread {
         self.fronts.iter().for_each(|front| front.set_aside_ended(token, owner));
     }
 
+    fn step(&self, direct: Direct) {
+        if let Some(front) = self.front(direct.front) {
+            front.step(direct);
+        }
+    }
+
     fn tick(&self, now: Instant) {
         self.thread.clock.tick(now);
     }
@@ -548,6 +566,7 @@ impl Handler for WorkerThread {
     }
 
     fn turn(&self) {
+        self.hand_over();
         let now = self.thread.io.poller.now();
         for c in self.mailbox.take() {
             self.command(c);
@@ -559,6 +578,7 @@ impl Handler for WorkerThread {
     }
 
     fn before_wait(&self, busy: bool) -> bool {
+        self.hand_over();
         self.thread.error_lines.borrow_mut().flush(&self.thread);
         let gathered = self.thread.log_buffers.borrow().gathered_at();
         let Some(since) = gathered else { return false };
@@ -652,6 +672,7 @@ mod tests {
                 rustix::net::recv(socket, &mut buf, rustix::net::RecvFlags::empty()).expect("one");
             CALLS.with_borrow_mut(|calls| calls.push((listener, buf[..count].to_vec())));
         }
+        fn take_over(&self, _: crate::front::Passed) {}
         fn resume(&self, _: Token) {}
         fn expired(&self, _: Token) {}
         fn start_queued(&self) {}

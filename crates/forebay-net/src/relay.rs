@@ -2,13 +2,17 @@
 //! 9.3.6), and the sessions of stream. Hot path.
 //!
 //! A [`Pair`] is the state of a relay. It holds no future and no waker: [`Pair::step`] moves what can be moved now and
-//! returns the events to wait for. [`Pair::run`] waits for them inside a task.
+//! returns the events to wait for. [`Pairs`] steps relays from the events of their sockets, without a task; [`Pair::run`] waits
+//! inside one, for streams of a multiplexed connection.
 //!
 //! A direction reads up to 16 KiB into a buffer of the thread and writes them at once. It keeps the buffer only while the
 //! receiver has not taken all bytes. After a read that fills the buffer, the bytes of plain TCP connections pass through a pipe
 //! inside the kernel, until few pass at a time.
 
+mod pairs;
 mod way;
+
+pub use pairs::{Owner, Pairs};
 
 use crate::io::Io;
 use crate::reactor::Deadline;
@@ -38,17 +42,6 @@ pub struct Timeouts {
 impl Timeouts {
     /// No limits.
     pub const NEVER: Timeouts = Timeouts { read: Duration::MAX, send: Duration::MAX };
-}
-
-/// One side, and the bytes received from it before.
-#[derive(Debug)]
-pub struct End<'w> {
-    /// Its connection.
-    pub wire: &'w mut Wire,
-    /// Bytes that it has sent and that have not been passed on.
-    pub early: Vec<u8>,
-    /// Its times.
-    pub timeouts: Timeouts,
 }
 
 /// Rules of a relay. Several relays can have the same.
@@ -91,17 +84,6 @@ pub enum Ended {
     TimedOut(Side),
     /// No bytes passed for too long ([`Rules::idle`]).
     Idle,
-}
-
-/// Result of a relay.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Relayed {
-    /// Cause of the end.
-    pub ended: Ended,
-    /// Bytes of the client that the server's connection has taken.
-    pub from_client: u64,
-    /// Bytes of the server that the client's connection has taken.
-    pub from_server: u64,
 }
 
 /// Event that a direction waits for.
@@ -297,15 +279,6 @@ fn patience(wait: Wait, from: (Timeouts, Side), to: (Timeouts, Side)) -> Option<
         Wait::Writable => Some((to.0.send, Ended::TimedOut(to.1))),
         Wait::Until(_) | Wait::Nothing => None,
     }
-}
-
-/// Passes bytes until one side ends or has done nothing for too long.
-pub async fn relay(io: &Io, client: End<'_>, server: End<'_>) -> Relayed {
-    let rules = Rules { client: client.timeouts, server: server.timeouts, ..Rules::default() };
-    let mut pair = Pair::new(io, client.early, server.early);
-    let ended = pair.run(io, client.wire, server.wire, &rules).await;
-    let (from_client, from_server) = (pair.passed_from(Side::Client), pair.passed_from(Side::Server));
-    Relayed { ended, from_client, from_server }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use crate::modules::vars::push_field;
 use crate::request::Request;
 use crate::thread::Thread;
 use crate::variables::Registry;
-use forebay_core::log::access::{AccessLog, Escape, Target, is_dirty};
+use forebay_core::log::access::{AccessLog, Escape, Target, is_dirty, write_line};
 use forebay_core::log::buffers;
 use forebay_core::vars::VarId;
 use forebay_core::vars::{Part, Template};
@@ -172,6 +172,10 @@ impl Format {
     /// # Errors
     /// As [`Request::var`].
     pub(crate) fn write(&self, req: &mut Request, out: &mut Vec<u8>) -> Result<(), VarError> {
+        if req.without_head {
+            // The shortcuts read the head.
+            return write_line(&self.template, self.escape, req, out);
+        }
         for op in &self.ops {
             let start = out.len();
             let (found, plain) = match op {

@@ -16,11 +16,7 @@ impl Request {
 
     /// Writes a line about this request. Builds the message only if a log takes the level.
     pub(crate) fn log_with(&mut self, level: Level, message: impl FnOnce(&mut Vec<u8>)) {
-        let http = self.http();
-        let own = http.locations.get(self.location).and_then(|l| l.settings.log.error_log.as_ref());
-        let conf = self.conf.clone();
-        let logs = own.map_or(conf.config.main.error_log.as_slice(), |l| l.0.as_slice());
-        if !logs.iter().any(|l| level <= l.level) {
+        if !self.logs(level) {
             return;
         }
         let mut line = self.take_buf();
@@ -28,11 +24,30 @@ impl Request {
         message(&mut line);
         self.describe(&mut line);
         error::end_line(&mut line);
-        error::emit(&self.thread, logs, level, &line);
+        error::emit(&self.thread, self.error_logs(), level, &line);
         self.give_buf(line);
     }
 
-    fn describe(&self, out: &mut Vec<u8>) {
+    /// Writes a line that ends with a description of the request from earlier.
+    pub(crate) fn log_described(&self, level: Level, message: &str, description: &[u8]) {
+        let line = error::line(&self.thread, level, Some(self.conn.client.number), message, description);
+        error::emit(&self.thread, self.error_logs(), level, &line);
+    }
+
+    /// Returns `true` if a log takes lines of this level.
+    pub(crate) fn logs(&self, level: Level) -> bool {
+        self.error_logs().iter().any(|l| level <= l.level)
+    }
+
+    /// Returns the logs of the location.
+    fn error_logs(&self) -> &[ErrorLog] {
+        let location = self.conf.http.locations.get(self.location);
+        let own = location.and_then(|l| l.settings.log.error_log.as_ref());
+        own.map_or(self.conf.config.main.error_log.as_slice(), |l| l.0.as_slice())
+    }
+
+    /// Appends the end of a line about this request.
+    pub(crate) fn describe(&self, out: &mut Vec<u8>) {
         let http = self.http();
         out.extend_from_slice(b", client: ");
         out.extend_from_slice(&self.remote);

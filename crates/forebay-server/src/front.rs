@@ -1,8 +1,8 @@
 //! HTTP as a front end: its block, its threads, its background work.
 
 use crate::config::http::{Builder, Http};
-use crate::config::{Config, Scope};
-use crate::connection::{self, Connection};
+use crate::config::{Config, HttpContext, Scope};
+use crate::connection::{self, Connection, Partial};
 use crate::file_cache::{FileCache, SHED};
 use crate::file_watch::Watches;
 use crate::thread::{Thread, ThreadConfig};
@@ -10,11 +10,11 @@ use crate::upstream::background;
 use crate::upstream::health_check::Question;
 use forebay_conf::tree::Block;
 use forebay_core::client::Client;
-use forebay_core::config::Build;
-use forebay_core::front::{Accepted, Front, FrontConfig, FrontEnd, Idle};
+use forebay_core::config::{Build, Context};
+use forebay_core::front::{Accepted, Front, FrontConfig, FrontEnd, Idle, Passed};
 use forebay_core::process::Outside;
 use forebay_core::thread::{ActiveConfig, Thread as WorkerThread};
-use forebay_net::reactor::{NOTICE_MOUNTS, Token};
+use forebay_net::reactor::{Direct, NOTICE_MOUNTS, Token};
 use forebay_net::wire::Wire;
 use std::any::Any;
 use std::rc::Rc;
@@ -27,7 +27,7 @@ pub(crate) struct HttpFrontEnd;
 
 impl FrontEnd for HttpFrontEnd {
     fn block(&self) -> &'static str {
-        "http"
+        HttpContext::BLOCK
     }
 
     fn read<'a>(&self, number: u8, block: Option<&Block>, build: Build<'a>) -> (FrontConfig, Build<'a>) {
@@ -55,6 +55,7 @@ impl FrontEnd for HttpFrontEnd {
             default_temp_paths: http.default_temp_paths(),
             certificate_files: std::mem::take(&mut http.certificate_files),
             levels: http.locations.len(),
+            groups: http.upstreams.iter().map(|u| u.group.clone()).collect(),
             config: Arc::new(http),
         };
         (read, build)
@@ -123,6 +124,18 @@ impl Front for HttpThread {
         self.0.start(a.token, Connection::new(Wire::Plain(a.token), Rc::new(client)));
     }
 
+    fn take_over(&self, passed: Passed) {
+        let token = passed.wire.token();
+        let mut conn = Connection::new(passed.wire, Rc::new(passed.client));
+        if !passed.early.is_empty() {
+            let started = self.0.clock.now();
+            conn.partial = Some(Box::new(Partial { buf: passed.early.into(), started }));
+            // Counted until a runner has read the rest.
+            self.0.counters.reading.add(1);
+        }
+        self.0.start(token, conn);
+    }
+
     fn resume(&self, token: Token) {
         if let Some(conn) = self.0.runners.take_parked(token) {
             self.0.start(token, conn);
@@ -144,6 +157,10 @@ impl Front for HttpThread {
 
     fn start_queued(&self) {
         self.0.start_queued();
+    }
+
+    fn step(&self, direct: Direct) {
+        self.0.relays.step(direct);
     }
 
     fn set_aside_ended(&self, token: Token, owner: u32) {

@@ -1,6 +1,7 @@
 //! State of the HTTP front end in one worker thread: connections, file cache, configuration. Hot path.
 
 use crate::config::http::{Http, Server};
+use crate::connection::switched::{self, Relays};
 use crate::connection::{Connection, Work};
 use crate::file_cache::FileCache;
 use forebay_core::client::Client;
@@ -11,6 +12,9 @@ use std::cell::RefCell;
 use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
+
+/// Kind of [`forebay_net::reactor::Direct`] work: a relay of [`Thread::relays`].
+pub(crate) const SWITCHED: u8 = 0;
 
 /// A configuration together with the state that one thread keeps for it.
 #[derive(Debug)]
@@ -70,6 +74,8 @@ pub(crate) struct Thread {
     pub files: RefCell<FileCache>,
     /// Responses of upstreams that this thread has served from a cache.
     pub cached: crate::cache::local::Local,
+    /// Tunnels, and connections that have switched to another protocol.
+    pub relays: Relays,
     /// Running requests without a client.
     pub background: crate::background::Running,
     /// Buffers of HTTP/2 connections.
@@ -90,6 +96,7 @@ impl Thread {
         Rc::new(Thread {
             no_client: Rc::new(Client::none(worker.io.poller.now())),
             runners: Runners::new(worker.reactor.clone(), front),
+            relays: switched::relays(&worker, front),
             front,
             conf: RefCell::new(Rc::new(conf)),
             files: RefCell::new(files),
@@ -102,7 +109,12 @@ impl Thread {
 
     /// Hands a connection to a runner and polls it.
     pub(crate) fn start(self: &Rc<Self>, token: Token, conn: Connection) {
-        self.runners.start(Job { token, work: conn.into() }, || self.runner());
+        self.start_work(Job { token, work: conn.into() });
+    }
+
+    /// Hands work to a runner and polls it.
+    pub(crate) fn start_work(self: &Rc<Self>, job: Job<Work>) {
+        self.runners.start(job, || self.runner());
     }
 
     /// Starts the oldest work that is queued for a runner.

@@ -2,9 +2,9 @@
 
 use crate::session::Session;
 use forebay_conf::error::Level;
-use forebay_core::log::access::{AccessLog, Escape, Target};
+use forebay_core::log::access::{AccessLog, Escape, Target, write_line};
 use forebay_core::log::{buffers, files, syslog};
-use forebay_core::vars::{Evaluate, Part, Template, VarError};
+use forebay_core::vars::Template;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -18,31 +18,6 @@ pub(crate) struct Format {
     pub escape: Escape,
     /// Text with variables.
     pub template: Template,
-}
-
-impl Format {
-    /// Appends a line for a session, without a newline.
-    fn write(&self, s: &mut Session, out: &mut Vec<u8>) -> Result<(), VarError> {
-        for part in self.template.parts() {
-            let start = out.len();
-            let found = match part {
-                Part::Text(t) => {
-                    out.extend_from_slice(t);
-                    continue;
-                }
-                Part::Var(v) => s.var(*v, out)?,
-                Part::Capture(n) => {
-                    s.captures().push(*n, out);
-                    true
-                }
-            };
-            match self.escape {
-                Escape::Default if !found => out.push(b'-'),
-                escape => escape.apply(out, start),
-            }
-        }
-        Ok(())
-    }
 }
 
 /// Writes the lines of a session that has ended.
@@ -60,7 +35,7 @@ pub(crate) fn log_session(s: &mut Session) {
             line.clear();
         }
         if let Some(f) = stream.log_formats.get(l.format)
-            && f.write(s, &mut line).is_ok()
+            && write_line(&f.template, f.escape, s, &mut line).is_ok()
         {
             deliver(s, l, &mut line);
         }

@@ -1,7 +1,9 @@
 //! The stream block, from the tree to immutable settings. What all front ends share is in [`forebay_core::config`].
 
 use crate::access_log::Format;
-use crate::modules::{self, Content, core, limit_conn, log, preread, proxy, realip, set};
+use crate::modules::{
+    self, Content, core, health_check, limit_conn, log, pass, preread, proxy, realip, set, status_zone,
+};
 use crate::session::Session;
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Block, Directive};
@@ -11,6 +13,7 @@ use forebay_core::config::names::{self, ServerName};
 use forebay_core::config::{Context, Listener, Listening, check_certificates, plain};
 use forebay_core::limit::access;
 use forebay_core::limit::concurrency::ConnZones;
+use forebay_core::status_zone::StatusZone;
 use forebay_core::tls;
 use forebay_core::tls::client::ClientTls;
 use forebay_core::tls::loader::{Loader, ServerInput};
@@ -28,6 +31,7 @@ use std::sync::Arc;
 pub(crate) struct StreamContext;
 
 impl Context for StreamContext {
+    const BLOCK: &'static str = "stream";
     type Eval = Session;
     type Tables = Tables;
 }
@@ -35,10 +39,17 @@ impl Context for StreamContext {
 /// State that the setters of the stream block share.
 pub(crate) type Scope<'a> = forebay_core::config::Scope<'a, StreamContext>;
 
+/// Properties that stream adds to a group.
+#[derive(Debug, Default)]
+pub(crate) struct Extras {
+    /// Health checks, in the order of the group's schedules.
+    pub checks: Vec<health_check::Check>,
+}
+
 /// A group of the stream block.
-pub(crate) type Upstream = upstream::Upstream<()>;
+pub(crate) type Upstream = upstream::Upstream<Extras>;
 /// A group that `proxy_pass` names.
-pub(crate) type Named = upstream::Named<()>;
+pub(crate) type Named = upstream::Named<Extras>;
 
 /// Tables that directives of the stream level fill and others refer to by name.
 #[derive(Debug, Default)]
@@ -46,7 +57,9 @@ pub(crate) struct Tables {
     /// Log formats in order of definition. None is built in.
     pub log_formats: Vec<Format>,
     /// Upstream groups, named and implied.
-    pub upstreams: upstream::Groups<()>,
+    pub upstreams: upstream::Groups<Extras>,
+    /// `match` blocks of health checks.
+    pub matches: health_check::Matches,
     /// Zones of `limit_conn`.
     pub conn_zones: ConnZones,
 }
@@ -73,6 +86,7 @@ struct LevelWritten {
     realip: realip::Written,
     access: access::Written,
     preread: preread::Written,
+    health_check: health_check::Written,
     bind: bind::Written,
     alpn: tls::alpn::Written,
     offered: tls::alpn::upstream::Written,
@@ -89,6 +103,7 @@ impl LevelWritten {
             || self.realip.set(d, cx)?
             || self.access.set(d, cx)?
             || self.preread.set(d, cx)?
+            || self.health_check.set(d, cx)?
             || self.bind.set(d, cx)?
             || self.alpn.set(d, cx)?
             || self.offered.set(d, cx)?
@@ -104,6 +119,7 @@ impl LevelWritten {
         self.realip.inherit(&outer.realip);
         self.access.inherit(&outer.access);
         self.preread.inherit(&outer.preread);
+        self.health_check.inherit(&outer.health_check);
         self.bind.inherit(&outer.bind);
         self.proxy_ssl.inherit(&outer.proxy_ssl);
         self.tls.inherit(&outer.tls);
@@ -120,6 +136,7 @@ impl LevelWritten {
             realip: self.realip.resolve(),
             access: self.access.resolve(),
             preread: self.preread.resolve(),
+            health_check: self.health_check.resolve(),
             bind: self.bind.resolve(),
             proxy_ssl: self.proxy_ssl.resolve(),
             tls: self.tls.resolve(),
@@ -139,6 +156,7 @@ pub(crate) struct Settings {
     pub realip: realip::Settings,
     pub access: access::Settings,
     pub preread: preread::Settings,
+    pub health_check: health_check::Settings,
     pub bind: bind::Settings,
     pub alpn: tls::alpn::Settings,
     pub offered: tls::alpn::upstream::Settings,
@@ -157,6 +175,8 @@ pub(crate) struct Server {
     pub assignments: Vec<set::Assignment>,
     /// Handler of its sessions.
     pub content: Option<Content>,
+    /// `status_zone`.
+    pub status_zone: Option<Arc<StatusZone>>,
     /// TLS of its clients; `None` without a certificate.
     pub tls: Option<Arc<ServerTls>>,
     /// TLS of its upstreams.
@@ -194,6 +214,8 @@ struct ServerBuild {
     listens: Vec<ListenDirective>,
     assignments: Vec<set::Assignment>,
     content: Option<Content>,
+    health_check: Option<health_check::Check>,
+    status_zone: Option<Arc<StatusZone>>,
     ordinal: u32,
 }
 
@@ -235,7 +257,7 @@ impl<'s, 'f> Builder<'s, 'f> {
             block.directive(inner, self.cx)?;
         }
         block.check(d, self.cx)?;
-        let defined = self.cx.tables.upstreams.define(block, (), self.cx.error(d, ""));
+        let defined = self.cx.tables.upstreams.define(block, Extras::default(), self.cx.error(d, ""));
         defined.map_err(|message| self.cx.error(d, message))
     }
 
@@ -262,6 +284,13 @@ impl<'s, 'f> Builder<'s, 'f> {
             b"server_name" => return names::parse(d, self.cx, &mut s.names),
             b"set" => s.assignments.push(set::parse(d, self.cx)?),
             b"proxy_pass" => s.content = Some(proxy::pass(d, s.content.as_ref(), self.cx)?),
+            b"pass" => s.content = Some(pass::parse(d, s.content.as_ref(), self.cx)?),
+            b"health_check" => {
+                s.health_check = Some(health_check::parse(d, s.health_check.as_ref(), self.cx)?);
+            }
+            b"status_zone" => {
+                s.status_zone = Some(status_zone::parse(d, s.status_zone.as_ref(), self.cx)?);
+            }
             b"return" => s.content = Some(modules::returning(d, s.content.as_ref(), self.cx)?),
             _ => return s.written.set(d, self.cx).map(|_| ()),
         }
@@ -269,7 +298,8 @@ impl<'s, 'f> Builder<'s, 'f> {
     }
 
     /// Ends the construction. `front` is the number of the front end.
-    pub(crate) fn finish(self, front: u8) -> (Stream, Vec<Listener>) {
+    pub(crate) fn finish(mut self, front: u8) -> (Stream, Vec<Listener>) {
+        self.attach_checks();
         let unnamed = [ServerName::Exact(Vec::new())];
         let listening: Vec<_> = (self.servers.iter())
             .map(|s| Listening {
@@ -290,7 +320,10 @@ impl<'s, 'f> Builder<'s, 'f> {
         let resolver = self.written.core.resolve().resolver.0;
         let tables = std::mem::take(&mut self.cx.tables);
         tables.conn_zones.undefined().iter().for_each(|text| self.cx.keep_late(plain(text)));
-        let (upstreams, errors) = tables.upstreams.finish(resolver.as_ref(), false, |(), _| {});
+        let matches = tables.matches;
+        let (upstreams, errors) = tables.upstreams.finish(resolver.as_ref(), false, |extras, errors| {
+            errors.extend(extras.checks.iter_mut().filter_map(|c| c.find_match(&matches).err()));
+        });
         errors.into_iter().for_each(|error| self.cx.keep_late(error));
         let stream = Stream {
             servers,
@@ -304,6 +337,15 @@ impl<'s, 'f> Builder<'s, 'f> {
             certificate_files: loader.paths,
         };
         (stream, listeners)
+    }
+
+    /// Adds the `health_check` of each server to its group. Keeps the errors.
+    fn attach_checks(&mut self) {
+        for (number, s) in self.servers.iter_mut().enumerate() {
+            let Some(check) = s.health_check.take() else { continue };
+            let attached = health_check::attach(check, number, s.content.as_ref(), self.cx);
+            attached.unwrap_or_else(|error| self.cx.keep_late(error));
+        }
     }
 }
 
@@ -326,6 +368,7 @@ fn complete(s: &ServerBuild, outer: &LevelWritten, loader: &mut Loader, cx: &mut
         settings,
         assignments: s.assignments.clone(),
         content: s.content.clone(),
+        status_zone: s.status_zone.clone(),
         tls,
         upstream_tls: upstream_tls.map(Arc::new),
     }

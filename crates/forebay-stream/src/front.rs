@@ -1,18 +1,19 @@
 //! Stream as a front end: its block, its threads, its background work.
 
-use crate::config::{Builder, Scope, Stream};
+use crate::config::{Builder, Scope, Stream, StreamContext};
+use crate::modules::health_check;
 use crate::session::Session;
-use crate::thread::Thread;
+use crate::thread::{PAIR, Thread};
 use forebay_conf::tree::Block;
 use forebay_core::client::Client;
-use forebay_core::config::{Build, Config, plain};
-use forebay_core::front::{Accepted, Front, FrontConfig, FrontEnd, Idle};
+use forebay_core::config::{Build, Config, Context, plain};
+use forebay_core::front::{Accepted, Front, FrontConfig, FrontEnd, Idle, Passed};
 use forebay_core::process::Outside;
 use forebay_core::tasks::Tasks;
 use forebay_core::thread::{ActiveConfig, Thread as WorkerThread};
 use forebay_core::tls::ocsp::staple;
 use forebay_core::upstream::resolve;
-use forebay_net::reactor::Token;
+use forebay_net::reactor::{Direct, Token};
 use forebay_net::wire::Wire;
 use std::any::Any;
 use std::rc::Rc;
@@ -25,7 +26,7 @@ pub struct StreamFrontEnd;
 
 impl FrontEnd for StreamFrontEnd {
     fn block(&self) -> &'static str {
-        "stream"
+        StreamContext::BLOCK
     }
 
     fn read<'a>(&self, number: u8, block: Option<&Block>, build: Build<'a>) -> (FrontConfig, Build<'a>) {
@@ -47,6 +48,7 @@ impl FrontEnd for StreamFrontEnd {
             default_temp_paths: Vec::new(),
             certificate_files: std::mem::take(&mut stream.certificate_files),
             levels: stream.servers.len(),
+            groups: stream.upstreams.iter().map(|u| u.group.clone()).collect(),
             config: Arc::new(stream),
         };
         (read, build)
@@ -75,6 +77,7 @@ impl FrontEnd for StreamFrontEnd {
                 group.adopt(&old.group);
             }
             resolve::start(group, &mut tasks, &outside.tokio, &log);
+            health_check::start(&stream, upstream, &mut tasks, &outside.tokio, &log);
         }
         for stapling in &stream.staplings {
             tasks.spawn(&outside.tokio, "asking responders", staple::start(stapling, &log));
@@ -103,6 +106,13 @@ impl Front for StreamThread {
         self.0.start(a.token, Box::new(session));
     }
 
+    fn take_over(&self, passed: Passed) {
+        let token = passed.wire.token();
+        let mut session = Session::new(self.0.clone(), passed.wire, passed.client);
+        session.early = passed.early;
+        self.0.start(token, Box::new(session));
+    }
+
     fn resume(&self, token: Token) {
         if let Some(session) = self.0.runners.take_parked(token) {
             self.0.start(token, session);
@@ -115,6 +125,12 @@ impl Front for StreamThread {
 
     fn start_queued(&self) {
         self.0.start_queued();
+    }
+
+    fn step(&self, direct: Direct) {
+        if direct.kind == PAIR {
+            self.0.passing.step(direct);
+        }
     }
 
     fn set_aside_ended(&self, _token: Token, _owner: u32) {}

@@ -7,6 +7,7 @@ mod access_log;
 mod config;
 mod front;
 mod modules;
+mod passing;
 mod session;
 #[cfg(test)]
 mod tests;

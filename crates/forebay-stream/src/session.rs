@@ -3,7 +3,8 @@
 
 use crate::access_log;
 use crate::config::{Server, Stream};
-use crate::modules::{self, Content, limit_conn, preread, proxy, realip, set, ssl};
+use crate::modules::{self, Content, limit_conn, pass, preread, proxy, realip, set, ssl, status_zone};
+use crate::passing::{self, Connected};
 use crate::thread::{Thread, ThreadConfig};
 use forebay_conf::error::Level;
 use forebay_core::client::Client;
@@ -11,6 +12,7 @@ use forebay_core::greeting::{self, Greeting};
 use forebay_core::limit::cidr::Cidr;
 use forebay_core::limit::concurrency::Counted;
 use forebay_core::log::{buffers, error};
+use forebay_core::status_zone::sessions::CountedSession;
 use forebay_core::tls;
 use forebay_core::vars::{Captures, Evaluate, Stored, VarError, VarId, VarStore};
 use forebay_http::proxy_protocol::{Broken, Header};
@@ -48,6 +50,10 @@ pub(crate) struct Session {
     pub sent: u64,
     /// Result and counts of `limit_conn`.
     pub counted: Counted,
+    /// Count of its connection; `None` if it has none.
+    pub counted_connection: Option<status_zone::CountedConnection>,
+    /// Count in the `status_zone` of its server.
+    pub counted_session: Option<CountedSession>,
     /// ClientHello that `ssl_preread` has read.
     pub hello: Option<Box<Hello>>,
     /// Bytes that the client has sent and that no phase has consumed.
@@ -71,6 +77,16 @@ impl Drop for Session {
     }
 }
 
+/// Result of the phases.
+pub(crate) enum Outcome {
+    /// The session is over, with this status.
+    Over(u16),
+    /// Another listener has the connection.
+    Passed,
+    /// It is proxied over this connection.
+    Connected(Box<Connected>),
+}
+
 /// Bytes read at once for a PROXY protocol header.
 const GREETING: usize = 4096;
 
@@ -80,7 +96,7 @@ const MAX_GREETING: usize = 64 * 1024;
 /// Serves sessions, one after another, forever.
 pub(crate) async fn runner(thread: Rc<Thread>) {
     loop {
-        let mut job = thread.runners.next_job().await;
+        let job = thread.runners.next_job().await;
         job.work.serve().await;
     }
 }
@@ -89,7 +105,10 @@ impl Session {
     /// Creates a session of a connection that has just been accepted.
     pub(crate) fn new(thread: Rc<Thread>, wire: Wire, client: Client) -> Session {
         let conf = thread.config();
-        Session::of(thread, conf, wire, Rc::new(client))
+        let counted = status_zone::CountedConnection::begin(&thread);
+        let mut session = Session::of(thread, conf, wire, Rc::new(client));
+        session.counted_connection = Some(counted);
+        session
     }
 
     /// Creates a session with a configuration.
@@ -106,6 +125,8 @@ impl Session {
             received: 0,
             sent: 0,
             counted: Counted::default(),
+            counted_connection: None,
+            counted_session: None,
             hello: None,
             early: Vec::new(),
             upstream: None,
@@ -121,43 +142,63 @@ impl Session {
         self.conf.stream.clone()
     }
 
-    /// Runs the phases and writes the session's line to the access log.
-    async fn serve(&mut self) {
+    /// Runs the phases. A session that is passed on leaves the runner then; another one ends.
+    async fn serve(mut self: Box<Self>) {
         if self.logs_connections() {
             let text = format!("client {} connected to {}", self.client_text(), self.local_text());
             self.log_bare(Level::Info, &text);
         }
         let stream = self.stream();
-        self.status = match stream.servers.get(self.server) {
+        let outcome = match stream.servers.get(self.server) {
             Some(server) => self.accept(&stream, server).await,
-            None => 500,
+            None => Outcome::Over(500),
         };
+        match outcome {
+            Outcome::Over(status) => self.end(status),
+            Outcome::Passed => {}
+            Outcome::Connected(connected) => {
+                let thread = self.thread.clone();
+                passing::begin(&thread, self, *connected);
+            }
+        }
+    }
+
+    /// Counts the session and writes its line to the access log.
+    pub(crate) fn end(&mut self, status: u16) {
+        self.status = status;
+        status_zone::end(self);
         access_log::log_session(self);
         // A client that sees the end of the connection may look for its line in the log.
         buffers::flush_gathered(&self.thread);
     }
 
-    /// Runs the phases of the default server, up to the choice of the server. Returns the status.
-    async fn accept(&mut self, stream: &Stream, server: &Server) -> u16 {
+    /// Runs the phases of the default server, up to the choice of the server, and then those of that server.
+    async fn accept(&mut self, stream: &Stream, server: &Server) -> Outcome {
+        if let Some(status) = self.admit(server).await {
+            return Outcome::Over(status);
+        }
+        let Some(server) = stream.servers.get(self.server) else { return Outcome::Over(500) };
+        status_zone::begin(self, server);
+        match preread::read(self, server).await {
+            Some(status) => Outcome::Over(status),
+            None => self.run(server).await,
+        }
+    }
+
+    /// Runs the phases up to the choice of the server. Returns the status with which the session is refused.
+    async fn admit(&mut self, server: &Server) -> Option<u16> {
         if let Some(status) = self.greet(server).await {
-            return status;
+            return Some(status);
         }
         realip::replace(self, server);
         if let Some(status) = limit_conn::check(self, server) {
-            return status;
+            return Some(status);
         }
         if server.settings.access.judge(self.peer) == Some(false) {
             self.log(Level::Error, "access forbidden by rule while initializing session");
-            return 403;
+            return Some(403);
         }
-        if let Some(status) = ssl::accept(self, server).await {
-            return status;
-        }
-        let Some(server) = stream.servers.get(self.server) else { return 500 };
-        match preread::read(self, server).await {
-            Some(status) => status,
-            None => self.run(server).await,
-        }
+        ssl::accept(self, server).await
     }
 
     /// Reads the PROXY protocol header and begins TLS, where the listener asks for these. Returns the status with which the
@@ -165,7 +206,8 @@ impl Session {
     async fn greet(&mut self, server: &Server) -> Option<u16> {
         let (thread, conf) = (self.thread.clone(), self.conf.clone());
         let deadline = thread.io.poller.after(server.settings.core.proxy_protocol_timeout.0);
-        let mut buf = Vec::new();
+        // Another listener may have read them.
+        let mut buf = std::mem::take(&mut self.early);
         loop {
             match greeting::take(&mut self.client, &mut self.wire, &conf, &mut buf) {
                 Ok(Greeting::Complete) => break,
@@ -201,19 +243,20 @@ impl Session {
         None
     }
 
-    /// Runs the phases of the chosen server. Returns the status.
-    async fn run(&mut self, server: &Server) -> u16 {
+    /// Runs the phases of the chosen server.
+    async fn run(&mut self, server: &Server) -> Outcome {
         if let Err(e) = set::assign(self, &server.assignments) {
             self.log(Level::Error, &e.0);
-            return 500;
+            return Outcome::Over(500);
         }
         match &server.content {
             Some(Content::Proxy(target)) => proxy::serve(self, target, &server.settings.proxy).await,
-            Some(Content::Return(text)) => modules::send_text(self, text).await,
+            Some(Content::Pass(target)) => pass::serve(self, target),
+            Some(Content::Return(text)) => Outcome::Over(modules::send_text(self, text).await),
             // nginx refuses such a server when it gets a connection.
             None => {
                 self.log(Level::Error, "no handler for server");
-                500
+                Outcome::Over(500)
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The table of directives tells the truth about what is bound here, and errors have nginx's words.
 
-use crate::modules::{BLOCK_DIRECTIVES, core, limit_conn, log, preread, proxy, realip};
+use crate::modules::{BLOCK_DIRECTIVES, core, health_check, limit_conn, log, preread, proxy, realip};
 use forebay_conf::error::Level;
 use forebay_conf::files::Files;
 use forebay_conf::grammar::{self, Support};
@@ -18,6 +18,9 @@ const OTHERS: &[&str] = &[
     "server_name",
     "set",
     "proxy_pass",
+    "pass",
+    "health_check",
+    "status_zone",
     "return",
     "hash",
     "least_conn",
@@ -35,6 +38,7 @@ fn what_works_is_bound() {
         log::Written::DIRECTIVES,
         limit_conn::Written::DIRECTIVES,
         preread::Written::DIRECTIVES,
+        health_check::Written::DIRECTIVES,
         proxy::Written::DIRECTIVES,
         realip::Written::DIRECTIVES,
         access::Written::DIRECTIVES,
@@ -85,6 +89,7 @@ fn mistakes_have_nginx_s_words() {
     assert_eq!(server("proxy_download_rate $status; proxy_upload_rate 1m;"), [""; 0]);
     assert_eq!(server("proxy_protocol v3;"), ["invalid value \"v3\""]);
     assert_eq!(server("proxy_pass a.invalid:1;"), ["host not found in upstream \"a.invalid\""]);
+    assert_eq!(server("status_zone a; status_zone b;"), ["\"status_zone\" directive is duplicate"]);
     assert_eq!(server("set x y;"), ["invalid variable name \"x\""]);
     assert_eq!(server("access_log /l main;"), ["unknown log format \"main\""]);
     assert_eq!(server("limit_conn z 1;"), ["zero size shared memory zone \"z\""]);
@@ -93,4 +98,36 @@ fn mistakes_have_nginx_s_words() {
     assert_eq!(errors(udp), ["the \"udp\" parameter of \"listen\" is not supported yet"]);
     let ssl = "no \"ssl_certificate\" is defined for the \"listen ... ssl\" directive";
     assert_eq!(errors("server { listen 127.0.0.1:1 ssl; return a; }"), [ssl]);
+}
+
+#[test]
+fn mistakes_in_health_checks_are_named() {
+    let server = |more: &str| errors(&format!("server {{ listen 127.0.0.1:1; {more} }}"));
+    let check = |more: &str| server(&format!("proxy_pass 127.0.0.1:2; health_check {more};"));
+    assert_eq!(check("interval=1s jitter=1s fails=2 passes=3 mandatory persistent port=5 udp"), [""; 0]);
+    for parameter in ["interval=0", "fails=x", "passes=0", "persistent", "port=70000", "uri=/", "udp=on"] {
+        assert_eq!(check(parameter), [format!("invalid parameter \"{parameter}\"")]);
+    }
+    assert_eq!(check("match=m"), ["match \"m\" not found"]);
+    assert_eq!(check("; health_check"), ["\"health_check\" directive is duplicate"]);
+    assert_eq!(server("health_check;"), ["\"health_check\" requires \"proxy_pass\""]);
+    assert_eq!(server("return a; health_check;"), ["\"health_check\" requires \"proxy_pass\""]);
+    let variable = server("proxy_pass $server_addr:1; health_check;");
+    assert_eq!(variable, ["\"health_check\" requires a constant \"proxy_pass\""]);
+    let m = |lines: &str| errors(&format!("match m {{ {lines} }}"));
+    assert_eq!(m("send a; expect ~* b;"), [""; 0]);
+    for line in ["send", "send a b", "expect", "expect ! b", "send a; send b", "expect a; expect b"] {
+        let name = line.split_whitespace().next().unwrap_or_default();
+        assert_eq!(m(&format!("{line};")), [format!("invalid \"{name}\" in \"match\"")], "{line}");
+    }
+    assert_eq!(m("status 200;"), ["invalid \"status\" in \"match\""]);
+    assert_eq!(errors("match m { send a; } match m { send b; }"), ["duplicate match \"m\""]);
+}
+
+#[test]
+fn a_queue_is_refused_in_words() {
+    let found = errors("upstream u { server 127.0.0.1:1 max_conns=1; queue 5; }");
+    let words = "\"queue\" directive is not supported: sessions do not wait for a server";
+    assert!(matches!(found.as_slice(), [one] if one.starts_with(words)), "{found:?}");
+    assert_eq!(errors("upstream u { server 127.0.0.1:1 slow_start=5s; zone u 64k; }"), [""; 0]);
 }

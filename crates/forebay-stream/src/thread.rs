@@ -1,6 +1,7 @@
 //! State of the stream front end in one worker thread. Hot path.
 
 use crate::config::Stream;
+use crate::passing::{self, Sessions};
 use crate::session::Session;
 use forebay_core::config::main_settings::ErrorLog;
 use forebay_core::thread::{ActiveConfig, Thread as WorkerThread};
@@ -10,6 +11,9 @@ use std::cell::RefCell;
 use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
+
+/// Kind of [`forebay_net::reactor::Direct`] work: a session of [`Thread::passing`].
+pub(crate) const PAIR: u8 = 0;
 
 /// A configuration together with the state that one thread keeps for it.
 #[derive(Debug)]
@@ -52,6 +56,8 @@ pub(crate) struct Thread {
     pub front: u8,
     /// Tasks that serve sessions. No connection is idle.
     pub runners: Runners<Box<Session>, Box<Session>>,
+    /// Sessions that are passed on.
+    pub passing: Sessions,
     /// Configuration in effect for new sessions.
     pub conf: RefCell<Rc<ThreadConfig>>,
 }
@@ -69,6 +75,7 @@ impl Thread {
         let conf = ThreadConfig::new(&worker, worker.active(), front);
         Rc::new(Thread {
             runners: Runners::new(worker.reactor.clone(), front),
+            passing: passing::sessions(&worker, front),
             front,
             conf: RefCell::new(Rc::new(conf)),
             worker,

@@ -43,6 +43,18 @@ pub fn set_packet_info(socket: impl AsFd, ipv6: bool) -> io::Result<()> {
     set_option(socket, libc::IPPROTO_IP, libc::IP_PKTINFO, 1)
 }
 
+/// Has a connected UDP socket return every ICMP error, not those alone that are about its port (ip(7), IP_RECVERR; ipv6(7),
+/// IPV6_RECVERR).
+///
+/// # Errors
+/// Errors of setsockopt(2).
+pub fn set_icmp_errors(socket: impl AsFd, ipv6: bool) -> io::Result<()> {
+    match ipv6 {
+        true => set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1),
+        false => set_option(socket, libc::IPPROTO_IP, libc::IP_RECVERR, 1),
+    }
+}
+
 fn set_tcp_option(socket: impl AsFd, option: libc::c_int, value: i32) -> io::Result<()> {
     set_option(socket, libc::IPPROTO_TCP, option, value)
 }
@@ -65,6 +77,18 @@ mod tests {
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("bind");
         set_packet_info(&socket, false).expect("IPv4");
         assert!(set_packet_info(&socket, true).is_err(), "not a socket of IPv6");
+    }
+
+    #[test]
+    fn errors_of_a_port_that_nothing_serves() {
+        let unused = std::net::UdpSocket::bind("127.0.0.1:0").and_then(|s| s.local_addr()).expect("a port");
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("bind");
+        set_icmp_errors(&socket, false).expect("IPv4");
+        assert!(set_icmp_errors(&socket, true).is_err(), "not a socket of IPv6");
+        socket.connect(unused).expect("connected");
+        socket.send(b"x").expect("sent");
+        let e = socket.recv(&mut [0; 1]).expect_err("refused");
+        assert_eq!(e.kind(), io::ErrorKind::ConnectionRefused);
     }
 
     #[test]

@@ -38,6 +38,11 @@ impl Oracle {
         Oracle { child, site }
     }
 
+    /// Returns its directory.
+    pub fn site(&self) -> &Site {
+        &self.site
+    }
+
     /// Returns the address on which it listens.
     pub fn addr(&self) -> std::net::SocketAddr {
         self.site.addr(0)

@@ -4,7 +4,7 @@ use crate::harness::{Server, Site};
 use std::process::Command;
 
 /// Makes `NAME.crt` and `NAME.key` for a name.
-fn certificate(site: &Site, name: &str) {
+pub(crate) fn certificate(site: &Site, name: &str) {
     let args = format!(
         "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -keyout {name}.key -out {name}.crt \
          -days 30 -subj /CN={name}.test -addext subjectAltName=DNS:{name}.test"

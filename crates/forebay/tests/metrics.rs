@@ -28,18 +28,18 @@ fn start() -> Server {
     Server::start(&conf(&format!("upstream u {{ server {up}; server 127.0.0.1:1 backup; }}")))
 }
 
-fn body(answer: &str) -> &str {
+pub(crate) fn body(answer: &str) -> &str {
     answer.split_once("\r\n\r\n").map_or("", |(_, b)| b)
 }
 
-fn json(server: &Server, path: &str) -> Value {
+pub(crate) fn json(server: &Server, path: &str) -> Value {
     let answer = server.get(path);
     assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("application/json"), "{answer}");
     serde_json::from_str(body(&answer)).unwrap_or_else(|e| panic!("{e}: {answer}"))
 }
 
 /// The value of a series, by its whole left side.
-fn series(text: &str, name: &str) -> f64 {
+pub(crate) fn series(text: &str, name: &str) -> f64 {
     let line = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' '));
     line.and_then(|v| v.parse().ok()).unwrap_or_else(|| panic!("no {name} in {text}"))
 }
@@ -201,26 +201,31 @@ fn a_browser_shows_the_dashboard() {
         assert!(server.get("/").ends_with("well"));
     }
     assert!(server.get("/dashboard/x").starts_with("HTTP/1.1 404"));
-    let profile = tempfile::tempdir().expect("temporary directory");
-    let picture = std::env::var("FOREBAY_TEST_SCREENSHOT").unwrap_or_default();
-    let mut browser = Command::new("chromium");
-    browser
-        .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"])
-        .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
-        .arg(format!("--user-data-dir={}", profile.path().display()))
-        .args(["--window-size=1400,1100", "--virtual-time-budget=5000"]);
-    match picture.as_str() {
-        "" => browser.arg("--dump-dom"),
-        path => browser.arg(format!("--screenshot={path}")),
-    };
-    let out = browser.arg(format!("http://{}/dashboard", server.addr(0))).stderr(Stdio::null()).output();
-    let dom = String::from_utf8_lossy(&out.expect("chromium runs").stdout).into_owned();
-    if picture.is_empty() {
-        for text in ["<td>front</td>", "<td>app</td>", "<h3>u</h3>", "<td>things</td>", ">live<", "(backup)"]
-        {
-            assert!(dom.contains(text), "no {text} in {dom}");
-        }
+    let dom = dashboard_in_browser(&server, "FOREBAY_TEST_SCREENSHOT");
+    for text in ["<td>front</td>", "<td>app</td>", "<h3>u</h3>", "<td>things</td>", ">live<", "(backup)"] {
+        assert!(dom.contains(text), "no {text} in {dom}");
     }
+}
+
+/// Returns the document of the dashboard of a server after five seconds. First saves a picture of it at the path in the
+/// environment variable `picture`, if that is set.
+pub(crate) fn dashboard_in_browser(server: &Server, picture: &str) -> String {
+    let profile = tempfile::tempdir().expect("temporary directory");
+    let run = |output: &str| {
+        let mut browser = Command::new("chromium");
+        browser
+            .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"])
+            .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
+            .arg(format!("--user-data-dir={}", profile.path().display()))
+            .args(["--window-size=1400,1500", "--virtual-time-budget=5000", output])
+            .arg(format!("http://{}/dashboard", server.addr(0)));
+        let out = browser.stderr(Stdio::null()).output().expect("chromium runs");
+        String::from_utf8_lossy(&out.stdout).into_owned()
+    };
+    if let Ok(path) = std::env::var(picture) {
+        run(&format!("--screenshot={path}"));
+    }
+    run("--dump-dom")
 }
 
 /// Members of the interface that tell when a server was asked and since when it is not, how full zones are, and what

@@ -15,18 +15,22 @@ fn conf(stream: &str) -> String {
     )
 }
 
-/// Starts a server that sends back what it receives, until the client has ended. Counts its connections.
-fn echo() -> (SocketAddr, Arc<AtomicUsize>) {
+/// Starts a server that sends back what it receives, until the client has ended. Counts the connections on which something
+/// arrives: the harness opens others to find out whether the server listens.
+pub(crate) fn echo() -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let addr = listener.local_addr().expect("address");
     let count = Arc::new(AtomicUsize::new(0));
     let counted = count.clone();
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
-            counted.fetch_add(1, SeqCst);
+            let counted = counted.clone();
             std::thread::spawn(move || {
                 let mut from = stream.try_clone().expect("clone");
                 let mut to = stream;
+                if matches!(from.peek(&mut [0]), Ok(1)) {
+                    counted.fetch_add(1, SeqCst);
+                }
                 let _ = std::io::copy(&mut from, &mut to);
             });
         }
@@ -34,21 +38,21 @@ fn echo() -> (SocketAddr, Arc<AtomicUsize>) {
     (addr, count)
 }
 
-fn connect(addr: SocketAddr) -> TcpStream {
+pub(crate) fn connect(addr: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect_timeout(&addr, DEADLINE).expect("connect");
     stream.set_read_timeout(Some(DEADLINE)).expect("timeout");
     stream
 }
 
 /// Sends a text and reads as much back.
-fn ask(stream: &mut TcpStream, text: &[u8]) -> Vec<u8> {
+pub(crate) fn ask(stream: &mut TcpStream, text: &[u8]) -> Vec<u8> {
     stream.write_all(text).expect("written");
     let mut answer = vec![0; text.len()];
     stream.read_exact(&mut answer).expect("an answer");
     answer
 }
 
-fn rest(mut stream: TcpStream) -> String {
+pub(crate) fn rest(mut stream: TcpStream) -> String {
     let mut text = String::new();
     stream.read_to_string(&mut text).expect("the end");
     text
@@ -201,4 +205,62 @@ fn the_check_knows_stream() {
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(text.contains("the \"udp\" parameter of \"listen\" is not supported yet"), "{text}");
     assert!(!output.status.success());
+}
+
+/// A connection passes to another listener with its number, its client, its TLS and the bytes that have been read.
+#[test]
+fn connections_pass_to_other_listeners() {
+    let server = Server::start(
+        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {}\n\
+         http { access_log off; server_tokens off;\n\
+         server { listen 127.0.0.1:%PORT0%; return 200 'plain $remote_addr $server_port $scheme $proxy_protocol_addr'; }\n\
+         server { listen 127.0.0.1:%PORT1% proxy_protocol; return 200 'header $proxy_protocol_addr'; }\n\
+         server { listen %PORT2%; return 200 'any $server_addr'; } }\n\
+         stream { log_format l '$server_port $status $connection'; access_log logs/access.log l;\n\
+         limit_conn_zone $binary_remote_addr zone=z:64k;\n\
+         map $server_port $to { %PORT6% 127.0.0.1:1; %PORT7% localhost:%PORT0%; default 127.0.0.1:%PORT2%; }\n\
+         server { listen 127.0.0.1:%PORT3% proxy_protocol; ssl_preread on; limit_conn z 1; pass 127.0.0.1:%PORT0%; }\n\
+         server { listen 127.0.0.1:%PORT4%; ssl_preread on; pass 127.0.0.1:%PORT1%; }\n\
+         server { listen 127.0.0.1:%PORT5%; listen 127.0.0.1:%PORT6%; listen 127.0.0.1:%PORT7%; pass $to; }\n\
+         server { listen 127.0.0.1:%PORT8%; pass 127.0.0.1:%PORT8%; }\n\
+         server { listen 127.0.0.1:%PORT9%; pass 127.0.0.1:%PORT5%; } }",
+    );
+    let get = "GET / HTTP/1.0\r\n\r\n";
+    let ask = |port: usize, text: &str| {
+        let mut stream = connect(server.addr(port));
+        stream.write_all(text.as_bytes()).expect("written");
+        let mut answer = Vec::new();
+        // A refused connection is reset, since bytes of it have not been read.
+        let _ = stream.read_to_end(&mut answer);
+        let answer = String::from_utf8_lossy(&answer).into_owned();
+        answer.split_once("\r\n\r\n").map_or(answer.clone(), |(_, body)| body.to_owned())
+    };
+    let header = "PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n";
+    let plain = format!("plain 127.0.0.1 {} http 192.0.2.1", server.addr(0).port());
+    assert_eq!(ask(3, &format!("{header}{get}")), plain);
+    assert_eq!(ask(4, &format!("{header}{get}")), "header 192.0.2.1");
+    assert_eq!(ask(5, get), "any 127.0.0.1");
+    assert_eq!(ask(9, get), "any 127.0.0.1", "by two listeners");
+    for (port, text) in [
+        (6, "port not found for \"127.0.0.1:1\"".to_owned()),
+        (7, format!("no addresses in pass \"localhost:{}\"", server.addr(0).port())),
+        (8, "stream pass cycle".to_owned()),
+    ] {
+        assert_eq!(ask(port, get), "");
+        let at =
+            format!(" while passing connection to port, client: 127.0.0.1, server: {}", server.addr(port));
+        server.wait_for_log(&(text + &at), 1);
+    }
+    // A place in a zone is kept for as long as the connection is open.
+    let mut kept = connect(server.addr(3));
+    kept.write_all(format!("{header}GET / HTTP/1.1\r\nHost: h\r\n\r\n").as_bytes()).expect("written");
+    let mut answer = vec![0; 12];
+    kept.read_exact(&mut answer).expect("an answer");
+    assert_eq!(answer, b"HTTP/1.1 200");
+    assert_eq!(ask(3, &format!("{header}{get}")), "");
+    drop(kept);
+    wait_for("a place", || (ask(3, &format!("{header}{get}")) == plain).then_some(()));
+    let log = server.site.read("logs/access.log");
+    let statuses: Vec<_> = log.lines().filter_map(|l| l.split(' ').nth(1)).collect();
+    assert_eq!(statuses[..4], ["200", "500", "500", "503"], "{log}");
 }

@@ -21,6 +21,7 @@ pub use main_level::{EVENTS_DIRECTIVES, main_directives};
 pub use scope::{Build, Context, LogBuffer, Main, Scope};
 
 use crate::front::{FrontConfig, FrontEnd};
+use crate::upstream::group::Group;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::files::Files;
 use forebay_conf::tree::{Block, Directive, Tree};
@@ -192,9 +193,17 @@ pub struct Config {
     pub prefix: Vec<u8>,
     /// Configuration of each front end, by its number.
     pub fronts: Vec<Arc<dyn Any + Send + Sync>>,
+    /// Upstream groups of all front ends, with the names of their blocks.
+    pub groups: Vec<(&'static str, Arc<Group>)>,
 }
 
 impl Config {
+    /// Returns the groups that the `upstream` blocks of a front end define. `block` is the name of the front end's block.
+    pub fn upstreams(&self, block: &str) -> impl Iterator<Item = &Arc<Group>> {
+        let groups = self.groups.iter().filter(move |(of, group)| *of == block && group.explicit);
+        groups.map(|(_, group)| group)
+    }
+
     /// Returns the configuration of the front end of this number. `None` if it has another type.
     pub fn front<T: Any + Send + Sync>(&self, number: u8) -> Option<Arc<T>> {
         self.fronts.get(usize::from(number))?.clone().downcast().ok()
@@ -412,12 +421,13 @@ impl Reading<'_> {
         let Some(front) = self.fronts.get(number) else { return build };
         build.end = d.and_then(|d| d.block.as_ref()).and_then(|block| block.end);
         let (read, build) = front.read(number as u8, d.and_then(|d| d.block.as_ref()), build);
-        let FrontConfig { config, listeners, default_temp_paths, certificate_files, levels } = read;
+        let FrontConfig { config, listeners, default_temp_paths, certificate_files, groups, levels } = read;
         if let Some(place) = self.read.get_mut(number) {
             *place = Some(config);
         }
         self.levels += levels;
         self.config.listeners.extend(listeners);
+        self.config.groups.extend(groups.into_iter().map(|group| (front.block(), group)));
         self.config.default_temp_paths.extend(default_temp_paths);
         self.config.certificate_files.extend(certificate_files);
         build

@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 
 /// Top-level context of a configuration (main, http, stream), with variables and named tables of its own.
 pub trait Context {
+    /// Name of its block; empty for the main level.
+    const BLOCK: &'static str;
     /// Type for which variables are evaluated: a request or a session.
     type Eval;
     /// Tables that some directives fill and others refer to by name.
@@ -24,6 +26,7 @@ pub trait Context {
 pub struct Main;
 
 impl Context for Main {
+    const BLOCK: &'static str = "";
     type Eval = ();
     type Tables = ();
 }

@@ -31,6 +31,14 @@ pub fn first(d: &Directive) -> &[u8] {
     d.args.first().map_or(&[], |w| &w.text)
 }
 
+/// Splits a parameter into its name and the value after `=`, if it has one.
+pub fn split_parameter(text: &[u8]) -> (&[u8], Option<&[u8]>) {
+    match memchr::memchr(b'=', text) {
+        Some(at) => (&text[..at], Some(&text[at + 1..])),
+        None => (text, None),
+    }
+}
+
 /// Length in bytes, with the suffixes `k` and `m`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Size(pub u64);

@@ -101,7 +101,7 @@ impl Line {
     ///
     /// # Errors
     /// As [`Line::write_all`].
-    pub(super) async fn read(&mut self, buf: &mut Vec<u8>) -> Result<usize> {
+    pub async fn read(&mut self, buf: &mut Vec<u8>) -> Result<usize> {
         loop {
             let Some(tls) = &mut self.tls else { return self.socket.read_buf(buf).await };
             let mut piece = [0; READ];

@@ -1,7 +1,7 @@
 //! Limits on what goes on at a time for a key, in zones that all threads share (nginx: ngx_http_limit_conn_module,
 //! ngx_stream_limit_conn_module).
 
-use super::outcomes::Outcome;
+use super::outcomes::{Limited, Outcome};
 use super::zones::{self, KEY_COST, Tables};
 use crate::config::value::Setting;
 use crate::config::{Context, Scope};
@@ -33,7 +33,7 @@ where
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_, C>) -> Result<Self, Error> {
         let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
         let [name, most] = d.args.as_slice() else { return Ok(Limits(Arc::new(all))) };
-        let zone = cx.tables.as_mut().find_or_promise(&name.text, false);
+        let zone = cx.tables.as_mut().find_or_promise(&name.text, C::BLOCK, Limited::Connections);
         if all.iter().any(|(z, _)| Arc::ptr_eq(z, &zone)) {
             return Err(cx.error(d, "\"limit_conn\" directive is duplicate"));
         }
@@ -128,7 +128,7 @@ where
     if name.is_empty() {
         return Err(cx.error(d, "\"limit_conn_zone\" must have \"zone\" parameter"));
     }
-    let z = cx.tables.as_mut().find_or_promise(&name, false);
+    let z = cx.tables.as_mut().find_or_promise(&name, C::BLOCK, Limited::Connections);
     let make = || Table { map: HashMap::default(), room: size, used: 0 };
     let table = TABLES.get(&name, &key_word.text, size, make);
     if let Err(_again) = z.defined.set(Defined { key, table }) {

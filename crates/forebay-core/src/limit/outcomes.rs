@@ -62,11 +62,21 @@ impl Outcome {
     }
 }
 
+/// What a zone limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limited {
+    /// Requests (`limit_req`).
+    Requests,
+    /// Connections, or what is under way on them (`limit_conn`).
+    Connections,
+}
+
 /// Outcomes of a zone, counted by all threads. They go on after a reload.
 #[derive(Debug)]
 pub struct Outcomes {
-    /// The zone is one of `limit_req`.
-    pub requests: bool,
+    /// Block of the main level that has the zone.
+    block: &'static str,
+    limited: Limited,
     /// Name of the zone.
     pub zone: Vec<u8>,
     /// Counts in the order of [`Outcome::ALL`].
@@ -76,21 +86,23 @@ pub struct Outcomes {
 static KNOWN: Mutex<Vec<Weak<Outcomes>>> = Mutex::new(Vec::new());
 
 impl Outcomes {
-    /// Returns the counts of a zone of `limit_req` (`requests`) or of `limit_conn`.
-    pub fn named(requests: bool, zone: &[u8]) -> Arc<Outcomes> {
+    /// Returns the counts of a zone. `block`: see [`crate::config::Context::BLOCK`].
+    pub fn named(block: &'static str, limited: Limited, zone: &[u8]) -> Arc<Outcomes> {
         let mut all = lock(&KNOWN);
         all.retain(|l| l.strong_count() > 0);
-        let known = all.iter().filter_map(Weak::upgrade).find(|l| l.requests == requests && l.zone == zone);
+        let same = |l: &Arc<Outcomes>| l.block == block && l.limited == limited && l.zone == zone;
+        let known = all.iter().filter_map(Weak::upgrade).find(same);
         known.unwrap_or_else(|| {
-            let l = Arc::new(Outcomes { requests, zone: zone.to_vec(), counts: Default::default() });
+            let l = Arc::new(Outcomes { block, limited, zone: zone.to_vec(), counts: Default::default() });
             all.push(Arc::downgrade(&l));
             l
         })
     }
 
-    /// Returns the counts of all zones of `limit_req` (`requests`) or of `limit_conn`.
-    pub fn all(requests: bool) -> Vec<Arc<Outcomes>> {
-        lock(&KNOWN).iter().filter_map(Weak::upgrade).filter(|l| l.requests == requests).collect()
+    /// Returns the counts of all zones of a block.
+    pub fn all(block: &str, limited: Limited) -> Vec<Arc<Outcomes>> {
+        let all = lock(&KNOWN);
+        all.iter().filter_map(Weak::upgrade).filter(|l| l.block == block && l.limited == limited).collect()
     }
 
     /// Counts an outcome.
@@ -103,6 +115,7 @@ impl Outcomes {
     /// Returns the names and counts of the outcomes that this kind of limit can have.
     pub fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         let all = Outcome::ALL.iter().zip(&self.counts);
-        all.filter(|(o, _)| self.requests || !o.is_delay()).map(|(o, c)| (o.name(), c.load(Relaxed)))
+        all.filter(|(o, _)| self.limited == Limited::Requests || !o.is_delay())
+            .map(|(o, c)| (o.name(), c.load(Relaxed)))
     }
 }

@@ -1,7 +1,7 @@
 //! Zones of keys, for `limit_req` and `limit_conn`. Within a configuration, a limit may name a zone before the directive
 //! that defines it. The tables belong to the process, so that a reload keeps their counts.
 
-use super::outcomes::Outcomes;
+use super::outcomes::{Limited, Outcomes};
 use crate::config::Build;
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Directive, Word};
@@ -35,13 +35,13 @@ impl<D> Default for Zones<D> {
 }
 
 impl<D> Zones<D> {
-    /// Returns the zone with this name. Creates it without a definition if necessary: one of `limit_req` (`requests`) or of
-    /// `limit_conn`.
-    pub fn find_or_promise(&mut self, name: &[u8], requests: bool) -> Arc<Zone<D>> {
+    /// Returns the zone with this name. Creates it without a definition if necessary. `block`: see
+    /// [`crate::config::Context::BLOCK`].
+    pub fn find_or_promise(&mut self, name: &[u8], block: &'static str, limited: Limited) -> Arc<Zone<D>> {
         if let Some(z) = self.0.iter().find(|z| z.name == name) {
             return z.clone();
         }
-        let outcomes = Outcomes::named(requests, name);
+        let outcomes = Outcomes::named(block, limited, name);
         let z = Arc::new(Zone { name: name.to_vec(), defined: OnceLock::new(), outcomes });
         self.0.push(z.clone());
         z

@@ -1,7 +1,7 @@
 //! Access logs: their destinations, and the escaping of values in their lines (nginx: access_log, log_format). Hot path.
 
 use super::syslog::Syslog;
-use crate::vars::Template;
+use crate::vars::{Evaluate, Part, Template, VarError};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -50,6 +50,37 @@ pub enum Escape {
     Json,
     /// No escaping.
     None,
+}
+
+/// Appends a line in a format, without a newline.
+///
+/// # Errors
+/// As [`Evaluate::var`].
+pub fn write_line<E: Evaluate>(
+    format: &Template,
+    escape: Escape,
+    e: &mut E,
+    out: &mut Vec<u8>,
+) -> Result<(), VarError> {
+    for part in format.parts() {
+        let start = out.len();
+        let found = match part {
+            Part::Text(t) => {
+                out.extend_from_slice(t);
+                continue;
+            }
+            Part::Var(v) => e.var(*v, out)?,
+            Part::Capture(n) => {
+                e.captures().push(*n, out);
+                true
+            }
+        };
+        match escape {
+            Escape::Default if !found => out.push(b'-'),
+            escape => escape.apply(out, start),
+        }
+    }
+    Ok(())
 }
 
 /// Returns `true` if a byte needs escaping in the default format.

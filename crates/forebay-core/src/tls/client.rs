@@ -191,16 +191,20 @@ impl ClientTls {
         })
     }
 
-    /// Begins a health check's HTTP/1 connection to `host`. Also returns the name to look for in the server's
-    /// certificate. Without a request there are no variables: ignores a `proxy_ssl_name` and a client certificate that
+    /// Begins a health check's connection to `host`, which offers protocols by ALPN. Also returns the name to look for in the
+    /// server's certificate. Without a request there are no variables: ignores a `proxy_ssl_name` and a client certificate that
     /// use them.
     ///
     /// # Errors
     /// The text for the error log.
-    pub fn begin_check(&self, host: &[u8]) -> Result<(String, rustls::ClientConnection), String> {
+    pub fn begin_check(
+        &self,
+        host: &[u8],
+        protocols: &[&[u8]],
+    ) -> Result<(String, rustls::ClientConnection), String> {
         let name = without_port(self.name.as_ref().and_then(|t| t.as_const()).unwrap_or(host));
         let mut config = ClientConfig::clone(&self.config);
-        config.alpn_protocols.clear();
+        config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
         let connection = rustls::ClientConnection::new(Arc::new(config), server_name(&name)?);
         Ok((name, connection.map_err(|e| e.to_string())?))
     }

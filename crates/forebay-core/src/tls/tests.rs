@@ -43,6 +43,7 @@ use std::time::{Duration, Instant};
 struct Visits;
 
 impl Context for Visits {
+    const BLOCK: &'static str = "";
     type Eval = Visit;
     type Tables = ();
 }

@@ -233,9 +233,11 @@ pub struct PeerStatus {
     pub down_for: Option<Duration>,
     /// Sum of such times before that, milliseconds.
     pub downtime: u64,
-    /// Mean time to the head of a response, lately.
+    /// Mean time to the connection, lately; `None` if it is not measured.
+    pub connect_time: Option<Duration>,
+    /// Mean time to the head of a response, or to the first byte of a session, lately.
     pub header_time: Option<Duration>,
-    /// Mean time to the end of a response, lately.
+    /// Mean time to the end of a response or session, lately.
     pub response_time: Option<Duration>,
     /// Times to the end of responses.
     pub times: Histogram,
@@ -398,7 +400,7 @@ impl Live {
 
     /// Adds the counters of all threads to `s`.
     fn add_shards(&self, s: &mut PeerStatus, now: u64) {
-        let (mut header, mut response) = (Mean::default(), Mean::default());
+        let [mut connect, mut header, mut response] = <[Mean; 3]>::default();
         for (_, shard) in lock(&self.shards).iter() {
             s.active += shard.active.load(Relaxed);
             let selected = ago(shard.selected.load(Relaxed), now);
@@ -414,10 +416,12 @@ impl Live {
                 *sum += n.load(Relaxed);
             }
             s.times.sum += Duration::from_micros(shard.micros.load(Relaxed));
+            connect.add(shard.connect_time.load(Relaxed), requests);
             header.add(shard.header_time.load(Relaxed), requests);
             response.add(shard.response_time.load(Relaxed), requests);
         }
-        (s.header_time, s.response_time) = (header.value(), response.value());
+        (s.connect_time, s.header_time, s.response_time) =
+            (connect.value(), header.value(), response.value());
     }
 
     /// Returns the counters of this thread.
@@ -444,6 +448,7 @@ pub struct Shard {
     responses: [AtomicU64; 5],
     sent: AtomicU64,
     received: AtomicU64,
+    connect_time: AtomicU64,
     header_time: AtomicU64,
     response_time: AtomicU64,
     micros: AtomicU64,
@@ -483,6 +488,9 @@ impl Shard {
         }
         add(&self.sent, f.sent);
         add(&self.received, f.received);
+        if let Some(connect) = f.connect {
+            average(&self.connect_time, connect);
+        }
         let Some(header) = f.header else { return };
         average(&self.header_time, header);
         if let Some(d) = f.response {
@@ -504,9 +512,11 @@ pub struct Figures {
     pub sent: u64,
     /// Bytes received.
     pub received: u64,
-    /// Time to the head of the response.
+    /// Time to the connection, where it is measured.
+    pub connect: Option<Duration>,
+    /// Time to the head of the response, or to the first byte of a session.
     pub header: Option<Duration>,
-    /// Time to the end of the response.
+    /// Time to the end of the response or session.
     pub response: Option<Duration>,
 }
 

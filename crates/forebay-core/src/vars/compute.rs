@@ -31,6 +31,11 @@ impl Map {
         Map { source, ..Map::default() }
     }
 
+    /// Returns the variables in its key and values.
+    pub fn variables(&self) -> impl Iterator<Item = VarId> + '_ {
+        self.source.variables().chain(self.values.iter().flat_map(Template::variables))
+    }
+
     /// Adds a value and returns its number. Equal values share one, as large maps have few different ones.
     pub fn value(&mut self, value: Template) -> u32 {
         // Looking back a little finds most repetitions without a second table.
@@ -152,6 +157,16 @@ pub enum AddressSource {
     Client,
     /// A variable.
     Var(VarId),
+}
+
+impl AddressSource {
+    /// Returns the variable.
+    pub(super) fn variable(&self) -> Option<VarId> {
+        match self {
+            AddressSource::Client => None,
+            AddressSource::Var(v) => Some(*v),
+        }
+    }
 }
 
 /// One `geo` block.

@@ -96,6 +96,15 @@ impl Computed {
         }
     }
 
+    /// Returns the variables from which the value is computed.
+    pub fn variables(&self) -> Box<dyn Iterator<Item = VarId> + '_> {
+        match self {
+            Computed::Map(m) => Box::new(m.variables()),
+            Computed::Geo(g) => Box::new(g.source.variable().into_iter()),
+            Computed::Split(s) => Box::new(s.source.variables()),
+        }
+    }
+
     /// Returns `true` if the value may change within a request (nginx: volatile).
     pub fn volatile(&self) -> bool {
         match self {

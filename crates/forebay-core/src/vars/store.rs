@@ -52,6 +52,12 @@ pub struct VarStore {
 }
 
 impl VarStore {
+    /// Gives spare memory back.
+    pub fn shrink(&mut self) {
+        self.slots.shrink_to_fit();
+        self.arena.shrink_to_fit();
+    }
+
     /// Forgets all values and makes room for `count` variables.
     #[inline]
     pub fn reset(&mut self, count: usize) {

@@ -148,6 +148,14 @@ impl Template {
         }
     }
 
+    /// Returns the variables in it.
+    pub fn variables(&self) -> impl Iterator<Item = VarId> + '_ {
+        self.parts.iter().filter_map(|part| match part {
+            Part::Var(v) => Some(*v),
+            Part::Text(_) | Part::Capture(_) => None,
+        })
+    }
+
     /// Returns the parts.
     pub fn parts(&self) -> &[Part] {
         &self.parts

@@ -1,6 +1,7 @@
 //! Descriptors of a thread in their slots, the readiness that epoll reports, and deadlines. Hot path.
 
 use super::batch::{self, Batch, Share};
+use super::direct::Direct;
 use super::timers::{Deadline, Target, Timers};
 use super::wake::{Remote, WakeList};
 use rustix::event::epoll;
@@ -70,6 +71,8 @@ pub(super) enum Role {
     /// An upstream connection that waits for its next request. The number names the owner of its descriptor. Anything
     /// that arrives closes it, so does the deadline.
     SetAside(u32),
+    /// A descriptor that a front end serves without a task. Each event is reported, and the deadline.
+    Direct(Direct),
 }
 
 /// Events that the epoll set reports for a slot. Room to write is registered only once a connection waits for it:
@@ -92,11 +95,11 @@ pub(super) struct Slot {
     /// has been read.
     pub(super) ended: bool,
     /// Time of the earliest timer of this slot, or [`Deadline::NEVER`].
-    armed: Deadline,
-    deadline: Deadline,
+    pub(super) armed: Deadline,
+    pub(super) deadline: Deadline,
     pub(super) role: Role,
-    read_waker: Option<Waiter>,
-    write_waker: Option<Waiter>,
+    pub(super) read_waker: Option<Waiter>,
+    pub(super) write_waker: Option<Waiter>,
     pub(super) share: Share,
 }
 
@@ -124,6 +127,8 @@ pub(super) enum Due {
     Expired(u8),
     /// A connection that was set aside by this owner has ended.
     Close(u32),
+    /// Work that has no task can go on, or its deadline has passed.
+    Step(Direct),
 }
 
 /// Slots, the epoll set, timers and the clock of a turn. It knows neither connections nor futures.
@@ -141,6 +146,8 @@ pub struct Poller {
     pub(super) current_waker: Cell<usize>,
     /// Tasks that this thread has woken.
     ready: RefCell<Vec<u32>>,
+    /// Work without a task that has more to do, see [`Poller::step_again`].
+    pub(super) unfinished: RefCell<Vec<Direct>>,
     /// Beginning of all ticks.
     start: Instant,
     now: Cell<Instant>,
@@ -176,6 +183,7 @@ impl Poller {
             current: Cell::new(u32::MAX),
             current_waker: Cell::new(usize::MAX),
             ready: RefCell::default(),
+            unfinished: RefCell::default(),
             start: now,
             now: Cell::new(now),
             now_as_deadline: Cell::new(Deadline(0)),
@@ -439,7 +447,7 @@ impl Poller {
         arm
     }
 
-    fn arm(&self, deadline: Deadline, target: Target) {
+    pub(super) fn arm(&self, deadline: Deadline, target: Target) {
         let mut timers = self.timers.borrow_mut();
         if !timers.add(deadline, target) {
             return;
@@ -650,6 +658,7 @@ impl Poller {
                     return Due::Serve(front);
                 }
                 Role::SetAside(owner) if read => return Due::Close(owner),
+                Role::Direct(direct) => return Due::Step(direct),
                 Role::Idle(_) | Role::SetAside(_) => return Due::Nothing,
                 Role::Busy => [
                     if read { s.read_waker.take() } else { None },
@@ -699,7 +708,8 @@ impl Poller {
                     self.take_idle(&mut s);
                     return Due::Expired(front);
                 }
-                Role::Idle(_) | Role::SetAside(_) if s.armed == Deadline::NEVER => {
+                Role::Direct(direct) if s.deadline <= now => return Due::Step(direct),
+                Role::Idle(_) | Role::SetAside(_) | Role::Direct(_) if s.armed == Deadline::NEVER => {
                     s.armed = s.deadline;
                     s.deadline
                 }
@@ -731,7 +741,8 @@ impl Poller {
         timeout: Option<Duration>,
     ) -> std::io::Result<()> {
         // `ready` belongs to this thread; the flags of the wake list do not cover it.
-        let woken = self.wakes.begin_sleep() || !self.ready.borrow().is_empty();
+        let left = !self.ready.borrow().is_empty() || !self.unfinished.borrow().is_empty();
+        let woken = self.wakes.begin_sleep() || left;
         let timeout = if woken { Some(Duration::ZERO) } else { timeout };
         let spec = timeout.map(|t| rustix::time::Timespec {
             tv_sec: t.as_secs() as i64,

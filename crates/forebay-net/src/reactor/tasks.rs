@@ -100,14 +100,19 @@ impl Tasks {
         // The drop of the future closes the connection that it held.
         // A destructor may panic, too, and must not end the thread.
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(body)));
-        if polled.is_err()
-            && let Some(report) = self.on_panic.get()
-        {
-            report();
+        if polled.is_err() {
+            self.report_panic();
         }
         poller.current.set(outer);
         self.set(id, Condition::Idle);
         self.free.borrow_mut().push(id);
+    }
+
+    /// Reports a panic that has been caught.
+    pub(super) fn report_panic(&self) {
+        if let Some(report) = self.on_panic.get() {
+            report();
+        }
     }
 
     /// Puts a task back after a poll. Returns the future of a surplus one, whose place is free then.

@@ -35,6 +35,8 @@ struct Test {
     expired: Cell<u32>,
     served: Cell<u32>,
     ended: RefCell<Vec<(Token, u32)>>,
+    /// Steps of work without a task.
+    steps: RefCell<Vec<Direct>>,
 }
 
 impl Test {
@@ -54,6 +56,7 @@ impl Test {
             expired: Cell::new(0),
             served: Cell::new(0),
             ended: RefCell::default(),
+            steps: RefCell::default(),
         })
     }
 
@@ -128,6 +131,10 @@ impl Handler for Calls<'_> {
     }
     fn set_aside_ended(&self, token: Token, holder: u32) {
         self.0.ended.borrow_mut().push((token, holder));
+    }
+    fn step(&self, direct: Direct) {
+        self.0.steps.borrow_mut().push(direct);
+        assert!(direct.kind != 1, "asked for");
     }
     fn tick(&self, _now: Instant) {}
     fn turn(&self) {}
@@ -545,4 +552,37 @@ fn a_listener_that_was_removed_wakes_nothing() {
     poller.pause_listener(token);
     drop(poller.remove(token));
     assert!(!is_woken());
+}
+
+#[test]
+fn work_without_a_task_takes_its_steps() {
+    let test = Test::new();
+    let (token, mut peer) = test.connect();
+    let direct = Direct { front: 3, kind: 0, number: 7 };
+    test.io.poller.serve_directly(token, direct);
+    test.readable(token);
+    assert_eq!(test.steps.take(), [direct], "an event");
+    // A deadline that moves away costs no timer of its own, and counts.
+    test.io.poller.step_at(token, test.io.poller.after(Duration::from_secs(5)));
+    test.io.poller.step_at(token, test.io.poller.after(Duration::from_secs(9)));
+    test.pass(Duration::from_secs(8));
+    assert_eq!((test.steps.take().len(), test.io.poller.timers.borrow().len()), (0, 1));
+    test.pass(Duration::from_secs(1));
+    assert_eq!(test.steps.take(), [direct], "the deadline");
+    // The rest of a step comes in the next turn.
+    let mut work = Vec::new();
+    test.io.poller.step_again(direct);
+    assert!(test.reactor.step_unfinished(&Calls(&test), &mut work));
+    assert!(!test.reactor.step_unfinished(&Calls(&test), &mut work));
+    assert_eq!(test.steps.take(), [direct]);
+    // A panic is reported and ends nothing else.
+    test.io.poller.serve_directly(token, Direct { kind: 1, ..direct });
+    test.readable(token);
+    assert_eq!((test.panics.get(), test.steps.take().len()), (1, 1));
+    // A task can have the connection back.
+    test.io.poller.serve_by_task(token);
+    test.start(token, Work::Wait);
+    peer.write_all(b"x").expect("a byte");
+    test.readable(token);
+    assert_eq!((test.served.get(), test.steps.take().len()), (1, 0));
 }

@@ -20,6 +20,37 @@ const SECOND: Duration = Duration::from_secs(1);
 /// The server takes nothing more.
 const FULL: Step = Step::Wait { up: Wait::Writable, down: Wait::Readable };
 
+/// One side, and the bytes received from it before.
+#[derive(Debug)]
+struct End<'w> {
+    /// Its connection.
+    wire: &'w mut Wire,
+    /// Bytes that it has sent and that have not been passed on.
+    early: Vec<u8>,
+    /// Its times.
+    timeouts: Timeouts,
+}
+
+/// Result of a relay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Relayed {
+    /// Cause of the end.
+    ended: Ended,
+    /// Bytes of the client that the server's connection has taken.
+    from_client: u64,
+    /// Bytes of the server that the client's connection has taken.
+    from_server: u64,
+}
+
+/// Passes bytes until one side ends or has done nothing for too long.
+async fn relay(io: &Io, client: End<'_>, server: End<'_>) -> Relayed {
+    let rules = Rules { client: client.timeouts, server: server.timeouts, ..Rules::default() };
+    let mut pair = Pair::new(io, client.early, server.early);
+    let ended = pair.run(io, client.wire, server.wire, &rules).await;
+    let (from_client, from_server) = (pair.passed_from(Side::Client), pair.passed_from(Side::Server));
+    Relayed { ended, from_client, from_server }
+}
+
 fn plain(io: &Io, fd: OwnedFd) -> Wire {
     rustix::io::ioctl_fionbio(&fd, true).unwrap();
     Wire::Plain(io.poller.insert(fd))
@@ -676,4 +707,80 @@ fn a_stream_without_room_is_waited_for() {
     server.shutdown(Shutdown::Write).unwrap();
     bench.until(|_, step| step == Step::Wait { up: Wait::Readable, down: Wait::Nothing });
     assert!(stream.ended.get(), "the end has not been passed on");
+}
+
+/// Owner of a relay that notes its end.
+struct Ends(Wire, Wire, Rc<Cell<Option<(Ended, u64, u64)>>>);
+
+impl Owner for Ends {
+    fn wires(&mut self) -> (&mut Wire, &mut Wire) {
+        (&mut self.0, &mut self.1)
+    }
+    fn over(self, pair: Pair, ended: Ended) {
+        self.2.set(Some((ended, pair.passed_from(Side::Client), pair.passed_from(Side::Server))));
+    }
+}
+
+/// Thread whose only work are relays. It ends when all of them are over.
+struct OnlyPairs(Pairs<Ends>);
+
+impl crate::reactor::Handler for OnlyPairs {
+    fn accept(&self, _: u32) {}
+    fn resume(&self, _: u8, _: crate::reactor::Token) {}
+    fn expired(&self, _: u8, _: crate::reactor::Token) {}
+    fn start_queued(&self, _: u8) {}
+    fn set_aside_ended(&self, _: crate::reactor::Token, _: u32) {}
+    fn tick(&self, _: Instant) {}
+    fn step(&self, direct: crate::reactor::Direct) {
+        self.0.step(direct);
+    }
+    fn turn(&self) {}
+    fn due(&self) -> Option<Instant> {
+        None
+    }
+    fn finished(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// Relays without tasks pass small messages, much more than a step moves, and the bytes from before; they end when a side does
+/// and when nothing passes, and free their numbers.
+#[test]
+fn pairs_are_stepped_by_events() {
+    let io = Rc::new(Io::new().unwrap());
+    let reactor = crate::reactor::Reactor::new(io.clone());
+    let pairs = OnlyPairs(Pairs::new(io.clone(), 0, 0));
+    let rules = Rules { half_close: true, ..Rules::default() };
+    let many = 3 * STEP;
+    let begin = |rules, early: &[u8]| {
+        let ((client, a), (server, b)) = (tcp(&io), tcp(&io));
+        let end = Rc::new(Cell::new(None));
+        let pair = Pair::new(&io, early.to_vec(), Vec::new());
+        pairs.0.add(pair, rules, Ends(client, server, end.clone()));
+        (a, b, end)
+    };
+    let (mut client, mut server, end) = begin(rules, b"early ");
+    let (_quiet_client, _quiet_server, idle) = begin(Rules { idle: Duration::from_millis(50), ..rules }, b"");
+    let client = std::thread::spawn(move || {
+        client.write_all(b"ping").unwrap();
+        let mut answer = [0; 4];
+        client.read_exact(&mut answer).unwrap();
+        client.write_all(&vec![b'x'; many]).unwrap();
+        client.shutdown(Shutdown::Write).unwrap();
+        assert_eq!((answer, client.read_to_end(&mut Vec::new()).unwrap()), (*b"pong", many));
+    });
+    let server = std::thread::spawn(move || {
+        let mut first = [0; 10];
+        server.read_exact(&mut first).unwrap();
+        server.write_all(b"pong").unwrap();
+        assert_eq!((first, server.read_to_end(&mut Vec::new()).unwrap()), (*b"early ping", many));
+        server.write_all(&vec![b'y'; many]).unwrap();
+    });
+    reactor.run(&pairs).unwrap();
+    client.join().unwrap();
+    server.join().unwrap();
+    assert_eq!(idle.take(), Some((Ended::Idle, 0, 0)));
+    let (ended, up, down) = end.take().unwrap();
+    assert_eq!((ended, up, down), (Ended::Closed(Side::Server), 10 + many as u64, 4 + many as u64));
+    assert_eq!((pairs.0.len(), io.poller.in_use()), (0, 4), "the wires are not closed by this owner");
 }

@@ -192,7 +192,7 @@ impl Options {
     fn cache(self, path: PathBuf) -> Cache {
         Cache {
             index: shared_index(&self.name, &path, &self.levels, self.size),
-            counts: metrics::zone(metrics::ZoneKind::Cache, &self.name),
+            counts: forebay_core::status_zone::zone(metrics::kind::CACHE, &self.name),
             name: self.name,
             path,
             levels: self.levels,

@@ -57,7 +57,7 @@ pub(crate) struct Cache {
     /// Index of the entries.
     pub index: Arc<Index>,
     /// Counters of responses, for the status API.
-    pub counts: Arc<crate::metrics::StatusZone>,
+    pub counts: Arc<forebay_core::status_zone::StatusZone>,
 }
 
 impl Cache {
@@ -151,7 +151,7 @@ impl Cache {
             loader: Steps { files: 1, sleep: Duration::ZERO, threshold: Duration::ZERO },
             manager: Steps { files: 1, sleep: Duration::ZERO, threshold: Duration::ZERO },
             index: Arc::new(Index::new(10)),
-            counts: crate::metrics::zone(crate::metrics::ZoneKind::Cache, b""),
+            counts: forebay_core::status_zone::zone(crate::metrics::kind::CACHE, b""),
         }
     }
 }

@@ -19,6 +19,7 @@ use forebay_conf::tree::Span;
 pub(crate) struct HttpContext;
 
 impl forebay_core::config::Context for HttpContext {
+    const BLOCK: &'static str = "http";
     type Eval = Request;
     type Tables = HttpTables;
 }

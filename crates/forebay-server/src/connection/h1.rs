@@ -1,7 +1,7 @@
 //! HTTP/1 on a connection (RFC 9112): read a head, run the phases, send the response, log, and again. Hot path.
 
 use super::greeting::Preface;
-use super::{Connection, Guard, Partial, close};
+use super::{Connection, Guard, Partial, close, switched};
 use crate::body;
 use crate::error_log;
 use crate::phases;
@@ -38,6 +38,8 @@ pub(super) enum Served {
     Closed,
     /// The connection waits in its slot.
     Parked,
+    /// The bytes of the connection are passed on without a runner.
+    Relayed,
     /// The connection speaks HTTP/2, and is closed at this time unless a request comes.
     Http2(Deadline),
 }
@@ -156,8 +158,8 @@ impl Http1<'_, '_> {
     async fn request(&mut self) -> Option<Served> {
         self.guard.state(Some(|c| &c.writing));
         self.begun = true;
-        if !one_request(self.thread, self.req).await {
-            return Some(Served::Closed);
+        if let Some(served) = one_request(self.thread, self.req, self.guard).await {
+            return Some(served);
         }
         self.req.early = false;
         self.in_turn += 1;
@@ -515,8 +517,8 @@ async fn refuse(thread: &Rc<Thread>, req: &mut Request, reject: &parser::Reject)
     end(thread, req, true).await;
 }
 
-/// Serves one request. Returns `false` if the connection is over.
-async fn one_request(thread: &Rc<Thread>, req: &mut Request) -> bool {
+/// Serves one request. Returns `None` if the connection may serve another.
+async fn one_request(thread: &Rc<Thread>, req: &mut Request, guard: &mut Guard<'_>) -> Option<Served> {
     req.begin_request();
     req.conn.requests += 1;
     thread.counters.requests.add(1);
@@ -528,12 +530,15 @@ async fn one_request(thread: &Rc<Thread>, req: &mut Request) -> bool {
     }
     if req.drop_connection {
         finish(req);
-        return false;
+        return Some(Served::Closed);
     }
     if !take_body(thread, req).await {
         req.keep_alive = false;
     }
     let sent = respond(thread, req).await;
+    if sent && req.resp.source.is_some() && switched::begin(thread, req, guard) {
+        return Some(Served::Relayed);
+    }
     let unread = !req.body.done();
     let mut keep = sent && req.keep_alive && !thread.quitting.get();
     if keep && unread {
@@ -542,15 +547,15 @@ async fn one_request(thread: &Rc<Thread>, req: &mut Request) -> bool {
     finish(req);
     if !sent {
         reset_if_timed_out(req);
-        return false;
+        return Some(Served::Closed);
     }
     if !keep {
         let linger = unread || req.head.buf.len() > req.consumed();
         end(thread, req, linger).await;
-        return false;
+        return Some(Served::Closed);
     }
     advance(thread, req);
-    true
+    None
 }
 
 /// Discards bytes of the body that came with the head, before the answer; the rest is discarded after it. An upstream that
@@ -580,7 +585,7 @@ fn advance(thread: &Thread, req: &mut Request) {
 }
 
 /// Ends the connection after a response.
-async fn end(thread: &Rc<Thread>, req: &mut Request, unread: bool) {
+pub(super) async fn end(thread: &Rc<Thread>, req: &mut Request, unread: bool) {
     body::flush_answers(thread, req).await;
     let http = req.http();
     let core = &http.location(req).settings.core;

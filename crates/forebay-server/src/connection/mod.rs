@@ -1,12 +1,13 @@
 //! Connections of clients: what one keeps between requests, and the runners that serve it. Hot path.
 //!
 //! `greeting.rs` reads what comes before the first request (PROXY protocol, TLS, the preface of HTTP/2), `h1.rs` serves HTTP/1,
-//! `mux.rs` a request on a stream of HTTP/2, `close.rs` ends connections.
+//! `mux.rs` a request on a stream of HTTP/2, `switched.rs` passes bytes on where HTTP has ended, `close.rs` ends connections.
 
 pub(crate) mod close;
 mod greeting;
 mod h1;
 mod mux;
+pub(crate) mod switched;
 
 use crate::background::Task;
 use crate::config::http::Location;
@@ -64,6 +65,8 @@ pub(crate) enum Work {
     Stream(Rc<Stream>),
     /// A request that no client waits for.
     Task(Box<Task>),
+    /// A tunnel or a switched protocol that has ended.
+    Relayed(Box<switched::Over>),
 }
 
 impl From<Connection> for Work {
@@ -180,6 +183,7 @@ pub(crate) async fn runner(thread: Rc<Thread>) {
         match work {
             Work::Connection(conn) => serve(&thread, &mut req, token, conn).await,
             Work::Stream(stream) => mux::serve(&thread, &mut req, stream).await,
+            Work::Relayed(over) => switched::end(&thread, &mut req, token, *over).await,
             Work::Task(task) => Box::pin(crate::background::run(&thread, *task)).await,
         }
     }
@@ -208,6 +212,7 @@ async fn serve(thread: &Rc<Thread>, req: &mut Request, token: Token, mut conn: C
         // A runner without work keeps no memory of a connection.
         h1::Served::Closed => drop(req.end_connection()),
         h1::Served::Parked => guard.open = false,
+        h1::Served::Relayed => {}
         h1::Served::Http2(until) => {
             let conn = req.end_connection();
             req.head.clear();

@@ -1,11 +1,14 @@
 //! `api`: the counters as JSON, with the paths and field names of NGINX Plus; and the page that shows them live
 //! (ours: `dashboard`). Nothing can be changed by it.
 
-use super::{CACHE_STATUSES, Totals, ZoneKind, total, zones};
+use super::{Block, CACHE_STATUSES, Totals, cache_totals, kind, total};
 use crate::modules::{Verdict, limit_req, stub_status};
 use crate::request::Request;
 use forebay_core::limit::concurrency;
-use forebay_core::limit::outcomes::Outcomes;
+use forebay_core::limit::outcomes::{Limited, Outcomes};
+use forebay_core::status_zone::sessions::{CLASSES, SessionTotals};
+use forebay_core::status_zone::{ZoneKind, zones};
+use forebay_core::upstream::group::Group;
 use forebay_core::upstream::peer::{PeerStatus, State, ms};
 use forebay_http::request::Method;
 use forebay_net::resolver::Stats;
@@ -115,14 +118,25 @@ fn find(req: &Request, path: &str) -> Result<Value, ApiError> {
     let parts: Vec<&str> = parts.collect();
     let value = |value: Value| if parts.len() > 1 { Err(NOT_FOUND) } else { Ok(value) };
     match parts.split_first() {
-        None => Ok(json!(["nginx", "processes", "connections", "slabs", "http", "resolvers", "workers"])),
+        None => Ok(json!([
+            "nginx",
+            "processes",
+            "connections",
+            "slabs",
+            "http",
+            "stream",
+            "resolvers",
+            "workers"
+        ])),
         Some((&"nginx", _)) => value(program(req)),
         Some((&"processes", _)) => value(json!({"respawned": super::RESPAWNED.load(Relaxed)})),
         Some((&"connections", _)) => value(connections(stub_status::totals(req))),
         Some((&"workers", _)) => value(workers(req)),
         Some((&"slabs", rest)) => member(slabs(req), rest),
         Some((&"resolvers", rest)) => member(resolvers(), rest),
-        Some((&"http", rest)) => http(req, rest),
+        Some((&"http", ["requests"])) => Ok(requests(req)),
+        Some((&"http", rest)) => block(req, Block::Http, rest),
+        Some((&"stream", rest)) => block(req, Block::Stream, rest),
         _ => Err(NOT_FOUND),
     }
 }
@@ -166,40 +180,54 @@ fn resolvers() -> Map<String, Value> {
 type Collection = fn(&Request) -> Map<String, Value>;
 
 /// Collections below `http`, with their readers.
-const COLLECTIONS: &[(&str, Collection)] = &[
-    ("server_zones", |req| totals(ZoneKind::Server, super::servers(req))),
+const HTTP: &[(&str, Collection)] = &[
+    ("server_zones", |req| totals(kind::SERVER, super::servers(req))),
     ("location_zones", |_| {
         totals(
-            ZoneKind::Location,
-            zones(ZoneKind::Location).iter().map(|z| (z.name.clone(), z.totals())).collect(),
+            kind::LOCATION,
+            zones(kind::LOCATION).iter().map(|z| (z.name.clone(), Totals::of(z))).collect(),
         )
     }),
     ("caches", caches),
-    ("limit_conns", |_| limits(false)),
-    ("limit_reqs", |_| limits(true)),
-    ("upstreams", upstreams),
+    ("limit_conns", |_| limits(Block::Http, Limited::Connections)),
+    ("limit_reqs", |_| limits(Block::Http, Limited::Requests)),
+    ("upstreams", |req| upstreams(req, Block::Http)),
 ];
 
-/// Returns the names below `http`, a collection, or one member of it.
-fn http(req: &Request, path: &[&str]) -> Result<Value, ApiError> {
+/// Collections below `stream`, with their readers.
+const STREAM: &[(&str, Collection)] = &[
+    ("server_zones", |_| session_zones()),
+    ("limit_conns", |_| limits(Block::Stream, Limited::Connections)),
+    ("upstreams", |req| upstreams(req, Block::Stream)),
+];
+
+/// Returns the names below a block, a collection, or one member of it.
+fn block(req: &Request, block: Block, path: &[&str]) -> Result<Value, ApiError> {
+    let (single, collections) = match block {
+        Block::Http => (Some("requests"), HTTP),
+        Block::Stream => (None, STREAM),
+    };
     let Some((what, rest)) = path.split_first() else {
-        let names = ["requests"].into_iter().chain(COLLECTIONS.iter().map(|(name, _)| *name));
+        let names = single.into_iter().chain(collections.iter().map(|(name, _)| *name));
         return Ok(names.collect::<Vec<_>>().into());
     };
-    if *what == "requests" && rest.is_empty() {
-        let [_, _, _, requests, reading, writing, _] = stub_status::totals(req);
-        return Ok(json!({"total": requests, "current": reading.wrapping_add(writing)}));
-    }
-    let (_, read) = COLLECTIONS.iter().find(|(name, _)| name == what).ok_or(NOT_FOUND)?;
+    let (_, read) = collections.iter().find(|(name, _)| name == what).ok_or(NOT_FOUND)?;
     match rest {
-        [name, "servers", rest @ ..] if *what == "upstreams" => server(req, name, rest),
+        [name, "servers", rest @ ..] if *what == "upstreams" => server(req, block, name, rest),
         _ => member(read(req), rest),
     }
 }
 
+fn requests(req: &Request) -> Value {
+    let [_, _, _, requests, reading, writing, _] = stub_status::totals(req);
+    json!({"total": requests, "current": reading.wrapping_add(writing)})
+}
+
 /// Returns the configured servers of a group, or one of them.
-fn server(req: &Request, group: &str, path: &[&str]) -> Result<Value, ApiError> {
-    let servers = servers(req, group).ok_or(NOT_FOUND)?;
+fn server(req: &Request, block: Block, group: &str, path: &[&str]) -> Result<Value, ApiError> {
+    let mut groups = req.conf.config.upstreams(block.name());
+    let group = groups.find(|g| g.name == group.as_bytes()).ok_or(NOT_FOUND)?;
+    let servers = servers(block, group);
     match path {
         [] => Ok(servers.into()),
         [id] => {
@@ -251,7 +279,8 @@ fn workers(req: &Request) -> Value {
     let each = req.thread.all_counters.iter().enumerate().map(|(n, c)| {
         let busy = c.reading.get().wrapping_add(c.writing.get());
         let (accepted, handled, active) = (c.accepted.get(), c.handled.get(), c.active.get());
-        let counts = [active, accepted, handled, 0, 0, 0, active.saturating_sub(busy)];
+        let idle = active.saturating_sub(busy.wrapping_add(c.sessions.get()));
+        let counts = [active, accepted, handled, 0, 0, 0, idle];
         json!({
             "id": n,
             "pid": req.thread.pid,
@@ -275,7 +304,7 @@ fn responses(classes: [u64; 5], codes: Option<&[(u16, u64)]>) -> Value {
     all.into()
 }
 
-fn totals(kind: ZoneKind, all: Vec<(Vec<u8>, Totals)>) -> Map<String, Value> {
+fn totals(of: ZoneKind, all: Vec<(Vec<u8>, Totals)>) -> Map<String, Value> {
     let each = all.into_iter().map(|(name, t)| {
         // Where single statuses are not counted, nothing is said of them.
         let codes = t.classes_only.is_none().then_some(t.codes.as_slice());
@@ -288,7 +317,7 @@ fn totals(kind: ZoneKind, all: Vec<(Vec<u8>, Totals)>) -> Map<String, Value> {
             // Beyond NGINX Plus: the mean, in milliseconds.
             "request_time": t.times.mean().as_secs_f64() * 1000.0,
         });
-        if let (ZoneKind::Server, None, Value::Object(m)) = (kind, t.classes_only, &mut value) {
+        if let (kind::SERVER, None, Value::Object(m)) = (of, t.classes_only, &mut value) {
             m.insert("processing".into(), t.processing.into());
         }
         (text(&name), value)
@@ -305,7 +334,7 @@ fn caches(req: &Request) -> Map<String, Value> {
         }
         value.insert("cold".into(), (!c.index.loaded()).into());
         value.insert("entries".into(), c.index.count().into());
-        for (status, (responses, bytes)) in CACHE_STATUSES.iter().zip(c.counts.cache_totals()) {
+        for (status, (responses, bytes)) in CACHE_STATUSES.iter().zip(cache_totals(&c.counts)) {
             value.insert((*status).into(), json!({"responses": responses, "bytes": bytes}));
         }
         (text(&c.name), Value::Object(value))
@@ -313,32 +342,51 @@ fn caches(req: &Request) -> Map<String, Value> {
     each.collect()
 }
 
-fn limits(requests: bool) -> Map<String, Value> {
-    let each = Outcomes::all(requests).into_iter().map(|l| {
+/// Zones of servers of stream.
+fn session_zones() -> Map<String, Value> {
+    let each = SessionTotals::all().into_iter().map(|(zone, t)| {
+        let mut sessions: Map<_, _> =
+            CLASSES.iter().zip(t.sessions).map(|(class, n)| ((*class).to_owned(), n.into())).collect();
+        sessions.insert("total".into(), t.sessions.iter().sum::<u64>().into());
+        let value = json!({
+            "processing": t.processing,
+            "connections": t.connections,
+            "sessions": sessions,
+            "discarded": t.discarded,
+            "received": t.received,
+            "sent": t.sent,
+        });
+        (text(&zone.name), value)
+    });
+    each.collect()
+}
+
+fn limits(block: Block, limited: Limited) -> Map<String, Value> {
+    let each = Outcomes::all(block.name(), limited).into_iter().map(|l| {
         let outcomes: Map<_, _> = l.counts().map(|(o, n)| (o.to_owned(), n.into())).collect();
         (text(&l.zone), Value::Object(outcomes))
     });
     each.collect()
 }
 
-fn upstreams(req: &Request) -> Map<String, Value> {
+fn upstreams(req: &Request, block: Block) -> Map<String, Value> {
     let now = req.thread.io.poller.now();
-    let groups = req.conf.http.upstreams.iter().map(|u| &u.group).filter(|g| g.explicit);
-    let each = groups.map(|g| {
-        let peers: Vec<Value> = g.status(now).iter().enumerate().map(|(n, p)| peer(n, p)).collect();
-        let group = json!({"peers": peers, "keepalive": g.idle.count(), "zombies": 0, "zone": text(&g.name)});
+    let each = req.conf.config.upstreams(block.name()).map(|g| {
+        let peers: Vec<Value> = g.status(now).iter().enumerate().map(|(n, p)| peer(block, n, p)).collect();
+        let mut group = json!({"peers": peers, "zombies": 0, "zone": text(&g.name)});
+        if block == Block::Http {
+            group["keepalive"] = g.idle.count().into();
+        }
         (text(&g.name), group)
     });
     each.collect()
 }
 
 /// Lists the servers of a group as they are configured.
-fn servers(req: &Request, group: &str) -> Option<Vec<Value>> {
-    let mut groups = req.conf.http.upstreams.iter().map(|u| &u.group);
-    let group = groups.find(|g| g.explicit && g.name == group.as_bytes())?;
+fn servers(block: Block, group: &Group) -> Vec<Value> {
     let mut id = 0..;
-    Some(group.settings(|p| {
-        json!({
+    group.settings(|p| {
+        let mut value = json!({
             "id": id.next().unwrap_or(0),
             "server": text(&p.name),
             "weight": p.weight,
@@ -346,12 +394,15 @@ fn servers(req: &Request, group: &str) -> Option<Vec<Value>> {
             "max_fails": p.max_fails,
             "fail_timeout": format!("{}s", p.fail_timeout.as_secs()),
             "slow_start": format!("{}s", p.slow_start.as_secs()),
-            "route": if p.routed { text(&p.sid) } else { String::new() },
             "backup": p.backup,
             "down": p.down,
-            "drain": p.drain,
-        })
-    }))
+        });
+        if block == Block::Http {
+            value["route"] = if p.routed { text(&p.sid) } else { String::new() }.into();
+            value["drain"] = p.drain.into();
+        }
+        value
+    })
 }
 
 /// Returns the time that is `d` ago.
@@ -359,7 +410,7 @@ fn ago(d: Duration) -> Value {
     time(super::now_ms().saturating_sub_unsigned(ms(d))).into()
 }
 
-fn peer(number: usize, p: &PeerStatus) -> Value {
+fn peer(block: Block, number: usize, p: &PeerStatus) -> Value {
     let mut value = json!({
         "id": number,
         "server": text(&p.name),
@@ -375,8 +426,6 @@ fn peer(number: usize, p: &PeerStatus) -> Value {
             State::Checking => "checking",
         },
         "active": p.active,
-        "requests": p.requests,
-        "responses": responses(p.responses, None),
         "sent": p.sent,
         "received": p.received,
         "fails": p.fails,
@@ -388,10 +437,9 @@ fn peer(number: usize, p: &PeerStatus) -> Value {
         ("selected", p.selected_ago.map(ago)),
         ("downstart", p.down_for.map(ago)),
         ("max_conns", Some(p.max_conns).filter(|n| *n > 0).map(Value::from)),
-        ("header_time", p.header_time.map(|t| ms(t).into())),
         ("response_time", p.response_time.map(|t| ms(t).into())),
     ];
-    for (name, v) in optional {
+    for (name, v) in optional.into_iter().chain(own(block, p)) {
         if let Some(v) = v {
             value[name] = v;
         }
@@ -400,4 +448,21 @@ fn peer(number: usize, p: &PeerStatus) -> Value {
         value["health_checks"]["last_passed"] = passed.into();
     }
     value
+}
+
+/// Returns the members of a peer that only this block has.
+fn own(block: Block, p: &PeerStatus) -> [(&'static str, Option<Value>); 3] {
+    let first = p.header_time.map(|t| ms(t).into());
+    match block {
+        Block::Http => [
+            ("requests", Some(p.requests.into())),
+            ("responses", Some(responses(p.responses, None))),
+            ("header_time", first),
+        ],
+        Block::Stream => [
+            ("connections", Some(p.requests.into())),
+            ("connect_time", p.connect_time.map(|t| ms(t).into())),
+            ("first_byte_time", first),
+        ],
+    }
 }

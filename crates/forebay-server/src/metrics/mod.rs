@@ -5,27 +5,49 @@
 pub(crate) mod api;
 pub(crate) mod prometheus;
 
+use crate::config::HttpContext;
 use crate::request::Request;
+use forebay_core::config::Context;
 use forebay_core::histogram::{BUCKETS, Histogram, bucket};
+use forebay_core::status_zone::{StatusZone, add, subtract_one, with_cells, zone, zones};
 use forebay_sys::sync::lock;
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, Weak};
-use std::thread::ThreadId;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Kind of the things that a zone counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ZoneKind {
+/// Kinds of zones.
+pub(crate) mod kind {
+    use super::{CACHE_STATUSES, cell};
+    use forebay_core::status_zone::ZoneKind;
+
     /// Requests to virtual servers.
-    Server,
+    pub(crate) const SERVER: ZoneKind = ZoneKind { name: "servers", cells: cell::COUNT };
     /// Requests to locations.
-    Location,
+    pub(crate) const LOCATION: ZoneKind = ZoneKind { name: "locations", cells: cell::COUNT };
     /// Responses of a cache.
-    Cache,
+    pub(crate) const CACHE: ZoneKind = ZoneKind { name: "caches", cells: 2 * CACHE_STATUSES.len() };
     /// Requests to virtual servers of one name that have no zone. Statuses are counted by class only.
-    Name,
+    pub(crate) const NAME: ZoneKind = ZoneKind { name: "server names", cells: cell::COUNT_OF_NAME };
+}
+
+/// Block of the main level whose servers and groups are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Block {
+    Http,
+    Stream,
+}
+
+impl Block {
+    /// Returns its name in the configuration.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Block::Http => HttpContext::BLOCK,
+            // Its front end is in a crate that this one does not use.
+            Block::Stream => "stream",
+        }
+    }
 }
 
 /// Places of the cells of a server or location.
@@ -47,122 +69,10 @@ mod cell {
 pub(crate) const CACHE_STATUSES: [&str; 7] =
     ["miss", "bypass", "expired", "stale", "updating", "revalidated", "hit"];
 
-/// Cells that one thread writes.
-type Cells = Arc<[AtomicU64]>;
-
-fn add(cells: &[AtomicU64], at: usize, n: u64) {
-    if let Some(c) = cells.get(at) {
-        c.store(c.load(Relaxed).wrapping_add(n), Relaxed);
-    }
-}
-
-/// A zone; lives as long as a configuration names it.
-#[derive(Debug)]
-pub(crate) struct StatusZone {
-    /// Kind.
-    pub kind: ZoneKind,
-    /// Name.
-    pub name: Vec<u8>,
-    /// Unique in the process.
-    pub id: usize,
-    shards: Mutex<Vec<(ThreadId, Cells)>>,
-}
-
-static ZONES: Mutex<Vec<Weak<StatusZone>>> = Mutex::new(Vec::new());
-
-/// Returns the zone of this name. Its counters survive a reload.
-pub(crate) fn zone(kind: ZoneKind, name: &[u8]) -> Arc<StatusZone> {
-    let mut all = lock(&ZONES);
-    let known = all.iter().filter_map(Weak::upgrade).find(|z| z.kind == kind && z.name == name);
-    known.unwrap_or_else(|| {
-        let z = Arc::new(StatusZone { kind, name: name.to_vec(), id: all.len(), shards: Mutex::default() });
-        all.push(Arc::downgrade(&z));
-        z
-    })
-}
-
-/// Returns all zones of a kind, in the order in which the configuration named them.
-pub(crate) fn zones(kind: ZoneKind) -> Vec<Arc<StatusZone>> {
-    lock(&ZONES).iter().filter_map(Weak::upgrade).filter(|z| z.kind == kind).collect()
-}
-
-thread_local! {
-    /// This thread's cells, by the numbers of the zones.
-    static LOCAL: RefCell<Vec<Option<Cells>>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Calls `f` with this thread's cells of a zone. At the end of a thread there may be none any more.
-fn with_cells(id: usize, f: impl FnOnce(&[AtomicU64])) {
-    let _ = LOCAL.try_with(|all| {
-        let mut all = all.borrow_mut();
-        if let Some(Some(cells)) = all.get(id) {
-            return f(cells);
-        }
-        let Some(zone) = lock(&ZONES).get(id).and_then(Weak::upgrade) else { return };
-        let cells = zone.cells();
-        f(&cells);
-        if all.len() <= id {
-            all.resize(id + 1, None);
-        }
-        all[id] = Some(cells);
-    });
-}
-
-impl StatusZone {
-    fn cells(&self) -> Cells {
-        let me = std::thread::current().id();
-        let mut shards = lock(&self.shards);
-        if let Some((_, c)) = shards.iter().find(|(id, _)| *id == me) {
-            return c.clone();
-        }
-        let count = match self.kind {
-            ZoneKind::Cache => 2 * CACHE_STATUSES.len(),
-            ZoneKind::Name => cell::COUNT_OF_NAME,
-            ZoneKind::Server | ZoneKind::Location => cell::COUNT,
-        };
-        let cells: Cells = (0..count).map(|_| AtomicU64::new(0)).collect();
-        shards.push((me, cells.clone()));
-        cells
-    }
-
-    fn sum(&self) -> impl Fn(usize) -> u64 {
-        let shards: Vec<Cells> = lock(&self.shards).iter().map(|(_, c)| c.clone()).collect();
-        move |at| {
-            let cells = shards.iter().filter_map(|s| s.get(at));
-            cells.fold(0, |sum, c| sum.wrapping_add(c.load(Relaxed)))
-        }
-    }
-
-    /// Returns the totals of a zone of servers or locations.
-    pub(crate) fn totals(&self) -> Totals {
-        let sum = self.sum();
-        Totals {
-            processing: sum(cell::PROCESSING),
-            requests: sum(cell::REQUESTS),
-            discarded: sum(cell::DISCARDED),
-            received: sum(cell::RECEIVED),
-            sent: sum(cell::SENT),
-            codes: match self.kind {
-                ZoneKind::Name => Vec::new(),
-                _ => (0..500u16)
-                    .map(|n| (n + 100, sum(cell::CODES + usize::from(n))))
-                    .filter(|(_, n)| *n > 0)
-                    .collect(),
-            },
-            classes_only: (self.kind == ZoneKind::Name)
-                .then(|| std::array::from_fn(|n| sum(cell::CODES + n))),
-            times: Histogram {
-                counts: std::array::from_fn(|n| sum(cell::BUCKETS + n)),
-                sum: Duration::from_micros(sum(cell::MICROS)),
-            },
-        }
-    }
-
-    /// Returns the responses of a cache and their bytes, by [`CACHE_STATUSES`].
-    pub(crate) fn cache_totals(&self) -> [(u64, u64); 7] {
-        let sum = self.sum();
-        std::array::from_fn(|n| (sum(2 * n), sum(2 * n + 1)))
-    }
+/// Returns the responses of a cache and their bytes, by [`CACHE_STATUSES`].
+pub(crate) fn cache_totals(zone: &StatusZone) -> [(u64, u64); 7] {
+    let sum = zone.sum();
+    std::array::from_fn(|n| (sum(2 * n), sum(2 * n + 1)))
 }
 
 /// Totals of a server or location.
@@ -187,6 +97,30 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
+    /// Returns the totals of a zone of servers or locations.
+    pub(crate) fn of(zone: &StatusZone) -> Totals {
+        let sum = zone.sum();
+        Totals {
+            processing: sum(cell::PROCESSING),
+            requests: sum(cell::REQUESTS),
+            discarded: sum(cell::DISCARDED),
+            received: sum(cell::RECEIVED),
+            sent: sum(cell::SENT),
+            codes: match zone.kind {
+                kind::NAME => Vec::new(),
+                _ => (0..500u16)
+                    .map(|n| (n + 100, sum(cell::CODES + usize::from(n))))
+                    .filter(|(_, n)| *n > 0)
+                    .collect(),
+            },
+            classes_only: (zone.kind == kind::NAME).then(|| std::array::from_fn(|n| sum(cell::CODES + n))),
+            times: Histogram {
+                counts: std::array::from_fn(|n| sum(cell::BUCKETS + n)),
+                sum: Duration::from_micros(sum(cell::MICROS)),
+            },
+        }
+    }
+
     /// Returns the totals of a server name without requests.
     fn without_requests() -> Totals {
         Totals { classes_only: Some([0; 5]), ..Totals::default() }
@@ -210,7 +144,7 @@ pub(crate) struct Processing(usize);
 
 impl Drop for Processing {
     fn drop(&mut self) {
-        with_cells(self.0, |c| add(c, cell::PROCESSING, u64::MAX));
+        with_cells(self.0, |c| subtract_one(c, cell::PROCESSING));
     }
 }
 
@@ -240,7 +174,7 @@ pub(crate) fn count(req: &mut Request) {
         None => count_by_name(req),
     }
     if let Some(zone) = http.locations.get(req.location).and_then(|l| l.status_zone.as_ref())
-        && zone.kind == ZoneKind::Location
+        && zone.kind == kind::LOCATION
     {
         count_in(req, zone.id);
     }
@@ -292,7 +226,7 @@ static NAMES: Mutex<Vec<Arc<StatusZone>>> = Mutex::new(Vec::new());
 /// Returns the zone of a server's name. Makes it unless there are too many.
 fn zone_of_name(name: &[u8]) -> Arc<StatusZone> {
     // A `status_zone` of the same name counts these requests, too.
-    let explicit = zones(ZoneKind::Server).into_iter().find(|z| z.name == name);
+    let explicit = zones(kind::SERVER).into_iter().find(|z| z.name == name);
     let mut all = lock(&NAMES);
     let known = |name: &[u8], all: &[Arc<StatusZone>]| all.iter().find(|z| z.name == name).cloned();
     if let Some(zone) = explicit.or_else(|| known(name, &all)) {
@@ -300,7 +234,7 @@ fn zone_of_name(name: &[u8]) -> Arc<StatusZone> {
     }
     let name = if all.len() < MOST_NAMES { name } else { OTHERS };
     known(name, &all).unwrap_or_else(|| {
-        let made = zone(ZoneKind::Name, name);
+        let made = zone(kind::NAME, name);
         all.push(made.clone());
         made
     })
@@ -349,7 +283,7 @@ fn count_name(req: &Request, zone: usize) {
 /// Returns the totals of servers: those with a `status_zone` under its name, the others under their own. The latter are servers of
 /// this configuration, also before their first request.
 pub(crate) fn servers(req: &Request) -> Vec<(Vec<u8>, Totals)> {
-    let mut all: Vec<_> = zones(ZoneKind::Server).iter().map(|z| (z.name.clone(), z.totals())).collect();
+    let mut all: Vec<_> = zones(kind::SERVER).iter().map(|z| (z.name.clone(), Totals::of(z))).collect();
     let names: Vec<Arc<StatusZone>> = lock(&NAMES).clone();
     let http = req.http();
     let explicit: HashSet<Vec<u8>> = all.iter().map(|(name, _)| name.clone()).collect();
@@ -365,7 +299,7 @@ pub(crate) fn servers(req: &Request) -> Vec<(Vec<u8>, Totals)> {
             continue;
         }
         match by_name.get(name) {
-            Some(zone) => all.push((name.to_vec(), zone.totals())),
+            Some(zone) => all.push((name.to_vec(), Totals::of(zone))),
             None if room > 0 => {
                 room -= 1;
                 all.push((name.to_vec(), Totals::without_requests()));
@@ -374,7 +308,7 @@ pub(crate) fn servers(req: &Request) -> Vec<(Vec<u8>, Totals)> {
         }
     }
     if let Some(others) = by_name.get(OTHERS) {
-        all.push((OTHERS.to_vec(), others.totals()));
+        all.push((OTHERS.to_vec(), Totals::of(others)));
     }
     all
 }
@@ -419,22 +353,22 @@ mod tests {
     #[test]
     fn names_without_a_zone_share_a_limited_number_of_them() {
         let first = zone_of_name(b"first.test");
-        assert_eq!((first.kind, first.name.as_slice()), (ZoneKind::Name, &b"first.test"[..]));
+        assert_eq!((first.kind, first.name.as_slice()), (kind::NAME, &b"first.test"[..]));
         assert!(Arc::ptr_eq(&first, &zone_of_name(b"first.test")));
-        let explicit = zone(ZoneKind::Server, b"explicit.test");
+        let explicit = zone(kind::SERVER, b"explicit.test");
         assert!(Arc::ptr_eq(&explicit, &zone_of_name(b"explicit.test")));
         let ids: HashSet<usize> =
             (0..3 * MOST_NAMES).map(|n| zone_of_name(format!("n{n}.test").as_bytes()).id).collect();
         assert!(ids.len() <= MOST_NAMES, "{}", ids.len());
         assert_eq!(zone_of_name(b"one.more.test").name, OTHERS);
         // Classes, not single statuses: a name takes little memory.
-        assert_eq!(first.cells().len(), cell::COUNT_OF_NAME);
-        assert_eq!(first.totals().classes_only, Some([0; 5]));
+        assert_eq!(first.kind.cells, cell::COUNT_OF_NAME);
+        assert_eq!(Totals::of(&first).classes_only, Some([0; 5]));
     }
 
     #[test]
     fn threads_are_summed() {
-        let zone = zone(ZoneKind::Location, b"threads_are_summed");
+        let zone = zone(kind::LOCATION, b"threads_are_summed");
         std::thread::scope(|s| {
             for _ in 0..3 {
                 s.spawn(|| {
@@ -447,9 +381,9 @@ mod tests {
                 });
             }
         });
-        let totals = zone.totals();
+        let totals = Totals::of(&zone);
         assert_eq!((totals.requests, totals.codes.clone()), (30, vec![(204, 30)]));
         assert_eq!(totals.classes(), [0, 30, 0, 0, 0]);
-        assert!(Arc::ptr_eq(&zone, &super::zone(ZoneKind::Location, b"threads_are_summed")));
+        assert!(Arc::ptr_eq(&zone, &forebay_core::status_zone::zone(kind::LOCATION, b"threads_are_summed")));
     }
 }

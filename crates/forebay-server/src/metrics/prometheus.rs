@@ -1,12 +1,16 @@
 //! `prometheus`: the counters as Prometheus reads them, the names of nginx-prometheus-exporter first.
 
-use super::{CACHE_STATUSES, Totals, ZoneKind, total, zones};
+use super::{Block, CACHE_STATUSES, Totals, cache_totals, kind, total};
 use crate::modules::{Verdict, stub_status};
 use crate::request::Request;
 use forebay_core::histogram::{BUCKETS, Histogram};
-use forebay_core::upstream::peer::State;
+use forebay_core::limit::outcomes::{Limited, Outcomes};
+use forebay_core::status_zone::sessions::{CLASSES, SessionTotals};
+use forebay_core::status_zone::zones;
+use forebay_core::upstream::peer::{PeerStatus, State};
 use forebay_http::request::Method;
 use std::fmt::Write;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Answers a request to `prometheus`. A content handler.
@@ -18,17 +22,54 @@ pub(crate) fn handle(req: &mut Request) -> Verdict {
     page.connections(req);
     page.process(req);
     page.zones("server", super::servers(req));
-    page.zones("location", zones(ZoneKind::Location).iter().map(|z| (z.name.clone(), z.totals())).collect());
-    page.upstreams(req);
+    page.zones("location", zones(kind::LOCATION).iter().map(|z| (z.name.clone(), Totals::of(z))).collect());
+    page.session_zones();
+    page.upstreams(req, Block::Http);
+    page.upstreams(req, Block::Stream);
     page.caches(req);
-    page.limits(true, "limit_req");
-    page.limits(false, "limit_conn");
+    page.limits("limit_req", "Requests", Outcomes::all(Block::Http.name(), Limited::Requests));
+    page.limits("limit_conn", "Requests", Outcomes::all(Block::Http.name(), Limited::Connections));
+    page.limits("stream_limit_conn", "Sessions", Outcomes::all(Block::Stream.name(), Limited::Connections));
     req.resp.status = 200;
     req.resp.content_type = b"text/plain; version=0.0.4".to_vec();
     req.resp.charset = b"utf-8".to_vec();
     req.resp.set_body(page.0);
     Verdict::Done
 }
+
+/// Series of values of a `T`: the end of their name, their type, help text, and the value.
+type Series<T> = (&'static str, &'static str, &'static str, fn(&T) -> u64);
+
+const HTTP_PEER_SERIES: &[Series<PeerStatus>] = &[
+    ("active", "gauge", "Requests under way", |p| p.active),
+    ("requests_total", "counter", "Requests", |p| p.requests),
+];
+
+const STREAM_PEER_SERIES: &[Series<PeerStatus>] = &[
+    ("active", "gauge", "Sessions under way", |p| p.active),
+    ("connections_total", "counter", "Sessions that it was chosen for", |p| p.requests),
+];
+
+/// Series of servers of all blocks.
+const PEER_SERIES: &[Series<PeerStatus>] = &[
+    ("up", "gauge", "Whether the server is asked", |p| {
+        u64::from(matches!(p.state, State::Up | State::Draining))
+    }),
+    ("sent_bytes_total", "counter", "Bytes sent to it", |p| p.sent),
+    ("received_bytes_total", "counter", "Bytes received from it", |p| p.received),
+    ("fails_total", "counter", "Attempts that failed", |p| p.fails),
+    ("unavail_total", "counter", "Times it became unavailable", |p| p.unavail),
+    ("health_checks_total", "counter", "Health checks", |p| p.checks),
+    ("health_checks_failed_total", "counter", "Failed checks", |p| p.check_fails),
+];
+
+const SESSION_SERIES: &[Series<SessionTotals>] = &[
+    ("processing", "gauge", "Sessions under way", |t| t.processing),
+    ("connections_total", "counter", "Connections", |t| t.connections),
+    ("discarded_total", "counter", "Connections without a session", |t| t.discarded),
+    ("received_bytes_total", "counter", "Bytes received", |t| t.received),
+    ("sent_bytes_total", "counter", "Bytes sent", |t| t.sent),
+];
 
 /// Escapes the value of a label, which is text between quotes.
 fn label(value: &[u8]) -> String {
@@ -139,10 +180,30 @@ impl Exposition {
         }
     }
 
-    fn upstreams(&mut self, req: &Request) {
+    /// Zones of servers of stream.
+    fn session_zones(&mut self) {
+        let all: Vec<_> = SessionTotals::all()
+            .into_iter()
+            .map(|(zone, t)| (format!("zone=\"{}\"", label(&zone.name)), t))
+            .collect();
+        if all.is_empty() {
+            return;
+        }
+        for (end, kind, help, value) in SESSION_SERIES {
+            let each = all.iter().map(|(l, t)| (l.clone(), value(t)));
+            self.many(&format!("forebay_stream_server_{end}"), kind, help, each);
+        }
+        let classes = all.iter().flat_map(|(l, t)| {
+            let each = CLASSES.iter().zip(t.sessions);
+            each.map(move |(class, n)| (format!("{l},class=\"{class}\""), n))
+        });
+        self.many("forebay_stream_server_sessions_total", "counter", "Sessions by class", classes);
+    }
+
+    fn upstreams(&mut self, req: &Request, block: Block) {
         let now = req.thread.io.poller.now();
         let mut all = Vec::new();
-        for g in req.conf.http.upstreams.iter().map(|u| &u.group).filter(|g| g.explicit) {
+        for g in req.conf.config.upstreams(block.name()) {
             for p in g.status(now) {
                 let labels = format!("upstream=\"{}\",peer=\"{}\"", label(&g.name), label(&p.name));
                 all.push((labels, p));
@@ -151,35 +212,23 @@ impl Exposition {
         if all.is_empty() {
             return;
         }
-        let counter = "counter";
-        macro_rules! each {
-            ($name:literal, $kind:expr, $help:literal, $f:expr) => {{
-                let f: fn(&forebay_core::upstream::peer::PeerStatus) -> u64 = $f;
-                self.many($name, $kind, $help, all.iter().map(|(l, p)| (l.clone(), f(p))));
-            }};
+        let (start, own) = match block {
+            Block::Http => ("forebay_upstream_peer", HTTP_PEER_SERIES),
+            Block::Stream => ("forebay_stream_upstream_peer", STREAM_PEER_SERIES),
+        };
+        for (end, kind, help, value) in own.iter().chain(PEER_SERIES) {
+            self.many(&format!("{start}_{end}"), kind, help, all.iter().map(|(l, p)| (l.clone(), value(p))));
         }
-        each!("forebay_upstream_peer_up", "gauge", "Whether the server is asked", |p| u64::from(matches!(
-            p.state,
-            State::Up | State::Draining
-        )));
-        each!("forebay_upstream_peer_active", "gauge", "Requests under way", |p| p.active);
-        each!("forebay_upstream_peer_requests_total", counter, "Requests", |p| p.requests);
-        each!("forebay_upstream_peer_sent_bytes_total", counter, "Bytes sent to it", |p| p.sent);
-        each!("forebay_upstream_peer_received_bytes_total", counter, "Bytes received from it", |p| p
-            .received);
-        each!("forebay_upstream_peer_fails_total", counter, "Attempts that failed", |p| p.fails);
-        each!("forebay_upstream_peer_unavail_total", counter, "Times it became unavailable", |p| p.unavail);
-        each!("forebay_upstream_peer_health_checks_total", counter, "Health checks", |p| p.checks);
-        each!("forebay_upstream_peer_health_checks_failed_total", counter, "Failed checks", |p| p
-            .check_fails);
-        let classes = all
-            .iter()
-            .flat_map(|(l, p)| (1..).zip(p.responses).map(move |(c, n)| (format!("{l},class=\"{c}xx\""), n)));
-        self.many("forebay_upstream_peer_responses_total", counter, "Responses by class", classes);
-        let name = "forebay_upstream_peer_response_duration_seconds";
-        self.about(name, "histogram", "Time from the choice of the server to the end of its response");
+        if block == Block::Http {
+            let classes = all.iter().flat_map(|(l, p)| {
+                (1..).zip(p.responses).map(move |(c, n)| (format!("{l},class=\"{c}xx\""), n))
+            });
+            self.many(&format!("{start}_responses_total"), "counter", "Responses by class", classes);
+        }
+        let name = format!("{start}_response_duration_seconds");
+        self.about(&name, "histogram", "Time from the choice of the server to the end of its response");
         for (l, p) in &all {
-            self.histogram(name, l, &p.times);
+            self.histogram(&name, l, &p.times);
         }
     }
 
@@ -194,7 +243,7 @@ impl Exposition {
         let entries = caches.iter().map(|c| (zone(&c.name), c.index.count() as u64));
         self.many("forebay_cache_entries", "gauge", "Entries", entries);
         let counts = caches.iter().flat_map(|c| {
-            let all = CACHE_STATUSES.iter().zip(c.counts.cache_totals());
+            let all = CACHE_STATUSES.iter().zip(cache_totals(&c.counts));
             let l = zone(&c.name);
             all.map(move |(s, (n, bytes))| (format!("{l},status=\"{s}\""), n, bytes))
         });
@@ -205,8 +254,8 @@ impl Exposition {
         self.many(name, "counter", "Bytes of bodies", counts.iter().map(|(l, _, b)| (l.clone(), *b)));
     }
 
-    fn limits(&mut self, requests: bool, what: &str) {
-        let limits = forebay_core::limit::outcomes::Outcomes::all(requests);
+    /// Outcomes of the zones of a limit. `directive`: its name; `what`: what it limits.
+    fn limits(&mut self, directive: &str, what: &str, limits: Vec<Arc<Outcomes>>) {
         if limits.is_empty() {
             return;
         }
@@ -215,6 +264,7 @@ impl Exposition {
             l.counts().map(move |(o, n)| (format!("zone=\"{zone}\",outcome=\"{o}\""), n))
         });
         let all: Vec<_> = all.collect();
-        self.many(&format!("forebay_{what}_total"), "counter", "Requests by what the zone said", all);
+        let help = format!("{what} by the outcome of the limit");
+        self.many(&format!("forebay_{directive}_total"), "counter", &help, all);
     }
 }

@@ -1,15 +1,16 @@
 //! `limit_req`: a leaky bucket per key, in zones that all threads share (nginx: ngx_http_limit_req_module).
 
-use crate::config::Scope;
 use crate::config::value::{Setting, once};
+use crate::config::{HttpContext, Scope};
 use crate::modules::{LocationSettings, Verdict};
 use crate::request::Request;
 use crate::variables::Row;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::{Directive, Word};
 use forebay_conf::units;
+use forebay_core::config::Context;
 use forebay_core::limit::LogLevel;
-use forebay_core::limit::outcomes::Outcome;
+use forebay_core::limit::outcomes::{Limited, Outcome};
 use forebay_core::limit::rate::Buckets;
 use forebay_core::limit::zones::{self, Tables};
 use forebay_core::vars::RowSource;
@@ -43,7 +44,7 @@ impl RefusalStatus {
     }
 }
 
-impl Setting<crate::HttpContext> for RefusalStatus {
+impl Setting<HttpContext> for RefusalStatus {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         once(&previous, d, cx)?;
         let n = units::number(crate::config::value::first(d))
@@ -69,7 +70,7 @@ pub(crate) struct Limit {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RateLimits(pub Arc<Vec<Limit>>);
 
-impl Setting<crate::HttpContext> for RateLimits {
+impl Setting<HttpContext> for RateLimits {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
         let mut p = Parameters { zone: None, burst: 0, delay: 0 };
@@ -79,7 +80,7 @@ impl Setting<crate::HttpContext> for RateLimits {
         let Some(name) = p.zone else {
             return Err(cx.error(d, "\"limit_req\" must have \"zone\" parameter"));
         };
-        let zone = cx.tables.zones.find_or_promise(&name, true);
+        let zone = cx.tables.zones.find_or_promise(&name, HttpContext::BLOCK, Limited::Requests);
         if all.iter().any(|l| Arc::ptr_eq(&l.zone, &zone)) {
             return Err(cx.error(d, "\"limit_req\" directive is duplicate"));
         }
@@ -175,7 +176,7 @@ pub(crate) fn zone(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     if name.is_empty() {
         return Err(cx.error(d, "\"limit_req_zone\" must have \"zone\" parameter"));
     }
-    let z = cx.tables.zones.find_or_promise(&name, true);
+    let z = cx.tables.zones.find_or_promise(&name, HttpContext::BLOCK, Limited::Requests);
     let buckets = TABLES.get(&name, &key_word.text, size, || Buckets::new(size));
     if z.defined.set(Defined { key, rate, buckets }).is_err() {
         let text = String::from_utf8_lossy(&name).into_owned();

@@ -440,9 +440,8 @@ pub(crate) fn location_directive(
             if l.status_zone.is_some() {
                 return Err(cx.error(d, "\"status_zone\" directive is duplicate"));
             }
-            let kind =
-                if is_location(&l.kind) { metrics::ZoneKind::Location } else { metrics::ZoneKind::Server };
-            l.status_zone = Some(metrics::zone(kind, crate::config::value::first(d)));
+            let kind = if is_location(&l.kind) { metrics::kind::LOCATION } else { metrics::kind::SERVER };
+            l.status_zone = Some(forebay_core::status_zone::zone(kind, crate::config::value::first(d)));
         }
         _ => return Ok(false),
     }

@@ -86,17 +86,14 @@ pub(crate) fn check(
     cx: &mut Scope<'_>,
 ) -> Result<(), Error> {
     let Some(Content::Proxy(pass)) = content else {
-        return Err(Error { message: "\"health_check\" requires \"proxy_pass\"".into(), ..check.at });
+        return Err(check.common.error("\"health_check\" requires \"proxy_pass\""));
     };
     if !pass.protocol.takes_url() {
         let message = format!("\"health_check\" is not supported with \"{}\"", pass.protocol.directive());
-        return Err(Error { message, ..check.at });
+        return Err(check.common.error(message));
     }
     let To::Fixed { group, host, encrypted, .. } = &pass.to else {
-        return Err(Error {
-            message: "\"health_check\" requires a constant \"proxy_pass\"".into(),
-            ..check.at
-        });
+        return Err(check.common.error("\"health_check\" requires a constant \"proxy_pass\""));
     };
     check.bind(host, *encrypted, location, s);
     cx.tables.upstreams.check(group, check);

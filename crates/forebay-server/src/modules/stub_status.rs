@@ -12,7 +12,8 @@ pub(crate) fn totals(req: &Request) -> [u64; 7] {
     let active = sum(|c| c.active.get());
     let reading = sum(|c| c.reading.get());
     let writing = sum(|c| c.writing.get());
-    let waiting = active.saturating_sub(reading).saturating_sub(writing);
+    let busy = reading.wrapping_add(writing).wrapping_add(sum(|c| c.sessions.get()));
+    let waiting = active.saturating_sub(busy);
     [
         active,
         sum(|c| c.accepted.get()),

@@ -49,7 +49,7 @@ pub(crate) const PLAIN: &[Row] = rows! {
         Version::Http2 => b"h2c",
         _ => b"",
     }),
-    "https" => |r, o| if r.is_encrypted() { text(o, b"on") } else { Ok(false) },
+    "https" => |r, o| text(o, if r.is_encrypted() { b"on" } else { b"" }),
     "is_args" => |r, o| text(o, if r.args.is_empty() { b"" } else { b"?" }),
     "is_request_port" => |r, o| text(o, if r.head.port.is_some() { b":" } else { b"" }),
     "msec" => |r, o| { let d = r.thread.clock.msec(); seconds(o, d) },

@@ -139,6 +139,8 @@ pub(crate) struct Request {
     pub timed_out: bool,
     /// `return 444`: closed without an answer.
     pub drop_connection: bool,
+    /// The head is gone. Variables of the log phase have stored values.
+    pub without_head: bool,
     /// Came in one packet with the request before it.
     pub pipelined: bool,
 }
@@ -195,6 +197,7 @@ impl Request {
             closes_at_once: false,
             timed_out: false,
             drop_connection: false,
+            without_head: false,
             pipelined: false,
         }
     }

@@ -3,6 +3,7 @@
 use crate::access_log;
 use crate::body::{self, Broken};
 use crate::compress;
+use crate::connection::switched;
 use crate::error_page;
 use crate::modules::post_action;
 use crate::phases;
@@ -65,6 +66,11 @@ async fn send_body(
     }
     let sent = body::write_last(thread, req, head).await;
     if let Some(mut source) = req.resp.source.take() {
+        if sent.is_ok() && switched::can_suspend(req, &source) {
+            req.keep_alive = false;
+            req.resp.source = Some(source);
+            return sent;
+        }
         if sent.is_ok() && source.relay(req).await {
             req.keep_alive = false;
         } else {

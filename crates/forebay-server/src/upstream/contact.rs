@@ -21,6 +21,13 @@ pub(crate) struct Contact {
     sticky: Option<Arc<Sticky>>,
 }
 
+/// Takes the time of the current attempt, whose response is over.
+pub(super) fn attempt_over(req: &mut Request) {
+    if let Some(a) = req.modules.upstream.current() {
+        a.response = Some(req.thread.io.poller.since(a.started));
+    }
+}
+
 impl Contact {
     pub(super) fn new(lease: Lease, sticky: Option<Arc<Sticky>>) -> Contact {
         Contact { lease, upload: None, unfinished: false, sticky }
@@ -34,6 +41,16 @@ impl Contact {
     /// Sets the connection.
     pub(crate) fn connected(&mut self, conn: Conn) {
         self.lease.conn = Some(conn);
+    }
+
+    /// Takes the connection out.
+    pub(crate) fn disconnect(&mut self) -> Option<Conn> {
+        self.lease.conn.take()
+    }
+
+    /// Returns `true` if the end of the response counts for the choice of a server (nginx: sticky).
+    pub(super) fn is_sticky(&self) -> bool {
+        self.sticky.is_some()
     }
 
     /// Drops the rest of the request.
@@ -58,6 +75,12 @@ impl Contact {
     pub(super) fn answered(&self, req: &mut Request) {
         self.lease.succeeded();
         self.stick(req, Sticky::answered);
+    }
+
+    /// Ends the response: takes its time, and counts it.
+    pub(crate) fn over(&self, req: &mut Request) {
+        attempt_over(req);
+        self.ended(req);
     }
 
     /// Counts the response, which is over.

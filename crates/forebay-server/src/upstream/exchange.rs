@@ -126,7 +126,7 @@ impl Attempt {
     /// Returns the figures that are counted for its server.
     pub(super) fn figures(&self) -> Figures {
         let Attempt { status, sent, received, header, response, .. } = *self;
-        Figures { status, sent, received, header, response }
+        Figures { status, sent, received, connect: None, header, response }
     }
 }
 

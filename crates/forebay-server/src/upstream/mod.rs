@@ -15,7 +15,7 @@ mod send;
 pub(crate) mod spool;
 pub(crate) mod sticky;
 pub(crate) mod stream;
-mod switched;
+pub(crate) mod switched;
 pub(crate) mod upload;
 pub(crate) mod vars;
 

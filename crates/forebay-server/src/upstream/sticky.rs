@@ -1,6 +1,7 @@
 //! Requests of one session go to one server (nginx: sticky cookie, route, learn).
 
 use crate::config::Scope;
+use crate::config::value::split_parameter;
 use crate::request::Request;
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Directive, Word};
@@ -220,14 +221,6 @@ fn same_site(value: &[u8]) -> &'static [u8] {
         b"lax" => b"; samesite=lax",
         b"none" => b"; samesite=none",
         _ => b"; samesite=strict",
-    }
-}
-
-/// Splits a parameter into its name and the value after `=`, if it has one.
-pub(super) fn split_parameter(text: &[u8]) -> (&[u8], Option<&[u8]>) {
-    match memchr::memchr(b'=', text) {
-        Some(at) => (&text[..at], Some(&text[at + 1..])),
-        None => (text, None),
     }
 }
 

@@ -5,7 +5,7 @@
 use super::codec::decoder::{Behind, Decoded, Decoder, End};
 use super::codec::http2;
 use super::codec::protocol::Protocol;
-use super::contact::Contact;
+use super::contact::{Contact, attempt_over};
 use super::spool::{AheadLimits, Keep, NextBytes, Spool};
 use super::switched::Switched;
 use super::upload::{Stopped, Turn};
@@ -187,6 +187,16 @@ impl Body {
     pub(crate) fn switched(contact: Contact, early: Vec<u8>, timeouts: Timeouts) -> Body {
         let switched = Some(Switched { early, timeouts });
         Body { switched, ..Body::new(contact, Framing::Stream, false, timeouts.read) }
+    }
+
+    /// Returns `true` if the rest of the response is passed on as it is, and nothing but the connections is needed for that.
+    pub(crate) fn is_suspendable(&self) -> bool {
+        self.switched.is_some() && self.contact.as_ref().is_some_and(|c| c.is_sent() && !c.is_sticky())
+    }
+
+    /// Returns the server and the state of the relay, if the rest is passed on as it is.
+    pub(crate) fn into_switched(self) -> Option<(Contact, Switched)> {
+        self.contact.zip(self.switched)
     }
 
     /// Passes bytes both ways where the protocol was switched. Returns `false` if it was not.
@@ -732,15 +742,15 @@ fn conn_of(contact: &Option<Contact>) -> Option<&Conn> {
 
 /// Ends a response: takes its time, and keeps (`reusable`) or closes the connection.
 pub(crate) fn over(req: &mut Request, contact: &mut Option<Contact>, reusable: bool) {
-    if let Some(a) = req.modules.upstream.current() {
-        a.response = Some(req.thread.io.poller.since(a.started));
+    match contact.take() {
+        Some(mut ended) => {
+            ended.over(req);
+            if reusable {
+                ended.keep();
+            }
+        }
+        None => attempt_over(req),
     }
-    let Some(ended) = contact else { return };
-    ended.ended(req);
-    if reusable {
-        ended.keep();
-    }
-    *contact = None;
 }
 
 /// Returns the directory for temporary files of upstream responses (nginx: proxy_temp_path).

@@ -4,45 +4,65 @@
 use crate::request::Request;
 use forebay_conf::error::Level;
 use forebay_core::upstream::conn::Conn;
-use forebay_net::relay::{End, Ended, Side, Timeouts, relay};
+use forebay_net::relay::{Ended, Pair, Rules, Side, Timeouts};
 use std::time::Duration;
 
 /// Connection to an upstream whose bytes are passed on as they are.
 #[derive(Debug)]
-pub(super) struct Switched {
+pub(crate) struct Switched {
     /// Bytes received after the head.
     pub early: Vec<u8>,
     /// Times of the upstream.
     pub timeouts: Timeouts,
 }
 
+/// Bytes that have been passed on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Relayed {
+    /// Cause of the end.
+    pub ended: Ended,
+    /// Bytes of the client that the upstream has taken.
+    pub from_client: u64,
+    /// Bytes of the upstream that the client has taken.
+    pub from_server: u64,
+}
+
 impl Switched {
-    /// Passes bytes between the client and an upstream until one of them ends.
-    pub(super) async fn relay(self, req: &mut Request, conn: &mut Conn) {
+    /// Prepares the relay between the client of a request and an upstream.
+    pub(crate) fn pair(self, req: &Request, conn: &Conn) -> (Pair, Rules) {
         conn.hurry();
-        let thread = req.thread.clone();
         // The bytes in between are the request's body, which has been passed on as such.
         let early = req.head.buf.get(req.body.consumed(req.head.len)..).unwrap_or_default().to_vec();
         // A client may be silent, but neither side may refuse what it is sent.
         let send = req.http().location(req).settings.core.send_timeout.0;
-        let timeouts = Timeouts { read: Duration::MAX, send };
-        let client = End { wire: &mut req.conn.wire, early, timeouts };
-        let server = End { wire: conn.wire_mut(), early: self.early, timeouts: self.timeouts };
-        let relayed = relay(&thread.io, client, server).await;
-        if let Ended::TimedOut(side) = relayed.ended {
-            let side = match side {
-                Side::Client => "client",
-                Side::Server => "upstream",
-            };
-            let text =
-                format!("{side} timed out (110: Connection timed out) while proxying upgraded connection");
-            req.log(Level::Info, &text);
-        }
-        req.sent += relayed.from_server;
-        req.received += relayed.from_client;
-        if let Some(a) = req.modules.upstream.current() {
-            a.sent += relayed.from_client;
-            a.received += relayed.from_server;
-        }
+        let client = Timeouts { read: Duration::MAX, send };
+        let rules = Rules { client, server: self.timeouts, ..Rules::default() };
+        (Pair::new(&req.thread.io, early, self.early), rules)
+    }
+
+    /// Passes bytes between the client and an upstream until one of them ends.
+    pub(super) async fn relay(self, req: &mut Request, conn: &mut Conn) {
+        let thread = req.thread.clone();
+        let (mut pair, rules) = self.pair(req, conn);
+        let ended = pair.run(&thread.io, &mut req.conn.wire, conn.wire_mut(), &rules).await;
+        let (from_client, from_server) = (pair.passed_from(Side::Client), pair.passed_from(Side::Server));
+        let log = |req: &mut Request, text: &str| req.log(Level::Info, text);
+        relayed(req, Relayed { ended, from_client, from_server }, log);
+    }
+}
+
+/// Counts the bytes of a relay that is over. Those of the client are not part of its request (nginx: $request_length). Calls `log` if it has ended by a timeout.
+pub(crate) fn relayed(req: &mut Request, relayed: Relayed, log: impl FnOnce(&mut Request, &str)) {
+    if let Ended::TimedOut(side) = relayed.ended {
+        let side = match side {
+            Side::Client => "client",
+            Side::Server => "upstream",
+        };
+        log(req, &format!("{side} timed out (110: Connection timed out) while proxying upgraded connection"));
+    }
+    req.sent += relayed.from_server;
+    if let Some(a) = req.modules.upstream.current() {
+        a.sent += relayed.from_client;
+        a.received += relayed.from_server;
     }
 }

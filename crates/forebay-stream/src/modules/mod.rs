@@ -1,13 +1,16 @@
 //! Modules of the stream block, one file for each module of nginx, and the small ones here.
 
 pub(crate) mod core;
+pub(crate) mod health_check;
 pub(crate) mod limit_conn;
 pub(crate) mod log;
+pub(crate) mod pass;
 pub(crate) mod preread;
 pub(crate) mod proxy;
 pub(crate) mod realip;
 pub(crate) mod set;
 pub(crate) mod ssl;
+pub(crate) mod status_zone;
 
 use crate::config::Scope;
 use crate::session::Session;
@@ -24,6 +27,8 @@ use rustix::io::Errno;
 pub(crate) enum Content {
     /// `proxy_pass`.
     Proxy(proxy::Pass),
+    /// `pass`.
+    Pass(pass::Target),
     /// `return`.
     Return(Template),
 }
@@ -38,6 +43,7 @@ pub(crate) const BLOCK_DIRECTIVES: &[(&str, Read)] = &[
     ("split_clients", blocks::split_clients::block),
     ("log_format", log::format),
     ("limit_conn_zone", concurrency::zone),
+    ("match", health_check::block),
 ];
 
 /// Reads a directive of the stream level that is not a setting. Returns `Ok(false)` if it is another.

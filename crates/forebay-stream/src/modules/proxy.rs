@@ -2,7 +2,8 @@
 
 use super::Content;
 use crate::config::{Named, Scope, StreamContext, Upstream};
-use crate::session::Session;
+use crate::passing::Connected;
+use crate::session::{Outcome, Session};
 use crate::variables::seconds;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
@@ -19,7 +20,7 @@ use forebay_core::vars::{Template, VarError};
 use forebay_http::proxy_protocol;
 use forebay_net::addr::{Peer, PeerAddr, Place, address_text};
 use forebay_net::dial::{DialSettings, dial};
-use forebay_net::relay::{Ended, Pair, Rules, Side};
+use forebay_net::relay::{Pair, Rules, Side};
 use forebay_net::wire::Watch;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -118,8 +119,19 @@ impl Attempt {
         Attempt { name, begun, connected: None, answered: None, ended: None, sent: 0, received: 0 }
     }
 
+    /// Notes the end.
     fn end(&mut self, now: Instant) {
         self.ended = Some(now.saturating_duration_since(self.begun));
+    }
+
+    /// Notes the end of the relay and its bytes. Returns the figures for the server.
+    pub(crate) fn relayed(&mut self, pair: &Pair, now: Instant) -> Figures {
+        self.sent += pair.passed_from(Side::Client);
+        self.received += pair.received_from(Side::Server);
+        self.answered =
+            pair.time_to_answer().zip(self.connected).map(|(answer, connected)| connected + answer);
+        self.end(now);
+        self.figures()
     }
 
     fn figures(&self) -> Figures {
@@ -127,7 +139,8 @@ impl Attempt {
             status: 0,
             sent: self.sent,
             received: self.received,
-            header: self.connected,
+            connect: self.connected,
+            header: self.answered,
             response: self.ended,
         }
     }
@@ -154,7 +167,8 @@ impl State {
         }
     }
 
-    fn present(&mut self) -> Option<&mut Attempt> {
+    /// Returns the attempt that is in progress.
+    pub(crate) fn present(&mut self) -> Option<&mut Attempt> {
         self.attempts.last_mut()
     }
 }
@@ -162,15 +176,23 @@ impl State {
 /// Reason for which a session ends without a server: its status. It has been logged.
 struct Refused(u16);
 
-/// Passes a session on. Returns its status.
-pub(crate) async fn serve(s: &mut Session, pass: &Pass, settings: &Settings) -> u16 {
-    s.upstream = Some(Box::default());
+/// Connects a session to a server.
+pub(crate) async fn serve(s: &mut Session, pass: &Pass, settings: &Settings) -> Outcome {
+    // One attempt is the rule, and a vector that grows by itself takes room for four.
+    s.upstream = Some(Box::new(State { attempts: Vec::with_capacity(1) }));
     match connect(s, pass, settings).await {
         Ok((lease, conn)) => {
-            exchange(s, lease, conn, settings).await;
-            200
+            lease.succeeded();
+            let rules = Rules {
+                idle: settings.timeout.0,
+                half_close: settings.half_close,
+                upload_rate: settings.upload_rate.value(s),
+                download_rate: settings.download_rate.value(s),
+                ..Rules::default()
+            };
+            Outcome::Connected(Box::new(Connected { lease, conn, rules }))
         }
-        Err(Refused(status)) => status,
+        Err(Refused(status)) => Outcome::Over(status),
     }
 }
 
@@ -379,47 +401,6 @@ fn log_connected(s: &Session, conn: &Conn, addr: &PeerAddr) {
     let local = local.map_or_else(|| "unix:".to_owned(), |a| a.to_string());
     let to = address_text(addr);
     s.log_bare(Level::Info, &format!("proxy {local} connected to {}", String::from_utf8_lossy(&to)));
-}
-
-/// Passes bytes both ways until one side ends.
-async fn exchange(s: &mut Session, lease: Lease, mut conn: Conn, settings: &Settings) {
-    let thread = s.thread.clone();
-    lease.succeeded();
-    let rules = Rules {
-        idle: settings.timeout.0,
-        half_close: settings.half_close,
-        upload_rate: settings.upload_rate.value(s),
-        download_rate: settings.download_rate.value(s),
-        ..Rules::default()
-    };
-    let early = std::mem::take(&mut s.early);
-    // The relay counts them again.
-    s.received -= early.len() as u64;
-    let mut pair = Pair::new(&thread.io, early, Vec::new());
-    let ended = pair.run(&thread.io, &mut s.wire, conn.wire_mut(), &rules).await;
-    let (up, down) = (pair.passed_from(Side::Client), pair.passed_from(Side::Server));
-    s.received += pair.received_from(Side::Client);
-    s.sent += down;
-    let now = thread.io.poller.now();
-    if let Some(a) = s.upstream.as_mut().and_then(|u| u.present()) {
-        a.sent += up;
-        a.received += pair.received_from(Side::Server);
-        a.answered = pair.time_to_answer().zip(a.connected).map(|(answer, connected)| connected + answer);
-        a.end(now);
-        lease.count(&a.figures(), now);
-    }
-    match ended {
-        Ended::TimedOut(_) | Ended::Idle => {
-            s.log(Level::Info, "connection timed out (110: Connection timed out) while proxying connection");
-        }
-        Ended::Closed(side) => {
-            let side = match side {
-                Side::Client => "client",
-                Side::Server => "upstream",
-            };
-            s.log_bare(Level::Info, &format!("{side} disconnected{}", s.traffic()));
-        }
-    }
 }
 
 /// Finds the servers. Also returns the name by which the error log names them all.

@@ -67,8 +67,10 @@ impl TlsServers for StreamServers<'_> {
 /// Makes the handshake of an encrypted connection, chooses the server by its name, and verifies the client. Returns the status
 /// with which the session is refused.
 pub(crate) async fn accept(s: &mut Session, server: &Server) -> Option<u16> {
-    // Without TLS there is nothing to do.
-    s.wire.tls()?;
+    // Without TLS there is nothing to do. Another listener may have decrypted the connection that it passed on.
+    if !s.wire.is_tls() || s.client.tls.is_some() {
+        return None;
+    }
     let deadline = server.settings.alpn.deadline(&s.thread.io);
     loop {
         let (thread, conf) = (s.thread.clone(), s.conf.clone());

@@ -1,6 +1,7 @@
 //! `server` lines of an `upstream` block.
 
 use crate::config::Build;
+use crate::config::value::split_parameter;
 use crate::upstream::balance::Method;
 use crate::upstream::peer::Peer;
 use crate::upstream::servers::{Discovery, Found, Server};
@@ -63,11 +64,7 @@ impl ServerLine<'_> {
         let invalid = || self.cx.error_at(self.d, w, format!("invalid parameter \"{}\"", w.as_str()));
         let number = |t: &[u8]| units::number(t).and_then(|n| u32::try_from(n).ok()).ok_or_else(invalid);
         let seconds = |t: &[u8]| units::duration_secs(t).ok_or_else(invalid);
-        let (key, value) = match memchr::memchr(b'=', &w.text) {
-            Some(at) => (&w.text[..at], Some(&w.text[at + 1..])),
-            None => (w.text.as_slice(), None),
-        };
-        match (key, value) {
+        match split_parameter(&w.text) {
             (b"down", None) => self.peer.down = true,
             (b"drain", None) => self.peer.drain = true,
             (b"resolve", None) => self.resolve = true,

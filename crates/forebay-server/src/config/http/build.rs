@@ -34,7 +34,7 @@ pub(crate) struct LocationBuild {
     /// `limit_except`.
     pub limit_except: Option<(Vec<Vec<u8>>, LocationId)>,
     /// `status_zone`.
-    pub status_zone: Option<Arc<crate::metrics::StatusZone>>,
+    pub status_zone: Option<Arc<forebay_core::status_zone::StatusZone>>,
     /// `health_check`.
     pub health_check: Option<crate::upstream::health_check::Check>,
     /// Locations inside this one.

@@ -169,7 +169,7 @@ pub(crate) struct Location {
     /// Locations inside this one.
     pub tree: LocationTree,
     /// `status_zone`.
-    pub status_zone: Option<Arc<crate::metrics::StatusZone>>,
+    pub status_zone: Option<Arc<forebay_core::status_zone::StatusZone>>,
     /// TLS of connections to upstreams.
     pub upstream_tls: Option<Arc<ClientTls>>,
     /// Hooks that are enabled here.

@@ -4,10 +4,10 @@
 use super::health_check::{Check, Match};
 use super::sticky::Sticky;
 use crate::config::Scope;
-use crate::config::value::first;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_core::upstream::config::{self, Block};
+use forebay_core::upstream::health::Matches;
 use forebay_net::addr::Place;
 use forebay_net::resolver::Resolver;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ pub(crate) type Named = config::Named<Extras>;
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
     all: config::Groups<Extras>,
-    matches: Vec<(Vec<u8>, Arc<Match>)>,
+    matches: Matches<Match>,
     /// `upstream_start_unresolved` of the http level.
     pub start_unresolved: bool,
 }
@@ -54,7 +54,7 @@ impl Groups {
     /// Adds a health check to a group.
     pub(crate) fn check(&mut self, group: &Named, check: Check) {
         if let Some((group, extras)) = self.all.entry(group) {
-            group.checks.push(check.schedule);
+            group.checks.push(check.common.schedule);
             extras.checks.push(check);
         }
     }
@@ -66,22 +66,12 @@ impl Groups {
         let matches = self.matches;
         self.all.finish(resolver, self.start_unresolved, |extras, errors| {
             for check in &mut extras.checks {
-                errors.extend(find_match(check, &matches).err());
+                match matches.of(&check.common) {
+                    Ok(conditions) => check.conditions = conditions,
+                    Err(e) => errors.push(e),
+                }
             }
         })
-    }
-}
-
-/// Sets the conditions of a check whose `match=` names them.
-fn find_match(check: &mut Check, matches: &[(Vec<u8>, Arc<Match>)]) -> Result<(), Error> {
-    let Some(name) = &check.matching else { return Ok(()) };
-    check.conditions = matches.iter().find(|(n, _)| n == name).map(|(_, m)| m.clone());
-    match check.conditions {
-        Some(_) => Ok(()),
-        None => {
-            let message = format!("match \"{}\" not found", String::from_utf8_lossy(name));
-            Err(Error { message, ..check.at.clone() })
-        }
     }
 }
 
@@ -111,13 +101,9 @@ pub(crate) fn block(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
 /// # Errors
 /// With the place of what is not understood.
 pub(crate) fn matching(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
-    let name = first(d).to_vec();
-    let m = Match::parse(d, cx)?;
-    if cx.tables.upstreams.matches.iter().any(|(n, _)| *n == name) {
-        return Err(cx.error(d, format!("duplicate match \"{}\"", String::from_utf8_lossy(&name))));
-    }
-    cx.tables.upstreams.matches.push((name, Arc::new(m)));
-    Ok(())
+    let conditions = Match::parse(d, cx)?;
+    let Scope { tables, build, .. } = cx;
+    tables.upstreams.matches.define(d, conditions, build)
 }
 
 /// Names of the directives of the block.

@@ -5,6 +5,7 @@ use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
 use forebay_core::pattern::{LimitExceeded, Pattern};
+use forebay_core::upstream::health::invalid_line;
 use forebay_core::vars::VarId;
 use forebay_http::h1::client::ResponseHead;
 
@@ -50,7 +51,7 @@ impl Match {
         let words: Vec<&[u8]> = line.args.iter().map(|w| w.text.as_slice()).collect();
         match (line.name.text.as_slice(), words.as_slice()) {
             (b"status", [_, ..]) if self.status.is_none() => {
-                self.status = Some(Statuses::parse(&words).ok_or_else(|| invalid(line, cx))?);
+                self.status = Some(Statuses::parse(&words).ok_or_else(|| invalid_line(line, cx))?);
             }
             (b"header", [b"!", name]) => self.headers.push((name.to_vec(), Test::Present(false))),
             (b"header", [name, test @ ..]) => {
@@ -60,7 +61,7 @@ impl Match {
                 self.body = Some((*op == b"~", cx.pattern(line, value, false)?));
             }
             (b"require", [_, ..]) => self.require(line, cx)?,
-            _ => return Err(invalid(line, cx)),
+            _ => return Err(invalid_line(line, cx)),
         }
         Ok(())
     }
@@ -87,10 +88,6 @@ impl Match {
             _ => None,
         }
     }
-}
-
-fn invalid(line: &Directive, cx: &Scope<'_>) -> Error {
-    cx.error(line, format!("invalid \"{}\" in \"match\"", line.name.as_str()))
 }
 
 impl Statuses {
@@ -123,7 +120,7 @@ impl Test {
             [] => Ok(Test::Present(true)),
             [op @ (b"=" | b"!="), value] => Ok(Test::Is(*op == b"=", value.to_vec())),
             [op @ (b"~" | b"!~"), value] => Ok(Test::Like(*op == b"~", cx.pattern(line, value, false)?)),
-            _ => Err(invalid(line, cx)),
+            _ => Err(invalid_line(line, cx)),
         }
     }
 

@@ -6,15 +6,13 @@ mod probe;
 mod require;
 
 use super::config::Upstream;
-use super::sticky::split_parameter;
 use crate::config::Scope;
 use crate::config::http::Http;
 use crate::modules::proxy;
 use forebay_conf::error::Error;
-use forebay_conf::tree::{Directive, Word};
-use forebay_conf::units;
+use forebay_conf::tree::Directive;
 use forebay_core::tasks::Log;
-use forebay_core::upstream::health::{self, Schedule};
+use forebay_core::upstream::health::{self, HealthCheck, Refusal};
 use forebay_core::upstream::peer::Peer;
 use forebay_http::field::Name;
 use forebay_http::h1::client::ResponseHead;
@@ -29,14 +27,11 @@ pub(crate) use require::{Ask, Question};
 /// `health_check`.
 #[derive(Clone, Debug)]
 pub(crate) struct Check {
-    /// Times of the checks.
-    pub schedule: Schedule,
+    /// Parameters that every protocol has.
+    pub common: HealthCheck,
     uri: Vec<u8>,
-    port: Option<u16>,
     keepalive_time: Duration,
-    /// `match=`.
-    pub matching: Option<Vec<u8>>,
-    /// The block of that name.
+    /// The block that `match=` names.
     pub conditions: Option<Arc<Match>>,
     host: Vec<u8>,
     /// `$proxy_host`.
@@ -49,18 +44,14 @@ pub(crate) struct Check {
     location: usize,
     connect_timeout: Duration,
     read_timeout: Duration,
-    /// The directive, with an empty text.
-    pub at: Error,
 }
 
 impl Check {
-    fn new(at: Error) -> Check {
+    fn new(common: HealthCheck) -> Check {
         Check {
-            schedule: Schedule::default(),
+            common,
             uri: b"/".to_vec(),
-            port: None,
             keepalive_time: Duration::ZERO,
-            matching: None,
             conditions: None,
             host: Vec::new(),
             upstream: Vec::new(),
@@ -69,7 +60,6 @@ impl Check {
             location: 0,
             connect_timeout: Duration::ZERO,
             read_timeout: Duration::ZERO,
-            at,
         }
     }
 
@@ -78,34 +68,20 @@ impl Check {
     /// # Errors
     /// `invalid parameter "x"`.
     pub(crate) fn parse(d: &Directive, cx: &Scope<'_>) -> Result<Check, Error> {
-        let mut check = Check::new(cx.error(d, ""));
-        for w in &d.args {
-            let message = match check.parameter(w) {
-                Ok(()) => continue,
-                Err(InvalidParameter::Invalid) => format!("invalid parameter \"{}\"", w.as_str()),
-                Err(InvalidParameter::Kind) => "health checks of this type are not supported yet".to_owned(),
-            };
-            return Err(cx.error_at(d, w, message));
-        }
+        let mut check = Check::new(HealthCheck::new(d, cx));
+        health::parameters(d, cx, |name, value| check.parameter(name, value))?;
         Ok(check)
     }
 
-    fn parameter(&mut self, w: &Word) -> Result<(), InvalidParameter> {
-        let s = &mut self.schedule;
-        match split_parameter(&w.text) {
-            (b"interval", Some(v)) => s.interval = time(v)?,
-            (b"jitter", Some(v)) => s.jitter = units::duration_ms(v).ok_or(InvalidParameter::Invalid)?,
-            (b"fails", Some(v)) => s.fails = count(v)?,
-            (b"passes", Some(v)) => s.passes = count(v)?,
-            (b"mandatory", None) => s.mandatory = true,
-            (b"persistent", None) if s.mandatory => s.persistent = true,
+    fn parameter(&mut self, name: &[u8], value: Option<&[u8]>) -> Result<(), Refusal> {
+        match (name, value) {
             (b"uri", Some(v)) if is_uri(v) => self.uri = v.to_vec(),
-            (b"match", Some(v)) => self.matching = Some(v.to_vec()),
-            (b"port", Some(v)) => self.port = Some(count(v)?),
-            (b"keepalive_time", Some(v)) => self.keepalive_time = time(v)?,
+            (b"keepalive_time", Some(v)) => self.keepalive_time = health::time(v)?,
             (b"type", Some(b"http")) => {}
-            (b"type", Some(_)) => return Err(InvalidParameter::Kind),
-            _ => return Err(InvalidParameter::Invalid),
+            (b"type", Some(_)) => {
+                return Err(Refusal::Unsupported("health checks of this type are not supported yet"));
+            }
+            _ => self.common.parameter(name, value)?,
         }
         Ok(())
     }
@@ -144,24 +120,6 @@ impl Check {
             None => (!(200..400).contains(&head.status)).then_some("status"),
         }
     }
-}
-
-/// Reason for which a parameter is refused.
-enum InvalidParameter {
-    Invalid,
-    /// It asks for a type of checks that is not known.
-    Kind,
-}
-
-/// Reads a time other than 0.
-fn time(v: &[u8]) -> Result<Duration, InvalidParameter> {
-    units::duration_ms(v).filter(|d| !d.is_zero()).ok_or(InvalidParameter::Invalid)
-}
-
-/// Reads a number other than 0.
-fn count<T: TryFrom<u64>>(v: &[u8]) -> Result<T, InvalidParameter> {
-    let number = units::number(v).filter(|n| *n > 0).and_then(|n| T::try_from(n).ok());
-    number.ok_or(InvalidParameter::Invalid)
 }
 
 fn is_uri(v: &[u8]) -> bool {

@@ -7,16 +7,12 @@ use super::require::{Ask, Checked, holds};
 use crate::config::http::Http;
 use crate::upstream::config::Upstream;
 use forebay_core::control::{Failure, Line, Read};
-use forebay_core::tls::client::ClientTls;
-use forebay_core::upstream::health::Probe;
+use forebay_core::upstream::health::{Probe, Visit};
 use forebay_core::upstream::peer::Peer;
 use forebay_http::h1::client::ResponseHead;
-use forebay_http::proxy_protocol;
-use forebay_net::addr::PeerAddr;
 use forebay_sys::errno::errno;
-use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tokio::time::timeout;
 
 /// Longest head of a response, bytes.
@@ -55,19 +51,6 @@ impl Probe for HttpProbe {
     }
 }
 
-/// Limits the time of a step that opens a connection; returns the text about its failure.
-async fn step<T>(
-    doing: &str,
-    limit: Duration,
-    step: impl Future<Output = io::Result<T>>,
-) -> Result<T, String> {
-    match timeout(limit, step).await {
-        Ok(Ok(done)) => Ok(done),
-        Ok(Err(e)) => Err(format!("{doing} upstream ({})", errno(&e))),
-        Err(_) => Err(format!("{doing} upstream (timed out)")),
-    }
-}
-
 /// Returns the text about a failed exchange.
 fn text_of(failure: Failure) -> String {
     match failure {
@@ -90,32 +73,19 @@ impl CheckedServer {
         }
     }
 
-    /// Returns the address of the server, with the port of the check if it has one of its own.
-    fn address(&self, check: &Check) -> PeerAddr {
-        let mut addr = self.peer.addr.clone();
-        if let (PeerAddr::Inet(addr), Some(port)) = (&mut addr, check.port) {
-            addr.set_port(port);
-        }
-        addr
-    }
-
     /// Opens a connection, encrypted if the location encrypts its connections.
     async fn open(&self, check: &Check) -> Result<Line, String> {
-        let addr = self.address(check);
-        let mut line = step("connecting to", check.connect_timeout, Line::open(&addr)).await?;
-        if let Some(version) = check.announce {
-            let mut header = Vec::new();
-            // There is no client to announce.
-            proxy_protocol::write(version, None, &mut header);
-            let sent = line.write_all(&header).await;
-            sent.map_err(|e| format!("sending PROXY protocol header to upstream ({})", errno(&e)))?;
-        }
         let location = self.config.locations.get(check.location).filter(|_| check.encrypted);
-        if let Some(tls) = location.and_then(|l| l.upstream_tls.as_ref()) {
-            let agreed = secure(&mut line, tls, &check.upstream);
-            step("SSL handshaking to", check.connect_timeout, agreed).await?;
-        }
-        Ok(line)
+        let visit = Visit {
+            addr: &check.common.address(&self.peer),
+            announce: check.announce,
+            tls: location.and_then(|l| l.upstream_tls.as_ref()),
+            host: &check.upstream,
+            // The check is a request of HTTP/1, whatever requests are.
+            protocols: &[],
+            timeout: check.connect_timeout,
+        };
+        visit.open().await
     }
 
     /// Sends the request and judges the response. Returns how far the response was read, and [`Read::Last`] if the server
@@ -151,11 +121,4 @@ impl CheckedServer {
             false => Err(format!("checking what is required of response (status {status})")),
         }
     }
-}
-
-/// Encrypts a connection. Verifies the server's certificate if `proxy_ssl_verify` asks for it.
-async fn secure(line: &mut Line, tls: &Arc<ClientTls>, host: &[u8]) -> io::Result<()> {
-    let (name, connection) = tls.begin_check(host).map_err(io::Error::other)?;
-    let certificates = line.secure(connection).await?;
-    tls.judge(certificates, &name).map_err(io::Error::other)
 }

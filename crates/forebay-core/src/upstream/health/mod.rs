@@ -3,6 +3,12 @@
 
 #![allow(clippy::disallowed_methods, reason = "not on a thread of connections: the tokio thread runs this")]
 
+mod check;
+mod visit;
+
+pub use check::{HealthCheck, Matches, Refusal, invalid_line, parameters, time};
+pub use visit::{Visit, step};
+
 use super::group::Group;
 use super::peer::{Health, Peer, clock, ms};
 use crate::essential::task;

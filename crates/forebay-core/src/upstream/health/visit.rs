@@ -1,0 +1,75 @@
+//! Connection that a health check is made over.
+
+#![allow(clippy::disallowed_methods, reason = "not on a thread of connections: the tokio thread runs this")]
+
+use crate::control::Line;
+use crate::tls::client::ClientTls;
+use forebay_http::proxy_protocol::{self, HeaderVersion};
+use forebay_net::addr::PeerAddr;
+use forebay_sys::errno::errno;
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// Connection to the server of a check, to be opened.
+#[derive(Debug)]
+pub struct Visit<'c> {
+    /// Address of the server.
+    pub addr: &'c PeerAddr,
+    /// Header of the PROXY protocol that the connection begins with (nginx: proxy_protocol).
+    pub announce: Option<HeaderVersion>,
+    /// Encryption (nginx: proxy_ssl).
+    pub tls: Option<&'c Arc<ClientTls>>,
+    /// Name of the server for TLS, unless `proxy_ssl_name` gives another.
+    pub host: &'c [u8],
+    /// Protocols offered by ALPN.
+    pub protocols: &'c [&'c [u8]],
+    /// Time limit for the connection, and again for the handshake.
+    pub timeout: Duration,
+}
+
+impl Visit<'_> {
+    /// Opens a connection.
+    ///
+    /// # Errors
+    /// The step that failed, for the log.
+    pub async fn open(&self) -> Result<Line, String> {
+        let mut line = step("connecting to", self.timeout, Line::open(self.addr)).await?;
+        if let Some(version) = self.announce {
+            let mut header = Vec::new();
+            // There is no client to announce.
+            proxy_protocol::write(version, None, &mut header);
+            let sent = line.write_all(&header).await;
+            sent.map_err(|e| format!("sending PROXY protocol header to upstream ({})", errno(&e)))?;
+        }
+        if let Some(tls) = self.tls {
+            step("SSL handshaking to", self.timeout, self.secure(&mut line, tls)).await?;
+        }
+        Ok(line)
+    }
+
+    /// Encrypts a connection. Verifies the server's certificate if `proxy_ssl_verify` asks for it.
+    async fn secure(&self, line: &mut Line, tls: &ClientTls) -> io::Result<()> {
+        let (name, connection) = tls.begin_check(self.host, self.protocols).map_err(io::Error::other)?;
+        let certificates = line.secure(connection).await?;
+        tls.judge(certificates, &name).map_err(io::Error::other)
+    }
+}
+
+/// Limits the time of a step of a check. `doing`: the step, in the words of the log.
+///
+/// # Errors
+/// The text about the failure.
+pub async fn step<T>(
+    doing: &str,
+    limit: Duration,
+    step: impl Future<Output = io::Result<T>>,
+) -> Result<T, String> {
+    match timeout(limit, step).await {
+        Ok(Ok(done)) => Ok(done),
+        Ok(Err(e)) => Err(format!("{doing} upstream ({})", errno(&e))),
+        Err(_) => Err(format!("{doing} upstream (timed out)")),
+    }
+}

@@ -1,0 +1,245 @@
+//! Connections of HTTP/1 whose bytes are passed on as they are: tunnels, and protocols that were switched to (RFC 9110, sections
+//! 7.8 and 9.3.6). No runner serves them, and their requests keep only what the log phase needs.
+
+use super::{Connection, Guard, Work};
+use crate::request::{Origin, Request};
+use crate::thread::{SWITCHED, Thread, ThreadConfig};
+use crate::upstream::contact::Contact;
+use crate::upstream::exchange::Attempt;
+use crate::upstream::stream::Body;
+use crate::upstream::switched;
+use forebay_conf::error::Level;
+use forebay_core::limit::concurrency::Counted;
+use forebay_core::log::access::Target;
+use forebay_core::vars::{Captures, Source, Stored, Template, VarId, VarStore};
+use forebay_net::addr::Peer;
+use forebay_net::reactor::{Job, Token};
+use forebay_net::relay::{Ended, Owner, Pair, Pairs, Side};
+use forebay_net::wire::Wire;
+use std::rc::Rc;
+use std::time::Instant;
+
+/// Relays of a thread.
+pub(crate) type Relays = Pairs<Relaying>;
+
+/// Creates the table of a thread.
+pub(crate) fn relays(worker: &forebay_core::thread::Thread, front: u8) -> Relays {
+    Pairs::new(worker.io.clone(), front, SWITCHED)
+}
+
+/// State of a request whose bytes are passed on.
+#[derive(Debug)]
+pub(crate) struct Suspended {
+    conf: Rc<ThreadConfig>,
+    conn: Connection,
+    contact: Contact,
+    server: usize,
+    location: usize,
+    started: Instant,
+    status: u16,
+    sent: u64,
+    sent_head: u64,
+    received: u64,
+    peer: Peer,
+    remote: Vec<u8>,
+    /// Values of the variables in the lines of the access logs, as far as they cannot change any more.
+    vars: VarStore,
+    captures: Captures,
+    attempts: Vec<Attempt>,
+    limit_conn: Counted,
+    processing: Option<crate::metrics::Processing>,
+    /// End of a line of the error log; empty if no log takes it.
+    description: Box<[u8]>,
+}
+
+/// Connection to a server, with the suspended request.
+pub(crate) struct Relaying {
+    thread: Rc<Thread>,
+    token: Token,
+    request: Box<Suspended>,
+    upstream: forebay_core::upstream::conn::Conn,
+}
+
+/// A relay that is over.
+#[derive(Debug)]
+pub(crate) struct Over {
+    request: Box<Suspended>,
+    relayed: switched::Relayed,
+}
+
+impl Owner for Relaying {
+    fn wires(&mut self) -> (&mut Wire, &mut Wire) {
+        (&mut self.request.conn.wire, self.upstream.wire_mut())
+    }
+
+    fn over(self, pair: Pair, ended: Ended) {
+        let from_client = pair.passed_from(Side::Client);
+        let relayed = switched::Relayed { ended, from_client, from_server: pair.passed_from(Side::Server) };
+        let work = Work::Relayed(Box::new(Over { request: self.request, relayed }));
+        self.thread.start_work(Job { token: self.token, work });
+    }
+}
+
+/// Returns `true` if the bytes of a response can be passed on without its request and a runner. `false` for streams of HTTP/2, and
+/// if something has to be done at the end that needs all of the request.
+pub(crate) fn can_suspend(req: &Request, source: &Body) -> bool {
+    let http = req.http();
+    source.is_suspendable()
+        && req.origin == Origin::Client
+        && !req.conn.wire.is_multiplexed()
+        && req.modules.proxy_cache.zone.is_none()
+        && http.location(req).settings.post_action.target.0.is_none()
+}
+
+/// Passes the bytes of a request on whose response begins a tunnel or another protocol. Returns `false` if its response does not,
+/// or needs a runner.
+pub(super) fn begin(thread: &Rc<Thread>, req: &mut Request, guard: &mut Guard<'_>) -> bool {
+    let Some(source) = req.resp.source.take_if(|s| s.is_suspendable()) else { return false };
+    let Some((mut contact, switched)) = source.into_switched() else { return false };
+    let Some(upstream) = contact.disconnect() else { return false };
+    let (pair, rules) = switched.pair(req, &upstream);
+    let request = Box::new(Suspended::new(req, contact));
+    // The connection stays open, and counted as one with a response.
+    guard.open = false;
+    guard.state = None;
+    let owner = Relaying { thread: thread.clone(), token: guard.token, request, upstream };
+    thread.relays.add(pair, rules, owner);
+    true
+}
+
+/// Ends a request whose bytes have been passed on.
+pub(super) async fn end(thread: &Rc<Thread>, req: &mut Request, token: Token, over: Over) {
+    let _guard = Guard { thread, token, open: true, state: Some(|c| &c.writing) };
+    let Over { request, relayed } = over;
+    req.head.clear();
+    let (contact, description) = request.restore(req);
+    switched::relayed(req, relayed, |req, text| {
+        if !description.is_empty() {
+            req.log_described(Level::Info, text, &description);
+        }
+    });
+    contact.over(req);
+    req.complete = true;
+    crate::response::respond::finish(req);
+    super::h1::end(thread, req, false).await;
+    req.without_head = false;
+    drop(req.end_connection());
+}
+
+impl Suspended {
+    /// Takes what the log phase needs from a request.
+    fn new(req: &mut Request, contact: Contact) -> Suspended {
+        keep_logged(req);
+        let mut description = Vec::new();
+        if req.logs(Level::Info) {
+            req.describe(&mut description);
+        }
+        let mut attempts = std::mem::take(&mut req.modules.upstream.attempts);
+        attempts.shrink_to_fit();
+        let mut vars = std::mem::take(&mut req.vars);
+        vars.shrink();
+        Suspended {
+            conf: req.conf.clone(),
+            contact,
+            server: req.server,
+            location: req.location,
+            started: req.started,
+            status: req.resp.status,
+            sent: req.sent,
+            sent_head: req.sent_head,
+            received: req.received,
+            peer: req.peer,
+            remote: req.remote.as_slice().to_vec(),
+            vars,
+            captures: std::mem::take(&mut req.captures),
+            attempts,
+            limit_conn: std::mem::take(&mut req.modules.limit_conn),
+            processing: req.modules.processing.take(),
+            description: description.into(),
+            conn: req.end_connection(),
+        }
+    }
+
+    /// Gives its state to a request without a head. Returns the server and the end of lines of the error log.
+    fn restore(self, req: &mut Request) -> (Contact, Box<[u8]>) {
+        req.take_connection(self.conn);
+        req.begin_request();
+        req.without_head = true;
+        req.keep_alive = false;
+        req.conf = self.conf;
+        (req.server, req.location) = (self.server, self.location);
+        req.started = self.started;
+        req.resp.status = self.status;
+        (req.sent, req.sent_head, req.received) = (self.sent, self.sent_head, self.received);
+        req.peer = self.peer;
+        req.remote = self.remote;
+        req.vars = self.vars;
+        req.captures = self.captures;
+        req.modules.upstream.attempts = self.attempts;
+        req.modules.limit_conn = self.limit_conn;
+        req.modules.processing = self.processing;
+        (self.contact, self.description)
+    }
+}
+
+/// Built-in variables whose values change until the end of a request. They are evaluated then, without its head.
+const LATE: &[&[u8]] = &[
+    b"body_bytes_sent",
+    b"bytes_sent",
+    b"connection_time",
+    b"msec",
+    b"request_completion",
+    b"request_length",
+    b"request_time",
+    b"tcpinfo_rcv_space",
+    b"tcpinfo_rtt",
+    b"tcpinfo_rttvar",
+    b"tcpinfo_snd_cwnd",
+    b"time_iso8601",
+    b"time_local",
+    b"upstream_bytes_received",
+    b"upstream_bytes_sent",
+    b"upstream_response_length",
+    b"upstream_response_time",
+];
+
+/// Stores the values of the variables in the access logs of a request, as far as they cannot change any more.
+fn keep_logged(req: &mut Request) {
+    let http = req.http();
+    let Some(location) = http.locations.get(req.location) else { return };
+    for log in location.settings.log.access_log.0.iter() {
+        let path = match &log.target {
+            Target::Path(path) => Some(path),
+            Target::File(_) | Target::Syslog(_) => None,
+        };
+        let format = http.log_formats.get(log.format).map(|f| &f.template);
+        for id in [format, log.condition.as_ref(), path].into_iter().flatten().flat_map(Template::variables) {
+            keep(req, id, 0);
+        }
+    }
+}
+
+/// Deepest nesting of variables.
+const DEPTH: u8 = 100;
+
+/// Stores the value of a variable, and those from which it is computed.
+fn keep(req: &mut Request, id: VarId, depth: u8) {
+    let http = req.http();
+    let Some(var) = http.vars.get(usize::from(id.0)) else { return };
+    if req.vars.get(id) != Stored::Empty || depth > DEPTH {
+        return;
+    }
+    match &var.source {
+        Source::Get(_) if LATE.contains(&&*var.name) => {}
+        Source::Get(_) | Source::Prefix(..) => {
+            let mut value = Vec::new();
+            // An error comes again when the line is written.
+            if let Ok(found) = req.var(id, &mut value) {
+                req.vars.store(id, found.then_some(&value));
+            }
+        }
+        // What it is computed from may change.
+        Source::Computed(computed) => computed.variables().for_each(|id| keep(req, id, depth + 1)),
+        Source::Stored | Source::Absent | Source::Unknown => {}
+    }
+}

@@ -1,0 +1,157 @@
+//! One check of a server: a connection or a datagram, and perhaps an exchange over it.
+
+#![allow(clippy::disallowed_methods, reason = "not on a thread of connections: the tokio thread runs this")]
+
+use super::matching::{Expect, Match};
+use super::{Check, Protocol};
+use crate::config::{Server, Stream, Upstream};
+use forebay_core::control::Line;
+use forebay_core::upstream::health::{Probe, Visit, step};
+use forebay_core::upstream::peer::Peer;
+use forebay_net::addr::PeerAddr;
+use forebay_sys::sockets;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::net::UdpSocket;
+
+/// Datagram that a check sends without `send`.
+const DATAGRAM: &[u8] = b"nginx health check";
+/// Longest datagram that is read, bytes.
+const MAX_DATAGRAM: usize = 64 * 1024;
+
+/// Checks one server.
+pub(super) struct StreamProbe {
+    pub(super) peer: Peer,
+    pub(super) upstream: Arc<Upstream>,
+    /// Number of the check in its group.
+    pub(super) number: usize,
+    pub(super) stream: Arc<Stream>,
+}
+
+impl Probe for StreamProbe {
+    async fn check(&mut self) -> Result<(), String> {
+        let Some(check) = self.upstream.extras.checks.get(self.number) else { return Ok(()) };
+        let Some(server) = self.stream.servers.get(check.server) else { return Ok(()) };
+        let attempt = Attempt {
+            check,
+            server,
+            host: &self.upstream.group.name,
+            until: Instant::now() + server.settings.health_check.timeout.0,
+        };
+        match (check.protocol, check.common.address(&self.peer)) {
+            (Protocol::Tcp, addr) => attempt.over_tcp(&addr).await,
+            (Protocol::Udp, PeerAddr::Inet(addr)) => attempt.over_udp(addr).await,
+            (Protocol::Udp, PeerAddr::Unix(_)) => {
+                Err("sending datagram to upstream (a unix socket has no UDP)".to_owned())
+            }
+        }
+    }
+}
+
+/// A check that is being made.
+struct Attempt<'c> {
+    check: &'c Check,
+    server: &'c Server,
+    /// Name of the group.
+    host: &'c [u8],
+    /// End of its time.
+    until: Instant,
+}
+
+impl Attempt<'_> {
+    fn conditions(&self) -> Option<&Match> {
+        self.check.conditions.as_deref()
+    }
+
+    fn expect(&self) -> Option<&Expect> {
+        self.conditions()?.expect.as_ref()
+    }
+
+    fn send(&self) -> Option<&[u8]> {
+        self.conditions()?.send.as_deref()
+    }
+
+    /// Returns the time that is left.
+    fn rest(&self) -> Duration {
+        self.until.saturating_duration_since(Instant::now())
+    }
+
+    /// Connects to the server, sends, and reads until the condition holds.
+    async fn over_tcp(&self, addr: &PeerAddr) -> Result<(), String> {
+        let proxy = &self.server.settings.proxy;
+        let visit = Visit {
+            addr,
+            announce: proxy.protocol_header.version(),
+            tls: self.server.upstream_tls.as_ref(),
+            host: self.host,
+            protocols: &self.server.settings.offered.alpn.constants().unwrap_or_default(),
+            timeout: proxy.connect_timeout.0.min(self.rest()),
+        };
+        let mut line = visit.open().await?;
+        // Connection and handshake each have the whole time.
+        if self.rest().is_zero() {
+            return Err("connecting to upstream (timed out)".to_owned());
+        }
+        if let Some(text) = self.send() {
+            step("sending to", self.rest(), line.write_all(text)).await?;
+        }
+        let Some(expect) = self.expect() else { return Ok(()) };
+        let most = usize::try_from(self.server.settings.health_check.buffer_size.0).unwrap_or(usize::MAX);
+        let found = step("receiving from", self.rest(), find(&mut line, expect, most)).await?;
+        found.then_some(()).ok_or_else(|| "checking data from upstream".to_owned())
+    }
+
+    /// Sends a datagram, and receives until the condition holds. Without a condition, the server passes if it answers, and
+    /// if no error has come at the end of the time.
+    async fn over_udp(&self, addr: SocketAddr) -> Result<(), String> {
+        let socket = step("connecting to", self.rest(), connect(addr)).await?;
+        step("sending to", self.rest(), socket.send(self.send().unwrap_or(DATAGRAM))).await?;
+        let received = step("receiving from", self.rest(), receive(&socket, self.expect())).await;
+        match self.expect() {
+            // Silence for the whole time is no error.
+            None if self.rest().is_zero() => Ok(()),
+            _ => received,
+        }
+    }
+}
+
+/// Reads until the condition holds, the connection ends, or `most` bytes have come. Returns `true` if the condition holds.
+async fn find(line: &mut Line, expect: &Expect, most: usize) -> io::Result<bool> {
+    let mut bytes = Vec::new();
+    while bytes.len() < most {
+        if line.read(&mut bytes).await? == 0 {
+            return Ok(false);
+        }
+        bytes.truncate(most);
+        if expect.holds(&bytes) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Creates a UDP socket that is connected to a server, and that returns the ICMP errors of its datagrams.
+async fn connect(addr: SocketAddr) -> io::Result<UdpSocket> {
+    let any = match addr {
+        SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    };
+    let socket = UdpSocket::bind((any, 0)).await?;
+    sockets::set_icmp_errors(&socket, addr.is_ipv6())?;
+    socket.connect(addr).await?;
+    Ok(socket)
+}
+
+/// Receives datagrams until one fulfils the condition.
+async fn receive(socket: &UdpSocket, expect: Option<&Expect>) -> io::Result<()> {
+    let mut buf = vec![0; MAX_DATAGRAM];
+    loop {
+        let length = socket.recv(&mut buf).await?;
+        let datagram = buf.get(..length).unwrap_or_default();
+        if expect.is_none_or(|e| e.holds(datagram)) {
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Sessions whose bytes pass between the client and a server. No task serves them. Hot path.
+
+use crate::session::Session;
+use crate::thread::{PAIR, Thread};
+use forebay_conf::error::Level;
+use forebay_core::upstream::conn::Conn;
+use forebay_core::upstream::lease::Lease;
+use forebay_net::relay::{Ended, Owner, Pair, Pairs, Rules, Side};
+use forebay_net::wire::Wire;
+
+/// Connection to a server, ready for the bytes of the client.
+#[derive(Debug)]
+pub(crate) struct Connected {
+    /// Place at the server.
+    pub lease: Lease,
+    /// The connection.
+    pub conn: Conn,
+    /// Rules by which bytes pass.
+    pub rules: Rules,
+}
+
+/// Session that is passed on, with its connection to a server.
+pub(crate) struct Passing {
+    session: Box<Session>,
+    lease: Lease,
+    conn: Conn,
+}
+
+/// Sessions of a thread that are passed on.
+pub(crate) type Sessions = Pairs<Passing>;
+
+/// Creates the table of a thread.
+pub(crate) fn sessions(thread: &forebay_core::thread::Thread, front: u8) -> Sessions {
+    Pairs::new(thread.io.clone(), front, PAIR)
+}
+
+/// Passes a session on until one side ends.
+pub(crate) fn begin(thread: &Thread, mut session: Box<Session>, connected: Connected) {
+    let Connected { lease, conn, rules } = connected;
+    let early = std::mem::take(&mut session.early);
+    // The relay counts them again.
+    session.received -= early.len() as u64;
+    let pair = Pair::new(&thread.io, early, Vec::new());
+    thread.passing.add(pair, rules, Passing { session, lease, conn });
+}
+
+impl Owner for Passing {
+    fn wires(&mut self) -> (&mut Wire, &mut Wire) {
+        (&mut self.session.wire, self.conn.wire_mut())
+    }
+
+    fn over(mut self, pair: Pair, ended: Ended) {
+        let s = &mut self.session;
+        s.received += pair.received_from(Side::Client);
+        s.sent += pair.passed_from(Side::Server);
+        let now = s.thread.io.poller.now();
+        if let Some(attempt) = s.upstream.as_mut().and_then(|u| u.present()) {
+            let figures = attempt.relayed(&pair, now);
+            self.lease.count(&figures, now);
+        }
+        log_end(s, ended);
+        s.end(200);
+    }
+}
+
+fn log_end(s: &Session, ended: Ended) {
+    match ended {
+        Ended::TimedOut(_) | Ended::Idle => {
+            s.log(Level::Info, "connection timed out (110: Connection timed out) while proxying connection");
+        }
+        Ended::Closed(side) if s.logs_connections() => {
+            let side = match side {
+                Side::Client => "client",
+                Side::Server => "upstream",
+            };
+            s.log_bare(Level::Info, &format!("{side} disconnected{}", s.traffic()));
+        }
+        Ended::Closed(_) => {}
+    }
+}

@@ -1,0 +1,114 @@
+//! Connections that leave HTTP: their requests end as others do, though only the relay is left of them meanwhile.
+
+use crate::differential::{Oracle, oracle};
+use crate::harness::{DEADLINE, Server, Site, wait_for};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+
+/// Starts a server that switches to a protocol which echoes, until the client has sent `end`.
+fn echo() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let addr = listener.local_addr().expect("address");
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                until(&mut stream, "\r\n\r\n");
+                let head = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\nX-Up: yes\r\n\r\n";
+                stream.write_all(head.as_bytes()).expect("written");
+                let text = until(&mut stream, "end");
+                let _ = stream.write_all(text.as_bytes());
+            });
+        }
+    });
+    addr
+}
+
+/// Reads until the text ends so.
+fn until(stream: &mut TcpStream, end: &str) -> String {
+    let mut text = Vec::new();
+    let mut byte = [0];
+    while !text.ends_with(end.as_bytes()) && matches!(stream.read(&mut byte), Ok(1)) {
+        text.push(byte[0]);
+    }
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+fn open(addr: SocketAddr) -> TcpStream {
+    let mut stream = TcpStream::connect_timeout(&addr, DEADLINE).expect("connect");
+    stream.set_read_timeout(Some(DEADLINE)).expect("timeout");
+    let head = "GET /chat/room?x=7 HTTP/1.1\r\nHost: h.example\r\nConnection: upgrade\r\nUpgrade: x\r\n\
+                Authorization: Basic bWU6c2VjcmV0\r\nUser-Agent: \"me\"\r\n\r\n";
+    stream.write_all(head.as_bytes()).expect("written");
+    stream
+}
+
+fn site(up: SocketAddr) -> Site {
+    Site::new(&format!(
+        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
+         http {{ client_body_temp_path t1; proxy_temp_path t2; fastcgi_temp_path t3; uwsgi_temp_path t4; scgi_temp_path t5;\n\
+         map $arg_x $kind {{ 7 seven; default none; }}\n\
+         map $status:$body_bytes_sent $size {{ ~:0$ nothing; ~^101:(.)...$ $1thousand; default some; }}\n\
+         map $size $loggable {{ nothing 0; default 1; }}\n\
+         limit_conn_zone $server_name zone=z:64k;\n\
+         log_format l '$remote_addr $remote_user \"$request\" $status $body_bytes_sent $request_length '\n\
+         '\"$http_user_agent\" $http_host $arg_x $kind $size $part $room $upstream_status $upstream_http_x_up '\n\
+         '$upstream_bytes_sent $upstream_bytes_received $sent_http_upgrade $connection_requests '\n\
+         '$request_completion $limit_conn_status $server_name $uri $absent_no [$https] $scheme';\n\
+         map $arg_none $absent_no {{ default \"\"; }}\n\
+         server {{ listen 127.0.0.1:%PORT0%; server_name h.example; set $part $arg_x$kind;\n\
+         location ~ ^/chat/(?<room>\\w+) {{ limit_conn z 1; access_log logs/access.log l; access_log logs/some.log l if=$loggable;\n\
+         proxy_http_version 1.1; proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection upgrade;\n\
+         proxy_read_timeout 500ms; proxy_pass http://{up}; }} }} }}"
+    ))
+}
+
+/// Runs a dialogue of two connections: one that is closed, and one that is silent for too long.
+fn talk(addr: SocketAddr) {
+    let mut stream = open(addr);
+    assert!(until(&mut stream, "\r\n\r\n").starts_with("HTTP/1.1 101 "));
+    // Its place is taken until it ends.
+    let refused = until(&mut open(addr), "\r\n\r\n");
+    assert!(refused.starts_with("HTTP/1.1 503 "), "{refused}");
+    let text = "x".repeat(2000) + "end";
+    stream.write_all(text.as_bytes()).expect("written");
+    assert_eq!(until(&mut stream, "end"), text);
+    assert_eq!(until(&mut stream, "closed"), "");
+    let mut silent = wait_for("a place", || {
+        let mut stream = open(addr);
+        until(&mut stream, "\r\n\r\n").starts_with("HTTP/1.1 101 ").then_some(stream)
+    });
+    assert_eq!(until(&mut silent, "closed"), "");
+}
+
+/// The lines of the access log and of the error log are those of nginx, with values from the beginning and from the end.
+#[test]
+fn a_switched_connection_is_logged_at_its_end() {
+    let up = echo();
+    let lines = |site: &Site| {
+        wait_for("lines", || {
+            let lines = |name: &str| -> Vec<String> {
+                let text = site.read(name);
+                text.lines().filter(|l| l.contains(" 101 ")).map(str::to_owned).collect()
+            };
+            let (all, some) = (lines("logs/access.log"), lines("logs/some.log"));
+            (all.len() == 2 && some.len() == 1).then_some((all, some))
+        })
+    };
+    let server = Server::start_on(site(up));
+    talk(server.addr(0));
+    let ours = lines(&server.site);
+    server.wait_for_log(
+        &format!(
+            "upstream timed out (110: Connection timed out) while proxying upgraded connection, client: 127.0.0.1, \
+             server: h.example, request: \"GET /chat/room?x=7 HTTP/1.1\", upstream: \"http://{up}/chat/room?x=7\", \
+             host: \"h.example\""
+        ),
+        1,
+    );
+    assert!(ours.0[0].contains(" me \"GET /chat/room?x=7 HTTP/1.1\" 101 2003 "), "{ours:?}");
+    if let Some(nginx) = oracle() {
+        let oracle = Oracle::start(&nginx, site(up));
+        talk(oracle.addr());
+        assert_eq!(ours, lines(oracle.site()));
+    }
+}
