@@ -30,6 +30,10 @@ const BRIEF: u64 = 60_000;
 /// Shortest `proxy_timeout`, in ms, that needs probes to find clients that have vanished.
 const LONG: u64 = 3_600_000;
 
+/// Variables with the first bytes of a client, and the directive that reads them.
+const PREREAD: [(&str, &str); 3] =
+    [("ssl_preread_", "ssl_preread"), ("mqtt_preread_", "mqtt_preread"), ("rdp_cookie", "rdp_preread")];
+
 /// A `server` of the stream block.
 #[derive(Clone, Copy)]
 struct Server<'s, 't> {
@@ -83,13 +87,31 @@ impl<'s, 't> Server<'s, 't> {
         written.into_iter().flat_map(|target| self.servers_of(target)).collect()
     }
 
+    /// Returns the group with this name.
+    fn group(self, name: &str) -> Option<usize> {
+        let s = self.scene;
+        s.all("upstream").find(|u| s.arg(*u, 0) == name && s.around(*u, "stream").is_some())
+    }
+
     /// Returns the servers of the group with this name, or the address itself.
     fn servers_of(self, target: String) -> Vec<String> {
         let s = self.scene;
-        let group = s.all("upstream").find(|u| s.arg(*u, 0) == target && s.around(*u, "stream").is_some());
-        let Some(group) = group else { return vec![target] };
+        let Some(group) = self.group(&target) else { return vec![target] };
         let lines = s.level(Some(group)).iter().filter(|n| s.is(**n, "server"));
         lines.map(|n| s.arg(*n, 0)).collect()
+    }
+
+    /// Returns the directives whose first word chooses where a session goes: `proxy_pass`, `pass`, and `hash` of the groups.
+    fn choices(self) -> Vec<usize> {
+        let s = self.scene;
+        let passes: Vec<usize> =
+            ["proxy_pass", "pass"].into_iter().filter_map(|name| s.child(Some(self.node), name)).collect();
+        let names = passes.iter().flat_map(|n| written(s, self.node, &s.arg(*n, 0)));
+        let groups: Vec<usize> = names.filter_map(|name| self.group(&name)).collect();
+        passes
+            .into_iter()
+            .chain(groups.into_iter().filter_map(|group| s.child(Some(group), "hash")))
+            .collect()
     }
 
     /// Returns the entry of a table of ports for the first address of `addresses` that has one of them.
@@ -242,14 +264,15 @@ rule_table! { Check;
             found(s.span(n), "there is no ClientHello left for ssl_preread".to_owned());
         }
     },
-    "preread-off" Harm "a choice by $ssl_preread_... without ssl_preread"
-    "Nothing reads the ClientHello, so the variable is empty and a map gives its default."
-    "ssl_preread on;"
-    |s, _, found| for server in Server::all(s).filter(|server| !server.is_on("ssl_preread")) {
-        let chosen = ["proxy_pass", "pass"].into_iter().filter_map(|name| s.child(Some(server.node), name));
-        for n in chosen {
-            let text = s.arg(n, 0);
-            if let Some(name) = sources(s, Some(server.node), &text).into_iter().find(|v| v.starts_with("ssl_preread_")) {
+    "preread-off" Harm "a choice by the first bytes, which nothing reads"
+    "Without ssl_preread $ssl_preread_server_name is empty, so a map gives its default and hash the same server for every client. The same holds for $mqtt_preread_... and $rdp_cookie."
+    "ssl_preread on; or mqtt_preread on; or rdp_preread on;"
+    |s, _, found| for server in Server::all(s) {
+        for n in server.choices() {
+            let used = sources(s, Some(server.node), &s.arg(n, 0));
+            let reader = |v: &str| PREREAD.iter().find(|(prefix, _)| v.starts_with(prefix)).map(|(_, reader)| *reader);
+            let unread = used.iter().find(|v| reader(v).is_some_and(|reader| !server.is_on(reader)));
+            if let Some(name) = unread {
                 found(s.arg_span(n, 0), format!("${name} is always empty here"));
             }
         }

@@ -163,7 +163,7 @@ fn default_of(name: &str) -> &'static str {
 }
 
 /// Settings of connections to servers that are shown where they are set.
-const UPSTREAM: [&str; 15] = [
+const UPSTREAM: [&str; 16] = [
     "proxy_bind",
     "proxy_ssl",
     "proxy_ssl_name",
@@ -179,6 +179,7 @@ const UPSTREAM: [&str; 15] = [
     "proxy_download_rate",
     "proxy_upload_rate",
     "proxy_socket_keepalive",
+    "health_check",
 ];
 
 /// A session with all that its way depends on.

@@ -122,6 +122,18 @@ fn stream_rules_see_through_other_ways_to_write_it() {
             stream("server { listen 53 udp; } server { listen 1; pass 127.0.0.1:53; }"),
         ),
         ("preread-off", server("listen 1; set $b $ssl_preread_server_name:443; proxy_pass $b;")),
+        (
+            "preread-off",
+            stream(
+                "upstream u { hash $mqtt_preread_clientid; server a:1; } server { listen 1; proxy_pass u; }",
+            ),
+        ),
+        (
+            "preread-off",
+            stream(
+                "ssl_preread on; upstream u { hash $rdp_cookie; server a:1; } server { listen 1; proxy_pass u; }",
+            ),
+        ),
         ("stream-real-ip", stream("limit_conn z 1; server { listen 1 proxy_protocol; proxy_pass a:1; }")),
         (
             "stream-tls-unverified",
@@ -165,6 +177,16 @@ fn stream_rules_see_through_other_ways_to_write_it() {
         (
             "missing-resolver",
             stream("geo $b { default 10.0.0.1:1; 10.0.0.0/8 unix:/s; } server { listen 1; proxy_pass $b; }"),
+        ),
+        (
+            "preread-off",
+            stream("upstream u { hash $remote_addr; server a:1; } server { listen 1; proxy_pass u; }"),
+        ),
+        (
+            "preread-off",
+            stream(
+                "ssl_preread on; upstream u { hash $ssl_preread_server_name; server a:1; } server { listen 1; proxy_pass u; }",
+            ),
         ),
         ("stream-real-ip", server("listen 1; limit_conn z 1; proxy_pass a:1;")),
         ("stream-real-ip", server("listen 1 proxy_protocol; proxy_pass a:1;")),
