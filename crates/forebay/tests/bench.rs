@@ -421,6 +421,16 @@ fn loads_of_bytes_have_all_outputs() {
     assert!(out.contains("UDP, 64 bytes there and back") && out.contains("from due"), "{out}");
     let (code, out, _) = bench(&["compare", "--rounds", "4", "--turn", "50ms", "-c", "2", &tcp, &tcp]);
     assert!(code == 0 && out.contains("95 %"), "{out}");
+    let site = Site::new(&format!(
+        "error_log logs/e;\npid logs/p;\nevents {{}}\nstream {{ server {{ listen 127.0.0.1:%PORT0%; proxy_pass {}; }} }}\n",
+        tcp.trim_start_matches("tcp://")
+    ));
+    let (conf, url) =
+        (format!("forebay:{}/nginx.conf", site.dir().display()), format!("tcp://{}", site.addr(0)));
+    let turns = ["--rounds", "2", "--turn", "50ms", "-c", "2", "--json", "-"];
+    let (code, out, errors) =
+        bench(&[&["compare", "-q", "--url", &url], &turns[..], &[&conf, &conf]].concat());
+    assert!(code == 0 && out.contains("\"rounds\": 2"), "{out} {errors}");
     let secret = dir.path().join("s");
     std::fs::write(&secret, "a secret of more than 16 bytes").expect("write");
     let secret = secret.to_string_lossy().into_owned();
