@@ -42,6 +42,8 @@ pub struct Counters {
     pub writing: Counter,
     /// Connections of sessions, which are never idle.
     pub sessions: Counter,
+    /// Sessions over UDP that were ended for others because `worker_connections` were not enough.
+    pub displaced: Counter,
     /// Panics caught.
     pub panics: Counter,
     /// Log lines lost because a write failed.

@@ -13,6 +13,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// A configuration in effect, with its listeners and log files in one thread.
@@ -67,6 +68,14 @@ pub struct FoundListener {
     pub slot: u32,
     /// The address, if the listener's is a wildcard.
     pub local: Option<SocketAddr>,
+}
+
+/// Serial numbers of connections, unique in the process.
+static SERIAL: AtomicU64 = AtomicU64::new(0);
+
+/// Returns the serial number of a new connection (`$connection`).
+pub fn next_connection() -> u64 {
+    SERIAL.fetch_add(1, Ordering::Relaxed) + 1
 }
 
 /// A worker thread.

@@ -23,7 +23,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -93,9 +93,6 @@ pub struct Setup {
     /// Receives the handle of the loop once it is ready, or the error that prevented it.
     pub started: std::sync::mpsc::Sender<io::Result<Remote>>,
 }
-
-/// Serial numbers of connections, unique in the process (`$connection`).
-static SERIAL: AtomicU64 = AtomicU64::new(0);
 
 /// Connections accepted in a row before the loop handles other events.
 const ACCEPT_BATCH: usize = 64;
@@ -477,7 +474,7 @@ impl WorkerThread {
         let token = self.thread.io.poller.insert(sock);
         let accepted = Accepted {
             token,
-            number: SERIAL.fetch_add(1, Ordering::Relaxed) + 1,
+            number: crate::thread::next_connection(),
             peer,
             local: local.and_then(|a| std::net::SocketAddr::try_from(a).ok()),
             listener,

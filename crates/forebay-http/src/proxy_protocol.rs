@@ -131,6 +131,8 @@ pub enum HeaderVersion {
     One,
     /// Binary.
     Two,
+    /// Binary, in front of a datagram.
+    Datagram,
 }
 
 /// Appends a header. `between`: the client and the server that it reached; `None` for a client without an IP address.
@@ -138,11 +140,12 @@ pub fn write(version: HeaderVersion, between: Option<(SocketAddr, SocketAddr)>, 
     match (version, between) {
         (HeaderVersion::One, None) => out.extend_from_slice(b"PROXY UNKNOWN\r\n"),
         (HeaderVersion::One, Some((client, server))) => write_version1(client, server, out),
-        (HeaderVersion::Two, None) => {
+        (HeaderVersion::Two | HeaderVersion::Datagram, None) => {
             out.extend_from_slice(SIGNATURE);
             out.extend_from_slice(&[0x21, 0, 0, 0]);
         }
-        (HeaderVersion::Two, Some((client, server))) => write_version2(client, server, out),
+        (HeaderVersion::Two, Some((client, server))) => write_version2(STREAM, (client, server), out),
+        (HeaderVersion::Datagram, Some((client, server))) => write_version2(DATAGRAM, (client, server), out),
     }
 }
 
@@ -155,15 +158,20 @@ fn write_version1(client: SocketAddr, server: SocketAddr, out: &mut Vec<u8>) {
     out.extend_from_slice(format!(" {} {}\r\n", client.port(), server.port()).as_bytes());
 }
 
-fn write_version2(client: SocketAddr, server: SocketAddr, out: &mut Vec<u8>) {
+/// Transport of version 2: TCP, in the byte that also has the family.
+const STREAM: u8 = 1;
+/// Transport of version 2: UDP.
+const DATAGRAM: u8 = 2;
+
+fn write_version2(transport: u8, (client, server): (SocketAddr, SocketAddr), out: &mut Vec<u8>) {
     out.extend_from_slice(SIGNATURE);
     match (client.ip(), server.ip()) {
         (IpAddr::V4(c), IpAddr::V4(s)) => {
-            out.extend_from_slice(&[0x21, 0x11, 0, 12]);
+            out.extend_from_slice(&[0x21, 0x10 | transport, 0, 12]);
             out.extend_from_slice(&[c.octets(), s.octets()].concat());
         }
         (c, s) => {
-            out.extend_from_slice(&[0x21, 0x21, 0, 36]);
+            out.extend_from_slice(&[0x21, 0x20 | transport, 0, 36]);
             out.extend_from_slice(&[mapped(c).octets(), mapped(s).octets()].concat());
         }
     }

@@ -18,6 +18,8 @@ use std::time::Duration;
 pub struct DialSettings<'d> {
     /// Address of the server.
     pub addr: &'d PeerAddr,
+    /// `STREAM`, or `DGRAM` for a socket that only takes datagrams of the server.
+    pub kind: SocketType,
     /// Address that the connection comes from; `None`: the system chooses. Not for unix sockets.
     pub local: Option<SocketAddr>,
     /// Longest time for the connection.
@@ -121,8 +123,7 @@ pub async fn handshake(
 /// Creates the socket and binds it.
 fn socket(s: &DialSettings<'_>) -> Result<OwnedFd, DialError> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let fd = rustix::net::socket_with(family(s.addr), SocketType::STREAM, flags, None)
-        .map_err(DialError::Socket)?;
+    let fd = rustix::net::socket_with(family(s.addr), s.kind, flags, None).map_err(DialError::Socket)?;
     // Before connect(): the window that is announced to the server depends on the buffer (tcp(7)).
     if s.receive_buffer > 0 {
         let _ = sockopt::set_socket_recv_buffer_size(&fd, s.receive_buffer);
@@ -246,6 +247,7 @@ mod tests {
     fn settings(addr: &PeerAddr) -> DialSettings<'_> {
         DialSettings {
             addr,
+            kind: SocketType::STREAM,
             local: None,
             timeout: Duration::from_secs(60),
             receive_buffer: 0,

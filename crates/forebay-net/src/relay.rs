@@ -13,13 +13,14 @@ mod pairs;
 mod way;
 
 pub use pairs::{Owner, Pairs};
+pub use way::Quota;
 
 use crate::io::Io;
 use crate::reactor::Deadline;
 use crate::wire::Wire;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use way::{Link, Quota, Stop, Way};
+use way::{Link, Stop, Way};
 
 /// One of the two connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

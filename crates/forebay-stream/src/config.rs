@@ -5,6 +5,7 @@ use crate::modules::{
     self, Content, core, health_check, limit_conn, log, pass, preread, proxy, realip, set, status_zone,
 };
 use crate::session::Session;
+use crate::udp;
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Block, Directive};
 use forebay_core::config::access_log::Formats;
@@ -20,6 +21,7 @@ use forebay_core::tls::loader::{Loader, ServerInput};
 use forebay_core::tls::ocsp::staple::Stapling;
 use forebay_core::tls::server::ServerTls;
 use forebay_core::tls::vars::shows_hello;
+use forebay_core::upstream::balance::Timed;
 use forebay_core::upstream::bind;
 use forebay_core::upstream::config as upstream;
 use forebay_core::vars::Var;
@@ -32,6 +34,8 @@ pub(crate) struct StreamContext;
 
 impl Context for StreamContext {
     const BLOCK: &'static str = "stream";
+    const TIMES: &'static [(&'static str, Timed)] =
+        &[("connect", Timed::Connect), ("first_byte", Timed::Header), ("last_byte", Timed::LastByte)];
     type Eval = Session;
     type Tables = Tables;
 }
@@ -81,6 +85,7 @@ impl Formats for Tables {
 struct LevelWritten {
     core: core::Written,
     proxy: proxy::Written,
+    udp: udp::Written,
     log: log::Written,
     limit_conn: limit_conn::Written,
     realip: realip::Written,
@@ -98,6 +103,7 @@ impl LevelWritten {
     fn set(&mut self, d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> {
         Ok(self.core.set(d, cx)?
             || self.proxy.set(d, cx)?
+            || self.udp.set(d, cx)?
             || self.log.set(d, cx)?
             || self.limit_conn.set(d, cx)?
             || self.realip.set(d, cx)?
@@ -114,6 +120,7 @@ impl LevelWritten {
     fn inherit(&mut self, outer: &LevelWritten) {
         self.core.inherit(&outer.core);
         self.proxy.inherit(&outer.proxy);
+        self.udp.inherit(&outer.udp);
         self.log.inherit(&outer.log);
         self.limit_conn.inherit(&outer.limit_conn);
         self.realip.inherit(&outer.realip);
@@ -131,6 +138,7 @@ impl LevelWritten {
         Settings {
             core: self.core.resolve(),
             proxy: self.proxy.resolve(),
+            udp: self.udp.resolve(),
             log: self.log.resolve(),
             limit_conn: self.limit_conn.resolve(),
             realip: self.realip.resolve(),
@@ -151,6 +159,7 @@ impl LevelWritten {
 pub(crate) struct Settings {
     pub core: core::Settings,
     pub proxy: proxy::Settings,
+    pub udp: udp::Settings,
     pub log: log::Settings,
     pub limit_conn: limit_conn::Settings,
     pub realip: realip::Settings,
@@ -273,14 +282,7 @@ impl<'s, 'f> Builder<'s, 'f> {
 
     fn server_directive(&mut self, d: &Directive, s: &mut ServerBuild) -> Result<(), Error> {
         match d.name.text.as_slice() {
-            b"listen" => {
-                let listen = listen::parse(&listen::STREAM, d, self.cx)?;
-                if let Some(w) = d.args.iter().find(|w| w.text == b"udp") {
-                    let text = "the \"udp\" parameter of \"listen\" is not supported yet";
-                    return Err(self.cx.error_at(d, w, text));
-                }
-                s.listens.push(listen);
-            }
+            b"listen" => s.listens.push(listen::parse(&listen::STREAM, d, self.cx)?),
             b"server_name" => return names::parse(d, self.cx, &mut s.names),
             b"set" => s.assignments.push(set::parse(d, self.cx)?),
             b"proxy_pass" => s.content = Some(proxy::pass(d, s.content.as_ref(), self.cx)?),

@@ -3,7 +3,7 @@
 use crate::config::{Builder, Scope, Stream, StreamContext};
 use crate::modules::health_check;
 use crate::session::Session;
-use crate::thread::{PAIR, Thread};
+use crate::thread::{FLOW, PAIR, Thread};
 use forebay_conf::tree::Block;
 use forebay_core::client::Client;
 use forebay_core::config::{Build, Config, Context, plain};
@@ -16,6 +16,7 @@ use forebay_core::upstream::resolve;
 use forebay_net::reactor::{Direct, Token};
 use forebay_net::wire::Wire;
 use std::any::Any;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
@@ -106,6 +107,10 @@ impl Front for StreamThread {
         self.0.start(a.token, Box::new(session));
     }
 
+    fn datagrams(&self, listener: u32, socket: &Arc<OwnedFd>) {
+        self.0.udp.receive(&self.0, listener, socket);
+    }
+
     fn take_over(&self, passed: Passed) {
         let token = passed.wire.token();
         let mut session = Session::new(self.0.clone(), passed.wire, passed.client);
@@ -128,24 +133,30 @@ impl Front for StreamThread {
     }
 
     fn step(&self, direct: Direct) {
-        if direct.kind == PAIR {
-            self.0.passing.step(direct);
+        match direct.kind {
+            PAIR => self.0.passing.step(direct),
+            FLOW => self.0.udp.step(&self.0, direct),
+            _ => {}
         }
     }
 
     fn set_aside_ended(&self, _token: Token, _owner: u32) {}
 
-    fn idle(&self, _now: Instant, _out: &mut Vec<Idle>) {}
+    fn idle(&self, _now: Instant, out: &mut Vec<Idle>) {
+        self.0.udp.idle(&self.0, out);
+    }
 
     fn close_idle(&self, token: Token) {
-        drop(self.0.runners.close_parked(token));
+        self.0.udp.close_idle(&self.0, token);
     }
 
     fn apply(&self, active: &Rc<ActiveConfig>) {
         self.0.apply(active);
     }
 
-    fn quit(&self) {}
+    fn quit(&self) {
+        self.0.udp.quit();
+    }
 
     fn end(&self) {}
 

@@ -12,6 +12,7 @@ mod session;
 #[cfg(test)]
 mod tests;
 mod thread;
+mod udp;
 mod variables;
 
 /// The stream front end.

@@ -3,6 +3,7 @@
 use crate::session::Session;
 use crate::thread::{PAIR, Thread};
 use forebay_conf::error::Level;
+use forebay_core::upstream::balance::Timed;
 use forebay_core::upstream::conn::Conn;
 use forebay_core::upstream::lease::Lease;
 use forebay_net::relay::{Ended, Owner, Pair, Pairs, Rules, Side};
@@ -49,16 +50,22 @@ impl Owner for Passing {
         (&mut self.session.wire, self.conn.wire_mut())
     }
 
-    fn over(mut self, pair: Pair, ended: Ended) {
-        let s = &mut self.session;
+    fn answered(&mut self) {
+        self.lease.reached(Timed::Header);
+    }
+
+    fn over(self, pair: Pair, ended: Ended) {
+        let Passing { session: mut s, lease, conn } = self;
         s.received += pair.received_from(Side::Client);
         s.sent += pair.passed_from(Side::Server);
         let now = s.thread.io.poller.now();
         if let Some(attempt) = s.upstream.as_mut().and_then(|u| u.present()) {
             let figures = attempt.relayed(&pair, now);
-            self.lease.count(&figures, now);
+            lease.count(&figures, now);
         }
-        log_end(s, ended);
+        // Before the line in the log, which may be read at once: the session is no longer active then.
+        drop((lease, conn));
+        log_end(&s, ended);
         s.end(200);
     }
 }

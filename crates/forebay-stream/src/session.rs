@@ -6,6 +6,7 @@ use crate::config::{Server, Stream};
 use crate::modules::{self, Content, limit_conn, pass, preread, proxy, realip, set, ssl, status_zone};
 use crate::passing::{self, Connected};
 use crate::thread::{Thread, ThreadConfig};
+use crate::udp::{Entry, Udp};
 use forebay_conf::error::Level;
 use forebay_core::client::Client;
 use forebay_core::greeting::{self, Greeting};
@@ -58,6 +59,8 @@ pub(crate) struct Session {
     pub hello: Option<Box<Hello>>,
     /// Bytes that the client has sent and that no phase has consumed.
     pub early: Vec<u8>,
+    /// Entry among the sessions over UDP; `None` over TCP.
+    pub udp: Option<Entry>,
     /// State of the proxy; `None` before a server is chosen.
     pub upstream: Option<Box<proxy::State>>,
 }
@@ -74,6 +77,9 @@ impl Drop for Session {
         let token = self.wire.token();
         self.wire.close(&self.thread.io);
         self.thread.close(token);
+        if let Some(entry) = self.udp {
+            self.thread.udp.release(self, entry);
+        }
     }
 }
 
@@ -129,6 +135,7 @@ impl Session {
             counted_session: None,
             hello: None,
             early: Vec::new(),
+            udp: None,
             upstream: None,
             client,
             wire,
@@ -145,7 +152,8 @@ impl Session {
     /// Runs the phases. A session that is passed on leaves the runner then; another one ends.
     async fn serve(mut self: Box<Self>) {
         if self.logs_connections() {
-            let text = format!("client {} connected to {}", self.client_text(), self.local_text());
+            let protocol = self.log_prefix();
+            let text = format!("{protocol}client {} connected to {}", self.client_text(), self.local_text());
             self.log_bare(Level::Info, &text);
         }
         let stream = self.stream();
@@ -155,10 +163,17 @@ impl Session {
         };
         match outcome {
             Outcome::Over(status) => self.end(status),
-            Outcome::Passed => {}
+            Outcome::Passed => {
+                // The other listener logs it.
+                self.status = 200;
+                status_zone::end(&mut self);
+            }
             Outcome::Connected(connected) => {
                 let thread = self.thread.clone();
-                passing::begin(&thread, self, *connected);
+                match self.udp {
+                    Some(_) => Udp::connected(&thread, self, *connected),
+                    None => passing::begin(&thread, self, *connected),
+                }
             }
         }
     }
@@ -178,7 +193,7 @@ impl Session {
             return Outcome::Over(status);
         }
         let Some(server) = stream.servers.get(self.server) else { return Outcome::Over(500) };
-        status_zone::begin(self, server);
+        status_zone::begin(self);
         match preread::read(self, server).await {
             Some(status) => Outcome::Over(status),
             None => self.run(server).await,
@@ -187,7 +202,10 @@ impl Session {
 
     /// Runs the phases up to the choice of the server. Returns the status with which the session is refused.
     async fn admit(&mut self, server: &Server) -> Option<u16> {
-        if let Some(status) = self.greet(server).await {
+        // A listener of UDP has neither PROXY protocol headers nor TLS, and nothing more is read for the phases.
+        if self.udp.is_none()
+            && let Some(status) = self.greet(server).await
+        {
             return Some(status);
         }
         realip::replace(self, server);
@@ -261,6 +279,11 @@ impl Session {
         }
     }
 
+    /// Returns the word by which the error log tells sessions over UDP from others.
+    pub(crate) fn log_prefix(&self) -> &'static str {
+        if self.udp.is_some() { "udp " } else { "" }
+    }
+
     /// Returns the address of the client with its port.
     pub(crate) fn client_text(&self) -> String {
         match self.client.peer {
@@ -306,7 +329,9 @@ impl Session {
     }
 
     fn describe(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(b", client: ");
+        out.extend_from_slice(b", ");
+        out.extend_from_slice(self.log_prefix().as_bytes());
+        out.extend_from_slice(b"client: ");
         push_peer(self.peer, out);
         out.extend_from_slice(b", server: ");
         out.extend_from_slice(self.client.listener_text(&self.conf).as_bytes());

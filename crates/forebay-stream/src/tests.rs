@@ -1,6 +1,7 @@
 //! The table of directives tells the truth about what is bound here, and errors have nginx's words.
 
 use crate::modules::{BLOCK_DIRECTIVES, core, health_check, limit_conn, log, preread, proxy, realip};
+use crate::udp;
 use forebay_conf::error::Level;
 use forebay_conf::files::Files;
 use forebay_conf::grammar::{self, Support};
@@ -24,6 +25,7 @@ const OTHERS: &[&str] = &[
     "return",
     "hash",
     "least_conn",
+    "least_time",
     "random",
     "zone",
     "state",
@@ -40,6 +42,7 @@ fn what_works_is_bound() {
         preread::Written::DIRECTIVES,
         health_check::Written::DIRECTIVES,
         proxy::Written::DIRECTIVES,
+        udp::Written::DIRECTIVES,
         realip::Written::DIRECTIVES,
         access::Written::DIRECTIVES,
         alpn::Written::DIRECTIVES,
@@ -94,8 +97,13 @@ fn mistakes_have_nginx_s_words() {
     assert_eq!(server("access_log /l main;"), ["unknown log format \"main\""]);
     assert_eq!(server("limit_conn z 1;"), ["zero size shared memory zone \"z\""]);
     assert_eq!(server("return $nothing;"), ["unknown \"nothing\" variable"]);
-    let udp = "server { listen 127.0.0.1:1 udp; }";
-    assert_eq!(errors(udp), ["the \"udp\" parameter of \"listen\" is not supported yet"]);
+    assert_eq!(server("proxy_requests x;"), ["\"proxy_requests\" directive invalid number"]);
+    assert_eq!(server("proxy_responses -1;"), ["\"proxy_responses\" directive invalid number"]);
+    let twice = "proxy_responses 1; proxy_responses 1;";
+    assert_eq!(server(twice), ["\"proxy_responses\" directive is duplicate"]);
+    assert_eq!(errors("server { listen 127.0.0.1:1 udp; proxy_responses 0; return a; }"), [""; 0]);
+    let udp = "\"listen\" directive \"ssl\" parameter is incompatible with \"udp\"";
+    assert_eq!(errors("server { listen 127.0.0.1:1 udp ssl; return a; }"), [udp]);
     let ssl = "no \"ssl_certificate\" is defined for the \"listen ... ssl\" directive";
     assert_eq!(errors("server { listen 127.0.0.1:1 ssl; return a; }"), [ssl]);
 }

@@ -3,17 +3,21 @@
 use crate::config::Stream;
 use crate::passing::{self, Sessions};
 use crate::session::Session;
+use crate::udp::Udp;
 use forebay_core::config::main_settings::ErrorLog;
 use forebay_core::thread::{ActiveConfig, Thread as WorkerThread};
 use forebay_core::upstream::local::LocalGroups;
-use forebay_net::reactor::{Body, Job, Runners, Token};
+use forebay_net::reactor::{Body, Direct, Job, Runners, Token};
 use std::cell::RefCell;
 use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Kind of [`forebay_net::reactor::Direct`] work: a session of [`Thread::passing`].
+/// Kind of [`Direct`] work: a session of [`Thread::passing`].
 pub(crate) const PAIR: u8 = 0;
+
+/// Kind of [`Direct`] work: a session of [`Thread::udp`].
+pub(crate) const FLOW: u8 = 1;
 
 /// A configuration together with the state that one thread keeps for it.
 #[derive(Debug)]
@@ -58,6 +62,8 @@ pub(crate) struct Thread {
     pub runners: Runners<Box<Session>, Box<Session>>,
     /// Sessions that are passed on.
     pub passing: Sessions,
+    /// Sessions over UDP.
+    pub udp: Udp,
     /// Configuration in effect for new sessions.
     pub conf: RefCell<Rc<ThreadConfig>>,
 }
@@ -76,6 +82,7 @@ impl Thread {
         Rc::new(Thread {
             runners: Runners::new(worker.reactor.clone(), front),
             passing: passing::sessions(&worker, front),
+            udp: Udp::default(),
             front,
             conf: RefCell::new(Rc::new(conf)),
             worker,
@@ -86,6 +93,12 @@ impl Thread {
     pub(crate) fn apply(&self, active: &Rc<ActiveConfig>) {
         let conf = ThreadConfig::new(&self.worker, active.clone(), self.front);
         self.conf.replace(Rc::new(conf)).groups.close(&self.io);
+        self.udp.apply(active);
+    }
+
+    /// Returns the name of a session of [`Thread::udp`] for the poller.
+    pub(crate) fn flow(&self, number: u32) -> Direct {
+        Direct { front: self.front, kind: FLOW, number }
     }
 
     /// Returns the configuration for a new session.

@@ -68,7 +68,7 @@ const VARIABLES: &[Row] = &[
     }),
     row("nginx_version", |_, o| text(o, forebay_core::NGINX_VERSION.as_bytes())),
     row("pid", |s, o| number(o, u64::from(s.thread.pid))),
-    row("protocol", |_, o| text(o, b"TCP")),
+    row("protocol", |s, o| text(o, if s.udp.is_some() { b"UDP" } else { b"TCP" })),
     row("remote_addr", |s, o| {
         push_peer(s.peer, o);
         Ok(true)

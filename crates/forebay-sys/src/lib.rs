@@ -12,6 +12,7 @@ pub mod alloc;
 pub mod child;
 pub mod cpus;
 pub mod daemon;
+pub mod datagrams;
 pub mod errno;
 pub mod fds;
 pub mod files;

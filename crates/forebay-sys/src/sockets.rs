@@ -59,7 +59,12 @@ fn set_tcp_option(socket: impl AsFd, option: libc::c_int, value: i32) -> io::Res
     set_option(socket, libc::IPPROTO_TCP, option, value)
 }
 
-fn set_option(socket: impl AsFd, level: libc::c_int, option: libc::c_int, value: i32) -> io::Result<()> {
+pub(crate) fn set_option(
+    socket: impl AsFd,
+    level: libc::c_int,
+    option: libc::c_int,
+    value: i32,
+) -> io::Result<()> {
     let value: libc::c_int = value;
     let size = size_of::<libc::c_int>() as libc::socklen_t;
     let fd = socket.as_fd().as_raw_fd();

@@ -115,7 +115,12 @@ fn probe(wanted: &Listener, old: &Listeners) -> Result<(), Failure> {
     }
     let socket = new_socket(&wanted.addr, addr, &wanted.options)
         .map_err(|e| (format!("socket() {}", wanted.text), e))?;
-    socket.bind(&addr.into()).map_err(|e| (format!("bind() to {}", wanted.text), e))
+    let failed = |e| (format!("bind() to {}", wanted.text), e);
+    if wanted.addr.is_udp() {
+        // A socket that allows the same does not count: sessions over UDP keep that of a removed listener for their answers.
+        socket.set_reuse_address(true).map_err(failed)?;
+    }
+    socket.bind(&addr.into()).map_err(failed)
 }
 
 /// Refuses an address that a listener of another front end has. SO_REUSEPORT would let both bind it.

@@ -101,7 +101,6 @@ pub(crate) fn configure_arguments() -> String {
         text.push_str(&format!(" --with-http_{module}"));
     }
     text.push_str(" --with-stream --with-stream_ssl_module --with-stream_realip_module --with-stream_ssl_preread_module");
-    text.push_str(" --without-stream_upstream_least_time_module");
     text.push_str(" --with-threads");
     text
 }

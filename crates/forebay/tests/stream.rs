@@ -1,6 +1,6 @@
 //! The stream block: connections that are passed on as bytes.
 
-use crate::harness::{DEADLINE, Server, Site, free_port, wait_for};
+use crate::harness::{DEADLINE, Server, free_port, wait_for};
 use nix::sys::signal::Signal;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -196,15 +196,6 @@ fn silence_ends_a_session() {
     )));
     assert_eq!(rest(connect(server.addr(0))), "");
     server.wait_for_log("connection timed out (110: Connection timed out) while proxying connection", 1);
-}
-
-#[test]
-fn the_check_knows_stream() {
-    let site = Site::new(&conf("server { listen 127.0.0.1:%PORT0% udp; proxy_pass 127.0.0.1:1; }"));
-    let output = site.run(&["-t"]);
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(text.contains("the \"udp\" parameter of \"listen\" is not supported yet"), "{text}");
-    assert!(!output.status.success());
 }
 
 /// A connection passes to another listener with its number, its client, its TLS and the bytes that have been read.

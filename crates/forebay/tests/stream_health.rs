@@ -45,9 +45,11 @@ fn a_dead_server_gets_no_sessions_until_it_is_back() {
     server.wait_for_log(&format!("peer {dead} is healthy in upstream \"u\""), 1);
     let sessions = [connect(server.addr(0)), connect(server.addr(0))];
     sessions.iter().for_each(|mut s| s.write_all(b"x").expect("sent"));
+    back.set_nonblocking(true).expect("set");
     wait_for("a session", || {
+        let (mut accepted, _) = back.accept().ok()?;
+        accepted.set_nonblocking(false).expect("set");
         // The checks are connections, too, and bring no bytes.
-        let (mut accepted, _) = back.accept().expect("accepted");
         accepted.read_exact(&mut [0]).ok()
     });
 }

@@ -22,7 +22,8 @@ fn start(backend: &str) -> Server {
            server {{ listen 127.0.0.1:%PORT1%; status_zone front; limit_conn many 2; proxy_pass u; }}\n\
            server {{ listen 127.0.0.1:%PORT2%; status_zone denied; deny all; return text; }}\n\
            server {{ listen 127.0.0.1:%PORT3%; status_zone front; return text; }}\n\
-           server {{ listen 127.0.0.1:%PORT4%; proxy_pass dead; health_check interval=50ms; }} }}"
+           server {{ listen 127.0.0.1:%PORT4%; proxy_pass dead; health_check interval=50ms; }}\n\
+           server {{ listen 127.0.0.1:%PORT5%; status_zone passes; pass 127.0.0.1:%PORT2%; }} }}"
     ))
 }
 
@@ -35,7 +36,7 @@ fn sessions_are_counted_in_the_zone_of_their_server() {
         "processing": 0, "connections": 0, "discarded": 0, "received": 0, "sent": 0,
         "sessions": {"2xx": 0, "4xx": 0, "5xx": 0, "total": 0},
     });
-    assert_eq!((zone("front"), zone("denied")), (empty.clone(), empty));
+    assert_eq!((zone("front"), zone("denied")), (empty.clone(), empty.clone()));
 
     let mut kept = [connect(server.addr(1)), connect(server.addr(1))];
     kept.iter_mut().for_each(|s| assert_eq!(ask(s, b"hello"), b"hello"));
@@ -58,6 +59,14 @@ fn sessions_are_counted_in_the_zone_of_their_server() {
     assert_eq!(front, want);
     let denied = zone("denied");
     assert_eq!((&denied["connections"], &denied["sessions"]["4xx"]), (&json!(1), &json!(1)), "{denied}");
+    // A connection that goes to another listener is a session of both.
+    assert_eq!(zone("passes"), empty);
+    assert_eq!(rest(connect(server.addr(5))), "", "denied by the other");
+    let passes = wait_for("the session", || {
+        Some(zone("passes")).filter(|p| p["sessions"]["2xx"] == 1 && p["processing"] == 0)
+    });
+    assert_eq!((&passes["connections"], &passes["discarded"]), (&json!(1), &json!(0)), "{passes}");
+    wait_for("the other's", || (zone("denied")["sessions"]["4xx"] == 2).then_some(()));
 
     // Zones of the same name in other blocks are others.
     let limit = |block: &str| json(&server, &format!("/api/9/{block}/limit_conns/many"));

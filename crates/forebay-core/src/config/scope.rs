@@ -2,6 +2,7 @@
 
 use super::Environment;
 use crate::pattern::Pattern;
+use crate::upstream::balance::Timed;
 use crate::vars::{Builtin, Registry, Source, Template};
 use forebay_conf::error::{Error, Level};
 use forebay_conf::files::Files;
@@ -15,6 +16,8 @@ use std::path::{Path, PathBuf};
 pub trait Context {
     /// Name of its block; empty for the main level.
     const BLOCK: &'static str;
+    /// Times by which `least_time` can choose a server of its upstream groups.
+    const TIMES: &'static [(&'static str, Timed)];
     /// Type for which variables are evaluated: a request or a session.
     type Eval;
     /// Tables that some directives fill and others refer to by name.
@@ -27,6 +30,7 @@ pub struct Main;
 
 impl Context for Main {
     const BLOCK: &'static str = "";
+    const TIMES: &'static [(&'static str, Timed)] = &[];
     type Eval = ();
     type Tables = ();
 }

@@ -118,6 +118,13 @@ impl<C: Context> Setting<C> for PathBuf {
     }
 }
 
+/// Number that has no default.
+impl<C: Context> Setting<C> for Option<Number> {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_, C>) -> Result<Self, Error> {
+        Number::take(previous.flatten(), d, cx).map(Some)
+    }
+}
+
 /// Value with variables. The outer `Option` of `previous` is that of the level, as for other types.
 impl<C: Context> Setting<C> for Option<Template> {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_, C>) -> Result<Self, Error> {

@@ -44,6 +44,7 @@ struct Visits;
 
 impl Context for Visits {
     const BLOCK: &'static str = "";
+    const TIMES: &'static [(&'static str, crate::upstream::balance::Timed)] = &[];
     type Eval = Visit;
     type Tables = ();
 }

@@ -3,7 +3,7 @@
 use super::group::{Group, PeerSet};
 use super::hash::{self, IP_START};
 use super::local::LocalSet;
-use super::peer::{Figures, Peer, average, clock, ms};
+use super::peer::{Figures, Live, Peer, average, clock, ms};
 use crate::vars::{Evaluate, VarError};
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -13,10 +13,24 @@ use std::time::Instant;
 /// Time by which `least_time` chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timed {
-    /// `header`.
+    /// `connect`: time to the connection, of sessions.
+    Connect,
+    /// `header`, or `first_byte` of sessions.
     Header,
     /// `last_byte`.
     LastByte,
+}
+
+impl Timed {
+    /// Returns the mean of this time at a peer, microseconds.
+    fn mean(self, live: &Live) -> u64 {
+        let mean = match self {
+            Timed::Connect => &live.connect_time,
+            Timed::Header => &live.header_time,
+            Timed::LastByte => &live.response_time,
+        };
+        mean.load(Relaxed)
+    }
 }
 
 /// Measure by which the less loaded peer is chosen.
@@ -340,36 +354,29 @@ fn burden(p: &Peer, load: Load, now: u64) -> u128 {
 fn time(p: &Peer, load: Load, now: u64) -> u64 {
     let Load::Time { timed, inflight } = load else { return 0 };
     let l = &p.live;
-    let mean = match timed {
-        Timed::Header => &l.header_time,
-        Timed::LastByte => &l.response_time,
-    };
     let idle = now.saturating_sub(l.ended.load(Relaxed)) / 1000;
-    let past = (mean.load(Relaxed) / 1000).checked_shr(u32::try_from(idle).unwrap_or(63)).unwrap_or(0);
-    let conns = u64::from(l.conns.load(Relaxed));
-    if !inflight || conns == 0 {
+    let past = (timed.mean(l) / 1000).checked_shr(u32::try_from(idle).unwrap_or(63)).unwrap_or(0);
+    if !inflight {
         return past;
     }
+    let waits = u64::from(l.waits.load(Relaxed));
     // The mean of the waits so far, from the sum of the times at which they began.
-    let waiting = (now * conns).saturating_sub(l.begun.load(Relaxed)) / conns;
-    past.max(waiting)
+    let waiting = (now * waits).saturating_sub(l.waits_began.load(Relaxed)).checked_div(waits);
+    past.max(waiting.unwrap_or(0))
 }
 
 /// Returns `true` if a slow peer has had no requests for so long that one may find out whether it is faster now.
 fn is_worth_a_try(p: &Peer, load: Load, now: u64) -> bool {
     let Load::Time { timed, .. } = load else { return false };
     let l = &p.live;
-    let mean = match timed {
-        Timed::Header => l.header_time.load(Relaxed),
-        Timed::LastByte => l.response_time.load(Relaxed),
-    } / 1000;
+    let mean = timed.mean(l) / 1000;
     let rest = ms(p.fail_timeout).max(mean - mean / 4).max(1000);
     mean > 0 && l.conns.load(Relaxed) == 0 && now.saturating_sub(l.ended.load(Relaxed)) >= rest
 }
 
 impl LocalSet {
-    /// Counts the end of a request to a chosen peer, which began at `begun`.
-    pub(super) fn end(&self, peer: usize, begun: Instant) {
+    /// Counts the end of a request to a chosen peer.
+    pub(super) fn end(&self, peer: usize) {
         if let Some(s) = self.shards.get(peer) {
             s.end();
         }
@@ -378,12 +385,34 @@ impl LocalSet {
             return;
         }
         if let Some(p) = self.set.peers.get(peer) {
-            let down = |n: u32| n.checked_sub(1);
-            let _ = p.live.conns.fetch_update(Relaxed, Relaxed, down);
-            let began = clock(begun);
-            let _ = p.live.begun.fetch_update(Relaxed, Relaxed, |n| Some(n.saturating_sub(began)));
+            let _ = p.live.conns.fetch_update(Relaxed, Relaxed, |n| n.checked_sub(1));
         }
         self.group.wake_one();
+    }
+
+    /// Returns the time for which requests count as waiting (`least_time TIME inflight`).
+    pub(super) fn awaited(&self) -> Option<Timed> {
+        match self.group.method.load() {
+            Some(Load::Time { timed, inflight: true }) if !self.set.lone => Some(timed),
+            _ => None,
+        }
+    }
+
+    /// Counts a request to a chosen peer that waits since `begun`.
+    pub(super) fn begin_wait(&self, peer: usize, begun: Instant) {
+        if let Some(p) = self.set.peers.get(peer) {
+            p.live.waits.fetch_add(1, Relaxed);
+            p.live.waits_began.fetch_add(clock(begun), Relaxed);
+        }
+    }
+
+    /// Ends the wait of a request that has waited since `begun`.
+    pub(super) fn end_wait(&self, peer: usize, begun: Instant) {
+        if let Some(p) = self.set.peers.get(peer) {
+            let _ = p.live.waits.fetch_update(Relaxed, Relaxed, |n| n.checked_sub(1));
+            let began = clock(begun);
+            let _ = p.live.waits_began.fetch_update(Relaxed, Relaxed, |n| Some(n.saturating_sub(began)));
+        }
     }
 
     /// Counts a failed request. Returns `true` if the peer gets no requests for now.
@@ -438,7 +467,11 @@ impl LocalSet {
         if !matches!(self.group.method.load(), Some(Load::Time { .. })) {
             return;
         }
-        let (Some(p), Some(header)) = (self.set.peers.get(peer), f.header) else { return };
+        let Some(p) = self.set.peers.get(peer) else { return };
+        if let Some(connect) = f.connect {
+            average(&p.live.connect_time, connect);
+        }
+        let Some(header) = f.header else { return };
         average(&p.live.header_time, header);
         if let Some(d) = f.response {
             average(&p.live.response_time, d);
@@ -462,6 +495,5 @@ impl Peer {
             }
         }
         l.conns.fetch_add(1, Relaxed);
-        l.begun.fetch_add(now, Relaxed);
     }
 }

@@ -1,11 +1,12 @@
 //! Leases: a request that is counted at a server from its choice until the lease is dropped. Hot path.
 
-use super::balance::Picker;
+use super::balance::{Picker, Timed};
 use super::conn::Conn;
 use super::idle::IdleConn;
 use super::local::LocalSet;
 use super::peer::{Figures, Peer};
 use forebay_net::io::Io;
+use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -26,6 +27,8 @@ struct Seat {
     peer: usize,
     /// Time at which the peer was chosen.
     begun: Instant,
+    /// Time for which the request counts as waiting, until it has come.
+    awaited: Cell<Option<Timed>>,
     /// Number of the location or server whose connections the request may use, with `keepalive ... local`.
     opener: usize,
 }
@@ -34,7 +37,12 @@ impl Lease {
     /// Creates the lease of a peer that [`Picker::choose`] has returned at time `begun`, and has counted. `opener`: number of the
     /// location or server by which `keepalive ... local` separates connections.
     pub fn new(picker: &Picker, peer: usize, begun: Instant, opener: usize) -> Lease {
-        Lease { conn: None, seat: Some(Seat { local: picker.local.clone(), peer, begun, opener }) }
+        let local = picker.local.clone();
+        let awaited = Cell::new(local.awaited());
+        if awaited.get().is_some() {
+            local.begin_wait(peer, begun);
+        }
+        Lease { conn: None, seat: Some(Seat { local, peer, begun, awaited, opener }) }
     }
 
     /// Creates a lease of a server that belongs to no group.
@@ -68,6 +76,20 @@ impl Lease {
         }
     }
 
+    /// Notes that a time of the request has come.
+    pub fn reached(&self, timed: Timed) {
+        if let Some(seat) = &self.seat
+            && seat.awaited.get() == Some(timed)
+        {
+            seat.end_wait();
+        }
+    }
+
+    /// Counts a failure. Returns `true` if the server gets no sessions for now.
+    pub fn failed(&self) -> bool {
+        self.seat.as_ref().is_some_and(|seat| seat.local.fail(seat.peer, seat.begun))
+    }
+
     /// Adds the figures of an attempt that has ended to those of the peer.
     pub fn count(&self, f: &Figures, now: Instant) {
         let Some(seat) = &self.seat else { return };
@@ -81,12 +103,19 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         if let Some(seat) = &self.seat {
-            seat.local.end(seat.peer, seat.begun);
+            seat.end_wait();
+            seat.local.end(seat.peer);
         }
     }
 }
 
 impl Seat {
+    fn end_wait(&self) {
+        if self.awaited.take().is_some() {
+            self.local.end_wait(self.peer, self.begun);
+        }
+    }
+
     fn peer(&self) -> Option<&Peer> {
         self.local.set.peers.get(self.peer)
     }

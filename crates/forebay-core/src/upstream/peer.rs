@@ -292,9 +292,13 @@ pub struct Live {
     pub failed: AtomicU64,
     /// Requests under way; not counted if the server is alone.
     pub conns: AtomicU32,
-    /// Sum of the times at which the requests under way began.
-    pub begun: AtomicU64,
-    /// Mean time to the head, microseconds; kept for `least_time`.
+    /// Requests whose time has not come (`least_time TIME inflight`).
+    pub waits: AtomicU32,
+    /// Sum of the times at which they began.
+    pub waits_began: AtomicU64,
+    /// Mean time to the connection, microseconds; kept for `least_time`.
+    pub connect_time: AtomicU64,
+    /// Mean time to the head or first byte, microseconds; kept for `least_time`.
     pub header_time: AtomicU64,
     /// Mean time to the end, microseconds; kept for `least_time`.
     pub response_time: AtomicU64,
@@ -333,7 +337,9 @@ impl Default for Live {
             checked: AtomicU64::new(0),
             failed: AtomicU64::new(0),
             conns: AtomicU32::new(0),
-            begun: AtomicU64::new(0),
+            waits: AtomicU32::new(0),
+            waits_began: AtomicU64::new(0),
+            connect_time: AtomicU64::new(0),
             header_time: AtomicU64::new(0),
             response_time: AtomicU64::new(0),
             ended: AtomicU64::new(0),

@@ -61,7 +61,7 @@ fn choose(g: &Arc<Group>, tried: &[usize], now: Instant) -> Option<usize> {
     let mut p = picker(local(g));
     tried.iter().for_each(|t| p.give_up(*t));
     let i = p.choose(now)?;
-    p.local.end(i, now);
+    p.local.end(i);
     Some(i)
 }
 
@@ -112,6 +112,28 @@ fn least_conn_goes_by_weight() {
     assert_eq!(g.status(now)[1].active, 4);
 }
 
+/// With `inflight`, requests that wait for longer than the mean of a server count as its time, until they are answered.
+#[test]
+fn requests_that_wait_make_a_server_slow() {
+    let load = Load::Time { timed: Timed::Header, inflight: true };
+    let g = balanced(Method::Least(load), &[1, 1], |_| ());
+    let now = Instant::now();
+    let local = local(&g);
+    let lease = |at| {
+        let mut picker = picker(local.clone());
+        let peer = picker.choose(at).expect("a server");
+        (peer, Lease::new(&picker, peer, at, 0))
+    };
+    let (first, slow) = lease(now);
+    let later = now + Duration::from_millis(500);
+    let others: Vec<_> = (0..4).map(|_| lease(later)).collect();
+    assert!(others.iter().all(|(peer, _)| *peer != first), "it has not answered");
+    slow.reached(Timed::Connect);
+    assert_ne!(lease(later).0, first, "another time than the one that counts");
+    slow.reached(Timed::Header);
+    assert_eq!(lease(later).0, first, "fewer requests than the other");
+}
+
 #[test]
 fn max_conns_limits() {
     let g = group(&[1, 1], |s| s.iter_mut().for_each(|s| s.template.max_conns = 1));
@@ -120,7 +142,7 @@ fn max_conns_limits() {
     let first = picker(local.clone()).choose(now);
     assert!(first.is_some() && picker(local.clone()).choose(now).is_some());
     assert_eq!(picker(local.clone()).choose(now), None);
-    local.end(0, now);
+    local.end(0);
     assert_eq!(picker(local).choose(now), Some(0));
 }
 

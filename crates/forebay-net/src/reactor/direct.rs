@@ -31,6 +31,14 @@ impl Poller {
         drop(wakers);
     }
 
+    /// Returns what a slot that is served directly belongs to.
+    pub fn direct(&self, token: Token) -> Option<Direct> {
+        match self.slot(token)?.role {
+            Role::Direct(direct) => Some(direct),
+            _ => None,
+        }
+    }
+
     /// Has events wake the task that waits for them again.
     pub fn serve_by_task(&self, token: Token) {
         if let Some(mut s) = self.slot_mut(token) {
@@ -75,7 +83,7 @@ impl Poller {
 
     /// Returns `true` if a deadline is not later than the start of this turn.
     #[inline]
-    pub(crate) fn is_over(&self, deadline: Deadline) -> bool {
+    pub fn is_over(&self, deadline: Deadline) -> bool {
         self.after(Duration::ZERO) >= deadline
     }
 

@@ -12,6 +12,9 @@ pub trait Owner {
     /// Returns the wires of the client and of the server. They are sockets, and the same in each call.
     fn wires(&mut self) -> (&mut Wire, &mut Wire);
 
+    /// Notes that the first bytes of the server have come.
+    fn answered(&mut self) {}
+
     /// Handles the end of the relay. Dropping the owner closes the connections.
     fn over(self, pair: Pair, ended: Ended);
 }
@@ -107,8 +110,13 @@ fn tokens(owner: &mut impl Owner) -> (Token, Token) {
 impl<O: Owner> Relay<O> {
     /// Moves what can be moved, and registers the slots for what has to happen before the next step. Returns the end.
     fn advance(&mut self, io: &Io, direct: Direct) -> Option<Ended> {
+        let silent = self.pair.time_to_answer().is_none();
         let (client, server) = self.owner.wires();
-        let (up, down) = match self.pair.step(io, client, server, &self.rules) {
+        let step = self.pair.step(io, client, server, &self.rules);
+        if silent && self.pair.time_to_answer().is_some() {
+            self.owner.answered();
+        }
+        let (up, down) = match step {
             Step::Over(ended) => return Some(ended),
             Step::Again => {
                 io.poller.step_again(direct);
@@ -116,6 +124,7 @@ impl<O: Owner> Relay<O> {
             }
             Step::Wait { up, down } => (up, down),
         };
+        let (client, server) = self.owner.wires();
         if up == Wait::Readable && down == Wait::Readable {
             // The pause may be long.
             client.shrink();

@@ -18,7 +18,7 @@ pub(super) const STEP: usize = 256 * 1024;
 
 /// Bytes per second, and the time since the beginning.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Quota {
+pub struct Quota {
     /// Bytes per second, 0: no limit.
     pub rate: u64,
     /// Time since the first byte could be read.
@@ -28,7 +28,7 @@ pub(super) struct Quota {
 impl Quota {
     /// Returns the number of bytes that may be read now, or the time until the next read. As in nginx a read takes what one
     /// second allows, or a full buffer if that is less, and the next one follows when the rate has made up for it.
-    pub(super) fn allow(self, received: u64) -> Result<usize, Duration> {
+    pub fn allow(self, received: u64) -> Result<usize, Duration> {
         const SECOND: u128 = 1_000_000_000;
         if self.rate == 0 {
             return Ok(usize::MAX);

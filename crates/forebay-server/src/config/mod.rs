@@ -13,6 +13,7 @@ use crate::request::Request;
 use forebay_conf::error::Error;
 use forebay_conf::files::Files;
 use forebay_conf::tree::Span;
+use forebay_core::upstream::balance::Timed;
 
 /// Context of the http block, for its settings and variables.
 #[derive(Debug)]
@@ -20,6 +21,8 @@ pub(crate) struct HttpContext;
 
 impl forebay_core::config::Context for HttpContext {
     const BLOCK: &'static str = "http";
+    const TIMES: &'static [(&'static str, Timed)] =
+        &[("header", Timed::Header), ("last_byte", Timed::LastByte)];
     type Eval = Request;
     type Tables = HttpTables;
 }

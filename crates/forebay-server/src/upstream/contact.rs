@@ -4,6 +4,7 @@ use super::sticky::Sticky;
 use super::upload::Upload;
 use crate::request::Request;
 use forebay_conf::error::Level;
+use forebay_core::upstream::balance::Timed;
 use forebay_core::upstream::conn::Conn;
 use forebay_core::upstream::lease::Lease;
 use forebay_core::vars::VarError;
@@ -74,6 +75,7 @@ impl Contact {
     /// Notes that the head of a response has come that is passed on.
     pub(super) fn answered(&self, req: &mut Request) {
         self.lease.succeeded();
+        self.lease.reached(Timed::Header);
         self.stick(req, Sticky::answered);
     }
 

@@ -12,6 +12,7 @@ use forebay_http::proxy_protocol;
 use forebay_net::addr::{Peer, PeerAddr};
 use forebay_net::dial::{DialError, DialSettings, dial};
 use forebay_net::wire::Watch;
+use rustix::net::SocketType;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -59,6 +60,7 @@ pub(crate) async fn open(req: &mut Request, o: &Open<'_>, watch: &mut Watch) -> 
     let sockets = &http.location(req).settings.proxy_bind;
     let settings = DialSettings {
         addr: o.addr,
+        kind: SocketType::STREAM,
         local: o.local,
         timeout: o.timeout,
         receive_buffer: sockets.rcvbuf.0 as usize,

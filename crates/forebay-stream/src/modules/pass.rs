@@ -63,6 +63,9 @@ fn address(text: &[u8]) -> Result<ListenAddr, &'static str> {
 
 /// Hands the connection of a session over. The other listener logs it.
 pub(crate) fn serve(s: &mut Session, target: &Target) -> Outcome {
+    if s.udp.is_some() {
+        return refuse(s, 500, "cannot pass udp connection");
+    }
     let addr = match target {
         Target::Address(addr) => addr.clone(),
         Target::Variable(template) => match evaluate(s, template) {

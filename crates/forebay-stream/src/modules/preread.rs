@@ -54,7 +54,8 @@ pub(crate) const VARIABLES: &[Row] = &[
 /// session ends.
 pub(crate) async fn read(s: &mut Session, server: &Server) -> Option<u16> {
     let settings = &server.settings.preread;
-    if !settings.ssl {
+    // A datagram is no TLS: nothing more of it can be waited for.
+    if !settings.ssl || s.udp.is_some() {
         return None;
     }
     let most = settings.buffer_size.0 as usize;

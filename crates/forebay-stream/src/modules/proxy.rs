@@ -4,24 +4,26 @@ use super::Content;
 use crate::config::{Named, Scope, StreamContext, Upstream};
 use crate::passing::Connected;
 use crate::session::{Outcome, Session};
+use crate::udp::Counts;
 use crate::variables::seconds;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
 use forebay_conf::units;
 use forebay_core::config::value::{Msec, Number, Setting, first, once};
 use forebay_core::tls::client::Unencrypted;
-use forebay_core::upstream::balance::{Key, Picker};
+use forebay_core::upstream::balance::{Key, Picker, Timed};
 use forebay_core::upstream::conn::Conn;
 use forebay_core::upstream::dial_error;
 use forebay_core::upstream::greeting::SendProxy;
 use forebay_core::upstream::lease::Lease;
 use forebay_core::upstream::peer::Figures;
 use forebay_core::vars::{Template, VarError};
-use forebay_http::proxy_protocol;
+use forebay_http::proxy_protocol::{self, HeaderVersion};
 use forebay_net::addr::{Peer, PeerAddr, Place, address_text};
 use forebay_net::dial::{DialSettings, dial};
 use forebay_net::relay::{Pair, Rules, Side};
 use forebay_net::wire::Watch;
+use rustix::net::SocketType;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -134,6 +136,18 @@ impl Attempt {
         self.figures()
     }
 
+    /// Notes the datagrams that have passed. `answered`: time of the server's first.
+    pub(crate) fn note(&mut self, counts: &Counts, answered: Option<Instant>) {
+        (self.sent, self.received) = (counts.passed_up, counts.answered);
+        self.answered = answered.map(|t| t.saturating_duration_since(self.begun));
+    }
+
+    /// Notes the end of a session over UDP. Returns the figures for the server.
+    pub(crate) fn finish(&mut self, now: Instant) -> Figures {
+        self.end(now);
+        self.figures()
+    }
+
     fn figures(&self) -> Figures {
         Figures {
             status: 0,
@@ -182,7 +196,10 @@ pub(crate) async fn serve(s: &mut Session, pass: &Pass, settings: &Settings) -> 
     s.upstream = Some(Box::new(State { attempts: Vec::with_capacity(1) }));
     match connect(s, pass, settings).await {
         Ok((lease, conn)) => {
-            lease.succeeded();
+            lease.reached(Timed::Connect);
+            if s.udp.is_none() {
+                lease.succeeded();
+            }
             let rules = Rules {
                 idle: settings.timeout.0,
                 half_close: settings.half_close,
@@ -316,21 +333,24 @@ async fn open(s: &mut Session, addr: &PeerAddr, settings: &Settings) -> Result<C
         s.log(Level::Error, &e.0);
         Failed { last: true }
     })?;
-    let greeting = greeting(s, settings.protocol_header);
+    let over_udp = s.udp.is_some();
+    // Over UDP the first datagram has it.
+    let greeting = if over_udp { Vec::new() } else { greeting(s) };
     let dialing = DialSettings {
         addr,
+        kind: if over_udp { SocketType::DGRAM } else { SocketType::STREAM },
         local,
         timeout: settings.connect_timeout.0,
         receive_buffer: sockets.rcvbuf.0 as usize,
         send_buffer: sockets.sndbuf.0 as usize,
-        keepalive: settings.socket_keepalive,
+        keepalive: settings.socket_keepalive && !over_udp,
         greeting: &greeting,
     };
     let opened = thread.io.poller.now();
     match dial(&thread.io, &dialing, &mut Watch::Nothing).await {
         Ok(wire) => {
             let conn = Conn::opened(&thread.io, wire, opened);
-            if server.settings.core.tcp_nodelay {
+            if server.settings.core.tcp_nodelay && !over_udp {
                 conn.hurry();
             }
             if s.logs_connections() {
@@ -353,7 +373,9 @@ async fn open(s: &mut Session, addr: &PeerAddr, settings: &Settings) -> Result<C
 /// Encrypts a connection, if the server has `proxy_ssl`. `host` is the name in `proxy_pass`.
 async fn encrypt(s: &mut Session, mut conn: Conn, host: &[u8], settings: &Settings) -> Result<Conn, Failed> {
     let stream = s.stream();
-    let Some(tls) = stream.servers.get(s.server).and_then(|server| server.upstream_tls.as_ref()) else {
+    let tls = stream.servers.get(s.server).and_then(|server| server.upstream_tls.as_ref());
+    // Over UDP `proxy_ssl` has no effect, as in nginx.
+    let Some(tls) = tls.filter(|_| s.udp.is_none()) else {
         return Ok(conn);
     };
     let thread = s.thread.clone();
@@ -383,9 +405,15 @@ async fn encrypt(s: &mut Session, mut conn: Conn, host: &[u8], settings: &Settin
 }
 
 /// Writes the PROXY protocol header that names the client; it is empty without `proxy_protocol`.
-fn greeting(s: &Session, version: SendProxy) -> Vec<u8> {
+pub(crate) fn greeting(s: &Session) -> Vec<u8> {
     let mut header = Vec::new();
-    if let Some(version) = version.version() {
+    let server = s.conf.stream.servers.get(s.server);
+    let version = server.and_then(|server| server.settings.proxy.protocol_header.version());
+    let version = match version {
+        Some(HeaderVersion::Two) if s.udp.is_some() => Some(HeaderVersion::Datagram),
+        version => version,
+    };
+    if let Some(version) = version {
         let client = match s.peer {
             Peer::Inet(a) => Some(a),
             Peer::Unix => None,
@@ -400,7 +428,8 @@ fn log_connected(s: &Session, conn: &Conn, addr: &PeerAddr) {
     let local = local.and_then(|a| SocketAddr::try_from(a).ok());
     let local = local.map_or_else(|| "unix:".to_owned(), |a| a.to_string());
     let to = address_text(addr);
-    s.log_bare(Level::Info, &format!("proxy {local} connected to {}", String::from_utf8_lossy(&to)));
+    let (protocol, to) = (s.log_prefix(), String::from_utf8_lossy(&to));
+    s.log_bare(Level::Info, &format!("{protocol}proxy {local} connected to {to}"));
 }
 
 /// Finds the servers. Also returns the name by which the error log names them all.

@@ -1,6 +1,6 @@
 //! `status_zone`: counts of the sessions of a server (nginx Plus: ngx_http_api_module, /stream/server_zones/).
 
-use crate::config::{Scope, Server};
+use crate::config::Scope;
 use crate::session::Session;
 use crate::thread::Thread;
 use forebay_conf::error::Error;
@@ -42,18 +42,16 @@ pub(crate) fn parse(
 }
 
 /// Counts the beginning of a session, once its server is known.
-pub(crate) fn begin(s: &mut Session, server: &Server) {
+pub(crate) fn begin(s: &mut Session) {
     if s.counted_session.is_none() {
-        s.counted_session = server.status_zone.as_deref().map(CountedSession::begin);
+        let zone = s.conf.stream.servers.get(s.server).and_then(|server| server.status_zone.as_deref());
+        s.counted_session = zone.map(CountedSession::begin);
     }
 }
 
 /// Counts the end of a session, whose status is known. Also counts its beginning if the session was refused before that.
 pub(crate) fn end(s: &mut Session) {
-    let stream = s.stream();
-    if let Some(server) = stream.servers.get(s.server) {
-        begin(s, server);
-    }
+    begin(s);
     if let Some(counted) = s.counted_session.take() {
         counted.end(SessionResult { status: s.status, received: s.received, sent: s.sent });
     }

@@ -85,8 +85,8 @@ impl Block {
             b"ip_hash" => Method::IpHash,
             b"least_conn" => Method::Least(Load::Connections),
             b"hash" => self.hash(d, cx)?,
-            b"least_time" => least_time(d, cx)?,
-            _ => random(d, cx)?,
+            b"least_time" => least_time(d, C::TIMES, cx)?,
+            _ => random(d, C::TIMES, cx)?,
         };
         Ok(())
     }
@@ -168,38 +168,39 @@ fn connections(d: &Directive, cx: &Build<'_>) -> Result<(usize, bool), Error> {
     Ok((number as usize, local))
 }
 
-/// Reads `least_time header | last_byte [inflight]`.
-fn least_time(d: &Directive, cx: &Build<'_>) -> Result<Method, Error> {
-    let timed = match first(d) {
-        b"header" => Timed::Header,
-        b"last_byte" => Timed::LastByte,
-        _ => {
-            let w = d.args.first().map(Word::as_str).unwrap_or_default();
-            return Err(cx.error(d, format!("invalid value \"{w}\"")));
-        }
+/// Times of a context by their names.
+type Times = [(&'static str, Timed)];
+
+fn find(times: &Times, name: &[u8]) -> Option<Timed> {
+    times.iter().find(|(known, _)| known.as_bytes() == name).map(|(_, timed)| *timed)
+}
+
+/// Reads `least_time TIME [inflight]`.
+fn least_time(d: &Directive, times: &Times, cx: &Build<'_>) -> Result<Method, Error> {
+    let Some(timed) = find(times, first(d)) else {
+        let w = d.args.first().map(Word::as_str).unwrap_or_default();
+        return Err(cx.error(d, format!("invalid value \"{w}\"")));
     };
     match d.args.get(1) {
-        // `inflight` also counts requests that have not ended, and goes with `last_byte` only, as in nginx.
-        Some(w) if w.text != b"inflight" || timed == Timed::Header => Err(invalid(d, w, cx)),
+        Some(w) if w.text != b"inflight" => Err(invalid(d, w, cx)),
         inflight => Ok(Method::Least(Load::Time { timed, inflight: inflight.is_some() })),
     }
 }
 
 /// Reads `random [two [METHOD]]`.
-fn random(d: &Directive, cx: &Build<'_>) -> Result<Method, Error> {
+fn random(d: &Directive, times: &Times, cx: &Build<'_>) -> Result<Method, Error> {
     let Some(two) = d.args.first() else { return Ok(Method::Random(None)) };
     if two.text != b"two" {
         return Err(invalid(d, two, cx));
     }
-    let timed = |timed| Load::Time { timed, inflight: false };
     let Some(w) = d.args.get(1) else { return Ok(Method::Random(Some(Load::Connections))) };
-    let load = match w.text.as_slice() {
-        b"least_conn" => Load::Connections,
-        b"least_time=header" => timed(Timed::Header),
-        b"least_time=last_byte" => timed(Timed::LastByte),
-        _ => return Err(invalid(d, w, cx)),
-    };
-    Ok(Method::Random(Some(load)))
+    if w.text == b"least_conn" {
+        return Ok(Method::Random(Some(Load::Connections)));
+    }
+    match w.text.strip_prefix(b"least_time=").and_then(|name| find(times, name)) {
+        Some(timed) => Ok(Method::Random(Some(Load::Time { timed, inflight: false }))),
+        None => Err(invalid(d, w, cx)),
+    }
 }
 
 /// Checks the directives in the file of `state FILE` (NGINX Plus). Its `server` lines are read as if they were in the block. The

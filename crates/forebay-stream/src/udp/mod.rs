@@ -1,0 +1,354 @@
+//! Sessions over UDP (nginx: `listen ... udp`). A datagram of an unknown client begins one: it runs the phases like a connection, in
+//! a runner, since names may have to be resolved. Once it has a server it leaves the runner and is an entry of the thread's table,
+//! with a socket of its own to the server; datagrams pass without a task and without memory of their own. Hot path.
+//!
+//! `table.rs` finds sessions by client, `sockets.rs` keeps the sockets of the listeners, `flow.rs` passes datagrams on.
+
+mod flow;
+mod sockets;
+mod table;
+
+pub(crate) use flow::Counts;
+
+use crate::config::Server;
+use crate::passing::Connected;
+use crate::session::Session;
+use crate::thread::{FLOW, Thread};
+use flow::{End, Flow, Progress, Terms};
+use forebay_conf::error::Level;
+use forebay_core::client::Client;
+use forebay_core::config::value::Number;
+use forebay_core::front::Idle;
+use forebay_core::log::error;
+use forebay_core::thread::{ActiveConfig, next_connection};
+use forebay_net::addr::Peer;
+use forebay_net::reactor::{Direct, Token};
+use forebay_net::wire::Wire;
+use forebay_sys::datagrams::{Batch, Destination, MOST};
+use forebay_sys::errno::errno_text;
+use rustix::io::Errno;
+use sockets::{BURST, Sockets};
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use table::{Key, Table};
+
+forebay_core::settings! {
+    /// `proxy_requests`: datagrams of a client after which the next one begins a new session; 0 = no limit.
+    "proxy_requests" => requests: Number = Number(0);
+    /// `proxy_responses`: datagrams of the server for each one of the client, after which the session ends.
+    "proxy_responses" => responses: Option<Number> = None;
+}
+
+/// Most datagrams that wait for a session's server.
+const QUEUE: usize = 16;
+
+/// Most bytes that wait for a session's server.
+const QUEUE_BYTES: usize = 64 * 1024;
+
+/// Entry of a session in the thread's table, which is freed with the session.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    number: u32,
+    from: Destination,
+}
+
+/// Stage of a session.
+enum Stage {
+    /// A runner serves it. Its datagrams wait.
+    Begins(Queue),
+    /// It has a server.
+    Flows(Box<Flow>),
+}
+
+/// Datagrams that wait for a session's server.
+struct Queue {
+    datagrams: Vec<Vec<u8>>,
+    bytes: usize,
+    /// Number of datagrams that the session takes from now on; `None`: any number.
+    left: Option<u64>,
+}
+
+impl Queue {
+    /// Adds a datagram; without room it is lost. Returns `true` if the session takes no more.
+    fn push(&mut self, bytes: &[u8]) -> bool {
+        if self.datagrams.len() < QUEUE && self.bytes + bytes.len() <= QUEUE_BYTES {
+            self.bytes += bytes.len();
+            self.datagrams.push(bytes.to_vec());
+        }
+        self.left = self.left.map(|left| left.saturating_sub(1));
+        self.left == Some(0)
+    }
+}
+
+/// UDP in a thread.
+#[derive(Default)]
+pub(crate) struct Udp {
+    sessions: RefCell<Table<Stage>>,
+    sockets: Sockets,
+    batch: RefCell<Option<Batch>>,
+    /// Time of the last warning that there are too many sessions.
+    full_logged: Cell<Option<Instant>>,
+}
+
+/// Returns the numbers of datagrams after which a session at a server ends.
+fn terms(server: Option<&Server>) -> Terms {
+    server.map_or(Terms::default(), |s| {
+        let settings = &s.settings.udp;
+        Terms { requests: settings.requests.0, responses: settings.responses.map(|n| n.0) }
+    })
+}
+
+/// Returns the end of the datagrams from `at` on that have the same sender.
+fn run(batch: &Batch, at: usize, from: Destination) -> usize {
+    let same = |n: &usize| batch.get(*n).is_some_and(|d| d.from == Some(from));
+    at + (at..batch.len()).take_while(same).count()
+}
+
+impl Udp {
+    /// Receives what a listener has. The poller calls again while there is more.
+    pub(crate) fn receive(&self, thread: &Rc<Thread>, listener: u32, socket: &Arc<OwnedFd>) {
+        let mut batch = self.batch.borrow_mut();
+        let batch = batch.get_or_insert_with(Batch::new);
+        self.sockets.receiving(listener, socket);
+        let count = match batch.receive(socket, MOST) {
+            Ok(count) => count,
+            // Another thread was faster.
+            Err(Errno::AGAIN) => return,
+            Err(e) => {
+                error::log(thread, Level::Alert, &format!("recvmmsg() failed {}", errno_text(e)));
+                return;
+            }
+        };
+        let mut at = 0;
+        while at < count {
+            let Some(from) = batch.get(at).and_then(|d| d.from) else {
+                at += 1;
+                continue;
+            };
+            let end = run(batch, at, from);
+            self.arrived(thread, batch, Key { listener, from }, at..end);
+            at = end;
+        }
+    }
+
+    /// Handles datagrams of one client.
+    fn arrived(&self, thread: &Rc<Thread>, batch: &mut Batch, key: Key, range: Range<usize>) {
+        if range.len() >= BURST {
+            self.sockets.coalesce(key.listener);
+        }
+        if self.forward_batch(thread, batch, &key, range.clone()) {
+            return;
+        }
+        for n in range {
+            for bytes in batch.get(n).into_iter().flat_map(|d| d.parts()) {
+                self.arrived_one(thread, key, bytes);
+            }
+        }
+    }
+
+    /// Passes datagrams of one client on, if its session takes them all. Returns whether it has taken them.
+    fn forward_batch(&self, thread: &Rc<Thread>, batch: &mut Batch, key: &Key, range: Range<usize>) -> bool {
+        let (number, progress, full) = {
+            let mut sessions = self.sessions.borrow_mut();
+            let Some(number) = sessions.find(key) else { return false };
+            let Some(Stage::Flows(flow)) = sessions.get(number) else { return false };
+            let Some(progress) = flow.forward_batch(&thread.io, batch, range) else { return false };
+            (number, progress, flow.is_full())
+        };
+        self.forwarded(thread, number, progress, full);
+        true
+    }
+
+    fn arrived_one(&self, thread: &Rc<Thread>, key: Key, bytes: &[u8]) {
+        let found = self.sessions.borrow().find(&key);
+        match found {
+            Some(number) => self.forward(thread, number, bytes),
+            None => self.begin(thread, key, bytes),
+        }
+    }
+
+    fn forward(&self, thread: &Rc<Thread>, number: u32, bytes: &[u8]) {
+        let (progress, full) = {
+            let mut sessions = self.sessions.borrow_mut();
+            match sessions.get(number) {
+                Some(Stage::Flows(flow)) => (flow.forward(&thread.io, bytes), flow.is_full()),
+                Some(Stage::Begins(queue)) => (Progress::Waits, queue.push(bytes)),
+                None => return,
+            }
+        };
+        self.forwarded(thread, number, progress, full);
+    }
+
+    /// Handles what a datagram of the client has led to. `full`: the session takes no more.
+    fn forwarded(&self, thread: &Rc<Thread>, number: u32, progress: Progress, full: bool) {
+        if full {
+            self.sessions.borrow_mut().unbind(number);
+        }
+        self.handle(thread, number, progress);
+    }
+
+    fn handle(&self, thread: &Rc<Thread>, number: u32, progress: Progress) {
+        match progress {
+            Progress::Over(end) => self.finish(number, end),
+            Progress::Again => thread.io.poller.step_again(thread.flow(number)),
+            Progress::Waits => {
+                let mut sessions = self.sessions.borrow_mut();
+                if let Some(Stage::Flows(_)) = sessions.get(number) {
+                    sessions.touch(number);
+                }
+            }
+        }
+    }
+
+    /// Ends a session that has a server.
+    fn finish(&self, number: u32, end: End) {
+        // A statement of its own: the end of the session frees its place.
+        let stage = self.sessions.borrow_mut().take(number);
+        if let Some(Stage::Flows(flow)) = stage {
+            flow.finish(end);
+        }
+    }
+
+    /// Begins a session with its first datagram.
+    fn begin(&self, thread: &Rc<Thread>, key: Key, bytes: &[u8]) {
+        if !self.make_room(thread) {
+            return;
+        }
+        let port = |a: SocketAddr| a.port();
+        let conf = thread.config();
+        let mut client = Client {
+            number: next_connection(),
+            peer: Peer::Inet(key.from.addr),
+            listener: key.listener,
+            ..Client::none(thread.clock.now())
+        };
+        let listening = client.local_address(&conf).map_or(0, port);
+        client.local = key.from.local.map(|ip| SocketAddr::new(ip, listening));
+        let mut session = Session::new(thread.clone(), Wire::Closed, client);
+        let terms = terms(session.conf.stream.servers.get(session.server));
+        let left = (terms.requests > 0).then(|| terms.requests - 1);
+        let queue = Queue { datagrams: Vec::new(), bytes: 0, left };
+        let number = {
+            let mut sessions = self.sessions.borrow_mut();
+            let number = sessions.insert(key, Stage::Begins(queue));
+            if left == Some(0) {
+                sessions.unbind(number);
+            }
+            number
+        };
+        self.sockets.enter(key.listener);
+        for counter in [&thread.counters.accepted, &thread.counters.handled, &thread.counters.active] {
+            counter.add(1);
+        }
+        session.udp = Some(Entry { number, from: key.from });
+        session.received = bytes.len() as u64;
+        session.early = bytes.to_vec();
+        thread.start(Token::NONE, Box::new(session));
+    }
+
+    /// Makes room for one more session: at most `worker_connections` sessions and connections exist. The session whose last
+    /// datagram is oldest makes way. Returns `false` if there is none.
+    fn make_room(&self, thread: &Rc<Thread>) -> bool {
+        if (thread.counters.active.get() as usize) < thread.max_connections {
+            return true;
+        }
+        let oldest = self.sessions.borrow().oldest();
+        self.log_full(thread, oldest.is_some());
+        let Some(number) = oldest else { return false };
+        thread.counters.displaced.add(1);
+        self.finish(number, End::Displaced);
+        true
+    }
+
+    fn log_full(&self, thread: &Rc<Thread>, displaces: bool) {
+        let now = thread.clock.now();
+        if self.full_logged.get().is_some_and(|t| now < t + Duration::from_secs(1)) {
+            return;
+        }
+        self.full_logged.set(Some(now));
+        let max = thread.max_connections;
+        let what = if displaces { ", reusing the oldest udp sessions" } else { " for udp sessions" };
+        error::log(thread, Level::Warn, &format!("{max} worker_connections are not enough{what}"));
+    }
+
+    /// Passes a session on to its server, first the datagrams that have come meanwhile.
+    pub(crate) fn connected(thread: &Rc<Thread>, session: Box<Session>, connected: Connected) {
+        let Some(Entry { number, from }) = session.udp else { return };
+        let udp = &thread.udp;
+        let terms = terms(session.conf.stream.servers.get(session.server));
+        let flow = Box::new(Flow::new(session, connected, terms, from));
+        let former = udp.sessions.borrow_mut().replace(number, Stage::Flows(flow));
+        if let Some(Stage::Begins(queue)) = former {
+            queue.datagrams.iter().for_each(|bytes| udp.forward(thread, number, bytes));
+        }
+        let progress = match udp.sessions.borrow_mut().get(number) {
+            Some(Stage::Flows(flow)) => {
+                let progress = flow.progress();
+                // A session that is over needs no events.
+                if progress == Progress::Waits {
+                    flow.watch(&thread.io, thread.flow(number));
+                }
+                progress
+            }
+            _ => return,
+        };
+        udp.handle(thread, number, progress);
+    }
+
+    /// Goes on with a session after an event of its server's socket.
+    pub(crate) fn step(&self, thread: &Rc<Thread>, direct: Direct) {
+        let progress = {
+            let mut sessions = self.sessions.borrow_mut();
+            let Some(Stage::Flows(flow)) = sessions.get(direct.number) else { return };
+            let mut batch = self.batch.borrow_mut();
+            let batch = batch.get_or_insert_with(Batch::new);
+            let progress = self.sockets.with(flow.listener(), |client| flow.step(&thread.io, batch, client));
+            progress.unwrap_or(Progress::Over(End::Done))
+        };
+        self.handle(thread, direct.number, progress);
+    }
+
+    /// Sends a text to the client of a session. Returns whether it was sent.
+    pub(crate) fn answer(&self, session: &Session, entry: Entry, bytes: &[u8]) -> bool {
+        self.sockets.send(session.client.listener, bytes, &entry.from)
+    }
+
+    /// Frees the entry of a session that ends.
+    pub(crate) fn release(&self, session: &Session, entry: Entry) {
+        session.thread.counters.active.sub(1);
+        self.sockets.leave(session.client.listener);
+        let state = self.sessions.borrow_mut().remove(entry.number);
+        drop(state);
+    }
+
+    /// Appends the sessions that may be ended for other connections.
+    pub(crate) fn idle(&self, thread: &Thread, out: &mut Vec<Idle>) {
+        out.extend(self.sessions.borrow().states().filter_map(|stage| match stage {
+            Stage::Flows(flow) => Some(flow.idle(&thread.io)),
+            Stage::Begins(_) => None,
+        }));
+    }
+
+    /// Ends a session that [`Udp::idle`] has named.
+    pub(crate) fn close_idle(&self, thread: &Thread, token: Token) {
+        if let Some(Direct { kind: FLOW, number, .. }) = thread.io.poller.direct(token) {
+            thread.counters.displaced.add(1);
+            self.finish(number, End::Displaced);
+        }
+    }
+
+    /// Keeps the sockets of removed listeners only for the answers of their sessions.
+    pub(crate) fn apply(&self, active: &ActiveConfig) {
+        self.sockets.retain(|slot| active.listeners.get(slot).copied().flatten().is_some());
+    }
+
+    /// Keeps all sockets only for the answers of their sessions: the thread no longer receives, and a new process may.
+    pub(crate) fn quit(&self) {
+        self.sockets.quit();
+    }
+}

@@ -1,0 +1,358 @@
+//! Sessions over UDP.
+
+use crate::harness::{DEADLINE, Server, Site, wait_for};
+use nix::sys::signal::Signal;
+use std::io::Read;
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
+
+/// Returns a configuration with a TCP server at the first port, which tells the harness that the program is ready.
+fn conf(main: &str, stream: &str) -> String {
+    format!(
+        "error_log logs/error.log info; pid logs/nginx.pid; {main}\nstream {{\n\
+         log_format l '$status $protocol $bytes_received $bytes_sent $server_addr [$upstream_addr]';\n\
+         access_log logs/access.log l;\nserver {{ listen 127.0.0.1:%PORT0%; access_log off; return ready; }}\n\
+         {stream}\n}}\n"
+    )
+}
+
+const ONE: &str = "worker_processes 1; events { worker_connections 64; }";
+
+/// UDP server that answers with the port that a datagram came from, a space and the datagram.
+struct Echo {
+    addr: SocketAddr,
+    ends: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Echo {
+    fn start() -> Echo {
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("bind");
+        let addr = socket.local_addr().expect("bound");
+        let ends = Arc::new(AtomicBool::new(false));
+        let ended = ends.clone();
+        let thread = std::thread::spawn(move || {
+            let mut buf = [0; 65536];
+            while let Ok((count, from)) = socket.recv_from(&mut buf) {
+                if ended.load(SeqCst) {
+                    return;
+                }
+                let answer = [format!("{} ", from.port()).as_bytes(), &buf[..count]].concat();
+                let _ = socket.send_to(&answer, from);
+            }
+        });
+        Echo { addr, ends, thread: Some(thread) }
+    }
+
+    /// Closes the port.
+    fn end(&mut self) {
+        self.ends.store(true, SeqCst);
+        let waker = UdpSocket::bind("127.0.0.1:0").expect("bind");
+        waker.send_to(b"", self.addr).expect("sent");
+        self.thread.take().expect("runs").join().expect("ended");
+    }
+}
+
+fn client(to: SocketAddr) -> UdpSocket {
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("bind");
+    socket.connect(to).expect("connected");
+    socket.set_read_timeout(Some(DEADLINE)).expect("timeout");
+    socket
+}
+
+fn receive(socket: &UdpSocket) -> Option<String> {
+    let mut buf = [0; 65536];
+    let count = socket.recv(&mut buf).ok()?;
+    Some(String::from_utf8_lossy(&buf[..count]).into_owned())
+}
+
+/// Sends a datagram and returns the answer.
+fn ask(socket: &UdpSocket, text: &str) -> Option<String> {
+    socket.send(text.as_bytes()).expect("sent");
+    receive(socket)
+}
+
+/// Sends a datagram and returns the port that the server has got it from.
+fn port(socket: &UdpSocket) -> u16 {
+    let answer = ask(socket, "x").expect("an answer");
+    answer.strip_suffix(" x").and_then(|port| port.parse().ok()).expect("a port")
+}
+
+/// Waits for lines of the access log.
+fn wait_for_lines(server: &Server, count: usize) -> String {
+    wait_for("lines of the access log", || {
+        let log = server.site.read("logs/access.log");
+        (log.lines().count() >= count).then_some(log)
+    })
+}
+
+#[test]
+fn datagrams_pass_both_ways() {
+    let echo = Echo::start();
+    let server = Server::start(&conf(
+        ONE,
+        &format!(
+            "server {{ listen 127.0.0.1:%PORT0% udp; proxy_pass {}; proxy_timeout 300ms; }}\n\
+             server {{ listen 127.0.0.1:%PORT1% udp; return 'hi $remote_port $protocol'; }}\n\
+             server {{ listen 127.0.0.1:%PORT2% udp; deny all; return no; }}\n\
+             server {{ listen 127.0.0.1:%PORT3% udp; pass 127.0.0.1:%PORT0%; }}",
+            echo.addr
+        ),
+    ));
+    let socket = client(server.addr(0));
+    let first = port(&socket);
+    assert_eq!(port(&socket), first);
+    // An empty datagram is one, too, and a large one passes whole.
+    assert_eq!(ask(&socket, ""), Some(format!("{first} ")));
+    let large = "y".repeat(60_000);
+    assert_eq!(ask(&socket, &large), Some(format!("{first} {large}")));
+    assert_ne!(port(&client(server.addr(0))), first);
+    let greeted = client(server.addr(1));
+    let hi = format!("hi {} UDP", greeted.local_addr().expect("bound").port());
+    assert_eq!(ask(&greeted, "a"), Some(hi));
+    client(server.addr(2)).send(b"abc").expect("sent");
+    server.wait_for_log("access forbidden by rule while initializing session, udp client: 127.0.0.1", 1);
+    client(server.addr(3)).send(b"pass").expect("sent");
+    server.wait_for_log(
+        "cannot pass udp connection while passing connection to port, udp client: 127.0.0.1",
+        1,
+    );
+    let log = wait_for_lines(&server, 5);
+    let digits = first.to_string().len();
+    let sent = 4 * (digits + 1) + 2 + 60_000;
+    for line in
+        [format!("200 UDP 60002 {sent} 127.0.0.1 [{}]", echo.addr), "403 UDP 3 0 127.0.0.1 [-]".to_owned()]
+    {
+        assert!(log.contains(&line), "{line} in {log}");
+    }
+    server.wait_for_log(
+        &format!("udp timed out, packets from/to client:4/4, bytes from/to client:60002/{sent}"),
+        1,
+    );
+}
+
+#[test]
+fn sessions_end_after_the_datagrams_that_are_expected() {
+    let echo = Echo::start();
+    let server = Server::start(&conf(
+        ONE,
+        &format!(
+            "server {{ listen 127.0.0.1:%PORT0% udp; proxy_pass {0}; proxy_requests 2; proxy_responses 1; }}\n\
+             server {{ listen 127.0.0.1:%PORT1% udp; proxy_pass {0}; proxy_responses 0; }}\n\
+             server {{ listen 127.0.0.1:%PORT2% udp; proxy_pass {0}; proxy_responses 2; proxy_timeout 200ms; }}",
+            echo.addr
+        ),
+    ));
+    let socket = client(server.addr(0));
+    let ports: Vec<u16> = (0..4).map(|_| port(&socket)).collect();
+    assert!(ports[0] == ports[1] && ports[1] != ports[2] && ports[2] == ports[3], "{ports:?}");
+    server.wait_for_log("udp done, packets from/to client:2/2", 2);
+    client(server.addr(1)).send(b"z").expect("sent");
+    server.wait_for_log("udp done, packets from/to client:1/0", 1);
+    // A server that answers less is at fault.
+    port(&client(server.addr(2)));
+    server.wait_for_log(
+        "upstream timed out (110: Connection timed out) while proxying connection, udp client",
+        1,
+    );
+    let log = wait_for_lines(&server, 4);
+    assert!(log.contains("502 UDP 1 "), "{log}");
+}
+
+#[test]
+fn a_dying_server_loses_its_sessions_to_the_other() {
+    let (mut dying, living) = (Echo::start(), Echo::start());
+    let server = Server::start(&conf(
+        ONE,
+        &format!(
+            "upstream u {{ server {}; server {}; }}\n\
+             server {{ listen 127.0.0.1:%PORT0% udp; proxy_pass u; proxy_responses 1; proxy_timeout 2s; }}",
+            dying.addr, living.addr
+        ),
+    ));
+    let answered = |count: usize| {
+        let ask_once = || {
+            let socket = client(server.addr(0));
+            socket.set_read_timeout(Some(Duration::from_millis(500))).expect("timeout");
+            ask(&socket, "x").is_some()
+        };
+        (0..count).filter(|_| ask_once()).count()
+    };
+    assert_eq!(answered(10), 10);
+    dying.end();
+    // The datagram that finds out is lost.
+    assert!(answered(2) >= 1);
+    server
+        .wait_for_log("recv() failed (111: Connection refused) while proxying and reading from upstream", 1);
+    server.wait_for_log("upstream server temporarily disabled while proxying connection", 1);
+    assert_eq!(answered(20), 20);
+}
+
+/// Reads what the TCP server at the first port says.
+fn said(server: &Server) -> String {
+    let mut text = String::new();
+    let mut stream = TcpStream::connect_timeout(&server.addr(0), DEADLINE).expect("connect");
+    stream.read_to_string(&mut text).expect("the end");
+    text
+}
+
+fn reload(server: &Server, conf: &str, expected: &str) {
+    server.site.write("nginx.conf", conf);
+    server.signal(Signal::SIGHUP);
+    wait_for("the new configuration", || (said(server) == expected).then_some(()));
+}
+
+#[test]
+fn sessions_outlive_reloads() {
+    let (echo, other) = (Echo::start(), Echo::start());
+    let main = "worker_processes 2; events { worker_connections 64; }";
+    let with = |n: usize, to: &Echo| {
+        let udp = format!("server {{ listen 127.0.0.1:%PORT0% udp; proxy_pass {}; }}", to.addr);
+        conf(main, &udp).replace("return ready", &format!("return {n}"))
+    };
+    let server = Server::start(&with(0, &echo));
+    let socket = client(server.addr(0));
+    let first = port(&socket);
+    for n in 1..=20 {
+        // The session keeps its server, too.
+        reload(&server, &with(n, &other), &n.to_string());
+        assert_eq!(port(&socket), first, "reload {n}");
+    }
+    // Without the listener the session gets late answers, and new datagrams are refused.
+    let late = UdpSocket::bind("127.0.0.1:0").expect("bind");
+    late.set_read_timeout(Some(DEADLINE)).expect("timeout");
+    let to_late = format!(
+        "server {{ listen 127.0.0.1:%PORT0% udp; proxy_pass {}; }}",
+        late.local_addr().expect("bound")
+    );
+    reload(&server, &conf(main, &to_late).replace("return ready", "return late"), "late");
+    let waiting = client(server.addr(0));
+    waiting.send(b"x").expect("sent");
+    let mut buf = [0; 10];
+    let (_, from) = late.recv_from(&mut buf).expect("the datagram");
+    reload(&server, &conf(main, "").replace("return ready", "return gone"), "gone");
+    late.send_to(b"late", from).expect("sent");
+    assert_eq!(receive(&waiting).as_deref(), Some("late"));
+    wait_for("a refusal", || {
+        let refused = client(server.addr(0));
+        refused.send(b"x").expect("sent");
+        refused.recv(&mut buf).is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused).then_some(())
+    });
+    // The listener comes back: its socket gets all new clients, although the old one still exists.
+    reload(&server, &with(99, &echo), "99");
+    for _ in 0..20 {
+        port(&client(server.addr(0)));
+    }
+}
+
+#[test]
+fn a_graceful_shutdown_waits_for_answers() {
+    let late = UdpSocket::bind("127.0.0.1:0").expect("bind");
+    late.set_read_timeout(Some(DEADLINE)).expect("timeout");
+    let udp = format!(
+        "server {{ listen 127.0.0.1:%PORT0% udp; proxy_pass {}; proxy_responses 1; }}",
+        late.local_addr().expect("bound")
+    );
+    let mut server = Server::start(&conf(ONE, &udp));
+    let socket = client(server.addr(0));
+    socket.send(b"x").expect("sent");
+    let mut buf = [0; 10];
+    let (_, from) = late.recv_from(&mut buf).expect("the datagram");
+    server.signal(Signal::SIGQUIT);
+    server.wait_for_log("gracefully shutting down", 1);
+    late.send_to(b"late", from).expect("sent");
+    assert_eq!(receive(&socket).as_deref(), Some("late"));
+    assert_eq!(server.wait_end(), Some(0));
+}
+
+#[test]
+fn the_oldest_session_makes_way_for_a_new_client() {
+    let echo = Echo::start();
+    let udp = format!("server {{ listen 127.0.0.1:%PORT0% udp; proxy_pass {}; }}", echo.addr);
+    let server = Server::start(&conf("worker_processes 1; events { worker_connections 8; }", &udp));
+    let first = client(server.addr(0));
+    let (before, busy) = (port(&first), client(server.addr(0)));
+    let kept = port(&busy);
+    for _ in 0..30 {
+        port(&client(server.addr(0)));
+        assert_eq!(port(&busy), kept, "not the oldest");
+    }
+    assert_ne!(port(&first), before);
+    server.wait_for_log("8 worker_connections are not enough, reusing the oldest udp sessions", 1);
+    server.wait_for_log("udp ended for another client, packets from/to client:1/1", 24);
+    // Connections get room, too.
+    assert_eq!(said(&server), "ready");
+}
+
+#[test]
+fn sessions_without_a_descriptor_are_refused() {
+    let echo = Echo::start();
+    let udp = format!("server {{ listen 127.0.0.1:%PORT0% udp; proxy_pass {}; }}", echo.addr);
+    let main = "worker_processes 1; worker_rlimit_nofile 60; events { worker_connections 500; }";
+    let server = Server::start(&conf(main, &udp));
+    let first = client(server.addr(0));
+    let kept = port(&first);
+    let others: Vec<UdpSocket> = (0..80).map(|_| client(server.addr(0))).collect();
+    others.iter().for_each(|other| assert_eq!(other.send(b"x").expect("sent"), 1));
+    server.wait_for_log(
+        "socket() failed (24: Too many open files) while connecting to upstream, udp client",
+        1,
+    );
+    assert_eq!(port(&first), kept);
+}
+
+#[test]
+fn answers_come_from_the_address_that_was_asked() {
+    let echo = Echo::start();
+    let udp = format!(
+        "server {{ listen %PORT0% udp; listen [::]:%PORT0% udp; proxy_pass {}; proxy_responses 1; }}",
+        echo.addr
+    );
+    let server = Server::start(&conf(ONE, &udp));
+    for host in ["127.0.0.1", "127.0.0.7"] {
+        let at = SocketAddr::new(host.parse().expect("address"), server.addr(0).port());
+        // A connected socket takes answers of that address only.
+        port(&client(at));
+    }
+    let six = UdpSocket::bind("[::1]:0").and_then(|socket| {
+        socket.set_read_timeout(Some(DEADLINE))?;
+        socket.connect(("::1", server.addr(0).port()))?;
+        Ok(socket)
+    });
+    if let Ok(six) = six {
+        port(&six);
+    }
+    let log = wait_for_lines(&server, 2);
+    assert!(log.contains(" 127.0.0.1 [") && log.contains(" 127.0.0.7 ["), "{log}");
+}
+
+/// Many datagrams at once, of which the kernel coalesces later ones, arrive whole and in order.
+#[test]
+fn bursts() {
+    let echo = Echo::start();
+    let udp = format!("server {{ listen 127.0.0.1:%PORT0% udp; proxy_pass {}; }}", echo.addr);
+    let server = Server::start(&conf(ONE, &udp));
+    let socket = client(server.addr(0));
+    let from = port(&socket);
+    for round in 0..20 {
+        let texts: Vec<String> = (0..24).map(|n| format!("{round} {n} {}", "z".repeat(1000))).collect();
+        texts.iter().for_each(|text| assert!(socket.send(text.as_bytes()).is_ok()));
+        for text in &texts {
+            assert_eq!(receive(&socket), Some(format!("{from} {text}")));
+        }
+    }
+}
+
+#[test]
+fn the_check_knows_udp() {
+    let site = Site::new(&conf(ONE, "server { listen 127.0.0.1:%PORT1% udp proxy_protocol; return a; }"));
+    let output = site.run(&["-t"]);
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        text.contains("\"listen\" directive \"proxy_protocol\" parameter is incompatible with \"udp\""),
+        "{text}"
+    );
+    assert!(!output.status.success());
+}
