@@ -271,7 +271,9 @@ rule_table! { Check;
         for n in server.choices() {
             let used = sources(s, Some(server.node), &s.arg(n, 0));
             let reader = |v: &str| PREREAD.iter().find(|(prefix, _)| v.starts_with(prefix)).map(|(_, reader)| *reader);
-            let unread = used.iter().find(|v| reader(v).is_some_and(|reader| !server.is_on(reader)));
+            // The default server of the address reads for all of them.
+            let is_read = |reader: &str| at_address(s, server, |other, _| other.is_on(reader));
+            let unread = used.iter().find(|v| reader(v).is_some_and(|reader| !is_read(reader)));
             if let Some(name) = unread {
                 found(s.arg_span(n, 0), format!("${name} is always empty here"));
             }

@@ -166,6 +166,13 @@ fn stream_rules_see_through_other_ways_to_write_it() {
         ("pass-without-listener", pass("10.0.0.1:80")),
         ("pass-without-listener", pass("unix:/s")),
         ("pass-without-listener", pass("$unknown")),
+        (
+            "preread-off",
+            stream(
+                "server { listen 443; ssl_preread on; proxy_pass a:1; } server { listen 443; server_name b; proxy_pass \
+                    $ssl_preread_server_name:443; }",
+            ),
+        ),
         ("preread-off", server("listen 443 ssl; proxy_pass $ssl_server_name:443;")),
         ("missing-resolver", mapped("10.0.0.1:443")),
         (
