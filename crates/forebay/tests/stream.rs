@@ -203,6 +203,35 @@ fn silence_ends_a_session() {
     server.wait_for_log("connection timed out (110: Connection timed out) while proxying connection", 1);
 }
 
+/// The name in a ClientHello that is only read chooses the server as well. The default server's settings count until then.
+#[test]
+fn names_of_hellos_choose_the_server() {
+    let server = Server::start(&conf(
+        "server { listen 127.0.0.1:%PORT0%; ssl_preread on; server_name a.x; return 'a $server_name'; }\n\
+         server { listen 127.0.0.1:%PORT0%; server_name b.x; access_log off; return 'b $server_name'; }\n\
+         server { listen 127.0.0.1:%PORT0%; server_name *.c.x; return c; }\n\
+         server { listen 127.0.0.1:%PORT0%; server_name ~^(?<n>.+)\\.d\\.x$; return 'd $n'; }\n\
+         server { listen 127.0.0.1:%PORT1%; server_name a.x; return a; }\n\
+         server { listen 127.0.0.1:%PORT1%; ssl_preread on; server_name b.x; return b; }",
+    ));
+    for (name, answer) in [
+        ("a.x", "a a.x"),
+        ("B.x", "b b.x"),
+        ("b.x.", "b b.x"),
+        ("q.c.x", "c"),
+        ("hey.d.x", "d hey"),
+        ("none.y", "a a.x"),
+    ] {
+        assert_eq!(hello(server.addr(0), name), answer, "{name}");
+    }
+    let mut stream = connect(server.addr(1));
+    stream.write_all(b"x").expect("written");
+    let mut answer = Vec::new();
+    // Reset, since a byte has not been read.
+    let _ = stream.read_to_end(&mut answer);
+    assert_eq!(answer, b"a", "the default server does not read the hello");
+}
+
 /// A connection passes to another listener with its number, its client, its TLS and the bytes that have been read.
 #[test]
 fn connections_pass_to_other_listeners() {
