@@ -2,7 +2,7 @@
 
 use super::answers::{self, Answers, Received};
 use crate::access_log;
-use crate::modules::{proxy, status_zone};
+use crate::modules::status_zone;
 use crate::passing::Connected;
 use crate::session::Session;
 use forebay_conf::error::Level;
@@ -85,6 +85,13 @@ impl Terms {
     }
 }
 
+/// First datagram of a session.
+struct First {
+    /// PROXY protocol header in front of it; empty without `proxy_protocol`.
+    header: Vec<u8>,
+    bytes: Vec<u8>,
+}
+
 /// Session between a client and a server.
 pub(super) struct Flow {
     session: Box<Session>,
@@ -95,7 +102,7 @@ pub(super) struct Flow {
     to: Destination,
     listener: u32,
     /// First datagram, if it has not been sent yet.
-    first: Option<Vec<u8>>,
+    first: Option<First>,
     counts: Counts,
     /// Time at which the server was chosen.
     begun: Instant,
@@ -117,10 +124,10 @@ impl Flow {
         terms: Terms,
         to: Destination,
     ) -> Flow {
-        let Connected { lease, conn, rules } = connected;
+        let Connected { lease, conn, rules, header } = connected;
         let now = session.thread.io.poller.now();
         Flow {
-            first: Some(std::mem::take(&mut session.early)),
+            first: Some(First { header, bytes: std::mem::take(&mut session.early) }),
             listener: session.client.listener,
             deadline: session.thread.io.poller.after(rules.idle),
             session,
@@ -137,17 +144,15 @@ impl Flow {
         }
     }
 
-    /// Sends the first datagram, behind the PROXY protocol header if there is one, unless it has been sent.
+    /// Sends the first datagram, unless it has been sent.
     pub(super) fn begin(&mut self, io: &Io) {
-        let Some(bytes) = self.first.take() else { return };
-        let mut whole = proxy::greeting(&self.session);
+        let Some(First { header, bytes }) = self.first.take() else { return };
         self.counts.requests += 1;
         self.counts.received = bytes.len() as u64;
-        if whole.is_empty() {
+        if header.is_empty() {
             self.send_up(io, &bytes);
         } else {
-            whole.extend_from_slice(&bytes);
-            self.send_up(io, &whole);
+            self.send_up(io, &[header, bytes].concat());
         }
     }
 
