@@ -281,6 +281,40 @@ fn sessions_outlive_reloads() {
     }
 }
 
+/// Datagrams that come while the name of the server is resolved wait, and arrive in order.
+#[test]
+fn datagrams_wait_for_the_server() {
+    let echo = Echo::start();
+    let names = UdpSocket::bind("127.0.0.1:0").expect("bind");
+    names.set_read_timeout(Some(DEADLINE)).expect("timeout");
+    let udp = format!(
+        "resolver {} ipv6=off;\n\
+         server {{ listen 127.0.0.1:%PORT0% udp; set $name late.test; proxy_pass $name:{}; proxy_requests 4; }}\n\
+         server {{ listen 127.0.0.1:%PORT1% udp; return later; }}",
+        names.local_addr().expect("bound"),
+        echo.addr.port()
+    );
+    let server = Server::start(&conf(ONE, &udp));
+    let socket = client(server.addr(0));
+    let mut query = [0; 512];
+    socket.send(b"0").expect("sent");
+    let (length, from) = names.recv_from(&mut query).expect("a query");
+    for text in ["1", "2", "3"] {
+        socket.send(text.as_bytes()).expect("sent");
+    }
+    // The same thread answers this after it has received those.
+    assert_eq!(ask(&client(server.addr(1)), "x").as_deref(), Some("later"));
+    let mut reply = query[..length].to_vec();
+    (reply[2], reply[3], reply[7]) = (0x81, 0x80, 1);
+    reply.extend_from_slice(&[0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 127, 0, 0, 1]);
+    names.send_to(&reply, from).expect("sent");
+    let answers: Vec<String> = (0..4).filter_map(|_| receive(&socket)).collect();
+    let port = answers[0].strip_suffix(" 0").expect("the first").to_owned();
+    assert_eq!(answers[1..], [1, 2, 3].map(|n| format!("{port} {n}")));
+    // They count: the next one begins a new session.
+    assert_ne!(ask(&socket, "4"), Some(format!("{port} 4")));
+}
+
 #[test]
 fn a_graceful_shutdown_waits_for_answers() {
     let late = UdpSocket::bind("127.0.0.1:0").expect("bind");

@@ -118,6 +118,21 @@ fn terms(server: Option<&Server>) -> Terms {
     })
 }
 
+/// Creates the client of a session.
+fn client(thread: &Thread, key: &Key) -> Client {
+    let mut client = Client {
+        number: next_connection(),
+        peer: Peer::Inet(key.from.addr),
+        listener: key.listener,
+        ..Client::none(thread.clock.now())
+    };
+    if let Some(ip) = key.from.local {
+        let port = client.local_address(&thread.config()).map_or(0, |listening| listening.port());
+        client.local = Some(SocketAddr::new(ip, port));
+    }
+    client
+}
+
 /// Returns the end of the datagrams from `at` on that have the same sender.
 fn run(batch: &Batch, at: usize, from: Destination) -> usize {
     let same = |n: &usize| batch.get(*n).is_some_and(|d| d.from == Some(from));
@@ -251,17 +266,7 @@ impl Udp {
         if !self.make_room(thread) {
             return;
         }
-        let port = |a: SocketAddr| a.port();
-        let conf = thread.config();
-        let mut client = Client {
-            number: next_connection(),
-            peer: Peer::Inet(key.from.addr),
-            listener: key.listener,
-            ..Client::none(thread.clock.now())
-        };
-        let listening = client.local_address(&conf).map_or(0, port);
-        client.local = key.from.local.map(|ip| SocketAddr::new(ip, listening));
-        let mut session = Session::new(thread.clone(), Wire::Closed, client);
+        let mut session = Session::new(thread.clone(), Wire::Closed, client(thread, &key));
         let terms = terms(session.conf.stream.servers.get(session.server));
         let left = (terms.requests > 0).then(|| terms.requests - 1);
         let queue = Queue { datagrams: Vec::new(), bytes: 0, left };
