@@ -196,7 +196,7 @@ impl Session {
             return Outcome::Over(status);
         }
         // The name in a ClientHello that has been read chooses the server, too.
-        let name = self.hello.as_ref().and_then(|hello| hello.server_name.clone());
+        let name = preread::hello(self).and_then(|hello| hello.server_name.clone());
         if let Some(status) = name.and_then(|name| ssl::choose_server(self, &name)) {
             return Outcome::Over(status);
         }
