@@ -1,4 +1,5 @@
-//! HTTP itself: fields, heads, bodies, URIs, ranges, conditions and dates, for every version.
+//! HTTP itself: fields, heads, bodies, URIs, ranges, conditions and dates, for every version; and the first messages of other
+//! protocols by which a proxy chooses a server.
 
 #![warn(unreachable_pub)]
 
@@ -11,9 +12,11 @@ pub mod h1;
 pub mod h2;
 pub mod host;
 pub mod memcached;
+pub mod mqtt;
 pub mod params;
 pub mod proxy_protocol;
 pub mod range;
+pub mod rdp;
 pub mod request;
 pub mod uri;
 mod words;

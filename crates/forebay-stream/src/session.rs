@@ -18,7 +18,6 @@ use forebay_core::tls;
 use forebay_core::vars::{Captures, Evaluate, Stored, VarError, VarId, VarStore};
 use forebay_http::proxy_protocol::{Broken, Header};
 use forebay_net::addr::{Peer, push_peer};
-use forebay_net::tls::hello::Hello;
 use forebay_net::wire::Wire;
 use rustix::io::Errno;
 use std::rc::Rc;
@@ -55,8 +54,8 @@ pub(crate) struct Session {
     pub counted_connection: Option<status_zone::CountedConnection>,
     /// Count in the `status_zone` of its server.
     pub counted_session: Option<CountedSession>,
-    /// ClientHello that `ssl_preread` has read.
-    pub hello: Option<Box<Hello>>,
+    /// First message of the client, if a preread module has read it.
+    pub first_message: Option<Box<preread::FirstMessage>>,
     /// Bytes that the client has sent and that no phase has consumed.
     pub early: Vec<u8>,
     /// Entry among the sessions over UDP; `None` over TCP.
@@ -133,7 +132,7 @@ impl Session {
             counted: Counted::default(),
             counted_connection: None,
             counted_session: None,
-            hello: None,
+            first_message: None,
             early: Vec::new(),
             udp: None,
             upstream: None,
@@ -197,7 +196,7 @@ impl Session {
             return Outcome::Over(status);
         }
         // The name in a ClientHello that has been read chooses the server, too.
-        let name = self.hello.as_ref().and_then(|hello| hello.server_name.clone());
+        let name = preread::hello(self).and_then(|hello| hello.server_name.clone());
         if let Some(status) = name.and_then(|name| ssl::choose_server(self, &name)) {
             return Outcome::Over(status);
         }

@@ -17,6 +17,7 @@ pub mod peer;
 pub mod queue;
 pub mod resolve;
 pub mod servers;
+pub mod sticky;
 
 #[cfg(test)]
 mod tests;

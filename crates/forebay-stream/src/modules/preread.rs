@@ -1,11 +1,14 @@
-//! Reading of a session's first bytes before its content handler runs (nginx: the preread phase of ngx_stream_core_module, and
-//! ngx_stream_ssl_preread_module).
+//! Reading of a session's first message before its content handler runs (nginx: the preread phase of ngx_stream_core_module,
+//! ngx_stream_ssl_preread_module and ngx_stream_mqtt_preread_module; Angie: stream_rdp_preread).
 
 use crate::config::Server;
 use crate::session::Session;
 use crate::variables::{Row, row};
 use forebay_conf::error::Level;
 use forebay_core::config::value::{Msec, Size};
+use forebay_core::vars::{RowSource, VarError};
+use forebay_http::{mqtt, rdp};
+use forebay_net::reactor::Deadline;
 use forebay_net::tls::hello::{Hello, Reading};
 use rustix::io::Errno;
 use std::time::Duration;
@@ -17,6 +20,10 @@ forebay_core::settings! {
     "preread_timeout" => timeout: Msec = Msec(Duration::from_secs(30));
     /// `ssl_preread`.
     "ssl_preread" => ssl: bool = false;
+    /// `mqtt_preread`.
+    "mqtt_preread" => mqtt: bool = false;
+    /// `rdp_preread`.
+    "rdp_preread" => rdp: bool = false;
 }
 
 /// Names of versions, as on the wire.
@@ -32,57 +39,169 @@ const VERSIONS: [(u16, &str); 6] = [
 /// Variables of this module.
 pub(crate) const VARIABLES: &[Row] = &[
     row("ssl_preread_server_name", |s, o| {
-        let Some(hello) = &s.hello else { return Ok(false) };
+        let Some(hello) = hello(s) else { return Ok(false) };
         let name = hello.written_name.as_ref().or(hello.server_name.as_ref());
         o.extend_from_slice(name.map_or(b"", |name| name));
         Ok(true)
     }),
     row("ssl_preread_alpn_protocols", |s, o| {
-        let Some(hello) = &s.hello else { return Ok(false) };
+        let Some(hello) = hello(s) else { return Ok(false) };
         o.extend_from_slice(&hello.protocols().collect::<Vec<_>>().join(&b','));
         Ok(true)
     }),
     row("ssl_preread_protocol", |s, o| {
-        let Some(hello) = &s.hello else { return Ok(false) };
+        let Some(hello) = hello(s) else { return Ok(false) };
         let name = VERSIONS.iter().find(|(version, _)| *version == hello.version);
         o.extend_from_slice(name.map_or(b"", |(_, name)| name.as_bytes()));
         Ok(true)
     }),
+    row("mqtt_preread_clientid", |s, o| {
+        let Some(FirstMessage::Connect(connect)) = s.first_message.as_deref() else { return Ok(false) };
+        o.extend_from_slice(&connect.client_id);
+        Ok(true)
+    }),
+    row("mqtt_preread_username", |s, o| {
+        let Some(FirstMessage::Connect(connect)) = s.first_message.as_deref() else { return Ok(false) };
+        let Some(name) = &connect.user_name else { return Ok(false) };
+        o.extend_from_slice(name);
+        Ok(true)
+    }),
+    row("rdp_cookie", |s, o| rdp_cookie(s, o, |cookie| Some(cookie))),
+    Row { name: "rdp_cookie_*", get: RowSource::Prefix(named_cookie), settable: false },
 ];
 
-/// Reads the ClientHello, if the server asks for it. The bytes stay for the content handler. Returns the status with which the
-/// session ends.
+/// Returns the ClientHello that has been read.
+pub(crate) fn hello(s: &Session) -> Option<&Hello> {
+    match s.first_message.as_deref() {
+        Some(FirstMessage::Hello(hello)) => Some(hello),
+        _ => None,
+    }
+}
+
+/// Appends what `part` takes of the RDP cookie.
+fn rdp_cookie(
+    s: &Session,
+    out: &mut Vec<u8>,
+    part: impl Fn(&[u8]) -> Option<&[u8]>,
+) -> Result<bool, VarError> {
+    let Some(FirstMessage::Request { cookie }) = s.first_message.as_deref() else { return Ok(false) };
+    let Some(text) = part(cookie) else { return Ok(false) };
+    out.extend_from_slice(text);
+    Ok(true)
+}
+
+fn named_cookie(s: &mut Session, name: &[u8], out: &mut Vec<u8>) -> Result<bool, VarError> {
+    rdp_cookie(s, out, |cookie| rdp::value(cookie, name))
+}
+
+/// First message of a client.
+#[derive(Debug)]
+pub(crate) enum FirstMessage {
+    /// ClientHello of TLS.
+    Hello(Hello),
+    /// CONNECT packet of MQTT.
+    Connect(mqtt::Connect),
+    /// Connection request of RDP.
+    Request {
+        /// Its cookie, `NAME=VALUE`; empty if it has none.
+        cookie: Vec<u8>,
+    },
+}
+
+/// Reader of a protocol's first message.
+enum Reader {
+    Tls(Reading),
+    Mqtt,
+    Rdp,
+}
+
+/// Result of looking at the bytes that have come.
+enum Look {
+    /// More are needed.
+    Partial,
+    /// They begin with the message.
+    Found(FirstMessage),
+    /// They are of another protocol.
+    Other,
+}
+
+impl Look {
+    fn of<E>(read: Result<Option<FirstMessage>, E>) -> Look {
+        match read {
+            Ok(Some(message)) => Look::Found(message),
+            Ok(None) => Look::Partial,
+            Err(_) => Look::Other,
+        }
+    }
+}
+
+impl Reader {
+    /// Looks at all bytes that have come.
+    fn look(&mut self, bytes: &[u8]) -> Look {
+        match self {
+            Reader::Tls(reading) => match reading.more(bytes) {
+                Err(_) => {
+                    old_hello(bytes).map_or(Look::Other, |hello| Look::Found(FirstMessage::Hello(hello)))
+                }
+                read => Look::of(read.map(|hello| hello.map(FirstMessage::Hello))),
+            },
+            Reader::Mqtt => Look::of(mqtt::parse(bytes).map(|connect| connect.map(FirstMessage::Connect))),
+            Reader::Rdp => Look::of(
+                rdp::cookie(bytes)
+                    .map(|cookie| cookie.map(|cookie| FirstMessage::Request { cookie: cookie.to_vec() })),
+            ),
+        }
+    }
+}
+
+/// Reads the first message, if the server asks for one. Something of another protocol is passed on as it is. The bytes stay for
+/// the content handler. Returns the status with which the session ends.
 pub(crate) async fn read(s: &mut Session, server: &Server) -> Option<u16> {
     let settings = &server.settings.preread;
-    // A datagram is no TLS: nothing more of it can be waited for.
-    if !settings.ssl || s.udp.is_some() {
+    // A datagram is none of these protocols: nothing more of it can be waited for.
+    if s.udp.is_some() || !(settings.ssl || settings.mqtt || settings.rdp) {
         return None;
     }
-    let most = settings.buffer_size.0 as usize;
-    let thread = s.thread.clone();
-    let deadline = thread.io.poller.after(settings.timeout.0);
-    let mut reading = Reading::default();
-    loop {
-        match reading.more(&s.early) {
-            Ok(None) => {}
-            Ok(Some(hello)) => {
-                s.hello = Some(Box::new(hello));
-                return None;
+    let deadline = s.thread.io.poller.after(settings.timeout.0);
+    let readers = [
+        (settings.ssl, Reader::Tls(Reading::default())),
+        (settings.mqtt, Reader::Mqtt),
+        (settings.rdp, Reader::Rdp),
+    ];
+    for (_, mut reader) in readers.into_iter().filter(|(on, _)| *on) {
+        loop {
+            match reader.look(&s.early) {
+                Look::Found(message) => {
+                    s.first_message = Some(Box::new(message));
+                    return None;
+                }
+                Look::Other => break,
+                Look::Partial => {}
             }
-            // Something other than TLS is passed on as it is.
-            Err(_) => {
-                s.hello = old_hello(&s.early).map(Box::new);
-                return None;
+            if let Err(status) = receive(s, settings, deadline).await {
+                return Some(status);
             }
         }
+    }
+    None
+}
+
+/// Receives more bytes. Fails with the status with which the session ends.
+async fn receive(s: &mut Session, settings: &Settings, deadline: Deadline) -> Result<(), u16> {
+    let most = settings.buffer_size.0 as usize;
+    let thread = s.thread.clone();
+    loop {
         if s.early.len() >= most {
             s.log(Level::Error, "preread buffer full");
-            return Some(400);
+            return Err(400);
         }
         s.early.reserve(most - s.early.len());
         match s.wire.read(&thread.io, &mut s.early) {
-            Ok(0) => return Some(200),
-            Ok(n) => s.received += n as u64,
+            Ok(0) => return Err(200),
+            Ok(n) => {
+                s.received += n as u64;
+                return Ok(());
+            }
             Err(Errno::AGAIN) => {
                 let readable = s.wire.wait_readable(&thread.io);
                 if thread.io.poller.until(deadline, readable).await.is_none() {
@@ -90,10 +209,10 @@ pub(crate) async fn read(s: &mut Session, server: &Server) -> Option<u16> {
                         Level::Info,
                         "client timed out (110: Connection timed out) while prereading client data",
                     );
-                    return Some(200);
+                    return Err(200);
                 }
             }
-            Err(_) => return Some(400),
+            Err(_) => return Err(400),
         }
     }
 }
