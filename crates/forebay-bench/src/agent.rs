@@ -677,7 +677,7 @@ impl Words {
     /// Adds the options for loads of bytes.
     fn put_raw(&mut self, args: &RawArgs) -> Result<(), Error> {
         self.put_some("size", args.size);
-        self.put_some("payload", args.hex()?);
+        self.put_some("payload", args.without_file()?);
         self.put_some("download", args.download);
         self.put_some("upload", args.upload);
         self.put_some("answer", args.answer);

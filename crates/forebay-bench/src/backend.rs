@@ -20,6 +20,8 @@ const PIECE: usize = 64 * 1024;
 const LINE: usize = 64;
 /// Datagrams that are answered before other sockets have their turn.
 const DATAGRAMS: usize = 64;
+/// Pause after a connection that could not be accepted.
+const PAUSE: std::time::Duration = std::time::Duration::from_millis(1);
 /// Pause between two looks for a signal to stop.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
@@ -147,11 +149,13 @@ impl Thread {
                 let number = event.data.u64();
                 match self.sockets.get(number as usize) {
                     Some(Socket::Udp(socket)) => answer_datagrams(socket, &mut self.piece),
-                    Some(Socket::Tcp(listener)) => {
-                        let accepted = listener.accept();
-                        // Another thread may have taken it.
-                        accepted.map(|(stream, _)| self.accept(stream)).unwrap_or(Ok(()))?;
-                    }
+                    Some(Socket::Tcp(listener)) => match listener.accept() {
+                        Ok((stream, _)) => self.accept(stream)?,
+                        // Another thread has taken it.
+                        Err(e) if e.kind() == ErrorKind::WouldBlock => {}
+                        // No descriptor is left, until a connection ends.
+                        Err(_) => std::thread::sleep(PAUSE),
+                    },
                     None => self.peer(number)?,
                 }
             }

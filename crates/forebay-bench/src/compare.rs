@@ -28,8 +28,11 @@ pub(crate) struct CompareArgs {
     #[arg(long, default_value = "2s", value_parser = units::duration)]
     pub turn: Duration,
     /// Path that is asked for, where a configuration is given; else its static files
-    #[arg(long)]
+    #[arg(long, conflicts_with = "url")]
     pub path: Option<String>,
+    /// URL that is loaded, where a configuration is given: tcp://..., udp://... for a stream block
+    #[arg(long)]
+    pub url: Option<String>,
     /// Program for nginx:CONF
     #[arg(long, default_value = "nginx")]
     pub nginx: PathBuf,
@@ -135,6 +138,12 @@ impl Configured {
         }
         Ok(Configured { program: program.to_owned(), conf: conf.to_owned(), urls, args })
     }
+
+    /// Starts a program with a configuration, and loads a URL.
+    fn at(program: &Path, conf: &Path, url: &str, args: &LoadArgs) -> Configured {
+        let urls = vec![url.to_owned()];
+        Configured { program: program.to_owned(), conf: conf.to_owned(), urls, args: args.clone() }
+    }
 }
 
 /// A server's process that ends with this value.
@@ -211,14 +220,13 @@ impl Drop for Started {
     }
 }
 
-/// Returns `true` if a server accepts connections there.
+/// Returns `true` if a server accepts connections there, or receives datagrams on this machine.
 pub(crate) fn accepts(address: &crate::url::Address) -> bool {
     match address {
         crate::url::Address::Tcp(addr) => {
             std::net::TcpStream::connect_timeout(addr, Duration::from_millis(200)).is_ok()
         }
-        // Nothing shows it but an answer.
-        crate::url::Address::Udp(_) => false,
+        crate::url::Address::Udp(_) => Server::listening(address).is_some(),
         crate::url::Address::Unix(path) => std::os::unix::net::UnixStream::connect(path).is_ok(),
     }
 }
@@ -354,7 +362,11 @@ fn target(text: &str, args: &CompareArgs) -> Result<Box<dyn Target>, Error> {
         let (load, server) = args.load.load(&[text.to_owned()])?;
         return Ok(Box::new(Running::new(load, server)));
     };
-    Ok(Box::new(Configured::new(&program, Path::new(conf), args.path.as_deref(), &args.load)?))
+    let conf = Path::new(conf);
+    Ok(Box::new(match &args.url {
+        Some(url) => Configured::at(&program, conf, url, &args.load),
+        None => Configured::new(&program, conf, args.path.as_deref(), &args.load)?,
+    }))
 }
 
 /// Returns the program and the configuration of a target, unless that is a URL.

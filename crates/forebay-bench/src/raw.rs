@@ -63,7 +63,7 @@ pub(crate) struct RawArgs {
     /// Send messages of this size and await as many bytes (default: 64)
     #[arg(long, value_name = "SIZE", group = "message", value_parser = bytes, help_heading = HEADING)]
     pub size: Option<u64>,
-    /// Send this: text with \r \n \t \0 \\ \xHH, or hex:DIGITS, or @FILE
+    /// Send this: text with \r \n \t \0 \\ \xHH, or hex:DIGITS, @FILE, or dns:NAME[/TYPE], a query
     #[arg(long, value_name = "TEXT", group = "message", help_heading = HEADING)]
     pub payload: Option<String>,
     /// Have `forebay bench backend` send so many bytes for each message
@@ -106,14 +106,18 @@ impl RawArgs {
         self.payload.as_ref().is_some_and(|text| text.starts_with('@'))
     }
 
-    /// Returns the payload as `hex:DIGITS`, for a machine that cannot read its file.
+    /// Returns the payload for a machine that cannot read its file.
     ///
     /// # Errors
-    /// The payload has another form than [`payload`] reads.
-    pub(crate) fn hex(&self) -> Result<Option<String>, Error> {
-        let digits = |bytes: Vec<u8>| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
-        let bytes = self.payload.as_deref().map(payload).transpose()?;
-        Ok(bytes.map(|bytes| format!("hex:{}", digits(bytes))))
+    /// The file cannot be read.
+    pub(crate) fn without_file(&self) -> Result<Option<String>, Error> {
+        match &self.payload {
+            Some(text) if self.names_file() => {
+                let digits: String = payload(text)?.iter().map(|b| format!("{b:02x}")).collect();
+                Ok(Some(format!("hex:{digits}")))
+            }
+            other => Ok(other.clone()),
+        }
     }
 
     /// Returns the message of these options.
@@ -121,9 +125,13 @@ impl RawArgs {
     /// # Errors
     /// A payload of another form, and what the protocol has not.
     pub(crate) fn message(&self, scheme: Scheme) -> Result<Message, Error> {
-        let message = self.described()?;
+        let mut message = self.described()?;
         if scheme == Scheme::Udp {
             self.check_datagram(&message)?;
+        } else if self.payload.as_ref().is_some_and(|text| text.starts_with(DNS)) {
+            // RFC 1035, section 4.2.2: over TCP a message has its length before it.
+            let length = u16::try_from(message.bytes.len()).unwrap_or(u16::MAX);
+            message.bytes.splice(..0, length.to_be_bytes());
         }
         Ok(message)
     }
@@ -201,21 +209,47 @@ fn limited(size: u64) -> Result<usize, Error> {
     fits.ok_or_else(|| Error::Usage(format!("a message has at most {} MiB", LONGEST >> 20)))
 }
 
-/// Parses `--payload`: text with escapes, `hex:DIGITS`, or `@FILE`.
+/// Parses `--payload`: text with escapes, `hex:DIGITS`, `@FILE`, or `dns:NAME[/TYPE]`.
 fn payload(text: &str) -> Result<Vec<u8>, Error> {
     if let Some(file) = text.strip_prefix('@') {
         let bytes = std::fs::read(file).map_err(Error::io(file))?;
         return limited(bytes.len() as u64).map(|_| bytes);
     }
-    let bytes = match text.strip_prefix("hex:") {
-        Some(digits) => hex(digits),
-        None => unescape(text),
+    let bytes = match (text.strip_prefix("hex:"), text.strip_prefix(DNS)) {
+        (Some(digits), _) => hex(digits),
+        (_, Some(question)) => query(question),
+        (None, None) => unescape(text),
     };
     bytes.ok_or_else(|| {
         Error::Usage(format!(
-            "--payload {text}: expected text with \\r \\n \\t \\0 \\\\ \\xHH, hex:DIGITS or @FILE"
+            "--payload {text}: expected text with \\r \\n \\t \\0 \\\\ \\xHH, hex:DIGITS, @FILE or dns:NAME/TYPE"
         ))
     })
+}
+
+/// Start of a payload that is a DNS query.
+const DNS: &str = "dns:";
+
+/// Types of DNS records that a query may ask for (RFC 1035, section 3.2.2; RFC 2782; RFC 3596).
+const RECORDS: [(&str, u16); 7] =
+    [("A", 1), ("NS", 2), ("SOA", 6), ("MX", 15), ("TXT", 16), ("AAAA", 28), ("SRV", 33)];
+
+/// Returns the DNS query for `NAME` or `NAME/TYPE` (RFC 1035, section 4.1). The type is A without one.
+fn query(question: &str) -> Option<Vec<u8>> {
+    let (name, record) = question.split_once('/').unwrap_or((question, "A"));
+    let (_, record) = RECORDS.iter().find(|(known, _)| record.eq_ignore_ascii_case(known))?;
+    // Any number, recursion desired, one question.
+    let mut bytes = b"fb\x01\0\0\x01\0\0\0\0\0\0".to_vec();
+    for label in name.trim_end_matches('.').split('.').filter(|_| name != ".") {
+        let length = u8::try_from(label.len()).ok().filter(|n| (1..=63).contains(n))?;
+        bytes.push(length);
+        bytes.extend_from_slice(label.as_bytes());
+    }
+    bytes.push(0);
+    bytes.extend_from_slice(&record.to_be_bytes());
+    // Class IN.
+    bytes.extend_from_slice(&1u16.to_be_bytes());
+    Some(bytes)
 }
 
 /// Returns the bytes that hexadecimal digits stand for. Blanks between bytes are left out.
@@ -259,7 +293,24 @@ mod tests {
         assert_eq!(payload("PING\\r\\n").expect("text"), b"PING\r\n");
         assert_eq!(payload("\\x00a\\\\\\0ä").expect("text"), "\0a\\\0ä".as_bytes());
         assert_eq!(payload("hex:00 ffA0").expect("hex"), [0, 255, 160]);
-        for bad in ["\\", "\\q", "\\x1", "\\xg0", "hex:0", "hex:0g", "@/nonexistent/file"] {
+        assert_eq!(
+            payload("dns:a.bc").expect("a query"),
+            b"fb\x01\0\0\x01\0\0\0\0\0\0\x01a\x02bc\0\0\x01\0\x01"
+        );
+        assert!(payload("dns:a.bc./aaaa").expect("a query").ends_with(b"\x02bc\0\0\x1c\0\x01"));
+        assert!(payload("dns:./NS").expect("a query").ends_with(b"\0\0\0\0\x02\0\x01"));
+        for bad in [
+            "dns:",
+            "dns:a..b",
+            "dns:a/B",
+            "\\",
+            "\\q",
+            "\\x1",
+            "\\xg0",
+            "hex:0",
+            "hex:0g",
+            "@/nonexistent/file",
+        ] {
             assert!(payload(bad).is_err(), "{bad}");
         }
     }
@@ -284,6 +335,8 @@ mod tests {
         );
         let up = message(&|a| a.upload = Some(100));
         assert_eq!((up.bytes.len(), up.answer), ("forebay up 100\n".len() + 100, Answer::Bytes(3)));
+        let dns = message(&|a| a.payload = Some("dns:a".into()));
+        assert_eq!((&dns.bytes[..2], dns.bytes.len(), dns.answer), (&[0, 19][..], 21, Answer::First));
         let ping = message(&|a| a.payload = Some("PING\\r\\n".into()));
         assert_eq!((ping.answer, ping.length), (Answer::First, None));
         for bad in [

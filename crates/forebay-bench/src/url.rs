@@ -17,7 +17,7 @@ pub enum Address {
 
 impl Address {
     /// Returns the IP address and the port, which a unix socket does not have.
-    pub fn socket_addr(&self) -> Option<&SocketAddr> {
+    pub(crate) fn socket_addr(&self) -> Option<&SocketAddr> {
         match self {
             Address::Tcp(addr) | Address::Udp(addr) => Some(addr),
             Address::Unix(_) => None,
@@ -51,12 +51,12 @@ const SCHEMES: [(&str, Scheme); 5] = [
 
 impl Scheme {
     /// Returns the name in a URL.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         SCHEMES.iter().find(|(_, scheme)| *scheme == self).map_or("", |(name, _)| name)
     }
 
     /// Returns `true` if the connection is encrypted.
-    pub fn is_encrypted(self) -> bool {
+    pub(crate) fn is_encrypted(self) -> bool {
         matches!(self, Scheme::Https | Scheme::Tls)
     }
 

@@ -135,18 +135,39 @@ pub enum HeaderVersion {
     Datagram,
 }
 
+/// Most bytes of extensions in a header, so that its length fits with any addresses.
+pub const MAX_EXTENSIONS: usize = 0xffff - 36;
+
+/// Appends an extension of version 2 (TLV). The value has at most 65,535 bytes; a longer one is cut.
+pub fn push_extension(kind: u8, value: &[u8], out: &mut Vec<u8>) {
+    let length = u16::try_from(value.len()).unwrap_or(u16::MAX);
+    let [high, low] = length.to_be_bytes();
+    out.extend_from_slice(&[kind, high, low]);
+    out.extend_from_slice(value.get(..usize::from(length)).unwrap_or_default());
+}
+
 /// Appends a header. `between`: the client and the server that it reached; `None` for a client without an IP address.
-pub fn write(version: HeaderVersion, between: Option<(SocketAddr, SocketAddr)>, out: &mut Vec<u8>) {
-    match (version, between) {
-        (HeaderVersion::One, None) => out.extend_from_slice(b"PROXY UNKNOWN\r\n"),
-        (HeaderVersion::One, Some((client, server))) => write_version1(client, server, out),
-        (HeaderVersion::Two | HeaderVersion::Datagram, None) => {
-            out.extend_from_slice(SIGNATURE);
-            out.extend_from_slice(&[0x21, 0, 0, 0]);
-        }
-        (HeaderVersion::Two, Some((client, server))) => write_version2(STREAM, (client, server), out),
-        (HeaderVersion::Datagram, Some((client, server))) => write_version2(DATAGRAM, (client, server), out),
-    }
+/// `extensions`: those of version 2 (see [`push_extension`]), at most [`MAX_EXTENSIONS`] bytes; version 1 has none.
+pub fn write(
+    version: HeaderVersion,
+    between: Option<(SocketAddr, SocketAddr)>,
+    extensions: &[u8],
+    out: &mut Vec<u8>,
+) {
+    let transport = match (version, between) {
+        (HeaderVersion::One, None) => return out.extend_from_slice(b"PROXY UNKNOWN\r\n"),
+        (HeaderVersion::One, Some((client, server))) => return write_version1(client, server, out),
+        (HeaderVersion::Two, _) => STREAM,
+        (HeaderVersion::Datagram, _) => DATAGRAM,
+    };
+    let mut addresses = Vec::with_capacity(36);
+    let family = between.map_or(0, |between| push_addresses(between, &mut addresses) | transport);
+    let length = u16::try_from(addresses.len() + extensions.len()).unwrap_or(u16::MAX);
+    out.extend_from_slice(SIGNATURE);
+    out.extend_from_slice(&[0x21, family]);
+    out.extend_from_slice(&length.to_be_bytes());
+    out.extend_from_slice(&addresses);
+    out.extend_from_slice(extensions);
 }
 
 fn write_version1(client: SocketAddr, server: SocketAddr, out: &mut Vec<u8>) {
@@ -163,20 +184,21 @@ const STREAM: u8 = 1;
 /// Transport of version 2: UDP.
 const DATAGRAM: u8 = 2;
 
-fn write_version2(transport: u8, (client, server): (SocketAddr, SocketAddr), out: &mut Vec<u8>) {
-    out.extend_from_slice(SIGNATURE);
-    match (client.ip(), server.ip()) {
+/// Appends the addresses of version 2. Returns the byte of their family.
+fn push_addresses((client, server): (SocketAddr, SocketAddr), out: &mut Vec<u8>) -> u8 {
+    let family = match (client.ip(), server.ip()) {
         (IpAddr::V4(c), IpAddr::V4(s)) => {
-            out.extend_from_slice(&[0x21, 0x10 | transport, 0, 12]);
             out.extend_from_slice(&[c.octets(), s.octets()].concat());
+            0x10
         }
         (c, s) => {
-            out.extend_from_slice(&[0x21, 0x20 | transport, 0, 36]);
             out.extend_from_slice(&[mapped(c).octets(), mapped(s).octets()].concat());
+            0x20
         }
-    }
+    };
     out.extend_from_slice(&client.port().to_be_bytes());
     out.extend_from_slice(&server.port().to_be_bytes());
+    family
 }
 
 fn mapped(ip: IpAddr) -> Ipv6Addr {
@@ -222,13 +244,21 @@ mod tests {
                 ("1.2.3.4:5", "[::1]:80", "[::ffff:1.2.3.4]:5 [::1]:80"),
             ] {
                 let mut out = Vec::new();
-                write(version, Some((addr(client), addr(server))), &mut out);
+                write(version, Some((addr(client), addr(server))), b"", &mut out);
                 assert_eq!(complete(&out), (out.len(), Some(read.to_owned())), "{version:?}");
             }
             let mut out = Vec::new();
-            write(version, None, &mut out);
+            write(version, None, b"", &mut out);
             assert_eq!(complete(&out), (out.len(), None));
         }
+        let (mut extensions, mut out) = (Vec::new(), Vec::new());
+        push_extension(2, b"name", &mut extensions);
+        push_extension(0xe0, &[7; 70_000], &mut extensions);
+        assert_eq!(extensions.len(), 7 + 3 + 65_535, "cut");
+        extensions.truncate(7);
+        write(HeaderVersion::Two, Some((addr("1.2.3.4:5"), addr("5.6.7.8:9"))), &extensions, &mut out);
+        let Ok(Parsed::Complete(n, Some(header))) = parse(&out) else { panic!("{}", out.escape_ascii()) };
+        assert_eq!((n, tlv(&header.tlvs, 2)), (out.len(), Ok(Some(b"name".as_slice()))));
     }
 
     fn complete(buf: &[u8]) -> (usize, Option<String>) {

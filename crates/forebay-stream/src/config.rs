@@ -2,8 +2,8 @@
 
 use crate::access_log::Format;
 use crate::modules::{
-    self, Content, core, health_check, limit_conn, log, pass, preread, proxy, realip, set, status_zone,
-    sticky,
+    self, Content, core, health_check, limit_conn, log, pass, preread, proxy, proxy_protocol, realip, set,
+    status_zone, sticky,
 };
 use crate::session::Session;
 use crate::udp;
@@ -88,6 +88,7 @@ impl Formats for Tables {
 struct LevelWritten {
     core: core::Written,
     proxy: proxy::Written,
+    proxy_protocol: proxy_protocol::Written,
     udp: udp::Written,
     log: log::Written,
     limit_conn: limit_conn::Written,
@@ -106,6 +107,7 @@ impl LevelWritten {
     fn set(&mut self, d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> {
         Ok(self.core.set(d, cx)?
             || self.proxy.set(d, cx)?
+            || self.proxy_protocol.set(d, cx)?
             || self.udp.set(d, cx)?
             || self.log.set(d, cx)?
             || self.limit_conn.set(d, cx)?
@@ -123,6 +125,7 @@ impl LevelWritten {
     fn inherit(&mut self, outer: &LevelWritten) {
         self.core.inherit(&outer.core);
         self.proxy.inherit(&outer.proxy);
+        self.proxy_protocol.inherit(&outer.proxy_protocol);
         self.udp.inherit(&outer.udp);
         self.log.inherit(&outer.log);
         self.limit_conn.inherit(&outer.limit_conn);
@@ -141,6 +144,7 @@ impl LevelWritten {
         Settings {
             core: self.core.resolve(),
             proxy: self.proxy.resolve(),
+            proxy_protocol: self.proxy_protocol.resolve(),
             udp: self.udp.resolve(),
             log: self.log.resolve(),
             limit_conn: self.limit_conn.resolve(),
@@ -162,6 +166,7 @@ impl LevelWritten {
 pub(crate) struct Settings {
     pub core: core::Settings,
     pub proxy: proxy::Settings,
+    pub proxy_protocol: proxy_protocol::Settings,
     pub udp: udp::Settings,
     pub log: log::Settings,
     pub limit_conn: limit_conn::Settings,

@@ -18,6 +18,8 @@ pub(crate) struct Connected {
     pub conn: Conn,
     /// Rules by which bytes pass.
     pub rules: Rules,
+    /// PROXY protocol header in front of the first datagram; empty over TCP, where it has been sent.
+    pub header: Vec<u8>,
 }
 
 /// Session that is passed on, with its connection to a server.
@@ -37,7 +39,7 @@ pub(crate) fn sessions(thread: &forebay_core::thread::Thread, front: u8) -> Sess
 
 /// Passes a session on until one side ends.
 pub(crate) fn begin(thread: &Thread, mut session: Box<Session>, connected: Connected) {
-    let Connected { lease, conn, rules } = connected;
+    let Connected { lease, conn, rules, .. } = connected;
     let early = std::mem::take(&mut session.early);
     // The relay counts them again.
     session.received -= early.len() as u64;

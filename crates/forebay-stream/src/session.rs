@@ -193,11 +193,17 @@ impl Session {
             return Outcome::Over(status);
         }
         let Some(server) = stream.servers.get(self.server) else { return Outcome::Over(500) };
-        status_zone::begin(self);
-        match preread::read(self, server).await {
-            Some(status) => Outcome::Over(status),
-            None => self.run(server).await,
+        if let Some(status) = preread::read(self, server).await {
+            return Outcome::Over(status);
         }
+        // The name in a ClientHello that has been read chooses the server, too.
+        let name = preread::hello(self).and_then(|hello| hello.server_name.clone());
+        if let Some(status) = name.and_then(|name| ssl::choose_server(self, &name)) {
+            return Outcome::Over(status);
+        }
+        let Some(server) = stream.servers.get(self.server) else { return Outcome::Over(500) };
+        status_zone::begin(self);
+        self.run(server).await
     }
 
     /// Runs the phases up to the choice of the server. Returns the status with which the session is refused.

@@ -1,6 +1,8 @@
 //! The table of directives tells the truth about what is bound here, and errors have nginx's words.
 
-use crate::modules::{BLOCK_DIRECTIVES, core, health_check, limit_conn, log, preread, proxy, realip};
+use crate::modules::{
+    BLOCK_DIRECTIVES, core, health_check, limit_conn, log, preread, proxy, proxy_protocol, realip,
+};
 use crate::udp;
 use forebay_conf::error::Level;
 use forebay_conf::files::Files;
@@ -45,6 +47,7 @@ fn what_works_is_bound() {
         preread::Written::DIRECTIVES,
         health_check::Written::DIRECTIVES,
         proxy::Written::DIRECTIVES,
+        proxy_protocol::Written::DIRECTIVES,
         udp::Written::DIRECTIVES,
         realip::Written::DIRECTIVES,
         access::Written::DIRECTIVES,

@@ -3,6 +3,7 @@
 
 use nix::libc;
 use rustix::io::Errno;
+use rustix::net::SendFlags;
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -93,6 +94,10 @@ pub struct Batch {
     buffers: NonNull<u8>,
     /// Number of datagrams received.
     received: usize,
+    /// Number of headers for receiving that calls may have changed.
+    used: usize,
+    /// Where each of the datagrams is sent to; `None`: the peer of a connected socket.
+    targets: [Option<Destination>; MOST],
 }
 
 impl std::fmt::Debug for Batch {
@@ -134,7 +139,9 @@ impl Batch {
             receiving: space(),
             sending: space(),
             buffers: NonNull::from(buffers).cast(),
-            received: MOST,
+            received: 0,
+            used: MOST,
+            targets: [None; MOST],
         };
         let receiving = batch.receiving.as_ptr();
         for n in 0..MOST {
@@ -151,14 +158,14 @@ impl Batch {
                 (*header).msg_control = (&raw mut (*receiving).controls[n]).cast();
             }
         }
-        batch.reset();
+        batch.restore(0..MOST);
         batch
     }
 
-    /// Restores the arguments that the last call has changed.
-    fn reset(&mut self) {
+    /// Restores the arguments that calls have changed.
+    fn restore(&mut self, range: Range<usize>) {
         let receiving = self.receiving.as_ptr();
-        for n in 0..std::mem::take(&mut self.received) {
+        for n in range.start..range.end.min(self.used) {
             // SAFETY: as in `new`.
             unsafe {
                 let header = &raw mut (*receiving).headers[n].msg_hdr;
@@ -169,25 +176,36 @@ impl Batch {
         }
     }
 
-    /// Receives at most `most` datagrams, without waiting. Returns their number. Those of the call before are gone.
+    /// Forgets the datagrams.
+    pub fn clear(&mut self) {
+        self.received = 0;
+    }
+
+    /// Receives at most `most` datagrams behind those that are there, without waiting. Returns the number of new ones.
     ///
     /// # Errors
-    /// Errors of recvmmsg(2); `AGAIN`: there are none.
+    /// Errors of recvmmsg(2); `AGAIN`: there are none. `NOBUFS`: the batch is full.
     pub fn receive(&mut self, socket: impl AsFd, most: usize) -> Result<usize, Errno> {
-        self.reset();
+        let start = self.received;
+        let most = most.min(MOST - start);
+        if most == 0 {
+            return Err(Errno::NOBUFS);
+        }
+        self.restore(start..start + most);
         let fd = socket.as_fd().as_raw_fd();
-        let most = most.clamp(1, MOST) as libc::c_uint;
         loop {
             // SAFETY: `fd` is open during the call. The headers and all they point to are allocated, initialised in `new`
-            // and of the lengths that they state; `most` is at most their number. There is no timeout.
+            // and of the lengths that they state; from `start` on there are at least `most`. There is no timeout.
             let count = unsafe {
-                let headers = (&raw mut (*self.receiving.as_ptr()).headers).cast();
-                libc::recvmmsg(fd, headers, most, libc::MSG_DONTWAIT as _, ptr::null_mut())
+                let headers = (&raw mut (*self.receiving.as_ptr()).headers).cast::<libc::mmsghdr>();
+                let flags = libc::MSG_DONTWAIT as _;
+                libc::recvmmsg(fd, headers.add(start), most as libc::c_uint, flags, ptr::null_mut())
             };
             match usize::try_from(count) {
                 Ok(count) => {
-                    self.received = count.min(MOST);
-                    return Ok(self.received);
+                    self.received = (start + count).min(MOST);
+                    self.used = self.used.max(self.received);
+                    return Ok(count);
                 }
                 Err(_) => match last_error() {
                     Errno::INTR => {}
@@ -207,7 +225,17 @@ impl Batch {
         self.received == 0
     }
 
-    /// Returns a datagram of the last [`Batch::receive`]; `None` if there were fewer.
+    /// Sets where datagrams are sent to; `None`: the peer of a connected socket.
+    pub fn direct(&mut self, range: Range<usize>, to: Option<Destination>) {
+        self.targets.iter_mut().take(range.end).skip(range.start).for_each(|target| *target = to);
+    }
+
+    /// Returns where a datagram is sent to.
+    pub fn target(&self, n: usize) -> Option<Destination> {
+        self.targets.get(n).copied().flatten()
+    }
+
+    /// Returns a datagram; `None` if there are fewer.
     pub fn get(&self, n: usize) -> Option<Datagram<'_>> {
         if n >= self.received {
             return None;
@@ -227,36 +255,38 @@ impl Batch {
         }
     }
 
-    /// Sends received datagrams, without waiting: to the peer of a connected socket, or to `to`. Returns the number of those
-    /// that were sent, which may be fewer: call again with the rest.
+    /// Sends received datagrams to where [`Batch::direct`] says, without waiting. Returns the number of those that were sent,
+    /// which may be fewer: call again with the rest.
     ///
     /// # Errors
     /// Errors of sendmsg(2) for the first datagram.
-    pub fn send(
-        &mut self,
-        socket: impl AsFd,
-        range: Range<usize>,
-        to: Option<&Destination>,
-    ) -> Result<usize, Errno> {
+    pub fn send(&mut self, socket: impl AsFd, range: Range<usize>) -> Result<usize, Errno> {
         let range = range.start.min(self.received)..range.end.min(self.received);
         let alike = self.alike(range.clone());
         if alike >= JOINED {
-            match self.send_joined(&socket, range.start..range.start + alike, to) {
+            match self.send_joined(&socket, range.start..range.start + alike) {
                 // Some devices cannot split the piece.
                 Err(e) if !matches!(e, Errno::AGAIN | Errno::NOBUFS | Errno::CONNREFUSED) => {}
                 sent => return sent.map(|()| alike),
             }
         }
-        self.send_each(&socket, range, to)
+        self.send_each(&socket, range)
     }
 
-    /// Returns the number of datagrams that can leave in one piece: all but the last have the same size.
+    /// Returns the number of datagrams that can leave in one piece: they have the same target, and all but the last the same
+    /// size.
     fn alike(&self, range: Range<usize>) -> usize {
         let size = self.get(range.start).map_or(0, |d| d.bytes.len());
+        let to = self.target(range.start);
         let (mut count, mut total) = (0, 0);
-        for d in range.map_while(|n| self.get(n)) {
+        for (n, d) in range.map_while(|n| Some((n, self.get(n)?))) {
             total += d.bytes.len();
-            if d.segment > 0 || d.bytes.is_empty() || d.bytes.len() > size || total > PIECE {
+            if self.target(n) != to
+                || d.segment > 0
+                || d.bytes.is_empty()
+                || d.bytes.len() > size
+                || total > PIECE
+            {
                 break;
             }
             count += 1;
@@ -268,12 +298,7 @@ impl Batch {
     }
 
     /// Sends datagrams in one piece, which the kernel or the device splits.
-    fn send_joined(
-        &mut self,
-        socket: impl AsFd,
-        range: Range<usize>,
-        to: Option<&Destination>,
-    ) -> Result<(), Errno> {
+    fn send_joined(&mut self, socket: impl AsFd, range: Range<usize>) -> Result<(), Errno> {
         let Some(first) = self.get(range.start) else { return Ok(()) };
         let segment = first.bytes.len();
         let space = self.sending.as_ptr();
@@ -288,19 +313,20 @@ impl Batch {
             }
             let header = &mut (*space).headers[0].msg_hdr;
             let places = (&mut (*space).names[0], &mut (*space).controls[0]);
-            write_head(header, places, segment, to);
+            write_head(header, places, segment, self.target(range.start));
             (header.msg_iov, header.msg_iovlen) = (pieces, range.len());
             libc::sendmsg(socket.as_fd().as_raw_fd(), header, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
         };
         if sent < 0 { Err(last_error()) } else { Ok(()) }
     }
 
-    fn send_each(
-        &mut self,
-        socket: impl AsFd,
-        range: Range<usize>,
-        to: Option<&Destination>,
-    ) -> Result<usize, Errno> {
+    fn send_each(&mut self, socket: impl AsFd, range: Range<usize>) -> Result<usize, Errno> {
+        if range.len() == 1
+            && let Some(datagram) = self.get(range.start)
+            && datagram.count() == 1
+        {
+            return send(socket, datagram.bytes, self.target(range.start)).map(|()| 1);
+        }
         let space = self.sending.as_ptr();
         for (at, n) in range.clone().enumerate() {
             let Some(datagram) = self.get(n) else { break };
@@ -309,7 +335,8 @@ impl Batch {
                 let header = &raw mut (*space).headers[at].msg_hdr;
                 let (piece, name) = (&raw mut (*space).pieces[at], &raw mut (*space).names[at]);
                 let control = &raw mut (*space).controls[at];
-                write(&mut *header, &mut *piece, (&mut *name, &mut *control), datagram, to);
+                let places = (&mut *name, &mut *control);
+                write(&mut *header, &mut *piece, places, datagram, self.target(n));
             }
         }
         let fd = socket.as_fd().as_raw_fd();
@@ -319,7 +346,7 @@ impl Batch {
         let sent = unsafe {
             match count {
                 0 => return Ok(0),
-                // A single one costs less with the plain call, which returns its length.
+                // Returns the length.
                 1 => libc::sendmsg(fd, &raw const (*space).headers[0].msg_hdr, flags).min(1),
                 _ => libc::sendmmsg(fd, (&raw mut (*space).headers).cast(), count, flags as _) as isize,
             }
@@ -335,7 +362,19 @@ impl Batch {
 ///
 /// # Errors
 /// Errors of sendmsg(2).
-pub fn send(socket: impl AsFd, bytes: &[u8], to: Option<&Destination>) -> Result<(), Errno> {
+pub fn send(socket: impl AsFd, bytes: &[u8], to: Option<Destination>) -> Result<(), Errno> {
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    // These calls cost less than sendmsg(2), since there is no header to copy.
+    match to {
+        None => rustix::net::send(socket, bytes, flags).map(|_| ()),
+        Some(Destination { addr, local: None }) => {
+            rustix::net::sendto(socket, bytes, flags, &addr).map(|_| ())
+        }
+        to => send_from(socket, bytes, to),
+    }
+}
+
+fn send_from(socket: impl AsFd, bytes: &[u8], to: Option<Destination>) -> Result<(), Errno> {
     // SAFETY: these consist of integers and pointers, for which zeroes are valid.
     let (mut header, mut piece, mut name): (libc::msghdr, libc::iovec, Name) =
         unsafe { (std::mem::zeroed(), std::mem::zeroed(), std::mem::zeroed()) };
@@ -362,7 +401,7 @@ fn write(
     piece: &mut libc::iovec,
     places: (&mut Name, &mut Control),
     datagram: Datagram<'_>,
-    to: Option<&Destination>,
+    to: Option<Destination>,
 ) {
     piece.iov_base = datagram.bytes.as_ptr().cast_mut().cast();
     piece.iov_len = datagram.bytes.len();
@@ -375,7 +414,7 @@ fn write_head(
     header: &mut libc::msghdr,
     (name, control): (&mut Name, &mut Control),
     segment: usize,
-    to: Option<&Destination>,
+    to: Option<Destination>,
 ) {
     (header.msg_name, header.msg_namelen) = (ptr::null_mut(), 0);
     if let Some(to) = to {
@@ -551,16 +590,26 @@ mod tests {
         let one = Datagram { bytes: b"one", segment: 0, from: Some(from) };
         assert_eq!((batch.get(0), batch.get(1).map(|d| d.bytes.len())), (Some(one), Some(0)));
         // Back to the sender, and on to another over a connected socket.
-        assert_eq!(batch.send(&server, 0..2, Some(&from)), Ok(2));
+        batch.direct(0..2, Some(from));
+        assert_eq!(batch.send(&server, 0..2), Ok(2));
         assert_eq!((got(&client), got(&client)), (b"one".to_vec(), Vec::new()));
-        assert_eq!(batch.receive(&server, MOST), Ok(1));
+        // Behind the others.
+        assert_eq!((batch.receive(&server, MOST), batch.len()), (Ok(1), 3));
+        assert_eq!((batch.get(0), batch.get(2).map(|d| d.bytes)), (Some(one), Some(&b"three"[..])));
         let out = bound("127.0.0.1:0");
         out.connect(next.local_addr().expect("bound")).expect("connected");
-        assert_eq!(batch.send(&out, 0..5, None), Ok(1));
+        assert_eq!(batch.send(&out, 2..5), Ok(1));
         assert_eq!(got(&next), b"three");
         assert_eq!(send(&out, b"four", None), Ok(()));
         assert_eq!(got(&next), b"four");
-        assert_eq!(batch.send(&out, 1..1, None), Ok(0));
+        assert_eq!(batch.send(&out, 1..1), Ok(0));
+        batch.clear();
+        assert_eq!((batch.is_empty(), batch.get(0)), (true, None));
+        for n in 0..=MOST as u8 {
+            client.send_to(&[n], at).expect("sent");
+        }
+        assert_eq!(batch.receive(&server, MOST + 1), Ok(MOST));
+        assert_eq!(batch.receive(&server, 1), Err(Errno::NOBUFS));
     }
 
     /// An answer leaves from the address that the datagram was sent to.
@@ -579,7 +628,8 @@ mod tests {
             let from = batch.get(0).and_then(|d| d.from).expect("a sender");
             assert_eq!(from.local, Some(ip));
             // A connected client takes datagrams from that address only.
-            assert_eq!(batch.send(&server, 0..1, Some(&from)), Ok(1));
+            batch.direct(0..1, Some(from));
+            assert_eq!(batch.send(&server, 0..1), Ok(1));
             assert_eq!(got(&client), b"x");
         }
     }
@@ -606,7 +656,8 @@ mod tests {
         assert_eq!((received.bytes.len(), received.segment, received.count()), (2500, 1200, 3));
         assert_eq!(received.parts().map(<[u8]>::len).collect::<Vec<_>>(), [1200, 1200, 100]);
         let from = received.from.expect("a sender");
-        assert_eq!(batch.send(&server, 0..1, Some(&from)), Ok(1));
+        batch.direct(0..1, Some(from));
+        assert_eq!(batch.send(&server, 0..1), Ok(1));
         assert_eq!((got(&client).len(), got(&client).len(), got(&client)), (1200, 1200, vec![1; 100]));
     }
 
@@ -622,14 +673,21 @@ mod tests {
         let mut batch = Batch::new();
         assert_eq!(batch.receive(&server, MOST), Ok(sizes.len()));
         let from = batch.get(0).and_then(|d| d.from).expect("a sender");
+        batch.direct(0..sizes.len(), Some(from));
         let alike = |at: usize| batch.alike(at..sizes.len());
         assert_eq!([alike(0), alike(4), alike(5), alike(6), alike(7), alike(12)], [5, 1, 1, 0, 5, 4]);
-        assert_eq!(batch.send(&server, 0..sizes.len(), Some(&from)), Ok(5));
-        assert_eq!(batch.send(&server, 5..7, Some(&from)), Ok(2));
-        assert_eq!(batch.send(&server, 7..sizes.len(), Some(&from)), Ok(5));
-        assert_eq!(batch.send(&server, 12..sizes.len(), Some(&from)), Ok(4));
+        assert_eq!(batch.send(&server, 0..sizes.len()), Ok(5));
+        assert_eq!(batch.send(&server, 5..7), Ok(2));
+        assert_eq!(batch.send(&server, 7..sizes.len()), Ok(5));
+        assert_eq!(batch.send(&server, 12..sizes.len()), Ok(4));
         for (n, size) in sizes.iter().enumerate() {
             assert_eq!(got(&client), vec![n as u8; *size]);
         }
+        // Those for others do not join them.
+        let other = bound("127.0.0.1:0");
+        batch.direct(2..3, Some(Destination { addr: other.local_addr().expect("bound"), local: None }));
+        assert_eq!((batch.alike(0..4), batch.send(&server, 0..4)), (2, Ok(4)));
+        assert_eq!((got(&client), got(&client), got(&client)), (vec![0; 9], vec![1; 9], vec![3; 9]));
+        assert_eq!(got(&other), vec![2; 9]);
     }
 }

@@ -421,6 +421,16 @@ fn loads_of_bytes_have_all_outputs() {
     assert!(out.contains("UDP, 64 bytes there and back") && out.contains("from due"), "{out}");
     let (code, out, _) = bench(&["compare", "--rounds", "4", "--turn", "50ms", "-c", "2", &tcp, &tcp]);
     assert!(code == 0 && out.contains("95 %"), "{out}");
+    let site = Site::new(&format!(
+        "error_log logs/e;\npid logs/p;\nevents {{}}\nstream {{ server {{ listen 127.0.0.1:%PORT0%; proxy_pass {}; }} }}\n",
+        tcp.trim_start_matches("tcp://")
+    ));
+    let (conf, url) =
+        (format!("forebay:{}/nginx.conf", site.dir().display()), format!("tcp://{}", site.addr(0)));
+    let turns = ["--rounds", "2", "--turn", "50ms", "-c", "2", "--json", "-"];
+    let (code, out, errors) =
+        bench(&[&["compare", "-q", "--url", &url], &turns[..], &[&conf, &conf]].concat());
+    assert!(code == 0 && out.contains("\"rounds\": 2"), "{out} {errors}");
     let secret = dir.path().join("s");
     std::fs::write(&secret, "a secret of more than 16 bytes").expect("write");
     let secret = secret.to_string_lossy().into_owned();
@@ -460,12 +470,14 @@ fn options_without_sense_for_bytes_are_refused() {
 /// TLS in front of a backend and a plain port, as a user measures a proxy alone.
 #[test]
 fn bytes_pass_through_a_stream_proxy() {
-    let (_backend, [tcp, _]) = backend();
+    let (_backend, [tcp, udp]) = backend();
     let site = Site::new(&format!(
         "error_log logs/error.log;\nevents {{}}\nstream {{ ssl_certificate %DIR%/c.crt; ssl_certificate_key %DIR%/c.key;\n\
          server {{ listen 127.0.0.1:%PORT0%; proxy_pass {0}; }}\n\
-         server {{ listen 127.0.0.1:%PORT1% ssl; proxy_pass {0}; }} }}\n",
-        tcp.trim_start_matches("tcp://")
+         server {{ listen 127.0.0.1:%PORT1% ssl; proxy_pass {0}; }}\n\
+         server {{ listen 127.0.0.1:%PORT0% udp; proxy_pass {1}; proxy_responses 1; }} }}\n",
+        tcp.trim_start_matches("tcp://"),
+        udp.trim_start_matches("udp://")
     ));
     self_signed(Kind::Ecdsa, &site.dir().join("c.crt"), &site.dir().join("c.key")).expect("a certificate");
     let server = Server::start_on(site);
@@ -483,5 +495,10 @@ fn bytes_pass_through_a_stream_proxy() {
             let handshakes = if scheme == "tls" { v["connections_made"].clone() } else { 0.into() };
             assert_eq!(v["tls"]["handshakes"], handshakes, "{v}");
         }
+    }
+    let url = format!("udp://{}", server.addr(0));
+    for more in [&[][..], &["--no-keepalive"]] {
+        let v = bench_json(&[&["-n", "20", "-c", "2", &url], more].concat());
+        assert_eq!((&v["requests"]["ok"], &v["bytes"]["received"]), (&20.into(), &(20 * 64).into()), "{v}");
     }
 }

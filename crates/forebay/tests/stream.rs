@@ -1,6 +1,6 @@
 //! The stream block: connections that are passed on as bytes.
 
-use crate::harness::{DEADLINE, Server, free_port, wait_for};
+use crate::harness::{DEADLINE, Server, Site, free_port, wait_for};
 use nix::sys::signal::Signal;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -128,8 +128,8 @@ fn reloads_do_not_touch_connections() {
     assert_eq!(count.load(SeqCst), before + 20, "no connection was made again");
 }
 
-/// Sends a ClientHello with a name in pieces of one byte, and returns the answer.
-fn hello(addr: SocketAddr, name: &str) -> String {
+/// Returns a ClientHello with a name.
+fn client_hello(name: &str) -> Vec<u8> {
     let mut extension = vec![0, 0];
     let n = name.len() as u16;
     extension.extend((n + 5).to_be_bytes());
@@ -146,9 +146,14 @@ fn hello(addr: SocketAddr, name: &str) -> String {
     record.extend((body.len() as u16 + 4).to_be_bytes());
     record.extend([1, 0, (body.len() >> 8) as u8, body.len() as u8]);
     record.extend(body);
+    record
+}
+
+/// Sends a ClientHello with a name in pieces of one byte, and returns the answer.
+fn hello(addr: SocketAddr, name: &str) -> String {
     let mut stream = connect(addr);
     stream.set_nodelay(true).expect("option");
-    for byte in record {
+    for byte in client_hello(name) {
         stream.write_all(&[byte]).expect("written");
     }
     rest(stream)
@@ -196,6 +201,35 @@ fn silence_ends_a_session() {
     )));
     assert_eq!(rest(connect(server.addr(0))), "");
     server.wait_for_log("connection timed out (110: Connection timed out) while proxying connection", 1);
+}
+
+/// The name in a ClientHello that is only read chooses the server as well. The default server's settings count until then.
+#[test]
+fn names_of_hellos_choose_the_server() {
+    let server = Server::start(&conf(
+        "server { listen 127.0.0.1:%PORT0%; ssl_preread on; server_name a.x; return 'a $server_name'; }\n\
+         server { listen 127.0.0.1:%PORT0%; server_name b.x; access_log off; return 'b $server_name'; }\n\
+         server { listen 127.0.0.1:%PORT0%; server_name *.c.x; return c; }\n\
+         server { listen 127.0.0.1:%PORT0%; server_name ~^(?<n>.+)\\.d\\.x$; return 'd $n'; }\n\
+         server { listen 127.0.0.1:%PORT1%; server_name a.x; return a; }\n\
+         server { listen 127.0.0.1:%PORT1%; ssl_preread on; server_name b.x; return b; }",
+    ));
+    for (name, answer) in [
+        ("a.x", "a a.x"),
+        ("B.x", "b b.x"),
+        ("b.x.", "b b.x"),
+        ("q.c.x", "c"),
+        ("hey.d.x", "d hey"),
+        ("none.y", "a a.x"),
+    ] {
+        assert_eq!(hello(server.addr(0), name), answer, "{name}");
+    }
+    let mut stream = connect(server.addr(1));
+    stream.write_all(b"x").expect("written");
+    let mut answer = Vec::new();
+    // Reset, since a byte has not been read.
+    let _ = stream.read_to_end(&mut answer);
+    assert_eq!(answer, b"a", "the default server does not read the hello");
 }
 
 /// A connection passes to another listener with its number, its client, its TLS and the bytes that have been read.
@@ -254,4 +288,48 @@ fn connections_pass_to_other_listeners() {
     let log = server.site.read("logs/access.log");
     let statuses: Vec<_> = log.lines().filter_map(|l| l.split(' ').nth(1)).collect();
     assert_eq!(statuses[..4], ["200", "500", "500", "503"], "{log}");
+}
+
+/// The PROXY header depends on the client by a variable and on the server by a parameter, and has extensions with values of the
+/// session. A value that is none refuses the session.
+#[test]
+fn proxy_headers_by_variable_and_server() {
+    let (backend, _) = echo();
+    let server = Server::start(&conf(&format!(
+        "map $ssl_preread_server_name $version {{ one.example v1; two.example v2; bad.example maybe; default ''; }}\n\
+         upstream u {{ server {backend} proxy_protocol=v2; }}\n\
+         proxy_protocol_tlv authority $ssl_preread_server_name; proxy_protocol_tlv alpn $ssl_preread_alpn_protocols;\n\
+         proxy_protocol_tlv 0xe0 id-$connection;\n\
+         server {{ listen 127.0.0.1:%PORT0%; ssl_preread on; proxy_protocol $version; proxy_pass {backend}; }}\n\
+         server {{ listen 127.0.0.1:%PORT1%; proxy_protocol v1; proxy_pass u; }}"
+    )));
+    let greet = |port: usize, name: &str, most: usize| {
+        let mut stream = connect(server.addr(port));
+        stream.write_all(&client_hello(name)).expect("written");
+        let mut answer = vec![0; most];
+        stream.read_exact(&mut answer).map(|()| answer).ok()
+    };
+    let one = greet(0, "one.example", 12).expect("an answer");
+    assert_eq!(one, b"PROXY TCP4 1");
+    assert_eq!(greet(0, "other.example", 3).expect("an answer"), b"\x16\x03\x01", "no header");
+    assert_eq!(greet(0, "bad.example", 1), None);
+    server.wait_for_log("invalid value \"maybe\" of \"proxy_protocol\", client: 127.0.0.1", 1);
+    let two = greet(0, "two.example", 28 + 14 + 8).expect("an answer");
+    assert_eq!(two[..14], *b"\r\n\r\n\0\r\nQUIT\n\x21\x11");
+    assert_eq!(two[28..42], *b"\x02\x00\x0btwo.example");
+    assert_eq!(two[42..48], *b"\xe0\x00\x04id-");
+    // The parameter of the server goes before the directive; without a name there is no extension for it.
+    let own = greet(1, "two.example", 36).expect("an answer");
+    assert_eq!((&own[..14], &own[28..34]), (&two[..14], &b"\xe0\x00\x04id-"[..]));
+    let refused = |line: &str| {
+        let site = Site::new(&conf(&format!("upstream u {{ server 127.0.0.1:1; }} {line}")));
+        String::from_utf8_lossy(&site.run(&["-t"]).stderr).into_owned()
+    };
+    for (line, text) in [
+        ("proxy_protocol maybe;", "invalid value \"maybe\" in "),
+        ("proxy_protocol_tlv name x;", "invalid TLV type \"name\" in "),
+        ("upstream v { server 127.0.0.1:1 proxy_protocol=3; }", "invalid parameter \"proxy_protocol=3\" in "),
+    ] {
+        assert!(refused(line).contains(text), "{}", refused(line));
+    }
 }

@@ -133,6 +133,40 @@ fn datagrams_pass_both_ways() {
     );
 }
 
+/// The header of the PROXY protocol is in front of the first datagram of a session, and names the transport.
+#[test]
+fn servers_see_the_client() {
+    let echo = Echo::start();
+    let server = Server::start(&conf(
+        ONE,
+        &format!(
+            "proxy_bind 127.0.0.9; proxy_responses 1; proxy_requests 2;\n\
+             server {{ listen 127.0.0.1:%PORT0% udp; proxy_pass {0}; proxy_protocol on; }}\n\
+             server {{ listen 127.0.0.1:%PORT1% udp; proxy_pass {0}; proxy_protocol v2; }}",
+            echo.addr
+        ),
+    ));
+    let ports =
+        |n: usize, socket: &UdpSocket| [socket.local_addr().expect("bound").port(), server.addr(n).port()];
+    let socket = client(server.addr(0));
+    let [from, to] = ports(0, &socket);
+    let answer = ask(&socket, "a").expect("an answer");
+    let header = format!(" PROXY TCP4 127.0.0.1 127.0.0.1 {from} {to}\r\na");
+    assert!(answer.ends_with(&header), "{answer}");
+    let answer = ask(&socket, "b").expect("an answer");
+    assert!(answer.ends_with(" b"), "{answer}");
+    let socket = client(server.addr(1));
+    let [from, to] = ports(1, &socket);
+    socket.send(b"a").expect("sent");
+    let mut buf = [0; 100];
+    let count = socket.recv(&mut buf).expect("an answer");
+    let mut header = b" \r\n\r\n\0\r\nQUIT\n\x21\x12\0\x0c\x7f\0\0\x01\x7f\0\0\x01".to_vec();
+    header.extend_from_slice(&[from.to_be_bytes(), to.to_be_bytes()].concat());
+    header.push(b'a');
+    assert!(buf[..count].ends_with(&header), "{}", buf[..count].escape_ascii());
+    server.wait_for_log("udp proxy 127.0.0.9:", 2);
+}
+
 #[test]
 fn sessions_end_after_the_datagrams_that_are_expected() {
     let echo = Echo::start();

@@ -150,7 +150,8 @@ fn fmt_leaves_stream_as_it_is() {
          server{listen 127.0.0.1:%PORT0% so_keepalive=on; # first\n\n set $x \"a b\";limit_conn z 3;allow 127.0.0.1;deny all;\n\
          proxy_pass a;proxy_timeout\n1h;proxy_download_rate 10k;proxy_half_close on;}\n\
          server {listen [::1]:%PORT0%;ssl_preread on;preread_timeout 5s;proxy_pass b; proxy_protocol on;}\n\
-         server {listen 127.0.0.1:%PORT1%; return '$time_iso8601 {}';}}",
+         server {listen 127.0.0.1:%PORT1%; return '$time_iso8601 {}';}\n\
+         server{listen 127.0.0.1:%PORT1% udp\treuseport;proxy_pass b;proxy_responses 1;proxy_requests 2;}}",
     );
     let run = |args: &[&str]| {
         let output = Command::new(PROGRAM).args(args).current_dir(site.dir()).output().expect("runs");
@@ -244,7 +245,9 @@ fn explain_follows_a_session_through_the_stream_block() {
          ssl_certificate %DIR%/c.pem; ssl_certificate_key %DIR%/k.pem;\n proxy_timeout 1h;\n\
          upstream pool { server 127.0.0.1:5432; }\n\
          server { listen 127.0.0.1:%PORT0% ssl; server_name a.example; proxy_pass pool; }\n\
-         server { listen 127.0.0.1:%PORT0% ssl; server_name ~^b\\d+\\.example$; return b; }\n}\n",
+         server { listen 127.0.0.1:%PORT0% ssl; server_name ~^b\\d+\\.example$; return b; }\n\
+         server { listen 127.0.0.1:%PORT0% udp; proxy_pass 127.0.0.1:53; proxy_responses 1; }\n\
+         server { listen 127.0.0.1:%PORT2%; pass 127.0.0.1:%PORT1%; }\n}\n",
     );
     crate::tls::openssl(
         &site,
@@ -272,6 +275,12 @@ fn explain_follows_a_session_through_the_stream_block() {
         let handler = text.split("\nCONTENT\n").nth(1).and_then(|rest| rest.lines().next());
         assert!(handler.is_some_and(|l| l.trim().starts_with(content)), "{content}: {text}");
     }
+    // The port has a socket for each protocol.
+    let (_, text, errors) = explain(&[&format!("udp://{}", site.addr(0))]);
+    assert!(text.contains("1  the session ends after so many answers to each datagram"), "{text} {errors}");
+    assert!(text.contains(&format!("listener  {} udp", site.addr(0))), "{text}");
+    let (_, text, errors) = explain(&[&format!("tcp://{}", site.addr(2))]);
+    assert!(text.contains(&format!("{}  of http", site.addr(1))), "{text} {errors}");
     let (code, _, errors) = explain(&[&format!("tcp://{}", site.addr(1))]);
     assert!(code == Some(1) && errors.contains("http listens there"), "{errors}");
     let (_, text, _) = explain(&[]);

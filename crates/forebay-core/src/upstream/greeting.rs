@@ -8,6 +8,13 @@ crate::keyword! {
 }
 
 impl SendProxy {
+    /// Returns the value of this name.
+    pub fn of(text: &[u8]) -> Option<SendProxy> {
+        let known =
+            [("off", SendProxy::Off), ("on", SendProxy::On), ("v1", SendProxy::V1), ("v2", SendProxy::V2)];
+        known.into_iter().find(|(name, _)| text.eq_ignore_ascii_case(name.as_bytes())).map(|(_, value)| value)
+    }
+
     /// Returns the version of the header, or `None` if none is sent.
     pub fn version(self) -> Option<proxy_protocol::HeaderVersion> {
         match self {

@@ -1,5 +1,6 @@
 //! A peer, one address of a server in a group: its parameters, and its state at run time. Hot path.
 
+use super::greeting::SendProxy;
 use crate::histogram::{BUCKETS, Histogram, bucket};
 use forebay_net::addr::PeerAddr;
 use forebay_net::addr::address_text;
@@ -39,6 +40,8 @@ pub struct Peer {
     pub sid: Vec<u8>,
     /// `route=` was given.
     pub routed: bool,
+    /// `proxy_protocol=`, of servers of stream.
+    pub proxy_protocol: Option<SendProxy>,
     /// State, shared by all threads and by all configurations that have the peer.
     pub live: Arc<Live>,
 }
@@ -51,6 +54,7 @@ impl Peer {
             server: name.clone(),
             sid: Vec::new(),
             routed: false,
+            proxy_protocol: None,
             name,
             addr,
             weight: 1,

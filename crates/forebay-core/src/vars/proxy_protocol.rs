@@ -51,7 +51,11 @@ const NAMES: [(&[u8], u8); 5] =
 const SSL_NAMES: [(&[u8], u8); 5] =
     [(b"version", 0x21), (b"cn", 0x22), (b"cipher", 0x23), (b"sig_alg", 0x24), (b"key_alg", 0x25)];
 
-/// Returns the type of an extension, named as `alpn` or as `0x01`.
+/// Returns the type of an extension by its name, such as `alpn`, or by its number, such as `0x01`.
+pub fn extension_type(name: &[u8]) -> Option<u8> {
+    kind(name, &NAMES)
+}
+
 fn kind(name: &[u8], names: &[(&[u8], u8)]) -> Option<u8> {
     if let Some((_, kind)) = names.iter().find(|(n, _)| *n == name) {
         return Some(*kind);

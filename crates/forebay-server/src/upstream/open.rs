@@ -39,7 +39,7 @@ pub(crate) fn greeting(req: &Request, version: SendProxy) -> Vec<u8> {
             Peer::Inet(a) => Some(a),
             _ => None,
         };
-        proxy_protocol::write(version, client.zip(req.local_address()), &mut header);
+        proxy_protocol::write(version, client.zip(req.local_address()), b"", &mut header);
     }
     header
 }

@@ -7,6 +7,7 @@ pub(crate) mod log;
 pub(crate) mod pass;
 pub(crate) mod preread;
 pub(crate) mod proxy;
+pub(crate) mod proxy_protocol;
 pub(crate) mod realip;
 pub(crate) mod set;
 pub(crate) mod ssl;

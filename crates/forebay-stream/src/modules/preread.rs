@@ -70,7 +70,8 @@ pub(crate) const VARIABLES: &[Row] = &[
     Row { name: "rdp_cookie_*", get: RowSource::Prefix(named_cookie), settable: false },
 ];
 
-fn hello(s: &Session) -> Option<&Hello> {
+/// Returns the ClientHello that has been read.
+pub(crate) fn hello(s: &Session) -> Option<&Hello> {
     match s.first_message.as_deref() {
         Some(FirstMessage::Hello(hello)) => Some(hello),
         _ => None,

@@ -1,7 +1,7 @@
 //! Passes sessions on to upstreams (nginx: ngx_stream_proxy_module, ngx_stream_upstream_module). Hot path.
 
-use super::Content;
 use super::sticky::{Binding, Status};
+use super::{Content, proxy_protocol};
 use crate::config::{Named, Scope, StreamContext, Upstream};
 use crate::passing::Connected;
 use crate::session::{Outcome, Session};
@@ -15,12 +15,11 @@ use forebay_core::tls::client::Unencrypted;
 use forebay_core::upstream::balance::{Key, Picker, Timed};
 use forebay_core::upstream::conn::Conn;
 use forebay_core::upstream::dial_error;
-use forebay_core::upstream::greeting::SendProxy;
 use forebay_core::upstream::lease::Lease;
 use forebay_core::upstream::peer::Figures;
+use forebay_core::upstream::peer::Peer;
 use forebay_core::vars::{Template, VarError};
-use forebay_http::proxy_protocol::{self, HeaderVersion};
-use forebay_net::addr::{Peer, PeerAddr, Place, address_text};
+use forebay_net::addr::{PeerAddr, Place, address_text};
 use forebay_net::dial::{DialSettings, dial};
 use forebay_net::relay::{Pair, Rules, Side};
 use forebay_net::wire::Watch;
@@ -40,8 +39,6 @@ forebay_core::settings! {
     "proxy_next_upstream_tries" => next_upstream_tries: Number = Number(0);
     /// `proxy_next_upstream_timeout`; 0 = no limit.
     "proxy_next_upstream_timeout" => next_upstream_timeout: Msec = Msec(Duration::ZERO);
-    /// `proxy_protocol`: header that connections begin with.
-    "proxy_protocol" => protocol_header: SendProxy = SendProxy::Off;
     /// `proxy_ssl`.
     "proxy_ssl" => ssl: bool = false;
     /// `proxy_half_close`.
@@ -211,6 +208,12 @@ pub(crate) async fn serve(s: &mut Session, pass: &Pass, settings: &Settings) -> 
             if s.udp.is_none() {
                 lease.succeeded();
             }
+            // A datagram has its header in the same packet.
+            let header = match s.udp.is_some() {
+                true => header(s, lease.peer()),
+                false => Ok(Vec::new()),
+            };
+            let Ok(header) = header else { return Outcome::Over(500) };
             bind(s, &lease);
             let rules = Rules {
                 idle: settings.timeout.0,
@@ -219,7 +222,7 @@ pub(crate) async fn serve(s: &mut Session, pass: &Pass, settings: &Settings) -> 
                 download_rate: settings.download_rate.value(s),
                 ..Rules::default()
             };
-            Outcome::Connected(Box::new(Connected { lease, conn, rules }))
+            Outcome::Connected(Box::new(Connected { lease, conn, rules, header }))
         }
         Err(Refused(status)) => Outcome::Over(status),
     }
@@ -321,7 +324,7 @@ async fn connect(s: &mut Session, pass: &Pass, settings: &Settings) -> Result<(L
         let Some((addr, name)) = servers.server(n) else { return Err(Refused(500)) };
         s.upstream.get_or_insert_default().attempt(name, now, servers.sid(n));
         let lease = servers.lease(n, now, s.server);
-        let opened = match open(s, &addr, settings).await {
+        let opened = match open(s, &addr, lease.peer(), settings).await {
             Ok(conn) => encrypt(s, conn, &group, settings).await,
             Err(failed) => Err(failed),
         };
@@ -359,7 +362,12 @@ struct Failed {
 }
 
 /// Opens a connection to a server.
-async fn open(s: &mut Session, addr: &PeerAddr, settings: &Settings) -> Result<Conn, Failed> {
+async fn open(
+    s: &mut Session,
+    addr: &PeerAddr,
+    server_of: Option<&Peer>,
+    settings: &Settings,
+) -> Result<Conn, Failed> {
     let thread = s.thread.clone();
     let stream = s.stream();
     let server = stream.servers.get(s.server).ok_or(Failed { last: true })?;
@@ -370,7 +378,7 @@ async fn open(s: &mut Session, addr: &PeerAddr, settings: &Settings) -> Result<C
     })?;
     let over_udp = s.udp.is_some();
     // Over UDP the first datagram has it.
-    let greeting = if over_udp { Vec::new() } else { greeting(s) };
+    let greeting = if over_udp { Vec::new() } else { header(s, server_of)? };
     let dialing = DialSettings {
         addr,
         kind: if over_udp { SocketType::DGRAM } else { SocketType::STREAM },
@@ -439,23 +447,12 @@ async fn encrypt(s: &mut Session, mut conn: Conn, host: &[u8], settings: &Settin
     Err(Failed { last: false })
 }
 
-/// Writes the PROXY protocol header that names the client; it is empty without `proxy_protocol`.
-pub(crate) fn greeting(s: &Session) -> Vec<u8> {
-    let mut header = Vec::new();
-    let server = s.conf.stream.servers.get(s.server);
-    let version = server.and_then(|server| server.settings.proxy.protocol_header.version());
-    let version = match version {
-        Some(HeaderVersion::Two) if s.udp.is_some() => Some(HeaderVersion::Datagram),
-        version => version,
-    };
-    if let Some(version) = version {
-        let client = match s.peer {
-            Peer::Inet(a) => Some(a),
-            Peer::Unix => None,
-        };
-        proxy_protocol::write(version, client.zip(s.client.local_address(&s.conf)), &mut header);
-    }
-    header
+/// Returns the PROXY protocol header for a server.
+fn header(s: &mut Session, server: Option<&Peer>) -> Result<Vec<u8>, Failed> {
+    proxy_protocol::header(s, server).map_err(|e| {
+        s.log(Level::Error, &e.0);
+        Failed { last: true }
+    })
 }
 
 fn log_connected(s: &Session, conn: &Conn, addr: &PeerAddr) {

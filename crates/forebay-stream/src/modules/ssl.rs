@@ -108,18 +108,25 @@ pub(crate) async fn accept(s: &mut Session, server: &Server) -> Option<u16> {
             return Some(500);
         }
     }
-    choose_server(s).or_else(|| judge(s))
+    let name = s.client.tls.as_ref().and_then(|tls| tls.name.clone());
+    name.and_then(|name| choose_server(s, &name)).or_else(|| judge(s))
 }
 
-/// Sets the server of the name that the client asked for, and the groups of its pattern.
-fn choose_server(s: &mut Session) -> Option<u16> {
+/// Sets the server of the name that the client asked for, and the groups of its pattern. Returns the status with which the
+/// session is refused: a pattern has exceeded its limits.
+pub(crate) fn choose_server(s: &mut Session, name: &[u8]) -> Option<u16> {
     let conf = s.conf.clone();
     let address = s.client.address(&conf)?;
-    let name = s.client.tls.as_ref()?.name.clone()?;
-    // The handshake has found the same server, and logged a pattern that failed.
-    let (server, pattern) = address.names.find(&name).ok()??;
+    let found = match address.names.find(name) {
+        Ok(found) => found,
+        Err(p) => {
+            p.log_failure(s, name);
+            return Some(500);
+        }
+    };
+    let (server, pattern) = found?;
     s.server = server;
-    match pattern.map(|p| p.exec(s, &name)) {
+    match pattern.map(|p| p.exec(s, name)) {
         Some(Err(_)) => Some(500),
         _ => None,
     }

@@ -1,7 +1,8 @@
 //! A session whose datagrams pass between the client and a server (nginx: ngx_stream_proxy_module over UDP). Hot path.
 
+use super::answers::{self, Answers, Received};
 use crate::access_log;
-use crate::modules::{proxy, status_zone};
+use crate::modules::status_zone;
 use crate::passing::Connected;
 use crate::session::Session;
 use forebay_conf::error::Level;
@@ -15,7 +16,6 @@ use forebay_sys::datagrams::{self, Batch, Destination, MOST};
 use forebay_sys::errno::errno_text;
 use rustix::io::Errno;
 use std::ops::Range;
-use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 /// Reads of a step, after which other sessions have their turn.
@@ -94,6 +94,8 @@ pub(super) struct Flow {
     terms: Terms,
     to: Destination,
     listener: u32,
+    /// PROXY protocol header and first datagram, if they have not been sent yet.
+    first: Option<(Vec<u8>, Vec<u8>)>,
     counts: Counts,
     /// Time at which the server was chosen.
     begun: Instant,
@@ -103,54 +105,22 @@ pub(super) struct Flow {
     deadline: Deadline,
     /// An error of the server has been counted.
     failed: bool,
-    /// An error towards the client has been logged.
-    unreachable: bool,
     /// The kernel coalesces the server's datagrams.
     coalesces: bool,
 }
 
-/// Result of sending some datagrams.
-struct Sent {
-    bytes: u64,
-    error: Option<Errno>,
-}
-
-/// Sends received datagrams. Those for which there is no room are lost, as elsewhere on their way.
-fn send(fd: &OwnedFd, batch: &mut Batch, range: Range<usize>, to: Option<&Destination>) -> Sent {
-    let mut sent = Sent { bytes: 0, error: None };
-    let mut at = range.start;
-    while at < range.end {
-        match batch.send(fd, at..range.end, to) {
-            Ok(count) => {
-                let passed = (at..at + count).filter_map(|n| batch.get(n));
-                sent.bytes += passed.map(|d| d.bytes.len() as u64).sum::<u64>();
-                at += count;
-            }
-            Err(Errno::AGAIN | Errno::NOBUFS) => break,
-            // Caused by an earlier datagram: this one has not been sent. Not twice, since more may follow.
-            Err(e @ Errno::CONNREFUSED) if sent.error.is_none() => sent.error = Some(e),
-            Err(e) => {
-                match batch.get(at).filter(|d| d.count() > 1) {
-                    // Some devices cannot split a coalesced piece (udp(7), UDP_SEGMENT).
-                    Some(coalesced) => {
-                        let parts = coalesced.parts().filter(|part| datagrams::send(fd, part, to).is_ok());
-                        sent.bytes += parts.map(|part| part.len() as u64).sum::<u64>();
-                    }
-                    None => sent.error = Some(e),
-                }
-                at += 1;
-            }
-        }
-    }
-    sent
-}
-
 impl Flow {
-    /// Creates the session and sends its first datagram to the server.
-    pub(super) fn new(session: Box<Session>, connected: Connected, terms: Terms, to: Destination) -> Flow {
-        let Connected { lease, conn, rules } = connected;
+    /// Creates the session. Its first datagram has not been sent.
+    pub(super) fn new(
+        mut session: Box<Session>,
+        connected: Connected,
+        terms: Terms,
+        to: Destination,
+    ) -> Flow {
+        let Connected { lease, conn, rules, header } = connected;
         let now = session.thread.io.poller.now();
-        let mut flow = Flow {
+        Flow {
+            first: Some((header, std::mem::take(&mut session.early))),
             listener: session.client.listener,
             deadline: session.thread.io.poller.after(rules.idle),
             session,
@@ -163,30 +133,27 @@ impl Flow {
             begun: now,
             answered: None,
             failed: false,
-            unreachable: false,
             coalesces: false,
-        };
-        flow.first();
-        flow
-    }
-
-    /// Sends the first datagram, behind the PROXY protocol header if there is one.
-    fn first(&mut self) {
-        let thread = self.session.thread.clone();
-        let bytes = std::mem::take(&mut self.session.early);
-        let mut whole = proxy::greeting(&self.session);
-        self.counts.requests += 1;
-        self.counts.received = bytes.len() as u64;
-        if whole.is_empty() {
-            self.send_up(&thread.io, &bytes);
-        } else {
-            whole.extend_from_slice(&bytes);
-            self.send_up(&thread.io, &whole);
         }
     }
 
-    /// Has the events of the server's socket reported as steps.
+    /// Sends the first datagram, behind the PROXY protocol header if there is one, unless it has been sent.
+    pub(super) fn begin(&mut self, io: &Io) {
+        let Some((header, bytes)) = self.first.take() else { return };
+        self.counts.requests += 1;
+        self.counts.received = bytes.len() as u64;
+        if header.is_empty() {
+            self.send_up(io, &bytes);
+        } else {
+            self.send_up(io, &[header, bytes].concat());
+        }
+    }
+
+    /// Has the events of the server's socket reported as steps, unless the session is over with its first datagram.
     pub(super) fn watch(&self, io: &Io, direct: Direct) {
+        if self.terms.responses == Some(0) && self.terms.requests <= 1 {
+            return;
+        }
         let token = self.conn.token();
         io.poller.serve_directly(token, direct);
         io.poller.watch_readable(token);
@@ -201,6 +168,7 @@ impl Flow {
 
     /// Passes a datagram of the client on.
     pub(super) fn forward(&mut self, io: &Io, bytes: &[u8]) -> Progress {
+        self.begin(io);
         // Over the limit they are lost, as in nginx.
         if self.quota(io, Way::Up).is_ok() {
             self.counts.requests += 1;
@@ -218,6 +186,7 @@ impl Flow {
         batch: &mut Batch,
         range: Range<usize>,
     ) -> Option<Progress> {
+        self.begin(io);
         let (mut count, mut bytes) = (0, 0);
         for d in range.clone().filter_map(|n| batch.get(n)) {
             count += d.count() as u64;
@@ -229,7 +198,7 @@ impl Flow {
         }
         self.counts.requests += count;
         self.counts.received += bytes;
-        let sent = self.conn.with_fd(|fd| Ok(send(fd, batch, range, None))).ok()?;
+        let sent = self.conn.with_fd(|fd| Ok(answers::send(fd, batch, range))).ok()?;
         self.counts.passed_up += sent.bytes;
         if let Some(e) = sent.error {
             self.refused("send()", e, "sending to");
@@ -287,18 +256,17 @@ impl Flow {
         }
     }
 
-    /// Goes on after an event: passes datagrams of the server on to the client, over the socket of the listener.
-    pub(super) fn step(&mut self, io: &Io, batch: &mut Batch, client: &OwnedFd) -> Progress {
+    /// Goes on after an event: adds datagrams of the server to those that leave to clients.
+    pub(super) fn step(&mut self, io: &Io, answers: &mut Answers) -> Progress {
         for _ in 0..READS {
             if let Err(pause) = self.quota(io, Way::Down) {
                 return self.pause(io, pause);
             }
-            let most = self.most();
-            match self.conn.with_fd(|fd| batch.receive(fd, most)) {
-                Ok(count) => {
-                    self.answer(io, batch, client);
-                    // The next event reports what comes later.
-                    if count < most || self.progress() != Progress::Waits {
+            let (most, to) = (self.most(), self.to);
+            match self.conn.with_fd(|fd| answers.receive(fd, most, to)) {
+                Ok(received) => {
+                    self.answer(io, received);
+                    if received.drained || self.progress() != Progress::Waits {
                         return self.progress();
                     }
                 }
@@ -342,21 +310,13 @@ impl Flow {
         self.answered.get_or_insert(io.poller.now());
     }
 
-    fn answer(&mut self, io: &Io, batch: &mut Batch, client: &OwnedFd) {
-        let count = batch.len();
-        for d in (0..count).filter_map(|n| batch.get(n)) {
-            self.counts.responses += d.count() as u64;
-            self.counts.answered += d.bytes.len() as u64;
-        }
+    fn answer(&mut self, io: &Io, received: Received) {
         self.note_answer(io);
-        let sent = send(client, batch, 0..count, Some(&self.to));
-        self.counts.passed_down += sent.bytes;
-        if let Some(e) = sent.error
-            && !std::mem::replace(&mut self.unreachable, true)
-        {
-            self.log_error("sendmsg()", e, "sending to client");
-        }
-        if count >= super::sockets::BURST && !std::mem::replace(&mut self.coalesces, true) {
+        self.counts.responses += received.datagrams;
+        self.counts.answered += received.bytes;
+        // One that finds no room later is lost; the client's side of the network could have lost it as well.
+        self.counts.passed_down += received.bytes;
+        if received.pieces >= super::sockets::BURST && !std::mem::replace(&mut self.coalesces, true) {
             // Old kernels lack it.
             let _ = self.conn.with_fd(|fd| Ok(datagrams::set_coalescing(fd, true).is_ok()));
         }
@@ -367,14 +327,10 @@ impl Flow {
     /// for one that cannot come.
     fn refused(&mut self, call: &str, e: Errno, doing: &str) {
         self.counts.responses += 1;
-        self.log_error(call, e, &format!("{doing} upstream"));
-        self.fail();
-    }
-
-    fn log_error(&mut self, call: &str, e: Errno, doing: &str) {
         self.note_counts();
-        let text = format!("{call} failed {} while proxying and {doing}", errno_text(e));
+        let text = format!("{call} failed {} while proxying and {doing} upstream", errno_text(e));
         self.session.log(Level::Error, &text);
+        self.fail();
     }
 
     /// Counts a failure of the server, once.

@@ -2,8 +2,10 @@
 //! a runner, since names may have to be resolved. Once it has a server it leaves the runner and is an entry of the thread's table,
 //! with a socket of its own to the server; datagrams pass without a task and without memory of their own. Hot path.
 //!
-//! `table.rs` finds sessions by client, `sockets.rs` keeps the sockets of the listeners, `flow.rs` passes datagrams on.
+//! `table.rs` finds sessions by client, `sockets.rs` keeps the sockets of the listeners, `flow.rs` passes datagrams on,
+//! `answers.rs` sends them to clients.
 
+mod answers;
 mod flow;
 mod sockets;
 mod table;
@@ -14,6 +16,7 @@ use crate::config::Server;
 use crate::passing::Connected;
 use crate::session::Session;
 use crate::thread::{FLOW, Thread};
+use answers::{Answers, Leave};
 use flow::{End, Flow, Progress, Terms};
 use forebay_conf::error::Level;
 use forebay_core::client::Client;
@@ -43,6 +46,9 @@ forebay_core::settings! {
     /// `proxy_responses`: datagrams of the server for each one of the client, after which the session ends.
     "proxy_responses" => responses: Option<Number> = None;
 }
+
+/// [`Direct::number`] of the step that sends the answers of a turn.
+const ANSWERS: u32 = u32::MAX;
 
 /// Most datagrams that wait for a session's server.
 const QUEUE: usize = 16;
@@ -90,9 +96,18 @@ impl Queue {
 pub(crate) struct Udp {
     sessions: RefCell<Table<Stage>>,
     sockets: Sockets,
+    /// Buffers for datagrams of clients.
     batch: RefCell<Option<Batch>>,
+    answers: RefCell<Answers>,
+    /// Datagrams of a listener are being handled, see [`Udp::starting`].
+    receiving: Cell<bool>,
+    /// Sessions whose first datagrams leave once those that have come together are handled. A server on this machine is then
+    /// woken once for all of them.
+    starting: RefCell<Vec<u32>>,
     /// Time of the last warning that there are too many sessions.
     full_logged: Cell<Option<Instant>>,
+    /// Time of the last line about answers that could not be sent.
+    unsent_logged: Cell<Option<Instant>>,
 }
 
 /// Returns the numbers of datagrams after which a session at a server ends.
@@ -109,23 +124,40 @@ fn run(batch: &Batch, at: usize, from: Destination) -> usize {
     at + (at..batch.len()).take_while(same).count()
 }
 
+/// Writes a line to the error log, at most once a second. `last`: time of the last one.
+fn log_rarely(thread: &Thread, last: &Cell<Option<Instant>>, level: Level, text: &str) {
+    let now = thread.clock.now();
+    if last.get().is_none_or(|t| now >= t + Duration::from_secs(1)) {
+        last.set(Some(now));
+        error::log(thread, level, text);
+    }
+}
+
 impl Udp {
     /// Receives what a listener has. The poller calls again while there is more.
     pub(crate) fn receive(&self, thread: &Rc<Thread>, listener: u32, socket: &Arc<OwnedFd>) {
         let mut batch = self.batch.borrow_mut();
         let batch = batch.get_or_insert_with(Batch::new);
         self.sockets.receiving(listener, socket);
-        let count = match batch.receive(socket, MOST) {
-            Ok(count) => count,
+        batch.clear();
+        match batch.receive(socket, MOST) {
+            Ok(_) => {}
             // Another thread was faster.
             Err(Errno::AGAIN) => return,
             Err(e) => {
                 error::log(thread, Level::Alert, &format!("recvmmsg() failed {}", errno_text(e)));
                 return;
             }
-        };
+        }
+        self.receiving.set(true);
+        self.handle_received(thread, listener, batch);
+        self.receiving.set(false);
+        self.start_all(thread);
+    }
+
+    fn handle_received(&self, thread: &Rc<Thread>, listener: u32, batch: &mut Batch) {
         let mut at = 0;
-        while at < count {
+        while at < batch.len() {
             let Some(from) = batch.get(at).and_then(|d| d.from) else {
                 at += 1;
                 continue;
@@ -265,15 +297,11 @@ impl Udp {
         true
     }
 
-    fn log_full(&self, thread: &Rc<Thread>, displaces: bool) {
-        let now = thread.clock.now();
-        if self.full_logged.get().is_some_and(|t| now < t + Duration::from_secs(1)) {
-            return;
-        }
-        self.full_logged.set(Some(now));
+    fn log_full(&self, thread: &Thread, displaces: bool) {
         let max = thread.max_connections;
         let what = if displaces { ", reusing the oldest udp sessions" } else { " for udp sessions" };
-        error::log(thread, Level::Warn, &format!("{max} worker_connections are not enough{what}"));
+        let text = format!("{max} worker_connections are not enough{what}");
+        log_rarely(thread, &self.full_logged, Level::Warn, &text);
     }
 
     /// Passes a session on to its server, first the datagrams that have come meanwhile.
@@ -282,40 +310,74 @@ impl Udp {
         let udp = &thread.udp;
         let terms = terms(session.conf.stream.servers.get(session.server));
         let flow = Box::new(Flow::new(session, connected, terms, from));
+        flow.watch(&thread.io, thread.flow(number));
         let former = udp.sessions.borrow_mut().replace(number, Stage::Flows(flow));
+        if udp.receiving.get() {
+            udp.starting.borrow_mut().push(number);
+            return;
+        }
+        udp.start(thread, number);
         if let Some(Stage::Begins(queue)) = former {
             queue.datagrams.iter().for_each(|bytes| udp.forward(thread, number, bytes));
         }
-        let progress = match udp.sessions.borrow_mut().get(number) {
+    }
+
+    fn start_all(&self, thread: &Rc<Thread>) {
+        let mut numbers = self.starting.take();
+        numbers.drain(..).for_each(|number| self.start(thread, number));
+        // Kept for its memory. None has been added, since nothing is being received.
+        self.starting.replace(numbers);
+    }
+
+    /// Sends the first datagram of a session.
+    fn start(&self, thread: &Rc<Thread>, number: u32) {
+        let progress = match self.sessions.borrow_mut().get(number) {
             Some(Stage::Flows(flow)) => {
-                let progress = flow.progress();
-                // A session that is over needs no events.
-                if progress == Progress::Waits {
-                    flow.watch(&thread.io, thread.flow(number));
-                }
-                progress
+                flow.begin(&thread.io);
+                flow.progress()
             }
             _ => return,
         };
-        udp.handle(thread, number, progress);
+        self.handle(thread, number, progress);
     }
 
-    /// Goes on with a session after an event of its server's socket.
+    /// Goes on with a session after an event of its server's socket, or sends the answers of a turn.
     pub(crate) fn step(&self, thread: &Rc<Thread>, direct: Direct) {
-        let progress = {
+        if direct.number == ANSWERS {
+            self.send_answers(thread);
+            return;
+        }
+        let (progress, leave) = {
             let mut sessions = self.sessions.borrow_mut();
             let Some(Stage::Flows(flow)) = sessions.get(direct.number) else { return };
-            let mut batch = self.batch.borrow_mut();
-            let batch = batch.get_or_insert_with(Batch::new);
-            let progress = self.sockets.with(flow.listener(), |client| flow.step(&thread.io, batch, client));
-            progress.unwrap_or(Progress::Over(End::Done))
+            let mut answers = self.answers.borrow_mut();
+            answers.prepare(flow.listener(), &self.sockets);
+            let progress = flow.step(&thread.io, &mut answers);
+            (progress, answers.due(thread.io.poller.is_busy()))
         };
+        match leave {
+            Leave::Now => self.send_answers(thread),
+            Leave::InTurn => thread.io.poller.step_again(thread.flow(ANSWERS)),
+            Leave::Asked => {}
+        }
         self.handle(thread, direct.number, progress);
+    }
+
+    fn send_answers(&self, thread: &Rc<Thread>) {
+        let error = {
+            let mut answers = self.answers.borrow_mut();
+            answers.leave();
+            answers.take_error()
+        };
+        if let Some(e) = error {
+            let text = format!("sendmmsg() failed {} while sending to udp clients", errno_text(e));
+            log_rarely(thread, &self.unsent_logged, Level::Error, &text);
+        }
     }
 
     /// Sends a text to the client of a session. Returns whether it was sent.
     pub(crate) fn answer(&self, session: &Session, entry: Entry, bytes: &[u8]) -> bool {
-        self.sockets.send(session.client.listener, bytes, &entry.from)
+        self.sockets.send(session.client.listener, bytes, entry.from)
     }
 
     /// Frees the entry of a session that ends.

@@ -54,15 +54,14 @@ impl Sockets {
         }
     }
 
-    /// Calls `f` with the socket of a listener.
-    #[inline]
-    pub(super) fn with<R>(&self, listener: u32, f: impl FnOnce(&OwnedFd) -> R) -> Option<R> {
-        self.0.borrow().get(listener as usize)?.as_ref().map(|l| f(&l.socket))
+    /// Returns the socket of a listener.
+    pub(super) fn get(&self, listener: u32) -> Option<Arc<OwnedFd>> {
+        self.0.borrow().get(listener as usize)?.as_ref().map(|l| l.socket.clone())
     }
 
     /// Sends a datagram to a client.
-    pub(super) fn send(&self, listener: u32, bytes: &[u8], to: &Destination) -> bool {
-        self.with(listener, |socket| datagrams::send(socket, bytes, Some(to)).is_ok()).unwrap_or(false)
+    pub(super) fn send(&self, listener: u32, bytes: &[u8], to: Destination) -> bool {
+        self.get(listener).is_some_and(|socket| datagrams::send(socket, bytes, Some(to)).is_ok())
     }
 
     /// Counts a session of a listener that begins.
@@ -144,7 +143,8 @@ mod tests {
         sockets.retain(|_| false);
         assert_eq!(Arc::strong_count(&socket), 2);
         sockets.leave(2);
-        assert_eq!((Arc::strong_count(&socket), sockets.with(2, |_| ())), (1, None));
+        assert_eq!(Arc::strong_count(&socket), 1);
+        assert!(sockets.get(2).is_none());
         sockets.receiving(0, &socket);
         sockets.quit();
         assert_eq!(Arc::strong_count(&socket), 1);
@@ -156,7 +156,7 @@ mod tests {
         let ((socket, at), client) = (bound(), UdpSocket::bind("127.0.0.1:0").expect("bind"));
         isolate(&socket);
         let to = Destination { addr: client.local_addr().expect("bound"), local: None };
-        assert_eq!(datagrams::send(&socket, b"x", Some(&to)), Ok(()));
+        assert_eq!(datagrams::send(&socket, b"x", Some(to)), Ok(()));
         client.set_read_timeout(Some(std::time::Duration::from_secs(10))).expect("timeout");
         let mut buf = [0; 2];
         assert_eq!(client.recv_from(&mut buf).expect("an answer"), (1, at));

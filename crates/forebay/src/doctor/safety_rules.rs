@@ -25,7 +25,7 @@ fn known_address(s: &Scene<'_>, address: &str) -> bool {
 }
 
 /// Returns `true` if an address belongs to this machine or its own networks.
-fn is_near(ip: IpAddr) -> bool {
+pub(super) fn is_near(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(a) => {
             a.is_loopback()

@@ -2,9 +2,10 @@
 
 use super::conf_rules::{Check, workers};
 use super::rule_table;
+use super::safety_rules::is_near;
 use super::scene::Scene;
 use super::variables::{named, sources, values};
-use crate::address::Address;
+use crate::address::{Address, Host};
 use forebay_conf::units;
 
 /// Ports of databases, brokers and caches, whose clients keep idle connections in pools.
@@ -28,6 +29,10 @@ const BRIEF: u64 = 60_000;
 
 /// Shortest `proxy_timeout`, in ms, that needs probes to find clients that have vanished.
 const LONG: u64 = 3_600_000;
+
+/// Variables with the first bytes of a client, and the directive that reads them.
+const PREREAD: [(&str, &str); 3] =
+    [("ssl_preread_", "ssl_preread"), ("mqtt_preread_", "mqtt_preread"), ("rdp_cookie", "rdp_preread")];
 
 /// A `server` of the stream block.
 #[derive(Clone, Copy)]
@@ -82,13 +87,31 @@ impl<'s, 't> Server<'s, 't> {
         written.into_iter().flat_map(|target| self.servers_of(target)).collect()
     }
 
+    /// Returns the group with this name.
+    fn group(self, name: &str) -> Option<usize> {
+        let s = self.scene;
+        s.all("upstream").find(|u| s.arg(*u, 0) == name && s.around(*u, "stream").is_some())
+    }
+
     /// Returns the servers of the group with this name, or the address itself.
     fn servers_of(self, target: String) -> Vec<String> {
         let s = self.scene;
-        let group = s.all("upstream").find(|u| s.arg(*u, 0) == target && s.around(*u, "stream").is_some());
-        let Some(group) = group else { return vec![target] };
+        let Some(group) = self.group(&target) else { return vec![target] };
         let lines = s.level(Some(group)).iter().filter(|n| s.is(**n, "server"));
         lines.map(|n| s.arg(*n, 0)).collect()
+    }
+
+    /// Returns the directives whose first word chooses where a session goes: `proxy_pass`, `pass`, and `hash` of the groups.
+    fn choices(self) -> Vec<usize> {
+        let s = self.scene;
+        let passes: Vec<usize> =
+            ["proxy_pass", "pass"].into_iter().filter_map(|name| s.child(Some(self.node), name)).collect();
+        let names = passes.iter().flat_map(|n| written(s, self.node, &s.arg(*n, 0)));
+        let groups: Vec<usize> = names.filter_map(|name| self.group(&name)).collect();
+        passes
+            .into_iter()
+            .chain(groups.into_iter().filter_map(|group| s.child(Some(group), "hash")))
+            .collect()
     }
 
     /// Returns the entry of a table of ports for the first address of `addresses` that has one of them.
@@ -241,14 +264,17 @@ rule_table! { Check;
             found(s.span(n), "there is no ClientHello left for ssl_preread".to_owned());
         }
     },
-    "preread-off" Harm "a choice by $ssl_preread_... without ssl_preread"
-    "Nothing reads the ClientHello, so the variable is empty and a map gives its default."
-    "ssl_preread on;"
-    |s, _, found| for server in Server::all(s).filter(|server| !server.is_on("ssl_preread")) {
-        let chosen = ["proxy_pass", "pass"].into_iter().filter_map(|name| s.child(Some(server.node), name));
-        for n in chosen {
-            let text = s.arg(n, 0);
-            if let Some(name) = sources(s, Some(server.node), &text).into_iter().find(|v| v.starts_with("ssl_preread_")) {
+    "preread-off" Harm "a choice by the first bytes, which nothing reads"
+    "Without ssl_preread $ssl_preread_server_name is empty, so a map gives its default and hash the same server for every client. The same holds for $mqtt_preread_... and $rdp_cookie."
+    "ssl_preread on; or mqtt_preread on; or rdp_preread on;"
+    |s, _, found| for server in Server::all(s) {
+        for n in server.choices() {
+            let used = sources(s, Some(server.node), &s.arg(n, 0));
+            let reader = |v: &str| PREREAD.iter().find(|(prefix, _)| v.starts_with(prefix)).map(|(_, reader)| *reader);
+            // The default server of the address reads for all of them.
+            let is_read = |reader: &str| at_address(s, server, |other, _| other.is_on(reader));
+            let unread = used.iter().find(|v| reader(v).is_some_and(|reader| !is_read(reader)));
+            if let Some(name) = unread {
                 found(s.arg_span(n, 0), format!("${name} is always empty here"));
             }
         }
@@ -260,6 +286,27 @@ rule_table! { Check;
         let Some(n) = s.child(Some(server.node), "server_name") else { continue };
         if !at_address(s, server, |other, l| has_word(s, l, "ssl") || other.is_on("ssl_preread")) {
             found(s.span(n), "nothing here reads a name".to_owned());
+        }
+    },
+    "stream-real-ip" Warning "rules for clients behind a PROXY protocol header"
+    "allow, deny and limit_conn judge the address that connected, which is that of the balancer that sends the header: all its clients are one. set_real_ip_from has the address of the header take its place."
+    "set_real_ip_from with the address of the balancer."
+    |s, _, found| for server in Server::all(s).filter(|server| server.setting("set_real_ip_from").is_none()) {
+        let judged = ["deny", "allow", "limit_conn"].into_iter().find_map(|name| server.setting(name));
+        let Some(n) = server.listens().find(|l| has_word(s, *l, "proxy_protocol")).and(judged) else { continue };
+        found(s.span(n), "the address of the balancer is judged, not that of the client".to_owned());
+    },
+    "stream-tls-unverified" Warning "proxy_ssl without proxy_ssl_verify"
+    "The certificate of the server is not looked at: whoever is on the way can take its place, and read and change everything."
+    "proxy_ssl_verify on; with proxy_ssl_trusted_certificate and proxy_ssl_name."
+    |s, _, found| for server in Server::all(s).filter(|server| server.is_on("proxy_ssl") && !server.is_on("proxy_ssl_verify")) {
+        let far = server.targets().into_iter().find(|target| match Address::parse(target, None) {
+            Some(Address::Inet(Host::Ip(ip), _)) => !is_near(ip),
+            Some(Address::Inet(Host::Name(name), _)) => name != "localhost",
+            _ => false,
+        });
+        if let (Some(pass), Some(far)) = (server.proxy_pass(), far) {
+            found(s.span(pass), format!("nothing shows that it is {far} that answers"));
         }
     },
 }

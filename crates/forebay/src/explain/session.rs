@@ -52,40 +52,53 @@ impl Question {
         ip.map(|ip| SocketAddr::new(ip, self.url.port))
     }
 
-    fn is_udp(&self) -> bool {
-        self.url.scheme == Scheme::Udp
+    fn address(&self, local: SocketAddr) -> ListenAddr {
+        if self.url.scheme == Scheme::Udp { ListenAddr::Udp(local) } else { ListenAddr::Inet(local) }
+    }
+
+    /// Returns the listener of the port, for a host whose address is not known.
+    ///
+    /// # Errors
+    /// There are several.
+    fn only_listener<'c>(&self, config: &'c Config) -> Result<Option<&'c Listener>, String> {
+        let is_at_port = |l: &&Listener| {
+            l.addr.inet().is_some_and(|a| a.port() == self.url.port && l.addr == self.address(a))
+        };
+        let all: Vec<&Listener> = config.listeners.iter().filter(is_at_port).collect();
+        if all.len() > 1 {
+            let names: Vec<&str> = all.iter().map(|l| l.text.as_str()).collect();
+            let names = names.join(", ");
+            return Err(format!("{}: there are {names}; name one of these addresses, and --sni", self.url));
+        }
+        Ok(all.first().copied())
     }
 
     /// Finds the listener that takes the session, and its servers.
     fn listener<'c>(&self, config: &'c Config) -> Result<(&'c Listener, &'c Address), String> {
-        let fitting = |l: &&Listener| {
-            l.addr.is_udp() == self.is_udp() && l.addr.inet().is_some_and(|a| a.port() == self.url.port)
-        };
-        let fitting: Vec<&Listener> = config.listeners.iter().filter(fitting).collect();
         let found = match self.local() {
-            Some(local) => {
-                let own = fitting.iter().find(|l| l.addr.inet() == Some(local));
-                own.or_else(|| fitting.iter().find(|l| takes_all(l, local))).copied()
-            }
-            None if fitting.len() > 1 => {
-                let names: Vec<&str> = fitting.iter().map(|l| l.text.as_str()).collect();
-                return Err(format!(
-                    "{}: there are {}; name one of these addresses, and --sni",
-                    self.url,
-                    names.join(", ")
-                ));
-            }
-            None => fitting.first().copied(),
+            Some(local) => listener_at(config, &self.address(local)),
+            None => self.only_listener(config)?,
         };
         let found = found.map(|l| (l, l.address(self.local()).unwrap_or(&l.default)));
         found.ok_or_else(|| format!("{}: nothing listens there", self.url))
     }
 }
 
+/// Finds the listener of an address: its own, or one of all addresses.
+fn listener_at<'c>(config: &'c Config, addr: &ListenAddr) -> Option<&'c Listener> {
+    let takes = |l: &&Listener| {
+        let local = addr.inet().filter(|_| l.addr.is_udp() == addr.is_udp());
+        local.is_some_and(|local| takes_all(l, local))
+    };
+    let own = config.listeners.iter().find(|l| l.addr == *addr);
+    own.or_else(|| config.listeners.iter().find(takes))
+}
+
 /// Returns `true` if a socket of all addresses takes connections to this one.
 fn takes_all(l: &Listener, local: SocketAddr) -> bool {
     let both = l.options.ipv6only == Some(false);
     l.addr.is_wildcard()
+        && l.addr.inet().is_some_and(|a| a.port() == local.port())
         && l.addr.inet().is_some_and(|a| a.is_ipv4() == local.is_ipv4() || both && a.is_ipv6())
 }
 
@@ -118,7 +131,7 @@ pub(super) fn text(
     let name = question.sni.as_deref().filter(|_| address.options.ssl || first.is_on("ssl_preread"));
     let named = name.and_then(|name| Some(address.names.find(name.as_bytes()).ok()??.0));
     let chosen = server(named.unwrap_or(address.default_server))?;
-    let way = Way { question, listener, address, first, chosen, name, stream, files: places.files };
+    let way = Way { question, config, listener, address, first, chosen, name, stream, files: places.files };
     Ok(way.text(named.is_some(), defaults))
 }
 
@@ -150,7 +163,7 @@ fn default_of(name: &str) -> &'static str {
 }
 
 /// Settings of connections to servers that are shown where they are set.
-const UPSTREAM: [&str; 15] = [
+const UPSTREAM: [&str; 16] = [
     "proxy_bind",
     "proxy_ssl",
     "proxy_ssl_name",
@@ -166,11 +179,13 @@ const UPSTREAM: [&str; 15] = [
     "proxy_download_rate",
     "proxy_upload_rate",
     "proxy_socket_keepalive",
+    "health_check",
 ];
 
 /// A session with all that its way depends on.
 struct Way<'a> {
     question: &'a Question,
+    config: &'a Config,
     listener: &'a Listener,
     address: &'a Address,
     /// Server of the phases before the name of the client is known.
@@ -494,7 +509,7 @@ impl<'a> Way<'a> {
             return section(text, "passed to", &[row]);
         };
         if pass.name.text == b"pass" {
-            let row = Row::new("listener", target, origin::place(pass, self.files));
+            let row = Row::new("listener", self.passed_to(&target), origin::place(pass, self.files));
             return section(text, "passed to", &[row]);
         }
         let group = blocks(self.stream, "upstream").find(|(d, _)| arg(d, 0) == target);
@@ -507,6 +522,19 @@ impl<'a> Way<'a> {
         };
         rows.extend(UPSTREAM.iter().flat_map(|name| self.rows(&self.chosen, &[name])));
         section(text, &title, &rows);
+    }
+
+    /// Returns the listener that `pass` hands the connection to.
+    fn passed_to(&self, target: &str) -> String {
+        let addr = match target.strip_prefix("unix:") {
+            Some(path) => Some(ListenAddr::Unix(path.into())),
+            None => target.parse().ok().map(ListenAddr::Inet),
+        };
+        match addr.and_then(|addr| listener_at(self.config, &addr)) {
+            Some(l) if l.front == STREAM => format!("{target}  of stream: forebay explain tcp://{target}"),
+            Some(_) => format!("{target}  of http"),
+            None => format!("{target}  nothing listens there: the client is cut off"),
+        }
     }
 
     fn group(&self, block: &Block) -> Vec<Row> {

@@ -1,5 +1,6 @@
 //! The directives of an `upstream` block that mean the same in every front end (nginx: the modules of the balancing methods).
 
+use super::server;
 use crate::config::value::first;
 use crate::config::{Build, Context, Scope};
 use crate::upstream::balance::{Load, Method, Timed};
@@ -52,7 +53,11 @@ impl Block {
     pub fn directive<C: Context>(&mut self, d: &Directive, cx: &mut Scope<'_, C>) -> Result<(), Error> {
         self.once(d, cx)?;
         match d.name.text.as_slice() {
-            b"server" => self.servers.push(super::server::parse(d, cx, self.group.method, self.unresolved)?),
+            b"server" => {
+                let (method, unresolved) = (self.group.method, self.unresolved);
+                let block = server::In { method, unresolved, sessions: C::BLOCK == "stream" };
+                self.servers.push(server::parse(d, cx, block)?);
+            }
             b"hash" | b"ip_hash" | b"least_conn" | b"least_time" | b"random" => self.method(d, cx)?,
             b"state" => state(d, cx)?,
             b"queue" => self.group.queue = Some(queue(d, cx)?),

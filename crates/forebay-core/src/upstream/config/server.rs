@@ -3,6 +3,7 @@
 use crate::config::Build;
 use crate::config::value::split_parameter;
 use crate::upstream::balance::Method;
+use crate::upstream::greeting::SendProxy;
 use crate::upstream::peer::Peer;
 use crate::upstream::servers::{Discovery, Found, Server};
 use forebay_conf::error::Error;
@@ -24,23 +25,29 @@ pub(super) fn plain_server(place: Place, default_port: u16) -> Server {
     Server { template, place, default_port, source: Discovery::Fixed, found }
 }
 
-/// Reads a `server` line. `unresolved`: its name may be unknown at the start.
+/// Properties of the block that a `server` line is in.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct In {
+    /// Balancing method.
+    pub method: Method,
+    /// Names may be unknown at the start.
+    pub unresolved: bool,
+    /// The group serves sessions, not requests.
+    pub sessions: bool,
+}
+
+/// Reads a `server` line.
 ///
 /// # Errors
 /// In nginx's words.
-pub(super) fn parse(
-    d: &Directive,
-    cx: &Build<'_>,
-    method: Method,
-    unresolved: bool,
-) -> Result<Server, Error> {
+pub(super) fn parse(d: &Directive, cx: &Build<'_>, block: In) -> Result<Server, Error> {
     let Some((word, options)) = d.args.split_first() else { return Err(cx.error(d, "no host")) };
     let peer = Peer::new(PeerAddr::Unix(PathBuf::new()));
-    let mut line = ServerLine { d, word, cx, method, peer, resolve: false, service: None };
+    let mut line = ServerLine { d, word, cx, block, peer, resolve: false, service: None };
     for w in options {
         line.parameter(w)?;
     }
-    line.server(unresolved)
+    line.server()
 }
 
 /// A `server` line that is being read.
@@ -49,7 +56,7 @@ struct ServerLine<'l> {
     /// The server.
     word: &'l Word,
     cx: &'l Build<'l>,
-    method: Method,
+    block: In,
     peer: Peer,
     resolve: bool,
     service: Option<String>,
@@ -83,9 +90,12 @@ impl ServerLine<'_> {
                 self.peer.backup = true;
                 self.takes_backup(w, "backup")?;
             }
+            (b"proxy_protocol", Some(t)) if self.block.sessions => {
+                self.peer.proxy_protocol = Some(SendProxy::of(t).ok_or_else(invalid)?);
+            }
             (b"route", Some(t)) => self.route(w, "route", t)?,
             // Angie's name of it.
-            (b"sid", Some(t)) => self.route(w, "sid", t)?,
+            (b"sid", Some(t)) if self.block.sessions => self.route(w, "sid", t)?,
             (b"service", Some(t)) => self.service(w, t)?,
             _ => return Err(invalid()),
         }
@@ -94,7 +104,7 @@ impl ServerLine<'_> {
 
     /// Checks that the balancing method knows backups and a slow start.
     fn takes_backup(&self, w: &Word, parameter: &str) -> Result<(), Error> {
-        match self.method {
+        match self.block.method {
             Method::RoundRobin | Method::Least(_) => Ok(()),
             _ => {
                 let text = format!("balancing method does not support parameter \"{parameter}\"");
@@ -122,7 +132,7 @@ impl ServerLine<'_> {
         Ok(())
     }
 
-    fn server(mut self, unresolved: bool) -> Result<Server, Error> {
+    fn server(mut self) -> Result<Server, Error> {
         let text = self.word.as_str();
         let parsed = Place::parse(&self.word.text);
         let place = parsed.map_err(|m| self.error(self.word, format!("{m} in upstream \"{text}\"")))?;
@@ -136,7 +146,7 @@ impl ServerLine<'_> {
         }
         let mut server = plain_server(place, PORT);
         if server.found.is_empty() {
-            if !unresolved {
+            if !self.block.unresolved {
                 return Err(self.error(self.word, format!("host not found in upstream \"{text}\"")));
             }
             server.source = Discovery::Later;

@@ -40,7 +40,7 @@ impl Visit<'_> {
         if let Some(version) = self.announce {
             let mut header = Vec::new();
             // There is no client to announce.
-            proxy_protocol::write(version, None, &mut header);
+            proxy_protocol::write(version, None, b"", &mut header);
             let sent = line.write_all(&header).await;
             sent.map_err(|e| format!("sending PROXY protocol header to upstream ({})", errno(&e)))?;
         }

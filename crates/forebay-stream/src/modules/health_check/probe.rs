@@ -35,6 +35,7 @@ impl Probe for StreamProbe {
         let Some(check) = self.upstream.extras.checks.get(self.number) else { return Ok(()) };
         let Some(server) = self.stream.servers.get(check.server) else { return Ok(()) };
         let attempt = Attempt {
+            peer: &self.peer,
             check,
             server,
             host: &self.upstream.group.name,
@@ -52,6 +53,7 @@ impl Probe for StreamProbe {
 
 /// A check that is being made.
 struct Attempt<'c> {
+    peer: &'c Peer,
     check: &'c Check,
     server: &'c Server,
     /// Name of the group.
@@ -81,9 +83,11 @@ impl Attempt<'_> {
     /// Connects to the server, sends, and reads until the condition holds.
     async fn over_tcp(&self, addr: &PeerAddr) -> Result<(), String> {
         let proxy = &self.server.settings.proxy;
+        let header = &self.server.settings.proxy_protocol.header;
+        let version = self.peer.proxy_protocol.unwrap_or_else(|| header.without_session());
         let visit = Visit {
             addr,
-            announce: proxy.protocol_header.version(),
+            announce: version.version(),
             tls: self.server.upstream_tls.as_ref(),
             host: self.host,
             protocols: &self.server.settings.offered.alpn.constants().unwrap_or_default(),

@@ -75,6 +75,18 @@ pub(super) fn cases() -> Vec<(&'static str, String, String)> {
                 "server { listen 443 ssl; server_name a; proxy_pass a:1; } server { listen 443; server_name b; proxy_pass b:1; }",
             ),
         ),
+        (
+            "stream-real-ip",
+            server("listen 1 proxy_protocol; allow 10.0.0.0/8; deny all; proxy_pass a:1;"),
+            server(
+                "listen 1 proxy_protocol; set_real_ip_from 10.0.0.1; allow 10.0.0.0/8; deny all; proxy_pass a:1;",
+            ),
+        ),
+        (
+            "stream-tls-unverified",
+            server("listen 1; proxy_ssl on; proxy_pass imap.example:993;"),
+            server("listen 1; proxy_ssl on; proxy_ssl_verify on; proxy_pass imap.example:993;"),
+        ),
     ]
 }
 
@@ -110,6 +122,23 @@ fn stream_rules_see_through_other_ways_to_write_it() {
             stream("server { listen 53 udp; } server { listen 1; pass 127.0.0.1:53; }"),
         ),
         ("preread-off", server("listen 1; set $b $ssl_preread_server_name:443; proxy_pass $b;")),
+        (
+            "preread-off",
+            stream(
+                "upstream u { hash $mqtt_preread_clientid; server a:1; } server { listen 1; proxy_pass u; }",
+            ),
+        ),
+        (
+            "preread-off",
+            stream(
+                "ssl_preread on; upstream u { hash $rdp_cookie; server a:1; } server { listen 1; proxy_pass u; }",
+            ),
+        ),
+        ("stream-real-ip", stream("limit_conn z 1; server { listen 1 proxy_protocol; proxy_pass a:1; }")),
+        (
+            "stream-tls-unverified",
+            stream("proxy_ssl on; upstream u { server 8.8.8.8:1; } server { listen 1; proxy_pass u; }"),
+        ),
         ("ssrf", server("listen 443; ssl_preread on; proxy_pass $ssl_preread_server_name:443;")),
         ("missing-resolver", server("listen 443; ssl_preread on; proxy_pass $ssl_preread_server_name:443;")),
         ("missing-resolver", mapped("name.example:443")),
@@ -137,6 +166,13 @@ fn stream_rules_see_through_other_ways_to_write_it() {
         ("pass-without-listener", pass("10.0.0.1:80")),
         ("pass-without-listener", pass("unix:/s")),
         ("pass-without-listener", pass("$unknown")),
+        (
+            "preread-off",
+            stream(
+                "server { listen 443; ssl_preread on; proxy_pass a:1; } server { listen 443; server_name b; proxy_pass \
+                    $ssl_preread_server_name:443; }",
+            ),
+        ),
         ("preread-off", server("listen 443 ssl; proxy_pass $ssl_server_name:443;")),
         ("missing-resolver", mapped("10.0.0.1:443")),
         (
@@ -148,6 +184,24 @@ fn stream_rules_see_through_other_ways_to_write_it() {
         (
             "missing-resolver",
             stream("geo $b { default 10.0.0.1:1; 10.0.0.0/8 unix:/s; } server { listen 1; proxy_pass $b; }"),
+        ),
+        (
+            "preread-off",
+            stream("upstream u { hash $remote_addr; server a:1; } server { listen 1; proxy_pass u; }"),
+        ),
+        (
+            "preread-off",
+            stream(
+                "ssl_preread on; upstream u { hash $ssl_preread_server_name; server a:1; } server { listen 1; proxy_pass u; }",
+            ),
+        ),
+        ("stream-real-ip", server("listen 1; limit_conn z 1; proxy_pass a:1;")),
+        ("stream-real-ip", server("listen 1 proxy_protocol; proxy_pass a:1;")),
+        (
+            "stream-tls-unverified",
+            stream(
+                "upstream u { server 10.0.0.1:1; server unix:/s; } server { listen 1; proxy_ssl on; proxy_pass u; }",
+            ),
         ),
         // Rules for http.
         ("return-before-access", server("listen 1; deny all; return 200;")),

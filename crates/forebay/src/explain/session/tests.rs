@@ -22,6 +22,8 @@ const CONF: &str = "stream {
     server { listen 514 udp; proxy_pass 10.0.0.9:514; proxy_timeout 0; }
     server { listen 1001 ssl proxy_protocol; pass 127.0.0.1:1000; proxy_protocol_timeout 5s; ssl_handshake_timeout 6s; }
     server { listen 1002; return a; access_log /l f; }
+    server { listen 1003; ssl_preread on; pass $inside; }
+    map $ssl_preread_server_name $inside { http 127.0.0.1:80; default 127.0.0.1:2; }
 }
 http { server { listen 80; } }
 ";
@@ -44,6 +46,7 @@ fn explain(target: &str, sni: Option<&str>, client: Option<&str>) -> Result<Stri
         listener(ListenAddr::Udp(any(514)), plain, STREAM, 3),
         listener(ListenAddr::Inet(any(1001)), wrapped, STREAM, 4),
         listener(ListenAddr::Inet(any(1002)), plain, STREAM, 5),
+        listener(ListenAddr::Inet(any(1003)), plain, STREAM, 6),
         listener(ListenAddr::Inet(any(80)), plain, 0, 0),
     ];
     let config = Config { listeners, ..Config::default() };
@@ -82,9 +85,19 @@ fn phases_come_in_order_with_their_settings() {
     assert_eq!(rows(&text, "SSL")[0], "ssl_handshake_timeout 6s /n.conf:18");
     assert_eq!(rows(&text, "CONTENT"), ["pass 127.0.0.1:1000 /n.conf:18"]);
     assert_eq!(rows(&text, "LOG"), ["(nothing) no access_log: no line is written"]);
-    assert_eq!(rows(&text, "passed to"), ["listener 127.0.0.1:1000 /n.conf:18"]);
+    assert_eq!(
+        rows(&text, "passed to"),
+        ["listener 127.0.0.1:1000 of stream: forebay explain tcp://127.0.0.1:1000 /n.conf:18"]
+    );
     let ends = rows(&text, "end of the session");
     assert_eq!(ends.len(), 3, "{ends:?}");
+    for (sni, listener) in [
+        ("http", "127.0.0.1:80 of http"),
+        ("none", "127.0.0.1:2 nothing listens there: the client is cut off"),
+    ] {
+        let text = explain("tcp://127.0.0.1:1003", Some(sni), None).expect("a session");
+        assert_eq!(rows(&text, "passed to"), [format!("listener {listener} /n.conf:20")]);
+    }
     let text = explain("tcp://127.0.0.1:1002", None, None).expect("a session");
     assert_eq!(rows(&text, "LOG"), ["access_log /l f /n.conf:19"]);
     assert_eq!(rows(&text, "end of the session"), ["(nothing) the end of the answer"]);
