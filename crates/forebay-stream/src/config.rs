@@ -3,7 +3,7 @@
 use crate::access_log::Format;
 use crate::modules::{
     self, Content, core, health_check, limit_conn, log, pass, preread, proxy, proxy_protocol, realip, set,
-    status_zone,
+    status_zone, sticky,
 };
 use crate::session::Session;
 use crate::udp;
@@ -47,6 +47,8 @@ pub(crate) type Scope<'a> = forebay_core::config::Scope<'a, StreamContext>;
 /// Properties that stream adds to a group.
 #[derive(Debug, Default)]
 pub(crate) struct Extras {
+    /// `sticky` and the directives about it.
+    pub sticky: sticky::Sticky,
     /// Health checks, in the order of the group's schedules.
     pub checks: Vec<health_check::Check>,
 }
@@ -267,12 +269,16 @@ impl<'s, 'f> Builder<'s, 'f> {
 
     /// Reads `upstream NAME { ... }`.
     fn upstream(&mut self, d: &Directive) -> Result<(), Error> {
+        let mut extras = Extras::default();
         let mut block = upstream::Block::new(d, false);
         for inner in d.block.iter().flatten() {
-            block.directive(inner, self.cx)?;
+            if !extras.sticky.directive(inner, self.cx)? {
+                block.directive(inner, self.cx)?;
+            }
         }
+        block.group.sticky = extras.sticky.is_on();
         block.check(d, self.cx)?;
-        let defined = self.cx.tables.upstreams.define(block, Extras::default(), self.cx.error(d, ""));
+        let defined = self.cx.tables.upstreams.define(block, extras, self.cx.error(d, ""));
         defined.map_err(|message| self.cx.error(d, message))
     }
 

@@ -76,6 +76,7 @@ impl FrontEnd for StreamFrontEnd {
             let same = |u: &&Arc<crate::config::Upstream>| u.group.name == group.name;
             if let Some(old) = former.as_ref().and_then(|f| f.upstreams.iter().find(same)) {
                 group.adopt(&old.group);
+                upstream.extras.sticky.adopt(&old.extras.sticky);
             }
             resolve::start(group, &mut tasks, &outside.tokio, &log);
             health_check::start(&stream, upstream, &mut tasks, &outside.tokio, &log);

@@ -181,6 +181,7 @@ impl Session {
     pub(crate) fn end(&mut self, status: u16) {
         self.status = status;
         status_zone::end(self);
+        proxy::ended(self);
         access_log::log_session(self);
         // A client that sees the end of the connection may look for its line in the log.
         buffers::flush_gathered(&self.thread);

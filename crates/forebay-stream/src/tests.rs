@@ -31,6 +31,9 @@ const OTHERS: &[&str] = &[
     "random",
     "zone",
     "state",
+    "sticky",
+    "sticky_secret",
+    "sticky_strict",
     "resolver",
     "resolver_timeout",
 ];
@@ -141,4 +144,25 @@ fn a_queue_is_refused_in_words() {
     let words = "\"queue\" directive is not supported: sessions do not wait for a server";
     assert!(matches!(found.as_slice(), [one] if one.starts_with(words)), "{found:?}");
     assert_eq!(errors("upstream u { server 127.0.0.1:1 slow_start=5s; zone u 64k; }"), [""; 0]);
+}
+
+#[test]
+fn mistakes_in_sticky_are_named() {
+    let block = |lines: &str| errors(&format!("upstream u {{ server 127.0.0.1:1 sid=a; {lines} }}"));
+    assert_eq!(
+        block("sticky route $remote_addr $server_port; sticky_secret s$remote_addr; sticky_strict on;"),
+        [""; 0]
+    );
+    let learn = "sticky learn create=$remote_addr lookup=$remote_addr zone=z:64k";
+    assert_eq!(block(&format!("{learn} timeout=1h norefresh connect;")), [""; 0]);
+    assert_eq!(block(&format!("{learn} header;")), ["unknown parameter \"header\""]);
+    assert_eq!(block("sticky cookie a;"), ["unknown parameter \"cookie\""]);
+    assert_eq!(block("sticky route a;"), ["invalid variable name \"a\""]);
+    let zone = "\"sticky\" directive \"zone\" parameter is not specified";
+    assert_eq!(block("sticky learn create=$pid lookup=$pid;"), [zone]);
+    for line in ["sticky route $pid;", "sticky_secret a;", "sticky_strict off;"] {
+        let name = line.split(' ').next().unwrap_or_default();
+        assert_eq!(block(&format!("{line} {line}")), [format!("\"{name}\" directive is duplicate")]);
+    }
+    assert_eq!(errors("upstream u { server 127.0.0.1:1 sid=; }"), ["sid is empty"]);
 }

@@ -1,16 +1,19 @@
 //! The stream block: sessions that are routed by their first message, and sessions that stick to a server.
 
-use crate::harness::{Server, Site, wait_for};
+use crate::harness::{DEADLINE, Server, Site, free_port, wait_for};
 use crate::health::certificate;
-use crate::stream::connect;
+use crate::stream::{connect, rest};
+use nix::sys::signal::Signal;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 
 fn conf(stream: &str) -> String {
     format!(
         "worker_processes 2; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\nstream {{\n\
          log_format l '$status [$mqtt_preread_clientid] [$mqtt_preread_username] [$rdp_cookie] \
          [$rdp_cookie_mstshash] [$rdp_cookie_msts]';\n\
+         log_format s '$status $upstream_sticky_status [$upstream_addr]';\n\
+         access_log logs/sticky.log s;\n\
          access_log logs/access.log l;\n{stream}\n}}\n"
     )
 }
@@ -60,7 +63,11 @@ fn server_of(stream: &mut TcpStream, message: &[u8]) -> char {
 }
 
 fn wait_for_line(server: &Server, line: &str) {
-    wait_for(line, || server.site.read("logs/access.log").lines().any(|l| l == line).then_some(()));
+    wait_for_line_in(server, "logs/access.log", line);
+}
+
+fn wait_for_line_in(server: &Server, log: &str, line: &str) {
+    wait_for(line, || server.site.read(log).lines().any(|l| l == line).then_some(()));
 }
 
 /// The client identifier leads to one server, also if its packet comes in single bytes, and the packet arrives whole.
@@ -159,4 +166,127 @@ fn rdp_is_routed_by_its_cookie() {
     let mut answer = vec![0; 1 + request.len()];
     slow.read_exact(&mut answer).expect("an answer");
     assert_eq!(answer, [b"A", request.as_slice()].concat());
+}
+
+/// Returns a group of two servers, of which nearly all sessions go to the first by weight.
+fn weighted(a: &str, b: &str, sticky: &str) -> String {
+    format!(
+        "upstream u {{ zone u 64k; server {a} weight=50 fail_timeout=60s sid=a; server {b} sid=b; {sticky} }}\n"
+    )
+}
+
+const LEARN: &str =
+    "sticky learn create=$mqtt_preread_clientid lookup=$mqtt_preread_clientid zone=s:64k timeout=1h;";
+
+/// A client stays at the server of its first session although the weights say otherwise, also after a reload.
+#[test]
+fn a_client_that_is_learnt_keeps_its_server() {
+    let (a, b) = (named("A").to_string(), named("B").to_string());
+    let text = conf(&format!(
+        "{}server {{ listen 127.0.0.1:%PORT0%; mqtt_preread on; proxy_pass u; }}\n\
+         server {{ listen 127.0.0.1:%PORT1%; return former; }}",
+        weighted(&a, &b, LEARN)
+    ));
+    let server = Server::start(&text);
+    let ask = |id: &str| server_of(&mut connect(server.addr(0)), &mqtt(id, ""));
+    // The second server is the first one's for a session in 51.
+    let mut ids = (0..60).map(|n| format!("client-{n}"));
+    let at_b = ids.find(|id| ask(id) == 'B').expect("a session for the second server");
+    let keeps = || (0..20).all(|_| ask(&at_b) == 'B') && (0..20).all(|_| ask("client-0") == 'A');
+    assert!(keeps());
+    wait_for_line_in(&server, "logs/sticky.log", &format!("200 NEW [{b}]"));
+    wait_for_line_in(&server, "logs/sticky.log", &format!("200 HIT [{b}]"));
+    let before = server.workers(server.pid());
+    server.site.write("nginx.conf", &text.replace("former", "next"));
+    server.signal(Signal::SIGHUP);
+    wait_for("the next configuration", || (rest(connect(server.addr(1))) == "next").then_some(()));
+    assert!(keeps());
+    assert_eq!(server.workers(server.pid()), before);
+}
+
+/// A bound session goes elsewhere when its server is dead, and stays there.
+#[test]
+fn a_dead_sticky_server_gives_way() {
+    let b = named("B").to_string();
+    let dead = format!("127.0.0.1:{}", free_port());
+    let server = Server::start(&conf(&format!(
+        "{}\
+         server {{ listen 127.0.0.1:%PORT0%; mqtt_preread on; proxy_pass u; }}\n\
+         {}\
+         server {{ listen 127.0.0.1:%PORT1%; mqtt_preread on; proxy_pass v; }}\n",
+        weighted(&dead, &b, "sticky route $mqtt_preread_username;"),
+        weighted(&dead, &b, "sticky route $mqtt_preread_username; sticky_strict on;").replace(" u ", " v "),
+    )));
+    let ask = |name: &str| server_of(&mut connect(server.addr(0)), &mqtt("c", name));
+    assert_eq!(ask("b"), 'B');
+    wait_for_line_in(&server, "logs/sticky.log", &format!("200 HIT [{b}]"));
+    assert_eq!(ask("a"), 'B');
+    wait_for_line_in(&server, "logs/sticky.log", &format!("200 HIT, MISS [{dead}, {b}]"));
+    // A name of no server, and no name.
+    assert_eq!(ask("x"), 'B');
+    wait_for_line_in(&server, "logs/sticky.log", &format!("200 MISS [{b}]"));
+    assert_eq!(ask(""), 'B');
+    wait_for_line_in(&server, "logs/sticky.log", &format!("200 NEW [{b}]"));
+    // A strict group has no other server for it.
+    let mut strict = connect(server.addr(1));
+    strict.write_all(&mqtt("c", "a")).expect("sent");
+    let mut rest = Vec::new();
+    let _ = strict.read_to_end(&mut rest);
+    assert_eq!(rest, b"");
+    wait_for_line_in(&server, "logs/sticky.log", &format!("502 HIT, MISS [{dead}, v]"));
+    assert_eq!(server_of(&mut connect(server.addr(1)), &mqtt("c", "b")), 'B');
+}
+
+/// With a secret the client has to send the MD5 of the name and the secret.
+#[test]
+fn a_route_may_need_a_secret() {
+    let (a, b) = (named("A").to_string(), named("B").to_string());
+    let sticky = "sticky route $rdp_cookie_msts; sticky_secret salt; sticky_strict on;";
+    let server = Server::start(&conf(&format!(
+        "{}server {{ listen 127.0.0.1:%PORT0%; rdp_preread on; proxy_pass u; }}",
+        weighted(&a, &b, sticky)
+    )));
+    let mut stream = connect(server.addr(0));
+    // printf bsalt | md5sum
+    assert_eq!(server_of(&mut stream, &rdp("Cookie: msts=962d76aee3a009625027690183c56864")), 'B');
+    let mut plain = connect(server.addr(0));
+    plain.write_all(&rdp("Cookie: msts=b")).expect("sent");
+    let mut rest = Vec::new();
+    let _ = plain.read_to_end(&mut rest);
+    assert_eq!(rest, b"");
+    wait_for_line_in(&server, "logs/sticky.log", "502 MISS [u]");
+}
+
+/// A session over UDP is learnt by the client's address.
+#[test]
+fn a_session_over_udp_is_learnt() {
+    let echo = || {
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
+        let addr = socket.local_addr().expect("address").to_string();
+        std::thread::spawn(move || {
+            let mut buf = [0; 10];
+            while let Ok((_, from)) = socket.recv_from(&mut buf) {
+                let _ = socket.send_to(socket.local_addr().expect("address").to_string().as_bytes(), from);
+            }
+        });
+        addr
+    };
+    let learn = "sticky learn create=$remote_addr lookup=$remote_addr zone=s:64k;";
+    let server = Server::start(&conf(&format!(
+        "upstream u {{ server {}; server {}; {learn} }}\n\
+         server {{ listen 127.0.0.1:%PORT0% udp; proxy_pass u; proxy_responses 1; }}\n\
+         server {{ listen 127.0.0.1:%PORT0%; return up; }}",
+        echo(),
+        echo()
+    )));
+    let ask = || {
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
+        socket.set_read_timeout(Some(DEADLINE)).expect("set");
+        socket.send_to(b"x", server.addr(0)).expect("sent");
+        let mut buf = [0; 30];
+        let n = socket.recv(&mut buf).expect("an answer");
+        buf[..n].to_vec()
+    };
+    let first = ask();
+    assert!((0..9).all(|_| ask() == first));
 }

@@ -87,6 +87,8 @@ pub struct Key {
     pub client: Option<IpAddr>,
     /// [`Peer::sid`] of the server that the session sticks to.
     pub sticky: Option<Vec<u8>>,
+    /// A session that sticks to a server goes to no other.
+    pub strict: bool,
 }
 
 impl Key {
@@ -96,7 +98,7 @@ impl Key {
     /// If a variable cannot be evaluated.
     pub fn of<E: Evaluate>(group: &Group, e: &mut E) -> Result<Key, VarError> {
         let hash = group.key.as_ref().map(|key| key.value(e)).transpose()?;
-        Ok(Key { hash: hash.unwrap_or_default(), client: e.peer().ip(), sticky: None })
+        Ok(Key { hash: hash.unwrap_or_default(), client: e.peer().ip(), ..Key::default() })
     }
 }
 
@@ -156,14 +158,21 @@ impl Picker {
         let now = clock(now);
         // Weights are loaded and stored, not changed atomically: this lock makes a choice one step.
         let _one_at_a_time = local.group.choosing();
-        let chosen = self
-            .stuck(set, now, false)
-            .or_else(|| self.by_method(local.group.method, set, now))
-            .or_else(|| self.stuck(set, now, true))
-            .or_else(|| self.backup(local.group.method, set, now))?;
+        let chosen = self.pick(set, now)?;
         set.peers.get(chosen)?.begin(now);
         local.shards.get(chosen)?.begin(now);
         Some(chosen)
+    }
+
+    fn pick(&mut self, set: &PeerSet, now: u64) -> Option<usize> {
+        if self.key.strict && self.key.sticky.is_some() {
+            return self.stuck(set, now, false).or_else(|| self.stuck(set, now, true));
+        }
+        let method = self.local.group.method;
+        self.stuck(set, now, false)
+            .or_else(|| self.by_method(method, set, now))
+            .or_else(|| self.stuck(set, now, true))
+            .or_else(|| self.backup(method, set, now))
     }
 
     /// Returns `true` if a peer may be asked; `sticky`: by a request that sticks to it.

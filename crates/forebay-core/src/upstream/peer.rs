@@ -141,7 +141,7 @@ impl Peer {
     }
 }
 
-/// Returns the name of a peer without `route=` in sticky sessions: the MD5 of its address, in hexadecimal.
+/// Returns the MD5 of a text in hexadecimal. That of its address names a peer without `route=` in sticky sessions.
 pub(super) fn sid(name: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(32);
     for b in Md5::digest(name) {

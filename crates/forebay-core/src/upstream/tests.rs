@@ -209,6 +209,28 @@ fn sticky_requests_reach_a_drained_server() {
 }
 
 #[test]
+fn strict_sessions_reach_no_other_server() {
+    let mut g = Group::new(b"u".to_vec(), true, Keepalive::default());
+    g.sticky = true;
+    g.set_servers(servers(&[1, 1], |s| {
+        (s[0].template.routed, s[0].template.sid) = (true, b"a".to_vec());
+    }));
+    let g = Arc::new(g);
+    let now = Instant::now();
+    let picker = |sid: Option<&[u8]>| {
+        let key = Key { sticky: sid.map(<[u8]>::to_vec), strict: true, ..Key::default() };
+        Picker::new(local(&g), key)
+    };
+    let mut bound = picker(Some(b"a"));
+    assert_eq!(bound.choose(now), Some(0));
+    bound.give_up(0);
+    assert_eq!(bound.choose(now), None);
+    assert_eq!(picker(Some(b"unknown")).choose(now), None);
+    // A session that is not bound yet goes anywhere.
+    assert!(picker(None).choose(now).is_some());
+}
+
+#[test]
 fn the_faster_server_wins() {
     let method = Method::Least(Load::Time { timed: Timed::LastByte, inflight: false });
     let g = balanced(method, &[1, 1], |_| ());

@@ -12,6 +12,7 @@ pub(crate) mod realip;
 pub(crate) mod set;
 pub(crate) mod ssl;
 pub(crate) mod status_zone;
+pub(crate) mod sticky;
 
 use crate::config::Scope;
 use crate::session::Session;

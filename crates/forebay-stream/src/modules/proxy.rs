@@ -1,5 +1,6 @@
 //! Passes sessions on to upstreams (nginx: ngx_stream_proxy_module, ngx_stream_upstream_module). Hot path.
 
+use super::sticky::{Binding, Status};
 use super::{Content, proxy_protocol};
 use crate::config::{Named, Scope, StreamContext, Upstream};
 use crate::passing::Connected;
@@ -111,11 +112,13 @@ pub(crate) struct Attempt {
     ended: Option<Duration>,
     sent: u64,
     received: u64,
+    /// `$upstream_sticky_status`; `None` without `sticky`.
+    sticky: Option<Status>,
 }
 
 impl Attempt {
-    fn new(name: Vec<u8>, begun: Instant) -> Attempt {
-        Attempt { name, begun, connected: None, answered: None, ended: None, sent: 0, received: 0 }
+    fn new(name: Vec<u8>, begun: Instant, sticky: Option<Status>) -> Attempt {
+        Attempt { name, begun, connected: None, answered: None, ended: None, sent: 0, received: 0, sticky }
     }
 
     /// Notes the end.
@@ -161,9 +164,17 @@ impl Attempt {
 #[derive(Debug, Default)]
 pub(crate) struct State {
     attempts: Vec<Attempt>,
+    /// Binding to a server; `None` without `sticky`.
+    binding: Option<Box<Binding>>,
 }
 
 impl State {
+    /// Begins an attempt. `sid`: name of the server in sticky sessions; `None` if none could be chosen.
+    fn attempt(&mut self, name: Vec<u8>, now: Instant, sid: Option<&[u8]>) {
+        let sticky = self.binding.as_ref().map(|binding| binding.status(sid));
+        self.attempts.push(Attempt::new(name, now, sticky));
+    }
+
     /// Returns the bytes received from the present server and sent to it.
     pub(crate) fn traffic(&self) -> (u64, u64) {
         self.attempts.last().map_or((0, 0), |a| (a.received, a.sent))
@@ -190,7 +201,7 @@ struct Refused(u16);
 /// Connects a session to a server.
 pub(crate) async fn serve(s: &mut Session, pass: &Pass, settings: &Settings) -> Outcome {
     // One attempt is the rule, and a vector that grows by itself takes room for four.
-    s.upstream = Some(Box::new(State { attempts: Vec::with_capacity(1) }));
+    s.upstream = Some(Box::new(State { attempts: Vec::with_capacity(1), binding: None }));
     match connect(s, pass, settings).await {
         Ok((lease, conn)) => {
             lease.reached(Timed::Connect);
@@ -203,6 +214,7 @@ pub(crate) async fn serve(s: &mut Session, pass: &Pass, settings: &Settings) -> 
                 false => Ok(Vec::new()),
             };
             let Ok(header) = header else { return Outcome::Over(500) };
+            bind(s, &lease);
             let rules = Rules {
                 idle: settings.timeout.0,
                 half_close: settings.half_close,
@@ -213,6 +225,22 @@ pub(crate) async fn serve(s: &mut Session, pass: &Pass, settings: &Settings) -> 
             Outcome::Connected(Box::new(Connected { lease, conn, rules, header }))
         }
         Err(Refused(status)) => Outcome::Over(status),
+    }
+}
+
+/// Binds a session to the server that it is connected to, if sessions of the group stick.
+fn bind(s: &mut Session, lease: &Lease) {
+    let binding = s.upstream.as_mut().and_then(|u| u.binding.take());
+    if let (Some(mut binding), Some(peer)) = (binding, lease.peer()) {
+        binding.connected(s, &peer.sid);
+        s.upstream.get_or_insert_default().binding = Some(binding);
+    }
+}
+
+/// Notes the end of a session.
+pub(crate) fn ended(s: &Session) {
+    if let Some(binding) = s.upstream.as_ref().and_then(|u| u.binding.as_ref()) {
+        binding.ended(s);
     }
 }
 
@@ -235,6 +263,14 @@ impl Servers {
         match self {
             Servers::Group(p) => p.peer(n).map(|p| (p.addr.clone(), p.name.clone())),
             Servers::Direct(addrs) => addrs.get(n).map(|a| (a.clone(), address_text(a))),
+        }
+    }
+
+    /// Returns the name of a server in sticky sessions.
+    fn sid(&self, n: usize) -> Option<&[u8]> {
+        match self {
+            Servers::Group(p) => p.peer(n).map(|p| p.sid.as_slice()),
+            Servers::Direct(_) => None,
         }
     }
 
@@ -280,14 +316,13 @@ async fn connect(s: &mut Session, pass: &Pass, settings: &Settings) -> Result<(L
         let now = thread.io.poller.now();
         let Some(n) = servers.choose(tried, now) else {
             // The attempt is counted, and has the name of the group.
-            let attempt = Attempt::new(group, now);
-            s.upstream.get_or_insert_default().attempts.push(attempt);
+            s.upstream.get_or_insert_default().attempt(group, now, None);
             s.log(Level::Error, "no live upstreams while connecting to upstream");
             end_attempt(s);
             return Err(Refused(502));
         };
         let Some((addr, name)) = servers.server(n) else { return Err(Refused(500)) };
-        s.upstream.get_or_insert_default().attempts.push(Attempt::new(name, now));
+        s.upstream.get_or_insert_default().attempt(name, now, servers.sid(n));
         let lease = servers.lease(n, now, s.server);
         let opened = match open(s, &addr, lease.peer(), settings).await {
             Ok(conn) => encrypt(s, conn, &group, settings).await,
@@ -449,7 +484,9 @@ fn refuse(s: &Session, e: &VarError) -> Refused {
 }
 
 fn group(s: &mut Session, upstream: &Arc<Upstream>) -> Result<(Servers, Vec<u8>), Refused> {
-    let key = Key::of(&upstream.group, s).map_err(|e| refuse(s, &e))?;
+    let mut key = Key::of(&upstream.group, s).map_err(|e| refuse(s, &e))?;
+    let binding = Binding::find(s, upstream, &mut key).map_err(|e| refuse(s, &e))?;
+    s.upstream.get_or_insert_default().binding = binding.map(Box::new);
     let picker = Picker::new(s.conf.groups.local(&upstream.group), key);
     Ok((Servers::Group(picker), upstream.group.name.clone()))
 }
@@ -536,5 +573,9 @@ pub(crate) const VARIABLES: &[crate::variables::Row] = &[
     }),
     crate::variables::row("upstream_connect_time", |s, o| each_time(s, o, |a| a.connected)),
     crate::variables::row("upstream_first_byte_time", |s, o| each_time(s, o, |a| a.answered)),
+    crate::variables::row("upstream_sticky_status", |s, o| {
+        let is_sticky = s.upstream.as_ref().is_some_and(|u| u.binding.is_some());
+        Ok(is_sticky && each(s, o, |a, o| o.extend_from_slice(a.sticky.map_or("", Status::word).as_bytes()))?)
+    }),
     crate::variables::row("upstream_session_time", |s, o| each_time(s, o, |a| a.ended)),
 ];

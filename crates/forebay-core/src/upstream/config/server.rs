@@ -14,7 +14,7 @@ use std::path::PathBuf;
 
 /// Port if none is written.
 const PORT: u16 = 80;
-/// Longest value of `route=`, bytes.
+/// Longest value of `route=` and `sid=`, bytes.
 const MAX_ROUTE: usize = 256;
 
 /// Creates a server with default parameters. Looks its name up.
@@ -93,7 +93,9 @@ impl ServerLine<'_> {
             (b"proxy_protocol", Some(t)) if self.block.sessions => {
                 self.peer.proxy_protocol = Some(SendProxy::of(t).ok_or_else(invalid)?);
             }
-            (b"route", Some(t)) => self.route(w, t)?,
+            (b"route", Some(t)) => self.route(w, "route", t)?,
+            // Angie's name of it.
+            (b"sid", Some(t)) if self.block.sessions => self.route(w, "sid", t)?,
             (b"service", Some(t)) => self.service(w, t)?,
             _ => return Err(invalid()),
         }
@@ -111,11 +113,12 @@ impl ServerLine<'_> {
         }
     }
 
-    fn route(&mut self, w: &Word, route: &[u8]) -> Result<(), Error> {
+    /// Reads the name of the server in sticky sessions.
+    fn route(&mut self, w: &Word, parameter: &str, route: &[u8]) -> Result<(), Error> {
         match route.len() {
-            0 => return Err(self.error(w, "route is empty")),
+            0 => return Err(self.error(w, format!("{parameter} is empty"))),
             1..=MAX_ROUTE => {}
-            _ => return Err(self.error(w, "route is too long")),
+            _ => return Err(self.error(w, format!("{parameter} is too long"))),
         }
         (self.peer.sid, self.peer.routed) = (route.to_vec(), true);
         Ok(())

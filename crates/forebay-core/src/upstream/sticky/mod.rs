@@ -3,7 +3,7 @@
 
 mod sessions;
 
-use super::peer::{clock, ms};
+use super::peer::{self, clock, ms};
 use crate::config::value::split_parameter;
 use crate::config::{Build, Context, Scope};
 use crate::vars::{Evaluate, Template, VarError};
@@ -104,8 +104,7 @@ impl Learn {
     /// Returns the name of the server of a session.
     pub fn find(&self, key: &[u8], now: Instant) -> Option<Vec<u8>> {
         let sessions = self.sessions();
-        let found = lock(&sessions).find(key, clock(now)).map(<[u8]>::to_vec);
-        found
+        lock(&sessions).find(key, clock(now)).map(<[u8]>::to_vec)
     }
 
     /// Begins or prolongs a session. It moves if it was at another server.
@@ -133,6 +132,11 @@ impl Learn {
     fn end(&self, now: Instant) -> u64 {
         clock(now).saturating_add(ms(self.timeout))
     }
+}
+
+/// Returns the name by which clients know a server, with `sticky_secret`: the MD5 of its name and the secret, in hexadecimal.
+pub fn salted(sid: &[u8], secret: &[u8]) -> Vec<u8> {
+    peer::sid(&[sid, secret].concat())
 }
 
 /// `sticky learn` that is being read.
