@@ -36,6 +36,7 @@ mod scgi_uwsgi;
 mod stream;
 mod stream_health;
 mod stream_metrics;
+mod stream_reloads;
 mod stream_udp;
 mod subcommands;
 mod subrequests;
