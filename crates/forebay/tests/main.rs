@@ -37,6 +37,7 @@ mod stream;
 mod stream_health;
 mod stream_metrics;
 mod stream_preread;
+mod stream_reloads;
 mod stream_udp;
 mod subcommands;
 mod subrequests;

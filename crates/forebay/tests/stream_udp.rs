@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 /// Returns a configuration with a TCP server at the first port, which tells the harness that the program is ready.
-fn conf(main: &str, stream: &str) -> String {
+pub(crate) fn conf(main: &str, stream: &str) -> String {
     format!(
         "error_log logs/error.log info; pid logs/nginx.pid; {main}\nstream {{\n\
          log_format l '$status $protocol $bytes_received $bytes_sent $server_addr [$upstream_addr]';\n\
@@ -21,14 +21,14 @@ fn conf(main: &str, stream: &str) -> String {
 const ONE: &str = "worker_processes 1; events { worker_connections 64; }";
 
 /// UDP server that answers with the port that a datagram came from, a space and the datagram.
-struct Echo {
-    addr: SocketAddr,
+pub(crate) struct Echo {
+    pub addr: SocketAddr,
     ends: Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Echo {
-    fn start() -> Echo {
+    pub(crate) fn start() -> Echo {
         let socket = UdpSocket::bind("127.0.0.1:0").expect("bind");
         let addr = socket.local_addr().expect("bound");
         let ends = Arc::new(AtomicBool::new(false));
@@ -47,7 +47,7 @@ impl Echo {
     }
 
     /// Closes the port.
-    fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         self.ends.store(true, SeqCst);
         let waker = UdpSocket::bind("127.0.0.1:0").expect("bind");
         waker.send_to(b"", self.addr).expect("sent");
@@ -55,33 +55,33 @@ impl Echo {
     }
 }
 
-fn client(to: SocketAddr) -> UdpSocket {
+pub(crate) fn client(to: SocketAddr) -> UdpSocket {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("bind");
     socket.connect(to).expect("connected");
     socket.set_read_timeout(Some(DEADLINE)).expect("timeout");
     socket
 }
 
-fn receive(socket: &UdpSocket) -> Option<String> {
+pub(crate) fn receive(socket: &UdpSocket) -> Option<String> {
     let mut buf = [0; 65536];
     let count = socket.recv(&mut buf).ok()?;
     Some(String::from_utf8_lossy(&buf[..count]).into_owned())
 }
 
 /// Sends a datagram and returns the answer.
-fn ask(socket: &UdpSocket, text: &str) -> Option<String> {
+pub(crate) fn ask(socket: &UdpSocket, text: &str) -> Option<String> {
     socket.send(text.as_bytes()).expect("sent");
     receive(socket)
 }
 
 /// Sends a datagram and returns the port that the server has got it from.
-fn port(socket: &UdpSocket) -> u16 {
+pub(crate) fn port(socket: &UdpSocket) -> u16 {
     let answer = ask(socket, "x").expect("an answer");
     answer.strip_suffix(" x").and_then(|port| port.parse().ok()).expect("a port")
 }
 
 /// Waits for lines of the access log.
-fn wait_for_lines(server: &Server, count: usize) -> String {
+pub(crate) fn wait_for_lines(server: &Server, count: usize) -> String {
     wait_for("lines of the access log", || {
         let log = server.site.read("logs/access.log");
         (log.lines().count() >= count).then_some(log)
