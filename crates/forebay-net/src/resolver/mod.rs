@@ -99,7 +99,7 @@ impl std::fmt::Display for Failure {
 /// Addresses of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Addresses {
-    /// At least one, IPv4 first. Each family is rotated with each use.
+    /// At least one, IPv4 first. A lookup has the order of the answer, as in nginx; each further use rotates each family.
     pub ips: Vec<IpAddr>,
     /// Lifetime.
     pub ttl: Duration,
@@ -298,7 +298,7 @@ impl Resolver {
             for got in [a, aaaa].into_iter().flatten() {
                 answers.add(got, &name);
             }
-            let Answers { mut ips, alias, failure, .. } = answers;
+            let Answers { ips, alias, failure, .. } = answers;
             ttl = answers.ttl;
             // The answer that failed may have held the addresses that can be reached. From the system's name servers half an
             // answer is enough, as in glibc.
@@ -306,7 +306,6 @@ impl Resolver {
                 return Err(e);
             }
             if !ips.is_empty() {
-                rotate(&mut ips, forebay_sys::random::random_u64() as usize);
                 return Ok(Addresses { ips, ttl: self.ttl(ttl) });
             }
             let chain = alias.ok_or(Failure::NotFound)?;
@@ -527,6 +526,41 @@ mod tests {
         drop(Question { resolver: resolver.clone(), name: b"name".to_vec(), found });
         assert_eq!(told.try_recv(), Ok(Err(Failure::Server)));
         assert!(resolver.cache().is_empty());
+    }
+
+    /// Starts a name server with three addresses for every name.
+    fn name_server() -> SocketAddr {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("bind");
+        let at = socket.local_addr().expect("bound");
+        std::thread::spawn(move || {
+            let mut buf = [0; 512];
+            while let Ok((n, from)) = socket.recv_from(&mut buf) {
+                let question = &buf[12..n];
+                let is_a = question[question.len() - 3] == 1;
+                let hosts: &[u8] = if is_a { &[1, 2, 3] } else { &[] };
+                let mut answer = vec![buf[0], buf[1], 0x81, 0x80, 0, 1, 0, hosts.len() as u8, 0, 0, 0, 0];
+                answer.extend_from_slice(question);
+                for host in hosts {
+                    answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 192, 0, 2, *host]);
+                }
+                let _ = socket.send_to(&answer, from);
+            }
+        });
+        at
+    }
+
+    /// A name that was just looked up has the order of the answer: with fewer tries than addresses, it decides which are reached.
+    #[test]
+    fn addresses_rotate_after_the_first_use() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
+        let resolver = Arc::new(Resolver::asking(vec![name_server()]));
+        for name in ["a.test", "b.test", "c.test"] {
+            let hosts = || {
+                let found = runtime.block_on(resolver.addresses(name.as_bytes(), false)).expect("addresses");
+                found.ips.iter().map(|ip| ip.to_string().replace("192.0.2.", "")).collect::<String>()
+            };
+            assert_eq!([hosts(), hosts(), hosts(), hosts()], ["123", "231", "312", "123"]);
+        }
     }
 
     #[test]
