@@ -211,10 +211,6 @@ impl Binding {
             return;
         };
         let Some(Learnt { key, sid }) = &self.learnt else { return };
-        let now = s.thread.io.poller.now();
-        // A later connection may have moved it.
-        if learn.find(key, now).is_none_or(|present| present == *sid) {
-            learn.set(key, sid, now);
-        }
+        learn.renew(key, sid, s.thread.io.poller.now());
     }
 }

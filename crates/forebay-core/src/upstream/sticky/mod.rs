@@ -117,6 +117,11 @@ impl Learn {
         lock(&self.sessions()).prolong(key, sid, self.end(now), clock(now));
     }
 
+    /// Prolongs a session whose connection ends, or begins it again if it has ended before. Leaves one that is at another server.
+    pub fn renew(&self, key: &[u8], sid: &[u8], now: Instant) {
+        lock(&self.sessions()).renew(key, sid, self.end(now), clock(now));
+    }
+
     /// Takes over the sessions of the former configuration.
     pub fn adopt(&self, old: &Learn) {
         let room = lock(&self.sessions()).room;

@@ -50,6 +50,13 @@ impl Sessions {
         }
     }
 
+    /// Prolongs a session, or begins it again if it has ended. Leaves one that is at another server.
+    pub(super) fn renew(&mut self, key: &[u8], sid: &[u8], until: u64, now: u64) {
+        if self.find(key, now).is_none_or(|present| present == sid) {
+            self.set(key, sid, until, now);
+        }
+    }
+
     fn put(&mut self, key: &[u8], sid: &[u8], until: u64, now: u64) {
         self.forget(now);
         let cost = COST + key.len() + sid.len();
@@ -112,5 +119,18 @@ mod tests {
         assert!(s.map.len() <= 10, "{}", s.map.len());
         assert_eq!(s.find(&[99], 1000), Some(b"x".as_slice()));
         assert_eq!(s.find(&[0], 1000), None);
+    }
+
+    #[test]
+    fn a_long_connection_renews_its_session() {
+        let mut s = Sessions::new(1000);
+        s.set(b"a", b"x", 500, 1);
+        s.renew(b"a", b"x", 1500, 1000);
+        assert_eq!(s.find(b"a", 1400), Some(b"x".as_slice()));
+        // The client has moved since.
+        s.set(b"a", b"y", 2000, 1400);
+        s.renew(b"a", b"x", 3000, 1400);
+        assert_eq!(s.find(b"a", 1900), Some(b"y".as_slice()));
+        assert_eq!(s.find(b"a", 2000), None);
     }
 }
