@@ -46,7 +46,7 @@ pub enum Broken {
 /// The bytes cannot become a header.
 pub fn parse(buf: &[u8]) -> Result<Parsed, Broken> {
     if starts(buf, SIGNATURE) {
-        return version2(buf);
+        return version2(buf, STREAM);
     }
     if !starts(buf, b"PROXY ") {
         return Err(Broken::Header);
@@ -60,6 +60,18 @@ pub fn parse(buf: &[u8]) -> Result<Parsed, Broken> {
     }
     let header = version1(line).ok_or(Broken::Header)?;
     Ok(Parsed::Complete(lf + 1, Some(header)))
+}
+
+/// Reads a header of version 2 from the beginning of a datagram. Also returns the rest. `None`: the datagram does not begin with a
+/// whole header.
+pub fn parse_datagram(bytes: &[u8]) -> Option<(Option<Header>, &[u8])> {
+    if !bytes.starts_with(SIGNATURE) {
+        return None;
+    }
+    match version2(bytes, DATAGRAM) {
+        Ok(Parsed::Complete(length, header)) => Some((header, bytes.get(length..)?)),
+        Ok(Parsed::Partial) | Err(_) => None,
+    }
 }
 
 /// Returns `true` if the bytes begin with `what`, or are the beginning of it.
@@ -89,7 +101,7 @@ fn address(ip: &str, port: &str) -> Option<SocketAddr> {
     Some(SocketAddr::new(ip, port.parse().ok()?))
 }
 
-fn version2(buf: &[u8]) -> Result<Parsed, Broken> {
+fn version2(buf: &[u8], transport: u8) -> Result<Parsed, Broken> {
     let Some(&[version, family, hi, lo]) = buf.get(12..16) else { return Ok(Parsed::Partial) };
     if version >> 4 != 2 {
         return Err(Broken::Version(version >> 4));
@@ -99,15 +111,22 @@ fn version2(buf: &[u8]) -> Result<Parsed, Broken> {
         return Err(Broken::TooLarge);
     }
     let Some(rest) = buf.get(16..end) else { return Ok(Parsed::Partial) };
-    Ok(Parsed::Complete(end, known_addresses(version & 15, family, rest)?))
+    Ok(Parsed::Complete(end, known_addresses(version & 15, (family, transport), rest)?))
 }
 
-/// Reads the part behind the length. Of the families only streams between IP addresses have addresses that we use, and the
-/// command LOCAL (0) is for connections of the proxy itself.
-fn known_addresses(command: u8, family: u8, rest: &[u8]) -> Result<Option<Header>, Broken> {
-    match (command, family) {
-        (1, 0x11) => addresses::<4>(rest, |a| Ipv4Addr::from(a).into()).map(Some),
-        (1, 0x21) => addresses::<16>(rest, |a| Ipv6Addr::from(a).into()).map(Some),
+/// Reads the part behind the length. Only the own transport between IP addresses has addresses that we use, and the command LOCAL
+/// (0) is for connections of the proxy itself.
+fn known_addresses(
+    command: u8,
+    (family, transport): (u8, u8),
+    rest: &[u8],
+) -> Result<Option<Header>, Broken> {
+    if family & 15 != transport {
+        return Ok(None);
+    }
+    match (command, family >> 4) {
+        (1, 1) => addresses::<4>(rest, |a| Ipv4Addr::from(a).into()).map(Some),
+        (1, 2) => addresses::<16>(rest, |a| Ipv6Addr::from(a).into()).map(Some),
         _ => Ok(None),
     }
 }
@@ -136,7 +155,10 @@ pub enum HeaderVersion {
 }
 
 /// Most bytes of extensions in a header, so that its length fits with any addresses.
-pub const MAX_EXTENSIONS: usize = 0xffff - 36;
+pub const MAX_EXTENSIONS: usize = 0xffff - 36 - CHECKSUM.len();
+
+/// Extension with the checksum of a header (CRC-32C), which is zero while it is computed.
+const CHECKSUM: &[u8] = b"\x03\x00\x04\0\0\0\0";
 
 /// Appends an extension of version 2 (TLV). The value has at most 65,535 bytes; a longer one is cut.
 pub fn push_extension(kind: u8, value: &[u8], out: &mut Vec<u8>) {
@@ -162,12 +184,26 @@ pub fn write(
     };
     let mut addresses = Vec::with_capacity(36);
     let family = between.map_or(0, |between| push_addresses(between, &mut addresses) | transport);
-    let length = u16::try_from(addresses.len() + extensions.len()).unwrap_or(u16::MAX);
+    // LOCAL: the receiver uses the addresses of the connection.
+    let command = if between.is_some() { 0x21 } else { 0x20 };
+    let length = u16::try_from(addresses.len() + extensions.len() + CHECKSUM.len()).unwrap_or(u16::MAX);
+    let begin = out.len();
     out.extend_from_slice(SIGNATURE);
-    out.extend_from_slice(&[0x21, family]);
+    out.extend_from_slice(&[command, family]);
     out.extend_from_slice(&length.to_be_bytes());
     out.extend_from_slice(&addresses);
     out.extend_from_slice(extensions);
+    out.extend_from_slice(CHECKSUM);
+    let checksum = crc32c(out.get(begin..).unwrap_or_default());
+    out.truncate(out.len() - size_of_val(&checksum));
+    out.extend_from_slice(&checksum.to_be_bytes());
+}
+
+/// Computes the CRC-32C (RFC 3720, appendix B.4). Bit by bit: a header is short, and there is one for a connection.
+fn crc32c(bytes: &[u8]) -> u32 {
+    const POLYNOMIAL: u32 = 0x82f6_3b78;
+    let step = |crc: u32, _| (crc >> 1) ^ if crc & 1 == 1 { POLYNOMIAL } else { 0 };
+    !bytes.iter().fold(u32::MAX, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), step))
 }
 
 fn write_version1(client: SocketAddr, server: SocketAddr, out: &mut Vec<u8>) {
@@ -251,6 +287,24 @@ mod tests {
             write(version, None, b"", &mut out);
             assert_eq!(complete(&out), (out.len(), None));
         }
+        // As nginx 1.31.5 writes them.
+        let mut out = Vec::new();
+        let between = (addr("127.0.0.1:47358"), addr("127.0.0.1:7861"));
+        write(HeaderVersion::Two, Some(between), b"", &mut out);
+        let header = b"\x21\x11\0\x13\x7f\0\0\x01\x7f\0\0\x01\xb8\xfe\x1e\xb5\x03\0\x04\x14\x4f\xf9\x79";
+        assert_eq!(out[12..], *header);
+        let mut out = Vec::new();
+        write(HeaderVersion::Two, None, b"", &mut out);
+        assert_eq!(out[12..], *b"\x20\0\0\x07\x03\0\x04\xa9\xb8\x7e\x8f");
+        let mut out = Vec::new();
+        write(HeaderVersion::Datagram, Some(between), b"", &mut out);
+        let between = parse_datagram(&out).expect("a header").0.map(|h| format!("{} {}", h.client, h.server));
+        assert_eq!(between.as_deref(), Some("127.0.0.1:47358 127.0.0.1:7861"));
+        assert_eq!(complete(&out).1, None, "of another transport");
+        out.extend_from_slice(b"text");
+        assert_eq!(parse_datagram(&out).expect("a header").1, b"text");
+        assert_eq!(parse_datagram(&out[..30]), None);
+        assert_eq!(parse_datagram(b"text"), None);
         let (mut extensions, mut out) = (Vec::new(), Vec::new());
         push_extension(2, b"name", &mut extensions);
         push_extension(0xe0, &[7; 70_000], &mut extensions);

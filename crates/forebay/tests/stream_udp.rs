@@ -160,10 +160,11 @@ fn servers_see_the_client() {
     socket.send(b"a").expect("sent");
     let mut buf = [0; 100];
     let count = socket.recv(&mut buf).expect("an answer");
-    let mut header = b" \r\n\r\n\0\r\nQUIT\n\x21\x12\0\x0c\x7f\0\0\x01\x7f\0\0\x01".to_vec();
+    let mut header = b" \r\n\r\n\0\r\nQUIT\n\x21\x12\0\x13\x7f\0\0\x01\x7f\0\0\x01".to_vec();
     header.extend_from_slice(&[from.to_be_bytes(), to.to_be_bytes()].concat());
-    header.push(b'a');
-    assert!(buf[..count].ends_with(&header), "{}", buf[..count].escape_ascii());
+    header.extend_from_slice(b"\x03\0\x04");
+    // The checksum and the text follow.
+    assert!(buf[..count - 5].ends_with(&header) && buf[count - 1] == b'a', "{}", buf[..count].escape_ascii());
     server.wait_for_log("udp proxy 127.0.0.9:", 2);
 }
 
@@ -419,12 +420,41 @@ fn bursts() {
 
 #[test]
 fn the_check_knows_udp() {
-    let site = Site::new(&conf(ONE, "server { listen 127.0.0.1:%PORT1% udp proxy_protocol; return a; }"));
+    let site = Site::new(&conf(ONE, "server { listen 127.0.0.1:%PORT1% udp ssl; return a; }"));
     let output = site.run(&["-t"]);
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(
-        text.contains("\"listen\" directive \"proxy_protocol\" parameter is incompatible with \"udp\""),
-        "{text}"
-    );
-    assert!(!output.status.success());
+    let error = "\"listen\" directive \"ssl\" parameter is incompatible with \"udp\"";
+    assert!(text.contains(error) && !output.status.success(), "{text}");
+}
+
+/// With `proxy_protocol` at `listen`, a header in front of the first datagram of a session names the client. Later datagrams may
+/// have one, and a client without one gets no session.
+#[test]
+fn datagrams_name_their_client() {
+    let echo = Echo::start();
+    let server = Server::start(&conf(
+        ONE,
+        &format!(
+            "set_real_ip_from 127.0.0.1;\n\
+             server {{ listen 127.0.0.1:%PORT0% udp proxy_protocol; proxy_responses 1; proxy_requests 1;\n\
+             return '$remote_addr $proxy_protocol_port $bytes_received'; }}\n\
+             server {{ listen 127.0.0.1:%PORT1% udp proxy_protocol; proxy_pass {}; }}",
+            echo.addr
+        ),
+    ));
+    let header = b"\r\n\r\n\0\r\nQUIT\n\x21\x12\0\x0c\xc0\0\x02\x07\x7f\0\0\x01\x04\xd2\0\x35";
+    let with = |text: &str| [header.as_slice(), text.as_bytes()].concat();
+    let socket = client(server.addr(0));
+    socket.send(b"no header").expect("sent");
+    server.wait_for_log("no PROXY protocol header in a datagram, udp client: 127.0.0.1", 1);
+    socket.send(&with("hello")).expect("sent");
+    assert_eq!(receive(&socket).as_deref(), Some("192.0.2.7 1234 5"));
+    let socket = client(server.addr(1));
+    for bytes in [with("one"), b"two".to_vec(), with("three")] {
+        socket.send(&bytes).expect("sent");
+        let answer = receive(&socket).expect("an answer");
+        let text = String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(5)..]).into_owned();
+        let word = answer.rsplit(' ').next().expect("a word");
+        assert!(text.ends_with(word) && word.len() >= 3, "{answer}");
+    }
 }

@@ -268,7 +268,6 @@ impl ListenDirective {
             (options.multipath, "multipath"),
             (protocols.ssl, "ssl"),
             (options.so_keepalive.is_some(), "so_keepalive"),
-            (protocols.proxy_protocol, "proxy_protocol"),
         ];
         if let Some((_, name)) = incompatible.iter().find(|(given, _)| *given) {
             return Err(format!("\"listen\" directive \"{name}\" parameter is incompatible with \"udp\""));
@@ -523,7 +522,7 @@ mod tests {
     #[test]
     fn parameters_of_connections_are_incompatible_with_udp() {
         let says = |parameters: &str| error(&STREAM, &format!("1 {parameters}"));
-        let order = "proxy_protocol so_keepalive=off ssl multipath deferred backlog=1 fastopen=0";
+        let order = "so_keepalive=off ssl multipath deferred backlog=1 fastopen=0";
         let mut given = String::from("udp");
         for word in order.split(' ') {
             given = format!("{given} {word}");
@@ -531,7 +530,10 @@ mod tests {
             let text = format!("\"listen\" directive \"{name}\" parameter is incompatible with \"udp\"");
             assert_eq!(says(&given), text, "{given}");
         }
-        assert_eq!(says("udp reuseport bind rcvbuf=1k sndbuf=1k ipv6only=on default_server udp"), "");
+        assert_eq!(
+            says("udp proxy_protocol reuseport bind rcvbuf=1k sndbuf=1k ipv6only=on default_server udp"),
+            ""
+        );
         assert_eq!(says("udp ssl backlog=x"), "invalid backlog \"backlog=x\"");
         assert_eq!(error(&STREAM, "unix:/s udp"), "datagrams over unix domain sockets are not supported yet");
     }

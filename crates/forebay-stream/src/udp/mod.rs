@@ -24,6 +24,7 @@ use forebay_core::config::value::Number;
 use forebay_core::front::Idle;
 use forebay_core::log::error;
 use forebay_core::thread::{ActiveConfig, next_connection};
+use forebay_http::proxy_protocol::{self, Header};
 use forebay_net::addr::Peer;
 use forebay_net::reactor::{Direct, Token};
 use forebay_net::wire::Wire;
@@ -106,6 +107,8 @@ pub(crate) struct Udp {
     starting: RefCell<Vec<u32>>,
     /// Time of the last warning that there are too many sessions.
     full_logged: Cell<Option<Instant>>,
+    /// Time of the last line about datagrams without a header.
+    unnamed_logged: Cell<Option<Instant>>,
     /// Time of the last line about answers that could not be sent.
     unsent_logged: Cell<Option<Instant>>,
 }
@@ -131,6 +134,16 @@ fn client(thread: &Thread, key: &Key) -> Client {
         client.local = Some(SocketAddr::new(ip, port));
     }
     client
+}
+
+/// Returns `true` if datagrams of a listener begin with headers of the PROXY protocol.
+fn expects_headers(thread: &Thread, listener: u32) -> bool {
+    let conf = thread.config();
+    let index = conf.listeners.get(listener as usize).copied().flatten();
+    let listener = index.and_then(|index| conf.config.listeners.get(index));
+    listener.is_some_and(|l| {
+        l.default.options.proxy_protocol || l.exact.iter().any(|(_, a)| a.options.proxy_protocol)
+    })
 }
 
 /// Returns the end of the datagrams from `at` on that have the same sender.
@@ -171,6 +184,7 @@ impl Udp {
     }
 
     fn handle_received(&self, thread: &Rc<Thread>, listener: u32, batch: &mut Batch) {
+        let headers = expects_headers(thread, listener);
         let mut at = 0;
         while at < batch.len() {
             let Some(from) = batch.get(at).and_then(|d| d.from) else {
@@ -178,7 +192,14 @@ impl Udp {
                 continue;
             };
             let end = run(batch, at, from);
-            self.arrived(thread, batch, Key { listener, from }, at..end);
+            let key = Key { listener, from };
+            if headers {
+                for bytes in (at..end).filter_map(|n| batch.get(n)).flat_map(|d| d.parts()) {
+                    self.arrived_with_header(thread, key, bytes);
+                }
+            } else {
+                self.arrived(thread, batch, key, at..end);
+            }
             at = end;
         }
     }
@@ -215,7 +236,24 @@ impl Udp {
         let found = self.sessions.borrow().find(&key);
         match found {
             Some(number) => self.forward(thread, number, bytes),
-            None => self.begin(thread, key, bytes),
+            None => self.begin(thread, key, bytes, None),
+        }
+    }
+
+    /// Handles a datagram of a listener that expects headers of the PROXY protocol. The first datagram of a session has one. A
+    /// later one may: some proxies put it in front of each.
+    fn arrived_with_header(&self, thread: &Rc<Thread>, key: Key, bytes: &[u8]) {
+        let found = self.sessions.borrow().find(&key);
+        match (found, proxy_protocol::parse_datagram(bytes)) {
+            (Some(number), Some((_, rest))) => self.forward(thread, number, rest),
+            (Some(number), None) => self.forward(thread, number, bytes),
+            (None, Some((header, rest))) => self.begin(thread, key, rest, header),
+            // Anyone can send any number of these.
+            (None, None) => {
+                let text =
+                    format!("no PROXY protocol header in a datagram, udp client: {}", key.from.addr.ip());
+                log_rarely(thread, &self.unnamed_logged, Level::Error, &text);
+            }
         }
     }
 
@@ -261,12 +299,13 @@ impl Udp {
         }
     }
 
-    /// Begins a session with its first datagram.
-    fn begin(&self, thread: &Rc<Thread>, key: Key, bytes: &[u8]) {
+    /// Begins a session with its first datagram. `proxied`: header of the PROXY protocol in front of it.
+    fn begin(&self, thread: &Rc<Thread>, key: Key, bytes: &[u8], proxied: Option<Header>) {
         if !self.make_room(thread) {
             return;
         }
-        let mut session = Session::new(thread.clone(), Wire::Closed, client(thread, &key));
+        let client = Client { proxied: proxied.map(Box::new), ..client(thread, &key) };
+        let mut session = Session::new(thread.clone(), Wire::Closed, client);
         let terms = terms(session.conf.stream.servers.get(session.server));
         let left = (terms.requests > 0).then(|| terms.requests - 1);
         let queue = Queue { datagrams: Vec::new(), bytes: 0, left };
