@@ -12,7 +12,7 @@ use forebay_conf::error::Level;
 use forebay_net::addr::Peer;
 use forebay_net::io::Io;
 use forebay_net::reactor::{Direct, Handler, Remote, Token};
-use forebay_sys::errno::errno;
+use forebay_sys::errno::{errno, errno_text};
 use forebay_sys::sync::lock;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
@@ -106,6 +106,17 @@ struct ListenSlot {
     shared: bool,
 }
 
+/// Room for a connection beyond the limit.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Room {
+    /// Idle connections have been closed.
+    Now,
+    /// Slow transfers end soon.
+    Soon,
+    /// All connections stay.
+    Never,
+}
+
 /// Conditions that end a pause in accepting connections.
 #[derive(Clone, Copy)]
 struct Pause {
@@ -140,8 +151,10 @@ struct WorkerThread {
     reserve: RawFd,
     /// Number of open connections at which descriptors reached the reserve; `usize::MAX` until that happens.
     ceiling: Cell<usize>,
-    /// Time of the last warning that connections run short: at most one is logged a second.
+    /// Time of the last warning that connections were closed for others.
     full_logged: Cell<Option<Instant>>,
+    /// Time of the last warning that new connections wait.
+    wait_logged: Cell<Option<Instant>>,
     quit_deadline: Cell<Option<Instant>>,
 }
 
@@ -190,6 +203,7 @@ impl WorkerThread {
             reserve: reserve(forebay_sys::limits::descriptors().0, setup.counters.len()),
             ceiling: Cell::new(usize::MAX),
             full_logged: Cell::new(None),
+            wait_logged: Cell::new(None),
             quit_deadline: Cell::new(None),
             thread,
         };
@@ -349,9 +363,9 @@ impl WorkerThread {
         self.thread.counters.active.get() as usize
     }
 
-    /// Closes some idle connections to make room for others; [`shares::choose_idle`] chooses them. Returns `false` if
-    /// there was none to close. In that case marks slow transfers to be dropped.
-    fn make_room(&self) -> bool {
+    /// Closes some idle connections to make room for others; [`shares::choose_idle`] chooses them. Without any it marks slow
+    /// transfers to be dropped.
+    fn make_room(&self) -> Room {
         let max = self.thread.max_connections;
         let now = self.thread.clock.now();
         let mut waiting: Vec<Idle> = Vec::with_capacity(self.thread.io.poller.idle());
@@ -362,11 +376,11 @@ impl WorkerThread {
             ends.push(waiting.len());
         }
         if waiting.is_empty() {
-            if self.thread.transfers.give_up(now) > 0 {
-                self.thread.reactor.wake_all();
-                self.log_full(now);
+            if self.thread.transfers.give_up(now) == 0 {
+                return Room::Never;
             }
-            return false;
+            self.thread.reactor.wake_all();
+            return Room::Soon;
         }
         // Close several at a time: the choice looks at every idle connection, which would cost too much for each new
         // one.
@@ -380,17 +394,25 @@ impl WorkerThread {
                 front.close_idle(idle.token);
             }
         }
-        self.log_full(now);
-        true
+        Room::Now
     }
 
-    fn log_full(&self, now: Instant) {
-        if self.full_logged.get().is_none_or(|t| now >= t + Duration::from_secs(1)) {
-            self.full_logged.set(Some(now));
-            let max = self.thread.max_connections;
-            let what = format!("{max} worker_connections are not enough, reusing connections");
-            error::log(&self.thread, Level::Warn, &what);
+    /// Logs that there was no room, each outcome at most once a second. `short`: of descriptors.
+    fn log_full(&self, short: bool, room: Room) {
+        let (logged, outcome) = match room {
+            Room::Now | Room::Soon => (&self.full_logged, "reusing connections"),
+            Room::Never => (&self.wait_logged, "new connections wait"),
+        };
+        let now = self.thread.clock.now();
+        if logged.get().is_some_and(|t| now < t + Duration::from_secs(1)) {
+            return;
         }
+        logged.set(Some(now));
+        let reason = match short {
+            true => format!("descriptors are not enough for more than {} connections", self.connections()),
+            false => format!("{} worker_connections are not enough", self.thread.max_connections),
+        };
+        error::log(&self.thread, Level::Warn, &format!("{reason}, {outcome}"));
     }
 
     /// Gives connections to the listeners that other listeners have passed them to.
@@ -433,7 +455,7 @@ impl WorkerThread {
     fn accept_failed(&self, e: Errno) {
         let short = matches!(e, Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM);
         let level = if short { Level::Crit } else { Level::Alert };
-        let text = forebay_sys::errno::errno_text(e);
+        let text = errno_text(e);
         error::log(&self.thread, level, &format!("accept4() failed {text}"));
         self.pause(Some(self.thread.clock.now() + RETRY));
     }
@@ -449,7 +471,12 @@ impl WorkerThread {
         }
         // If descriptors rather than `worker_connections` run short, close cached files before connections.
         let short = self.connections() < self.thread.max_connections;
-        (short && self.fronts.iter().any(|front| front.shed())) || self.make_room()
+        if short && self.fronts.iter().any(|front| front.shed()) {
+            return true;
+        }
+        let room = self.make_room();
+        self.log_full(short, room);
+        room == Room::Now
     }
 
     /// Adjusts the ceiling after a connection was accepted; `crowded` if its descriptor is one of the reserve. A

@@ -18,6 +18,7 @@ pub use way::Quota;
 use crate::io::Io;
 use crate::reactor::Deadline;
 use crate::wire::Wire;
+use rustix::io::Errno;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use way::{Link, Stop, Way};
@@ -78,13 +79,23 @@ impl Default for Rules {
 /// Reason for which a relay is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// The side has shut down its sending direction, or its connection is broken. Of two sides that have both shut down
-    /// theirs, the later.
+    /// The side has shut down its sending direction. Of two sides that have both shut down theirs, the later.
     Closed(Side),
+    /// A call on the connection of the side has failed.
+    Failed(Side, Call, Errno),
     /// The side took or sent nothing for too long.
     TimedOut(Side),
     /// No bytes passed for too long ([`Rules::idle`]).
     Idle,
+}
+
+/// Call by which bytes pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// recv(2), or what takes its place.
+    Recv,
+    /// send(2), or what takes its place.
+    Send,
 }
 
 /// Event that a direction waits for.
@@ -196,8 +207,8 @@ impl Pair {
                 _ => {}
             }
         }
-        match (closed_by(up, down, server_first), up, down) {
-            (Some(side), ..) => Step::Over(Ended::Closed(side)),
+        match (ended_by(up, down, server_first), up, down) {
+            (Some(ended), ..) => Step::Over(ended),
             (None, Stop::Budget, _) | (None, _, Stop::Budget) => Step::Again,
             (None, up, down) => Step::Wait { up: wait_of(up, now), down: wait_of(down, now) },
         }
@@ -252,15 +263,20 @@ impl Pair {
     }
 }
 
-/// Returns the side that has ended the relay, if it is over. `server_first`: the server's direction had ended before this step.
-fn closed_by(up: Stop, down: Stop, server_first: bool) -> Option<Side> {
-    match (up, down) {
-        (Stop::Ended, _) => Some(Side::Client),
-        (Stop::ReceiverBroken, _) | (_, Stop::Ended) => Some(Side::Server),
-        (_, Stop::ReceiverBroken) => Some(Side::Client),
-        (Stop::Shut, Stop::Shut) => Some(if server_first { Side::Client } else { Side::Server }),
-        _ => None,
-    }
+/// Returns the reason for which the relay is over, if it is. `server_first`: the server's direction had ended before this step.
+fn ended_by(up: Stop, down: Stop, server_first: bool) -> Option<Ended> {
+    let ended = match (up, down) {
+        (Stop::Ended, _) => Ended::Closed(Side::Client),
+        (Stop::SenderBroken(e), _) => Ended::Failed(Side::Client, Call::Recv, e),
+        (Stop::ReceiverBroken(e), _) => Ended::Failed(Side::Server, Call::Send, e),
+        (_, Stop::Ended) => Ended::Closed(Side::Server),
+        (_, Stop::SenderBroken(e)) => Ended::Failed(Side::Server, Call::Recv, e),
+        (_, Stop::ReceiverBroken(e)) => Ended::Failed(Side::Client, Call::Send, e),
+        (Stop::Shut, Stop::Shut) if server_first => Ended::Closed(Side::Client),
+        (Stop::Shut, Stop::Shut) => Ended::Closed(Side::Server),
+        _ => return None,
+    };
+    Some(ended)
 }
 
 /// Returns the event for which a direction that has stopped at `now` waits.
@@ -269,7 +285,9 @@ fn wait_of(stop: Stop, now: Deadline) -> Wait {
         Stop::Empty => Wait::Readable,
         Stop::Full => Wait::Writable,
         Stop::Paused(pause) => Wait::Until(now.plus(pause)),
-        Stop::Budget | Stop::Ended | Stop::ReceiverBroken | Stop::Shut => Wait::Nothing,
+        Stop::Budget | Stop::Ended | Stop::SenderBroken(_) | Stop::ReceiverBroken(_) | Stop::Shut => {
+            Wait::Nothing
+        }
     }
 }
 

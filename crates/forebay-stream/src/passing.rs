@@ -6,8 +6,9 @@ use forebay_conf::error::Level;
 use forebay_core::upstream::balance::Timed;
 use forebay_core::upstream::conn::Conn;
 use forebay_core::upstream::lease::Lease;
-use forebay_net::relay::{Ended, Owner, Pair, Pairs, Rules, Side};
+use forebay_net::relay::{Call, Ended, Owner, Pair, Pairs, Rules, Side};
 use forebay_net::wire::Wire;
+use forebay_sys::errno::errno_text;
 
 /// Connection to a server, ready for the bytes of the client.
 #[derive(Debug)]
@@ -73,17 +74,27 @@ impl Owner for Passing {
 }
 
 fn log_end(s: &Session, ended: Ended) {
-    match ended {
+    let (side, failed) = match ended {
         Ended::TimedOut(_) | Ended::Idle => {
             s.log(Level::Info, "connection timed out (110: Connection timed out) while proxying connection");
+            return;
         }
-        Ended::Closed(side) if s.logs_connections() => {
-            let side = match side {
-                Side::Client => "client",
-                Side::Server => "upstream",
-            };
-            s.log_bare(Level::Info, &format!("{side} disconnected{}", s.traffic()));
-        }
-        Ended::Closed(_) => {}
+        Ended::Closed(side) => (side, None),
+        Ended::Failed(side, call, error) => (side, Some((call, error))),
+    };
+    let (name, level) = match side {
+        Side::Client => ("client", Level::Info),
+        Side::Server => ("upstream", Level::Error),
+    };
+    if let Some((call, error)) = failed {
+        let (call, doing) = match call {
+            Call::Recv => ("recv()", "reading from"),
+            Call::Send => ("send()", "sending to"),
+        };
+        let error = errno_text(error);
+        s.log(level, &format!("{call} failed {error} while proxying and {doing} {name}"));
+    }
+    if s.logs_connections() {
+        s.log_bare(Level::Info, &format!("{name} disconnected{}", s.traffic()));
     }
 }

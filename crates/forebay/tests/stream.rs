@@ -333,3 +333,34 @@ fn proxy_headers_by_variable_and_server() {
         assert!(refused(line).contains(text), "{}", refused(line));
     }
 }
+
+/// The examples of the manual are accepted as they are, but for addresses and paths of this machine.
+#[test]
+fn the_examples_of_the_manual_are_configurations() {
+    let manual = include_str!("../../../docs/stream.md");
+    let examples: Vec<&str> =
+        manual.split("```nginx\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    assert!(examples.len() > 5, "{}", examples.len());
+    for example in examples {
+        let mut text = "error_log logs/error.log; pid logs/nginx.pid; events {}\n".to_owned();
+        for line in example.lines() {
+            match line.trim().strip_prefix("listen ").map(|words| words.trim_end_matches(';')) {
+                Some(words) => {
+                    let options = words.split_once(' ').map_or("", |(_, options)| options);
+                    text += &format!("listen 127.0.0.1:{} {options};\n", free_port());
+                }
+                None => text += &format!("{line}\n"),
+            }
+        }
+        for (path, here) in [("/etc/ssl/db", "%DIR%/db"), ("/var/log/nginx/", "%DIR%/logs/")] {
+            text = text.replace(path, here);
+        }
+        let site = Site::new(&text);
+        crate::tls::openssl(
+            &site,
+            "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout db.key -out db.pem -subj /CN=db",
+        );
+        let checked = site.run(&["-t"]);
+        assert!(checked.status.success(), "{example}\n{}", String::from_utf8_lossy(&checked.stderr));
+    }
+}

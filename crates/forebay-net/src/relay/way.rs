@@ -68,10 +68,12 @@ pub(super) enum Stop {
     Full,
     /// The rate limit allows the next read after this time.
     Paused(Duration),
-    /// The sender has ended and all its bytes have been passed on, or its connection is broken.
+    /// The sender has ended and all its bytes have been passed on.
     Ended,
+    /// The connection of the sender is broken.
+    SenderBroken(Errno),
     /// The connection of the receiver is broken.
-    ReceiverBroken,
+    ReceiverBroken(Errno),
     /// The sender's end has been passed on.
     Shut,
 }
@@ -197,7 +199,7 @@ impl Way {
                     left = left.saturating_sub(n);
                 }
                 Err(Errno::AGAIN) => return Stop::Empty,
-                Err(_) => return Stop::Ended,
+                Err(e) => return Stop::SenderBroken(e),
             }
         }
     }
@@ -292,7 +294,7 @@ impl Way {
                     return Err(Stop::Full);
                 }
                 Err(Errno::INVAL) => self.unsplice()?,
-                Err(_) => return Err(Stop::ReceiverBroken),
+                Err(e) => return Err(Stop::ReceiverBroken(e)),
             }
         }
         Ok(())
@@ -325,10 +327,10 @@ impl Way {
 
     /// Takes the bytes out of the pipe: the receiver's connection takes none from it.
     fn unsplice(&mut self) -> Result<(), Stop> {
-        let Pending::Pipe(pipe) = &mut self.pending else { return Err(Stop::ReceiverBroken) };
+        let Pending::Pipe(pipe) = &mut self.pending else { return Err(Stop::ReceiverBroken(Errno::INVAL)) };
         let mut buf = Vec::new();
         // The bytes are lost on an error, and with them the stream.
-        pipe.take(&mut buf).map_err(|_| Stop::Ended)?;
+        pipe.take(&mut buf).map_err(Stop::SenderBroken)?;
         self.mode = Mode::Copied;
         self.pending = Pending::Bytes { buf, at: 0 };
         Ok(())
