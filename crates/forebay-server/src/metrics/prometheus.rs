@@ -144,6 +144,9 @@ impl Exposition {
         self.one("forebay_config_load_time_seconds", "gauge", help, loaded);
         let panics = total(req, |c| &c.panics);
         self.one("forebay_panics_total", counter, "Panics, each of which cost one connection", panics);
+        let displaced = total(req, |c| &c.displaced);
+        let help = "UDP sessions ended for others when worker_connections ran short";
+        self.one("forebay_stream_displaced_sessions_total", counter, help, displaced);
         let lost = total(req, |c| &c.log_lines_lost);
         self.one("forebay_log_lines_lost_total", counter, "Log lines that could not be written", lost);
         let threads = req.thread.all_counters.len() as u64;
