@@ -13,6 +13,15 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+/// Address that a connection comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LocalAddress {
+    /// The address; with port 0 the system chooses the port.
+    pub addr: SocketAddr,
+    /// The address may be another machine's (ip(7), IP_TRANSPARENT).
+    pub transparent: bool,
+}
+
 /// Parameters of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct DialSettings<'d> {
@@ -21,7 +30,7 @@ pub struct DialSettings<'d> {
     /// `STREAM`, or `DGRAM` for a socket that only takes datagrams of the server.
     pub kind: SocketType,
     /// Address that the connection comes from; `None`: the system chooses. Not for unix sockets.
-    pub local: Option<SocketAddr>,
+    pub local: Option<LocalAddress>,
     /// Longest time for the connection.
     pub timeout: Duration,
     /// `SO_RCVBUF`, bytes; 0 = the system's.
@@ -39,6 +48,8 @@ pub struct DialSettings<'d> {
 pub enum DialError {
     /// `socket()` failed: no descriptor or no memory, which is not the server's fault.
     Socket(Errno),
+    /// The socket cannot use foreign addresses: the process lacks CAP_NET_RAW (capabilities(7)).
+    Transparent(Errno),
     /// `bind()` to the local address failed.
     Bind(Errno),
     /// `connect()` failed.
@@ -132,11 +143,15 @@ fn socket(s: &DialSettings<'_>) -> Result<OwnedFd, DialError> {
         let _ = sockopt::set_socket_send_buffer_size(&fd, s.send_buffer);
     }
     if let (Some(local), PeerAddr::Inet(_)) = (s.local, s.addr) {
-        if local.port() == 0 {
+        if local.transparent {
+            let ipv6 = local.addr.is_ipv6();
+            forebay_sys::sockets::set_transparent(&fd, ipv6).map_err(DialError::Transparent)?;
+        }
+        if local.addr.port() == 0 {
             // Old kernels lack it, and bind() then reserves a port as ever.
             let _ = forebay_sys::sockets::set_bind_address_no_port(&fd);
         }
-        rustix::net::bind(&fd, &local).map_err(DialError::Bind)?;
+        rustix::net::bind(&fd, &local.addr).map_err(DialError::Bind)?;
     }
     Ok(fd)
 }
@@ -267,12 +282,30 @@ mod tests {
         }
     }
 
+    fn from(ip: [u8; 4]) -> Option<LocalAddress> {
+        Some(LocalAddress { addr: (ip, 0).into(), transparent: false })
+    }
+
+    /// Whether a process may use foreign addresses depends on its capabilities. The address is not at fault either way.
+    #[test]
+    fn a_foreign_address_needs_a_capability() {
+        let addr = PeerAddr::Inet(([127, 0, 0, 1], 9).into());
+        let local = from([192, 0, 2, 1]).map(|local| LocalAddress { transparent: true, ..local });
+        match socket(&DialSettings { local, ..settings(&addr) }) {
+            Ok(fd) => {
+                let bound = rustix::net::getsockname(&fd).map(SocketAddr::try_from).unwrap().unwrap();
+                assert_eq!(bound.ip().to_string(), "192.0.2.1");
+            }
+            Err(e) => assert_eq!(e, DialError::Transparent(Errno::PERM)),
+        }
+    }
+
     #[test]
     fn a_connection_begins_with_its_greeting() {
         let io = Io::new().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = PeerAddr::Inet(listener.local_addr().unwrap());
-        let local = Some(([127, 0, 0, 2], 0).into());
+        let local = from([127, 0, 0, 2]);
         let dialed =
             at_once(&io, &DialSettings { local, keepalive: true, greeting: b"PROXY", ..settings(&addr) });
         let wire = dialed.unwrap();
@@ -288,7 +321,8 @@ mod tests {
     fn the_port_of_a_local_address_is_chosen_when_the_server_is_known() {
         let addr = PeerAddr::Inet(([127, 0, 0, 1], 1).into());
         let port = |local: SocketAddr| {
-            let fd = socket(&DialSettings { local: Some(local), ..settings(&addr) }).unwrap();
+            let local = Some(LocalAddress { addr: local, transparent: false });
+            let fd = socket(&DialSettings { local, ..settings(&addr) }).unwrap();
             SocketAddr::try_from(rustix::net::getsockname(&fd).unwrap()).unwrap().port()
         };
         // Otherwise bind() would reserve one that no other connection can use.
@@ -303,7 +337,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = PeerAddr::Inet(listener.local_addr().unwrap());
         // An address of documentation (RFC 5737) is none of this machine's.
-        let local = Some(([192, 0, 2, 1], 0).into());
+        let local = from([192, 0, 2, 1]);
         let bound = at_once(&io, &DialSettings { local, ..settings(&addr) });
         assert!(matches!(bound, Err(DialError::Bind(Errno::ADDRNOTAVAIL))), "{bound:?}");
         drop(listener);
@@ -321,7 +355,7 @@ mod tests {
         let missing = at_once(&io, &settings(&addr));
         assert!(matches!(missing, Err(DialError::Connect(Errno::NOENT))), "{missing:?}");
         let listener = UnixListener::bind(path).unwrap();
-        let local = Some(([192, 0, 2, 1], 0).into());
+        let local = from([192, 0, 2, 1]);
         at_once(&io, &DialSettings { local, ..settings(&addr) }).unwrap();
         listener.accept().unwrap();
     }

@@ -1,7 +1,9 @@
 //! Users and groups (nginx: user).
 
+use crate::errno::errno_text;
 use nix::errno::Errno;
 use nix::unistd::{Gid, Group, Uid, User};
+use rustix::thread::{CapabilitySet, CapabilitySets};
 use std::ffi::CString;
 use std::fmt;
 use std::io;
@@ -80,9 +82,11 @@ pub fn is_root() -> bool {
 /// Becomes another user for good: sets group, supplementary groups and user, in this order. Must be called while the process has
 /// one thread. The process stays dumpable, so that `worker_rlimit_core` has an effect.
 ///
+/// `transparent`: keeps CAP_NET_RAW, which sockets with foreign addresses need (ip(7), IP_TRANSPARENT).
+///
 /// # Errors
 /// A text in nginx's words: `setgid(65534) failed (1: Operation not permitted)`.
-pub fn become_user(identity: &Identity) -> io::Result<()> {
+pub fn become_user(identity: &Identity, transparent: bool) -> io::Result<()> {
     let fail =
         |call: String, e: Errno| io::Error::other(format!("{call} failed ({}: {})", e as i32, e.desc()));
     let name = CString::new(identity.name.as_str())?;
@@ -92,7 +96,18 @@ pub fn become_user(identity: &Identity) -> io::Result<()> {
     nix::unistd::initgroups(&name, gid)
         .map_err(|e| fail(format!("initgroups({}, {gid})", identity.name), e))?;
     let uid = Uid::from_raw(identity.uid);
+    if transparent {
+        // Otherwise the change of the user would take every capability.
+        let kept = rustix::thread::set_keep_capabilities(true);
+        kept.map_err(|e| io::Error::other(format!("prctl(PR_SET_KEEPCAPS, 1) failed {}", errno_text(e))))?;
+    }
     nix::unistd::setuid(uid).map_err(|e| fail(format!("setuid({uid})"), e))?;
+    if transparent {
+        let only = CapabilitySet::NET_RAW;
+        let sets = CapabilitySets { effective: only, permitted: only, inheritable: CapabilitySet::empty() };
+        let set = rustix::thread::set_capabilities(None, sets);
+        set.map_err(|e| io::Error::other(format!("capset() failed {}", errno_text(e))))?;
+    }
     // The kernel clears it when the user changes.
     let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::Dumpable);
     Ok(())

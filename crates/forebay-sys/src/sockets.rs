@@ -1,6 +1,7 @@
 //! Socket options that the safe crates lack.
 
 use nix::libc;
+use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -53,6 +54,18 @@ pub fn set_icmp_errors(socket: impl AsFd, ipv6: bool) -> io::Result<()> {
         true => set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1),
         false => set_option(socket, libc::IPPROTO_IP, libc::IP_RECVERR, 1),
     }
+}
+
+/// Lets a socket use addresses that are not this machine's (ip(7), IP_TRANSPARENT).
+///
+/// # Errors
+/// Errors of setsockopt(2); `PERM` without CAP_NET_RAW and CAP_NET_ADMIN.
+pub fn set_transparent(socket: impl AsFd, ipv6: bool) -> Result<(), Errno> {
+    let set = match ipv6 {
+        true => set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_TRANSPARENT, 1),
+        false => set_option(socket, libc::IPPROTO_IP, libc::IP_TRANSPARENT, 1),
+    };
+    set.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::INVAL))
 }
 
 fn set_tcp_option(socket: impl AsFd, option: libc::c_int, value: i32) -> io::Result<()> {

@@ -124,7 +124,7 @@ fn become_worker(order: &Configure, config: &Config, log: &Log) -> Result<(), St
         complain(&format!("setrlimit(RLIMIT_CORE, {bytes})"), limits::set_core(bytes));
     }
     if let Some(identity) = &order.identity {
-        identity::become_user(identity).map_err(|e| errno(&e))?;
+        identity::become_user(identity, config.transparent).map_err(|e| errno(&e))?;
     }
     if let Some(directory) = &main.working_directory {
         let changed = std::env::set_current_dir(directory);

@@ -329,3 +329,27 @@ fn the_environment_of_the_worker_is_what_is_named() {
         assert_eq!(has("CARGO_MANIFEST_DIR"), None, "{environment}");
     }
 }
+
+/// The worker process keeps one capability if connections to upstreams may come from foreign addresses, and none otherwise.
+#[test]
+fn a_worker_keeps_the_capability_for_foreign_addresses() {
+    // Without root's rights the worker is the same user, and has none to keep.
+    let root = nix::unistd::geteuid().is_root();
+    let user = if root { "user daemon;" } else { "" };
+    let capabilities = |bind: &str| {
+        let server = Server::start(&format!(
+            "{user} worker_processes 1; error_log logs/error.log; pid logs/nginx.pid; events {{}}\n\
+             stream {{ server {{ listen 127.0.0.1:%PORT0%; proxy_pass 127.0.0.1:1; {bind} }} }}"
+        ));
+        // A worker that has served a connection has become its user.
+        let mut stream = std::net::TcpStream::connect(server.addr(0)).expect("connect");
+        std::io::Read::read_to_end(&mut stream, &mut Vec::new()).expect("the end");
+        let worker = server.workers(server.pid())[0];
+        let status = std::fs::read_to_string(format!("/proc/{worker}/status")).expect("a process");
+        let line = status.lines().find_map(|l| l.strip_prefix("CapEff:")).expect("a line");
+        u64::from_str_radix(line.trim(), 16).expect("a number")
+    };
+    const NET_RAW: u64 = 1 << 13;
+    assert_eq!(capabilities("proxy_bind $remote_addr transparent;"), if root { NET_RAW } else { 0 });
+    assert_eq!(capabilities("proxy_bind off;"), 0);
+}

@@ -189,6 +189,9 @@ pub struct Config {
     pub default_temp_paths: Vec<PathBuf>,
     /// Files of certificates and keys, which may be renewed.
     pub certificate_files: Vec<PathBuf>,
+    /// Connections to upstreams may come from foreign addresses (nginx: `proxy_bind ... transparent`), so the worker process
+    /// keeps the capability for that.
+    pub transparent: bool,
     /// `-p`, with its final slash.
     pub prefix: Vec<u8>,
     /// Configuration of each front end, by its number.
@@ -364,6 +367,7 @@ fn build(
         cx.keep_late(e);
     }
     add_default_error_log(&mut config.main, env, &mut cx);
+    config.transparent = cx.transparent;
     config.log_files = std::mem::take(&mut cx.log_files);
     config.temp_paths = cx.directories.drain(..).map(|d| d.path).collect();
     Ok((config, levels))

@@ -49,6 +49,8 @@ pub struct Build<'a> {
     pub log_files: Vec<PathBuf>,
     /// Names of access logs with the parameters of their buffers, to find contradictions.
     pub buffered_logs: Vec<(OsString, LogBuffer)>,
+    /// Connections to upstreams may come from foreign addresses, see [`super::Config::transparent`].
+    pub transparent: bool,
     /// Directories of caches and of temporary files, to find those that are used twice.
     pub directories: Vec<Directory>,
 }
@@ -142,6 +144,7 @@ impl<'a> Build<'a> {
             warnings,
             log_files: Vec::new(),
             buffered_logs: Vec::new(),
+            transparent: false,
             directories: Vec::new(),
         }
     }

@@ -2,10 +2,11 @@
 //! ngx_stream_proxy_module).
 
 use crate::config::value::{Setting, Size, once};
-use crate::config::{Build, Context, Scope};
+use crate::config::{Context, Scope};
 use crate::vars::{Evaluate, Template, VarError};
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::{Directive, Word};
+use forebay_net::dial::LocalAddress;
 use std::net::{IpAddr, SocketAddr};
 
 crate::settings! {
@@ -17,9 +18,10 @@ crate::settings! {
     "proxy_socket_sndbuf" => sndbuf: Size = Size(0);
 }
 
-/// Local address of connections to upstreams. `None` leaves it to the system.
+/// Local address of connections to upstreams, and whether it may be another machine's (`transparent`). `None` leaves it to the
+/// system.
 #[derive(Clone, Debug)]
-pub struct Bind(Option<Template>);
+pub struct Bind(Option<(Template, bool)>);
 
 impl<C: Context> Setting<C> for Bind {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_, C>) -> Result<Self, Error> {
@@ -27,10 +29,13 @@ impl<C: Context> Setting<C> for Bind {
         let alone = d.args.len() == 1;
         let word = d.args.first().filter(|w| !alone || w.text != b"off");
         let bind = word.map(|w| address(d, w, cx)).transpose()?;
-        match d.args.get(1) {
-            Some(w) => Err(refuse_option(d, w, cx)),
-            None => Ok(Bind(bind)),
-        }
+        let transparent = match d.args.get(1) {
+            Some(w) if w.text == b"transparent" => true,
+            Some(w) => return Err(cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str()))),
+            None => false,
+        };
+        cx.build.transparent |= transparent && bind.is_some();
+        Ok(Bind(bind.map(|bind| (bind, transparent))))
     }
 }
 
@@ -40,16 +45,6 @@ fn address<C: Context>(d: &Directive, w: &Word, cx: &mut Scope<'_, C>) -> Result
         return Err(cx.error_at(d, w, format!("invalid address \"{}\"", w.as_str())));
     }
     Ok(t)
-}
-
-/// Makes the error for a second parameter.
-fn refuse_option(d: &Directive, w: &Word, cx: &Build<'_>) -> Error {
-    let why = match w.text.as_slice() {
-        // It needs a right that the worker gives up.
-        b"transparent" => format!("\"transparent\" in \"{}\" is not supported", d.name.as_str()),
-        _ => format!("invalid parameter \"{}\"", w.as_str()),
-    };
-    cx.error_at(d, w, why)
 }
 
 /// Reads `ADDRESS` or `ADDRESS:PORT`.
@@ -65,14 +60,14 @@ impl Settings {
     /// # Errors
     /// If a variable cannot be evaluated.
     #[inline]
-    pub fn local<E: Evaluate>(&self, subject: &mut E) -> Result<Option<SocketAddr>, VarError> {
-        let Some(t) = &self.bind.0 else { return Ok(None) };
+    pub fn local<E: Evaluate>(&self, subject: &mut E) -> Result<Option<LocalAddress>, VarError> {
+        let Some((t, transparent)) = &self.bind.0 else { return Ok(None) };
         let text = t.value(subject)?;
         let found = parse(&text);
         if found.is_none() && !text.is_empty() {
             let what = format!("invalid local address \"{}\"", String::from_utf8_lossy(&text));
             subject.log_with(Level::Error, |line| line.extend_from_slice(what.as_bytes()));
         }
-        Ok(found)
+        Ok(found.map(|addr| LocalAddress { addr, transparent: *transparent }))
     }
 }

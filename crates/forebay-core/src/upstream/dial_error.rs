@@ -12,7 +12,7 @@ pub const CONNECTING: &str = "while connecting to upstream";
 
 /// Returns `true` if this machine is at fault, so that another server would not help.
 pub fn is_ours(e: &DialError) -> bool {
-    matches!(e, DialError::Bind(_) | DialError::Socket(_))
+    matches!(e, DialError::Bind(_) | DialError::Transparent(_) | DialError::Socket(_))
 }
 
 /// Returns the line for the error log about a connection that cannot be opened.
@@ -20,8 +20,11 @@ pub fn text(s: &DialSettings<'_>, e: &DialError) -> (Level, String) {
     match e {
         DialError::Connect(e) => connect_failed(s.addr, *e),
         DialError::Bind(e) => {
-            let local = s.local.map(name_of_local).unwrap_or_default();
+            let local = s.local.map(|local| name_of_local(local.addr)).unwrap_or_default();
             (Level::Crit, format!("bind({local}) failed {} {CONNECTING}", errno_text(*e)))
+        }
+        DialError::Transparent(e) => {
+            (Level::Alert, format!("setsockopt(IP_TRANSPARENT) failed {} {CONNECTING}", errno_text(*e)))
         }
         DialError::Socket(e) => (Level::Alert, format!("socket() failed {} {CONNECTING}", errno_text(*e))),
         DialError::Greeting(e) => {

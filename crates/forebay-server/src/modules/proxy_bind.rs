@@ -13,7 +13,7 @@ mod tests {
         let mut req = request("proxy_bind $arg_a;", "a=127.0.0.2:5");
         let local = |req: &mut Request| {
             let http = req.http();
-            http.location(req).settings.proxy_bind.local(req).expect("no circle")
+            http.location(req).settings.proxy_bind.local(req).expect("no circle").map(|local| local.addr)
         };
         assert_eq!(local(&mut req), Some(([127, 0, 0, 2], 5).into()));
         crate::testing::again(&mut req, "a=[::1]");
@@ -21,6 +21,11 @@ mod tests {
         crate::testing::again(&mut req, "a=nonsense");
         assert_eq!(local(&mut req), None);
         assert!(error("proxy_bind 1.2.3;").is_some_and(|m| m.contains("invalid address")));
-        assert!(error("proxy_bind 127.0.0.1 transparent;").is_some());
+        assert!(error("proxy_bind 127.0.0.1 foreign;").is_some_and(|m| m.contains("invalid parameter")));
+        assert_eq!(error("proxy_bind 127.0.0.1 transparent;"), None);
+        let mut req = request("proxy_bind 127.0.0.1 transparent;", "");
+        let http = req.http();
+        let local = http.location(&req).settings.proxy_bind.local(&mut req).expect("no circle");
+        assert!(local.is_some_and(|local| local.transparent));
     }
 }

@@ -25,8 +25,9 @@ use forebay_core::upstream::local::LocalSet;
 use forebay_core::upstream::peer::Figures;
 use forebay_http::h1::client::ResponseHead;
 use forebay_net::addr::PeerAddr;
+use forebay_net::dial::LocalAddress;
 use forebay_net::wire::Watch;
-use std::net::SocketAddr;
+
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -326,7 +327,12 @@ impl Exchange<'_> {
 }
 
 /// Returns a number that differs for connections that cannot serve the same requests.
-fn made_for(req: &Request, wanted: Option<&Wanted>, local: Option<SocketAddr>, version: HttpVersion) -> u64 {
+fn made_for(
+    req: &Request,
+    wanted: Option<&Wanted>,
+    local: Option<LocalAddress>,
+    version: HttpVersion,
+) -> u64 {
     use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
     let mut made_for = wanted.map_or(0, Wanted::key) ^ req.modules.upstream.protocol.made_for();
     if let Some(a) = local {
@@ -342,7 +348,7 @@ fn made_for(req: &Request, wanted: Option<&Wanted>, local: Option<SocketAddr>, v
 async fn connect(
     req: &mut Request,
     s: &Settings,
-    (addr, local): (&PeerAddr, Option<SocketAddr>),
+    (addr, local): (&PeerAddr, Option<LocalAddress>),
     wanted: Option<&Wanted>,
     watch: &mut Watch,
 ) -> Result<Conn, Fault> {

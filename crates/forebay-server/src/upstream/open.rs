@@ -10,10 +10,9 @@ use forebay_core::upstream::dial_error::{self, CONNECTING};
 use forebay_core::upstream::greeting::SendProxy;
 use forebay_http::proxy_protocol;
 use forebay_net::addr::{Peer, PeerAddr};
-use forebay_net::dial::{DialError, DialSettings, dial};
+use forebay_net::dial::{DialError, DialSettings, LocalAddress, dial};
 use forebay_net::wire::Watch;
 use rustix::net::SocketType;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 const HANDSHAKING: &str = "while SSL handshaking to upstream";
@@ -26,7 +25,7 @@ pub(crate) fn watch(req: &Request, ignore_abort: bool) -> Watch {
 }
 
 /// Evaluates the address that connections for a request come from (nginx: proxy_bind).
-pub(crate) fn local_address(req: &mut Request) -> Result<Option<SocketAddr>, Fault> {
+pub(crate) fn local_address(req: &mut Request) -> Result<Option<LocalAddress>, Fault> {
     let http = req.http();
     http.location(req).settings.proxy_bind.local(req).map_err(|_| Fault::own(500))
 }
@@ -47,7 +46,7 @@ pub(crate) fn greeting(req: &Request, version: SendProxy) -> Vec<u8> {
 /// Parameters of a connection that the location of a request does not set for all connections alike.
 pub(crate) struct Open<'o> {
     pub(crate) addr: &'o PeerAddr,
-    pub(crate) local: Option<SocketAddr>,
+    pub(crate) local: Option<LocalAddress>,
     pub(crate) timeout: Duration,
     pub(crate) keepalive: bool,
     pub(crate) greeting: &'o [u8],
