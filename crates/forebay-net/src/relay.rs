@@ -98,6 +98,16 @@ pub enum Call {
     Send,
 }
 
+impl Call {
+    /// Returns its name, as in the error log.
+    pub fn name(self) -> &'static str {
+        match self {
+            Call::Recv => "recv()",
+            Call::Send => "send()",
+        }
+    }
+}
+
 /// Event that a direction waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {

@@ -87,11 +87,11 @@ fn log_end(s: &Session, ended: Ended) {
         Side::Server => ("upstream", Level::Error),
     };
     if let Some((call, error)) = failed {
-        let (call, doing) = match call {
-            Call::Recv => ("recv()", "reading from"),
-            Call::Send => ("send()", "sending to"),
+        let doing = match call {
+            Call::Recv => "reading from",
+            Call::Send => "sending to",
         };
-        let error = errno_text(error);
+        let (call, error) = (call.name(), errno_text(error));
         s.log(level, &format!("{call} failed {error} while proxying and {doing} {name}"));
     }
     if s.logs_connections() {

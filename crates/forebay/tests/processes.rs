@@ -342,7 +342,7 @@ fn a_worker_keeps_the_capability_for_foreign_addresses() {
              stream {{ server {{ listen 127.0.0.1:%PORT0%; proxy_pass 127.0.0.1:1; {bind} }} }}"
         ));
         // A worker that has served a connection has become its user.
-        let mut stream = std::net::TcpStream::connect(server.addr(0)).expect("connect");
+        let mut stream = TcpStream::connect(server.addr(0)).expect("connect");
         std::io::Read::read_to_end(&mut stream, &mut Vec::new()).expect("the end");
         let worker = server.workers(server.pid())[0];
         let status = std::fs::read_to_string(format!("/proc/{worker}/status")).expect("a process");

@@ -23,6 +23,24 @@ fn echo() -> SocketAddr {
     addr
 }
 
+/// Starts a server that switches to another protocol and resets the connection.
+fn resetting() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let addr = listener.local_addr().expect("address");
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            until(&mut stream, "\r\n\r\n");
+            let head = "HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n";
+            stream.write_all(head.as_bytes()).expect("written");
+            // Once the client has the head, it sends a byte.
+            until(&mut stream, "x");
+            let zero = Some(std::time::Duration::ZERO);
+            rustix::net::sockopt::set_socket_linger(&stream, zero).expect("option");
+        }
+    });
+    addr
+}
+
 /// Reads until the text ends so.
 fn until(stream: &mut TcpStream, end: &str) -> String {
     let mut text = Vec::new();
@@ -110,5 +128,39 @@ fn a_switched_connection_is_logged_at_its_end() {
         let oracle = Oracle::start(&nginx, site(up));
         talk(oracle.addr());
         assert_eq!(ours, lines(oracle.site()));
+    }
+}
+
+/// A server that resets a switched connection is an error in the log, in nginx's words.
+#[test]
+fn a_reset_of_a_switched_connection_is_logged() {
+    let up = resetting();
+    let text = |site: &Site| {
+        wait_for("a line", || {
+            let log = site.read("logs/error.log");
+            let line = log.lines().find(|l| l.contains("[error]") && l.contains("recv() failed"))?;
+            let (_, text) = line.split_once(": *")?;
+            Some(text.split_once(' ')?.1.to_owned())
+        })
+    };
+    let talk = |addr: SocketAddr| {
+        let mut stream = open(addr);
+        assert!(until(&mut stream, "\r\n\r\n").starts_with("HTTP/1.1 101 "));
+        stream.write_all(b"x").expect("written");
+        until(&mut stream, "closed");
+    };
+    let server = Server::start_on(site(up));
+    talk(server.addr(0));
+    let ours = text(&server.site);
+    assert!(
+        ours.starts_with(
+            "recv() failed (104: Connection reset by peer) while proxying upgraded connection, client: "
+        ),
+        "{ours}"
+    );
+    if let Some(nginx) = oracle() {
+        let oracle = Oracle::start(&nginx, site(up));
+        talk(oracle.addr());
+        assert_eq!(ours, text(oracle.site()));
     }
 }

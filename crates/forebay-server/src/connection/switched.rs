@@ -113,9 +113,9 @@ pub(super) async fn end(thread: &Rc<Thread>, req: &mut Request, token: Token, ov
     let Over { request, relayed } = over;
     req.head.clear();
     let (contact, description) = request.restore(req);
-    switched::relayed(req, relayed, |req, text| {
-        if !description.is_empty() {
-            req.log_described(Level::Info, text, &description);
+    switched::relayed(req, relayed, |req, level, text| {
+        if req.logs(level) {
+            req.log_described(level, text, &description);
         }
     });
     contact.over(req);
@@ -131,7 +131,7 @@ impl Suspended {
     fn new(req: &mut Request, contact: Contact) -> Suspended {
         keep_logged(req);
         let mut description = Vec::new();
-        if req.logs(Level::Info) {
+        if req.logs(Level::Error) {
             req.describe(&mut description);
         }
         let mut attempts = std::mem::take(&mut req.modules.upstream.attempts);

@@ -5,6 +5,7 @@ use crate::request::Request;
 use forebay_conf::error::Level;
 use forebay_core::upstream::conn::Conn;
 use forebay_net::relay::{Ended, Pair, Rules, Side, Timeouts};
+use forebay_sys::errno::errno_text;
 use std::time::Duration;
 
 /// Connection to an upstream whose bytes are passed on as they are.
@@ -46,23 +47,41 @@ impl Switched {
         let (mut pair, rules) = self.pair(req, conn);
         let ended = pair.run(&thread.io, &mut req.conn.wire, conn.wire_mut(), &rules).await;
         let (from_client, from_server) = (pair.passed_from(Side::Client), pair.passed_from(Side::Server));
-        let log = |req: &mut Request, text: &str| req.log(Level::Info, text);
+        let log = |req: &mut Request, level, text: &str| req.log(level, text);
         relayed(req, Relayed { ended, from_client, from_server }, log);
     }
 }
 
-/// Counts the bytes of a relay that is over. Those of the client are not part of its request (nginx: $request_length). Calls `log` if it has ended by a timeout.
-pub(crate) fn relayed(req: &mut Request, relayed: Relayed, log: impl FnOnce(&mut Request, &str)) {
-    if let Ended::TimedOut(side) = relayed.ended {
-        let side = match side {
-            Side::Client => "client",
-            Side::Server => "upstream",
-        };
-        log(req, &format!("{side} timed out (110: Connection timed out) while proxying upgraded connection"));
+/// Counts the bytes of a relay that is over. Those of the client are not part of its request (nginx: $request_length). Calls `log`
+/// with a line if the relay has ended by a timeout or an error.
+pub(crate) fn relayed(req: &mut Request, relayed: Relayed, log: impl FnOnce(&mut Request, Level, &str)) {
+    if let Some((level, what)) = failure(relayed.ended) {
+        log(req, level, &format!("{what} while proxying upgraded connection"));
     }
     req.sent += relayed.from_server;
     if let Some(a) = req.modules.upstream.current() {
         a.sent += relayed.from_client;
         a.received += relayed.from_server;
+    }
+}
+
+/// Returns the level and the words for an end that is none by a side's own will.
+fn failure(ended: Ended) -> Option<(Level, String)> {
+    match ended {
+        Ended::TimedOut(side) => {
+            let name = match side {
+                Side::Client => "client",
+                Side::Server => "upstream",
+            };
+            Some((Level::Info, format!("{name} timed out (110: Connection timed out)")))
+        }
+        Ended::Failed(side, call, e) => {
+            let level = match side {
+                Side::Client => Level::Info,
+                Side::Server => Level::Error,
+            };
+            Some((level, format!("{} failed {}", call.name(), errno_text(e))))
+        }
+        Ended::Closed(_) | Ended::Idle => None,
     }
 }
