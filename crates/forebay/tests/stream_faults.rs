@@ -141,7 +141,7 @@ fn a_client_that_stops_reading() {
     let mut stream = connect(server.addr(2));
     server.wait_for_log("connection timed out (110: Connection timed out) while proxying connection", 1);
     assert!(memory(&server) < before + 4096, "{before} KiB before, {} after", memory(&server));
-    // What the kernel has is still the client's.
+    // The client still gets the bytes that the kernel has taken.
     let mut got = Vec::new();
     let _ = stream.read_to_end(&mut got);
     assert!(!got.is_empty() && got.iter().all(|b| *b == b'z'));

@@ -62,7 +62,7 @@ impl Outcome {
     }
 }
 
-/// What a zone limits.
+/// Kind of the things that a zone limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limited {
     /// Requests (`limit_req`).

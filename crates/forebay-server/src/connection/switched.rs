@@ -238,7 +238,7 @@ fn keep(req: &mut Request, id: VarId, depth: u8) {
                 req.vars.store(id, found.then_some(&value));
             }
         }
-        // What it is computed from may change.
+        // Its source variables may change. It is computed at the end.
         Source::Computed(computed) => computed.variables().for_each(|id| keep(req, id, depth + 1)),
         Source::Stored | Source::Absent | Source::Unknown => {}
     }

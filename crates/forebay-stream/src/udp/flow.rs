@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 /// Reads of a step, after which other sessions have their turn.
 const READS: usize = 4;
 
-/// What a session waits for.
+/// Progress of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
     /// Another datagram.
