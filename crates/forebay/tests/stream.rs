@@ -352,7 +352,9 @@ fn the_examples_of_the_manual_are_configurations() {
                 None => text += &format!("{line}\n"),
             }
         }
-        for (path, here) in [("/etc/ssl/db", "%DIR%/db"), ("/var/log/nginx/", "%DIR%/logs/")] {
+        for (path, here) in
+            [("/etc/ssl/db", "%DIR%/db"), ("/etc/ssl/mqtt", "%DIR%/db"), ("/var/log/nginx/", "%DIR%/logs/")]
+        {
             text = text.replace(path, here);
         }
         let site = Site::new(&text);

@@ -101,7 +101,7 @@ fn mistakes() {
         ("fastcgi_pass :9;", "no host in upstream \":9\""),
         ("fastcgi_split_path_info ^(a)(b)(c)$;", "pattern \"^(a)(b)(c)$\" must have 2 captures"),
         ("fastcgi_param A b if_empty;", "invalid parameter \"if_empty\""),
-        ("fastcgi_bind 127.0.0.1 transparent;", "\"transparent\" in \"fastcgi_bind\" is not supported"),
+        ("fastcgi_bind 127.0.0.1 foreign;", "invalid parameter \"foreign\""),
         ("fastcgi_cache_use_stale http_504;", "invalid value \"http_504\""),
         (
             "fastcgi_pass 127.0.0.1:9; health_check;",
