@@ -13,7 +13,7 @@ fuzz_target!(|data: &[u8]| {
             assert!(12 + connect.client_id.len() + user_name.len() <= data.len());
             assert!(contains(data, &connect.client_id) && contains(data, user_name));
         }
-        // Nothing that follows makes such a packet of it.
+        // More bytes cannot turn it into a packet.
         Err(_) => assert!(parse(&[data, b"behind"].concat()).is_err()),
         Ok(None) => {}
     }
