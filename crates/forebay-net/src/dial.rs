@@ -2,6 +2,7 @@
 
 use crate::addr::PeerAddr;
 use crate::io::Io;
+use crate::loopback;
 use crate::reactor::{Deadline, Token};
 use crate::tls::stream::{Agreed, Step, Stream};
 use crate::wait::{For, Wait, Waited};
@@ -141,6 +142,9 @@ fn socket(s: &DialSettings<'_>) -> Result<OwnedFd, DialError> {
     }
     if s.send_buffer > 0 {
         let _ = sockopt::set_socket_send_buffer_size(&fd, s.send_buffer);
+    }
+    if s.kind == SocketType::STREAM && matches!(s.addr, PeerAddr::Inet(a) if a.ip().is_loopback()) {
+        loopback::spare_default_pacing(&fd);
     }
     if let (Some(local), PeerAddr::Inet(_)) = (s.local, s.addr) {
         if local.transparent {
@@ -298,6 +302,17 @@ mod tests {
             }
             Err(e) => assert_eq!(e, DialError::Transparent(Errno::PERM)),
         }
+    }
+
+    #[test]
+    fn connections_over_loopback_are_not_paced() {
+        let name = |ip: [u8; 4]| {
+            let addr = PeerAddr::Inet((ip, 9).into());
+            sockopt::tcp_congestion(socket(&settings(&addr)).unwrap()).unwrap()
+        };
+        assert!(!name([127, 0, 0, 1]).starts_with("bbr"));
+        let system = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap();
+        assert_eq!(name([192, 0, 2, 1]), system.trim());
     }
 
     #[test]

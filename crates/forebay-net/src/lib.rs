@@ -5,6 +5,7 @@
 pub mod addr;
 pub mod dial;
 pub mod io;
+pub mod loopback;
 pub mod mux;
 pub mod pipe;
 pub mod reactor;

@@ -210,19 +210,9 @@ fn bind_inet(listen: &ListenAddr, addr: SocketAddr, options: &SocketOptions) -> 
     socket.bind(&addr.into())?;
     options.fastopen.map_or(Ok(()), |length| sockets::set_fastopen(&socket, length))?;
     if addr.ip().is_loopback() && !listen.is_udp() {
-        spare_pacing(&socket);
+        forebay_net::loopback::spare_pacing(&socket);
     }
     Ok(socket)
-}
-
-/// Clients of a loopback address are programs on this machine. BBR would pace the bytes sent to them, at the price of a
-/// timer interrupt for every few segments, and probe a path that has neither a bottleneck nor loss; connections take
-/// this from the listener. Where it cannot be set, they are served as the system would.
-fn spare_pacing(socket: &Socket) {
-    use rustix::net::sockopt::{set_tcp_congestion, tcp_congestion};
-    if tcp_congestion(socket).is_ok_and(|name| name.starts_with("bbr")) {
-        let _ = set_tcp_congestion(socket, "reno");
-    }
 }
 
 fn set_keepalive(socket: &Socket, probes: KeepaliveProbes) -> io::Result<()> {
@@ -576,19 +566,8 @@ mod tests {
 
     #[test]
     fn loopback_is_not_paced() {
-        use rustix::net::sockopt::{set_tcp_congestion, tcp_congestion};
+        use rustix::net::sockopt::tcp_congestion;
         let at = |ip: &str| SocketAddr::new(ip.parse().expect("address"), 0);
-        let socket = new_socket(&ListenAddr::Inet(at("::")), at("127.0.0.1"), &SocketOptions::default())
-            .expect("socket");
-        let set = |name: &str| set_tcp_congestion(&socket, name).is_ok();
-        let now = || tcp_congestion(&socket).expect("name");
-        // Both are modules that a kernel may lack.
-        for (name, after) in [("bbr", "reno"), ("cubic", "cubic"), ("reno", "reno")] {
-            if set(name) {
-                spare_pacing(&socket);
-                assert_eq!(now(), after, "{name}");
-            }
-        }
         let bound = |ip: &str| {
             bind_inet(&ListenAddr::Inet(at(ip)), at(ip), &SocketOptions::default()).expect("bound")
         };
