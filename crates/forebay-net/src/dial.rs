@@ -44,6 +44,20 @@ pub struct DialSettings<'d> {
     pub greeting: &'d [u8],
 }
 
+impl DialSettings<'_> {
+    /// Returns the family of the socket if another connection can use it afterwards: it takes datagrams and has no options of its
+    /// own.
+    pub fn spare(&self) -> Option<AddressFamily> {
+        let ordinary = self.kind == SocketType::DGRAM
+            && self.local.is_none()
+            && self.receive_buffer == 0
+            && self.send_buffer == 0
+            && !self.keepalive;
+        let family = family(self.addr);
+        (ordinary && family != AddressFamily::UNIX).then_some(family)
+    }
+}
+
 /// Reason for which there is no connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DialError {
@@ -83,9 +97,12 @@ pub enum HandshakeError {
 /// # Errors
 /// [`DialError`].
 pub async fn dial(io: &Io, s: &DialSettings<'_>, watch: &mut Watch) -> Result<Wire, DialError> {
-    let fd = socket(s)?;
-    let begun = connect(&fd, s.addr);
-    let slot = NewSocket::insert(io, fd);
+    let spare = s.spare().and_then(|family| io.spare.take(&io.poller, family));
+    let slot = match spare {
+        Some(token) => NewSocket { io, token },
+        None => NewSocket::insert(io, socket(s)?),
+    };
+    let begun = slot.with_fd(|fd| connect(fd, s.addr)).unwrap_or(Err(Errno::BADF));
     // Servers rarely speak first; if one does, epoll reports it.
     io.poller.drained(slot.token);
     slot.finish(begun, s.timeout, watch).await?;

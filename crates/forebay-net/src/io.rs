@@ -1,8 +1,10 @@
 //! Resources of a thread that its connections' bytes pass through. Hot path.
 
 use crate::pipe::{Pipe, Pipes};
-use crate::reactor::Poller;
+use crate::reactor::{Poller, Token};
+use crate::spare::SpareSockets;
 use crate::tls::stream::Scratch;
+use rustix::net::AddressFamily;
 use std::cell::RefCell;
 
 /// Poller and buffers of a thread. Wires, TLS and relays need no more than this to move bytes.
@@ -19,6 +21,8 @@ pub struct Io {
     pub pipe: RefCell<Pipe>,
     /// Pipes for the bytes of relays.
     pub(crate) pipes: Pipes,
+    /// Sockets for datagrams between two uses.
+    pub(crate) spare: SpareSockets,
 }
 
 impl std::fmt::Debug for Io {
@@ -40,7 +44,14 @@ impl Io {
             relayed: RelayBuffers::default(),
             pipe: RefCell::default(),
             pipes: Pipes::default(),
+            spare: SpareSockets::default(),
         })
+    }
+
+    /// Takes back the socket of a connection over which only datagrams have passed (see [`crate::dial::DialSettings::spare`]), for
+    /// a later [`crate::dial::dial`].
+    pub fn give_socket(&self, family: AddressFamily, token: Token) {
+        self.spare.give(&self.poller, family, token);
     }
 }
 

@@ -11,6 +11,7 @@ pub mod pipe;
 pub mod reactor;
 pub mod relay;
 pub mod resolver;
+mod spare;
 pub mod tls;
 pub mod wait;
 pub mod wire;

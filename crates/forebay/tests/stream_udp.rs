@@ -196,6 +196,38 @@ fn sessions_end_after_the_datagrams_that_are_expected() {
     assert!(log.contains("502 UDP 1 "), "{log}");
 }
 
+/// A session uses the socket of a former one, with another port. Late answers of that one reach nobody.
+#[test]
+fn late_answers_do_not_reach_the_next_session() {
+    let upstream = UdpSocket::bind("127.0.0.1:0").expect("bind");
+    upstream.set_read_timeout(Some(DEADLINE)).expect("timeout");
+    let server = Server::start(&conf(
+        ONE,
+        &format!(
+            "server {{ listen 127.0.0.1:%PORT0% udp; proxy_pass {}; proxy_responses 1; }}",
+            upstream.local_addr().expect("bound")
+        ),
+    ));
+    let mut former = Vec::new();
+    for n in 0..20 {
+        let asking = client(server.addr(0));
+        asking.send(b"?").expect("sent");
+        let (_, from) = upstream.recv_from(&mut [0; 9]).expect("received");
+        for late in &former {
+            let _ = upstream.send_to(b"late", late);
+        }
+        upstream.send_to(n.to_string().as_bytes(), from).expect("sent");
+        assert_eq!(receive(&asking), Some(n.to_string()));
+        wait_for_lines(&server, n + 1);
+        // Between the sessions, too.
+        let _ = upstream.send_to(b"late", from);
+        former.push(from);
+    }
+    former.sort();
+    former.dedup();
+    assert!(former.len() > 10, "ports are chosen anew: {former:?}");
+}
+
 #[test]
 fn a_dying_server_loses_its_sessions_to_the_other() {
     let (mut dying, living) = (Echo::start(), Echo::start());

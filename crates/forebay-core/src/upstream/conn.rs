@@ -8,6 +8,7 @@ use forebay_net::reactor::{Deadline, Token};
 use forebay_net::wait::{For, Wait, Waited};
 use forebay_net::wire::{self, Sent, Then, Watch, Wire};
 use rustix::io::Errno;
+use rustix::net::AddressFamily;
 use std::any::Any;
 use std::cell::{Cell, RefCell, RefMut};
 use std::os::fd::OwnedFd;
@@ -34,6 +35,8 @@ pub struct Conn {
     pub opened: Instant,
     /// It was idle before this request.
     pub reused: bool,
+    /// Another connection can use its socket, of this family, afterwards ([`forebay_net::dial::DialSettings::spare`]).
+    pub spare: Option<AddressFamily>,
 }
 
 impl std::fmt::Debug for Conn {
@@ -47,7 +50,10 @@ impl Drop for Conn {
         if !self.kept {
             // First, since `close_notify` needs the slot.
             self.wire.get_mut().close(&self.io);
-            self.io.poller.remove(self.token);
+            match self.spare {
+                Some(family) => self.io.give_socket(family, self.token),
+                None => drop(self.io.poller.remove(self.token)),
+            }
         }
     }
 }
@@ -84,6 +90,7 @@ impl Conn {
             requests: idle.requests,
             opened: idle.opened,
             reused: true,
+            spare: None,
         })
     }
 
@@ -101,6 +108,7 @@ impl Conn {
             requests: 0,
             opened,
             reused: false,
+            spare: None,
         }
     }
 

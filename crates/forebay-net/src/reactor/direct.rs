@@ -46,6 +46,20 @@ impl Poller {
         }
     }
 
+    /// Prepares a slot for another use of its descriptor, which stays in the epoll set.
+    pub(crate) fn renew(&self, token: Token) {
+        let wakers = match self.slot_mut(token) {
+            Some(mut s) => {
+                s.role = Role::Busy;
+                (s.readable, s.writable, s.ended) = (true, true, false);
+                (s.read_waker.take(), s.write_waker.take())
+            }
+            None => return,
+        };
+        // A waker's drop may call the poller.
+        drop(wakers);
+    }
+
     /// Has an event reported when a slot that is served directly becomes readable.
     #[inline]
     pub fn watch_readable(&self, token: Token) {

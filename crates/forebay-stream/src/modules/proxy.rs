@@ -392,7 +392,8 @@ async fn open(
     let opened = thread.io.poller.now();
     match dial(&thread.io, &dialing, &mut Watch::Nothing).await {
         Ok(wire) => {
-            let conn = Conn::opened(&thread.io, wire, opened);
+            let mut conn = Conn::opened(&thread.io, wire, opened);
+            conn.spare = dialing.spare();
             if server.settings.core.tcp_nodelay && !over_udp {
                 conn.hurry();
             }
