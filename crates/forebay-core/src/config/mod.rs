@@ -14,6 +14,7 @@ pub mod names;
 pub mod networks;
 pub mod resolver;
 mod scope;
+mod shared_zones;
 pub mod value;
 
 pub use addresses::{Listening, check_certificates, listeners};
