@@ -407,8 +407,12 @@ async fn open(
         }
         Err(e) => {
             let (level, text) = dial_error::text(&dialing, &e);
-            s.log(level, &text);
-            Err(Failed { last: dial_error::is_ours(&e) })
+            let last = dial_error::is_ours(&e);
+            match s.udp.is_some() && last {
+                true => thread.udp.log_refused(s, level, &text),
+                false => s.log(level, &text),
+            }
+            Err(Failed { last })
         }
     }
 }

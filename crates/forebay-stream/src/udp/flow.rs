@@ -21,6 +21,9 @@ use std::time::{Duration, Instant};
 /// Reads of a step, after which other sessions have their turn.
 const READS: usize = 4;
 
+/// Time without a datagram after which a session counts as idle.
+const IDLE: Duration = Duration::from_secs(10);
+
 /// Progress of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
@@ -41,6 +44,8 @@ pub(super) enum End {
     TimedOut,
     /// Another client needs its place.
     Displaced,
+    /// The process ends.
+    CutOff,
 }
 
 /// Direction of datagrams.
@@ -167,10 +172,13 @@ impl Flow {
         io.poller.step_at(token, self.deadline);
     }
 
-    /// Returns what the thread needs to know to end the session for another connection.
-    pub(super) fn idle(&self, io: &Io) -> Idle {
+    /// Returns what the thread needs to know to end the session for a connection; `None` as long as datagrams pass.
+    pub(super) fn idle(&self, io: &Io, now: Instant) -> Option<Idle> {
+        // Each datagram moves the deadline.
+        let last = io.poller.instant(self.deadline).checked_sub(self.rules.idle)?;
         let network = self.session.client.network();
-        Idle { token: self.conn.token(), network, rank: (1, io.poller.instant(self.deadline)) }
+        let idle = Idle { token: self.conn.token(), network, rank: (1, last) };
+        (now.saturating_duration_since(last) >= IDLE).then_some(idle)
     }
 
     /// Passes a datagram of the client on.
@@ -389,6 +397,10 @@ impl Flow {
                 End::Done => "done",
                 End::TimedOut => "timed out",
                 End::Displaced => "ended for another client",
+                End::CutOff => {
+                    self.session.log(Level::Info, "shutdown timeout while proxying connection");
+                    return 200;
+                }
             };
             let packets = format!("packets from/to client:{requests}/{responses}");
             self.session.log_bare(Level::Info, &format!("udp {what}, {packets}{}", self.session.traffic()));

@@ -14,6 +14,7 @@ pub(crate) use flow::Counts;
 
 use crate::config::Server;
 use crate::passing::Connected;
+use crate::rare_line::RareLine;
 use crate::session::Session;
 use crate::thread::{FLOW, Thread};
 use answers::{Answers, Leave};
@@ -38,7 +39,7 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use table::{Key, Table};
 
 forebay_core::settings! {
@@ -105,12 +106,14 @@ pub(crate) struct Udp {
     /// Sessions whose first datagrams leave once those that have come together are handled. A server on this machine is then
     /// woken once for all of them.
     starting: RefCell<Vec<u32>>,
-    /// Time of the last warning that there are too many sessions.
-    full_logged: Cell<Option<Instant>>,
-    /// Time of the last line about datagrams without a header.
-    unnamed_logged: Cell<Option<Instant>>,
-    /// Time of the last line about answers that could not be sent.
-    unsent_logged: Cell<Option<Instant>>,
+    /// Warning that there are too many sessions.
+    full: RareLine,
+    /// Line about datagrams without a header.
+    unnamed: RareLine,
+    /// Line about answers that could not be sent.
+    unsent: RareLine,
+    /// Line about sessions that this machine has no socket for.
+    refused: RareLine,
 }
 
 /// Returns the numbers of datagrams after which a session at a server ends.
@@ -152,12 +155,10 @@ fn run(batch: &Batch, at: usize, from: Destination) -> usize {
     at + (at..batch.len()).take_while(same).count()
 }
 
-/// Writes a line to the error log, at most once a second. `last`: time of the last one.
-fn log_rarely(thread: &Thread, last: &Cell<Option<Instant>>, level: Level, text: &str) {
-    let now = thread.clock.now();
-    if last.get().is_none_or(|t| now >= t + Duration::from_secs(1)) {
-        last.set(Some(now));
-        error::log(thread, level, text);
+/// Writes a line to the error log, at most once a second.
+fn log_rarely(thread: &Thread, line: &RareLine, level: Level, text: &str) {
+    if let Some(text) = line.admit(thread.clock.now(), text) {
+        error::log(thread, level, &text);
     }
 }
 
@@ -252,7 +253,7 @@ impl Udp {
             (None, None) => {
                 let text =
                     format!("no PROXY protocol header in a datagram, udp client: {}", key.from.addr.ip());
-                log_rarely(thread, &self.unnamed_logged, Level::Error, &text);
+                log_rarely(thread, &self.unnamed, Level::Error, &text);
             }
         }
     }
@@ -327,25 +328,45 @@ impl Udp {
         thread.start(Token::NONE, Box::new(session));
     }
 
+    /// Logs that this machine has no socket for a session, at most once a second: datagrams of a flood cause as many.
+    pub(crate) fn log_refused(&self, session: &Session, level: Level, text: &str) {
+        if let Some(text) = self.refused.admit(session.thread.clock.now(), text) {
+            session.log(level, &text);
+        }
+    }
+
     /// Makes room for one more session: at most `worker_connections` sessions and connections exist. The session whose last
-    /// datagram is oldest makes way. Returns `false` if there is none.
+    /// datagram is oldest makes way, never a connection. Returns `false` if there is no such session.
     fn make_room(&self, thread: &Rc<Thread>) -> bool {
         if (thread.counters.active.get() as usize) < thread.max_connections {
             return true;
         }
+        let displaces = self.displace_oldest(thread);
+        self.log_full(thread, displaces);
+        displaces
+    }
+
+    /// Ends the session whose last datagram is oldest. Returns `false` if there is none that may be ended.
+    fn displace_oldest(&self, thread: &Thread) -> bool {
+        // A statement of its own: the end of the session frees its place.
         let oldest = self.sessions.borrow().oldest();
-        self.log_full(thread, oldest.is_some());
         let Some(number) = oldest else { return false };
         thread.counters.displaced.add(1);
         self.finish(number, End::Displaced);
         true
     }
 
+    /// Makes room for a connection if sessions have more than half of `worker_connections`. They keep the other half, of which
+    /// connections get only what [`Udp::idle`] names.
+    pub(crate) fn give_way(&self, thread: &Thread) -> bool {
+        self.sessions.borrow().len() > thread.max_connections / 2 && self.displace_oldest(thread)
+    }
+
     fn log_full(&self, thread: &Thread, displaces: bool) {
         let max = thread.max_connections;
         let what = if displaces { ", reusing the oldest udp sessions" } else { " for udp sessions" };
         let text = format!("{max} worker_connections are not enough{what}");
-        log_rarely(thread, &self.full_logged, Level::Warn, &text);
+        log_rarely(thread, &self.full, Level::Warn, &text);
     }
 
     /// Passes a session on to its server, first the datagrams that have come meanwhile.
@@ -415,7 +436,7 @@ impl Udp {
         };
         if let Some(e) = error {
             let text = format!("sendmmsg() failed {} while sending to udp clients", errno_text(e));
-            log_rarely(thread, &self.unsent_logged, Level::Error, &text);
+            log_rarely(thread, &self.unsent, Level::Error, &text);
         }
     }
 
@@ -432,12 +453,21 @@ impl Udp {
         drop(state);
     }
 
-    /// Appends the sessions that may be ended for other connections.
-    pub(crate) fn idle(&self, thread: &Thread, out: &mut Vec<Idle>) {
+    /// Appends the sessions that may be ended for connections: those without a datagram for a while.
+    pub(crate) fn idle(&self, thread: &Thread, now: Instant, out: &mut Vec<Idle>) {
         out.extend(self.sessions.borrow().states().filter_map(|stage| match stage {
-            Stage::Flows(flow) => Some(flow.idle(&thread.io)),
+            Stage::Flows(flow) => flow.idle(&thread.io, now),
             Stage::Begins(_) => None,
         }));
+    }
+
+    /// Ends the sessions that are left at the end of a graceful shutdown (nginx: worker_shutdown_timeout).
+    pub(crate) fn cut_off(&self) {
+        let numbers: Vec<u32> = {
+            let sessions = self.sessions.borrow();
+            sessions.numbers(|stage| matches!(stage, Stage::Flows(_))).collect()
+        };
+        numbers.into_iter().for_each(|number| self.finish(number, End::CutOff));
     }
 
     /// Ends a session that [`Udp::idle`] has named.

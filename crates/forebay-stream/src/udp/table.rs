@@ -152,6 +152,17 @@ impl<S> Table<S> {
         (self.oldest != NONE).then_some(self.oldest)
     }
 
+    /// Returns the number of sessions, with those whose state is taken.
+    pub(super) fn len(&self) -> usize {
+        self.places.len().saturating_sub(self.free.len())
+    }
+
+    /// Returns the numbers of the sessions whose state fulfils a condition.
+    pub(super) fn numbers(&self, holds: impl Fn(&S) -> bool) -> impl Iterator<Item = u32> {
+        let all = (0..).zip(&self.places);
+        all.filter(move |(_, place)| place.state.as_ref().is_some_and(&holds)).map(|(number, _)| number)
+    }
+
     /// Returns the states of all sessions that are not taken.
     pub(super) fn states(&self) -> impl Iterator<Item = &S> {
         self.places.iter().filter_map(|place| place.state.as_ref())
@@ -199,6 +210,9 @@ mod tests {
         assert_eq!(table.remove(other), None);
         assert_eq!(table.insert(key(7), 7), other);
         assert_eq!(table.states().copied().collect::<Vec<_>>(), [5, 7, 3, 6]);
+        assert_eq!(table.numbers(|state| *state > 5).collect::<Vec<_>>(), [1, 3]);
+        table.remove(next);
+        assert_eq!(table.len(), 3);
     }
 
     #[test]
