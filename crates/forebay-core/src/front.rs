@@ -133,6 +133,11 @@ pub trait Front {
     /// Appends the idle connections that may be closed for others.
     fn idle(&self, now: Instant, out: &mut Vec<Idle>);
 
+    /// Ends work without a connection, so that there is room for a connection. Returns `false` if none has to make way.
+    fn give_way(&self) -> bool {
+        false
+    }
+
     /// Closes an idle connection.
     fn close_idle(&self, token: Token);
 

@@ -427,10 +427,11 @@ impl WorkerThread {
         }
     }
 
-    /// Stops accepting for now. New connections stay in the kernel's queue.
+    /// Stops accepting for now. New connections stay in the kernel's queue. Datagrams are still received: they need no place where
+    /// there is a session.
     fn pause(&self, until: Option<Instant>) {
         self.pause.set(Some(Pause { below: self.connections(), idle: self.thread.io.poller.idle(), until }));
-        for s in self.listeners.borrow().iter().flatten() {
+        for s in self.listeners.borrow().iter().flatten().filter(|s| !s.addr.is_udp()) {
             self.thread.io.poller.pause_listener(s.token);
         }
     }
@@ -443,7 +444,7 @@ impl WorkerThread {
             return;
         }
         self.pause.set(None);
-        for s in self.listeners.borrow().iter().flatten() {
+        for s in self.listeners.borrow().iter().flatten().filter(|s| !s.addr.is_udp()) {
             if self.thread.io.poller.resume_listener(s.token, s.shared).is_err() {
                 // The next attempt resumes all listeners again.
                 self.pause.set(Some(Pause { below: 0, idle: usize::MAX, until: Some(now + RETRY) }));
@@ -474,7 +475,8 @@ impl WorkerThread {
         if short && self.fronts.iter().any(|front| front.shed()) {
             return true;
         }
-        let room = self.make_room();
+        let gives_way = self.fronts.iter().any(|front| front.give_way());
+        let room = if gives_way { Room::Now } else { self.make_room() };
         self.log_full(short, room);
         room == Room::Now
     }

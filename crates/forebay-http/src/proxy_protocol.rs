@@ -154,6 +154,16 @@ pub enum HeaderVersion {
     Datagram,
 }
 
+impl HeaderVersion {
+    /// Returns the version for a datagram. A line of text has no word for UDP, and stays as it is.
+    pub fn over_udp(self) -> HeaderVersion {
+        match self {
+            HeaderVersion::One => HeaderVersion::One,
+            HeaderVersion::Two | HeaderVersion::Datagram => HeaderVersion::Datagram,
+        }
+    }
+}
+
 /// Most bytes of extensions in a header, so that its length fits with any addresses.
 pub const MAX_EXTENSIONS: usize = 0xffff - 36 - CHECKSUM.len();
 

@@ -143,8 +143,12 @@ impl Front for StreamThread {
 
     fn set_aside_ended(&self, _token: Token, _owner: u32) {}
 
-    fn idle(&self, _now: Instant, out: &mut Vec<Idle>) {
-        self.0.udp.idle(&self.0, out);
+    fn idle(&self, now: Instant, out: &mut Vec<Idle>) {
+        self.0.udp.idle(&self.0, now, out);
+    }
+
+    fn give_way(&self) -> bool {
+        self.0.udp.give_way(&self.0)
     }
 
     fn close_idle(&self, token: Token) {
@@ -159,7 +163,12 @@ impl Front for StreamThread {
         self.0.udp.quit();
     }
 
-    fn end(&self) {}
+    fn end(&self) {
+        // A fast shutdown leaves no line, as in nginx.
+        if !self.0.stopping.get() {
+            self.0.udp.cut_off();
+        }
+    }
 
     fn has_background(&self) -> bool {
         false

@@ -8,6 +8,7 @@ mod config;
 mod front;
 mod modules;
 mod passing;
+mod rare_line;
 mod session;
 #[cfg(test)]
 mod tests;

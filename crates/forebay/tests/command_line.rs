@@ -165,3 +165,40 @@ fn as_nginx_says_it() {
     }
     assert!(different.is_empty(), "{}", different.join("\n"));
 }
+
+/// A zone that both front ends define is refused: their counts would be one.
+#[test]
+fn zones_of_two_front_ends_have_two_names() {
+    let events = "error_log logs/error.log; pid logs/nginx.pid; events {}";
+    let cases = [
+        ("limit_conn_zone $remote_addr zone=z:1m;", "limit_conn_zone $remote_addr zone=z:1m;"),
+        ("limit_conn_zone $remote_addr zone=z:1m;", "limit_conn_zone $server_addr zone=z:2m;"),
+        ("limit_conn_zone $remote_addr zone=z:1m;", "limit_conn z 1;"),
+        ("limit_conn_zone $remote_addr zone=z:1m;", "limit_req_zone $remote_addr zone=z:1m rate=1r/s;"),
+        ("upstream u { zone z 1m; server 127.0.0.1:1; }", "upstream u { zone z 1m; server 127.0.0.1:1; }"),
+        ("upstream u { zone z 1m; server 127.0.0.1:1; }", "proxy_cache_path cache keys_zone=z:1m;"),
+        ("ssl_session_cache shared:z:1m;", "ssl_session_cache shared:z:1m;"),
+    ];
+    let refused = |conf: &str, text: &str| {
+        let site = Site::new(conf);
+        let output = site.run(&["-t"]);
+        let printed = String::from_utf8_lossy(&output.stderr).into_owned();
+        let line = printed.lines().find(|line| line.starts_with(&format!("nginx: [emerg] {text} in ")));
+        assert!(
+            line.is_some_and(|line| line.ends_with(":2")) && !output.status.success(),
+            "{conf}: {printed}"
+        );
+    };
+    for (stream, http) in cases {
+        let different = "the shared memory zone \"z\" is already declared for a different use";
+        refused(&format!("{events} stream {{ {stream} }}\nhttp {{ {http} }}"), different);
+        refused(&format!("{events} http {{ {http} }}\nstream {{ {stream} }}"), different);
+    }
+    let size = "the size 2097152 of shared memory zone \"z\" conflicts with already declared size 1048576";
+    refused(
+        &format!(
+            "{events} stream {{ limit_conn_zone $remote_addr zone=z:1m;\nlimit_conn_zone $remote_addr zone=z:2m; }}"
+        ),
+        size,
+    );
+}

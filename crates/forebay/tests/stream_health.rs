@@ -1,6 +1,6 @@
 //! Health checks of the stream block: by connections, by exchanges and by datagrams.
 
-use crate::harness::{Server, Site, free_port, wait_for};
+use crate::harness::{DEADLINE, Server, Site, free_port, wait_for};
 use crate::health::certificate;
 use crate::stream::{ask, connect, echo, rest};
 use nix::sys::signal::Signal;
@@ -257,4 +257,28 @@ fn servers_come_from_a_file_and_stay_unhealthy_over_a_reload() {
             .error_log()
             .contains("while connecting to upstream, client: 127.0.0.1, server: 127.0.0.1, up")
     );
+}
+
+/// Checks come from the address of `proxy_bind`. Over UDP, the header of the PROXY protocol is in front of the datagram.
+#[test]
+fn checks_come_from_the_local_address() {
+    let (tcp, udp) = (TcpListener::bind("127.0.0.1:0"), UdpSocket::bind("127.0.0.1:0"));
+    let (tcp, udp) = (tcp.expect("a port"), udp.expect("a port"));
+    udp.set_read_timeout(Some(DEADLINE)).expect("timeout");
+    let _server = Server::start(&conf(&format!(
+        "proxy_bind 127.0.0.2; proxy_protocol v2;\n\
+         upstream t {{ zone t 64k; server {}; }} upstream u {{ zone u 64k; server {}; }}\n\
+         server {{ listen unix:%DIR%/t.sock; proxy_pass t; health_check interval=50ms; }}\n\
+         server {{ listen unix:%DIR%/u.sock; proxy_pass u; health_check udp interval=50ms; }}\n\
+         server {{ listen 127.0.0.1:%PORT0%; return ready; }}",
+        tcp.local_addr().expect("bound"),
+        udp.local_addr().expect("bound"),
+    )));
+    let (_, from) = tcp.accept().expect("a check");
+    assert_eq!(from.ip().to_string(), "127.0.0.2");
+    let mut buf = [0; 100];
+    let (count, from) = udp.recv_from(&mut buf).expect("a check");
+    assert_eq!(from.ip().to_string(), "127.0.0.2");
+    assert!(buf.starts_with(b"\r\n\r\n\0\r\nQUIT\n\x20"), "{}", buf[..count].escape_ascii());
+    assert!(buf[..count].ends_with(b"nginx health check"), "{}", buf[..count].escape_ascii());
 }

@@ -406,6 +406,56 @@ fn sessions_without_a_descriptor_are_refused() {
         1,
     );
     assert_eq!(port(&first), kept);
+    // One line a second, and one of the access log for each.
+    wait_for("refused sessions", || {
+        let log = server.site.read("logs/access.log");
+        (log.lines().filter(|line| line.starts_with("500 UDP")).count() >= 20).then_some(())
+    });
+    assert!(server.error_log().matches("socket() failed (24").count() < 10);
+}
+
+/// The end of `worker_shutdown_timeout` cuts sessions off, and they are logged as in nginx.
+#[test]
+fn sessions_that_are_cut_off_are_logged() {
+    let silent = UdpSocket::bind("127.0.0.1:0").expect("bind");
+    silent.set_read_timeout(Some(DEADLINE)).expect("timeout");
+    let udp = format!(
+        "server {{ listen 127.0.0.1:%PORT0% udp; proxy_pass {}; proxy_responses 1; }}",
+        silent.local_addr().expect("bound")
+    );
+    let mut server = Server::start(&conf(&format!("{ONE} worker_shutdown_timeout 200ms;"), &udp));
+    client(server.addr(0)).send(b"abc").expect("sent");
+    silent.recv_from(&mut [0; 10]).expect("the datagram");
+    server.signal(Signal::SIGQUIT);
+    assert_eq!(server.wait_end(), Some(0));
+    let log = server.site.read("logs/access.log");
+    assert!(log.starts_with("200 UDP 3 0 "), "{log}");
+    let text = "shutdown timeout while proxying connection, udp client: 127.0.0.1, server: ";
+    assert!(server.error_log().contains(text), "{}", server.error_log());
+}
+
+/// Connections get the places of sessions only where these have more than half, or have had no datagram for a while.
+#[test]
+fn connections_leave_half_of_the_places_to_sessions() {
+    let echo = Echo::start();
+    let servers = format!(
+        "server {{ listen 127.0.0.1:%PORT0% udp; proxy_pass {}; }}\n\
+         server {{ listen 127.0.0.1:%PORT1%; proxy_pass 127.0.0.1:%PORT2%; }}",
+        echo.addr
+    );
+    let server = Server::start(&conf("worker_processes 1; events { worker_connections 16; }", &servers));
+    let accepted = std::net::TcpListener::bind(server.addr(2)).expect("bind");
+    let sessions: Vec<UdpSocket> = (0..16).map(|_| client(server.addr(0))).collect();
+    let ports: Vec<u16> = sessions.iter().map(port).collect();
+    // More than there are places: some wait in the kernel's queue.
+    let _connections: Vec<TcpStream> =
+        (0..20).map(|_| TcpStream::connect(server.addr(1)).expect("connected")).collect();
+    for _ in 0..8 {
+        accepted.accept().expect("proxied");
+    }
+    server.wait_for_log("16 worker_connections are not enough, new connections wait", 1);
+    let kept = sessions.iter().zip(&ports).skip(8);
+    assert!(kept.map(|(socket, before)| (port(socket), before)).all(|(now, before)| now == *before));
 }
 
 #[test]

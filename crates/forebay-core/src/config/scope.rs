@@ -1,6 +1,7 @@
 //! State of a configuration that is being built, for the setters of directives.
 
 use super::Environment;
+use super::shared_zones::SharedZones;
 use crate::pattern::Pattern;
 use crate::upstream::balance::Timed;
 use crate::vars::{Builtin, Registry, Source, Template};
@@ -53,6 +54,8 @@ pub struct Build<'a> {
     pub transparent: bool,
     /// Directories of caches and of temporary files, to find those that are used twice.
     pub directories: Vec<Directory>,
+    /// Shared memory zones, to find names with two uses.
+    pub(super) shared_zones: SharedZones,
 }
 
 /// State that the setters of one context share.
@@ -146,6 +149,7 @@ impl<'a> Build<'a> {
             buffered_logs: Vec::new(),
             transparent: false,
             directories: Vec::new(),
+            shared_zones: SharedZones::default(),
         }
     }
 

@@ -1,12 +1,14 @@
 //! A connection of the client, plain or encrypted.
 
 use forebay_net::addr::PeerAddr;
+use forebay_net::dial::LocalAddress;
+use forebay_sys::sockets;
 use rustls::ClientConnection;
 use rustls::pki_types::CertificateDer;
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::time::Instant;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::{TcpSocket, TcpStream, UnixStream};
 
 /// Bytes read at once.
 const READ: usize = 16 * 1024;
@@ -32,6 +34,20 @@ impl Line {
             PeerAddr::Inet(a) => Line::over(TcpStream::connect(a).await?),
             PeerAddr::Unix(p) => Line::over(UnixStream::connect(p).await?),
         })
+    }
+
+    /// Opens a connection that comes from a local address. Unix sockets have none.
+    ///
+    /// # Errors
+    /// Those of the socket.
+    pub async fn open_from(local: LocalAddress, addr: &PeerAddr) -> Result<Line> {
+        let PeerAddr::Inet(addr) = addr else { return Line::open(addr).await };
+        let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        if local.transparent {
+            sockets::set_transparent(&socket, local.addr.is_ipv6())?;
+        }
+        socket.bind(local.addr)?;
+        Ok(Line::over(socket.connect(*addr).await?))
     }
 
     pub(super) fn over(socket: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Line {

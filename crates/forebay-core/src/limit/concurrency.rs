@@ -33,6 +33,7 @@ where
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_, C>) -> Result<Self, Error> {
         let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
         let [name, most] = d.args.as_slice() else { return Ok(Limits(Arc::new(all))) };
+        cx.share_zone(d, &name.text, (C::BLOCK, "limit_conn"), None)?;
         let zone = cx.tables.as_mut().find_or_promise(&name.text, C::BLOCK, Limited::Connections);
         if all.iter().any(|(z, _)| Arc::ptr_eq(z, &zone)) {
             return Err(cx.error(d, "\"limit_conn\" directive is duplicate"));
@@ -128,6 +129,7 @@ where
     if name.is_empty() {
         return Err(cx.error(d, "\"limit_conn_zone\" must have \"zone\" parameter"));
     }
+    cx.share_zone(d, &name, (C::BLOCK, "limit_conn"), Some(size as u64))?;
     let z = cx.tables.as_mut().find_or_promise(&name, C::BLOCK, Limited::Connections);
     let make = || Table { map: HashMap::default(), room: size, used: 0 };
     let table = TABLES.get(&name, &key_word.text, size, make);

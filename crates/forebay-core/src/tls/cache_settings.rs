@@ -154,6 +154,9 @@ impl<C: Context> Setting<C> for SessionCache {
         let mut cache = previous;
         for w in &d.args {
             cache = Some(SessionCache::of(&w.text).map_err(|message| cx.error_at(d, w, message))?);
+            if let Some((name, size)) = shared(&w.text) {
+                cx.share_zone(d, name, (C::BLOCK, "ssl"), Some(size))?;
+            }
         }
         Ok(cache.unwrap_or(SessionCache::None))
     }

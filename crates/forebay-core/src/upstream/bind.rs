@@ -55,6 +55,13 @@ fn parse(text: &[u8]) -> Option<SocketAddr> {
 }
 
 impl Settings {
+    /// Returns the local address of a connection without a request or session: a health check. One with variables has none.
+    pub fn fixed_local(&self) -> Option<LocalAddress> {
+        let (template, transparent) = self.bind.0.as_ref()?;
+        let addr = template.as_const().and_then(parse)?;
+        Some(LocalAddress { addr, transparent: *transparent })
+    }
+
     /// Returns the local address of connections for a request or session.
     ///
     /// # Errors

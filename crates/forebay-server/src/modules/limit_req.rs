@@ -80,6 +80,7 @@ impl Setting<HttpContext> for RateLimits {
         let Some(name) = p.zone else {
             return Err(cx.error(d, "\"limit_req\" must have \"zone\" parameter"));
         };
+        cx.share_zone(d, &name, (HttpContext::BLOCK, "limit_req"), None)?;
         let zone = cx.tables.zones.find_or_promise(&name, HttpContext::BLOCK, Limited::Requests);
         if all.iter().any(|l| Arc::ptr_eq(&l.zone, &zone)) {
             return Err(cx.error(d, "\"limit_req\" directive is duplicate"));
@@ -176,6 +177,7 @@ pub(crate) fn zone(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     if name.is_empty() {
         return Err(cx.error(d, "\"limit_req_zone\" must have \"zone\" parameter"));
     }
+    cx.share_zone(d, &name, (HttpContext::BLOCK, "limit_req"), Some(size as u64))?;
     let z = cx.tables.zones.find_or_promise(&name, HttpContext::BLOCK, Limited::Requests);
     let buckets = TABLES.get(&name, &key_word.text, size, || Buckets::new(size));
     if z.defined.set(Defined { key, rate, buckets }).is_err() {

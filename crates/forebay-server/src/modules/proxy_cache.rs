@@ -75,6 +75,7 @@ impl Setting<crate::HttpContext> for CacheZone {
             Some(name) => {
                 let text = format!("\"{}\" zone \"{}\" is unknown", d.name.as_str(), w.as_str());
                 let unknown = cx.error(d, text);
+                cx.share_zone(d, name, ("http", "cache"), None)?;
                 CacheZone::Zone(cx.tables.caches.find_or_promise(name, unknown))
             }
             None => CacheZone::Value(t),

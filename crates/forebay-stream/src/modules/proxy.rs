@@ -136,6 +136,11 @@ impl Attempt {
         self.figures()
     }
 
+    /// Returns `true` if the server has a unix socket.
+    pub(crate) fn is_unix(&self) -> bool {
+        self.name.starts_with(b"unix:")
+    }
+
     /// Notes the datagrams that have passed. `answered`: time of the server's first.
     pub(crate) fn note(&mut self, counts: &Counts, answered: Option<Instant>) {
         (self.sent, self.received) = (counts.passed_up, counts.answered);
@@ -408,8 +413,12 @@ async fn open(
         }
         Err(e) => {
             let (level, text) = dial_error::text(&dialing, &e);
-            s.log(level, &text);
-            Err(Failed { last: dial_error::is_ours(&e) })
+            let last = dial_error::is_ours(&e);
+            match s.udp.is_some() && last {
+                true => thread.udp.log_refused(s, level, &text),
+                false => s.log(level, &text),
+            }
+            Err(Failed { last })
         }
     }
 }

@@ -118,7 +118,7 @@ pub(crate) fn header(s: &mut Session, server: Option<&Server>) -> Result<Vec<u8>
     };
     let version = match version.version() {
         None => return Ok(out),
-        Some(HeaderVersion::Two) if s.udp.is_some() => HeaderVersion::Datagram,
+        Some(version) if s.udp.is_some() => version.over_udp(),
         Some(version) => version,
     };
     let extensions = match version {

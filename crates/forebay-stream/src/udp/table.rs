@@ -4,7 +4,7 @@ use forebay_sys::datagrams::Destination;
 use std::collections::HashMap;
 
 /// Client of a session, at a listener.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     /// Slot of the listener.
     pub listener: u32,
@@ -54,8 +54,14 @@ impl<S> Table<S> {
 
     /// Adds a session, which takes the datagrams of its client from now on. Returns its number.
     pub(super) fn insert(&mut self, key: Key, state: S) -> u32 {
-        let place =
-            Place { state: Some(state), key, is_bound: true, in_line: false, older: NONE, newer: NONE };
+        let place = Place {
+            state: Some(state),
+            key: key.clone(),
+            is_bound: true,
+            in_line: false,
+            older: NONE,
+            newer: NONE,
+        };
         let number = match self.free.pop() {
             Some(number) => {
                 if let Some(free) = self.place(number) {
@@ -102,7 +108,7 @@ impl<S> Table<S> {
         if let Some(place) = self.place(number)
             && std::mem::replace(&mut place.is_bound, false)
         {
-            let key = place.key;
+            let key = place.key.clone();
             self.bound.remove(&key);
         }
     }
@@ -152,6 +158,17 @@ impl<S> Table<S> {
         (self.oldest != NONE).then_some(self.oldest)
     }
 
+    /// Returns the number of sessions, with those whose state is taken.
+    pub(super) fn len(&self) -> usize {
+        self.places.len().saturating_sub(self.free.len())
+    }
+
+    /// Returns the numbers of the sessions whose state fulfils a condition.
+    pub(super) fn numbers(&self, holds: impl Fn(&S) -> bool) -> impl Iterator<Item = u32> {
+        let all = (0..).zip(&self.places);
+        all.filter(move |(_, place)| place.state.as_ref().is_some_and(&holds)).map(|(number, _)| number)
+    }
+
     /// Returns the states of all sessions that are not taken.
     pub(super) fn states(&self) -> impl Iterator<Item = &S> {
         self.places.iter().filter_map(|place| place.state.as_ref())
@@ -161,9 +178,13 @@ impl<S> Table<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_sys::datagrams::Address;
 
     fn key(port: u16) -> Key {
-        Key { listener: 1, from: Destination { addr: ([127, 0, 0, 1], port).into(), local: None } }
+        Key {
+            listener: 1,
+            from: Destination { addr: Address::Inet(([127, 0, 0, 1], port).into()), local: None },
+        }
     }
 
     /// Takes the sessions in the order of the line.
@@ -199,6 +220,9 @@ mod tests {
         assert_eq!(table.remove(other), None);
         assert_eq!(table.insert(key(7), 7), other);
         assert_eq!(table.states().copied().collect::<Vec<_>>(), [5, 7, 3, 6]);
+        assert_eq!(table.numbers(|state| *state > 5).collect::<Vec<_>>(), [1, 3]);
+        table.remove(next);
+        assert_eq!(table.len(), 3);
     }
 
     #[test]

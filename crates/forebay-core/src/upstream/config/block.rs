@@ -61,7 +61,11 @@ impl Block {
             b"hash" | b"ip_hash" | b"least_conn" | b"least_time" | b"random" => self.method(d, cx)?,
             b"state" => state(d, cx)?,
             b"queue" => self.group.queue = Some(queue(d, cx)?),
-            b"zone" => self.zones.push(zone(d, cx)?),
+            b"zone" => {
+                let (name, size) = zone(d, cx)?;
+                cx.share_zone(d, &name, (C::BLOCK, "upstream"), size)?;
+                self.zones.push((name, size.is_some()));
+            }
             b"resolver" => self.resolver(d, cx)?,
             b"resolver_timeout" => self.group.resolver_timeout = duration(d, cx)?,
             _ => keepalive(&mut self.group.keepalive, d, cx)?,
@@ -231,21 +235,20 @@ fn queue(d: &Directive, cx: &Build<'_>) -> Result<Queue, Error> {
     Ok(Queue { length, timeout })
 }
 
-/// Reads `zone`: its name, and `true` if a size is given. It is only checked, since all threads share the state of a group
+/// Reads `zone`: its name and its size in bytes. It is only checked, since all threads share the state of a group
 /// anyway.
-fn zone(d: &Directive, cx: &Build<'_>) -> Result<(Vec<u8>, bool), Error> {
+fn zone(d: &Directive, cx: &Build<'_>) -> Result<(Vec<u8>, Option<u64>), Error> {
     let name = first(d).to_vec();
     if name.is_empty() {
         return Err(cx.error(d, "invalid zone name \"\""));
     }
-    if let Some(w) = d.args.get(1) {
-        let size = units::size(&w.text)
-            .ok_or_else(|| cx.error_at(d, w, format!("invalid zone size \"{}\"", w.as_str())))?;
-        // As in nginx: eight pages.
-        if size < 32 * 1024 {
-            let text = String::from_utf8_lossy(&name).into_owned();
-            return Err(cx.error(d, format!("zone \"{text}\" is too small")));
-        }
+    let Some(w) = d.args.get(1) else { return Ok((name, None)) };
+    let size = units::size(&w.text)
+        .ok_or_else(|| cx.error_at(d, w, format!("invalid zone size \"{}\"", w.as_str())))?;
+    // As in nginx: eight pages.
+    if size < 32 * 1024 {
+        let text = String::from_utf8_lossy(&name).into_owned();
+        return Err(cx.error(d, format!("zone \"{text}\" is too small")));
     }
-    Ok((name, d.args.len() > 1))
+    Ok((name, Some(size)))
 }

@@ -6,6 +6,7 @@ use crate::control::Line;
 use crate::tls::client::ClientTls;
 use forebay_http::proxy_protocol::{self, HeaderVersion};
 use forebay_net::addr::PeerAddr;
+use forebay_net::dial::LocalAddress;
 use forebay_sys::errno::errno;
 use std::future::Future;
 use std::io;
@@ -18,6 +19,8 @@ use tokio::time::timeout;
 pub struct Visit<'c> {
     /// Address of the server.
     pub addr: &'c PeerAddr,
+    /// Address that the connection comes from (nginx: proxy_bind); `None` leaves it to the system.
+    pub local: Option<LocalAddress>,
     /// Header of the PROXY protocol that the connection begins with (nginx: proxy_protocol).
     pub announce: Option<HeaderVersion>,
     /// Encryption (nginx: proxy_ssl).
@@ -36,7 +39,7 @@ impl Visit<'_> {
     /// # Errors
     /// The step that failed, for the log.
     pub async fn open(&self) -> Result<Line, String> {
-        let mut line = step("connecting to", self.timeout, Line::open(self.addr)).await?;
+        let mut line = step("connecting to", self.timeout, self.connect()).await?;
         if let Some(version) = self.announce {
             let mut header = Vec::new();
             // There is no client to announce.
@@ -48,6 +51,13 @@ impl Visit<'_> {
             step("SSL handshaking to", self.timeout, self.secure(&mut line, tls)).await?;
         }
         Ok(line)
+    }
+
+    async fn connect(&self) -> io::Result<Line> {
+        match self.local {
+            Some(local) => Line::open_from(local, self.addr).await,
+            None => Line::open(self.addr).await,
+        }
     }
 
     /// Encrypts a connection. Verifies the server's certificate if `proxy_ssl_verify` asks for it.

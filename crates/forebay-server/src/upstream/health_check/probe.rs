@@ -10,6 +10,7 @@ use forebay_core::control::{Failure, Line, Read};
 use forebay_core::upstream::health::{Probe, Visit};
 use forebay_core::upstream::peer::Peer;
 use forebay_http::h1::client::ResponseHead;
+use forebay_net::dial::LocalAddress;
 use forebay_sys::errno::errno;
 use std::sync::Arc;
 use std::time::Instant;
@@ -73,11 +74,17 @@ impl CheckedServer {
         }
     }
 
+    /// Returns the address that connections come from (nginx: proxy_bind).
+    fn local(&self, check: &Check) -> Option<LocalAddress> {
+        self.config.locations.get(check.location)?.settings.proxy_bind.fixed_local()
+    }
+
     /// Opens a connection, encrypted if the location encrypts its connections.
     async fn open(&self, check: &Check) -> Result<Line, String> {
         let location = self.config.locations.get(check.location).filter(|_| check.encrypted);
         let visit = Visit {
             addr: &check.common.address(&self.peer),
+            local: self.local(check),
             announce: check.announce,
             tls: location.and_then(|l| l.upstream_tls.as_ref()),
             host: &check.upstream,

@@ -8,10 +8,13 @@ use crate::config::{Server, Stream, Upstream};
 use forebay_core::control::Line;
 use forebay_core::upstream::health::{Probe, Visit, step};
 use forebay_core::upstream::peer::Peer;
+use forebay_http::proxy_protocol::{self, HeaderVersion};
 use forebay_net::addr::PeerAddr;
+use forebay_net::dial::LocalAddress;
 use forebay_sys::sockets;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::UdpSocket;
@@ -80,14 +83,30 @@ impl Attempt<'_> {
         self.until.saturating_duration_since(Instant::now())
     }
 
+    /// Returns the version of the PROXY protocol header that the server gets.
+    fn announced(&self) -> Option<HeaderVersion> {
+        let header = &self.server.settings.proxy_protocol.header;
+        self.peer.proxy_protocol.unwrap_or_else(|| header.without_session()).version()
+    }
+
+    /// Returns the datagram of a check, with the header that a session's first one has.
+    fn datagram(&self) -> Vec<u8> {
+        let mut datagram = Vec::new();
+        if let Some(version) = self.announced() {
+            // There is no client to announce.
+            proxy_protocol::write(version.over_udp(), None, b"", &mut datagram);
+        }
+        datagram.extend_from_slice(self.send().unwrap_or(DATAGRAM));
+        datagram
+    }
+
     /// Connects to the server, sends, and reads until the condition holds.
     async fn over_tcp(&self, addr: &PeerAddr) -> Result<(), String> {
         let proxy = &self.server.settings.proxy;
-        let header = &self.server.settings.proxy_protocol.header;
-        let version = self.peer.proxy_protocol.unwrap_or_else(|| header.without_session());
         let visit = Visit {
             addr,
-            announce: version.version(),
+            local: self.server.settings.bind.fixed_local(),
+            announce: self.announced(),
             tls: self.server.upstream_tls.as_ref(),
             host: self.host,
             protocols: &self.server.settings.offered.alpn.constants().unwrap_or_default(),
@@ -110,8 +129,9 @@ impl Attempt<'_> {
     /// Sends a datagram, and receives until the condition holds. Without a condition, the server passes if it answers, and
     /// if no error has come at the end of the time.
     async fn over_udp(&self, addr: SocketAddr) -> Result<(), String> {
-        let socket = step("connecting to", self.rest(), connect(addr)).await?;
-        step("sending to", self.rest(), socket.send(self.send().unwrap_or(DATAGRAM))).await?;
+        let local = self.server.settings.bind.fixed_local();
+        let socket = step("connecting to", self.rest(), connect(addr, local)).await?;
+        step("sending to", self.rest(), socket.send(&self.datagram())).await?;
         let received = step("receiving from", self.rest(), receive(&socket, self.expect())).await;
         match self.expect() {
             // Silence for the whole time is no error.
@@ -137,15 +157,27 @@ async fn find(line: &mut Line, expect: &Expect, most: usize) -> io::Result<bool>
 }
 
 /// Creates a UDP socket that is connected to a server, and that returns the ICMP errors of its datagrams.
-async fn connect(addr: SocketAddr) -> io::Result<UdpSocket> {
-    let any = match addr {
-        SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-        SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+async fn connect(addr: SocketAddr, local: Option<LocalAddress>) -> io::Result<UdpSocket> {
+    let socket = match local {
+        Some(local) => bound(local)?,
+        None if addr.is_ipv4() => UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).await?,
+        None => UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).await?,
     };
-    let socket = UdpSocket::bind((any, 0)).await?;
     sockets::set_icmp_errors(&socket, addr.is_ipv6())?;
     socket.connect(addr).await?;
     Ok(socket)
+}
+
+/// Creates a UDP socket with a local address.
+fn bound(local: LocalAddress) -> io::Result<UdpSocket> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let family = if local.addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = rustix::net::socket_with(family, SocketType::DGRAM, flags, None)?;
+    if local.transparent {
+        sockets::set_transparent(&socket, local.addr.is_ipv6())?;
+    }
+    rustix::net::bind(&socket, &local.addr)?;
+    UdpSocket::from_std(socket.into())
 }
 
 /// Receives datagrams until one fulfils the condition.
