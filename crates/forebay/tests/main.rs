@@ -39,6 +39,7 @@ mod stream_health;
 mod stream_metrics;
 mod stream_preread;
 mod stream_reloads;
+mod stream_sessions;
 mod stream_udp;
 mod subcommands;
 mod subrequests;
