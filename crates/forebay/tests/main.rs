@@ -34,6 +34,7 @@ mod proxy_h2;
 mod robustness;
 mod scgi_uwsgi;
 mod stream;
+mod stream_directives;
 mod stream_faults;
 mod stream_health;
 mod stream_metrics;
