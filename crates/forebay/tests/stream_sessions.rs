@@ -249,3 +249,23 @@ fn sessions_end() {
     }
     assert!(!server.error_log().contains(&format!("connected to {a}")), "not before the handshake");
 }
+
+/// The header of the PROXY protocol is a part of what the server gets.
+#[test]
+fn headers_are_counted_as_sent() {
+    let (echo, _) = echo();
+    let server = Server::start(&format!(
+        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\nstream {{\n\
+         log_format l '$server_port $bytes_received $bytes_sent $upstream_bytes_sent $upstream_bytes_received';\n\
+         access_log logs/access.log l;\n\
+         server {{ listen 127.0.0.1:%PORT0%; return ready; access_log off; }}\n\
+         server {{ listen 127.0.0.1:%PORT1%; proxy_protocol v2; proxy_half_close on; proxy_pass {echo}; }} }}\n"
+    ));
+    let mut stream = connect(server.addr(1));
+    stream.write_all(b"x").expect("sent");
+    stream.shutdown(Shutdown::Write).expect("shut down");
+    let mut echoed = Vec::new();
+    stream.read_to_end(&mut echoed).expect("the end");
+    assert_eq!(echoed.len(), 36, "the echo has the header in front");
+    assert_eq!(wait_for_line(&server, server.addr(1).port()), "1 36 36 36");
+}

@@ -123,6 +123,7 @@ pub(crate) struct Attempt {
     connected: Option<Duration>,
     answered: Option<Duration>,
     ended: Option<Duration>,
+    /// Bytes sent to the server, with the PROXY protocol header.
     sent: u64,
     received: u64,
     /// `$upstream_sticky_status`; `None` without `sticky`.
@@ -419,6 +420,9 @@ async fn open(
             let conn = Conn::opened(&thread.io, wire, opened);
             if server.settings.core.tcp_nodelay && !over_udp {
                 conn.hurry();
+            }
+            if let Some(a) = s.upstream.as_mut().and_then(|u| u.present()) {
+                a.sent = greeting.len() as u64;
             }
             Ok(conn)
         }
