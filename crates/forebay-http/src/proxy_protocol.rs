@@ -6,6 +6,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 /// Longest header, bytes.
 pub const MAX: usize = 4096;
 
+/// Longest line of version 1, with its end, that the protocol allows. So many bytes without an end are refused. A line that comes
+/// with its end may be longer, as in nginx.
+const LONGEST_LINE: usize = 107;
+
 /// Begins version 2.
 const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 
@@ -34,7 +38,7 @@ pub enum Parsed {
 pub enum Broken {
     /// Neither version, or a field of version 1 that is wrong, or addresses that are cut short.
     Header,
-    /// More than [`MAX`].
+    /// Version 2 of more than [`MAX`].
     TooLarge,
     /// Version 2 in form, but of another version.
     Version(u8),
@@ -52,7 +56,7 @@ pub fn parse(buf: &[u8]) -> Result<Parsed, Broken> {
         return Err(Broken::Header);
     }
     let Some(lf) = buf.iter().take(MAX).position(|b| *b == b'\n') else {
-        return if buf.len() < MAX { Ok(Parsed::Partial) } else { Err(Broken::TooLarge) };
+        return if buf.len() < LONGEST_LINE { Ok(Parsed::Partial) } else { Err(Broken::Header) };
     };
     let line = buf.get(..lf).unwrap_or_default();
     if line.starts_with(b"PROXY UNKNOWN") {
@@ -369,8 +373,14 @@ mod tests {
         ] {
             assert_eq!(parse(bad.as_bytes()), Err(Broken::Header), "{bad}");
         }
-        let long = [b"PROXY TCP4 ".as_slice(), &[b'1'; MAX]].concat();
-        assert_eq!(parse(&long), Err(Broken::TooLarge));
+        let long = |end: &[u8]| [b"PROXY UNKNOWN ".as_slice(), &[b'1'; 107 - 14 - 1], end].concat();
+        assert_eq!(parse(&long(b"")), Ok(Parsed::Partial));
+        // Nothing that counts can follow.
+        assert_eq!(parse(&long(b"1")), Err(Broken::Header));
+        assert_eq!(complete(&long(b"1\r\n")), (109, None));
+        assert_eq!(parse(&[b'P'; 1]), Ok(Parsed::Partial));
+        let endless = [b"PROXY UNKNOWN ".as_slice(), &[b'1'; MAX], b"\r\n"].concat();
+        assert_eq!(parse(&endless), Err(Broken::Header));
     }
 
     #[test]

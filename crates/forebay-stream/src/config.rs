@@ -2,8 +2,8 @@
 
 use crate::access_log::Format;
 use crate::modules::{
-    self, Content, core, health_check, limit_conn, log, pass, preread, proxy, proxy_protocol, realip, set,
-    status_zone, sticky,
+    self, Content, core, health_check, limit_conn, log, pass, preread, proxy, proxy_protocol, realip,
+    return_text, set, status_zone, sticky,
 };
 use crate::session::Session;
 use crate::udp;
@@ -305,7 +305,7 @@ impl<'s, 'f> Builder<'s, 'f> {
             b"status_zone" => {
                 s.status_zone = Some(status_zone::parse(d, s.status_zone.as_ref(), self.cx)?);
             }
-            b"return" => s.content = Some(modules::returning(d, s.content.as_ref(), self.cx)?),
+            b"return" => s.content = Some(return_text::parse(d, s.content.as_ref(), self.cx)?),
             _ => return s.written.set(d, self.cx).map(|_| ()),
         }
         Ok(())

@@ -42,8 +42,6 @@ pub(crate) fn sessions(thread: &forebay_core::thread::Thread, front: u8) -> Sess
 pub(crate) fn begin(thread: &Thread, mut session: Box<Session>, connected: Connected) {
     let Connected { lease, conn, rules, .. } = connected;
     let early = std::mem::take(&mut session.early);
-    // The relay counts them again.
-    session.received -= early.len() as u64;
     let pair = Pair::new(&thread.io, early, Vec::new());
     thread.passing.add(pair, rules, Passing { session, lease, conn });
 }
@@ -59,7 +57,7 @@ impl Owner for Passing {
 
     fn over(self, pair: Pair, ended: Ended) {
         let Passing { session: mut s, lease, conn } = self;
-        s.received += pair.received_from(Side::Client);
+        s.received = pair.received_from(Side::Client);
         s.sent += pair.passed_from(Side::Server);
         let now = s.thread.io.poller.now();
         if let Some(attempt) = s.upstream.as_mut().and_then(|u| u.present()) {

@@ -3,7 +3,7 @@
 
 use crate::access_log;
 use crate::config::{Server, Stream};
-use crate::modules::{self, Content, limit_conn, pass, preread, proxy, realip, set, ssl, status_zone};
+use crate::modules::{Content, limit_conn, pass, preread, proxy, realip, return_text, set, ssl, status_zone};
 use crate::passing::{self, Connected};
 use crate::thread::{Thread, ThreadConfig};
 use crate::udp::{Entry, Udp};
@@ -19,6 +19,7 @@ use forebay_core::vars::{Captures, Evaluate, Stored, VarError, VarId, VarStore};
 use forebay_http::proxy_protocol::{Broken, Header};
 use forebay_net::addr::{Peer, push_peer};
 use forebay_net::wire::Wire;
+use forebay_sys::errno::errno_text;
 use rustix::io::Errno;
 use std::rc::Rc;
 use std::time::Instant;
@@ -44,7 +45,7 @@ pub(crate) struct Session {
     captures: Captures,
     /// Status for `$status`; 0 until the session has ended.
     pub status: u16,
-    /// Bytes received from the client.
+    /// Bytes received from the client. As in nginx, those that a phase has read only count once a server is connected.
     pub received: u64,
     /// Bytes sent to the client.
     pub sent: u64,
@@ -244,7 +245,10 @@ impl Session {
             // A read needs spare capacity.
             buf.reserve(GREETING);
             match self.wire.read(&thread.io, &mut buf) {
-                Ok(0) => return Some(400),
+                Ok(0) => {
+                    self.log(Level::Error, &greeting::failure(Broken::Header, &buf));
+                    return Some(400);
+                }
                 Ok(_) => {}
                 Err(Errno::AGAIN) => {
                     let readable = self.wire.wait_readable(&thread.io);
@@ -255,14 +259,17 @@ impl Session {
                         return Some(200);
                     }
                 }
-                Err(_) => return Some(400),
+                Err(e) => {
+                    let error = errno_text(e);
+                    self.log(Level::Info, &format!("recv() failed {error} while reading PROXY protocol"));
+                    return Some(200);
+                }
             }
             if buf.len() > MAX_GREETING {
                 self.log(Level::Error, &greeting::failure(Broken::TooLarge, &buf));
                 return Some(400);
             }
         }
-        self.received += buf.len() as u64;
         self.early = buf;
         None
     }
@@ -276,7 +283,7 @@ impl Session {
         match &server.content {
             Some(Content::Proxy(target)) => proxy::serve(self, target, &server.settings.proxy).await,
             Some(Content::Pass(target)) => pass::serve(self, target),
-            Some(Content::Return(text)) => Outcome::Over(modules::send_text(self, text).await),
+            Some(Content::Return(text)) => Outcome::Over(return_text::serve(self, text).await),
             // nginx refuses such a server when it gets a connection.
             None => {
                 self.log(Level::Error, "no handler for server");

@@ -164,3 +164,33 @@ fn a_reset_of_a_switched_connection_is_logged() {
         assert_eq!(ours, text(oracle.site()));
     }
 }
+
+/// The connections that the log counts are those at the end of a request, not those at the beginning of its tunnel.
+#[test]
+fn numbers_of_connections_are_those_of_the_end() {
+    let up = echo();
+    let server = Server::start(&format!(
+        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
+         http {{ client_body_temp_path t1; proxy_temp_path t2; fastcgi_temp_path t3; uwsgi_temp_path t4; scgi_temp_path t5;\n\
+         log_format l '$status $connections_active $connections_waiting';\n\
+         server {{ listen 127.0.0.1:%PORT0%; location / {{ return 200 here; access_log off; }}\n\
+         location /chat {{ access_log logs/access.log l; proxy_http_version 1.1; proxy_set_header Upgrade $http_upgrade;\n\
+         proxy_set_header Connection upgrade; proxy_pass http://{up}; }} }} }}"
+    ));
+    let mut tunnel = open(server.addr(0));
+    assert!(until(&mut tunnel, "\r\n\r\n").starts_with("HTTP/1.1 101 "));
+    let kept: Vec<_> = (0..5).map(|_| TcpStream::connect(server.addr(0)).expect("connect")).collect();
+    for mut stream in &kept {
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n").expect("written");
+        stream.set_read_timeout(Some(DEADLINE)).expect("timeout");
+        assert!(until(&mut stream.try_clone().expect("clone"), "here").ends_with("here"));
+    }
+    tunnel.write_all(b"end").expect("written");
+    assert_eq!(until(&mut tunnel, "closed"), "end");
+    let line = wait_for("a line", || {
+        let log = server.site.read("logs/access.log");
+        log.strip_suffix('\n').map(str::to_owned)
+    });
+    // The harness may have left one that is about to close.
+    assert!(["101 6 5", "101 7 5", "101 7 6"].contains(&line.as_str()), "{line}");
+}

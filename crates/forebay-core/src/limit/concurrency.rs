@@ -189,6 +189,8 @@ pub struct Policy<'s> {
     pub dry_run: bool,
     /// Level for a line about a limit that rejects.
     pub level: Level,
+    /// End of lines of the error log, which names the phase; empty for requests.
+    pub phase: &'static str,
 }
 
 /// Longest key, bytes. Longer ones are logged and not limited.
@@ -210,7 +212,8 @@ pub fn enter<E: Evaluate>(policy: Policy<'_>, subject: &mut E, state: &mut Count
         }
         if key.len() > MAX_KEY {
             let text = String::from_utf8_lossy(&key);
-            let what = format!("the value of the key is more than {MAX_KEY} bytes: \"{text}\"");
+            let what =
+                format!("the value of the key is more than {MAX_KEY} bytes: \"{text}\"{}", policy.phase);
             subject.log_with(Level::Error, |line| line.extend_from_slice(what.as_bytes()));
             continue;
         }
@@ -224,7 +227,7 @@ pub fn enter<E: Evaluate>(policy: Policy<'_>, subject: &mut E, state: &mut Count
         }
         let name = String::from_utf8_lossy(&zone.name);
         let dry = if policy.dry_run { ", dry run," } else { "" };
-        let what = format!("limiting connections{dry} by zone \"{name}\"");
+        let what = format!("limiting connections{dry} by zone \"{name}\"{}", policy.phase);
         subject.log_with(policy.level, |line| line.extend_from_slice(what.as_bytes()));
         state.places.clear();
         break;

@@ -44,7 +44,7 @@ pub(crate) fn check(req: &mut Request) -> Verdict {
     }
     let http = req.http();
     let s = &http.location(req).settings.limit_conn;
-    let policy = Policy { limits: &s.limits, dry_run: s.dry_run, level: s.log_level.level() };
+    let policy = Policy { limits: &s.limits, dry_run: s.dry_run, level: s.log_level.level(), phase: "" };
     let mut state = std::mem::take(&mut req.modules.limit_conn);
     let entered = concurrency::enter(policy, req, &mut state);
     let outcome = state.outcome();

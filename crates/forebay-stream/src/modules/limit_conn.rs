@@ -27,7 +27,8 @@ pub(crate) const VARIABLES: &[Row] = &[row("limit_conn_status", |s, o| {
 pub(crate) fn check(s: &mut Session, server: &Server) -> Option<u16> {
     let settings = &server.settings.limit_conn;
     let level = settings.log_level.level();
-    let policy = Policy { limits: &settings.limits, dry_run: settings.dry_run, level };
+    let phase = " while initializing session";
+    let policy = Policy { limits: &settings.limits, dry_run: settings.dry_run, level, phase };
     let mut counted = std::mem::take(&mut s.counted);
     let entered = concurrency::enter(policy, s, &mut counted);
     s.counted = counted;

@@ -10,6 +10,7 @@ use forebay_core::vars::{RowSource, VarError};
 use forebay_http::{mqtt, rdp};
 use forebay_net::reactor::Deadline;
 use forebay_net::tls::hello::{Hello, Reading};
+use forebay_sys::errno::errno_text;
 use rustix::io::Errno;
 use std::time::Duration;
 
@@ -192,16 +193,13 @@ async fn receive(s: &mut Session, settings: &Settings, deadline: Deadline) -> Re
     let thread = s.thread.clone();
     loop {
         if s.early.len() >= most {
-            s.log(Level::Error, "preread buffer full");
+            s.log(Level::Error, "preread buffer full while prereading client data");
             return Err(400);
         }
         s.early.reserve(most - s.early.len());
         match s.wire.read(&thread.io, &mut s.early) {
             Ok(0) => return Err(200),
-            Ok(n) => {
-                s.received += n as u64;
-                return Ok(());
-            }
+            Ok(_) => return Ok(()),
             Err(Errno::AGAIN) => {
                 let readable = s.wire.wait_readable(&thread.io);
                 if thread.io.poller.until(deadline, readable).await.is_none() {
@@ -212,7 +210,11 @@ async fn receive(s: &mut Session, settings: &Settings, deadline: Deadline) -> Re
                     return Err(200);
                 }
             }
-            Err(_) => return Err(400),
+            Err(e) => {
+                let error = errno_text(e);
+                s.log(Level::Info, &format!("recv() failed {error} while prereading client data"));
+                return Err(200);
+            }
         }
     }
 }

@@ -67,9 +67,22 @@ impl Setting<StreamContext> for Rate {
 }
 
 impl Rate {
-    /// Evaluates the rate. A value that is not a size is no limit, as in nginx.
+    /// Evaluates the rate. A value that is not a size is logged and is no limit, as in nginx.
     fn value(&self, s: &mut Session) -> u64 {
-        self.0.value(s).ok().and_then(|text| units::size(&text)).unwrap_or(0)
+        // The default, which most servers have.
+        if self.0.as_const() == Some(b"") {
+            return 0;
+        }
+        let rate = self.0.value(s).and_then(|text| {
+            units::size(&text).ok_or_else(|| {
+                let text = String::from_utf8_lossy(&text);
+                VarError(format!("invalid size \"{text}\" while connecting to upstream"))
+            })
+        });
+        rate.unwrap_or_else(|e| {
+            s.log(Level::Error, &e.0);
+            0
+        })
     }
 }
 
@@ -110,6 +123,7 @@ pub(crate) struct Attempt {
     connected: Option<Duration>,
     answered: Option<Duration>,
     ended: Option<Duration>,
+    /// Bytes sent to the server, with the PROXY protocol header.
     sent: u64,
     received: u64,
     /// `$upstream_sticky_status`; `None` without `sticky`.
@@ -334,14 +348,16 @@ async fn connect(s: &mut Session, pass: &Pass, settings: &Settings) -> Result<(L
             Err(failed) => Err(failed),
         };
         match opened {
-            Ok(conn) => return Ok((lease, conn)),
-            Err(Failed { last }) => {
+            Ok(conn) => {
+                connected(s, &conn, &addr);
+                return Ok((lease, conn));
+            }
+            Err(Failed { last, while_doing }) => {
                 tried += 1;
                 // Gives the place back first, so that it counts as free when another server is chosen.
                 drop(lease);
                 if !last && servers.failed(n, now) {
-                    let text = "upstream server temporarily disabled while connecting to upstream";
-                    s.log(Level::Warn, text);
+                    s.log(Level::Warn, &format!("upstream server temporarily disabled while {while_doing}"));
                 }
                 end_attempt(s);
                 let limit_of_time = settings.next_upstream_timeout.0;
@@ -361,10 +377,19 @@ fn end_attempt(s: &mut Session) {
     }
 }
 
-/// Failure of an attempt, which has been logged. `last`: no server is at fault, so no other is asked.
+/// Failure of an attempt, which has been logged.
 struct Failed {
+    /// No server is at fault, so no other is asked.
     last: bool,
+    /// Step that has failed, for the error log.
+    while_doing: &'static str,
 }
+
+/// Failure for which no server is at fault.
+const OURS: Failed = Failed { last: true, while_doing: CONNECTING };
+
+const CONNECTING: &str = "connecting to upstream";
+const HANDSHAKING: &str = "SSL handshaking to upstream";
 
 /// Opens a connection to a server.
 async fn open(
@@ -375,11 +400,11 @@ async fn open(
 ) -> Result<Conn, Failed> {
     let thread = s.thread.clone();
     let stream = s.stream();
-    let server = stream.servers.get(s.server).ok_or(Failed { last: true })?;
+    let server = stream.servers.get(s.server).ok_or(OURS)?;
     let sockets = &server.settings.bind;
     let local = sockets.local(s).map_err(|e| {
         s.log(Level::Error, &e.0);
-        Failed { last: true }
+        OURS
     })?;
     let over_udp = s.udp.is_some();
     // Over UDP the first datagram has it.
@@ -402,12 +427,8 @@ async fn open(
             if server.settings.core.tcp_nodelay && !over_udp {
                 conn.hurry();
             }
-            if s.logs_connections() {
-                log_connected(s, &conn, addr);
-            }
-            let now = thread.io.poller.now();
             if let Some(a) = s.upstream.as_mut().and_then(|u| u.present()) {
-                a.connected = Some(now.saturating_duration_since(a.begun));
+                a.sent = greeting.len() as u64;
             }
             Ok(conn)
         }
@@ -418,7 +439,7 @@ async fn open(
                 true => thread.udp.log_refused(s, level, &text),
                 false => s.log(level, &text),
             }
-            Err(Failed { last })
+            Err(Failed { last, while_doing: CONNECTING })
         }
     }
 }
@@ -439,7 +460,7 @@ async fn encrypt(s: &mut Session, mut conn: Conn, host: &[u8], settings: &Settin
             Ok(names) => wanted.offer(names),
             Err(e) => {
                 s.log(Level::Error, &e.0);
-                return Err(Failed { last: true });
+                return Err(OURS);
             }
         }
     }
@@ -453,16 +474,27 @@ async fn encrypt(s: &mut Session, mut conn: Conn, host: &[u8], settings: &Settin
             "upstream timed out (110: Connection timed out)".to_owned()
         }
     };
-    s.log(Level::Error, &format!("{text} while SSL handshaking to upstream"));
-    Err(Failed { last: false })
+    s.log(Level::Error, &format!("{text} while {HANDSHAKING}"));
+    Err(Failed { last: false, while_doing: HANDSHAKING })
 }
 
 /// Returns the PROXY protocol header for a server.
 fn header(s: &mut Session, server: Option<&Peer>) -> Result<Vec<u8>, Failed> {
     proxy_protocol::header(s, server).map_err(|e| {
         s.log(Level::Error, &e.0);
-        Failed { last: true }
+        OURS
     })
+}
+
+/// Notes the time at which the connection is ready, after the handshake of `proxy_ssl`, and logs it.
+fn connected(s: &mut Session, conn: &Conn, addr: &PeerAddr) {
+    if s.logs_connections() {
+        log_connected(s, conn, addr);
+    }
+    let now = s.thread.io.poller.now();
+    if let Some(a) = s.upstream.as_mut().and_then(|u| u.present()) {
+        a.connected = Some(now.saturating_duration_since(a.begun));
+    }
 }
 
 fn log_connected(s: &Session, conn: &Conn, addr: &PeerAddr) {
