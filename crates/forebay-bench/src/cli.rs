@@ -150,7 +150,7 @@ fn title(args: &RunArgs) -> String {
 fn finish(args: &RunArgs, report: &Report) -> Result<u8, Error> {
     let files = [&args.json, &args.hgrm, &args.html];
     if !files.into_iter().flatten().any(|file| file.as_os_str() == "-") {
-        print!("{}", text::summary(report));
+        write_out(Path::new("-"), &text::summary(report))?;
     }
     // Afterwards: a file that cannot be written shall not cost the figures.
     if let Some(file) = &args.json {
