@@ -69,6 +69,17 @@ pub(super) fn cases() -> Vec<(&'static str, String, String)> {
             ),
         ),
         (
+            "limit-before-bytes",
+            stream(
+                "limit_conn_zone $ssl_preread_server_name zone=z:1m; server { listen 1; ssl_preread on; limit_conn z 1; \
+                 proxy_pass a:1; }",
+            ),
+            stream(
+                "limit_conn_zone $binary_remote_addr zone=z:1m; server { listen 1; ssl_preread on; limit_conn z 1; \
+                 proxy_pass a:1; }",
+            ),
+        ),
+        (
             "stream-name-unused",
             server("listen 443; server_name a; proxy_pass a:1;"),
             stream(
@@ -148,6 +159,13 @@ fn stream_rules_see_through_other_ways_to_write_it() {
                 "server { listen 4 ssl; proxy_pass a:1; } server { listen [::]:4; server_name b; pass b:1; }",
             ),
         ),
+        (
+            "limit-before-bytes",
+            stream(
+                "map $mqtt_preread_clientid $k { default $mqtt_preread_clientid; } limit_conn_zone $k zone=z:1m; \
+                 limit_conn z 1; server { listen 1; mqtt_preread on; proxy_pass a:1; }",
+            ),
+        ),
         ("ssrf", server("listen 1; mqtt_preread on; proxy_pass $mqtt_preread_clientid:1883;")),
         ("ssrf", server("listen 1; rdp_preread on; proxy_pass $rdp_cookie:3389;")),
         ("stream-real-ip", stream("limit_conn z 1; server { listen 1 proxy_protocol; proxy_pass a:1; }")),
@@ -210,6 +228,13 @@ fn stream_rules_see_through_other_ways_to_write_it() {
             ),
         ),
         ("stream-vanished-clients", stream("proxy_timeout 1d; server { listen 1; return a; }")),
+        (
+            "limit-before-bytes",
+            "http { limit_conn_zone $ssl_server_name zone=z:1m; limit_conn z 1; } ".to_owned()
+                + &stream(
+                    "limit_conn_zone $remote_addr zone=z:1m; limit_conn z 1; server { listen 1; return a; }",
+                ),
+        ),
         ("stream-database-timeout", server("listen 1; proxy_pass a:5672;")),
         // A variable of http with the same name.
         (
