@@ -97,7 +97,9 @@ pub(crate) fn main(args: &BackendArgs) -> Result<u8, Error> {
     forebay_sys::limits::raise_descriptors();
     let sockets: Vec<Socket> = args.addresses.iter().map(|a| Socket::bind(a)).collect::<Result<_, _>>()?;
     for socket in &sockets {
-        println!("listening at {}", socket.name().map_err(Error::io("a socket"))?);
+        let name = socket.name().map_err(Error::io("a socket"))?;
+        // Without a reader it serves all the same.
+        let _ = writeln!(std::io::stdout(), "listening at {name}");
     }
     let thread = || Thread::new(&sockets).map_err(Error::io("a socket"));
     let threads: Vec<Thread> = (0..args.threads).map(|_| thread()).collect::<Result<_, _>>()?;
@@ -150,7 +152,8 @@ impl Thread {
                 match self.sockets.get(number as usize) {
                     Some(Socket::Udp(socket)) => answer_datagrams(socket, &mut self.piece),
                     Some(Socket::Tcp(listener)) => match listener.accept() {
-                        Ok((stream, _)) => self.accept(stream)?,
+                        // A connection that cannot be set up is closed; the others go on.
+                        Ok((stream, _)) => self.accept(stream).unwrap_or_default(),
                         // Another thread has taken it.
                         Err(e) if e.kind() == ErrorKind::WouldBlock => {}
                         // No descriptor is left, until a connection ends.
@@ -253,7 +256,11 @@ impl Peer {
             return Err(ErrorKind::UnexpectedEof.into());
         }
         let n = self.stream.read(piece)?;
-        self.ended = n == 0;
+        if n == 0 {
+            self.ended = true;
+            self.state.end();
+            return Ok(());
+        }
         self.state.take(piece.get(..n).unwrap_or_default())
     }
 }
@@ -311,6 +318,14 @@ impl Answers {
     fn take(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         self.input.extend_from_slice(bytes);
         self.answer()
+    }
+
+    /// Takes the end of the client's bytes: what might have become an order is none.
+    fn end(&mut self) {
+        if self.mode == Mode::Undecided {
+            self.mode = Mode::Echo;
+            std::mem::swap(&mut self.input, &mut self.output);
+        }
     }
 
     /// Answers the input in order, until bytes are owed or more input is needed.
@@ -387,6 +402,19 @@ mod tests {
         assert_eq!(answers(&[b"hello", b"", b" world"]).expect("an echo"), b"hello world");
         // Not an order, which shows late.
         assert_eq!(answers(&[b"fore", b"bay?"]).expect("an echo"), b"forebay?");
+    }
+
+    #[test]
+    fn the_beginning_of_an_order_comes_back_at_the_end() {
+        let mut state = Answers::default();
+        state.take(b"fore").expect("taken");
+        assert!(!state.owes());
+        state.end();
+        assert_eq!(state.due(&mut []), b"fore");
+        let mut state = Answers::default();
+        state.take(b"forebay up 3\nab").expect("taken");
+        state.end();
+        assert!(!state.owes());
     }
 
     #[test]

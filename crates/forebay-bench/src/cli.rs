@@ -3,7 +3,7 @@
 use crate::compare::{self, CompareArgs};
 use crate::options::{LoadArgs, limit};
 use crate::output::live::Live;
-use crate::output::{html, json, text};
+use crate::output::{html, is_known, json, text};
 use crate::run::{self, Report};
 use crate::{Error, ab, agent, backend, duration_text, matrix, wrk};
 use clap::{Args, Parser, Subcommand};
@@ -150,7 +150,7 @@ fn title(args: &RunArgs) -> String {
 fn finish(args: &RunArgs, report: &Report) -> Result<u8, Error> {
     let files = [&args.json, &args.hgrm, &args.html];
     if !files.into_iter().flatten().any(|file| file.as_os_str() == "-") {
-        print!("{}", text::summary(report));
+        write_out(Path::new("-"), &text::summary(report))?;
     }
     // Afterwards: a file that cannot be written shall not cost the figures.
     if let Some(file) = &args.json {
@@ -185,23 +185,28 @@ fn find(args: &RunArgs, wish: &str) -> Result<u8, Error> {
         }
         !crate::signals::interrupted()
     })?;
-    report_limit(args, wish, &found)
+    report_limit(args, wish, &found)?;
+    let answers = found.rate * args.load.duration.as_secs_f64();
+    if found.rate > 0.0 && !is_known(quantile, answers) {
+        println!("note: a step had {answers:.0} requests, too few for {wish}; -d makes it longer");
+    }
+    Ok(u8::from(found.rate <= 0.0))
 }
 
-/// Prints and writes the result of `--find-limit`. Returns the exit code.
-fn report_limit(args: &RunArgs, wish: &str, found: &run::Limit) -> Result<u8, Error> {
+/// Prints and writes the result of `--find-limit`.
+fn report_limit(args: &RunArgs, wish: &str, found: &run::Limit) -> Result<(), Error> {
     if let Some(file) = &args.json {
         write_out(file, &format!("{:#}\n", limit_json(wish, found)))?;
     }
     if found.rate <= 0.0 {
         println!("{wish} was not held at any rate that was tried");
-        return Ok(1);
+        return Ok(());
     }
     println!("highest rate with {wish}: {:.0} requests/s", found.rate);
     if found.client_limited {
         println!("note: beyond that the client was the limit; the server may hold more");
     }
-    Ok(0)
+    Ok(())
 }
 
 fn limit_json(wish: &str, found: &run::Limit) -> Value {

@@ -51,7 +51,7 @@ pub(crate) struct LoadArgs {
     /// Streams on a connection (HTTP/2)
     #[arg(short = 'm', long, default_value = "1", value_parser = units::count)]
     pub streams: u64,
-    /// Requests sent ahead on a connection (HTTP/1.1)
+    /// Requests sent ahead on a connection (HTTP/1.1), or messages over tcp and tls
     #[arg(long, default_value = "1", value_parser = units::count)]
     pub pipeline: u64,
     /// A new connection for each request

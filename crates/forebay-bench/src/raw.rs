@@ -36,7 +36,7 @@ impl Answer {
         match text {
             "first" => Ok(Answer::First),
             "close" => Ok(Answer::Close),
-            size => Ok(Answer::Bytes(bytes(size)?)),
+            size => Ok(Answer::Bytes(bytes(size).map_err(|e| format!("{e}, first or close"))?)),
         }
     }
 }
@@ -125,18 +125,14 @@ impl RawArgs {
     /// # Errors
     /// A payload of another form, and what the protocol has not.
     pub(crate) fn message(&self, scheme: Scheme) -> Result<Message, Error> {
-        let mut message = self.described()?;
+        let message = self.described(scheme)?;
         if scheme == Scheme::Udp {
             self.check_datagram(&message)?;
-        } else if self.payload.as_ref().is_some_and(|text| text.starts_with(DNS)) {
-            // RFC 1035, section 4.2.2: over TCP a message has its length before it.
-            let length = u16::try_from(message.bytes.len()).unwrap_or(u16::MAX);
-            message.bytes.splice(..0, length.to_be_bytes());
         }
         Ok(message)
     }
 
-    fn described(&self) -> Result<Message, Error> {
+    fn described(&self, scheme: Scheme) -> Result<Message, Error> {
         if let Some(size) = self.download {
             let bytes = format!("{ORDER}{DOWN} {size}\n").into_bytes();
             let answer = self.given_answer(Answer::Bytes(size))?;
@@ -149,7 +145,12 @@ impl RawArgs {
             return Ok(Message { bytes, answer, length: None, name: format!("{size} bytes up") });
         }
         if let Some(text) = &self.payload {
-            let bytes = payload(text)?;
+            let mut bytes = payload(text)?;
+            if text.starts_with(DNS) && scheme != Scheme::Udp {
+                // RFC 1035, section 4.2.2: over TCP a message has its length before it. That of a query fits.
+                let length = u16::try_from(bytes.len()).unwrap_or(u16::MAX);
+                bytes.splice(..0, length.to_be_bytes());
+            }
             let answer = self.answer.unwrap_or(Answer::First);
             let length = exact(self.answer);
             let name = format!("{} bytes, answer {}", bytes.len(), end(answer));
@@ -230,6 +231,9 @@ fn payload(text: &str) -> Result<Vec<u8>, Error> {
 /// Start of a payload that is a DNS query.
 const DNS: &str = "dns:";
 
+/// Bytes of the header of a DNS message (RFC 1035, section 4.1.1).
+const HEADER: usize = 12;
+
 /// Types of DNS records that a query may ask for (RFC 1035, section 3.2.2; RFC 2782; RFC 3596).
 const RECORDS: [(&str, u16); 7] =
     [("A", 1), ("NS", 2), ("SOA", 6), ("MX", 15), ("TXT", 16), ("AAAA", 28), ("SRV", 33)];
@@ -246,6 +250,10 @@ fn query(question: &str) -> Option<Vec<u8>> {
         bytes.extend_from_slice(label.as_bytes());
     }
     bytes.push(0);
+    // RFC 1035, section 2.3.4.
+    if bytes.len() > HEADER + 255 {
+        return None;
+    }
     bytes.extend_from_slice(&record.to_be_bytes());
     // Class IN.
     bytes.extend_from_slice(&1u16.to_be_bytes());
@@ -299,6 +307,9 @@ mod tests {
         );
         assert!(payload("dns:a.bc./aaaa").expect("a query").ends_with(b"\x02bc\0\0\x1c\0\x01"));
         assert!(payload("dns:./NS").expect("a query").ends_with(b"\0\0\0\0\x02\0\x01"));
+        let longest = format!("dns:{0}.{0}.{0}.{1}", "a".repeat(63), "a".repeat(61));
+        assert!(payload(&longest).is_ok() && payload(&format!("{longest}a")).is_err());
+        assert!(Answer::parse("x").is_err_and(|e| e.ends_with("16k or 1m, first or close")));
         for bad in [
             "dns:",
             "dns:a..b",
@@ -337,6 +348,7 @@ mod tests {
         assert_eq!((up.bytes.len(), up.answer), ("forebay up 100\n".len() + 100, Answer::Bytes(3)));
         let dns = message(&|a| a.payload = Some("dns:a".into()));
         assert_eq!((&dns.bytes[..2], dns.bytes.len(), dns.answer), (&[0, 19][..], 21, Answer::First));
+        assert_eq!(dns.name, "21 bytes, answer what comes first");
         let ping = message(&|a| a.payload = Some("PING\\r\\n".into()));
         assert_eq!((ping.answer, ping.length), (Answer::First, None));
         for bad in [

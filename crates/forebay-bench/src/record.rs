@@ -29,6 +29,11 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// Returns `true` if nothing came that could end the request.
+    pub(crate) fn is_silence(self) -> bool {
+        matches!(self, Failure::Timeout | Failure::Unanswered)
+    }
+
     /// Returns the meaning in words, for where nothing more is known.
     pub fn words(self) -> &'static str {
         match self {

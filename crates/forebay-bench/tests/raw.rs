@@ -214,3 +214,45 @@ fn an_open_loop_keeps_its_rate() {
         );
     }
 }
+
+#[test]
+fn an_empty_datagram_is_sent() {
+    let addr = udp(|bytes, _| vec![vec![b'x'; 1 + bytes.len()]]);
+    let r = run(&load("udp", addr, message(b"", Answer::First))).outcome.record;
+    assert_eq!((r.ok, r.errors(), r.bytes_in, r.bytes_out), (40, 0, 40, 0), "{:?}", r.failures);
+}
+
+#[test]
+fn bytes_count_as_sent_once_the_socket_has_taken_them() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let addr = listener.local_addr().expect("address");
+    // Nothing is accepted or read, so that most of the message never leaves.
+    let whole = vec![7; 32 << 20];
+    let mut load = load("tcp", addr, message(&whole, Answer::First));
+    (load.connections, load.stop) = (1, Stop::Count(1, Some(Duration::from_secs(5))));
+    let r = run(&load).outcome.record;
+    assert_eq!((r.failed(Failure::Timeout), r.complete), (1, 0), "{:?}", r.failures);
+    assert!((1..whole.len() as u64).contains(&r.bytes_out), "{}", r.bytes_out);
+    drop(listener);
+}
+
+#[test]
+fn a_timeout_tells_of_an_answer_that_stopped() {
+    let addr = tcp(|stream, bytes, _| stream.write_all(&bytes[..1]).is_ok());
+    let report = run(&load("tcp", addr, message(b"ping", Answer::Bytes(4))));
+    let why = report.outcome.first_error.expect("an error");
+    assert!(why.starts_with("1 bytes came within 300") && why.ends_with("--answer sets its end"), "{why}");
+}
+
+#[test]
+fn requests_that_never_left_have_no_time_from_sending() {
+    let addr = tcp(|_, _, _| true);
+    let mut load = load("tcp", addr, message(b"ping", Answer::First));
+    load.connections = 1;
+    load.rate = Some(Rate { from: 500.0, to: 500.0, poisson: false });
+    load.stop = Stop::After(Duration::from_millis(250));
+    let r = run(&load).outcome.record;
+    assert_eq!((r.complete, r.latency.len()), (0, r.due), "{:?}", r.failures);
+    // One connection had one request under way; the others waited for it.
+    assert!(r.uncorrected.len() <= 2 && r.uncorrected.quantile(0.5) > 100_000_000, "{}", r.uncorrected.len());
+}

@@ -16,5 +16,10 @@ mod thread;
 mod udp;
 mod variables;
 
+/// Returns the names of all variables of stream. A family ends in `*`.
+pub fn variable_names() -> impl Iterator<Item = &'static str> {
+    variables::all().map(|row| row.name)
+}
+
 /// The stream front end.
 pub static FRONT_END: front::StreamFrontEnd = front::StreamFrontEnd;

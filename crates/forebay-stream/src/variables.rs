@@ -19,8 +19,8 @@ pub(crate) const fn row(name: &'static str, get: Getter<Session>) -> Row {
     Row { name, get: RowSource::Get(get), settable: false }
 }
 
-/// Finds a built-in variable: its source, and whether `set` and the like may define it.
-pub(crate) fn builtin(name: &[u8]) -> (Source<Session>, bool) {
+/// Rows of all built-in variables.
+pub(crate) fn all() -> impl Iterator<Item = &'static Row> {
     let modules = [
         VARIABLES,
         PROXY_PROTOCOL,
@@ -30,7 +30,12 @@ pub(crate) fn builtin(name: &[u8]) -> (Source<Session>, bool) {
         preread::VARIABLES,
         tls::vars::Variables::ROWS,
     ];
-    for row in modules.into_iter().flatten() {
+    modules.into_iter().flatten()
+}
+
+/// Finds a built-in variable: its source, and whether `set` and the like may define it.
+pub(crate) fn builtin(name: &[u8]) -> (Source<Session>, bool) {
+    for row in all() {
         match row.get {
             RowSource::Get(get) if row.name.as_bytes() == name => return (Source::Get(get), row.settable),
             RowSource::Prefix(get) => {

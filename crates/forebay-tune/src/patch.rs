@@ -48,7 +48,7 @@ pub struct Source {
     pub files: Files,
     /// The tree.
     pub tree: Tree,
-    /// Edits that remove `stream` and `mail`: they are not measured, and Forebay does not read them.
+    /// Edits that remove `stream` and `mail`, which are not measured.
     pub unserved: Vec<Edit>,
 }
 
@@ -122,6 +122,14 @@ impl Source {
         streams(&tree.root, &files, &mut unserved);
         without(&mut tree.root, &unserved);
         Ok(Source { path, files, tree, unserved })
+    }
+
+    /// Returns the names of the blocks that the copy leaves out.
+    pub(crate) fn unserved_names(&self) -> impl Iterator<Item = &'static str> {
+        let begins = |e: &Edit, name: &str| {
+            self.files.bytes(e.file).get(e.start as usize..).is_some_and(|t| t.starts_with(name.as_bytes()))
+        };
+        ["stream", "mail"].into_iter().filter(move |name| self.unserved.iter().any(|e| begins(e, name)))
     }
 
     /// Returns all directives.

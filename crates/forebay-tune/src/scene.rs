@@ -395,6 +395,7 @@ mod tests {
         std::fs::write(&conf, text).expect("written");
         assert!(Source::read(&conf).is_err());
         let source = Source::of_nginx(&conf).expect("parses");
+        assert_eq!(source.unserved_names().collect::<Vec<_>>(), ["stream"]);
         let (prefix, dir) = ("/usr/share/nginx".into(), dir.path().join("copy"));
         let copy = Copy::new(&source, CopyPlace { dir, prefix, upstream: None, root: None }).expect("made");
         let new = std::fs::read_to_string(copy.write(&source, &[]).expect("written")).expect("there");

@@ -69,6 +69,9 @@ impl<'a> Tuning<'a> {
     }
 
     fn run(&self, journal: Journal) -> Result<(), String> {
+        for name in self.source.unserved_names() {
+            say!("Leaving out {name}: its servers are not measured, and its settings stay as they are.");
+        }
         let subject = self.prepare()?;
         let view = self.source.view();
         let choice = Choice { args: self.args, view: &view, targets: &subject.targets, journal: &journal };

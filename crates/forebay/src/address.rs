@@ -18,7 +18,7 @@ pub(crate) enum Host {
 }
 
 /// Address of `listen`, `pass` or `server`.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Address {
     /// Path of a unix socket.
     Unix(String),

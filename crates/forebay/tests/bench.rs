@@ -1,9 +1,9 @@
 //! `bench` as people start it, beside the tools whose words it speaks.
 
-use crate::harness::{PROGRAM, Server, Site, run};
+use crate::harness::{PROGRAM, Server, Site, free_port, run, wait_for};
 use forebay_bench::tls::{Kind, self_signed};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 
 /// Answers 200 with five bytes, and 404 below `/missing`.
@@ -363,6 +363,22 @@ fn backend() -> (Started, [String; 2]) {
         line.trim().strip_prefix("listening at ").expect("an address").to_owned()
     });
     (started, urls)
+}
+
+#[test]
+fn a_backend_serves_without_a_reader_of_its_output() {
+    let port = free_port();
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let address = format!("127.0.0.1:{port}");
+    let mut command = Command::new(PROGRAM);
+    command.args(["bench", "backend", &format!("tcp://{address}")]).stdout(writer);
+    let _backend = Started(command.spawn().expect("a backend"));
+    let mut client = wait_for("the backend", || TcpStream::connect(&address).ok());
+    client.write_all(b"well").expect("sent");
+    let mut back = [0; 4];
+    client.read_exact(&mut back).expect("an echo");
+    assert_eq!(&back, b"well");
 }
 
 /// Runs `bench` with `--json -`, and returns what it wrote.

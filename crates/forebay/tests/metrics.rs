@@ -201,15 +201,17 @@ fn a_browser_shows_the_dashboard() {
         assert!(server.get("/").ends_with("well"));
     }
     assert!(server.get("/dashboard/x").starts_with("HTTP/1.1 404"));
-    let dom = dashboard_in_browser(&server, "FOREBAY_TEST_SCREENSHOT");
+    let dom = dashboard_in_browser(&server, "", "FOREBAY_TEST_SCREENSHOT");
     for text in ["<td>front</td>", "<td>app</td>", "<h3>u</h3>", "<td>things</td>", ">live<", "(backup)"] {
         assert!(dom.contains(text), "no {text} in {dom}");
     }
+    let (http, stream) = dom.split_once("<div id=\"tab-stream\" hidden").expect("the other tab is hidden");
+    assert!(http.contains("<a href=\"#http\" aria-current=\"page\">") && stream.contains("Off: "), "{dom}");
 }
 
-/// Returns the document of the dashboard of a server after five seconds. First saves a picture of it at the path in the
-/// environment variable `picture`, if that is set.
-pub(crate) fn dashboard_in_browser(server: &Server, picture: &str) -> String {
+/// Returns the document of the dashboard of a server after five seconds, with `tab`, such as `#stream`, in its address. First saves
+/// a picture of it at the path in the environment variable `picture`, if that is set.
+pub(crate) fn dashboard_in_browser(server: &Server, tab: &str, picture: &str) -> String {
     let profile = tempfile::tempdir().expect("temporary directory");
     let run = |output: &str| {
         let mut browser = Command::new("chromium");
@@ -218,7 +220,7 @@ pub(crate) fn dashboard_in_browser(server: &Server, picture: &str) -> String {
             .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
             .arg(format!("--user-data-dir={}", profile.path().display()))
             .args(["--window-size=1400,1500", "--virtual-time-budget=5000", output])
-            .arg(format!("http://{}/dashboard", server.addr(0)));
+            .arg(format!("http://{}/dashboard{tab}", server.addr(0)));
         let out = browser.stderr(Stdio::null()).output().expect("chromium runs");
         String::from_utf8_lossy(&out.stdout).into_owned()
     };

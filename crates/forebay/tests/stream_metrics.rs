@@ -171,8 +171,10 @@ fn a_browser_shows_streams() {
     kept.iter_mut().for_each(|s| assert_eq!(ask(s, b"hello"), b"hello"));
     assert_eq!(rest(connect(server.addr(1))), "", "limited");
     assert_eq!(rest(connect(server.addr(2))), "", "denied");
-    let dom = dashboard_in_browser(&server, "FOREBAY_TEST_SCREENSHOT_STREAMS");
-    let (_, streams) = dom.split_once("<h2>Streams</h2>").expect("the part of streams");
+    let dom = dashboard_in_browser(&server, "#stream", "FOREBAY_TEST_SCREENSHOT_STREAMS");
+    // The tab stays while its contents are renewed.
+    assert!(dom.contains("<div id=\"tab-http\" hidden") && dom.contains(">live<"), "{dom}");
+    let (_, streams) = dom.split_once("<div id=\"tab-stream\">").expect("the tab of streams");
     for text in [
         "<td>front</td><td>2</td><td>3</td>",
         "<td>denied</td>",

@@ -101,7 +101,10 @@ fn check_knows_stream() {
         "events {}\nstream {\n\
          limit_conn_zone $binary_remote_addr zone=perip:1m;\n\
          log_format basic '$remote_addr $statsu';\n\
+         map $ssl_preread_server_nam $by_name { default pool; }\n\
          upstream pool { server 127.0.0.1:1 wieght=2; lest_conn; }\n\
+         upstream stuck { server 127.0.0.1:1; sticky lern create=$remote_addr; }\n\
+         upstream learnt { server 127.0.0.1:1; sticky learn create=$remote_addr lokup=$remote_addr zone=z:1m; }\n\
          server { listen 1001 udpp; proxy_pass pool; }\n\
          server { listen 1002; proxy_pass pol; proxy_timeout 10min; }\n\
          server { listen 1003; proxy_pass tcp://127.0.0.1:1/; limit_conn perp 10; }\n\
@@ -115,6 +118,9 @@ fn check_knows_stream() {
     for what in [
         "did you mean \"weight=2\"?",
         "did you mean \"least_conn\"?",
+        "did you mean \"learn\"?",
+        "did you mean \"lookup=$remote_addr\"?",
+        "did you mean \"ssl_preread_server_name\"?",
         "did you mean \"udp\"?",
         "write \"10m\"",
         "write \"proxy_pass 127.0.0.1:1\"",

@@ -147,7 +147,7 @@ impl Conn {
     pub(super) fn send_singly(&mut self, ctx: &mut Ctx<'_>, flight: Flight) -> Result<(), Failure> {
         self.issued += 1;
         let bytes = self.http.send_h1(ctx, flight);
-        self.write(ctx, bytes)
+        self.transmit(ctx, bytes)
     }
 
     /// Appends a request to `output`.
@@ -160,23 +160,32 @@ impl Conn {
     /// Sends bytes.
     #[inline]
     pub(super) fn write(&mut self, ctx: &mut Ctx<'_>, bytes: &[u8]) -> Result<(), Failure> {
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        ctx.count_out(bytes.len() as u64);
+        if bytes.is_empty() { Ok(()) } else { self.transmit(ctx, bytes) }
+    }
+
+    /// Sends bytes. Without any, over UDP, an empty datagram.
+    #[inline]
+    fn transmit(&mut self, ctx: &mut Ctx<'_>, bytes: &[u8]) -> Result<(), Failure> {
         let sent = self.transport.write(bytes);
-        sent.map_err(|kind| self.unsent(kind))
+        self.count_sent(ctx, sent)
     }
 
     /// Sends the bytes that TLS and the socket did not take before.
-    pub(super) fn flush(&mut self) -> Result<(), Failure> {
+    pub(super) fn flush(&mut self, ctx: &mut Ctx<'_>) -> Result<(), Failure> {
         let sent = self.transport.flush();
-        sent.map_err(|kind| self.unsent(kind))
+        self.count_sent(ctx, sent)
     }
 
     /// Sends the bytes that the socket did not take before.
-    pub(super) fn flush_socket(&mut self) -> Result<(), Failure> {
+    pub(super) fn flush_socket(&mut self, ctx: &mut Ctx<'_>) -> Result<(), Failure> {
         let sent = self.transport.flush_socket();
+        self.count_sent(ctx, sent)
+    }
+
+    /// Counts what the socket has taken.
+    #[inline]
+    fn count_sent(&mut self, ctx: &mut Ctx<'_>, sent: Result<(), Failure>) -> Result<(), Failure> {
+        ctx.count_out(self.transport.newly_sent());
         sent.map_err(|kind| self.unsent(kind))
     }
 
@@ -212,7 +221,7 @@ impl Conn {
         let peer = self.pull(ctx, buffers, last)?;
         if self.handshake_is_complete() {
             ctx.record.handshake.record(ctx.now.saturating_sub(self.since));
-            self.flush()?;
+            self.flush(ctx)?;
             if peer == PeerSide::Sends {
                 return Ok(Next::Opened);
             }
@@ -225,7 +234,7 @@ impl Conn {
             return Ok(Next::Ended);
         }
         if self.transport.tls().is_some_and(|tls| tls.wants_write()) {
-            self.flush()?;
+            self.flush(ctx)?;
         }
         Ok(if self.phase == Phase::Open { Next::Refill } else { Next::Wait })
     }

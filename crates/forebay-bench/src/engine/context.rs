@@ -184,18 +184,21 @@ impl<'a> Ctx<'a> {
     /// Counts a request that failed.
     pub(super) fn failed(&mut self, flight: Flight, kind: Failure) {
         self.supply.landed();
-        self.interval.errors += 1;
-        // A request from the warm-up that hung until the measured time belongs to that.
-        let silent = matches!(kind, Failure::Timeout | Failure::Unanswered);
-        let counts = self.in_window(flight) || silent && self.now >= self.times.from;
-        if !counts {
-            return;
-        }
-        self.record.fail(kind);
         // A request that was never answered had at least this latency.
-        if silent {
+        if self.count_failed(flight, kind) && kind.is_silence() {
             self.record_latency(flight);
         }
+    }
+
+    /// Counts a failure. Returns `true` if the request belongs to the measured time.
+    fn count_failed(&mut self, flight: Flight, kind: Failure) -> bool {
+        self.interval.errors += 1;
+        // A request from the warm-up that hung until the measured time belongs to that.
+        let counts = self.in_window(flight) || kind.is_silence() && self.now >= self.times.from;
+        if counts {
+            self.record.fail(kind);
+        }
+        counts
     }
 
     /// Sends a request again that the server did not process.
@@ -240,7 +243,10 @@ impl<'a> Ctx<'a> {
         // After an early stop, later requests were not due yet.
         let end = self.times.end.min(self.now);
         while let Some(flight) = self.supply.next_unsent(self.now, end, &self.times) {
-            self.failed(flight, Failure::Unanswered);
+            // It was never sent, so there is no time from sending.
+            if self.count_failed(flight, Failure::Unanswered) {
+                self.record.latency.record(self.now.saturating_sub(flight.due));
+            }
         }
     }
 

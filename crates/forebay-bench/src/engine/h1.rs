@@ -110,6 +110,11 @@ impl H1 {
         self.flights.front().map(|f| f.start)
     }
 
+    /// Returns the bytes of content that came of an unfinished response.
+    pub(super) fn begun(&self) -> Option<u64> {
+        (self.expected != Expected::Head).then_some(self.received)
+    }
+
     /// Returns `true` if the server closes the connection after its response.
     #[inline]
     pub(super) fn is_closing(&self) -> bool {

@@ -127,6 +127,11 @@ impl Http {
         self.h1.oldest_start().or_else(h2)
     }
 
+    /// Returns the bytes of content that came of an unfinished response, in HTTP/1 and raw protocols.
+    pub(super) fn begun(&self) -> Option<u64> {
+        if self.is_h2() { None } else { self.h1.begun() }
+    }
+
     /// Takes the end of the connection; an error if it cut a response short.
     pub(super) fn closed(&mut self, ctx: &mut Ctx<'_>) -> Result<(), Failure> {
         if let Some(h2) = &self.h2 {

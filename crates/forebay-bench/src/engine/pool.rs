@@ -162,7 +162,9 @@ impl<'a> Pool<'a> {
         for slot in 0..self.conns.len() as u32 {
             let since = self.conns.get(slot as usize).and_then(Conn::waits_since);
             if since.is_some_and(|since| self.ctx.now.saturating_sub(since) >= timeout) {
-                self.ctx.note(|| format!("no answer within {}", crate::duration_text(timeout)));
+                let begun = self.conns.get(slot as usize).and_then(|conn| conn.http.begun());
+                let raw = self.ctx.load.protocol == Protocol::Raw;
+                self.ctx.note(|| silence(begun, raw, timeout));
                 self.end(slot, Some(Failure::Timeout));
             }
         }
@@ -325,7 +327,7 @@ impl<'a> Pool<'a> {
             ctx.note(|| format!("{}: {e}", origin.name));
             return self.end(slot, Some(Failure::Tls));
         }
-        if let Err(kind) = conn.flush() {
+        if let Err(kind) = conn.flush(ctx) {
             self.end(slot, Some(kind));
         }
     }
@@ -424,9 +426,13 @@ impl<'a> Pool<'a> {
 
     #[inline]
     fn writable(&mut self, slot: u32, generation: u32) {
-        let Some(conn) = self.current(slot, generation) else { return };
+        if self.current(slot, generation).is_none() {
+            return;
+        }
+        let Pool { ctx, conns, .. } = self;
+        let Some(conn) = conns.get_mut(slot as usize) else { return };
         if conn.transport.has_unsent()
-            && let Err(kind) = conn.flush_socket()
+            && let Err(kind) = conn.flush_socket(ctx)
         {
             self.end(slot, Some(kind));
         }
@@ -447,6 +453,18 @@ impl<'a> Pool<'a> {
             Ok(Next::Ended) => self.end(slot, None),
             Err(kind) => self.end(slot, Some(kind)),
         }
+    }
+}
+
+/// Describes a timeout. `begun`: bytes that came of an answer.
+fn silence(begun: Option<u64>, raw: bool, timeout: u64) -> String {
+    let within = crate::duration_text(timeout);
+    match begun {
+        Some(bytes) if raw => {
+            format!("{bytes} bytes came within {within}, not a whole answer; --answer sets its end")
+        }
+        Some(bytes) => format!("{bytes} bytes of content came within {within}, not all"),
+        None => format!("no answer within {within}"),
     }
 }
 

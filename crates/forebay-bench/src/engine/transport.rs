@@ -45,6 +45,8 @@ pub(super) struct Transport {
     out: Vec<u8>,
     /// Bytes of `out` that were sent.
     sent: usize,
+    /// Bytes given to [`Transport::write`] that [`Transport::newly_sent`] has not returned.
+    uncounted: usize,
 }
 
 /// Number of bytes received, and whether that shows that the socket is empty: of a stream, less than there was room for.
@@ -60,6 +62,7 @@ impl Transport {
         self.tls = None;
         self.out.clear();
         self.sent = 0;
+        self.uncounted = 0;
     }
 
     /// Uses a socket to an address.
@@ -158,6 +161,7 @@ impl Transport {
     /// Sends bytes, and keeps those that the socket does not take now.
     #[inline]
     pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        self.uncounted += bytes.len();
         if let Some(tls) = self.tls.as_deref_mut() {
             tls.writer().write_all(bytes).map_err(|_| Failure::Write)?;
             return self.flush();
@@ -167,6 +171,16 @@ impl Transport {
         }
         self.out.extend_from_slice(bytes);
         self.flush()
+    }
+
+    /// Returns how many bytes the socket has taken since the last call, without what TLS adds.
+    #[inline]
+    pub(super) fn newly_sent(&mut self) -> u64 {
+        // What TLS adds to the bytes that wait is small, and is counted as if it were theirs.
+        let waiting = self.uncounted.min(self.out.len() - self.sent);
+        let taken = self.uncounted - waiting;
+        self.uncounted = waiting;
+        taken as u64
     }
 
     #[inline]

@@ -1,6 +1,6 @@
 //! The summary of a run.
 
-use super::{QUANTILES, bytes_text, percent};
+use super::{QUANTILES, bytes_text, is_known, percent};
 use crate::duration_text;
 use crate::histogram::Histogram;
 use crate::load::Protocol;
@@ -119,9 +119,8 @@ fn latencies(out: &mut String, report: &Report) {
         let _ = writeln!(out, "  {name:<12}{cells}");
     };
     row("quantile".into(), &|(name, _)| (*name).to_owned());
-    // A percentile with fewer than ten values above it is chance.
-    let is_known = |q: &f64| *q <= 0.5 || (record.latency.len() as f64) * (1.0 - q) >= 10.0;
-    for q in QUANTILES.into_iter().filter(is_known) {
+    let values = record.latency.len() as f64;
+    for q in QUANTILES.into_iter().filter(|q| is_known(*q, values)) {
         row(format!("{} %", percent(q)), &|(_, h)| duration_text(h.quantile(q)));
     }
     row("longest".into(), &|(_, h)| duration_text(h.max()));

@@ -8,10 +8,16 @@ use forebay_conf::tree::{Block, Directive, Tree, Word};
 pub(crate) fn add(errors: &mut [Error], tree: &Tree) {
     let mut all = Vec::new();
     collect(&tree.root, &mut all);
+    let mut stream = Vec::new();
+    for d in all.iter().filter(|d| d.name.text == b"stream") {
+        d.block.iter().for_each(|block| collect(block, &mut stream));
+    }
+    let is_in_stream = |error: &Error| {
+        let span = error.span.or(error.at);
+        span.is_some_and(|span| stream.iter().flat_map(|d| &d.args).any(|w| w.span == span))
+    };
     for error in errors.iter_mut().filter(|e| e.level == Level::Emerg) {
-        if let Some(name) =
-            quoted(&error.message, "unknown \"").filter(|_| error.message.ends_with("\" variable"))
-        {
+        if let Some(name) = unknown_variable(&error.message) {
             let word = all.iter().flat_map(|d| &d.args).find(|w| mentions(w, &name));
             if let (None, Some(word)) = (error.span.or(error.at), word) {
                 error.span = Some(word.span);
@@ -20,7 +26,13 @@ pub(crate) fn add(errors: &mut [Error], tree: &Tree) {
         if error.hint.is_none() {
             let at = error.at;
             let directive = all.iter().copied().find(|d| at.is_some_and(|at| d.end == at));
-            error.hint = hint(&error.message, directive, &all);
+            error.hint = match unknown_variable(&error.message) {
+                Some(name) if is_in_stream(error) => {
+                    meant(&name, variables(forebay_stream::variable_names(), &stream))
+                }
+                Some(name) => meant(&name, variables(forebay_server::parts::variable_names(), &all)),
+                None => hint(&error.message, directive, &all),
+            };
         }
     }
 }
@@ -34,13 +46,17 @@ fn collect<'t>(block: &'t Block, out: &mut Vec<&'t Directive>) {
     }
 }
 
+/// Returns the name of the variable that an error is about, if that is not known.
+fn unknown_variable(message: &str) -> Option<String> {
+    quoted(message, "unknown \"").filter(|_| message.ends_with("\" variable"))
+}
+
+/// Returns the hint that a name is one of `known`, if one is near.
+fn meant(name: &str, known: Vec<String>) -> Option<String> {
+    grammar::nearest(name, known.iter().map(String::as_str)).map(|n| format!("did you mean \"{n}\"?"))
+}
+
 fn hint(message: &str, directive: Option<&Directive>, all: &[&Directive]) -> Option<String> {
-    let meant = |name: &str, known: Vec<String>| {
-        grammar::nearest(name, known.iter().map(String::as_str)).map(|n| format!("did you mean \"{n}\"?"))
-    };
-    if let Some(name) = quoted(message, "unknown \"").filter(|_| message.ends_with("\" variable")) {
-        return meant(&name, variables(all));
-    }
     if let Some(name) = quoted(message, "zero size shared memory zone \"") {
         let zones = words(all, |w| w.strip_prefix("zone=").or(w.strip_prefix("keys_zone=")));
         let zones = zones.iter().filter_map(|z| z.split_once(':').map(|(name, _)| name.to_owned())).collect();
@@ -72,8 +88,8 @@ fn hint(message: &str, directive: Option<&Directive>, all: &[&Directive]) -> Opt
     if let Some(unit) = d.args.iter().find_map(|w| right_unit(&w.as_str())) {
         return Some(format!("write \"{unit}\""));
     }
-    let parameter =
-        quoted(message, "invalid parameter \"").or_else(|| quoted(message, "invalid value \""))?;
+    let starts = ["invalid parameter \"", "unknown parameter \"", "invalid value \""];
+    let parameter = starts.into_iter().find_map(|start| quoted(message, start))?;
     let (name, value) = parameter.split_once('=').map_or((&*parameter, None), |(n, v)| (n, Some(v)));
     let known = PARAMETERS.iter().filter(|(n, _)| n.as_bytes() == d.name.text).flat_map(|(_, p)| p.iter());
     let near = grammar::nearest(name, known.copied().map(|p| p.trim_end_matches('=')))?;
@@ -106,10 +122,9 @@ fn named(all: &[&Directive], name: &str) -> Vec<String> {
     of.filter_map(|d| d.args.first().map(|w| w.as_str().into_owned())).collect()
 }
 
-/// Returns the names of the variables that are built in or that a directive defines.
-fn variables(all: &[&Directive]) -> Vec<String> {
-    let mut names: Vec<String> =
-        forebay_server::parts::variable_names().map(|name| name.trim_end_matches('*').to_owned()).collect();
+/// Returns the names of the variables that are built in or that one of the directives defines.
+fn variables(builtin: impl Iterator<Item = &'static str>, all: &[&Directive]) -> Vec<String> {
+    let mut names: Vec<String> = builtin.map(|name| name.trim_end_matches('*').to_owned()).collect();
     for d in all {
         let defined = match d.name.text.as_slice() {
             b"set" | b"auth_request_set" => d.args.first(),
@@ -213,7 +228,24 @@ const PARAMETERS: &[(&str, &[&str])] = &[
     ("resolver", &["valid=", "ipv4=", "ipv6=", "status_zone="]),
     (
         "sticky",
-        &["cookie", "route", "learn", "expires=", "domain=", "httponly", "samesite=", "secure", "path="],
+        &[
+            "cookie",
+            "route",
+            "learn",
+            "expires=",
+            "domain=",
+            "httponly",
+            "samesite=",
+            "secure",
+            "path=",
+            "create=",
+            "lookup=",
+            "zone=",
+            "timeout=",
+            "norefresh",
+            "connect",
+            "header",
+        ],
     ),
     ("open_file_cache", &["max=", "inactive=", "off"]),
     (

@@ -20,9 +20,13 @@ rule_table! { Check;
     "Raise worker_connections, and worker_rlimit_nofile with it."
     |r, found| logged(r, "worker_connections are not enough", found),
     "log-descriptors" Harm "the running server ran out of descriptors"
-    "Accepting fails then, and so does opening files: accepted clients get 500."
+    "Accepting fails then, and so does opening files: accepted clients get 500. Forebay reuses idle connections instead, or has new ones wait."
     "worker_rlimit_nofile, or LimitNOFILE of the unit."
-    |r, found| logged(r, "Too many open files", found),
+    |r, found| {
+        logged(r, "Too many open files", found);
+        // Forebay stops accepting before the kernel refuses descriptors.
+        logged(r, "descriptors are not enough", found);
+    },
     "log-request-files" Advice "request bodies went to temporary files"
     "They were larger than client_body_buffer_size."
     "Raise client_body_buffer_size to the usual size of uploads, if memory allows."
@@ -40,7 +44,7 @@ rule_table! { Check;
     "Remove ssl_stapling."
     |r, found| logged(r, "\"ssl_stapling\" ignored", found),
     "log-no-upstream" Harm "all servers of an upstream were taken for failed"
-    "Clients got 502 meanwhile."
+    "Requests got 502 meanwhile, and sessions of stream ended."
     "Look at max_fails and fail_timeout, and at the upstream itself."
     |r, found| logged(r, "no live upstreams", found),
     "log-upstream-slow" Warning "an upstream did not answer in time"

@@ -132,7 +132,7 @@ rule_table! { Check;
         }
     },
     "missing-resolver" Harm "a name with variables and no resolver"
-    "Names that are known only when a request comes need a resolver; without one each request is answered with 502."
+    "Names that are known only when a request or session comes need a resolver; without one each request is answered with 502, and each session ends with status 500."
     "resolver ADDRESS; with the address of the name server."
     |s, _, found| for name in ["proxy_pass", "fastcgi_pass", "uwsgi_pass", "scgi_pass", "grpc_pass", "memcached_pass"] {
         for n in s.all(name).filter(|n| s.effective(s.parent(*n), "resolver").is_none()) {

@@ -120,6 +120,15 @@ impl<'t> Scene<'t> {
         None
     }
 
+    /// Returns the outermost block around a directive, or the directive itself if there is none.
+    pub(crate) fn outermost(&self, n: usize) -> usize {
+        let mut at = n;
+        while let Some(outer) = self.parent(at) {
+            at = outer;
+        }
+        at
+    }
+
     /// Returns `true` if a flag is on in a block.
     pub(crate) fn on(&self, block: Option<usize>, name: &str) -> bool {
         self.effective(block, name).is_some_and(|n| self.arg(n, 0) == "on")

@@ -8,15 +8,13 @@ use super::variables::{named, sources, values};
 use crate::address::{Address, Host};
 use forebay_conf::units;
 
-/// Ports of databases, brokers and caches, whose clients keep idle connections in pools.
-const POOLED: [(u16, &str); 8] = [
+/// Ports of databases and caches, whose clients keep silent connections in pools. Those of AMQP and Cassandra send heartbeats.
+const POOLED: [(u16, &str); 6] = [
     (5432, "PostgreSQL"),
     (3306, "MySQL"),
     (6379, "Redis"),
     (27017, "MongoDB"),
     (1433, "SQL Server"),
-    (5672, "AMQP"),
-    (9042, "Cassandra"),
     (11211, "memcached"),
 ];
 
@@ -33,6 +31,9 @@ const LONG: u64 = 3_600_000;
 /// Variables with the first bytes of a client, and the directive that reads them.
 const PREREAD: [(&str, &str); 3] =
     [("ssl_preread_", "ssl_preread"), ("mqtt_preread_", "mqtt_preread"), ("rdp_cookie", "rdp_preread")];
+
+/// Variables that limits do not know yet: those of TLS and of the first bytes.
+const LATE: [&str; 3] = ["ssl_", "mqtt_preread_", "rdp_cookie"];
 
 /// A `server` of the stream block.
 #[derive(Clone, Copy)]
@@ -101,7 +102,7 @@ impl<'s, 't> Server<'s, 't> {
         lines.map(|n| s.arg(*n, 0)).collect()
     }
 
-    /// Returns the directives whose first word chooses where a session goes: `proxy_pass`, `pass`, and `hash` of the groups.
+    /// Returns the directives that choose where a session goes: `proxy_pass`, `pass`, and `hash` and `sticky` of the groups.
     fn choices(self) -> Vec<usize> {
         let s = self.scene;
         let passes: Vec<usize> =
@@ -110,7 +111,9 @@ impl<'s, 't> Server<'s, 't> {
         let groups: Vec<usize> = names.filter_map(|name| self.group(&name)).collect();
         passes
             .into_iter()
-            .chain(groups.into_iter().filter_map(|group| s.child(Some(group), "hash")))
+            .chain(groups.into_iter().flat_map(|group| {
+                ["hash", "sticky"].into_iter().filter_map(move |name| s.child(Some(group), name))
+            }))
             .collect()
     }
 
@@ -167,10 +170,29 @@ fn listening(s: &Scene<'_>) -> Vec<Address> {
     found
 }
 
-/// Returns `true` if a listener with the address of one of these directives has a property.
+/// Returns `true` if a listener with the address of one of the server's has a property.
 fn at_address(s: &Scene<'_>, server: Server<'_, '_>, has: impl Fn(Server<'_, '_>, usize) -> bool) -> bool {
-    let own: Vec<String> = server.listens().map(|l| s.arg(l, 0)).collect();
-    Server::all(s).any(|other| other.listens().any(|l| own.contains(&s.arg(l, 0)) && has(other, l)))
+    let own: Vec<usize> = server.listens().collect();
+    Server::all(s).any(|other| {
+        other.listens().any(|l| own.iter().any(|own| is_one_address(s, *own, l)) && has(other, l))
+    })
+}
+
+/// Returns `true` if two `listen` directives are about one socket, however the address is written: `443` and `*:443`.
+fn is_one_address(s: &Scene<'_>, a: usize, b: usize) -> bool {
+    let address = |l: usize| Address::parse(&s.arg(l, 0), None);
+    let same = address(a).is_some_and(|a| address(b).is_some_and(|b| a == b));
+    same && has_word(s, a, "udp") == has_word(s, b, "udp")
+}
+
+/// Returns the key of a zone of `limit_conn` in the stream block; empty if there is no such zone.
+fn limit_key(s: &Scene<'_>, zone: &str) -> String {
+    let is_named = |n: &usize| {
+        let names = s.args(*n);
+        names.iter().filter_map(|a| a.strip_prefix("zone=")?.split(':').next()).any(|name| name == zone)
+    };
+    let mut zones = s.all("limit_conn_zone").filter(|n| s.around(*n, "stream").is_some());
+    zones.find(is_named).map(|n| s.arg(n, 0)).unwrap_or_default()
 }
 
 rule_table! { Check;
@@ -192,7 +214,8 @@ rule_table! { Check;
     "A client whose machine or network is gone sends nothing that would end the session. It keeps a connection of the server for as long as proxy_timeout."
     "so_keepalive=on at listen, or so_keepalive=10m::5."
     |s, _, found| for server in Server::all(s) {
-        let Some(timeout) = server.timeout().filter(|t| *t >= LONG) else { continue };
+        let long = server.timeout().filter(|t| *t >= LONG);
+        let Some(timeout) = long.filter(|_| server.proxy_pass().is_some()) else { continue };
         for n in server.listens().filter(|l| !has_word(s, *l, "udp")) {
             let probes = s.args(n).iter().any(|a| a.starts_with("so_keepalive=") && a != "so_keepalive=off");
             if !probes && !s.arg(n, 0).starts_with("unix:") {
@@ -238,7 +261,7 @@ rule_table! { Check;
     |s, h, found| for server in Server::all(s).filter(|_| workers(s, h) > 1) {
         // One datagram and its answer are a session in any worker.
         let single = server.setting("proxy_responses").is_some_and(|n| matches!(s.arg(n, 0).as_str(), "0" | "1"));
-        let reuses = |l: usize| at_address(s, server, |_, o| s.arg(o, 0) == s.arg(l, 0) && has_word(s, o, "reuseport"));
+        let reuses = |l: usize| at_address(s, server, |_, o| is_one_address(s, o, l) && has_word(s, o, "reuseport"));
         for n in server.listens().filter(|l| !single && has_word(s, *l, "udp") && !reuses(*l)) {
             found(s.span(n), "nginx may spread the datagrams of one client over several workers".to_owned());
         }
@@ -265,18 +288,29 @@ rule_table! { Check;
         }
     },
     "preread-off" Harm "a choice by the first bytes, which nothing reads"
-    "Without ssl_preread $ssl_preread_server_name is empty, so a map gives its default and hash the same server for every client. The same holds for $mqtt_preread_... and $rdp_cookie."
+    "Without ssl_preread $ssl_preread_server_name is empty, so a map gives its default, hash the same server for every client, and sticky binds none. The same holds for $mqtt_preread_... and $rdp_cookie."
     "ssl_preread on; or mqtt_preread on; or rdp_preread on;"
     |s, _, found| for server in Server::all(s) {
         for n in server.choices() {
-            let used = sources(s, Some(server.node), &s.arg(n, 0));
+            let used = sources(s, Some(server.node), &s.args(n).join(" "));
             let reader = |v: &str| PREREAD.iter().find(|(prefix, _)| v.starts_with(prefix)).map(|(_, reader)| *reader);
             // The default server of the address reads for all of them.
             let is_read = |reader: &str| at_address(s, server, |other, _| other.is_on(reader));
             let unread = used.iter().find(|v| reader(v).is_some_and(|reader| !is_read(reader)));
             if let Some(name) = unread {
-                found(s.arg_span(n, 0), format!("${name} is always empty here"));
+                let at = s.args(n).iter().position(|a| a.contains('$')).unwrap_or(0);
+                found(s.arg_span(n, at), format!("${name} is always empty here"));
             }
+        }
+    },
+    "limit-before-bytes" Harm "limit_conn by what is not known yet"
+    "limit_conn acts before the handshake and before the first bytes are read. The key is empty then, and nothing is limited: three of three sessions passed a limit of one in a trial. In nginx the variable also stays empty for the rest of the session."
+    "limit_conn_zone $binary_remote_addr zone=NAME:1m;"
+    |s, _, found| for n in s.all("limit_conn").filter(|n| s.around(*n, "stream").is_some()) {
+        let used = sources(s, s.parent(n), &limit_key(s, &s.arg(n, 0)));
+        let is_late = |v: &&String| LATE.iter().any(|prefix| v.starts_with(prefix));
+        if let Some(name) = used.iter().find(is_late) {
+            found(s.arg_span(n, 0), format!("${name} is empty when this is judged"));
         }
     },
     "stream-name-unused" NoEffect "server_name without ssl or ssl_preread"

@@ -468,6 +468,9 @@ fn a_running_server_is_heard() {
     };
     let found = |r: live::Running| fired(&http(""), &Host { running: Some(r), ..machine() });
     let (sick, well) = (found(sick), found(well));
+    let log = "descriptors are not enough for more than 100 connections, new connections wait\n".to_owned();
+    let short = found(live::Running { log: Some(("/e.log".into(), log)), ..live::Running::default() });
+    assert!(short.iter().any(|(rule, _)| rule == "log-descriptors"), "{short:?}");
     for (r, _) in live_rules::RULES {
         assert!(sick.iter().any(|(f, _)| f == r.id), "{} is silent", r.id);
         assert!(well.iter().all(|(f, _)| f != r.id), "{} fires", r.id);

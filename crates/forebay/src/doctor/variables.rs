@@ -12,8 +12,11 @@ const CLIENTS: [&str; 9] = [
     "query_string",
     "request_body",
     "ssl_server_name",
-    "ssl_preread_server_name",
+    "rdp_cookie",
 ];
+
+/// Families of such variables.
+const FAMILIES: [&str; 5] = ["http_", "arg_", "cookie_", "ssl_preread_", "mqtt_preread_"];
 
 /// Returns the names of the variables in a text, `$a` and `${a}` alike, with the places where they begin.
 pub(crate) fn named(text: &str) -> Vec<(usize, &str)> {
@@ -42,7 +45,7 @@ fn chosen(s: &Scene<'_>, block: Option<usize>, text: &str, depth: u32) -> Option
         .into_iter()
         .map(|(_, name)| name)
         .find(|name| {
-            let own = ["http_", "arg_", "cookie_"].iter().any(|p| name.starts_with(p));
+            let own = FAMILIES.iter().any(|p| name.starts_with(p));
             let number = name.starts_with(|c: char| c.is_ascii_digit()) && *name != "0";
             own || number
                 || CLIENTS.contains(name)
@@ -74,17 +77,20 @@ fn options(table: &str) -> &'static [&'static str] {
     }
 }
 
-/// Returns the blocks of `map`, `geo` and `split_clients` that define a variable.
-fn tables<'s>(s: &'s Scene<'_>, name: &'s str) -> impl Iterator<Item = usize> + 's {
+/// Returns the blocks of `map`, `geo` and `split_clients` that define a variable for `block`. The blocks http and stream have
+/// variables of their own.
+fn tables<'s>(s: &'s Scene<'_>, block: Option<usize>, name: &'s str) -> impl Iterator<Item = usize> + 's {
     let all = ["map", "geo", "split_clients"].into_iter().flat_map(|table| s.all(table));
-    all.filter(move |n| s.args(*n).last().and_then(|word| word.strip_prefix('$')) == Some(name))
+    let named = move |n: &usize| s.args(*n).last().and_then(|word| word.strip_prefix('$')) == Some(name);
+    let outermost = block.map(|b| s.outermost(b));
+    all.filter(move |n| named(n) && outermost.is_none_or(|o| s.outermost(*n) == o))
 }
 
 /// Returns the values that `set`, `map`, `geo` and `split_clients` have for a variable; `None` if another variable is
 /// among them.
 pub(super) fn values(s: &Scene<'_>, block: Option<usize>, name: &str) -> Option<Vec<String>> {
     let mut out = sets(s, block, name);
-    for n in tables(s, name) {
+    for n in tables(s, block, name) {
         let d = s.nodes[n].d;
         let options = options(&d.name.as_str());
         for entry in d.block.iter().flat_map(|b| b.iter()) {
@@ -108,7 +114,7 @@ pub(super) fn sources(s: &Scene<'_>, block: Option<usize>, text: &str) -> Vec<St
             }
             found.push(name.to_owned());
             texts.extend(sets(s, block, name));
-            texts.extend(tables(s, name).filter(|n| s.args(*n).len() > 1).map(|n| s.arg(n, 0)));
+            texts.extend(tables(s, block, name).filter(|n| s.args(*n).len() > 1).map(|n| s.arg(n, 0)));
         }
     }
     found

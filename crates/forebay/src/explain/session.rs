@@ -182,6 +182,15 @@ const UPSTREAM: [&str; 16] = [
     "health_check",
 ];
 
+/// Variables with the first bytes of a client, and the directive that reads them.
+const FIRST_BYTES: [(&str, &str); 5] = [
+    ("ssl_preread_protocol", "ssl_preread"),
+    ("ssl_preread_alpn_protocols", "ssl_preread"),
+    ("mqtt_preread_clientid", "mqtt_preread"),
+    ("mqtt_preread_username", "mqtt_preread"),
+    ("rdp_cookie", "rdp_preread"),
+];
+
 /// A session with all that its way depends on.
 struct Way<'a> {
     question: &'a Question,
@@ -285,7 +294,7 @@ impl<'a> Way<'a> {
             ("PREACCESS", or_nothing(limits, "no limit_conn")),
             ("ACCESS", or_nothing(access, "no allow and deny")),
             ("SSL", or_nothing(self.tls(), "the listener has no ssl")),
-            ("PREREAD", or_nothing(self.preread(), "no ssl_preread")),
+            ("PREREAD", or_nothing(self.preread(), "no ssl_preread, mqtt_preread or rdp_preread")),
             ("CONTENT", or_nothing(self.content(), "no proxy_pass, pass or return: the session is closed")),
             (
                 "LOG",
@@ -411,14 +420,16 @@ impl<'a> Way<'a> {
         Values { known, stream: self.stream, server: self.chosen.around.block }
     }
 
-    /// Returns the variables with the name in the ClientHello: empty where nothing reads it, and none where it is read and the
-    /// question does not say it.
+    /// Returns the variables with the first bytes of the client: empty where nothing reads them. Those that are read are left out,
+    /// except the name in the ClientHello if the question says it.
     fn client_names(&self) -> Vec<(&'static str, String)> {
         let ssl = self.address.options.ssl;
         let preread = !ssl && self.first.is_on("ssl_preread");
         let value = |is_read: bool| if is_read { self.question.sni.clone() } else { Some(String::new()) };
         let names = [("ssl_server_name", ssl), ("ssl_preread_server_name", preread)];
-        names.into_iter().filter_map(|(variable, is_read)| Some((variable, value(is_read)?))).collect()
+        let names = names.into_iter().filter_map(|(variable, is_read)| Some((variable, value(is_read)?)));
+        let others = FIRST_BYTES.into_iter().filter(|(_, reader)| !self.before_preread().is_on(reader));
+        names.chain(others.map(|(variable, _)| (variable, String::new()))).collect()
     }
 
     /// Returns the settings that end the session, in the order in which they act.
@@ -500,12 +511,9 @@ impl<'a> Way<'a> {
     fn add_upstream(&self, text: &mut String) {
         let Some(pass) = self.pass() else { return };
         let Some((target, _)) = self.target() else {
-            let why = "depends on values that are not known here (--sni NAME, --client ADDRESS)";
-            let row = Row::new(
-                &pass.name.as_str(),
-                format!("{}  {why}", arg(pass, 0)),
-                origin::place(pass, self.files),
-            );
+            let value =
+                format!("{}  depends on values that are not known here{}", arg(pass, 0), self.askable());
+            let row = Row::new(&pass.name.as_str(), value, origin::place(pass, self.files));
             return section(text, "passed to", &[row]);
         };
         if pass.name.text == b"pass" {
@@ -522,6 +530,18 @@ impl<'a> Way<'a> {
         };
         rows.extend(UPSTREAM.iter().flat_map(|name| self.rows(&self.chosen, &[name])));
         section(text, &title, &rows);
+    }
+
+    /// Returns the options, in parentheses, that would make more values known.
+    fn askable(&self) -> String {
+        let readers = self.address.options.ssl || self.first.is_on("ssl_preread");
+        let options = [
+            (readers && self.question.sni.is_none(), "--sni NAME"),
+            (self.question.client.is_none(), "--client ADDRESS"),
+        ];
+        let missing: Vec<&str> =
+            options.into_iter().filter(|(is_missing, _)| *is_missing).map(|(_, o)| o).collect();
+        if missing.is_empty() { String::new() } else { format!(" ({})", missing.join(", ")) }
     }
 
     /// Returns the listener that `pass` hands the connection to.

@@ -69,6 +69,17 @@ pub(super) fn cases() -> Vec<(&'static str, String, String)> {
             ),
         ),
         (
+            "limit-before-bytes",
+            stream(
+                "limit_conn_zone $ssl_preread_server_name zone=z:1m; server { listen 1; ssl_preread on; limit_conn z 1; \
+                 proxy_pass a:1; }",
+            ),
+            stream(
+                "limit_conn_zone $binary_remote_addr zone=z:1m; server { listen 1; ssl_preread on; limit_conn z 1; \
+                 proxy_pass a:1; }",
+            ),
+        ),
+        (
             "stream-name-unused",
             server("listen 443; server_name a; proxy_pass a:1;"),
             stream(
@@ -134,6 +145,29 @@ fn stream_rules_see_through_other_ways_to_write_it() {
                 "ssl_preread on; upstream u { hash $rdp_cookie; server a:1; } server { listen 1; proxy_pass u; }",
             ),
         ),
+        (
+            "preread-off",
+            stream(
+                "upstream u { sticky learn create=$rdp_cookie lookup=$rdp_cookie zone=z:1m; server a:1; } \
+                    server { listen 1; proxy_pass u; }",
+            ),
+        ),
+        ("preread-off", server("listen 1 ; listen 2; rdp_preread on; proxy_pass $mqtt_preread_username:1;")),
+        (
+            "stream-name-unused",
+            stream(
+                "server { listen 4 ssl; proxy_pass a:1; } server { listen [::]:4; server_name b; pass b:1; }",
+            ),
+        ),
+        (
+            "limit-before-bytes",
+            stream(
+                "map $mqtt_preread_clientid $k { default $mqtt_preread_clientid; } limit_conn_zone $k zone=z:1m; \
+                 limit_conn z 1; server { listen 1; mqtt_preread on; proxy_pass a:1; }",
+            ),
+        ),
+        ("ssrf", server("listen 1; mqtt_preread on; proxy_pass $mqtt_preread_clientid:1883;")),
+        ("ssrf", server("listen 1; rdp_preread on; proxy_pass $rdp_cookie:3389;")),
         ("stream-real-ip", stream("limit_conn z 1; server { listen 1 proxy_protocol; proxy_pass a:1; }")),
         (
             "stream-tls-unverified",
@@ -173,7 +207,41 @@ fn stream_rules_see_through_other_ways_to_write_it() {
                     $ssl_preread_server_name:443; }",
             ),
         ),
+        (
+            "preread-off",
+            stream(
+                "server { listen *:443; ssl_preread on; proxy_pass a:1; } server { listen 0.0.0.0:443; server_name b; \
+                    proxy_pass $ssl_preread_server_name:443; }",
+            ),
+        ),
         ("preread-off", server("listen 443 ssl; proxy_pass $ssl_server_name:443;")),
+        (
+            "stream-name-unused",
+            stream(
+                "server { listen 443 ssl; proxy_pass a:1; } server { listen *:443; server_name b; pass b:1; }",
+            ),
+        ),
+        (
+            "udp-without-reuseport",
+            stream(
+                "server { listen 5 udp; proxy_pass a:1; } server { listen *:5 udp reuseport; proxy_pass a:1; }",
+            ),
+        ),
+        ("stream-vanished-clients", stream("proxy_timeout 1d; server { listen 1; return a; }")),
+        (
+            "limit-before-bytes",
+            "http { limit_conn_zone $ssl_server_name zone=z:1m; limit_conn z 1; } ".to_owned()
+                + &stream(
+                    "limit_conn_zone $remote_addr zone=z:1m; limit_conn z 1; server { listen 1; return a; }",
+                ),
+        ),
+        ("stream-database-timeout", server("listen 1; proxy_pass a:5672;")),
+        // A variable of http with the same name.
+        (
+            "stream-database-timeout",
+            "http { map $host $b { default x:3306; } } ".to_owned()
+                + &stream("map $remote_addr $b { default x:1; } server { listen 1; proxy_pass $b; }"),
+        ),
         ("missing-resolver", mapped("10.0.0.1:443")),
         (
             "missing-resolver",

@@ -23,6 +23,9 @@ const CONF: &str = "stream {
     server { listen 1001 ssl proxy_protocol; pass 127.0.0.1:1000; proxy_protocol_timeout 5s; ssl_handshake_timeout 6s; }
     server { listen 1002; return a; access_log /l f; }
     server { listen 1003; ssl_preread on; pass $inside; }
+    server { listen 1004; proxy_pass $things; }
+    server { listen 1005; mqtt_preread on; proxy_pass $things; }
+    map $mqtt_preread_clientid $things { ~. 10.0.0.1:1883; default 10.0.0.2:1883; }
     map $ssl_preread_server_name $inside { http 127.0.0.1:80; default 127.0.0.1:2; }
 }
 http { server { listen 80; } }
@@ -47,6 +50,8 @@ fn explain(target: &str, sni: Option<&str>, client: Option<&str>) -> Result<Stri
         listener(ListenAddr::Inet(any(1001)), wrapped, STREAM, 4),
         listener(ListenAddr::Inet(any(1002)), plain, STREAM, 5),
         listener(ListenAddr::Inet(any(1003)), plain, STREAM, 6),
+        listener(ListenAddr::Inet(any(1004)), plain, STREAM, 7),
+        listener(ListenAddr::Inet(any(1005)), plain, STREAM, 8),
         listener(ListenAddr::Inet(any(80)), plain, 0, 0),
     ];
     let config = Config { listeners, ..Config::default() };
@@ -143,6 +148,17 @@ fn maps_choose_the_group() {
         "{ends:?}"
     );
     assert!(ends.iter().any(|row| row.starts_with("preread_timeout 30s ")), "{ends:?}");
+}
+
+#[test]
+fn first_bytes_that_nothing_reads_are_empty() {
+    let passed = |target: &str, client| rows(&explain(target, None, client).expect("a session"), "passed to");
+    assert_eq!(passed("tcp://127.0.0.1:1004", None), ["server 10.0.0.2:1883 /n.conf:21"]);
+    let unknown = "proxy_pass $things depends on values that are not known here";
+    assert_eq!(passed("tcp://127.0.0.1:1005", None), [format!("{unknown} (--client ADDRESS) /n.conf:22")]);
+    assert_eq!(passed("tcp://127.0.0.1:1005", Some("10.0.0.1")), [format!("{unknown} /n.conf:22")]);
+    let text = explain("tcp://127.0.0.1:1004", None, None).expect("a session");
+    assert_eq!(rows(&text, "PREREAD"), ["(nothing) no ssl_preread, mqtt_preread or rdp_preread"]);
 }
 
 #[test]

@@ -1,0 +1,295 @@
+//! Limits: floods, sizes, slow clients, and the service of others meanwhile.
+
+use super::{Client, head, one, serve};
+use crate::harness::{Server, wait_for};
+use forebay_http::h2::encode;
+use forebay_http::h2::frame::{self, Code, flag, kind};
+use forebay_http::h2::hpack::push_int;
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::time::Duration;
+
+/// A client that sends `frames` again and again; what GOAWAY said, and how often it was sent.
+fn flood(server: &Server, most: usize, mut frames: impl FnMut(u32) -> Vec<u8>) -> (Option<u32>, usize) {
+    let mut c = Client::new(server);
+    c.request(1, "/small", &[], true);
+    c.answer(1);
+    let mut sent = 0;
+    for i in 0..most {
+        if !c.send(&frames(3 + 2 * i as u32)) {
+            break;
+        }
+        sent += 1;
+    }
+    let _ = c.stream.shutdown(Shutdown::Write);
+    (c.goodbye(), sent)
+}
+
+#[test]
+fn floods_end_in_enhance_your_calm() {
+    let calm = Some(Code::EnhanceYourCalm as u32);
+    let whole = flag::END_HEADERS | flag::END_STREAM;
+    type Frames = Box<dyn FnMut(u32) -> Vec<u8>>;
+    let floods: Vec<(&str, usize, Frames)> = vec![
+        (
+            "rapid reset",
+            2000,
+            Box::new(move |s| {
+                let mut out = head(s, flag::END_HEADERS);
+                frame::push_reset(&mut out, s, Code::Cancel);
+                out
+            }),
+        ),
+        (
+            "reset by a window of nothing",
+            2000,
+            Box::new(move |s| {
+                let mut out = head(s, flag::END_HEADERS);
+                frame::push_window_update(&mut out, s, 0);
+                out
+            }),
+        ),
+        (
+            "reset by too large a window",
+            2000,
+            Box::new(move |s| {
+                let mut out = head(s, flag::END_HEADERS);
+                frame::push_window_update(&mut out, s, 0x7fff_ffff);
+                out
+            }),
+        ),
+        (
+            "data behind the end",
+            2000,
+            Box::new(move |s| {
+                let mut out = head(s, whole);
+                out.extend(one(kind::DATA, 0, s, b"x"));
+                out
+            }),
+        ),
+        ("SETTINGS", 5000, Box::new(|_| one(kind::SETTINGS, 0, 0, &[0, 4, 0, 0, 255, 255]))),
+        ("PING", 5000, Box::new(|_| one(kind::PING, 0, 0, &[0; 8]))),
+        ("unknown frames", 5000, Box::new(|_| one(0x77, 0, 0, b"x"))),
+        ("PRIORITY", 5000, Box::new(|_| one(kind::PRIORITY, 0, 1, &[0, 0, 0, 3, 1]))),
+        ("WINDOW_UPDATE", 5000, Box::new(|_| one(kind::WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1]))),
+        ("GOAWAY, PING", 5000, Box::new(|_| one(kind::PING, flag::ACK, 0, &[0; 8]))),
+    ];
+    for (what, most, frames) in floods {
+        // A server for each: a source that misbehaved has less.
+        let server = serve("", "location = / { return 204; }");
+        let (code, sent) = flood(&server, most, frames);
+        // The goodbye may be lost where the client goes on sending into a closed connection.
+        assert!(code == calm || (code.is_none() && sent < most), "{what}: {code:?} after {sent}");
+        server.wait_for_log("client sent too many", 1);
+        assert!(server.get("/small").starts_with("HTTP/1.1 200"), "{what}");
+    }
+}
+
+#[test]
+fn field_blocks_have_an_end() {
+    let server = serve("", "");
+    // Without an end.
+    let mut c = Client::new(&server);
+    c.send(&head(1, flag::END_STREAM));
+    for _ in 0..5 {
+        c.frame(kind::CONTINUATION, 0, 1, &[0x82; 16_000]);
+    }
+    assert_eq!(c.goodbye(), Some(Code::EnhanceYourCalm as u32));
+    // Of empty frames.
+    let mut c = Client::new(&server);
+    c.send(&head(1, flag::END_STREAM));
+    let mut out = Vec::new();
+    for _ in 0..20 {
+        out.extend(one(kind::CONTINUATION, 0, 1, b""));
+    }
+    c.send(&out);
+    assert_eq!(c.goodbye(), Some(Code::EnhanceYourCalm as u32));
+    // One field of four kilobytes, referred to again and again.
+    let mut c = Client::new(&server);
+    let mut block = vec![0x82, 0x86, 0x84];
+    encode::indexed_plain(&mut block, encode::AUTHORITY, b"localhost");
+    block.push(0x40);
+    push_int(&mut block, 0, 7, 1);
+    block.push(b'x');
+    push_int(&mut block, 0, 7, 3900);
+    block.extend_from_slice(&[b'a'; 3900]);
+    block.extend_from_slice(&[0x80 | 62; 12_000]);
+    c.frame(kind::HEADERS, flag::END_HEADERS | flag::END_STREAM, 1, &block);
+    assert_eq!(c.goodbye(), Some(Code::EnhanceYourCalm as u32));
+    // None of this is a flood: the reason stands in the log as it is, and the network stays trusted.
+    server.wait_for_log("client sent too large field block", 1);
+    assert!(!server.error_log().contains("client sent too many client"), "{}", server.error_log());
+}
+
+#[test]
+fn a_client_that_does_not_read_costs_no_more_than_its_windows() {
+    let server = serve("", "send_timeout 1s;");
+    let mut c = Client::new(&server);
+    c.reads = false;
+    c.send(&one(kind::SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]));
+    for i in 0..200 {
+        c.request(1 + 2 * i, "/large", &[], true);
+    }
+    // Those beyond http2_max_concurrent_streams are refused; the others end when nobody reads them.
+    let mut refused = 0;
+    let mut ended = 0;
+    while refused < 72 || ended < 128 {
+        let f = c.next().expect("a frame");
+        if f.kind == kind::RST_STREAM && f.code() == Code::RefusedStream as u32 {
+            refused += 1;
+        } else if f.kind == kind::RST_STREAM {
+            ended += 1;
+        }
+        assert_ne!(f.kind, kind::DATA);
+    }
+    assert!(server.get("/small").starts_with("HTTP/1.1 200"));
+}
+
+/// Requests that come together are served together, but not without end.
+#[test]
+fn a_client_that_never_stops_asking_does_not_hold_up_others() {
+    let server = serve("keepalive_requests 100000000;", "location / { return 204; }");
+    let client = Client::new(&server);
+    let (mut writing, mut reading) = (client.stream.try_clone().expect("clone"), &client.stream);
+    let (asked, over) = (AtomicU32::new(0), AtomicBool::new(false));
+    let asked = &asked;
+    let (others, meanwhile) = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for batch in 0.. {
+                let frames: Vec<u8> = (0..16).flat_map(|n| head(1 + 2 * (16 * batch + n), 5)).collect();
+                if over.load(Relaxed) || writing.write_all(&frames).is_err() {
+                    return;
+                }
+                asked.fetch_add(16, Relaxed);
+            }
+        });
+        scope.spawn(move || {
+            let mut answers = [0; 65536];
+            while matches!(reading.read(&mut answers), Ok(1..)) {}
+        });
+        let begun = asked.load(Relaxed);
+        let mut others = Vec::new();
+        while others.len() < 20 && others.last().is_none_or(|o: &String| o.starts_with("HTTP/1.1 204")) {
+            others.push(server.get("/"));
+        }
+        let meanwhile = asked.load(Relaxed) - begun;
+        over.store(true, Relaxed);
+        let _ = client.stream.shutdown(Shutdown::Both);
+        (others, meanwhile)
+    });
+    assert!(others.iter().all(|o| o.starts_with("HTTP/1.1 204")), "{others:?}");
+    assert!(meanwhile > 1000, "the flood went on: {meanwhile}");
+}
+
+/// More clients than connections that send, or take, a byte now and then, or stop within a frame: they are given up for
+/// others, with one line each.
+#[test]
+fn slow_clients_do_not_take_the_service_down() {
+    let server = Server::start(
+        "worker_processes 1; error_log logs/error.log info; pid logs/nginx.pid; events { worker_connections 64; }\n\
+         http { access_log logs/a.log; http2 on; server { listen 127.0.0.1:%PORT0%; location / { root html; }\n\
+           location /up { client_max_body_size 0; proxy_pass http://127.0.0.1:%PORT1%; } }\n\
+         server { listen 127.0.0.1:%PORT1%; return 200 ok; } }",
+    );
+    server.site.write("html/index.html", "one");
+    server.site.write("html/large", &"x".repeat(1 << 20));
+    let one = 1u32.to_be_bytes();
+    type Trickle<'a> = &'a dyn Fn(&mut Client, u32) -> bool;
+    let attacks: [(&str, Trickle, usize); 3] = [
+        ("/up", &|c, id| c.frame(kind::DATA, 0, id, b"x"), 2),
+        (
+            "/large",
+            &|c, id| c.frame(kind::WINDOW_UPDATE, 0, 0, &one) && c.frame(kind::WINDOW_UPDATE, 0, id, &one),
+            2,
+        ),
+        ("", &|c, _| c.send(b""), 0),
+    ];
+    let text = "client is too slow and its connection is needed while processing HTTP/2 connection, client";
+    let mut lines = 0;
+    for (path, trickle, streams) in attacks {
+        let mut slow: Vec<Client> = (0..80)
+            .map(|_| {
+                let mut c = Client::new(&server);
+                for id in (1..).step_by(2).take(streams) {
+                    let method = if path == "/up" { "POST" } else { "GET" };
+                    c.request(id, path, &[(":method", method)], path != "/up");
+                }
+                // The beginning of a frame that never comes.
+                assert!(streams > 0 || c.send(&[0, 0, 4, 1]));
+                c
+            })
+            .collect();
+        let (sender, answers) = std::sync::mpsc::channel();
+        let addr = server.addr(0);
+        std::thread::spawn(move || {
+            for _ in 0..3 {
+                let _ = sender.send(crate::harness::raw(addr, b"GET / HTTP/1.0\r\n\r\n"));
+            }
+        });
+        let mut served = 0;
+        wait_for("three answers", || {
+            for client in &mut slow {
+                (1..).step_by(2).take(streams).for_each(|id| {
+                    trickle(client, id);
+                });
+            }
+            while let Ok(answer) = answers.try_recv() {
+                assert!(answer.starts_with(b"HTTP/1.1 200"), "{:?}", String::from_utf8_lossy(&answer));
+                served += 1;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+            (served == 3).then_some(())
+        });
+        let log = server.error_log();
+        let told = log.matches(text).count();
+        assert!(told > lines, "{path}: {log}");
+        lines = told;
+        // Whoever is given up is told as much as there is room for.
+        let left = slow.iter_mut().any(|c| {
+            c.stream.set_nonblocking(true).expect("mode");
+            std::iter::from_fn(|| c.next()).any(|f| f.kind == kind::GOAWAY)
+        });
+        assert!(left, "{path}");
+    }
+    let log = server.error_log();
+    assert!(!log.contains("too slow and its connection is needed while reading"), "{log}");
+    assert!(!log.contains("too slow and its connection is needed while sending"), "{log}");
+}
+
+/// Limits of names, values and their sum, as nginx 1.31.5 has them: they count what has been decoded. What follows a field for
+/// which the request is refused is not judged.
+#[test]
+fn sizes_of_fields_at_the_edge() {
+    let server = Server::start(
+        "error_log logs/error.log info; pid logs/nginx.pid; events {}\n\
+         http { access_log off; server { http2 on; listen 127.0.0.1:%PORT0%; large_client_header_buffers 4 2k; return 200; } }",
+    );
+    let status = |fields: &[(String, String)]| {
+        let mut c = Client::new(&server);
+        let fields: Vec<(&str, &str)> = fields.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
+        c.request(1, "/", &fields, true);
+        c.answer(1).field(":status").to_owned()
+    };
+    let field = |name: &str, value: usize| (name.to_owned(), "v".repeat(value));
+    // Names and values of the pseudo-header fields count, too: 46 bytes.
+    let all = |n: usize| {
+        [1, 2, 3, 4, 5].map(|i| field(&format!("x{i}"), if i == 5 { n - 46 - 4 * 2002 - 2 } else { 2000 }))
+    };
+    assert_eq!(status(&[field("x", 2048)]), "200");
+    assert_eq!(status(&[field("x", 2049)]), "");
+    assert_eq!(status(&[field(&"n".repeat(2048), 1)]), "200");
+    assert_eq!(status(&[field(&"n".repeat(2049), 1)]), "");
+    assert_eq!(status(&[(":path".to_owned(), format!("/{}", "p".repeat(2047)))]), "200");
+    assert_eq!(status(&[(":path".to_owned(), format!("/{}", "p".repeat(2048)))]), "");
+    assert_eq!(status(&all(8192)), "200");
+    assert_eq!(status(&all(8193)), "");
+    for refused in ["X", "host"] {
+        let twice = [field(refused, 1), field(refused, 1)];
+        assert_eq!(status(&twice), "400");
+        assert_eq!(status(&[&twice[..], &[field("x", 3000)]].concat()), "400", "{refused}");
+        assert_eq!(status(&[&twice[..], &all(8192)].concat()), "400", "{refused}");
+    }
+    server.wait_for_log("client sent too large header field", 3);
+}

@@ -1,0 +1,285 @@
+//! Certificates of clients, servers and upstreams, their keys, and verdicts on them.
+
+use super::{GET, Kept, openssl, revocation_list, s_client, site};
+use crate::harness::{Server, wait_for};
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+#[test]
+fn client_certificates_are_judged() {
+    let server = Server::start_on(site(
+        "ssl_client_certificate client.crt;\n\
+         server { listen 127.0.0.1:%PORT0% ssl; ssl_verify_client on; return 200 \
+         \"$ssl_client_verify $ssl_client_s_dn\\n\"; }\n\
+         server { listen 127.0.0.1:%PORT1% ssl; ssl_verify_client optional; return 200 \"$ssl_client_verify\\n\"; }\n\
+         server { listen 127.0.0.1:%PORT2% ssl; ssl_verify_client optional_no_ca; return 200 \
+         \"$ssl_client_verify\\n\"; }",
+    ));
+    let with = |port, name: &str| s_client(&server, port, &format!("-cert {name}.crt -key {name}.key"), GET);
+    assert!(with(0, "client").contains("\nSUCCESS CN=client\n"));
+    assert!(with(0, "rsa").contains("400 The SSL certificate error"));
+    assert!(s_client(&server, 0, "", GET).contains("400 No required SSL certificate was sent"));
+    assert!(s_client(&server, 1, "", GET).contains("\nNONE\n"));
+    assert!(with(2, "ec").contains("\nFAILED:self-signed certificate\n"));
+    server.wait_for_log("client SSL certificate verify error: (18:self-signed certificate)", 1);
+}
+
+#[test]
+fn upstreams_are_judged() {
+    let server = Server::start_on(site(
+        "server { listen 127.0.0.1:%PORT1% ssl; return 200 \"[$ssl_server_name]\"; }\n\
+         server { listen 127.0.0.1:%PORT0%; proxy_ssl_server_name on; proxy_ssl_verify on;\n\
+         location /good { proxy_ssl_trusted_certificate rsa.crt; proxy_ssl_name rsa; \
+         proxy_pass https://127.0.0.1:%PORT1%; }\n\
+         location /name { proxy_ssl_trusted_certificate rsa.crt; proxy_ssl_name other; \
+         proxy_pass https://127.0.0.1:%PORT1%; }\n\
+         location /trust { proxy_ssl_trusted_certificate ec.crt; proxy_ssl_name rsa; \
+         proxy_pass https://127.0.0.1:%PORT1%; } }",
+    ));
+    assert!(server.get("/good").ends_with("[rsa]"));
+    assert!(server.get("/name").contains("502 Bad Gateway"));
+    assert!(server.get("/trust").contains("502 Bad Gateway"));
+    server.wait_for_log(
+        "upstream SSL certificate does not match \"other\" while SSL handshaking to upstream",
+        1,
+    );
+    server.wait_for_log("upstream SSL certificate verify error: (18:self-signed certificate)", 1);
+}
+
+#[test]
+fn locked_keys_are_opened_by_their_passwords() {
+    let site = site(
+        "server { listen 127.0.0.1:%PORT0% ssl; ssl_certificate_key aes.key; ssl_certificate rsa.crt; \
+         ssl_password_file words; }\n\
+         server { listen 127.0.0.1:%PORT1% ssl; ssl_certificate_key old.key; ssl_certificate rsa.crt; \
+         ssl_password_file words; }\n\
+         server { listen 127.0.0.1:%PORT2% ssl; ssl_certificate_key des.key; ssl_certificate rsa.crt; \
+         ssl_password_file words; }",
+    );
+    openssl(&site, "pkcs8 -topk8 -in rsa.key -v2 aes-256-cbc -passout pass:second -out aes.key");
+    openssl(&site, "rsa -in rsa.key -aes128 -traditional -passout pass:second -out old.key");
+    openssl(&site, "pkcs8 -topk8 -in rsa.key -v2 des3 -passout pass:second -out des.key");
+    site.write("words", "first\nsecond\n");
+    let server = Server::start_on(site);
+    for port in 0..3 {
+        wait_for("an answer", || s_client(&server, port, "", GET).contains("HTTP/1.1 ").then_some(()));
+    }
+}
+
+#[test]
+fn renewed_certificates_are_used_without_a_reload() {
+    let server = Server::start_on(site("server { listen 127.0.0.1:%PORT0% ssl; return 200 x; }"));
+    let subject =
+        |name: &str| s_client(&server, 0, "", GET).contains(&format!("subject=CN = {name}")).then_some(());
+    assert!(subject("rsa").is_some());
+    let copy = |from: &str, to: &str| {
+        std::fs::copy(server.site.dir().join(from), server.site.dir().join(to)).expect("copy");
+    };
+    // Half of a new pair is refused.
+    copy("client.crt", "rsa.crt");
+    wait_for("the refusal", || {
+        server.error_log().contains("renewed certificates are not used").then_some(())
+    });
+    assert!(subject("rsa").is_some());
+    copy("client.key", "rsa.key");
+    wait_for("the new certificate", || subject("client"));
+    assert!(server.error_log().contains("certificates were renewed"));
+}
+
+#[test]
+fn keys_may_change_while_a_connection_is_idle() {
+    fn until(from: &mut impl std::io::Read, what: &str) {
+        let (mut seen, mut buf) = (String::new(), [0; 4096]);
+        while !seen.contains(what) {
+            let n = from.read(&mut buf).expect("output");
+            assert!(n > 0, "{what}: {seen}");
+            seen.push_str(&String::from_utf8_lossy(&buf[..n]));
+        }
+    }
+    let server = Server::start_on(site(
+        "keepalive_timeout 10s; server { listen 127.0.0.1:%PORT0% ssl; return 200 fine; }",
+    ));
+    let mut child = Command::new("openssl")
+        .args(["s_client", "-tls1_3", "-connect", &server.addr(0).to_string()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("openssl");
+    let mut input = child.stdin.take().expect("stdin");
+    let mut output = child.stdout.take().expect("stdout");
+    let mut told = child.stderr.take().expect("stderr");
+    for _ in 0..3 {
+        input.write_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n").expect("request");
+        until(&mut output, "fine");
+        // A line that begins with `K` changes the keys and asks for the same.
+        input.write_all(b"K\n").expect("change");
+        until(&mut told, "KEYUPDATE");
+    }
+    drop(input);
+    child.wait().expect("end");
+}
+
+#[test]
+fn a_certificate_is_judged_by_the_server_that_it_is_for() {
+    let server = Server::start_on(site(
+        "server { listen 127.0.0.1:%PORT0% ssl default_server; server_name a.test; ssl_client_certificate ec.crt; \
+         ssl_verify_client optional; return 200 \"a:$ssl_client_verify\\n\"; }\n\
+         server { listen 127.0.0.1:%PORT0% ssl; server_name b.test; ssl_client_certificate client.crt; \
+         ssl_verify_client on; return 200 \"b:$ssl_client_verify\\n\"; }",
+    ));
+    let get = |host: &str, args: &str| {
+        s_client(
+            &server,
+            0,
+            &format!("-noservername {args}"),
+            &GET.replace("Host: h", &format!("Host: {host}")),
+        )
+    };
+    let ec = "-cert ec.crt -key ec.key";
+    assert!(get("a.test", ec).contains("\na:SUCCESS\n"));
+    // Judged by a.test, which trusts others.
+    let got = get("b.test", ec);
+    assert!(got.contains("421 Misdirected Request") && !got.contains("\nb:"), "{got}");
+    assert!(get("b.test", "").contains("400 No required SSL certificate was sent"));
+    let named = s_client(
+        &server,
+        0,
+        "-servername b.test -cert client.crt -key client.key",
+        &GET.replace("Host: h", "Host: b.test"),
+    );
+    assert!(named.contains("\nb:SUCCESS\n"), "{named}");
+}
+
+/// Authorities with the same name, or the same authority twice, are told to clients once.
+#[test]
+fn names_of_authorities_are_told_once() {
+    let site = site(
+        "server { listen 127.0.0.1:%PORT0% ssl; ssl_verify_client on; ssl_client_certificate all.crt; return 200 fine; }",
+    );
+    let (ec, rsa) = (site.read("ec.crt"), site.read("rsa.crt"));
+    site.write("all.crt", &[ec.as_str(), &rsa, &ec].concat());
+    let server = Server::start_on(site);
+    let got = s_client(&server, 0, "", GET);
+    let names = got.split("Acceptable client certificate CA names\n").nth(1).expect("names");
+    let names: Vec<&str> = names.lines().take_while(|l| l.starts_with("CN")).collect();
+    assert_eq!(names, ["CN = ec", "CN = rsa"], "{got}");
+}
+
+/// The names in a certificate get into headers and logs: no character in them may end a line or imitate other text.
+#[test]
+fn names_of_certificates_are_escaped() {
+    let site = site(
+        "server { listen 127.0.0.1:%PORT0% ssl; ssl_verify_client optional_no_ca; \
+         return 200 \"\\n<$ssl_client_s_dn_legacy>\\n<$ssl_client_s_dn>\\n\"; }",
+    );
+    site.write(
+        "names.cnf",
+        "[req]\ndistinguished_name=dn\nprompt=no\nutf8=yes\nstring_mask=default\n[dn]\nC=DE\nO=a/CN=b+c\\, \\\\ d\n\
+         1.OU=x\\r\\nSet-Cookie: y\n2.OU=\u{e9}\u{20ac}\nbusinessCategory=Private\n1.2.3.4.5=odd\nCN=<end>\n",
+    );
+    openssl(
+        &site,
+        "req -x509 -config names.cnf -newkey rsa:2048 -nodes -keyout names.key -out names.crt -days 9",
+    );
+    openssl(
+        &site,
+        "req -x509 -subj /CN=a+OU=b/O=x -newkey rsa:2048 -nodes -keyout several.key -out several.crt",
+    );
+    let server = Server::start_on(site);
+    for (name, legacy) in [
+        (
+            "names",
+            "/C=DE/O=a\\/CN=b\\+c, \\ d/OU=x\\x0D\\x0ASet-Cookie: y/OU=\\x00\\xE9 \\xAC/businessCategory=Private/\
+             2.3.4.5=odd/CN=<end>",
+        ),
+        ("several", "/CN=a+OU=b/O=x"),
+    ] {
+        let got = s_client(&server, 0, &format!("-cert {name}.crt -key {name}.key"), GET);
+        let mut lines = got.lines().filter_map(|l| l.strip_prefix('<')?.strip_suffix('>'));
+        assert_eq!(lines.next(), Some(legacy), "{got}");
+        let told = Command::new("openssl")
+            .args(["x509", "-noout", "-subject", "-nameopt", "RFC2253", "-in", &format!("{name}.crt")])
+            .current_dir(server.site.dir())
+            .output()
+            .expect("openssl");
+        let told = String::from_utf8_lossy(&told.stdout).into_owned();
+        assert_eq!(lines.next(), told.trim_end().strip_prefix("subject="), "{name}");
+    }
+}
+
+/// The verdict on a certificate is valid for one configuration: on connections that stay open it is made again after a reload,
+/// over HTTP/1 and HTTP/2.
+#[test]
+fn a_verdict_does_not_outlive_its_reason() {
+    let body = "return 200 \"$ssl_client_verify;end\";";
+    let conf = |extra: &str, ca: &str, mode: &str| {
+        format!(
+            "keepalive_timeout 60s; server {{ listen 127.0.0.1:%PORT0% ssl; http2 on; ssl_client_certificate {ca}.crt; \
+             ssl_verify_client {mode}; {extra} {body} }}\n\
+             server {{ listen 127.0.0.1:%PORT1% ssl; return 200 \"$ssl_client_verify;end\"; }}"
+        )
+    };
+    let site = site(&conf("", "ec", "on"));
+    revocation_list(&site, "none.crl", false);
+    revocation_list(&site, "revoked.crl", true);
+    let server = Server::start_on(site);
+    let written = server.site.read("nginx.conf");
+    let mut loads = 0;
+    let mut reload = |from: &str, to: &str| {
+        let text = server.site.read("nginx.conf");
+        assert!(text.contains(from), "{from}");
+        server.site.write("nginx.conf", &text.replacen(from, to, 1));
+        server.signal(nix::sys::signal::Signal::SIGHUP);
+        loads += 1;
+        // Every thread has it when a request of its own shows it.
+        server.wait_for_log("signal 1 (SIGHUP) received", loads);
+    };
+    let until = |conn: &mut Kept, what: &str| {
+        wait_for(what, || {
+            let got = conn.get("h");
+            got.contains(what).then_some(got)
+        })
+    };
+    let args = "-cert ec.crt -key ec.key";
+    let mut conn = Kept::open(&server, 0, args);
+    assert!(conn.get("h").contains("\r\n\r\nSUCCESS;end"));
+    // The same settings, written again: nothing changes.
+    reload("keepalive_timeout 60s", "keepalive_timeout 61s");
+    until(&mut conn, "SUCCESS;end");
+    reload("ssl_verify_client on;", "ssl_verify_client on; ssl_crl none.crl;");
+    until(&mut conn, "SUCCESS;end");
+    reload("none.crl", "revoked.crl");
+    let refused = until(&mut conn, "The SSL certificate error");
+    assert!(refused.starts_with("HTTP/1.1 400"), "{refused}");
+    server.wait_for_log("client SSL certificate verify error: (23:certificate revoked)", 1);
+    reload("revoked.crl", "none.crl");
+    let mut conn = Kept::open(&server, 0, args);
+    until(&mut conn, "SUCCESS;end");
+    // Another authority.
+    reload("ssl_client_certificate ec.crt", "ssl_client_certificate client.crt");
+    until(&mut conn, "The SSL certificate error");
+    // A client that was not asked has to come again to be asked.
+    server.site.write("nginx.conf", &written.replace("ssl_verify_client on;", "ssl_verify_client off;"));
+    reload("keepalive_timeout 60s", "keepalive_timeout 62s");
+    let mut conn = wait_for("no verification", || {
+        let mut conn = Kept::open(&server, 0, args);
+        conn.get("h").contains("NONE;end").then_some(conn)
+    });
+    reload("ssl_verify_client off;", "ssl_verify_client on;");
+    let told = until(&mut conn, "421 Misdirected Request");
+    assert!(told.contains("Connection: close"), "{told}");
+    assert!(Kept::open(&server, 0, args).get("h").contains("SUCCESS;end"));
+    // What issuers say is asked during a handshake.
+    let mut conn = Kept::open(&server, 0, args);
+    assert!(conn.get("h").contains("SUCCESS;end"));
+    reload(
+        "ssl_verify_client on;",
+        "ssl_verify_client on; ssl_ocsp leaf; ssl_ocsp_responder http://127.0.0.1:1/;",
+    );
+    until(&mut conn, "421 Misdirected Request");
+    reload(" ssl_ocsp leaf; ssl_ocsp_responder http://127.0.0.1:1/;", "");
+    wait_for("no questions", || Kept::open(&server, 0, args).get("h").contains("SUCCESS;end").then_some(()));
+    // One that was, and has no certificate, is told so.
+    assert!(Kept::open(&server, 0, "").get("h").contains("No required SSL certificate was sent"));
+}

@@ -1,0 +1,318 @@
+//! Handshakes and records in pieces, cut off, or without room.
+
+use super::{GET, s_client, site};
+use crate::harness::{Server, wait_for};
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+#[test]
+fn half_a_handshake_is_given_up() {
+    let server =
+        Server::start_on(site("server { listen 127.0.0.1:%PORT0% ssl; client_header_timeout 300ms; }"));
+    let mut stream = std::net::TcpStream::connect(server.addr(0)).expect("connect");
+    stream.write_all(&[0x16, 3, 1, 0, 200, 1]).expect("write");
+    stream.set_read_timeout(Some(std::time::Duration::from_secs(10))).expect("timeout");
+    assert_eq!(std::io::Read::read(&mut stream, &mut [0; 10]).expect("end"), 0);
+    server.wait_for_log("client timed out (110: Connection timed out) while SSL handshaking", 1);
+}
+
+/// A client that is refused while it still sends gets the alert, and no reset in its place.
+#[test]
+fn an_alert_arrives_before_the_end() {
+    let server = Server::start_on(site("server { listen 127.0.0.1:%PORT0% ssl; return 200 fine; }"));
+    for begin in [&[22, 3, 1, 0, 5, 9, 9, 9, 9, 9][..], &[22, 3, 1, 255, 255]] {
+        let mut stream = std::net::TcpStream::connect(server.addr(0)).expect("connect");
+        stream.write_all(&[begin, &[7; 40_000]].concat()).expect("write");
+        let mut got = Vec::new();
+        std::io::Read::read_to_end(&mut stream, &mut got).expect("an end");
+        assert_eq!((got.len(), got[0]), (7, 21), "{got:?}");
+    }
+}
+
+/// A ClientHello of TLS 1.2 with X25519 and ECDHE-RSA-AES128-GCM-SHA256.
+fn old_hello() -> Vec<u8> {
+    let extensions = [
+        &[0, 10, 0, 4, 0, 2, 0, 29][..],
+        &[0, 11, 0, 2, 1, 0],
+        &[0, 13, 0, 6, 0, 4, 4, 1, 8, 4],
+        &[255, 1, 0, 1, 0],
+    ]
+    .concat();
+    let length = |bytes: &[u8]| (bytes.len() as u16).to_be_bytes();
+    let fixed = [&[3, 3][..], &[7; 32], &[0, 0, 2, 0xc0, 0x2f, 1, 0]].concat();
+    let body = [&fixed[..], &length(&extensions), &extensions].concat();
+    let message = [&[1, 0][..], &length(&body), &body].concat();
+    [&[22, 3, 1][..], &length(&message), &message].concat()
+}
+
+/// A record between the pieces of a message ends the handshake by an alert, as in nginx.
+#[test]
+fn an_interleaved_handshake_ends_with_an_alert() {
+    use std::io::Read;
+    let server = Server::start_on(site("server { listen 127.0.0.1:%PORT0% ssl; return 200 fine; }"));
+    let mut stream = std::net::TcpStream::connect(server.addr(0)).expect("connect");
+    stream.write_all(&old_hello()).expect("write");
+    let mut got = Vec::new();
+    // ServerHelloDone is the last message of the server's flight.
+    while !got.ends_with(&[14, 0, 0, 0]) {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).expect("a flight");
+        got.push(byte[0]);
+    }
+    let piece = [&[22, 3, 3, 0, 9, 16, 0, 0, 33, 32][..], &[7; 4]].concat();
+    stream.write_all(&[&piece[..], &[20, 3, 3, 0, 1, 1]].concat()).expect("write");
+    let mut end = Vec::new();
+    stream.read_to_end(&mut end).expect("an end");
+    assert_eq!(end, [21, 3, 3, 0, 2, 2, 10]);
+}
+
+/// Passes bytes on, but holds back what the client sends behind its ClientHello until it sends more.
+fn joiner(upstream: std::net::SocketAddr) -> std::net::SocketAddr {
+    use std::io::Read;
+    use std::net::{TcpListener, TcpStream};
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let addr = listener.local_addr().expect("bound");
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let mut client = client.expect("a connection");
+            let mut server = TcpStream::connect(upstream).expect("connect");
+            let (mut from, mut to) = (server.try_clone().expect("clone"), client.try_clone().expect("clone"));
+            std::thread::spawn(move || std::io::copy(&mut from, &mut to));
+            std::thread::spawn(move || {
+                let mut read = |out: &mut Vec<u8>| {
+                    let mut some = [0; 4096];
+                    let n = client.read(&mut some).unwrap_or(0);
+                    out.extend_from_slice(&some[..n]);
+                    n
+                };
+                let mut hello = Vec::new();
+                read(&mut hello);
+                server.write_all(&hello).expect("write");
+                let mut last = Vec::new();
+                // ChangeCipherSpec and Finished are shorter, with the request it is longer.
+                while last.len() < 200 && read(&mut last) > 0 {}
+                let _ = server.write_all(&last);
+                let _ = std::io::copy(&mut client, &mut server);
+            });
+        }
+    });
+    addr
+}
+
+/// A request that comes in one piece with the end of the handshake waits for nothing more.
+#[test]
+fn a_request_may_come_with_the_end_of_the_handshake() {
+    let server = Server::start_on(site("server { listen 127.0.0.1:%PORT0% ssl; return 200 \"fine\\n\"; }"));
+    let addr = joiner(server.addr(0));
+    let request = format!("GET / HTTP/1.1\r\nHost: h\r\nX: {}\r\nConnection: close\r\n\r\n", "x".repeat(200));
+    let mut child = Command::new("openssl")
+        .args(["s_client", "-connect", &addr.to_string(), "-ign_eof", "-tls1_3"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("openssl");
+    child.stdin.take().expect("stdin").write_all(request.as_bytes()).expect("write");
+    let done = child.wait_with_output().expect("end");
+    assert!(String::from_utf8_lossy(&done.stdout).contains("\nfine\n"), "{done:?}");
+}
+
+/// Passes records of TLS 1.3 on and leaves out alerts: nothing says any more that nothing follows.
+fn cutter(upstream: std::net::SocketAddr) -> std::net::SocketAddr {
+    use std::io::Read;
+    use std::net::{TcpListener, TcpStream};
+    /// Level, description, type and tag: nothing else is as short.
+    const ALERT: usize = 2 + 1 + 16;
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let addr = listener.local_addr().expect("bound");
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let mut client = client.expect("a connection");
+            let mut server = TcpStream::connect(upstream).expect("connect");
+            let (mut from, mut to) = (client.try_clone().expect("clone"), server.try_clone().expect("clone"));
+            std::thread::spawn(move || std::io::copy(&mut from, &mut to));
+            std::thread::spawn(move || {
+                let mut head = [0; 5];
+                while server.read_exact(&mut head).is_ok() {
+                    let mut body = vec![0; usize::from(u16::from_be_bytes([head[3], head[4]]))];
+                    if server.read_exact(&mut body).is_err() {
+                        break;
+                    }
+                    if body.len() != ALERT && client.write_all(&[head.as_slice(), &body].concat()).is_err() {
+                        break;
+                    }
+                }
+                let _ = client.shutdown(std::net::Shutdown::Both);
+            });
+        }
+    });
+    addr
+}
+
+/// A response that ends with its connection may have been cut off by an attacker. It is sent to the client, but not stored.
+#[test]
+fn a_response_that_may_be_cut_off_is_not_kept() {
+    let origin = crate::harness::origin::start(|mut asked| {
+        asked.write(b"HTTP/1.0 200 OK\r\nCache-Control: max-age=60\r\n\r\nhalf a page");
+        false
+    });
+    let behind = Server::start_on(site(&format!(
+        "server {{ listen 127.0.0.1:%PORT0% ssl; location / {{ proxy_pass http://{origin}; }} }}"
+    )));
+    let (whole, cut) = (behind.addr(0), cutter(behind.addr(0)));
+    let front = Server::start_on(site(&format!(
+        "proxy_cache_path %DIR%/cache keys_zone=c:1m; proxy_cache c; proxy_cache_key $uri; proxy_http_version 1.0; \
+         proxy_set_header Connection close; add_header X-Cache $upstream_cache_status; \
+         server {{ listen 127.0.0.1:%PORT0%; location /whole {{ proxy_pass https://{whole}; }} \
+         location /cut {{ proxy_pass https://{cut}; }} \
+         location /stored {{ proxy_cache off; proxy_pass https://{cut}; proxy_store %DIR%/stored; }} }}"
+    )));
+    let cached = |uri: &str| {
+        let got = front.get(uri);
+        assert!(got.contains("half a page"), "{uri}: {got}");
+        got.contains("X-Cache: HIT")
+    };
+    // A response is kept a moment after it was sent.
+    wait_for("what came whole", || cached("/whole").then_some(()));
+    for _ in 0..3 {
+        assert!(!cached("/cut"));
+    }
+    assert!(front.get("/stored").contains("half a page"));
+    front.wait_for_log("upstream closed connection without close_notify, response is not kept", 4);
+    assert!(!front.error_log().contains("GET /whole"), "it ended as it should");
+    assert!(!front.site.dir().join("stored").exists());
+}
+
+/// A handshake whose messages do not fit into the socket continues once there is room.
+#[test]
+fn a_handshake_waits_for_room() {
+    let site = site(
+        "server { listen 127.0.0.1:%PORT0% ssl sndbuf=2k; ssl_certificate chain.crt; return 200 whole; }",
+    );
+    // More than the kernel takes at once, less than the 100 kB that OpenSSL takes at most.
+    let chain = [site.read("rsa.crt"), site.read("ec.crt").repeat(240)].concat();
+    site.write("chain.crt", &chain);
+    let server = Server::start_on(site);
+    for n in 0..5 {
+        let got = s_client(&server, 0, "", GET);
+        assert!(got.contains("HTTP/1.1 200 OK") && got.contains("whole"), "{n}: {got}");
+    }
+}
+
+/// Answers of busy turns are sealed one behind the other and leave together; clients that read late get all of them, whole and in
+/// order, whatever found no room at first.
+#[test]
+fn answers_of_busy_turns_arrive_whole() {
+    let site = site(
+        "server { listen 127.0.0.1:%PORT0% ssl sndbuf=8k; lingering_close off; add_header X-Uri $request_uri; \
+         location = /short { return 200 short; } }",
+    );
+    let body: String = (0..1000).map(|n| format!("line {n:04} ")).collect();
+    site.write("html/long", &body);
+    let script = site.write(
+        "late.py",
+        "import socket, ssl, sys\n\
+         port, body = int(sys.argv[1]), open(sys.argv[2], 'rb').read()\n\
+         context = ssl.create_default_context()\n\
+         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE\n\
+         if len(sys.argv) > 3: context.maximum_version = ssl.TLSVersion.TLSv1_2\n\
+         def connect():\n\
+         \x20   s = socket.socket()\n\
+         \x20   s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)\n\
+         \x20   s.settimeout(20)\n\
+         \x20   s.connect(('127.0.0.1', port))\n\
+         \x20   return context.wrap_socket(s)\n\
+         clients = [connect() for _ in range(16)]\n\
+         def path(c, n): return ('/short' if (c + n) % 3 == 0 else '/long') + f'?{c}-{n}'\n\
+         for n in range(20):\n\
+         \x20   for c, s in enumerate(clients):\n\
+         \x20       last = 'Connection: close\\r\\n' if n == 19 else ''\n\
+         \x20       s.sendall(f'GET {path(c, n)} HTTP/1.1\\r\\nHost: h\\r\\n{last}\\r\\n'.encode())\n\
+         for c, s in enumerate(clients):\n\
+         \x20   got = b''.join(iter(lambda: s.recv(65536), b''))\n\
+         \x20   answers = got.split(b'HTTP/1.1 200 OK\\r\\n')[1:]\n\
+         \x20   assert len(answers) == 20, (c, len(answers))\n\
+         \x20   for n, answer in enumerate(answers):\n\
+         \x20       head, _, content = answer.partition(b'\\r\\n\\r\\n')\n\
+         \x20       assert f'X-Uri: {path(c, n)}'.encode() in head.split(b'\\r\\n'), (c, n, head)\n\
+         \x20       assert content == (b'short' if (c + n) % 3 == 0 else body), (c, n, len(content))\n",
+    );
+    let server = Server::start_on(site);
+    for old in [None, Some("1.2")] {
+        let mut python = Command::new("python3");
+        python.arg(&script).arg(server.addr(0).port().to_string()).arg(server.site.dir().join("html/long"));
+        let out = python.args(old).output().expect("python3 runs");
+        assert!(out.status.success(), "{old:?}: {}", String::from_utf8_lossy(&out.stderr));
+    }
+}
+
+/// The beginning of a record is no request: the connection is as idle as it was, and has its time for a head but once.
+#[test]
+fn pieces_of_records_do_not_keep_a_connection() {
+    let site = site(
+        "keepalive_timeout 1s; client_header_timeout 1s; \
+         server { listen 127.0.0.1:%PORT0% ssl; return 200 whole; }",
+    );
+    let script = site.write(
+        "pieces.py",
+        "import socket, ssl, sys, time\n\
+         context = ssl.create_default_context()\n\
+         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE\n\
+         s = context.wrap_socket(socket.create_connection(('127.0.0.1', int(sys.argv[1]))))\n\
+         if len(sys.argv) > 2: s.sendall(b'GET / HTTP/1.1\\r\\nHost: h\\r\\n\\r\\n')\n\
+         got = b''\n\
+         while len(sys.argv) > 2 and not got.endswith(b'whole'): got += s.recv(4096)\n\
+         s = socket.socket(fileno=s.detach())\n\
+         s.settimeout(0.1)\n\
+         end = time.monotonic() + 15\n\
+         rest = iter(b'\\x17\\x03\\x03\\x40' + bytes(1000))\n\
+         while True:\n\
+         \x20   assert time.monotonic() < end, 'it is still open'\n\
+         \x20   try:\n\
+         \x20       if not s.recv(4096): break\n\
+         \x20   except TimeoutError: s.send(bytes([next(rest)]))\n\
+         \x20   except ConnectionError: break\n",
+    );
+    let server = Server::start_on(site);
+    for asks in [None, Some("asks")] {
+        let mut python = Command::new("python3");
+        let out = python
+            .arg(&script)
+            .arg(server.addr(0).port().to_string())
+            .args(asks)
+            .output()
+            .expect("python3 runs");
+        assert!(out.status.success(), "{asks:?}: {}", String::from_utf8_lossy(&out.stderr));
+    }
+}
+
+/// curl before 8.2 loses an answer that is in one record with the reset behind it.
+#[test]
+fn curl_gets_answers_that_come_before_the_end_of_its_upload() {
+    let up = crate::exchange::upstream(|asked| {
+        asked.write(b"HTTP/1.1 409 Early\r\nContent-Length: 3\r\nConnection: close\r\n\r\nbig");
+        false
+    });
+    let site = site(&format!(
+        "server {{ listen 127.0.0.1:%PORT0% ssl; http2 on; client_max_body_size 0;
+         location /413 {{ client_max_body_size 1k; proxy_pass http://{up}; }}
+         location /401 {{ auth_basic x; auth_basic_user_file users; }}
+         location /403 {{ return 403; }}
+         location /302 {{ return 302 /x; }}
+         location /409 {{ proxy_request_buffering off; proxy_pass http://{up}; }} }}"
+    ));
+    site.write("users", "");
+    site.write("html/405", "a file");
+    site.write("upload", &"x".repeat(2_000_000));
+    let server = Server::start_on(site);
+    for status in ["413", "401", "403", "302", "405", "409"] {
+        let done = Command::new("curl")
+            .args(["-sk", "--http2", "-o", "/dev/null", "-w", "%{http_version} %{http_code}"])
+            .args(["--data-binary", "@upload", &format!("https://{}/{status}", server.addr(0))])
+            .current_dir(server.site.dir())
+            .output()
+            .expect("curl");
+        let said = String::from_utf8_lossy(&done.stdout).into_owned();
+        assert_eq!((said, done.status.code()), (format!("2 {status}"), Some(0)), "{status}");
+    }
+}
