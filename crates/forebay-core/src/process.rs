@@ -12,6 +12,7 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -183,11 +184,14 @@ impl Worker {
         (0..count)
             .map(|i| {
                 let sockets = wanted.iter().map(|a| {
+                    if only_thread(a, count).is_some_and(|only| only != i) {
+                        return None;
+                    }
                     let fds = known.get(a)?;
                     // If there are fewer sockets than threads, some threads share one.
                     // Not empty: only addresses with sockets are kept above.
                     let fd = fds.get(i % fds.len())?;
-                    Some((fd.clone(), fds.len() < count || matches!(a, ListenAddr::Unix(_))))
+                    Some((fd.clone(), fds.len() < count || a.path().is_some()))
                 });
                 ThreadGeneration {
                     config: generation.config.clone(),
@@ -247,6 +251,19 @@ impl Worker {
             let _ = t.thread.join();
         }
     }
+}
+
+/// Returns the number of the thread that alone receives from an address; `None` if all do. A unix socket gives the datagrams of a
+/// client to any thread that reads, but the client's session is in one thread. A reload changes neither path nor threads, so
+/// the choice stays.
+fn only_thread(addr: &ListenAddr, threads: usize) -> Option<usize> {
+    let path = addr.path().filter(|_| addr.is_udp())?;
+    let sum = path
+        .as_os_str()
+        .as_bytes()
+        .iter()
+        .fold(0, |sum: usize, byte| sum.wrapping_mul(31).wrapping_add((*byte).into()));
+    sum.checked_rem(threads)
 }
 
 /// Has each front end prepare the state that all threads share for a configuration.

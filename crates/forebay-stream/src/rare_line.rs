@@ -35,7 +35,7 @@ mod tests {
     #[test]
     fn the_next_line_counts_those_left_out() {
         let (line, start) = (RareLine::default(), Instant::now());
-        let at = |tenths| start + Duration::from_millis(100 * tenths);
+        let at = |tenths: u64| start + Duration::from_millis(100 * tenths);
         assert_eq!(line.admit(at(0), "full").as_deref(), Some("full"));
         assert_eq!((line.admit(at(1), "full"), line.admit(at(9), "full")), (None, None));
         let counted = "full, and 2 more since the last such line";

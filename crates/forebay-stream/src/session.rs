@@ -76,7 +76,7 @@ impl Drop for Session {
         let token = self.wire.token();
         self.wire.close(&self.thread.io);
         self.thread.close(token);
-        if let Some(entry) = self.udp {
+        if let Some(entry) = &self.udp {
             self.thread.udp.release(self, entry);
         }
     }
@@ -290,11 +290,23 @@ impl Session {
         if self.udp.is_some() { "udp " } else { "" }
     }
 
+    /// Appends an address of the client. A unix socket that sends datagrams may have a name.
+    pub(crate) fn push_client(&self, peer: Peer, out: &mut Vec<u8>) {
+        push_peer(peer, out);
+        if let (Peer::Unix, Some(entry)) = (peer, &self.udp) {
+            out.extend_from_slice(entry.path());
+        }
+    }
+
     /// Returns the address of the client with its port.
     pub(crate) fn client_text(&self) -> String {
         match self.client.peer {
             Peer::Inet(a) => a.to_string(),
-            Peer::Unix => "unix:".to_owned(),
+            Peer::Unix => {
+                let mut text = Vec::new();
+                self.push_client(Peer::Unix, &mut text);
+                String::from_utf8_lossy(&text).into_owned()
+            }
         }
     }
 
@@ -338,7 +350,7 @@ impl Session {
         out.extend_from_slice(b", ");
         out.extend_from_slice(self.log_prefix().as_bytes());
         out.extend_from_slice(b"client: ");
-        push_peer(self.peer, out);
+        self.push_client(self.peer, out);
         out.extend_from_slice(b", server: ");
         out.extend_from_slice(self.client.listener_text(&self.conf).as_bytes());
         if let Some(upstream) = &self.upstream {

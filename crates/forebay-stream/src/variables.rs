@@ -5,7 +5,7 @@ use crate::session::Session;
 use forebay_core::tls;
 use forebay_core::vars::proxy_protocol;
 use forebay_core::vars::{Getter, RowSource, Source, VarError};
-use forebay_net::addr::{Peer, push_peer};
+use forebay_net::addr::Peer;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ const VARIABLES: &[Row] = &[
                 IpAddr::V4(ip) => o.extend_from_slice(&ip.octets()),
                 IpAddr::V6(ip) => o.extend_from_slice(&ip.octets()),
             },
-            Peer::Unix => o.extend_from_slice(b"unix:"),
+            Peer::Unix => s.push_client(s.peer, o),
         }
         Ok(true)
     }),
@@ -70,7 +70,7 @@ const VARIABLES: &[Row] = &[
     row("pid", |s, o| number(o, u64::from(s.thread.pid))),
     row("protocol", |s, o| text(o, if s.udp.is_some() { b"UDP" } else { b"TCP" })),
     row("remote_addr", |s, o| {
-        push_peer(s.peer, o);
+        s.push_client(s.peer, o);
         Ok(true)
     }),
     row("remote_port", |s, o| push_port(s.peer, o)),

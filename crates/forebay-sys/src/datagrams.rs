@@ -1,12 +1,17 @@
 //! Datagrams received and sent several at a time (recvmmsg(2), sendmmsg(2)), with the local address of each (ip(7),
 //! IP_PKTINFO) and in the coalesced form of the kernel (udp(7), UDP_GRO and UDP_SEGMENT).
 
+mod address;
+
+pub use address::{Address, Destination, UnixName};
+
+use address::Name;
 use nix::libc;
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 use std::io;
 use std::mem::MaybeUninit;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::{self, NonNull};
@@ -29,15 +34,6 @@ const JOINED: usize = 4;
 /// Most bytes in one piece: those of the largest datagram.
 const PIECE: usize = 65_507 - 20;
 
-/// Address of a socket of IPv4 or IPv6.
-#[derive(Clone, Copy)]
-#[repr(C)]
-union Name {
-    family: libc::sa_family_t,
-    v4: libc::sockaddr_in,
-    v6: libc::sockaddr_in6,
-}
-
 /// Control messages of a datagram, aligned for their heads.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
@@ -52,15 +48,6 @@ struct Space {
     controls: [Control; MOST],
 }
 
-/// Place that a datagram goes to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Destination {
-    /// Address of the receiver.
-    pub addr: SocketAddr,
-    /// Local address that the datagram comes from; `None` leaves it to the socket.
-    pub local: Option<IpAddr>,
-}
-
 /// Received datagram, or several of one sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram<'b> {
@@ -68,8 +55,6 @@ pub struct Datagram<'b> {
     pub bytes: &'b [u8],
     /// Size of each of the coalesced datagrams, of which the last may be smaller; 0: it is a single one.
     pub segment: usize,
-    /// Sender and local address; `None` for an address of another family.
-    pub from: Option<Destination>,
 }
 
 impl<'b> Datagram<'b> {
@@ -141,7 +126,7 @@ impl Batch {
             buffers: NonNull::from(buffers).cast(),
             received: 0,
             used: MOST,
-            targets: [None; MOST],
+            targets: [const { None }; MOST],
         };
         let receiving = batch.receiving.as_ptr();
         for n in 0..MOST {
@@ -226,13 +211,13 @@ impl Batch {
     }
 
     /// Sets where datagrams are sent to; `None`: the peer of a connected socket.
-    pub fn direct(&mut self, range: Range<usize>, to: Option<Destination>) {
-        self.targets.iter_mut().take(range.end).skip(range.start).for_each(|target| *target = to);
+    pub fn direct(&mut self, range: Range<usize>, to: Option<&Destination>) {
+        self.targets.iter_mut().take(range.end).skip(range.start).for_each(|target| *target = to.cloned());
     }
 
     /// Returns where a datagram is sent to.
-    pub fn target(&self, n: usize) -> Option<Destination> {
-        self.targets.get(n).copied().flatten()
+    pub fn target(&self, n: usize) -> Option<&Destination> {
+        self.targets.get(n)?.as_ref()
     }
 
     /// Returns a datagram; `None` if there are fewer.
@@ -248,11 +233,42 @@ impl Batch {
             let len = (header.msg_len as usize).min(ROOM);
             let bytes = std::slice::from_raw_parts(self.buffers.as_ptr().add(n * STRIDE), len);
             let control = Controls::of(&header.msg_hdr);
-            let named = header.msg_hdr.msg_namelen as usize >= size_of::<libc::sockaddr_in>();
-            let addr = if named { address(&(*space).names[n]) } else { None };
-            let from = addr.map(|addr| Destination { addr, local: control.local });
-            Some(Datagram { bytes, segment: control.segment, from })
+            Some(Datagram { bytes, segment: control.segment })
         }
+    }
+
+    /// Returns the sender of a datagram and its local address; `None` for an address of another family.
+    pub fn sender(&self, n: usize) -> Option<Destination> {
+        let (name, length, local) = self.origin(n)?;
+        Some(Destination { addr: name.read(length)?, local })
+    }
+
+    /// Returns the end of the datagrams from `at` on that have the same sender and local address.
+    pub fn run(&self, at: usize) -> usize {
+        let Some((name, length, local)) = self.origin(at) else { return at + 1 };
+        let same = |other: (&Name, usize, Option<IpAddr>)| {
+            other.0.bytes(other.1) == name.bytes(length) && other.2 == local
+        };
+        let others = (at + 1..self.received).take_while(|n| self.origin(*n).is_some_and(same));
+        at + 1 + others.count()
+    }
+
+    /// Returns the name of a datagram's sender, its length, and the local address.
+    fn origin(&self, n: usize) -> Option<(&Name, usize, Option<IpAddr>)> {
+        if n >= self.received {
+            return None;
+        }
+        // SAFETY: as in `get`.
+        unsafe {
+            let space = self.receiving.as_ptr();
+            let header = &(*space).headers[n].msg_hdr;
+            Some((&(*space).names[n], header.msg_namelen as usize, Controls::of(header).local))
+        }
+    }
+
+    /// Forgets the datagrams from `n` on.
+    pub fn truncate(&mut self, n: usize) {
+        self.received = self.received.min(n);
     }
 
     /// Sends received datagrams to where [`Batch::direct`] says, without waiting. Returns the number of those that were sent,
@@ -278,6 +294,10 @@ impl Batch {
     fn alike(&self, range: Range<usize>) -> usize {
         let size = self.get(range.start).map_or(0, |d| d.bytes.len());
         let to = self.target(range.start);
+        if to.is_some_and(|to| to.unix().is_some()) {
+            // Nothing would split the piece.
+            return 0;
+        }
         let (mut count, mut total) = (0, 0);
         for (n, d) in range.map_while(|n| Some((n, self.get(n)?))) {
             total += d.bytes.len();
@@ -362,24 +382,24 @@ impl Batch {
 ///
 /// # Errors
 /// Errors of sendmsg(2).
-pub fn send(socket: impl AsFd, bytes: &[u8], to: Option<Destination>) -> Result<(), Errno> {
+pub fn send(socket: impl AsFd, bytes: &[u8], to: Option<&Destination>) -> Result<(), Errno> {
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
     // These calls cost less than sendmsg(2), since there is no header to copy.
     match to {
         None => rustix::net::send(socket, bytes, flags).map(|_| ()),
-        Some(Destination { addr, local: None }) => {
-            rustix::net::sendto(socket, bytes, flags, &addr).map(|_| ())
+        Some(Destination { addr: Address::Inet(addr), local: None }) => {
+            rustix::net::sendto(socket, bytes, flags, addr).map(|_| ())
         }
         to => send_from(socket, bytes, to),
     }
 }
 
-fn send_from(socket: impl AsFd, bytes: &[u8], to: Option<Destination>) -> Result<(), Errno> {
+fn send_from(socket: impl AsFd, bytes: &[u8], to: Option<&Destination>) -> Result<(), Errno> {
     // SAFETY: these consist of integers and pointers, for which zeroes are valid.
     let (mut header, mut piece, mut name): (libc::msghdr, libc::iovec, Name) =
         unsafe { (std::mem::zeroed(), std::mem::zeroed(), std::mem::zeroed()) };
     let mut control = Control([0; CONTROL]);
-    let datagram = Datagram { bytes, segment: 0, from: None };
+    let datagram = Datagram { bytes, segment: 0 };
     write(&mut header, &mut piece, (&mut name, &mut control), datagram, to);
     let fd = socket.as_fd().as_raw_fd();
     // SAFETY: `fd` is open, and the header points to values on the stack that live until the call has returned.
@@ -401,7 +421,7 @@ fn write(
     piece: &mut libc::iovec,
     places: (&mut Name, &mut Control),
     datagram: Datagram<'_>,
-    to: Option<Destination>,
+    to: Option<&Destination>,
 ) {
     piece.iov_base = datagram.bytes.as_ptr().cast_mut().cast();
     piece.iov_len = datagram.bytes.len();
@@ -414,11 +434,11 @@ fn write_head(
     header: &mut libc::msghdr,
     (name, control): (&mut Name, &mut Control),
     segment: usize,
-    to: Option<Destination>,
+    to: Option<&Destination>,
 ) {
     (header.msg_name, header.msg_namelen) = (ptr::null_mut(), 0);
     if let Some(to) = to {
-        header.msg_namelen = write_name(name, to.addr);
+        header.msg_namelen = name.write(&to.addr);
         header.msg_name = ptr::from_mut(name).cast();
     }
     let mut used = 0;
@@ -462,52 +482,6 @@ fn info4(local: Ipv4Addr) -> libc::in_pktinfo {
 
 fn info6(local: Ipv6Addr) -> libc::in6_pktinfo {
     libc::in6_pktinfo { ipi6_addr: libc::in6_addr { s6_addr: local.octets() }, ipi6_ifindex: 0 }
-}
-
-/// Writes an address. Returns its length.
-fn write_name(name: &mut Name, addr: SocketAddr) -> libc::socklen_t {
-    match addr {
-        SocketAddr::V4(a) => {
-            name.v4 = libc::sockaddr_in {
-                sin_family: libc::AF_INET as libc::sa_family_t,
-                sin_port: a.port().to_be(),
-                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(a.ip().octets()) },
-                sin_zero: [0; 8],
-            };
-            size_of::<libc::sockaddr_in>() as libc::socklen_t
-        }
-        SocketAddr::V6(a) => {
-            name.v6 = libc::sockaddr_in6 {
-                sin6_family: libc::AF_INET6 as libc::sa_family_t,
-                sin6_port: a.port().to_be(),
-                sin6_flowinfo: a.flowinfo(),
-                sin6_addr: libc::in6_addr { s6_addr: a.ip().octets() },
-                sin6_scope_id: a.scope_id(),
-            };
-            size_of::<libc::sockaddr_in6>() as libc::socklen_t
-        }
-    }
-}
-
-/// Reads an address that the kernel has written.
-fn address(name: &Name) -> Option<SocketAddr> {
-    // SAFETY: all variants are plain integers and start with the family, which tells which one the kernel has written. The
-    // rest is initialised memory in any case.
-    unsafe {
-        match i32::from(name.family) {
-            libc::AF_INET => {
-                let ip = Ipv4Addr::from(name.v4.sin_addr.s_addr.to_ne_bytes());
-                Some(SocketAddrV4::new(ip, u16::from_be(name.v4.sin_port)).into())
-            }
-            libc::AF_INET6 => {
-                let v6 = &name.v6;
-                let (ip, port) = (Ipv6Addr::from(v6.sin6_addr.s6_addr), u16::from_be(v6.sin6_port));
-                // Flow labels are not needed for answers.
-                Some(SocketAddrV6::new(ip, port, 0, v6.sin6_scope_id).into())
-            }
-            _ => None,
-        }
-    }
 }
 
 /// Values of the control messages of a datagram.
@@ -560,7 +534,7 @@ fn last_error() -> Errno {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::UdpSocket;
+    use std::net::{SocketAddr, UdpSocket};
     use std::time::Duration;
 
     fn bound(addr: &str) -> UdpSocket {
@@ -586,11 +560,12 @@ mod tests {
         }
         assert_eq!(batch.receive(&server, 2), Ok(2));
         assert_eq!((batch.len(), batch.is_empty(), batch.get(2)), (2, false, None));
-        let from = Destination { addr: client.local_addr().expect("bound"), local: None };
-        let one = Datagram { bytes: b"one", segment: 0, from: Some(from) };
+        let from = Destination { addr: client.local_addr().expect("bound").into(), local: None };
+        let one = Datagram { bytes: b"one", segment: 0 };
+        assert_eq!((batch.sender(0).as_ref(), batch.sender(2)), (Some(&from), None));
         assert_eq!((batch.get(0), batch.get(1).map(|d| d.bytes.len())), (Some(one), Some(0)));
         // Back to the sender, and on to another over a connected socket.
-        batch.direct(0..2, Some(from));
+        batch.direct(0..2, Some(&from));
         assert_eq!(batch.send(&server, 0..2), Ok(2));
         assert_eq!((got(&client), got(&client)), (b"one".to_vec(), Vec::new()));
         // Behind the others.
@@ -625,10 +600,10 @@ mod tests {
             client.send(b"x").expect("sent");
             let mut batch = Batch::new();
             assert_eq!(batch.receive(&server, 1), Ok(1));
-            let from = batch.get(0).and_then(|d| d.from).expect("a sender");
+            let from = batch.sender(0).expect("a sender");
             assert_eq!(from.local, Some(ip));
             // A connected client takes datagrams from that address only.
-            batch.direct(0..1, Some(from));
+            batch.direct(0..1, Some(&from));
             assert_eq!(batch.send(&server, 0..1), Ok(1));
             assert_eq!(got(&client), b"x");
         }
@@ -646,7 +621,7 @@ mod tests {
         let (mut header, mut piece, mut name): (libc::msghdr, libc::iovec, Name) =
             // SAFETY: zeroes are valid for integers and pointers.
             unsafe { (std::mem::zeroed(), std::mem::zeroed(), std::mem::zeroed()) };
-        let datagram = Datagram { bytes: &space.1, segment: 1200, from: None };
+        let datagram = Datagram { bytes: &space.1, segment: 1200 };
         assert_eq!((datagram.count(), datagram.parts().count()), (3, 3));
         write(&mut header, &mut piece, (&mut name, &mut space.0), datagram, None);
         // SAFETY: the header points to live values.
@@ -655,8 +630,8 @@ mod tests {
         let received = batch.get(0).expect("one");
         assert_eq!((received.bytes.len(), received.segment, received.count()), (2500, 1200, 3));
         assert_eq!(received.parts().map(<[u8]>::len).collect::<Vec<_>>(), [1200, 1200, 100]);
-        let from = received.from.expect("a sender");
-        batch.direct(0..1, Some(from));
+        let from = batch.sender(0).expect("a sender");
+        batch.direct(0..1, Some(&from));
         assert_eq!(batch.send(&server, 0..1), Ok(1));
         assert_eq!((got(&client).len(), got(&client).len(), got(&client)), (1200, 1200, vec![1; 100]));
     }
@@ -672,8 +647,8 @@ mod tests {
         }
         let mut batch = Batch::new();
         assert_eq!(batch.receive(&server, MOST), Ok(sizes.len()));
-        let from = batch.get(0).and_then(|d| d.from).expect("a sender");
-        batch.direct(0..sizes.len(), Some(from));
+        let from = batch.sender(0).expect("a sender");
+        batch.direct(0..sizes.len(), Some(&from));
         let alike = |at: usize| batch.alike(at..sizes.len());
         assert_eq!([alike(0), alike(4), alike(5), alike(6), alike(7), alike(12)], [5, 1, 1, 0, 5, 4]);
         assert_eq!(batch.send(&server, 0..sizes.len()), Ok(5));
@@ -685,9 +660,51 @@ mod tests {
         }
         // Those for others do not join them.
         let other = bound("127.0.0.1:0");
-        batch.direct(2..3, Some(Destination { addr: other.local_addr().expect("bound"), local: None }));
+        let to = Destination { addr: other.local_addr().expect("bound").into(), local: None };
+        batch.direct(2..3, Some(&to));
         assert_eq!((batch.alike(0..4), batch.send(&server, 0..4)), (2, Ok(4)));
         assert_eq!((got(&client), got(&client), got(&client)), (vec![0; 9], vec![1; 9], vec![3; 9]));
         assert_eq!(got(&other), vec![2; 9]);
+    }
+
+    /// Unix sockets pass every datagram by itself, since nothing would split a joined one.
+    #[test]
+    fn datagrams_of_unix_sockets() {
+        use std::os::linux::net::SocketAddrExt;
+        use std::os::unix::net::{SocketAddr, UnixDatagram};
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let at = dir.path().join("server");
+        let server = UnixDatagram::bind(&at).expect("bind");
+        let abstract_name = SocketAddr::from_abstract_name(at.as_os_str().as_encoded_bytes()).expect("name");
+        let clients = [
+            UnixDatagram::bind(dir.path().join("client")).expect("bind"),
+            UnixDatagram::bind_addr(&abstract_name).expect("bind"),
+            UnixDatagram::unbound().expect("socket"),
+        ];
+        let mut batch = Batch::new();
+        for client in &clients {
+            (0..3).for_each(|n| assert_eq!(client.send_to(&[n; 9], &at).expect("sent"), 9));
+            client.set_read_timeout(Some(Duration::from_secs(10))).expect("timeout");
+        }
+        assert_eq!(batch.receive(&server, MOST), Ok(9));
+        assert_eq!((batch.run(0), batch.run(3), batch.run(6)), (3, 6, 9));
+        let senders = [0, 3, 6].map(|n| batch.sender(n).expect("a sender"));
+        let paths = senders.each_ref().map(|from| from.unix().expect("a unix socket").path());
+        assert_eq!(paths, [dir.path().join("client").as_os_str().as_encoded_bytes(), b"", b""]);
+        assert_eq!(senders.each_ref().map(Destination::is_nameless), [false, false, true]);
+        assert_ne!(senders[1], senders[2]);
+        for (n, client) in clients.iter().enumerate().take(2) {
+            let range = 3 * n..3 * n + 3;
+            batch.direct(range.clone(), Some(&senders[n]));
+            assert_eq!(batch.send(&server, range), Ok(3));
+            let mut buf = [0; 99];
+            for byte in 0..3 {
+                assert_eq!(client.recv(&mut buf).expect("a datagram"), 9);
+                assert_eq!(buf[..9], [byte; 9]);
+            }
+        }
+        assert!(send(&server, b"x", Some(&senders[2])).is_err());
+        batch.truncate(2);
+        assert_eq!((batch.len(), batch.sender(2)), (2, None));
     }
 }

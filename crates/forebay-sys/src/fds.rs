@@ -146,12 +146,19 @@ fn is_listener(fd: RawFd) -> bool {
     matches!(rustix::net::sockopt::socket_acceptconn(borrowed), Ok(true)) || receives_datagrams(borrowed)
 }
 
-/// Returns `true` for a UDP socket that is bound to a port and not connected.
+/// Returns `true` for a UDP socket that is bound to a port and not connected, and for a unix socket of datagrams with a path.
 fn receives_datagrams(socket: BorrowedFd<'_>) -> bool {
-    use rustix::net::{SocketType, getpeername, getsockname, sockopt::socket_type};
-    let port = || SocketAddr::try_from(getsockname(socket).ok()?).ok().map(|addr| addr.port());
+    use rustix::net::{SocketAddrUnix, SocketType, getpeername, getsockname, sockopt::socket_type};
+    let is_bound = || {
+        let name = getsockname(socket).ok()?;
+        let port = SocketAddr::try_from(name.clone()).ok().map(|addr| addr.port());
+        Some(match port {
+            Some(port) => port != 0,
+            None => SocketAddrUnix::try_from(name).ok()?.path_bytes().is_some(),
+        })
+    };
     matches!(socket_type(socket), Ok(SocketType::DGRAM))
-        && port().is_some_and(|port| port != 0)
+        && is_bound() == Some(true)
         && getpeername(socket).is_err()
 }
 

@@ -134,7 +134,7 @@ fn only_once(wanted: &Listener, opened: &Listeners) -> Result<(), Failure> {
 fn open_one(wanted: &Listener, old: &Listeners, threads: usize) -> Result<Open, Failure> {
     let mut sockets = old.find(&wanted.addr).map(|open| open.sockets.clone()).unwrap_or_default();
     match &wanted.addr {
-        ListenAddr::Unix(path) => match sockets.first() {
+        ListenAddr::Unix(path) | ListenAddr::UnixDatagram(path) => match sockets.first() {
             Some(socket) => start_listening(socket, wanted)?,
             None => sockets.push(Arc::new(open_unix(path, wanted)?)),
         },
@@ -247,8 +247,12 @@ fn set_keepalive(socket: &Socket, probes: KeepaliveProbes) -> io::Result<()> {
 fn open_unix(path: &Path, wanted: &Listener) -> Result<OwnedFd, Failure> {
     let bind = |e| (format!("bind() to {}", wanted.text), e);
     let addr = SockAddr::unix(path).map_err(bind)?;
-    let socket = Socket::new(Domain::UNIX, Type::STREAM, None).map_err(bind)?;
+    let kind = if wanted.addr.is_udp() { Type::DGRAM } else { Type::STREAM };
+    let socket = Socket::new(Domain::UNIX, kind, None).map_err(bind)?;
     socket.set_nonblocking(true).map_err(bind)?;
+    if wanted.addr.is_udp() {
+        set_options(&socket, &wanted.options).map_err(bind)?;
+    }
     // The file gets the mode of the socket: afterwards its name may stand for something else.
     let mode = rustix::fs::Mode::from_raw_mode(0o666);
     rustix::fs::fchmod(&socket, mode).map_err(|e| bind(e.into()))?;
@@ -263,7 +267,7 @@ fn open_unix(path: &Path, wanted: &Listener) -> Result<OwnedFd, Failure> {
 
 fn bind_unix(socket: &Socket, addr: &SockAddr, path: &Path) -> io::Result<()> {
     match socket.bind(addr) {
-        Err(e) if in_use(&e) && is_stale(addr) => {
+        Err(e) if in_use(&e) && is_stale(addr, socket.r#type()?) => {
             // Unlike nginx: the file that a killed server left behind is replaced.
             let _ = std::fs::remove_file(path);
             socket.bind(addr)
@@ -272,16 +276,16 @@ fn bind_unix(socket: &Socket, addr: &SockAddr, path: &Path) -> io::Result<()> {
     }
 }
 
-/// Returns `true` if no process listens on a unix address whose file exists.
-fn is_stale(addr: &SockAddr) -> bool {
-    let Ok(client) = Socket::new(Domain::UNIX, Type::STREAM, None) else { return false };
+/// Returns `true` if no process has a unix address whose file exists.
+fn is_stale(addr: &SockAddr, kind: Type) -> bool {
+    let Ok(client) = Socket::new(Domain::UNIX, kind, None) else { return false };
     let _ = client.set_nonblocking(true);
     matches!(client.connect(addr), Err(e) if e.kind() == io::ErrorKind::ConnectionRefused)
 }
 
 fn start_listening(socket: &Arc<OwnedFd>, wanted: &Listener) -> Result<(), Failure> {
-    if let ListenAddr::Udp(addr) = wanted.addr {
-        return report_local_address(socket, addr, wanted);
+    if wanted.addr.is_udp() {
+        return wanted.addr.inet().map_or(Ok(()), |addr| report_local_address(socket, addr, wanted));
     }
     if matches!(wanted.addr, ListenAddr::Inet(_)) {
         defer(socket, wanted.options.deferred)
@@ -325,7 +329,7 @@ fn unlink_new(opened: &Listeners, old: &Listeners) {
 impl Open {
     /// Removes the file of a unix address.
     pub(crate) fn unlink(&self) {
-        if let ListenAddr::Unix(path) = &self.addr {
+        if let Some(path) = self.addr.path() {
             let _ = std::fs::remove_file(path);
         }
     }
@@ -391,6 +395,7 @@ fn listen_addr(socket: &Socket) -> Option<ListenAddr> {
     match addr.as_socket() {
         Some(inet) if udp => Some(ListenAddr::Udp(inet)),
         Some(inet) => Some(ListenAddr::Inet(inet)),
+        None if udp => addr.as_pathname().map(|path| ListenAddr::UnixDatagram(path.to_owned())),
         None => addr.as_pathname().map(|path| ListenAddr::Unix(path.to_owned())),
     }
 }

@@ -199,6 +199,10 @@ impl Body {
                 self.number(2);
                 self.bytes(addr.to_string().as_bytes());
             }
+            ListenAddr::UnixDatagram(path) => {
+                self.number(3);
+                self.path(path);
+            }
         }
         self.number(*sockets as u64);
     }
@@ -246,6 +250,7 @@ impl<'a> Rest<'a> {
             0 => ListenAddr::Inet(self.text()?.parse().ok()?),
             1 => ListenAddr::Unix(self.path()?),
             2 => ListenAddr::Udp(self.text()?.parse().ok()?),
+            3 => ListenAddr::UnixDatagram(self.path()?),
             _ => return None,
         };
         Some((addr, self.size()?))
@@ -304,6 +309,7 @@ mod tests {
                 (ListenAddr::Inet("[::1]:80".parse().expect("address")), 2),
                 (ListenAddr::Unix("/run/x.sock".into()), 1),
                 (ListenAddr::Udp("[::1]:80".parse().expect("address")), 1),
+                (ListenAddr::UnixDatagram("/run/x.sock".into()), 1),
             ],
             logs: vec!["/var/log/x".into()],
             generation: 9,

@@ -40,6 +40,7 @@ mod stream_metrics;
 mod stream_preread;
 mod stream_reloads;
 mod stream_udp;
+mod stream_unix_datagrams;
 mod subcommands;
 mod subrequests;
 mod switched;

@@ -154,7 +154,7 @@ impl std::fmt::Display for ListenAddr {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             ListenAddr::Inet(a) | ListenAddr::Udp(a) => write!(f, "{a}"),
-            ListenAddr::Unix(p) => write!(f, "unix:{}", p.display()),
+            ListenAddr::Unix(p) | ListenAddr::UnixDatagram(p) => write!(f, "unix:{}", p.display()),
         }
     }
 }
@@ -257,7 +257,7 @@ impl ListenDirective {
     /// Makes the addresses those of UDP sockets.
     ///
     /// # Errors
-    /// If a parameter or an address is only for connections.
+    /// If a parameter is only for connections.
     fn use_udp(&mut self) -> Result<(), String> {
         let (options, protocols) = (&self.options, &self.address_options);
         // In the order in which nginx reports them.
@@ -273,9 +273,11 @@ impl ListenDirective {
             return Err(format!("\"listen\" directive \"{name}\" parameter is incompatible with \"udp\""));
         }
         for addr in &mut self.addrs {
-            *addr = match addr.inet() {
-                Some(inet) => ListenAddr::Udp(inet),
-                None => return Err("datagrams over unix domain sockets are not supported yet".to_owned()),
+            *addr = match addr {
+                ListenAddr::Inet(inet) | ListenAddr::Udp(inet) => ListenAddr::Udp(*inet),
+                ListenAddr::Unix(path) | ListenAddr::UnixDatagram(path) => {
+                    ListenAddr::UnixDatagram(std::mem::take(path))
+                }
             };
         }
         Ok(())
@@ -497,6 +499,7 @@ mod tests {
         assert_eq!(addrs(&STREAM, "12345"), ["0.0.0.0:12345"]);
         assert_eq!(addrs(&STREAM, "[::1]:12345"), ["[::1]:12345"]);
         assert_eq!(addrs(&STREAM, "unix:/s"), ["unix:/s"]);
+        assert_eq!(addrs(&STREAM, "unix:/s udp"), ["udp unix:/s"]);
         assert_eq!(addrs(&STREAM, "127.0.0.1:5-6 udp"), ["udp 127.0.0.1:5", "udp 127.0.0.1:6"]);
         assert_eq!(error(&STREAM, "6-5"), "invalid port range in \"6-5\" of the \"listen\" directive");
         assert_eq!(error(&STREAM, "0"), "invalid port in \"0\" of the \"listen\" directive");
@@ -535,7 +538,6 @@ mod tests {
             ""
         );
         assert_eq!(says("udp ssl backlog=x"), "invalid backlog \"backlog=x\"");
-        assert_eq!(error(&STREAM, "unix:/s udp"), "datagrams over unix domain sockets are not supported yet");
     }
 
     #[test]

@@ -32,7 +32,7 @@ use names::NameTable;
 use std::any::Any;
 use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Paths given on the command line.
@@ -70,6 +70,8 @@ pub enum ListenAddr {
     Udp(SocketAddr),
     /// `unix:PATH`.
     Unix(PathBuf),
+    /// `unix:PATH` with `udp`.
+    UnixDatagram(PathBuf),
 }
 
 impl ListenAddr {
@@ -77,13 +79,21 @@ impl ListenAddr {
     pub fn inet(&self) -> Option<SocketAddr> {
         match self {
             ListenAddr::Inet(a) | ListenAddr::Udp(a) => Some(*a),
-            ListenAddr::Unix(_) => None,
+            ListenAddr::Unix(_) | ListenAddr::UnixDatagram(_) => None,
         }
     }
 
     /// Returns `true` for a socket that receives datagrams and accepts no connections.
     pub fn is_udp(&self) -> bool {
-        matches!(self, ListenAddr::Udp(_))
+        matches!(self, ListenAddr::Udp(_) | ListenAddr::UnixDatagram(_))
+    }
+
+    /// Returns the path of a unix address.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            ListenAddr::Unix(path) | ListenAddr::UnixDatagram(path) => Some(path),
+            ListenAddr::Inet(_) | ListenAddr::Udp(_) => None,
+        }
     }
 
     /// Returns `true` if connections or datagrams may come to more than one local address.

@@ -31,7 +31,7 @@ pub(crate) fn path(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     let options = Options::read(d, words, cx)?;
     cx.directory(d, &path, None)?;
     // Unlike nginx: the caches of all modules share their zones.
-    cx.share_zone(d, &options.name, ("http", "cache"), Some(options.size as u64))?;
+    cx.share_zone(d, &options.name, ("http", "cache"), Some(options.size))?;
     let zone = cx.tables.caches.find_or_promise(&options.name, cx.error(d, ""));
     let text = String::from_utf8_lossy(&options.name).into_owned();
     if zone.cache.set(Arc::new(options.cache(path))).is_err() {

@@ -85,11 +85,8 @@ pub(crate) async fn send_text(s: &mut Session, text: &Template) -> u16 {
         }
     };
     let thread = s.thread.clone();
-    if let Some(entry) = s.udp {
-        if thread.udp.answer(s, entry, &text) {
-            s.sent += text.len() as u64;
-        }
-        return 200;
+    if s.udp.is_some() {
+        return thread.udp.answer(s, &text);
     }
     let mut rest = text.as_slice();
     // Sealed records may wait for room after the last byte has been taken.

@@ -136,6 +136,11 @@ impl Attempt {
         self.figures()
     }
 
+    /// Returns `true` if the server has a unix socket.
+    pub(crate) fn is_unix(&self) -> bool {
+        self.name.starts_with(b"unix:")
+    }
+
     /// Notes the datagrams that have passed. `answered`: time of the server's first.
     pub(crate) fn note(&mut self, counts: &Counts, answered: Option<Instant>) {
         (self.sent, self.received) = (counts.passed_up, counts.answered);

@@ -5,7 +5,7 @@ use crate::session::Session;
 use crate::variables::{Row, push_port, row};
 use forebay_core::config::networks::Networks;
 use forebay_core::limit::cidr;
-use forebay_net::addr::{Peer, push_peer};
+use forebay_net::addr::Peer;
 
 forebay_core::settings! {
     /// `set_real_ip_from`: trusted proxies.
@@ -15,7 +15,7 @@ forebay_core::settings! {
 /// Variables of this module.
 pub(crate) const VARIABLES: &[Row] = &[
     row("realip_remote_addr", |s, o| {
-        push_peer(s.client.peer, o);
+        s.push_client(s.client.peer, o);
         Ok(true)
     }),
     row("realip_remote_port", |s, o| push_port(s.client.peer, o)),

@@ -81,7 +81,8 @@ impl Answers {
         }
     }
 
-    /// Receives at most `most` datagrams of a server. Returns those and the bytes of all.
+    /// Receives at most `most` datagrams of a server. Returns those and the bytes of all. Those for a client without a name are
+    /// discarded.
     ///
     /// # Errors
     /// Errors of recvmmsg(2).
@@ -89,7 +90,7 @@ impl Answers {
         &mut self,
         server: &OwnedFd,
         most: usize,
-        to: Destination,
+        to: &Destination,
     ) -> Result<Received, Errno> {
         if self.batch.as_ref().is_some_and(|batch| batch.len() == MOST) {
             self.send();
@@ -104,6 +105,9 @@ impl Answers {
         for d in (start..start + pieces).filter_map(|n| batch.get(n)) {
             received.datagrams += d.count() as u64;
             received.bytes += d.bytes.len() as u64;
+        }
+        if to.is_nameless() {
+            batch.truncate(start);
         }
         Ok(received)
     }
@@ -166,7 +170,7 @@ mod tests {
     fn bound() -> (Arc<OwnedFd>, Destination) {
         let socket = UdpSocket::bind("127.0.0.1:0").expect("bind");
         socket.set_read_timeout(Some(Duration::from_secs(10))).expect("timeout");
-        let to = Destination { addr: socket.local_addr().expect("bound"), local: None };
+        let to = Destination { addr: socket.local_addr().expect("bound").into(), local: None };
         (Arc::new(socket.into()), to)
     }
 
@@ -181,11 +185,11 @@ mod tests {
         let mut answers = Answers::default();
         assert_eq!(answers.due(true), Leave::Asked);
         for byte in 0..3 {
-            datagrams::send(&first, &[byte; 3], Some(at)).expect("sent");
+            datagrams::send(&first, &[byte; 3], Some(&at)).expect("sent");
         }
         answers.prepare(0, &sockets);
         let two = Received { datagrams: 2, bytes: 6, pieces: 2, drained: false };
-        assert_eq!(answers.receive(&server, 2, to), Ok(two));
+        assert_eq!(answers.receive(&server, 2, &to), Ok(two));
         assert_eq!((answers.due(true), answers.due(true)), (Leave::InTurn, Leave::Asked));
         let mut batch = Batch::new();
         assert_eq!(batch.receive(&client, MOST), Err(Errno::AGAIN));
@@ -193,14 +197,14 @@ mod tests {
         answers.prepare(1, &sockets);
         assert_eq!(batch.receive(&client, MOST), Ok(2));
         let last = Received { datagrams: 1, bytes: 3, pieces: 1, drained: true };
-        assert_eq!(answers.receive(&server, 2, to), Ok(last));
+        assert_eq!(answers.receive(&server, 2, &to), Ok(last));
         assert_eq!(answers.due(false), Leave::Now);
         answers.leave();
         assert_eq!((batch.receive(&client, MOST), answers.take_error()), (Ok(1), None));
-        assert_ne!(batch.get(0).and_then(|d| d.from), batch.get(2).and_then(|d| d.from));
+        assert_ne!(batch.sender(0), batch.sender(2));
         // Without answers it does not keep the socket, whose listener may be removed.
         answers.prepare(0, &sockets);
-        assert_eq!(answers.receive(&server, 1, to), Err(Errno::AGAIN));
+        assert_eq!(answers.receive(&server, 1, &to), Err(Errno::AGAIN));
         assert_eq!((answers.due(true), Arc::strong_count(&first)), (Leave::Asked, 2));
     }
 }

@@ -119,6 +119,8 @@ pub(super) struct Flow {
     failed: bool,
     /// The kernel coalesces the server's datagrams.
     coalesces: bool,
+    /// The server has a unix socket, for which nothing splits datagrams that leave in one piece.
+    to_unix: bool,
 }
 
 impl Flow {
@@ -131,6 +133,7 @@ impl Flow {
     ) -> Flow {
         let Connected { lease, conn, rules, header } = connected;
         let now = session.thread.io.poller.now();
+        let to_unix = session.upstream.as_mut().and_then(|u| u.present()).is_some_and(|a| a.is_unix());
         Flow {
             first: Some(First { header, bytes: std::mem::take(&mut session.early) }),
             listener: session.client.listener,
@@ -146,6 +149,7 @@ impl Flow {
             answered: None,
             failed: false,
             coalesces: false,
+            to_unix,
         }
     }
 
@@ -208,7 +212,7 @@ impl Flow {
             bytes += d.bytes.len() as u64;
         }
         let too_many = self.terms.requests > 0 && self.counts.requests + count > self.terms.requests;
-        if too_many || self.rules.upload_rate > 0 {
+        if too_many || self.rules.upload_rate > 0 || self.to_unix {
             return None;
         }
         self.counts.requests += count;
@@ -267,6 +271,8 @@ impl Flow {
     pub(super) fn progress(&self) -> Progress {
         match self.terms.missing(&self.counts) {
             Some(0) => Progress::Over(End::Done),
+            // As in nginx: an answer for a client without a name ends the session.
+            _ if self.counts.responses > 0 && self.to.is_nameless() => Progress::Over(End::Done),
             _ => Progress::Waits,
         }
     }
@@ -277,7 +283,7 @@ impl Flow {
             if let Err(pause) = self.quota(io, Way::Down) {
                 return self.pause(io, pause);
             }
-            let (most, to) = (self.most(), self.to);
+            let (most, to) = (self.most(), &self.to);
             match self.conn.with_fd(|fd| answers.receive(fd, most, to)) {
                 Ok(received) => {
                     self.answer(io, received);
@@ -329,9 +335,16 @@ impl Flow {
         self.note_answer(io);
         self.counts.responses += received.datagrams;
         self.counts.answered += received.bytes;
-        // One that finds no room later is lost; the client's side of the network could have lost it as well.
-        self.counts.passed_down += received.bytes;
-        if received.pieces >= super::sockets::BURST && !std::mem::replace(&mut self.coalesces, true) {
+        if !self.to.is_nameless() {
+            // One that finds no room later is lost; the client's side of the network could have lost it as well.
+            self.counts.passed_down += received.bytes;
+        }
+        // Nothing splits pieces for a unix socket.
+        let may_coalesce = self.to.unix().is_none();
+        if may_coalesce
+            && received.pieces >= super::sockets::BURST
+            && !std::mem::replace(&mut self.coalesces, true)
+        {
             // Old kernels lack it.
             let _ = self.conn.with_fd(|fd| Ok(datagrams::set_coalescing(fd, true).is_ok()));
         }

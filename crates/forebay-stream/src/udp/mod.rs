@@ -29,7 +29,7 @@ use forebay_http::proxy_protocol::{self, Header};
 use forebay_net::addr::Peer;
 use forebay_net::reactor::{Direct, Token};
 use forebay_net::wire::Wire;
-use forebay_sys::datagrams::{Batch, Destination, MOST};
+use forebay_sys::datagrams::{Address, Batch, Destination, MOST};
 use forebay_sys::errno::errno_text;
 use rustix::io::Errno;
 use sockets::{BURST, Sockets};
@@ -59,10 +59,17 @@ const QUEUE: usize = 16;
 const QUEUE_BYTES: usize = 64 * 1024;
 
 /// Entry of a session in the thread's table, which is freed with the session.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Entry {
     number: u32,
     from: Destination,
+}
+
+impl Entry {
+    /// Returns the path of the client's unix socket; empty if it has none.
+    pub(crate) fn path(&self) -> &[u8] {
+        self.from.unix().map_or(b"", |name| name.path())
+    }
 }
 
 /// Stage of a session.
@@ -128,7 +135,10 @@ fn terms(server: Option<&Server>) -> Terms {
 fn client(thread: &Thread, key: &Key) -> Client {
     let mut client = Client {
         number: next_connection(),
-        peer: Peer::Inet(key.from.addr),
+        peer: match key.from.addr {
+            Address::Inet(addr) => Peer::Inet(addr),
+            Address::Unix(_) => Peer::Unix,
+        },
         listener: key.listener,
         ..Client::none(thread.clock.now())
     };
@@ -139,6 +149,14 @@ fn client(thread: &Thread, key: &Key) -> Client {
     client
 }
 
+/// Returns the address of a client without its port.
+fn sender_text(from: &Destination) -> String {
+    match &from.addr {
+        Address::Inet(addr) => addr.ip().to_string(),
+        Address::Unix(name) => format!("unix:{}", String::from_utf8_lossy(name.path())),
+    }
+}
+
 /// Returns `true` if datagrams of a listener begin with headers of the PROXY protocol.
 fn expects_headers(thread: &Thread, listener: u32) -> bool {
     let conf = thread.config();
@@ -147,12 +165,6 @@ fn expects_headers(thread: &Thread, listener: u32) -> bool {
     listener.is_some_and(|l| {
         l.default.options.proxy_protocol || l.exact.iter().any(|(_, a)| a.options.proxy_protocol)
     })
-}
-
-/// Returns the end of the datagrams from `at` on that have the same sender.
-fn run(batch: &Batch, at: usize, from: Destination) -> usize {
-    let same = |n: &usize| batch.get(*n).is_some_and(|d| d.from == Some(from));
-    at + (at..batch.len()).take_while(same).count()
 }
 
 /// Writes a line to the error log, at most once a second.
@@ -188,29 +200,29 @@ impl Udp {
         let headers = expects_headers(thread, listener);
         let mut at = 0;
         while at < batch.len() {
-            let Some(from) = batch.get(at).and_then(|d| d.from) else {
+            let Some(from) = batch.sender(at) else {
                 at += 1;
                 continue;
             };
-            let end = run(batch, at, from);
+            let end = batch.run(at);
             let key = Key { listener, from };
             if headers {
                 for bytes in (at..end).filter_map(|n| batch.get(n)).flat_map(|d| d.parts()) {
-                    self.arrived_with_header(thread, key, bytes);
+                    self.arrived_with_header(thread, &key, bytes);
                 }
             } else {
-                self.arrived(thread, batch, key, at..end);
+                self.arrived(thread, batch, &key, at..end);
             }
             at = end;
         }
     }
 
     /// Handles datagrams of one client.
-    fn arrived(&self, thread: &Rc<Thread>, batch: &mut Batch, key: Key, range: Range<usize>) {
+    fn arrived(&self, thread: &Rc<Thread>, batch: &mut Batch, key: &Key, range: Range<usize>) {
         if range.len() >= BURST {
             self.sockets.coalesce(key.listener);
         }
-        if self.forward_batch(thread, batch, &key, range.clone()) {
+        if self.forward_batch(thread, batch, key, range.clone()) {
             return;
         }
         for n in range {
@@ -233,8 +245,8 @@ impl Udp {
         true
     }
 
-    fn arrived_one(&self, thread: &Rc<Thread>, key: Key, bytes: &[u8]) {
-        let found = self.sessions.borrow().find(&key);
+    fn arrived_one(&self, thread: &Rc<Thread>, key: &Key, bytes: &[u8]) {
+        let found = self.sessions.borrow().find(key);
         match found {
             Some(number) => self.forward(thread, number, bytes),
             None => self.begin(thread, key, bytes, None),
@@ -243,16 +255,16 @@ impl Udp {
 
     /// Handles a datagram of a listener that expects headers of the PROXY protocol. The first datagram of a session has one. A
     /// later one may: some proxies put it in front of each.
-    fn arrived_with_header(&self, thread: &Rc<Thread>, key: Key, bytes: &[u8]) {
-        let found = self.sessions.borrow().find(&key);
+    fn arrived_with_header(&self, thread: &Rc<Thread>, key: &Key, bytes: &[u8]) {
+        let found = self.sessions.borrow().find(key);
         match (found, proxy_protocol::parse_datagram(bytes)) {
             (Some(number), Some((_, rest))) => self.forward(thread, number, rest),
             (Some(number), None) => self.forward(thread, number, bytes),
             (None, Some((header, rest))) => self.begin(thread, key, rest, header),
             // Anyone can send any number of these.
             (None, None) => {
-                let text =
-                    format!("no PROXY protocol header in a datagram, udp client: {}", key.from.addr.ip());
+                let client = sender_text(&key.from);
+                let text = format!("no PROXY protocol header in a datagram, udp client: {client}");
                 log_rarely(thread, &self.unnamed, Level::Error, &text);
             }
         }
@@ -301,18 +313,20 @@ impl Udp {
     }
 
     /// Begins a session with its first datagram. `proxied`: header of the PROXY protocol in front of it.
-    fn begin(&self, thread: &Rc<Thread>, key: Key, bytes: &[u8], proxied: Option<Header>) {
+    fn begin(&self, thread: &Rc<Thread>, key: &Key, bytes: &[u8], proxied: Option<Header>) {
         if !self.make_room(thread) {
             return;
         }
-        let client = Client { proxied: proxied.map(Box::new), ..client(thread, &key) };
+        let client = Client { proxied: proxied.map(Box::new), ..client(thread, key) };
         let mut session = Session::new(thread.clone(), Wire::Closed, client);
         let terms = terms(session.conf.stream.servers.get(session.server));
-        let left = (terms.requests > 0).then(|| terms.requests - 1);
+        // Clients without a name cannot be told apart: each of their datagrams is a session, as in nginx.
+        let alone = key.from.is_nameless().then_some(1);
+        let left = (terms.requests > 0).then_some(terms.requests).or(alone).map(|requests| requests - 1);
         let queue = Queue { datagrams: Vec::new(), bytes: 0, left };
         let number = {
             let mut sessions = self.sessions.borrow_mut();
-            let number = sessions.insert(key, Stage::Begins(queue));
+            let number = sessions.insert(key.clone(), Stage::Begins(queue));
             if left == Some(0) {
                 sessions.unbind(number);
             }
@@ -322,7 +336,7 @@ impl Udp {
         for counter in [&thread.counters.accepted, &thread.counters.handled, &thread.counters.active] {
             counter.add(1);
         }
-        session.udp = Some(Entry { number, from: key.from });
+        session.udp = Some(Entry { number, from: key.from.clone() });
         session.received = bytes.len() as u64;
         session.early = bytes.to_vec();
         thread.start(Token::NONE, Box::new(session));
@@ -371,7 +385,7 @@ impl Udp {
 
     /// Passes a session on to its server, first the datagrams that have come meanwhile.
     pub(crate) fn connected(thread: &Rc<Thread>, session: Box<Session>, connected: Connected) {
-        let Some(Entry { number, from }) = session.udp else { return };
+        let Some(Entry { number, from }) = session.udp.clone() else { return };
         let udp = &thread.udp;
         let terms = terms(session.conf.stream.servers.get(session.server));
         let flow = Box::new(Flow::new(session, connected, terms, from));
@@ -440,13 +454,18 @@ impl Udp {
         }
     }
 
-    /// Sends a text to the client of a session. Returns whether it was sent.
-    pub(crate) fn answer(&self, session: &Session, entry: Entry, bytes: &[u8]) -> bool {
-        self.sockets.send(session.client.listener, bytes, entry.from)
+    /// Sends a text to the client of a session. Returns the status.
+    pub(crate) fn answer(&self, session: &mut Session, bytes: &[u8]) -> u16 {
+        let Some(entry) = &session.udp else { return 500 };
+        if !self.sockets.send(session.client.listener, bytes, &entry.from) {
+            return 500;
+        }
+        session.sent += bytes.len() as u64;
+        200
     }
 
     /// Frees the entry of a session that ends.
-    pub(crate) fn release(&self, session: &Session, entry: Entry) {
+    pub(crate) fn release(&self, session: &Session, entry: &Entry) {
         session.thread.counters.active.sub(1);
         self.sockets.leave(session.client.listener);
         let state = self.sessions.borrow_mut().remove(entry.number);

@@ -1,6 +1,7 @@
 //! Sockets of listeners, over which clients get their answers. Hot path.
 
 use forebay_sys::datagrams::{self, Destination};
+use rustix::net::Shutdown;
 use std::cell::RefCell;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -60,7 +61,7 @@ impl Sockets {
     }
 
     /// Sends a datagram to a client.
-    pub(super) fn send(&self, listener: u32, bytes: &[u8], to: Destination) -> bool {
+    pub(super) fn send(&self, listener: u32, bytes: &[u8], to: &Destination) -> bool {
         self.get(listener).is_some_and(|socket| datagrams::send(socket, bytes, Some(to)).is_ok())
     }
 
@@ -118,7 +119,12 @@ fn isolate(socket: &OwnedFd) {
     let local = rustix::net::getsockname(socket).ok().and_then(|a| SocketAddr::try_from(a).ok());
     let peer: SocketAddr = match local {
         Some(SocketAddr::V6(_)) => (Ipv6Addr::LOCALHOST, DISCARD).into(),
-        _ => (Ipv4Addr::LOCALHOST, DISCARD).into(),
+        Some(SocketAddr::V4(_)) => (Ipv4Addr::LOCALHOST, DISCARD).into(),
+        None => {
+            // A unix socket: its clients learn that nothing reads their datagrams.
+            let _ = rustix::net::shutdown(socket, Shutdown::Read);
+            return;
+        }
     };
     let _ = rustix::net::connect(socket, &peer);
 }
@@ -155,8 +161,8 @@ mod tests {
     fn a_removed_listener_answers_and_receives_nothing() {
         let ((socket, at), client) = (bound(), UdpSocket::bind("127.0.0.1:0").expect("bind"));
         isolate(&socket);
-        let to = Destination { addr: client.local_addr().expect("bound"), local: None };
-        assert_eq!(datagrams::send(&socket, b"x", Some(to)), Ok(()));
+        let to = Destination { addr: client.local_addr().expect("bound").into(), local: None };
+        assert_eq!(datagrams::send(&socket, b"x", Some(&to)), Ok(()));
         client.set_read_timeout(Some(std::time::Duration::from_secs(10))).expect("timeout");
         let mut buf = [0; 2];
         assert_eq!(client.recv_from(&mut buf).expect("an answer"), (1, at));

@@ -4,7 +4,7 @@ use forebay_sys::datagrams::Destination;
 use std::collections::HashMap;
 
 /// Client of a session, at a listener.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     /// Slot of the listener.
     pub listener: u32,
@@ -54,8 +54,14 @@ impl<S> Table<S> {
 
     /// Adds a session, which takes the datagrams of its client from now on. Returns its number.
     pub(super) fn insert(&mut self, key: Key, state: S) -> u32 {
-        let place =
-            Place { state: Some(state), key, is_bound: true, in_line: false, older: NONE, newer: NONE };
+        let place = Place {
+            state: Some(state),
+            key: key.clone(),
+            is_bound: true,
+            in_line: false,
+            older: NONE,
+            newer: NONE,
+        };
         let number = match self.free.pop() {
             Some(number) => {
                 if let Some(free) = self.place(number) {
@@ -102,7 +108,7 @@ impl<S> Table<S> {
         if let Some(place) = self.place(number)
             && std::mem::replace(&mut place.is_bound, false)
         {
-            let key = place.key;
+            let key = place.key.clone();
             self.bound.remove(&key);
         }
     }
@@ -172,9 +178,13 @@ impl<S> Table<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_sys::datagrams::Address;
 
     fn key(port: u16) -> Key {
-        Key { listener: 1, from: Destination { addr: ([127, 0, 0, 1], port).into(), local: None } }
+        Key {
+            listener: 1,
+            from: Destination { addr: Address::Inet(([127, 0, 0, 1], port).into()), local: None },
+        }
     }
 
     /// Takes the sessions in the order of the line.

@@ -255,7 +255,7 @@ impl<'a> Way<'a> {
     fn listen_place(&self) -> String {
         let address = match &self.listener.addr {
             ListenAddr::Inet(a) | ListenAddr::Udp(a) => self.question.local().unwrap_or(*a).to_string(),
-            ListenAddr::Unix(path) => format!("unix:{}", path.display()),
+            unix => unix.to_string(),
         };
         let address = Written::parse(&address, None);
         let takes = |d: &&Directive| {
