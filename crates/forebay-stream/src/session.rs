@@ -178,12 +178,17 @@ impl Session {
         }
     }
 
-    /// Counts the session and writes its line to the access log.
-    pub(crate) fn end(&mut self, status: u16) {
+    /// Counts the session and adds its line to the access log.
+    pub(crate) fn conclude(&mut self, status: u16) {
         self.status = status;
         status_zone::end(self);
         proxy::ended(self);
         access_log::log_session(self);
+    }
+
+    /// Concludes the session and writes its line to the access log.
+    pub(crate) fn end(&mut self, status: u16) {
+        self.conclude(status);
         // A client that sees the end of the connection may look for its line in the log.
         buffers::flush_gathered(&self.thread);
     }

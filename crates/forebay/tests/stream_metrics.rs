@@ -11,11 +11,11 @@ fn start(backend: &str) -> Server {
     let dead = free_port();
     Server::start(&format!(
         "worker_processes 2; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
-         http {{ access_log off; limit_conn_zone $arg_k zone=many:1m;\n\
+         http {{ access_log off; limit_conn_zone $arg_k zone=requests:1m;\n\
            upstream u {{ server {backend}; }}\n\
            server {{ listen 127.0.0.1:%PORT0%; location /api {{ api; }} location /metrics {{ prometheus; }}\n\
              location /dashboard {{ dashboard; }}\n\
-             location / {{ limit_conn many 5; proxy_pass http://u; }} }} }}\n\
+             location / {{ limit_conn requests 5; proxy_pass http://u; }} }} }}\n\
          stream {{ limit_conn_zone $server_port zone=many:1m;\n\
            upstream u {{ zone u 64k; server {backend} weight=2; server 127.0.0.1:{dead} backup; }}\n\
            upstream dead {{ zone dead 64k; server 127.0.0.1:{dead} max_conns=7 slow_start=3s; server {backend} down; }}\n\
@@ -68,10 +68,13 @@ fn sessions_are_counted_in_the_zone_of_their_server() {
     assert_eq!((&passes["connections"], &passes["discarded"]), (&json!(1), &json!(0)), "{passes}");
     wait_for("the other's", || (zone("denied")["sessions"]["4xx"] == 2).then_some(()));
 
-    // Zones of the same name in other blocks are others.
-    let limit = |block: &str| json(&server, &format!("/api/9/{block}/limit_conns/many"));
-    assert_eq!(limit("stream"), json!({"passed": 2, "rejected": 1, "rejected_dry_run": 0}));
-    assert_eq!(limit("http"), json!({"passed": 0, "rejected": 0, "rejected_dry_run": 0}));
+    // Each front end shows its own zones.
+    let limit = |zone: &str| json(&server, &format!("/api/9/{zone}"));
+    assert_eq!(limit("stream/limit_conns/many"), json!({"passed": 2, "rejected": 1, "rejected_dry_run": 0}));
+    assert_eq!(
+        limit("http/limit_conns/requests"),
+        json!({"passed": 0, "rejected": 0, "rejected_dry_run": 0})
+    );
 
     // A new configuration goes on counting.
     server.signal(Signal::SIGHUP);

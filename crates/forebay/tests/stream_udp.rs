@@ -434,6 +434,55 @@ fn sessions_that_are_cut_off_are_logged() {
     assert!(server.error_log().contains(text), "{}", server.error_log());
 }
 
+/// The end of a session over UDP prolongs what `sticky learn` has learnt, as that of a connection does.
+#[test]
+fn a_session_that_ends_is_remembered() {
+    let servers = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").expect("bind"));
+    let [first, second] = servers.each_ref().map(|s| s.local_addr().expect("bound"));
+    servers.iter().for_each(|s| s.set_read_timeout(Some(DEADLINE)).expect("timeout"));
+    let server = Server::start(&conf(
+        ONE,
+        &format!(
+            "upstream two {{ zone two 64k; server {first}; server {second};\n\
+             sticky learn create=$remote_addr lookup=$remote_addr zone=clients:64k timeout=1s; }}\n\
+             server {{ listen 127.0.0.1:%PORT0% udp; proxy_pass two; proxy_responses 1; }}",
+        ),
+    ));
+    let socket = client(server.addr(0));
+    socket.send(b"long").expect("sent");
+    let mut buf = [0; 9];
+    let (_, from) = servers[0].recv_from(&mut buf).expect("the datagram");
+    let begun = std::time::Instant::now();
+    wait_for("the end of the time", || (begun.elapsed() > Duration::from_millis(1100)).then_some(()));
+    servers[0].send_to(b"done", from).expect("sent");
+    assert_eq!(receive(&socket).as_deref(), Some("done"));
+    socket.send(b"again").expect("sent");
+    assert_eq!(servers[0].recv(&mut buf).expect("the same server"), 5);
+}
+
+/// Sessions whose server has no address yet cannot make way. Half of the places remain for others.
+#[test]
+fn sessions_that_wait_for_a_name_leave_room() {
+    let (silent, echo) = (UdpSocket::bind("127.0.0.1:0").expect("bind"), Echo::start());
+    let servers = format!(
+        "resolver {}; resolver_timeout 60s; map '' $name {{ default a.test:1; }}\n\
+         server {{ listen 127.0.0.1:%PORT0% udp; proxy_pass {}; }}\n\
+         server {{ listen 127.0.0.1:%PORT1% udp; proxy_pass $name; }}",
+        silent.local_addr().expect("bound"),
+        echo.addr
+    );
+    let server = Server::start(&conf("worker_processes 1; events { worker_connections 8; }", &servers));
+    let first = client(server.addr(0));
+    let kept = port(&first);
+    for _ in 0..20 {
+        client(server.addr(1)).send(b"x").expect("sent");
+    }
+    server.wait_for_log("8 worker_connections are not enough for udp sessions", 1);
+    assert_eq!((port(&first), said(&server).as_str()), (kept, "ready"));
+    let log = server.error_log();
+    assert_eq!(log.matches(&format!("connected to {}", server.addr(1))).count(), 4, "{log}");
+}
+
 /// Connections get the places of sessions only where these have more than half, or have had no datagram for a while.
 #[test]
 fn connections_leave_half_of_the_places_to_sessions() {

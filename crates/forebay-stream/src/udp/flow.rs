@@ -1,8 +1,6 @@
 //! A session whose datagrams pass between the client and a server (nginx: ngx_stream_proxy_module over UDP). Hot path.
 
 use super::answers::{self, Answers, Received};
-use crate::access_log;
-use crate::modules::status_zone;
 use crate::passing::Connected;
 use crate::session::Session;
 use forebay_conf::error::Level;
@@ -390,9 +388,7 @@ impl Flow {
         if let Some(attempt) = s.upstream.as_mut().and_then(|u| u.present()) {
             self.lease.count(&attempt.finish(now), now);
         }
-        s.status = status;
-        status_zone::end(s);
-        access_log::log_session(s);
+        s.conclude(status);
     }
 
     /// Logs the end. Returns the status.

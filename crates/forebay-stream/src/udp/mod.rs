@@ -108,6 +108,8 @@ pub(crate) struct Udp {
     /// Buffers for datagrams of clients.
     batch: RefCell<Option<Batch>>,
     answers: RefCell<Answers>,
+    /// Number of sessions that a runner serves. They cannot make way for others.
+    beginning: Cell<usize>,
     /// Datagrams of a listener are being handled, see [`Udp::starting`].
     receiving: Cell<bool>,
     /// Sessions whose first datagrams leave once those that have come together are handled. A server on this machine is then
@@ -333,6 +335,7 @@ impl Udp {
             number
         };
         self.sockets.enter(key.listener);
+        self.beginning.set(self.beginning.get() + 1);
         for counter in [&thread.counters.accepted, &thread.counters.handled, &thread.counters.active] {
             counter.add(1);
         }
@@ -352,6 +355,11 @@ impl Udp {
     /// Makes room for one more session: at most `worker_connections` sessions and connections exist. The session whose last
     /// datagram is oldest makes way, never a connection. Returns `false` if there is no such session.
     fn make_room(&self, thread: &Rc<Thread>) -> bool {
+        if self.beginning.get() >= (thread.max_connections / 2).max(1) {
+            // Names that resolve slowly, or never. Half of the places remain for sessions with a server and for connections.
+            self.log_full(thread, false);
+            return false;
+        }
         if (thread.counters.active.get() as usize) < thread.max_connections {
             return true;
         }
@@ -391,6 +399,7 @@ impl Udp {
         let flow = Box::new(Flow::new(session, connected, terms, from));
         flow.watch(&thread.io, thread.flow(number));
         let former = udp.sessions.borrow_mut().replace(number, Stage::Flows(flow));
+        udp.ended_beginning(former.as_ref());
         if udp.receiving.get() {
             udp.starting.borrow_mut().push(number);
             return;
@@ -469,7 +478,14 @@ impl Udp {
         session.thread.counters.active.sub(1);
         self.sockets.leave(session.client.listener);
         let state = self.sessions.borrow_mut().remove(entry.number);
-        drop(state);
+        self.ended_beginning(state.as_ref());
+    }
+
+    /// Counts the end of a stage.
+    fn ended_beginning(&self, former: Option<&Stage>) {
+        if let Some(Stage::Begins(_)) = former {
+            self.beginning.set(self.beginning.get().saturating_sub(1));
+        }
     }
 
     /// Appends the sessions that may be ended for connections: those without a datagram for a while.
