@@ -87,6 +87,8 @@ pub enum Ended {
     TimedOut(Side),
     /// No bytes passed for too long ([`Rules::idle`]).
     Idle,
+    /// The process ends (nginx: worker_shutdown_timeout).
+    CutOff,
 }
 
 /// Call by which bytes pass.

@@ -167,6 +167,7 @@ impl Front for StreamThread {
         // A fast shutdown leaves no line, as in nginx.
         if !self.0.stopping.get() {
             self.0.udp.cut_off();
+            self.0.passing.cut_off();
         }
     }
 

@@ -77,6 +77,10 @@ fn log_end(s: &Session, ended: Ended) {
             s.log(Level::Info, "connection timed out (110: Connection timed out) while proxying connection");
             return;
         }
+        Ended::CutOff => {
+            s.log(Level::Info, "shutdown timeout while proxying connection");
+            return;
+        }
         Ended::Closed(side) => (side, None),
         Ended::Failed(side, call, error) => (side, Some((call, error))),
     };

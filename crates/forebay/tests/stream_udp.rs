@@ -2,8 +2,8 @@
 
 use crate::harness::{DEADLINE, Server, Site, wait_for};
 use nix::sys::signal::Signal;
-use std::io::Read;
-use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
@@ -419,19 +419,29 @@ fn sessions_without_a_descriptor_are_refused() {
 fn sessions_that_are_cut_off_are_logged() {
     let silent = UdpSocket::bind("127.0.0.1:0").expect("bind");
     silent.set_read_timeout(Some(DEADLINE)).expect("timeout");
-    let udp = format!(
-        "server {{ listen 127.0.0.1:%PORT0% udp; proxy_pass {}; proxy_responses 1; }}",
-        silent.local_addr().expect("bound")
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let servers = format!(
+        "server {{ listen 127.0.0.1:%PORT0% udp; proxy_pass {}; proxy_responses 1; }}\n\
+         server {{ listen 127.0.0.1:%PORT1%; proxy_pass {}; }}",
+        silent.local_addr().expect("bound"),
+        listener.local_addr().expect("bound"),
     );
-    let mut server = Server::start(&conf(&format!("{ONE} worker_shutdown_timeout 200ms;"), &udp));
+    let mut server = Server::start(&conf(&format!("{ONE} worker_shutdown_timeout 200ms;"), &servers));
     client(server.addr(0)).send(b"abc").expect("sent");
     silent.recv_from(&mut [0; 10]).expect("the datagram");
+    let mut connection = TcpStream::connect(server.addr(1)).expect("connected");
+    connection.write_all(b"abcd").expect("sent");
+    let (mut accepted, _) = listener.accept().expect("a connection");
+    accepted.read_exact(&mut [0; 4]).expect("the bytes");
     server.signal(Signal::SIGQUIT);
     assert_eq!(server.wait_end(), Some(0));
     let log = server.site.read("logs/access.log");
-    assert!(log.starts_with("200 UDP 3 0 "), "{log}");
-    let text = "shutdown timeout while proxying connection, udp client: 127.0.0.1, server: ";
-    assert!(server.error_log().contains(text), "{}", server.error_log());
+    let text = "shutdown timeout while proxying connection, ";
+    for (protocol, bytes, name) in [("UDP", 3, "udp client"), ("TCP", 4, "client")] {
+        assert!(log.contains(&format!("200 {protocol} {bytes} 0 ")), "{log}");
+        let line = format!("{text}{name}: 127.0.0.1, server: ");
+        assert!(server.error_log().contains(&line), "{}", server.error_log());
+    }
 }
 
 /// The end of a session over UDP prolongs what `sticky learn` has learnt, as that of a connection does.

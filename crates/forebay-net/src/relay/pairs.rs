@@ -90,6 +90,19 @@ impl<O: Owner> Pairs<O> {
         }
     }
 
+    /// Ends all relays.
+    pub fn cut_off(&self) {
+        let numbers = 0..self.places.borrow().relays.len();
+        for number in numbers {
+            // A statement of its own: the end of a relay may use the table.
+            let relay = self.places.borrow_mut().relays.get_mut(number).and_then(Option::take);
+            if let Some(relay) = relay {
+                self.places.borrow_mut().free.push(number as u32);
+                relay.owner.over(relay.pair, Ended::CutOff);
+            }
+        }
+    }
+
     /// Returns the number of relays.
     pub fn len(&self) -> usize {
         let places = self.places.borrow();

@@ -82,6 +82,6 @@ fn failure(ended: Ended) -> Option<(Level, String)> {
             };
             Some((level, format!("{} failed {}", call.name(), errno_text(e))))
         }
-        Ended::Closed(_) | Ended::Idle => None,
+        Ended::Closed(_) | Ended::Idle | Ended::CutOff => None,
     }
 }
