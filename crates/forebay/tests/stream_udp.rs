@@ -503,7 +503,7 @@ fn connections_leave_half_of_the_places_to_sessions() {
         echo.addr
     );
     let server = Server::start(&conf("worker_processes 1; events { worker_connections 16; }", &servers));
-    let accepted = std::net::TcpListener::bind(server.addr(2)).expect("bind");
+    let accepted = TcpListener::bind(server.addr(2)).expect("bind");
     let sessions: Vec<UdpSocket> = (0..16).map(|_| client(server.addr(0))).collect();
     let ports: Vec<u16> = sessions.iter().map(port).collect();
     // More than there are places: some wait in the kernel's queue.
