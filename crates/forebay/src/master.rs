@@ -397,7 +397,7 @@ impl Master {
 
     fn act_on(&mut self, pid: Pid, answer: Answer) {
         match answer {
-            Answer::Applied => {}
+            Answer::Applied(_) => {}
             Answer::Failed(text) => self.log.emerg(&format!("worker process {pid}: {text}")),
             Answer::PleaseReopen => self.reopen(),
             Answer::Leaving => self.replace(pid),

@@ -299,7 +299,7 @@ impl Alone {
         let opened = state::open(&environment, &self.start.paths, before, &self.log);
         let Ok(new) = opened else { return Ok(()) };
         self.generation += 1;
-        self.worker.reload(new.generation(&known, self.generation)?);
+        self.worker.reload(new.generation(&known, self.generation)?, || {});
         self.state.listeners.unlink_except(&new.listeners);
         self.state = new;
         self.use_own_log();
