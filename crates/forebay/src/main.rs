@@ -22,8 +22,11 @@ mod origin;
 mod paths;
 mod plan;
 mod proxy;
+mod reload;
+mod reports;
 mod serve;
 mod server;
+mod service_manager;
 mod signals;
 mod state;
 mod subcommands;
@@ -58,6 +61,7 @@ fn is_subcommand(arguments: &[OsString]) -> bool {
                 | "tune"
                 | "bench"
                 | "proxy"
+                | "reload"
                 | "serve"
                 | "help"
                 | "--help"
