@@ -16,6 +16,8 @@ mod fmt;
 mod front_ends;
 mod listen;
 mod log_recovery;
+#[cfg(test)]
+mod manual;
 mod master;
 mod master_log;
 mod origin;

@@ -208,6 +208,15 @@ struct ReloadArgs {
     timeout: u32,
 }
 
+/// Returns all commands as clap knows them, with those of the crates that read their arguments themselves.
+#[cfg(test)]
+pub(crate) fn command() -> clap::Command {
+    use clap::CommandFactory;
+    let command = Line::command();
+    let command = command.mut_subcommand("bench", |_| forebay_bench::cli::command().name("bench"));
+    command.mut_subcommand("tune", |_| forebay_tune::cli::command().name("tune"))
+}
+
 /// Runs a subcommand. Returns the exit code.
 pub(crate) fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
     let line = match Line::try_parse_from(&arguments) {
