@@ -233,7 +233,11 @@ pub(crate) fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
         Wish::Fmt(args) => fmt::main(&args),
         Wish::Bench(args) => forebay_bench::cli::main(args.rest),
         Wish::Proxy(args) => proxy::main(&args, arguments, titled),
-        Wish::Reload(args) => reload::main(&args.place.options(), Duration::from_secs(args.timeout.into())),
+        Wish::Reload(args) => {
+            // The command answers to the one who runs it: the log is the server's.
+            let options = Options { error_log: Some("stderr".to_owned()), ..args.place.options() };
+            reload::main(&options, Duration::from_secs(args.timeout.into()))
+        }
         Wish::Tune(args) => forebay_tune::cli::main(args.rest),
         Wish::Serve(args) => serve::main(&args, arguments, titled),
     }
