@@ -79,6 +79,11 @@ struct RunArgs {
     secret_file: Option<PathBuf>,
 }
 
+/// Returns the command as clap knows it, for man pages and completions.
+pub fn command() -> clap::Command {
+    <CommandLine as clap::CommandFactory>::command()
+}
+
 /// Runs `bench` with the arguments after it. Returns the exit code: 0; 1 nothing measured or a mistake in the
 /// command; 2 the figures are void.
 pub fn main(arguments: Vec<OsString>) -> u8 {

@@ -35,6 +35,15 @@ pub struct Generation {
     pub number: u64,
 }
 
+/// Action for the moment in which the last thread has applied a configuration. Each thread has a copy until then.
+pub struct Applied(Box<dyn Fn() + Send + Sync>);
+
+impl Drop for Applied {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
 /// Number and CPUs of the threads.
 #[derive(Clone, Debug, Default)]
 pub struct ThreadPlan {
@@ -210,15 +219,16 @@ impl Worker {
         }
     }
 
-    /// Sends a new configuration to the threads. Connections stay open.
-    pub fn reload(&self, generation: Generation) {
+    /// Sends a new configuration to the threads. Connections stay open. The last thread that has applied it calls `applied`.
+    pub fn reload(&self, generation: Generation, applied: impl Fn() + Send + Sync + 'static) {
         let config = generation.config.clone();
         // Before any thread has the configuration.
         prepare(self.front_ends, &config);
         let old = lock(&self.current).0.clone();
         let shares = self.shares(generation, self.threads.len());
         self.begin(&config, Some(&old));
-        self.tell(|i| Command::Reload(Box::new(shares[i].clone())));
+        let applied = Arc::new(Applied(Box::new(applied)));
+        self.tell(|i| Command::Reload(Box::new(shares[i].clone()), applied.clone()));
     }
 
     /// Replaces the descriptors of log files (USR1), flushing buffers to the old ones first.

@@ -6,7 +6,7 @@ use crate::front::{Accepted, Front, FrontEnd, Idle};
 use crate::limit::shares::{self, Candidate, GRACE};
 use crate::log::buffers::{self, LogBuffers};
 use crate::log::error;
-use crate::process::ThreadGeneration;
+use crate::process::{Applied, ThreadGeneration};
 use crate::thread::{ActiveConfig, Parts, Thread};
 use forebay_conf::error::Level;
 use forebay_net::addr::Peer;
@@ -29,8 +29,8 @@ use std::time::{Duration, Instant};
 
 /// Command from the process to a worker thread.
 pub enum Command {
-    /// A new configuration.
-    Reload(Box<ThreadGeneration>),
+    /// A new configuration. The thread drops the second part once it has applied the first.
+    Reload(Box<ThreadGeneration>, Arc<Applied>),
     /// New descriptors for log files.
     Reopen(Arc<Vec<(PathBuf, Arc<OwnedFd>)>>),
     /// Shut down gracefully, at the latest after this time.
@@ -311,7 +311,10 @@ impl WorkerThread {
 
     fn command(&self, c: Command) {
         match c {
-            Command::Reload(share) => self.apply(*share),
+            Command::Reload(share, applied) => {
+                self.apply(*share);
+                drop(applied);
+            }
             Command::Reopen(logs) => self.reopen(&logs),
             Command::Quit(timeout) => {
                 self.stop_accepting();

@@ -2,7 +2,7 @@
 
 use crate::config::http::{Builder, Http};
 use crate::config::{Config, HttpContext, Scope};
-use crate::connection::{self, Connection, Partial};
+use crate::connection::{self, Connection, Partial, Work};
 use crate::file_cache::{FileCache, SHED};
 use crate::file_watch::Watches;
 use crate::thread::{Thread, ThreadConfig};
@@ -14,12 +14,12 @@ use forebay_core::config::{Build, Context};
 use forebay_core::front::{Accepted, Front, FrontConfig, FrontEnd, Idle, Passed};
 use forebay_core::process::Outside;
 use forebay_core::thread::{ActiveConfig, Thread as WorkerThread};
-use forebay_net::reactor::{Direct, NOTICE_MOUNTS, Token};
+use forebay_net::reactor::{Direct, Job, NOTICE_MOUNTS, Token};
 use forebay_net::wire::Wire;
 use std::any::Any;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The HTTP front end.
 #[derive(Debug)]
@@ -96,10 +96,25 @@ impl FrontEnd for HttpFrontEnd {
     }
 }
 
+/// Time for a request that is on its way to an idle connection when the server ends.
+const PARTING: Duration = Duration::from_millis(500);
+
 /// The HTTP front end of a thread.
 struct HttpThread(Rc<Thread>);
 
 impl HttpThread {
+    /// Gives the idle connections that `f` selects a last time to send a request, which is answered with `Connection: close`.
+    /// One that was on its way when the connection closed would be lost for its client.
+    fn part_from_idle(&self, f: impl Fn(&Connection) -> bool) {
+        let deadline = self.0.io.poller.after(PARTING);
+        for job in self.0.runners.take_idle(f) {
+            let Job { token, work: Work::Connection(conn) } = job else { continue };
+            if let Err(conn) = self.0.runners.park(token, conn, deadline) {
+                self.0.start(token, conn);
+            }
+        }
+    }
+
     /// Closes the idle connections for which `f` returns `true`.
     fn close_all_idle(&self, mut f: impl FnMut(&Connection) -> bool) {
         let mut chosen = Vec::new();
@@ -191,7 +206,7 @@ impl Front for HttpThread {
     }
 
     fn quit(&self) {
-        self.close_all_idle(|c| c.partial.is_none() && c.requests > 0 && c.session.is_none());
+        self.part_from_idle(|c| c.partial.is_none() && c.requests > 0 && c.session.is_none());
         // Wake idle HTTP/2 connections, which send GOAWAY before they close.
         for job in self.0.runners.take_idle(|c| c.session.is_some()) {
             self.0.runners.queue(job);

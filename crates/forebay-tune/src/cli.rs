@@ -141,6 +141,11 @@ pub(crate) struct RunArgs {
     pub(crate) list: bool,
 }
 
+/// Returns the command as clap knows it, for man pages and completions.
+pub fn command() -> clap::Command {
+    <CommandLine as clap::CommandFactory>::command()
+}
+
 /// Runs `forebay tune`; the exit code is 0 when there is a result, 1 when there is none, 2 for mistakes in the command
 /// line, 130 after ^C.
 pub fn main(rest: Vec<OsString>) -> u8 {

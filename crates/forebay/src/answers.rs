@@ -2,15 +2,16 @@
 //!
 //! The master keeps privileges and the worker may be in the hands of an attacker, so that the master believes nothing of
 //! it: a message is short, a text is printable before it reaches a log, and bytes that do not fit are an error and never a
-//! reason to wait. A message is its kind (1 byte), the length of its text (4 bytes, little-endian) and the text.
+//! reason to wait. A message is its kind (1 byte), the length of its content (4 bytes, little-endian) and the content: a text or
+//! a number.
 //!
 //! This file depends on the standard library only: the fuzz target `worker_answers` includes it.
 
 /// A message of a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// The configuration is in use.
-    Applied,
+    /// All threads use the configuration of this number.
+    Applied(u64),
     /// The configuration is not in use, and why.
     Failed(String),
     /// Somebody sent USR1 to the worker, which cannot open the files itself.
@@ -19,8 +20,10 @@ pub(crate) enum Answer {
     Leaving,
 }
 
-/// Length of a message before its text, bytes.
+/// Length of a message before its content, bytes.
 const HEAD: usize = 5;
+/// Length of a number, bytes.
+const NUMBER: usize = 8;
 /// Longest text that a message may announce, bytes.
 pub(crate) const LONGEST: usize = 64 << 10;
 /// Longest text that reaches a log, bytes. Lines of nginx are no longer than 2048.
@@ -34,15 +37,36 @@ const LEAVING: u8 = 6;
 impl Answer {
     /// Returns the bytes of the message. A text is cut off at [`LONGEST`].
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let (kind, text) = match self {
-            Answer::Applied => (APPLIED, ""),
-            Answer::Failed(text) => (FAILED, text.as_str()),
-            Answer::PleaseReopen => (PLEASE_REOPEN, ""),
-            Answer::Leaving => (LEAVING, ""),
+        let (kind, content) = match self {
+            Answer::Applied(generation) => (APPLIED, &generation.to_le_bytes()[..]),
+            Answer::Failed(text) => (FAILED, text.as_bytes()),
+            Answer::PleaseReopen => (PLEASE_REOPEN, &[][..]),
+            Answer::Leaving => (LEAVING, &[][..]),
         };
-        let text = text.as_bytes().get(..LONGEST).unwrap_or(text.as_bytes());
-        let length = u32::try_from(text.len()).unwrap_or(0);
-        [&[kind], &length.to_le_bytes()[..], text].concat()
+        let content = content.get(..LONGEST).unwrap_or(content);
+        let length = u32::try_from(content.len()).unwrap_or(0);
+        [&[kind], &length.to_le_bytes()[..], content].concat()
+    }
+
+    /// Returns `true` if the content of a message of a kind may have this length.
+    fn may_have(kind: u8, length: usize) -> bool {
+        match kind {
+            APPLIED => length == NUMBER,
+            FAILED => length <= LONGEST,
+            PLEASE_REOPEN | LEAVING => length == 0,
+            _ => false,
+        }
+    }
+
+    /// Reads the content of a message; `None` if it does not fit the kind.
+    fn decode(kind: u8, content: &[u8]) -> Option<Answer> {
+        Some(match kind {
+            APPLIED => Answer::Applied(u64::from_le_bytes(content.try_into().ok()?)),
+            FAILED => Answer::Failed(printable(content)),
+            PLEASE_REOPEN => Answer::PleaseReopen,
+            LEAVING => Answer::Leaving,
+            _ => return None,
+        })
     }
 }
 
@@ -93,17 +117,11 @@ impl Answers {
             };
         };
         let length = u32::from_le_bytes([a, b, c, d]) as usize;
-        let longest = if kind == FAILED { LONGEST } else { 0 };
-        if !(APPLIED..=LEAVING).contains(&kind) || length > longest {
+        if !Answer::may_have(kind, length) {
             return Err(Broken);
         }
-        let Some(text) = rest.get(..length) else { return Ok(None) };
-        let answer = match kind {
-            APPLIED => Answer::Applied,
-            FAILED => Answer::Failed(printable(text)),
-            PLEASE_REOPEN => Answer::PleaseReopen,
-            _ => Answer::Leaving,
-        };
+        let Some(content) = rest.get(..length) else { return Ok(None) };
+        let answer = Answer::decode(kind, content).ok_or(Broken)?;
         self.bytes.drain(..HEAD + length);
         Ok(Some(answer))
     }
@@ -154,7 +172,8 @@ mod tests {
 
     #[test]
     fn messages_arrive_whole_and_byte_by_byte() {
-        let sent = [Answer::Applied, Answer::Failed("no".into()), Answer::PleaseReopen, Answer::Leaving];
+        let sent =
+            [Answer::Applied(1 << 40), Answer::Failed("no".into()), Answer::PleaseReopen, Answer::Leaving];
         let bytes: Vec<u8> = sent.iter().flat_map(Answer::encode).collect();
         assert_eq!(all(&bytes), (sent.to_vec(), Ok(None)));
         let (mut answers, mut got) = (Answers::default(), Vec::new());
@@ -194,7 +213,8 @@ mod tests {
             &[0][..],
             &[255],
             &[1, 0, 0, 0, 0],
-            &[APPLIED, 1, 0, 0, 0],
+            &[APPLIED, 0, 0, 0, 0],
+            &[APPLIED, 9, 0, 0, 0],
             &[FAILED, 1, 0, 1, 0],
             &[FAILED, 255, 255, 255, 255],
             &[LEAVING, 0, 0, 0, 1],
@@ -219,7 +239,7 @@ mod tests {
             for _ in 0..random() % 12 {
                 match random() % 3 {
                     0 => bytes.extend((0..random() % 9).map(|_| random() as u8)),
-                    1 => bytes.extend(Answer::Applied.encode()),
+                    1 => bytes.extend(Answer::Applied(random()).encode()),
                     _ => bytes.extend(Answer::Failed("x".repeat((random() % 50) as usize)).encode()),
                 }
             }

@@ -4,6 +4,7 @@
 //! address has one socket for all.
 
 use crate::master_log::{Log, errno};
+use crate::service_manager::Passed;
 use forebay_core::config::{KeepaliveProbes, ListenAddr, Listener, SocketOptions};
 use forebay_sys::{fds, sockets};
 use rustix::io::Errno;
@@ -11,7 +12,7 @@ use socket2::{Domain, SockAddr, Socket, TcpKeepalive, Type};
 use std::fmt::Write;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,6 +34,8 @@ pub(crate) struct Open {
     pub addr: ListenAddr,
     /// Its sockets.
     pub sockets: Vec<Arc<OwnedFd>>,
+    /// Name of the socket if the service manager has passed it. The manager keeps the socket when this process ends.
+    pub passed: Option<String>,
 }
 
 /// All open addresses.
@@ -132,7 +135,9 @@ fn only_once(wanted: &Listener, opened: &Listeners) -> Result<(), Failure> {
 }
 
 fn open_one(wanted: &Listener, old: &Listeners, threads: usize) -> Result<Open, Failure> {
-    let mut sockets = old.find(&wanted.addr).map(|open| open.sockets.clone()).unwrap_or_default();
+    let found = old.find(&wanted.addr);
+    let passed = found.and_then(|open| open.passed.clone());
+    let mut sockets = found.map(|open| open.sockets.clone()).unwrap_or_default();
     match &wanted.addr {
         ListenAddr::Unix(path) | ListenAddr::UnixDatagram(path) => match sockets.first() {
             Some(socket) => start_listening(socket, wanted)?,
@@ -144,10 +149,16 @@ fn open_one(wanted: &Listener, old: &Listeners, threads: usize) -> Result<Open, 
             for socket in &sockets {
                 start_listening(socket, wanted)?;
             }
+            if let Some(shared) =
+                sockets.first().filter(|_| passed.is_some() && !wanted.addr.is_udp()).cloned()
+            {
+                // Connections that wait in a socket of our own would be lost at our end. Those in the manager's are not.
+                sockets.resize(threads, shared);
+            }
             open_inet(*addr, wanted, threads, &mut sockets)?;
         }
     }
-    Ok(Open { addr: wanted.addr.clone(), sockets })
+    Ok(Open { addr: wanted.addr.clone(), sockets, passed })
 }
 
 /// Opens the missing sockets of an address.
@@ -317,9 +328,9 @@ fn unlink_new(opened: &Listeners, old: &Listeners) {
 }
 
 impl Open {
-    /// Removes the file of a unix address.
+    /// Removes the file of a unix address, unless the service manager has made it.
     pub(crate) fn unlink(&self) {
-        if let Some(path) = self.addr.path() {
+        if let Some(path) = self.addr.path().filter(|_| self.passed.is_none()) {
             let _ = std::fs::remove_file(path);
         }
     }
@@ -360,8 +371,42 @@ impl Listeners {
     /// have, the kernel says.
     pub(crate) fn inherited(variable: &str) -> Listeners {
         let numbers: Vec<i32> = variable.split([';', ':']).filter_map(|text| text.parse().ok()).collect();
+        Listeners::take_over(&numbers, |_| None)
+    }
+
+    /// Takes over the sockets that the service manager has passed (socket activation). Descriptors that are no sockets of a
+    /// server get a warning.
+    pub(crate) fn passed(passed: &Passed, log: &Log) -> Listeners {
+        let mut others = passed.numbers();
+        let result = Listeners::take_over(&passed.numbers(), |number| {
+            others.retain(|other| *other != number);
+            Some(passed.name(number).to_owned())
+        });
+        for number in others {
+            let name = passed.name(number);
+            log.warn(&format!(
+                "descriptor {number} \"{name}\" of the service manager is no listening socket, ignored"
+            ));
+        }
+        result
+    }
+
+    /// Warns of sockets of the service manager that a configuration does not name.
+    pub(crate) fn warn_of_unused(&self, used: &Listeners, log: &Log) {
+        for open in self.open.iter().filter(|open| used.find(&open.addr).is_none()) {
+            let Some(name) = &open.passed else { continue };
+            let addr = &open.addr;
+            log.warn(&format!(
+                "socket {addr} \"{name}\" of the service manager matches no \"listen\", closed"
+            ));
+        }
+    }
+
+    /// Takes over sockets by number. `name` gives the name of those that the service manager has passed.
+    fn take_over(numbers: &[RawFd], mut name: impl FnMut(RawFd) -> Option<String>) -> Listeners {
         let mut result = Listeners::default();
-        for fd in fds::inherited_listeners(&numbers) {
+        for fd in fds::inherited_listeners(numbers) {
+            let passed = name(fd.as_raw_fd());
             let socket = Socket::from(fd);
             let Some(addr) = listen_addr(&socket) else { continue };
             let _ = socket.set_nonblocking(true);
@@ -372,7 +417,7 @@ impl Listeners {
             let fd = Arc::new(OwnedFd::from(socket));
             match result.open.iter_mut().find(|open| open.addr == addr) {
                 Some(open) => open.sockets.push(fd),
-                None => result.open.push(Open { addr, sockets: vec![fd] }),
+                None => result.open.push(Open { addr, sockets: vec![fd], passed }),
             }
         }
         result
@@ -467,7 +512,9 @@ mod tests {
         let addr = other.local_addr().expect("bound").as_socket().expect("UDP");
         let (call, e) = probe(&udp(&addr.to_string()), &Listeners::default()).expect_err("in use");
         assert_eq!((call, e.raw_os_error()), (format!("bind() to {addr}"), Some(98)));
-        let old = Listeners { open: vec![Open { addr: ListenAddr::Inet(addr), sockets: Vec::new() }] };
+        let old = Listeners {
+            open: vec![Open { addr: ListenAddr::Inet(addr), sockets: Vec::new(), passed: None }],
+        };
         assert!(probe(&udp(&addr.to_string()), &old).is_err(), "TCP has ports of its own");
     }
 

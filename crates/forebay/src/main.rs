@@ -16,14 +16,19 @@ mod fmt;
 mod front_ends;
 mod listen;
 mod log_recovery;
+#[cfg(test)]
+mod manual;
 mod master;
 mod master_log;
 mod origin;
 mod paths;
 mod plan;
 mod proxy;
+mod reload;
+mod reports;
 mod serve;
 mod server;
+mod service_manager;
 mod signals;
 mod state;
 mod subcommands;
@@ -58,6 +63,7 @@ fn is_subcommand(arguments: &[OsString]) -> bool {
                 | "tune"
                 | "bench"
                 | "proxy"
+                | "reload"
                 | "serve"
                 | "help"
                 | "--help"

@@ -5,6 +5,8 @@ use crate::listen::{self, Listeners};
 use crate::log_recovery::WorkerLogs;
 use crate::master_log::{Log, errno, failed};
 use crate::paths::Paths;
+use crate::reports::Reports;
+use crate::service_manager::{self, ServiceManager};
 use crate::signals::{Received, Signals, received_line};
 use crate::state::{self, Before, State};
 use crate::title;
@@ -124,6 +126,7 @@ pub(crate) struct Master {
     new_binary: Option<Pid>,
     /// Pid file as it is called now; `.oldbin` while a new binary runs.
     pid_file: PathBuf,
+    reports: Reports,
     /// Time of the next look at certificate files, and the stamps of the last one.
     renewal: Option<(Instant, Vec<state::Stamp>)>,
 }
@@ -148,6 +151,7 @@ impl Master {
             pause: Duration::ZERO,
             new_binary: None,
             pid_file,
+            reports: Reports::new(ServiceManager::of_environment()),
             renewal: None,
         }
         .watching()
@@ -245,6 +249,9 @@ impl Master {
         if self.ending == Ending::Fast {
             return;
         }
+        if self.ending == Ending::No {
+            self.report_end();
+        }
         self.ending = how;
         self.respawn_at = None;
         match how {
@@ -257,6 +264,19 @@ impl Master {
                 self.close_listeners(&Listeners::default());
             }
         }
+    }
+
+    /// Reports that this process ends. With a new binary the service does not: the new one has reported itself. A new binary
+    /// that ends before its predecessor gives the service back.
+    fn report_end(&self) {
+        if self.new_binary.is_none() {
+            self.reports.ending(self.has_predecessor().then(|| self.start.parent.as_raw()));
+        }
+    }
+
+    /// Returns `true` if this is a new binary, and the one before still runs.
+    fn has_predecessor(&self) -> bool {
+        self.start.inherited && getppid() == self.start.parent
     }
 
     /// Tells all workers to end. The graceful request is made once, the fast one may follow it.
@@ -300,7 +320,7 @@ impl Master {
     /// Removes the files of unix sockets that are needed no more, unless another master has the sockets too.
     fn close_listeners(&mut self, kept: &Listeners) {
         let old = std::mem::replace(&mut self.state.listeners, kept.clone());
-        let shared = self.new_binary.is_some() || (self.start.inherited && getppid() == self.start.parent);
+        let shared = self.new_binary.is_some() || self.has_predecessor();
         if !shared {
             old.unlink_except(kept);
         }
@@ -397,8 +417,11 @@ impl Master {
 
     fn act_on(&mut self, pid: Pid, answer: Answer) {
         match answer {
-            Answer::Applied => {}
-            Answer::Failed(text) => self.log.emerg(&format!("worker process {pid}: {text}")),
+            Answer::Applied(generation) => self.reports.applied(generation, &self.state.status()),
+            Answer::Failed(text) => {
+                self.log.emerg(&format!("worker process {pid}: {text}"));
+                self.reports.failed(&text);
+            }
             Answer::PleaseReopen => self.reopen(),
             Answer::Leaving => self.replace(pid),
         }
@@ -459,19 +482,23 @@ impl Master {
             return;
         }
         self.log.notice("reconfiguring");
+        self.reports.reading(&self.pid_file);
         let environment = self.state.environment.clone();
         let before = Before {
             listeners: Some(&self.state.listeners),
             threads: self.children.iter().find(|child| !child.leaving).map(|child| child.threads),
             test: false,
         };
-        let Ok(new) = state::open(&environment, &self.start.paths, before, &self.log) else {
+        let opened = state::open(&environment, &self.start.paths, before, &self.log);
+        let moved = |new: &State| new.pid != self.state.pid;
+        let Ok(new) = opened.and_then(|new| match moved(&new) {
+            true => new.write_pid(&self.log).map(|()| new),
+            false => Ok(new),
+        }) else {
+            self.reports.refused(&self.log.take_refusal().unwrap_or_default());
             return;
         };
-        if new.pid != self.state.pid {
-            if new.write_pid(&self.log).is_err() {
-                return;
-            }
+        if moved(&new) {
             let _ = std::fs::remove_file(&self.pid_file);
             self.pid_file = new.pid.clone();
         }
@@ -482,6 +509,7 @@ impl Master {
         self.log = self.state.log();
         self.watch_certificates();
         self.hand_over();
+        self.reports.given(self.generations);
     }
 
     /// Gives the current configuration to the worker, or starts one.
@@ -562,9 +590,12 @@ impl Master {
 
     // Upgrade.
 
-    /// Returns `false` while another binary is being tried, and if the master was not started as a daemon, as in nginx.
+    /// Returns `false` while another binary is being tried. As in nginx, also if the master was not started as a daemon:
+    /// the process that started it would take its end for that of the server.
+    ///
+    /// Unlike nginx: a service manager that gets messages learns which process is the main one.
     fn may_change_binary(&self) -> bool {
-        self.new_binary.is_none() && getppid() != self.start.parent
+        self.new_binary.is_none() && (getppid() != self.start.parent || self.reports.are_followed())
     }
 
     fn change_binary(&mut self) {
@@ -608,8 +639,12 @@ impl Master {
             }
         };
         inheritable(rustix::io::FdFlags::empty());
-        let child =
-            Command::new(program).args(arguments).env("NGINX", variable).env_remove(title::ARGUMENTS).spawn();
+        let mut command = Command::new(program);
+        command.args(arguments).env("NGINX", variable).env_remove(title::ARGUMENTS);
+        for name in service_manager::OWN_VARIABLES {
+            command.env_remove(name);
+        }
+        let child = command.spawn();
         inheritable(rustix::io::FdFlags::CLOEXEC);
         Ok(Pid::from_raw(i32::try_from(child?.id()).map_err(io::Error::other)?))
     }

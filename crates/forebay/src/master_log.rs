@@ -6,11 +6,12 @@ use forebay_conf::error::Level;
 pub(crate) use forebay_sys::errno::errno;
 use forebay_sys::errno::is_foreign;
 use forebay_sys::files;
+use forebay_sys::sync::lock;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use forebay_core::config::main_settings::{ErrorLog, ErrorLogTarget};
 use forebay_core::essential;
@@ -30,6 +31,8 @@ pub(crate) struct Log {
     sinks: Vec<(Sink, Level)>,
     /// The least severe lines that are also printed, as `nginx: [warn] text`: until the server runs.
     console: Option<Level>,
+    /// The last line at level emerg: why a configuration was refused.
+    refusal: Mutex<Option<String>>,
 }
 
 impl Sink {
@@ -50,22 +53,23 @@ impl Log {
     /// the console. The second part is the complaint when the file cannot be opened, which nginx survives.
     pub(crate) fn early(path: &Path) -> (Log, Option<String>) {
         if path == Path::new("stderr") {
-            return (Log { sinks: Vec::new(), console: Some(Level::Warn) }, None);
+            return (Log::default_console(), None);
         }
         match open_log(path) {
             Ok(file) => {
-                (Log { sinks: vec![(Sink::File(file), Level::Notice)], console: Some(Level::Warn) }, None)
+                let sinks = vec![(Sink::File(file), Level::Notice)];
+                (Log { sinks, ..Log::default_console() }, None)
             }
             Err(e) => {
                 let text = format!("could not open error log file: {}", failed("open()", path, &e));
-                (Log { sinks: Vec::new(), console: Some(Level::Warn) }, Some(text))
+                (Log::default_console(), Some(text))
             }
         }
     }
 
     /// Creates a log on the console only.
     pub(crate) fn default_console() -> Log {
-        Log { sinks: Vec::new(), console: Some(Level::Warn) }
+        Log { console: Some(Level::Warn), ..Log::default() }
     }
 
     /// Returns this log without warnings on the console (`-q`).
@@ -77,7 +81,7 @@ impl Log {
     pub(crate) fn configured(targets: &[ErrorLog], files: &[(PathBuf, Arc<OwnedFd>)]) -> Log {
         let sinks =
             targets.iter().filter_map(|log| Some((Sink::open(&log.target, files)?, log.level))).collect();
-        Log { sinks, console: None }
+        Log { sinks, ..Log::default() }
     }
 
     /// Writes a line to every target whose level allows it. Failures to write are ignored: there is nowhere
@@ -130,6 +134,12 @@ impl Log {
     /// Writes a line at level emerg.
     pub(crate) fn emerg(&self, text: &str) {
         self.write(Level::Emerg, text);
+        *lock(&self.refusal) = Some(text.to_owned());
+    }
+
+    /// Takes the last line that was written at level emerg.
+    pub(crate) fn take_refusal(&self) -> Option<String> {
+        lock(&self.refusal).take()
     }
 
     /// Writes a line at level alert.

@@ -4,6 +4,8 @@ use crate::cli::{self, NGINX_VERSION, Options, Signal as Wish};
 use crate::listen::{Listeners, Refused};
 use crate::master::{Master, Start};
 use crate::master_log::{Log, errno, failed};
+use crate::reports::Reports;
+use crate::service_manager::{Passed, ServiceManager};
 use crate::signals::{Signals, received_line};
 use crate::state::{self, Before, State};
 use crate::title;
@@ -16,7 +18,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getppid};
 use std::ffi::OsString;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -42,7 +44,7 @@ pub(crate) fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
         return test(&options);
     }
     if let Some(wish) = options.signal {
-        return code(signal(&options, wish));
+        return code(Found::by(&options).and_then(|master| master.signal(wish)));
     }
     if !titled {
         title::set_master(&arguments);
@@ -122,20 +124,46 @@ fn signal_of(wish: Wish) -> Signal {
     }
 }
 
-/// Runs `-s`.
-fn signal(options: &Options, wish: Wish) -> Result<(), Refused> {
-    let log = early_log(options);
-    let (environment, paths) = options.places();
-    let (config, _) = state::read(&environment, &mut Files::disk(), &log)?;
-    let refuse = |level, text: String| {
-        log.write(level, &text);
-        Refused
-    };
-    let pid = read_pid(&state::pid_path(&config, &paths)).map_err(|text| refuse(Level::Error, text))?;
-    let signal = signal_of(wish);
-    kill(Pid::from_raw(pid), signal)
-        .map_err(|e| format!("kill({pid}, {}) failed ({})", signal as i32, errno(&e.into())))
-        .map_err(|text| refuse(Level::Alert, text))
+/// The master of a configuration, as its pid file names it.
+pub(crate) struct Found {
+    /// Its number.
+    pub pid: Pid,
+    /// The pid file.
+    pub pid_file: PathBuf,
+    log: Log,
+}
+
+impl Found {
+    /// Reads the configuration and its pid file.
+    ///
+    /// # Errors
+    /// One of them cannot be read; the log has nginx's message.
+    pub(crate) fn by(options: &Options) -> Result<Found, Refused> {
+        let log = early_log(options);
+        let (environment, paths) = options.places();
+        let (config, _) = state::read(&environment, &mut Files::disk(), &log)?;
+        let pid_file = state::pid_path(&config, &paths);
+        match read_pid(&pid_file) {
+            Ok(pid) => Ok(Found { pid: Pid::from_raw(pid), pid_file, log }),
+            Err(text) => {
+                log.write(Level::Error, &text);
+                Err(Refused)
+            }
+        }
+    }
+
+    /// Sends a signal.
+    ///
+    /// # Errors
+    /// Errors of kill(2); the log has nginx's message.
+    pub(crate) fn signal(&self, wish: Wish) -> Result<(), Refused> {
+        let signal = signal_of(wish);
+        kill(self.pid, signal).map_err(|e| {
+            let call = format!("kill({}, {})", self.pid, signal as i32);
+            self.log.alert(&format!("{call} failed ({})", errno(&e.into())));
+            Refused
+        })
+    }
 }
 
 fn read_pid(path: &Path) -> Result<i32, String> {
@@ -174,11 +202,15 @@ fn prepare(options: &Options, arguments: Vec<OsString>, log: &Log) -> Result<Run
         Refused
     };
     let parent = getppid();
-    let old = inherited_listeners(log);
-    let inherited = old.is_some();
+    let predecessor = inherited_listeners(log);
+    let inherited = predecessor.is_some();
+    let old = predecessor.or_else(|| Passed::to_this_process().map(|passed| Listeners::passed(&passed, log)));
     let (environment, paths) = options.places();
     let before = Before { listeners: old.as_ref(), ..Before::default() };
     let state = state::open(&environment, &paths, before, log)?;
+    if let Some(old) = old {
+        old.warn_of_unused(&state.listeners, log);
+    }
     let main = &state.config.main;
     if !inherited && main.daemon != Some(false) {
         daemon::detach().map_err(|e| refuse("fork()", &e))?;
@@ -231,8 +263,12 @@ struct Alone {
     threads: usize,
     /// Number of the configuration in use.
     generation: u64,
+    reports: Reports,
     quitting: bool,
 }
+
+/// Longest time that the process without a master waits for its threads to apply a configuration.
+const APPLIED_WITHIN: Duration = Duration::from_secs(10);
 
 fn alone(run: Run) -> io::Result<()> {
     let Run { state, signals, start } = run;
@@ -266,16 +302,20 @@ impl Alone {
             crate::front_ends::FRONT_ENDS,
         )?;
         let threads = state.plan.threads.cpus.len();
-        Ok(Alone { start, state, log, worker, threads, generation, quitting: false })
+        let mut reports = Reports::new(ServiceManager::of_environment());
+        reports.applied(generation, &state.status());
+        Ok(Alone { start, state, log, worker, threads, generation, reports, quitting: false })
     }
 
     fn signal(&mut self, signal: Signal) -> io::Result<()> {
         match signal {
             Signal::SIGTERM | Signal::SIGINT => {
+                self.reports.ending(None);
                 self.quitting = true;
                 self.worker.stop();
             }
             Signal::SIGQUIT if !self.quitting => {
+                self.reports.ending(None);
                 self.quitting = true;
                 self.worker.quit(self.state.config.main.worker_shutdown_timeout);
             }
@@ -291,15 +331,26 @@ impl Alone {
     }
 
     fn reload(&mut self) -> io::Result<()> {
+        self.reports.reading(&self.state.pid);
         let known = self.state.addresses();
         let environment = self.state.environment.clone();
         // The worker stays, and with it the number of its threads.
         let threads = Some(self.threads);
         let before = Before { listeners: Some(&self.state.listeners), threads, test: false };
         let opened = state::open(&environment, &self.start.paths, before, &self.log);
-        let Ok(new) = opened else { return Ok(()) };
+        let Ok(new) = opened else {
+            self.reports.refused(&self.log.take_refusal().unwrap_or_default());
+            return Ok(());
+        };
         self.generation += 1;
-        self.worker.reload(new.generation(&known, self.generation)?);
+        self.reports.given(self.generation);
+        let (done, applied) = std::sync::mpsc::channel();
+        self.worker.reload(new.generation(&known, self.generation)?, move || {
+            let _ = done.send(());
+        });
+        // A thread may be waiting for a disk. It applies the configuration later.
+        let _ = applied.recv_timeout(APPLIED_WITHIN);
+        self.reports.applied(self.generation, &new.status());
         self.state.listeners.unlink_except(&new.listeners);
         self.state = new;
         self.use_own_log();

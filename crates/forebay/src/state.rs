@@ -261,6 +261,15 @@ impl State {
         (order, fds)
     }
 
+    /// Returns a sentence for people about what runs.
+    pub(crate) fn status(&self) -> String {
+        let count = |number: usize, name: &str, more: &str| {
+            format!("{number} {name}{}", if number == 1 { "" } else { more })
+        };
+        let addresses = count(self.listeners.open.len(), "address", "es");
+        format!("Serving {addresses} with {}", count(self.plan.threads.cpus.len(), "thread", "s"))
+    }
+
     /// Returns the addresses of this configuration.
     pub(crate) fn addresses(&self) -> Vec<ListenAddr> {
         self.listeners.open.iter().map(|open| open.addr.clone()).collect()

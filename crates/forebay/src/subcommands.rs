@@ -1,14 +1,16 @@
-//! Subcommands, which nginx does not have: `bench`, `check`, `doctor`, `explain`, `fmt`, `proxy`, `serve`, `tune`.
+//! Subcommands, which nginx does not have: `bench`, `check`, `doctor`, `explain`, `fmt`, `proxy`,
+//! `reload`, `serve`, `tune`.
 
 use crate::cli::Options;
 use crate::front_ends::load_all;
-use crate::{check, doctor, explain, fmt, origin, proxy, serve};
+use crate::{check, doctor, explain, fmt, origin, proxy, reload, serve};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use forebay_conf::error::Level;
 use forebay_conf::files::Files;
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
+use std::time::Duration;
 
 #[derive(Parser)]
 #[command(
@@ -36,6 +38,8 @@ enum Wish {
     Bench(BenchArgs),
     /// Pass all requests to an application
     Proxy(ProxyArgs),
+    /// Reload the configuration of the running server, and wait until it is in effect
+    Reload(ReloadArgs),
     /// Find faster settings by measuring
     #[command(disable_help_flag = true)]
     Tune(BenchArgs),
@@ -194,6 +198,25 @@ pub(crate) struct ProxyArgs {
     pub print_config: bool,
 }
 
+/// `forebay reload`.
+#[derive(Args)]
+struct ReloadArgs {
+    #[command(flatten)]
+    place: Where,
+    /// Longest wait
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    timeout: u32,
+}
+
+/// Returns all commands as clap knows them, with those of the crates that read their arguments themselves.
+#[cfg(test)]
+pub(crate) fn command() -> clap::Command {
+    use clap::CommandFactory;
+    let command = Line::command();
+    let command = command.mut_subcommand("bench", |_| forebay_bench::cli::command().name("bench"));
+    command.mut_subcommand("tune", |_| forebay_tune::cli::command().name("tune"))
+}
+
 /// Runs a subcommand. Returns the exit code.
 pub(crate) fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
     let line = match Line::try_parse_from(&arguments) {
@@ -210,6 +233,11 @@ pub(crate) fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
         Wish::Fmt(args) => fmt::main(&args),
         Wish::Bench(args) => forebay_bench::cli::main(args.rest),
         Wish::Proxy(args) => proxy::main(&args, arguments, titled),
+        Wish::Reload(args) => {
+            // The command answers to the one who runs it: the log is the server's.
+            let options = Options { error_log: Some("stderr".to_owned()), ..args.place.options() };
+            reload::main(&options, Duration::from_secs(args.timeout.into()))
+        }
         Wish::Tune(args) => forebay_tune::cli::main(args.rest),
         Wish::Serve(args) => serve::main(&args, arguments, titled),
     }

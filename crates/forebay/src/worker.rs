@@ -12,13 +12,14 @@ use forebay_core::config::Config;
 use forebay_core::config::main_settings::{ErrorLog, ErrorLogTarget};
 use forebay_core::process::{Generation, Worker};
 use forebay_sys::log_area::Mapped;
+use forebay_sys::sync::lock;
 use forebay_sys::{daemon, identity, limits};
 use nix::sys::signal::Signal;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Environment variable that makes the program a worker. Its value is the name of the process; its standard input is
@@ -49,17 +50,32 @@ fn run() -> io::Result<()> {
     let control = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     daemon::silence_stdin()?;
     let Some(Order::Configure(order, fds)) = receive_order(&control)? else { return Ok(()) };
-    match Process::start(control, &order, fds) {
+    let replies = Replies(Arc::new(Mutex::new(control.try_clone()?)));
+    match Process::start(control, replies, &order, fds) {
         Ok(process) => process.serve(&signals),
-        Err((control, text)) => {
-            let _ = (&control).write_all(&Answer::Failed(text).encode());
+        Err((replies, text)) => {
+            replies.send(&Answer::Failed(text));
             Err(io::Error::other("could not start"))
         }
     }
 }
 
+/// Way of answers to the master. Threads of the worker use it too; a message must not end up in the middle of another.
+#[derive(Clone)]
+struct Replies(Arc<Mutex<UnixStream>>);
+
+impl Replies {
+    /// Sends an answer. Errors are ignored: the master is gone then.
+    fn send(&self, answer: &Answer) {
+        let _ = lock(&self.0).write_all(&answer.encode());
+    }
+}
+
 struct Process {
     control: Option<UnixStream>,
+    replies: Replies,
+    /// Number of the first configuration.
+    generation: u64,
     worker: Worker,
     config: Arc<Config>,
     log: Arc<Log>,
@@ -136,9 +152,10 @@ fn become_worker(order: &Configure, config: &Config, log: &Log) -> Result<(), St
 impl Process {
     fn start(
         control: UnixStream,
+        replies: Replies,
         order: &Configure,
         fds: Vec<OwnedFd>,
-    ) -> Result<Process, (UnixStream, String)> {
+    ) -> Result<Process, (Replies, String)> {
         let started = build(order, fds).and_then(|built| {
             built.log.take_last_words();
             become_worker(order, &built.generation.config, &built.log)?;
@@ -156,13 +173,16 @@ impl Process {
             Ok((worker, config, built.log))
         });
         match started {
-            Ok((worker, config, log)) => Ok(Process { control: Some(control), worker, config, log }),
-            Err(text) => Err((control, text)),
+            Ok((worker, config, log)) => {
+                let (control, generation) = (Some(control), order.generation);
+                Ok(Process { control, replies, generation, worker, config, log })
+            }
+            Err(text) => Err((replies, text)),
         }
     }
 
     fn serve(mut self, signals: &Signals) -> io::Result<()> {
-        self.answer(&Answer::Applied);
+        self.replies.send(&Answer::Applied(self.generation));
         loop {
             let ready = {
                 let others: Vec<_> = self.control.iter().map(AsFd::as_fd).collect();
@@ -172,7 +192,7 @@ impl Process {
                 match received.signal {
                     Signal::SIGTERM | Signal::SIGINT => return self.stop(),
                     Signal::SIGQUIT => return self.quit(received, signals),
-                    Signal::SIGUSR1 => self.answer(&Answer::PleaseReopen),
+                    Signal::SIGUSR1 => self.replies.send(&Answer::PleaseReopen),
                     _ => {}
                 }
             }
@@ -203,10 +223,10 @@ impl Process {
                 self.config = built.generation.config.clone();
                 self.log = built.log;
                 self.log.take_last_words();
-                self.worker.reload(built.generation);
-                self.answer(&Answer::Applied);
+                let (replies, number) = (self.replies.clone(), order.generation);
+                self.worker.reload(built.generation, move || replies.send(&Answer::Applied(number)));
             }
-            Err(text) => self.answer(&Answer::Failed(text)),
+            Err(text) => self.replies.send(&Answer::Failed(text)),
         }
     }
 
@@ -231,7 +251,7 @@ impl Process {
     fn quit(mut self, received: Received, signals: &Signals) -> io::Result<()> {
         self.log.notice(&received_line(received, ", shutting down"));
         self.log.notice("gracefully shutting down");
-        self.answer(&Answer::Leaving);
+        self.replies.send(&Answer::Leaving);
         self.worker.quit(self.config.main.worker_shutdown_timeout);
         // Waiting for the last request must not make the process deaf: a fast stop still counts.
         while !self.worker.finished() {
@@ -246,7 +266,7 @@ impl Process {
             while let Some(received) = signals.next() {
                 match received.signal {
                     Signal::SIGTERM | Signal::SIGINT => self.worker.stop(),
-                    Signal::SIGUSR1 => self.answer(&Answer::PleaseReopen),
+                    Signal::SIGUSR1 => self.replies.send(&Answer::PleaseReopen),
                     _ => {}
                 }
             }
@@ -255,11 +275,5 @@ impl Process {
         self.log.notice("exiting");
         self.log.notice("exit");
         Ok(())
-    }
-
-    fn answer(&self, answer: &Answer) {
-        if let Some(mut control) = self.control.as_ref() {
-            let _ = control.write_all(&answer.encode());
-        }
     }
 }

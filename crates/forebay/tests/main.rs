@@ -33,6 +33,7 @@ mod proxy;
 mod proxy_h2;
 mod robustness;
 mod scgi_uwsgi;
+mod service_manager;
 mod stream;
 mod stream_directives;
 mod stream_faults;

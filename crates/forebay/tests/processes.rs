@@ -202,6 +202,64 @@ fn under_load(addr: SocketAddr, work: impl FnOnce()) -> usize {
     answers.into_inner()
 }
 
+/// Sends requests on one connection until the server announces its end or `done` is set. Panics if it closes without a word.
+fn requests_on_a_kept_connection(addr: SocketAddr, done: &AtomicBool) -> usize {
+    use std::io::{BufRead, BufReader, Read, Write};
+    let mut stream = BufReader::new(TcpStream::connect(addr).expect("connect"));
+    stream.get_ref().set_read_timeout(Some(crate::harness::DEADLINE)).expect("timeout");
+    let mut answers = 0;
+    while !done.load(Ordering::SeqCst) {
+        stream.get_mut().write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("an open connection");
+        let (mut length, mut last) = (0, false);
+        loop {
+            let mut line = String::new();
+            assert_ne!(stream.read_line(&mut line).expect("a line"), 0, "closed after {answers} answers");
+            let line = line.trim_end().to_ascii_lowercase();
+            if let Some(value) = line.strip_prefix("content-length: ") {
+                length = value.parse().expect("a number");
+            }
+            last |= line == "connection: close";
+            if line.is_empty() {
+                break;
+            }
+        }
+        stream.read_exact(&mut vec![0; length]).expect("the body");
+        answers += 1;
+        if last {
+            break;
+        }
+    }
+    answers
+}
+
+/// A connection that is kept open ends with an answer that says so: a request is never lost to a close that crosses it.
+#[test]
+fn an_upgrade_answers_requests_on_kept_connections() {
+    let server = Server::start_daemon(CONF);
+    let (done, addr) = (AtomicBool::new(false), server.addr(0));
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..8)
+            .map(|_| {
+                scope.spawn(|| {
+                    while !done.load(Ordering::SeqCst) {
+                        requests_on_a_kept_connection(addr, &done);
+                    }
+                })
+            })
+            .collect();
+        for _ in 0..3 {
+            let old = server.pid();
+            server.signal(Signal::SIGUSR2);
+            let new = wait_for("a new master", || server.site.pid().filter(|pid| *pid != old));
+            one_worker(&server, new);
+            kill(old, Signal::SIGQUIT);
+            wait_for("the end of the old master", || (!alive(old)).then_some(()));
+        }
+        done.store(true, Ordering::SeqCst);
+        clients.into_iter().for_each(|client| client.join().expect("no request was lost"));
+    });
+}
+
 #[test]
 fn upgrade_and_way_back_refuse_nobody() {
     let server = Server::start_daemon(CONF);

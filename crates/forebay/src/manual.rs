@@ -1,0 +1,85 @@
+//! Man pages and completions of the packages, made from what clap knows of the subcommands.
+//!
+//! A test, so that the program has no code for it: `FOREBAY_MANUAL=DIR cargo test -p forebay --bin forebay manual` writes the
+//! files. The page of nginx's options, forebay(8), is written by hand.
+
+use clap::{Arg, ArgAction, Command, ValueHint};
+use clap_complete::{Shell, generate};
+use std::path::Path;
+
+/// Files by name.
+type Made = Vec<(String, Vec<u8>)>;
+
+/// Returns a page for a command and for each of its subcommands.
+fn pages(command: &Command, name: &str, made: &mut Made) {
+    for inner in command.get_subcommands().filter(|inner| !inner.is_hide_set() && inner.get_name() != "help")
+    {
+        let name = format!("{name}-{}", inner.get_name());
+        // clap wants a name for ever.
+        let page = inner.clone().name(&*name.clone().leak()).disable_help_subcommand(true);
+        let mut bytes = Vec::new();
+        clap_mangen::Man::new(page).render(&mut bytes).expect("memory");
+        made.push((format!("{name}.1"), bytes));
+        pages(inner, &name, made);
+    }
+}
+
+/// Adds nginx's options, which clap does not read.
+fn with_options(command: Command) -> Command {
+    let value = |letter: &'static str, help: &'static str| {
+        Arg::new(letter).short(letter.chars().next().expect("a letter")).help(help)
+    };
+    let flag = |letter, help| value(letter, help).action(ArgAction::SetTrue);
+    command
+        .arg(flag("v", "Print the version"))
+        .arg(flag("t", "Test the configuration"))
+        .arg(flag("T", "Test the configuration and print it"))
+        .arg(flag("q", "Print errors only while testing"))
+        .arg(
+            value("s", "Send a signal to the running master")
+                .value_parser(["stop", "quit", "reopen", "reload"]),
+        )
+        .arg(value("p", "Directory of relative paths").value_hint(ValueHint::DirPath))
+        .arg(value("e", "Log for errors").value_hint(ValueHint::FilePath))
+        .arg(value("c", "Configuration file").value_hint(ValueHint::FilePath))
+        .arg(value("g", "Directives of the main context"))
+}
+
+fn made() -> Made {
+    let command = crate::subcommands::command();
+    let mut made = Made::new();
+    pages(&command, "forebay", &mut made);
+    for (shell, name) in
+        [(Shell::Bash, "forebay.bash"), (Shell::Zsh, "_forebay"), (Shell::Fish, "forebay.fish")]
+    {
+        let mut bytes = Vec::new();
+        generate(shell, &mut with_options(command.clone()), "forebay", &mut bytes);
+        made.push((name.to_owned(), bytes));
+    }
+    made
+}
+
+#[test]
+fn manual() {
+    let made = made();
+    let text = |name: &str| {
+        let (_, bytes) = made.iter().find(|(made, _)| made == name).unwrap_or_else(|| panic!("no {name}"));
+        String::from_utf8(bytes.clone()).expect("UTF-8")
+    };
+    for (name, word) in [
+        ("forebay-check.1", "\\-\\-format"),
+        ("forebay-reload.1", "\\-\\-timeout"),
+        ("forebay-bench.1", "\\-\\-connections"),
+        ("forebay-bench-compare.1", "interleaved"),
+        ("forebay-tune.1", "\\-\\-"),
+        ("forebay.bash", "doctor"),
+        ("_forebay", "Directives of the main context"),
+        ("forebay.fish", "Finds out by measuring"),
+    ] {
+        assert!(text(name).contains(word), "{name}: {}", text(name));
+    }
+    let Some(directory) = std::env::var_os("FOREBAY_MANUAL") else { return };
+    for (name, bytes) in &made {
+        std::fs::write(Path::new(&directory).join(name), bytes).expect("written");
+    }
+}

@@ -1,0 +1,158 @@
+//! `forebay reload`: a reload that returns when the new configuration is in effect, or has been refused.
+//!
+//! A signal carries no result back. The command binds a unix socket of datagrams beside the pid file and sends HUP. The
+//! master looks for such sockets when a reload begins, and sends the result to them when it is known. A socket that is
+//! there by then belongs to a command whose changes to the files the reload reads.
+
+use crate::cli::{Options, Signal as Wish};
+use crate::master_log::errno;
+use crate::server::Found;
+use nix::unistd::Pid;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Part of a socket's name between that of the pid file and the process number of the command.
+const INFIX: &str = ".reload.";
+/// Most commands that one reload answers. Each is a file, and others than root may be able to make files there.
+const MOST: usize = 64;
+/// Longest text of an answer, bytes.
+const LONGEST: usize = 4096;
+/// First byte of an answer.
+const IN_EFFECT: u8 = b'+';
+const REFUSED: u8 = b'-';
+/// Time between two looks whether the master still runs.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Result of a reload: the reason if the configuration was refused.
+pub(crate) type Outcome = Result<(), String>;
+
+/// Commands that wait for the result of a reload.
+#[derive(Debug, Default)]
+pub(crate) struct Askers(Vec<PathBuf>);
+
+impl Askers {
+    /// Finds the sockets of commands beside a pid file.
+    pub(crate) fn beside(pid_file: &Path) -> Askers {
+        let (Some(directory), Some(name)) = (pid_file.parent(), pid_file.file_name()) else {
+            return Askers::default();
+        };
+        let prefix = [name.as_bytes(), INFIX.as_bytes()].concat();
+        let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+        let sockets = entries.filter(|entry| entry.file_name().as_bytes().starts_with(&prefix));
+        Askers(sockets.map(|entry| entry.path()).take(MOST).collect())
+    }
+
+    /// Adds others.
+    pub(crate) fn extend(&mut self, others: Askers) {
+        self.0.extend(others.0);
+    }
+
+    /// Sends the result to all. Removes the socket of a command that was killed.
+    pub(crate) fn answer(self, outcome: &Outcome) {
+        let Ok(socket) = UnixDatagram::unbound() else { return };
+        let _ = socket.set_nonblocking(true);
+        let (kind, text) = match outcome {
+            Ok(()) => (IN_EFFECT, ""),
+            Err(reason) => (REFUSED, reason.as_str()),
+        };
+        let message = [&[kind], text.as_bytes().get(..LONGEST).unwrap_or(text.as_bytes())].concat();
+        for path in self.0 {
+            let sent = socket.send_to(&message, &path);
+            if sent.is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused) {
+                let _ = std::fs::remove_file(&path);
+            }
+        }
+    }
+}
+
+/// The socket of a command, whose file is removed in the end.
+struct Ear {
+    socket: UnixDatagram,
+    path: PathBuf,
+}
+
+impl Drop for Ear {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+impl Ear {
+    /// Binds a socket that the owner of the pid file, who is the user of the master, may write to.
+    fn beside(pid_file: &Path) -> Result<Ear, String> {
+        let mut path = OsString::from(pid_file);
+        path.push(OsStr::new(&format!("{INFIX}{}", std::process::id())));
+        let path = PathBuf::from(path);
+        let fail = |e: io::Error| format!("bind() to unix:{} failed ({})", path.display(), errno(&e));
+        let _ = std::fs::remove_file(&path);
+        let socket = UnixDatagram::bind(&path).map_err(fail)?;
+        let ear = Ear { socket, path: path.clone() };
+        ear.socket.set_read_timeout(Some(LOOK)).map_err(fail)?;
+        let owner = std::fs::metadata(pid_file).map_err(fail)?.uid();
+        if forebay_sys::identity::is_root() {
+            std::os::unix::fs::chown(&path, Some(owner), None).map_err(fail)?;
+        }
+        Ok(ear)
+    }
+
+    /// Waits for the answer of a master.
+    fn wait(&self, master: Pid, patience: Duration) -> Outcome {
+        let end = Instant::now() + patience;
+        let mut buffer = [0; LONGEST + 1];
+        loop {
+            match self.socket.recv(&mut buffer) {
+                Ok(count) => match buffer.get(..count).unwrap_or_default() {
+                    [IN_EFFECT, ..] => return Ok(()),
+                    [REFUSED, text @ ..] => return Err(refusal(&String::from_utf8_lossy(text))),
+                    _ => {}
+                },
+                Err(e) if is_pause(&e) => {}
+                Err(e) => return Err(format!("recv() failed ({})", errno(&e))),
+            }
+            if nix::sys::signal::kill(master, None).is_err() {
+                return Err(format!("the master process {master} has ended"));
+            }
+            if Instant::now() >= end {
+                return Err(format!(
+                    "the master process {master} has not answered for {} seconds: it may be another program, or an older one",
+                    patience.as_secs()
+                ));
+            }
+        }
+    }
+}
+
+fn is_pause(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted)
+}
+
+fn refusal(reason: &str) -> String {
+    format!("the new configuration was refused, the one before stays in effect: {reason}")
+}
+
+/// Runs `forebay reload`. Returns the exit code.
+pub(crate) fn main(options: &Options, patience: Duration) -> u8 {
+    // Errors of the configuration are in the log and on the console already.
+    let Ok(master) = Found::by(options) else { return 1 };
+    let ear = match Ear::beside(&master.pid_file) {
+        Ok(ear) => ear,
+        Err(text) => return complain(&text),
+    };
+    if master.signal(Wish::Reload).is_err() {
+        return 1;
+    }
+    match ear.wait(master.pid, patience) {
+        Ok(()) => 0,
+        Err(text) => complain(&text),
+    }
+}
+
+fn complain(text: &str) -> u8 {
+    eprintln!("forebay: {text}");
+    1
+}
