@@ -83,7 +83,7 @@ fn section(rows: &[&Row], out: &mut String) {
     let _ = write!(out, "\n### `{name}`\n");
     for (i, row) in rows.iter().enumerate() {
         let _ = write!(out, "\n*{}*", contexts(row));
-        if !row.default.is_empty() {
+        if !matches!(row.default, "" | "(unset)") {
             let _ = write!(out, " · default {}", code(row.default));
         }
         out.push('\n');
