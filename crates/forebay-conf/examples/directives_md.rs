@@ -1,7 +1,8 @@
-//! Prints docs/directives.md from the table of directives:
+//! Prints docs/directives.md from the tables of directives and of their descriptions:
 //! `cargo run -q -p forebay-conf --example directives_md > docs/directives.md`.
 
-use forebay_conf::grammar::{self, Arity, Row, Status, Support};
+use forebay_conf::grammar::{self, Row, Status, Support};
+use forebay_conf::{descriptions, differences};
 use std::fmt::Write;
 
 #[allow(dead_code)] // A test includes this file for `render`.
@@ -13,13 +14,14 @@ const HEAD: &str = "\
 # Directives
 
 Every directive that nginx 1.31.5 documents, and what Forebay does with it. This page is generated from
-`crates/forebay-conf/data/directives.tsv`; do not edit it, run
+`directives.tsv` and `descriptions.tsv` in `crates/forebay-conf/data/`; do not edit it, run
 
     cargo run -q -p forebay-conf --example directives_md > docs/directives.md
 
 A directive that several modules have (`allow` in http and in stream) has a row for each. *Arguments* is the
 number of words after the name; *flag* is `on` or `off`, *block* a pair of braces. *Default* is nginx's;
-where Forebay chooses another, [differences.md](differences.md) says so.
+where Forebay chooses another, [differences.md](differences.md) says so. A name in the first table leads to what the
+directive does, [further down](#what-each-directive-does). `forebay help DIRECTIVE` prints the same.
 ";
 
 /// Heading, introduction and which rows stand below it.
@@ -67,47 +69,76 @@ pub fn render() -> String {
             line(row, &mut out);
         }
     }
+    out.push_str("\n## What each directive does\n");
+    let rows: Vec<&Row> = grammar::all().iter().filter(|row| row.support == Support::Yes).collect();
+    for rows in rows.chunk_by(|a, b| a.name == b.name) {
+        section(rows, &mut out);
+    }
     out
 }
 
+/// Writes the section of a directive: each module's row with its description, then links to differences.
+fn section(rows: &[&Row], out: &mut String) {
+    let name = rows.first().map_or("", |row| row.name);
+    let _ = write!(out, "\n### `{name}`\n");
+    for (i, row) in rows.iter().enumerate() {
+        let _ = write!(out, "\n*{}*", contexts(row));
+        if !matches!(row.default, "" | "(unset)") {
+            let _ = write!(out, " · default {}", code(row.default));
+        }
+        out.push('\n');
+        let next = rows.get(i + 1).and_then(|next| descriptions::describe(name, next.module));
+        let own = descriptions::describe(name, row.module);
+        // One text for several modules is below the last of them.
+        if let Some(own) = own.filter(|own| next.as_ref() != Some(own)) {
+            description(&own, out);
+        }
+    }
+    let mut sections: Vec<_> = differences::about(name).iter().map(|difference| difference.section).collect();
+    sections.dedup();
+    if !sections.is_empty() {
+        let links = sections.iter().map(|s| format!("[{s}](differences.md#{})", anchor(s)));
+        let _ = write!(out, "\nDifferences to nginx: {}.\n", links.collect::<Vec<_>>().join(", "));
+    }
+}
+
+fn description(own: &descriptions::Description, out: &mut String) {
+    let _ = write!(out, "\n{}\n", own.text);
+    if !own.example.is_empty() {
+        let _ = write!(out, "\n```nginx\n{}\n```\n", own.example);
+    }
+}
+
+/// Returns the name by which a link reaches a heading.
+fn anchor(heading: &str) -> String {
+    heading.to_ascii_lowercase().replace(' ', "-")
+}
+
 fn line(row: &Row, out: &mut String) {
-    let contexts = row.contexts.names().collect::<Vec<_>>().join(", ");
+    let name = match row.support {
+        Support::Yes => format!("[`{0}`](#{0})", row.name),
+        _ => code(row.name),
+    };
     let old = match row.status {
         Status::Current => String::new(),
-        Status::Deprecated(instead) => format!(" (deprecated{})", replacement(instead)),
-        Status::Obsolete(instead) => format!(" (obsolete{})", replacement(instead)),
+        status => format!(" ({status})"),
     };
     let default = match row.default {
         "" => String::new(),
         text => code(text),
     };
-    let _ = write!(out, "| `{}`{old} | {contexts} | {} | {default} |", row.name, arguments(row));
+    let _ = write!(out, "| {name}{old} | {} | {} | {default} |", contexts(row), row.arguments());
     if let Support::Never(why) = row.support {
         let _ = write!(out, " {} |", why.replace('|', "\\|"));
     }
     out.push('\n');
 }
 
-fn replacement(instead: Option<&str>) -> String {
-    instead.map(|name| format!(": use `{name}`")).unwrap_or_default()
+fn contexts(row: &Row) -> String {
+    row.contexts.names().collect::<Vec<_>>().join(", ")
 }
 
 /// A code span that does not end its cell.
 fn code(text: &str) -> String {
     format!("`{}`", text.replace('|', "\\|"))
-}
-
-fn arguments(row: &Row) -> String {
-    let count = match row.args {
-        Arity { flag: true, .. } => "flag".to_owned(),
-        Arity { min, max: None, .. } => format!("{min} or more"),
-        Arity { min, max: Some(max), .. } if min == max => min.to_string(),
-        Arity { min, max: Some(max), .. } if max == min + 1 => format!("{min} or {max}"),
-        Arity { min, max: Some(max), .. } => format!("{min} to {max}"),
-    };
-    match (row.block, count.as_str()) {
-        (true, "0") => "block".to_owned(),
-        (true, _) => format!("{count}, block"),
-        (false, _) => count,
-    }
 }

@@ -4,6 +4,7 @@
 //! (see [`Support`]). Its column `check` has nginx's rule for the words of directives without behaviour.
 
 use std::collections::HashMap;
+use std::fmt::{self, Display};
 use std::sync::LazyLock;
 
 const TSV: &str = include_str!("../data/directives.tsv");
@@ -120,6 +121,19 @@ pub enum Status {
     Obsolete(Option<&'static str>),
 }
 
+impl Display for Status {
+    /// Writes the word and what to use instead; nothing for a current directive.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (word, instead) = match self {
+            Status::Current => return Ok(()),
+            Status::Deprecated(instead) => ("deprecated", instead),
+            Status::Obsolete(instead) => ("obsolete", instead),
+        };
+        f.write_str(word)?;
+        instead.map_or(Ok(()), |name| write!(f, ": use `{name}`"))
+    }
+}
+
 impl Status {
     fn parse(text: &'static str) -> Option<Status> {
         let (status, instead) =
@@ -226,6 +240,18 @@ pub struct Arity {
     pub flag: bool,
 }
 
+impl Display for Arity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Arity { flag: true, .. } => f.write_str("flag"),
+            Arity { min, max: None, .. } => write!(f, "{min} or more"),
+            Arity { min, max: Some(max), .. } if min == max => write!(f, "{min}"),
+            Arity { min, max: Some(max), .. } if max == min + 1 => write!(f, "{min} or {max}"),
+            Arity { min, max: Some(max), .. } => write!(f, "{min} to {max}"),
+        }
+    }
+}
+
 impl Arity {
     /// Returns `true` if a directive may have this number of words.
     pub fn allows(self, count: usize) -> bool {
@@ -255,6 +281,15 @@ impl Arity {
 }
 
 impl Row {
+    /// Returns the number of words that it takes, for people: `1 or 2`, `flag`, `1, block`.
+    pub fn arguments(&self) -> String {
+        match (self.block, self.args.to_string().as_str()) {
+            (true, "0") => "block".to_owned(),
+            (true, count) => format!("{count}, block"),
+            (false, count) => count.to_owned(),
+        }
+    }
+
     fn parse(line: &'static str) -> Option<Row> {
         let columns: Vec<&'static str> = line.split('\t').collect();
         let &[name, module, contexts, args, default, status, support, check, ..] = columns.as_slice() else {

@@ -6,6 +6,8 @@
 
 #![warn(unreachable_pub)]
 
+pub mod descriptions;
+pub mod differences;
 pub mod error;
 pub mod files;
 pub mod fmt;

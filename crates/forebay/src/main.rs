@@ -14,6 +14,7 @@ mod doctor;
 mod explain;
 mod fmt;
 mod front_ends;
+mod help;
 mod listen;
 mod log_recovery;
 #[cfg(test)]

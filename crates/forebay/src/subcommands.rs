@@ -3,8 +3,8 @@
 
 use crate::cli::Options;
 use crate::front_ends::load_all;
-use crate::{check, doctor, explain, fmt, origin, proxy, reload, serve};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use crate::{check, doctor, explain, fmt, help, origin, proxy, reload, serve};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use forebay_conf::error::Level;
 use forebay_conf::files::Files;
 use std::ffi::OsString;
@@ -16,7 +16,8 @@ use std::time::Duration;
 #[command(
     name = "forebay",
     version,
-    about = "A web server that runs nginx.conf. Without a subcommand: nginx's options, see -h."
+    about = "A web server that runs nginx.conf. Without a subcommand: nginx's options, see -h.",
+    after_help = "'forebay help DIRECTIVE' says what a directive of nginx.conf does."
 )]
 struct Line {
     #[command(subcommand)]
@@ -211,7 +212,6 @@ struct ReloadArgs {
 /// Returns all commands as clap knows them, with those of the crates that read their arguments themselves.
 #[cfg(test)]
 pub(crate) fn command() -> clap::Command {
-    use clap::CommandFactory;
     let command = Line::command();
     let command = command.mut_subcommand("bench", |_| forebay_bench::cli::command().name("bench"));
     command.mut_subcommand("tune", |_| forebay_tune::cli::command().name("tune"))
@@ -219,6 +219,9 @@ pub(crate) fn command() -> clap::Command {
 
 /// Runs a subcommand. Returns the exit code.
 pub(crate) fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
+    if let Some(name) = help::directive(&arguments) {
+        return help_main(name);
+    }
     let line = match Line::try_parse_from(&arguments) {
         Ok(line) => line,
         Err(e) => {
@@ -241,6 +244,20 @@ pub(crate) fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
         Wish::Tune(args) => forebay_tune::cli::main(args.rest),
         Wish::Serve(args) => serve::main(&args, arguments, titled),
     }
+}
+
+/// Runs `help NAME`. A subcommand and a directive may have the same name (`proxy`, of mail): both are printed.
+fn help_main(name: &str) -> u8 {
+    let mut line = Line::command();
+    line.build();
+    let Some(subcommand) = line.find_subcommand_mut(name) else { return help::main(name) };
+    // A reader that has gone away, as `head` does, is no reason to complain.
+    let _ = subcommand.print_long_help();
+    if forebay_conf::grammar::rows(name.as_bytes()).is_empty() {
+        return 0;
+    }
+    println!("\nDirective of nginx.conf:\n");
+    help::main(name)
 }
 
 /// Runs `check`. Returns exit code 1 if there is an error, 0 if there are at most warnings.

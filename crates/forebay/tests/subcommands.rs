@@ -1,4 +1,4 @@
-//! `check`, `explain` and `serve`.
+//! `check`, `explain`, `help` and `serve`.
 
 use crate::harness::{PROGRAM, Site, free_port, kill, raw, wait_for};
 use nix::sys::signal::Signal;
@@ -553,4 +553,35 @@ fn proxy_passes_to_an_application() {
     assert_eq!(code, Some(0));
     let output = Command::new(PROGRAM).args(["proxy", "ftp://x"]).output().expect("runs");
     assert_eq!(output.status.code(), Some(1));
+}
+
+/// Runs `forebay help` with these words. Returns the exit code, and what it prints to standard output and standard error.
+fn help(words: &[&str]) -> (Option<i32>, String, String) {
+    let output = Command::new(PROGRAM).arg("help").args(words).output().expect("runs");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn help_describes_a_directive() {
+    let (code, out, _) = help(&["proxy_pass"]);
+    assert_eq!(code, Some(0));
+    for part in ["location, if-in-location", "stream-server", "works", "Example:", "docs/differences.md"] {
+        assert!(out.contains(part), "{part}: {out}");
+    }
+    let (code, out, _) = help(&["perl"]);
+    assert!(code == Some(0) && out.contains("refused: no Perl interpreter"), "{out}");
+    let (code, _, error) = help(&["proxy_pas"]);
+    assert!(code == Some(1) && error.contains("did you mean proxy_pass"), "{error}");
+}
+
+#[test]
+fn help_describes_subcommands_too() {
+    let (code, out, _) = help(&[]);
+    assert!(code == Some(0) && out.contains("Usage: forebay <COMMAND>"), "{out}");
+    let (code, out, _) = help(&["serve"]);
+    assert!(code == Some(0) && out.contains("Usage: forebay serve"), "{out}");
+    // Both a subcommand and a directive, of mail.
+    let (code, out, _) = help(&["proxy"]);
+    assert!(code == Some(0) && out.contains("Usage: forebay proxy") && out.contains("mail-server"), "{out}");
 }
