@@ -31,4 +31,4 @@ pub use engine::{load, start};
 pub use settings::{
     Challenge, ExternalAccount, Identifier, Issuer, KeyKind, LETS_ENCRYPT, Order, Profile, RenewalRule,
 };
-pub use state_dir::{RENEW_MARK, mark_for_renewal};
+pub use state_dir::{Stored, mark_for_renewal, stored};

@@ -1,5 +1,7 @@
 //! Files of an issuer: account, keys, certificates, and a lock that processes and nodes share. Everything blocks.
 
+use crate::certificate;
+use crate::settings::Order;
 use forebay_sys::files;
 use rustix::fs::FlockOperation;
 use std::fs::File;
@@ -9,7 +11,7 @@ use std::time::SystemTime;
 use zeroize::Zeroizing;
 
 /// Extension of the file that asks for a renewal now.
-pub const RENEW_MARK: &str = "renew";
+const RENEW_MARK: &str = "renew";
 /// Largest file that is read, bytes.
 const MAX_FILE: u64 = 1 << 20;
 
@@ -129,6 +131,33 @@ impl StateDir {
 /// Errors of open(2).
 pub fn mark_for_renewal(directory: &Path, order: &str) -> io::Result<()> {
     files::write(&directory.join(format!("{order}.{RENEW_MARK}")), b"", files::PRIVATE)
+}
+
+/// Certificate of an order on the disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stored {
+    /// The issuer keeps certificates in memory only.
+    Nowhere,
+    /// There is none in this directory.
+    Missing(PathBuf),
+    /// It cannot be read, or is not one for the order, for this reason.
+    Unusable(String),
+    /// It expires at this time, seconds since 1970, and is in this file.
+    Until(i64, PathBuf),
+}
+
+/// Looks for the certificate of an order.
+pub fn stored(order: &Order) -> Stored {
+    let Some(path) = &order.issuer.state_path else { return Stored::Nowhere };
+    let state = StateDir::new(path);
+    let read = state.certificate(&order.file()).and_then(|files| match files {
+        None => Ok(Stored::Missing(path.clone())),
+        Some(files) => {
+            let (_, leaf) = certificate::checked(&order.identifiers, &files.chain, &files.key)?;
+            Ok(Stored::Until(leaf.until, state.path(&format!("{}.crt", order.file()))))
+        }
+    });
+    read.unwrap_or_else(Stored::Unusable)
 }
 
 fn replace(new: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {

@@ -122,8 +122,8 @@ fn signal_of(wish: Wish) -> Signal {
     }
 }
 
-/// Runs `-s`.
-fn signal(options: &Options, wish: Wish) -> Result<(), Refused> {
+/// Sends a signal to the running server of a configuration (`-s`). Failures have been logged.
+pub(crate) fn signal(options: &Options, wish: Wish) -> Result<(), Refused> {
     let log = early_log(options);
     let (environment, paths) = options.places();
     let (config, _) = state::read(&environment, &mut Files::disk(), &log)?;

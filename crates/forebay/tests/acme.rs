@@ -1,6 +1,6 @@
 //! Certificates by ACME: Pebble is the authority, `openssl s_client` the client.
 
-use crate::harness::{Server, Site, free_port, wait_for};
+use crate::harness::{PROGRAM, Server, Site, free_port, wait_for};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -206,6 +206,45 @@ fn an_external_account_and_an_rsa_key() {
     let server = Server::start_on(site);
     let first = issued(&server.site, "a.test", "");
     assert!(first.contains("DNS:a.test\n") && !first.contains("b.test"), "{first}");
+}
+
+#[test]
+fn a_certificate_is_shown_and_renewed_by_hand() {
+    let Some(program) = pebble() else { return };
+    let site =
+        site("", &format!("{NGINX_ACME} location /api {{ api; }} location /metrics {{ prometheus; }}"));
+    let _authority = Authority::start(&site, &program, LONG);
+    let acme = |site: &Site, wish: &str, name: &[&str]| {
+        let done = Command::new(PROGRAM)
+            .args(["acme", wish, "-p"])
+            .arg(site.dir())
+            .args(["-c", "nginx.conf"])
+            .args(name)
+            .output()
+            .expect("runs");
+        (done.status.code(), String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned())
+    };
+    let (code, text) = acme(&site, "status", &[]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.starts_with("a.test,b.test (issuer pebble): no certificate yet in"), "{text}");
+    let server = Server::start_on(site);
+    let first = issued(&server.site, "a.test", "");
+    let (code, text) = acme(&server.site, "status", &[]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("89 days left"), "{text}");
+    let shown = server.get("/api/9/acme");
+    for part in
+        ["\"names\":[\"a.test\",\"b.test\"]", "\"state\":\"ready\"", "\"issued\":1", "\"last_error\":null"]
+    {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    let metrics = server.get("/metrics");
+    let expiry = "forebay_acme_certificate_expiry_seconds{issuer=\"pebble\",names=\"a.test,b.test\"} 1";
+    assert!(metrics.contains(expiry), "{metrics}");
+    assert_eq!(acme(&server.site, "renew", &["c.test"]).0, Some(1));
+    let (code, text) = acme(&server.site, "renew", &["b.test"]);
+    assert_eq!(code, Some(0), "{text}");
+    issued(&server.site, "a.test", &first);
 }
 
 /// Ours: two lines are enough.
