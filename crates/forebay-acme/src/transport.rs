@@ -146,15 +146,9 @@ impl Transport {
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(VerifyLater))
             .with_no_client_auth();
-        let roots = match &issuer.roots {
-            Some(roots) => roots.clone(),
-            None => {
-                let load = || rustls_native_certs::load_native_certs().certs;
-                tokio::task::spawn_blocking(load).await.unwrap_or_default()
-            }
-        };
-        let trust = issuer.verify.then(|| Trust::new(roots, Vec::new(), Vec::new(), MAX_DEPTH));
-        let resolver = issuer.resolver.clone().unwrap_or_else(|| Arc::new(Resolver::system()));
+        let own = issuer.clone();
+        let read = tokio::task::spawn_blocking(move || files_of(&own)).await;
+        let (trust, resolver) = read.map_err(|e| Failure::temporary(e.to_string()))?;
         Ok(Transport { issuer, tls: Arc::new(tls), trust, resolver, kept: None })
     }
 
@@ -266,6 +260,16 @@ impl Transport {
         }
         Ok(line)
     }
+}
+
+/// Returns the roots that verify an authority, and the resolver for its name. Those of the system are in files.
+fn files_of(issuer: &Issuer) -> (Option<Trust>, Arc<Resolver>) {
+    let trust = issuer.verify.then(|| {
+        let roots = issuer.roots.clone().unwrap_or_else(|| rustls_native_certs::load_native_certs().certs);
+        Trust::new(roots, Vec::new(), Vec::new(), MAX_DEPTH)
+    });
+    let resolver = issuer.resolver.clone().unwrap_or_else(|| Arc::new(Resolver::system()));
+    (trust, resolver)
 }
 
 fn request_text(method: &str, url: &Url, content: Option<&Content<'_>>) -> Vec<u8> {

@@ -247,6 +247,57 @@ fn a_certificate_is_shown_and_renewed_by_hand() {
     issued(&server.site, "a.test", &first);
 }
 
+/// An authority that answers nonsense, and one whose own certificate is not trusted, change nothing but the log.
+#[test]
+fn the_old_certificate_outlives_a_lying_authority() {
+    let Some(program) = pebble() else { return };
+    let site = site("", NGINX_ACME);
+    let authority = Authority::start(&site, &program, LONG);
+    let server = Server::start_on(site);
+    let first = issued(&server.site, "a.test", "");
+    drop(authority);
+    let site = &server.site;
+    let renew = || {
+        let done = Command::new(PROGRAM)
+            .args(["acme", "renew", "-p"])
+            .arg(site.dir())
+            .args(["-c", "nginx.conf"])
+            .output()
+            .expect("runs");
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    };
+    let liar = |cert: &str, key: &str| {
+        let accept = site.addr(2).port().to_string();
+        let process = Command::new("openssl")
+            .args(["s_server", "-quiet", "-WWW", "-accept", &accept, "-cert", cert, "-key", key])
+            .current_dir(site.dir())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("openssl");
+        let process = Authority { processes: vec![process] };
+        wait_for("openssl s_server", || std::net::TcpStream::connect(site.addr(2)).ok());
+        process
+    };
+    site.write("dir", "no JSON");
+    let nonsense = liar("own.pem", "own.key");
+    renew();
+    server.wait_for_log(
+        "reading the directory: the authority sent no JSON object; the old one stays in use",
+        1,
+    );
+    drop(nonsense);
+    openssl(
+        site.dir(),
+        "req -x509 -newkey rsa:2048 -nodes -keyout other.key -out other.pem -days 9 -subj /CN=other",
+    );
+    let _stranger = liar("other.pem", "other.key");
+    renew();
+    server.wait_for_log("certificate of acme issuer \"pebble\" cannot be verified", 1);
+    assert_eq!(presented(site, "a.test"), first);
+}
+
 /// Ours: two lines are enough.
 #[test]
 fn acme_on_with_a_default_issuer() {
