@@ -298,6 +298,40 @@ fn the_old_certificate_outlives_a_lying_authority() {
     assert_eq!(presented(site, "a.test"), first);
 }
 
+#[test]
+fn an_address_gets_a_certificate() {
+    let Some(program) = pebble() else { return };
+    let server = NGINX_ACME.replace("acme_certificate pebble", "acme_certificate pebble 127.0.0.1");
+    let site = site("challenge tls-alpn-01;", &server);
+    let _authority = Authority::start(&site, &program, LONG);
+    let server = Server::start_on(site);
+    let first = issued(&server.site, "a.test", "");
+    assert!(first.contains("IP Address:127.0.0.1"), "{first}");
+}
+
+#[test]
+fn two_nodes_share_a_directory() {
+    let Some(program) = pebble() else { return };
+    let first = site("", NGINX_ACME);
+    let _authority = Authority::start(&first, &program, LONG);
+    let first = Server::start_on(first);
+    let shown = issued(&first.site, "a.test", "");
+    let second = site("", NGINX_ACME);
+    let conf = second.read("nginx.conf");
+    let conf = conf.replace(
+        &format!("{}/state", second.dir().display()),
+        &format!("{}/state", first.site.dir().display()),
+    );
+    second.write("nginx.conf", &conf);
+    openssl(
+        second.dir(),
+        "req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 9 -subj /CN=ca",
+    );
+    // Its own authority is not there: it can have the certificate from the directory only.
+    let second = Server::start_on(second);
+    assert_eq!(presented(&second.site, "a.test"), shown);
+}
+
 /// Ours: two lines are enough.
 #[test]
 fn acme_on_with_a_default_issuer() {

@@ -1,10 +1,10 @@
 //! Certificates by ACME (nginx: ngx_http_acme_module; ours: `acme on`). The directives make [`Order`]s, which `forebay_acme`
 //! carries out.
 
-use crate::config::Scope;
 use crate::config::listen::ListenDirective;
 use crate::config::names::ServerName;
 use crate::config::value::{Setting, first, once};
+use crate::config::{ListenAddr, Scope};
 use crate::modules::Verdict;
 use crate::request::Request;
 use crate::variables::{HasValue, Row};
@@ -372,6 +372,14 @@ pub(crate) struct Subject<'s> {
     pub(crate) certified: bool,
 }
 
+/// Returns the challenge that can be met at these addresses. Without port 80 the authority could only fail to connect, which
+/// counts against its limits.
+fn challenge_at<'l>(mut listens: impl Iterator<Item = &'l ListenDirective>) -> Challenge {
+    let is_http = |a: &ListenAddr| matches!(a, ListenAddr::Inet(a) if a.port() == 80);
+    let plain = listens.any(|l| !l.address_options.ssl && l.addrs.iter().any(is_http));
+    if plain { Challenge::Either } else { Challenge::TlsAlpn01 }
+}
+
 /// Issuers of a configuration, for its servers.
 pub(crate) struct Ordering {
     issuers: Vec<Arc<Issuer>>,
@@ -380,15 +388,29 @@ pub(crate) struct Ordering {
     /// Directories for the certificates of `acme on`, in the order in which they are made.
     pub(crate) default_paths: Vec<PathBuf>,
     path: Option<PathBuf>,
+    /// Challenge of the built-in issuer.
+    challenge: Challenge,
+    /// Resolver of the http level.
+    resolver: Option<Arc<Resolver>>,
 }
 
 impl Ordering {
-    /// Takes the issuers over. `resolver`: that of the http level.
-    pub(crate) fn new(issuers: Issuers, resolver: Option<&Arc<Resolver>>) -> Ordering {
+    /// Takes the issuers over. `resolver`: that of the http level. `listens`: the `listen` directives of all servers.
+    pub(crate) fn new<'l>(
+        issuers: Issuers,
+        resolver: Option<&Arc<Resolver>>,
+        listens: impl Iterator<Item = &'l ListenDirective>,
+    ) -> Ordering {
         let complete = |i: Issuer| Arc::new(Issuer { resolver: resolver.cloned(), ..i });
         let Issuers { defined, path, .. } = issuers;
-        let issuers = defined.into_iter().map(complete).collect();
-        Ordering { issuers, orders: Vec::new(), default_paths: Vec::new(), path }
+        Ordering {
+            issuers: defined.into_iter().map(complete).collect(),
+            orders: Vec::new(),
+            default_paths: Vec::new(),
+            path,
+            challenge: challenge_at(listens),
+            resolver: resolver.cloned(),
+        }
     }
 
     /// Returns the certificate that a server wants, if it wants one.
@@ -492,8 +514,9 @@ impl Ordering {
         }
         let issuer = Arc::new(Issuer {
             terms_accepted: true,
-            challenge: Challenge::Either,
+            challenge: self.challenge,
             state_path: Some(base.join(BUILT_IN)),
+            resolver: self.resolver.clone(),
             ..Issuer::new(BUILT_IN, LETS_ENCRYPT)
         });
         self.issuers.push(issuer.clone());

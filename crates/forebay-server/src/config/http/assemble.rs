@@ -228,7 +228,9 @@ impl Assembly<'_, '_> {
     /// Makes the TLS configuration of each server.
     fn load_server_tls(&mut self, built: &[ServerBuild]) {
         let http = self.locations.first().and_then(|l| l.settings.resolver.resolver.0.clone());
-        let mut ordering = acme::Ordering::new(std::mem::take(&mut self.cx.tables.acme), http.as_ref());
+        let issuers = std::mem::take(&mut self.cx.tables.acme);
+        let listens = built.iter().flat_map(|b| &b.listens);
+        let mut ordering = acme::Ordering::new(issuers, http.as_ref(), listens);
         for (s, built) in self.servers.iter_mut().zip(built) {
             let Some(l) = self.locations.get(s.root) else { continue };
             let subject = acme::Subject {

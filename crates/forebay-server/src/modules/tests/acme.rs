@@ -107,6 +107,18 @@ fn acme_on_is_enough() {
     assert_eq!(req.http().acme[0].issuer.state_path.as_deref(), Some(Path::new("/c/letsencrypt")));
 }
 
+/// Without port 80 an attempt by HTTP would only count against the authority's limits.
+#[test]
+fn the_challenge_fits_the_addresses() {
+    let of = |listen: &str| {
+        let conf = format!("server {{ listen 127.0.0.1:443 ssl; {listen} server_name x.example; acme on; }}");
+        request(&conf, "").http().acme[0].issuer.challenge
+    };
+    assert_eq!(of("listen 127.0.0.1:80;"), Challenge::Either);
+    assert_eq!(of(""), Challenge::TlsAlpn01);
+    assert_eq!(of("listen 127.0.0.1:8080; listen 127.0.0.2:80 ssl;"), Challenge::TlsAlpn01);
+}
+
 #[test]
 fn acme_on_refuses_names_without_certificates() {
     let says = |names: &str| {
