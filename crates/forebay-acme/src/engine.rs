@@ -14,7 +14,8 @@ use forebay_core::tasks::{Log, Tasks};
 use forebay_net::tls::verify::now;
 use forebay_sys::random;
 use forebay_sys::sync::lock;
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, LazyLock, Mutex};
 use tokio::runtime::Handle;
 
 /// File of the account's key.
@@ -25,6 +26,16 @@ const ACCOUNT_URL: &str = "account.url";
 const HISTORY: &str = "history.json";
 /// Seconds until another look at a lock that another process has.
 const LOCKED: i64 = 5;
+
+/// Key and URL of an account.
+type Account = (Arc<Key>, Option<String>);
+
+/// Accounts of issuers without a directory, which survive a reload, by [`account_id`].
+static ACCOUNTS: LazyLock<Mutex<BTreeMap<String, Account>>> = LazyLock::new(Mutex::default);
+
+fn account_id(issuer: &Issuer) -> String {
+    format!("{} {}", issuer.name, issuer.uri)
+}
 
 /// Presents the certificates that are in the issuers' directories. Reads files: call it before worker threads use the
 /// configuration. Forgets certificates that are no longer wanted.
@@ -73,8 +84,9 @@ pub fn start(orders: &[Order], tasks: &mut Tasks, tokio: &Handle, log: &Log) {
     }
     for (issuer, wanted) in issuers {
         let state = issuer.state_path.as_deref().map(StateDir::new);
-        let attendant =
-            Attendant { issuer, wanted, state, log: log.clone(), key: None, account: None, history: None };
+        let kept = lock(&ACCOUNTS).get(&account_id(&issuer)).filter(|_| state.is_none()).cloned();
+        let (key, account) = kept.map_or((None, None), |(key, account)| (Some(key), account));
+        let attendant = Attendant { issuer, wanted, state, log: log.clone(), key, account, history: None };
         tasks.spawn(tokio, "renewing certificates", attendant.attend());
     }
 }
@@ -381,8 +393,16 @@ impl Attendant {
         Ok(Arc::new(key))
     }
 
+    /// Keeps the account for the next configuration if there is no directory for it.
+    fn remember_account(&self) {
+        if let (None, Some(key)) = (&self.state, &self.key) {
+            lock(&ACCOUNTS).insert(account_id(&self.issuer), (key.clone(), self.account.clone()));
+        }
+    }
+
     async fn keep_account(&mut self, account: Option<String>) -> Result<(), Failure> {
         self.account.clone_from(&account);
+        self.remember_account();
         let (Some(state), Some(account)) = (self.state.clone(), account) else { return Ok(()) };
         let written = blocking(move || state.write(ACCOUNT_URL, account.as_bytes())).await;
         if let Err(text) = written {

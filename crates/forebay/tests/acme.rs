@@ -332,6 +332,25 @@ fn two_nodes_share_a_directory() {
     assert_eq!(presented(&second.site, "a.test"), shown);
 }
 
+/// Without a directory the account is kept over a reload.
+#[test]
+fn an_account_in_memory_survives_a_reload() {
+    let Some(program) = pebble() else { return };
+    let site = site("", NGINX_ACME);
+    let conf = site.read("nginx.conf");
+    let conf = conf.replace(&format!("state_path {}/state", site.dir().display()), "state_path off");
+    site.write("nginx.conf", &conf);
+    let _authority = Authority::start(&site, &program, Settings { life: 16, ..LONG });
+    let server = Server::start_on(site);
+    let first = issued(&server.site, "a.test", "");
+    server.signal(nix::sys::signal::Signal::SIGHUP);
+    server.wait_for_log("reconfiguring", 1);
+    issued(&server.site, "a.test", &first);
+    assert!(!server.site.dir().join("state").exists());
+    let log = server.site.read("pebble.log");
+    assert!(log.contains("There are now 1 accounts") && !log.contains("There are now 2 accounts"), "{log}");
+}
+
 /// Ours: two lines are enough.
 #[test]
 fn acme_on_with_a_default_issuer() {
