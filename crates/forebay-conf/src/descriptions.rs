@@ -139,7 +139,7 @@ mod tests {
     }
 
     /// Text around an example.
-    const PLACES: [(&str, &str); 11] = [
+    const PLACES: [(&str, &str); 12] = [
         ("", ""),
         ("events {\n", "\n}"),
         ("http {\n", "\n}"),
@@ -148,6 +148,7 @@ mod tests {
         ("http { server { location / { limit_except GET {\n", "\n} } } }"),
         ("http { server { if ($arg_a) {\n", "\n} } }"),
         ("http { upstream a {\n", "\n} }"),
+        ("http { acme_issuer a {\n", "\n} }"),
         ("stream {\n", "\n}"),
         ("stream { server {\n", "\n} }"),
         ("stream { upstream a {\n", "\n} }"),

@@ -179,7 +179,7 @@ impl Support {
 pub struct Contexts(u16);
 
 /// Names of the contexts in the table; the place in the list is the bit.
-const CONTEXTS: [&str; 14] = [
+const CONTEXTS: [&str; 15] = [
     "main",
     "events",
     "http",
@@ -194,6 +194,7 @@ const CONTEXTS: [&str; 14] = [
     "stream-upstream",
     "mail",
     "mail-server",
+    "acme_issuer",
 ];
 
 #[allow(missing_docs)]
@@ -212,6 +213,7 @@ impl Contexts {
     pub const STREAM_UPSTREAM: Contexts = Contexts(1 << 11);
     pub const MAIL: Contexts = Contexts(1 << 12);
     pub const MAIL_SERVER: Contexts = Contexts(1 << 13);
+    pub const ACME_ISSUER: Contexts = Contexts(1 << 14);
 
     /// Returns `true` if the two sets have a context in common.
     pub fn meets(self, other: Contexts) -> bool {
@@ -416,7 +418,7 @@ mod tests {
     #[test]
     fn every_line_is_a_row() {
         assert_eq!(all().len(), TSV.lines().count() - 1);
-        assert_eq!(all().len(), 825);
+        assert_eq!(all().len(), 848);
     }
 
     #[test]

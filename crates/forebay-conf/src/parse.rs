@@ -628,7 +628,7 @@ const DATA_BLOCKS: [(&str, Includes); 6] = [
 ];
 
 /// Blocks with directives by module, if that matters, and name.
-const BLOCKS: [(&str, &str, Contexts); 11] = [
+const BLOCKS: [(&str, &str, Contexts); 12] = [
     ("", "events", Contexts::EVENTS),
     ("", "http", Contexts::HTTP),
     ("", "stream", Contexts::STREAM),
@@ -640,6 +640,7 @@ const BLOCKS: [(&str, &str, Contexts); 11] = [
     ("stream_upstream", "upstream", Contexts::STREAM_UPSTREAM),
     ("", "location", Contexts::LOCATION),
     ("", "limit_except", Contexts::LIMIT_EXCEPT),
+    ("acme", "acme_issuer", Contexts::ACME_ISSUER),
 ];
 
 /// Returns `true` if a directive sets its default, which needs no support.

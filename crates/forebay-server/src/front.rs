@@ -64,6 +64,8 @@ impl FrontEnd for HttpFrontEnd {
     fn prepare(&self, number: u8, config: &Config) {
         if let Some(http) = config.front::<Http>(number) {
             crate::cache::manager::attend(&http.caches);
+            // Before the first handshake, which has to find the certificates.
+            forebay_acme::load(&http.acme);
         }
     }
 

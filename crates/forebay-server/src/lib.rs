@@ -45,6 +45,13 @@ pub mod parts {
     pub use crate::metrics::started;
     pub use crate::modules::ssi::parser as ssi;
 
+    /// Returns the certificates that the http block of a configuration gets by ACME.
+    pub fn acme_orders(config: &crate::config::Config) -> Vec<forebay_acme::Order> {
+        let numbers = 0..u8::try_from(config.fronts.len()).unwrap_or(u8::MAX);
+        let http = numbers.filter_map(|n| config.front::<crate::config::http::Http>(n)).next();
+        http.map(|http| http.acme.clone()).unwrap_or_default()
+    }
+
     /// Returns the names of all variables of HTTP. A family ends in `*`.
     pub fn variable_names() -> impl Iterator<Item = &'static str> {
         crate::modules::variables().map(|row| row.name)

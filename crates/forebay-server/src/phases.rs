@@ -5,8 +5,8 @@ use crate::location;
 use crate::metrics::{api, prometheus};
 use crate::modules::core::Satisfy;
 use crate::modules::{
-    Content, Verdict, auth_request, autoindex, dav, empty_gif, gzip_static, mirror, proxy, random_index,
-    rewrite, static_file, stub_status, try_files, tunnel,
+    Content, Verdict, acme, auth_request, autoindex, dav, empty_gif, gzip_static, mirror, proxy,
+    random_index, rewrite, static_file, stub_status, try_files, tunnel,
 };
 use crate::request::Request;
 use forebay_conf::error::Level;
@@ -37,8 +37,10 @@ pub(crate) const MAX_URI_CHANGES: u8 = 11;
 
 /// Runs the phases until the response is made.
 pub(crate) async fn run(req: &mut Request) {
-    post_read(req);
-    let outcome = walk(req, Start::ServerRewrite).await;
+    let outcome = match post_read(req) {
+        Some(outcome) => outcome,
+        None => walk(req, Start::ServerRewrite).await,
+    };
     follow_up(req, outcome).await;
 }
 
@@ -242,13 +244,17 @@ pub(crate) fn limit_except(req: &mut Request) {
 }
 
 /// Runs once for a request, before the first rewrite. These hooks look only at the head.
-fn post_read(req: &mut Request) {
+fn post_read(req: &mut Request) -> Option<Outcome> {
     let http = req.http();
+    if !http.acme.is_empty() && matches!(acme::answer(req), Verdict::Done) {
+        return Some(Outcome::Done);
+    }
     if let Some(l) = http.locations.get(http.server(req).root) {
         for hook in &l.plan.post_read {
             let _ = hook(req);
         }
     }
+    None
 }
 
 /// Redirects a path that lacks only the final slash of a location that an upstream answers.

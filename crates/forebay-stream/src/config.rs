@@ -372,6 +372,7 @@ fn complete(s: &ServerBuild, outer: &LevelWritten, loader: &mut Loader, cx: &mut
         settings: &settings.tls,
         application: settings.alpn.application(),
         resolver: settings.core.resolver.0.as_ref(),
+        issued: Vec::new(),
     };
     let tls = loader.server(&input, cx).map_err(|error| cx.keep_late(error)).ok().flatten();
     let alpn = settings.offered.alpn.constants().unwrap_or_default();

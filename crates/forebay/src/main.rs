@@ -6,6 +6,7 @@
 #![warn(unreachable_pub)]
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests make files as they like"))]
 
+mod acme;
 mod address;
 mod answers;
 mod check;
@@ -58,6 +59,7 @@ fn is_subcommand(arguments: &[OsString]) -> bool {
         word,
         Some(
             "check"
+                | "acme"
                 | "explain"
                 | "fmt"
                 | "doctor"

@@ -1,9 +1,9 @@
-//! Subcommands, which nginx does not have: `bench`, `check`, `doctor`, `explain`, `fmt`, `proxy`,
+//! Subcommands, which nginx does not have: `acme`, `bench`, `check`, `doctor`, `explain`, `fmt`, `proxy`,
 //! `reload`, `serve`, `tune`.
 
 use crate::cli::Options;
 use crate::front_ends::load_all;
-use crate::{check, doctor, explain, fmt, help, origin, proxy, reload, serve};
+use crate::{acme, check, doctor, explain, fmt, help, origin, proxy, reload, serve};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use forebay_conf::error::Level;
 use forebay_conf::files::Files;
@@ -26,6 +26,8 @@ struct Line {
 
 #[derive(Subcommand)]
 enum Wish {
+    /// Show the certificates that are got by ACME, or renew them
+    Acme(AcmeArgs),
     /// Report all errors of a configuration at once
     Check(CheckArgs),
     /// Show the settings in effect and where they come from, or the way of a session through the stream block
@@ -67,6 +69,30 @@ pub(crate) struct Where {
     /// Directives before those of the file
     #[arg(short = 'g', value_name = "DIRECTIVES")]
     globals: Option<String>,
+}
+
+/// `forebay acme`.
+#[derive(Args)]
+struct AcmeArgs {
+    #[command(subcommand)]
+    wish: AcmeWish,
+}
+
+#[derive(Subcommand)]
+enum AcmeWish {
+    /// Show each certificate and when it expires; exit code 1 if one is missing or has expired
+    Status(Where),
+    /// Have the running server renew certificates now
+    Renew(RenewArgs),
+}
+
+/// `forebay acme renew`.
+#[derive(Args)]
+struct RenewArgs {
+    #[command(flatten)]
+    place: Where,
+    /// Certificates with these names (default: all)
+    names: Vec<String>,
 }
 
 /// `forebay explain`.
@@ -230,6 +256,10 @@ pub(crate) fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
         }
     };
     match line.command {
+        Wish::Acme(AcmeArgs { wish: AcmeWish::Status(place) }) => acme::status(&place.options()),
+        Wish::Acme(AcmeArgs { wish: AcmeWish::Renew(args) }) => {
+            acme::renew(&args.place.options(), &args.names)
+        }
         Wish::Check(args) => check(args),
         Wish::Explain(args) => explain_main(args),
         Wish::Doctor(args) => doctor::main(args),

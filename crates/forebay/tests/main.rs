@@ -4,6 +4,7 @@
 
 mod harness;
 
+mod acme;
 mod bench;
 mod cache;
 mod certificates;

@@ -5,7 +5,7 @@
 use super::ocsp::client::{self, Check};
 use super::ocsp::responder::TIMEOUT;
 use super::server::ServerTls;
-use super::{Session, Verdict, verdict};
+use super::{Session, Verdict, proof, verdict};
 use crate::client::Client;
 use crate::config::Address;
 use crate::pattern::LimitExceeded;
@@ -238,6 +238,9 @@ impl<S: TlsServers> Handshake<'_, S> {
 
     /// Chooses the virtual server and begins the handshake with its configuration.
     fn choose(&mut self, hello: Hello) -> Accept {
+        if let Some(config) = proof::config_for(&hello) {
+            return self.prove(hello, config);
+        }
         let chosen = self.choose_server(&hello);
         self.begin_session(hello);
         let (server, config) = match chosen {
@@ -250,6 +253,15 @@ impl<S: TlsServers> Handshake<'_, S> {
             Err(denial) => Err(denial),
         };
         match self.begin(server, config) {
+            Ok(()) => Accept::Done,
+            Err(HandshakeFailed) => Accept::Over,
+        }
+    }
+
+    /// Begins the handshake of an authority, which reads nothing but the certificate.
+    fn prove(&mut self, hello: Hello, config: Arc<ServerConfig>) -> Accept {
+        self.begin_session(hello);
+        match self.begin(0, Ok(config)) {
             Ok(()) => Accept::Done,
             Err(HandshakeFailed) => Accept::Over,
         }

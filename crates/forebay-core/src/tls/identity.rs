@@ -18,7 +18,8 @@ fn at<T: ?Sized>(arc: &Arc<T>) -> usize {
 /// Returns a key of everything that the TLS settings of a server depend on. It compares shared values by address, so it
 /// is valid only within one configuration.
 pub(super) fn identity(server: &ServerInput<'_>, made: &Certificates<'_>) -> String {
-    let ServerInput { settings, application, resolver } = server;
+    // `made` covers the certificates that the server gets itself.
+    let ServerInput { settings, application, resolver, issued: _ } = server;
     // Destructure without `..`, so that a new setting does not compile until it is considered here.
     let Settings {
         // `made` covers these, including those of `ssl_conf_command`.
@@ -57,7 +58,8 @@ pub(super) fn identity(server: &ServerInput<'_>, made: &Certificates<'_>) -> Str
         SessionCache::Kept(zone) => at(zone),
     };
     let keys: Vec<usize> = session_ticket_key.0.iter().map(at).collect();
-    let certificates: Vec<usize> = made.keys.iter().map(at).collect();
+    let certificates: Vec<usize> =
+        made.keys.iter().map(at).chain(made.issued.iter().map(|i| at(&i.slot))).collect();
     let files =
         [list(&client_certificate.0), list(&trusted_certificate.0), list(&crl.0), list(&stapling_file.0)];
     let lists = [list(&password_file.0), at(&ciphers.0), at(&ecdh_curve.0), resolver.map_or(0, at)];

@@ -10,6 +10,7 @@ use super::presented::{Loaded, Presented};
 use super::server::{Application, ServerTls, same_kind};
 use super::server_config::{basis, by_cost, config, context, provider};
 use super::settings::{Ocsp, Settings, VerifyClient};
+use super::slot::Slot;
 use crate::config::Build;
 use forebay_conf::error::{Error, Level};
 use forebay_net::resolver::Resolver;
@@ -33,6 +34,32 @@ pub struct ServerInput<'s> {
     pub application: Application,
     /// Resolver for the names of OCSP responders (nginx: resolver).
     pub resolver: Option<&'s Arc<Resolver>>,
+    /// Certificates that the server gets and renews itself.
+    pub issued: Vec<Issued>,
+}
+
+/// Certificate that a server gets and renews itself (ACME).
+#[derive(Clone, Debug)]
+pub struct Issued {
+    /// Name that no other certificate of the process has.
+    pub name: String,
+    /// Place of the certificate.
+    pub slot: Arc<Slot>,
+    /// Variables that name the certificate and its key as values of directives. `None`: it is presented without a directive.
+    pub variables: Option<(&'static str, &'static str)>,
+}
+
+impl Issued {
+    /// Returns `true` if the values of `ssl_certificate` and `ssl_certificate_key` name this certificate.
+    fn is_named(&self, cert: &FileName, key: &FileName) -> bool {
+        let is = |name: &FileName, variable: &str| {
+            name.text.strip_prefix(b"$").is_some_and(|n| {
+                n == variable.as_bytes()
+                    || n.strip_prefix(b"{").and_then(|n| n.strip_suffix(b"}")) == Some(variable.as_bytes())
+            })
+        };
+        self.variables.is_some_and(|(c, k)| is(cert, c) && is(key, k))
+    }
 }
 
 /// Loader of certificates for the servers of one configuration. Loads each only once.
@@ -138,9 +165,15 @@ impl Loader {
     }
 
     /// Loads the certificates of a server.
-    fn certificates<'s>(&mut self, s: &'s Settings, cx: &mut Build<'_>) -> Result<Certificates<'s>, Error> {
+    fn certificates<'s>(
+        &mut self,
+        server: &ServerInput<'s>,
+        cx: &mut Build<'_>,
+    ) -> Result<Certificates<'s>, Error> {
+        let s = server.settings;
         let (certificates, keys) = named(s);
         let mut made = Certificates::default();
+        made.issued.extend(server.issued.iter().filter(|i| i.variables.is_none()).cloned());
         for (i, cert) in certificates.iter().enumerate() {
             let Some(key) = keys.get(i) else {
                 let text = String::from_utf8_lossy(&cert.text).into_owned();
@@ -148,7 +181,9 @@ impl Loader {
                     cert.error(format!("no \"ssl_certificate_key\" is defined for certificate \"{text}\""))
                 );
             };
-            if is_fixed(cert, key) {
+            if let Some(issued) = server.issued.iter().find(|i| i.is_named(cert, key)) {
+                made.issued.push(issued.clone());
+            } else if is_fixed(cert, key) {
                 made.add(cert, self.load(cert, key, &s.password_file.0, cx)?);
             } else {
                 made.dynamic.push((cert.clone(), key.clone()));
@@ -167,10 +202,11 @@ impl Loader {
         cx: &mut Build<'_>,
     ) -> Result<Option<Arc<ServerTls>>, Error> {
         let s = server.settings;
-        if s.certificate.0.is_empty() && !s.reject_handshake {
+        let implied = server.issued.iter().any(|i| i.variables.is_none());
+        if s.certificate.0.is_empty() && !s.reject_handshake && !implied {
             return Ok(None);
         }
-        let certificates = self.certificates(s, cx)?;
+        let certificates = self.certificates(server, cx)?;
         let identity = identity(server, &certificates);
         if let Some(same) = self.made.get(&identity) {
             return Ok(Some(same.clone()));
@@ -191,8 +227,11 @@ impl Loader {
         let trust = self.trust(s)?;
         let basis = trust.as_ref().map(|t| basis(s, t));
         let context = context(server, &certificates, basis);
-        let Certificates { names, keys, dynamic } = certificates;
-        let presented = Arc::new(Presented::new(stapled_from_file(s, keys)));
+        let Certificates { names, keys, issued, dynamic } = certificates;
+        let mut presented = Presented::fixed(stapled_from_file(s, keys));
+        // After the others: those with an OCSP response are found by their index.
+        presented.0.extend(issued.into_iter().map(|i| i.slot));
+        let presented = Arc::new(presented);
         if s.stapling && s.stapling_file.0.is_empty() {
             for (at, name) in names.into_iter().enumerate() {
                 self.staple(server, (name, at), &presented, cx);
@@ -268,6 +307,8 @@ pub(super) struct Certificates<'s> {
     names: Vec<&'s FileName>,
     /// Certificates with keys, one of a kind.
     pub keys: Vec<Arc<CertifiedKey>>,
+    /// Certificates that the server gets itself.
+    pub issued: Vec<Issued>,
     /// Names of certificates and keys that have variables.
     pub dynamic: Vec<(FileName, FileName)>,
 }

@@ -2,7 +2,8 @@
 //! `forebay_net::tls`.
 //!
 //! `settings.rs` and `proxy_ssl.rs` have the directives, `alpn.rs` those that HTTP does not have. `loader.rs` builds the settings of servers (`server.rs`) from them,
-//! `client.rs` those of connections to upstreams. `accept.rs` is the handshake with a client, `verdict.rs` the verification of
+//! `client.rs` those of connections to upstreams. `slot.rs` is the place of a certificate that the server renews itself,
+//! `proof.rs` has those that an authority asks for. `accept.rs` is the handshake with a client, `verdict.rs` the verification of
 //! its certificate, `session.rs` its result and `vars.rs` the variables that show it. `ocsp/` asks issuers about certificates.
 
 pub mod accept;
@@ -16,11 +17,13 @@ mod identity;
 pub mod loader;
 pub mod ocsp;
 mod presented;
+pub mod proof;
 pub mod proxy_ssl;
 pub mod server;
 mod server_config;
 mod session;
 pub mod settings;
+pub mod slot;
 pub mod vars;
 pub mod verdict;
 

@@ -1,41 +1,39 @@
 //! Certificates that a server presents, and the cache of those that are loaded while it runs (nginx: ssl_certificate_cache).
 
 use super::cache_settings::CacheLimits;
-use forebay_sys::sync::{lock, read, write};
+use super::slot::Slot;
+use forebay_sys::sync::lock;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use std::collections::HashMap;
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 
 /// Certificates with keys. The client's signature algorithms decide which one is presented.
 #[derive(Debug, Default)]
-pub(crate) struct Presented(pub(crate) Vec<RwLock<Arc<CertifiedKey>>>);
+pub(crate) struct Presented(pub(crate) Vec<Arc<Slot>>);
 
 impl Presented {
-    /// Creates a set of these certificates.
-    pub(crate) fn new(keys: Vec<Arc<CertifiedKey>>) -> Presented {
-        Presented(keys.into_iter().map(RwLock::new).collect())
+    /// Creates a set of certificates that nothing else replaces.
+    pub(crate) fn fixed(keys: Vec<Arc<CertifiedKey>>) -> Presented {
+        Presented(keys.into_iter().map(|key| Arc::new(Slot::new(key))).collect())
     }
 
     /// Returns the certificate of this index.
     pub(crate) fn get(&self, i: usize) -> Option<Arc<CertifiedKey>> {
-        self.0.get(i).map(|k| read(k).clone())
+        self.0.get(i).map(|slot| slot.get())
     }
 
     /// Sets or removes the OCSP response that is stapled to a certificate.
     pub(crate) fn staple(&self, i: usize, response: Option<Vec<u8>>) {
         if let Some(slot) = self.0.get(i) {
-            let mut key = write(slot);
-            let mut next = CertifiedKey::clone(&key);
-            next.ocsp = response;
-            *key = Arc::new(next);
+            slot.staple(response);
         }
     }
 }
 
 impl ResolvesServerCert for Presented {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let get = |k: &RwLock<Arc<CertifiedKey>>| read(k).clone();
+        let get = |slot: &Arc<Slot>| slot.get();
         if let [only] = self.0.as_slice() {
             return Some(get(only));
         }

@@ -8,7 +8,6 @@ use super::presented::{Loaded, Presented};
 use super::settings::VerifyClient;
 use forebay_net::tls::verify::Trust;
 use forebay_net::tls::{ciphers, sessions};
-use forebay_sys::sync::read;
 use rustls::ServerConfig;
 use rustls::sign::CertifiedKey;
 use std::path::Path;
@@ -140,14 +139,14 @@ impl ServerTls {
     fn presenting(&self, loaded: Vec<Arc<CertifiedKey>>, config: &ServerConfig) -> Arc<ServerConfig> {
         let mut keys: Vec<Arc<CertifiedKey>> = Vec::new();
         for k in &self.presented.0 {
-            keys.push(read(k).clone());
+            keys.push(k.get());
         }
         for key in loaded {
             keys.retain(|other| !same_kind(other, &key));
             keys.push(key);
         }
         let mut config = config.clone();
-        config.cert_resolver = Arc::new(Presented::new(keys));
+        config.cert_resolver = Arc::new(Presented::fixed(keys));
         Arc::new(config)
     }
 }

@@ -29,6 +29,8 @@ pub(super) fn context(
 ) -> sessions::Context {
     let leaf = made.keys.iter().filter_map(|k| k.cert.first()).map(AsRef::as_ref);
     let names = made.dynamic.iter().map(|(c, _)| c.text.as_slice());
+    // Not the certificate, which may be renewed at any time: sessions outlive that.
+    let names = names.chain(made.issued.iter().map(|i| i.name.as_bytes()));
     let demands = [server.settings.verify_client as u8, u8::from(server.application.early_data)];
     let basis = basis.unwrap_or_default();
     sessions::context(leaf.chain(names).chain([demands.as_slice(), &basis]))

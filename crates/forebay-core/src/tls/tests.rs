@@ -202,7 +202,8 @@ fn site(dir: &Path, servers: &[&str]) -> Site {
             early_data: false,
             record: MAX_CONTENT,
         };
-        let input = ServerInput { settings: &written.resolve(), application, resolver: None };
+        let input =
+            ServerInput { settings: &written.resolve(), application, resolver: None, issued: Vec::new() };
         made.push(loader.server(&input, &mut cx).unwrap_or_else(|e| panic!("{}", e.message)));
     }
     let (vars, errors) = cx.vars.finish();

@@ -43,6 +43,8 @@ pub(crate) struct HttpTables {
     pub zones: crate::modules::limit_req::RateZones,
     /// Zones of `limit_conn`.
     pub conn_zones: forebay_core::limit::concurrency::ConnZones,
+    /// Issuers of certificates.
+    pub acme: crate::modules::acme::Issuers,
     /// Caches of responses.
     pub caches: crate::cache::KeysZones,
 }

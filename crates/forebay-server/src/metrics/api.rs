@@ -126,12 +126,14 @@ fn find(req: &Request, path: &str) -> Result<Value, ApiError> {
             "http",
             "stream",
             "resolvers",
-            "workers"
+            "workers",
+            "acme"
         ])),
         Some((&"nginx", _)) => value(program(req)),
         Some((&"processes", _)) => value(json!({"respawned": super::RESPAWNED.load(Relaxed)})),
         Some((&"connections", _)) => value(connections(stub_status::totals(req))),
         Some((&"workers", _)) => value(workers(req)),
+        Some((&"acme", _)) => value(super::acme::value()),
         Some((&"slabs", rest)) => member(slabs(req), rest),
         Some((&"resolvers", rest)) => member(resolvers(), rest),
         Some((&"http", ["requests"])) => Ok(requests(req)),

@@ -2,6 +2,7 @@
 //! thread writes its own cells; readers add them up. Counters of [`forebay_core::counters`] and of servers, by name,
 //! are always active. Zones are counted only if the configuration asks for them (NGINX Plus: status_zone).
 
+mod acme;
 pub(crate) mod api;
 pub(crate) mod prometheus;
 

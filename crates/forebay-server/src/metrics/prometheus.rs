@@ -27,6 +27,7 @@ pub(crate) fn handle(req: &mut Request) -> Verdict {
     page.upstreams(req, Block::Http);
     page.upstreams(req, Block::Stream);
     page.caches(req);
+    super::acme::series(&mut page);
     page.limits("limit_req", "Requests", Outcomes::all(Block::Http.name(), Limited::Requests));
     page.limits("limit_conn", "Requests", Outcomes::all(Block::Http.name(), Limited::Connections));
     page.limits("stream_limit_conn", "Sessions", Outcomes::all(Block::Stream.name(), Limited::Connections));
@@ -72,13 +73,13 @@ const SESSION_SERIES: &[Series<SessionTotals>] = &[
 ];
 
 /// Escapes the value of a label, which is text between quotes.
-fn label(value: &[u8]) -> String {
+pub(super) fn label(value: &[u8]) -> String {
     String::from_utf8_lossy(value).replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
 /// The text so far. Writing to a string cannot fail.
 #[derive(Default)]
-struct Exposition(String);
+pub(super) struct Exposition(String);
 
 impl Exposition {
     fn about(&mut self, name: &str, kind: &str, help: &str) {
@@ -95,7 +96,13 @@ impl Exposition {
     }
 
     /// Series of one name: labels and values.
-    fn many(&mut self, name: &str, kind: &str, help: &str, all: impl IntoIterator<Item = (String, u64)>) {
+    pub(super) fn many(
+        &mut self,
+        name: &str,
+        kind: &str,
+        help: &str,
+        all: impl IntoIterator<Item = (String, u64)>,
+    ) {
         self.about(name, kind, help);
         for (labels, value) in all {
             self.value(name, &labels, value);

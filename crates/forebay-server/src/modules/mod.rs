@@ -14,6 +14,7 @@ use forebay_core::tls::vars::Variables;
 use std::sync::{Arc, LazyLock};
 
 pub(crate) mod access;
+pub(crate) mod acme;
 pub(crate) mod addition;
 pub(crate) mod auth_basic;
 pub(crate) mod auth_request;
@@ -136,7 +137,7 @@ modules! {
     core, log, headers, index, autoindex, random_index, rewrite, access, auth_basic, auth_request, mirror, post_action,
     realip, charset, gzip_accept, gzip_static, gzip, gunzip, brotli, zstd, sub_filter, referer, secure_link, userid,
     proxy, proxy_cache, proxy_cookie, proxy_bind, early_hints, tunnel, slice, limit_req, limit_conn, http2, ssl,
-    tls, proxy_ssl, resolver, addition, ssi,
+    tls, proxy_ssl, resolver, addition, ssi, acme,
     dav, fastcgi, fastcgi_family, uwsgi, uwsgi_family, scgi, scgi_family, grpc_family, memcached, memcached_family,
 }
 
@@ -355,6 +356,9 @@ pub(crate) const HTTP_DIRECTIVES: &[(&str, HttpDirective)] = &[
     ("match", crate::upstream::config::matching),
     ("limit_conn_zone", forebay_core::limit::concurrency::zone),
     ("limit_req_zone", limit_req::zone),
+    ("acme_issuer", acme::issuer),
+    ("acme_shared_zone", acme::shared_zone),
+    ("acme_client_path", acme::client_path),
     ("proxy_cache_path", crate::cache::path),
     ("fastcgi_cache_path", crate::cache::path),
     ("uwsgi_cache_path", crate::cache::path),
@@ -473,6 +477,7 @@ pub(crate) fn variables() -> impl Iterator<Item = &'static Row> {
         slice::VARIABLES,
         gzip::VARIABLES,
         ssi::VARIABLES,
+        acme::VARIABLES,
     ]
     .into_iter()
     .flatten()

@@ -5,7 +5,8 @@ mod map;
 mod split_clients;
 
 use super::{
-    BOUND, HTTP_DIRECTIVES, LOCATION_DIRECTIVES, family, proxy, proxy_bind, proxy_cache, proxy_ssl, server,
+    BOUND, HTTP_DIRECTIVES, LOCATION_DIRECTIVES, acme, family, proxy, proxy_bind, proxy_cache, proxy_ssl,
+    server,
 };
 use crate::config::http;
 use crate::upstream;
@@ -62,6 +63,7 @@ fn levels() -> Vec<Level> {
             names: http,
         },
         Level { contexts: &[Contexts::UPSTREAM], names: upstream::config::DIRECTIVES.to_vec() },
+        Level { contexts: &[Contexts::ACME_ISSUER], names: acme::DIRECTIVES.to_vec() },
     ]
 }
 

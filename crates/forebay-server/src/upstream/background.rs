@@ -1,5 +1,5 @@
 //! Work for a configuration that goes on independently of requests: names are resolved again, the health of servers is
-//! checked, and responses for certificates are fetched. Tasks on the process's tokio thread.
+//! checked, responses for certificates are fetched, and certificates are renewed. Tasks on the process's tokio thread.
 
 use super::config::Upstream;
 use crate::config::http::Http;
@@ -31,6 +31,7 @@ pub(crate) fn start(
             tasks.spawn(tokio, "checking health", watch);
         }
     }
+    forebay_acme::start(&config.acme, &mut tasks, tokio, log);
     for stapling in &config.staplings {
         tasks.spawn(tokio, "asking responders", staple::start(stapling, log));
     }

@@ -146,16 +146,28 @@ impl Server {
 
     /// The same on a directory that was prepared before.
     pub fn start_on(site: Site) -> Server {
+        let child = Server::spawn(&site);
+        let mut server = Server { site, child: Some(child) };
+        server.wait_until_ready();
+        server
+    }
+
+    fn spawn(site: &Site) -> Child {
         let stderr = std::fs::File::create(site.dir().join("stderr")).expect("file");
-        let child = (site.command(PROGRAM, &["-g", "daemon off;"]))
+        (site.command(PROGRAM, &["-g", "daemon off;"]))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(stderr)
             .spawn()
-            .expect("starts");
-        let mut server = Server { site, child: Some(child) };
-        server.wait_until_ready();
-        server
+            .expect("starts")
+    }
+
+    /// Ends it and starts it again on the same directory.
+    pub fn restart(&mut self) {
+        self.signal(nix::sys::signal::Signal::SIGTERM);
+        self.wait_end();
+        self.child = Some(Server::spawn(&self.site));
+        self.wait_until_ready();
     }
 
     /// The same where no file may grow beyond so many KiB: writing more fails.

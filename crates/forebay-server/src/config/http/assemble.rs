@@ -6,7 +6,7 @@ use super::{Http, Kind, Location, Server};
 use crate::config::Scope;
 use crate::config::{Listener, checks, names::ServerName, plain};
 use crate::location::LocationTree;
-use crate::modules::{self, Content, LocationSettings, LocationWritten};
+use crate::modules::{self, Content, LocationSettings, LocationWritten, acme};
 use forebay_conf::error::{Error, Level};
 use forebay_core::config::check_certificates;
 use forebay_core::tls::client::ClientTls;
@@ -14,6 +14,7 @@ use forebay_core::tls::loader::{Loader, ServerInput};
 use forebay_core::tls::vars::shows_hello;
 use forebay_http::h1::request::Limits;
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 impl Builder<'_, '_> {
@@ -32,6 +33,8 @@ impl Builder<'_, '_> {
             locations: Vec::with_capacity(levels.len()),
             written: Vec::with_capacity(levels.len()),
             loader: Loader::default(),
+            acme: Vec::new(),
+            acme_paths: Vec::new(),
         };
         for (level, tree) in levels.into_iter().zip(trees) {
             assembly.resolve_level(level, tree);
@@ -39,7 +42,7 @@ impl Builder<'_, '_> {
         assembly.complete_conditional_levels();
         assembly.apply_families();
         assembly.check_tables();
-        assembly.load_server_tls();
+        assembly.load_server_tls(&built);
         assembly.load_upstream_tls();
         assembly.check_certificates(&built);
         assembly.allow_tunnels();
@@ -65,6 +68,7 @@ impl Builder<'_, '_> {
                 settings,
                 root: s.root,
                 tree: LocationTree::build(children, &self.locations),
+                acme: None,
                 tls: None,
                 named: std::mem::take(&mut s.named),
                 names: std::mem::take(&mut s.names),
@@ -108,6 +112,10 @@ struct Assembly<'s, 'f> {
     /// Directives in effect at each location, as they were written.
     written: Vec<LocationWritten>,
     loader: Loader,
+    /// Certificates that are got by ACME.
+    acme: Vec<forebay_acme::Order>,
+    /// Directories for them that no directive names.
+    acme_paths: Vec<PathBuf>,
 }
 
 impl Assembly<'_, '_> {
@@ -218,17 +226,39 @@ impl Assembly<'_, '_> {
     }
 
     /// Makes the TLS configuration of each server.
-    fn load_server_tls(&mut self) {
-        for s in &mut self.servers {
+    fn load_server_tls(&mut self, built: &[ServerBuild]) {
+        let http = self.locations.first().and_then(|l| l.settings.resolver.resolver.0.clone());
+        let issuers = std::mem::take(&mut self.cx.tables.acme);
+        let listens = built.iter().flat_map(|b| &b.listens);
+        let mut ordering = acme::Ordering::new(issuers, http.as_ref(), listens);
+        for (s, built) in self.servers.iter_mut().zip(built) {
             let Some(l) = self.locations.get(s.root) else { continue };
+            let subject = acme::Subject {
+                settings: &l.settings.acme,
+                names: &s.names,
+                listens: &built.listens,
+                certified: !l.settings.tls.certificate.0.is_empty(),
+            };
+            let issued = match ordering.server(&subject, self.cx) {
+                Ok(Some((certificate, issued))) => {
+                    s.acme = Some(certificate);
+                    vec![issued]
+                }
+                Ok(None) => Vec::new(),
+                Err(error) => {
+                    self.cx.keep_late(error);
+                    continue;
+                }
+            };
             let resolver = l.settings.resolver.resolver.0.as_ref();
             let application = l.settings.ssl.application();
-            let input = ServerInput { settings: &l.settings.tls, application, resolver };
+            let input = ServerInput { settings: &l.settings.tls, application, resolver, issued };
             match self.loader.server(&input, self.cx) {
                 Ok(tls) => s.tls = tls,
                 Err(error) => self.cx.keep_late(error),
             }
         }
+        (self.acme, self.acme_paths) = (ordering.orders, ordering.default_paths);
     }
 
     /// Makes the TLS configuration for upstreams. Locations with the same settings share it.
@@ -271,7 +301,7 @@ impl Assembly<'_, '_> {
     }
 
     fn finish(self) -> (Http, Vec<Listener>) {
-        let Assembly { cx, mut listeners, servers, locations, loader, .. } = self;
+        let Assembly { cx, mut listeners, servers, locations, loader, acme, acme_paths, .. } = self;
         for l in &mut listeners {
             // The default server's setting applies, since the server name is not known when a connection is accepted.
             let root = servers.get(l.default.default_server).and_then(|s| locations.get(s.root));
@@ -289,6 +319,8 @@ impl Assembly<'_, '_> {
             upstreams,
             shows_hello: shows_hello(&cx.vars),
             certificate_files: loader.paths,
+            acme,
+            acme_paths,
             staplings: loader.staplings.into_iter().map(Arc::new).collect(),
             conf_dir: cx.conf_path(b""),
             caches: tables.caches.finish(),

@@ -1,0 +1,120 @@
+//! Proofs that the authority looks for, as long as an order needs them.
+
+use crate::key::Key;
+use crate::settings::{Identifier, KeyKind};
+use crate::x509;
+use forebay_core::tls::proof;
+use forebay_net::tls::verify;
+use forebay_sys::sync::{read, write};
+use rustls::pki_types::CertificateDer;
+use rustls::sign::CertifiedKey;
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{LazyLock, RwLock};
+
+/// Answers to HTTP-01 by token.
+static ANSWERS: LazyLock<RwLock<HashMap<Vec<u8>, String>>> = LazyLock::new(RwLock::default);
+/// Number of entries of `ANSWERS`, so that threads need no lock while there are none.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// Returns the answer to the HTTP-01 challenge of a token.
+pub fn http_answer(token: &[u8]) -> Option<String> {
+    if COUNT.load(Relaxed) == 0 {
+        return None;
+    }
+    read(&ANSWERS).get(token).cloned()
+}
+
+/// Proof that is withdrawn when this is dropped.
+pub(crate) enum Posted {
+    /// Token of an answer to HTTP-01.
+    Http(Vec<u8>),
+    /// Certificate for TLS-ALPN-01.
+    Tls {
+        /// Withdraws the certificate when dropped.
+        _proof: proof::Published,
+    },
+}
+
+impl Posted {
+    /// Posts the answer to an HTTP-01 challenge (RFC 8555, section 8.3).
+    pub(crate) fn http(token: &str, authorization: String) -> Posted {
+        let mut answers = write(&ANSWERS);
+        answers.insert(token.as_bytes().to_vec(), authorization);
+        COUNT.store(answers.len(), Relaxed);
+        Posted::Http(token.as_bytes().to_vec())
+    }
+
+    /// Posts the certificate for a TLS-ALPN-01 challenge (RFC 8737).
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    pub(crate) fn tls(identifier: &Identifier, authorization: &str) -> Result<Posted, String> {
+        let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, authorization.as_bytes());
+        let extensions = x509::proof_extensions(identifier, digest.as_ref());
+        let certified = self_made(&extensions, "ACME challenge")?;
+        Ok(Posted::Tls { _proof: proof::publish(server_name(identifier).into_bytes(), certified)? })
+    }
+}
+
+impl Drop for Posted {
+    fn drop(&mut self) {
+        if let Posted::Http(token) = self {
+            let mut answers = write(&ANSWERS);
+            answers.remove(token);
+            COUNT.store(answers.len(), Relaxed);
+        }
+    }
+}
+
+/// Makes a key with a certificate signed by it.
+///
+/// # Errors
+/// If the cryptographic library fails.
+pub(crate) fn self_made(extensions: &[u8], common: &str) -> Result<CertifiedKey, String> {
+    let key = Key::generate(KeyKind::P256)?;
+    let der = x509::self_signed(&key, extensions, common, verify::now())?;
+    let signing = rustls::crypto::aws_lc_rs::sign::any_supported_type(&key.private());
+    let signing = signing.map_err(|e| e.to_string())?;
+    Ok(CertifiedKey::new(vec![CertificateDer::from(der)], signing))
+}
+
+/// Returns the server name in the authority's handshake. That of an address is its reverse name (RFC 8738, section 6).
+fn server_name(identifier: &Identifier) -> String {
+    match identifier {
+        Identifier::Dns(name) => name.clone(),
+        Identifier::Ip(IpAddr::V4(ip)) => {
+            let [a, b, c, d] = ip.octets();
+            format!("{d}.{c}.{b}.{a}.in-addr.arpa")
+        }
+        Identifier::Ip(IpAddr::V6(ip)) => {
+            let digits = ip.octets().into_iter().rev().map(|b| format!("{:x}.{:x}.", b & 15, b >> 4));
+            digits.collect::<String>() + "ip6.arpa"
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_end_with_their_order() {
+        assert_eq!(http_answer(b"a-token"), None);
+        let posted = Posted::http("a-token", "a-token.thumb".to_owned());
+        assert_eq!(http_answer(b"a-token").as_deref(), Some("a-token.thumb"));
+        assert_eq!(http_answer(b"b-token"), None);
+        drop(posted);
+        assert_eq!(http_answer(b"a-token"), None);
+    }
+
+    #[test]
+    fn addresses_have_reverse_names() {
+        let name = |text: &str| Identifier::parse(text).map(|i| server_name(&i)).unwrap_or_default();
+        assert_eq!(name("a.example"), "a.example");
+        assert_eq!(name("192.0.2.1"), "1.2.0.192.in-addr.arpa");
+        assert!(name("2001:db8::1").starts_with("1.0.0.0."));
+        assert!(name("2001:db8::1").ends_with("8.b.d.0.1.0.0.2.ip6.arpa"));
+    }
+}

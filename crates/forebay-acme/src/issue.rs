@@ -1,0 +1,285 @@
+//! Getting one certificate (RFC 8555, section 7.4).
+
+use crate::certificate;
+use crate::challenge::Posted;
+use crate::failure::{Class, Failure};
+use crate::key::Key;
+use crate::protocol::{Session, described_problem, text_of};
+use crate::settings::{Challenge, Identifier, Order};
+use crate::transport::Answer;
+use crate::x509;
+use forebay_net::tls::pem;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use zeroize::Zeroizing;
+
+/// Longest wait for the authority to look for proofs, and again for it to sign.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// Shortest and longest pause between two looks at a resource.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+/// Most alternate chains that are looked at.
+const MAX_CHAINS: usize = 8;
+
+/// Certificate that the authority issued.
+pub(crate) struct Issued {
+    /// Chain in PEM.
+    pub(crate) chain: Vec<u8>,
+    /// Key in PEM.
+    pub(crate) key: Zeroizing<Vec<u8>>,
+}
+
+/// Order on its way.
+pub(crate) struct Issuance<'s> {
+    pub(crate) session: &'s mut Session,
+    pub(crate) order: &'s Order,
+    /// Challenge of this attempt.
+    pub(crate) challenge: Challenge,
+    /// Certificate that this one replaces, by its name for renewal information.
+    pub(crate) replaces: Option<String>,
+}
+
+/// Authorization of one name (RFC 8555, section 7.1.4).
+struct Authorization {
+    url: String,
+    identifier: Identifier,
+    json: Value,
+}
+
+impl Issuance<'_> {
+    /// Gets the certificate.
+    ///
+    /// # Errors
+    /// The step that failed.
+    pub(crate) async fn run(&mut self) -> Result<Issued, Failure> {
+        let created = self.create().await.map_err(|f| f.during("creating the order"))?;
+        let url = created.field("location").map(str::to_owned);
+        let url = url.ok_or_else(|| Failure::temporary("the authority named no order"))?;
+        let order = created.json()?;
+        let authorizations =
+            order.get("authorizations").and_then(Value::as_array).cloned().unwrap_or_default();
+        for authorization in authorizations.iter().filter_map(Value::as_str) {
+            self.prove(authorization).await?;
+        }
+        let key = self.new_key().await?;
+        let finalize = text_of(&order, "finalize");
+        let finalize = finalize.ok_or_else(|| Failure::temporary("the order has no \"finalize\""))?;
+        let link =
+            self.finalize(&url, &finalize, &key).await.map_err(|f| f.during("finalizing the order"))?;
+        let chain = self.download(&link).await.map_err(|f| f.during("getting the certificate"))?;
+        let key = key.to_pem();
+        // The authority could send anything.
+        let (_, leaf) = certificate::checked(&self.order.identifiers, &chain, &key)
+            .map_err(|text| Failure::temporary(format!("what the authority issued is not used: {text}")))?;
+        if leaf.until <= forebay_net::tls::verify::now() {
+            return Err(Failure::temporary(
+                "the issued certificate has expired already, is the clock right?",
+            ));
+        }
+        Ok(Issued { chain, key })
+    }
+
+    /// Creates the order. Without the part that names the old certificate if the authority does not know that.
+    async fn create(&mut self) -> Result<Answer, Failure> {
+        let identifiers: Vec<Value> = (self.order.identifiers.iter())
+            .map(|i| json!({"type": i.kind(), "value": i.to_string()}))
+            .collect();
+        let mut payload = json!({"identifiers": identifiers});
+        if let Some(profile) = self.profile()? {
+            payload["profile"] = json!(profile);
+        }
+        let Some(replaces) = self.replaces.clone() else { return self.session.new_order(&payload).await };
+        let mut replacing = payload.clone();
+        replacing["replaces"] = json!(replaces);
+        match self.session.new_order(&replacing).await {
+            Err(f)
+                if matches!(
+                    f.problem.as_str(),
+                    "alreadyReplaced" | "malformed" | "notFound" | "unauthorized"
+                ) =>
+            {
+                self.session.new_order(&payload).await
+            }
+            other => other,
+        }
+    }
+
+    fn profile(&self) -> Result<Option<String>, Failure> {
+        let Some(profile) = &self.order.issuer.profile else { return Ok(None) };
+        let offered = &self.session.directory.profiles;
+        match (offered.contains(&profile.name), profile.required) {
+            (true, _) => Ok(Some(profile.name.clone())),
+            (false, false) => Ok(None),
+            (false, true) => {
+                let offered = offered.join("\", \"");
+                Err(Failure::last(format!(
+                    "no profile \"{}\", the authority has \"{offered}\"",
+                    profile.name
+                )))
+            }
+        }
+    }
+
+    /// Proves control of the name of an authorization.
+    async fn prove(&mut self, url: &str) -> Result<(), Failure> {
+        let json = self.session.post(url, None).await?.json()?;
+        let identifier = json.get("identifier").and_then(|i| text_of(i, "value"));
+        let identifier = identifier.and_then(|i| Identifier::parse(&i));
+        let identifier =
+            identifier.ok_or_else(|| Failure::temporary("an authorization has no identifier"))?;
+        let name = identifier.to_string();
+        let authorization = Authorization { url: url.to_owned(), identifier, json };
+        let proven = self.prove_pending(&authorization).await;
+        proven.map_err(|f| f.during(&format!("proving control of \"{name}\"")))
+    }
+
+    async fn prove_pending(&mut self, authorization: &Authorization) -> Result<(), Failure> {
+        if text_of(&authorization.json, "status").as_deref() == Some("valid") {
+            return Ok(());
+        }
+        let (challenge, kind) = self.choose(authorization)?;
+        let (Some(url), Some(token)) = (text_of(&challenge, "url"), text_of(&challenge, "token")) else {
+            return Err(Failure::temporary("a challenge has no \"url\" or no \"token\""));
+        };
+        if token.is_empty() || !token.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_') {
+            return Err(Failure::temporary("a challenge has an invalid token"));
+        }
+        let text = format!("{token}.{}", self.session.key.thumbprint());
+        let _posted = match kind {
+            Challenge::TlsAlpn01 => {
+                Posted::tls(&authorization.identifier, &text).map_err(Failure::temporary)?
+            }
+            _ => Posted::http(&token, text),
+        };
+        self.session.post(&url, Some(&json!({}))).await?;
+        let ended = self.wait(&authorization.url, |status| status != "pending").await?;
+        match text_of(&ended, "status").as_deref() {
+            Some("valid") => Ok(()),
+            _ => Err(refusal(&ended)),
+        }
+    }
+
+    /// Chooses the challenge of an authorization.
+    fn choose(&self, authorization: &Authorization) -> Result<(Value, Challenge), Failure> {
+        let wanted: &[(Challenge, &str)] = match self.challenge {
+            Challenge::Http01 => &[(Challenge::Http01, "http-01")],
+            Challenge::TlsAlpn01 => &[(Challenge::TlsAlpn01, "tls-alpn-01")],
+            Challenge::Either => &[(Challenge::Http01, "http-01"), (Challenge::TlsAlpn01, "tls-alpn-01")],
+        };
+        let offered = authorization.json.get("challenges").and_then(Value::as_array);
+        let offered: Vec<&Value> = offered.into_iter().flatten().collect();
+        let found = wanted.iter().find_map(|(kind, name)| {
+            let found = offered.iter().find(|c| text_of(c, "type").as_deref() == Some(name));
+            found.map(|c| ((*c).clone(), *kind))
+        });
+        found.ok_or_else(|| {
+            let names: Vec<String> = offered.iter().filter_map(|c| text_of(c, "type")).collect();
+            let wanted: Vec<&str> = wanted.iter().map(|(_, name)| *name).collect();
+            Failure::last(format!("the authority offers {}, not {}", names.join(", "), wanted.join(" or ")))
+        })
+    }
+
+    async fn new_key(&mut self) -> Result<Arc<Key>, Failure> {
+        let kind = self.order.key;
+        let made = tokio::task::spawn_blocking(move || Key::generate(kind)).await;
+        let made = made.unwrap_or_else(|e| Err(e.to_string()));
+        made.map(Arc::new).map_err(|e| Failure::temporary(format!("making the key: {e}")))
+    }
+
+    /// Has the authority sign. Returns the URL of the certificate.
+    async fn finalize(&mut self, order: &str, finalize: &str, key: &Key) -> Result<String, Failure> {
+        // An order is ready shortly after its last authorization is valid.
+        self.wait(order, |status| status != "pending").await?;
+        let common = self.order.identifiers.first().filter(|_| self.order.issuer.common_name);
+        let common = common.map(Identifier::to_string);
+        let request = x509::request(key, &self.order.identifiers, common.as_deref());
+        let request = crate::key::base64url(&request.map_err(Failure::temporary)?);
+        self.session.post(finalize, Some(&json!({"csr": request}))).await?;
+        let ended = self.wait(order, |status| !matches!(status, "ready" | "processing")).await?;
+        text_of(&ended, "certificate").ok_or_else(|| refusal(&ended))
+    }
+
+    /// Waits until the status of a resource is one that `ends` the wait.
+    async fn wait(&mut self, url: &str, ends: impl Fn(&str) -> bool) -> Result<Value, Failure> {
+        let (begun, mut pause) = (Instant::now(), PAUSES.0);
+        loop {
+            let answer = self.session.post(url, None).await?;
+            let json = answer.json()?;
+            if ends(&text_of(&json, "status").unwrap_or_default()) {
+                return Ok(json);
+            }
+            if begun.elapsed() > PATIENCE {
+                return Err(Failure::temporary("the authority takes too long"));
+            }
+            tokio::time::sleep(answer.retry_after().unwrap_or(pause).clamp(PAUSES.0, PAUSES.1)).await;
+            pause = (pause * 2).min(PAUSES.1);
+        }
+    }
+
+    /// Gets the chain, or the alternate one that is preferred.
+    async fn download(&mut self, url: &str) -> Result<Vec<u8>, Failure> {
+        let answer = self.session.post(url, None).await?;
+        let Some(preferred) = self.order.issuer.preferred_chain.clone() else { return Ok(answer.body) };
+        if has_top(&answer.body, &preferred) {
+            return Ok(answer.body);
+        }
+        let others: Vec<String> = answer.fields("link").filter_map(alternate).collect();
+        for other in others.iter().take(MAX_CHAINS) {
+            let chain = self.session.post(other, None).await?.body;
+            if has_top(&chain, &preferred) {
+                return Ok(chain);
+            }
+        }
+        Ok(answer.body)
+    }
+}
+
+/// Returns the reason for which the authority refused an authorization or an order.
+fn refusal(json: &Value) -> Failure {
+    let of_challenge = |c: &Value| c.get("error").cloned();
+    let challenges = json.get("challenges").and_then(Value::as_array);
+    let error = challenges.into_iter().flatten().find_map(of_challenge).or_else(|| of_challenge(json));
+    match error {
+        Some(error) => match described_problem(&error) {
+            f if f.class == Class::Temporary => Failure::unproven(f.text),
+            f => f,
+        },
+        None => Failure::unproven(format!("status \"{}\"", text_of(json, "status").unwrap_or_default())),
+    }
+}
+
+/// Returns `true` if the topmost certificate of a chain was issued by this common name.
+fn has_top(chain: &[u8], issuer: &str) -> bool {
+    let certificates = pem::certificates(chain);
+    certificates.last().and_then(|c| x509::issuer_name(c)).is_some_and(|name| name == issuer)
+}
+
+/// Returns the URL of a `Link` field line with the relation `alternate` (RFC 8288).
+fn alternate(link: &str) -> Option<String> {
+    let (url, parameters) = link.trim().strip_prefix('<')?.split_once('>')?;
+    let is_alternate = |p: &str| matches!(p.trim(), "rel=\"alternate\"" | "rel=alternate");
+    parameters.split(';').any(is_alternate).then(|| url.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_to_other_chains_are_found() {
+        let link = |text: &str| alternate(text);
+        assert_eq!(link("<https://a/1>;rel=\"alternate\"").as_deref(), Some("https://a/1"));
+        assert_eq!(link(" <https://a/1>; title=x; rel=alternate").as_deref(), Some("https://a/1"));
+        assert_eq!(link("<https://a/dir>;rel=\"index\""), None);
+        assert_eq!(link("https://a"), None);
+    }
+
+    #[test]
+    fn refusals_give_the_reason_of_the_challenge() {
+        let error = json!({"type": "urn:ietf:params:acme:error:unauthorized", "detail": "wrong text"});
+        let f = refusal(&json!({"status": "invalid", "challenges": [{"type": "x"}, {"error": error}]}));
+        assert_eq!((f.class, f.text.as_str()), (Class::Unproven, "wrong text (unauthorized)"));
+        let f = refusal(&json!({"status": "invalid"}));
+        assert_eq!((f.class, f.text.as_str()), (Class::Unproven, "status \"invalid\""));
+    }
+}

@@ -1,0 +1,34 @@
+//! Certificates from an authority by ACME (RFC 8555). Knows no configuration language: a front end describes its [`Issuer`]s
+//! and [`Order`]s and presents the [`Certificate`]s, which are renewed in place.
+//!
+//! `engine.rs` is the task of an issuer, which decides with `schedule.rs` when to ask. `issue.rs` gets one certificate over
+//! `protocol.rs`, the signed requests, and `transport.rs`, HTTP over TLS. `challenge.rs` has the proofs that the authority
+//! looks for, `state_dir.rs` the files. `key.rs` and `x509.rs` make keys, requests and certificates.
+//!
+//! Everything runs on the process's tokio thread, and work with files on the blocking pool. Worker threads only read what
+//! `challenge.rs` and `certificate.rs` publish.
+
+#![warn(unreachable_pub)]
+#![allow(clippy::disallowed_methods, reason = "not on a thread of connections: the tokio thread runs this")]
+
+mod certificate;
+mod challenge;
+mod engine;
+mod failure;
+mod history;
+mod issue;
+mod key;
+mod protocol;
+mod schedule;
+mod settings;
+mod state_dir;
+mod transport;
+mod x509;
+
+pub use certificate::{Certificate, Phase, Report, reports};
+pub use challenge::http_answer;
+pub use engine::{load, start};
+pub use settings::{
+    Challenge, ExternalAccount, Identifier, Issuer, KeyKind, LETS_ENCRYPT, Order, Profile, RenewalRule,
+};
+pub use state_dir::{Stored, mark_for_renewal, stored};

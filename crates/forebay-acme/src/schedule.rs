@@ -1,0 +1,145 @@
+//! Times of attempts. Nothing here reads a clock or draws a number: both are parameters.
+
+use crate::settings::RenewalRule;
+use std::time::Duration;
+
+pub(crate) const MINUTE: i64 = 60;
+pub(crate) const HOUR: i64 = 3600;
+pub(crate) const DAY: i64 = 24 * HOUR;
+
+/// Pauses after failures in a row, seconds. The last one repeats.
+const PAUSES: [i64; 4] = [MINUTE, 10 * MINUTE, 100 * MINUTE, DAY];
+/// The last pause if the authority has suggested a time.
+const SUGGESTED_PAUSE: i64 = 6 * HOUR;
+/// Time between two questions for renewal information, unless the authority names one.
+const ASK_EVERY: i64 = 12 * HOUR;
+
+/// Number from 0 to 1 that nobody can predict.
+pub(crate) type Chance = f64;
+
+/// Spreads a time: returns `seconds`, up to a part of it more or less.
+fn spread(seconds: i64, part: f64, chance: Chance) -> i64 {
+    seconds + (seconds as f64 * part * (chance * 2.0 - 1.0)) as i64
+}
+
+/// Returns the time at which a certificate is renewed if the authority suggests none.
+pub(crate) fn renewal(from: i64, until: i64, rule: RenewalRule, chance: Chance) -> i64 {
+    let life = until.saturating_sub(from).max(0);
+    match rule {
+        RenewalRule::Before(seconds) => until - seconds.min(life),
+        RenewalRule::Lifetime => {
+            let used = if life < 10 * DAY { life / 2 } else { life / 3 * 2 };
+            from + spread(used, 0.02, chance)
+        }
+    }
+}
+
+/// Returns the pause after a number of failures in a row, seconds. `suggested`: the authority has suggested a time.
+pub(crate) fn pause(failures: u32, suggested: bool, chance: Chance) -> i64 {
+    let index = usize::try_from(failures.saturating_sub(1)).unwrap_or(usize::MAX);
+    let pause = PAUSES.get(index).copied().unwrap_or(DAY);
+    let pause = if suggested { pause.min(SUGGESTED_PAUSE) } else { pause };
+    spread(pause, 0.1, chance)
+}
+
+/// Time that the authority suggests for a renewal (RFC 9773).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Suggestion {
+    /// Begin of the window.
+    pub(crate) start: i64,
+    /// End of the window.
+    pub(crate) end: i64,
+    /// Chosen time in the window.
+    pub(crate) chosen: i64,
+}
+
+impl Suggestion {
+    /// Chooses a time of a window. Keeps that of the last answer if the window has not moved.
+    pub(crate) fn choose(
+        start: i64,
+        end: i64,
+        last: Option<Suggestion>,
+        chance: Chance,
+    ) -> Option<Suggestion> {
+        if end <= start {
+            return None;
+        }
+        match last.filter(|l| l.start == start && l.end == end) {
+            Some(same) => Some(same),
+            None => Some(Suggestion { start, end, chosen: start + ((end - start) as f64 * chance) as i64 }),
+        }
+    }
+}
+
+/// Returns the time of a suggested renewal, within reason: before the last tenth of the lifetime, since an authority may suggest a
+/// time after the end, and not at once after a certificate of this process, since it may suggest a time in the past again and
+/// again. `issued_at`: time of that certificate.
+pub(crate) fn bounded(chosen: i64, (from, until): (i64, i64), issued_at: i64) -> i64 {
+    let tenth = until.saturating_sub(from).max(0) / 10;
+    chosen.min(until - tenth).max(issued_at + tenth.clamp(1, HOUR))
+}
+
+/// Returns the seconds until renewal information is asked for again.
+pub(crate) fn ask_again(retry_after: Option<Duration>) -> i64 {
+    let asked = retry_after.and_then(|d| i64::try_from(d.as_secs()).ok());
+    asked.unwrap_or(ASK_EVERY).clamp(MINUTE, DAY)
+}
+
+/// Returns the sleep until a time. At most an hour, so that changes of the clock and of files are noticed.
+pub(crate) fn nap(next: i64, now: i64) -> Duration {
+    Duration::from_secs(next.saturating_sub(now).clamp(1, HOUR) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn certificates_are_renewed_after_two_thirds() {
+        let of = |days: i64, chance| renewal(0, days * DAY, RenewalRule::Lifetime, chance);
+        assert_eq!(of(90, 0.5), 60 * DAY);
+        assert_eq!(of(6, 0.5), 3 * DAY);
+        assert_eq!((of(90, 0.0), of(90, 1.0)), (60 * DAY * 98 / 100, 60 * DAY * 102 / 100));
+        assert_eq!(renewal(0, 90 * DAY, RenewalRule::Before(30 * DAY), 0.9), 60 * DAY);
+        // Never before it is valid, even if the clock or the authority is wrong.
+        assert_eq!(renewal(0, DAY, RenewalRule::Before(30 * DAY), 0.9), 0);
+        assert_eq!(renewal(10, 5, RenewalRule::Lifetime, 0.9), 10);
+    }
+
+    #[test]
+    fn pauses_grow_to_a_day() {
+        let of = |failures| pause(failures, false, 0.5);
+        assert_eq!([1, 2, 3, 4, 5, u32::MAX].map(of), [60, 600, 6000, DAY, DAY, DAY]);
+        assert_eq!([3, 4, 9].map(|n| pause(n, true, 0.5)), [6000, 6 * HOUR, 6 * HOUR]);
+        assert_eq!((pause(1, false, 0.0), pause(1, false, 1.0)), (54, 66));
+    }
+
+    #[test]
+    fn a_window_keeps_its_chosen_time_until_it_moves() {
+        let first = Suggestion::choose(1000, 2000, None, 0.25);
+        assert_eq!(first.map(|s| s.chosen), Some(1250));
+        assert_eq!(Suggestion::choose(1000, 2000, first, 0.9), first);
+        assert_eq!(Suggestion::choose(1000, 1800, first, 0.5).map(|s| s.chosen), Some(1400));
+        assert_eq!(Suggestion::choose(2000, 2000, first, 0.5), None);
+    }
+
+    #[test]
+    fn suggestions_are_taken_within_reason() {
+        let life = (0, 100 * DAY);
+        assert_eq!(bounded(50 * DAY, life, 0), 50 * DAY);
+        assert_eq!(bounded(200 * DAY, life, 0), 90 * DAY);
+        assert_eq!(bounded(-DAY, life, 10), 10 + HOUR);
+        assert_eq!(bounded(-DAY, (0, 20), 0), 2);
+        assert_eq!(bounded(0, (20, 0), 5), 6);
+    }
+
+    #[test]
+    fn questions_and_naps_have_bounds() {
+        assert_eq!(ask_again(None), 12 * HOUR);
+        assert_eq!(ask_again(Some(Duration::from_secs(1))), 60);
+        assert_eq!(ask_again(Some(Duration::from_secs(1 << 40))), DAY);
+        assert_eq!(nap(100, 40), Duration::from_secs(60));
+        assert_eq!(nap(0, 40), Duration::from_secs(1));
+        assert_eq!(nap(i64::MAX, 40), Duration::from_secs(3600));
+    }
+}

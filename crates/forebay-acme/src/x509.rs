@@ -1,0 +1,229 @@
+//! Requests for certificates (RFC 2986), certificates that the server makes itself, and what is read of others (RFC 5280).
+
+use crate::key::{INTEGER, Key, OID, SEQUENCE, base64url, integer};
+use crate::settings::Identifier;
+use forebay_net::tls::der::element;
+use forebay_net::tls::verify;
+use std::net::IpAddr;
+use x509_parser::extensions::ParsedExtension;
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+/// Tag of a BOOLEAN.
+const BOOLEAN: u8 = 1;
+/// Tag of an OCTET STRING.
+const OCTETS: u8 = 4;
+/// Tag of a UTF8String.
+const UTF8: u8 = 0x0c;
+/// Tag of a UTCTime.
+const UTC_TIME: u8 = 0x17;
+/// Tag of a GeneralizedTime.
+const TIME: u8 = 0x18;
+/// Tag of a SET.
+const SET: u8 = 0x31;
+/// Tag of the element with number 0 of a choice or sequence, constructed; others follow.
+const CONTEXT: u8 = 0xa0;
+/// Tag of a `dNSName`.
+const DNS_NAME: u8 = 0x82;
+/// Tag of an `iPAddress`.
+const IP_ADDRESS: u8 = 0x87;
+
+/// commonName.
+const COMMON_NAME: &[u8] = &[0x55, 4, 3];
+/// subjectAltName.
+const ALTERNATIVE_NAMES: &[u8] = &[0x55, 0x1d, 0x11];
+/// extensionRequest (RFC 2985, section 5.4.2).
+const EXTENSION_REQUEST: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 9, 0x0e];
+/// id-pe-acmeIdentifier (RFC 8737, section 6.1).
+const ACME_IDENTIFIER: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 1, 0x1f];
+
+fn oid(bytes: &[u8]) -> Vec<u8> {
+    element(OID, &[bytes])
+}
+
+/// Returns a name with at most a common name.
+fn name(common: Option<&str>) -> Vec<u8> {
+    let Some(common) = common else { return element(SEQUENCE, &[]) };
+    let pair = element(SEQUENCE, &[&oid(COMMON_NAME), &element(UTF8, &[common.as_bytes()])]);
+    element(SEQUENCE, &[&element(SET, &[&pair])])
+}
+
+fn alternative_names(identifiers: &[Identifier]) -> Vec<u8> {
+    let names: Vec<Vec<u8>> = (identifiers.iter())
+        .map(|identifier| match identifier {
+            Identifier::Dns(name) => element(DNS_NAME, &[name.as_bytes()]),
+            Identifier::Ip(IpAddr::V4(ip)) => element(IP_ADDRESS, &[&ip.octets()]),
+            Identifier::Ip(IpAddr::V6(ip)) => element(IP_ADDRESS, &[&ip.octets()]),
+        })
+        .collect();
+    let list = element(SEQUENCE, &[&names.concat()]);
+    element(SEQUENCE, &[&oid(ALTERNATIVE_NAMES), &element(OCTETS, &[&list])])
+}
+
+/// Makes a request for a certificate. `common`: its common name.
+///
+/// # Errors
+/// If it cannot be signed.
+pub(crate) fn request(
+    key: &Key,
+    identifiers: &[Identifier],
+    common: Option<&str>,
+) -> Result<Vec<u8>, String> {
+    let extensions = element(SEQUENCE, &[&alternative_names(identifiers)]);
+    let attribute = element(SEQUENCE, &[&oid(EXTENSION_REQUEST), &element(SET, &[&extensions])]);
+    let version = element(INTEGER, &[&[0]]);
+    let parts = [version, name(common), key.public(), element(CONTEXT, &[&attribute])];
+    key.sign_der(&element(SEQUENCE, &[&parts.concat()]))
+}
+
+/// Makes a certificate that is signed by its own key and valid for a year around `now`.
+///
+/// # Errors
+/// If it cannot be signed.
+pub(crate) fn self_signed(key: &Key, extensions: &[u8], common: &str, now: i64) -> Result<Vec<u8>, String> {
+    const DAY: i64 = 24 * 3600;
+    let serial = integer(&forebay_sys::random::random_u64().to_be_bytes());
+    let validity = element(SEQUENCE, &[&time(now - DAY), &time(now + 365 * DAY)]);
+    let name = name(Some(common));
+    let mut parts = vec![
+        element(CONTEXT, &[&element(INTEGER, &[&[2]])]),
+        serial,
+        key.signature_algorithm(),
+        name.clone(),
+        validity,
+        name,
+        key.public(),
+    ];
+    if !extensions.is_empty() {
+        parts.push(element(CONTEXT + 3, &[&element(SEQUENCE, &[extensions])]));
+    }
+    key.sign_der(&element(SEQUENCE, &[&parts.concat()]))
+}
+
+/// Returns the extensions of the certificate that proves control by TLS-ALPN-01 (RFC 8737, section 3). `digest`: SHA-256 of the key
+/// authorization.
+pub(crate) fn proof_extensions(identifier: &Identifier, digest: &[u8]) -> Vec<u8> {
+    let critical = element(BOOLEAN, &[&[0xff]]);
+    let value = element(OCTETS, &[&element(OCTETS, &[digest])]);
+    let proof = element(SEQUENCE, &[&oid(ACME_IDENTIFIER), &critical, &value]);
+    [alternative_names(std::slice::from_ref(identifier)), proof].concat()
+}
+
+/// Encodes a time (RFC 5280, section 4.1.2.5).
+fn time(seconds: i64) -> Vec<u8> {
+    let Ok(at) = jiff::Timestamp::from_second(seconds) else { return element(TIME, &[b"99991231235959Z"]) };
+    let text = at.strftime("%Y%m%d%H%M%SZ").to_string();
+    match text.strip_prefix("20").filter(|rest| *rest < "5") {
+        Some(rest) => element(UTC_TIME, &[rest.as_bytes()]),
+        None => element(TIME, &[text.as_bytes()]),
+    }
+}
+
+/// What is read of an issued certificate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Leaf {
+    /// Time from which it is valid, seconds since 1970.
+    pub(crate) from: i64,
+    /// Time at which it expires.
+    pub(crate) until: i64,
+    /// Name for renewal information (RFC 9773, section 4.1), if it has one.
+    pub(crate) renewal_id: Option<String>,
+}
+
+/// Reads a certificate. Returns `None` if it is not one.
+pub(crate) fn leaf(der: &[u8]) -> Option<Leaf> {
+    let (_, cert) = X509Certificate::from_der(der).ok()?;
+    let issuer = cert.extensions().iter().find_map(|e| match e.parsed_extension() {
+        ParsedExtension::AuthorityKeyIdentifier(id) => id.key_identifier.as_ref().map(|id| id.0),
+        _ => None,
+    });
+    let renewal_id = issuer.map(|id| format!("{}.{}", base64url(id), base64url(cert.raw_serial())));
+    let validity = cert.validity();
+    Some(Leaf { from: validity.not_before.timestamp(), until: validity.not_after.timestamp(), renewal_id })
+}
+
+/// Returns `true` if a certificate is for all identifiers.
+pub(crate) fn covers(der: &[u8], identifiers: &[Identifier]) -> bool {
+    identifiers.iter().all(|i| match i {
+        // A wildcard name matches itself only as written.
+        Identifier::Dns(name) if i.is_wildcard() => has_name(der, name),
+        other => verify::is_for_host(der, &other.to_string()),
+    })
+}
+
+fn has_name(der: &[u8], wanted: &str) -> bool {
+    use x509_parser::extensions::GeneralName;
+    let Ok((_, cert)) = X509Certificate::from_der(der) else { return false };
+    let Ok(Some(names)) = cert.subject_alternative_name() else { return false };
+    names
+        .value
+        .general_names
+        .iter()
+        .any(|n| matches!(n, GeneralName::DNSName(n) if n.eq_ignore_ascii_case(wanted)))
+}
+
+/// Returns the common name of the issuer of a certificate.
+pub(crate) fn issuer_name(der: &[u8]) -> Option<String> {
+    let (_, cert) = X509Certificate::from_der(der).ok()?;
+    cert.issuer().iter_common_name().find_map(|n| n.as_str().ok().map(str::to_owned))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::KeyKind;
+    use x509_parser::certification_request::X509CertificationRequest;
+
+    fn names() -> Vec<Identifier> {
+        ["a.example", "*.b.example", "192.0.2.1", "2001:db8::1"]
+            .iter()
+            .filter_map(|n| Identifier::parse(n))
+            .collect()
+    }
+
+    #[test]
+    fn requests_are_signed_and_name_everything() {
+        for kind in [KeyKind::P256, KeyKind::P384, KeyKind::Rsa2048] {
+            let key = Key::generate(kind).expect("a key");
+            let der = request(&key, &names(), Some("a.example")).expect("a request");
+            let (rest, parsed) = X509CertificationRequest::from_der(&der).expect("a request");
+            assert!(rest.is_empty());
+            assert_eq!(parsed.certification_request_info.subject.to_string(), "CN=a.example");
+            let shown = format!("{:?}", parsed.requested_extensions().map(|e| e.collect::<Vec<_>>()));
+            assert!(shown.contains("a.example") && shown.contains("*.b.example"), "{shown}");
+        }
+    }
+
+    #[test]
+    fn a_certificate_of_its_own_can_be_read() {
+        let key = Key::generate(KeyKind::P256).expect("a key");
+        let now = 1_800_000_000;
+        let extensions = alternative_names(&names());
+        let der = self_signed(&key, &extensions, "here", now).expect("a certificate");
+        let read = leaf(&der).expect("a certificate");
+        assert_eq!((read.from, read.until), (now - 86_400, now + 365 * 86_400));
+        assert_eq!(read.renewal_id, None);
+        assert!(covers(&der, &names()));
+        assert!(!covers(&der, &[Identifier::Dns("c.example".into())]));
+        assert!(!covers(&der, &[Identifier::Dns("*.a.example".into())]));
+        assert_eq!(issuer_name(&der).as_deref(), Some("here"));
+        assert_eq!(verify::public_key(&der), Some(key.public()));
+    }
+
+    #[test]
+    fn proofs_have_a_critical_extension() {
+        let key = Key::generate(KeyKind::P256).expect("a key");
+        let id = Identifier::Dns("a.example".into());
+        let der = self_signed(&key, &proof_extensions(&id, &[7; 32]), "proof", 1_800_000_000).expect("made");
+        let (_, cert) = X509Certificate::from_der(&der).expect("a certificate");
+        let proof = cert.extensions().iter().find(|e| e.oid.to_id_string() == "1.3.6.1.5.5.7.1.31");
+        let proof = proof.expect("the extension");
+        assert!(proof.critical);
+        assert_eq!(proof.value, [[4, 32].as_slice(), &[7; 32]].concat());
+    }
+
+    #[test]
+    fn times_change_their_form_in_2050() {
+        assert_eq!(time(1_800_000_000).first(), Some(&UTC_TIME));
+        assert_eq!(time(2_600_000_000).first(), Some(&TIME));
+    }
+}

@@ -1,0 +1,397 @@
+//! Certificates by ACME: Pebble is the authority, `openssl s_client` the client.
+
+use crate::harness::{PROGRAM, Server, Site, free_port, wait_for};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Pebble, and beside it `pebble-challtestsrv`. In CI it has to be there.
+fn pebble() -> Option<PathBuf> {
+    let named = std::env::var_os("FOREBAY_TEST_PEBBLE").map(PathBuf::from);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let in_path = || std::env::split_paths(&path).map(|dir| dir.join("pebble")).find(|p| p.is_file());
+    let found = named.or_else(in_path).filter(|p| p.is_file());
+    if found.is_none() {
+        assert!(std::env::var_os("CI").is_none(), "FOREBAY_TEST_PEBBLE names no pebble");
+        eprintln!("skipped: no pebble");
+    }
+    found
+}
+
+fn openssl(dir: &Path, args: &str) {
+    let done = Command::new("openssl").args(args.split(' ')).current_dir(dir).output().expect("openssl");
+    assert!(done.status.success(), "openssl {args}: {}", String::from_utf8_lossy(&done.stderr));
+}
+
+/// A running authority, which validates at the ports of a site.
+struct Authority {
+    processes: Vec<Child>,
+}
+
+impl Drop for Authority {
+    fn drop(&mut self) {
+        for process in &mut self.processes {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+}
+
+/// Settings of an authority.
+#[derive(Clone, Copy)]
+struct Settings {
+    /// Lifetime of certificates, seconds.
+    life: u32,
+    /// Accounts need an external account.
+    external: bool,
+}
+
+impl Authority {
+    /// Starts it for a site whose `%PORT0%` is for HTTP, `%PORT1%` for TLS and `%PORT2%` the authority's.
+    fn start(site: &Site, program: &Path, settings: Settings) -> Authority {
+        let dir = site.dir();
+        let (dns, management) = (free_port(), free_port());
+        openssl(dir, "req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 9 -subj /CN=ca");
+        openssl(dir, "req -newkey rsa:2048 -nodes -keyout own.key -out own.csr -subj /CN=localhost");
+        site.write("own.ext", "subjectAltName=IP:127.0.0.1\n");
+        openssl(
+            dir,
+            "x509 -req -in own.csr -CA ca.pem -CAkey ca.key -out own.pem -days 9 -extfile own.ext -set_serial 7",
+        );
+        let Settings { life, external } = settings;
+        site.write("pebble.json", &format!(
+            r#"{{"pebble": {{"listenAddress": "127.0.0.1:%PORT2%", "managementListenAddress": "127.0.0.1:{management}",
+            "certificate": "own.pem", "privateKey": "own.key", "httpPort": %PORT0%, "tlsPort": %PORT1%,
+            "externalAccountBindingRequired": {external},
+            "externalAccountMACKeys": {{"kid-1": "zWNDZM6eQGHWpSRTPal5eIUYFTu7EajVIoguysqZ9wG44nMEtx3MUAsUDkMTQ12W"}},
+            "retryAfter": {{"authz": 1, "order": 1}}, "keyAlgorithm": "ecdsa",
+            "profiles": {{"default": {{"description": "x", "validityPeriod": {life}}}}}}}}}"#
+        ));
+        let names = program.with_file_name("pebble-challtestsrv");
+        let listen = format!("127.0.0.1:{dns}");
+        let names = Command::new(names)
+            .args(["-dnsserver", &listen, "-doh", "", "-http01", "", "-https01", "", "-tlsalpn01", ""])
+            .args(["-defaultIPv6", "", "-management", &format!("127.0.0.1:{}", free_port())])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("pebble-challtestsrv");
+        let log = std::fs::File::create(dir.join("pebble.log")).expect("file");
+        let authority = Command::new(program)
+            .args(["-config", "pebble.json", "-strict", "-dnsserver", &listen])
+            .current_dir(dir)
+            .env("PEBBLE_VA_NOSLEEP", "1")
+            .env("PEBBLE_WFE_NONCEREJECT", "20")
+            .stdout(log.try_clone().expect("file"))
+            .stderr(log)
+            .spawn()
+            .expect("pebble");
+        let all = Authority { processes: vec![names, authority] };
+        wait_for("pebble", || std::net::TcpStream::connect(site.addr(2)).ok());
+        all
+    }
+}
+
+/// Subject, issuer and serial number of the certificate that a server presents.
+fn presented(site: &Site, name: &str) -> String {
+    let connect = site.addr(1).to_string();
+    let mut client = Command::new("openssl")
+        .args(["s_client", "-connect", &connect, "-servername", name, "-showcerts"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("openssl");
+    let shown = Command::new("openssl")
+        .args(["x509", "-noout", "-issuer", "-serial", "-ext", "subjectAltName"])
+        .stdin(client.stdout.take().expect("output"))
+        .stderr(Stdio::null())
+        .output()
+        .expect("openssl");
+    let _ = client.wait();
+    String::from_utf8_lossy(&shown.stdout).into_owned()
+}
+
+/// Waits until a server presents a certificate of the authority other than `old`.
+fn issued(site: &Site, name: &str, old: &str) -> String {
+    let end = Instant::now() + Duration::from_secs(30);
+    loop {
+        let shown = presented(site, name);
+        if shown.contains("Pebble") && shown != old {
+            return shown;
+        }
+        // With the reason, which the logs have.
+        let logs = [site.read("stderr"), site.read("logs/error.log"), site.read("pebble.log")].join("\n");
+        assert!(Instant::now() < end, "waited in vain for a certificate; {shown}\n{logs}");
+    }
+}
+
+/// A site with an issuer. `inside`: more lines of its block; `server`: lines of the server.
+fn site(inside: &str, server: &str) -> Site {
+    Site::new(&format!(
+        "events {{}} error_log logs/error.log notice;\n\
+         http {{ access_log off;\n\
+         acme_issuer pebble {{ uri https://127.0.0.1:%PORT2%/dir; ssl_trusted_certificate %DIR%/ca.pem; \
+           accept_terms_of_service; contact admin@example.com; state_path %DIR%/state; {inside} }}\n\
+         server {{ listen 127.0.0.1:%PORT0%; listen 127.0.0.1:%PORT1% ssl; {server} \
+           location / {{ return 200 here; }} }} }}\n"
+    ))
+}
+
+const NGINX_ACME: &str = "server_name a.test b.test; acme_certificate pebble; \
+                          ssl_certificate $acme_certificate; ssl_certificate_key $acme_certificate_key;";
+const LONG: Settings = Settings { life: 90 * 86_400, external: false };
+
+#[test]
+fn a_certificate_is_got_kept_and_found_after_a_restart() {
+    let Some(program) = pebble() else { return };
+    let site = site("", NGINX_ACME);
+    let authority = Authority::start(&site, &program, LONG);
+    let mut server = Server::start_on(site);
+    assert!(server.get("/").contains("here"), "HTTP works at once");
+    let first = issued(&server.site, "a.test", "");
+    assert!(first.contains("DNS:a.test, DNS:b.test"), "{first}");
+    let found: Vec<(String, u32)> = (std::fs::read_dir(server.site.dir().join("state"))
+        .expect("a directory"))
+    .flatten()
+    .map(|f| {
+        (
+            f.file_name().into_string().expect("text"),
+            f.metadata().expect("there").permissions().mode() & 0o777,
+        )
+    })
+    .collect();
+    for wanted in ["account.key", "account.url", ".crt", ".key", "history.json"] {
+        assert!(
+            found.iter().any(|(name, mode)| name.ends_with(wanted) && *mode == 0o600),
+            "{wanted}: {found:?}"
+        );
+    }
+    let account = server.site.read("state/account.url");
+    // A reload neither asks again nor presents anything else.
+    server.signal(nix::sys::signal::Signal::SIGHUP);
+    server.wait_for_log("reconfigur", 1);
+    assert_eq!(presented(&server.site, "b.test"), first);
+    // Without an authority the certificate is there from the first handshake on.
+    drop(authority);
+    server.restart();
+    assert_eq!(presented(&server.site, "a.test"), first);
+    assert_eq!(server.site.read("state/account.url"), account);
+}
+
+#[test]
+fn a_short_certificate_is_renewed_in_place() {
+    let Some(program) = pebble() else { return };
+    let site = site("challenge tls-alpn-01;", NGINX_ACME);
+    let _authority = Authority::start(&site, &program, Settings { life: 16, ..LONG });
+    let server = Server::start_on(site);
+    let first = issued(&server.site, "a.test", "");
+    let second = issued(&server.site, "a.test", &first);
+    assert_ne!(first, second);
+    let log = server.error_log();
+    assert_eq!(log.matches("reconfiguring").count(), 0, "{log}");
+}
+
+#[test]
+fn an_external_account_and_an_rsa_key() {
+    let Some(program) = pebble() else { return };
+    let external = "external_account_key kid-1 data:zWNDZM6eQGHWpSRTPal5eIUYFTu7EajVIoguysqZ9wG44nMEtx3MUAsUDkMTQ12W; \
+                    account_key rsa:2048; common_name_in_csr off; profile default require;";
+    let site = site(
+        external,
+        &NGINX_ACME.replace("acme_certificate pebble", "acme_certificate pebble a.test key=rsa"),
+    );
+    let _authority = Authority::start(&site, &program, Settings { external: true, ..LONG });
+    let server = Server::start_on(site);
+    let first = issued(&server.site, "a.test", "");
+    assert!(first.contains("DNS:a.test\n") && !first.contains("b.test"), "{first}");
+}
+
+#[test]
+fn a_certificate_is_shown_and_renewed_by_hand() {
+    let Some(program) = pebble() else { return };
+    let site =
+        site("", &format!("{NGINX_ACME} location /api {{ api; }} location /metrics {{ prometheus; }}"));
+    let _authority = Authority::start(&site, &program, LONG);
+    let acme = |site: &Site, wish: &str, name: &[&str]| {
+        let done = Command::new(PROGRAM)
+            .args(["acme", wish, "-p"])
+            .arg(site.dir())
+            .args(["-c", "nginx.conf"])
+            .args(name)
+            .output()
+            .expect("runs");
+        (done.status.code(), String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned())
+    };
+    let (code, text) = acme(&site, "status", &[]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.starts_with("a.test,b.test (issuer pebble): no certificate yet in"), "{text}");
+    let server = Server::start_on(site);
+    let first = issued(&server.site, "a.test", "");
+    let (code, text) = acme(&server.site, "status", &[]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("89 days left"), "{text}");
+    let shown = server.get("/api/9/acme");
+    for part in
+        ["\"names\":[\"a.test\",\"b.test\"]", "\"state\":\"ready\"", "\"issued\":1", "\"last_error\":null"]
+    {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    let metrics = server.get("/metrics");
+    let expiry = "forebay_acme_certificate_expiry_seconds{issuer=\"pebble\",names=\"a.test,b.test\"} 1";
+    assert!(metrics.contains(expiry), "{metrics}");
+    assert_eq!(acme(&server.site, "renew", &["c.test"]).0, Some(1));
+    let (code, text) = acme(&server.site, "renew", &["b.test"]);
+    assert_eq!(code, Some(0), "{text}");
+    issued(&server.site, "a.test", &first);
+}
+
+/// An authority that answers nonsense, and one whose own certificate is not trusted, change nothing but the log.
+#[test]
+fn the_old_certificate_outlives_a_lying_authority() {
+    let Some(program) = pebble() else { return };
+    let site = site("", NGINX_ACME);
+    let authority = Authority::start(&site, &program, LONG);
+    let server = Server::start_on(site);
+    let first = issued(&server.site, "a.test", "");
+    drop(authority);
+    let site = &server.site;
+    let renew = || {
+        let done = Command::new(PROGRAM)
+            .args(["acme", "renew", "-p"])
+            .arg(site.dir())
+            .args(["-c", "nginx.conf"])
+            .output()
+            .expect("runs");
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    };
+    let liar = |cert: &str, key: &str| {
+        let accept = site.addr(2).port().to_string();
+        let process = Command::new("openssl")
+            .args(["s_server", "-quiet", "-WWW", "-accept", &accept, "-cert", cert, "-key", key])
+            .current_dir(site.dir())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("openssl");
+        let process = Authority { processes: vec![process] };
+        wait_for("openssl s_server", || std::net::TcpStream::connect(site.addr(2)).ok());
+        process
+    };
+    site.write("dir", "no JSON");
+    let nonsense = liar("own.pem", "own.key");
+    renew();
+    server.wait_for_log(
+        "reading the directory: the authority sent no JSON object; the old one stays in use",
+        1,
+    );
+    drop(nonsense);
+    openssl(
+        site.dir(),
+        "req -x509 -newkey rsa:2048 -nodes -keyout other.key -out other.pem -days 9 -subj /CN=other",
+    );
+    let _stranger = liar("other.pem", "other.key");
+    renew();
+    server.wait_for_log("certificate of acme issuer \"pebble\" cannot be verified", 1);
+    assert_eq!(presented(site, "a.test"), first);
+}
+
+#[test]
+fn an_address_gets_a_certificate() {
+    let Some(program) = pebble() else { return };
+    let server = NGINX_ACME.replace("acme_certificate pebble", "acme_certificate pebble 127.0.0.1");
+    let site = site("challenge tls-alpn-01;", &server);
+    let _authority = Authority::start(&site, &program, LONG);
+    let server = Server::start_on(site);
+    let first = issued(&server.site, "a.test", "");
+    assert!(first.contains("IP Address:127.0.0.1"), "{first}");
+}
+
+#[test]
+fn two_nodes_share_a_directory() {
+    let Some(program) = pebble() else { return };
+    let first = site("", NGINX_ACME);
+    let _authority = Authority::start(&first, &program, LONG);
+    let first = Server::start_on(first);
+    let shown = issued(&first.site, "a.test", "");
+    let second = site("", NGINX_ACME);
+    let conf = second.read("nginx.conf");
+    let conf = conf.replace(
+        &format!("{}/state", second.dir().display()),
+        &format!("{}/state", first.site.dir().display()),
+    );
+    second.write("nginx.conf", &conf);
+    openssl(
+        second.dir(),
+        "req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 9 -subj /CN=ca",
+    );
+    // Its own authority is not there: it can have the certificate from the directory only.
+    let second = Server::start_on(second);
+    assert_eq!(presented(&second.site, "a.test"), shown);
+}
+
+/// Without a directory the account is kept over a reload.
+#[test]
+fn an_account_in_memory_survives_a_reload() {
+    let Some(program) = pebble() else { return };
+    let site = site("", NGINX_ACME);
+    let conf = site.read("nginx.conf");
+    let conf = conf.replace(&format!("state_path {}/state", site.dir().display()), "state_path off");
+    site.write("nginx.conf", &conf);
+    let _authority = Authority::start(&site, &program, Settings { life: 16, ..LONG });
+    let server = Server::start_on(site);
+    let first = issued(&server.site, "a.test", "");
+    server.signal(nix::sys::signal::Signal::SIGHUP);
+    server.wait_for_log("reconfiguring", 1);
+    issued(&server.site, "a.test", &first);
+    assert!(!server.site.dir().join("state").exists());
+    let log = server.site.read("pebble.log");
+    assert!(log.contains("There are now 1 accounts") && !log.contains("There are now 2 accounts"), "{log}");
+}
+
+/// Ours: two lines are enough.
+#[test]
+fn acme_on_with_a_default_issuer() {
+    let Some(program) = pebble() else { return };
+    let site = Site::new(
+        "events {} error_log logs/error.log notice;\nhttp { access_log off; acme on;\n\
+         acme_issuer default { uri https://127.0.0.1:%PORT2%/dir; ssl_trusted_certificate %DIR%/ca.pem; \
+           accept_terms_of_service; state_path %DIR%/state; }\n\
+         server { listen 127.0.0.1:%PORT0%; server_name a.test; return 301 https://$host$request_uri; }\n\
+         server { listen 127.0.0.1:%PORT1% ssl; server_name a.test; location / { return 200 here; } } }\n",
+    );
+    let _authority = Authority::start(&site, &program, LONG);
+    let server = Server::start_on(site);
+    issued(&server.site, "a.test", "");
+}
+
+#[test]
+fn without_an_authority_the_site_is_served() {
+    let site = site("", NGINX_ACME);
+    openssl(site.dir(), "req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 9 -subj /CN=ca");
+    let server = Server::start_on(site);
+    assert!(server.get("/").contains("here"));
+    server.wait_for_log("no certificate for \"a.test,b.test\": reading the directory", 1);
+    let shown = presented(&server.site, "a.test");
+    assert!(shown.contains("no certificate yet"), "{shown}");
+    let log = server.error_log();
+    let line = log.lines().find(|l| l.contains("no certificate for")).unwrap_or_default();
+    assert!(
+        line.contains("connect() failed") && line.contains("a self-signed one is in use, next attempt in"),
+        "{line}"
+    );
+}
+
+#[test]
+fn terms_of_service_have_to_be_accepted() {
+    let Some(program) = pebble() else { return };
+    let site = site("", NGINX_ACME);
+    let conf = site.read("nginx.conf").replace("accept_terms_of_service; ", "");
+    site.write("nginx.conf", &conf);
+    let _authority = Authority::start(&site, &program, LONG);
+    let server = Server::start_on(site);
+    server.wait_for_log("have to be accepted with \"accept_terms_of_service\", read", 1);
+    server.wait_for_log("no other attempt before the next reload", 1);
+}
