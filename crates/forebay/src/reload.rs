@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -43,7 +43,11 @@ impl Askers {
         };
         let prefix = [name.as_bytes(), INFIX.as_bytes()].concat();
         let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-        let sockets = entries.filter(|entry| entry.file_name().as_bytes().starts_with(&prefix));
+        // Not what a link leads to: others than root may be able to make files there.
+        let is_socket =
+            |entry: &std::fs::DirEntry| entry.file_type().is_ok_and(|kind| FileTypeExt::is_socket(&kind));
+        let sockets =
+            entries.filter(|entry| entry.file_name().as_bytes().starts_with(&prefix) && is_socket(entry));
         Askers(sockets.map(|entry| entry.path()).take(MOST).collect())
     }
 
@@ -155,4 +159,26 @@ pub(crate) fn main(options: &Options, patience: Duration) -> u8 {
 fn complain(text: &str) -> u8 {
     eprintln!("forebay: {text}");
     1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_sockets_beside_the_pid_file_are_answered() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| dir.path().join(name);
+        let command = UnixDatagram::bind(at("pid.reload.1")).expect("bound");
+        let other = UnixDatagram::bind(at("other")).expect("bound");
+        std::os::unix::fs::symlink(at("other"), at("pid.reload.2")).expect("a link");
+        std::fs::write(at("pid.reload.3"), "").expect("written");
+        let askers = Askers::beside(&at("pid"));
+        assert_eq!(askers.0, [at("pid.reload.1")]);
+        askers.answer(&Err("no".to_owned()));
+        let mut buffer = [0; 9];
+        assert_eq!(command.recv(&mut buffer).expect("an answer"), 3);
+        other.set_nonblocking(true).expect("option");
+        assert!(other.recv(&mut buffer).is_err());
+    }
 }
