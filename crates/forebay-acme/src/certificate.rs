@@ -14,10 +14,10 @@ use std::sync::{Arc, LazyLock, Mutex};
 use std::time::SystemTime;
 use zeroize::Zeroizing;
 
-/// State of a certificate.
+/// Progress of getting a certificate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Phase {
-    /// Nothing has been asked for yet.
+    /// No request has been made yet.
     #[default]
     Waiting,
     /// It is being asked for.
@@ -49,7 +49,7 @@ pub(crate) struct Pem {
     key: Zeroizing<Vec<u8>>,
 }
 
-/// What is known about a certificate.
+/// State of a certificate.
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) phase: Phase,
@@ -181,7 +181,7 @@ pub(crate) fn checked(
     Ok((certified(("acme", chain), ("acme", key), &[])?, leaf))
 }
 
-/// What is known about a certificate, for people and programs.
+/// State of a certificate, for `forebay acme status`, the API and metrics.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// Names with commas between them.

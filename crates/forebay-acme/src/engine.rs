@@ -43,7 +43,7 @@ pub fn load(orders: &[Order]) {
     certificate::keep_only(orders);
     for order in orders {
         if let Ok(certificate) = Certificate::of(order) {
-            // What cannot be read is reported by the task.
+            // The task reports files that cannot be read.
             let _ = read_files(order, &certificate);
         }
     }
@@ -105,7 +105,7 @@ struct Wanted {
 /// Step that is due for a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Due {
-    /// Nothing before this time.
+    /// No step before this time, seconds since 1970.
     At(i64),
     /// The authority is asked for renewal information.
     Ask,

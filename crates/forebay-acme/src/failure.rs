@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// What follows from a failure.
+/// Consequence of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
     /// Another attempt may succeed.
@@ -11,7 +11,7 @@ pub(crate) enum Class {
     RateLimited,
     /// The authority did not find the proof for a name.
     Unproven,
-    /// Nothing will change until the configuration does.
+    /// Another attempt would fail, too, until the configuration changes.
     Final,
 }
 
@@ -20,7 +20,7 @@ pub(crate) enum Class {
 pub(crate) struct Failure {
     /// Text for the log.
     pub(crate) text: String,
-    /// What follows.
+    /// Consequence.
     pub(crate) class: Class,
     /// Last part of the URN of the authority's problem (RFC 8555, section 6.7), or empty.
     pub(crate) problem: String,

@@ -118,7 +118,7 @@ fn time(seconds: i64) -> Vec<u8> {
     }
 }
 
-/// What is read of an issued certificate.
+/// Fields of an issued certificate that its renewal depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Leaf {
     /// Time from which it is valid, seconds since 1970.

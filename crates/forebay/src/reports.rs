@@ -143,7 +143,7 @@ mod tests {
         reports.applied(2, "");
         assert_eq!(answer(&command), None);
         reports.applied(3, "");
-        // It asked twice in the eyes of the master.
+        // The master saw its socket in both reloads.
         assert_eq!((answer(&command), answer(&command)), (Some("+".into()), Some("+".into())));
     }
 

@@ -176,7 +176,7 @@ impl Transport {
     /// Returns how many bytes the socket has taken since the last call, without what TLS adds.
     #[inline]
     pub(super) fn newly_sent(&mut self) -> u64 {
-        // What TLS adds to the bytes that wait is small, and is counted as if it were theirs.
+        // Counts the few bytes that TLS adds to those that wait as if they were content.
         let waiting = self.uncounted.min(self.out.len() - self.sent);
         let taken = self.uncounted - waiting;
         self.uncounted = waiting;
