@@ -9,6 +9,7 @@
 mod acme;
 mod address;
 mod answers;
+mod changes;
 mod check;
 mod cli;
 mod doctor;
@@ -31,6 +32,7 @@ mod reports;
 mod serve;
 mod server;
 mod service_manager;
+mod shown;
 mod signals;
 mod state;
 mod subcommands;
