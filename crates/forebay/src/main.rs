@@ -37,6 +37,7 @@ mod signals;
 mod state;
 mod subcommands;
 mod title;
+mod top;
 mod wire;
 mod worker;
 
@@ -70,6 +71,7 @@ fn is_subcommand(arguments: &[OsString]) -> bool {
                 | "proxy"
                 | "reload"
                 | "serve"
+                | "top"
                 | "help"
                 | "--help"
                 | "--version"
