@@ -1,6 +1,7 @@
 //! Counters of one thread. Only the owning thread writes them, so a plain load and store suffices. Readers add up those
 //! of all threads (nginx: stub_status).
 
+use crate::latency::Times;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// One counter.
@@ -44,6 +45,20 @@ pub struct Counters {
     pub sessions: Counter,
     /// Sessions over UDP that were ended for others because `worker_connections` were not enough.
     pub displaced: Counter,
+    /// Idle connections that were closed to make room for others.
+    pub evicted: Counter,
+    /// Requests over HTTP/2, which are among `requests`.
+    pub http2: Counter,
+    /// Complete handshakes of TLS 1.2, and of TLS 1.3.
+    pub tls12: Counter,
+    /// See `tls12`.
+    pub tls13: Counter,
+    /// Complete handshakes that resumed a session.
+    pub tls_resumed: Counter,
+    /// Handshakes that failed.
+    pub tls_failed: Counter,
+    /// Times of requests.
+    pub times: Times,
     /// Panics caught.
     pub panics: Counter,
     /// Log lines lost because a write failed.

@@ -58,6 +58,8 @@ pub struct ThreadPlan {
 pub struct Outside {
     mailbox: Arc<Mailbox>,
     remote: Remote,
+    /// Counters of all threads.
+    pub counters: Arc<Vec<Arc<Counters>>>,
     /// Runtime for tasks.
     pub tokio: tokio::runtime::Handle,
 }
@@ -91,6 +93,8 @@ type Work = Box<dyn Any + Send>;
 /// The running threads of the worker process.
 pub struct Worker {
     threads: Vec<Running>,
+    /// Counters of all threads.
+    counters: Arc<Vec<Arc<Counters>>>,
     /// Ends the thread that drives tokio.
     _tokio: tokio::sync::oneshot::Sender<()>,
     tokio: tokio::runtime::Handle,
@@ -135,6 +139,7 @@ impl Worker {
         prepare(front_ends, &config);
         let mut worker = Worker {
             threads: Vec::new(),
+            counters: all.clone(),
             _tokio: end,
             tokio: tokio.clone(),
             current: Mutex::new((config.clone(), Vec::new())),
@@ -170,7 +175,7 @@ impl Worker {
     fn begin(&self, config: &Arc<Config>, former: Option<&Config>) {
         let Some(first) = self.threads.first() else { return };
         let (mailbox, remote) = (first.mailbox.clone(), first.remote.clone());
-        let outside = Outside { mailbox, remote, tokio: self.tokio.clone() };
+        let outside = Outside { mailbox, remote, counters: self.counters.clone(), tokio: self.tokio.clone() };
         let fronts = self.front_ends.iter().zip(0..);
         let work = fronts.map(|(f, number)| f.begin(number, config, former, &outside)).collect();
         // Drops the former work only now that the new one has begun.

@@ -395,6 +395,7 @@ impl WorkerThread {
             let front = ends.iter().position(|end| number < *end).and_then(|n| self.fronts.get(n));
             if let (Some(front), Some(idle)) = (front, waiting.get(number)) {
                 front.close_idle(idle.token);
+                self.thread.counters.evicted.add(1);
             }
         }
         Room::Now

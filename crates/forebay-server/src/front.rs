@@ -89,7 +89,9 @@ impl FrontEnd for HttpFrontEnd {
             let outside = outside.clone();
             Arc::new(move |question: Box<Question>| outside.message(number, question))
         };
-        Box::new(background::start(&http, former.as_deref(), &outside.tokio, &(log as _), &(ask as _)))
+        let mut tasks = background::start(&http, former.as_deref(), &outside.tokio, &(log as _), &(ask as _));
+        crate::metrics::history::start(&http, config, outside, &mut tasks);
+        Box::new(tasks)
     }
 
     fn start(&self, number: u8, thread: &Rc<WorkerThread>) -> Rc<dyn Front> {

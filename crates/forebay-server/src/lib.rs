@@ -42,6 +42,7 @@ pub(crate) use forebay_core::{keyword, settings};
 pub mod parts {
     pub use crate::compress::Coding;
     pub use crate::compress::accept::{Set, rank};
+    pub use crate::metrics::facts;
     pub use crate::metrics::started;
     pub use crate::modules::ssi::parser as ssi;
 
@@ -50,6 +51,13 @@ pub mod parts {
         let numbers = 0..u8::try_from(config.fronts.len()).unwrap_or(u8::MAX);
         let http = numbers.filter_map(|n| config.front::<crate::config::http::Http>(n)).next();
         http.map(|http| http.acme.clone()).unwrap_or_default()
+    }
+
+    /// Returns `true` if a location of the http block shows the facts of [`facts`].
+    pub fn is_watched(config: &crate::config::Config) -> bool {
+        let numbers = 0..u8::try_from(config.fronts.len()).unwrap_or(u8::MAX);
+        let http = numbers.filter_map(|n| config.front::<crate::config::http::Http>(n)).next();
+        http.is_some_and(|http| http.is_watched)
     }
 
     /// Returns the names of all variables of HTTP. A family ends in `*`.

@@ -2,7 +2,7 @@
 
 use crate::error_page::{self, NextStep};
 use crate::location;
-use crate::metrics::{api, prometheus};
+use crate::metrics::{api, page, prometheus};
 use crate::modules::core::Satisfy;
 use crate::modules::{
     Content, Verdict, acme, auth_request, autoindex, dav, empty_gif, gzip_static, mirror, proxy,
@@ -440,7 +440,7 @@ async fn content(req: &mut Request) -> Outcome {
         Some(Content::Tunnel(pass)) => Box::pin(tunnel::run(req, pass)).await,
         Some(Content::Prometheus) => outcome(prometheus::handle(req)),
         Some(Content::Api) => outcome(api::handle(req)),
-        Some(Content::Dashboard) => outcome(api::dashboard(req)),
+        Some(Content::Dashboard) => outcome(page::handle(req)),
         Some(Content::Proxy(pass)) => proxy::run(req, pass).await,
         None => files(req).await,
     }

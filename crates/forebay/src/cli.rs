@@ -182,6 +182,7 @@ Subcommands:
   check [FILE]  : report all errors of a configuration at once
   explain       : show each effective setting and where it comes from
   bench URL     : load a server and measure it
+  top [URL]     : show the figures of the running server in the terminal
   help NAME     : say what a directive of the configuration, or a subcommand, does
 
 "

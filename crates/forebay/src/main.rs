@@ -9,6 +9,7 @@
 mod acme;
 mod address;
 mod answers;
+mod changes;
 mod check;
 mod cli;
 mod doctor;
@@ -31,10 +32,12 @@ mod reports;
 mod serve;
 mod server;
 mod service_manager;
+mod shown;
 mod signals;
 mod state;
 mod subcommands;
 mod title;
+mod top;
 mod wire;
 mod worker;
 
@@ -68,6 +71,7 @@ fn is_subcommand(arguments: &[OsString]) -> bool {
                 | "proxy"
                 | "reload"
                 | "serve"
+                | "top"
                 | "help"
                 | "--help"
                 | "--version"

@@ -495,7 +495,9 @@ impl Master {
             true => new.write_pid(&self.log).map(|()| new),
             false => Ok(new),
         }) else {
-            self.reports.refused(&self.log.take_refusal().unwrap_or_default());
+            let reason = self.log.take_refusal().unwrap_or_default();
+            self.show_refusal(&reason);
+            self.reports.refused(&reason);
             return;
         };
         if moved(&new) {
@@ -510,6 +512,15 @@ impl Master {
         self.watch_certificates();
         self.hand_over();
         self.reports.given(self.generations);
+    }
+
+    /// Has the pages of the worker show that a configuration was refused.
+    fn show_refusal(&self, reason: &str) {
+        let child = self.children.iter().find(|child| !child.leaving);
+        if let Some(control) = child.and_then(|child| child.control.as_ref()) {
+            // A page without it is no harm.
+            let _ = wire::send_refused(control, reason);
+        }
     }
 
     /// Gives the current configuration to the worker, or starts one.

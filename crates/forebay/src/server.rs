@@ -6,6 +6,7 @@ use crate::master::{Master, Start};
 use crate::master_log::{Log, errno, failed};
 use crate::reports::Reports;
 use crate::service_manager::{Passed, ServiceManager};
+use crate::shown::Shown;
 use crate::signals::{Signals, received_line};
 use crate::state::{self, Before, State};
 use crate::title;
@@ -264,6 +265,7 @@ struct Alone {
     /// Number of the configuration in use.
     generation: u64,
     reports: Reports,
+    shown: Shown,
     quitting: bool,
 }
 
@@ -304,7 +306,9 @@ impl Alone {
         let threads = state.plan.threads.cpus.len();
         let mut reports = Reports::new(ServiceManager::of_environment());
         reports.applied(generation, &state.status());
-        Ok(Alone { start, state, log, worker, threads, generation, reports, quitting: false })
+        let mut shown = Shown::default();
+        shown.loaded(&state.config, &state.environment, &state.record);
+        Ok(Alone { start, state, log, worker, threads, generation, reports, shown, quitting: false })
     }
 
     fn signal(&mut self, signal: Signal) -> io::Result<()> {
@@ -339,7 +343,9 @@ impl Alone {
         let before = Before { listeners: Some(&self.state.listeners), threads, test: false };
         let opened = state::open(&environment, &self.start.paths, before, &self.log);
         let Ok(new) = opened else {
-            self.reports.refused(&self.log.take_refusal().unwrap_or_default());
+            let reason = self.log.take_refusal().unwrap_or_default();
+            Shown::refused(reason.clone());
+            self.reports.refused(&reason);
             return Ok(());
         };
         self.generation += 1;
@@ -353,6 +359,7 @@ impl Alone {
         self.reports.applied(self.generation, &new.status());
         self.state.listeners.unlink_except(&new.listeners);
         self.state = new;
+        self.shown.loaded(&self.state.config, &self.state.environment, &self.state.record);
         self.use_own_log();
         Ok(())
     }

@@ -1,9 +1,9 @@
 //! Subcommands, which nginx does not have: `acme`, `bench`, `check`, `doctor`, `explain`, `fmt`, `proxy`,
-//! `reload`, `serve`, `tune`.
+//! `reload`, `serve`, `top`, `tune`.
 
 use crate::cli::Options;
 use crate::front_ends::load_all;
-use crate::{acme, check, doctor, explain, fmt, help, origin, proxy, reload, serve};
+use crate::{acme, check, doctor, explain, fmt, help, origin, proxy, reload, serve, top};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use forebay_conf::error::Level;
 use forebay_conf::files::Files;
@@ -48,6 +48,8 @@ enum Wish {
     Tune(BenchArgs),
     /// Serve a folder, or the demo site, without a configuration
     Serve(ServeArgs),
+    /// Show the figures of the running server in the terminal, as the dashboard does
+    Top(TopArgs),
 }
 
 /// `forebay bench` and `forebay tune` read their arguments themselves.
@@ -235,6 +237,27 @@ struct ReloadArgs {
     timeout: u32,
 }
 
+/// `forebay top`.
+#[derive(Args)]
+pub(crate) struct TopArgs {
+    #[command(flatten)]
+    pub place: Where,
+    /// Address of a location with "api" or "dashboard" (default: one of the configuration)
+    pub url: Option<String>,
+    /// Connect to this unix socket
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// Accept any certificate of the server
+    #[arg(short = 'k', long)]
+    pub insecure: bool,
+    /// Print everything once as text, and end
+    #[arg(long)]
+    pub once: bool,
+    /// Time between two looks
+    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..3600))]
+    pub interval: u32,
+}
+
 /// Returns all commands as clap knows them, with those of the crates that read their arguments themselves.
 #[cfg(test)]
 pub(crate) fn command() -> clap::Command {
@@ -273,6 +296,7 @@ pub(crate) fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
         }
         Wish::Tune(args) => forebay_tune::cli::main(args.rest),
         Wish::Serve(args) => serve::main(&args, arguments, titled),
+        Wish::Top(args) => top::main(args),
     }
 }
 

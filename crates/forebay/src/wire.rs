@@ -52,10 +52,13 @@ pub(crate) enum Order {
     Configure(Box<Configure>, Vec<OwnedFd>),
     /// Write to these files from now on.
     Reopen(Vec<PathBuf>, Vec<OwnedFd>),
+    /// Show that a new configuration was refused, and why.
+    Refused(String),
 }
 
 const CONFIGURE: u8 = 1;
 const REOPEN: u8 = 2;
+const REFUSED: u8 = 3;
 
 /// Sends a configuration.
 ///
@@ -95,6 +98,16 @@ pub(crate) fn send_reopen(socket: &UnixStream, paths: &[PathBuf], fds: &[Borrowe
     send(socket, REOPEN, &out.0, fds)
 }
 
+/// Sends the reason why a configuration was refused.
+///
+/// # Errors
+/// Errors of the socket.
+pub(crate) fn send_refused(socket: &UnixStream, reason: &str) -> io::Result<()> {
+    let mut out = Body::default();
+    out.bytes(reason.as_bytes());
+    send(socket, REFUSED, &out.0, &[])
+}
+
 /// Waits for an order. `None` when the master is gone.
 ///
 /// # Errors
@@ -105,6 +118,7 @@ pub(crate) fn receive_order(socket: &UnixStream) -> io::Result<Option<Order>> {
     let order = match kind {
         CONFIGURE => rest.configure().map(|order| Order::Configure(Box::new(order), fds)),
         REOPEN => rest.paths().map(|paths| Order::Reopen(paths, fds)),
+        REFUSED => rest.text().map(Order::Refused),
         _ => None,
     };
     order.map(Some).ok_or_else(broken)
@@ -330,6 +344,11 @@ mod tests {
         }
         match receive_order(&right).expect("receive").expect("not closed") {
             Order::Reopen(paths, fds) => assert_eq!((paths, fds.len()), (vec![PathBuf::from("/a")], 1)),
+            other => panic!("{other:?}"),
+        }
+        send_refused(&left, "unknown directive").expect("send");
+        match receive_order(&right).expect("receive").expect("not closed") {
+            Order::Refused(reason) => assert_eq!(reason, "unknown directive"),
             other => panic!("{other:?}"),
         }
         drop(left);

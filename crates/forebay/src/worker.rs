@@ -3,6 +3,7 @@
 use crate::answers::Answer;
 use crate::front_ends::load;
 use crate::master_log::{Log, errno};
+use crate::shown::Shown;
 use crate::signals::{Received, Signals, received_line};
 use crate::title;
 use crate::wire::{Configure, Order, receive_order};
@@ -79,6 +80,7 @@ struct Process {
     worker: Worker,
     config: Arc<Config>,
     log: Arc<Log>,
+    shown: Shown,
 }
 
 /// Received descriptors, by their use.
@@ -175,7 +177,9 @@ impl Process {
         match started {
             Ok((worker, config, log)) => {
                 let (control, generation) = (Some(control), order.generation);
-                Ok(Process { control, replies, generation, worker, config, log })
+                let mut shown = Shown::default();
+                shown.loaded(&config, &order.environment, &order.record);
+                Ok(Process { control, replies, generation, worker, config, log, shown })
             }
             Err(text) => Err((replies, text)),
         }
@@ -209,6 +213,7 @@ impl Process {
             Ok(Some(Order::Configure(..))) if quitting => {}
             Ok(Some(Order::Configure(order, fds))) => self.reload(&order, fds),
             Ok(Some(Order::Reopen(paths, fds))) => self.reopen(paths, fds),
+            Ok(Some(Order::Refused(reason))) => Shown::refused(reason),
             Ok(None) | Err(_) => {
                 // As in nginx, a killed master does not take the site with it.
                 self.log.alert("the master process is gone, serving goes on without it");
@@ -225,8 +230,12 @@ impl Process {
                 self.log.take_last_words();
                 let (replies, number) = (self.replies.clone(), order.generation);
                 self.worker.reload(built.generation, move || replies.send(&Answer::Applied(number)));
+                self.shown.loaded(&self.config, &order.environment, &order.record);
             }
-            Err(text) => self.replies.send(&Answer::Failed(text)),
+            Err(text) => {
+                Shown::refused(text.clone());
+                self.replies.send(&Answer::Failed(text));
+            }
         }
     }
 

@@ -10,6 +10,7 @@ mod cache;
 mod certificates;
 mod command_line;
 mod compress;
+mod dashboard;
 mod dav;
 mod differential;
 mod differential_proxy;

@@ -161,6 +161,9 @@ impl<S: TlsServers> Handshake<'_, S> {
     /// Notes the results of a complete handshake and verifies the client's certificate.
     fn complete(&mut self, agreed: Agreed) -> Accept {
         let early = self.wire.tls().is_some_and(|stream| stream.early);
+        let counters = &self.thread.counters;
+        if agreed.v13 { &counters.tls13 } else { &counters.tls12 }.add(1);
+        counters.tls_resumed.add(u64::from(agreed.resumed));
         if let Some(session) = self.session() {
             session.complete(agreed, early);
         }
@@ -211,6 +214,7 @@ impl<S: TlsServers> Handshake<'_, S> {
     }
 
     fn fail(&self, what: &str) -> Accept {
+        self.thread.counters.tls_failed.add(1);
         self.log(Level::Info, what);
         Accept::Over
     }
@@ -380,6 +384,7 @@ impl<S: TlsServers> Handshake<'_, S> {
     /// Refuses the handshake with an alert and logs that.
     fn refuse(&mut self, (alert, text): Denial) -> HandshakeFailed {
         let token = self.wire.token();
+        self.thread.counters.tls_failed.add(1);
         if let Some(stream) = self.wire.tls() {
             stream.refuse(&self.thread.io, token, alert);
         }

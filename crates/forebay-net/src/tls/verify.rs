@@ -79,6 +79,26 @@ pub fn validity(der: &[u8]) -> Option<(i64, i64)> {
     parse(der).map(|c| (c.validity().not_before.timestamp(), c.validity().not_after.timestamp()))
 }
 
+/// Returns the names and addresses that a certificate is for: its alternative names, or its common name if it has none.
+pub fn names(der: &[u8]) -> Vec<String> {
+    let Some(cert) = parse(der) else { return Vec::new() };
+    let alternative = cert.subject_alternative_name().ok().flatten();
+    let alternative = alternative.map(|n| n.value.general_names.as_slice()).unwrap_or_default();
+    let name = |name: &GeneralName<'_>| match name {
+        GeneralName::DNSName(name) => Some((*name).to_owned()),
+        GeneralName::IPAddress(bytes) => address(bytes).map(|a| a.to_string()),
+        _ => None,
+    };
+    let names: Vec<String> = alternative.iter().filter_map(name).collect();
+    let common = cert.subject().iter_common_name().filter_map(|n| n.as_str().ok());
+    if names.is_empty() { common.map(str::to_owned).collect() } else { names }
+}
+
+fn address(bytes: &[u8]) -> Option<std::net::IpAddr> {
+    let v4 = <[u8; 4]>::try_from(bytes).map(Into::into);
+    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(Into::into)).ok()
+}
+
 fn algorithms() -> WebPkiSupportedAlgorithms {
     rustls::crypto::aws_lc_rs::default_provider().signature_verification_algorithms
 }

@@ -31,6 +31,7 @@ pub(super) async fn serve(thread: &Rc<Thread>, req: &mut Request, stream: Rc<Str
     req.begin_request();
     req.received = u64::from(stream.head_len());
     thread.counters.requests.add(1);
+    thread.counters.http2.add(1);
     // Settings of a location end HTTP/1 connections only: here they would end other requests, too.
     let unknown_server = req.choose_server().err().map(|_| 500);
     let old = req.connection_is_old();

@@ -1,7 +1,7 @@
-//! `api`: the counters as JSON, with the paths and field names of NGINX Plus; and the page that shows them live
-//! (ours: `dashboard`). Nothing can be changed by it.
+//! `api`: the counters as JSON, with the paths and field names of NGINX Plus. Nothing can be changed by it. Paths that NGINX Plus
+//! does not have are in [`super::details`].
 
-use super::{Block, CACHE_STATUSES, Totals, cache_totals, kind, total};
+use super::{Block, CACHE_STATUSES, Totals, cache_totals, details, kind, time, total};
 use crate::modules::{Verdict, limit_req, stub_status};
 use crate::request::Request;
 use forebay_core::limit::concurrency;
@@ -21,41 +21,14 @@ use std::time::Duration;
 /// Versions of NGINX Plus's interface that are answered, all alike.
 const VERSIONS: std::ops::RangeInclusive<u64> = 1..=9;
 
-/// The page of the dashboard.
-const PAGE: &[u8] = include_bytes!("dashboard.html");
-
 /// Answers a request to `api`. A content handler.
 pub(crate) fn handle(req: &mut Request) -> Verdict {
     let below = below(req);
     answer(req, &below)
 }
 
-/// Answers a request to `dashboard` with the page, and below `api/` with the values that the page asks for. A content
-/// handler.
-pub(crate) fn dashboard(req: &mut Request) -> Verdict {
-    let below = below(req);
-    if let Some(path) = below.strip_prefix("api") {
-        return answer(req, path.strip_prefix('/').unwrap_or(path));
-    }
-    if !below.is_empty() {
-        return Verdict::Status(404);
-    }
-    if !matches!(req.method, Method::Get | Method::Head) {
-        return Verdict::Status(405);
-    }
-    req.resp.status = 200;
-    req.resp.content_type = b"text/html".to_vec();
-    req.resp.charset = b"utf-8".to_vec();
-    let policy =
-        b"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'";
-    req.resp.fields.push(b"Content-Security-Policy", policy);
-    req.resp.fields.push(b"Cache-Control", b"no-store");
-    req.resp.set_body(PAGE);
-    Verdict::Done
-}
-
 /// Returns the part of the path after the location, without slashes at its ends.
-fn below(req: &Request) -> String {
+pub(super) fn below(req: &Request) -> String {
     let http = req.http();
     let l = http.location(req);
     let name: &[u8] = if matches!(l.kind, crate::config::http::Kind::Regex(_)) { b"" } else { &l.name };
@@ -63,7 +36,7 @@ fn below(req: &Request) -> String {
     String::from_utf8_lossy(rest).trim_matches('/').to_owned()
 }
 
-fn answer(req: &mut Request, path: &str) -> Verdict {
+pub(super) fn answer(req: &mut Request, path: &str) -> Verdict {
     let made = match req.method {
         Method::Get | Method::Head => find(req, path),
         _ => Err((405, "method disabled", "MethodDisabled")),
@@ -103,8 +76,9 @@ fn select(req: &Request, value: Value) -> Value {
     Value::Object(each.collect())
 }
 
-type ApiError = (u16, &'static str, &'static str);
-const NOT_FOUND: ApiError = (404, "path not found", "PathNotFound");
+/// Status, text and code of an error.
+pub(super) type ApiError = (u16, &'static str, &'static str);
+pub(super) const NOT_FOUND: ApiError = (404, "path not found", "PathNotFound");
 
 fn find(req: &Request, path: &str) -> Result<Value, ApiError> {
     if path.is_empty() {
@@ -123,17 +97,21 @@ fn find(req: &Request, path: &str) -> Result<Value, ApiError> {
             "processes",
             "connections",
             "slabs",
+            "ssl",
             "http",
             "stream",
             "resolvers",
             "workers",
-            "acme"
+            "acme",
+            "forebay"
         ])),
         Some((&"nginx", _)) => value(program(req)),
-        Some((&"processes", _)) => value(json!({"respawned": super::RESPAWNED.load(Relaxed)})),
+        Some((&"processes", _)) => value(processes()),
         Some((&"connections", _)) => value(connections(stub_status::totals(req))),
         Some((&"workers", _)) => value(workers(req)),
         Some((&"acme", _)) => value(super::acme::value()),
+        Some((&"ssl", _)) => value(ssl(req)),
+        Some((&"forebay", rest)) => details::find(req, rest),
         Some((&"slabs", rest)) => member(slabs(req), rest),
         Some((&"resolvers", rest)) => member(resolvers(), rest),
         Some((&"http", ["requests"])) => Ok(requests(req)),
@@ -183,7 +161,7 @@ type Collection = fn(&Request) -> Map<String, Value>;
 
 /// Collections below `http`, with their readers.
 const HTTP: &[(&str, Collection)] = &[
-    ("server_zones", |req| totals(kind::SERVER, super::servers(req))),
+    ("server_zones", |req| totals(kind::SERVER, super::servers(&req.http()))),
     ("location_zones", |_| {
         totals(
             kind::LOCATION,
@@ -203,6 +181,18 @@ const STREAM: &[(&str, Collection)] = &[
     ("upstreams", |req| upstreams(req, Block::Stream)),
 ];
 
+/// Reads all collections of a block.
+pub(super) fn collections(req: &Request, block: Block) -> Value {
+    let all = match block {
+        Block::Http => HTTP,
+        Block::Stream => STREAM,
+    };
+    all.iter()
+        .map(|(name, read)| ((*name).to_owned(), Value::Object(read(req))))
+        .collect::<Map<_, _>>()
+        .into()
+}
+
 /// Returns the names below a block, a collection, or one member of it.
 fn block(req: &Request, block: Block, path: &[&str]) -> Result<Value, ApiError> {
     let (single, collections) = match block {
@@ -220,7 +210,20 @@ fn block(req: &Request, block: Block, path: &[&str]) -> Result<Value, ApiError> 
     }
 }
 
-fn requests(req: &Request) -> Value {
+pub(super) fn processes() -> Value {
+    json!({"respawned": super::RESPAWNED.load(Relaxed)})
+}
+
+/// Returns the TLS handshakes with clients.
+pub(super) fn ssl(req: &Request) -> Value {
+    json!({
+        "handshakes": total(req, |c| &c.tls12).wrapping_add(total(req, |c| &c.tls13)),
+        "handshakes_failed": total(req, |c| &c.tls_failed),
+        "session_reuses": total(req, |c| &c.tls_resumed),
+    })
+}
+
+pub(super) fn requests(req: &Request) -> Value {
     let [_, _, _, requests, reading, writing, _] = stub_status::totals(req);
     json!({"total": requests, "current": reading.wrapping_add(writing)})
 }
@@ -241,23 +244,19 @@ fn server(req: &Request, block: Block, group: &str, path: &[&str]) -> Result<Val
     }
 }
 
-fn text(bytes: &[u8]) -> String {
+pub(super) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Formats a time as `2026-01-31T12:00:00.000Z`.
-fn time(ms: i64) -> String {
-    jiff::Timestamp::from_millisecond(ms).map_or_else(|_| String::new(), |t| format!("{t:.3}"))
-}
-
-fn program(req: &Request) -> Value {
+pub(super) fn program(req: &Request) -> Value {
     let address = req.local_address().map(|a| a.ip().to_string()).unwrap_or_default();
+    let (generation, loaded) = super::generation();
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "build": "forebay",
         "address": address,
-        "generation": super::RELOADS.load(Relaxed) + 1,
-        "load_timestamp": time(super::LOADED.load(Relaxed)),
+        "generation": generation,
+        "load_timestamp": time(loaded),
         "timestamp": time(super::now_ms()),
         "pid": req.thread.pid,
         "ppid": rustix::process::getppid().map_or(0, |p| p.as_raw_nonzero().get()),
@@ -267,7 +266,7 @@ fn program(req: &Request) -> Value {
     })
 }
 
-fn connections([active, accepted, handled, _, _, _, waiting]: [u64; 7]) -> Value {
+pub(super) fn connections([active, accepted, handled, _, _, _, waiting]: [u64; 7]) -> Value {
     json!({
         "accepted": accepted,
         "dropped": accepted.saturating_sub(handled),
@@ -277,7 +276,7 @@ fn connections([active, accepted, handled, _, _, _, waiting]: [u64; 7]) -> Value
 }
 
 /// Lists the threads of the worker process, each of which corresponds to a worker process of nginx.
-fn workers(req: &Request) -> Value {
+pub(super) fn workers(req: &Request) -> Value {
     let each = req.thread.all_counters.iter().enumerate().map(|(n, c)| {
         let busy = c.reading.get().wrapping_add(c.writing.get());
         let (accepted, handled, active) = (c.accepted.get(), c.handled.get(), c.active.get());

@@ -4,9 +4,14 @@
 
 mod acme;
 pub(crate) mod api;
+mod details;
+pub mod facts;
+pub(crate) mod history;
+pub(crate) mod page;
 pub(crate) mod prometheus;
 
 use crate::config::HttpContext;
+use crate::config::http::Http;
 use crate::request::Request;
 use forebay_core::config::Context;
 use forebay_core::histogram::{BUCKETS, Histogram, bucket};
@@ -139,6 +144,53 @@ impl Totals {
     }
 }
 
+/// Sums of a server or location, for the history.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sums {
+    requests: u64,
+    discarded: u64,
+    received: u64,
+    sent: u64,
+    classes: [u64; 5],
+}
+
+impl Sums {
+    /// Returns the sums of a zone of servers or locations.
+    fn of(zone: &StatusZone) -> Sums {
+        let sum = zone.sum();
+        // A name has a cell for each class, a zone one for each status.
+        let width = if zone.kind == kind::NAME { 1 } else { 100 };
+        let class = |n: usize| (n * width..(n + 1) * width).map(|at| sum(cell::CODES + at)).sum();
+        Sums {
+            requests: sum(cell::REQUESTS),
+            discarded: sum(cell::DISCARDED),
+            received: sum(cell::RECEIVED),
+            sent: sum(cell::SENT),
+            classes: std::array::from_fn(class),
+        }
+    }
+
+    /// Adds what a zone has counted since an earlier reading.
+    fn add_growth(&mut self, now: &Sums, before: &Sums) {
+        let add = |sum: &mut u64, now: u64, before: u64| {
+            *sum = sum.saturating_add(now.saturating_sub(before));
+        };
+        add(&mut self.requests, now.requests, before.requests);
+        add(&mut self.discarded, now.discarded, before.discarded);
+        add(&mut self.received, now.received, before.received);
+        add(&mut self.sent, now.sent, before.sent);
+        for ((sum, now), before) in self.classes.iter_mut().zip(now.classes).zip(before.classes) {
+            add(sum, now, before);
+        }
+    }
+}
+
+/// Returns the zones in which servers have counted: by `status_zone`, and by name.
+pub(crate) fn zones_of_servers() -> Vec<Arc<StatusZone>> {
+    let names = lock(&NAMES).clone();
+    zones(kind::SERVER).into_iter().chain(names).collect()
+}
+
 /// A request under way in a server's zone.
 #[derive(Debug)]
 pub(crate) struct Processing(usize);
@@ -170,20 +222,21 @@ pub(crate) fn count(req: &mut Request) {
             add(c, 2 * status as usize + 1, req.sent.saturating_sub(req.sent_head));
         });
     }
+    let location = http.locations.get(req.location).and_then(|l| l.status_zone.as_ref());
+    let location = location.filter(|zone| zone.kind == kind::LOCATION);
+    let time = match http.is_watched || location.is_some() || req.modules.processing.is_some() {
+        true => req.started.elapsed(),
+        // The clock of the turn: reading another one for each request would be most of what this costs.
+        false => req.thread.io.poller.since(req.started),
+    };
+    req.thread.counters.times.add(time);
     match req.modules.processing.take() {
-        Some(p) => count_in(req, p.0),
-        None => count_by_name(req),
+        Some(p) => with_cells(p.0, |c| count_cells(req, c, time)),
+        None => count_by_name(req, time),
     }
-    if let Some(zone) = http.locations.get(req.location).and_then(|l| l.status_zone.as_ref())
-        && zone.kind == kind::LOCATION
-    {
-        count_in(req, zone.id);
+    if let Some(zone) = location {
+        with_cells(zone.id, |c| count_cells(req, c, time));
     }
-}
-
-fn count_in(req: &Request, zone: usize) {
-    let time = req.started.elapsed();
-    with_cells(zone, |c| count_cells(req, c, time));
 }
 
 fn count_cells(req: &Request, c: &[AtomicU64], time: Duration) {
@@ -247,11 +300,11 @@ fn name_of(server: &crate::config::http::Server) -> &[u8] {
 }
 
 #[inline]
-fn count_by_name(req: &Request) {
+fn count_by_name(req: &Request, time: Duration) {
     let known = req.conf.counted.0.borrow().get(req.server).copied().unwrap_or(0);
     let id = if known == 0 { begin_to_count(req) } else { known };
     if id != NOWHERE {
-        count_name(req, id as usize - 1);
+        with_cells(id as usize - 1, |c| count_cells(req, c, time));
     }
 }
 
@@ -275,18 +328,11 @@ fn begin_to_count(req: &Request) -> u32 {
     id
 }
 
-fn count_name(req: &Request, zone: usize) {
-    // The clock of the turn: reading another one for each request would be most of what this costs.
-    let time = req.thread.io.poller.since(req.started);
-    with_cells(zone, |c| count_cells(req, c, time));
-}
-
 /// Returns the totals of servers: those with a `status_zone` under its name, the others under their own. The latter are servers of
 /// this configuration, also before their first request.
-pub(crate) fn servers(req: &Request) -> Vec<(Vec<u8>, Totals)> {
+pub(crate) fn servers(http: &Http) -> Vec<(Vec<u8>, Totals)> {
     let mut all: Vec<_> = zones(kind::SERVER).iter().map(|z| (z.name.clone(), Totals::of(z))).collect();
     let names: Vec<Arc<StatusZone>> = lock(&NAMES).clone();
-    let http = req.http();
     let explicit: HashSet<Vec<u8>> = all.iter().map(|(name, _)| name.clone()).collect();
     let by_name: HashMap<&[u8], &Arc<StatusZone>> = names.iter().map(|z| (z.name.as_slice(), z)).collect();
     let mut seen: HashSet<&[u8]> = HashSet::new();
@@ -333,10 +379,20 @@ pub fn started(respawned: u64) {
     RESPAWNED.store(respawned, Relaxed);
 }
 
+/// Returns the number of the configuration in effect, from 1 on, and the Unix time in milliseconds at which it was loaded.
+pub(crate) fn generation() -> (u64, i64) {
+    (RELOADS.load(Relaxed) + 1, LOADED.load(Relaxed))
+}
+
 /// Notes a new configuration.
 pub(crate) fn reloaded() {
     RELOADS.fetch_add(1, Relaxed);
     LOADED.store(now_ms(), Relaxed);
+}
+
+/// Formats a time as `2026-01-31T12:00:00.000Z`.
+pub(crate) fn time(ms: i64) -> String {
+    jiff::Timestamp::from_millisecond(ms).map_or_else(|_| String::new(), |t| format!("{t:.3}"))
 }
 
 /// Sums of counters over all threads.

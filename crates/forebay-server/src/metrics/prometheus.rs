@@ -21,7 +21,8 @@ pub(crate) fn handle(req: &mut Request) -> Verdict {
     let mut page = Exposition::default();
     page.connections(req);
     page.process(req);
-    page.zones("server", super::servers(req));
+    page.protocols(req);
+    page.zones("server", super::servers(&req.http()));
     page.zones("location", zones(kind::LOCATION).iter().map(|z| (z.name.clone(), Totals::of(z))).collect());
     page.session_zones();
     page.upstreams(req, Block::Http);
@@ -154,10 +155,35 @@ impl Exposition {
         let displaced = total(req, |c| &c.displaced);
         let help = "UDP sessions ended for others when worker_connections ran short";
         self.one("forebay_stream_displaced_sessions_total", counter, help, displaced);
+        let evicted = total(req, |c| &c.evicted);
+        let help = "Idle connections closed to make room for others";
+        self.one("forebay_evicted_connections_total", counter, help, evicted);
         let lost = total(req, |c| &c.log_lines_lost);
         self.one("forebay_log_lines_lost_total", counter, "Log lines that could not be written", lost);
         let threads = req.thread.all_counters.len() as u64;
         self.one("forebay_threads", "gauge", "Threads that serve connections", threads);
+    }
+
+    /// Handshakes of TLS, and requests by version of HTTP.
+    fn protocols(&mut self, req: &Request) {
+        let counter = "counter";
+        let versions = [("1.2", total(req, |c| &c.tls12)), ("1.3", total(req, |c| &c.tls13))];
+        let versions = versions.map(|(version, n)| (format!("version=\"{version}\""), n));
+        self.many("forebay_tls_handshakes_total", counter, "Complete TLS handshakes with clients", versions);
+        let resumed = total(req, |c| &c.tls_resumed);
+        let help = "TLS handshakes with clients that resumed a session";
+        self.one("forebay_tls_resumed_handshakes_total", counter, help, resumed);
+        let failed = total(req, |c| &c.tls_failed);
+        self.one(
+            "forebay_tls_failed_handshakes_total",
+            counter,
+            "TLS handshakes with clients that failed",
+            failed,
+        );
+        let http2 = total(req, |c| &c.http2);
+        let http1 = total(req, |c| &c.requests).saturating_sub(http2);
+        let versions = [("1", http1), ("2", http2)].map(|(version, n)| (format!("version=\"{version}\""), n));
+        self.many("forebay_http_requests_total", counter, "Requests by version of HTTP", versions);
     }
 
     fn zones(&mut self, what: &str, all: Vec<(Vec<u8>, Totals)>) {

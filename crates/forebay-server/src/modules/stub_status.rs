@@ -4,11 +4,16 @@ use crate::modules::Verdict;
 use crate::request::Request;
 use forebay_core::counters::Counters;
 use forebay_http::request::Method;
+use std::sync::Arc;
 
 /// Returns sums over all threads: active, accepted, handled, requests, reading, writing, waiting.
 pub(crate) fn totals(req: &Request) -> [u64; 7] {
-    let sum =
-        |f: fn(&Counters) -> u64| req.thread.all_counters.iter().map(|c| f(c)).fold(0u64, u64::wrapping_add);
+    sums(&req.thread.all_counters)
+}
+
+/// Returns the sums of [`totals`] over these threads.
+pub(crate) fn sums(threads: &[Arc<Counters>]) -> [u64; 7] {
+    let sum = |f: fn(&Counters) -> u64| threads.iter().map(|c| f(c)).fold(0u64, u64::wrapping_add);
     let active = sum(|c| c.active.get());
     let reading = sum(|c| c.reading.get());
     let writing = sum(|c| c.writing.get());

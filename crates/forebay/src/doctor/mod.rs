@@ -20,6 +20,8 @@ use crate::subcommands::{DoctorArgs, DoctorFormat};
 use forebay_conf::error::{Error, Level};
 use forebay_conf::files::Files;
 use forebay_conf::tree::Span;
+use forebay_core::config::Environment;
+use forebay_server::parts::facts::Warning;
 use host::Host;
 use scene::Scene;
 use std::io::{IsTerminal, Write};
@@ -172,6 +174,21 @@ fn look_at_host(
         host.take_sysctl_file(file, &text);
     }
     Ok(host)
+}
+
+/// Returns what there is to say about a configuration alone, the worst first: the machine is not looked at.
+pub(crate) fn of_configuration(environment: &Environment, files: &mut Files) -> Vec<Warning> {
+    let directory = environment.conf_path.parent().map_or_else(|| environment.prefix.clone(), Into::into);
+    let parsed = forebay_conf::parse::parse(&environment.conf_path, &environment.globals, &directory, files);
+    let findings = examine(&Scene::new(&parsed.tree), &Host::default());
+    let place = |span: Span| format!("{}:{}", files.path(span.file).display(), span.line);
+    let warning = |finding: Finding| Warning {
+        rule: finding.rule.id.to_owned(),
+        severity: finding.rule.severity.name(),
+        place: finding.span.map(place).unwrap_or_default(),
+        message: finding.message,
+    };
+    findings.into_iter().filter(|f| f.span.is_some()).map(warning).collect()
 }
 
 /// Runs the subcommand. Returns exit code 1 if it has found something harmful, 2 if the file cannot be read.

@@ -326,6 +326,9 @@ impl Assembly<'_, '_> {
             caches: tables.caches.finish(),
             heads_differ: servers.windows(2).any(|pair| pair[0].head != pair[1].head),
             has_auto_redirect: locations.iter().any(|l| l.auto_redirect),
+            is_watched: locations
+                .iter()
+                .any(|l| matches!(l.content, Some(Content::Api | Content::Dashboard))),
             servers,
             locations,
             serial: forebay_sys::serial::next(),

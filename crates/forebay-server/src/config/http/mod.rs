@@ -71,6 +71,8 @@ pub(crate) struct Http {
     pub heads_differ: bool,
     /// `true` if any location has `auto_redirect`.
     pub has_auto_redirect: bool,
+    /// `true` if a location has `api` or `dashboard`, which show a history.
+    pub is_watched: bool,
 }
 
 impl Http {

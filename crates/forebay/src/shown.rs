@@ -1,0 +1,93 @@
+//! Facts for the dashboard that the server itself does not know: the changes of a reload, the certificates of files, and the
+//! warnings of `forebay doctor`. A thread of its own finds them out, so that no reload waits for it. Without a location that
+//! shows them there is none.
+
+use crate::changes::{Recorded, between};
+use crate::doctor;
+use forebay_conf::files::Files;
+use forebay_core::config::{Config, Environment};
+use forebay_net::tls::{pem, verify};
+use forebay_server::parts::facts::{self, FileCertificate};
+use forebay_server::parts::is_watched;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+/// Most warnings that are shown.
+const MOST_WARNINGS: usize = 50;
+/// Most names of a certificate that are shown.
+const MOST_NAMES: usize = 20;
+
+/// Configuration that is in effect.
+struct Loaded {
+    environment: Environment,
+    record: Vec<u8>,
+    certificate_files: Vec<PathBuf>,
+    /// Number of the configuration.
+    generation: u64,
+}
+
+/// Way to the thread, which begins with the first configuration that shows the facts and ends when this is dropped.
+#[derive(Default)]
+pub(crate) struct Shown(Option<Sender<Loaded>>);
+
+impl Shown {
+    /// Has the facts of a configuration found out that has been loaded. `record` is that of its files.
+    pub(crate) fn loaded(&mut self, config: &Config, environment: &Environment, record: &[u8]) {
+        if !is_watched(config) {
+            self.0 = None;
+            return;
+        }
+        let sender = self.0.get_or_insert_with(|| {
+            let (sender, receiver) = channel();
+            // Without the thread the page lacks some facts.
+            let _ = std::thread::Builder::new().name("facts".into()).spawn(move || serve(&receiver));
+            sender
+        });
+        let _ = sender.send(Loaded {
+            environment: environment.clone(),
+            record: record.to_vec(),
+            certificate_files: config.certificate_files.clone(),
+            generation: facts::number(),
+        });
+    }
+
+    /// Shows that a configuration was refused.
+    pub(crate) fn refused(reason: String) {
+        facts::note_reload(facts::number(), Err(reason));
+    }
+}
+
+fn serve(receiver: &Receiver<Loaded>) {
+    let mut former: Option<Recorded> = None;
+    while let Ok(loaded) = receiver.recv() {
+        let Some(mut now) = Recorded::new(&loaded.environment, &loaded.record) else { continue };
+        if let Some(former) = &mut former {
+            let changes = between(former, &mut now, &loaded.certificate_files);
+            facts::note_reload(loaded.generation, Ok(changes));
+        }
+        former = Some(now);
+        let Ok(mut files) = Files::from_bytes(&loaded.record) else { continue };
+        facts::set_certificates(certificates(&mut files, &loaded.certificate_files));
+        let mut warnings = doctor::of_configuration(&loaded.environment, &mut files);
+        let left_out = warnings.len().saturating_sub(MOST_WARNINGS);
+        warnings.truncate(MOST_WARNINGS);
+        facts::set_warnings(warnings, left_out);
+    }
+}
+
+/// Reads the certificates among the files of a configuration, each once; keys are among these files, too.
+fn certificates(files: &mut Files, paths: &[PathBuf]) -> Vec<FileCertificate> {
+    let mut paths = paths.to_vec();
+    paths.sort();
+    paths.dedup();
+    let read = |path: PathBuf| {
+        let (_, bytes) = files.read(&path).ok()?;
+        let chain = pem::certificates(bytes);
+        let leaf = chain.first()?;
+        let (from, until) = verify::validity(leaf)?;
+        let mut names = verify::names(leaf);
+        names.truncate(MOST_NAMES);
+        Some(FileCertificate { file: path.display().to_string(), names, from, until })
+    };
+    paths.into_iter().filter_map(read).collect()
+}

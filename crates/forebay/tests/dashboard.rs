@@ -1,0 +1,295 @@
+//! History, reloads, certificates and warnings of the API; the page in a browser; `forebay top`.
+
+use crate::harness::{PROGRAM, Server, Site, free_port, origin, wait_for};
+use crate::metrics::{body, json, series};
+use crate::tls::{openssl, s_client};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use std::io::Read;
+use std::process::{Command, Stdio};
+
+/// Configuration of a server on port 0 with a dashboard, a zone, and a group with a server that is down. `more` is another part of
+/// the http block.
+fn conf(up: std::net::SocketAddr, more: &str) -> String {
+    format!(
+        "worker_processes 2; error_log logs/error.log info; pid logs/nginx.pid; events {{}}\n\
+         http {{ access_log off; proxy_cache_path %DIR%/c keys_zone=things:1m;\n\
+         upstream u {{ zone u 64k; server {up}; server 127.0.0.1:1 down; }}\n\
+         server {{ listen 127.0.0.1:%PORT0%; server_name front.test; status_zone front;\n\
+         location / {{ status_zone app; proxy_cache things; proxy_cache_valid 200 1h; proxy_pass http://u; }}\n\
+         location /none {{ return 404; }} location /metrics {{ prometheus; }}\n\
+         location /dashboard {{ dashboard; }} location /api {{ api; }} }}\n{more}\n}}\n"
+    )
+}
+
+fn start(more: &str) -> Server {
+    Server::start(&conf(backend(), more))
+}
+
+fn backend() -> std::net::SocketAddr {
+    origin::start(|mut asked| {
+        asked.answer("200 OK", "", "well");
+        true
+    })
+}
+
+fn history(server: &Server, query: &str) -> Value {
+    json(server, &format!("/api/9/forebay/history{query}"))
+}
+
+/// Returns the sum of a list of rates, which are for each second.
+fn sum(list: &Value) -> f64 {
+    list.as_array().into_iter().flatten().filter_map(Value::as_f64).sum()
+}
+
+#[test]
+fn history_is_kept_over_a_reload() {
+    let server = start("");
+    for _ in 0..20 {
+        assert!(server.get("/").ends_with("well"));
+    }
+    assert!(server.get("/none").starts_with("HTTP/1.1 404"));
+    let before = wait_for("all of them in the history", || {
+        let all = history(&server, "");
+        (sum(&all["values"]["2xx"]) > 19.0 && sum(&all["values"]["4xx"]) > 0.9).then_some(all)
+    });
+    for (member, value) in
+        [("range", json!("minute")), ("step", json!(1)), ("length", json!(60)), ("rows_left_out", json!(0))]
+    {
+        assert_eq!(before[member], value, "{member}: {before}");
+    }
+    let samples = before["samples"].as_u64().expect("a number") as usize;
+    for (part, name) in [("values", "sent"), ("values", "active"), ("latency", "p99"), ("heat", "samples")] {
+        assert_eq!(before[part][name].as_array().map(Vec::len), Some(samples), "{part} {name}: {before}");
+    }
+    let slowest = before["latency"]["max"].as_array().into_iter().flatten().filter_map(Value::as_f64);
+    assert!(slowest.fold(0.0, f64::max) > 0.0, "{before}");
+    let rows = &before["rows"];
+    assert!(sum(&rows["http/server_zones"]["front"][0]) > 20.0, "{rows}");
+    assert!(sum(&rows["http/location_zones"]["app"][0]) > 19.0, "{rows}");
+    assert!(sum(&rows["http/caches"]["things"][1]) > 18.0, "hits: {rows}");
+    assert_eq!(
+        rows["http/upstreams"]["u"].as_object().map(serde_json::Map::len),
+        Some(1),
+        "only the one with requests: {rows}"
+    );
+    assert!(!rows["workers"].is_null(), "{rows}");
+    // Only what is new.
+    let last = before["last"].as_u64().expect("a number");
+    let next = wait_for("the next sample", || {
+        Some(history(&server, &format!("?range=minute&since={last}"))).filter(|h| h["samples"] != 0)
+    });
+    assert!(next["last"].as_u64() > Some(last) && next["samples"].as_u64() < Some(10), "{next}");
+    assert_eq!(history(&server, "?range=day")["samples"], 0);
+    assert!(server.get("/api/9/forebay/history?range=year").contains("InvalidRange"));
+    assert!(server.get("/api/9/forebay/none").starts_with("HTTP/1.1 404"));
+
+    server.signal(Signal::SIGHUP);
+    wait_for("the reload", || (json(&server, "/api/9/nginx")["generation"] == 2).then_some(()));
+    let after = history(&server, "");
+    assert_eq!(after["since"], before["since"]);
+    assert!(sum(&after["values"]["2xx"]) > 19.0, "{after}");
+    assert!(sum(&after["rows"]["http/location_zones"]["app"][0]) > 19.0, "{after}");
+    // Goes on, without a jump for what had been counted.
+    let last = after["last"].as_u64().expect("a number");
+    server.get("/");
+    let more = wait_for("the next request", || {
+        Some(history(&server, &format!("?since={last}")))
+            .filter(|h| sum(&h["rows"]["http/location_zones"]["app"][0]) > 0.9)
+    });
+    assert!(sum(&more["rows"]["http/location_zones"]["app"][0]) < 3.0, "{more}");
+}
+
+#[test]
+fn reloads_tell_what_they_changed_and_why_they_were_refused() {
+    let up = backend();
+    let server = Server::start(&conf(up, ""));
+    let reloads = || json(&server, "/api/9/forebay/reloads");
+    assert_eq!((&reloads()["generation"], &reloads()["events"]), (&json!(1), &json!([])));
+    server.site.write("nginx.conf", &conf(up, "server { listen 127.0.0.1:%PORT0%; server_name more.test; }"));
+    server.signal(Signal::SIGHUP);
+    let first = wait_for("the changes", || Some(reloads()).filter(|r| r["events"][0]["counts"].is_object()));
+    let event = &first["events"][0];
+    assert_eq!(
+        (&event["generation"], &event["counts"]),
+        (&json!(2), &json!({"files": 1, "added": 3, "removed": 0})),
+        "{first}"
+    );
+    assert!(event["added"].to_string().contains("server_name more.test;"), "{event}");
+    assert_eq!(event["files"][0]["change"], "changed");
+    server.site.write("nginx.conf", &conf(up, "nonsense on;"));
+    server.signal(Signal::SIGHUP);
+    let second = wait_for("the refusal", || Some(reloads()).filter(|r| r["last_failed"] == true));
+    let event = &second["events"][0];
+    assert!(
+        event["error"].as_str().is_some_and(|e| e.contains("unknown directive \"nonsense\"")),
+        "{second}"
+    );
+    assert_eq!((&second["generation"], &event["generation"]), (&json!(2), &json!(2)), "{second}");
+    assert_eq!(second["events"].as_array().map(Vec::len), Some(2));
+}
+
+/// A server with TLS on port 1 and a certificate for a.test.
+fn with_tls() -> Server {
+    let more = "server { listen 127.0.0.1:%PORT1% ssl; http2 on; server_name a.test; ssl_certificate %DIR%/a.pem; ssl_certificate_key \
+                %DIR%/a.key; root /; location / { return 204; } }";
+    let site = Site::new(&conf(backend(), more));
+    openssl(
+        &site,
+        "req -x509 -nodes -days 10 -subj /CN=x -addext subjectAltName=DNS:a.test,DNS:b.test -newkey ec -pkeyopt \
+         ec_paramgen_curve:prime256v1 -keyout a.key -out a.pem",
+    );
+    Server::start_on(site)
+}
+
+#[test]
+fn handshakes_protocols_certificates_and_warnings_are_shown() {
+    let server = with_tls();
+    let of = |path: &str| json(&server, &format!("/api/9/forebay/{path}"));
+    let certificates = wait_for("the certificates", || Some(of("certificates")).filter(|c| c[0].is_object()));
+    assert_eq!(
+        (&certificates[0]["names"], &certificates[0]["source"]),
+        (&json!(["a.test", "b.test"]), &json!("file"))
+    );
+    // Ten days less what the test has taken.
+    assert!((9..=10).contains(&certificates[0]["days_left"].as_i64().expect("a number")), "{certificates}");
+    let warnings = wait_for("the warnings", || Some(of("warnings")).filter(|w| w["warnings"][0].is_object()));
+    assert!(
+        warnings["warnings"][0]["place"].as_str().is_some_and(|p| p.contains("nginx.conf:")),
+        "{warnings}"
+    );
+    for version in ["-tls1_2", "-tls1_3", "-tls1_3"] {
+        s_client(&server, 1, &format!("{version} -servername a.test"), "GET / HTTP/1.0\r\n\r\n");
+    }
+    // Plain text that is no HTTP either.
+    crate::harness::raw(server.addr(1), b"\x16\x03\x01\x00\x05hello");
+    let tls = wait_for("the handshakes", || Some(of("tls")).filter(|t| t["tls13"] == 2 && t["failed"] != 0));
+    assert_eq!((&tls["tls12"], &tls["resumed"]), (&json!(1), &json!(0)), "{tls}");
+    assert_eq!(json(&server, "/api/9/ssl")["handshakes"], 3);
+    assert_eq!(of("protocols")["http2"], 0);
+    assert!(of("latency")["count"].as_u64() > Some(3));
+    let text = server.get("/metrics");
+    assert_eq!(series(body(&text), "forebay_tls_handshakes_total{version=\"1.3\"}"), 2.0);
+    assert!(series(body(&text), "forebay_http_requests_total{version=\"1\"}") > 3.0);
+}
+
+/// Opens the page in a browser. Returns the document after five seconds, and what the browser wrote about errors.
+fn browse(server: &Server, rest: &str) -> (String, String) {
+    let profile = tempfile::tempdir().expect("temporary directory");
+    let mut browser = Command::new("chromium");
+    browser
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"])
+        .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
+        .args([
+            "--enable-logging=stderr",
+            "--window-size=1400,1500",
+            "--virtual-time-budget=5000",
+            "--dump-dom",
+        ])
+        .arg(format!("--user-data-dir={}", profile.path().display()))
+        .arg(format!("http://{}/dashboard{rest}", server.addr(0)));
+    let out = browser.stdin(Stdio::null()).output().expect("chromium runs");
+    let errors = String::from_utf8_lossy(&out.stderr).into_owned();
+    let console: String =
+        errors.lines().filter(|l| l.contains("CONSOLE")).map(|l| format!("{l}\n")).collect();
+    (String::from_utf8_lossy(&out.stdout).into_owned(), console)
+}
+
+#[test]
+fn every_tab_of_the_page_has_its_rows_in_a_browser() {
+    if !crate::differential::tool("chromium") {
+        return;
+    }
+    let server = with_tls();
+    for _ in 0..7 {
+        assert!(server.get("/").ends_with("well"));
+    }
+    let page = server.get("/dashboard");
+    let policy = page.lines().find_map(|l| l.strip_prefix("Content-Security-Policy: ")).expect("a policy");
+    assert!(policy.contains("script-src 'sha256-") && !policy.contains("unsafe"), "{policy}");
+    for (tab, texts) in [
+        (
+            "#overview",
+            &["u: 1 of 2 servers not in use", "a.test: certificate expires in ", "Latency", ">live<"][..],
+        ),
+        (
+            "#http",
+            &[
+                "<td class=\"l\">front</td>",
+                "<td class=\"l\">app</td>",
+                "aria-sort=\"ascending\"",
+                "<path d=\"M",
+            ],
+        ),
+        ("#upstreams", &["127.0.0.1:1</td>", "<td class=\"l down\">down</td>"]),
+        ("#caches", &["<td class=\"l\">things</td>", "Off: nothing is limited"]),
+        ("#system", &["Configuration 1 in effect", "a.test, b.test", "<dt>Threads</dt><dd>2</dd>"]),
+    ] {
+        let (dom, console) = browse(&server, tab);
+        assert_eq!(console, "", "{tab}");
+        for text in texts {
+            assert!(dom.contains(text), "{tab}: no {text} in {dom}");
+        }
+    }
+}
+
+fn top(site: &Site, args: &[&str]) -> (Option<i32>, String, String) {
+    let out = Command::new(PROGRAM)
+        .arg("top")
+        .args(args)
+        .current_dir(site.dir())
+        .stdin(Stdio::null())
+        .output()
+        .expect("runs");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (out.status.code(), text(&out.stdout), text(&out.stderr))
+}
+
+#[test]
+fn top_prints_what_the_dashboard_shows() {
+    let server = start("");
+    for _ in 0..7 {
+        assert!(server.get("/").ends_with("well"));
+    }
+    wait_for("a sample", || (history(&server, "")["samples"] != 0).then_some(()));
+    let prefix = format!("{}/", server.site.dir().display());
+    let url = format!("http://{}/dashboard/", server.addr(0));
+    let api = format!("{}/api", server.addr(0));
+    for args in [&["--once", "-p", &prefix, "-c", "nginx.conf"][..], &["--once", &url], &[&api]] {
+        let (code, text, errors) = top(&server.site, args);
+        assert_eq!((code, errors.as_str()), (Some(0), ""), "{args:?}: {text}");
+        for part in
+            ["forebay 0.", "requests/s", "! u: 1 of 2 servers not in use", "front", "Certificates", "Reloads"]
+        {
+            assert!(text.contains(part), "{args:?}: no {part} in {text}");
+        }
+    }
+    // A reader that goes away.
+    let mut child = Command::new(PROGRAM)
+        .args(["top", "--once", &url])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    drop(child.stdout.take());
+    let mut errors = String::new();
+    child.stderr.take().expect("piped").read_to_string(&mut errors).expect("text");
+    assert_eq!((child.wait().expect("ends").code(), errors.as_str()), (Some(0), ""));
+}
+
+#[test]
+fn top_says_why_it_shows_nothing() {
+    let site =
+        Site::new("events {} http { server { listen 127.0.0.1:%PORT0%; location / { return 204; } } }");
+    let prefix = format!("{}/", site.dir().display());
+    for (args, reason) in [
+        (&["-p", &prefix, "-c", "nginx.conf"][..], "no location with \"dashboard\" or \"api\""),
+        (&["-p", &prefix, "-c", "none.conf"], "cannot be read"),
+        (&[&format!("127.0.0.1:{}/x", free_port())], "onnection refused"),
+        (&["ftp://a/"], "not http or https"),
+    ] {
+        let (code, text, errors) = top(&site, args);
+        assert_eq!((code, text.as_str()), (Some(1), ""), "{args:?}");
+        assert!(errors.starts_with("forebay top: ") && errors.contains(reason), "{args:?}: {errors}");
+    }
+}
