@@ -475,7 +475,8 @@ mod tests {
     #[test]
     fn one_socket_for_background_work() {
         let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("bind").local_addr().expect("bound");
-        let list = [Listener::outside(ListenAddr::Inet(taken), 0), Listener::outside(ListenAddr::Udp(taken), 0)];
+        let list =
+            [Listener::outside(ListenAddr::Inet(taken), 0), Listener::outside(ListenAddr::Udp(taken), 0)];
         let opened = open(&list, &Listeners::default(), 4, false, &quiet()).expect("free port");
         assert_eq!(opened.open.iter().map(|o| o.sockets.len()).collect::<Vec<_>>(), [1, 1]);
     }
