@@ -259,6 +259,24 @@ mod tests {
     }
 
     #[test]
+    fn no_bytes_do_harm() {
+        let mut seed = 1u32;
+        for _ in 0..20_000 {
+            let mut m = query(TXT, Some((1232, 0)));
+            for _ in 0..4 {
+                seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                let at = (seed >> 8) as usize % m.len();
+                m[at] = seed as u8;
+            }
+            m.truncate(m.len() - (seed >> 28) as usize);
+            for transport in [Transport::Udp, Transport::Tcp] {
+                let Some(a) = answer(&m, transport, |_| served(&["one"])(NAME)) else { continue };
+                assert!(a.len() >= HEADER && a[2] & 0x80 != 0 && a[..2] == m[..2], "{}", m.escape_ascii());
+            }
+        }
+    }
+
+    #[test]
     fn long_answers_go_over_tcp() {
         let long = "x".repeat(200);
         let values = [long.as_str(); 4];

@@ -104,7 +104,7 @@ fn a_suggested_renewal_is_made() {
     server.restart();
     issued(&server.site, "a.test", &first);
     let log = server.site.read("pebble.log");
-    assert_eq!(log.matches("Added order").count(), 2, "{log}");
+    assert_eq!(log.matches("is a replacement of").count(), 1, "{log}");
 }
 
 /// `forebay acme test` says what failed and why, and asks for no certificate.
