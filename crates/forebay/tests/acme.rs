@@ -147,9 +147,14 @@ fn acme(site: &Site, wish: &str, names: &[&str]) -> (Option<i32>, String) {
     (done.status.code(), String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned())
 }
 
-/// Subject, issuer and serial number of the certificate that a server presents.
+/// Issuer, serial number and names of the certificate that a server presents at `%PORT1%`.
 fn presented(site: &Site, name: &str) -> String {
-    let connect = site.addr(1).to_string();
+    presented_at(site.addr(1), name)
+}
+
+/// The same for another address.
+fn presented_at(addr: SocketAddr, name: &str) -> String {
+    let connect = addr.to_string();
     let mut client = Command::new("openssl")
         .args(["s_client", "-connect", &connect, "-servername", name, "-showcerts"])
         .stdin(Stdio::null())

@@ -409,6 +409,12 @@ impl Reading<'_> {
     /// If a block that is allowed once occurs twice.
     fn blocks<'a>(&mut self, root: &Block, build: Build<'a>) -> Result<Build<'a>, Error> {
         let mut cx = Scope::main(build);
+        // The http block makes orders for certificates of servers in other blocks.
+        for d in root {
+            if let Some(front) = self.fronts.iter().find(|f| f.block().as_bytes() == d.name.text) {
+                front.announce(d, &mut cx.build);
+            }
+        }
         let mut events = false;
         for d in root {
             if let Some(number) = self.fronts.iter().position(|f| f.block().as_bytes() == d.name.text) {

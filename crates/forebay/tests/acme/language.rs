@@ -96,6 +96,35 @@ fn rsa_and_ecdsa_side_by_side() {
     assert!(wait_for("ECDSA", || of("ECDSA")).contains("id-ecPublicKey"));
 }
 
+/// Servers of the stream block share the certificate of the client.
+#[test]
+fn a_client_serves_the_stream_block_too() {
+    let Some(program) = pebble() else { return };
+    let site = Site::new(
+        "events {} error_log logs/error.log notice;\n\
+         http { access_log off; acme_client_path %DIR%/clients;\n\
+         acme_client c https://127.0.0.1:%PORT2%/dir trusted_certificate=%DIR%/ca.pem;\n\
+         server { listen 127.0.0.1:%PORT0%; server_name a.test; acme c; } }\n\
+         stream { server { listen 127.0.0.1:%PORT1% ssl; server_name b.test ~x; acme c; return here; }\n\
+         server { listen 127.0.0.1:%PORT3% ssl; ssl_certificate $acme_cert_c; ssl_certificate_key $acme_cert_key_c; \
+           return there; } }\n",
+    );
+    let _authority = Authority::start(&site, &program, LONG);
+    let server = Server::start_on(site);
+    let first = issued(&server.site, "b.test", "");
+    assert!(first.contains("DNS:a.test") && first.contains("DNS:b.test"), "{first}");
+    assert_eq!(presented_at(server.addr(3), "x.test"), first);
+    // A challenge in a handshake is answered there, too.
+    let conf = server
+        .site
+        .read("nginx.conf")
+        .replace("ca.pem;", "ca.pem challenge=alpn;")
+        .replace("b.test", "c.test");
+    server.site.write("nginx.conf", &conf);
+    server.signal(nix::sys::signal::Signal::SIGHUP);
+    assert!(issued(&server.site, "c.test", &first).contains("DNS:c.test"));
+}
+
 #[test]
 fn two_clients_side_by_side() {
     let Some(program) = pebble() else { return };

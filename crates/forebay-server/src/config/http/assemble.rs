@@ -266,7 +266,11 @@ impl Assembly<'_, '_> {
             let collected = ordering.collect(&subject(s, built, l), self.cx);
             collected.unwrap_or_else(|error| self.cx.keep_late(error));
         }
-        ordering.order_for_clients().unwrap_or_else(|error| self.cx.keep_late(error));
+        for server in std::mem::take(&mut self.cx.client_names) {
+            ordering.grant(&server).unwrap_or_else(|error| self.cx.keep_late(error));
+        }
+        let ordered = ordering.order_for_clients(&mut self.cx.issued_to_clients);
+        ordered.unwrap_or_else(|error| self.cx.keep_late(error));
         for (s, built) in self.servers.iter_mut().zip(built) {
             let Some(l) = self.locations.get(s.root) else { continue };
             let (issued, own) = match ordering.server(&subject(s, built, l), self.cx) {

@@ -8,6 +8,7 @@ use crate::config::names::ServerName;
 use crate::config::{ListenAddr, Listener, Scope};
 use forebay_acme::{Certificate, Challenge, Identifier, Issuer, KeyKind, LETS_ENCRYPT, Order, Publication};
 use forebay_conf::error::{Error, Level};
+use forebay_core::tls::issued::{ClientNames, IssuedToClients};
 use forebay_core::tls::loader::Issued;
 use forebay_net::resolver::Resolver;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -145,33 +146,52 @@ impl Ordering {
     /// If a client is not defined, or cannot get a certificate for a name.
     pub(crate) fn collect(&mut self, subject: &Subject<'_>, cx: &mut Scope<'_>) -> Result<(), Error> {
         let Uses::Clients(used) = &subject.settings.uses else { return Ok(()) };
-        for (name, place) in used {
-            let at = |message: String| Error { message, ..place.clone() };
-            let client = self.clients.iter_mut().find(|c| c.issuer.name.eq_ignore_ascii_case(name));
-            let client = client.ok_or_else(|| at(format!("acme client \"{name}\" is not defined")))?;
+        for (client, place) in used {
             let names = names_for("acme", subject.names, place, cx)?;
-            let names = names.into_iter().filter(|n| *n != Identifier::Dns("_".to_owned()));
-            for name in names {
-                provable(&client.issuer, &name).map_err(at)?;
-                if !client.identifiers.contains(&name) {
-                    client.identifiers.push(name);
-                }
+            self.add_names(client, names).map_err(|message| Error { message, ..place.clone() })?;
+        }
+        Ok(())
+    }
+
+    /// As [`Ordering::collect`] for a server of another block, whose front end refuses clients that are not defined.
+    ///
+    /// # Errors
+    /// If the client cannot get a certificate for a name.
+    pub(crate) fn grant(&mut self, server: &ClientNames) -> Result<(), Error> {
+        let mut names = Vec::new();
+        let plain = server.names.iter().filter(|name| !name.is_empty() && !name.starts_with('~'));
+        let added = plain.map(|name| add(&mut names, name)).collect::<Result<(), String>>();
+        let is_known = self.clients.iter().any(|c| c.issuer.name.eq_ignore_ascii_case(&server.client));
+        let granted =
+            added.and_then(|()| if is_known { self.add_names(&server.client, names) } else { Ok(()) });
+        granted.map_err(|message| Error { message, ..server.place.clone() })
+    }
+
+    fn add_names(&mut self, client: &str, names: Vec<Identifier>) -> Result<(), String> {
+        let known = self.clients.iter_mut().find(|c| c.issuer.name.eq_ignore_ascii_case(client));
+        let client = known.ok_or_else(|| format!("acme client \"{client}\" is not defined"))?;
+        // The name of servers that take what no other does.
+        for name in names.into_iter().filter(|n| *n != Identifier::Dns("_".to_owned())) {
+            provable(&client.issuer, &name)?;
+            if !client.identifiers.contains(&name) {
+                client.identifiers.push(name);
             }
         }
         Ok(())
     }
 
-    /// Makes the orders of the clients.
+    /// Makes the orders of the clients, and adds their certificates to `all`.
     ///
     /// # Errors
     /// If a hook names no client and no issuer.
-    pub(crate) fn order_for_clients(&mut self) -> Result<(), Error> {
+    pub(crate) fn order_for_clients(&mut self, all: &mut IssuedToClients) -> Result<(), Error> {
         for Clientele { issuer, key, identifiers } in &self.clients {
             if identifiers.is_empty() {
                 continue;
             }
             let order = Order { issuer: issuer.clone(), identifiers: identifiers.clone(), key: *key };
             let certificate = Certificate::of(&order).map_err(|text| crate::config::plain(&text))?;
+            all.add(&issuer.name, certificate.slot().clone());
             self.acme.clients.push(ClientCertificate { name: issuer.name.clone(), certificate });
             self.acme.orders.push(order);
         }
@@ -209,25 +229,12 @@ impl Ordering {
         }
         let first = own.first().map(|o: &Ordered| o.certificate.clone());
         let mut issued: Vec<Issued> = own.into_iter().map(|o| o.issued).collect();
-        issued.extend(self.of_clients(subject));
-        Ok((issued, first))
-    }
-
-    /// Returns the certificates of all clients, which any server may name. One without `ssl_certificate` presents those of its
-    /// own clients.
-    fn of_clients(&self, subject: &Subject<'_>) -> Vec<Issued> {
-        let own = |name: &str| match &subject.settings.uses {
+        let uses = |name: &str| match &subject.settings.uses {
             Uses::Clients(used) => used.iter().any(|(n, _)| n.eq_ignore_ascii_case(name)),
             _ => false,
         };
-        let issued = |c: &ClientCertificate| {
-            let name = &c.name;
-            let is_implied = subject.takes_any() && own(name);
-            let variables =
-                (!is_implied).then(|| (format!("acme_cert_{name}"), format!("acme_cert_key_{name}")));
-            Issued { name: format!("acme client {name}"), slot: c.certificate.slot().clone(), variables }
-        };
-        self.acme.clients.iter().map(issued).collect()
+        issued.extend(cx.issued_to_clients.issued(subject.takes_any(), uses));
+        Ok((issued, first))
     }
 
     /// Adds an order, unless another server has the same.
