@@ -26,8 +26,10 @@ pub enum Phase {
     Ready,
     /// The last request failed.
     Failed,
-    /// The authority refuses it, and nothing is asked for until the configuration changes.
+    /// The authority refuses it, or other attempts are not wanted: nothing is asked for until the configuration changes.
     Refused,
+    /// Certificates of its issuer are not asked for.
+    Disabled,
 }
 
 impl Phase {
@@ -39,6 +41,7 @@ impl Phase {
             Phase::Ready => "ready",
             Phase::Failed => "failed",
             Phase::Refused => "refused",
+            Phase::Disabled => "disabled",
         }
     }
 }
@@ -64,6 +67,8 @@ pub(crate) struct State {
     pub(crate) issued_at: i64,
     /// Failures in a row.
     pub(crate) failures: u32,
+    /// A proof failed: another directory of the authority is asked before the next attempt.
+    pub(crate) rehearses: bool,
     /// All failures of the process.
     pub(crate) total_failures: u64,
     /// All certificates that the process got.
@@ -113,7 +118,7 @@ impl Certificate {
         let certificate = Arc::new(Certificate {
             names: order.names(),
             issuer: order.issuer.name.clone(),
-            slot: Arc::new(Slot::new(PLACEHOLDER.clone()?)),
+            slot: Arc::new(Slot::provisional(PLACEHOLDER.clone()?)),
             state: Mutex::default(),
         });
         all.insert(order.id(), certificate.clone());
@@ -159,6 +164,7 @@ impl Certificate {
         state.leaf = Some(leaf);
         state.changed = changed;
         (state.phase, state.failures, state.error) = (Phase::Ready, 0, String::new());
+        state.rehearses = false;
         Ok(())
     }
 }

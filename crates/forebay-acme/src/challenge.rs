@@ -1,6 +1,7 @@
 //! Proofs that the authority looks for, as long as an order needs them.
 
-use crate::key::Key;
+use crate::dns::{self, Record};
+use crate::key::{Key, base64url};
 use crate::settings::{Identifier, KeyKind};
 use crate::x509;
 use forebay_core::tls::proof;
@@ -26,10 +27,42 @@ pub fn http_answer(token: &[u8]) -> Option<String> {
     read(&ANSWERS).get(token).cloned()
 }
 
-/// Proof that is withdrawn when this is dropped.
+/// Proof of control of a name, before it is published.
+#[derive(Clone, Debug)]
+pub(crate) struct Proof {
+    /// Name, without the star of a wildcard.
+    pub(crate) identifier: Identifier,
+    /// Token of the challenge.
+    pub(crate) token: String,
+    /// Key authorization (RFC 8555, section 8.1).
+    pub(crate) authorization: String,
+}
+
+impl Proof {
+    /// Returns the name of the record of DNS-01 (RFC 8555, section 8.4).
+    pub(crate) fn record_name(&self) -> String {
+        format!("{}{}", dns::PREFIX, self.identifier)
+    }
+
+    /// Returns the value of that record.
+    pub(crate) fn record_value(&self) -> String {
+        base64url(self.digest().as_ref())
+    }
+
+    fn digest(&self) -> aws_lc_rs::digest::Digest {
+        aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, self.authorization.as_bytes())
+    }
+}
+
+/// Proof that this process presents. It is withdrawn when this is dropped.
 pub(crate) enum Posted {
     /// Token of an answer to HTTP-01.
     Http(Vec<u8>),
+    /// Record of DNS-01.
+    Dns {
+        /// Withdraws the record when dropped.
+        _record: Record,
+    },
     /// Certificate for TLS-ALPN-01.
     Tls {
         /// Withdraws the certificate when dropped.
@@ -39,22 +72,28 @@ pub(crate) enum Posted {
 
 impl Posted {
     /// Posts the answer to an HTTP-01 challenge (RFC 8555, section 8.3).
-    pub(crate) fn http(token: &str, authorization: String) -> Posted {
+    pub(crate) fn http(proof: &Proof) -> Posted {
+        let token = proof.token.as_bytes().to_vec();
         let mut answers = write(&ANSWERS);
-        answers.insert(token.as_bytes().to_vec(), authorization);
+        answers.insert(token.clone(), proof.authorization.clone());
         COUNT.store(answers.len(), Relaxed);
-        Posted::Http(token.as_bytes().to_vec())
+        Posted::Http(token)
+    }
+
+    /// Posts the record for a DNS-01 challenge.
+    pub(crate) fn dns(proof: &Proof) -> Posted {
+        Posted::Dns { _record: Record::publish(proof.record_name(), proof.record_value()) }
     }
 
     /// Posts the certificate for a TLS-ALPN-01 challenge (RFC 8737).
     ///
     /// # Errors
     /// If it cannot be made.
-    pub(crate) fn tls(identifier: &Identifier, authorization: &str) -> Result<Posted, String> {
-        let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, authorization.as_bytes());
-        let extensions = x509::proof_extensions(identifier, digest.as_ref());
+    pub(crate) fn tls(proof: &Proof) -> Result<Posted, String> {
+        let extensions = x509::proof_extensions(&proof.identifier, proof.digest().as_ref());
         let certified = self_made(&extensions, "ACME challenge")?;
-        Ok(Posted::Tls { _proof: proof::publish(server_name(identifier).into_bytes(), certified)? })
+        let name = server_name(&proof.identifier).into_bytes();
+        Ok(Posted::Tls { _proof: proof::publish(name, certified)? })
     }
 }
 
@@ -99,10 +138,25 @@ fn server_name(identifier: &Identifier) -> String {
 mod tests {
     use super::*;
 
+    fn proof() -> Proof {
+        Proof {
+            identifier: Identifier::Dns("a.example".to_owned()),
+            token: "a-token".to_owned(),
+            authorization: "a-token.thumb".to_owned(),
+        }
+    }
+
+    /// The value was computed by another program.
+    #[test]
+    fn a_record_has_the_digest_of_the_authorization() {
+        assert_eq!(proof().record_name(), "_acme-challenge.a.example");
+        assert_eq!(proof().record_value(), "xLsE4LSv0ToPiMMhrWVRnyJJDmtLn9JSlnIpGZynAh4");
+    }
+
     #[test]
     fn answers_end_with_their_order() {
         assert_eq!(http_answer(b"a-token"), None);
-        let posted = Posted::http("a-token", "a-token.thumb".to_owned());
+        let posted = Posted::http(&proof());
         assert_eq!(http_answer(b"a-token").as_deref(), Some("a-token.thumb"));
         assert_eq!(http_answer(b"b-token"), None);
         drop(posted);

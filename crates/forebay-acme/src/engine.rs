@@ -1,14 +1,17 @@
 //! The task of an issuer: looks after its certificates one after the other, again and again.
 
 use crate::certificate::{self, Certificate, Phase, State};
+use crate::dns;
 use crate::failure::{Class, Failure};
 use crate::history::{Asked, History};
 use crate::issue::{Issuance, Issued};
 use crate::key::Key;
 use crate::protocol::{Session, text_of};
+use crate::publish::{Hooks, Publisher};
+use crate::rehearsal::{self, Results};
 use crate::schedule::{self, Suggestion};
-use crate::settings::{Challenge, Issuer, Order};
-use crate::state_dir::{Locked, StateDir};
+use crate::settings::{Issuer, Order, Retry};
+use crate::state_dir::{Locked, Mark, StateDir};
 use forebay_conf::error::Level;
 use forebay_core::tasks::{Log, Tasks};
 use forebay_net::tls::verify::now;
@@ -63,19 +66,23 @@ fn read_files(order: &Order, certificate: &Certificate) -> Result<(), String> {
         .map_err(|text| format!("\"{}.crt\" in \"{}\" is not used: {text}", order.file(), path.display()))
 }
 
+/// Means of the process that tasks use.
+pub struct Environment<'e> {
+    /// Runtime.
+    pub tokio: &'e Handle,
+    /// Error log.
+    pub log: &'e Log,
+    /// Worker threads, for hooks.
+    pub hooks: Hooks,
+}
+
 /// Starts the tasks of a configuration, one for each issuer.
-pub fn start(orders: &[Order], tasks: &mut Tasks, tokio: &Handle, log: &Log) {
+pub fn start(orders: &[Order], tasks: &mut Tasks, environment: &Environment<'_>) {
+    let Environment { tokio, log, hooks } = environment;
     let mut issuers: Vec<(Arc<Issuer>, Vec<Wanted>)> = Vec::new();
     for order in orders {
         let Ok(certificate) = Certificate::of(order) else { continue };
-        {
-            // A reload may have ended the cause of a failure.
-            let mut state = lock(&certificate.state);
-            state.next = 0;
-            if state.phase == Phase::Refused {
-                state.phase = Phase::Failed;
-            }
-        }
+        lock(&certificate.state).begin(&order.issuer);
         let wanted = Wanted { order: order.clone(), certificate };
         match issuers.iter_mut().find(|(i, _)| Arc::ptr_eq(i, &order.issuer)) {
             Some((_, all)) => all.push(wanted),
@@ -86,7 +93,9 @@ pub fn start(orders: &[Order], tasks: &mut Tasks, tokio: &Handle, log: &Log) {
         let state = issuer.state_path.as_deref().map(StateDir::new);
         let kept = lock(&ACCOUNTS).get(&account_id(&issuer)).filter(|_| state.is_none()).cloned();
         let (key, account) = kept.map_or((None, None), |(key, account)| (Some(key), account));
-        let attendant = Attendant { issuer, wanted, state, log: log.clone(), key, account, history: None };
+        let publisher = Publisher { issuer: issuer.clone(), hooks: hooks.clone(), log: (*log).clone() };
+        let log = (*log).clone();
+        let attendant = Attendant { issuer, publisher, wanted, state, log, key, account, history: None };
         tasks.spawn(tokio, "renewing certificates", attendant.attend());
     }
 }
@@ -116,6 +125,7 @@ enum Due {
 /// Task of an issuer.
 struct Attendant {
     issuer: Arc<Issuer>,
+    publisher: Publisher,
     wanted: Vec<Wanted>,
     state: Option<StateDir>,
     log: Log,
@@ -128,9 +138,30 @@ struct Attendant {
 }
 
 impl State {
+    /// Begins again with a configuration that has just been loaded.
+    fn begin(&mut self, issuer: &Issuer) {
+        self.next = 0;
+        match self.phase {
+            _ if !issuer.enabled => self.phase = Phase::Disabled,
+            // The reload may have ended the cause of a failure.
+            Phase::Refused => self.phase = Phase::Failed,
+            Phase::Disabled => self.phase = Phase::Waiting,
+            _ => {}
+        }
+        if issuer.renew_on_load {
+            self.renew_now();
+        }
+    }
+
+    /// Makes the renewal due.
+    fn renew_now(&mut self) {
+        (self.renewal, self.suggestion, self.next, self.failures) = (Some(0), None, 0, 0);
+        self.ask_at = i64::MAX;
+    }
+
     /// Returns the step that is due.
     fn due(&mut self, issuer: &Issuer, now: i64) -> Due {
-        if self.phase == Phase::Refused {
+        if !issuer.enabled || self.phase == Phase::Refused {
             return Due::At(i64::MAX);
         }
         if now < self.next {
@@ -159,7 +190,7 @@ impl Attendant {
             self.say(Level::Error, &format!("certificates are kept in memory only: {text}"));
             self.state = None;
         }
-        loop {
+        while !dns::quits() {
             let mut next = i64::MAX;
             for at in 0..self.wanted.len() {
                 next = next.min(self.look_after(at).await);
@@ -199,16 +230,48 @@ impl Attendant {
     async fn refresh(&self, order: &Order, certificate: &Arc<Certificate>) {
         let Some(state) = self.state.clone() else { return };
         let (o, c, file) = (order.clone(), certificate.clone(), order.file());
-        let read = blocking(move || read_files(&o, &c).map(|()| state.take_mark(&file))).await;
-        match read {
-            Ok(false) => {}
-            Ok(true) => {
-                let mut state = lock(&certificate.state);
-                (state.renewal, state.suggestion, state.next, state.failures) = (Some(0), None, 0, 0);
-                state.ask_at = i64::MAX;
-            }
-            Err(text) => self.say(Level::Warn, &text),
+        let take = move || (state.take_mark(&file, Mark::Renew), state.take_mark(&file, Mark::Test));
+        let read = blocking(move || read_files(&o, &c).map(|()| take())).await;
+        let (renew, test) = read.unwrap_or_else(|text| {
+            self.say(Level::Warn, &text);
+            (false, false)
+        });
+        if renew {
+            lock(&certificate.state).renew_now();
         }
+        if test {
+            self.test(order).await;
+        }
+    }
+
+    /// Tries whether the authority would issue a certificate, and writes the result (`forebay acme test`).
+    async fn test(&self, order: &Order) {
+        let Some(state) = self.state.clone() else { return };
+        let uri = self.issuer.staging_uri().unwrap_or(&self.issuer.uri);
+        let mut tried =
+            rehearsal::run(order, uri, self.issuer.challenge.of_attempt(0), &self.publisher).await;
+        let other = self.issuer.challenge.of_attempt(1);
+        if other != self.issuer.challenge.of_attempt(0) && tried.as_ref().is_ok_and(|t| !is_proven(t)) {
+            let second = rehearsal::run(order, uri, other, &self.publisher).await;
+            tried = if second.as_ref().is_ok_and(is_proven) { second } else { tried };
+        }
+        let (file, text) = (order.file(), rehearsal::report(uri, &tried));
+        if let Err(text) = blocking(move || state.write_result(&file, &text)).await {
+            self.say(Level::Error, &text);
+        }
+    }
+
+    /// Tries another directory of the authority first if a proof has failed: failures there do not count against the limits.
+    async fn rehearse(&self, order: &Order, certificate: &Certificate) -> Result<(), Failure> {
+        let (rehearses, failures) = {
+            let state = lock(&certificate.state);
+            (state.rehearses, state.failures)
+        };
+        let Some(uri) = self.issuer.staging_uri().filter(|_| rehearses) else { return Ok(()) };
+        let challenge = self.issuer.challenge.of_attempt(failures);
+        let tried = rehearsal::run(order, uri, challenge, &self.publisher).await;
+        let failed = tried.and_then(|names| names.into_iter().try_for_each(|(_, proven)| proven));
+        failed.map_err(|f| f.during("at the staging directory"))
     }
 
     /// Asks for renewal information (RFC 9773).
@@ -263,6 +326,10 @@ impl Attendant {
             return Some(next);
         }
         lock(&certificate.state).phase = Phase::Requesting;
+        if let Err(failure) = self.rehearse(order, certificate).await {
+            self.failed(order, certificate, &failure);
+            return Some(lock(&certificate.state).next);
+        }
         history.ordered(now());
         let outcome = self.issue(order, certificate).await;
         match &outcome {
@@ -306,13 +373,10 @@ impl Attendant {
             (state.failures, state.leaf.as_ref().and_then(|l| l.renewal_id.clone()))
         };
         let replaces = replaces.filter(|_| session.directory.renewal_info.is_some());
-        let challenge = match self.issuer.challenge {
-            Challenge::Either if failures % 2 == 0 => Challenge::Http01,
-            Challenge::Either => Challenge::TlsAlpn01,
-            one => one,
-        };
+        let challenge = self.issuer.challenge.of_attempt(failures);
         let known = self.account.clone();
-        let issued = Issuance { session: &mut session, order, challenge, replaces }.run().await;
+        let publisher = &self.publisher;
+        let issued = Issuance { session: &mut session, order, publisher, challenge, replaces }.run().await;
         if session.account != known {
             self.keep_account(session.account.clone()).await?;
         }
@@ -355,14 +419,20 @@ impl Attendant {
         let mut state = lock(&certificate.state);
         state.failures = state.failures.saturating_add(1);
         state.total_failures += 1;
-        let pause = schedule::pause(state.failures, state.suggestion.is_some(), chance());
+        let pause = match self.issuer.retry {
+            Retry::Growing => schedule::pause(state.failures, state.suggestion.is_some(), chance()),
+            Retry::After(seconds) => seconds,
+            Retry::Never => 0,
+        };
         let asked = failure.retry_after.and_then(|d| i64::try_from(d.as_secs()).ok()).unwrap_or(0);
-        state.next = now() + pause.max(asked);
-        state.phase = if failure.class == Class::Final { Phase::Refused } else { Phase::Failed };
+        state.next = now().saturating_add(pause.max(asked));
+        state.rehearses |= failure.class == Class::Unproven;
+        let ends = failure.class == Class::Final || self.issuer.retry == Retry::Never;
+        state.phase = if ends { Phase::Refused } else { Phase::Failed };
         state.error.clone_from(&failure.text);
-        let next = match state.phase {
-            Phase::Refused => "no other attempt before the next reload".to_owned(),
-            _ => format!("next attempt in {} s", pause.max(asked)),
+        let next = match ends {
+            true => "no other attempt before the next reload".to_owned(),
+            false => format!("next attempt in {} s", pause.max(asked)),
         };
         let held = match state.leaf {
             Some(_) => "the old one stays in use",
@@ -425,6 +495,11 @@ impl Attendant {
             let _ = blocking(move || state.write(HISTORY, text.as_bytes())).await;
         }
     }
+}
+
+/// Returns `true` if control of all names was proven.
+fn is_proven(results: &Results) -> bool {
+    results.iter().all(|(_, proven)| proven.is_ok())
 }
 
 /// Reads key and URL of an account, or makes a key.

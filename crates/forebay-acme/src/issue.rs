@@ -1,10 +1,11 @@
 //! Getting one certificate (RFC 8555, section 7.4).
 
 use crate::certificate;
-use crate::challenge::Posted;
+use crate::challenge::Proof;
 use crate::failure::{Class, Failure};
 use crate::key::Key;
 use crate::protocol::{Session, described_problem, text_of};
+use crate::publish::Publisher;
 use crate::settings::{Challenge, Identifier, Order};
 use crate::transport::Answer;
 use crate::x509;
@@ -33,6 +34,8 @@ pub(crate) struct Issued {
 pub(crate) struct Issuance<'s> {
     pub(crate) session: &'s mut Session,
     pub(crate) order: &'s Order,
+    /// Publisher of the proofs.
+    pub(crate) publisher: &'s Publisher,
     /// Challenge of this attempt.
     pub(crate) challenge: Challenge,
     /// Certificate that this one replaces, by its name for renewal information.
@@ -46,20 +49,31 @@ struct Authorization {
     json: Value,
 }
 
+impl Authorization {
+    /// Returns the name as the order has it.
+    fn name(&self) -> String {
+        let is_wildcard = self.json.get("wildcard").and_then(Value::as_bool).unwrap_or(false);
+        format!("{}{}", if is_wildcard { "*." } else { "" }, self.identifier)
+    }
+}
+
+/// Order as the authority created it.
+struct Created {
+    url: String,
+    json: Value,
+    /// URLs of its authorizations.
+    authorizations: Vec<String>,
+}
+
 impl Issuance<'_> {
     /// Gets the certificate.
     ///
     /// # Errors
     /// The step that failed.
     pub(crate) async fn run(&mut self) -> Result<Issued, Failure> {
-        let created = self.create().await.map_err(|f| f.during("creating the order"))?;
-        let url = created.field("location").map(str::to_owned);
-        let url = url.ok_or_else(|| Failure::temporary("the authority named no order"))?;
-        let order = created.json()?;
-        let authorizations =
-            order.get("authorizations").and_then(Value::as_array).cloned().unwrap_or_default();
-        for authorization in authorizations.iter().filter_map(Value::as_str) {
-            self.prove(authorization).await?;
+        let Created { url, json: order, authorizations } = self.begin().await?;
+        for authorization in &authorizations {
+            self.prove(authorization).await.1?;
         }
         let key = self.new_key().await?;
         let finalize = text_of(&order, "finalize");
@@ -71,12 +85,43 @@ impl Issuance<'_> {
         // The authority could send anything.
         let (_, leaf) = certificate::checked(&self.order.identifiers, &chain, &key)
             .map_err(|text| Failure::temporary(format!("what the authority issued is not used: {text}")))?;
+        let max = self.order.issuer.max_chain;
+        if max.is_some_and(|max| chain.len() > max) {
+            return Err(Failure::last(format!(
+                "the issued certificate has {} bytes, see \"max_cert_size\"",
+                chain.len()
+            )));
+        }
         if leaf.until <= forebay_net::tls::verify::now() {
             return Err(Failure::temporary(
                 "the issued certificate has expired already, is the clock right?",
             ));
         }
         Ok(Issued { chain, key })
+    }
+
+    /// Proves control of all names and asks for no certificate. Returns the result for each name.
+    ///
+    /// # Errors
+    /// If there is no order.
+    pub(crate) async fn rehearse(&mut self) -> Result<Vec<(String, Result<(), Failure>)>, Failure> {
+        let created = self.begin().await?;
+        let mut results = Vec::new();
+        for authorization in &created.authorizations {
+            results.push(self.prove(authorization).await);
+        }
+        Ok(results)
+    }
+
+    async fn begin(&mut self) -> Result<Created, Failure> {
+        let created = self.create().await.map_err(|f| f.during("creating the order"))?;
+        let url = created.field("location").map(str::to_owned);
+        let url = url.ok_or_else(|| Failure::temporary("the authority named no order"))?;
+        let json = created.json()?;
+        let listed = json.get("authorizations").and_then(Value::as_array);
+        let authorizations =
+            listed.into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect();
+        Ok(Created { url, json, authorizations })
     }
 
     /// Creates the order. Without the part that names the old certificate if the authority does not know that.
@@ -120,17 +165,25 @@ impl Issuance<'_> {
         }
     }
 
-    /// Proves control of the name of an authorization.
-    async fn prove(&mut self, url: &str) -> Result<(), Failure> {
+    /// Proves control of the name of an authorization. Returns the name, too.
+    async fn prove(&mut self, url: &str) -> (String, Result<(), Failure>) {
+        let authorization = match self.authorization(url).await {
+            Ok(authorization) => authorization,
+            Err(failure) => return (self.order.names(), Err(failure)),
+        };
+        let name = authorization.name();
+        let proven = self.prove_pending(&authorization).await;
+        let proven = proven.map_err(|f| f.during(&format!("proving control of \"{name}\"")));
+        (name, proven)
+    }
+
+    async fn authorization(&mut self, url: &str) -> Result<Authorization, Failure> {
         let json = self.session.post(url, None).await?.json()?;
         let identifier = json.get("identifier").and_then(|i| text_of(i, "value"));
         let identifier = identifier.and_then(|i| Identifier::parse(&i));
         let identifier =
             identifier.ok_or_else(|| Failure::temporary("an authorization has no identifier"))?;
-        let name = identifier.to_string();
-        let authorization = Authorization { url: url.to_owned(), identifier, json };
-        let proven = self.prove_pending(&authorization).await;
-        proven.map_err(|f| f.during(&format!("proving control of \"{name}\"")))
+        Ok(Authorization { url: url.to_owned(), identifier, json })
     }
 
     async fn prove_pending(&mut self, authorization: &Authorization) -> Result<(), Failure> {
@@ -144,15 +197,20 @@ impl Issuance<'_> {
         if token.is_empty() || !token.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_') {
             return Err(Failure::temporary("a challenge has an invalid token"));
         }
-        let text = format!("{token}.{}", self.session.key.thumbprint());
-        let _posted = match kind {
-            Challenge::TlsAlpn01 => {
-                Posted::tls(&authorization.identifier, &text).map_err(Failure::temporary)?
-            }
-            _ => Posted::http(&token, text),
-        };
-        self.session.post(&url, Some(&json!({}))).await?;
-        let ended = self.wait(&authorization.url, |status| status != "pending").await?;
+        let key_authorization = format!("{token}.{}", self.session.key.thumbprint());
+        let identifier = authorization.identifier.clone();
+        let proof = Proof { identifier, token, authorization: key_authorization };
+        let published = self.publisher.publish(kind, proof).await?;
+        let judged = self.judge(&url, &authorization.url).await;
+        // Before the next proof: a wildcard and the name below it share a record, and a hook may remove all its values.
+        published.withdraw().await;
+        judged
+    }
+
+    /// Has the authority look for a proof.
+    async fn judge(&mut self, challenge: &str, authorization: &str) -> Result<(), Failure> {
+        self.session.post(challenge, Some(&json!({}))).await?;
+        let ended = self.wait(authorization, |status| status != "pending").await?;
         match text_of(&ended, "status").as_deref() {
             Some("valid") => Ok(()),
             _ => Err(refusal(&ended)),
@@ -161,11 +219,7 @@ impl Issuance<'_> {
 
     /// Chooses the challenge of an authorization.
     fn choose(&self, authorization: &Authorization) -> Result<(Value, Challenge), Failure> {
-        let wanted: &[(Challenge, &str)] = match self.challenge {
-            Challenge::Http01 => &[(Challenge::Http01, "http-01")],
-            Challenge::TlsAlpn01 => &[(Challenge::TlsAlpn01, "tls-alpn-01")],
-            Challenge::Either => &[(Challenge::Http01, "http-01"), (Challenge::TlsAlpn01, "tls-alpn-01")],
-        };
+        let wanted = self.challenge.types();
         let offered = authorization.json.get("challenges").and_then(Value::as_array);
         let offered: Vec<&Value> = offered.into_iter().flatten().collect();
         let found = wanted.iter().find_map(|(kind, name)| {

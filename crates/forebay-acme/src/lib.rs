@@ -2,8 +2,10 @@
 //! and [`Order`]s and presents the [`Certificate`]s, which are renewed in place.
 //!
 //! `engine.rs` is the task of an issuer, which decides with `schedule.rs` when to ask. `issue.rs` gets one certificate over
-//! `protocol.rs`, the signed requests, and `transport.rs`, HTTP over TLS. `challenge.rs` has the proofs that the authority
-//! looks for, `state_dir.rs` the files. `key.rs` and `x509.rs` make keys, requests and certificates.
+//! `protocol.rs`, the signed requests, and `transport.rs`, HTTP over TLS. `rehearsal.rs` tries an order
+//! without a certificate. `publish.rs` brings the proofs to where the authority looks
+//! for them: `challenge.rs` has those of this process, `dns` answers questions about them, and `program.rs` calls a program.
+//! `state_dir.rs` has the files. `key.rs` and `x509.rs` make keys, requests and certificates.
 //!
 //! Everything runs on the process's tokio thread, and work with files on the blocking pool. Worker threads only read what
 //! `challenge.rs` and `certificate.rs` publish.
@@ -13,12 +15,16 @@
 
 mod certificate;
 mod challenge;
+pub mod dns;
 mod engine;
 mod failure;
 mod history;
 mod issue;
 mod key;
+mod program;
 mod protocol;
+mod publish;
+mod rehearsal;
 mod schedule;
 mod settings;
 mod state_dir;
@@ -27,8 +33,10 @@ mod x509;
 
 pub use certificate::{Certificate, Phase, Report, reports};
 pub use challenge::http_answer;
-pub use engine::{load, start};
+pub use engine::{Environment, load, start};
+pub use publish::{HookCall, Hooks, Step};
 pub use settings::{
-    Challenge, ExternalAccount, Identifier, Issuer, KeyKind, LETS_ENCRYPT, Order, Profile, RenewalRule,
+    Challenge, ExternalAccount, Identifier, Issuer, KeyKind, LETS_ENCRYPT, Order, Profile, Program,
+    Publication, RenewalRule, Retry,
 };
-pub use state_dir::{Stored, mark_for_renewal, stored};
+pub use state_dir::{Mark, Stored, stored, take_result};

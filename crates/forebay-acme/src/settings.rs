@@ -2,13 +2,19 @@
 
 use forebay_net::resolver::Resolver;
 use rustls::pki_types::CertificateDer;
+use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 use zeroize::Zeroizing;
 
 /// Directory of Let's Encrypt.
 pub const LETS_ENCRYPT: &str = "https://acme-v02.api.letsencrypt.org/directory";
+/// Directory of Let's Encrypt for attempts, with high limits and certificates that no browser accepts.
+const LETS_ENCRYPT_STAGING: &str = "https://acme-staging-v02.api.letsencrypt.org/directory";
+/// Longest response of an authority, bytes, unless a directive says otherwise.
+const MAX_RESPONSE: usize = 64 * 1024;
 
 /// Kind of a key pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -42,6 +48,11 @@ impl KeyKind {
         })
     }
 
+    /// Returns `true` for RSA, `false` for ECDSA.
+    pub fn is_rsa(self) -> bool {
+        matches!(self, KeyKind::Rsa2048 | KeyKind::Rsa3072 | KeyKind::Rsa4096)
+    }
+
     /// Returns the text that [`KeyKind::parse`] reads.
     pub fn text(self) -> &'static str {
         match self {
@@ -63,8 +74,80 @@ pub enum Challenge {
     Http01,
     /// A certificate in a handshake on port 443 (RFC 8737).
     TlsAlpn01,
+    /// A TXT record of `_acme-challenge.NAME` (RFC 8555, section 8.4). Alone proves control of wildcard names.
+    Dns01,
     /// HTTP-01 or TLS-ALPN-01, another one after each failure.
     Either,
+}
+
+impl Challenge {
+    /// Reads the name of a challenge as an `acme_issuer` or an `acme_client` has it.
+    pub fn parse(text: &str) -> Option<Challenge> {
+        Some(match text {
+            "http-01" | "http" => Challenge::Http01,
+            "tls-alpn-01" | "tls-alpn" | "alpn" => Challenge::TlsAlpn01,
+            "dns-01" | "dns" => Challenge::Dns01,
+            _ => return None,
+        })
+    }
+
+    /// Returns the challenge of the attempt after a number of failures in a row.
+    pub(crate) fn of_attempt(self, failures: u32) -> Challenge {
+        match self {
+            Challenge::Either if failures.is_multiple_of(2) => Challenge::Http01,
+            Challenge::Either => Challenge::TlsAlpn01,
+            one => one,
+        }
+    }
+
+    /// Returns the challenges of an authorization that meet this one, the preferred one first, by their types.
+    pub(crate) fn types(self) -> &'static [(Challenge, &'static str)] {
+        const HTTP: (Challenge, &str) = (Challenge::Http01, "http-01");
+        const ALPN: (Challenge, &str) = (Challenge::TlsAlpn01, "tls-alpn-01");
+        const DNS: (Challenge, &str) = (Challenge::Dns01, "dns-01");
+        match self {
+            Challenge::Http01 => &[HTTP],
+            Challenge::TlsAlpn01 => &[ALPN],
+            Challenge::Dns01 => &[DNS],
+            Challenge::Either => &[HTTP, ALPN],
+        }
+    }
+}
+
+/// Means by which a proof gets to where the authority looks for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Publication {
+    /// The server answers itself.
+    #[default]
+    Own,
+    /// A request to a location publishes it (Angie: acme_hook).
+    Hook,
+    /// A program publishes the record of DNS-01.
+    Program(Program),
+}
+
+/// Program that adds and removes records of DNS-01. It is called with `add` or `remove`, the name and the value of the record
+/// after its own arguments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// Path.
+    pub path: PathBuf,
+    /// Arguments before those of the call.
+    pub arguments: Vec<OsString>,
+    /// Time after which the authority finds the record.
+    pub delay: Duration,
+}
+
+/// Time of another attempt after a failure.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Retry {
+    /// Pauses that grow.
+    #[default]
+    Growing,
+    /// So many seconds.
+    After(i64),
+    /// None before the next reload.
+    Never,
 }
 
 /// Name or address in a certificate.
@@ -151,7 +234,7 @@ pub enum RenewalRule {
 }
 
 /// An authority, with the account there.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Issuer {
     /// Name in the configuration.
     pub name: String,
@@ -169,6 +252,20 @@ pub struct Issuer {
     pub terms_accepted: bool,
     /// Challenge.
     pub challenge: Challenge,
+    /// Publication of proofs.
+    pub publication: Publication,
+    /// Certificates are asked for. Otherwise those that are there are used.
+    pub enabled: bool,
+    /// URL of another directory of the authority, for attempts whose certificates are not used.
+    pub staging: Option<String>,
+    /// Time of another attempt after a failure.
+    pub retry: Retry,
+    /// Each start and each reload renews the certificates.
+    pub renew_on_load: bool,
+    /// Longest response, bytes.
+    pub max_response: usize,
+    /// Longest chain of a certificate, bytes.
+    pub max_chain: Option<usize>,
     /// Profile.
     pub profile: Option<Profile>,
     /// Common name of the issuer at the top of the preferred chain.
@@ -199,6 +296,13 @@ impl Issuer {
             external: None,
             terms_accepted: false,
             challenge: Challenge::default(),
+            publication: Publication::default(),
+            enabled: true,
+            staging: None,
+            retry: Retry::default(),
+            renew_on_load: false,
+            max_response: MAX_RESPONSE,
+            max_chain: None,
             profile: None,
             preferred_chain: None,
             common_name: false,
@@ -208,6 +312,17 @@ impl Issuer {
             state_path: None,
             renewal: RenewalRule::default(),
         }
+    }
+
+    /// Returns `true` if the server answers questions about the records of DNS-01 itself.
+    pub fn answers_dns(&self) -> bool {
+        self.challenge == Challenge::Dns01 && self.publication == Publication::Own
+    }
+
+    /// Returns the directory for attempts, if the authority has one.
+    pub(crate) fn staging_uri(&self) -> Option<&str> {
+        let known = (self.uri == LETS_ENCRYPT).then_some(LETS_ENCRYPT_STAGING);
+        self.staging.as_deref().or(known)
     }
 
     /// Returns `true` if the limits of Let's Encrypt hold.

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 use zeroize::Zeroizing;
 
-/// Extension of the file that asks for a renewal now.
-const RENEW_MARK: &str = "renew";
+/// Extension of the file with the result of a test.
+const RESULT: &str = "tested";
 /// Largest file that is read, bytes.
 const MAX_FILE: u64 = 1 << 20;
 
@@ -119,18 +119,54 @@ impl StateDir {
         }
     }
 
-    /// Removes the mark of an order that asks for a renewal. Returns `true` if there was one.
-    pub(crate) fn take_mark(&self, order: &str) -> bool {
-        std::fs::remove_file(self.path(&format!("{order}.{RENEW_MARK}"))).is_ok()
+    /// Removes a mark of an order. Returns `true` if there was one.
+    pub(crate) fn take_mark(&self, order: &str, mark: Mark) -> bool {
+        std::fs::remove_file(self.path(&mark.file(order))).is_ok()
+    }
+
+    /// Writes the result of a test of an order.
+    ///
+    /// # Errors
+    /// As [`StateDir::write`].
+    pub(crate) fn write_result(&self, order: &str, text: &str) -> Result<(), String> {
+        self.write(&format!("{order}.{RESULT}"), text.as_bytes())
     }
 }
 
-/// Asks for a renewal of the order with these files in a directory, at the next reload.
-///
-/// # Errors
-/// Errors of open(2).
-pub fn mark_for_renewal(directory: &Path, order: &str) -> io::Result<()> {
-    files::write(&directory.join(format!("{order}.{RENEW_MARK}")), b"", files::PRIVATE)
+/// File that asks the server for something at the next reload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// A renewal.
+    Renew,
+    /// A test, whose result [`take_result`] returns.
+    Test,
+}
+
+impl Mark {
+    fn file(self, order: &str) -> String {
+        let extension = match self {
+            Mark::Renew => "renew",
+            Mark::Test => "test",
+        };
+        format!("{order}.{extension}")
+    }
+
+    /// Makes the file for the order with these files in a directory.
+    ///
+    /// # Errors
+    /// Errors of open(2).
+    pub fn set(self, directory: &Path, order: &str) -> io::Result<()> {
+        files::write(&directory.join(self.file(order)), b"", files::PRIVATE)
+    }
+}
+
+/// Removes the result of a test and returns its JSON text, if there is one.
+pub fn take_result(directory: &Path, order: &str) -> Option<String> {
+    let state = StateDir::new(directory);
+    let name = format!("{order}.{RESULT}");
+    let bytes = state.read(&name).ok().flatten()?;
+    let _ = std::fs::remove_file(state.path(&name));
+    Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Certificate of an order on the disk.
@@ -213,10 +249,21 @@ mod tests {
     #[test]
     fn a_mark_counts_once() {
         let dir = tempfile::tempdir().expect("a directory");
-        mark_for_renewal(dir.path(), "a").expect("written");
+        Mark::Renew.set(dir.path(), "a").expect("written");
         let state = StateDir::new(dir.path());
-        assert!(state.take_mark("a"));
-        assert!(!state.take_mark("a"));
+        assert!(!state.take_mark("a", Mark::Test));
+        assert!(state.take_mark("a", Mark::Renew));
+        assert!(!state.take_mark("a", Mark::Renew));
+    }
+
+    #[test]
+    fn a_result_is_read_once() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let state = StateDir::new(dir.path());
+        assert_eq!(take_result(dir.path(), "a"), None);
+        state.write_result("a", "{}").expect("written");
+        assert_eq!(take_result(dir.path(), "a").as_deref(), Some("{}"));
+        assert_eq!(take_result(dir.path(), "a"), None);
     }
 
     #[test]

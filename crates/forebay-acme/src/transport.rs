@@ -20,8 +20,6 @@ use std::time::Duration;
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Longest head of a response, bytes.
 const MAX_HEAD: usize = 16 * 1024;
-/// Longest body of a response, bytes.
-const MAX_BODY: usize = 64 * 1024;
 /// Most redirects that are followed.
 const MAX_REDIRECTS: usize = 10;
 /// Most addresses of the authority that are tried.
@@ -205,7 +203,7 @@ impl Transport {
     async fn ask(&mut self, url: &Url, mut line: Line, text: &[u8]) -> Result<Answer, Failure> {
         line.request(text).await.map_err(described)?;
         let head = line.final_head(MAX_HEAD).await.map_err(described)?;
-        let body = line.body(&head, MAX_BODY).await.map_err(described)?;
+        let body = line.body(&head, self.issuer.max_response).await.map_err(described)?;
         if body.read == Read::Part {
             return Err(Failure::temporary("too long response"));
         }

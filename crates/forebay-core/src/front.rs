@@ -6,7 +6,7 @@ use crate::limit::shares::Network;
 use crate::process::Outside;
 use crate::thread::{ActiveConfig, Thread};
 use crate::upstream::group::Group;
-use forebay_conf::tree::Block;
+use forebay_conf::tree::{Block, Directive};
 use forebay_net::addr::Peer;
 use forebay_net::reactor::{Direct, Token};
 use forebay_net::wire::Wire;
@@ -39,6 +39,11 @@ pub struct FrontConfig {
 pub trait FrontEnd: Sync {
     /// Returns the name of its block at the main level.
     fn block(&self) -> &'static str;
+
+    /// Notes the facts of its block that other front ends need before it is read.
+    fn announce(&self, block: &Directive, build: &mut Build<'_>) {
+        let _ = (block, build);
+    }
 
     /// Reads its block; without one, returns a configuration that serves nothing. Adds errors to the messages of the build.
     fn read<'a>(&self, number: u8, block: Option<&Block>, build: Build<'a>) -> (FrontConfig, Build<'a>);

@@ -60,6 +60,8 @@ pub struct Outside {
     remote: Remote,
     /// Counters of all threads.
     pub counters: Arc<Vec<Arc<Counters>>>,
+    /// Sockets of listeners for background work.
+    sockets: Arc<HashMap<ListenAddr, Arc<OwnedFd>>>,
     /// Runtime for tasks.
     pub tokio: tokio::runtime::Handle,
 }
@@ -68,6 +70,11 @@ impl Outside {
     fn send(&self, command: Command) {
         self.mailbox.push(command);
         self.remote.wake();
+    }
+
+    /// Returns the socket of a listener for background work ([`crate::config::Listener::outside`]).
+    pub fn socket(&self, addr: &ListenAddr) -> Option<Arc<OwnedFd>> {
+        self.sockets.get(addr).cloned()
     }
 
     /// Writes a line to the error log.
@@ -175,11 +182,20 @@ impl Worker {
     fn begin(&self, config: &Arc<Config>, former: Option<&Config>) {
         let Some(first) = self.threads.first() else { return };
         let (mailbox, remote) = (first.mailbox.clone(), first.remote.clone());
-        let outside = Outside { mailbox, remote, counters: self.counters.clone(), tokio: self.tokio.clone() };
+        let sockets = Arc::new(self.sockets_outside(config));
+        let (counters, tokio) = (self.counters.clone(), self.tokio.clone());
+        let outside = Outside { mailbox, remote, counters, sockets, tokio };
         let fronts = self.front_ends.iter().zip(0..);
         let work = fronts.map(|(f, number)| f.begin(number, config, former, &outside)).collect();
         // Drops the former work only now that the new one has begun.
         *lock(&self.current) = (config.clone(), work);
+    }
+
+    /// Returns the sockets of the listeners for background work.
+    fn sockets_outside(&self, config: &Config) -> HashMap<ListenAddr, Arc<OwnedFd>> {
+        let known = lock(&self.sockets);
+        let outside = config.listeners.iter().filter(|l| l.outside);
+        outside.filter_map(|l| Some((l.addr.clone(), known.get(&l.addr)?.first()?.clone()))).collect()
     }
 
     /// Divides a generation among the threads.
@@ -191,14 +207,15 @@ impl Worker {
                 known.insert(addr, fds);
             }
         }
-        let wanted: Vec<ListenAddr> = generation.config.listeners.iter().map(|l| l.addr.clone()).collect();
+        let wanted = &generation.config.listeners;
         // Sockets of addresses that are gone close when the threads have dropped theirs, too.
-        known.retain(|a, _| wanted.contains(a));
+        known.retain(|a, _| wanted.iter().any(|l| l.addr == *a));
         let logs: Vec<Arc<OwnedFd>> = ordered_logs(&generation.config, generation.logs);
         (0..count)
             .map(|i| {
-                let sockets = wanted.iter().map(|a| {
-                    if only_thread(a, count).is_some_and(|only| only != i) {
+                let sockets = wanted.iter().map(|l| {
+                    let a = &l.addr;
+                    if l.outside || only_thread(a, count).is_some_and(|only| only != i) {
                         return None;
                     }
                     let fds = known.get(a)?;

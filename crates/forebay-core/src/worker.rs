@@ -256,7 +256,7 @@ impl WorkerThread {
         let wanted = &share.config.listeners;
         for slot in slots.iter_mut() {
             if let Some(s) = slot
-                && !wanted.iter().any(|l| l.addr == s.addr)
+                && !wanted.iter().any(|l| l.addr == s.addr && !l.outside)
             {
                 self.thread.io.poller.remove(s.token);
                 *slot = None;

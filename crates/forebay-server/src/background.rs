@@ -3,6 +3,7 @@
 
 use crate::cache::index::Ticket;
 use crate::connection::Work;
+use crate::modules::acme::hook;
 use crate::modules::{Content, proxy};
 use crate::request::Request;
 use crate::thread::Thread;
@@ -18,6 +19,8 @@ pub(crate) enum Task {
     Renew(Box<Request>),
     /// Runs a subrequest whose answer nothing waits for; with the name of its location, or an empty one.
     Sub(Box<Request>, Box<[u8]>),
+    /// Publishes or withdraws the proof of an ACME challenge.
+    Hook(Box<Request>, hook::Answer),
 }
 
 /// Counts of a thread's tasks that have not ended.
@@ -59,7 +62,8 @@ pub(crate) fn send(req: &mut Request, sub: Box<Request>, target: &[u8]) {
     start(&req.thread, Task::Sub(sub, target.into()));
 }
 
-fn start(thread: &Thread, task: Task) {
+/// Has a runner of a thread run a task.
+pub(crate) fn start(thread: &Thread, task: Task) {
     // A runner gets it in this turn of the loop.
     thread.runners.queue(Job { token: Token::NONE, work: Work::Task(Box::new(task)) });
 }
@@ -84,6 +88,7 @@ pub(crate) async fn run(thread: &Thread, task: Task) {
             let _leave = Leave(thread.background.subs.clone());
             crate::subrequest::run(&mut sub, &target).await;
         }
+        Task::Hook(mut req, answer) => hook::run(&mut req, answer).await,
     }
 }
 

@@ -5,6 +5,7 @@ use crate::config::{Config, HttpContext, Scope};
 use crate::connection::{self, Connection, Partial, Work};
 use crate::file_cache::{FileCache, SHED};
 use crate::file_watch::Watches;
+use crate::modules::acme::hook;
 use crate::thread::{Thread, ThreadConfig};
 use crate::upstream::background;
 use crate::upstream::health_check::Question;
@@ -65,7 +66,7 @@ impl FrontEnd for HttpFrontEnd {
         if let Some(http) = config.front::<Http>(number) {
             crate::cache::manager::attend(&http.caches);
             // Before the first handshake, which has to find the certificates.
-            forebay_acme::load(&http.acme);
+            forebay_acme::load(&http.acme.orders);
         }
     }
 
@@ -81,15 +82,7 @@ impl FrontEnd for HttpFrontEnd {
         }
         let http = config.front::<Http>(number).unwrap_or_default();
         let former = former.and_then(|f| f.front::<Http>(number));
-        let log = {
-            let outside = outside.clone();
-            Arc::new(move |level, line: &str| outside.log(level, line))
-        };
-        let ask = {
-            let outside = outside.clone();
-            Arc::new(move |question: Box<Question>| outside.message(number, question))
-        };
-        let mut tasks = background::start(&http, former.as_deref(), &outside.tokio, &(log as _), &(ask as _));
+        let mut tasks = background::start(&http, former.as_deref(), (outside, number));
         crate::metrics::history::start(&http, config, outside, &mut tasks);
         Box::new(tasks)
     }
@@ -210,6 +203,7 @@ impl Front for HttpThread {
     }
 
     fn quit(&self) {
+        forebay_acme::dns::quit();
         self.part_from_idle(|c| c.partial.is_none() && c.requests > 0 && c.session.is_none());
         // Wake idle HTTP/2 connections, which send GOAWAY before they close.
         for job in self.0.runners.take_idle(|c| c.session.is_some()) {
@@ -236,8 +230,14 @@ impl Front for HttpThread {
     }
 
     fn message(&self, message: Box<dyn Any + Send>) {
-        if let Ok(question) = message.downcast::<Question>() {
-            question.answer(&self.0);
+        match message.downcast::<Question>() {
+            Ok(question) => question.answer(&self.0),
+            Err(other) => {
+                if let Ok(asked) = other.downcast::<hook::Asked>() {
+                    asked.start(&self.0);
+                    self.start_queued();
+                }
+            }
         }
     }
 }

@@ -50,7 +50,7 @@ pub mod parts {
     pub fn acme_orders(config: &crate::config::Config) -> Vec<forebay_acme::Order> {
         let numbers = 0..u8::try_from(config.fronts.len()).unwrap_or(u8::MAX);
         let http = numbers.filter_map(|n| config.front::<crate::config::http::Http>(n)).next();
-        http.map(|http| http.acme.clone()).unwrap_or_default()
+        http.map(|http| http.acme.orders.clone()).unwrap_or_default()
     }
 
     /// Returns `true` if a location of the http block shows the facts of [`facts`].

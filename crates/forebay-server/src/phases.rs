@@ -67,6 +67,12 @@ pub(crate) async fn subrequest(req: &mut Request, target: &[u8]) {
     follow_up(req, outcome).await;
 }
 
+/// Runs the phases for a subrequest that begins in the location of `Request::location`.
+pub(crate) async fn in_location(req: &mut Request) {
+    let outcome = walk(req, Start::Rewrite).await;
+    follow_up(req, outcome).await;
+}
+
 /// Runs the phases for a subrequest whose body is wanted. With `bare`, an error is returned instead of answered.
 pub(crate) async fn included(req: &mut Request, bare: bool) -> Option<u16> {
     let mut outcome = walk(req, Start::ServerRewrite).await;
@@ -246,7 +252,7 @@ pub(crate) fn limit_except(req: &mut Request) {
 /// Runs once for a request, before the first rewrite. These hooks look only at the head.
 fn post_read(req: &mut Request) -> Option<Outcome> {
     let http = req.http();
-    if !http.acme.is_empty() && matches!(acme::answer(req), Verdict::Done) {
+    if !http.acme.orders.is_empty() && matches!(acme::answer(req), Verdict::Done) {
         return Some(Outcome::Done);
     }
     if let Some(l) = http.locations.get(http.server(req).root) {

@@ -14,6 +14,17 @@ const WORTH_READING: usize = 1 << 20;
 /// location.
 pub(crate) async fn run(sub: &mut Request, target: &[u8]) {
     phases::subrequest(sub, target).await;
+    end(sub).await;
+}
+
+/// As [`run`] for a subrequest that begins in the location of `Request::location`.
+pub(crate) async fn run_in_location(sub: &mut Request) {
+    phases::in_location(sub).await;
+    end(sub).await;
+}
+
+/// Discards the content of the response and ends the subrequest.
+async fn end(sub: &mut Request) {
     if sub.resp.source.is_some() {
         sub.resp.body.clear();
         let mut source = Source::of(sub);

@@ -12,13 +12,14 @@ use forebay_conf::tree::{Block, Directive};
 use forebay_core::config::access_log::Formats;
 use forebay_core::config::listen::{self, ListenDirective};
 use forebay_core::config::names::{self, ServerName};
-use forebay_core::config::{Context, Listener, Listening, check_certificates, plain};
+use forebay_core::config::{Build, Context, Listener, Listening, check_certificates, plain};
 use forebay_core::limit::access;
 use forebay_core::limit::concurrency::ConnZones;
 use forebay_core::status_zone::StatusZone;
 use forebay_core::tls;
 use forebay_core::tls::client::ClientTls;
-use forebay_core::tls::loader::{Loader, ServerInput};
+use forebay_core::tls::issued::ClientNames;
+use forebay_core::tls::loader::{Issued, Loader, ServerInput};
 use forebay_core::tls::ocsp::staple::Stapling;
 use forebay_core::tls::server::ServerTls;
 use forebay_core::tls::vars::shows_hello;
@@ -233,6 +234,8 @@ struct ServerBuild {
     content: Option<Content>,
     health_check: Option<health_check::Check>,
     status_zone: Option<Arc<StatusZone>>,
+    /// Names of `acme_client`s, each with an error without a message at the directive.
+    clients: Vec<(String, Error)>,
     ordinal: u32,
 }
 
@@ -305,6 +308,7 @@ impl<'s, 'f> Builder<'s, 'f> {
             b"status_zone" => {
                 s.status_zone = Some(status_zone::parse(d, s.status_zone.as_ref(), self.cx)?);
             }
+            b"acme" => s.clients.push((first_word(d), self.cx.error(d, ""))),
             b"return" => s.content = Some(return_text::parse(d, s.content.as_ref(), self.cx)?),
             _ => return s.written.set(d, self.cx).map(|_| ()),
         }
@@ -363,6 +367,39 @@ impl<'s, 'f> Builder<'s, 'f> {
     }
 }
 
+fn first_word(d: &Directive) -> String {
+    d.args.first().map(|w| w.as_str().into_owned()).unwrap_or_default()
+}
+
+/// Notes the names of the servers of the stream block with `acme`: the http block, which defines the clients, makes the orders.
+pub(crate) fn announce(block: &Directive, build: &mut Build<'_>) {
+    let is = |name: &'static str| move |d: &&Directive| d.name.text == name.as_bytes();
+    for server in block.block.iter().flatten().filter(is("server")) {
+        let inner = || server.block.iter().flatten();
+        let words = inner().filter(is("server_name")).flat_map(|d| &d.args);
+        let names: Vec<String> = words.map(|w| w.as_str().into_owned()).collect();
+        for d in inner().filter(is("acme")) {
+            let server =
+                ClientNames { client: first_word(d), names: names.clone(), place: build.error(d, "") };
+            build.client_names.push(server);
+        }
+    }
+}
+
+/// Returns the certificates that a server may present without files. Keeps errors.
+fn issued(s: &ServerBuild, settings: &Settings, cx: &mut Scope<'_>) -> Vec<Issued> {
+    for (client, place) in &s.clients {
+        if !cx.issued_to_clients.has(client) {
+            let message =
+                format!("acme client \"{client}\" is not defined in an \"http\" block before this one");
+            cx.keep_late(Error { message, ..place.clone() });
+        }
+    }
+    let encrypts = s.listens.iter().any(|l| l.address_options.ssl);
+    let implied = encrypts && settings.tls.certificate.0.is_empty();
+    cx.issued_to_clients.issued(implied, |name| s.clients.iter().any(|(n, _)| n.eq_ignore_ascii_case(name)))
+}
+
 /// Completes a server with what it inherits, and loads its certificates. Keeps the errors.
 fn complete(s: &ServerBuild, outer: &LevelWritten, loader: &mut Loader, cx: &mut Scope<'_>) -> Server {
     let mut written = s.written.clone();
@@ -372,7 +409,7 @@ fn complete(s: &ServerBuild, outer: &LevelWritten, loader: &mut Loader, cx: &mut
         settings: &settings.tls,
         application: settings.alpn.application(),
         resolver: settings.core.resolver.0.as_ref(),
-        issued: Vec::new(),
+        issued: issued(s, &settings, cx),
     };
     let tls = loader.server(&input, cx).map_err(|error| cx.keep_late(error)).ok().flatten();
     let alpn = settings.offered.alpn.constants().unwrap_or_default();

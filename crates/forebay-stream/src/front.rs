@@ -4,7 +4,7 @@ use crate::config::{Builder, Scope, Stream, StreamContext};
 use crate::modules::health_check;
 use crate::session::Session;
 use crate::thread::{FLOW, PAIR, Thread};
-use forebay_conf::tree::Block;
+use forebay_conf::tree::{Block, Directive};
 use forebay_core::client::Client;
 use forebay_core::config::{Build, Config, Context, plain};
 use forebay_core::front::{Accepted, Front, FrontConfig, FrontEnd, Idle, Passed};
@@ -28,6 +28,10 @@ pub struct StreamFrontEnd;
 impl FrontEnd for StreamFrontEnd {
     fn block(&self) -> &'static str {
         StreamContext::BLOCK
+    }
+
+    fn announce(&self, block: &Directive, build: &mut Build<'_>) {
+        crate::config::announce(block, build);
     }
 
     fn read<'a>(&self, number: u8, block: Option<&Block>, build: Build<'a>) -> (FrontConfig, Build<'a>) {

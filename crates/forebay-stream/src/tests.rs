@@ -24,6 +24,7 @@ const OTHERS: &[&str] = &[
     "pass",
     "health_check",
     "status_zone",
+    "acme",
     "return",
     "hash",
     "least_conn",
@@ -112,6 +113,8 @@ fn mistakes_have_nginx_s_words() {
     assert_eq!(errors("server { listen 127.0.0.1:1 udp ssl; return a; }"), [udp]);
     let ssl = "no \"ssl_certificate\" is defined for the \"listen ... ssl\" directive";
     assert_eq!(errors("server { listen 127.0.0.1:1 ssl; return a; }"), [ssl]);
+    let client = "acme client \"c\" is not defined in an \"http\" block before this one";
+    assert_eq!(server("acme c; return a;"), [client]);
 }
 
 #[test]

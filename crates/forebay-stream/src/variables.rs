@@ -53,6 +53,9 @@ pub(crate) fn builtin(name: &[u8]) -> (Source<Session>, bool) {
 const PROXY_PROTOCOL: &[Row] = &proxy_protocol::rows();
 
 const VARIABLES: &[Row] = &[
+    // The certificate of an `acme_client` and its key, as values of `ssl_certificate` and `ssl_certificate_key`. Elsewhere they have
+    // no value.
+    Row { name: "acme_cert_*", get: RowSource::Prefix(|_, _, _| Ok(false)), settable: false },
     row("binary_remote_addr", |s, o| {
         match s.peer {
             Peer::Inet(a) => match a.ip() {

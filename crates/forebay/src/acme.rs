@@ -1,15 +1,17 @@
 //! `forebay acme`: certificates that are got by ACME. Reads the files of the configuration; a running server needs only be there
-//! for `renew`.
+//! for `renew` and `test`.
 
 use crate::cli::{Options, Signal};
 use crate::front_ends::load_all;
 use crate::server;
-use forebay_acme::{Order, Stored, mark_for_renewal, stored};
+use forebay_acme::{Mark, Order, Stored, stored, take_result};
 use forebay_conf::files::Files;
 use forebay_server::parts::acme_orders;
+use serde_json::Value;
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Reads the orders of a configuration. Prints its errors.
 fn orders(options: &Options) -> Option<Vec<Order>> {
@@ -71,39 +73,140 @@ impl Line {
 
 /// Has the running server renew the certificates with these names, or all, by a reload. Returns the exit code.
 pub(crate) fn renew(options: &Options, names: &[String]) -> u8 {
-    let Some(orders) = orders(options) else { return 1 };
-    let wanted =
-        |o: &&Order| names.is_empty() || o.identifiers.iter().any(|i| names.contains(&i.to_string()));
-    let mut marked = 0;
-    for order in orders.iter().filter(wanted) {
-        let Some(directory) = &order.issuer.state_path else {
-            eprintln!(
-                "forebay acme: \"{}\" is kept in memory only, and cannot be renewed by hand",
-                order.names()
-            );
-            continue;
-        };
-        match mark_for_renewal(directory, &order.file()) {
-            Ok(()) => marked += 1,
-            Err(e) => eprintln!("forebay acme: cannot write to {}: {e}", directory.display()),
-        }
-    }
-    if marked == 0 {
-        eprintln!("forebay acme: there is nothing to renew");
+    let Some(marked) = Marked::new(options, names, Mark::Renew) else { return 1 };
+    if !marked.reload(options) {
         return 1;
     }
-    match server::Found::by(options).and_then(|master| master.signal(Signal::Reload)) {
-        Ok(()) => {
-            println!("The server renews {marked} of the certificates; the error log tells how it went.");
-            0
+    let count = marked.orders.len();
+    println!("The server renews {count} of the certificates; the error log tells how it went.");
+    0
+}
+
+/// Has the running server prove control of these names, or of all, to the authorities without asking for certificates, and
+/// prints the results. Returns the exit code: 1 if a proof failed.
+pub(crate) fn test(options: &Options, names: &[String], patience: Duration) -> u8 {
+    let Some(marked) = Marked::new(options, names, Mark::Test) else { return 1 };
+    if !marked.reload(options) {
+        return 1;
+    }
+    let end = Instant::now() + patience;
+    let mut failed = false;
+    for (order, directory) in &marked.orders {
+        let result = wait_for_result(directory, &order.file(), end);
+        let Tested { text, is_bad } = Tested::of(order, result.as_deref());
+        // A reader that has gone away, as `head` does, is no reason to complain.
+        let _ = std::io::stdout().write_all(text.as_bytes());
+        failed |= is_bad;
+    }
+    u8::from(failed)
+}
+
+/// Orders that the server is asked about, with their directories.
+struct Marked {
+    orders: Vec<(Order, PathBuf)>,
+}
+
+impl Marked {
+    /// Leaves marks for the orders with these names, or for all. Prints errors. Returns `None` if there is no mark.
+    fn new(options: &Options, names: &[String], mark: Mark) -> Option<Marked> {
+        let is_wanted =
+            |o: &Order| names.is_empty() || o.identifiers.iter().any(|i| names.contains(&i.to_string()));
+        let mut marked = Vec::new();
+        for order in orders(options)?.into_iter().filter(is_wanted) {
+            let Some(directory) = order.issuer.state_path.clone() else {
+                eprintln!(
+                    "forebay acme: \"{}\" is kept in memory only, which no other program can ask for",
+                    order.names()
+                );
+                continue;
+            };
+            // The result of an earlier test is not wanted.
+            let _ = take_result(&directory, &order.file());
+            match mark.set(&directory, &order.file()) {
+                Ok(()) => marked.push((order, directory)),
+                Err(e) => eprintln!("forebay acme: cannot write to {}: {e}", directory.display()),
+            }
         }
-        Err(_) => 1,
+        if marked.is_empty() {
+            eprintln!("forebay acme: there is no certificate to ask for");
+            return None;
+        }
+        Some(Marked { orders: marked })
+    }
+
+    /// Has the server look at the marks.
+    fn reload(&self, options: &Options) -> bool {
+        server::Found::by(options).and_then(|master| master.signal(Signal::Reload)).is_ok()
+    }
+}
+
+/// Waits for the result of a test until `end`.
+fn wait_for_result(directory: &Path, file: &str, end: Instant) -> Option<String> {
+    loop {
+        let result = take_result(directory, file);
+        if result.is_some() || Instant::now() > end {
+            return result;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Lines about a test.
+struct Tested {
+    text: String,
+    is_bad: bool,
+}
+
+impl Tested {
+    /// Reads the result of the test of an order, if there is one.
+    fn of(order: &Order, result: Option<&str>) -> Tested {
+        let json: Value = result.and_then(|r| serde_json::from_str(r).ok()).unwrap_or_default();
+        let Some(directory) = json.get("directory").and_then(Value::as_str) else {
+            let text = format!("{}: the server reports no result, see its error log\n", order.names());
+            return Tested { text, is_bad: true };
+        };
+        let mut text = format!("{} (issuer {}, {directory}):\n", order.names(), order.issuer.name);
+        let mut is_bad = false;
+        if let Some(error) = json.get("error").and_then(Value::as_str) {
+            let _ = writeln!(text, "  failed: {error}");
+            is_bad = true;
+        }
+        for (name, failure) in json.get("names").and_then(Value::as_object).into_iter().flatten() {
+            match failure.as_str() {
+                Some(why) => {
+                    let _ = writeln!(text, "  {name}: {why}");
+                    is_bad = true;
+                }
+                None => {
+                    let _ = writeln!(text, "  {name}: ok");
+                }
+            }
+        }
+        Tested { text, is_bad }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forebay_acme::{Identifier, Issuer, KeyKind};
+    use std::sync::Arc;
+
+    #[test]
+    fn a_test_says_what_failed_and_why() {
+        let identifiers = vec![Identifier::Dns("a".to_owned()), Identifier::Dns("b".to_owned())];
+        let issuer = Arc::new(Issuer::new("ca", "https://x/"));
+        let order = Order { issuer, identifiers, key: KeyKind::P256 };
+        let of = |json: &str| {
+            let tested = Tested::of(&order, Some(json));
+            (tested.text, tested.is_bad)
+        };
+        let (text, is_bad) = of(r#"{"directory":"https://y/","names":{"a":null,"b":"closed"},"error":null}"#);
+        assert_eq!((text.as_str(), is_bad), ("a,b (issuer ca, https://y/):\n  a: ok\n  b: closed\n", true));
+        assert!(!of(r#"{"directory":"https://y/","names":{"a":null}}"#).1);
+        assert!(of(r#"{"directory":"https://y/","names":{},"error":"down"}"#).0.contains("failed: down"));
+        assert!(Tested::of(&order, None).is_bad);
+    }
 
     #[test]
     fn the_days_that_are_left_are_counted_down() {

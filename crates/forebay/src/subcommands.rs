@@ -85,16 +85,28 @@ enum AcmeWish {
     /// Show each certificate and when it expires; exit code 1 if one is missing or has expired
     Status(Where),
     /// Have the running server renew certificates now
-    Renew(RenewArgs),
+    Renew(NamesArgs),
+    /// Have the running server prove control of the names without asking for certificates; exit code 1 if that fails
+    Test(AcmeTestArgs),
 }
 
-/// `forebay acme renew`.
+/// Certificates of `forebay acme`.
 #[derive(Args)]
-struct RenewArgs {
+struct NamesArgs {
     #[command(flatten)]
     place: Where,
     /// Certificates with these names (default: all)
     names: Vec<String>,
+}
+
+/// `forebay acme test`.
+#[derive(Args)]
+struct AcmeTestArgs {
+    #[command(flatten)]
+    which: NamesArgs,
+    /// Longest wait
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    timeout: u32,
 }
 
 /// `forebay explain`.
@@ -282,6 +294,10 @@ pub(crate) fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
         Wish::Acme(AcmeArgs { wish: AcmeWish::Status(place) }) => acme::status(&place.options()),
         Wish::Acme(AcmeArgs { wish: AcmeWish::Renew(args) }) => {
             acme::renew(&args.place.options(), &args.names)
+        }
+        Wish::Acme(AcmeArgs { wish: AcmeWish::Test(args) }) => {
+            let NamesArgs { place, names } = args.which;
+            acme::test(&place.options(), &names, Duration::from_secs(args.timeout.into()))
         }
         Wish::Check(args) => check(args),
         Wish::Explain(args) => explain_main(args),

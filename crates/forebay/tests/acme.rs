@@ -1,6 +1,12 @@
 //! Certificates by ACME: Pebble is the authority, `openssl s_client` the client.
 
+mod dns;
+mod faults;
+mod language;
+mod namespace;
+
 use crate::harness::{PROGRAM, Server, Site, free_port, wait_for};
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -26,6 +32,10 @@ fn openssl(dir: &Path, args: &str) {
 /// A running authority, which validates at the ports of a site.
 struct Authority {
     processes: Vec<Child>,
+    /// Port of its management.
+    management: u16,
+    /// Port at which names are managed.
+    names: u16,
 }
 
 impl Drop for Authority {
@@ -44,41 +54,61 @@ struct Settings {
     life: u32,
     /// Accounts need an external account.
     external: bool,
+    /// Name server, in place of one that leads all names to 127.0.0.1.
+    dns: Option<SocketAddr>,
+    /// Port at which names are managed.
+    names: Option<u16>,
+    /// Ports of challenges over HTTP and TLS, in place of those of the site.
+    ports: Option<(u16, u16)>,
+}
+
+/// Makes the certificates of an authority's own server.
+fn own_certificate(site: &Site) {
+    let dir = site.dir();
+    openssl(dir, "req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 9 -subj /CN=ca");
+    openssl(dir, "req -newkey rsa:2048 -nodes -keyout own.key -out own.csr -subj /CN=localhost");
+    site.write("own.ext", "subjectAltName=IP:127.0.0.1\n");
+    openssl(
+        dir,
+        "x509 -req -in own.csr -CA ca.pem -CAkey ca.key -out own.pem -days 9 -extfile own.ext -set_serial 7",
+    );
+}
+
+/// Posts JSON to a server, whose certificate may be any.
+fn post(url: &str, json: &str) {
+    let done = Command::new("curl").args(["-sSfk", "-d", json, url]).output().expect("curl");
+    assert!(done.status.success(), "{url}: {}", String::from_utf8_lossy(&done.stderr));
 }
 
 impl Authority {
     /// Starts it for a site whose `%PORT0%` is for HTTP, `%PORT1%` for TLS and `%PORT2%` the authority's.
     fn start(site: &Site, program: &Path, settings: Settings) -> Authority {
         let dir = site.dir();
+        let Settings { life, external, .. } = settings;
         let (dns, management) = (free_port(), free_port());
-        openssl(dir, "req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 9 -subj /CN=ca");
-        openssl(dir, "req -newkey rsa:2048 -nodes -keyout own.key -out own.csr -subj /CN=localhost");
-        site.write("own.ext", "subjectAltName=IP:127.0.0.1\n");
-        openssl(
-            dir,
-            "x509 -req -in own.csr -CA ca.pem -CAkey ca.key -out own.pem -days 9 -extfile own.ext -set_serial 7",
-        );
-        let Settings { life, external } = settings;
+        let names = settings.names.unwrap_or_else(free_port);
+        let (http, tls) = settings.ports.unwrap_or_else(|| (site.addr(0).port(), site.addr(1).port()));
+        own_certificate(site);
         site.write("pebble.json", &format!(
             r#"{{"pebble": {{"listenAddress": "127.0.0.1:%PORT2%", "managementListenAddress": "127.0.0.1:{management}",
-            "certificate": "own.pem", "privateKey": "own.key", "httpPort": %PORT0%, "tlsPort": %PORT1%,
+            "certificate": "own.pem", "privateKey": "own.key", "httpPort": {http}, "tlsPort": {tls},
             "externalAccountBindingRequired": {external},
             "externalAccountMACKeys": {{"kid-1": "zWNDZM6eQGHWpSRTPal5eIUYFTu7EajVIoguysqZ9wG44nMEtx3MUAsUDkMTQ12W"}},
             "retryAfter": {{"authz": 1, "order": 1}}, "keyAlgorithm": "ecdsa",
             "profiles": {{"default": {{"description": "x", "validityPeriod": {life}}}}}}}}}"#
         ));
-        let names = program.with_file_name("pebble-challtestsrv");
         let listen = format!("127.0.0.1:{dns}");
-        let names = Command::new(names)
+        let name_server = Command::new(program.with_file_name("pebble-challtestsrv"))
             .args(["-dnsserver", &listen, "-doh", "", "-http01", "", "-https01", "", "-tlsalpn01", ""])
-            .args(["-defaultIPv6", "", "-management", &format!("127.0.0.1:{}", free_port())])
+            .args(["-defaultIPv6", "", "-management", &format!("127.0.0.1:{names}")])
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .expect("pebble-challtestsrv");
         let log = std::fs::File::create(dir.join("pebble.log")).expect("file");
         let authority = Command::new(program)
-            .args(["-config", "pebble.json", "-strict", "-dnsserver", &listen])
+            .args(["-config", "pebble.json", "-strict", "-dnsserver"])
+            .arg(settings.dns.map_or(listen, |dns| dns.to_string()))
             .current_dir(dir)
             .env("PEBBLE_VA_NOSLEEP", "1")
             .env("PEBBLE_WFE_NONCEREJECT", "20")
@@ -86,15 +116,45 @@ impl Authority {
             .stderr(log)
             .spawn()
             .expect("pebble");
-        let all = Authority { processes: vec![names, authority] };
+        let all = Authority { processes: vec![name_server, authority], management, names };
         wait_for("pebble", || std::net::TcpStream::connect(site.addr(2)).ok());
+        wait_for("the name server", || std::net::TcpStream::connect(("127.0.0.1", names)).ok());
         all
+    }
+
+    /// Asks the management of the authority for something.
+    fn manage(&self, what: &str, json: &str) {
+        post(&format!("https://127.0.0.1:{}/{what}", self.management), json);
+    }
+
+    /// Has a name lead to an address.
+    fn rename(&self, name: &str, address: &str) {
+        let base = format!("http://127.0.0.1:{}", self.names);
+        post(&format!("{base}/clear-a"), &format!("{{\"host\": \"{name}.\"}}"));
+        post(&format!("{base}/add-a"), &format!("{{\"host\": \"{name}.\", \"addresses\": [\"{address}\"]}}"));
     }
 }
 
-/// Subject, issuer and serial number of the certificate that a server presents.
+/// Runs `forebay acme` on a site.
+fn acme(site: &Site, wish: &str, names: &[&str]) -> (Option<i32>, String) {
+    let done = Command::new(PROGRAM)
+        .args(["acme", wish, "-p"])
+        .arg(site.dir())
+        .args(["-c", "nginx.conf"])
+        .args(names)
+        .output()
+        .expect("runs");
+    (done.status.code(), String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned())
+}
+
+/// Issuer, serial number and names of the certificate that a server presents at `%PORT1%`.
 fn presented(site: &Site, name: &str) -> String {
-    let connect = site.addr(1).to_string();
+    presented_at(site.addr(1), name)
+}
+
+/// The same for another address.
+fn presented_at(addr: SocketAddr, name: &str) -> String {
+    let connect = addr.to_string();
     let mut client = Command::new("openssl")
         .args(["s_client", "-connect", &connect, "-servername", name, "-showcerts"])
         .stdin(Stdio::null())
@@ -140,7 +200,7 @@ fn site(inside: &str, server: &str) -> Site {
 
 const NGINX_ACME: &str = "server_name a.test b.test; acme_certificate pebble; \
                           ssl_certificate $acme_certificate; ssl_certificate_key $acme_certificate_key;";
-const LONG: Settings = Settings { life: 90 * 86_400, external: false };
+const LONG: Settings = Settings { life: 90 * 86_400, external: false, dns: None, names: None, ports: None };
 
 #[test]
 fn a_certificate_is_got_kept_and_found_after_a_restart() {
@@ -213,16 +273,6 @@ fn a_certificate_is_shown_and_renewed_by_hand() {
     let site =
         site("", &format!("{NGINX_ACME} location /api {{ api; }} location /metrics {{ prometheus; }}"));
     let _authority = Authority::start(&site, &program, LONG);
-    let acme = |site: &Site, wish: &str, name: &[&str]| {
-        let done = Command::new(PROGRAM)
-            .args(["acme", wish, "-p"])
-            .arg(site.dir())
-            .args(["-c", "nginx.conf"])
-            .args(name)
-            .output()
-            .expect("runs");
-        (done.status.code(), String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned())
-    };
     let (code, text) = acme(&site, "status", &[]);
     assert_eq!(code, Some(1), "{text}");
     assert!(text.starts_with("a.test,b.test (issuer pebble): no certificate yet in"), "{text}");
@@ -257,13 +307,8 @@ fn the_old_certificate_outlives_a_lying_authority() {
     drop(authority);
     let site = &server.site;
     let renew = || {
-        let done = Command::new(PROGRAM)
-            .args(["acme", "renew", "-p"])
-            .arg(site.dir())
-            .args(["-c", "nginx.conf"])
-            .output()
-            .expect("runs");
-        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        let (code, text) = acme(site, "renew", &[]);
+        assert_eq!(code, Some(0), "{text}");
     };
     let liar = |cert: &str, key: &str| {
         let accept = site.addr(2).port().to_string();
@@ -275,7 +320,7 @@ fn the_old_certificate_outlives_a_lying_authority() {
             .stderr(Stdio::null())
             .spawn()
             .expect("openssl");
-        let process = Authority { processes: vec![process] };
+        let process = Authority { processes: vec![process], management: 0, names: 0 };
         wait_for("openssl s_server", || std::net::TcpStream::connect(site.addr(2)).ok());
         process
     };

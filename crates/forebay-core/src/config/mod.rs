@@ -151,6 +151,8 @@ pub struct Listener {
     pub nodelay: Option<bool>,
     /// Number of the front end that serves its connections.
     pub front: u8,
+    /// Background work of the front end has its one socket, and threads do not (see [`crate::process::Outside::socket`]).
+    pub outside: bool,
     /// Servers of connections to any local address that is not in `exact`.
     pub default: Address,
     /// Local addresses with servers of their own: a wildcard socket may stand for several.
@@ -161,7 +163,13 @@ impl Listener {
     /// Creates a listener of the front end of this number, whose connections all have the same servers.
     pub fn new(addr: ListenAddr, options: SocketOptions, front: u8, default: Address) -> Listener {
         let text = addr.to_string();
-        Listener { addr, text, options, nodelay: None, front, default, exact: Vec::new() }
+        Listener { addr, text, options, nodelay: None, front, outside: false, default, exact: Vec::new() }
+    }
+
+    /// Creates a listener for background work of the front end of this number.
+    pub fn outside(addr: ListenAddr, front: u8) -> Listener {
+        let listener = Listener::new(addr, SocketOptions::default(), front, Address::default());
+        Listener { outside: true, ..listener }
     }
 
     /// Returns the address that a connection to a local address came to; `local` may be missing unless there are several.
@@ -401,6 +409,12 @@ impl Reading<'_> {
     /// If a block that is allowed once occurs twice.
     fn blocks<'a>(&mut self, root: &Block, build: Build<'a>) -> Result<Build<'a>, Error> {
         let mut cx = Scope::main(build);
+        // The http block makes orders for certificates of servers in other blocks.
+        for d in root {
+            if let Some(front) = self.fronts.iter().find(|f| f.block().as_bytes() == d.name.text) {
+                front.announce(d, &mut cx.build);
+            }
+        }
         let mut events = false;
         for d in root {
             if let Some(number) = self.fronts.iter().position(|f| f.block().as_bytes() == d.name.text) {

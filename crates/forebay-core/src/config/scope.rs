@@ -3,6 +3,7 @@
 use super::Environment;
 use super::shared_zones::SharedZones;
 use crate::pattern::Pattern;
+use crate::tls::issued::{ClientNames, IssuedToClients};
 use crate::upstream::balance::Timed;
 use crate::vars::{Builtin, Registry, Source, Template};
 use forebay_conf::error::{Error, Level};
@@ -54,6 +55,10 @@ pub struct Build<'a> {
     pub transparent: bool,
     /// Directories of caches and of temporary files, to find those that are used twice.
     pub directories: Vec<Directory>,
+    /// Certificates of `acme_client`s, once the http block has been read.
+    pub issued_to_clients: IssuedToClients,
+    /// Servers of other blocks that use them.
+    pub client_names: Vec<ClientNames>,
     /// Shared memory zones, to find names with two uses.
     pub(super) shared_zones: SharedZones,
 }
@@ -149,6 +154,8 @@ impl<'a> Build<'a> {
             buffered_logs: Vec::new(),
             transparent: false,
             directories: Vec::new(),
+            issued_to_clients: IssuedToClients::default(),
+            client_names: Vec::new(),
             shared_zones: SharedZones::default(),
         }
     }

@@ -46,7 +46,7 @@ pub struct Issued {
     /// Place of the certificate.
     pub slot: Arc<Slot>,
     /// Variables that name the certificate and its key as values of directives. `None`: it is presented without a directive.
-    pub variables: Option<(&'static str, &'static str)>,
+    pub variables: Option<(String, String)>,
 }
 
 impl Issued {
@@ -58,7 +58,7 @@ impl Issued {
                     || n.strip_prefix(b"{").and_then(|n| n.strip_suffix(b"}")) == Some(variable.as_bytes())
             })
         };
-        self.variables.is_some_and(|(c, k)| is(cert, c) && is(key, k))
+        self.variables.as_ref().is_some_and(|(c, k)| is(cert, c) && is(key, k))
     }
 }
 
@@ -181,9 +181,13 @@ impl Loader {
                     cert.error(format!("no \"ssl_certificate_key\" is defined for certificate \"{text}\""))
                 );
             };
-            if let Some(issued) = server.issued.iter().find(|i| i.is_named(cert, key)) {
-                made.issued.push(issued.clone());
-            } else if is_fixed(cert, key) {
+            // Variables may name several certificates, with keys of different kinds.
+            let before = made.issued.len();
+            made.issued.extend(server.issued.iter().filter(|i| i.is_named(cert, key)).cloned());
+            if made.issued.len() > before {
+                continue;
+            }
+            if is_fixed(cert, key) {
                 made.add(cert, self.load(cert, key, &s.password_file.0, cx)?);
             } else {
                 made.dynamic.push((cert.clone(), key.clone()));

@@ -3,7 +3,7 @@
 //!
 //! `settings.rs` and `proxy_ssl.rs` have the directives, `alpn.rs` those that HTTP does not have. `loader.rs` builds the settings of servers (`server.rs`) from them,
 //! `client.rs` those of connections to upstreams. `slot.rs` is the place of a certificate that the server renews itself,
-//! `proof.rs` has those that an authority asks for. `accept.rs` is the handshake with a client, `verdict.rs` the verification of
+//! `issued.rs` has those that front ends share, `proof.rs` has those that an authority asks for. `accept.rs` is the handshake with a client, `verdict.rs` the verification of
 //! its certificate, `session.rs` its result and `vars.rs` the variables that show it. `ocsp/` asks issuers about certificates.
 
 pub mod accept;
@@ -14,6 +14,7 @@ pub mod client;
 mod conf_command;
 mod files;
 mod identity;
+pub mod issued;
 pub mod loader;
 pub mod ocsp;
 mod presented;

@@ -3,6 +3,7 @@
 use super::cache_settings::CacheLimits;
 use super::slot::Slot;
 use forebay_sys::sync::lock;
+use rustls::SignatureScheme;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use std::collections::HashMap;
@@ -31,18 +32,27 @@ impl Presented {
     }
 }
 
-impl ResolvesServerCert for Presented {
-    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+impl Presented {
+    /// Chooses a certificate for a client that verifies these signatures, the preferred one first.
+    fn choose(&self, schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
         let get = |slot: &Arc<Slot>| slot.get();
         if let [only] = self.0.as_slice() {
             return Some(get(only));
         }
-        // The client's order of preference decides. If nothing fits, return any: rustls then fails with the right
-        // error.
-        let mut schemes = hello.signature_schemes().iter();
-        let fitting = schemes
-            .find_map(|scheme| self.0.iter().map(get).find(|k| k.key.choose_scheme(&[*scheme]).is_some()));
-        fitting.or_else(|| self.0.first().map(get))
+        // A provisional certificate is for no name. It must not win over one of another kind that is there.
+        let find = |provisional: bool| {
+            let slots = || self.0.iter().filter(|s| s.is_provisional() == provisional);
+            let fits = |k: &Arc<CertifiedKey>, s: &SignatureScheme| k.key.choose_scheme(&[*s]).is_some();
+            schemes.iter().find_map(|scheme| slots().map(get).find(|k| fits(k, scheme)))
+        };
+        // If nothing fits, return any: rustls then fails with the right error.
+        find(false).or_else(|| find(true)).or_else(|| self.0.first().map(get))
+    }
+}
+
+impl ResolvesServerCert for Presented {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.choose(hello.signature_schemes())
     }
 }
 
@@ -112,16 +122,38 @@ pub(crate) fn id((cert, key): &(Vec<u8>, Vec<u8>)) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair};
+    use aws_lc_rs::signature::{
+        ECDSA_P256_SHA256_ASN1_SIGNING, ECDSA_P384_SHA384_ASN1_SIGNING, EcdsaKeyPair, EcdsaSigningAlgorithm,
+    };
     use rustls::pki_types::PrivatePkcs8KeyDer;
     use std::time::Duration;
 
     fn key() -> Arc<CertifiedKey> {
+        key_of(&ECDSA_P256_SHA256_ASN1_SIGNING)
+    }
+
+    fn key_of(algorithm: &'static EcdsaSigningAlgorithm) -> Arc<CertifiedKey> {
         let random = aws_lc_rs::rand::SystemRandom::new();
-        let made = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &random).unwrap();
+        let made = EcdsaKeyPair::generate_pkcs8(algorithm, &random).unwrap();
         let der = PrivatePkcs8KeyDer::from(made.as_ref().to_vec()).into();
         let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(&der).unwrap();
         Arc::new(CertifiedKey::new(Vec::new(), key))
+    }
+
+    /// One kind may be issued before the other.
+    #[test]
+    fn a_provisional_certificate_gives_way() {
+        use SignatureScheme::{ECDSA_NISTP256_SHA256 as P256, ECDSA_NISTP384_SHA384 as P384};
+        let (p256, p384) = (key(), key_of(&ECDSA_P384_SHA384_ASN1_SIGNING));
+        let first = Arc::new(Slot::provisional(p256.clone()));
+        let all = Presented(vec![first.clone(), Arc::new(Slot::new(p384.clone()))]);
+        let is = |schemes: &[SignatureScheme], key: &Arc<CertifiedKey>| {
+            Arc::ptr_eq(&all.choose(schemes).expect("a certificate"), key)
+        };
+        assert!(is(&[P256, P384], &p384));
+        assert!(is(&[P256], &p256), "better than none");
+        first.replace(p256.clone());
+        assert!(is(&[P256, P384], &p256) && is(&[P384, P256], &p384), "the client's order");
     }
 
     /// Of too many certificates the one leaves that was not used for longest (nginx: ssl_certificate_cache).

@@ -1,5 +1,5 @@
-//! DNS messages, as far as a stub resolver needs them (RFC 1035, section 4; RFC 2782; RFC 3596). A malformed message is
-//! no answer. Names are in lower case, without the final dot.
+//! DNS messages, as far as a stub resolver needs them (RFC 1035, section 4; RFC 2782; RFC 3596), and the question of a query for
+//! a server. A malformed message is no answer. Names are in lower case, without the final dot.
 
 use std::net::IpAddr;
 
@@ -168,6 +168,13 @@ impl Cursor<'_> {
         Some(())
     }
 
+    /// Reads the extension of a query (RFC 6891, section 6.1.2), if the next record is one.
+    fn extension(&mut self) -> Option<Extension> {
+        let [root, k1, k2, s1, s2, _, version, _, _] = self.array()?;
+        let is_extension = root == 0 && u16::from_be_bytes([k1, k2]) == EXTENSION;
+        is_extension.then_some(Extension { size: u16::from_be_bytes([s1, s2]), version })
+    }
+
     fn service(&mut self) -> Option<Data> {
         let (priority, weight, port) = (self.short()?, self.short()?, self.short()?);
         Some(Data::Srv { priority, weight, port, target: self.name()? })
@@ -216,10 +223,66 @@ pub fn parse(message: &[u8]) -> Option<Response> {
     Some(response)
 }
 
+/// Type of the record that extends a message.
+const EXTENSION: u16 = 41;
+
+/// Extension of a query (EDNS, RFC 6891).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extension {
+    /// Longest answer that the client takes over UDP, bytes.
+    pub size: u16,
+    /// Version.
+    pub version: u8,
+}
+
+/// Question of a query.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Question {
+    /// Name.
+    pub name: Vec<u8>,
+    /// Type of the records.
+    pub kind: u16,
+    /// Class of the records.
+    pub class: u16,
+    /// End of the question in the message.
+    pub end: usize,
+    /// Extension of the query.
+    pub extension: Option<Extension>,
+}
+
+/// Reads the question of a query. Returns `None` if it has none, several, or is malformed.
+pub fn question(message: &[u8]) -> Option<Question> {
+    let mut c = Cursor { message, at: 4 };
+    if c.short()? != 1 {
+        return None;
+    }
+    let (answers, authorities, more) = (c.short()?, c.short()?, c.short()?);
+    let (name, kind, class) = (c.name()?, c.short()?, c.short()?);
+    let end = c.at;
+    let follows = answers == 0 && authorities == 0 && more > 0;
+    Some(Question { name, kind, class, end, extension: follows.then(|| c.extension()).flatten() })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::net::Ipv4Addr;
+
+    #[test]
+    fn a_question_with_and_without_an_extension() {
+        let mut m = query(7, b"A.example", Kind::Srv).expect("a name");
+        let plain = question(&m).expect("a question");
+        assert_eq!((plain.name.as_slice(), plain.kind, plain.class), (b"a.example".as_slice(), 33, 1));
+        assert_eq!((plain.end, plain.extension), (m.len(), None));
+        m[11] = 1;
+        m.extend_from_slice(&[0, 0, 41, 4, 208, 0, 0, 0, 0, 0, 0]);
+        let extended = question(&m).expect("a question");
+        assert_eq!(extended.extension, Some(Extension { size: 1232, version: 0 }));
+        assert_eq!(extended.end, plain.end);
+        m[5] = 2;
+        assert_eq!(question(&m), None);
+        assert_eq!(question(&m[..11]), None);
+    }
 
     fn reply(id: u16, name: &[u8], kind: Kind, count: u8, records: &[u8]) -> Vec<u8> {
         let mut m = query(id, name, kind).expect("a name");

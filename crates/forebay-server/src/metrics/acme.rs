@@ -17,11 +17,13 @@ pub(super) fn value() -> Value {
 fn certificate(r: &Report) -> Value {
     let names: Vec<&str> = r.names.split(',').collect();
     // Times that are at the end of all time are none.
-    let next = if r.phase == Phase::Refused { Value::Null } else { time(r.next) };
+    let ends = matches!(r.phase, Phase::Refused | Phase::Disabled);
+    let next = if ends { Value::Null } else { time(r.next) };
     json!({
         "names": names,
         "issuer": r.issuer,
         "state": r.phase.text(),
+        "certificate": validity(r.validity, forebay_net::tls::verify::now()),
         "valid_from": r.validity.map(|v| time(v.0)),
         "expires": r.validity.map(|v| time(v.1)),
         "next_attempt": next,
@@ -30,6 +32,15 @@ fn certificate(r: &Report) -> Value {
         "issued": r.total_issued,
         "last_error": if r.error.is_empty() { Value::Null } else { json!(r.error) },
     })
+}
+
+/// Returns the word for the validity of a certificate, as Angie's API has it.
+fn validity(times: Option<(i64, i64)>, now: i64) -> &'static str {
+    match times {
+        None => "missing",
+        Some((_, until)) if until <= now => "expired",
+        Some(_) => "valid",
+    }
 }
 
 /// Value of a series; `None` leaves the certificate out.

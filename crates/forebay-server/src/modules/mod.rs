@@ -358,7 +358,13 @@ pub(crate) const HTTP_DIRECTIVES: &[(&str, HttpDirective)] = &[
     ("limit_req_zone", limit_req::zone),
     ("acme_issuer", acme::issuer),
     ("acme_shared_zone", acme::shared_zone),
+    ("acme_client", acme::client),
     ("acme_client_path", acme::client_path),
+    ("acme_dns_port", acme::dns_port),
+    ("acme_dns_program", acme::dns_program),
+    ("acme_dns_ttl", acme::dns_ttl),
+    ("acme_http_port", acme::http_port),
+    ("acme_max_response_size", acme::max_response_size),
     ("proxy_cache_path", crate::cache::path),
     ("fastcgi_cache_path", crate::cache::path),
     ("uwsgi_cache_path", crate::cache::path),
@@ -401,6 +407,7 @@ pub(crate) const LOCATION_DIRECTIVES: &[&str] = &[
     "dashboard",
     "api",
     "status_zone",
+    "acme_hook",
 ];
 
 /// Reads a directive of a location that is not inherited. Returns `Ok(false)` if it is not one of them.
@@ -429,6 +436,7 @@ pub(crate) fn location_directive(
         b"grpc_pass" => proxy::pass_by(Protocol::Grpc, d, l, cx)?,
         b"memcached_pass" => proxy::pass_by(Protocol::Memcached, d, l, cx)?,
         b"health_check" => l.health_check = Some(crate::upstream::health_check::Check::parse(d, cx)?),
+        b"acme_hook" => l.acme_hooks.push(acme::Hook::parse(d, cx)?),
         b"stub_status" => l.content = Some(Content::StubStatus),
         b"empty_gif" => l.content = Some(Content::EmptyGif),
         b"tunnel_pass" => tunnel::pass(d, l, cx)?,
@@ -478,6 +486,7 @@ pub(crate) fn variables() -> impl Iterator<Item = &'static Row> {
         gzip::VARIABLES,
         ssi::VARIABLES,
         acme::VARIABLES,
+        acme::hook::VARIABLES,
     ]
     .into_iter()
     .flatten()
@@ -510,6 +519,8 @@ pub(crate) struct ModuleState {
     pub compress: compress::CompressState,
     /// SSI state shared by all pages of the request.
     pub ssi: ssi::SsiState,
+    /// Challenge that the request is about (`acme_hook`).
+    pub acme_hook: Option<Box<forebay_acme::HookCall>>,
 }
 
 impl ModuleState {
@@ -517,6 +528,7 @@ impl ModuleState {
     pub(crate) fn clear(&mut self) {
         self.request_id = None;
         self.replaced_peer = None;
+        self.acme_hook = None;
         self.secure_link = secure_link::LinkState::default();
         self.userid = userid::UserIdState::default();
         self.upstream.clear();

@@ -2,22 +2,27 @@
 //! checked, responses for certificates are fetched, and certificates are renewed. Tasks on the process's tokio thread.
 
 use super::config::Upstream;
+use super::health_check::Question;
 use crate::config::http::Http;
+use crate::modules::acme::hook;
+use forebay_core::process::Outside;
 use forebay_core::tasks::{Log, Tasks};
 use forebay_core::tls::ocsp::staple;
 use forebay_core::upstream::resolve;
 use forebay_core::upstream::servers::Server;
 use std::sync::Arc;
-use tokio::runtime::Handle;
 
-/// Starts the tasks of a configuration. First takes over the state of the groups of the `old` one.
-pub(crate) fn start(
-    config: &Arc<Http>,
-    old: Option<&Http>,
-    tokio: &Handle,
-    log: &Log,
-    ask: &super::health_check::Ask,
-) -> Tasks {
+/// Starts the tasks of a configuration. First takes over the state of the groups of the `old` one. `number`: that of the front end.
+pub(crate) fn start(config: &Arc<Http>, old: Option<&Http>, (outside, number): (&Outside, u8)) -> Tasks {
+    let log: &Log = &{
+        let outside = outside.clone();
+        Arc::new(move |level, line: &str| outside.log(level, line))
+    };
+    let ask: super::health_check::Ask = {
+        let outside = outside.clone();
+        Arc::new(move |question: Box<Question>| outside.message(number, question))
+    };
+    let tokio = &outside.tokio;
     let mut tasks = Tasks::default();
     for upstream in &config.upstreams {
         let former = old.and_then(|o| o.upstreams.iter().find(|u| is_same(u, upstream)));
@@ -31,7 +36,8 @@ pub(crate) fn start(
             tasks.spawn(tokio, "checking health", watch);
         }
     }
-    forebay_acme::start(&config.acme, &mut tasks, tokio, log);
+    let environment = forebay_acme::Environment { tokio, log, hooks: hook::hooks(outside, number, config) };
+    config.acme.start(&mut tasks, &environment, |addr| outside.socket(addr));
     for stapling in &config.staplings {
         tasks.spawn(tokio, "asking responders", staple::start(stapling, log));
     }

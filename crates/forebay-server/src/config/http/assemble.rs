@@ -2,7 +2,7 @@
 //! [`Builder::finish`].
 
 use super::build::{Builder, LocationBuild, ServerBuild};
-use super::{Http, Kind, Location, Server};
+use super::{Http, Kind, Location, LocationId, Server};
 use crate::config::Scope;
 use crate::config::{Listener, checks, names::ServerName, plain};
 use crate::location::LocationTree;
@@ -14,7 +14,6 @@ use forebay_core::tls::loader::{Loader, ServerInput};
 use forebay_core::tls::vars::shows_hello;
 use forebay_http::h1::request::Limits;
 use std::collections::HashMap;
-use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 impl Builder<'_, '_> {
@@ -33,8 +32,8 @@ impl Builder<'_, '_> {
             locations: Vec::with_capacity(levels.len()),
             written: Vec::with_capacity(levels.len()),
             loader: Loader::default(),
-            acme: Vec::new(),
-            acme_paths: Vec::new(),
+            acme: Default::default(),
+            hooks: Vec::new(),
         };
         for (level, tree) in levels.into_iter().zip(trees) {
             assembly.resolve_level(level, tree);
@@ -42,7 +41,7 @@ impl Builder<'_, '_> {
         assembly.complete_conditional_levels();
         assembly.apply_families();
         assembly.check_tables();
-        assembly.load_server_tls(&built);
+        assembly.load_server_tls(&built, front);
         assembly.load_upstream_tls();
         assembly.check_certificates(&built);
         assembly.allow_tunnels();
@@ -87,6 +86,16 @@ impl Builder<'_, '_> {
     }
 }
 
+/// Returns the facts about a server that its certificates by ACME depend on. `l`: its own level.
+fn subject<'s>(s: &'s Server, built: &'s ServerBuild, l: &'s Location) -> acme::Subject<'s> {
+    acme::Subject {
+        settings: &l.settings.acme,
+        names: &s.names,
+        listens: &built.listens,
+        certified: !l.settings.tls.certificate.0.is_empty(),
+    }
+}
+
 /// Limits of request heads of a server. Whether it accepts CONNECT is known when all locations are.
 fn head_limits(s: &modules::server::Settings) -> Limits {
     Limits {
@@ -113,9 +122,9 @@ struct Assembly<'s, 'f> {
     written: Vec<LocationWritten>,
     loader: Loader,
     /// Certificates that are got by ACME.
-    acme: Vec<forebay_acme::Order>,
-    /// Directories for them that no directive names.
-    acme_paths: Vec<PathBuf>,
+    acme: acme::Acme,
+    /// `acme_hook`s.
+    hooks: Vec<acme::Hook>,
 }
 
 impl Assembly<'_, '_> {
@@ -132,6 +141,8 @@ impl Assembly<'_, '_> {
                 self.cx.keep_late(error);
             }
         }
+        let location = self.locations.len();
+        self.hooks.extend(l.acme_hooks.into_iter().map(|hook| hook.in_location(location)));
         let plan = modules::Plan::for_location(&settings, &l.ops);
         let auto_redirect = matches!(l.kind, Kind::Prefix | Kind::PrefixOnly)
             && l.name.last() == Some(&b'/')
@@ -225,31 +236,51 @@ impl Assembly<'_, '_> {
         }
     }
 
+    /// Returns the number of the server around a location.
+    fn server_around(&self, location: LocationId) -> Option<usize> {
+        let parent = |id: &LocationId| self.locations.get(*id).and_then(|l| l.parent);
+        std::iter::successors(Some(location), parent)
+            .find_map(|id| self.servers.iter().position(|s| s.root == id))
+    }
+
+    /// Returns the `acme_hook`s with the servers of their locations.
+    fn take_hooks(&mut self) -> Vec<acme::Hook> {
+        let hooks = std::mem::take(&mut self.hooks);
+        let server = |hook: &acme::Hook| self.server_around(hook.location()).unwrap_or_default();
+        hooks
+            .into_iter()
+            .map(|hook| (server(&hook), hook))
+            .map(|(server, hook)| hook.in_server(server))
+            .collect()
+    }
+
     /// Makes the TLS configuration of each server.
-    fn load_server_tls(&mut self, built: &[ServerBuild]) {
+    fn load_server_tls(&mut self, built: &[ServerBuild], front: u8) {
         let http = self.locations.first().and_then(|l| l.settings.resolver.resolver.0.clone());
-        let issuers = std::mem::take(&mut self.cx.tables.acme);
+        let (issuers, hooks) = (std::mem::take(&mut self.cx.tables.acme), self.take_hooks());
         let listens = built.iter().flat_map(|b| &b.listens);
-        let mut ordering = acme::Ordering::new(issuers, http.as_ref(), listens);
+        let mut ordering = acme::Ordering::new(issuers, hooks, http.as_ref(), listens);
+        // The certificate of a client is for the names of all its servers.
+        for (s, built) in self.servers.iter().zip(built) {
+            let Some(l) = self.locations.get(s.root) else { continue };
+            let collected = ordering.collect(&subject(s, built, l), self.cx);
+            collected.unwrap_or_else(|error| self.cx.keep_late(error));
+        }
+        for server in std::mem::take(&mut self.cx.client_names) {
+            ordering.grant(&server).unwrap_or_else(|error| self.cx.keep_late(error));
+        }
+        let ordered = ordering.order_for_clients(&mut self.cx.issued_to_clients);
+        ordered.unwrap_or_else(|error| self.cx.keep_late(error));
         for (s, built) in self.servers.iter_mut().zip(built) {
             let Some(l) = self.locations.get(s.root) else { continue };
-            let subject = acme::Subject {
-                settings: &l.settings.acme,
-                names: &s.names,
-                listens: &built.listens,
-                certified: !l.settings.tls.certificate.0.is_empty(),
-            };
-            let issued = match ordering.server(&subject, self.cx) {
-                Ok(Some((certificate, issued))) => {
-                    s.acme = Some(certificate);
-                    vec![issued]
-                }
-                Ok(None) => Vec::new(),
+            let (issued, own) = match ordering.server(&subject(s, built, l), self.cx) {
+                Ok(certificates) => certificates,
                 Err(error) => {
                     self.cx.keep_late(error);
                     continue;
                 }
             };
+            s.acme = own;
             let resolver = l.settings.resolver.resolver.0.as_ref();
             let application = l.settings.ssl.application();
             let input = ServerInput { settings: &l.settings.tls, application, resolver, issued };
@@ -258,7 +289,9 @@ impl Assembly<'_, '_> {
                 Err(error) => self.cx.keep_late(error),
             }
         }
-        (self.acme, self.acme_paths) = (ordering.orders, ordering.default_paths);
+        let (acme, listeners) = ordering.finish(front);
+        self.acme = acme;
+        self.listeners.extend(listeners);
     }
 
     /// Makes the TLS configuration for upstreams. Locations with the same settings share it.
@@ -301,8 +334,8 @@ impl Assembly<'_, '_> {
     }
 
     fn finish(self) -> (Http, Vec<Listener>) {
-        let Assembly { cx, mut listeners, servers, locations, loader, acme, acme_paths, .. } = self;
-        for l in &mut listeners {
+        let Assembly { cx, mut listeners, servers, locations, loader, acme, .. } = self;
+        for l in listeners.iter_mut().filter(|l| !l.outside) {
             // The default server's setting applies, since the server name is not known when a connection is accepted.
             let root = servers.get(l.default.default_server).and_then(|s| locations.get(s.root));
             l.nodelay = root.map(|root| root.settings.core.tcp_nodelay);
@@ -320,7 +353,6 @@ impl Assembly<'_, '_> {
             shows_hello: shows_hello(&cx.vars),
             certificate_files: loader.paths,
             acme,
-            acme_paths,
             staplings: loader.staplings.into_iter().map(Arc::new).collect(),
             conf_dir: cx.conf_path(b""),
             caches: tables.caches.finish(),

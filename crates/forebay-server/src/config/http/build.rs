@@ -37,6 +37,8 @@ pub(crate) struct LocationBuild {
     pub status_zone: Option<Arc<forebay_core::status_zone::StatusZone>>,
     /// `health_check`.
     pub health_check: Option<crate::upstream::health_check::Check>,
+    /// `acme_hook`s.
+    pub acme_hooks: Vec<modules::acme::Hook>,
     /// Locations inside this one.
     pub children: Vec<LocationId>,
 }
@@ -102,6 +104,7 @@ impl<'s, 'f> Builder<'s, 'f> {
             internal: false,
             limit_except: None,
             health_check: None,
+            acme_hooks: Vec::new(),
             status_zone: None,
             children: Vec::new(),
         });

@@ -60,9 +60,7 @@ pub(crate) struct Http {
     /// Certificates whose OCSP responses are fetched for clients.
     pub staplings: Vec<Arc<forebay_core::tls::ocsp::staple::Stapling>>,
     /// Certificates that are got by ACME.
-    pub acme: Vec<forebay_acme::Order>,
-    /// Directories for them that no directive names.
-    pub acme_paths: Vec<PathBuf>,
+    pub acme: modules::acme::Acme,
     /// Directory of the configuration file: certificates that are loaded later are found from there.
     pub conf_dir: PathBuf,
     /// Caches of responses.
@@ -87,7 +85,7 @@ impl Http {
 
     /// Returns the temporary directories that some location uses without a directive.
     pub(crate) fn default_temp_paths(&self) -> Vec<PathBuf> {
-        let mut paths = self.acme_paths.clone();
+        let mut paths = self.acme.default_paths.clone();
         let locations = || self.locations.iter().skip(1);
         if locations().any(|l| l.settings.core.client_body_temp_path.0.is_none()) {
             paths.push(self.client_body_temp.clone());
@@ -117,7 +115,7 @@ pub(crate) struct Server {
     pub named: HashMap<Vec<u8>, LocationId>,
     /// All its names.
     pub names: Vec<ServerName>,
-    /// Certificate that it gets by ACME.
+    /// First certificate that it gets by ACME.
     pub acme: Option<Arc<forebay_acme::Certificate>>,
     /// TLS, if it has any.
     pub tls: Option<Arc<forebay_core::tls::server::ServerTls>>,

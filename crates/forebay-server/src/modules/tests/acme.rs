@@ -1,5 +1,7 @@
 use super::*;
 use crate::testing::{error, request, value, warnings};
+use forebay_acme::{Challenge, Profile, RenewalRule, Retry};
+use std::path::Path;
 
 const ISSUER: &str = "acme_issuer a { uri https://ca.example/dir; state_path off; }";
 
@@ -7,7 +9,7 @@ const ISSUER: &str = "acme_issuer a { uri https://ca.example/dir; state_path off
 fn orders(conf: &str) -> Vec<String> {
     let req = request(conf, "");
     let show = |o: &Order| format!("{} {} {}", o.issuer.name, o.names(), o.key.text());
-    req.http().acme.iter().map(show).collect()
+    req.http().acme.orders.iter().map(show).collect()
 }
 
 fn with(conf: &str) -> String {
@@ -53,7 +55,9 @@ fn mistakes_in_issuers_are_refused() {
     let uri = "uri https://ca.example/;";
     assert_eq!(says(""), "\"uri\" is missing in acme issuer \"a\"");
     assert!(says("uri http://ca.example/;").contains("must begin with \"https://\""));
-    assert_eq!(says(&format!("{uri} challenge dns-01;")), "unsupported challenge: dns-01");
+    assert_eq!(says(&format!("{uri} challenge dns-02;")), "unsupported challenge: dns-02");
+    assert!(says(&format!("{uri} staging_uri http://x/;")).contains("must begin with \"https://\""));
+    assert!(says(&format!("{uri} acme_dns_program delay=1s;")).contains("needs the path of a program"));
     assert!(says(&format!("{uri} account_key rsa:1024;")).contains("unsupported key: rsa:1024"));
     assert!(says(&format!("{uri} account_key none.pem;")).contains("open() \"/test/none.pem\" failed"));
     assert!(says(&format!("{uri} external_account_key id data:%%;")).contains("must be base64url"));
@@ -63,7 +67,6 @@ fn mistakes_in_issuers_are_refused() {
     assert!(error(&with(ISSUER)).unwrap_or_default().contains("duplicate acme issuer \"a\""));
     assert!(error("acme_shared_zone zone=a;").unwrap_or_default().contains("invalid zone"));
     assert_eq!(error("acme_shared_zone zone=a:256k;"), None);
-    assert!(error("acme_client a https://ca.example/;").is_some(), "not in silence");
 }
 
 #[test]
@@ -74,7 +77,7 @@ fn all_directives_of_an_issuer_are_read() {
                 server { acme_certificate a x.example; }";
     let req = request(conf, "");
     let http = req.http();
-    let i = &http.acme[0].issuer;
+    let i = &http.acme.orders[0].issuer;
     assert_eq!(i.contacts, ["mailto:a@b.example", "https://c.example/"]);
     assert_eq!((i.account_kind, i.challenge), (KeyKind::P384, Challenge::TlsAlpn01));
     assert_eq!(i.external.as_ref().map(|e| (e.id.as_str(), e.key.to_vec())), Some(("id", vec![1, 2, 3])));
@@ -84,7 +87,7 @@ fn all_directives_of_an_issuer_are_read() {
     assert_eq!(i.state_path.as_deref(), Some(Path::new("/s")));
     let plain =
         request(&with("acme_issuer b { uri https://x/; } server { acme_certificate b x.example; }"), "");
-    assert_eq!(plain.http().acme[0].issuer.state_path.as_deref(), Some(Path::new("/test/acme_b")));
+    assert_eq!(plain.http().acme.orders[0].issuer.state_path.as_deref(), Some(Path::new("/test/acme_b")));
 }
 
 #[test]
@@ -104,7 +107,7 @@ fn acme_on_is_enough() {
         [""; 0]
     );
     let req = request(&format!("acme_client_path /c; server {{ {tls} x.example; acme on; }}"), "");
-    assert_eq!(req.http().acme[0].issuer.state_path.as_deref(), Some(Path::new("/c/letsencrypt")));
+    assert_eq!(req.http().acme.orders[0].issuer.state_path.as_deref(), Some(Path::new("/c/letsencrypt")));
 }
 
 /// Without port 80 an attempt by HTTP would only count against the authority's limits.
@@ -112,7 +115,7 @@ fn acme_on_is_enough() {
 fn the_challenge_fits_the_addresses() {
     let of = |listen: &str| {
         let conf = format!("server {{ listen 127.0.0.1:443 ssl; {listen} server_name x.example; acme on; }}");
-        request(&conf, "").http().acme[0].issuer.challenge
+        request(&conf, "").http().acme.orders[0].issuer.challenge
     };
     assert_eq!(of("listen 127.0.0.1:80;"), Challenge::Either);
     assert_eq!(of(""), Challenge::TlsAlpn01);
@@ -129,8 +132,116 @@ fn acme_on_refuses_names_without_certificates() {
     assert!(says("*.x.example").contains("wildcard identifier"));
     assert!(says("localhost").contains("no public name"));
     assert!(says("_").contains("no \"ssl_certificate\" is defined"));
+    assert_eq!(error("server { acme a; }").as_deref(), Some("acme client \"a\" is not defined"));
+}
+
+/// Returns the only order of a configuration.
+fn order(conf: &str) -> Order {
+    request(conf, "").http().acme.orders[0].clone()
+}
+
+#[test]
+fn wildcards_need_a_challenge_by_dns() {
+    let issuer = "acme_issuer a { uri https://ca.example/; state_path off; challenge dns-01; }";
+    let conf = |line: &str| format!("{issuer} server {{ server_name .x.example; {line} }}");
+    assert_eq!(orders(&conf("acme_certificate a;")), ["a x.example,*.x.example ecdsa:256"]);
+    assert_eq!(orders(&conf("acme_certificate a *.y.example;")), ["a *.y.example ecdsa:256"]);
+    let text = error(&conf("acme_certificate a 192.0.2.1;")).unwrap_or_default();
+    assert!(text.contains("address \"192.0.2.1\" is not supported"), "{text}");
+    // The built-in issuer, too, where records of DNS are spoken of.
+    let on = "server { listen 127.0.0.1:1 ssl; server_name *.x.example; acme on; }";
+    assert!(error(on).unwrap_or_default().contains("wildcard identifier"));
+    assert_eq!(orders(&format!("acme_dns_port 53; {on}")), ["letsencrypt *.x.example ecdsa:256"]);
+    assert_eq!(orders(&format!("acme_dns_program /p; {on}")), ["letsencrypt *.x.example ecdsa:256"]);
+}
+
+#[test]
+fn sockets_are_opened_for_own_answers_only() {
+    let issuer = |more: &str| {
+        format!(
+            "acme_issuer a {{ uri https://ca.example/; state_path off; challenge dns; {more} }} \
+             server {{ listen 127.0.0.1:1; server_name x.example; acme_certificate a; }}"
+        )
+    };
+    let addresses = |conf: &str| {
+        let req = request(conf, "");
+        let shown: Vec<String> = req.http().acme.dns.iter().map(|a| format!("{a:?}")).collect();
+        (shown, req.http().acme.dns_ttl)
+    };
+    assert_eq!(addresses(&issuer("")), (vec!["Udp(0.0.0.0:53)".into(), "Inet(0.0.0.0:53)".into()], 60));
+    let two = addresses(&format!("acme_dns_port 5353 [::1]:54; acme_dns_ttl 5s; {}", issuer("")));
+    assert_eq!((two.0.len(), two.0[2].as_str(), two.1), (4, "Udp([::1]:54)", 5));
+    for other in [issuer("acme_dns_program p x;"), format!("acme_dns_program p; {}", issuer(""))] {
+        assert_eq!(addresses(&other).0, [""; 0]);
+    }
+    let hooked = issuer("") + "server { listen 127.0.0.1:1; location /h { acme_hook a; } }";
+    assert_eq!(addresses(&hooked).0, [""; 0]);
+    assert!(error("acme_dns_port x;").unwrap_or_default().contains("invalid port \"x\""));
+    assert!(error("acme_dns_port 53; acme_dns_port 54;").unwrap_or_default().contains("is duplicate"));
+}
+
+#[test]
+fn all_parameters_of_a_client_are_read() {
+    let conf = "acme_client_path /c; acme_max_response_size 32k; acme_client a https://ca.example/dir key_type=rsa \
+                key_bits=3072 email=a@b.example max_cert_size=16k max_key_auth_size=2k renew_before_expiry=7d renew_on_load \
+                retry_after_error=2h challenge=alpn eab=id:AQID profile=short enabled=off staging_uri=https://s.example/; \
+                server { listen 127.0.0.1:1; server_name x.example y.example _; acme A; } \
+                server { listen 127.0.0.1:1; server_name y.example z.example ~x; acme a; }";
+    let order = order(conf);
+    assert_eq!((order.names().as_str(), order.key), ("x.example,y.example,z.example", KeyKind::Rsa3072));
+    let i = &order.issuer;
+    assert_eq!(
+        (i.contacts.as_slice(), i.max_chain),
+        (["mailto:a@b.example".to_owned()].as_slice(), Some(16384))
+    );
+    assert_eq!((i.renewal, i.retry), (RenewalRule::Before(7 * 86_400), Retry::After(7200)));
+    assert_eq!((i.challenge, i.max_response), (Challenge::TlsAlpn01, 32 * 1024));
+    assert_eq!(i.external.as_ref().map(|e| (e.id.as_str(), e.key.to_vec())), Some(("id", vec![1, 2, 3])));
+    assert!(i.renew_on_load && i.terms_accepted && !i.enabled);
+    assert_eq!(i.staging.as_deref(), Some("https://s.example/"));
+    assert_eq!(i.state_path.as_deref(), Some(Path::new("/c/a")));
+}
+
+#[test]
+fn mistakes_in_clients_are_refused() {
+    let says = |line: &str| error(&format!("acme_client a https://ca.example/ {line};")).unwrap_or_default();
+    for bad in [
+        "key_type=dsa",
+        "enabled=1",
+        "eab=x",
+        "retry_after_error=x",
+        "nothing",
+        "challenge=x",
+        "max_cert_size=0",
+    ] {
+        assert_eq!(says(bad), format!("invalid parameter \"{bad}\""));
+    }
+    assert_eq!(says("key_bits=17"), "unsupported key: ecdsa:17");
+    assert!(error("acme_client a http://x/;").unwrap_or_default().contains("must begin with"));
+    assert!(error("acme_client on https://x/;").unwrap_or_default().contains("invalid acme client name"));
+    let twice = "acme_client a https://x/; acme_client A https://x/;";
+    assert_eq!(error(twice).as_deref(), Some("duplicate acme client \"A\""));
+    let hook = "server { listen 127.0.0.1:1; location /h { acme_hook a; } }";
+    assert_eq!(error(hook).as_deref(), Some("acme client \"a\" is not defined"));
+    let client = "acme_client a https://x/;";
+    let text = error(&format!("{client} server {{ server_name *.x.example; acme a; }}")).unwrap_or_default();
+    assert!(text.contains("wildcard identifier"), "{text}");
+    let both = "server { server_name x.example; acme on; acme a; }";
     assert!(
-        error("server { acme a; }").unwrap_or_default().contains("clients as \"a\" are not supported yet")
+        error(&format!("{client} {both}")).unwrap_or_default().contains("\"acme\" directive is duplicate")
+    );
+}
+
+#[test]
+fn certificates_side_by_side_differ_in_their_keys() {
+    let conf = |second: &str| {
+        with(&format!("server {{ server_name x.example; acme_certificate a; acme_certificate a {second}; }}"))
+    };
+    assert_eq!(orders(&conf("key=rsa")), ["a x.example ecdsa:256", "a x.example rsa:2048"]);
+    assert!(
+        error(&conf("key=ecdsa:384"))
+            .unwrap_or_default()
+            .contains("\"acme_certificate\" directive is duplicate")
     );
 }
 

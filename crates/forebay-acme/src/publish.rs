@@ -1,0 +1,198 @@
+//! Publication of proofs: in this process, by a request to a location, or by a program.
+
+use crate::challenge::{Posted, Proof};
+use crate::failure::Failure;
+use crate::program;
+use crate::settings::{Challenge, Issuer, Program, Publication};
+use forebay_conf::error::Level;
+use forebay_core::tasks::Log;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+/// Time limit of a request to a location.
+const HOOK_LIMIT: Duration = Duration::from_secs(60);
+
+/// Half of the life of a published proof.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// It is published.
+    Add,
+    /// It is withdrawn.
+    Remove,
+}
+
+impl Step {
+    /// Returns the word for programs and for `$acme_hook_name`.
+    pub fn text(self) -> &'static str {
+        match self {
+            Step::Add => "add",
+            Step::Remove => "remove",
+        }
+    }
+}
+
+/// Request to a location that publishes or withdraws a proof (Angie: acme_hook).
+#[derive(Debug)]
+pub struct HookCall {
+    /// Name of the issuer (`$acme_hook_client`).
+    pub client: String,
+    /// `$acme_hook_name`.
+    pub step: Step,
+    /// `$acme_hook_challenge`.
+    pub challenge: &'static str,
+    /// `$acme_hook_domain`.
+    pub domain: String,
+    /// `$acme_hook_token`.
+    pub token: String,
+    /// `$acme_hook_keyauth`: the key authorization, or the value of the record of DNS-01.
+    pub authorization: String,
+    /// Takes the result.
+    pub done: oneshot::Sender<Result<(), String>>,
+}
+
+/// Function that has a worker thread carry out a [`HookCall`].
+pub type Hooks = Arc<dyn Fn(HookCall) + Send + Sync>;
+
+/// Publisher of the proofs of an issuer.
+#[derive(Clone)]
+pub(crate) struct Publisher {
+    pub(crate) issuer: Arc<Issuer>,
+    pub(crate) hooks: Hooks,
+    pub(crate) log: Log,
+}
+
+/// Proof that the authority can find until this is dropped.
+pub(crate) enum Published {
+    /// It is in this process.
+    Here {
+        /// Withdraws it when dropped.
+        _posted: Posted,
+    },
+    /// It is elsewhere.
+    Elsewhere {
+        /// Withdraws it when dropped.
+        announced: Announced,
+    },
+}
+
+impl Published {
+    /// Withdraws the proof. Errors are logged.
+    pub(crate) async fn withdraw(self) {
+        if let Published::Elsewhere { mut announced } = self
+            && let Some(external) = announced.0.take()
+        {
+            external.withdraw().await;
+        }
+    }
+}
+
+impl Publisher {
+    /// Publishes a proof for a challenge.
+    ///
+    /// # Errors
+    /// If the hook or the program fails.
+    pub(crate) async fn publish(&self, challenge: Challenge, proof: Proof) -> Result<Published, Failure> {
+        let posted = match (challenge, &self.issuer.publication) {
+            (Challenge::TlsAlpn01, _) => Posted::tls(&proof).map_err(Failure::temporary)?,
+            (_, Publication::Hook) => return self.announce(challenge, Way::Hook, proof).await,
+            (Challenge::Dns01, Publication::Program(p)) => {
+                return self.announce(challenge, Way::Program(p.clone()), proof).await;
+            }
+            (Challenge::Dns01, Publication::Own) => Posted::dns(&proof),
+            _ => Posted::http(&proof),
+        };
+        Ok(Published::Here { _posted: posted })
+    }
+
+    async fn announce(&self, challenge: Challenge, way: Way, proof: Proof) -> Result<Published, Failure> {
+        let announced = Announced(Some(External { publisher: self.clone(), challenge, way, proof }));
+        if let Some(external) = &announced.0 {
+            external.take(Step::Add).await.map_err(Failure::temporary)?;
+            tokio::time::sleep(external.way.delay()).await;
+        }
+        Ok(Published::Elsewhere { announced })
+    }
+}
+
+/// Means outside of the process.
+#[derive(Clone)]
+enum Way {
+    Hook,
+    Program(Program),
+}
+
+impl Way {
+    fn delay(&self) -> Duration {
+        match self {
+            Way::Hook => Duration::ZERO,
+            Way::Program(program) => program.delay,
+        }
+    }
+}
+
+/// Proof that something outside of the process publishes.
+#[derive(Clone)]
+struct External {
+    publisher: Publisher,
+    challenge: Challenge,
+    way: Way,
+    proof: Proof,
+}
+
+impl External {
+    /// Publishes or withdraws the proof.
+    async fn take(&self, step: Step) -> Result<(), String> {
+        match &self.way {
+            Way::Hook => {
+                let called = timeout(HOOK_LIMIT, self.call_hook(step)).await;
+                let called = called.unwrap_or_else(|_| Err("it takes too long".to_owned()));
+                called.map_err(|text| format!("acme_hook \"{}\" failed: {text}", step.text()))
+            }
+            Way::Program(program) => {
+                let (name, value) = (self.proof.record_name(), self.proof.record_value());
+                program::run(program, [step.text(), &name, &value]).await
+            }
+        }
+    }
+
+    /// Withdraws the proof. Errors are logged.
+    async fn withdraw(self) {
+        if let Err(text) = self.take(Step::Remove).await {
+            let Publisher { issuer, log, .. } = &self.publisher;
+            log(Level::Warn, &format!("acme issuer \"{}\": {text}", issuer.name));
+        }
+    }
+
+    async fn call_hook(&self, step: Step) -> Result<(), String> {
+        let (done, ended) = oneshot::channel();
+        let Proof { identifier, token, authorization } = &self.proof;
+        let (challenge, authorization) = match self.challenge {
+            Challenge::Dns01 => ("dns", self.proof.record_value()),
+            _ => ("http", authorization.clone()),
+        };
+        (self.publisher.hooks)(HookCall {
+            client: self.publisher.issuer.name.clone(),
+            step,
+            challenge,
+            domain: identifier.to_string(),
+            token: token.clone(),
+            authorization,
+            done,
+        });
+        ended.await.unwrap_or_else(|_| Err("no thread answered".to_owned()))
+    }
+}
+
+/// Proof that a hook or a program has published, or may have. Its withdrawal begins when this is dropped: a reload may end the
+/// task of the issuer in the middle of an order.
+pub(crate) struct Announced(Option<External>);
+
+impl Drop for Announced {
+    fn drop(&mut self) {
+        if let (Some(external), Ok(tokio)) = (self.0.take(), tokio::runtime::Handle::try_current()) {
+            tokio.spawn(external.withdraw());
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! `acme_hook`: requests to a location, which publish and withdraw the proofs of challenges (Angie: ngx_http_acme_module).
+
+use crate::background::{self, Task};
+use crate::config::Scope;
+use crate::config::http::{Http, LocationId};
+use crate::config::value::first;
+use crate::request::{Origin, Request};
+use crate::thread::{Thread, ThreadConfig};
+use crate::variables::{HasValue, Row};
+use forebay_acme::{HookCall, Hooks};
+use forebay_conf::error::Error;
+use forebay_conf::tree::Directive;
+use forebay_core::process::Outside;
+use forebay_core::vars::{RowSource, Template};
+use forebay_http::h1::request::Limits;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+/// Variables of a request that a hook makes.
+pub(crate) const VARIABLES: &[Row] = &[
+    row("acme_hook_client", |r, o| of(r, o, |c| &c.client)),
+    row("acme_hook_name", |r, o| of(r, o, |c| c.step.text())),
+    row("acme_hook_challenge", |r, o| of(r, o, |c| c.challenge)),
+    row("acme_hook_domain", |r, o| of(r, o, |c| &c.domain)),
+    row("acme_hook_token", |r, o| of(r, o, |c| &c.token)),
+    row("acme_hook_keyauth", |r, o| of(r, o, |c| &c.authorization)),
+];
+
+const fn row(name: &'static str, get: fn(&mut Request, &mut Vec<u8>) -> HasValue) -> Row {
+    Row { name, get: RowSource::Get(get), settable: false }
+}
+
+fn of(r: &mut Request, out: &mut Vec<u8>, part: fn(&HookCall) -> &str) -> HasValue {
+    let call = r.modules.acme_hook.as_ref();
+    Ok(call.is_some_and(|call| {
+        out.extend_from_slice(part(call).as_bytes());
+        true
+    }))
+}
+
+/// An `acme_hook`.
+#[derive(Clone, Debug)]
+pub(crate) struct Hook {
+    /// Name of the client or issuer.
+    pub(super) client: String,
+    /// `uri=`.
+    uri: Option<Template>,
+    /// Location of the directive.
+    location: LocationId,
+    /// Server of the location.
+    server: usize,
+    /// Error without a message at the directive.
+    pub(super) place: Error,
+}
+
+impl Hook {
+    /// Reads `acme_hook NAME [uri=URI]`.
+    ///
+    /// # Errors
+    /// `invalid parameter`.
+    pub(crate) fn parse(d: &Directive, cx: &mut Scope<'_>) -> Result<Hook, Error> {
+        let client = String::from_utf8_lossy(first(d)).into_owned();
+        let mut hook = Hook { client, uri: None, location: 0, server: 0, place: cx.error(d, "") };
+        if let Some(w) = d.args.get(1) {
+            let invalid = || cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str()));
+            let text = w.text.strip_prefix(b"uri=").ok_or_else(invalid)?;
+            let uri = Template::compile(text, &mut cx.vars);
+            hook.uri = Some(uri.map_err(|message| cx.error_at(d, w, message))?);
+        }
+        Ok(hook)
+    }
+}
+
+impl Hook {
+    /// Returns the location of the directive.
+    pub(crate) fn location(&self) -> LocationId {
+        self.location
+    }
+
+    /// Sets the location of the directive.
+    pub(crate) fn in_location(self, location: LocationId) -> Hook {
+        Hook { location, ..self }
+    }
+
+    /// Sets the server of the location.
+    pub(crate) fn in_server(self, server: usize) -> Hook {
+        Hook { server, ..self }
+    }
+}
+
+/// Returns the function that has the first worker thread carry out hooks. `number`: that of the HTTP front end.
+pub(crate) fn hooks(outside: &Outside, number: u8, http: &Arc<Http>) -> Hooks {
+    let (outside, http) = (outside.clone(), http.clone());
+    Arc::new(move |call| outside.message(number, Box::new(Asked { http: http.clone(), call })))
+}
+
+/// Message to a worker thread.
+pub(crate) struct Asked {
+    http: Arc<Http>,
+    call: HookCall,
+}
+
+impl Asked {
+    /// Starts the request, on a worker thread.
+    pub(crate) fn start(self: Box<Self>, thread: &Rc<Thread>) {
+        // A panic drops the call, which then fails.
+        let _ = catch_unwind(AssertUnwindSafe(|| {
+            let Asked { http, call } = *self;
+            let client = &call.client;
+            let Some(hook) = http.acme.hooks.iter().find(|h| h.client.eq_ignore_ascii_case(client)).cloned()
+            else {
+                return;
+            };
+            let (done, unused) = oneshot::channel();
+            drop(unused);
+            let answer = Answer { done: call.done };
+            let call = HookCall { done, ..call };
+            let req = request(thread, http, &hook, call);
+            background::start(thread, Task::Hook(req, answer));
+        }));
+    }
+}
+
+/// Receiver of the result of a hook.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    done: oneshot::Sender<Result<(), String>>,
+}
+
+/// Makes the request of a hook, which begins in its location.
+fn request(thread: &Rc<Thread>, http: Arc<Http>, hook: &Hook, call: HookCall) -> Box<Request> {
+    let mut req = Box::new(Request::new(thread.clone()));
+    let head = ["GET / HTTP/1.1\r\nHost: ", &call.domain, "\r\nConnection: close\r\n\r\n"].concat();
+    req.head.buf.extend_from_slice(head.as_bytes());
+    let _ = forebay_http::h1::request::parse(&mut req.head, &Limits::default());
+    req.begin_request();
+    // The configuration of the thread may be an earlier or a later one.
+    if req.conf.http.serial != http.serial {
+        req.vars.reset(http.vars.len());
+        req.conf = Rc::new(ThreadConfig::of(thread.active(), http));
+    }
+    req.origin = Origin::Sub { depth: 1, client_get: false };
+    (req.internal, req.rewritten) = (true, true);
+    (req.server, req.location) = (hook.server, hook.location);
+    req.modules.acme_hook = Some(Box::new(call));
+    if let Some(uri) = &hook.uri {
+        let mut target = Vec::new();
+        // Without a value the request goes to "/".
+        if uri.eval(&mut *req, &mut target).is_ok() && !target.is_empty() {
+            let (path, query) = match memchr::memchr(b'?', &target) {
+                Some(at) => (target.get(..at), target.get(at + 1..)),
+                None => (Some(target.as_slice()), None),
+            };
+            req.uri = path.unwrap_or_default().to_vec();
+            req.args = query.unwrap_or_default().to_vec();
+        }
+    }
+    req
+}
+
+/// Runs the request of a hook and reports whether it succeeded.
+pub(crate) async fn run(req: &mut Request, answer: Answer) {
+    crate::subrequest::run_in_location(req).await;
+    let status = req.resp.status;
+    let result = if (200..300).contains(&status) { Ok(()) } else { Err(format!("status {status}")) };
+    // The order may have ended.
+    let _ = answer.done.send(result);
+}

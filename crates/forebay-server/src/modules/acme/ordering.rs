@@ -1,0 +1,388 @@
+//! Orders of the servers of a configuration.
+
+use super::client::Client;
+use super::tables::{DNS_PORT, Issuers};
+use super::{Acme, ClientCertificate, Hook, Settings, Uses, VARIABLE_NAMES, Wanted, identifier};
+use crate::config::listen::ListenDirective;
+use crate::config::names::ServerName;
+use crate::config::{ListenAddr, Listener, Scope};
+use forebay_acme::{Certificate, Challenge, Identifier, Issuer, KeyKind, LETS_ENCRYPT, Order, Publication};
+use forebay_conf::error::{Error, Level};
+use forebay_core::tls::issued::{ClientNames, IssuedToClients};
+use forebay_core::tls::loader::Issued;
+use forebay_net::resolver::Resolver;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Directory of accounts and certificates of `acme on` and of `acme_client`s.
+const STATE_PATH: &str = "/var/lib/forebay/acme";
+/// Issuer of `acme on`, unless there is an `acme_issuer` of the name [`DEFAULT`].
+const BUILT_IN: &str = "letsencrypt";
+/// Issuer of `acme on`, if it is defined.
+const DEFAULT: &str = "default";
+/// Port of HTTP-01 without `acme_http_port`.
+const HTTP_PORT: u16 = 80;
+/// Seconds for which answers about challenges may be kept without `acme_dns_ttl`.
+const DNS_TTL: u32 = 60;
+
+/// Facts about a server that the choice of its certificates depends on.
+pub(crate) struct Subject<'s> {
+    /// Settings in effect at the server.
+    pub(crate) settings: &'s Settings,
+    /// Names of the server.
+    pub(crate) names: &'s [ServerName],
+    /// `listen` directives of the server.
+    pub(crate) listens: &'s [ListenDirective],
+    /// The server has `ssl_certificate`, or one around it has.
+    pub(crate) certified: bool,
+}
+
+impl Subject<'_> {
+    /// Returns `true` if a certificate is presented without a directive that names it.
+    fn takes_any(&self) -> bool {
+        !self.certified && self.listens.iter().any(|l| l.address_options.ssl)
+    }
+}
+
+/// Returns the challenge that can be met at these addresses. Without the port for HTTP the authority could only fail to connect,
+/// which counts against its limits.
+fn challenge_at<'l>(mut listens: impl Iterator<Item = &'l ListenDirective>, port: u16) -> Challenge {
+    let is_http = |a: &ListenAddr| matches!(a, ListenAddr::Inet(a) if a.port() == port);
+    let plain = listens.any(|l| !l.address_options.ssl && l.addrs.iter().any(is_http));
+    if plain { Challenge::Either } else { Challenge::TlsAlpn01 }
+}
+
+/// Issuers of a configuration, for its servers.
+pub(crate) struct Ordering {
+    issuers: Vec<Arc<Issuer>>,
+    clients: Vec<Clientele>,
+    acme: Acme,
+    tables: Issuers,
+    /// Challenge of the built-in issuer.
+    challenge: Challenge,
+    /// Resolver of the http level.
+    resolver: Option<Arc<Resolver>>,
+}
+
+/// An `acme_client` with the names of its servers.
+struct Clientele {
+    issuer: Arc<Issuer>,
+    key: KeyKind,
+    identifiers: Vec<Identifier>,
+}
+
+/// Certificate of an order with its place in servers.
+struct Ordered {
+    certificate: Arc<Certificate>,
+    issued: Issued,
+}
+
+impl Ordering {
+    /// Takes the issuers over. `resolver`: that of the http level. `listens`: the `listen` directives of all servers.
+    pub(crate) fn new<'l>(
+        mut tables: Issuers,
+        hooks: Vec<Hook>,
+        resolver: Option<&Arc<Resolver>>,
+        listens: impl Iterator<Item = &'l ListenDirective>,
+    ) -> Ordering {
+        let port = tables.http_port.unwrap_or(HTTP_PORT);
+        let by_dns = tables.program.is_some() || !tables.dns.is_empty();
+        let challenge = if by_dns { Challenge::Dns01 } else { challenge_at(listens, port) };
+        let defined = std::mem::take(&mut tables.defined);
+        let clients = std::mem::take(&mut tables.clients);
+        let acme = Acme { hooks, dns_ttl: tables.dns_ttl.unwrap_or(DNS_TTL), ..Acme::default() };
+        let mut ordering = Ordering {
+            issuers: Vec::new(),
+            clients: Vec::new(),
+            acme,
+            tables,
+            challenge,
+            resolver: resolver.cloned(),
+        };
+        ordering.issuers = defined.into_iter().map(|i| Arc::new(ordering.completed(i))).collect();
+        for Client { issuer, key } in clients {
+            let path = ordering.default_directory().join(&issuer.name);
+            let issuer = ordering.completed(Issuer { state_path: Some(path), ..issuer });
+            ordering.clients.push(Clientele { issuer: Arc::new(issuer), key, identifiers: Vec::new() });
+        }
+        ordering
+    }
+
+    /// Completes an issuer with settings of the http level.
+    fn completed(&self, issuer: Issuer) -> Issuer {
+        let is_hooked = self.acme.hooks.iter().any(|h| h.client.eq_ignore_ascii_case(&issuer.name));
+        let publication = match (&issuer.publication, &self.tables.program) {
+            _ if is_hooked => Publication::Hook,
+            (Publication::Own, Some(p)) if issuer.challenge == Challenge::Dns01 => {
+                Publication::Program(p.clone())
+            }
+            (own, _) => own.clone(),
+        };
+        Issuer {
+            resolver: self.resolver.clone(),
+            publication,
+            max_response: self.tables.max_response.unwrap_or(issuer.max_response),
+            ..issuer
+        }
+    }
+
+    /// Returns the directory of the issuers that name none, and notes it if no directive does.
+    fn default_directory(&mut self) -> PathBuf {
+        if let Some(path) = &self.tables.path {
+            return path.clone();
+        }
+        let base = PathBuf::from(STATE_PATH);
+        if self.acme.default_paths.is_empty() {
+            self.acme.default_paths.extend(base.parent().map(Path::to_owned));
+            self.acme.default_paths.push(base.clone());
+        }
+        base
+    }
+
+    /// Notes the names of a server for the certificates of its clients, which are for the names of all their servers.
+    ///
+    /// # Errors
+    /// If a client is not defined, or cannot get a certificate for a name.
+    pub(crate) fn collect(&mut self, subject: &Subject<'_>, cx: &mut Scope<'_>) -> Result<(), Error> {
+        let Uses::Clients(used) = &subject.settings.uses else { return Ok(()) };
+        for (client, place) in used {
+            let names = names_for("acme", subject.names, place, cx)?;
+            self.add_names(client, names).map_err(|message| Error { message, ..place.clone() })?;
+        }
+        Ok(())
+    }
+
+    /// As [`Ordering::collect`] for a server of another block, whose front end refuses clients that are not defined.
+    ///
+    /// # Errors
+    /// If the client cannot get a certificate for a name.
+    pub(crate) fn grant(&mut self, server: &ClientNames) -> Result<(), Error> {
+        let mut names = Vec::new();
+        let plain = server.names.iter().filter(|name| !name.is_empty() && !name.starts_with('~'));
+        let added = plain.map(|name| add(&mut names, name)).collect::<Result<(), String>>();
+        let is_known = self.clients.iter().any(|c| c.issuer.name.eq_ignore_ascii_case(&server.client));
+        let granted =
+            added.and_then(|()| if is_known { self.add_names(&server.client, names) } else { Ok(()) });
+        granted.map_err(|message| Error { message, ..server.place.clone() })
+    }
+
+    fn add_names(&mut self, client: &str, names: Vec<Identifier>) -> Result<(), String> {
+        let known = self.clients.iter_mut().find(|c| c.issuer.name.eq_ignore_ascii_case(client));
+        let client = known.ok_or_else(|| format!("acme client \"{client}\" is not defined"))?;
+        // The name of servers that take what no other does.
+        for name in names.into_iter().filter(|n| *n != Identifier::Dns("_".to_owned())) {
+            provable(&client.issuer, &name)?;
+            if !client.identifiers.contains(&name) {
+                client.identifiers.push(name);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the orders of the clients, and adds their certificates to `all`.
+    ///
+    /// # Errors
+    /// If a hook names no client and no issuer.
+    pub(crate) fn order_for_clients(&mut self, all: &mut IssuedToClients) -> Result<(), Error> {
+        for Clientele { issuer, key, identifiers } in &self.clients {
+            if identifiers.is_empty() {
+                continue;
+            }
+            let order = Order { issuer: issuer.clone(), identifiers: identifiers.clone(), key: *key };
+            let certificate = Certificate::of(&order).map_err(|text| crate::config::plain(&text))?;
+            all.add(&issuer.name, certificate.slot().clone());
+            self.acme.clients.push(ClientCertificate { name: issuer.name.clone(), certificate });
+            self.acme.orders.push(order);
+        }
+        let is_known = |h: &&Hook| {
+            let mut all = self.issuers.iter().chain(self.clients.iter().map(|c| &c.issuer));
+            h.client == BUILT_IN || all.any(|i| i.name.eq_ignore_ascii_case(&h.client))
+        };
+        match self.acme.hooks.iter().find(|h| !is_known(h)) {
+            Some(h) => Err(Error {
+                message: format!("acme client \"{}\" is not defined", h.client),
+                ..h.place.clone()
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns the certificates that a server may present, and the first that is its own.
+    ///
+    /// # Errors
+    /// If its names cannot be in a certificate, or its issuer is not defined.
+    pub(crate) fn server(
+        &mut self,
+        subject: &Subject<'_>,
+        cx: &mut Scope<'_>,
+    ) -> Result<(Vec<Issued>, Option<Arc<Certificate>>), Error> {
+        let mut own = Vec::new();
+        for wanted in &subject.settings.certificates.0 {
+            let order = self.wanted(wanted, subject, cx)?;
+            own.push(self.place(order, Some(VARIABLE_NAMES), &wanted.place)?);
+        }
+        if let (Uses::Default(place), true) = (&subject.settings.uses, own.is_empty())
+            && let Some(order) = self.implied(place, subject)?
+        {
+            own.push(self.place(order, None, place)?);
+        }
+        let first = own.first().map(|o: &Ordered| o.certificate.clone());
+        let mut issued: Vec<Issued> = own.into_iter().map(|o| o.issued).collect();
+        let uses = |name: &str| match &subject.settings.uses {
+            Uses::Clients(used) => used.iter().any(|(n, _)| n.eq_ignore_ascii_case(name)),
+            _ => false,
+        };
+        issued.extend(cx.issued_to_clients.issued(subject.takes_any(), uses));
+        Ok((issued, first))
+    }
+
+    /// Adds an order, unless another server has the same.
+    fn place(
+        &mut self,
+        order: Order,
+        variables: Option<(&str, &str)>,
+        place: &Error,
+    ) -> Result<Ordered, Error> {
+        let certificate = Certificate::of(&order).map_err(|message| Error { message, ..place.clone() })?;
+        let name = format!("{} {}", order.issuer.name, order.file());
+        let variables = variables.map(|(cert, key)| (cert.to_owned(), key.to_owned()));
+        let issued = Issued { name, slot: certificate.slot().clone(), variables };
+        let is_same = |o: &Order| Arc::ptr_eq(&o.issuer, &order.issuer) && o.file() == order.file();
+        if !self.acme.orders.iter().any(is_same) {
+            self.acme.orders.push(order);
+        }
+        Ok(Ordered { certificate, issued })
+    }
+
+    /// Returns the order of an `acme_certificate`.
+    fn wanted(&self, wanted: &Wanted, subject: &Subject<'_>, cx: &mut Scope<'_>) -> Result<Order, Error> {
+        let at = |message: String| Error { message, ..wanted.place.clone() };
+        let issuer = self.issuers.iter().find(|i| i.name == wanted.issuer);
+        let issuer = issuer.ok_or_else(|| at(format!("acme issuer \"{}\" is not defined", wanted.issuer)))?;
+        let mut identifiers = wanted.identifiers.clone();
+        if identifiers.is_empty() {
+            identifiers = names_for("acme_certificate", subject.names, &wanted.place, cx)?;
+        }
+        if identifiers.is_empty() {
+            return Err(at("\"acme_certificate\": no identifiers found in \"server_name\"".to_owned()));
+        }
+        identifiers.iter().try_for_each(|i| provable(issuer, i)).map_err(at)?;
+        Ok(Order { issuer: issuer.clone(), identifiers, key: wanted.key })
+    }
+
+    /// Returns the order of a server with `acme on`; `None` if it has no use for one: it listens without TLS, has a certificate,
+    /// or no name.
+    fn implied(&mut self, place: &Error, subject: &Subject<'_>) -> Result<Option<Order>, Error> {
+        let at = |message: String| Error { message, ..place.clone() };
+        if !subject.takes_any() {
+            return Ok(None);
+        }
+        let mut identifiers = Vec::new();
+        for name in subject.names {
+            let text = String::from_utf8_lossy(&name.written()).into_owned();
+            match name {
+                ServerName::Regex(..) => {
+                    return Err(at(format!(
+                        "\"acme\" cannot get a certificate for the regular expression \"{text}\" in \"server_name\", \
+                         name each host"
+                    )));
+                }
+                // Names of servers that take what no other does.
+                ServerName::Exact(n) if n.is_empty() || n == b"_" => {}
+                ServerName::Exact(n) if !n.contains(&b'.') && Identifier::parse(&text).is_some() => {
+                    return Err(at(format!(
+                        "\"acme\" cannot get a certificate for \"{text}\", which is no public name"
+                    )));
+                }
+                _ => add(&mut identifiers, &text).map_err(at)?,
+            }
+        }
+        if identifiers.is_empty() {
+            return Ok(None);
+        }
+        let issuer = self.default_issuer();
+        identifiers.iter().try_for_each(|i| provable(&issuer, i)).map_err(at)?;
+        Ok(Some(Order { issuer, identifiers, key: KeyKind::default() }))
+    }
+
+    /// Returns the issuer of `acme on`.
+    fn default_issuer(&mut self) -> Arc<Issuer> {
+        let known = |name: &str| self.issuers.iter().find(|i| i.name == name).cloned();
+        if let Some(issuer) = known(DEFAULT).or_else(|| known(BUILT_IN)) {
+            return issuer;
+        }
+        let issuer = Issuer {
+            terms_accepted: true,
+            challenge: self.challenge,
+            state_path: Some(self.default_directory().join(BUILT_IN)),
+            ..Issuer::new(BUILT_IN, LETS_ENCRYPT)
+        };
+        let issuer = Arc::new(self.completed(issuer));
+        self.issuers.push(issuer.clone());
+        issuer
+    }
+
+    /// Ends the orders. Returns the sockets to open for them, too. `front`: number of the HTTP front end.
+    pub(crate) fn finish(self, front: u8) -> (Acme, Vec<Listener>) {
+        let Ordering { mut acme, tables, .. } = self;
+        if acme.orders.iter().any(|o| o.issuer.answers_dns()) {
+            let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, DNS_PORT));
+            let addrs = if tables.dns.is_empty() { vec![any] } else { tables.dns };
+            acme.dns = addrs.iter().flat_map(|a| [ListenAddr::Udp(*a), ListenAddr::Inet(*a)]).collect();
+        }
+        let listeners = acme.dns.iter().map(|addr| Listener::outside(addr.clone(), front)).collect();
+        (acme, listeners)
+    }
+}
+
+/// Returns the names of a server that a certificate can have. Warns of patterns.
+fn names_for(
+    directive: &str,
+    names: &[ServerName],
+    place: &Error,
+    cx: &mut Scope<'_>,
+) -> Result<Vec<Identifier>, Error> {
+    let mut identifiers = Vec::new();
+    for name in names {
+        let text = String::from_utf8_lossy(&name.written()).into_owned();
+        match name {
+            ServerName::Regex(..) => {
+                let message =
+                    format!("\"{directive}\": regular expression \"{text}\" in \"server_name\" is ignored");
+                cx.warnings.push(Error { level: Level::Warn, message, ..place.clone() });
+            }
+            ServerName::Exact(n) if n.is_empty() => {}
+            _ => add(&mut identifiers, &text).map_err(|message| Error { message, ..place.clone() })?,
+        }
+    }
+    Ok(identifiers)
+}
+
+/// Checks that the challenge of an issuer can prove control of a name.
+fn provable(issuer: &Issuer, identifier: &Identifier) -> Result<(), String> {
+    match (issuer.challenge, identifier) {
+        (Challenge::Dns01, Identifier::Ip(ip)) => {
+            Err(format!("address \"{ip}\" is not supported: a challenge by DNS does not prove it"))
+        }
+        (Challenge::Dns01, _) => Ok(()),
+        (_, name) if name.is_wildcard() => Err(format!(
+            "wildcard identifier \"{name}\" is not supported: only a challenge by DNS proves it, see \"challenge dns-01\""
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn add(identifiers: &mut Vec<Identifier>, text: &str) -> Result<(), String> {
+    // A name with a dot before it is for all names below it, too.
+    let both = match text.strip_prefix('.') {
+        Some(rest) => vec![identifier(rest)?, identifier(&format!("*.{rest}"))?],
+        None => vec![identifier(text)?],
+    };
+    for identifier in both {
+        if !identifiers.contains(&identifier) {
+            identifiers.push(identifier);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,155 @@
+//! Authorities that fail, limits, full disks, and attempts without a certificate.
+
+use super::*;
+
+/// A site whose own server is the authority. `directory` and `order`: directives of these locations; `more`: others.
+fn own_authority(directory: &str, order: &str, more: &str) -> Site {
+    let base = "https://127.0.0.1:%PORT2%";
+    let site = Site::new(&format!(
+        "events {{}} error_log logs/error.log notice;\n\
+         http {{ access_log off; default_type application/json;\n\
+         acme_issuer own {{ uri {base}/dir; ssl_trusted_certificate %DIR%/ca.pem; state_path off; }}\n\
+         server {{ listen 127.0.0.1:%PORT0%; listen 127.0.0.1:%PORT1% ssl; server_name a.test; acme_certificate own; \
+           ssl_certificate $acme_certificate; ssl_certificate_key $acme_certificate_key; \
+           location / {{ return 200 here; }} location /api {{ api; }} }}\n\
+         server {{ listen 127.0.0.1:%PORT2% ssl; ssl_certificate own.pem; ssl_certificate_key own.key; \
+           add_header Replay-Nonce abc always; \
+           location /dir {{ {directory} return 200 '{{\"newNonce\": \"{base}/nonce\", \"newAccount\": \"{base}/account\", \
+             \"newOrder\": \"{base}/order\"}}'; }} \
+           location /nonce {{ return 200 ''; }} \
+           location /account {{ add_header Replay-Nonce abd always; add_header Location {base}/account/1 always; \
+             return 201 '{{}}'; }} \
+           location /order {{ {order} }} {more} }} }}\n"
+    ));
+    own_certificate(&site);
+    site
+}
+
+/// The time that the authority names decides.
+#[test]
+fn a_limit_of_the_authority_is_kept() {
+    let order = "add_header Retry-After 7200 always; return 429 '{\"type\": \"urn:ietf:params:acme:error:rateLimited\", \
+                 \"detail\": \"too many\"}';";
+    let server = Server::start_on(own_authority("", order, ""));
+    server.wait_for_log(
+        "no certificate for \"a.test\": creating the order: too many (rateLimited); a self-signed one is in use, \
+         next attempt in 7200 s",
+        1,
+    );
+    assert!(server.get("/").contains("here"));
+}
+
+/// An authority that hangs keeps neither the site nor a reload waiting.
+#[test]
+fn an_authority_that_hangs_is_left_alone() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
+    let port = silent.local_addr().expect("bound").port();
+    silent.set_nonblocking(true).expect("a socket");
+    let site = own_authority(
+        "if (!-f %DIR%/well) { rewrite ^ /hang last; }",
+        "return 500;",
+        &format!("location /hang {{ proxy_pass http://127.0.0.1:{port}; }}"),
+    );
+    let server = Server::start_on(site);
+    let asked = wait_for("the question", || silent.accept().ok());
+    assert!(server.get("/").contains("here"));
+    let shown = server.get("/api/9/acme");
+    assert!(shown.contains("\"state\":\"requesting\""), "{shown}");
+    server.site.write("well", "");
+    server.signal(nix::sys::signal::Signal::SIGHUP);
+    server.wait_for_log("no certificate for \"a.test\": creating the order", 1);
+    drop(asked);
+}
+
+/// No file may have more than a KiB: the chain does not fit. It is used all the same.
+#[test]
+fn a_full_disk_does_not_keep_a_certificate_from_being_used() {
+    let Some(program) = pebble() else { return };
+    let site = site("", &format!("{NGINX_ACME} location /api {{ api; }}"));
+    let _authority = Authority::start(&site, &program, LONG);
+    let server = Server::start_limited(site, 1);
+    issued(&server.site, "a.test", "");
+    let shown =
+        wait_for("the state", || Some(server.get("/api/9/acme")).filter(|s| s.contains("\"issued\":1")));
+    assert!(shown.contains("\"state\":\"ready\""), "{shown}");
+    let files = std::fs::read_dir(server.site.dir().join("state")).expect("a directory").flatten();
+    let names: Vec<String> = files.filter_map(|f| f.file_name().into_string().ok()).collect();
+    assert!(names.iter().any(|n| n == "account.key"), "{names:?}");
+    assert!(!names.iter().any(|n| n.ends_with(".crt") || n.ends_with(".new")), "{names:?}");
+}
+
+/// The authority suggests a time in the past: the certificate is renewed, and the order names it.
+#[test]
+fn a_suggested_renewal_is_made() {
+    let Some(program) = pebble() else { return };
+    let site = site("", NGINX_ACME);
+    let authority = Authority::start(&site, &program, LONG);
+    let mut server = Server::start_on(site);
+    let first = issued(&server.site, "a.test", "");
+    let state = server.site.dir().join("state");
+    let chain = std::fs::read_dir(&state)
+        .expect("a directory")
+        .flatten()
+        .map(|f| f.path())
+        .find(|p| p.extension().is_some_and(|e| e == "crt"))
+        .expect("a chain");
+    let chain = std::fs::read_to_string(chain).expect("a chain");
+    let leaf = chain.split_inclusive("-----END CERTIFICATE-----\n").next().expect("a certificate");
+    let window =
+        r#"{\"suggestedWindow\": {\"start\": \"2020-01-01T00:00:00Z\", \"end\": \"2020-01-02T00:00:00Z\"}}"#;
+    let body =
+        format!("{{\"certificate\": \"{}\", \"ariResponse\": \"{window}\"}}", leaf.replace('\n', "\\n"));
+    authority.manage("set-renewal-info/", &body);
+    // Another process asks for renewal information at once.
+    server.restart();
+    issued(&server.site, "a.test", &first);
+    let log = server.site.read("pebble.log");
+    assert_eq!(log.matches("is a replacement of").count(), 1, "{log}");
+}
+
+/// `forebay acme test` says what failed and why, and asks for no certificate.
+#[test]
+fn a_test_reports_each_name() {
+    let Some(program) = pebble() else { return };
+    let names = free_port();
+    let site = site("", NGINX_ACME);
+    let authority = Authority::start(&site, &program, Settings { names: Some(names), ..LONG });
+    let server = Server::start_on(site);
+    let first = issued(&server.site, "a.test", "");
+    let (code, text) = acme(&server.site, "test", &[]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("  a.test: ok\n") && text.contains("  b.test: ok\n"), "{text}");
+    // The name leads to an address where nothing listens.
+    authority.rename("b.test", "127.0.0.9");
+    let (code, text) = acme(&server.site, "test", &[]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("  a.test: ok\n"), "{text}");
+    assert!(
+        text.contains("  b.test: proving control of \"b.test\":") && text.contains("127.0.0.9"),
+        "{text}"
+    );
+    assert_eq!(presented(&server.site, "a.test"), first);
+    assert_eq!(server.site.read("pebble.log").matches("Issued certificate").count(), 1);
+}
+
+/// After a failed proof the next attempts go to the other directory, until one succeeds.
+#[test]
+fn attempts_after_a_failed_proof_begin_elsewhere() {
+    let Some(program) = pebble() else { return };
+    let site = Site::new(
+        "events {} error_log logs/error.log notice;\n\
+         http { access_log off; acme_client_path %DIR%/clients;\n\
+         acme_client c https://127.0.0.1:%PORT2%/dir staging_uri=https://127.0.0.1:%PORT2%/dir?staging \
+           trusted_certificate=%DIR%/ca.pem retry_after_error=1s;\n\
+         server { listen 127.0.0.1:%PORT0%; listen 127.0.0.1:%PORT1% ssl; server_name a.test; acme c; } }\n",
+    );
+    let authority = Authority::start(&site, &program, LONG);
+    authority.rename("a.test", "127.0.0.9");
+    let server = Server::start_on(site);
+    server.wait_for_log("no certificate for \"a.test\": proving control of \"a.test\"", 1);
+    server.wait_for_log("no certificate for \"a.test\": at the staging directory: proving control of", 2);
+    authority.rename("a.test", "127.0.0.1");
+    issued(&server.site, "a.test", "");
+    let log = server.error_log();
+    assert_eq!(log.matches("no certificate for \"a.test\": proving control").count(), 1, "{log}");
+}
