@@ -58,21 +58,32 @@ impl Shown {
 }
 
 fn serve(receiver: &Receiver<Loaded>) {
-    let mut former: Option<Recorded> = None;
+    let mut former: Option<Loaded> = None;
     while let Ok(loaded) = receiver.recv() {
-        let Some(mut now) = Recorded::new(&loaded.environment, &loaded.record) else { continue };
-        if let Some(former) = &mut former {
-            let changes = between(former, &mut now, &loaded.certificate_files);
-            facts::note_reload(loaded.generation, Ok(changes));
+        if let Some(former) = &former {
+            show_changes(former, &loaded);
         }
-        former = Some(now);
-        let Ok(mut files) = Files::from_bytes(&loaded.record) else { continue };
-        facts::set_certificates(certificates(&mut files, &loaded.certificate_files));
-        let mut warnings = doctor::of_configuration(&loaded.environment, &mut files);
-        let left_out = warnings.len().saturating_sub(MOST_WARNINGS);
-        warnings.truncate(MOST_WARNINGS);
-        facts::set_warnings(warnings, left_out);
+        show_facts(&loaded);
+        former = Some(loaded);
     }
+}
+
+fn show_changes(former: &Loaded, now: &Loaded) {
+    // Only the record is kept: the tree of a large configuration is many times as large.
+    let read = |loaded: &Loaded| Recorded::new(&loaded.environment, &loaded.record);
+    if let (Some(mut before), Some(mut after)) = (read(former), read(now)) {
+        let changes = between(&mut before, &mut after, &now.certificate_files);
+        facts::note_reload(now.generation, Ok(changes));
+    }
+}
+
+fn show_facts(loaded: &Loaded) {
+    let Ok(mut files) = Files::from_bytes(&loaded.record) else { return };
+    facts::set_certificates(certificates(&mut files, &loaded.certificate_files));
+    let mut warnings = doctor::of_configuration(&loaded.environment, &mut files);
+    let left_out = warnings.len().saturating_sub(MOST_WARNINGS);
+    warnings.truncate(MOST_WARNINGS);
+    facts::set_warnings(warnings, left_out);
 }
 
 /// Reads the certificates among the files of a configuration, each once; keys are among these files, too.

@@ -37,7 +37,8 @@ fn history(server: &Server, query: &str) -> Value {
     json(server, &format!("/api/9/forebay/history{query}"))
 }
 
-/// Returns the sum of a list of rates, which are for each second.
+/// Returns the sum of a list of rates for each second. A sample that was taken late covers up to two seconds, so the sum of
+/// all may be half of what was counted.
 fn sum(list: &Value) -> f64 {
     list.as_array().into_iter().flatten().filter_map(Value::as_f64).sum()
 }
@@ -51,7 +52,7 @@ fn history_is_kept_over_a_reload() {
     assert!(server.get("/none").starts_with("HTTP/1.1 404"));
     let before = wait_for("all of them in the history", || {
         let all = history(&server, "");
-        (sum(&all["values"]["2xx"]) > 19.0 && sum(&all["values"]["4xx"]) > 0.9).then_some(all)
+        (sum(&all["values"]["2xx"]) > 9.0 && sum(&all["values"]["4xx"]) > 0.4).then_some(all)
     });
     for (member, value) in
         [("range", json!("minute")), ("step", json!(1)), ("length", json!(60)), ("rows_left_out", json!(0))]
@@ -65,9 +66,9 @@ fn history_is_kept_over_a_reload() {
     let slowest = before["latency"]["max"].as_array().into_iter().flatten().filter_map(Value::as_f64);
     assert!(slowest.fold(0.0, f64::max) > 0.0, "{before}");
     let rows = &before["rows"];
-    assert!(sum(&rows["http/server_zones"]["front"][0]) > 20.0, "{rows}");
-    assert!(sum(&rows["http/location_zones"]["app"][0]) > 19.0, "{rows}");
-    assert!(sum(&rows["http/caches"]["things"][1]) > 18.0, "hits: {rows}");
+    assert!(sum(&rows["http/server_zones"]["front"][0]) > 9.0, "{rows}");
+    assert!(sum(&rows["http/location_zones"]["app"][0]) > 9.0, "{rows}");
+    assert!(sum(&rows["http/caches"]["things"][1]) > 8.0, "hits: {rows}");
     assert_eq!(
         rows["http/upstreams"]["u"].as_object().map(serde_json::Map::len),
         Some(1),
@@ -88,14 +89,14 @@ fn history_is_kept_over_a_reload() {
     wait_for("the reload", || (json(&server, "/api/9/nginx")["generation"] == 2).then_some(()));
     let after = history(&server, "");
     assert_eq!(after["since"], before["since"]);
-    assert!(sum(&after["values"]["2xx"]) > 19.0, "{after}");
-    assert!(sum(&after["rows"]["http/location_zones"]["app"][0]) > 19.0, "{after}");
+    assert!(sum(&after["values"]["2xx"]) > 9.0, "{after}");
+    assert!(sum(&after["rows"]["http/location_zones"]["app"][0]) > 9.0, "{after}");
     // Goes on, without a jump for what had been counted.
     let last = after["last"].as_u64().expect("a number");
     server.get("/");
     let more = wait_for("the next request", || {
         Some(history(&server, &format!("?since={last}")))
-            .filter(|h| sum(&h["rows"]["http/location_zones"]["app"][0]) > 0.9)
+            .filter(|h| sum(&h["rows"]["http/location_zones"]["app"][0]) > 0.4)
     });
     assert!(sum(&more["rows"]["http/location_zones"]["app"][0]) < 3.0, "{more}");
 }

@@ -95,16 +95,7 @@ impl Target {
                 socket.set_read_timeout(Some(PATIENCE)).map_err(text)?;
                 Box::new(socket)
             }
-            Address::Inet(host, port) => {
-                let mut addresses = (host.as_str(), *port).to_socket_addrs().map_err(text)?;
-                let mut last = format!("{host} has no address");
-                let connected = addresses.find_map(|a| {
-                    TcpStream::connect_timeout(&a, PATIENCE).map_err(|e| last = e.to_string()).ok()
-                });
-                let socket = connected.ok_or(last)?;
-                socket.set_read_timeout(Some(PATIENCE)).map_err(text)?;
-                Box::new(socket)
-            }
+            Address::Inet(host, port) => Box::new(tcp(host, *port)?),
         };
         if !self.tls {
             return Ok(socket);
@@ -114,6 +105,16 @@ impl Target {
         let connection = ClientConnection::new(Arc::new(tls_config(self.insecure)?), name).map_err(text)?;
         Ok(Box::new(StreamOwned::new(connection, socket)))
     }
+}
+
+/// Connects to the first address of a host that answers.
+fn tcp(host: &str, port: u16) -> Result<TcpStream, String> {
+    let mut addresses = (host, port).to_socket_addrs().map_err(text)?;
+    let mut last = format!("{host} has no address");
+    let connect = |a| TcpStream::connect_timeout(&a, PATIENCE).map_err(|e| last = e.to_string()).ok();
+    let socket = addresses.find_map(connect).ok_or(last)?;
+    socket.set_read_timeout(Some(PATIENCE)).map_err(text)?;
+    Ok(socket)
 }
 
 fn text(e: impl fmt::Display) -> String {
@@ -228,38 +229,57 @@ impl Client {
     }
 }
 
+/// Bytes of a response so far.
+struct Incoming<'s> {
+    stream: &'s mut dyn Stream,
+    bytes: Vec<u8>,
+}
+
+impl Incoming<'_> {
+    /// Reads more bytes; returns `false` at the end of the connection.
+    fn more(&mut self) -> Result<bool, String> {
+        let mut piece = [0; 16 << 10];
+        let count = self.stream.read(&mut piece).map_err(text)?;
+        self.bytes.extend_from_slice(piece.get(..count).unwrap_or_default());
+        if self.bytes.len() > LONGEST { Err("the answer is too long".to_owned()) } else { Ok(count > 0) }
+    }
+
+    /// Reads the head. Returns it in lower case, and takes it from the bytes.
+    fn head(&mut self) -> Result<String, String> {
+        loop {
+            if let Some(at) = self.bytes.windows(4).position(|w| w == b"\r\n\r\n") {
+                let rest = self.bytes.split_off(at + 4);
+                let head = std::mem::replace(&mut self.bytes, rest);
+                return Ok(String::from_utf8_lossy(&head).to_ascii_lowercase());
+            }
+            if !self.more()? {
+                return Err("the connection was closed".to_owned());
+            }
+        }
+    }
+
+    /// Reads the content: a number of bytes, or all until the connection ends.
+    fn body(&mut self, length: Option<usize>) -> Result<(), String> {
+        while length.is_none_or(|length| self.bytes.len() < length) {
+            if !self.more()? {
+                return if length.is_none() { Ok(()) } else { Err("the answer was cut off".to_owned()) };
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Reads a response that has a length, or ends with the connection.
 fn read(stream: &mut dyn Stream) -> Result<Response, String> {
-    let (mut bytes, mut piece) = (Vec::new(), vec![0; 64 << 10]);
-    let mut more = |bytes: &mut Vec<u8>| -> Result<bool, String> {
-        let count = stream.read(&mut piece).map_err(text)?;
-        bytes.extend_from_slice(piece.get(..count).unwrap_or_default());
-        if bytes.len() > LONGEST { Err("the answer is too long".to_owned()) } else { Ok(count > 0) }
-    };
-    let end = loop {
-        if let Some(at) = bytes.windows(4).position(|w| w == b"\r\n\r\n") {
-            break at + 4;
-        }
-        if !more(&mut bytes)? {
-            return Err("the connection was closed".to_owned());
-        }
-    };
-    let head = String::from_utf8_lossy(bytes.get(..end).unwrap_or_default()).to_ascii_lowercase();
+    let mut incoming = Incoming { stream, bytes: Vec::new() };
+    let head = incoming.head()?;
     let field =
         |name: &str| head.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
     let status = head.split(' ').nth(1).and_then(|s| s.parse().ok()).ok_or("the answer is not HTTP")?;
     let length = field("content-length").and_then(|n| n.parse::<usize>().ok());
+    incoming.body(length)?;
     let keeps = length.is_some() && field("connection") != Some("close");
-    let whole = length.map(|length| end.saturating_add(length));
-    while whole.is_none_or(|whole| bytes.len() < whole) {
-        if !more(&mut bytes)? {
-            if whole.is_some() {
-                return Err("the answer was cut off".to_owned());
-            }
-            break;
-        }
-    }
-    Ok(Response { status, body: bytes.split_off(end), keeps })
+    Ok(Response { status, body: incoming.bytes, keeps })
 }
 
 #[cfg(test)]

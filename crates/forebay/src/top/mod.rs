@@ -2,18 +2,22 @@
 
 mod client;
 mod find;
+mod layout;
+mod line;
 mod numbers;
 mod screen;
+mod summary;
 mod tables;
 mod view;
 
 use crate::subcommands::TopArgs;
 use client::{Client, Target};
+use line::Line;
 use screen::{Key, Screen};
 use serde_json::Value;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
-use view::{Line, View};
+use view::View;
 
 /// Width of the text of `--once` where there is no terminal.
 const PLAIN_WIDTH: usize = 120;

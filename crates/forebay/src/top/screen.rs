@@ -1,6 +1,6 @@
 //! The terminal: raw mode, keys, and drawing of lines.
 
-use super::view::Line;
+use super::line::Line;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 use std::io::{self, Read, Write};
