@@ -5,7 +5,8 @@
 //! `protocol.rs`, the signed requests, and `transport.rs`, HTTP over TLS. `rehearsal.rs` tries an order
 //! without a certificate. `publish.rs` brings the proofs to where the authority looks
 //! for them: `challenge.rs` has those of this process, `dns` answers questions about them, and `program.rs` calls a program.
-//! `state_dir.rs` has the files. `key.rs` and `x509.rs` make keys, requests and certificates.
+//! `state_dir.rs` has the files. `key.rs` and `x509.rs` make keys, requests and certificates,
+//! those of `local.rs`, an authority of this machine, among them.
 //!
 //! Everything runs on the process's tokio thread, and work with files on the blocking pool. Worker threads only read what
 //! `challenge.rs` and `certificate.rs` publish.
@@ -21,6 +22,7 @@ mod failure;
 mod history;
 mod issue;
 mod key;
+mod local;
 mod program;
 mod protocol;
 mod publish;
@@ -34,6 +36,7 @@ mod x509;
 pub use certificate::{Certificate, Phase, Report, reports};
 pub use challenge::http_answer;
 pub use engine::{Environment, load, start};
+pub use local::{LocalAuthority, PairFiles, is_local};
 pub use publish::{HookCall, Hooks, Step};
 pub use settings::{
     Challenge, ExternalAccount, Identifier, Issuer, KeyKind, LETS_ENCRYPT, Order, Profile, Program,

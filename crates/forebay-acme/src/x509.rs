@@ -1,7 +1,8 @@
 //! Requests for certificates (RFC 2986), certificates that the server makes itself, and what is read of others (RFC 5280).
 
-use crate::key::{INTEGER, Key, OID, SEQUENCE, base64url, integer};
+use crate::key::{BITS, INTEGER, Key, OID, SEQUENCE, base64url, integer};
 use crate::settings::Identifier;
+use aws_lc_rs::digest::{SHA256, digest};
 use forebay_net::tls::der::element;
 use forebay_net::tls::verify;
 use std::net::IpAddr;
@@ -31,6 +32,20 @@ const IP_ADDRESS: u8 = 0x87;
 const COMMON_NAME: &[u8] = &[0x55, 4, 3];
 /// subjectAltName.
 const ALTERNATIVE_NAMES: &[u8] = &[0x55, 0x1d, 0x11];
+/// basicConstraints.
+const BASIC_CONSTRAINTS: &[u8] = &[0x55, 0x1d, 0x13];
+/// keyUsage.
+const KEY_USAGE: &[u8] = &[0x55, 0x1d, 0x0f];
+/// subjectKeyIdentifier.
+const SUBJECT_KEY_ID: &[u8] = &[0x55, 0x1d, 0x0e];
+/// authorityKeyIdentifier.
+const AUTHORITY_KEY_ID: &[u8] = &[0x55, 0x1d, 0x23];
+/// nameConstraints.
+const NAME_CONSTRAINTS: &[u8] = &[0x55, 0x1d, 0x1e];
+/// extKeyUsage.
+const EXTENDED_KEY_USAGE: &[u8] = &[0x55, 0x1d, 0x25];
+/// id-kp-serverAuth.
+const SERVER_AUTH: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 1];
 /// extensionRequest (RFC 2985, section 5.4.2).
 const EXTENSION_REQUEST: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 9, 0x0e];
 /// id-pe-acmeIdentifier (RFC 8737, section 6.1).
@@ -80,23 +95,92 @@ pub(crate) fn request(
 /// # Errors
 /// If it cannot be signed.
 pub(crate) fn self_signed(key: &Key, extensions: &[u8], common: &str, now: i64) -> Result<Vec<u8>, String> {
-    const DAY: i64 = 24 * 3600;
-    let serial = integer(&forebay_sys::random::random_u64().to_be_bytes());
-    let validity = element(SEQUENCE, &[&time(now - DAY), &time(now + 365 * DAY)]);
-    let name = name(Some(common));
+    let subject = Subject { common, public: key.public(), extensions, validity: (now - DAY, now + 365 * DAY) };
+    signed(&subject, common, key)
+}
+
+/// Seconds of a day.
+pub(crate) const DAY: i64 = 24 * 3600;
+
+/// Content of a certificate that the server makes.
+pub(crate) struct Subject<'a> {
+    /// Common name.
+    pub(crate) common: &'a str,
+    /// Public key, SubjectPublicKeyInfo.
+    pub(crate) public: Vec<u8>,
+    /// Encoded extensions, one after the other.
+    pub(crate) extensions: &'a [u8],
+    /// First and last second, since 1970.
+    pub(crate) validity: (i64, i64),
+}
+
+/// Makes a certificate. `issuer`: common name of the certificate of `key`, which signs it.
+///
+/// # Errors
+/// If it cannot be signed.
+pub(crate) fn signed(subject: &Subject<'_>, issuer: &str, key: &Key) -> Result<Vec<u8>, String> {
+    let (from, until) = subject.validity;
     let mut parts = vec![
         element(CONTEXT, &[&element(INTEGER, &[&[2]])]),
-        serial,
+        integer(&forebay_sys::random::random_u64().to_be_bytes()),
         key.signature_algorithm(),
-        name.clone(),
-        validity,
-        name,
-        key.public(),
+        name(Some(issuer)),
+        element(SEQUENCE, &[&time(from), &time(until)]),
+        name(Some(subject.common)),
+        subject.public.clone(),
     ];
-    if !extensions.is_empty() {
-        parts.push(element(CONTEXT + 3, &[&element(SEQUENCE, &[extensions])]));
+    if !subject.extensions.is_empty() {
+        parts.push(element(CONTEXT + 3, &[&element(SEQUENCE, &[subject.extensions])]));
     }
     key.sign_der(&element(SEQUENCE, &[&parts.concat()]))
+}
+
+/// Returns the extensions of the certificate of an authority that signs those of servers (RFC 5280, section 4.2.1). It may do so for
+/// `domains` and the names below them, and for addresses in `networks` (an address and its mask): a stolen key is of no use for others.
+pub(crate) fn authority_extensions(public: &[u8], domains: &[&str], networks: &[Vec<u8>]) -> Vec<u8> {
+    let subtree = |tag: u8, value: &[u8]| element(SEQUENCE, &[&element(tag, &[value])]);
+    let mut permitted: Vec<u8> = domains.iter().flat_map(|d| subtree(DNS_NAME, d.as_bytes())).collect();
+    permitted.extend(networks.iter().flat_map(|n| subtree(IP_ADDRESS, n)));
+    let constraints = element(SEQUENCE, &[&element(CONTEXT, &[&permitted])]);
+    // The authority has none below it.
+    let basic = element(SEQUENCE, &[&element(BOOLEAN, &[&[0xff]]), &element(INTEGER, &[&[0]])]);
+    // keyCertSign and cRLSign.
+    let usage = element(BITS, &[&[1, 0x06]]);
+    let key_id = element(OCTETS, &[&key_id(public)]);
+    [
+        extension(BASIC_CONSTRAINTS, true, &basic),
+        extension(KEY_USAGE, true, &usage),
+        extension(SUBJECT_KEY_ID, false, &key_id),
+        extension(NAME_CONSTRAINTS, true, &constraints),
+    ]
+    .concat()
+}
+
+/// Returns the extensions of the certificate of a server. `issuer`: public key of the authority.
+pub(crate) fn server_extensions(identifiers: &[Identifier], issuer: &[u8]) -> Vec<u8> {
+    // The element with number 0, primitive.
+    let authority = element(SEQUENCE, &[&element(0x80, &[&key_id(issuer)])]);
+    // digitalSignature.
+    let usage = element(BITS, &[&[7, 0x80]]);
+    let server = element(SEQUENCE, &[&oid(SERVER_AUTH)]);
+    [
+        alternative_names(identifiers),
+        extension(KEY_USAGE, true, &usage),
+        extension(EXTENDED_KEY_USAGE, false, &server),
+        extension(AUTHORITY_KEY_ID, false, &authority),
+    ]
+    .concat()
+}
+
+fn extension(id: &[u8], critical: bool, value: &[u8]) -> Vec<u8> {
+    let critical = if critical { element(BOOLEAN, &[&[0xff]]) } else { Vec::new() };
+    element(SEQUENCE, &[&oid(id), &critical, &element(OCTETS, &[value])])
+}
+
+/// Returns the identifier of a public key (RFC 7093, section 2, method 4).
+fn key_id(public: &[u8]) -> Vec<u8> {
+    let hash = digest(&SHA256, public);
+    hash.as_ref().get(..20).unwrap_or_default().to_vec()
 }
 
 /// Returns the extensions of the certificate that proves control by TLS-ALPN-01 (RFC 8737, section 3). `digest`: SHA-256 of the key
@@ -106,6 +190,11 @@ pub(crate) fn proof_extensions(identifier: &Identifier, digest: &[u8]) -> Vec<u8
     let value = element(OCTETS, &[&element(OCTETS, &[digest])]);
     let proof = element(SEQUENCE, &[&oid(ACME_IDENTIFIER), &critical, &value]);
     [alternative_names(std::slice::from_ref(identifier)), proof].concat()
+}
+
+/// Returns the identifier of a public key as renewal identifiers have it ([`Leaf::renewal_id`]).
+pub(crate) fn key_id_text(public: &[u8]) -> String {
+    base64url(&key_id(public))
 }
 
 /// Encodes a time (RFC 5280, section 4.1.2.5).
