@@ -102,7 +102,7 @@ fn history_is_kept_over_a_reload() {
 }
 
 #[test]
-fn reloads_tell_what_they_changed_and_why_they_were_refused() {
+fn reloads_show_their_changes_and_the_reason_of_a_refusal() {
     let up = backend();
     let server = Server::start(&conf(up, ""));
     let reloads = || json(&server, "/api/9/forebay/reloads");
