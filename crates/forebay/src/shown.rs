@@ -31,7 +31,7 @@ struct Loaded {
 pub(crate) struct Shown(Option<Sender<Loaded>>);
 
 impl Shown {
-    /// Has the facts of a configuration found out that has been loaded. `record` is that of its files.
+    /// Sends a configuration that has been loaded to the thread. `record` is that of its files.
     pub(crate) fn loaded(&mut self, config: &Config, environment: &Environment, record: &[u8]) {
         if !is_watched(config) {
             self.0 = None;

@@ -5,7 +5,7 @@ use crate::metrics::{body, json, series};
 use crate::tls::{openssl, s_client};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 
 /// Configuration of a server on port 0 with a dashboard, a zone, and a group with a server that is down. `more` is another part of
@@ -102,7 +102,7 @@ fn history_is_kept_over_a_reload() {
 }
 
 #[test]
-fn reloads_tell_what_they_changed_and_why_they_were_refused() {
+fn reloads_show_their_changes_and_the_reason_of_a_refusal() {
     let up = backend();
     let server = Server::start(&conf(up, ""));
     let reloads = || json(&server, "/api/9/forebay/reloads");
@@ -293,4 +293,43 @@ fn top_says_why_it_shows_nothing() {
         assert_eq!((code, text.as_str()), (Some(1), ""), "{args:?}");
         assert!(errors.starts_with("forebay top: ") && errors.contains(reason), "{args:?}: {errors}");
     }
+}
+
+/// Reads from a terminal until a text has come.
+fn read_until(terminal: &mut impl Read, seen: &mut String, text: &str) {
+    let mut piece = [0; 4096];
+    while !seen.contains(text) {
+        let count = terminal.read(&mut piece).expect("output");
+        assert_ne!(count, 0, "no {text} in {seen}");
+        seen.push_str(&String::from_utf8_lossy(&piece[..count]));
+    }
+}
+
+/// `script` gives it a terminal.
+#[test]
+fn top_obeys_keys_in_a_terminal() {
+    if !crate::differential::tool("script") {
+        return;
+    }
+    let server = start("");
+    let command = format!("stty rows 30 cols 100; {PROGRAM} top http://{}/dashboard", server.addr(0));
+    let mut child = Command::new("script")
+        .args(["-qfec", &command, "/dev/null"])
+        .env("TERM", "xterm")
+        .env_remove("NO_COLOR")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("script");
+    let (mut keys, mut screen) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
+    let mut seen = String::new();
+    read_until(&mut screen, &mut seen, "\x1b[7m 1 Servers \x1b[0m");
+    assert!(seen.contains("\x1b[?1049h") && seen.contains("requests/s"), "{seen}");
+    keys.write_all(b"2").expect("written");
+    read_until(&mut screen, &mut seen, "\x1b[7m 2 Upstreams \x1b[0m");
+    read_until(&mut screen, &mut seen, "127.0.0.1:1 ");
+    keys.write_all(b"q").expect("written");
+    // The screen of before comes back.
+    read_until(&mut screen, &mut seen, "\x1b[?1049l");
+    assert_eq!(child.wait().expect("ends").code(), Some(0));
 }

@@ -36,7 +36,7 @@ pub(super) fn find(req: &Request, path: &[&str]) -> Result<Value, ApiError> {
     }
 }
 
-/// Returns all that the dashboard shows, except the history.
+/// Returns the content of the dashboard, except the history.
 fn overview(req: &Request) -> Value {
     json!({
         "nginx": api::program(req),

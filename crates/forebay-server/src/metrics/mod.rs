@@ -170,7 +170,7 @@ impl Sums {
         }
     }
 
-    /// Adds what a zone has counted since an earlier reading.
+    /// Adds the growth of a zone since an earlier reading.
     fn add_growth(&mut self, now: &Sums, before: &Sums) {
         let add = |sum: &mut u64, now: u64, before: u64| {
             *sum = sum.saturating_add(now.saturating_sub(before));

@@ -176,7 +176,7 @@ fn look_at_host(
     Ok(host)
 }
 
-/// Returns what there is to say about a configuration alone, the worst first: the machine is not looked at.
+/// Returns the findings about a configuration, the worst first, without those about the machine.
 pub(crate) fn of_configuration(environment: &Environment, files: &mut Files) -> Vec<Warning> {
     let directory = environment.conf_path.parent().map_or_else(|| environment.prefix.clone(), Into::into);
     let parsed = forebay_conf::parse::parse(&environment.conf_path, &environment.globals, &directory, files);

@@ -1,4 +1,4 @@
-//! What is shown above the tables: the figures of the last second, problems, and reloads.
+//! Lines above the tables: figures of the last second, problems, and reloads.
 
 use super::Snapshot;
 use super::line::{Line, Look};
@@ -111,7 +111,7 @@ fn elements(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-/// Returns what somebody should look at.
+/// Returns the problems, a line for each.
 pub(super) fn problems(o: &Value) -> Vec<Line> {
     let refused = o["reloads"]["events"][0]["error"].as_str().filter(|_| o["reloads"]["last_failed"] == true);
     let refused = refused.map(|reason| format!("the last reload was refused: {}", printable(reason)));

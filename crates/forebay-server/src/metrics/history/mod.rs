@@ -78,9 +78,14 @@ pub(crate) fn start(http: &Arc<Http>, config: &Config, outside: &Outside, tasks:
     let sampling = async move {
         loop {
             tokio::time::sleep_until(next_tick(started, Instant::now()).into()).await;
-            // The task of the former configuration may read the same counters in the same second, which changes nothing.
+            // Read without the lock: a worker thread may wait for it, to answer a request. All such tasks share a thread, so
+            // nothing else takes the sums meanwhile.
+            let Some(mut running) = lock(&HISTORY).as_mut().map(|h| std::mem::take(&mut h.running)) else {
+                continue;
+            };
+            let (columns, rows) = reader.read(&mut running);
             if let Some(history) = lock(&HISTORY).as_mut() {
-                let (columns, rows) = reader.read(&mut history.running);
+                history.running = running;
                 history.enter(Instant::now(), columns, rows);
             }
         }

@@ -65,7 +65,7 @@ pub(super) struct Running {
     gauges: [u64; GAUGES],
     /// Sums of the connections of each thread at all readings.
     connections: Vec<u64>,
-    /// What the zones of servers have counted, by their numbers. A zone that goes takes its counts with it.
+    /// Sums of the zones of servers at the last reading, by the number of the zone. The counts of a zone end with it.
     zones: HashMap<usize, Sums>,
     /// Sums of all zones of servers since the first reading.
     total: Sums,

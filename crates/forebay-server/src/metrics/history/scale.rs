@@ -1,4 +1,4 @@
-//! Rings of samples: what the counters grew by in each step of a range.
+//! Rings of samples: growth of the counters in each step of a range.
 
 use super::reading::{COLUMNS, Kind};
 use forebay_core::latency::{self, BUCKETS, Counts, quantile};
