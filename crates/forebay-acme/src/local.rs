@@ -55,7 +55,8 @@ fn constraint((ip, prefix): (IpAddr, u32)) -> Vec<u8> {
 pub fn is_local(identifier: &Identifier) -> bool {
     match identifier {
         Identifier::Dns(name) => {
-            let below = |d: &str| name.strip_suffix(d).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
+            let below =
+                |d: &str| name.strip_suffix(d).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
             DOMAINS.into_iter().any(below)
         }
         Identifier::Ip(ip) => NETWORKS.into_iter().any(|(network, prefix)| {
@@ -102,7 +103,10 @@ impl LocalAuthority {
                 return Ok(LocalAuthority { directory: directory.to_owned(), key, root });
             }
             // Not to be replaced in silence: browsers may trust it.
-            return Err(format!("{}: key and certificate do not belong together", directory.join("root.crt").display()));
+            return Err(format!(
+                "{}: key and certificate do not belong together",
+                directory.join("root.crt").display()
+            ));
         }
         let key = Key::generate(KeyKind::P256)?;
         let networks: Vec<Vec<u8>> = NETWORKS.into_iter().map(constraint).collect();
@@ -138,7 +142,12 @@ impl LocalAuthority {
         let extensions = server_extensions(identifiers, &self.key.public());
         let end = x509::leaf(&self.root).map_or(now, |root| root.until).min(now + DAYS * DAY);
         let common = first.to_string();
-        let subject = Subject { common: &common, public: key.public(), extensions: &extensions, validity: (now - DAY, end) };
+        let subject = Subject {
+            common: &common,
+            public: key.public(),
+            extensions: &extensions,
+            validity: (now - DAY, end),
+        };
         let leaf = x509::signed(&subject, ROOT_NAME, &self.key)?;
         files.write_certificate(&name, pem_text("CERTIFICATE", &leaf).as_bytes(), &key.to_pem())?;
         Ok(pair)
@@ -164,10 +173,28 @@ mod tests {
 
     #[test]
     fn local_names() {
-        for name in ["localhost", "a.localhost", "*.test", "x.home.arpa", "127.0.0.9", "10.1.2.3", "172.31.0.1", "::1", "fd00::1"] {
+        for name in [
+            "localhost",
+            "a.localhost",
+            "*.test",
+            "x.home.arpa",
+            "127.0.0.9",
+            "10.1.2.3",
+            "172.31.0.1",
+            "::1",
+            "fd00::1",
+        ] {
             assert!(is_local(&identifiers(&[name])[0]), "{name}");
         }
-        for name in ["example.org", "notlocalhost", "home.arpa.example", "172.32.0.1", "11.0.0.1", "2001:db8::1", "::2"] {
+        for name in [
+            "example.org",
+            "notlocalhost",
+            "home.arpa.example",
+            "172.32.0.1",
+            "11.0.0.1",
+            "2001:db8::1",
+            "::2",
+        ] {
             assert!(!is_local(&identifiers(&[name])[0]), "{name}");
         }
     }
@@ -203,7 +230,8 @@ mod tests {
     fn a_root_with_the_wrong_key_is_not_replaced() {
         let dir = tempfile::tempdir().expect("a directory");
         LocalAuthority::open(dir.path(), NOW).expect("an authority");
-        std::fs::write(dir.path().join("root.key"), &*Key::generate(KeyKind::P256).expect("a key").to_pem()).expect("write");
+        std::fs::write(dir.path().join("root.key"), &*Key::generate(KeyKind::P256).expect("a key").to_pem())
+            .expect("write");
         assert!(LocalAuthority::open(dir.path(), NOW).is_err());
     }
 }

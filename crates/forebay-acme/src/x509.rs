@@ -95,7 +95,8 @@ pub(crate) fn request(
 /// # Errors
 /// If it cannot be signed.
 pub(crate) fn self_signed(key: &Key, extensions: &[u8], common: &str, now: i64) -> Result<Vec<u8>, String> {
-    let subject = Subject { common, public: key.public(), extensions, validity: (now - DAY, now + 365 * DAY) };
+    let subject =
+        Subject { common, public: key.public(), extensions, validity: (now - DAY, now + 365 * DAY) };
     signed(&subject, common, key)
 }
 

@@ -20,7 +20,10 @@ fn main() -> std::io::Result<()> {
     for (page, text) in pages() {
         std::fs::write(dir.join(format!("directives/{page}.md")), text)?;
     }
-    std::fs::write(dir.join("directives.md"), tables(SITE_HEAD, |row| format!("directives/{}.md#{}", page(row), row.name)))
+    std::fs::write(
+        dir.join("directives.md"),
+        tables(SITE_HEAD, |row| format!("directives/{}.md#{}", page(row), row.name)),
+    )
 }
 
 const HEAD: &str = "\

@@ -17,6 +17,7 @@ mod explain;
 mod fmt;
 mod front_ends;
 mod help;
+mod https;
 mod listen;
 mod log_recovery;
 #[cfg(test)]
@@ -38,6 +39,7 @@ mod state;
 mod subcommands;
 mod title;
 mod top;
+mod trust;
 mod wire;
 mod worker;
 
@@ -72,6 +74,7 @@ fn is_subcommand(arguments: &[OsString]) -> bool {
                 | "reload"
                 | "serve"
                 | "top"
+                | "trust"
                 | "help"
                 | "--help"
                 | "--version"

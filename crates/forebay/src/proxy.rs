@@ -2,15 +2,15 @@
 
 use crate::cli::Options;
 use crate::front_ends::load;
+use crate::https::Endpoint;
 use crate::master_log::errno;
-use crate::serve::{choose_address, lasting_pid, quoted, urls};
+use crate::serve::{lasting_pid, quoted};
 use crate::subcommands::ProxyArgs;
 use crate::{server, title};
 use forebay_conf::files::Files;
 use forebay_sys::files;
 use std::ffi::OsString;
 use std::io::Write;
-use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -34,15 +34,15 @@ fn run(args: &ProxyArgs, arguments: Vec<OsString>) -> Result<u8, String> {
         [upstream] => (None, upstream),
         _ => return Err("an upstream is wanted".into()),
     };
-    let listen = choose_address(listen)?;
     let upstream = Upstream::parse(upstream)?;
+    let endpoint = Endpoint::choose(&args.https, listen)?;
     if args.print_config {
-        print!("{}", configuration(listen, &upstream, &lasting_pid(listen)));
+        print!("{}", configuration(&endpoint, &upstream, &lasting_pid(endpoint.address())));
         return Ok(0);
     }
     let private = tempfile::Builder::new().prefix("forebay-").tempdir().map_err(|e| errno(&e))?;
     let directory = private.path();
-    let text = configuration(listen, &upstream, &directory.join("nginx.pid"));
+    let text = configuration(&endpoint, &upstream, &directory.join("nginx.pid"));
     prepare(directory, &text).map_err(|e| format!("{}: {}", directory.display(), errno(&e)))?;
     let options = Options {
         prefix: Some(directory.to_string_lossy().into_owned()),
@@ -54,17 +54,18 @@ fn run(args: &ProxyArgs, arguments: Vec<OsString>) -> Result<u8, String> {
     let mut files = Files::disk();
     load(&environment, &mut files).map_err(|e| files.render(&e))?;
     // A reader that has gone away is no reason to end.
-    let _ = std::io::stdout().write_all(greeting(listen, &upstream)?.as_bytes());
+    let _ = std::io::stdout().write_all(greeting(&endpoint, &upstream)?.as_bytes());
     // The directory is removed when `private` goes out of scope, after the server has ended.
     Ok(server::start(&options, arguments))
 }
 
 /// Returns the text for the user who has started the program.
-fn greeting(listen: SocketAddr, upstream: &Upstream) -> Result<String, String> {
-    let urls = urls(listen);
+fn greeting(endpoint: &Endpoint, upstream: &Upstream) -> Result<String, String> {
+    let urls = endpoint.urls();
     let (first, others) = urls.split_first().ok_or("no address")?;
     let mut text = format!("Passing {first} to {}\n", upstream.shown());
     others.iter().for_each(|url| text.push_str(&format!("    and {url}\n")));
+    text.push_str(&endpoint.note());
     text.push_str("End it with Ctrl-C; --print-config shows the nginx.conf behind it.\n");
     Ok(text)
 }
@@ -129,7 +130,7 @@ fn host_and_port(place: &str) -> Option<(&str, Option<&str>)> {
     (!refused).then_some((host, port))
 }
 
-fn configuration(listen: SocketAddr, upstream: &Upstream, pid: &Path) -> String {
+fn configuration(endpoint: &Endpoint, upstream: &Upstream, pid: &Path) -> String {
     let scheme = if upstream.encrypted { "https" } else { "http" };
     // A server on another machine answers to its own name, a server on this one to the name that the client used.
     let foreign = upstream.encrypted && !upstream.host.is_empty();
@@ -162,11 +163,9 @@ http {{
         server {server};
         keepalive 64;
     }}
-
+{http}
     server {{
-        listen {listen};
-        server_name localhost;
-        client_max_body_size 0;
+{server_lines}        client_max_body_size 0;
 
         location / {{
             proxy_pass {scheme}://application{path};
@@ -182,6 +181,8 @@ http {{
 ",
         pid = quoted(pid),
         server = upstream.server,
+        http = endpoint.http_lines(),
+        server_lines = endpoint.server_lines(),
         path = upstream.path,
     )
 }

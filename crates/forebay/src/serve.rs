@@ -2,6 +2,7 @@
 
 use crate::cli::Options;
 use crate::front_ends::load;
+use crate::https::Endpoint;
 use crate::master_log::errno;
 use crate::plan::Plan;
 use crate::subcommands::ServeArgs;
@@ -68,7 +69,7 @@ struct Site {
     demo: bool,
     dot_files: bool,
     access_log: bool,
-    listen: SocketAddr,
+    endpoint: Endpoint,
     user: Option<String>,
 }
 
@@ -87,15 +88,15 @@ pub(crate) fn main(args: &ServeArgs, arguments: Vec<OsString>, titled: bool) -> 
 }
 
 fn run(args: &ServeArgs, arguments: Vec<OsString>) -> Result<u8, String> {
-    let listen = choose_address(args.listen.as_deref())?;
+    let endpoint = Endpoint::choose(&args.https, args.listen.as_deref())?;
     let private = tempfile::Builder::new().prefix("forebay-").tempdir().map_err(|e| errno(&e))?;
     let directory = private.path();
     let (dot_files, access_log) = (args.dot_files, args.access_log);
     let what = match &args.dir {
-        Some(dir) => Site { dot_files, access_log, ..folder(dir, listen)? },
+        Some(dir) => Site { dot_files, access_log, ..folder(dir, endpoint)? },
         None => {
             let root = directory.join("site");
-            Site { root, demo: true, dot_files, access_log, listen, user: None }
+            Site { root, demo: true, dot_files, access_log, endpoint, user: None }
         }
     };
     if args.print_config {
@@ -116,7 +117,7 @@ fn run(args: &ServeArgs, arguments: Vec<OsString>) -> Result<u8, String> {
 
 /// Prints the configuration. It has to start later, too: the demo site stays in the directory.
 fn print(what: &Site, private: tempfile::TempDir) -> io::Result<u8> {
-    let mut text = configuration(what, &lasting_pid(what.listen));
+    let mut text = configuration(what, &lasting_pid(what.endpoint.address()));
     if what.demo {
         let directory = private.keep();
         std::fs::set_permissions(&directory, std::fs::Permissions::from_mode(0o755))?;
@@ -197,14 +198,14 @@ fn is_free(addr: SocketAddr) -> bool {
     TcpListener::bind(addr).is_ok()
 }
 
-fn folder(dir: &Path, listen: SocketAddr) -> Result<Site, String> {
+fn folder(dir: &Path, endpoint: Endpoint) -> Result<Site, String> {
     let root = dir.canonicalize().map_err(|e| format!("{}: {}", dir.display(), errno(&e)))?;
     let about = std::fs::metadata(&root).map_err(|e| format!("{}: {}", dir.display(), errno(&e)))?;
     if !about.is_dir() {
         return Err(format!("{}: not a folder", dir.display()));
     }
     let user = identity::is_root().then(|| user_for(&root, about.uid())).flatten();
-    Ok(Site { root, demo: false, dot_files: false, access_log: false, listen, user })
+    Ok(Site { root, demo: false, dot_files: false, access_log: false, endpoint, user })
 }
 
 /// Chooses the worker's user if root serves a folder: the owner of the folder, but root only if no other user may read it.
@@ -254,9 +255,9 @@ fn configuration(what: &Site, pid: &Path) -> String {
     };
     let _ = write!(
         text,
-        "\n    server {{\n        listen {};\n        server_name localhost;\n        root {};\n        charset \
-         utf-8;\n{rest}{hidden}    }}\n}}\n",
-        what.listen,
+        "{}\n    server {{\n{}        root {};\n        charset utf-8;\n{rest}{hidden}    }}\n}}\n",
+        what.endpoint.http_lines(),
+        what.endpoint.server_lines(),
         quoted(&what.root)
     );
     text
@@ -288,10 +289,11 @@ fn announce(what: &Site, options: &Options, asked: bool) -> Result<(), String> {
     let (config, _) = load(&environment, &mut files).map_err(|e| files.render(&e))?;
     let plan = Plan::new(&config);
     let served = if what.demo { "the demo site".to_owned() } else { what.root.display().to_string() };
-    let urls = urls(what.listen);
+    let urls = what.endpoint.urls();
     println!("Serving {served} on {}", urls.first().map_or("", String::as_str));
     urls.iter().skip(1).for_each(|url| println!("  and {url}"));
-    if !asked && what.listen.port() != PORT {
+    print!("{}", what.endpoint.note());
+    if !asked && !what.endpoint.has_tls() && what.endpoint.address().port() != PORT {
         println!("  (port {PORT} is taken)");
     }
     println!();

@@ -3,7 +3,9 @@
 
 use crate::cli::Options;
 use crate::front_ends::load_all;
-use crate::{acme, check, doctor, explain, fmt, help, origin, proxy, reload, serve, top};
+use crate::https::HttpsArgs;
+use crate::trust::TrustArgs;
+use crate::{acme, check, doctor, explain, fmt, help, origin, proxy, reload, serve, top, trust};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use forebay_conf::error::Level;
 use forebay_conf::files::Files;
@@ -50,6 +52,8 @@ enum Wish {
     Serve(ServeArgs),
     /// Show the figures of the running server in the terminal, as the dashboard does
     Top(TopArgs),
+    /// Have the system and its browsers trust the authority for localhost and its like
+    Trust(TrustArgs),
 }
 
 /// `forebay bench` and `forebay tune` read their arguments themselves.
@@ -214,6 +218,8 @@ pub(crate) struct FmtArgs {
 pub(crate) struct ServeArgs {
     /// Folder to serve; the built-in demo site when left out
     pub dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub https: HttpsArgs,
     /// Address or port
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<String>,
@@ -234,6 +240,8 @@ pub(crate) struct ProxyArgs {
     /// Where to listen (an address or a port), and where requests go: a port, an address or a URL
     #[arg(value_name = "[LISTEN] UPSTREAM", required = true, num_args = 1..=2)]
     pub places: Vec<String>,
+    #[command(flatten)]
+    pub https: HttpsArgs,
     /// Print the nginx.conf that would be run, and end
     #[arg(long)]
     pub print_config: bool,
@@ -313,6 +321,7 @@ pub(crate) fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
         Wish::Tune(args) => forebay_tune::cli::main(args.rest),
         Wish::Serve(args) => serve::main(&args, arguments, titled),
         Wish::Top(args) => top::main(args),
+        Wish::Trust(args) => trust::main(&args),
     }
 }
 

@@ -4,6 +4,7 @@ mod dns;
 mod faults;
 mod language;
 mod namespace;
+mod one_line;
 
 use crate::harness::{PROGRAM, Server, Site, free_port, wait_for};
 use std::net::SocketAddr;

@@ -1,0 +1,130 @@
+//! `forebay trust`: has the system and its browsers trust the authority of this machine, which certifies localhost and its like.
+
+use crate::https::data_directory;
+use clap::Args;
+use forebay_acme::LocalAuthority;
+use forebay_net::tls::verify::now;
+use forebay_sys::{files, identity};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Name of the certificate in the stores.
+const NAME: &str = "forebay-local-authority";
+
+/// Stores of distributions: directory of additional roots, extension, program that follows a change.
+const STORES: [(&str, &str, &[&str]); 4] = [
+    ("/usr/local/share/ca-certificates", "crt", &["update-ca-certificates"]),
+    ("/etc/pki/ca-trust/source/anchors", "pem", &["update-ca-trust", "extract"]),
+    ("/etc/ca-certificates/trust-source/anchors", "crt", &["trust", "extract-compat"]),
+    ("/usr/share/pki/trust/anchors", "pem", &["update-ca-certificates"]),
+];
+
+/// `forebay trust`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct TrustArgs {
+    /// Certificate to trust (default: that of the authority, which is made if there is none)
+    #[arg(long, value_name = "FILE")]
+    certificate: Option<PathBuf>,
+    /// End the trust
+    #[arg(long)]
+    remove: bool,
+    /// Print the certificate, and change nothing
+    #[arg(long, conflicts_with = "remove")]
+    print: bool,
+}
+
+/// Runs `trust`. Returns the exit code.
+pub(crate) fn main(args: &TrustArgs) -> u8 {
+    match run(args) {
+        Ok(()) => 0,
+        Err(text) => {
+            eprintln!("forebay trust: {text}");
+            1
+        }
+    }
+}
+
+fn run(args: &TrustArgs) -> Result<(), String> {
+    let file = match &args.certificate {
+        Some(file) => file.clone(),
+        None => {
+            let directory = data_directory("local")?;
+            LocalAuthority::open(&directory, now())?;
+            LocalAuthority::root_file(&directory)
+        }
+    };
+    let text = std::fs::read(&file).map_err(|e| format!("{}: {e}", file.display()))?;
+    if args.print {
+        // A reader that has gone away is no reason to complain.
+        let _ = std::io::Write::write_all(&mut std::io::stdout(), &text);
+        return Ok(());
+    }
+    let browsers = browsers(&file, args.remove);
+    if identity::is_root() {
+        return system(&text, args.remove);
+    }
+    let remove = if args.remove { " --remove" } else { "" };
+    println!("For the whole system, as root:\n  sudo forebay trust{remove} --certificate {}", file.display());
+    if browsers == 0 {
+        return Err(
+            "nothing was changed: certutil (libnss3-tools, nss-tools) changes the stores of your browsers"
+                .into(),
+        );
+    }
+    Ok(())
+}
+
+/// Adds the certificate to the store of the system, or removes it.
+fn system(certificate: &[u8], remove: bool) -> Result<(), String> {
+    let known = STORES.iter().find(|(directory, _, _)| Path::new(directory).is_dir());
+    let (directory, extension, update) =
+        known.ok_or("no known store of certificates (Debian's package: ca-certificates)")?;
+    let path = Path::new(directory).join(format!("{NAME}.{extension}"));
+    let failed = |e: std::io::Error| format!("{}: {e}", path.display());
+    match remove {
+        true if !path.exists() => {
+            println!("It was not trusted.");
+            return Ok(());
+        }
+        true => std::fs::remove_file(&path).map_err(failed)?,
+        false => files::write(&path, certificate, files::READABLE).map_err(failed)?,
+    }
+    let (program, arguments) = update.split_first().ok_or("no program")?;
+    let ended = Command::new(program).args(arguments).output().map_err(|e| format!("{program}: {e}"))?;
+    if !ended.status.success() {
+        return Err(format!("{program}: {}", String::from_utf8_lossy(&ended.stderr).trim()));
+    }
+    let done = if remove { "no longer trusts" } else { "trusts" };
+    println!("The system {done} {}.", path.display());
+    Ok(())
+}
+
+/// Adds the certificate to the stores of the user's browsers (Chromium, Firefox), or removes it. Returns the number of stores that
+/// were changed.
+fn browsers(certificate: &Path, remove: bool) -> usize {
+    let stores = browser_stores();
+    let change = |store: &PathBuf| {
+        let place = format!("sql:{}", store.display());
+        let mut certutil = Command::new("certutil");
+        match remove {
+            true => certutil.args(["-D", "-d", &place, "-n", NAME]),
+            false => certutil.args(["-A", "-d", &place, "-t", "C,,", "-n", NAME, "-i"]).arg(certificate),
+        };
+        let changed = certutil.output().is_ok_and(|out| out.status.success());
+        if changed {
+            println!("Changed the store of browsers in {}.", store.display());
+        }
+        changed
+    };
+    stores.iter().filter(|store| change(store)).count()
+}
+
+/// Returns the directories with stores of browsers (NSS).
+fn browser_stores() -> Vec<PathBuf> {
+    let Some(home) = std::env::var_os("HOME").map(PathBuf::from) else { return Vec::new() };
+    let profiles = [".mozilla/firefox", "snap/firefox/common/.mozilla/firefox"];
+    let profiles = profiles.iter().filter_map(|dir| std::fs::read_dir(home.join(dir)).ok()).flatten();
+    let profiles = profiles.flatten().map(|entry| entry.path());
+    let has_store = |dir: &PathBuf| dir.join("cert9.db").is_file();
+    std::iter::once(home.join(".pki/nssdb")).chain(profiles).filter(has_store).collect()
+}
