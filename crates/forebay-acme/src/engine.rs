@@ -1,11 +1,11 @@
 //! The task of an issuer: looks after its certificates one after the other, again and again.
 
 use crate::certificate::{self, Certificate, Phase, State};
-use crate::dns;
 use crate::failure::{Class, Failure};
 use crate::history::{Asked, History};
 use crate::issue::{Issuance, Issued};
 use crate::key::Key;
+use crate::listening;
 use crate::protocol::{Session, text_of};
 use crate::publish::{Hooks, Publisher};
 use crate::rehearsal::{self, Results};
@@ -190,7 +190,7 @@ impl Attendant {
             self.say(Level::Error, &format!("certificates are kept in memory only: {text}"));
             self.state = None;
         }
-        while !dns::quits() {
+        while !listening::quits() {
             let mut next = i64::MAX;
             for at in 0..self.wanted.len() {
                 next = next.min(self.look_after(at).await);

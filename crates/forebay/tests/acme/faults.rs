@@ -138,7 +138,7 @@ fn attempts_after_a_failed_proof_begin_elsewhere() {
     let Some(program) = pebble() else { return };
     let site = Site::new(
         "events {} error_log logs/error.log notice;\n\
-         http { access_log off; acme_client_path %DIR%/clients;\n\
+         http { access_log off; acme_http_port %PORT0%; acme_client_path %DIR%/clients;\n\
          acme_client c https://127.0.0.1:%PORT2%/dir staging_uri=https://127.0.0.1:%PORT2%/dir?staging \
            trusted_certificate=%DIR%/ca.pem retry_after_error=1s;\n\
          server { listen 127.0.0.1:%PORT0%; listen 127.0.0.1:%PORT1% ssl; server_name a.test; acme c; } }\n",
