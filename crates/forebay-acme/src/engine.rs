@@ -1,6 +1,7 @@
 //! The task of an issuer: looks after its certificates one after the other, again and again.
 
 use crate::certificate::{self, Certificate, Phase, State};
+use crate::earlier;
 use crate::failure::{Class, Failure};
 use crate::history::{Asked, History};
 use crate::issue::{Issuance, Issued};
@@ -48,7 +49,19 @@ pub fn load(orders: &[Order]) {
         if let Ok(certificate) = Certificate::of(order) {
             // The task reports files that cannot be read.
             let _ = read_files(order, &certificate);
+            read_earlier(order, &certificate);
         }
+    }
+}
+
+/// Presents an earlier certificate if there is none of the order.
+fn read_earlier(order: &Order, certificate: &Certificate) {
+    let Some(path) = order.issuer.state_path.as_ref().filter(|_| lock(&certificate.state).leaf.is_none())
+    else {
+        return;
+    };
+    if let Some(made) = earlier::find(order, &StateDir::new(path), now()) {
+        certificate.present_earlier(made);
     }
 }
 
@@ -436,6 +449,7 @@ impl Attendant {
         };
         let held = match state.leaf {
             Some(_) => "the old one stays in use",
+            None if state.has_earlier => "an earlier one for other names is in use",
             None => "a self-signed one is in use",
         };
         drop(state);

@@ -16,6 +16,7 @@
 mod certificate;
 mod challenge;
 pub mod dns;
+mod earlier;
 mod engine;
 mod failure;
 mod history;

@@ -376,6 +376,29 @@ fn two_nodes_share_a_directory() {
     assert_eq!(presented(&second.site, "a.test"), shown);
 }
 
+/// A name that is added does not take the certificate of the others away.
+#[test]
+fn an_earlier_certificate_serves_until_there_is_one_for_all_names() {
+    let Some(program) = pebble() else { return };
+    let site = site("", NGINX_ACME);
+    let authority = Authority::start(&site, &program, LONG);
+    let mut server = Server::start_on(site);
+    let first = issued(&server.site, "a.test", "");
+    drop(authority);
+    let conf =
+        server.site.read("nginx.conf").replace("server_name a.test b.test;", "server_name a.test c.test;");
+    server.site.write("nginx.conf", &conf);
+    server.signal(nix::sys::signal::Signal::SIGHUP);
+    server.wait_for_log("an earlier one for other names is in use", 1);
+    assert_eq!(presented(&server.site, "c.test"), first);
+    server.restart();
+    assert_eq!(presented(&server.site, "a.test"), first);
+    let _authority = Authority::start(&server.site, &program, LONG);
+    let (code, text) = acme(&server.site, "renew", &[]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(issued(&server.site, "a.test", &first).contains("DNS:c.test"));
+}
+
 /// Without a directory the account is kept over a reload.
 #[test]
 fn an_account_in_memory_survives_a_reload() {
