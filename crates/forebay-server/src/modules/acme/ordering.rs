@@ -39,6 +39,14 @@ pub(crate) struct Subject<'s> {
 }
 
 impl Subject<'_> {
+    /// Returns `true` if the server uses a client.
+    fn uses(&self, client: &str) -> bool {
+        match &self.settings.uses {
+            Uses::Clients(used) => used.iter().any(|(name, _)| name.eq_ignore_ascii_case(client)),
+            _ => false,
+        }
+    }
+
     /// Returns `true` if a certificate is presented without a directive that names it.
     fn takes_any(&self) -> bool {
         !self.certified && self.listens.iter().any(|l| l.address_options.ssl)
@@ -179,7 +187,7 @@ impl Ordering {
     /// Makes the orders of the clients, and adds their certificates to `all`.
     ///
     /// # Errors
-    /// If a hook names no client and no issuer.
+    /// If no key can be made.
     pub(crate) fn order_for_clients(&mut self, all: &mut IssuedToClients) -> Result<(), Error> {
         for Clientele { issuer, key, identifiers } in &self.clients {
             if identifiers.is_empty() {
@@ -191,6 +199,14 @@ impl Ordering {
             self.acme.clients.push(ClientCertificate { name: issuer.name.clone(), certificate });
             self.acme.orders.push(order);
         }
+        Ok(())
+    }
+
+    /// Checks that the names in hooks are those of clients or issuers.
+    ///
+    /// # Errors
+    /// For the first that is not.
+    pub(crate) fn check_hooks(&self) -> Result<(), Error> {
         let is_known = |h: &&Hook| {
             let mut all = self.issuers.iter().chain(self.clients.iter().map(|c| &c.issuer));
             h.client == BUILT_IN || all.any(|i| i.name.eq_ignore_ascii_case(&h.client))
@@ -225,11 +241,7 @@ impl Ordering {
         }
         let first = own.first().map(|o: &Ordered| o.certificate.clone());
         let mut issued: Vec<Issued> = own.into_iter().map(|o| o.issued).collect();
-        let uses = |name: &str| match &subject.settings.uses {
-            Uses::Clients(used) => used.iter().any(|(n, _)| n.eq_ignore_ascii_case(name)),
-            _ => false,
-        };
-        issued.extend(cx.issued_to_clients.issued(subject.takes_any(), uses));
+        issued.extend(cx.issued_to_clients.issued(subject.takes_any(), |client| subject.uses(client)));
         Ok((issued, first))
     }
 
