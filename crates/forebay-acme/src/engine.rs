@@ -283,8 +283,11 @@ impl Attendant {
         let Some(uri) = self.issuer.staging_uri().filter(|_| rehearses) else { return Ok(()) };
         let challenge = self.issuer.challenge.of_attempt(failures);
         let tried = rehearsal::run(order, uri, challenge, &self.publisher).await;
-        let failed = tried.and_then(|names| names.into_iter().try_for_each(|(_, proven)| proven));
-        failed.map_err(|f| f.during("at the staging directory"))
+        match tried.and_then(|names| names.into_iter().try_for_each(|(_, proven)| proven)) {
+            Err(f) if f.class == Class::Unproven => Err(f.during("at the staging directory")),
+            // That it is down or full says nothing about the names.
+            _ => Ok(()),
+        }
     }
 
     /// Asks for renewal information (RFC 9773).
