@@ -5,7 +5,7 @@
 
 mod message;
 
-pub use message::{Served, Transport, answer};
+pub use message::{DnsTransport, Served, answer};
 
 use crate::engine::Environment;
 use crate::listening::{self, PAUSE, quits};
@@ -109,7 +109,7 @@ impl Zones {
         known.then(|| Served { values: values.unwrap_or_default(), ttl: self.ttl })
     }
 
-    fn answer(&self, query: &[u8], transport: Transport) -> Option<Vec<u8>> {
+    fn answer(&self, query: &[u8], transport: DnsTransport) -> Option<Vec<u8>> {
         answer(query, transport, |name| self.find(name))
     }
 }
@@ -167,7 +167,7 @@ fn answer_batch(socket: &UdpSocket, batch: &mut Batch, zones: &Zones) -> io::Res
     batch.receive(socket, MOST).map_err(io::Error::from)?;
     for n in 0..batch.len() {
         let (Some(query), Some(sender)) = (batch.get(n), batch.sender(n)) else { continue };
-        if let Some(answer) = zones.answer(query.bytes, Transport::Udp) {
+        if let Some(answer) = zones.answer(query.bytes, DnsTransport::Udp) {
             // A lost answer is asked for again.
             let _ = datagrams::send(socket, &answer, Some(&sender));
         }
@@ -193,7 +193,7 @@ async fn answer_next(connection: &mut TcpStream, zones: &Zones) -> io::Result<()
     }
     let mut query = vec![0; length];
     connection.read_exact(&mut query).await?;
-    let answer = zones.answer(&query, Transport::Tcp).ok_or(io::ErrorKind::InvalidData)?;
+    let answer = zones.answer(&query, DnsTransport::Tcp).ok_or(io::ErrorKind::InvalidData)?;
     let length = u16::try_from(answer.len()).map_err(io::Error::other)?;
     connection.write_all(&[&length.to_be_bytes(), answer.as_slice()].concat()).await
 }
