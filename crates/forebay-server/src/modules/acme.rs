@@ -30,6 +30,7 @@ use forebay_acme::{Certificate, Identifier, KeyKind, Order, dns, http};
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_core::vars::RowSource;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -135,20 +136,16 @@ impl Acme {
         self: &Acme,
         tasks: &mut forebay_core::tasks::Tasks,
         environment: &forebay_acme::Environment<'_>,
-        socket: impl Fn(&ListenAddr) -> Option<Arc<std::os::fd::OwnedFd>>,
+        sockets: impl Fn(&ListenAddr) -> Vec<Arc<OwnedFd>>,
     ) {
         forebay_acme::start(&self.orders, tasks, environment);
-        let open = |addr: &ListenAddr| {
-            let socket = socket(addr)?;
-            Some(if addr.is_udp() {
-                dns::Socket::Datagrams(socket)
-            } else {
-                dns::Socket::Connections(socket)
-            })
+        let kind = |addr: &ListenAddr| match addr.is_udp() {
+            true => dns::Socket::Datagrams,
+            false => dns::Socket::Connections,
         };
-        let sockets = self.dns.iter().filter_map(open).collect();
-        dns::start(&self.orders, (sockets, self.dns_ttl), tasks, environment);
-        http::start(self.http.iter().filter_map(socket).collect(), tasks, environment);
+        let for_dns = self.dns.iter().flat_map(|addr| sockets(addr).into_iter().map(kind(addr)));
+        dns::start(&self.orders, (for_dns.collect(), self.dns_ttl), tasks, environment);
+        http::start(self.http.iter().flat_map(&sockets).collect(), tasks, environment);
     }
 }
 

@@ -65,6 +65,26 @@ fn a_client_answers_where_no_server_listens() {
     issued(&server.site, "a.test", "");
     let answer = crate::harness::raw(server.addr(3), b"GET / HTTP/1.1\r\nHost: a.test\r\n\r\n");
     assert!(answer.starts_with(b"HTTP/1.1 404 Not Found\r\n"), "{}", answer.escape_ascii());
+    // The port goes to a server and back. Each connection is answered, whichever thread had its socket.
+    let without = server.site.read("nginx.conf");
+    let with = without.replacen(
+        "server {",
+        &format!("server {{ listen {}; return 418; }} server {{", server.addr(3)),
+        1,
+    );
+    for (conf, status) in [(&with, "418"), (&without, "404")] {
+        server.site.write("nginx.conf", conf);
+        server.signal(nix::sys::signal::Signal::SIGHUP);
+        let get = || {
+            crate::harness::raw(
+                server.addr(3),
+                b"GET / HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n",
+            )
+        };
+        let is = |answer: &[u8]| answer.starts_with(format!("HTTP/1.1 {status}").as_bytes());
+        wait_for(status, || is(&get()).then_some(()));
+        assert!((0..20).all(|_| is(&get())), "{status}");
+    }
 }
 
 #[test]
