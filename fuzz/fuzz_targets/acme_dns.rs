@@ -1,11 +1,11 @@
 //! Any datagram to the name server for ACME challenges: it is answered or not, and an answer is neither long nor a query.
 #![no_main]
 
-use forebay_acme::dns::{Served, Transport, answer};
+use forebay_acme::dns::{Served, DnsTransport, answer};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
-    for transport in [Transport::Udp, Transport::Tcp] {
+    for transport in [DnsTransport::Udp, DnsTransport::Tcp] {
         let find = |name: &[u8]| {
             assert!(name.len() <= 255);
             let known = name.first().is_none_or(|b| b % 2 == 0);
@@ -13,7 +13,7 @@ fuzz_target!(|data: &[u8]| {
         };
         if let Some(a) = answer(data, transport, find) {
             assert!(a.len() >= 12 && a[2] & 0x80 != 0 && a[..2] == data[..2]);
-            assert!(transport == Transport::Tcp || a.len() <= 1232);
+            assert!(transport == DnsTransport::Tcp || a.len() <= 1232);
         }
     }
 });

@@ -67,6 +67,8 @@ pub(crate) struct State {
     pub(crate) issued_at: i64,
     /// Failures in a row.
     pub(crate) failures: u32,
+    /// An earlier certificate for some of the names is presented.
+    pub(crate) has_earlier: bool,
     /// A proof failed: another directory of the authority is asked before the next attempt.
     pub(crate) rehearses: bool,
     /// All failures of the process.
@@ -128,6 +130,12 @@ impl Certificate {
     /// Returns the place that servers present it from.
     pub fn slot(&self) -> &Arc<Slot> {
         &self.slot
+    }
+
+    /// Presents an earlier certificate for some of the names, until there is one for all.
+    pub(crate) fn present_earlier(&self, made: CertifiedKey) {
+        self.slot.replace_provisional(Arc::new(made));
+        lock(&self.state).has_earlier = true;
     }
 
     /// Appends the chain in PEM. Returns `false` if there is no certificate.

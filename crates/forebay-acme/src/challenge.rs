@@ -20,7 +20,7 @@ static ANSWERS: LazyLock<RwLock<HashMap<Vec<u8>, String>>> = LazyLock::new(RwLoc
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// Returns the answer to the HTTP-01 challenge of a token.
-pub fn http_answer(token: &[u8]) -> Option<String> {
+pub(crate) fn http_answer(token: &[u8]) -> Option<String> {
     if COUNT.load(Relaxed) == 0 {
         return None;
     }

@@ -1,11 +1,12 @@
 //! The task of an issuer: looks after its certificates one after the other, again and again.
 
 use crate::certificate::{self, Certificate, Phase, State};
-use crate::dns;
+use crate::earlier;
 use crate::failure::{Class, Failure};
 use crate::history::{Asked, History};
 use crate::issue::{Issuance, Issued};
 use crate::key::Key;
+use crate::listening;
 use crate::protocol::{Session, text_of};
 use crate::publish::{Hooks, Publisher};
 use crate::rehearsal::{self, Results};
@@ -48,7 +49,19 @@ pub fn load(orders: &[Order]) {
         if let Ok(certificate) = Certificate::of(order) {
             // The task reports files that cannot be read.
             let _ = read_files(order, &certificate);
+            read_earlier(order, &certificate);
         }
+    }
+}
+
+/// Presents an earlier certificate if there is none of the order.
+fn read_earlier(order: &Order, certificate: &Certificate) {
+    let Some(path) = order.issuer.state_path.as_ref().filter(|_| lock(&certificate.state).leaf.is_none())
+    else {
+        return;
+    };
+    if let Some(made) = earlier::find(order, &StateDir::new(path), now()) {
+        certificate.present_earlier(made);
     }
 }
 
@@ -190,7 +203,7 @@ impl Attendant {
             self.say(Level::Error, &format!("certificates are kept in memory only: {text}"));
             self.state = None;
         }
-        while !dns::quits() {
+        while !listening::quits() {
             let mut next = i64::MAX;
             for at in 0..self.wanted.len() {
                 next = next.min(self.look_after(at).await);
@@ -270,8 +283,11 @@ impl Attendant {
         let Some(uri) = self.issuer.staging_uri().filter(|_| rehearses) else { return Ok(()) };
         let challenge = self.issuer.challenge.of_attempt(failures);
         let tried = rehearsal::run(order, uri, challenge, &self.publisher).await;
-        let failed = tried.and_then(|names| names.into_iter().try_for_each(|(_, proven)| proven));
-        failed.map_err(|f| f.during("at the staging directory"))
+        match tried.and_then(|names| names.into_iter().try_for_each(|(_, proven)| proven)) {
+            Err(f) if f.class == Class::Unproven => Err(f.during("at the staging directory")),
+            // That it is down or full says nothing about the names.
+            _ => Ok(()),
+        }
     }
 
     /// Asks for renewal information (RFC 9773).
@@ -436,6 +452,7 @@ impl Attendant {
         };
         let held = match state.leaf {
             Some(_) => "the old one stays in use",
+            None if state.has_earlier => "an earlier one for other names is in use",
             None => "a self-signed one is in use",
         };
         drop(state);

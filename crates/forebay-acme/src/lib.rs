@@ -4,7 +4,7 @@
 //! `engine.rs` is the task of an issuer, which decides with `schedule.rs` when to ask. `issue.rs` gets one certificate over
 //! `protocol.rs`, the signed requests, and `transport.rs`, HTTP over TLS. `rehearsal.rs` tries an order
 //! without a certificate. `publish.rs` brings the proofs to where the authority looks
-//! for them: `challenge.rs` has those of this process, `dns` answers questions about them, and `program.rs` calls a program.
+//! for them: `challenge.rs` has those of this process, `dns` and `http.rs` answer questions about them, and `program.rs` calls a program.
 //! `state_dir.rs` has the files. `key.rs` and `x509.rs` make keys, requests and certificates,
 //! those of `local.rs`, an authority of this machine, among them.
 //!
@@ -17,11 +17,14 @@
 mod certificate;
 mod challenge;
 pub mod dns;
+mod earlier;
 mod engine;
 mod failure;
 mod history;
+pub mod http;
 mod issue;
 mod key;
+mod listening;
 mod local;
 mod program;
 mod protocol;
@@ -34,8 +37,8 @@ mod transport;
 mod x509;
 
 pub use certificate::{Certificate, Phase, Report, reports};
-pub use challenge::http_answer;
 pub use engine::{Environment, load, start};
+pub use listening::quit;
 pub use local::{LocalAuthority, PairFiles, is_local};
 pub use publish::{HookCall, Hooks, Step};
 pub use settings::{

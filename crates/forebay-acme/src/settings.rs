@@ -319,6 +319,11 @@ impl Issuer {
         self.challenge == Challenge::Dns01 && self.publication == Publication::Own
     }
 
+    /// Returns `true` if the server answers requests of HTTP-01 itself.
+    pub fn answers_http(&self) -> bool {
+        self.enabled && self.challenge == Challenge::Http01 && self.publication == Publication::Own
+    }
+
     /// Returns the directory for attempts, if the authority has one.
     pub(crate) fn staging_uri(&self) -> Option<&str> {
         let known = (self.uri == LETS_ENCRYPT).then_some(LETS_ENCRYPT_STAGING);

@@ -12,6 +12,8 @@ use zeroize::Zeroizing;
 
 /// Extension of the file with the result of a test.
 const RESULT: &str = "tested";
+/// Most certificates of a directory that are looked at for those of other orders.
+const MAX_ORDERS: usize = 1000;
 /// Largest file that is read, bytes.
 const MAX_FILE: u64 = 1 << 20;
 
@@ -88,6 +90,13 @@ impl StateDir {
         let (chain, key) = (self.read(&format!("{order}.crt"))?, self.read(&format!("{order}.key"))?);
         let (Some(chain), Some(key)) = (chain, key) else { return Ok(None) };
         Ok(Some(Files { chain: chain.to_vec(), key, changed }))
+    }
+
+    /// Returns the names of the orders that have certificates here, at most [`MAX_ORDERS`].
+    pub(crate) fn orders(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(&self.0).into_iter().flatten().flatten();
+        let names = entries.filter_map(|e| e.file_name().into_string().ok());
+        names.filter_map(|n| n.strip_suffix(".crt").map(str::to_owned)).take(MAX_ORDERS).collect()
     }
 
     /// Returns the time at which the certificate of an order last changed.

@@ -61,7 +61,7 @@ pub struct Outside {
     /// Counters of all threads.
     pub counters: Arc<Vec<Arc<Counters>>>,
     /// Sockets of listeners for background work.
-    sockets: Arc<HashMap<ListenAddr, Arc<OwnedFd>>>,
+    sockets: Arc<HashMap<ListenAddr, Vec<Arc<OwnedFd>>>>,
     /// Runtime for tasks.
     pub tokio: tokio::runtime::Handle,
 }
@@ -72,9 +72,10 @@ impl Outside {
         self.remote.wake();
     }
 
-    /// Returns the socket of a listener for background work ([`crate::config::Listener::outside`]).
-    pub fn socket(&self, addr: &ListenAddr) -> Option<Arc<OwnedFd>> {
-        self.sockets.get(addr).cloned()
+    /// Returns the sockets of a listener for background work ([`crate::config::Listener::outside`]). All have to be read: the kernel
+    /// divides connections and datagrams among them.
+    pub fn sockets(&self, addr: &ListenAddr) -> Vec<Arc<OwnedFd>> {
+        self.sockets.get(addr).cloned().unwrap_or_default()
     }
 
     /// Writes a line to the error log.
@@ -192,10 +193,10 @@ impl Worker {
     }
 
     /// Returns the sockets of the listeners for background work.
-    fn sockets_outside(&self, config: &Config) -> HashMap<ListenAddr, Arc<OwnedFd>> {
+    fn sockets_outside(&self, config: &Config) -> HashMap<ListenAddr, Vec<Arc<OwnedFd>>> {
         let known = lock(&self.sockets);
         let outside = config.listeners.iter().filter(|l| l.outside);
-        outside.filter_map(|l| Some((l.addr.clone(), known.get(&l.addr)?.first()?.clone()))).collect()
+        outside.filter_map(|l| Some((l.addr.clone(), known.get(&l.addr)?.clone()))).collect()
     }
 
     /// Divides a generation among the threads.

@@ -203,7 +203,7 @@ impl Front for HttpThread {
     }
 
     fn quit(&self) {
-        forebay_acme::dns::quit();
+        forebay_acme::quit();
         self.part_from_idle(|c| c.partial.is_none() && c.requests > 0 && c.session.is_none());
         // Wake idle HTTP/2 connections, which send GOAWAY before they close.
         for job in self.0.runners.take_idle(|c| c.session.is_some()) {

@@ -135,7 +135,6 @@ fn only_once(wanted: &Listener, opened: &Listeners) -> Result<(), Failure> {
 }
 
 fn open_one(wanted: &Listener, old: &Listeners, threads: usize) -> Result<Open, Failure> {
-    let threads = if wanted.outside { 1 } else { threads };
     let found = old.find(&wanted.addr);
     let passed = found.and_then(|open| open.passed.clone());
     let mut sockets = found.map(|open| open.sockets.clone()).unwrap_or_default();
@@ -469,16 +468,6 @@ mod tests {
         assert_eq!(open(&list, &second, 1, false, &quiet()).expect("own port").open[0].sockets.len(), 1);
         let (text, fds) = second.to_inherit();
         assert_eq!((text.matches(';').count(), fds.len()), (3, 3));
-    }
-
-    /// Background work is not divided among threads.
-    #[test]
-    fn one_socket_for_background_work() {
-        let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("bind").local_addr().expect("bound");
-        let list =
-            [Listener::outside(ListenAddr::Inet(taken), 0), Listener::outside(ListenAddr::Udp(taken), 0)];
-        let opened = open(&list, &Listeners::default(), 4, false, &quiet()).expect("free port");
-        assert_eq!(opened.open.iter().map(|o| o.sockets.len()).collect::<Vec<_>>(), [1, 1]);
     }
 
     fn udp(addr: &str) -> Listener {

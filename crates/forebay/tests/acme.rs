@@ -66,8 +66,14 @@ struct Settings {
 /// Makes the certificates of an authority's own server.
 fn own_certificate(site: &Site) {
     let dir = site.dir();
-    openssl(dir, "req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 9 -subj /CN=ca");
-    openssl(dir, "req -newkey rsa:2048 -nodes -keyout own.key -out own.csr -subj /CN=localhost");
+    openssl(
+        dir,
+        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout ca.key -out ca.pem -days 9 -subj /CN=ca",
+    );
+    openssl(
+        dir,
+        "req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout own.key -out own.csr -subj /CN=localhost",
+    );
     site.write("own.ext", "subjectAltName=IP:127.0.0.1\n");
     openssl(
         dir,
@@ -184,6 +190,8 @@ fn issued(site: &Site, name: &str, old: &str) -> String {
         // With the reason, which the logs have.
         let logs = [site.read("stderr"), site.read("logs/error.log"), site.read("pebble.log")].join("\n");
         assert!(Instant::now() < end, "waited in vain for a certificate; {shown}\n{logs}");
+        // Each look starts two programs.
+        std::thread::sleep(Duration::from_millis(50));
     }
 }
 
@@ -335,7 +343,7 @@ fn the_old_certificate_outlives_a_lying_authority() {
     drop(nonsense);
     openssl(
         site.dir(),
-        "req -x509 -newkey rsa:2048 -nodes -keyout other.key -out other.pem -days 9 -subj /CN=other",
+        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout other.key -out other.pem -days 9 -subj /CN=other",
     );
     let _stranger = liar("other.pem", "other.key");
     renew();
@@ -370,11 +378,34 @@ fn two_nodes_share_a_directory() {
     second.write("nginx.conf", &conf);
     openssl(
         second.dir(),
-        "req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 9 -subj /CN=ca",
+        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout ca.key -out ca.pem -days 9 -subj /CN=ca",
     );
     // Its own authority is not there: it can have the certificate from the directory only.
     let second = Server::start_on(second);
     assert_eq!(presented(&second.site, "a.test"), shown);
+}
+
+/// A name that is added does not take the certificate of the others away.
+#[test]
+fn an_earlier_certificate_serves_until_there_is_one_for_all_names() {
+    let Some(program) = pebble() else { return };
+    let site = site("", NGINX_ACME);
+    let authority = Authority::start(&site, &program, LONG);
+    let mut server = Server::start_on(site);
+    let first = issued(&server.site, "a.test", "");
+    drop(authority);
+    let conf =
+        server.site.read("nginx.conf").replace("server_name a.test b.test;", "server_name a.test c.test;");
+    server.site.write("nginx.conf", &conf);
+    server.signal(nix::sys::signal::Signal::SIGHUP);
+    server.wait_for_log("an earlier one for other names is in use", 1);
+    assert_eq!(presented(&server.site, "c.test"), first);
+    server.restart();
+    assert_eq!(presented(&server.site, "a.test"), first);
+    let _authority = Authority::start(&server.site, &program, LONG);
+    let (code, text) = acme(&server.site, "renew", &[]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(issued(&server.site, "a.test", &first).contains("DNS:c.test"));
 }
 
 /// Without a directory the account is kept over a reload.
@@ -415,7 +446,10 @@ fn acme_on_with_a_default_issuer() {
 #[test]
 fn without_an_authority_the_site_is_served() {
     let site = site("", NGINX_ACME);
-    openssl(site.dir(), "req -x509 -newkey rsa:2048 -nodes -keyout ca.key -out ca.pem -days 9 -subj /CN=ca");
+    openssl(
+        site.dir(),
+        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout ca.key -out ca.pem -days 9 -subj /CN=ca",
+    );
     let server = Server::start_on(site);
     assert!(server.get("/").contains("here"));
     server.wait_for_log("no certificate for \"a.test,b.test\": reading the directory", 1);

@@ -30,7 +30,7 @@ enum Code {
 
 /// Protocol that a query came over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transport {
+pub enum DnsTransport {
     /// UDP, where answers may be cut off.
     Udp,
     /// TCP.
@@ -47,7 +47,7 @@ pub struct Served {
 }
 
 /// Answer under construction.
-struct Answer<'q> {
+struct Reply<'q> {
     query: &'q [u8],
     question: Option<Question>,
     code: Code,
@@ -62,14 +62,14 @@ struct Answer<'q> {
 /// an answer to it might be answered.
 pub fn answer(
     query: &[u8],
-    transport: Transport,
+    transport: DnsTransport,
     find: impl FnOnce(&[u8]) -> Option<Served>,
 ) -> Option<Vec<u8>> {
     let flags = query.get(..HEADER)?.get(2)?;
     if flags & 0x80 != 0 {
         return None;
     }
-    let mut answer = Answer {
+    let mut answer = Reply {
         query,
         question: None,
         code: Code::Success,
@@ -85,7 +85,7 @@ pub fn answer(
     Some(answer.text(transport))
 }
 
-impl Answer<'_> {
+impl Reply<'_> {
     fn look_up(&mut self, question: Question, find: impl FnOnce(&[u8]) -> Option<Served>) -> Code {
         let Question { class, kind, extension, .. } = question;
         let found = find(&question.name).filter(|_| class == INTERNET);
@@ -108,11 +108,11 @@ impl Answer<'_> {
     }
 
     /// Returns the message, without records if it would be too long.
-    fn text(&self, transport: Transport) -> Vec<u8> {
+    fn text(&self, transport: DnsTransport) -> Vec<u8> {
         let asked = self.question.as_ref().and_then(|q| q.extension).map_or(0, |e| usize::from(e.size));
         let limit = match transport {
-            Transport::Udp => asked.clamp(DATAGRAM.0, DATAGRAM.1),
-            Transport::Tcp => usize::from(u16::MAX),
+            DnsTransport::Udp => asked.clamp(DATAGRAM.0, DATAGRAM.1),
+            DnsTransport::Tcp => usize::from(u16::MAX),
         };
         let whole = self.message(true);
         if whole.len() <= limit { whole } else { self.message(false) }
@@ -204,7 +204,7 @@ mod tests {
     }
 
     fn ask(query: &[u8], values: &[&str]) -> Vec<u8> {
-        answer(query, Transport::Udp, served(values)).expect("an answer")
+        answer(query, DnsTransport::Udp, served(values)).expect("an answer")
     }
 
     #[test]
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn other_names_and_classes_are_refused() {
-        let a = answer(&query(TXT, None), Transport::Udp, |_| None).expect("an answer");
+        let a = answer(&query(TXT, None), DnsTransport::Udp, |_| None).expect("an answer");
         assert_eq!(a.get(2..12), Some([0x81, 5, 0, 1, 0, 0, 0, 0, 0, 0].as_slice()));
         let mut chaos = query(TXT, None);
         *chaos.last_mut().expect("a class") = 3;
@@ -241,12 +241,12 @@ mod tests {
     fn messages_that_are_no_questions() {
         let mut m = query(TXT, None);
         m[2] |= 0x80;
-        assert_eq!(answer(&m, Transport::Udp, served(&[])), None, "an answer");
+        assert_eq!(answer(&m, DnsTransport::Udp, served(&[])), None, "an answer");
         m[2] = 0x28;
         assert_eq!(ask(&m, &[]).get(2..4), Some([0xa8, 4].as_slice()), "an update");
         m[2] = 0;
         assert_eq!(ask(&m[..20], &[]).get(2..6), Some([0x80, 1, 0, 0].as_slice()), "cut off");
-        assert_eq!(answer(&m[..11], Transport::Udp, served(&[])), None);
+        assert_eq!(answer(&m[..11], DnsTransport::Udp, served(&[])), None);
     }
 
     #[test]
@@ -269,7 +269,7 @@ mod tests {
                 m[at] = seed as u8;
             }
             m.truncate(m.len() - (seed >> 28) as usize);
-            for transport in [Transport::Udp, Transport::Tcp] {
+            for transport in [DnsTransport::Udp, DnsTransport::Tcp] {
                 let Some(a) = answer(&m, transport, |_| served(&["one"])(NAME)) else { continue };
                 assert!(a.len() >= HEADER && a[2] & 0x80 != 0 && a[..2] == m[..2], "{}", m.escape_ascii());
             }
@@ -284,7 +284,7 @@ mod tests {
         let a = ask(&q, &values);
         assert_eq!((a.len(), a.get(2), a.get(7)), (q.len(), Some(&0x87), Some(&0)));
         assert_eq!(ask(&query(TXT, Some((4096, 0))), &values).get(2), Some(&0x85));
-        let a = answer(&q, Transport::Tcp, served(&values)).expect("an answer");
+        let a = answer(&q, DnsTransport::Tcp, served(&values)).expect("an answer");
         assert_eq!((a.get(2), a.get(7)), (Some(&0x85), Some(&4)));
     }
 }

@@ -5,9 +5,10 @@
 
 mod message;
 
-pub use message::{Served, Transport, answer};
+pub use message::{DnsTransport, Served, answer};
 
 use crate::engine::Environment;
+use crate::listening::{self, PAUSE, quits};
 use crate::settings::{Identifier, Order};
 use forebay_conf::error::Level;
 use forebay_core::tasks::Tasks;
@@ -18,33 +19,24 @@ use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock, RwLock};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
-use tokio::net::{TcpListener, TcpStream, UdpSocket};
-use tokio::sync::Semaphore;
+use tokio::net::{TcpStream, UdpSocket};
 use tokio::time::timeout;
 
 /// Begin of the names of records.
 pub(crate) const PREFIX: &str = "_acme-challenge.";
 
-/// Most connections at a time.
-const MAX_CONNECTIONS: usize = 64;
 /// Most queries of a connection.
 const MAX_QUERIES: usize = 16;
 /// Longest query over TCP, bytes. Those of an authority have less than 300.
 const MAX_QUERY: usize = 4096;
 /// Time limit of a query over TCP with its answer.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Pause after an error of a socket.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// Values of open proofs by the names of their records, in lower case. A wildcard and the name below it share a record name.
 static RECORDS: LazyLock<RwLock<HashMap<String, Vec<String>>>> = LazyLock::new(RwLock::default);
-
-/// The process quits, and another may answer.
-static QUITS: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
     /// Datagrams of the tokio thread.
@@ -78,16 +70,6 @@ impl Drop for Record {
             }
         }
     }
-}
-
-/// Ends answering over the sockets of this process, which another process may have, too (USR2).
-pub fn quit() {
-    QUITS.store(true, Relaxed);
-}
-
-/// Returns `true` after [`quit`].
-pub(crate) fn quits() -> bool {
-    QUITS.load(Relaxed)
 }
 
 /// Socket on which questions arrive.
@@ -127,7 +109,7 @@ impl Zones {
         known.then(|| Served { values: values.unwrap_or_default(), ttl: self.ttl })
     }
 
-    fn answer(&self, query: &[u8], transport: Transport) -> Option<Vec<u8>> {
+    fn answer(&self, query: &[u8], transport: DnsTransport) -> Option<Vec<u8>> {
         answer(query, transport, |name| self.find(name))
     }
 }
@@ -146,7 +128,10 @@ pub fn start(
         let serve = async move {
             let served = match &socket {
                 Socket::Datagrams(fd) => serve_datagrams(fd, &zones).await,
-                Socket::Connections(fd) => serve_connections(fd, zones).await,
+                Socket::Connections(fd) => {
+                    let converse = |connection| converse(connection, zones.clone());
+                    listening::serve_each(fd, converse).await
+                }
             };
             if let Err(e) = served {
                 log(Level::Alert, &format!("cannot answer questions about ACME challenges ({})", errno(&e)));
@@ -182,7 +167,7 @@ fn answer_batch(socket: &UdpSocket, batch: &mut Batch, zones: &Zones) -> io::Res
     batch.receive(socket, MOST).map_err(io::Error::from)?;
     for n in 0..batch.len() {
         let (Some(query), Some(sender)) = (batch.get(n), batch.sender(n)) else { continue };
-        if let Some(answer) = zones.answer(query.bytes, Transport::Udp) {
+        if let Some(answer) = zones.answer(query.bytes, DnsTransport::Udp) {
             // A lost answer is asked for again.
             let _ = datagrams::send(socket, &answer, Some(&sender));
         }
@@ -190,35 +175,10 @@ fn answer_batch(socket: &UdpSocket, batch: &mut Batch, zones: &Zones) -> io::Res
     Ok(())
 }
 
-/// Accepts and answers connections until the process quits.
-async fn serve_connections(fd: &OwnedFd, zones: Arc<Zones>) -> io::Result<()> {
-    let socket = TcpListener::from_std(fd.try_clone()?.into())?;
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    loop {
-        // Fails only if the semaphore is closed, which nothing does.
-        let place = places.clone().acquire_owned().await.map_err(io::Error::other)?;
-        let accepted = socket.accept().await;
-        if quits() {
-            // The client asks again, and gets to the other process.
-            return Ok(());
-        }
-        let Ok((connection, _)) = accepted else {
-            tokio::time::sleep(PAUSE).await;
-            continue;
-        };
-        let zones = zones.clone();
-        tokio::spawn(async move {
-            let _place = place;
-            // A client that goes away is no error.
-            let _ = converse(connection, &zones).await;
-        });
-    }
-}
-
 /// Answers the queries of a connection (RFC 7766).
-async fn converse(mut connection: TcpStream, zones: &Zones) -> io::Result<()> {
+async fn converse(mut connection: TcpStream, zones: Arc<Zones>) -> io::Result<()> {
     for _ in 0..MAX_QUERIES {
-        match timeout(PATIENCE, answer_next(&mut connection, zones)).await {
+        match timeout(PATIENCE, answer_next(&mut connection, &zones)).await {
             Ok(answered) => answered?,
             Err(_) => return Ok(()),
         }
@@ -233,7 +193,7 @@ async fn answer_next(connection: &mut TcpStream, zones: &Zones) -> io::Result<()
     }
     let mut query = vec![0; length];
     connection.read_exact(&mut query).await?;
-    let answer = zones.answer(&query, Transport::Tcp).ok_or(io::ErrorKind::InvalidData)?;
+    let answer = zones.answer(&query, DnsTransport::Tcp).ok_or(io::ErrorKind::InvalidData)?;
     let length = u16::try_from(answer.len()).map_err(io::Error::other)?;
     connection.write_all(&[&length.to_be_bytes(), answer.as_slice()].concat()).await
 }

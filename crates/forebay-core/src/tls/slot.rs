@@ -40,6 +40,11 @@ impl Slot {
         self.provisional.store(false, Relaxed);
     }
 
+    /// Replaces the certificate by one that is as provisional as it.
+    pub fn replace_provisional(&self, key: Arc<CertifiedKey>) {
+        *write(&self.key) = key;
+    }
+
     /// Sets or removes the OCSP response that is stapled to the certificate.
     pub(super) fn staple(&self, response: Option<Vec<u8>>) {
         let mut key = write(&self.key);

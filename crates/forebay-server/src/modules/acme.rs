@@ -26,11 +26,11 @@ use crate::config::{ListenAddr, Scope};
 use crate::modules::Verdict;
 use crate::request::Request;
 use crate::variables::{HasValue, Row};
-use forebay_acme::{Certificate, Identifier, KeyKind, Order, dns};
+use forebay_acme::{Certificate, Identifier, KeyKind, Order, dns, http};
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_core::vars::RowSource;
-use forebay_http::request::Method;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -94,16 +94,9 @@ fn inline(certificate: &Certificate, out: &mut Vec<u8>, part: Part) -> bool {
     there
 }
 
-/// Path of HTTP-01 challenges (RFC 8555, section 8.3).
-const WELL_KNOWN: &[u8] = b"/.well-known/acme-challenge/";
-
 /// Answers a request of the authority, whatever server and location it is for. Runs first of all hooks.
 pub(crate) fn answer(req: &mut Request) -> Verdict {
-    let Some(token) = req.uri.strip_prefix(WELL_KNOWN) else { return Verdict::Declined };
-    if req.method != Method::Get {
-        return Verdict::Declined;
-    }
-    let Some(text) = forebay_acme::http_answer(token) else { return Verdict::Declined };
+    let Some(text) = http::answer(&req.uri, req.method) else { return Verdict::Declined };
     req.resp.status = 200;
     req.resp.content_type = b"text/plain".to_vec();
     req.resp.set_body(text.into_bytes());
@@ -124,7 +117,9 @@ pub(crate) struct Acme {
     pub(crate) hooks: Vec<Hook>,
     /// Addresses at which questions about challenges by DNS are answered.
     pub(crate) dns: Vec<ListenAddr>,
-    /// Seconds for which these answers may be kept.
+    /// Addresses at which requests of challenges are answered, where no server listens.
+    pub(crate) http: Vec<ListenAddr>,
+    /// Seconds for which answers about challenges by DNS may be kept.
     pub(crate) dns_ttl: u32,
 }
 
@@ -141,19 +136,16 @@ impl Acme {
         self: &Acme,
         tasks: &mut forebay_core::tasks::Tasks,
         environment: &forebay_acme::Environment<'_>,
-        socket: impl Fn(&ListenAddr) -> Option<Arc<std::os::fd::OwnedFd>>,
+        sockets: impl Fn(&ListenAddr) -> Vec<Arc<OwnedFd>>,
     ) {
         forebay_acme::start(&self.orders, tasks, environment);
-        let open = |addr: &ListenAddr| {
-            let socket = socket(addr)?;
-            Some(if addr.is_udp() {
-                dns::Socket::Datagrams(socket)
-            } else {
-                dns::Socket::Connections(socket)
-            })
+        let kind = |addr: &ListenAddr| match addr.is_udp() {
+            true => dns::Socket::Datagrams,
+            false => dns::Socket::Connections,
         };
-        let sockets = self.dns.iter().filter_map(open).collect();
-        dns::start(&self.orders, (sockets, self.dns_ttl), tasks, environment);
+        let for_dns = self.dns.iter().flat_map(|addr| sockets(addr).into_iter().map(kind(addr)));
+        dns::start(&self.orders, (for_dns.collect(), self.dns_ttl), tasks, environment);
+        http::start(self.http.iter().flat_map(&sockets).collect(), tasks, environment);
     }
 }
 

@@ -37,7 +37,7 @@ pub(crate) fn start(config: &Arc<Http>, old: Option<&Http>, (outside, number): (
         }
     }
     let environment = forebay_acme::Environment { tokio, log, hooks: hook::hooks(outside, number, config) };
-    config.acme.start(&mut tasks, &environment, |addr| outside.socket(addr));
+    config.acme.start(&mut tasks, &environment, |addr| outside.sockets(addr));
     for stapling in &config.staplings {
         tasks.spawn(tokio, "asking responders", staple::start(stapling, log));
     }

@@ -98,7 +98,7 @@ fn a_hook_that_fails_is_reported() {
 fn program_site(names: u16, server: &str) -> Site {
     let site = dns_site("acme_dns_program delay=0s %DIR%/dns-record extra;", server);
     let script = format!(
-        "#!/bin/sh\necho \"$@\" >> %DIR%/calls\ncase $2 in add) p=set-txt;; *) p=clear-txt;; esac\n\
+        "#!/bin/sh\necho \"$@\" $(ls -l /proc/$$/fd | grep -c socket:) sockets >> %DIR%/calls\ncase $2 in add) p=set-txt;; *) p=clear-txt;; esac\n\
          curl -sSf -d \"{{\\\"host\\\": \\\"$3.\\\", \\\"value\\\": \\\"$4\\\"}}\" http://127.0.0.1:{names}/$p >&2\n"
     );
     let path = site.write("dns-record", &script);
@@ -122,6 +122,26 @@ fn a_wildcard_by_a_program() {
         let begin = format!("extra {step} _acme-challenge.a.test ");
         wait_for(&begin, || (calls().matches(&begin).count() == 2).then_some(()));
     }
+    assert_eq!(calls().matches(" 0 sockets\n").count(), 4, "those of the server stay there: {}", calls());
+}
+
+/// A reload ends the order that is under way, and its record is removed.
+#[test]
+fn a_reload_leaves_no_record_behind() {
+    let Some(program) = pebble() else { return };
+    let names = free_port();
+    let site = program_site(names, WILDCARD);
+    let conf = site.read("nginx.conf");
+    site.write("nginx.conf", &conf.replace("delay=0s", "delay=600s"));
+    let _authority = Authority::start(&site, &program, Settings { names: Some(names), ..LONG });
+    let server = Server::start_on(site);
+    let calls = |step: &str| server.site.read("calls").matches(&format!("extra {step} ")).count();
+    wait_for("a record", || (calls("add") == 1).then_some(()));
+    server.site.write("nginx.conf", &conf);
+    server.signal(nix::sys::signal::Signal::SIGHUP);
+    issued(&server.site, "x.a.test", "");
+    wait_for("the end of all records", || (calls("remove") == 3).then_some(()));
+    assert_eq!(calls("add"), 3);
 }
 
 #[test]

@@ -132,17 +132,22 @@ fn a_test_reports_each_name() {
     assert_eq!(server.site.read("pebble.log").matches("Issued certificate").count(), 1);
 }
 
+/// A site whose client tries again after a second. `staging`: its other directory.
+fn impatient(staging: &str) -> Site {
+    Site::new(&format!(
+        "events {{}} error_log logs/error.log notice;\n\
+         http {{ access_log off; acme_http_port %PORT0%; acme_client_path %DIR%/clients;\n\
+         acme_client c https://127.0.0.1:%PORT2%/dir staging_uri={staging} \
+           trusted_certificate=%DIR%/ca.pem retry_after_error=1s;\n\
+         server {{ listen 127.0.0.1:%PORT0%; listen 127.0.0.1:%PORT1% ssl; server_name a.test; acme c; }} }}\n"
+    ))
+}
+
 /// After a failed proof the next attempts go to the other directory, until one succeeds.
 #[test]
 fn attempts_after_a_failed_proof_begin_elsewhere() {
     let Some(program) = pebble() else { return };
-    let site = Site::new(
-        "events {} error_log logs/error.log notice;\n\
-         http { access_log off; acme_client_path %DIR%/clients;\n\
-         acme_client c https://127.0.0.1:%PORT2%/dir staging_uri=https://127.0.0.1:%PORT2%/dir?staging \
-           trusted_certificate=%DIR%/ca.pem retry_after_error=1s;\n\
-         server { listen 127.0.0.1:%PORT0%; listen 127.0.0.1:%PORT1% ssl; server_name a.test; acme c; } }\n",
-    );
+    let site = impatient("https://127.0.0.1:%PORT2%/dir?staging");
     let authority = Authority::start(&site, &program, LONG);
     authority.rename("a.test", "127.0.0.9");
     let server = Server::start_on(site);
@@ -152,4 +157,17 @@ fn attempts_after_a_failed_proof_begin_elsewhere() {
     issued(&server.site, "a.test", "");
     let log = server.error_log();
     assert_eq!(log.matches("no certificate for \"a.test\": proving control").count(), 1, "{log}");
+}
+
+/// That the other directory is down keeps no certificate back.
+#[test]
+fn attempts_do_not_depend_on_the_other_directory() {
+    let Some(program) = pebble() else { return };
+    let site = impatient("https://127.0.0.1:1/dir");
+    let authority = Authority::start(&site, &program, LONG);
+    authority.rename("a.test", "127.0.0.9");
+    let server = Server::start_on(site);
+    server.wait_for_log("no certificate for \"a.test\": proving control of \"a.test\"", 1);
+    authority.rename("a.test", "127.0.0.1");
+    issued(&server.site, "a.test", "");
 }

@@ -6,7 +6,7 @@ use super::*;
 fn angie(client: &str, servers: &str) -> Site {
     Site::new(&format!(
         "events {{}} error_log logs/error.log notice;\n\
-         http {{ access_log off; acme_client_path %DIR%/clients;\n\
+         http {{ access_log off; acme_http_port %PORT0%; acme_client_path %DIR%/clients;\n\
          acme_client Example https://127.0.0.1:%PORT2%/dir trusted_certificate=%DIR%/ca.pem email=admin@example.com {client};\n\
          server {{ listen 127.0.0.1:%PORT0%; server_name b.test; acme example; location / {{ return 200 here; }} \
            location /api {{ api; }} }}\n\
@@ -46,6 +46,45 @@ fn a_client_needs_no_other_directive() {
     let server = Server::start_on(site);
     issued(&server.site, "a.test", "");
     assert!(key_of(&server.site, "a.test", "RSA").contains("rsaEncryption"));
+}
+
+/// Where no server has the port, the challenge is answered all the same, and nothing else is.
+#[test]
+fn a_client_answers_where_no_server_listens() {
+    let Some(program) = pebble() else { return };
+    let site = Site::new(
+        "events {} error_log logs/error.log notice;\n\
+         http { access_log off; acme_client_path %DIR%/clients; acme_http_port 127.0.0.1:%PORT3%;\n\
+         acme_client c https://127.0.0.1:%PORT2%/dir trusted_certificate=%DIR%/ca.pem;\n\
+         server { listen 127.0.0.1:%PORT0% ssl; listen 127.0.0.1:%PORT1% ssl; server_name a.test; acme c; \
+           location / { return 200 here; } } }\n",
+    );
+    let ports = Some((site.addr(3).port(), site.addr(1).port()));
+    let _authority = Authority::start(&site, &program, Settings { ports, ..LONG });
+    let server = Server::start_on(site);
+    issued(&server.site, "a.test", "");
+    let answer = crate::harness::raw(server.addr(3), b"GET / HTTP/1.1\r\nHost: a.test\r\n\r\n");
+    assert!(answer.starts_with(b"HTTP/1.1 404 Not Found\r\n"), "{}", answer.escape_ascii());
+    // The port goes to a server and back. Each connection is answered, whichever thread had its socket.
+    let without = server.site.read("nginx.conf");
+    let with = without.replacen(
+        "server {",
+        &format!("server {{ listen {}; return 418; }} server {{", server.addr(3)),
+        1,
+    );
+    for (conf, status) in [(&with, "418"), (&without, "404")] {
+        server.site.write("nginx.conf", conf);
+        server.signal(nix::sys::signal::Signal::SIGHUP);
+        let get = || {
+            crate::harness::raw(
+                server.addr(3),
+                b"GET / HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n",
+            )
+        };
+        let is = |answer: &[u8]| answer.starts_with(format!("HTTP/1.1 {status}").as_bytes());
+        wait_for(status, || is(&get()).then_some(()));
+        assert!((0..20).all(|_| is(&get())), "{status}");
+    }
 }
 
 #[test]
@@ -102,7 +141,7 @@ fn a_client_serves_the_stream_block_too() {
     let Some(program) = pebble() else { return };
     let site = Site::new(
         "events {} error_log logs/error.log notice;\n\
-         http { access_log off; acme_client_path %DIR%/clients;\n\
+         http { access_log off; acme_http_port %PORT0%; acme_client_path %DIR%/clients;\n\
          acme_client c https://127.0.0.1:%PORT2%/dir trusted_certificate=%DIR%/ca.pem;\n\
          server { listen 127.0.0.1:%PORT0%; server_name a.test; acme c; } }\n\
          stream { server { listen 127.0.0.1:%PORT1% ssl; server_name b.test ~x; acme c; return here; }\n\
@@ -130,7 +169,7 @@ fn two_clients_side_by_side() {
     let Some(program) = pebble() else { return };
     let site = Site::new(
         "events {} error_log logs/error.log notice;\n\
-         http { access_log off; acme_client_path %DIR%/clients;\n\
+         http { access_log off; acme_http_port %PORT0%; acme_client_path %DIR%/clients;\n\
          acme_client rsa https://127.0.0.1:%PORT2%/dir trusted_certificate=%DIR%/ca.pem key_type=rsa;\n\
          acme_client ecdsa https://127.0.0.1:%PORT2%/dir trusted_certificate=%DIR%/ca.pem;\n\
          server { listen 127.0.0.1:%PORT0%; listen 127.0.0.1:%PORT1% ssl; server_name a.test; acme rsa; acme ecdsa; \

@@ -270,6 +270,7 @@ impl Assembly<'_, '_> {
             ordering.grant(&server).unwrap_or_else(|error| self.cx.keep_late(error));
         }
         let ordered = ordering.order_for_clients(&mut self.cx.issued_to_clients);
+        let ordered = ordered.and_then(|()| ordering.check_hooks());
         ordered.unwrap_or_else(|error| self.cx.keep_late(error));
         for (s, built) in self.servers.iter_mut().zip(built) {
             let Some(l) = self.locations.get(s.root) else { continue };

@@ -26,9 +26,9 @@ pub(crate) fn client(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     }
     let uri = d.args.get(1).map(Word::as_str).unwrap_or_default().into_owned();
     let uri = https(uri).map_err(|text| cx.error(d, text))?;
-    // Whoever writes the directive accepts the terms, as in Angie.
+    // The directive accepts the terms, as in Angie.
     let issuer = Issuer { terms_accepted: true, ..Issuer::new(&name, &uri) };
-    let mut reading = Reading { issuer, key_type: "ecdsa".to_owned(), key_bits: None };
+    let mut reading = ReadingClient { issuer, key_type: "ecdsa".to_owned(), key_bits: None };
     for w in d.args.iter().skip(2) {
         reading.parameter(d, w, cx)?;
     }
@@ -38,13 +38,13 @@ pub(crate) fn client(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
 }
 
 /// Client that is being read.
-struct Reading {
+struct ReadingClient {
     issuer: Issuer,
     key_type: String,
     key_bits: Option<String>,
 }
 
-impl Reading {
+impl ReadingClient {
     fn parameter(&mut self, d: &Directive, w: &Word, cx: &mut Scope<'_>) -> Result<(), Error> {
         let text = w.as_str();
         let (name, value) = text.split_once('=').unwrap_or((&text, ""));
@@ -89,7 +89,7 @@ impl Reading {
     }
 
     fn finish(self) -> Result<Client, String> {
-        let Reading { issuer, key_type, key_bits } = self;
+        let ReadingClient { issuer, key_type, key_bits } = self;
         let bits = key_bits.map(|bits| format!(":{bits}")).unwrap_or_default();
         let text = format!("{key_type}{bits}");
         let key = KeyKind::parse(&text).ok_or_else(|| format!("unsupported key: {text}"))?;

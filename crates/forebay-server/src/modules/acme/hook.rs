@@ -146,18 +146,21 @@ fn request(thread: &Rc<Thread>, http: Arc<Http>, hook: &Hook, call: HookCall) ->
     (req.server, req.location) = (hook.server, hook.location);
     req.modules.acme_hook = Some(Box::new(call));
     if let Some(uri) = &hook.uri {
-        let mut target = Vec::new();
-        // Without a value the request goes to "/".
-        if uri.eval(&mut *req, &mut target).is_ok() && !target.is_empty() {
-            let (path, query) = match memchr::memchr(b'?', &target) {
-                Some(at) => (target.get(..at), target.get(at + 1..)),
-                None => (Some(target.as_slice()), None),
-            };
-            req.uri = path.unwrap_or_default().to_vec();
-            req.args = query.unwrap_or_default().to_vec();
-        }
+        set_target(&mut req, uri);
     }
     req
+}
+
+/// Sets path and query of a request. Without a value they stay as they are.
+fn set_target(req: &mut Request, uri: &Template) {
+    let mut target = Vec::new();
+    if uri.eval(req, &mut target).is_err() || target.is_empty() {
+        return;
+    }
+    let end = memchr::memchr(b'?', &target).unwrap_or(target.len());
+    req.args = target.get(end + 1..).unwrap_or_default().to_vec();
+    target.truncate(end);
+    req.uri = target;
 }
 
 /// Runs the request of a hook and reports whether it succeeded.

@@ -39,18 +39,24 @@ pub(crate) struct Subject<'s> {
 }
 
 impl Subject<'_> {
+    /// Returns `true` if the server uses a client.
+    fn uses(&self, client: &str) -> bool {
+        match &self.settings.uses {
+            Uses::Clients(used) => used.iter().any(|(name, _)| name.eq_ignore_ascii_case(client)),
+            _ => false,
+        }
+    }
+
     /// Returns `true` if a certificate is presented without a directive that names it.
     fn takes_any(&self) -> bool {
         !self.certified && self.listens.iter().any(|l| l.address_options.ssl)
     }
 }
 
-/// Returns the challenge that can be met at these addresses. Without the port for HTTP the authority could only fail to connect,
-/// which counts against its limits.
-fn challenge_at<'l>(mut listens: impl Iterator<Item = &'l ListenDirective>, port: u16) -> Challenge {
+/// Returns `true` if a server has a port for plain HTTP.
+fn has_port<'l>(mut listens: impl Iterator<Item = &'l ListenDirective>, port: u16) -> bool {
     let is_http = |a: &ListenAddr| matches!(a, ListenAddr::Inet(a) if a.port() == port);
-    let plain = listens.any(|l| !l.address_options.ssl && l.addrs.iter().any(is_http));
-    if plain { Challenge::Either } else { Challenge::TlsAlpn01 }
+    listens.any(|l| !l.address_options.ssl && l.addrs.iter().any(is_http))
 }
 
 /// Issuers of a configuration, for its servers.
@@ -59,8 +65,8 @@ pub(crate) struct Ordering {
     clients: Vec<Clientele>,
     acme: Acme,
     tables: Issuers,
-    /// Challenge of the built-in issuer.
-    challenge: Challenge,
+    /// A server has the port of HTTP-01.
+    has_http: bool,
     /// Resolver of the http level.
     resolver: Option<Arc<Resolver>>,
 }
@@ -86,9 +92,7 @@ impl Ordering {
         resolver: Option<&Arc<Resolver>>,
         listens: impl Iterator<Item = &'l ListenDirective>,
     ) -> Ordering {
-        let port = tables.http_port.unwrap_or(HTTP_PORT);
-        let by_dns = tables.program.is_some() || !tables.dns.is_empty();
-        let challenge = if by_dns { Challenge::Dns01 } else { challenge_at(listens, port) };
+        let has_http = has_port(listens, tables.http.map_or(HTTP_PORT, |a| a.port()));
         let defined = std::mem::take(&mut tables.defined);
         let clients = std::mem::take(&mut tables.clients);
         let acme = Acme { hooks, dns_ttl: tables.dns_ttl.unwrap_or(DNS_TTL), ..Acme::default() };
@@ -97,7 +101,7 @@ impl Ordering {
             clients: Vec::new(),
             acme,
             tables,
-            challenge,
+            has_http,
             resolver: resolver.cloned(),
         };
         ordering.issuers = defined.into_iter().map(|i| Arc::new(ordering.completed(i))).collect();
@@ -159,8 +163,8 @@ impl Ordering {
     /// If the client cannot get a certificate for a name.
     pub(crate) fn grant(&mut self, server: &ClientNames) -> Result<(), Error> {
         let mut names = Vec::new();
-        let plain = server.names.iter().filter(|name| !name.is_empty() && !name.starts_with('~'));
-        let added = plain.map(|name| add(&mut names, name)).collect::<Result<(), String>>();
+        let mut plain = server.names.iter().filter(|name| !name.is_empty() && !name.starts_with('~'));
+        let added = plain.try_for_each(|name| add(&mut names, name));
         let is_known = self.clients.iter().any(|c| c.issuer.name.eq_ignore_ascii_case(&server.client));
         let granted =
             added.and_then(|()| if is_known { self.add_names(&server.client, names) } else { Ok(()) });
@@ -183,7 +187,7 @@ impl Ordering {
     /// Makes the orders of the clients, and adds their certificates to `all`.
     ///
     /// # Errors
-    /// If a hook names no client and no issuer.
+    /// If no key can be made.
     pub(crate) fn order_for_clients(&mut self, all: &mut IssuedToClients) -> Result<(), Error> {
         for Clientele { issuer, key, identifiers } in &self.clients {
             if identifiers.is_empty() {
@@ -195,6 +199,14 @@ impl Ordering {
             self.acme.clients.push(ClientCertificate { name: issuer.name.clone(), certificate });
             self.acme.orders.push(order);
         }
+        Ok(())
+    }
+
+    /// Checks that the names in hooks are those of clients or issuers.
+    ///
+    /// # Errors
+    /// For the first that is not.
+    pub(crate) fn check_hooks(&self) -> Result<(), Error> {
         let is_known = |h: &&Hook| {
             let mut all = self.issuers.iter().chain(self.clients.iter().map(|c| &c.issuer));
             h.client == BUILT_IN || all.any(|i| i.name.eq_ignore_ascii_case(&h.client))
@@ -229,11 +241,7 @@ impl Ordering {
         }
         let first = own.first().map(|o: &Ordered| o.certificate.clone());
         let mut issued: Vec<Issued> = own.into_iter().map(|o| o.issued).collect();
-        let uses = |name: &str| match &subject.settings.uses {
-            Uses::Clients(used) => used.iter().any(|(n, _)| n.eq_ignore_ascii_case(name)),
-            _ => false,
-        };
-        issued.extend(cx.issued_to_clients.issued(subject.takes_any(), uses));
+        issued.extend(cx.issued_to_clients.issued(subject.takes_any(), |client| subject.uses(client)));
         Ok((issued, first))
     }
 
@@ -312,9 +320,16 @@ impl Ordering {
         if let Some(issuer) = known(DEFAULT).or_else(|| known(BUILT_IN)) {
             return issuer;
         }
+        let by_dns = self.tables.program.is_some() || !self.tables.dns.is_empty();
+        let challenge = match (by_dns, self.has_http) {
+            (true, _) => Challenge::Dns01,
+            (false, true) => Challenge::Either,
+            // Without the port the authority could only fail to connect, which counts against its limits.
+            (false, false) => Challenge::TlsAlpn01,
+        };
         let issuer = Issuer {
             terms_accepted: true,
-            challenge: self.challenge,
+            challenge,
             state_path: Some(self.default_directory().join(BUILT_IN)),
             ..Issuer::new(BUILT_IN, LETS_ENCRYPT)
         };
@@ -325,13 +340,18 @@ impl Ordering {
 
     /// Ends the orders. Returns the sockets to open for them, too. `front`: number of the HTTP front end.
     pub(crate) fn finish(self, front: u8) -> (Acme, Vec<Listener>) {
-        let Ordering { mut acme, tables, .. } = self;
+        let Ordering { mut acme, clients, tables, has_http, .. } = self;
+        let any = |port: u16| SocketAddr::from((Ipv4Addr::UNSPECIFIED, port));
         if acme.orders.iter().any(|o| o.issuer.answers_dns()) {
-            let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, DNS_PORT));
-            let addrs = if tables.dns.is_empty() { vec![any] } else { tables.dns };
+            let addrs = if tables.dns.is_empty() { vec![any(DNS_PORT)] } else { tables.dns };
             acme.dns = addrs.iter().flat_map(|a| [ListenAddr::Udp(*a), ListenAddr::Inet(*a)]).collect();
         }
-        let listeners = acme.dns.iter().map(|addr| Listener::outside(addr.clone(), front)).collect();
+        // Those of nginx-acme's language leave the port to servers.
+        if !has_http && clients.iter().any(|c| !c.identifiers.is_empty() && c.issuer.answers_http()) {
+            acme.http = vec![ListenAddr::Inet(tables.http.unwrap_or(any(HTTP_PORT)))];
+        }
+        let addrs = acme.dns.iter().chain(&acme.http);
+        let listeners = addrs.map(|addr| Listener::outside(addr.clone(), front)).collect();
         (acme, listeners)
     }
 }

@@ -34,7 +34,7 @@ pub(crate) struct Issuers {
     /// `acme_dns_program`.
     pub(super) program: Option<Program>,
     /// `acme_http_port`.
-    pub(super) http_port: Option<u16>,
+    pub(super) http: Option<SocketAddr>,
     /// `acme_max_response_size`, bytes.
     pub(super) max_response: Option<usize>,
 }
@@ -79,9 +79,9 @@ pub(crate) fn dns_ttl(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
 
 /// Reads `acme_http_port`: the port at which the authority looks for HTTP-01.
 pub(crate) fn http_port(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
-    let port = address(&String::from_utf8_lossy(first(d)));
-    let port = port.ok_or_else(|| cx.directive_error(d, "invalid value"))?.port();
-    set_once(&mut cx.tables.acme.http_port, port).map_err(|text| cx.directive_error(d, text))
+    let addr = address(&String::from_utf8_lossy(first(d)));
+    let addr = addr.ok_or_else(|| cx.directive_error(d, "invalid value"))?;
+    set_once(&mut cx.tables.acme.http, addr).map_err(|text| cx.directive_error(d, text))
 }
 
 /// Reads `acme_max_response_size`: the longest response of an authority.

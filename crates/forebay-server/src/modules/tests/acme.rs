@@ -1,6 +1,7 @@
 use super::*;
 use crate::testing::{error, request, value, warnings};
 use forebay_acme::{Challenge, Profile, RenewalRule, Retry};
+use forebay_http::request::Method;
 use std::path::Path;
 
 const ISSUER: &str = "acme_issuer a { uri https://ca.example/dir; state_path off; }";
@@ -178,6 +179,21 @@ fn sockets_are_opened_for_own_answers_only() {
     assert_eq!(addresses(&hooked).0, [""; 0]);
     assert!(error("acme_dns_port x;").unwrap_or_default().contains("invalid port \"x\""));
     assert!(error("acme_dns_port 53; acme_dns_port 54;").unwrap_or_default().contains("is duplicate"));
+}
+
+#[test]
+fn a_client_has_the_port_for_http_where_no_server_has() {
+    let addresses = |http: &str, listen: &str| {
+        let conf = format!(
+            "{http} acme_client a https://ca.example/; \
+             server {{ listen 127.0.0.1:1 ssl; {listen} server_name x.example; acme a; }}"
+        );
+        let req = request(&conf, "");
+        req.http().acme.http.iter().map(|a| a.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(addresses("", ""), ["0.0.0.0:80"]);
+    assert_eq!(addresses("", "listen 127.0.0.1:80;"), [""; 0]);
+    assert_eq!(addresses("acme_http_port [::1]:81;", "listen 127.0.0.1:80;"), ["[::1]:81"]);
 }
 
 #[test]
