@@ -15,6 +15,7 @@ mod doctor;
 mod explain;
 mod fmt;
 mod front_ends;
+mod healthcheck;
 mod help;
 mod listen;
 mod log_recovery;
@@ -66,6 +67,7 @@ fn is_subcommand(arguments: &[OsString]) -> bool {
                 | "tune"
                 | "bench"
                 | "proxy"
+                | "healthcheck"
                 | "reload"
                 | "serve"
                 | "help"
