@@ -155,7 +155,7 @@ impl Batch {
             unsafe {
                 let header = &raw mut (*receiving).headers[n].msg_hdr;
                 (*header).msg_namelen = size_of::<Name>() as libc::socklen_t;
-                (*header).msg_controllen = CONTROL;
+                (*header).msg_controllen = CONTROL as _;
                 (*header).msg_flags = 0;
             }
         }
@@ -334,7 +334,7 @@ impl Batch {
             let header = &mut (*space).headers[0].msg_hdr;
             let places = (&mut (*space).names[0], &mut (*space).controls[0]);
             write_head(header, places, segment, self.target(range.start));
-            (header.msg_iov, header.msg_iovlen) = (pieces, range.len());
+            (header.msg_iov, header.msg_iovlen) = (pieces, range.len() as _);
             libc::sendmsg(socket.as_fd().as_raw_fd(), header, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
         };
         if sent < 0 { Err(last_error()) } else { Ok(()) }
@@ -455,7 +455,7 @@ fn write_head(
         used = push(control, used, libc::IPPROTO_UDP, libc::UDP_SEGMENT, segment as u16);
     }
     header.msg_control = if used == 0 { ptr::null_mut() } else { ptr::from_mut(control).cast() };
-    header.msg_controllen = used;
+    header.msg_controllen = used as _;
 }
 
 /// Appends a control message behind `used` bytes. Returns the bytes used then.
@@ -466,7 +466,9 @@ fn push<T: Copy>(control: &mut Control, used: usize, level: i32, kind: i32, valu
     let end = used + space;
     let Some(place) = control.0.get_mut(used..end) else { return used };
     place.fill(0);
-    let head = libc::cmsghdr { cmsg_len: length as _, cmsg_level: level, cmsg_type: kind };
+    // SAFETY: a head is plain numbers. That of musl has padding in addition.
+    let mut head: libc::cmsghdr = unsafe { std::mem::zeroed() };
+    (head.cmsg_len, head.cmsg_level, head.cmsg_type) = (length as _, level, kind);
     // SAFETY: `place` has room for the head and the value behind it, and unaligned writes need no alignment.
     unsafe {
         place.as_mut_ptr().cast::<libc::cmsghdr>().write_unaligned(head);

@@ -16,6 +16,7 @@ mod doctor;
 mod explain;
 mod fmt;
 mod front_ends;
+mod healthcheck;
 mod help;
 mod https;
 mod listen;
@@ -71,6 +72,7 @@ fn is_subcommand(arguments: &[OsString]) -> bool {
                 | "tune"
                 | "bench"
                 | "proxy"
+                | "healthcheck"
                 | "reload"
                 | "serve"
                 | "top"

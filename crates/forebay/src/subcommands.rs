@@ -1,11 +1,11 @@
-//! Subcommands, which nginx does not have: `acme`, `bench`, `check`, `doctor`, `explain`, `fmt`, `proxy`,
-//! `reload`, `serve`, `top`, `tune`.
+//! Subcommands, which nginx does not have: `acme`, `bench`, `check`, `doctor`, `explain`, `fmt`, `healthcheck`, `proxy`,
+//! `reload`, `serve`, `top`, `trust`, `tune`.
 
 use crate::cli::Options;
 use crate::front_ends::load_all;
 use crate::https::HttpsArgs;
 use crate::trust::TrustArgs;
-use crate::{acme, check, doctor, explain, fmt, help, origin, proxy, reload, serve, top, trust};
+use crate::{acme, check, doctor, explain, fmt, healthcheck, help, origin, proxy, reload, serve, top, trust};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use forebay_conf::error::Level;
 use forebay_conf::files::Files;
@@ -38,6 +38,8 @@ enum Wish {
     Doctor(DoctorArgs),
     /// Format configuration files: layout only, comments are kept
     Fmt(FmtArgs),
+    /// Exit with 0 if the server on this machine answers, for containers
+    Healthcheck(HealthcheckArgs),
     /// Load a server and measure it
     #[command(disable_help_flag = true)]
     Bench(BenchArgs),
@@ -213,6 +215,18 @@ pub(crate) struct FmtArgs {
     pub diff: bool,
 }
 
+/// `forebay healthcheck`.
+#[derive(Args)]
+struct HealthcheckArgs {
+    #[command(flatten)]
+    place: Where,
+    /// A resource whose status has to be 200 to 399, http://ADDRESS:PORT/PATH (default: any answer of the first `listen`)
+    url: Option<String>,
+    /// Longest wait
+    #[arg(long, value_name = "SECONDS", default_value_t = 5)]
+    timeout: u32,
+}
+
 /// `forebay serve`.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ServeArgs {
@@ -311,6 +325,9 @@ pub(crate) fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
         Wish::Explain(args) => explain_main(args),
         Wish::Doctor(args) => doctor::main(args),
         Wish::Fmt(args) => fmt::main(&args),
+        Wish::Healthcheck(HealthcheckArgs { place, url, timeout }) => {
+            healthcheck::main(&place.options(), url.as_deref(), Duration::from_secs(timeout.into()))
+        }
         Wish::Bench(args) => forebay_bench::cli::main(args.rest),
         Wish::Proxy(args) => proxy::main(&args, arguments, titled),
         Wish::Reload(args) => {

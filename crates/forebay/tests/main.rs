@@ -18,6 +18,7 @@ mod drills;
 mod exchange;
 mod fastcgi;
 mod health;
+mod healthcheck;
 mod http2;
 mod idle;
 mod implied_groups;

@@ -1,0 +1,148 @@
+//! `forebay healthcheck`: asks a server on this machine whether it answers, for images that have no other client.
+
+use crate::address::{Address, Host};
+use crate::cli::Options;
+use crate::origin;
+use forebay_conf::files::Files;
+use forebay_conf::tree::{Block, Directive};
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+/// Asks the server and not a resource (RFC 9110, section 9.3.7), so no application has to work for it.
+const PING: &str =
+    "OPTIONS * HTTP/1.1\r\nHost: localhost\r\nUser-Agent: forebay-healthcheck\r\nConnection: close\r\n\r\n";
+/// Length of `HTTP/1.1 200`.
+const STATUS: usize = 12;
+
+/// Runs the subcommand. Returns the exit code: 0 if the server is healthy.
+pub(crate) fn main(options: &Options, url: Option<&str>, patience: Duration) -> u8 {
+    let result = match url {
+        Some(url) => Resource::parse(url).and_then(|resource| resource.check(patience)),
+        None => address(options).and_then(|address| ping(&address, patience)),
+    };
+    match result {
+        Ok(()) => 0,
+        Err(text) => {
+            eprintln!("forebay healthcheck: {text}");
+            1
+        }
+    }
+}
+
+/// Returns the first address of an `http` server. Reads the files only: names of upstreams are not resolved.
+fn address(options: &Options) -> Result<Address, String> {
+    let (environment, _) = options.places();
+    let tree = origin::tree(&environment, &mut Files::disk());
+    let servers = inside(&tree.root, "http").flat_map(|http| inside(http, "server"));
+    let mut listens = servers.flat_map(|server| named(server, "listen"));
+    let is_stream = |listen: &Directive| !listen.args.iter().any(|word| word.text == b"quic");
+    let first = listens.find(|listen| is_stream(listen)).and_then(|listen| listen.args.first());
+    // nginx's default, by privilege.
+    let default = if forebay_sys::identity::is_root() { "80" } else { "8000" };
+    let text = first.map_or(default.into(), |word| word.as_str());
+    Address::parse(&text, Some(80)).ok_or_else(|| format!("no address: \"{text}\""))
+}
+
+fn named<'a>(block: &'a Block, name: &'static str) -> impl Iterator<Item = &'a Directive> {
+    block.iter().filter(move |directive| directive.name.text == name.as_bytes())
+}
+
+fn inside<'a>(block: &'a Block, name: &'static str) -> impl Iterator<Item = &'a Block> {
+    named(block, name).filter_map(|directive| directive.block.as_ref())
+}
+
+/// Sends a request that every HTTP server answers. Any answer will do: where TLS or the PROXY protocol is spoken, it is a
+/// refusal or the end of the connection.
+fn ping(address: &Address, patience: Duration) -> Result<(), String> {
+    match exchange(address, PING, patience) {
+        Ok(_) => Ok(()),
+        Err(e) => Err(format!("no answer: {e}")),
+    }
+}
+
+/// An `http` URL.
+struct Resource {
+    authority: String,
+    address: Address,
+    target: String,
+}
+
+impl Resource {
+    fn parse(url: &str) -> Result<Resource, String> {
+        let rest = url.strip_prefix("http://").ok_or_else(|| format!("not an http:// URL: \"{url}\""))?;
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let address =
+            Address::parse(authority, Some(80)).ok_or_else(|| format!("no address: \"{authority}\""))?;
+        Ok(Resource { authority: authority.to_owned(), address, target: format!("/{path}") })
+    }
+
+    /// Requests the resource: healthy is a status from 200 to 399.
+    fn check(&self, patience: Duration) -> Result<(), String> {
+        let request = format!(
+            "GET {} HTTP/1.1\r\nHost: {}\r\nUser-Agent: forebay-healthcheck\r\nConnection: close\r\n\r\n",
+            self.target, self.authority
+        );
+        let answer = exchange(&self.address, &request, patience).map_err(|e| format!("no answer: {e}"))?;
+        let status = answer.get(9..STATUS).unwrap_or_default();
+        match status.parse() {
+            Ok(200..=399) => Ok(()),
+            Ok(code @ 100..) => Err(format!("status {code}")),
+            _ => Err("the answer is not HTTP".to_owned()),
+        }
+    }
+}
+
+/// Connects, sends a request, and returns the beginning of the answer: less than a status if the server closes before.
+fn exchange(address: &Address, request: &str, patience: Duration) -> io::Result<String> {
+    let end = Instant::now() + patience;
+    match address {
+        Address::Unix(path) => {
+            let stream = UnixStream::connect(path)?;
+            stream.set_write_timeout(Some(patience))?;
+            converse(&stream, request, |left| stream.set_read_timeout(Some(left)), end)
+        }
+        Address::Inet(host, ports) => {
+            let stream = connect(host, *ports.start(), patience)?;
+            stream.set_write_timeout(Some(patience))?;
+            converse(&stream, request, |left| stream.set_read_timeout(Some(left)), end)
+        }
+    }
+}
+
+fn connect(host: &Host, port: u16, patience: Duration) -> io::Result<TcpStream> {
+    match host {
+        Host::Any { v6: false } => {
+            TcpStream::connect_timeout(&(IpAddr::V4(Ipv4Addr::LOCALHOST), port).into(), patience)
+        }
+        Host::Any { v6: true } => {
+            TcpStream::connect_timeout(&(IpAddr::V6(Ipv6Addr::LOCALHOST), port).into(), patience)
+        }
+        Host::Ip(ip) => TcpStream::connect_timeout(&(*ip, port).into(), patience),
+        Host::Name(name) => TcpStream::connect((name.as_str(), port)),
+    }
+}
+
+fn converse<S: Read + Write>(
+    mut stream: S,
+    request: &str,
+    limit: impl Fn(Duration) -> io::Result<()>,
+    end: Instant,
+) -> io::Result<String> {
+    stream.write_all(request.as_bytes())?;
+    let mut answer = Vec::new();
+    let mut buffer = [0; 512];
+    while answer.len() < STATUS {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        limit(left)?;
+        match stream.read(&mut buffer)? {
+            0 => break,
+            count => answer.extend_from_slice(buffer.get(..count).unwrap_or_default()),
+        }
+    }
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}

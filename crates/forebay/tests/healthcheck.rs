@@ -1,0 +1,63 @@
+//! `forebay healthcheck`.
+
+use crate::harness::{Server, Site};
+use nix::sys::signal::Signal;
+use std::net::TcpListener;
+
+/// Runs the subcommand on a site whose configuration has this `listen`: exit code and standard error.
+fn healthcheck(site: &Site, listen: &str, more: &[&str]) -> (Option<i32>, String) {
+    let name = "checked.conf";
+    site.write(name, &format!("events {{}} http {{ include listen.conf; }} # {listen}"));
+    site.write("listen.conf", &format!("server {{ {listen} }}"));
+    let mut command = std::process::Command::new(crate::harness::PROGRAM);
+    command.arg("healthcheck").arg("-p").arg(site.dir()).args(["-c", name]).args(more);
+    let output = command.output().expect("runs");
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn a_server_that_answers_is_healthy() {
+    // The application never answers: a request to a resource would wait for it.
+    let application = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let application = application.local_addr().expect("bound");
+    let mut server = Server::start(&format!(
+        "pid logs/nginx.pid; error_log logs/error.log; events {{}}
+        http {{ server {{ listen 127.0.0.1:%PORT0%; listen 127.0.0.1:%PORT1% proxy_protocol; listen unix:%DIR%/s;
+            location / {{ proxy_pass http://{application}; }} location /well {{ return 204; }} location /moved {{ return 301 /; }} }} }}"
+    ));
+    let healthy = (Some(0), String::new());
+    for listen in [
+        "listen %PORT0%; listen 1;",
+        "listen 127.0.0.1:%PORT0%;",
+        "listen 1 quic; listen localhost:%PORT0%;",
+        "listen 127.0.0.1:%PORT1% proxy_protocol;",
+        "listen unix:%DIR%/s;",
+    ] {
+        assert_eq!(healthcheck(&server.site, listen, &[]), healthy, "{listen}");
+    }
+    let url = |path: &str| format!("http://{}{path}", server.addr(0));
+    assert_eq!(healthcheck(&server.site, "", &[&url("/well")]), healthy);
+    assert_eq!(healthcheck(&server.site, "", &[&url("/moved?a")]), healthy);
+    server.signal(Signal::SIGTERM);
+    assert_eq!(server.wait_end(), Some(0));
+    let (code, text) = healthcheck(&server.site, "listen %PORT0%;", &[]);
+    assert_eq!(code, Some(1));
+    assert!(text.starts_with("forebay healthcheck: no answer: Connection refused"), "{text}");
+}
+
+#[test]
+fn silence_and_refusals_are_not_healthy() {
+    let silent = TcpListener::bind("127.0.0.1:0").expect("bind");
+    let address = silent.local_addr().expect("bound");
+    let server = Server::start(
+        "pid logs/nginx.pid; error_log logs/error.log; events {}
+        http { server { listen 127.0.0.1:%PORT0%; location / { return 500; } } }",
+    );
+    let failure = |text: &str| (Some(1), format!("forebay healthcheck: {text}\n"));
+    let check = |more: &[&str]| healthcheck(&server.site, &format!("listen {address};"), more);
+    let (code, text) = check(&["--timeout", "1"]);
+    assert_eq!(code, Some(1));
+    assert!(text.starts_with("forebay healthcheck: no answer: "), "{text}");
+    assert_eq!(check(&[&format!("http://{}/", server.addr(0))]), failure("status 500"));
+    assert_eq!(check(&["https://localhost/"]), failure("not an http:// URL: \"https://localhost/\""));
+}
