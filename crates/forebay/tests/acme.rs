@@ -432,15 +432,17 @@ fn an_account_in_memory_survives_a_reload() {
 fn acme_on_with_a_default_issuer() {
     let Some(program) = pebble() else { return };
     let site = Site::new(
-        "events {} error_log logs/error.log notice;\nhttp { access_log off; acme on;\n\
+        "events {} error_log logs/error.log notice;\nhttp { access_log off; acme on; acme_client_path %DIR%/state;\n\
          acme_issuer default { uri https://127.0.0.1:%PORT2%/dir; ssl_trusted_certificate %DIR%/ca.pem; \
-           accept_terms_of_service; state_path %DIR%/state; }\n\
+           accept_terms_of_service; }\n\
          server { listen 127.0.0.1:%PORT0%; server_name a.test; return 301 https://$host$request_uri; }\n\
          server { listen 127.0.0.1:%PORT1% ssl; server_name a.test; location / { return 200 here; } } }\n",
     );
     let _authority = Authority::start(&site, &program, LONG);
     let server = Server::start_on(site);
     issued(&server.site, "a.test", "");
+    // Not below the prefix, where nginx-acme's directives have it.
+    assert!(server.site.dir().join("state/default/account.key").exists());
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! `acme_issuer` (nginx: ngx_http_acme_module).
 
+use super::ordering::DEFAULT;
 use super::tables::program;
 use crate::config::Scope;
 use crate::config::value::{Setting, first};
@@ -28,7 +29,11 @@ pub(crate) fn issuer(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     if !seen.contains(&b"uri".to_vec()) {
         return Err(cx.error(d, format!("\"uri\" is missing in acme issuer \"{name}\"")));
     }
-    if !seen.contains(&b"state_path".to_vec()) {
+    let lacks_path = !seen.contains(&b"state_path".to_vec());
+    if lacks_path && name == DEFAULT {
+        // Ours, and not below the prefix: that of a package belongs to the package.
+        cx.tables.acme.default_lacks_path = true;
+    } else if lacks_path {
         let path = cx.full_path(format!("acme_{name}").as_bytes());
         cx.directory(d, &path, Some(Vec::new()))?;
         issuer.state_path = Some(path);

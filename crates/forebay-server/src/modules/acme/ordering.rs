@@ -20,7 +20,7 @@ const STATE_PATH: &str = "/var/lib/forebay/acme";
 /// Issuer of `acme on`, unless there is an `acme_issuer` of the name [`DEFAULT`].
 const BUILT_IN: &str = "letsencrypt";
 /// Issuer of `acme on`, if it is defined.
-const DEFAULT: &str = "default";
+pub(super) const DEFAULT: &str = "default";
 /// Port of HTTP-01 without `acme_http_port`.
 const HTTP_PORT: u16 = 80;
 /// Seconds for which answers about challenges may be kept without `acme_dns_ttl`.
@@ -104,7 +104,13 @@ impl Ordering {
             has_http,
             resolver: resolver.cloned(),
         };
-        ordering.issuers = defined.into_iter().map(|i| Arc::new(ordering.completed(i))).collect();
+        for mut issuer in defined {
+            if issuer.name == DEFAULT && ordering.tables.default_lacks_path {
+                issuer.state_path = Some(ordering.default_directory().join(DEFAULT));
+            }
+            let issuer = Arc::new(ordering.completed(issuer));
+            ordering.issuers.push(issuer);
+        }
         for Client { issuer, key } in clients {
             let path = ordering.default_directory().join(&issuer.name);
             let issuer = ordering.completed(Issuer { state_path: Some(path), ..issuer });

@@ -21,6 +21,8 @@ pub(super) const DNS_PORT: u16 = 53;
 pub(crate) struct Issuers {
     /// `acme_issuer`s.
     pub(super) defined: Vec<Issuer>,
+    /// The issuer of `acme on` is defined, and without `state_path`.
+    pub(super) default_lacks_path: bool,
     /// `acme_client`s.
     pub(super) clients: Vec<Client>,
     /// `acme_client_path`.
