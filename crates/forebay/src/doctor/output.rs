@@ -242,7 +242,8 @@ pub(super) fn explain(id: &str) -> u8 {
 pub(super) fn manual() -> String {
     let mut out = String::from(
         "# Rules of `forebay doctor`\n\n`forebay doctor -c FILE` reads a configuration, the machine and, when a server runs \
-         with that configuration (by its pid file), its error log, descriptors and stub_status, and changes nothing. What the rules say was checked against nginx 1.31 and Linux 6.18. \
+         with that configuration (by its pid file), its error log, descriptors and stub_status, asks name servers about the names of \
+         certificates by ACME, and changes nothing. With `--no-host` it reads the configuration only. What the rules say was checked against nginx 1.31 and Linux 6.18. \
          Made by `forebay doctor --explain all`.\n",
     );
     for r in super::rules() {
