@@ -331,7 +331,7 @@ impl Issuer {
     }
 
     /// Returns `true` if the limits of Let's Encrypt hold.
-    pub(crate) fn is_lets_encrypt(&self) -> bool {
+    pub fn is_lets_encrypt(&self) -> bool {
         self.uri.contains(".letsencrypt.org/")
     }
 }

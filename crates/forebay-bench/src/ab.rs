@@ -1,5 +1,6 @@
 //! `bench ab`: options and output of ab.
 
+use crate::cli::print;
 use crate::histogram::Histogram;
 use crate::load::{Load, Order, Protocol, Stop, Wanted};
 use crate::observe::Server;
@@ -117,8 +118,8 @@ fn set<T>(option: &mut Option<T>, value: T) -> Result<(), String> {
 /// Prints help or the version, if the option is for that.
 fn is_printed(letter: char) -> bool {
     match letter {
-        'h' => print!("{USAGE}"),
-        'V' => println!("forebay bench {}, as ab 2.3", env!("CARGO_PKG_VERSION")),
+        'h' => print(USAGE),
+        'V' => print(&format!("forebay bench {}, as ab 2.3\n", env!("CARGO_PKG_VERSION"))),
         _ => return false,
     }
     true
@@ -261,18 +262,18 @@ pub(crate) fn main(args: &[String]) -> Result<u8, Error> {
     let Some(o) = parse(args)? else { return Ok(0) };
     let url = Url::parse(&o.url)?;
     let (load, server) = o.load(&url)?;
-    println!(
-        "This is forebay bench {}, in the words of ApacheBench, Version 2.3\n",
+    print(&format!(
+        "This is forebay bench {}, in the words of ApacheBench, Version 2.3\n\n",
         env!("CARGO_PKG_VERSION")
-    );
+    ));
     let mut progress = TenthsProgress::new(&o, &url);
     let report = run::run(&load, server, |p| {
         progress.show(p.complete);
         !crate::signals::interrupted()
     })?;
     progress.end(report.outcome.record.complete);
-    println!("\n");
-    print!("{}", render(&o, &url, &report));
+    print("\n\n");
+    print(&render(&o, &url, &report));
     write_files(&o, &report.outcome.record.latency)?;
     wrk::say_findings(&report);
     Ok(u8::from(report.outcome.record.complete == 0))
@@ -289,9 +290,9 @@ struct TenthsProgress {
 impl TenthsProgress {
     fn new(o: &AbOptions, url: &Url) -> TenthsProgress {
         if o.quiet {
-            print!("Benchmarking {} (be patient)...", url.host);
+            print(&format!("Benchmarking {} (be patient)...", url.host));
         } else {
-            println!("Benchmarking {} (be patient)", url.host);
+            print(&format!("Benchmarking {} (be patient)\n", url.host));
         }
         let step = (o.count() / 10).max(100);
         TenthsProgress { quiet: o.quiet, all: o.count(), step, next: step }
@@ -306,7 +307,7 @@ impl TenthsProgress {
 
     fn end(mut self, complete: u64) {
         if self.quiet {
-            println!("..done");
+            print("..done\n");
         } else {
             self.show(complete);
             eprintln!("Finished {complete} requests");

@@ -5,6 +5,7 @@
 //! result carries a MAC of its own. Messages are not encrypted: they hold URLs, fields and figures.
 
 use crate::Error;
+use crate::cli::print;
 use crate::engine::Outcome;
 use crate::histogram::{Coarse, Histogram};
 use crate::load::{Load, Stop};
@@ -241,7 +242,7 @@ fn arguments(job: &Value) -> Result<Job, Error> {
 fn listen(args: &AgentArgs) -> Result<TcpListener, Error> {
     let listener = TcpListener::bind(&args.listen).map_err(Error::io(&args.listen))?;
     let addr = listener.local_addr().map_err(Error::io(&args.listen))?;
-    println!("agent at {addr}, loads {}", args.allow.join(", "));
+    print(&format!("agent at {addr}, loads {}\n", args.allow.join(", ")));
     listener.set_nonblocking(true).map_err(Error::io(&args.listen))?;
     Ok(listener)
 }

@@ -112,15 +112,19 @@ pub fn main(arguments: Vec<OsString>) -> u8 {
     })
 }
 
+/// Writes to standard output. A reader that has gone away, as `head` does, is no reason to complain.
+pub(crate) fn print(text: &str) {
+    use std::io::Write;
+    let _ = std::io::stdout().write_all(text.as_bytes());
+}
+
 /// Writes to a file, or to standard output for `-`.
 ///
 /// # Errors
 /// The file cannot be written.
 pub fn write_out(file: &Path, text: &str) -> Result<(), Error> {
-    use std::io::Write;
     if file.as_os_str() == "-" {
-        // A reader that has gone away is no reason to complain.
-        let _ = std::io::stdout().write_all(text.as_bytes());
+        print(text);
         return Ok(());
     }
     std::fs::write(file, text).map_err(Error::io(file.display()))
@@ -193,7 +197,7 @@ fn find(args: &RunArgs, wish: &str) -> Result<u8, Error> {
     report_limit(args, wish, &found)?;
     let answers = found.rate * args.load.duration.as_secs_f64();
     if found.rate > 0.0 && !is_known(quantile, answers) {
-        println!("note: a step had {answers:.0} requests, too few for {wish}; -d makes it longer");
+        print(&format!("note: a step had {answers:.0} requests, too few for {wish}; -d makes it longer\n"));
     }
     Ok(u8::from(found.rate <= 0.0))
 }
@@ -204,12 +208,12 @@ fn report_limit(args: &RunArgs, wish: &str, found: &run::Limit) -> Result<(), Er
         write_out(file, &format!("{:#}\n", limit_json(wish, found)))?;
     }
     if found.rate <= 0.0 {
-        println!("{wish} was not held at any rate that was tried");
+        print(&format!("{wish} was not held at any rate that was tried\n"));
         return Ok(());
     }
-    println!("highest rate with {wish}: {:.0} requests/s", found.rate);
+    print(&format!("highest rate with {wish}: {:.0} requests/s\n", found.rate));
     if found.client_limited {
-        println!("note: beyond that the client was the limit; the server may hold more");
+        print("note: beyond that the client was the limit; the server may hold more\n");
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! `bench compare A B`: two targets in interleaved rounds.
 
+use crate::cli::print;
 use crate::load::{Load, Stop};
 use crate::observe::Server;
 use crate::options::LoadArgs;
@@ -417,10 +418,10 @@ fn write(args: &CompareArgs, result: &Rounds) -> Result<(), Error> {
             let json = to_json(&args.a, &args.b, result);
             crate::cli::write_out(file, &format!("{json:#}\n"))?;
             if file.as_os_str() != "-" {
-                print!("{text}");
+                print(&text);
             }
         }
-        None => print!("{text}"),
+        None => print(&text),
     }
     Ok(())
 }

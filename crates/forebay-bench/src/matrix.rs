@@ -1,5 +1,6 @@
 //! `bench matrix`: one server measured the way vendors publish it.
 
+use crate::cli::print;
 use crate::compare::{Started, accepts};
 use crate::load::{Load, Stop};
 use crate::observe::Server;
@@ -409,7 +410,7 @@ impl Results<'_> {
     /// Prints the tables and writes the files that were asked for.
     fn write(&self, args: &MatrixArgs) -> Result<(), Error> {
         let text = self.tables();
-        print!("{text}");
+        print(&text);
         if let Some(file) = &args.json {
             crate::cli::write_out(file, &format!("{:#}\n", self.json()))?;
         }

@@ -1,5 +1,6 @@
 //! `bench wrk`: options and output of wrk 4 and wrk2.
 
+use crate::cli::print;
 use crate::histogram::Histogram;
 use crate::load::{Load, Order, Protocol, Stop, Wanted};
 use crate::observe::Server;
@@ -118,8 +119,8 @@ fn read_time(value: &str) -> Result<Duration, Error> {
 /// Prints help or the version, if the option is for that.
 fn is_printed(name: &str) -> bool {
     match name {
-        "-h" | "--help" => print!("{USAGE}"),
-        "-v" | "--version" => println!("forebay bench {}, as wrk 4.1", env!("CARGO_PKG_VERSION")),
+        "-h" | "--help" => print(USAGE),
+        "-v" | "--version" => print(&format!("forebay bench {}, as wrk 4.1\n", env!("CARGO_PKG_VERSION"))),
         _ => return false,
     }
     true
@@ -265,10 +266,10 @@ pub(crate) fn main(args: &[String]) -> Result<u8, Error> {
         eprintln!("{why}");
         return Ok(1);
     }
-    println!("Running {} test @ {}", whole_units(o.duration), o.url);
-    println!("  {} threads and {} connections", o.threads, o.connections);
+    print(&format!("Running {} test @ {}\n", whole_units(o.duration), o.url));
+    print(&format!("  {} threads and {} connections\n", o.threads, o.connections));
     let report = run::run(&load, server, |_| !crate::signals::interrupted())?;
-    print!("{}", render(&o, &report));
+    print(&render(&o, &report));
     say_findings(&report);
     Ok(u8::from(report.outcome.record.complete == 0))
 }

@@ -179,7 +179,7 @@ pub(crate) struct DoctorArgs {
     /// A file of kernel settings, as sysctl.conf, to be judged with the configuration (default: those of this machine)
     #[arg(long, value_name = "FILE")]
     pub sysctl: Vec<PathBuf>,
-    /// Do not look at this machine
+    /// Do not look at this machine, and ask no name server
     #[arg(long)]
     pub no_host: bool,
     /// Advice about the machine too

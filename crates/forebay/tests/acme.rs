@@ -1,6 +1,8 @@
 //! Certificates by ACME: Pebble is the authority, `openssl s_client` the client.
 
+mod certbot;
 mod dns;
+mod doctor;
 mod faults;
 mod language;
 mod namespace;

@@ -518,3 +518,37 @@ fn bytes_pass_through_a_stream_proxy() {
         assert_eq!((&v["requests"]["ok"], &v["bytes"]["received"]), (&20.into(), &(20 * 64).into()), "{v}");
     }
 }
+
+/// A reader of the results may leave, as `head` does.
+#[test]
+fn a_closed_pipe_is_no_failure() {
+    let unread = |args: &[&str]| {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let mut command = Command::new(PROGRAM);
+        command.arg("bench").args(args).stdout(writer).stderr(Stdio::piped());
+        command
+    };
+    let url = format!("http://{}/", server("127.0.0.1:0"));
+    for args in [
+        &["compare", "-q", "--rounds", "2", "--turn", "50ms", "-c", "2", &url, &url][..],
+        &["matrix", "--parts", "http", "-d", "50ms", "-c", "2", "--max-cpus", "1", "--nginx", "/nonexistent"],
+        &["ab", "-q", "-n", "4", &url],
+        &["wrk", "-t", "1", "-c", "1", "-d", "1s", &url],
+        &["wrk", "--help"],
+    ] {
+        let done = unread(args).output().expect("forebay bench");
+        let errors = String::from_utf8_lossy(&done.stderr);
+        assert_eq!(done.status.code(), Some(0), "{args:?}: {errors}");
+        assert!(!errors.contains("panicked"), "{args:?}: {errors}");
+    }
+    // An agent serves without a reader of its address.
+    let dir = tempfile::tempdir().expect("temporary");
+    let secret = dir.path().join("s");
+    std::fs::write(&secret, "a secret of more than 16 bytes").expect("write");
+    let at = format!("127.0.0.1:{}", free_port());
+    let secret = secret.to_string_lossy().into_owned();
+    let args = ["agent", "--listen", &at, "--secret-file", &secret, "--allow", "127.0.0.1"];
+    let _agent = Started(unread(&args).spawn().expect("agent"));
+    wait_for("the agent", || TcpStream::connect(&at).ok());
+}

@@ -176,17 +176,18 @@ fn handshakes_protocols_certificates_and_warnings_are_shown() {
 
 /// Opens the page in a browser. Returns the document after five seconds, and what the browser wrote about errors.
 fn browse(server: &Server, rest: &str) -> (String, String) {
+    open_page(server, rest, "--dump-dom")
+}
+
+/// Opens the page in a browser for five seconds. `output`: the browser's option for the result. Returns what it wrote to its output,
+/// and what about errors.
+pub(crate) fn open_page(server: &Server, rest: &str, output: &str) -> (String, String) {
     let profile = tempfile::tempdir().expect("temporary directory");
     let mut browser = Command::new("chromium");
     browser
         .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"])
         .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
-        .args([
-            "--enable-logging=stderr",
-            "--window-size=1400,1500",
-            "--virtual-time-budget=5000",
-            "--dump-dom",
-        ])
+        .args(["--enable-logging=stderr", "--window-size=1400,1500", "--virtual-time-budget=5000", output])
         .arg(format!("--user-data-dir={}", profile.path().display()))
         .arg(format!("http://{}/dashboard{rest}", server.addr(0)));
     let out = browser.stdin(Stdio::null()).output().expect("chromium runs");
@@ -305,22 +306,26 @@ fn read_until(terminal: &mut impl Read, seen: &mut String, text: &str) {
     }
 }
 
-/// `script` gives it a terminal.
-#[test]
-fn top_obeys_keys_in_a_terminal() {
-    if !crate::differential::tool("script") {
-        return;
-    }
-    let server = start("");
-    let command = format!("stty rows 30 cols 100; {PROGRAM} top http://{}/dashboard", server.addr(0));
-    let mut child = Command::new("script")
+/// Starts a command with a terminal of 30 lines and 100 columns.
+fn in_terminal(command: &str) -> std::process::Child {
+    let command = format!("stty rows 30 cols 100; {command}");
+    Command::new("script")
         .args(["-qfec", &command, "/dev/null"])
         .env("TERM", "xterm")
         .env_remove("NO_COLOR")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
-        .expect("script");
+        .expect("script")
+}
+
+#[test]
+fn top_obeys_keys_in_a_terminal() {
+    if !crate::differential::tool("script") {
+        return;
+    }
+    let server = start("");
+    let mut child = in_terminal(&format!("{PROGRAM} top http://{}/dashboard", server.addr(0)));
     let (mut keys, mut screen) = (child.stdin.take().expect("piped"), child.stdout.take().expect("piped"));
     let mut seen = String::new();
     read_until(&mut screen, &mut seen, "\x1b[7m 1 Servers \x1b[0m");
@@ -332,4 +337,33 @@ fn top_obeys_keys_in_a_terminal() {
     // The screen of before comes back.
     read_until(&mut screen, &mut seen, "\x1b[?1049l");
     assert_eq!(child.wait().expect("ends").code(), Some(0));
+}
+
+#[test]
+fn top_leaves_the_terminal_as_it_was_at_signals() {
+    if !crate::differential::tool("script") {
+        return;
+    }
+    let server = start("");
+    for signal in [Signal::SIGTERM, Signal::SIGHUP, Signal::SIGINT] {
+        let top = format!("sh -c 'echo pid=$$,; exec {PROGRAM} top http://{}/dashboard'", server.addr(0));
+        let mut child = in_terminal(&format!("stty -g; {top}; echo code=$?; stty -g; echo end"));
+        let mut screen = child.stdout.take().expect("piped");
+        let mut seen = String::new();
+        read_until(&mut screen, &mut seen, "\x1b[7m 1 Servers \x1b[0m");
+        let pid = seen
+            .split_once("pid=")
+            .and_then(|(_, rest)| rest.split(',').next()?.parse().ok())
+            .expect("a pid");
+        let before = seen.lines().next().expect("a line").to_owned();
+        crate::harness::kill(pid, signal);
+        read_until(&mut screen, &mut seen, "\nend");
+        let (_, after) = seen.split_once("\x1b[?1049l").expect("the screen of before");
+        assert_eq!(
+            after.trim_start().lines().collect::<Vec<_>>(),
+            ["code=0", before.trim(), "end"],
+            "{signal} {seen}"
+        );
+        assert_eq!(child.wait().expect("ends").code(), Some(0));
+    }
 }

@@ -210,25 +210,15 @@ fn a_browser_shows_the_dashboard() {
     assert!(stream.split('>').next().is_some_and(|tag| tag.contains("hidden")), "{dom}");
 }
 
-/// Returns the document of the dashboard of a server after five seconds, with `tab`, such as `#stream`, in its address. First saves
-/// a picture of it at the path in the environment variable `picture`, if that is set.
+/// Returns the document of the dashboard of a server after five seconds, with `tab`, such as `#stream`, in its address. The browser's
+/// console has to stay empty. First saves a picture at the path in the environment variable `picture`, if that is set.
 pub(crate) fn dashboard_in_browser(server: &Server, tab: &str, picture: &str) -> String {
-    let profile = tempfile::tempdir().expect("temporary directory");
-    let run = |output: &str| {
-        let mut browser = Command::new("chromium");
-        browser
-            .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"])
-            .args(["--disable-background-networking", "--disable-component-update", "--disable-sync"])
-            .arg(format!("--user-data-dir={}", profile.path().display()))
-            .args(["--window-size=1400,1500", "--virtual-time-budget=5000", output])
-            .arg(format!("http://{}/dashboard{tab}", server.addr(0)));
-        let out = browser.stderr(Stdio::null()).output().expect("chromium runs");
-        String::from_utf8_lossy(&out.stdout).into_owned()
-    };
     if let Ok(path) = std::env::var(picture) {
-        run(&format!("--screenshot={path}"));
+        crate::dashboard::open_page(server, tab, &format!("--screenshot={path}"));
     }
-    run("--dump-dom")
+    let (dom, console) = crate::dashboard::open_page(server, tab, "--dump-dom");
+    assert_eq!(console, "", "{tab}");
+    dom
 }
 
 /// Members of the interface that tell when a server was asked and since when it is not, how full zones are, and what

@@ -1,5 +1,5 @@
-//! DNS messages, as far as a stub resolver needs them (RFC 1035, section 4; RFC 2782; RFC 3596), and the question of a query for
-//! a server. A malformed message is no answer. Names are in lower case, without the final dot.
+//! DNS messages, as far as a stub resolver needs them (RFC 1035, section 4; RFC 2782; RFC 3596; RFC 8659), and the question of a
+//! query for a server. A malformed message is no answer. Names are in lower case, without the final dot.
 
 use std::net::IpAddr;
 
@@ -10,6 +10,7 @@ pub enum Kind {
     A = 1,
     Aaaa = 28,
     Srv = 33,
+    Caa = 257,
 }
 
 /// Data of a record.
@@ -24,8 +25,20 @@ pub enum Data {
         port: u16,
         target: Vec<u8>,
     },
+    Caa(Caa),
     /// Of another type.
     Other,
+}
+
+/// Rule about the authorities that may issue certificates for a name (RFC 8659, section 4.1).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caa {
+    /// An authority that does not know the tag must not issue.
+    pub critical: bool,
+    /// Kind of rule, in lower case.
+    pub tag: Vec<u8>,
+    /// Text of the rule.
+    pub value: Vec<u8>,
 }
 
 impl Data {
@@ -79,7 +92,8 @@ pub fn query(id: u16, name: &[u8], kind: Kind) -> Option<Vec<u8>> {
         out.push(len);
         out.extend_from_slice(label);
     }
-    out.extend_from_slice(&[0, 0, kind as u8, 0, 1]);
+    let [k1, k2] = (kind as u16).to_be_bytes();
+    out.extend_from_slice(&[0, k1, k2, 0, 1]);
     Some(out)
 }
 
@@ -155,11 +169,22 @@ impl Cursor<'_> {
             (1, 28) => self.array().map(|a: [u8; 16]| Data::Addr(a.into())),
             (1, 5) => self.name().map(Data::cname),
             (1, 33) => self.service(),
+            (1, 257) => self.rule(end).map(Data::Caa),
             _ => {
                 self.at = end;
                 Some(Data::Other)
             }
         }
+    }
+
+    /// Reads a rule about authorities that ends at `end`.
+    fn rule(&mut self, end: usize) -> Option<Caa> {
+        let (flags, length) = (self.byte()?, self.byte()?);
+        let tag_end = self.at.checked_add(usize::from(length)).filter(|e| length > 0 && *e <= end)?;
+        let tag = self.message.get(self.at..tag_end)?.to_ascii_lowercase();
+        let value = self.message.get(tag_end..end)?.to_vec();
+        self.at = end;
+        Some(Caa { critical: flags & 0x80 != 0, tag, value })
     }
 
     fn question(&mut self) -> Option<()> {
@@ -304,6 +329,24 @@ mod tests {
         let records = parse(&m).expect("well formed").records;
         let data = Data::Addr(IpAddr::V4(Ipv4Addr::LOCALHOST));
         assert_eq!(records, [Record { owner: b"a.example".to_vec(), ttl: 9, data }]);
+    }
+
+    #[test]
+    fn rules_about_authorities() {
+        let record = |data: &[u8]| [&[0xc0, 12, 1, 1, 0, 1, 0, 0, 0, 9, 0, data.len() as u8], data].concat();
+        let read = |data: &[u8]| {
+            let m = reply(7, b"a.example", Kind::Caa, 1, &record(data));
+            assert!(answers(&m, 7, b"a.example", Kind::Caa));
+            parse(&m).map(|r| r.records[0].data.clone())
+        };
+        let rule = Caa { critical: true, tag: b"issue".to_vec(), value: b"ca.example".to_vec() };
+        assert_eq!(read(b"\x80\x05Issueca.example"), Some(Data::Caa(rule)));
+        let empty = Caa { critical: false, tag: b"issue".to_vec(), value: Vec::new() };
+        assert_eq!(read(b"\x00\x05issue"), Some(Data::Caa(empty)));
+        // A tag that is too long, none at all, and no data.
+        for bad in [&b"\x00\x06issue"[..], b"\x00\x00issue", b"\x00", b""] {
+            assert_eq!(read(bad), None, "{}", bad.escape_ascii());
+        }
     }
 
     #[test]

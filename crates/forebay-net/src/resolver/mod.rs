@@ -7,7 +7,7 @@ mod stats;
 mod system;
 
 use forebay_sys::sync::lock;
-use message::{Data, Kind, Response};
+use message::{Caa, Data, Kind, Response};
 pub use stats::Stats;
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -377,6 +377,31 @@ impl Resolver {
         Ok(least.map(|least| (found, least)))
     }
 
+    /// Returns the rules about authorities in effect for a name: its own or those of the nearest parent that has any (RFC 8659,
+    /// section 3). Empty if there are none. Not cached.
+    ///
+    /// # Errors
+    /// [`Failure`] of a query, in which case an authority issues no certificate either.
+    pub async fn authority_rules(&self, name: &[u8]) -> Result<Vec<Caa>, Failure> {
+        let lower = name.strip_suffix(b".").unwrap_or(name).to_ascii_lowercase();
+        let mut at = lower.as_slice();
+        loop {
+            let first = self.next.fetch_add(1, Ordering::Relaxed);
+            let response = self.count(self.ask(None, at, Kind::Caa, first).await)?;
+            let rules = match response.code {
+                0 => rules_of(&response, at),
+                // The parents of a name that does not exist may have rules.
+                3 => Vec::new(),
+                code => return Err(Failure::of(code)),
+            };
+            let dot = at.iter().position(|b| *b == b'.');
+            match dot.and_then(|dot| at.get(dot + 1..)) {
+                Some(parent) if rules.is_empty() => at = parent,
+                _ => return Ok(rules),
+            }
+        }
+    }
+
     /// Counts the result of a query.
     fn count(&self, got: Result<Response, Failure>) -> Result<Response, Failure> {
         self.stats.answered(match &got {
@@ -391,6 +416,13 @@ impl Resolver {
     pub fn retry(&self) -> Option<Duration> {
         self.valid
     }
+}
+
+/// Returns the rules about authorities that a response has for a name, or for the name that this one stands for.
+fn rules_of(response: &Response, name: &[u8]) -> Vec<Caa> {
+    let owner = follow(response, name).name;
+    let own = response.records.iter().filter(|r| r.owner == owner);
+    own.filter_map(|r| if let Data::Caa(rule) = &r.data { Some(rule.clone()) } else { None }).collect()
 }
 
 /// Rotates the addresses of each family. IPv4 stays first.

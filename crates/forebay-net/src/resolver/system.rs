@@ -27,6 +27,14 @@ impl Resolver {
         Resolver::of_system(&read("/etc/resolv.conf"), &read("/etc/hosts"))
     }
 
+    /// Creates a resolver that asks the system's name servers for names as they are, without the hosts file and suffixes: what
+    /// others find by DNS.
+    pub fn name_servers() -> Resolver {
+        let read = std::fs::read("/etc/resolv.conf").unwrap_or_default();
+        let all = Resolver::of_system(&read, b"");
+        Resolver::asking(all.servers)
+    }
+
     fn of_system(resolv: &[u8], hosts: &[u8]) -> Resolver {
         let mut servers = Vec::new();
         let mut system = System { hosts: named(hosts), search: Vec::new(), ndots: 1 };

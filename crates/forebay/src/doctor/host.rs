@@ -5,6 +5,7 @@ use forebay_net::tls::{pem, verify};
 use forebay_sys::cpus::{self, CpuBudget};
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The known properties of a machine.
 #[derive(Debug, Default)]
@@ -29,6 +30,10 @@ pub(crate) struct Host {
     pub certificates: BTreeMap<usize, Certificate>,
     /// The nginx that is installed, and its TLS library.
     pub nginx: Option<String>,
+    /// Certificates by ACME.
+    pub acme: super::acme::Acme,
+    /// Seconds since 1970; 0 = not looked at.
+    pub now: i64,
     /// The server that runs with the configuration.
     pub running: Option<super::live::Running>,
 }
@@ -40,6 +45,8 @@ pub(crate) struct Certificate {
     pub rsa: bool,
     /// It names a responder for OCSP.
     pub responder: bool,
+    /// Times at which it becomes valid and expires, seconds since 1970.
+    pub validity: (i64, i64),
 }
 
 /// rsaEncryption, 1.2.840.113549.1.1.1 (RFC 8017, appendix C), as DER.
@@ -47,13 +54,14 @@ const RSA: [u8; 11] = [6, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 1];
 
 impl Certificate {
     /// Reads the first certificate of a file.
-    fn read(path: &Path) -> Option<Certificate> {
+    pub(super) fn read(path: &Path) -> Option<Certificate> {
         let chain = pem::certificates(&std::fs::read(path).ok()?);
         let leaf = chain.first()?;
         let key = verify::public_key(leaf)?;
         Some(Certificate {
             rsa: key.windows(RSA.len()).any(|w| w == RSA),
             responder: verify::responder(leaf).is_some(),
+            validity: verify::validity(leaf)?,
         })
     }
 
@@ -124,6 +132,7 @@ impl Host {
             memory: cpus::detect_memory().bytes,
             descriptors: forebay_sys::limits::descriptors(),
             nginx: installed_nginx(),
+            now: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64),
             ..Host::default()
         };
         for name in SYSCTLS {
@@ -164,6 +173,9 @@ impl Host {
         }
         out.push('\n');
         out.push_str(&self.disks.text());
+        if let Some(why) = &self.acme.refused {
+            out.push_str(&format!("certificates by ACME were not looked at: {why}\n"));
+        }
         if let Some(r) = &self.running {
             out.push_str(&format!("running server: pid {}, {} processes", r.pid, r.descriptors.len()));
             if let Some((log, _)) = &r.log {

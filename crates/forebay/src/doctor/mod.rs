@@ -1,8 +1,11 @@
 //! `forebay doctor`: what in a configuration and on the host is wrong, stale, harmful or without effect, why, and what to
 //! write instead. It reads and changes nothing. A rule is one entry of a table: [`conf_rules::RULES`] look at the
-//! configuration, [`safety_rules::RULES`] at its safety, [`stream_rules::RULES`] at its stream block, [`host_rules::RULES`] at the kernel's settings and the machine,
-//! [`disk_rules::RULES`] at the file systems in use, [`live_rules::RULES`] at the server that runs with it.
+//! configuration, [`safety_rules::RULES`] at its safety, [`stream_rules::RULES`] at its stream block, [`acme_rules::RULES`] at its
+//! certificates, [`host_rules::RULES`] at the kernel's settings and the machine, [`disk_rules::RULES`] at the file systems in use,
+//! [`live_rules::RULES`] at the server that runs with it.
 
+mod acme;
+mod acme_rules;
 mod conf_rules;
 mod disk;
 mod disk_rules;
@@ -104,6 +107,7 @@ pub(crate) fn rules() -> impl Iterator<Item = &'static Rule> {
     let host = host_rules::SETTINGS.iter().map(|(r, _)| r).chain(host_rules::RULES.iter().map(|(r, _)| r));
     let disk = disk_rules::RULES.iter().map(|(r, _)| r);
     for_configuration()
+        .chain(acme_rules::RULES)
         .map(|(r, _)| r)
         .chain(host)
         .chain(disk)
@@ -113,7 +117,7 @@ pub(crate) fn rules() -> impl Iterator<Item = &'static Rule> {
 /// Looks at a configuration and a host.
 pub(crate) fn examine(scene: &Scene<'_>, host: &Host) -> Vec<Finding> {
     let mut found = Vec::new();
-    for (rule, check) in for_configuration() {
+    for (rule, check) in for_configuration().chain(acme_rules::RULES) {
         check(scene, host, &mut |span, message| found.push(Finding { rule, message, span: Some(span) }));
     }
     for (rule, check) in disk_rules::RULES {
@@ -151,19 +155,26 @@ fn refused_lines(errors: &[Error], files: &Files) -> Vec<Finding> {
     found
 }
 
-/// Looks at the machine, unless `skip` says otherwise, and at the files of `--sysctl`.
+/// Returns the directory of the configuration.
+fn directory_of(environment: &Environment) -> PathBuf {
+    environment.conf_path.parent().map_or_else(|| environment.prefix.clone(), Into::into)
+}
+
+/// Looks at the machine and asks name servers, unless `skip` says otherwise, and at the files of `--sysctl`.
 fn look_at_host(
     skip: bool,
     sysctl: &[PathBuf],
     scene: &Scene<'_>,
-    prefix: &Path,
-    directory: &Path,
+    environment: &Environment,
 ) -> Result<Host, String> {
+    let prefix = &environment.prefix;
     let mut host = if skip { Host::default() } else { Host::detect() };
     if !skip {
         host.disks = disk::Disks::find(scene, prefix);
-        host.certificates = host::Certificate::find(scene, directory);
+        host.certificates = host::Certificate::find(scene, &directory_of(environment));
         host.running = live::Running::find(scene, prefix);
+        host.acme = acme::Acme::of(scene, environment);
+        host.acme.look(scene, host.running.is_some());
         if sysctl.is_empty() {
             host.take_own_sysctl_files(Path::new("/etc"));
         }
@@ -178,7 +189,7 @@ fn look_at_host(
 
 /// Returns the findings about a configuration, the worst first, without those about the machine.
 pub(crate) fn of_configuration(environment: &Environment, files: &mut Files) -> Vec<Warning> {
-    let directory = environment.conf_path.parent().map_or_else(|| environment.prefix.clone(), Into::into);
+    let directory = directory_of(environment);
     let parsed = forebay_conf::parse::parse(&environment.conf_path, &environment.globals, &directory, files);
     let findings = examine(&Scene::new(&parsed.tree), &Host::default());
     let place = |span: Span| format!("{}:{}", files.path(span.file).display(), span.line);
@@ -198,7 +209,7 @@ pub(crate) fn main(args: DoctorArgs) -> u8 {
     }
     let (environment, _) = args.place.options().places();
     let mut files = Files::disk();
-    let dir = environment.conf_path.parent().map_or_else(|| environment.prefix.clone(), Into::into);
+    let dir = directory_of(&environment);
     let parsed = forebay_conf::parse::parse(&environment.conf_path, &environment.globals, &dir, &mut files);
     if let Some(e) =
         parsed.errors.iter().find(|e| e.level == Level::Emerg && e.span.is_none() && e.at.is_none())
@@ -207,7 +218,7 @@ pub(crate) fn main(args: DoctorArgs) -> u8 {
         return 2;
     }
     let scene = Scene::new(&parsed.tree);
-    let host = match look_at_host(args.no_host, &args.sysctl, &scene, &environment.prefix, &dir) {
+    let host = match look_at_host(args.no_host, &args.sysctl, &scene, &environment) {
         Ok(host) => host,
         Err(text) => {
             eprintln!("forebay doctor: {text}");

@@ -10,6 +10,7 @@ use annotate_snippets::{AnnotationKind, Level as Shown, Renderer, Snippet};
 use forebay_conf::error::Error;
 use forebay_conf::files::Files;
 use serde_json::{Value, json};
+use std::io::Write;
 
 /// Findings, with the files that they are about.
 #[derive(Clone, Copy)]
@@ -222,27 +223,25 @@ fn sarif_rules() -> Vec<Value> {
 
 /// Prints a rule; exit code 2 if there is none of this name.
 pub(super) fn explain(id: &str) -> u8 {
-    if id == "all" {
-        print!("{}", manual());
-        return 0;
-    }
-    match super::rules().find(|r| r.id == id) {
-        Some(r) => {
-            println!("{} ({})\n\n{}\n\nInstead: {}", r.title, r.severity.name(), r.why, r.instead);
-            0
-        }
+    let text = match super::rules().find(|r| r.id == id) {
+        _ if id == "all" => manual(),
+        Some(r) => format!("{} ({})\n\n{}\n\nInstead: {}\n", r.title, r.severity.name(), r.why, r.instead),
         None => {
             eprintln!("forebay doctor: no rule \"{id}\"");
-            2
+            return 2;
         }
-    }
+    };
+    // A reader that has gone away, as `head` does, is no reason to complain.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    0
 }
 
 /// Makes docs/doctor.md.
 pub(super) fn manual() -> String {
     let mut out = String::from(
         "# Rules of `forebay doctor`\n\n`forebay doctor -c FILE` reads a configuration, the machine and, when a server runs \
-         with that configuration (by its pid file), its error log, descriptors and stub_status, and changes nothing. What the rules say was checked against nginx 1.31 and Linux 6.18. \
+         with that configuration (by its pid file), its error log, descriptors and stub_status, asks name servers about the names of \
+         certificates by ACME, and changes nothing. With `--no-host` it reads the configuration only. What the rules say was checked against nginx 1.31 and Linux 6.18. \
          Made by `forebay doctor --explain all`.\n",
     );
     for r in super::rules() {

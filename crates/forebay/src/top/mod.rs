@@ -116,7 +116,7 @@ fn watch(server: &mut Server, interval: Duration) -> Result<(), String> {
             // The terminal is gone.
             return Ok(());
         }
-        match screen.key(due.saturating_duration_since(Instant::now())) {
+        match screen.key(due) {
             Some(Key::Quit) => return Ok(()),
             Some(key) => view.press(key),
             None => {}

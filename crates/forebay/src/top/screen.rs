@@ -1,10 +1,12 @@
 //! The terminal: raw mode, keys, and drawing of lines.
 
 use super::line::Line;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use crate::signals::Signals;
+use nix::sys::signal::Signal;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 use std::io::{self, Read, Write};
-use std::time::Duration;
+use std::os::fd::AsFd;
+use std::time::Instant;
 
 /// Key that means something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,9 +66,20 @@ impl Key {
     }
 }
 
+/// Returns the key with the meaning of a signal.
+fn key_of(signal: Signal) -> Key {
+    match signal {
+        Signal::SIGTERM | Signal::SIGHUP | Signal::SIGINT | Signal::SIGQUIT => Key::Quit,
+        // Such as the one for another size.
+        _ => Key::Other,
+    }
+}
+
 /// A terminal in raw mode with a screen of its own, until this is dropped.
 pub(super) struct Screen {
     before: Termios,
+    /// Signals are read: one that ends the process would leave the terminal in raw mode.
+    signals: Signals,
     color: bool,
 }
 
@@ -81,10 +94,11 @@ impl Screen {
     /// It is none.
     pub(super) fn open() -> io::Result<Screen> {
         let before = tcgetattr(io::stdin())?;
+        let signals = Signals::take_over()?;
         let mut raw = before.clone();
         raw.make_raw();
         tcsetattr(io::stdin(), OptionalActions::Now, &raw)?;
-        let screen = Screen { before, color: std::env::var_os("NO_COLOR").is_none() };
+        let screen = Screen { before, signals, color: std::env::var_os("NO_COLOR").is_none() };
         io::stdout().write_all(ENTER.as_bytes())?;
         Ok(screen)
     }
@@ -115,16 +129,15 @@ impl Screen {
         out.flush()
     }
 
-    /// Waits for a key; `None` after the time.
-    pub(super) fn key(&mut self, patience: Duration) -> Option<Key> {
+    /// Waits for a key, or a signal that means the same; `None` at `until`.
+    pub(super) fn key(&mut self, until: Instant) -> Option<Key> {
         let stdin = io::stdin();
-        let timeout = Timespec::try_from(patience).ok();
-        let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
-        match poll(&mut fds, timeout.as_ref()) {
-            Ok(1..) => {}
-            // A signal, such as one for another size: draw again.
-            Err(_) => return Some(Key::Other),
-            Ok(0) => return None,
+        let Ok(ready) = self.signals.wait(&[stdin.as_fd()], Some(until)) else { return Some(Key::Quit) };
+        if let Some(received) = self.signals.next() {
+            return Some(key_of(received.signal));
+        }
+        if ready != [true] {
+            return None;
         }
         let mut bytes = [0; 16];
         match stdin.lock().read(&mut bytes) {

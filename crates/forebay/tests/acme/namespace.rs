@@ -7,7 +7,7 @@ const INSIDE: &str = "FOREBAY_TEST_NAMESPACE";
 
 /// Runs a test of this program in a network namespace of its own. Returns `true` inside. Elsewhere the test is over: it has been
 /// run, or cannot be. In CI it has to be possible.
-fn in_namespace(test: &str) -> bool {
+pub(super) fn in_namespace(test: &str) -> bool {
     if std::env::var_os(INSIDE).is_some() {
         let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
         assert!(up.is_ok_and(|s| s.success()), "ip link set lo up");

@@ -1,0 +1,103 @@
+//! certbot with its plugin for nginx, which edits the configuration and calls `nginx`: that is Forebay here.
+
+use super::namespace::in_namespace;
+use super::*;
+use std::os::unix::fs::symlink;
+use std::process::Output;
+
+/// Returns `true` if certbot and its plugin are there. In CI they have to be.
+fn has_certbot() -> bool {
+    let found = Path::new("/usr/lib/python3/dist-packages/certbot_nginx").is_dir()
+        && Command::new("certbot").arg("--version").output().is_ok_and(|done| done.status.success());
+    if !found {
+        eprintln!("skipped: no certbot with python3-certbot-nginx");
+        assert!(std::env::var_os("CI").is_none(), "CI has to have certbot and python3-certbot-nginx");
+    }
+    found
+}
+
+/// Runs certbot with directories below that of a site.
+fn certbot(site: &Site, args: &[&str]) -> Output {
+    let dir = site.dir();
+    let own = |name: &str| dir.join(name).display().to_string();
+    Command::new("certbot")
+        .args(args)
+        .args(["--non-interactive", "--no-verify-ssl", "--config-dir", &own("letsencrypt")])
+        .args(["--work-dir", &own("work"), "--logs-dir", &own("certbot")])
+        .output()
+        .expect("certbot")
+}
+
+/// Runs certbot, which has to succeed.
+fn certbot_does(site: &Site, args: &[&str]) {
+    let done = certbot(site, args);
+    let text = [done.stdout, done.stderr].concat();
+    let log = || site.read("certbot/letsencrypt.log") + &site.read("logs/error.log");
+    assert!(done.status.success(), "certbot {args:?}: {}\n{}", String::from_utf8_lossy(&text), log());
+}
+
+#[test]
+fn certbot_gets_installs_and_renews_a_certificate() {
+    let Some(program) = pebble() else { return };
+    // certbot redirects from port 80 only.
+    if !has_certbot() || !in_namespace("acme::certbot::certbot_gets_installs_and_renews_a_certificate") {
+        return;
+    }
+    // Paths are absolute since certbot calls nginx without a prefix. %PORT1% is not used.
+    let site = Site::new(
+        "# %PORT1%, and %PORT2% for the authority\n\
+         pid %DIR%/logs/nginx.pid; error_log %DIR%/logs/error.log notice;\n\
+         events {\n}\n\
+         http {\n    access_log off;\n    server {\n        listen 80;\n        listen 127.0.0.1:%PORT0%;\n        server_name a.test;\n\
+         \n        location / {\n            return 200 \"here over $scheme\";\n        }\n    }\n}\n",
+    );
+    let _authority = Authority::start(&site, &program, Settings { ports: Some((80, 443)), ..LONG });
+    symlink(PROGRAM, site.dir().join("nginx")).expect("a link");
+    let server = Server::start_on(site);
+    let site = &server.site;
+    let directory = format!("https://{}/dir", site.addr(2));
+    let (root, ctl) = (site.dir().display().to_string(), site.dir().join("nginx").display().to_string());
+    certbot_does(
+        site,
+        &[
+            "run",
+            "--nginx",
+            "--domain",
+            "a.test",
+            "--redirect",
+            "--agree-tos",
+            "--email",
+            "a@example.com",
+            "--no-eff-email",
+            "--server",
+            &directory,
+            "--nginx-server-root",
+            &root,
+            "--nginx-ctl",
+            &ctl,
+        ],
+    );
+    let https = SocketAddr::from(([127, 0, 0, 1], 443));
+    // The reload goes on after certbot has ended.
+    let new = |old: &str| {
+        let is_new =
+            |shown: &String| shown.contains("Pebble") && shown.contains("DNS:a.test") && shown != old;
+        wait_for("a certificate from certbot", || Some(presented_at(https, "a.test")).filter(is_new))
+    };
+    let first = new("");
+    let fetch = |url: &str| {
+        let mut curl = Command::new("curl");
+        curl.args(["-sSk", "-w", " %{http_code} %{redirect_url}", "--noproxy", "*"]);
+        let done = curl
+            .args(["--resolve", "a.test:443:127.0.0.1", "--resolve", "a.test:80:127.0.0.1", url])
+            .output();
+        String::from_utf8_lossy(&done.expect("curl").stdout).into_owned()
+    };
+    assert_eq!(fetch("https://a.test/x"), "here over https 200 ");
+    let redirected = fetch("http://a.test/x");
+    assert!(redirected.ends_with(" 301 https://a.test/x"), "{redirected}");
+    certbot_does(site, &["renew", "--force-renewal", "--no-random-sleep-on-renew"]);
+    new(&first);
+    let log = server.error_log();
+    assert!(!log.contains("[emerg]") && !log.contains("[alert]"), "{log}");
+}
