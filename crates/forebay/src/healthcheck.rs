@@ -5,14 +5,12 @@ use crate::cli::Options;
 use crate::origin;
 use forebay_conf::files::Files;
 use forebay_conf::tree::{Block, Directive};
+use socket2::Socket;
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpStream};
+use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-/// Asks the server and not a resource (RFC 9110, section 9.3.7), so no application has to work for it.
-const PING: &str =
-    "OPTIONS * HTTP/1.1\r\nHost: localhost\r\nUser-Agent: forebay-healthcheck\r\nConnection: close\r\n\r\n";
 /// Length of `HTTP/1.1 200`.
 const STATUS: usize = 12;
 
@@ -53,10 +51,11 @@ fn inside<'a>(block: &'a Block, name: &'static str) -> impl Iterator<Item = &'a 
     named(block, name).filter_map(|directive| directive.block.as_ref())
 }
 
-/// Sends a request that every HTTP server answers. Any answer will do: where TLS or the PROXY protocol is spoken, it is a
-/// refusal or the end of the connection.
+/// Connects, and closes the connection's one direction without a request. A worker that runs closes the other one and logs
+/// nothing, whatever the `listen` speaks: HTTP, TLS or the PROXY protocol. For a worker that hangs the kernel accepts the
+/// connection, but does not close it.
 fn ping(address: &Address, patience: Duration) -> Result<(), String> {
-    match exchange(address, PING, patience) {
+    match exchange(address, None, patience) {
         Ok(_) => Ok(()),
         Err(e) => Err(format!("no answer: {e}")),
     }
@@ -84,7 +83,8 @@ impl Resource {
             "GET {} HTTP/1.1\r\nHost: {}\r\nUser-Agent: forebay-healthcheck\r\nConnection: close\r\n\r\n",
             self.target, self.authority
         );
-        let answer = exchange(&self.address, &request, patience).map_err(|e| format!("no answer: {e}"))?;
+        let answer =
+            exchange(&self.address, Some(&request), patience).map_err(|e| format!("no answer: {e}"))?;
         let status = answer.get(9..STATUS).unwrap_or_default();
         match status.parse() {
             Ok(200..=399) => Ok(()),
@@ -94,43 +94,36 @@ impl Resource {
     }
 }
 
-/// Connects, sends a request, and returns the beginning of the answer: less than a status if the server closes before.
-fn exchange(address: &Address, request: &str, patience: Duration) -> io::Result<String> {
+/// Connects, sends a request if there is one, or its end, and returns the beginning of the answer: less than a status if the
+/// server closes before.
+fn exchange(address: &Address, request: Option<&str>, patience: Duration) -> io::Result<String> {
     let end = Instant::now() + patience;
-    match address {
-        Address::Unix(path) => {
-            let stream = UnixStream::connect(path)?;
-            stream.set_write_timeout(Some(patience))?;
-            converse(&stream, request, |left| stream.set_read_timeout(Some(left)), end)
+    let mut socket = connect(address, patience)?;
+    match request {
+        Some(request) => {
+            socket.set_write_timeout(Some(patience))?;
+            socket.write_all(request.as_bytes())?;
         }
-        Address::Inet(host, ports) => {
-            let stream = connect(host, *ports.start(), patience)?;
-            stream.set_write_timeout(Some(patience))?;
-            converse(&stream, request, |left| stream.set_read_timeout(Some(left)), end)
-        }
+        None => socket.shutdown(Shutdown::Write)?,
     }
+    receive(&socket, end)
 }
 
-fn connect(host: &Host, port: u16, patience: Duration) -> io::Result<TcpStream> {
-    match host {
-        Host::Any { v6: false } => {
-            TcpStream::connect_timeout(&(IpAddr::V4(Ipv4Addr::LOCALHOST), port).into(), patience)
-        }
-        Host::Any { v6: true } => {
-            TcpStream::connect_timeout(&(IpAddr::V6(Ipv6Addr::LOCALHOST), port).into(), patience)
-        }
-        Host::Ip(ip) => TcpStream::connect_timeout(&(*ip, port).into(), patience),
-        Host::Name(name) => TcpStream::connect((name.as_str(), port)),
-    }
+fn connect(address: &Address, patience: Duration) -> io::Result<Socket> {
+    let (host, port) = match address {
+        Address::Unix(path) => return UnixStream::connect(path).map(Socket::from),
+        Address::Inet(host, ports) => (host, *ports.start()),
+    };
+    let ip = match host {
+        Host::Any { v6: false } => Ipv4Addr::LOCALHOST.into(),
+        Host::Any { v6: true } => Ipv6Addr::LOCALHOST.into(),
+        Host::Ip(ip) => *ip,
+        Host::Name(name) => return TcpStream::connect((name.as_str(), port)).map(Socket::from),
+    };
+    TcpStream::connect_timeout(&(ip, port).into(), patience).map(Socket::from)
 }
 
-fn converse<S: Read + Write>(
-    mut stream: S,
-    request: &str,
-    limit: impl Fn(Duration) -> io::Result<()>,
-    end: Instant,
-) -> io::Result<String> {
-    stream.write_all(request.as_bytes())?;
+fn receive(mut socket: &Socket, end: Instant) -> io::Result<String> {
     let mut answer = Vec::new();
     let mut buffer = [0; 512];
     while answer.len() < STATUS {
@@ -138,8 +131,8 @@ fn converse<S: Read + Write>(
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        limit(left)?;
-        match stream.read(&mut buffer)? {
+        socket.set_read_timeout(Some(left))?;
+        match socket.read(&mut buffer)? {
             0 => break,
             count => answer.extend_from_slice(buffer.get(..count).unwrap_or_default()),
         }

@@ -53,8 +53,9 @@ pub(crate) struct Start {
     pub daemonized: bool,
     /// The sockets came from a predecessor.
     pub inherited: bool,
-    /// Parent when the server started.
-    pub parent: Pid,
+    /// Process that started the server: a predecessor, or the manager of a server in the foreground. `None` for a daemon, even if
+    /// its parent started it: an orphan gets process 1 as its parent, which is any program in a container.
+    pub parent: Option<Pid>,
 }
 
 /// A worker process.
@@ -270,13 +271,18 @@ impl Master {
     /// that ends before its predecessor gives the service back.
     fn report_end(&self) {
         if self.new_binary.is_none() {
-            self.reports.ending(self.has_predecessor().then(|| self.start.parent.as_raw()));
+            self.reports.ending(self.predecessor().map(Pid::as_raw));
         }
     }
 
-    /// Returns `true` if this is a new binary, and the one before still runs.
-    fn has_predecessor(&self) -> bool {
-        self.start.inherited && getppid() == self.start.parent
+    /// Returns the process that started this one, unless it has ended.
+    fn starter(&self) -> Option<Pid> {
+        self.start.parent.filter(|parent| *parent == getppid())
+    }
+
+    /// Returns the master before, if this is a new binary and that one still runs.
+    fn predecessor(&self) -> Option<Pid> {
+        self.starter().filter(|_| self.start.inherited)
     }
 
     /// Tells all workers to end. The graceful request is made once, the fast one may follow it.
@@ -320,7 +326,7 @@ impl Master {
     /// Removes the files of unix sockets that are needed no more, unless another master has the sockets too.
     fn close_listeners(&mut self, kept: &Listeners) {
         let old = std::mem::replace(&mut self.state.listeners, kept.clone());
-        let shared = self.new_binary.is_some() || self.has_predecessor();
+        let shared = self.new_binary.is_some() || self.predecessor().is_some();
         if !shared {
             old.unlink_except(kept);
         }
@@ -606,7 +612,7 @@ impl Master {
     ///
     /// Unlike nginx: a service manager that gets messages learns which process is the main one.
     fn may_change_binary(&self) -> bool {
-        self.new_binary.is_none() && (getppid() != self.start.parent || self.reports.are_followed())
+        self.new_binary.is_none() && (self.starter().is_none() || self.reports.are_followed())
     }
 
     fn change_binary(&mut self) {

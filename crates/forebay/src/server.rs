@@ -202,7 +202,7 @@ fn prepare(options: &Options, arguments: Vec<OsString>, log: &Log) -> Result<Run
         log.emerg(&format!("{what} failed ({})", errno(e)));
         Refused
     };
-    let parent = getppid();
+    let starter = getppid();
     let predecessor = inherited_listeners(log);
     let inherited = predecessor.is_some();
     let old = predecessor.or_else(|| Passed::to_this_process().map(|passed| Listeners::passed(&passed, log)));
@@ -213,16 +213,18 @@ fn prepare(options: &Options, arguments: Vec<OsString>, log: &Log) -> Result<Run
         old.warn_of_unused(&state.listeners, log);
     }
     let main = &state.config.main;
-    if !inherited && main.daemon != Some(false) {
+    let detached = !inherited && main.daemon != Some(false);
+    if detached {
         daemon::detach().map_err(|e| refuse("fork()", &e))?;
     }
     let signals = Signals::take_over().map_err(|e| refuse("signalfd()", &e))?;
     state.write_pid(log)?;
-    let daemonized = inherited || main.daemon != Some(false);
-    if daemonized && !inherited {
+    let daemonized = inherited || detached;
+    if detached {
         let _ = daemon::silence_stderr();
     }
     greet(&state.log());
+    let parent = (!detached).then_some(starter);
     Ok(Run { state, signals, start: Start { arguments, paths, daemonized, inherited, parent } })
 }
 

@@ -17,12 +17,15 @@ fn healthcheck(site: &Site, listen: &str, more: &[&str]) -> (Option<i32>, String
 
 #[test]
 fn a_server_that_answers_is_healthy() {
-    // The application never answers: a request to a resource would wait for it.
+    // The application never answers: a check of a resource would wait for it.
     let application = TcpListener::bind("127.0.0.1:0").expect("bind");
     let application = application.local_addr().expect("bound");
     let mut server = Server::start(&format!(
         "pid logs/nginx.pid; error_log logs/error.log; events {{}}
-        http {{ server {{ listen 127.0.0.1:%PORT0%; listen 127.0.0.1:%PORT1% proxy_protocol; listen unix:%DIR%/s;
+        http {{ log_format status $status; access_log logs/access.log status;
+            server {{ listen 127.0.0.1:%PORT2% ssl; ssl_reject_handshake on; }}
+            server {{ listen 127.0.0.1:%PORT0%; listen 127.0.0.1:%PORT1% proxy_protocol; listen unix:%DIR%/s;
+            listen 127.0.0.1:%PORT3% deferred; http2 on;
             location / {{ proxy_pass http://{application}; }} location /well {{ return 204; }} location /moved {{ return 301 /; }} }} }}"
     ));
     let healthy = (Some(0), String::new());
@@ -32,6 +35,8 @@ fn a_server_that_answers_is_healthy() {
         "listen 1 quic; listen localhost:%PORT0%;",
         "listen 127.0.0.1:%PORT1% proxy_protocol;",
         "listen unix:%DIR%/s;",
+        "listen 127.0.0.1:%PORT2% ssl;",
+        "listen 127.0.0.1:%PORT3% deferred;",
     ] {
         assert_eq!(healthcheck(&server.site, listen, &[]), healthy, "{listen}");
     }
@@ -40,6 +45,11 @@ fn a_server_that_answers_is_healthy() {
     assert_eq!(healthcheck(&server.site, "", &[&url("/moved?a")]), healthy);
     server.signal(Signal::SIGTERM);
     assert_eq!(server.wait_end(), Some(0));
+    // Only the requests of the last two checks.
+    assert_eq!(
+        (server.site.read("logs/access.log").as_str(), server.error_log().as_str()),
+        ("204\n301\n", "")
+    );
     let (code, text) = healthcheck(&server.site, "listen %PORT0%;", &[]);
     assert_eq!(code, Some(1));
     assert!(text.starts_with("forebay healthcheck: no answer: Connection refused"), "{text}");

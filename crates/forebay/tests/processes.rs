@@ -291,6 +291,33 @@ fn upgrade_and_way_back_refuse_nobody() {
     assert!(answers > 0);
 }
 
+/// An orphan's parent is process 1, which has started this daemon: it is a daemon nevertheless, as in nginx.
+#[test]
+fn a_daemon_of_process_1_upgrades() {
+    let site = crate::harness::Site::new(CONF);
+    // The shell is process 1 of its namespace, and all that it starts ends with it. A pipe that nothing writes to is its pause.
+    let script = "cd $2; mkfifo never; $1 -p $2 -c nginx.conf || exit; kill -USR2 $(cat logs/nginx.pid); n=0
+        until grep -qE 'start new binary process|signal is ignored' logs/error.log || [ $n = 500 ]; do
+            n=$((n + 1)); read -r -t 0.02 line <>never; done; true";
+    let output = std::process::Command::new("unshare")
+        .args(["--pid", "--fork", "--mount-proc", "--kill-child", "bash", "-c", script, "bash"])
+        .arg(crate::harness::PROGRAM)
+        .arg(site.dir())
+        .env_remove("NGINX")
+        .output();
+    let Some(output) = output.ok().filter(|output| output.status.success()) else {
+        assert!(
+            std::env::var_os("CI").is_none(),
+            "CI has to run it as root: {}",
+            site.read("logs/error.log")
+        );
+        return println!("skipped: a namespace of processes needs root");
+    };
+    let log = site.read("logs/error.log");
+    let lines = ["received from 1, changing binary", "start new binary process"];
+    assert!(lines.iter().all(|line| log.contains(line)), "{log}{output:?}");
+}
+
 #[test]
 fn reloads_refuse_nobody() {
     let server = Server::start(CONF);
