@@ -1,10 +1,8 @@
 //! A small HTTP/1.1 client for one server, which keeps its connection.
 
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{
-    ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme, StreamOwned,
-};
+use forebay_net::tls::certified::VerifyLater;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::Value;
 use std::fmt;
 use std::io::{Read, Write};
@@ -126,50 +124,15 @@ fn tls_config(insecure: bool) -> Result<ClientConfig, String> {
     let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let builder = builder.map_err(text)?;
     if insecure {
-        return Ok(builder.dangerous().with_custom_certificate_verifier(Arc::new(Any)).with_no_client_auth());
+        // Later is never.
+        return Ok(builder
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(VerifyLater))
+            .with_no_client_auth());
     }
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     Ok(builder.with_root_certificates(roots).with_no_client_auth())
-}
-
-/// Accepts any certificate (`--insecure`).
-#[derive(Debug)]
-struct Any;
-
-impl ServerCertVerifier for Any {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        forebay_net::tls::verify::schemes()
-    }
 }
 
 /// Bytes in both directions.
