@@ -63,6 +63,8 @@ struct Settings {
     names: Option<u16>,
     /// Ports of challenges over HTTP and TLS, in place of those of the site.
     ports: Option<(u16, u16)>,
+    /// Requests of a hundred whose nonce is refused.
+    refused_nonces: u8,
 }
 
 /// Makes the certificates of an authority's own server.
@@ -120,7 +122,7 @@ impl Authority {
             .arg(settings.dns.map_or(listen, |dns| dns.to_string()))
             .current_dir(dir)
             .env("PEBBLE_VA_NOSLEEP", "1")
-            .env("PEBBLE_WFE_NONCEREJECT", "20")
+            .env("PEBBLE_WFE_NONCEREJECT", settings.refused_nonces.to_string())
             .stdout(log.try_clone().expect("file"))
             .stderr(log)
             .spawn()
@@ -211,7 +213,8 @@ fn site(inside: &str, server: &str) -> Site {
 
 const NGINX_ACME: &str = "server_name a.test b.test; acme_certificate pebble; \
                           ssl_certificate $acme_certificate; ssl_certificate_key $acme_certificate_key;";
-const LONG: Settings = Settings { life: 90 * 86_400, external: false, dns: None, names: None, ports: None };
+const LONG: Settings =
+    Settings { life: 90 * 86_400, external: false, dns: None, names: None, ports: None, refused_nonces: 20 };
 
 #[test]
 fn a_certificate_is_got_kept_and_found_after_a_restart() {

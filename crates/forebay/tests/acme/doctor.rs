@@ -57,16 +57,17 @@ fn wanting(dns: SocketAddr, listens: &str, names: &str) -> Site {
     ))
 }
 
+/// Runs `forebay doctor` on a site. Returns its output.
+fn doctor(site: &Site, args: &[&str]) -> String {
+    let mut command = Command::new(PROGRAM);
+    command.args(["doctor", "-p"]).arg(site.dir()).args(["-c", "nginx.conf"]).args(args);
+    String::from_utf8_lossy(&command.output().expect("forebay doctor").stdout).into_owned()
+}
+
 /// Returns rules and texts of the findings about ACME.
 fn findings(site: &Site, more: &[&str]) -> Vec<(String, String)> {
-    let done = Command::new(PROGRAM)
-        .args(["doctor", "--format", "json", "-p"])
-        .arg(site.dir())
-        .args(["-c", "nginx.conf"])
-        .args(more)
-        .output()
-        .expect("forebay doctor");
-    let list: serde_json::Value = serde_json::from_slice(&done.stdout).expect("JSON");
+    let json = doctor(site, &[&["--format", "json"], more].concat());
+    let list: serde_json::Value = serde_json::from_str(&json).expect("JSON");
     let text = |f: &serde_json::Value, key: &str| f[key].as_str().unwrap_or_default().to_owned();
     let all = list.as_array().expect("a list").iter().map(|f| (text(f, "rule"), text(f, "message")));
     all.filter(|(rule, _)| rule.starts_with("acme-") || rule == "syntax").collect()
@@ -102,6 +103,15 @@ fn doctor_asks_dns_about_the_names() {
     );
     // Without the machine nobody is asked.
     assert_eq!(findings(&site, &["--no-host"]), []);
+}
+
+#[test]
+fn doctor_says_why_it_does_not_look_at_certificates() {
+    let site = wanting("127.0.0.1:9".parse().expect("an address"), "listen 80;", "*.a.example");
+    let text = doctor(&site, &[]);
+    let line =
+        text.lines().find(|l| l.starts_with("certificates by ACME were not looked at: ")).expect("a line");
+    assert!(line.contains("only a challenge by DNS proves it"), "{line}");
 }
 
 #[test]
