@@ -169,7 +169,7 @@ impl State {
     /// Makes the renewal due.
     fn renew_now(&mut self) {
         (self.renewal, self.suggestion, self.next, self.failures) = (Some(0), None, 0, 0);
-        self.ask_at = i64::MAX;
+        (self.ask_at, self.issued_at) = (i64::MAX, 0);
     }
 
     /// Returns the step that is due.
@@ -187,7 +187,8 @@ impl State {
         if leaf.renewal_id.is_some() && self.ask_at <= now && self.failures == 0 {
             return Due::Ask;
         }
-        let at = self.suggestion.map_or(own, |s| schedule::bounded(s.chosen, (from, until), self.issued_at));
+        let wanted = self.suggestion.map_or(own, |s| schedule::before_end(s.chosen, (from, until)));
+        let at = wanted.max(schedule::earliest(self.issued_at, (from, until)));
         match now < at {
             true => Due::At(at.min(self.ask_at.max(now + 1))),
             false => Due::Request,
@@ -576,6 +577,18 @@ mod tests {
         state.suggestion = Suggestion::choose(NOW + 10, NOW + 20, None, 0.0);
         assert_eq!(state.due(&issuer(), NOW + 9), Due::At(NOW + 10));
         assert_eq!(state.due(&issuer(), NOW + 10), Due::Request);
+    }
+
+    /// The clock may be wrong, or the authority issues certificates that are due at once.
+    #[test]
+    fn a_new_certificate_is_not_renewed_at_once() {
+        let day = schedule::DAY;
+        let issued = || State { ask_at: i64::MAX, issued_at: NOW, ..held(NOW - 89 * day, NOW + day) };
+        assert_eq!(issued().due(&issuer(), NOW), Due::At(NOW + schedule::HOUR));
+        assert_eq!(issued().due(&issuer(), NOW + schedule::HOUR), Due::Request);
+        let mut again = issued();
+        again.renew_now();
+        assert_eq!(again.due(&issuer(), NOW), Due::Request, "the user asks for it");
     }
 
     #[test]

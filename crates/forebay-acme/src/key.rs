@@ -258,7 +258,7 @@ fn rsa_numbers(der: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 /// Writes a block of PEM (RFC 7468).
-pub(crate) fn pem_text(label: &str, der: &[u8]) -> String {
+pub fn pem_text(label: &str, der: &[u8]) -> String {
     let mut text = format!("-----BEGIN {label}-----\n");
     let encoded = STANDARD.encode(der);
     for line in encoded.as_bytes().chunks(64) {

@@ -38,6 +38,7 @@ mod x509;
 
 pub use certificate::{Certificate, Phase, Report, reports};
 pub use engine::{Environment, load, start};
+pub use key::pem_text;
 pub use listening::quit;
 pub use local::{LocalAuthority, PairFiles, is_local};
 pub use publish::{HookCall, Hooks, Step};

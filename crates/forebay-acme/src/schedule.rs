@@ -26,8 +26,9 @@ fn spread(seconds: i64, part: f64, chance: Chance) -> i64 {
 pub(crate) fn renewal(from: i64, until: i64, rule: RenewalRule, chance: Chance) -> i64 {
     let life = until.saturating_sub(from).max(0);
     match rule {
-        RenewalRule::Before(seconds) => until - seconds.min(life),
-        RenewalRule::Lifetime => {
+        RenewalRule::Before(seconds) if seconds < life => until - seconds,
+        // No certificate lives as long as the rule asks for: each would be renewed at once.
+        RenewalRule::Before(_) | RenewalRule::Lifetime => {
             let used = if life < 10 * DAY { life / 2 } else { life / 3 * 2 };
             from + spread(used, 0.02, chance)
         }
@@ -71,12 +72,21 @@ impl Suggestion {
     }
 }
 
-/// Returns the time of a suggested renewal, within reason: before the last tenth of the lifetime, since an authority may suggest a
-/// time after the end, and not at once after a certificate of this process, since it may suggest a time in the past again and
-/// again. `issued_at`: time of that certificate.
-pub(crate) fn bounded(chosen: i64, (from, until): (i64, i64), issued_at: i64) -> i64 {
-    let tenth = until.saturating_sub(from).max(0) / 10;
-    chosen.min(until - tenth).max(issued_at + tenth.clamp(1, HOUR))
+/// Returns the time of a suggested renewal, or the last tenth of the lifetime if that is earlier: an authority may suggest a time
+/// after the end.
+pub(crate) fn before_end(chosen: i64, (from, until): (i64, i64)) -> i64 {
+    chosen.min(until - tenth(from, until))
+}
+
+/// Returns the first time at which a certificate is renewed that this process got at `issued_at`. An authority may suggest a time in
+/// the past again and again, and by a wrong clock each new certificate is due.
+pub(crate) fn earliest(issued_at: i64, (from, until): (i64, i64)) -> i64 {
+    issued_at + tenth(from, until).clamp(1, HOUR)
+}
+
+/// Returns a tenth of a lifetime.
+fn tenth(from: i64, until: i64) -> i64 {
+    until.saturating_sub(from).max(0) / 10
 }
 
 /// Returns the seconds until renewal information is asked for again.
@@ -101,8 +111,9 @@ mod tests {
         assert_eq!(of(6, 0.5), 3 * DAY);
         assert_eq!((of(90, 0.0), of(90, 1.0)), (60 * DAY * 98 / 100, 60 * DAY * 102 / 100));
         assert_eq!(renewal(0, 90 * DAY, RenewalRule::Before(30 * DAY), 0.9), 60 * DAY);
-        // Never before it is valid, even if the clock or the authority is wrong.
-        assert_eq!(renewal(0, DAY, RenewalRule::Before(30 * DAY), 0.9), 0);
+        // A certificate that lives shorter than the rule asks for is not due from the start.
+        assert_eq!(renewal(0, DAY, RenewalRule::Before(30 * DAY), 0.5), DAY / 2);
+        assert_eq!(renewal(0, DAY, RenewalRule::Before(DAY), 0.5), DAY / 2);
         assert_eq!(renewal(10, 5, RenewalRule::Lifetime, 0.9), 10);
     }
 
@@ -126,11 +137,11 @@ mod tests {
     #[test]
     fn suggestions_are_taken_within_reason() {
         let life = (0, 100 * DAY);
-        assert_eq!(bounded(50 * DAY, life, 0), 50 * DAY);
-        assert_eq!(bounded(200 * DAY, life, 0), 90 * DAY);
-        assert_eq!(bounded(-DAY, life, 10), 10 + HOUR);
-        assert_eq!(bounded(-DAY, (0, 20), 0), 2);
-        assert_eq!(bounded(0, (20, 0), 5), 6);
+        assert_eq!(before_end(50 * DAY, life), 50 * DAY);
+        assert_eq!(before_end(200 * DAY, life), 90 * DAY);
+        assert_eq!(earliest(10, life), 10 + HOUR);
+        assert_eq!(earliest(0, (0, 20)), 2);
+        assert_eq!(earliest(5, (20, 0)), 6);
     }
 
     #[test]

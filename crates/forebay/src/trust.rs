@@ -2,7 +2,8 @@
 
 use crate::https::data_directory;
 use clap::Args;
-use forebay_acme::LocalAuthority;
+use forebay_acme::{LocalAuthority, pem_text};
+use forebay_net::tls::pem;
 use forebay_net::tls::verify::now;
 use forebay_sys::{files, identity};
 use std::path::{Path, PathBuf};
@@ -44,16 +45,29 @@ pub(crate) fn main(args: &TrustArgs) -> u8 {
     }
 }
 
+/// Reads the certificate of a file. What else is in the file is left out: the store of the system is open to all users, and the file
+/// may be another user's, who makes it a link to a secret.
+fn read(file: &Path) -> Result<Vec<u8>, String> {
+    let text = std::fs::read(file).map_err(|e| format!("{}: {e}", file.display()))?;
+    match pem::certificates(&text).as_slice() {
+        [only] => Ok(pem_text("CERTIFICATE", only).into_bytes()),
+        other => Err(format!("{}: {} certificates instead of one", file.display(), other.len())),
+    }
+}
+
 fn run(args: &TrustArgs) -> Result<(), String> {
     let file = match &args.certificate {
         Some(file) => file.clone(),
         None => {
             let directory = data_directory("local")?;
-            LocalAuthority::open(&directory, now())?;
+            if !args.remove {
+                LocalAuthority::open(&directory, now())?;
+            }
             LocalAuthority::root_file(&directory)
         }
     };
-    let text = std::fs::read(&file).map_err(|e| format!("{}: {e}", file.display()))?;
+    // Trust ends without the file, too.
+    let text = if args.remove { Vec::new() } else { read(&file)? };
     if args.print {
         // A reader that has gone away is no reason to complain.
         let _ = std::io::Write::write_all(&mut std::io::stdout(), &text);
@@ -127,4 +141,26 @@ fn browser_stores() -> Vec<PathBuf> {
     let profiles = profiles.flatten().map(|entry| entry.path());
     let has_store = |dir: &PathBuf| dir.join("cert9.db").is_file();
     std::iter::once(home.join(".pki/nssdb")).chain(profiles).filter(has_store).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_certificate_of_a_file_is_trusted() {
+        let dir = tempfile::tempdir().expect("a directory");
+        LocalAuthority::open(dir.path(), now()).expect("an authority");
+        let file = LocalAuthority::root_file(dir.path());
+        let root = std::fs::read(&file).expect("a certificate");
+        assert_eq!(read(&file), Ok(root.clone()));
+        let mixed = dir.path().join("mixed");
+        std::fs::write(&mixed, [b"root:secret\n", root.as_slice(), b"more"].concat()).expect("written");
+        assert_eq!(read(&mixed), Ok(root.clone()));
+        for other in [b"root:secret\n".to_vec(), root.repeat(2)] {
+            std::fs::write(&mixed, other).expect("written");
+            assert!(read(&mixed).expect_err("refused").contains("certificates instead of one"));
+        }
+        assert!(read(&dir.path().join("root.key")).is_err());
+    }
 }

@@ -63,12 +63,11 @@ impl Target {
             None => (rest, "/"),
         };
         let path = path.split(['?', '#']).next().unwrap_or_default();
-        let (host, port) = match authority.rsplit_once(':') {
-            // The colons of an IPv6 address are in brackets.
-            Some((host, port)) if !port.contains(']') => {
-                (host, port.parse().map_err(|_| format!("\"{port}\" is no port"))?)
-            }
-            _ => (authority, if tls { 443 } else { 80 }),
+        let (host, port) = host_and_port(authority);
+        let port = match port {
+            Some(port) => port.parse().map_err(|_| format!("\"{port}\" is no port"))?,
+            None if tls => 443,
+            None => 80,
         };
         if host.is_empty() && socket.is_none() {
             return Err(format!("\"{url}\" has no host"));
@@ -98,10 +97,19 @@ impl Target {
         if !self.tls {
             return Ok(socket);
         }
-        let name = self.host.rsplit_once(':').map_or(self.host.as_str(), |(name, _)| name);
-        let name = ServerName::try_from(name.trim_matches(['[', ']']).to_owned()).map_err(text)?;
+        let name = ServerName::try_from(host_and_port(&self.host).0.trim_matches(['[', ']']).to_owned());
+        let name = name.map_err(text)?;
         let connection = ClientConnection::new(Arc::new(tls_config(self.insecure)?), name).map_err(text)?;
         Ok(Box::new(StreamOwned::new(connection, socket)))
+    }
+}
+
+/// Splits `host:port`.
+fn host_and_port(authority: &str) -> (&str, Option<&str>) {
+    match authority.rsplit_once(':') {
+        // The colons of an IPv6 address are in brackets.
+        Some((host, port)) if !port.contains(']') => (host, Some(port)),
+        _ => (authority, None),
     }
 }
 
@@ -254,6 +262,10 @@ mod tests {
         let target = |url: &str| Target::of_url(url, None).map(|t| (t.address, t.host, t.path, t.tls));
         let inet = |host: &str, port| Address::Inet(host.to_owned(), port);
         let text = str::to_owned;
+        assert_eq!(
+            ["[::1]:8443", "[::1]", "a:1", "a"].map(host_and_port),
+            [("[::1]", Some("8443")), ("[::1]", None), ("a", Some("1")), ("a", None)]
+        );
         assert_eq!(
             target("https://[::1]:8443/dashboard?x"),
             Ok((inet("::1", 8443), text("[::1]:8443"), text("/dashboard"), true))
