@@ -34,6 +34,8 @@ const SECRET: &[&str] = &[
     "rewrite",
     "eab",
     "account",
+    // acme_dns_program.
+    "program",
 ];
 /// Blocks of data, whose lines are no directives.
 const DATA: &[&str] =
@@ -219,16 +221,16 @@ mod tests {
         let data = "map $host $x { a 1; }";
         let mut old = recorded(MAIN, data);
         let site = format!(
-            "map $host $x {{ a 2; }} server {{ location / {{ proxy_pass http://u:p@h; }} secure_link_md5 x; {many} }}"
+            "acme_dns_program /bin/dns t0ken; map $host $x {{ a 2; }} server {{ location / {{ proxy_pass http://u:p@h; }} secure_link_md5 x; {many} }}"
         );
         let mut new = recorded(&MAIN.replace("events", "#\nevents"), &site);
         let changes = between(&mut old, &mut new, &["/srv/c.pem".into(), "/srv/none".into()]);
-        assert_eq!((changes.added.len(), changes.counts), (MOST, [3, 55, 1]), "{changes:?}");
+        assert_eq!((changes.added.len(), changes.counts), (MOST, [3, 56, 1]), "{changes:?}");
         assert!(changes.files.contains(&("/srv/c.pem".to_owned(), "renewed")), "{changes:?}");
         assert_eq!(changes.removed, ["site.conf:1: map $host $x { }"]);
         let all = changes.added.join("\n");
         assert!(all.contains("proxy_pass …;") && all.contains("secure_link_md5 …;"), "{all}");
-        assert!(!all.contains("u:p@h") && !all.contains("md5 x"), "{all}");
+        assert!(!all.contains("u:p@h") && !all.contains("md5 x") && !all.contains("t0ken"), "{all}");
         let same = between(&mut recorded(MAIN, data), &mut recorded(MAIN, data), &[]);
         assert_eq!(same.counts, [0; 3]);
     }
