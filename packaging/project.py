@@ -73,7 +73,7 @@ class Program:
     """A program as it ships, and its symbols in a file of their own."""
 
     file: pathlib.Path
-    # None if the program had none.
+    # None if the program has none, or they are left out.
     symbols: pathlib.Path | None
     build_id: str | None
 
@@ -90,20 +90,24 @@ def build_id(binary):
     return None
 
 
-def split(binary, directory):
-    """Copies a program without symbols into a directory, and its symbols into another file."""
+def stripped(binary, directory):
+    """Copies a program without symbols into a directory."""
     program = pathlib.Path(directory) / "forebay"
-    objcopy = tool("objcopy", binary)
-    number = build_id(binary)
-    symbols = None
-    if ".symtab" in output(tool("readelf", binary), "-SW", binary) and number:
-        symbols = pathlib.Path(directory) / f"{number[2:]}.debug"
-        run(objcopy, "--only-keep-debug", "--compress-debug-sections=zlib", binary, symbols)
-        symbols.chmod(0o644)
     run(tool("strip", binary), "-o", program, binary)
-    if symbols:
-        run(objcopy, f"--add-gnu-debuglink={symbols}", program)
-    return Program(program, symbols, number)
+    return Program(program, None, build_id(binary))
+
+
+def split(binary, directory):
+    """Copies a program without symbols into a directory, and its symbols, if it has any, into another file."""
+    program = stripped(binary, directory)
+    if ".symtab" not in output(tool("readelf", binary), "-SW", binary) or not program.build_id:
+        return program
+    objcopy = tool("objcopy", binary)
+    program.symbols = pathlib.Path(directory) / f"{program.build_id[2:]}.debug"
+    run(objcopy, "--only-keep-debug", "--compress-debug-sections=zlib", binary, program.symbols)
+    program.symbols.chmod(0o644)
+    run(objcopy, f"--add-gnu-debuglink={program.symbols}", program.file)
+    return program
 
 
 def parser(text, out, binary=True):
