@@ -108,6 +108,10 @@ impl LocalAuthority {
                 directory.join("root.crt").display()
             ));
         }
+        // Not to be replaced in silence: browsers may trust it.
+        if files.changed("root").is_some() {
+            return Err(format!("{}: its key is missing", directory.join("root.crt").display()));
+        }
         let key = Key::generate(KeyKind::P256)?;
         let networks: Vec<Vec<u8>> = NETWORKS.into_iter().map(constraint).collect();
         let extensions = authority_extensions(&key.public(), &DOMAINS, &networks);
@@ -128,7 +132,11 @@ impl LocalAuthority {
         }
         let first = identifiers.first().ok_or("a name is wanted")?;
         let files = StateDir::new(&self.directory);
-        let name = format!("{}-{}", first.to_string().replace(['*', ':'], "_"), identifiers.len());
+        // Other names are another file, which another process may use.
+        let all: Vec<String> = identifiers.iter().map(Identifier::to_string).collect();
+        let hash = x509::key_id_text(all.join(",").as_bytes());
+        let hash = hash.get(..8).unwrap_or_default();
+        let name = format!("{}-{hash}", first.to_string().replace(['*', ':'], "_"));
         let pair = PairFiles {
             certificate: self.directory.join(format!("{name}.crt")),
             key: self.directory.join(format!("{name}.key")),
@@ -218,6 +226,9 @@ mod tests {
         assert_eq!(std::fs::read(&pair.certificate).expect("written"), chain);
         again.certificate(&names, NOW + 350 * DAY).expect("a certificate");
         assert_ne!(std::fs::read(&pair.certificate).expect("written"), chain);
+        // Other names leave these files alone.
+        let others = authority.certificate(&identifiers(&["localhost", "a.test", "b.test", "::1"]), NOW);
+        assert_ne!(others.expect("a certificate").certificate, pair.certificate);
         assert!(authority.certificate(&identifiers(&["example.org"]), NOW).is_err());
         let other = tempfile::tempdir().expect("a directory");
         let stranger = LocalAuthority::open(other.path(), NOW).expect("an authority");
@@ -227,11 +238,15 @@ mod tests {
     }
 
     #[test]
-    fn a_root_with_the_wrong_key_is_not_replaced() {
+    fn a_root_with_the_wrong_key_or_none_is_not_replaced() {
         let dir = tempfile::tempdir().expect("a directory");
         LocalAuthority::open(dir.path(), NOW).expect("an authority");
-        std::fs::write(dir.path().join("root.key"), &*Key::generate(KeyKind::P256).expect("a key").to_pem())
-            .expect("write");
+        let (key, root) = (dir.path().join("root.key"), dir.path().join("root.crt"));
+        let before = std::fs::read(&root).expect("a certificate");
+        std::fs::remove_file(&key).expect("remove");
         assert!(LocalAuthority::open(dir.path(), NOW).is_err());
+        std::fs::write(&key, &*Key::generate(KeyKind::P256).expect("a key").to_pem()).expect("write");
+        assert!(LocalAuthority::open(dir.path(), NOW).is_err());
+        assert_eq!(std::fs::read(&root).expect("a certificate"), before);
     }
 }

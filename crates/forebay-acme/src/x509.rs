@@ -148,10 +148,13 @@ pub(crate) fn authority_extensions(public: &[u8], domains: &[&str], networks: &[
     // keyCertSign and cRLSign.
     let usage = element(BITS, &[&[1, 0x06]]);
     let key_id = element(OCTETS, &[&key_id(public)]);
+    // A store may trust its roots for mail and programs, too.
+    let server = element(SEQUENCE, &[&oid(SERVER_AUTH)]);
     [
         extension(BASIC_CONSTRAINTS, true, &basic),
         extension(KEY_USAGE, true, &usage),
         extension(SUBJECT_KEY_ID, false, &key_id),
+        extension(EXTENDED_KEY_USAGE, false, &server),
         extension(NAME_CONSTRAINTS, true, &constraints),
     ]
     .concat()

@@ -73,10 +73,11 @@ fn run(args: &TrustArgs) -> Result<(), String> {
         let _ = std::io::Write::write_all(&mut std::io::stdout(), &text);
         return Ok(());
     }
-    let browsers = browsers(&file, args.remove);
+    // Stores in a home are a user's, who may name a library in them: root does not touch them.
     if identity::is_root() {
         return system(&text, args.remove);
     }
+    let browsers = browsers(&file, args.remove);
     let remove = if args.remove { " --remove" } else { "" };
     println!("For the whole system, as root:\n  sudo forebay trust{remove} --certificate {}", file.display());
     if browsers == 0 {
