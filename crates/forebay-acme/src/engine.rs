@@ -286,7 +286,7 @@ impl Attendant {
         let tried = rehearsal::run(order, uri, challenge, &self.publisher).await;
         match tried.and_then(|names| names.into_iter().try_for_each(|(_, proven)| proven)) {
             Err(f) if f.class == Class::Unproven => Err(f.during("at the staging directory")),
-            // That it is down or full says nothing about the names.
+            // A failure of the other directory itself is no failure of the names.
             _ => Ok(()),
         }
     }

@@ -137,7 +137,7 @@ mod tests {
         assert!(text.contains("takes longer than"), "{text}");
     }
 
-    /// What a script leaves in the background does not keep the order waiting.
+    /// The order does not wait for processes that a script leaves in the background.
     #[test]
     fn programs_may_leave_others_behind() {
         let begun = Instant::now();

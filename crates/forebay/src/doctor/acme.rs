@@ -34,7 +34,7 @@ pub(crate) struct Acme {
     pub orders: Vec<Order>,
     /// Error for which the orders are not known.
     pub refused: Option<String>,
-    /// What DNS has about names.
+    /// Records of names in DNS.
     pub answers: BTreeMap<String, Answers>,
     /// Addresses of this machine.
     pub own: Vec<IpAddr>,

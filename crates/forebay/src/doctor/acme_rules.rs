@@ -444,7 +444,7 @@ mod tests {
         assert!(of(true, 90 * DAY, 28 * DAY).is_some_and(|t| t.contains("was to be renewed")));
         // Six days, renewed after three.
         assert_eq!((of(true, 6 * DAY, 2 * DAY), of(true, 6 * DAY, DAY).is_some()), (None, true));
-        // What has expired is another rule's.
+        // Another rule reports certificates that have expired.
         let conf = "http { server {\nssl_certificate a.pem; } }";
         let mut files = Files::recorded([("/n.conf", conf)]);
         let parsed = forebay_conf::parse::parse(Path::new("/n.conf"), "", Path::new("/"), &mut files);

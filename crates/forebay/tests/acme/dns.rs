@@ -43,7 +43,7 @@ fn a_wildcard_by_own_answers() {
     let server = Server::start_on(site);
     let first = issued(&server.site, "x.a.test", "");
     assert!(first.contains("DNS:*.a.test") && first.contains("DNS:a.test"), "{first}");
-    // Nothing is left, and nothing else is answered.
+    // The record is withdrawn, and other names are refused.
     let nothing = ask(port, "_acme-challenge.a.test");
     assert_eq!(nothing[2..10], [0x85, 0, 0, 1, 0, 0, 0, 1]);
     assert_eq!(ask(port, "a.test")[3] & 15, 5, "refused");

@@ -159,7 +159,7 @@ fn attempts_after_a_failed_proof_begin_elsewhere() {
     assert_eq!(log.matches("no certificate for \"a.test\": proving control").count(), 1, "{log}");
 }
 
-/// That the other directory is down keeps no certificate back.
+/// A certificate comes although the other directory is down.
 #[test]
 fn attempts_do_not_depend_on_the_other_directory() {
     let Some(program) = pebble() else { return };
