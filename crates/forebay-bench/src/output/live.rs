@@ -3,20 +3,13 @@
 use super::{bytes_text, percent};
 use crate::duration_text;
 use crate::run::{Point, Progress};
-use ratatui::Terminal;
-use ratatui::backend::CrosstermBackend;
-use ratatui::crossterm::{cursor, event, execute, terminal};
-use ratatui::layout::{Constraint, Layout, Rect};
-use ratatui::prelude::Frame;
-use ratatui::style::{Color, Style, Stylize};
-use ratatui::text::Line;
-use ratatui::widgets::{Block, Gauge, Paragraph, Sparkline};
+use forebay_terminal::{Line, Look, Screen, bars, beside, gauge, panel};
 use std::io::{IsTerminal, Stderr, stderr};
 
 /// Shows progress until it is dropped.
 pub(crate) enum Live {
     /// A screen.
-    Screen(Box<Terminal<CrosstermBackend<Stderr>>>, String),
+    Screen(Screen<Stderr>, String),
     /// A line each second.
     Lines(f64),
     /// Nothing.
@@ -32,8 +25,8 @@ impl Live {
         if !stderr().is_terminal() {
             return Live::Lines(0.0);
         }
-        match open_screen() {
-            Ok(screen) => Live::Screen(Box::new(screen), title.to_owned()),
+        match Screen::open(stderr()) {
+            Ok(screen) => Live::Screen(screen, title.to_owned()),
             Err(_) => Live::Lines(0.0),
         }
     }
@@ -49,40 +42,24 @@ impl Live {
                 }
             }
             Live::Screen(screen, title) => {
-                heed_keys();
-                let _ = screen.draw(|frame| draw(frame, title, progress));
+                heed_keys(screen);
+                let (width, height) = screen.size();
+                let _ = screen.draw(&screen_lines(title, progress, width, height));
             }
         }
         !crate::signals::interrupted()
     }
 }
 
-/// Switches the terminal to a screen of its own.
-fn open_screen() -> std::io::Result<Terminal<CrosstermBackend<Stderr>>> {
-    terminal::enable_raw_mode()?;
-    execute!(stderr(), terminal::EnterAlternateScreen, cursor::Hide)?;
-    Terminal::new(CrosstermBackend::new(stderr()))
-}
-
 /// Stops the run when the user asks for it. Raw mode makes ^C a key.
-fn heed_keys() {
-    while event::poll(std::time::Duration::ZERO).unwrap_or(false) {
-        if let Ok(event::Event::Key(key)) = event::read() {
-            let control = key.modifiers.contains(event::KeyModifiers::CONTROL);
-            let stop =
-                key.code == event::KeyCode::Char('q') || control && key.code == event::KeyCode::Char('c');
-            if stop {
-                crate::signals::interrupt();
-            }
+fn heed_keys(screen: &Screen<Stderr>) {
+    while let Some(key) = screen.key() {
+        if matches!(key.as_slice(), b"q" | b"\x03") {
+            crate::signals::interrupt();
         }
-    }
-}
-
-impl Drop for Live {
-    fn drop(&mut self) {
-        if let Live::Screen(..) = self {
-            let _ = terminal::disable_raw_mode();
-            let _ = execute!(stderr(), terminal::LeaveAlternateScreen, cursor::Show);
+        // The terminal is gone.
+        if key.is_empty() {
+            return;
         }
     }
 }
@@ -101,24 +78,24 @@ fn line(p: &Progress<'_>) -> String {
     )
 }
 
-/// Draws into whatever size there is; made for 80x24.
-fn draw(frame: &mut Frame<'_>, title: &str, p: &Progress<'_>) {
-    let rows = [
-        Constraint::Length(1),
-        Constraint::Length(3),
-        Constraint::Length(10),
-        Constraint::Min(4),
-        Constraint::Length(1),
-    ];
-    let [head, bar, middle, chart, foot] = Layout::vertical(rows).areas(frame.area());
-    let [left, right] = Layout::horizontal([Constraint::Percentage(50); 2]).areas(middle);
+/// Heights of the gauge and of the figures; the chart has the rest, but never less than `CHART`.
+const GAUGE: usize = 3;
+const FIGURES: usize = 10;
+const CHART: usize = 4;
+
+/// Returns the lines of a screen; made for 80x24.
+fn screen_lines(title: &str, p: &Progress<'_>, width: usize, height: usize) -> Vec<Line> {
     let last = p.points.last().cloned().unwrap_or_default();
-    frame.render_widget(Line::from(format!(" {title}")).bold(), head);
-    draw_gauge(frame, bar, p, &last);
-    draw_figures(frame, left, p, &last);
-    draw_latencies(frame, right, p, &last);
-    draw_rates(frame, chart, p);
-    frame.render_widget(Line::from(" q or ^C: stop and show what was measured").dim(), foot);
+    let half = width / 2;
+    let chart = height.saturating_sub(2 + GAUGE + FIGURES).max(CHART);
+    let mut lines = vec![Line::default().add(format!(" {title}"), Look::Bold)];
+    lines.extend(progress(p, &last, width));
+    let figures = panel("last second", figures(p, &last), half, FIGURES);
+    lines.extend(beside(figures, panel("latency, whole run", latencies(p, &last), width - half, FIGURES)));
+    lines.extend(rates(p, width, chart));
+    lines.truncate(height.saturating_sub(1));
+    lines.push(Line::dim(" q or ^C: stop and show what was measured"));
+    lines
 }
 
 /// Returns how much of the run is done, 0 to 1.
@@ -139,64 +116,55 @@ fn time_left(p: &Progress<'_>, share: f64) -> String {
     }
 }
 
-fn draw_gauge(frame: &mut Frame<'_>, area: Rect, p: &Progress<'_>, last: &Point) {
+fn progress(p: &Progress<'_>, last: &Point, width: usize) -> Vec<Line> {
     let share = share_done(p);
-    let left = time_left(p, share);
+    let text = format!("{:.1} s   {}", p.elapsed, time_left(p, share));
     let state = if last.warmup { "warm-up" } else { "measuring" };
-    let gauge = Gauge::default()
-        .block(Block::bordered().title(format!(" {state} ")))
-        .gauge_style(Style::new().fg(Color::Blue))
-        .ratio(share.clamp(0.0, 1.0))
-        .label(format!("{:.1} s   {left}", p.elapsed));
-    frame.render_widget(gauge, area);
+    panel(state, vec![gauge(share, &text, width.saturating_sub(2))], width, GAUGE)
 }
 
-fn draw_figures(frame: &mut Frame<'_>, area: Rect, p: &Progress<'_>, last: &Point) {
+fn figures(p: &Progress<'_>, last: &Point) -> Vec<Line> {
     let recent: Vec<_> = p.points.iter().rev().take(10).collect();
     let mean =
         |f: &dyn Fn(&Point) -> f64| recent.iter().map(|x| f(x)).sum::<f64>() / recent.len().max(1) as f64;
     let server = last.server_cpu.map_or("not visible".to_owned(), |c| format!("{c:.2} CPUs"));
-    let errors = Line::from(format!("errors       {}", p.errors));
-    let text = vec![
-        Line::from(format!("requests/s   {:.0}", mean(&|x| x.rate))).bold(),
-        Line::from(format!("answers      {}", p.complete)),
-        if p.errors > 0 { errors.red() } else { errors },
-        Line::from(format!("received     {}/s", bytes_text(mean(&|x| x.bytes)))),
-        Line::from(format!("client       {:.2} CPUs", mean(&|x| x.client_cpu))),
-        Line::from(format!("server       {server}")),
+    let line = |text: String, look| Line::default().add(text, look);
+    vec![
+        line(format!("requests/s   {:.0}", mean(&|x| x.rate)), Look::Bold),
+        line(format!("answers      {}", p.complete), Look::Plain),
+        line(format!("errors       {}", p.errors), if p.errors > 0 { Look::Bad } else { Look::Plain }),
+        line(format!("received     {}/s", bytes_text(mean(&|x| x.bytes))), Look::Plain),
+        line(format!("client       {:.2} CPUs", mean(&|x| x.client_cpu)), Look::Plain),
+        line(format!("server       {server}"), Look::Plain),
+    ]
+}
+
+fn latencies(p: &Progress<'_>, last: &Point) -> Vec<Line> {
+    let quantile = |q| format!("{:>6} %     {:>10}", percent(q), duration_text(p.latency.quantile(q)));
+    let quantiles = [0.5, 0.9, 0.99, 0.999].map(quantile);
+    let rest = [
+        format!("longest      {:>10}", duration_text(p.latency.max())),
+        String::new(),
+        format!("now  50 %    {:>10}", duration_text(last.p50)),
+        format!("now  99 %    {:>10}", duration_text(last.p99)),
     ];
-    frame.render_widget(Paragraph::new(text).block(Block::bordered().title(" last second ")), area);
+    quantiles.into_iter().chain(rest).map(|text| Line::default().add(text, Look::Plain)).collect()
 }
 
-fn draw_latencies(frame: &mut Frame<'_>, area: Rect, p: &Progress<'_>, last: &Point) {
-    let mut text: Vec<Line<'_>> = [0.5, 0.9, 0.99, 0.999]
-        .into_iter()
-        .map(|q| Line::from(format!("{:>6} %     {:>10}", percent(q), duration_text(p.latency.quantile(q)))))
-        .collect();
-    text.push(Line::from(format!("longest      {:>10}", duration_text(p.latency.max()))));
-    text.push(Line::from(""));
-    text.push(Line::from(format!("now  50 %    {:>10}", duration_text(last.p50))));
-    text.push(Line::from(format!("now  99 %    {:>10}", duration_text(last.p99))));
-    frame.render_widget(Paragraph::new(text).block(Block::bordered().title(" latency, whole run ")), area);
-}
-
-fn draw_rates(frame: &mut Frame<'_>, area: Rect, p: &Progress<'_>) {
-    let width = usize::from(area.width.saturating_sub(2)).max(1);
-    let skip = p.points.len().saturating_sub(width);
-    let data: Vec<u64> = p.points.iter().skip(skip).map(|x| x.rate as u64).collect();
-    let top = data.iter().max().copied().unwrap_or(0);
-    let block = Block::bordered().title(format!(" requests/s, highest {top} "));
-    frame.render_widget(
-        Sparkline::default().block(block).data(&data).style(Style::new().fg(Color::Green)),
-        area,
-    );
+fn rates(p: &Progress<'_>, width: usize, height: usize) -> Vec<Line> {
+    let columns = width.saturating_sub(2);
+    let skip = p.points.len().saturating_sub(columns);
+    let rates: Vec<f64> = p.points.iter().skip(skip).map(|x| x.rate).collect();
+    let top = rates.iter().copied().fold(0.0, f64::max);
+    let bars = bars(&rates, columns, height.saturating_sub(2));
+    let bars = bars.into_iter().map(|row| Line::default().add(row, Look::Good)).collect();
+    panel(&format!("requests/s, highest {top:.0}"), bars, width, height)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::histogram::Coarse;
-    use ratatui::backend::TestBackend;
 
     #[test]
     fn fits_into_80_by_24() {
@@ -213,11 +181,17 @@ mod tests {
             latency: &latency,
         };
         for (width, height) in [(80, 24), (20, 8), (200, 60)] {
-            let mut screen = Terminal::new(TestBackend::new(width, height)).expect("terminal");
-            screen.draw(|f| draw(f, "http://127.0.0.1/", &progress)).expect("drawn");
+            let lines = screen_lines("http://127.0.0.1/", &progress, width, height);
+            assert_eq!(lines.len(), height);
+            let text: Vec<String> = lines.iter().map(Line::plain).collect();
+            assert!(
+                text.iter().skip(1).take(height - 2).all(|line| line.chars().count() <= width),
+                "{text:#?}"
+            );
             if width == 80 {
-                let text = screen.backend().to_string();
-                for part in ["12345", "errors       7", "99.9 %", "7 s left", "^C", "requests/s, highest 199"]
+                let text = text.join("\n");
+                for part in
+                    ["12345", "errors       7", "99.9 %", "7 s left", "^C", "requests/s, highest 199", "█│"]
                 {
                     assert!(text.contains(part), "{part}: {text}");
                 }

@@ -1,8 +1,7 @@
 //! Tables as lines: order of the rows, and widths of the columns.
 
-use super::line::{Line, Look};
-use super::numbers::spark;
 use super::tables::{Cell, Table};
+use forebay_terminal::{Line, Look, spark};
 use std::cmp::Ordering;
 use std::iter::Peekable;
 use std::str::Chars;
@@ -124,7 +123,7 @@ fn shortened(text: &str, width: usize) -> String {
 pub(super) fn render(table: &Table, width: usize, sorted: Option<usize>) -> Vec<Line> {
     let mut lines = vec![Line::default(), Line::default().add(table.title, Look::Bold)];
     if table.rows.is_empty() {
-        lines.push(Line::dim(table.empty.to_owned()));
+        lines.push(Line::dim(table.empty));
         return lines;
     }
     let widths = widths(table, width);

@@ -2,18 +2,18 @@
 
 mod client;
 mod find;
+mod keys;
 mod layout;
-mod line;
 mod numbers;
-mod screen;
 mod summary;
 mod tables;
 mod view;
 
+use crate::signals::Signals;
 use crate::subcommands::TopArgs;
 use client::{Client, Target};
-use line::Line;
-use screen::{Key, Screen};
+use forebay_terminal::{Line, Screen};
+use keys::Key;
 use serde_json::Value;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -90,7 +90,7 @@ fn run(args: TopArgs) -> Result<(), String> {
     let out = std::io::stdout();
     if args.once || !out.is_terminal() || !std::io::stdin().is_terminal() {
         let snapshot = server.ask()?;
-        let width = Screen::size().map_or(PLAIN_WIDTH, |(width, _)| width);
+        let width = forebay_terminal::size(&out).map_or(PLAIN_WIDTH, |(width, _)| width);
         let text: String =
             view::everything(&snapshot, width).iter().map(|line| line.plain() + "\n").collect();
         // A reader that has gone away, as `head` does, is no reason to complain.
@@ -102,21 +102,23 @@ fn run(args: TopArgs) -> Result<(), String> {
 
 /// Shows the figures until a key ends it.
 fn watch(server: &mut Server, interval: Duration) -> Result<(), String> {
-    let mut screen = Screen::open().map_err(|e| format!("the terminal cannot be used: {e}"))?;
+    let unusable = |e| format!("the terminal cannot be used: {e}");
+    let signals = Signals::take_over().map_err(unusable)?;
+    let mut screen = Screen::open(std::io::stdout()).map_err(unusable)?;
     let mut view = View::default();
     let mut shown: Result<Snapshot, String> = server.ask();
     let mut due = Instant::now() + interval;
     loop {
-        let (width, height) = Screen::size().unwrap_or((80, 24));
+        let (width, height) = screen.size();
         let lines = match &shown {
             Ok(snapshot) => view.lines(snapshot, width, height),
-            Err(e) => vec![Line::bad(format!("no answer: {e}")), Line::dim("q ends".to_owned())],
+            Err(e) => vec![Line::bad(format!("no answer: {e}")), Line::dim("q ends")],
         };
-        if screen.draw(&lines, width, height).is_err() {
+        if screen.draw(&lines).is_err() {
             // The terminal is gone.
             return Ok(());
         }
-        match screen.key(due) {
+        match keys::wait(&screen, &signals, due) {
             Some(Key::Quit) => return Ok(()),
             Some(key) => view.press(key),
             None => {}

@@ -1,4 +1,4 @@
-//! Numbers with units, and spark lines, as text.
+//! Numbers with units as text.
 
 use serde_json::Value;
 
@@ -76,27 +76,6 @@ pub(super) fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-
-/// Draws the end of a list, one character for each group of values, each as high as its greatest. Without values the line is
-/// empty; what never was above zero is a flat line.
-pub(super) fn spark(values: &[f64], width: usize) -> String {
-    let per = values.len().div_ceil(width.max(1)).max(1);
-    let groups: Vec<f64> =
-        values.rchunks(per).rev().map(|group| group.iter().fold(0.0f64, |top, v| top.max(*v))).collect();
-    let top = groups.iter().fold(0.0f64, |top, v| top.max(*v));
-    let block = |v: &f64| {
-        if *v <= 0.0 || top <= 0.0 {
-            return ' ';
-        }
-        // At least the lowest block: something was there.
-        let at = (v / top * BLOCKS.len() as f64).ceil() as usize;
-        BLOCKS.get(at.clamp(1, BLOCKS.len()) - 1).copied().unwrap_or(' ')
-    };
-    let line: String = groups.iter().map(block).collect();
-    format!("{line:>width$}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -111,10 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn spark_lines_fit_their_width() {
-        assert_eq!(spark(&[0.0, 1.0, 8.0, 4.0], 6), "   ▁█▄");
-        assert_eq!(spark(&[1.0, 9.0, 9.0, 1.0, 9.0, 9.0], 3), "███");
-        assert_eq!(spark(&[], 3), "   ");
+    fn text_controls_no_terminal() {
         assert_eq!(printable("a\x1b[31m\n"), "a?[31m?");
     }
 }

@@ -1,8 +1,8 @@
 //! Lines above the tables: figures of the last second, problems, and reloads.
 
 use super::Snapshot;
-use super::line::{Line, Look};
-use super::numbers::{bytes, count, ms, number, numbers, percent, printable, rate, spark};
+use super::numbers::{bytes, count, ms, number, numbers, percent, printable, rate};
+use forebay_terminal::{Line, Look, spark};
 use serde_json::Value;
 
 /// Returns a duration between two times of the API in words.
@@ -154,7 +154,7 @@ fn near_its_end(certificate: &Value) -> Option<String> {
 pub(super) fn reloads(value: &Value) -> Vec<Line> {
     let events: Vec<_> = value["events"].as_array().into_iter().flatten().collect();
     if events.is_empty() {
-        return vec![Line::dim("none since the start of the process".to_owned())];
+        return vec![Line::dim("none since the start of the process")];
     }
     let mut lines = Vec::new();
     for event in events {

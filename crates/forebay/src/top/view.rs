@@ -1,11 +1,11 @@
 //! Lines of the screen: a summary, the problems, and the tables of a tab.
 
 use super::Snapshot;
+use super::keys::Key;
 use super::layout::{render, sort};
-use super::line::{Line, Look};
-use super::screen::Key;
 use super::summary::{problems, reloads, summary};
 use super::tables::TABS;
+use forebay_terminal::{Line, Look};
 
 /// State of the screen.
 #[derive(Debug, Default)]

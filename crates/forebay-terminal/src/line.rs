@@ -2,14 +2,22 @@
 
 /// Look of a piece of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Look {
+pub enum Look {
+    /// As the terminal has it.
     Plain,
+    /// Bold.
     Bold,
+    /// Less bright than the rest.
     Dim,
+    /// Green.
     Good,
+    /// Yellow.
     Warn,
+    /// Red.
     Bad,
+    /// Cyan: the lines of charts.
     Line,
+    /// Reversed: a chosen tab, the full part of a gauge.
     Chosen,
 }
 
@@ -31,35 +39,56 @@ impl Look {
 
 /// Line of the screen.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Line(Vec<(String, Look)>);
+pub struct Line(Vec<(String, Look)>);
 
 impl Line {
-    pub(super) fn bad(text: String) -> Line {
-        Line(vec![(text, Look::Bad)])
+    /// Makes a line that reports something bad.
+    pub fn bad(text: impl Into<String>) -> Line {
+        Line::default().add(text, Look::Bad)
     }
 
-    pub(super) fn dim(text: String) -> Line {
-        Line(vec![(text, Look::Dim)])
+    /// Makes a line of less weight.
+    pub fn dim(text: impl Into<String>) -> Line {
+        Line::default().add(text, Look::Dim)
     }
 
-    pub(super) fn add(mut self, text: impl Into<String>, look: Look) -> Line {
+    /// Adds text.
+    pub fn add(mut self, text: impl Into<String>, look: Look) -> Line {
         self.0.push((text.into(), look));
         self
     }
 
     /// Adds a name and a value.
-    pub(super) fn figure(self, name: &str, value: String, look: Look) -> Line {
+    pub fn figure(self, name: &str, value: String, look: Look) -> Line {
         self.add(format!("{name} "), Look::Dim).add(value, look).add("  ", Look::Plain)
     }
 
-    /// Returns the text.
-    pub(super) fn plain(&self) -> String {
+    /// Adds another line.
+    pub fn append(mut self, other: Line) -> Line {
+        self.0.extend(other.0);
+        self
+    }
+
+    /// Cuts or fills the line to a width.
+    pub fn fitted(self, width: usize) -> Line {
+        let mut room = width;
+        let mut fitted = Line::default();
+        for (text, look) in self.0 {
+            let piece: String = text.chars().take(room).collect();
+            room -= piece.chars().count();
+            fitted = fitted.add(piece, look);
+        }
+        fitted.add(" ".repeat(room), Look::Plain)
+    }
+
+    /// Returns the text without looks and without spaces at its end.
+    pub fn plain(&self) -> String {
         let text: String = self.0.iter().map(|(text, _)| text.as_str()).collect();
         text.trim_end().to_owned()
     }
 
     /// Returns the text for a terminal, cut to a width.
-    pub(super) fn colored(&self, width: usize, color: bool) -> String {
+    pub fn colored(&self, width: usize, color: bool) -> String {
         let (mut out, mut room) = (String::new(), width);
         for (text, look) in &self.0 {
             let piece: String = text.chars().take(room).collect();
