@@ -4,12 +4,14 @@
 #![warn(unreachable_pub)]
 
 pub mod cgi;
+pub mod compression;
 pub mod conditional;
 pub mod date;
 pub mod fastcgi;
 pub mod field;
 pub mod h1;
 pub mod h2;
+pub mod h3;
 pub mod host;
 pub mod memcached;
 pub mod mqtt;

@@ -28,6 +28,11 @@ impl Version {
             Version::Http3 => "HTTP/3.0",
         }
     }
+
+    /// Returns `true` if a connection carries several requests at a time, each on a stream.
+    pub fn is_multiplexed(self) -> bool {
+        self >= Version::Http2
+    }
 }
 
 /// Request method (RFC 9110, section 9; RFC 4918 and others for the rest that nginx names).

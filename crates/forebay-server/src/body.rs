@@ -444,7 +444,7 @@ pub(crate) fn is_none(req: &mut Request) -> bool {
 }
 
 /// Returns `true` if more of the body follows the last piece; `more` is the result of [`read_piece`] for it. Does not
-/// wait. The end of an HTTP/2 stream usually comes together with the last content, so that both can be passed on at
+/// wait. The end of a stream of HTTP/2 or HTTP/3 usually comes together with the last content, so that both can be passed on at
 /// once. Returns `None` if all announced content has arrived, but not the end of the stream: see [`wait_for_end`].
 ///
 /// # Errors
@@ -455,7 +455,7 @@ pub(crate) fn follows(req: &mut Request, out: &mut Vec<u8>, more: bool) -> Resul
         Framing::Length(_) => !more,
         _ => false,
     };
-    if !looked_for || req.head.version != Version::Http2 {
+    if !looked_for || !req.head.version.is_multiplexed() {
         return Ok(Some(more));
     }
     let thread = req.thread.clone();

@@ -4,9 +4,10 @@ mod ends;
 mod limits;
 
 use crate::harness::{Server, Site, origin, wait_for};
+use forebay_http::compression::{Field, Sink, push_int};
 use forebay_http::h2::encode;
 use forebay_http::h2::frame::{self, Code, FrameHeader, HEADER_LEN, PREFACE, flag, kind};
-use forebay_http::h2::hpack::{Decoder, Field, Sink, push_int};
+use forebay_http::h2::hpack::Decoder;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;

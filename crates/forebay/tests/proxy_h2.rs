@@ -2,9 +2,10 @@
 
 use crate::differential::oracle;
 use crate::harness::{DEADLINE, Server, Site, origin, raw, run};
+use forebay_http::compression::{Field, Sink};
 use forebay_http::h2::encode;
 use forebay_http::h2::frame::{self, Code, FrameHeader, flag, kind, setting};
-use forebay_http::h2::hpack::{Decoder, Field, Sink};
+use forebay_http::h2::hpack::Decoder;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Command;

@@ -3,11 +3,12 @@
 use super::context::{Ctx, append_limited};
 use super::flight::Flight;
 use crate::record::Failure;
+use forebay_http::compression::{Field, Label, Sink};
 use forebay_http::field::Name;
 use forebay_http::h2::connection::{Connection, FlowControlError, Window};
 use forebay_http::h2::frame::{self, Code, FrameHeader, flag, kind, setting};
 use forebay_http::h2::frame::{HEADER_LEN, INITIAL_WINDOW, MAX_FRAME, MAX_WINDOW, PREFACE};
-use forebay_http::h2::hpack::{Decoder, Field, Label, Sink};
+use forebay_http::h2::hpack::Decoder;
 use forebay_http::h2::received::{Frame, Role, Section, Setting, Settings, Violation};
 
 /// Windows that we grant, large enough never to limit the server.

@@ -2,7 +2,8 @@
 //! everything behind sees one form (RFC 9113, section 8). Hot path.
 
 use super::encode;
-use super::hpack::{Decoder, Error, Field, Label, Sink};
+use super::hpack::{Decoder, Error};
+use crate::compression::{Field, Label, Sink};
 use crate::field::{Classes, Name};
 use crate::h1::response::reason;
 
@@ -254,10 +255,10 @@ mod tests {
         let with = |fields: &[(&[u8], &[u8])]| {
             let mut block = vec![0x88];
             for (n, v) in fields {
-                super::super::hpack::push_int(&mut block, 0, 4, 0);
-                super::super::hpack::push_int(&mut block, 0, 7, n.len());
+                crate::compression::push_int(&mut block, 0, 4, 0);
+                crate::compression::push_int(&mut block, 0, 7, n.len());
                 block.extend_from_slice(n);
-                super::super::hpack::push_int(&mut block, 0, 7, v.len());
+                crate::compression::push_int(&mut block, 0, 7, v.len());
                 block.extend_from_slice(v);
             }
             back(&block, false, 4096)

@@ -1,8 +1,8 @@
 //! Field compression for what we send (RFC 7541). Without the dynamic table: the peer's table then never matters, heads
 //! of files can be kept ready-made, and nothing that a client chose can be guessed from lengths. Hot path.
 
-use super::hpack::{STATIC, push_int};
-use super::huffman;
+use super::hpack::STATIC;
+use crate::compression::{huffman, push_int};
 
 /// Appends `:status`.
 #[inline]
@@ -113,8 +113,9 @@ pub(crate) fn sensitive(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::hpack::{Decoder, Field, Sink};
+    use super::super::hpack::Decoder;
     use super::*;
+    use crate::compression::{Field, Sink};
 
     struct Fields(Vec<(Vec<u8>, Vec<u8>)>);
     impl Sink for Fields {

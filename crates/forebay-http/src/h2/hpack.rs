@@ -1,15 +1,11 @@
 //! Field decompression (RFC 7541): integers, strings, the static and the dynamic table, the decoder. Hot path.
 
-use super::huffman;
-use crate::field::Name;
+use crate::compression::table::Table;
+use crate::compression::{Field, Label, Sink, huffman, name_of};
 use crate::h1::fields::stop;
-use std::collections::VecDeque;
 
 /// Size of the dynamic table that we offer to keep for a peer, bytes as RFC 7541 counts them (the default).
 pub(crate) const TABLE_SIZE: usize = 4096;
-
-/// Size of an entry in addition to its bytes (RFC 7541, section 4.1).
-const OVERHEAD: usize = 32;
 
 /// Most size updates at the start of a block (RFC 7541, section 4.2).
 const SIZE_UPDATES: u32 = 2;
@@ -79,49 +75,6 @@ pub(crate) const STATIC: [(&str, &str); 61] = [
     ("www-authenticate", ""),
 ];
 
-/// Kind of a field's name, found once for an entry of a table instead of at each use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Label {
-    /// `:method`
-    Method,
-    /// `:scheme`
-    Scheme,
-    /// `:path`
-    Path,
-    /// `:authority`
-    Authority,
-    /// `:status`
-    Status,
-    /// A name that begins with a colon and is none of these.
-    Unknown,
-    /// A known name with capital letters, which no field may have (RFC 9113, section 8.2.1).
-    Capital,
-    /// An ordinary field.
-    Field(Name),
-}
-
-impl Label {
-    /// Returns the label of a name.
-    #[inline]
-    pub fn of(name: &[u8]) -> Label {
-        match name {
-            [b':', ..] => match name {
-                b":method" => Label::Method,
-                b":scheme" => Label::Scheme,
-                b":path" => Label::Path,
-                b":authority" => Label::Authority,
-                b":status" => Label::Status,
-                _ => Label::Unknown,
-            },
-            _ => match Name::of(name) {
-                Name::Other => Label::Field(Name::Other),
-                _ if name.iter().any(u8::is_ascii_uppercase) => Label::Capital,
-                known => Label::Field(known),
-            },
-        }
-    }
-}
-
 /// The reason for which a block cannot be decoded. It ends the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
@@ -129,22 +82,6 @@ pub enum Error {
     Truncated,
     /// COMPRESSION_ERROR.
     Compression,
-}
-
-/// Appends a number with a prefix of `bits` bits, whose upper bits are `first` (RFC 7541, section 5.1).
-pub fn push_int(out: &mut Vec<u8>, first: u8, bits: u32, value: usize) {
-    let max = (1usize << bits) - 1;
-    if value < max {
-        out.push(first | value as u8);
-        return;
-    }
-    out.push(first | max as u8);
-    let mut rest = value - max;
-    while rest >= 128 {
-        out.push(rest as u8 | 0x80);
-        rest >>= 7;
-    }
-    out.push(rest as u8);
 }
 
 /// Reads a number; the first byte is at `*at`.
@@ -169,74 +106,10 @@ fn int(block: &[u8], at: &mut usize, bits: u32) -> Result<usize, Error> {
     Err(Error::Compression)
 }
 
-/// An entry of the dynamic table.
-#[derive(Clone, Copy, Debug)]
-struct Entry {
-    /// Offset of its name in `Table::bytes`; the value follows.
-    at: u32,
-    name_len: u32,
-    value_len: u32,
-    label: Label,
-    sound: bool,
-}
-
-impl Entry {
-    fn len(&self) -> usize {
-        (self.name_len + self.value_len) as usize
-    }
-}
-
-/// Entries, the newest first, and the bytes of all of them, the oldest first: clients enter a path with each request, which
-/// is to cost no allocation.
-#[derive(Debug, Default)]
-struct Table {
-    entries: VecDeque<Entry>,
-    bytes: Vec<u8>,
-}
-
-impl Table {
-    #[inline]
-    fn get(&self, i: usize) -> Option<Field<'_>> {
-        let e = self.entries.get(i)?;
-        let text = self.bytes.get(e.at as usize..)?.get(..e.len())?;
-        let (name, value) = text.split_at(e.name_len as usize);
-        Some(Field { label: e.label, name, value, sound: e.sound })
-    }
-
-    fn push(&mut self, Field { label, name, value, sound }: Field<'_>) {
-        // Bytes of entries that are gone lie before the oldest one's.
-        let gone = self.entries.back().map_or(self.bytes.len(), |e| e.at as usize);
-        let need = name.len() + value.len();
-        // Moved only instead of a growth, and if at least half of the bytes are gone, so that the cost for each entry
-        // stays constant.
-        if self.bytes.len() + need > self.bytes.capacity() && gone >= self.bytes.len() / 2 {
-            self.bytes.drain(..gone);
-            self.entries.iter_mut().for_each(|e| e.at -= gone as u32);
-        }
-        // Fits: the table is limited to a few KiB.
-        let at = self.bytes.len() as u32;
-        self.bytes.extend_from_slice(name);
-        self.bytes.extend_from_slice(value);
-        let (name_len, value_len) = (name.len() as u32, value.len() as u32);
-        self.entries.push_front(Entry { at, name_len, value_len, label, sound });
-    }
-
-    /// Takes the oldest entry out. Returns its length.
-    fn pop(&mut self) -> Option<usize> {
-        let e = self.entries.pop_back()?;
-        if self.entries.is_empty() {
-            self.bytes.clear();
-        }
-        Some(e.len())
-    }
-}
-
 /// The decoder of a connection.
 #[derive(Debug)]
 pub struct Decoder {
     table: Table,
-    size: usize,
-    max: usize,
     /// Bytes that we allow the peer to use.
     allowed: usize,
     lenient: bool,
@@ -244,27 +117,8 @@ pub struct Decoder {
 
 impl Default for Decoder {
     fn default() -> Self {
-        Decoder { table: Table::default(), size: 0, max: TABLE_SIZE, allowed: TABLE_SIZE, lenient: false }
+        Decoder { table: Table::new(TABLE_SIZE), allowed: TABLE_SIZE, lenient: false }
     }
-}
-
-/// A decoded field.
-#[derive(Clone, Copy, Debug)]
-pub struct Field<'b> {
-    /// Kind of its name.
-    pub label: Label,
-    /// The name as sent.
-    pub name: &'b [u8],
-    /// The value as sent.
-    pub value: &'b [u8],
-    /// The value has no CR, LF or NUL. Checked once for an entry of a table instead of at each use.
-    pub sound: bool,
-}
-
-/// Receives decoded fields.
-pub trait Sink {
-    /// Receives a field. Called for each field of the block, even after one that makes the request invalid.
-    fn field(&mut self, field: Field<'_>);
 }
 
 impl Decoder {
@@ -303,8 +157,7 @@ impl Decoder {
                 if fields || updates > SIZE_UPDATES || size > self.allowed {
                     return Err(Error::Compression);
                 }
-                self.max = size;
-                self.evict(0);
+                self.table.limit(size);
                 continue;
             }
             let keep = b & 0x40 != 0;
@@ -339,7 +192,8 @@ impl Decoder {
         let field = Field { label, name, value, sound: stop(value) == value.len() };
         sink.field(field);
         if keep {
-            self.insert(field);
+            // An entry that is too large empties the table and is no error (RFC 7541, section 4.4).
+            self.table.insert(field);
         }
         Ok(())
     }
@@ -356,35 +210,15 @@ impl Decoder {
         Ok(known.label)
     }
 
-    /// Enters a field into the dynamic table (RFC 7541, section 4.4).
-    fn insert(&mut self, field: Field<'_>) {
-        let need = field.name.len() + field.value.len() + OVERHEAD;
-        self.evict(need);
-        // An entry that is too large empties the table and is no error (RFC 7541, section 4.4).
-        if need <= self.max {
-            self.size += need;
-            self.table.push(field);
-        }
-    }
-
-    /// Makes room for `need` bytes.
-    fn evict(&mut self, need: usize) {
-        while self.size + need > self.max {
-            let Some(len) = self.table.pop() else { break };
-            self.size -= len + OVERHEAD;
-        }
-    }
-
     /// Limits the table to the size in bytes that the peer has acknowledged (SETTINGS_HEADER_TABLE_SIZE).
     pub fn allow(&mut self, size: usize) {
         self.allowed = size;
-        self.max = self.max.min(size);
-        self.evict(0);
+        self.table.limit(self.table.limited_to().min(size));
     }
 
     /// Returns the number of bytes of memory that the table holds, as RFC 7541 counts them.
     pub fn size(&self) -> usize {
-        self.size
+        self.table.size()
     }
 }
 
@@ -426,26 +260,12 @@ static STATIC_LABELS: [Label; 61] = {
     labels
 };
 
-/// Returns what [`Name::of`] returns, at compile time.
-const fn name_of(text: &[u8]) -> Name {
-    let mut i = 0;
-    while i < Name::COUNT {
-        let known = Name::TEXT[i].as_bytes();
-        let mut same = 0;
-        while same < text.len() && same < known.len() && text[same] == known[same] {
-            same += 1;
-        }
-        if same == text.len() && same == known.len() {
-            return Name::ALL[i];
-        }
-        i += 1;
-    }
-    Name::Other
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compression::push_int;
+    use crate::compression::table::OVERHEAD;
+    use std::collections::VecDeque;
 
     #[derive(Default)]
     struct Fields(Vec<(String, String)>);
@@ -545,7 +365,7 @@ mod tests {
                 assert_eq!(decode(&mut d, &block).unwrap(), Vec::from(model.clone()));
             }
         }
-        assert!(d.table.bytes.capacity() <= 4 * TABLE_SIZE, "{}", d.table.bytes.capacity());
+        assert!(d.table.memory() <= 4 * TABLE_SIZE, "{}", d.table.memory());
     }
 
     #[test]

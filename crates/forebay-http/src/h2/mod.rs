@@ -6,7 +6,6 @@ pub mod connection;
 pub mod encode;
 pub mod frame;
 pub mod hpack;
-pub mod huffman;
 pub mod link;
 pub mod received;
 pub mod request;

@@ -1,7 +1,8 @@
 //! Request heads from field blocks (RFC 9113, section 8.3), checked as nginx checks them and a little stricter.
 //! Hot path.
 
-use super::hpack::{Decoder, Error, Field, Label, Sink};
+use super::hpack::{Decoder, Error};
+use crate::compression::{Field, Label, Sink};
 use crate::field::{Classes, FieldLine, Name, Slice};
 use crate::h1::line::{method_of, slice};
 use crate::h1::request::{Limits, content_length};
@@ -40,7 +41,7 @@ const fn bad(reason: &'static str) -> Refusal {
 }
 
 /// Pseudo-header fields (RFC 9113, section 8.3.1).
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Pseudo {
     method: Option<Slice>,
     scheme: Option<Slice>,
@@ -61,7 +62,9 @@ impl Pseudo {
     }
 }
 
-struct Builder<'h> {
+/// Receiver of the fields of a request.
+#[derive(Debug)]
+pub struct Builder<'h> {
     head: &'h mut RequestHead,
     limits: &'h Limits,
     pseudo: Pseudo,
@@ -218,6 +221,21 @@ pub fn parse(
     scratch: &mut Vec<u8>,
     limits: &Limits,
 ) -> Result<Outcome, Error> {
+    build(Version::Http2, end_stream, head, limits, |fields| decoder.decode(block, scratch, fields))
+}
+
+/// Makes an empty head of the fields that `decode` gives to its argument, for HTTP/2 or HTTP/3: the rules are the same (RFC 9114,
+/// section 4.3). `end_stream`: the request has no content.
+///
+/// # Errors
+/// Errors of `decode`.
+pub fn build<E>(
+    version: Version,
+    end_stream: bool,
+    head: &mut RequestHead,
+    limits: &Limits,
+    decode: impl FnOnce(&mut Builder<'_>) -> Result<(), E>,
+) -> Result<Outcome, E> {
     let mut b = Builder {
         head,
         limits,
@@ -228,13 +246,13 @@ pub fn parse(
         total: 0,
         te: false,
     };
-    decoder.decode(block, scratch, &mut b)?;
+    decode(&mut b)?;
     if let Some(reason) = b.too_large {
         return Ok(Outcome::TooLarge(reason));
     }
     let te = b.te.then_some(malformed("client sent invalid \"TE\" header"));
     let Builder { pseudo, cookies, refusal, .. } = b;
-    head.version = Version::Http2;
+    head.version = version;
     head.keep_alive = true;
     // Before the fields are looked at: the join moves lines.
     if cookies > 1 {
@@ -259,7 +277,7 @@ fn set_request_line(head: &mut RequestHead, pseudo: &Pseudo) {
         head.buf.push(b' ');
     }
     let version = head.buf.len();
-    head.buf.extend_from_slice(b"HTTP/2.0");
+    head.buf.extend_from_slice(head.version.as_str().as_bytes());
     let end = head.buf.len();
     head.len = end;
     head.protocol = slice(version, end);
@@ -461,25 +479,25 @@ fn index_again(head: &mut RequestHead) {
 /// # Errors
 /// The block is not HPACK.
 pub fn skip(decoder: &mut Decoder, block: &[u8], scratch: &mut Vec<u8>) -> Result<Trailers, Error> {
-    struct Count(Trailers);
-    impl Sink for Count {
-        fn field(&mut self, Field { label, name, value, .. }: Field<'_>) {
-            self.0.size += name.len() + value.len();
-            self.0.pseudo |= !matches!(label, Label::Field(_));
-        }
-    }
-    let mut c = Count(Trailers::default());
-    decoder.decode(block, scratch, &mut c)?;
-    Ok(c.0)
+    let mut trailers = Trailers::default();
+    decoder.decode(block, scratch, &mut trailers)?;
+    Ok(trailers)
 }
 
-/// Result of [`skip`].
+/// Facts of a field section whose fields are not used: trailers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Trailers {
     /// Bytes of names and values.
     pub size: usize,
     /// It has a pseudo-header field, or a known name with capital letters: it is malformed.
     pub pseudo: bool,
+}
+
+impl Sink for Trailers {
+    fn field(&mut self, Field { label, name, value, .. }: Field<'_>) {
+        self.size += name.len() + value.len();
+        self.pseudo |= !matches!(label, Label::Field(_));
+    }
 }
 
 #[cfg(test)]

@@ -9,9 +9,9 @@ fn block(fields: &[(&str, &str)]) -> Vec<u8> {
     for (n, v) in fields {
         // Not by `encode::field`, which makes names lower-case.
         out.push(0);
-        crate::h2::hpack::push_int(&mut out, 0, 7, n.len());
+        crate::compression::push_int(&mut out, 0, 7, n.len());
         out.extend_from_slice(n.as_bytes());
-        crate::h2::hpack::push_int(&mut out, 0, 7, v.len());
+        crate::compression::push_int(&mut out, 0, 7, v.len());
         out.extend_from_slice(v.as_bytes());
     }
     out

@@ -1,11 +1,11 @@
 //! Writing bytes to a client until it has taken all of them. Hot path.
 
 use crate::request::Request;
+use crate::response::fields::Sink;
 use crate::thread::Thread;
 use crate::upstream::stream::Body;
 use forebay_conf::error::Level;
 use forebay_core::transfers::{Direction, Over};
-use forebay_http::h2::encode;
 use forebay_net::wire::Then;
 use forebay_sys::errno::errno_text;
 use rustix::io::Errno;
@@ -24,7 +24,7 @@ pub(crate) async fn send_continue(thread: &Rc<Thread>, req: &mut Request) -> boo
     req.body.continued = true;
     if req.conn.wire.is_multiplexed() {
         let mut block = Vec::with_capacity(8);
-        encode::status(&mut block, 100);
+        Sink::new(req.head.version, &mut block).status(100);
         return req.conn.wire.send_interim(&block);
     }
     write_all(thread, req, b"HTTP/1.1 100 Continue\r\n\r\n").await.is_ok()

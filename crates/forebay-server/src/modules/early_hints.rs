@@ -6,7 +6,6 @@ use crate::modules::proxy_cache::Predicates;
 use crate::request::Request;
 use crate::response::fields::Sink;
 use forebay_http::field::{Classes, Name};
-use forebay_http::h2::encode;
 use forebay_http::request::Version;
 
 crate::settings! {
@@ -33,8 +32,8 @@ pub(crate) async fn pass(req: &mut Request) {
     }
     let mut out = req.take_buf();
     match req.head.version {
-        Version::Http2 => encode::status(&mut out, 103),
-        _ => out.extend_from_slice(b"HTTP/1.1 103 Early Hints\r\n"),
+        Version::Http11 => out.extend_from_slice(b"HTTP/1.1 103 Early Hints\r\n"),
+        version => Sink::new(version, &mut out).status(103),
     }
     push_fields(req, &l.settings.proxy, &mut out);
     if !req.conn.wire.send_interim(&out) {

@@ -5,7 +5,7 @@ use crate::request::Request;
 use crate::response::Response;
 use forebay_http::field::{self, Classes, Name, Unsafe};
 use forebay_http::h1::response;
-use forebay_http::h2::encode;
+use forebay_http::{h2, h3};
 use forebay_http::request::Version;
 use forebay_net::addr::Peer;
 
@@ -32,6 +32,8 @@ pub(crate) enum Sink<'o> {
     Http1(&'o mut Vec<u8>),
     /// Field lines of a block (RFC 7541).
     Hpack(&'o mut Vec<u8>),
+    /// Field lines of a section (RFC 9204).
+    Qpack(&'o mut Vec<u8>),
 }
 
 /// Fields that the server makes itself.
@@ -54,25 +56,32 @@ struct FieldForm {
     /// Name and colon, as a line of HTTP/1 starts.
     start: &'static [u8],
     /// Index of the name in the static table of HPACK.
-    index: usize,
+    hpack: usize,
+    /// Index of the name in the static table of QPACK.
+    qpack: usize,
 }
 
 macro_rules! form {
-    ($name:literal, $index:expr) => {
-        FieldForm { name: $name.as_bytes(), start: concat!($name, ": ").as_bytes(), index: $index }
+    ($name:literal, $id:ident) => {
+        FieldForm {
+            name: $name.as_bytes(),
+            start: concat!($name, ": ").as_bytes(),
+            hpack: h2::encode::$id,
+            qpack: h3::encode::$id,
+        }
     };
 }
 
 /// Forms in the order of [`Own`].
 static FORMS: [FieldForm; 8] = [
-    form!("Server", encode::SERVER),
-    form!("Date", encode::DATE),
-    form!("Content-Type", encode::CONTENT_TYPE),
-    form!("Content-Length", encode::CONTENT_LENGTH),
-    form!("Last-Modified", encode::LAST_MODIFIED),
-    form!("Location", encode::LOCATION),
-    form!("Vary", encode::VARY),
-    form!("ETag", encode::ETAG),
+    form!("Server", SERVER),
+    form!("Date", DATE),
+    form!("Content-Type", CONTENT_TYPE),
+    form!("Content-Length", CONTENT_LENGTH),
+    form!("Last-Modified", LAST_MODIFIED),
+    form!("Location", LOCATION),
+    form!("Vary", VARY),
+    form!("ETag", ETAG),
 ];
 
 impl Own {
@@ -87,7 +96,37 @@ impl<'o> Sink<'o> {
     pub(crate) fn new(version: Version, out: &'o mut Vec<u8>) -> Sink<'o> {
         match version {
             Version::Http2 => Sink::Hpack(out),
+            Version::Http3 => Sink::Qpack(out),
             _ => Sink::Http1(out),
+        }
+    }
+
+    /// Begins the head of a final or interim response, except for HTTP/1, whose status line has a reason.
+    pub(crate) fn status(&mut self, status: u16) {
+        match self {
+            Sink::Http1(_) => {}
+            Sink::Hpack(out) => h2::encode::status(out, status),
+            Sink::Qpack(out) => {
+                h3::encode::prefix(out);
+                h3::encode::status(out, status);
+            }
+        }
+    }
+
+    /// Begins the trailers.
+    fn begin_trailers(&mut self) {
+        if let Sink::Qpack(out) = self {
+            h3::encode::prefix(out);
+        }
+    }
+
+    /// Appends a checked field to a section of HTTP/2 or HTTP/3, unless they forbid it.
+    fn section_field(&mut self, name: &[u8], value: &[u8]) {
+        match self {
+            _ if Name::of(name).is(Classes::UNFIT_FOR_HTTP2) => {}
+            Sink::Http1(_) => {}
+            Sink::Hpack(out) => h2::encode::field(out, name, value),
+            Sink::Qpack(out) => h3::encode::field(out, name, value),
         }
     }
 
@@ -100,9 +139,9 @@ impl<'o> Sink<'o> {
     pub(crate) fn field(&mut self, name: &[u8], value: &[u8]) -> Result<(), Unsafe> {
         match self {
             Sink::Http1(out) => response::field(out, name, value),
-            Sink::Hpack(out) => {
+            Sink::Hpack(_) | Sink::Qpack(_) => {
                 field::check(name, value)?;
-                hpack_field(out, name, value);
+                self.section_field(name, value);
                 Ok(())
             }
         }
@@ -124,9 +163,13 @@ impl<'o> Sink<'o> {
             }
             // Short and different each time: Huffman code would not pay.
             Sink::Hpack(out) if matches!(own, Own::Date | Own::ContentLength) => {
-                encode::indexed_plain(out, form.index, value);
+                h2::encode::indexed_plain(out, form.hpack, value);
             }
-            Sink::Hpack(out) => encode::indexed(out, form.index, value),
+            Sink::Hpack(out) => h2::encode::indexed(out, form.hpack, value),
+            Sink::Qpack(out) if matches!(own, Own::Date | Own::ContentLength) => {
+                h3::encode::indexed_plain(out, form.qpack, value);
+            }
+            Sink::Qpack(out) => h3::encode::indexed(out, form.qpack, value),
         }
         Ok(())
     }
@@ -135,7 +178,7 @@ impl<'o> Sink<'o> {
     fn lines(&mut self) -> Option<&mut Vec<u8>> {
         match self {
             Sink::Http1(out) => Some(out),
-            Sink::Hpack(_) => None,
+            Sink::Hpack(_) | Sink::Qpack(_) => None,
         }
     }
 }
@@ -262,15 +305,11 @@ fn push_rest(r: &Response, sink: &mut Sink<'_>) -> Result<(), Unsafe> {
     r.fields.check()?;
     match sink {
         Sink::Http1(out) => r.fields.write_lines(out),
-        Sink::Hpack(out) => r.fields.iter().for_each(|(name, value)| hpack_field(out, name, value)),
+        Sink::Hpack(_) | Sink::Qpack(_) => {
+            r.fields.iter().for_each(|(name, value)| sink.section_field(name, value));
+        }
     }
     Ok(())
-}
-
-fn hpack_field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
-    if !Name::of(name).is(Classes::UNFIT_FOR_HTTP2) {
-        encode::field(out, name, value);
-    }
 }
 
 /// Appends `Content-Type`. A response without content has one only where an upstream has sent it.
@@ -290,6 +329,7 @@ fn push_content_type(r: &Response, sink: &mut Sink<'_>, text: &mut Vec<u8>) -> R
 
 /// Appends the trailers of the response. The status has been sent already, so one with CR, LF or NUL is left out.
 pub(crate) fn push_trailers(resp: &Response, sink: &mut Sink<'_>) {
+    sink.begin_trailers();
     for (name, value) in resp.trailers.iter() {
         let _ = sink.field(name, value);
     }

@@ -7,7 +7,6 @@ use crate::request::Request;
 use forebay_conf::error::Level;
 use forebay_http::field::{self, Unsafe};
 use forebay_http::h1::response;
-use forebay_http::h2::encode;
 use forebay_http::request::{Method, Version};
 
 /// Framing of a body.
@@ -51,9 +50,10 @@ fn try_write(req: &mut Request, out: &mut Vec<u8>) -> Result<BodyFraming, Unsafe
         || matches!(status, 100..=199 | 204 | 304);
     let (length, framing) = frame(req, core);
     let connection = OfConnection { chunked: framing == BodyFraming::Chunked };
-    if req.head.version == Version::Http2 {
-        encode::status(out, response::wire_status(status));
-        fields::push_all(req, core, length, &connection, &mut Sink::Hpack(out))?;
+    if req.head.version.is_multiplexed() {
+        let mut sink = Sink::new(req.head.version, out);
+        sink.status(response::wire_status(status));
+        fields::push_all(req, core, length, &connection, &mut sink)?;
         return Ok(framing);
     }
     if req.resp.reason.is_empty() {
@@ -75,7 +75,7 @@ fn frame(req: &mut Request, core: &Settings) -> (Option<u64>, BodyFraming) {
     let r = &req.resp;
     let framing = if r.head_only { BodyFraming::None } else { BodyFraming::Plain };
     let length = r.content_length.filter(|_| r.status != 204);
-    if req.head.version == Version::Http2 {
+    if req.head.version.is_multiplexed() {
         return (length, framing);
     }
     let may_chunk = req.head.version >= Version::Http11 && core.chunked_transfer_encoding;

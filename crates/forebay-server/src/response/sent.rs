@@ -19,7 +19,7 @@ fn is_plain(req: &Request) -> bool {
     let l = http.location(req);
     req.status_override.is_none()
         && req.keep_alive
-        && matches!(req.head.version, Version::Http11 | Version::Http2)
+        && req.head.version >= Version::Http11
         && req.method == Method::Get
         && req.head.method == Method::Get
         && asks.iter().all(|n| first[*n as usize] == 0)

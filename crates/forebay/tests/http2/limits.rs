@@ -2,9 +2,9 @@
 
 use super::{Client, head, one, serve};
 use crate::harness::{Server, wait_for};
+use forebay_http::compression::push_int;
 use forebay_http::h2::encode;
 use forebay_http::h2::frame::{self, Code, flag, kind};
-use forebay_http::h2::hpack::push_int;
 use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::sync::atomic::Ordering::Relaxed;

@@ -1,0 +1,163 @@
+//! Field compression for what we send (RFC 9204), by the static table. Heads of files can then be kept ready-made, and nothing
+//! that a client chose can be guessed from lengths. Hot path.
+
+use super::static_table::STATIC;
+use crate::compression::{huffman, push_int};
+
+/// Appends the begin of a field section that does not refer to the dynamic table (RFC 9204, section 4.5.1).
+#[inline]
+pub fn prefix(out: &mut Vec<u8>) {
+    out.extend_from_slice(&[0, 0]);
+}
+
+/// Appends `:status`.
+#[inline]
+pub fn status(out: &mut Vec<u8>, status: u16) {
+    let index = match status {
+        103 => 24,
+        200 => 25,
+        304 => 26,
+        404 => 27,
+        503 => 28,
+        100 => 63,
+        204 => 64,
+        206 => 65,
+        302 => 66,
+        400 => 67,
+        403 => 68,
+        421 => 69,
+        425 => 70,
+        500 => 71,
+        _ => {
+            let digit = |n: u16| b'0' + (n % 10) as u8;
+            // Three digits take less in plain.
+            return indexed_plain(out, 24, &[digit(status / 100), digit(status / 10), digit(status)]);
+        }
+    };
+    push_int(out, 0xc0, 6, index);
+}
+
+/// Returns the first index of a name in the static table.
+const fn index_of(name: &str) -> usize {
+    let name = name.as_bytes();
+    let mut i = 0;
+    while i < STATIC.len() {
+        let known = STATIC[i].0.as_bytes();
+        let mut same = 0;
+        while same < name.len() && same < known.len() && name[same] == known[same] {
+            same += 1;
+        }
+        if same == name.len() && same == known.len() {
+            return i;
+        }
+        i += 1;
+    }
+    panic!("not in the static table")
+}
+
+macro_rules! indices {
+    ($($id:ident = $name:literal,)*) => { $(
+        #[doc = concat!("Index of `", $name, "`.")]
+        pub const $id: usize = index_of($name);
+    )* };
+}
+
+indices! {
+    ACCEPT_RANGES = "accept-ranges", CONTENT_LENGTH = "content-length", CONTENT_TYPE = "content-type", DATE = "date",
+    ETAG = "etag", LAST_MODIFIED = "last-modified", LOCATION = "location", SERVER = "server", VARY = "vary",
+}
+
+/// Appends a string whose length has a prefix of `bits` bits below `first`, in Huffman code where that is shorter.
+#[inline]
+fn string(out: &mut Vec<u8>, first: u8, bits: u32, text: &[u8]) {
+    let coded = huffman::encoded_len(text);
+    if coded < text.len() {
+        push_int(out, first | 1 << bits, bits, coded);
+        huffman::encode(text, out);
+    } else {
+        push_int(out, first, bits, text.len());
+        out.extend_from_slice(text);
+    }
+}
+
+/// Appends a field whose name is in the static table.
+#[inline]
+pub fn indexed(out: &mut Vec<u8>, index: usize, value: &[u8]) {
+    push_int(out, 0x50, 4, index);
+    string(out, 0, 7, value);
+}
+
+/// Appends a field as [`indexed`] does, but without Huffman code: for short values that change with each response.
+#[inline]
+pub fn indexed_plain(out: &mut Vec<u8>, index: usize, value: &[u8]) {
+    push_int(out, 0x50, 4, index);
+    push_int(out, 0, 7, value.len());
+    out.extend_from_slice(value);
+}
+
+/// Appends a field by its name, which is made lower-case.
+pub fn field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    let same = |n: &str| n.as_bytes().eq_ignore_ascii_case(name);
+    let mut known = STATIC.iter().enumerate().filter(|(_, (n, _))| same(n));
+    let first = known.clone().next();
+    if let Some((index, _)) = known.find(|(_, (_, v))| v.as_bytes() == value) {
+        return push_int(out, 0xc0, 6, index);
+    }
+    if let Some((index, _)) = first {
+        return indexed(out, index, value);
+    }
+    if name.iter().any(u8::is_ascii_uppercase) {
+        string(out, 0x20, 3, &name.to_ascii_lowercase());
+    } else {
+        string(out, 0x20, 3, name);
+    }
+    string(out, 0, 7, value);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::qpack::Decoder;
+    use super::*;
+    use crate::compression::{Field, Sink};
+
+    struct Fields(Vec<(String, String)>);
+    impl Sink for Fields {
+        fn field(&mut self, Field { name, value, .. }: Field<'_>) {
+            let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
+            self.0.push((text(name), text(value)));
+        }
+    }
+
+    #[test]
+    fn what_is_encoded_is_decoded() {
+        let mut out = Vec::new();
+        prefix(&mut out);
+        status(&mut out, 200);
+        status(&mut out, 418);
+        indexed(&mut out, CONTENT_TYPE, b"text/html");
+        indexed_plain(&mut out, CONTENT_LENGTH, b"1234");
+        field(&mut out, b"Cache-Control", b"no-store");
+        field(&mut out, b"Cache-Control", b"max-age=3600");
+        field(&mut out, b"X-Some", &[b'{'; 200]);
+        let mut got = Fields(Vec::new());
+        assert_eq!(Decoder::new(0).decode(&out, &mut Vec::new(), &mut got), Ok(false));
+        let braces = "{".repeat(200);
+        let want = [
+            (":status", "200"),
+            (":status", "418"),
+            ("content-type", "text/html"),
+            ("content-length", "1234"),
+            ("cache-control", "no-store"),
+            ("cache-control", "max-age=3600"),
+            ("x-some", braces.as_str()),
+        ];
+        assert_eq!(got.0, want.map(|(a, b)| (a.to_owned(), b.to_owned())));
+        for code in 100..600 {
+            let mut out = vec![0, 0];
+            status(&mut out, code);
+            let mut got = Fields(Vec::new());
+            Decoder::new(0).decode(&out, &mut Vec::new(), &mut got).unwrap();
+            assert_eq!(got.0, [(":status".to_owned(), code.to_string())]);
+        }
+    }
+}
