@@ -49,6 +49,8 @@ pub struct Counters {
     pub evicted: Counter,
     /// Requests over HTTP/2, which are among `requests`.
     pub http2: Counter,
+    /// Requests over HTTP/3, which are among `requests`.
+    pub http3: Counter,
     /// Complete handshakes of TLS 1.2, and of TLS 1.3.
     pub tls12: Counter,
     /// See `tls12`.

@@ -8,6 +8,7 @@ pub mod io;
 pub mod loopback;
 pub mod mux;
 pub mod pipe;
+pub mod quic;
 pub mod reactor;
 pub mod relay;
 pub mod resolver;

@@ -6,7 +6,7 @@ use crate::connection::{self, Connection, Partial, Work};
 use crate::file_cache::{FileCache, SHED};
 use crate::file_watch::Watches;
 use crate::modules::acme::hook;
-use crate::thread::{Thread, ThreadConfig};
+use crate::thread::{QUIC, Thread, ThreadConfig};
 use crate::upstream::background;
 use crate::upstream::health_check::Question;
 use forebay_conf::tree::Block;
@@ -18,6 +18,7 @@ use forebay_core::thread::{ActiveConfig, Thread as WorkerThread};
 use forebay_net::reactor::{Direct, Job, NOTICE_MOUNTS, Token};
 use forebay_net::wire::Wire;
 use std::any::Any;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -172,7 +173,14 @@ impl Front for HttpThread {
     }
 
     fn step(&self, direct: Direct) {
-        self.0.relays.step(direct);
+        match direct.kind {
+            QUIC => self.0.quic.step(&self.0),
+            _ => self.0.relays.step(direct),
+        }
+    }
+
+    fn datagrams(&self, listener: u32, socket: &Arc<OwnedFd>) {
+        self.0.quic.receive(&self.0, listener, socket);
     }
 
     fn set_aside_ended(&self, token: Token, owner: u32) {
@@ -200,10 +208,14 @@ impl Front for HttpThread {
         // The new configuration has no servers for idle connections of removed listeners.
         let exists = |c: &Connection| active.listeners.get(c.client.listener as usize).copied().flatten();
         self.close_all_idle(|c| exists(c).is_none());
+        self.0
+            .quic
+            .leave(&self.0, |listener| active.listeners.get(listener as usize).copied().flatten().is_none());
     }
 
     fn quit(&self) {
         forebay_acme::quit();
+        self.0.quic.leave(&self.0, |_| true);
         self.part_from_idle(|c| c.partial.is_none() && c.requests > 0 && c.session.is_none());
         // Wake idle HTTP/2 connections, which send GOAWAY before they close.
         for job in self.0.runners.take_idle(|c| c.session.is_some()) {

@@ -16,6 +16,7 @@ mod file_cache;
 mod file_watch;
 mod front;
 mod h2;
+mod h3;
 mod location;
 mod metrics;
 mod modules;

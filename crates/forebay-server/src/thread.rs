@@ -15,6 +15,8 @@ use std::sync::Arc;
 
 /// Kind of [`forebay_net::reactor::Direct`] work: a relay of [`Thread::relays`].
 pub(crate) const SWITCHED: u8 = 0;
+/// Kind of [`forebay_net::reactor::Direct`] work: the connections of [`Thread::quic`].
+pub(crate) const QUIC: u8 = 1;
 
 /// A configuration together with the state that one thread keeps for it.
 #[derive(Debug)]
@@ -80,6 +82,8 @@ pub(crate) struct Thread {
     pub background: crate::background::Running,
     /// Buffers of HTTP/2 connections.
     pub h2: crate::h2::drive::Shared,
+    /// QUIC connections.
+    pub quic: crate::h3::Quic,
 }
 
 impl Deref for Thread {
@@ -103,6 +107,7 @@ impl Thread {
             cached: Default::default(),
             background: Default::default(),
             h2: crate::h2::drive::Shared::default(),
+            quic: crate::h3::Quic::default(),
             worker,
         })
     }

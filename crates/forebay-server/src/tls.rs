@@ -13,6 +13,7 @@ use forebay_core::tls::accept::{Handshake, TlsServers};
 use forebay_core::tls::server::ServerTls;
 use forebay_core::tls::settings::VerifyClient;
 use forebay_core::tls::verdict::{self, Unverified};
+use forebay_net::wire::Wire;
 use std::borrow::Cow;
 use std::path::Path;
 use std::rc::Rc;
@@ -73,12 +74,22 @@ pub(crate) fn handshake<'h>(
     conf: &'h Rc<ThreadConfig>,
     conn: &'h mut Connection,
 ) -> Handshake<'h, HttpServers<'h>> {
+    handshake_of(thread, conf, &mut conn.wire, &mut conn.client)
+}
+
+/// Returns the handshake of a client.
+pub(crate) fn handshake_of<'h>(
+    thread: &'h Rc<Thread>,
+    conf: &'h Rc<ThreadConfig>,
+    wire: &'h mut Wire,
+    client: &'h mut Rc<Client>,
+) -> Handshake<'h, HttpServers<'h>> {
     Handshake {
         thread: &thread.worker,
         active: &conf.active,
         servers: HttpServers { thread, conf },
-        wire: &mut conn.wire,
-        client: &mut conn.client,
+        wire,
+        client,
     }
 }
 

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::net::SendFlags;
 use std::io;
 use std::mem::MaybeUninit;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::{self, NonNull};
@@ -25,14 +25,18 @@ const ROOM: usize = 64 * 1024;
 /// Distance of two buffers. A power of two would put the beginnings of all into the same few lines of a cache.
 const STRIDE: usize = ROOM + 1088;
 
-/// Room for the control messages of a datagram: the local address of IPv6 takes 40 bytes, the size of segments 24.
-const CONTROL: usize = 96;
+/// Room for the control messages of a datagram: the local address of IPv6 takes 40 bytes, the size of segments and the traffic
+/// class 24 each.
+const CONTROL: usize = 128;
 
 /// Fewest datagrams that leave in one piece. Splitting costs about as much as it saves for fewer.
 const JOINED: usize = 4;
 
 /// Most bytes in one piece: those of the largest datagram.
 const PIECE: usize = 65_507 - 20;
+
+/// Bits of the traffic class for explicit congestion notification.
+const ECN: u8 = 3;
 
 /// Control messages of a datagram, aligned for their heads.
 #[derive(Clone, Copy)]
@@ -266,6 +270,16 @@ impl Batch {
         }
     }
 
+    /// Returns the bits for explicit congestion notification of a datagram (RFC 3168, section 5), if
+    /// [`crate::sockets::set_ecn_info`] has been called for the socket; else 0.
+    pub fn ecn(&self, n: usize) -> u8 {
+        if n >= self.received {
+            return 0;
+        }
+        // SAFETY: as in `get`.
+        unsafe { Controls::of(&(*self.receiving.as_ptr()).headers[n].msg_hdr).ecn }
+    }
+
     /// Forgets the datagrams from `n` on.
     pub fn truncate(&mut self, n: usize) {
         self.received = self.received.min(n);
@@ -395,12 +409,34 @@ pub fn send(socket: impl AsFd, bytes: &[u8], to: Option<&Destination>) -> Result
 }
 
 fn send_from(socket: impl AsFd, bytes: &[u8], to: Option<&Destination>) -> Result<(), Errno> {
+    send_marked(socket, Datagram { bytes, segment: 0 }, to, 0)
+}
+
+/// Sends a datagram, or several in one piece, without waiting. `ecn`: bits for explicit congestion notification (RFC 3168, section
+/// 5).
+///
+/// # Errors
+/// Errors of sendmsg(2). `IO` or `INVAL`: the device cannot split the piece.
+pub fn send_marked(
+    socket: impl AsFd,
+    datagram: Datagram<'_>,
+    to: Option<&Destination>,
+    ecn: u8,
+) -> Result<(), Errno> {
     // SAFETY: these consist of integers and pointers, for which zeroes are valid.
     let (mut header, mut piece, mut name): (libc::msghdr, libc::iovec, Name) =
         unsafe { (std::mem::zeroed(), std::mem::zeroed(), std::mem::zeroed()) };
     let mut control = Control([0; CONTROL]);
-    let datagram = Datagram { bytes, segment: 0 };
     write(&mut header, &mut piece, (&mut name, &mut control), datagram, to);
+    if ecn != 0 {
+        let v6 = matches!(to, Some(Destination { addr: Address::Inet(SocketAddr::V6(_)), .. }));
+        let used = header.msg_controllen as usize;
+        let used = match v6 {
+            true => push(&mut control, used, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, libc::c_int::from(ecn)),
+            false => push(&mut control, used, libc::IPPROTO_IP, libc::IP_TOS, libc::c_int::from(ecn)),
+        };
+        (header.msg_control, header.msg_controllen) = ((&raw mut control).cast(), used as _);
+    }
     let fd = socket.as_fd().as_raw_fd();
     // SAFETY: `fd` is open, and the header points to values on the stack that live until the call has returned.
     let sent = unsafe { libc::sendmsg(fd, &raw const header, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
@@ -491,6 +527,8 @@ fn info6(local: Ipv6Addr) -> libc::in6_pktinfo {
 struct Controls {
     local: Option<IpAddr>,
     segment: usize,
+    /// Bits for explicit congestion notification (RFC 3168, section 5).
+    ecn: u8,
 }
 
 impl Controls {
@@ -516,6 +554,11 @@ impl Controls {
                         let info = data.cast::<libc::in6_pktinfo>().read_unaligned();
                         found.local = Some(Ipv6Addr::from(info.ipi6_addr.s6_addr).into());
                     }
+                    (libc::IPPROTO_IP, libc::IP_TOS) => found.ecn = data.read_unaligned() & ECN,
+                    (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
+                        let class = data.cast::<libc::c_int>().read_unaligned();
+                        found.ecn = class as u8 & ECN;
+                    }
                     (libc::IPPROTO_UDP, libc::UDP_GRO) => {
                         let size = data.cast::<libc::c_int>().read_unaligned();
                         found.segment = usize::try_from(size).unwrap_or(0);
@@ -536,7 +579,7 @@ fn last_error() -> Errno {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::{SocketAddr, UdpSocket};
+    use std::net::UdpSocket;
     use std::time::Duration;
 
     fn bound(addr: &str) -> UdpSocket {
@@ -608,6 +651,29 @@ mod tests {
             batch.direct(0..1, Some(&from));
             assert_eq!(batch.send(&server, 0..1), Ok(1));
             assert_eq!(got(&client), b"x");
+        }
+    }
+
+    /// The bits of explicit congestion notification arrive as they were sent, also with segments.
+    #[test]
+    fn congestion_bits() {
+        for host in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(server) = UdpSocket::bind(host) else { continue };
+            crate::sockets::set_ecn_info(&server, host.starts_with('[')).expect("option");
+            let client = bound(host);
+            let to = Destination { addr: server.local_addr().expect("bound").into(), local: None };
+            let mut batch = Batch::new();
+            for (bytes, segment, ecn) in [(&b"a"[..], 0, 2), (b"aabbc", 2, 1), (b"d", 0, 0)] {
+                send_marked(&client, Datagram { bytes, segment }, Some(&to), ecn).expect("sent");
+                let mut left = bytes.len();
+                while left > 0 {
+                    batch.clear();
+                    assert_eq!(batch.receive(&server, 1), Ok(1));
+                    assert_eq!(batch.ecn(0), ecn);
+                    left -= batch.get(0).expect("a datagram").bytes.len();
+                }
+            }
+            assert_eq!(batch.ecn(1), 0);
         }
     }
 

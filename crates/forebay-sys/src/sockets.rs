@@ -44,6 +44,30 @@ pub fn set_packet_info(socket: impl AsFd, ipv6: bool) -> io::Result<()> {
     set_option(socket, libc::IPPROTO_IP, libc::IP_PKTINFO, 1)
 }
 
+/// Has a UDP socket report the bits for explicit congestion notification of each datagram (ip(7), IP_RECVTOS; ipv6(7),
+/// IPV6_RECVTCLASS).
+///
+/// # Errors
+/// Errors of setsockopt(2).
+pub fn set_ecn_info(socket: impl AsFd, ipv6: bool) -> io::Result<()> {
+    match ipv6 {
+        true => set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1),
+        false => set_option(socket, libc::IPPROTO_IP, libc::IP_RECVTOS, 1),
+    }
+}
+
+/// Forbids to fragment the datagrams of a UDP socket, and ignores what the kernel believes of the path (ip(7), IP_PMTUDISC_PROBE):
+/// QUIC finds the largest datagram itself (RFC 9000, section 14).
+///
+/// # Errors
+/// Errors of setsockopt(2).
+pub fn set_dont_fragment(socket: impl AsFd, ipv6: bool) -> io::Result<()> {
+    match ipv6 {
+        true => set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE),
+        false => set_option(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE),
+    }
+}
+
 /// Has a connected UDP socket return every ICMP error, not those alone that are about its port (ip(7), IP_RECVERR; ipv6(7),
 /// IPV6_RECVERR).
 ///

@@ -49,11 +49,14 @@ pub fn check_certificates(
 ) {
     let addresses =
         listeners.iter().flat_map(|l| std::iter::once(&l.default).chain(l.exact.iter().map(|e| &e.1)));
-    for a in addresses.filter(|a| a.options.ssl && lacks(a.default_server)) {
+    for a in addresses.filter(|a| (a.options.ssl || a.options.quic) && lacks(a.default_server)) {
         let listens = servers.get(a.default_server).map(|s| s.listens).unwrap_or_default();
-        let at = listens.iter().find(|l| l.address_options.ssl).or(listens.first());
-        let text = "no \"ssl_certificate\" is defined for the \"listen ... ssl\" directive";
-        cx.keep_late(at.map_or_else(|| plain(text), |l| l.error(text.to_owned())));
+        let quic = a.options.quic;
+        let same = |l: &&ListenDirective| if quic { l.address_options.quic } else { l.address_options.ssl };
+        let at = listens.iter().find(same).or(listens.first());
+        let word = if quic { "quic" } else { "ssl" };
+        let text = format!("no \"ssl_certificate\" is defined for the \"listen ... {word}\" directive");
+        cx.keep_late(at.map_or_else(|| plain(&text), |l| l.error(text.clone())));
     }
 }
 

@@ -19,6 +19,8 @@ pub struct AddressOptions {
     pub ssl: bool,
     /// `http2`.
     pub http2: bool,
+    /// `quic`.
+    pub quic: bool,
 }
 
 impl AddressOptions {
@@ -27,6 +29,7 @@ impl AddressOptions {
         self.proxy_protocol |= other.proxy_protocol;
         self.ssl |= other.ssl;
         self.http2 |= other.http2;
+        self.quic |= other.quic;
     }
 }
 
@@ -202,7 +205,9 @@ pub fn parse(form: &Form, d: &Directive, cx: &mut Build<'_>) -> Result<ListenDir
         }
     }
     if l.udp {
-        l.use_udp().map_err(|text| cx.error(d, text))?;
+        l.use_udp("udp").map_err(|text| cx.error(d, text))?;
+    } else if l.address_options.quic {
+        l.use_udp("quic").map_err(|text| cx.error(d, text))?;
     }
     Ok(l)
 }
@@ -225,7 +230,6 @@ enum Fault {
     Keepalive(String),
     /// A parameter of other systems.
     Platform(&'static str),
-    Later,
 }
 
 impl Fault {
@@ -237,7 +241,6 @@ impl Fault {
             Fault::Value(name) => format!("invalid {name} \"{w}\""),
             Fault::Keepalive(v) => format!("invalid so_keepalive value: \"{v}\""),
             Fault::Platform(name) => format!("\"{name}\" is not supported on this platform, ignored"),
-            Fault::Later => format!("the \"{w}\" parameter of \"listen\" is not supported yet"),
         }
     }
 }
@@ -258,7 +261,7 @@ impl ListenDirective {
     ///
     /// # Errors
     /// If a parameter is only for connections.
-    fn use_udp(&mut self) -> Result<(), String> {
+    fn use_udp(&mut self, parameter: &str) -> Result<(), String> {
         let (options, protocols) = (&self.options, &self.address_options);
         // In the order in which nginx reports them.
         let incompatible = [
@@ -267,10 +270,14 @@ impl ListenDirective {
             (options.deferred == Some(true), "deferred"),
             (options.multipath, "multipath"),
             (protocols.ssl, "ssl"),
+            (protocols.http2, "http2"),
             (options.so_keepalive.is_some(), "so_keepalive"),
+            (protocols.proxy_protocol && protocols.quic, "proxy_protocol"),
         ];
         if let Some((_, name)) = incompatible.iter().find(|(given, _)| *given) {
-            return Err(format!("\"listen\" directive \"{name}\" parameter is incompatible with \"udp\""));
+            return Err(format!(
+                "\"listen\" directive \"{name}\" parameter is incompatible with \"{parameter}\""
+            ));
         }
         for addr in &mut self.addrs {
             *addr = match addr {
@@ -290,6 +297,7 @@ impl ListenDirective {
             b"proxy_protocol" => self.address_options.proxy_protocol = true,
             b"ssl" => self.address_options.ssl = true,
             b"http2" => self.address_options.http2 = true,
+            b"quic" => self.address_options.quic = true,
             b"udp" => self.udp = true,
             _ => return self.socket_flag(word),
         }
@@ -317,9 +325,6 @@ impl ListenDirective {
 
     /// Takes a parameter with a value.
     fn valued(&mut self, word: &[u8]) -> Result<AppliesTo, Fault> {
-        if word == b"quic" {
-            return Err(Fault::Later);
-        }
         let equals = word.iter().position(|b| *b == b'=').ok_or(Fault::Unknown)?;
         let (name, value) = (&word[..equals], &word[equals + 1..]);
         let (_, set) = VALUED.iter().find(|(n, _)| n.as_bytes() == name).ok_or(Fault::Unknown)?;

@@ -262,6 +262,49 @@ impl<S: TlsServers> Handshake<'_, S> {
         }
     }
 
+    /// Chooses the virtual server for the ClientHello of a QUIC connection. Returns the configuration of the handshake. Certificates
+    /// whose names have variables are read from their files here, which blocks the thread, unless they are cached.
+    ///
+    /// # Errors
+    /// The alert with which the handshake is refused. The reason has been logged.
+    pub fn choose_for_quic(&mut self, hello: Hello) -> Result<Arc<ServerConfig>, u8> {
+        let chosen = self.choose_server(&hello);
+        self.begin_session(hello);
+        let certified = chosen.and_then(|(server, config)| {
+            let config = match self.certified(server, config)? {
+                Certified::Now(config) => config,
+                Certified::Later(later) => self.load_now(*later)?,
+            };
+            let tls = self.servers.tls(server).ok_or_else(|| denied("no certificate"))?;
+            Ok(tls.for_quic(&config))
+        });
+        certified.map_err(|(alert, text)| {
+            self.thread.counters.tls_failed.add(1);
+            if !text.is_empty() {
+                self.log(Level::Error, &text);
+            }
+            alert
+        })
+    }
+
+    /// Notes the results of the handshake of a QUIC connection, and verifies the client's certificate. Where a responder would have to
+    /// be asked about that (ssl_ocsp), it is refused.
+    pub fn complete_for_quic(&mut self, agreed: Agreed) {
+        self.thread.counters.tls13.add(1);
+        self.thread.counters.tls_resumed.add(u64::from(agreed.resumed));
+        if let Some(session) = self.session() {
+            session.complete(agreed, false);
+        }
+        let _ = self.verify_client();
+    }
+
+    /// Reads the certificates of a handshake.
+    fn load_now(&self, later: Later) -> Result<Arc<ServerConfig>, Denial> {
+        let Awaited::Files { server, config, names } = later.0 else { return Err(denied("no certificate")) };
+        let tls = self.servers.tls(server).ok_or_else(|| denied("no certificate"))?;
+        tls.load(&names, self.servers.certificate_dir(), &config).map_err(|text| (INTERNAL_ERROR, text))
+    }
+
     /// Begins the handshake of an authority, which reads nothing but the certificate.
     fn prove(&mut self, hello: Hello, config: Arc<ServerConfig>) -> Accept {
         self.begin_session(hello);

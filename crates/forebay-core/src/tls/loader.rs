@@ -248,6 +248,7 @@ impl Loader {
         Ok(ServerTls {
             config,
             others: Default::default(),
+            quic: Default::default(),
             by_cost: by_cost(s),
             dynamic,
             loaded: s.certificate_cache.0.map(Loaded::new).map(Arc::new),

@@ -35,6 +35,8 @@ pub struct ServerTls {
     /// Variants of `config` with the optional protocol, and both for clients that prefer ChaCha20 because they compute AES
     /// slowly. Each is built on first use.
     pub(super) others: [OnceLock<Arc<ServerConfig>>; 3],
+    /// Variant of `config` for QUIC.
+    pub(super) quic: OnceLock<Arc<ServerConfig>>,
     /// No directive says whose order of suites counts, so suites are ordered by cost.
     pub(super) by_cost: bool,
     /// Names of certificate and key that have to be evaluated for each connection.
@@ -79,6 +81,17 @@ impl ServerTls {
             config.ignore_client_order &= !by_client;
             Arc::new(config)
         })
+    }
+
+    /// Returns the variant of a configuration of this server for QUIC, with protocols of its own. Early data is refused.
+    pub(super) fn for_quic(&self, config: &Arc<ServerConfig>) -> Arc<ServerConfig> {
+        let make = || {
+            let mut config = ServerConfig::clone(config);
+            config.alpn_protocols = vec![b"h3".to_vec()];
+            config.max_early_data_size = 0;
+            Arc::new(config)
+        };
+        if Arc::ptr_eq(config, &self.config) { self.quic.get_or_init(make).clone() } else { make() }
     }
 
     /// Returns the largest content of a record, bytes.

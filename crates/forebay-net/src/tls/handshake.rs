@@ -134,7 +134,8 @@ pub struct Agreed {
 }
 
 impl Agreed {
-    fn of(c: &rustls::CommonState) -> Agreed {
+    /// Returns the parameters of a connection whose handshake is complete.
+    pub(crate) fn of(c: &rustls::CommonState) -> Agreed {
         Agreed {
             v13: c.protocol_version() == Some(rustls::ProtocolVersion::TLSv1_3),
             suite: c.negotiated_cipher_suite().map_or(0, |s| u16::from(s.suite())),

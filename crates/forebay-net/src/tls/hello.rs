@@ -97,6 +97,27 @@ impl Reading {
         }
     }
 
+    /// Reads the next bytes of a handshake that has no records (RFC 9001, section 4.1.3). Returns `None` until the ClientHello is
+    /// complete.
+    ///
+    /// # Errors
+    /// If it cannot become one.
+    pub fn more_of_stream(&mut self, bytes: &[u8]) -> Result<Option<Hello>, Broken> {
+        self.message.extend_from_slice(bytes);
+        if self.message.first().is_some_and(|kind| *kind != 1) {
+            return Err(Broken::Malformed);
+        }
+        match self.body()? {
+            Some(body) => body_of(body).map(Some).ok_or(Broken::Undecodable),
+            None => Ok(None),
+        }
+    }
+
+    /// Returns the bytes of the handshake so far.
+    pub fn stream(&self) -> &[u8] {
+        &self.message
+    }
+
     /// Returns the first record that has not been read, `None` while it is incomplete.
     fn next_record<'i>(&self, input: &'i [u8]) -> Result<Option<&'i [u8]>, Broken> {
         let rest = input.get(self.at..).unwrap_or_default();

@@ -6,13 +6,14 @@
 pub(crate) mod close;
 mod greeting;
 mod h1;
-mod mux;
+pub(crate) mod mux;
 pub(crate) mod switched;
 
 use crate::background::Task;
 use crate::config::http::Location;
 use crate::error_log;
 use crate::h2::{self, Session, Stream};
+use crate::h3;
 use crate::request::Request;
 use crate::thread::{Thread, ThreadConfig};
 use forebay_conf::error::Level;
@@ -63,6 +64,8 @@ pub(crate) enum Work {
     Connection(Connection),
     /// A request on a stream of an HTTP/2 connection.
     Stream(Rc<Stream>),
+    /// A request on a stream of an HTTP/3 connection.
+    Http3(Rc<h3::Stream>),
     /// A request that no client waits for.
     Task(Box<Task>),
     /// A tunnel or a switched protocol that has ended.
@@ -183,6 +186,7 @@ pub(crate) async fn runner(thread: Rc<Thread>) {
         match work {
             Work::Connection(conn) => serve(&thread, &mut req, token, conn).await,
             Work::Stream(stream) => mux::serve(&thread, &mut req, stream).await,
+            Work::Http3(stream) => mux::serve(&thread, &mut req, stream).await,
             Work::Relayed(over) => switched::end(&thread, &mut req, token, *over).await,
             Work::Task(task) => Box::pin(crate::background::run(&thread, *task)).await,
         }

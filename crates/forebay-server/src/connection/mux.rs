@@ -1,26 +1,63 @@
-//! Requests on streams of HTTP/2 connections.
+//! Requests on streams of HTTP/2 and HTTP/3 connections.
 
-use crate::h2::Stream;
+use crate::connection::Connection;
 use crate::phases;
 use crate::request::Request;
 use crate::response::respond::{finish, respond};
 use crate::thread::Thread;
 use crate::tls;
 use forebay_conf::error::Level;
-use forebay_http::h2::frame::Code;
+use forebay_http::h2::request::Refusal;
+use forebay_http::request::{RequestHead, Version};
+use forebay_net::mux::Mux;
 use std::rc::Rc;
 
-/// Resets a stream that its runner has left without an end, also by a panic.
-struct StreamGuard(Rc<Stream>);
+/// Reason for ending a stream without a whole response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reset {
+    /// The server has failed.
+    Internal,
+    /// The response cannot be completed.
+    Cancelled,
+}
 
-impl Drop for StreamGuard {
+/// Stream with a request.
+pub(crate) trait RequestStream: Mux {
+    /// Creates the connection for the request of this stream.
+    fn connection(self: &Rc<Self>) -> Connection;
+    /// Takes the request; `None` from the second call on.
+    fn take_head(&self) -> Option<Box<RequestHead>>;
+    /// Returns the size of the field section as received (`$request_length`), in bytes.
+    fn head_len(&self) -> u32;
+    /// Returns the reason for refusing the request.
+    fn refusal(&self) -> Option<Refusal>;
+    /// Has the connection take no further requests.
+    fn leave(&self);
+    /// Sets the length of DATA frames (nginx: http2_chunk_size).
+    fn set_chunk(&self, n: usize) {
+        let _ = n;
+    }
+    /// Ends the stream after a complete response.
+    fn finish(&self);
+    /// Ends the stream without a whole response, if it has not ended.
+    fn reset(&self, why: Reset);
+    /// Takes the stream back once its request is over.
+    fn recycle(self: Rc<Self>, thread: &Thread) {
+        let _ = thread;
+    }
+}
+
+/// Resets a stream that its runner has left without an end, also by a panic.
+struct StreamGuard<S: RequestStream>(Rc<S>);
+
+impl<S: RequestStream> Drop for StreamGuard<S> {
     fn drop(&mut self) {
-        self.0.reset(Code::InternalError);
+        self.0.reset(Reset::Internal);
     }
 }
 
 /// Serves the request of a stream.
-pub(super) async fn serve(thread: &Rc<Thread>, req: &mut Request, stream: Rc<Stream>) {
+pub(super) async fn serve<S: RequestStream>(thread: &Rc<Thread>, req: &mut Request, stream: Rc<S>) {
     let guard = StreamGuard(stream.clone());
     let mut conn = stream.connection();
     req.begin_connection(&mut conn);
@@ -31,12 +68,16 @@ pub(super) async fn serve(thread: &Rc<Thread>, req: &mut Request, stream: Rc<Str
     req.begin_request();
     req.received = u64::from(stream.head_len());
     thread.counters.requests.add(1);
-    thread.counters.http2.add(1);
+    match req.head.version {
+        Version::Http3 => &thread.counters.http3,
+        _ => &thread.counters.http2,
+    }
+    .add(1);
     // Settings of a location end HTTP/1 connections only: here they would end other requests, too.
     let unknown_server = req.choose_server().err().map(|_| 500);
     let old = req.connection_is_old();
     req.log_ignored();
-    if let Some(refusal) = stream.refusal.get() {
+    if let Some(refusal) = stream.refusal() {
         req.refused = refusal.status;
         req.log(Level::Info, &format!("{} while reading client request headers", refusal.reason));
         phases::refuse(req, refusal.status).await;
@@ -46,7 +87,7 @@ pub(super) async fn serve(thread: &Rc<Thread>, req: &mut Request, stream: Rc<Str
         phases::run(req).await;
     }
     if req.refused == 0 && old {
-        stream.session().leave();
+        stream.leave();
     }
     let http = req.http();
     stream.set_chunk(http.location(req).settings.http2.chunk_size.0 as usize);
@@ -55,18 +96,22 @@ pub(super) async fn serve(thread: &Rc<Thread>, req: &mut Request, stream: Rc<Str
     if sent {
         stream.finish();
     } else {
-        stream.reset(Code::Cancel);
+        stream.reset(Reset::Cancelled);
     }
     // The stream's memory can only be used again once nothing else holds it.
     drop(guard);
     drop(req.end_connection());
-    thread.h2.give_stream(stream);
+    stream.recycle(thread);
 }
 
-/// Status for a request whose server does not speak HTTP/2.
+/// Status for a request whose server does not speak its version of HTTP.
 fn misdirected(req: &mut Request) -> Option<u16> {
     let http = req.http();
-    let on = http.server(req).settings.http2 || req.address().is_some_and(|a| a.options.http2);
+    let settings = &http.server(req).settings;
+    let on = match req.head.version {
+        Version::Http3 => settings.http3,
+        _ => settings.http2 || req.address().is_some_and(|a| a.options.http2),
+    };
     if on {
         return None;
     }

@@ -505,6 +505,13 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// Returns an empty head.
+    pub(crate) fn take_head(&self) -> Box<forebay_http::request::RequestHead> {
+        let mut head = self.heads.borrow_mut().pop().unwrap_or_default();
+        head.clear();
+        head
+    }
+
     /// Keeps the head of a finished request for reuse.
     pub(crate) fn give(&self, head: Box<forebay_http::request::RequestHead>) {
         let mut heads = self.heads.borrow_mut();
@@ -516,14 +523,6 @@ impl Shared {
     /// Keeps the memory of a stream for reuse.
     pub(crate) fn give_stream(&self, stream: Rc<Stream>) {
         self.ended.borrow_mut().give(stream);
-    }
-}
-
-impl Stream {
-    /// Creates the connection for the request of this stream.
-    pub(crate) fn connection(self: &Rc<Self>) -> Connection {
-        let wire = Wire::Mux(self.clone());
-        Connection { wire, ..Connection::closed(self.session().client.clone(), self.number.get()) }
     }
 }
 

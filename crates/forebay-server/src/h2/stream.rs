@@ -1,12 +1,15 @@
 //! One request and its response on an HTTP/2 connection. Hot path.
 
 use super::{Priority, Session, SessionState};
+use crate::connection::Connection;
+use crate::connection::mux::{RequestStream, Reset};
+use crate::thread::Thread;
 use forebay_http::h2::connection::Window;
 use forebay_http::h2::frame::{self, Code, flag, kind};
 use forebay_http::h2::request::Refusal;
 use forebay_http::request::RequestHead;
 use forebay_net::mux::Mux;
-use forebay_net::wire::Sent;
+use forebay_net::wire::{Sent, Wire};
 use rustix::io::Errno;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -125,26 +128,6 @@ impl Stream {
         }
     }
 
-    /// Returns the HTTP/2 connection of the stream.
-    pub(crate) fn session(&self) -> &Rc<Session> {
-        &self.session
-    }
-
-    /// Takes the request; `None` from the second call on.
-    pub(crate) fn take_head(&self) -> Option<Box<RequestHead>> {
-        self.head.borrow_mut().take()
-    }
-
-    /// Returns the size of the field block as received (`$request_length`), in bytes.
-    pub(crate) fn head_len(&self) -> u32 {
-        self.head_len.get()
-    }
-
-    /// Sets the length of DATA frames (nginx: http2_chunk_size).
-    pub(crate) fn set_chunk(&self, n: usize) {
-        self.chunk.set(n.clamp(1, frame::MAX_FRAME));
-    }
-
     /// Ends the stream and wakes its reader and writer. Also sends RST_STREAM if there is a code.
     pub(super) fn break_off(&self, reset: Option<Code>) {
         self.broken.set(true);
@@ -190,9 +173,57 @@ impl Stream {
         }
     }
 
-    /// Ends the stream after a complete response. If the request is incomplete or malformed, also resets it (RFC 9113,
-    /// sections 8.1 and 8.1.1).
-    pub(crate) fn finish(&self) {
+    /// Sends END_STREAM, unless it has been sent.
+    fn end_sending(&self, s: &mut SessionState) {
+        if self.end_sent.replace(true) {
+            return;
+        }
+        let at = self.frame.get().and_then(|f| f.checked_sub(s.out_start));
+        // If the last frame is still in the buffer, set END_STREAM on it. Otherwise send an empty DATA frame.
+        let flags = at.and_then(|at| s.out.get_mut(usize::try_from(at).ok()? + 4));
+        match flags {
+            Some(flags) => *flags |= flag::END_STREAM,
+            None => frame::push_header(&mut s.out, 0, kind::DATA, flag::END_STREAM, self.id),
+        }
+    }
+
+    /// Returns `true` if the request may have no content: it has no `Content-Length`, and none has come so far. RST_STREAM is
+    /// sent only if content does arrive.
+    fn may_be_bodiless(&self) -> bool {
+        self.promised.get().is_none()
+            && !self.widened.get()
+            && self.recv_window.get() == i64::from(self.session.settings.window)
+    }
+}
+
+impl RequestStream for Stream {
+    fn connection(self: &Rc<Self>) -> Connection {
+        let wire = Wire::Mux(self.clone());
+        Connection { wire, ..Connection::closed(self.session.client.clone(), self.number.get()) }
+    }
+
+    fn take_head(&self) -> Option<Box<RequestHead>> {
+        self.head.borrow_mut().take()
+    }
+
+    fn head_len(&self) -> u32 {
+        self.head_len.get()
+    }
+
+    fn refusal(&self) -> Option<Refusal> {
+        self.refusal.get()
+    }
+
+    fn leave(&self) {
+        self.session.leave();
+    }
+
+    fn set_chunk(&self, n: usize) {
+        self.chunk.set(n.clamp(1, frame::MAX_FRAME));
+    }
+
+    /// If the request is incomplete or malformed, also resets the stream (RFC 9113, sections 8.1 and 8.1.1).
+    fn finish(&self) {
         if self.finished.replace(true) || self.broken.get() {
             return;
         }
@@ -222,35 +253,16 @@ impl Stream {
         self.session.notify();
     }
 
-    /// Sends END_STREAM, unless it has been sent.
-    fn end_sending(&self, s: &mut SessionState) {
-        if self.end_sent.replace(true) {
-            return;
-        }
-        let at = self.frame.get().and_then(|f| f.checked_sub(s.out_start));
-        // If the last frame is still in the buffer, set END_STREAM on it. Otherwise send an empty DATA frame.
-        let flags = at.and_then(|at| s.out.get_mut(usize::try_from(at).ok()? + 4));
-        match flags {
-            Some(flags) => *flags |= flag::END_STREAM,
-            None => frame::push_header(&mut s.out, 0, kind::DATA, flag::END_STREAM, self.id),
-        }
-    }
-
-    /// Returns `true` if the request may have no content: it has no `Content-Length`, and none has come so far. RST_STREAM is
-    /// sent only if content does arrive.
-    fn may_be_bodiless(&self) -> bool {
-        self.promised.get().is_none()
-            && !self.widened.get()
-            && self.recv_window.get() == i64::from(self.session.settings.window)
-    }
-
-    /// Ends the stream with an error, if it has not ended.
-    pub(crate) fn reset(&self, code: Code) {
+    fn reset(&self, why: Reset) {
         if self.finished.replace(true) || self.broken.get() {
             return;
         }
         self.broken.set(true);
         let mut s = self.session.state.borrow_mut();
+        let code = match why {
+            Reset::Internal => Code::InternalError,
+            Reset::Cancelled => Code::Cancel,
+        };
         s.push_reset(self.id, code);
         s.remove(self.id, true);
         if let Err(what) = s.budget.reset() {
@@ -258,6 +270,10 @@ impl Stream {
         }
         drop(s);
         self.session.notify();
+    }
+
+    fn recycle(self: Rc<Self>, thread: &Thread) {
+        thread.h2.give_stream(self);
     }
 }
 

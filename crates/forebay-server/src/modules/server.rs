@@ -20,6 +20,14 @@ crate::settings! {
     "max_headers" => max_headers: Number = Number(1000);
     /// `true` if HTTP/2 is enabled.
     "http2" => http2: bool = false;
+    /// `true` if HTTP/3 is enabled.
+    "http3" => http3: bool = true;
+    /// Most concurrent requests of a connection over HTTP/3.
+    "http3_max_concurrent_streams" => http3_max_concurrent_streams: Number = Number(128);
+    /// Content of a request over HTTP/3 that a client may send ahead, and of a response that waits for the client, bytes.
+    "http3_stream_buffer_size" => http3_stream_buffer_size: Size = Size(65536);
+    /// `true` if clients of HTTP/3 must prove their address before a connection is made for them.
+    "quic_retry" => quic_retry: bool = false;
     /// Most concurrent streams of a connection.
     "http2_max_concurrent_streams" => http2_max_concurrent_streams: Number = Number(128);
     /// Initial window of a stream: bytes of a body that are buffered before the handler reads it.

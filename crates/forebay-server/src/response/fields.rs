@@ -5,8 +5,8 @@ use crate::request::Request;
 use crate::response::Response;
 use forebay_http::field::{self, Classes, Name, Unsafe};
 use forebay_http::h1::response;
-use forebay_http::{h2, h3};
 use forebay_http::request::Version;
+use forebay_http::{h2, h3};
 use forebay_net::addr::Peer;
 
 /// Name and version in `Server` and on built-in pages.

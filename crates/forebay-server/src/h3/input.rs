@@ -1,0 +1,304 @@
+//! Bytes of a request stream on their way to the handler: frames are taken apart here (RFC 9114, section 7). Hot path.
+
+use forebay_http::h3::Code;
+use forebay_http::h3::frame::{Header, kind};
+use forebay_net::quic::{Link, ReadError, StreamId};
+
+/// Most bytes that are taken from QUIC at a time.
+const PIECE: usize = 16 * 1024;
+
+/// Part of the request that is being read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    Head,
+    Content,
+    /// Trailers have been read.
+    End,
+}
+
+/// Bytes that have been taken from QUIC.
+#[derive(Debug)]
+pub(super) struct Input {
+    raw: Vec<u8>,
+    at: usize,
+    /// Bytes of the payload of a DATA frame that have not been read.
+    content: u64,
+    /// Bytes of an unknown frame that have not been skipped.
+    skip: u64,
+    pub(super) phase: Phase,
+    /// The client has sent everything.
+    pub(super) ended: bool,
+    /// QUIC may have more.
+    pub(super) readable: bool,
+    /// Longest field section, bytes.
+    pub(super) longest: usize,
+    /// Frames without effect.
+    idle_frames: u32,
+}
+
+/// Result of looking for the next frame.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// There are not enough bytes.
+    Nothing,
+    /// Content follows.
+    Content,
+    /// A field section.
+    Section(Vec<u8>),
+    /// The stream has ended between frames.
+    End,
+}
+
+/// Failure of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// The connection ends.
+    Connection(Code, &'static str),
+    /// The client has given the request up.
+    Reset,
+}
+
+fn unexpected<T>(reason: &'static str) -> Result<T, Failure> {
+    Err(Failure::Connection(Code::FrameUnexpected, reason))
+}
+
+/// Most frames of unknown types and empty DATA frames of a stream.
+const IDLE_FRAMES: u32 = 100;
+
+impl Input {
+    pub(super) fn new(longest: usize) -> Input {
+        Input {
+            raw: Vec::new(),
+            at: 0,
+            content: 0,
+            skip: 0,
+            phase: Phase::Head,
+            ended: false,
+            readable: true,
+            longest,
+            idle_frames: 0,
+        }
+    }
+
+    fn rest(&self) -> &[u8] {
+        self.raw.get(self.at..).unwrap_or_default()
+    }
+
+    /// Returns the number of bytes that wait here.
+    pub(super) fn held(&self) -> usize {
+        self.rest().len()
+    }
+
+    /// Returns `true` if nothing that was received waits here.
+    pub(super) fn is_drained(&self) -> bool {
+        self.rest().is_empty()
+    }
+
+    fn advance(&mut self, n: usize) {
+        self.at += n;
+        if self.at >= self.raw.len() {
+            self.raw.clear();
+            self.at = 0;
+        }
+    }
+
+    /// Takes bytes from QUIC. Returns `true` if there are new ones, or the end.
+    pub(super) fn fill(&mut self, link: &Link, id: StreamId) -> Result<bool, Failure> {
+        if self.ended || !self.readable {
+            return Ok(false);
+        }
+        let mut quinn = link.quinn();
+        let mut stream = quinn.recv_stream(id);
+        let Ok(mut chunks) = stream.read(true) else {
+            self.readable = false;
+            return Err(Failure::Reset);
+        };
+        if self.at > 0 {
+            self.raw.drain(..self.at);
+            self.at = 0;
+        }
+        let result = match chunks.next(PIECE) {
+            Ok(Some(chunk)) => {
+                self.raw.extend_from_slice(&chunk.bytes);
+                Ok(true)
+            }
+            Ok(None) => {
+                self.ended = true;
+                Ok(true)
+            }
+            Err(ReadError::Blocked) => {
+                self.readable = false;
+                Ok(false)
+            }
+            Err(ReadError::Reset(_)) => Err(Failure::Reset),
+        };
+        // Whether something is to be sent is found at the end of the turn.
+        let _ = chunks.finalize();
+        result
+    }
+
+    /// Looks for the next frame that means something.
+    pub(super) fn next(&mut self) -> Result<Next, Failure> {
+        loop {
+            if self.skip > 0 {
+                let n = usize::try_from(self.skip).unwrap_or(usize::MAX).min(self.rest().len());
+                self.skip -= n as u64;
+                self.advance(n);
+            }
+            if self.content > 0 {
+                return Ok(Next::Content);
+            }
+            let Some((header, len)) = Header::read(self.rest()).filter(|_| self.skip == 0) else {
+                return self.end_of_bytes();
+            };
+            match header.kind {
+                kind::DATA if self.phase == Phase::Content => {
+                    if header.len == 0 {
+                        self.count_idle()?;
+                    }
+                    self.content = header.len;
+                    self.advance(len);
+                }
+                kind::HEADERS if self.phase != Phase::End => return self.section(header, len),
+                kind::DATA | kind::HEADERS => {
+                    return unexpected("client sent DATA or HEADERS frame out of order");
+                }
+                kind::SETTINGS
+                | kind::CANCEL_PUSH
+                | kind::PUSH_PROMISE
+                | kind::GOAWAY
+                | kind::MAX_PUSH_ID
+                | kind::PRIORITY_UPDATE
+                | kind::PRIORITY_UPDATE_PUSH => {
+                    return unexpected("client sent unexpected frame on a request stream");
+                }
+                _ if header.is_reserved() => return unexpected("client sent HTTP/2 frame"),
+                _ => {
+                    self.count_idle()?;
+                    self.skip = header.len;
+                    self.advance(len);
+                }
+            }
+        }
+    }
+
+    fn count_idle(&mut self) -> Result<(), Failure> {
+        self.idle_frames += 1;
+        if self.idle_frames > IDLE_FRAMES {
+            return Err(Failure::Connection(
+                Code::ExcessiveLoad,
+                "client sent too many frames without effect",
+            ));
+        }
+        Ok(())
+    }
+
+    fn end_of_bytes(&self) -> Result<Next, Failure> {
+        match (self.ended, self.rest().is_empty() && self.skip == 0) {
+            (true, true) => Ok(Next::End),
+            (true, false) => {
+                Err(Failure::Connection(Code::FrameError, "client ended a stream within a frame"))
+            }
+            (false, _) => Ok(Next::Nothing),
+        }
+    }
+
+    fn section(&mut self, header: Header, len: usize) -> Result<Next, Failure> {
+        let size = usize::try_from(header.len).unwrap_or(usize::MAX);
+        if size > self.longest {
+            return Err(Failure::Connection(Code::ExcessiveLoad, "client sent too large field section"));
+        }
+        let Some(section) = self.rest().get(len..).and_then(|rest| rest.get(..size)) else {
+            return match self.ended {
+                true => Err(Failure::Connection(Code::FrameError, "client ended a stream within a frame")),
+                false => Ok(Next::Nothing),
+            };
+        };
+        let section = section.to_vec();
+        self.advance(len + size);
+        self.phase = if self.phase == Phase::Head { Phase::Content } else { Phase::End };
+        Ok(Next::Section(section))
+    }
+
+    /// Moves content to the spare capacity of `out`. Returns the number of bytes.
+    pub(super) fn take_content(&mut self, out: &mut Vec<u8>) -> usize {
+        let most = usize::try_from(self.content).unwrap_or(usize::MAX).min(out.capacity() - out.len());
+        let n = self.rest().len().min(most);
+        if let Some(bytes) = self.rest().get(..n) {
+            out.extend_from_slice(bytes);
+        }
+        self.content -= n as u64;
+        self.advance(n);
+        n
+    }
+
+    /// Returns the length of the content, if all of it has been taken from QUIC and nothing else follows.
+    pub(super) fn whole(&self) -> Option<usize> {
+        if !self.ended || self.phase == Phase::Head || self.skip > 0 {
+            return None;
+        }
+        let first = usize::try_from(self.content).ok()?;
+        let mut rest = self.rest().get(first..)?;
+        let mut sum = first;
+        while !rest.is_empty() {
+            let (header, len) = Header::read(rest).filter(|(h, _)| h.kind == kind::DATA)?;
+            let size = usize::try_from(header.len).ok()?;
+            rest = rest.get(len..)?.get(size..)?;
+            sum += size;
+        }
+        Some(sum)
+    }
+
+    /// Returns `true` if the payload of a frame is not complete and nothing follows.
+    pub(super) fn is_cut(&self) -> bool {
+        self.ended && self.rest().is_empty() && (self.content > 0 || self.skip > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn input(bytes: &[u8], ended: bool) -> Input {
+        Input { raw: bytes.to_vec(), ended, readable: false, ..Input::new(100) }
+    }
+
+    #[test]
+    fn a_request_is_taken_apart() {
+        // An unknown frame, HEADERS, two DATA frames with an empty one between, trailers.
+        let mut i = input(&[0x21, 1, 9, 1, 2, 7, 8, 0, 3, b'a', b'b', b'c', 0, 0, 0, 1, b'd', 1, 1, 5], true);
+        assert_eq!(i.next(), Ok(Next::Section(vec![7, 8])));
+        assert_eq!(i.whole(), None, "trailers follow");
+        let mut out = Vec::with_capacity(2);
+        assert_eq!((i.next(), i.take_content(&mut out)), (Ok(Next::Content), 2));
+        out.reserve(8);
+        assert_eq!((i.next(), i.take_content(&mut out)), (Ok(Next::Content), 1));
+        assert_eq!((i.next(), i.take_content(&mut out)), (Ok(Next::Content), 1));
+        assert_eq!(out, b"abcd");
+        assert_eq!((i.next(), i.next()), (Ok(Next::Section(vec![5])), Ok(Next::End)));
+        let mut i = input(&[1, 0, 0, 2, b'a', b'b', 0, 1, b'c'], true);
+        i.next().expect("a section");
+        assert_eq!(i.whole(), Some(3));
+    }
+
+    #[test]
+    fn frames_out_of_order_end_the_connection() {
+        for (bytes, code) in [
+            (&[0u8, 1, 1][..], Code::FrameUnexpected),
+            (&[4, 0], Code::FrameUnexpected),
+            (&[2, 0], Code::FrameUnexpected),
+            (&[1, 0x40, 0x65], Code::ExcessiveLoad),
+            (&[1, 2, 0], Code::FrameError),
+            (&[0x21], Code::FrameError),
+        ] {
+            let failed = input(bytes, true).next();
+            assert!(matches!(failed, Err(Failure::Connection(c, _)) if c == code), "{bytes:?}: {failed:?}");
+        }
+        let mut i = input(&[1, 0, 1, 0, 1, 0], true);
+        assert_eq!((i.next(), i.next()), (Ok(Next::Section(vec![])), Ok(Next::Section(vec![]))));
+        assert!(i.next().is_err(), "a section behind the trailers");
+        let mut many = input(&[vec![1, 0], [0x21, 0].repeat(101)].concat(), true);
+        many.next().expect("a section");
+        assert!(matches!(many.next(), Err(Failure::Connection(Code::ExcessiveLoad, _))));
+    }
+}

@@ -1,0 +1,799 @@
+//! A connection: its control and QPACK streams, its request streams, and its end (RFC 9114, sections 5 and 6). Hot path.
+
+use super::Stream;
+use super::input::Failure;
+use crate::connection::{Connection, Work};
+use crate::error_log;
+use crate::thread::{QUIC, Thread};
+use forebay_conf::error::Level;
+use forebay_core::client::Client;
+use forebay_core::transfers::{Transfer, Transfers};
+use forebay_http::h1::request::Limits;
+use forebay_http::h2::request::{self, Outcome, Trailers};
+use forebay_http::h3::Code;
+use forebay_http::h3::frame::{
+    self, Header, MAX_CONTROL_FRAME, Settings, kind, setting, stream as stream_kind,
+};
+use forebay_http::h3::qpack::{self, Decoder, Feedback, TABLE_CAPACITY};
+use forebay_http::request::{RequestHead, Version};
+use forebay_net::io::Io;
+use forebay_net::quic::{
+    ConnectionError, Dir, Endpoint, Event, Link, ReadError, StreamEvent, StreamId, VarInt,
+};
+use forebay_net::reactor::{Direct, Job, Token};
+use std::cell::{Cell, OnceCell, RefCell};
+use std::rc::Rc;
+use std::time::Instant;
+
+/// Streams whose field sections may wait for insertions.
+const BLOCKED_STREAMS: usize = 16;
+/// Most bytes of our control and decoder streams that wait for the client.
+const MOST_UNSENT: usize = 64 * 1024;
+/// Resets without a finished response in between after which the connection ends, as over HTTP/2.
+const RESETS: u32 = 200;
+/// Frames on the control stream, and QPACK instructions that insert nothing, after which the connection ends.
+const CONTROL: u32 = 1000;
+
+/// Purpose of a unidirectional stream of the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    /// Its type has not been read.
+    Unknown,
+    Control,
+    Encoder,
+    Decoder,
+    /// Of a type that we do not know.
+    Ignored,
+}
+
+/// Unidirectional stream of the client.
+#[derive(Debug)]
+struct Uni {
+    id: StreamId,
+    purpose: Purpose,
+    /// Bytes that have not been handled.
+    input: Vec<u8>,
+}
+
+/// State of a connection.
+#[derive(Debug)]
+struct State {
+    streams: Vec<Rc<Stream>>,
+    unis: Vec<Uni>,
+    decoder: Decoder,
+    /// Insertions that the client has been told of.
+    told: u64,
+    settings: Option<Settings>,
+    /// Our control and decoder streams, with bytes that QUIC has not taken.
+    control: Option<(StreamId, Vec<u8>)>,
+    feedback: Option<(StreamId, Vec<u8>)>,
+    /// GOAWAY has been sent.
+    leaving: bool,
+    /// First request stream that the client has not opened.
+    next: u64,
+    max_push: Option<u64>,
+    goaway: Option<u64>,
+    requests: u32,
+    resets: u32,
+    frames: u32,
+    closed: bool,
+    scratch: Vec<u8>,
+    /// Content received and sent, bytes.
+    moved: u64,
+}
+
+/// An HTTP/3 connection.
+pub(crate) struct Session {
+    io: Rc<Io>,
+    front: u8,
+    endpoint: Rc<Endpoint>,
+    link: OnceCell<Rc<Link>>,
+    /// The poller has been asked for a step of the thread's connections.
+    asked: Rc<Cell<bool>>,
+    client: RefCell<Rc<Client>>,
+    transfers: Rc<Transfers>,
+    state: RefCell<State>,
+    /// Number of streams that are blocked on the client.
+    waits: Cell<usize>,
+    pace: RefCell<Option<Rc<Transfer>>>,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").field("client", &self.client).finish_non_exhaustive()
+    }
+}
+
+/// End of a connection because of the client.
+type Fatal = (Code, &'static str);
+
+impl Session {
+    pub(super) fn new(
+        thread: &Rc<Thread>,
+        endpoint: Rc<Endpoint>,
+        client: Rc<Client>,
+        asked: Rc<Cell<bool>>,
+    ) -> Rc<Session> {
+        Rc::new(Session {
+            io: thread.io.clone(),
+            front: thread.front,
+            endpoint,
+            link: OnceCell::new(),
+            asked,
+            client: RefCell::new(client),
+            transfers: thread.transfers.clone(),
+            state: RefCell::new(State {
+                streams: Vec::new(),
+                unis: Vec::new(),
+                decoder: Decoder::new(TABLE_CAPACITY),
+                told: 0,
+                settings: None,
+                control: None,
+                feedback: None,
+                leaving: false,
+                next: 0,
+                max_push: None,
+                goaway: None,
+                requests: 0,
+                resets: 0,
+                frames: 0,
+                closed: false,
+                scratch: Vec::new(),
+                moved: 0,
+            }),
+            waits: Cell::new(0),
+            pace: RefCell::new(None),
+        })
+    }
+
+    /// Returns the client.
+    pub(super) fn client(&self) -> Rc<Client> {
+        self.client.borrow().clone()
+    }
+
+    pub(super) fn set_client(&self, client: Rc<Client>) {
+        *self.client.borrow_mut() = client;
+    }
+
+    /// Returns the QUIC connection.
+    pub(super) fn link(&self) -> Option<&Rc<Link>> {
+        self.link.get()
+    }
+
+    /// Notes that there is something to send.
+    pub(super) fn notify(&self) {
+        if let Some(link) = self.link.get() {
+            self.endpoint.mark_sending(link);
+        }
+        if !self.asked.replace(true) {
+            self.io.poller.step_again(Direct { front: self.front, kind: QUIC, number: 0 });
+        }
+    }
+
+    /// Handles the events of the connection.
+    pub(super) fn process(self: &Rc<Self>, thread: &Rc<Thread>, link: &Rc<Link>) {
+        let _ = self.link.set(link.clone());
+        loop {
+            // A statement of its own: handlers use the connection.
+            let event = link.quinn().poll();
+            let Some(event) = event else { break };
+            let done = match event {
+                Event::HandshakeDataReady => Ok(()),
+                Event::Connected => {
+                    self.connected(thread, link);
+                    Ok(())
+                }
+                Event::ConnectionLost { reason } => {
+                    self.log_lost(thread, &reason);
+                    self.lost();
+                    Ok(())
+                }
+                Event::Stream(event) => self.stream_event(thread, link, event),
+                Event::DatagramReceived | Event::DatagramsUnblocked => Ok(()),
+            };
+            if let Err(fatal) = done {
+                self.fail(thread, fatal);
+            }
+        }
+        let found = self.state.borrow().streams.iter().find_map(|stream| stream.fatal.take());
+        if let Some(fatal) = found {
+            self.fail(thread, fatal);
+        }
+        self.send_unsent(link);
+    }
+
+    /// Has the connection looked at, for an error that a handler has found.
+    pub(super) fn mark(&self, link: &Rc<Link>) {
+        self.endpoint.mark(link);
+        self.notify();
+    }
+
+    /// Begins HTTP after the handshake.
+    fn connected(self: &Rc<Self>, thread: &Rc<Thread>, link: &Rc<Link>) {
+        self.endpoint.established(link);
+        if let Some(facts) = link.facts() {
+            self.established(thread, *facts);
+        }
+        let mut quinn = link.quinn();
+        let mut open = |kind: u64| {
+            let mut bytes = Vec::new();
+            frame::push_varint(&mut bytes, kind);
+            quinn.streams().open(Dir::Uni).map(|id| (id, bytes))
+        };
+        let mut control = open(stream_kind::CONTROL);
+        if let Some((_, bytes)) = &mut control {
+            let pairs = [
+                (setting::QPACK_MAX_TABLE_CAPACITY, TABLE_CAPACITY as u64),
+                (setting::QPACK_BLOCKED_STREAMS, BLOCKED_STREAMS as u64),
+            ];
+            frame::push_settings(bytes, &pairs);
+        }
+        let feedback = open(stream_kind::DECODER);
+        drop(quinn);
+        let mut s = self.state.borrow_mut();
+        (s.control, s.feedback) = (control, feedback);
+    }
+
+    fn stream_event(
+        self: &Rc<Self>,
+        thread: &Rc<Thread>,
+        link: &Rc<Link>,
+        event: StreamEvent,
+    ) -> Result<(), Fatal> {
+        if self.state.borrow().closed {
+            return Ok(());
+        }
+        match event {
+            StreamEvent::Opened { dir: Dir::Bi } => loop {
+                let id = link.quinn().streams().accept(Dir::Bi);
+                let Some(id) = id else { return Ok(()) };
+                self.open_request(thread, id)?;
+            },
+            StreamEvent::Opened { dir: Dir::Uni } => loop {
+                let id = link.quinn().streams().accept(Dir::Uni);
+                let Some(id) = id else { return Ok(()) };
+                self.state.borrow_mut().unis.push(Uni { id, purpose: Purpose::Unknown, input: Vec::new() });
+                self.read_uni(thread, link, id)?;
+            },
+            StreamEvent::Readable { id } if id.dir() == Dir::Uni => self.read_uni(thread, link, id),
+            StreamEvent::Readable { id } => match self.stream(id) {
+                Some(stream) => self.readable(thread, &stream),
+                None => Ok(()),
+            },
+            StreamEvent::Writable { id } => {
+                if let Some(stream) = self.stream(id) {
+                    stream.writable();
+                }
+                Ok(())
+            }
+            StreamEvent::Stopped { id, .. } => match self.stream(id) {
+                Some(stream) => {
+                    stream.break_off(Some(Code::RequestCancelled));
+                    self.count_reset()
+                }
+                None if self.is_critical(id) => {
+                    Err((Code::ClosedCriticalStream, "client stopped a critical stream"))
+                }
+                None => Ok(()),
+            },
+            StreamEvent::Finished { .. } | StreamEvent::Available { .. } => Ok(()),
+        }
+    }
+
+    fn is_critical(&self, id: StreamId) -> bool {
+        let s = self.state.borrow();
+        [&s.control, &s.feedback].into_iter().flatten().any(|(own, _)| *own == id)
+    }
+
+    fn stream(&self, id: StreamId) -> Option<Rc<Stream>> {
+        let s = self.state.borrow();
+        let at = s.streams.binary_search_by_key(&id, |stream| stream.id).ok()?;
+        s.streams.get(at).cloned()
+    }
+
+    /// Begins a request stream.
+    fn open_request(self: &Rc<Self>, thread: &Rc<Thread>, id: StreamId) -> Result<(), Fatal> {
+        let mut s = self.state.borrow_mut();
+        s.next = u64::from(VarInt::from(id)) + 4;
+        if s.leaving {
+            drop(s);
+            if let Some(link) = self.link.get() {
+                reject(link, id);
+            }
+            return Ok(());
+        }
+        let (number, size) = self.limits(thread).large_client_header_buffers;
+        let stream = Stream::new(self, id, number.saturating_mul(size));
+        s.streams.push(stream.clone());
+        drop(s);
+        self.readable(thread, &stream)
+    }
+
+    fn limits(&self, thread: &Rc<Thread>) -> Limits {
+        let conf = thread.config();
+        Connection::closed(self.client(), 0).limits(&conf)
+    }
+
+    /// Handles bytes of a request stream.
+    fn readable(self: &Rc<Self>, thread: &Rc<Thread>, stream: &Rc<Stream>) -> Result<(), Fatal> {
+        stream.note_readable();
+        if stream.has_begun() {
+            stream.look();
+            return self.outcome(stream);
+        }
+        match stream.read_section() {
+            Ok(Some(section)) => self.begin(thread, stream, section),
+            Ok(None) => Ok(()),
+            Err(Failure::Connection(code, reason)) => Err((code, reason)),
+            Err(Failure::Reset) => {
+                let incomplete = stream.is_incomplete();
+                stream.break_off(Some(if incomplete {
+                    Code::RequestIncomplete
+                } else {
+                    Code::RequestCancelled
+                }));
+                self.count_reset()
+            }
+        }
+    }
+
+    /// Returns the error that a stream has found while its handler read from it.
+    fn outcome(&self, stream: &Stream) -> Result<(), Fatal> {
+        stream.fatal.take().map_or(Ok(()), Err)
+    }
+
+    /// Begins the request of a stream with its field section, or has it wait for insertions.
+    fn begin(
+        self: &Rc<Self>,
+        thread: &Rc<Thread>,
+        stream: &Rc<Stream>,
+        section: Vec<u8>,
+    ) -> Result<(), Fatal> {
+        const FAILED: Fatal = (Code::DecompressionFailed, "client sent invalid field section");
+        let mut s = self.state.borrow_mut();
+        let s = &mut *s;
+        let required = s.decoder.required(&section).map_err(|_| FAILED)?;
+        if required > s.decoder.inserted() {
+            let waiting = s.streams.iter().filter(|other| other.blocked_section.borrow().is_some()).count();
+            if waiting >= BLOCKED_STREAMS {
+                return Err((Code::DecompressionFailed, "client blocked too many streams"));
+            }
+            *stream.blocked_section.borrow_mut() = Some((required, section));
+            return Ok(());
+        }
+        let mut head = thread.h2.take_head();
+        let limits = self.limits(thread);
+        let end = stream.ends();
+        let (decoder, scratch) = (&s.decoder, &mut s.scratch);
+        let mut dynamic = false;
+        let built = request::build(Version::Http3, end, &mut head, &limits, |fields| {
+            dynamic = decoder.decode(&section, scratch, fields)?;
+            Ok::<(), qpack::Error>(())
+        });
+        scratch.clear();
+        scratch.shrink_to(64 * 1024);
+        let outcome = built.map_err(|_| FAILED)?;
+        if dynamic {
+            s.acknowledge(stream.id);
+        }
+        let refusal = match outcome {
+            Outcome::Complete => None,
+            Outcome::Refused(refusal) => Some(refusal),
+            Outcome::TooLarge(reason) => return Err((Code::ExcessiveLoad, reason)),
+        };
+        s.requests += 1;
+        stream.begin(s.requests, head, section.len(), refusal);
+        thread.runners.queue(Job { token: Token::NONE, work: Work::Http3(stream.clone()) });
+        Ok(())
+    }
+
+    /// Handles the trailers of a request: their fields are not used.
+    pub(super) fn trailers(&self, id: StreamId, section: &[u8]) -> Result<(), Fatal> {
+        const FAILED: Fatal = (Code::DecompressionFailed, "client sent invalid field section");
+        let mut s = self.state.borrow_mut();
+        let s = &mut *s;
+        let mut trailers = Trailers::default();
+        // Trailers that wait for insertions would hold the end of the request back: they are refused.
+        let dynamic = s.decoder.decode(section, &mut s.scratch, &mut trailers).map_err(|_| FAILED)?;
+        s.scratch.clear();
+        if dynamic {
+            s.acknowledge(id);
+        }
+        if trailers.pseudo {
+            return Err((Code::MessageError, "client sent pseudo-header field in trailers"));
+        }
+        Ok(())
+    }
+
+    /// Reads a unidirectional stream.
+    fn read_uni(self: &Rc<Self>, thread: &Rc<Thread>, link: &Rc<Link>, id: StreamId) -> Result<(), Fatal> {
+        loop {
+            let read = {
+                let mut quinn = link.quinn();
+                let mut stream = quinn.recv_stream(id);
+                let Ok(mut chunks) = stream.read(true) else { return Ok(()) };
+                let read = chunks.next(4096);
+                let _ = chunks.finalize();
+                read
+            };
+            match read {
+                Ok(Some(chunk)) => {
+                    let mut s = self.state.borrow_mut();
+                    if let Some(uni) = s.unis.iter_mut().find(|uni| uni.id == id) {
+                        uni.input.extend_from_slice(&chunk.bytes);
+                    }
+                    drop(s);
+                    self.uni_bytes(thread, link, id)?;
+                }
+                Err(ReadError::Blocked) => return Ok(()),
+                Ok(None) | Err(ReadError::Reset(_)) => return self.uni_ended(id),
+            }
+        }
+    }
+
+    fn uni_ended(&self, id: StreamId) -> Result<(), Fatal> {
+        let mut s = self.state.borrow_mut();
+        let Some(at) = s.unis.iter().position(|uni| uni.id == id) else { return Ok(()) };
+        let purpose = s.unis.get(at).map(|uni| uni.purpose);
+        s.unis.swap_remove(at);
+        match purpose {
+            Some(Purpose::Control | Purpose::Encoder | Purpose::Decoder) => {
+                Err((Code::ClosedCriticalStream, "client closed a critical stream"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Handles the bytes of a unidirectional stream that wait.
+    fn uni_bytes(self: &Rc<Self>, thread: &Rc<Thread>, link: &Rc<Link>, id: StreamId) -> Result<(), Fatal> {
+        let mut s = self.state.borrow_mut();
+        let Some(at) = s.unis.iter().position(|uni| uni.id == id) else { return Ok(()) };
+        let Some(uni) = s.unis.get_mut(at) else { return Ok(()) };
+        let mut input = std::mem::take(&mut uni.input);
+        let mut purpose = uni.purpose;
+        if purpose == Purpose::Unknown {
+            let Some((kind, len)) = frame::varint(&input) else {
+                uni.input = input;
+                return Ok(());
+            };
+            input.drain(..len);
+            purpose = purpose_of(kind)?;
+            let critical = !matches!(purpose, Purpose::Ignored | Purpose::Unknown);
+            if critical && s.unis.iter().any(|other| other.purpose == purpose) {
+                return Err((Code::StreamCreationError, "client opened a critical stream twice"));
+            }
+            if let Some(uni) = s.unis.get_mut(at) {
+                uni.purpose = purpose;
+            }
+        }
+        drop(s);
+        let done = match purpose {
+            Purpose::Control => self.control(&input)?,
+            Purpose::Encoder => self.instructions(thread, &input)?,
+            Purpose::Decoder => feedback(&input)?,
+            Purpose::Ignored => {
+                let _ = link.quinn().recv_stream(id).stop(code(Code::StreamCreationError));
+                input.len()
+            }
+            Purpose::Unknown => 0,
+        };
+        input.drain(..done);
+        let mut s = self.state.borrow_mut();
+        if let Some(uni) = s.unis.iter_mut().find(|uni| uni.id == id) {
+            uni.input = input;
+        }
+        Ok(())
+    }
+
+    /// Handles frames of the control stream. Returns the number of bytes that were whole frames.
+    fn control(&self, input: &[u8]) -> Result<usize, Fatal> {
+        let mut at = 0;
+        while let Some((header, len)) = input.get(at..).and_then(Header::read) {
+            let mut s = self.state.borrow_mut();
+            s.frames += 1;
+            if s.frames > CONTROL {
+                return Err((Code::ExcessiveLoad, "client sent too many control frames"));
+            }
+            if s.settings.is_none() && header.kind != kind::SETTINGS {
+                return Err((Code::MissingSettings, "client began the control stream without SETTINGS"));
+            }
+            if header.len > MAX_CONTROL_FRAME {
+                return Err((Code::ExcessiveLoad, "client sent too large control frame"));
+            }
+            let begin = at + len;
+            let Some(payload) = input.get(begin..begin + header.len as usize) else { break };
+            s.control_frame(header, payload)?;
+            at = begin + payload.len();
+        }
+        Ok(at)
+    }
+
+    /// Carries out instructions of the encoder stream, and begins the requests that have waited for them.
+    fn instructions(self: &Rc<Self>, thread: &Rc<Thread>, input: &[u8]) -> Result<usize, Fatal> {
+        let mut s = self.state.borrow_mut();
+        let state = &mut *s;
+        let before = state.decoder.inserted();
+        let done = state.decoder.instructions(input, &mut state.scratch);
+        let done = done.map_err(|_| (Code::EncoderStreamError, "client sent invalid QPACK instruction"))?;
+        if done == 0 && input.len() > 2 * TABLE_CAPACITY {
+            return Err((Code::EncoderStreamError, "client sent too large QPACK instruction"));
+        }
+        let inserted = state.decoder.inserted();
+        if inserted == before && done > 0 {
+            state.frames += 1;
+            if state.frames > CONTROL {
+                return Err((Code::ExcessiveLoad, "client sent too many QPACK instructions"));
+            }
+        }
+        if inserted > state.told
+            && let Some((_, out)) = &mut state.feedback
+        {
+            qpack::push_insert_count_increment(out, inserted - state.told);
+            state.told = inserted;
+        }
+        let is_due = |stream: &&Rc<Stream>| {
+            stream.blocked_section.borrow().as_ref().is_some_and(|(required, _)| *required <= inserted)
+        };
+        let due: Vec<Rc<Stream>> = state.streams.iter().filter(is_due).cloned().collect();
+        drop(s);
+        for stream in due {
+            let section = stream.blocked_section.take();
+            if let Some((_, section)) = section {
+                self.begin(thread, &stream, section)?;
+            }
+        }
+        Ok(done)
+    }
+
+    /// Sends what waits on our own streams.
+    fn send_unsent(&self, link: &Link) {
+        let mut s = self.state.borrow_mut();
+        let state = &mut *s;
+        let mut quinn = link.quinn();
+        for (id, bytes) in [&mut state.control, &mut state.feedback].into_iter().flatten() {
+            if bytes.is_empty() {
+                continue;
+            }
+            let sent = quinn.send_stream(*id).write(bytes).unwrap_or(0);
+            bytes.drain(..sent);
+            // A client that takes nothing does not need it.
+            bytes.truncate(MOST_UNSENT);
+        }
+    }
+
+    /// Has the connection take no further requests.
+    pub(crate) fn leave(&self) {
+        let mut s = self.state.borrow_mut();
+        if s.leaving || s.closed {
+            return;
+        }
+        s.leaving = true;
+        let next = s.next;
+        if let Some((_, out)) = &mut s.control {
+            frame::push_goaway(out, next);
+        }
+        drop(s);
+        if let Some(link) = self.link.get() {
+            self.send_unsent(link);
+        }
+        self.close_if_over();
+        self.notify();
+    }
+
+    /// Closes a connection that takes no requests and has none.
+    fn close_if_over(&self) {
+        let s = self.state.borrow();
+        if s.leaving && s.streams.is_empty() && !s.closed {
+            drop(s);
+            self.close(Code::NoError, "");
+        }
+    }
+
+    fn close(&self, why: Code, reason: &'static str) {
+        self.state.borrow_mut().closed = true;
+        if let Some(link) = self.link.get() {
+            link.quinn().close(self.io.poller.now(), code(why), reason.as_bytes().into());
+        }
+        self.notify();
+    }
+
+    /// Ends the connection because of an error of the client.
+    fn fail(&self, thread: &Rc<Thread>, (why, reason): Fatal) {
+        if self.state.borrow().closed {
+            return;
+        }
+        self.log(thread, Level::Info, reason);
+        self.close(why, reason);
+        self.lost();
+    }
+
+    /// Breaks off all requests of a connection that is gone.
+    pub(super) fn lost(&self) {
+        let streams = {
+            let mut s = self.state.borrow_mut();
+            s.closed = true;
+            std::mem::take(&mut s.streams)
+        };
+        for stream in streams {
+            stream.break_off(None);
+        }
+        if let Some(pace) = self.pace.take() {
+            self.transfers.remove(&pace);
+        }
+    }
+
+    /// Counts a request that ended before its response did.
+    pub(super) fn count_reset(&self) -> Result<(), Fatal> {
+        let mut s = self.state.borrow_mut();
+        s.resets += 1;
+        match s.resets > RESETS {
+            true => Err((Code::ExcessiveLoad, "client reset too many requests")),
+            false => Ok(()),
+        }
+    }
+
+    /// Removes a stream that is over. `finished`: its response was sent whole.
+    pub(super) fn remove(&self, id: StreamId, finished: bool) {
+        let mut s = self.state.borrow_mut();
+        if let Ok(at) = s.streams.binary_search_by_key(&id, |stream| stream.id) {
+            s.streams.remove(at);
+        }
+        if finished {
+            s.resets = s.resets.saturating_sub(1);
+        }
+        drop(s);
+        self.close_if_over();
+    }
+
+    /// Counts content.
+    pub(super) fn moved(&self, n: usize) {
+        self.state.borrow_mut().moved += n as u64;
+    }
+
+    /// Records that a stream begins or ends waiting for the client.
+    pub(super) fn stream_waits(&self, begins: bool, now: Instant) {
+        let n = self.waits.get();
+        self.waits.set(if begins { n + 1 } else { n.saturating_sub(1) });
+        let (only_client, moved) = {
+            let s = self.state.borrow();
+            (self.waits.get() >= s.streams.len(), s.moved)
+        };
+        let mut pace = self.pace.borrow_mut();
+        match &*pace {
+            Some(p) => p.look(only_client, moved, now),
+            None if only_client => {
+                let p = Transfer::of_connection(self.client().network(), moved, now);
+                self.transfers.add(&p);
+                *pace = Some(p);
+            }
+            None => {}
+        }
+    }
+
+    /// Returns `true` if the client was too slow and another connection needs its place.
+    pub(super) fn is_given_up(&self) -> bool {
+        self.pace.borrow().as_ref().is_some_and(|p| p.is_given_up())
+    }
+
+    fn log_lost(&self, thread: &Rc<Thread>, reason: &ConnectionError) {
+        match reason {
+            ConnectionError::ApplicationClosed(_)
+            | ConnectionError::LocallyClosed
+            | ConnectionError::TimedOut
+            | ConnectionError::Reset => {}
+            other => {
+                if self.state.borrow().control.is_none() {
+                    thread.counters.tls_failed.add(1);
+                }
+                self.log(thread, Level::Info, &format!("QUIC connection failed: {other}"));
+            }
+        }
+    }
+
+    fn log(&self, thread: &Rc<Thread>, level: Level, text: &str) {
+        let client = self.client();
+        if error_log::enabled(thread, &client, level) {
+            let conf = thread.config();
+            let (name, server) = (client.text(), client.listener_text(&conf));
+            let tail = format!(" while processing HTTP/3 connection, client: {name}, server: {server}");
+            error_log::log_connection(thread, &client, level, text, &tail);
+        }
+    }
+}
+
+impl State {
+    fn acknowledge(&mut self, id: StreamId) {
+        if let Some((_, out)) = &mut self.feedback {
+            qpack::push_section_ack(out, u64::from(VarInt::from(id)));
+        }
+    }
+
+    /// Handles a frame of the control stream (RFC 9114, section 7.2).
+    fn control_frame(&mut self, header: Header, payload: &[u8]) -> Result<(), Fatal> {
+        let id = || frame::id(payload).map_err(|code| (code, "client sent malformed control frame"));
+        match header.kind {
+            kind::SETTINGS if self.settings.is_some() => {
+                Err((Code::FrameUnexpected, "client sent SETTINGS frame twice"))
+            }
+            kind::SETTINGS => {
+                let settings =
+                    Settings::read(payload).map_err(|code| (code, "client sent invalid SETTINGS frame"))?;
+                self.settings = Some(settings);
+                Ok(())
+            }
+            kind::GOAWAY => {
+                let id = id()?;
+                if self.goaway.replace(id).is_some_and(|before| id > before) {
+                    return Err((Code::IdError, "client sent GOAWAY frame with a greater identifier"));
+                }
+                Ok(())
+            }
+            kind::MAX_PUSH_ID => {
+                let id = id()?;
+                if self.max_push.replace(id).is_some_and(|before| id < before) {
+                    return Err((Code::IdError, "client sent MAX_PUSH_ID frame with a smaller identifier"));
+                }
+                Ok(())
+            }
+            // Nothing is pushed.
+            kind::CANCEL_PUSH => {
+                id()?;
+                Err((Code::IdError, "client cancelled a push that does not exist"))
+            }
+            kind::PRIORITY_UPDATE => {
+                let (id, _) = frame::priority_update(payload)
+                    .map_err(|code| (code, "client sent malformed PRIORITY_UPDATE frame"))?;
+                if id % 4 != 0 {
+                    return Err((Code::IdError, "client sent PRIORITY_UPDATE frame for no request"));
+                }
+                Ok(())
+            }
+            kind::PRIORITY_UPDATE_PUSH => {
+                Err((Code::IdError, "client sent PRIORITY_UPDATE frame for no push"))
+            }
+            kind::DATA | kind::HEADERS | kind::PUSH_PROMISE => {
+                Err((Code::FrameUnexpected, "client sent unexpected frame on the control stream"))
+            }
+            _ if header.is_reserved() => Err((Code::FrameUnexpected, "client sent HTTP/2 frame")),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn purpose_of(kind: u64) -> Result<Purpose, Fatal> {
+    match kind {
+        stream_kind::CONTROL => Ok(Purpose::Control),
+        stream_kind::ENCODER => Ok(Purpose::Encoder),
+        stream_kind::DECODER => Ok(Purpose::Decoder),
+        stream_kind::PUSH => Err((Code::StreamCreationError, "client opened a push stream")),
+        _ => Ok(Purpose::Ignored),
+    }
+}
+
+/// Reads the client's decoder stream. We insert nothing, so that only cancellations are right.
+fn feedback(input: &[u8]) -> Result<usize, Fatal> {
+    let mut at = 0;
+    while let Some(rest) = input.get(at..).filter(|rest| !rest.is_empty()) {
+        match qpack::feedback(rest) {
+            Ok((Feedback::StreamCancellation(_), len)) => at += len,
+            Err(qpack::Error::Truncated) => break,
+            _ => return Err((Code::DecoderStreamError, "client acknowledged what was not sent")),
+        }
+    }
+    Ok(at)
+}
+
+/// Returns a code for QUIC.
+pub(super) fn code(code: Code) -> VarInt {
+    VarInt::from_u32(code as u32)
+}
+
+/// Refuses a request that was not looked at: the client may send it again elsewhere.
+fn reject(link: &Link, id: StreamId) {
+    let mut quinn = link.quinn();
+    let _ = quinn.recv_stream(id).stop(code(Code::RequestRejected));
+    let _ = quinn.send_stream(id).reset(code(Code::RequestRejected));
+}
+
+/// Head of a request, boxed because streams take it over.
+pub(super) type Head = Box<RequestHead>;

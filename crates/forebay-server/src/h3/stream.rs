@@ -1,0 +1,510 @@
+//! One request and its response on an HTTP/3 connection. Hot path.
+
+use super::Session;
+use super::input::{Failure, Input, Next};
+use super::session::{Head, code};
+use crate::connection::Connection;
+use crate::connection::mux::{RequestStream, Reset};
+use forebay_http::field::Name;
+use forebay_http::h2::request::Refusal;
+use forebay_http::h3::Code;
+use forebay_http::h3::frame::{Header, kind};
+use forebay_http::request::Framing;
+use forebay_net::mux::Mux;
+use forebay_net::quic::{StreamId, WriteError};
+use forebay_net::wire::{Sent, Wire};
+use rustix::io::Errno;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+/// Content that [`Mux::room`] promises, bytes. QUIC may take less.
+const ROOM: usize = 64 * 1024;
+
+/// A request stream.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    pub(super) id: StreamId,
+    session: Rc<Session>,
+    /// Number of the request on its connection.
+    number: Cell<u32>,
+    /// The request, until its runner takes it.
+    head: RefCell<Option<Head>>,
+    refusal: Cell<Option<Refusal>>,
+    head_len: Cell<u32>,
+    begun: Cell<bool>,
+    input: RefCell<Input>,
+    /// Field section that waits for so many insertions.
+    pub(super) blocked_section: RefCell<Option<(u64, Vec<u8>)>>,
+    /// Error for the connection that was found while the handler read.
+    pub(super) fatal: Cell<Option<(Code, &'static str)>>,
+    /// Bytes of the announced `Content-Length` that have not arrived.
+    promised: Cell<Option<u64>>,
+    /// The length of the content differs from `Content-Length`.
+    wrong_length: Cell<bool>,
+    /// Frames that QUIC has not taken.
+    pending: RefCell<Vec<u8>>,
+    /// Content of the last DATA frame that has not been sent, bytes.
+    owed: Cell<usize>,
+    /// QUIC takes no more for now.
+    blocked: Cell<bool>,
+    /// Our side ends once `pending` has been sent.
+    ends: Cell<bool>,
+    end_sent: Cell<bool>,
+    /// The stream or the connection is gone.
+    broken: Cell<bool>,
+    finished: Cell<bool>,
+    waits: Cell<u32>,
+    reader: RefCell<Option<Waker>>,
+    writer: RefCell<Option<Waker>>,
+}
+
+impl Stream {
+    pub(super) fn new(session: &Rc<Session>, id: StreamId, longest: usize) -> Rc<Stream> {
+        Rc::new(Stream {
+            id,
+            session: session.clone(),
+            number: Cell::new(0),
+            head: RefCell::new(None),
+            refusal: Cell::new(None),
+            head_len: Cell::new(0),
+            begun: Cell::new(false),
+            input: RefCell::new(Input::new(longest)),
+            blocked_section: RefCell::new(None),
+            fatal: Cell::new(None),
+            promised: Cell::new(None),
+            wrong_length: Cell::new(false),
+            pending: RefCell::default(),
+            owed: Cell::new(0),
+            blocked: Cell::new(false),
+            ends: Cell::new(false),
+            end_sent: Cell::new(false),
+            broken: Cell::new(false),
+            finished: Cell::new(false),
+            waits: Cell::new(0),
+            reader: RefCell::default(),
+            writer: RefCell::default(),
+        })
+    }
+
+    /// Returns `true` if a runner has the request.
+    pub(super) fn has_begun(&self) -> bool {
+        self.begun.get()
+    }
+
+    /// Notes that QUIC has something to read.
+    pub(super) fn note_readable(&self) {
+        self.input.borrow_mut().readable = true;
+    }
+
+    /// Reads the field section of the request; `None` until it is complete.
+    pub(super) fn read_section(&self) -> Result<Option<Vec<u8>>, Failure> {
+        if self.blocked_section.borrow().is_some() {
+            return Ok(None);
+        }
+        let Some(link) = self.session.link() else { return Ok(None) };
+        let mut input = self.input.borrow_mut();
+        loop {
+            match input.next()? {
+                Next::Section(section) => return Ok(Some(section)),
+                Next::End => return Err(Failure::Reset),
+                Next::Content | Next::Nothing => {}
+            }
+            if !input.fill(link, self.id)? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Returns `true` if the client has ended the stream before its request was complete.
+    pub(super) fn is_incomplete(&self) -> bool {
+        self.input.borrow().ended
+    }
+
+    /// Returns `true` if the request has no content: its end has been received with the head.
+    pub(super) fn ends(&self) -> bool {
+        let mut input = self.input.borrow_mut();
+        if input.is_drained()
+            && let Some(link) = self.session.link()
+        {
+            // The end often comes with the head.
+            let _ = input.fill(link, self.id);
+        }
+        input.ended && input.is_drained()
+    }
+
+    /// Begins the request.
+    pub(super) fn begin(&self, number: u32, head: Head, len: usize, refusal: Option<Refusal>) {
+        self.begun.set(true);
+        self.number.set(number);
+        self.head_len.set(u32::try_from(len).unwrap_or(u32::MAX));
+        self.refusal.set(refusal);
+        if let Framing::Length(n) = head.framing
+            && head.get(Name::ContentLength).is_some()
+        {
+            self.promised.set(Some(n));
+        }
+        *self.head.borrow_mut() = Some(head);
+    }
+
+    /// Wakes the handler if there is something for it, or the request has been given up.
+    pub(super) fn look(&self) {
+        let reset = self.session.link().is_some_and(|link| {
+            let mut quinn = link.quinn();
+            matches!(quinn.recv_stream(self.id).received_reset(), Ok(Some(_)))
+        });
+        if reset && !self.broken.get() {
+            self.break_off(Some(Code::RequestCancelled));
+            if let Err(fatal) = self.session.count_reset() {
+                self.fatal.set(Some(fatal));
+            }
+            return;
+        }
+        self.wake_reader();
+    }
+
+    /// Notes that QUIC takes more.
+    pub(super) fn writable(&self) {
+        self.blocked.set(false);
+        let _ = self.send_pending();
+        if self.finished.get() && self.end_sent.get() {
+            self.broken.set(true);
+            self.session.remove(self.id, true);
+        }
+        self.wake_writer();
+    }
+
+    /// Ends the stream, and wakes its reader and writer. Tells the client if there is a code.
+    pub(super) fn break_off(&self, reset: Option<Code>) {
+        if self.broken.replace(true) {
+            return;
+        }
+        if let Some(why) = reset {
+            self.tell(why);
+            if !self.begun.get() {
+                self.session.remove(self.id, false);
+            }
+        }
+        self.wake_reader();
+        self.wake_writer();
+    }
+
+    /// Ends both directions with a code.
+    fn tell(&self, why: Code) {
+        if let Some(link) = self.session.link() {
+            let mut quinn = link.quinn();
+            let _ = quinn.recv_stream(self.id).stop(code(why));
+            let _ = quinn.send_stream(self.id).reset(code(why));
+        }
+        self.session.notify();
+    }
+
+    fn wake_reader(&self) {
+        if let Some(w) = self.reader.borrow_mut().take() {
+            w.wake();
+        }
+    }
+
+    fn wake_writer(&self) {
+        if let Some(w) = self.writer.borrow_mut().take() {
+            w.wake();
+        }
+    }
+
+    /// Has QUIC take bytes. Returns the number of those that it took.
+    fn write(&self, bytes: &[u8]) -> Result<usize, Errno> {
+        let Some(link) = self.session.link() else { return Err(Errno::CONNRESET) };
+        let mut quinn = link.quinn();
+        let mut stream = quinn.send_stream(self.id);
+        let mut done = 0;
+        while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
+            match stream.write(rest) {
+                Ok(n) => done += n,
+                Err(WriteError::Blocked) => {
+                    self.blocked.set(true);
+                    break;
+                }
+                Err(_) => return Err(Errno::CONNRESET),
+            }
+        }
+        Ok(done)
+    }
+
+    /// Sends what waits. Returns `true` if nothing waits any more.
+    fn send_pending(&self) -> Result<bool, Errno> {
+        let mut pending = self.pending.borrow_mut();
+        if !pending.is_empty() {
+            let n = self.write(&pending)?;
+            pending.drain(..n);
+            self.session.notify();
+        }
+        let empty = pending.is_empty();
+        if empty && self.ends.get() && !self.end_sent.replace(true) {
+            if let Some(link) = self.session.link() {
+                let _ = link.quinn().send_stream(self.id).finish();
+            }
+            self.session.notify();
+        }
+        Ok(empty)
+    }
+
+    /// Queues a HEADERS frame.
+    fn push_section(&self, section: &[u8]) {
+        if self.broken.get() {
+            return;
+        }
+        let mut pending = self.pending.borrow_mut();
+        Header { kind: kind::HEADERS, len: section.len() as u64 }.push(&mut pending);
+        pending.extend_from_slice(section);
+        drop(pending);
+        let _ = self.send_pending();
+    }
+
+    /// Reads content, or finds out why there is none.
+    fn pull(&self, buf: &mut Vec<u8>) -> Result<usize, Errno> {
+        let Some(link) = self.session.link() else { return Err(Errno::CONNRESET) };
+        let mut input = self.input.borrow_mut();
+        loop {
+            match input.next().map_err(|failure| self.note(failure))? {
+                Next::Content => {
+                    let n = input.take_content(buf);
+                    if n > 0 || buf.capacity() == buf.len() {
+                        return self.check_length(n);
+                    }
+                    if input.is_cut() {
+                        let cut =
+                            Failure::Connection(Code::FrameError, "client ended a stream within a frame");
+                        return Err(self.note(cut));
+                    }
+                }
+                Next::Section(section) => {
+                    self.session
+                        .trailers(self.id, &section)
+                        .map_err(|(code, reason)| self.note(Failure::Connection(code, reason)))?;
+                    continue;
+                }
+                Next::End => {
+                    return match self.promised.get() {
+                        Some(1..) => {
+                            self.wrong_length.set(true);
+                            Err(Errno::PROTO)
+                        }
+                        _ => Ok(0),
+                    };
+                }
+                Next::Nothing => {}
+            }
+            if !input.fill(link, self.id).map_err(|failure| self.note(failure))? {
+                return Err(Errno::AGAIN);
+            }
+        }
+    }
+
+    /// Checks content against `Content-Length`.
+    fn check_length(&self, n: usize) -> Result<usize, Errno> {
+        self.session.moved(n);
+        if let Some(left) = self.promised.get() {
+            match left.checked_sub(n as u64) {
+                Some(left) => self.promised.set(Some(left)),
+                None => {
+                    self.wrong_length.set(true);
+                    return Err(Errno::PROTO);
+                }
+            }
+        }
+        Ok(n)
+    }
+
+    /// Notes a failure, for the connection.
+    fn note(&self, failure: Failure) -> Errno {
+        if let Failure::Connection(code, reason) = failure {
+            self.fatal.set(Some((code, reason)));
+            if let Some(link) = self.session.link() {
+                self.session.mark(link);
+            }
+        }
+        self.broken.set(true);
+        Errno::CONNRESET
+    }
+}
+
+impl RequestStream for Stream {
+    fn connection(self: &Rc<Self>) -> Connection {
+        let wire = Wire::Mux(self.clone());
+        Connection { wire, ..Connection::closed(self.session.client(), self.number.get()) }
+    }
+
+    fn take_head(&self) -> Option<Head> {
+        self.head.borrow_mut().take()
+    }
+
+    fn head_len(&self) -> u32 {
+        self.head_len.get()
+    }
+
+    fn refusal(&self) -> Option<Refusal> {
+        self.refusal.get()
+    }
+
+    fn leave(&self) {
+        self.session.leave();
+    }
+
+    /// A client that is still sending is told to stop (RFC 9114, section 4.1). A malformed request is reset.
+    fn finish(&self) {
+        if self.finished.replace(true) || self.broken.get() {
+            self.session.remove(self.id, false);
+            return;
+        }
+        let malformed = self.wrong_length.get() || self.refusal.get().is_some_and(|r| r.malformed);
+        if malformed || self.owed.get() > 0 {
+            self.tell(if malformed { Code::MessageError } else { Code::InternalError });
+        } else {
+            self.end();
+            if !self.input.borrow().ended
+                && let Some(link) = self.session.link()
+            {
+                let _ = link.quinn().recv_stream(self.id).stop(code(Code::NoError));
+            }
+        }
+        // Until QUIC has taken everything the stream must be found when it becomes writable.
+        if self.end_sent.get() || malformed || self.owed.get() > 0 {
+            self.broken.set(true);
+            self.session.remove(self.id, !malformed);
+        }
+        self.session.notify();
+    }
+
+    fn reset(&self, why: Reset) {
+        if self.finished.replace(true) {
+            return;
+        }
+        if !self.broken.replace(true) {
+            self.tell(match why {
+                Reset::Internal => Code::InternalError,
+                Reset::Cancelled => Code::RequestCancelled,
+            });
+        }
+        self.session.remove(self.id, false);
+    }
+}
+
+impl Mux for Stream {
+    fn read(&self, buf: &mut Vec<u8>) -> Result<usize, Errno> {
+        if self.broken.get() {
+            return Err(Errno::CONNRESET);
+        }
+        if self.wrong_length.get() {
+            return Err(Errno::PROTO);
+        }
+        let read = self.pull(buf);
+        if matches!(read, Ok(1..)) {
+            // The client may have to be told of the window.
+            self.session.notify();
+        }
+        read
+    }
+
+    fn send(&self, bytes: &[u8]) -> Result<Sent, Errno> {
+        if self.broken.get() {
+            return Err(Errno::CONNRESET);
+        }
+        let mut done = 0;
+        while done < bytes.len() {
+            if self.owed.get() == 0 {
+                let len = bytes.len() - done;
+                Header { kind: kind::DATA, len: len as u64 }.push(&mut self.pending.borrow_mut());
+                self.owed.set(len);
+            }
+            if !self.send_pending()? {
+                break;
+            }
+            let end = bytes.len().min(done + self.owed.get());
+            let Some(piece) = bytes.get(done..end) else { break };
+            let n = self.write(piece)?;
+            done += n;
+            self.owed.set(self.owed.get() - n);
+            if n < piece.len() {
+                break;
+            }
+        }
+        self.session.moved(done);
+        self.session.notify();
+        Ok(Sent { bytes: done, full: done < bytes.len() })
+    }
+
+    fn room(&self) -> usize {
+        if self.broken.get() || self.blocked.get() { 0 } else { ROOM }
+    }
+
+    fn send_head(&self, block: &[u8]) {
+        self.push_section(block);
+    }
+
+    fn send_interim(&self, block: &[u8]) {
+        self.push_section(block);
+    }
+
+    fn end(&self) {
+        if !self.broken.get() {
+            self.ends.set(true);
+            let _ = self.send_pending();
+        }
+    }
+
+    fn whole(&self) -> Option<usize> {
+        let mut input = self.input.borrow_mut();
+        if let Some(link) = self.session.link() {
+            while !input.ended && input.held() < ROOM && input.fill(link, self.id).unwrap_or(false) {}
+        }
+        let whole = input.whole()?;
+        self.promised.get().is_none_or(|promised| promised == whole as u64).then_some(whole)
+    }
+
+    fn is_broken(&self) -> bool {
+        self.broken.get()
+    }
+
+    fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let input = self.input.borrow();
+        if self.broken.get()
+            || self.wrong_length.get()
+            || input.readable
+            || input.ended
+            || !input.is_drained()
+        {
+            return Poll::Ready(());
+        }
+        *self.reader.borrow_mut() = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    fn poll_writable(self: Rc<Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.broken.get() || !self.blocked.get() {
+            return Poll::Ready(());
+        }
+        *self.writer.borrow_mut() = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    fn poll_gone(&self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.broken.get() {
+            return Poll::Ready(());
+        }
+        *self.reader.borrow_mut() = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    fn wait_for_client(&self, begins: bool, now: Instant) {
+        let n = if begins { self.waits.get() + 1 } else { self.waits.get().saturating_sub(1) };
+        let before = self.waits.replace(n);
+        if (before == 0) != (n == 0) {
+            self.session.stream_waits(begins, now);
+        }
+    }
+
+    fn is_given_up(&self) -> bool {
+        self.session.is_given_up()
+    }
+}
