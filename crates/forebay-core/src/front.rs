@@ -116,6 +116,12 @@ pub trait Front {
         let _ = (listener, socket);
     }
 
+    /// Returns `true` if connections need the UDP socket of a listener although it takes no new ones (QUIC).
+    fn needs_socket(&self, listener: u32) -> bool {
+        let _ = listener;
+        false
+    }
+
     /// Gives an idle connection to a runner, after data has arrived on it.
     fn resume(&self, token: Token);
 

@@ -104,6 +104,8 @@ struct ListenSlot {
     /// Number of the front end that serves its connections.
     front: u8,
     shared: bool,
+    /// It takes no new connections; see [`WorkerThread::close_listeners`].
+    closing: bool,
 }
 
 /// Room for a connection beyond the limit.
@@ -156,6 +158,8 @@ struct WorkerThread {
     /// Time of the last warning that new connections wait.
     wait_logged: Cell<Option<Instant>>,
     quit_deadline: Cell<Option<Instant>>,
+    /// Some listeners are closing.
+    closing: Cell<bool>,
 }
 
 /// Runs a worker thread until a command ends it.
@@ -205,6 +209,7 @@ impl WorkerThread {
             full_logged: Cell::new(None),
             wait_logged: Cell::new(None),
             quit_deadline: Cell::new(None),
+            closing: Cell::new(false),
             thread,
         };
         worker.apply(setup.share);
@@ -252,16 +257,9 @@ impl WorkerThread {
     /// Opens the listeners of a configuration, and closes those whose address it does not have. Returns the index in the
     /// configuration for each slot.
     fn take_listeners(&self, share: &ThreadGeneration) -> Vec<Option<usize>> {
-        let mut slots = self.listeners.borrow_mut();
         let wanted = &share.config.listeners;
-        for slot in slots.iter_mut() {
-            if let Some(s) = slot
-                && !wanted.iter().any(|l| l.addr == s.addr && !l.outside)
-            {
-                self.thread.io.poller.remove(s.token);
-                *slot = None;
-            }
-        }
+        self.close_listeners(|s| !wanted.iter().any(|l| l.addr == s.addr && !l.outside));
+        let mut slots = self.listeners.borrow_mut();
         let mut map: Vec<Option<usize>> = vec![None; slots.len()];
         for (n, (listener, socket)) in wanted.iter().zip(&share.sockets).enumerate() {
             let Some((fd, shared)) = socket else { continue };
@@ -269,7 +267,8 @@ impl WorkerThread {
                 // Accepted connections inherit it, which saves a system call for each.
                 let _ = rustix::net::sockopt::set_tcp_nodelay(fd, on);
             }
-            let known = slots.iter().position(|s| s.as_ref().is_some_and(|s| s.addr == listener.addr));
+            let known =
+                slots.iter().position(|s| s.as_ref().is_some_and(|s| s.addr == listener.addr && !s.closing));
             // A new slot: numbers of closed ones may still be in use by their connections.
             let number = known.unwrap_or(slots.len());
             if number == slots.len() {
@@ -301,7 +300,9 @@ impl WorkerThread {
         let (addr, front) = (listener.addr.clone(), listener.front);
         // A copy, since the poller owns its descriptors and other threads may use this one.
         match fd.try_clone().and_then(|c| poller.listen(c, number as u32, shared)) {
-            Ok(token) => *slot = Some(ListenSlot { token, fd: fd.clone(), addr, front, shared }),
+            Ok(token) => {
+                *slot = Some(ListenSlot { token, fd: fd.clone(), addr, front, shared, closing: false });
+            }
             Err(e) => {
                 let text = format!("cannot listen on {} ({})", listener.text, errno(&e));
                 error::log(&self.thread, Level::Alert, &text);
@@ -354,12 +355,24 @@ impl WorkerThread {
         self.thread.log_buffers.borrow_mut().renew();
     }
 
+    /// Closes the listeners, except those whose UDP sockets connections still need.
     fn stop_accepting(&self) {
-        for slot in self.listeners.borrow_mut().iter_mut() {
-            if let Some(s) = slot.take() {
+        self.close_listeners(|_| true);
+    }
+
+    /// Closes the listeners that `f` selects, or begins to. A UDP socket that connections still need is kept until they have ended.
+    fn close_listeners(&self, f: impl Fn(&ListenSlot) -> bool) {
+        let mut slots = self.listeners.borrow_mut();
+        for (number, slot) in slots.iter_mut().enumerate() {
+            let Some(s) = slot.as_mut().filter(|s| f(s)) else { continue };
+            s.closing =
+                s.addr.is_udp() && self.front(s.front).is_some_and(|front| front.needs_socket(number as u32));
+            if !s.closing {
                 self.thread.io.poller.remove(s.token);
+                *slot = None;
             }
         }
+        self.closing.set(slots.iter().flatten().any(|s| s.closing));
     }
 
     fn connections(&self) -> usize {
@@ -597,6 +610,9 @@ impl Handler for WorkerThread {
 
     fn turn(&self) {
         self.hand_over();
+        if self.closing.get() {
+            self.close_listeners(|s| s.closing);
+        }
         let now = self.thread.io.poller.now();
         for c in self.mailbox.take() {
             self.command(c);

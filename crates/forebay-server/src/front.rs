@@ -179,6 +179,10 @@ impl Front for HttpThread {
         }
     }
 
+    fn needs_socket(&self, listener: u32) -> bool {
+        self.0.quic.open(listener) > 0
+    }
+
     fn datagrams(&self, listener: u32, socket: &Arc<OwnedFd>) {
         self.0.quic.receive(&self.0, listener, socket);
     }

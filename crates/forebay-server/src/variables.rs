@@ -72,7 +72,6 @@ const LATER: &[&str] = &[
     "geoip_country_name",
     "grpc_internal_trailers",
     "http2",
-    "http3",
     "modern_browser",
     "msie",
     "quic_connection",

@@ -84,6 +84,7 @@ pub(crate) fn configure_arguments() -> String {
     }
     for module in [
         "v2_module",
+        "v3_module",
         "addition_module",
         "auth_request_module",
         "dav_module",

@@ -89,6 +89,8 @@ impl ServerTls {
             let mut config = ServerConfig::clone(config);
             config.alpn_protocols = vec![b"h3".to_vec()];
             config.max_early_data_size = 0;
+            // A client needs one connection, not several at a time as with HTTP/1.
+            config.send_tls13_tickets = config.send_tls13_tickets.min(1);
             Arc::new(config)
         };
         if Arc::ptr_eq(config, &self.config) { self.quic.get_or_init(make).clone() } else { make() }

@@ -32,6 +32,9 @@ pub enum Outcome {
     TooLarge(&'static str),
 }
 
+/// [`Outcome::TooLarge`] of all fields together.
+pub const TOO_LARGE: &str = "client sent too large header";
+
 const fn malformed(reason: &'static str) -> Refusal {
     Refusal { status: 400, reason, malformed: true }
 }
@@ -92,7 +95,7 @@ impl Builder<'_> {
             self.too_large.get_or_insert("client sent too large header field");
         }
         if self.total > number.saturating_mul(size) {
-            self.too_large.get_or_insert("client sent too large header");
+            self.too_large.get_or_insert(TOO_LARGE);
         }
         self.too_large.is_none()
     }

@@ -84,7 +84,8 @@ impl Session {
         f: impl FnOnce(&mut Handshake<'_, crate::tls::HttpServers<'_>>) -> R,
     ) -> R {
         let conf: Rc<ThreadConfig> = thread.config();
-        let (mut wire, mut client) = (Wire::Closed, self.client());
+        // Taken out: only what nothing shares can be changed.
+        let (mut wire, mut client) = (Wire::Closed, self.take_client(thread));
         let result = f(&mut crate::tls::handshake_of(thread, &conf, &mut wire, &mut client));
         self.set_client(client);
         result
@@ -254,6 +255,11 @@ impl Quic {
         thread.io.poller.serve_directly(token, direct(thread.front));
         self.timer.set(Some(token));
         Some(token)
+    }
+
+    /// Returns the number of connections of a listener.
+    pub(crate) fn open(&self, listener: u32) -> usize {
+        self.endpoints.borrow().get(listener as usize).and_then(Option::as_ref).map_or(0, |e| e.open())
     }
 
     /// Has connections take no further requests: those of the listeners for which `f` returns `true`.

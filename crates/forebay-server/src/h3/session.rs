@@ -9,13 +9,14 @@ use forebay_conf::error::Level;
 use forebay_core::client::Client;
 use forebay_core::transfers::{Transfer, Transfers};
 use forebay_http::h1::request::Limits;
-use forebay_http::h2::request::{self, Outcome, Trailers};
+use forebay_http::h2::request::{self, Outcome, Refusal, Trailers};
 use forebay_http::h3::Code;
 use forebay_http::h3::frame::{
     self, Header, MAX_CONTROL_FRAME, Settings, kind, setting, stream as stream_kind,
 };
 use forebay_http::h3::qpack::{self, Decoder, Feedback, TABLE_CAPACITY};
 use forebay_http::request::{RequestHead, Version};
+use forebay_net::addr::Peer;
 use forebay_net::io::Io;
 use forebay_net::quic::{
     ConnectionError, Dir, Endpoint, Event, Link, ReadError, StreamEvent, StreamId, VarInt,
@@ -151,6 +152,10 @@ impl Session {
         self.client.borrow().clone()
     }
 
+    pub(super) fn take_client(&self, thread: &Thread) -> Rc<Client> {
+        self.client.replace(thread.no_client.clone())
+    }
+
     pub(super) fn set_client(&self, client: Rc<Client>) {
         *self.client.borrow_mut() = client;
     }
@@ -276,7 +281,11 @@ impl Session {
                 }
                 None => Ok(()),
             },
-            StreamEvent::Finished { .. } | StreamEvent::Available { .. } => Ok(()),
+            StreamEvent::Finished { .. } => {
+                self.close_if_over();
+                Ok(())
+            }
+            StreamEvent::Available { .. } => Ok(()),
         }
     }
 
@@ -307,6 +316,26 @@ impl Session {
         s.streams.push(stream.clone());
         drop(s);
         self.readable(thread, &stream)
+    }
+
+    /// Takes over the address of a client that has moved (RFC 9000, section 9). Requests keep the address that they began with.
+    fn follow_client(&self) {
+        let Some(link) = self.link.get() else { return };
+        let peer = Peer::Inet(link.remote());
+        let mut client = self.client.borrow_mut();
+        if client.peer != peer {
+            *client = Rc::new(Client { peer, ..Client::clone(&client) });
+        }
+    }
+
+    /// Tells the client's encoder that a field section will not be decoded (RFC 9204, section 4.4.2).
+    pub(super) fn cancel_sections(&self, id: StreamId) {
+        if let Some((_, out)) = &mut self.state.borrow_mut().feedback {
+            qpack::push_stream_cancellation(out, u64::from(VarInt::from(id)));
+        }
+        if let Some(link) = self.link.get() {
+            self.send_unsent(link);
+        }
     }
 
     fn limits(&self, thread: &Rc<Thread>) -> Limits {
@@ -379,9 +408,13 @@ impl Session {
         let refusal = match outcome {
             Outcome::Complete => None,
             Outcome::Refused(refusal) => Some(refusal),
+            Outcome::TooLarge(reason) if reason == request::TOO_LARGE => {
+                Some(Refusal { status: 494, reason, malformed: false })
+            }
             Outcome::TooLarge(reason) => return Err((Code::ExcessiveLoad, reason)),
         };
         s.requests += 1;
+        self.follow_client();
         stream.begin(s.requests, head, section.len(), refusal);
         thread.runners.queue(Job { token: Token::NONE, work: Work::Http3(stream.clone()) });
         Ok(())
@@ -580,19 +613,22 @@ impl Session {
         self.notify();
     }
 
-    /// Closes a connection that takes no requests and has none.
+    /// Closes a connection that takes no requests and has none, once the client has received everything: the end of the connection
+    /// would discard what is on its way.
     fn close_if_over(&self) {
         let s = self.state.borrow();
-        if s.leaving && s.streams.is_empty() && !s.closed {
-            drop(s);
-            self.close(Code::NoError, "");
+        let own = [&s.control, &s.feedback].into_iter().flatten().count();
+        let over = s.leaving && s.streams.is_empty() && !s.closed;
+        drop(s);
+        if over && self.link.get().is_none_or(|link| link.quinn().streams().send_streams() <= own) {
+            self.close(Code::NoError, b"");
         }
     }
 
-    fn close(&self, why: Code, reason: &'static str) {
+    fn close(&self, why: Code, reason: &'static [u8]) {
         self.state.borrow_mut().closed = true;
         if let Some(link) = self.link.get() {
-            link.quinn().close(self.io.poller.now(), code(why), reason.as_bytes().into());
+            link.quinn().close(self.io.poller.now(), code(why), reason.into());
         }
         self.notify();
     }
@@ -603,7 +639,8 @@ impl Session {
             return;
         }
         self.log(thread, Level::Info, reason);
-        self.close(why, reason);
+        // nginx's phrase; the log has the reason.
+        self.close(why, b"stream error");
         self.lost();
     }
 

@@ -190,12 +190,22 @@ impl Stream {
         self.wake_writer();
     }
 
+    /// Has the client stop sending, if it has not ended its side.
+    fn stop(&self, why: Code) {
+        if self.input.borrow().ended {
+            return;
+        }
+        if let Some(link) = self.session.link() {
+            let _ = link.quinn().recv_stream(self.id).stop(code(why));
+        }
+        self.session.cancel_sections(self.id);
+    }
+
     /// Ends both directions with a code.
     fn tell(&self, why: Code) {
+        self.stop(why);
         if let Some(link) = self.session.link() {
-            let mut quinn = link.quinn();
-            let _ = quinn.recv_stream(self.id).stop(code(why));
-            let _ = quinn.send_stream(self.id).reset(code(why));
+            let _ = link.quinn().send_stream(self.id).reset(code(why));
         }
         self.session.notify();
     }
@@ -351,27 +361,24 @@ impl RequestStream for Stream {
         self.session.leave();
     }
 
-    /// A client that is still sending is told to stop (RFC 9114, section 4.1). A malformed request is reset.
+    /// A client that is still sending is told to stop (RFC 9114, sections 4.1 and 4.1.2).
     fn finish(&self) {
         if self.finished.replace(true) || self.broken.get() {
             self.session.remove(self.id, false);
             return;
         }
         let malformed = self.wrong_length.get() || self.refusal.get().is_some_and(|r| r.malformed);
-        if malformed || self.owed.get() > 0 {
-            self.tell(if malformed { Code::MessageError } else { Code::InternalError });
+        let cut = self.owed.get() > 0;
+        if cut {
+            self.tell(Code::InternalError);
         } else {
             self.end();
-            if !self.input.borrow().ended
-                && let Some(link) = self.session.link()
-            {
-                let _ = link.quinn().recv_stream(self.id).stop(code(Code::NoError));
-            }
         }
+        self.stop(if malformed { Code::MessageError } else { Code::NoError });
         // Until QUIC has taken everything the stream must be found when it becomes writable.
-        if self.end_sent.get() || malformed || self.owed.get() > 0 {
+        if self.end_sent.get() || cut {
             self.broken.set(true);
-            self.session.remove(self.id, !malformed);
+            self.session.remove(self.id, !malformed && !cut);
         }
         self.session.notify();
     }

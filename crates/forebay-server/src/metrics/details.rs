@@ -82,8 +82,9 @@ fn tls(req: &Request) -> Value {
 
 /// Returns the requests by version of HTTP. There is no HTTP/3 yet.
 fn protocols(req: &Request) -> Value {
-    let http2 = total(req, |c| &c.http2);
-    json!({"http1": total(req, |c| &c.requests).saturating_sub(http2), "http2": http2, "http3": 0})
+    let (http2, http3) = (total(req, |c| &c.http2), total(req, |c| &c.http3));
+    let http1 = total(req, |c| &c.requests).saturating_sub(http2 + http3);
+    json!({"http1": http1, "http2": http2, "http3": http3})
 }
 
 /// Returns the value of an argument of the request.

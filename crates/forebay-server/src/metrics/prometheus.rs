@@ -180,9 +180,10 @@ impl Exposition {
             "TLS handshakes with clients that failed",
             failed,
         );
-        let http2 = total(req, |c| &c.http2);
-        let http1 = total(req, |c| &c.requests).saturating_sub(http2);
-        let versions = [("1", http1), ("2", http2)].map(|(version, n)| (format!("version=\"{version}\""), n));
+        let (http2, http3) = (total(req, |c| &c.http2), total(req, |c| &c.http3));
+        let http1 = total(req, |c| &c.requests).saturating_sub(http2 + http3);
+        let versions = [("1", http1), ("2", http2), ("3", http3)]
+            .map(|(version, n)| (format!("version=\"{version}\""), n));
         self.many("forebay_http_requests_total", counter, "Requests by version of HTTP", versions);
     }
 

@@ -49,6 +49,7 @@ pub(crate) const PLAIN: &[Row] = rows! {
         Version::Http2 => b"h2c",
         _ => b"",
     }),
+    "http3" => |r, o| text(o, if r.head.version == Version::Http3 { b"h3" } else { b"" }),
     "https" => |r, o| text(o, if r.is_encrypted() { b"on" } else { b"" }),
     "is_args" => |r, o| text(o, if r.args.is_empty() { b"" } else { b"?" }),
     "is_request_port" => |r, o| text(o, if r.head.port.is_some() { b":" } else { b"" }),

@@ -100,7 +100,7 @@ impl Reader {
             self.threads.iter().map(|c| f(c).get()).fold(0u64, u64::wrapping_add)
         };
         let [active, accepted, _, requests, reading, writing, waiting] = stub_status::sums(&self.threads);
-        let http2 = sum(|c| &c.http2);
+        let (http2, http3) = (sum(|c| &c.http2), sum(|c| &c.http3));
         let now = [active.saturating_sub(waiting), waiting, reading.wrapping_add(writing)];
         for (sum, now) in running.gauges.iter_mut().zip(now) {
             *sum = sum.saturating_add(now);
@@ -119,9 +119,9 @@ impl Reader {
                 t.discarded,
                 t.received,
                 t.sent,
-                requests.saturating_sub(http2),
+                requests.saturating_sub(http2 + http3),
                 http2,
-                0,
+                http3,
                 accepted,
                 sum(|c| &c.evicted),
                 sum(|c| &c.tls12),
