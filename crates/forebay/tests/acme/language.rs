@@ -48,6 +48,19 @@ fn a_client_needs_no_other_directive() {
     assert!(key_of(&server.site, "a.test", "RSA").contains("rsaEncryption"));
 }
 
+/// The form and the algorithm are those that Angie accepts.
+#[test]
+fn a_client_has_an_external_account() {
+    let Some(program) = pebble() else { return };
+    let site = angie(
+        "eab=kid-1:HS256:zWNDZM6eQGHWpSRTPal5eIUYFTu7EajVIoguysqZ9wG44nMEtx3MUAsUDkMTQ12W",
+        "server { listen 127.0.0.1:%PORT1% ssl; server_name a.test; acme example; }",
+    );
+    let _authority = Authority::start(&site, &program, Settings { external: true, ..LONG });
+    let server = Server::start_on(site);
+    issued(&server.site, "a.test", "");
+}
+
 /// Where no server has the port, the challenge is answered all the same, and nothing else is.
 #[test]
 fn a_client_answers_where_no_server_listens() {
