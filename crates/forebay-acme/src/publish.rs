@@ -6,7 +6,9 @@ use crate::program;
 use crate::settings::{Challenge, Issuer, Program, Publication};
 use forebay_conf::error::Level;
 use forebay_core::tasks::Log;
-use std::sync::Arc;
+use forebay_sys::sync::lock;
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -14,6 +16,20 @@ use tokio::time::timeout;
 
 /// Time limit of a request to a location.
 const HOOK_LIMIT: Duration = Duration::from_secs(60);
+
+/// Locks of issuers by their names. The life of a proof outside of the process holds one: a program may remove all values of a record,
+/// among them the one that the task of the next configuration has just added.
+static TURNS: LazyLock<Mutex<HashMap<String, Arc<Turn>>>> = LazyLock::new(Mutex::default);
+
+/// Lock of an issuer.
+type Turn = tokio::sync::Mutex<()>;
+
+/// Returns the lock of an issuer.
+fn turn(issuer: &str) -> Arc<Turn> {
+    let mut turns = lock(&TURNS);
+    turns.retain(|_, turn| Arc::strong_count(turn) > 1);
+    turns.entry(issuer.to_owned()).or_default().clone()
+}
 
 /// Half of the life of a published proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,7 +127,12 @@ impl Publisher {
         let (added, has_added) = oneshot::channel();
         let (withdraw, asked) = oneshot::channel::<()>();
         // In a task of its own, since a reload may end that of the issuer in the middle of either step.
+        let turn = turn(&self.issuer.name);
         let life = tokio::spawn(async move {
+            let _turn = turn.lock_owned().await;
+            if added.is_closed() {
+                return;
+            }
             let _ = added.send(external.take(Step::Add).await);
             // A sender that is dropped asks, too.
             let _ = asked.await;
@@ -218,7 +239,7 @@ mod tests {
     use crate::settings::Identifier;
     use std::time::Instant;
 
-    /// A reload drops the task of an issuer in the middle of an addition.
+    /// A reload drops the task of an issuer in the middle of an addition, and another one begins.
     #[test]
     fn a_proof_is_withdrawn_after_its_addition_has_ended() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -256,14 +277,18 @@ mod tests {
             }
         };
         tokio.block_on(async {
+            let next = (publisher.clone(), proof.clone());
             let order = tokio::spawn(async move { publisher.publish(Challenge::Dns01, proof).await.is_ok() });
             wait_for("add\n").await;
             order.abort();
             assert!(order.await.is_err());
-            // Time for a removal that does not wait.
+            let next = tokio::spawn(async move { next.0.publish(Challenge::Dns01, next.1).await.is_ok() });
+            // Time for steps that do not wait.
             tokio::time::sleep(Duration::from_millis(100)).await;
             std::fs::write(dir.path().join("go"), "").expect("written");
-            wait_for("add\nadd ended\nremove\nremove ended\n").await;
+            assert!(next.await.is_ok_and(|published| published));
+            let both = "add\nadd ended\nremove\nremove ended\n".repeat(2);
+            wait_for(&both).await;
         });
     }
 }
