@@ -82,7 +82,7 @@ fn all_directives_of_an_issuer_are_read() {
     assert_eq!(i.contacts, ["mailto:a@b.example", "https://c.example/"]);
     assert_eq!((i.account_kind, i.challenge), (KeyKind::P384, Challenge::TlsAlpn01));
     let external = i.external.as_ref().map(|e| (e.id.as_str(), e.algorithm, e.key.to_vec()));
-    assert_eq!(external, Some(("id", MacAlgorithm::Hs384, vec![1, 2, 3])));
+    assert_eq!(external, Some(("id", MacAlgorithm::Hs256, vec![1, 2, 3])));
     assert_eq!(i.preferred_chain.as_deref(), Some("Root"));
     assert_eq!(i.profile, Some(Profile { name: "short".into(), required: true }));
     assert!(i.common_name && !i.verify && i.terms_accepted);
