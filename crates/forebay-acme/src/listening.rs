@@ -119,6 +119,32 @@ mod tests {
         assert!(places.0.len() == MAX_CONNECTIONS && places.0.iter().all(|(_, t)| !t.is_finished()));
     }
 
+    /// They have all places, and more wait.
+    #[test]
+    fn silent_clients_do_not_keep_others_waiting() {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
+        listener.set_nonblocking(true).expect("a socket");
+        let address = listener.local_addr().expect("bound");
+        let echo = |mut connection: TcpStream| async move {
+            let byte = connection.read_u8().await?;
+            connection.write_u8(byte).await
+        };
+        tokio.block_on(async {
+            let served = tokio::spawn(async move { serve_each(&listener.into(), echo).await });
+            let mut silent = Vec::new();
+            for _ in 0..2 * MAX_CONNECTIONS {
+                silent.push(TcpStream::connect(address).await.expect("connected"));
+            }
+            let mut client = TcpStream::connect(address).await.expect("connected");
+            client.write_u8(7).await.expect("sent");
+            let answer = timeout(Duration::from_secs(20), client.read_u8()).await.expect("no wait");
+            assert_eq!(answer.expect("an answer"), 7);
+            served.abort();
+        });
+    }
+
     #[test]
     fn networks() {
         let of = |text: &str| network(text.parse().expect("an address")).to_string();
