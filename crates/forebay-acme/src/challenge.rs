@@ -9,13 +9,15 @@ use forebay_net::tls::verify;
 use forebay_sys::sync::{read, write};
 use rustls::pki_types::CertificateDer;
 use rustls::sign::CertifiedKey;
+use std::borrow::Borrow;
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{LazyLock, RwLock};
 
-/// Answers to HTTP-01 by token.
-static ANSWERS: LazyLock<RwLock<HashMap<Vec<u8>, String>>> = LazyLock::new(RwLock::default);
+/// Answers to HTTP-01 by token. Two issuers with one account may be given the same authorization, and so the same token.
+static ANSWERS: LazyLock<RwLock<HashMap<Vec<u8>, Vec<String>>>> = LazyLock::new(RwLock::default);
 /// Number of entries of `ANSWERS`, so that threads need no lock while there are none.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
@@ -24,7 +26,7 @@ pub(crate) fn http_answer(token: &[u8]) -> Option<String> {
     if COUNT.load(Relaxed) == 0 {
         return None;
     }
-    read(&ANSWERS).get(token).cloned()
+    read(&ANSWERS).get(token)?.last().cloned()
 }
 
 /// Proof of control of a name, before it is published.
@@ -56,8 +58,13 @@ impl Proof {
 
 /// Proof that this process presents. It is withdrawn when this is dropped.
 pub(crate) enum Posted {
-    /// Token of an answer to HTTP-01.
-    Http(Vec<u8>),
+    /// Answer to HTTP-01.
+    Http {
+        /// Its token.
+        token: Vec<u8>,
+        /// The answer.
+        text: String,
+    },
     /// Record of DNS-01.
     Dns {
         /// Withdraws the record when dropped.
@@ -73,11 +80,11 @@ pub(crate) enum Posted {
 impl Posted {
     /// Posts the answer to an HTTP-01 challenge (RFC 8555, section 8.3).
     pub(crate) fn http(proof: &Proof) -> Posted {
-        let token = proof.token.as_bytes().to_vec();
+        let (token, text) = (proof.token.as_bytes().to_vec(), proof.authorization.clone());
         let mut answers = write(&ANSWERS);
-        answers.insert(token.clone(), proof.authorization.clone());
+        answers.entry(token.clone()).or_default().push(text.clone());
         COUNT.store(answers.len(), Relaxed);
-        Posted::Http(token)
+        Posted::Http { token, text }
     }
 
     /// Posts the record for a DNS-01 challenge.
@@ -99,11 +106,26 @@ impl Posted {
 
 impl Drop for Posted {
     fn drop(&mut self) {
-        if let Posted::Http(token) = self {
+        if let Posted::Http { token, text } = self {
             let mut answers = write(&ANSWERS);
-            answers.remove(token);
+            remove(&mut answers, token, text);
             COUNT.store(answers.len(), Relaxed);
         }
+    }
+}
+
+/// Removes a value of a key from a map of several values, and the key after its last value.
+pub(crate) fn remove<K, Q>(map: &mut HashMap<K, Vec<String>>, key: &Q, value: &str)
+where
+    K: Borrow<Q> + Eq + Hash,
+    Q: Eq + Hash + ?Sized,
+{
+    let Some(values) = map.get_mut(key) else { return };
+    if let Some(at) = values.iter().position(|v| v == value) {
+        values.swap_remove(at);
+    }
+    if values.is_empty() {
+        map.remove(key);
     }
 }
 
@@ -161,6 +183,17 @@ mod tests {
         assert_eq!(http_answer(b"b-token"), None);
         drop(posted);
         assert_eq!(http_answer(b"a-token"), None);
+    }
+
+    /// Two issuers may have one account, whose authorization both prove.
+    #[test]
+    fn an_answer_stays_until_its_last_order_ends() {
+        let proof = Proof { token: "shared-token".to_owned(), ..proof() };
+        let (first, second) = (Posted::http(&proof), Posted::http(&proof));
+        drop(first);
+        assert_eq!(http_answer(b"shared-token").as_deref(), Some("a-token.thumb"));
+        drop(second);
+        assert_eq!(http_answer(b"shared-token"), None);
     }
 
     #[test]

@@ -20,6 +20,7 @@ use forebay_sys::random;
 use forebay_sys::sync::lock;
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock, Mutex};
+use std::time::Duration;
 use tokio::runtime::Handle;
 
 /// File of the account's key.
@@ -293,22 +294,26 @@ impl Attendant {
 
     /// Asks for renewal information (RFC 9773).
     async fn ask(&mut self, certificate: &Certificate) {
-        let Some(id) = lock(&certificate.state).leaf.as_ref().and_then(|l| l.renewal_id.clone()) else {
+        let (leaf, last) = {
+            let state = lock(&certificate.state);
+            (state.leaf.clone(), state.suggestion)
+        };
+        let Some((leaf, id)) = leaf.and_then(|leaf| leaf.renewal_id.clone().map(|id| (leaf, id))) else {
             return;
         };
-        let last = lock(&certificate.state).suggestion;
         let (suggestion, again) = match self.renewal_info(&id).await {
             Ok(Some((window, again))) => (Suggestion::choose(window.0, window.1, last, chance()), again),
-            Ok(None) => (None, schedule::DAY),
+            Ok(None) => (None, Duration::from_hours(24)),
             // The last answer stays in effect.
-            Err(_) => (last, schedule::HOUR),
+            Err(_) => (last, Duration::from_hours(1)),
         };
         let mut state = lock(&certificate.state);
+        let again = schedule::ask_again(again, (leaf.from, leaf.until));
         (state.suggestion, state.ask_at) = (suggestion, now() + again);
     }
 
-    /// Returns the suggested window, and the seconds until the next question. `None`: the authority suggests nothing.
-    async fn renewal_info(&mut self, id: &str) -> Result<Option<((i64, i64), i64)>, Failure> {
+    /// Returns the suggested window, and the time until the next question. `None`: the authority suggests nothing.
+    async fn renewal_info(&mut self, id: &str) -> Result<Option<((i64, i64), Duration)>, Failure> {
         let mut session = self.session().await?;
         let Some(base) = session.directory.renewal_info.clone() else { return Ok(None) };
         let answer = session.get(&format!("{}/{id}", base.trim_end_matches('/'))).await?;
@@ -319,7 +324,7 @@ impl Attendant {
         };
         let window = time("start").zip(time("end"));
         let window = window.ok_or_else(|| Failure::temporary("invalid renewal information"))?;
-        Ok(Some((window, schedule::ask_again(answer.retry_after()))))
+        Ok(Some((window, answer.retry_after().unwrap_or(schedule::ASK_EVERY))))
     }
 
     /// Asks for a certificate, unless another process does or a limit forbids it. Returns the time of the next attempt, or

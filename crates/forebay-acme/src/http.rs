@@ -11,17 +11,13 @@ use forebay_sys::errno::errno;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
 
 /// Path of challenges.
 const WELL_KNOWN: &[u8] = b"/.well-known/acme-challenge/";
 /// Longest head of a request, bytes.
 const MAX_HEAD: usize = 8 * 1024;
-/// Time limit of a request with its answer.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Returns the answer to a request for a path, if that is of a challenge.
 pub fn answer(path: &[u8], method: Method) -> Option<String> {
@@ -45,11 +41,6 @@ pub fn start(sockets: Vec<Arc<OwnedFd>>, tasks: &mut Tasks, environment: &Enviro
 
 /// Answers one request.
 async fn converse(mut connection: TcpStream) -> io::Result<()> {
-    let _ = timeout(PATIENCE, answer_one(&mut connection)).await;
-    Ok(())
-}
-
-async fn answer_one(connection: &mut TcpStream) -> io::Result<()> {
     let mut head = RequestHead::default();
     let limits = Limits::default();
     loop {

@@ -243,7 +243,10 @@ impl Issuance<'_> {
     /// Has the authority sign. Returns the URL of the certificate.
     async fn finalize(&mut self, order: &str, finalize: &str, key: &Key) -> Result<String, Failure> {
         // An order is ready shortly after its last authorization is valid.
-        self.wait(order, |status| status != "pending").await?;
+        let ready = self.wait(order, |status| status != "pending").await?;
+        if text_of(&ready, "status").as_deref() == Some("invalid") {
+            return Err(refusal(&ready));
+        }
         let common = self.order.identifiers.first().filter(|_| self.order.issuer.common_name);
         let common = common.map(Identifier::to_string);
         let request = x509::request(key, &self.order.identifiers, common.as_deref());

@@ -43,7 +43,7 @@ pub use listening::quit;
 pub use local::{LocalAuthority, PairFiles, is_local};
 pub use publish::{HookCall, Hooks, Step};
 pub use settings::{
-    Challenge, ExternalAccount, Identifier, Issuer, KeyKind, LETS_ENCRYPT, Order, Profile, Program,
-    Publication, RenewalRule, Retry,
+    Challenge, ExternalAccount, Identifier, Issuer, KeyKind, LETS_ENCRYPT, MacAlgorithm, Order, Profile,
+    Program, Publication, RenewalRule, Retry,
 };
 pub use state_dir::{Mark, Stored, stored, take_result};

@@ -71,6 +71,7 @@ pub struct LocalAuthority {
     key: Key,
     /// Its certificate, DER.
     root: Vec<u8>,
+    has_replaced: bool,
 }
 
 /// Files of a certificate.
@@ -88,7 +89,12 @@ impl LocalAuthority {
         directory.join("root.crt")
     }
 
-    /// Reads the authority of a directory, or makes one. `now`: seconds since 1970.
+    /// Returns `true` if it was made in place of one that had expired, and that is not to be trusted any longer.
+    pub fn has_replaced(&self) -> bool {
+        self.has_replaced
+    }
+
+    /// Reads the authority of a directory, or makes one if there is none or it has expired. `now`: seconds since 1970.
     ///
     /// # Errors
     /// If its files can neither be read nor written, or another process makes them right now.
@@ -96,21 +102,22 @@ impl LocalAuthority {
         let files = StateDir::new(directory);
         files.create()?;
         let _lock = files.lock()?.ok_or("another process uses the local authority; try again")?;
-        if let Some(known) = files.certificate("root")? {
-            let key = Key::from_pem(&known.key)?;
-            let root = pem::certificates(&known.chain).into_iter().next().map(|c| c.to_vec());
-            if let Some(root) = root.filter(|r| verify::public_key(r) == Some(key.public())) {
-                return Ok(LocalAuthority { directory: directory.to_owned(), key, root });
+        let mut has_replaced = false;
+        // What browsers may trust is not replaced in silence.
+        let failed = |text: &str| format!("{}: {text}", directory.join("root.crt").display());
+        match files.certificate("root")? {
+            Some(known) => {
+                let key = Key::from_pem(&known.key)?;
+                let root = pem::certificates(&known.chain).into_iter().next().map(|c| c.to_vec());
+                let root = root.filter(|r| verify::public_key(r) == Some(key.public()));
+                let root = root.ok_or_else(|| failed("key and certificate do not belong together"))?;
+                has_replaced = x509::leaf(&root).is_some_and(|r| r.until <= now);
+                if !has_replaced {
+                    return Ok(LocalAuthority { directory: directory.to_owned(), key, root, has_replaced });
+                }
             }
-            // Not to be replaced in silence: browsers may trust it.
-            return Err(format!(
-                "{}: key and certificate do not belong together",
-                directory.join("root.crt").display()
-            ));
-        }
-        // Not to be replaced in silence: browsers may trust it.
-        if files.changed("root").is_some() {
-            return Err(format!("{}: its key is missing", directory.join("root.crt").display()));
+            None if files.changed("root").is_some() => return Err(failed("its key is missing")),
+            None => {}
         }
         let key = Key::generate(KeyKind::P256)?;
         let networks: Vec<Vec<u8>> = NETWORKS.into_iter().map(constraint).collect();
@@ -119,7 +126,7 @@ impl LocalAuthority {
         let subject = Subject { common: ROOT_NAME, public: key.public(), extensions: &extensions, validity };
         let root = x509::signed(&subject, ROOT_NAME, &key)?;
         files.write_certificate("root", pem_text("CERTIFICATE", &root).as_bytes(), &key.to_pem())?;
-        Ok(LocalAuthority { directory: directory.to_owned(), key, root })
+        Ok(LocalAuthority { directory: directory.to_owned(), key, root, has_replaced })
     }
 
     /// Returns the files of a certificate for these names, which is made unless there is one that lasts.
@@ -235,6 +242,27 @@ mod tests {
         let key = std::fs::read(&pair.key).expect("a key");
         let chain = std::fs::read(&pair.certificate).expect("a certificate");
         assert!(again.lasts(&names, (&chain, &key), NOW) && !stranger.lasts(&names, (&chain, &key), NOW));
+    }
+
+    /// Certificates of an expired root are refused, and so are made again by the new one.
+    #[test]
+    fn an_expired_root_is_replaced() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let names = identifiers(&["localhost"]);
+        let open = |now| LocalAuthority::open(dir.path(), now).expect("an authority");
+        let first = open(NOW);
+        first.certificate(&names, NOW).expect("a certificate");
+        let end = NOW + ROOT_DAYS * DAY;
+        let kept = open(end - 1);
+        assert!(kept.root == first.root && !kept.has_replaced() && !first.has_replaced());
+        let second = open(end);
+        assert!(second.root != first.root && second.has_replaced());
+        let pair = second.certificate(&names, end).expect("a certificate");
+        let chain = std::fs::read(&pair.certificate).expect("written");
+        let leaf = pem::certificates(&chain).first().and_then(|c| x509::leaf(c)).expect("a certificate");
+        assert_eq!(leaf.until, end + DAYS * DAY);
+        let again = open(end);
+        assert!(again.root == second.root && !again.has_replaced());
     }
 
     #[test]

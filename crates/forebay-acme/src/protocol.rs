@@ -237,8 +237,8 @@ fn signed(
 
 /// Binds the account's key to an external account (RFC 8555, section 7.3.4).
 fn binding(external: &ExternalAccount, url: &str, jwk: &Value) -> Value {
-    let protected = json!({"alg": "HS256", "kid": external.id, "url": url});
-    let key = aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, &external.key);
+    let protected = json!({"alg": external.algorithm.text(), "kid": external.id, "url": url});
+    let key = aws_lc_rs::hmac::Key::new(external.algorithm.function(), &external.key);
     let sign = |text: &[u8]| Ok(aws_lc_rs::hmac::sign(&key, text).as_ref().to_vec());
     let text = signed(&protected, &jwk.to_string(), sign).unwrap_or_default();
     serde_json::from_str(&text).unwrap_or_default()
@@ -247,6 +247,7 @@ fn binding(external: &ExternalAccount, url: &str, jwk: &Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::MacAlgorithm;
 
     #[test]
     fn problems_say_what_follows() {
@@ -267,6 +268,28 @@ mod tests {
         let part = json!({"identifier": {"type": "dns", "value": "a.example"}, "detail": "closed"});
         let json = json!({"detail": "some failed", "subproblems": [part]});
         assert_eq!(described_problem(&json).text, "some failed; a.example: closed");
+    }
+
+    #[test]
+    fn a_binding_is_signed_with_its_algorithm() {
+        let of = |algorithm| {
+            let external = ExternalAccount { id: "id".to_owned(), algorithm, key: vec![1, 2, 3].into() };
+            let bound = binding(&external, "https://a.example/", &json!({}));
+            let decoded = |name| {
+                let text = text_of(&bound, name).unwrap_or_default();
+                base64::Engine::decode(&base64::engine::general_purpose::URL_SAFE_NO_PAD, text)
+                    .unwrap_or_default()
+            };
+            let protected: Value = serde_json::from_slice(&decoded("protected")).unwrap_or_default();
+            (text_of(&protected, "alg").unwrap_or_default(), decoded("signature").len())
+        };
+        for (algorithm, wanted) in [
+            (MacAlgorithm::Hs256, ("HS256".to_owned(), 32)),
+            (MacAlgorithm::Hs384, ("HS384".to_owned(), 48)),
+            (MacAlgorithm::Hs512, ("HS512".to_owned(), 64)),
+        ] {
+            assert_eq!(of(algorithm), wanted);
+        }
     }
 
     #[test]

@@ -6,13 +6,30 @@ use crate::program;
 use crate::settings::{Challenge, Issuer, Program, Publication};
 use forebay_conf::error::Level;
 use forebay_core::tasks::Log;
-use std::sync::Arc;
+use forebay_sys::sync::lock;
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 /// Time limit of a request to a location.
 const HOOK_LIMIT: Duration = Duration::from_secs(60);
+
+/// Locks of issuers by their names. The life of a proof outside of the process holds one: a program may remove all values of a record,
+/// among them the one that the task of the next configuration has just added.
+static TURNS: LazyLock<Mutex<HashMap<String, Arc<Turn>>>> = LazyLock::new(Mutex::default);
+
+/// Lock of an issuer.
+type Turn = tokio::sync::Mutex<()>;
+
+/// Returns the lock of an issuer.
+fn turn(issuer: &str) -> Arc<Turn> {
+    let mut turns = lock(&TURNS);
+    turns.retain(|_, turn| Arc::strong_count(turn) > 1);
+    turns.entry(issuer.to_owned()).or_default().clone()
+}
 
 /// Half of the life of a published proof.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,10 +97,8 @@ pub(crate) enum Published {
 impl Published {
     /// Withdraws the proof. Errors are logged.
     pub(crate) async fn withdraw(self) {
-        if let Published::Elsewhere { mut announced } = self
-            && let Some(external) = announced.0.take()
-        {
-            external.withdraw().await;
+        if let Published::Elsewhere { announced } = self {
+            announced.withdraw().await;
         }
     }
 }
@@ -107,11 +122,26 @@ impl Publisher {
     }
 
     async fn announce(&self, challenge: Challenge, way: Way, proof: Proof) -> Result<Published, Failure> {
-        let announced = Announced(Some(External { publisher: self.clone(), challenge, way, proof }));
-        if let Some(external) = &announced.0 {
-            external.take(Step::Add).await.map_err(Failure::temporary)?;
-            tokio::time::sleep(external.way.delay()).await;
-        }
+        let delay = way.delay();
+        let external = External { publisher: self.clone(), challenge, way, proof };
+        let (added, has_added) = oneshot::channel();
+        let (withdraw, asked) = oneshot::channel::<()>();
+        // In a task of its own, since a reload may end that of the issuer in the middle of either step.
+        let turn = turn(&self.issuer.name);
+        let life = tokio::spawn(async move {
+            let _turn = turn.lock_owned().await;
+            if added.is_closed() {
+                return;
+            }
+            let _ = added.send(external.take(Step::Add).await);
+            // A sender that is dropped asks, too.
+            let _ = asked.await;
+            external.withdraw().await;
+        });
+        let announced = Announced { withdraw, life };
+        let has_added = has_added.await.unwrap_or_else(|_| Err("the addition was given up".to_owned()));
+        has_added.map_err(Failure::temporary)?;
+        tokio::time::sleep(delay).await;
         Ok(Published::Elsewhere { announced })
     }
 }
@@ -133,7 +163,6 @@ impl Way {
 }
 
 /// Proof that something outside of the process publishes.
-#[derive(Clone)]
 struct External {
     publisher: Publisher,
     challenge: Challenge,
@@ -185,14 +214,81 @@ impl External {
     }
 }
 
-/// Proof that a hook or a program has published, or may have. Its withdrawal begins when this is dropped: a reload may end the
-/// task of the issuer in the middle of an order.
-pub(crate) struct Announced(Option<External>);
+/// Proof that a hook or a program has published, or may have. Its withdrawal begins when this is dropped, but not before its
+/// addition has ended.
+pub(crate) struct Announced {
+    /// Asks for the withdrawal when dropped.
+    withdraw: oneshot::Sender<()>,
+    /// Both steps.
+    life: JoinHandle<()>,
+}
 
-impl Drop for Announced {
-    fn drop(&mut self) {
-        if let (Some(external), Ok(tokio)) = (self.0.take(), tokio::runtime::Handle::try_current()) {
-            tokio.spawn(external.withdraw());
-        }
+impl Announced {
+    /// Withdraws the proof.
+    async fn withdraw(self) {
+        let Announced { withdraw, life } = self;
+        drop(withdraw);
+        // It fails only if the process ends.
+        let _ = life.await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::Identifier;
+    use std::time::Instant;
+
+    /// A reload drops the task of an issuer in the middle of an addition, and another one begins.
+    #[test]
+    fn a_proof_is_withdrawn_after_its_addition_has_ended() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = |name: &str| dir.path().join(name).display().to_string();
+        let script = format!(
+            "echo $1 >> {calls}; [ $1 = remove ] || while [ ! -e {go} ]; do sleep 0.01; done; echo $1 ended >> {calls}",
+            calls = path("calls"),
+            go = path("go")
+        );
+        let program = Program {
+            path: "/bin/sh".into(),
+            arguments: vec!["-c".into(), script.into(), "sh".into()],
+            delay: Duration::ZERO,
+        };
+        let publisher = Publisher {
+            issuer: Arc::new(Issuer {
+                publication: Publication::Program(program),
+                ..Issuer::new("a", "https://b/")
+            }),
+            hooks: Arc::new(|_| {}),
+            log: Arc::new(|_, _| {}),
+        };
+        let proof = Proof {
+            identifier: Identifier::Dns("a.example".to_owned()),
+            token: "token".to_owned(),
+            authorization: "token.thumb".to_owned(),
+        };
+        let calls = || std::fs::read_to_string(dir.path().join("calls")).unwrap_or_default();
+        let tokio = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let wait_for = async |wanted: &str| {
+            let end = Instant::now() + Duration::from_secs(20);
+            while calls() != wanted {
+                assert!(Instant::now() < end, "{:?} instead of {wanted:?}", calls());
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio.block_on(async {
+            let next = (publisher.clone(), proof.clone());
+            let order = tokio::spawn(async move { publisher.publish(Challenge::Dns01, proof).await.is_ok() });
+            wait_for("add\n").await;
+            order.abort();
+            assert!(order.await.is_err());
+            let next = tokio::spawn(async move { next.0.publish(Challenge::Dns01, next.1).await.is_ok() });
+            // Time for steps that do not wait.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            std::fs::write(dir.path().join("go"), "").expect("written");
+            assert!(next.await.is_ok_and(|published| published));
+            let both = "add\nadd ended\nremove\nremove ended\n".repeat(2);
+            wait_for(&both).await;
+        });
     }
 }

@@ -12,7 +12,7 @@ const PAUSES: [i64; 4] = [MINUTE, 10 * MINUTE, 100 * MINUTE, DAY];
 /// The last pause if the authority has suggested a time.
 const SUGGESTED_PAUSE: i64 = 6 * HOUR;
 /// Time between two questions for renewal information, unless the authority names one.
-const ASK_EVERY: i64 = 12 * HOUR;
+pub(crate) const ASK_EVERY: Duration = Duration::from_hours(12);
 
 /// Number from 0 to 1 that nobody can predict.
 pub(crate) type Chance = f64;
@@ -89,10 +89,11 @@ fn tenth(from: i64, until: i64) -> i64 {
     until.saturating_sub(from).max(0) / 10
 }
 
-/// Returns the seconds until renewal information is asked for again.
-pub(crate) fn ask_again(retry_after: Option<Duration>) -> i64 {
-    let asked = retry_after.and_then(|d| i64::try_from(d.as_secs()).ok());
-    asked.unwrap_or(ASK_EVERY).clamp(MINUTE, DAY)
+/// Returns the seconds until renewal information is asked for again. At most a tenth of the lifetime, or a revocation of a short
+/// certificate would not be noticed.
+pub(crate) fn ask_again(asked: Duration, (from, until): (i64, i64)) -> i64 {
+    let most = tenth(from, until).clamp(1, DAY);
+    i64::try_from(asked.as_secs()).unwrap_or(DAY).clamp(most.min(MINUTE), most)
 }
 
 /// Returns the sleep until a time. At most an hour, so that changes of the clock and of files are noticed.
@@ -146,9 +147,14 @@ mod tests {
 
     #[test]
     fn questions_and_naps_have_bounds() {
-        assert_eq!(ask_again(None), 12 * HOUR);
-        assert_eq!(ask_again(Some(Duration::from_secs(1))), 60);
-        assert_eq!(ask_again(Some(Duration::from_secs(1 << 40))), DAY);
+        let of = |seconds, days| ask_again(Duration::from_secs(seconds), (0, days * DAY));
+        assert_eq!(ask_again(ASK_EVERY, (0, 90 * DAY)), 12 * HOUR);
+        assert_eq!((of(1, 90), of(1 << 40, 90)), (60, DAY));
+        // Certificates of a week, of two minutes, and one that the clock makes nonsense of.
+        assert_eq!(
+            (of(1 << 40, 7), ask_again(ASK_EVERY, (0, 120)), ask_again(ASK_EVERY, (9, 0))),
+            (7 * DAY / 10, 12, 1)
+        );
         assert_eq!(nap(100, 40), Duration::from_secs(60));
         assert_eq!(nap(0, 40), Duration::from_secs(1));
         assert_eq!(nap(i64::MAX, 40), Duration::from_secs(3600));

@@ -1,5 +1,6 @@
 //! Authorities and the certificates that are wanted from them.
 
+use aws_lc_rs::hmac;
 use forebay_net::resolver::Resolver;
 use rustls::pki_types::CertificateDer;
 use std::ffi::OsString;
@@ -204,8 +205,48 @@ impl std::fmt::Display for Identifier {
 pub struct ExternalAccount {
     /// Identifier of the key.
     pub id: String,
-    /// Key for HMAC with SHA-256.
+    /// Algorithm of the binding's signature.
+    pub algorithm: MacAlgorithm,
+    /// Key for that.
     pub key: Zeroizing<Vec<u8>>,
+}
+
+/// Algorithm that an external account is bound with (RFC 7518, section 3.2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MacAlgorithm {
+    /// HMAC with SHA-256.
+    #[default]
+    Hs256,
+    /// HMAC with SHA-384.
+    Hs384,
+    /// HMAC with SHA-512.
+    Hs512,
+}
+
+impl MacAlgorithm {
+    /// Finds an algorithm by its name, in which case does not count.
+    pub fn parse(text: &str) -> Option<MacAlgorithm> {
+        let all = [MacAlgorithm::Hs256, MacAlgorithm::Hs384, MacAlgorithm::Hs512];
+        all.into_iter().find(|a| a.text().eq_ignore_ascii_case(text))
+    }
+
+    /// Returns the name.
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            MacAlgorithm::Hs256 => "HS256",
+            MacAlgorithm::Hs384 => "HS384",
+            MacAlgorithm::Hs512 => "HS512",
+        }
+    }
+
+    /// Returns the function.
+    pub(crate) fn function(self) -> hmac::Algorithm {
+        match self {
+            MacAlgorithm::Hs256 => hmac::HMAC_SHA256,
+            MacAlgorithm::Hs384 => hmac::HMAC_SHA384,
+            MacAlgorithm::Hs512 => hmac::HMAC_SHA512,
+        }
+    }
 }
 
 impl std::fmt::Debug for ExternalAccount {

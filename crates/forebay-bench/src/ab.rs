@@ -119,7 +119,7 @@ fn set<T>(option: &mut Option<T>, value: T) -> Result<(), String> {
 fn is_printed(letter: char) -> bool {
     match letter {
         'h' => print(USAGE),
-        'V' => print(&format!("forebay bench {}, as ab 2.3\n", env!("CARGO_PKG_VERSION"))),
+        'V' => print(format!("forebay bench {}, as ab 2.3\n", env!("CARGO_PKG_VERSION"))),
         _ => return false,
     }
     true
@@ -262,7 +262,7 @@ pub(crate) fn main(args: &[String]) -> Result<u8, Error> {
     let Some(o) = parse(args)? else { return Ok(0) };
     let url = Url::parse(&o.url)?;
     let (load, server) = o.load(&url)?;
-    print(&format!(
+    print(format!(
         "This is forebay bench {}, in the words of ApacheBench, Version 2.3\n\n",
         env!("CARGO_PKG_VERSION")
     ));
@@ -273,7 +273,7 @@ pub(crate) fn main(args: &[String]) -> Result<u8, Error> {
     })?;
     progress.end(report.outcome.record.complete);
     print("\n\n");
-    print(&render(&o, &url, &report));
+    print(render(&o, &url, &report));
     write_files(&o, &report.outcome.record.latency)?;
     wrk::say_findings(&report);
     Ok(u8::from(report.outcome.record.complete == 0))
@@ -290,9 +290,9 @@ struct TenthsProgress {
 impl TenthsProgress {
     fn new(o: &AbOptions, url: &Url) -> TenthsProgress {
         if o.quiet {
-            print(&format!("Benchmarking {} (be patient)...", url.host));
+            print(format!("Benchmarking {} (be patient)...", url.host));
         } else {
-            print(&format!("Benchmarking {} (be patient)\n", url.host));
+            print(format!("Benchmarking {} (be patient)\n", url.host));
         }
         let step = (o.count() / 10).max(100);
         TenthsProgress { quiet: o.quiet, all: o.count(), step, next: step }

@@ -242,7 +242,7 @@ fn arguments(job: &Value) -> Result<Job, Error> {
 fn listen(args: &AgentArgs) -> Result<TcpListener, Error> {
     let listener = TcpListener::bind(&args.listen).map_err(Error::io(&args.listen))?;
     let addr = listener.local_addr().map_err(Error::io(&args.listen))?;
-    print(&format!("agent at {addr}, loads {}\n", args.allow.join(", ")));
+    print(format!("agent at {addr}, loads {}\n", args.allow.join(", ")));
     listener.set_nonblocking(true).map_err(Error::io(&args.listen))?;
     Ok(listener)
 }

@@ -2,6 +2,7 @@
 //! first bytes are an order (`forebay down 1048576`, `forebay up 1048576`, each with a line feed) sends or takes so many
 //! bytes instead.
 
+use crate::cli::print;
 use crate::raw::{DOWN, ORDER, TAKEN, UP};
 use crate::url::{Scheme, Url};
 use crate::{Error, signals, units};
@@ -99,7 +100,7 @@ pub(crate) fn main(args: &BackendArgs) -> Result<u8, Error> {
     for socket in &sockets {
         let name = socket.name().map_err(Error::io("a socket"))?;
         // Without a reader it serves all the same.
-        let _ = writeln!(std::io::stdout(), "listening at {name}");
+        print(format!("listening at {name}\n"));
     }
     let thread = || Thread::new(&sockets).map_err(Error::io("a socket"));
     let threads: Vec<Thread> = (0..args.threads).map(|_| thread()).collect::<Result<_, _>>()?;

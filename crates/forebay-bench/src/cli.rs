@@ -112,11 +112,7 @@ pub fn main(arguments: Vec<OsString>) -> u8 {
     })
 }
 
-/// Writes to standard output. A reader that has gone away, as `head` does, is no reason to complain.
-pub(crate) fn print(text: &str) {
-    use std::io::Write;
-    let _ = std::io::stdout().write_all(text.as_bytes());
-}
+pub(crate) use forebay_terminal::print;
 
 /// Writes to a file, or to standard output for `-`.
 ///
@@ -197,7 +193,7 @@ fn find(args: &RunArgs, wish: &str) -> Result<u8, Error> {
     report_limit(args, wish, &found)?;
     let answers = found.rate * args.load.duration.as_secs_f64();
     if found.rate > 0.0 && !is_known(quantile, answers) {
-        print(&format!("note: a step had {answers:.0} requests, too few for {wish}; -d makes it longer\n"));
+        print(format!("note: a step had {answers:.0} requests, too few for {wish}; -d makes it longer\n"));
     }
     Ok(u8::from(found.rate <= 0.0))
 }
@@ -208,10 +204,10 @@ fn report_limit(args: &RunArgs, wish: &str, found: &run::Limit) -> Result<(), Er
         write_out(file, &format!("{:#}\n", limit_json(wish, found)))?;
     }
     if found.rate <= 0.0 {
-        print(&format!("{wish} was not held at any rate that was tried\n"));
+        print(format!("{wish} was not held at any rate that was tried\n"));
         return Ok(());
     }
-    print(&format!("highest rate with {wish}: {:.0} requests/s\n", found.rate));
+    print(format!("highest rate with {wish}: {:.0} requests/s\n", found.rate));
     if found.client_limited {
         print("note: beyond that the client was the limit; the server may hold more\n");
     }

@@ -120,7 +120,7 @@ fn read_time(value: &str) -> Result<Duration, Error> {
 fn is_printed(name: &str) -> bool {
     match name {
         "-h" | "--help" => print(USAGE),
-        "-v" | "--version" => print(&format!("forebay bench {}, as wrk 4.1\n", env!("CARGO_PKG_VERSION"))),
+        "-v" | "--version" => print(format!("forebay bench {}, as wrk 4.1\n", env!("CARGO_PKG_VERSION"))),
         _ => return false,
     }
     true
@@ -266,10 +266,10 @@ pub(crate) fn main(args: &[String]) -> Result<u8, Error> {
         eprintln!("{why}");
         return Ok(1);
     }
-    print(&format!("Running {} test @ {}\n", whole_units(o.duration), o.url));
-    print(&format!("  {} threads and {} connections\n", o.threads, o.connections));
+    print(format!("Running {} test @ {}\n", whole_units(o.duration), o.url));
+    print(format!("  {} threads and {} connections\n", o.threads, o.connections));
     let report = run::run(&load, server, |_| !crate::signals::interrupted())?;
-    print(&render(&o, &report));
+    print(render(&o, &report));
     say_findings(&report);
     Ok(u8::from(report.outcome.record.complete == 0))
 }

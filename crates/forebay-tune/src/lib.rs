@@ -15,12 +15,11 @@
 
 #![warn(unreachable_pub)]
 
-// A line for people; a reader that has gone away, as `head` does, ends nothing.
+// A line for people.
 macro_rules! say {
-    ($($arg:tt)*) => {{
-        use std::io::Write as _;
-        let _ = writeln!(std::io::stdout().lock(), $($arg)*);
-    }};
+    ($($arg:tt)*) => {
+        forebay_terminal::print(format!($($arg)*) + "\n")
+    };
 }
 
 mod apply;

@@ -7,9 +7,9 @@ use crate::server;
 use forebay_acme::{Mark, Order, Stored, stored, take_result};
 use forebay_conf::files::Files;
 use forebay_server::parts::acme_orders;
+use forebay_terminal::print;
 use serde_json::Value;
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -29,7 +29,7 @@ fn orders(options: &Options) -> Option<Vec<Order>> {
 pub(crate) fn status(options: &Options) -> u8 {
     let Some(orders) = orders(options) else { return 1 };
     if orders.is_empty() {
-        println!("The configuration gets no certificates by ACME.");
+        print("The configuration gets no certificates by ACME.\n");
         return 0;
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64);
@@ -39,8 +39,7 @@ pub(crate) fn status(options: &Options) -> u8 {
         bad |= line.is_bad;
         let _ = writeln!(text, "{} (issuer {}): {}", order.names(), order.issuer.name, line.text);
     }
-    // A reader that has gone away, as `head` does, is no reason to complain.
-    let _ = std::io::stdout().write_all(text.as_bytes());
+    print(text);
     u8::from(bad)
 }
 
@@ -78,7 +77,7 @@ pub(crate) fn renew(options: &Options, names: &[String]) -> u8 {
         return 1;
     }
     let count = marked.orders.len();
-    println!("The server renews {count} of the certificates; the error log tells how it went.");
+    print(format!("The server renews {count} of the certificates; the error log tells how it went.\n"));
     0
 }
 
@@ -94,8 +93,7 @@ pub(crate) fn test(options: &Options, names: &[String], patience: Duration) -> u
     for (order, directory) in &marked.orders {
         let result = wait_for_result(directory, &order.file(), end);
         let Tested { text, is_bad } = Tested::of(order, result.as_deref());
-        // A reader that has gone away, as `head` does, is no reason to complain.
-        let _ = std::io::stdout().write_all(text.as_bytes());
+        print(text);
         failed |= is_bad;
     }
     u8::from(failed)

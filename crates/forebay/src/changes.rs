@@ -6,6 +6,7 @@ use forebay_conf::parse::parse;
 use forebay_conf::tree::{Block, Directive, FileId};
 use forebay_core::config::Environment;
 use forebay_server::parts::facts::Changes;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -160,10 +161,8 @@ fn text(d: &Directive) -> String {
         text.push_str(" …");
     } else {
         for word in &d.args {
-            let word = word.as_str();
             text.push(' ');
-            // http://user:password@host
-            text.push_str(if word.contains("://") && word.contains('@') { "…" } else { &word });
+            text.push_str(&open(&word.as_str()));
         }
     }
     if text.chars().count() > LONGEST {
@@ -171,6 +170,20 @@ fn text(d: &Directive) -> String {
     }
     text.push_str(if d.block.is_some() && d.name.text != b"include" { " { }" } else { ";" });
     text
+}
+
+/// Returns a word without what may be secret: the user in a URL, and a query.
+fn open(word: &str) -> Cow<'_, str> {
+    let is_url = word.contains("://");
+    match word.split_once('?') {
+        // http://user:password@host
+        _ if is_url && word.contains('@') => "…".into(),
+        // A question mark in a pattern begins no query.
+        Some((before, query)) if !query.is_empty() && (is_url || query.contains('=')) => {
+            format!("{before}?…").into()
+        }
+        _ => word.into(),
+    }
 }
 
 #[cfg(test)]
@@ -231,6 +244,11 @@ mod tests {
         let all = changes.added.join("\n");
         assert!(all.contains("proxy_pass …;") && all.contains("secure_link_md5 …;"), "{all}");
         assert!(!all.contains("u:p@h") && !all.contains("md5 x") && !all.contains("t0ken"), "{all}");
+        assert_eq!(open("http://h/x?t0ken"), "http://h/x?…");
+        assert_eq!(open("uri=/x?key=t0ken&b"), "uri=/x?…");
+        for kept in ["http://h/x?", "^/a?b(?:c)?$", "http://h/x=y", "/a=b?c"] {
+            assert_eq!(open(kept), kept);
+        }
         let same = between(&mut recorded(MAIN, data), &mut recorded(MAIN, data), &[]);
         assert_eq!(same.counts, [0; 3]);
     }

@@ -4,6 +4,7 @@ use crate::check;
 use crate::subcommands::FmtArgs;
 use forebay_conf::files::Files;
 use forebay_conf::fmt;
+use forebay_terminal::print;
 use std::io::{IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 
@@ -43,16 +44,14 @@ fn one(path: &Path, args: &FmtArgs) -> Result<bool, String> {
     let new = fmt::format(&text, id)
         .map_err(|errors| check::render_text(&errors, &files, std::io::stderr().is_terminal()))?;
     let clean = new == text;
-    let mut out = std::io::stdout().lock();
-    // A reader that has gone away, as `head` does, is no reason to complain.
     if args.diff {
-        let _ = out.write_all(diff(&shown, &text, &new).as_bytes());
+        print(diff(&shown, &text, &new));
     } else if args.check {
         if !clean {
-            let _ = writeln!(out, "{}", shown.display());
+            print(format!("{}\n", shown.display()));
         }
     } else if stdin {
-        let _ = out.write_all(&new);
+        print(&new);
     } else if !clean {
         replace(path, &new).map_err(|e| io("write", &e))?;
     }

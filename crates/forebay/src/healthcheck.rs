@@ -5,10 +5,10 @@ use crate::cli::Options;
 use crate::origin;
 use forebay_conf::files::Files;
 use forebay_conf::tree::{Block, Directive};
-use socket2::Socket;
+use socket2::{Domain, SockAddr, Socket, Type};
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, TcpStream};
-use std::os::unix::net::UnixStream;
+use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, TcpStream, ToSocketAddrs};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Length of `HTTP/1.1 200`.
@@ -98,10 +98,10 @@ impl Resource {
 /// server closes before.
 fn exchange(address: &Address, request: Option<&str>, patience: Duration) -> io::Result<String> {
     let end = Instant::now() + patience;
-    let mut socket = connect(address, patience)?;
+    let mut socket = connect(address, end)?;
     match request {
         Some(request) => {
-            socket.set_write_timeout(Some(patience))?;
+            socket.set_write_timeout(Some(left(end)?))?;
             socket.write_all(request.as_bytes())?;
         }
         None => socket.shutdown(Shutdown::Write)?,
@@ -109,33 +109,87 @@ fn exchange(address: &Address, request: Option<&str>, patience: Duration) -> io:
     receive(&socket, end)
 }
 
-fn connect(address: &Address, patience: Duration) -> io::Result<Socket> {
+/// Returns the time until `end`.
+///
+/// # Errors
+/// If it is over.
+fn left(end: Instant) -> io::Result<Duration> {
+    let left = end.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+}
+
+fn connect(address: &Address, end: Instant) -> io::Result<Socket> {
     let (host, port) = match address {
-        Address::Unix(path) => return UnixStream::connect(path).map(Socket::from),
+        Address::Unix(path) => return connect_unix(path, end),
         Address::Inet(host, ports) => (host, *ports.start()),
     };
     let ip = match host {
         Host::Any { v6: false } => Ipv4Addr::LOCALHOST.into(),
         Host::Any { v6: true } => Ipv6Addr::LOCALHOST.into(),
         Host::Ip(ip) => *ip,
-        Host::Name(name) => return TcpStream::connect((name.as_str(), port)).map(Socket::from),
+        Host::Name(name) => return connect_name((name.as_str(), port), end),
     };
-    TcpStream::connect_timeout(&(ip, port).into(), patience).map(Socket::from)
+    TcpStream::connect_timeout(&(ip, port).into(), left(end)?).map(Socket::from)
+}
+
+/// Connects to a unix socket. While its queue is full, the kernel waits as long as a write may take.
+fn connect_unix(path: impl AsRef<Path>, end: Instant) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.set_write_timeout(Some(left(end)?))?;
+    match socket.connect(&SockAddr::unix(path)?) {
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => Err(io::ErrorKind::TimedOut.into()),
+        connected => connected.map(|()| socket),
+    }
+}
+
+/// Connects to the first address of a name that accepts.
+fn connect_name(name: (&str, u16), end: Instant) -> io::Result<Socket> {
+    let mut failure = io::ErrorKind::NotFound.into();
+    for address in name.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, left(end)?) {
+            Ok(stream) => return Ok(stream.into()),
+            Err(e) => failure = e,
+        }
+    }
+    Err(failure)
 }
 
 fn receive(mut socket: &Socket, end: Instant) -> io::Result<String> {
     let mut answer = Vec::new();
     let mut buffer = [0; 512];
     while answer.len() < STATUS {
-        let left = end.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        socket.set_read_timeout(Some(left))?;
+        socket.set_read_timeout(Some(left(end)?))?;
         match socket.read(&mut buffer)? {
             0 => break,
             count => answer.extend_from_slice(buffer.get(..count).unwrap_or_default()),
         }
     }
     Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    /// A server that hangs accepts nothing, and so the queue of its socket is full.
+    #[test]
+    fn a_full_queue_is_no_answer() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("socket");
+        let listener = Socket::new(Domain::UNIX, Type::STREAM, None).expect("a socket");
+        let addr = SockAddr::unix(&path).expect("an address");
+        listener.bind(&addr).and_then(|()| listener.listen(0)).expect("listens");
+        let client = || {
+            let client = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None).expect("a socket");
+            client.connect(&addr).is_ok().then_some(client)
+        };
+        let queue: Vec<Socket> = std::iter::from_fn(client).take(100).collect();
+        assert!(queue.len() < 100, "the queue has an end");
+        let address = Address::parse(&format!("unix:{}", path.display()), None).expect("an address");
+        let (done, result) = mpsc::channel();
+        std::thread::spawn(move || done.send(ping(&address, Duration::from_millis(50))));
+        let result = result.recv_timeout(Duration::from_secs(20)).expect("an end");
+        assert!(result.is_err_and(|text| text.contains("timed out")), "no answer in time");
+    }
 }

@@ -3,9 +3,9 @@
 use forebay_conf::descriptions::{Description, describe};
 use forebay_conf::differences;
 use forebay_conf::grammar::{self, Row, Status, Support};
+use forebay_terminal::print;
 use std::ffi::OsString;
 use std::fmt::Write as _;
-use std::io::Write as _;
 
 /// Longest line that is printed, unless a single word is longer.
 const WIDTH: usize = 78;
@@ -28,8 +28,7 @@ pub(crate) fn main(name: &str) -> u8 {
         eprintln!("forebay help: {}", unknown(name));
         return 1;
     }
-    // A reader that has gone away, as `head` does, is no reason to complain.
-    let _ = std::io::stdout().write_all(render(name, rows).as_bytes());
+    print(render(name, rows));
     0
 }
 

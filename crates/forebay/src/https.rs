@@ -2,6 +2,7 @@
 //! this machine for localhost and its like.
 
 use crate::serve::{choose_address, quoted, urls};
+use crate::trust::REPLACED;
 use clap::Args;
 use forebay_acme::{Identifier, LocalAuthority, PairFiles, is_local};
 use forebay_net::tls::verify::now;
@@ -56,8 +57,13 @@ struct Https {
 enum Source {
     /// ACME, with lines of `http`.
     Acme(String),
-    /// The authority of this machine: its directory, and the certificate.
-    Local(PathBuf, PairFiles),
+    /// The authority of this machine.
+    Local {
+        directory: PathBuf,
+        pair: PairFiles,
+        /// The authority is a new one, in place of one that had expired.
+        has_replaced: bool,
+    },
 }
 
 impl Endpoint {
@@ -84,8 +90,9 @@ impl Endpoint {
             0 => Source::Acme(args.acme_lines()?),
             _ => {
                 let directory = data_directory("local")?;
-                let pair = LocalAuthority::open(&directory, now())?.certificate(&names, now())?;
-                Source::Local(directory, pair)
+                let authority = LocalAuthority::open(&directory, now())?;
+                let pair = authority.certificate(&names, now())?;
+                Source::Local { directory, pair, has_replaced: authority.has_replaced() }
             }
         };
         Ok(Endpoint { listen, https: Some(Https { names, redirect, source }) })
@@ -137,7 +144,7 @@ impl Endpoint {
         line(&mut text, &format!("server_name {};", https.server_name()));
         match &https.source {
             Source::Acme(_) => line(&mut text, "acme on;"),
-            Source::Local(_, pair) => {
+            Source::Local { pair, .. } => {
                 line(&mut text, &format!("ssl_certificate {};", quoted(&pair.certificate)));
                 line(&mut text, &format!("ssl_certificate_key {};", quoted(&pair.key)));
             }
@@ -162,11 +169,14 @@ impl Endpoint {
                 "The certificate comes in some seconds; until then browsers warn of a provisional one.\n"
                     .into()
             }
-            Some(Source::Local(directory, _)) => format!(
-                "The certificate is by the authority of this machine. Browsers accept it after\n  forebay trust   \
-                 (or import {})\n",
-                LocalAuthority::root_file(directory).display()
-            ),
+            Some(Source::Local { directory, has_replaced, .. }) => {
+                let replaced = if *has_replaced { format!("Note: {REPLACED}.\n") } else { String::new() };
+                format!(
+                    "{replaced}The certificate is by the authority of this machine. Browsers accept it after\n  forebay trust   \
+                     (or import {})\n",
+                    LocalAuthority::root_file(directory).display()
+                )
+            }
             None => String::new(),
         }
     }

@@ -4,6 +4,10 @@
 //! master; and the subcommands (`subcommands.rs`).
 
 #![warn(unreachable_pub)]
+#![warn(
+    clippy::print_stdout,
+    reason = "it panics if the reader has gone away; forebay_terminal::print does not"
+)]
 #![cfg_attr(test, allow(clippy::disallowed_methods, reason = "tests make files as they like"))]
 
 mod acme;

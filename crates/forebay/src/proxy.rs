@@ -9,8 +9,8 @@ use crate::subcommands::ProxyArgs;
 use crate::{server, title};
 use forebay_conf::files::Files;
 use forebay_sys::files;
+use forebay_terminal::print;
 use std::ffi::OsString;
-use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -37,7 +37,7 @@ fn run(args: &ProxyArgs, arguments: Vec<OsString>) -> Result<u8, String> {
     let upstream = Upstream::parse(upstream)?;
     let endpoint = Endpoint::choose(&args.https, listen)?;
     if args.print_config {
-        print!("{}", configuration(&endpoint, &upstream, &lasting_pid(endpoint.address())));
+        print(configuration(&endpoint, &upstream, &lasting_pid(endpoint.address())));
         return Ok(0);
     }
     let private = tempfile::Builder::new().prefix("forebay-").tempdir().map_err(|e| errno(&e))?;
@@ -53,8 +53,7 @@ fn run(args: &ProxyArgs, arguments: Vec<OsString>) -> Result<u8, String> {
     let (environment, _) = options.places();
     let mut files = Files::disk();
     load(&environment, &mut files).map_err(|e| files.render(&e))?;
-    // A reader that has gone away is no reason to end.
-    let _ = std::io::stdout().write_all(greeting(&endpoint, &upstream)?.as_bytes());
+    print(greeting(&endpoint, &upstream)?);
     // The directory is removed when `private` goes out of scope, after the server has ended.
     Ok(server::start(&options, arguments))
 }

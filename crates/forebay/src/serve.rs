@@ -9,6 +9,7 @@ use crate::subcommands::ServeArgs;
 use crate::{server, title};
 use forebay_conf::files::Files;
 use forebay_sys::{files, identity};
+use forebay_terminal::print;
 use std::ffi::OsString;
 use std::fmt::Write;
 use std::io;
@@ -100,7 +101,7 @@ fn run(args: &ServeArgs, arguments: Vec<OsString>) -> Result<u8, String> {
         }
     };
     if args.print_config {
-        return print(&what, private).map_err(|e| errno(&e));
+        return print_configuration(&what, private).map_err(|e| errno(&e));
     }
     let text = configuration(&what, &directory.join("nginx.pid"));
     prepare(&what, directory, &text).map_err(|e| format!("{}: {}", directory.display(), errno(&e)))?;
@@ -116,7 +117,7 @@ fn run(args: &ServeArgs, arguments: Vec<OsString>) -> Result<u8, String> {
 }
 
 /// Prints the configuration. It has to start later, too: the demo site stays in the directory.
-fn print(what: &Site, private: tempfile::TempDir) -> io::Result<u8> {
+fn print_configuration(what: &Site, private: tempfile::TempDir) -> io::Result<u8> {
     let mut text = configuration(what, &lasting_pid(what.endpoint.address()));
     if what.demo {
         let directory = private.keep();
@@ -125,8 +126,7 @@ fn print(what: &Site, private: tempfile::TempDir) -> io::Result<u8> {
         let note = format!("# The demo site is in {} and stays there.\n", directory.display());
         text.insert_str(text.find('\n').map_or(0, |at| at + 1), &note);
     }
-    // A reader that has gone away is no reason to complain.
-    let _ = io::Write::write_all(&mut io::stdout(), text.as_bytes());
+    print(text);
     Ok(0)
 }
 
@@ -282,6 +282,15 @@ fn write_demo(root: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// What a user of `serve` may do next.
+const NEXT_STEPS: &str = "
+Go on:  forebay serve DIR             your own folder
+        forebay serve --print-config  the nginx.conf behind this
+        forebay -c /path/nginx.conf   a configuration that you have
+        forebay explain               each setting and where it comes from
+End it with Ctrl-C.
+";
+
 /// Prints the chosen settings and the next steps. `asked`: the user has chosen the address.
 fn announce(what: &Site, options: &Options, asked: bool) -> Result<(), String> {
     let (environment, _) = options.places();
@@ -290,22 +299,18 @@ fn announce(what: &Site, options: &Options, asked: bool) -> Result<(), String> {
     let plan = Plan::new(&config);
     let served = if what.demo { "the demo site".to_owned() } else { what.root.display().to_string() };
     let urls = what.endpoint.urls();
-    println!("Serving {served} on {}", urls.first().map_or("", String::as_str));
-    urls.iter().skip(1).for_each(|url| println!("  and {url}"));
-    print!("{}", what.endpoint.note());
+    let mut text = format!("Serving {served} on {}\n", urls.first().map_or("", String::as_str));
+    urls.iter().skip(1).for_each(|url| text.push_str(&format!("  and {url}\n")));
+    text.push_str(&what.endpoint.note());
     if !asked && !what.endpoint.has_tls() && what.endpoint.address().port() != PORT {
-        println!("  (port {PORT} is taken)");
+        let _ = writeln!(text, "  (port {PORT} is taken)");
     }
-    println!();
-    println!("  workers      {:<8} {}", plan.threads.cpus.len(), plan.threads_reason);
-    println!("  connections  {:<8} a worker: {}", plan.threads.connections, plan.connections_reason);
-    println!("  descriptors  {:<8} {}", plan.descriptors, plan.descriptors_reason);
-    println!();
-    println!("Go on:  forebay serve DIR             your own folder");
-    println!("        forebay serve --print-config  the nginx.conf behind this");
-    println!("        forebay -c /path/nginx.conf   a configuration that you have");
-    println!("        forebay explain               each setting and where it comes from");
-    println!("End it with Ctrl-C.");
+    let Plan { threads, threads_reason, connections_reason, descriptors, descriptors_reason, .. } = &plan;
+    let _ = writeln!(text, "\n  workers      {:<8} {threads_reason}", threads.cpus.len());
+    let _ = writeln!(text, "  connections  {:<8} a worker: {connections_reason}", threads.connections);
+    let _ = writeln!(text, "  descriptors  {descriptors:<8} {descriptors_reason}");
+    text.push_str(NEXT_STEPS);
+    print(text);
     Ok(())
 }
 

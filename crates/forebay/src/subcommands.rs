@@ -9,8 +9,9 @@ use crate::{acme, check, doctor, explain, fmt, healthcheck, help, origin, proxy,
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use forebay_conf::error::Level;
 use forebay_conf::files::Files;
+use forebay_terminal::print;
 use std::ffi::OsString;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -352,7 +353,7 @@ fn help_main(name: &str) -> u8 {
     if forebay_conf::grammar::rows(name.as_bytes()).is_empty() {
         return 0;
     }
-    println!("\nDirective of nginx.conf:\n");
+    print("\nDirective of nginx.conf:\n\n");
     help::main(name)
 }
 
@@ -371,8 +372,7 @@ fn check(args: CheckArgs) -> u8 {
         Format::Json => check::render_json(&errors, &files),
         Format::Text => check::render_text(&errors, &files, std::io::stdout().is_terminal()),
     };
-    // A reader that has gone away, as `head` does, is no reason to complain.
-    let _ = std::io::stdout().write_all(text.as_bytes());
+    print(text);
     u8::from(errors.iter().any(|error| error.level == Level::Emerg))
 }
 

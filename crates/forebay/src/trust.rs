@@ -6,11 +6,15 @@ use forebay_acme::{LocalAuthority, pem_text};
 use forebay_net::tls::pem;
 use forebay_net::tls::verify::now;
 use forebay_sys::{files, identity};
+use forebay_terminal::print;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Name of the certificate in the stores.
 const NAME: &str = "forebay-local-authority";
+
+/// What is said of an authority whose certificate has expired.
+pub(crate) const REPLACED: &str = "the authority of this machine had expired and was replaced: browsers and systems have to trust the new one";
 
 /// Stores of distributions: directory of additional roots, extension, program that follows a change.
 const STORES: [(&str, &str, &[&str]); 4] = [
@@ -60,8 +64,8 @@ fn run(args: &TrustArgs) -> Result<(), String> {
         Some(file) => file.clone(),
         None => {
             let directory = data_directory("local")?;
-            if !args.remove {
-                LocalAuthority::open(&directory, now())?;
+            if !args.remove && LocalAuthority::open(&directory, now())?.has_replaced() {
+                eprintln!("forebay trust: {REPLACED}");
             }
             LocalAuthority::root_file(&directory)
         }
@@ -69,8 +73,7 @@ fn run(args: &TrustArgs) -> Result<(), String> {
     // Trust ends without the file, too.
     let text = if args.remove { Vec::new() } else { read(&file)? };
     if args.print {
-        // A reader that has gone away is no reason to complain.
-        let _ = std::io::Write::write_all(&mut std::io::stdout(), &text);
+        print(&text);
         return Ok(());
     }
     // Stores in a home are a user's, who may name a library in them: root does not touch them.
@@ -79,7 +82,8 @@ fn run(args: &TrustArgs) -> Result<(), String> {
     }
     let browsers = browsers(&file, args.remove);
     let remove = if args.remove { " --remove" } else { "" };
-    println!("For the whole system, as root:\n  sudo forebay trust{remove} --certificate {}", file.display());
+    let file = word(&file.display().to_string());
+    print(format!("For the whole system, as root:\n  sudo forebay trust{remove} --certificate {file}\n"));
     if browsers == 0 {
         return Err(
             "nothing was changed: certutil (libnss3-tools, nss-tools) changes the stores of your browsers"
@@ -87,6 +91,15 @@ fn run(args: &TrustArgs) -> Result<(), String> {
         );
     }
     Ok(())
+}
+
+/// Returns a text as one word of a shell.
+fn word(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%,=".contains(c);
+    match !text.is_empty() && text.chars().all(is_plain) {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', "'\\''")),
+    }
 }
 
 /// Adds the certificate to the store of the system, or removes it.
@@ -98,7 +111,7 @@ fn system(certificate: &[u8], remove: bool) -> Result<(), String> {
     let failed = |e: std::io::Error| format!("{}: {e}", path.display());
     match remove {
         true if !path.exists() => {
-            println!("It was not trusted.");
+            print("It was not trusted.\n");
             return Ok(());
         }
         true => std::fs::remove_file(&path).map_err(failed)?,
@@ -110,7 +123,7 @@ fn system(certificate: &[u8], remove: bool) -> Result<(), String> {
         return Err(format!("{program}: {}", String::from_utf8_lossy(&ended.stderr).trim()));
     }
     let done = if remove { "no longer trusts" } else { "trusts" };
-    println!("The system {done} {}.", path.display());
+    print(format!("The system {done} {}.\n", path.display()));
     Ok(())
 }
 
@@ -127,7 +140,7 @@ fn browsers(certificate: &Path, remove: bool) -> usize {
         };
         let changed = certutil.output().is_ok_and(|out| out.status.success());
         if changed {
-            println!("Changed the store of browsers in {}.", store.display());
+            print(format!("Changed the store of browsers in {}.\n", store.display()));
         }
         changed
     };
@@ -147,6 +160,15 @@ fn browser_stores() -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn paths_are_one_word_of_a_shell() {
+        assert_eq!(word("/home/a.b/x_1-2+3"), "/home/a.b/x_1-2+3");
+        for text in ["/home/a b/$(x)", "it's", "", "~/a", "a;b"] {
+            let said = Command::new("sh").args(["-c", &format!("printf %s {}", word(text))]).output();
+            assert_eq!(said.expect("a shell").stdout, text.as_bytes());
+        }
+    }
 
     #[test]
     fn only_the_certificate_of_a_file_is_trusted() {

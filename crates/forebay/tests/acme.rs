@@ -1,5 +1,6 @@
 //! Certificates by ACME: Pebble is the authority, `openssl s_client` the client.
 
+mod account;
 mod certbot;
 mod dns;
 mod doctor;

@@ -585,3 +585,41 @@ fn help_describes_subcommands_too() {
     let (code, out, _) = help(&["proxy"]);
     assert!(code == Some(0) && out.contains("Usage: forebay proxy") && out.contains("mail-server"), "{out}");
 }
+
+/// `forebay ... | head -1`: the reader has gone away before the program prints.
+#[test]
+fn a_reader_that_has_gone_away_is_no_reason_to_panic() {
+    let site = Site::new("events {} http { server { listen 127.0.0.1:%PORT0%; } }");
+    let conf = site.dir().join("nginx.conf").display().to_string();
+    let port = free_port().to_string();
+    let data = site.dir().join("data");
+    for args in [
+        &["acme", "status", "-c", &conf][..],
+        &["help", "proxy"],
+        &["proxy", "--print-config", &port, "1"],
+        &["serve", "--print-config", &conf],
+        &["trust", "--print"],
+        &["explain", "-c", &conf],
+        &["check", &conf],
+        &["fmt", "--diff", &conf],
+    ] {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let mut command = Command::new(PROGRAM);
+        command.args(args).env("XDG_DATA_HOME", &data).stdin(Stdio::null()).stdout(writer);
+        let done = command.stderr(Stdio::piped()).output().expect("runs");
+        let text = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert!(!text.contains("panicked") && done.status.code() != Some(101), "{args:?}: {text}");
+    }
+    // The server starts all the same.
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let mut serve = Command::new(PROGRAM);
+    let dir = site.dir().display().to_string();
+    let args = ["serve", &dir, "--listen", &port];
+    let mut child = serve.args(args).stdout(writer).stderr(Stdio::null()).spawn().expect("runs");
+    let addr = std::net::SocketAddr::from(([127, 0, 0, 1], port.parse().expect("a port")));
+    wait_for("a server that accepts", || std::net::TcpStream::connect(addr).ok());
+    kill(child.id() as i32, Signal::SIGTERM);
+    child.wait().expect("an end");
+}

@@ -7,6 +7,7 @@ mod message;
 
 pub use message::{DnsTransport, Served, answer};
 
+use crate::challenge;
 use crate::engine::Environment;
 use crate::listening::{self, PAUSE, quits};
 use crate::settings::{Identifier, Order};
@@ -20,10 +21,8 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, LazyLock, RwLock};
-use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::{TcpStream, UdpSocket};
-use tokio::time::timeout;
 
 /// Begin of the names of records.
 pub(crate) const PREFIX: &str = "_acme-challenge.";
@@ -32,8 +31,6 @@ pub(crate) const PREFIX: &str = "_acme-challenge.";
 const MAX_QUERIES: usize = 16;
 /// Longest query over TCP, bytes. Those of an authority have less than 300.
 const MAX_QUERY: usize = 4096;
-/// Time limit of a query over TCP with its answer.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Values of open proofs by the names of their records, in lower case. A wildcard and the name below it share a record name.
 static RECORDS: LazyLock<RwLock<HashMap<String, Vec<String>>>> = LazyLock::new(RwLock::default);
@@ -60,15 +57,7 @@ impl Record {
 
 impl Drop for Record {
     fn drop(&mut self) {
-        let mut records = write(&RECORDS);
-        if let Some(values) = records.get_mut(&self.name) {
-            if let Some(at) = values.iter().position(|v| *v == self.value) {
-                values.swap_remove(at);
-            }
-            if values.is_empty() {
-                records.remove(&self.name);
-            }
-        }
+        challenge::remove(&mut write(&RECORDS), &self.name, &self.value);
     }
 }
 
@@ -178,10 +167,7 @@ fn answer_batch(socket: &UdpSocket, batch: &mut Batch, zones: &Zones) -> io::Res
 /// Answers the queries of a connection (RFC 7766).
 async fn converse(mut connection: TcpStream, zones: Arc<Zones>) -> io::Result<()> {
     for _ in 0..MAX_QUERIES {
-        match timeout(PATIENCE, answer_next(&mut connection, &zones)).await {
-            Ok(answered) => answered?,
-            Err(_) => return Ok(()),
-        }
+        answer_next(&mut connection, &zones).await?;
     }
     Ok(())
 }
@@ -202,6 +188,7 @@ async fn answer_next(connection: &mut TcpStream, zones: &Zones) -> io::Result<()
 mod tests {
     use super::*;
     use crate::settings::{Challenge, Issuer, KeyKind, Program, Publication};
+    use std::time::Duration;
 
     fn order(name: &str, issuer: Issuer) -> Order {
         let identifiers = vec![Identifier::parse(name).expect("a name")];

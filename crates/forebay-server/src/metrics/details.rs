@@ -157,15 +157,26 @@ fn rows(shown: &Excerpt) -> Value {
     let mut all = Map::new();
     for (key, samples) in &shown.rows {
         let list = |n: usize| samples.iter().map(|s| short(s[n])).collect::<Vec<_>>();
-        let kind = all.entry(key.kind).or_insert_with(|| json!({}));
-        let place = if key.group.is_empty() { kind } else { &mut kind[key.group.as_str()] };
-        place[key.name.as_str()] = json!([list(0), list(1)]);
+        let place = match key.group.as_str() {
+            "" => object(&mut all, key.kind),
+            group => object(&mut all, key.kind).and_then(|kind| object(kind, group)),
+        };
+        // A configuration may have a group without a name: nothing below it replaces another row.
+        if let Some(place) = place {
+            place.insert(key.name.clone(), json!([list(0), list(1)]));
+        }
     }
     all.into()
 }
 
+/// Returns the object of a name in another, or makes it. `None`: the name has another value.
+fn object<'v>(all: &'v mut Map<String, Value>, name: &str) -> Option<&'v mut Map<String, Value>> {
+    all.entry(name).or_insert_with(|| Map::new().into()).as_object_mut()
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::history::Key;
     use super::*;
 
     #[test]
@@ -183,5 +194,22 @@ mod tests {
         let value = heat(&[point]);
         assert_eq!(value["samples"], json!([[3, 7, 0, 9]]));
         assert_eq!(value["bounds"].as_array().map(Vec::len), Some(HEAT_ROWS));
+    }
+
+    /// A group may have an empty name, and a peer of it the name of another group.
+    #[test]
+    fn rows_of_equal_names_do_not_collide() {
+        let row = |kind, group: &str, name: &str| {
+            (Key { kind, group: group.to_owned(), name: name.to_owned() }, vec![[1.0, 2.0]])
+        };
+        let peers = "http/upstreams";
+        for turned in [false, true] {
+            let mut all = vec![row(peers, "", "a:1"), row(peers, "a:1", "b"), row("workers", "", "0")];
+            if turned {
+                all.reverse();
+            }
+            let shown = Excerpt { since: 0, last: 1, points: Vec::new(), rows: all, left_out: 0 };
+            assert_eq!(rows(&shown)["workers"], json!({"0": [[1], [2]]}));
+        }
     }
 }

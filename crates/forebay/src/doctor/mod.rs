@@ -25,9 +25,10 @@ use forebay_conf::files::Files;
 use forebay_conf::tree::Span;
 use forebay_core::config::Environment;
 use forebay_server::parts::facts::Warning;
+use forebay_terminal::print;
 use host::Host;
 use scene::Scene;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 /// Severity of a finding.
@@ -241,8 +242,7 @@ pub(crate) fn main(args: DoctorArgs) -> u8 {
         DoctorFormat::Json => output::json(&findings, &errors, &files),
         DoctorFormat::Sarif => output::sarif(&findings, &errors, &files),
     };
-    // A reader that has gone away, as `head` does, is no reason to complain.
-    let _ = std::io::stdout().write_all(text.as_bytes());
+    print(text);
     u8::from(
         errors.iter().any(|e| e.level == Level::Emerg)
             || findings.iter().any(|f| f.rule.severity == Severity::Harm),

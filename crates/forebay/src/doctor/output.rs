@@ -9,8 +9,8 @@ use annotate_snippets::renderer::DecorStyle;
 use annotate_snippets::{AnnotationKind, Level as Shown, Renderer, Snippet};
 use forebay_conf::error::Error;
 use forebay_conf::files::Files;
+use forebay_terminal::print;
 use serde_json::{Value, json};
-use std::io::Write;
 
 /// Findings, with the files that they are about.
 #[derive(Clone, Copy)]
@@ -231,8 +231,7 @@ pub(super) fn explain(id: &str) -> u8 {
             return 2;
         }
     };
-    // A reader that has gone away, as `head` does, is no reason to complain.
-    let _ = std::io::stdout().write_all(text.as_bytes());
+    print(text);
     0
 }
 

@@ -14,7 +14,7 @@ use forebay_conf::files::Files;
 use forebay_conf::tree::Tree;
 use forebay_core::config::Config;
 use forebay_sys::cpus;
-use std::io::Write;
+use forebay_terminal::print;
 
 pub(crate) use session::Question;
 
@@ -49,8 +49,7 @@ pub(crate) fn main(options: &Options, defaults: bool, question: Option<&Question
     };
     match text {
         Ok(text) => {
-            // A reader that has gone away, as `head` does, is no reason to complain.
-            let _ = std::io::stdout().write_all(text.as_bytes());
+            print(text);
             0
         }
         Err(why) => {

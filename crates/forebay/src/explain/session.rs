@@ -113,6 +113,9 @@ pub(super) fn text(
     defaults: bool,
 ) -> Result<String, String> {
     let (listener, address) = question.listener(config)?;
+    if listener.outside {
+        return Err(format!("{}: challenges of ACME are answered there, and no server is", question.url));
+    }
     if listener.front != STREAM {
         return Err(format!(
             "{}: http listens there; its servers are in the list without a target",
@@ -550,7 +553,7 @@ impl<'a> Way<'a> {
             Some(path) => Some(ListenAddr::Unix(path.into())),
             None => target.parse().ok().map(ListenAddr::Inet),
         };
-        match addr.and_then(|addr| listener_at(self.config, &addr)) {
+        match addr.and_then(|addr| listener_at(self.config, &addr)).filter(|l| !l.outside) {
             Some(l) if l.front == STREAM => format!("{target}  of stream: forebay explain tcp://{target}"),
             Some(_) => format!("{target}  of http"),
             None => format!("{target}  nothing listens there: the client is cut off"),

@@ -1,7 +1,8 @@
 //! DNS-01: answers of the server itself, a hook location, a program.
 
 use super::*;
-use std::net::{SocketAddr, TcpStream};
+use crate::harness::DEADLINE;
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 
 /// An issuer with `challenge dns-01`.
 fn dns_site(http: &str, server: &str) -> Site {
@@ -14,22 +15,122 @@ fn dns_site(http: &str, server: &str) -> Site {
 const WILDCARD: &str = "server_name a.test *.a.test; acme_certificate pebble; \
                         ssl_certificate $acme_certificate; ssl_certificate_key $acme_certificate_key;";
 
-/// Sends a question over TCP, as `_acme-challenge.NAME TXT`, and returns the answer.
-fn ask(port: u16, name: &str) -> Vec<u8> {
-    use std::io::{Read, Write};
+/// Returns a question for the TXT record of a name.
+fn question(name: &str) -> Vec<u8> {
     let mut query = vec![0, 9, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
     for label in name.split('.') {
         query.push(label.len() as u8);
         query.extend_from_slice(label.as_bytes());
     }
     query.extend_from_slice(&[0, 0, 16, 0, 1]);
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("connected");
-    stream.write_all(&[&[0, query.len() as u8], query.as_slice()].concat()).expect("sent");
+    query
+}
+
+/// Sends a question over TCP, as `_acme-challenge.NAME TXT`, and returns the answer.
+fn ask(port: u16, name: &str) -> Vec<u8> {
+    try_ask(port, name).expect("an answer")
+}
+
+/// The same where the connection may end without an answer.
+fn try_ask(port: u16, name: &str) -> std::io::Result<Vec<u8>> {
+    use std::io::{Read, Write};
+    let query = question(name);
+    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+    stream.set_read_timeout(Some(DEADLINE))?;
+    stream.write_all(&[&[0, query.len() as u8], query.as_slice()].concat())?;
     let mut length = [0; 2];
-    stream.read_exact(&mut length).expect("an answer");
+    stream.read_exact(&mut length)?;
     let mut answer = vec![0; usize::from(u16::from_be_bytes(length))];
-    stream.read_exact(&mut answer).expect("an answer");
-    answer
+    stream.read_exact(&mut answer)?;
+    Ok(answer)
+}
+
+/// Sends a question in a datagram from an address of `from`, and returns the answer if one comes soon.
+fn ask_datagram(from: &str, to: SocketAddr, name: &str) -> Option<Vec<u8>> {
+    let socket = UdpSocket::bind((from, 0)).expect("a socket");
+    socket.set_read_timeout(Some(Duration::from_secs(1))).expect("timeout");
+    socket.connect(to).expect("connected");
+    socket.send(&question(name)).ok()?;
+    let mut answer = vec![0; 2000];
+    let length = socket.recv(&mut answer).ok()?;
+    answer.truncate(length);
+    Some(answer)
+}
+
+/// A site that answers questions about `a.test` and asks nobody for a certificate.
+fn answering(addresses: &str) -> String {
+    format!(
+        "events {{}} error_log logs/error.log notice;\n\
+         http {{ access_log off; acme_dns_port {addresses}; acme_client_path %DIR%/clients;\n\
+         acme_client c https://127.0.0.1:1/dir challenge=dns enabled=off;\n\
+         server {{ listen 127.0.0.1:%PORT0%; server_name a.test; acme c; location / {{ return 200 here; }} }} }}\n"
+    )
+}
+
+/// Name of the record that such a site answers questions about.
+const RECORD: &str = "_acme-challenge.a.test";
+
+/// Asserts that an answer is that there is no record right now.
+fn assert_nothing(answer: &[u8]) {
+    assert_eq!(answer.get(2..10), Some([0x85, 0, 0, 1, 0, 0, 0, 1].as_slice()), "{answer:?}");
+}
+
+#[test]
+fn questions_over_ipv6_are_answered() {
+    if let Err(e) = UdpSocket::bind("[::1]:0") {
+        return eprintln!("skipped: ::1 cannot be bound ({e})");
+    }
+    let port = free_port();
+    let _server = Server::start(&answering(&format!("[::1]:{port}")));
+    let to = SocketAddr::from((std::net::Ipv6Addr::LOCALHOST, port));
+    assert_nothing(&wait_for("an answer", || ask_datagram("::1", to, RECORD)));
+    let refused = wait_for("an answer", || ask_datagram("::1", to, "b.test"));
+    assert_eq!(refused[3] & 15, 5);
+}
+
+/// The sockets go to the new program and stay when the old one has gone.
+#[test]
+fn questions_are_answered_through_an_upgrade() {
+    use nix::sys::signal::Signal;
+    let port = free_port();
+    let server = Server::start_daemon(&answering(&format!("127.0.0.1:{port}")));
+    let to = SocketAddr::from(([127, 0, 0, 1], port));
+    let both = || {
+        assert_nothing(&wait_for("an answer", || ask_datagram("127.0.0.1", to, RECORD)));
+        // An old process that is about to end may take a connection, and closes it.
+        assert_nothing(&wait_for("an answer", || try_ask(port, RECORD).ok()));
+    };
+    both();
+    let old = server.pid();
+    server.signal(Signal::SIGUSR2);
+    let new = wait_for("a new master", || server.site.pid().filter(|pid| *pid != old));
+    wait_for("its worker", || server.workers(new).first().copied());
+    both();
+    crate::harness::kill(old, Signal::SIGQUIT);
+    wait_for("the end of the old master", || {
+        both();
+        (!crate::harness::alive(old)).then_some(())
+    });
+    (0..20).for_each(|_| both());
+    let log = server.error_log();
+    assert!(!log.contains("[emerg]") && !log.contains("[alert]"), "{log}");
+}
+
+/// Connections that say nothing have all places of the listener.
+#[test]
+fn silent_strangers_do_not_keep_questions_waiting() {
+    use std::io::Read;
+    let port = free_port();
+    let _server = Server::start(&answering(&format!("127.0.0.1:{port}")));
+    let strangers: Vec<TcpStream> =
+        (0..400).map(|_| TcpStream::connect(("127.0.0.1", port)).expect("connected")).collect();
+    let begun = Instant::now();
+    assert_nothing(&ask(port, RECORD));
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    // The last one, too, is closed in the end.
+    let mut last = strangers.last().expect("a stranger");
+    last.set_read_timeout(Some(DEADLINE)).expect("timeout");
+    assert!(!matches!(last.read(&mut [0]), Err(e) if e.kind() == std::io::ErrorKind::WouldBlock));
 }
 
 /// The authority asks the server itself.
@@ -81,6 +182,38 @@ fn a_wildcard_by_a_hook_location() {
         wait_for(&line, || (calls().matches(&line).count() == 2).then_some(()));
     }
     assert!(server.get("/hook").starts_with("HTTP/1.1 404"), "internal");
+}
+
+/// A location that keeps the answers of HTTP-01 as files, which a server has where the authority looks.
+#[test]
+fn an_answer_over_http_by_a_hook_location() {
+    let Some(program) = pebble() else { return };
+    let hook = "location /.well-known/acme-challenge/ { alias %DIR%/answers/; } \
+                location /hook { internal; acme_hook pebble uri=/hook/$acme_hook_token; access_log %DIR%/logs/hook.log calls; \
+                  log_subrequest on; proxy_method $method; proxy_set_body $body; \
+                  rewrite ^/hook/(.*) /answers/$1 break; proxy_pass http://127.0.0.1:%PORT3%; } } \
+                server { listen 127.0.0.1:%PORT3%; location /answers/ { root %DIR%; dav_methods PUT DELETE; }";
+    let site = site("", &format!("{NGINX_ACME} {hook}"));
+    let conf = site.read("nginx.conf");
+    let http = "access_log off; log_format calls '$acme_hook_name $acme_hook_challenge $acme_hook_domain $status'; \
+                map $acme_hook_name $method { add PUT; remove DELETE; } map $acme_hook_name $body { add $acme_hook_keyauth; }";
+    site.write("nginx.conf", &conf.replacen("access_log off;", http, 1));
+    let answers = site.dir().join("answers");
+    std::fs::create_dir(&answers).expect("a directory");
+    std::fs::set_permissions(&answers, PermissionsExt::from_mode(0o777)).expect("mode");
+    let _authority = Authority::start(&site, &program, LONG);
+    let server = Server::start_on(site);
+    issued(&server.site, "a.test", "");
+    let calls = || server.site.read("logs/hook.log");
+    for line in [
+        "add http a.test 201\n",
+        "add http b.test 201\n",
+        "remove http a.test 204\n",
+        "remove http b.test 204\n",
+    ] {
+        wait_for(line, || calls().contains(line).then_some(()));
+    }
+    assert_eq!(std::fs::read_dir(&answers).expect("a directory").count(), 0);
 }
 
 /// A hook that fails is the reason in the log.

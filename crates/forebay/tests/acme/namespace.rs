@@ -1,26 +1,45 @@
-//! The real ports 80, 443 and 53, in a network namespace.
+//! The real ports 80, 443 and 53, in a network namespace. The directories of the system, in a mount namespace.
 
 use super::*;
 
 /// Set inside of the namespace.
 const INSIDE: &str = "FOREBAY_TEST_NAMESPACE";
 
-/// Runs a test of this program in a network namespace of its own. Returns `true` inside. Elsewhere the test is over: it has been
-/// run, or cannot be. In CI it has to be possible.
+/// Runs a test of this program in a network namespace of its own, as [`in_own`].
 pub(super) fn in_namespace(test: &str) -> bool {
-    if std::env::var_os(INSIDE).is_some() {
+    let is_inside = in_own("--net", test);
+    if is_inside {
         let up = Command::new("ip").args(["link", "set", "lo", "up"]).status();
         assert!(up.is_ok_and(|s| s.success()), "ip link set lo up");
+    }
+    is_inside
+}
+
+/// Runs a test of this program in a mount namespace of its own, as [`in_own`]. Inside, these directories are empty.
+pub(super) fn in_empty(directories: &[&str], test: &str) -> bool {
+    let is_inside = in_own("--mount", test);
+    for directory in directories.iter().filter(|_| is_inside) {
+        let mounted =
+            Command::new("mount").args(["-t", "tmpfs", "-o", "mode=755", "tmpfs", directory]).status();
+        assert!(mounted.is_ok_and(|s| s.success()), "mount {directory}");
+    }
+    is_inside
+}
+
+/// Runs a test of this program in a namespace of its own. Returns `true` inside. Elsewhere the test is over: it has been run, or
+/// cannot be. In CI it has to be possible.
+fn in_own(kind: &str, test: &str) -> bool {
+    if std::env::var_os(INSIDE).is_some() {
         return true;
     }
     if !nix::unistd::geteuid().is_root() {
-        eprintln!("skipped: a network namespace needs root");
+        eprintln!("skipped: a namespace needs root");
         assert!(std::env::var_os("CI").is_none(), "CI has to run it as root");
         return false;
     }
     let program = std::env::current_exe().expect("this program");
     let done = Command::new("unshare")
-        .arg("--net")
+        .arg(kind)
         .arg(program)
         .args(["--exact", test, "--nocapture", "--test-threads=1"])
         .env(INSIDE, "1")

@@ -12,8 +12,8 @@ use forebay_core::process::Outside;
 use forebay_core::tasks::Tasks;
 use forebay_sys::sync::lock;
 use reading::{Reader, Running};
-use scale::{Columns, Key, Rows, Scale};
-pub(crate) use scale::{HEAT_ROWS, MOST_ROWS, Point, QUANTILES, Range, heat_start};
+use scale::{Columns, Rows, Scale};
+pub(crate) use scale::{HEAT_ROWS, Key, MOST_ROWS, Point, QUANTILES, Range, heat_start};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 

@@ -3,7 +3,7 @@
 use super::issuer::{contact, external_account, https, set_account_key, set_roots};
 use crate::config::Scope;
 use crate::config::value::first;
-use forebay_acme::{Challenge, Issuer, KeyKind, Profile, RenewalRule, Retry};
+use forebay_acme::{Challenge, ExternalAccount, Issuer, KeyKind, MacAlgorithm, Profile, RenewalRule, Retry};
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Directive, Word};
 use forebay_conf::units;
@@ -51,6 +51,13 @@ impl ReadingClient {
         match name {
             "account_key" => set_account_key(&mut self.issuer, d, value.as_bytes(), cx),
             "trusted_certificate" => set_roots(&mut self.issuer, d, value.as_bytes(), cx),
+            "eab" => {
+                // The message does not show the key.
+                let invalid =
+                    |what| cx.error_at(d, w, format!("\"acme_client\" directive has an invalid {what}"));
+                self.issuer.external = Some(eab(value).map_err(invalid)?);
+                Ok(())
+            }
             _ => {
                 let invalid = || cx.error_at(d, w, format!("invalid parameter \"{text}\""));
                 self.value(name, value).ok_or_else(invalid)
@@ -75,10 +82,6 @@ impl ReadingClient {
             ("retry_after_error", "off") => issuer.retry = Retry::Never,
             ("retry_after_error", _) => issuer.retry = Retry::After(seconds(value)?),
             ("challenge", "http" | "dns" | "alpn") => issuer.challenge = Challenge::parse(value)?,
-            ("eab", _) => {
-                let (id, key) = value.split_once(':')?;
-                issuer.external = Some(external_account(id.to_owned(), key.as_bytes()).ok()?);
-            }
             ("staging_uri", _) => issuer.staging = Some(https(value.to_owned()).ok()?),
             ("profile", _) if !value.is_empty() => {
                 issuer.profile = Some(Profile { name: value.to_owned(), required: false });
@@ -95,6 +98,20 @@ impl ReadingClient {
         let key = KeyKind::parse(&text).ok_or_else(|| format!("unsupported key: {text}"))?;
         Ok(Client { issuer, key })
     }
+}
+
+/// Reads `ID:KEY` or `ID:ALGORITHM:KEY`, with a key in base64url.
+fn eab(value: &str) -> Result<ExternalAccount, &'static str> {
+    let parts = value.split_once(':').filter(|(id, _)| !id.is_empty());
+    let (id, rest) = parts.ok_or("\"eab\" value")?;
+    let (algorithm, key) = match rest.split_once(':') {
+        Some((name, key)) => (MacAlgorithm::parse(name), key),
+        None => (Some(MacAlgorithm::default()), rest),
+    };
+    let algorithm = algorithm.ok_or("algorithm value in the \"eab\" parameter")?;
+    let account = external_account(id.to_owned(), key.as_bytes());
+    let account = account.map_err(|_| "key value in the \"eab\" parameter")?;
+    Ok(ExternalAccount { algorithm, ..account })
 }
 
 fn positive(size: u64) -> Option<usize> {

@@ -6,7 +6,7 @@ use crate::config::Scope;
 use crate::config::value::{Setting, first};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use forebay_acme::{Challenge, ExternalAccount, Issuer, KeyKind, Profile, Publication};
+use forebay_acme::{Challenge, ExternalAccount, Issuer, KeyKind, MacAlgorithm, Profile, Publication};
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_net::tls::pem;
@@ -205,7 +205,7 @@ pub(super) fn external_account(id: String, key: &[u8]) -> Result<ExternalAccount
     let bare = text.iter().rposition(|b| *b != b'=').map_or(0, |last| last + 1);
     let key = URL_SAFE_NO_PAD.decode(text.get(..bare).unwrap_or_default()).ok().filter(|k| !k.is_empty());
     let key = key.ok_or("invalid external account key, it must be base64url")?;
-    Ok(ExternalAccount { id, key: key.into() })
+    Ok(ExternalAccount { id, algorithm: MacAlgorithm::default(), key: key.into() })
 }
 
 /// Reads a file, below the directory of the configuration.

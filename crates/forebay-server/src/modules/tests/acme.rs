@@ -1,6 +1,6 @@
 use super::*;
 use crate::testing::{error, request, value, warnings};
-use forebay_acme::{Challenge, Profile, RenewalRule, Retry};
+use forebay_acme::{Challenge, MacAlgorithm, Profile, RenewalRule, Retry};
 use forebay_http::request::Method;
 use std::path::Path;
 
@@ -81,7 +81,8 @@ fn all_directives_of_an_issuer_are_read() {
     let i = &http.acme.orders[0].issuer;
     assert_eq!(i.contacts, ["mailto:a@b.example", "https://c.example/"]);
     assert_eq!((i.account_kind, i.challenge), (KeyKind::P384, Challenge::TlsAlpn01));
-    assert_eq!(i.external.as_ref().map(|e| (e.id.as_str(), e.key.to_vec())), Some(("id", vec![1, 2, 3])));
+    let external = i.external.as_ref().map(|e| (e.id.as_str(), e.algorithm, e.key.to_vec()));
+    assert_eq!(external, Some(("id", MacAlgorithm::Hs256, vec![1, 2, 3])));
     assert_eq!(i.preferred_chain.as_deref(), Some("Root"));
     assert_eq!(i.profile, Some(Profile { name: "short".into(), required: true }));
     assert!(i.common_name && !i.verify && i.terms_accepted);
@@ -200,7 +201,7 @@ fn a_client_has_the_port_for_http_where_no_server_has() {
 fn all_parameters_of_a_client_are_read() {
     let conf = "acme_client_path /c; acme_max_response_size 32k; acme_client a https://ca.example/dir key_type=rsa \
                 key_bits=3072 email=a@b.example max_cert_size=16k max_key_auth_size=2k renew_before_expiry=7d renew_on_load \
-                retry_after_error=2h challenge=alpn eab=id:AQID profile=short enabled=off staging_uri=https://s.example/; \
+                retry_after_error=2h challenge=alpn eab=id:hs384:AQID profile=short enabled=off staging_uri=https://s.example/; \
                 server { listen 127.0.0.1:1; server_name x.example y.example _; acme A; } \
                 server { listen 127.0.0.1:1; server_name y.example z.example ~x; acme a; }";
     let order = order(conf);
@@ -212,7 +213,8 @@ fn all_parameters_of_a_client_are_read() {
     );
     assert_eq!((i.renewal, i.retry), (RenewalRule::Before(7 * 86_400), Retry::After(7200)));
     assert_eq!((i.challenge, i.max_response), (Challenge::TlsAlpn01, 32 * 1024));
-    assert_eq!(i.external.as_ref().map(|e| (e.id.as_str(), e.key.to_vec())), Some(("id", vec![1, 2, 3])));
+    let external = i.external.as_ref().map(|e| (e.id.as_str(), e.algorithm, e.key.to_vec()));
+    assert_eq!(external, Some(("id", MacAlgorithm::Hs384, vec![1, 2, 3])));
     assert!(i.renew_on_load && i.terms_accepted && !i.enabled);
     assert_eq!(i.staging.as_deref(), Some("https://s.example/"));
     assert_eq!(i.state_path.as_deref(), Some(Path::new("/c/a")));
@@ -221,16 +223,20 @@ fn all_parameters_of_a_client_are_read() {
 #[test]
 fn mistakes_in_clients_are_refused() {
     let says = |line: &str| error(&format!("acme_client a https://ca.example/ {line};")).unwrap_or_default();
-    for bad in [
-        "key_type=dsa",
-        "enabled=1",
-        "eab=x",
-        "retry_after_error=x",
-        "nothing",
-        "challenge=x",
-        "max_cert_size=0",
-    ] {
+    for bad in
+        ["key_type=dsa", "enabled=1", "retry_after_error=x", "nothing", "challenge=x", "max_cert_size=0"]
+    {
         assert_eq!(says(bad), format!("invalid parameter \"{bad}\""));
+    }
+    // Without the key, and in the words of Angie.
+    for (bad, what) in [
+        ("x", "\"eab\" value"),
+        (":AQID", "\"eab\" value"),
+        ("id:AQ+/", "key value in the \"eab\" parameter"),
+        ("id:", "key value in the \"eab\" parameter"),
+        ("id:AQID:HS256", "algorithm value in the \"eab\" parameter"),
+    ] {
+        assert_eq!(says(&format!("eab={bad}")), format!("\"acme_client\" directive has an invalid {what}"));
     }
     assert_eq!(says("key_bits=17"), "unsupported key: ecdsa:17");
     assert!(error("acme_client a http://x/;").unwrap_or_default().contains("must begin with"));

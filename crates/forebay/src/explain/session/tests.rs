@@ -53,6 +53,8 @@ fn explain(target: &str, sni: Option<&str>, client: Option<&str>) -> Result<Stri
         listener(ListenAddr::Inet(any(1004)), plain, STREAM, 7),
         listener(ListenAddr::Inet(any(1005)), plain, STREAM, 8),
         listener(ListenAddr::Inet(any(80)), plain, 0, 0),
+        Listener::outside(ListenAddr::Udp(any(5300)), 0),
+        Listener::outside(ListenAddr::Inet(any(5300)), 0),
     ];
     let config = Config { listeners, ..Config::default() };
     let client = client.map(|c| c.parse().expect("an address"));
@@ -209,5 +211,14 @@ fn other_targets_are_refused_in_words() {
     ] {
         let why = explain(target, None, None).expect_err(target);
         assert!(why.contains(words), "{target}: {why}");
+    }
+}
+
+/// The sockets of `acme_dns_port` and `acme_http_port` belong to no server.
+#[test]
+fn challenges_are_answered_by_no_server() {
+    for target in ["udp://127.0.0.1:5300", "tcp://127.0.0.1:5300"] {
+        let text = explain(target, None, None).expect_err("no session");
+        assert!(text.ends_with("challenges of ACME are answered there, and no server is"), "{text}");
     }
 }

@@ -1,0 +1,169 @@
+//! The account of a server at Pebble, in the hands of somebody else who has its key.
+
+use super::*;
+use forebay_net::tls::pem;
+use rustls::SignatureScheme;
+use serde_json::{Value, json};
+
+/// Account with its key, which is one of P-256.
+pub(super) struct Account<'s> {
+    site: &'s Site,
+    /// Directory with the files of the account, below that of the site.
+    directory: &'static str,
+}
+
+/// Returns base64url without padding.
+fn base64url(bytes: &[u8]) -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    let letters = |three: &[u8]| {
+        let bits = three.iter().fold(0, |bits, b| bits << 8 | u32::from(*b)) << (8 * (3 - three.len()));
+        let letter = move |n: usize| char::from(LETTERS[(bits >> (18 - 6 * n)) as usize & 63]);
+        (0..=three.len()).map(letter).collect::<String>()
+    };
+    bytes.chunks(3).map(letters).collect()
+}
+
+/// Returns both numbers of a signature by P-256, which DER has as two integers, in 32 bytes each (RFC 7518, section 3.4).
+fn numbers(der: &[u8]) -> Vec<u8> {
+    let first = &der[2..];
+    let second = &first[2 + usize::from(first[1])..];
+    let number = |integer: &[u8]| {
+        let bytes = &integer[2..2 + usize::from(integer[1])];
+        let bytes = &bytes[bytes.len().saturating_sub(32)..];
+        [vec![0; 32 - bytes.len()], bytes.to_vec()].concat()
+    };
+    [number(first), number(second)].concat()
+}
+
+impl<'s> Account<'s> {
+    pub(super) fn new(site: &'s Site, directory: &'static str) -> Account<'s> {
+        Account { site, directory }
+    }
+
+    fn read(&self, name: &str) -> String {
+        self.site.read(&format!("{}/{name}", self.directory))
+    }
+
+    fn resource(&self, name: &str) -> String {
+        format!("https://{}/{name}", self.site.addr(2))
+    }
+
+    fn sign(&self, text: &str) -> Vec<u8> {
+        let key = pem::private_key(self.read("account.key").as_bytes(), &[]).expect("a key");
+        let key = rustls::crypto::aws_lc_rs::sign::any_supported_type(&key).expect("a key");
+        let signer = key.choose_scheme(&[SignatureScheme::ECDSA_NISTP256_SHA256]).expect("a key of P-256");
+        numbers(&signer.sign(text.as_bytes()).expect("a signature"))
+    }
+
+    /// Sends a signed request, which has to succeed. Without a payload it gets the resource.
+    fn post(&self, url: &str, payload: Option<Value>) -> Value {
+        let head = Command::new("curl").args(["-sfkI", &self.resource("nonce-plz")]).output().expect("curl");
+        let head = String::from_utf8_lossy(&head.stdout).into_owned();
+        let nonce = head
+            .lines()
+            .find_map(|l| l.to_ascii_lowercase().starts_with("replay-nonce: ").then(|| l[14..].trim()));
+        let kid = self.read("account.url");
+        let protected =
+            json!({"alg": "ES256", "kid": kid.trim(), "nonce": nonce.expect("a nonce"), "url": url});
+        let payload = payload.map(|p| p.to_string()).unwrap_or_default();
+        let (protected, payload) =
+            (base64url(protected.to_string().as_bytes()), base64url(payload.as_bytes()));
+        let signature = base64url(&self.sign(&format!("{protected}.{payload}")));
+        let body = json!({"protected": protected, "payload": payload, "signature": signature}).to_string();
+        let sent = Command::new("curl")
+            .args([
+                "-sSk",
+                "-w",
+                "\n%{http_code}",
+                "-H",
+                "Content-Type: application/jose+json",
+                "-d",
+                &body,
+                url,
+            ])
+            .output()
+            .expect("curl");
+        let text = String::from_utf8_lossy(&sent.stdout).into_owned();
+        let (content, status) = text.rsplit_once('\n').unwrap_or_default();
+        assert!(status.starts_with('2'), "{url}: {text}");
+        serde_json::from_str(content).unwrap_or_default()
+    }
+
+    /// Revokes the certificate that the server has written.
+    fn revoke(&self) {
+        let files = std::fs::read_dir(self.site.dir().join(self.directory)).expect("a directory").flatten();
+        let chain =
+            files.map(|f| f.path()).find(|p| p.extension().is_some_and(|e| e == "crt")).expect("a chain");
+        let chain = pem::certificates(&std::fs::read(chain).expect("a chain"));
+        let leaf = base64url(chain.first().expect("a certificate"));
+        self.post(&self.resource("revoke-cert"), Some(json!({"certificate": leaf, "reason": 1})));
+    }
+
+    /// Deactivates the authorizations of all orders. Returns their number.
+    fn deactivate(&self) -> usize {
+        let account = self.post(self.read("account.url").trim(), None);
+        let orders = self.post(account["orders"].as_str().expect("a URL"), None);
+        let orders = orders["orders"].as_array().expect("a list").iter().filter_map(Value::as_str);
+        let authorizations: Vec<Value> = orders
+            .flat_map(|o| self.post(o, None)["authorizations"].as_array().cloned().unwrap_or_default())
+            .collect();
+        for url in authorizations.iter().filter_map(Value::as_str) {
+            self.post(url, Some(json!({"status": "deactivated"})));
+        }
+        authorizations.len()
+    }
+}
+
+/// The authority says at the next question that a revoked certificate is to be renewed at once. Otherwise it would be renewed after a
+/// minute.
+#[test]
+fn a_revoked_certificate_is_replaced_in_place() {
+    let Some(program) = pebble() else { return };
+    let site = site("", NGINX_ACME);
+    let _authority = Authority::start(&site, &program, Settings { life: 90, refused_nonces: 0, ..LONG });
+    let server = Server::start_on(site);
+    let first = issued(&server.site, "a.test", "");
+    Account::new(&server.site, "state").revoke();
+    issued(&server.site, "a.test", &first);
+    let log = server.site.read("pebble.log");
+    assert_eq!(log.matches("is a replacement of").count(), 1, "{log}");
+    assert!(!server.error_log().contains("reconfiguring"));
+}
+
+/// The authorization is gone before the order is finalized, which is invalid from then on. Pebble 2.10.1 hangs if it goes before its
+/// challenge is looked at.
+#[test]
+fn an_invalid_order_is_followed_by_another() {
+    let Some(program) = pebble() else { return };
+    let names = free_port();
+    let site = Site::new(
+        "events {} error_log logs/error.log notice;\n\
+         http { access_log off; acme_client_path %DIR%/clients; acme_dns_program delay=0s %DIR%/dns-record;\n\
+         acme_client c https://127.0.0.1:%PORT2%/dir trusted_certificate=%DIR%/ca.pem challenge=dns retry_after_error=1s;\n\
+         server { listen 127.0.0.1:%PORT0%; listen 127.0.0.1:%PORT1% ssl; server_name a.test; acme c; } }\n",
+    );
+    // Fails, then waits before it removes, then does its work.
+    let script = format!(
+        "#!/bin/sh\necho $1 >> %DIR%/calls; [ ! -e %DIR%/broken ] || exit 1\n\
+         case $1 in add) p=set-txt;; *) p=clear-txt;; esac\n\
+         while [ $1 = remove ] && [ ! -e %DIR%/go ]; do sleep 0.05; done\n\
+         curl -sSf -d \"{{\\\"host\\\": \\\"$2.\\\", \\\"value\\\": \\\"$3\\\"}}\" http://127.0.0.1:{names}/$p >&2\n"
+    );
+    site.write("broken", "");
+    let calls = site.write("calls", "");
+    std::fs::set_permissions(calls, PermissionsExt::from_mode(0o666)).expect("mode");
+    let path = site.write("dns-record", &script);
+    std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).expect("mode");
+    let settings = Settings { names: Some(names), refused_nonces: 0, ..LONG };
+    let _authority = Authority::start(&site, &program, settings);
+    let server = Server::start_on(site);
+    // The URL of the account is written at the end of an order.
+    server.wait_for_log("no certificate for \"a.test\"", 1);
+    std::fs::remove_file(server.site.dir().join("broken")).expect("removed");
+    server.site.write("calls", "");
+    wait_for("a proof that was found", || server.site.read("calls").contains("remove").then_some(()));
+    assert!(Account::new(&server.site, "clients/c").deactivate() > 0);
+    server.site.write("go", "");
+    server.wait_for_log("no certificate for \"a.test\": finalizing the order: status \"invalid\"", 1);
+    issued(&server.site, "a.test", "");
+}
