@@ -198,6 +198,10 @@ impl Front for HttpThread {
         });
     }
 
+    fn give_way(&self) -> bool {
+        self.0.quic.give_way(&self.0)
+    }
+
     fn close_idle(&self, token: Token) {
         if let Some(conn) = self.0.runners.close_parked(token) {
             self.0.counters.active.sub(1);

@@ -11,7 +11,6 @@ pub use quinn_proto::{ConnectionError, Dir, Event, ReadError, StreamEvent, Strea
 pub use rustls::ServerConfig as TlsConfig;
 pub use session::{Choose, HandshakeFacts};
 
-use crate::reactor::Deadline;
 use bytes::BytesMut;
 use forebay_sys::datagrams::{self, Address, Batch, Datagram, Destination, MOST};
 use forebay_sys::sockets;
@@ -174,6 +173,11 @@ impl Endpoint {
     /// Returns the number of connections.
     pub fn open(&self) -> usize {
         self.open.get()
+    }
+
+    /// Returns the time without packets after which a connection ends.
+    pub fn patience(&self) -> Duration {
+        self.settings.idle
     }
 
     /// Returns the socket.
@@ -442,11 +446,6 @@ impl Endpoint {
             }
         }
     }
-}
-
-/// Returns the deadline of the poller for a timer.
-pub fn deadline(poller: &crate::reactor::Poller, at: Instant) -> Deadline {
-    poller.deadline_at(at)
 }
 
 fn transport(settings: &Settings) -> TransportConfig {

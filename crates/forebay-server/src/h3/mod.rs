@@ -168,7 +168,8 @@ impl Quic {
         endpoint: &Rc<Endpoint>,
         arrival: &Arrival,
     ) -> Option<u32> {
-        if thread.counters.active.get() as usize >= thread.max_connections || thread.quitting.get() {
+        let full = thread.counters.active.get() as usize >= thread.max_connections;
+        if thread.quitting.get() || full && !self.give_way(thread) {
             return None;
         }
         let mut client = Client {
@@ -186,7 +187,8 @@ impl Quic {
         if free == sessions.len() {
             sessions.push(None);
         }
-        let session = Session::new(thread, endpoint.clone(), Rc::new(client), self.asked.clone());
+        let session =
+            Session::new(thread, endpoint.clone(), Rc::new(client), self.asked.clone(), endpoint.patience());
         if let Some(place) = sessions.get_mut(free) {
             *place = Some(session);
         }
@@ -255,6 +257,21 @@ impl Quic {
         thread.io.poller.serve_directly(token, direct(thread.front));
         self.timer.set(Some(token));
         Some(token)
+    }
+
+    /// Ends the connection that has been without a request for the longest time, so that there is room for another. Returns `false` if
+    /// there is none.
+    pub(crate) fn give_way(&self, thread: &Thread) -> bool {
+        let oldest = {
+            let sessions = self.sessions.borrow();
+            let idle = sessions.iter().flatten().filter_map(|s| Some((s.idle_since()?, s)));
+            idle.min_by_key(|(since, _)| *since).map(|(_, session)| session.clone())
+        };
+        let Some(session) = oldest else { return false };
+        thread.counters.evicted.add(1);
+        session.leave();
+        self.ask(thread);
+        true
     }
 
     /// Returns the number of connections of a listener.

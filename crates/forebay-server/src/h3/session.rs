@@ -24,7 +24,7 @@ use forebay_net::quic::{
 use forebay_net::reactor::{Direct, Job, Token};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Streams whose field sections may wait for insertions.
 const BLOCKED_STREAMS: usize = 16;
@@ -97,6 +97,10 @@ pub(crate) struct Session {
     /// Number of streams that are blocked on the client.
     waits: Cell<usize>,
     pace: RefCell<Option<Rc<Transfer>>>,
+    /// Time since which there is no request.
+    idle_since: Cell<Instant>,
+    /// Time without requests after which the connection ends (nginx: keepalive_timeout).
+    patience: Duration,
 }
 
 impl std::fmt::Debug for Session {
@@ -114,6 +118,7 @@ impl Session {
         endpoint: Rc<Endpoint>,
         client: Rc<Client>,
         asked: Rc<Cell<bool>>,
+        patience: Duration,
     ) -> Rc<Session> {
         Rc::new(Session {
             io: thread.io.clone(),
@@ -144,7 +149,15 @@ impl Session {
             }),
             waits: Cell::new(0),
             pace: RefCell::new(None),
+            idle_since: Cell::new(thread.io.poller.now()),
+            patience,
         })
+    }
+
+    /// Returns the time since which there is no request; `None` if there is one, or the connection is closing.
+    pub(super) fn idle_since(&self) -> Option<Instant> {
+        let s = self.state.borrow();
+        (s.streams.is_empty() && !s.closed).then(|| self.idle_since.get())
     }
 
     /// Returns the client.
@@ -205,6 +218,11 @@ impl Session {
             self.fail(thread, fatal);
         }
         self.send_unsent(link);
+        // QUIC ends connections without packets. One whose client only sends PING frames ends here.
+        let now = thread.io.poller.now();
+        if self.idle_since().is_some_and(|since| now.saturating_duration_since(since) > self.patience) {
+            self.leave();
+        }
     }
 
     /// Has the connection looked at, for an error that a handler has found.
@@ -674,6 +692,7 @@ impl Session {
         let mut s = self.state.borrow_mut();
         if let Ok(at) = s.streams.binary_search_by_key(&id, |stream| stream.id) {
             s.streams.remove(at);
+            self.idle_since.set(self.io.poller.now());
         }
         if finished {
             s.resets = s.resets.saturating_sub(1);
