@@ -2,7 +2,8 @@
 
 use crate::line::Line;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::termios::{OptionalActions, Termios, isatty, tcgetattr, tcgetwinsize, tcsetattr};
+use rustix::process::getpgrp;
+use rustix::termios::{OptionalActions, Termios, isatty, tcgetattr, tcgetpgrp, tcgetwinsize, tcsetattr};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 
@@ -26,9 +27,12 @@ impl<Out: Write + AsFd> Screen<Out> {
     /// Takes over the terminal.
     ///
     /// # Errors
-    /// `out` is no terminal, or it is gone.
+    /// `out` is no terminal, it is gone, or another job has it: a process in the background that sets a terminal up is stopped.
     pub fn open(mut out: Out) -> io::Result<Screen<Out>> {
         tcgetattr(&out)?;
+        if tcgetpgrp(&out).is_ok_and(|foreground| foreground != getpgrp()) {
+            return Err(io::Error::other("the process runs in the background"));
+        }
         let before = if isatty(io::stdin()) { Some(tcgetattr(io::stdin())?) } else { None };
         if let Some(before) = &before {
             let mut raw = before.clone();
@@ -51,32 +55,41 @@ impl<Out: Write + AsFd> Screen<Out> {
     /// The terminal is gone.
     pub fn draw(&mut self, lines: &[Line]) -> io::Result<()> {
         let (width, height) = self.size();
-        let mut text = String::from("\x1b[H");
-        for (n, line) in lines.iter().take(height).enumerate() {
-            if n > 0 {
-                text.push_str("\r\n");
-            }
-            text.push_str(&line.colored(width, self.color));
-            text.push_str("\x1b[K");
-        }
-        text.push_str("\x1b[J");
-        self.out.write_all(text.as_bytes())?;
+        self.out.write_all(frame(lines, width, height, self.color).as_bytes())?;
         self.out.flush()
     }
 
-    /// Returns the bytes of a key, if one was pressed, without waiting; an empty list if the terminal is gone.
-    pub fn key(&self) -> Option<Vec<u8>> {
+    /// Returns the bytes of the keys that were pressed, without waiting; an empty list if the terminal is gone. [`crate::keys`] tells them
+    /// apart.
+    pub fn pressed(&self) -> Option<Vec<u8>> {
         self.before.as_ref()?;
         let stdin = io::stdin();
         let mut ready = [PollFd::new(&stdin, PollFlags::IN)];
         if !matches!(poll(&mut ready, Some(&Timespec::default())), Ok(1..)) {
             return None;
         }
-        let mut bytes = [0; 16];
+        let mut bytes = [0; 64];
         // Not through the buffer of `io::stdin`, whose contents poll(2) does not see.
         let count = rustix::io::read(&stdin, &mut bytes).unwrap_or(0);
         Some(bytes.get(..count).unwrap_or_default().to_vec())
     }
+}
+
+/// Returns what draws the lines from the top and clears the rest.
+fn frame(lines: &[Line], width: usize, height: usize, color: bool) -> String {
+    let mut text = String::from("\x1b[H");
+    for (n, line) in lines.iter().take(height).enumerate() {
+        if n > 0 {
+            text.push_str("\r\n");
+        }
+        // Not behind the text: after a line as wide as the screen the cursor stays on its last character.
+        text.push_str("\x1b[2K");
+        text.push_str(&line.colored(width, color));
+    }
+    if lines.len() < height {
+        text.push_str(if lines.is_empty() { "\x1b[J" } else { "\r\n\x1b[J" });
+    }
+    text
 }
 
 /// Returns the columns and lines of a terminal; `None` if it is none.
@@ -92,5 +105,19 @@ impl<Out: Write + AsFd> Drop for Screen<Out> {
         if let Some(before) = &self.before {
             let _ = tcsetattr(io::stdin(), OptionalActions::Now, before);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Look;
+
+    #[test]
+    fn nothing_is_cleared_behind_a_full_line() {
+        let lines = ["full", "a", "too long"].map(|text| Line::default().add(text, Look::Plain));
+        assert_eq!(frame(&lines, 4, 3, false), "\x1b[H\x1b[2Kfull\r\n\x1b[2Ka\r\n\x1b[2Ktoo ");
+        assert!(frame(&lines, 4, 9, false).ends_with("too \r\n\x1b[J"));
+        assert_eq!(frame(&[], 4, 1, false), "\x1b[H\x1b[J");
     }
 }

@@ -16,6 +16,7 @@ fn conf(up: std::net::SocketAddr, more: &str) -> String {
          http {{ access_log off; proxy_cache_path %DIR%/c keys_zone=things:1m;\n\
          upstream u {{ zone u 64k; server {up}; server 127.0.0.1:1 down; }}\n\
          server {{ listen 127.0.0.1:%PORT0%; server_name front.test; status_zone front;\n\
+         location /i {{ status_zone <i>name</i>; return 204; }}\n\
          location / {{ status_zone app; proxy_cache things; proxy_cache_valid 200 1h; proxy_pass http://u; }}\n\
          location /none {{ return 404; }} location /metrics {{ prometheus; }}\n\
          location /dashboard {{ dashboard; }} location /api {{ api; }} }}\n{more}\n}}\n"
@@ -101,6 +102,57 @@ fn history_is_kept_over_a_reload() {
     assert!(sum(&more["rows"]["http/location_zones"]["app"][0]) < 3.0, "{more}");
 }
 
+/// Asserts that the history has about `most` requests to a row, and no more some seconds later.
+fn assert_counted_once(server: &Server, row: impl Fn(&Value) -> Value, most: f64) {
+    let first = wait_for("the requests", || {
+        let all = history(server, "");
+        (sum(&row(&all)) > most / 2.0 - 1.0).then_some(all)
+    });
+    let last = first["last"].as_u64().expect("a number") + 3;
+    let all = wait_for("more samples", || {
+        Some(history(server, "")).filter(|all| all["last"].as_u64() >= Some(last))
+    });
+    assert!(sum(&row(&all)) < most + 1.0, "{}", row(&all));
+}
+
+/// Asks the server on port 1.
+fn ask_second(server: &Server) -> String {
+    String::from_utf8_lossy(&crate::harness::raw(server.addr(1), b"GET / HTTP/1.0\r\n\r\n")).into_owned()
+}
+
+#[test]
+fn an_address_that_is_there_twice_is_counted_once() {
+    let up = backend();
+    let more = format!(
+        "upstream twice {{ server {up}; server {up}; }} server {{ listen 127.0.0.1:%PORT1%; location / {{ proxy_pass http://twice; }} }}"
+    );
+    let server = start(&more);
+    // An odd number, so that one of the two has more.
+    for _ in 0..21 {
+        assert!(ask_second(&server).ends_with("well"));
+    }
+    let peers = json(&server, "/api/9/http/upstreams/twice")["peers"].clone();
+    assert_eq!((&peers[0]["requests"], &peers[1]["requests"]), (&json!(11), &json!(10)), "{peers}");
+    let name = up.to_string();
+    assert_counted_once(&server, |all| all["rows"]["http/upstreams"]["twice"][&name][0].clone(), 21.0);
+}
+
+#[test]
+fn a_server_that_gets_a_zone_is_counted_once() {
+    let up = backend();
+    let second = |zone: &str| {
+        conf(up, &format!("server {{ listen 127.0.0.1:%PORT1%; server_name two.test; {zone} return 204; }}"))
+    };
+    let server = Server::start(&second(""));
+    let ask = |n: usize| (0..n).for_each(|_| assert!(ask_second(&server).contains(" 204 ")));
+    ask(15);
+    server.site.write("nginx.conf", &second("status_zone two.test;"));
+    server.signal(Signal::SIGHUP);
+    wait_for("the reload", || (json(&server, "/api/9/nginx")["generation"] == 2).then_some(()));
+    ask(6);
+    assert_counted_once(&server, |all| all["rows"]["http/server_zones"]["two.test"][0].clone(), 21.0);
+}
+
 #[test]
 fn reloads_show_their_changes_and_the_reason_of_a_refusal() {
     let up = backend();
@@ -168,9 +220,14 @@ fn handshakes_protocols_certificates_and_warnings_are_shown() {
     assert_eq!((&tls["tls12"], &tls["resumed"]), (&json!(1), &json!(0)), "{tls}");
     assert_eq!(json(&server, "/api/9/ssl")["handshakes"], 3);
     assert_eq!(of("protocols")["http2"], 0);
+    let process = of("process");
+    assert!(process["cpu_us"].as_u64() > Some(0) && process["memory"].as_u64() > Some(1 << 20), "{process}");
+    assert_eq!(process["listening"][1], format!("{} ssl", server.addr(1)), "{process}");
     assert!(of("latency")["count"].as_u64() > Some(3));
     let text = server.get("/metrics");
     assert_eq!(series(body(&text), "forebay_tls_handshakes_total{version=\"1.3\"}"), 2.0);
+    assert!(series(body(&text), "process_cpu_seconds_total") > 0.0);
+    assert!(series(body(&text), "process_resident_memory_bytes") > 1e6);
     assert!(series(body(&text), "forebay_http_requests_total{version=\"1\"}") > 3.0);
 }
 
@@ -219,13 +276,25 @@ fn every_tab_of_the_page_has_its_rows_in_a_browser() {
             &[
                 "<td class=\"l\">front</td>",
                 "<td class=\"l\">app</td>",
+                // A name from the configuration is text.
+                "<td class=\"l\">&lt;i&gt;name&lt;/i&gt;</td>",
                 "aria-sort=\"ascending\"",
                 "<path d=\"M",
             ],
         ),
         ("#upstreams", &["127.0.0.1:1</td>", "<td class=\"l down\">down</td>"]),
         ("#caches", &["<td class=\"l\">things</td>", "Off: nothing is limited"]),
-        ("#system", &["Configuration 1 in effect", "a.test, b.test", "<dt>Threads</dt><dd>2</dd>"]),
+        (
+            "#system",
+            &[
+                "Configuration 1 in effect",
+                "a.test, b.test",
+                "<dt>Threads</dt><dd>2</dd>",
+                "<dt>Listens on</dt><dd>127.0.0.1:",
+            ],
+        ),
+        // No tab, but a name that all objects have.
+        ("#constructor", &[">live<"]),
     ] {
         let (dom, console) = browse(&server, tab);
         assert_eq!(console, "", "{tab}");
@@ -330,13 +399,35 @@ fn top_obeys_keys_in_a_terminal() {
     let mut seen = String::new();
     read_until(&mut screen, &mut seen, "\x1b[7m 1 Servers \x1b[0m");
     assert!(seen.contains("\x1b[?1049h") && seen.contains("requests/s"), "{seen}");
-    keys.write_all(b"2").expect("written");
+    // Keys that come together, as when one is held.
+    keys.write_all(b"pp\x1b[B2").expect("written");
     read_until(&mut screen, &mut seen, "\x1b[7m 2 Upstreams \x1b[0m");
     read_until(&mut screen, &mut seen, "127.0.0.1:1 ");
-    keys.write_all(b"q").expect("written");
+    keys.write_all(b"jq").expect("written");
     // The screen of before comes back.
     read_until(&mut screen, &mut seen, "\x1b[?1049l");
     assert_eq!(child.wait().expect("ends").code(), Some(0));
+}
+
+#[test]
+fn screens_are_not_opened_in_the_background() {
+    if !crate::differential::tool("script") {
+        return;
+    }
+    let server = start("");
+    let url = format!("http://{}", server.addr(0));
+    for (command, text) in [
+        (format!("{PROGRAM} top {url}/dashboard"), "the process runs in the background"),
+        (format!("{PROGRAM} bench -d 1 -c 1 {url}/i"), "requests/s"),
+    ] {
+        // A process that sets the terminal up would be stopped, and `wait` would not return.
+        let mut child = in_terminal(&format!("set -m; {command} & wait; echo end"));
+        let mut screen = child.stdout.take().expect("piped");
+        let mut seen = String::new();
+        read_until(&mut screen, &mut seen, "\nend");
+        assert!(seen.contains(text) && !seen.contains("\x1b[?1049h"), "{seen}");
+        child.wait().expect("ends");
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::{bytes_text, percent};
 use crate::duration_text;
 use crate::run::{Point, Progress};
-use forebay_terminal::{Line, Look, Screen, bars, beside, gauge, panel};
+use forebay_terminal::{Line, Look, Screen, bars, beside, gauge, keys, panel};
 use std::io::{IsTerminal, Stderr, stderr};
 
 /// Shows progress until it is dropped.
@@ -53,12 +53,12 @@ impl Live {
 
 /// Stops the run when the user asks for it. Raw mode makes ^C a key.
 fn heed_keys(screen: &Screen<Stderr>) {
-    while let Some(key) = screen.key() {
-        if matches!(key.as_slice(), b"q" | b"\x03") {
+    while let Some(pressed) = screen.pressed() {
+        if keys(&pressed).iter().any(|key| matches!(*key, b"q" | b"Q" | b"\x03")) {
             crate::signals::interrupt();
         }
         // The terminal is gone.
-        if key.is_empty() {
+        if pressed.is_empty() {
             return;
         }
     }
@@ -90,8 +90,9 @@ fn screen_lines(title: &str, p: &Progress<'_>, width: usize, height: usize) -> V
     let chart = height.saturating_sub(2 + GAUGE + FIGURES).max(CHART);
     let mut lines = vec![Line::default().add(format!(" {title}"), Look::Bold)];
     lines.extend(progress(p, &last, width));
-    let figures = panel("last second", figures(p, &last), half, FIGURES);
-    lines.extend(beside(figures, panel("latency, whole run", latencies(p, &last), width - half, FIGURES)));
+    let figures = panel("last second", figures(p, &last, half), half, FIGURES);
+    let latencies = latencies(p, &last, width - half);
+    lines.extend(beside(figures, panel("latency, whole run", latencies, width - half, FIGURES)));
     lines.extend(rates(p, width, chart));
     lines.truncate(height.saturating_sub(1));
     lines.push(Line::dim(" q or ^C: stop and show what was measured"));
@@ -123,30 +124,39 @@ fn progress(p: &Progress<'_>, last: &Point, width: usize) -> Vec<Line> {
     panel(state, vec![gauge(share, &text, width.saturating_sub(2))], width, GAUGE)
 }
 
-fn figures(p: &Progress<'_>, last: &Point) -> Vec<Line> {
+/// Returns a name and a value. `width` is that of the box; where it is narrow, the name is cut and never the value.
+fn figure(name: &str, value: &str, wide: usize, width: usize) -> String {
+    let inner = width.saturating_sub(2);
+    let room = inner.saturating_sub(value.chars().count() + 1).min(wide);
+    let name: String = name.chars().take(room).collect();
+    format!("{name:room$} {value}")
+}
+
+fn figures(p: &Progress<'_>, last: &Point, width: usize) -> Vec<Line> {
     let recent: Vec<_> = p.points.iter().rev().take(10).collect();
     let mean =
         |f: &dyn Fn(&Point) -> f64| recent.iter().map(|x| f(x)).sum::<f64>() / recent.len().max(1) as f64;
     let server = last.server_cpu.map_or("not visible".to_owned(), |c| format!("{c:.2} CPUs"));
-    let line = |text: String, look| Line::default().add(text, look);
+    let line = |name, value: String, look| Line::default().add(figure(name, &value, 12, width), look);
     vec![
-        line(format!("requests/s   {:.0}", mean(&|x| x.rate)), Look::Bold),
-        line(format!("answers      {}", p.complete), Look::Plain),
-        line(format!("errors       {}", p.errors), if p.errors > 0 { Look::Bad } else { Look::Plain }),
-        line(format!("received     {}/s", bytes_text(mean(&|x| x.bytes))), Look::Plain),
-        line(format!("client       {:.2} CPUs", mean(&|x| x.client_cpu)), Look::Plain),
-        line(format!("server       {server}"), Look::Plain),
+        line("requests/s", format!("{:.0}", mean(&|x| x.rate)), Look::Bold),
+        line("answers", p.complete.to_string(), Look::Plain),
+        line("errors", p.errors.to_string(), if p.errors > 0 { Look::Bad } else { Look::Plain }),
+        line("received", format!("{}/s", bytes_text(mean(&|x| x.bytes))), Look::Plain),
+        line("client", format!("{:.2} CPUs", mean(&|x| x.client_cpu)), Look::Plain),
+        line("server", server, Look::Plain),
     ]
 }
 
-fn latencies(p: &Progress<'_>, last: &Point) -> Vec<Line> {
-    let quantile = |q| format!("{:>6} %     {:>10}", percent(q), duration_text(p.latency.quantile(q)));
-    let quantiles = [0.5, 0.9, 0.99, 0.999].map(quantile);
+fn latencies(p: &Progress<'_>, last: &Point, width: usize) -> Vec<Line> {
+    let line = |name: &str, time| figure(name, &format!("{:>8}", duration_text(time)), 12, width);
+    let quantiles =
+        [0.5, 0.9, 0.99, 0.999].map(|q| line(&format!("{:>6} %", percent(q)), p.latency.quantile(q)));
     let rest = [
-        format!("longest      {:>10}", duration_text(p.latency.max())),
+        line("longest", p.latency.max()),
         String::new(),
-        format!("now  50 %    {:>10}", duration_text(last.p50)),
-        format!("now  99 %    {:>10}", duration_text(last.p99)),
+        line("now  50 %", last.p50),
+        line("now  99 %", last.p99),
     ];
     quantiles.into_iter().chain(rest).map(|text| Line::default().add(text, Look::Plain)).collect()
 }
@@ -176,11 +186,11 @@ mod tests {
             elapsed: 3.0,
             total: Some(10.0),
             count: None,
-            complete: 12345,
+            complete: 1_234_567,
             errors: 7,
             latency: &latency,
         };
-        for (width, height) in [(80, 24), (20, 8), (200, 60)] {
+        for (width, height) in [(80, 24), (40, 10), (20, 8), (200, 60)] {
             let lines = screen_lines("http://127.0.0.1/", &progress, width, height);
             assert_eq!(lines.len(), height);
             let text: Vec<String> = lines.iter().map(Line::plain).collect();
@@ -188,10 +198,14 @@ mod tests {
                 text.iter().skip(1).take(height - 2).all(|line| line.chars().count() <= width),
                 "{text:#?}"
             );
+            // Digits that are cut off make another number.
+            if width >= 40 {
+                assert!(text.iter().any(|line| line.contains("1234567")), "{text:#?}");
+            }
             if width == 80 {
                 let text = text.join("\n");
                 for part in
-                    ["12345", "errors       7", "99.9 %", "7 s left", "^C", "requests/s, highest 199", "█│"]
+                    ["1234567", "errors       7", "99.9 %", "7 s left", "^C", "requests/s, highest 199", "█│"]
                 {
                     assert!(text.contains(part), "{part}: {text}");
                 }

@@ -3,9 +3,10 @@
 
 use super::api::{self, ApiError, NOT_FOUND};
 use super::history::{COLUMNS, Excerpt, HEAT_ROWS, MOST_ROWS, Point, QUANTILES, Range, excerpt, heat_start};
-use super::{Block, facts, time, total};
+use super::{Block, facts, time, total, usage};
 use crate::modules::stub_status;
 use crate::request::Request;
+use forebay_core::config::Listener;
 use forebay_core::latency::{BUCKETS, quantile};
 use serde_json::{Map, Value, json};
 
@@ -19,6 +20,7 @@ const PATHS: &[(&str, Read)] = &[
     ("latency", |req| Ok(latency(req))),
     ("tls", |req| Ok(tls(req))),
     ("protocols", |req| Ok(protocols(req))),
+    ("process", |req| Ok(process(req))),
     ("reloads", |_| Ok(facts::reloads())),
     ("certificates", |_| Ok(facts::certificates())),
     ("warnings", |_| Ok(facts::warnings())),
@@ -42,6 +44,7 @@ fn overview(req: &Request) -> Value {
         "nginx": api::program(req),
         "started": time(super::STARTED.load(std::sync::atomic::Ordering::Relaxed)),
         "processes": api::processes(),
+        "process": process(req),
         "connections": api::connections(stub_status::totals(req)),
         "requests": api::requests(req),
         "evicted": total(req, |c| &c.evicted),
@@ -51,6 +54,8 @@ fn overview(req: &Request) -> Value {
         "protocols": protocols(req),
         "http": api::collections(req, Block::Http),
         "stream": api::collections(req, Block::Stream),
+        "slabs": api::slabs(req),
+        "resolvers": api::resolvers(),
         "reloads": facts::reloads(),
         "certificates": facts::certificates(),
         "warnings": facts::warnings(),
@@ -69,6 +74,27 @@ fn latency(req: &Request) -> Value {
         .collect();
     value.insert("count".into(), counts.iter().fold(0, |sum: u64, n| sum.wrapping_add(*n)).into());
     value.into()
+}
+
+/// Most listening addresses that are named.
+const MOST_ADDRESSES: usize = 50;
+
+/// Returns what the process takes of the machine, and where it listens.
+fn process(req: &Request) -> Value {
+    let listeners = &req.conf.config.listeners;
+    let address = |l: &Listener| {
+        let options = [(l.addr.is_udp(), " udp"), (l.default.options.ssl, " ssl")];
+        let options = options.into_iter().filter(|(is_set, _)| *is_set);
+        options.fold(l.addr.to_string(), |text, (_, option)| text + option)
+    };
+    let threads = req.thread.all_counters.len();
+    json!({
+        "cpu_us": usage::cpu_micros(),
+        "memory": usage::memory(),
+        "connections_max": req.thread.max_connections.saturating_mul(threads),
+        "listening": listeners.iter().take(MOST_ADDRESSES).map(address).collect::<Vec<_>>(),
+        "listening_left_out": listeners.len().saturating_sub(MOST_ADDRESSES),
+    })
 }
 
 fn tls(req: &Request) -> Value {

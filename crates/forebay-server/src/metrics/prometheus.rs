@@ -1,6 +1,6 @@
 //! `prometheus`: the counters as Prometheus reads them, the names of nginx-prometheus-exporter first.
 
-use super::{Block, CACHE_STATUSES, Totals, cache_totals, kind, total};
+use super::{Block, CACHE_STATUSES, Totals, cache_totals, kind, total, usage};
 use crate::modules::{Verdict, stub_status};
 use crate::request::Request;
 use forebay_core::histogram::{BUCKETS, Histogram};
@@ -12,6 +12,7 @@ use forebay_http::request::Method;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 /// Answers a request to `prometheus`. A content handler.
 pub(crate) fn handle(req: &mut Request) -> Verdict {
@@ -162,6 +163,14 @@ impl Exposition {
         self.one("forebay_log_lines_lost_total", counter, "Log lines that could not be written", lost);
         let threads = req.thread.all_counters.len() as u64;
         self.one("forebay_threads", "gauge", "Threads that serve connections", threads);
+        // The names that all clients of Prometheus use.
+        let name = "process_cpu_seconds_total";
+        self.about(name, counter, "Time of CPUs that the worker process took, seconds");
+        let _ = writeln!(self.0, "{name} {}", Duration::from_micros(usage::cpu_micros()).as_secs_f64());
+        if let Some(memory) = usage::memory() {
+            let help = "Memory of the machine that the worker process takes";
+            self.one("process_resident_memory_bytes", "gauge", help, memory);
+        }
     }
 
     /// Handshakes of TLS, and requests by version of HTTP.

@@ -16,6 +16,8 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Longest answer, bytes.
 const LONGEST: usize = 64 << 20;
+/// Longest head of an answer, bytes.
+const LONGEST_HEAD: usize = 64 << 10;
 
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -223,6 +225,9 @@ impl Incoming<'_> {
                 let head = std::mem::replace(&mut self.bytes, rest);
                 return Ok(String::from_utf8_lossy(&head).to_ascii_lowercase());
             }
+            if self.bytes.len() > LONGEST_HEAD {
+                return Err("the head of the answer is too long".to_owned());
+            }
             if !self.more()? {
                 return Err("the connection was closed".to_owned());
             }
@@ -283,5 +288,7 @@ mod tests {
         assert_eq!((closed.status, closed.body, closed.keeps), (404, b"abc".to_vec(), false));
         assert!(of("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}").is_err());
         assert!(of("HTTP/1.1").is_err() && of("hello\r\n\r\n").is_err());
+        let endless = format!("HTTP/1.1 200 OK\r\n{}", "a: b\r\n".repeat(LONGEST_HEAD));
+        assert_eq!(of(&endless).err(), Some("the head of the answer is too long".to_owned()));
     }
 }

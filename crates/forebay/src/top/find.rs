@@ -55,7 +55,10 @@ fn in_tree(root: &Block, prefix: &Path) -> Vec<Target> {
 fn host_field(name: Option<&str>, address: &Address) -> String {
     match (name, address) {
         (Some(name), _)
-            if !name.is_empty() && !name.contains(['*', '~', '_', '$']) && !name.starts_with('.') =>
+            if !name.is_empty()
+                && name != "_"
+                && !name.contains(['*', '~', '$'])
+                && !name.starts_with('.') =>
         {
             name.to_owned()
         }
@@ -134,16 +137,16 @@ mod tests {
 
     #[test]
     fn plain_addresses_of_this_machine_come_first() {
-        let conf = "events {} http { server { listen 443 ssl; listen [::]:8080; server_name a.test; location / { location ^~ /d/ { \
+        let conf = "events {} http { server { listen 443 ssl; listen [::]:8080; server_name a_b.test; location / { location ^~ /d/ { \
              dashboard; } } } server { listen unix:/run/x; server_name _; location /api { api; } location = /d { dashboard; } } \
              server { listen 81; location / { return 404; } } server { location /x { dashboard; } } }";
         assert_eq!(
             found(conf),
             [
-                "http://::1:8080/d/ a.test",
+                "http://::1:8080/d/ a_b.test",
                 "/run/x:/api localhost",
                 "http://127.0.0.1:80/x 127.0.0.1:80",
-                "https://127.0.0.1:443/d/ a.test"
+                "https://127.0.0.1:443/d/ a_b.test"
             ]
         );
         assert!(found("events {} http { server { location ~ x { api; } } }").is_empty());

@@ -1,7 +1,8 @@
 //! Keys, and signals that mean the same.
 
+use super::view::{DAY, HOUR, MINUTE, Range};
 use crate::signals::Signals;
-use forebay_terminal::Screen;
+use forebay_terminal::{Screen, keys};
 use nix::sys::signal::Signal;
 use std::io::{Stdout, stdin};
 use std::os::fd::AsFd;
@@ -24,12 +25,13 @@ pub(super) enum Key {
     PageDown,
     Top,
     Pause,
+    Range(Range),
     /// Draws again, as other keys do.
     Other,
 }
 
 /// Meanings of the bytes that terminals send for keys.
-const KEYS: [(&[u8], Key); 24] = [
+const KEYS: [(&[u8], Key); 27] = [
     (b"q", Key::Quit),
     (b"Q", Key::Quit),
     (b"\x03", Key::Quit),
@@ -54,6 +56,9 @@ const KEYS: [(&[u8], Key); 24] = [
     (b"g", Key::Top),
     (b"p", Key::Pause),
     (b" ", Key::Pause),
+    (b"m", Key::Range(MINUTE)),
+    (b"h", Key::Range(HOUR)),
+    (b"d", Key::Range(DAY)),
 ];
 
 impl Key {
@@ -74,19 +79,19 @@ fn key_of(signal: Signal) -> Key {
     }
 }
 
-/// Waits for a key, or a signal that means the same; `None` at `until`.
-pub(super) fn wait(screen: &Screen<Stdout>, signals: &Signals, until: Instant) -> Option<Key> {
-    let Ok(ready) = signals.wait(&[stdin().as_fd()], Some(until)) else { return Some(Key::Quit) };
+/// Waits for keys, or a signal that means the same; there are none at `until`.
+pub(super) fn wait(screen: &Screen<Stdout>, signals: &Signals, until: Instant) -> Vec<Key> {
+    let Ok(ready) = signals.wait(&[stdin().as_fd()], Some(until)) else { return vec![Key::Quit] };
     if let Some(received) = signals.next() {
-        return Some(key_of(received.signal));
+        return vec![key_of(received.signal)];
     }
     if ready != [true] {
-        return None;
+        return Vec::new();
     }
-    match screen.key() {
+    match screen.pressed() {
         // The terminal is gone.
-        Some(bytes) if bytes.is_empty() => Some(Key::Quit),
-        key => key.map(|bytes| Key::of(&bytes)),
+        Some(bytes) if bytes.is_empty() => vec![Key::Quit],
+        bytes => keys(&bytes.unwrap_or_default()).into_iter().map(Key::of).collect(),
     }
 }
 

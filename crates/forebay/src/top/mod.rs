@@ -17,7 +17,7 @@ use keys::Key;
 use serde_json::Value;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
-use view::View;
+use view::{MINUTE, Range, View};
 
 /// Width of the text of `--once` where there is no terminal.
 const PLAIN_WIDTH: usize = 120;
@@ -29,7 +29,7 @@ const BELOW: [&str; 2] = ["/api/9/forebay/", "/9/forebay/"];
 struct Snapshot {
     /// `/forebay/overview`.
     overview: Value,
-    /// `/forebay/history` of the last minute.
+    /// `/forebay/history` of a range.
     history: Value,
 }
 
@@ -59,9 +59,10 @@ impl Server {
         Err(reason)
     }
 
-    fn ask(&mut self) -> Result<Snapshot, String> {
+    fn ask(&mut self, range: &Range) -> Result<Snapshot, String> {
         let mut get = |path: &str| self.client.get(&format!("{}{path}", self.path));
-        Ok(Snapshot { overview: get("overview")?, history: get("history")? })
+        let history = format!("history?range={}", range.name);
+        Ok(Snapshot { overview: get("overview")?, history: get(&history)? })
     }
 }
 
@@ -89,7 +90,7 @@ fn run(args: TopArgs) -> Result<(), String> {
     let mut server = Server::reach(targets.collect())?;
     let out = std::io::stdout();
     if args.once || !out.is_terminal() || !std::io::stdin().is_terminal() {
-        let snapshot = server.ask()?;
+        let snapshot = server.ask(&MINUTE)?;
         let width = forebay_terminal::size(&out).map_or(PLAIN_WIDTH, |(width, _)| width);
         let text: String =
             view::everything(&snapshot, width).iter().map(|line| line.plain() + "\n").collect();
@@ -106,8 +107,9 @@ fn watch(server: &mut Server, interval: Duration) -> Result<(), String> {
     let signals = Signals::take_over().map_err(unusable)?;
     let mut screen = Screen::open(std::io::stdout()).map_err(unusable)?;
     let mut view = View::default();
-    let mut shown: Result<Snapshot, String> = server.ask();
+    let mut shown: Result<Snapshot, String> = server.ask(&view.range);
     let mut due = Instant::now() + interval;
+    let mut range = view.range;
     loop {
         let (width, height) = screen.size();
         let lines = match &shown {
@@ -118,15 +120,20 @@ fn watch(server: &mut Server, interval: Duration) -> Result<(), String> {
             // The terminal is gone.
             return Ok(());
         }
-        match keys::wait(&screen, &signals, due) {
-            Some(Key::Quit) => return Ok(()),
-            Some(key) => view.press(key),
-            None => {}
+        for key in keys::wait(&screen, &signals, due) {
+            match key {
+                Key::Quit => return Ok(()),
+                key => view.press(key),
+            }
         }
-        if Instant::now() >= due {
+        if view.range != range {
+            // A range is shown at once, also while paused.
+            range = view.range;
+            shown = server.ask(&range);
+        } else if Instant::now() >= due {
             due = Instant::now() + interval;
             if !view.paused {
-                shown = server.ask();
+                shown = server.ask(&range);
             }
         }
     }

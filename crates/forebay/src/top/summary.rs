@@ -2,6 +2,7 @@
 
 use super::Snapshot;
 use super::numbers::{bytes, count, ms, number, numbers, percent, printable, rate};
+use super::view::Range;
 use forebay_terminal::{Line, Look, spark};
 use serde_json::Value;
 
@@ -50,12 +51,14 @@ impl Figures<'_> {
             .add(rest, Look::Dim)
     }
 
-    fn requests(&self, width: usize) -> Line {
+    fn requests(&self, width: usize, range: &Range) -> Line {
         Line::default()
             .add(format!("{:>9}", rate(self.last("requests"))), Look::Bold)
             .add(" requests/s  ", Look::Dim)
             .add(spark(&self.values("requests"), width), Look::Line)
-            .add(" 60 s", Look::Dim)
+            .add(format!(" {}  ", range.text), Look::Dim)
+            .figure("CPU", percent(self.last("cpu_us") / 1e4), Look::Plain)
+            .figure("memory", bytes(number(&self.0.overview["process"]["memory"])), Look::Plain)
     }
 
     fn classes(&self) -> Line {
@@ -94,16 +97,52 @@ impl Figures<'_> {
 }
 
 /// Returns the figures of all requests and connections.
-pub(super) fn summary(snapshot: &Snapshot, width: usize) -> Vec<Line> {
+pub(super) fn summary(snapshot: &Snapshot, range: &Range, width: usize) -> Vec<Line> {
     let figures = Figures(snapshot);
-    let wide = width.saturating_sub(34).clamp(10, 60);
+    let wide = width.saturating_sub(56).clamp(10, 60);
     vec![
         figures.program(),
-        figures.requests(wide),
+        figures.requests(wide, range),
         figures.classes(),
-        figures.latency(wide / 2),
+        figures.latency(wide * 3 / 4),
         figures.connections(),
     ]
+}
+
+/// Returns the two most important of these lines, for low terminals.
+pub(super) fn short_summary(snapshot: &Snapshot, range: &Range, width: usize) -> Vec<Line> {
+    let figures = Figures(snapshot);
+    vec![figures.requests(width.saturating_sub(56).min(60), range), figures.latency(0)]
+}
+
+/// Returns the last reloads and the warnings of `forebay doctor`, under their titles.
+pub(super) fn notes(o: &Value) -> Vec<Line> {
+    let title = |text: &str| [Line::default(), Line::default().add(text, Look::Bold)];
+    let mut lines = Vec::from(title("Reloads"));
+    lines.extend(reloads(&o["reloads"]));
+    lines.extend(title("Warnings"));
+    lines.extend(warnings(&o["warnings"]));
+    lines
+}
+
+fn warnings(value: &Value) -> Vec<Line> {
+    let mut lines: Vec<Line> = elements(&value["warnings"])
+        .map(|w| {
+            let part = |name: &str| printable(w[name].as_str().unwrap_or_default());
+            let look = match w["severity"].as_str() {
+                Some("harm") => Look::Bad,
+                Some("warning") => Look::Warn,
+                _ => Look::Dim,
+            };
+            let rest = format!("  {}, {}", part("rule"), part("place"));
+            let line = Line::default().add(part("severity"), look).add(" ", Look::Plain);
+            line.add(part("message"), Look::Plain).add(rest, Look::Dim)
+        })
+        .collect();
+    if lines.is_empty() {
+        lines.push(Line::dim("none about the configuration"));
+    }
+    lines
 }
 
 /// Returns the elements of a list.
@@ -142,16 +181,18 @@ fn groups_with_failures(upstreams: &Value) -> impl Iterator<Item = String> {
 
 /// Describes a certificate that has few days left, or none.
 fn near_its_end(certificate: &Value) -> Option<String> {
-    let name = printable(certificate["names"][0].as_str().unwrap_or_default());
+    let name = certificate["names"][0].as_str().or(certificate["file"].as_str());
+    let name = printable(name.unwrap_or_default());
     match certificate["days_left"].as_i64() {
         None => Some(format!("{name}: no certificate yet")),
+        Some(days) if days < 0 => Some(format!("{name}: the certificate has expired")),
         Some(days) if days < 14 => Some(format!("{name}: the certificate has {days} days left")),
         Some(_) => None,
     }
 }
 
 /// Returns the last reloads.
-pub(super) fn reloads(value: &Value) -> Vec<Line> {
+fn reloads(value: &Value) -> Vec<Line> {
     let events: Vec<_> = value["events"].as_array().into_iter().flatten().collect();
     if events.is_empty() {
         return vec![Line::dim("none since the start of the process")];

@@ -3,13 +3,37 @@
 use super::Snapshot;
 use super::keys::Key;
 use super::layout::{render, sort};
-use super::summary::{problems, reloads, summary};
+use super::summary::{notes, problems, short_summary, summary};
 use super::tables::TABS;
 use forebay_terminal::{Line, Look};
+
+/// Range of time that trends cover.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Range {
+    /// Name in the API.
+    pub(super) name: &'static str,
+    /// Length.
+    pub(super) text: &'static str,
+}
+
+pub(super) const MINUTE: Range = Range { name: "minute", text: "60 s" };
+pub(super) const HOUR: Range = Range { name: "hour", text: "1 h" };
+pub(super) const DAY: Range = Range { name: "day", text: "24 h" };
+
+impl Default for Range {
+    fn default() -> Range {
+        MINUTE
+    }
+}
+
+/// Lines and columns below which a screen shows less around its tables.
+const LOW: usize = 16;
+const NARROW: usize = 60;
 
 /// State of the screen.
 #[derive(Debug, Default)]
 pub(super) struct View {
+    pub(super) range: Range,
     tab: usize,
     /// Column by which tables are sorted; `None` keeps the order of names.
     sort: Option<usize>,
@@ -35,20 +59,23 @@ impl View {
             Key::PageDown => self.scroll += 10,
             Key::Top => self.scroll = 0,
             Key::Pause => self.paused = !self.paused,
+            Key::Range(range) => self.range = range,
             Key::Quit | Key::Tab(_) | Key::Other => {}
         }
     }
 
     fn turn_to(&mut self, tab: usize) {
-        *self = View { tab, paused: self.paused, ..View::default() };
+        *self = View { tab, paused: self.paused, range: self.range, ..View::default() };
     }
 
     /// Returns the lines of a screen.
     pub(super) fn lines(&mut self, snapshot: &Snapshot, width: usize, height: usize) -> Vec<Line> {
-        let mut lines = summary(snapshot, width);
-        lines.extend(problems(&snapshot.overview).into_iter().take(4));
-        lines.push(Line::default());
-        lines.push(self.tabs());
+        let is_low = height < LOW;
+        let summary = if is_low { short_summary } else { summary };
+        let mut lines = summary(snapshot, &self.range, width);
+        lines.extend(problems(&snapshot.overview).into_iter().take(if is_low { 1 } else { 4 }));
+        lines.extend((!is_low).then(Line::default));
+        lines.push(self.tabs(width));
         let Some((_, tables)) = TABS.get(self.tab) else { return lines };
         let mut rows = Vec::new();
         for mut table in tables(snapshot) {
@@ -56,35 +83,40 @@ impl View {
             sort(&mut table, column, self.reverse);
             rows.extend(render(&table, width, column));
         }
+        if self.tab + 1 == TABS.len() {
+            rows.extend(notes(&snapshot.overview));
+        }
+        if is_low {
+            // The empty line before the first title.
+            rows.remove(0);
+        }
         let room = height.saturating_sub(lines.len() + 1).max(1);
         self.scroll = self.scroll.min(rows.len().saturating_sub(room));
         lines.extend(rows.into_iter().skip(self.scroll).take(room));
         lines.resize(height.saturating_sub(1).max(lines.len()), Line::default());
-        let keys =
-            "q quit  Tab 1-5 tabs  s S sort by the next or last column  r reverse  ↑ ↓ scroll  p pause";
+        let keys = "q quit  Tab 1-5 tabs  m h d range  s S sort by next, last column  r reverse  ↑ ↓ scroll  p pause";
         lines.push(Line::dim(if self.paused { format!("PAUSED  {keys}") } else { keys.to_owned() }));
         lines
     }
 
-    fn tabs(&self) -> Line {
+    fn tabs(&self, width: usize) -> Line {
         TABS.iter().enumerate().fold(Line::default(), |line, (n, (name, _))| {
             let look = if n == self.tab { Look::Chosen } else { Look::Dim };
-            line.add(format!(" {} {name} ", n + 1), look).add(" ", Look::Plain)
+            let name = if width < NARROW && n != self.tab { String::new() } else { format!("{name} ") };
+            line.add(format!(" {} {name}", n + 1), look).add(" ", Look::Plain)
         })
     }
 }
 
 /// Returns all there is, for `--once`.
 pub(super) fn everything(snapshot: &Snapshot, width: usize) -> Vec<Line> {
-    let mut lines = summary(snapshot, width);
+    let mut lines = summary(snapshot, &MINUTE, width);
     lines.extend(problems(&snapshot.overview));
     for mut table in TABS.iter().flat_map(|(_, tables)| tables(snapshot)) {
         sort(&mut table, None, false);
         lines.extend(render(&table, width, None));
     }
-    lines.push(Line::default());
-    lines.push(Line::default().add("Reloads", Look::Bold));
-    lines.extend(reloads(&snapshot.overview["reloads"]));
+    lines.extend(notes(&snapshot.overview));
     lines
 }
 
@@ -104,10 +136,13 @@ mod tests {
                 "http": {"server_zones": {"a10.test": zone(5), "a9.test": zone(50)},
                     "upstreams": {"app": {"peers": [peer("10.0.0.1:80", "up"), peer("10.0.0.2:80", "unavail")]}}},
                 "reloads": {"last_failed": true, "events": [{"time": "t", "error": "unknown directive\u{1b}"}]},
-                "certificates": [{"names": ["a.test"], "days_left": 3, "source": "file", "file": "/a.pem", "expires": "x"}],
+                "certificates": [{"names": ["a.test"], "days_left": 3, "source": "file", "file": "/a.pem", "expires": "x"},
+                    {"names": [], "days_left": -1, "source": "file", "file": "/old.pem", "expires": "x"}],
+                "process": {"memory": 16_500_000},
+                "warnings": {"warnings": [{"rule": "gzip-off", "severity": "harm", "message": "no compression", "place": "nginx.conf:3"}]},
             }),
             history: json!({
-                "values": {"requests": [1, 2, 1234]},
+                "values": {"requests": [1, 2, 1234], "cpu_us": [0, 123_000]},
                 "latency": {"p99": [null, 2.5]},
                 "rows": {"http/server_zones": {"a9.test": [[0, 4, 8], [0, 0, 0]]}},
             }),
@@ -125,6 +160,9 @@ mod tests {
             "! app: 1 of 2 servers not in use",
             "! the last reload was refused: unknown directive?",
             "! a.test: the certificate has 3 days left",
+            "! /old.pem: the certificate has expired",
+            "CPU 12.3%  memory 16.5MB",
+            "harm no compression  gzip-off, nginx.conf:3",
             "unavail",
         ] {
             assert!(text.contains(part), "no {part} in {text}");
@@ -160,5 +198,32 @@ mod tests {
         assert!(rows.contains("10.0.0.2:80") && !rows.contains("FAILS"), "{rows}");
         view.press(Key::FormerTab);
         assert_eq!((view.tab, view.sort), (0, None));
+    }
+
+    #[test]
+    fn a_low_and_narrow_terminal_shows_rows() {
+        let mut view = View::default();
+        view.press(Key::Range(HOUR));
+        view.press(Key::Tab(1));
+        let lines: Vec<String> =
+            view.lines(&snapshot(), 40, 10).iter().map(|l| l.colored(40, false)).collect();
+        let text = lines.join("\n");
+        assert_eq!(lines.len(), 10, "{text}");
+        for part in [
+            "1234 requests/s",
+            "1 h",
+            "p99 2.50ms",
+            "\x1b[7m 2 Upstreams \x1b[0m  3   4   5 ",
+            "10.0.0.2:80",
+            "q quit",
+        ] {
+            assert!(text.contains(part), "no {part} in {text}");
+        }
+        view.press(Key::Tab(4));
+        for _ in 0..99 {
+            view.press(Key::Down);
+        }
+        let text: String = view.lines(&snapshot(), 80, 24).iter().map(|l| l.plain() + "\n").collect();
+        assert!(text.contains("Reloads") && text.contains("harm no compression"), "{text}");
     }
 }

@@ -2,7 +2,7 @@
 
 use super::scale::{Columns, Key};
 use crate::config::http::Http;
-use crate::metrics::{Block, Sums, cache_totals, kind, zones_of_servers};
+use crate::metrics::{Block, Sums, cache_totals, kind, usage, zones_of_servers};
 use crate::modules::stub_status;
 use forebay_core::config::Config;
 use forebay_core::counters::{Counter, Counters};
@@ -10,7 +10,7 @@ use forebay_core::limit::outcomes::{Limited, Outcome, Outcomes};
 use forebay_core::status_zone::sessions::SessionTotals;
 use forebay_core::status_zone::zones;
 use forebay_core::upstream::group::Group;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -24,7 +24,7 @@ pub(crate) enum Kind {
 }
 
 /// Values of all requests and connections: name in the API, and kind.
-pub(crate) const COLUMNS: [(&str, Kind); 21] = [
+pub(crate) const COLUMNS: [(&str, Kind); 23] = [
     ("requests", Kind::Counter),
     ("1xx", Kind::Counter),
     ("2xx", Kind::Counter),
@@ -43,13 +43,15 @@ pub(crate) const COLUMNS: [(&str, Kind); 21] = [
     ("tls13", Kind::Counter),
     ("tls_resumed", Kind::Counter),
     ("tls_failed", Kind::Counter),
+    ("cpu_us", Kind::Counter),
     ("active", Kind::Gauge),
     ("idle", Kind::Gauge),
     ("current", Kind::Gauge),
+    ("memory", Kind::Gauge),
 ];
 
 /// Number of gauges, which are the last of [`COLUMNS`].
-const GAUGES: usize = 3;
+const GAUGES: usize = 4;
 
 /// Reads the counters for one configuration.
 pub(super) struct Reader {
@@ -67,6 +69,9 @@ pub(super) struct Running {
     connections: Vec<u64>,
     /// Sums of the zones of servers at the last reading, by the number of the zone. The counts of a zone end with it.
     zones: HashMap<usize, Sums>,
+    /// Requests and errors of servers by name. A name may have two zones: one of its own, and that of a `status_zone` which came with
+    /// a reload.
+    names: BTreeMap<Vec<u8>, [u64; 2]>,
     /// Sums of all zones of servers since the first reading.
     total: Sums,
 }
@@ -101,13 +106,14 @@ impl Reader {
         };
         let [active, accepted, _, requests, reading, writing, waiting] = stub_status::sums(&self.threads);
         let (http2, http3) = (sum(|c| &c.http2), sum(|c| &c.http3));
-        let now = [active.saturating_sub(waiting), waiting, reading.wrapping_add(writing)];
+        let memory = usage::memory().unwrap_or(0);
+        let now = [active.saturating_sub(waiting), waiting, reading.wrapping_add(writing), memory];
         for (sum, now) in running.gauges.iter_mut().zip(now) {
             *sum = sum.saturating_add(now);
         }
         let t = &running.total;
         let [c1, c2, c3, c4, c5] = t.classes;
-        let [active, idle, current] = running.gauges;
+        let [active, idle, current, memory] = running.gauges;
         let mut columns = Columns {
             values: [
                 requests,
@@ -128,9 +134,11 @@ impl Reader {
                 sum(|c| &c.tls13),
                 sum(|c| &c.tls_resumed),
                 sum(|c| &c.tls_failed),
+                usage::cpu_micros(),
                 active,
                 idle,
                 current,
+                memory,
             ],
             ..Columns::default()
         };
@@ -145,12 +153,18 @@ impl Reader {
                 Block::Http => "http/upstreams",
                 Block::Stream => "stream/upstreams",
             };
+            // An address may be there twice, written so or as that of two names.
+            let mut peers: BTreeMap<Vec<u8>, [u64; 2]> = BTreeMap::new();
             for peer in group.status(now) {
                 // A failed attempt may also be a response of class 5xx.
                 let errors = peer.responses[4].max(peer.fails);
-                let (key, values) = row(kind, &peer.name, [peer.requests, errors]);
-                rows.push((Key { group: text(&group.name), ..key }, values));
+                let [all, bad] = peers.entry(peer.name).or_default();
+                (*all, *bad) = (all.wrapping_add(peer.requests), bad.wrapping_add(errors));
             }
+            rows.extend(peers.into_iter().map(|(name, values)| {
+                let (key, values) = row(kind, &name, values);
+                (Key { group: text(&group.name), ..key }, values)
+            }));
         }
     }
 
@@ -175,13 +189,19 @@ impl Running {
 
     fn read_servers(&mut self, rows: &mut Vec<(Key, [u64; 2])>) {
         let former = std::mem::take(&mut self.zones);
+        let former_names = std::mem::take(&mut self.names);
         for zone in zones_of_servers() {
             let sums = Sums::of(&zone);
             let before = former.get(&zone.id).cloned().unwrap_or_default();
             self.total.add_growth(&sums, &before);
-            rows.push(row("http/server_zones", &zone.name, [sums.requests, sums.classes[4]]));
+            let mut grown = Sums::default();
+            grown.add_growth(&sums, &before);
+            let former = || former_names.get(&zone.name).copied().unwrap_or_default();
+            let [all, bad] = self.names.entry(zone.name.clone()).or_insert_with(former);
+            (*all, *bad) = (all.saturating_add(grown.requests), bad.saturating_add(grown.classes[4]));
             self.zones.insert(zone.id, sums);
         }
+        rows.extend(self.names.iter().map(|(name, values)| row("http/server_zones", name, *values)));
     }
 }
 
