@@ -50,6 +50,8 @@ pub(crate) struct Quic {
     endpoints: RefCell<Vec<Option<Rc<Endpoint>>>>,
     /// Sessions by number, which links have as their owner.
     sessions: RefCell<Vec<Option<Rc<Session>>>>,
+    /// Numbers of sessions that have ended.
+    free: RefCell<Vec<u32>>,
     /// Buffers for datagrams.
     batch: RefCell<Option<Batch>>,
     /// Slot of the poller for timers.
@@ -182,20 +184,18 @@ impl Quic {
             let port = client.local_address(&thread.config()).map_or(0, |listening| listening.port());
             client.local = Some(SocketAddr::new(ip, port));
         }
+        let patience = endpoint.patience();
+        let session = Session::new(thread, endpoint.clone(), Rc::new(client), self.asked.clone(), patience);
         let mut sessions = self.sessions.borrow_mut();
-        let free = sessions.iter().position(Option::is_none).unwrap_or(sessions.len());
-        if free == sessions.len() {
-            sessions.push(None);
-        }
-        let session =
-            Session::new(thread, endpoint.clone(), Rc::new(client), self.asked.clone(), endpoint.patience());
-        if let Some(place) = sessions.get_mut(free) {
-            *place = Some(session);
+        let number = self.free.borrow_mut().pop().or_else(|| u32::try_from(sessions.len()).ok())?;
+        match sessions.get_mut(number as usize) {
+            Some(place) => *place = Some(session),
+            None => sessions.push(Some(session)),
         }
         for counter in [&thread.counters.accepted, &thread.counters.handled, &thread.counters.active] {
             counter.add(1);
         }
-        u32::try_from(free).ok()
+        Some(number)
     }
 
     /// Forgets a session whose connection is gone.
@@ -203,6 +203,7 @@ impl Quic {
         let session = self.sessions.borrow_mut().get_mut(number as usize).and_then(Option::take);
         if let Some(session) = session {
             session.lost();
+            self.free.borrow_mut().push(number);
             thread.counters.active.sub(1);
         }
     }

@@ -97,6 +97,8 @@ pub(crate) struct Session {
     /// Number of streams that are blocked on the client.
     waits: Cell<usize>,
     pace: RefCell<Option<Rc<Transfer>>>,
+    /// Error that a handler has found while it read.
+    fatal: Cell<Option<Fatal>>,
     /// Time since which there is no request.
     idle_since: Cell<Instant>,
     /// Time without requests after which the connection ends (nginx: keepalive_timeout).
@@ -110,7 +112,7 @@ impl std::fmt::Debug for Session {
 }
 
 /// End of a connection because of the client.
-type Fatal = (Code, &'static str);
+pub(super) type Fatal = (Code, &'static str);
 
 impl Session {
     pub(super) fn new(
@@ -149,6 +151,7 @@ impl Session {
             }),
             waits: Cell::new(0),
             pace: RefCell::new(None),
+            fatal: Cell::new(None),
             idle_since: Cell::new(thread.io.poller.now()),
             patience,
         })
@@ -213,8 +216,7 @@ impl Session {
                 self.fail(thread, fatal);
             }
         }
-        let found = self.state.borrow().streams.iter().find_map(|stream| stream.fatal.take());
-        if let Some(fatal) = found {
+        if let Some(fatal) = self.fatal.take() {
             self.fail(thread, fatal);
         }
         self.send_unsent(link);
@@ -225,9 +227,12 @@ impl Session {
         }
     }
 
-    /// Has the connection looked at, for an error that a handler has found.
-    pub(super) fn mark(&self, link: &Rc<Link>) {
-        self.endpoint.mark(link);
+    /// Ends the connection, soon, for an error of the client that a handler has found.
+    pub(super) fn note_fatal(&self, fatal: Fatal) {
+        self.fatal.set(Some(fatal));
+        if let Some(link) = self.link.get() {
+            self.endpoint.mark(link);
+        }
         self.notify();
     }
 
@@ -275,7 +280,13 @@ impl Session {
             StreamEvent::Opened { dir: Dir::Uni } => loop {
                 let id = link.quinn().streams().accept(Dir::Uni);
                 let Some(id) = id else { return Ok(()) };
-                self.state.borrow_mut().unis.push(Uni { id, purpose: Purpose::Unknown, input: Vec::new() });
+                let mut s = self.state.borrow_mut();
+                s.frames += 1;
+                if s.frames > CONTROL {
+                    return Err((Code::ExcessiveLoad, "client opened too many unidirectional streams"));
+                }
+                s.unis.push(Uni { id, purpose: Purpose::Unknown, input: Vec::new() });
+                drop(s);
                 self.read_uni(thread, link, id)?;
             },
             StreamEvent::Readable { id } if id.dir() == Dir::Uni => self.read_uni(thread, link, id),
@@ -365,8 +376,7 @@ impl Session {
     fn readable(self: &Rc<Self>, thread: &Rc<Thread>, stream: &Rc<Stream>) -> Result<(), Fatal> {
         stream.note_readable();
         if stream.has_begun() {
-            stream.look();
-            return self.outcome(stream);
+            return stream.look();
         }
         match stream.read_section() {
             Ok(Some(section)) => self.begin(thread, stream, section),
@@ -382,11 +392,6 @@ impl Session {
                 self.count_reset()
             }
         }
-    }
-
-    /// Returns the error that a stream has found while its handler read from it.
-    fn outcome(&self, stream: &Stream) -> Result<(), Fatal> {
-        stream.fatal.take().map_or(Ok(()), Err)
     }
 
     /// Begins the request of a stream with its field section, or has it wait for insertions.
@@ -696,6 +701,8 @@ impl Session {
         }
         if finished {
             s.resets = s.resets.saturating_sub(1);
+            // Browsers send PRIORITY_UPDATE frames for their requests.
+            s.frames = s.frames.saturating_sub(2);
         }
         drop(s);
         self.close_if_over();

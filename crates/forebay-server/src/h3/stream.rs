@@ -2,7 +2,7 @@
 
 use super::Session;
 use super::input::{Failure, Input, Next};
-use super::session::{Head, code};
+use super::session::{Fatal, Head, code};
 use crate::connection::Connection;
 use crate::connection::mux::{RequestStream, Reset};
 use forebay_http::field::Name;
@@ -37,8 +37,6 @@ pub(crate) struct Stream {
     input: RefCell<Input>,
     /// Field section that waits for so many insertions.
     pub(super) blocked_section: RefCell<Option<(u64, Vec<u8>)>>,
-    /// Error for the connection that was found while the handler read.
-    pub(super) fatal: Cell<Option<(Code, &'static str)>>,
     /// Bytes of the announced `Content-Length` that have not arrived.
     promised: Cell<Option<u64>>,
     /// The length of the content differs from `Content-Length`.
@@ -72,7 +70,6 @@ impl Stream {
             begun: Cell::new(false),
             input: RefCell::new(Input::new(longest)),
             blocked_section: RefCell::new(None),
-            fatal: Cell::new(None),
             promised: Cell::new(None),
             wrong_length: Cell::new(false),
             pending: RefCell::default(),
@@ -149,19 +146,17 @@ impl Stream {
     }
 
     /// Wakes the handler if there is something for it, or the request has been given up.
-    pub(super) fn look(&self) {
+    pub(super) fn look(&self) -> Result<(), Fatal> {
         let reset = self.session.link().is_some_and(|link| {
             let mut quinn = link.quinn();
             matches!(quinn.recv_stream(self.id).received_reset(), Ok(Some(_)))
         });
         if reset && !self.broken.get() {
             self.break_off(Some(Code::RequestCancelled));
-            if let Err(fatal) = self.session.count_reset() {
-                self.fatal.set(Some(fatal));
-            }
-            return;
+            return self.session.count_reset();
         }
         self.wake_reader();
+        Ok(())
     }
 
     /// Notes that QUIC takes more.
@@ -329,10 +324,7 @@ impl Stream {
     /// Notes a failure, for the connection.
     fn note(&self, failure: Failure) -> Errno {
         if let Failure::Connection(code, reason) = failure {
-            self.fatal.set(Some((code, reason)));
-            if let Some(link) = self.session.link() {
-                self.session.mark(link);
-            }
+            self.session.note_fatal((code, reason));
         }
         self.broken.set(true);
         Errno::CONNRESET
