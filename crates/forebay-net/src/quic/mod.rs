@@ -25,6 +25,7 @@ use std::collections::BinaryHeap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -130,6 +131,10 @@ pub struct Endpoint {
     open: Cell<usize>,
     /// The kernel splits pieces.
     splits: Cell<bool>,
+    /// Links that a panic has ended, until their owner is told.
+    lost: RefCell<Vec<Rc<Link>>>,
+    /// Panics that have not been reported.
+    panics: Cell<usize>,
 }
 
 impl std::fmt::Debug for Endpoint {
@@ -167,12 +172,41 @@ impl Endpoint {
             half_open: Cell::new(0),
             open: Cell::new(0),
             splits: Cell::new(true),
+            lost: RefCell::default(),
+            panics: Cell::new(0),
         })
     }
 
     /// Returns the number of connections.
     pub fn open(&self) -> usize {
         self.open.get()
+    }
+
+    /// Calls a function that handles a link. A panic in it ends that link only, without a word to the client.
+    pub fn guard<R>(&self, link: &Rc<Link>, f: impl FnOnce() -> R) -> Option<R> {
+        let done = catch_unwind(AssertUnwindSafe(f));
+        if done.is_err() {
+            self.panics.set(self.panics.get() + 1);
+            if self.forget(link) {
+                self.lost.borrow_mut().push(link.clone());
+            }
+        }
+        done.ok()
+    }
+
+    /// Returns the number of panics since the last call.
+    pub fn take_panics(&self) -> usize {
+        self.panics.take()
+    }
+
+    /// Removes a link from the table. Returns `false` if it is not there.
+    fn forget(&self, link: &Link) -> bool {
+        self.established(link);
+        let place = self.links.borrow_mut().get_mut(link.handle.0).and_then(Option::take);
+        if place.is_some() {
+            self.open.set(self.open.get().saturating_sub(1));
+        }
+        place.is_some()
     }
 
     /// Returns the time without packets after which a connection ends.
@@ -227,8 +261,9 @@ impl Endpoint {
                 drop(quinn);
                 if let Some(link) = self.link(handle) {
                     session::concern(link.owner.get());
-                    link.quinn().handle_event(event);
-                    self.mark(&link);
+                    if self.guard(&link, || link.quinn().handle_event(event)).is_some() {
+                        self.mark(&link);
+                    }
                 }
             }
             Some(DatagramEvent::NewConnection(incoming)) => {
@@ -346,11 +381,18 @@ impl Endpoint {
         let mut buf = self.buf.take();
         for link in sending.drain(..) {
             link.is_sending.set(false);
-            if self.flush_one(&link, now, &mut buf) {
+            let sent = self.guard(&link, || {
+                let more = self.flush_one(&link, now, &mut buf);
+                self.settle(&link, now, &mut gone);
+                more
+            });
+            if sent == Some(true) {
                 self.mark_sending(&link);
             }
-            self.settle(&link, now, &mut gone);
         }
+        // A statement of its own: the owner may end others.
+        let lost = self.lost.take();
+        lost.iter().for_each(&mut gone);
         self.buf.replace(buf);
         let mut more = self.sending.borrow_mut();
         if more.is_empty() {
@@ -380,11 +422,7 @@ impl Endpoint {
         }
         if quinn.is_drained() {
             drop(quinn);
-            self.established(link);
-            if let Some(place) = self.links.borrow_mut().get_mut(link.handle.0)
-                && place.take().is_some()
-            {
-                self.open.set(self.open.get().saturating_sub(1));
+            if self.forget(link) {
                 gone(link);
             }
             return;
@@ -419,8 +457,9 @@ impl Endpoint {
                 continue;
             }
             link.armed.set(None);
-            link.quinn().handle_timeout(now);
-            self.mark(&link);
+            if self.guard(&link, || link.quinn().handle_timeout(now)).is_some() {
+                self.mark(&link);
+            }
         }
     }
 

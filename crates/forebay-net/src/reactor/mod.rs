@@ -205,6 +205,11 @@ impl Reactor {
         }
     }
 
+    /// Reports a panic that has been contained elsewhere.
+    pub fn report_panic(&self) {
+        self.tasks.report_panic();
+    }
+
     /// Goes on with work that has no task.
     fn step(&self, handler: &impl Handler, direct: Direct) {
         // A panic ends this work only: the front end takes it out of its table for the step, and puts it back afterwards.

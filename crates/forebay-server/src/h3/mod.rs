@@ -212,8 +212,11 @@ impl Quic {
     fn work(&self, thread: &Rc<Thread>, endpoint: &Rc<Endpoint>) {
         while let Some(link) = endpoint.take_ready() {
             if let Some(session) = self.session(link.owner.get()) {
-                session.process(thread, &link);
+                endpoint.guard(&link, || session.process(thread, &link));
             }
+        }
+        for _ in 0..endpoint.take_panics() {
+            thread.reactor.report_panic();
         }
     }
 
