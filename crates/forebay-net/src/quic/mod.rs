@@ -502,3 +502,6 @@ fn transport(settings: &Settings) -> TransportConfig {
         .initial_mtu(1200);
     config
 }
+
+#[cfg(test)]
+mod tests;

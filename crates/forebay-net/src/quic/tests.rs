@@ -1,0 +1,244 @@
+use super::*;
+use bytes::Bytes;
+use quinn_proto::ClientConfig;
+use quinn_proto::crypto::rustls::QuicClientConfig;
+use std::collections::VecDeque;
+use std::net::UdpSocket;
+
+/// A certificate of its own with its key, made by `openssl`.
+fn certificate() -> (rustls::pki_types::CertificateDer<'static>, rustls::pki_types::PrivateKeyDer<'static>) {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let done = std::process::Command::new("openssl")
+        .args([
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+            "-nodes",
+            "-subj",
+            "/CN=h",
+        ])
+        .args(["-keyout", "key", "-out", "crt", "-days", "9", "-addext", "subjectAltName=DNS:h"])
+        .args(["-addext", "basicConstraints=critical,CA:FALSE"])
+        .current_dir(dir.path())
+        .output();
+    assert!(done.is_ok_and(|done| done.status.success()), "openssl is missing");
+    let read = |name: &str| std::fs::read(dir.path().join(name)).expect("written");
+    let key = crate::tls::pem::private_key(&read("key"), &[]).ok().expect("a key");
+    (crate::tls::pem::certificates(&read("crt")).remove(0), key)
+}
+
+/// Names that handshakes have asked for; only `h` is known.
+struct Names {
+    config: Arc<TlsConfig>,
+    asked: RefCell<Vec<(u32, Option<Vec<u8>>)>>,
+}
+
+impl Choose for Names {
+    fn choose(&self, owner: u32, hello: crate::tls::hello::Hello) -> Result<Arc<TlsConfig>, u8> {
+        let known = hello.server_name.as_deref() == Some(b"h");
+        self.asked.borrow_mut().push((owner, hello.server_name));
+        // unrecognized_name
+        if known { Ok(self.config.clone()) } else { Err(112) }
+    }
+
+    fn refused(&self, _: u32) {}
+}
+
+/// An endpoint, and a client of its own.
+struct Pair {
+    server: Endpoint,
+    names: Rc<Names>,
+    links: Vec<Rc<Link>>,
+    gone: usize,
+    socket: UdpSocket,
+    endpoint: quinn_proto::Endpoint,
+    client: Connection,
+    handle: ConnectionHandle,
+    events: VecDeque<Event>,
+}
+
+fn pair(name: &str, retry: bool) -> Pair {
+    let (cert, key) = certificate();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut config = rustls::ServerConfig::builder_with_provider(provider.clone())
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .expect("versions")
+        .with_no_client_auth()
+        .with_single_cert(vec![cert.clone()], key)
+        .expect("a certificate");
+    config.alpn_protocols = vec![b"h3".to_vec()];
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(cert).expect("a root");
+    let mut trusting = rustls::ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .expect("versions")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    trusting.alpn_protocols = vec![b"h3".to_vec()];
+    let listening = UdpSocket::bind("127.0.0.1:0").expect("bound");
+    listening.set_nonblocking(true).expect("option");
+    let at = listening.local_addr().expect("bound");
+    let settings = Settings {
+        thread: 7,
+        streams: 4,
+        stream_window: 1000,
+        send_window: 4000,
+        idle: Duration::from_secs(30),
+        retry,
+        connections: 2,
+        key: [1; 64],
+    };
+    let server = Endpoint::new(Arc::new(listening.into()), false, settings).expect("an endpoint");
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("bound");
+    socket.set_read_timeout(Some(Duration::from_millis(10))).expect("option");
+    let mut endpoint = quinn_proto::Endpoint::new(Arc::new(EndpointConfig::default()), None, false, None);
+    let config_of_client =
+        ClientConfig::new(Arc::new(QuicClientConfig::try_from(trusting).expect("TLS 1.3")));
+    let (handle, client) = endpoint.connect(Instant::now(), config_of_client, at, name).expect("a client");
+    let names = Rc::new(Names { config: Arc::new(config), asked: RefCell::default() });
+    Pair {
+        server,
+        names,
+        links: Vec::new(),
+        gone: 0,
+        socket,
+        endpoint,
+        client,
+        handle,
+        events: VecDeque::new(),
+    }
+}
+
+impl Pair {
+    /// Lets both sides send and receive what they have. Server events go to `f`.
+    fn turn(&mut self, mut f: impl FnMut(&Rc<Link>, Event)) {
+        let now = Instant::now();
+        let mut buf = Vec::new();
+        while let Some(transmit) = self.client.poll_transmit(now, 1, &mut buf) {
+            self.socket.send_to(&buf[..transmit.size], transmit.destination).expect("sent");
+            buf.clear();
+        }
+        let chooser: Rc<dyn Choose> = self.names.clone();
+        let mut owners = 0;
+        let _ = self.server.receive(&mut Batch::new(), now, &chooser, |_| {
+            owners += 1;
+            Some(41 + owners)
+        });
+        while let Some(link) = self.server.take_ready() {
+            if !self.links.iter().any(|known| Rc::ptr_eq(known, &link)) {
+                self.links.push(link.clone());
+            }
+            self.server.guard(&link, || {
+                loop {
+                    let event = link.quinn().poll();
+                    let Some(event) = event else { break };
+                    f(&link, event);
+                }
+            });
+        }
+        self.server.expire(now);
+        let gone = Cell::new(0);
+        self.server.flush(now, |_| gone.set(gone.get() + 1));
+        self.gone += gone.get();
+        let mut bytes = [0; 2048];
+        while let Ok((len, from)) = self.socket.recv_from(&mut bytes) {
+            let data = BytesMut::from(&bytes[..len]);
+            let mut response = Vec::new();
+            if let Some(DatagramEvent::ConnectionEvent(_, event)) =
+                self.endpoint.handle(now, from, None, None, data, &mut response)
+            {
+                self.client.handle_event(event);
+            }
+        }
+        self.client.handle_timeout(Instant::now());
+        while let Some(event) = self.client.poll_endpoint_events() {
+            if let Some(event) = self.endpoint.handle_event(self.handle, event) {
+                self.client.handle_event(event);
+            }
+        }
+        while let Some(event) = self.client.poll() {
+            self.events.push_back(event);
+        }
+    }
+
+    fn until(&mut self, what: &str, mut done: impl FnMut(&Pair) -> bool) {
+        let end = Instant::now() + Duration::from_secs(20);
+        while !done(self) {
+            assert!(Instant::now() < end, "{what}: {:?}", self.events);
+            self.turn(|_, _| {});
+        }
+    }
+}
+
+#[test]
+fn a_handshake_asks_for_a_configuration_by_name() {
+    for retry in [false, true] {
+        let mut pair = pair("h", retry);
+        pair.until("connected", |p| p.events.iter().any(|e| matches!(e, Event::Connected)));
+        assert_eq!(*pair.names.asked.borrow(), [(42, Some(b"h".to_vec()))]);
+        let link = pair.links[0].clone();
+        pair.until("established", |_| link.facts().is_some());
+        let facts = link.facts().expect("established");
+        assert_eq!((facts.agreed.alpn.as_deref(), facts.agreed.v13), (Some(&b"h3"[..]), true));
+        assert_eq!((pair.server.open(), link.owner.get()), (1, 42));
+        // Content goes and comes.
+        let id = pair.client.streams().open(Dir::Bi).expect("a stream");
+        assert_eq!(pair.client.send_stream(id).write(b"ping").ok(), Some(4));
+        let got = RefCell::new(Vec::new());
+        let end = Instant::now() + Duration::from_secs(20);
+        while got.borrow().is_empty() && Instant::now() < end {
+            pair.turn(|link, event| {
+                if matches!(event, Event::Stream(StreamEvent::Opened { dir: Dir::Bi })) {
+                    let id = link.quinn().streams().accept(Dir::Bi).expect("a stream");
+                    let mut quinn = link.quinn();
+                    let mut stream = quinn.recv_stream(id);
+                    let mut chunks = stream.read(true).expect("readable");
+                    if let Ok(Some(chunk)) = chunks.next(100) {
+                        got.borrow_mut().extend_from_slice(&chunk.bytes);
+                    }
+                    let _ = chunks.finalize();
+                }
+            });
+        }
+        assert_eq!(*got.borrow(), b"ping");
+        // The end of the client frees the link.
+        pair.client.close(Instant::now(), 0u32.into(), Bytes::new());
+        pair.until("gone", |p| p.gone == 1);
+        assert_eq!(pair.server.open(), 0);
+    }
+}
+
+#[test]
+fn an_unknown_name_is_refused() {
+    let mut pair = pair("other", false);
+    pair.until("lost", |p| p.events.iter().any(|e| matches!(e, Event::ConnectionLost { .. })));
+    let lost = pair.events.iter().find(|e| matches!(e, Event::ConnectionLost { .. }));
+    // Alert 112, which is printed as 0x70 (RFC 9001, section 4.8).
+    assert!(format!("{lost:?}").contains("crypto(70)"), "{lost:?}");
+}
+
+#[test]
+fn a_panic_ends_one_link() {
+    let mut pair = pair("h", false);
+    pair.until("connected", |p| p.events.iter().any(|e| matches!(e, Event::Connected)));
+    let link = pair.links[0].clone();
+    assert_eq!(pair.server.guard(&link, || 5), Some(5));
+    std::panic::set_hook(Box::new(|_| {}));
+    assert_eq!(pair.server.guard(&link, || -> i32 { panic!("on purpose") }), None);
+    let _ = std::panic::take_hook();
+    assert_eq!((pair.server.take_panics(), pair.server.take_panics(), pair.server.open()), (1, 0, 0));
+    pair.turn(|_, _| panic!("nothing is there any more"));
+    assert_eq!((pair.gone, pair.server.take_panics()), (1, 0));
+}
+
+#[test]
+fn identifiers_have_the_thread() {
+    use quinn_proto::ConnectionIdGenerator;
+    let mut generator = cid::Generator::new(7);
+    let ids = [generator.generate_cid(), generator.generate_cid()];
+    assert!(ids.iter().all(|id| id.first() == Some(&7) && id.len() == cid::LENGTH));
+    assert_ne!(ids[0], ids[1]);
+}
