@@ -7,8 +7,8 @@ title() {
 
 # Pid of the master that a pid file names; nothing if there is none.
 master() {
-	[ -s "$1" ] || return 0
-	pid=$(cat "$1")
+	# It goes and comes while a master is being replaced.
+	pid=$(cat "$1" 2>/dev/null) || return 0
 	case "$(title "$pid")" in
 	"nginx: master"*) echo "$pid" ;;
 	esac
