@@ -26,7 +26,7 @@ fn certificate() -> (rustls::pki_types::CertificateDer<'static>, rustls::pki_typ
         .output();
     assert!(done.is_ok_and(|done| done.status.success()), "openssl is missing");
     let read = |name: &str| std::fs::read(dir.path().join(name)).expect("written");
-    let key = crate::tls::pem::private_key(&read("key"), &[]).ok().expect("a key");
+    let Ok(key) = crate::tls::pem::private_key(&read("key"), &[]) else { panic!("no key") };
     (crate::tls::pem::certificates(&read("crt")).remove(0), key)
 }
 
