@@ -15,9 +15,11 @@ const NAMES: &str = "server { listen 127.0.0.1:%PORT0% quic; listen 127.0.0.1:%P
 fn names_choose_certificates_and_servers() {
     let Some(mut client) = Client::start() else { return };
     let server = Server::start_on(site(NAMES));
-    for (name, subject, text) in
-        [("localhost", "CN=localhost", "first"), ("other", "CN=other", "second other"), ("none", "CN=localhost", "first")]
-    {
+    for (name, subject, text) in [
+        ("localhost", "CN=localhost", "first"),
+        ("other", "CN=other", "second other"),
+        ("none", "CN=localhost", "first"),
+    ] {
         let told = client.connect_with(name, &server, json!({"name": name}));
         assert_eq!(told["certificate"], subject, "{name}");
         assert_eq!(client.ask(name, json!({"authority": name}))["text"], text, "{name}");
@@ -34,7 +36,10 @@ fn client_certificates() {
     client.connect("without", &server);
     let told = client.get("without", "/");
     assert_eq!(told["status"], 400);
-    assert!(told["text"].as_str().is_some_and(|t| t.contains("No required SSL certificate was sent")), "{told}");
+    assert!(
+        told["text"].as_str().is_some_and(|t| t.contains("No required SSL certificate was sent")),
+        "{told}"
+    );
     let file = |name: &str| server.site.dir().join(name).display().to_string();
     let own = json!({"cert": file("client.crt"), "key": file("client.key")});
     client.connect_with("with", &server, own);
@@ -90,7 +95,8 @@ fn http3_off() {
     let told = client.connect_with("a", &server, json!({}));
     // no_application_protocol, as a TLS alert (RFC 9001, section 4.8).
     assert_eq!((&told["connected"], &told["closed"]["code"]), (&json!(false), &json!(0x100 + 120)), "{told}");
-    let server = Server::start_on(site(&NAMES.replace("server_name other;", "server_name other; http3 off;")));
+    let server =
+        Server::start_on(site(&NAMES.replace("server_name other;", "server_name other; http3 off;")));
     client.connect("b", &server);
     assert_eq!(client.ask("b", json!({"authority": "other"}))["status"], 421);
     assert_eq!(client.get("b", "/")["text"], "first");
@@ -132,7 +138,10 @@ fn connections_outlive_reloads() {
         assert_eq!(client.get(&format!("new {n}"), "/page")["length"], 10_000);
     }
     let told = client.answer("running");
-    assert_eq!((&told["length"], &told["ended"], &told["closed"]), (&json!(2_000_000), &json!(true), &Value::Null));
+    assert_eq!(
+        (&told["length"], &told["ended"], &told["closed"]),
+        (&json!(2_000_000), &json!(true), &Value::Null)
+    );
     let told = client.call("state", json!({"on": "a"}));
     assert_eq!(told["goaways"], json!([]));
 }

@@ -18,8 +18,14 @@ fn files() {
     ));
     client.connect("a", &server);
     let page = client.get("a", "/page");
-    assert_eq!((&page["status"], &page["length"], &page["ended"]), (&json!(200), &json!(10_000), &json!(true)));
-    assert_eq!((field(&page, "content-length"), field(&page, "server")), ("10000", concat!("forebay/", env!("CARGO_PKG_VERSION"))));
+    assert_eq!(
+        (&page["status"], &page["length"], &page["ended"]),
+        (&json!(200), &json!(10_000), &json!(true))
+    );
+    assert_eq!(
+        (field(&page, "content-length"), field(&page, "server")),
+        ("10000", concat!("forebay/", env!("CARGO_PKG_VERSION")))
+    );
     let head = client.ask("a", json!({"path": "/page", "method": "HEAD"}));
     assert_eq!((&head["status"], &head["length"], &head["ended"]), (&json!(200), &json!(0), &json!(true)));
     assert_eq!(field(&head, "content-length"), "10000");
@@ -82,21 +88,25 @@ fn uploads() {
             assert!(malformed || told["status"] == 400, "{lines} {announced}: {told}");
             assert_eq!(told["closed"], json!(null));
         }
-        assert_eq!(client.ask("a", json!({"method": "POST", "length": 3, "fields": [["content-length", "3"]]}))["text"], "3 3");
+        assert_eq!(
+            client.ask("a", json!({"method": "POST", "length": 3, "fields": [["content-length", "3"]]}))["text"],
+            "3 3"
+        );
     }
 }
 
 #[test]
 fn trailers_and_early_hints_of_an_upstream() {
     let Some(mut client) = Client::start() else { return };
-    let server = proxied("early_hints $http3; proxy_pass_trailers on; proxy_http_version 1.1;", |mut asked| {
-        asked.write(
-            b"HTTP/1.1 103 Early Hints\r\nLink: </a.css>; rel=preload\r\n\r\n\
+    let server =
+        proxied("early_hints $http3; proxy_pass_trailers on; proxy_http_version 1.1;", |mut asked| {
+            asked.write(
+                b"HTTP/1.1 103 Early Hints\r\nLink: </a.css>; rel=preload\r\n\r\n\
               HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n\
               3\r\nabc\r\n0\r\nX-Sum: 6\r\n\r\n",
-        );
-        true
-    });
+            );
+            true
+        });
     client.connect("a", &server);
     let told = client.ask("a", json!({"fields": [["te", "trailers"]]}));
     assert_eq!((&told["status"], &told["text"]), (&json!(200), &json!("abc")));
@@ -150,7 +160,9 @@ fn requests_that_are_given_up() {
         }
         client.call(how, json!({"of": "r"}));
         client.call("ping", json!({"on": "a"}));
-        wait_for("the end of the upstream's connection", || (ended.load(Ordering::SeqCst) == 1).then_some(()));
+        wait_for("the end of the upstream's connection", || {
+            (ended.load(Ordering::SeqCst) == 1).then_some(())
+        });
         assert_eq!(client.call("state", json!({"on": "a"}))["closed"], json!(null), "{how}");
     }
 }
