@@ -7,6 +7,7 @@ A command names what to do ("do"), and connections and streams by names that the
 import asyncio
 import hashlib
 import json
+import os
 import socket
 import ssl
 import sys
@@ -23,7 +24,7 @@ from aioquic.quic.events import (
     StreamReset,
 )
 
-DEADLINE = 20
+DEADLINE = int(os.environ.get("FOREBAY_TEST_SECONDS", "20"))
 
 
 class Stream:

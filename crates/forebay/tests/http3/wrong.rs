@@ -446,7 +446,7 @@ fn messages() {
     let long = "x".repeat(9000);
     let more = [
         ("TE: trailers", vec![End("bidi", with(&[("te", "trailers")]))], Nothing),
-        ("a field that is too long", vec![End("bidi", with(&[("x", &long)]))], Refused),
+        ("a field that is too long", vec![End("bidi", with(&[("x", &long)]))], Connection(EXCESSIVE)),
         ("a length without content", vec![End("bidi", head("/up", &[("content-length", "5")]))], Refused),
         (
             "pseudo-header fields in trailers",
@@ -506,4 +506,40 @@ fn rapid_resets() {
     }
     client.connect("b", &server);
     assert_eq!(client.get("b", "/page")["status"], 200);
+}
+
+/// aioquic takes the Content-Length of an answer to HEAD for that of its content, so this one has no HTTP of its own.
+#[test]
+fn head_requests() {
+    let Some(mut client) = Client::start() else { return };
+    let server = server();
+    client.connect_with("a", &server, json!({"raw": true}));
+    let request = only(&[(":method", "HEAD"), GET[1], GET[2], GET[3]]);
+    client.call("raw", json!({"on": "a", "steps": [End("bidi", request).json()]}));
+    let told = client.answer("bidi");
+    assert_eq!((status(&told), &told["ended"]), (200, &json!(true)));
+    let head = told["text"].as_str().expect("bytes").as_bytes()[1];
+    assert_eq!(
+        told["length"].as_u64(),
+        Some(u64::from(head) + if head < 64 { 2 } else { 0 }),
+        "only HEADERS: {told}"
+    );
+}
+
+/// Streams of unknown types cost nothing for ever, but not without end.
+#[test]
+fn streams_of_unknown_types() {
+    let Some(mut client) = Client::start() else { return };
+    let server = server();
+    client.connect_with("a", &server, json!({"raw": true}));
+    for group in 0..50 {
+        let steps: Vec<_> = (0..30).map(|n| json!([format!("uni{group} {n}"), "21", true])).collect();
+        client.call("raw", json!({"on": "a", "steps": steps}));
+        let told = client.call("ping", json!({"on": "a"}));
+        if !told["closed"].is_null() {
+            assert_eq!(told["closed"]["code"], EXCESSIVE);
+            return;
+        }
+    }
+    panic!("the connection goes on");
 }
