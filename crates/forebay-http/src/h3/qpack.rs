@@ -439,7 +439,7 @@ mod tests {
             let mut d = Decoder::new(220);
             let done = d.instructions(&text[..cut], &mut Vec::new()).unwrap();
             let rest = d.instructions(&text[done..], &mut Vec::new()).unwrap();
-            assert_eq!((done + rest, d.inserted()), (text.len(), 2));
+            assert_eq!((done + rest, d.inserted(), d.carried_out()), (text.len(), 2, 3));
         }
     }
 

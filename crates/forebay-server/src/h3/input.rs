@@ -289,6 +289,12 @@ mod tests {
         assert_eq!((i.next(), i.take_content(&mut out)), (Ok(Next::Content), 1));
         assert_eq!(out, b"abcd");
         assert_eq!((i.next(), i.next()), (Ok(Next::Section(vec![5])), Ok(Next::End)));
+        let mut i = input(&[1, 0, 0, 2, b'a', b'b', 0x21, 0, 0, 2, b'c'], true);
+        assert_eq!((i.next(), i.next()), (Ok(Next::Section(vec![])), Ok(Next::Content)));
+        i.skip_content();
+        assert_eq!((i.next(), i.is_cut(), i.is_empty()), (Ok(Next::Content), false, false));
+        i.skip_content();
+        assert!(i.is_cut() && i.is_drained() && !i.is_empty(), "a byte is missing");
         let mut i = input(&[1, 0, 0, 2, b'a', b'b', 0, 1, b'c'], true);
         i.next().expect("a section");
         assert_eq!(i.whole(), Some(3));
