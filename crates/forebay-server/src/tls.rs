@@ -39,6 +39,10 @@ impl TlsServers for HttpServers<'_> {
             || address.is_some_and(|a| a.options.http2)
     }
 
+    fn offers_quic(&self, server: usize) -> bool {
+        self.conf.http.servers.get(server).is_some_and(|s| s.settings.http3)
+    }
+
     fn evaluator(&self, client: &Rc<Client>, server: usize) -> Request {
         let mut req = Request::of_connection(self.thread, self.conf, client);
         if let Some(own) = self.conf.http.servers.get(server) {

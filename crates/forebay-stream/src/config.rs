@@ -12,7 +12,7 @@ use forebay_conf::tree::{Block, Directive};
 use forebay_core::config::access_log::Formats;
 use forebay_core::config::listen::{self, ListenDirective};
 use forebay_core::config::names::{self, ServerName};
-use forebay_core::config::{Build, Context, Listener, Listening, check_certificates, plain};
+use forebay_core::config::{Build, Context, Lacking, Listener, Listening, check_certificates, plain};
 use forebay_core::limit::access;
 use forebay_core::limit::concurrency::ConnZones;
 use forebay_core::status_zone::StatusZone;
@@ -330,7 +330,7 @@ impl<'s, 'f> Builder<'s, 'f> {
         let mut loader = Loader::default();
         let servers: Vec<Server> =
             self.servers.iter().map(|s| complete(s, &self.written, &mut loader, self.cx)).collect();
-        let lacks = |n: usize| servers.get(n).is_some_and(|s| s.tls.is_none());
+        let lacks = |n: usize| servers.get(n)?.tls.is_none().then_some(Lacking::Certificate);
         check_certificates(&listeners, &listening, lacks, self.cx);
         for l in &mut listeners {
             l.nodelay = servers.get(l.default.default_server).map(|s| s.settings.core.tcp_nodelay);

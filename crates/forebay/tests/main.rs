@@ -20,6 +20,7 @@ mod fastcgi;
 mod health;
 mod healthcheck;
 mod http2;
+mod http3;
 mod idle;
 mod implied_groups;
 mod init_script;

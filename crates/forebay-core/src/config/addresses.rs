@@ -39,23 +39,42 @@ pub fn listeners(servers: &[Listening<'_>], front: u8, cx: &mut Build<'_>) -> Ve
     fold(sockets)
 }
 
-/// Checks that the default server of each TLS address has a certificate, which servers without one use, too. Keeps errors among
-/// the messages of the build. `lacks` returns `true` for a server that has no TLS settings.
+/// TLS setting that a server lacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lacking {
+    /// A certificate.
+    Certificate,
+    /// TLS 1.3, without which there is no QUIC.
+    Tls13,
+}
+
+/// Checks that the default server of each TLS address has a certificate, which servers without one use, too, and the version that
+/// QUIC needs. Keeps errors among the messages of the build.
 pub fn check_certificates(
     listeners: &[Listener],
     servers: &[Listening<'_>],
-    lacks: impl Fn(usize) -> bool,
+    lacks: impl Fn(usize) -> Option<Lacking>,
     cx: &mut Build<'_>,
 ) {
     let addresses =
         listeners.iter().flat_map(|l| std::iter::once(&l.default).chain(l.exact.iter().map(|e| &e.1)));
-    for a in addresses.filter(|a| (a.options.ssl || a.options.quic) && lacks(a.default_server)) {
-        let listens = servers.get(a.default_server).map(|s| s.listens).unwrap_or_default();
+    for a in addresses.filter(|a| a.options.ssl || a.options.quic) {
         let quic = a.options.quic;
+        let Some(lacking) = lacks(a.default_server).filter(|l| quic || *l == Lacking::Certificate) else {
+            continue;
+        };
+        let listens = servers.get(a.default_server).map(|s| s.listens).unwrap_or_default();
         let same = |l: &&ListenDirective| if quic { l.address_options.quic } else { l.address_options.ssl };
         let at = listens.iter().find(same).or(listens.first());
         let word = if quic { "quic" } else { "ssl" };
-        let text = format!("no \"ssl_certificate\" is defined for the \"listen ... {word}\" directive");
+        let text = match lacking {
+            Lacking::Certificate => {
+                format!("no \"ssl_certificate\" is defined for the \"listen ... {word}\" directive")
+            }
+            Lacking::Tls13 => {
+                format!("\"ssl_protocols\" must enable TLSv1.3 for the \"listen ... {word}\" directive")
+            }
+        };
         cx.keep_late(at.map_or_else(|| plain(&text), |l| l.error(text.clone())));
     }
 }

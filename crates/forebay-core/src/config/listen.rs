@@ -439,7 +439,7 @@ fn port_range(text: &str) -> Result<RangeInclusive<u16>, &'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Environment, Listener, Listening, check_certificates, listeners};
+    use crate::config::{Environment, Lacking, Listener, Listening, check_certificates, listeners};
     use forebay_conf::files::Files;
 
     /// Reads servers, each the text of `listen` directives without that word, as a front end does. Returns what `with` makes
@@ -546,6 +546,44 @@ mod tests {
     }
 
     #[test]
+    fn parameters_of_connections_are_incompatible_with_quic() {
+        for name in
+            ["ssl", "proxy_protocol", "backlog=5", "deferred", "fastopen=3", "so_keepalive=on", "multipath"]
+        {
+            let word = name.split('=').next().expect("a name");
+            let text = format!("\"listen\" directive \"{word}\" parameter is incompatible with \"quic\"");
+            assert_eq!(error(&HTTP, &format!("1 quic {name}")), text);
+            assert_eq!(error(&HTTP, &format!("1 {name} quic")), text);
+        }
+        // After the warning about the parameter.
+        let text = error(&HTTP, "1 quic http2");
+        assert!(text.ends_with("\"http2\" parameter is incompatible with \"quic\""), "{text}");
+        assert_eq!(error(&HTTP, "1 quic reuseport bind default_server rcvbuf=1k sndbuf=1k"), "");
+        assert_eq!(addrs(&HTTP, "127.0.0.1:7 quic"), ["udp 127.0.0.1:7"]);
+    }
+
+    #[test]
+    fn quic_needs_certificates_and_tls_1_3() {
+        let servers: &[&[&str]] = &[&["1 quic", "1 ssl"]];
+        let check = |lacking: Option<Lacking>| {
+            let (_, messages) = read(&HTTP, servers, |servers, cx| {
+                let listening: Vec<_> =
+                    servers.iter().map(|listens| Listening { names: &[], listens, ordinal: 0 }).collect();
+                let listeners = listeners(&listening, 0, cx);
+                check_certificates(&listeners, &listening, |_| lacking, cx);
+            });
+            messages
+        };
+        assert_eq!(check(None), [""; 0]);
+        let text = "\"ssl_protocols\" must enable TLSv1.3 for the \"listen ... quic\" directive in /p/c:1";
+        assert_eq!(check(Some(Lacking::Tls13)), [text]);
+        let text = |word| {
+            format!("no \"ssl_certificate\" is defined for the \"listen ... {word}\" directive in /p/c")
+        };
+        assert_eq!(check(Some(Lacking::Certificate)), [text("quic") + ":1", text("ssl") + ":2"]);
+    }
+
+    #[test]
     fn udp_and_tcp_have_listeners_of_their_own() {
         let servers: &[&[&str]] =
             &[&["127.0.0.1:7 udp", "7", "7 udp", "[::]:7"], &["127.0.0.1:7 ", "127.0.0.2:7 udp bind"]];
@@ -585,7 +623,12 @@ mod tests {
                 let listening: Vec<_> =
                     servers.iter().map(|listens| Listening { names: &[], listens, ordinal: 0 }).collect();
                 let listeners = listeners(&listening, 0, cx);
-                check_certificates(&listeners, &listening, |server| without.contains(&server), cx);
+                check_certificates(
+                    &listeners,
+                    &listening,
+                    |server| without.contains(&server).then_some(Lacking::Certificate),
+                    cx,
+                );
             });
             messages
         };

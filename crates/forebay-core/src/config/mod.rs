@@ -17,7 +17,7 @@ mod scope;
 mod shared_zones;
 pub mod value;
 
-pub use addresses::{Listening, check_certificates, listeners};
+pub use addresses::{Lacking, Listening, check_certificates, listeners};
 pub use main_level::{EVENTS_DIRECTIVES, main_directives};
 pub use scope::{Build, Context, LogBuffer, Main, Scope};
 

@@ -40,6 +40,9 @@ pub trait TlsServers {
     /// ([`Application::optional`](super::server::Application::optional)). `address` is the one that the client connected to.
     fn offers_optional(&self, server: usize, address: Option<&Address>) -> bool;
 
+    /// Returns `true` if a server speaks the protocol of QUIC connections.
+    fn offers_quic(&self, server: usize) -> bool;
+
     /// Creates a request or session of a client that has not sent any, with the settings of a server.
     fn evaluator(&self, client: &Rc<Client>, server: usize) -> Self::Eval;
 
@@ -105,11 +108,23 @@ const UNRECOGNIZED_NAME: u8 = 112;
 /// Alert `internal_error`.
 const INTERNAL_ERROR: u8 = 80;
 
+/// Alert `no_application_protocol` (RFC 9001, section 8.1).
+const NO_APPLICATION_PROTOCOL: u8 = 120;
+
 /// Alert and text for the error log of a handshake that is refused.
 type Denial = (u8, String);
 
 fn denied(text: &str) -> Denial {
     (INTERNAL_ERROR, text.to_owned())
+}
+
+/// Virtual server of a handshake.
+struct Chosen<'s> {
+    /// Server that the name stands for.
+    named: usize,
+    /// Server whose certificate is presented.
+    server: usize,
+    tls: &'s Arc<ServerTls>,
 }
 
 /// Configuration of a handshake with the certificate to present.
@@ -245,7 +260,10 @@ impl<S: TlsServers> Handshake<'_, S> {
         if let Some(config) = proof::config_for(&hello) {
             return self.prove(hello, config);
         }
-        let chosen = self.choose_server(&hello);
+        let chosen = self.choose_server(&hello).map(|chosen| {
+            let optional = self.servers.offers_optional(chosen.named, self.client.address(self.active));
+            (chosen.server, chosen.tls.config_for(&hello.ciphers, optional).clone())
+        });
         self.begin_session(hello);
         let (server, config) = match chosen {
             Ok((server, config)) => (server, self.certified(server, config)),
@@ -268,7 +286,12 @@ impl<S: TlsServers> Handshake<'_, S> {
     /// # Errors
     /// The alert with which the handshake is refused. The reason has been logged.
     pub fn choose_for_quic(&mut self, hello: Hello) -> Result<Arc<ServerConfig>, u8> {
-        let chosen = self.choose_server(&hello);
+        // The optional protocol is one over TCP.
+        let chosen =
+            self.choose_server(&hello).and_then(|chosen| match self.servers.offers_quic(chosen.named) {
+                true => Ok((chosen.server, chosen.tls.config_for(&hello.ciphers, false).clone())),
+                false => Err((NO_APPLICATION_PROTOCOL, String::new())),
+            });
         self.begin_session(hello);
         let certified = chosen.and_then(|(server, config)| {
             let config = match self.certified(server, config)? {
@@ -314,8 +337,8 @@ impl<S: TlsServers> Handshake<'_, S> {
         }
     }
 
-    /// Chooses the virtual server for a ClientHello. Returns it with the configuration of the handshake.
-    fn choose_server(&self, hello: &Hello) -> Result<(usize, Arc<ServerConfig>), Denial> {
+    /// Chooses the virtual server for a ClientHello.
+    fn choose_server(&self, hello: &Hello) -> Result<Chosen<'_>, Denial> {
         let address = self.client.address(self.active);
         let fallback = address.map_or(0, |a| a.default_server);
         let chosen = self.named_server(address, hello)?.unwrap_or(fallback);
@@ -323,8 +346,7 @@ impl<S: TlsServers> Handshake<'_, S> {
         let server = if self.servers.tls(chosen).is_some() { chosen } else { fallback };
         let missing = || denied("no \"ssl_certificate\" is defined in server listening on SSL port");
         let tls = self.servers.tls(server).ok_or_else(missing)?;
-        let optional = self.servers.offers_optional(chosen, address);
-        Ok((server, tls.config_for(&hello.ciphers, optional).clone()))
+        Ok(Chosen { named: chosen, server, tls })
     }
 
     /// Finds the server of the name in a ClientHello; `None` if there is none.

@@ -115,6 +115,10 @@ impl TlsServers for &Site {
         false
     }
 
+    fn offers_quic(&self, _: usize) -> bool {
+        false
+    }
+
     fn evaluator(&self, client: &Rc<Client>, _: usize) -> Visit {
         Visit {
             client: client.clone(),

@@ -86,6 +86,8 @@ pub struct Decoder {
     table: Table,
     /// Entries that the peer has inserted so far.
     inserted: u64,
+    /// Instructions that have been carried out so far.
+    carried_out: u64,
     /// Capacity that we have announced, bytes.
     allowed: usize,
 }
@@ -101,12 +103,17 @@ impl Decoder {
     /// Creates a decoder that keeps a table of at most `allowed` bytes.
     pub fn new(allowed: usize) -> Decoder {
         // The peer sets the capacity before it inserts (RFC 9204, section 3.2.3).
-        Decoder { table: Table::new(0), inserted: 0, allowed }
+        Decoder { table: Table::new(0), inserted: 0, carried_out: 0, allowed }
     }
 
     /// Returns the number of entries that the peer has inserted so far.
     pub fn inserted(&self) -> u64 {
         self.inserted
+    }
+
+    /// Returns the number of instructions that have been carried out so far.
+    pub fn carried_out(&self) -> u64 {
+        self.carried_out
     }
 
     /// Carries out the instructions of the peer's encoder stream (RFC 9204, section 4.3). Returns the number of bytes that were
@@ -119,7 +126,10 @@ impl Decoder {
         let mut done = 0;
         while reader.peek().is_some() {
             match self.instruction(&mut reader, scratch) {
-                Ok(()) => done = reader.at,
+                Ok(()) => {
+                    done = reader.at;
+                    self.carried_out += 1;
+                }
                 Err(Error::Truncated) => break,
                 Err(e) => return Err(e),
             }
@@ -429,7 +439,7 @@ mod tests {
             let mut d = Decoder::new(220);
             let done = d.instructions(&text[..cut], &mut Vec::new()).unwrap();
             let rest = d.instructions(&text[done..], &mut Vec::new()).unwrap();
-            assert_eq!((done + rest, d.inserted()), (text.len(), 2));
+            assert_eq!((done + rest, d.inserted(), d.carried_out()), (text.len(), 2, 3));
         }
     }
 

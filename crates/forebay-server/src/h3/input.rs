@@ -58,6 +58,9 @@ pub(super) enum Failure {
     Reset,
 }
 
+/// The stream ends where a frame does not.
+pub(super) const CUT: Failure = Failure::Connection(Code::FrameError, "client ended a stream within a frame");
+
 fn unexpected<T>(reason: &'static str) -> Result<T, Failure> {
     Err(Failure::Connection(Code::FrameUnexpected, reason))
 }
@@ -196,9 +199,7 @@ impl Input {
     fn end_of_bytes(&self) -> Result<Next, Failure> {
         match (self.ended, self.rest().is_empty() && self.skip == 0) {
             (true, true) => Ok(Next::End),
-            (true, false) => {
-                Err(Failure::Connection(Code::FrameError, "client ended a stream within a frame"))
-            }
+            (true, false) => Err(CUT),
             (false, _) => Ok(Next::Nothing),
         }
     }
@@ -210,7 +211,7 @@ impl Input {
         }
         let Some(section) = self.rest().get(len..).and_then(|rest| rest.get(..size)) else {
             return match self.ended {
-                true => Err(Failure::Connection(Code::FrameError, "client ended a stream within a frame")),
+                true => Err(CUT),
                 false => Ok(Next::Nothing),
             };
         };
@@ -230,6 +231,18 @@ impl Input {
         self.content -= n as u64;
         self.advance(n);
         n
+    }
+
+    /// Drops the content that is there.
+    pub(super) fn skip_content(&mut self) {
+        let n = usize::try_from(self.content).unwrap_or(usize::MAX).min(self.rest().len());
+        self.content -= n as u64;
+        self.advance(n);
+    }
+
+    /// Returns `true` if no frame has begun that is not complete.
+    pub(super) fn is_empty(&self) -> bool {
+        self.is_drained() && self.content == 0 && self.skip == 0
     }
 
     /// Returns the length of the content, if all of it has been taken from QUIC and nothing else follows.
@@ -276,6 +289,12 @@ mod tests {
         assert_eq!((i.next(), i.take_content(&mut out)), (Ok(Next::Content), 1));
         assert_eq!(out, b"abcd");
         assert_eq!((i.next(), i.next()), (Ok(Next::Section(vec![5])), Ok(Next::End)));
+        let mut i = input(&[1, 0, 0, 2, b'a', b'b', 0x21, 0, 0, 2, b'c'], true);
+        assert_eq!((i.next(), i.next()), (Ok(Next::Section(vec![])), Ok(Next::Content)));
+        i.skip_content();
+        assert_eq!((i.next(), i.is_cut(), i.is_empty()), (Ok(Next::Content), false, false));
+        i.skip_content();
+        assert!(i.is_cut() && i.is_drained() && !i.is_empty(), "a byte is missing");
         let mut i = input(&[1, 0, 0, 2, b'a', b'b', 0, 1, b'c'], true);
         i.next().expect("a section");
         assert_eq!(i.whole(), Some(3));

@@ -32,8 +32,10 @@ const BLOCKED_STREAMS: usize = 16;
 const MOST_UNSENT: usize = 64 * 1024;
 /// Resets without a finished response in between after which the connection ends, as over HTTP/2.
 const RESETS: u32 = 200;
-/// Frames on the control stream, and QPACK instructions that insert nothing, after which the connection ends.
-const CONTROL: u32 = 1000;
+/// Control frames, QPACK instructions and unidirectional streams after which the connection ends, if no response was finished.
+const OVERHEAD: u64 = 1000;
+/// Part of these that a finished response makes up for: a client may send priorities and insertions with each request.
+const OVERHEAD_OF_REQUEST: u64 = 64;
 
 /// Purpose of a unidirectional stream of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +78,8 @@ struct State {
     goaway: Option<u64>,
     requests: u32,
     resets: u32,
-    frames: u32,
+    /// See [`OVERHEAD`].
+    overhead: u64,
     closed: bool,
     scratch: Vec<u8>,
     /// Content received and sent, bytes.
@@ -94,11 +97,11 @@ pub(crate) struct Session {
     client: RefCell<Rc<Client>>,
     transfers: Rc<Transfers>,
     state: RefCell<State>,
+    /// Error of the client that a handler has found while it read.
+    found: Cell<Option<Fatal>>,
     /// Number of streams that are blocked on the client.
     waits: Cell<usize>,
     pace: RefCell<Option<Rc<Transfer>>>,
-    /// Error that a handler has found while it read.
-    fatal: Cell<Option<Fatal>>,
     /// Time since which there is no request.
     idle_since: Cell<Instant>,
     /// Time without requests after which the connection ends (nginx: keepalive_timeout).
@@ -144,14 +147,14 @@ impl Session {
                 goaway: None,
                 requests: 0,
                 resets: 0,
-                frames: 0,
+                overhead: 0,
                 closed: false,
                 scratch: Vec::new(),
                 moved: 0,
             }),
+            found: Cell::new(None),
             waits: Cell::new(0),
             pace: RefCell::new(None),
-            fatal: Cell::new(None),
             idle_since: Cell::new(thread.io.poller.now()),
             patience,
         })
@@ -216,7 +219,7 @@ impl Session {
                 self.fail(thread, fatal);
             }
         }
-        if let Some(fatal) = self.fatal.take() {
+        if let Some(fatal) = self.found.take() {
             self.fail(thread, fatal);
         }
         self.send_unsent(link);
@@ -227,9 +230,9 @@ impl Session {
         }
     }
 
-    /// Ends the connection, soon, for an error of the client that a handler has found.
-    pub(super) fn note_fatal(&self, fatal: Fatal) {
-        self.fatal.set(Some(fatal));
+    /// Has the connection end because of an error that a handler has found. The stream may be gone before that.
+    pub(super) fn blame(&self, fatal: Fatal) {
+        self.found.set(Some(fatal));
         if let Some(link) = self.link.get() {
             self.endpoint.mark(link);
         }
@@ -281,10 +284,7 @@ impl Session {
                 let id = link.quinn().streams().accept(Dir::Uni);
                 let Some(id) = id else { return Ok(()) };
                 let mut s = self.state.borrow_mut();
-                s.frames += 1;
-                if s.frames > CONTROL {
-                    return Err((Code::ExcessiveLoad, "client opened too many unidirectional streams"));
-                }
+                s.spend(1)?;
                 s.unis.push(Uni { id, purpose: Purpose::Unknown, input: Vec::new() });
                 drop(s);
                 self.read_uni(thread, link, id)?;
@@ -443,8 +443,8 @@ impl Session {
         Ok(())
     }
 
-    /// Handles the trailers of a request: their fields are not used.
-    pub(super) fn trailers(&self, id: StreamId, section: &[u8]) -> Result<(), Fatal> {
+    /// Handles the trailers of a request: their fields are not used. Returns `true` if they are well-formed.
+    pub(super) fn trailers(&self, id: StreamId, section: &[u8]) -> Result<bool, Fatal> {
         const FAILED: Fatal = (Code::DecompressionFailed, "client sent invalid field section");
         let mut s = self.state.borrow_mut();
         let s = &mut *s;
@@ -455,10 +455,7 @@ impl Session {
         if dynamic {
             s.acknowledge(id);
         }
-        if trailers.pseudo {
-            return Err((Code::MessageError, "client sent pseudo-header field in trailers"));
-        }
-        Ok(())
+        Ok(!trailers.pseudo)
     }
 
     /// Reads a unidirectional stream.
@@ -526,10 +523,15 @@ impl Session {
         let done = match purpose {
             Purpose::Control => self.control(&input)?,
             Purpose::Encoder => self.instructions(thread, &input)?,
-            Purpose::Decoder => feedback(&input)?,
+            Purpose::Decoder => {
+                let (done, count) = feedback(&input)?;
+                self.state.borrow_mut().spend(count)?;
+                done
+            }
             Purpose::Ignored => {
                 let _ = link.quinn().recv_stream(id).stop(code(Code::StreamCreationError));
-                input.len()
+                self.state.borrow_mut().unis.retain(|uni| uni.id != id);
+                return Ok(());
             }
             Purpose::Unknown => 0,
         };
@@ -546,10 +548,7 @@ impl Session {
         let mut at = 0;
         while let Some((header, len)) = input.get(at..).and_then(Header::read) {
             let mut s = self.state.borrow_mut();
-            s.frames += 1;
-            if s.frames > CONTROL {
-                return Err((Code::ExcessiveLoad, "client sent too many control frames"));
-            }
+            s.spend(1)?;
             if s.settings.is_none() && header.kind != kind::SETTINGS {
                 return Err((Code::MissingSettings, "client began the control stream without SETTINGS"));
             }
@@ -568,19 +567,14 @@ impl Session {
     fn instructions(self: &Rc<Self>, thread: &Rc<Thread>, input: &[u8]) -> Result<usize, Fatal> {
         let mut s = self.state.borrow_mut();
         let state = &mut *s;
-        let before = state.decoder.inserted();
+        let before = state.decoder.carried_out();
         let done = state.decoder.instructions(input, &mut state.scratch);
         let done = done.map_err(|_| (Code::EncoderStreamError, "client sent invalid QPACK instruction"))?;
         if done == 0 && input.len() > 2 * TABLE_CAPACITY {
             return Err((Code::EncoderStreamError, "client sent too large QPACK instruction"));
         }
         let inserted = state.decoder.inserted();
-        if inserted == before && done > 0 {
-            state.frames += 1;
-            if state.frames > CONTROL {
-                return Err((Code::ExcessiveLoad, "client sent too many QPACK instructions"));
-            }
-        }
+        state.spend(state.decoder.carried_out() - before)?;
         if inserted > state.told
             && let Some((_, out)) = &mut state.feedback
         {
@@ -701,8 +695,7 @@ impl Session {
         }
         if finished {
             s.resets = s.resets.saturating_sub(1);
-            // Browsers send PRIORITY_UPDATE frames for their requests.
-            s.frames = s.frames.saturating_sub(2);
+            s.overhead = s.overhead.saturating_sub(OVERHEAD_OF_REQUEST);
         }
         drop(s);
         self.close_if_over();
@@ -765,6 +758,15 @@ impl Session {
 }
 
 impl State {
+    /// Counts what a client may send without a limit of its own.
+    fn spend(&mut self, n: u64) -> Result<(), Fatal> {
+        self.overhead += n;
+        match self.overhead > OVERHEAD {
+            true => Err((Code::ExcessiveLoad, "client sent too many frames and instructions")),
+            false => Ok(()),
+        }
+    }
+
     fn acknowledge(&mut self, id: StreamId) {
         if let Some((_, out)) = &mut self.feedback {
             qpack::push_section_ack(out, u64::from(VarInt::from(id)));
@@ -833,17 +835,18 @@ fn purpose_of(kind: u64) -> Result<Purpose, Fatal> {
     }
 }
 
-/// Reads the client's decoder stream. We insert nothing, so that only cancellations are right.
-fn feedback(input: &[u8]) -> Result<usize, Fatal> {
-    let mut at = 0;
+/// Reads the client's decoder stream. We insert nothing, so that only cancellations are right. Returns the length and number of whole
+/// instructions.
+fn feedback(input: &[u8]) -> Result<(usize, u64), Fatal> {
+    let (mut at, mut count) = (0, 0);
     while let Some(rest) = input.get(at..).filter(|rest| !rest.is_empty()) {
         match qpack::feedback(rest) {
-            Ok((Feedback::StreamCancellation(_), len)) => at += len,
+            Ok((Feedback::StreamCancellation(_), len)) => (at, count) = (at + len, count + 1),
             Err(qpack::Error::Truncated) => break,
             _ => return Err((Code::DecoderStreamError, "client acknowledged what was not sent")),
         }
     }
-    Ok(at)
+    Ok((at, count))
 }
 
 /// Returns a code for QUIC.

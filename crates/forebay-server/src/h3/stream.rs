@@ -1,7 +1,7 @@
 //! One request and its response on an HTTP/3 connection. Hot path.
 
 use super::Session;
-use super::input::{Failure, Input, Next};
+use super::input::{CUT, Failure, Input, Next};
 use super::session::{Fatal, Head, code};
 use crate::connection::Connection;
 use crate::connection::mux::{RequestStream, Reset};
@@ -39,8 +39,8 @@ pub(crate) struct Stream {
     pub(super) blocked_section: RefCell<Option<(u64, Vec<u8>)>>,
     /// Bytes of the announced `Content-Length` that have not arrived.
     promised: Cell<Option<u64>>,
-    /// The length of the content differs from `Content-Length`.
-    wrong_length: Cell<bool>,
+    /// The length of the content differs from `Content-Length`, or trailers are malformed (RFC 9114, section 4.1.2).
+    malformed: Cell<bool>,
     /// Frames that QUIC has not taken.
     pending: RefCell<Vec<u8>>,
     /// Content of the last DATA frame that has not been sent, bytes.
@@ -71,7 +71,7 @@ impl Stream {
             input: RefCell::new(Input::new(longest)),
             blocked_section: RefCell::new(None),
             promised: Cell::new(None),
-            wrong_length: Cell::new(false),
+            malformed: Cell::new(false),
             pending: RefCell::default(),
             owed: Cell::new(0),
             blocked: Cell::new(false),
@@ -278,21 +278,21 @@ impl Stream {
                         return self.check_length(n);
                     }
                     if input.is_cut() {
-                        let cut =
-                            Failure::Connection(Code::FrameError, "client ended a stream within a frame");
-                        return Err(self.note(cut));
+                        return Err(self.note(CUT));
                     }
                 }
                 Next::Section(section) => {
-                    self.session
-                        .trailers(self.id, &section)
-                        .map_err(|(code, reason)| self.note(Failure::Connection(code, reason)))?;
+                    let sound = self.session.trailers(self.id, &section);
+                    if !sound.map_err(|(code, reason)| self.note(Failure::Connection(code, reason)))? {
+                        self.malformed.set(true);
+                        return Err(Errno::PROTO);
+                    }
                     continue;
                 }
                 Next::End => {
                     return match self.promised.get() {
                         Some(1..) => {
-                            self.wrong_length.set(true);
+                            self.malformed.set(true);
                             Err(Errno::PROTO)
                         }
                         _ => Ok(0),
@@ -313,7 +313,7 @@ impl Stream {
             match left.checked_sub(n as u64) {
                 Some(left) => self.promised.set(Some(left)),
                 None => {
-                    self.wrong_length.set(true);
+                    self.malformed.set(true);
                     return Err(Errno::PROTO);
                 }
             }
@@ -321,10 +321,43 @@ impl Stream {
         Ok(n)
     }
 
+    /// Reads what has arrived behind the part that the handler wanted: mistakes there count as anywhere else.
+    fn skip_rest(&self) {
+        let Some(link) = self.session.link() else { return };
+        let mut input = self.input.borrow_mut();
+        let outcome = loop {
+            if input.ended && input.is_empty() {
+                return;
+            }
+            match input.next() {
+                Ok(Next::Content) => {
+                    input.skip_content();
+                    if input.is_cut() {
+                        break Err(CUT);
+                    }
+                }
+                Ok(Next::Section(section)) => match self.session.trailers(self.id, &section) {
+                    Ok(_) => continue,
+                    Err((code, reason)) => break Err(Failure::Connection(code, reason)),
+                },
+                Ok(Next::End) => return,
+                Ok(Next::Nothing) => {}
+                Err(failure) => break Err(failure),
+            }
+            match input.fill(link, self.id) {
+                Ok(true) => {}
+                other => break other.map(drop),
+            }
+        };
+        if let Err(Failure::Connection(code, reason)) = outcome {
+            self.session.blame((code, reason));
+        }
+    }
+
     /// Notes a failure, for the connection.
     fn note(&self, failure: Failure) -> Errno {
         if let Failure::Connection(code, reason) = failure {
-            self.session.note_fatal((code, reason));
+            self.session.blame((code, reason));
         }
         self.broken.set(true);
         Errno::CONNRESET
@@ -359,7 +392,8 @@ impl RequestStream for Stream {
             self.session.remove(self.id, false);
             return;
         }
-        let malformed = self.wrong_length.get() || self.refusal.get().is_some_and(|r| r.malformed);
+        self.skip_rest();
+        let malformed = self.malformed.get() || self.refusal.get().is_some_and(|r| r.malformed);
         let cut = self.owed.get() > 0;
         if cut {
             self.tell(Code::InternalError);
@@ -394,7 +428,7 @@ impl Mux for Stream {
         if self.broken.get() {
             return Err(Errno::CONNRESET);
         }
-        if self.wrong_length.get() {
+        if self.malformed.get() {
             return Err(Errno::PROTO);
         }
         let read = self.pull(buf);
@@ -467,12 +501,7 @@ impl Mux for Stream {
 
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
         let input = self.input.borrow();
-        if self.broken.get()
-            || self.wrong_length.get()
-            || input.readable
-            || input.ended
-            || !input.is_drained()
-        {
+        if self.broken.get() || self.malformed.get() || input.readable || input.ended || !input.is_drained() {
             return Poll::Ready(());
         }
         *self.reader.borrow_mut() = Some(cx.waker().clone());

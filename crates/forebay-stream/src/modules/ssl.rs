@@ -32,6 +32,10 @@ impl TlsServers for StreamServers<'_> {
         false
     }
 
+    fn offers_quic(&self, _server: usize) -> bool {
+        false
+    }
+
     fn evaluator(&self, client: &Rc<Client>, server: usize) -> Session {
         let conf = self.conf.clone();
         let mut session = Session::of(self.thread.clone(), conf, Wire::Closed, client.clone());

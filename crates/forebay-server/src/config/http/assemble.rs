@@ -8,7 +8,7 @@ use crate::config::{Listener, checks, names::ServerName, plain};
 use crate::location::LocationTree;
 use crate::modules::{self, Content, LocationSettings, LocationWritten, acme};
 use forebay_conf::error::{Error, Level};
-use forebay_core::config::check_certificates;
+use forebay_core::config::{Lacking, check_certificates};
 use forebay_core::tls::client::ClientTls;
 use forebay_core::tls::loader::{Loader, ServerInput};
 use forebay_core::tls::vars::shows_hello;
@@ -321,10 +321,18 @@ impl Assembly<'_, '_> {
         }
     }
 
-    /// Checks that the default server of each TLS address has a certificate.
+    /// Checks that the default server of each TLS address has what its handshakes need.
     fn check_certificates(&mut self, built: &[ServerBuild]) {
         let listening: Vec<_> = built.iter().map(ServerBuild::listening).collect();
-        let lacks = |server: usize| self.servers.get(server).is_some_and(|s| s.tls.is_none());
+        let lacks = |server: usize| {
+            let s = self.servers.get(server)?;
+            let v13 = self.locations.get(s.root).is_none_or(|l| l.settings.tls.protocols.v13);
+            match (&s.tls, v13) {
+                (None, _) => Some(Lacking::Certificate),
+                (Some(_), false) => Some(Lacking::Tls13),
+                (Some(_), true) => None,
+            }
+        };
         check_certificates(&self.listeners, &listening, lacks, self.cx);
     }
 

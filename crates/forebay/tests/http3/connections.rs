@@ -1,0 +1,209 @@
+//! Handshakes, and connections over reloads, moves of the client, and the end of the server.
+
+use super::{Client, conf, field, serve, site};
+use crate::harness::{Server, wait_for};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+/// Two servers on one address, and one more with a name that is not asked for.
+const NAMES: &str = "server { listen 127.0.0.1:%PORT0% quic; listen 127.0.0.1:%PORT0% ssl; server_name localhost;
+                       return 200 first; }
+                     server { listen 127.0.0.1:%PORT0% quic; listen 127.0.0.1:%PORT0% ssl; server_name other;
+                       ssl_certificate other.crt; ssl_certificate_key other.key; return 200 \"second $ssl_server_name\"; }";
+
+#[test]
+fn names_choose_certificates_and_servers() {
+    let Some(mut client) = Client::start() else { return };
+    let server = Server::start_on(site(NAMES));
+    for (name, subject, text) in [
+        ("localhost", "CN=localhost", "first"),
+        ("other", "CN=other", "second other"),
+        ("none", "CN=localhost", "first"),
+    ] {
+        let told = client.connect_with(name, &server, json!({"name": name}));
+        assert_eq!(told["certificate"], subject, "{name}");
+        assert_eq!(client.ask(name, json!({"authority": name}))["text"], text, "{name}");
+    }
+}
+
+#[test]
+fn client_certificates() {
+    let Some(mut client) = Client::start() else { return };
+    let server = serve(
+        "ssl_verify_client on; ssl_client_certificate client.crt;\n\
+         return 200 \"$ssl_client_verify $ssl_client_s_dn\";",
+    );
+    client.connect("without", &server);
+    let told = client.get("without", "/");
+    assert_eq!(told["status"], 400);
+    assert!(
+        told["text"].as_str().is_some_and(|t| t.contains("No required SSL certificate was sent")),
+        "{told}"
+    );
+    let file = |name: &str| server.site.dir().join(name).display().to_string();
+    let own = json!({"cert": file("client.crt"), "key": file("client.key")});
+    client.connect_with("with", &server, own);
+    assert_eq!(client.get("with", "/")["text"], "SUCCESS CN=client");
+    let wrong = json!({"cert": file("other.crt"), "key": file("other.key")});
+    client.connect_with("wrong", &server, wrong);
+    let told = client.get("wrong", "/");
+    assert!(told["status"] == 400 || told["closed"]["code"].as_u64().is_some_and(|c| c >> 8 == 1), "{told}");
+}
+
+#[test]
+fn retry() {
+    let Some(mut client) = Client::start() else { return };
+    let server = serve("quic_retry on;");
+    assert_eq!(client.connect("a", &server)["retried"], true);
+    assert_eq!(client.get("a", "/page")["length"], 10_000);
+    let server = serve("");
+    assert_eq!(client.connect("b", &server)["retried"], false);
+}
+
+#[test]
+fn resumption() {
+    let Some(mut client) = Client::start() else { return };
+    let server = serve("location / { return 200 $ssl_session_reused; }");
+    assert_eq!(client.connect("a", &server)["resumed"], false);
+    assert_eq!(client.get("a", "/")["text"], ".");
+    let told = client.connect_with("b", &server, json!({"ticket": "a"}));
+    assert_eq!(told["resumed"], true);
+    assert_eq!(client.get("b", "/")["text"], "r");
+}
+
+#[test]
+fn clients_move() {
+    let Some(mut client) = Client::start() else { return };
+    let server = serve("location = /port { return 200 $remote_port; } location /large { limit_rate 1m; }");
+    client.connect("a", &server);
+    client.request("a", "running", json!({"path": "/large"}));
+    client.call("answer", json!({"of": "running", "until": "head"}));
+    let before = client.get("a", "/port")["text"].clone();
+    let ports = client.call("move", json!({"on": "a"}))["ports"].clone();
+    assert_eq!(before, ports[0].to_string());
+    let after = client.get("a", "/port")["text"].clone();
+    assert_eq!(after, ports[1].to_string());
+    let told = client.answer("running");
+    assert_eq!((&told["length"], &told["ended"]), (&json!(2_000_000), &json!(true)), "{told}");
+}
+
+/// Application protocols that nobody agreed on, and a server that does not speak HTTP/3.
+#[test]
+fn http3_off() {
+    let Some(mut client) = Client::start() else { return };
+    let server = serve("http3 off;");
+    let told = client.connect_with("a", &server, json!({}));
+    // no_application_protocol, as a TLS alert (RFC 9001, section 4.8).
+    assert_eq!((&told["connected"], &told["closed"]["code"]), (&json!(false), &json!(0x100 + 120)), "{told}");
+    let server =
+        Server::start_on(site(&NAMES.replace("server_name other;", "server_name other; http3 off;")));
+    client.connect("b", &server);
+    assert_eq!(client.ask("b", json!({"authority": "other"}))["status"], 421);
+    assert_eq!(client.get("b", "/")["text"], "first");
+    let told = client.connect_with("c", &server, json!({"alpn": "h2"}));
+    assert_eq!((&told["connected"], &told["closed"]["code"]), (&json!(false), &json!(0x100 + 120)), "{told}");
+}
+
+/// A site whose answer at `/version` is a number, for seeing which configuration is in effect.
+fn numbered(listen: &str, version: u32) -> String {
+    format!(
+        "server {{ listen 127.0.0.1:%PORT0% quic; listen 127.0.0.1:%PORT0% ssl; {listen}\n\
+         location /version {{ return 200 {version}; }} location /large {{ limit_rate 1m; }} }}"
+    )
+}
+
+fn reload(server: &Server, http: &str) {
+    server.site.write("nginx.conf", &conf(http));
+    server.signal(Signal::SIGHUP);
+}
+
+#[test]
+fn connections_outlive_reloads() {
+    let Some(mut client) = Client::start() else { return };
+    let server = Server::start_on(site(&numbered("", 0)));
+    client.connect("a", &server);
+    client.request("a", "running", json!({"path": "/large"}));
+    client.call("answer", json!({"of": "running", "until": "head"}));
+    for n in 1..=10 {
+        reload(&server, &numbered("", n));
+        wait_for("the new configuration", || {
+            let told = client.get("a", "/version");
+            assert_eq!((&told["status"], &told["closed"]), (&json!(200), &Value::Null));
+            (told["text"] == n.to_string()).then_some(())
+        });
+        let told = client.call("many", json!({"on": "a", "path": "/page", "count": 5}));
+        assert_eq!(told["seen"], json!({"200 10000 True": 5}));
+        // New ones are taken as well.
+        client.connect(&format!("new {n}"), &server);
+        assert_eq!(client.get(&format!("new {n}"), "/page")["length"], 10_000);
+    }
+    let told = client.answer("running");
+    assert_eq!(
+        (&told["length"], &told["ended"], &told["closed"]),
+        (&json!(2_000_000), &json!(true), &Value::Null)
+    );
+    let told = client.call("state", json!({"on": "a"}));
+    assert_eq!(told["goaways"], json!([]));
+}
+
+#[test]
+fn a_listener_that_goes_away() {
+    let Some(mut client) = Client::start() else { return };
+    let second = "listen 127.0.0.1:%PORT1% quic;";
+    let server = Server::start_on(site(&numbered(second, 0)));
+    client.connect("stays", &server);
+    client.connect_with("goes", &server, json!({"port": server.addr(1).port()}));
+    client.request("goes", "running", json!({"path": "/large"}));
+    client.call("answer", json!({"of": "running", "until": "head"}));
+    reload(&server, &numbered("", 1));
+    assert_eq!(client.call("wait", json!({"on": "goes", "for": "goaway"}))["goaways"], json!([4]));
+    let told = client.answer("running");
+    assert_eq!((&told["length"], &told["ended"]), (&json!(2_000_000), &json!(true)), "{told}");
+    let told = client.call("wait", json!({"on": "goes", "for": "closed"}));
+    assert_eq!(told["closed"]["code"], 0x100, "H3_NO_ERROR");
+    assert_eq!(client.get("stays", "/version")["text"], "1");
+    assert_eq!(client.call("state", json!({"on": "stays"}))["goaways"], json!([]));
+}
+
+#[test]
+fn quit_lets_requests_end() {
+    let Some(mut client) = Client::start() else { return };
+    let mut server = Server::start_on(site(&numbered("", 0)));
+    client.connect("a", &server);
+    client.connect("idle", &server);
+    client.request("a", "running", json!({"path": "/large"}));
+    client.call("answer", json!({"of": "running", "until": "head"}));
+    server.signal(Signal::SIGQUIT);
+    assert_eq!(client.call("wait", json!({"on": "a", "for": "goaway"}))["goaways"], json!([4]));
+    assert_eq!(client.call("wait", json!({"on": "idle", "for": "closed"}))["closed"]["code"], 0x100);
+    // RFC 9114, section 5.2: what is opened now may be sent again elsewhere.
+    client.request("a", "late", json!({"path": "/version"}));
+    let late = client.answer("late");
+    assert_eq!((&late["status"], &late["reset"]), (&json!(0), &json!(0x10b)), "{late}");
+    let told = client.answer("running");
+    assert_eq!((&told["length"], &told["ended"]), (&json!(2_000_000), &json!(true)), "{told}");
+    assert_eq!(client.call("wait", json!({"on": "a", "for": "closed"}))["closed"]["code"], 0x100);
+    assert_eq!(server.wait_end(), Some(0));
+}
+
+#[test]
+fn a_connection_serves_so_many_requests() {
+    let Some(mut client) = Client::start() else { return };
+    let server = serve("keepalive_requests 3;");
+    client.connect("a", &server);
+    for _ in 0..3 {
+        let told = client.get("a", "/page");
+        assert_eq!((&told["status"], &told["ended"]), (&json!(200), &json!(true)), "{told}");
+    }
+    let told = client.call("wait", json!({"on": "a", "for": "closed"}));
+    assert_eq!((&told["goaways"], &told["closed"]["code"]), (&json!([12]), &json!(0x100)));
+}
+
+#[test]
+fn alt_svc_is_a_field_for_now() {
+    let Some(mut client) = Client::start() else { return };
+    let server = serve("add_header Alt-Svc 'h3=\":%PORT0%\"; ma=60';");
+    client.connect("a", &server);
+    let port = server.addr(0).port();
+    assert_eq!(field(&client.get("a", "/page"), "alt-svc"), format!("h3=\":{port}\"; ma=60"));
+}

@@ -1,0 +1,165 @@
+//! Requests and their answers.
+
+use super::{Client, field, serve, site};
+use crate::harness::{Server, origin, wait_for};
+use serde_json::json;
+use std::io::{Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+#[test]
+fn files() {
+    let Some(mut client) = Client::start() else { return };
+    let server = Server::start_on(site(
+        "log_format f '$server_protocol [$http3] $request_method $uri $status $body_bytes_sent \"$request\" $scheme $https';\n\
+         server { listen 127.0.0.1:%PORT0% quic; listen 127.0.0.1:%PORT0% ssl; access_log logs/access.log f;\n\
+         location = /variables { return 200 \"$server_protocol $http3 $host $remote_addr $ssl_protocol $request_length\"; } }",
+    ));
+    client.connect("a", &server);
+    let page = client.get("a", "/page");
+    assert_eq!(
+        (&page["status"], &page["length"], &page["ended"]),
+        (&json!(200), &json!(10_000), &json!(true))
+    );
+    assert_eq!(
+        (field(&page, "content-length"), field(&page, "server")),
+        ("10000", concat!("forebay/", env!("CARGO_PKG_VERSION")))
+    );
+    assert_eq!(client.get("a", "/none")["status"], 404);
+    let part = client.ask("a", json!({"path": "/page", "fields": [["range", "bytes=5-14"]]}));
+    assert_eq!((&part["status"], &part["text"]), (&json!(206), &json!("5678901234")));
+    let same = json!({"path": "/page", "fields": [["if-none-match", field(&page, "etag")]]});
+    assert_eq!(client.ask("a", same)["status"], 304);
+    let large = client.get("a", "/large");
+    assert_eq!((&large["length"], &large["ended"]), (&json!(2_000_000), &json!(true)));
+    let variables = client.get("a", "/variables");
+    let text = variables["text"].as_str().unwrap_or_default();
+    assert!(text.starts_with("HTTP/3.0 h3 localhost 127.0.0.1 TLSv1.3 "), "{text}");
+    let line = "HTTP/3.0 [h3] GET /page 200 10000 \"GET /page HTTP/3.0\" https on";
+    wait_for("the access log", || server.site.read("logs/access.log").contains(line).then_some(()));
+    assert!(server.get("/page").contains("400 Bad Request"), "TLS on the TCP port");
+}
+
+#[test]
+fn a_hundred_requests_at_a_time() {
+    let Some(mut client) = Client::start() else { return };
+    let server = serve("");
+    client.connect("a", &server);
+    let told = client.call("many", json!({"on": "a", "path": "/page", "count": 100, "groups": 3}));
+    assert_eq!(told["seen"], json!({"200 10000 True": 300}));
+}
+
+/// A server that passes requests on, and the upstream.
+fn proxied(lines: &str, answer: impl Fn(origin::Asked) -> bool + Send + Sync + 'static) -> Server {
+    let up = origin::start(answer);
+    serve(&format!("client_max_body_size 10m; location / {{ proxy_pass http://{up}; {lines} }}"))
+}
+
+#[test]
+fn uploads() {
+    let Some(mut client) = Client::start() else { return };
+    for lines in ["", "proxy_request_buffering off; proxy_http_version 1.1;"] {
+        let server = proxied(lines, |mut asked| {
+            let body = asked.text.split_once("\r\n\r\n").map_or(0, |(_, body)| body.len());
+            let told = format!("{} {}", asked.field("content-length"), body);
+            asked.answer("200 OK", "", &told);
+            true
+        });
+        client.connect("a", &server);
+        let fields = json!([["content-length", "200000"]]);
+        let told = client.ask("a", json!({"method": "POST", "length": 200_000, "fields": fields}));
+        assert_eq!((&told["status"], &told["text"]), (&json!(200), &json!("200000 200000")), "{lines}");
+        let small = json!({"method": "POST", "length": 3, "fields": [["content-length", "3"]]});
+        assert_eq!(client.ask("a", small)["text"], "3 3", "{lines}");
+        if lines.is_empty() {
+            // The length is only known once everything is there.
+            let told = client.ask("a", json!({"method": "POST", "length": 200_000}));
+            assert_eq!(told["text"], "200000 200000");
+        }
+        // RFC 9114, section 4.1.2: a malformed request is a stream error.
+        for announced in ["9", "11"] {
+            let fields = json!([["content-length", announced]]);
+            let told = client.ask("a", json!({"method": "POST", "length": 10, "fields": fields}));
+            let malformed = [&told["reset"], &told["stopped"]].iter().any(|code| **code == 0x10e);
+            assert!(malformed || told["status"] == 400, "{lines} {announced}: {told}");
+            assert_eq!(told["closed"], json!(null));
+        }
+        assert_eq!(
+            client.ask("a", json!({"method": "POST", "length": 3, "fields": [["content-length", "3"]]}))["text"],
+            "3 3"
+        );
+    }
+}
+
+#[test]
+fn trailers_and_early_hints_of_an_upstream() {
+    let Some(mut client) = Client::start() else { return };
+    let server =
+        proxied("early_hints $http3; proxy_pass_trailers on; proxy_http_version 1.1;", |mut asked| {
+            asked.write(
+                b"HTTP/1.1 103 Early Hints\r\nLink: </a.css>; rel=preload\r\n\r\n\
+              HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n\
+              3\r\nabc\r\n0\r\nX-Sum: 6\r\n\r\n",
+            );
+            true
+        });
+    client.connect("a", &server);
+    let told = client.ask("a", json!({"fields": [["te", "trailers"]]}));
+    assert_eq!((&told["status"], &told["text"]), (&json!(200), &json!("abc")));
+    assert_eq!(told["trailers"], json!([["x-sum", "6"]]));
+    let hint = json!([[[":status", "103"], ["link", "</a.css>; rel=preload"]]]);
+    assert_eq!(told["interim"], hint);
+}
+
+#[test]
+fn compression() {
+    let Some(mut client) = Client::start() else { return };
+    let server = serve("gzip on; gzip_types *;");
+    client.connect("a", &server);
+    let told = client.ask("a", json!({"path": "/page", "fields": [["accept-encoding", "gzip"]]}));
+    assert_eq!((&told["status"], field(&told, "content-encoding")), (&json!(200), "gzip"));
+    assert!(told["length"].as_u64().is_some_and(|n| n > 0 && n < 1000), "{told}");
+}
+
+/// A client that gives a request up, in either way, ends the upstream's connection.
+#[test]
+fn requests_that_are_given_up() {
+    let Some(mut client) = Client::start() else { return };
+    for (how, lines) in [("stop", ""), ("reset", "proxy_request_buffering off; proxy_http_version 1.1;")] {
+        let (begun, ended) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let (b, e) = (begun.clone(), ended.clone());
+        // The request is longer than what comes, so this socket reads by itself.
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bind");
+        let up = listener.local_addr().expect("address");
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().flatten() {
+                let _ = stream.set_read_timeout(Some(Duration::from_secs(20)));
+                let mut buf = [0; 4096];
+                if stream.read(&mut buf).is_ok_and(|n| n > 0) {
+                    let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nabc");
+                    b.fetch_add(1, Ordering::SeqCst);
+                }
+                while stream.read(&mut buf).is_ok_and(|n| n > 0) {}
+                e.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        let server = serve(&format!("location / {{ proxy_pass http://{up}; {lines} }}"));
+        client.connect("a", &server);
+        let request = match how {
+            "stop" => json!({}),
+            _ => json!({"method": "POST", "length": 10, "end": false, "fields": [["content-length", "20"]]}),
+        };
+        client.request("a", "r", request);
+        wait_for("a request upstream", || (begun.load(Ordering::SeqCst) == 1).then_some(()));
+        if how == "stop" {
+            client.call("answer", json!({"of": "r", "until": "head"}));
+        }
+        client.call(how, json!({"of": "r"}));
+        client.call("ping", json!({"on": "a"}));
+        wait_for("the end of the upstream's connection", || {
+            (ended.load(Ordering::SeqCst) == 1).then_some(())
+        });
+        assert_eq!(client.call("state", json!({"on": "a"}))["closed"], json!(null), "{how}");
+    }
+}
