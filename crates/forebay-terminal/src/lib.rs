@@ -1,5 +1,5 @@
 //! Text for people: screens of `forebay top` and `forebay bench`, with a terminal in raw mode, lines with looks, panels and bar
-//! charts, and [`print`] for everything else.
+//! charts, and [`print()`] for everything else.
 //!
 //! The programs draw some lines once a second. A library of widgets would be a sixth of the compiler's work for the first start.
 
