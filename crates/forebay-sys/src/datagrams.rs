@@ -430,6 +430,7 @@ pub fn send_marked(
     write(&mut header, &mut piece, (&mut name, &mut control), datagram, to);
     if ecn != 0 {
         let v6 = matches!(to, Some(Destination { addr: Address::Inet(SocketAddr::V6(_)), .. }));
+        #[allow(clippy::unnecessary_cast, reason = "musl has 32 bits there")]
         let used = header.msg_controllen as usize;
         let used = match v6 {
             true => push(&mut control, used, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, libc::c_int::from(ecn)),
