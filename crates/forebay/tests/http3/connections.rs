@@ -129,7 +129,7 @@ fn connections_outlive_reloads() {
         wait_for("the new configuration", || {
             let told = client.get("a", "/version");
             assert_eq!((&told["status"], &told["closed"]), (&json!(200), &Value::Null));
-            (told["text"] == n.to_string()).then_some(())
+            (told["text"].as_str() == Some(n.to_string().as_str())).then_some(())
         });
         let told = client.call("many", json!({"on": "a", "path": "/page", "count": 5}));
         assert_eq!(told["seen"], json!({"200 10000 True": 5}));
