@@ -103,7 +103,7 @@ impl LocalAuthority {
         files.create()?;
         let _lock = files.lock()?.ok_or("another process uses the local authority; try again")?;
         let mut has_replaced = false;
-        // What browsers may trust is not replaced in silence.
+        // Browsers may trust it, so it is not replaced in silence.
         let failed = |text: &str| format!("{}: {text}", directory.join("root.crt").display());
         match files.certificate("root")? {
             Some(known) => {

@@ -282,7 +282,7 @@ fn write_demo(root: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// What a user of `serve` may do next.
+/// Commands that `serve` proposes.
 const NEXT_STEPS: &str = "
 Go on:  forebay serve DIR             your own folder
         forebay serve --print-config  the nginx.conf behind this

@@ -13,7 +13,7 @@ use std::process::Command;
 /// Name of the certificate in the stores.
 const NAME: &str = "forebay-local-authority";
 
-/// What is said of an authority whose certificate has expired.
+/// Notice about an authority whose certificate has expired.
 pub(crate) const REPLACED: &str = "the authority of this machine had expired and was replaced: browsers and systems have to trust the new one";
 
 /// Stores of distributions: directory of additional roots, extension, program that follows a change.

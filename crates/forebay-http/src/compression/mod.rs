@@ -100,3 +100,21 @@ pub(crate) const fn name_of(text: &[u8]) -> Name {
     }
     Name::Other
 }
+
+/// Returns the place of the first entry with a name in a static table, at compile time.
+pub(crate) const fn place_of(table: &[(&str, &str)], name: &str) -> usize {
+    let name = name.as_bytes();
+    let mut i = 0;
+    while i < table.len() {
+        let known = table[i].0.as_bytes();
+        let mut same = 0;
+        while same < name.len() && same < known.len() && name[same] == known[same] {
+            same += 1;
+        }
+        if same == name.len() && same == known.len() {
+            return i;
+        }
+        i += 1;
+    }
+    panic!("not in the static table")
+}

@@ -2,7 +2,7 @@
 //! of files can be kept ready-made, and nothing that a client chose can be guessed from lengths. Hot path.
 
 use super::hpack::STATIC;
-use crate::compression::{huffman, push_int};
+use crate::compression::{huffman, place_of, push_int};
 
 /// Appends `:status`.
 #[inline]
@@ -30,28 +30,10 @@ pub fn status(out: &mut Vec<u8>, status: u16) {
     out.push(0x80 | index);
 }
 
-/// Returns the index of a name in the static table.
-const fn index_of(name: &str) -> usize {
-    let name = name.as_bytes();
-    let mut i = 0;
-    while i < STATIC.len() {
-        let known = STATIC[i].0.as_bytes();
-        let mut same = 0;
-        while same < name.len() && same < known.len() && name[same] == known[same] {
-            same += 1;
-        }
-        if same == name.len() && same == known.len() {
-            return i + 1;
-        }
-        i += 1;
-    }
-    panic!("not in the static table")
-}
-
 macro_rules! indices {
     ($($id:ident = $name:literal,)*) => { $(
         #[doc = concat!("Index of `", $name, "`.")]
-        pub const $id: usize = index_of($name);
+        pub const $id: usize = place_of(&STATIC, $name) + 1;
     )* };
 }
 

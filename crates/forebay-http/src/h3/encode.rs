@@ -2,7 +2,7 @@
 //! that a client chose can be guessed from lengths. Hot path.
 
 use super::static_table::STATIC;
-use crate::compression::{huffman, push_int};
+use crate::compression::{huffman, place_of, push_int};
 
 /// Appends the begin of a field section that does not refer to the dynamic table (RFC 9204, section 4.5.1).
 #[inline]
@@ -37,28 +37,10 @@ pub fn status(out: &mut Vec<u8>, status: u16) {
     push_int(out, 0xc0, 6, index);
 }
 
-/// Returns the first index of a name in the static table.
-const fn index_of(name: &str) -> usize {
-    let name = name.as_bytes();
-    let mut i = 0;
-    while i < STATIC.len() {
-        let known = STATIC[i].0.as_bytes();
-        let mut same = 0;
-        while same < name.len() && same < known.len() && name[same] == known[same] {
-            same += 1;
-        }
-        if same == name.len() && same == known.len() {
-            return i;
-        }
-        i += 1;
-    }
-    panic!("not in the static table")
-}
-
 macro_rules! indices {
     ($($id:ident = $name:literal,)*) => { $(
         #[doc = concat!("Index of `", $name, "`.")]
-        pub const $id: usize = index_of($name);
+        pub const $id: usize = place_of(&STATIC, $name);
     )* };
 }
 

@@ -140,7 +140,7 @@ impl Decoder {
     fn instruction(&mut self, reader: &mut Reader<'_>, scratch: &mut Vec<u8>) -> Result<(), Error> {
         scratch.clear();
         let first = reader.peek().ok_or(Error::Truncated)?;
-        // Nothing that is longer than the table fits into it.
+        // An entry that is longer than the table does not fit into it.
         let most = self.allowed;
         let label = if first & 0x80 != 0 {
             let from_static = first & 0x40 != 0;

@@ -800,7 +800,7 @@ impl State {
                 }
                 Ok(())
             }
-            // Nothing is pushed.
+            // This server pushes nothing.
             kind::CANCEL_PUSH => {
                 id()?;
                 Err((Code::IdError, "client cancelled a push that does not exist"))

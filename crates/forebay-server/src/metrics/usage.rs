@@ -1,4 +1,4 @@
-//! What the worker process takes of the machine.
+//! CPU time and memory of the worker process.
 
 use rustix::param::page_size;
 use rustix::time::{ClockId, clock_gettime};

@@ -35,7 +35,7 @@ enum Want {
     Nothing,
 }
 
-/// What a client does on a stream.
+/// Action of a client on a stream.
 #[derive(Clone, Debug)]
 enum Step {
     Send(&'static str, Vec<u8>),
@@ -458,7 +458,7 @@ fn messages() {
     check(&more);
 }
 
-/// What costs without progress ends the connection.
+/// Work without progress ends the connection.
 #[test]
 fn floods() {
     let many = |bytes: &[u8], n: usize| bytes.repeat(n);
