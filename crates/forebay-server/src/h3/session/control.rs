@@ -1,0 +1,231 @@
+//! Unidirectional streams of the client: control, and those of QPACK (RFC 9114, section 6.2; RFC 9204, section 4.2).
+
+use super::{Fatal, Purpose, Session, State, code};
+use crate::h3::Stream;
+use crate::thread::Thread;
+use forebay_http::h3::Code;
+use forebay_http::h3::frame::{self, Header, MAX_CONTROL_FRAME, Settings, kind, stream as stream_kind};
+use forebay_http::h3::qpack::{self, Feedback, TABLE_CAPACITY};
+use forebay_net::quic::{Link, ReadError, StreamId};
+use std::rc::Rc;
+
+impl Session {
+    /// Reads a unidirectional stream.
+    pub(super) fn read_uni(
+        self: &Rc<Self>,
+        thread: &Rc<Thread>,
+        link: &Rc<Link>,
+        id: StreamId,
+    ) -> Result<(), Fatal> {
+        loop {
+            let read = {
+                let mut quinn = link.quinn();
+                let mut stream = quinn.recv_stream(id);
+                let Ok(mut chunks) = stream.read(true) else { return Ok(()) };
+                let read = chunks.next(4096);
+                let _ = chunks.finalize();
+                read
+            };
+            match read {
+                Ok(Some(chunk)) => {
+                    let mut s = self.state.borrow_mut();
+                    if let Some(uni) = s.unis.iter_mut().find(|uni| uni.id == id) {
+                        uni.input.extend_from_slice(&chunk.bytes);
+                    }
+                    drop(s);
+                    self.uni_bytes(thread, link, id)?;
+                }
+                Err(ReadError::Blocked) => return Ok(()),
+                Ok(None) | Err(ReadError::Reset(_)) => return self.uni_ended(id),
+            }
+        }
+    }
+
+    fn uni_ended(&self, id: StreamId) -> Result<(), Fatal> {
+        let mut s = self.state.borrow_mut();
+        let Some(at) = s.unis.iter().position(|uni| uni.id == id) else { return Ok(()) };
+        let purpose = s.unis.get(at).map(|uni| uni.purpose);
+        s.unis.swap_remove(at);
+        match purpose {
+            Some(Purpose::Control | Purpose::Encoder | Purpose::Decoder) => {
+                Err((Code::ClosedCriticalStream, "client closed a critical stream"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Handles the bytes of a unidirectional stream that wait.
+    fn uni_bytes(self: &Rc<Self>, thread: &Rc<Thread>, link: &Rc<Link>, id: StreamId) -> Result<(), Fatal> {
+        let mut s = self.state.borrow_mut();
+        let Some(at) = s.unis.iter().position(|uni| uni.id == id) else { return Ok(()) };
+        let Some(uni) = s.unis.get_mut(at) else { return Ok(()) };
+        let mut input = std::mem::take(&mut uni.input);
+        let mut purpose = uni.purpose;
+        if purpose == Purpose::Unknown {
+            let Some((kind, len)) = frame::varint(&input) else {
+                uni.input = input;
+                return Ok(());
+            };
+            input.drain(..len);
+            purpose = purpose_of(kind)?;
+            let critical = !matches!(purpose, Purpose::Ignored | Purpose::Unknown);
+            if critical && s.unis.iter().any(|other| other.purpose == purpose) {
+                return Err((Code::StreamCreationError, "client opened a critical stream twice"));
+            }
+            if let Some(uni) = s.unis.get_mut(at) {
+                uni.purpose = purpose;
+            }
+        }
+        drop(s);
+        let done = match purpose {
+            Purpose::Control => self.control(&input)?,
+            Purpose::Encoder => self.instructions(thread, &input)?,
+            Purpose::Decoder => {
+                let (done, count) = feedback(&input)?;
+                self.state.borrow_mut().spend(count)?;
+                done
+            }
+            Purpose::Ignored => {
+                let _ = link.quinn().recv_stream(id).stop(code(Code::StreamCreationError));
+                self.state.borrow_mut().unis.retain(|uni| uni.id != id);
+                return Ok(());
+            }
+            Purpose::Unknown => 0,
+        };
+        input.drain(..done);
+        let mut s = self.state.borrow_mut();
+        if let Some(uni) = s.unis.iter_mut().find(|uni| uni.id == id) {
+            uni.input = input;
+        }
+        Ok(())
+    }
+
+    /// Handles frames of the control stream. Returns the number of bytes that were whole frames.
+    fn control(&self, input: &[u8]) -> Result<usize, Fatal> {
+        let mut at = 0;
+        while let Some((header, len)) = input.get(at..).and_then(Header::read) {
+            let mut s = self.state.borrow_mut();
+            s.spend(1)?;
+            if s.settings.is_none() && header.kind != kind::SETTINGS {
+                return Err((Code::MissingSettings, "client began the control stream without SETTINGS"));
+            }
+            if header.len > MAX_CONTROL_FRAME {
+                return Err((Code::ExcessiveLoad, "client sent too large control frame"));
+            }
+            let begin = at + len;
+            let Some(payload) = input.get(begin..begin + header.len as usize) else { break };
+            s.control_frame(header, payload)?;
+            at = begin + payload.len();
+        }
+        Ok(at)
+    }
+
+    /// Carries out instructions of the encoder stream, and begins the requests that have waited for them.
+    fn instructions(self: &Rc<Self>, thread: &Rc<Thread>, input: &[u8]) -> Result<usize, Fatal> {
+        let mut s = self.state.borrow_mut();
+        let state = &mut *s;
+        let before = state.decoder.carried_out();
+        let done = state.decoder.instructions(input, &mut state.scratch);
+        let done = done.map_err(|_| (Code::EncoderStreamError, "client sent invalid QPACK instruction"))?;
+        if done == 0 && input.len() > 2 * TABLE_CAPACITY {
+            return Err((Code::EncoderStreamError, "client sent too large QPACK instruction"));
+        }
+        let inserted = state.decoder.inserted();
+        state.spend(state.decoder.carried_out() - before)?;
+        if inserted > state.told
+            && let Some((_, out)) = &mut state.feedback
+        {
+            qpack::push_insert_count_increment(out, inserted - state.told);
+            state.told = inserted;
+        }
+        let is_due = |stream: &&Rc<Stream>| {
+            stream.blocked_section.borrow().as_ref().is_some_and(|(required, _)| *required <= inserted)
+        };
+        let due: Vec<Rc<Stream>> = state.streams.iter().filter(is_due).cloned().collect();
+        drop(s);
+        for stream in due {
+            let section = stream.blocked_section.take();
+            if let Some((_, section)) = section {
+                self.begin(thread, &stream, section)?;
+            }
+        }
+        Ok(done)
+    }
+}
+
+impl State {
+    /// Handles a frame of the control stream (RFC 9114, section 7.2).
+    fn control_frame(&mut self, header: Header, payload: &[u8]) -> Result<(), Fatal> {
+        let id = || frame::id(payload).map_err(|code| (code, "client sent malformed control frame"));
+        match header.kind {
+            kind::SETTINGS if self.settings.is_some() => {
+                Err((Code::FrameUnexpected, "client sent SETTINGS frame twice"))
+            }
+            kind::SETTINGS => {
+                let settings =
+                    Settings::read(payload).map_err(|code| (code, "client sent invalid SETTINGS frame"))?;
+                self.settings = Some(settings);
+                Ok(())
+            }
+            kind::GOAWAY => {
+                let id = id()?;
+                if self.goaway.replace(id).is_some_and(|before| id > before) {
+                    return Err((Code::IdError, "client sent GOAWAY frame with a greater identifier"));
+                }
+                Ok(())
+            }
+            kind::MAX_PUSH_ID => {
+                let id = id()?;
+                if self.max_push.replace(id).is_some_and(|before| id < before) {
+                    return Err((Code::IdError, "client sent MAX_PUSH_ID frame with a smaller identifier"));
+                }
+                Ok(())
+            }
+            // This server pushes nothing.
+            kind::CANCEL_PUSH => {
+                id()?;
+                Err((Code::IdError, "client cancelled a push that does not exist"))
+            }
+            kind::PRIORITY_UPDATE => {
+                let (id, _) = frame::priority_update(payload)
+                    .map_err(|code| (code, "client sent malformed PRIORITY_UPDATE frame"))?;
+                if id % 4 != 0 {
+                    return Err((Code::IdError, "client sent PRIORITY_UPDATE frame for no request"));
+                }
+                Ok(())
+            }
+            kind::PRIORITY_UPDATE_PUSH => {
+                Err((Code::IdError, "client sent PRIORITY_UPDATE frame for no push"))
+            }
+            kind::DATA | kind::HEADERS | kind::PUSH_PROMISE => {
+                Err((Code::FrameUnexpected, "client sent unexpected frame on the control stream"))
+            }
+            _ if header.is_reserved() => Err((Code::FrameUnexpected, "client sent HTTP/2 frame")),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn purpose_of(kind: u64) -> Result<Purpose, Fatal> {
+    match kind {
+        stream_kind::CONTROL => Ok(Purpose::Control),
+        stream_kind::ENCODER => Ok(Purpose::Encoder),
+        stream_kind::DECODER => Ok(Purpose::Decoder),
+        stream_kind::PUSH => Err((Code::StreamCreationError, "client opened a push stream")),
+        _ => Ok(Purpose::Ignored),
+    }
+}
+
+/// Reads the client's decoder stream. We insert nothing, so that only cancellations are right. Returns the length and number of whole
+/// instructions.
+fn feedback(input: &[u8]) -> Result<(usize, u64), Fatal> {
+    let (mut at, mut count) = (0, 0);
+    while let Some(rest) = input.get(at..).filter(|rest| !rest.is_empty()) {
+        match qpack::feedback(rest) {
+            Ok((Feedback::StreamCancellation(_), len)) => (at, count) = (at + len, count + 1),
+            Err(qpack::Error::Truncated) => break,
+            _ => return Err((Code::DecoderStreamError, "client acknowledged what was not sent")),
+        }
+    }
+    Ok((at, count))
+}
