@@ -1,6 +1,7 @@
 //! Streams of connections that carry several requests at a time.
 
-use crate::wire::Sent;
+use crate::wire::{Sent, Then};
+use bytes::Bytes;
 use rustix::io::Errno;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -22,11 +23,20 @@ pub trait Mux: std::fmt::Debug {
     /// `CONNRESET` when the client is gone.
     fn send(&self, bytes: &[u8]) -> Result<Sent, Errno>;
 
+    /// Queues content as [`Mux::send`] does, without a copy if the stream can keep a part of `bytes`.
+    ///
+    /// # Errors
+    /// Those of [`Mux::send`].
+    fn send_shared(&self, bytes: &Bytes) -> Result<Sent, Errno> {
+        self.send(bytes)
+    }
+
     /// Returns the number of bytes that [`Mux::send`] would take now.
     fn room(&self) -> usize;
 
-    /// Queues a field block: the head of a response, or its trailers.
-    fn send_head(&self, block: &[u8]);
+    /// Queues a field block: the head of a response, or its trailers. With [`Then::More`] the stream may hold it back until content
+    /// or the end follows.
+    fn send_head(&self, block: &[u8], then: Then);
 
     /// Queues the field block of an interim response (RFC 9110, section 15.2).
     fn send_interim(&self, block: &[u8]);

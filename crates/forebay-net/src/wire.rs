@@ -10,6 +10,7 @@ use crate::mux::Mux;
 use crate::pipe::Pipe;
 use crate::reactor::{Poller, Token};
 use crate::tls::stream::Stream;
+use bytes::Bytes;
 use rustix::io::{Errno, IoSlice};
 use rustix::net::{AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags};
 use std::os::fd::OwnedFd;
@@ -478,10 +479,18 @@ impl Wire {
         io.poller.with_fd(token, |fd| pipe.drain(fd)).unwrap_or(0)
     }
 
-    /// Sends a field block on a stream. Returns `false` on a socket, where a head is bytes like any others.
-    pub fn send_head(&self, block: &[u8]) -> bool {
+    /// Sends content on a stream, without a copy where that is possible.
+    ///
+    /// # Errors
+    /// Errors of [`Wire::send`]; `PROTO` on a socket.
+    pub fn send_shared(&self, bytes: &Bytes) -> Result<Sent, Errno> {
+        self.as_mux().map_or(Err(Errno::PROTO), |s| s.send_shared(bytes))
+    }
+
+    /// Sends a field block on a stream; see [`Mux::send_head`]. Returns `false` on a socket, where a head is bytes like any others.
+    pub fn send_head(&self, block: &[u8], then: Then) -> bool {
         let stream = self.as_mux();
-        stream.inspect(|s| s.send_head(block)).is_some()
+        stream.inspect(|s| s.send_head(block, then)).is_some()
     }
 
     /// Ends our side of a stream; see [`Mux::end`]. Does nothing on other wires.

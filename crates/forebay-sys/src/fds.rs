@@ -140,6 +140,22 @@ pub fn inherited_listeners(numbers: &[RawFd]) -> Vec<OwnedFd> {
     numbers.into_iter().filter(|&fd| is_listener(fd)).map(take_over).collect()
 }
 
+/// Takes over one side of a pair of sequenced sockets that this process has inherited. `None` if the number is not that of one. It is
+/// closed on exec from now on. Only the first call gives one: a descriptor has one owner.
+pub fn inherited_pair(number: RawFd) -> Option<OwnedFd> {
+    use rustix::net::{AddressFamily, SocketType, getpeername, getsockname, sockopt::socket_type};
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+    if number <= 2 || TAKEN.swap(true, Ordering::SeqCst) {
+        return None;
+    }
+    // SAFETY: the borrow ends with this function; a number that is not open makes the calls fail with EBADF.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
+    let is_pair = matches!(socket_type(borrowed), Ok(SocketType::SEQPACKET))
+        && getpeername(borrowed).is_ok()
+        && getsockname(borrowed).is_ok_and(|name| name.address_family() == AddressFamily::UNIX);
+    is_pair.then(|| take_over(number))
+}
+
 fn is_listener(fd: RawFd) -> bool {
     // SAFETY: the borrow ends with this function; a number that is not open makes the call fail with EBADF.
     let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };

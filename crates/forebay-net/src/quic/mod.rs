@@ -4,18 +4,31 @@
 //! An [`Endpoint`] turns datagrams into work for [`Link`]s. The owner takes those that have work ([`Endpoint::take_ready`]), lets the
 //! application handle their events, and has what all of them send leave together at the end of the turn ([`Endpoint::flush`]).
 
+mod budget;
 mod cid;
+pub mod client;
+mod padding;
 mod session;
+mod strangers;
+mod version;
 
-pub use quinn_proto::{ConnectionError, Dir, Event, ReadError, StreamEvent, StreamId, VarInt, WriteError};
+pub use budget::FRAMES;
+pub use cid::{Mask, Place};
+pub use quinn_proto::{
+    ConnectError, Connection, ConnectionError, Dir, Event, ReadError, SendStream, Side, StreamEvent,
+    StreamId, VarInt, WriteError,
+};
 pub use rustls::ServerConfig as TlsConfig;
 pub use session::{Choose, HandshakeFacts};
 
+use aws_lc_rs::{hkdf, hmac};
+use budget::Budget;
 use bytes::BytesMut;
 use forebay_sys::datagrams::{self, Address, Batch, Datagram, Destination, MOST};
 use forebay_sys::sockets;
+use quinn_proto::congestion::{BbrConfig, ControllerFactory, CubicConfig, NewRenoConfig};
 use quinn_proto::{
-    Connection, ConnectionHandle, DatagramEvent, EcnCodepoint, EndpointConfig, IdleTimeout, Incoming,
+    ConnectionEvent, ConnectionHandle, DatagramEvent, EcnCodepoint, EndpointConfig, IdleTimeout, Incoming,
     ServerConfig, Transmit, TransportConfig,
 };
 use rustix::io::Errno;
@@ -29,6 +42,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use strangers::Strangers;
 
 /// Most datagrams that a connection sends in one piece. The kernel takes 64 of up to 64 KiB together.
 const SEGMENTS: usize = 32;
@@ -36,12 +50,17 @@ const SEGMENTS: usize = 32;
 const PIECES: usize = 8;
 /// Half-open connections from which on clients must prove their addresses (RFC 9000, section 8.1.2).
 const UNVALIDATED: usize = 64;
+/// Streams that a client may have open at a time at first. quinn-proto has room for all that are allowed from the start: 9 KB for 128. Most
+/// connections use a few, so the others are allowed once it has many open.
+const FIRST_STREAMS: u32 = 20;
+/// Open streams from which on the client gets all that the settings allow.
+const MANY_STREAMS: usize = 8;
+/// Shortest time between two stateless resets. All clients of a process that has died need one at once.
+const RESETS: Duration = Duration::from_micros(100);
 
 /// Limits and settings of an endpoint.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Number of the thread, part of the connection identifiers.
-    pub thread: u8,
     /// Streams that a client may have open at a time.
     pub streams: u32,
     /// Content of one stream that a client may send ahead, bytes.
@@ -54,8 +73,78 @@ pub struct Settings {
     pub retry: bool,
     /// Connections at a time.
     pub connections: usize,
-    /// Key of stateless resets and tokens.
-    pub key: [u8; 64],
+    /// Congestion control.
+    pub congestion: Congestion,
+    /// Secret behind stateless resets and tokens (nginx: quic_host_key).
+    pub key: HostKey,
+}
+
+/// Congestion control of connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Congestion {
+    /// CUBIC (RFC 9438).
+    Cubic,
+    /// BBR, in its first version.
+    Bbr,
+    /// NewReno (RFC 9002, section 7).
+    Reno,
+}
+
+impl Congestion {
+    /// Returns that of this system's TCP, as far as it is one of these; CUBIC otherwise.
+    pub fn of_system() -> Congestion {
+        let name = std::fs::read("/proc/sys/net/ipv4/tcp_congestion_control").unwrap_or_default();
+        match name.trim_ascii() {
+            b"bbr" | b"bbr1" | b"bbr2" | b"bbr3" => Congestion::Bbr,
+            b"reno" => Congestion::Reno,
+            _ => Congestion::Cubic,
+        }
+    }
+
+    fn factory(self) -> Arc<dyn ControllerFactory + Send + Sync> {
+        match self {
+            Congestion::Cubic => Arc::new(CubicConfig::default()),
+            Congestion::Bbr => Arc::new(BbrConfig::default()),
+            Congestion::Reno => Arc::new(NewRenoConfig::default()),
+        }
+    }
+}
+
+/// Secret of stateless resets and tokens.
+#[derive(Clone, PartialEq, Eq)]
+pub struct HostKey(Arc<Vec<u8>>);
+
+impl std::fmt::Debug for HostKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("HostKey")
+    }
+}
+
+impl HostKey {
+    /// Creates a key from a secret of any length.
+    pub fn new(secret: &[u8]) -> HostKey {
+        HostKey(Arc::new(secret.to_vec()))
+    }
+
+    /// Derives a secret for a purpose.
+    pub fn derive<const N: usize>(&self, purpose: &'static [u8]) -> [u8; N] {
+        let mut out = [0; N];
+        let salt = hkdf::Salt::new(hkdf::HKDF_SHA256, b"forebay quic");
+        let info = [purpose];
+        let key = salt.extract(&self.0);
+        // Both fail for more than 255 hashes only.
+        let _ = key.expand(&info, Length(N)).and_then(|okm| okm.fill(&mut out));
+        out
+    }
+}
+
+/// Length of a derived secret.
+struct Length(usize);
+
+impl hkdf::KeyType for Length {
+    fn len(&self) -> usize {
+        self.0
+    }
 }
 
 /// Connection of an endpoint.
@@ -70,6 +159,13 @@ pub struct Link {
     armed: Cell<Option<Instant>>,
     /// The handshake is not complete.
     half_open: Cell<bool>,
+    /// Frames that the peer may send.
+    budget: RefCell<Budget>,
+    /// The peer has sent too many. Nothing of it is handled before its owner has ended the connection.
+    excess: Cell<bool>,
+    strangers: RefCell<Strangers>,
+    /// The client may have as many streams as the settings say.
+    has_all_streams: Cell<bool>,
     /// Number of its owner.
     pub owner: Cell<u32>,
 }
@@ -86,15 +182,80 @@ impl Link {
         self.quinn.borrow_mut()
     }
 
+    /// Notes content that has moved, in bytes, and requests that are over, which make up for so many frames of the peer.
+    pub fn note_progress(&self, content: u64, frames: u64) {
+        self.budget.borrow_mut().note(content, frames);
+    }
+
+    /// Returns `true` if the peer has sent more frames than it may without progress. Looks at those of the turn.
+    pub fn is_excessive(&self, now: Instant) -> bool {
+        if !self.excess.get() {
+            let stats = self.quinn.borrow().stats();
+            self.excess.set(self.budget.borrow_mut().look(&stats, now));
+        }
+        self.excess.get()
+    }
+
+    /// Handles an event; not if the peer has sent too much.
+    fn handle(&self, event: ConnectionEvent, from: SocketAddr, len: usize, now: Instant) {
+        let mut quinn = self.quinn();
+        if self.excess.get() && !quinn.is_closed() {
+            return;
+        }
+        let before = quinn.remote_address();
+        quinn.handle_event(event);
+        let mut strangers = self.strangers.borrow_mut();
+        if before != from || quinn.remote_address() != from || !strangers.is_empty() {
+            strangers.note(from, len, before, &quinn);
+        }
+        drop((quinn, strangers));
+        let is_due = self.budget.borrow_mut().receive(len);
+        if is_due && self.quinn.borrow().side().is_server() {
+            self.is_excessive(now);
+        }
+    }
+
     /// Returns the address of the client.
     pub fn remote(&self) -> SocketAddr {
         self.quinn.borrow().remote_address()
     }
 
-    /// Returns the facts of the handshake, once it has chosen a configuration.
+    /// Returns the facts of the handshake, once it has chosen a configuration: all of them when the link is established, those of a
+    /// resumed session when content comes with the handshake.
     pub fn facts(&self) -> Option<Box<HandshakeFacts>> {
         self.quinn.borrow().crypto_session().handshake_data()?.downcast().ok()
     }
+}
+
+/// Datagram with its addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received<'b> {
+    /// Address of the sender.
+    pub remote: SocketAddr,
+    /// Local address, where it is known.
+    pub local: Option<IpAddr>,
+    /// Bits of explicit congestion notification (RFC 3168).
+    pub ecn: u8,
+    /// The datagram.
+    pub bytes: &'b [u8],
+}
+
+/// Owner of the connections of an endpoint.
+pub trait Owner {
+    /// Returns `true` if a new connection has to have room made for it. Then only clients that have proved their addresses get it.
+    fn is_full(&self) -> bool {
+        false
+    }
+
+    /// Decides on a new connection. Returns its number, or `None` to refuse it.
+    fn begin(&self, arrival: &Arrival) -> Option<u32>;
+
+    /// Gives the first datagram of a new connection to another endpoint, if this one takes none any more since its listener has gone and
+    /// come back. Returns `false` if there is no other.
+    fn redirect(&self, received: &Received<'_>) -> bool;
+
+    /// Takes a datagram for another place. `exact`: only if that place is known to exist. Returns `false` if it has not been taken.
+    fn pass(&self, place: Place, exact: bool, received: &Received<'_>) -> bool;
 }
 
 /// New connection whose client the owner may refuse.
@@ -116,7 +277,11 @@ impl Arrival {
 pub struct Endpoint {
     quinn: RefCell<quinn_proto::Endpoint>,
     socket: Arc<OwnedFd>,
-    settings: Settings,
+    settings: RefCell<Settings>,
+    /// Configuration for clients of this machine, whose path is not paced.
+    unpaced: RefCell<Option<Arc<ServerConfig>>>,
+    place: Place,
+    mask: Arc<Mask>,
     links: RefCell<Vec<Option<Rc<Link>>>>,
     /// Links with events for the application.
     ready: RefCell<Vec<Rc<Link>>>,
@@ -135,6 +300,8 @@ pub struct Endpoint {
     lost: RefCell<Vec<Rc<Link>>>,
     /// Panics that have not been reported.
     panics: Cell<usize>,
+    /// A datagram found a closed port. Only sockets with a peer learn of that.
+    refused: Cell<bool>,
 }
 
 impl std::fmt::Debug for Endpoint {
@@ -144,26 +311,47 @@ impl std::fmt::Debug for Endpoint {
 }
 
 impl Endpoint {
-    /// Creates the connections of a socket.
+    /// Creates the connections of a socket at a place.
     ///
     /// # Errors
     /// Errors of setsockopt(2).
-    pub fn new(socket: Arc<OwnedFd>, v6: bool, settings: Settings) -> io::Result<Endpoint> {
+    pub fn new(
+        socket: Arc<OwnedFd>,
+        v6: bool,
+        settings: Settings,
+        place: Place,
+        mask: Arc<Mask>,
+    ) -> io::Result<Endpoint> {
+        let reset = hmac::Key::new(hmac::HMAC_SHA256, &settings.key.derive::<32>(b"reset"));
+        let config = EndpointConfig::new(Arc::new(reset));
+        let server = Some(server_config(&settings));
+        Endpoint::with(socket, v6, (settings, place, mask), config, server)
+    }
+
+    /// Creates an endpoint; without `server` it takes no connections.
+    fn with(
+        socket: Arc<OwnedFd>,
+        v6: bool,
+        (settings, place, mask): (Settings, Place, Arc<Mask>),
+        mut config: EndpointConfig,
+        server: Option<ServerConfig>,
+    ) -> io::Result<Endpoint> {
         sockets::set_ecn_info(&socket, v6)?;
         let whole = sockets::set_dont_fragment(&socket, v6).is_ok();
-        let (reset, token) = settings.key.split_at(32);
-        let reset = aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, reset);
-        let mut config = EndpointConfig::new(Arc::new(reset));
-        let thread = settings.thread;
-        config.cid_generator(move || Box::new(cid::Generator::new(thread)));
-        let token = aws_lc_rs::hkdf::Salt::new(aws_lc_rs::hkdf::HKDF_SHA256, &[]).extract(token);
-        let mut server = ServerConfig::new(Arc::new(session::Crypto), Arc::new(token));
-        server.transport_config(Arc::new(transport(&settings))).max_incoming(UNVALIDATED * 4);
-        let quinn = quinn_proto::Endpoint::new(Arc::new(config), Some(Arc::new(server)), whole, None);
+        let _ = datagrams::set_coalescing(&socket, true);
+        let generator = mask.clone();
+        config
+            .cid_generator(move || Box::new(cid::Generator { place, mask: generator.clone() }))
+            .supported_versions(vec![version::V1, version::V2])
+            .min_reset_interval(RESETS);
+        let quinn = quinn_proto::Endpoint::new(Arc::new(config), server.map(Arc::new), whole, None);
         Ok(Endpoint {
             quinn: RefCell::new(quinn),
             socket,
-            settings,
+            unpaced: RefCell::new(unpaced(&settings)),
+            settings: RefCell::new(settings),
+            place,
+            mask,
             links: RefCell::default(),
             ready: RefCell::default(),
             sending: RefCell::default(),
@@ -174,7 +362,31 @@ impl Endpoint {
             splits: Cell::new(true),
             lost: RefCell::default(),
             panics: Cell::new(0),
+            refused: Cell::new(false),
         })
+    }
+
+    /// Returns the place of its connections.
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    /// Changes the settings for connections to come. The key of stateless resets stays.
+    pub fn change(&self, settings: Settings) {
+        if *self.settings.borrow() != settings {
+            let server = Arc::new(server_config(&settings));
+            self.quinn.borrow_mut().set_server_config(Some(server));
+            self.unpaced.replace(unpaced(&settings));
+            self.settings.replace(settings);
+        }
+    }
+
+    /// Allows a client all its streams once it has this many open.
+    pub fn allow_streams(&self, link: &Link, open: usize) {
+        if open >= MANY_STREAMS && !link.has_all_streams.replace(true) {
+            let all = self.settings.borrow().streams;
+            link.quinn().set_max_concurrent_streams(Dir::Bi, all.into());
+        }
     }
 
     /// Returns the number of connections.
@@ -209,9 +421,14 @@ impl Endpoint {
         place.is_some()
     }
 
+    /// Returns the number of streams that a client of a new connection may have open at a time.
+    pub fn streams(&self) -> u32 {
+        self.settings.borrow().streams
+    }
+
     /// Returns the time without packets after which a connection ends.
     pub fn patience(&self) -> Duration {
-        self.settings.idle
+        self.settings.borrow().idle
     }
 
     /// Returns the socket.
@@ -219,8 +436,7 @@ impl Endpoint {
         &self.socket
     }
 
-    /// Receives the datagrams that are there, at most [`MOST`] pieces. `begin` decides on new connections: it returns the number of
-    /// their owner, or `None` to refuse. `chooser` is asked for the TLS configuration of handshakes.
+    /// Receives the datagrams that are there, at most [`MOST`] pieces. `chooser` is asked for the TLS configuration of handshakes.
     ///
     /// # Errors
     /// Errors of recvmmsg(2); `AGAIN`: there are none.
@@ -229,7 +445,7 @@ impl Endpoint {
         batch: &mut Batch,
         now: Instant,
         chooser: &Rc<dyn Choose>,
-        mut begin: impl FnMut(&Arrival) -> Option<u32>,
+        owner: &impl Owner,
     ) -> Result<usize, Errno> {
         batch.clear();
         let count = batch.receive(&self.socket, MOST)?;
@@ -237,95 +453,102 @@ impl Endpoint {
         for n in 0..batch.len() {
             let (Some(datagram), Some(sender)) = (batch.get(n), batch.sender(n)) else { continue };
             let Address::Inet(remote) = sender.addr else { continue };
-            let ecn = EcnCodepoint::from_bits(batch.ecn(n));
+            let ecn = batch.ecn(n);
             for bytes in datagram.parts() {
-                self.datagram(now, (remote, sender.local), ecn, bytes, &mut begin);
+                let received = Received { remote, local: sender.local, ecn, bytes };
+                self.datagram(now, &received, owner, true);
             }
         }
         Ok(count)
     }
 
-    fn datagram(
+    /// Handles a datagram that has been received elsewhere.
+    pub fn deliver(
         &self,
+        received: &Received<'_>,
         now: Instant,
-        (remote, local): (SocketAddr, Option<IpAddr>),
-        ecn: Option<EcnCodepoint>,
-        bytes: &[u8],
-        begin: &mut impl FnMut(&Arrival) -> Option<u32>,
+        chooser: &Rc<dyn Choose>,
+        owner: &impl Owner,
     ) {
+        let _choosing = session::Choosing::by(chooser);
+        self.datagram(now, received, owner, false);
+    }
+
+    /// Has the owner take a datagram that is for another place. Long headers may have identifiers that a client has made up.
+    fn pass(&self, received: &Received<'_>, long: bool, owner: &impl Owner) -> bool {
+        let Some((id, is_long)) = cid::receiver_of(received.bytes) else { return false };
+        let place = self.mask.place_of(id).filter(|place| is_long == long && *place != self.place);
+        place.is_some_and(|place| owner.pass(place, long, received))
+    }
+
+    fn datagram(&self, now: Instant, received: &Received<'_>, owner: &impl Owner, passes: bool) {
+        if passes && self.pass(received, true, owner) {
+            return;
+        }
         let mut buf = self.buf.take();
         buf.clear();
         let mut quinn = self.quinn.borrow_mut();
-        match quinn.handle(now, remote, local, ecn, BytesMut::from(bytes), &mut buf) {
+        let Received { remote, local, ecn, bytes } = *received;
+        let ecn = EcnCodepoint::from_bits(ecn);
+        let mut bytes = BytesMut::from(bytes);
+        version::to_v1(&mut bytes);
+        match quinn.handle(now, remote, local, ecn, bytes, &mut buf) {
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
                 drop(quinn);
                 if let Some(link) = self.link(handle) {
                     session::concern(link.owner.get());
-                    if self.guard(&link, || link.quinn().handle_event(event)).is_some() {
+                    if self.guard(&link, || link.handle(event, remote, received.bytes.len(), now)).is_some() {
                         self.mark(&link);
                     }
                 }
             }
             Some(DatagramEvent::NewConnection(incoming)) => {
-                drop(quinn);
-                self.arrive(now, Arrival(incoming), &mut buf, begin);
+                if owner.redirect(received) {
+                    quinn.ignore(incoming);
+                } else {
+                    drop(quinn);
+                    self.arrive(now, Arrival(incoming), &mut buf, owner);
+                }
             }
-            Some(DatagramEvent::Response(transmit)) => {
+            answer => {
                 drop(quinn);
-                self.send(&transmit, &buf);
+                // Only packets of connections that are not here get this far: another place may have it.
+                if !(passes && self.pass(received, false, owner))
+                    && let Some(DatagramEvent::Response(transmit)) = answer
+                {
+                    self.send(&transmit, &buf);
+                }
             }
-            None => {}
         }
         self.buf.replace(buf);
     }
 
     /// Decides on a new connection.
-    fn arrive(
-        &self,
-        now: Instant,
-        arrival: Arrival,
-        buf: &mut Vec<u8>,
-        begin: &mut impl FnMut(&Arrival) -> Option<u32>,
-    ) {
+    fn arrive(&self, now: Instant, arrival: Arrival, buf: &mut Vec<u8>, owner: &impl Owner) {
         let incoming = &arrival.0;
-        let wary = self.settings.retry || self.half_open.get() >= UNVALIDATED;
+        let wary = self.settings.borrow().retry || self.half_open.get() >= UNVALIDATED || owner.is_full();
         if wary && !incoming.remote_address_validated() && incoming.may_retry() {
             let answered = self.quinn.borrow_mut().retry(arrival.0, buf);
             if let Ok(transmit) = answered {
+                version::retry_to_wire(buf);
                 self.send(&transmit, buf);
             }
             return;
         }
-        let owner = if self.open.get() < self.settings.connections { begin(&arrival) } else { None };
+        // Connections that make way for others are open until their clients have been told.
+        let most = self.settings.borrow().connections.saturating_mul(2);
+        let owner = if self.open.get() < most { owner.begin(&arrival) } else { None };
         let Some(owner) = owner else {
             let transmit = self.quinn.borrow_mut().refuse(arrival.0, buf);
             self.send(&transmit, buf);
             return;
         };
         session::concern(owner);
-        let accepted = self.quinn.borrow_mut().accept(arrival.0, now, buf, None);
+        let unpaced = self.unpaced.borrow().clone().filter(|_| arrival.remote().ip().is_loopback());
+        let accepted = self.quinn.borrow_mut().accept(arrival.0, now, buf, unpaced);
         match accepted {
             Ok((handle, connection)) => {
-                let link = Rc::new(Link {
-                    quinn: RefCell::new(connection),
-                    handle,
-                    is_ready: Cell::new(false),
-                    is_sending: Cell::new(false),
-                    armed: Cell::new(None),
-                    half_open: Cell::new(true),
-                    owner: Cell::new(owner),
-                });
-                let mut links = self.links.borrow_mut();
-                if links.len() <= handle.0 {
-                    links.resize_with(handle.0 + 1, || None);
-                }
-                if let Some(place) = links.get_mut(handle.0) {
-                    *place = Some(link.clone());
-                }
-                drop(links);
-                self.half_open.set(self.half_open.get() + 1);
-                self.open.set(self.open.get() + 1);
-                self.mark(&link);
+                self.add(handle, connection, owner, now);
             }
             Err(e) => {
                 if let Some(transmit) = e.response {
@@ -334,6 +557,36 @@ impl Endpoint {
                 session::refused(owner);
             }
         }
+    }
+
+    /// Adds a connection that begins.
+    fn add(&self, handle: ConnectionHandle, connection: Connection, owner: u32, now: Instant) -> Rc<Link> {
+        let strangers = Strangers::new(connection.remote_address().ip());
+        let link = Rc::new(Link {
+            quinn: RefCell::new(connection),
+            handle,
+            is_ready: Cell::new(false),
+            is_sending: Cell::new(false),
+            armed: Cell::new(None),
+            half_open: Cell::new(true),
+            budget: RefCell::new(Budget::new(now)),
+            excess: Cell::new(false),
+            strangers: RefCell::new(strangers),
+            has_all_streams: Cell::new(false),
+            owner: Cell::new(owner),
+        });
+        let mut links = self.links.borrow_mut();
+        if links.len() <= handle.0 {
+            links.resize_with(handle.0 + 1, || None);
+        }
+        if let Some(place) = links.get_mut(handle.0) {
+            *place = Some(link.clone());
+        }
+        drop(links);
+        self.half_open.set(self.half_open.get() + 1);
+        self.open.set(self.open.get() + 1);
+        self.mark(&link);
+        link
     }
 
     fn link(&self, handle: ConnectionHandle) -> Option<Rc<Link>> {
@@ -405,8 +658,13 @@ impl Endpoint {
         for _ in 0..PIECES {
             buf.clear();
             let most = if self.splits.get() { SEGMENTS } else { 1 };
-            let Some(transmit) = link.quinn().poll_transmit(now, most, buf) else { return false };
-            self.send(&transmit, buf);
+            let mut quinn = link.quinn();
+            let Some(transmit) = quinn.poll_transmit(now, most, buf) else { return false };
+            let client = quinn.remote_address();
+            drop(quinn);
+            if link.strangers.borrow_mut().may_have(transmit.destination, client) {
+                self.send(&transmit, buf);
+            }
         }
         true
     }
@@ -475,6 +733,7 @@ impl Endpoint {
         let ecn = transmit.ecn.map_or(0, |ecn| ecn as u8);
         let segment = transmit.segment_size.unwrap_or(0);
         let sent = datagrams::send_marked(&self.socket, Datagram { bytes, segment }, Some(&to), ecn);
+        self.refused.set(self.refused.get() || sent == Err(Errno::CONNREFUSED));
         // Others are lost, as elsewhere on their way: QUIC sends again.
         if let Err(Errno::IO | Errno::INVAL) = sent
             && segment > 0
@@ -487,11 +746,25 @@ impl Endpoint {
     }
 }
 
+fn server_config(settings: &Settings) -> ServerConfig {
+    let token = hkdf::Salt::new(hkdf::HKDF_SHA256, &[]).extract(&settings.key.derive::<32>(b"token"));
+    let mut server = ServerConfig::new(Arc::new(session::Crypto), Arc::new(token));
+    server.transport_config(Arc::new(transport(settings))).max_incoming(UNVALIDATED * 4);
+    server
+}
+
+/// Returns the configuration for clients of this machine: BBR finds out the speed of a path, and loopback has none. Its pacing would
+/// only cost time, as over TCP ([`crate::loopback`]).
+fn unpaced(settings: &Settings) -> Option<Arc<ServerConfig>> {
+    let cubic = Settings { congestion: Congestion::Cubic, ..settings.clone() };
+    (settings.congestion == Congestion::Bbr).then(|| Arc::new(server_config(&cubic)))
+}
+
 fn transport(settings: &Settings) -> TransportConfig {
     let mut config = TransportConfig::default();
     let idle = IdleTimeout::try_from(settings.idle).ok();
     config
-        .max_concurrent_bidi_streams(settings.streams.into())
+        .max_concurrent_bidi_streams(settings.streams.min(FIRST_STREAMS).into())
         // Control and QPACK, and a few of unknown types (RFC 9114, section 6.2).
         .max_concurrent_uni_streams(8u32.into())
         .stream_receive_window(settings.stream_window.into())
@@ -499,8 +772,18 @@ fn transport(settings: &Settings) -> TransportConfig {
         .send_window(settings.send_window.into())
         .max_idle_timeout(idle)
         .datagram_receive_buffer_size(None)
+        .congestion_controller_factory(settings.congestion.factory())
         .initial_mtu(1200);
     config
+}
+
+/// Reads any bytes as what clients encrypt: transport parameters, and payloads of packets. For fuzzing.
+#[doc(hidden)]
+pub fn read_anything(bytes: &[u8]) {
+    let _ = session::read_parameters(bytes, version::V1);
+    let mut payload = bytes.to_vec();
+    payload.truncate(padding::without_padding(&payload));
+    padding::forbid_application_close(&mut payload);
 }
 
 #[cfg(test)]

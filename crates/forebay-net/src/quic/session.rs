@@ -1,10 +1,12 @@
 //! TLS of QUIC connections (RFC 9001). A session begins without a configuration: the ClientHello chooses it, as over TCP.
 
+use super::{padding, version};
 use crate::tls::hello::{Hello, Reading};
 use crate::tls::stream::Agreed;
+use bytes::BytesMut;
 use quinn_proto::crypto::rustls::QuicServerConfig;
 use quinn_proto::crypto::{
-    self, ExportKeyingMaterialError, HeaderKey, KeyPair, Keys, PacketKey, UnsupportedVersion,
+    self, CryptoError, ExportKeyingMaterialError, HeaderKey, KeyPair, Keys, PacketKey, UnsupportedVersion,
 };
 use quinn_proto::transport_parameters::TransportParameters;
 use quinn_proto::{ConnectionId, Side, TransportError, TransportErrorCode};
@@ -16,7 +18,7 @@ use std::rc::Rc;
 use std::sync::{Arc, LazyLock};
 
 /// Alert `internal_error` (RFC 8446, section 6).
-const INTERNAL_ERROR: u8 = 80;
+pub(super) const INTERNAL_ERROR: u8 = 80;
 
 /// Chooser of configurations for handshakes.
 pub trait Choose {
@@ -36,18 +38,17 @@ thread_local! {
 }
 
 /// Asks a chooser until this is dropped. Sessions belong to quinn-proto, which wants them to be `Send`, and cannot hold it.
-pub(super) struct Choosing;
+pub(super) struct Choosing(Option<Rc<dyn Choose>>);
 
 impl Choosing {
     pub(super) fn by(chooser: &Rc<dyn Choose>) -> Choosing {
-        CHOOSER.set(Some(chooser.clone()));
-        Choosing
+        Choosing(CHOOSER.replace(Some(chooser.clone())))
     }
 }
 
 impl Drop for Choosing {
     fn drop(&mut self) {
-        CHOOSER.set(None);
+        CHOOSER.set(self.0.take());
     }
 }
 
@@ -99,8 +100,12 @@ impl rustls::server::ResolvesServerCert for Nobody {
     }
 }
 
-fn version_of(version: u32) -> Option<Version> {
-    (version == 1).then_some(Version::V1)
+pub(super) fn version_of(version: u32) -> Option<Version> {
+    match version {
+        version::V1 => Some(Version::V1),
+        version::V2 => Some(Version::V2),
+        _ => None,
+    }
 }
 
 impl crypto::ServerConfig for Crypto {
@@ -110,6 +115,9 @@ impl crypto::ServerConfig for Crypto {
     }
 
     fn retry_tag(&self, version: u32, orig_dst_cid: &ConnectionId, packet: &[u8]) -> [u8; 16] {
+        if version == version::V2 {
+            return version::retry_tag(orig_dst_cid, packet).unwrap_or_default();
+        }
         RETRY.as_ref().map_or([0; 16], |config| config.retry_tag(version, orig_dst_cid, packet))
     }
 
@@ -120,6 +128,7 @@ impl crypto::ServerConfig for Crypto {
     ) -> Box<dyn crypto::Session> {
         let mut encoded = Vec::new();
         params.write(&mut encoded);
+        version::push_version_information(&mut encoded, version);
         // `initial_keys` has accepted the version before.
         let version = version_of(version).unwrap_or(Version::V1);
         Box::new(Session {
@@ -131,18 +140,83 @@ impl crypto::ServerConfig for Crypto {
     }
 }
 
-fn initial_keys(version: Version, dst_cid: &ConnectionId, side: Side) -> Option<Keys> {
+pub(super) fn initial_keys(version: Version, dst_cid: &ConnectionId, side: Side) -> Option<Keys> {
     let side = match side {
         Side::Client => rustls::Side::Client,
         Side::Server => rustls::Side::Server,
     };
-    INITIAL.as_ref().map(|suite| boxed(suite.keys(dst_cid, side, version)))
+    INITIAL.as_ref().map(|suite| boxed_early(suite.keys(dst_cid, side, version), version))
 }
 
-fn boxed(keys: rustls::quic::Keys) -> Keys {
+pub(super) fn boxed(keys: rustls::quic::Keys, version: Version) -> Keys {
+    boxed_by(keys, |key| sealing(key, version))
+}
+
+/// The same for Initial and Handshake packets.
+fn boxed_early(keys: rustls::quic::Keys, version: Version) -> Keys {
+    boxed_by(keys, |key| sealing_early(key, version))
+}
+
+fn boxed_by(
+    keys: rustls::quic::Keys,
+    sealing: impl Fn(Box<dyn rustls::quic::PacketKey>) -> Box<dyn PacketKey>,
+) -> Keys {
     Keys {
         header: KeyPair { local: Box::new(keys.local.header), remote: Box::new(keys.remote.header) },
-        packet: KeyPair { local: Box::new(keys.local.packet), remote: Box::new(keys.remote.packet) },
+        packet: KeyPair { local: sealing(keys.local.packet), remote: sealing(keys.remote.packet) },
+    }
+}
+
+/// Key of packets.
+struct Key {
+    rustls: Box<dyn rustls::quic::PacketKey>,
+    /// Long headers are those of version 2 on the wire.
+    is_v2: bool,
+    /// It is one of Initial or Handshake packets.
+    is_early: bool,
+}
+
+pub(super) fn sealing(rustls: Box<dyn rustls::quic::PacketKey>, version: Version) -> Box<dyn PacketKey> {
+    Box::new(Key { rustls, is_v2: matches!(version, Version::V2), is_early: false })
+}
+
+fn sealing_early(rustls: Box<dyn rustls::quic::PacketKey>, version: Version) -> Box<dyn PacketKey> {
+    Box::new(Key { rustls, is_v2: matches!(version, Version::V2), is_early: true })
+}
+
+impl PacketKey for Key {
+    fn encrypt(&self, packet: u64, buf: &mut [u8], header_len: usize) {
+        if self.is_v2 {
+            version::header_on_the_wire(buf);
+        }
+        PacketKey::encrypt(&self.rustls, packet, buf, header_len);
+    }
+
+    fn decrypt(&self, packet: u64, header: &[u8], payload: &mut BytesMut) -> Result<(), CryptoError> {
+        if self.is_v2 {
+            let mut header = header.to_vec();
+            version::header_on_the_wire(&mut header);
+            PacketKey::decrypt(&self.rustls, packet, &header, payload)?;
+        } else {
+            PacketKey::decrypt(&self.rustls, packet, header, payload)?;
+        }
+        payload.truncate(padding::without_padding(payload));
+        if self.is_early {
+            padding::forbid_application_close(payload);
+        }
+        Ok(())
+    }
+
+    fn tag_len(&self) -> usize {
+        self.rustls.tag_len()
+    }
+
+    fn confidentiality_limit(&self) -> u64 {
+        self.rustls.confidentiality_limit()
+    }
+
+    fn integrity_limit(&self) -> u64 {
+        self.rustls.integrity_limit()
     }
 }
 
@@ -183,6 +257,23 @@ impl Session {
     }
 }
 
+/// Reads the transport parameters of a client.
+pub(super) fn read_parameters(bytes: &[u8], version: u32) -> Result<TransportParameters, TransportError> {
+    let wrong = |reason: &str| {
+        let code = TransportErrorCode::TRANSPORT_PARAMETER_ERROR;
+        TransportError { code, frame: None, reason: reason.to_owned() }
+    };
+    if !version::agrees(bytes, version) {
+        // VERSION_NEGOTIATION_ERROR (RFC 9368, section 8), which quinn-proto cannot send.
+        return Err(wrong("version information of the client is of another version"));
+    }
+    // RFC 9000, section 7.4. quinn-proto finds those that it knows only.
+    if version::repeats_parameter(bytes) {
+        return Err(wrong("client sent a transport parameter twice"));
+    }
+    Ok(TransportParameters::read(Side::Server, &mut Cursor::new(bytes))?)
+}
+
 impl crypto::Session for Session {
     fn initial_keys(&self, dst_cid: &ConnectionId, side: Side) -> Keys {
         // They have been made for this version before, see `Crypto::initial_keys`.
@@ -193,7 +284,7 @@ impl crypto::Session for Session {
     }
 
     fn handshake_data(&self) -> Option<Box<dyn Any>> {
-        let connection = self.chosen().filter(|c| !c.is_handshaking())?;
+        let connection = self.chosen()?;
         Some(Box::new(HandshakeFacts { agreed: Agreed::of(connection) }))
     }
 
@@ -203,7 +294,7 @@ impl crypto::Session for Session {
 
     fn early_crypto(&self) -> Option<(Box<dyn HeaderKey>, Box<dyn PacketKey>)> {
         let keys = self.chosen()?.zero_rtt_keys()?;
-        Some((Box::new(keys.header), Box::new(keys.packet)))
+        Some((Box::new(keys.header), sealing(keys.packet, self.version)))
     }
 
     fn early_data_accepted(&self) -> Option<bool> {
@@ -243,24 +334,25 @@ impl crypto::Session for Session {
 
     fn transport_parameters(&self) -> Result<Option<TransportParameters>, TransportError> {
         let Some(bytes) = self.chosen().and_then(|c| c.quic_transport_parameters()) else { return Ok(None) };
-        Ok(Some(TransportParameters::read(Side::Server, &mut Cursor::new(bytes))?))
+        let version = if matches!(self.version, Version::V2) { version::V2 } else { version::V1 };
+        read_parameters(bytes, version).map(Some)
     }
 
     fn write_handshake(&mut self, buf: &mut Vec<u8>) -> Option<Keys> {
         let Stage::Chosen(connection) = &mut self.stage else { return None };
-        let keys = match connection.write_hs(buf)? {
-            KeyChange::Handshake { keys } => keys,
+        Some(match connection.write_hs(buf)? {
+            KeyChange::Handshake { keys } => boxed_early(keys, self.version),
             KeyChange::OneRtt { keys, next } => {
                 self.next = Some(next);
-                keys
+                boxed(keys, self.version)
             }
-        };
-        Some(boxed(keys))
+        })
     }
 
     fn next_1rtt_keys(&mut self) -> Option<KeyPair<Box<dyn PacketKey>>> {
         let keys = self.next.as_mut()?.next_packet_keys();
-        Some(KeyPair { local: Box::new(keys.local), remote: Box::new(keys.remote) })
+        let sealing = |key| sealing(key, self.version);
+        Some(KeyPair { local: sealing(keys.local), remote: sealing(keys.remote) })
     }
 
     fn is_valid_retry(&self, _: &ConnectionId, _: &[u8], _: &[u8]) -> bool {

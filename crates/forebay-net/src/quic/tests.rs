@@ -47,6 +47,31 @@ impl Choose for Names {
     fn refused(&self, _: u32) {}
 }
 
+const HERE: Place = Place { process: 1, thread: 7, endpoint: 0 };
+
+/// Owner that numbers connections from 42 on, and takes what is for other places.
+#[derive(Default)]
+struct Numbers {
+    begun: Cell<u32>,
+    passed: RefCell<Vec<(Place, bool)>>,
+}
+
+impl Owner for Numbers {
+    fn begin(&self, _: &Arrival) -> Option<u32> {
+        self.begun.set(self.begun.get() + 1);
+        Some(41 + self.begun.get())
+    }
+
+    fn redirect(&self, _: &Received<'_>) -> bool {
+        false
+    }
+
+    fn pass(&self, place: Place, exact: bool, _: &Received<'_>) -> bool {
+        self.passed.borrow_mut().push((place, exact));
+        !exact
+    }
+}
+
 /// An endpoint, and a client of its own.
 struct Pair {
     server: Endpoint,
@@ -82,16 +107,17 @@ fn pair(name: &str, retry: bool) -> Pair {
     listening.set_nonblocking(true).expect("option");
     let at = listening.local_addr().expect("bound");
     let settings = Settings {
-        thread: 7,
         streams: 4,
         stream_window: 1000,
         send_window: 4000,
         idle: Duration::from_secs(30),
         retry,
         connections: 2,
-        key: [1; 64],
+        congestion: Congestion::Cubic,
+        key: HostKey::new(&[1; 64]),
     };
-    let server = Endpoint::new(Arc::new(listening.into()), false, settings).expect("an endpoint");
+    let mask = Arc::new(Mask::new(&[2; 16]).expect("a key"));
+    let server = Endpoint::new(Arc::new(listening.into()), false, settings, HERE, mask).expect("an endpoint");
     let socket = UdpSocket::bind("127.0.0.1:0").expect("bound");
     socket.set_read_timeout(Some(Duration::from_millis(10))).expect("option");
     let mut endpoint = quinn_proto::Endpoint::new(Arc::new(EndpointConfig::default()), None, false, None);
@@ -122,11 +148,8 @@ impl Pair {
             buf.clear();
         }
         let chooser: Rc<dyn Choose> = self.names.clone();
-        let mut owners = 0;
-        let _ = self.server.receive(&mut Batch::new(), now, &chooser, |_| {
-            owners += 1;
-            Some(41 + owners)
-        });
+        let owner = Numbers::default();
+        let _ = self.server.receive(&mut Batch::new(), now, &chooser, &owner);
         while let Some(link) = self.server.take_ready() {
             if !self.links.iter().any(|known| Rc::ptr_eq(known, &link)) {
                 self.links.push(link.clone());
@@ -234,11 +257,31 @@ fn a_panic_ends_one_link() {
     assert_eq!((pair.gone, pair.server.take_panics()), (1, 0));
 }
 
+/// What is for other places goes there; what is for this one stays, known or not.
 #[test]
-fn identifiers_have_the_thread() {
+fn datagrams_for_other_places_are_passed_on() {
     use quinn_proto::ConnectionIdGenerator;
-    let mut generator = cid::Generator::new(7);
-    let ids = [generator.generate_cid(), generator.generate_cid()];
-    assert!(ids.iter().all(|id| id.first() == Some(&7) && id.len() == cid::LENGTH));
-    assert_ne!(ids[0], ids[1]);
+    let pair = pair("h", false);
+    let chooser: Rc<dyn Choose> = pair.names.clone();
+    let owner = Numbers::default();
+    let there = Place { thread: 3, ..HERE };
+    let send = |place: Place, long: bool| {
+        let id = cid::Generator { place, mask: pair.server.mask.clone() }.generate_cid();
+        let mut bytes = if long { vec![0xc3, 0, 0, 0, 1, id.len() as u8] } else { vec![0x43] };
+        bytes.extend_from_slice(&id);
+        bytes.resize(1200, 0);
+        pair.socket.send_to(&bytes, pair.client.remote_address()).expect("sent");
+        let end = Instant::now() + Duration::from_secs(20);
+        while pair.server.receive(&mut Batch::new(), Instant::now(), &chooser, &owner).is_err() {
+            assert!(Instant::now() < end, "no datagram");
+        }
+        owner.passed.take()
+    };
+    assert_eq!(send(there, true), [(there, true)]);
+    assert_eq!(send(there, false), [(there, false)]);
+    assert!(send(HERE, false).is_empty() && send(HERE, true).is_empty());
+    // An unknown connection of this place is told so; that of another has been passed on.
+    let mut bytes = [0; 2048];
+    assert!(pair.socket.recv(&mut bytes).is_ok_and(|length| length < 1200));
+    assert!(pair.socket.recv(&mut bytes).is_err());
 }

@@ -1,7 +1,7 @@
 use super::way::{Mode, READ, STEP};
 use super::*;
 use crate::mux::Mux;
-use crate::wire::Sent;
+use crate::wire::{Sent, Then};
 use rustix::io::Errno;
 use std::cell::{Cell, RefCell};
 use std::io::{Read, Write};
@@ -647,7 +647,7 @@ impl Mux for Narrow {
         self.room.get()
     }
 
-    fn send_head(&self, _: &[u8]) {}
+    fn send_head(&self, _: &[u8], _: Then) {}
 
     fn send_interim(&self, _: &[u8]) {}
 

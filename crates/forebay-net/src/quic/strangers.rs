@@ -1,0 +1,127 @@
+//! Addresses other than that of a client, from which datagrams of its connection come. Whoever sends under the address of another must not
+//! have that other receive more than three times what was sent (RFC 9000, sections 8.2 and 9.3.1). quinn-proto answers each
+//! PATH_CHALLENGE, and each move of a client, with a datagram of 1200 bytes first.
+
+use quinn_proto::Connection;
+use std::net::{IpAddr, SocketAddr};
+
+/// Bytes that make up for a datagram of 1200.
+const ENOUGH: usize = 400;
+/// Most addresses to which quinn-proto answers in a turn.
+const MOST: usize = 16;
+
+/// Addresses that get nothing yet.
+#[derive(Debug)]
+pub(super) struct Strangers {
+    /// Address that the handshake has proved. A client whose port changes behind a router does not know of it and cannot pad its packets.
+    home: IpAddr,
+    /// PATH_CHALLENGE frames received.
+    challenges: u64,
+    /// Senders of PATH_CHALLENGE in datagrams that are shorter than a client may make them (section 8.2.1).
+    short: Vec<SocketAddr>,
+    /// Address that the client has moved to, and the bytes that have come from there, as long as they are not enough.
+    moved: Option<(SocketAddr, usize)>,
+}
+
+impl Strangers {
+    pub(super) fn new(home: IpAddr) -> Strangers {
+        Strangers { home, challenges: 0, short: Vec::new(), moved: None }
+    }
+
+    /// Returns `true` if all addresses get what is for them.
+    pub(super) fn is_empty(&self) -> bool {
+        self.short.is_empty() && self.moved.is_none()
+    }
+
+    /// Notes a datagram that has been handled. `before`: address of the client before that.
+    pub(super) fn note(&mut self, from: SocketAddr, len: usize, before: SocketAddr, connection: &Connection) {
+        let challenges = connection.stats().frame_rx.path_challenge;
+        let challenges = challenges - std::mem::replace(&mut self.challenges, challenges);
+        self.note_one(from, len, (before, connection.remote_address()), challenges > 0);
+    }
+
+    fn note_one(
+        &mut self,
+        from: SocketAddr,
+        len: usize,
+        (before, now): (SocketAddr, SocketAddr),
+        asks: bool,
+    ) {
+        if from == now {
+            self.short.retain(|short| *short != from);
+            let so_far = match self.moved {
+                Some((addr, bytes)) if addr == from => Some(bytes),
+                _ => (before != now && now.ip() != self.home).then_some(0),
+            };
+            self.moved = so_far.map(|bytes| (from, bytes + len)).filter(|(_, bytes)| *bytes < ENOUGH);
+        } else if asks {
+            self.short.retain(|short| *short != from);
+            // Others get no answer from quinn-proto.
+            if len < ENOUGH && self.short.len() < MOST {
+                self.short.push(from);
+            }
+        }
+    }
+
+    /// Returns `true` if a datagram may be sent to an address. `client`: address of the client.
+    pub(super) fn may_have(&mut self, to: SocketAddr, client: SocketAddr) -> bool {
+        if to == client {
+            return self.moved.is_none_or(|(addr, _)| addr != to);
+        }
+        match self.short.iter().position(|short| *short == to) {
+            Some(at) => {
+                self.short.remove(at);
+                false
+            }
+            None => true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn addr(text: &str) -> SocketAddr {
+        text.parse().expect("an address")
+    }
+
+    #[test]
+    fn short_challenges_get_no_answer() {
+        let (home, other) = (addr("10.0.0.1:1"), addr("10.0.0.2:2"));
+        let mut strangers = Strangers::new(home.ip());
+        strangers.note_one(other, 40, (home, home), true);
+        assert!(strangers.may_have(home, home));
+        assert!(!strangers.may_have(other, home));
+        assert!(strangers.may_have(other, home) && strangers.is_empty());
+        strangers.note_one(other, 40, (home, home), true);
+        strangers.note_one(other, 1200, (home, home), true);
+        assert!(strangers.may_have(other, home) && strangers.is_empty());
+        strangers.note_one(other, 40, (home, home), false);
+        assert!(strangers.is_empty());
+        for port in 0..100 {
+            strangers.note_one(addr(&format!("10.0.0.2:{port}")), 40, (home, home), true);
+        }
+        assert_eq!(strangers.short.len(), MOST);
+    }
+
+    #[test]
+    fn who_moves_sends_enough_first() {
+        let (home, other) = (addr("10.0.0.1:1"), addr("10.0.0.2:2"));
+        let mut strangers = Strangers::new(home.ip());
+        strangers.note_one(other, 40, (home, other), false);
+        assert!(!strangers.may_have(other, other) && strangers.may_have(home, other));
+        strangers.note_one(other, 300, (other, other), false);
+        assert!(!strangers.may_have(other, other));
+        // To and fro begins anew.
+        strangers.note_one(home, 40, (other, home), false);
+        assert!(strangers.is_empty());
+        strangers.note_one(other, 40, (home, other), false);
+        assert!(!strangers.may_have(other, other));
+        strangers.note_one(other, 360, (other, other), false);
+        assert!(strangers.may_have(other, other) && strangers.is_empty());
+        // Another port of the router in between.
+        strangers.note_one(addr("10.0.0.1:9"), 40, (other, addr("10.0.0.1:9")), false);
+        assert!(strangers.is_empty());
+    }
+}

@@ -1,0 +1,220 @@
+//! Version 2 of QUIC (RFC 9369) on a state machine that knows version 1: the two differ in secrets, and in the types of long headers.
+//!
+//! Types of version 2 are changed to those of version 1 in datagrams that arrive ([`to_v1`]), and back where packets are sealed
+//! ([`header_on_the_wire`]), since the header is part of what is authenticated.
+
+use quinn_proto::ConnectionId;
+
+/// Version 1 (RFC 9000).
+pub(super) const V1: u32 = 1;
+/// Version 2 (RFC 9369, section 3.1).
+pub(super) const V2: u32 = 0x6b33_43cf;
+
+/// Bits of the type in the first byte of a long header.
+const TYPE: u8 = 0x30;
+/// Distance of two types.
+const STEP: u8 = 0x10;
+/// Initial and Retry as version 1 has them.
+const INITIAL: u8 = 0x00;
+const RETRY: u8 = 0x30;
+
+/// Transport parameter `version_information` (RFC 9368, section 3).
+const VERSION_INFORMATION: u64 = 0x11;
+
+/// Returns the type of version 2 instead of that of version 1 (RFC 9369, section 3.2).
+fn type_of_v2(first: u8) -> u8 {
+    first & !TYPE | first.wrapping_add(STEP) & TYPE
+}
+
+fn type_of_v1(first: u8) -> u8 {
+    first & !TYPE | first.wrapping_sub(STEP) & TYPE
+}
+
+fn is_long(first: u8) -> bool {
+    first & 0x80 != 0
+}
+
+fn version_of(packet: &[u8]) -> Option<u32> {
+    packet.get(1..5)?.try_into().ok().map(u32::from_be_bytes)
+}
+
+/// Reads a variable-length integer (RFC 9000, section 16). Returns its value and what follows.
+fn varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let length = 1usize << (bytes.first()? >> 6);
+    let (head, tail) = bytes.split_at_checked(length)?;
+    let value = head.iter().fold(0u64, |value, byte| value << 8 | u64::from(*byte));
+    Some((value & (u64::MAX >> (64 - 8 * length + 2)), tail))
+}
+
+/// Changes the types of all packets of version 2 in a datagram to those of version 1. What cannot be parsed stays as it is.
+pub(super) fn to_v1(datagram: &mut [u8]) {
+    let mut at = 0;
+    while let Some(packet) = datagram.get_mut(at..)
+        && packet.first().copied().is_some_and(is_long)
+        && version_of(packet) == Some(V2)
+    {
+        let Some(length) = change_packet(packet) else { return };
+        at += length;
+    }
+}
+
+/// Changes the type of a packet. Returns its length.
+fn change_packet(packet: &mut [u8]) -> Option<usize> {
+    let first = packet.first_mut()?;
+    *first = type_of_v1(*first);
+    let kind = *first & TYPE;
+    let all = packet.len();
+    let mut rest = packet.get(5..)?;
+    for _ in 0..2 {
+        let (length, tail) = rest.split_first()?;
+        rest = tail.get(usize::from(*length)..)?;
+    }
+    if kind == RETRY {
+        return Some(all);
+    }
+    if kind == INITIAL {
+        let (token, tail) = varint(rest)?;
+        rest = tail.get(usize::try_from(token).ok()?..)?;
+    }
+    let (length, tail) = varint(rest)?;
+    (all - tail.len()).checked_add(usize::try_from(length).ok()?)
+}
+
+/// Changes a Retry packet that is about to be sent to version 2, if it is of it.
+pub(super) fn retry_to_wire(packet: &mut [u8]) {
+    if version_of(packet) == Some(V2)
+        && let Some(first) = packet.first_mut()
+    {
+        *first = type_of_v2(*first);
+    }
+}
+
+/// Returns the integrity tag of a Retry packet of version 2 whose type is that of version 1 (RFC 9001, section 5.8; RFC 9369, section
+/// 3.3.3).
+pub(super) fn retry_tag(orig_dst_cid: &ConnectionId, packet: &[u8]) -> Option<[u8; 16]> {
+    use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+    const KEY: [u8; 16] = 0x8fb4_b01b_56ac_48e2_60fb_cbce_ad7c_cc92_u128.to_be_bytes();
+    const NONCE: [u8; 12] = [0xd8, 0x69, 0x69, 0xbc, 0x2d, 0x7c, 0x6d, 0x99, 0x90, 0xef, 0xb0, 0x4a];
+    let mut pseudo = Vec::with_capacity(packet.len() + orig_dst_cid.len() + 1);
+    pseudo.push(u8::try_from(orig_dst_cid.len()).ok()?);
+    pseudo.extend_from_slice(orig_dst_cid);
+    let (first, rest) = packet.split_first()?;
+    pseudo.push(type_of_v2(*first));
+    pseudo.extend_from_slice(rest);
+    let key = LessSafeKey::new(UnboundKey::new(&AES_128_GCM, &KEY).ok()?);
+    let nonce = Nonce::assume_unique_for_key(NONCE);
+    let tag = key.seal_in_place_separate_tag(nonce, Aad::from(pseudo), &mut []).ok()?;
+    tag.as_ref().try_into().ok()
+}
+
+/// Returns the transport parameter that names the version in use and those that we have.
+pub(super) fn push_version_information(params: &mut Vec<u8>, version: u32) {
+    params.extend_from_slice(&[VERSION_INFORMATION as u8, 12]);
+    for version in [version, V2, V1] {
+        params.extend_from_slice(&version.to_be_bytes());
+    }
+}
+
+/// Returns the transport parameters of a client with their names, up to one that cannot be parsed.
+fn parameters(mut params: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
+    std::iter::from_fn(move || {
+        let (id, rest) = varint(params)?;
+        let (length, rest) = varint(rest)?;
+        let (value, rest) = rest.split_at_checked(usize::try_from(length).ok()?)?;
+        params = rest;
+        Some((id, value))
+    })
+}
+
+/// Returns `true` if the `version_information` of a client goes together with the version in use, or if there is none (RFC 9368,
+/// section 4).
+pub(super) fn agrees(params: &[u8], version: u32) -> bool {
+    let found = parameters(params).find(|(id, _)| *id == VERSION_INFORMATION);
+    found.is_none_or(|(_, value)| {
+        let (versions, odd) = value.as_chunks::<4>();
+        let mut versions = versions.iter().map(|bytes| u32::from_be_bytes(*bytes));
+        let chosen = versions.next();
+        odd.is_empty() && chosen == Some(version) && !versions.any(|version| version == 0)
+    })
+}
+
+/// Returns `true` if a client has sent a transport parameter twice (RFC 9000, section 7.4).
+pub(super) fn repeats_parameter(params: &[u8]) -> bool {
+    let mut ids: Vec<u64> = parameters(params).map(|(id, _)| id).collect();
+    ids.sort_unstable();
+    !ids.is_sorted_by(|a, b| a < b)
+}
+
+/// Returns the header of a packet as it was on the wire.
+pub(super) fn header_on_the_wire(header: &mut [u8]) {
+    if let Some(first) = header.first_mut().filter(|first| is_long(**first)) {
+        *first = type_of_v2(*first);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_change_and_change_back() {
+        // RFC 9369, section 3.2: Initial, 0-RTT, Handshake, Retry.
+        for (v1, v2) in [(0xc3u8, 0xd3), (0xd3, 0xe3), (0xe3, 0xf3), (0xf3, 0xc3)] {
+            assert_eq!((type_of_v2(v1), type_of_v1(v2)), (v2, v1));
+        }
+    }
+
+    #[test]
+    fn all_packets_of_a_datagram() {
+        let version = V2.to_be_bytes();
+        let initial: Vec<u8> = [&[0xd0][..], &version, &[1, 9, 0, 2, 7, 7, 0x40, 3, 1, 2, 3]].concat();
+        let handshake: Vec<u8> = [&[0xf0][..], &version, &[1, 9, 0, 2, 8, 8]].concat();
+        let mut datagram = [&initial[..], &handshake, &[0x40, 1, 2]].concat();
+        to_v1(&mut datagram);
+        assert_eq!(
+            (datagram[0], datagram[initial.len()], datagram[initial.len() + handshake.len()]),
+            (0xc0, 0xe0, 0x40)
+        );
+        for length in 0..datagram.len() {
+            to_v1(&mut datagram[..length].to_vec());
+        }
+        let mut v1 = vec![0xd0, 0, 0, 0, 1, 0, 0];
+        to_v1(&mut v1);
+        assert_eq!(v1[0], 0xd0);
+    }
+
+    /// RFC 9369, appendix A.4.
+    #[test]
+    fn the_tag_of_a_retry() {
+        let id = ConnectionId::new(&[0x83, 0x94, 0xc8, 0xf0, 0x3e, 0x51, 0x57, 0x08]);
+        let hex = "cf6b3343cf0008f067a5502a4262b5746f6b656ec8646ce8bfe33952d955543665dcc7b6";
+        let bytes: Vec<u8> = (0..hex.len() / 2)
+            .map(|n| u8::from_str_radix(&hex[2 * n..2 * n + 2], 16).expect("hex"))
+            .collect();
+        let (packet, tag) = bytes.split_at(bytes.len() - 16);
+        let mut as_v1 = packet.to_vec();
+        as_v1[0] = type_of_v1(as_v1[0]);
+        assert_eq!(retry_tag(&id, &as_v1).as_ref().map(|t| &t[..]), Some(tag));
+        retry_to_wire(&mut as_v1);
+        assert_eq!(as_v1, packet);
+    }
+
+    #[test]
+    fn version_information() {
+        let mut params = vec![0x01, 1, 5];
+        push_version_information(&mut params, V2);
+        assert!(agrees(&params, V2) && !agrees(&params, V1) && agrees(&params[..3], V1));
+        let with = |value: &[u8]| [&[0x11, value.len() as u8][..], value].concat();
+        for wrong in [&[0, 0, 0, 1, 0][..], &[], &[0, 0, 0, 1, 0, 0, 0, 0]] {
+            assert!(!agrees(&with(wrong), V1), "{wrong:?}");
+        }
+        assert!(agrees(&with(&[0, 0, 0, 1]), V1));
+    }
+    #[test]
+    fn repeated_parameters() {
+        assert!(!repeats_parameter(&[0x01, 1, 5, 0x04, 0, 0x7f, 0, 1, 2, 3]));
+        assert!(repeats_parameter(&[0x7f, 0, 0, 0x01, 1, 5, 0x7f, 0, 0]));
+        assert!(!repeats_parameter(&[0x01, 1, 5, 0x01, 9]));
+        assert!(!repeats_parameter(&[]));
+    }
+}
