@@ -2,7 +2,7 @@
 
 use crate::client::Client;
 use crate::config::{Build, Config, Listener};
-use crate::limit::shares::Network;
+use crate::limit::shares::{self, Candidate, Network};
 use crate::process::Outside;
 use crate::thread::{ActiveConfig, Thread};
 use crate::upstream::group::Group;
@@ -91,15 +91,34 @@ pub struct Passed {
     pub client: Client,
 }
 
+/// Name of an idle connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IdlePlace {
+    /// Connection with a socket of its own, by the slot of that.
+    Socket(Token),
+    /// QUIC connection, by the number of its session.
+    Quic(u32),
+}
+
 /// Idle connection that may be closed to make room for another.
 #[derive(Clone, Copy, Debug)]
 pub struct Idle {
-    /// Slot of its socket.
-    pub token: Token,
+    /// The connection.
+    pub place: IdlePlace,
     /// Network of its client.
     pub network: Network,
     /// Rank in the order of closing, lowest first.
     pub rank: (u8, Instant),
+}
+
+/// Chooses idle connections to close, so that there is room for one more of `max` connections. Returns their indices.
+pub fn choose_idle(waiting: &[Idle], max: usize) -> Vec<usize> {
+    // Several at a time: the choice looks at every idle connection, which would cost too much for each new one.
+    let batch = (max / 64).min(waiting.len() / 8).max(1);
+    let candidates = waiting.iter().enumerate();
+    let candidates =
+        candidates.map(|(number, i)| Candidate { number, network: i.network, rank: i.rank }).collect();
+    shares::choose_idle(candidates, batch, max)
 }
 
 /// Front end in one thread, which serves the connections of its listeners.
@@ -109,6 +128,11 @@ pub trait Front {
 
     /// Gives a connection of another listener to a runner.
     fn take_over(&self, passed: Passed);
+
+    /// Notes the UDP socket of a new listener, before [`Front::apply`].
+    fn listens(&self, listener: u32, socket: &Arc<OwnedFd>) {
+        let _ = (listener, socket);
+    }
 
     /// Receives datagrams from the UDP socket of a listener, which has some or an error. The poller repeats this while the
     /// socket has more. `listener` is the slot; see [`ActiveConfig::listeners`]. Other threads may use the socket, too.
@@ -150,7 +174,7 @@ pub trait Front {
     }
 
     /// Closes an idle connection.
-    fn close_idle(&self, token: Token);
+    fn close_idle(&self, place: IdlePlace);
 
     /// Uses a configuration for new connections and requests. Closes idle connections of listeners that are gone.
     fn apply(&self, active: &Rc<ActiveConfig>);

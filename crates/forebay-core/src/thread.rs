@@ -102,6 +102,8 @@ pub struct Thread {
     pub all_counters: Arc<Vec<Arc<Counters>>>,
     /// Connections for other listeners, with the numbers of their front ends.
     pub(crate) passed: RefCell<Vec<(u8, Passed)>>,
+    /// Number of the front end whose UDP sockets another process reads.
+    pub delegated: Cell<Option<u8>>,
     /// Process id, for log lines.
     pub pid: u32,
     /// Graceful shutdown has begun: the thread accepts no connections and keeps none open between requests.
@@ -142,6 +144,7 @@ impl Thread {
             counters,
             all_counters: parts.all_counters,
             passed: RefCell::default(),
+            delegated: Cell::new(None),
             pid: std::process::id(),
             quitting: Cell::new(false),
             stopping: Cell::new(false),

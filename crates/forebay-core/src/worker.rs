@@ -2,8 +2,8 @@
 
 use crate::config::{ListenAddr, Listener};
 use crate::counters::Counters;
-use crate::front::{Accepted, Front, FrontEnd, Idle};
-use crate::limit::shares::{self, Candidate, GRACE};
+use crate::front::{self, Accepted, Front, FrontEnd, Idle};
+use crate::limit::shares::GRACE;
 use crate::log::buffers::{self, LogBuffers};
 use crate::log::error;
 use crate::process::{Applied, ThreadGeneration};
@@ -160,6 +160,8 @@ struct WorkerThread {
     quit_deadline: Cell<Option<Instant>>,
     /// Some listeners are closing.
     closing: Cell<bool>,
+    /// Value of [`Thread::delegated`] that the listeners follow.
+    delegated: Cell<Option<u8>>,
 }
 
 /// Runs a worker thread until a command ends it.
@@ -210,6 +212,7 @@ impl WorkerThread {
             wait_logged: Cell::new(None),
             quit_deadline: Cell::new(None),
             closing: Cell::new(false),
+            delegated: Cell::new(None),
             thread,
         };
         worker.apply(setup.share);
@@ -252,6 +255,20 @@ impl WorkerThread {
         self.thread.active.replace(active.clone());
         crate::pattern::forget();
         self.fronts.iter().for_each(|front| front.apply(&active));
+        self.delegate(self.delegated.get());
+    }
+
+    /// Has the UDP sockets of a front end read by another process, instead of those of the one before.
+    fn delegate(&self, to: Option<u8>) {
+        let from = self.delegated.replace(to);
+        for s in self.listeners.borrow().iter().flatten().filter(|s| s.addr.is_udp()) {
+            if to == Some(s.front) {
+                self.thread.io.poller.pause_listener(s.token);
+            } else if from == Some(s.front) {
+                // It fails where the kernel has no memory. The next change of the configuration tries again.
+                let _ = self.thread.io.poller.resume_listener(s.token, s.shared);
+            }
+        }
     }
 
     /// Opens the listeners of a configuration, and closes those whose address it does not have. Returns the index in the
@@ -301,6 +318,9 @@ impl WorkerThread {
         // A copy, since the poller owns its descriptors and other threads may use this one.
         match fd.try_clone().and_then(|c| poller.listen(c, number as u32, shared)) {
             Ok(token) => {
+                if let Some(front) = self.front(front).filter(|_| addr.is_udp()) {
+                    front.listens(number as u32, fd);
+                }
                 *slot = Some(ListenSlot { token, fd: fd.clone(), addr, front, shared, closing: false });
             }
             Err(e) => {
@@ -379,7 +399,7 @@ impl WorkerThread {
         self.thread.counters.active.get() as usize
     }
 
-    /// Closes some idle connections to make room for others; [`shares::choose_idle`] chooses them. Without any it marks slow
+    /// Closes some idle connections to make room for others; [`front::choose_idle`] chooses them. Without any it marks slow
     /// transfers to be dropped.
     fn make_room(&self) -> Room {
         let max = self.thread.max_connections;
@@ -398,16 +418,10 @@ impl WorkerThread {
             self.thread.reactor.wake_all();
             return Room::Soon;
         }
-        // Close several at a time: the choice looks at every idle connection, which would cost too much for each new
-        // one.
-        let batch = (max / 64).min(waiting.len() / 8).max(1);
-        let candidates = waiting.iter().enumerate();
-        let candidates =
-            candidates.map(|(number, i)| Candidate { number, network: i.network, rank: i.rank }).collect();
-        for number in shares::choose_idle(candidates, batch, max) {
+        for number in front::choose_idle(&waiting, max) {
             let front = ends.iter().position(|end| number < *end).and_then(|n| self.fronts.get(n));
             if let (Some(front), Some(idle)) = (front, waiting.get(number)) {
-                front.close_idle(idle.token);
+                front.close_idle(idle.place);
                 self.thread.counters.evicted.add(1);
             }
         }
@@ -621,6 +635,10 @@ impl Handler for WorkerThread {
             buffers::flush(&self.thread, false);
         }
         self.resume(now);
+        let delegated = self.thread.delegated.get();
+        if delegated != self.delegated.get() {
+            self.delegate(delegated);
+        }
     }
 
     fn before_wait(&self, busy: bool) -> bool {
@@ -718,13 +736,13 @@ mod tests {
                 rustix::net::recv(socket, &mut buf, rustix::net::RecvFlags::empty()).expect("one");
             CALLS.with_borrow_mut(|calls| calls.push((listener, buf[..count].to_vec())));
         }
-        fn take_over(&self, _: crate::front::Passed) {}
+        fn take_over(&self, _: front::Passed) {}
         fn resume(&self, _: Token) {}
         fn expired(&self, _: Token) {}
         fn start_queued(&self) {}
         fn set_aside_ended(&self, _: Token, _: u32) {}
         fn idle(&self, _: Instant, _: &mut Vec<Idle>) {}
-        fn close_idle(&self, _: Token) {}
+        fn close_idle(&self, _: front::IdlePlace) {}
         fn apply(&self, _: &Rc<ActiveConfig>) {}
         fn quit(&self) {}
         fn end(&self) {}

@@ -7,7 +7,7 @@ use crate::thread::{FLOW, PAIR, Thread};
 use forebay_conf::tree::{Block, Directive};
 use forebay_core::client::Client;
 use forebay_core::config::{Build, Config, Context, plain};
-use forebay_core::front::{Accepted, Front, FrontConfig, FrontEnd, Idle, Passed};
+use forebay_core::front::{Accepted, Front, FrontConfig, FrontEnd, Idle, IdlePlace, Passed};
 use forebay_core::process::Outside;
 use forebay_core::tasks::Tasks;
 use forebay_core::thread::{ActiveConfig, Thread as WorkerThread};
@@ -155,8 +155,10 @@ impl Front for StreamThread {
         self.0.udp.give_way(&self.0)
     }
 
-    fn close_idle(&self, token: Token) {
-        self.0.udp.close_idle(&self.0, token);
+    fn close_idle(&self, place: IdlePlace) {
+        if let IdlePlace::Socket(token) = place {
+            self.0.udp.close_idle(&self.0, token);
+        }
     }
 
     fn apply(&self, active: &Rc<ActiveConfig>) {

@@ -43,6 +43,8 @@ pub(crate) struct Open {
 pub(crate) struct Listeners {
     /// In the order of the configuration.
     pub open: Vec<Open>,
+    /// Addresses of former configurations over UDP: a worker keeps their sockets while connections over QUIC need them.
+    pub former: Vec<ListenAddr>,
 }
 
 /// Opens what `wanted` names, with `threads` sockets per TCP or UDP address. Sockets of `old` are used again. With
@@ -99,6 +101,9 @@ fn open_all(
             }
         }
     }
+    let all = old.former.iter().chain(old.open.iter().map(|open| &open.addr));
+    let gone = |addr: &&ListenAddr| addr.is_udp() && opened.find(addr).is_none();
+    opened.former = all.filter(gone).cloned().collect();
     Ok((opened, busy))
 }
 
@@ -344,7 +349,8 @@ impl Listeners {
     /// Returns `true` if any address has the protocol and port of `addr`.
     fn has_port(&self, addr: &ListenAddr) -> bool {
         let port = |addr: &ListenAddr| addr.inet().map(|inet| (inet.port(), addr.is_udp()));
-        self.open.iter().any(|open| port(&open.addr).is_some_and(|open| port(addr) == Some(open)))
+        let mut all = self.open.iter().map(|open| &open.addr).chain(&self.former);
+        all.any(|open| port(open).is_some_and(|open| port(addr) == Some(open)))
     }
 
     /// Removes the files of unix addresses that `kept` does not have.
@@ -514,8 +520,23 @@ mod tests {
         assert_eq!((call, e.raw_os_error()), (format!("bind() to {addr}"), Some(98)));
         let old = Listeners {
             open: vec![Open { addr: ListenAddr::Inet(addr), sockets: Vec::new(), passed: None }],
+            ..Listeners::default()
         };
         assert!(probe(&udp(&addr.to_string()), &old).is_err(), "TCP has ports of its own");
+    }
+
+    #[test]
+    fn the_port_of_a_former_datagram_socket_is_free() {
+        let taken = std::net::UdpSocket::bind("127.0.0.1:0").expect("bind").local_addr().expect("bound");
+        let list = [udp(&taken.to_string())];
+        let first = open(&list, &Listeners::default(), 1, false, &quiet()).expect("free port");
+        let _kept_by_the_worker = first.open[0].sockets[0].clone();
+        let without = open(&[], &first, 1, false, &quiet()).expect("nothing");
+        drop(first);
+        assert!(probe(&list[0], &Listeners::default()).is_err());
+        let without = open(&[], &without, 1, false, &quiet()).expect("nothing");
+        let again = open(&list, &without, 1, false, &quiet()).expect("own port");
+        assert!(again.former.is_empty() && without.former.len() == 1);
     }
 
     #[test]

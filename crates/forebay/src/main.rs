@@ -42,6 +42,7 @@ mod shown;
 mod signals;
 mod state;
 mod subcommands;
+mod succession;
 mod title;
 mod top;
 mod trust;

@@ -9,6 +9,7 @@ use crate::reports::Reports;
 use crate::service_manager::{self, ServiceManager};
 use crate::signals::{Received, Signals, received_line};
 use crate::state::{self, Before, State};
+use crate::succession::{self, Succession};
 use crate::title;
 use crate::wire;
 use crate::worker;
@@ -125,6 +126,7 @@ pub(crate) struct Master {
     generations: u64,
     pause: Duration,
     new_binary: Option<Pid>,
+    succession: Succession,
     /// Pid file as it is called now; `.oldbin` while a new binary runs.
     pid_file: PathBuf,
     reports: Reports,
@@ -151,6 +153,7 @@ impl Master {
             generations: 0,
             pause: Duration::ZERO,
             new_binary: None,
+            succession: Succession::of_environment(),
             pid_file,
             reports: Reports::new(ServiceManager::of_environment()),
             renewal: None,
@@ -380,7 +383,10 @@ impl Master {
         self.generations += 1;
         let mut logs = WorkerLogs::new(&self.log);
         logs.given(self.generations, &self.state.config.log_files, &self.state.logs);
-        let (order, fds) = self.state.order(&[], self.generations, logs.area());
+        let predecessor = self.predecessor_of_worker();
+        let predecessor = predecessor.as_ref().or(self.succession.predecessor.as_ref()).map(AsFd::as_fd);
+        let quic = (&*self.succession.secret, predecessor);
+        let (order, fds) = self.state.order(&[], self.generations, logs.area(), quic);
         // A worker that dies before it has read all is reaped like any other.
         if let Err(e) = wire::send_configure(&control, &order, &fds) {
             self.log.alert(&format!("could not configure worker process {pid} ({})", errno(&e)));
@@ -398,6 +404,14 @@ impl Master {
             known,
             logs,
         })
+    }
+
+    /// Connects the worker that is about to start with the last one, if that still has connections. Returns the socket of the new one.
+    fn predecessor_of_worker(&self) -> Option<OwnedFd> {
+        let last = self.children.iter().rev().find_map(|child| child.control.as_ref())?;
+        let (theirs, ours) = self.succession.pair().ok()?;
+        wire::send_succeed(last, theirs.as_fd()).ok()?;
+        Some(ours)
     }
 
     fn respawn_later(&mut self, lived: Duration) {
@@ -537,7 +551,7 @@ impl Master {
         };
         self.generations += 1;
         child.logs.given(self.generations, &self.state.config.log_files, &self.state.logs);
-        let (order, fds) = self.state.order(&child.known, self.generations, None);
+        let (order, fds) = self.state.order(&child.known, self.generations, None, (&[], None));
         // Without a socket it is about to end, and its successor gets the new configuration.
         let Some(control) = &child.control else { return };
         match wire::send_configure(control, &order, &fds) {
@@ -658,12 +672,28 @@ impl Master {
         inheritable(rustix::io::FdFlags::empty());
         let mut command = Command::new(program);
         command.args(arguments).env("NGINX", variable).env_remove(title::ARGUMENTS);
+        // Without the socket the connections of one program over QUIC are lost where the other gets their datagrams.
+        let pair = self.pair_for_binary();
+        if let Some((pair, number)) = &pair {
+            let _ = rustix::io::fcntl_setfd(pair, rustix::io::FdFlags::empty());
+            command.env(succession::VARIABLE, number);
+        } else {
+            command.env_remove(succession::VARIABLE);
+        }
         for name in service_manager::OWN_VARIABLES {
             command.env_remove(name);
         }
         let child = command.spawn();
         inheritable(rustix::io::FdFlags::CLOEXEC);
         Ok(Pid::from_raw(i32::try_from(child?.id()).map_err(io::Error::other)?))
+    }
+
+    /// Connects the worker with that of a new binary. Returns the socket of the latter with its number.
+    fn pair_for_binary(&self) -> Option<(OwnedFd, String)> {
+        let worker = self.children.iter().rev().find_map(|child| child.control.as_ref())?;
+        let (ours, theirs, number) = self.succession.pair_for_binary().ok()?;
+        wire::send_succeed(worker, ours.as_fd()).ok()?;
+        Some((theirs, number))
     }
 
     fn new_binary_ended(&mut self, status: &WaitStatus) {

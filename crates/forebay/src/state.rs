@@ -240,6 +240,7 @@ impl State {
         known: &[ListenAddr],
         generation: u64,
         log_area: Option<BorrowedFd<'a>>,
+        quic: (&[u8], Option<BorrowedFd<'a>>),
     ) -> (Configure, Vec<BorrowedFd<'a>>) {
         let new = |open: &&listen::Open| !known.contains(&open.addr);
         let order = Configure {
@@ -253,11 +254,13 @@ impl State {
                 .collect(),
             logs: self.logs.iter().map(|(path, _)| path.clone()).collect(),
             generation,
+            quic_secret: quic.0.to_vec(),
+            predecessor: quic.1.is_some(),
             log_area: log_area.is_some(),
         };
         let sockets = self.listeners.open.iter().filter(new).flat_map(|open| &open.sockets);
         let fds = sockets.chain(self.logs.iter().map(|(_, fd)| fd)).map(|fd| fd.as_fd());
-        let fds = fds.chain(log_area).collect();
+        let fds = fds.chain(log_area).chain(quic.1).collect();
         (order, fds)
     }
 

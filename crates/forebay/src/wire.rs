@@ -34,7 +34,11 @@ pub(crate) struct Configure {
     pub logs: Vec<PathBuf>,
     /// Number of this configuration, higher than those before; not 0.
     pub generation: u64,
-    /// The last descriptor is the area for lines of logs: only the first configuration of a worker has it.
+    /// Secret of QUIC, the same for all workers of this server.
+    pub quic_secret: Vec<u8>,
+    /// A descriptor behind all others is the socket to the worker before: only the first configuration of a worker has it.
+    pub predecessor: bool,
+    /// The descriptor behind the logs is the area for lines of logs: only the first configuration of a worker has it.
     pub log_area: bool,
 }
 
@@ -54,11 +58,14 @@ pub(crate) enum Order {
     Reopen(Vec<PathBuf>, Vec<OwnedFd>),
     /// Show that a new configuration was refused, and why.
     Refused(String),
+    /// Hand datagrams over to a successor by this socket, and get them from it.
+    Succeed(OwnedFd),
 }
 
 const CONFIGURE: u8 = 1;
 const REOPEN: u8 = 2;
 const REFUSED: u8 = 3;
+const SUCCEED: u8 = 4;
 
 /// Sends a configuration.
 ///
@@ -83,6 +90,8 @@ pub(crate) fn send_configure(
     out.list(&order.listeners, Body::listener);
     out.list(&order.logs, |out, path| out.path(path));
     out.number(order.generation);
+    out.bytes(&order.quic_secret);
+    out.number(u64::from(order.predecessor));
     out.number(u64::from(order.log_area));
     send(socket, CONFIGURE, &out.0, fds)
 }
@@ -108,6 +117,14 @@ pub(crate) fn send_refused(socket: &UnixStream, reason: &str) -> io::Result<()> 
     send(socket, REFUSED, &out.0, &[])
 }
 
+/// Sends the socket to a successor.
+///
+/// # Errors
+/// Errors of the socket.
+pub(crate) fn send_succeed(socket: &UnixStream, pair: BorrowedFd<'_>) -> io::Result<()> {
+    send(socket, SUCCEED, &[], &[pair])
+}
+
 /// Waits for an order. `None` when the master is gone.
 ///
 /// # Errors
@@ -119,6 +136,7 @@ pub(crate) fn receive_order(socket: &UnixStream) -> io::Result<Option<Order>> {
         CONFIGURE => rest.configure().map(|order| Order::Configure(Box::new(order), fds)),
         REOPEN => rest.paths().map(|paths| Order::Reopen(paths, fds)),
         REFUSED => rest.text().map(Order::Refused),
+        SUCCEED => fds.into_iter().next().map(Order::Succeed),
         _ => None,
     };
     order.map(Some).ok_or_else(broken)
@@ -295,6 +313,8 @@ impl<'a> Rest<'a> {
             listeners: self.list(Self::listener)?,
             logs: self.paths()?,
             generation: self.number()?,
+            quic_secret: self.bytes()?.to_vec(),
+            predecessor: self.flag()?,
             log_area: self.flag()?,
         })
     }
@@ -327,6 +347,8 @@ mod tests {
             ],
             logs: vec!["/var/log/x".into()],
             generation: 9,
+            quic_secret: vec![7; 64],
+            predecessor: false,
             log_area: true,
         }
     }

@@ -88,6 +88,8 @@ struct Descriptors {
     generation: Generation,
     log: Arc<Log>,
     log_area: Option<OwnedFd>,
+    /// Socket to the worker before.
+    predecessor: Option<OwnedFd>,
 }
 
 /// Builds the configuration from the record and sorts the descriptors.
@@ -99,10 +101,11 @@ fn build(order: &Configure, fds: Vec<OwnedFd>) -> Result<Descriptors, String> {
         order.listeners.iter().map(|(addr, count)| (addr.clone(), fds.by_ref().take(*count).collect()));
     let sockets = sockets.collect();
     let logs: Vec<(PathBuf, OwnedFd)> = order.logs.iter().cloned().zip(fds.by_ref()).collect();
-    let log_area = fds.next().filter(|_| order.log_area);
+    let log_area = if order.log_area { fds.next() } else { None };
+    let predecessor = if order.predecessor { fds.next() } else { None };
     let log = Arc::new(own_log(&config, order.environment.error_log.as_deref(), &logs));
     let generation = Generation { config: Arc::new(config), sockets, logs, number: order.generation };
-    Ok(Descriptors { generation, log, log_area })
+    Ok(Descriptors { generation, log, log_area, predecessor })
 }
 
 /// Returns the error log for this thread's few lines, on copies of the descriptors.
@@ -164,6 +167,7 @@ impl Process {
             let config = built.generation.config.clone();
             let respawned = std::env::var(RESPAWNED).ok().and_then(|n| n.parse().ok());
             forebay_server::parts::started(respawned.unwrap_or(0));
+            forebay_server::parts::start_quic(&order.quic_secret, built.predecessor);
             let area = built.log_area.and_then(|fd| {
                 let mapped = Mapped::new(fd);
                 mapped
@@ -214,6 +218,7 @@ impl Process {
             Ok(Some(Order::Configure(order, fds))) => self.reload(&order, fds),
             Ok(Some(Order::Reopen(paths, fds))) => self.reopen(paths, fds),
             Ok(Some(Order::Refused(reason))) => Shown::refused(reason),
+            Ok(Some(Order::Succeed(pair))) => forebay_server::parts::succeed_quic(pair),
             Ok(None) | Err(_) => {
                 // As in nginx, a killed master does not take the site with it.
                 self.log.alert("the master process is gone, serving goes on without it");

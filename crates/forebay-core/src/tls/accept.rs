@@ -40,8 +40,8 @@ pub trait TlsServers {
     /// ([`Application::optional`](super::server::Application::optional)). `address` is the one that the client connected to.
     fn offers_optional(&self, server: usize, address: Option<&Address>) -> bool;
 
-    /// Returns `true` if a server speaks the protocol of QUIC connections.
-    fn offers_quic(&self, server: usize) -> bool;
+    /// Returns the protocols that a server speaks over QUIC, the preferred one first.
+    fn quic_protocols(&self, server: usize) -> &'static [&'static [u8]];
 
     /// Creates a request or session of a client that has not sent any, with the settings of a server.
     fn evaluator(&self, client: &Rc<Client>, server: usize) -> Self::Eval;
@@ -288,18 +288,20 @@ impl<S: TlsServers> Handshake<'_, S> {
     pub fn choose_for_quic(&mut self, hello: Hello) -> Result<Arc<ServerConfig>, u8> {
         // The optional protocol is one over TCP.
         let chosen =
-            self.choose_server(&hello).and_then(|chosen| match self.servers.offers_quic(chosen.named) {
-                true => Ok((chosen.server, chosen.tls.config_for(&hello.ciphers, false).clone())),
-                false => Err((NO_APPLICATION_PROTOCOL, String::new())),
+            self.choose_server(&hello).and_then(|chosen| match self.servers.quic_protocols(chosen.named) {
+                [] => Err((NO_APPLICATION_PROTOCOL, String::new())),
+                protocols => {
+                    Ok((chosen.server, chosen.tls.config_for(&hello.ciphers, false).clone(), protocols))
+                }
             });
         self.begin_session(hello);
-        let certified = chosen.and_then(|(server, config)| {
+        let certified = chosen.and_then(|(server, config, protocols)| {
             let config = match self.certified(server, config)? {
                 Certified::Now(config) => config,
                 Certified::Later(later) => self.load_now(*later)?,
             };
             let tls = self.servers.tls(server).ok_or_else(|| denied("no certificate"))?;
-            Ok(tls.for_quic(&config))
+            Ok(tls.for_quic(&config, protocols))
         });
         certified.map_err(|(alert, text)| {
             self.thread.counters.tls_failed.add(1);
@@ -310,9 +312,23 @@ impl<S: TlsServers> Handshake<'_, S> {
         })
     }
 
+    /// Notes that requests of a QUIC connection come with its handshake (0-RTT). Clients of such servers show no certificates.
+    pub fn begin_early_for_quic(&mut self, agreed: Agreed) {
+        self.thread.counters.tls13.add(1);
+        self.thread.counters.tls_resumed.add(1);
+        if let Some(session) = self.session() {
+            session.complete(agreed, true);
+        }
+    }
+
     /// Notes the results of the handshake of a QUIC connection, and verifies the client's certificate. Where a responder would have to
     /// be asked about that (ssl_ocsp), it is refused.
     pub fn complete_for_quic(&mut self, agreed: Agreed) {
+        // Requests have the session by now.
+        if let Some(session) = self.client.tls.as_ref().filter(|session| session.early.get()) {
+            session.early.set(false);
+            return;
+        }
         self.thread.counters.tls13.add(1);
         self.thread.counters.tls_resumed.add(u64::from(agreed.resumed));
         if let Some(session) = self.session() {

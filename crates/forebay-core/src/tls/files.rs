@@ -6,6 +6,7 @@ use crate::config::{Build, Context, Scope};
 use crate::vars::Template;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
+use forebay_net::quic::HostKey;
 use forebay_net::tls::{crl, ocsp_message, pem, sessions};
 use std::sync::Arc;
 use zeroize::Zeroizing;
@@ -96,6 +97,22 @@ impl<C: Context> Setting<C> for TicketKeys {
         }
         keys.0.push(Arc::new(Zeroizing::new(bytes.to_vec())));
         Ok(keys)
+    }
+}
+
+/// Secret of stateless resets and tokens over QUIC, from a file (nginx: quic_host_key).
+#[derive(Clone, Debug, Default)]
+pub struct HostKeyFile(pub Option<HostKey>);
+
+impl<C: Context> Setting<C> for HostKeyFile {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_, C>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        let secret = read(d, cx)?;
+        if secret.is_empty() {
+            let path = cx.conf_path(first(d));
+            return Err(cx.error(d, format!("\"{}\" zero key size", path.display())));
+        }
+        Ok(HostKeyFile(Some(HostKey::new(&secret))))
     }
 }
 

@@ -13,6 +13,7 @@ mod certified;
 pub mod client;
 mod conf_command;
 mod files;
+pub use files::HostKeyFile;
 mod identity;
 pub mod issued;
 pub mod loader;

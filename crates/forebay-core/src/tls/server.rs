@@ -83,17 +83,26 @@ impl ServerTls {
         })
     }
 
-    /// Returns the variant of a configuration of this server for QUIC, with protocols of its own. Early data is refused.
-    pub(super) fn for_quic(&self, config: &Arc<ServerConfig>) -> Arc<ServerConfig> {
+    /// Returns the variant of a configuration of this server for QUIC, with these protocols. Early data is refused where clients have to
+    /// show certificates.
+    pub(super) fn for_quic(
+        &self,
+        config: &Arc<ServerConfig>,
+        protocols: &'static [&'static [u8]],
+    ) -> Arc<ServerConfig> {
         let make = || {
             let mut config = ServerConfig::clone(config);
-            config.alpn_protocols = vec![b"h3".to_vec()];
-            config.max_early_data_size = 0;
+            config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+            let early = config.max_early_data_size > 0 && self.verify_client == VerifyClient::Off;
+            // RFC 9001, section 4.6.1.
+            config.max_early_data_size = if early { u32::MAX } else { 0 };
             // A client needs one connection, not several at a time as with HTTP/1.
             config.send_tls13_tickets = config.send_tls13_tickets.min(1);
             Arc::new(config)
         };
-        if Arc::ptr_eq(config, &self.config) { self.quic.get_or_init(make).clone() } else { make() }
+        // Kept for the usual one only: servers that share this may speak different protocols.
+        let usual = Arc::ptr_eq(config, &self.config) && protocols == [b"h3"];
+        if usual { self.quic.get_or_init(make).clone() } else { make() }
     }
 
     /// Returns the largest content of a record, bytes.

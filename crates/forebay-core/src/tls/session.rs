@@ -42,8 +42,8 @@ pub struct Session {
     pub written_name: Option<Box<[u8]>>,
     /// The session was resumed.
     pub resumed: bool,
-    /// The first request came with the handshake (0-RTT).
-    pub early: bool,
+    /// Over TCP: the first request came with the handshake (0-RTT). Over QUIC: requests do, and the handshake is not complete.
+    pub early: Cell<bool>,
     /// The client's certificates.
     pub peer: Vec<CertificateDer<'static>>,
     /// Result of verifying `peer`.
@@ -69,7 +69,7 @@ impl Session {
         self.group = agreed.group;
         self.alpn = agreed.alpn;
         self.resumed = agreed.resumed;
-        self.early = early;
+        self.early.set(early);
         if self.hello.is_some() {
             self.identify();
         }

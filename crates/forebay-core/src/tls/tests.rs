@@ -115,8 +115,8 @@ impl TlsServers for &Site {
         false
     }
 
-    fn offers_quic(&self, _: usize) -> bool {
-        false
+    fn quic_protocols(&self, _: usize) -> &'static [&'static [u8]] {
+        &[]
     }
 
     fn evaluator(&self, client: &Rc<Client>, _: usize) -> Visit {

@@ -32,8 +32,8 @@ impl TlsServers for StreamServers<'_> {
         false
     }
 
-    fn offers_quic(&self, _server: usize) -> bool {
-        false
+    fn quic_protocols(&self, _server: usize) -> &'static [&'static [u8]] {
+        &[]
     }
 
     fn evaluator(&self, client: &Rc<Client>, server: usize) -> Session {

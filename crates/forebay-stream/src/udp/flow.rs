@@ -4,7 +4,7 @@ use super::answers::{self, Answers, Received};
 use crate::passing::Connected;
 use crate::session::Session;
 use forebay_conf::error::Level;
-use forebay_core::front::Idle;
+use forebay_core::front::{Idle, IdlePlace};
 use forebay_core::upstream::conn::Conn;
 use forebay_core::upstream::lease::Lease;
 use forebay_net::io::Io;
@@ -179,7 +179,7 @@ impl Flow {
         // Each datagram moves the deadline.
         let last = io.poller.instant(self.deadline).checked_sub(self.rules.idle)?;
         let network = self.session.client.network();
-        let idle = Idle { token: self.conn.token(), network, rank: (1, last) };
+        let idle = Idle { place: IdlePlace::Socket(self.conn.token()), network, rank: (1, last) };
         (now.saturating_duration_since(last) >= IDLE).then_some(idle)
     }
 
