@@ -16,6 +16,7 @@ pub mod host;
 pub mod memcached;
 pub mod mqtt;
 pub mod params;
+pub mod priority;
 pub mod proxy_protocol;
 pub mod range;
 pub mod rdp;

@@ -123,6 +123,8 @@ pub struct RequestHead {
     pub keep_alive: bool,
     /// `Host` (or `:authority`, or of the absolute form) validated, lower-cased, without port or final dot.
     pub host: Vec<u8>,
+    /// It was an extended CONNECT for a WebSocket (RFC 8441; RFC 9220). A response with a status of success opens a tunnel.
+    pub is_websocket: bool,
     /// The client asked for `100 (Continue)`.
     pub expect_continue: bool,
     /// The version as the client wrote it (`$server_protocol`), for instance `HTTP/1.1`; empty in HTTP/0.9.
@@ -202,6 +204,7 @@ impl RequestHead {
         self.framing = Framing::default();
         self.keep_alive = false;
         self.host.clear();
+        self.is_websocket = false;
         self.expect_continue = false;
         self.protocol = Slice::default();
         self.port = None;

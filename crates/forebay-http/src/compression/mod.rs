@@ -19,6 +19,8 @@ pub enum Label {
     Authority,
     /// `:status`
     Status,
+    /// `:protocol` (RFC 8441, section 4; RFC 9220, section 3)
+    Protocol,
     /// A name that begins with a colon and is none of these.
     Unknown,
     /// A known name with capital letters, which no field may have (RFC 9113, section 8.2.1).
@@ -38,6 +40,7 @@ impl Label {
                 b":path" => Label::Path,
                 b":authority" => Label::Authority,
                 b":status" => Label::Status,
+                b":protocol" => Label::Protocol,
                 _ => Label::Unknown,
             },
             _ => match Name::of(name) {

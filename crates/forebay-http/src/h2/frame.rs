@@ -51,6 +51,7 @@ pub mod setting {
     pub const MAX_CONCURRENT_STREAMS: u16 = 3;
     pub const INITIAL_WINDOW_SIZE: u16 = 4;
     pub const MAX_FRAME_SIZE: u16 = 5;
+    pub const ENABLE_CONNECT_PROTOCOL: u16 = 8;
     pub const NO_RFC7540_PRIORITIES: u16 = 9;
 }
 

@@ -28,7 +28,7 @@ pub enum Outcome {
     Complete,
     /// To be answered with an error.
     Refused(Refusal),
-    /// More than the limits allow: ENHANCE_YOUR_CALM for the connection, as nginx does.
+    /// More than the limits allow: over HTTP/2 ENHANCE_YOUR_CALM for the connection, as nginx does.
     TooLarge(&'static str),
 }
 
@@ -50,6 +50,7 @@ struct Pseudo {
     scheme: Option<Slice>,
     path: Option<Slice>,
     authority: Option<Slice>,
+    protocol: Option<Slice>,
 }
 
 impl Pseudo {
@@ -60,6 +61,7 @@ impl Pseudo {
             Label::Path => Some(&mut self.path),
             Label::Scheme => Some(&mut self.scheme),
             Label::Authority => Some(&mut self.authority),
+            Label::Protocol => Some(&mut self.protocol),
             _ => None,
         }
     }
@@ -250,24 +252,52 @@ pub fn build<E>(
         te: false,
     };
     decode(&mut b)?;
+    b.head.version = version;
+    b.head.keep_alive = true;
     if let Some(reason) = b.too_large {
         return Ok(Outcome::TooLarge(reason));
     }
     let te = b.te.then_some(malformed("client sent invalid \"TE\" header"));
-    let Builder { pseudo, cookies, refusal, .. } = b;
-    head.version = version;
-    head.keep_alive = true;
+    let Builder { mut pseudo, cookies, refusal, .. } = b;
     // Before the fields are looked at: the join moves lines.
     if cookies > 1 {
         join_cookies(head);
     }
+    let protocol = if pseudo.protocol.is_some() { set_protocol(head, &mut pseudo) } else { Ok(()) };
     set_request_line(head, &pseudo);
     // The head of a refused request is filled as far as possible, for the log.
     let finished = finish(head, &pseudo, end_stream, limits);
-    Ok(match refusal.or(te).or(finished.err()) {
+    Ok(match refusal.or(te).or(protocol.err()).or(finished.err()) {
         Some(refusal) => Outcome::Refused(refusal),
         None => Outcome::Complete,
     })
+}
+
+/// Makes an extended CONNECT for a WebSocket (RFC 8441; RFC 9220) the GET that it is over HTTP/1, so that locations, modules and
+/// upstreams know one form. Its content is that of the WebSocket: the request has none.
+fn set_protocol(head: &mut RequestHead, pseudo: &mut Pseudo) -> Result<(), Refusal> {
+    let text = |part: Option<Slice>| part.map(|p| p.of(&head.buf)).unwrap_or_default();
+    if text(pseudo.method) != b"CONNECT" {
+        return Err(malformed("client sent :protocol header without CONNECT"));
+    }
+    if [pseudo.scheme, pseudo.path, pseudo.authority].contains(&None) {
+        return Err(malformed("client sent incomplete CONNECT with :protocol header"));
+    }
+    if head.get(Name::ContentLength).is_some() {
+        return Err(malformed("client sent CONNECT with \"Content-Length\" header"));
+    }
+    if !text(pseudo.protocol).eq_ignore_ascii_case(b"websocket") {
+        return Err(Refusal {
+            status: 501,
+            reason: "client sent unknown :protocol header",
+            malformed: false,
+        });
+    }
+    let start = head.buf.len();
+    head.buf.extend_from_slice(b"GET");
+    pseudo.method = Some(slice(start, head.buf.len()));
+    head.is_websocket = true;
+    Ok(())
 }
 
 /// Sets the request line of HTTP/1 (`$request`) and its parts, even from pseudo-header fields that are not complete.
@@ -300,8 +330,9 @@ fn finish(head: &mut RequestHead, pseudo: &Pseudo, end_stream: bool, limits: &Li
     set_path(head, path, limits.merge_slashes)?;
     set_host(head, pseudo.authority)?;
     set_framing(head, end_stream)?;
-    head.expect_continue =
-        head.get(Name::Expect).is_some_and(|v| v.eq_ignore_ascii_case(b"100-continue")) && !end_stream;
+    head.expect_continue = head.get(Name::Expect).is_some_and(|v| v.eq_ignore_ascii_case(b"100-continue"))
+        && !end_stream
+        && !head.is_websocket;
     match head.method {
         Method::Trace => Err(Refusal { status: 405, reason: "client sent TRACE method", malformed: false }),
         Method::Connect => Err(CONNECT),
@@ -340,6 +371,9 @@ fn check_scheme(head: &RequestHead, pseudo: &Pseudo) -> Result<(), Refusal> {
 
 /// Sets how the content ends: with a length (RFC 9113, section 8.1.1), or with the stream.
 fn set_framing(head: &mut RequestHead, end_stream: bool) -> Result<(), Refusal> {
+    if head.is_websocket {
+        return Ok(());
+    }
     let Some(text) = head.get(Name::ContentLength) else {
         if !end_stream {
             head.framing = Framing::Stream;

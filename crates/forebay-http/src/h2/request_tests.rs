@@ -92,6 +92,36 @@ fn malformed_requests() {
     assert_eq!(run(&with(&[("te", "trailers"), ("host", "localhost")]), true).0, Outcome::Complete);
 }
 
+/// RFC 8441, section 4.
+#[test]
+fn websockets_are_made_gets() {
+    let connect = [
+        (":method", "CONNECT"),
+        (":protocol", "websocket"),
+        GET[1],
+        (":path", "/chat?x"),
+        (":authority", "localhost"),
+    ];
+    let (o, h) = run(&connect, false);
+    assert_eq!((o, h.is_websocket, h.framing), (Outcome::Complete, true, Framing::None));
+    assert_eq!((h.method, h.request_line.of(&h.buf)), (Method::Get, &b"GET /chat?x HTTP/2.0"[..]));
+    let length = connect.iter().chain(&[("content-length", "3")]).copied().collect();
+    let mut other = connect.to_vec();
+    other[1].1 = "connect-ip";
+    for (fields, status, reset) in [
+        (length, 400, true),
+        (with(&[(":protocol", "websocket")]), 400, true),
+        (connect[..3].to_vec(), 400, true),
+        (connect[..4].to_vec(), 400, true),
+        (other, 501, false),
+    ] {
+        match run(&fields, false).0 {
+            Outcome::Refused(r) => assert_eq!((r.status, r.malformed), (status, reset), "{fields:?}"),
+            other => panic!("{fields:?}: {other:?}"),
+        }
+    }
+}
+
 #[test]
 fn limits_count_what_was_decoded() {
     let long = "x".repeat(8193);

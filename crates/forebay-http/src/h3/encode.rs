@@ -1,5 +1,5 @@
-//! Field compression for what we send (RFC 9204), by the static table. Heads of files can then be kept ready-made, and nothing
-//! that a client chose can be guessed from lengths. Hot path.
+//! Field compression for what we send (RFC 9204), by the static table. Heads of files can then be kept ready-made. What a connection's
+//! dynamic table makes of them is in `encoder.rs`. Hot path.
 
 use super::static_table::STATIC;
 use crate::compression::{huffman, place_of, push_int};

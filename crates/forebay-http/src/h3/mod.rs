@@ -1,6 +1,7 @@
 //! HTTP/3 (RFC 9114) and QPACK (RFC 9204): frames, settings, field compression. No I/O. Hot path.
 
 pub mod encode;
+pub mod encoder;
 pub mod frame;
 pub mod qpack;
 mod static_table;
@@ -30,4 +31,31 @@ pub enum Code {
     DecompressionFailed = 0x200,
     EncoderStreamError = 0x201,
     DecoderStreamError = 0x202,
+}
+
+/// Returns the name of an error code of a peer; `None` for one that no RFC named above knows.
+pub fn code_name(code: u64) -> Option<&'static str> {
+    Some(match code {
+        0x100 => "H3_NO_ERROR",
+        0x101 => "H3_GENERAL_PROTOCOL_ERROR",
+        0x102 => "H3_INTERNAL_ERROR",
+        0x103 => "H3_STREAM_CREATION_ERROR",
+        0x104 => "H3_CLOSED_CRITICAL_STREAM",
+        0x105 => "H3_FRAME_UNEXPECTED",
+        0x106 => "H3_FRAME_ERROR",
+        0x107 => "H3_EXCESSIVE_LOAD",
+        0x108 => "H3_ID_ERROR",
+        0x109 => "H3_SETTINGS_ERROR",
+        0x10a => "H3_MISSING_SETTINGS",
+        0x10b => "H3_REQUEST_REJECTED",
+        0x10c => "H3_REQUEST_CANCELLED",
+        0x10d => "H3_REQUEST_INCOMPLETE",
+        0x10e => "H3_MESSAGE_ERROR",
+        0x10f => "H3_CONNECT_ERROR",
+        0x110 => "H3_VERSION_FALLBACK",
+        0x200 => "QPACK_DECOMPRESSION_FAILED",
+        0x201 => "QPACK_ENCODER_STREAM_ERROR",
+        0x202 => "QPACK_DECODER_STREAM_ERROR",
+        _ => return None,
+    })
 }

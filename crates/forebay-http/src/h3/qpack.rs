@@ -18,23 +18,23 @@ pub enum Error {
 }
 
 /// Bytes that are read from their beginning.
-struct Reader<'b> {
+pub(super) struct Reader<'b> {
     bytes: &'b [u8],
-    at: usize,
+    pub(super) at: usize,
 }
 
 impl<'b> Reader<'b> {
-    fn new(bytes: &'b [u8]) -> Reader<'b> {
+    pub(super) fn new(bytes: &'b [u8]) -> Reader<'b> {
         Reader { bytes, at: 0 }
     }
 
-    fn peek(&self) -> Option<u8> {
+    pub(super) fn peek(&self) -> Option<u8> {
         self.bytes.get(self.at).copied()
     }
 
     /// Reads a number whose prefix has `bits` bits (RFC 7541, section 5.1).
     #[inline]
-    fn int(&mut self, bits: u32) -> Result<u64, Error> {
+    pub(super) fn int(&mut self, bits: u32) -> Result<u64, Error> {
         let max = (1u64 << bits) - 1;
         let first = u64::from(self.peek().ok_or(Error::Truncated)?) & max;
         self.at += 1;
@@ -54,15 +54,22 @@ impl<'b> Reader<'b> {
         Err(Error::Invalid)
     }
 
-    /// Appends a string of at most `most` bytes whose length has a prefix of `bits` bits. The bit above it says that it is in
-    /// Huffman code.
+    /// Reads a string of at most `most` bytes, as it is encoded. See [`Self::string`].
     #[inline]
-    fn string(&mut self, bits: u32, most: usize, out: &mut Vec<u8>) -> Result<(), Error> {
-        let coded = self.peek().is_some_and(|b| b & (1 << bits) != 0);
+    pub(super) fn text(&mut self, bits: u32, most: usize) -> Result<&'b [u8], Error> {
         let len = self.int(bits)?;
         let len = usize::try_from(len).ok().filter(|len| *len <= most).ok_or(Error::Invalid)?;
         let text = self.bytes.get(self.at..).and_then(|b| b.get(..len)).ok_or(Error::Truncated)?;
         self.at += len;
+        Ok(text)
+    }
+
+    /// Appends a string of at most `most` bytes whose length has a prefix of `bits` bits. The bit above it says that it is in
+    /// Huffman code.
+    #[inline]
+    pub(super) fn string(&mut self, bits: u32, most: usize, out: &mut Vec<u8>) -> Result<(), Error> {
+        let coded = self.peek().is_some_and(|b| b & (1 << bits) != 0);
+        let text = self.text(bits, most)?;
         if coded {
             huffman::decode(text, out).map_err(|_| Error::Invalid)
         } else {
