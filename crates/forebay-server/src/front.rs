@@ -12,7 +12,7 @@ use crate::upstream::health_check::Question;
 use forebay_conf::tree::Block;
 use forebay_core::client::Client;
 use forebay_core::config::{Build, Context};
-use forebay_core::front::{Accepted, Front, FrontConfig, FrontEnd, Idle, Passed};
+use forebay_core::front::{Accepted, Front, FrontConfig, FrontEnd, Idle, IdlePlace, Passed, choose_idle};
 use forebay_core::process::Outside;
 use forebay_core::thread::{ActiveConfig, Thread as WorkerThread};
 use forebay_net::reactor::{Direct, Job, NOTICE_MOUNTS, Token};
@@ -121,8 +121,43 @@ impl HttpThread {
                 chosen.push(token);
             }
         });
-        chosen.into_iter().for_each(|token| self.close_idle(token));
+        chosen.into_iter().for_each(|token| close_idle(&self.0, IdlePlace::Socket(token)));
     }
+}
+
+/// Appends the idle connections that may be closed for others.
+fn idle(thread: &Thread, now: Instant, out: &mut Vec<Idle>) {
+    thread.runners.each_idle(|token, c, deadline, sending| {
+        let rank = connection::rank(c, deadline, now).filter(|_| !sending);
+        let place = IdlePlace::Socket(token);
+        out.extend(rank.map(|rank| Idle { place, network: c.client.network(), rank }));
+    });
+    thread.quic.idle(now, out);
+}
+
+/// Closes an idle connection.
+fn close_idle(thread: &Thread, place: IdlePlace) {
+    match place {
+        IdlePlace::Socket(token) => {
+            if let Some(conn) = thread.runners.close_parked(token) {
+                thread.counters.active.sub(1);
+                thread.counters.reading.sub(u64::from(conn.partial.is_some()));
+            }
+        }
+        IdlePlace::Quic(number) => thread.quic.close_idle(thread, number),
+    }
+}
+
+/// Closes idle connections, so that there is room for another that is not accepted from a socket. Returns `false` if there is none.
+pub(crate) fn make_room(thread: &Thread) -> bool {
+    let mut waiting = Vec::new();
+    idle(thread, thread.clock.now(), &mut waiting);
+    let chosen = choose_idle(&waiting, thread.max_connections);
+    for idle in chosen.iter().filter_map(|number| waiting.get(*number)) {
+        close_idle(thread, idle.place);
+        thread.counters.evicted.add(1);
+    }
+    !chosen.is_empty()
 }
 
 impl Front for HttpThread {
@@ -183,8 +218,13 @@ impl Front for HttpThread {
         self.0.quic.open(listener) > 0
     }
 
+    fn listens(&self, listener: u32, socket: &Arc<OwnedFd>) {
+        self.0.quic.listens(listener, socket);
+    }
+
     fn datagrams(&self, listener: u32, socket: &Arc<OwnedFd>) {
-        self.0.quic.receive(&self.0, listener, socket);
+        let _ = socket;
+        self.0.quic.receive(&self.0, listener);
     }
 
     fn set_aside_ended(&self, token: Token, owner: u32) {
@@ -192,21 +232,11 @@ impl Front for HttpThread {
     }
 
     fn idle(&self, now: Instant, out: &mut Vec<Idle>) {
-        self.0.runners.each_idle(|token, c, deadline, sending| {
-            let rank = connection::rank(c, deadline, now).filter(|_| !sending);
-            out.extend(rank.map(|rank| Idle { token, network: c.client.network(), rank }));
-        });
+        idle(&self.0, now, out);
     }
 
-    fn give_way(&self) -> bool {
-        self.0.quic.give_way(&self.0)
-    }
-
-    fn close_idle(&self, token: Token) {
-        if let Some(conn) = self.0.runners.close_parked(token) {
-            self.0.counters.active.sub(1);
-            self.0.counters.reading.sub(u64::from(conn.partial.is_some()));
-        }
+    fn close_idle(&self, place: IdlePlace) {
+        close_idle(&self.0, place);
     }
 
     fn apply(&self, active: &Rc<ActiveConfig>) {
@@ -216,14 +246,12 @@ impl Front for HttpThread {
         // The new configuration has no servers for idle connections of removed listeners.
         let exists = |c: &Connection| active.listeners.get(c.client.listener as usize).copied().flatten();
         self.close_all_idle(|c| exists(c).is_none());
-        self.0
-            .quic
-            .leave(&self.0, |listener| active.listeners.get(listener as usize).copied().flatten().is_none());
+        self.0.quic.apply(&self.0);
     }
 
     fn quit(&self) {
         forebay_acme::quit();
-        self.0.quic.leave(&self.0, |_| true);
+        self.0.quic.quit(&self.0);
         self.part_from_idle(|c| c.partial.is_none() && c.requests > 0 && c.session.is_none());
         // Wake idle HTTP/2 connections, which send GOAWAY before they close.
         for job in self.0.runners.take_idle(|c| c.session.is_some()) {
@@ -232,6 +260,7 @@ impl Front for HttpThread {
     }
 
     fn end(&self) {
+        self.0.quic.end(&self.0);
         // Idle upstream connections of this thread have no event loop from here on, but other threads may run on and would
         // take them from the shared group.
         self.0.config().groups.close(&self.0.io);

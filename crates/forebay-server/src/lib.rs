@@ -43,6 +43,7 @@ pub(crate) use forebay_core::{keyword, settings};
 pub mod parts {
     pub use crate::compress::Coding;
     pub use crate::compress::accept::{Set, rank};
+    pub use crate::h3::{start_process as start_quic, succeed as succeed_quic};
     pub use crate::metrics::facts;
     pub use crate::metrics::started;
     pub use crate::modules::ssi::parser as ssi;

@@ -3,6 +3,7 @@
 
 use crate::connection::Connection;
 use crate::error_log;
+use crate::h3;
 use crate::request::Request;
 use crate::thread::{Thread, ThreadConfig};
 use forebay_conf::error::Level;
@@ -39,8 +40,13 @@ impl TlsServers for HttpServers<'_> {
             || address.is_some_and(|a| a.options.http2)
     }
 
-    fn offers_quic(&self, server: usize) -> bool {
-        self.conf.http.servers.get(server).is_some_and(|s| s.settings.http3)
+    fn quic_protocols(&self, server: usize) -> &'static [&'static [u8]] {
+        match self.conf.http.servers.get(server).map(|s| (s.settings.http3, s.settings.http3_hq)) {
+            Some((true, false)) => &[b"h3"],
+            Some((true, true)) => &[b"h3", h3::HQ],
+            Some((false, true)) => &[h3::HQ],
+            _ => &[],
+        }
     }
 
     fn evaluator(&self, client: &Rc<Client>, server: usize) -> Request {

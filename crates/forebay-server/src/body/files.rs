@@ -5,6 +5,7 @@ use crate::file_cache::OpenFile;
 use crate::request::Request;
 use crate::response::Part;
 use crate::thread::Thread;
+use bytes::Bytes;
 use forebay_conf::error::Level;
 use rustix::io::{Errno, ReadWriteFlags};
 use std::rc::Rc;
@@ -30,6 +31,21 @@ pub(super) fn memory<'p>(text: &'p [u8], p: &'p Part) -> &'p [u8] {
         Part::Bytes(b) => b,
         Part::File { file, start, end } => {
             file.bytes().and_then(|c| c.get(*start as usize..*end as usize)).unwrap_or_default()
+        }
+    }
+}
+
+/// Returns the bytes of a part that is in memory outside the response.
+pub(super) fn shared(p: &Part) -> Option<Bytes> {
+    match p {
+        Part::Text { .. } => None,
+        Part::Static(b) => Some(Bytes::from_static(b)),
+        Part::Bytes(b) => Some(b.clone()),
+        Part::File { file, start, end } => {
+            let range = *start as usize..*end as usize;
+            file.bytes()
+                .filter(|all| range.start <= range.end && range.end <= all.len())
+                .map(|all| all.slice(range))
         }
     }
 }

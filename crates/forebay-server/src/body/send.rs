@@ -2,11 +2,11 @@
 //! other body goes through a [`Pump`]. Hot path.
 
 use super::compose;
-use super::files::memory;
+use super::files::{memory, shared};
 use super::outlet::Outlet;
 use super::pace::{Pace, limit_rate};
 use super::pump::Pump;
-use super::write::{Done, Idle, after_last, failed, room, write_last};
+use super::write::{Done, Idle, after_last, failed, room, write_last, write_shared};
 use crate::file_cache::OpenFile;
 use crate::request::Request;
 use crate::response::Part;
@@ -104,6 +104,11 @@ async fn send_memory(thread: &Rc<Thread>, req: &mut Request, head: &mut Vec<u8>)
     }
     // The head has left already, as over HTTP/2: one part needs no list of pieces.
     if head.is_empty() && req.resp.body.len() == 1 {
+        if req.conn.wire.is_multiplexed()
+            && let Some(bytes) = req.resp.body.first().and_then(shared)
+        {
+            return write_shared(thread, req, bytes).await;
+        }
         let parts = std::mem::take(&mut req.resp.body);
         let text = std::mem::take(&mut req.resp.text);
         let done = write_last(thread, req, parts.first().map_or(&[][..], |p| memory(&text, p))).await;

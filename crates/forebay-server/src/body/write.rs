@@ -4,6 +4,7 @@ use crate::request::Request;
 use crate::response::fields::Sink;
 use crate::thread::Thread;
 use crate::upstream::stream::Body;
+use bytes::{Buf, Bytes};
 use forebay_conf::error::Level;
 use forebay_core::transfers::{Direction, Over};
 use forebay_net::wire::Then;
@@ -116,6 +117,21 @@ pub(super) async fn write(
         // Asking a full socket again would only say so.
         if full {
             room(thread, req, meanwhile).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes the whole content of a stream's response, without a copy where that is possible.
+pub(super) async fn write_shared(thread: &Rc<Thread>, req: &mut Request, mut rest: Bytes) -> Done {
+    let mut full = false;
+    while !rest.is_empty() || full {
+        let sent = req.conn.wire.send_shared(&rest).map_err(|e| failed(req, "writev()", e))?;
+        req.sent += sent.bytes as u64;
+        rest.advance(sent.bytes);
+        full = sent.full;
+        if full {
+            room(thread, req, &mut Idle).await?;
         }
     }
     Ok(())

@@ -1,13 +1,14 @@
 //! Connections of clients: what one keeps between requests, and the runners that serve it. Hot path.
 //!
 //! `greeting.rs` reads what comes before the first request (PROXY protocol, TLS, the preface of HTTP/2), `h1.rs` serves HTTP/1,
-//! `mux.rs` a request on a stream of HTTP/2, `switched.rs` passes bytes on where HTTP has ended, `close.rs` ends connections.
+//! `mux.rs` a request on a stream of HTTP/2, `websocket.rs` one that opens a WebSocket there, `switched.rs` passes bytes on where HTTP has ended, `close.rs` ends connections.
 
 pub(crate) mod close;
 mod greeting;
 mod h1;
 pub(crate) mod mux;
 pub(crate) mod switched;
+pub(crate) mod websocket;
 
 use crate::background::Task;
 use crate::config::http::Location;

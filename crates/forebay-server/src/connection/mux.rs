@@ -1,6 +1,6 @@
 //! Requests on streams of HTTP/2 and HTTP/3 connections.
 
-use crate::connection::Connection;
+use crate::connection::{Connection, websocket};
 use crate::phases;
 use crate::request::Request;
 use crate::response::respond::{finish, respond};
@@ -65,12 +65,15 @@ pub(super) async fn serve<S: RequestStream>(thread: &Rc<Thread>, req: &mut Reque
     let Some(mut head) = stream.take_head() else { return };
     std::mem::swap(&mut req.head, &mut head);
     thread.h2.give(head);
+    if req.head.is_websocket {
+        websocket::complete(&mut req.head);
+    }
     req.begin_request();
     req.received = u64::from(stream.head_len());
     thread.counters.requests.add(1);
     match req.head.version {
-        Version::Http3 => &thread.counters.http3,
-        _ => &thread.counters.http2,
+        Version::Http2 => &thread.counters.http2,
+        _ => &thread.counters.http3,
     }
     .add(1);
     // Settings of a location end HTTP/1 connections only: here they would end other requests, too.
@@ -110,6 +113,7 @@ fn misdirected(req: &mut Request) -> Option<u16> {
     let settings = &http.server(req).settings;
     let on = match req.head.version {
         Version::Http3 => settings.http3,
+        Version::Http09 => settings.http3_hq,
         _ => settings.http2 || req.address().is_some_and(|a| a.options.http2),
     };
     if on {

@@ -3,7 +3,7 @@
 
 use super::budget::EMPTY_CONTINUATIONS;
 use super::stream::SpareStreams;
-use super::{Ended, Priority, Session, SessionState, Stream};
+use super::{Ended, Session, SessionState, Stream};
 use forebay_http::field::Name;
 use forebay_http::h1::request::Limits;
 use forebay_http::h2::connection::{FlowControlError, Window};
@@ -11,6 +11,7 @@ use forebay_http::h2::frame::{self, Code, kind, setting};
 use forebay_http::h2::hpack;
 use forebay_http::h2::received::{Frame, Role, Rule, Section, Setting, Settings, Violation};
 use forebay_http::h2::request::{self, Outcome};
+use forebay_http::priority::Priority;
 use forebay_http::request::{Framing, RequestHead};
 use std::rc::Rc;
 use std::time::Instant;
@@ -116,9 +117,6 @@ pub(super) struct Context<'c> {
 
 /// Requests processed before their runners get a chance to run.
 const BATCH: usize = 32;
-
-/// Most priorities remembered for streams that have not begun.
-const EARLY: usize = 16;
 
 impl SessionState {
     /// Ends the connection of a client that costs too much.
@@ -436,8 +434,8 @@ impl SessionState {
         if let Some(text) = head.get(Name::Priority) {
             stream.priority.set(Priority::parse(text));
         }
-        if let Some(at) = self.early.iter().position(|(id, _)| *id == stream.id) {
-            stream.priority.set(self.early.swap_remove(at).1);
+        if let Some(early) = self.early.take(u64::from(stream.id)) {
+            stream.priority.set(early);
         }
     }
 }
@@ -450,10 +448,7 @@ impl Session {
         if let Some(stream) = s.stream(id) {
             stream.priority.set(p);
         } else if id > s.last {
-            s.early.retain(|(known, _)| *known != id);
-            if s.early.len() < EARLY {
-                s.early.push((id, p));
-            }
+            s.early.note(u64::from(id), p);
         }
         Ok(())
     }

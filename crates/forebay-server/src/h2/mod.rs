@@ -19,6 +19,7 @@ use forebay_http::h2::connection::{Connection, Window};
 use forebay_http::h2::frame::{self, Code};
 use forebay_http::h2::hpack::Decoder;
 use forebay_http::h2::received::Role;
+use forebay_http::priority::Early;
 use forebay_net::io::Io;
 use forebay_net::reactor::Waiter;
 use std::cell::{Cell, RefCell};
@@ -101,7 +102,7 @@ struct SessionState {
     /// Streams that wait for room to write, in the order in which they began to wait.
     waiting: Vec<Rc<Stream>>,
     /// Priorities received before their streams.
-    early: Vec<(u32, Priority)>,
+    early: Early,
     /// Highest stream number that the client has opened.
     last: u32,
     /// The client has acknowledged our SETTINGS.
@@ -120,35 +121,6 @@ struct SessionState {
     moved: u64,
 }
 
-/// Priority of a stream (RFC 9218, section 4).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Priority {
-    /// 0 to 7, 0 is the most urgent.
-    urgency: u8,
-    /// Takes turns with other streams of the same urgency.
-    incremental: bool,
-}
-
-impl Priority {
-    /// Priority for clients that send none. Unlike RFC 9218's default it is incremental, so that their streams take
-    /// turns.
-    const DEFAULT: Priority = Priority { urgency: 3, incremental: true };
-
-    /// Parses a `Priority` value such as `u=1, i`. Ignores other members of the structured field.
-    fn parse(text: &[u8]) -> Priority {
-        let mut p = Priority { urgency: 3, incremental: false };
-        for item in text.split(|b| *b == b',') {
-            match item.trim_ascii() {
-                [b'u', b'=', d @ b'0'..=b'7'] => p.urgency = d - b'0',
-                b"i" | b"i=?1" => p.incremental = true,
-                b"i=?0" => p.incremental = false,
-                _ => {}
-            }
-        }
-        p
-    }
-}
-
 impl Session {
     /// Creates a session after the client's preface, with our SETTINGS in its buffer. `strict` makes the allowances
     /// smaller.
@@ -163,6 +135,7 @@ impl Session {
         let pairs = [
             (frame::setting::MAX_CONCURRENT_STREAMS, settings.max_streams as u32),
             (frame::setting::INITIAL_WINDOW_SIZE, settings.window),
+            (frame::setting::ENABLE_CONNECT_PROTOCOL, 1),
             (frame::setting::NO_RFC7540_PRIORITIES, 1),
         ];
         frame::push_settings(&mut out, &pairs);
@@ -178,7 +151,7 @@ impl Session {
                 streams: Vec::new(),
                 ended: VecDeque::new(),
                 waiting: Vec::new(),
-                early: Vec::new(),
+                early: Early::default(),
                 last: 0,
                 acknowledged: false,
                 leaving: false,
@@ -360,10 +333,7 @@ impl SessionState {
             return;
         }
         // The sort is stable: incremental streams of the same urgency stay in the order of their waiting.
-        self.waiting.sort_by_key(|s| {
-            let p = s.priority.get();
-            (p.urgency, if p.incremental { u32::MAX } else { s.id })
-        });
+        self.waiting.sort_by_key(|s| s.priority.get().order(u64::from(s.id)));
         let mut left = (OUT - self.out.len()).min(window);
         let mut still = Vec::new();
         for s in std::mem::take(&mut self.waiting) {
@@ -400,14 +370,5 @@ mod tests {
         assert_eq!(s.writable(6), reset);
         assert_eq!(s.writable(6 + 17).len(), 13);
         assert_eq!(s.writable(6 + 17 + 13), b"");
-    }
-
-    #[test]
-    fn priorities_as_structured_fields() {
-        let p = |urgency, incremental| Priority { urgency, incremental };
-        assert_eq!(Priority::parse(b""), p(3, false));
-        assert_eq!(Priority::parse(b"u=1, i"), p(1, true));
-        assert_eq!(Priority::parse(b"i=?0,u=7;x=1, u=6"), p(6, false));
-        assert_eq!(Priority::parse(b"u=9"), p(3, false));
     }
 }

@@ -1,15 +1,16 @@
 //! One request and its response on an HTTP/2 connection. Hot path.
 
-use super::{Priority, Session, SessionState};
+use super::{Session, SessionState};
 use crate::connection::Connection;
 use crate::connection::mux::{RequestStream, Reset};
 use crate::thread::Thread;
 use forebay_http::h2::connection::Window;
 use forebay_http::h2::frame::{self, Code, flag, kind};
 use forebay_http::h2::request::Refusal;
+use forebay_http::priority::Priority;
 use forebay_http::request::RequestHead;
 use forebay_net::mux::Mux;
-use forebay_net::wire::{Sent, Wire};
+use forebay_net::wire::{Sent, Then, Wire};
 use rustix::io::Errno;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -331,7 +332,7 @@ impl Mux for Stream {
         self.session.state.borrow().room(self)
     }
 
-    fn send_head(&self, block: &[u8]) {
+    fn send_head(&self, block: &[u8], _: Then) {
         if self.broken.get() {
             return;
         }
@@ -343,7 +344,7 @@ impl Mux for Stream {
     }
 
     fn send_interim(&self, block: &[u8]) {
-        self.send_head(block);
+        self.send_head(block, Then::Nothing);
         // END_STREAM must not be set on this frame: the final response follows.
         self.frame.set(None);
     }

@@ -16,6 +16,16 @@ pub(super) enum Phase {
     End,
 }
 
+impl Phase {
+    /// Returns the part behind the field section of this one.
+    fn next(self) -> Phase {
+        match self {
+            Phase::Head => Phase::Content,
+            Phase::Content | Phase::End => Phase::End,
+        }
+    }
+}
+
 /// Bytes that have been taken from QUIC.
 #[derive(Debug)]
 pub(super) struct Input {
@@ -45,6 +55,8 @@ pub(super) enum Next {
     Content,
     /// A field section.
     Section(Vec<u8>),
+    /// A field section that is too large. It is skipped.
+    TooLarge,
     /// The stream has ended between frames.
     End,
 }
@@ -185,6 +197,22 @@ impl Input {
         }
     }
 
+    /// Looks for the request line of HTTP/0.9, which the end of the stream ends, too.
+    pub(super) fn line(&mut self) -> Next {
+        let end = memchr::memchr(b'\n', self.rest()).map(|at| at + 1);
+        let rest = self.rest();
+        let line = match end {
+            Some(end) => rest.get(..end).unwrap_or_default().to_vec(),
+            None if self.ended && rest.is_empty() => return Next::End,
+            // The parser refuses one that is too long.
+            None if self.ended || rest.len() > self.longest => [rest, b"\n"].concat(),
+            None => return Next::Nothing,
+        };
+        self.phase = Phase::End;
+        self.advance(self.held());
+        Next::Section(line)
+    }
+
     fn count_idle(&mut self) -> Result<(), Failure> {
         self.idle_frames += 1;
         if self.idle_frames > IDLE_FRAMES {
@@ -207,7 +235,10 @@ impl Input {
     fn section(&mut self, header: Header, len: usize) -> Result<Next, Failure> {
         let size = usize::try_from(header.len).unwrap_or(usize::MAX);
         if size > self.longest {
-            return Err(Failure::Connection(Code::ExcessiveLoad, "client sent too large field section"));
+            self.advance(len);
+            self.skip = header.len;
+            self.phase = self.phase.next();
+            return Ok(Next::TooLarge);
         }
         let Some(section) = self.rest().get(len..).and_then(|rest| rest.get(..size)) else {
             return match self.ended {
@@ -217,7 +248,7 @@ impl Input {
         };
         let section = section.to_vec();
         self.advance(len + size);
-        self.phase = if self.phase == Phase::Head { Phase::Content } else { Phase::End };
+        self.phase = self.phase.next();
         Ok(Next::Section(section))
     }
 
@@ -306,7 +337,6 @@ mod tests {
             (&[0u8, 1, 1][..], Code::FrameUnexpected),
             (&[4, 0], Code::FrameUnexpected),
             (&[2, 0], Code::FrameUnexpected),
-            (&[1, 0x40, 0x65], Code::ExcessiveLoad),
             (&[1, 2, 0], Code::FrameError),
             (&[0x21], Code::FrameError),
         ] {
@@ -316,6 +346,12 @@ mod tests {
         let mut i = input(&[1, 0, 1, 0, 1, 0], true);
         assert_eq!((i.next(), i.next()), (Ok(Next::Section(vec![])), Ok(Next::Section(vec![]))));
         assert!(i.next().is_err(), "a section behind the trailers");
+        // Sections that are too large are skipped as they come.
+        let large = [1, 0x40, 0x65];
+        let mut i = input(&[&large, &[0; 0x65][..], &[0, 1, b'a'], &large, &[0; 0x64]].concat(), true);
+        assert_eq!((i.next(), i.next()), (Ok(Next::TooLarge), Ok(Next::Content)));
+        i.skip_content();
+        assert_eq!((i.next(), i.next()), (Ok(Next::TooLarge), Err(CUT)));
         let mut many = input(&[vec![1, 0], [0x21, 0].repeat(101)].concat(), true);
         many.next().expect("a section");
         assert!(matches!(many.next(), Err(Failure::Connection(Code::ExcessiveLoad, _))));

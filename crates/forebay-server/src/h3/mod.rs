@@ -5,43 +5,44 @@
 //! connections together ([`Quic::step`]). A stream is a wire like any other ([`forebay_net::wire::Wire`]), so phases, modules and
 //! bodies know nothing of QUIC.
 
+mod handover;
 mod input;
 mod session;
 mod stream;
 
+pub use handover::{start as start_process, succeed};
 pub(crate) use session::Session;
 pub(crate) use stream::Stream;
 
+use crate::front::make_room;
 use crate::thread::{QUIC, Thread, ThreadConfig};
 use forebay_conf::error::Level;
 use forebay_core::client::Client;
+use forebay_core::front::{Idle, IdlePlace};
 use forebay_core::log::error;
 use forebay_core::thread::next_connection;
 use forebay_core::tls::accept::Handshake;
 use forebay_net::addr::Peer;
-use forebay_net::quic::{Arrival, Choose, Endpoint, HandshakeFacts, Link, Settings, TlsConfig};
+use forebay_net::quic::{
+    Arrival, Choose, Congestion, Endpoint, HandshakeFacts, Link, Owner, Place, Received, Settings, TlsConfig,
+};
 use forebay_net::reactor::{Direct, Token};
 use forebay_net::tls::hello::Hello;
 use forebay_net::wire::Wire;
 use forebay_sys::datagrams::Batch;
 use forebay_sys::errno::errno_text;
+use handover::{Inbox, Side};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::rc::{Rc, Weak};
-use std::sync::{Arc, LazyLock};
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-/// Key of stateless resets and of tokens for clients, the same in all threads.
-static KEY: LazyLock<[u8; 64]> = LazyLock::new(|| {
-    let mut key = [0; 64];
-    for word in key.chunks_mut(8) {
-        word.copy_from_slice(&forebay_sys::random::random_u64().to_ne_bytes());
-    }
-    key
-});
+/// Name of HTTP/0.9 over QUIC for ALPN (nginx: http3_hq).
+pub(crate) const HQ: &[u8] = b"hq-interop";
 
 /// QUIC connections of a thread.
 #[derive(Default)]
@@ -50,6 +51,8 @@ pub(crate) struct Quic {
     endpoints: RefCell<Vec<Option<Rc<Endpoint>>>>,
     /// Sessions by number, which links have as their owner.
     sessions: RefCell<Vec<Option<Rc<Session>>>>,
+    /// Sockets of listeners that have no endpoint yet.
+    new_sockets: RefCell<Vec<(u32, Arc<OwnedFd>)>>,
     /// Numbers of sessions that have ended.
     free: RefCell<Vec<u32>>,
     /// Buffers for datagrams.
@@ -59,6 +62,12 @@ pub(crate) struct Quic {
     /// The poller has been asked for a step.
     asked: Rc<Cell<bool>>,
     chooser: OnceCell<Rc<dyn Choose>>,
+    /// Datagrams from other threads and processes, once this thread serves QUIC.
+    inbox: OnceCell<Arc<Inbox>>,
+    /// Sockets of neighbors that this thread reads.
+    neighbors: RefCell<Vec<(Side, Token, Arc<OwnedFd>)>>,
+    /// Number of the next endpoint.
+    next_endpoint: Cell<u8>,
 }
 
 /// Chooser of TLS configurations for the handshakes of a thread.
@@ -78,6 +87,50 @@ impl Choose for Chooser {
     }
 }
 
+/// Owner of the connections of a listener.
+struct Listening<'a> {
+    thread: &'a Rc<Thread>,
+    listener: u32,
+    endpoint: &'a Rc<Endpoint>,
+}
+
+impl Owner for Listening<'_> {
+    fn is_full(&self) -> bool {
+        is_full(self.thread)
+    }
+
+    fn begin(&self, arrival: &Arrival) -> Option<u32> {
+        self.thread.quic.begin(self.thread, self.listener, self.endpoint, arrival)
+    }
+
+    fn redirect(&self, received: &Received<'_>) -> bool {
+        let conf = self.thread.config();
+        if is_active(&conf, self.listener) {
+            return false;
+        }
+        let address = |endpoint: &Endpoint| {
+            rustix::net::getsockname(&**endpoint.socket()).ok().and_then(|a| SocketAddr::try_from(a).ok())
+        };
+        let here = address(self.endpoint);
+        let found = {
+            let endpoints = self.thread.quic.endpoints.borrow();
+            let mut others = endpoints.iter().zip(0..).filter(|(_, slot)| is_active(&conf, *slot));
+            others.find_map(|(other, slot)| {
+                Some((other.clone().filter(|other| here.is_some() && address(other) == here)?, slot))
+            })
+        };
+        let Some((endpoint, listener)) = found else { return false };
+        let owner = Listening { thread: self.thread, listener, endpoint: &endpoint };
+        let (now, chooser) = (self.thread.io.poller.now(), self.thread.quic.chooser(self.thread));
+        endpoint.deliver(received, now, &chooser, &owner);
+        true
+    }
+
+    fn pass(&self, place: Place, exact: bool, received: &Received<'_>) -> bool {
+        handover::process().pass(place, exact, received, None)
+    }
+}
+
 impl Session {
     /// Calls `f` with the TLS handshake of the connection.
     fn with_handshake<R>(
@@ -91,6 +144,11 @@ impl Session {
         let result = f(&mut crate::tls::handshake_of(thread, &conf, &mut wire, &mut client));
         self.set_client(client);
         result
+    }
+
+    /// Notes that requests come with the handshake.
+    fn early(&self, thread: &Rc<Thread>, facts: HandshakeFacts) {
+        self.with_handshake(thread, |handshake| handshake.begin_early_for_quic(facts.agreed));
     }
 
     /// Notes the results of the handshake.
@@ -108,21 +166,19 @@ impl Quic {
         self.chooser.get_or_init(|| Rc::new(Chooser(Rc::downgrade(thread)))).clone()
     }
 
+    /// Notes the socket of a new listener.
+    pub(crate) fn listens(&self, listener: u32, socket: &Arc<OwnedFd>) {
+        self.new_sockets.borrow_mut().push((listener, socket.clone()));
+    }
+
     /// Receives the datagrams of a listener. The poller calls again while there are more.
-    pub(crate) fn receive(&self, thread: &Rc<Thread>, listener: u32, socket: &Arc<OwnedFd>) {
-        let endpoint = match self.endpoint(thread, listener, socket) {
-            Ok(endpoint) => endpoint,
-            Err(e) => {
-                let text = format!("QUIC cannot use a socket ({})", forebay_sys::errno::errno(&e));
-                error::log(thread, Level::Alert, &text);
-                return;
-            }
-        };
+    pub(crate) fn receive(&self, thread: &Rc<Thread>, listener: u32) {
+        let Some(endpoint) = self.endpoint(listener) else { return };
         let chooser = self.chooser(thread);
         let mut batch = self.batch.take().unwrap_or_default();
         let now = thread.io.poller.now();
-        let received = endpoint
-            .receive(&mut batch, now, &chooser, |arrival| self.begin(thread, listener, &endpoint, arrival));
+        let owner = Listening { thread, listener, endpoint: &endpoint };
+        let received = endpoint.receive(&mut batch, now, &chooser, &owner);
         self.batch.replace(Some(batch));
         match received {
             Ok(_) => {}
@@ -137,29 +193,113 @@ impl Quic {
     }
 
     /// Returns the endpoint of a listener.
-    fn endpoint(
+    fn endpoint(&self, listener: u32) -> Option<Rc<Endpoint>> {
+        self.endpoints.borrow().get(listener as usize).cloned().flatten()
+    }
+
+    /// Creates the endpoint of a new listener.
+    fn open_endpoint(
         &self,
         thread: &Rc<Thread>,
         listener: u32,
         socket: &Arc<OwnedFd>,
-    ) -> std::io::Result<Rc<Endpoint>> {
+    ) -> std::io::Result<()> {
         let mut endpoints = self.endpoints.borrow_mut();
         let at = listener as usize;
         if endpoints.len() <= at {
             endpoints.resize_with(at + 1, || None);
         }
-        if let Some(Some(endpoint)) = endpoints.get(at)
-            && Arc::ptr_eq(endpoint.socket(), socket)
-        {
-            return Ok(endpoint.clone());
-        }
         let v6 = rustix::net::getsockname(&**socket).ok().and_then(|a| SocketAddr::try_from(a).ok());
         let v6 = v6.is_some_and(|a| a.is_ipv6());
-        let endpoint = Rc::new(Endpoint::new(socket.clone(), v6, settings(thread, listener))?);
+        let process = handover::process();
+        let taken: Vec<u8> = endpoints.iter().flatten().map(|e| e.place().endpoint).collect();
+        let mut numbers = (0..=u8::MAX).map(|n| self.next_endpoint.get().wrapping_add(n));
+        let number = numbers.find(|n| !taken.contains(n)).unwrap_or(0);
+        self.next_endpoint.set(number.wrapping_add(1));
+        let thread_number = u8::try_from(thread.number).unwrap_or(u8::MAX);
+        let place = Place { process: process.number, thread: thread_number, endpoint: number };
+        let settings = settings(thread, listener);
+        let endpoint = Endpoint::new(socket.clone(), v6, settings, place, process.mask.clone())?;
         if let Some(place) = endpoints.get_mut(at) {
-            *place = Some(endpoint.clone());
+            *place = Some(Rc::new(endpoint));
         }
-        Ok(endpoint)
+        Ok(())
+    }
+
+    /// Applies the configuration of the thread: to connections to come, and to those of removed listeners.
+    pub(crate) fn apply(&self, thread: &Rc<Thread>) {
+        let conf = thread.config();
+        self.leave(thread, |listener| !is_active(&conf, listener));
+        for (endpoint, listener) in self.endpoints.borrow_mut().iter_mut().zip(0..) {
+            match endpoint {
+                Some(endpoint) if is_active(&conf, listener) => {
+                    endpoint.change(settings(thread, listener));
+                }
+                Some(idle) if idle.open() == 0 => *endpoint = None,
+                _ => {}
+            }
+        }
+        for (listener, socket) in self.new_sockets.take() {
+            if let Err(e) = self.open_endpoint(thread, listener, &socket) {
+                let text = format!("QUIC cannot use a socket ({})", forebay_sys::errno::errno(&e));
+                error::log(thread, Level::Alert, &text);
+            }
+        }
+        if conf.active.config.listeners.iter().any(|l| l.front == thread.front && l.addr.is_udp()) {
+            self.join(thread);
+        }
+    }
+
+    /// Has other threads and processes send datagrams that are for this thread.
+    fn join(&self, thread: &Rc<Thread>) {
+        let Some(token) = self.timer(thread).filter(|_| self.inbox.get().is_none()) else { return };
+        let bell = thread.io.poller.with_fd(token, |fd| fd.try_clone());
+        let Some(Ok(bell)) = bell else { return };
+        thread.io.poller.watch_readable(token);
+        let inbox = self.inbox.get_or_init(|| Arc::new(Inbox::new(bell)));
+        handover::process().join(u8::try_from(thread.number).unwrap_or(u8::MAX), inbox.clone());
+        self.meet(thread);
+    }
+
+    /// Reads the sockets of neighbors from now on, if this is the first of the threads.
+    fn meet(&self, thread: &Thread) {
+        let (process, number) = (handover::process(), u8::try_from(thread.number).unwrap_or(u8::MAX));
+        if !process.is_reader(number) {
+            return;
+        }
+        for (side, socket) in process.unread(number) {
+            let Ok(copy) = socket.try_clone() else { continue };
+            let token = thread.io.poller.insert(copy);
+            thread.io.poller.serve_directly(token, direct(thread.front));
+            thread.io.poller.watch_readable(token);
+            self.neighbors.borrow_mut().push((side, token, socket));
+        }
+    }
+
+    /// Handles what other threads and processes have sent.
+    fn take_strays(&self, thread: &Rc<Thread>) {
+        let mut room = Vec::new();
+        self.neighbors.borrow_mut().retain(|(side, token, socket)| {
+            let is_there = handover::process().read(*side, socket, &mut room);
+            if !is_there {
+                thread.io.poller.remove(*token);
+            }
+            is_there
+        });
+        let Some(strays) = self.inbox.get().and_then(|inbox| inbox.take()) else { return };
+        self.meet(thread);
+        thread.delegated.set(handover::process().is_delegated().then_some(thread.front));
+        let (now, chooser) = (thread.io.poller.now(), self.chooser(thread));
+        for stray in strays {
+            let endpoints = self.endpoints.borrow();
+            let found = endpoints.iter().zip(0..).find_map(|(endpoint, listener)| {
+                Some((endpoint.clone().filter(|e| e.place() == stray.place)?, listener))
+            });
+            drop(endpoints);
+            let Some((endpoint, listener)) = found else { continue };
+            let owner = Listening { thread, listener, endpoint: &endpoint };
+            endpoint.deliver(&stray.received(), now, &chooser, &owner);
+        }
     }
 
     /// Begins a connection. Returns its number; `None` if there is no room.
@@ -170,8 +310,9 @@ impl Quic {
         endpoint: &Rc<Endpoint>,
         arrival: &Arrival,
     ) -> Option<u32> {
-        let full = thread.counters.active.get() as usize >= thread.max_connections;
-        if thread.quitting.get() || full && !self.give_way(thread) {
+        // A removed listener has no servers.
+        let is_active = is_active(&thread.config(), listener);
+        if thread.quitting.get() || !is_active || is_full(thread) && !make_room(thread) {
             return None;
         }
         let mut client = Client {
@@ -230,6 +371,7 @@ impl Quic {
     /// Handles timers, and sends what connections have to send.
     pub(crate) fn step(&self, thread: &Rc<Thread>) {
         self.asked.set(false);
+        self.take_strays(thread);
         let now = thread.io.poller.now();
         let endpoints: Vec<Rc<Endpoint>> = self.endpoints.borrow().iter().flatten().cloned().collect();
         let mut next = None;
@@ -251,7 +393,7 @@ impl Quic {
         }
     }
 
-    /// Returns the slot of the poller for timers: that of a descriptor that never becomes ready.
+    /// Returns the slot of the poller for timers: that of the descriptor by which other threads call this one.
     fn timer(&self, thread: &Thread) -> Option<Token> {
         if let Some(token) = self.timer.get() {
             return Some(token);
@@ -263,19 +405,34 @@ impl Quic {
         Some(token)
     }
 
-    /// Ends the connection that has been without a request for the longest time, so that there is room for another. Returns `false` if
-    /// there is none.
-    pub(crate) fn give_way(&self, thread: &Thread) -> bool {
-        let oldest = {
-            let sessions = self.sessions.borrow();
-            let idle = sessions.iter().flatten().filter_map(|s| Some((s.idle_since()?, s)));
-            idle.min_by_key(|(since, _)| *since).map(|(_, session)| session.clone())
-        };
-        let Some(session) = oldest else { return false };
-        thread.counters.evicted.add(1);
-        session.leave();
-        self.ask(thread);
-        true
+    /// Appends the connections without requests.
+    pub(crate) fn idle(&self, now: Instant, out: &mut Vec<Idle>) {
+        for (session, number) in self.sessions.borrow().iter().zip(0..) {
+            let Some(session) = session else { continue };
+            let network = session.client().network();
+            out.extend(session.rank(now).map(|rank| Idle { place: IdlePlace::Quic(number), network, rank }));
+        }
+    }
+
+    /// Closes a connection without requests.
+    pub(crate) fn close_idle(&self, thread: &Thread, number: u32) {
+        if let Some(session) = self.session(number) {
+            session.leave();
+            self.ask(thread);
+        }
+    }
+
+    /// Leaves what comes for the process to other threads, since this one ends.
+    pub(crate) fn end(&self, thread: &Thread) {
+        if self.inbox.get().is_some() {
+            handover::process().part(u8::try_from(thread.number).unwrap_or(u8::MAX));
+        }
+    }
+
+    /// Has all connections take no further requests, since the process ends after them.
+    pub(crate) fn quit(&self, thread: &Thread) {
+        handover::process().leave();
+        self.leave(thread, |_| true);
     }
 
     /// Returns the number of connections of a listener.
@@ -293,6 +450,16 @@ impl Quic {
     }
 }
 
+/// Returns `true` if a new connection needs the place of another (nginx: worker_connections).
+fn is_full(thread: &Thread) -> bool {
+    thread.counters.active.get() as usize >= thread.max_connections
+}
+
+/// Returns `true` if the configuration has the listener of a slot.
+fn is_active(conf: &ThreadConfig, slot: u32) -> bool {
+    conf.active.listeners.get(slot as usize).copied().flatten().is_some()
+}
+
 fn direct(front: u8) -> Direct {
     Direct { front, kind: QUIC, number: 0 }
 }
@@ -307,13 +474,16 @@ fn settings(thread: &Thread, listener: u32) -> Settings {
     let number = |n: u64| u32::try_from(n).unwrap_or(u32::MAX >> 2).max(1);
     let buffer = number(server.map_or(65_536, |s| s.settings.http3_stream_buffer_size.0));
     Settings {
-        thread: u8::try_from(thread.number).unwrap_or(u8::MAX),
         streams: number(server.map_or(128, |s| s.settings.http3_max_concurrent_streams.0)),
         stream_window: buffer,
         send_window: buffer.saturating_mul(16),
         idle: idle.max(Duration::from_secs(1)),
         retry: server.is_some_and(|s| s.settings.quic_retry),
         connections: thread.max_connections,
-        key: *KEY,
+        congestion: server
+            .map_or_else(Congestion::of_system, |s| s.settings.quic_congestion_control.chosen()),
+        key: server
+            .and_then(|s| s.settings.quic_host_key.0.clone())
+            .unwrap_or_else(|| handover::process().key.clone()),
     }
 }

@@ -2,19 +2,23 @@
 
 mod control;
 
-use super::Stream;
-use super::input::Failure;
+use super::input::{Failure, Next};
+use super::{HQ, Stream};
 use crate::connection::{Connection, Work};
 use crate::error_log;
 use crate::thread::{QUIC, Thread};
 use forebay_conf::error::Level;
 use forebay_core::client::Client;
+use forebay_core::limit::shares::{GRACE, SLOW_HEAD};
 use forebay_core::transfers::{Transfer, Transfers};
-use forebay_http::h1::request::Limits;
+use forebay_http::field::Name;
+use forebay_http::h1::{self, request::Limits};
 use forebay_http::h2::request::{self, Outcome, Refusal, Trailers};
 use forebay_http::h3::Code;
-use forebay_http::h3::frame::{self, Settings, setting, stream as stream_kind};
+use forebay_http::h3::encoder::Encoder;
+use forebay_http::h3::frame::{self, Header, Settings, kind, setting, stream as stream_kind};
 use forebay_http::h3::qpack::{self, Decoder, TABLE_CAPACITY};
+use forebay_http::priority::{Early, Priority};
 use forebay_http::request::{RequestHead, Version};
 use forebay_net::addr::Peer;
 use forebay_net::io::Io;
@@ -28,6 +32,8 @@ use std::time::{Duration, Instant};
 const BLOCKED_STREAMS: usize = 16;
 /// Most bytes of our control and decoder streams that wait for the client.
 const MOST_UNSENT: usize = 64 * 1024;
+/// Bytes of our encoder stream that wait for the client, from which on nothing is inserted.
+const UNSENT_INSERTS: usize = 4096;
 /// Resets without a finished response in between after which the connection ends, as over HTTP/2.
 const RESETS: u32 = 200;
 /// Control frames, QPACK instructions and unidirectional streams after which the connection ends, if no response was finished.
@@ -65,13 +71,18 @@ struct State {
     /// Insertions that the client has been told of.
     told: u64,
     settings: Option<Settings>,
-    /// Our control and decoder streams, with bytes that QUIC has not taken.
+    /// Encoder of what we send, once the client has offered a table for it and there was a response.
+    encoder: Option<Box<Encoder>>,
+    /// Our control, decoder and encoder streams, with bytes that QUIC has not taken.
     control: Option<(StreamId, Vec<u8>)>,
     feedback: Option<(StreamId, Vec<u8>)>,
+    inserts: Option<(StreamId, Vec<u8>)>,
     /// GOAWAY has been sent.
     leaving: bool,
     /// First request stream that the client has not opened.
     next: u64,
+    /// Priorities that came before their requests.
+    early: Early,
     max_push: Option<u64>,
     goaway: Option<u64>,
     requests: u32,
@@ -95,11 +106,19 @@ pub(crate) struct Session {
     client: RefCell<Rc<Client>>,
     transfers: Rc<Transfers>,
     state: RefCell<State>,
+    /// The client speaks HTTP/0.9 (nginx: http3_hq).
+    hq: Cell<bool>,
     /// Error of the client that a handler has found while it read.
     found: Cell<Option<Fatal>>,
     /// Number of streams that are blocked on the client.
     waits: Cell<usize>,
+    /// Requests that the client may have open at a time.
+    streams_at_a_time: u32,
+    /// Number of writes so far.
+    turns: Cell<u64>,
     pace: RefCell<Option<Rc<Transfer>>>,
+    /// HTTP has begun: our own streams are open.
+    has_begun: Cell<bool>,
     /// Time since which there is no request.
     idle_since: Cell<Instant>,
     /// Time without requests after which the connection ends (nginx: keepalive_timeout).
@@ -115,6 +134,8 @@ impl std::fmt::Debug for Session {
 /// End of a connection because of the client.
 pub(super) type Fatal = (Code, &'static str);
 
+const FAILED: Fatal = (Code::DecompressionFailed, "client sent invalid field section");
+
 impl Session {
     pub(super) fn new(
         thread: &Rc<Thread>,
@@ -126,6 +147,7 @@ impl Session {
         Rc::new(Session {
             io: thread.io.clone(),
             front: thread.front,
+            streams_at_a_time: endpoint.streams(),
             endpoint,
             link: OnceCell::new(),
             asked,
@@ -137,10 +159,13 @@ impl Session {
                 decoder: Decoder::new(TABLE_CAPACITY),
                 told: 0,
                 settings: None,
+                encoder: None,
                 control: None,
                 feedback: None,
+                inserts: None,
                 leaving: false,
                 next: 0,
+                early: Early::default(),
                 max_push: None,
                 goaway: None,
                 requests: 0,
@@ -150,9 +175,12 @@ impl Session {
                 scratch: Vec::new(),
                 moved: 0,
             }),
+            hq: Cell::new(false),
             found: Cell::new(None),
             waits: Cell::new(0),
+            turns: Cell::new(0),
             pace: RefCell::new(None),
+            has_begun: Cell::new(false),
             idle_since: Cell::new(thread.io.poller.now()),
             patience,
         })
@@ -161,7 +189,20 @@ impl Session {
     /// Returns the time since which there is no request; `None` if there is one, or the connection is closing.
     pub(super) fn idle_since(&self) -> Option<Instant> {
         let s = self.state.borrow();
-        (s.streams.is_empty() && !s.closed).then(|| self.idle_since.get())
+        (s.streams.is_empty() && !s.closed && !s.leaving).then(|| self.idle_since.get())
+    }
+
+    /// Returns the rank in which the connection is closed to make room, as [`crate::connection::rank`] does for those over TCP.
+    pub(super) fn rank(&self, now: Instant) -> Option<(u8, Instant)> {
+        let since = self.idle_since()?;
+        if self.state.borrow().requests > 0 {
+            return Some((1, since + self.patience));
+        }
+        match now.saturating_duration_since(since) {
+            age if age >= SLOW_HEAD => Some((0, since)),
+            age if age >= GRACE => Some((2, since)),
+            _ => None,
+        }
     }
 
     /// Returns the client.
@@ -195,6 +236,7 @@ impl Session {
     /// Handles the events of the connection.
     pub(super) fn process(self: &Rc<Self>, thread: &Rc<Thread>, link: &Rc<Link>) {
         let _ = self.link.set(link.clone());
+        let mut writable = Vec::new();
         loop {
             // A statement of its own: handlers use the connection.
             let event = link.quinn().poll();
@@ -210,19 +252,34 @@ impl Session {
                     self.lost();
                     Ok(())
                 }
-                Event::Stream(event) => self.stream_event(thread, link, event),
+                Event::Stream(StreamEvent::Writable { id }) => {
+                    writable.extend(self.stream(id));
+                    Ok(())
+                }
+                Event::Stream(event) => {
+                    if !self.has_begun.get() {
+                        self.begin_early(thread, link);
+                    }
+                    self.stream_event(thread, link, event)
+                }
                 Event::DatagramReceived | Event::DatagramsUnblocked => Ok(()),
             };
             if let Err(fatal) = done {
                 self.fail(thread, fatal);
             }
         }
+        // The first takes all that the connection can send, so the order is that of the priorities.
+        writable.sort_by_key(|stream| stream.order());
+        writable.iter().for_each(|stream| stream.writable());
         if let Some(fatal) = self.found.take() {
             self.fail(thread, fatal);
         }
+        let now = thread.io.poller.now();
+        if link.is_excessive(now) {
+            self.fail(thread, (Code::ExcessiveLoad, "client sent too many QUIC frames without progress"));
+        }
         self.send_unsent(link);
         // QUIC ends connections without packets. One whose client only sends PING frames ends here.
-        let now = thread.io.poller.now();
         if self.idle_since().is_some_and(|since| now.saturating_duration_since(since) > self.patience) {
             self.leave();
         }
@@ -241,7 +298,28 @@ impl Session {
     fn connected(self: &Rc<Self>, thread: &Rc<Thread>, link: &Rc<Link>) {
         self.endpoint.established(link);
         if let Some(facts) = link.facts() {
+            self.hq.set(facts.agreed.alpn.as_deref() == Some(HQ));
             self.established(thread, *facts);
+        }
+        if !self.has_begun.get() {
+            self.begin_http(link);
+        }
+    }
+
+    /// Begins HTTP before the handshake is complete, for requests that come with it (0-RTT).
+    fn begin_early(self: &Rc<Self>, thread: &Rc<Thread>, link: &Rc<Link>) {
+        if let Some(facts) = link.facts() {
+            self.hq.set(facts.agreed.alpn.as_deref() == Some(HQ));
+            self.early(thread, *facts);
+        }
+        self.begin_http(link);
+    }
+
+    /// Opens our own streams.
+    fn begin_http(&self, link: &Rc<Link>) {
+        self.has_begun.set(true);
+        if self.hq.get() {
+            return;
         }
         let mut quinn = link.quinn();
         let mut open = |kind: u64| {
@@ -254,10 +332,14 @@ impl Session {
             let pairs = [
                 (setting::QPACK_MAX_TABLE_CAPACITY, TABLE_CAPACITY as u64),
                 (setting::QPACK_BLOCKED_STREAMS, BLOCKED_STREAMS as u64),
+                (setting::ENABLE_CONNECT_PROTOCOL, 1),
             ];
             frame::push_settings(bytes, &pairs);
         }
         let feedback = open(stream_kind::DECODER);
+        for (id, _) in [&control, &feedback].into_iter().flatten() {
+            let _ = quinn.send_stream(*id).set_priority(i32::MAX);
+        }
         drop(quinn);
         let mut s = self.state.borrow_mut();
         (s.control, s.feedback) = (control, feedback);
@@ -277,6 +359,7 @@ impl Session {
                 let id = link.quinn().streams().accept(Dir::Bi);
                 let Some(id) = id else { return Ok(()) };
                 self.open_request(thread, id)?;
+                self.endpoint.allow_streams(link, self.state.borrow().streams.len());
             },
             StreamEvent::Opened { dir: Dir::Uni } => loop {
                 let id = link.quinn().streams().accept(Dir::Uni);
@@ -292,12 +375,6 @@ impl Session {
                 Some(stream) => self.readable(thread, &stream),
                 None => Ok(()),
             },
-            StreamEvent::Writable { id } => {
-                if let Some(stream) = self.stream(id) {
-                    stream.writable();
-                }
-                Ok(())
-            }
             StreamEvent::Stopped { id, .. } => match self.stream(id) {
                 Some(stream) => {
                     stream.break_off(Some(Code::RequestCancelled));
@@ -312,19 +389,23 @@ impl Session {
                 self.close_if_over();
                 Ok(())
             }
-            StreamEvent::Available { .. } => Ok(()),
+            StreamEvent::Available { .. } | StreamEvent::Writable { .. } => Ok(()),
         }
     }
 
     fn is_critical(&self, id: StreamId) -> bool {
         let s = self.state.borrow();
-        [&s.control, &s.feedback].into_iter().flatten().any(|(own, _)| *own == id)
+        s.own().any(|own| own == id)
     }
 
     fn stream(&self, id: StreamId) -> Option<Rc<Stream>> {
-        let s = self.state.borrow();
-        let at = s.streams.binary_search_by_key(&id, |stream| stream.id).ok()?;
-        s.streams.get(at).cloned()
+        self.state.borrow().stream(id)
+    }
+
+    /// Returns a number that is greater than all before.
+    pub(super) fn next_turn(&self) -> u64 {
+        self.turns.set(self.turns.get() + 1);
+        self.turns.get()
     }
 
     /// Begins a request stream.
@@ -339,8 +420,11 @@ impl Session {
             return Ok(());
         }
         let (number, size) = self.limits(thread).large_client_header_buffers;
-        let stream = Stream::new(self, id, number.saturating_mul(size));
+        let stream = Stream::new(self, id, number.saturating_mul(size), self.hq.get());
         s.streams.push(stream.clone());
+        if let Some(priority) = s.early.take(u64::from(VarInt::from(id))) {
+            stream.update_priority(priority);
+        }
         drop(s);
         self.readable(thread, &stream)
     }
@@ -377,8 +461,16 @@ impl Session {
             return stream.look();
         }
         match stream.read_section() {
-            Ok(Some(section)) => self.begin(thread, stream, section),
-            Ok(None) => Ok(()),
+            Ok(Next::Section(line)) if self.hq.get() => {
+                self.begin_old(thread, stream, &line);
+                Ok(())
+            }
+            Ok(Next::Section(section)) => self.begin(thread, stream, section),
+            Ok(Next::TooLarge) => {
+                self.refuse_unread(thread, stream);
+                Ok(())
+            }
+            Ok(_) => Ok(()),
             Err(Failure::Connection(code, reason)) => Err((code, reason)),
             Err(Failure::Reset) => {
                 let incomplete = stream.is_incomplete();
@@ -399,15 +491,9 @@ impl Session {
         stream: &Rc<Stream>,
         section: Vec<u8>,
     ) -> Result<(), Fatal> {
-        const FAILED: Fatal = (Code::DecompressionFailed, "client sent invalid field section");
         let mut s = self.state.borrow_mut();
         let s = &mut *s;
-        let required = s.decoder.required(&section).map_err(|_| FAILED)?;
-        if required > s.decoder.inserted() {
-            let waiting = s.streams.iter().filter(|other| other.blocked_section.borrow().is_some()).count();
-            if waiting >= BLOCKED_STREAMS {
-                return Err((Code::DecompressionFailed, "client blocked too many streams"));
-            }
+        if let Some(required) = s.must_wait(&section)? {
             *stream.blocked_section.borrow_mut() = Some((required, section));
             return Ok(());
         }
@@ -429,25 +515,62 @@ impl Session {
         let refusal = match outcome {
             Outcome::Complete => None,
             Outcome::Refused(refusal) => Some(refusal),
-            Outcome::TooLarge(reason) if reason == request::TOO_LARGE => {
-                Some(Refusal { status: 494, reason, malformed: false })
-            }
-            Outcome::TooLarge(reason) => return Err((Code::ExcessiveLoad, reason)),
+            Outcome::TooLarge(reason) => Some(Refusal { status: 494, reason, malformed: false }),
         };
+        if let Some(text) = head.get(Name::Priority) {
+            stream.prioritize(Priority::parse(text));
+        }
+        self.start(thread, s, stream, (head, section.len(), refusal));
+        Ok(())
+    }
+
+    /// Begins a request of HTTP/0.9 with its request line.
+    fn begin_old(self: &Rc<Self>, thread: &Rc<Thread>, stream: &Rc<Stream>, line: &[u8]) {
+        let mut head = thread.h2.take_head();
+        head.buf.extend_from_slice(line);
+        let refused = |status, reason| Some(Refusal { status, reason, malformed: false });
+        let refusal = match h1::request::parse(&mut head, &self.limits(thread)) {
+            Ok(h1::request::Status::Complete) if head.version == Version::Http09 => None,
+            Ok(_) => refused(400, "client sent no request of HTTP/0.9"),
+            Err(reject) => refused(reject.status, reject.reason),
+        };
+        head.version = Version::Http09;
+        self.start(thread, &mut self.state.borrow_mut(), stream, (head, line.len(), refusal));
+    }
+
+    /// Refuses a request whose field section is too large. It is skipped, so nothing of it is known.
+    fn refuse_unread(self: &Rc<Self>, thread: &Rc<Thread>, stream: &Rc<Stream>) {
+        self.cancel_sections(stream.id);
+        let mut head = thread.h2.take_head();
+        (head.version, head.keep_alive) = (Version::Http3, true);
+        let refusal = Refusal { status: 494, reason: request::TOO_LARGE, malformed: false };
+        self.start(thread, &mut self.state.borrow_mut(), stream, (head, 0, Some(refusal)));
+    }
+
+    /// Gives a request to a runner.
+    fn start(
+        &self,
+        thread: &Thread,
+        s: &mut State,
+        stream: &Rc<Stream>,
+        (head, len, refusal): (Head, usize, Option<Refusal>),
+    ) {
         s.requests += 1;
         self.follow_client();
-        stream.begin(s.requests, head, section.len(), refusal);
+        stream.begin(s.requests, head, len, refusal);
         thread.runners.queue(Job { token: Token::NONE, work: Work::Http3(stream.clone()) });
-        Ok(())
+    }
+
+    /// Returns the number of insertions that trailers have to wait for; `None` if they can be handled at once.
+    pub(super) fn trailers_wait(&self, section: &[u8]) -> Result<Option<u64>, Fatal> {
+        self.state.borrow().must_wait(section)
     }
 
     /// Handles the trailers of a request: their fields are not used. Returns `true` if they are well-formed.
     pub(super) fn trailers(&self, id: StreamId, section: &[u8]) -> Result<bool, Fatal> {
-        const FAILED: Fatal = (Code::DecompressionFailed, "client sent invalid field section");
         let mut s = self.state.borrow_mut();
         let s = &mut *s;
         let mut trailers = Trailers::default();
-        // Trailers that wait for insertions would hold the end of the request back: they are refused.
         let dynamic = s.decoder.decode(section, &mut s.scratch, &mut trailers).map_err(|_| FAILED)?;
         s.scratch.clear();
         if dynamic {
@@ -456,18 +579,61 @@ impl Session {
         Ok(!trailers.pseudo)
     }
 
+    /// Appends a HEADERS frame of a stream. `section` is encoded by the static table.
+    pub(super) fn push_section(&self, id: StreamId, section: &[u8], out: &mut Vec<u8>) {
+        let mut s = self.state.borrow_mut();
+        let state = &mut *s;
+        self.begin_encoder(state);
+        let waiting = state.inserts.as_ref().map_or(0, |(_, waiting)| waiting.len());
+        state.scratch.clear();
+        let encoded = state.encoder.as_mut().and_then(|encoder| {
+            let inserts = state.inserts.as_mut().map(|(_, out)| out).filter(|_| waiting < UNSENT_INSERTS);
+            encoder.encode(u64::from(VarInt::from(id)), section, &mut state.scratch, inserts)
+        });
+        let (head, rest) = match encoded.and_then(|at| state.scratch.split_at_checked(at)) {
+            // The lines are there before the prefix.
+            Some((lines, prefix)) => (prefix, lines),
+            None => (section, &[][..]),
+        };
+        out.reserve(head.len() + rest.len() + 16);
+        Header { kind: kind::HEADERS, len: (head.len() + rest.len()) as u64 }.push(out);
+        out.extend_from_slice(head);
+        out.extend_from_slice(rest);
+        let inserted = state.inserts.as_ref().is_some_and(|(_, out)| out.len() > waiting);
+        drop(s);
+        if let Some(link) = self.link.get().filter(|_| inserted) {
+            self.send_unsent(link);
+        }
+    }
+
+    /// Opens the encoder stream, if the client offers a table and its settings are there.
+    fn begin_encoder(&self, s: &mut State) {
+        if s.inserts.is_some() {
+            return;
+        }
+        let encoder = s.settings.and_then(|settings| Encoder::new(settings.table_capacity));
+        let (Some(encoder), Some(link)) = (encoder, self.link.get()) else { return };
+        let mut quinn = link.quinn();
+        let Some(id) = quinn.streams().open(Dir::Uni) else { return };
+        let _ = quinn.send_stream(id).set_priority(i32::MAX);
+        let mut bytes = Vec::new();
+        frame::push_varint(&mut bytes, stream_kind::ENCODER);
+        (s.encoder, s.inserts) = (Some(Box::new(encoder)), Some((id, bytes)));
+    }
+
     /// Sends what waits on our own streams.
     fn send_unsent(&self, link: &Link) {
         let mut s = self.state.borrow_mut();
         let state = &mut *s;
         let mut quinn = link.quinn();
-        for (id, bytes) in [&mut state.control, &mut state.feedback].into_iter().flatten() {
+        for (id, bytes) in [&mut state.control, &mut state.feedback, &mut state.inserts].into_iter().flatten()
+        {
             if bytes.is_empty() {
                 continue;
             }
             let sent = quinn.send_stream(*id).write(bytes).unwrap_or(0);
             bytes.drain(..sent);
-            // A client that takes nothing does not need it.
+            // A client that takes nothing does not need it. Of insertions only few can wait.
             bytes.truncate(MOST_UNSENT);
         }
     }
@@ -495,7 +661,7 @@ impl Session {
     /// would discard what is on its way.
     fn close_if_over(&self) {
         let s = self.state.borrow();
-        let own = [&s.control, &s.feedback].into_iter().flatten().count();
+        let own = s.own().count();
         let over = s.leaving && s.streams.is_empty() && !s.closed;
         drop(s);
         if over && self.link.get().is_none_or(|link| link.quinn().streams().send_streams() <= own) {
@@ -559,12 +725,18 @@ impl Session {
             s.overhead = s.overhead.saturating_sub(OVERHEAD_OF_REQUEST);
         }
         drop(s);
+        if let Some(link) = self.link.get().filter(|_| finished) {
+            link.note_progress(0, OVERHEAD_OF_REQUEST);
+        }
         self.close_if_over();
     }
 
     /// Counts content.
     pub(super) fn moved(&self, n: usize) {
         self.state.borrow_mut().moved += n as u64;
+        if let Some(link) = self.link.get() {
+            link.note_progress(n as u64, 0);
+        }
     }
 
     /// Records that a stream begins or ends waiting for the client.
@@ -619,6 +791,29 @@ impl Session {
 }
 
 impl State {
+    /// Returns our unidirectional streams.
+    fn own(&self) -> impl Iterator<Item = StreamId> {
+        [&self.control, &self.feedback, &self.inserts].into_iter().flatten().map(|(id, _)| *id)
+    }
+
+    fn stream(&self, id: StreamId) -> Option<Rc<Stream>> {
+        let at = self.streams.binary_search_by_key(&id, |stream| stream.id).ok()?;
+        self.streams.get(at).cloned()
+    }
+
+    /// Returns the number of insertions that a field section needs, if they have not arrived. Only so many streams may wait.
+    fn must_wait(&self, section: &[u8]) -> Result<Option<u64>, Fatal> {
+        let required = self.decoder.required(section).map_err(|_| FAILED)?;
+        if required <= self.decoder.inserted() {
+            return Ok(None);
+        }
+        let waiting = self.streams.iter().filter(|stream| stream.blocked_section.borrow().is_some()).count();
+        match waiting >= BLOCKED_STREAMS {
+            true => Err((Code::DecompressionFailed, "client blocked too many streams")),
+            false => Ok(Some(required)),
+        }
+    }
+
     /// Counts what a client may send without a limit of its own.
     fn spend(&mut self, n: u64) -> Result<(), Fatal> {
         self.overhead += n;

@@ -5,20 +5,24 @@ use super::input::{CUT, Failure, Input, Next};
 use super::session::{Fatal, Head, code};
 use crate::connection::Connection;
 use crate::connection::mux::{RequestStream, Reset};
+use bytes::Bytes;
 use forebay_http::field::Name;
 use forebay_http::h2::request::Refusal;
 use forebay_http::h3::Code;
 use forebay_http::h3::frame::{Header, kind};
+use forebay_http::priority::Priority;
 use forebay_http::request::Framing;
 use forebay_net::mux::Mux;
-use forebay_net::quic::{StreamId, WriteError};
-use forebay_net::wire::{Sent, Wire};
+use forebay_net::quic::{SendStream, StreamId, WriteError};
+use forebay_net::wire::{Sent, Then, Wire};
 use rustix::io::Errno;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
+/// Longest content that is copied behind its frame header, and the head, into one piece for QUIC, bytes. A piece of its own costs more.
+const GATHERED: usize = 4096;
 /// Content that [`Mux::room`] promises, bytes. QUIC may take less.
 const ROOM: usize = 64 * 1024;
 
@@ -27,6 +31,8 @@ const ROOM: usize = 64 * 1024;
 pub(crate) struct Stream {
     pub(super) id: StreamId,
     session: Rc<Session>,
+    /// The request and its response are those of HTTP/0.9: bytes without frames.
+    is_bare: bool,
     /// Number of the request on its connection.
     number: Cell<u32>,
     /// The request, until its runner takes it.
@@ -54,15 +60,21 @@ pub(crate) struct Stream {
     broken: Cell<bool>,
     finished: Cell<bool>,
     waits: Cell<u32>,
+    priority: Cell<Priority>,
+    /// A PRIORITY_UPDATE frame has set it, which takes precedence over the field.
+    updated: Cell<bool>,
+    /// Turn of the last write.
+    turn: Cell<u64>,
     reader: RefCell<Option<Waker>>,
     writer: RefCell<Option<Waker>>,
 }
 
 impl Stream {
-    pub(super) fn new(session: &Rc<Session>, id: StreamId, longest: usize) -> Rc<Stream> {
+    pub(super) fn new(session: &Rc<Session>, id: StreamId, longest: usize, is_bare: bool) -> Rc<Stream> {
         Rc::new(Stream {
             id,
             session: session.clone(),
+            is_bare,
             number: Cell::new(0),
             head: RefCell::new(None),
             refusal: Cell::new(None),
@@ -80,6 +92,9 @@ impl Stream {
             broken: Cell::new(false),
             finished: Cell::new(false),
             waits: Cell::new(0),
+            priority: Cell::new(Priority::DEFAULT),
+            updated: Cell::new(false),
+            turn: Cell::new(0),
             reader: RefCell::default(),
             writer: RefCell::default(),
         })
@@ -90,26 +105,55 @@ impl Stream {
         self.begun.get()
     }
 
+    /// Takes over the priority that the request's field gives.
+    pub(super) fn prioritize(&self, priority: Priority) {
+        if !self.updated.get() {
+            self.set_priority(priority);
+        }
+    }
+
+    /// Takes over the priority of a PRIORITY_UPDATE frame.
+    pub(super) fn update_priority(&self, priority: Priority) {
+        self.updated.set(true);
+        self.set_priority(priority);
+    }
+
+    fn set_priority(&self, priority: Priority) {
+        if self.priority.replace(priority) == priority {
+            return;
+        }
+        if let Some(link) = self.session.link() {
+            let _ = link.quinn().send_stream(self.id).set_priority(rank(priority, self.id.index()));
+        }
+    }
+
+    /// Returns the place among the streams that may write. Those that take turns are in the order of their last writes.
+    pub(super) fn order(&self) -> (u8, u64, u64) {
+        let (urgency, number) = self.priority.get().order(self.id.index());
+        (urgency, number, self.turn.get())
+    }
+
     /// Notes that QUIC has something to read.
     pub(super) fn note_readable(&self) {
         self.input.borrow_mut().readable = true;
     }
 
-    /// Reads the field section of the request; `None` until it is complete.
-    pub(super) fn read_section(&self) -> Result<Option<Vec<u8>>, Failure> {
+    /// Reads the field section of the request, or its line.
+    pub(super) fn read_section(&self) -> Result<Next, Failure> {
         if self.blocked_section.borrow().is_some() {
-            return Ok(None);
+            return Ok(Next::Nothing);
         }
-        let Some(link) = self.session.link() else { return Ok(None) };
+        let Some(link) = self.session.link() else { return Ok(Next::Nothing) };
         let mut input = self.input.borrow_mut();
         loop {
-            match input.next()? {
-                Next::Section(section) => return Ok(Some(section)),
+            let next = if self.is_bare { input.line() } else { input.next()? };
+            match next {
                 Next::End => return Err(Failure::Reset),
-                Next::Content | Next::Nothing => {}
+                Next::Nothing => {}
+                found => return Ok(found),
             }
             if !input.fill(link, self.id)? {
-                return Ok(None);
+                return Ok(Next::Nothing);
             }
         }
     }
@@ -187,13 +231,14 @@ impl Stream {
 
     /// Has the client stop sending, if it has not ended its side.
     fn stop(&self, why: Code) {
-        if self.input.borrow().ended {
-            return;
-        }
-        if let Some(link) = self.session.link() {
+        let waiting = self.blocked_section.take().is_some();
+        let ended = self.input.borrow().ended;
+        if !ended && let Some(link) = self.session.link() {
             let _ = link.quinn().recv_stream(self.id).stop(code(why));
         }
-        self.session.cancel_sections(self.id);
+        if !ended || waiting {
+            self.session.cancel_sections(self.id);
+        }
     }
 
     /// Ends both directions with a code.
@@ -219,13 +264,33 @@ impl Stream {
 
     /// Has QUIC take bytes. Returns the number of those that it took.
     fn write(&self, bytes: &[u8]) -> Result<usize, Errno> {
+        self.give(bytes.len(), |stream, done| stream.write(bytes.get(done..).unwrap_or_default()))
+    }
+
+    /// Has QUIC take bytes without a copy. Returns the number of those that it took.
+    fn write_shared(&self, bytes: &Bytes) -> Result<usize, Errno> {
+        self.give(bytes.len(), |stream, done| {
+            let mut rest = [bytes.slice(done..)];
+            stream.write_chunks(&mut rest).map(|written| written.bytes)
+        })
+    }
+
+    /// Has QUIC take `len` bytes by `write`, which gets the number of those that it has taken. Returns their number.
+    fn give(
+        &self,
+        len: usize,
+        mut write: impl FnMut(&mut SendStream<'_>, usize) -> Result<usize, WriteError>,
+    ) -> Result<usize, Errno> {
         let Some(link) = self.session.link() else { return Err(Errno::CONNRESET) };
         let mut quinn = link.quinn();
         let mut stream = quinn.send_stream(self.id);
         let mut done = 0;
-        while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
-            match stream.write(rest) {
-                Ok(n) => done += n,
+        while done < len {
+            match write(&mut stream, done) {
+                Ok(n) => {
+                    done += n;
+                    self.turn.set(self.session.next_turn());
+                }
                 Err(WriteError::Blocked) => {
                     self.blocked.set(true);
                     break;
@@ -240,8 +305,11 @@ impl Stream {
     fn send_pending(&self) -> Result<bool, Errno> {
         let mut pending = self.pending.borrow_mut();
         if !pending.is_empty() {
-            let n = self.write(&pending)?;
-            pending.drain(..n);
+            let all = Bytes::from(std::mem::take(&mut *pending));
+            let n = self.write_shared(&all)?;
+            if let Some(rest) = all.get(n..).filter(|rest| !rest.is_empty()) {
+                pending.extend_from_slice(rest);
+            }
             self.session.notify();
         }
         let empty = pending.is_empty();
@@ -254,21 +322,63 @@ impl Stream {
         Ok(empty)
     }
 
-    /// Queues a HEADERS frame.
-    fn push_section(&self, section: &[u8]) {
-        if self.broken.get() {
-            return;
+    /// Queues a HEADERS frame. Returns `false` if there is none to send.
+    fn push_section(&self, section: &[u8]) -> bool {
+        if self.broken.get() || self.is_bare {
+            return false;
         }
-        let mut pending = self.pending.borrow_mut();
-        Header { kind: kind::HEADERS, len: section.len() as u64 }.push(&mut pending);
-        pending.extend_from_slice(section);
-        drop(pending);
-        let _ = self.send_pending();
+        self.session.push_section(self.id, section, &mut self.pending.borrow_mut());
+        true
+    }
+
+    /// Queues the header of a DATA frame, if one has to begin. Returns the number of bytes of `len` that belong to the frame.
+    fn begin_frame(&self, len: usize) -> usize {
+        if self.owed.get() == 0 {
+            if !self.is_bare {
+                Header { kind: kind::DATA, len: len as u64 }.push(&mut self.pending.borrow_mut());
+            }
+            self.owed.set(len);
+        }
+        len.min(self.owed.get())
+    }
+
+    /// Notes `n` bytes of `len` that have been queued as content.
+    fn moved(&self, n: usize, len: usize) -> Sent {
+        self.session.moved(n);
+        self.session.notify();
+        Sent { bytes: n, full: n < len || !self.pending.borrow().is_empty() }
+    }
+
+    /// Notes trailers that are too large: the request is malformed (RFC 9114, section 4.2.2).
+    fn skip_trailers(&self) {
+        self.session.cancel_sections(self.id);
+        self.malformed.set(true);
+    }
+
+    /// Handles the trailers, or has them wait for insertions.
+    fn trailers(&self, section: Vec<u8>) -> Result<(), Fatal> {
+        match self.session.trailers_wait(&section)? {
+            Some(required) => *self.blocked_section.borrow_mut() = Some((required, section)),
+            None => self.end_by_trailers(&section)?,
+        }
+        Ok(())
+    }
+
+    /// Handles trailers whose insertions are there.
+    pub(super) fn end_by_trailers(&self, section: &[u8]) -> Result<(), Fatal> {
+        if !self.session.trailers(self.id, section)? {
+            self.malformed.set(true);
+        }
+        self.wake_reader();
+        Ok(())
     }
 
     /// Reads content, or finds out why there is none.
     fn pull(&self, buf: &mut Vec<u8>) -> Result<usize, Errno> {
         let Some(link) = self.session.link() else { return Err(Errno::CONNRESET) };
+        if self.blocked_section.borrow().is_some() {
+            return Err(Errno::AGAIN);
+        }
         let mut input = self.input.borrow_mut();
         loop {
             match input.next().map_err(|failure| self.note(failure))? {
@@ -282,12 +392,19 @@ impl Stream {
                     }
                 }
                 Next::Section(section) => {
-                    let sound = self.session.trailers(self.id, &section);
-                    if !sound.map_err(|(code, reason)| self.note(Failure::Connection(code, reason)))? {
-                        self.malformed.set(true);
+                    self.trailers(section)
+                        .map_err(|(code, reason)| self.note(Failure::Connection(code, reason)))?;
+                    if self.malformed.get() {
                         return Err(Errno::PROTO);
                     }
+                    if self.blocked_section.borrow().is_some() {
+                        return Err(Errno::AGAIN);
+                    }
                     continue;
+                }
+                Next::TooLarge => {
+                    self.skip_trailers();
+                    return Err(Errno::PROTO);
                 }
                 Next::End => {
                     return match self.promised.get() {
@@ -323,6 +440,9 @@ impl Stream {
 
     /// Reads what has arrived behind the part that the handler wanted: mistakes there count as anywhere else.
     fn skip_rest(&self) {
+        if self.is_bare {
+            return;
+        }
         let Some(link) = self.session.link() else { return };
         let mut input = self.input.borrow_mut();
         let outcome = loop {
@@ -336,10 +456,14 @@ impl Stream {
                         break Err(CUT);
                     }
                 }
-                Ok(Next::Section(section)) => match self.session.trailers(self.id, &section) {
-                    Ok(_) => continue,
+                Ok(Next::Section(section)) => match self.trailers(section) {
+                    Ok(()) => continue,
                     Err((code, reason)) => break Err(Failure::Connection(code, reason)),
                 },
+                Ok(Next::TooLarge) => {
+                    self.skip_trailers();
+                    continue;
+                }
                 Ok(Next::End) => return,
                 Ok(Next::Nothing) => {}
                 Err(failure) => break Err(failure),
@@ -362,6 +486,20 @@ impl Stream {
         self.broken.set(true);
         Errno::CONNRESET
     }
+}
+
+/// Streams of an urgency that QUIC tells apart.
+const RANKS: i32 = 1 << 26;
+
+/// Returns the priority for QUIC: streams of greater ones go first, those of the same one take turns. That of clients that give none is
+/// QUIC's default. `number`: position of the request on its connection.
+fn rank(priority: Priority, number: u64) -> i32 {
+    let level = i32::from(Priority::DEFAULT.urgency) - i32::from(priority.urgency);
+    let within = match priority.incremental {
+        true => 0,
+        false => RANKS - 1 - i32::try_from(number).unwrap_or(i32::MAX).min(RANKS - 2),
+    };
+    level * RANKS + within
 }
 
 impl RequestStream for Stream {
@@ -445,38 +583,57 @@ impl Mux for Stream {
         }
         let mut done = 0;
         while done < bytes.len() {
-            if self.owed.get() == 0 {
-                let len = bytes.len() - done;
-                Header { kind: kind::DATA, len: len as u64 }.push(&mut self.pending.borrow_mut());
-                self.owed.set(len);
+            let len = self.begin_frame(bytes.len() - done);
+            let Some(piece) = bytes.get(done..done + len) else { break };
+            let gathered = len <= GATHERED && !self.blocked.get();
+            if gathered {
+                let mut pending = self.pending.borrow_mut();
+                pending.reserve_exact(len);
+                pending.extend_from_slice(piece);
+                self.owed.set(self.owed.get() - len);
+                done += len;
             }
             if !self.send_pending()? {
                 break;
             }
-            let end = bytes.len().min(done + self.owed.get());
-            let Some(piece) = bytes.get(done..end) else { break };
+            if gathered {
+                continue;
+            }
             let n = self.write(piece)?;
             done += n;
             self.owed.set(self.owed.get() - n);
-            if n < piece.len() {
+            if n < len {
                 break;
             }
         }
-        self.session.moved(done);
-        self.session.notify();
-        Ok(Sent { bytes: done, full: done < bytes.len() })
+        Ok(self.moved(done, bytes.len()))
+    }
+
+    fn send_shared(&self, bytes: &Bytes) -> Result<Sent, Errno> {
+        if bytes.len() <= GATHERED || self.broken.get() {
+            return self.send(bytes);
+        }
+        let len = self.begin_frame(bytes.len());
+        let mut n = 0;
+        if self.send_pending()? {
+            n = self.write_shared(&bytes.slice(..len))?;
+            self.owed.set(self.owed.get() - n);
+        }
+        Ok(self.moved(n, bytes.len()))
     }
 
     fn room(&self) -> usize {
         if self.broken.get() || self.blocked.get() { 0 } else { ROOM }
     }
 
-    fn send_head(&self, block: &[u8]) {
-        self.push_section(block);
+    fn send_head(&self, block: &[u8], then: Then) {
+        if self.push_section(block) && then != Then::More {
+            let _ = self.send_pending();
+        }
     }
 
     fn send_interim(&self, block: &[u8]) {
-        self.push_section(block);
+        self.send_head(block, Then::Nothing);
     }
 
     fn end(&self) {
@@ -501,7 +658,9 @@ impl Mux for Stream {
 
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
         let input = self.input.borrow();
-        if self.broken.get() || self.malformed.get() || input.readable || input.ended || !input.is_drained() {
+        let waits = self.blocked_section.borrow().is_some();
+        let there = input.readable || input.ended || !input.is_drained();
+        if self.broken.get() || self.malformed.get() || there && !waits {
             return Poll::Ready(());
         }
         *self.reader.borrow_mut() = Some(cx.waker().clone());
@@ -534,5 +693,19 @@ impl Mux for Stream {
 
     fn is_given_up(&self) -> bool {
         self.session.is_given_up()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_those_of_the_priorities() {
+        let of = |text: &[u8], number| rank(Priority::parse(text), number);
+        assert_eq!(rank(Priority::DEFAULT, 9), 0);
+        assert!(of(b"u=0, i", 9) > of(b"u=1", 0) && of(b"u=1", 0) > of(b"u=1", 1));
+        assert!(of(b"u=1", u64::MAX) > of(b"u=1, i", 0) && of(b"u=1, i", 0) == of(b"u=1, i", 9));
+        assert!(of(b"u=7, i", 0) < of(b"u=6, i", 0) && of(b"u=7", 0) < of(b"u=6, i", 0));
     }
 }

@@ -16,6 +16,7 @@ use std::sync::{Arc, LazyLock};
 pub(crate) mod access;
 pub(crate) mod acme;
 pub(crate) mod addition;
+pub(crate) mod alt_svc;
 pub(crate) mod auth_basic;
 pub(crate) mod auth_request;
 pub(crate) mod autoindex;

@@ -1,7 +1,27 @@
 //! Settings of the server level (nginx: ngx_http_core_module, server context).
 
+use super::alt_svc::AltSvc;
 use crate::config::value::{Buffers, Msec, Number, Size};
+use forebay_core::tls::HostKeyFile;
+use forebay_net::quic::Congestion;
 use std::time::Duration;
+
+crate::keyword! {
+    /// `quic_congestion_control`.
+    pub enum CongestionControl { System = "system", Cubic = "cubic", Bbr = "bbr", Reno = "reno", }
+}
+
+impl CongestionControl {
+    /// Returns the congestion control that is meant.
+    pub(crate) fn chosen(self) -> Congestion {
+        match self {
+            CongestionControl::System => Congestion::of_system(),
+            CongestionControl::Cubic => Congestion::Cubic,
+            CongestionControl::Bbr => Congestion::Bbr,
+            CongestionControl::Reno => Congestion::Reno,
+        }
+    }
+}
 
 crate::settings! {
     /// Size of the first buffer for a request head, bytes.
@@ -22,12 +42,20 @@ crate::settings! {
     "http2" => http2: bool = false;
     /// `true` if HTTP/3 is enabled.
     "http3" => http3: bool = true;
+    /// `true` if HTTP/0.9 over QUIC is enabled.
+    "http3_hq" => http3_hq: bool = false;
+    /// `Alt-Svc` of responses over TCP.
+    "http3_alt_svc" => http3_alt_svc: AltSvc = AltSvc::Auto;
     /// Most concurrent requests of a connection over HTTP/3.
     "http3_max_concurrent_streams" => http3_max_concurrent_streams: Number = Number(128);
     /// Content of a request over HTTP/3 that a client may send ahead, and of a response that waits for the client, bytes.
     "http3_stream_buffer_size" => http3_stream_buffer_size: Size = Size(65536);
     /// `true` if clients of HTTP/3 must prove their address before a connection is made for them.
     "quic_retry" => quic_retry: bool = false;
+    /// Congestion control over QUIC.
+    "quic_congestion_control" => quic_congestion_control: CongestionControl = CongestionControl::System;
+    /// Secret of stateless resets and of tokens for clients.
+    "quic_host_key" => quic_host_key: HostKeyFile = HostKeyFile::default();
     /// Most concurrent streams of a connection.
     "http2_max_concurrent_streams" => http2_max_concurrent_streams: Number = Number(128);
     /// Initial window of a stream: bytes of a body that are buffered before the handler reads it.

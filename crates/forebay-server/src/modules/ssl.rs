@@ -19,8 +19,9 @@ pub(crate) const VARIABLES: &[Row] =
     &[Row { name: "ssl_early_data", get: RowSource::Get(early_data), settable: true }];
 
 fn early_data(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarError> {
-    // Only the first request can have come with the handshake.
-    let early = r.conn.requests == 1 && r.conn.client.tls.as_ref().is_some_and(|s| s.early);
+    // Over TCP only the first request can have come with the handshake.
+    let may = r.conn.requests == 1 || r.head.version.is_multiplexed();
+    let early = may && r.conn.client.tls.as_ref().is_some_and(|s| s.early.get());
     if early {
         out.push(b'1');
     }

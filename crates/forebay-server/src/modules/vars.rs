@@ -49,7 +49,12 @@ pub(crate) const PLAIN: &[Row] = rows! {
         Version::Http2 => b"h2c",
         _ => b"",
     }),
-    "http3" => |r, o| text(o, if r.head.version == Version::Http3 { b"h3" } else { b"" }),
+    "http3" => |r, o| text(o, match r.head.version {
+        Version::Http3 => b"h3",
+        // Over QUIC only are there streams for it.
+        Version::Http09 if r.conn.wire.is_multiplexed() => b"hq",
+        _ => b"",
+    }),
     "https" => |r, o| text(o, if r.is_encrypted() { b"on" } else { b"" }),
     "is_args" => |r, o| text(o, if r.args.is_empty() { b"" } else { b"?" }),
     "is_request_port" => |r, o| text(o, if r.head.port.is_some() { b":" } else { b"" }),
@@ -74,6 +79,13 @@ pub(crate) const PLAIN: &[Row] = rows! {
     "request_time" => |r, o| { let d = r.started.elapsed(); seconds(o, d) },
     "request_uri" => |r, o| request_line_part(o, r.head.target.of(&r.head.buf)),
     "scheme" => |r, o| { let s = r.scheme(); text(o, s) },
+    "sent_http_alt_svc" => |r, o| {
+        let http = r.http();
+        match super::alt_svc::of_response(r, &http.server(r).alt_svc) {
+            Some(field) => text(o, &field.value),
+            None => sent_http(r, b"alt_svc", o),
+        }
+    },
     "sent_http_cache_control" => |r, o| joined(r, b"Cache-Control", o),
     "sent_http_connection" => |r, o| text(o, match r.keep_alive {
         _ if r.resp.status == 101 => b"upgrade",

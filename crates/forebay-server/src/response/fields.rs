@@ -1,5 +1,6 @@
 //! Fields of responses, in the order in which every version of HTTP sends them. Hot path.
 
+use crate::modules::alt_svc;
 use crate::modules::core::{ServerTokens, Settings};
 use crate::request::Request;
 use crate::response::Response;
@@ -174,6 +175,15 @@ impl<'o> Sink<'o> {
         Ok(())
     }
 
+    /// Appends a field that was encoded with the configuration. HTTP/3 has none.
+    fn encoded(&mut self, field: &alt_svc::Encoded) {
+        match self {
+            Sink::Http1(out) => out.extend_from_slice(&field.line),
+            Sink::Hpack(out) => out.extend_from_slice(&field.hpack),
+            Sink::Qpack(_) => {}
+        }
+    }
+
     /// Returns the buffer of an HTTP/1 head, for fields about the connection, which other versions do without.
     fn lines(&mut self) -> Option<&mut Vec<u8>> {
         match self {
@@ -255,7 +265,12 @@ fn push_with(
     if !made_absolute && !r.location.is_empty() {
         sink.own(Own::Location, &r.location)?;
     }
-    push_rest(r, sink)
+    push_rest(r, sink)?;
+    let http = req.http();
+    if let Some(field) = alt_svc::of_response(req, &http.server(req).alt_svc) {
+        sink.encoded(field);
+    }
+    Ok(())
 }
 
 #[inline]

@@ -3,7 +3,7 @@
 use crate::access_log;
 use crate::body::{self, Broken};
 use crate::compress;
-use crate::connection::switched;
+use crate::connection::{switched, websocket};
 use crate::error_page;
 use crate::modules::post_action;
 use crate::phases;
@@ -12,6 +12,7 @@ use crate::response::fields::{Sink, push_trailers};
 use crate::response::head::{self, BodyFraming};
 use crate::response::sent;
 use crate::thread::Thread;
+use forebay_net::wire::Then;
 use std::rc::Rc;
 
 /// Room for a response head, bytes; longer ones grow.
@@ -21,6 +22,9 @@ const HEAD: usize = 1024;
 pub(crate) async fn respond(thread: &Rc<Thread>, req: &mut Request) -> bool {
     if req.drop_connection {
         return false;
+    }
+    if req.head.is_websocket {
+        websocket::check(req);
     }
     // A graceful end may have begun while the request was held up.
     req.keep_alive &= !thread.quitting.get();
@@ -40,7 +44,9 @@ pub(crate) async fn respond(thread: &Rc<Thread>, req: &mut Request) -> bool {
     };
     req.closes_at_once = !req.keep_alive && req.resp.source.is_none();
     req.sent_head = out.len() as u64;
-    if req.conn.wire.send_head(&out) {
+    // Other content follows at once, or the end does.
+    let then = if req.resp.source.is_none() { Then::More } else { Then::Nothing };
+    if req.conn.wire.send_head(&out, then) {
         req.sent += out.len() as u64;
         out.clear();
     }
@@ -94,7 +100,7 @@ fn send_trailers(req: &mut Request, out: &mut Vec<u8>) {
     crate::modules::headers::trailers(req);
     push_trailers(&req.resp, &mut Sink::new(req.head.version, out));
     if !out.is_empty() {
-        req.conn.wire.send_head(out);
+        req.conn.wire.send_head(out, Then::More);
     }
 }
 

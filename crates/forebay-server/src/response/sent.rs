@@ -3,6 +3,7 @@
 use super::Part;
 use crate::compress::{self, accept::Ranked, forms::Form};
 use crate::file_cache::OpenFile;
+use crate::modules::alt_svc;
 use crate::request::Request;
 use forebay_http::field::Name;
 use forebay_http::request::{Method, Version};
@@ -29,15 +30,26 @@ fn is_plain(req: &Request) -> bool {
         && req.refused == 0
 }
 
-fn made_for(req: &Request) -> (usize, u64) {
-    (req.location, req.http().serial)
+/// Part of the configuration that a head depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct MadeFor {
+    location: usize,
+    /// Serial number of the configuration.
+    serial: u64,
+    /// Port with an `Alt-Svc` of its own, or 0.
+    port: u16,
+}
+
+fn made_for(req: &Request) -> MadeFor {
+    let http = req.http();
+    let port = alt_svc::of_connection(req, &http.server(req).alt_svc).map_or(0, |field| field.port);
+    MadeFor { location: req.location, serial: http.serial, port }
 }
 
 /// Head of a plain response as it was sent last. All but the date is the same from one request to the next.
 #[derive(Debug)]
 pub(crate) struct SentHead {
-    /// Location that it was made for, and the serial number of its configuration.
-    made_for: (usize, u64),
+    made_for: MadeFor,
     /// Codings that the client takes of those that the location has.
     ranked: Ranked,
     version: Version,
@@ -57,7 +69,7 @@ pub(crate) struct SentHeads(RefCell<Vec<Rc<SentHead>>>);
 const SENT_HEADS: usize = 8;
 
 impl SentHeads {
-    fn find(&self, made_for: (usize, u64), ranked: Ranked, version: Version) -> Option<Rc<SentHead>> {
+    fn find(&self, made_for: MadeFor, ranked: Ranked, version: Version) -> Option<Rc<SentHead>> {
         let heads = self.0.borrow();
         heads.iter().find(|h| h.made_for == made_for && h.ranked == ranked && h.version == version).cloned()
     }
@@ -65,7 +77,7 @@ impl SentHeads {
     fn put(&self, head: SentHead) {
         let mut heads = self.0.borrow_mut();
         heads.retain(|h| {
-            h.made_for.1 == head.made_for.1
+            h.made_for.serial == head.made_for.serial
                 && (h.made_for, h.ranked, h.version) != (head.made_for, head.ranked, head.version)
         });
         if heads.len() >= SENT_HEADS {

@@ -189,9 +189,14 @@ impl Body {
         Body { switched, ..Body::new(contact, Framing::Stream, false, timeouts.read) }
     }
 
+    /// Returns `true` if the rest of the response is passed on as it is.
+    pub(crate) fn is_switched(&self) -> bool {
+        self.switched.is_some()
+    }
+
     /// Returns `true` if the rest of the response is passed on as it is, and nothing but the connections is needed for that.
     pub(crate) fn is_suspendable(&self) -> bool {
-        self.switched.is_some() && self.contact.as_ref().is_some_and(|c| c.is_sent() && !c.is_sticky())
+        self.is_switched() && self.contact.as_ref().is_some_and(|c| c.is_sent() && !c.is_sticky())
     }
 
     /// Returns the server and the state of the relay, if the rest is passed on as it is.

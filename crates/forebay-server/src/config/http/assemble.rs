@@ -64,6 +64,7 @@ impl Builder<'_, '_> {
             servers.push(Server {
                 name: s.names.first().map(ServerName::text).unwrap_or_default(),
                 head: head_limits(&settings),
+                alt_svc: modules::alt_svc::Fields::new(&settings.http3_alt_svc, settings.http3, &s.listens),
                 settings,
                 root: s.root,
                 tree: LocationTree::build(children, &self.locations),

@@ -119,6 +119,8 @@ pub(crate) struct Server {
     pub acme: Option<Arc<forebay_acme::Certificate>>,
     /// TLS, if it has any.
     pub tls: Option<Arc<forebay_core::tls::server::ServerTls>>,
+    /// `Alt-Svc` of its responses over TLS.
+    pub alt_svc: modules::alt_svc::Fields,
 }
 
 /// Kind of a level that a [`Location`] is.

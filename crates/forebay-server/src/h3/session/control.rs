@@ -6,7 +6,8 @@ use crate::thread::Thread;
 use forebay_http::h3::Code;
 use forebay_http::h3::frame::{self, Header, MAX_CONTROL_FRAME, Settings, kind, stream as stream_kind};
 use forebay_http::h3::qpack::{self, Feedback, TABLE_CAPACITY};
-use forebay_net::quic::{Link, ReadError, StreamId};
+use forebay_http::priority::Priority;
+use forebay_net::quic::{Link, ReadError, StreamId, VarInt};
 use std::rc::Rc;
 
 impl Session {
@@ -81,8 +82,9 @@ impl Session {
             Purpose::Control => self.control(&input)?,
             Purpose::Encoder => self.instructions(thread, &input)?,
             Purpose::Decoder => {
-                let (done, count) = feedback(&input)?;
-                self.state.borrow_mut().spend(count)?;
+                let mut s = self.state.borrow_mut();
+                let (done, count) = s.feedback(&input)?;
+                s.spend(count)?;
                 done
             }
             Purpose::Ignored => {
@@ -114,13 +116,13 @@ impl Session {
             }
             let begin = at + len;
             let Some(payload) = input.get(begin..begin + header.len as usize) else { break };
-            s.control_frame(header, payload)?;
+            s.control_frame(header, payload, self.streams_at_a_time)?;
             at = begin + payload.len();
         }
         Ok(at)
     }
 
-    /// Carries out instructions of the encoder stream, and begins the requests that have waited for them.
+    /// Carries out instructions of the encoder stream, and goes on with the field sections that have waited for them.
     fn instructions(self: &Rc<Self>, thread: &Rc<Thread>, input: &[u8]) -> Result<usize, Fatal> {
         let mut s = self.state.borrow_mut();
         let state = &mut *s;
@@ -145,8 +147,10 @@ impl Session {
         drop(s);
         for stream in due {
             let section = stream.blocked_section.take();
-            if let Some((_, section)) = section {
-                self.begin(thread, &stream, section)?;
+            match section {
+                Some((_, section)) if stream.has_begun() => stream.end_by_trailers(&section)?,
+                Some((_, section)) => self.begin(thread, &stream, section)?,
+                None => {}
             }
         }
         Ok(done)
@@ -154,8 +158,8 @@ impl Session {
 }
 
 impl State {
-    /// Handles a frame of the control stream (RFC 9114, section 7.2).
-    fn control_frame(&mut self, header: Header, payload: &[u8]) -> Result<(), Fatal> {
+    /// Handles a frame of the control stream (RFC 9114, section 7.2). `streams`: requests that a client may have open.
+    fn control_frame(&mut self, header: Header, payload: &[u8], streams: u32) -> Result<(), Fatal> {
         let id = || frame::id(payload).map_err(|code| (code, "client sent malformed control frame"));
         match header.kind {
             kind::SETTINGS if self.settings.is_some() => {
@@ -187,11 +191,13 @@ impl State {
                 Err((Code::IdError, "client cancelled a push that does not exist"))
             }
             kind::PRIORITY_UPDATE => {
-                let (id, _) = frame::priority_update(payload)
+                let (id, value) = frame::priority_update(payload)
                     .map_err(|code| (code, "client sent malformed PRIORITY_UPDATE frame"))?;
-                if id % 4 != 0 {
+                // No stream beyond can have been allowed: for each that ends there is one more.
+                if id % 4 != 0 || id >= self.next.saturating_add(4 * u64::from(streams)) {
                     return Err((Code::IdError, "client sent PRIORITY_UPDATE frame for no request"));
                 }
+                self.update_priority(id, Priority::parse(value));
                 Ok(())
             }
             kind::PRIORITY_UPDATE_PUSH => {
@@ -206,6 +212,45 @@ impl State {
     }
 }
 
+impl State {
+    /// Changes the priority of a request that is there, or remembers that of one to come.
+    fn update_priority(&mut self, id: u64, priority: Priority) {
+        if id >= self.next {
+            return self.early.note(id, priority);
+        }
+        let stream = VarInt::from_u64(id).ok().and_then(|id| self.stream(StreamId::from(id)));
+        if let Some(stream) = stream {
+            stream.update_priority(priority);
+        }
+    }
+}
+
+impl State {
+    /// Reads the client's decoder stream. Returns the length and number of whole instructions.
+    fn feedback(&mut self, input: &[u8]) -> Result<(usize, u64), Fatal> {
+        const WRONG: Fatal = (Code::DecoderStreamError, "client acknowledged what was not sent");
+        let (mut at, mut count) = (0, 0);
+        while let Some(rest) = input.get(at..).filter(|rest| !rest.is_empty()) {
+            let (instruction, len) = match qpack::feedback(rest) {
+                Ok(read) => read,
+                Err(qpack::Error::Truncated) => break,
+                Err(qpack::Error::Invalid) => return Err(WRONG),
+            };
+            match (&mut self.encoder, instruction) {
+                (Some(encoder), Feedback::SectionAck(id)) => encoder.acknowledge(id).map_err(|_| WRONG)?,
+                (Some(encoder), Feedback::InsertCountIncrement(n)) => {
+                    encoder.increment(n).map_err(|_| WRONG)?
+                }
+                (Some(encoder), Feedback::StreamCancellation(id)) => encoder.cancel(id),
+                (None, Feedback::StreamCancellation(_)) => {}
+                (None, _) => return Err(WRONG),
+            }
+            (at, count) = (at + len, count + 1);
+        }
+        Ok((at, count))
+    }
+}
+
 fn purpose_of(kind: u64) -> Result<Purpose, Fatal> {
     match kind {
         stream_kind::CONTROL => Ok(Purpose::Control),
@@ -214,18 +259,4 @@ fn purpose_of(kind: u64) -> Result<Purpose, Fatal> {
         stream_kind::PUSH => Err((Code::StreamCreationError, "client opened a push stream")),
         _ => Ok(Purpose::Ignored),
     }
-}
-
-/// Reads the client's decoder stream. We insert nothing, so that only cancellations are right. Returns the length and number of whole
-/// instructions.
-fn feedback(input: &[u8]) -> Result<(usize, u64), Fatal> {
-    let (mut at, mut count) = (0, 0);
-    while let Some(rest) = input.get(at..).filter(|rest| !rest.is_empty()) {
-        match qpack::feedback(rest) {
-            Ok((Feedback::StreamCancellation(_), len)) => (at, count) = (at + len, count + 1),
-            Err(qpack::Error::Truncated) => break,
-            _ => return Err((Code::DecoderStreamError, "client acknowledged what was not sent")),
-        }
-    }
-    Ok((at, count))
 }

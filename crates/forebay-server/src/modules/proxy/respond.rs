@@ -4,6 +4,7 @@ use super::cached::{self, Fetch};
 use super::url::{Pass, To};
 use super::{HttpVersion, Redirect, Settings, Stop, Taken};
 use crate::cache::local::Entry;
+use crate::connection::websocket;
 use crate::error_page;
 use crate::modules::proxy_cache::Settings as CacheSettings;
 use crate::modules::static_file;
@@ -55,8 +56,11 @@ fn switch_protocols(
     pass: &Arc<Pass>,
     s: &Settings,
 ) -> Result<Outcome, Stop> {
-    let wrong = if !asked {
+    let multiplexed = req.head.version.is_multiplexed();
+    let wrong = if !asked || multiplexed && !req.head.is_websocket {
         Some("unasked")
+    } else if req.head.is_websocket && !websocket::is_accepted(req) {
+        Some("with invalid \"Sec-WebSocket-Accept\" header")
     } else if !taken.contact.as_ref().is_some_and(Contact::is_sent) {
         Some("before the end of the request")
     } else {
@@ -70,6 +74,9 @@ fn switch_protocols(
     req.resp.proxied = true;
     req.resp.status = 101;
     fields(req, pass, s)?;
+    if req.head.is_websocket {
+        websocket::open(&mut req.resp);
+    }
     let head = &req.modules.upstream.head;
     let early = head.buf.get(head.len..).unwrap_or_default().to_vec();
     let Some(contact) = taken.contact.take() else { return Err(Stop::Status(502)) };
