@@ -651,6 +651,7 @@ fn job(args: &LoadArgs, urls: &[String], index: u64, of: u64) -> Result<Value, E
     words.put_some("expect-body", args.expect_body.as_ref());
     words.put_raw(&args.raw)?;
     words.flag("http2", args.http2);
+    words.flag("http3", args.http3);
     words.flag("no-keepalive", args.no_keepalive);
     words.flag("insecure", args.insecure);
     words.flag("resume", args.resume);
@@ -702,6 +703,7 @@ fn to_json(report: &Report) -> Value {
         .collect();
     json!({
         "counts": [r.ok, r.complete, r.in_time, r.due, r.connections, r.resumed, r.retried, r.bytes_in, r.body_in, r.bytes_out],
+        "quic": [r.packets, r.packets_lost, r.dropped],
         "failures": r.failures,
         "statuses": r.seen().map(|(s, n)| json!([s, n])).collect::<Vec<_>>(),
         "latency": r.latency.to_text(),
@@ -754,6 +756,8 @@ fn record_of(value: &Value) -> Option<Record> {
     (record.ok, record.complete, record.in_time, record.due) = (ok, complete, in_time, due);
     (record.connections, record.resumed, record.retried) = (connections, resumed, retried);
     (record.bytes_in, record.body_in, record.bytes_out) = (bytes_in, body_in, bytes_out);
+    let &[packets, packets_lost, dropped] = numbers("quic")?.as_slice() else { return None };
+    (record.packets, record.packets_lost, record.dropped) = (packets, packets_lost, dropped);
     record.failures = numbers("failures").and_then(|all| all.try_into().ok())?;
     read_statuses(value, &mut record)?;
     read_histograms(value, &mut record)?;

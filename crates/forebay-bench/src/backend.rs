@@ -83,7 +83,7 @@ fn address(text: &str) -> Result<(Scheme, SocketAddr), Error> {
         Some(host) => (true, Url::parse(&format!("{host}:1"))?),
         None => (false, Url::parse(text)?),
     };
-    let resolved = url.resolve()?.socket_addr().copied();
+    let resolved = url.resolve(url.scheme == Scheme::Udp)?.socket_addr().copied();
     let known = resolved.filter(|_| matches!(url.scheme, Scheme::Tcp | Scheme::Udp));
     let addr =
         known.ok_or_else(|| Error::Usage(format!("{text}: expected tcp://HOST:PORT or udp://HOST:PORT")))?;

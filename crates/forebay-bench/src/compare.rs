@@ -1,11 +1,11 @@
 //! `bench compare A B`: two targets in interleaved rounds.
 
 use crate::cli::print;
-use crate::load::{Load, Stop};
+use crate::load::{Load, Protocol, Stop};
 use crate::observe::Server;
 use crate::options::LoadArgs;
 use crate::stats::{self, Comparison, Verdict};
-use crate::{Error, run, sources, units};
+use crate::{Error, engine, run, sources, units};
 use clap::Args;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -232,6 +232,19 @@ pub(crate) fn accepts(address: &crate::url::Address) -> bool {
     }
 }
 
+/// Returns `true` if HTTP/3 is answered. A socket for datagrams is there before anybody reads it, and a first packet that nobody reads
+/// would cost the turn a second.
+fn answers(load: &Load) -> bool {
+    if load.protocol != Protocol::Http3 {
+        return true;
+    }
+    let mut probe = load.clone();
+    (probe.connections, probe.rate, probe.warmup) = (1, None, Duration::ZERO);
+    probe.stop = Stop::Count(1, Some(Duration::from_millis(300)));
+    (probe.timeout, probe.drain) = (Duration::from_millis(300), Some(Duration::ZERO));
+    engine::run(&probe, |_| true).is_ok_and(|outcome| outcome.record.complete > 0)
+}
+
 impl Target for Configured {
     fn measure(&mut self, turn: Duration, warmup: Duration) -> Result<Turn, Error> {
         let (load, _) = self.args.load(&self.urls)?;
@@ -243,7 +256,7 @@ impl Target for Configured {
         }
         let mut started = Started::new(&self.program, &self.conf)?;
         started
-            .wait(|| load.origins.iter().all(|o| accepts(&o.address)))
+            .wait(|| load.origins.iter().all(|o| accepts(&o.address)) && answers(&load))
             .map_err(|e| Error::Usage(format!("{}: {e}", self.conf.display())))?;
         // Again, now that it is known where the server runs.
         let mut args = self.args.clone();

@@ -3,8 +3,9 @@
 use crate::Error;
 use crate::raw::{Answer, Message};
 use crate::schedule::{Random, Rate};
-use crate::url::{Address, Url};
+use crate::url::{Address, Scheme, Url};
 use forebay_http::h2::encode;
+use forebay_http::h3;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use std::sync::Arc;
@@ -20,6 +21,8 @@ pub enum Protocol {
     Http10,
     /// HTTP/2, by ALPN over TLS and by prior knowledge without.
     Http2,
+    /// HTTP/3, over QUIC.
+    Http3,
     /// Bytes of any protocol.
     Raw,
 }
@@ -61,6 +64,17 @@ impl Wanted {
 
     fn fields_but_host(&self) -> impl Iterator<Item = &(String, String)> {
         self.fields.iter().filter(|(name, _)| !name.eq_ignore_ascii_case("host"))
+    }
+
+    /// Returns the fields for HTTP/2 and HTTP/3, where those of the connection have no place (RFC 9113, section 8.2.2; RFC 9114,
+    /// section 4.2).
+    fn fields_but_connection(&self) -> impl Iterator<Item = &(String, String)> {
+        let of_connection = |name: &str| {
+            ["connection", "keep-alive", "transfer-encoding", "upgrade"]
+                .iter()
+                .any(|n| name.eq_ignore_ascii_case(n))
+        };
+        self.fields_but_host().filter(move |(name, _)| !of_connection(name))
     }
 }
 
@@ -109,7 +123,9 @@ pub struct Request {
     pub h1: Vec<u8>,
     /// Field block in HTTP/2.
     pub h2: Vec<u8>,
-    /// Content for HTTP/2.
+    /// HEADERS frame in HTTP/3, and the head of a DATA frame if there is content.
+    pub h3: Vec<u8>,
+    /// Content for HTTP/2 and HTTP/3.
     pub body: Vec<u8>,
     /// The method is HEAD.
     pub head: bool,
@@ -195,7 +211,7 @@ impl Load {
         let mut gathered = Gathered::default();
         let mut requests = Vec::new();
         for (number, want) in wanted.iter().enumerate() {
-            gathered.add(number, want)?;
+            gathered.add(number, want, protocol)?;
             requests.push(encode(want, protocol)?);
         }
         Ok(Load {
@@ -284,13 +300,13 @@ struct Gathered {
 }
 
 impl Gathered {
-    fn add(&mut self, number: usize, want: &Wanted) -> Result<(), Error> {
+    fn add(&mut self, number: usize, want: &Wanted, protocol: Protocol) -> Result<(), Error> {
         let url = &want.url;
         let key = (url.scheme.name(), url.host.to_ascii_lowercase(), url.port, url.socket.clone());
         let at = match self.keys.iter().position(|k| *k == key) {
             Some(at) => at,
             None => {
-                self.origins.push(origin(url)?);
+                self.origins.push(origin(url, protocol)?);
                 self.keys.push(key);
                 self.members.push(Vec::new());
                 self.keys.len() - 1
@@ -335,7 +351,10 @@ fn sequence(members: &[(u32, u32)], order: Order, random: &mut Random) -> Vec<u3
     list
 }
 
-fn origin(url: &Url) -> Result<Origin, Error> {
+fn origin(url: &Url, protocol: Protocol) -> Result<Origin, Error> {
+    if protocol == Protocol::Http3 && url.scheme != Scheme::Https {
+        return Err(Error::Usage(format!("{url}: HTTP/3 is always encrypted: the URL begins with https://")));
+    }
     let server_name = if url.scheme.is_encrypted() {
         let name = ServerName::try_from(url.host.clone());
         Some(name.map_err(|_| Error::Usage(format!("\"{}\" is not a name that TLS knows", url.host)))?)
@@ -346,10 +365,12 @@ fn origin(url: &Url) -> Result<Origin, Error> {
         Some(socket) => format!("unix:{}", socket.display()),
         None => format!("{}://{}", url.scheme.name(), url.authority()),
     };
-    Ok(Origin { name, address: url.resolve()?, server_name, order: Vec::new(), weight: 1 })
+    let datagrams = protocol == Protocol::Http3 || url.scheme == Scheme::Udp;
+    let address = url.resolve(datagrams)?;
+    Ok(Origin { name, address, server_name, order: Vec::new(), weight: 1 })
 }
 
-/// Encodes a request for both versions of HTTP, or as it is for a raw protocol.
+/// Encodes a request for all versions of HTTP, or as it is for a raw protocol.
 fn encode(want: &Wanted, protocol: Protocol) -> Result<Request, Error> {
     if protocol == Protocol::Raw {
         return Ok(Request { h1: want.body.clone(), ..Request::default() });
@@ -366,6 +387,7 @@ fn encode(want: &Wanted, protocol: Protocol) -> Result<Request, Error> {
     Ok(Request {
         h1: encode_h1(want, protocol, host, length.as_deref()),
         h2,
+        h3: encode_h3(want, host, length.as_deref()),
         body: want.body.clone(),
         head: want.method == "HEAD",
         name: format!("{} {}", want.method, want.url.path),
@@ -416,6 +438,33 @@ fn encode_method(h2: &mut Vec<u8>, method: &str) {
     }
 }
 
+/// Returns the HEADERS frame in HTTP/3 and the head of the DATA frame, if there is content. It does not refer to the dynamic table.
+fn encode_h3(want: &Wanted, host: &str, length: Option<&str>) -> Vec<u8> {
+    let mut section = Vec::new();
+    h3::encode::prefix(&mut section);
+    let scheme = want.url.scheme.name();
+    for (name, value) in [
+        (":method", want.method.as_str()),
+        (":scheme", scheme),
+        (":authority", host),
+        (":path", &want.url.path),
+    ] {
+        h3::encode::field(&mut section, name.as_bytes(), value.as_bytes());
+    }
+    let fields = want.fields_but_connection().map(|(name, value)| (name.as_str(), value.as_str()));
+    for (name, value) in fields.chain(length.map(|length| ("content-length", length))) {
+        h3::encode::field(&mut section, name.as_bytes(), value.as_bytes());
+    }
+    let mut out = Vec::new();
+    let head = |kind, len: usize| h3::frame::Header { kind, len: len as u64 };
+    head(h3::frame::kind::HEADERS, section.len()).push(&mut out);
+    out.extend_from_slice(&section);
+    if !want.body.is_empty() {
+        head(h3::frame::kind::DATA, want.body.len()).push(&mut out);
+    }
+    out
+}
+
 /// Returns the field block in HTTP/2, without the dynamic table: it is the same on every connection.
 fn encode_h2(want: &Wanted, host: &str, length: Option<&str>) -> Vec<u8> {
     let mut h2 = Vec::new();
@@ -426,13 +475,7 @@ fn encode_h2(want: &Wanted, host: &str, length: Option<&str>) -> Vec<u8> {
         "/" => h2.push(0x84),
         path => encode::indexed(&mut h2, encode::PATH, path.as_bytes()),
     }
-    // RFC 9113, section 8.2.2: fields of the connection have no place there.
-    let of_connection = |name: &str| {
-        ["connection", "keep-alive", "transfer-encoding", "upgrade"]
-            .iter()
-            .any(|n| name.eq_ignore_ascii_case(n))
-    };
-    for (name, value) in want.fields_but_host().filter(|(name, _)| !of_connection(name)) {
+    for (name, value) in want.fields_but_connection() {
         encode::field(&mut h2, name.as_bytes(), value.as_bytes());
     }
     if let Some(length) = length {

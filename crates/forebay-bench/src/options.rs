@@ -48,7 +48,10 @@ pub(crate) struct LoadArgs {
     /// HTTP/2: by ALPN for https, by prior knowledge for http
     #[arg(long)]
     pub http2: bool,
-    /// Streams on a connection (HTTP/2)
+    /// HTTP/3, over QUIC, for https
+    #[arg(long)]
+    pub http3: bool,
+    /// Streams on a connection (HTTP/2 and HTTP/3)
     #[arg(short = 'm', long, default_value = "1", value_parser = units::count)]
     pub streams: u64,
     /// Requests sent ahead on a connection (HTTP/1.1), or messages over tcp and tls
@@ -267,15 +270,24 @@ impl LoadArgs {
             return Err(Error::Usage(text.into()));
         }
         let mut wanted = self.wanted(urls)?;
-        if self.requests_per_connection() == 1 && !self.http2 {
+        if self.requests_per_connection() == 1 && !self.has_streams() {
             Load::close_each(&mut wanted);
         }
         let order = if self.access_log.is_some() || wanted.len() > 1 { Order::Mixed } else { Order::Listed };
-        let protocol = if self.http2 { Protocol::Http2 } else { Protocol::Http1 };
+        let protocol = match () {
+            () if self.http3 => Protocol::Http3,
+            () if self.http2 => Protocol::Http2,
+            () => Protocol::Http1,
+        };
         let mut load = Load::new(&wanted, protocol, order, self.seed)?;
         load.checks.status = (!self.expect_status.is_empty()).then(|| self.expect_status.clone());
         load.per_connection = self.requests_per_connection();
         Ok(load)
+    }
+
+    /// Returns `true` if requests go on streams of their own.
+    fn has_streams(&self) -> bool {
+        self.http2 || self.http3
     }
 
     fn requests_per_connection(&self) -> u64 {
@@ -337,6 +349,7 @@ impl LoadArgs {
     fn refuse_http_options(&self) -> Result<(), Error> {
         let given = [
             ("--http2", self.http2),
+            ("--http3", self.http3),
             ("--streams", self.streams > 1),
             ("--method", self.method.is_some()),
             ("--header", !self.headers.is_empty()),
@@ -355,11 +368,16 @@ impl LoadArgs {
     /// Checks that options do not contradict each other.
     fn check(&self) -> Result<(), Error> {
         let usage = |text: &str| Err(Error::Usage(text.to_owned()));
-        if self.streams > 1 && !self.http2 {
-            return usage("--streams is for HTTP/2: add --http2 (HTTP/1.1 has --pipeline)");
+        if self.http2 && self.http3 {
+            return usage("--http2 and --http3 need runs of their own");
         }
-        if self.pipeline > 1 && self.http2 {
-            return usage("--pipeline is for HTTP/1.1; HTTP/2 has --streams");
+        if self.streams > 1 && !self.has_streams() {
+            return usage(
+                "--streams is for HTTP/2 and HTTP/3: add --http2 or --http3 (HTTP/1.1 has --pipeline)",
+            );
+        }
+        if self.pipeline > 1 && self.has_streams() {
+            return usage("--pipeline is for HTTP/1.1; HTTP/2 and HTTP/3 have --streams");
         }
         if self.timeout.is_zero() || self.duration.is_zero() {
             return usage("times of 0 measure nothing");
@@ -378,7 +396,7 @@ impl LoadArgs {
         load.warmup = self.warmup.unwrap_or(warmup);
         load.timeout = self.timeout;
         load.think = self.think;
-        load.parallel = if self.http2 { self.streams } else { self.pipeline }.min(100_000) as usize;
+        load.parallel = if self.has_streams() { self.streams } else { self.pipeline }.min(100_000) as usize;
         load.resume = self.resume;
         load.checks.length = self.expect_length.or(load.checks.length);
         load.checks.contains = self.expect_body.as_ref().map(|t| t.as_bytes().to_vec());

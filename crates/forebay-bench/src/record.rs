@@ -99,6 +99,12 @@ pub struct Record {
     pub body_in: u64,
     /// Bytes of requests sent.
     pub bytes_out: u64,
+    /// Datagrams of QUIC that the kernel dropped, as this side read them too late.
+    pub dropped: u64,
+    /// Packets of QUIC sent.
+    pub packets: u64,
+    /// Packets of QUIC sent that were taken for lost.
+    pub packets_lost: u64,
 }
 
 impl Default for Record {
@@ -124,6 +130,9 @@ impl Default for Record {
             bytes_in: 0,
             body_in: 0,
             bytes_out: 0,
+            dropped: 0,
+            packets: 0,
+            packets_lost: 0,
         }
     }
 }
@@ -181,6 +190,9 @@ impl Record {
         self.bytes_in += other.bytes_in;
         self.body_in += other.body_in;
         self.bytes_out += other.bytes_out;
+        self.dropped += other.dropped;
+        self.packets += other.packets;
+        self.packets_lost += other.packets_lost;
     }
 }
 

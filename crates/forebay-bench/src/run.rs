@@ -197,11 +197,13 @@ fn manner(load: &Load) -> String {
         Protocol::Http1 => "HTTP/1.1",
         Protocol::Http10 => "HTTP/1.0",
         Protocol::Http2 => "HTTP/2",
+        Protocol::Http3 => "HTTP/3",
         Protocol::Raw if load.has_datagrams() => "UDP",
         Protocol::Raw => "TCP",
     };
     let tls = match load.protocol {
         _ if !load.is_encrypted() => "",
+        Protocol::Http3 => " over QUIC",
         Protocol::Raw => " with TLS",
         _ => " over TLS",
     };
@@ -230,7 +232,7 @@ fn places(load: &Load) -> String {
 fn parallel(load: &Load) -> String {
     match load.protocol {
         _ if load.parallel <= 1 => String::new(),
-        Protocol::Http2 => format!(", {} streams", load.parallel),
+        Protocol::Http2 | Protocol::Http3 => format!(", {} streams", load.parallel),
         _ => format!(", {} requests in a pipeline", load.parallel),
     }
 }

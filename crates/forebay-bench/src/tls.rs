@@ -149,9 +149,12 @@ pub enum Trust<'a> {
 /// No certificates to believe.
 pub fn config(trust: &Trust<'_>, protocol: Protocol) -> Result<Arc<ClientConfig>, Error> {
     let provider = aws_lc_rs::default_provider();
-    let builder = ClientConfig::builder_with_provider(Arc::new(provider.clone()))
-        .with_safe_default_protocol_versions()
-        .map_err(|e| Error::Usage(e.to_string()))?;
+    let builder = ClientConfig::builder_with_provider(Arc::new(provider.clone()));
+    let builder = match protocol {
+        Protocol::Http3 => builder.with_protocol_versions(&[&rustls::version::TLS13]),
+        _ => builder.with_safe_default_protocol_versions(),
+    };
+    let builder = builder.map_err(|e| Error::Usage(e.to_string()))?;
     let named = match trust {
         Trust::System => None,
         Trust::Anyone => Some(None),
@@ -170,6 +173,7 @@ pub fn config(trust: &Trust<'_>, protocol: Protocol) -> Result<Arc<ClientConfig>
     };
     config.alpn_protocols = match protocol {
         Protocol::Http2 => vec![b"h2".to_vec()],
+        Protocol::Http3 => vec![b"h3".to_vec()],
         Protocol::Http1 | Protocol::Http10 => vec![b"http/1.1".to_vec()],
         Protocol::Raw => Vec::new(),
     };

@@ -157,11 +157,11 @@ impl Url {
         }
     }
 
-    /// Looks up the address of the URL.
+    /// Looks up the address of the URL. `datagrams`: it is one for UDP.
     ///
     /// # Errors
     /// The name has no address.
-    pub fn resolve(&self) -> Result<Address, Error> {
+    pub fn resolve(&self, datagrams: bool) -> Result<Address, Error> {
         if let Some(socket) = &self.socket {
             return Ok(Address::Unix(socket.clone()));
         }
@@ -169,10 +169,10 @@ impl Url {
         let mut all: Vec<SocketAddr> = found.map_err(|e| Error::Resolve(self.host.clone(), e))?.collect();
         // Servers more often listen on IPv4 alone than on IPv6 alone.
         all.sort_by_key(SocketAddr::is_ipv6);
-        let udp = self.scheme == Scheme::Udp;
-        let reachable = all.iter().find(|a| all.len() > 1 && a.ip().is_loopback() && !udp && accepts(a));
+        let reachable =
+            all.iter().find(|a| all.len() > 1 && a.ip().is_loopback() && !datagrams && accepts(a));
         let first = reachable.or(all.first()).copied();
-        first.map(if udp { Address::Udp } else { Address::Tcp }).ok_or_else(|| {
+        first.map(if datagrams { Address::Udp } else { Address::Tcp }).ok_or_else(|| {
             Error::Resolve(self.host.clone(), std::io::Error::other("the name has no address"))
         })
     }

@@ -23,6 +23,8 @@ pub struct Finding {
 const BUSY: f64 = 0.85;
 /// Share of failures from which on the figures are void.
 const FAILED: f64 = 0.01;
+/// Share of lost packets of QUIC from which on they are told.
+const LOST: f64 = 0.001;
 /// Spread of the rate over time, interquartile range over median, that is too large.
 const SPREAD: f64 = 0.15;
 /// Number of `steady_rates` needed to judge their spread.
@@ -36,6 +38,7 @@ pub(crate) fn judge(report: &Report) -> Vec<Finding> {
         judge.errors();
         judge.client();
     }
+    judge.datagrams();
     if report.rate.is_some() {
         judge.lateness();
         judge.open_loop();
@@ -124,6 +127,31 @@ impl Judge<'_> {
             self.note(
                 About::Client,
                 format!("the client waited for its CPU {delay:.0} % of the time: something else ran there"),
+            );
+        }
+    }
+
+    /// Judges whether the client read the datagrams of QUIC in time, and whether its own arrived.
+    fn datagrams(&mut self) {
+        let record = &self.report.outcome.record;
+        let (dropped, lost) = (record.dropped, record.packets_lost as f64 / record.packets.max(1) as f64);
+        if dropped > 0 {
+            self.note(
+                About::Client,
+                format!(
+                    "the client read too late: {dropped} datagrams were dropped and had to be sent again; fewer connections a \
+                     thread, or a larger net.core.rmem_max"
+                ),
+            );
+        }
+        if lost > LOST {
+            let lost = lost * 100.0;
+            self.note(
+                About::Run,
+                format!(
+                    "{lost:.1} % of the packets that the client sent were lost and had to be sent again; a server loses those for \
+                     which the buffer of its socket is too small (rcvbuf of listen, net.core.rmem_default)"
+                ),
             );
         }
     }

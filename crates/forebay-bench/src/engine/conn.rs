@@ -2,6 +2,7 @@
 
 use super::context::Ctx;
 use super::flight::Flight;
+use super::h3::Turn;
 use super::http::Http;
 use super::transport::{Buffers, DecryptError, Received, Transport};
 use crate::load::{Load, Origin, Protocol};
@@ -139,7 +140,7 @@ impl Conn {
     /// Returns `true` if requests go to the socket one by one, so that they need not be gathered.
     #[inline]
     pub(super) fn sends_singly(&self, load: &Load) -> bool {
-        load.parallel == 1 && self.transport.is_direct() && !self.http.is_h2()
+        load.parallel == 1 && self.transport.is_direct() && !self.http.has_streams()
     }
 
     /// Sends a request of a connection that [`Conn::sends_singly`].
@@ -152,7 +153,7 @@ impl Conn {
 
     /// Appends a request to `output`.
     #[inline]
-    pub(super) fn gather(&mut self, ctx: &Ctx<'_>, flight: Flight, output: &mut Vec<u8>) {
+    pub(super) fn gather(&mut self, ctx: &mut Ctx<'_>, flight: Flight, output: &mut Vec<u8>) {
         self.issued += 1;
         self.http.send(ctx, flight, output);
     }
@@ -201,6 +202,9 @@ impl Conn {
             self.http.start_h2(ctx.load.parallel, &mut buffers.output);
             self.write(ctx, &buffers.output)?;
         }
+        if let Some(h3) = self.http.h3() {
+            return h3.begin(ctx);
+        }
         if self.transport.tls().is_none() {
             return Ok(());
         }
@@ -237,6 +241,21 @@ impl Conn {
             self.flush(ctx)?;
         }
         Ok(if self.phase == Phase::Open { Next::Refill } else { Next::Wait })
+    }
+
+    /// Handles all that QUIC has for this connection.
+    pub(super) fn receive_h3(&mut self, ctx: &mut Ctx<'_>) -> Result<Next, Failure> {
+        let Some(h3) = self.http.h3() else { return Ok(Next::Wait) };
+        match h3.turn(ctx)? {
+            Turn::Handshaking => Ok(Next::Wait),
+            Turn::Established => {
+                ctx.record.handshake.record(ctx.now.saturating_sub(self.since));
+                ctx.record.connections += 1;
+                Ok(Next::Opened)
+            }
+            Turn::Open if self.is_done(ctx.load) => Ok(Next::Ended),
+            Turn::Open => Ok(Next::Refill),
+        }
     }
 
     /// Reads until the socket is empty or closed.

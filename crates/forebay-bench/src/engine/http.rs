@@ -4,51 +4,113 @@ use super::context::Ctx;
 use super::flight::Flight;
 use super::h1::H1;
 use super::h2::H2;
+use super::h3::H3;
 use crate::record::Failure;
 
 /// Requests and responses of a connection.
 pub(super) struct Http {
     h1: H1,
-    /// Set on connections that speak HTTP/2.
-    h2: Option<Box<H2>>,
+    /// Set on connections that speak a protocol with streams.
+    streams: Option<Streams>,
+}
+
+/// Protocol with streams.
+enum Streams {
+    H2(Box<H2>),
+    H3(Box<H3>),
+}
+
+impl Streams {
+    fn active(&self) -> usize {
+        match self {
+            Streams::H2(h2) => h2.active(),
+            Streams::H3(h3) => h3.active(),
+        }
+    }
+
+    fn has_room(&self, parallel: usize) -> bool {
+        match self {
+            Streams::H2(h2) => h2.has_room(parallel),
+            Streams::H3(h3) => h3.has_room(parallel),
+        }
+    }
+
+    fn is_ending(&self) -> bool {
+        match self {
+            Streams::H2(h2) => h2.is_ending(),
+            Streams::H3(h3) => h3.is_ending(),
+        }
+    }
+
+    fn flights(&self) -> Vec<Flight> {
+        match self {
+            Streams::H2(h2) => h2.flights().collect(),
+            Streams::H3(h3) => h3.flights().collect(),
+        }
+    }
+
+    fn oldest_start(&self) -> Option<u64> {
+        match self {
+            Streams::H2(h2) => h2.flights().map(|f| f.start).min(),
+            Streams::H3(h3) => h3.waits_since(),
+        }
+    }
 }
 
 impl Http {
     pub(super) fn new(parallel: usize) -> Http {
-        Http { h1: H1::new(parallel), h2: None }
+        Http { h1: H1::new(parallel), streams: None }
     }
 
     /// Forgets the last connection; keeps memory.
     pub(super) fn reset(&mut self) {
         self.h1.reset();
-        self.h2 = None;
+        if let Some(Streams::H3(h3)) = self.streams.take() {
+            h3.close();
+        }
     }
 
     /// Switches to HTTP/2; the connection preface is appended to `output`.
     pub(super) fn start_h2(&mut self, parallel: usize, output: &mut Vec<u8>) {
-        self.h2 = Some(Box::new(H2::new(output, parallel)));
+        self.streams = Some(Streams::H2(Box::new(H2::new(output, parallel))));
+    }
+
+    /// Switches to HTTP/3 on a connection that is being made.
+    pub(super) fn start_h3(&mut self, h3: H3) {
+        self.streams = Some(Streams::H3(Box::new(h3)));
+    }
+
+    /// Returns the HTTP/3 connection.
+    #[inline]
+    pub(super) fn h3(&mut self) -> Option<&mut H3> {
+        match &mut self.streams {
+            Some(Streams::H3(h3)) => Some(h3),
+            _ => None,
+        }
     }
 
     #[inline]
-    pub(super) fn is_h2(&self) -> bool {
-        self.h2.is_some()
+    pub(super) fn has_streams(&self) -> bool {
+        self.streams.is_some()
     }
 
     /// Returns `true` if another request may be sent while `parallel` are allowed at a time.
     #[inline]
     pub(super) fn has_room(&self, parallel: usize) -> bool {
-        match &self.h2 {
+        match &self.streams {
             _ if self.h1.is_closing() => false,
-            Some(h2) => h2.has_room(parallel),
+            Some(streams) => streams.has_room(parallel),
             None => self.h1.active() < parallel,
         }
     }
 
-    /// Appends a request to `output`.
+    /// Appends a request to `output`, or gives it to QUIC.
     #[inline]
-    pub(super) fn send(&mut self, ctx: &Ctx<'_>, flight: Flight, output: &mut Vec<u8>) {
-        if let Some(h2) = self.h2.as_deref_mut() {
-            return h2.send(ctx, flight, output);
+    pub(super) fn send(&mut self, ctx: &mut Ctx<'_>, flight: Flight, output: &mut Vec<u8>) {
+        match &mut self.streams {
+            Some(Streams::H2(h2)) => return h2.send(ctx, flight, output),
+            Some(Streams::H3(h3)) => return h3.send(ctx, flight),
+            None => {}
         }
         if let Some(request) = ctx.load.requests.get(flight.request as usize) {
             self.h1.send(ctx, flight);
@@ -73,9 +135,9 @@ impl Http {
         output: &mut Vec<u8>,
     ) -> Result<(), Failure> {
         ctx.count_in(data.len() as u64);
-        match self.h2.as_deref_mut() {
-            Some(h2) => h2.bytes(ctx, data, output),
-            None => self.h1.bytes(ctx, data),
+        match &mut self.streams {
+            Some(Streams::H2(h2)) => h2.bytes(ctx, data, output),
+            _ => self.h1.bytes(ctx, data),
         }
     }
 
@@ -89,7 +151,7 @@ impl Http {
     /// Returns how much of the coming content the kernel may drop, if that pays.
     #[inline]
     pub(super) fn skippable(&self) -> Option<u64> {
-        if self.is_h2() { None } else { self.h1.skippable() }
+        if self.has_streams() { None } else { self.h1.skippable() }
     }
 
     /// Counts `n` of the `left` bytes of content as received that the kernel has dropped.
@@ -100,7 +162,7 @@ impl Http {
     /// Returns `true` if no request is under way.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
-        self.h1.active() == 0 && self.h2.as_deref().is_none_or(|h2| h2.active() == 0)
+        self.h1.active() == 0 && self.streams.as_ref().is_none_or(|s| s.active() == 0)
     }
 
     /// Returns `true` if the server closes the connection after its response.
@@ -112,7 +174,7 @@ impl Http {
     /// Returns `true` if the server takes no more requests on this connection (GOAWAY).
     #[inline]
     pub(super) fn is_going_away(&self) -> bool {
-        self.h2.as_deref().is_some_and(H2::is_ending)
+        self.streams.as_ref().is_some_and(Streams::is_ending)
     }
 
     /// Returns the time before which no request is sent, ns.
@@ -123,19 +185,18 @@ impl Http {
 
     /// Returns when the oldest request under way left.
     pub(super) fn oldest_start(&self) -> Option<u64> {
-        let h2 = || self.h2.as_deref().and_then(|h2| h2.flights().map(|f| f.start).min());
-        self.h1.oldest_start().or_else(h2)
+        self.h1.oldest_start().or_else(|| self.streams.as_ref().and_then(Streams::oldest_start))
     }
 
     /// Returns the bytes of content that came of an unfinished response, in HTTP/1 and raw protocols.
     pub(super) fn begun(&self) -> Option<u64> {
-        if self.is_h2() { None } else { self.h1.begun() }
+        if self.has_streams() { None } else { self.h1.begun() }
     }
 
     /// Takes the end of the connection; an error if it cut a response short.
     pub(super) fn closed(&mut self, ctx: &mut Ctx<'_>) -> Result<(), Failure> {
-        if let Some(h2) = &self.h2 {
-            return if h2.active() == 0 { Ok(()) } else { Err(Failure::Read) };
+        if let Some(streams) = &self.streams {
+            return if streams.active() == 0 { Ok(()) } else { Err(Failure::Read) };
         }
         match self.h1.closed(ctx) {
             Some(kind) if !self.h1.is_closing() => Err(kind),
@@ -150,19 +211,17 @@ impl Http {
 
     /// Removes the requests under way and returns them.
     pub(super) fn take_flights(&mut self) -> Vec<Flight> {
-        let h2 = self.h2.as_deref().map(|h2| h2.flights().collect::<Vec<_>>()).unwrap_or_default();
-        self.h1.flights().drain(..).chain(h2).collect()
+        let streams = self.streams.as_ref().map(Streams::flights).unwrap_or_default();
+        self.h1.flights().drain(..).chain(streams).collect()
     }
 
     /// Counts the requests under way at the end of the connection as failed, or has them sent again. Returns whether a
     /// failure was counted.
     pub(super) fn give_up(&mut self, ctx: &mut Ctx<'_>, why: Option<Failure>) -> bool {
         let mut counted = false;
-        if let Some(h2) = self.h2.take() {
-            for flight in h2.flights() {
-                ctx.failed(flight, why.unwrap_or(Failure::Read));
-                counted = true;
-            }
+        for flight in self.streams.as_ref().map(Streams::flights).unwrap_or_default() {
+            ctx.failed(flight, why.unwrap_or(Failure::Read));
+            counted = true;
         }
         // The server was at the oldest request; it has not looked at those behind it.
         if let Some(kind) = why

@@ -3,20 +3,27 @@
 use super::conn::{Conn, Next, Phase};
 use super::context::Ctx;
 use super::flight::{Flight, UNASSIGNED};
+use super::quic::{Quic, SHARED};
 use super::transport::{self, Attempt, Buffers};
 use crate::load::{Load, Protocol};
 use crate::record::Failure;
 use crate::{Error, clock};
+use forebay_net::quic::client::Client;
 use rustix::event::epoll::{self, EventFlags};
 use rustls::ClientConfig;
 use rustls::client::Resumption;
+use rustls::pki_types::ServerName;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+/// Time that waiting without precision may last too long, ns.
+const MILLISECOND: u64 = 1_000_000;
 /// Connections of a thread in the making at once: more would overflow backlogs.
 const CONNECTING: usize = 128;
+/// The same of QUIC. The buffer of a server's socket has room for some 90 first packets by default, and a lost one costs a second.
+const CONNECTING_QUIC: usize = 48;
 /// Pauses after a failed connection attempt, ns: the shortest and the longest.
 const BACKOFF: (u64, u64) = (1_000_000, 100_000_000);
 
@@ -27,6 +34,8 @@ pub(super) struct Pool<'a> {
     epoll: OwnedFd,
     buffers: Buffers,
     tls: Option<Arc<ClientConfig>>,
+    /// Set for HTTP/3.
+    quic: Option<Quic>,
     /// Slots that wait for a request to be due, in an open loop.
     free: VecDeque<u32>,
     /// Slots whose responses were received in this turn, in a closed loop.
@@ -46,12 +55,16 @@ impl<'a> Pool<'a> {
     pub(super) fn new(load: &'a Load, index: usize, threads: usize) -> Result<Pool<'a>, Error> {
         let epoll =
             epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| Error::Io("epoll".into(), e.into()))?;
+        let tls = load.tls.as_ref().map(|config| own_sessions(config, load.resume));
+        let conns = slots(load, index, threads);
+        let quic = Quic::new(load, &conns, tls.as_ref(), &epoll)?;
         Ok(Pool {
             ctx: Ctx::new(load, index, threads),
-            conns: slots(load, index, threads),
+            conns,
             epoll,
             buffers: Buffers::new(),
-            tls: load.tls.as_ref().map(|config| own_sessions(config, load.resume)),
+            tls,
+            quic,
             free: VecDeque::new(),
             answered: Vec::new(),
             queue: VecDeque::new(),
@@ -82,12 +95,18 @@ impl<'a> Pool<'a> {
 
     /// Returns `true` if any slot pauses.
     pub(super) fn has_timers(&self) -> bool {
-        !self.timers.is_empty()
+        // QUIC always has some; most never fire.
+        !self.timers.is_empty() || self.quic_timer().is_some_and(|at| at < self.ctx.now + MILLISECOND)
     }
 
-    /// Returns when the next slot has paused long enough.
+    fn quic_timer(&self) -> Option<u64> {
+        self.quic.as_ref().and_then(Quic::next_timer)
+    }
+
+    /// Returns when the next slot has paused long enough, or QUIC has something to do.
     pub(super) fn next_timer(&self) -> Option<u64> {
-        self.timers.peek().map(|Reverse((at, _))| *at)
+        let paused = self.timers.peek().map(|Reverse((at, _))| *at);
+        paused.into_iter().chain(self.quic_timer()).min()
     }
 
     /// Returns `true` if a slot waits for a request that the schedule still has.
@@ -120,7 +139,8 @@ impl<'a> Pool<'a> {
 
     /// Begins the connections that wait, as many as may be in the making.
     pub(super) fn connect_queued(&mut self) {
-        while self.connecting < CONNECTING
+        let most = if self.quic.is_some() { CONNECTING_QUIC } else { CONNECTING };
+        while self.connecting < most
             && let Some(slot) = self.queue.pop_front()
         {
             self.connect(slot);
@@ -154,6 +174,18 @@ impl<'a> Pool<'a> {
                 self.connecting -= 1;
             }
             conn.reset();
+        }
+    }
+
+    /// Closes all connections. Over QUIC the server learns of it.
+    pub(super) fn close_all(&mut self) {
+        self.conns.iter_mut().for_each(Conn::reset);
+        if let Some(quic) = &self.quic {
+            let packets = quic.packets();
+            let record = &mut self.ctx.record;
+            (record.packets, record.packets_lost, record.dropped) =
+                (packets.sent, packets.lost, quic.dropped());
+            quic.flush(self.ctx.now, |_| {});
         }
     }
 
@@ -236,7 +268,7 @@ impl<'a> Pool<'a> {
         while let Some(flight) = self.next_for(slot) {
             let Some(conn) = self.conns.get_mut(slot as usize) else { break };
             self.ctx.record_lateness(flight, conn.since);
-            conn.gather(&self.ctx, flight, &mut self.buffers.output);
+            conn.gather(&mut self.ctx, flight, &mut self.buffers.output);
         }
         match self.conns.get_mut(slot as usize) {
             Some(conn) => conn.write(&mut self.ctx, &self.buffers.output),
@@ -287,6 +319,18 @@ impl<'a> Pool<'a> {
         conn.since = ctx.now;
         conn.phase = Phase::Connecting;
         self.connecting += 1;
+        if let Some(quic) = &self.quic {
+            let name = origin.server_name.as_ref().map_or_else(Default::default, ServerName::to_str);
+            conn.phase = Phase::Handshaking;
+            match quic.connect(slot, &name, ctx.load.parallel, ctx.now) {
+                Ok(h3) => conn.http.start_h3(h3),
+                Err(why) => {
+                    ctx.note(|| format!("{}: {why}", origin.name));
+                    self.end(slot, Some(Failure::Connect));
+                }
+            }
+            return;
+        }
         let (fd, attempt) = match transport::connect(&origin.address, ctx.load.receive_buffer) {
             Ok(made) => made,
             Err(e) => {
@@ -346,6 +390,13 @@ impl<'a> Pool<'a> {
                 return self.end(slot, Some(Failure::Tls));
             }
         }
+        if let Some(established) = conn.http.h3().and_then(|h3| h3.established()) {
+            ctx.record.resumed += u64::from(established.resumed);
+            if established.alpn.as_deref() != Some(b"h3") {
+                ctx.note(|| "the server does not speak HTTP/3 over QUIC".to_owned());
+                return self.end(slot, Some(Failure::Tls));
+            }
+        }
         self.connecting = self.connecting.saturating_sub(1);
         self.failing_since = None;
         if let Err(kind) = conn.start_http(ctx, buffers) {
@@ -398,6 +449,9 @@ impl<'a> Pool<'a> {
         // Fields of a packed struct cannot be borrowed.
         let (data, flags) = (event.data.u64(), event.flags);
         let (slot, generation) = (data as u32, (data >> 32) as u32);
+        if slot == SHARED {
+            return self.datagrams(generation as usize);
+        }
         let Some(conn) = self.current(slot, generation) else { return };
         let connecting = conn.phase == Phase::Connecting;
         self.ctx.now = clock();
@@ -415,6 +469,63 @@ impl<'a> Pool<'a> {
             let last = flags.intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR);
             self.readable(slot, generation, last);
         }
+    }
+
+    /// Receives the datagrams of a socket.
+    fn datagrams(&mut self, lane: usize) {
+        self.ctx.now = clock();
+        let Some(quic) = &mut self.quic else { return };
+        let Some(client) = quic.client(lane) else { return };
+        quic.receive(&client, self.ctx.now);
+        self.serve(&client);
+    }
+
+    /// Handles what has happened on QUIC connections.
+    fn serve(&mut self, client: &Client) {
+        while let Some(link) = client.take_ready() {
+            let slot = link.owner.get();
+            let Some(conn) = self.conns.get_mut(slot as usize) else {
+                // The slot has closed it.
+                while link.quinn().poll().is_some() {}
+                continue;
+            };
+            let next = conn.receive_h3(&mut self.ctx);
+            self.go_on(slot, next);
+        }
+    }
+
+    /// Has QUIC do what is due, and send what there is to send.
+    pub(super) fn run_quic(&mut self) {
+        let now = self.ctx.now;
+        for lane in 0..self.quic.as_ref().map_or(0, Quic::lanes) {
+            if let Some(client) = self.quic.as_ref().and_then(|quic| quic.expire(lane, now)) {
+                self.serve(&client);
+            }
+        }
+        let Some(quic) = &self.quic else { return };
+        let (mut lost, mut refused) = (Vec::new(), Vec::new());
+        quic.flush(now, |slot| lost.push(slot));
+        quic.refused(|slot| refused.push(slot));
+        for slot in lost {
+            self.end(slot, Some(Failure::Read));
+        }
+        for slot in refused {
+            self.refuse(slot);
+        }
+    }
+
+    /// Ends a connection whose server has no socket at that port.
+    fn refuse(&mut self, slot: u32) {
+        let Some(conn) = self.conns.get_mut(slot as usize) else { return };
+        let kind = match conn.phase {
+            Phase::Handshaking => Failure::Connect,
+            Phase::Open => Failure::Read,
+            _ => return,
+        };
+        if let Some(origin) = conn.origin_of(self.ctx.load) {
+            self.ctx.note(|| format!("{}: connection refused: nobody listens at that UDP port", origin.name));
+        }
+        self.end(slot, Some(kind));
     }
 
     /// Returns a connection, unless it has ended since.
@@ -445,7 +556,14 @@ impl<'a> Pool<'a> {
             return;
         }
         let Some(conn) = self.conns.get_mut(slot as usize) else { return };
-        match conn.receive(&mut self.ctx, &mut self.buffers, last) {
+        let next = conn.receive(&mut self.ctx, &mut self.buffers, last);
+        self.go_on(slot, next);
+    }
+
+    /// Goes on with a connection that has received something.
+    #[inline]
+    fn go_on(&mut self, slot: u32, next: Result<Next, Failure>) {
+        match next {
             Ok(Next::Wait) => {}
             Ok(Next::Refill) if self.ctx.supply.is_open_loop() => self.fill(slot),
             Ok(Next::Refill) => self.answered.push(slot),

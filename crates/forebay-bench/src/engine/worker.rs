@@ -64,6 +64,7 @@ impl<'a> Worker<'a> {
             self.pool.start_paused();
             self.pool.connect_queued();
             self.look_after(&mut timing);
+            self.pool.run_quic();
             self.wait(&mut events, self.next_deadline(&timing))?;
             for event in &events {
                 self.pool.event(event);
@@ -158,6 +159,7 @@ impl<'a> Worker<'a> {
             self.pool.fail_unanswered();
         }
         self.pool.ctx.fail_unsent();
+        self.pool.close_all();
         let lap = timing.lap(self.pool.ctx.now);
         self.report(&lap);
         let (record, first_error, head) = self.pool.ctx.finish();

@@ -36,6 +36,7 @@ pub(crate) fn report(report: &Report) -> Value {
         "first_error": outcome.first_error,
         "connections_made": record.connections,
         "tls": {"handshakes": record.handshake.len(), "resumed": record.resumed},
+        "quic": {"packets_sent": record.packets, "packets_lost": record.packets_lost, "datagrams_dropped": record.dropped},
         "machine": {"busy": report.machine.0, "stolen": report.machine.1},
         "void": report.is_void(),
         "client_limited": report.findings.iter().any(|f| f.client),

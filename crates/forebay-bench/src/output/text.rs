@@ -79,6 +79,9 @@ fn connections(out: &mut String, report: &Report) {
         let time = duration_text(record.handshake.quantile(0.5));
         let _ = write!(out, ", TLS handshakes {full} full, {} resumed, median {time}", record.resumed);
     }
+    if report.protocol == Protocol::Http3 {
+        let _ = write!(out, "\n  packets      {} sent, {} of them lost", record.packets, record.packets_lost);
+    }
 }
 
 /// Adds the CPU time of client and server.

@@ -1,0 +1,347 @@
+//! HTTP/3 from the client's side (RFC 9114). Hot path.
+
+mod sections;
+mod stream;
+pub(super) mod uni;
+
+use super::context::Ctx;
+use super::flight::Flight;
+use crate::clock;
+use crate::record::Failure;
+use forebay_http::h3::{Code, code_name};
+use forebay_net::quic::client::{self, Client, Established};
+use forebay_net::quic::{
+    ConnectionError, Dir, Event, Link, ReadError, StreamEvent, StreamId, VarInt, WriteError,
+};
+use sections::Sections;
+use std::cell::Cell;
+use std::rc::Rc;
+use stream::Stream;
+use uni::Uni;
+
+/// Reason for which the connection ends, for the server and in words.
+type Fatal = (Code, &'static str);
+
+/// Code in the form of QUIC.
+fn varint(code: Code) -> VarInt {
+    VarInt::from_u32(code as u32)
+}
+
+/// State of the handshake after events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// It is not complete.
+    Handshaking,
+    /// It has just become complete.
+    Established,
+    /// It was complete before.
+    Open,
+}
+
+/// State of an HTTP/3 connection.
+pub(super) struct H3 {
+    client: Rc<Client>,
+    link: Rc<Link>,
+    open: bool,
+    streams: Vec<Stream>,
+    /// A stream that was opened for the next request.
+    next: Cell<Option<StreamId>>,
+    /// Since when the server lets no request be sent though none is under way, ns.
+    stuck_since: Cell<Option<u64>>,
+    unis: Vec<Uni>,
+    sections: Sections,
+    has_settings: bool,
+    /// First stream that the server does not serve.
+    goaway: Option<u64>,
+    /// Our stream for what the QPACK decoder has to say.
+    feedback: Option<StreamId>,
+    /// Streams that have ended; their memory is used again.
+    spare: Vec<Stream>,
+}
+
+impl H3 {
+    /// Takes over a connection that begins.
+    pub(super) fn new(client: Rc<Client>, link: Rc<Link>, parallel: usize) -> H3 {
+        H3 {
+            client,
+            link,
+            open: false,
+            streams: Vec::with_capacity(parallel),
+            next: Cell::new(None),
+            stuck_since: Cell::new(None),
+            unis: Vec::new(),
+            sections: Sections::default(),
+            has_settings: false,
+            goaway: None,
+            feedback: None,
+            spare: Vec::new(),
+        }
+    }
+
+    /// Returns what the handshake has agreed on.
+    pub(super) fn established(&self) -> Option<Box<Established>> {
+        client::established(&self.link)
+    }
+
+    /// Opens the control stream with our settings, after the handshake.
+    pub(super) fn begin(&mut self, ctx: &mut Ctx<'_>) -> Result<(), Failure> {
+        self.open = true;
+        self.open_uni(&uni::settings()).map(|sent| ctx.count_out(sent.1)).ok_or(Failure::Protocol)
+    }
+
+    /// Opens a unidirectional stream that begins with these bytes. Returns it and their number.
+    fn open_uni(&self, bytes: &[u8]) -> Option<(StreamId, u64)> {
+        let mut quinn = self.link.quinn();
+        let id = quinn.streams().open(Dir::Uni)?;
+        quinn.send_stream(id).write(bytes).ok().filter(|n| *n == bytes.len())?;
+        Some((id, bytes.len() as u64))
+    }
+
+    /// Returns `true` if another request may be sent.
+    pub(super) fn has_room(&self, parallel: usize) -> bool {
+        if !self.open || self.goaway.is_some() || self.streams.len() >= parallel {
+            return false;
+        }
+        if self.next.get().is_none() {
+            self.next.set(self.link.quinn().streams().open(Dir::Bi));
+        }
+        let has_room = self.next.get().is_some();
+        let is_stuck = !has_room && self.streams.is_empty();
+        self.stuck_since.set(is_stuck.then(|| self.stuck_since.get().unwrap_or_else(clock)));
+        has_room
+    }
+
+    /// Returns since when the server owes a response, or room for a request.
+    pub(super) fn waits_since(&self) -> Option<u64> {
+        self.streams.iter().map(|s| s.flight.start).min().or(self.stuck_since.get())
+    }
+
+    /// Returns `true` if the server wants the connection to end.
+    pub(super) fn is_ending(&self) -> bool {
+        self.goaway.is_some()
+    }
+
+    /// Returns the requests under way.
+    pub(super) fn flights(&self) -> impl Iterator<Item = Flight> + '_ {
+        self.streams.iter().map(|s| s.flight)
+    }
+
+    /// Returns the number of requests under way.
+    pub(super) fn active(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// Sends a request on the stream that [`H3::has_room`] has opened. It leaves when the thread flushes its sockets.
+    pub(super) fn send(&mut self, ctx: &mut Ctx<'_>, flight: Flight) {
+        let Some(id) = self.next.take() else { return ctx.again(flight) };
+        let mut stream = self.spare.pop().unwrap_or_default();
+        stream.begin(id, flight);
+        stream.send(ctx, &mut self.link.quinn());
+        self.streams.push(stream);
+        self.client.mark_sending(&self.link);
+    }
+
+    fn position(&self, id: StreamId) -> Option<usize> {
+        self.streams.iter().position(|s| s.id == id)
+    }
+
+    fn remove(&mut self, at: usize) {
+        let stream = self.streams.swap_remove(at);
+        self.spare.push(stream);
+    }
+
+    /// Handles all that has happened on the connection.
+    pub(super) fn turn(&mut self, ctx: &mut Ctx<'_>) -> Result<Turn, Failure> {
+        let mut established = false;
+        loop {
+            let event = self.link.quinn().poll();
+            let done = match event {
+                None => break,
+                Some(Event::Connected) => {
+                    established = true;
+                    Ok(())
+                }
+                Some(Event::ConnectionLost { reason }) => return Err(self.lost(ctx, &reason)),
+                Some(Event::Stream(event)) => self.stream_event(ctx, event),
+                Some(_) => Ok(()),
+            };
+            done.map_err(|fatal| self.fail(ctx, fatal))?;
+        }
+        // Windows were opened, and what was read is acknowledged.
+        self.client.mark_sending(&self.link);
+        Ok(match () {
+            () if established => Turn::Established,
+            () if self.open => Turn::Open,
+            () => Turn::Handshaking,
+        })
+    }
+
+    #[inline]
+    fn stream_event(&mut self, ctx: &mut Ctx<'_>, event: StreamEvent) -> Result<(), Fatal> {
+        match event {
+            StreamEvent::Readable { id } if id.dir() == Dir::Bi => self.read(ctx, id),
+            StreamEvent::Readable { id } => self.read_uni(ctx, id),
+            StreamEvent::Opened { dir: Dir::Uni } => self.accept(ctx),
+            StreamEvent::Writable { id } => {
+                if let Some(stream) = self.streams.iter_mut().find(|s| s.id == id) {
+                    stream.send(ctx, &mut self.link.quinn());
+                }
+                Ok(())
+            }
+            StreamEvent::Stopped { id, .. } => {
+                // The response may still come (RFC 9114, section 4.1.1).
+                if let Some(stream) = self.streams.iter_mut().find(|s| s.id == id) {
+                    stream.stop_sending();
+                }
+                let _ = self.link.quinn().send_stream(id).reset(varint(Code::NoError));
+                Ok(())
+            }
+            // We let the server open none that go both ways; room for requests is looked for after all events.
+            StreamEvent::Opened { .. } | StreamEvent::Finished { .. } | StreamEvent::Available { .. } => {
+                Ok(())
+            }
+        }
+    }
+
+    /// Reads what has come of a response.
+    fn read(&mut self, ctx: &mut Ctx<'_>, id: StreamId) -> Result<(), Fatal> {
+        let Some(at) = self.position(id) else { return Ok(()) };
+        let H3 { streams, sections, link, .. } = self;
+        let Some(stream) = streams.get_mut(at) else { return Ok(()) };
+        let mut quinn = link.quinn();
+        let mut receiving = quinn.recv_stream(id);
+        let Ok(mut chunks) = receiving.read(true) else { return Ok(()) };
+        let end = loop {
+            if stream.is_blocked() {
+                break None;
+            }
+            match chunks.next(usize::MAX) {
+                Ok(Some(chunk)) => {
+                    ctx.count_in(chunk.bytes.len() as u64);
+                    stream.bytes(ctx, sections, &chunk.bytes)?;
+                }
+                Ok(None) => break Some(None),
+                Err(ReadError::Blocked) => break None,
+                Err(ReadError::Reset(code)) => break Some(Some(code)),
+            }
+        };
+        // Whether something is to be sent is found at the end of the turn.
+        let _ = chunks.finalize();
+        drop(quinn);
+        match end {
+            None => {}
+            Some(None) => {
+                if let Some(stream) = self.streams.get(at) {
+                    stream.end(ctx);
+                }
+                self.remove(at);
+            }
+            Some(Some(code)) => self.reset(ctx, at, code),
+        }
+        self.tell()
+    }
+
+    /// Handles the reset of a response.
+    fn reset(&mut self, ctx: &mut Ctx<'_>, at: usize, code: VarInt) {
+        let Some(flight) = self.streams.get(at).map(|s| s.flight) else { return };
+        // RFC 9114, section 4.1.1: not processed, may be sent again.
+        if code == varint(Code::RequestRejected) {
+            ctx.again(flight);
+        } else {
+            ctx.note(|| format!("the server reset a stream: {}", code_text(code.into_inner())));
+            ctx.failed(flight, Failure::Read);
+        }
+        self.remove(at);
+    }
+
+    /// Gives up requests that the server will not serve, so that they are sent again.
+    fn go_away(&mut self, ctx: &mut Ctx<'_>, first: u64) {
+        self.goaway = Some(first);
+        while let Some(at) = self.streams.iter().position(|s| u64::from(VarInt::from(s.id)) >= first) {
+            let Some((id, flight)) = self.streams.get(at).map(|s| (s.id, s.flight)) else { return };
+            let mut quinn = self.link.quinn();
+            let _ = quinn.recv_stream(id).stop(varint(Code::RequestCancelled));
+            let _ = quinn.send_stream(id).reset(varint(Code::RequestCancelled));
+            drop(quinn);
+            ctx.again(flight);
+            self.remove(at);
+        }
+    }
+
+    /// Ends the connection for a fault of the server.
+    fn fail(&self, ctx: &mut Ctx<'_>, (code, what): Fatal) -> Failure {
+        ctx.note(|| format!("{what}: {}", code_text(code as u64)));
+        self.client.close(&self.link, varint(code));
+        Failure::Protocol
+    }
+
+    /// Returns the failure that the end of the connection is, or would be for requests under way.
+    fn lost(&mut self, ctx: &mut Ctx<'_>, reason: &ConnectionError) -> Failure {
+        let idle = self.open && self.streams.is_empty();
+        // A server may close a connection that is not used.
+        if !idle {
+            ctx.note(|| reason_text(reason));
+        }
+        match reason {
+            _ if self.open => Failure::Read,
+            ConnectionError::TransportError(e) if is_tls(e.code.into()) => Failure::Tls,
+            ConnectionError::ConnectionClosed(e) if is_tls(e.error_code.into()) => Failure::Tls,
+            ConnectionError::TimedOut => Failure::Timeout,
+            _ => Failure::Connect,
+        }
+    }
+
+    /// Closes the connection.
+    pub(super) fn close(&self) {
+        self.client.close(&self.link, varint(Code::NoError));
+    }
+}
+
+/// Returns `true` for the code of an alert of TLS (RFC 9001, section 4.8).
+fn is_tls(code: u64) -> bool {
+    (0x100..0x200).contains(&code)
+}
+
+/// Writes an error code of HTTP/3 with its name.
+fn code_text(code: u64) -> String {
+    code_name(code).map_or_else(|| format!("0x{code:x}"), |name| format!("{name} (0x{code:x})"))
+}
+
+/// Writes why a connection was lost.
+fn reason_text(reason: &ConnectionError) -> String {
+    let because = |bytes: &[u8]| {
+        let text = String::from_utf8_lossy(bytes);
+        if text.is_empty() { String::new() } else { format!(", \"{}\"", text.escape_debug()) }
+    };
+    match reason {
+        ConnectionError::VersionMismatch => "the server does not speak version 1 of QUIC".into(),
+        ConnectionError::ApplicationClosed(close) => {
+            let code = code_text(close.error_code.into_inner());
+            format!("the server closed the connection: {code}{}", because(&close.reason))
+        }
+        ConnectionError::ConnectionClosed(close) if u64::from(close.error_code) == NO_ALPN => {
+            "the server does not speak HTTP/3 over QUIC".into()
+        }
+        ConnectionError::ConnectionClosed(close) => {
+            format!("the server closed the connection: {}{}", close.error_code, because(&close.reason))
+        }
+        ConnectionError::TransportError(e) if e.reason.starts_with("invalid peer certificate") => {
+            format!(
+                "the certificate does not verify: {}; --ca FILE believes others, --insecure any",
+                e.reason
+            )
+        }
+        ConnectionError::TransportError(e) => format!("QUIC: {e}"),
+        ConnectionError::Reset => "the server does not know the connection any more (stateless reset)".into(),
+        ConnectionError::TimedOut => "the server was silent for longer than QUIC's idle timeout".into(),
+        ConnectionError::LocallyClosed | ConnectionError::CidsExhausted => reason.to_string(),
+    }
+}
+
+/// Alert `no_application_protocol` (RFC 7301, section 3.2) as an error of QUIC.
+const NO_ALPN: u64 = 0x178;
+
+/// Returns `true` if more of a message may be sent later.
+fn is_blocked(error: &WriteError) -> bool {
+    matches!(error, WriteError::Blocked)
+}
