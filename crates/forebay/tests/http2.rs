@@ -12,7 +12,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-fn serve(http: &str, server: &str) -> Server {
+pub fn serve(http: &str, server: &str) -> Server {
     let site = Site::new(&format!(
         "worker_processes 1;\nerror_log logs/error.log info;\nevents {{ worker_connections 256; }}\nhttp {{ access_log \
          logs/access.log; http2 on; {http}\nserver {{ listen 127.0.0.1:%PORT0%; {server} }} }}\n"
@@ -24,11 +24,11 @@ fn serve(http: &str, server: &str) -> Server {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Frame {
-    kind: u8,
+pub struct Frame {
+    pub kind: u8,
     flags: u8,
-    stream: u32,
-    payload: Vec<u8>,
+    pub stream: u32,
+    pub payload: Vec<u8>,
 }
 
 impl Frame {
@@ -49,21 +49,23 @@ impl Sink for Fields {
 }
 
 #[derive(Debug, Default, Clone)]
-struct Answer {
-    fields: Vec<(String, String)>,
-    body: Vec<u8>,
-    trailers: Vec<(String, String)>,
-    ended: bool,
+pub struct Answer {
+    pub fields: Vec<(String, String)>,
+    pub body: Vec<u8>,
+    pub trailers: Vec<(String, String)>,
+    /// Heads before the last.
+    pub interim: Vec<Vec<(String, String)>>,
+    pub ended: bool,
     reset: Option<u32>,
 }
 
 impl Answer {
-    fn field(&self, name: &str) -> &str {
+    pub fn field(&self, name: &str) -> &str {
         self.fields.iter().find(|(n, _)| n == name).map_or("", |(_, v)| v)
     }
 }
 
-struct Client {
+pub struct Client {
     stream: TcpStream,
     decoder: Decoder,
     buf: Vec<u8>,
@@ -72,11 +74,11 @@ struct Client {
 }
 
 impl Client {
-    fn new(server: &Server) -> Client {
+    pub fn new(server: &Server) -> Client {
         Client::on(TcpStream::connect(server.addr(0)).expect("connect"))
     }
 
-    fn on(mut stream: TcpStream) -> Client {
+    pub fn on(mut stream: TcpStream) -> Client {
         stream.set_read_timeout(Some(Duration::from_secs(15))).expect("timeout");
         let mut hello = PREFACE.to_vec();
         frame::push_settings(&mut hello, &[]);
@@ -89,14 +91,14 @@ impl Client {
         self.stream.write_all(bytes).is_ok()
     }
 
-    fn frame(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) -> bool {
+    pub fn frame(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) -> bool {
         let mut out = Vec::new();
         frame::push_header(&mut out, payload.len(), kind, flags, stream);
         out.extend_from_slice(payload);
         self.send(&out)
     }
 
-    fn request(&mut self, stream: u32, path: &str, more: &[(&str, &str)], end: bool) -> bool {
+    pub fn request(&mut self, stream: u32, path: &str, more: &[(&str, &str)], end: bool) -> bool {
         let mut block = Vec::new();
         let pseudo = [(":method", "GET"), (":scheme", "http"), (":authority", "localhost"), (":path", path)];
         for (name, value) in pseudo.iter().filter(|(n, _)| !more.iter().any(|(m, _)| m == n)).chain(more) {
@@ -111,7 +113,7 @@ impl Client {
     }
 
     /// The next frame; `None` at the end of the connection.
-    fn next(&mut self) -> Option<Frame> {
+    pub fn next(&mut self) -> Option<Frame> {
         loop {
             if let Some(h) = FrameHeader::parse(&self.buf)
                 && let Some(payload) = self.buf.get(HEADER_LEN..HEADER_LEN + h.len)
@@ -128,8 +130,16 @@ impl Client {
         }
     }
 
+    /// Makes a frame the next one again.
+    pub fn put_back(&mut self, f: &Frame) {
+        let mut out = Vec::new();
+        frame::push_header(&mut out, f.payload.len(), f.kind, f.flags, f.stream);
+        out.extend_from_slice(&f.payload);
+        self.buf.splice(..0, out);
+    }
+
     /// Reads until the stream ends.
-    fn answer(&mut self, stream: u32) -> Answer {
+    pub fn answer(&mut self, stream: u32) -> Answer {
         let mut a = Answer::default();
         let mut block = Vec::new();
         while let Some(f) = self.next() {
@@ -141,7 +151,8 @@ impl Client {
                     block.clear();
                     if f.stream == stream {
                         if a.fields.is_empty() || a.field(":status").starts_with('1') {
-                            a.fields = fields.0;
+                            let before = std::mem::replace(&mut a.fields, fields.0);
+                            a.interim.extend(Some(before).filter(|head| !head.is_empty()));
                         } else {
                             a.trailers = fields.0;
                         }

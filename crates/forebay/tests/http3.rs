@@ -1,7 +1,16 @@
 //! HTTP/3, with aioquic as the client (`http3/client.py`).
 
+mod alt_svc;
 mod connections;
+mod floods;
+mod hq;
+mod load;
+mod parity;
+mod priorities;
+mod qpack;
 mod requests;
+mod succession;
+mod websocket;
 mod wrong;
 
 use crate::harness::{Server, Site};
@@ -20,13 +29,18 @@ pub struct Client {
 impl Client {
     /// Starts it, with the Python that has aioquic, which `./test` installs. In CI it has to be there.
     pub fn start() -> Option<Client> {
+        Client::start_script("client.py")
+    }
+
+    /// The same with another program of this directory.
+    pub fn start_script(name: &str) -> Option<Client> {
         let Some(python) = std::env::var("FOREBAY_TEST_AIOQUIC").ok().filter(|p| !p.is_empty()) else {
             assert!(std::env::var_os("CI").is_none(), "FOREBAY_TEST_AIOQUIC names no Python with aioquic");
             println!("skipped: FOREBAY_TEST_AIOQUIC names no Python with aioquic");
             return None;
         };
         let mut child = Command::new(python)
-            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/http3/client.py"))
+            .arg(format!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/http3/{}"), name))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

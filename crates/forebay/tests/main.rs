@@ -54,3 +54,4 @@ mod switched;
 mod tls;
 mod upstream;
 mod upstream_variables;
+mod websocket;

@@ -192,7 +192,11 @@ impl Server {
 
     /// Starts it as a daemon, as init systems do.
     pub fn start_daemon(conf: &str) -> Server {
-        let site = Site::new(conf);
+        Server::daemon_on(Site::new(conf))
+    }
+
+    /// The same on a directory that was prepared before.
+    pub fn daemon_on(site: Site) -> Server {
         let stderr = std::fs::File::create(site.dir().join("stderr")).expect("file");
         let mut command = site.command(PROGRAM, &[]);
         let status =

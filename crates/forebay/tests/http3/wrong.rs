@@ -48,13 +48,16 @@ use Want::{Connection, Nothing, Refused, Stream};
 
 impl Step {
     fn json(&self) -> Value {
-        let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
         match self {
             Send(stream, bytes) => json!([stream, hex(bytes), false]),
             End(stream, bytes) => json!([stream, hex(bytes), true]),
             Reset(stream) => json!([stream, "reset", 0x100]),
         }
     }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
 fn frame(kind: u64, payload: &[u8]) -> Vec<u8> {
@@ -233,6 +236,8 @@ fn control_streams() {
         ("PRIORITY_UPDATE", of(&frame(0xf0700, b"\x00u=1")), Nothing),
         ("PRIORITY_UPDATE of nothing", of(&frame(0xf0700, b"")), Connection(FRAME)),
         ("PRIORITY_UPDATE of no request", of(&frame(0xf0700, b"\x02u=1")), Connection(ID)),
+        ("PRIORITY_UPDATE of the last request that is allowed", of(&frame(0xf0700, b"\x41\xfcu=1")), Nothing),
+        ("PRIORITY_UPDATE of the one behind it", of(&frame(0xf0700, b"\x42\x00u=1")), Connection(ID)),
         ("PRIORITY_UPDATE of a push", of(&frame(0xf0701, b"\x00u=1")), Connection(ID)),
         ("a frame too large to keep", of(&frame(0x21, &[0; 5000])), Connection(EXCESSIVE)),
         (
@@ -303,11 +308,26 @@ fn request_streams() {
         ("an unknown frame that is cut", end(&[&[0x21, 5, 1]]), Connection(FRAME)),
         ("nothing", end(&[]), Stream(INCOMPLETE)),
         ("an unknown frame only", end(&[&frame(0x21, b"x")]), Stream(INCOMPLETE)),
-        ("a section that is too large", open(&[&[1, 0x80, 0, 0x9c, 0x40]]), Connection(EXCESSIVE)),
+        ("a section that is too large", open(&[&[1, 0x80, 0, 0x9c, 0x40]]), Refused),
+        ("one that is there", end(&[&frame(1, &[0; 40_000]), &frame(0, b"x")]), Refused),
+        ("one that is cut", end(&[&[1, 0x80, 0, 0x9c, 0x40, 0]]), Connection(FRAME)),
+        ("a field that is too large", end(&[&head("/page", &[("x", "y".repeat(9000).as_str())])]), Refused),
+        (
+            "fields that are too large",
+            end(&[&head("/page", &[("x", "y".repeat(7000).as_str()); 5])]),
+            Refused,
+        ),
     ];
     for path in ["/page", "/up"] {
         let head = head(path, &[]);
-        let more: [(&str, Vec<Step>, Want); 6] = [
+        let large = [&[1, 0x80, 0, 0x9c, 0x40][..], &[0; 40_000]].concat();
+        let more: [(&str, Vec<Step>, Want); 7] = [
+            // Only an upstream waits for them.
+            (
+                "trailers that are too large",
+                end(&[&head, &large]),
+                if path == "/up" { Refused } else { Nothing },
+            ),
             (
                 "HEADERS behind trailers",
                 end(&[&head, &frame(0, b"x"), &trailers(), &trailers()]),
@@ -407,6 +427,45 @@ fn field_compression() {
     assert!(uni == "030180" || uni == "0380", "{uni}");
 }
 
+/// Trailers wait for insertions as requests do, and the request waits for its trailers.
+#[test]
+fn trailers_that_wait() {
+    let Some(mut client) = Client::start() else { return };
+    let server = server();
+    // `x: y` is the first insertion, and the only field of the trailers.
+    let waits = frame(1, &[0x02, 0x00, 0x80]);
+    let inserts = [2, 0x3f, 0xa9, 0x01, 0x41, b'x', 1, b'y'];
+    let upload = |trailers: &[u8]| [&head("/up", &[])[..], &frame(0, b"abc"), trailers].concat();
+    for (fields, status_of) in [(&waits[..], 200), (&frame(1, &[0x02, 0x00, 0x80, 0xd1])[..], 400)] {
+        client.connect_with("a", &server, json!({"raw": true}));
+        let steps = [Send("uni", control(b"")), End("bidi", upload(fields))];
+        client.call("raw", json!({"on": "a", "steps": steps.map(|step| step.json())}));
+        let before = client.call("ping", json!({"on": "a"}));
+        assert_eq!(before["closed"], json!(null));
+        client.call("raw", json!({"on": "a", "steps": [Send("uni2", inserts.to_vec()).json()]}));
+        let told = client.answer("bidi");
+        assert!(status(&told) == status_of || told["reset"] == 0x10e && status_of == 400, "{told}");
+        let uni = client.call("ping", json!({"on": "a"}))["uni"]["7"].clone();
+        assert_eq!(uni, "030180", "an increment and an acknowledgment");
+    }
+    // So many streams may wait, whatever they wait for.
+    client.connect_with("a", &server, json!({"raw": true}));
+    let names: Vec<String> = (0..17).map(|n| format!("bidi{n}")).collect();
+    let mut steps = vec![Send("uni", control(b"")).json()];
+    steps.extend(names.iter().take(16).map(|name| json!([name, hex(&upload(&waits)), true])));
+    client.call("raw", json!({"on": "a", "steps": steps}));
+    assert_eq!(client.call("ping", json!({"on": "a"}))["closed"], json!(null));
+    client.call("raw", json!({"on": "a", "steps": [json!([names[16], hex(&upload(&waits)), true])]}));
+    assert_eq!(client.call("wait", json!({"on": "a", "for": "closed"}))["closed"]["code"], 0x200);
+    // A request that nobody reads to its end: the client learns that its trailers are not decoded.
+    client.connect_with("a", &server, json!({"raw": true}));
+    let steps = [Send("uni", control(b"")), End("bidi", [&head("/page", &[])[..], &waits].concat())];
+    client.call("raw", json!({"on": "a", "steps": steps.map(|step| step.json())}));
+    let told = client.answer("bidi");
+    assert_eq!((status(&told), &told["ended"]), (200, &json!(true)), "{told}");
+    assert_eq!(client.call("ping", json!({"on": "a"}))["uni"]["7"], "0340", "a cancellation");
+}
+
 #[test]
 fn messages() {
     let pseudo = |skip: usize| {
@@ -446,7 +505,7 @@ fn messages() {
     let long = "x".repeat(9000);
     let more = [
         ("TE: trailers", vec![End("bidi", with(&[("te", "trailers")]))], Nothing),
-        ("a field that is too long", vec![End("bidi", with(&[("x", &long)]))], Connection(EXCESSIVE)),
+        ("a field that is too long", vec![End("bidi", with(&[("x", &long)]))], Refused),
         ("a length without content", vec![End("bidi", head("/up", &[("content-length", "5")]))], Refused),
         (
             "pseudo-header fields in trailers",
@@ -482,6 +541,11 @@ fn floods() {
         (
             "empty DATA frames",
             vec![Send("bidi", [head("/up", &[]), many(&frame(0, b""), 10_000)].concat())],
+            Connection(EXCESSIVE),
+        ),
+        (
+            "priorities",
+            vec![Send("uni", control(&many(&frame(0xf0700, b"\x08u=1"), 20_000)))],
             Connection(EXCESSIVE),
         ),
         ("capacities", vec![Send("uni", [vec![2], many(&[0x20], 100_000)].concat())], Connection(EXCESSIVE)),

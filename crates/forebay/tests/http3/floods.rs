@@ -1,0 +1,584 @@
+//! Attacks on QUIC below HTTP/3, with their budgets: what a client sends without progress ends its connection, or costs no more than the
+//! test says. And every rule of RFC 9000 and 9001 that a client can break in frames, packets and transport parameters.
+
+use super::{Client, conf, serve, site};
+use crate::harness::{Server, children, wait_for};
+use crate::tls::openssl;
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+const EXCESSIVE_LOAD: u64 = 0x107;
+const INTERNAL: u64 = 0x1;
+const FLOW_CONTROL: u64 = 0x3;
+const STREAM_LIMIT: u64 = 0x4;
+const STREAM_STATE: u64 = 0x5;
+const FINAL_SIZE: u64 = 0x6;
+const ENCODING: u64 = 0x7;
+const PARAMETER: u64 = 0x8;
+const ID_LIMIT: u64 = 0x9;
+const VIOLATION: u64 = 0xa;
+const CRYPTO_BUFFER: u64 = 0xd;
+/// CRYPTO_ERROR, with an alert of TLS.
+const CRYPTO: u64 = 0x100;
+
+/// Frames that a client may send without progress, with what it sends before the server's end reaches it.
+const MOST: u64 = 1000 + 700;
+
+fn start() -> Option<Client> {
+    Client::start_script("attacker.py")
+}
+
+/// Memory of the worker process, KiB.
+fn resident(server: &Server) -> u64 {
+    let of = |pid: i32| -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("status");
+        let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).expect("VmRSS");
+        line.trim().trim_end_matches(" kB").parse().expect("KiB")
+    };
+    let workers = wait_for("a worker", || Some(children(server.pid())).filter(|workers| !workers.is_empty()));
+    workers.into_iter().map(of).max().expect("one")
+}
+
+/// Variable-length integers (RFC 9000, section 16).
+fn ints(values: &[u64]) -> Vec<u8> {
+    let mut out = Vec::new();
+    values.iter().for_each(|value| forebay_http::h3::frame::push_varint(&mut out, *value));
+    out
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+fn code(told: &Value) -> Option<u64> {
+    told["closed"]["code"].as_u64()
+}
+
+/// Has a client send one kind of frame again and again on a connection of its own. Returns what it has seen, and the growth of the
+/// worker, KiB.
+fn flood(client: &mut Client, server: &Server, kind: &str, more: Value) -> (Value, u64) {
+    let port = server.addr(0).port();
+    let told = client.call("open", json!({"as": "a", "port": port}));
+    assert_eq!((&told["connected"], &told["closed"]), (&json!(true), &Value::Null), "{told}");
+    let before = resident(server);
+    let mut command = json!({"on": "a", "kind": kind, "count": 20_000});
+    more.as_object().expect("an object").iter().for_each(|(name, value)| command[name] = value.clone());
+    let told = client.call("flood", command);
+    let after = resident(server);
+    client.call("close", json!({"on": "a"}));
+    (told, after.saturating_sub(before))
+}
+
+/// Each of these frames costs as much as a small request, and nothing comes of it.
+#[test]
+fn frames_without_progress() {
+    let Some(mut client) = start() else { return };
+    let server = serve("");
+    let kinds = [
+        "ping",
+        "path_challenge",
+        "path_response",
+        "max_data",
+        "max_stream_data",
+        "max_streams",
+        "data_blocked",
+        "stream_data_blocked",
+        "streams_blocked",
+        "empty_stream",
+        "same_stream",
+        "crypto_same",
+        "stop_sending",
+        "reset_stream",
+        "same_id",
+        "ack_again",
+    ];
+    for kind in kinds {
+        let (told, grown) = flood(&mut client, &server, kind, json!({}));
+        assert_eq!(code(&told), Some(EXCESSIVE_LOAD), "{kind}: {told}");
+        assert!(told["sent"].as_u64() <= Some(MOST), "{kind}: {told}");
+        assert!(grown <= 1024, "{kind}: {grown} KiB");
+    }
+    // One frame in a packet.
+    for (kind, more) in [("ping", json!({"per": 1})), ("ack_ranges", json!({"per": 1}))] {
+        let (told, _) = flood(&mut client, &server, kind, more);
+        assert_eq!(code(&told), Some(EXCESSIVE_LOAD), "{kind}: {told}");
+        assert!(told["sent"].as_u64() <= Some(MOST), "{kind}: {told}");
+    }
+    let log = server.error_log();
+    assert!(log.contains("client sent too many QUIC frames without progress"), "{log}");
+    assert!(!log.contains("panic"), "{log}");
+}
+
+/// The state machine has limits of its own for these.
+#[test]
+fn frames_that_would_be_held() {
+    let Some(mut client) = start() else { return };
+    let server = serve("");
+    let rows = [
+        // Its limit of gaps is about that of frames.
+        ("gaps", json!({}), &[INTERNAL, EXCESSIVE_LOAD][..], MOST),
+        ("crypto_gaps", json!({}), &[INTERNAL, EXCESSIVE_LOAD], MOST),
+        ("new_id", json!({}), &[ID_LIMIT], 400),
+        ("new_id_retiring", json!({"settle": 100}), &[ID_LIMIT], 400),
+        ("retire", json!({}), &[VIOLATION], 400),
+        ("reset_each", json!({"per": 5}), &[EXCESSIVE_LOAD], 400),
+    ];
+    for (kind, more, wanted, most) in rows {
+        let (told, grown) = flood(&mut client, &server, kind, more);
+        assert!(code(&told).is_some_and(|code| wanted.contains(&code)), "{kind}: {told}");
+        assert!(told["sent"].as_u64() <= Some(most), "{kind}: {told}");
+        assert!(grown <= 2048, "{kind}: {grown} KiB");
+    }
+}
+
+/// A client that does what it is there for may send as many frames as that takes.
+#[test]
+fn progress_is_no_flood() {
+    let Some(mut client) = start() else { return };
+    let server = serve("keepalive_requests 100000; location /large { }");
+    client.call("open", json!({"as": "a", "port": server.addr(0).port()}));
+    for _ in 0..20 {
+        let told = client.call("ask", json!({"on": "a", "path": "/page", "count": 100}));
+        assert_eq!((&told["ended"], &told["closed"]), (&json!(true), &Value::Null), "{told}");
+    }
+    let told = client.call("ask", json!({"on": "a", "path": "/large", "count": 5}));
+    assert_eq!((&told["ended"], &told["closed"]), (&json!(true), &Value::Null), "{told}");
+    // What was earned before does not last for ever.
+    let told = client.call("flood", json!({"on": "a", "kind": "ping", "count": 20_000}));
+    assert_eq!(code(&told), Some(EXCESSIVE_LOAD), "{told}");
+    assert!(told["sent"].as_u64() <= Some(10_000 + MOST), "{told}");
+}
+
+#[test]
+fn acknowledgements_of_what_was_not_sent() {
+    let Some(mut client) = start() else { return };
+    let server = serve("");
+    let port = server.addr(0).port();
+    for ahead in [50, 100_000] {
+        client.call("open", json!({"as": "a", "port": port}));
+        let told = client.call("unsent", json!({"on": "a", "ahead": ahead}));
+        assert_eq!(code(&told), Some(VIOLATION), "{told}");
+        client.call("close", json!({"on": "a"}));
+    }
+    // A client that takes for received what may be on its way is found by the numbers that are left out.
+    client.call("open", json!({"as": "a", "port": port}));
+    let told = client.call("optimist", json!({"on": "a", "path": "/large", "turns": 400, "ahead": 20}));
+    assert_eq!(code(&told), Some(VIOLATION), "{told}");
+}
+
+/// A client with many requests for a large file that reads nothing has the server hold what it may send ahead, and no more.
+#[test]
+fn content_that_nobody_reads() {
+    let Some(mut client) = start() else { return };
+    let server = serve("");
+    let port = server.addr(0).port();
+    let before = resident(&server);
+    for n in 0..4 {
+        // No windows, and windows without acknowledgements.
+        let window = if n % 2 == 0 { 0 } else { 1 << 30 };
+        let name = format!("{n}");
+        client.call("open", json!({"as": name, "port": port, "window": window, "window_of_all": 1 << 30}));
+        client.call("silence", json!({"on": name, "path": "/large", "count": 100}));
+    }
+    let told = client.call("open", json!({"as": "other", "port": port}));
+    assert_eq!(told["connected"], true);
+    let told = client.call("ask", json!({"on": "other", "path": "/page", "count": 1}));
+    assert_eq!(told["ended"], true, "{told}");
+    // 16 times 64 KiB of each connection, and its requests with a part of the file each.
+    let grown = resident(&server).saturating_sub(before);
+    assert!(grown <= 4 * 4 * 1024, "{grown} KiB");
+}
+
+/// RFC 9000, section 8: three times what has come from an address that is not proved.
+#[test]
+fn clients_that_are_not_there() {
+    let Some(mut client) = start() else { return };
+    let long = site("server { listen 127.0.0.1:%PORT0% quic; listen 127.0.0.1:%PORT0% ssl; }");
+    // A chain of 24 KB.
+    let one = long.read("localhost.crt");
+    let big = "req -x509 -newkey rsa:4096 -nodes -keyout big.key -out big.crt -days 30 -subj /CN=big";
+    openssl(&long, big);
+    let more = long.read("big.crt");
+    long.write("localhost.crt", &format!("{one}{}", more.repeat(16)));
+    for server in [serve(""), Server::start_on(long)] {
+        let port = server.addr(0).port();
+        let told = client.call("hello", json!({"port": port, "seconds": 3}));
+        let (sent, received) =
+            (told["sent"].as_u64().expect("bytes"), told["received"].as_u64().expect("bytes"));
+        assert!(received > 0 && received <= 3 * sent, "{told}");
+        // Initial packets in datagrams that are too short (section 14.1).
+        let told = client.call("hello", json!({"port": port, "cut": 1199}));
+        assert_eq!(told["received"], 0, "{told}");
+        // Whoever answers gets it all.
+        let told = client.call("open", json!({"as": "a", "port": port}));
+        assert_eq!(told["connected"], true, "{told}");
+        let told = client.call("garbage", json!({"port": port, "count": 3000}));
+        let bytes = |name: &str| told[name].as_u64().expect("bytes");
+        assert!(bytes("received") <= bytes("sent"), "{told}");
+        let told = client.call("ask", json!({"on": "a", "path": "/page", "count": 1}));
+        assert_eq!(told["ended"], true, "{told}");
+        client.call("close", json!({"on": "a"}));
+    }
+}
+
+/// After 64 handshakes of clients that do not answer, all others prove their addresses first, and nothing is held for them.
+#[test]
+fn handshakes_that_nobody_completes() {
+    let Some(mut client) = start() else { return };
+    let server = serve("");
+    let port = server.addr(0).port();
+    let before = resident(&server);
+    let told = client.call("hellos", json!({"port": port, "count": 64}));
+    assert_eq!((&told["retries"], &told["others"]), (&json!(0), &json!(64)));
+    let held = resident(&server);
+    assert!(held.saturating_sub(before) <= 64 * 100, "{} KiB", held - before);
+    let told = client.call("hellos", json!({"port": port, "count": 300}));
+    assert_eq!((&told["retries"], &told["others"]), (&json!(300), &json!(0)));
+    let grown = resident(&server).saturating_sub(held);
+    assert!(grown <= 512, "{grown} KiB");
+    // Clients that are there are served.
+    let told = client.call("open", json!({"as": "a", "port": port}));
+    assert_eq!(told["connected"], true, "{told}");
+    let told = client.call("ask", json!({"on": "a", "path": "/page", "count": 1}));
+    assert_eq!(told["ended"], true, "{told}");
+}
+
+fn crowded(connections: u32) -> Server {
+    let text = conf(
+        "server { listen 127.0.0.1:%PORT0% quic; listen 127.0.0.1:%PORT0% ssl; listen 127.0.0.1:%PORT1%; }",
+    );
+    let few = text.replace("worker_connections 256", &format!("worker_connections {connections}"));
+    let site = site("server { listen 127.0.0.1:%PORT0%; listen 127.0.0.1:%PORT1%; }");
+    site.write("nginx.conf", &few);
+    Server::start_on(site)
+}
+
+/// Asks for a page on a kept connection.
+fn get_kept(stream: &mut TcpStream) -> std::io::Result<bool> {
+    stream.write_all(b"GET /page HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
+    let (mut got, mut buf) = (0, [0; 4096]);
+    while got < 10_000 {
+        match stream.read(&mut buf)? {
+            0 => return Ok(false),
+            n => got += n,
+        }
+    }
+    Ok(true)
+}
+
+/// Whoever has not proved its address takes no place of an idle connection, whichever it speaks. Of these the one that waits longest goes.
+#[test]
+fn connections_without_room() {
+    let Some(mut client) = start() else { return };
+    let server = crowded(24);
+    let port = server.addr(0).port();
+    let names: Vec<String> = (0..6).map(|n| format!("quic {n}")).collect();
+    let mut early: Vec<TcpStream> =
+        (0..6).map(|_| TcpStream::connect(server.addr(1)).expect("a connection")).collect();
+    for stream in &mut early {
+        assert!(get_kept(stream).expect("an answer"));
+    }
+    for name in &names {
+        assert_eq!(client.call("open", json!({"as": name, "port": port}))["connected"], true);
+        assert_eq!(client.call("ask", json!({"on": name, "path": "/page", "count": 1}))["ended"], true);
+    }
+    let mut late: Vec<TcpStream> = (0..12)
+        .map(|_| {
+            let mut stream = TcpStream::connect(server.addr(1)).expect("a connection");
+            assert!(get_kept(&mut stream).expect("an answer"));
+            stream
+        })
+        .collect();
+    // All places are taken: nobody goes for these.
+    let told = client.call("hellos", json!({"port": port, "count": 40}));
+    assert_eq!((&told["retries"], &told["others"]), (&json!(40), &json!(0)));
+    assert!(early.iter_mut().chain(&mut late).all(|stream| get_kept(stream).is_ok_and(|whole| whole)));
+    for name in &names {
+        let told = client.call("ask", json!({"on": name, "path": "/page", "count": 1}));
+        assert_eq!((&told["ended"], &told["closed"]), (&json!(true), &Value::Null), "{told}");
+    }
+    // The first ones have just been used, so that those over QUIC go last but for them.
+    assert!(early.iter_mut().all(|stream| get_kept(stream).is_ok_and(|whole| whole)));
+    for n in 0..3 {
+        let told = client.call("open", json!({"as": format!("new {n}"), "port": port}));
+        assert_eq!(told["connected"], true, "{told}");
+    }
+    let ended =
+        late.iter_mut().map(|stream| get_kept(stream).unwrap_or(false)).filter(|whole| !whole).count();
+    assert!((1..=4).contains(&ended), "{ended}");
+    for name in &names {
+        let told = client.call("ask", json!({"on": name, "path": "/page", "count": 1}));
+        assert_eq!((&told["ended"], &told["closed"]), (&json!(true), &Value::Null), "{told}");
+    }
+}
+
+/// Datagrams of a connection that come from addresses of others (RFC 9000, sections 8.2.2, 9.3 and 9.4).
+#[test]
+fn addresses_of_others() {
+    let Some(mut client) = start() else { return };
+    let server = serve("");
+    let port = server.addr(0).port();
+    let challenge = hex(&[&[0x1a][..], &[7; 8]].concat());
+    for (frames, packets, size) in
+        [(&*challenge, 1, 0), (&*challenge, 3, 100), (&*challenge, 1, 1200), ("01", 1, 0), ("01", 2, 1200)]
+    {
+        client.call("open", json!({"as": "a", "port": port}));
+        let asked = json!({"on": "a", "frames": frames, "count": 40, "packets": packets, "size": size});
+        let told = client.call("spoof", asked);
+        for socket in told["sockets"].as_array().expect("sockets") {
+            let [sent, received] = [0, 1].map(|n| socket[n].as_u64().expect("bytes"));
+            assert!(received <= 3 * sent, "{frames} {size}: {sent} {received}");
+        }
+        if size == 1200 && frames.starts_with("1a") {
+            let answered = told["sockets"].as_array().expect("sockets").iter().filter(|s| s[1] != 0).count();
+            assert!(answered > 0, "{told}");
+        }
+        // The client is still there.
+        let told = client.call("ask", json!({"on": "a", "path": "/page", "count": 1}));
+        assert_eq!(told["ended"], true, "{frames} {size}: {told}");
+        client.call("close", json!({"on": "a"}));
+    }
+}
+
+/// Packets of unknown versions get one answer, which is shorter; an answer to that gets none (RFC 9000, section 6.1).
+#[test]
+fn version_negotiation() {
+    let Some(mut client) = start() else { return };
+    let server = serve("");
+    let port = server.addr(0).port();
+    let mut packet = vec![0xc3, 0x0a, 0x1a, 0x2a, 0x3a, 8];
+    packet.extend_from_slice(&[1; 8]);
+    packet.push(8);
+    packet.extend_from_slice(&[2; 8]);
+    packet.resize(1200, 0);
+    let answer = client.call("exchange", json!({"port": port, "datagram": hex(&packet)}));
+    let answer = answer["answer"].as_str().expect("hex");
+    assert_eq!(&answer[2..10], "00000000", "{answer}");
+    assert_eq!(&answer[10..46], "080202020202020202080101010101010101", "{answer}");
+    assert!(answer.contains("00000001") && answer.contains("6b3343cf") && answer.len() < 200, "{answer}");
+    for silent in [&packet[..1199], &[&hex_bytes(answer)[..], &[0; 1200]].concat()] {
+        let told = client.call("exchange", json!({"port": port, "datagram": hex(silent)}));
+        assert_eq!(told["answer"], "");
+    }
+}
+
+fn hex_bytes(text: &str) -> Vec<u8> {
+    (0..text.len() / 2).map(|n| u8::from_str_radix(&text[2 * n..2 * n + 2], 16).expect("hex")).collect()
+}
+
+/// Frames and packets that break a rule, and the code that the connection ends with; `None`: it goes on.
+struct Wrong {
+    client: Client,
+    port: u16,
+    failures: String,
+}
+
+impl Wrong {
+    fn judge(&mut self, what: &str, mut command: Value, wanted: Option<u64>) {
+        command["port"] = json!(self.port);
+        let told = self.client.call("wrong", command);
+        if code(&told) != wanted || told["connected"] != true && wanted.is_none() {
+            self.failures += &format!("{what}: wanted {wanted:x?}: {told}\n");
+        }
+    }
+
+    /// Sends frames after the handshake.
+    fn frames(&mut self, what: &str, frames: &[u8], wanted: u64) {
+        self.judge(what, json!({"frames": hex(frames)}), Some(wanted));
+    }
+
+    fn good(&mut self, what: &str, frames: &[u8]) {
+        self.judge(what, json!({"frames": hex(frames)}), None);
+    }
+
+    fn parameter(&mut self, what: &str, edit: Value, wanted: Option<u64>) {
+        self.judge(what, json!({"at": "parameters", "frames": "", "parameters": [edit]}), wanted);
+    }
+}
+
+fn wrong() -> Option<(Wrong, Server)> {
+    let client = start()?;
+    let server = serve("");
+    let port = server.addr(0).port();
+    Some((Wrong { client, port, failures: String::new() }, server))
+}
+
+const LARGEST: u64 = (1 << 62) - 1;
+
+#[test]
+fn wrong_frames() {
+    let Some((mut wrong, server)) = wrong() else { return };
+    let id = |seq: u64, retire: u64, id: &[u8]| -> Vec<u8> {
+        [&ints(&[0x18, seq, retire])[..], &[id.len() as u8], id, &[9; 16]].concat()
+    };
+    let rows: &[(&str, Vec<u8>, u64)] = &[
+        ("HANDSHAKE_DONE", ints(&[0x1e]), VIOLATION),
+        ("NEW_TOKEN", ints(&[0x07, 1, 5]), VIOLATION),
+        ("unknown type", ints(&[0x21]), ENCODING),
+        ("unknown long type", ints(&[0x1234_5678]), ENCODING),
+        ("DATAGRAM that was not offered", ints(&[0x31, 1, 0]), VIOLATION),
+        ("STREAM that is cut off", ints(&[0x0e, 0, 0, 50, 1]), ENCODING),
+        ("MAX_DATA that is cut off", ints(&[0x01, 0x01, 0x01, 0x10]), ENCODING),
+        ("CRYPTO that is cut off", ints(&[0x06, 0, 50, 1]), ENCODING),
+        ("STREAM on a stream of the server", ints(&[0x0a, 1, 1, 1]), STREAM_STATE),
+        ("STREAM on the server's control stream", ints(&[0x0a, 3, 1, 1]), STREAM_STATE),
+        ("STREAM beyond the limit", ints(&[0x0a, 4 * 128, 1, 1]), STREAM_LIMIT),
+        ("STREAM beyond the limit of the other kind", ints(&[0x0a, 4 * 8 + 2, 1, 1]), STREAM_LIMIT),
+        ("STREAM beyond the largest offset", ints(&[0x0e, 0, LARGEST, 1, 1]), FLOW_CONTROL),
+        ("RESET_STREAM of the server's control stream", ints(&[0x04, 3, 0, 0]), STREAM_STATE),
+        ("RESET_STREAM of a stream of the server", ints(&[0x04, 1, 0, 0]), STREAM_STATE),
+        ("RESET_STREAM beyond the limit", ints(&[0x04, 4 * 128, 0, 0]), STREAM_LIMIT),
+        ("RESET_STREAM beyond the window", ints(&[0x04, 0, 0, 70_000]), FLOW_CONTROL),
+        ("STOP_SENDING of a stream of its own", ints(&[0x05, 2, 0]), STREAM_STATE),
+        ("STOP_SENDING of a stream of the server", ints(&[0x05, 1, 0]), STREAM_STATE),
+        ("STOP_SENDING of an unopened stream of the server", ints(&[0x05, 19, 0]), STREAM_STATE),
+        ("MAX_STREAM_DATA of a stream of its own", ints(&[0x11, 2, 9]), STREAM_STATE),
+        ("MAX_STREAM_DATA of a stream of the server", ints(&[0x11, 1, 9]), STREAM_STATE),
+        ("MAX_STREAM_DATA of an unopened stream of the server", ints(&[0x11, 19, 9]), STREAM_STATE),
+        ("MAX_STREAM_DATA beyond the limit", ints(&[0x11, 4 * 128, 9]), STREAM_LIMIT),
+        ("STREAM_DATA_BLOCKED of the server's control stream", ints(&[0x15, 3, 0]), STREAM_STATE),
+        ("content beyond the window", ints(&[0x0e, 0, 70_000, 1, 1]), FLOW_CONTROL),
+        ("another final size", ints(&[0x0f, 0, 5, 1, 1, 0x0f, 0, 9, 1, 1]), FINAL_SIZE),
+        ("another final size by RESET_STREAM", ints(&[0x0f, 0, 5, 1, 1, 0x04, 0, 0, 3]), FINAL_SIZE),
+        ("RESET_STREAM below what was sent", ints(&[0x0e, 0, 5, 1, 1, 0x04, 0, 0, 3]), FINAL_SIZE),
+        ("content behind the final size", ints(&[0x0f, 0, 5, 1, 1, 0x0e, 0, 20, 1, 1]), FINAL_SIZE),
+        ("CRYPTO far ahead", ints(&[0x06, 100_000, 1, 1]), CRYPTO_BUFFER),
+        ("CRYPTO that is no message", ints(&[0x06, 0, 4, 1, 0, 0, 0]), CRYPTO + 50),
+        ("KeyUpdate of TLS (RFC 9001, section 6)", ints(&[0x06, 0, 5, 24, 0, 0, 1, 0]), CRYPTO + 10),
+        ("MAX_STREAMS beyond 2^60", ints(&[0x12, (1 << 60) + 1]), ENCODING),
+        ("MAX_STREAMS of the other kind beyond 2^60", ints(&[0x13, (1 << 60) + 1]), ENCODING),
+        ("STREAMS_BLOCKED beyond 2^60", ints(&[0x16, (1 << 60) + 1]), ENCODING),
+        ("STREAMS_BLOCKED of the other kind beyond 2^60", ints(&[0x17, (1 << 60) + 1]), ENCODING),
+        ("RETIRE_CONNECTION_ID of what was not issued", ints(&[0x19, 99]), VIOLATION),
+        ("NEW_CONNECTION_ID that retires later ones", id(9, 10, &[1; 8]), ENCODING),
+        ("NEW_CONNECTION_ID without an identifier", id(9, 0, &[]), ENCODING),
+        ("NEW_CONNECTION_ID of 21 bytes", id(9, 0, &[1; 21]), ENCODING),
+        ("ACK of what was not sent", ints(&[0x02, 5000, 0, 0, 0]), VIOLATION),
+        ("ACK below zero", ints(&[0x02, 5, 0, 0, 9]), ENCODING),
+        ("ACK with a gap below zero", ints(&[0x02, 5, 0, 1, 0, 9, 0]), ENCODING),
+    ];
+    for (what, frames, wanted) in rows {
+        wrong.frames(what, frames, *wanted);
+    }
+    let ids: Vec<u8> = (10..22).flat_map(|n| id(u64::from(n), 0, &[n; 8])).collect();
+    wrong.frames("more identifiers than active_connection_id_limit", &ids, ID_LIMIT);
+    for (what, frames) in [
+        ("PING", ints(&[0x01])),
+        ("PADDING", vec![0; 20]),
+        ("PATH_RESPONSE that nobody asked for", [0x1b, 0, 0, 0, 0, 0, 0, 0, 0].to_vec()),
+        ("DATA_BLOCKED", ints(&[0x14, 9])),
+        ("ACK_ECN with counts that cannot be", ints(&[0x03, 0, 0, 0, 0, 900, 900, 900])),
+        ("the same bytes twice", ints(&[0x0e, 0, 0, 1, 1, 0x0e, 0, 0, 1, 1])),
+        ("MAX_DATA that takes back", ints(&[0x10, 1])),
+    ] {
+        wrong.good(what, &frames);
+    }
+    assert_eq!(wrong.failures, "");
+    let log = server.error_log();
+    assert!(!log.contains("panic"), "{log}");
+}
+
+#[test]
+fn wrong_packets() {
+    let Some((mut wrong, server)) = wrong() else { return };
+    for at in ["initial", "handshake"] {
+        for (what, frames, wanted) in [
+            ("STREAM", ints(&[0x0e, 0, 0, 1, 1]), VIOLATION),
+            ("MAX_DATA", ints(&[0x10, 5]), VIOLATION),
+            ("RESET_STREAM", ints(&[0x04, 0, 0, 0]), VIOLATION),
+            ("HANDSHAKE_DONE", ints(&[0x1e]), VIOLATION),
+            ("NEW_TOKEN", ints(&[0x07, 1, 5]), VIOLATION),
+            ("PATH_CHALLENGE", [0x1a, 0, 0, 0, 0, 0, 0, 0, 0].to_vec(), VIOLATION),
+            ("RETIRE_CONNECTION_ID", ints(&[0x19, 0]), VIOLATION),
+            ("CONNECTION_CLOSE of the application", ints(&[0x1d, 0, 0]), VIOLATION),
+            ("unknown type", ints(&[0x21]), ENCODING),
+            ("ACK of what was not sent", ints(&[0x02, 500, 0, 0, 0]), VIOLATION),
+        ] {
+            wrong.judge(&format!("{what} at {at}"), json!({"at": at, "frames": hex(&frames)}), Some(wanted));
+        }
+        wrong.judge(
+            &format!("reserved bits at {at}"),
+            json!({"at": at, "frames": "01", "reserved": 3}),
+            Some(VIOLATION),
+        );
+        wrong.judge(&format!("PING at {at}"), json!({"at": at, "frames": "01"}), None);
+    }
+    wrong.judge(
+        "CRYPTO far ahead",
+        json!({"at": "handshake", "frames": hex(&ints(&[0x06, 100_000, 1, 1]))}),
+        Some(CRYPTO_BUFFER),
+    );
+    wrong.judge(
+        "CRYPTO that is no message",
+        json!({"at": "handshake", "frames": hex(&ints(&[0x06, 0, 4, 1, 0, 0, 0]))}),
+        Some(CRYPTO + 50),
+    );
+    wrong.judge("reserved bits", json!({"frames": "01", "reserved": 3}), Some(VIOLATION));
+    wrong.judge("no frames", json!({"frames": ""}), None);
+    // A packet without the fixed bit is fine, since the server has offered to take it (RFC 9287).
+    wrong.judge("fixed bit", json!({"frames": "01", "fixed": 0}), None);
+    wrong.judge("key update", json!({"frames": "01", "updates": 1}), None);
+    assert_eq!(wrong.failures, "");
+    let log = server.error_log();
+    assert!(!log.contains("panic"), "{log}");
+}
+
+#[test]
+fn wrong_transport_parameters() {
+    let Some((mut wrong, server)) = wrong() else { return };
+    let number = |id: u64, value: u64| json!([id, hex(&ints(&[value])), "instead"]);
+    let bytes = |id: u64, value: &[u8]| json!([id, hex(value), "instead"]);
+    let raw = |values: &[u64]| json!(["raw", hex(&ints(values))]);
+    let address = [&[0; 24][..], &[8], &[1; 8], &[2; 16]].concat();
+    let rows = [
+        ("max_udp_payload_size 1199", number(3, 1199)),
+        ("ack_delay_exponent 21", number(10, 21)),
+        ("max_ack_delay 2^14", number(11, 1 << 14)),
+        ("active_connection_id_limit 1", number(14, 1)),
+        ("initial_max_streams_bidi above 2^60", number(8, (1 << 60) + 1)),
+        ("initial_max_streams_uni above 2^60", number(9, (1 << 60) + 1)),
+        ("original_destination_connection_id of a client", bytes(0, &[1; 8])),
+        ("stateless_reset_token of a client", bytes(2, &[1; 16])),
+        ("preferred_address of a client", bytes(13, &address)),
+        ("retry_source_connection_id of a client", bytes(16, &[1; 8])),
+        ("no initial_source_connection_id", json!([15, null])),
+        ("another initial_source_connection_id", bytes(15, &[1; 8])),
+        ("initial_source_connection_id of 21 bytes", bytes(15, &[1; 21])),
+        ("initial_max_data twice", json!([4, "01"])),
+        ("max_idle_timeout twice", json!([1, "01"])),
+        ("initial_source_connection_id twice", json!([15, "0101"])),
+        ("disable_active_migration twice", raw(&[12, 0, 12, 0])),
+        ("max_datagram_frame_size twice", raw(&[0x20, 1, 0, 0x20, 1, 0])),
+        ("grease_quic_bit twice", raw(&[0x2ab2, 0, 0x2ab2, 0])),
+        ("an unknown one twice", raw(&[0x3f00, 0, 0x3f00, 0])),
+        ("disable_active_migration with a value", json!([12, "00"])),
+        ("bytes behind a number", json!([4, "0100", "instead"])),
+        ("a number that is cut off", json!([4, "40", "instead"])),
+        ("a name without a value", raw(&[0x3f00])),
+        ("a value that is cut off", raw(&[0x3f00, 50, 1])),
+        ("version_information that is cut off", bytes(17, &[0, 0])),
+        ("version_information of another version", bytes(17, &[0x6b, 0x33, 0x43, 0xcf])),
+        ("version_information with version 0", bytes(17, &[0, 0, 0, 1, 0, 0, 0, 0])),
+    ];
+    for (what, edit) in rows {
+        wrong.parameter(what, edit, Some(PARAMETER));
+    }
+    for (what, edit) in [
+        ("max_udp_payload_size 1200", number(3, 1200)),
+        ("ack_delay_exponent 20", number(10, 20)),
+        ("max_ack_delay below 2^14", number(11, (1 << 14) - 1)),
+        ("active_connection_id_limit 2", number(14, 2)),
+        ("an unknown one", json!([0x3f00, "1234"])),
+        ("no version_information", json!([17, null])),
+    ] {
+        wrong.parameter(what, edit, None);
+    }
+    for (what, alpn) in [("h2", json!(["h2"])), ("none", Value::Null)] {
+        let command = json!({"at": "parameters", "frames": "", "alpn": alpn});
+        wrong.judge(&format!("ALPN {what}"), command, Some(CRYPTO + 120));
+    }
+    assert_eq!(wrong.failures, "");
+    let log = server.error_log();
+    assert!(!log.contains("panic"), "{log}");
+}

@@ -1,0 +1,131 @@
+//! The dynamic table of what the server sends, with another implementation as its decoder.
+
+use super::{Client, serve};
+use crate::harness::Server;
+use forebay_http::h3::frame::{Header, push_settings};
+use forebay_http::h3::{encode, qpack};
+use serde_json::{Value, json};
+
+const CAPACITY: u64 = 4096;
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+fn bytes(hex: &str) -> Vec<u8> {
+    (0..hex.len() / 2).map(|n| u8::from_str_radix(&hex[2 * n..2 * n + 2], 16).expect("hex")).collect()
+}
+
+fn send(client: &mut Client, stream: &str, bytes: &[u8], end: bool) {
+    client.call("raw", json!({"on": "a", "steps": [[stream, hex(bytes), end]]}));
+}
+
+/// Opens a connection with a table and a decoder stream.
+fn connect(client: &mut Client, server: &Server, capacity: u64) {
+    client.connect_with("a", server, json!({"raw": true}));
+    let mut control = vec![0];
+    push_settings(&mut control, &[(1, capacity)]);
+    send(client, "uni", &control, false);
+    send(client, "uni2", &[3], false);
+}
+
+/// Sends a GET on a new stream and decodes the head of its answer.
+fn get(client: &mut Client, stream: &str, path: &str) -> Value {
+    let mut section = Vec::new();
+    encode::prefix(&mut section);
+    let fields = [(":method", "GET"), (":scheme", "https"), (":authority", "localhost"), (":path", path)];
+    fields.iter().for_each(|(n, v)| encode::field(&mut section, n.as_bytes(), v.as_bytes()));
+    let mut head = Vec::new();
+    Header { kind: 1, len: section.len() as u64 }.push(&mut head);
+    head.extend_from_slice(&section);
+    send(client, stream, &head, true);
+    assert_eq!(client.answer(stream)["ended"], true);
+    client.call("ping", json!({"on": "a"}));
+    client.call("decode", json!({"on": "a", "of": stream, "capacity": CAPACITY}))
+}
+
+/// Number of insertions that the server has sent.
+fn inserted(client: &mut Client) -> u64 {
+    let told = client.call("ping", json!({"on": "a"}));
+    let Some(instructions) = told["uni"]["11"].as_str() else { return 0 };
+    let mut decoder = qpack::Decoder::new(CAPACITY as usize);
+    let instructions = bytes(instructions);
+    let done = decoder.instructions(&instructions[1..], &mut Vec::new());
+    assert_eq!(done, Ok(instructions.len() - 1));
+    decoder.inserted()
+}
+
+fn fields(told: &Value) -> Vec<Value> {
+    let all = told["fields"].as_array().cloned().unwrap_or_default();
+    all.into_iter().filter(|f| f[0] != "date").collect()
+}
+
+fn len(told: &Value) -> usize {
+    told["section"].as_str().map_or(0, |hex| hex.len() / 2)
+}
+
+const LINES: &str = "add_header Cache-Control 'public, max-age=12345'; add_header X-Custom 'some value of ours'; \
+                     add_header Set-Cookie 'id=secret';";
+
+#[test]
+fn answers_refer_to_what_the_client_has_acknowledged() {
+    let Some(mut client) = Client::start() else { return };
+    let server = serve(LINES);
+    connect(&mut client, &server, CAPACITY);
+    let first = get(&mut client, "bidi0", "/page");
+    assert_eq!(inserted(&mut client), 0, "nothing has come twice");
+    let second = get(&mut client, "bidi1", "/page");
+    assert_eq!(
+        (fields(&second), len(&second), &second["feedback"]),
+        (fields(&first), len(&first), &json!(""))
+    );
+    let known = inserted(&mut client);
+    assert!(known >= 5, "{known}: {first}");
+    let third = get(&mut client, "bidi2", "/page");
+    assert_eq!(len(&third), len(&first), "the client has acknowledged nothing");
+    // An Insert Count Increment.
+    send(&mut client, "uni2", &[known as u8], false);
+    client.call("ping", json!({"on": "a"}));
+    let mut acknowledged = String::new();
+    for n in 3..20 {
+        let told = get(&mut client, &format!("bidi{n}"), "/page");
+        assert_eq!((fields(&told), &told["kind"]), (fields(&first), &json!(1)));
+        assert!(len(&told) + 60 < len(&first), "{} {}", len(&told), len(&first));
+        // A section acknowledgment.
+        acknowledged = told["feedback"].as_str().unwrap_or_default().to_owned();
+        assert!(acknowledged.as_str() >= "80", "{told}");
+        send(&mut client, "uni2", &bytes(&acknowledged), false);
+    }
+    let other = get(&mut client, "bidi20", "/index.html");
+    assert_eq!(fields(&other).len(), fields(&first).len());
+    assert!(len(&other) + 40 < len(&first), "{other}");
+    // RFC 9204, section 4.4.1: that section was acknowledged.
+    send(&mut client, "uni2", &bytes(&acknowledged), false);
+    assert_eq!(client.call("wait", json!({"on": "a", "for": "closed"}))["closed"]["code"], 0x202);
+}
+
+#[test]
+fn acknowledgments_of_what_was_not_sent_end_the_connection() {
+    let Some(mut client) = Client::start() else { return };
+    let server = serve(LINES);
+    for (feedback, code) in [(&[0][..], 0x202), (&[0x3f, 0x40], 0x202), (&[0x80], 0x202), (&[0x40], 0)] {
+        connect(&mut client, &server, CAPACITY);
+        (0..3).for_each(|n| drop(get(&mut client, &format!("bidi{n}"), "/page")));
+        assert!(inserted(&mut client) > 0);
+        send(&mut client, "uni2", feedback, false);
+        let closed = match code {
+            0 => client.call("ping", json!({"on": "a"})),
+            _ => client.call("wait", json!({"on": "a", "for": "closed"})),
+        };
+        assert_eq!(closed["closed"]["code"].as_u64().unwrap_or(0), code, "{feedback:?}");
+    }
+}
+
+#[test]
+fn a_client_without_a_table_gets_none() {
+    let Some(mut client) = Client::start() else { return };
+    let server = serve(LINES);
+    connect(&mut client, &server, 0);
+    (0..4).for_each(|n| drop(get(&mut client, &format!("bidi{n}"), "/page")));
+    assert_eq!(client.call("ping", json!({"on": "a"}))["uni"]["11"], json!(null));
+}

@@ -1,0 +1,215 @@
+//! Connections whose datagrams arrive at another thread or another process than their own.
+
+use super::{Client, site};
+use crate::harness::{Server, Site, alive, kill, wait_for};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+/// A server whose answers tell the process.
+fn http(lines: &str) -> String {
+    format!(
+        "server {{ listen 127.0.0.1:%PORT0% quic; listen 127.0.0.1:%PORT0% ssl; {lines}\n\
+         location = /pid {{ return 200 $pid; }} location = /port {{ return 200 $remote_port; }}\n\
+         location /middle {{ limit_rate 100k; }} }}"
+    )
+}
+
+/// The same in a configuration with several threads.
+fn conf(lines: &str) -> String {
+    super::conf(&http(lines)).replace("worker_processes 1", "worker_processes 4")
+}
+
+fn prepared(lines: &str) -> Site {
+    let site = site(&http(lines));
+    site.write("host.key", "secret");
+    site.write("html/middle", &"0123456789".repeat(30_000));
+    site.write("nginx.conf", &conf(lines));
+    site
+}
+
+fn pid(client: &mut Client, on: &str) -> i32 {
+    let told = client.get(on, "/pid");
+    told["text"].as_str().and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("{on}: {told}"))
+}
+
+/// The kernel chooses the thread by the port of the client: four in five moves lead to another one.
+#[test]
+fn clients_that_move_find_their_thread() {
+    let Some(mut client) = Client::start() else { return };
+    let server = Server::start_on(prepared(""));
+    client.connect("a", &server);
+    client.request("a", "running", json!({"path": "/middle"}));
+    for _ in 0..12 {
+        let ports = client.call("move", json!({"on": "a"}))["ports"].clone();
+        let told = client.get("a", "/port");
+        assert_eq!((&told["text"], &told["closed"]), (&json!(ports[1].to_string()), &Value::Null), "{told}");
+    }
+    let told = client.answer("running");
+    assert_eq!((&told["length"], &told["ended"]), (&json!(300_000), &json!(true)), "{told}");
+}
+
+/// Both processes read the same sockets; each connection stays with its own.
+#[test]
+fn an_upgrade_feeds_the_connections_of_the_former_program() {
+    let Some(mut client) = Client::start() else { return };
+    let server = Server::daemon_on(prepared(""));
+    let old = server.pid();
+    for name in ["a", "b", "c", "d"] {
+        client.connect(name, &server);
+        client.request(name, &format!("running {name}"), json!({"path": "/middle"}));
+    }
+    let first = pid(&mut client, "a");
+    server.signal(Signal::SIGUSR2);
+    let new = wait_for("a new master", || server.site.pid().filter(|pid| *pid != old));
+    let second = wait_for("its worker", || server.workers(new).first().copied());
+    wait_for("connections of the new process", || {
+        client.connect("new", &server);
+        (pid(&mut client, "new") == second).then_some(())
+    });
+    for n in 0..20 {
+        let name = format!("new {n}");
+        client.connect(&name, &server);
+        assert_eq!((pid(&mut client, &name), pid(&mut client, "a")), (second, first));
+    }
+    kill(old, Signal::SIGQUIT);
+    server.wait_for_log("gracefully shutting down", 1);
+    for name in ["a", "b", "c", "d"] {
+        // Its packets come by way of the new process only.
+        client.call("move", json!({"on": name}));
+        let told = client.answer(&format!("running {name}"));
+        assert_eq!((&told["length"], &told["ended"]), (&json!(300_000), &json!(true)), "{told}");
+        let told = client.call("wait", json!({"on": name, "for": "closed"}));
+        assert_eq!(told["closed"]["code"], 0x100, "H3_NO_ERROR");
+    }
+    wait_for("the end of the old process", || (!alive(old)).then_some(()));
+    assert_eq!(pid(&mut client, "new"), second);
+    assert_eq!(server.workers(new), [second]);
+}
+
+/// The new program is given up: the former one gets the sockets back, and feeds what is left of the new one.
+#[test]
+fn an_upgrade_that_is_given_up() {
+    let Some(mut client) = Client::start() else { return };
+    let server = Server::daemon_on(prepared(""));
+    let old = server.pid();
+    client.connect("a", &server);
+    let first = pid(&mut client, "a");
+    for signal in [Signal::SIGQUIT, Signal::SIGKILL] {
+        server.signal(Signal::SIGUSR2);
+        let new = wait_for("a new master", || server.site.pid().filter(|pid| *pid != old));
+        let second = wait_for("its worker", || server.workers(new).first().copied());
+        wait_for("connections of the new process", || {
+            client.connect("new", &server);
+            (pid(&mut client, "new") == second).then_some(())
+        });
+        client.request("new", "running", json!({"path": "/middle"}));
+        client.call("answer", json!({"of": "running", "until": "head"}));
+        kill(new, signal);
+        if signal == Signal::SIGQUIT {
+            let told = client.answer("running");
+            assert_eq!((&told["length"], &told["ended"]), (&json!(300_000), &json!(true)), "{told}");
+        } else {
+            // Its worker goes on without a master, as nginx's.
+            kill(second, signal);
+        }
+        wait_for("the end of the new process", || (!alive(second) && !alive(new)).then_some(()));
+        wait_for("the pid file", || (server.site.pid() == Some(old)).then_some(()));
+        assert_eq!(pid(&mut client, "a"), first);
+        for n in 0..8 {
+            let name = format!("{signal} {n}");
+            client.connect(&name, &server);
+            assert_eq!(pid(&mut client, &name), first);
+        }
+    }
+}
+
+/// Clients of a process that has died learn so at once, since its successor has the same secret.
+#[test]
+fn a_killed_worker_is_followed_by_stateless_resets() {
+    let Some(mut client) = Client::start() else { return };
+    for lines in ["", "quic_host_key host.key;"] {
+        let server = Server::start_on(prepared(lines));
+        let names: Vec<String> = (0..8).map(|n| format!("{lines}{n}")).collect();
+        names.iter().for_each(|name| {
+            client.connect(name, &server);
+        });
+        let first = pid(&mut client, &names[0]);
+        kill(first, Signal::SIGKILL);
+        let second = wait_for("another worker", || {
+            server.workers(server.pid()).first().copied().filter(|worker| *worker != first)
+        });
+        for name in &names {
+            client.call("send_ping", json!({"on": name}));
+            let told = client.call("wait", json!({"on": name, "for": "reset"}));
+            assert_eq!(told["was_reset"], true, "{name}: {told}");
+        }
+        client.connect("again", &server);
+        assert_eq!(pid(&mut client, "again"), second);
+    }
+}
+
+/// A key in a file makes resets possible after the end of all processes.
+#[test]
+fn a_restarted_server_with_a_host_key_resets() {
+    let Some(mut client) = Client::start() else { return };
+    let mut server = Server::start_on(prepared("quic_host_key host.key;"));
+    client.connect("a", &server);
+    pid(&mut client, "a");
+    kill(server.workers(server.pid())[0], Signal::SIGKILL);
+    server.signal(Signal::SIGKILL);
+    server.wait_end();
+    server.restart();
+    client.call("send_ping", json!({"on": "a"}));
+    assert_eq!(client.call("wait", json!({"on": "a", "for": "reset"}))["was_reset"], true);
+}
+
+/// Errors of the file refuse the configuration.
+#[test]
+fn a_host_key_has_to_be_there() {
+    let site = prepared("");
+    site.write("empty", "");
+    for (name, text) in [
+        ("missing", "missing\" failed (2: No such file or directory) in"),
+        ("empty", "empty\" zero key size in"),
+    ] {
+        site.write("nginx.conf", &conf(&format!("quic_host_key {name};")));
+        let output = site.run(&["-t"]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains(text), "{said}");
+    }
+}
+
+/// Listeners that go and come back have other sockets: packets of former connections may arrive at either.
+#[test]
+fn a_listener_that_comes_back() {
+    let Some(mut client) = Client::start() else { return };
+    let (without, again) = (conf(""), conf("listen 127.0.0.1:%PORT1% quic; add_header X new always;"));
+    let server = Server::start_on(prepared("listen 127.0.0.1:%PORT1% quic;"));
+    let port = server.addr(1).port();
+    let names: Vec<String> = (0..8).map(|n| n.to_string()).collect();
+    for name in &names {
+        client.connect_with(name, &server, json!({"port": port}));
+        client.request(name, &format!("running {name}"), json!({"path": "/middle"}));
+        client.call("answer", json!({"of": format!("running {name}"), "until": "head"}));
+    }
+    for (n, text) in [without, again].iter().enumerate() {
+        server.site.write("nginx.conf", text);
+        server.signal(Signal::SIGHUP);
+        if n == 0 {
+            client.call("wait", json!({"on": "0", "for": "goaway"}));
+        }
+    }
+    wait_for("the listener", || {
+        let told = client.connect_with("new", &server, json!({"port": port}));
+        (told["connected"] == true && super::field(&client.get("new", "/pid"), "x") == "new").then_some(())
+    });
+    for name in &names {
+        let told = client.answer(&format!("running {name}"));
+        assert_eq!(
+            (&told["length"], &told["ended"]),
+            (&json!(300_000), &json!(true)),
+            "{told}: {}",
+            server.error_log()
+        );
+    }
+}
