@@ -7,6 +7,7 @@
 mod budget;
 mod cid;
 pub mod client;
+mod congestion;
 mod padding;
 mod session;
 mod strangers;
@@ -14,6 +15,7 @@ mod version;
 
 pub use budget::FRAMES;
 pub use cid::{Mask, Place};
+pub use congestion::Congestion;
 pub use quinn_proto::{
     ConnectError, Connection, ConnectionError, Dir, Event, ReadError, SendStream, Side, StreamEvent,
     StreamId, VarInt, WriteError,
@@ -26,7 +28,6 @@ use budget::Budget;
 use bytes::BytesMut;
 use forebay_sys::datagrams::{self, Address, Batch, Datagram, Destination, MOST};
 use forebay_sys::sockets;
-use quinn_proto::congestion::{BbrConfig, ControllerFactory, CubicConfig, NewRenoConfig};
 use quinn_proto::{
     ConnectionEvent, ConnectionHandle, DatagramEvent, EcnCodepoint, EndpointConfig, IdleTimeout, Incoming,
     ServerConfig, Transmit, TransportConfig,
@@ -77,37 +78,6 @@ pub struct Settings {
     pub congestion: Congestion,
     /// Secret behind stateless resets and tokens (nginx: quic_host_key).
     pub key: HostKey,
-}
-
-/// Congestion control of connections.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Congestion {
-    /// CUBIC (RFC 9438).
-    Cubic,
-    /// BBR, in its first version.
-    Bbr,
-    /// NewReno (RFC 9002, section 7).
-    Reno,
-}
-
-impl Congestion {
-    /// Returns that of this system's TCP, as far as it is one of these; CUBIC otherwise.
-    pub fn of_system() -> Congestion {
-        let name = std::fs::read("/proc/sys/net/ipv4/tcp_congestion_control").unwrap_or_default();
-        match name.trim_ascii() {
-            b"bbr" | b"bbr1" | b"bbr2" | b"bbr3" => Congestion::Bbr,
-            b"reno" => Congestion::Reno,
-            _ => Congestion::Cubic,
-        }
-    }
-
-    fn factory(self) -> Arc<dyn ControllerFactory + Send + Sync> {
-        match self {
-            Congestion::Cubic => Arc::new(CubicConfig::default()),
-            Congestion::Bbr => Arc::new(BbrConfig::default()),
-            Congestion::Reno => Arc::new(NewRenoConfig::default()),
-        }
-    }
 }
 
 /// Secret of stateless resets and tokens.
@@ -659,7 +629,9 @@ impl Endpoint {
             buf.clear();
             let most = if self.splits.get() { SEGMENTS } else { 1 };
             let mut quinn = link.quinn();
-            let Some(transmit) = quinn.poll_transmit(now, most, buf) else { return false };
+            let is_closed = quinn.is_closed();
+            let polled = congestion::let_close_pass(is_closed, || quinn.poll_transmit(now, most, buf));
+            let Some(transmit) = polled else { return false };
             let client = quinn.remote_address();
             drop(quinn);
             if link.strangers.borrow_mut().may_have(transmit.destination, client) {

@@ -362,6 +362,8 @@ class Session:
         while sent < c["count"] and a.terminated is None:
             if c["kind"] == "reset_each":
                 a.allowed(sent + per)
+                if a.terminated is not None:
+                    break
             payload = b""
             while sent < c["count"] and len(payload) < 1000 and per > 0:
                 payload += make(sent)

@@ -40,6 +40,16 @@ fn resident(server: &Server) -> u64 {
     workers.into_iter().map(of).max().expect("one")
 }
 
+/// Makes a request of each thread, so that what a process allocates once is there.
+fn warm_up(client: &mut Client, port: u16) {
+    for n in 0..8 {
+        let name = format!("early {n}");
+        assert_eq!(client.call("open", json!({"as": name, "port": port}))["connected"], true);
+        assert_eq!(client.call("ask", json!({"on": name, "path": "/page", "count": 1}))["ended"], true);
+        client.call("close", json!({"on": name}));
+    }
+}
+
 /// Variable-length integers (RFC 9000, section 16).
 fn ints(values: &[u64]) -> Vec<u8> {
     let mut out = Vec::new();
@@ -137,7 +147,10 @@ fn frames_that_would_be_held() {
 fn progress_is_no_flood() {
     let Some(mut client) = start() else { return };
     let server = serve("keepalive_requests 100000; location /large { }");
-    client.call("open", json!({"as": "a", "port": server.addr(0).port()}));
+    // The script does not widen the windows of its streams.
+    let windows =
+        json!({"as": "a", "port": server.addr(0).port(), "window": 4 << 20, "window_of_all": 16 << 20});
+    client.call("open", windows);
     for _ in 0..20 {
         let told = client.call("ask", json!({"on": "a", "path": "/page", "count": 100}));
         assert_eq!((&told["ended"], &told["closed"]), (&json!(true), &Value::Null), "{told}");
@@ -173,6 +186,7 @@ fn content_that_nobody_reads() {
     let Some(mut client) = start() else { return };
     let server = serve("");
     let port = server.addr(0).port();
+    warm_up(&mut client, port);
     let before = resident(&server);
     for n in 0..4 {
         // No windows, and windows without acknowledgements.
@@ -228,6 +242,7 @@ fn handshakes_that_nobody_completes() {
     let Some(mut client) = start() else { return };
     let server = serve("");
     let port = server.addr(0).port();
+    warm_up(&mut client, port);
     let before = resident(&server);
     let told = client.call("hellos", json!({"port": port, "count": 64}));
     assert_eq!((&told["retries"], &told["others"]), (&json!(0), &json!(64)));
