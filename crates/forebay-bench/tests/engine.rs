@@ -424,6 +424,21 @@ fn nginx() -> Option<Nginx> {
 }
 
 #[test]
+fn connections_pause_after_a_response() {
+    let Some(nginx) = nginx() else { return };
+    let [plain, h2c, _] = nginx.2;
+    for (port, protocol) in [(plain, Protocol::Http1), (h2c, Protocol::Http2)] {
+        let wanted = [Wanted::get(Url::parse(&format!("http://127.0.0.1:{port}/")).expect("URL"))];
+        let mut load = Load::new(&wanted, protocol, Order::Mixed, 1).expect("load");
+        (load.connections, load.parallel, load.think) = (1, 1, Duration::from_millis(20));
+        load.stop = Stop::Count(5, Some(Duration::from_secs(10)));
+        let start = Instant::now();
+        assert_eq!(run(&load).outcome.record.ok, 5);
+        assert!(start.elapsed() >= Duration::from_millis(80), "{protocol:?}: {:?}", start.elapsed());
+    }
+}
+
+#[test]
 fn nginx_over_all_protocols() {
     let Some(nginx) = nginx() else { return };
     let [plain, h2c, tls] = nginx.2;

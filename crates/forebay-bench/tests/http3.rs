@@ -245,6 +245,17 @@ fn every_request_is_counted_once() {
 }
 
 #[test]
+fn connections_pause_after_a_response() {
+    let addr = server(|quinn: &mut Connection, id, _| reply(quinn, id, &hello()));
+    let mut load = load(addr);
+    (load.connections, load.parallel, load.think) = (1, 1, Duration::from_millis(20));
+    load.stop = Stop::Count(5, Some(Duration::from_secs(10)));
+    let start = Instant::now();
+    assert_eq!(run(&load).outcome.record.ok, 5);
+    assert!(start.elapsed() >= Duration::from_millis(80), "{:?}", start.elapsed());
+}
+
+#[test]
 fn responses_of_all_forms_are_read() {
     let unknown = frame_of(0x21, b"nothing");
     let trailers = frame_of(kind::HEADERS, &[0, 0, 0x21, b'a', 1, b'b']);

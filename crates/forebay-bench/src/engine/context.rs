@@ -113,6 +113,12 @@ impl<'a> Ctx<'a> {
         }
     }
 
+    /// Returns the time before which a connection that has got a response sends no other request, ns.
+    #[inline]
+    pub(super) fn gate(&self) -> u64 {
+        if self.think > 0 { self.now + self.think } else { 0 }
+    }
+
     /// Counts a complete response. `status`: `None` in a protocol without statuses.
     #[inline]
     pub(super) fn answered(&mut self, flight: Flight, status: Option<u16>, length: u64, content: &[u8]) {

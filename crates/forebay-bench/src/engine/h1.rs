@@ -329,9 +329,7 @@ impl H1 {
             self.record_parts(ctx, flight);
         }
         ctx.answered(flight, self.status, self.received, &self.content);
-        if ctx.think > 0 {
-            self.gate = ctx.now + ctx.think;
-        }
+        self.gate = ctx.gate();
     }
 
     /// Records the times of a request as ab takes them apart.

@@ -57,6 +57,8 @@ pub(super) struct H2 {
     data: Option<Data>,
     goaway: bool,
     contents: Vec<Vec<u8>>,
+    /// No request is sent before this time, ns ([`crate::load::Load::think`]).
+    pub(super) gate: u64,
 }
 
 /// A DATA frame whose content is counted as it comes: it is not worth the copy to wait for all of it.
@@ -118,6 +120,7 @@ impl H2 {
             data: None,
             goaway: false,
             contents: Vec::new(),
+            gate: 0,
         }
     }
 
@@ -193,6 +196,7 @@ impl H2 {
             stream.status != 0 && stream.length.is_none_or(|n| n == stream.got || ctx.is_head(stream.flight));
         if complete {
             ctx.answered(stream.flight, Some(stream.status), stream.got, &stream.content);
+            self.gate = ctx.gate();
         } else {
             ctx.failed(stream.flight, if stream.status == 0 { Failure::Protocol } else { Failure::Length });
         }

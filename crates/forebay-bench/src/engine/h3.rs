@@ -57,6 +57,8 @@ pub(super) struct H3 {
     feedback: Option<StreamId>,
     /// Streams that have ended; their memory is used again.
     spare: Vec<Stream>,
+    /// No request is sent before this time, ns ([`crate::load::Load::think`]).
+    pub(super) gate: u64,
 }
 
 impl H3 {
@@ -75,6 +77,7 @@ impl H3 {
             goaway: None,
             feedback: None,
             spare: Vec::new(),
+            gate: 0,
         }
     }
 
@@ -233,6 +236,7 @@ impl H3 {
             Some(None) => {
                 if let Some(stream) = self.streams.get(at) {
                     stream.end(ctx);
+                    self.gate = ctx.gate();
                 }
                 self.remove(at);
             }

@@ -180,7 +180,11 @@ impl Http {
     /// Returns the time before which no request is sent, ns.
     #[inline]
     pub(super) fn gate(&self) -> u64 {
-        self.h1.gate()
+        match &self.streams {
+            Some(Streams::H2(h2)) => h2.gate,
+            Some(Streams::H3(h3)) => h3.gate,
+            None => self.h1.gate(),
+        }
     }
 
     /// Returns when the oldest request under way left.
