@@ -19,6 +19,8 @@ use std::sync::{Arc, LazyLock};
 
 /// Alert `internal_error` (RFC 8446, section 6).
 pub(super) const INTERNAL_ERROR: u8 = 80;
+/// Alert `unexpected_message`.
+const UNEXPECTED_MESSAGE: u8 = 10;
 
 /// Chooser of configurations for handshakes.
 pub trait Choose {
@@ -234,6 +236,8 @@ enum Stage {
     Greeting(Reading, Vec<u8>),
     /// rustls has it.
     Chosen(Box<ServerConnection>),
+    /// The handshake is complete, and everything of it is sent. rustls' state, about 5 KB, has no more use.
+    Done(Box<Agreed>),
 }
 
 /// Facts of a handshake.
@@ -246,7 +250,7 @@ pub struct HandshakeFacts {
 impl Session {
     fn chosen(&self) -> Option<&ServerConnection> {
         match &self.stage {
-            Stage::Greeting(..) => None,
+            Stage::Greeting(..) | Stage::Done(_) => None,
             Stage::Chosen(connection) => Some(connection),
         }
     }
@@ -284,8 +288,12 @@ impl crypto::Session for Session {
     }
 
     fn handshake_data(&self) -> Option<Box<dyn Any>> {
-        let connection = self.chosen()?;
-        Some(Box::new(HandshakeFacts { agreed: Agreed::of(connection) }))
+        let agreed = match &self.stage {
+            Stage::Greeting(..) => return None,
+            Stage::Chosen(connection) => Agreed::of(connection),
+            Stage::Done(agreed) => Agreed::clone(agreed),
+        };
+        Some(Box::new(HandshakeFacts { agreed }))
     }
 
     fn peer_identity(&self) -> Option<Box<dyn Any>> {
@@ -302,7 +310,11 @@ impl crypto::Session for Session {
     }
 
     fn is_handshaking(&self) -> bool {
-        self.chosen().is_none_or(|c| c.is_handshaking())
+        match &self.stage {
+            Stage::Greeting(..) => true,
+            Stage::Chosen(connection) => connection.is_handshaking(),
+            Stage::Done(_) => false,
+        }
     }
 
     fn read_handshake(&mut self, bytes: &[u8]) -> Result<bool, TransportError> {
@@ -323,7 +335,10 @@ impl crypto::Session for Session {
             self.stage = Stage::Chosen(Box::new(connection));
             bytes = received;
         }
-        let Stage::Chosen(connection) = &mut self.stage else { return Ok(false) };
+        let Stage::Chosen(connection) = &mut self.stage else {
+            // A client has nothing to say after the handshake, not even KeyUpdate (RFC 9001, section 6).
+            return Err(self.fail(UNEXPECTED_MESSAGE, "client sent a message after the handshake".to_owned()));
+        };
         let before = connection.is_handshaking();
         if let Err(e) = connection.read_hs(&bytes) {
             let alert = connection.alert().map_or(INTERNAL_ERROR, u8::from);
@@ -340,13 +355,19 @@ impl crypto::Session for Session {
 
     fn write_handshake(&mut self, buf: &mut Vec<u8>) -> Option<Keys> {
         let Stage::Chosen(connection) = &mut self.stage else { return None };
-        Some(match connection.write_hs(buf)? {
-            KeyChange::Handshake { keys } => boxed_early(keys, self.version),
-            KeyChange::OneRtt { keys, next } => {
+        match connection.write_hs(buf) {
+            Some(KeyChange::Handshake { keys }) => Some(boxed_early(keys, self.version)),
+            Some(KeyChange::OneRtt { keys, next }) => {
                 self.next = Some(next);
-                boxed(keys, self.version)
+                Some(boxed(keys, self.version))
             }
-        })
+            None => {
+                if buf.is_empty() && !connection.is_handshaking() {
+                    self.stage = Stage::Done(Box::new(Agreed::of(connection)));
+                }
+                None
+            }
+        }
     }
 
     fn next_1rtt_keys(&mut self) -> Option<KeyPair<Box<dyn PacketKey>>> {

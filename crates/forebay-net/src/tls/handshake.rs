@@ -117,7 +117,7 @@ impl AlertDue {
 }
 
 /// Parameters that a handshake agreed on.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Agreed {
     /// TLS 1.3, else 1.2.
     pub v13: bool,

@@ -459,7 +459,11 @@ fn wrong_frames() {
         ("RESET_STREAM below what was sent", ints(&[0x0e, 0, 5, 1, 1, 0x04, 0, 0, 3]), FINAL_SIZE),
         ("content behind the final size", ints(&[0x0f, 0, 5, 1, 1, 0x0e, 0, 20, 1, 1]), FINAL_SIZE),
         ("CRYPTO far ahead", ints(&[0x06, 100_000, 1, 1]), CRYPTO_BUFFER),
-        ("CRYPTO that is no message", ints(&[0x06, 0, 4, 1, 0, 0, 0]), CRYPTO + 50),
+        (
+            "ClientHello after the handshake (RFC 8446, section 4.1.2)",
+            ints(&[0x06, 0, 4, 1, 0, 0, 0]),
+            CRYPTO + 10,
+        ),
         ("KeyUpdate of TLS (RFC 9001, section 6)", ints(&[0x06, 0, 5, 24, 0, 0, 1, 0]), CRYPTO + 10),
         ("MAX_STREAMS beyond 2^60", ints(&[0x12, (1 << 60) + 1]), ENCODING),
         ("MAX_STREAMS of the other kind beyond 2^60", ints(&[0x13, (1 << 60) + 1]), ENCODING),
