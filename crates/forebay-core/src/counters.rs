@@ -2,6 +2,7 @@
 //! of all threads (nginx: stub_status).
 
 use crate::latency::Times;
+use forebay_net::quic::COUNTS;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// One counter.
@@ -9,6 +10,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Counter(AtomicU64);
 
 impl Counter {
+    /// Creates a counter of zero.
+    pub const fn new() -> Counter {
+        Counter(AtomicU64::new(0))
+    }
+
     /// Adds; only by the owning thread.
     #[inline]
     pub fn add(&self, n: u64) {
@@ -18,6 +24,11 @@ impl Counter {
     #[inline]
     pub fn sub(&self, n: u64) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_sub(n), Ordering::Relaxed);
+    }
+    /// Replaces the value, of which only the owning thread knows; only by that.
+    #[inline]
+    pub fn set(&self, n: u64) {
+        self.0.store(n, Ordering::Relaxed);
     }
     /// Reads.
     pub fn get(&self) -> u64 {
@@ -59,6 +70,12 @@ pub struct Counters {
     pub tls_resumed: Counter,
     /// Handshakes that failed.
     pub tls_failed: Counter,
+    /// QUIC connections, and those of them whose handshake is not complete.
+    pub quic_open: Counter,
+    /// See `quic_open`.
+    pub quic_half_open: Counter,
+    /// What happened on them, by the numbers of [`forebay_net::quic::Count`].
+    pub quic: [Counter; COUNTS],
     /// Times of requests.
     pub times: Times,
     /// Panics caught.

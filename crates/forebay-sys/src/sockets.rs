@@ -92,6 +92,29 @@ pub fn set_transparent(socket: impl AsFd, ipv6: bool) -> Result<(), Errno> {
     set.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::INVAL))
 }
 
+/// Returns the number of datagrams that the kernel has dropped at a socket, because its receive buffer was full or they could not be
+/// checked (SO_MEMINFO of linux/sock_diag.h). The count wraps.
+///
+/// # Errors
+/// Errors of getsockopt(2).
+pub fn dropped(socket: impl AsFd) -> io::Result<u32> {
+    /// Place of SK_MEMINFO_DROPS, the last of SK_MEMINFO_VARS.
+    const DROPS: usize = 8;
+    let mut values = [0u32; DROPS + 1];
+    let mut size = size_of_val(&values) as libc::socklen_t;
+    let fd = socket.as_fd().as_raw_fd();
+    // SAFETY: `fd` is open during the call. The kernel writes at most `size` bytes, which is the size of `values`, and any bytes
+    // are integers.
+    let result = unsafe {
+        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_MEMINFO, values.as_mut_ptr().cast(), &raw mut size)
+    };
+    match values.last() {
+        Some(drops) if result == 0 && size as usize == size_of_val(&values) => Ok(*drops),
+        _ if result == 0 => Err(io::ErrorKind::Unsupported.into()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 fn set_tcp_option(socket: impl AsFd, option: libc::c_int, value: i32) -> io::Result<()> {
     set_option(socket, libc::IPPROTO_TCP, option, value)
 }
@@ -131,6 +154,19 @@ mod tests {
         socket.send(b"x").expect("sent");
         let e = socket.recv(&mut [0; 1]).expect_err("refused");
         assert_eq!(e.kind(), io::ErrorKind::ConnectionRefused);
+    }
+
+    #[test]
+    fn datagrams_that_found_no_room() {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("bind");
+        rustix::net::sockopt::set_socket_recv_buffer_size(&socket, 4096).expect("a small buffer");
+        assert_eq!(dropped(&socket).expect("a count"), 0);
+        let to = socket.local_addr().expect("bound");
+        for _ in 0..100 {
+            let _ = socket.send_to(&[0; 1000], to);
+        }
+        let lost = dropped(&socket).expect("a count");
+        assert!((50..100).contains(&lost), "{lost}");
     }
 
     #[test]

@@ -208,10 +208,12 @@ fn new_socket(listen: &ListenAddr, addr: SocketAddr, options: &SocketOptions) ->
 }
 
 /// Sets the options that a socket has before bind().
-fn set_options(socket: &Socket, options: &SocketOptions) -> io::Result<()> {
+fn set_options(socket: &Socket, options: &SocketOptions, udp: bool) -> io::Result<()> {
     // Buffer sizes count for the window scale, so they must be set before listen().
     if let Some(size) = options.rcvbuf {
         socket.set_recv_buffer_size(size)?;
+    } else if udp {
+        set_datagram_room(socket);
     }
     if let Some(size) = options.sndbuf {
         socket.set_send_buffer_size(size)?;
@@ -219,10 +221,22 @@ fn set_options(socket: &Socket, options: &SocketOptions) -> io::Result<()> {
     options.so_keepalive.map_or(Ok(()), |probes| set_keepalive(socket, probes))
 }
 
+/// Receive buffer of a UDP socket, bytes. The kernel's default of 208 KB is full after 150 large datagrams, which come while one
+/// turn of a busy thread lasts.
+const DATAGRAM_ROOM: usize = 4 << 20;
+
+/// Gives a UDP socket room for the datagrams that come in a turn.
+fn set_datagram_room(socket: &Socket) {
+    // Without privileges the kernel grants as much as `net.core.rmem_max` says.
+    if rustix::net::sockopt::set_socket_recv_buffer_size_force(socket, DATAGRAM_ROOM).is_err() {
+        let _ = socket.set_recv_buffer_size(DATAGRAM_ROOM);
+    }
+}
+
 fn bind_inet(listen: &ListenAddr, addr: SocketAddr, options: &SocketOptions) -> io::Result<Socket> {
     let socket = new_socket(listen, addr, options)?;
     socket.set_reuse_port(true)?;
-    set_options(&socket, options)?;
+    set_options(&socket, options, listen.is_udp())?;
     socket.bind(&addr.into())?;
     options.fastopen.map_or(Ok(()), |length| sockets::set_fastopen(&socket, length))?;
     if addr.ip().is_loopback() && !listen.is_udp() {
@@ -257,7 +271,7 @@ fn open_unix(path: &Path, wanted: &Listener) -> Result<OwnedFd, Failure> {
     let socket = Socket::new(Domain::UNIX, kind, None).map_err(bind)?;
     socket.set_nonblocking(true).map_err(bind)?;
     if wanted.addr.is_udp() {
-        set_options(&socket, &wanted.options).map_err(bind)?;
+        set_options(&socket, &wanted.options, false).map_err(bind)?;
     }
     // The file gets the mode of the socket: afterwards its name may stand for something else.
     let mode = rustix::fs::Mode::from_raw_mode(0o666);

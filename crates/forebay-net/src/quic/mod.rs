@@ -11,6 +11,7 @@ mod congestion;
 mod padding;
 mod session;
 mod strangers;
+mod tally;
 mod version;
 
 pub use budget::FRAMES;
@@ -22,6 +23,7 @@ pub use quinn_proto::{
 };
 pub use rustls::ServerConfig as TlsConfig;
 pub use session::{Choose, HandshakeFacts};
+pub use tally::{COUNTS, Count};
 
 use aws_lc_rs::{hkdf, hmac};
 use budget::Budget;
@@ -44,6 +46,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use strangers::Strangers;
+use tally::Tally;
 
 /// Most datagrams that a connection sends in one piece. The kernel takes 64 of up to 64 KiB together.
 const SEGMENTS: usize = 32;
@@ -229,17 +232,21 @@ pub trait Owner {
 }
 
 /// New connection whose client the owner may refuse.
-pub struct Arrival(Incoming);
+pub struct Arrival {
+    incoming: Incoming,
+    /// Version of QUIC.
+    version: Option<u32>,
+}
 
 impl Arrival {
     /// Returns the address of the client.
     pub fn remote(&self) -> SocketAddr {
-        self.0.remote_address()
+        self.incoming.remote_address()
     }
 
     /// Returns the local address that the client has sent to, where it is known.
     pub fn local(&self) -> Option<IpAddr> {
-        self.0.local_ip()
+        self.incoming.local_ip()
     }
 }
 
@@ -272,6 +279,9 @@ pub struct Endpoint {
     panics: Cell<usize>,
     /// A datagram found a closed port. Only sockets with a peer learn of that.
     refused: Cell<bool>,
+    tally: Tally,
+    /// What the kernel has dropped so far.
+    drops: Cell<u32>,
 }
 
 impl std::fmt::Debug for Endpoint {
@@ -333,6 +343,8 @@ impl Endpoint {
             lost: RefCell::default(),
             panics: Cell::new(0),
             refused: Cell::new(false),
+            tally: Tally::default(),
+            drops: Cell::new(0),
         })
     }
 
@@ -357,6 +369,28 @@ impl Endpoint {
             let all = self.settings.borrow().streams;
             link.quinn().set_max_concurrent_streams(Dir::Bi, all.into());
         }
+    }
+
+    /// Counts something.
+    pub fn count(&self, what: Count) {
+        self.tally.add(what, 1);
+    }
+
+    /// Calls `f` with each count since the last call that is not zero, by the number of its [`Count`].
+    pub fn take_counts(&self, f: impl FnMut(usize, u64)) {
+        self.tally.take(f);
+    }
+
+    /// Counts what the kernel has dropped since the last call.
+    pub fn count_dropped(&self) {
+        if let Ok(drops) = sockets::dropped(&*self.socket) {
+            self.tally.add(Count::Dropped, drops.wrapping_sub(self.drops.replace(drops)).into());
+        }
+    }
+
+    /// Returns the number of connections whose handshake is not complete.
+    pub fn half_open(&self) -> usize {
+        self.half_open.get()
     }
 
     /// Returns the number of connections.
@@ -448,10 +482,13 @@ impl Endpoint {
     fn pass(&self, received: &Received<'_>, long: bool, owner: &impl Owner) -> bool {
         let Some((id, is_long)) = cid::receiver_of(received.bytes) else { return false };
         let place = self.mask.place_of(id).filter(|place| is_long == long && *place != self.place);
-        place.is_some_and(|place| owner.pass(place, long, received))
+        let is_passed = place.is_some_and(|place| owner.pass(place, long, received));
+        self.tally.add(Count::HandedOver, is_passed.into());
+        is_passed
     }
 
     fn datagram(&self, now: Instant, received: &Received<'_>, owner: &impl Owner, passes: bool) {
+        self.tally.add(Count::Received, 1);
         if passes && self.pass(received, true, owner) {
             return;
         }
@@ -477,7 +514,8 @@ impl Endpoint {
                     quinn.ignore(incoming);
                 } else {
                     drop(quinn);
-                    self.arrive(now, Arrival(incoming), &mut buf, owner);
+                    let arrival = Arrival { incoming, version: version::of_long_header(received.bytes) };
+                    self.arrive(now, arrival, &mut buf, owner);
                 }
             }
             answer => {
@@ -486,6 +524,15 @@ impl Endpoint {
                 if !(passes && self.pass(received, false, owner))
                     && let Some(DatagramEvent::Response(transmit)) = answer
                 {
+                    // Both other kinds of answers have long headers, and version 0 is none.
+                    let what = match version::of_long_header(&buf) {
+                        None => Some(Count::Resets),
+                        Some(0) => Some(Count::Negotiations),
+                        Some(_) => None,
+                    };
+                    if let Some(what) = what {
+                        self.count(what);
+                    }
                     self.send(&transmit, &buf);
                 }
             }
@@ -495,12 +542,13 @@ impl Endpoint {
 
     /// Decides on a new connection.
     fn arrive(&self, now: Instant, arrival: Arrival, buf: &mut Vec<u8>, owner: &impl Owner) {
-        let incoming = &arrival.0;
+        let incoming = &arrival.incoming;
         let wary = self.settings.borrow().retry || self.half_open.get() >= UNVALIDATED || owner.is_full();
         if wary && !incoming.remote_address_validated() && incoming.may_retry() {
-            let answered = self.quinn.borrow_mut().retry(arrival.0, buf);
+            let answered = self.quinn.borrow_mut().retry(arrival.incoming, buf);
             if let Ok(transmit) = answered {
                 version::retry_to_wire(buf);
+                self.count(Count::Retries);
                 self.send(&transmit, buf);
             }
             return;
@@ -509,15 +557,18 @@ impl Endpoint {
         let most = self.settings.borrow().connections.saturating_mul(2);
         let owner = if self.open.get() < most { owner.begin(&arrival) } else { None };
         let Some(owner) = owner else {
-            let transmit = self.quinn.borrow_mut().refuse(arrival.0, buf);
+            self.count(Count::Refused);
+            let transmit = self.quinn.borrow_mut().refuse(arrival.incoming, buf);
             self.send(&transmit, buf);
             return;
         };
         session::concern(owner);
         let unpaced = self.unpaced.borrow().clone().filter(|_| arrival.remote().ip().is_loopback());
-        let accepted = self.quinn.borrow_mut().accept(arrival.0, now, buf, unpaced);
+        let version = arrival.version;
+        let accepted = self.quinn.borrow_mut().accept(arrival.incoming, now, buf, unpaced);
         match accepted {
             Ok((handle, connection)) => {
+                self.count(if version == Some(version::V2) { Count::Version2 } else { Count::Version1 });
                 self.add(handle, connection, owner, now);
             }
             Err(e) => {
@@ -636,6 +687,8 @@ impl Endpoint {
             drop(quinn);
             if link.strangers.borrow_mut().may_have(transmit.destination, client) {
                 self.send(&transmit, buf);
+            } else {
+                self.count(Count::Withheld);
             }
         }
         true
@@ -704,6 +757,8 @@ impl Endpoint {
         let to = Destination { addr: Address::Inet(transmit.destination), local: transmit.src_ip };
         let ecn = transmit.ecn.map_or(0, |ecn| ecn as u8);
         let segment = transmit.segment_size.unwrap_or(0);
+        let datagrams = if segment > 0 { bytes.len().div_ceil(segment) } else { 1 };
+        self.tally.add(Count::Sent, datagrams as u64);
         let sent = datagrams::send_marked(&self.socket, Datagram { bytes, segment }, Some(&to), ecn);
         self.refused.set(self.refused.get() || sent == Err(Errno::CONNREFUSED));
         // Others are lost, as elsewhere on their way: QUIC sends again.

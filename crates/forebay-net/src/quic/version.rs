@@ -46,6 +46,13 @@ fn varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
     Some((value & (u64::MAX >> (64 - 8 * length + 2)), tail))
 }
 
+/// Returns the version of a packet with a long header.
+pub(super) fn of_long_header(packet: &[u8]) -> Option<u32> {
+    let (first, rest) = packet.split_first()?;
+    let version = rest.first_chunk().filter(|_| first & 0x80 != 0)?;
+    Some(u32::from_be_bytes(*version))
+}
+
 /// Changes the types of all packets of version 2 in a datagram to those of version 1. What cannot be parsed stays as it is.
 pub(super) fn to_v1(datagram: &mut [u8]) {
     let mut at = 0;

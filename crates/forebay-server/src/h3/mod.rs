@@ -44,6 +44,9 @@ use std::time::{Duration, Instant};
 /// Name of HTTP/0.9 over QUIC for ALPN (nginx: http3_hq).
 pub(crate) const HQ: &[u8] = b"hq-interop";
 
+/// Time between two questions to the kernel for the datagrams that it has dropped.
+const DROPS_INTERVAL: Duration = Duration::from_secs(1);
+
 /// QUIC connections of a thread.
 #[derive(Default)]
 pub(crate) struct Quic {
@@ -68,6 +71,8 @@ pub(crate) struct Quic {
     neighbors: RefCell<Vec<(Side, Token, Arc<OwnedFd>)>>,
     /// Number of the next endpoint.
     next_endpoint: Cell<u8>,
+    /// Time at which the kernel was last asked for what it has dropped.
+    looked_at: Cell<Option<Instant>>,
 }
 
 /// Chooser of TLS configurations for the handshakes of a thread.
@@ -388,9 +393,32 @@ impl Quic {
             }
             next = [next, endpoint.next_timer()].into_iter().flatten().min();
         }
+        self.count(thread, &endpoints, now);
         if let (Some(at), Some(token)) = (next, self.timer(thread)) {
             thread.io.poller.step_at(token, thread.io.poller.deadline_at(at));
         }
+    }
+
+    /// Gives the thread's counters what its endpoints have counted.
+    fn count(&self, thread: &Thread, endpoints: &[Rc<Endpoint>], now: Instant) {
+        let counters = &thread.counters;
+        let is_due = self.looked_at.get().is_none_or(|at| now.saturating_duration_since(at) > DROPS_INTERVAL);
+        if is_due {
+            self.looked_at.set(Some(now));
+            endpoints.iter().for_each(|endpoint| endpoint.count_dropped());
+        }
+        let (mut open, mut half_open) = (0, 0);
+        for endpoint in endpoints {
+            open += endpoint.open() as u64;
+            half_open += endpoint.half_open() as u64;
+            endpoint.take_counts(|what, n| {
+                if let Some(counter) = counters.quic.get(what) {
+                    counter.add(n);
+                }
+            });
+        }
+        counters.quic_open.set(open);
+        counters.quic_half_open.set(half_open);
     }
 
     /// Returns the slot of the poller for timers: that of the descriptor by which other threads call this one.

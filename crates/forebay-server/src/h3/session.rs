@@ -22,7 +22,7 @@ use forebay_http::priority::{Early, Priority};
 use forebay_http::request::{RequestHead, Version};
 use forebay_net::addr::Peer;
 use forebay_net::io::Io;
-use forebay_net::quic::{ConnectionError, Dir, Endpoint, Event, Link, StreamEvent, StreamId, VarInt};
+use forebay_net::quic::{ConnectionError, Count, Dir, Endpoint, Event, Link, StreamEvent, StreamId, VarInt};
 use forebay_net::reactor::{Direct, Job, Token};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
@@ -310,6 +310,7 @@ impl Session {
     fn begin_early(self: &Rc<Self>, thread: &Rc<Thread>, link: &Rc<Link>) {
         if let Some(facts) = link.facts() {
             self.hq.set(facts.agreed.alpn.as_deref() == Some(HQ));
+            self.endpoint.count(Count::Early);
             self.early(thread, *facts);
         }
         self.begin_http(link);
@@ -681,6 +682,9 @@ impl Session {
     fn fail(&self, thread: &Rc<Thread>, (why, reason): Fatal) {
         if self.state.borrow().closed {
             return;
+        }
+        if why == Code::ExcessiveLoad {
+            self.endpoint.count(Count::Floods);
         }
         self.log(thread, Level::Info, reason);
         // nginx's phrase; the log has the reason.

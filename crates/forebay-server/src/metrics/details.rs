@@ -3,7 +3,7 @@
 
 use super::api::{self, ApiError, NOT_FOUND};
 use super::history::{COLUMNS, Excerpt, HEAT_ROWS, MOST_ROWS, Point, QUANTILES, Range, excerpt, heat_start};
-use super::{Block, facts, time, total, usage};
+use super::{Block, facts, quic, time, total, usage};
 use crate::modules::stub_status;
 use crate::request::Request;
 use forebay_core::config::Listener;
@@ -20,6 +20,7 @@ const PATHS: &[(&str, Read)] = &[
     ("latency", |req| Ok(latency(req))),
     ("tls", |req| Ok(tls(req))),
     ("protocols", |req| Ok(protocols(req))),
+    ("quic", |req| Ok(quic::value(req))),
     ("process", |req| Ok(process(req))),
     ("reloads", |_| Ok(facts::reloads())),
     ("certificates", |_| Ok(facts::certificates())),
@@ -52,6 +53,7 @@ fn overview(req: &Request) -> Value {
         "latency": latency(req),
         "tls": tls(req),
         "protocols": protocols(req),
+        "quic": quic::value(req),
         "http": api::collections(req, Block::Http),
         "stream": api::collections(req, Block::Stream),
         "slabs": api::slabs(req),
@@ -106,7 +108,7 @@ fn tls(req: &Request) -> Value {
     })
 }
 
-/// Returns the requests by version of HTTP. There is no HTTP/3 yet.
+/// Returns the requests by version of HTTP.
 fn protocols(req: &Request) -> Value {
     let (http2, http3) = (total(req, |c| &c.http2), total(req, |c| &c.http3));
     let http1 = total(req, |c| &c.requests).saturating_sub(http2 + http3);

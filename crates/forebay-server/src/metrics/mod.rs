@@ -9,6 +9,7 @@ pub mod facts;
 pub(crate) mod history;
 pub(crate) mod page;
 pub(crate) mod prometheus;
+mod quic;
 mod usage;
 
 use crate::config::HttpContext;

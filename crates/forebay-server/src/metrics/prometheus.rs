@@ -23,6 +23,7 @@ pub(crate) fn handle(req: &mut Request) -> Verdict {
     page.connections(req);
     page.process(req);
     page.protocols(req);
+    super::quic::expose(&mut page, req);
     page.zones("server", super::servers(&req.http()));
     page.zones("location", zones(kind::LOCATION).iter().map(|z| (z.name.clone(), Totals::of(z))).collect());
     page.session_zones();
@@ -88,7 +89,8 @@ impl Exposition {
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
-    fn one(&mut self, name: &str, kind: &str, help: &str, value: u64) {
+    /// Series of one value.
+    pub(super) fn one(&mut self, name: &str, kind: &str, help: &str, value: u64) {
         self.about(name, kind, help);
         let _ = writeln!(self.0, "{name} {value}");
     }

@@ -239,10 +239,11 @@ fn clients_that_are_not_there() {
 /// After 64 handshakes of clients that do not answer, all others prove their addresses first, and nothing is held for them.
 #[test]
 fn handshakes_that_nobody_completes() {
-    let Some(mut client) = start() else { return };
-    let server = serve("");
+    let (Some(mut client), Some(mut reader)) = (start(), Client::start()) else { return };
+    let server = serve("location /api { api; }");
     let port = server.addr(0).port();
     warm_up(&mut client, port);
+    reader.connect("reader", &server);
     let before = resident(&server);
     let told = client.call("hellos", json!({"port": port, "count": 64}));
     assert_eq!((&told["retries"], &told["others"]), (&json!(0), &json!(64)));
@@ -252,6 +253,11 @@ fn handshakes_that_nobody_completes() {
     assert_eq!((&told["retries"], &told["others"]), (&json!(300), &json!(0)));
     let grown = resident(&server).saturating_sub(held);
     assert!(grown <= 512, "{grown} KiB");
+    let counted = reader.get("reader", "/api/9/forebay/quic");
+    let counted: Value = serde_json::from_str(counted["text"].as_str().expect("text")).expect("JSON");
+    assert_eq!((&counted["handshaking"], &counted["retries"]), (&json!(64), &json!(300)), "{counted}");
+    // Those, the reader, and what has warmed the server up.
+    assert_eq!((&counted["version1"], &counted["floods"]), (&json!(64 + 1 + 8), &json!(0)), "{counted}");
     // Clients that are there are served.
     let told = client.call("open", json!({"as": "a", "port": port}));
     assert_eq!(told["connected"], true, "{told}");
