@@ -22,7 +22,9 @@ pub(crate) struct Host {
     pub sysctls: BTreeMap<String, String>,
     /// Settings that a file asks for, with that file.
     pub wanted: BTreeMap<String, (String, String)>,
-    /// Counters of TcpExt.
+    /// Rules of the firewall, where they can be read.
+    pub firewall: Option<String>,
+    /// Counters of TcpExt and of Udp.
     pub counters: BTreeMap<String, u64>,
     /// File systems that the configuration uses.
     pub disks: super::disk::Disks,
@@ -118,6 +120,7 @@ const SYSCTLS: &[&str] = &[
     "net.ipv4.tcp_slow_start_after_idle",
     "net.ipv4.tcp_max_orphans",
     "net.ipv4.ip_local_reserved_ports",
+    "net.core.rmem_max",
     "fs.file-max",
     "fs.nr_open",
 ];
@@ -143,8 +146,12 @@ impl Host {
             }
         }
         if let Ok(text) = std::fs::read_to_string("/proc/net/netstat") {
-            host.counters = netstat(&text);
+            host.counters = counters(&text, "TcpExt: ");
         }
+        if let Ok(text) = std::fs::read_to_string("/proc/net/snmp") {
+            host.counters.extend(counters(&text, "Udp: ").remove_entry("RcvbufErrors"));
+        }
+        host.firewall = firewall();
         host
     }
 
@@ -231,8 +238,22 @@ impl Host {
     }
 }
 
-fn netstat(text: &str) -> BTreeMap<String, u64> {
-    let mut lines = text.lines().filter_map(|l| l.strip_prefix("TcpExt: "));
+/// Returns the rules of nftables, or else of iptables. Both need privileges.
+fn firewall() -> Option<String> {
+    let programs = [("nft", &["list", "ruleset"][..]), ("iptables-save", &[])];
+    programs.into_iter().find_map(|(program, args)| {
+        // A user's path has no directories for the administrator.
+        let places = ["/usr/sbin", "/sbin"].map(|dir| Path::new(dir).join(program));
+        let path = places.into_iter().find(|p| p.exists())?;
+        let out =
+            std::process::Command::new(path).args(args).stdin(std::process::Stdio::null()).output().ok()?;
+        out.status.success().then(|| String::from_utf8_lossy(&out.stdout).into_owned())
+    })
+}
+
+/// Returns the counters of one kind in a file such as /proc/net/netstat: a line of names, and a line of values.
+fn counters(text: &str, kind: &str) -> BTreeMap<String, u64> {
+    let mut lines = text.lines().filter_map(|l| l.strip_prefix(kind));
     let (Some(names), Some(values)) = (lines.next(), lines.next()) else { return BTreeMap::new() };
     names.split(' ').map(str::to_owned).zip(values.split(' ').filter_map(|v| v.parse().ok())).collect()
 }

@@ -134,8 +134,14 @@ rule_table! { Check;
     "core-buffers" NoEffect "net.core.rmem and wmem"
     "They do not rule TCP's automatic sizes."
     "Remove them."
-    |_, h, found| for name in ["net.core.rmem_default", "net.core.wmem_default", "net.core.rmem_max", "net.core.wmem_max"] {
-        wanted(h, name, "TCP sizes its buffers by tcp_rmem and tcp_wmem", found);
+    |s, h, found| {
+        // UDP has no sizes of its own.
+        let has_udp = s.all("listen").any(|n| s.args(n).iter().any(|a| a == "quic" || a == "udp"));
+        for name in ["net.core.rmem_default", "net.core.wmem_default", "net.core.rmem_max", "net.core.wmem_max"] {
+            if !has_udp {
+                wanted(h, name, "TCP sizes its buffers by tcp_rmem and tcp_wmem", found);
+            }
+        }
     },
     "slow-start-after-idle" Advice "net.ipv4.tcp_slow_start_after_idle = 1"
     "A kept connection begins slowly again after a pause, which costs round trips to far clients."

@@ -1,6 +1,6 @@
 //! `forebay doctor`: what in a configuration and on the host is wrong, stale, harmful or without effect, why, and what to
 //! write instead. It reads and changes nothing. A rule is one entry of a table: [`conf_rules::RULES`] look at the
-//! configuration, [`safety_rules::RULES`] at its safety, [`stream_rules::RULES`] at its stream block, [`acme_rules::RULES`] at its
+//! configuration, [`safety_rules::RULES`] at its safety, [`stream_rules::RULES`] at its stream block, [`quic_rules::RULES`] at HTTP/3, [`acme_rules::RULES`] at its
 //! certificates, [`host_rules::RULES`] at the kernel's settings and the machine, [`disk_rules::RULES`] at the file systems in use,
 //! [`live_rules::RULES`] at the server that runs with it.
 
@@ -14,6 +14,7 @@ mod host_rules;
 mod live;
 mod live_rules;
 mod output;
+mod quic_rules;
 mod safety_rules;
 mod scene;
 mod stream_rules;
@@ -100,7 +101,7 @@ use rule_table;
 
 /// Rules for the configuration.
 fn for_configuration() -> impl Iterator<Item = &'static (Rule, conf_rules::Check)> {
-    conf_rules::RULES.iter().chain(safety_rules::RULES).chain(stream_rules::RULES)
+    conf_rules::RULES.iter().chain(safety_rules::RULES).chain(stream_rules::RULES).chain(quic_rules::RULES)
 }
 
 /// Returns all rules, those for the configuration first.

@@ -1,3 +1,4 @@
+mod quic;
 mod stream;
 
 use super::disk::{Disks, Mount, Place, Use};
@@ -247,7 +248,7 @@ fn each_rule_fires_and_is_silent() {
         ("regex-exact", server("location ~ ^/status$ { return 200; }"), server("location ~ ^/(a|b)$ { return 200; }")),
         ("error-log-off", "error_log off; events {}".into(), "error_log stderr; events {}".into()),
     ];
-    let cases = [cases, stream::cases()].concat();
+    let cases = [cases, stream::cases(), quic::cases()].concat();
     let quota = Host { cpus: 2, online: 8, ..machine() };
     let auto = "worker_processes auto; events {}";
     let told = |h: &Host| fired(auto, h).iter().any(|(r, _)| r == "worker-processes-quota");
@@ -259,8 +260,9 @@ fn each_rule_fires_and_is_silent() {
         assert!(!has(good), "{rule} fires for: {good}");
     }
     let tried: Vec<&str> = cases.iter().map(|(r, _, _)| *r).chain(["worker-processes-quota"]).collect();
-    // It looks at files, and has a test of its own.
-    for (r, _) in for_configuration().filter(|(r, _)| r.id != "rsa-only") {
+    // They look at the machine, and have tests of their own.
+    let own = ["rsa-only", "udp-receive-buffer", "udp-drops", "udp-firewall"];
+    for (r, _) in for_configuration().filter(|(r, _)| !own.contains(&r.id)) {
         assert!(tried.contains(&r.id), "{} has no case", r.id);
     }
 }
