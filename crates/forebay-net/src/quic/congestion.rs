@@ -31,6 +31,15 @@ impl Congestion {
         }
     }
 
+    /// Returns its name, as `quic_congestion_control` takes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Congestion::Cubic => "cubic",
+            Congestion::Bbr => "bbr",
+            Congestion::Reno => "reno",
+        }
+    }
+
     pub(super) fn factory(self) -> Arc<dyn ControllerFactory + Send + Sync> {
         Arc::new(Factory(match self {
             Congestion::Cubic => Arc::new(CubicConfig::default()),

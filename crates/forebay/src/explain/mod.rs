@@ -13,6 +13,7 @@ use crate::state;
 use forebay_conf::files::Files;
 use forebay_conf::tree::Tree;
 use forebay_core::config::Config;
+use forebay_net::quic::Congestion;
 use forebay_sys::cpus;
 use forebay_terminal::print;
 
@@ -117,6 +118,11 @@ fn machine_rows(plan: &Plan) -> Vec<Row> {
         Row::new("(CPU quota)", quota, "detected: control groups"),
         Row::new("(memory)", format!("{} MiB", memory.bytes >> 20), format!("detected: {limit}")),
         Row::new("(descriptors)", plan.descriptors, plan.descriptors_reason),
+        Row::new(
+            "(congestion control)",
+            Congestion::of_system().name(),
+            "detected: /proc/sys/net/ipv4/tcp_congestion_control, for quic_congestion_control system",
+        ),
     ]
 }
 
