@@ -80,6 +80,9 @@ impl Choice<'_> {
         if knob.place == Place::Sysctl && !self.args.sysctl {
             return Some("a setting of the machine, without --sysctl");
         }
+        if knob.only.is_some_and(|server| server != self.args.server) {
+            return Some("without effect on this server");
+        }
         (!self.matters(knob.need)).then_some("without effect on this load")
     }
 
@@ -94,6 +97,9 @@ impl Choice<'_> {
             Need::Proxy => self.targets.iter().any(|t| t.proxied),
             Need::Tls => self.targets.iter().any(|t| t.url.starts_with("https")),
             Need::Http2 => self.args.http2,
+            Need::Http3 => self.args.http3,
+            // Over QUIC there are no records and no connections of TCP.
+            Need::Tcp => !self.args.http3,
             // A proxied request takes two, and one worker may get them all.
             Need::ManyConnections => self.args.connections * 4 > self.worker_connections(),
         }

@@ -104,8 +104,11 @@ pub(crate) struct RunArgs {
     #[arg(long, default_value = "32", value_parser = units::count)]
     pub(crate) connections: u64,
     /// Speak HTTP/2
-    #[arg(long)]
+    #[arg(long, conflicts_with = "http3")]
     pub(crate) http2: bool,
+    /// Speak HTTP/3, to the servers that have a listen with quic
+    #[arg(long)]
+    pub(crate) http3: bool,
     /// Settings to try (default: all that can matter)
     #[arg(long, value_delimiter = ',')]
     pub(crate) only: Vec<String>,

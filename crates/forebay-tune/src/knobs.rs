@@ -1,5 +1,7 @@
 //! The table of settings that can be tried. A level is text of a configuration; level 0 is always the user's own.
 
+use crate::program::Which;
+
 /// Place of a setting in a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -40,6 +42,10 @@ pub enum Need {
     Tls,
     /// HTTP/2 is spoken.
     Http2,
+    /// HTTP/3 is spoken.
+    Http3,
+    /// Clients come over TCP.
+    Tcp,
     /// The load comes near the number of connections that is allowed.
     ManyConnections,
 }
@@ -72,6 +78,8 @@ impl Need {
             Need::Proxy => "proxied requests",
             Need::Tls => "TLS",
             Need::Http2 => "HTTP/2",
+            Need::Http3 => "HTTP/3",
+            Need::Tcp => "TCP",
             Need::ManyConnections => "as many connections as are allowed",
         }
     }
@@ -101,10 +109,12 @@ pub struct Knob {
     pub need: Need,
     /// Its risk.
     pub safety: Safety,
+    /// The only server that has it, or in which it does something.
+    pub only: Option<Which>,
 }
 
 const fn row(name: &'static str, place: Place, levels: &'static [&'static str], need: Need) -> Knob {
-    Knob { name, place, levels, need, safety: Safety::Safe }
+    Knob { name, place, levels, need, safety: Safety::Safe, only: None }
 }
 
 const fn notice(knob: Knob, text: &'static str) -> Knob {
@@ -113,6 +123,10 @@ const fn notice(knob: Knob, text: &'static str) -> Knob {
 
 const fn machine(knob: Knob) -> Knob {
     Knob { safety: Safety::Machine, ..knob }
+}
+
+const fn only(server: Which, knob: Knob) -> Knob {
+    Knob { only: Some(server), ..knob }
 }
 
 use Place::{AccessLog, Events, Http, Listen, Main, Sysctl, There, Upstream};
@@ -175,7 +189,7 @@ pub const KNOBS: &[Knob] = &[
         ),
         "less CPU time means more bytes sent",
     ),
-    row("tcp_nodelay", There, &["tcp_nodelay on;"], Need::Nothing),
+    row("tcp_nodelay", There, &["tcp_nodelay on;"], Need::Tcp),
     row("output_buffers", Http, &["output_buffers 4 64k;", "output_buffers 2 32k;"], Need::Files),
     row(
         "proxy_buffers",
@@ -203,23 +217,30 @@ pub const KNOBS: &[Knob] = &[
         "leaves out key exchanges that withstand quantum computers",
     ),
     row("ssl_buffer_size", Http, &["ssl_buffer_size 4k;", "ssl_buffer_size 16k;"], Need::Tls),
+    // Forebay always does it.
+    only(Which::Nginx, row("quic_gso", Http, &["quic_gso on;"], Need::Http3)),
+    only(
+        Which::Forebay,
+        row(
+            "quic_congestion_control",
+            Http,
+            &["quic_congestion_control cubic;", "quic_congestion_control bbr;"],
+            Need::Http3,
+        ),
+    ),
+    row("http3_stream_buffer_size", Http, &["http3_stream_buffer_size 256k;"], Need::Http3),
     row("http2_chunk_size", Http, &["http2_chunk_size 16k;", "http2_chunk_size 32k;"], Need::Http2),
-    machine(row("backlog", Sysctl, &["net.core.somaxconn = 4096; backlog=4096"], Need::Nothing)),
+    machine(row("backlog", Sysctl, &["net.core.somaxconn = 4096; backlog=4096"], Need::Tcp)),
     machine(row("port_range", Sysctl, &["net.ipv4.ip_local_port_range = 15000 65000"], Need::Proxy)),
     machine(row("tcp_tw_reuse", Sysctl, &["net.ipv4.tcp_tw_reuse = 1"], Need::Proxy)),
-    machine(row("tcp_fastopen", Sysctl, &["net.ipv4.tcp_fastopen = 3; fastopen=256"], Need::Nothing)),
+    machine(row("tcp_fastopen", Sysctl, &["net.ipv4.tcp_fastopen = 3; fastopen=256"], Need::Tcp)),
     machine(row("netdev_max_backlog", Sysctl, &["net.core.netdev_max_backlog = 4000"], Need::Nothing)),
     // Newer kernels have these values by default: less would be a step back.
-    machine(row("tcp_rmem", Sysctl, &["net.ipv4.tcp_rmem = 4096 131072 33554432"], Need::Nothing)),
-    machine(row("tcp_wmem", Sysctl, &["net.ipv4.tcp_wmem = 4096 65536 16777216"], Need::Nothing)),
-    machine(row("tcp_notsent_lowat", Sysctl, &["net.ipv4.tcp_notsent_lowat = 131072"], Need::Nothing)),
-    machine(row("tcp_congestion_control", Sysctl, &["net.ipv4.tcp_congestion_control = bbr"], Need::Nothing)),
-    machine(row(
-        "tcp_slow_start_after_idle",
-        Sysctl,
-        &["net.ipv4.tcp_slow_start_after_idle = 0"],
-        Need::Nothing,
-    )),
+    machine(row("tcp_rmem", Sysctl, &["net.ipv4.tcp_rmem = 4096 131072 33554432"], Need::Tcp)),
+    machine(row("tcp_wmem", Sysctl, &["net.ipv4.tcp_wmem = 4096 65536 16777216"], Need::Tcp)),
+    machine(row("tcp_notsent_lowat", Sysctl, &["net.ipv4.tcp_notsent_lowat = 131072"], Need::Tcp)),
+    machine(row("tcp_congestion_control", Sysctl, &["net.ipv4.tcp_congestion_control = bbr"], Need::Tcp)),
+    machine(row("tcp_slow_start_after_idle", Sysctl, &["net.ipv4.tcp_slow_start_after_idle = 0"], Need::Tcp)),
 ];
 
 /// Returns a level with the numbers of a machine.

@@ -18,8 +18,8 @@ pub struct Manner {
     pub connections: usize,
     /// Seed.
     pub seed: u64,
-    /// HTTP/2.
-    pub http2: bool,
+    /// Version of HTTP.
+    pub protocol: Protocol,
     /// Compressed answers are accepted.
     pub gzip: bool,
     /// Each request has a new connection.
@@ -33,7 +33,15 @@ pub struct Manner {
 impl Manner {
     /// Returns plain HTTP/1.1 in a closed loop.
     pub(crate) fn closed_loop(connections: usize, seed: u64) -> Manner {
-        Manner { connections, seed, http2: false, gzip: false, close: false, access_log: None, rate: None }
+        Manner {
+            connections,
+            seed,
+            protocol: Protocol::Http1,
+            gzip: false,
+            close: false,
+            access_log: None,
+            rate: None,
+        }
     }
 }
 
@@ -44,7 +52,7 @@ impl Manner {
 pub fn load(targets: &[Target], manner: &Manner) -> Result<Load, String> {
     let text = |e: forebay_bench::Error| e.to_string();
     let wanted = wanted(targets, manner).map_err(text)?;
-    let protocol = if manner.http2 { Protocol::Http2 } else { Protocol::Http1 };
+    let protocol = manner.protocol;
     let mut load = Load::new(&wanted, protocol, Order::Mixed, manner.seed).map_err(text)?;
     load.connections = manner.connections;
     load.per_connection = u64::from(manner.close);

@@ -203,7 +203,8 @@ impl<'s> Live<'s> {
         let conf = copy.write(source, &self.edits(point))?;
         program.test(&conf)?;
         copy.clear_logs();
-        let process = program.start(&conf, &copy.all_ports(), &copy.place.dir.join("stderr"))?;
+        let process =
+            program.start(&conf, &copy.all_ports(self.subject.source), &copy.place.dir.join("stderr"))?;
         copy.note_server(process.id());
         Ok(process)
     }

@@ -130,9 +130,17 @@ impl Copy {
         Ok(name(FileId(0)))
     }
 
-    /// Returns the ports that the server listens on.
-    pub(crate) fn all_ports(&self) -> Vec<u16> {
-        self.ports.values().copied().collect()
+    /// Returns the ports at which the server accepts connections over TCP.
+    pub(crate) fn all_ports(&self, source: &Source) -> Vec<u16> {
+        let view = source.view();
+        let listens: Vec<Vec<String>> = view.all("listen").map(|n| view.args(n)).collect();
+        let is_at = |l: &&Vec<String>, address: &str| l.first().is_some_and(|a| normal(a) == address);
+        let is_tcp = |address: &str| {
+            let mut here = listens.iter().filter(|l| is_at(l, address)).peekable();
+            // Servers without a listen have the address that stands for it.
+            here.peek().is_none() || here.any(|l| !l.iter().any(|w| w == "quic"))
+        };
+        self.ports.iter().filter(|(address, _)| is_tcp(address)).map(|(_, port)| *port).collect()
     }
 
     /// Removes the logs of the last run: they are of no use after it.
@@ -149,21 +157,21 @@ impl Copy {
         let _ = std::fs::write(self.place.dir.join("server.pid"), pid.to_string());
     }
 
-    /// Returns the targets that can be requested: files below the roots and locations that pass requests on.
-    pub fn targets(&self, source: &Source) -> Vec<Target> {
+    /// Returns the targets that can be requested over TCP, or over QUIC: files below the roots and locations that pass requests on.
+    pub fn targets(&self, source: &Source, quic: bool) -> Vec<Target> {
         let view = source.view();
         let mut out = Vec::new();
         let Some(http) = view.child(None, "http") else { return out };
         for server in view.servers(http) {
             let paths = self.paths(&view, server);
-            for front in self.fronts(&view, server) {
+            for front in self.fronts(&view, server).iter().filter(|f| f.quic == quic) {
                 out.extend(paths.iter().map(|path| front.target(path)));
             }
         }
         out
     }
 
-    /// Returns the addresses at which a server is reached: the first one without TLS and the first one with it.
+    /// Returns the addresses at which a server is reached: the first one without TLS, the first one with it, and the first one over QUIC.
     fn fronts(&self, view: &View<'_>, server: usize) -> Vec<Front> {
         let mut listens: Vec<Vec<String>> =
             view.children(Some(server)).filter(|n| view.name(*n) == "listen").map(|n| view.args(n)).collect();
@@ -175,12 +183,12 @@ impl Copy {
         });
         let mut seen = BTreeSet::new();
         let mut fronts = Vec::new();
-        for listen in listens.iter().filter(|l| !l[0].starts_with("unix:") && !l.iter().any(|w| w == "quic"))
-        {
+        for listen in listens.iter().filter(|l| !l[0].starts_with("unix:")) {
             let Some(port) = self.ports.get(&normal(&listen[0])) else { continue };
-            let tls = listen.iter().any(|w| w == "ssl");
-            if seen.insert(tls) {
-                fronts.push(Front { tls, port: *port, host: host.clone() });
+            let quic = listen.iter().any(|w| w == "quic");
+            let tls = quic || listen.iter().any(|w| w == "ssl");
+            if seen.insert((tls, quic)) {
+                fronts.push(Front { tls, quic, port: *port, host: host.clone() });
             }
         }
         fronts
@@ -222,6 +230,7 @@ impl Copy {
 /// An address at which a server is reached.
 struct Front {
     tls: bool,
+    quic: bool,
     port: u16,
     host: Option<String>,
 }

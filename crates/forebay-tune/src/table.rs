@@ -145,9 +145,9 @@ impl Contender {
         let written = copy.write(&source, &[])?;
         let program = Program { path: program.to_owned(), prefix: dir.to_owned(), cpus: shares().0 };
         program.test(&written)?;
-        let process = program.start(&written, &copy.all_ports(), &dir.join("stderr"))?;
+        let process = program.start(&written, &copy.all_ports(&source), &dir.join("stderr"))?;
         let manner = Manner::closed_loop(args.connections as usize, args.seed);
-        let load = manner::load(&copy.targets(&source), &manner)?;
+        let load = manner::load(&copy.targets(&source, false), &manner)?;
         Ok(Contender { load, process, runs: Vec::new() })
     }
 

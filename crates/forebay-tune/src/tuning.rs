@@ -15,7 +15,7 @@ use crate::scene::{self, Copy, Target};
 use crate::search::{self, Event, Outcome, Point, Report, SearchKnob, Settings};
 use crate::sysctl::Journal;
 use crate::{apply, upstream};
-use forebay_bench::load::Stop;
+use forebay_bench::load::{Protocol, Stop};
 use forebay_bench::observe::shares;
 use forebay_bench::{duration_text, signals};
 use serde_json::{Value, json};
@@ -119,7 +119,13 @@ impl<'a> Tuning<'a> {
         let path = executable(self.args.server, self.args.program.as_deref())?;
         let program = Program { path, prefix: self.dir.clone(), cpus: shares().0 };
         let conf = copy.write(self.source, &[])?;
-        let targets = self.chosen(copy.targets(self.source));
+        let targets = self.chosen(copy.targets(self.source, self.args.http3));
+        if targets.is_empty() && self.args.http3 {
+            return Err(
+                "--http3 needs a server with a listen with quic that serves a file or passes requests on"
+                    .into(),
+            );
+        }
         let mut subject = Subject { source: self.source, copy, program, targets, manner: self.manner() };
         subject.targets = answering(&subject, &conf)?;
         Ok(subject)
@@ -154,7 +160,11 @@ impl<'a> Tuning<'a> {
         Manner {
             connections: self.args.connections.min(20_000) as usize,
             seed: self.args.seed,
-            http2: self.args.http2,
+            protocol: match (self.args.http2, self.args.http3) {
+                (_, true) => Protocol::Http3,
+                (true, _) => Protocol::Http2,
+                _ => Protocol::Http1,
+            },
             gzip: self.source.view().any_on("gzip"),
             close: false,
             access_log: self.args.access_log.clone(),
@@ -386,7 +396,7 @@ impl Progress<'_> {
 fn answering(subject: &Subject<'_>, conf: &Path) -> Result<Vec<Target>, String> {
     let Subject { copy, program, .. } = subject;
     program.test(conf)?;
-    let _process = program.start(conf, &copy.all_ports(), &copy.place.dir.join("stderr"))?;
+    let _process = program.start(conf, &copy.all_ports(subject.source), &copy.place.dir.join("stderr"))?;
     let mut kept = Vec::new();
     let mut why = None;
     for target in &subject.targets {

@@ -1,6 +1,7 @@
 //! The tuner against a real server whose settings have known effects: this program, which takes nginx's command line,
 //! spins for settings that cost CPU time and sleeps for those that cost latency.
 
+use forebay_bench::load::Protocol;
 use forebay_tune::knobs::KNOBS;
 use forebay_tune::load_point::{Check, Half};
 use forebay_tune::manner::Manner;
@@ -137,11 +138,11 @@ fn check(dir: &Path) {
             let knob = KNOBS.iter().find(|k| k.name == name).expect("a knob");
             Active { knob, levels: vec![(text.clone(), source.view().edits(knob, &text))] }
         });
-    let targets = copy.targets(&source);
+    let targets = copy.targets(&source, false);
     let manner = Manner {
         connections: 2,
         seed: 1,
-        http2: false,
+        protocol: Protocol::Http1,
         gzip: false,
         close: false,
         access_log: None,

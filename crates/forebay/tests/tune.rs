@@ -174,6 +174,34 @@ fn the_load_is_a_part_of_the_capacity_and_stays_so() {
 }
 
 #[test]
+fn servers_are_loaded_over_http3() {
+    let _machine = alone();
+    let site = site();
+    let refused = tune(&site, &["--http3"]).output().expect("runs");
+    assert!(text(&refused).contains("--http3 needs a server with a listen with quic"), "{}", text(&refused));
+    let words = "req -x509 -newkey rsa:2048 -nodes -keyout k -out c -days 30 -subj /CN=localhost";
+    let made =
+        Command::new("openssl").args(words.split(' ')).current_dir(site.dir()).output().expect("openssl");
+    assert!(made.status.success(), "{}", text(&made));
+    // A port for QUIC alone accepts no connection over TCP.
+    let listens =
+        "listen 443 quic; listen 443 ssl; listen 8443 quic; ssl_certificate c; ssl_certificate_key k;";
+    site.write("nginx.conf", &BAD.replace("listen 80;   # public", listens).replace("ROOT", "html"));
+    let mut run = tune(&site, &["--http3", "--budget", "60s"]);
+    let mut run = run.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("starts");
+    let mut lines = BufReader::new(run.stdout.take().expect("piped")).lines().map_while(Result::ok);
+    let mut line = |start: &str| lines.find(|l| l.starts_with(start)).unwrap_or_else(|| panic!("no {start}"));
+    let tried = line("Trying ");
+    assert!(tried.contains("quic_congestion_control") && !tried.contains("tcp_nodelay"), "{tried}");
+    let first = line("As it is: ");
+    let rate: u32 = first.split(' ').nth(3).and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("{first}"));
+    assert!(rate > 0, "{first}");
+    kill(run.id() as i32, Signal::SIGINT);
+    for _ in lines {}
+    assert_eq!(run.wait().expect("ends").code(), Some(130));
+}
+
+#[test]
 fn mistakes_are_told() {
     let site = site();
     site.write("nginx.conf", "events {}\nhttp { servr {} }\n");
