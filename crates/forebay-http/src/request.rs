@@ -236,6 +236,47 @@ impl RequestHead {
         }
     }
 
+    /// Inserts a field line at the end of the head, in front of what follows the head in `buf`. Returns the number of bytes by
+    /// which that moved. The caller has checked name and value.
+    pub fn insert_field(&mut self, name: &[u8], value: &[u8]) -> usize {
+        let at = self.len;
+        self.buf.splice(at..at, name.iter().chain(value).copied());
+        self.len += name.len() + value.len();
+        // Offsets in a head have 32 bits.
+        let (start, middle) = (at as u32, (at + name.len()) as u32);
+        self.push_field(Slice { start, end: middle }, Slice { start: middle, end: self.len as u32 });
+        name.len() + value.len()
+    }
+
+    /// Removes all field lines whose name fulfils a condition. Their bytes stay in `buf`.
+    pub fn remove_fields(&mut self, named: impl Fn(&[u8]) -> bool) {
+        let buf = &self.buf;
+        let before = self.fields.len();
+        self.fields.retain(|f| !named(f.name.of(buf)));
+        if self.fields.len() == before {
+            return;
+        }
+        self.first = FirstLines::default();
+        for (line, at) in self.fields.iter().zip(1..) {
+            if let Some(first @ 0) = self.first.0.get_mut(line.id as usize) {
+                *first = at;
+            }
+        }
+    }
+
+    /// Replaces the host by one as it is written in `Host`; an empty text is none.
+    ///
+    /// # Errors
+    /// [`InvalidHost`]; the host is as before then.
+    pub fn replace_host(&mut self, text: &[u8]) -> Result<(), InvalidHost> {
+        if text.is_empty() {
+            self.host.clear();
+            self.port = None;
+            return Ok(());
+        }
+        self.take_host(text)
+    }
+
     /// Returns the value of the first line with this known name.
     #[inline]
     pub fn get(&self, name: Name) -> Option<&[u8]> {

@@ -163,6 +163,11 @@ impl RequestBody {
         self.done
     }
 
+    /// Moves the place where the rest of the body begins, because the head before it grew by `bytes`.
+    pub(crate) fn shift(&mut self, bytes: usize) {
+        self.at += bytes;
+    }
+
     /// Returns the bytes of the head's buffer that head and body used.
     pub(crate) fn consumed(&self, head: usize) -> usize {
         self.at.max(head)

@@ -5,8 +5,8 @@ use crate::location;
 use crate::metrics::{api, page, prometheus};
 use crate::modules::core::Satisfy;
 use crate::modules::{
-    Content, Verdict, acme, auth_request, autoindex, dav, empty_gif, gzip_static, mirror, proxy,
-    random_index, rewrite, static_file, stub_status, try_files, tunnel,
+    Content, Verdict, acme, auth_request, autoindex, dav, empty_gif, gzip_static, headers_more, mirror,
+    proxy, random_index, rewrite, static_file, stub_status, try_files, tunnel,
 };
 use crate::request::Request;
 use forebay_conf::error::Level;
@@ -123,6 +123,11 @@ async fn walk(req: &mut Request, start: Start) -> Outcome {
     }
     if let Some(out) = choose_location(req, start) {
         return out;
+    }
+    if req.http().location(req).plan.changes_request
+        && let Err(status) = headers_more::change_request(req)
+    {
+        return Outcome::Status(status);
     }
     if let Some(out) = preaccess(req).await {
         return out;

@@ -17,6 +17,7 @@ mod differential_proxy;
 mod drills;
 mod exchange;
 mod fastcgi;
+mod headers_more;
 mod health;
 mod healthcheck;
 mod http2;

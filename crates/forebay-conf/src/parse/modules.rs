@@ -2,7 +2,7 @@
 //! module which is not built in is an error only where one of its directives is.
 
 /// Dynamic modules whose directives are in the grammar table or will be.
-const BUILT_IN: [&[u8]; 9] = [
+const BUILT_IN: [&[u8]; 12] = [
     b"ngx_stream_module",
     b"ngx_mail_module",
     b"ngx_http_geoip2_module",
@@ -12,10 +12,13 @@ const BUILT_IN: [&[u8]; 9] = [
     b"ngx_http_zstd_filter_module",
     b"ngx_http_zstd_static_module",
     b"ngx_http_v3_module",
+    b"ngx_http_headers_more_filter_module",
+    b"ngx_http_set_misc_module",
+    b"ndk_http_module",
 ];
 
 /// Modules people load that will not come, with the reason.
-const ABSENT: [(&[u8], &str); 11] = [
+const ABSENT: [(&[u8], &str); 10] = [
     (b"ngx_http_geoip_module", "the legacy GeoIP databases ended in 2019: use geoip2 with an mmdb database"),
     (
         b"ngx_stream_geoip_module",
@@ -24,7 +27,6 @@ const ABSENT: [(&[u8], &str); 11] = [
     (b"ngx_http_perl_module", "no Perl interpreter is embedded"),
     (b"ngx_http_xslt_filter_module", "no XSLT processor is embedded"),
     (b"ngx_http_image_filter_module", "no image library is embedded"),
-    (b"ngx_http_headers_more_filter_module", "it is a third-party module: use add_header and its kin"),
     (b"ngx_http_lua_module", "no Lua interpreter is embedded"),
     (b"ngx_stream_lua_module", "no Lua interpreter is embedded"),
     (b"ngx_http_js_module", "no JavaScript interpreter is embedded"),

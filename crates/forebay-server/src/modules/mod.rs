@@ -34,6 +34,7 @@ pub(crate) mod gzip;
 pub(crate) mod gzip_accept;
 pub(crate) mod gzip_static;
 pub(crate) mod headers;
+pub(crate) mod headers_more;
 pub(crate) mod http2;
 pub(crate) mod index;
 pub(crate) mod limit_conn;
@@ -56,6 +57,7 @@ pub(crate) mod rewrite;
 pub(crate) mod scgi;
 pub(crate) mod secure_link;
 pub(crate) mod server;
+pub(crate) mod set_misc;
 pub(crate) mod slice;
 pub(crate) mod ssi;
 pub(crate) mod ssl;
@@ -135,7 +137,7 @@ macro_rules! modules {
 }
 
 modules! {
-    core, log, headers, index, autoindex, random_index, rewrite, access, auth_basic, auth_request, mirror, post_action,
+    core, log, headers, headers_more, index, autoindex, random_index, rewrite, access, auth_basic, auth_request, mirror, post_action,
     realip, charset, gzip_accept, gzip_static, gzip, gunzip, brotli, zstd, sub_filter, referer, secure_link, userid,
     proxy, proxy_cache, proxy_cookie, proxy_bind, early_hints, tunnel, slice, limit_req, limit_conn, http2, ssl,
     tls, proxy_ssl, resolver, addition, ssi, acme,
@@ -231,6 +233,8 @@ const ACCESS: &[PhaseHook] = &[
 pub(crate) struct Plan {
     /// POST_READ.
     pub post_read: Vec<Hook>,
+    /// `true` if fields of the request are changed at the end of REWRITE.
+    pub changes_request: bool,
     /// PREACCESS.
     pub preaccess: Vec<Hook>,
     /// ACCESS.
@@ -263,6 +267,7 @@ pub(crate) struct FilterEntry {
 const HEADER_FILTERS: &[FilterEntry] = &[
     FilterEntry { enabled: slice::enabled, filter: slice::filter, standard: false },
     FilterEntry { enabled: |_| true, filter: static_file::not_modified, standard: true },
+    FilterEntry { enabled: headers_more::changes_response, filter: headers_more::filter, standard: false },
     FilterEntry { enabled: headers::enabled, filter: headers::filter, standard: false },
     FilterEntry { enabled: userid::enabled, filter: userid::filter, standard: false },
     FilterEntry { enabled: gunzip::enabled, filter: gunzip::filter, standard: false },
@@ -302,6 +307,7 @@ impl Plan {
             |entries: &[PhaseHook]| entries.iter().filter(|e| (e.enabled)(s)).map(|e| e.hook).collect();
         Plan {
             post_read: pick(POST_READ),
+            changes_request: headers_more::changes_request(s),
             preaccess: pick(PREACCESS),
             access: pick(ACCESS),
             auth_request: auth_request::enabled(s),
@@ -390,6 +396,21 @@ pub(crate) const LOCATION_DIRECTIVES: &[&str] = &[
     "return",
     "set",
     "break",
+    "set_if_empty",
+    "set_quote_json_str",
+    "set_escape_uri",
+    "set_unescape_uri",
+    "set_encode_base64",
+    "set_decode_base64",
+    "set_encode_base64url",
+    "set_decode_base64url",
+    "set_encode_hex",
+    "set_decode_hex",
+    "set_md5",
+    "set_sha1",
+    "set_random",
+    "set_secure_random_alphanum",
+    "set_secure_random_lcalpha",
     "try_files",
     "internal",
     "root",
@@ -422,6 +443,7 @@ pub(crate) fn location_directive(
 ) -> Result<bool, Error> {
     match d.name.text.as_slice() {
         b"rewrite" | b"return" | b"set" | b"break" => rewrite::directive(d, l, cx)?,
+        name if set_misc::Function::named(name).is_some() => set_misc::directive(d, l, cx)?,
         b"try_files" => l.try_files = Some(try_files::parse(d, l.try_files.is_some(), cx)?),
         b"internal" => {
             if l.internal {

@@ -2,6 +2,7 @@
 
 use crate::config::Scope;
 use crate::config::http::{LocationBuild, LocationId};
+use crate::modules::set_misc;
 use crate::request::Request;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::{Directive, Word};
@@ -38,6 +39,8 @@ pub(crate) enum Flag {
 pub(crate) enum Op {
     /// `set`.
     Set(VarId, Template),
+    /// A directive of set-misc: `set` with a function.
+    Compute(VarId, set_misc::Function, Template),
     /// `if` with its block. The block's directives that are not of this module form a level of their own.
     If {
         /// Condition of the block.
@@ -341,6 +344,7 @@ fn step(req: &mut Request, op: &Op, walk: &mut RunState) -> Result<Step, VarErro
             Ok(Step::Stop(Ran::Through))
         }
         Op::Set(var, t) => assign(req, *var, t, walk.quote),
+        Op::Compute(var, function, t) => set_misc::run(req, *var, *function, t).map(|()| Step::Next),
         Op::If { cond, location, ops } => {
             let level = location.unwrap_or(req.location);
             run_if(req, cond, level, ops, walk)

@@ -122,6 +122,12 @@ impl FieldList {
         self.lines.retain(|l| !l.name(buf).eq_ignore_ascii_case(name));
     }
 
+    /// Removes all lines whose name fulfils a condition.
+    pub(crate) fn remove_named(&mut self, named: impl Fn(&[u8]) -> bool) {
+        let buf = &self.buf;
+        self.lines.retain(|l| !named(l.name(buf)));
+    }
+
     /// Replaces all lines with this name by one.
     pub(crate) fn set(&mut self, name: &[u8], value: &[u8]) {
         self.remove(name);
@@ -251,6 +257,13 @@ pub(crate) trait BodyFilter {
     }
 }
 
+/// Returns type and charset of a value that the two make again, byte for byte.
+fn split_charset(value: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (kind, parameter) = value.split_at(memchr::memchr(b';', value)?);
+    let charset = parameter.strip_prefix(b"; charset=")?;
+    (!charset.iter().any(|b| matches!(b, b';' | b'"'))).then_some((kind, charset))
+}
+
 /// A response under construction.
 #[derive(Default)]
 pub(crate) struct Response {
@@ -319,6 +332,15 @@ pub(crate) struct Response {
 }
 
 impl Response {
+    /// Sets `Content-Type`. Splits a charset off the type, so that the charset filter sees it.
+    pub(crate) fn set_content_type(&mut self, value: &[u8]) {
+        let (kind, charset) = split_charset(value).unwrap_or((value, b""));
+        self.content_type.clear();
+        self.content_type.extend_from_slice(kind);
+        self.charset.clear();
+        self.charset.extend_from_slice(charset);
+    }
+
     /// Empties it for the next request; memory is kept.
     pub(crate) fn clear(&mut self) {
         self.status = 0;

@@ -405,7 +405,7 @@ fn field(
     match f.id {
         // Only the first of these fields counts: further ones would contradict it (nginx since 1.23).
         id if id.is(Classes::ONCE_IN_RESPONSE) && repeats(req, f, place) => {}
-        Name::ContentType => content_type(req, value),
+        Name::ContentType => req.resp.set_content_type(value),
         Name::Location => location(req, name, value, pass, s)?,
         Name::Refresh => {
             let mut out = Vec::new();
@@ -458,23 +458,6 @@ fn accept_ranges(req: &mut Request, line: &FieldLine, buf: &[u8], s: &Settings) 
     } else {
         req.resp.fields.copy(buf, line);
     }
-}
-
-/// Splits a charset off the type, so that the charset filter sees it.
-fn content_type(req: &mut Request, value: &[u8]) {
-    let (kind, charset) = split_charset(value).unwrap_or((value, b""));
-    let r = &mut req.resp;
-    r.content_type.clear();
-    r.content_type.extend_from_slice(kind);
-    r.charset.clear();
-    r.charset.extend_from_slice(charset);
-}
-
-/// Returns type and charset of a value that the two make again, byte for byte.
-fn split_charset(value: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (kind, parameter) = value.split_at(memchr::memchr(b';', value)?);
-    let charset = parameter.strip_prefix(b"; charset=")?;
-    (!charset.iter().any(|b| matches!(b, b';' | b'"'))).then_some((kind, charset))
 }
 
 /// Appends `Location` as the client shall see it (nginx: proxy_redirect). Returns `false` if it stays as it is.
@@ -614,7 +597,7 @@ fn accel_redirect(req: &mut Request, s: &Settings) -> Option<Outcome> {
         return Some(Outcome::Status(status));
     }
     if let Some(value) = kind {
-        content_type(req, &value);
+        req.resp.set_content_type(&value);
     }
     Some(redirected(req, named))
 }
