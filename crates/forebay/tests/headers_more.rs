@@ -98,7 +98,6 @@ fn what_cannot_be_changed_is_refused() {
         ("more_set_input_headers 'transfer-encoding: chunked';", "frames the body"),
         ("more_clear_input_headers Content-Length;", "frames the body"),
         ("more_set_headers 'Content-Length: 3';", "frames the body"),
-        ("more_set_headers 'Connection: close';", "is about the connection"),
         ("more_set_input_headers -s 404 'A: b';", "invalid option \"-s\""),
         ("more_set_headers -s 4x4 'A: b';", "invalid status \"4x4\""),
         ("more_set_headers -s;", "has no value"),

@@ -192,17 +192,17 @@ impl Field {
         // Whoever sends and whoever reads the message would disagree about its end.
         let frames = is_framing(name);
         let hop = [&b"Connection"[..], b"Keep-Alive"].iter().any(|n| n.eq_ignore_ascii_case(name));
-        let refused = match side {
-            Side::Input => frames,
-            Side::Output => (frames || hop) && !value.is_empty(),
-        };
-        if refused {
-            let name = String::from_utf8_lossy(name);
-            let why = if frames { "frames the body" } else { "is about the connection" };
-            return Err(cx.error_at(d, w, format!("\"{name}\" {why} and cannot be changed")));
+        let shown = String::from_utf8_lossy(name);
+        if frames && (side == Side::Input || !value.is_empty()) {
+            return Err(cx.error_at(d, w, format!("\"{shown}\" frames the body and cannot be changed")));
+        }
+        let is_idle = side == Side::Output && hop;
+        if is_idle {
+            cx.warn(d, format!("\"{shown}\" is about the connection and stays as it is"));
         }
         let value = match value {
             b"" => None,
+            _ if is_idle => None,
             value => Some(cx.template(d, &Word { text: value.to_vec(), ..w.clone() })?.folded()),
         };
         Ok(Field { names, value })

@@ -181,6 +181,8 @@ fn server() -> Server {
          location /rate/ {{ limit_rate 1m; alias html/; }}\n\
          location /trailer/ {{ add_trailer X-End $status; alias html/; }}\n\
          location /added/ {{ add_header X-A b; add_header X-A c always; expires 1h; alias html/; }}\n\
+         location /more/ {{ more_set_headers 'X-A: b' 'Server: mine' 'Connection: close'; more_clear_headers Content-Type; more_set_input_headers \
+          'X-Some: set' -r 'Cookie: c=d'; more_clear_input_headers 'X-Gone*'; proxy_pass http://{up}/; }}\n\
          location /moved {{ return 301 /there?x; }} location /empty {{ return 204; }}\n\
          location /text {{ return 200 \"$http_x_some|$cookie_a|$arg_x|$remote_addr|$request_method|$uri|$host|$content_length\"; }}\n\
          location /rewrite {{ rewrite ^/rewrite/(.*) /added/$1 last; }}\n\
@@ -226,6 +228,7 @@ fn cases() -> Vec<Case> {
         "/added/page",
         "/rewrite/page",
         "/mirror",
+        "/more/a",
         "/ssi/ssi.html",
         "/text?x=%20",
         "/a/../page",
@@ -244,6 +247,7 @@ fn cases() -> Vec<Case> {
     );
     cases.push(with("/auth/page", &[("x-pass", "1")]));
     cases.push(with("/text", &[("x-some", "a"), ("cookie", "a=b"), ("cookie", "c=d")]));
+    cases.push(with("/more/a", &[("x-gone-a", "a"), ("cookie", "a=b"), ("x-some", "c"), ("x-stays", "d")]));
     cases.push(with("/page", &[("if-modified-since", "Fri, 01 Jan 2100 00:00:00 GMT")]));
     cases.push(with("/cache/cached", &[("if-none-match", "\"x\"")]));
     cases.push(with("/page", &[("if-match", "\"none\"")]));
@@ -255,7 +259,7 @@ fn cases() -> Vec<Case> {
         ["/page", "/none", "/up/slow", "/up/a", "/gzip/page", "/cache/cached", "/fastcgi/a", "/grpc/a"]
             .map(|path| Case { method: "HEAD", ..get(path) }),
     );
-    for path in ["/up/a", "/fastcgi/a", "/grpc/a", "/text", "/page", "/mirror", "/auth/page"] {
+    for path in ["/up/a", "/fastcgi/a", "/grpc/a", "/text", "/page", "/mirror", "/auth/page", "/more/a"] {
         cases.extend([1, 70_000, 300_000].map(|length| post(path, length)));
         cases.push(Case { fields: vec![("content-length", "300000")], ..post(path, 300_000) });
         cases.push(Case { trailers: true, ..post(path, 10) });
