@@ -51,6 +51,10 @@ const SOURCES: usize = 4096;
 
 /// Heads kept for the next requests of a thread.
 const SPARE: usize = 64;
+/// Spare heads that a thread keeps if they are small. All requests of a turn over HTTP/3 begin before the first of them ends.
+const SPARE_HEADS: usize = 512;
+/// Memory of a small head, bytes.
+const SMALL_HEAD: usize = 1024;
 
 /// Result of driving a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -515,7 +519,8 @@ impl Shared {
     /// Keeps the head of a finished request for reuse.
     pub(crate) fn give(&self, head: Box<forebay_http::request::RequestHead>) {
         let mut heads = self.heads.borrow_mut();
-        if heads.len() < SPARE && head.buf.capacity() <= 16 * 1024 {
+        let most = if head.buf.capacity() <= SMALL_HEAD { SPARE_HEADS } else { SPARE };
+        if heads.len() < most && head.buf.capacity() <= 16 * 1024 {
             heads.push(head);
         }
     }

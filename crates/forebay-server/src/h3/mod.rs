@@ -62,8 +62,7 @@ pub(crate) struct Quic {
     batch: RefCell<Option<Batch>>,
     /// Slot of the poller for timers.
     timer: Cell<Option<Token>>,
-    /// The poller has been asked for a step.
-    asked: Rc<Cell<bool>>,
+    common: Rc<Common>,
     chooser: OnceCell<Rc<dyn Choose>>,
     /// Datagrams from other threads and processes, once this thread serves QUIC.
     inbox: OnceCell<Arc<Inbox>>,
@@ -73,6 +72,15 @@ pub(crate) struct Quic {
     next_endpoint: Cell<u8>,
     /// Time at which the kernel was last asked for what it has dropped.
     looked_at: Cell<Option<Instant>>,
+}
+
+/// Things that all sessions of a thread use.
+#[derive(Default)]
+struct Common {
+    /// The poller has been asked for a step.
+    asked: Cell<bool>,
+    /// Memory in which responses are put together before QUIC gets them.
+    buffer: Cell<Vec<u8>>,
 }
 
 /// Chooser of TLS configurations for the handshakes of a thread.
@@ -331,7 +339,7 @@ impl Quic {
             client.local = Some(SocketAddr::new(ip, port));
         }
         let patience = endpoint.patience();
-        let session = Session::new(thread, endpoint.clone(), Rc::new(client), self.asked.clone(), patience);
+        let session = Session::new(thread, endpoint.clone(), Rc::new(client), self.common.clone(), patience);
         let mut sessions = self.sessions.borrow_mut();
         let number = self.free.borrow_mut().pop().or_else(|| u32::try_from(sessions.len()).ok())?;
         match sessions.get_mut(number as usize) {
@@ -368,14 +376,14 @@ impl Quic {
 
     /// Asks the poller for a step.
     fn ask(&self, thread: &Thread) {
-        if !self.asked.replace(true) {
+        if !self.common.asked.replace(true) {
             thread.io.poller.step_again(direct(thread.front));
         }
     }
 
     /// Handles timers, and sends what connections have to send.
     pub(crate) fn step(&self, thread: &Rc<Thread>) {
-        self.asked.set(false);
+        self.common.asked.set(false);
         self.take_strays(thread);
         let now = thread.io.poller.now();
         let endpoints: Vec<Rc<Endpoint>> = self.endpoints.borrow().iter().flatten().cloned().collect();

@@ -3,10 +3,11 @@
 mod control;
 
 use super::input::{Failure, Next};
-use super::{HQ, Stream};
+use super::{Common, HQ, Stream};
 use crate::connection::{Connection, Work};
 use crate::error_log;
 use crate::thread::{QUIC, Thread};
+use bytes::Bytes;
 use forebay_conf::error::Level;
 use forebay_core::client::Client;
 use forebay_core::limit::shares::{GRACE, SLOW_HEAD};
@@ -101,8 +102,7 @@ pub(crate) struct Session {
     front: u8,
     endpoint: Rc<Endpoint>,
     link: OnceCell<Rc<Link>>,
-    /// The poller has been asked for a step of the thread's connections.
-    asked: Rc<Cell<bool>>,
+    common: Rc<Common>,
     client: RefCell<Rc<Client>>,
     transfers: Rc<Transfers>,
     state: RefCell<State>,
@@ -141,7 +141,7 @@ impl Session {
         thread: &Rc<Thread>,
         endpoint: Rc<Endpoint>,
         client: Rc<Client>,
-        asked: Rc<Cell<bool>>,
+        common: Rc<Common>,
         patience: Duration,
     ) -> Rc<Session> {
         Rc::new(Session {
@@ -150,7 +150,7 @@ impl Session {
             streams_at_a_time: endpoint.streams(),
             endpoint,
             link: OnceCell::new(),
-            asked,
+            common,
             client: RefCell::new(client),
             transfers: thread.transfers.clone(),
             state: RefCell::new(State {
@@ -228,7 +228,7 @@ impl Session {
         if let Some(link) = self.link.get() {
             self.endpoint.mark_sending(link);
         }
-        if !self.asked.replace(true) {
+        if !self.common.asked.replace(true) {
             self.io.poller.step_again(Direct { front: self.front, kind: QUIC, number: 0 });
         }
     }
@@ -486,12 +486,7 @@ impl Session {
     }
 
     /// Begins the request of a stream with its field section, or has it wait for insertions.
-    fn begin(
-        self: &Rc<Self>,
-        thread: &Rc<Thread>,
-        stream: &Rc<Stream>,
-        section: Vec<u8>,
-    ) -> Result<(), Fatal> {
+    fn begin(self: &Rc<Self>, thread: &Rc<Thread>, stream: &Rc<Stream>, section: Bytes) -> Result<(), Fatal> {
         let mut s = self.state.borrow_mut();
         let s = &mut *s;
         if let Some(required) = s.must_wait(&section)? {
@@ -578,6 +573,19 @@ impl Session {
             s.acknowledge(id);
         }
         Ok(!trailers.pseudo)
+    }
+
+    /// Returns an empty buffer for what is put together before QUIC gets it.
+    pub(super) fn take_buffer(&self) -> Vec<u8> {
+        self.common.buffer.take()
+    }
+
+    /// Keeps the memory of a buffer for the next response of any connection.
+    pub(super) fn give_buffer(&self, mut buffer: Vec<u8>) {
+        if buffer.capacity() <= 8 * 1024 {
+            buffer.clear();
+            self.common.buffer.set(buffer);
+        }
     }
 
     /// Appends a HEADERS frame of a stream. `section` is encoded by the static table.

@@ -42,7 +42,7 @@ pub(crate) struct Stream {
     begun: Cell<bool>,
     input: RefCell<Input>,
     /// Field section that waits for so many insertions.
-    pub(super) blocked_section: RefCell<Option<(u64, Vec<u8>)>>,
+    pub(super) blocked_section: RefCell<Option<(u64, Bytes)>>,
     /// Bytes of the announced `Content-Length` that have not arrived.
     promised: Cell<Option<u64>>,
     /// The length of the content differs from `Content-Length`, or trailers are malformed (RFC 9114, section 4.1.2).
@@ -153,6 +153,7 @@ impl Stream {
                 found => return Ok(found),
             }
             if !input.fill(link, self.id)? {
+                input.detach();
                 return Ok(Next::Nothing);
             }
         }
@@ -267,11 +268,10 @@ impl Stream {
         self.give(bytes.len(), |stream, done| stream.write(bytes.get(done..).unwrap_or_default()))
     }
 
-    /// Has QUIC take bytes without a copy. Returns the number of those that it took.
-    fn write_shared(&self, bytes: &Bytes) -> Result<usize, Errno> {
-        self.give(bytes.len(), |stream, done| {
-            let mut rest = [bytes.slice(done..)];
-            stream.write_chunks(&mut rest).map(|written| written.bytes)
+    /// Has QUIC take bytes without a copy. Those that it has not taken stay. Returns the number of those that it took.
+    fn write_shared(&self, bytes: &mut Bytes) -> Result<usize, Errno> {
+        self.give(bytes.len(), |stream, _| {
+            stream.write_chunks(std::slice::from_mut(bytes)).map(|written| written.bytes)
         })
     }
 
@@ -305,10 +305,13 @@ impl Stream {
     fn send_pending(&self) -> Result<bool, Errno> {
         let mut pending = self.pending.borrow_mut();
         if !pending.is_empty() {
-            let all = Bytes::from(std::mem::take(&mut *pending));
-            let n = self.write_shared(&all)?;
-            if let Some(rest) = all.get(n..).filter(|rest| !rest.is_empty()) {
-                pending.extend_from_slice(rest);
+            // Of the size that it has: QUIC keeps it until it is acknowledged.
+            let mut rest = Bytes::copy_from_slice(&pending);
+            pending.clear();
+            self.write_shared(&mut rest)?;
+            match rest.is_empty() {
+                true => self.session.give_buffer(std::mem::take(&mut *pending)),
+                false => pending.extend_from_slice(&rest),
             }
             self.session.notify();
         }
@@ -327,7 +330,11 @@ impl Stream {
         if self.broken.get() || self.is_bare {
             return false;
         }
-        self.session.push_section(self.id, section, &mut self.pending.borrow_mut());
+        let mut pending = self.pending.borrow_mut();
+        if pending.capacity() == 0 {
+            *pending = self.session.take_buffer();
+        }
+        self.session.push_section(self.id, section, &mut pending);
         true
     }
 
@@ -356,7 +363,7 @@ impl Stream {
     }
 
     /// Handles the trailers, or has them wait for insertions.
-    fn trailers(&self, section: Vec<u8>) -> Result<(), Fatal> {
+    fn trailers(&self, section: Bytes) -> Result<(), Fatal> {
         match self.session.trailers_wait(&section)? {
             Some(required) => *self.blocked_section.borrow_mut() = Some((required, section)),
             None => self.end_by_trailers(&section)?,
@@ -588,7 +595,6 @@ impl Mux for Stream {
             let gathered = len <= GATHERED && !self.blocked.get();
             if gathered {
                 let mut pending = self.pending.borrow_mut();
-                pending.reserve_exact(len);
                 pending.extend_from_slice(piece);
                 self.owed.set(self.owed.get() - len);
                 done += len;
@@ -616,7 +622,7 @@ impl Mux for Stream {
         let len = self.begin_frame(bytes.len());
         let mut n = 0;
         if self.send_pending()? {
-            n = self.write_shared(&bytes.slice(..len))?;
+            n = self.write_shared(&mut bytes.slice(..len))?;
             self.owed.set(self.owed.get() - n);
         }
         Ok(self.moved(n, bytes.len()))
