@@ -2,6 +2,9 @@
 #![allow(missing_docs)]
 #![allow(clippy::disallowed_methods, reason = "tests make files as they like")]
 
+use forebay_bench::load::{Load, Order, Protocol, Stop, Wanted};
+use forebay_bench::tls::{self, Trust};
+use forebay_bench::{run, url::Url};
 use forebay_conf::files::Files;
 use forebay_core::counters::Counters;
 use forebay_core::process::ThreadGeneration;
@@ -10,8 +13,11 @@ use forebay_server::config::{self, Environment};
 use forebay_sys::alloc::CountingAllocator;
 use forebay_sys::log_area::{Area, Mapped};
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
@@ -45,19 +51,57 @@ fn upstream() -> std::net::SocketAddr {
     addr
 }
 
-/// Runs a worker in this thread while another one sends `requests` for a path with more fields on one connection;
-/// gives what this thread allocated. Bodies end with `end`.
-fn allocations(dir: &std::path::Path, requests: usize, path: &str, fields: &str, end: &'static [u8]) -> u64 {
+/// Runs a worker with a server in this thread while another one sends `requests` for a path with more fields on one connection.
+/// Returns what this thread allocated. Bodies end with `end`.
+fn allocations(dir: &Path, requests: usize, path: &str, fields: &str, end: &'static [u8]) -> u64 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
     listener.set_nonblocking(true).expect("nonblocking");
     let addr = listener.local_addr().expect("bound");
     let upstream = upstream();
-    let conf = format!(
-        "events {{}}\nhttp {{ upstream u {{ server {upstream}; keepalive 4; keepalive_requests 1000000; }} \
-         open_file_cache max=10; access_log {d}/access.log combined buffer=64k flush=5s; \
-         keepalive_requests 1000000; server {{ listen {addr}; root {d}; \
+    let server = format!(
+        "upstream u {{ server {upstream}; keepalive 4; keepalive_requests 1000000; }} \
+         server {{ listen {addr}; root {d}; \
          location /zip/ {{ alias {d}/; gzip on; brotli on; gzip_vary on; }} \
-         location /proxy/ {{ proxy_pass http://u; proxy_http_version 1.1; proxy_set_header Connection \"\"; }} }} }}\n",
+         location /proxy/ {{ proxy_pass http://u; proxy_http_version 1.1; proxy_set_header Connection \"\"; }} }}",
+        d = dir.display()
+    );
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nUser-Agent: test\r\n{fields}\r\n");
+    during(dir, &server, listener.into(), move || {
+        let mut stream = TcpStream::connect(addr).expect("connect");
+        let mut answer = [0; 4096];
+        for _ in 0..requests {
+            stream.write_all(request.as_bytes()).expect("write");
+            let n = stream.read(&mut answer).expect("read");
+            assert!(answer[..n].starts_with(b"HTTP/1.1 200 OK\r\n") && answer[..n].ends_with(end));
+        }
+    })
+}
+
+/// The same over HTTP/3 for a file of 1 KB: on `connections`, with `streams` requests at a time on each.
+fn over_http3(dir: &Path, requests: u64, connections: usize, streams: usize) -> u64 {
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("bind");
+    socket.set_nonblocking(true).expect("nonblocking");
+    let addr = socket.local_addr().expect("bound");
+    let server = format!(
+        "server {{ listen {addr} quic; root {d}; ssl_certificate {d}/crt; ssl_certificate_key {d}/key; }}",
+        d = dir.display()
+    );
+    during(dir, &server, socket.into(), move || {
+        let url = Url::parse(&format!("https://{addr}/1k")).expect("URL");
+        let mut load = Load::new(&[Wanted::get(url)], Protocol::Http3, Order::Listed, 1).expect("load");
+        (load.connections, load.parallel) = (connections, streams);
+        load.stop = Stop::Count(requests, Some(Duration::from_secs(60)));
+        load.tls = Some(tls::config(&Trust::Anyone, Protocol::Http3).expect("TLS"));
+        let record = run::run(&load, None, |_| true).expect("runs").outcome.record;
+        assert_eq!((record.ok, record.errors()), (requests, 0));
+    })
+}
+
+/// Runs a worker in this thread while another one calls `client`. Returns what this thread allocated.
+fn during(dir: &Path, server: &str, socket: OwnedFd, client: impl FnOnce() + Send + 'static) -> u64 {
+    let conf = format!(
+        "events {{}}\nhttp {{ open_file_cache max=10; access_log {d}/access.log combined buffer=64k flush=5s; \
+         keepalive_requests 1000000; {server} }}\n",
         d = dir.display()
     );
     std::fs::write(dir.join("nginx.conf"), conf).expect("write");
@@ -73,7 +117,7 @@ fn allocations(dir: &std::path::Path, requests: usize, path: &str, fields: &str,
         std::fs::OpenOptions::new().create(true).append(true).open(dir.join("access.log")).expect("log");
     let share = ThreadGeneration {
         config: Arc::new(config),
-        sockets: vec![Some((Arc::new(listener.into()), false))],
+        sockets: vec![Some((Arc::new(socket), false))],
         logs: vec![Arc::new(log.into())],
         generation: 1,
     };
@@ -94,17 +138,9 @@ fn allocations(dir: &std::path::Path, requests: usize, path: &str, fields: &str,
         tokio: runtime.handle().clone(),
         started,
     };
-    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nUser-Agent: test\r\n{fields}\r\n");
     let client = std::thread::spawn(move || {
         let remote = ready.recv().expect("told").expect("started");
-        let mut stream = TcpStream::connect(addr).expect("connect");
-        let mut answer = [0; 4096];
-        for _ in 0..requests {
-            stream.write_all(request.as_bytes()).expect("write");
-            let n = stream.read(&mut answer).expect("read");
-            assert!(answer[..n].starts_with(b"HTTP/1.1 200 OK\r\n") && answer[..n].ends_with(end));
-        }
-        drop(stream);
+        client();
         mailbox.push(Command::Stop);
         remote.wake();
     });
@@ -140,4 +176,20 @@ fn a_warm_request_allocates_nothing() {
     assert!(difference < 50, "{difference} allocations in 1000 responses that might be compressed");
     let difference = of_a_thousand("/proxy/page.html", "", b"proxied");
     assert!(difference < 50, "{difference} allocations in 1000 proxied requests");
+}
+
+/// quinn-proto allocates four times for a request: its half of the stream to send on, the place of the content in that, what of it was
+/// acknowledged, and in most cases a list for the frames of a packet. The stream and the response are one each.
+#[test]
+fn a_warm_request_over_http3_allocates_little() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    std::fs::write(dir.path().join("1k"), [b'x'; 1024]).expect("write");
+    tls::self_signed(tls::Kind::Ecdsa, &dir.path().join("crt"), &dir.path().join("key")).expect("openssl");
+    for (connections, streams, most) in [(1, 1, 9), (10, 10, 7)] {
+        over_http3(dir.path(), 200, connections, streams);
+        let few = over_http3(dir.path(), 1000, connections, streams);
+        let many = over_http3(dir.path(), 5000, connections, streams);
+        let each = many.saturating_sub(few) as f64 / 4000.0;
+        assert!(each <= f64::from(most), "{each} for {connections} connections with {streams} streams");
+    }
 }
