@@ -1,6 +1,7 @@
 //! HTTP/3, with aioquic as the client (`http3/client.py`).
 
 mod alt_svc;
+mod browser;
 mod connections;
 mod floods;
 mod hq;
