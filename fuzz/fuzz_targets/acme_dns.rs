@@ -1,7 +1,7 @@
 //! Any datagram to the name server for ACME challenges: it is answered or not, and an answer is neither long nor a query.
 #![no_main]
 
-use forebay_acme::dns::{Served, DnsTransport, answer};
+use forebay_acme::dns::{DnsTransport, Served, answer};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

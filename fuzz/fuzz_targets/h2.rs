@@ -2,13 +2,13 @@
 //! decodes to itself.
 #![no_main]
 
+use forebay_http::compression::huffman;
+use forebay_http::compression::{Field, Sink};
 use forebay_http::h1::request::Limits;
 use forebay_http::h2::connection::Connection;
-use forebay_http::compression::{Field, Sink};
 use forebay_http::h2::hpack::Decoder;
 use forebay_http::h2::link::{Link, Request};
 use forebay_http::h2::received::{Frame, Role};
-use forebay_http::compression::huffman;
 use forebay_http::h2::{encode, frame, request};
 use forebay_http::request::RequestHead;
 use libfuzzer_sys::fuzz_target;

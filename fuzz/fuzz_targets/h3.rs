@@ -93,7 +93,9 @@ fn both_ends(events: &[u8], capacity: u64) {
                 encode::prefix(&mut section);
                 let value = [b'v'].repeat(usize::from(event % 40));
                 let mut want = Vec::new();
-                for name in [&b"server"[..], b"date", b"x-a", b"x-bcd", b"vary"].iter().take(usize::from(event % 6)) {
+                for name in
+                    [&b"server"[..], b"date", b"x-a", b"x-bcd", b"vary"].iter().take(usize::from(event % 6))
+                {
                     encode::field(&mut section, name, &value);
                     want.push((name.to_vec(), value.clone()));
                 }

@@ -18,6 +18,9 @@ fuzz_target!(|input: (&[u8], &[u8])| {
     }
     if !word.is_empty() {
         let line = [b"VALUE ", &*word, b" 7 9\r\n"].concat();
-        assert_eq!(reply(&line, &word), Some((line.len() - 1, Ok(Reply::Found { flags: Some(7), length: 9 }))));
+        assert_eq!(
+            reply(&line, &word),
+            Some((line.len() - 1, Ok(Reply::Found { flags: Some(7), length: 9 })))
+        );
     }
 });

@@ -16,7 +16,9 @@ fuzz_target!(|data: &[u8]| {
         Err(e) => assert!(e.at <= pattern.len()),
         Ok(b) => {
             assert!(b.fancy.is_ascii() && (b.hard || b.plain.is_ascii()));
-            if let Ok(p) = Pattern::compile(pattern, false, &mut Registry::<()>::new(|_| (Source::Unknown, true))) {
+            if let Ok(p) =
+                Pattern::compile(pattern, false, &mut Registry::<()>::new(|_| (Source::Unknown, true)))
+            {
                 let _ = p.is_match(text);
             }
         }

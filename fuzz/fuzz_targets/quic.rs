@@ -3,7 +3,8 @@
 #![no_main]
 
 use forebay_net::quic::{
-    Arrival, Choose, Endpoint, HostKey, Mask, Owner, Place, Received, Settings, TlsConfig, read_anything,
+    Arrival, Choose, Congestion, Endpoint, HostKey, Mask, Owner, Place, Received, Settings, TlsConfig,
+    read_anything,
 };
 use forebay_net::tls::hello::Hello;
 use libfuzzer_sys::fuzz_target;
@@ -45,6 +46,7 @@ fn endpoint() -> Option<Endpoint> {
         idle: Duration::from_secs(30),
         retry: false,
         connections: 8,
+        congestion: Congestion::Cubic,
         key: HostKey::new(&[1; 64]),
     };
     let place = Place { process: 1, thread: 2, endpoint: 3 };
