@@ -366,3 +366,19 @@ fn the_examples_of_the_manual_are_configurations() {
         assert!(checked.status.success(), "{example}\n{}", String::from_utf8_lossy(&checked.stderr));
     }
 }
+
+#[test]
+fn groups_without_servers_have_fallbacks() {
+    let (backend, _) = echo();
+    let server = Server::start(&conf(&format!(
+        "upstream none {{ fallback some; }} upstream some {{ server {backend}; }} upstream lost {{ fallback off; }}\n\
+         server {{ listen 127.0.0.1:%PORT0%; proxy_pass none; }} server {{ listen 127.0.0.1:%PORT1%; proxy_pass lost; }}"
+    )));
+    assert_eq!(ask(&mut connect(server.addr(0)), b"hello"), b"hello");
+    assert_eq!(rest(connect(server.addr(1))), "");
+    server.wait_for_log("no live upstreams while connecting to upstream", 1);
+    let site =
+        Site::new(&conf("upstream u { fallback =503; } server { listen 127.0.0.1:%PORT0%; proxy_pass u; }"));
+    let out = site.run(&["-t"]);
+    assert!(String::from_utf8_lossy(&out.stderr).contains("\"fallback\" directive invalid value"));
+}

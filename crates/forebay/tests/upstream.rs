@@ -392,3 +392,75 @@ fn servers_in_a_state_file() {
     let text = String::from_utf8_lossy(&out.stderr).into_owned();
     assert!(text.contains("\"zone\" is not allowed in a state file") && text.contains("u.conf:1"), "{text}");
 }
+
+#[test]
+fn groups_without_servers_have_fallbacks() {
+    let (a, b) = (up(), up());
+    let server = Server::start(&conf(&format!(
+        "upstream none {{ fallback =503; }}\n\
+         upstream lost {{ fallback off; }}\n\
+         upstream down {{ server {a} down; fallback through; }}\n\
+         upstream through {{ fallback last; }}\n\
+         upstream last {{ server {b}; sticky cookie at path=/; }}\n\
+         upstream up {{ server {a}; fallback last; }}\n\
+         upstream dead {{ server 127.0.0.1:{}; fallback last; }}\n\
+         server {{ listen 127.0.0.1:%PORT0%; error_page 503 /sorry; location = /sorry {{ return 200 sorry; }}\n\
+         location / {{ proxy_pass http:/$uri; }} location /none {{ proxy_pass http://none; }}\n\
+         location /down {{ proxy_pass http://down/x; }} location /up {{ proxy_pass http://up; }}\n\
+         location /lost {{ proxy_pass http://lost; }} location /dead {{ proxy_pass http://dead; }}\n\
+         location /bare {{ error_page 599 @x; proxy_pass http://none; }} }}",
+        free_port(),
+        a = a.addr,
+        b = b.addr
+    )));
+    assert!(server.get("/none").ends_with("sorry"));
+    assert!(server.get("/bare").starts_with("HTTP/1.1 503 "));
+    server.wait_for_log("no servers in upstream", 2);
+    assert!(server.get("/lost").starts_with("HTTP/1.1 502 "));
+    let through = server.get("/down");
+    assert!(by(&through, &b) && through.contains("Set-Cookie: at="), "{through}");
+    assert!(by(&server.get("/up"), &a));
+    // The name of the group is known only with the request.
+    assert!(by(&server.get("/through"), &b) && by(&server.get("/last"), &b));
+    // Servers that fail are not the absence of servers.
+    assert!(server.get("/dead").starts_with("HTTP/1.1 502 "));
+}
+
+#[test]
+fn cookies_stay_where_they_are_if_a_failure_is_not_to_change_them() {
+    let (a, b) = (up(), up());
+    let group = |name: &str, more: &str| {
+        format!(
+            "upstream {name} {{ server {a} max_fails=0; server {b} max_fails=0; sticky cookie {name} {more}; }}\n",
+            a = a.addr,
+            b = b.addr
+        )
+    };
+    let server = Server::start(&conf(&format!(
+        "{}{}server {{ listen 127.0.0.1:%PORT0%; proxy_next_upstream error http_503;\n\
+         location /stays {{ proxy_pass http://stays; }} location /moves {{ proxy_pass http://moves; }} }}",
+        group("stays", "change_on_failure=off max_age=2h"),
+        group("moves", "expires=1h max_age=2h")
+    )));
+    let ask = |uri: &str, cookie: &str| {
+        let text = format!("GET {uri} HTTP/1.0\r\nCookie: {cookie}\r\n\r\n");
+        String::from_utf8_lossy(&server.raw(text.as_bytes())).into_owned()
+    };
+    for name in ["stays", "moves"] {
+        let uri = format!("/{name}");
+        let first = server.get(&uri);
+        let line = first.split("Set-Cookie: ").nth(1).and_then(|c| c.split("\r\n").next()).expect("a cookie");
+        let cookie = line.split(';').next().expect("a pair");
+        assert!(line.ends_with("; max-age=7200") && line.contains("expires=") == (name == "moves"), "{line}");
+        assert_eq!(line.matches("max-age").count(), 1, "{line}");
+        let (own, other) = if by(&first, &a) { (&a, &b) } else { (&b, &a) };
+        own.status.store(503, SeqCst);
+        let answer = ask(&uri, cookie);
+        assert!(by(&answer, other), "{answer}");
+        assert_eq!(answer.contains("Set-Cookie"), name == "moves", "{answer}");
+        own.status.store(200, SeqCst);
+        assert!(by(&ask(&uri, cookie), own));
+        // A server that is no longer there.
+        assert!(ask(&uri, &format!("{name}=0123456789abcdef")).contains(&format!("Set-Cookie: {name}=")));
+    }
+}

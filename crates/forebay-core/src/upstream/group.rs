@@ -56,6 +56,8 @@ pub struct PeerSet {
     pub peers: Vec<Peer>,
     /// The group has one server and nothing to balance or limit. Choosing it takes no lock and counts nothing shared.
     pub lone: bool,
+    /// There is no server, or all are `down`.
+    pub vacant: bool,
     /// Factor of weights, so that `slow_start` can have fractions.
     pub scale: i64,
     /// Sum of the weights of servers that are not backups.
@@ -201,6 +203,7 @@ impl Group {
         let free = !self.sticky && self.queue.is_none() && self.checks.is_empty();
         PeerSet {
             lone: free && matches!(peers.as_slice(), [p] if plain(p)),
+            vacant: peers.iter().all(|p| p.down),
             scale: if peers.iter().any(|p| !p.slow_start.is_zero()) { 100 } else { 1 },
             total_weight: peers.iter().filter(|p| !p.backup).map(|p| p.weight).sum(),
             ring: match self.method {

@@ -2,6 +2,7 @@
 
 use super::balance::{Picker, Timed};
 use super::conn::Conn;
+use super::group::PeerSet;
 use super::idle::IdleConn;
 use super::local::LocalSet;
 use super::peer::{Figures, Peer};
@@ -53,6 +54,11 @@ impl Lease {
     /// Takes an idle connection to the peer whose [`Conn::made_for`] is the same.
     pub fn take_idle(&self, io: &Rc<Io>, made_for: u64) -> Option<Conn> {
         self.seat.as_ref()?.take_idle(io, made_for)
+    }
+
+    /// Returns the servers from which the peer was chosen.
+    pub fn set(&self) -> Option<&PeerSet> {
+        Some(&self.seat.as_ref()?.local.set)
     }
 
     /// Returns the peer.

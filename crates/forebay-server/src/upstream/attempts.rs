@@ -85,6 +85,10 @@ impl<'t> Servers<'t> {
     fn new(req: &mut Request, target: &'t Target) -> Result<Servers<'t>, u16> {
         let (group, sticky) = match target {
             Target::Direct(addrs) => return Ok(Servers::Direct(addrs)),
+            Target::None(status) => {
+                req.log(Level::Error, "no servers in upstream");
+                return Err(*status);
+            }
             Target::Group { local, sticky } => (&local.group, sticky.as_ref()),
         };
         let mut key = Key::of(group, req).map_err(|_| 500u16)?;

@@ -91,9 +91,13 @@ impl Contact {
         self.stick(req, Sticky::ended);
     }
 
-    fn stick(&self, req: &mut Request, event: fn(&Sticky, &mut Request, &[u8]) -> Result<(), VarError>) {
+    fn stick(
+        &self,
+        req: &mut Request,
+        event: fn(&Sticky, &mut Request, &Lease, &[u8]) -> Result<(), VarError>,
+    ) {
         if let (Some(sticky), Some(peer)) = (&self.sticky, self.lease.peer())
-            && let Err(e) = event(sticky, req, &peer.sid)
+            && let Err(e) = event(sticky, req, &self.lease, &peer.sid)
         {
             req.log(Level::Error, &e.0);
         }

@@ -18,6 +18,7 @@ use crate::modules::proxy::{HttpVersion, NextUpstream, Settings};
 use crate::request::Request;
 use crate::response::FieldList;
 use forebay_core::tls::client::Wanted;
+use forebay_core::upstream::config::Serving;
 use forebay_core::upstream::conn::Conn;
 use forebay_core::upstream::greeting::SendProxy;
 use forebay_core::upstream::lease::Lease;
@@ -44,13 +45,17 @@ pub(crate) enum Target {
     },
     /// Addresses found while the request is served.
     Direct(Vec<PeerAddr>),
+    /// None: the group has no servers, and its `fallback` is this status.
+    None(u16),
 }
 
 impl Target {
     /// Creates the target for a group.
-    pub(crate) fn of(req: &Request, upstream: &Upstream) -> Target {
-        let local = req.conf.groups.local(&upstream.group);
-        Target::Group { local, sticky: upstream.extras.sticky.clone() }
+    pub(crate) fn of(req: &Request, upstream: &Arc<Upstream>) -> Target {
+        match upstream.serving(&req.conf.groups) {
+            Serving::Group(u, local) => Target::Group { local, sticky: u.extras.sticky.clone() },
+            Serving::Status(status) => Target::None(status),
+        }
     }
 
     /// Decides whether connections are reused. Those of a group that `proxy_pass` implies are kept for HTTP/1.1 only.

@@ -6,6 +6,7 @@ use crate::request::Request;
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Directive, Word};
 use forebay_conf::units;
+use forebay_core::upstream::lease::Lease;
 use forebay_core::upstream::sticky::{self, Route, invalid, template, unknown};
 use forebay_core::vars::Template;
 use forebay_core::vars::VarError;
@@ -27,6 +28,10 @@ pub(crate) enum Sticky {
 pub(crate) struct Cookie {
     name: Vec<u8>,
     expires: Option<StickyExpires>,
+    /// `max_age`, in seconds; `expires` has it, too.
+    max_age: Option<u64>,
+    /// `change_on_failure=off`: a client that was sent elsewhere for once keeps its cookie.
+    stays: bool,
     domain: Option<Template>,
     path: Option<Template>,
     samesite: Option<Template>,
@@ -78,9 +83,9 @@ impl Sticky {
     ///
     /// # Errors
     /// If a variable cannot be evaluated.
-    pub(crate) fn answered(&self, req: &mut Request, sid: &[u8]) -> Result<(), VarError> {
+    pub(crate) fn answered(&self, req: &mut Request, lease: &Lease, sid: &[u8]) -> Result<(), VarError> {
         match self {
-            Sticky::Cookie(c) => c.answered(req, sid),
+            Sticky::Cookie(c) => c.answered(req, lease, sid),
             Sticky::Learn(l) => l.answered(req, sid),
             Sticky::Route(_) => Ok(()),
         }
@@ -90,7 +95,7 @@ impl Sticky {
     ///
     /// # Errors
     /// If a variable cannot be evaluated.
-    pub(crate) fn ended(&self, req: &mut Request, sid: &[u8]) -> Result<(), VarError> {
+    pub(crate) fn ended(&self, req: &mut Request, _: &Lease, sid: &[u8]) -> Result<(), VarError> {
         match self {
             Sticky::Learn(l) => l.learn(req, sid),
             _ => Ok(()),
@@ -122,6 +127,17 @@ impl Cookie {
                     StickyExpires::parse(v).ok_or_else(|| invalid("\"expires\" parameter value", v));
                 self.expires = Some(expires.map_err(|m| cx.error_at(d, w, m))?);
             }
+            (b"max_age", Some(v)) => {
+                let age = units::duration_secs(v).ok_or_else(|| invalid("\"max_age\" parameter value", v));
+                self.max_age = Some(age.map_err(|m| cx.error_at(d, w, m))?.as_secs());
+            }
+            (b"change_on_failure", Some(v)) => {
+                self.stays = match v {
+                    b"on" => false,
+                    b"off" => true,
+                    _ => return Err(cx.error_at(d, w, invalid("\"change_on_failure\" parameter value", v))),
+                };
+            }
             (b"domain", Some(v)) => self.domain = Some(template(v, d, w, cx)?),
             (b"path", Some(v)) => self.path = Some(template(v, d, w, cx)?),
             (b"samesite", Some(v)) => self.samesite = Some(template(v, d, w, cx)?),
@@ -138,7 +154,14 @@ impl Cookie {
         Ok(Some(v).filter(|v| !v.is_empty() && v.len() <= 256))
     }
 
-    fn answered(&self, req: &mut Request, sid: &[u8]) -> Result<(), VarError> {
+    fn answered(&self, req: &mut Request, lease: &Lease, sid: &[u8]) -> Result<(), VarError> {
+        if self.stays
+            && let Some(wanted) = self.wanted(req)?
+            && wanted != sid
+            && lease.set().is_some_and(|set| set.peers.iter().any(|p| p.sid == wanted))
+        {
+            return Ok(());
+        }
         let mut line = Vec::new();
         self.write(req, sid, &mut line)?;
         req.modules.upstream.set_cookie = line;
@@ -151,7 +174,11 @@ impl Cookie {
         out.push(b'=');
         out.extend_from_slice(sid);
         if let Some(expires) = self.expires {
-            expires.write(req.thread.clock.unix(), out);
+            expires.write(req.thread.clock.unix(), self.max_age.is_none(), out);
+        }
+        if let Some(secs) = self.max_age {
+            out.extend_from_slice(b"; max-age=");
+            number(out, secs);
         }
         attribute(req, b"; domain=", self.domain.as_ref(), out)?;
         if self.httponly {
@@ -174,18 +201,22 @@ impl StickyExpires {
         }
     }
 
-    /// Appends the attributes at a time, in seconds.
-    fn write(self, now: i64, out: &mut Vec<u8>) {
-        match self {
+    /// Appends the attributes at a time, in seconds; `max_age`: with `Max-Age`.
+    fn write(self, now: i64, max_age: bool, out: &mut Vec<u8>) {
+        let secs = match self {
             StickyExpires::Max => {
-                out.extend_from_slice(b"; expires=Thu, 31-Dec-37 23:55:55 GMT; max-age=315360000");
+                out.extend_from_slice(b"; expires=Thu, 31-Dec-37 23:55:55 GMT");
+                315_360_000
             }
             StickyExpires::In(secs) => {
                 out.extend_from_slice(b"; expires=");
                 crate::modules::userid::cookie_date(now.saturating_add_unsigned(secs), out);
-                out.extend_from_slice(b"; max-age=");
-                number(out, secs);
+                secs
             }
+        };
+        if max_age {
+            out.extend_from_slice(b"; max-age=");
+            number(out, secs);
         }
     }
 }

@@ -13,6 +13,7 @@ use forebay_conf::units;
 use forebay_core::config::value::{Msec, Number, Setting, first, once};
 use forebay_core::tls::client::Unencrypted;
 use forebay_core::upstream::balance::{Key, Picker, Timed};
+use forebay_core::upstream::config::Serving;
 use forebay_core::upstream::conn::Conn;
 use forebay_core::upstream::dial_error;
 use forebay_core::upstream::lease::Lease;
@@ -526,10 +527,15 @@ fn refuse(s: &Session, e: &VarError) -> Refused {
 }
 
 fn group(s: &mut Session, upstream: &Arc<Upstream>) -> Result<(Servers, Vec<u8>), Refused> {
+    let conf = s.conf.clone();
+    let (upstream, local) = match upstream.serving(&conf.groups) {
+        Serving::Group(upstream, local) => (upstream, local),
+        Serving::Status(status) => return Err(Refused(status)),
+    };
     let mut key = Key::of(&upstream.group, s).map_err(|e| refuse(s, &e))?;
     let binding = Binding::find(s, upstream, &mut key).map_err(|e| refuse(s, &e))?;
     s.upstream.get_or_insert_default().binding = binding.map(Box::new);
-    let picker = Picker::new(s.conf.groups.local(&upstream.group), key);
+    let picker = Picker::new(local, key);
     Ok((Servers::Group(picker), upstream.group.name.clone()))
 }
 

@@ -1,5 +1,6 @@
 //! The directives of an `upstream` block that mean the same in every front end (nginx: the modules of the balancing methods).
 
+use super::fallback::Written;
 use super::server;
 use crate::config::value::first;
 use crate::config::{Build, Context, Scope};
@@ -19,6 +20,8 @@ pub struct Block {
     /// The group.
     pub group: Group,
     pub(super) servers: Vec<Server>,
+    /// `fallback`.
+    pub(super) fallback: Option<Written>,
     /// Names of `zone`s; `true`: with a size.
     pub(super) zones: Vec<(Vec<u8>, bool)>,
     /// The process starts even if the name of a `server` cannot be resolved (`upstream_start_unresolved`).
@@ -28,8 +31,14 @@ pub struct Block {
 }
 
 /// Directives that are allowed once in a block.
-const ONCE: &[&[u8]] =
-    &[b"keepalive", b"keepalive_requests", b"keepalive_time", b"keepalive_timeout", b"resolver_timeout"];
+const ONCE: &[&[u8]] = &[
+    b"fallback",
+    b"keepalive",
+    b"keepalive_requests",
+    b"keepalive_time",
+    b"keepalive_timeout",
+    b"resolver_timeout",
+];
 
 impl Block {
     /// Begins a block. `start_unresolved`: `upstream_start_unresolved` of the level above.
@@ -40,6 +49,7 @@ impl Block {
         Block {
             group: Group::new(first(d).to_ascii_lowercase(), true, Keepalive::default()),
             servers: Vec::new(),
+            fallback: None,
             zones: Vec::new(),
             unresolved: own.unwrap_or(start_unresolved),
             seen: Vec::new(),
@@ -60,6 +70,7 @@ impl Block {
             }
             b"hash" | b"ip_hash" | b"least_conn" | b"least_time" | b"random" => self.method(d, cx)?,
             b"state" => state(d, cx)?,
+            b"fallback" => self.fallback = Some(Written::parse(d, cx)?),
             b"queue" => self.group.queue = Some(queue(d, cx)?),
             b"zone" => {
                 let (name, size) = zone(d, cx)?;
@@ -130,7 +141,7 @@ impl Block {
             if of_file < self.servers.len() {
                 return Err(cx.error(s, "\"state\" cannot be used together with \"server\""));
             }
-        } else if self.servers.is_empty() {
+        } else if self.servers.is_empty() && self.fallback.is_none() {
             return Err(cx.error(d, "no servers are inside upstream"));
         }
         // As in nginx: backups alone are no group.

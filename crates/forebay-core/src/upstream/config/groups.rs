@@ -2,6 +2,7 @@
 //! naming an address or a host. `X` is what the front end adds to a group.
 
 use super::block::Block;
+use super::fallback::{Fallback, Written};
 use super::server::plain_server;
 use crate::upstream::group::{Group, Keepalive};
 use crate::upstream::servers::{Discovery, Server};
@@ -17,6 +18,8 @@ pub struct Upstream<X> {
     pub group: Arc<Group>,
     /// Properties for the front end.
     pub extras: X,
+    /// `fallback`.
+    pub(super) fallback: Option<Fallback<X>>,
 }
 
 /// A group that a directive names. The block that defines it may come later in the file.
@@ -49,6 +52,7 @@ struct Entry<X> {
     place: Place,
     default_port: u16,
     servers: Vec<Server>,
+    fallback: Option<Written>,
     /// An error at the directive that first named it, with an empty text.
     at: Error,
 }
@@ -150,6 +154,7 @@ impl<X: Default> Groups<X> {
             place: place.clone(),
             default_port,
             servers: Vec::new(),
+            fallback: None,
             at,
         });
         named
@@ -166,18 +171,27 @@ impl<X: Default> Groups<X> {
     /// # Errors
     /// `duplicate upstream "x"`.
     pub fn define(&mut self, block: Block, extras: X, at: Error) -> Result<(), String> {
-        let Block { group, servers, zones, .. } = block;
+        let Block { group, servers, fallback, zones, .. } = block;
         self.zones.extend(zones);
         let same = |e: &&mut Entry<X>| e.group.name == group.name && has_no_port(&e.place);
         match self.entries.iter_mut().find(same) {
             Some(e) if e.group.explicit => {
                 return Err(format!("duplicate upstream \"{}\"", e.name()));
             }
-            Some(e) => (e.group, e.extras, e.servers) = (group, extras, servers),
+            Some(e) => (e.group, e.extras, e.servers, e.fallback) = (group, extras, servers, fallback),
             None => {
                 let place = Place::Host(group.name.clone(), None);
                 let named = Named::new();
-                self.entries.push(Entry { group, extras, named, place, default_port: 80, servers, at });
+                self.entries.push(Entry {
+                    group,
+                    extras,
+                    named,
+                    place,
+                    default_port: 80,
+                    servers,
+                    fallback,
+                    at,
+                });
             }
         }
         Ok(())
@@ -193,6 +207,7 @@ impl<X: Default> Groups<X> {
         let mut errors = self.zones_without_size();
         let explicit: Vec<Vec<u8>> =
             self.entries.iter().filter(|e| e.group.explicit).map(|e| e.group.name.clone()).collect();
+        let mut fallbacks = self.fallbacks(&mut errors).into_iter();
         let mut done = Vec::new();
         for (mut e, number) in self.entries.into_iter().zip(0..) {
             if !e.group.explicit {
@@ -202,11 +217,28 @@ impl<X: Default> Groups<X> {
             complete(&mut e.extras, &mut errors);
             e.group.number = number;
             e.group.set_servers(e.servers);
-            let upstream = Arc::new(Upstream { group: Arc::new(e.group), extras: e.extras });
+            let fallback = fallbacks.next().flatten();
+            let upstream = Arc::new(Upstream { group: Arc::new(e.group), extras: e.extras, fallback });
             let _ = e.named.0.set(upstream.clone());
             done.push(upstream);
         }
         (done, errors)
+    }
+
+    /// Finds the `fallback` of each group.
+    fn fallbacks(&self, errors: &mut Vec<Error>) -> Vec<Option<Fallback<X>>> {
+        let defined = |name: &[u8]| self.entries.iter().find(|e| e.group.explicit && e.group.name == name);
+        let named = |name: &[u8]| defined(name).map(|e| e.named.clone());
+        let next = |name: &[u8]| defined(name)?.fallback.as_ref()?.group();
+        let mut found = Vec::new();
+        for e in &self.entries {
+            let fallback = e.fallback.as_ref().map(|f| f.find(&e.group.name, named, next)).transpose();
+            found.push(fallback.unwrap_or_else(|e| {
+                errors.push(e);
+                None
+            }));
+        }
+        found
     }
 
     fn zones_without_size(&self) -> Vec<Error> {

@@ -34,6 +34,16 @@ fn mistakes_have_nginx_s_words() {
         ("server 127.0.0.1; zone z;", "zero size shared memory zone \"z\""),
         ("server 127.0.0.1; zone z 1k;", "zone \"z\" is too small"),
         ("state /nonexistent; server 127.0.0.1;", "\"state\" cannot be used together with \"server\""),
+        ("fallback none;", "upstream \"none\" of \"fallback\" not found"),
+        ("fallback u;", "\"fallback\" of upstream \"u\" leads back to it"),
+        ("fallback =200;", "status must be between 400 and 599"),
+        ("fallback =x;", "status must be between 400 and 599"),
+        ("fallback off; fallback off;", "\"fallback\" directive is duplicate"),
+        ("server 127.0.0.1; sticky cookie a max_age=x;", "invalid \"max_age\" parameter value \"x\""),
+        (
+            "server 127.0.0.1; sticky cookie a change_on_failure=no;",
+            "invalid \"change_on_failure\" parameter value \"no\"",
+        ),
         ("server a.invalid;", "host not found in upstream \"a.invalid\""),
     ];
     for (block, want) in cases {
@@ -57,6 +67,8 @@ fn what_is_well() {
         "server a.invalid resolve service=http; resolver 127.0.0.1 valid=1s; resolver_timeout 3s;",
         "server a.invalid; upstream_start_unresolved on;",
         "zone z 64k; state /nonexistent;",
+        "fallback off;",
+        "fallback =503; sticky cookie a max_age=1h change_on_failure=off;",
         "least_time last_byte inflight; server 127.0.0.1; random two least_time=header;",
     ];
     for block in good {
@@ -67,4 +79,18 @@ fn what_is_well() {
         ["load balancing method redefined"]
     );
     assert_eq!(error("upstream_start_unresolved on; upstream u { server a.invalid; }"), None);
+}
+
+#[test]
+fn fallbacks_lead_to_groups_and_not_in_circles() {
+    assert_eq!(
+        error("upstream a { fallback b; } upstream b { fallback C; } upstream c { fallback off; }"),
+        None
+    );
+    let circle = "upstream a { fallback b; } upstream b { fallback c; } upstream c { fallback b; }";
+    let names_it = |m: &str| m == "\"fallback\" of upstream \"b\" leads back to it";
+    assert!(error(circle).is_some_and(|m| names_it(&m)));
+    // A group that only `proxy_pass` names is none.
+    let implied = "upstream a { fallback 127.0.0.1; } server { location / { proxy_pass http://127.0.0.1; } }";
+    assert_eq!(error(implied).as_deref(), Some("upstream \"127.0.0.1\" of \"fallback\" not found"));
 }
