@@ -32,6 +32,8 @@ const OTHERS: &[&str] = &[
     "random",
     "zone",
     "state",
+    "fallback",
+    "peers",
     "sticky",
     "sticky_secret",
     "sticky_strict",

@@ -159,12 +159,21 @@ impl Group {
         self.rebuild(&[]);
     }
 
+    /// Replaces the servers of a group with `peers external`. Those that stay keep their state and connections. Returns `false`
+    /// for a group without that directive.
+    pub fn set_external(&self, found: Vec<Found>) -> bool {
+        let line = lock(&self.servers).iter().position(|s| s.source == Discovery::External);
+        line.map(|line| self.found(line, found)).is_some()
+    }
+
     /// Takes over from the group of the same name in the former configuration: addresses found at run time, and the state
     /// of peers that stay.
     pub fn adopt(&self, old: &Group) {
         {
             let former = lock(&old.servers);
-            for s in lock(&self.servers).iter_mut().filter(|s| s.source != Discovery::Fixed) {
+            // The controller of external servers has told them with the new configuration.
+            let found_here = |s: &&mut Server| !matches!(s.source, Discovery::Fixed | Discovery::External);
+            for s in lock(&self.servers).iter_mut().filter(found_here) {
                 let same = |o: &&Server| o.place.host() == s.place.host() && o.source == s.source;
                 if let Some(o) = former.iter().find(same) {
                     let found = o.found.iter().map(|found| s.adopted(found));

@@ -24,7 +24,7 @@ pub fn start(group: &Arc<Group>, tasks: &mut Tasks, tokio: &Handle, log: &Log) {
     for (server, source) in sources.into_iter().enumerate() {
         let name = Resolving { group: group.clone(), server, log: log.clone() };
         match source {
-            Discovery::Fixed => {}
+            Discovery::Fixed | Discovery::External => {}
             Discovery::Resolve(service) => tasks.spawn(tokio, "resolving names again", name.resolve(service)),
             Discovery::Later => tasks.spawn(tokio, "looking for a name", name.find()),
         }

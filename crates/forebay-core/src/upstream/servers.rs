@@ -28,6 +28,8 @@ pub enum Discovery {
     Resolve(Option<String>),
     /// By the system's resolver until it finds them, since the name was not found at the start (`upstream_start_unresolved`).
     Later,
+    /// By a controller outside of this process, which replaces all of them at once (`peers external`).
+    External,
 }
 
 /// An address of a server.
@@ -66,6 +68,10 @@ impl Server {
         peer.name = address_text(&found.addr);
         peer.addr = found.addr.clone();
         peer.live = Arc::default();
+        if self.source == Discovery::External {
+            // No line names it.
+            peer.server = peer.name.clone();
+        }
         peer.weight = found.weight.unwrap_or(peer.weight);
         peer.backup |= found.backup;
         if !peer.routed {

@@ -195,6 +195,32 @@ fn resolved_addresses_are_kept_with_the_new_port() {
 }
 
 #[test]
+fn servers_of_a_controller_are_replaced_at_once_and_keep_their_state() {
+    let of_controller = || {
+        group(&[1], |s| {
+            s[0].source = Discovery::External;
+            s[0].found.clear();
+        })
+    };
+    let at = |host: u8| Found::plain(PeerAddr::Inet(SocketAddr::from(([10, 0, 0, host], 80))));
+    let names = |g: &Group| g.settings(|p| String::from_utf8_lossy(&p.server).into_owned());
+    let g = of_controller();
+    assert!(g.set().vacant);
+    assert!(g.set_external(vec![at(1), at(2)]));
+    assert_eq!(names(&g), ["10.0.0.1:80", "10.0.0.2:80"]);
+    let second = g.set().peers[1].live.id;
+    assert!(g.set_external(vec![at(2), at(3)]));
+    assert_eq!(g.set().peers[0].live.id, second);
+    // With the next configuration come the servers of that time.
+    let next = of_controller();
+    assert!(next.set_external(vec![at(2)]));
+    next.adopt(&g);
+    assert_eq!(names(&next), ["10.0.0.2:80"]);
+    assert_eq!(next.set().peers[0].live.id, second);
+    assert!(!group(&[1], |_| ()).set_external(vec![at(1)]), "its servers are in the configuration");
+}
+
+#[test]
 fn sticky_requests_reach_a_drained_server() {
     let mut g = Group::new(b"u".to_vec(), true, Keepalive::default());
     g.sticky = true;

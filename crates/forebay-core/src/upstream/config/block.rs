@@ -7,7 +7,7 @@ use crate::config::{Build, Context, Scope};
 use crate::upstream::balance::{Load, Method, Timed};
 use crate::upstream::group::{Group, Keepalive};
 use crate::upstream::queue::Queue;
-use crate::upstream::servers::Server;
+use crate::upstream::servers::{Discovery, Server};
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Directive, Word};
 use forebay_conf::units;
@@ -34,6 +34,7 @@ pub struct Block {
 const ONCE: &[&[u8]] = &[
     b"fallback",
     b"keepalive",
+    b"peers",
     b"keepalive_requests",
     b"keepalive_time",
     b"keepalive_timeout",
@@ -63,10 +64,11 @@ impl Block {
     pub fn directive<C: Context>(&mut self, d: &Directive, cx: &mut Scope<'_, C>) -> Result<(), Error> {
         self.once(d, cx)?;
         match d.name.text.as_slice() {
-            b"server" => {
+            name @ (b"server" | b"peers") => {
                 let (method, unresolved) = (self.group.method, self.unresolved);
                 let block = server::In { method, unresolved, sessions: C::BLOCK == "stream" };
-                self.servers.push(server::parse(d, cx, block)?);
+                let read = if name == b"peers" { server::external } else { server::parse };
+                self.servers.push(read(d, cx, block)?);
             }
             b"hash" | b"ip_hash" | b"least_conn" | b"least_time" | b"random" => self.method(d, cx)?,
             b"state" => state(d, cx)?,
@@ -143,6 +145,10 @@ impl Block {
             }
         } else if self.servers.is_empty() && self.fallback.is_none() {
             return Err(cx.error(d, "no servers are inside upstream"));
+        }
+        let external = |s: &Server| s.source == Discovery::External;
+        if self.servers.len() > 1 && self.servers.iter().any(external) {
+            return Err(cx.error(d, "\"peers\" cannot be used together with \"server\""));
         }
         // As in nginx: backups alone are no group.
         if !self.servers.is_empty() && self.servers.iter().all(|s| s.template.backup) {

@@ -50,6 +50,40 @@ pub(super) fn parse(d: &Directive, cx: &Build<'_>, block: In) -> Result<Server, 
     line.server()
 }
 
+/// Reads `peers external [PARAMETER ...]`. The parameters are those of a `server` line, and hold for all servers that the
+/// controller of this process names.
+///
+/// # Errors
+/// The source is another one, or a parameter is wrong.
+pub(super) fn external(d: &Directive, cx: &Build<'_>, block: In) -> Result<Server, Error> {
+    let Some((word, options)) = d.args.split_first() else { return Err(cx.error(d, "no source")) };
+    if word.text != b"external" {
+        return Err(cx.error_at(
+            d,
+            word,
+            format!("invalid source \"{}\", it must be \"external\"", word.as_str()),
+        ));
+    }
+    let peer = Peer::new(PeerAddr::Unix(PathBuf::new()));
+    let mut line = ServerLine { d, word, cx, block, peer, resolve: false, service: None };
+    for w in options {
+        match split_parameter(&w.text).0 {
+            b"max_fails" | b"fail_timeout" | b"max_conns" | b"slow_start" | b"proxy_protocol" => {
+                line.parameter(w)?
+            }
+            _ => return Err(line.error(w, format!("invalid parameter \"{}\"", w.as_str()))),
+        }
+    }
+    let place = Place::Host(word.text.clone(), None);
+    Ok(Server {
+        template: line.peer,
+        place,
+        default_port: PORT,
+        source: Discovery::External,
+        found: Vec::new(),
+    })
+}
+
 /// A `server` line that is being read.
 struct ServerLine<'l> {
     d: &'l Directive,

@@ -126,6 +126,8 @@ pub(crate) const DIRECTIVES: &[&str] = &[
     "resolver_timeout",
     "upstream_start_unresolved",
     "state",
+    "fallback",
+    "peers",
 ];
 
 #[cfg(test)]

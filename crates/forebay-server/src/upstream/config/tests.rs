@@ -34,6 +34,10 @@ fn mistakes_have_nginx_s_words() {
         ("server 127.0.0.1; zone z;", "zero size shared memory zone \"z\""),
         ("server 127.0.0.1; zone z 1k;", "zone \"z\" is too small"),
         ("state /nonexistent; server 127.0.0.1;", "\"state\" cannot be used together with \"server\""),
+        ("peers internal;", "invalid source \"internal\", it must be \"external\""),
+        ("peers external weight=2;", "invalid parameter \"weight=2\""),
+        ("peers external; peers external;", "\"peers\" directive is duplicate"),
+        ("peers external; server 127.0.0.1;", "\"peers\" cannot be used together with \"server\""),
         ("fallback none;", "upstream \"none\" of \"fallback\" not found"),
         ("fallback u;", "\"fallback\" of upstream \"u\" leads back to it"),
         ("fallback =200;", "status must be between 400 and 599"),
@@ -68,6 +72,7 @@ fn what_is_well() {
         "server a.invalid; upstream_start_unresolved on;",
         "zone z 64k; state /nonexistent;",
         "fallback off;",
+        "peers external max_fails=0 fail_timeout=5s max_conns=9; least_conn; keepalive 320; fallback =503;",
         "fallback =503; sticky cookie a max_age=1h change_on_failure=off;",
         "least_time last_byte inflight; server 127.0.0.1; random two least_time=header;",
     ];
