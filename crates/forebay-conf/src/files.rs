@@ -47,6 +47,15 @@ impl Files {
         record
     }
 
+    /// Makes a record of files as [`Files::recorded`] does, of bytes that are shared with their owner.
+    pub fn shared(files: impl IntoIterator<Item = (PathBuf, Arc<[u8]>)>) -> Files {
+        let mut record = Files { recorded_only: true, ..Files::default() };
+        for (path, bytes) in files {
+            record.insert(path, Ok(bytes));
+        }
+        record
+    }
+
     /// Reads a file for the first time, and keeps the result.
     fn look_up(&mut self, path: &Path) -> FileId {
         let got = if self.recorded_only { Err(MISSING) } else { read_disk(path) };

@@ -16,6 +16,7 @@ mod answers;
 mod changes;
 mod check;
 mod cli;
+mod controller;
 mod doctor;
 mod explain;
 mod fmt;

@@ -1,6 +1,7 @@
 //! The master: one thread that holds privilege, owns sockets and files, supervises the worker, obeys signals.
 
 use crate::answers::{Answer, Answers, Broken};
+use crate::controller::{Configuration, Controller, Delivery, Report};
 use crate::listen::{self, Listeners};
 use crate::log_recovery::WorkerLogs;
 use crate::master_log::{Log, errno, failed};
@@ -11,9 +12,10 @@ use crate::signals::{Received, Signals, received_line};
 use crate::state::{self, Before, State};
 use crate::succession::{self, Succession};
 use crate::title;
-use crate::wire;
+use crate::wire::{self, Endpoints};
 use crate::worker;
 use forebay_conf::error::Level;
+use forebay_conf::files::Files;
 use forebay_core::config::ListenAddr;
 use forebay_sys::fds;
 use nix::sys::signal::{Signal, kill};
@@ -132,11 +134,18 @@ pub(crate) struct Master {
     reports: Reports,
     /// Time of the next look at certificate files, and the stamps of the last one.
     renewal: Option<(Instant, Vec<state::Stamp>)>,
+    /// Process that the configuration comes from, if it comes from no file.
+    controller: Option<Controller>,
 }
 
 impl Master {
     /// Makes a master for an opened configuration whose pid file is written.
-    pub(crate) fn new(start: Start, signals: Signals, state: State) -> Master {
+    pub(crate) fn new(
+        start: Start,
+        signals: Signals,
+        state: State,
+        controller: Option<Controller>,
+    ) -> Master {
         let log = state.log();
         let pid_file = state.pid.clone();
         Master {
@@ -157,6 +166,7 @@ impl Master {
             pid_file,
             reports: Reports::new(ServiceManager::of_environment()),
             renewal: None,
+            controller,
         }
         .watching()
     }
@@ -190,8 +200,12 @@ impl Master {
         self.log.notice("start worker processes");
         self.spawn();
         loop {
-            for pid in self.wait()? {
+            let (workers, controller) = self.wait()?;
+            for pid in workers {
                 self.listen_to(pid);
+            }
+            if controller {
+                self.listen_to_controller();
             }
             while let Some(received) = self.signals.next() {
                 self.signal(received);
@@ -204,21 +218,25 @@ impl Master {
         }
     }
 
-    /// Waits for a signal, a deadline or a message. Returns the workers that have sent one.
-    fn wait(&self) -> io::Result<Vec<Pid>> {
-        let (pids, sockets): (Vec<Pid>, Vec<_>) = self
+    /// Waits for a signal, a deadline or a message. Returns the workers that have sent one, and whether the controller has.
+    fn wait(&self) -> io::Result<(Vec<Pid>, bool)> {
+        let (pids, mut sockets): (Vec<Pid>, Vec<_>) = self
             .children
             .iter()
             .filter_map(|child| Some((child.pid, child.control.as_ref()?.as_fd())))
             .unzip();
+        sockets.extend(self.controller.as_ref().and_then(Controller::socket));
         let ready = self.signals.wait(&sockets, self.deadline())?;
-        Ok(pids.into_iter().zip(ready).filter(|(_, ready)| *ready).map(|(pid, _)| pid).collect())
+        let controller = ready.get(pids.len()).copied().unwrap_or(false);
+        let pids = pids.into_iter().zip(ready).filter(|(_, ready)| *ready).map(|(pid, _)| pid).collect();
+        Ok((pids, controller))
     }
 
     fn deadline(&self) -> Option<Instant> {
         let renewal = self.renewal.as_ref().map(|(at, _)| *at);
         let silent = self.children.iter().filter_map(|child| child.silent_at).min();
-        [self.kill_at, self.respawn_at, renewal, silent].into_iter().flatten().min()
+        let controller = self.controller.as_ref().and_then(Controller::deadline);
+        [self.kill_at, self.respawn_at, renewal, silent, controller].into_iter().flatten().min()
     }
 
     fn signal(&mut self, received: Received) {
@@ -258,6 +276,9 @@ impl Master {
         }
         self.ending = how;
         self.respawn_at = None;
+        if let Some(controller) = &mut self.controller {
+            controller.dismiss();
+        }
         match how {
             Ending::Fast => {
                 self.kill_at = Some(Instant::now() + KILL_AFTER);
@@ -317,6 +338,9 @@ impl Master {
         if self.respawn_at.is_some_and(|at| at <= now) {
             self.respawn_at = None;
             self.spawn();
+        }
+        if let Some(controller) = &mut self.controller {
+            controller.start_if_due(&self.log);
         }
     }
 
@@ -437,10 +461,18 @@ impl Master {
 
     fn act_on(&mut self, pid: Pid, answer: Answer) {
         match answer {
-            Answer::Applied(generation) => self.reports.applied(generation, &self.state.status()),
+            Answer::Applied(generation) => {
+                self.reports.applied(generation, &self.state.status());
+                if let Some(controller) = &mut self.controller {
+                    controller.applied(generation);
+                }
+            }
             Answer::Failed(text) => {
                 self.log.emerg(&format!("worker process {pid}: {text}"));
                 self.reports.failed(&text);
+                if let Some(controller) = &mut self.controller {
+                    controller.failed(&text);
+                }
             }
             Answer::PleaseReopen => self.reopen(),
             Answer::Leaving => self.replace(pid),
@@ -470,6 +502,11 @@ impl Master {
             let Some(pid) = status.pid() else { return };
             if self.new_binary == Some(pid) {
                 self.new_binary_ended(&status);
+                continue;
+            }
+            if self.controller.as_mut().is_some_and(|controller| controller.ended(pid)) {
+                let (level, text) = end_line(&status);
+                self.log.write(level, &format!("controller process {pid} {text}"));
                 continue;
             }
             let Some(at) = self.children.iter().position(|child| child.pid == pid) else { continue };
@@ -502,6 +539,15 @@ impl Master {
             return;
         }
         self.log.notice("reconfiguring");
+        // What was refused is known by now, and reported.
+        let _ = self.reconfigure();
+    }
+
+    /// Reads the configuration again and gives it to the worker.
+    ///
+    /// # Errors
+    /// The reason why it is refused. Nothing has changed then.
+    fn reconfigure(&mut self) -> Result<(), String> {
         self.reports.reading(&self.pid_file);
         let environment = self.state.environment.clone();
         let before = Before {
@@ -509,22 +555,24 @@ impl Master {
             threads: self.children.iter().find(|child| !child.leaving).map(|child| child.threads),
             test: false,
         };
-        let opened = state::open(&environment, &self.start.paths, before, &self.log);
+        let files = self.controller.as_ref().map_or_else(Files::disk, Controller::files);
+        let opened = state::open(&environment, &self.start.paths, files, before, &self.log);
         let moved = |new: &State| new.pid != self.state.pid;
-        let Ok(new) = opened.and_then(|new| match moved(&new) {
+        let Ok(mut new) = opened.and_then(|new| match moved(&new) {
             true => new.write_pid(&self.log).map(|()| new),
             false => Ok(new),
         }) else {
             let reason = self.log.take_refusal().unwrap_or_default();
             self.show_refusal(&reason);
             self.reports.refused(&reason);
-            return;
+            return Err(reason);
         };
         if moved(&new) {
             let _ = std::fs::remove_file(&self.pid_file);
             self.pid_file = new.pid.clone();
         }
         self.say_what_stays(&new);
+        new.endpoints = self.controller.as_ref().map(Controller::endpoints).unwrap_or_default();
         let kept = new.listeners.clone();
         self.close_listeners(&kept);
         self.state = new;
@@ -532,6 +580,52 @@ impl Master {
         self.watch_certificates();
         self.hand_over();
         self.reports.given(self.generations);
+        Ok(())
+    }
+
+    // Controller.
+
+    fn listen_to_controller(&mut self) {
+        let Some(controller) = &mut self.controller else { return };
+        for delivery in controller.deliveries(&self.log) {
+            match delivery {
+                Delivery::Configuration(configuration) => self.configured(configuration),
+                Delivery::Endpoints(endpoints) => self.pass_endpoints(endpoints),
+            }
+        }
+    }
+
+    /// Uses a configuration of the controller.
+    fn configured(&mut self, configuration: Configuration) {
+        let Some(controller) = &mut self.controller else { return };
+        let number = configuration.number;
+        controller.take(configuration);
+        // While a new binary runs, its own controller configures it.
+        if self.ending != Ending::No || self.no_accept || self.new_binary.is_some() {
+            return;
+        }
+        let result = self.reconfigure();
+        let Some(controller) = &mut self.controller else { return };
+        match result {
+            Ok(()) => controller.given(self.generations, number),
+            Err(reason) => controller.report(&Report::Refused(number, reason)),
+        }
+    }
+
+    /// Passes the servers of groups to the worker, and keeps them for its successor.
+    fn pass_endpoints(&mut self, endpoints: Vec<Endpoints>) {
+        self.state.endpoints.extend(endpoints.iter().map(|e| (e.group.clone(), e.clone())));
+        for child in self.children.iter().filter(|child| !child.leaving) {
+            let Some(control) = &child.control else { continue };
+            if let Err(e) = wire::send_endpoints(control, &endpoints) {
+                // It is replaced when it has ended, and its successor gets all of them.
+                self.log.alert(&format!("worker process {} takes no servers ({})", child.pid, errno(&e)));
+                let _ = kill(child.pid, Signal::SIGKILL);
+            }
+        }
+        if let Some(controller) = &mut self.controller {
+            controller.take_endpoints(endpoints);
+        }
     }
 
     /// Has the pages of the worker show that a configuration was refused.

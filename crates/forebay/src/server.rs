@@ -1,9 +1,11 @@
 //! Actions of the nginx-style options: start, test, dump, signal.
 
 use crate::cli::{self, NGINX_VERSION, Options, Signal as Wish};
+use crate::controller::{Controller, Delivery, Report};
 use crate::listen::{Listeners, Refused};
 use crate::master::{Master, Start};
 use crate::master_log::{Log, errno, failed};
+use crate::paths::Paths;
 use crate::reports::Reports;
 use crate::service_manager::{Passed, ServiceManager};
 use crate::shown::Shown;
@@ -12,10 +14,12 @@ use crate::state::{self, Before, State};
 use crate::title;
 use forebay_conf::error::Level;
 use forebay_conf::files::Files;
+use forebay_core::config::Environment;
 use forebay_core::process::Worker;
 use forebay_sys::log_area::{Area, Mapped};
 use forebay_sys::{daemon, limits};
 use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::{Pid, getppid};
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -94,7 +98,7 @@ fn test(options: &Options) -> u8 {
     let opened = state::read(&environment, &mut files, &log).and_then(|_| {
         say(format!("nginx: the configuration file {name} syntax is ok"));
         // Read once more; the log has its warnings already.
-        state::open(&environment, &paths, Before { test: true, ..Before::default() }, &opening)
+        state::open(&environment, &paths, Files::disk(), Before { test: true, ..Before::default() }, &opening)
     });
     let Ok(state) = opened else {
         eprintln!("nginx: configuration file {name} test failed");
@@ -179,14 +183,107 @@ pub(crate) fn start(options: &Options, arguments: Vec<OsString>) -> u8 {
     title::set_process_name(&title::process_name(&arguments));
     let log = early_log(options);
     match prepare(options, arguments, &log) {
-        Ok(run) => match run.serve() {
-            Ok(()) => 0,
-            Err(e) => {
-                log.alert(&errno(&e));
-                1
-            }
-        },
+        Ok(run) => run.run(&log),
         Err(Refused) => 1,
+    }
+}
+
+/// Starts the server with a controller process as the source of its configuration, and serves in the foreground until a signal
+/// ends it. Returns the exit code. The controller is this program with the same arguments.
+#[cfg_attr(
+    not(feature = "kubernetes"),
+    allow(dead_code, reason = "only the ingress controller starts like this")
+)]
+pub(crate) fn start_controlled(environment: &Environment, paths: Paths, arguments: Vec<OsString>) -> u8 {
+    title::set_process_name(&title::process_name(&arguments));
+    let log = Log::default_console();
+    match prepare_controlled(environment, paths, arguments, &log) {
+        Ok(Some(run)) => run.run(&log),
+        Ok(None) => 0,
+        Err(Refused) => 1,
+    }
+}
+
+/// Waits for a configuration that can be used. Returns `None` if a signal ends the program before.
+fn prepare_controlled(
+    environment: &Environment,
+    paths: Paths,
+    arguments: Vec<OsString>,
+    log: &Log,
+) -> Result<Option<Run>, Refused> {
+    let starter = getppid();
+    let old = inherited_listeners(log);
+    let signals = Signals::take_over().map_err(|e| {
+        log.emerg(&format!("signalfd() failed ({})", errno(&e)));
+        Refused
+    })?;
+    let mut controller = Controller::new(&arguments);
+    let open = |controller: &Controller| {
+        let before = Before { listeners: old.as_ref(), ..Before::default() };
+        state::open(environment, &paths, controller.files(), before, log)
+    };
+    let Some(mut state) = first_configuration(&mut controller, &signals, open, log)? else { return Ok(None) };
+    state.endpoints = controller.endpoints();
+    if let Some(old) = &old {
+        old.warn_of_unused(&state.listeners, log);
+    }
+    state.write_pid(log)?;
+    greet(&state.log());
+    let inherited = old.is_some();
+    let start = Start { arguments, paths, daemonized: inherited, inherited, parent: Some(starter) };
+    Ok(Some(Run { state, signals, start, controller: Some(controller) }))
+}
+
+/// Runs the controller until it has delivered a configuration that can be used.
+fn first_configuration(
+    controller: &mut Controller,
+    signals: &Signals,
+    open: impl Fn(&Controller) -> Result<State, Refused>,
+    log: &Log,
+) -> Result<Option<State>, Refused> {
+    loop {
+        controller.start_if_due(log);
+        let sockets: Vec<_> = controller.socket().into_iter().collect();
+        signals.wait(&sockets, controller.deadline()).map_err(|_| Refused)?;
+        while let Some(received) = signals.next() {
+            match received.signal {
+                Signal::SIGTERM | Signal::SIGINT | Signal::SIGQUIT => {
+                    controller.dismiss();
+                    return Ok(None);
+                }
+                Signal::SIGCHLD => reap_controller(controller, log),
+                _ => {}
+            }
+        }
+        for delivery in controller.deliveries(log) {
+            match delivery {
+                Delivery::Endpoints(endpoints) => controller.take_endpoints(endpoints),
+                Delivery::Configuration(configuration) => {
+                    let number = configuration.number;
+                    controller.take(configuration);
+                    match open(controller) {
+                        Ok(state) => {
+                            // The first worker gets the first generation.
+                            controller.given(1, number);
+                            return Ok(Some(state));
+                        }
+                        Err(Refused) => {
+                            let reason = log.take_refusal().unwrap_or_default();
+                            controller.report(&Report::Refused(number, reason));
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn reap_controller(controller: &mut Controller, log: &Log) {
+    while let Ok(status) = waitpid(None::<Pid>, Some(WaitPidFlag::WNOHANG)) {
+        let Some(pid) = status.pid() else { return };
+        if controller.ended(pid) {
+            log.alert(&format!("controller process {pid} ended before it delivered a configuration"));
+        }
     }
 }
 
@@ -195,6 +292,7 @@ struct Run {
     state: State,
     signals: Signals,
     start: Start,
+    controller: Option<Controller>,
 }
 
 fn prepare(options: &Options, arguments: Vec<OsString>, log: &Log) -> Result<Run, Refused> {
@@ -208,7 +306,7 @@ fn prepare(options: &Options, arguments: Vec<OsString>, log: &Log) -> Result<Run
     let old = predecessor.or_else(|| Passed::to_this_process().map(|passed| Listeners::passed(&passed, log)));
     let (environment, paths) = options.places();
     let before = Before { listeners: old.as_ref(), ..Before::default() };
-    let state = state::open(&environment, &paths, before, log)?;
+    let state = state::open(&environment, &paths, Files::disk(), before, log)?;
     if let Some(old) = old {
         old.warn_of_unused(&state.listeners, log);
     }
@@ -225,7 +323,8 @@ fn prepare(options: &Options, arguments: Vec<OsString>, log: &Log) -> Result<Run
     }
     greet(&state.log());
     let parent = (!detached).then_some(starter);
-    Ok(Run { state, signals, start: Start { arguments, paths, daemonized, inherited, parent } })
+    let start = Start { arguments, paths, daemonized, inherited, parent };
+    Ok(Run { state, signals, start, controller: None })
 }
 
 /// Takes over the sockets of the program that this one replaces.
@@ -248,11 +347,22 @@ fn greet(log: &Log) {
 }
 
 impl Run {
+    /// Serves. Returns the exit code.
+    fn run(self, log: &Log) -> u8 {
+        match self.serve() {
+            Ok(()) => 0,
+            Err(e) => {
+                log.alert(&errno(&e));
+                1
+            }
+        }
+    }
+
     fn serve(self) -> io::Result<()> {
-        if self.state.config.main.master_process == Some(false) {
+        if self.state.config.main.master_process == Some(false) && self.controller.is_none() {
             return alone(self);
         }
-        Master::new(self.start, self.signals, self.state).run()
+        Master::new(self.start, self.signals, self.state, self.controller).run()
     }
 }
 
@@ -275,7 +385,7 @@ struct Alone {
 const APPLIED_WITHIN: Duration = Duration::from_secs(10);
 
 fn alone(run: Run) -> io::Result<()> {
-    let Run { state, signals, start } = run;
+    let Run { state, signals, start, .. } = run;
     let mut alone = Alone::new(start, state)?;
     while !(alone.quitting && alone.worker.finished()) {
         signals.wait(&[], alone.quitting.then(|| Instant::now() + Duration::from_millis(20)))?;
@@ -343,7 +453,7 @@ impl Alone {
         // The worker stays, and with it the number of its threads.
         let threads = Some(self.threads);
         let before = Before { listeners: Some(&self.state.listeners), threads, test: false };
-        let opened = state::open(&environment, &self.start.paths, before, &self.log);
+        let opened = state::open(&environment, &self.start.paths, Files::disk(), before, &self.log);
         let Ok(new) = opened else {
             let reason = self.log.take_refusal().unwrap_or_default();
             Shown::refused(reason.clone());

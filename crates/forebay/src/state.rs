@@ -6,7 +6,7 @@ use crate::master_log::{Log, errno, failed, open_log};
 use crate::origin;
 use crate::paths::{self, Paths};
 use crate::plan::Plan;
-use crate::wire::Configure;
+use crate::wire::{Configure, Endpoints};
 use forebay_conf::error::{Error, Level};
 use forebay_conf::files::Files;
 use forebay_core::config::main_settings::{ErrorLog, ErrorLogTarget};
@@ -14,7 +14,7 @@ use forebay_core::config::{Config, Environment, ListenAddr};
 use forebay_core::process::Generation;
 use forebay_sys::files;
 use forebay_sys::identity::{self, Identity};
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -34,6 +34,8 @@ pub(crate) struct State {
     pub config: Arc<Config>,
     /// `Files::to_bytes`.
     pub record: Vec<u8>,
+    /// Servers of groups with `peers external`, by group.
+    pub endpoints: BTreeMap<Vec<u8>, Endpoints>,
     /// Threads, connections, descriptors.
     pub plan: Plan,
     /// User of the worker; `None` without privilege.
@@ -118,17 +120,17 @@ pub(crate) struct Before<'a> {
     pub test: bool,
 }
 
-/// Reads a configuration and opens its files and sockets.
+/// Reads a configuration from `files` and opens its files and sockets.
 ///
 /// # Errors
 /// A file, socket or other resource cannot be opened. The log has nginx's message, and nothing has changed.
 pub(crate) fn open(
     environment: &Environment,
     paths: &Paths,
+    mut files: Files,
     before: Before<'_>,
     log: &Log,
 ) -> Result<State, Refused> {
-    let mut files = Files::disk();
     // A test has read it before and has logged its warnings.
     let (config, identity) = read_configuration(environment, &mut files, log, !before.test)?;
     let refuse = |text: String| {
@@ -157,6 +159,7 @@ pub(crate) fn open(
         environment: environment.clone(),
         config: Arc::new(config),
         record: files.to_bytes(),
+        endpoints: BTreeMap::new(),
         plan,
         identity,
         listeners,
@@ -257,6 +260,7 @@ impl State {
             quic_secret: quic.0.to_vec(),
             predecessor: quic.1.is_some(),
             log_area: log_area.is_some(),
+            endpoints: self.endpoints.values().cloned().collect(),
         };
         let sockets = self.listeners.open.iter().filter(new).flat_map(|open| &open.sockets);
         let fds = sockets.chain(self.logs.iter().map(|(_, fd)| fd)).map(|fd| fd.as_fd());

@@ -8,6 +8,7 @@ use forebay_core::process::ThreadPlan;
 use forebay_sys::{fds, identity::Identity};
 use std::ffi::OsStr;
 use std::io::{self, Read};
+use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
@@ -40,6 +41,17 @@ pub(crate) struct Configure {
     pub predecessor: bool,
     /// The descriptor behind the logs is the area for lines of logs: only the first configuration of a worker has it.
     pub log_area: bool,
+    /// Servers of all groups with `peers external`.
+    pub endpoints: Vec<Endpoints>,
+}
+
+/// Servers of an upstream group, as a controller names them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Endpoints {
+    /// Name of the group, lower case.
+    pub group: Vec<u8>,
+    /// Addresses, each with its weight, which is at least 1.
+    pub servers: Vec<(SocketAddr, u32)>,
 }
 
 impl Configure {
@@ -60,12 +72,15 @@ pub(crate) enum Order {
     Refused(String),
     /// Hand datagrams over to a successor by this socket, and get them from it.
     Succeed(OwnedFd),
+    /// Use these servers in the groups that have `peers external`.
+    Endpoints(Vec<Endpoints>),
 }
 
 const CONFIGURE: u8 = 1;
 const REOPEN: u8 = 2;
 const REFUSED: u8 = 3;
 const SUCCEED: u8 = 4;
+const ENDPOINTS: u8 = 5;
 
 /// Sends a configuration.
 ///
@@ -93,6 +108,7 @@ pub(crate) fn send_configure(
     out.bytes(&order.quic_secret);
     out.number(u64::from(order.predecessor));
     out.number(u64::from(order.log_area));
+    out.list(&order.endpoints, Body::endpoints);
     send(socket, CONFIGURE, &out.0, fds)
 }
 
@@ -125,6 +141,16 @@ pub(crate) fn send_succeed(socket: &UnixStream, pair: BorrowedFd<'_>) -> io::Res
     send(socket, SUCCEED, &[], &[pair])
 }
 
+/// Sends the servers of groups with `peers external`.
+///
+/// # Errors
+/// Errors of the socket.
+pub(crate) fn send_endpoints(socket: &UnixStream, endpoints: &[Endpoints]) -> io::Result<()> {
+    let mut out = Body::default();
+    out.list(endpoints, Body::endpoints);
+    send(socket, ENDPOINTS, &out.0, &[])
+}
+
 /// Waits for an order. `None` when the master is gone.
 ///
 /// # Errors
@@ -137,6 +163,7 @@ pub(crate) fn receive_order(socket: &UnixStream) -> io::Result<Option<Order>> {
         REOPEN => rest.paths().map(|paths| Order::Reopen(paths, fds)),
         REFUSED => rest.text().map(Order::Refused),
         SUCCEED => fds.into_iter().next().map(Order::Succeed),
+        ENDPOINTS => rest.list(Rest::endpoints).map(Order::Endpoints),
         _ => None,
     };
     order.map(Some).ok_or_else(broken)
@@ -146,29 +173,41 @@ fn broken() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "broken message between master and worker")
 }
 
-fn send(socket: &UnixStream, kind: u8, body: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+pub(crate) fn send(socket: &UnixStream, kind: u8, body: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let until = Instant::now() + SEND_DEADLINE;
+    write(socket, kind, (body, fds.len()), until)?;
+    fds::send(socket, fds, until)
+}
+
+/// Sends a message without descriptors.
+///
+/// # Errors
+/// Errors of the socket; `TimedOut` if the other side has not taken all by `until`.
+pub(crate) fn send_until(socket: &UnixStream, kind: u8, body: &[u8], until: Instant) -> io::Result<()> {
+    write(socket, kind, (body, 0), until)
+}
+
+fn write(socket: &UnixStream, kind: u8, (body, fds): (&[u8], usize), until: Instant) -> io::Result<()> {
     let mut head = [0u8; HEAD];
     head[0] = kind;
     head[1..9].copy_from_slice(&(body.len() as u64).to_le_bytes());
-    head[9..17].copy_from_slice(&(fds.len() as u64).to_le_bytes());
+    head[9..17].copy_from_slice(&(fds as u64).to_le_bytes());
     fds::write_all(socket, &head, until)?;
-    fds::write_all(socket, body, until)?;
-    fds::send(socket, fds, until)
+    fds::write_all(socket, body, until)
 }
 
 /// A worker that has not taken a message after this time is stuck, or does not want to.
 const SEND_DEADLINE: Duration = Duration::from_secs(30);
 /// Length of the head in bytes.
-const HEAD: usize = 17;
+pub(crate) const HEAD: usize = 17;
 /// Longest body and most descriptors that make sense; more is a broken message.
 const LONGEST: u64 = 1 << 32;
 const MOST_FDS: u64 = 1 << 20;
 
 /// Kind, body, descriptors.
-type Message = (u8, Vec<u8>, Vec<OwnedFd>);
+pub(crate) type Message = (u8, Vec<u8>, Vec<OwnedFd>);
 
-fn receive(mut socket: &UnixStream) -> io::Result<Option<Message>> {
+pub(crate) fn receive(mut socket: &UnixStream) -> io::Result<Option<Message>> {
     let mut head = [0u8; HEAD];
     match socket.read_exact(&mut head) {
         Err(e) if matches!(e.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) => {
@@ -192,20 +231,20 @@ fn receive(mut socket: &UnixStream) -> io::Result<Option<Message>> {
 
 /// A body being written: numbers as 8 bytes, texts with their length before them.
 #[derive(Default)]
-struct Body(Vec<u8>);
+pub(crate) struct Body(pub(crate) Vec<u8>);
 
 impl Body {
-    fn number(&mut self, number: u64) {
+    pub(crate) fn number(&mut self, number: u64) {
         self.0.extend(number.to_le_bytes());
     }
-    fn bytes(&mut self, bytes: &[u8]) {
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) {
         self.number(bytes.len() as u64);
         self.0.extend(bytes);
     }
-    fn path(&mut self, path: &Path) {
+    pub(crate) fn path(&mut self, path: &Path) {
         self.bytes(path.as_os_str().as_bytes());
     }
-    fn list<T>(&mut self, items: &[T], write: impl Fn(&mut Body, &T)) {
+    pub(crate) fn list<T>(&mut self, items: &[T], write: impl Fn(&mut Body, &T)) {
         self.number(items.len() as u64);
         items.iter().for_each(|item| write(self, item));
     }
@@ -216,6 +255,13 @@ impl Body {
         self.number(u64::from(environment.error_log.is_some()));
         self.path(environment.error_log.as_deref().unwrap_or(Path::new("")));
         self.bytes(environment.access_log.as_bytes());
+    }
+    pub(crate) fn endpoints(&mut self, endpoints: &Endpoints) {
+        self.bytes(&endpoints.group);
+        self.list(&endpoints.servers, |out, (addr, weight)| {
+            out.bytes(addr.to_string().as_bytes());
+            out.number(u64::from(*weight));
+        });
     }
     fn listener(&mut self, (addr, sockets): &(ListenAddr, usize)) {
         match addr {
@@ -241,10 +287,10 @@ impl Body {
 }
 
 /// A body being read.
-struct Rest<'a>(&'a [u8]);
+pub(crate) struct Rest<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Rest<'a> {
-    fn number(&mut self) -> Option<u64> {
+    pub(crate) fn number(&mut self) -> Option<u64> {
         let (head, tail) = self.0.split_first_chunk::<8>()?;
         self.0 = tail;
         Some(u64::from_le_bytes(*head))
@@ -252,16 +298,16 @@ impl<'a> Rest<'a> {
     fn size(&mut self) -> Option<usize> {
         usize::try_from(self.number()?).ok()
     }
-    fn bytes(&mut self) -> Option<&'a [u8]> {
+    pub(crate) fn bytes(&mut self) -> Option<&'a [u8]> {
         let length = self.size()?;
         let (head, tail) = self.0.split_at_checked(length)?;
         self.0 = tail;
         Some(head)
     }
-    fn text(&mut self) -> Option<String> {
+    pub(crate) fn text(&mut self) -> Option<String> {
         String::from_utf8(self.bytes()?.to_vec()).ok()
     }
-    fn path(&mut self) -> Option<PathBuf> {
+    pub(crate) fn path(&mut self) -> Option<PathBuf> {
         Some(OsStr::from_bytes(self.bytes()?).into())
     }
     fn paths(&mut self) -> Option<Vec<PathBuf>> {
@@ -270,7 +316,7 @@ impl<'a> Rest<'a> {
     fn cpus(&mut self) -> Option<Vec<usize>> {
         (0..self.number()?).map(|_| self.size()).collect()
     }
-    fn flag(&mut self) -> Option<bool> {
+    pub(crate) fn flag(&mut self) -> Option<bool> {
         Some(self.number()? != 0)
     }
     fn identity(&mut self) -> Option<Identity> {
@@ -287,6 +333,14 @@ impl<'a> Rest<'a> {
         };
         Some((addr, self.size()?))
     }
+    pub(crate) fn endpoints(&mut self) -> Option<Endpoints> {
+        let group = self.bytes()?.to_vec();
+        let servers = self.list(|rest| {
+            let addr = rest.text()?.parse().ok()?;
+            Some((addr, u32::try_from(rest.number()?).ok()?))
+        });
+        Some(Endpoints { group, servers: servers? })
+    }
     fn environment(&mut self) -> Option<Environment> {
         let (prefix, conf_path, globals) = (self.path()?, self.path()?, self.text()?);
         let error_log = self.flag()?.then_some(self.path()?);
@@ -294,7 +348,7 @@ impl<'a> Rest<'a> {
     }
 
     /// Reads a number, and so many values.
-    fn list<T>(&mut self, mut read: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
+    pub(crate) fn list<T>(&mut self, mut read: impl FnMut(&mut Self) -> Option<T>) -> Option<Vec<T>> {
         (0..self.number()?).map(|_| read(self)).collect()
     }
 
@@ -316,6 +370,7 @@ impl<'a> Rest<'a> {
             quic_secret: self.bytes()?.to_vec(),
             predecessor: self.flag()?,
             log_area: self.flag()?,
+            endpoints: self.list(Self::endpoints)?,
         })
     }
 }
@@ -350,6 +405,13 @@ mod tests {
             quic_secret: vec![7; 64],
             predecessor: false,
             log_area: true,
+            endpoints: vec![Endpoints {
+                group: b"shop-web-80".to_vec(),
+                servers: vec![
+                    ("10.0.0.1:80".parse().expect("address"), 1),
+                    ("[fd00::1]:80".parse().expect("address"), 7),
+                ],
+            }],
         }
     }
 
@@ -366,6 +428,11 @@ mod tests {
         }
         match receive_order(&right).expect("receive").expect("not closed") {
             Order::Reopen(paths, fds) => assert_eq!((paths, fds.len()), (vec![PathBuf::from("/a")], 1)),
+            other => panic!("{other:?}"),
+        }
+        send_endpoints(&left, &example().endpoints).expect("send");
+        match receive_order(&right).expect("receive").expect("not closed") {
+            Order::Endpoints(endpoints) => assert_eq!(endpoints, example().endpoints),
             other => panic!("{other:?}"),
         }
         send_refused(&left, "unknown directive").expect("send");

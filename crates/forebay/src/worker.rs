@@ -6,16 +6,19 @@ use crate::master_log::{Log, errno};
 use crate::shown::Shown;
 use crate::signals::{Received, Signals, received_line};
 use crate::title;
-use crate::wire::{Configure, Order, receive_order};
+use crate::wire::{Configure, Endpoints, Order, receive_order};
 use forebay_conf::error::Level;
 use forebay_conf::files::Files;
 use forebay_core::config::Config;
 use forebay_core::config::main_settings::{ErrorLog, ErrorLogTarget};
 use forebay_core::process::{Generation, Worker};
+use forebay_core::upstream::servers::Found;
+use forebay_net::addr::PeerAddr;
 use forebay_sys::log_area::Mapped;
 use forebay_sys::sync::lock;
 use forebay_sys::{daemon, identity, limits};
 use nix::sys::signal::Signal;
+use std::collections::HashMap;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -96,6 +99,7 @@ struct Descriptors {
 fn build(order: &Configure, fds: Vec<OwnedFd>) -> Result<Descriptors, String> {
     let mut files = Files::from_bytes(&order.record).map_err(|e| errno(&e))?;
     let (config, _) = load(&order.environment, &mut files).map_err(|e| files.render(&e))?;
+    set_endpoints(&config, &order.endpoints);
     let mut fds = fds.into_iter();
     let sockets =
         order.listeners.iter().map(|(addr, count)| (addr.clone(), fds.by_ref().take(*count).collect()));
@@ -106,6 +110,27 @@ fn build(order: &Configure, fds: Vec<OwnedFd>) -> Result<Descriptors, String> {
     let log = Arc::new(own_log(&config, order.environment.error_log.as_deref(), &logs));
     let generation = Generation { config: Arc::new(config), sockets, logs, number: order.generation };
     Ok(Descriptors { generation, log, log_area, predecessor })
+}
+
+/// Gives groups with `peers external` their servers.
+fn set_endpoints(config: &Config, endpoints: &[Endpoints]) {
+    let named: HashMap<&[u8], &Endpoints> = endpoints.iter().map(|e| (&*e.group, e)).collect();
+    // Groups of different blocks may have one name.
+    for group in config.groups.iter().map(|(_, group)| group).filter(|group| group.explicit) {
+        if let Some(endpoints) = named.get(&*group.name) {
+            group.set_external(
+                endpoints
+                    .servers
+                    .iter()
+                    .map(|(addr, weight)| Found {
+                        addr: PeerAddr::Inet(*addr),
+                        weight: Some(i64::from((*weight).max(1))),
+                        backup: false,
+                    })
+                    .collect(),
+            );
+        }
+    }
 }
 
 /// Returns the error log for this thread's few lines, on copies of the descriptors.
@@ -218,6 +243,7 @@ impl Process {
             Ok(Some(Order::Configure(order, fds))) => self.reload(&order, fds),
             Ok(Some(Order::Reopen(paths, fds))) => self.reopen(paths, fds),
             Ok(Some(Order::Refused(reason))) => Shown::refused(reason),
+            Ok(Some(Order::Endpoints(endpoints))) => set_endpoints(&self.config, &endpoints),
             Ok(Some(Order::Succeed(pair))) => forebay_server::parts::succeed_quic(pair),
             Ok(None) | Err(_) => {
                 // As in nginx, a killed master does not take the site with it.
