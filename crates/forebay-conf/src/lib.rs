@@ -15,8 +15,10 @@ mod glob;
 pub mod grammar;
 mod lexer;
 pub mod parse;
+pub mod print;
 mod third_party;
 pub mod tree;
 pub mod units;
 
 pub use parse::{Parsed, parse};
+pub use print::{Node, print};

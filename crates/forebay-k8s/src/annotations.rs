@@ -1,0 +1,262 @@
+//! The annotations of an Ingress: one row for each, and the reading of them.
+
+mod rows;
+
+use crate::objects::{Ingress, Kind};
+use crate::problem::{Problem, Severity};
+use crate::settings::Settings;
+use crate::value::Value;
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+pub use rows::ROWS;
+
+/// Second prefix of annotations, with the same names and some of our own.
+pub const PREFIX: &str = "forebay.io";
+
+/// Objects that an annotation is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// The paths of the Ingress.
+    Location,
+    /// The Ingress as a whole.
+    Ingress,
+}
+
+/// How much harm a wrong or hostile value can do, by ingress-nginx's own scale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[allow(missing_docs)]
+pub enum Risk {
+    Low,
+    Medium,
+    High,
+    Critical,
+}
+
+impl Risk {
+    /// Reads the value of `annotations-risk-level`.
+    pub fn parse(text: &str) -> Option<Risk> {
+        let all = [Risk::Low, Risk::Medium, Risk::High, Risk::Critical];
+        all.into_iter().find(|r| r.as_str().eq_ignore_ascii_case(text))
+    }
+
+    /// Returns the name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Risk::Low => "Low",
+            Risk::Medium => "Medium",
+            Risk::High => "High",
+            Risk::Critical => "Critical",
+        }
+    }
+}
+
+/// What Forebay does with an annotation or key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It works as documented by ingress-nginx.
+    Works,
+    /// It works in another way, or has no effect and needs none.
+    Differs(&'static str),
+    /// It is refused.
+    Refused(&'static str),
+}
+
+/// An annotation.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// Name after the prefix.
+    pub name: &'static str,
+    /// Type of its value.
+    pub value: Value,
+    /// Value without it; empty: none.
+    pub default: &'static str,
+    /// Objects that it is about.
+    pub scope: Scope,
+    /// Harm that it can do.
+    pub risk: Risk,
+    /// It decides on access: if its value is refused, the paths of the Ingress answer 503.
+    pub access: bool,
+    /// Other names.
+    pub aliases: &'static [&'static str],
+    /// What Forebay does.
+    pub verdict: Verdict,
+}
+
+/// Finds the row of a name or alias.
+pub fn row(name: &str) -> Option<&'static Row> {
+    static INDEX: OnceLock<BTreeMap<&'static str, &'static Row>> = OnceLock::new();
+    let index = INDEX.get_or_init(|| {
+        let names = |row: &'static Row| {
+            std::iter::once(row.name).chain(row.aliases.iter().copied()).map(move |n| (n, row))
+        };
+        ROWS.iter().chain(rows::OWN).flat_map(names).collect()
+    });
+    index.get(name).copied()
+}
+
+/// The valid annotations of an Ingress.
+#[derive(Clone, Debug, Default)]
+pub struct Annotations {
+    values: BTreeMap<&'static str, String>,
+    /// An annotation that decides on access was refused: the paths of the Ingress must not be served.
+    pub closed: bool,
+}
+
+impl Annotations {
+    /// Reads the annotations of an Ingress. `prefix`: the first prefix, without its slash.
+    pub fn read(
+        ingress: &Ingress,
+        prefix: &str,
+        settings: &Settings,
+        problems: &mut Vec<Problem>,
+    ) -> Annotations {
+        let mut read = Annotations::default();
+        for (full, text) in &ingress.metadata.annotations {
+            let Some((domain, name)) = full.split_once('/') else { continue };
+            if domain != prefix && domain != PREFIX {
+                continue;
+            }
+            let problem = |text: &str| {
+                Problem::new(Kind::Ingress, &ingress.metadata, format!("metadata.annotations[{full}]"), text)
+            };
+            let Some(row) = row(name) else {
+                let near = nearest(name).map(|n| format!("; did you mean \"{n}\"?")).unwrap_or_default();
+                let text = format!("there is no such annotation{near}");
+                problems.push(problem(&text).severity(Severity::Ignored).reason("UnknownAnnotation"));
+                continue;
+            };
+            // Of a name and its alias, or of two prefixes, the first counts: `forebay.io` sorts first.
+            if !read.values.contains_key(row.name) {
+                read.add(row, text, settings, problem, problems);
+            }
+        }
+        read
+    }
+
+    fn add(
+        &mut self,
+        row: &'static Row,
+        text: &str,
+        settings: &Settings,
+        problem: impl Fn(&str) -> Problem,
+        problems: &mut Vec<Problem>,
+    ) {
+        // ingress-nginx takes an empty value for an absent annotation.
+        if text.is_empty() {
+            return;
+        }
+        let refused = self.refusal(row, text, settings, &problem);
+        if let Some(refused) = refused {
+            self.closed |= row.access;
+            problems.push(refused);
+            return;
+        }
+        match row.verdict {
+            Verdict::Refused(why) => problems.push(problem(why).reason("NotSupported")),
+            Verdict::Differs(how) if deviates(row, text) => {
+                problems.push(problem(how).severity(Severity::Differs).reason("Differs"));
+                self.values.insert(row.name, text.to_owned());
+            }
+            Verdict::Works | Verdict::Differs(_) => {
+                self.values.insert(row.name, text.to_owned());
+            }
+        }
+    }
+
+    fn refusal(
+        &self,
+        row: &'static Row,
+        text: &str,
+        settings: &Settings,
+        problem: &impl Fn(&str) -> Problem,
+    ) -> Option<Problem> {
+        let closes = if row.access { "; the paths of the Ingress answer 503" } else { "" };
+        if row.value == Value::Snippet && !settings.flag("allow-snippet-annotations") {
+            return Some(
+                problem("snippets are not allowed: allow-snippet-annotations is false")
+                    .reason("SnippetNotAllowed"),
+            );
+        }
+        if row.risk > settings.risk_level() {
+            let text = format!(
+                "its risk is {}, and annotations-risk-level is {}{closes}",
+                row.risk.as_str(),
+                settings.risk_level().as_str()
+            );
+            return Some(problem(&text).reason("RiskTooHigh"));
+        }
+        if let Some((word, at)) = settings.blocked_word(text) {
+            let why =
+                format!("the value contains \"{word}\", which annotation-value-word-blocklist names{closes}");
+            return Some(problem(&why).reason("BlockedWord").at(text, at));
+        }
+        match row.value.check(text) {
+            Ok(()) => None,
+            Err(invalid) => Some(problem(&format!("the value is not valid{closes}")).invalid(text, &invalid)),
+        }
+    }
+
+    /// Returns a value that is set.
+    pub fn get(&self, name: &'static str) -> Option<&str> {
+        debug_assert!(row(name).is_some(), "no annotation {name}");
+        self.values.get(name).map(|text| text.trim())
+    }
+
+    /// Returns a value with its white space.
+    pub fn raw(&self, name: &'static str) -> Option<&str> {
+        self.values.get(name).map(String::as_str)
+    }
+
+    /// Returns a value, or the default of the row.
+    pub fn or_default(&self, name: &'static str) -> &str {
+        self.get(name).unwrap_or_else(|| row(name).map_or("", |r| r.default))
+    }
+
+    /// Returns a `Bool`, or the default of the row.
+    pub fn flag(&self, name: &'static str) -> bool {
+        crate::value::parse_bool(self.or_default(name)).unwrap_or(false)
+    }
+
+    /// Returns a `Number` that is set.
+    pub fn number(&self, name: &'static str) -> Option<i64> {
+        self.get(name)?.parse().ok()
+    }
+
+    /// Returns the names that are set.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.values.keys().copied()
+    }
+
+    /// Removes a value.
+    pub fn remove(&mut self, name: &'static str) {
+        self.values.remove(name);
+    }
+}
+
+/// Returns `true` if what Forebay does with a value differs, for annotations of which only some values do.
+fn deviates(row: &Row, text: &str) -> bool {
+    match row.name {
+        "affinity" | "canary-weight" => false,
+        "affinity-mode" => text == "balanced",
+        "auth-type" => text != "basic",
+        "affinity-canary-behavior" => text == "sticky",
+        "load-balance" => text != "round_robin",
+        "auth-keepalive-share-vars" | "http2-push-preload" | "session-cookie-conditional-samesite-none" => {
+            crate::value::parse_bool(text) == Some(true)
+        }
+        "configuration-snippet" | "server-snippet" | "auth-snippet" | "stream-snippet" => false,
+        "auth-tls-error-page" => false,
+        "proxy-ssl-verify-depth" => text != "1",
+        "session-cookie-expires" | "upstream-hash-by-subset-size" => false,
+        "proxy-ssl-protocols" => text.split_ascii_whitespace().any(|p| p == "TLSv1" || p == "TLSv1.1"),
+        "proxy-ssl-ciphers" | "ssl-ciphers" => false,
+        _ => true,
+    }
+}
+
+/// Returns the known name closest to an unknown one.
+fn nearest(name: &str) -> Option<&'static str> {
+    let names = ROWS.iter().flat_map(|r| std::iter::once(r.name).chain(r.aliases.iter().copied()));
+    forebay_conf::grammar::nearest(name, names)
+}

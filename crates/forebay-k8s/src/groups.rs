@@ -1,0 +1,224 @@
+//! Groups of servers: which endpoints a Service has, and the `upstream` block of a group.
+
+use crate::objects::{EndpointSlice, Key, Objects, Port, PortRef, Service, ServicePort};
+use forebay_conf::Node;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+/// A server of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Endpoint {
+    /// Address and port.
+    pub addr: SocketAddr,
+    /// Share of the requests in relation to the others.
+    pub weight: u32,
+}
+
+/// Way to choose a server.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Balance {
+    /// One after the other.
+    #[default]
+    RoundRobin,
+    /// The one with the least average time.
+    LeastTime,
+    /// By a hash of variables, so that few keys move when servers change.
+    Hash(String),
+}
+
+/// Cookie that names the server.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Sticky {
+    /// Name.
+    pub name: String,
+    /// Words of `sticky cookie` after the name.
+    pub words: Vec<String>,
+}
+
+/// What a group is made from.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Spec {
+    /// Namespace and name of the Service.
+    pub service: Key,
+    /// Port.
+    pub port: PortRef,
+    /// Way to choose a server.
+    pub balance: Balance,
+    /// Cookie that names the server.
+    pub sticky: Option<Sticky>,
+    /// The address of the Service instead of those of its endpoints.
+    pub service_upstream: bool,
+    /// Group that stands in while there are no servers.
+    pub fallback: Option<String>,
+}
+
+impl Spec {
+    /// Returns the name: `NAMESPACE_SERVICE_PORT`, with a hash of what differs from the ordinary. No two specifications have the
+    /// same, since names of objects contain no `_`.
+    pub fn name(&self) -> String {
+        let port = port_text(&self.port);
+        let plain = format!("{}_{}_{port}", self.service.namespace, self.service.name);
+        let ordinary = Spec { service: self.service.clone(), port: self.port.clone(), ..Spec::default() };
+        if *self == ordinary { plain } else { format!("{plain}_{}", short_hash(&format!("{self:?}"))) }
+    }
+}
+
+/// Returns a port as it is written.
+pub fn port_text(port: &PortRef) -> String {
+    match (&port.name, port.number) {
+        (Some(name), _) if !name.is_empty() => name.clone(),
+        (_, Some(number)) => number.to_string(),
+        _ => String::new(),
+    }
+}
+
+/// Returns 10 hexadecimal digits that differ for different texts.
+pub fn short_hash(text: &str) -> String {
+    use sha1::Digest;
+    sha1::Sha1::digest(text.as_bytes()).iter().take(5).map(|b| format!("{b:02x}")).collect()
+}
+
+/// Servers of a group.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Servers {
+    /// Endpoints, sorted.
+    pub endpoints: Arc<[Endpoint]>,
+    /// Host and port to resolve, of an ExternalName Service.
+    pub external: Option<(String, u16)>,
+    /// Why there are none.
+    pub problem: Option<String>,
+}
+
+/// Finds the servers of a group.
+pub fn servers(spec: &Spec, objects: &Objects) -> Servers {
+    let refused = |text: String| Servers { problem: Some(text), ..Servers::default() };
+    let Some(service) = objects.service(&spec.service) else {
+        return refused(format!("the Service {} does not exist", spec.service));
+    };
+    let service = &service.object;
+    if service.spec.kind == "ExternalName" {
+        return external(service, &spec.port);
+    }
+    let Some(port) = find_port(service, &spec.port) else {
+        let text = port_text(&spec.port);
+        return refused(format!("the Service {} has no port \"{text}\"", spec.service));
+    };
+    let mut endpoints = if spec.service_upstream {
+        cluster_addresses(service, port.port)
+    } else {
+        let slices = objects.slices(&spec.service).map(|s| &*s.object);
+        of_slices(slices, port, service.spec.publish_not_ready_addresses)
+    };
+    endpoints.sort_unstable();
+    endpoints.dedup();
+    Servers { endpoints: endpoints.into(), external: None, problem: None }
+}
+
+/// Finds a port by name or number.
+fn find_port<'s>(service: &'s Service, wanted: &PortRef) -> Option<&'s ServicePort> {
+    let tcp = |p: &&ServicePort| p.protocol.as_deref().unwrap_or("TCP") == "TCP";
+    let named = wanted.name.as_deref().filter(|n| !n.is_empty());
+    let mut ports = service.spec.ports.iter().filter(tcp);
+    match named {
+        Some(name) => ports.find(|p| p.name == name),
+        None => ports.find(|p| Some(p.port) == wanted.number),
+    }
+}
+
+fn external(service: &Service, wanted: &PortRef) -> Servers {
+    let declared = find_port(service, wanted).map(|p| match p.target_port {
+        Some(Port::Number(n)) if n > 0 => n,
+        _ => p.port,
+    });
+    match declared.or(wanted.number) {
+        Some(port) => {
+            let host = service.spec.external_name.trim_end_matches('.').to_ascii_lowercase();
+            Servers { external: Some((host, port)), ..Servers::default() }
+        }
+        None => {
+            let text = format!("the Service {} has no port \"{}\"", service.metadata.name, port_text(wanted));
+            Servers { problem: Some(text), ..Servers::default() }
+        }
+    }
+}
+
+fn cluster_addresses(service: &Service, port: u16) -> Vec<Endpoint> {
+    let mut texts: Vec<&str> = service.spec.cluster_ips.iter().map(String::as_str).collect();
+    if texts.is_empty() {
+        texts.push(&service.spec.cluster_ip);
+    }
+    let addresses = texts.into_iter().filter_map(|t| t.parse::<IpAddr>().ok());
+    addresses.map(|ip| Endpoint { addr: SocketAddr::new(ip, port), weight: 1 }).collect()
+}
+
+/// Collects the endpoints of slices. Those that are being ended but still serve count while no other is ready, as for
+/// kube-proxy.
+fn of_slices<'s>(
+    slices: impl Iterator<Item = &'s EndpointSlice>,
+    port: &ServicePort,
+    not_ready_too: bool,
+) -> Vec<Endpoint> {
+    let (mut ready, mut ending) = (Vec::new(), Vec::new());
+    for slice in slices {
+        let matches = |p: &&crate::objects::EndpointPort| {
+            p.name == port.name && p.protocol.as_deref().unwrap_or("TCP") == "TCP"
+        };
+        let Some(number) = slice.ports.iter().find(matches).and_then(|p| p.port) else { continue };
+        for endpoint in &slice.endpoints {
+            let Some(ip) = endpoint.addresses.first().and_then(|a| a.parse::<IpAddr>().ok()) else {
+                continue;
+            };
+            let server = Endpoint { addr: SocketAddr::new(ip, number), weight: 1 };
+            let conditions = endpoint.conditions;
+            if conditions.ready.unwrap_or(true) || not_ready_too {
+                ready.push(server);
+            } else if conditions.serving == Some(true) && conditions.terminating == Some(true) {
+                ending.push(server);
+            }
+        }
+    }
+    if ready.is_empty() { ending } else { ready }
+}
+
+/// Settings of all groups.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Common {
+    /// `keepalive`, `keepalive_requests`, `keepalive_time` and `keepalive_timeout`.
+    pub keepalive: Vec<(&'static str, String)>,
+    /// Endpoints are printed.
+    pub endpoints_in_files: bool,
+}
+
+/// Makes the `upstream` block of a group.
+pub fn block(name: &str, spec: &Spec, servers: &Servers, common: &Common) -> Node {
+    let mut nodes = vec![Node::new("zone").arg(name).arg("64k")];
+    match &spec.balance {
+        Balance::RoundRobin => {}
+        Balance::LeastTime => nodes.push(Node::new("least_time").arg("last_byte")),
+        Balance::Hash(key) => nodes.push(Node::new("hash").arg(key.as_str()).arg("consistent")),
+    }
+    if let Some((host, port)) = &servers.external {
+        nodes.push(Node::new("server").arg(format!("{host}:{port}")).arg("resolve").arg("max_fails=0"));
+    } else if common.endpoints_in_files {
+        // Kubernetes decides on readiness, so a failed request says nothing about the next.
+        nodes.extend(servers.endpoints.iter().map(|e| {
+            let node = Node::new("server").arg(e.addr.to_string());
+            let weight = (e.weight != 1).then(|| format!("weight={}", e.weight));
+            node.args(weight).arg("max_fails=0")
+        }));
+    }
+    if let Some(sticky) = &spec.sticky {
+        nodes.push(
+            Node::new("sticky")
+                .arg("cookie")
+                .arg(sticky.name.as_str())
+                .args(sticky.words.iter().map(String::as_str)),
+        );
+    }
+    nodes.push(match &spec.fallback {
+        Some(group) => Node::new("fallback").arg(group.as_str()),
+        None => Node::new("fallback").arg("=503"),
+    });
+    nodes.extend(common.keepalive.iter().map(|(name, value)| Node::new(*name).arg(value.as_str())));
+    Node::new("upstream").arg(name).block(nodes)
+}

@@ -1,0 +1,28 @@
+//! Kubernetes objects to a configuration of Forebay. Pure: objects in, files and groups out, no I/O.
+//!
+//! Read in this order: [`objects`] holds the objects; [`ingress`] makes the [`model`] of them with the help of [`annotations`]
+//! and [`settings`]; [`tree`] makes directives of the model; [`translate`] puts the parts together and keeps those that have not
+//! changed. A value of an object becomes a word of a directive and is never pasted into text: `forebay_conf::print` is the only
+//! way to text.
+
+#![warn(unreachable_pub)]
+
+pub mod annotations;
+pub mod groups;
+pub mod ingress;
+pub mod model;
+pub mod objects;
+pub mod options;
+pub mod problem;
+pub mod settings;
+pub mod translate;
+pub mod tree;
+pub mod value;
+pub mod variables;
+mod view;
+
+pub use groups::Endpoint;
+pub use objects::{Key, Kind, Object, Objects};
+pub use options::Options;
+pub use problem::{Problem, Severity};
+pub use translate::{Accepted, Translation, Translator};

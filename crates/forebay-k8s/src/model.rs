@@ -1,0 +1,231 @@
+//! The inner model: servers, routes, actions and groups. Ingresses become it, and it becomes directives.
+//!
+//! It knows nothing of Kubernetes' kinds and nothing of the syntax of directives, so that routes of other APIs fit in as well.
+
+use crate::objects::Key;
+use forebay_conf::Node;
+use std::sync::Arc;
+
+/// Names of a virtual server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HostName {
+    /// One name, or `*.NAME`.
+    Name(String),
+    /// All hosts that no other server has.
+    Any,
+}
+
+impl HostName {
+    /// Returns the name; `_` for all hosts.
+    pub fn as_str(&self) -> &str {
+        match self {
+            HostName::Name(name) => name,
+            HostName::Any => "_",
+        }
+    }
+}
+
+/// A file in memory, by the path that directives name it with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct File {
+    /// Path relative to the directory of the main file.
+    pub path: String,
+    /// Content.
+    pub bytes: Arc<[u8]>,
+}
+
+/// Certificate and key of a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertificateFiles {
+    /// Chain.
+    pub chain: File,
+    /// Private key.
+    pub key: File,
+}
+
+/// Certificates that clients must show.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClientCertificates {
+    /// Authorities.
+    pub authorities: Option<File>,
+    /// Revoked certificates.
+    pub revoked: Option<File>,
+    /// `on`, `off`, `optional` or `optional_no_ca`.
+    pub verify: String,
+    /// Longest chain.
+    pub depth: i64,
+    /// Page for those without one.
+    pub error_page: Option<String>,
+}
+
+/// TLS of a server.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tls {
+    /// Certificate; `None`: the default one, if there is any.
+    pub certificate: Option<CertificateFiles>,
+    /// Client certificates.
+    pub clients: Option<ClientCertificates>,
+    /// `ssl_ciphers`.
+    pub ciphers: Option<String>,
+    /// `ssl_prefer_server_ciphers`.
+    pub prefer_server_ciphers: Option<bool>,
+}
+
+/// A virtual server.
+#[derive(Clone, Debug)]
+pub struct Server {
+    /// Name.
+    pub host: HostName,
+    /// More names.
+    pub aliases: Vec<String>,
+    /// TLS.
+    pub tls: Tls,
+    /// Routes in the order of their files.
+    pub routes: Vec<Route>,
+    /// Paths are regular expressions without regard to case.
+    pub regex: bool,
+    /// Redirect of `/`.
+    pub app_root: Option<String>,
+    /// A server of another name that redirects to this one.
+    pub redirected_from: Option<String>,
+    /// Directives of a snippet.
+    pub snippet: Vec<Node>,
+}
+
+/// Condition of a route on the path.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum PathMatch {
+    /// The whole path.
+    Exact(String),
+    /// Whole segments at the beginning.
+    Prefix(String),
+    /// Characters at the beginning (ImplementationSpecific).
+    Start(String),
+}
+
+impl PathMatch {
+    /// Returns the path.
+    pub fn path(&self) -> &str {
+        match self {
+            PathMatch::Exact(p) | PathMatch::Prefix(p) | PathMatch::Start(p) => p,
+        }
+    }
+}
+
+/// Origin of a route, for variables and reports.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// Namespace and name of the object.
+    pub object: Key,
+    /// Name of the Service.
+    pub service: String,
+    /// Port of the Service as written.
+    pub port: String,
+}
+
+/// Route of a server.
+#[derive(Clone, Debug)]
+pub struct Route {
+    /// Condition.
+    pub path: PathMatch,
+    /// Origin.
+    pub origin: Origin,
+    /// What is done with the request.
+    pub action: Action,
+    /// Everything else.
+    pub policy: Arc<Policy>,
+}
+
+/// What is done with a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// It goes to a group.
+    Forward(Forward),
+    /// It is redirected.
+    Redirect {
+        /// Status.
+        code: i64,
+        /// Target, with variables.
+        url: String,
+    },
+    /// It is answered with a status.
+    Answer(u16),
+}
+
+/// Protocol to the servers of a group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Protocol {
+    #[default]
+    Http,
+    Https,
+    /// As the client came: `http` or `https`.
+    Auto,
+    Grpc,
+    Grpcs,
+    Fcgi,
+}
+
+/// Forwarding to a group.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Forward {
+    /// Name of the group.
+    pub group: String,
+    /// Groups that take a part of the requests, in the order in which they are asked.
+    pub alternatives: Vec<Alternative>,
+    /// Protocol.
+    pub protocol: Protocol,
+    /// Regular expression and replacement of the path.
+    pub rewrite: Option<(String, String)>,
+}
+
+/// A group that takes a part of the requests.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Alternative {
+    /// Name of the group.
+    pub group: String,
+    /// Header that decides.
+    pub header: Option<HeaderChoice>,
+    /// Cookie that decides: `always` and `never`.
+    pub cookie: Option<String>,
+    /// Share of the other requests, in ten thousandths.
+    pub share: u32,
+}
+
+/// Header that decides on an alternative.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HeaderChoice {
+    /// Name.
+    pub name: String,
+    /// Value; `None`: `always` and `never`.
+    pub value: Option<HeaderValue>,
+}
+
+/// Value of a header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HeaderValue {
+    /// This one.
+    Exact(String),
+    /// Those that a regular expression matches.
+    Regex(String),
+}
+
+/// A directive of one annotation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plain {
+    /// Name.
+    pub name: &'static str,
+    /// Words.
+    pub words: Vec<String>,
+}
+
+/// Everything about a route but its condition and action. Routes of one Ingress share it.
+#[derive(Clone, Debug, Default)]
+pub struct Policy {
+    /// Directives that need no more than their words.
+    pub plain: Vec<Plain>,
+    /// Requests without TLS are redirected to https.
+    pub https: bool,
+    /// Directives of a snippet.
+    pub snippet: Vec<Node>,
+}

@@ -1,0 +1,118 @@
+//! The keys of the controller's ConfigMap: one row for each, and the reading of them.
+
+mod rows;
+
+use crate::annotations::{Risk, Verdict};
+use crate::objects::{ConfigMap, Kind};
+use crate::problem::{Problem, Severity};
+use crate::value::{Value, parse_bool};
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+pub use rows::ROWS;
+
+/// A key of the ConfigMap.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// Key.
+    pub name: &'static str,
+    /// Type of its value.
+    pub value: Value,
+    /// Value without it; empty: none.
+    pub default: &'static str,
+    /// Harm that it can do.
+    pub risk: Risk,
+    /// What Forebay does.
+    pub verdict: Verdict,
+}
+
+/// Finds the row of a key.
+pub fn row(name: &str) -> Option<&'static Row> {
+    static INDEX: OnceLock<BTreeMap<&'static str, &'static Row>> = OnceLock::new();
+    INDEX.get_or_init(|| ROWS.iter().map(|r| (r.name, r)).collect()).get(name).copied()
+}
+
+/// The valid keys of the ConfigMap.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    values: BTreeMap<&'static str, String>,
+}
+
+impl Settings {
+    /// Reads a ConfigMap.
+    pub fn read(map: &ConfigMap, problems: &mut Vec<Problem>) -> Settings {
+        let mut read = Settings::default();
+        for (key, text) in &map.data {
+            let problem =
+                |text: &str| Problem::new(Kind::ConfigMap, &map.metadata, format!("data[{key}]"), text);
+            let Some(row) = row(key) else {
+                let near = forebay_conf::grammar::nearest(key, ROWS.iter().map(|r| r.name));
+                let near = near.map(|n| format!("; did you mean \"{n}\"?")).unwrap_or_default();
+                let text = format!("there is no such key{near}");
+                problems.push(problem(&text).severity(Severity::Ignored).reason("UnknownKey"));
+                continue;
+            };
+            if text.is_empty() {
+                continue;
+            }
+            if let Err(invalid) = row.value.check(text) {
+                problems.push(problem("the value is not valid, the default stays").invalid(text, &invalid));
+                continue;
+            }
+            match row.verdict {
+                // What is off needs no support.
+                Verdict::Refused(_) if parse_bool(text) == Some(false) => {}
+                Verdict::Refused(why) => problems.push(problem(why).reason("NotSupported")),
+                Verdict::Differs(how) => {
+                    problems.push(problem(how).severity(Severity::Differs).reason("Differs"));
+                    read.values.insert(row.name, text.clone());
+                }
+                Verdict::Works => {
+                    read.values.insert(row.name, text.clone());
+                }
+            }
+        }
+        read
+    }
+
+    /// Returns a value that is set.
+    pub fn set(&self, name: &'static str) -> Option<&str> {
+        debug_assert!(row(name).is_some(), "no key {name}");
+        self.values.get(name).map(String::as_str)
+    }
+
+    /// Returns a value, or the default of the row.
+    pub fn get(&self, name: &'static str) -> &str {
+        self.set(name).map(str::trim).unwrap_or_else(|| row(name).map_or("", |r| r.default))
+    }
+
+    /// Returns a value, or the default of the row; `None` if that is empty.
+    pub fn some(&self, name: &'static str) -> Option<&str> {
+        Some(self.get(name)).filter(|text| !text.is_empty())
+    }
+
+    /// Returns a `Bool`.
+    pub fn flag(&self, name: &'static str) -> bool {
+        parse_bool(self.get(name)).unwrap_or(false)
+    }
+
+    /// Returns a `Number`.
+    pub fn number(&self, name: &'static str) -> i64 {
+        self.get(name).parse().unwrap_or(0)
+    }
+
+    /// Returns the parts of a value between commas, trimmed.
+    pub fn list(&self, name: &'static str) -> impl Iterator<Item = &str> {
+        self.get(name).split(',').map(str::trim).filter(|part| !part.is_empty())
+    }
+
+    /// Returns the highest risk of an annotation that is accepted.
+    pub fn risk_level(&self) -> Risk {
+        Risk::parse(self.get("annotations-risk-level")).unwrap_or(Risk::High)
+    }
+
+    /// Returns the first word of `annotation-value-word-blocklist` in a value, and where it is.
+    pub fn blocked_word(&self, value: &str) -> Option<(&str, usize)> {
+        self.list("annotation-value-word-blocklist").find_map(|word| Some((word, value.find(word)?)))
+    }
+}

@@ -1,0 +1,121 @@
+//! Tests of whole translations.
+
+use super::*;
+use crate::objects::{Manifests, Object};
+
+/// Reads manifests into a set.
+pub(crate) fn objects(text: &str) -> Objects {
+    let manifests = Manifests::read(text);
+    assert_eq!(manifests.skipped, [], "{text}");
+    let mut objects = Objects::new();
+    manifests.documents.into_iter().for_each(|d| objects.apply(d.object));
+    objects
+}
+
+/// Returns a file's text.
+pub(crate) fn file(made: &Translation, path: &str) -> String {
+    let found = made.files.iter().find(|(p, _)| p.to_str() == Some(path));
+    String::from_utf8_lossy(&found.unwrap_or_else(|| panic!("no file {path}")).1).into_owned()
+}
+
+fn options() -> Options {
+    Options { watch_ingress_without_class: true, ..Options::default() }
+}
+
+const SHOP: &str = r#"
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata: {name: a, namespace: shop, creationTimestamp: "2026-01-01T00:00:00Z"}
+spec:
+  rules:
+  - host: shop.example.com
+    http:
+      paths:
+      - {path: /api, pathType: Prefix, backend: {service: {name: api, port: {number: 80}}}}
+  - host: other.example.com
+    http:
+      paths:
+      - {path: /, pathType: Prefix, backend: {service: {name: api, port: {number: 80}}}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: api, namespace: shop}
+spec: {clusterIP: 10.96.0.1, ports: [{port: 80, targetPort: 8080}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: api-1, namespace: shop, labels: {kubernetes.io/service-name: api}}
+addressType: IPv4
+ports: [{port: 8080}]
+endpoints: [{addresses: [10.0.0.1]}, {addresses: [10.0.0.2], conditions: {ready: false}}]
+"#;
+
+fn slice(addresses: &str) -> Object {
+    let text = format!(
+        "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {{name: api-1, namespace: shop, labels: \
+         {{kubernetes.io/service-name: api}}}}\nports: [{{port: 8080}}]\nendpoints: [{{addresses: [{addresses}]}}]\n"
+    );
+    Manifests::read(&text).documents.remove(0).object
+}
+
+#[test]
+fn endpoints_change_groups_only() {
+    let mut objects = objects(SHOP);
+    let mut translator = Translator::new();
+    let before = translator.translate(&objects, &options());
+    let group = "shop_api_80";
+    let addresses =
+        |made: &Translation| made.groups[group].iter().map(|e| e.addr.to_string()).collect::<Vec<_>>();
+    assert_eq!(addresses(&before), ["10.0.0.1:8080"]);
+    objects.apply(slice("10.0.0.9"));
+    let after = translator.translate(&objects, &options());
+    assert_eq!(addresses(&after), ["10.0.0.9:8080"]);
+    assert_eq!(before.files.len(), after.files.len());
+    for (a, b) in before.files.iter().zip(&after.files) {
+        assert!(Arc::ptr_eq(&a.1, &b.1), "{} is the same file", a.0.display());
+    }
+}
+
+#[test]
+fn one_host_changes_one_file() {
+    let mut objects = objects(SHOP);
+    let more = SHOP.replace("name: a,", "name: b,").replace("shop.example.com", "third.example.com");
+    for document in Manifests::read(&more).documents {
+        objects.apply(document.object);
+    }
+    let mut translator = Translator::new();
+    let before = translator.translate(&objects, &options());
+    let changed = more.replace("path: /api", "path: /new").replace("other.example.com", "third.example.com");
+    objects.apply(Manifests::read(&changed).documents.remove(0).object);
+    let after = translator.translate(&objects, &options());
+    let same = |path: &str| {
+        let of = |made: &Translation| {
+            made.files.iter().find(|(p, _)| p.to_str() == Some(path)).expect(path).1.clone()
+        };
+        Arc::ptr_eq(&of(&before), &of(&after))
+    };
+    assert!(same("groups.conf") && same("forebay.conf") && same("hosts/shop.example.com.conf"));
+    assert!(!same("hosts/third.example.com.conf"));
+    assert!(file(&after, "hosts/third.example.com.conf").contains("location /new/ {"));
+}
+
+#[test]
+fn the_oldest_ingress_has_a_path() {
+    let mut objects = objects(SHOP);
+    let rival =
+        SHOP.replace("name: a, namespace: shop", "name: z, namespace: evil").replace("2026-01", "2025-01");
+    objects.apply(Manifests::read(&rival).documents.remove(0).object);
+    let made = Translator::new().translate(&objects, &options());
+    let text = file(&made, "hosts/shop.example.com.conf");
+    assert!(text.contains("http://evil_api_80"), "{text} {:?}", made.problems);
+    let conflict = made
+        .problems
+        .iter()
+        .find(|p| p.reason == "PathConflict" && p.field.contains("rules[0]"))
+        .expect("a problem");
+    assert_eq!(
+        (conflict.key.to_string().as_str(), conflict.field.as_str()),
+        ("shop/a", "spec.rules[0].http.paths[0].path")
+    );
+    assert!(conflict.text.contains("evil/z"), "{}", conflict.text);
+}

@@ -1,0 +1,14 @@
+//! The model to directives.
+
+mod host;
+mod main;
+
+pub use host::server;
+pub use main::{Main, main};
+
+use forebay_conf::Node;
+
+/// Makes a directive with words.
+fn node<W: Into<Vec<u8>>>(name: &str, words: impl IntoIterator<Item = W>) -> Node {
+    Node::new(name).args(words)
+}
