@@ -40,7 +40,7 @@ pub use certificate::{Certificate, Phase, Report, reports};
 pub use engine::{Environment, load, start};
 pub use key::pem_text;
 pub use listening::quit;
-pub use local::{LocalAuthority, PairFiles, is_local};
+pub use local::{LocalAuthority, PairFiles, is_local, self_signed};
 pub use publish::{HookCall, Hooks, Step};
 pub use settings::{
     Challenge, ExternalAccount, Identifier, Issuer, KeyKind, LETS_ENCRYPT, MacAlgorithm, Order, Profile,

@@ -10,6 +10,7 @@ use crate::x509::{self, DAY, Subject, authority_extensions, server_extensions};
 use forebay_net::tls::{pem, verify};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
+use zeroize::Zeroizing;
 
 /// Common name of the root.
 const ROOT_NAME: &str = "Forebay local authority";
@@ -63,6 +64,18 @@ pub fn is_local(identifier: &Identifier) -> bool {
             ip.is_ipv4() == network.is_ipv4() && (bits(*ip) ^ bits(network)).leading_zeros() >= prefix
         }),
     }
+}
+
+/// Makes a certificate that no authority has signed, for clients that name no known host: its key and itself, both PEM. `now`: seconds
+/// since 1970.
+///
+/// # Errors
+/// The name is none, or the system has no random numbers.
+pub fn self_signed(name: &str, now: i64) -> Result<(Zeroizing<Vec<u8>>, String), String> {
+    let identifier = Identifier::parse(name).ok_or_else(|| format!("{name}: not a name"))?;
+    let key = Key::generate(KeyKind::P256)?;
+    let certificate = x509::self_signed(&key, &server_extensions(&[identifier], &key.public()), name, now)?;
+    Ok((key.to_pem(), pem_text("CERTIFICATE", &certificate)))
 }
 
 /// The authority of this machine.

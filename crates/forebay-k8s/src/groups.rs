@@ -206,6 +206,8 @@ pub fn block(name: &str, spec: &Spec, servers: &Servers, common: &Common) -> Nod
             let weight = (e.weight != 1).then(|| format!("weight={}", e.weight));
             node.args(weight).arg("max_fails=0")
         }));
+    } else {
+        nodes.push(Node::new("peers").args(["external", "max_fails=0"]));
     }
     if let Some(sticky) = &spec.sticky {
         nodes.push(

@@ -11,7 +11,7 @@ use crate::tree;
 use crate::view::{self, Dependency, View};
 use forebay_conf::Node;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Name of the main file.
@@ -100,6 +100,26 @@ impl Translator {
         problems.extend(self.hosts.values().flat_map(|h| h.problems.iter().cloned()));
         out.problems = problems;
         out
+    }
+
+    /// Finds the endpoints of the groups of the last translation as they are now, without a new one.
+    pub fn endpoints(&mut self, objects: &Objects) -> BTreeMap<Arc<str>, Arc<[Endpoint]>> {
+        let mut all = BTreeMap::new();
+        for (name, part) in &mut self.groups {
+            let revisions = revisions(objects, &part.spec);
+            if part.revisions != revisions {
+                part.servers = groups::servers(&part.spec, objects);
+                part.revisions = revisions;
+            }
+            all.insert(name.clone(), part.servers.endpoints.clone());
+        }
+        all
+    }
+
+    /// Returns the Ingresses that have a part in a file of the last translation.
+    pub fn ingresses_of(&self, path: &Path) -> Vec<Key> {
+        let host = self.hosts.iter().find(|(host, _)| Path::new(&host_path(host)) == path);
+        host.map(|(_, part)| part.members.iter().map(|(key, _)| key.clone()).collect()).unwrap_or_default()
     }
 
     /// Returns what all parts share; forgets all parts if it has changed.

@@ -21,7 +21,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -211,6 +211,8 @@ struct Child {
 pub(crate) struct Controller {
     /// Command line of this program, without its name.
     arguments: Vec<OsString>,
+    /// Directory that the paths of the files are relative to. It does not have to exist.
+    prefix: PathBuf,
     child: Option<Child>,
     respawn_at: Option<Instant>,
     pause: Duration,
@@ -221,10 +223,11 @@ pub(crate) struct Controller {
 }
 
 impl Controller {
-    /// Creates it without a process. `arguments` is the command line of this program.
-    pub(crate) fn new(arguments: &[OsString]) -> Controller {
+    /// Creates it without a process. `arguments` is the command line of this program; `prefix` comes before the paths of its files.
+    pub(crate) fn new(arguments: &[OsString], prefix: &Path) -> Controller {
         Controller {
             arguments: arguments.iter().skip(1).cloned().collect(),
+            prefix: prefix.to_owned(),
             child: None,
             respawn_at: Some(Instant::now()),
             pause: Duration::ZERO,
@@ -316,7 +319,7 @@ impl Controller {
 
     /// Returns the files of the configuration.
     pub(crate) fn files(&self) -> Files {
-        Files::shared(self.files.iter().map(|(path, bytes)| (path.clone(), bytes.clone())))
+        Files::shared(self.files.iter().map(|(path, bytes)| (self.prefix.join(path), bytes.clone())))
     }
 
     /// Returns the servers of all groups.
@@ -339,12 +342,18 @@ impl Controller {
     /// Reports that the worker cannot use the last configuration.
     pub(crate) fn failed(&mut self, text: &str) {
         if let Some((_, number)) = self.given.pop_back() {
-            self.report(&Report::Refused(number, text.to_owned()));
+            self.refused(number, text);
         }
     }
 
+    /// Reports that a configuration is not used, and why. The files are named as the controller did.
+    pub(crate) fn refused(&mut self, number: u64, text: &str) {
+        let prefix = format!("{}/", self.prefix.display());
+        self.report(&Report::Refused(number, text.replace(&prefix, "")));
+    }
+
     /// Sends a report. Ends a process that does not take it; the next one begins with everything.
-    pub(crate) fn report(&mut self, report: &Report) {
+    fn report(&mut self, report: &Report) {
         let Some(child) = &self.child else { return };
         if report.send(&child.socket).is_err() {
             let _ = kill(child.pid, Signal::SIGKILL);
@@ -383,8 +392,8 @@ mod tests {
         Configuration {
             number: 3,
             complete: true,
-            removed: vec!["/a".into()],
-            files: vec![("/forebay.conf".into(), b"events {}".to_vec()), ("/b".into(), vec![0, 255])],
+            removed: vec!["a".into()],
+            files: vec![("forebay.conf".into(), b"events {}".to_vec()), ("b".into(), vec![0, 255])],
             endpoints: vec![Endpoints {
                 group: b"shop".to_vec(),
                 servers: vec![("10.0.0.1:80".parse().expect("address"), 1)],
@@ -427,22 +436,24 @@ mod tests {
 
     #[test]
     fn a_difference_changes_what_was_delivered() {
-        let mut c = Controller::new(&["forebay".into(), "ingress".into()]);
+        let mut c = Controller::new(&["forebay".into(), "ingress".into()], Path::new("/run/x"));
         c.take(configuration());
-        let read = |c: &Controller, path: &str| c.files().read(path.as_ref()).map(|(_, b)| b.to_vec()).ok();
-        assert_eq!(read(&c, "/b"), Some(vec![0, 255]));
+        let read = |c: &Controller, path: &str| {
+            c.files().read(Path::new(&format!("/run/x/{path}"))).map(|(_, b)| b.to_vec()).ok()
+        };
+        assert_eq!(read(&c, "b"), Some(vec![0, 255]));
         c.take(Configuration {
-            removed: vec!["/b".into()],
-            files: vec![("/c".into(), vec![1])],
+            removed: vec!["b".into()],
+            files: vec![("c".into(), vec![1])],
             ..Default::default()
         });
-        assert_eq!((read(&c, "/b"), read(&c, "/c")), (None, Some(vec![1])));
-        assert!(read(&c, "/forebay.conf").is_some());
+        assert_eq!((read(&c, "b"), read(&c, "c")), (None, Some(vec![1])));
+        assert!(read(&c, "forebay.conf").is_some());
         assert_eq!(c.endpoints().len(), 1);
         c.take_endpoints(vec![Endpoints { group: b"shop".to_vec(), servers: vec![] }]);
         assert_eq!(c.endpoints()[b"shop".as_slice()].servers, []);
         c.take(Configuration { complete: true, ..Default::default() });
-        assert!(c.endpoints().is_empty() && read(&c, "/c").is_none());
+        assert!(c.endpoints().is_empty() && read(&c, "c").is_none());
     }
 
     #[test]

@@ -16,6 +16,8 @@ mod answers;
 mod changes;
 mod check;
 mod cli;
+#[cfg(feature = "kubernetes")]
+mod cluster;
 mod controller;
 mod doctor;
 mod explain;
@@ -79,6 +81,7 @@ fn is_subcommand(arguments: &[OsString]) -> bool {
                 | "bench"
                 | "proxy"
                 | "healthcheck"
+                | "ingress"
                 | "reload"
                 | "serve"
                 | "top"

@@ -1,7 +1,7 @@
 //! The master: one thread that holds privilege, owns sockets and files, supervises the worker, obeys signals.
 
 use crate::answers::{Answer, Answers, Broken};
-use crate::controller::{Configuration, Controller, Delivery, Report};
+use crate::controller::{Configuration, Controller, Delivery};
 use crate::listen::{self, Listeners};
 use crate::log_recovery::WorkerLogs;
 use crate::master_log::{Log, errno, failed};
@@ -608,7 +608,7 @@ impl Master {
         let Some(controller) = &mut self.controller else { return };
         match result {
             Ok(()) => controller.given(self.generations, number),
-            Err(reason) => controller.report(&Report::Refused(number, reason)),
+            Err(reason) => controller.refused(number, &reason),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Actions of the nginx-style options: start, test, dump, signal.
 
 use crate::cli::{self, NGINX_VERSION, Options, Signal as Wish};
-use crate::controller::{Controller, Delivery, Report};
+use crate::controller::{Controller, Delivery};
 use crate::listen::{Listeners, Refused};
 use crate::master::{Master, Start};
 use crate::master_log::{Log, errno, failed};
@@ -217,7 +217,7 @@ fn prepare_controlled(
         log.emerg(&format!("signalfd() failed ({})", errno(&e)));
         Refused
     })?;
-    let mut controller = Controller::new(&arguments);
+    let mut controller = Controller::new(&arguments, &environment.prefix);
     let open = |controller: &Controller| {
         let before = Before { listeners: old.as_ref(), ..Before::default() };
         state::open(environment, &paths, controller.files(), before, log)
@@ -269,7 +269,7 @@ fn first_configuration(
                         }
                         Err(Refused) => {
                             let reason = log.take_refusal().unwrap_or_default();
-                            controller.report(&Report::Refused(number, reason));
+                            controller.refused(number, &reason);
                         }
                     }
                 }

@@ -1,0 +1,477 @@
+//! The controller: follows the objects of a cluster and delivers configurations and servers of groups.
+//!
+//! One task owns all state. Changes of endpoints alone become the servers of groups, which need no new configuration. All other
+//! changes are gathered for a moment and become one. Of two configurations the second is delivered when the first is applied.
+
+use crate::api::{Api, Error};
+use crate::events::{self, Events};
+use crate::lease::{self, Candidate};
+use crate::status::{self, Publish, Statuses};
+use crate::watch::{self, Change, Resource};
+use forebay_k8s::objects::{Kind, Object};
+use forebay_k8s::{Endpoint, Key, Objects, Options, Problem, Severity, Translation, Translator};
+use serde_json::Value;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::sync::watch as flag;
+
+/// Time for which changes are gathered: of endpoints, and of anything else.
+const GATHER_ENDPOINTS: Duration = Duration::from_millis(10);
+const GATHER: Duration = Duration::from_millis(50);
+/// Changes that wait for the controller; a watch that has more waits itself.
+const CHANGES: usize = 1024;
+/// Events that are created in a second.
+const EVENTS_A_SECOND: usize = 10;
+/// Time for the last request of a replica that ends.
+const PARTING: Duration = Duration::from_secs(2);
+/// Pause between two looks at statuses and Events.
+const TICK: Duration = Duration::from_secs(1);
+
+/// Settings of the controller.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Options of the translation.
+    pub options: Options,
+    /// Election of the replica that writes statuses and Events; `None`: this one does.
+    pub election: Option<Candidate>,
+    /// Addresses for statuses; `None`: no status is written.
+    pub publish: Option<Publish>,
+    /// Name of this replica in Events.
+    pub identity: String,
+}
+
+/// Message to the process that serves.
+#[derive(Clone, Debug)]
+pub enum Delivery {
+    /// New configuration.
+    Configuration(Configuration),
+    /// Servers of groups.
+    Endpoints(Vec<(Arc<str>, Arc<[Endpoint]>)>),
+}
+
+/// Configuration as a difference from the one before.
+#[derive(Clone, Debug, Default)]
+pub struct Configuration {
+    /// Number that a [`Report`] names.
+    pub number: u64,
+    /// Everything that is not named is removed.
+    pub complete: bool,
+    /// Files that are removed.
+    pub removed: Vec<PathBuf>,
+    /// Files that are new or have changed.
+    pub files: Vec<(PathBuf, Arc<[u8]>)>,
+    /// Groups that are new or whose servers have changed.
+    pub endpoints: Vec<(Arc<str>, Arc<[Endpoint]>)>,
+}
+
+/// Answer of the process that serves.
+#[derive(Clone, Debug)]
+pub enum Report {
+    /// The configuration of this number is in use.
+    Applied(u64),
+    /// The configuration of this number is not used, and why, with file and line.
+    Refused(u64, String),
+}
+
+/// Runs the controller until it gets SIGTERM, or nobody takes its deliveries. It needs a `LocalSet`.
+///
+/// # Errors
+/// The signal cannot be awaited. Failures of the API server are repeated.
+pub async fn run(
+    api: Api,
+    settings: Settings,
+    deliveries: UnboundedSender<Delivery>,
+    mut reports: UnboundedReceiver<Report>,
+    log: impl Fn(&str) + Clone + 'static,
+) -> Result<(), Error> {
+    let (sender, mut changes) = mpsc::channel(CHANGES);
+    let mut unlisted = HashSet::new();
+    for (kind, resource) in resources(&settings.options) {
+        unlisted.insert((kind, resource.namespace.clone()));
+        let kind = (kind, resource.namespace.clone());
+        let (api, sender, log) = (api.clone(), sender.clone(), log.clone());
+        tokio::task::spawn_local(async move { watch::watch(api, kind, resource, sender, log).await });
+    }
+    drop(sender);
+    let leads = elect(&api, &settings, log.clone());
+    let mut controller = Controller::new(settings, deliveries, Box::new(log.clone()));
+    controller.unlisted = unlisted;
+    let mut tick = tokio::time::interval(TICK);
+    let failed = |e: std::io::Error| Error::plain(format!("no signals: {e}"));
+    let mut term = signal(SignalKind::terminate()).map_err(failed)?;
+    loop {
+        let due = controller.due();
+        tokio::select! {
+            change = changes.recv() => {
+                let Some(((kind, namespace), change)) = change else { return Ok(()) };
+                controller.change(kind, namespace, change);
+            }
+            report = reports.recv() => match report {
+                Some(report) => controller.report(report),
+                None => return Ok(()),
+            },
+            () = sleep_until(due), if due.is_some() => controller.sync(),
+            _ = term.recv() => return Ok(controller.leave(&api, *leads.borrow()).await),
+            _ = tick.tick() => if *leads.borrow() {
+                controller.publish(&api, &log);
+            },
+        }
+    }
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    if let Some(at) = at {
+        tokio::time::sleep_until(at.into()).await;
+    }
+}
+
+/// Returns whether this replica leads, now and later.
+fn elect(api: &Api, settings: &Settings, log: impl Fn(&str) + 'static) -> flag::Receiver<bool> {
+    let (sender, leads) = flag::channel(settings.election.is_none());
+    if let Some(candidate) = settings.election.clone() {
+        let api = api.clone();
+        tokio::task::spawn_local(async move { lease::take_part(api, candidate, sender, log).await });
+    }
+    leads
+}
+
+/// Returns what is watched.
+fn resources(options: &Options) -> Vec<(Kind, Resource)> {
+    let kind = |kind: Kind, group, plural, selector: &str, namespaces: &[String]| {
+        let resource = |namespace| Resource { group, plural, namespace, selector: selector.to_owned() };
+        match namespaces {
+            [] => vec![(kind, resource(None))],
+            some => some.iter().map(|n| (kind, resource(Some(n.clone())))).collect(),
+        }
+    };
+    // Objects of these kinds are large, and no Ingress refers to them.
+    let secrets = "&fieldSelector=type!%3Dhelm.sh/release.v1,type!%3Dkubernetes.io/service-account-token";
+    let config_maps = "&fieldSelector=metadata.name!%3Dkube-root-ca.crt";
+    // The objects that options name may be in namespaces that are not watched.
+    let mut wide = options.watch_namespaces.clone();
+    if !wide.is_empty() {
+        let named = [&options.config_map, &options.default_backend_service, &options.default_ssl_certificate];
+        let named = named.into_iter().chain([&options.tcp_services, &options.udp_services]).flatten();
+        wide.extend(named.map(|key| key.namespace.clone()));
+        wide.sort();
+        wide.dedup();
+    }
+    let (own, networking) = (options.watch_namespaces.as_slice(), "/apis/networking.k8s.io/v1");
+    [
+        kind(Kind::Ingress, networking, "ingresses", "", own),
+        kind(Kind::IngressClass, networking, "ingressclasses", "", &[]),
+        kind(Kind::Service, "/api/v1", "services", "", &wide),
+        kind(Kind::EndpointSlice, "/apis/discovery.k8s.io/v1", "endpointslices", "", &wide),
+        kind(Kind::Secret, "/api/v1", "secrets", secrets, &wide),
+        kind(Kind::ConfigMap, "/api/v1", "configmaps", config_maps, &wide),
+    ]
+    .concat()
+}
+
+/// Kinds of changes that wait, with the time of the first of them.
+#[derive(Debug, Default)]
+struct Waiting {
+    endpoints: Option<Instant>,
+    others: Option<Instant>,
+}
+
+/// A file that was refused, which is replaced by the last one that was applied.
+#[derive(Debug)]
+struct Quarantined {
+    refused: Arc<[u8]>,
+    instead: Option<Arc<[u8]>>,
+    reason: String,
+}
+
+type Files = BTreeMap<PathBuf, Arc<[u8]>>;
+type Groups = BTreeMap<Arc<str>, Arc<[Endpoint]>>;
+
+struct Controller {
+    settings: Settings,
+    objects: Objects,
+    translator: Translator,
+    /// Objects of each kind and namespace that a list showed, so that the next list tells which are gone.
+    known: HashMap<Kind, HashSet<Key>>,
+    /// Kinds that have not been listed yet: nothing is delivered before, since it would withdraw what is not known yet.
+    unlisted: HashSet<(Kind, Option<String>)>,
+    waiting: Waiting,
+    /// Files and groups that were delivered last.
+    files: Files,
+    groups: Groups,
+    /// Files that were applied last.
+    applied: Files,
+    quarantined: HashMap<PathBuf, Quarantined>,
+    number: u64,
+    /// Number of the configuration that is not applied yet, with its files.
+    in_flight: Option<(u64, Files)>,
+    statuses: Statuses,
+    events: Events,
+    accepted: Vec<Key>,
+    problems: Vec<Problem>,
+    deliveries: UnboundedSender<Delivery>,
+    log: Box<dyn Fn(&str)>,
+}
+
+impl Controller {
+    fn new(settings: Settings, deliveries: UnboundedSender<Delivery>, log: Box<dyn Fn(&str)>) -> Controller {
+        let statuses = Statuses::new(settings.publish.clone().unwrap_or_default());
+        Controller {
+            settings,
+            objects: Objects::new(),
+            translator: Translator::default(),
+            known: HashMap::new(),
+            unlisted: HashSet::new(),
+            waiting: Waiting::default(),
+            files: Files::new(),
+            groups: Groups::new(),
+            applied: Files::new(),
+            quarantined: HashMap::new(),
+            number: 0,
+            in_flight: None,
+            statuses,
+            events: Events::default(),
+            accepted: Vec::new(),
+            problems: Vec::new(),
+            deliveries,
+            log,
+        }
+    }
+
+    /// Takes a change of the objects of a kind.
+    fn change(&mut self, kind: Kind, namespace: Option<String>, change: Change) {
+        match change {
+            Change::All(all) => {
+                let here = |key: &Key| namespace.as_ref().is_none_or(|n| key.namespace == *n);
+                let known = self.known.entry(kind).or_default();
+                let mut gone: HashSet<Key> = known.iter().filter(|key| here(key)).cloned().collect();
+                for value in all {
+                    if let Some(key) = self.set(kind, value) {
+                        gone.remove(&key);
+                    }
+                }
+                gone.iter().for_each(|key| self.gone(kind, key));
+                self.unlisted.remove(&(kind, namespace));
+            }
+            Change::Set(value) => {
+                self.set(kind, value);
+            }
+            Change::Gone(value) => self.gone(kind, &key_of(&value)),
+            Change::Unknown => {
+                self.unlisted.remove(&(kind, namespace));
+            }
+        }
+        self.note_change(kind);
+    }
+
+    fn note_change(&mut self, kind: Kind) {
+        let now = Instant::now();
+        match kind {
+            Kind::EndpointSlice => self.waiting.endpoints.get_or_insert(now),
+            _ => self.waiting.others.get_or_insert(now),
+        };
+    }
+
+    /// Adds an object, or replaces it. Returns its name. An object that cannot be read keeps its former content.
+    fn set(&mut self, kind: Kind, value: Value) -> Option<Key> {
+        let key = key_of(&value);
+        self.statuses.note(kind, &key, Some(&value));
+        match Object::of(kind, value) {
+            Ok(object) => self.objects.apply(object),
+            Err(error) => (self.log)(&format!("{} {key} cannot be read: {error}", kind.name())),
+        }
+        self.known.entry(kind).or_default().insert(key.clone());
+        Some(key)
+    }
+
+    fn gone(&mut self, kind: Kind, key: &Key) {
+        self.objects.delete(kind, key);
+        self.statuses.note(kind, key, None);
+        if let Some(known) = self.known.get_mut(&kind) {
+            known.remove(key);
+        }
+    }
+
+    /// Returns the time of the next [`Controller::sync`]. A configuration under way delays the next one, not endpoints.
+    fn due(&self) -> Option<Instant> {
+        if !self.unlisted.is_empty() {
+            return None;
+        }
+        let others = self.waiting.others.filter(|_| self.in_flight.is_none()).map(|at| at + GATHER);
+        let endpoints = self.waiting.endpoints.map(|at| at + GATHER_ENDPOINTS);
+        [others, endpoints].into_iter().flatten().min()
+    }
+
+    /// Translates the objects and delivers what has changed.
+    fn sync(&mut self) {
+        if self.waiting.others.is_none() || self.in_flight.is_some() {
+            self.waiting.endpoints = None;
+            // Groups that the process does not know yet come with the configuration that has them.
+            let groups = self.translator.endpoints(&self.objects);
+            let changed = changed(&self.groups, &groups);
+            if !changed.is_empty() {
+                let _ = self.deliveries.send(Delivery::Endpoints(changed));
+            }
+            self.groups = groups;
+            return;
+        }
+        self.waiting = Waiting::default();
+        let translation = self.translator.translate(&self.objects, &self.settings.options);
+        self.deliver(translation);
+    }
+
+    fn deliver(&mut self, translation: Translation) {
+        let Translation { files, groups, problems, accepted, .. } = translation;
+        self.accepted = accepted.into_iter().map(|accepted| accepted.key).collect();
+        self.problems = problems;
+        let files = self.without_refused(files.into_iter().collect());
+        let mut configuration = Configuration {
+            number: self.number + 1,
+            complete: self.number == 0,
+            removed: self.files.keys().filter(|path| !files.contains_key(*path)).cloned().collect(),
+            files: Vec::new(),
+            endpoints: changed(&self.groups, &groups),
+        };
+        let same = |(path, bytes): &(&PathBuf, &Arc<[u8]>)| {
+            self.files.get(*path).is_some_and(|before| Arc::ptr_eq(before, bytes) || before == *bytes)
+        };
+        configuration.files = files
+            .iter()
+            .filter(|file| !same(file))
+            .map(|(path, bytes)| (path.clone(), bytes.clone()))
+            .collect();
+        self.groups = groups;
+        if !configuration.complete && configuration.removed.is_empty() && configuration.files.is_empty() {
+            if !configuration.endpoints.is_empty() {
+                let _ = self.deliveries.send(Delivery::Endpoints(configuration.endpoints));
+            }
+            return;
+        }
+        self.number += 1;
+        self.in_flight = Some((self.number, files.clone()));
+        self.files = files;
+        let _ = self.deliveries.send(Delivery::Configuration(configuration));
+    }
+
+    /// Replaces files that were refused by the last ones that were applied, as long as they are the same as those refused.
+    fn without_refused(&mut self, mut files: Files) -> Files {
+        self.quarantined.retain(|path, q| files.get(path) == Some(&q.refused));
+        for (path, q) in &self.quarantined {
+            match &q.instead {
+                Some(instead) => files.insert(path.clone(), instead.clone()),
+                // The file that includes it names it: it has to be there.
+                None => files.insert(path.clone(), Arc::from(&b""[..])),
+            };
+        }
+        files
+    }
+
+    fn report(&mut self, report: Report) {
+        match report {
+            Report::Applied(number) => {
+                if let Some((_, files)) = self.in_flight.take_if(|(n, _)| *n <= number) {
+                    self.applied = files;
+                }
+            }
+            Report::Refused(number, reason) => {
+                let Some((_, files)) = self.in_flight.take_if(|(n, _)| *n == number) else { return };
+                self.refused(&files, reason);
+            }
+        }
+    }
+
+    /// Sets the file aside that made the process refuse a configuration, so that all others have effect.
+    fn refused(&mut self, files: &Files, reason: String) {
+        (self.log)(&format!("a configuration was refused: {reason}"));
+        let Some((path, refused)) = place(&reason).and_then(|path| files.get_key_value(path)) else { return };
+        // The process has the content that it refused: the next delivery has to differ from it.
+        let instead = self.applied.get(path).filter(|applied| *applied != refused).cloned();
+        if self.quarantined.contains_key(path) || is_main(path) {
+            return;
+        }
+        self.quarantined.insert(path.clone(), Quarantined { refused: refused.clone(), instead, reason });
+        self.waiting.others.get_or_insert(Instant::now());
+    }
+
+    /// Writes statuses and Events that are due. The leader does.
+    fn publish(&mut self, api: &Api, log: &(impl Fn(&str) + Clone + 'static)) {
+        let statuses = if self.settings.publish.is_some() {
+            self.statuses.due(self.accepted.iter())
+        } else {
+            Vec::new()
+        };
+        let mut problems = self.problems.clone();
+        problems.extend(self.quarantined.iter().flat_map(|(path, q)| self.of_file(path, &q.reason)));
+        let events = self.events.due(&problems, &self.settings.identity, EVENTS_A_SECOND);
+        if statuses.is_empty() && events.is_empty() {
+            return;
+        }
+        let (api, log) = (api.clone(), log.clone());
+        tokio::task::spawn_local(async move {
+            status::write(&api, statuses, &log).await;
+            events::send(&api, events, &log).await;
+        });
+    }
+
+    /// Has another replica lead at once.
+    async fn leave(&self, api: &Api, leads: bool) {
+        if let Some(candidate) = self.settings.election.as_ref().filter(|_| leads) {
+            // A replica that cannot be told waits for the end of the lease.
+            let _ = tokio::time::timeout(PARTING, lease::release(api, candidate)).await;
+        }
+    }
+
+    /// Returns the problem of each Ingress that has a part in a file that was refused.
+    fn of_file(&self, path: &Path, reason: &str) -> Vec<Problem> {
+        let ingresses = self.translator.ingresses_of(path);
+        let ingresses = ingresses.into_iter().filter_map(|key| self.objects.ingress(&key));
+        let problem = |ingress: &forebay_k8s::objects::Ingress| {
+            let text = format!("its host keeps the last configuration that worked: {reason}");
+            Problem::new(Kind::Ingress, &ingress.metadata, "spec", text).severity(Severity::Refused)
+        };
+        ingresses.map(|stored| problem(&stored.object)).collect()
+    }
+}
+
+/// Returns `true` for the file that includes all others, which cannot be left out.
+fn is_main(path: &Path) -> bool {
+    path == Path::new(forebay_k8s::translate::MAIN)
+}
+
+/// Returns the groups whose servers have changed. A group that is gone needs no change.
+fn changed(before: &Groups, now: &Groups) -> Vec<(Arc<str>, Arc<[Endpoint]>)> {
+    let is_new = |(name, servers): &(&Arc<str>, &Arc<[Endpoint]>)| {
+        before.get(*name).is_none_or(|old| !Arc::ptr_eq(old, servers) && old != *servers)
+    };
+    now.iter().filter(is_new).map(|(name, servers)| (name.clone(), servers.clone())).collect()
+}
+
+fn key_of(value: &Value) -> Key {
+    let text = |pointer| value.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+    Key::new(text("/metadata/namespace"), text("/metadata/name"))
+}
+
+/// Returns the file that an error of the configuration names at its end: `TEXT in PATH:LINE`.
+fn place(reason: &str) -> Option<&Path> {
+    let (_, place) = reason.trim_end().rsplit_once(" in ")?;
+    let (path, line) = place.rsplit_once(':')?;
+    line.parse::<u32>().ok().map(|_| Path::new(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_name_their_file() {
+        assert_eq!(
+            place("unknown directive \"x\" in /forebay/a.conf:12"),
+            Some(Path::new("/forebay/a.conf"))
+        );
+        assert_eq!(place("bind() to 0.0.0.0:80 failed (98: Address already in use)"), None);
+        assert_eq!(place(""), None);
+    }
+}

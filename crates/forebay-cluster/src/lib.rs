@@ -1,0 +1,15 @@
+//! A Kubernetes cluster as the source of a configuration: lists and watches of objects, statuses, events, and the election of a
+//! leader. What objects mean is in `forebay-k8s`, which does no I/O.
+//!
+//! Start at [`controller::run`].
+
+#![warn(unreachable_pub)]
+
+pub mod api;
+pub mod controller;
+mod events;
+pub mod lease;
+pub mod status;
+pub mod watch;
+
+pub use api::{Api, Error};

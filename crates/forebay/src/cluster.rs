@@ -1,0 +1,222 @@
+//! `forebay ingress`: serves the Ingresses of a Kubernetes cluster.
+//!
+//! Three processes, all of this program: the master starts a controller, which follows the cluster and holds its credentials, and a
+//! worker, which serves. The controller delivers to the master (see [`crate::controller`]).
+
+use crate::controller::{self, Delivery, Report};
+use crate::master_log::Log;
+use crate::paths::Paths;
+use crate::{server, title};
+use clap::Args;
+use forebay_cluster::controller::{
+    Configuration, Delivery as Delivered, Report as Reported, Settings, run as follow,
+};
+use forebay_cluster::lease::Candidate;
+use forebay_cluster::status::Publish;
+use forebay_cluster::{Api, Error};
+use forebay_conf::Node;
+use forebay_conf::error::Level;
+use forebay_core::config::Environment;
+use forebay_core::config::main_settings::{ErrorLog, ErrorLogTarget};
+use forebay_k8s::{Endpoint, Key, Options};
+use forebay_sys::daemon;
+use nix::sys::signal::SigSet;
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+
+/// Name of the Lease of the leader if `--election-id` gives no other.
+const ELECTION: &str = "forebay-ingress-leader";
+/// Name in the certificate of hosts without one.
+const NO_HOST: &str = "ingress.local";
+
+/// Options of `forebay ingress` that only the running controller has. The names are ingress-nginx's.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ClusterArgs {
+    /// File with the address and credentials of the API server (default: those of the pod)
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Address of the API server, instead of the one that is found
+    #[arg(long, value_name = "URL")]
+    pub apiserver_host: Option<String>,
+    /// Service, NAMESPACE/NAME, whose addresses are written to the status of Ingresses
+    #[arg(long, value_name = "SERVICE", value_parser = key)]
+    pub publish_service: Option<Key>,
+    /// Addresses for the status of Ingresses, separated by commas
+    #[arg(long, value_name = "ADDRESSES", value_delimiter = ',')]
+    pub publish_status_address: Vec<String>,
+    /// Write the status of Ingresses
+    #[arg(long, default_value_t = true, action = clap::ArgAction::Set, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub update_status: bool,
+    /// Name of the Lease by which replicas elect the one that writes statuses
+    #[arg(long, value_name = "NAME", default_value = ELECTION)]
+    pub election_id: String,
+    /// This replica is the only one
+    #[arg(long)]
+    pub disable_leader_election: bool,
+    /// Port of /healthz and /metrics; 0 for none
+    #[arg(long, value_name = "PORT", default_value_t = 10254)]
+    pub healthz_port: u16,
+}
+
+/// Reads `NAMESPACE/NAME`.
+pub(crate) fn key(text: &str) -> Result<Key, String> {
+    Key::parse(text).ok_or_else(|| format!("\"{text}\" is not NAMESPACE/NAME"))
+}
+
+/// Runs `forebay ingress`, as the master or as the controller. Returns the exit code.
+pub(crate) fn main(args: &ClusterArgs, options: Options, arguments: Vec<OsString>, titled: bool) -> u8 {
+    if std::env::var_os(controller::ROLE).is_some() {
+        return control(args, options);
+    }
+    if !titled {
+        title::set_master(&arguments);
+    }
+    match serve(arguments) {
+        Ok(code) => code,
+        Err(text) => {
+            eprintln!("forebay: {text}");
+            1
+        }
+    }
+}
+
+fn serve(arguments: Vec<OsString>) -> Result<u8, String> {
+    let private = tempfile::Builder::new().prefix("forebay-").tempdir().map_err(|e| e.to_string())?;
+    let prefix = private.path().to_owned();
+    let paths = Paths {
+        conf: prefix.join(forebay_k8s::translate::MAIN),
+        error_log: "stderr".into(),
+        pid: prefix.join("forebay.pid"),
+        access_log: "access.log".into(),
+        prefix: prefix.clone(),
+    };
+    let environment = Environment {
+        conf_path: paths.conf.clone(),
+        globals: String::new(),
+        error_log: Some("stderr".into()),
+        access_log: "access.log".into(),
+        prefix,
+    };
+    // The directory is removed when `private` goes out of scope, after the server has ended.
+    Ok(server::start_controlled(&environment, paths, arguments))
+}
+
+/// Runs the controller process.
+fn control(args: &ClusterArgs, options: Options) -> u8 {
+    // The master has blocked the signals that it waits for.
+    let _ = SigSet::all().thread_unblock();
+    let log = Log::configured(&[ErrorLog { target: ErrorLogTarget::Stderr, level: Level::Notice }], &[]);
+    match connect(args, options, Arc::new(log)) {
+        Ok(()) => 0,
+        Err(text) => {
+            eprintln!("forebay: ingress controller: {text}");
+            1
+        }
+    }
+}
+
+fn connect(args: &ClusterArgs, options: Options, log: Arc<Log>) -> Result<(), String> {
+    let socket = io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from).map_err(|e| e.to_string())?;
+    daemon::silence_stdin().map_err(|e| e.to_string())?;
+    let (deliveries, to_deliver) = mpsc::unbounded_channel();
+    let (reported, reports) = mpsc::unbounded_channel();
+    let sending = socket.try_clone().map_err(|e| e.to_string())?;
+    std::thread::spawn(move || deliver(&sending, to_deliver));
+    std::thread::spawn(move || listen(&socket, &reported));
+    let settings = settings(args, options)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|e| e.to_string())?;
+    let running = async {
+        let api = Api::connect(args.kubeconfig.as_deref(), args.apiserver_host.as_deref()).await?;
+        follow(api, settings, deliveries, reports, move |text: &str| log.notice(text)).await
+    };
+    let local = tokio::task::LocalSet::new();
+    runtime.block_on(local.run_until(running)).map_err(|e: Error| e.to_string())
+}
+
+fn settings(args: &ClusterArgs, mut options: Options) -> Result<Settings, String> {
+    let now = jiff::Timestamp::now().as_second();
+    let (key, chain) = forebay_acme::self_signed(NO_HOST, now)?;
+    options.made_certificate = Some(forebay_k8s::options::Certificate {
+        chain: chain.into_bytes().into(),
+        key: key.as_slice().into(),
+    });
+    options.main.insert(0, Node::new("error_log").args(["stderr", "notice"]));
+    options.http.extend(health(args.healthz_port));
+    let identity = std::env::var("POD_NAME").or_else(|_| std::env::var("HOSTNAME"));
+    let identity = identity.unwrap_or_else(|_| format!("forebay-{}", std::process::id()));
+    let namespace = std::env::var("POD_NAMESPACE").unwrap_or_else(|_| "default".to_owned());
+    let election = (!args.disable_leader_election).then(|| Candidate {
+        namespace,
+        name: args.election_id.clone(),
+        identity: identity.clone(),
+    });
+    let publish =
+        Publish { service: args.publish_service.clone(), addresses: args.publish_status_address.clone() };
+    Ok(Settings { options, election, publish: args.update_status.then_some(publish), identity })
+}
+
+/// Returns the server for probes and metrics.
+fn health(port: u16) -> Option<Node> {
+    let plain = |name: &str, word: &str| Node::new(name).arg(word);
+    let location = |path: &str, nodes| Node::new("location").args(["=", path]).block(nodes);
+    (port != 0).then(|| {
+        Node::new("server").block(vec![
+            plain("listen", &port.to_string()),
+            plain("access_log", "off"),
+            location("/healthz", vec![plain("return", "200")]),
+            location("/metrics", vec![Node::new("prometheus")]),
+            Node::new("location").arg("/").block(vec![plain("return", "404")]),
+        ])
+    })
+}
+
+/// Sends deliveries to the master, until it is gone.
+fn deliver(socket: &UnixStream, mut deliveries: UnboundedReceiver<Delivered>) {
+    while let Some(delivery) = deliveries.blocking_recv() {
+        if encoded(delivery).send(socket).is_err() {
+            std::process::exit(1);
+        }
+    }
+}
+
+fn encoded(delivery: Delivered) -> Delivery {
+    match delivery {
+        Delivered::Endpoints(groups) => Delivery::Endpoints(groups.iter().map(endpoints).collect()),
+        Delivered::Configuration(Configuration { number, complete, removed, files, endpoints: groups }) => {
+            Delivery::Configuration(controller::Configuration {
+                number,
+                complete,
+                removed,
+                files: files.into_iter().map(|(path, bytes)| (path, bytes.to_vec())).collect(),
+                endpoints: groups.iter().map(endpoints).collect(),
+            })
+        }
+    }
+}
+
+fn endpoints((group, servers): &(Arc<str>, Arc<[Endpoint]>)) -> crate::wire::Endpoints {
+    crate::wire::Endpoints {
+        group: group.as_bytes().to_ascii_lowercase(),
+        servers: servers.iter().map(|e| (e.addr, e.weight)).collect(),
+    }
+}
+
+/// Passes reports of the master on. The process ends with the master.
+fn listen(socket: &UnixStream, reports: &UnboundedSender<Reported>) {
+    while let Ok(Some(report)) = Report::receive(socket) {
+        let report = match report {
+            Report::Applied(number) => Reported::Applied(number),
+            Report::Refused(number, text) => Reported::Refused(number, text),
+        };
+        if reports.send(report).is_err() {
+            break;
+        }
+    }
+    std::process::exit(0);
+}
