@@ -10,7 +10,7 @@ use tokio::sync::mpsc::Sender;
 
 /// Pauses after a failure: the first, and the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// Objects in one answer of a list.
 const PAGE: u32 = 500;
 /// Time after which the API server ends a watch, seconds. The next one goes on from there.
