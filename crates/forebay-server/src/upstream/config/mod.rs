@@ -126,6 +126,7 @@ pub(crate) const DIRECTIVES: &[&str] = &[
     "resolver_timeout",
     "upstream_start_unresolved",
     "state",
+    "fallback",
 ];
 
 #[cfg(test)]
