@@ -246,15 +246,12 @@ impl<'a> Lexer<'a> {
     fn plain(&mut self) {
         let start = self.mark();
         let mut text = Vec::new();
-        while let Some(&byte) = self.src.get(self.pos) {
-            match byte {
-                b' ' | b'\t' | b'\r' | b'\n' | b';' | b'{' => break,
-                b'\\' => self.escape(&mut text),
-                b'$' => self.dollar(&mut text),
-                _ => {
-                    text.push(byte);
-                    self.advance();
-                }
+        loop {
+            self.take(|b| matches!(b, b' ' | b'\t' | b'\r' | b'\n' | b';' | b'{' | b'\\' | b'$'), &mut text);
+            match self.src.get(self.pos) {
+                Some(b'\\') => self.escape(&mut text),
+                Some(b'$') => self.dollar(&mut text),
+                _ => break,
             }
         }
         let span = self.span_from(start);
@@ -285,10 +282,11 @@ impl<'a> Lexer<'a> {
                 None => return self.unclosed_quote(start, content, quote),
                 Some(b'\\') => self.escape(&mut text),
                 Some(&byte) if byte == quote => break,
-                Some(&byte) => {
-                    text.push(byte);
+                Some(b'\n') => {
+                    text.push(b'\n');
                     self.advance();
                 }
+                Some(_) => self.take(|b| matches!(b, b'\\' | b'\n') || b == quote, &mut text),
             }
         }
         let unclosed = self.pos - content >= BUFFER;
@@ -360,6 +358,14 @@ impl<'a> Lexer<'a> {
         let error = self.error(&message, span, span);
         self.queue.push_back(Item::Bad(error));
         true
+    }
+
+    /// Appends the bytes before the next one that `ends` a run, or the rest. Line feeds must end it.
+    fn take(&mut self, ends: impl Fn(u8) -> bool, text: &mut Vec<u8>) {
+        let rest = self.src.get(self.pos..).unwrap_or_default();
+        let run = rest.iter().position(|b| ends(*b)).map_or(rest, |end| &rest[..end]);
+        text.extend_from_slice(run);
+        self.pos += run.len();
     }
 
     fn skip_space(&mut self) {

@@ -18,10 +18,11 @@ use rustix::io::Errno;
 use rustix::net::SocketFlags;
 use std::any::Any;
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -364,11 +365,10 @@ impl WorkerThread {
         crate::log::files::close();
         let active = self.thread.active();
         let mut current = active.logs.borrow_mut();
-        for (path, fd) in logs {
-            if let Some(n) = active.config.log_files.iter().position(|p| p == path)
-                && let Some(slot) = current.get_mut(n)
-            {
-                *slot = fd.clone();
+        let by_path: HashMap<&Path, &Arc<OwnedFd>> = logs.iter().map(|(p, fd)| (p.as_path(), fd)).collect();
+        for (path, slot) in active.config.log_files.iter().zip(current.iter_mut()) {
+            if let Some(fd) = by_path.get(path.as_path()) {
+                *slot = Arc::clone(fd);
             }
         }
         drop(current);

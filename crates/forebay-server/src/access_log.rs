@@ -295,7 +295,7 @@ impl Format {
 /// Writes the lines of a finished request.
 pub(crate) fn log_request(req: &mut Request) {
     let http = req.http();
-    let Some(location) = http.locations.get(req.location) else { return };
+    let Some(location) = http.level(req.server, req.location) else { return };
     let logs = &location.settings.log.access_log;
     if logs.0.is_empty() {
         return;

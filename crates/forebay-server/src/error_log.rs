@@ -41,7 +41,7 @@ impl Request {
 
     /// Returns the logs of the location.
     fn error_logs(&self) -> &[ErrorLog] {
-        let location = self.conf.http.locations.get(self.location);
+        let location = self.conf.http.level(self.server, self.location);
         let own = location.and_then(|l| l.settings.log.error_log.as_ref());
         own.map_or(self.conf.config.main.error_log.as_slice(), |l| l.0.as_slice())
     }
@@ -90,7 +90,7 @@ pub(crate) fn enabled(thread: &Thread, client: &Client, level: Level) -> bool {
 fn connection_logs<'c>(client: &Client, conf: &'c ThreadConfig) -> &'c [ErrorLog] {
     let http = &conf.http;
     let server = client.address(conf).and_then(|a| http.servers.get(a.default_server));
-    let own = server.and_then(|s| http.locations.get(s.root)?.settings.log.error_log.as_ref());
+    let own = server.and_then(|s| s.root()?.settings.log.error_log.as_ref());
     own.map_or(conf.config.main.error_log.as_slice(), |l| l.0.as_slice())
 }
 

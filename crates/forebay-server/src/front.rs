@@ -56,7 +56,7 @@ impl FrontEnd for HttpFrontEnd {
             listeners,
             default_temp_paths: http.default_temp_paths(),
             certificate_files: std::mem::take(&mut http.certificate_files),
-            levels: http.locations.len(),
+            levels: http.servers.iter().map(|s| s.locations.len()).sum(),
             groups: http.upstreams.iter().map(|u| u.group.clone()).collect(),
             config: Arc::new(http),
         };

@@ -1,6 +1,6 @@
 //! Choice of a location (nginx: location). Hot path.
 
-use crate::config::http::{Kind, Location, LocationBuild, LocationId};
+use crate::config::http::{Kind, Location, LocationBuild, LocationId, ROOT};
 use crate::request::{HttpRef, Request};
 use forebay_core::pattern::LimitExceeded;
 use std::collections::HashMap;
@@ -142,8 +142,9 @@ impl LocationTree {
 pub(crate) fn choose(http: &HttpRef, req: &mut Request) -> Result<(), LimitExceeded> {
     let server = http.server(req);
     req.valid_location = true;
-    req.location = match server.tree.find(&http.locations, req)? {
-        LocationMatch::Nothing => server.root,
+    let Some(tree) = server.tree() else { return Ok(()) };
+    req.location = match tree.find(&server.locations, req)? {
+        LocationMatch::Nothing => ROOT,
         LocationMatch::Prefix(id) | LocationMatch::Final(id) => id,
     };
     Ok(())
@@ -151,13 +152,14 @@ pub(crate) fn choose(http: &HttpRef, req: &mut Request) -> Result<(), LimitExcee
 
 /// Finds a prefix location, at any depth, that equals the request's path plus a slash.
 pub(crate) fn with_slash(http: &HttpRef, req: &Request) -> Option<LocationId> {
-    let mut tree = &http.server(req).tree;
+    let server = http.server(req);
+    let mut tree = server.tree()?;
     loop {
         if let Some(id) = tree.with_slash(&req.uri) {
             return Some(id);
         }
         let inner = tree.prefix(&req.uri)?;
-        tree = &http.locations.get(inner)?.tree;
+        tree = &server.locations.get(inner)?.tree;
     }
 }
 

@@ -1,5 +1,6 @@
 //! The phases of a request, one after the other (nginx: the phase engine). Only this file awaits. Hot path.
 
+use crate::config::http::ROOT;
 use crate::error_page::{self, NextStep};
 use crate::location;
 use crate::metrics::{api, page, prometheus};
@@ -145,7 +146,7 @@ async fn walk(req: &mut Request, start: Start) -> Outcome {
 #[inline]
 fn server_rewrite(req: &mut Request) -> Option<Outcome> {
     let http = req.http();
-    req.location = http.server(req).root;
+    req.location = ROOT;
     let ops = &http.location(req).ops;
     if ops.is_empty() {
         return None;
@@ -169,7 +170,7 @@ fn choose_location(req: &mut Request, start: Start) -> Option<Outcome> {
     loop {
         let ops = &http.location(req).ops;
         // Where no location matches, the server's own directives have run already.
-        if ops.is_empty() || req.location == http.server(req).root {
+        if ops.is_empty() || req.location == ROOT {
             return None;
         }
         match rewrite::run(req, ops) {
@@ -260,7 +261,7 @@ fn post_read(req: &mut Request) -> Option<Outcome> {
     if !http.acme.orders.is_empty() && matches!(acme::answer(req), Verdict::Done) {
         return Some(Outcome::Done);
     }
-    if let Some(l) = http.locations.get(http.server(req).root) {
+    if let Some(l) = http.server(req).root() {
         for hook in &l.plan.post_read {
             let _ = hook(req);
         }
@@ -275,7 +276,7 @@ fn add_slash(req: &mut Request) -> Option<Outcome> {
         return None;
     }
     let id = location::with_slash(&http, req)?;
-    if !http.locations.get(id).is_some_and(|l| l.auto_redirect) {
+    if !http.level(req.server, id).is_some_and(|l| l.auto_redirect) {
         return None;
     }
     let mut target = Vec::new();

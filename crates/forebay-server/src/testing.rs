@@ -18,6 +18,12 @@ fn load(http: &str) -> LoadResult {
     load_text(format!("error_log stderr emerg;\nevents {{}}\nhttp {{\naccess_log off;\n{http}\n}}\n"))
 }
 
+/// Returns the http block of a configuration of the http level.
+pub(crate) fn http(http: &str) -> Arc<config::http::Http> {
+    let (config, _) = load(http).unwrap_or_else(|e| panic!("{}", e.message));
+    config.front(0).expect("the front end of HTTP")
+}
+
 fn load_text(text: String) -> LoadResult {
     let env = Environment {
         prefix: "/test/".into(),
@@ -44,9 +50,11 @@ pub(crate) fn warnings(http: &str) -> Vec<String> {
     load(http).map(|(_, w)| w.into_iter().map(|e| e.message).collect()).unwrap_or_default()
 }
 
-/// Makes a request with the given query at the first server, or at the http level if there is none.
+/// Makes a request with the given query at the first server, or at one without directives if there is none.
 pub(crate) fn request(http: &str, args: &str) -> Request {
-    let (config, _) = load(http).unwrap_or_else(|e| panic!("{}", e.message));
+    let has_server = http.contains("server {") || http.contains("server{");
+    let none = if has_server { "" } else { "\nserver { }" };
+    let (config, _) = load(&format!("{http}{none}")).unwrap_or_else(|e| panic!("{}", e.message));
     let active = ActiveConfig { listeners: vec![Some(0)], ..ActiveConfig::new(Arc::new(config)) };
     let worker = WorkerThread::new(
         Rc::new(Io::new().expect("epoll")),
@@ -70,8 +78,7 @@ pub(crate) fn again(req: &mut Request, args: &str) {
     req.vars.forget();
     req.modules.clear();
     req.resp.clear();
-    let http = req.http();
-    req.location = http.servers.first().map_or(0, |s| s.root);
+    req.location = config::http::ROOT;
 }
 
 /// Gives the request these header lines, each ending in LF.

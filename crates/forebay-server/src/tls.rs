@@ -1,6 +1,7 @@
 //! TLS of clients' connections to HTTP servers (nginx: ngx_http_ssl_module): the servers of a handshake, and the requests that
 //! a connection may not carry.
 
+use crate::config::http::ROOT;
 use crate::connection::Connection;
 use crate::error_log;
 use crate::h3;
@@ -51,9 +52,7 @@ impl TlsServers for HttpServers<'_> {
 
     fn evaluator(&self, client: &Rc<Client>, server: usize) -> Request {
         let mut req = Request::of_connection(self.thread, self.conf, client);
-        if let Some(own) = self.conf.http.servers.get(server) {
-            (req.server, req.location) = (server, own.root);
-        }
+        (req.server, req.location) = (server, ROOT);
         req
     }
 

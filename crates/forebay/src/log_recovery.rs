@@ -8,6 +8,7 @@ use forebay_core::log::write::{encode, first_piece, is_regular, resume, write_li
 use forebay_sys::log_area::{Area, Left};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, OFlags};
+use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -49,7 +50,9 @@ impl WorkerLogs {
     pub(crate) fn given(&mut self, generation: u64, files: &[PathBuf], open: &[(PathBuf, Arc<OwnedFd>)]) {
         // A file that has been rotated away must not be held open.
         self.reopened(open);
-        let numbered = files.iter().map(|path| open.iter().find(|(p, _)| p == path).cloned());
+        let by_path: HashMap<&Path, &(PathBuf, Arc<OwnedFd>)> =
+            open.iter().map(|file| (file.0.as_path(), file)).collect();
+        let numbered = files.iter().map(|path| by_path.get(path.as_path()).copied().cloned());
         self.generations.push((generation, numbered.collect()));
         if self.generations.len() > REMEMBERED {
             self.generations.remove(0);
@@ -58,9 +61,10 @@ impl WorkerLogs {
 
     /// Records that files were opened again.
     pub(crate) fn reopened(&mut self, open: &[(PathBuf, Arc<OwnedFd>)]) {
+        let by_path: HashMap<&Path, &Arc<OwnedFd>> = open.iter().map(|(p, fd)| (p.as_path(), fd)).collect();
         for (path, fd) in self.generations.iter_mut().flat_map(|(_, files)| files).flatten() {
-            if let Some((_, new)) = open.iter().find(|(p, _)| p == path) {
-                *fd = new.clone();
+            if let Some(new) = by_path.get(path.as_path()) {
+                *fd = (*new).clone();
             }
         }
     }

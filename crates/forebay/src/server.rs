@@ -95,10 +95,10 @@ fn test(options: &Options) -> u8 {
         }
     };
     let mut files = Files::disk();
-    let opened = state::read(&environment, &mut files, &log).and_then(|_| {
+    let opened = state::read(&environment, &mut files, &log).and_then(|read| {
         say(format!("nginx: the configuration file {name} syntax is ok"));
-        // Read once more; the log has its warnings already.
-        state::open(&environment, &paths, Files::disk(), Before { test: true, ..Before::default() }, &opening)
+        let before = Before { test: true, ..Before::default() };
+        state::open_read((&environment, read, &files), &paths, before, &opening)
     });
     let Ok(state) = opened else {
         eprintln!("nginx: configuration file {name} test failed");
@@ -107,7 +107,10 @@ fn test(options: &Options) -> u8 {
     // Unix sockets bound for the test are removed again.
     state.listeners.unlink_except(&Listeners::default());
     say(format!("nginx: configuration file {name} test is successful"));
-    u8::from(options.dump && dump(&files).is_err())
+    let code = u8::from(options.dump && dump(&files).is_err());
+    // The end of the process frees all at once. With many servers this would be a tenth of the time.
+    std::mem::forget((state, files));
+    code
 }
 
 fn dump(files: &Files) -> io::Result<()> {

@@ -50,34 +50,20 @@ pub(crate) struct State {
     pub pid: PathBuf,
 }
 
-/// Reads and checks a configuration; warnings and the error go to the log. The second part is the user of the worker,
-/// `None` without privilege.
+/// A configuration that has been read, with the user of the worker; `None` without privilege.
+pub(crate) type Read = (Config, Option<Identity>);
+
+/// Reads and checks a configuration; warnings and the error go to the log.
 ///
 /// # Errors
 /// The configuration has an error.
-pub(crate) fn read(
-    environment: &Environment,
-    files: &mut Files,
-    log: &Log,
-) -> Result<(Config, Option<Identity>), Refused> {
-    read_configuration(environment, files, log, true)
-}
-
-/// Reads a configuration as [`read`] does, and writes its warnings if `warn` is set.
-fn read_configuration(
-    environment: &Environment,
-    files: &mut Files,
-    log: &Log,
-    warn: bool,
-) -> Result<(Config, Option<Identity>), Refused> {
+pub(crate) fn read(environment: &Environment, files: &mut Files, log: &Log) -> Result<Read, Refused> {
     let refuse = |error: &Error, files: &Files| {
         log.emerg(&files.render(error));
         Refused
     };
     let (config, warnings) = load(environment, files).map_err(|error| refuse(&error, files))?;
-    if warn {
-        write_warnings(&warnings, files, log);
-    }
+    write_warnings(&warnings, files, log);
     let identity = who(&config).map_err(|text| {
         let tree = origin::tree(environment, files);
         match origin::main_directive(&tree, "user") {
@@ -131,8 +117,20 @@ pub(crate) fn open(
     before: Before<'_>,
     log: &Log,
 ) -> Result<State, Refused> {
-    // A test has read it before and has logged its warnings.
-    let (config, identity) = read_configuration(environment, &mut files, log, !before.test)?;
+    let read = read(environment, &mut files, log)?;
+    open_read((environment, read, &files), paths, before, log)
+}
+
+/// Opens the files and sockets of a configuration that has been read.
+///
+/// # Errors
+/// As [`open`].
+pub(crate) fn open_read(
+    (environment, (config, identity), files): (&Environment, Read, &Files),
+    paths: &Paths,
+    before: Before<'_>,
+    log: &Log,
+) -> Result<State, Refused> {
     let refuse = |text: String| {
         log.emerg(&text);
         Refused
@@ -365,8 +363,9 @@ fn open_logs(config: &Config, error_log: &[ErrorLog]) -> Result<Logs, String> {
         _ => None,
     });
     let mut logs: Logs = Vec::new();
+    let mut known = HashSet::new();
     for path in of_errors.chain(&config.log_files) {
-        if logs.iter().all(|(other, _)| other != path) {
+        if known.insert(path) {
             let file = open_log(path).map_err(|e| failed("open()", path, &e))?;
             logs.push((path.clone(), Arc::new(file.into())));
         }

@@ -39,7 +39,7 @@ where
             }
             [first, rest @ ..] => {
                 let log = log(d, first, rest, cx)?;
-                let mut logs = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
+                let mut logs = previous.map(|p| Arc::unwrap_or_clone(p.0)).unwrap_or_default();
                 logs.push(log);
                 Ok(AccessLogs(Arc::new(logs)))
             }
@@ -147,14 +147,14 @@ fn note_buffer(log: &AccessLog, name: &Word, cx: &mut Build<'_>) -> Result<(), S
     // Like nginx: two spellings of one file name count as two logs.
     let file = cx.full_path(&name.text).into_os_string();
     let buffer = (log.buffer, log.flush, log.gzip);
-    match cx.buffered_logs.iter().find(|(f, _)| *f == file) {
-        Some((_, before)) if *before != buffer => {
+    match cx.buffered_logs.get(&file) {
+        Some(before) if *before != buffer => {
             let name = name.as_str();
             Err(format!("access_log \"{name}\" already defined with conflicting parameters"))
         }
         Some(_) => Ok(()),
         None => {
-            cx.buffered_logs.push((file, buffer));
+            cx.buffered_logs.insert(file, buffer);
             Ok(())
         }
     }

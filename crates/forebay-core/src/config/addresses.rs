@@ -84,7 +84,7 @@ fn by_address<'b>(
     servers: &[Listening<'b>],
     cx: &mut Build<'_>,
 ) -> (Vec<ListenAddr>, BTreeMap<ListenAddr, Listens<'b>>) {
-    let mut by_addr: BTreeMap<ListenAddr, Listens<'b>> = BTreeMap::new();
+    let mut by_addr: BTreeMap<ListenAddr, Taken<'b>> = BTreeMap::new();
     let mut order: Vec<ListenAddr> = Vec::new();
     for (i, l) in servers.iter().enumerate().flat_map(|(i, s)| s.listens.iter().map(move |l| (i, l))) {
         for addr in &l.addrs {
@@ -92,25 +92,45 @@ fn by_address<'b>(
                 order.push(addr.clone());
             }
             let at = by_addr.entry(addr.clone()).or_default();
-            if at.iter().any(|(n, _)| *n == i) {
+            // Servers come in order, so that an earlier directive of this one can only be the last.
+            if at.listens.last().is_some_and(|(n, _)| *n == i) {
                 cx.keep_late(l.error(format!("a duplicate listen {addr}")));
                 continue;
             }
-            for fault in conflicts(at, l) {
+            for fault in at.conflicts(l) {
                 cx.keep_late(l.error(format!("{fault} {addr}")));
             }
-            at.push((i, l));
+            at.push(i, l);
         }
     }
-    (order, by_addr)
+    (order, by_addr.into_iter().map(|(addr, at)| (addr, at.listens)).collect())
 }
 
-/// Returns the conflicts of a directive with those of other servers for the same address.
-fn conflicts(others: &Listens<'_>, l: &ListenDirective) -> impl Iterator<Item = &'static str> {
-    let options = l.set && others.iter().any(|(_, o)| o.set);
-    let default = l.default_server && others.iter().any(|(_, o)| o.default_server);
-    let faults = [(options, "duplicate listen options for"), (default, "a duplicate default server for")];
-    faults.into_iter().filter(|(is, _)| *is).map(|(_, text)| text)
+/// Directives of an address so far.
+#[derive(Default)]
+struct Taken<'b> {
+    listens: Listens<'b>,
+    /// One of them sets options of the socket.
+    set: bool,
+    /// One of them has `default_server`.
+    has_default: bool,
+}
+
+impl<'b> Taken<'b> {
+    /// Returns the conflicts of a directive with those of other servers.
+    fn conflicts(&self, l: &ListenDirective) -> impl Iterator<Item = &'static str> + use<> {
+        let faults = [
+            (l.set && self.set, "duplicate listen options for"),
+            (l.default_server && self.has_default, "a duplicate default server for"),
+        ];
+        faults.into_iter().filter(|(is, _)| *is).map(|(_, text)| text)
+    }
+
+    fn push(&mut self, server: usize, l: &'b ListenDirective) {
+        self.set |= l.set;
+        self.has_default |= l.default_server;
+        self.listens.push((server, l));
+    }
 }
 
 /// Makes the address of its listen directives: default server, table of names, options.

@@ -14,7 +14,7 @@ pub struct ErrorLogs(pub Arc<Vec<ErrorLog>>);
 
 impl<C: Context> Setting<C> for Option<ErrorLogs> {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_, C>) -> Result<Self, Error> {
-        let mut logs = previous.flatten().map(|p| p.0.as_ref().clone()).unwrap_or_default();
+        let mut logs = previous.flatten().map(|p| Arc::unwrap_or_clone(p.0)).unwrap_or_default();
         logs.push(parse(d, cx)?);
         Ok(Some(ErrorLogs(Arc::new(logs))))
     }

@@ -9,6 +9,7 @@ use crate::vars::{Builtin, Registry, Source, Template};
 use forebay_conf::error::{Error, Level};
 use forebay_conf::files::Files;
 use forebay_conf::tree::{Directive, Span, Word};
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::ops::{Deref, DerefMut};
 use std::os::unix::ffi::OsStrExt;
@@ -49,8 +50,10 @@ pub struct Build<'a> {
     pub warnings: &'a mut Vec<Error>,
     /// Log files whose names have no variables. The master opens them.
     pub log_files: Vec<PathBuf>,
+    /// Numbers of these files. Each server may have one of its own.
+    log_numbers: HashMap<PathBuf, usize>,
     /// Names of access logs with the parameters of their buffers, to find contradictions.
-    pub buffered_logs: Vec<(OsString, LogBuffer)>,
+    pub buffered_logs: HashMap<OsString, LogBuffer>,
     /// Connections to upstreams may come from foreign addresses, see [`super::Config::transparent`].
     pub transparent: bool,
     /// Directories of caches and of temporary files, to find those that are used twice.
@@ -151,7 +154,8 @@ impl<'a> Build<'a> {
             end: None,
             warnings,
             log_files: Vec::new(),
-            buffered_logs: Vec::new(),
+            log_numbers: HashMap::new(),
+            buffered_logs: HashMap::new(),
             transparent: false,
             directories: Vec::new(),
             issued_to_clients: IssuedToClients::default(),
@@ -246,12 +250,12 @@ impl<'a> Build<'a> {
 
     /// Adds a log file that the master opens, and returns its number.
     pub fn log_file(&mut self, path: PathBuf) -> usize {
-        match self.log_files.iter().position(|p| *p == path) {
-            Some(i) => i,
-            None => {
-                self.log_files.push(path);
-                self.log_files.len() - 1
-            }
+        if let Some(number) = self.log_numbers.get(&path) {
+            return *number;
         }
+        let number = self.log_files.len();
+        self.log_numbers.insert(path.clone(), number);
+        self.log_files.push(path);
+        number
     }
 }

@@ -31,7 +31,7 @@ where
     C::Tables: AsMut<ConnZones>,
 {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_, C>) -> Result<Self, Error> {
-        let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
+        let mut all = previous.map(|p| Arc::unwrap_or_clone(p.0)).unwrap_or_default();
         let [name, most] = d.args.as_slice() else { return Ok(Limits(Arc::new(all))) };
         cx.share_zone(d, &name.text, (C::BLOCK, "limit_conn"), None)?;
         let zone = cx.tables.as_mut().find_or_promise(&name.text, C::BLOCK, Limited::Connections);

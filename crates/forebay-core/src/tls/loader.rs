@@ -21,7 +21,7 @@ use forebay_net::tls::verify::{self, Trust};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::CertificateDer;
 use rustls::sign::CertifiedKey;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use zeroize::Zeroizing;
 
@@ -68,6 +68,8 @@ pub struct Loader {
     keys: HashMap<(Vec<u8>, Vec<u8>), Arc<CertifiedKey>>,
     /// Files read so far.
     pub paths: Vec<std::path::PathBuf>,
+    /// The same as a set.
+    known_paths: HashSet<std::path::PathBuf>,
     /// Certificates whose OCSP responses are to be stapled.
     pub staplings: Vec<Stapling>,
     /// TLS settings built so far, by [`identity`].
@@ -158,7 +160,7 @@ impl Loader {
         let text = text_of(name, |n| read_file(n, what, cx))?;
         let path = cx.conf_path(name);
         let shown = shown(name, &path);
-        if !name.starts_with(b"data:") && !self.paths.contains(&path) {
+        if !name.starts_with(b"data:") && self.known_paths.insert(path.clone()) {
             self.paths.push(path);
         }
         Ok(Pem { shown, text })

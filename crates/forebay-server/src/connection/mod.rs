@@ -99,8 +99,7 @@ impl Connection {
 
     /// Returns the first location of the default server, whose settings apply to the connection without a request.
     pub(crate) fn location<'c>(&self, conf: &'c ThreadConfig) -> Option<&'c Location> {
-        let http = &conf.http;
-        http.servers.get(self.client.default_server(conf)).and_then(|s| http.locations.get(s.root))
+        conf.http.servers.get(self.client.default_server(conf))?.root()
     }
 
     /// Returns `send_timeout` of that location.

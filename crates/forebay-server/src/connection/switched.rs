@@ -210,7 +210,7 @@ const LATE: &[&[u8]] = &[
 /// Stores the values of the variables in the access logs of a request, as far as they cannot change any more.
 fn keep_logged(req: &mut Request) {
     let http = req.http();
-    let Some(location) = http.locations.get(req.location) else { return };
+    let Some(location) = http.level(req.server, req.location) else { return };
     for log in location.settings.log.access_log.0.iter() {
         let path = match &log.target {
             Target::Path(path) => Some(path),

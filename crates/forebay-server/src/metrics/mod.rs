@@ -13,7 +13,7 @@ mod quic;
 mod usage;
 
 use crate::config::HttpContext;
-use crate::config::http::Http;
+use crate::config::http::{Http, Server};
 use crate::request::Request;
 use forebay_core::config::Context;
 use forebay_core::histogram::{BUCKETS, Histogram, bucket};
@@ -207,7 +207,7 @@ impl Drop for Processing {
 #[inline]
 pub(crate) fn begin(req: &mut Request) {
     let http = req.http();
-    let root = http.servers.get(req.server).and_then(|s| http.locations.get(s.root));
+    let root = http.servers.get(req.server).and_then(Server::root);
     if let Some(zone) = root.and_then(|l| l.status_zone.as_ref()) {
         with_cells(zone.id, |c| add(c, cell::PROCESSING, 1));
         req.modules.processing = Some(Processing(zone.id));
@@ -224,7 +224,7 @@ pub(crate) fn count(req: &mut Request) {
             add(c, 2 * status as usize + 1, req.sent.saturating_sub(req.sent_head));
         });
     }
-    let location = http.locations.get(req.location).and_then(|l| l.status_zone.as_ref());
+    let location = http.level(req.server, req.location).and_then(|l| l.status_zone.as_ref());
     let location = location.filter(|zone| zone.kind == kind::LOCATION);
     let time = match http.is_watched || location.is_some() || req.modules.processing.is_some() {
         true => req.started.elapsed(),
@@ -297,7 +297,7 @@ fn zone_of_name(name: &[u8]) -> Arc<StatusZone> {
 }
 
 /// Returns the name under which a server without a zone is counted.
-fn name_of(server: &crate::config::http::Server) -> &[u8] {
+fn name_of(server: &Server) -> &[u8] {
     if server.name.is_empty() { NAMELESS } else { &server.name }
 }
 
@@ -315,7 +315,7 @@ fn count_by_name(req: &Request, time: Duration) {
 fn begin_to_count(req: &Request) -> u32 {
     let http = req.http();
     let Some(server) = http.servers.get(req.server) else { return NOWHERE };
-    let has_zone = http.locations.get(server.root).is_some_and(|l| l.status_zone.is_some());
+    let has_zone = server.root().is_some_and(|l| l.status_zone.is_some());
     let id = match has_zone {
         true => NOWHERE,
         false => u32::try_from(zone_of_name(name_of(server)).id + 1).unwrap_or(NOWHERE),
@@ -342,7 +342,7 @@ pub(crate) fn servers(http: &Http) -> Vec<(Vec<u8>, Totals)> {
     // others, so it is unknown which names had any.
     let mut room = MOST_NAMES.saturating_sub(names.len());
     for server in &http.servers {
-        let has_zone = http.locations.get(server.root).is_some_and(|l| l.status_zone.is_some());
+        let has_zone = server.root().is_some_and(|l| l.status_zone.is_some());
         let name = name_of(server);
         if has_zone || explicit.contains(name) || !seen.insert(name) {
             continue;

@@ -36,7 +36,7 @@ pub(crate) struct Sets(Arc<Vec<(VarId, Template)>>);
 
 impl Setting<crate::HttpContext> for Sets {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
-        let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
+        let mut all = previous.map(|p| Arc::unwrap_or_clone(p.0)).unwrap_or_default();
         if let [name, value] = d.args.as_slice() {
             let id = crate::modules::rewrite::variable_to_set(d, name, cx)?;
             all.push((id, cx.template(d, value)?));

@@ -223,7 +223,7 @@ pub(crate) struct ErrorPages(pub Arc<Vec<ErrorPage>>);
 
 impl Setting<crate::HttpContext> for ErrorPages {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
-        let mut pages = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
+        let mut pages = previous.map(|p| Arc::unwrap_or_clone(p.0)).unwrap_or_default();
         let Some((uri, codes)) = d.args.split_last() else { return Ok(ErrorPages::default()) };
         let (codes, overwrite) = split_overwrite(d, codes, cx)?;
         let target = cx.template(d, uri)?;
@@ -288,7 +288,7 @@ impl Default for Types {
 
 impl Setting<crate::HttpContext> for Types {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
-        let mut m = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
+        let mut m = previous.map(|p| Arc::unwrap_or_clone(p.0)).unwrap_or_default();
         for entry in d.block.iter().flatten() {
             for ext in &entry.args {
                 let ext_lower = ext.text.to_ascii_lowercase();

@@ -57,7 +57,7 @@ impl Texts {
 
 impl Setting<crate::HttpContext> for Texts {
     fn take(previous: Option<Self>, d: &Directive, _cx: &mut Scope<'_>) -> Result<Self, Error> {
-        let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
+        let mut all = previous.map(|p| Arc::unwrap_or_clone(p.0)).unwrap_or_default();
         all.push(first(d).to_vec());
         Ok(Texts(Arc::new(all)))
     }

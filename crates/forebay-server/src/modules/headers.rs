@@ -82,7 +82,7 @@ pub(crate) struct Lines(pub Arc<Vec<Line>>);
 
 impl Setting<crate::HttpContext> for Lines {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
-        let mut lines = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
+        let mut lines = previous.map(|p| Arc::unwrap_or_clone(p.0)).unwrap_or_default();
         let (Some(name), Some(value)) = (d.args.first(), d.args.get(1)) else {
             return Ok(Lines(Arc::new(lines)));
         };

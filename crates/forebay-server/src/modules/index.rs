@@ -24,7 +24,7 @@ impl Default for IndexNames {
 
 impl Setting<crate::HttpContext> for IndexNames {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
-        let mut names = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
+        let mut names = previous.map(|p| Arc::unwrap_or_clone(p.0)).unwrap_or_default();
         for (i, w) in d.args.iter().enumerate() {
             if w.text.is_empty() {
                 return Err(cx.error_at(d, w, "index \"\" in \"index\" directive is invalid"));

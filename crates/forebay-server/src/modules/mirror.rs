@@ -25,7 +25,7 @@ pub(crate) struct Uris(Arc<Vec<Vec<u8>>>);
 impl Setting<crate::HttpContext> for Uris {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         let given = previous.is_some();
-        let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
+        let mut all = previous.map(|p| Arc::unwrap_or_clone(p.0)).unwrap_or_default();
         let Some(w) = d.args.first() else { return Ok(Uris::default()) };
         let off = w.text == b"off";
         if given && (off || all.is_empty()) {

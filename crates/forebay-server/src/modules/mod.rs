@@ -7,10 +7,12 @@ use crate::config::http::{Kind, LocationBuild};
 use crate::metrics;
 use crate::request::Request;
 use crate::variables::Row;
+use foldhash::fast::RandomState;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_core::blocks;
 use forebay_core::tls::vars::Variables;
+use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
 pub(crate) mod access;
@@ -58,6 +60,7 @@ pub(crate) mod scgi;
 pub(crate) mod secure_link;
 pub(crate) mod server;
 pub(crate) mod set_misc;
+pub(crate) mod sharing;
 pub(crate) mod slice;
 pub(crate) mod ssi;
 pub(crate) mod ssl;
@@ -103,32 +106,66 @@ macro_rules! modules {
         }
 
         impl LocationWritten {
-            /// Reads a directive. Returns `Ok(false)` if no module binds it.
+            /// Reads a directive. Returns its module, or `None` if no module binds it.
             ///
             /// # Errors
             /// In nginx's words.
-            pub(crate) fn set(&mut self, d: &Directive, cx: &mut Scope<'_>) -> Result<bool, Error> {
-                $(if $module::Written::binds(&d.name.text) {
-                    return Arc::make_mut(&mut self.$module).set(d, cx);
-                })*
-                Ok(false)
+            pub(crate) fn set(&mut self, d: &Directive, cx: &mut Scope<'_>) -> Result<Option<Module>, Error> {
+                let Some(module) = MODULES.get(d.name.text.as_slice()).copied() else { return Ok(None) };
+                let set = match module {
+                    $(Module::$module => Arc::make_mut(&mut self.$module).set(d, cx)?,)*
+                };
+                Ok(set.then_some(module))
+            }
+            /// Replaces the directives of a module, whose words are `text`, by those of another level with the same words.
+            pub(crate) fn share(&mut self, module: Module, text: sharing::Text, sharing: &mut Sharing) {
+                // `root` and `alias` depend on the location.
+                if module == Module::core && self.core.root.is_some() {
+                    return;
+                }
+                match module {
+                    $(Module::$module => sharing.$module.share(&mut self.$module, text),)*
+                }
             }
             /// Copies the settings that this level left unset from `parent`.
-            pub(crate) fn inherit(&mut self, parent: &LocationWritten) {
+            pub(crate) fn inherit(&mut self, parent: &LocationWritten, sharing: &mut Sharing) {
                 $(if Arc::ptr_eq(&self.$module, &NOTHING.$module) {
                     self.$module = parent.$module.clone();
                 } else if !Arc::ptr_eq(&self.$module, &parent.$module) {
-                    Arc::make_mut(&mut self.$module).inherit(&parent.$module);
+                    sharing.$module.inherit(&mut self.$module, &parent.$module, |own, outer| own.inherit(outer));
                 })*
             }
             /// Applies the defaults. `parent` is the level around it: its own settings, and those in effect there.
-            pub(crate) fn resolve(&self, parent: Option<(&LocationWritten, &LocationSettings)>) -> LocationSettings {
+            pub(crate) fn resolve(
+                &self,
+                parent: Option<(&LocationWritten, &LocationSettings)>,
+                sharing: &mut Sharing,
+            ) -> LocationSettings {
                 LocationSettings { $($module: match parent {
                     Some((w, s)) if Arc::ptr_eq(&self.$module, &w.$module) => s.$module.clone(),
-                    _ => Arc::new(self.$module.resolve()),
+                    _ => sharing.$module.resolve(&self.$module, $module::Written::resolve),
                 },)* }
             }
         }
+
+        /// A module with settings.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[allow(non_camel_case_types)]
+        pub(crate) enum Module { $($module,)* }
+
+        /// Modules by the names of their directives.
+        static MODULES: LazyLock<HashMap<&'static [u8], Module, RandomState>> = LazyLock::new(|| {
+            let module = |name: &[u8]| {
+                $(if $module::Written::binds(name) { return Some(Module::$module); })*
+                None
+            };
+            let names = forebay_conf::grammar::all().iter().map(|row| row.name.as_bytes());
+            names.filter_map(|name| Some((name, module(name)?))).collect()
+        });
+
+        /// Settings that the levels of a configuration share.
+        #[derive(Debug, Default)]
+        pub(crate) struct Sharing { $($module: sharing::Shared<$module::Written, $module::Settings>,)* }
 
         /// Names of all directives bound by settings at location level.
         #[cfg(test)]

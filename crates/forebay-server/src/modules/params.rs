@@ -33,7 +33,7 @@ struct Param {
 
 impl Setting<crate::HttpContext> for Params {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
-        let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
+        let mut all = previous.map(|p| Arc::unwrap_or_clone(p.0)).unwrap_or_default();
         let mut if_not_empty = false;
         if let Some(w) = d.args.get(2) {
             if w.text != b"if_not_empty" {

@@ -9,7 +9,7 @@ mod url;
 use crate::body::{self, BodyError};
 use crate::cache::local::Entry;
 use crate::config::Scope;
-use crate::config::http::{Kind, LocationBuild};
+use crate::config::http::{Kind, LocationBuild, LocationId};
 use crate::modules::Content;
 use crate::modules::proxy_cache::CacheStatus;
 use crate::modules::proxy_cache::CacheZone;
@@ -82,7 +82,7 @@ fn refuse_second(protocol: Protocol, d: &Directive, l: &LocationBuild, cx: &Scop
 pub(crate) fn check(
     mut check: crate::upstream::health_check::Check,
     content: Option<&Content>,
-    (location, s): (usize, &Settings),
+    (location, s): ((usize, LocationId), &Settings),
     cx: &mut Scope<'_>,
 ) -> Result<(), Error> {
     let Some(Content::Proxy(pass)) = content else {

@@ -132,7 +132,7 @@ fn status_of(word: &[u8]) -> Option<u16> {
 
 impl Setting<crate::HttpContext> for Valid {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
-        let mut lines = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
+        let mut lines = previous.map(|p| Arc::unwrap_or_clone(p.0)).unwrap_or_default();
         let Some((time, statuses)) = d.args.split_last() else { return Ok(Valid::default()) };
         let seconds = units::time_secs(&time.text)
             .ok_or_else(|| cx.error_at(d, time, format!("invalid time value \"{}\"", time.as_str())))?;
@@ -261,7 +261,7 @@ impl Predicates {
 
 impl Setting<crate::HttpContext> for Predicates {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
-        let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
+        let mut all = previous.map(|p| Arc::unwrap_or_clone(p.0)).unwrap_or_default();
         for w in &d.args {
             all.push(cx.template(d, w)?);
         }

@@ -65,7 +65,7 @@ fn rewrites(
     cx: &mut Scope<'_>,
 ) -> Result<Rewrites, Error> {
     check_off(previous.as_ref().map(|p| p.0.as_ref()), d, cx)?;
-    let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
+    let mut all = previous.map(|p| Arc::unwrap_or_clone(p.0)).unwrap_or_default();
     match d.args.as_slice() {
         [from, to, ..] => all.push(rewrite_of(d, from, to, caseless, cx)?),
         [w] if w.text != b"off" => {
@@ -112,7 +112,7 @@ pub(crate) struct CookieFlags(Arc<Vec<(Like, Vec<Template>)>>);
 impl Setting<crate::HttpContext> for CookieFlags {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         check_off(previous.as_ref().map(|p| p.0.as_ref()), d, cx)?;
-        let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
+        let mut all = previous.map(|p| Arc::unwrap_or_clone(p.0)).unwrap_or_default();
         let Some((cookie, words)) = d.args.split_first() else { return Ok(CookieFlags::default()) };
         if words.is_empty() && cookie.text == b"off" {
             return Ok(CookieFlags::default());

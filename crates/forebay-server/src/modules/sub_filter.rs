@@ -41,7 +41,7 @@ impl Setting<crate::HttpContext> for Pairs {
             return Err(cx.error(d, "empty search pattern"));
         }
         let pair = (cx.template(d, text)?, cx.template(d, by)?);
-        let mut list = previous.unwrap_or_default().list.as_ref().clone();
+        let mut list = Arc::unwrap_or_clone(previous.unwrap_or_default().list);
         list.push(pair);
         let texts: Option<Vec<&[u8]>> = list.iter().map(|(text, _)| text.as_const()).collect();
         let fixed = match texts.map(|t| finder(&t)) {

@@ -2,6 +2,7 @@
 
 use super::{Origin, Request};
 use crate::cache::index::Ticket;
+use crate::config::http::ROOT;
 use crate::connection::Connection;
 use crate::phases::MAX_URI_CHANGES;
 use crate::thread::{Thread, ThreadConfig};
@@ -56,7 +57,7 @@ impl Request {
         sub.method = Method::Get;
         sub.uri.extend_from_slice(uri);
         sub.args.extend_from_slice(args);
-        sub.location = parent.http().server(parent).root;
+        sub.location = ROOT;
         sub.started = parent.started;
         sub.internal = true;
         sub.rewritten = true;

@@ -2,7 +2,7 @@
 //! and the response. One per runner, reused. Hot path.
 
 use crate::body::RequestBody;
-use crate::config::http::{Http, Location, Server};
+use crate::config::http::{Http, Location, ROOT, Server};
 use crate::connection::Connection;
 use crate::modules::ModuleState;
 use crate::phases::MAX_URI_CHANGES;
@@ -320,10 +320,16 @@ impl Request {
             }
             self.head.host = host;
         }
-        self.location = http.servers.get(self.server).map_or(0, |s| s.root);
+        self.location = ROOT;
         crate::metrics::begin(self);
         self.keepalive_timeout = Some(http.location(self).settings.core.keepalive_timeout.timeout);
         chosen
+    }
+
+    /// Returns a number of the request's location that no other location of its configuration has.
+    pub(crate) fn place(&self) -> usize {
+        // The number of a server, or of a location in it, fits into half a word.
+        self.server.rotate_left(usize::BITS / 2) ^ self.location
     }
 
     /// Returns the number of bytes of the head's buffer that this request used.
@@ -463,7 +469,7 @@ impl HttpRef {
     /// Returns the location of a request.
     #[inline]
     pub(crate) fn location(&self, req: &Request) -> &Location {
-        &self.locations[req.location]
+        &self.servers[req.server].locations[req.location]
     }
     /// Returns the server of a request.
     #[inline]

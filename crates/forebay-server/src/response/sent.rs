@@ -33,6 +33,7 @@ fn is_plain(req: &Request) -> bool {
 /// Part of the configuration that a head depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct MadeFor {
+    server: usize,
     location: usize,
     /// Serial number of the configuration.
     serial: u64,
@@ -43,7 +44,7 @@ struct MadeFor {
 fn made_for(req: &Request) -> MadeFor {
     let http = req.http();
     let port = alt_svc::of_connection(req, &http.server(req).alt_svc).map_or(0, |field| field.port);
-    MadeFor { location: req.location, serial: http.serial, port }
+    MadeFor { server: req.server, location: req.location, serial: http.serial, port }
 }
 
 /// Head of a plain response as it was sent last. All but the date is the same from one request to the next.

@@ -109,9 +109,7 @@ impl<'t> Servers<'t> {
     /// Takes the place of a request at a chosen server.
     fn contact(&self, req: &Request, peer: usize, now: Instant) -> Contact {
         match self {
-            Servers::Group(p, sticky) => {
-                Contact::new(Lease::new(p, peer, now, req.location), sticky.cloned())
-            }
+            Servers::Group(p, sticky) => Contact::new(Lease::new(p, peer, now, req.place()), sticky.cloned()),
             Servers::Direct(_) => Contact::new(Lease::direct(), None),
         }
     }

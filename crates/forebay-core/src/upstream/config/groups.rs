@@ -9,6 +9,7 @@ use crate::upstream::servers::{Discovery, Server};
 use forebay_conf::error::Error;
 use forebay_net::addr::Place;
 use forebay_net::resolver::Resolver;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 
 /// Group with the settings that its front end adds.
@@ -24,22 +25,26 @@ pub struct Upstream<X> {
 
 /// A group that a directive names. The block that defines it may come later in the file.
 #[derive(Debug)]
-pub struct Named<X>(Arc<OnceLock<Arc<Upstream<X>>>>);
+pub struct Named<X> {
+    group: Arc<OnceLock<Arc<Upstream<X>>>>,
+    /// Index in the list of groups under construction.
+    at: usize,
+}
 
 impl<X> Named<X> {
-    fn new() -> Named<X> {
-        Named(Arc::new(OnceLock::new()))
+    fn new(at: usize) -> Named<X> {
+        Named { group: Arc::new(OnceLock::new()), at }
     }
 
     /// Returns the group, once the configuration has been read.
     pub fn get(&self) -> Option<&Arc<Upstream<X>>> {
-        self.0.get()
+        self.group.get()
     }
 }
 
 impl<X> Clone for Named<X> {
     fn clone(&self) -> Named<X> {
-        Named(self.0.clone())
+        Named { group: self.group.clone(), at: self.at }
     }
 }
 
@@ -61,13 +66,15 @@ struct Entry<X> {
 #[derive(Debug)]
 pub struct Groups<X> {
     entries: Vec<Entry<X>>,
+    /// Indices of the entries of each name. There may be tens of thousands of names.
+    by_name: HashMap<Vec<u8>, Vec<usize>>,
     /// Names of `zone`s, and whether a size is given.
     zones: Vec<(Vec<u8>, bool)>,
 }
 
 impl<X> Default for Groups<X> {
     fn default() -> Groups<X> {
-        Groups { entries: Vec::new(), zones: Vec::new() }
+        Groups { entries: Vec::new(), by_name: HashMap::new(), zones: Vec::new() }
     }
 }
 
@@ -102,7 +109,7 @@ impl<X> Entry<X> {
     }
 
     /// Adds the server of a group that no block defines.
-    fn imply_server(&mut self, explicit: &[Vec<u8>], start_unresolved: bool) -> Result<(), Error> {
+    fn imply_server(&mut self, explicit: &HashSet<Vec<u8>>, start_unresolved: bool) -> Result<(), Error> {
         let text = self.name();
         if let Place::Host(_, Some(port)) = &self.place
             && explicit.contains(&self.group.name)
@@ -138,16 +145,28 @@ impl<X> Entry<X> {
     }
 }
 
+impl<X> Groups<X> {
+    /// Returns the entries of a name in the order in which they were added.
+    fn with_name(&self, name: &[u8]) -> impl Iterator<Item = &Entry<X>> {
+        self.by_name.get(name).into_iter().flatten().filter_map(|at| self.entries.get(*at))
+    }
+
+    fn add(&mut self, entry: Entry<X>) {
+        self.by_name.entry(entry.group.name.clone()).or_default().push(self.entries.len());
+        self.entries.push(entry);
+    }
+}
+
 impl<X: Default> Groups<X> {
     /// Returns the group of a place that a directive names. Adds one if there is none.
     pub fn reference(&mut self, place: &Place, default_port: u16, at: Error) -> Named<X> {
         let name = place.host();
-        let same = |e: &&Entry<X>| e.group.name == name && e.is_at(place, default_port);
-        if let Some(known) = self.entries.iter().find(same) {
+        let same = |e: &&Entry<X>| e.is_at(place, default_port);
+        if let Some(known) = self.with_name(&name).find(same) {
             return known.named.clone();
         }
-        let named = Named::new();
-        self.entries.push(Entry {
+        let named = Named::new(self.entries.len());
+        self.add(Entry {
             group: Group::new(name, false, Keepalive::implied()),
             extras: X::default(),
             named: named.clone(),
@@ -162,7 +181,7 @@ impl<X: Default> Groups<X> {
 
     /// Returns a group for changes.
     pub fn entry(&mut self, named: &Named<X>) -> Option<(&mut Group, &mut X)> {
-        let e = self.entries.iter_mut().find(|e| Arc::ptr_eq(&e.named.0, &named.0))?;
+        let e = self.entries.get_mut(named.at)?;
         Some((&mut e.group, &mut e.extras))
     }
 
@@ -173,25 +192,17 @@ impl<X: Default> Groups<X> {
     pub fn define(&mut self, block: Block, extras: X, at: Error) -> Result<(), String> {
         let Block { group, servers, fallback, zones, .. } = block;
         self.zones.extend(zones);
-        let same = |e: &&mut Entry<X>| e.group.name == group.name && has_no_port(&e.place);
-        match self.entries.iter_mut().find(same) {
+        let same = |e: &&Entry<X>| has_no_port(&e.place);
+        let known = self.with_name(&group.name).find(same).map(|e| e.named.at);
+        match known.and_then(|at| self.entries.get_mut(at)) {
             Some(e) if e.group.explicit => {
                 return Err(format!("duplicate upstream \"{}\"", e.name()));
             }
             Some(e) => (e.group, e.extras, e.servers, e.fallback) = (group, extras, servers, fallback),
             None => {
                 let place = Place::Host(group.name.clone(), None);
-                let named = Named::new();
-                self.entries.push(Entry {
-                    group,
-                    extras,
-                    named,
-                    place,
-                    default_port: 80,
-                    servers,
-                    fallback,
-                    at,
-                });
+                let named = Named::new(self.entries.len());
+                self.add(Entry { group, extras, named, place, default_port: 80, servers, fallback, at });
             }
         }
         Ok(())
@@ -205,7 +216,7 @@ impl<X: Default> Groups<X> {
         mut complete: impl FnMut(&mut X, &mut Vec<Error>),
     ) -> (Vec<Arc<Upstream<X>>>, Vec<Error>) {
         let mut errors = self.zones_without_size();
-        let explicit: Vec<Vec<u8>> =
+        let explicit: HashSet<Vec<u8>> =
             self.entries.iter().filter(|e| e.group.explicit).map(|e| e.group.name.clone()).collect();
         let mut fallbacks = self.fallbacks(&mut errors).into_iter();
         let mut done = Vec::new();
@@ -219,7 +230,7 @@ impl<X: Default> Groups<X> {
             e.group.set_servers(e.servers);
             let fallback = fallbacks.next().flatten();
             let upstream = Arc::new(Upstream { group: Arc::new(e.group), extras: e.extras, fallback });
-            let _ = e.named.0.set(upstream.clone());
+            let _ = e.named.group.set(upstream.clone());
             done.push(upstream);
         }
         (done, errors)
@@ -227,7 +238,7 @@ impl<X: Default> Groups<X> {
 
     /// Finds the `fallback` of each group.
     fn fallbacks(&self, errors: &mut Vec<Error>) -> Vec<Option<Fallback<X>>> {
-        let defined = |name: &[u8]| self.entries.iter().find(|e| e.group.explicit && e.group.name == name);
+        let defined = |name: &[u8]| self.with_name(name).find(|e| e.group.explicit);
         let named = |name: &[u8]| defined(name).map(|e| e.named.clone());
         let next = |name: &[u8]| defined(name)?.fallback.as_ref()?.group();
         let mut found = Vec::new();
@@ -242,8 +253,9 @@ impl<X: Default> Groups<X> {
     }
 
     fn zones_without_size(&self) -> Vec<Error> {
-        let is_sized = |zone: &[u8]| self.zones.iter().any(|(z, sized)| z == zone && *sized);
-        let unsized_zones = self.zones.iter().filter(|(zone, _)| !is_sized(zone));
+        let with_size: HashSet<&[u8]> =
+            self.zones.iter().filter(|(_, sized)| *sized).map(|(zone, _)| zone.as_slice()).collect();
+        let unsized_zones = self.zones.iter().filter(|(zone, _)| !with_size.contains(zone.as_slice()));
         let error = |zone: &[u8]| {
             let text = String::from_utf8_lossy(zone);
             crate::config::plain(&format!("zero size shared memory zone \"{text}\""))

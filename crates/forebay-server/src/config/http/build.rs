@@ -1,15 +1,15 @@
 //! Reading of the http block.
 
-use super::{Kind, LocationId};
+use super::{Kind, LocationId, ROOT};
 use crate::config::Scope;
 use crate::config::listen::{self, ListenDirective};
 use crate::config::names::{self, ServerName};
 use crate::config::value;
-use crate::modules::{self, LocationWritten, rewrite};
+use crate::modules::{self, LocationWritten, Module, Sharing, rewrite, sharing};
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Block, Directive};
 use forebay_core::config::Listening;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// A location under construction.
@@ -19,7 +19,7 @@ pub(crate) struct LocationBuild {
     pub name: Vec<u8>,
     /// Kind.
     pub kind: Kind,
-    /// Enclosing level.
+    /// Enclosing level of the server; `None`: the http level.
     pub parent: Option<LocationId>,
     /// Directives of this level.
     pub written: LocationWritten,
@@ -41,59 +41,15 @@ pub(crate) struct LocationBuild {
     pub acme_hooks: Vec<modules::acme::Hook>,
     /// Locations inside this one.
     pub children: Vec<LocationId>,
+    /// Names of these that may not occur again, with a number for the kind.
+    taken: HashSet<(u8, Vec<u8>)>,
+    /// Words of the directives that modules have taken so far.
+    texts: Vec<(Module, sharing::Text)>,
 }
 
-/// Directives that the builder takes itself.
-#[cfg(test)]
-pub(crate) const DIRECTIVES: &[&str] = &["server", "listen", "server_name", "location", "if", "limit_except"];
-
-pub(super) struct ServerBuild {
-    pub(super) root: LocationId,
-    pub(super) written: modules::server::Written,
-    pub(super) names: Vec<ServerName>,
-    pub(super) listens: Vec<ListenDirective>,
-    /// `connection_pool_size`, bytes.
-    pub(super) pool: Option<u64>,
-    pub(super) named: HashMap<Vec<u8>, LocationId>,
-    /// Position of the directive in the file.
-    pub(super) ordinal: u32,
-}
-
-impl ServerBuild {
-    /// Returns the names and addresses.
-    pub(super) fn listening(&self) -> Listening<'_> {
-        Listening { names: &self.names, listens: &self.listens, ordinal: self.ordinal }
-    }
-}
-
-/// Builds the http level.
-pub(crate) struct Builder<'s, 'f> {
-    /// Shared state.
-    pub cx: &'s mut Scope<'f>,
-    /// Levels so far.
-    pub locations: Vec<LocationBuild>,
-    pub(super) http_server: modules::server::Written,
-    /// `connection_pool_size`, bytes.
-    pub(super) pool: Option<u64>,
-    pub(super) servers: Vec<ServerBuild>,
-}
-
-impl<'s, 'f> Builder<'s, 'f> {
-    /// Starts with the http level.
-    pub(crate) fn new(cx: &'s mut Scope<'f>) -> Self {
-        let mut b = Builder {
-            cx,
-            locations: Vec::new(),
-            http_server: Default::default(),
-            pool: None,
-            servers: Vec::new(),
-        };
-        b.add(Kind::Http, b"", None);
-        b
-    }
-
-    fn add(&mut self, kind: Kind, name: &[u8], parent: Option<LocationId>) -> LocationId {
-        self.locations.push(LocationBuild {
+impl LocationBuild {
+    fn new(kind: Kind, name: &[u8], parent: Option<LocationId>) -> LocationBuild {
+        LocationBuild {
             name: name.to_vec(),
             kind,
             parent,
@@ -107,8 +63,94 @@ impl<'s, 'f> Builder<'s, 'f> {
             acme_hooks: Vec::new(),
             status_zone: None,
             children: Vec::new(),
+            taken: HashSet::new(),
+            texts: Vec::new(),
+        }
+    }
+
+    /// Notes a directive that a module has taken.
+    fn note(&mut self, module: Module, d: &Directive) {
+        let at = self.texts.iter().position(|(known, _)| *known == module).unwrap_or_else(|| {
+            self.texts.push((module, Vec::new()));
+            self.texts.len() - 1
         });
+        sharing::append(&mut self.texts[at].1, d);
+    }
+
+    /// Shares what has been read with other levels.
+    fn share(&mut self, sharing: &mut Sharing) {
+        for (module, text) in std::mem::take(&mut self.texts) {
+            self.written.share(module, text, sharing);
+        }
+    }
+}
+
+/// Directives that the builder takes itself.
+#[cfg(test)]
+pub(crate) const DIRECTIVES: &[&str] = &["server", "listen", "server_name", "location", "if", "limit_except"];
+
+pub(super) struct ServerBuild {
+    /// Its levels; the first is that of the server itself, and parents come first.
+    pub(super) locations: Vec<LocationBuild>,
+    pub(super) written: modules::server::Written,
+    pub(super) names: Vec<ServerName>,
+    pub(super) listens: Vec<ListenDirective>,
+    /// `connection_pool_size`, bytes.
+    pub(super) pool: Option<u64>,
+    pub(super) named: HashMap<Vec<u8>, LocationId>,
+    /// Position of the directive in the file.
+    pub(super) ordinal: u32,
+}
+
+impl ServerBuild {
+    /// Starts a server at its directive.
+    fn new(d: &Directive) -> ServerBuild {
+        ServerBuild {
+            locations: vec![LocationBuild::new(Kind::Server, b"", None)],
+            written: Default::default(),
+            names: Vec::new(),
+            listens: Vec::new(),
+            pool: None,
+            named: HashMap::new(),
+            ordinal: d.ordinal,
+        }
+    }
+
+    fn add(&mut self, kind: Kind, name: &[u8], parent: LocationId) -> LocationId {
+        self.locations.push(LocationBuild::new(kind, name, Some(parent)));
         self.locations.len() - 1
+    }
+
+    /// Returns the names and addresses.
+    pub(super) fn listening(&self) -> Listening<'_> {
+        Listening { names: &self.names, listens: &self.listens, ordinal: self.ordinal }
+    }
+}
+
+/// Builds the http level.
+pub(crate) struct Builder<'s, 'f> {
+    /// Shared state.
+    pub cx: &'s mut Scope<'f>,
+    /// The http level.
+    pub(super) level: LocationBuild,
+    pub(super) http_server: modules::server::Written,
+    /// `connection_pool_size`, bytes.
+    pub(super) pool: Option<u64>,
+    pub(super) servers: Vec<ServerBuild>,
+    pub(super) sharing: Sharing,
+}
+
+impl<'s, 'f> Builder<'s, 'f> {
+    /// Starts with the http level.
+    pub(crate) fn new(cx: &'s mut Scope<'f>) -> Self {
+        Builder {
+            cx,
+            level: LocationBuild::new(Kind::Http, b"", None),
+            http_server: Default::default(),
+            pool: None,
+            servers: Vec::new(),
+            sharing: Sharing::default(),
+        }
     }
 
     /// Reads the http block. Leaves out directives with errors and keeps the errors, so that all are reported at once.
@@ -136,7 +178,7 @@ impl<'s, 'f> Builder<'s, 'f> {
         if self.http_server.set(d, self.cx)? || modules::http_directive(d, self.cx)? {
             return Ok(());
         }
-        self.location_directive(d, 0)
+        location_directive(d, &mut self.level, self.cx)
     }
 
     fn keep(&mut self, taken: Result<(), Error>) {
@@ -144,20 +186,12 @@ impl<'s, 'f> Builder<'s, 'f> {
     }
 
     fn server_block(&mut self, d: &Directive) {
-        let root = self.add(Kind::Server, b"", Some(0));
-        let mut s = ServerBuild {
-            root,
-            written: Default::default(),
-            names: Vec::new(),
-            listens: Vec::new(),
-            pool: None,
-            named: HashMap::new(),
-            ordinal: d.ordinal,
-        };
+        let mut s = ServerBuild::new(d);
         for d in d.block.iter().flatten() {
-            let taken = self.server_directive(d, root, &mut s);
+            let taken = self.server_directive(d, &mut s);
             self.keep(taken);
         }
+        s.locations[ROOT].share(&mut self.sharing);
         if s.listens.is_empty() {
             s.listens.push(ListenDirective::default_port());
         }
@@ -167,18 +201,13 @@ impl<'s, 'f> Builder<'s, 'f> {
         self.servers.push(s);
     }
 
-    fn server_directive(
-        &mut self,
-        d: &Directive,
-        root: LocationId,
-        s: &mut ServerBuild,
-    ) -> Result<(), Error> {
+    fn server_directive(&mut self, d: &Directive, s: &mut ServerBuild) -> Result<(), Error> {
         match d.name.text.as_slice() {
             b"listen" => s.listens.push(listen::parse(&listen::HTTP, d, self.cx)?),
             b"server_name" => return names::parse(d, self.cx, &mut s.names),
             b"connection_pool_size" => s.pool = forebay_conf::units::size(value::first(d)),
             _ if s.written.set(d, self.cx)? => {}
-            _ => return self.server_or_location_directive(d, root, s),
+            _ => return self.server_or_location_directive(d, 0, s),
         }
         Ok(())
     }
@@ -193,16 +222,16 @@ impl<'s, 'f> Builder<'s, 'f> {
             b"location" => self.location_block(d, at, s),
             b"if" => self.if_block(d, at, s),
             b"limit_except" => self.limit_except(d, at, s),
-            _ => self.location_directive(d, at),
+            _ => location_directive(d, &mut s.locations[at], self.cx),
         }
     }
 
     fn if_block(&mut self, d: &Directive, at: LocationId, s: &mut ServerBuild) -> Result<(), Error> {
         let cond = rewrite::condition(d, self.cx)?;
-        let level = self.add(Kind::If, b"", Some(at));
+        let level = s.add(Kind::If, b"", at);
         self.body(d, level, s);
-        let ops = std::mem::take(&mut self.locations[level].ops);
-        self.locations[at].ops.push(rewrite::Op::If { cond, location: Some(level), ops });
+        let ops = std::mem::take(&mut s.locations[level].ops);
+        s.locations[at].ops.push(rewrite::Op::If { cond, location: Some(level), ops });
         Ok(())
     }
 
@@ -212,12 +241,12 @@ impl<'s, 'f> Builder<'s, 'f> {
         if let Some((w, _)) = d.args.iter().zip(&methods).find(|(_, m)| !known(m)) {
             return Err(self.cx.error(d, format!("invalid method \"{}\"", w.as_str())));
         }
-        if self.locations[at].limit_except.is_some() {
+        if s.locations[at].limit_except.is_some() {
             return Err(self.cx.error(d, "\"limit_except\" directive is duplicate"));
         }
-        let level = self.add(Kind::LimitExcept, b"", Some(at));
+        let level = s.add(Kind::LimitExcept, b"", at);
         self.body(d, level, s);
-        self.locations[at].limit_except = Some((methods, level));
+        s.locations[at].limit_except = Some((methods, level));
         Ok(())
     }
 
@@ -226,42 +255,26 @@ impl<'s, 'f> Builder<'s, 'f> {
             let taken = self.server_or_location_directive(inner, level, s);
             self.keep(taken);
         }
-    }
-
-    fn location_directive(&mut self, d: &Directive, at: LocationId) -> Result<(), Error> {
-        let level = &mut self.locations[at];
-        if level.written.set(d, self.cx)? {
-            return modules::family::agrees(d, level, self.cx);
-        }
-        if modules::location_directive(d, level, self.cx)? {
-            return Ok(());
-        }
-        // The grammar table accepts the directive: it is a hint, or needs no code.
-        Ok(())
+        s.locations[level].share(&mut self.sharing);
     }
 
     fn location_block(&mut self, d: &Directive, at: LocationId, s: &mut ServerBuild) -> Result<(), Error> {
         let (kind, name) = location_kind(d, self.cx)?;
-        self.check_nesting(d, at, &kind, &name)?;
-        let siblings = &self.locations[at].children;
-        let duplicate = siblings.iter().any(|c| {
-            let l = &self.locations[*c];
-            l.name == name
-                && matches!(
-                    (&l.kind, &kind),
-                    (Kind::Exact, Kind::Exact)
-                        | (Kind::Named, Kind::Named)
-                        | (Kind::Prefix | Kind::PrefixOnly, Kind::Prefix | Kind::PrefixOnly)
-                )
-        });
-        if duplicate {
+        self.check_nesting(d, &s.locations[at], &kind, &name)?;
+        let once = match &kind {
+            Kind::Exact => Some(0),
+            Kind::Prefix | Kind::PrefixOnly => Some(1),
+            Kind::Named => Some(2),
+            _ => None,
+        };
+        if once.is_some_and(|number| !s.locations[at].taken.insert((number, name.clone()))) {
             return Err(self
                 .cx
                 .error(d, format!("duplicate location \"{}\"", String::from_utf8_lossy(&name))));
         }
         let named = matches!(kind, Kind::Named);
-        let level = self.add(kind, &name, Some(at));
-        self.locations[at].children.push(level);
+        let level = s.add(kind, &name, at);
+        s.locations[at].children.push(level);
         if named {
             s.named.insert(name, level);
         }
@@ -269,8 +282,13 @@ impl<'s, 'f> Builder<'s, 'f> {
         Ok(())
     }
 
-    fn check_nesting(&self, d: &Directive, at: LocationId, kind: &Kind, name: &[u8]) -> Result<(), Error> {
-        let parent = &self.locations[at];
+    fn check_nesting(
+        &self,
+        d: &Directive,
+        parent: &LocationBuild,
+        kind: &Kind,
+        name: &[u8],
+    ) -> Result<(), Error> {
         let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
         let (own, outer) = (text(name), text(&parent.name));
         let message = match (&parent.kind, kind) {
@@ -287,6 +305,16 @@ impl<'s, 'f> Builder<'s, 'f> {
         };
         Err(self.cx.error(d, message))
     }
+}
+
+/// Reads a directive of a level that opens none.
+fn location_directive(d: &Directive, level: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<(), Error> {
+    if let Some(module) = level.written.set(d, cx)? {
+        level.note(module, d);
+        return modules::family::agrees(d, level, cx);
+    }
+    // The grammar table accepts a directive that no module takes: it is a hint, or needs no code.
+    modules::location_directive(d, level, cx).map(drop)
 }
 
 /// Reads kind and name of a location.

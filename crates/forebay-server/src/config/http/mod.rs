@@ -23,7 +23,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Number of a location: index into [`Http::locations`].
+/// Number of a location in its server: index into [`Server::locations`].
 pub(crate) type LocationId = usize;
 
 /// Settings of the http block, ready to serve.
@@ -31,8 +31,6 @@ pub(crate) type LocationId = usize;
 pub(crate) struct Http {
     /// Virtual servers in file order.
     pub servers: Vec<Server>,
-    /// Every level that has settings: index 0 is the http level itself, parents come first.
-    pub locations: Vec<Location>,
     /// Variables.
     pub vars: Vec<Var<Request>>,
     /// Default of `root`: `html` below the prefix.
@@ -74,6 +72,11 @@ pub(crate) struct Http {
 }
 
 impl Http {
+    /// Returns a location by the number of its server and its own.
+    pub(crate) fn level(&self, server: usize, location: LocationId) -> Option<&Location> {
+        self.servers.get(server)?.locations.get(location)
+    }
+
     /// Sets the paths that hold where no directive names one.
     pub(crate) fn set_default_paths(&mut self, env: &Environment) {
         let prefix = env.prefix.as_os_str().as_bytes();
@@ -86,7 +89,7 @@ impl Http {
     /// Returns the temporary directories that some location uses without a directive.
     pub(crate) fn default_temp_paths(&self) -> Vec<PathBuf> {
         let mut paths = self.acme.default_paths.clone();
-        let locations = || self.locations.iter().skip(1);
+        let locations = || self.servers.iter().flat_map(|s| &s.locations);
         if locations().any(|l| l.settings.core.client_body_temp_path.0.is_none()) {
             paths.push(self.client_body_temp.clone());
         }
@@ -107,10 +110,8 @@ pub(crate) struct Server {
     pub settings: modules::server::Settings,
     /// Limits of request heads.
     pub head: Limits,
-    /// The location level of the server itself.
-    pub root: LocationId,
-    /// Locations.
-    pub tree: LocationTree,
+    /// Every level of the server that has settings: the first is that of the server itself, and parents come first.
+    pub locations: Vec<Location>,
     /// Named locations.
     pub named: HashMap<Vec<u8>, LocationId>,
     /// All its names.
@@ -121,6 +122,21 @@ pub(crate) struct Server {
     pub tls: Option<Arc<forebay_core::tls::server::ServerTls>>,
     /// `Alt-Svc` of its responses over TLS.
     pub alt_svc: modules::alt_svc::Fields,
+}
+
+/// Number of the level of a server itself among its [`Server::locations`].
+pub(crate) const ROOT: LocationId = 0;
+
+impl Server {
+    /// Returns the level of the server itself.
+    pub(crate) fn root(&self) -> Option<&Location> {
+        self.locations.get(ROOT)
+    }
+
+    /// Returns the locations at the level of the server.
+    pub(crate) fn tree(&self) -> Option<&LocationTree> {
+        Some(&self.root()?.tree)
+    }
 }
 
 /// Kind of a level that a [`Location`] is.
@@ -160,7 +176,7 @@ pub(crate) struct Location {
     pub name: Vec<u8>,
     /// Kind.
     pub kind: Kind,
-    /// Enclosing level.
+    /// Enclosing level of the server; `None`: the http level.
     pub parent: Option<LocationId>,
     /// Settings of all modules.
     pub settings: LocationSettings,

@@ -74,19 +74,9 @@ impl Hook {
 }
 
 impl Hook {
-    /// Returns the location of the directive.
-    pub(crate) fn location(&self) -> LocationId {
-        self.location
-    }
-
-    /// Sets the location of the directive.
-    pub(crate) fn in_location(self, location: LocationId) -> Hook {
-        Hook { location, ..self }
-    }
-
-    /// Sets the server of the location.
-    pub(crate) fn in_server(self, server: usize) -> Hook {
-        Hook { server, ..self }
+    /// Sets the place of the directive: a server, and a location there.
+    pub(crate) fn at(self, server: usize, location: LocationId) -> Hook {
+        Hook { server, location, ..self }
     }
 }
 

@@ -82,12 +82,17 @@ fn settings_are_those_of_the_family_in_use() {
         "",
     );
     let http = req.http();
-    let times: Vec<u64> = (http.locations.iter())
+    let times: Vec<u64> = (http.servers.iter().flat_map(|s| &s.locations))
         .filter(|l| l.content.is_some())
         .map(|l| l.settings.proxy.read_timeout.0.as_secs())
         .collect();
     assert_eq!(times, [3, 7, 1, 1]);
-    let fast = http.locations.iter().find(|l| l.name == b"/" && l.content.is_some()).expect("it is there");
+    let fast = http
+        .servers
+        .iter()
+        .flat_map(|s| &s.locations)
+        .find(|l| l.name == b"/" && l.content.is_some())
+        .expect("it is there");
     let s = &fast.settings.proxy;
     assert!(s.hide_header.has(b"x-a") && s.redirect.0.is_empty() && s.buffers.count == 4);
 }

@@ -238,7 +238,7 @@ impl SetHeaders {
 
 impl Setting<crate::HttpContext> for SetHeaders {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
-        let mut lines = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
+        let mut lines = previous.map(|p| Arc::unwrap_or_clone(p.0)).unwrap_or_default();
         if let Some(value) = d.args.get(1) {
             let name = first(d).to_vec();
             let line = SetHeader { id: Name::of(&name), name, value: cx.template(d, value)?.folded() };
@@ -267,7 +267,7 @@ impl FieldNames {
 
 impl Setting<crate::HttpContext> for FieldNames {
     fn take(previous: Option<Self>, d: &Directive, _cx: &mut Scope<'_>) -> Result<Self, Error> {
-        let mut names = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
+        let mut names = previous.map(|p| Arc::unwrap_or_clone(p.0)).unwrap_or_default();
         names.extend(d.args.iter().map(|w| w.text.clone()));
         Ok(FieldNames(Arc::new(names)))
     }
@@ -365,7 +365,7 @@ pub(crate) struct Redirects(pub Arc<Vec<Redirect>>);
 impl Setting<crate::HttpContext> for Redirects {
     fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
         check_off(previous.as_ref().map(|p| p.0.as_ref()), d, cx)?;
-        let mut all = previous.map(|p| p.0.as_ref().clone()).unwrap_or_default();
+        let mut all = previous.map(|p| Arc::unwrap_or_clone(p.0)).unwrap_or_default();
         all.extend(Redirect::parse(d, cx)?);
         Ok(Redirects(Arc::new(all)))
     }

@@ -7,7 +7,7 @@ mod require;
 
 use super::config::Upstream;
 use crate::config::Scope;
-use crate::config::http::Http;
+use crate::config::http::{Http, LocationId};
 use crate::modules::proxy;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
@@ -41,7 +41,7 @@ pub(crate) struct Check {
     /// `proxy_protocol` of the location.
     announce: Option<proxy_protocol::HeaderVersion>,
     /// Number of the location.
-    location: usize,
+    location: (usize, LocationId),
     connect_timeout: Duration,
     read_timeout: Duration,
 }
@@ -57,7 +57,7 @@ impl Check {
             upstream: Vec::new(),
             encrypted: false,
             announce: None,
-            location: 0,
+            location: (0, 0),
             connect_timeout: Duration::ZERO,
             read_timeout: Duration::ZERO,
         }
@@ -87,7 +87,13 @@ impl Check {
     }
 
     /// Takes over the settings of the location of this number.
-    pub(crate) fn bind(&mut self, host: &[u8], encrypted: bool, location: usize, s: &proxy::Settings) {
+    pub(crate) fn bind(
+        &mut self,
+        host: &[u8],
+        encrypted: bool,
+        location: (usize, LocationId),
+        s: &proxy::Settings,
+    ) {
         (self.upstream, self.encrypted, self.location) = (host.to_vec(), encrypted, location);
         let set = s.set_header.0.iter().find(|h| h.id == Name::Host);
         self.host = set.and_then(|h| h.value.as_const()).unwrap_or(host).to_vec();

@@ -76,12 +76,12 @@ impl CheckedServer {
 
     /// Returns the address that connections come from (nginx: proxy_bind).
     fn local(&self, check: &Check) -> Option<LocalAddress> {
-        self.config.locations.get(check.location)?.settings.proxy_bind.fixed_local()
+        self.config.level(check.location.0, check.location.1)?.settings.proxy_bind.fixed_local()
     }
 
     /// Opens a connection, encrypted if the location encrypts its connections.
     async fn open(&self, check: &Check) -> Result<Line, String> {
-        let location = self.config.locations.get(check.location).filter(|_| check.encrypted);
+        let location = self.config.level(check.location.0, check.location.1).filter(|_| check.encrypted);
         let visit = Visit {
             addr: &check.common.address(&self.peer),
             local: self.local(check),

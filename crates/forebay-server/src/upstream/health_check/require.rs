@@ -78,7 +78,7 @@ impl Checked {
         // The configuration of the thread may be an earlier or a later one.
         req.vars.reset(config.vars.len());
         req.conf = Rc::new(ThreadConfig::of(thread.active(), config));
-        req.location = self.check.location;
+        (req.server, req.location) = self.check.location;
         let u = &mut req.modules.upstream;
         u.host = self.check.upstream;
         u.attempts.push(Attempt {
