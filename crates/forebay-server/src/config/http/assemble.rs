@@ -366,6 +366,7 @@ impl Assembly<'_, '_> {
             staplings: loader.staplings.into_iter().map(Arc::new).collect(),
             conf_dir: cx.conf_path(b""),
             caches: tables.caches.finish(),
+            shared_store: tables.shared_store,
             heads_differ: servers.windows(2).any(|pair| pair[0].head != pair[1].head),
             has_auto_redirect: locations.iter().any(|l| l.auto_redirect),
             is_watched: locations
