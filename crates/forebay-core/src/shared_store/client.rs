@@ -4,8 +4,10 @@ use super::directive::Settings;
 use super::resp::{self, Reply, command};
 use crate::control::Line;
 use forebay_net::addr::PeerAddr;
+use forebay_sys::errno::errno_text;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
+use std::io;
 use std::sync::Arc;
 use zeroize::Zeroizing;
 
@@ -25,7 +27,7 @@ impl Connection {
         if let Some(config) = tls {
             let name = ServerName::try_from(s.host.clone()).map_err(|e| e.to_string())?;
             let tls = ClientConnection::new(config.clone(), name).map_err(|e| e.to_string())?;
-            line.secure(tls).await.map_err(|e| format!("TLS: {e}"))?;
+            line.secure(tls).await.map_err(|e| failed("TLS handshake", &e))?;
         }
         let mut connection = Connection { line, received: Vec::new() };
         connection.begin(s).await?;
@@ -64,7 +66,7 @@ impl Connection {
     /// # Errors
     /// The text for the error log.
     pub(super) async fn exchange(&mut self, commands: &[u8], count: usize) -> Result<Vec<Reply>, String> {
-        self.line.write_all(commands).await.map_err(|e| e.to_string())?;
+        self.line.write_all(commands).await.map_err(|e| failed("send()", &e))?;
         let mut replies = Vec::with_capacity(count);
         let mut done = 0;
         while replies.len() < count {
@@ -77,7 +79,7 @@ impl Connection {
             }
             self.received.drain(..done);
             done = 0;
-            let read = self.line.read(&mut self.received).await.map_err(|e| e.to_string())?;
+            let read = self.line.read(&mut self.received).await.map_err(|e| failed("recv()", &e))?;
             if read == 0 {
                 return Err("it closed the connection".to_owned());
             }
@@ -87,15 +89,23 @@ impl Connection {
     }
 }
 
+/// Describes a failure, with errors of the system in nginx's form.
+fn failed(what: &str, e: &io::Error) -> String {
+    match rustix::io::Errno::from_io_error(e) {
+        Some(errno) => format!("{what} failed {}", errno_text(errno)),
+        None => format!("{what} failed: {e}"),
+    }
+}
+
 async fn dial(s: &Settings) -> Result<Line, String> {
     let host = s.host.clone();
     let found = tokio::net::lookup_host((host.as_str(), s.port)).await;
-    let found = found.map_err(|e| format!("host not found: {e}"))?;
+    let found = found.map_err(|e| failed("resolving its name", &e))?;
     let mut last = "host not found".to_owned();
     for addr in found {
         match Line::open(&PeerAddr::Inet(addr)).await {
             Ok(line) => return Ok(line),
-            Err(e) => last = e.to_string(),
+            Err(e) => last = failed("connect()", &e),
         }
     }
     Err(last)

@@ -191,7 +191,7 @@ impl Keeper {
         self.failed = Some(Instant::now());
         let replicas = self.link.replicas();
         let text = format!(
-            "shared store {} failed ({why}), each replica applies its share of the limits: 1/{replicas}",
+            "shared store {} cannot be used: {why}, each replica applies its share of the limits: 1/{replicas}",
             self.settings.place()
         );
         (self.log)(Level::Error, &text);
@@ -201,7 +201,8 @@ impl Keeper {
     fn found(&mut self) {
         if let Some(since) = self.failed.take() {
             let seconds = since.elapsed().as_secs_f32();
-            let text = format!("shared store {} answers again after {seconds:.1} s", self.settings.place());
+            let text =
+                format!("shared store {} can be used again after {seconds:.1} s", self.settings.place());
             (self.log)(Level::Notice, &text);
         }
     }
