@@ -464,7 +464,7 @@ impl Parser<'_> {
                     message,
                     span: Some(span),
                     at: Some(statement.end),
-                    hint: None,
+                    hint: instead(row).map(str::to_owned),
                     ordinal: statement.ordinal,
                 });
                 false
@@ -642,6 +642,12 @@ const BLOCKS: [(&str, &str, Contexts); 12] = [
     ("", "limit_except", Contexts::LIMIT_EXCEPT),
     ("acme", "acme_issuer", Contexts::ACME_ISSUER),
 ];
+
+/// Returns the counterpart of a directive without effect, if it has one.
+fn instead(row: &Row) -> Option<&'static str> {
+    let shares = row.name.starts_with("zone_sync");
+    shares.then_some("use \"shared_store\" in the http block, with \"sync\" on \"limit_req_zone\"")
+}
 
 /// Returns `true` if a directive sets its default, which needs no support.
 fn asks_for_default(row: &Row, statement: &Statement) -> bool {

@@ -17,6 +17,7 @@ pub mod limit;
 pub mod log;
 pub mod pattern;
 pub mod process;
+pub mod shared_store;
 pub mod status_zone;
 pub mod tasks;
 pub mod thread;

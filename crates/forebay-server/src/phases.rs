@@ -11,8 +11,11 @@ use crate::modules::{
 };
 use crate::request::Request;
 use forebay_conf::error::Level;
+use forebay_core::shared_store::Answer;
 use forebay_http::request::{Framing, Method};
 use std::task::Poll;
+use std::time::Instant;
+use tokio::sync::oneshot::Receiver;
 
 /// First phase of a walk through the phases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -406,6 +409,23 @@ async fn pause(req: &Request, wait: std::time::Duration) -> bool {
     .await
 }
 
+/// Waits for answers of the shared store until this time. Returns those that have come.
+async fn gather(
+    req: &Request,
+    receivers: Vec<Option<Receiver<Answer>>>,
+    until: Instant,
+) -> Vec<Option<Answer>> {
+    let poller = &req.thread.io.poller;
+    let mut answers = Vec::with_capacity(receivers.len());
+    for receiver in receivers {
+        answers.push(match receiver {
+            Some(receiver) => poller.deadline(until, receiver).await.and_then(Result::ok),
+            None => None,
+        });
+    }
+    answers
+}
+
 /// Waits as long as a verdict asks for it.
 async fn await_verdict(req: &mut Request, v: Verdict) -> Verdict {
     let mut v = v;
@@ -423,6 +443,10 @@ async fn await_verdict(req: &mut Request, v: Verdict) -> Verdict {
                 // It panicked, or the process ends.
                 Err(_) => Verdict::Status(500),
             },
+            Verdict::Wait(waiting) => {
+                let answers = gather(req, waiting.answers, waiting.until).await;
+                (waiting.then)(req, &answers)
+            }
             v => return v,
         }
     }
@@ -434,7 +458,7 @@ fn outcome(v: Verdict) -> Outcome {
         Verdict::Done | Verdict::Declined | Verdict::Allowed => Outcome::Done,
         Verdict::Delay(_, then) => outcome(*then),
         // `await_verdict` has replaced it: nothing may come through unchecked.
-        Verdict::Offload(_) => Outcome::Status(500),
+        Verdict::Offload(_) | Verdict::Wait(_) => Outcome::Status(500),
     }
 }
 

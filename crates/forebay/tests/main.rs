@@ -39,6 +39,7 @@ mod proxy_h2;
 mod robustness;
 mod scgi_uwsgi;
 mod service_manager;
+mod shared_limits;
 mod stream;
 mod stream_directives;
 mod stream_faults;

@@ -3,8 +3,10 @@
 pub mod access;
 pub mod cidr;
 pub mod concurrency;
+mod keys;
 pub mod outcomes;
 pub mod rate;
+pub mod shared_rate;
 pub mod shares;
 pub mod zones;
 

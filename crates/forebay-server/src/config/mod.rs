@@ -43,6 +43,8 @@ pub(crate) struct HttpTables {
     pub zones: crate::modules::limit_req::RateZones,
     /// Zones of `limit_conn`.
     pub conn_zones: forebay_core::limit::concurrency::ConnZones,
+    /// `shared_store`, with the zones that use it.
+    pub shared_store: forebay_core::shared_store::SharedStore,
     /// Issuers of certificates.
     pub acme: crate::modules::acme::Issuers,
     /// Caches of responses.
@@ -55,13 +57,20 @@ impl AsMut<forebay_core::limit::concurrency::ConnZones> for HttpTables {
     }
 }
 
+impl AsMut<forebay_core::shared_store::SharedStore> for HttpTables {
+    fn as_mut(&mut self) -> &mut forebay_core::shared_store::SharedStore {
+        &mut self.shared_store
+    }
+}
+
 impl HttpTables {
     /// Errors for names that something refers to and nothing defines. Those of caches are placed at `end`, the end of the
     /// block, as nginx does.
     pub(crate) fn undefined(&mut self, end: Option<Span>) -> Vec<Error> {
         let zones = [self.zones.undefined(), self.conn_zones.undefined()];
         let caches = self.caches.undefined().map(|error| Error { at: end, ..error });
-        zones.into_iter().flatten().map(|m| plain(&m)).chain(caches).collect()
+        let zones = zones.into_iter().flatten().map(|m| plain(&m));
+        zones.chain(caches).chain(self.shared_store.missing()).collect()
     }
 }
 

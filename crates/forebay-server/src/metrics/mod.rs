@@ -10,6 +10,7 @@ pub(crate) mod history;
 pub(crate) mod page;
 pub(crate) mod prometheus;
 mod quic;
+mod shared_store;
 mod usage;
 
 use crate::config::HttpContext;

@@ -31,6 +31,7 @@ pub(crate) fn handle(req: &mut Request) -> Verdict {
     page.upstreams(req, Block::Stream);
     page.caches(req);
     super::acme::series(&mut page);
+    super::shared_store::series(&mut page);
     page.limits("limit_req", "Requests", Outcomes::all(Block::Http.name(), Limited::Requests));
     page.limits("limit_conn", "Requests", Outcomes::all(Block::Http.name(), Limited::Connections));
     page.limits("stream_limit_conn", "Sessions", Outcomes::all(Block::Stream.name(), Limited::Connections));
@@ -113,7 +114,15 @@ impl Exposition {
         }
     }
 
+    /// Series of one histogram.
+    pub(super) fn one_histogram(&mut self, name: &str, help: &str, h: &Histogram) {
+        self.about(name, "histogram", help);
+        self.histogram(name, "", h);
+    }
+
     fn histogram(&mut self, name: &str, labels: &str, h: &Histogram) {
+        let comma = if labels.is_empty() { "" } else { "," };
+        let braced = if labels.is_empty() { String::new() } else { format!("{{{labels}}}") };
         let mut sum = 0;
         for (n, count) in h.counts.iter().enumerate() {
             sum += count;
@@ -121,10 +130,10 @@ impl Exposition {
                 Some(end) => format!("{}", *end as f64 / 1e6),
                 None => "+Inf".to_owned(),
             };
-            let _ = writeln!(self.0, "{name}_bucket{{{labels},le=\"{end}\"}} {sum}");
+            let _ = writeln!(self.0, "{name}_bucket{{{labels}{comma}le=\"{end}\"}} {sum}");
         }
-        let _ = writeln!(self.0, "{name}_sum{{{labels}}} {}", h.sum.as_secs_f64());
-        self.value(&format!("{name}_count"), labels, sum);
+        let _ = writeln!(self.0, "{name}_sum{braced} {}", h.sum.as_secs_f64());
+        let _ = writeln!(self.0, "{name}_count{braced} {sum}");
     }
 
     fn connections(&mut self, req: &Request) {

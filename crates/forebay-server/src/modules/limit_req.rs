@@ -1,8 +1,9 @@
-//! `limit_req`: a leaky bucket per key, in zones that all threads share (nginx: ngx_http_limit_req_module).
+//! `limit_req`: a leaky bucket per key, in zones that all threads share (nginx: ngx_http_limit_req_module). With `sync` all
+//! replicas share them, through the store of `shared_store` (NGINX Plus: `sync`; the way is ours).
 
 use crate::config::value::{Setting, once};
 use crate::config::{HttpContext, Scope};
-use crate::modules::{LocationSettings, Verdict};
+use crate::modules::{LocationSettings, Verdict, Waiting};
 use crate::request::Request;
 use crate::variables::Row;
 use forebay_conf::error::{Error, Level};
@@ -12,7 +13,9 @@ use forebay_core::config::Context;
 use forebay_core::limit::LogLevel;
 use forebay_core::limit::outcomes::{Limited, Outcome};
 use forebay_core::limit::rate::Buckets;
+use forebay_core::limit::shared_rate::{Definition, SharedRate};
 use forebay_core::limit::zones::{self, Tables};
+use forebay_core::shared_store::{Answer, Link};
 use forebay_core::vars::RowSource;
 use forebay_core::vars::Template;
 use forebay_sys::sync::lock;
@@ -127,7 +130,16 @@ pub(crate) struct Defined {
     key: Template,
     /// Rate in thousandths of a request per second.
     rate: u64,
-    buckets: Arc<Mutex<Buckets>>,
+    buckets: Counting,
+}
+
+/// State of a zone's keys.
+#[derive(Debug)]
+enum Counting {
+    /// In this process.
+    Local(Arc<Mutex<Buckets>>),
+    /// In the shared store, too.
+    Shared(Arc<SharedRate>),
 }
 
 /// Zones of a configuration under construction.
@@ -138,7 +150,9 @@ static TABLES: Tables<Buckets> = Tables::new();
 
 /// Returns the memory use of the zones.
 pub(crate) fn usage() -> Vec<forebay_net::tls::sessions::Usage> {
-    TABLES.usage(Buckets::used)
+    let mut all = TABLES.usage(Buckets::used);
+    all.extend(forebay_core::limit::shared_rate::usage());
+    all
 }
 
 /// Parameters of `limit_req_zone`.
@@ -147,20 +161,31 @@ struct ZoneParameters {
     size: usize,
     /// Rate in thousandths of a request per second.
     rate: u64,
+    /// `sync`, with the error if there is no store.
+    sync: Option<Error>,
+    exact: bool,
 }
 
 impl ZoneParameters {
     fn read(d: &Directive, words: &[Word], cx: &Scope<'_>) -> Result<ZoneParameters, Error> {
-        let mut p = ZoneParameters { name: Vec::new(), size: 0, rate: 1000 };
+        let mut p = ZoneParameters { name: Vec::new(), size: 0, rate: 1000, sync: None, exact: false };
         for w in words {
             let invalid = |what: &str| cx.error_at(d, w, format!("invalid {what} \"{}\"", w.as_str()));
             if let Some(zone) = zones::name_and_size(d, w, cx)? {
                 (p.name, p.size) = zone;
             } else if let Some(text) = w.text.strip_prefix(b"rate=") {
                 p.rate = parse_rate(text).ok_or_else(|| invalid("rate"))?;
+            } else if w.text == b"sync" {
+                let what = "\"sync\" needs a \"shared_store\" in the http block";
+                p.sync = Some(cx.error_at(d, w, what));
+            } else if w.text == b"exact" {
+                p.exact = true;
             } else {
                 return Err(invalid("parameter"));
             }
+        }
+        if p.exact && p.sync.is_none() {
+            return Err(cx.error(d, "\"exact\" of \"limit_req_zone\" needs \"sync\""));
         }
         Ok(p)
     }
@@ -173,13 +198,21 @@ impl ZoneParameters {
 pub(crate) fn zone(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     let Some((key_word, options)) = d.args.split_first() else { return Err(cx.error(d, "no key")) };
     let key = cx.template(d, key_word)?;
-    let ZoneParameters { name, size, rate } = ZoneParameters::read(d, options, cx)?;
+    let ZoneParameters { name, size, rate, sync, exact } = ZoneParameters::read(d, options, cx)?;
     if name.is_empty() {
         return Err(cx.error(d, "\"limit_req_zone\" must have \"zone\" parameter"));
     }
     cx.share_zone(d, &name, (HttpContext::BLOCK, "limit_req"), Some(size as u64))?;
     let z = cx.tables.zones.find_or_promise(&name, HttpContext::BLOCK, Limited::Requests);
-    let buckets = TABLES.get(&name, &key_word.text, size, || Buckets::new(size));
+    let buckets = match sync {
+        None => Counting::Local(TABLES.get(&name, &key_word.text, size, || Buckets::new(size))),
+        Some(missing) => {
+            let d = Definition { name: &name, key: &key_word.text, size, rate, exact };
+            let shared = Arc::new(SharedRate::new(&d, Link::of_process()));
+            cx.tables.shared_store.add(shared.clone(), missing);
+            Counting::Shared(shared)
+        }
+    };
     if z.defined.set(Defined { key, rate, buckets }).is_err() {
         let text = String::from_utf8_lossy(&name).into_owned();
         let key = key_word.as_str();
@@ -220,8 +253,20 @@ pub(crate) fn check(req: &mut Request) -> Verdict {
     }
     let http = req.http();
     let s = &http.location(req).settings.limit_req;
+    if s.limits.0.iter().any(Limit::is_exact)
+        && let Some(waiting) = ask_all(req, s)
+    {
+        return Verdict::Wait(waiting);
+    }
+    decide(req, &[])
+}
+
+/// Counts a request for which the store has answered, in the order of its limits.
+fn decide(req: &mut Request, answers: &[Option<Answer>]) -> Verdict {
+    let http = req.http();
+    let s = &http.location(req).settings.limit_req;
     let mut key = req.take_buf();
-    let passed = pass_all(req, s, &mut key);
+    let passed = pass_all(req, s, &mut key, answers);
     req.give_buf(key);
     match passed {
         Ok(delay) if delay.ms == 0 => Verdict::Declined,
@@ -230,52 +275,104 @@ pub(crate) fn check(req: &mut Request) -> Verdict {
     }
 }
 
+/// Asks the store for the zones in which requests wait for it. Returns `None` if there is nothing to wait for.
+fn ask_all(req: &mut Request, s: &Settings) -> Option<Box<Waiting>> {
+    let now = req.thread.io.poller.now();
+    let mut key = req.take_buf();
+    let mut answers = Vec::new();
+    for limit in s.limits.0.iter() {
+        let asked = limit.zone.defined.get().and_then(|z| {
+            let shared = z.shared().filter(|shared| shared.exact)?;
+            // An error of the key is reported when the request is counted.
+            if z.key_of(req, &mut key) == Ok(true) { shared.ask(&key, limit.burst, now) } else { None }
+        });
+        answers.push(asked);
+    }
+    req.give_buf(key);
+    let longest = req.http().shared_store.settings().map(|s| s.timeout)?;
+    let waits = answers.iter().any(Option::is_some);
+    waits.then(|| Box::new(Waiting { answers, until: now + longest, then: decide }))
+}
+
 /// Counts the request in the zone of each limit. Returns the longest delay, or the verdict of a zone that refuses. `key` is a
-/// buffer.
-fn pass_all(req: &mut Request, s: &Settings, key: &mut Vec<u8>) -> Result<Delayed, Verdict> {
+/// buffer. `answers` are those of the store, by limit, as far as it was asked.
+fn pass_all(
+    req: &mut Request,
+    s: &Settings,
+    key: &mut Vec<u8>,
+    answers: &[Option<Answer>],
+) -> Result<Delayed, Verdict> {
     let now = req.thread.io.poller.now();
     let mut delay = Delayed::default();
-    let mut uncounted = Uncounted(Vec::new());
+    let mut uncounted = Uncounted { of: Vec::new(), now };
     for (i, limit) in s.limits.0.iter().enumerate() {
         let last = i + 1 == s.limits.0.len();
         let Some(z) = limit.zone.defined.get() else { continue };
         if !z.key_of(req, key).map_err(Verdict::Status)? {
             continue;
         }
-        let accounted = limit.account(z, key, now, last, s.dry_run);
-        let excess = accounted.map_err(|excess| refuse(req, s, excess, &limit.zone.name))?;
+        let answer = answers.get(i).and_then(Option::as_ref);
+        let accounted = match (answer, z.shared()) {
+            (Some(answer), Some(shared)) => shared.judge(answer),
+            _ => z.account(key, limit.burst, now, last),
+        };
+        limit.count(accounted, s.dry_run);
+        let excess = match accounted {
+            Ok(excess) => excess,
+            Err(excess) => {
+                uncounted.give_back();
+                return Err(refuse(req, s, excess, &limit.zone.name));
+            }
+        };
         delay.take(limit, z.rate, excess);
         if !last {
-            uncounted.0.push((z, key.clone(), limit.burst));
+            uncounted.of.push((z, key.clone(), limit.burst, answer.is_some()));
         }
         req.modules.limit_req = Some(Outcome::Passed);
     }
-    uncounted.count(now);
+    uncounted.count();
     Ok(delay)
 }
 
 /// Zones that have let a request pass but not counted it, with its keys and their bursts. A refused request must not count in
-/// any zone. Only the last zone counts at once; the zones before it count after all of them have let the request pass.
-struct Uncounted<'z>(Vec<(&'z Defined, Vec<u8>, u64)>);
+/// any zone. Only the last zone counts at once; the zones before it count after all of them have let the request pass. Those
+/// for which the request waited have counted it already, which the flag says.
+struct Uncounted<'z> {
+    of: Vec<(&'z Defined, Vec<u8>, u64, bool)>,
+    now: Instant,
+}
 
 impl Uncounted<'_> {
-    fn count(self, now: Instant) {
-        for (z, key, burst) in self.0 {
-            let _ = lock(&z.buckets).account(&key, z.rate, burst, now, true);
+    fn count(self) {
+        for (z, key, burst, counted) in self.of {
+            if !counted {
+                let _ = z.account(&key, burst, self.now, true);
+            }
+        }
+    }
+
+    fn give_back(self) {
+        for (z, key, _, counted) in self.of {
+            if let (true, Some(shared)) = (counted, z.shared()) {
+                shared.give_back(&key, self.now);
+            }
         }
     }
 }
 
 impl Limit {
-    /// Accounts for a request with a key. Returns its excess in thousandths of a request, as an error if that is too much.
-    fn account(&self, z: &Defined, key: &[u8], now: Instant, last: bool, dry_run: bool) -> Result<u64, u64> {
-        let accounted = lock(&z.buckets).account(key, z.rate, self.burst, now, last);
+    /// Returns whether requests wait for the store.
+    fn is_exact(&self) -> bool {
+        self.zone.defined.get().and_then(Defined::shared).is_some_and(|shared| shared.exact)
+    }
+
+    /// Counts the outcome of a request with this excess, in thousandths of a request.
+    fn count(&self, accounted: Result<u64, u64>, dry_run: bool) {
         self.zone.outcomes.count(match accounted {
             Err(_) => Outcome::rejected(dry_run),
             Ok(excess) if excess > self.delay => Outcome::delayed(dry_run),
             Ok(_) => Outcome::Passed,
         });
-        accounted
     }
 }
 
@@ -283,6 +380,23 @@ impl Limit {
 const MAX_KEY: usize = 65535;
 
 impl Defined {
+    /// Returns the zone in the shared store.
+    fn shared(&self) -> Option<&Arc<SharedRate>> {
+        match &self.buckets {
+            Counting::Local(_) => None,
+            Counting::Shared(shared) => Some(shared),
+        }
+    }
+
+    /// Accounts for a request with a key. Returns its excess in thousandths of a request, as an error if that is too much. Counts
+    /// the request with `count` only.
+    fn account(&self, key: &[u8], burst: u64, now: Instant, count: bool) -> Result<u64, u64> {
+        match &self.buckets {
+            Counting::Local(buckets) => lock(buckets).account(key, self.rate, burst, now, count),
+            Counting::Shared(shared) => shared.account(key, burst, now, count),
+        }
+    }
+
     /// Evaluates the key of a request. Returns whether the request is limited by it.
     ///
     /// # Errors

@@ -11,6 +11,7 @@ use foldhash::fast::RandomState;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
 use forebay_core::blocks;
+use forebay_core::shared_store::Answer;
 use forebay_core::tls::vars::Variables;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
@@ -210,7 +211,31 @@ pub(crate) enum Verdict {
     Delay(std::time::Duration, Box<Verdict>),
     /// Computes on another thread, then continues depending on the result.
     Offload(Offload),
+    /// Waits for answers of the shared store, then continues.
+    Wait(Box<Waiting>),
 }
+
+/// Answers of the shared store that a request waits for (`exact` of `limit_req_zone`).
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    /// Receivers of the answers, by limit; `None` where the store was not asked.
+    pub answers: Vec<Option<tokio::sync::oneshot::Receiver<Answer>>>,
+    /// Time at which the request goes on without the answers that are missing.
+    pub until: std::time::Instant,
+    /// Runs with the answers that have come, by limit.
+    pub then: fn(&mut Request, &[Option<Answer>]) -> Verdict,
+}
+
+#[cfg(test)]
+impl PartialEq for Waiting {
+    /// Always `false`: receivers cannot be compared.
+    fn eq(&self, _: &Waiting) -> bool {
+        false
+    }
+}
+
+#[cfg(test)]
+impl Eq for Waiting {}
 
 /// Function that turns the result of an [`Offload`] into a verdict.
 pub(crate) type Then = Box<dyn FnOnce(&mut Request, bool) -> Verdict>;
@@ -400,6 +425,7 @@ pub(crate) const HTTP_DIRECTIVES: &[(&str, HttpDirective)] = &[
     ("match", crate::upstream::config::matching),
     ("limit_conn_zone", forebay_core::limit::concurrency::zone),
     ("limit_req_zone", limit_req::zone),
+    ("shared_store", forebay_core::shared_store::directive),
     ("acme_issuer", acme::issuer),
     ("acme_shared_zone", acme::shared_zone),
     ("acme_client", acme::client),

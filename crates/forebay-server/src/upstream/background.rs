@@ -1,5 +1,5 @@
 //! Work for a configuration that goes on independently of requests: names are resolved again, the health of servers is
-//! checked, responses for certificates are fetched, and certificates are renewed. Tasks on the process's tokio thread.
+//! checked, responses for certificates are fetched, certificates are renewed, and the shared store is asked. Tasks on the process's tokio thread.
 
 use super::config::Upstream;
 use super::health_check::Question;
@@ -43,6 +43,7 @@ pub(crate) fn start(config: &Arc<Http>, old: Option<&Http>, (outside, number): (
     }
     let environment = forebay_acme::Environment { tokio, log, hooks: hook::hooks(outside, number, config) };
     config.acme.start(&mut tasks, &environment, |addr| outside.sockets(addr));
+    config.shared_store.start(&mut tasks, tokio, log);
     for stapling in &config.staplings {
         tasks.spawn(tokio, "asking responders", staple::start(stapling, log));
     }

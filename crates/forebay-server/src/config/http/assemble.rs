@@ -402,6 +402,7 @@ impl Assembly<'_, '_> {
             staplings: loader.staplings.into_iter().map(Arc::new).collect(),
             conf_dir: cx.conf_path(b""),
             caches: tables.caches.finish(),
+            shared_store: tables.shared_store,
             heads_differ: servers.windows(2).any(|pair| pair[0].head != pair[1].head),
             has_auto_redirect: locations().any(|l| l.auto_redirect),
             is_watched: locations().any(|l| matches!(l.content, Some(Content::Api | Content::Dashboard))),

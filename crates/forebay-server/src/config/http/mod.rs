@@ -61,6 +61,8 @@ pub(crate) struct Http {
     pub acme: modules::acme::Acme,
     /// Directory of the configuration file: certificates that are loaded later are found from there.
     pub conf_dir: PathBuf,
+    /// `shared_store`, with the zones that use it.
+    pub shared_store: forebay_core::shared_store::SharedStore,
     /// Caches of responses.
     pub caches: Vec<Arc<crate::cache::Cache>>,
     /// `true` if servers differ in their limits of heads, so that these depend on the name that a client asks for.

@@ -1,0 +1,227 @@
+//! `shared_store redis://HOST:PORT/DB ...`.
+
+use super::{Link, Shares, keep};
+use crate::config::{Context, Scope};
+use crate::tasks::{Log, Tasks};
+use forebay_conf::error::Error;
+use forebay_conf::tree::{Directive, Word};
+use forebay_conf::units;
+use forebay_net::tls::pem;
+use rustls::pki_types::CertificateDer;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::Handle;
+use zeroize::Zeroizing;
+
+/// Longest time that a request waits for the store, unless `timeout=` gives another.
+const TIMEOUT: Duration = Duration::from_millis(5);
+/// Port of Redis.
+const PORT: u16 = 6379;
+
+/// Settings of the store.
+pub struct Settings {
+    /// Name or address.
+    pub(super) host: String,
+    pub(super) port: u16,
+    pub(super) database: u32,
+    pub(super) user: Option<String>,
+    pub(super) password: Option<Zeroizing<Vec<u8>>>,
+    /// Unset without TLS.
+    pub(super) tls: Option<Tls>,
+    /// Begin of the names of all keys.
+    pub(super) prefix: Vec<u8>,
+    /// Longest time that a request waits for the store (`exact`).
+    pub timeout: Duration,
+    /// Number of replicas to assume until the store has counted them.
+    pub(super) replicas: u32,
+}
+
+/// Verification of the store's certificate.
+#[derive(Debug, Default)]
+pub(super) struct Tls {
+    /// Authorities to trust; `None`: those of the system.
+    pub(super) authorities: Option<Vec<CertificateDer<'static>>>,
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Without the password.
+        f.debug_struct("Settings").field("place", &self.place()).finish_non_exhaustive()
+    }
+}
+
+impl Settings {
+    /// Returns the address as the log shows it.
+    pub(super) fn place(&self) -> String {
+        let scheme = if self.tls.is_some() { "rediss" } else { "redis" };
+        let (open, close) = if self.host.contains(':') { ("[", "]") } else { ("", "") };
+        format!("{scheme}://{open}{}{close}:{}", self.host, self.port)
+    }
+}
+
+/// The shared store of a configuration, with the zones that use it.
+#[derive(Default)]
+pub struct SharedStore {
+    settings: Option<Arc<Settings>>,
+    zones: Vec<Arc<dyn Shares>>,
+    /// Errors of directives that need a store, in case that there is none.
+    needed: Vec<Error>,
+}
+
+impl fmt::Debug for SharedStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedStore").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+impl SharedStore {
+    /// Adds a zone. `missing` is the error if there is no store.
+    pub fn add(&mut self, zone: Arc<dyn Shares>, missing: Error) {
+        self.zones.push(zone);
+        self.needed.push(missing);
+    }
+
+    /// Returns the settings, if there is a store.
+    pub fn settings(&self) -> Option<&Arc<Settings>> {
+        self.settings.as_ref()
+    }
+
+    /// Returns the errors of directives that need a store and have none.
+    pub fn missing(&mut self) -> Vec<Error> {
+        if self.settings.is_some() { Vec::new() } else { std::mem::take(&mut self.needed) }
+    }
+
+    /// Starts the task that asks the store.
+    pub fn start(&self, tasks: &mut Tasks, tokio: &Handle, log: &Log) {
+        if let Some(settings) = &self.settings {
+            let task = keep(settings.clone(), self.zones.clone(), Link::of_process(), log.clone());
+            tasks.spawn(tokio, "asking the shared store", task);
+        }
+    }
+}
+
+/// Reads `shared_store`.
+///
+/// # Errors
+/// With the place of the parameter.
+pub fn directive<C>(d: &Directive, cx: &mut Scope<'_, C>) -> Result<(), Error>
+where
+    C: Context,
+    C::Tables: AsMut<SharedStore>,
+{
+    if cx.tables.as_mut().settings.is_some() {
+        return Err(cx.error(d, "\"shared_store\" directive is duplicate"));
+    }
+    let Some((url, parameters)) = d.args.split_first() else { return Ok(()) };
+    let mut settings = address(url).map_err(|what| cx.error_at(d, url, what))?;
+    for w in parameters {
+        parameter(&mut settings, w, d, cx)?;
+    }
+    if settings.user.is_some() && settings.password.is_none() {
+        return Err(cx.error(d, "\"shared_store\" has a \"user\" but no \"password\""));
+    }
+    cx.tables.as_mut().settings = Some(Arc::new(settings));
+    Ok(())
+}
+
+/// Reads `redis://HOST:PORT/DB`. The error says what is wrong.
+fn address(w: &Word) -> Result<Settings, String> {
+    let text = w.as_str();
+    let invalid = |what: &str| format!("{what} in \"{text}\" of \"shared_store\"");
+    let (tls, rest) = match (text.strip_prefix("redis://"), text.strip_prefix("rediss://")) {
+        (Some(rest), _) => (None, rest),
+        (_, Some(rest)) => (Some(Tls::default()), rest),
+        _ => return Err(invalid("no \"redis://\" or \"rediss://\"")),
+    };
+    if rest.contains('@') {
+        // Not with the text: it may have the password.
+        let what = "the address of \"shared_store\" must not have a user or password, use \"user=\" and \
+                    \"password=file:PATH\"";
+        return Err(what.to_owned());
+    }
+    let (place, database) = rest.split_once('/').unwrap_or((rest, ""));
+    let (host, port) = match place.strip_prefix('[').and_then(|p| p.split_once(']')) {
+        Some((host, "")) => (host, None),
+        Some((host, port)) => (host, Some(port.strip_prefix(':').ok_or_else(|| invalid("invalid port"))?)),
+        None => place.split_once(':').map_or((place, None), |(host, port)| (host, Some(port))),
+    };
+    if host.is_empty() {
+        return Err(invalid("no host"));
+    }
+    let port = match port {
+        None => PORT,
+        Some(port) => port.parse().ok().filter(|p| *p != 0).ok_or_else(|| invalid("invalid port"))?,
+    };
+    let database = if database.is_empty() { Ok(0) } else { database.parse() };
+    Ok(Settings {
+        host: host.to_owned(),
+        port,
+        database: database.map_err(|_| invalid("invalid number of the database"))?,
+        user: None,
+        password: None,
+        tls,
+        prefix: b"forebay:".to_vec(),
+        timeout: TIMEOUT,
+        replicas: 1,
+    })
+}
+
+fn parameter<C: Context>(
+    s: &mut Settings,
+    w: &Word,
+    d: &Directive,
+    cx: &mut Scope<'_, C>,
+) -> Result<(), Error> {
+    let (name, value) = crate::config::value::split_parameter(&w.text);
+    let invalid = |what: &str| cx.error_at(d, w, format!("invalid {what} \"{}\"", w.as_str()));
+    match (name, value) {
+        (b"tls", None) => {
+            s.tls.get_or_insert_default();
+        }
+        (b"user", Some(user)) => s.user = Some(String::from_utf8_lossy(user).into_owned()),
+        (b"password", Some(password)) => {
+            let Some(path) = password.strip_prefix(b"file:") else {
+                // Not with the word: it is the password.
+                let what = "the password of \"shared_store\" must be in a file: password=file:PATH";
+                return Err(cx.error_at(d, w, what));
+            };
+            let bytes = Zeroizing::new(read(path, w, d, cx)?);
+            let first = pem::passwords(&bytes).into_iter().next();
+            let empty = || {
+                cx.error_at(d, w, format!("there is no password in \"{}\"", String::from_utf8_lossy(path)))
+            };
+            s.password = Some(first.ok_or_else(empty)?);
+        }
+        (b"ca", Some(path)) => {
+            let certificates = pem::certificates(&read(path, w, d, cx)?);
+            if certificates.is_empty() {
+                let path = String::from_utf8_lossy(path);
+                return Err(cx.error_at(d, w, format!("there is no certificate in \"{path}\"")));
+            }
+            s.tls.get_or_insert_default().authorities = Some(certificates);
+        }
+        (b"prefix", Some(prefix)) => s.prefix = prefix.to_vec(),
+        (b"timeout", Some(time)) => {
+            let time = units::duration_ms(time).filter(|t| !t.is_zero());
+            s.timeout = time.ok_or_else(|| invalid("timeout"))?;
+        }
+        (b"replicas", Some(n)) => {
+            let n = units::number(n).and_then(|n| u32::try_from(n).ok()).filter(|n| *n > 0);
+            s.replicas = n.ok_or_else(|| invalid("number of replicas"))?;
+        }
+        _ => return Err(invalid("parameter")),
+    }
+    Ok(())
+}
+
+/// Reads a file of the configuration.
+fn read<C: Context>(path: &[u8], w: &Word, d: &Directive, cx: &mut Scope<'_, C>) -> Result<Vec<u8>, Error> {
+    let path = cx.conf_path(path);
+    let read = cx.files.read(&path).map(|(_, bytes)| bytes.to_vec());
+    read.map_err(|e| {
+        let errno = rustix::io::Errno::from_io_error(&e).unwrap_or(rustix::io::Errno::IO);
+        let why = forebay_sys::errno::errno_text(errno);
+        cx.error_at(d, w, format!("open() \"{}\" failed {why}", path.display()))
+    })
+}

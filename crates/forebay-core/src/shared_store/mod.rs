@@ -1,0 +1,173 @@
+//! Store that several replicas of the server share (`shared_store`): Valkey or Redis.
+//!
+//! Worker threads never wait for it. They leave questions in their zones ([`Shares`]) and wake the task of the configuration,
+//! which runs on the tokio thread, sends all questions of a turn in one pipeline, and hands the answers to the zones. [`Link`] is
+//! what threads see of it: whether the store answers, and how many replicas there are.
+//!
+//! `directive.rs` reads `shared_store`, `task.rs` is the task, `client.rs` its connection, `resp.rs` the protocol,
+//! `script.rs` what runs in the store.
+
+mod client;
+mod directive;
+mod resp;
+mod script;
+mod task;
+
+pub use directive::{Settings, SharedStore, directive};
+pub use task::keep;
+
+use crate::histogram::{self, BUCKETS, Histogram};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+use tokio::sync::{Notify, oneshot};
+
+/// Zone with a part in the store.
+pub trait Shares: Send + Sync {
+    /// Name of the zone.
+    fn name(&self) -> &[u8];
+
+    /// Takes the questions that wait.
+    fn take_asks(&self, asks: &mut Vec<Ask>);
+
+    /// Takes an answer. A question without an answer is dropped.
+    fn answer(&self, ask: Ask, answer: Answer);
+}
+
+/// Question for cells of a key. Times are in nanoseconds.
+#[derive(Debug)]
+pub struct Ask {
+    /// Key in the zone.
+    pub key: Box<[u8]>,
+    /// Time between two cells.
+    pub interval: i64,
+    /// Time before its slot at which a cell may be granted.
+    pub tolerance: i64,
+    /// Cells that have been spent already; negative: cells that are given back.
+    pub debt: i32,
+    /// Cells that are wanted.
+    pub want: u32,
+    /// Receiver of the answer.
+    pub client: Client,
+}
+
+/// Receiver of cells.
+#[derive(Debug)]
+pub enum Client {
+    /// The lease of the key.
+    Lease,
+    /// A request that waits.
+    Request(oneshot::Sender<Answer>),
+}
+
+/// Answer of the store. Times are in nanoseconds from the moment of the answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// Cells that are granted.
+    pub granted: u32,
+    /// Slot of the first of them.
+    pub first: i64,
+    /// Slot of the next cell of the key.
+    pub due: i64,
+}
+
+/// Counts of the questions to the store.
+#[derive(Debug, Default)]
+pub struct Counts {
+    /// Cells that were asked for.
+    pub asked: AtomicU64,
+    /// Cells that were granted.
+    pub granted: AtomicU64,
+    /// Cells that were spent before the store knew.
+    pub reported: AtomicU64,
+    /// Cells that were given back.
+    pub returned: AtomicU64,
+    /// Failures: connections that were lost or not made, and errors in replies.
+    pub errors: AtomicU64,
+    /// Times from question to answer, in the buckets of [`BUCKETS`].
+    times: [AtomicU64; BUCKETS.len() + 1],
+    /// Sum of these, microseconds.
+    time_sum: AtomicU64,
+}
+
+impl Counts {
+    fn count_time(&self, time: Duration) {
+        if let Some(c) = self.times.get(histogram::bucket(time)) {
+            c.fetch_add(1, Relaxed);
+        }
+        self.time_sum.fetch_add(u64::try_from(time.as_micros()).unwrap_or(0), Relaxed);
+    }
+
+    /// Returns the times from question to answer.
+    pub fn times(&self) -> Histogram {
+        let mut h = Histogram::default();
+        for (to, from) in h.counts.iter_mut().zip(&self.times) {
+            *to = from.load(Relaxed);
+        }
+        h.sum = Duration::from_micros(self.time_sum.load(Relaxed));
+        h
+    }
+}
+
+/// State of the store as worker threads see it. It belongs to the process, so that a reload keeps it.
+#[derive(Debug, Default)]
+pub struct Link {
+    /// Whether a configuration in effect has a store.
+    used: AtomicBool,
+    up: AtomicBool,
+    /// Replicas that the store has counted last; 0: none yet.
+    counted: AtomicU32,
+    /// Number that [`Link::set_replicas`] has set, which takes precedence; 0: none.
+    told: AtomicU32,
+    wake: Notify,
+    /// Counts.
+    pub counts: Counts,
+}
+
+impl Link {
+    /// Returns the link of this process.
+    pub fn of_process() -> Arc<Link> {
+        static LINK: LazyLock<Arc<Link>> = LazyLock::new(Arc::default);
+        LINK.clone()
+    }
+
+    /// Returns whether the store answers. If it does not, each replica applies its share of the limits.
+    pub fn is_up(&self) -> bool {
+        self.up.load(Relaxed)
+    }
+
+    /// Returns whether a configuration in effect has a store.
+    pub fn is_used(&self) -> bool {
+        self.used.load(Relaxed)
+    }
+
+    /// Returns the number of replicas, at least 1. It is the last one known if the store is away.
+    pub fn replicas(&self) -> u32 {
+        match self.told.load(Relaxed) {
+            0 => self.counted.load(Relaxed).max(1),
+            told => told,
+        }
+    }
+
+    /// Sets the number of replicas from a source that knows better than the store, such as a controller. `None` goes back to the
+    /// number in the store.
+    pub fn set_replicas(&self, number: Option<u32>) {
+        self.told.store(number.unwrap_or(0), Relaxed);
+    }
+
+    /// Sets whether the store answers.
+    pub(crate) fn set_up(&self, up: bool) {
+        self.up.store(up, Relaxed);
+    }
+
+    /// Sets the number of replicas to assume until the store has counted them.
+    fn assume(&self, replicas: u32) {
+        let _ = self.counted.compare_exchange(0, replicas, Relaxed, Relaxed);
+    }
+
+    /// Wakes the task that asks the store.
+    pub(crate) fn wake(&self) {
+        self.wake.notify_one();
+    }
+}

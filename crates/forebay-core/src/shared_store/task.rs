@@ -1,0 +1,222 @@
+//! Task that asks the store, on the process's tokio thread.
+
+#![allow(clippy::disallowed_methods, reason = "not on a thread of connections: the tokio thread runs this")]
+
+use super::client::{Connection, tls_config};
+use super::directive::Settings;
+use super::resp::Reply;
+use super::{Ask, Client, Link, Shares, script};
+use crate::tasks::Log;
+use forebay_conf::error::Level;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
+use tokio::time::{sleep, timeout, timeout_at};
+
+/// Time between two signs of life.
+const BEAT: Duration = Duration::from_secs(1);
+/// Time after which a replica without a sign of life is not counted any more, milliseconds.
+const ALIVE: u64 = 2500;
+/// Shortest time between two pipelines for leases: questions that come meanwhile go together.
+const TURN: Duration = Duration::from_millis(1);
+/// Pauses before the store is tried again.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+/// Time for a connection to open, with TLS and authentication.
+const OPEN: Duration = Duration::from_secs(1);
+/// Least time without an answer after which the store has failed.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// Time that a connection has to last before the pauses begin anew.
+const STABLE: Duration = Duration::from_secs(10);
+
+/// Asks the store until the future is dropped.
+pub async fn keep(settings: Arc<Settings>, zones: Vec<Arc<dyn Shares>>, link: Arc<Link>, log: Log) {
+    link.used.store(true, Relaxed);
+    link.assume(settings.replicas);
+    let patience = settings.timeout.saturating_mul(20).max(PATIENCE);
+    let mut keeper = Keeper { settings, zones, link, log, patience, failed: None };
+    let mut pause = PAUSES.0;
+    loop {
+        let begun = Instant::now();
+        let Err(why) = keeper.session().await;
+        keeper.lost(&why);
+        if begun.elapsed() > STABLE {
+            pause = PAUSES.0;
+        }
+        // Not all replicas at the same moment.
+        let jitter = u64::from(forebay_sys::random::quick() % 50);
+        sleep(pause + Duration::from_millis(jitter)).await;
+        pause = (pause * 2).min(PAUSES.1);
+    }
+}
+
+/// The task's state.
+struct Keeper {
+    settings: Arc<Settings>,
+    zones: Vec<Arc<dyn Shares>>,
+    link: Arc<Link>,
+    log: Log,
+    /// Time without an answer after which the store has failed.
+    patience: Duration,
+    /// Time at which the failure was logged that goes on.
+    failed: Option<Instant>,
+}
+
+/// Questions of a turn, with the indexes of their zones.
+type Asked = Vec<(usize, Ask)>;
+
+impl Keeper {
+    /// Talks to the store over one connection. Ends with the text for the error log.
+    async fn session(&mut self) -> Result<std::convert::Infallible, String> {
+        let settings = self.settings.clone();
+        let tls = tokio::task::spawn_blocking(move || tls_config(&settings)).await;
+        let tls = tls.map_err(|e| e.to_string())??;
+        let opened = timeout(OPEN, Connection::open(&self.settings, tls.as_ref())).await;
+        let mut connection = opened.map_err(|_| "timed out".to_owned())??;
+        // Questions from before the failure are out of date.
+        drop(self.take_asks());
+        self.turn(&mut connection, Asked::new(), true).await?;
+        self.found();
+        let mut next_beat = tokio::time::Instant::now() + BEAT;
+        loop {
+            let turned = tokio::time::Instant::now();
+            let beats = timeout_at(next_beat, self.link.wake.notified()).await.is_err();
+            let mut asked = self.take_asks();
+            if !asked.iter().any(|(_, ask)| matches!(ask.client, Client::Request(_))) && !beats {
+                tokio::time::sleep_until(turned + TURN).await;
+                asked.extend(self.take_asks());
+            }
+            if beats {
+                next_beat = tokio::time::Instant::now() + BEAT;
+            }
+            self.turn(&mut connection, asked, beats).await?;
+        }
+    }
+
+    fn take_asks(&self) -> Asked {
+        let mut asked = Asked::new();
+        let mut asks = Vec::new();
+        for (index, zone) in self.zones.iter().enumerate() {
+            zone.take_asks(&mut asks);
+            asked.extend(asks.drain(..).map(|ask| (index, ask)));
+        }
+        asked
+    }
+
+    /// Sends questions, with a sign of life if `beats` is set, and hands out the answers.
+    async fn turn(&self, connection: &mut Connection, asked: Asked, beats: bool) -> Result<(), String> {
+        if asked.is_empty() && !beats {
+            return Ok(());
+        }
+        let begun = Instant::now();
+        let answered = timeout(self.patience, self.pipeline(connection, asked, beats)).await;
+        answered.map_err(|_| format!("no answer in {} ms", self.patience.as_millis()))??;
+        self.link.counts.count_time(begun.elapsed());
+        self.link.set_up(true);
+        Ok(())
+    }
+
+    async fn pipeline(&self, connection: &mut Connection, asked: Asked, beats: bool) -> Result<(), String> {
+        // The store has the scripts, except after its start: then it gets them once more.
+        let (asked, beats) = self.send(connection, asked, beats, false).await?;
+        if asked.is_empty() && !beats {
+            return Ok(());
+        }
+        match self.send(connection, asked, beats, true).await? {
+            (rest, false) if rest.is_empty() => Ok(()),
+            _ => Err("it does not know a script that it was sent".to_owned()),
+        }
+    }
+
+    /// Sends calls and returns those whose scripts the store does not know.
+    async fn send(
+        &self,
+        connection: &mut Connection,
+        asked: Asked,
+        beats: bool,
+        whole: bool,
+    ) -> Result<(Asked, bool), String> {
+        let mut out = Vec::new();
+        let prefix = &self.settings.prefix;
+        if beats {
+            script::beat(&mut out, whole, prefix, replica(), ALIVE);
+        }
+        for (zone, ask) in &asked {
+            let name = self.zones.get(*zone).map(|z| z.name()).unwrap_or_default();
+            script::grant(&mut out, whole, prefix, name, ask);
+        }
+        let replies = connection.exchange(&out, asked.len() + usize::from(beats)).await?;
+        let mut replies = replies.into_iter();
+        let mut beats_again = false;
+        if beats {
+            match replies.next().unwrap_or(Reply::Null) {
+                reply if script::is_unknown_script(&reply) => beats_again = true,
+                Reply::Number(replicas) => {
+                    self.link.counted.store(u32::try_from(replicas).unwrap_or(1).max(1), Relaxed);
+                }
+                reply => return Err(unexpected(&reply)),
+            }
+        }
+        self.hand_out(asked, replies).map(|unknown| (unknown, beats_again))
+    }
+
+    /// Hands answers to their zones. Returns the questions whose script the store does not know.
+    fn hand_out(&self, asked: Asked, replies: impl Iterator<Item = Reply>) -> Result<Asked, String> {
+        let counts = &self.link.counts;
+        let mut unknown = Asked::new();
+        for ((index, ask), reply) in asked.into_iter().zip(replies) {
+            if script::is_unknown_script(&reply) {
+                unknown.push((index, ask));
+                continue;
+            }
+            let answer = script::answer(&reply, &ask).ok_or_else(|| unexpected(&reply))?;
+            counts.asked.fetch_add(u64::from(ask.want), Relaxed);
+            counts.granted.fetch_add(u64::from(answer.granted), Relaxed);
+            let (sum, cells) =
+                if ask.debt > 0 { (&counts.reported, ask.debt) } else { (&counts.returned, ask.debt) };
+            sum.fetch_add(u64::from(cells.unsigned_abs()), Relaxed);
+            if let Some(zone) = self.zones.get(index) {
+                zone.answer(ask, answer);
+            }
+        }
+        Ok(unknown)
+    }
+
+    /// Notes that the store does not answer.
+    fn lost(&mut self, why: &str) {
+        self.link.set_up(false);
+        self.link.counts.errors.fetch_add(1, Relaxed);
+        if self.failed.is_some() {
+            return;
+        }
+        self.failed = Some(Instant::now());
+        let replicas = self.link.replicas();
+        let text = format!(
+            "shared store {} cannot be used: {why}, each replica applies its share of the limits: 1/{replicas}",
+            self.settings.place()
+        );
+        (self.log)(Level::Error, &text);
+    }
+
+    /// Notes that the store answers.
+    fn found(&mut self) {
+        if let Some(since) = self.failed.take() {
+            let seconds = since.elapsed().as_secs_f32();
+            let text =
+                format!("shared store {} can be used again after {seconds:.1} s", self.settings.place());
+            (self.log)(Level::Notice, &text);
+        }
+    }
+}
+
+fn unexpected(reply: &Reply) -> String {
+    match reply {
+        Reply::Error(text) => text.clone(),
+        _ => "its reply is unexpected".to_owned(),
+    }
+}
+
+/// Returns the name of this replica in the store.
+fn replica() -> &'static str {
+    static NAME: LazyLock<String> = LazyLock::new(|| format!("{:016x}", forebay_sys::random::random_u64()));
+    &NAME
+}

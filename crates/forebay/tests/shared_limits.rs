@@ -1,0 +1,318 @@
+//! Limits that several servers share through Debian's redis-server.
+
+use crate::harness::{DEADLINE, PROGRAM, Server, Site, free_port, kill, run, wait_for};
+use crate::metrics::{body, series};
+use nix::sys::signal::Signal;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A store. Ends with the test.
+struct Redis {
+    child: Child,
+    port: u16,
+    /// Directory with its configuration.
+    directory: tempfile::TempDir,
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Lines of a store without anything special.
+const PLAIN: &str = "port %PORT%";
+
+impl Redis {
+    /// Starts it with these lines of its configuration; `%PORT%` is its port. Returns `None` where it is not installed.
+    fn start(lines: &str) -> Option<Redis> {
+        if !crate::differential::tool("redis-server") {
+            return None;
+        }
+        let (directory, port) = (tempfile::tempdir().expect("a directory"), free_port());
+        let lines = format!("bind 127.0.0.1\nsave \"\"\nappendonly no\n{lines}\n");
+        let lines = lines.replace("%PORT%", &port.to_string());
+        std::fs::write(directory.path().join("redis.conf"), lines).expect("written");
+        let redis = Redis { child: Redis::spawn(directory.path()), port, directory };
+        redis.wait();
+        Some(redis)
+    }
+
+    fn spawn(directory: &Path) -> Child {
+        let mut command = Command::new("redis-server");
+        let command = command.arg("redis.conf").current_dir(directory);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("redis-server starts")
+    }
+
+    fn wait(&self) {
+        wait_for("redis-server", || TcpStream::connect(("127.0.0.1", self.port)).ok());
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(i32::try_from(self.child.id()).expect("a pid"), signal);
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().expect("killed");
+        self.child.wait().expect("ended");
+    }
+
+    /// Starts it again after [`Redis::kill`], without what it knew.
+    fn restart(&mut self) {
+        self.child = Redis::spawn(self.directory.path());
+        self.wait();
+    }
+}
+
+/// `zone` are the parameters of `limit_req_zone` after its key; `limit` those of `limit_req`.
+fn conf(store: &str, zone: &str, limit: &str) -> String {
+    format!(
+        "worker_processes 1; error_log logs/error.log notice; pid logs/nginx.pid; events {{}}\n\
+         http {{ access_log off; shared_store {store}; limit_req_zone $arg_k zone=z:1m {zone};\n\
+         limit_req_log_level info; limit_req_status 429;\n\
+         server {{ listen 127.0.0.1:%PORT0%; location / {{ limit_req zone=z {limit}; empty_gif; }}\n\
+         location /metrics {{ prometheus; }} }} }}"
+    )
+}
+
+/// Starts servers and waits until each of them knows all.
+fn servers(count: usize, conf: &str) -> Vec<Server> {
+    let servers: Vec<Server> = (0..count).map(|_| Server::start(conf)).collect();
+    for server in &servers {
+        wait_for("all replicas", || {
+            let known = metric(server, "forebay_shared_limit_replicas") as usize;
+            (known == count && metric(server, "forebay_shared_limit_degraded") == 0.0).then_some(())
+        });
+    }
+    servers
+}
+
+fn metric(server: &Server, name: &str) -> f64 {
+    series(body(&server.get("/metrics")), name)
+}
+
+/// Sends a request over a connection that is kept, and returns the status.
+fn ask(stream: &mut TcpStream, uri: &str) -> u16 {
+    let request = format!("GET {uri} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    stream.write_all(request.as_bytes()).expect("written");
+    let mut answer = Vec::new();
+    let mut buffer = [0; 4096];
+    loop {
+        let length = stream.read(&mut buffer).expect("an answer");
+        assert!(length > 0, "closed after {}", String::from_utf8_lossy(&answer));
+        answer.extend_from_slice(&buffer[..length]);
+        let text = String::from_utf8_lossy(&answer);
+        if let Some(end) = text.find("\r\n\r\n") {
+            let field = text.lines().find_map(|l| l.strip_prefix("Content-Length: ")).expect("a length");
+            // A picture is no text: bytes are counted in `answer`.
+            if answer.len() >= end + 4 + field.parse::<usize>().expect("a number") {
+                return text.split(' ').nth(1).and_then(|s| s.parse().ok()).expect("a status");
+            }
+        }
+    }
+}
+
+fn connect(addr: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(addr).expect("connect");
+    stream.set_nodelay(true).expect("set");
+    stream.set_read_timeout(Some(DEADLINE)).expect("set");
+    stream
+}
+
+/// Sends so many requests a second to each server for a time. Returns the number of those with 200, and checks that all others
+/// are refused by the limit.
+fn load(servers: &[Server], rates: &[f64], time: Duration) -> usize {
+    let one = |addr: SocketAddr, rate: f64| {
+        let mut stream = connect(addr);
+        let (begun, mut sent, mut admitted) = (Instant::now(), 0u32, 0);
+        while begun.elapsed() < time {
+            let due = Duration::from_secs_f64(f64::from(sent) / rate);
+            std::thread::sleep(due.saturating_sub(begun.elapsed()));
+            match ask(&mut stream, "/?k=client") {
+                200 => admitted += 1,
+                status => assert_eq!(status, 429),
+            }
+            sent += 1;
+        }
+        admitted
+    };
+    std::thread::scope(|scope| {
+        let each: Vec<_> =
+            servers.iter().zip(rates).map(|(s, rate)| scope.spawn(move || one(s.addr(0), *rate))).collect();
+        let logs = || servers.iter().map(Server::error_log).collect::<Vec<_>>();
+        each.into_iter().map(|thread| thread.join().unwrap_or_else(|_| panic!("{:#?}", logs()))).sum()
+    })
+}
+
+fn assert_near(admitted: usize, expected: f64, percent: f64) {
+    let off = (admitted as f64 / expected - 1.0) * 100.0;
+    assert!(off.abs() <= percent, "{admitted} instead of {expected}: {off:+.1} %");
+}
+
+#[test]
+fn replicas_keep_one_limit() {
+    let Some(redis) = Redis::start(PLAIN) else { return };
+    let store = format!("redis://127.0.0.1:{}", redis.port);
+    let servers = servers(3, &conf(&store, "rate=100r/s sync", "burst=20 nodelay"));
+    for rates in [[100.0, 100.0, 100.0], [270.0, 15.0, 15.0]] {
+        load(&servers, &rates, Duration::from_secs(1));
+        assert_near(load(&servers, &rates, Duration::from_secs(2)), 200.0, 8.0);
+    }
+    assert!(metric(&servers[0], "forebay_shared_limit_cells_granted_total") > 50.0);
+    assert!(metric(&servers[0], "forebay_shared_store_latency_seconds_count") > 10.0);
+    // A zone keeps what it knows over a reload, which the log does not mention.
+    servers[0].signal(Signal::SIGHUP);
+    servers[0].wait_for_log("reconfiguring", 1);
+    assert_near(load(&servers, &[100.0; 3], Duration::from_secs(2)), 200.0, 8.0);
+    assert!(!servers[0].error_log().contains("shared store"), "{}", servers[0].error_log());
+}
+
+#[test]
+fn a_store_that_fails_leaves_each_replica_its_share() {
+    let Some(mut redis) = Redis::start(PLAIN) else { return };
+    let store = format!("redis://127.0.0.1:{}", redis.port);
+    let servers = servers(3, &conf(&store, "rate=100r/s sync", "burst=20 nodelay"));
+    let second = Duration::from_secs(1);
+    for (round, hung) in [(1, false), (2, true)] {
+        load(&servers, &[100.0; 3], second);
+        if hung {
+            redis.signal(Signal::SIGSTOP)
+        } else {
+            redis.kill()
+        }
+        // With the moment of the failure.
+        assert_near(load(&servers, &[100.0; 3], 2 * second), 200.0, 30.0);
+        for server in &servers {
+            server.wait_for_log("cannot be used", round);
+            assert_eq!(server.error_log().matches("its share of the limits: 1/3").count(), round);
+            assert_eq!(metric(server, "forebay_shared_limit_degraded"), 1.0);
+        }
+        assert_near(load(&servers, &[100.0; 3], second), 100.0, 30.0);
+        if hung {
+            redis.signal(Signal::SIGCONT)
+        } else {
+            redis.restart()
+        }
+        for server in &servers {
+            server.wait_for_log("can be used again", round);
+            wait_for("the store", || (metric(server, "forebay_shared_limit_degraded") == 0.0).then_some(()));
+        }
+        load(&servers, &[100.0; 3], second);
+        assert_near(load(&servers, &[100.0; 3], second), 100.0, 15.0);
+    }
+}
+
+/// Three replicas at the same moment: none has asked before, and no request too many passes.
+#[test]
+fn exact_limits_wait_for_the_store() {
+    let Some(redis) = Redis::start(PLAIN) else { return };
+    let store = format!("redis://127.0.0.1:{} timeout=2s", redis.port);
+    let servers = servers(3, &conf(&store, "rate=1r/m sync exact", "burst=4 nodelay"));
+    let passed: usize = std::thread::scope(|scope| {
+        let one = |addr| usize::from(ask(&mut connect(addr), "/?k=client") == 200);
+        let addrs = servers.iter().cycle().take(30).map(|s| s.addr(0));
+        let all: Vec<_> = addrs.map(|addr| scope.spawn(move || one(addr))).collect();
+        all.into_iter().map(|thread| thread.join().expect("no panic")).sum()
+    });
+    assert_eq!(passed, 5);
+    // A store that hangs: the request goes on after the timeout, by what the replica knows.
+    redis.signal(Signal::SIGSTOP);
+    let begun = Instant::now();
+    assert_eq!(ask(&mut connect(servers[0].addr(0)), "/?k=another"), 200);
+    assert!(begun.elapsed() < Duration::from_secs(10));
+    redis.signal(Signal::SIGCONT);
+}
+
+/// The store asks for a user, a password, and TLS.
+#[test]
+fn the_store_may_ask_for_a_password_and_tls() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let (cert, key) = (directory.path().join("cert.pem"), directory.path().join("key.pem"));
+    let (cert, key) = (cert.to_str().expect("text"), key.to_str().expect("text"));
+    let made = run(
+        "openssl",
+        &[
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+            "-nodes",
+            "-days",
+            "2",
+            "-subj",
+            "/CN=store",
+            "-addext",
+            "subjectAltName=IP:127.0.0.1",
+            "-addext",
+            "basicConstraints=critical,CA:FALSE",
+            "-keyout",
+            key,
+            "-out",
+            cert,
+        ],
+    );
+    assert!(made.is_none_or(|(code, ..)| code == 0));
+    let lines = format!(
+        "port 0\ntls-port %PORT%\ntls-cert-file {cert}\ntls-key-file {key}\ntls-auth-clients no\n\
+         user limits on >secret ~our:* -@all +select +eval +evalsha +time +get +set +zadd +zremrangebyscore +pexpire +zcard"
+    );
+    let Some(redis) = Redis::start(&lines) else { return };
+    let port = redis.port;
+    let start = |password: &str| {
+        let store = format!(
+            "rediss://127.0.0.1:{port}/3 user=limits password=file:%DIR%/password ca={cert} prefix=our:"
+        );
+        let site = Site::new(&conf(&store, "rate=1r/m sync exact", "nodelay"));
+        site.write("password", password);
+        Server::start_on(site)
+    };
+    let server = start("secret\n");
+    wait_for("the store", || (metric(&server, "forebay_shared_limit_degraded") == 0.0).then_some(()));
+    assert_eq!(ask(&mut connect(server.addr(0)), "/?k=client"), 200);
+    assert_eq!(ask(&mut connect(server.addr(0)), "/?k=client"), 429);
+    assert!(!server.error_log().contains("secret"));
+    let server = start("wrong-one\n");
+    server.wait_for_log("cannot be used: WRONGPASS", 1);
+    assert!(!server.error_log().contains("wrong-one"), "{}", server.error_log());
+    assert_eq!(ask(&mut connect(server.addr(0)), "/?k=client"), 200);
+}
+
+#[test]
+fn mistakes_in_the_configuration_are_named() {
+    let refused = |http: &str, expected: &str| {
+        let site = Site::new(&format!("error_log stderr; events {{}} http {{\n{http}\n}}"));
+        site.write("empty", "\n");
+        let output = site.command(PROGRAM, &["-t"]).output().expect("runs");
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && text.contains(expected), "{http}: {text}");
+        assert!(text.contains("nginx.conf:2"), "{text}");
+        assert!(!text.contains("hunter2"), "{text}");
+    };
+    let zone = "limit_req_zone $arg_k zone=z:1m rate=1r/s";
+    refused(&format!("{zone} sync;"), "\"sync\" needs a \"shared_store\" in the http block");
+    refused(
+        &format!("{zone} exact; shared_store redis://h;"),
+        "\"exact\" of \"limit_req_zone\" needs \"sync\"",
+    );
+    refused("shared_store h:6379;", "no \"redis://\" or \"rediss://\"");
+    refused("shared_store redis://:6379;", "no host");
+    refused("shared_store redis://h:0;", "invalid port");
+    refused("shared_store redis://h:70000;", "invalid port");
+    refused("shared_store redis://h/x;", "invalid number of the database");
+    refused("shared_store redis://u:hunter2@h;", "must not have a user or password");
+    refused("shared_store redis://h password=hunter2;", "must be in a file: password=file:PATH");
+    refused("shared_store redis://h password=file:/nowhere;", "open() \"/nowhere\" failed (2: No such file");
+    refused("shared_store redis://h password=file:%DIR%/empty;", "there is no password in");
+    refused("shared_store redis://h ca=%DIR%/empty;", "there is no certificate in");
+    refused("shared_store redis://h user=u;", "has a \"user\" but no \"password\"");
+    refused("shared_store redis://h timeout=0;", "invalid timeout");
+    refused("shared_store redis://h replicas=0;", "invalid number of replicas");
+    refused("shared_store redis://h what;", "invalid parameter \"what\"");
+    refused("shared_store redis://h; shared_store redis://h;", "\"shared_store\" directive is duplicate");
+}
