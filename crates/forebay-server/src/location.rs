@@ -1,6 +1,7 @@
 //! Choice of a location (nginx: location). Hot path.
 
 use crate::config::http::{Kind, Location, LocationBuild, LocationId, ROOT};
+use crate::modules::route;
 use crate::request::{HttpRef, Request};
 use forebay_core::pattern::LimitExceeded;
 use std::collections::HashMap;
@@ -142,6 +143,10 @@ impl LocationTree {
 pub(crate) fn choose(http: &HttpRef, req: &mut Request) -> Result<(), LimitExceeded> {
     let server = http.server(req);
     req.valid_location = true;
+    if let Some(location) = route::choose(&server.routes, req)? {
+        req.location = location;
+        return Ok(());
+    }
     let Some(tree) = server.tree() else { return Ok(()) };
     req.location = match tree.find(&server.locations, req)? {
         LocationMatch::Nothing => ROOT,

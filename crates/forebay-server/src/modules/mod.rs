@@ -57,6 +57,7 @@ pub(crate) mod realip;
 pub(crate) mod referer;
 pub(crate) mod resolver;
 pub(crate) mod rewrite;
+pub(crate) mod route;
 pub(crate) mod scgi;
 pub(crate) mod secure_link;
 pub(crate) mod server;

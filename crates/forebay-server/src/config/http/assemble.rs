@@ -22,8 +22,10 @@ impl Builder<'_, '_> {
     pub(crate) fn finish(mut self, front: u8) -> (Http, Vec<Listener>) {
         let listening: Vec<_> = self.servers.iter().map(ServerBuild::listening).collect();
         let listeners = forebay_core::config::listeners(&listening, front, self.cx);
-        let frames: Vec<_> = self.servers.iter_mut().map(|s| resolve_server(s, &self.http_server)).collect();
+        let mut frames: Vec<_> =
+            self.servers.iter_mut().map(|s| resolve_server(s, &self.http_server)).collect();
         self.check_pools(&frames);
+        self.find_routes(&mut frames);
         let Builder { cx, level, servers: mut built, sharing, .. } = self;
         let mut assembly = Assembly {
             cx,
@@ -59,6 +61,18 @@ impl Builder<'_, '_> {
             }
         }
     }
+
+    /// Finds the named locations of `route`s.
+    fn find_routes(&mut self, servers: &mut [Server]) {
+        for (built, s) in self.servers.iter_mut().zip(servers) {
+            for route in std::mem::take(&mut built.routes) {
+                match route.find(&s.named) {
+                    Ok(route) => s.routes.push(route),
+                    Err(error) => self.cx.keep_late(error),
+                }
+            }
+        }
+    }
 }
 
 /// Resolves the settings of a server level. The result has no locations yet.
@@ -74,6 +88,7 @@ fn resolve_server(s: &mut ServerBuild, http: &modules::server::Written) -> Serve
         acme: None,
         tls: None,
         named: std::mem::take(&mut s.named),
+        routes: Vec::new(),
         names: std::mem::take(&mut s.names),
     }
 }

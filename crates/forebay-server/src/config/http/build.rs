@@ -87,7 +87,8 @@ impl LocationBuild {
 
 /// Directives that the builder takes itself.
 #[cfg(test)]
-pub(crate) const DIRECTIVES: &[&str] = &["server", "listen", "server_name", "location", "if", "limit_except"];
+pub(crate) const DIRECTIVES: &[&str] =
+    &["server", "listen", "server_name", "route", "location", "if", "limit_except"];
 
 pub(super) struct ServerBuild {
     /// Its levels; the first is that of the server itself, and parents come first.
@@ -98,6 +99,8 @@ pub(super) struct ServerBuild {
     /// `connection_pool_size`, bytes.
     pub(super) pool: Option<u64>,
     pub(super) named: HashMap<Vec<u8>, LocationId>,
+    /// `route`s, in file order.
+    pub(super) routes: Vec<modules::route::Written>,
     /// Position of the directive in the file.
     pub(super) ordinal: u32,
 }
@@ -112,6 +115,7 @@ impl ServerBuild {
             listens: Vec::new(),
             pool: None,
             named: HashMap::new(),
+            routes: Vec::new(),
             ordinal: d.ordinal,
         }
     }
@@ -205,6 +209,7 @@ impl<'s, 'f> Builder<'s, 'f> {
         match d.name.text.as_slice() {
             b"listen" => s.listens.push(listen::parse(&listen::HTTP, d, self.cx)?),
             b"server_name" => return names::parse(d, self.cx, &mut s.names),
+            b"route" => s.routes.push(modules::route::Written::parse(d, self.cx)?),
             b"connection_pool_size" => s.pool = forebay_conf::units::size(value::first(d)),
             _ if s.written.set(d, self.cx)? => {}
             _ => return self.server_or_location_directive(d, 0, s),

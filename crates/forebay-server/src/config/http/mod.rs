@@ -116,6 +116,8 @@ pub(crate) struct Server {
     pub locations: Vec<Location>,
     /// Named locations.
     pub named: HashMap<Vec<u8>, LocationId>,
+    /// `route`s, in file order.
+    pub routes: Vec<modules::route::Route>,
     /// All its names.
     pub names: Vec<ServerName>,
     /// First certificate that it gets by ACME.

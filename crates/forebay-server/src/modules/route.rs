@@ -1,0 +1,182 @@
+//! `route`: named locations for requests that meet several conditions, the first that fits. It is not in nginx; rules of the
+//! Gateway API (HTTPRoute) become it. Hot path.
+
+use crate::config::Scope;
+use crate::config::http::LocationId;
+use crate::request::Request;
+use forebay_conf::error::Error;
+use forebay_conf::tree::{Directive, Word};
+use forebay_core::pattern::{LimitExceeded, Pattern};
+use forebay_core::vars::Template;
+use std::collections::HashMap;
+
+/// One `route` directive.
+#[derive(Debug)]
+pub(crate) struct Route {
+    conditions: Vec<Condition>,
+    location: LocationId,
+}
+
+/// `route` directive whose location may come later in the file.
+#[derive(Debug)]
+pub(crate) struct Written {
+    conditions: Vec<Condition>,
+    target: Vec<u8>,
+    /// An error at the directive, with an empty text.
+    at: Error,
+}
+
+/// Condition on a value of the request.
+#[derive(Debug)]
+struct Condition {
+    value: Value,
+    matcher: Matcher,
+}
+
+/// Value that is compared.
+#[derive(Debug)]
+enum Value {
+    /// `$uri`, which needs no copy.
+    Path,
+    /// Any other.
+    Text(Template),
+}
+
+/// Comparison. An empty value fits only an exact one: a field that is absent is not one that fits any pattern.
+#[derive(Debug)]
+enum Matcher {
+    /// `=TEXT`.
+    Exact(Vec<u8>),
+    /// `^PATH`: the path itself, and those below it.
+    Segments(Vec<u8>),
+    /// `~REGEX` or `~*REGEX`.
+    Regex(Pattern),
+}
+
+impl Written {
+    /// Reads `route @NAME VALUE PATTERN [VALUE PATTERN ...]`.
+    ///
+    /// # Errors
+    /// The target is no named location, or a pattern is none.
+    pub(crate) fn parse(d: &Directive, cx: &mut Scope<'_>) -> Result<Written, Error> {
+        let Some((target, conditions)) = d.args.split_first() else { return Err(cx.error(d, "no location")) };
+        if !target.text.starts_with(b"@") {
+            let text = format!("\"{}\" is not a named location", target.as_str());
+            return Err(cx.error_at(d, target, text));
+        }
+        let pairs = conditions.chunks_exact(2);
+        if let [value] = pairs.remainder() {
+            return Err(cx.error_at(d, value, format!("no pattern for \"{}\"", value.as_str())));
+        }
+        let conditions = pairs.map(|pair| Condition::parse(d, pair, cx)).collect::<Result<_, _>>()?;
+        Ok(Written { conditions, target: target.text.clone(), at: cx.error(d, "") })
+    }
+
+    /// Finds the location.
+    ///
+    /// # Errors
+    /// The server has no such location.
+    pub(crate) fn find(self, named: &HashMap<Vec<u8>, LocationId>) -> Result<Route, Error> {
+        let Written { conditions, target, at } = self;
+        match named.get(&target) {
+            Some(location) => Ok(Route { conditions, location: *location }),
+            None => {
+                let message =
+                    format!("could not find named location \"{}\"", String::from_utf8_lossy(&target));
+                Err(Error { message, ..at })
+            }
+        }
+    }
+}
+
+impl Condition {
+    fn parse(d: &Directive, pair: &[Word], cx: &mut Scope<'_>) -> Result<Condition, Error> {
+        let [value, pattern] = pair else { return Err(cx.error(d, "no pattern")) };
+        let matcher = match pattern.text.as_slice() {
+            [b'=', text @ ..] => Matcher::Exact(text.to_vec()),
+            [b'^', path @ ..] => Matcher::Segments(path.strip_suffix(b"/").unwrap_or(path).to_vec()),
+            [b'~', b'*', regex @ ..] => Matcher::Regex(cx.pattern(d, regex, true)?),
+            [b'~', regex @ ..] => Matcher::Regex(cx.pattern(d, regex, false)?),
+            _ => {
+                let text = format!(
+                    "invalid pattern \"{}\", it begins with \"=\", \"^\", \"~\" or \"~*\"",
+                    pattern.as_str()
+                );
+                return Err(cx.error_at(d, pattern, text));
+            }
+        };
+        let value = if value.text == b"$uri" { Value::Path } else { Value::Text(cx.template(d, value)?) };
+        Ok(Condition { value, matcher })
+    }
+
+    fn holds(&self, req: &mut Request) -> Result<bool, LimitExceeded> {
+        match &self.value {
+            Value::Path => self.matcher.fits(&req.uri),
+            // A value that cannot be made is none that fits.
+            Value::Text(value) => value.value(req).map_or(Ok(false), |text| self.matcher.fits(&text)),
+        }
+    }
+}
+
+impl Matcher {
+    fn fits(&self, text: &[u8]) -> Result<bool, LimitExceeded> {
+        match self {
+            Matcher::Exact(exact) => Ok(text == exact),
+            Matcher::Segments(path) => {
+                let rest = text.strip_prefix(path.as_slice());
+                Ok(rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/")))
+            }
+            Matcher::Regex(pattern) => {
+                if text.is_empty() {
+                    Ok(false)
+                } else {
+                    pattern.is_match(text)
+                }
+            }
+        }
+    }
+}
+
+/// Returns the location of the first route whose conditions the request meets.
+///
+/// # Errors
+/// A pattern exceeded its limits. The request must not be served.
+pub(crate) fn choose(routes: &[Route], req: &mut Request) -> Result<Option<LocationId>, LimitExceeded> {
+    for route in routes {
+        let mut holds = true;
+        for condition in &route.conditions {
+            if !condition.holds(req)? {
+                holds = false;
+                break;
+            }
+        }
+        if holds {
+            return Ok(Some(route.location));
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments() {
+        let fits = |path: &str, text: &str| {
+            let matcher = Matcher::Segments(path.strip_suffix('/').unwrap_or(path).as_bytes().to_vec());
+            matcher.fits(text.as_bytes()).expect("no pattern")
+        };
+        for (path, text, wanted) in [
+            ("/a", "/a", true),
+            ("/a", "/a/", true),
+            ("/a", "/a/b", true),
+            ("/a", "/ab", false),
+            ("/a/", "/a", true),
+            ("/", "/anything", true),
+            ("/a", "/", false),
+        ] {
+            assert_eq!(fits(path, text), wanted, "{path} {text}");
+        }
+    }
+}
