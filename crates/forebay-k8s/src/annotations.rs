@@ -191,7 +191,7 @@ impl Annotations {
                 format!("the value contains \"{word}\", which annotation-value-word-blocklist names{closes}");
             return Some(problem(&why).reason("BlockedWord").at(text, at));
         }
-        match row.value.check(text) {
+        match row.value.check(text, &settings.defined) {
             Ok(()) => None,
             Err(invalid) => Some(problem(&format!("the value is not valid{closes}")).invalid(text, &invalid)),
         }
