@@ -155,7 +155,9 @@ impl Annotations {
         match row.verdict {
             Verdict::Refused(why) => problems.push(problem(why).reason("NotSupported")),
             Verdict::Differs(how) if deviates(row, text) => {
-                problems.push(problem(how).severity(Severity::Differs).reason("Differs"));
+                let without = how.starts_with("accepted without effect");
+                let severity = if without { Severity::Ignored } else { Severity::Differs };
+                problems.push(problem(how).severity(severity).reason("Differs"));
                 self.values.insert(row.name, text.to_owned());
             }
             Verdict::Works | Verdict::Differs(_) => {

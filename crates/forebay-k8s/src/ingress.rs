@@ -505,7 +505,7 @@ impl Making<'_> {
         ];
         for (name, code, default) in kinds {
             let Some(url) = a.get(name) else { continue };
-            if url.starts_with('/') || crate::reach::split(url).is_some() || url.starts_with("$scheme") {
+            if crate::reach::is_link(url) {
                 return Some(Action::Redirect {
                     code: a.number(code).unwrap_or(default),
                     url: url.to_owned(),

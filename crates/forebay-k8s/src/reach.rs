@@ -114,6 +114,19 @@ pub fn split(url: &str) -> Option<Url<'_>> {
     Some(Url { scheme, host, port, rest })
 }
 
+/// Returns `true` for what a client can be sent to: a path, or a URL of http or https whose host may be a variable.
+pub fn is_link(text: &str) -> bool {
+    if text.contains(|c: char| c.is_whitespace() || c.is_control() || "\"'<>;\\".contains(c)) {
+        return false;
+    }
+    if text.starts_with('/') {
+        return true;
+    }
+    let host = |c: char| c.is_ascii_alphanumeric() || "-._[]:$*".contains(c);
+    let scheme = |s: &str| matches!(s, "http" | "https" | "$scheme" | "$pass_access_scheme");
+    split(text).is_some_and(|u| scheme(u.scheme) && !u.host.is_empty() && u.host.chars().all(host))
+}
+
 /// Returns why a URL must not be fetched. `own_host`: `$host` and its kin are names of the server, which clients cannot choose.
 pub fn forbidden_url(url: &str, own_host: bool, options: &Options) -> Option<String> {
     let Some(parts) = split(url) else { return Some("it must be http://HOST... or https://HOST...".into()) };

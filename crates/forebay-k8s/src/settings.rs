@@ -79,7 +79,9 @@ impl Settings {
                 Verdict::Refused(_) if parse_bool(text) == Some(false) => {}
                 Verdict::Refused(why) => problems.push(problem(why).reason("NotSupported")),
                 Verdict::Differs(how) => {
-                    problems.push(problem(how).severity(Severity::Differs).reason("Differs"));
+                    let without = how.starts_with("accepted without effect");
+                    let severity = if without { Severity::Ignored } else { Severity::Differs };
+                    problems.push(problem(how).severity(severity).reason("Differs"));
                     read.values.insert(row.name, text.clone());
                 }
                 Verdict::Works => {

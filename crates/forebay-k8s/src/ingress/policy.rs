@@ -68,6 +68,10 @@ impl Making<'_> {
         self.fastcgi(parsed, &mut policy);
         policy.snippet =
             self.snippet(parsed, "configuration-snippet", Contexts::LOCATION).unwrap_or_default();
+        if self.closed {
+            // Its paths answer 503, and need nothing else.
+            policy = Policy { id: policy.id, ..Policy::default() };
+        }
         Arc::new(policy)
     }
 

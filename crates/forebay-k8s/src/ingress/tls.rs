@@ -62,9 +62,12 @@ fn clients(making: &mut Making<'_>, parsed: &Parsed) -> Option<ClientCertificate
     let revoked = secret.and_then(|s| pem_file(&key, &s, "ca.crl", "crl"));
     making.files.extend(authorities.clone());
     making.files.extend(revoked.clone());
-    let page = a
-        .get("auth-tls-error-page")
-        .filter(|p| p.starts_with('/') || p.starts_with('@') || crate::reach::split(p).is_some());
+    let page = a.get("auth-tls-error-page");
+    if let Some(text) = page.filter(|p| !crate::reach::is_link(p)) {
+        let problem = parsed.annotation_problem("auth-tls-error-page", "it must be a path or a URL of http or https");
+        making.problems.push(problem.reason("InvalidValue").at(text, 0));
+    }
+    let page = page.filter(|p| crate::reach::is_link(p));
     Some(ClientCertificates {
         authorities,
         revoked,

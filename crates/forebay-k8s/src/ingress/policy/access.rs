@@ -87,6 +87,10 @@ impl Making<'_> {
                 return None;
             }
             let mut authority = from(url, |name| a.get(name).map(str::to_owned));
+            if let Some(text) = a.get("auth-cache-duration").filter(|t| valid_times(t).is_none()) {
+                let text_of = format!("it must be statuses and a time, such as 200 401 5m; {CACHE_TIMES} holds");
+                self.problems.push(parsed.annotation_problem("auth-cache-duration", text_of).reason("InvalidValue").at(text, 0));
+            }
             authority.keepalive = keepalive(a, url);
             authority.always_set_cookie = a.flag("auth-always-set-cookie");
             authority.snippet = match self.snippet(parsed, "auth-snippet", Contexts::LOCATION) {
@@ -137,9 +141,7 @@ impl Making<'_> {
     /// Drops a page to log in at that is none.
     fn signin(&mut self, parsed: &Parsed, authority: &mut Authority) {
         let Some((url, _)) = &authority.signin else { return };
-        let fine = url.starts_with('/')
-            || reach::split(url)
-                .is_some_and(|u| matches!(u.scheme, "http" | "https" | "$scheme" | "$pass_access_scheme"));
+        let fine = reach::is_link(url);
         if !fine {
             let problem =
                 parsed.annotation_problem("auth-signin", "it must be a path or a URL of http or https");
@@ -187,7 +189,7 @@ fn from(url: &str, get: impl Fn(&'static str) -> Option<String>) -> Authority {
     let host = reach::split(url).map(|u| u.host.to_owned()).unwrap_or_default();
     let list = get("auth-response-headers").unwrap_or_default();
     let parameter = get("auth-signin-redirect-param").unwrap_or_else(|| "rd".into());
-    let durations = get("auth-cache-duration").unwrap_or_else(|| "200 202 401 5m".into());
+    let times = get("auth-cache-duration").and_then(|text| valid_times(&text)).or_else(|| valid_times(CACHE_TIMES)).unwrap_or_default();
     Authority {
         url: url.to_owned(),
         host,
@@ -195,28 +197,29 @@ fn from(url: &str, get: impl Fn(&'static str) -> Option<String>) -> Authority {
         signin: get("auth-signin").map(|page| (page, parameter)),
         redirect: get("auth-request-redirect"),
         response_headers: list.split([',', ' ']).filter(|h| !h.is_empty()).map(str::to_owned).collect(),
-        cache: get("auth-cache-key").map(|key| (key, valid_times(&durations))),
+        cache: get("auth-cache-key").map(|key| (key, times)),
         ..Authority::default()
     }
 }
 
-/// Reads `200 202 401 5m, 403 1m`: the words of `proxy_cache_valid` lines. Wrong ones are left out, so less is kept.
-fn valid_times(text: &str) -> Vec<Vec<String>> {
+/// Reads `200 202 401 5m, 403 1m`: the words of `proxy_cache_valid` lines.
+fn valid_times(text: &str) -> Option<Vec<Vec<String>>> {
     let mut lines = Vec::new();
     for part in text.split(',') {
-        let mut words: Vec<&str> = part.split_ascii_whitespace().collect();
-        let Some(time) = words.pop().filter(|t| forebay_conf::units::duration_ms(t.as_bytes()).is_some())
-        else {
-            continue;
-        };
+        let words: Vec<&str> = part.split_ascii_whitespace().collect();
+        let (time, codes) = words.split_last()?;
+        forebay_conf::units::duration_ms(time.as_bytes())?;
         let code = |w: &&str| **w == *"any" || w.parse::<u16>().is_ok_and(|c| (100..600).contains(&c));
-        if words.iter().all(|w| code(&w)) {
-            words.push(time);
-            lines.push(words.into_iter().map(str::to_owned).collect());
+        if !codes.iter().all(code) {
+            return None;
         }
+        lines.push(words.into_iter().map(str::to_owned).collect());
     }
-    lines
+    Some(lines)
 }
+
+/// Times that answers are kept for if nothing else is said.
+const CACHE_TIMES: &str = "200 202 401 5m";
 
 fn keepalive(a: &Annotations, url: &str) -> Option<(i64, i64, i64)> {
     let connections = a.number("auth-keepalive").filter(|n| *n > 0)?.min(100_000);
@@ -234,13 +237,8 @@ fn password_file(secret: &Secret, kind: &str) -> Option<Arc<[u8]>> {
     }
     let mut text = Vec::new();
     for (user, hash) in &secret.data {
-        let fine = !user.contains([':', '\n', '\r', '#']) && !hash.iter().any(|b| matches!(b, b'\n' | b'\r'));
         let trimmed = hash.trim_ascii();
-        if fine
-            || (trimmed.len() < hash.len()
-                && !trimmed.contains(&b'\n')
-                && !user.contains([':', '\n', '\r', '#']))
-        {
+        if !user.contains([':', '\n', '\r', '#']) && !trimmed.contains(&b'\n') && !trimmed.contains(&b'\r') {
             text.extend_from_slice(user.as_bytes());
             text.push(b':');
             text.extend_from_slice(trimmed);
