@@ -100,14 +100,14 @@ pub fn parse(
     known: &Known,
 ) -> Result<Vec<Node>, Invalid> {
     let parsed = body(text.as_bytes(), context);
+    let root = &parsed.tree.root;
+    let gate = Gate { author, options, stream: context == Contexts::STREAM };
+    gate.block(root)?;
     if let Some(error) = parsed.errors.iter().find(|e| e.level <= Level::Emerg) {
         let at = error.span.or(error.at).map_or(0, |s| s.start as usize);
         let hint = error.hint.as_deref().map(|h| format!(" ({h})")).unwrap_or_default();
         return Err(Invalid::new(at, format!("{}{hint}", error.message)));
     }
-    let root = &parsed.tree.root;
-    let gate = Gate { author, options, stream: context == Contexts::STREAM };
-    gate.block(root)?;
     let mut defined = known.clone();
     definitions(root, &mut defined);
     mentions(root, &defined)?;

@@ -2,10 +2,10 @@
 //!
 //! `FOREBAY_HOSTILE_VALUES` sets how many random values there are in all; CI runs 100,000.
 
+use forebay_conf::Node;
 use forebay_conf::error::Level;
 use forebay_conf::files::Files;
 use forebay_conf::print::nodes;
-use forebay_conf::Node;
 use forebay_k8s::annotations::{self, Verdict};
 use forebay_k8s::objects::{ConfigMap, Ingress, Manifests, Object};
 use forebay_k8s::value::Value;
@@ -60,7 +60,16 @@ data: {}
 
 /// Annotations that others need to have an effect.
 const COMPANIONS: &[(&str, &[(&str, &str)])] = &[
-    ("auth-", &[("auth-url", "http://10.0.0.1/x"), ("auth-type", "basic"), ("auth-secret", "pw"), ("auth-cache-key", "$remote_user"), ("auth-signin", "https://l.example.com/")]),
+    (
+        "auth-",
+        &[
+            ("auth-url", "http://10.0.0.1/x"),
+            ("auth-type", "basic"),
+            ("auth-secret", "pw"),
+            ("auth-cache-key", "$remote_user"),
+            ("auth-signin", "https://l.example.com/"),
+        ],
+    ),
     ("auth-tls-", &[("auth-tls-secret", "tls")]),
     ("cors-", &[("enable-cors", "true")]),
     ("canary-", &[("canary", "true")]),
@@ -78,18 +87,46 @@ const COMPANIONS: &[(&str, &[(&str, &str)])] = &[
 
 /// Valid values of annotations and keys whose rows do not spell one.
 const SAMPLES: &[(&str, &[&str])] = &[
-    ("auth-secret", &["pw", "ns/pw"]), ("auth-tls-secret", &["tls"]), ("proxy-ssl-secret", &["tls"]), ("custom-headers", &["fields"]),
-    ("auth-proxy-set-headers", &["fields"]), ("fastcgi-params-configmap", &["fields"]), ("default-backend", &["web"]),
-    ("custom-http-errors", &["404", "404,503", "401,404"]), ("proxy-next-upstream", &["error http_502"]), ("proxy-cookie-domain", &["off", "a b"]),
-    ("proxy-cookie-path", &["off", "/a /b"]), ("proxy-redirect-from", &["off", "default", "http://x/"]), ("proxy-redirect-to", &["off", "http://y/"]),
-    ("proxy-ssl-protocols", &["TLSv1.2 TLSv1.3"]), ("cors-allow-origin", &["*", "https://a.example.com", "https://*.example.com,http://b"]),
-    ("server-alias", &["b.example.com", "b.example.com,c.example.com"]), ("auth-cache-duration", &["200 5m, 401 1m"]),
-    ("auth-tls-match-cn", &["CN=x"]), ("auth-signin", &["https://l.example.com/?a=b", "/x"]), ("add-headers", &["ns/fields"]), ("proxy-set-headers", &["ns/fields"]),
-    ("large-client-header-buffers", &["4 8k"]), ("bind-address", &["127.0.0.1", "::1"]), ("block-user-agents", &["x", "~*x"]), ("block-referers", &["x", "~*x"]),
-    ("skip-access-log-urls", &["/x"]), ("custom-http-errors", &["404"]), ("ssl-session-ticket-key", &["AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"]),
-    ("syslog-host", &["10.0.0.1"]), ("affinity", &["cookie"]), ("temporal-redirect", &["https://x.example.com/", "/x"]), ("permanent-redirect", &["https://x.example.com/", "/x"]),
-    ("mirror-target", &["http://10.0.0.1/$request_uri", "https://m.example.com/"]), ("auth-url", &["http://10.0.0.1/x", "http://a.example.com/", "https://$host/x"]),
-    ("upstream-hash-by", &["$request_uri"]), ("global-auth-url", &["http://10.0.0.1/"]), ("auth-keepalive", &["5"]),
+    ("auth-secret", &["pw", "ns/pw"]),
+    ("auth-tls-secret", &["tls"]),
+    ("proxy-ssl-secret", &["tls"]),
+    ("custom-headers", &["fields"]),
+    ("auth-proxy-set-headers", &["fields"]),
+    ("fastcgi-params-configmap", &["fields"]),
+    ("default-backend", &["web"]),
+    ("custom-http-errors", &["404", "404,503", "401,404"]),
+    ("proxy-next-upstream", &["error http_502"]),
+    ("proxy-cookie-domain", &["off", "a b"]),
+    ("proxy-cookie-path", &["off", "/a /b"]),
+    ("proxy-redirect-from", &["off", "default", "http://x/"]),
+    ("proxy-redirect-to", &["off", "http://y/"]),
+    ("proxy-ssl-protocols", &["TLSv1.2 TLSv1.3"]),
+    ("cors-allow-origin", &["*", "https://a.example.com", "https://*.example.com,http://b"]),
+    ("server-alias", &["b.example.com", "b.example.com,c.example.com"]),
+    ("auth-cache-duration", &["200 5m, 401 1m"]),
+    ("auth-tls-match-cn", &["CN=x"]),
+    ("auth-signin", &["https://l.example.com/?a=b", "/x"]),
+    ("add-headers", &["ns/fields"]),
+    ("proxy-set-headers", &["ns/fields"]),
+    ("large-client-header-buffers", &["4 8k"]),
+    ("bind-address", &["127.0.0.1", "::1"]),
+    ("block-user-agents", &["x", "~*x"]),
+    ("block-referers", &["x", "~*x"]),
+    ("skip-access-log-urls", &["/x"]),
+    ("custom-http-errors", &["404"]),
+    (
+        "ssl-session-ticket-key",
+        &["AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"],
+    ),
+    ("syslog-host", &["10.0.0.1"]),
+    ("affinity", &["cookie"]),
+    ("temporal-redirect", &["https://x.example.com/", "/x"]),
+    ("permanent-redirect", &["https://x.example.com/", "/x"]),
+    ("mirror-target", &["http://10.0.0.1/$request_uri", "https://m.example.com/"]),
+    ("auth-url", &["http://10.0.0.1/x", "http://a.example.com/", "https://$host/x"]),
+    ("upstream-hash-by", &["$request_uri"]),
+    ("global-auth-url", &["http://10.0.0.1/"]),
+    ("auth-keepalive", &["5"]),
 ];
 
 struct Random(u64);
@@ -108,10 +145,80 @@ impl Random {
 }
 
 const ALPHABET: &[&str] = &[
-    "\"", "'", "{", "}", ";", "\n", "\r", "\t", " ", "$", "${", "#", "\\", "\0", "\u{feff}", "é", "漢", "😀", "\u{202e}", "`", "|", "&", "(", ")", "[", "]", "*",
-    "~", "^", "=", "@", ",", ":", "/", "..", "%0a", "\\n", "a", "1", "-", "_", ".", "?", "on", "off", "default", "include", "hostnames", "volatile",
-    "load_module /x.so;", "root /;", "alias /etc/;", "}\nlocation / {", "proxy_pass http://127.0.0.1;", "lua", "access_log /x", "$host", "$1", "$nonesuch",
-    "http://", "https://", "127.0.0.1", "10.0.0.0/8", "CN=", "true", "200", "5m", "!", "ssl_engine ../x;", "' \"", "--", "/*", "X-Y", "unix:/x",
+    "\"",
+    "'",
+    "{",
+    "}",
+    ";",
+    "\n",
+    "\r",
+    "\t",
+    " ",
+    "$",
+    "${",
+    "#",
+    "\\",
+    "\0",
+    "\u{feff}",
+    "é",
+    "漢",
+    "😀",
+    "\u{202e}",
+    "`",
+    "|",
+    "&",
+    "(",
+    ")",
+    "[",
+    "]",
+    "*",
+    "~",
+    "^",
+    "=",
+    "@",
+    ",",
+    ":",
+    "/",
+    "..",
+    "%0a",
+    "\\n",
+    "a",
+    "1",
+    "-",
+    "_",
+    ".",
+    "?",
+    "on",
+    "off",
+    "default",
+    "include",
+    "hostnames",
+    "volatile",
+    "load_module /x.so;",
+    "root /;",
+    "alias /etc/;",
+    "}\nlocation / {",
+    "proxy_pass http://127.0.0.1;",
+    "lua",
+    "access_log /x",
+    "$host",
+    "$1",
+    "$nonesuch",
+    "http://",
+    "https://",
+    "127.0.0.1",
+    "10.0.0.0/8",
+    "CN=",
+    "true",
+    "200",
+    "5m",
+    "!",
+    "ssl_engine ../x;",
+    "' \"",
+    "--",
+    "/*",
+    "X-Y",
+    "unix:/x",
 ];
 
 /// Makes a value: sometimes random, sometimes a valid one with something in it.
@@ -191,7 +298,11 @@ fn options() -> Options {
 }
 
 fn samples(name: &str, value: Value, default: &str) -> Vec<String> {
-    let mut all: Vec<String> = SAMPLES.iter().filter(|(n, _)| *n == name || name == format!("global-{n}")).flat_map(|(_, v)| v.iter().map(|s| (*s).to_owned())).collect();
+    let mut all: Vec<String> = SAMPLES
+        .iter()
+        .filter(|(n, _)| *n == name || name == format!("global-{n}"))
+        .flat_map(|(_, v)| v.iter().map(|s| (*s).to_owned()))
+        .collect();
     let more: &[&str] = match value {
         Value::Bool => &["true", "false"],
         Value::Number(..) => &["0", "1", "3", "300", "404", "8000"],
@@ -216,7 +327,8 @@ fn samples(name: &str, value: Value, default: &str) -> Vec<String> {
 }
 
 fn companions(name: &str) -> BTreeMap<String, String> {
-    let list = COMPANIONS.iter().filter(|(prefix, _)| name.starts_with(prefix)).flat_map(|(_, list)| list.iter());
+    let list =
+        COMPANIONS.iter().filter(|(prefix, _)| name.starts_with(prefix)).flat_map(|(_, list)| list.iter());
     list.map(|(n, v)| (format!("nginx.ingress.kubernetes.io/{n}"), (*v).to_owned())).collect()
 }
 
@@ -244,7 +356,10 @@ fn annotations_never_change_the_shape() {
             ingress.metadata.annotations = companions(row.name);
             let name = format!("nginx.ingress.kubernetes.io/{}", row.name);
             if closing.get() {
-                ingress.metadata.annotations.insert("nginx.ingress.kubernetes.io/auth-url".into(), "x".into());
+                ingress
+                    .metadata
+                    .annotations
+                    .insert("nginx.ingress.kubernetes.io/auth-url".into(), "x".into());
             }
             match value {
                 Some(value) => ingress.metadata.annotations.insert(name, value.to_owned()),
@@ -290,7 +405,10 @@ fn check(known: &BTreeSet<String>, shape: &str, what: &str) {
 
 #[test]
 fn keys_never_change_the_shape() {
-    let rows: Vec<&settings::Row> = settings::ROWS.iter().filter(|r| r.value != Value::Snippet && !matches!(r.verdict, Verdict::Refused(_))).collect();
+    let rows: Vec<&settings::Row> = settings::ROWS
+        .iter()
+        .filter(|r| r.value != Value::Snippet && !matches!(r.verdict, Verdict::Refused(_)))
+        .collect();
     let each = total() / 3 / rows.len() + 1;
     let mut random = Random(0xfeed_beef_dead_cafe);
     for row in rows {
@@ -299,9 +417,15 @@ fn keys_never_change_the_shape() {
         let template = objects.config_map(&Key::new("ns", "config")).expect("there").object.clone();
         let mut with = |value: Option<&str>| {
             let mut map = ConfigMap::clone(&template);
-            map.data = [("use-gzip", "true"), ("enable-brotli", "true"), ("use-forwarded-headers", "true"), ("enable-syslog", "true"), ("hide-headers", "a")]
-                .map(|(k, v)| (k.to_owned(), v.to_owned()))
-                .into();
+            map.data = [
+                ("use-gzip", "true"),
+                ("enable-brotli", "true"),
+                ("use-forwarded-headers", "true"),
+                ("enable-syslog", "true"),
+                ("hide-headers", "a"),
+            ]
+            .map(|(k, v)| (k.to_owned(), v.to_owned()))
+            .into();
             map.data.remove(row.name);
             map.data.extend(value.map(|v| (row.name.to_owned(), v.to_owned())));
             objects.apply(Object::ConfigMap(Arc::new(map)));
@@ -345,7 +469,8 @@ fn fields_never_change_the_shape() {
                 _ => ingress.spec.tls[0].secret_name = value.clone(),
             }
             if i % 12 == 6 {
-                ingress.spec.rules[0].http.as_mut().expect("paths").paths[0].path_type = Some("ImplementationSpecific".into());
+                ingress.spec.rules[0].http.as_mut().expect("paths").paths[0].path_type =
+                    Some("ImplementationSpecific".into());
             }
         }
         objects.apply(Object::Ingress(Arc::new(ingress)));
@@ -361,20 +486,32 @@ fn snippets_stay_in_their_block() {
     let mut random = Random(0x5555_1234_aaaa_4321);
     let mut objects = objects();
     let mut map = ConfigMap::clone(&objects.config_map(&Key::new("ns", "config")).expect("there").object);
-    map.data = [("allow-snippet-annotations", "true"), ("annotations-risk-level", "Critical")].map(|(k, v)| (k.to_owned(), v.to_owned())).into();
+    map.data = [("allow-snippet-annotations", "true"), ("annotations-risk-level", "Critical")]
+        .map(|(k, v)| (k.to_owned(), v.to_owned()))
+        .into();
     objects.apply(Object::ConfigMap(Arc::new(map)));
     let template = objects.ingress(&Key::new("ns", "old")).expect("there").object.clone();
     let mut translator = Translator::new();
     let mut taken = 0;
     for i in 0..total() / 6 {
         let name = ["configuration-snippet", "server-snippet", "auth-snippet", "stream-snippet"][i % 4];
-        let mut text = hostile(&mut random, &["more_set_headers \"X: y\";".into(), "if ($host = a) { return 403; }".into(), "location /z { return 200; }".into()]);
+        let mut text = hostile(
+            &mut random,
+            &[
+                "more_set_headers \"X: y\";".into(),
+                "if ($host = a) { return 403; }".into(),
+                "location /z { return 200; }".into(),
+            ],
+        );
         if random.below(3) == 0 {
             text.push_str(" add_header A b;");
         }
         let mut ingress = Ingress::clone(&template);
         ingress.metadata.annotations.insert(format!("nginx.ingress.kubernetes.io/{name}"), text.clone());
-        ingress.metadata.annotations.insert("nginx.ingress.kubernetes.io/auth-url".into(), "http://10.0.0.1/".into());
+        ingress
+            .metadata
+            .annotations
+            .insert("nginx.ingress.kubernetes.io/auth-url".into(), "http://10.0.0.1/".into());
         objects.apply(Object::Ingress(Arc::new(ingress)));
         let made = translator.translate(&objects, &options());
         let shape = shapes(&made, &format!("{name}={text:?}"));

@@ -64,7 +64,8 @@ fn clients(making: &mut Making<'_>, parsed: &Parsed) -> Option<ClientCertificate
     making.files.extend(revoked.clone());
     let page = a.get("auth-tls-error-page");
     if let Some(text) = page.filter(|p| !crate::reach::is_link(p)) {
-        let problem = parsed.annotation_problem("auth-tls-error-page", "it must be a path or a URL of http or https");
+        let problem =
+            parsed.annotation_problem("auth-tls-error-page", "it must be a path or a URL of http or https");
         making.problems.push(problem.reason("InvalidValue").at(text, 0));
     }
     let page = page.filter(|p| crate::reach::is_link(p));

@@ -88,8 +88,14 @@ impl Making<'_> {
             }
             let mut authority = from(url, |name| a.get(name).map(str::to_owned));
             if let Some(text) = a.get("auth-cache-duration").filter(|t| valid_times(t).is_none()) {
-                let text_of = format!("it must be statuses and a time, such as 200 401 5m; {CACHE_TIMES} holds");
-                self.problems.push(parsed.annotation_problem("auth-cache-duration", text_of).reason("InvalidValue").at(text, 0));
+                let text_of =
+                    format!("it must be statuses and a time, such as 200 401 5m; {CACHE_TIMES} holds");
+                self.problems.push(
+                    parsed
+                        .annotation_problem("auth-cache-duration", text_of)
+                        .reason("InvalidValue")
+                        .at(text, 0),
+                );
             }
             authority.keepalive = keepalive(a, url);
             authority.always_set_cookie = a.flag("auth-always-set-cookie");
@@ -189,7 +195,10 @@ fn from(url: &str, get: impl Fn(&'static str) -> Option<String>) -> Authority {
     let host = reach::split(url).map(|u| u.host.to_owned()).unwrap_or_default();
     let list = get("auth-response-headers").unwrap_or_default();
     let parameter = get("auth-signin-redirect-param").unwrap_or_else(|| "rd".into());
-    let times = get("auth-cache-duration").and_then(|text| valid_times(&text)).or_else(|| valid_times(CACHE_TIMES)).unwrap_or_default();
+    let times = get("auth-cache-duration")
+        .and_then(|text| valid_times(&text))
+        .or_else(|| valid_times(CACHE_TIMES))
+        .unwrap_or_default();
     Authority {
         url: url.to_owned(),
         host,
