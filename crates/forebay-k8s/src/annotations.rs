@@ -155,7 +155,9 @@ impl Annotations {
         match row.verdict {
             Verdict::Refused(why) => problems.push(problem(why).reason("NotSupported")),
             Verdict::Differs(how) if deviates(row, text) => {
-                problems.push(problem(how).severity(Severity::Differs).reason("Differs"));
+                let without = how.starts_with("accepted without effect");
+                let severity = if without { Severity::Ignored } else { Severity::Differs };
+                problems.push(problem(how).severity(severity).reason("Differs"));
                 self.values.insert(row.name, text.to_owned());
             }
             Verdict::Works | Verdict::Differs(_) => {
@@ -191,7 +193,7 @@ impl Annotations {
                 format!("the value contains \"{word}\", which annotation-value-word-blocklist names{closes}");
             return Some(problem(&why).reason("BlockedWord").at(text, at));
         }
-        match row.value.check(text) {
+        match row.value.check(text, &settings.defined) {
             Ok(()) => None,
             Err(invalid) => Some(problem(&format!("the value is not valid{closes}")).invalid(text, &invalid)),
         }

@@ -69,6 +69,10 @@ pub struct Options {
     /// Endpoints are printed as `server` lines. `false`: groups are empty in the files, and the caller gives the running process
     /// the peers of each group by its name.
     pub endpoints_in_files: bool,
+    /// Path of the access log without `access-log-path`.
+    pub access_log: String,
+    /// Directory of kept answers of authentication services, if any Ingress asks for it.
+    pub cache_directory: String,
     /// Addresses to listen at; empty: all of both families.
     pub bind_addresses: Vec<String>,
     /// Hosts and clients are told over IPv6, too.
@@ -105,6 +109,8 @@ impl Default for Options {
             resolvers: Vec::new(),
             api_server: Vec::new(),
             endpoints_in_files: false,
+            access_log: "/dev/stdout".into(),
+            cache_directory: "auth-cache".into(),
             bind_addresses: Vec::new(),
             ipv6: true,
             main: Vec::new(),

@@ -1,12 +1,13 @@
 //! The translation as a whole, kept between calls so that only what changed is made anew.
 
-use crate::groups::{self, Common, Endpoint, Servers, Spec};
-use crate::ingress::{self, Globals, Made, Members, Parsed, Use};
+mod stream;
+
+use crate::groups::{self, Endpoint, Servers, Spec};
+use crate::ingress::{self, Globals, Made, Members, Names, Parsed, Use};
 use crate::model::{CertificateFiles, File, HostName};
-use crate::objects::{Key, Kind, Objects, PortRef};
+use crate::objects::{Key, Kind, Objects};
 use crate::options::Options;
 use crate::problem::Problem;
-use crate::settings::Settings;
 use crate::tree;
 use crate::view::{self, Dependency, View};
 use forebay_conf::Node;
@@ -48,12 +49,14 @@ pub struct Accepted {
 /// File of a host with what it depends on.
 struct HostPart {
     members: Vec<(Key, u64)>,
-    aliases: Vec<String>,
+    names: Names,
     dependencies: Vec<Dependency>,
     bytes: Arc<[u8]>,
     uses: Vec<Use>,
     problems: Vec<Problem>,
     files: Vec<File>,
+    /// It keeps answers of an authentication service.
+    auth_cache: bool,
 }
 
 /// A group with what it was made of.
@@ -86,12 +89,13 @@ impl Translator {
         let (globals, mut problems) = self.globals(objects, options);
         let ours = self.parse(objects, &globals, options);
         let members = by_host(&ours);
-        let aliases = BTreeMap::new();
-        self.make_hosts(objects, &globals, members, &aliases);
+        let names = names(&ours, &members, &mut problems);
+        self.make_hosts(objects, &globals, members, &names);
         let mut out = Translation::default();
         self.group_parts(objects, &globals, &mut out, &mut problems);
+        let stream = stream::parts(objects, &globals, &ours, &mut out, &mut problems);
         let certificate = default_certificate(objects, options);
-        self.files(&globals, certificate, &mut out);
+        self.files(&globals, certificate, &stream, &mut out);
         for parsed in &ours {
             problems.extend(parsed.problems.iter().cloned());
             let hosts = parsed.rules.iter().filter_map(|r| r.host.clone()).collect();
@@ -108,7 +112,7 @@ impl Translator {
         for (name, part) in &mut self.groups {
             let revisions = revisions(objects, &part.spec);
             if part.revisions != revisions {
-                part.servers = groups::servers(&part.spec, objects);
+                part.servers = groups::servers(&part.spec, objects, &self.options);
                 part.revisions = revisions;
             }
             all.insert(name.clone(), part.servers.endpoints.clone());
@@ -136,7 +140,7 @@ impl Translator {
         self.options = options.clone();
         let view = View::new(objects);
         let mut problems = Vec::new();
-        let globals = Arc::new(read_globals(&view, options, &mut problems));
+        let globals = Arc::new(ingress::read_globals(&view, options, &mut problems));
         self.globals = Some((globals.clone(), view.into_dependencies(), problems.clone()));
         (globals, problems)
     }
@@ -176,7 +180,7 @@ impl Translator {
         objects: &Objects,
         globals: &Globals,
         members: BTreeMap<Option<String>, Members>,
-        aliases: &BTreeMap<String, Vec<String>>,
+        names: &BTreeMap<String, Names>,
     ) {
         let mut before = std::mem::take(&mut self.hosts);
         let revision = |p: &Parsed| self.parsed.get(&p.key).map_or(0, |(r, _)| *r);
@@ -184,13 +188,13 @@ impl Translator {
             let name = host.clone().unwrap_or_else(|| "_".into());
             let versions: Vec<(Key, u64)> =
                 members.iter().map(|(p, _)| (p.key.clone(), revision(p))).collect();
-            let aliases = aliases.get(&name).cloned().unwrap_or_default();
+            let names = names.get(&name).cloned().unwrap_or_default();
             let old = before.remove(&name).filter(|old| {
-                old.members == versions && old.aliases == aliases && view::current(objects, &old.dependencies)
+                old.members == versions && old.names == names && view::current(objects, &old.dependencies)
             });
             let part = old.unwrap_or_else(|| {
                 let host = host.map_or(HostName::Any, HostName::Name);
-                make_host(objects, globals, &host, &members, versions, aliases)
+                make_host(objects, globals, &host, &members, versions, names)
             });
             self.hosts.insert(name, part);
         }
@@ -216,7 +220,11 @@ impl Translator {
             let revisions = revisions(objects, spec);
             let part = match before.remove(&name).filter(|old| old.revisions == revisions) {
                 Some(old) => old,
-                None => GroupPart { spec: spec.clone(), revisions, servers: groups::servers(spec, objects) },
+                None => GroupPart {
+                    spec: spec.clone(),
+                    revisions,
+                    servers: groups::servers(spec, objects, &self.options),
+                },
             };
             if let (Some(why), Some(used)) = (&part.servers.problem, used) {
                 let text = format!("{why}; the path answers 503");
@@ -229,10 +237,17 @@ impl Translator {
         }
     }
 
-    fn files(&mut self, globals: &Globals, certificate: Option<CertificateFiles>, out: &mut Translation) {
+    fn files(
+        &mut self,
+        globals: &Globals,
+        certificate: Option<CertificateFiles>,
+        stream: &stream::Parts,
+        out: &mut Translation,
+    ) {
         let mut files: BTreeMap<String, Arc<[u8]>> = BTreeMap::new();
         let mut shards: BTreeMap<String, Vec<Node>> = BTreeMap::new();
         for name in out.groups.keys() {
+            // Groups of the stream block are in the main file.
             let Some(part) = self.groups.get(name) else { continue };
             let shard = if out.groups.len() <= ONE_FILE {
                 "groups.conf".to_owned()
@@ -261,7 +276,19 @@ impl Translator {
         if let Some(c) = &certificate {
             files.extend([&c.chain, &c.key].map(|f| (f.path.clone(), f.bytes.clone())));
         }
-        let main = tree::main(&tree::Main { globals, groups: group_paths, hosts: host_paths, certificate });
+        if let Some(key) = &globals.ticket_key {
+            files.insert(ingress::TICKET_KEY.to_owned(), key.clone());
+        }
+        let main = tree::main(&tree::Main {
+            globals,
+            groups: group_paths,
+            hosts: host_paths,
+            certificate,
+            auth_cache: self.hosts.values().any(|h| h.auth_cache),
+            stream: &stream.ports,
+            passthrough: stream.passthrough.clone(),
+            stream_snippets: stream.snippets.clone(),
+        });
         let main = self.text(MAIN, &main);
         out.files.push((MAIN.into(), main));
         out.files.extend(files.into_iter().map(|(path, bytes)| (path.into(), bytes)));
@@ -307,17 +334,58 @@ fn by_host(ours: &[Arc<Parsed>]) -> BTreeMap<Option<String>, Members> {
     hosts
 }
 
+/// Finds the names that servers have beside their hosts: those of `server-alias` and `from-to-www-redirect`. A host of a rule
+/// counts before them, and an older Ingress before a younger.
+fn names(
+    ours: &[Arc<Parsed>],
+    members: &BTreeMap<Option<String>, Members>,
+    problems: &mut Vec<Problem>,
+) -> BTreeMap<String, Names> {
+    let mut found: BTreeMap<String, Names> = BTreeMap::new();
+    let mut taken: BTreeSet<String> = BTreeSet::new();
+    for parsed in ours.iter().filter(|p| !p.canary) {
+        let hosts: Vec<&String> = parsed.rules.iter().filter_map(|r| r.host.as_ref()).collect();
+        if let (Some(host), Some(text)) = (hosts.first(), parsed.annotations.get("server-alias")) {
+            for alias in text.split([',', ' ']).filter(|a| !a.is_empty()) {
+                let name = alias.to_ascii_lowercase();
+                let problem = |why: &str| {
+                    let problem = parsed.annotation_problem(
+                        "server-alias",
+                        format!("\"{}\" is no alias: {why}", alias.escape_debug()),
+                    );
+                    problem.at(text, text.find(alias).unwrap_or(0))
+                };
+                if !ingress::is_host(&name) {
+                    problems.push(problem("it is no DNS name").reason("InvalidHost"));
+                } else if members.contains_key(&Some(name.clone())) || !taken.insert(name.clone()) {
+                    problems.push(problem("another server has the name").reason("HostConflict"));
+                } else {
+                    found.entry((*host).clone()).or_default().aliases.push(name);
+                }
+            }
+        }
+        if parsed.annotations.flag("from-to-www-redirect") {
+            for host in hosts.iter().filter(|h| !h.starts_with("*.")) {
+                let other = host.strip_prefix("www.").map_or_else(|| format!("www.{host}"), str::to_owned);
+                if !members.contains_key(&Some(other.clone())) && taken.insert(other.clone()) {
+                    found.entry((*host).clone()).or_default().redirected_from = Some(other);
+                }
+            }
+        }
+    }
+    found
+}
+
 fn make_host(
     objects: &Objects,
     globals: &Globals,
     host: &HostName,
     members: &Members,
     versions: Vec<(Key, u64)>,
-    aliases: Vec<String>,
+    names: Names,
 ) -> HostPart {
     let view = View::new(objects);
-    let Made { server, uses, mut problems, files } =
-        ingress::server(host, members, aliases.clone(), globals, &view);
+    let Made { server, uses, mut problems, files } = ingress::server(host, members, &names, globals, &view);
     let bytes = forebay_conf::print(&tree::server(&server, globals)).unwrap_or_else(|error| {
         for (parsed, _) in members {
             problems.push(
@@ -327,42 +395,17 @@ fn make_host(
         Vec::new()
     });
     let dependencies = view.into_dependencies();
-    HostPart { members: versions, aliases, dependencies, bytes: bytes.into(), uses, problems, files }
-}
-
-fn read_globals(view: &View<'_>, options: &Options, problems: &mut Vec<Problem>) -> Globals {
-    let map = options.config_map.as_ref().and_then(|key| view.config_map(key));
-    let settings = map.map(|map| Settings::read(&map, problems)).unwrap_or_default();
-    let default_backend = options.default_backend_service.as_ref().map(|key| {
-        let port = view.service(key).and_then(|s| s.spec.ports.first().map(|p| p.port));
-        Spec {
-            service: key.clone(),
-            port: PortRef { name: None, number: port.or(Some(80)) },
-            ..Spec::default()
-        }
-    });
-    // Its Secret may come and go; that changes `listen` of all servers.
-    let default_certificate = options.made_certificate.is_some()
-        || options.default_ssl_certificate.as_ref().is_some_and(|key| {
-            view.secret(key).is_some_and(|secret| ingress::certificate_files(key, &secret).is_ok())
-        });
-    let keepalive = match settings.number("upstream-keepalive-connections") {
-        0 => Vec::new(),
-        n => vec![
-            ("keepalive", n.to_string()),
-            ("keepalive_requests", settings.get("upstream-keepalive-requests").to_owned()),
-            ("keepalive_time", settings.get("upstream-keepalive-time").to_owned()),
-            ("keepalive_timeout", format!("{}s", settings.number("upstream-keepalive-timeout"))),
-        ],
-    };
-    let groups = Common { keepalive, endpoints_in_files: options.endpoints_in_files };
-    Globals {
-        options: options.clone(),
-        settings,
-        default_backend,
-        default_certificate,
-        groups,
-        variables: Vec::new(),
+    let auth_cache =
+        server.routes.iter().any(|r| r.policy.authority.as_ref().is_some_and(|a| a.cache.is_some()));
+    HostPart {
+        members: versions,
+        names,
+        dependencies,
+        bytes: bytes.into(),
+        uses,
+        problems,
+        files,
+        auth_cache,
     }
 }
 

@@ -3,8 +3,9 @@
 mod host;
 mod main;
 
+pub(crate) use host::collect;
 pub use host::server;
-pub use main::{Main, main};
+pub use main::{Main, StreamPort, main};
 
 use forebay_conf::Node;
 

@@ -3,7 +3,7 @@
 //! A value becomes a word of the tree, so nothing in it can end a directive. The types refuse what would mean something else
 //! than the value's author may say: variables where a text is expected, unknown variables, control characters.
 
-use crate::variables;
+use crate::variables::{self, Known};
 use std::net::IpAddr;
 
 /// Longest value in bytes. Snippets and log formats may be [`LONGEST_TEXT`].
@@ -70,11 +70,11 @@ impl Invalid {
 }
 
 impl Value {
-    /// Checks a value.
+    /// Checks a value. `known`: variables beside those that always exist.
     ///
     /// # Errors
     /// The reason and the place.
-    pub fn check(self, text: &str) -> Result<(), Invalid> {
+    pub fn check(self, text: &str, known: &Known) -> Result<(), Invalid> {
         let longest =
             if matches!(self, Value::Text | Value::Snippet | Value::Cidrs) { LONGEST_TEXT } else { LONGEST };
         if text.len() > longest {
@@ -109,10 +109,10 @@ impl Value {
             Value::Path => path(text).and_then(|()| no_dollar(text)),
             Value::Captures => captures(text),
             Value::Regex => regex(text),
-            Value::Variables => variables_only(text),
-            Value::Template => variables::check(text, false),
+            Value::Variables => variables_only(text, known),
+            Value::Template => variables::check(text, known),
             Value::Line => no_dollar(text),
-            Value::Text => variables::check(text, false),
+            Value::Text => variables::check(text, known),
             _ => Ok(()),
         }
     }
@@ -239,10 +239,10 @@ pub fn regex_lint(text: &str) -> Option<String> {
     }
 }
 
-fn variables_only(text: &str) -> Result<(), Invalid> {
+fn variables_only(text: &str, known: &Known) -> Result<(), Invalid> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "-_${}".contains(c);
     each(text, allowed, "a letter, digit or part of a variable")?;
-    variables::check(text, false)
+    variables::check(text, known)
 }
 
 /// Reads `true` and `false`, and the other spellings that Kubernetes' tools write.
@@ -334,7 +334,7 @@ mod tests {
             (Value::Cidrs, ""),
         ];
         for (value, text) in good {
-            assert_eq!(value.check(text), Ok(()), "{text}");
+            assert_eq!(value.check(text, &Known::new()), Ok(()), "{text}");
         }
         let bad: &[(Value, &str, usize)] = &[
             (Value::Bool, "yes", 0),
@@ -353,7 +353,7 @@ mod tests {
             (Value::Cidrs, "1.2.3.4/+8", 0),
         ];
         for (value, text, at) in bad {
-            assert_eq!(value.check(text).map_err(|e| e.at), Err(*at), "{text}");
+            assert_eq!(value.check(text, &Known::new()).map_err(|e| e.at), Err(*at), "{text}");
         }
     }
 }

@@ -170,17 +170,19 @@ pub fn mentions(text: &str) -> impl Iterator<Item = Mention<'_>> {
     })
 }
 
-/// Checks that a text mentions only variables that exist. `captures`: `$1` to `$9` do.
+/// Names of variables beside those that always exist: those that snippets of the ConfigMap define.
+pub type Known = std::collections::BTreeSet<String>;
+
+/// Checks that a text mentions only variables that exist.
 ///
 /// # Errors
 /// The first that does not.
-pub fn check(text: &str, captures: bool) -> Result<(), Invalid> {
+pub fn check(text: &str, known: &Known) -> Result<(), Invalid> {
     for Mention { at, name } in mentions(text) {
         if name.is_empty() {
             return Err(Invalid::new(at, "the name of a variable is missing after \"$\""));
         }
-        let capture = captures && name.len() == 1 && name.bytes().all(|b| b.is_ascii_digit());
-        if !capture && !exists(name) {
+        if !exists(name) && !known.contains(&name.to_ascii_lowercase()) {
             return Err(Invalid::new(at, format!("there is no variable \"${name}\"")));
         }
     }

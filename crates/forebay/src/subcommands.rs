@@ -41,9 +41,9 @@ enum Wish {
     Fmt(FmtArgs),
     /// Exit with 0 if the server on this machine answers, for containers
     Healthcheck(HealthcheckArgs),
-    /// Serve the Ingresses of a Kubernetes cluster
+    /// Serve the Ingresses of a Kubernetes cluster, or show what manifests become
     #[cfg(feature = "kubernetes")]
-    Ingress(IngressArgs),
+    Ingress(crate::ingress::IngressArgs),
     /// Load a server and measure it
     #[command(disable_help_flag = true)]
     Bench(BenchArgs),
@@ -60,18 +60,6 @@ enum Wish {
     Top(TopArgs),
     /// Have the system and its browsers trust the authority for localhost and its like
     Trust(TrustArgs),
-}
-
-/// `forebay ingress`.
-#[cfg(feature = "kubernetes")]
-#[derive(Args)]
-struct IngressArgs {
-    #[command(flatten)]
-    cluster: crate::cluster::ClusterArgs,
-    #[arg(long, default_value_t = 80)]
-    http_port: u16,
-    #[arg(long, default_value_t = 443)]
-    https_port: u16,
 }
 
 /// `forebay bench` and `forebay tune` read their arguments themselves.
@@ -345,14 +333,7 @@ pub(crate) fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
             healthcheck::main(&place.options(), url.as_deref(), Duration::from_secs(timeout.into()))
         }
         #[cfg(feature = "kubernetes")]
-        Wish::Ingress(args) => {
-            let options = forebay_k8s::Options {
-                http_port: args.http_port,
-                https_port: args.https_port,
-                ..Default::default()
-            };
-            crate::cluster::main(&args.cluster, options, arguments, titled)
-        }
+        Wish::Ingress(args) => crate::ingress::main(&args, arguments, titled),
         Wish::Bench(args) => forebay_bench::cli::main(args.rest),
         Wish::Proxy(args) => proxy::main(&args, arguments, titled),
         Wish::Reload(args) => {

@@ -1,0 +1,377 @@
+//! Gateways with their listeners, and the routes that attach to them.
+
+use super::objects::{
+    AllowedNamespaces, Gateway, GatewayKind, GatewayObjects, GROUP, Listener, ListenerSet, ObjectRef, ParentRef, Route,
+};
+use crate::ingress::certificate_files;
+use crate::model::CertificateFiles;
+use crate::objects::{Key, Metadata, Objects};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// What a translation of the Gateway API needs to know.
+#[derive(Clone, Copy)]
+pub(crate) struct Cluster<'a> {
+    /// Services, Secrets, Namespaces.
+    pub objects: &'a Objects,
+    /// Objects of the Gateway API.
+    pub gateway: &'a GatewayObjects,
+    /// `spec.controllerName` of the GatewayClasses that are ours.
+    pub controller: &'a str,
+}
+
+impl Cluster<'_> {
+    /// Returns `true` if a ReferenceGrant lets an object refer to one in another namespace.
+    pub(crate) fn is_granted(&self, from: (&str, &str, &str), to: (&str, &str), target: &Key) -> bool {
+        let (group, kind, namespace) = from;
+        if namespace == target.namespace {
+            return true;
+        }
+        self.gateway.grants.iter().filter(|(key, _)| key.namespace == target.namespace).any(|(_, grant)| {
+            grant.spec.from.iter().any(|f| f.group == group && f.kind == kind && f.namespace == namespace)
+                && grant.spec.to.iter().any(|t| {
+                    t.group == to.0 && t.kind == to.1 && t.name.as_ref().is_none_or(|n| *n == target.name)
+                })
+        })
+    }
+
+    /// Returns `true` if objects of a namespace may attach to something in `own`.
+    fn allows(&self, allowed: Option<&AllowedNamespaces>, own: &str, namespace: &str, default: &str) -> bool {
+        match allowed.and_then(|a| a.from.as_deref()).unwrap_or(default) {
+            "All" => true,
+            "Same" => namespace == own,
+            "Selector" => {
+                let Some(selector) = allowed.map(|a| &a.selector) else { return false };
+                let labels = self.objects.namespace(namespace).map(|n| n.object.metadata.labels.clone());
+                let mut labels = labels.unwrap_or_default();
+                // The API server sets this label; manifests without it mean the same.
+                labels.insert("kubernetes.io/metadata.name".into(), namespace.to_owned());
+                selector.selects(&labels)
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Object that a listener is written in.
+#[derive(Clone, Debug)]
+pub(crate) enum Owner {
+    /// A Gateway.
+    Gateway,
+    /// A ListenerSet.
+    Set(Arc<ListenerSet>),
+}
+
+/// Listener with what follows from the cluster.
+#[derive(Clone, Debug)]
+pub(crate) struct Attached {
+    /// As written.
+    pub listener: Listener,
+    /// Object that it is written in.
+    pub owner: Owner,
+    /// Namespace of that object.
+    pub namespace: String,
+    /// Certificates.
+    pub certificates: Vec<CertificateFiles>,
+    /// Why references to certificates cannot be used: reason and message.
+    pub unresolved: Option<(&'static str, String)>,
+    /// Kinds of routes that it serves.
+    pub kinds: Vec<&'static str>,
+    /// It names kinds that it cannot serve.
+    pub invalid_kinds: bool,
+    /// Its protocol is served.
+    pub supported: bool,
+    /// Another listener has the same port and host, or another protocol at this port: reason.
+    pub conflict: Option<&'static str>,
+    /// Routes that are attached.
+    pub routes: usize,
+}
+
+impl Attached {
+    /// Returns `true` if the listener gets requests.
+    pub(crate) fn works(&self) -> bool {
+        // Without a certificate no handshake can be answered.
+        let has_certificate = self.listener.protocol != "HTTPS" || !self.certificates.is_empty();
+        self.supported && self.conflict.is_none() && has_certificate
+    }
+
+    /// Returns the host in lower case; empty for all.
+    pub(crate) fn host(&self) -> String {
+        self.listener.hostname.clone().unwrap_or_default().to_ascii_lowercase()
+    }
+}
+
+/// Gateway that is ours.
+#[derive(Clone, Debug)]
+pub(crate) struct Ours {
+    /// Namespace and name.
+    pub key: Key,
+    /// The object.
+    pub gateway: Arc<Gateway>,
+    /// Listeners of the Gateway and of its ListenerSets.
+    pub listeners: Vec<Attached>,
+    /// Address to listen at; `None`: all of this machine.
+    pub address: Option<IpAddr>,
+    /// Why its wanted addresses cannot be used: type and reason of the condition, and a message.
+    pub address_problem: Option<(&'static str, &'static str, String)>,
+    /// ListenerSets that may attach, and those that may not.
+    pub sets: Vec<(Arc<ListenerSet>, bool)>,
+}
+
+/// Returns the Gateways whose class is ours, the oldest first.
+pub(crate) fn gateways(cluster: Cluster<'_>) -> Vec<Ours> {
+    let is_ours = |g: &Gateway| {
+        let class = Key::new("", g.spec.gateway_class_name.as_str());
+        cluster.gateway.classes.get(&class).is_some_and(|c| c.spec.controller_name == cluster.controller)
+    };
+    let mut ours: Vec<Ours> = (cluster.gateway.gateways.iter())
+        .filter(|(_, g)| is_ours(g))
+        .map(|(key, g)| ours(cluster, key, g))
+        .collect();
+    ours.sort_by(|a, b| age(&a.gateway.metadata, &a.key).cmp(&age(&b.gateway.metadata, &b.key)));
+    ours
+}
+
+/// Returns what objects are ordered by: the oldest first, then by name.
+pub(crate) fn age<'a>(metadata: &'a Metadata, key: &'a Key) -> (&'a str, &'a Key) {
+    (&metadata.creation_timestamp, key)
+}
+
+fn ours(cluster: Cluster<'_>, key: &Key, gateway: &Arc<Gateway>) -> Ours {
+    let mut listeners: Vec<Attached> = (gateway.spec.listeners.iter())
+        .map(|l| attach(cluster, l, Owner::Gateway, ("Gateway", &key.namespace)))
+        .collect();
+    let mut sets: Vec<(Arc<ListenerSet>, bool)> = (cluster.gateway.listener_sets.iter())
+        .filter(|(set_key, set)| {
+            let parent = &set.spec.parent_ref;
+            parent.name == key.name
+                && parent.namespace.as_deref().unwrap_or(&set_key.namespace) == key.namespace
+                && parent.kind.as_deref().unwrap_or("Gateway") == "Gateway"
+        })
+        .map(|(set_key, set)| {
+            let allowed = gateway.spec.allowed_listeners.namespaces.as_ref();
+            (set.clone(), cluster.allows(allowed, &key.namespace, &set_key.namespace, "None"))
+        })
+        .collect();
+    let name = |set: &ListenerSet| (set.metadata.creation_timestamp.clone(), set.metadata.namespace.clone(), set.metadata.name.clone());
+    sets.sort_by_key(|(set, _)| name(set));
+    for (set, _) in sets.iter().filter(|(_, allowed)| *allowed) {
+        let owner = ("ListenerSet", set.metadata.namespace.as_str());
+        listeners.extend(set.spec.listeners.iter().map(|l| attach(cluster, l, Owner::Set(set.clone()), owner)));
+    }
+    find_conflicts(&mut listeners);
+    Ours { key: key.clone(), gateway: gateway.clone(), listeners, address: None, address_problem: None, sets }
+}
+
+fn attach(cluster: Cluster<'_>, listener: &Listener, owner: Owner, (kind, namespace): (&str, &str)) -> Attached {
+    let all: &[&'static str] = match listener.protocol.as_str() {
+        "HTTP" | "HTTPS" => &["HTTPRoute", "GRPCRoute"],
+        _ => &[],
+    };
+    let asked = &listener.allowed_routes.kinds;
+    let is_asked = |name: &str| {
+        asked.is_empty() || asked.iter().any(|k| k.kind == name && k.group.as_deref().unwrap_or(GROUP) == GROUP)
+    };
+    let kinds: Vec<&'static str> = all.iter().copied().filter(|name| is_asked(name)).collect();
+    let known = |k: &&super::objects::RouteKind| {
+        !(k.group.as_deref().unwrap_or(GROUP) == GROUP && all.contains(&k.kind.as_str()))
+    };
+    let mut attached = Attached {
+        listener: listener.clone(),
+        owner,
+        namespace: namespace.to_owned(),
+        certificates: Vec::new(),
+        unresolved: None,
+        invalid_kinds: asked.iter().any(|k| known(&k)),
+        kinds,
+        supported: !all.is_empty(),
+        conflict: None,
+        routes: 0,
+    };
+    if listener.protocol == "HTTPS" {
+        for reference in listener.tls.iter().flat_map(|tls| &tls.certificate_refs) {
+            match certificate(cluster, reference, (kind, namespace)) {
+                Ok(files) => attached.certificates.push(files),
+                Err(why) => attached.unresolved = Some(why),
+            }
+        }
+        if attached.certificates.is_empty() && attached.unresolved.is_none() {
+            attached.unresolved = Some(("InvalidCertificateRef", "there is no certificate".into()));
+        }
+    }
+    attached
+}
+
+fn certificate(
+    cluster: Cluster<'_>,
+    reference: &ObjectRef,
+    (kind, namespace): (&str, &str),
+) -> Result<CertificateFiles, (&'static str, String)> {
+    let invalid = |text: String| ("InvalidCertificateRef", text);
+    if !reference.group.as_deref().unwrap_or("").is_empty() || reference.kind.as_deref().unwrap_or("Secret") != "Secret" {
+        return Err(invalid(format!("\"{}\" is no Secret", reference.name)));
+    }
+    let key = Key::new(reference.namespace.as_deref().unwrap_or(namespace), reference.name.as_str());
+    if !cluster.is_granted((GROUP, kind, namespace), ("", "Secret"), &key) {
+        return Err(("RefNotPermitted", format!("no ReferenceGrant allows the Secret {key}")));
+    }
+    let Some(secret) = cluster.objects.secret(&key) else {
+        return Err(invalid(format!("there is no Secret {key}")));
+    };
+    certificate_files(&key, &secret.object).map_err(|e| invalid(format!("Secret {key}: {e}")))
+}
+
+/// Marks listeners that cannot be told apart. Those of the Gateway, and of older sets, come first and win over those of sets.
+fn find_conflicts(listeners: &mut [Attached]) {
+    let mut protocols: BTreeMap<u16, String> = BTreeMap::new();
+    let mut hosts: BTreeMap<(u16, String), usize> = BTreeMap::new();
+    for i in 0..listeners.len() {
+        let Some(l) = listeners.get(i).filter(|l| l.supported) else { continue };
+        let (port, protocol, place) = (l.listener.port, l.listener.protocol.clone(), (l.listener.port, l.host()));
+        let of_set = matches!(l.owner, Owner::Set(_));
+        let first = protocols.entry(port).or_insert_with(|| protocol.clone());
+        if *first != protocol {
+            let first = first.clone();
+            mark(listeners, i, "ProtocolConflict");
+            if !of_set {
+                // Listeners of one Gateway conflict with each other, none wins.
+                let same = |l: &Attached| l.listener.port == port && l.listener.protocol == first && matches!(l.owner, Owner::Gateway);
+                let others: Vec<usize> = listeners.iter().enumerate().filter(|(_, l)| same(l)).map(|(i, _)| i).collect();
+                others.into_iter().for_each(|other| mark(listeners, other, "ProtocolConflict"));
+            }
+            continue;
+        }
+        match hosts.get(&place) {
+            None => {
+                hosts.insert(place, i);
+            }
+            Some(other) => {
+                let other = *other;
+                mark(listeners, i, "HostnameConflict");
+                if !of_set {
+                    mark(listeners, other, "HostnameConflict");
+                }
+            }
+        }
+    }
+}
+
+fn mark(listeners: &mut [Attached], index: usize, reason: &'static str) {
+    if let Some(l) = listeners.get_mut(index) {
+        l.conflict = Some(reason);
+    }
+}
+
+/// Result of a reference of a route to a Gateway.
+#[derive(Clone, Debug)]
+pub(crate) struct Parent {
+    /// Index of the Gateway.
+    pub gateway: usize,
+    /// Listeners that the route is attached to, with the hosts that both have.
+    pub listeners: Vec<(usize, Vec<String>)>,
+    /// Reason and message of the condition `Accepted`.
+    pub accepted: (&'static str, String),
+}
+
+/// Finds the listeners that a route attaches to by a reference; `None` if the reference is not to one of our Gateways.
+pub(crate) fn parent(
+    cluster: Cluster<'_>,
+    ours: &[Ours],
+    route: &Route,
+    kind: GatewayKind,
+    reference: &ParentRef,
+) -> Option<Parent> {
+    let own = &route.metadata.namespace;
+    let namespace = reference.namespace.as_deref().unwrap_or(own);
+    if reference.group.as_deref().unwrap_or(GROUP) != GROUP {
+        return None;
+    }
+    let set = |o: &Ours| {
+        o.sets.iter().any(|(s, allowed)| *allowed && s.metadata.name == reference.name && s.metadata.namespace == namespace)
+    };
+    let (gateway, to_set) = match reference.kind.as_deref().unwrap_or("Gateway") {
+        "Gateway" => (ours.iter().position(|o| o.key.namespace == namespace && o.key.name == reference.name)?, false),
+        "ListenerSet" => (ours.iter().position(set)?, true),
+        _ => return None,
+    };
+    let is_candidate = |l: &Attached| {
+        let owned = match &l.owner {
+            Owner::Gateway => !to_set,
+            Owner::Set(s) => to_set && s.metadata.name == reference.name && s.metadata.namespace == namespace,
+        };
+        owned
+            && reference.section_name.as_ref().is_none_or(|s| l.listener.name == *s)
+            && reference.port.is_none_or(|p| l.listener.port == p)
+    };
+    let candidates: Vec<(usize, &Attached)> =
+        ours.get(gateway)?.listeners.iter().enumerate().filter(|(_, l)| is_candidate(l)).collect();
+    let (mut permitted, mut listeners) = (false, Vec::new());
+    for (index, l) in &candidates {
+        let allowed = &l.listener.allowed_routes.namespaces;
+        if !l.kinds.contains(&kind.name()) || !cluster.allows(allowed.as_ref(), &l.namespace, own, "Same") {
+            continue;
+        }
+        permitted = true;
+        let hosts = intersection(&l.host(), &route.spec.hostnames);
+        if !hosts.is_empty() {
+            listeners.push((*index, hosts));
+        }
+    }
+    let accepted = match (candidates.is_empty(), permitted, listeners.is_empty()) {
+        (true, ..) => ("NoMatchingParent", "no listener has this name or port".to_owned()),
+        (_, false, _) => ("NotAllowedByListeners", "no listener allows routes of this kind and namespace".to_owned()),
+        (_, _, true) => ("NoMatchingListenerHostname", "no listener has one of the hosts".to_owned()),
+        _ => ("Accepted", String::new()),
+    };
+    Some(Parent { gateway, listeners, accepted })
+}
+
+/// Returns the hosts that a listener and a route have in common. An empty text stands for all hosts.
+pub(crate) fn intersection(listener: &str, hosts: &[String]) -> Vec<String> {
+    if hosts.is_empty() {
+        return vec![listener.to_owned()];
+    }
+    hosts.iter().filter_map(|host| common(listener, &host.to_ascii_lowercase())).collect()
+}
+
+fn common(listener: &str, host: &str) -> Option<String> {
+    if listener.is_empty() || covers(listener, host) {
+        Some(host.to_owned())
+    } else if covers(host, listener) {
+        Some(listener.to_owned())
+    } else {
+        None
+    }
+}
+
+/// Returns `true` if all requests for `host` are also for `pattern`, which may be `*.NAME` or empty for all.
+pub(crate) fn covers(pattern: &str, host: &str) -> bool {
+    if pattern.is_empty() || pattern == host {
+        return true;
+    }
+    // `*.a` stands for any number of labels, also for those of `*.b.a`.
+    let Some(suffix) = pattern.strip_prefix('*') else { return false };
+    let name = host.strip_prefix('*').unwrap_or(host);
+    name.len() > suffix.len() && name.ends_with(suffix)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_in_common() {
+        let hosts = |listener: &str, hosts: &[&str]| {
+            intersection(listener, &hosts.iter().map(|h| (*h).to_owned()).collect::<Vec<_>>())
+        };
+        assert_eq!(hosts("", &[]), [""]);
+        assert_eq!(hosts("a.example", &[]), ["a.example"]);
+        assert_eq!(hosts("a.example", &["a.example", "b.example"]), ["a.example"]);
+        assert_eq!(hosts("*.example", &["a.example", "b.c.example", "example", "x.test"]), ["a.example", "b.c.example"]);
+        assert_eq!(hosts("a.example", &["*.example"]), ["a.example"]);
+        assert_eq!(hosts("*.a.example", &["*.example"]), ["*.a.example"]);
+        assert_eq!(hosts("*.example", &["*.a.example"]), ["*.a.example"]);
+        assert_eq!(hosts("a.example", &["b.example"]), [""; 0]);
+    }
+}
