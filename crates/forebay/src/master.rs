@@ -509,9 +509,10 @@ impl Master {
             threads: self.children.iter().find(|child| !child.leaving).map(|child| child.threads),
             test: false,
         };
-        let opened = state::open(&environment, &self.start.paths, before, &self.log);
+        let memory = &mut self.state.memory;
+        let opened = state::open(&environment, &self.start.paths, before, &self.log, memory);
         let moved = |new: &State| new.pid != self.state.pid;
-        let Ok(new) = opened.and_then(|new| match moved(&new) {
+        let Ok(mut new) = opened.and_then(|new| match moved(&new) {
             true => new.write_pid(&self.log).map(|()| new),
             false => Ok(new),
         }) else {
@@ -527,6 +528,7 @@ impl Master {
         self.say_what_stays(&new);
         let kept = new.listeners.clone();
         self.close_listeners(&kept);
+        new.memory = std::mem::take(&mut self.state.memory);
         self.state = new;
         self.log = self.state.log();
         self.watch_certificates();

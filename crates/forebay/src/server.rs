@@ -12,6 +12,7 @@ use crate::state::{self, Before, State};
 use crate::title;
 use forebay_conf::error::Level;
 use forebay_conf::files::Files;
+use forebay_core::config::Memory;
 use forebay_core::process::Worker;
 use forebay_sys::log_area::{Area, Mapped};
 use forebay_sys::{daemon, limits};
@@ -211,7 +212,9 @@ fn prepare(options: &Options, arguments: Vec<OsString>, log: &Log) -> Result<Run
     let old = predecessor.or_else(|| Passed::to_this_process().map(|passed| Listeners::passed(&passed, log)));
     let (environment, paths) = options.places();
     let before = Before { listeners: old.as_ref(), ..Before::default() };
-    let state = state::open(&environment, &paths, before, log)?;
+    let mut memory = Memory::checking();
+    let mut state = state::open(&environment, &paths, before, log, &mut memory)?;
+    state.memory = memory;
     if let Some(old) = old {
         old.warn_of_unused(&state.listeners, log);
     }
@@ -346,8 +349,9 @@ impl Alone {
         // The worker stays, and with it the number of its threads.
         let threads = Some(self.threads);
         let before = Before { listeners: Some(&self.state.listeners), threads, test: false };
-        let opened = state::open(&environment, &self.start.paths, before, &self.log);
-        let Ok(new) = opened else {
+        let memory = &mut self.state.memory;
+        let opened = state::open(&environment, &self.start.paths, before, &self.log, memory);
+        let Ok(mut new) = opened else {
             let reason = self.log.take_refusal().unwrap_or_default();
             Shown::refused(reason.clone());
             self.reports.refused(&reason);
@@ -363,6 +367,7 @@ impl Alone {
         let _ = applied.recv_timeout(APPLIED_WITHIN);
         self.reports.applied(self.generation, &new.status());
         self.state.listeners.unlink_except(&new.listeners);
+        new.memory = std::mem::take(&mut self.state.memory);
         self.state = new;
         self.shown.loaded(&self.state.config, &self.state.environment, &self.state.record);
         self.use_own_log();
