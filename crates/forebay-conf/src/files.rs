@@ -6,7 +6,7 @@
 use crate::error::Error;
 use crate::glob;
 use crate::tree::{FileId, Span};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -22,10 +22,71 @@ pub struct Files {
     globs: BTreeMap<PathBuf, Vec<PathBuf>>,
     globals: Arc<[u8]>,
     configuration: Vec<FileId>,
+    /// The same as a set: a configuration may have a file for each of its servers.
+    is_configuration: HashSet<FileId>,
+    /// Files of the former configuration: see [`Files::after`].
+    former: Option<Arc<Files>>,
+    /// Files and patterns asked for since [`Files::exchange_reads`].
+    reads: Reads,
 }
 
 /// A file's bytes, or the errno of the attempt to get them.
 type Content = Result<Arc<[u8]>, i32>;
+
+/// Files and patterns that a part of a configuration was made from, with what they held.
+#[derive(Clone, Debug, Default)]
+pub struct Reads {
+    files: Vec<(PathBuf, Content)>,
+    globs: Vec<(PathBuf, Vec<PathBuf>)>,
+}
+
+impl Reads {
+    /// Adds those of another part.
+    pub fn append(&mut self, mut other: Reads) {
+        self.files.append(&mut other.files);
+        self.globs.append(&mut other.globs);
+    }
+
+    /// Sorts them, so that each occurs once. Two parts that read the same, in whatever order, are then equal.
+    pub fn sorted(mut self) -> Reads {
+        self.files.sort_by(|a, b| a.0.cmp(&b.0));
+        self.files.dedup_by(|a, b| a.0 == b.0);
+        self.globs.sort();
+        self.globs.dedup();
+        self.files.shrink_to_fit();
+        self
+    }
+
+    /// Returns `true` if all files hold what they held, and all patterns match the same files. Does not count as use of them.
+    pub fn are_current(&self, files: &mut Files) -> bool {
+        self.globs.iter().all(|(pattern, found)| files.matches(pattern) == *found)
+            && self.hold_the_same(files)
+    }
+
+    /// Returns `true` if all files hold what they held. Does not count as use of them.
+    pub fn hold_the_same(&self, files: &mut Files) -> bool {
+        self.files.iter().all(|(path, content)| files.content(path).is_some_and(|now| same(now, content)))
+    }
+
+    /// Returns the paths of the files.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.files.iter().map(|(path, _)| path.as_path())
+    }
+
+    /// Returns `true` if the same files were read, with the same contents. Both must be sorted. Patterns do not count.
+    pub fn read_the_same(&self, other: &Reads) -> bool {
+        let equal = |(a, b): (&(PathBuf, Content), &(PathBuf, Content))| a.0 == b.0 && same(&a.1, &b.1);
+        self.files.len() == other.files.len() && self.files.iter().zip(&other.files).all(equal)
+    }
+}
+
+fn same(a: &Content, b: &Content) -> bool {
+    match (a, b) {
+        (Ok(a), Ok(b)) => Arc::ptr_eq(a, b) || a == b,
+        (Err(a), Err(b)) => a == b,
+        _ => false,
+    }
+}
 
 /// ENOENT, the result for files that are not in the record.
 const MISSING: i32 = 2;
@@ -56,20 +117,54 @@ impl Files {
         record
     }
 
-    /// Reads a file for the first time, and keeps the result.
-    fn look_up(&mut self, path: &Path) -> FileId {
-        let got = if self.recorded_only { Err(MISSING) } else { read_disk(path) };
-        self.insert(path.to_owned(), got)
+    /// Reads for the configuration after that of `former`: files that hold the same bytes share them.
+    pub fn after(mut self, former: Option<Arc<Files>>) -> Files {
+        self.former = former;
+        let read = std::mem::take(&mut self.contents);
+        for path in std::mem::take(&mut self.order) {
+            if let Some((_, content)) = read.get(&path) {
+                self.insert(path, content.clone());
+            }
+        }
+        self
+    }
+
+    /// Ends the connection with the configuration before.
+    pub fn forget_former(&mut self) {
+        self.former = None;
+    }
+
+    /// Counts files as asked for.
+    pub fn note_reads(&mut self, reads: Reads) {
+        self.reads.append(reads);
+    }
+
+    /// Begins a list of the files that are asked for, and returns the one so far.
+    pub fn exchange_reads(&mut self, reads: Reads) -> Reads {
+        std::mem::replace(&mut self.reads, reads)
+    }
+
+    /// Reads a file unless that has been done, and keeps the result.
+    fn look_up(&mut self, path: &Path) {
+        if !self.contents.contains_key(path) {
+            let got = if self.recorded_only { Err(MISSING) } else { read_disk(path) };
+            self.insert(path.to_owned(), got);
+        }
+    }
+
+    fn content(&mut self, path: &Path) -> Option<&Content> {
+        self.look_up(path);
+        self.contents.get(path).map(|(_, content)| content)
     }
 
     /// Reads a file. Returns its bytes. Keeps errors, too, with their errno.
     pub fn read(&mut self, path: &Path) -> io::Result<(FileId, &[u8])> {
-        let id = match self.contents.get(path) {
-            Some((id, _)) => *id,
-            None => self.look_up(path),
-        };
+        self.look_up(path);
+        if let Some((_, content)) = self.contents.get(path) {
+            self.reads.files.push((path.to_owned(), content.clone()));
+        }
         match self.contents.get(path) {
-            Some((_, Ok(bytes))) => Ok((id, bytes)),
+            Some((id, Ok(bytes))) => Ok((*id, bytes)),
             Some((_, Err(errno))) => Err(io::Error::from_raw_os_error(*errno)),
             None => Err(io::Error::from_raw_os_error(MISSING)),
         }
@@ -92,13 +187,20 @@ impl Files {
         }
     }
 
-    /// Returns the paths that match a pattern with `*`, `?` or `[...]`, sorted by bytes as glob(3) sorts in the C locale.
-    pub(crate) fn glob(&mut self, pattern: &Path) -> Vec<PathBuf> {
+    /// Returns the patterns' matches as [`Files::glob`] does, without counting as a use.
+    fn matches(&mut self, pattern: &Path) -> Vec<PathBuf> {
         if let Some(found) = self.globs.get(pattern) {
             return found.clone();
         }
         let found = if self.recorded_only { vec![] } else { glob::expand(pattern) };
         self.globs.insert(pattern.to_owned(), found.clone());
+        found
+    }
+
+    /// Returns the paths that match a pattern with `*`, `?` or `[...]`, sorted by bytes as glob(3) sorts in the C locale.
+    pub(crate) fn glob(&mut self, pattern: &Path) -> Vec<PathBuf> {
+        let found = self.matches(pattern);
+        self.reads.globs.push((pattern.to_owned(), found.clone()));
         found
     }
 
@@ -140,16 +242,20 @@ impl Files {
 
     /// Counts a file among those of [`Files::iter`].
     pub(crate) fn mark_configuration(&mut self, id: FileId) {
-        if !self.configuration.contains(&id) {
+        if self.is_configuration.insert(id) {
             self.configuration.push(id);
         }
     }
 
-    fn insert(&mut self, path: PathBuf, content: Content) -> FileId {
+    fn insert(&mut self, path: PathBuf, content: Content) {
         let id = FileId(u32::try_from(self.order.len()).unwrap_or(u32::MAX));
+        let before = self.former.as_ref().and_then(|former| former.contents.get(&path));
+        let content = match before {
+            Some((_, before)) if same(before, &content) => before.clone(),
+            _ => content,
+        };
         self.order.push(path.clone());
         self.contents.insert(path, (id, content));
-        id
     }
 }
 
@@ -173,12 +279,12 @@ impl Files {
         let mut out = MAGIC.to_vec();
         put(&mut out, &self.globals);
         put_len(&mut out, self.order.len());
-        for path in &self.order {
+        for (path, content) in self.order.iter().filter_map(|path| Some((path, &self.contents.get(path)?.1)))
+        {
             put_path(&mut out, path);
-            let (errno, bytes): (i32, &[u8]) = match self.contents.get(path) {
-                Some((_, Ok(bytes))) => (-1, bytes),
-                Some((_, Err(errno))) => (*errno, &[]),
-                None => (MISSING, &[]),
+            let (errno, bytes): (i32, &[u8]) = match content {
+                Ok(bytes) => (-1, bytes),
+                Err(errno) => (*errno, &[]),
             };
             out.extend(errno.to_le_bytes());
             put(&mut out, bytes);

@@ -4,13 +4,13 @@
 //! after each: an unknown directive loses its block, after other errors as much as possible is kept.
 
 use crate::error::{Error, Level};
-use crate::files::Files;
+use crate::files::{Files, Reads};
 use crate::glob;
 use crate::grammar::{self, Contexts, Row, Status, Support, Value};
 use crate::lexer::{Item, Lexer};
 use crate::third_party;
-use crate::tree::{Block, Directive, FileId, Span, Tree, Word};
-use std::collections::HashSet;
+use crate::tree::{Block, Directive, FileId, Span, Tree, Unit, Word};
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -32,6 +32,8 @@ pub struct Parsed {
     pub tree: Tree,
     /// All errors and warnings by ordinal. The first `Emerg` one is what `nginx -t` would print.
     pub errors: Vec<Error>,
+    /// Files that each unit was read from, by its path ([`parse_after`]). `None`: it occurs more than once.
+    pub units: HashMap<PathBuf, Option<Reads>>,
 }
 
 impl Parsed {
@@ -55,6 +57,32 @@ pub fn end_of_directive(src: &[u8], start: usize) -> usize {
 /// `globals` is the text of the `-g` option, which comes first. Relative includes start at
 /// `conf_dir_for_relative_includes`, the directory of the main file.
 pub fn parse(main: &Path, globals: &str, conf_dir_for_relative_includes: &Path, files: &mut Files) -> Parsed {
+    parse_with(main, globals, conf_dir_for_relative_includes, files, None)
+}
+
+/// Reads as [`parse`] does, but gives each file that an `include` in the http block names a directive of its own
+/// ([`crate::tree::Unit`]): an `include` with the path, and the content of the file. Files for which `is_known` returns `true` are not
+/// read, and have no content.
+pub fn parse_after(
+    main: &Path,
+    globals: &str,
+    conf_dir_for_relative_includes: &Path,
+    files: &mut Files,
+    is_known: &mut IsKnown<'_>,
+) -> Parsed {
+    parse_with(main, globals, conf_dir_for_relative_includes, files, Some(is_known))
+}
+
+/// Tells whether the directives of a file are known from before.
+pub type IsKnown<'k> = dyn FnMut(&Path, &mut Files) -> bool + 'k;
+
+fn parse_with(
+    main: &Path,
+    globals: &str,
+    conf_dir_for_relative_includes: &Path,
+    files: &mut Files,
+    is_known: Option<&mut IsKnown<'_>>,
+) -> Parsed {
     let mut parser = Parser {
         files,
         conf_dir: conf_dir_for_relative_includes,
@@ -64,12 +92,14 @@ pub fn parse(main: &Path, globals: &str, conf_dir_for_relative_includes: &Path, 
         blocks_begun: false,
         suggestions: 0,
         seen: vec![HashSet::new()],
+        is_known,
+        units: HashMap::new(),
     };
     let mut root = parser.command_line(globals);
     parser.main_file(main, &mut root);
-    let mut errors = parser.errors;
+    let (mut errors, units) = (parser.errors, parser.units);
     errors.sort_by_key(|error| error.ordinal);
-    Parsed { tree: Tree { root }, errors }
+    Parsed { tree: Tree { root }, errors, units }
 }
 
 /// Parses a text as the content of one block of a context, as if nothing else existed: `include` finds no file, and a `}` that
@@ -85,12 +115,14 @@ pub fn body(text: &[u8], context: Contexts) -> Parsed {
         blocks_begun: true,
         suggestions: 0,
         seen: vec![HashSet::new()],
+        is_known: None,
+        units: HashMap::new(),
     };
     let mut lexer = Lexer::new(text, FileId(0));
     let root = parser.block(&mut lexer, Scope { kind: Kind::Table(context), quiet: false, depth: 1 }, None);
-    let mut errors = parser.errors;
+    let (mut errors, units) = (parser.errors, parser.units);
     errors.sort_by_key(|error| error.ordinal);
-    Parsed { tree: Tree { root }, errors }
+    Parsed { tree: Tree { root }, errors, units }
 }
 
 /// Rules for the words of a block.
@@ -129,7 +161,7 @@ impl Scope {
     }
 }
 
-struct Parser<'a> {
+struct Parser<'a, 'k> {
     files: &'a mut Files,
     conf_dir: &'a Path,
     errors: Vec<Error>,
@@ -142,6 +174,9 @@ struct Parser<'a> {
     suggestions: u32,
     /// Directives met in each open block, those of included files with it.
     seen: Vec<HashSet<&'static str>>,
+    /// Set: files of the http block are units.
+    is_known: Option<&'a mut IsKnown<'k>>,
+    units: HashMap<PathBuf, Option<Reads>>,
 }
 
 /// The words of one directive and where they ended.
@@ -163,7 +198,7 @@ impl Statement {
     }
 }
 
-impl Parser<'_> {
+impl Parser<'_, '_> {
     fn command_line(&mut self, globals: &str) -> Block {
         self.files.set_globals(globals.as_bytes());
         let mut lexer = Lexer::new(globals.as_bytes(), FileId::COMMAND_LINE);
@@ -528,13 +563,24 @@ impl Parser<'_> {
     fn include_files(&mut self, scope: Scope, statement: &Statement, paths: Vec<PathBuf>) -> Block {
         let mut block = Block::default();
         let span = statement.args().first().map(|w| w.span);
+        let are_units =
+            matches!(scope.kind, Kind::Table(Contexts::HTTP)) && statement.name().text == b"include";
         for path in paths {
+            let is_unit = are_units && self.is_known.is_some();
+            if is_unit && !self.units.contains_key(&path) && self.knows(&path) {
+                self.units.insert(path.clone(), Some(Reads::default()));
+                block.items.push(unit(statement, &path, Unit::Kept, None));
+                continue;
+            }
+            let outer = is_unit.then(|| self.files.exchange_reads(Reads::default()));
+            let errors = self.errors.len();
+            let mut items = Vec::new();
             let looped = self.including.contains(&path) || scope.depth >= MAX_DEPTH;
             let read = if looped {
                 Err(format!("\"{}\" includes itself", path.display()))
             } else {
                 let scope = Scope { depth: scope.depth + 1, ..scope };
-                self.file(&path, scope, &mut block.items)
+                self.file(&path, scope, &mut items)
             };
             if let Err(message) = read {
                 self.errors.push(Error {
@@ -546,8 +592,32 @@ impl Parser<'_> {
                     ordinal: statement.ordinal,
                 });
             }
+            if let Some(outer) = outer {
+                let reads = self.files.exchange_reads(outer);
+                self.add_unit(&path, reads);
+                let state = Unit::Read { clean: self.errors.len() == errors };
+                let content = Some(Block { items, end: None });
+                block.items.push(unit(statement, &path, state, content));
+            } else {
+                block.items.append(&mut items);
+            }
         }
         block
+    }
+
+    /// Notes what a unit was read from. A file that occurs twice is no unit.
+    fn add_unit(&mut self, path: &Path, reads: Reads) {
+        match self.units.get_mut(path) {
+            None => drop(self.units.insert(path.to_owned(), Some(reads))),
+            Some(first) => {
+                self.files.note_reads(reads);
+                self.files.note_reads(first.take().unwrap_or_default());
+            }
+        }
+    }
+
+    fn knows(&mut self, path: &Path) -> bool {
+        self.is_known.as_mut().is_some_and(|is_known| is_known(path, self.files))
     }
 
     /// Parses the file of `state`, which need not exist yet.
@@ -607,11 +677,20 @@ impl Parser<'_> {
     }
 }
 
+/// Makes the directive of a file that an `include` names.
+fn unit(include: &Statement, path: &Path, state: Unit, block: Option<Block>) -> Directive {
+    let name = include.name().clone();
+    let file = Word { text: path.as_os_str().as_bytes().to_vec(), span: name.span, quoted: false };
+    let (end, ordinal) = (include.end, include.ordinal);
+    let row = grammar::row(b"include", Contexts::HTTP);
+    Directive { name, args: vec![file], block, end, ordinal, unit: Some(state), row }
+}
+
 fn finish(statement: Statement, block: Option<Block>, row: Option<&'static Row>) -> Directive {
     let Statement { words, end, ordinal, .. } = statement;
     let mut words = words.into_iter();
     let name = words.next().expect("the lexer gives no statement without words");
-    Directive { name, args: words.collect(), block, end, ordinal, row }
+    Directive { name, args: words.collect(), block, end, ordinal, unit: None, row }
 }
 
 /// Returns why no block may be opened here.

@@ -58,8 +58,22 @@ pub struct Directive {
     /// Ordinal in reading order, includes expanded: of two errors the one with the lower ordinal is
     /// the one that nginx would have reported.
     pub ordinal: u32,
+    /// The directive stands for one file that an `include` names: see [`crate::parse::parse_after`].
+    pub unit: Option<Unit>,
     /// Row of the grammar table. `None` inside blocks of data (`types`, `map`, `geo`, ...).
     pub row: Option<&'static crate::grammar::Row>,
+}
+
+/// A file of its own in the http block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// It has been read.
+    Read {
+        /// No message is about it.
+        clean: bool,
+    },
+    /// Its directives are known from before, and it has not been read.
+    Kept,
 }
 
 /// The directives between two braces (or of a whole file).

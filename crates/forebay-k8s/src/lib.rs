@@ -8,6 +8,7 @@
 #![warn(unreachable_pub)]
 
 pub mod annotations;
+pub mod gateway;
 pub mod groups;
 pub mod ingress;
 pub mod model;

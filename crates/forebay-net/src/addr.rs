@@ -99,6 +99,7 @@ impl Place {
         }
         let Place::Host(h, port) = self else { return Vec::new() };
         let Ok(name) = std::str::from_utf8(h) else { return Vec::new() };
+        note_lookup();
         let found = (name, port.unwrap_or(default_port)).to_socket_addrs();
         let mut all: Vec<PeerAddr> = Vec::new();
         for a in found.into_iter().flatten().map(PeerAddr::Inet) {
@@ -178,6 +179,21 @@ static OCTETS: [([u8; 4], u8); 256] = {
     }
     t
 };
+
+thread_local! {
+    static LOOKUPS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// Notes that the system is asked for the addresses of a name, while a configuration is read.
+pub fn note_lookup() {
+    LOOKUPS.set(LOOKUPS.get() + 1);
+}
+
+/// Returns how often this thread has asked the system for addresses: what depends on them may change though the configuration does
+/// not.
+pub fn lookups() -> u64 {
+    LOOKUPS.get()
+}
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,6 @@
 //! HTTP as a front end: its block, its threads, its background work.
 
-use crate::config::http::{Builder, Http};
+use crate::config::http::{Builder, Http, Memory};
 use crate::config::{Config, HttpContext, Scope};
 use crate::connection::{self, Connection, Partial, Work};
 use crate::file_cache::{FileCache, SHED};
@@ -15,6 +15,7 @@ use forebay_core::config::{Build, Context};
 use forebay_core::front::{Accepted, Front, FrontConfig, FrontEnd, Idle, IdlePlace, Passed, choose_idle};
 use forebay_core::process::Outside;
 use forebay_core::thread::{ActiveConfig, Thread as WorkerThread};
+use forebay_core::upstream::config::Numbers;
 use forebay_net::reactor::{Direct, Job, NOTICE_MOUNTS, Token};
 use forebay_net::wire::Wire;
 use std::any::Any;
@@ -34,16 +35,23 @@ impl FrontEnd for HttpFrontEnd {
 
     fn read<'a>(&self, number: u8, block: Option<&Block>, build: Build<'a>) -> (FrontConfig, Build<'a>) {
         let mut cx = Scope::new(build, crate::variables::builtin);
+        let former = cx.again.as_ref().and_then(|again| again.former.clone()?.downcast::<Memory>().ok());
+        if let Some(former) = &former {
+            cx.vars = crate::variables::Registry::after(crate::variables::builtin, &former.names);
+        }
+        let numbers = former.as_ref().map(|former| former.numbers.clone()).unwrap_or_default();
+        cx.tables.upstreams.all.number_by(numbers.clone());
         let combined = crate::modules::log::combined(&mut cx.vars);
         cx.tables.log_formats.push(combined);
-        let (mut http, listeners) = match block {
+        let (mut http, listeners, memory) = match block {
             Some(block) => {
-                let mut builder = Builder::new(&mut cx);
+                let mut builder = Builder::new(&mut cx, former);
                 builder.http_block(block);
                 builder.finish(number)
             }
-            None => (Http::default(), Vec::new()),
+            None => Default::default(),
         };
+        remember(memory, numbers, &http, &mut cx);
         http.set_default_paths(cx.env);
         http.logs_sent_fields = [b"sent_http_".as_slice(), b"upstream_http_", b"upstream_cookie_"]
             .iter()
@@ -56,7 +64,7 @@ impl FrontEnd for HttpFrontEnd {
             listeners,
             default_temp_paths: http.default_temp_paths(),
             certificate_files: std::mem::take(&mut http.certificate_files),
-            levels: http.servers.iter().map(|s| s.locations.len()).sum(),
+            levels: http.new_levels,
             groups: http.upstreams.iter().map(|u| u.group.clone()).collect(),
             config: Arc::new(http),
         };
@@ -93,6 +101,22 @@ impl FrontEnd for HttpFrontEnd {
         Rc::new(HttpThread(Thread::new(thread.clone(), number, FileCache::watching(watches))))
     }
 }
+
+/// Gives what is to be kept for the next configuration to the build.
+fn remember(memory: Memory, numbers: Numbers, http: &Http, cx: &mut Scope<'_>) {
+    let (names, used) = cx.vars.names();
+    let groups = numbers.count();
+    let Some(again) = &mut cx.build.again else { return };
+    // Numbers of what is not used any more are given back by reading everything.
+    if names.len() > 2 * used + MOST_UNUSED || groups > 4 * http.upstreams.iter().len() + MOST_UNUSED {
+        return;
+    }
+    again.kept = memory.units.iter().map(|(path, unit)| (path.clone(), unit.reads.clone())).collect();
+    again.next = Some(Arc::new(Memory { names, numbers, ..memory }));
+}
+
+/// Numbers of variables, or of groups, that may be out of use beside the others.
+const MOST_UNUSED: usize = 1000;
 
 /// Time for a request that is on its way to an idle connection when the server ends.
 const PARTING: Duration = Duration::from_millis(500);

@@ -49,7 +49,7 @@ impl ThreadConfig {
 impl ThreadConfig {
     /// Returns the server whose settings apply to a connection before a request names one; see [`Client::server`].
     pub(crate) fn server_of(&self, client: &Client, by_name: bool) -> Option<&Server> {
-        self.http.servers.get(client.server(self, by_name))
+        self.http.servers.get(client.server(self, by_name)).map(Arc::as_ref)
     }
 }
 

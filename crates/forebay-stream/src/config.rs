@@ -207,7 +207,7 @@ pub(crate) struct Stream {
     /// Servers by number.
     pub servers: Vec<Server>,
     /// Upstream groups.
-    pub upstreams: Vec<Arc<Upstream>>,
+    pub upstreams: upstream::Table<Extras>,
     /// Log formats.
     pub log_formats: Vec<Format>,
     /// Variables by number.

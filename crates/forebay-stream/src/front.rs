@@ -77,8 +77,7 @@ impl FrontEnd for StreamFrontEnd {
         let mut tasks = Tasks::default();
         for upstream in &stream.upstreams {
             let group = &upstream.group;
-            let same = |u: &&Arc<crate::config::Upstream>| u.group.name == group.name;
-            if let Some(old) = former.as_ref().and_then(|f| f.upstreams.iter().find(same)) {
+            if let Some(old) = former.as_ref().and_then(|f| f.upstreams.with_name(&group.name).next()) {
                 group.adopt(&old.group);
                 upstream.extras.sticky.adopt(&old.extras.sticky);
             }

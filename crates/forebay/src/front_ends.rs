@@ -2,7 +2,7 @@
 
 use forebay_conf::error::Error;
 use forebay_conf::files::Files;
-use forebay_core::config::{Config, Environment};
+use forebay_core::config::{Config, Environment, Memory};
 use forebay_core::front::FrontEnd;
 
 /// Front ends, in the order of their numbers.
@@ -17,6 +17,18 @@ pub(crate) const STREAM: u8 = 1;
 /// The error that nginx would have reported first.
 pub(crate) fn load(env: &Environment, files: &mut Files) -> Result<(Config, Vec<Error>), Error> {
     forebay_core::config::load(env, files, FRONT_ENDS)
+}
+
+/// Reads a configuration as [`load`] does, and takes over what has not changed since the one before.
+///
+/// # Errors
+/// As [`load`].
+pub(crate) fn load_after(
+    memory: &mut Memory,
+    env: &Environment,
+    files: &mut Files,
+) -> Result<(Config, Vec<Error>), Error> {
+    memory.load(env, files, FRONT_ENDS)
 }
 
 /// As [`load`], and finds all errors (see [`forebay_core::config::load_all`]).

@@ -556,7 +556,8 @@ impl Master {
             test: false,
         };
         let files = self.controller.as_ref().map_or_else(Files::disk, Controller::files);
-        let opened = state::open(&environment, &self.start.paths, files, before, &self.log);
+        let memory = &mut self.state.memory;
+        let opened = state::open(&environment, &self.start.paths, files, (before, memory), &self.log);
         let moved = |new: &State| new.pid != self.state.pid;
         let Ok(mut new) = opened.and_then(|new| match moved(&new) {
             true => new.write_pid(&self.log).map(|()| new),
@@ -575,6 +576,7 @@ impl Master {
         new.endpoints = self.controller.as_ref().map(Controller::endpoints).unwrap_or_default();
         let kept = new.listeners.clone();
         self.close_listeners(&kept);
+        new.memory = std::mem::take(&mut self.state.memory);
         self.state = new;
         self.log = self.state.log();
         self.watch_certificates();

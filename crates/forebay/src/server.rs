@@ -14,7 +14,7 @@ use crate::state::{self, Before, State};
 use crate::title;
 use forebay_conf::error::Level;
 use forebay_conf::files::Files;
-use forebay_core::config::Environment;
+use forebay_core::config::{Environment, Memory};
 use forebay_core::process::Worker;
 use forebay_sys::log_area::{Area, Mapped};
 use forebay_sys::{daemon, limits};
@@ -223,7 +223,10 @@ fn prepare_controlled(
     let mut controller = Controller::new(&arguments, &environment.prefix);
     let open = |controller: &Controller| {
         let before = Before { listeners: old.as_ref(), ..Before::default() };
-        state::open(environment, &paths, controller.files(), before, log)
+        let mut memory = Memory::checking();
+        let mut state = state::open(environment, &paths, controller.files(), (before, &mut memory), log)?;
+        state.memory = memory;
+        Ok(state)
     };
     let Some(mut state) = first_configuration(&mut controller, &signals, open, log)? else { return Ok(None) };
     state.endpoints = controller.endpoints();
@@ -309,7 +312,9 @@ fn prepare(options: &Options, arguments: Vec<OsString>, log: &Log) -> Result<Run
     let old = predecessor.or_else(|| Passed::to_this_process().map(|passed| Listeners::passed(&passed, log)));
     let (environment, paths) = options.places();
     let before = Before { listeners: old.as_ref(), ..Before::default() };
-    let state = state::open(&environment, &paths, Files::disk(), before, log)?;
+    let mut memory = Memory::checking();
+    let mut state = state::open(&environment, &paths, Files::disk(), (before, &mut memory), log)?;
+    state.memory = memory;
     if let Some(old) = old {
         old.warn_of_unused(&state.listeners, log);
     }
@@ -456,8 +461,9 @@ impl Alone {
         // The worker stays, and with it the number of its threads.
         let threads = Some(self.threads);
         let before = Before { listeners: Some(&self.state.listeners), threads, test: false };
-        let opened = state::open(&environment, &self.start.paths, Files::disk(), before, &self.log);
-        let Ok(new) = opened else {
+        let memory = &mut self.state.memory;
+        let opened = state::open(&environment, &self.start.paths, Files::disk(), (before, memory), &self.log);
+        let Ok(mut new) = opened else {
             let reason = self.log.take_refusal().unwrap_or_default();
             Shown::refused(reason.clone());
             self.reports.refused(&reason);
@@ -473,6 +479,7 @@ impl Alone {
         let _ = applied.recv_timeout(APPLIED_WITHIN);
         self.reports.applied(self.generation, &new.status());
         self.state.listeners.unlink_except(&new.listeners);
+        new.memory = std::mem::take(&mut self.state.memory);
         self.state = new;
         self.shown.loaded(&self.state.config, &self.state.environment, &self.state.record);
         self.use_own_log();

@@ -1,6 +1,6 @@
 //! A configuration with everything the master opened for it.
 
-use crate::front_ends::load;
+use crate::front_ends::{load, load_after};
 use crate::listen::{self, Listeners, Refused};
 use crate::master_log::{Log, errno, failed, open_log};
 use crate::origin;
@@ -10,7 +10,7 @@ use crate::wire::{Configure, Endpoints};
 use forebay_conf::error::{Error, Level};
 use forebay_conf::files::Files;
 use forebay_core::config::main_settings::{ErrorLog, ErrorLogTarget};
-use forebay_core::config::{Config, Environment, ListenAddr};
+use forebay_core::config::{Config, Environment, ListenAddr, Memory};
 use forebay_core::process::Generation;
 use forebay_sys::files;
 use forebay_sys::identity::{self, Identity};
@@ -48,6 +48,8 @@ pub(crate) struct State {
     pub error_log: Vec<ErrorLog>,
     /// Pid file.
     pub pid: PathBuf,
+    /// What the next configuration takes over.
+    pub memory: Memory,
 }
 
 /// A configuration that has been read, with the user of the worker; `None` without privilege.
@@ -58,11 +60,22 @@ pub(crate) type Read = (Config, Option<Identity>);
 /// # Errors
 /// The configuration has an error.
 pub(crate) fn read(environment: &Environment, files: &mut Files, log: &Log) -> Result<Read, Refused> {
+    let loaded = load(environment, files);
+    check(loaded, environment, files, log)
+}
+
+/// Writes the warnings of a configuration that was loaded, or its error, and finds the user of the worker.
+fn check(
+    loaded: Result<(Config, Vec<Error>), Error>,
+    environment: &Environment,
+    files: &mut Files,
+    log: &Log,
+) -> Result<Read, Refused> {
     let refuse = |error: &Error, files: &Files| {
         log.emerg(&files.render(error));
         Refused
     };
-    let (config, warnings) = load(environment, files).map_err(|error| refuse(&error, files))?;
+    let (config, warnings) = loaded.map_err(|error| refuse(&error, files))?;
     write_warnings(&warnings, files, log);
     let identity = who(&config).map_err(|text| {
         let tree = origin::tree(environment, files);
@@ -106,19 +119,24 @@ pub(crate) struct Before<'a> {
     pub test: bool,
 }
 
-/// Reads a configuration from `files` and opens its files and sockets.
+/// Reads a configuration from `files` and opens its files and sockets. `memory` is that of the configuration before, and changes even
+/// if a file or socket cannot be opened.
 ///
 /// # Errors
 /// A file, socket or other resource cannot be opened. The log has nginx's message, and nothing has changed.
 pub(crate) fn open(
     environment: &Environment,
     paths: &Paths,
-    mut files: Files,
-    before: Before<'_>,
+    files: Files,
+    (before, memory): (Before<'_>, &mut Memory),
     log: &Log,
 ) -> Result<State, Refused> {
-    let read = read(environment, &mut files, log)?;
-    open_read((environment, read, &files), paths, before, log)
+    let mut files = memory.files(files);
+    let loaded = load_after(memory, environment, &mut files);
+    let read = check(loaded, environment, &mut files, log)?;
+    let state = open_read((environment, read, &files), paths, before, log);
+    memory.accept(files);
+    state
 }
 
 /// Opens the files and sockets of a configuration that has been read.
@@ -164,6 +182,7 @@ pub(crate) fn open_read(
         logs,
         error_log,
         pid,
+        memory: Memory::default(),
     })
 }
 
@@ -198,14 +217,16 @@ impl State {
     /// Takes renewed certificates and keys; everything else stays as it was read. What does not fit together
     /// is refused, and the old ones are kept.
     pub(crate) fn renew(&mut self, log: &Log) -> bool {
-        let Ok(mut files) = Files::from_bytes(&self.record) else { return false };
+        let Ok(files) = Files::from_bytes(&self.record) else { return false };
+        let mut files = self.memory.files(files);
         for path in &self.config.certificate_files {
             files.refresh(path);
         }
-        match load(&self.environment, &mut files) {
+        match load_after(&mut self.memory, &self.environment, &mut files) {
             Ok((config, _)) => {
                 self.config = Arc::new(config);
                 self.record = files.to_bytes();
+                self.memory.accept(files);
                 log.notice("certificates were renewed");
                 true
             }

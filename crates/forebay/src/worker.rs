@@ -1,7 +1,7 @@
 //! The worker process: receives the configuration, drops privilege, runs the threads, obeys signals.
 
 use crate::answers::Answer;
-use crate::front_ends::load;
+use crate::front_ends::load_after;
 use crate::master_log::{Log, errno};
 use crate::shown::Shown;
 use crate::signals::{Received, Signals, received_line};
@@ -9,8 +9,8 @@ use crate::title;
 use crate::wire::{Configure, Endpoints, Order, receive_order};
 use forebay_conf::error::Level;
 use forebay_conf::files::Files;
-use forebay_core::config::Config;
 use forebay_core::config::main_settings::{ErrorLog, ErrorLogTarget};
+use forebay_core::config::{Config, Memory};
 use forebay_core::process::{Generation, Worker};
 use forebay_core::upstream::servers::Found;
 use forebay_net::addr::PeerAddr;
@@ -82,6 +82,8 @@ struct Process {
     generation: u64,
     worker: Worker,
     config: Arc<Config>,
+    /// What the next configuration takes over.
+    memory: Memory,
     log: Arc<Log>,
     shown: Shown,
 }
@@ -96,9 +98,10 @@ struct Descriptors {
 }
 
 /// Builds the configuration from the record and sorts the descriptors.
-fn build(order: &Configure, fds: Vec<OwnedFd>) -> Result<Descriptors, String> {
-    let mut files = Files::from_bytes(&order.record).map_err(|e| errno(&e))?;
-    let (config, _) = load(&order.environment, &mut files).map_err(|e| files.render(&e))?;
+fn build(order: &Configure, fds: Vec<OwnedFd>, memory: &mut Memory) -> Result<Descriptors, String> {
+    let mut files = memory.files(Files::from_bytes(&order.record).map_err(|e| errno(&e))?);
+    let (config, _) = load_after(memory, &order.environment, &mut files).map_err(|e| files.render(&e))?;
+    memory.accept(files);
     set_endpoints(&config, &order.endpoints);
     let mut fds = fds.into_iter();
     let sockets =
@@ -186,7 +189,8 @@ impl Process {
         order: &Configure,
         fds: Vec<OwnedFd>,
     ) -> Result<Process, (Replies, String)> {
-        let started = build(order, fds).and_then(|built| {
+        let mut memory = Memory::serving();
+        let started = build(order, fds, &mut memory).and_then(|built| {
             built.log.take_last_words();
             become_worker(order, &built.generation.config, &built.log)?;
             let config = built.generation.config.clone();
@@ -208,7 +212,7 @@ impl Process {
                 let (control, generation) = (Some(control), order.generation);
                 let mut shown = Shown::default();
                 shown.loaded(&config, &order.environment, &order.record);
-                Ok(Process { control, replies, generation, worker, config, log, shown })
+                Ok(Process { control, replies, generation, worker, config, memory, log, shown })
             }
             Err(text) => Err((replies, text)),
         }
@@ -254,7 +258,7 @@ impl Process {
     }
 
     fn reload(&mut self, order: &Configure, fds: Vec<OwnedFd>) {
-        match build(order, fds) {
+        match build(order, fds, &mut self.memory) {
             Ok(built) => {
                 self.config = built.generation.config.clone();
                 self.log = built.log;

@@ -401,6 +401,7 @@ fn addresses_of_host(host: Option<&str>) -> Result<Vec<IpAddr>, &'static str> {
     if let Ok(ip) = host.parse::<Ipv4Addr>() {
         return Ok(vec![ip.into()]);
     }
+    forebay_net::addr::note_lookup();
     let found = (host, 0).to_socket_addrs().map_err(|_| "host not found")?;
     let mut ips: Vec<IpAddr> = found.map(|a| a.ip()).collect();
     ips.dedup();

@@ -10,6 +10,7 @@ pub mod error_log;
 pub mod listen;
 mod main_level;
 pub mod main_settings;
+pub mod memory;
 pub mod names;
 pub mod networks;
 pub mod resolver;
@@ -19,12 +20,14 @@ pub mod value;
 
 pub use addresses::{Lacking, Listening, check_certificates, listeners};
 pub use main_level::{EVENTS_DIRECTIVES, main_directives};
-pub use scope::{Build, Context, LogBuffer, Main, Scope};
+pub use memory::Memory;
+pub use scope::{Build, Context, Effects, LogBuffer, Main, Scope};
 
 use crate::front::{FrontConfig, FrontEnd};
 use crate::upstream::group::Group;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::files::Files;
+use forebay_conf::parse::Parsed;
 use forebay_conf::tree::{Block, Directive, Tree};
 use listen::AddressOptions;
 use main_settings::{Affinity, MainSettings, WorkerCount};
@@ -242,16 +245,18 @@ pub fn load(
     files: &mut Files,
     fronts: &[&dyn FrontEnd],
 ) -> Result<(Config, Vec<Error>), Error> {
-    let (built, mut errors) = load_all(env, files, fronts);
+    let (built, errors) = load_all(env, files, fronts);
     match built {
         Some(c) if !errors.iter().any(|e| e.level == Level::Emerg) => Ok((c, errors)),
-        _ => {
-            errors.sort_by_key(|e| e.ordinal);
-            let first = errors.iter().position(|e| e.level == Level::Emerg);
-            Err(first
-                .map_or_else(|| plain("the configuration could not be built"), |i| errors.swap_remove(i)))
-        }
+        _ => Err(first_error(errors)),
     }
+}
+
+/// Returns the error that nginx would have reported first.
+fn first_error(mut errors: Vec<Error>) -> Error {
+    errors.sort_by_key(|e| e.ordinal);
+    let first = errors.iter().position(|e| e.level == Level::Emerg);
+    first.map_or_else(|| plain("the configuration could not be built"), |i| errors.swap_remove(i))
 }
 
 /// Reads, checks and builds a configuration, and finds all its errors (`forebay check`). With an error of level emerg among
@@ -263,18 +268,37 @@ pub fn load_all(
 ) -> (Option<Config>, Vec<Error>) {
     let dir = env.conf_path.parent().map_or_else(|| env.prefix.clone(), PathBuf::from);
     let parsed = forebay_conf::parse::parse(&env.conf_path, &env.globals, &dir, files);
+    let Loaded { config, errors, .. } = build_parsed(env, files, fronts, parsed, None);
+    (config, errors)
+}
+
+/// Configuration that was built, with its errors and warnings.
+struct Loaded {
+    config: Option<Config>,
+    errors: Vec<Error>,
+    again: Option<memory::Again>,
+}
+
+/// Builds a configuration that has been parsed, and finds all its errors. `again`: see [`memory`].
+fn build_parsed(
+    env: &Environment,
+    files: &mut Files,
+    fronts: &[&dyn FrontEnd],
+    parsed: Parsed,
+    again: Option<memory::Again>,
+) -> Loaded {
     let mut errors = parsed.errors;
     let fatal = errors.iter().any(|e| e.level == Level::Emerg);
     if fatal && parsed.tree.root.items.is_empty() {
         // If the file cannot be read, do not report what it lacks.
-        return (None, errors);
+        return Loaded { config: None, errors, again };
     }
     let single = errors.len();
-    let (config, levels) = match build(env, files, &parsed.tree, &mut errors, fronts) {
-        Ok((config, levels)) => (Some(config), levels),
+    let (config, levels, again) = match build((env, again), files, &parsed.tree, &mut errors, fronts) {
+        Ok((config, levels, again)) => (Some(config), levels, again),
         Err(e) => {
             errors.push(e);
-            (None, 0)
+            (None, 0, None)
         }
     };
     let refused: Vec<Vec<u8>> = (errors.iter().enumerate())
@@ -287,7 +311,7 @@ pub fn load_all(
         // Building takes several times the memory of the result, and a reload has freed the former configuration.
         forebay_sys::heap::trim();
     }
-    (config, errors)
+    Loaded { config, errors, again }
 }
 
 /// Errors that may follow from others: beginnings of their texts, and the directives that would have defined the
@@ -366,17 +390,18 @@ pub fn plain(message: &str) -> Error {
 /// # Errors
 /// If an error leaves nothing to continue with.
 fn build(
-    env: &Environment,
+    (env, again): (&Environment, Option<memory::Again>),
     files: &mut Files,
     tree: &Tree,
     warnings: &mut Vec<Error>,
     fronts: &[&dyn FrontEnd],
-) -> Result<(Config, usize), Error> {
+) -> Result<(Config, usize, Option<memory::Again>), Error> {
     let mut config = Config { prefix: env.prefix.as_os_str().as_bytes().to_vec(), ..Config::default() };
     if config.prefix.last() != Some(&b'/') {
         config.prefix.push(b'/');
     }
     let mut cx = Build::new(env, files, warnings);
+    cx.again = again;
     let mut pools = checks::Pools::default();
     checks::tree(&tree.root, &mut pools, &mut cx);
     let mut reading = Reading { config, fronts, read: fronts.iter().map(|_| None).collect(), levels: 0 };
@@ -390,7 +415,7 @@ fn build(
     config.transparent = cx.transparent;
     config.log_files = std::mem::take(&mut cx.log_files);
     config.temp_paths = cx.directories.drain(..).map(|d| d.path).collect();
-    Ok((config, levels))
+    Ok((config, levels, cx.again.take()))
 }
 
 /// Configuration whose main level is being read.

@@ -35,6 +35,7 @@ impl<C: Context> Setting<C> for Networks {
         } else {
             let not_found = || cx.error(d, format!("host not found in set_real_ip_from \"{text}\""));
             let host = std::str::from_utf8(word).map_err(|_| not_found())?;
+            forebay_net::addr::note_lookup();
             let addrs = (host, 0).to_socket_addrs().map_err(|_| not_found())?;
             list.extend(addrs.map(|a| Cidr::host(a.ip())));
         }

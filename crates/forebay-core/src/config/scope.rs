@@ -1,13 +1,14 @@
 //! State of a configuration that is being built, for the setters of directives.
 
 use super::Environment;
+use super::memory::Again;
 use super::shared_zones::SharedZones;
 use crate::pattern::Pattern;
 use crate::tls::issued::{ClientNames, IssuedToClients};
 use crate::upstream::balance::Timed;
 use crate::vars::{Builtin, Registry, Source, Template};
 use forebay_conf::error::{Error, Level};
-use forebay_conf::files::Files;
+use forebay_conf::files::{Files, Reads};
 use forebay_conf::tree::{Directive, Span, Word};
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -64,6 +65,10 @@ pub struct Build<'a> {
     pub client_names: Vec<ClientNames>,
     /// Shared memory zones, to find names with two uses.
     pub(super) shared_zones: SharedZones,
+    /// State for reading only what has changed; `None`: everything is read.
+    pub again: Option<Again>,
+    /// The part that is being read, see [`Build::begin_part`].
+    part: Option<Part>,
 }
 
 /// State that the setters of one context share.
@@ -131,6 +136,47 @@ impl<'a, C: Context> Scope<'a, C> {
     }
 }
 
+/// Name, use and size of a shared memory zone.
+pub(super) type DeclaredZone = (Vec<u8>, super::shared_zones::ZoneUse, Option<u64>);
+
+/// Effects of reading a part of a configuration, besides its result.
+#[derive(Clone, Debug, Default)]
+pub struct Effects {
+    /// Log files and their numbers.
+    logs: Vec<(PathBuf, usize)>,
+    /// Shared memory zones.
+    zones: Vec<DeclaredZone>,
+    /// Files that were read.
+    pub reads: Reads,
+}
+
+impl Effects {
+    /// Adds those of another part.
+    pub fn append(&mut self, mut other: Effects) {
+        self.logs.append(&mut other.logs);
+        self.zones.append(&mut other.zones);
+        self.reads.append(other.reads);
+    }
+
+    /// Leaves out what occurs twice.
+    pub fn compacted(mut self) -> Effects {
+        self.logs.dedup();
+        self.logs.shrink_to_fit();
+        self.zones.dedup();
+        self.zones.shrink_to_fit();
+        self.reads = self.reads.sorted();
+        self
+    }
+}
+
+/// A part of a configuration that is being read.
+struct Part {
+    effects: Effects,
+    /// Files that the rest has read.
+    outer: Reads,
+    before: [usize; 6],
+}
+
 /// `buffer=` in bytes, `flush=` and `gzip=` of a log file. All `access_log`s of a file must agree in them.
 pub type LogBuffer = (usize, Option<std::time::Duration>, Option<u32>);
 
@@ -161,6 +207,48 @@ impl<'a> Build<'a> {
             issued_to_clients: IssuedToClients::default(),
             client_names: Vec::new(),
             shared_zones: SharedZones::default(),
+            again: None,
+            part: None,
+        }
+    }
+
+    /// Begins to read a part of the configuration that a later one may take over, if nothing in it has changed.
+    pub fn begin_part(&mut self) {
+        let outer = self.files.exchange_reads(Reads::default());
+        self.part = Some(Part { effects: Effects::default(), outer, before: self.marks() });
+    }
+
+    /// Ends the part. `None`: it has effects that cannot be repeated, so that it must be read each time.
+    pub fn end_part(&mut self) -> Option<Effects> {
+        let Part { mut effects, outer, before } = self.part.take()?;
+        effects.reads = self.files.exchange_reads(outer);
+        (before == self.marks()).then_some(effects)
+    }
+
+    /// Repeats the effects of a part of the former configuration. Returns `false` if they are others now.
+    pub fn repeat(&mut self, effects: &Effects) -> bool {
+        let logs = effects.logs.iter().all(|(path, number)| self.log_file(path.clone()) == *number);
+        let declare =
+            |(name, zone_use, size): &DeclaredZone| self.shared_zones.declare(name, *zone_use, *size).is_ok();
+        logs && effects.zones.iter().all(declare)
+    }
+
+    /// Returns marks that differ before and after a directive with effects that [`Effects`] does not have.
+    fn marks(&self) -> [usize; 6] {
+        [
+            self.warnings.len(),
+            self.directories.len(),
+            self.buffered_logs.len(),
+            self.client_names.len(),
+            usize::from(self.transparent),
+            forebay_net::addr::lookups() as usize,
+        ]
+    }
+
+    /// Notes that a part names a shared memory zone.
+    pub(super) fn note_zone(&mut self, zone: DeclaredZone) {
+        if let Some(part) = &mut self.part {
+            part.effects.zones.push(zone);
         }
     }
 
@@ -250,12 +338,14 @@ impl<'a> Build<'a> {
 
     /// Adds a log file that the master opens, and returns its number.
     pub fn log_file(&mut self, path: PathBuf) -> usize {
-        if let Some(number) = self.log_numbers.get(&path) {
-            return *number;
+        let number = self.log_numbers.get(&path).copied().unwrap_or(self.log_files.len());
+        if let Some(part) = &mut self.part {
+            part.effects.logs.push((path.clone(), number));
         }
-        let number = self.log_files.len();
-        self.log_numbers.insert(path.clone(), number);
-        self.log_files.push(path);
+        if number == self.log_files.len() {
+            self.log_numbers.insert(path.clone(), number);
+            self.log_files.push(path);
+        }
         number
     }
 }

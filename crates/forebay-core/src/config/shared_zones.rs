@@ -21,7 +21,12 @@ struct Declared {
 pub(super) struct SharedZones(Vec<Declared>);
 
 impl SharedZones {
-    fn declare(&mut self, name: &[u8], zone_use: ZoneUse, size: Option<u64>) -> Result<(), String> {
+    pub(super) fn declare(
+        &mut self,
+        name: &[u8],
+        zone_use: ZoneUse,
+        size: Option<u64>,
+    ) -> Result<(), String> {
         let Some(known) = self.0.iter_mut().find(|known| known.name == name) else {
             self.0.push(Declared { name: name.to_vec(), zone_use, size });
             return Ok(());
@@ -54,6 +59,7 @@ impl Build<'_> {
         zone_use: ZoneUse,
         size: Option<u64>,
     ) -> Result<(), Error> {
+        self.note_zone((name.to_vec(), zone_use, size));
         self.shared_zones.declare(name, zone_use, size).map_err(|text| self.error(d, text))
     }
 }

@@ -156,6 +156,7 @@ fn parse_server(text: &str) -> Result<SyslogServer, String> {
     if host.is_empty() {
         return Err(wrong("no host"));
     }
+    forebay_net::addr::note_lookup();
     let mut found = (host, port).to_socket_addrs().map_err(|_| wrong("host not found"))?;
     found.next().map(SyslogServer::Inet).ok_or_else(|| wrong("host not found"))
 }

@@ -13,6 +13,7 @@ use super::settings::{Ocsp, Settings, VerifyClient};
 use super::slot::Slot;
 use crate::config::Build;
 use forebay_conf::error::{Error, Level};
+use forebay_conf::files::Reads;
 use forebay_net::resolver::Resolver;
 use forebay_net::tls::certified::certified;
 use forebay_net::tls::ciphers;
@@ -65,7 +66,8 @@ impl Issued {
 /// Loader of certificates for the servers of one configuration. Loads each only once.
 #[derive(Default)]
 pub struct Loader {
-    keys: HashMap<(Vec<u8>, Vec<u8>), Arc<CertifiedKey>>,
+    /// With the files that they were read from.
+    keys: HashMap<(Vec<u8>, Vec<u8>), (Arc<CertifiedKey>, Reads)>,
     /// Files read so far.
     pub paths: Vec<std::path::PathBuf>,
     /// The same as a set.
@@ -134,8 +136,9 @@ impl Loader {
         cx: &mut Build<'_>,
     ) -> Result<Arc<CertifiedKey>, Error> {
         let names = (cert.text.clone(), key.text.clone());
-        if let Some(k) = self.keys.get(&names) {
-            return Ok(k.clone());
+        if let Some((key, reads)) = self.keys.get(&names) {
+            cx.files.note_reads(reads.clone());
+            return Ok(key.clone());
         }
         let key_text = without_store(&key.text);
         if key_text.starts_with(b"engine:") || key_text.starts_with(b"store:") {
@@ -144,15 +147,28 @@ impl Loader {
                 key.error(format!("cannot load certificate key \"{text}\": no engine or provider is linked"))
             );
         }
-        let cert_pem = self.pem(&cert.text, "certificate", cx).map_err(|m| cert.error(m))?;
-        let key_pem = self.pem(key_text, "certificate key", cx).map_err(|m| key.error(m))?;
+        let outer = cx.files.exchange_reads(Reads::default());
+        let cert_pem = self.pem(&cert.text, "certificate", cx).map_err(|m| cert.error(m));
+        let key_pem = self.pem(key_text, "certificate key", cx).map_err(|m| key.error(m));
+        let reads = cx.files.exchange_reads(outer);
+        cx.files.note_reads(reads.clone());
+        let (cert_pem, key_pem) = (cert_pem?, key_pem?);
         let made = certified((&cert_pem.shown, &cert_pem.text), (&key_pem.shown, &key_pem.text), passwords);
         let made = Arc::new(made.map_err(|m| {
             let of_key = m.contains("certificate key") || m.contains("PrivateKey");
             if of_key { key.error(m) } else { cert.error(m) }
         })?);
-        self.keys.insert(names, made.clone());
+        self.keys.insert(names, (made.clone(), reads));
         Ok(made)
+    }
+
+    /// Counts files of certificates of a former configuration as read.
+    pub fn read_again(&mut self, paths: &[std::path::PathBuf]) {
+        for path in paths {
+            if self.known_paths.insert(path.clone()) {
+                self.paths.push(path.clone());
+            }
+        }
     }
 
     /// Reads a certificate or key and adds its file to [`Loader::paths`]. `what` names it in the error.

@@ -11,7 +11,9 @@ mod template;
 
 pub use compute::{AddressSource, Geo, Map, Segments, Share, Split, Value, murmur2};
 pub use host_table::{HostTable, Refused};
-pub use registry::{Builtin, Computed, Getter, Names, PrefixGetter, Registry, Row, RowSource, Source, Var};
+pub use registry::{
+    Builtin, Computed, Getter, Names, PrefixGetter, Registry, Row, RowSource, Source, Uses, Var,
+};
 pub use store::{Stored, VarStore};
 pub use template::{Part, Template};
 

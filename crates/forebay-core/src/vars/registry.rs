@@ -128,6 +128,13 @@ pub struct Var<E> {
     pub by_set: bool,
 }
 
+impl<E> Var<E> {
+    /// Makes a variable that keeps its number and is not in use.
+    fn unused(name: Box<[u8]>) -> Var<E> {
+        Var { name, source: Source::Absent, settable: false, by_set: false }
+    }
+}
+
 impl<E: Evaluate> Var<E> {
     /// Appends the value of the variable, whose number is `id` and which has no stored value. Returns `Ok(false)` if it has none.
     ///
@@ -180,24 +187,49 @@ pub trait Names {
     fn define_stored(&mut self, name: &[u8]) -> Result<VarId, String>;
 }
 
-/// Variables of a configuration under construction.
+/// Variables of a configuration under construction. Numbers may have been given for the configuration before: see
+/// [`Registry::after`].
 #[derive(Debug)]
 pub struct Registry<E> {
     builtin: Builtin<E>,
     vars: Vec<Var<E>>,
-    index: HashMap<Box<[u8]>, VarId>,
+    /// Numbers of the names, and whether this configuration uses them.
+    index: HashMap<Box<[u8]>, (VarId, bool)>,
+    /// Uses since [`Registry::begin_uses`].
+    uses: Option<Uses>,
+}
+
+/// Variables that a part of a configuration uses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Uses(Vec<(VarId, Use)>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Use {
+    Referenced,
+    Defined,
+    Set,
+}
+
+impl Uses {
+    /// Adds those of another part.
+    pub fn append(&mut self, mut other: Uses) {
+        self.0.append(&mut other.0);
+    }
+
+    /// Leaves out what occurs twice.
+    pub fn sorted(mut self) -> Uses {
+        self.0.sort_by_key(|(id, how)| (id.0, *how));
+        self.0.dedup();
+        self.0.shrink_to_fit();
+        self
+    }
 }
 
 impl<E> Names for Registry<E> {
     fn reference(&mut self, name: &[u8]) -> VarId {
         let name: Box<[u8]> = name.to_ascii_lowercase().into();
-        if let Some(id) = self.index.get(&name) {
-            return *id;
-        }
-        let (source, settable) = (self.builtin)(&name);
-        let id = VarId(self.vars.len().min(usize::from(u16::MAX)) as u16);
-        self.index.insert(name.clone(), id);
-        self.vars.push(Var { name, source, settable, by_set: false });
+        let id = self.number(name);
+        self.note(id, Use::Referenced);
         id
     }
 
@@ -210,6 +242,7 @@ impl<E> Names for Registry<E> {
         if matches!(v.source, Source::Unknown | Source::Absent) {
             v.source = Source::Stored;
         }
+        self.note(id, Use::Defined);
         Ok(id)
     }
 }
@@ -217,7 +250,75 @@ impl<E> Names for Registry<E> {
 impl<E> Registry<E> {
     /// Creates a registry without variables.
     pub fn new(builtin: Builtin<E>) -> Registry<E> {
-        Registry { builtin, vars: Vec::new(), index: HashMap::new() }
+        Registry { builtin, vars: Vec::new(), index: HashMap::new(), uses: None }
+    }
+
+    /// Creates a registry in which the variables of a former configuration have their numbers, and are not in use yet.
+    /// `names` are theirs, in the order of the numbers.
+    pub fn after(builtin: Builtin<E>, names: &[Box<[u8]>]) -> Registry<E> {
+        let mut registry = Registry::new(builtin);
+        for (id, name) in (0..).map(VarId).zip(names) {
+            registry.index.insert(name.clone(), (id, false));
+            registry.vars.push(Var::unused(name.clone()));
+        }
+        registry
+    }
+
+    /// Returns the names of all variables that have a number, in the order of the numbers, and how many of them are in use.
+    pub fn names(&self) -> (Vec<Box<[u8]>>, usize) {
+        let used = self.index.values().filter(|(_, used)| *used).count();
+        (self.vars.iter().map(|v| v.name.clone()).collect(), used)
+    }
+
+    /// Returns the number of a name, which is in use from now on.
+    fn number(&mut self, name: Box<[u8]>) -> VarId {
+        let (source, settable) = match self.index.get_mut(&name) {
+            Some((id, true)) => return *id,
+            _ => (self.builtin)(&name),
+        };
+        let next = VarId(self.vars.len().min(usize::from(u16::MAX)) as u16);
+        let (id, used) = self.index.entry(name.clone()).or_insert((next, false));
+        *used = true;
+        let var = Var { name, source, settable, by_set: false };
+        match self.vars.get_mut(usize::from(id.0)) {
+            Some(known) if known.name == var.name => *known = var,
+            _ => self.vars.push(var),
+        }
+        *id
+    }
+
+    /// Begins to note uses.
+    pub fn begin_uses(&mut self) {
+        self.uses = Some(Uses::default());
+    }
+
+    /// Returns the uses that were noted, and notes no more.
+    pub fn end_uses(&mut self) -> Uses {
+        self.uses.take().unwrap_or_default()
+    }
+
+    /// Uses variables again as a part of a former configuration did: see [`Registry::after`].
+    ///
+    /// # Errors
+    /// If one of them may not be defined any more.
+    pub fn use_again(&mut self, uses: &Uses) -> Result<(), String> {
+        for (id, how) in &uses.0 {
+            let Some(name) = self.vars.get(usize::from(id.0)).map(|v| v.name.clone()) else {
+                return Err("a variable has no number".to_owned());
+            };
+            match how {
+                Use::Referenced => drop(self.number(name)),
+                Use::Defined => drop(self.define_stored(&name)?),
+                Use::Set => self.note_set(*id),
+            }
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, id: VarId, how: Use) {
+        if let Some(uses) = &mut self.uses {
+            uses.0.push((id, how));
+        }
     }
 
     /// Returns the name of a variable, if it is a built-in one that cannot be redefined.
@@ -235,6 +336,7 @@ impl<E> Registry<E> {
         if let Some(v) = self.vars.get_mut(usize::from(id.0)) {
             v.by_set = true;
         }
+        self.note(id, Use::Set);
     }
 
     /// Defines a computed variable (`map`, `geo`, ...). A later definition replaces an earlier one.
@@ -249,11 +351,12 @@ impl<E> Registry<E> {
 
     /// Returns `true` if a variable is in use whose name begins with `prefix`.
     pub fn uses_prefix(&self, prefix: &[u8]) -> bool {
-        self.vars.iter().any(|v| v.name.starts_with(prefix))
+        self.index.iter().any(|(name, (_, used))| *used && name.starts_with(prefix))
     }
 
     /// Ends the construction. The second part is an error, `unknown "x" variable`, for each variable that nothing defines.
     pub fn finish(self) -> (Vec<Var<E>>, Vec<String>) {
+        // Those that are not in use are absent.
         let unknown = self.vars.iter().filter(|v| matches!(v.source, Source::Unknown));
         let errors =
             unknown.map(|v| format!("unknown \"{}\" variable", String::from_utf8_lossy(&v.name))).collect();

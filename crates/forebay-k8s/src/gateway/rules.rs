@@ -304,7 +304,7 @@ fn body(
             (None, Some(p)) => Some(percent(p.into(), 100)),
             (None, None) => None,
         };
-        nodes.push(node("mirror", [&path]));
+        nodes.push(node("mirror", [path.as_str()]));
         served.locations.push(mirror_location(&path, &target, share, served_id(&place.id, index), &mut served.http));
     }
     nodes.extend(headers.nodes());

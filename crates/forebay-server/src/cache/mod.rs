@@ -112,11 +112,14 @@ impl KeysZone {
 #[derive(Debug, Default)]
 pub(crate) struct KeysZones {
     zones: Vec<(Arc<KeysZone>, Error)>,
+    /// Number of directives that have named one.
+    pub asked: usize,
 }
 
 impl KeysZones {
     /// Finds or creates the zone of this name. `unknown` is the error to report if no directive defines it.
     pub(crate) fn find_or_promise(&mut self, name: &[u8], unknown: Error) -> Arc<KeysZone> {
+        self.asked += 1;
         if let Some((z, _)) = self.zones.iter().find(|(z, _)| z.name == name) {
             return z.clone();
         }

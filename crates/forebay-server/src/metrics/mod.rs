@@ -208,7 +208,7 @@ impl Drop for Processing {
 #[inline]
 pub(crate) fn begin(req: &mut Request) {
     let http = req.http();
-    let root = http.servers.get(req.server).and_then(Server::root);
+    let root = http.servers.get(req.server).and_then(|s| s.root());
     if let Some(zone) = root.and_then(|l| l.status_zone.as_ref()) {
         with_cells(zone.id, |c| add(c, cell::PROCESSING, 1));
         req.modules.processing = Some(Processing(zone.id));

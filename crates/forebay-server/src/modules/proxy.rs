@@ -96,7 +96,7 @@ pub(crate) fn check(
         return Err(check.common.error("\"health_check\" requires a constant \"proxy_pass\""));
     };
     check.bind(host, *encrypted, location, s);
-    cx.tables.upstreams.check(group, check);
+    cx.tables.upstreams.check(*group, check);
     Ok(())
 }
 

@@ -60,6 +60,9 @@ fn is_same(a: &Upstream, b: &Upstream) -> bool {
 }
 
 fn adopt(upstream: &Upstream, former: &Upstream) {
+    if Arc::ptr_eq(&upstream.group, &former.group) {
+        return;
+    }
     upstream.group.adopt(&former.group);
     if let (Some(mine), Some(theirs)) = (&upstream.extras.sticky, &former.extras.sticky) {
         mine.adopt(theirs);

@@ -52,7 +52,7 @@ pub(crate) enum Target {
 impl Target {
     /// Creates the target for a group.
     pub(crate) fn of(req: &Request, upstream: &Arc<Upstream>) -> Target {
-        match upstream.serving(&req.conf.groups) {
+        match upstream.serving(&req.conf.http.upstreams, &req.conf.groups) {
             Serving::Group(u, local) => Target::Group { local, sticky: u.extras.sticky.clone() },
             Serving::Status(status) => Target::None(status),
         }

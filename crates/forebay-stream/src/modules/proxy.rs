@@ -511,7 +511,7 @@ fn log_connected(s: &Session, conn: &Conn, addr: &PeerAddr) {
 async fn servers(s: &mut Session, pass: &Pass) -> Result<(Servers, Vec<u8>), Refused> {
     match pass {
         Pass::Group(named) => {
-            let upstream = named.get().cloned().ok_or(Refused(500))?;
+            let upstream = s.stream().upstreams.get(*named).cloned().ok_or(Refused(500))?;
             group(s, &upstream)
         }
         Pass::Variable(template) => {
@@ -527,8 +527,8 @@ fn refuse(s: &Session, e: &VarError) -> Refused {
 }
 
 fn group(s: &mut Session, upstream: &Arc<Upstream>) -> Result<(Servers, Vec<u8>), Refused> {
-    let conf = s.conf.clone();
-    let (upstream, local) = match upstream.serving(&conf.groups) {
+    let (conf, stream) = (s.conf.clone(), s.stream());
+    let (upstream, local) = match upstream.serving(&stream.upstreams, &conf.groups) {
         Serving::Group(upstream, local) => (upstream, local),
         Serving::Status(status) => return Err(Refused(status)),
     };
@@ -548,9 +548,8 @@ async fn find(s: &mut Session, text: &[u8]) -> Result<(Servers, Vec<u8>), Refuse
     })?;
     let name = place.host();
     let stream = s.stream();
-    let is_group = |u: &&Arc<Upstream>| u.group.explicit && u.group.name == name;
     if place.port().is_none()
-        && let Some(upstream) = stream.upstreams.iter().find(is_group)
+        && let Some(upstream) = stream.upstreams.with_name(&name).find(|u| u.group.explicit)
     {
         return group(s, upstream);
     }

@@ -1,6 +1,6 @@
 //! `fallback`: the group that stands in for a group while that has no servers.
 
-use super::groups::{Named, Upstream};
+use super::groups::{Named, Table, Upstream};
 use crate::config::value::first;
 use crate::config::{Build, Context, Scope};
 use crate::upstream::local::{LocalGroups, LocalSet};
@@ -107,8 +107,9 @@ pub enum Serving<'u, X> {
 }
 
 impl<X> Upstream<X> {
-    /// Returns the servers as they are now: those of this group, or of the first one of its fallbacks that has any. Hot path.
-    pub fn serving<'u>(self: &'u Arc<Self>, groups: &LocalGroups) -> Serving<'u, X> {
+    /// Returns the servers as they are now: those of this group, or of the first one of its fallbacks that has any. `all`: the groups
+    /// of the configuration. Hot path.
+    pub fn serving<'u>(self: &'u Arc<Self>, all: &'u Table<X>, groups: &LocalGroups) -> Serving<'u, X> {
         let mut upstream = self;
         loop {
             let local = groups.local(&upstream.group);
@@ -118,7 +119,7 @@ impl<X> Upstream<X> {
             match &upstream.fallback {
                 Some(Fallback::Status(status)) => return Serving::Status(*status),
                 // It ends, since no way leads back.
-                Some(Fallback::Group(named)) => match named.get() {
+                Some(Fallback::Group(named)) => match all.get(*named) {
                     Some(next) => upstream = next,
                     None => return Serving::Group(upstream, local),
                 },

@@ -1,5 +1,8 @@
 //! Groups of a configuration that is being read: those that `upstream` blocks define, and those that a directive implies by
 //! naming an address or a host. `X` is what the front end adds to a group.
+//!
+//! Groups have numbers, which name the same group in one configuration after the other ([`Numbers`]). So a server that is taken over from
+//! the configuration before finds its groups, whether these are new or not.
 
 use super::block::Block;
 use super::fallback::{Fallback, Written};
@@ -9,8 +12,10 @@ use crate::upstream::servers::{Discovery, Server};
 use forebay_conf::error::Error;
 use forebay_net::addr::Place;
 use forebay_net::resolver::Resolver;
+use forebay_sys::sync::lock;
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, OnceLock};
+use std::marker::PhantomData;
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// Group with the settings that its front end adds.
 #[derive(Debug)]
@@ -23,28 +28,100 @@ pub struct Upstream<X> {
     pub(super) fallback: Option<Fallback<X>>,
 }
 
-/// A group that a directive names. The block that defines it may come later in the file.
-#[derive(Debug)]
-pub struct Named<X> {
-    group: Arc<OnceLock<Arc<Upstream<X>>>>,
-    /// Index in the list of groups under construction.
-    at: usize,
+impl<X> Upstream<X> {
+    /// Returns `true` if a later configuration may have the same group without reading its block: nothing in it depends on other
+    /// groups.
+    pub fn is_self_contained(&self) -> bool {
+        !matches!(self.fallback, Some(Fallback::Group(_)))
+    }
 }
 
-impl<X> Named<X> {
-    fn new(at: usize) -> Named<X> {
-        Named { group: Arc::new(OnceLock::new()), at }
-    }
-
-    /// Returns the group, once the configuration has been read.
-    pub fn get(&self) -> Option<&Arc<Upstream<X>>> {
-        self.group.get()
-    }
+/// A group that a directive names. The block that defines it may come later in the file. [`Table::get`] finds it.
+#[derive(Debug)]
+pub struct Named<X> {
+    number: u32,
+    of: PhantomData<fn() -> X>,
 }
 
 impl<X> Clone for Named<X> {
     fn clone(&self) -> Named<X> {
-        Named { group: self.group.clone(), at: self.at }
+        *self
+    }
+}
+
+impl<X> Copy for Named<X> {}
+
+/// Identity of a group over several configurations.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    name: Vec<u8>,
+    /// For a place that a directive names: its port, and whether the port is written. `None`: the group of a block.
+    named: Option<(u16, bool)>,
+}
+
+/// Numbers of the groups of one configuration after another.
+#[derive(Clone, Debug, Default)]
+pub struct Numbers(Arc<Mutex<HashMap<Key, u32>>>);
+
+impl Numbers {
+    fn of(&self, key: Key) -> u32 {
+        let mut all = lock(&self.0);
+        let next = u32::try_from(all.len()).unwrap_or(u32::MAX);
+        *all.entry(key).or_insert(next)
+    }
+
+    /// Returns how many groups have had numbers.
+    pub fn count(&self) -> usize {
+        lock(&self.0).len()
+    }
+}
+
+/// The groups of a configuration that has been read.
+#[derive(Debug)]
+pub struct Table<X> {
+    /// Groups in file order.
+    all: Vec<Arc<Upstream<X>>>,
+    by_number: Vec<Option<Arc<Upstream<X>>>>,
+    /// Indices by name, made when they are first needed.
+    by_name: OnceLock<HashMap<Vec<u8>, Vec<usize>>>,
+}
+
+impl<X> Default for Table<X> {
+    fn default() -> Table<X> {
+        Table { all: Vec::new(), by_number: Vec::new(), by_name: OnceLock::new() }
+    }
+}
+
+impl<X> Table<X> {
+    /// Returns the group that a directive names.
+    #[inline]
+    pub fn get(&self, named: Named<X>) -> Option<&Arc<Upstream<X>>> {
+        self.by_number.get(named.number as usize)?.as_ref()
+    }
+
+    /// Returns all groups in file order.
+    pub fn iter(&self) -> std::slice::Iter<'_, Arc<Upstream<X>>> {
+        self.all.iter()
+    }
+
+    /// Returns the groups with a name, in file order.
+    pub fn with_name(&self, name: &[u8]) -> impl Iterator<Item = &Arc<Upstream<X>>> {
+        let by_name = self.by_name.get_or_init(|| {
+            let mut by_name: HashMap<Vec<u8>, Vec<usize>> = HashMap::new();
+            for (at, upstream) in self.all.iter().enumerate() {
+                by_name.entry(upstream.group.name.clone()).or_default().push(at);
+            }
+            by_name
+        });
+        by_name.get(name).into_iter().flatten().filter_map(|at| self.all.get(*at))
+    }
+}
+
+impl<'t, X> IntoIterator for &'t Table<X> {
+    type Item = &'t Arc<Upstream<X>>;
+    type IntoIter = std::slice::Iter<'t, Arc<Upstream<X>>>;
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
     }
 }
 
@@ -53,7 +130,6 @@ impl<X> Clone for Named<X> {
 struct Entry<X> {
     group: Group,
     extras: X,
-    named: Named<X>,
     place: Place,
     default_port: u16,
     servers: Vec<Server>,
@@ -62,19 +138,75 @@ struct Entry<X> {
     at: Error,
 }
 
+/// A group of a configuration under construction.
+#[derive(Debug)]
+enum Item<X> {
+    New(Box<Entry<X>>),
+    /// Taken over from the configuration before.
+    Kept(Arc<Upstream<X>>),
+}
+
+impl<X> Item<X> {
+    fn group(&self) -> &Group {
+        match self {
+            Item::New(entry) => &entry.group,
+            Item::Kept(upstream) => &upstream.group,
+        }
+    }
+
+    fn entry(&self) -> Option<&Entry<X>> {
+        match self {
+            Item::New(entry) => Some(entry),
+            Item::Kept(_) => None,
+        }
+    }
+
+    /// Returns `true` if a directive named it by a name without a port, which a block may define.
+    fn is_bare_name(&self) -> bool {
+        self.entry().is_some_and(|e| !e.group.explicit && has_no_port(&e.place))
+    }
+}
+
 /// Groups of a configuration under construction.
 #[derive(Debug)]
 pub struct Groups<X> {
-    entries: Vec<Entry<X>>,
-    /// Indices of the entries of each name. There may be tens of thousands of names.
-    by_name: HashMap<Vec<u8>, Vec<usize>>,
+    items: Vec<Item<X>>,
+    /// Indices of the items by number.
+    by_number: HashMap<u32, usize>,
+    /// Indices of the groups of blocks by name.
+    defined: HashMap<Vec<u8>, usize>,
+    numbers: Numbers,
     /// Names of `zone`s, and whether a size is given.
     zones: Vec<(Vec<u8>, bool)>,
+    /// Places that directives have named since [`Groups::begin_uses`].
+    uses: Option<Uses>,
+}
+
+/// Places that a part of a configuration names, with their default ports.
+#[derive(Clone, Debug, Default)]
+pub struct Uses {
+    places: Vec<(Place, u16)>,
+    zones: Vec<(Vec<u8>, bool)>,
+}
+
+impl Uses {
+    /// Adds those of another part.
+    pub fn append(&mut self, mut other: Uses) {
+        self.places.append(&mut other.places);
+        self.zones.append(&mut other.zones);
+    }
 }
 
 impl<X> Default for Groups<X> {
     fn default() -> Groups<X> {
-        Groups { entries: Vec::new(), by_name: HashMap::new(), zones: Vec::new() }
+        Groups {
+            items: Vec::new(),
+            by_number: HashMap::new(),
+            defined: HashMap::new(),
+            numbers: Numbers::default(),
+            zones: Vec::new(),
+            uses: None,
+        }
     }
 }
 
@@ -91,15 +223,6 @@ fn has_no_port(place: &Place) -> bool {
 }
 
 impl<X> Entry<X> {
-    /// Returns `true` if a directive that names `place` means this group.
-    fn is_at(&self, place: &Place, default_port: u16) -> bool {
-        if self.group.explicit {
-            return has_no_port(place);
-        }
-        port(&self.place, self.default_port) == port(place, default_port)
-            && has_no_port(place) == has_no_port(&self.place)
-    }
-
     fn name(&self) -> String {
         String::from_utf8_lossy(&self.group.name).into_owned()
     }
@@ -108,11 +231,11 @@ impl<X> Entry<X> {
         Error { message, ..self.at.clone() }
     }
 
-    /// Adds the server of a group that no block defines.
-    fn imply_server(&mut self, explicit: &HashSet<Vec<u8>>, start_unresolved: bool) -> Result<(), Error> {
+    /// Adds the server of a group that no block defines; `defined`: a block has its name.
+    fn imply_server(&mut self, defined: bool, start_unresolved: bool) -> Result<(), Error> {
         let text = self.name();
         if let Place::Host(_, Some(port)) = &self.place
-            && explicit.contains(&self.group.name)
+            && defined
         {
             return Err(self.error(format!("upstream \"{text}\" may not have port {port}")));
         }
@@ -146,43 +269,97 @@ impl<X> Entry<X> {
 }
 
 impl<X> Groups<X> {
-    /// Returns the entries of a name in the order in which they were added.
-    fn with_name(&self, name: &[u8]) -> impl Iterator<Item = &Entry<X>> {
-        self.by_name.get(name).into_iter().flatten().filter_map(|at| self.entries.get(*at))
+    /// Has groups keep the numbers that they had in former configurations.
+    pub fn number_by(&mut self, numbers: Numbers) {
+        self.numbers = numbers;
     }
 
-    fn add(&mut self, entry: Entry<X>) {
-        self.by_name.entry(entry.group.name.clone()).or_default().push(self.entries.len());
-        self.entries.push(entry);
+    fn add(&mut self, number: u32, mut item: Item<X>) {
+        if let Item::New(entry) = &mut item {
+            entry.group.number = number;
+        }
+        self.by_number.insert(number, self.items.len());
+        if item.group().explicit {
+            self.defined.insert(item.group().name.clone(), self.items.len());
+        }
+        self.items.push(item);
+    }
+
+    /// Begins to note which groups directives name.
+    pub fn begin_uses(&mut self) {
+        self.uses = Some(Uses::default());
+    }
+
+    /// Returns what was noted, and notes no more.
+    pub fn end_uses(&mut self) -> Uses {
+        self.uses.take().unwrap_or_default()
+    }
+
+    /// Adds a group of the configuration before.
+    ///
+    /// # Errors
+    /// `duplicate upstream "x"`.
+    pub fn keep(&mut self, upstream: Arc<Upstream<X>>) -> Result<(), String> {
+        self.check_new(&upstream.group.name)?;
+        self.add(upstream.group.number, Item::Kept(upstream));
+        Ok(())
+    }
+
+    fn check_new(&self, name: &[u8]) -> Result<(), String> {
+        match self.defined.contains_key(name) {
+            true => Err(format!("duplicate upstream \"{}\"", String::from_utf8_lossy(name))),
+            false => Ok(()),
+        }
     }
 }
 
 impl<X: Default> Groups<X> {
     /// Returns the group of a place that a directive names. Adds one if there is none.
     pub fn reference(&mut self, place: &Place, default_port: u16, at: Error) -> Named<X> {
-        let name = place.host();
-        let same = |e: &&Entry<X>| e.is_at(place, default_port);
-        if let Some(known) = self.with_name(&name).find(same) {
-            return known.named.clone();
+        if let Some(uses) = &mut self.uses {
+            uses.places.push((place.clone(), default_port));
         }
-        let named = Named::new(self.entries.len());
-        self.add(Entry {
-            group: Group::new(name, false, Keepalive::implied()),
-            extras: X::default(),
-            named: named.clone(),
-            place: place.clone(),
-            default_port,
-            servers: Vec::new(),
-            fallback: None,
-            at,
-        });
-        named
+        let name = place.host();
+        let named = Some((port(place, default_port), !has_no_port(place)));
+        let number = self.numbers.of(Key { name: name.clone(), named });
+        if !self.by_number.contains_key(&number) {
+            let entry = Entry {
+                group: Group::new(name, false, Keepalive::implied()),
+                extras: X::default(),
+                place: place.clone(),
+                default_port,
+                servers: Vec::new(),
+                fallback: None,
+                at,
+            };
+            self.add(number, Item::New(Box::new(entry)));
+        }
+        Named { number, of: PhantomData }
     }
 
-    /// Returns a group for changes.
-    pub fn entry(&mut self, named: &Named<X>) -> Option<(&mut Group, &mut X)> {
-        let e = self.entries.get_mut(named.at)?;
-        Some((&mut e.group, &mut e.extras))
+    /// Names groups again as a part of a former configuration did.
+    pub fn use_again(&mut self, uses: &Uses) {
+        for (place, default_port) in &uses.places {
+            let _ = self.reference(place, *default_port, crate::config::plain(""));
+        }
+        self.zones.extend(uses.zones.iter().cloned());
+    }
+
+    /// Returns a group for changes, once all blocks have been read.
+    pub fn entry(&mut self, named: Named<X>) -> Option<(&mut Group, &mut X)> {
+        let at = self.index_of(named.number)?;
+        match self.items.get_mut(at)? {
+            Item::New(entry) => Some((&mut entry.group, &mut entry.extras)),
+            Item::Kept(_) => None,
+        }
+    }
+
+    /// Returns the index of the group that a number means: that of a block, if one defines the bare name.
+    fn index_of(&self, number: u32) -> Option<usize> {
+        let at = *self.by_number.get(&number)?;
+        let item = self.items.get(at)?;
+        let defined = item.is_bare_name().then(|| self.defined.get(&item.group().name)).flatten();
+        Some(defined.copied().unwrap_or(at))
     }
 
     /// Adds the group of a block. `at`: an error at its directive, with an empty text.
@@ -191,20 +368,15 @@ impl<X: Default> Groups<X> {
     /// `duplicate upstream "x"`.
     pub fn define(&mut self, block: Block, extras: X, at: Error) -> Result<(), String> {
         let Block { group, servers, fallback, zones, .. } = block;
-        self.zones.extend(zones);
-        let same = |e: &&Entry<X>| has_no_port(&e.place);
-        let known = self.with_name(&group.name).find(same).map(|e| e.named.at);
-        match known.and_then(|at| self.entries.get_mut(at)) {
-            Some(e) if e.group.explicit => {
-                return Err(format!("duplicate upstream \"{}\"", e.name()));
-            }
-            Some(e) => (e.group, e.extras, e.servers, e.fallback) = (group, extras, servers, fallback),
-            None => {
-                let place = Place::Host(group.name.clone(), None);
-                let named = Named::new(self.entries.len());
-                self.add(Entry { group, extras, named, place, default_port: 80, servers, fallback, at });
-            }
+        if let Some(uses) = &mut self.uses {
+            uses.zones.extend(zones.iter().cloned());
         }
+        self.zones.extend(zones);
+        self.check_new(&group.name)?;
+        let place = Place::Host(group.name.clone(), None);
+        let number = self.numbers.of(Key { name: group.name.clone(), named: None });
+        let entry = Entry { group, extras, place, default_port: 80, servers, fallback, at };
+        self.add(number, Item::New(Box::new(entry)));
         Ok(())
     }
 
@@ -214,36 +386,60 @@ impl<X: Default> Groups<X> {
         resolver: Option<&Arc<Resolver>>,
         start_unresolved: bool,
         mut complete: impl FnMut(&mut X, &mut Vec<Error>),
-    ) -> (Vec<Arc<Upstream<X>>>, Vec<Error>) {
+    ) -> (Table<X>, Vec<Error>) {
         let mut errors = self.zones_without_size();
-        let explicit: HashSet<Vec<u8>> =
-            self.entries.iter().filter(|e| e.group.explicit).map(|e| e.group.name.clone()).collect();
         let mut fallbacks = self.fallbacks(&mut errors).into_iter();
-        let mut done = Vec::new();
-        for (mut e, number) in self.entries.into_iter().zip(0..) {
+        let means: Vec<(u32, usize)> =
+            self.by_number.keys().filter_map(|number| Some((*number, self.index_of(*number)?))).collect();
+        // Groups that stand for nothing, since a block defines their name, are left out.
+        let mut done: Vec<Option<Arc<Upstream<X>>>> = Vec::with_capacity(self.items.len());
+        for item in self.items {
+            let fallback = fallbacks.next().flatten();
+            let defined = self.defined.contains_key(&item.group().name);
+            let replaced = defined && item.is_bare_name();
+            let mut e = match item {
+                Item::Kept(upstream) => {
+                    done.push(Some(upstream));
+                    continue;
+                }
+                Item::New(_) if replaced => {
+                    done.push(None);
+                    continue;
+                }
+                Item::New(entry) => *entry,
+            };
             if !e.group.explicit {
-                errors.extend(e.imply_server(&explicit, start_unresolved).err());
+                errors.extend(e.imply_server(defined, start_unresolved).err());
             }
             errors.extend(e.set_resolver(resolver).err());
             complete(&mut e.extras, &mut errors);
-            e.group.number = number;
             e.group.set_servers(e.servers);
-            let fallback = fallbacks.next().flatten();
-            let upstream = Arc::new(Upstream { group: Arc::new(e.group), extras: e.extras, fallback });
-            let _ = e.named.group.set(upstream.clone());
-            done.push(upstream);
+            done.push(Some(Arc::new(Upstream { group: Arc::new(e.group), extras: e.extras, fallback })));
         }
-        (done, errors)
+        let mut table = Table::default();
+        for (number, at) in means {
+            let (number, upstream) = (number as usize, done.get(at).cloned().flatten());
+            if table.by_number.len() <= number {
+                table.by_number.resize(number + 1, None);
+            }
+            if let Some(place) = table.by_number.get_mut(number) {
+                *place = upstream;
+            }
+        }
+        table.all = done.into_iter().flatten().collect();
+        (table, errors)
     }
 
     /// Finds the `fallback` of each group.
     fn fallbacks(&self, errors: &mut Vec<Error>) -> Vec<Option<Fallback<X>>> {
-        let defined = |name: &[u8]| self.with_name(name).find(|e| e.group.explicit);
-        let named = |name: &[u8]| defined(name).map(|e| e.named.clone());
-        let next = |name: &[u8]| defined(name)?.fallback.as_ref()?.group();
+        let defined = |name: &[u8]| self.items.get(*self.defined.get(name)?);
+        let named = |name: &[u8]| defined(name).map(|i| Named { number: i.group().number, of: PhantomData });
+        // A group that was kept has no other as its fallback.
+        let next = |name: &[u8]| defined(name)?.entry()?.fallback.as_ref()?.group();
         let mut found = Vec::new();
-        for e in &self.entries {
-            let fallback = e.fallback.as_ref().map(|f| f.find(&e.group.name, named, next)).transpose();
+        for item in &self.items {
+            let written = item.entry().and_then(|e| Some((e, e.fallback.as_ref()?)));
+            let fallback = written.map(|(e, f)| f.find(&e.group.name, named, next)).transpose();
             found.push(fallback.unwrap_or_else(|e| {
                 errors.push(e);
                 None

@@ -7,4 +7,4 @@ mod server;
 
 pub use block::Block;
 pub use fallback::{Fallback, Serving};
-pub use groups::{Groups, Named, Upstream};
+pub use groups::{Groups, Named, Numbers, Table, Upstream, Uses};

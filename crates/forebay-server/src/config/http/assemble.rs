@@ -2,36 +2,40 @@
 //! [`Builder::finish`].
 
 use super::build::{Builder, LocationBuild, ServerBuild};
+use super::units::{Facts, Memory, Slot, State, Unit, UnitBuild, UnitEffects, UnitServer};
 use super::{Http, Kind, Location, LocationId, Server};
 use crate::config::Scope;
+use crate::config::listen::ListenDirective;
 use crate::config::{Listener, checks, names::ServerName, plain};
 use crate::location::LocationTree;
 use crate::modules::{self, Content, LocationSettings, LocationWritten, Sharing, acme};
+use crate::upstream::config::Table;
 use forebay_conf::error::{Error, Level};
-use forebay_core::config::{Lacking, check_certificates};
+use forebay_conf::files::Reads;
+use forebay_core::config::{Lacking, Listening, check_certificates};
 use forebay_core::tls::client::ClientTls;
 use forebay_core::tls::loader::{Loader, ServerInput};
 use forebay_core::tls::vars::shows_hello;
 use forebay_http::h1::request::Limits;
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
 impl Builder<'_, '_> {
     /// Ends the construction. Keeps errors such as conflicting listen options ([`forebay_core::config::Build::keep_late`]).
     /// `front` is the number of the HTTP front end.
-    pub(crate) fn finish(mut self, front: u8) -> (Http, Vec<Listener>) {
-        let listening: Vec<_> = self.servers.iter().map(ServerBuild::listening).collect();
+    /// The third part is the memory for the next configuration.
+    pub(crate) fn finish(self, front: u8) -> (Http, Vec<Listener>, Memory) {
+        let listening: Vec<_> = self.servers.iter().map(Slot::listening).collect();
         let listeners = forebay_core::config::listeners(&listening, front, self.cx);
-        let mut frames: Vec<_> =
-            self.servers.iter_mut().map(|s| resolve_server(s, &self.http_server)).collect();
-        self.check_pools(&frames);
-        self.find_routes(&mut frames);
-        let Builder { cx, level, servers: mut built, sharing, .. } = self;
+        let Builder { cx, level, servers: slots, units, sharing, http_server, pool, .. } = self;
         let mut assembly = Assembly {
             cx,
             listeners,
             http: HttpLevel::default(),
-            servers: Vec::with_capacity(built.len()),
+            servers: Vec::with_capacity(slots.len()),
+            unit_of: unit_of(&units, slots.len()),
+            units,
             sharing,
             loader: Loader::default(),
             acme: Default::default(),
@@ -39,38 +43,63 @@ impl Builder<'_, '_> {
             families: HashMap::new(),
         };
         assembly.http = assembly.http_level(level);
-        for (frame, built) in frames.into_iter().zip(&mut built) {
-            assembly.server(frame, std::mem::take(&mut built.locations));
+        for (number, slot) in slots.into_iter().enumerate() {
+            assembly.begin_step(number);
+            match slot {
+                Slot::New(built) => assembly.new_server(*built, &http_server, pool),
+                Slot::Kept { unit, at, .. } => assembly.servers.push(Made::Kept(unit, at)),
+            }
+            assembly.end_step(number);
         }
         assembly.check_tables();
-        assembly.load_server_tls(&built, front);
+        assembly.load_server_tls(front);
         assembly.load_upstream_tls();
-        assembly.check_certificates(&built);
         assembly.allow_tunnels();
+        assembly.check_certificates();
         assembly.finish()
     }
+}
 
-    /// Checks `connection_pool_size` of each server.
-    fn check_pools(&mut self, servers: &[Server]) {
-        for (built, s) in self.servers.iter().zip(servers) {
-            let pool = built.pool.or(self.pool).unwrap_or(checks::CONNECTION_POOL);
-            if s.settings.large_client_header_buffers.size < pool {
-                let text = "the \"large_client_header_buffers\" size must be equal to or greater than \"connection_pool_size\"";
-                let error = self.cx.error_at_end(text);
-                self.cx.keep_late(error);
-            }
+/// Returns the index of the unit of each server that is read.
+fn unit_of(units: &[UnitBuild], servers: usize) -> Vec<Option<usize>> {
+    let mut of = vec![None; servers];
+    for (at, unit) in units.iter().enumerate().filter(|(_, u)| matches!(u.state, State::Read { .. })) {
+        for place in of.get_mut(unit.servers.clone()).into_iter().flatten() {
+            *place = Some(at);
+        }
+    }
+    of
+}
+
+/// A server that has been assembled.
+enum Made {
+    New {
+        server: Box<Server>,
+        listens: Vec<ListenDirective>,
+    },
+    /// Server of a unit of the former configuration, by its index there.
+    Kept(Arc<Unit>, usize),
+}
+
+impl Made {
+    fn kept(&self) -> Option<&UnitServer> {
+        match self {
+            Made::New { .. } => None,
+            Made::Kept(unit, at) => unit.servers.get(*at),
         }
     }
 
-    /// Finds the named locations of `route`s.
-    fn find_routes(&mut self, servers: &mut [Server]) {
-        for (built, s) in self.servers.iter_mut().zip(servers) {
-            for route in std::mem::take(&mut built.routes) {
-                match route.find(&s.named) {
-                    Ok(route) => s.routes.push(route),
-                    Err(error) => self.cx.keep_late(error),
-                }
-            }
+    fn listens(&self) -> &[ListenDirective] {
+        match self {
+            Made::New { listens, .. } => listens,
+            Made::Kept(..) => self.kept().map_or(&[], |s| &s.listens),
+        }
+    }
+
+    fn facts(&self) -> Option<Facts> {
+        match self {
+            Made::New { server, .. } => Some(Facts::of(server)),
+            Made::Kept(..) => self.kept().map(|s| s.facts),
         }
     }
 }
@@ -89,7 +118,7 @@ fn resolve_server(s: &mut ServerBuild, http: &modules::server::Written) -> Serve
         tls: None,
         named: std::mem::take(&mut s.named),
         routes: Vec::new(),
-        names: std::mem::take(&mut s.names),
+        names: std::mem::take(&mut s.names).into(),
     }
 }
 
@@ -121,11 +150,11 @@ fn complete_conditional_levels(locations: &mut [Location]) {
 }
 
 /// Returns the facts about a server that its certificates by ACME depend on. `l`: its own level.
-fn subject<'s>(s: &'s Server, built: &'s ServerBuild, l: &'s Location) -> acme::Subject<'s> {
+fn subject<'s>(s: &'s Server, listens: &'s [ListenDirective], l: &'s Location) -> acme::Subject<'s> {
     acme::Subject {
         settings: &l.settings.acme,
         names: &s.names,
-        listens: &built.listens,
+        listens,
         certified: !l.settings.tls.certificate.0.is_empty(),
     }
 }
@@ -159,7 +188,10 @@ struct Assembly<'s, 'f> {
     cx: &'s mut Scope<'f>,
     listeners: Vec<Listener>,
     http: HttpLevel,
-    servers: Vec<Server>,
+    servers: Vec<Made>,
+    units: Vec<UnitBuild>,
+    /// Index of the unit of each server that is read.
+    unit_of: Vec<Option<usize>>,
     sharing: Sharing,
     loader: Loader,
     /// Certificates that are got by ACME.
@@ -178,8 +210,52 @@ impl Assembly<'_, '_> {
         HttpLevel { written: l.written, location: Some(location) }
     }
 
-    /// Makes the levels of a server, parents first, and adds it.
-    fn server(&mut self, mut server: Server, levels: Vec<LocationBuild>) {
+    /// Begins to note the effects of work on a server, if it belongs to a unit.
+    fn begin_step(&mut self, server: usize) {
+        if self.unit(server).is_some() {
+            self.cx.begin_part();
+            self.cx.vars.begin_uses();
+        }
+    }
+
+    /// Adds the effects to those of the unit. Returns the files that were read.
+    fn end_step(&mut self, server: usize) {
+        if self.unit(server).is_some() {
+            let (vars, build) = (self.cx.vars.end_uses(), self.cx.end_part());
+            let effects = build.map(|build| UnitEffects { build, vars, ..UnitEffects::default() });
+            if let Some(unit) = self.unit(server) {
+                unit.add(effects);
+            }
+        }
+    }
+
+    /// Returns the unit of a server that is read.
+    fn unit(&mut self, server: usize) -> Option<&mut UnitBuild> {
+        let at = self.unit_of.get(server).copied().flatten()?;
+        self.units.get_mut(at)
+    }
+
+    /// Makes a server and adds it. `pool`: `connection_pool_size` of the http level.
+    fn new_server(&mut self, mut built: ServerBuild, http: &modules::server::Written, pool: Option<u64>) {
+        let mut frame = resolve_server(&mut built, http);
+        for route in std::mem::take(&mut built.routes) {
+            match route.find(&frame.named) {
+                Ok(route) => frame.routes.push(route),
+                Err(error) => self.cx.keep_late(error),
+            }
+        }
+        let pool = built.pool.or(pool).unwrap_or(checks::CONNECTION_POOL);
+        if frame.settings.large_client_header_buffers.size < pool {
+            let text = "the \"large_client_header_buffers\" size must be equal to or greater than \"connection_pool_size\"";
+            let error = self.cx.error_at_end(text);
+            self.cx.keep_late(error);
+        }
+        let server = Box::new(self.server(frame, std::mem::take(&mut built.locations)));
+        self.servers.push(Made::New { server, listens: built.listens });
+    }
+
+    /// Makes the levels of a server, parents first.
+    fn server(&mut self, mut server: Server, levels: Vec<LocationBuild>) -> Server {
         let tree = |l: &LocationBuild| LocationTree::build(&l.children, &levels);
         let trees: Vec<_> = levels.iter().map(tree).collect();
         let mut written: Vec<LocationWritten> = Vec::with_capacity(levels.len());
@@ -202,7 +278,7 @@ impl Assembly<'_, '_> {
         for (l, written) in server.locations.iter_mut().zip(&written) {
             self.apply_family(l, written);
         }
-        self.servers.push(server);
+        server
     }
 
     /// Makes a level of its settings in effect. `at`: the numbers of its server and of the level there.
@@ -294,15 +370,16 @@ impl Assembly<'_, '_> {
     }
 
     /// Makes the TLS configuration of each server.
-    fn load_server_tls(&mut self, built: &[ServerBuild], front: u8) {
+    fn load_server_tls(&mut self, front: u8) {
         let http = self.http.location.as_ref().and_then(|l| l.settings.resolver.resolver.0.clone());
         let (issuers, hooks) = (std::mem::take(&mut self.cx.tables.acme), std::mem::take(&mut self.hooks));
-        let listens = built.iter().flat_map(|b| &b.listens);
+        let listens = self.servers.iter().flat_map(Made::listens);
         let mut ordering = acme::Ordering::new(issuers, hooks, http.as_ref(), listens);
         // The certificate of a client is for the names of all its servers.
-        for (s, built) in self.servers.iter().zip(built) {
-            let Some(l) = s.locations.first() else { continue };
-            let collected = ordering.collect(&subject(s, built, l), self.cx);
+        for made in &self.servers {
+            let Made::New { server: s, listens, .. } = made else { continue };
+            let Some(l) = s.root() else { continue };
+            let collected = ordering.collect(&subject(s, listens, l), self.cx);
             collected.unwrap_or_else(|error| self.cx.keep_late(error));
         }
         for server in std::mem::take(&mut self.cx.client_names) {
@@ -311,22 +388,14 @@ impl Assembly<'_, '_> {
         let ordered = ordering.order_for_clients(&mut self.cx.issued_to_clients);
         let ordered = ordered.and_then(|()| ordering.check_hooks());
         ordered.unwrap_or_else(|error| self.cx.keep_late(error));
-        for (s, built) in self.servers.iter_mut().zip(built) {
-            let Some(l) = s.locations.first() else { continue };
-            let (issued, own) = match ordering.server(&subject(s, built, l), self.cx) {
-                Ok(certificates) => certificates,
-                Err(error) => {
-                    self.cx.keep_late(error);
-                    continue;
-                }
-            };
-            s.acme = own;
-            let resolver = l.settings.resolver.resolver.0.as_ref();
-            let application = l.settings.ssl.application();
-            let input = ServerInput { settings: &l.settings.tls, application, resolver, issued };
-            match self.loader.server(&input, self.cx) {
-                Ok(tls) => s.tls = tls,
-                Err(error) => self.cx.keep_late(error),
+        for number in 0..self.servers.len() {
+            self.begin_step(number);
+            let repeatable = self.load_tls_of(number, &mut ordering);
+            self.end_step(number);
+            if let Some(unit) = self.unit(number)
+                && !repeatable
+            {
+                unit.spoil();
             }
         }
         let (acme, listeners) = ordering.finish(front);
@@ -334,81 +403,122 @@ impl Assembly<'_, '_> {
         self.listeners.extend(listeners);
     }
 
+    /// Makes the TLS configuration of a server. Returns `false` if a unit with it cannot be taken over.
+    fn load_tls_of(&mut self, number: usize, ordering: &mut acme::Ordering) -> bool {
+        let Some(made) = self.servers.get_mut(number) else { return false };
+        let Made::New { server: s, listens, .. } = made else {
+            if let Made::Kept(unit, 0) = made {
+                self.loader.read_again(&unit.certificates);
+            }
+            return true;
+        };
+        let Some(l) = s.locations.first() else { return true };
+        let (issued, own) = match ordering.server(&subject(s, listens, l), self.cx) {
+            Ok(certificates) => certificates,
+            Err(error) => {
+                self.cx.keep_late(error);
+                return false;
+            }
+        };
+        let repeatable = issued.is_empty() && own.is_none() && !l.settings.tls.stapling;
+        s.acme = own;
+        let resolver = l.settings.resolver.resolver.0.as_ref();
+        let application = l.settings.ssl.application();
+        let input = ServerInput { settings: &l.settings.tls, application, resolver, issued };
+        let outer = self.cx.files.exchange_reads(Reads::default());
+        match self.loader.server(&input, self.cx) {
+            Ok(tls) => s.tls = tls,
+            Err(error) => self.cx.keep_late(error),
+        }
+        let reads = self.cx.files.exchange_reads(outer);
+        let unit = self.unit_of.get(number).copied().flatten().and_then(|at| self.units.get_mut(at));
+        if let Some(State::Read { certificates, .. }) = unit.map(|unit| &mut unit.state) {
+            certificates.extend(reads.paths().map(PathBuf::from));
+        }
+        self.cx.files.note_reads(reads);
+        repeatable
+    }
+
     /// Makes the TLS configuration for upstreams. Locations with the same settings share it.
     fn load_upstream_tls(&mut self) {
-        let mut made: HashMap<(*const modules::proxy_ssl::Settings, bool), Arc<ClientTls>> = HashMap::new();
-        for l in self.servers.iter_mut().flat_map(|s| &mut s.locations) {
-            if !matches!(&l.content, Some(Content::Proxy(pass)) if pass.may_encrypt()) {
-                continue;
-            }
-            let s = &l.settings.proxy_ssl;
-            let h2 = l.settings.proxy.http_version == modules::proxy::HttpVersion::V2;
-            let key = (Arc::as_ptr(s), h2);
-            if let Some(same) = made.get(&key) {
-                l.upstream_tls = Some(same.clone());
-                continue;
-            }
-            let alpn: &[&[u8]] = if h2 { &[b"h2"] } else { &[] };
-            match ClientTls::new(s, alpn, &mut self.loader, self.cx) {
-                Ok(tls) => {
-                    let tls = Arc::new(tls);
-                    made.insert(key, tls.clone());
-                    l.upstream_tls = Some(tls);
+        let mut shared = HashMap::new();
+        for number in 0..self.servers.len() {
+            self.begin_step(number);
+            if let Some(Made::New { server, .. }) = self.servers.get_mut(number) {
+                for l in &mut server.locations {
+                    upstream_tls(l, &mut shared, &mut self.loader, self.cx);
                 }
-                Err(error) => self.cx.keep_late(error),
+                let has_certificate =
+                    |l: &Location| l.upstream_tls.is_some() && !l.settings.proxy_ssl.certificate.0.is_empty();
+                // What a location that shares the configuration has read is not known.
+                let spoiled = server.locations.iter().any(has_certificate);
+                if let Some(unit) = self.unit(number)
+                    && spoiled
+                {
+                    unit.spoil();
+                }
             }
+            self.end_step(number);
         }
     }
 
     /// Checks that the default server of each TLS address has what its handshakes need.
-    fn check_certificates(&mut self, built: &[ServerBuild]) {
-        let listening: Vec<_> = built.iter().map(ServerBuild::listening).collect();
+    fn check_certificates(&mut self) {
+        let listening = |made| Listening { names: &[], listens: Made::listens(made), ordinal: 0 };
+        let listening: Vec<_> = self.servers.iter().map(listening).collect();
         let lacks = |server: usize| {
-            let s = self.servers.get(server)?;
-            let v13 = s.locations.first().is_none_or(|l| l.settings.tls.protocols.v13);
-            match (&s.tls, v13) {
-                (None, _) => Some(Lacking::Certificate),
-                (Some(_), false) => Some(Lacking::Tls13),
-                (Some(_), true) => None,
+            let facts = self.servers.get(server)?.facts()?;
+            match (facts.tls, facts.v13) {
+                (false, _) => Some(Lacking::Certificate),
+                (true, false) => Some(Lacking::Tls13),
+                (true, true) => None,
             }
         };
         check_certificates(&self.listeners, &listening, lacks, self.cx);
     }
 
-    /// Has all servers accept CONNECT if any location has `tunnel_pass`: the location is not known when a head is read.
+    /// Has all servers accept CONNECT if any location has `tunnel_pass`: the location is not known when a head is read. Servers
+    /// that were taken over do not, so that they do not fit.
     fn allow_tunnels(&mut self) {
-        let tunnels = self
-            .servers
-            .iter()
-            .flat_map(|s| &s.locations)
-            .any(|l| matches!(l.content, Some(Content::Tunnel(_))));
-        self.servers.iter_mut().for_each(|s| s.head.connect = tunnels);
+        let tunnels = self.servers.iter().filter_map(Made::facts).any(|facts| facts.tunnels);
+        for made in self.servers.iter_mut().filter(|_| tunnels) {
+            match (made, &mut self.cx.again) {
+                (Made::New { server, .. }, _) => server.head.connect = true,
+                (Made::Kept(..), Some(again)) => again.misfit = true,
+                (Made::Kept(..), None) => {}
+            }
+        }
+        // The next configuration may have none.
+        if tunnels {
+            self.units.iter_mut().for_each(UnitBuild::spoil);
+        }
     }
 
-    fn finish(self) -> (Http, Vec<Listener>) {
-        let Assembly {
-            cx,
-            mut listeners,
-            http: HttpLevel { location: level, .. },
-            servers,
-            loader,
-            acme,
-            ..
-        } = self;
-        let locations = || servers.iter().flat_map(|s| &s.locations);
+    fn finish(self) -> (Http, Vec<Listener>, Memory) {
+        let Assembly { cx, mut listeners, http, servers: made, loader, acme, units, .. } = self;
+        let facts: Vec<Facts> = made.iter().filter_map(Made::facts).collect();
         for l in listeners.iter_mut().filter(|l| !l.outside) {
             // The default server's setting applies, since the server name is not known when a connection is accepted.
-            let root = servers.get(l.default.default_server).and_then(|s| s.locations.first());
-            l.nodelay = root.map(|root| root.settings.core.tcp_nodelay);
+            l.nodelay = facts.get(l.default.default_server).map(|facts| facts.nodelay);
         }
-        let resolver = level.as_ref().and_then(|l| l.settings.resolver.resolver.0.as_ref());
+        let resolver = http.location.as_ref().and_then(|l| l.settings.resolver.resolver.0.as_ref());
         let tables = std::mem::take(&mut cx.tables);
+        if let Some(again) = &mut cx.again {
+            again.misfit |= tables.upstreams.misfit;
+        }
         let (upstreams, errors) = tables.upstreams.finish(resolver);
         errors.into_iter().for_each(|error| cx.keep_late(error));
         let mut log_formats = tables.log_formats;
         for f in &mut log_formats {
             f.plan(&cx.vars);
         }
+        let levels = made.iter().map(|made| match made {
+            Made::New { server, .. } => server.locations.len(),
+            Made::Kept(..) => 0,
+        });
+        let new_levels = levels.sum();
+        let serves = cx.again.as_ref().is_none_or(|again| again.serves);
+        let (servers, units) = hand_out(made, (units, &facts), &upstreams, serves, cx.again.is_some());
         let http = Http {
             upstreams,
             shows_hello: shows_hello(&cx.vars),
@@ -418,16 +528,90 @@ impl Assembly<'_, '_> {
             conf_dir: cx.conf_path(b""),
             caches: tables.caches.finish(),
             shared_store: tables.shared_store,
-            heads_differ: servers.windows(2).any(|pair| pair[0].head != pair[1].head),
-            has_auto_redirect: locations().any(|l| l.auto_redirect),
-            is_watched: locations().any(|l| matches!(l.content, Some(Content::Api | Content::Dashboard))),
+            heads_differ: facts.windows(2).any(|pair| pair[0].head != pair[1].head),
+            has_auto_redirect: facts.iter().any(|facts| facts.redirects),
+            is_watched: facts.iter().any(|facts| facts.is_watched),
+            default_body_temp: facts.iter().any(|facts| facts.default_body_temp),
+            default_proxy_temp: facts.iter().any(|facts| facts.default_proxy_temp),
             servers,
+            new_levels,
             serial: forebay_sys::serial::next(),
             system_resolver: OnceLock::new(),
             log_formats,
             charset_maps: tables.charset_maps,
             ..Http::default()
         };
-        (http, listeners)
+        (http, listeners, Memory { units, ..Memory::default() })
+    }
+}
+
+/// Returns the servers, in order, and the units for the next configuration. Without `serves` there are no servers, and without
+/// `keeps` no units.
+fn hand_out(
+    made: Vec<Made>,
+    (units, facts): (Vec<UnitBuild>, &[Facts]),
+    upstreams: &Table,
+    serves: bool,
+    keeps: bool,
+) -> (Vec<Arc<Server>>, HashMap<PathBuf, Arc<Unit>>) {
+    let mut servers = Vec::with_capacity(if serves { made.len() } else { 0 });
+    let mut kept = HashMap::new();
+    let mut units = units.into_iter().filter(|_| keeps).peekable();
+    let mut of_unit: Vec<UnitServer> = Vec::new();
+    let mut made = made.into_iter().zip(facts).enumerate().peekable();
+    loop {
+        // Units without servers have an empty range.
+        while let Some(unit) = units.next_if(|unit| made.peek().is_none_or(|(n, _)| unit.servers.end <= *n)) {
+            kept.extend(unit.finish(std::mem::take(&mut of_unit), upstreams));
+        }
+        let Some((number, (made, facts))) = made.next() else { break };
+        let new = match made {
+            Made::Kept(unit, at) => {
+                servers.extend(unit.servers.get(at).and_then(|s| s.server.clone()));
+                continue;
+            }
+            Made::New { server, listens, .. } => (Arc::<Server>::from(server), listens),
+        };
+        let (server, listens) = new;
+        if units.peek().is_some_and(|unit| unit.servers.contains(&number)) {
+            of_unit.push(UnitServer {
+                names: server.names.clone(),
+                listens: listens.into(),
+                facts: *facts,
+                server: serves.then(|| server.clone()),
+            });
+        }
+        if serves {
+            servers.push(server);
+        }
+    }
+    (servers, kept)
+}
+
+/// Makes the TLS configuration for the upstreams of a location, if it may need one.
+fn upstream_tls(
+    l: &mut Location,
+    shared: &mut HashMap<(*const modules::proxy_ssl::Settings, bool), Arc<ClientTls>>,
+    loader: &mut Loader,
+    cx: &mut Scope<'_>,
+) {
+    if !matches!(&l.content, Some(Content::Proxy(pass)) if pass.may_encrypt()) {
+        return;
+    }
+    let s = &l.settings.proxy_ssl;
+    let h2 = l.settings.proxy.http_version == modules::proxy::HttpVersion::V2;
+    let key = (Arc::as_ptr(s), h2);
+    if let Some(same) = shared.get(&key) {
+        l.upstream_tls = Some(same.clone());
+        return;
+    }
+    let alpn: &[&[u8]] = if h2 { &[b"h2"] } else { &[] };
+    match ClientTls::new(s, alpn, loader, cx) {
+        Ok(tls) => {
+            let tls = Arc::new(tls);
+            shared.insert(key, tls.clone());
+            l.upstream_tls = Some(tls);
+        }
+        Err(error) => cx.keep_late(error),
     }
 }

@@ -1,5 +1,6 @@
 //! Reading of the http block.
 
+use super::units::{self, Memory, Slot, State, UnitBuild, UnitEffects};
 use super::{Kind, LocationId, ROOT};
 use crate::config::Scope;
 use crate::config::listen::{self, ListenDirective};
@@ -7,9 +8,12 @@ use crate::config::names::{self, ServerName};
 use crate::config::value;
 use crate::modules::{self, LocationWritten, Module, Sharing, rewrite, sharing};
 use forebay_conf::error::Error;
-use forebay_conf::tree::{Block, Directive};
+use forebay_conf::tree::{Block, Directive, Unit};
 use forebay_core::config::Listening;
 use std::collections::{HashMap, HashSet};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// A location under construction.
@@ -140,19 +144,24 @@ pub(crate) struct Builder<'s, 'f> {
     pub(super) http_server: modules::server::Written,
     /// `connection_pool_size`, bytes.
     pub(super) pool: Option<u64>,
-    pub(super) servers: Vec<ServerBuild>,
+    pub(super) servers: Vec<Slot>,
+    pub(super) units: Vec<UnitBuild>,
+    /// Memory of the former configuration.
+    pub(super) former: Option<Arc<Memory>>,
     pub(super) sharing: Sharing,
 }
 
 impl<'s, 'f> Builder<'s, 'f> {
     /// Starts with the http level.
-    pub(crate) fn new(cx: &'s mut Scope<'f>) -> Self {
+    pub(crate) fn new(cx: &'s mut Scope<'f>, former: Option<Arc<Memory>>) -> Self {
         Builder {
             cx,
             level: LocationBuild::new(Kind::Http, b"", None),
             http_server: Default::default(),
             pool: None,
             servers: Vec::new(),
+            units: Vec::new(),
+            former,
             sharing: Sharing::default(),
         }
     }
@@ -163,10 +172,98 @@ impl<'s, 'f> Builder<'s, 'f> {
         for d in block.iter().filter(|d| d.name.text == b"upstream_start_unresolved") {
             self.cx.tables.upstreams.start_unresolved = value::first(d).eq_ignore_ascii_case(b"on");
         }
-        for d in block {
-            let taken = self.http_directive(d);
-            self.keep(taken);
+        self.items(&block.items);
+    }
+
+    /// Reads directives of the http level, those of included files in their place.
+    fn items(&mut self, items: &[Directive]) {
+        for d in items {
+            match &d.block {
+                _ if d.unit.is_some() => self.unit(d),
+                Some(block) if d.name.text == b"include" => self.items(&block.items),
+                _ => {
+                    let taken = self.http_directive(d);
+                    self.keep(taken);
+                }
+            }
         }
+    }
+
+    /// Reads a unit, or takes it over.
+    fn unit(&mut self, d: &Directive) {
+        let path = PathBuf::from(OsStr::from_bytes(value::first(d)));
+        let units = self.cx.again.as_mut().map(|again| &mut again.units);
+        let reads = units.and_then(|units| units.remove(&path)).flatten();
+        let items = d.block.as_ref().map(|block| block.items.as_slice()).unwrap_or_default();
+        let of_unit = |d: &Directive| matches!(d.name.text.as_slice(), b"server" | b"upstream");
+        let is_unit = d.block.iter().flatten().all(of_unit);
+        match (d.unit, reads) {
+            (Some(Unit::Kept), _) => self.keep_unit(path, d.ordinal),
+            (Some(Unit::Read { clean }), Some(reads)) if is_unit => {
+                let (first, outer) = (self.servers.len(), self.begin_step());
+                self.cx.files.note_reads(reads);
+                self.items(items);
+                let effects = self.end_step(outer);
+                let servers = first..self.servers.len();
+                let new = self.servers.get(servers.clone()).unwrap_or_default();
+                let repeatable = new.iter().all(|slot| match slot {
+                    Slot::New(built) => units::are_repeatable(&built.locations),
+                    Slot::Kept { .. } => false,
+                });
+                let name = |d: &Directive| value::first(d).to_ascii_lowercase();
+                let groups = d.block.iter().flatten().filter(|d| d.name.text == b"upstream");
+                let state = State::Read {
+                    upstreams: groups.map(name).collect(),
+                    effects: effects.filter(|_| clean && repeatable),
+                    certificates: Vec::new(),
+                };
+                self.units.push(UnitBuild { path, servers, state });
+            }
+            (_, reads) => {
+                self.cx.files.note_reads(reads.unwrap_or_default());
+                self.items(items);
+            }
+        }
+    }
+
+    /// Begins to note the effects of reading. Returns a mark for those that cannot be noted.
+    fn begin_step(&mut self) -> usize {
+        self.cx.begin_part();
+        self.cx.vars.begin_uses();
+        self.cx.tables.upstreams.all.begin_uses();
+        self.cx.tables.caches.asked
+    }
+
+    /// Returns the effects since the beginning; `None`: some cannot be repeated.
+    fn end_step(&mut self, asked: usize) -> Option<UnitEffects> {
+        let (vars, groups) = (self.cx.vars.end_uses(), self.cx.tables.upstreams.all.end_uses());
+        let build = self.cx.end_part()?;
+        (asked == self.cx.tables.caches.asked).then_some(UnitEffects { build, vars, groups })
+    }
+
+    /// Takes a unit over from the former configuration.
+    fn keep_unit(&mut self, path: PathBuf, ordinal: u32) {
+        let unit = self.former.as_ref().and_then(|former| former.units.get(&path)).cloned();
+        let repeated = unit.as_ref().is_some_and(|unit| self.repeat(unit));
+        let Some(unit) = unit.filter(|_| repeated) else {
+            if let Some(again) = &mut self.cx.again {
+                again.misfit = true;
+            }
+            return;
+        };
+        let first = self.servers.len();
+        let slots = (0..unit.servers.len()).map(|at| Slot::Kept { unit: unit.clone(), at, ordinal });
+        self.servers.extend(slots);
+        let servers = first..self.servers.len();
+        self.units.push(UnitBuild { path, servers, state: State::Kept(unit) });
+    }
+
+    /// Repeats the effects of reading a unit. Returns `false` if they do not fit.
+    fn repeat(&mut self, unit: &units::Unit) -> bool {
+        let groups = &mut self.cx.tables.upstreams.all;
+        let kept = unit.upstreams.iter().all(|upstream| groups.keep(upstream.clone()).is_ok());
+        groups.use_again(&unit.effects.groups);
+        kept && self.cx.vars.use_again(&unit.effects.vars).is_ok() && self.cx.repeat(&unit.effects.build)
     }
 
     fn http_directive(&mut self, d: &Directive) -> Result<(), Error> {
@@ -202,7 +299,7 @@ impl<'s, 'f> Builder<'s, 'f> {
         if s.names.is_empty() {
             s.names.push(ServerName::Exact(Vec::new()));
         }
-        self.servers.push(s);
+        self.servers.push(Slot::New(Box::new(s)));
     }
 
     fn server_directive(&mut self, d: &Directive, s: &mut ServerBuild) -> Result<(), Error> {

@@ -4,10 +4,12 @@
 
 mod assemble;
 mod build;
+mod units;
 
 #[cfg(test)]
 pub(crate) use build::DIRECTIVES;
 pub(crate) use build::{Builder, LocationBuild};
+pub(crate) use units::Memory;
 
 use super::Environment;
 use super::names::ServerName;
@@ -30,7 +32,13 @@ pub(crate) type LocationId = usize;
 #[derive(Debug, Default)]
 pub(crate) struct Http {
     /// Virtual servers in file order.
-    pub servers: Vec<Server>,
+    pub servers: Vec<Arc<Server>>,
+    /// Number of levels with settings that were made, and not taken over from the configuration before.
+    pub new_levels: usize,
+    /// `true` if a location uses the default of `client_body_temp_path`.
+    pub default_body_temp: bool,
+    /// `true` if a location uses the default of `proxy_temp_path`.
+    pub default_proxy_temp: bool,
     /// Variables.
     pub vars: Vec<Var<Request>>,
     /// Default of `root`: `html` below the prefix.
@@ -50,7 +58,7 @@ pub(crate) struct Http {
     /// `charset_map`s.
     pub charset_maps: modules::charset::Maps,
     /// Upstream groups.
-    pub upstreams: Vec<Arc<crate::upstream::config::Upstream>>,
+    pub upstreams: crate::upstream::config::Table,
     /// `true` if some variable shows what a ClientHello offers.
     pub shows_hello: bool,
     /// Files of certificates and keys, which may be renewed.
@@ -91,12 +99,10 @@ impl Http {
     /// Returns the temporary directories that some location uses without a directive.
     pub(crate) fn default_temp_paths(&self) -> Vec<PathBuf> {
         let mut paths = self.acme.default_paths.clone();
-        let locations = || self.servers.iter().flat_map(|s| &s.locations);
-        if locations().any(|l| l.settings.core.client_body_temp_path.0.is_none()) {
+        if self.default_body_temp {
             paths.push(self.client_body_temp.clone());
         }
-        let proxies = |l: &Location| matches!(l.content, Some(modules::Content::Proxy(_)));
-        if locations().any(|l| proxies(l) && l.settings.proxy.temp_path.0.is_none()) {
+        if self.default_proxy_temp {
             paths.push(self.proxy_temp.clone());
         }
         paths
@@ -119,7 +125,7 @@ pub(crate) struct Server {
     /// `route`s, in file order.
     pub routes: Vec<modules::route::Route>,
     /// All its names.
-    pub names: Vec<ServerName>,
+    pub names: Arc<[ServerName]>,
     /// First certificate that it gets by ACME.
     pub acme: Option<Arc<forebay_acme::Certificate>>,
     /// TLS, if it has any.

@@ -183,7 +183,8 @@ impl Pass {
     /// Returns target and URI of the request if the destination is constant. Sets `$proxy_host` and `$proxy_port`.
     pub(crate) fn fixed(&self, req: &mut Request) -> Option<(Target, Vec<u8>)> {
         let To::Fixed { group, host, port, uri, encrypted, .. } = &self.to else { return None };
-        let target = Target::of(req, group.get()?);
+        let http = req.http();
+        let target = Target::of(req, http.upstreams.get(*group)?);
         req.modules.upstream.protocol = self.protocol;
         req.modules.upstream.encrypted = *encrypted;
         if !self.protocol.is_http() {
@@ -295,9 +296,7 @@ fn resolver_of(req: &Request) -> Arc<Resolver> {
 async fn find(req: &mut Request, place: &Place, default_port: u16) -> Result<Target, u16> {
     let http = req.http();
     let name = place.host();
-    if let Some(u) =
-        http.upstreams.iter().find(|u| u.group.name == name && stands_for(u, place, default_port))
-    {
+    if let Some(u) = http.upstreams.with_name(&name).find(|u| stands_for(u, place, default_port)) {
         return Ok(Target::of(req, u));
     }
     if default_port == 0 && matches!(place, Place::Host(_, None)) {

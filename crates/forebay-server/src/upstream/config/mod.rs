@@ -35,14 +35,18 @@ impl Extras {
 pub(crate) type Upstream = config::Upstream<Extras>;
 /// A group that a directive of the http block names.
 pub(crate) type Named = config::Named<Extras>;
+/// All groups of an http block.
+pub(crate) type Table = config::Table<Extras>;
 
 /// All groups of an http block that is being read.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
-    all: config::Groups<Extras>,
+    pub all: config::Groups<Extras>,
     matches: Matches<Match>,
     /// `upstream_start_unresolved` of the http level.
     pub start_unresolved: bool,
+    /// A directive changes a group that was taken over from the configuration before.
+    pub misfit: bool,
 }
 
 impl Groups {
@@ -52,17 +56,20 @@ impl Groups {
     }
 
     /// Adds a health check to a group.
-    pub(crate) fn check(&mut self, group: &Named, check: Check) {
-        if let Some((group, extras)) = self.all.entry(group) {
-            group.checks.push(check.common.schedule);
-            extras.checks.push(check);
+    pub(crate) fn check(&mut self, group: Named, check: Check) {
+        match self.all.entry(group) {
+            Some((group, extras)) => {
+                group.checks.push(check.common.schedule);
+                extras.checks.push(check);
+            }
+            None => self.misfit = true,
         }
     }
 
     /// Completes the groups. Looks up names that no block defines. `resolver`: that of the http level. Also returns the
     /// errors of all groups: `host not found in upstream "x"`, `no resolver defined to resolve names at run time in
     /// upstream "x"`, `match "x" not found`.
-    pub(crate) fn finish(self, resolver: Option<&Arc<Resolver>>) -> (Vec<Arc<Upstream>>, Vec<Error>) {
+    pub(crate) fn finish(self, resolver: Option<&Arc<Resolver>>) -> (Table, Vec<Error>) {
         let matches = self.matches;
         self.all.finish(resolver, self.start_unresolved, |extras, errors| {
             for check in &mut extras.checks {

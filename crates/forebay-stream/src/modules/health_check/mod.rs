@@ -109,7 +109,7 @@ pub(crate) fn attach(
         _ => return Err(check.common.error("\"health_check\" requires \"proxy_pass\"")),
     };
     check.server = server;
-    if let Some((group, extras)) = cx.tables.upstreams.entry(group) {
+    if let Some((group, extras)) = cx.tables.upstreams.entry(*group) {
         group.checks.push(check.common.schedule);
         extras.checks.push(check);
     }

@@ -1,0 +1,204 @@
+//! Units: files of their own in the http block, whose servers and groups are taken over from one configuration to the next
+//! ([`forebay_core::config::memory`]).
+//!
+//! A unit has `server` and `upstream` blocks only. What it was made of is kept with the effects that reading it had on the rest: variables
+//! that it uses, groups that it names, log files, zones. They are repeated instead of the reading. A unit whose reading had other effects
+//! is read each time: messages, lookups of names, orders for certificates, health checks, tunnels.
+
+use super::build::{LocationBuild, ServerBuild};
+use super::{Location, Server};
+use crate::config::listen::ListenDirective;
+use crate::config::names::ServerName;
+use crate::modules::Content;
+use crate::upstream::config::{Table, Upstream};
+use forebay_conf::files::Reads;
+use forebay_core::config::{Effects, Listening};
+use forebay_core::upstream::config as groups;
+use forebay_core::vars::Uses;
+use forebay_http::h1::request::Limits;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// What the http block of one configuration leaves for the next.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    /// Names of the variables by their numbers.
+    pub names: Vec<Box<[u8]>>,
+    /// Numbers of groups.
+    pub numbers: groups::Numbers,
+    pub units: HashMap<PathBuf, Arc<Unit>>,
+}
+
+/// What was made of a unit.
+#[derive(Debug)]
+pub(crate) struct Unit {
+    pub servers: Vec<UnitServer>,
+    pub upstreams: Vec<Arc<Upstream>>,
+    pub effects: UnitEffects,
+    /// Files of certificates and keys.
+    pub certificates: Vec<PathBuf>,
+    /// All files that it was made of.
+    pub reads: Arc<Reads>,
+}
+
+/// Effects of reading a unit.
+#[derive(Debug, Default)]
+pub(crate) struct UnitEffects {
+    pub build: Effects,
+    pub vars: Uses,
+    pub groups: groups::Uses,
+}
+
+/// A server of a unit.
+#[derive(Debug)]
+pub(crate) struct UnitServer {
+    /// `None` where the configuration is only checked.
+    pub server: Option<Arc<Server>>,
+    pub names: Arc<[ServerName]>,
+    pub listens: Arc<[ListenDirective]>,
+    pub facts: Facts,
+}
+
+/// Facts about a server on which the whole configuration depends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Facts {
+    /// Limits of heads.
+    pub head: Limits,
+    /// It has TLS settings.
+    pub tls: bool,
+    /// TLS 1.3 is enabled.
+    pub v13: bool,
+    /// `tcp_nodelay` of the server itself.
+    pub nodelay: bool,
+    /// A location has `tunnel_pass`.
+    pub tunnels: bool,
+    /// A location has `auto_redirect`.
+    pub redirects: bool,
+    /// A location has `api` or `dashboard`.
+    pub is_watched: bool,
+    /// A location uses the default of `client_body_temp_path`.
+    pub default_body_temp: bool,
+    /// A location uses the default of `proxy_temp_path`.
+    pub default_proxy_temp: bool,
+}
+
+impl Facts {
+    pub(super) fn of(s: &Server) -> Facts {
+        let any = |f: fn(&Location) -> bool| s.locations.iter().any(f);
+        let root = s.root().map(|l| &l.settings);
+        Facts {
+            head: s.head,
+            tls: s.tls.is_some(),
+            v13: root.is_none_or(|settings| settings.tls.protocols.v13),
+            nodelay: root.is_none_or(|settings| settings.core.tcp_nodelay),
+            tunnels: any(|l| matches!(l.content, Some(Content::Tunnel(_)))),
+            redirects: any(|l| l.auto_redirect),
+            is_watched: any(|l| matches!(l.content, Some(Content::Api | Content::Dashboard))),
+            default_body_temp: any(|l| l.settings.core.client_body_temp_path.0.is_none()),
+            default_proxy_temp: any(|l| {
+                matches!(l.content, Some(Content::Proxy(_))) && l.settings.proxy.temp_path.0.is_none()
+            }),
+        }
+    }
+}
+
+/// A server on its way through the build.
+pub(super) enum Slot {
+    /// It has been read.
+    New(Box<ServerBuild>),
+    /// Server of a unit of the former configuration, by its index there.
+    Kept {
+        /// The unit.
+        unit: Arc<Unit>,
+        at: usize,
+        /// Position of the `include` in the file.
+        ordinal: u32,
+    },
+}
+
+impl Slot {
+    /// Returns the names and addresses.
+    pub(super) fn listening(&self) -> Listening<'_> {
+        match self {
+            Slot::New(built) => built.listening(),
+            Slot::Kept { unit, at, ordinal } => {
+                let server = unit.servers.get(*at);
+                Listening {
+                    names: server.map_or(&[], |s| &s.names),
+                    listens: server.map_or(&[], |s| &s.listens),
+                    ordinal: *ordinal,
+                }
+            }
+        }
+    }
+}
+
+/// A unit on its way through the build.
+pub(super) struct UnitBuild {
+    pub path: PathBuf,
+    /// Indices of its servers.
+    pub servers: Range<usize>,
+    pub state: State,
+}
+
+pub(super) enum State {
+    /// Taken over from the former configuration.
+    Kept(Arc<Unit>),
+    /// It has been read.
+    Read {
+        /// Names of the groups that it defines.
+        upstreams: Vec<Vec<u8>>,
+        /// Effects so far; `None`: some of them cannot be repeated.
+        effects: Option<UnitEffects>,
+        certificates: Vec<PathBuf>,
+    },
+}
+
+impl UnitBuild {
+    /// Adds the effects of another step of its building.
+    pub(super) fn add(&mut self, more: Option<UnitEffects>) {
+        let State::Read { effects, .. } = &mut self.state else { return };
+        *effects = match (effects.take(), more) {
+            (Some(mut all), Some(more)) => {
+                all.build.append(more.build);
+                all.vars.append(more.vars);
+                all.groups.append(more.groups);
+                Some(all)
+            }
+            _ => None,
+        };
+    }
+
+    /// Notes that the unit must be read each time.
+    pub(super) fn spoil(&mut self) {
+        self.add(None);
+    }
+
+    /// Makes what is kept for the next configuration, if it can be. `servers`: those of the unit.
+    pub(super) fn finish(self, servers: Vec<UnitServer>, table: &Table) -> Option<(PathBuf, Arc<Unit>)> {
+        let (upstreams, effects, certificates) = match self.state {
+            State::Kept(unit) => return Some((self.path, unit)),
+            State::Read { upstreams, effects, certificates } => (upstreams, effects?, certificates),
+        };
+        let defined = |name: &Vec<u8>| table.with_name(name).find(|u| u.group.explicit).cloned();
+        let upstreams: Vec<_> = upstreams.iter().map(defined).collect::<Option<_>>()?;
+        // A location of another unit may check their health.
+        if !upstreams.iter().all(|u| u.is_self_contained() && u.group.checks.is_empty()) {
+            return None;
+        }
+        let mut effects = effects;
+        effects.build = effects.build.compacted();
+        let reads = Arc::new(std::mem::take(&mut effects.build.reads));
+        effects.vars = effects.vars.sorted();
+        Some((self.path, Arc::new(Unit { servers, upstreams, effects, certificates, reads })))
+    }
+}
+
+/// Returns `true` if reading these levels again would be without effects that [`UnitEffects`] does not have.
+pub(super) fn are_repeatable(levels: &[LocationBuild]) -> bool {
+    levels.iter().all(|l| {
+        l.health_check.is_none() && l.acme_hooks.is_empty() && !matches!(l.content, Some(Content::Tunnel(_)))
+    })
+}
