@@ -83,12 +83,18 @@ fn conf(store: &str, zone: &str, limit: &str) -> String {
 fn servers(count: usize, conf: &str) -> Vec<Server> {
     let servers: Vec<Server> = (0..count).map(|_| Server::start(conf)).collect();
     for server in &servers {
-        wait_for("all replicas", || {
-            let known = metric(server, "forebay_shared_limit_replicas") as usize;
-            (known == count && metric(server, "forebay_shared_limit_degraded") == 0.0).then_some(())
-        });
+        wait_until_up(server);
+        let known = || metric(server, "forebay_shared_limit_replicas") as usize;
+        wait_for("all replicas", || (known() == count).then_some(()));
     }
     servers
+}
+
+/// Waits until a server uses the store.
+fn wait_until_up(server: &Server) {
+    // The series are there once the background work of the configuration has begun.
+    let up = || body(&server.get("/metrics")).contains("\nforebay_shared_limit_degraded 0\n").then_some(());
+    wait_for("the store", up);
 }
 
 fn metric(server: &Server, name: &str) -> f64 {
@@ -199,7 +205,7 @@ fn a_store_that_fails_leaves_each_replica_its_share() {
         }
         for server in &servers {
             server.wait_for_log("can be used again", round);
-            wait_for("the store", || (metric(server, "forebay_shared_limit_degraded") == 0.0).then_some(()));
+            wait_until_up(server);
         }
         load(&servers, &[100.0; 3], second);
         assert_near(load(&servers, &[100.0; 3], second), 100.0, 15.0);
@@ -273,7 +279,7 @@ fn the_store_may_ask_for_a_password_and_tls() {
         Server::start_on(site)
     };
     let server = start("secret\n");
-    wait_for("the store", || (metric(&server, "forebay_shared_limit_degraded") == 0.0).then_some(()));
+    wait_until_up(&server);
     assert_eq!(ask(&mut connect(server.addr(0)), "/?k=client"), 200);
     assert_eq!(ask(&mut connect(server.addr(0)), "/?k=client"), 429);
     assert!(!server.error_log().contains("secret"));

@@ -10,6 +10,7 @@ use forebay_net::tls::pem;
 use rustls::pki_types::CertificateDer;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::runtime::Handle;
 use zeroize::Zeroizing;
@@ -92,8 +93,9 @@ impl SharedStore {
         if self.settings.is_some() { Vec::new() } else { std::mem::take(&mut self.needed) }
     }
 
-    /// Starts the task that asks the store.
+    /// Starts the task that asks the store, if there is a store.
     pub fn start(&self, tasks: &mut Tasks, tokio: &Handle, log: &Log) {
+        Link::of_process().used.store(self.settings.is_some(), Relaxed);
         if let Some(settings) = &self.settings {
             let task = keep(settings.clone(), self.zones.clone(), Link::of_process(), log.clone());
             tasks.spawn(tokio, "asking the shared store", task);

@@ -30,7 +30,6 @@ const STABLE: Duration = Duration::from_secs(10);
 
 /// Asks the store until the future is dropped.
 pub async fn keep(settings: Arc<Settings>, zones: Vec<Arc<dyn Shares>>, link: Arc<Link>, log: Log) {
-    link.used.store(true, Relaxed);
     link.assume(settings.replicas);
     let patience = settings.timeout.saturating_mul(20).max(PATIENCE);
     let mut keeper = Keeper { settings, zones, link, log, patience, failed: None };
