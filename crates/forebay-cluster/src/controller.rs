@@ -6,8 +6,10 @@
 use crate::api::{Api, Error};
 use crate::events::{self, Events};
 use crate::lease::{self, Candidate};
-use crate::status::{self, Publish, Statuses};
+use crate::status::{self, GatewayStatuses, Publish, Statuses};
 use crate::watch::{self, Change, Resource};
+use forebay_k8s::gateway::GatewayKind;
+use forebay_k8s::gateway::objects::GROUP;
 use forebay_k8s::objects::{Kind, Object};
 use forebay_k8s::{Endpoint, Key, Objects, Options, Problem, Severity, Translation, Translator};
 use serde_json::Value;
@@ -111,7 +113,12 @@ pub async fn run(
                 controller.change(kind, namespace, change);
             }
             report = reports.recv() => match report {
-                Some(report) => controller.report(report),
+                Some(report) => {
+                    controller.report(report);
+                    if *leads.borrow() {
+                        controller.publish(&api, &log);
+                    }
+                }
                 None => return Ok(()),
             },
             () = sleep_until(due), if due.is_some() => controller.sync(),
@@ -139,10 +146,29 @@ fn elect(api: &Api, settings: &Settings, log: impl Fn(&str) + 'static) -> flag::
     leads
 }
 
+/// Kind of objects that are watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Watched {
+    /// Of Kubernetes itself.
+    Core(Kind),
+    /// Of the Gateway API, which a cluster may lack.
+    Gateway(GatewayKind),
+}
+
+impl Watched {
+    fn name(self) -> &'static str {
+        match self {
+            Watched::Core(kind) => kind.name(),
+            Watched::Gateway(kind) => kind.name(),
+        }
+    }
+}
+
 /// Returns what is watched.
-fn resources(options: &Options) -> Vec<(Kind, Resource)> {
-    let kind = |kind: Kind, group, plural, selector: &str, namespaces: &[String]| {
-        let resource = |namespace| Resource { group, plural, namespace, selector: selector.to_owned() };
+fn resources(options: &Options) -> Vec<(Watched, Resource)> {
+    let kind = |kind: Watched, group: String, plural, selector: &str, namespaces: &[String]| {
+        let resource =
+            |namespace| Resource { group: group.clone(), plural, namespace, selector: selector.to_owned() };
         match namespaces {
             [] => vec![(kind, resource(None))],
             some => some.iter().map(|n| (kind, resource(Some(n.clone())))).collect(),
@@ -160,16 +186,30 @@ fn resources(options: &Options) -> Vec<(Kind, Resource)> {
         wide.sort();
         wide.dedup();
     }
-    let (own, networking) = (options.watch_namespaces.as_slice(), "/apis/networking.k8s.io/v1");
-    [
-        kind(Kind::Ingress, networking, "ingresses", "", own),
-        kind(Kind::IngressClass, networking, "ingressclasses", "", &[]),
-        kind(Kind::Service, "/api/v1", "services", "", &wide),
-        kind(Kind::EndpointSlice, "/apis/discovery.k8s.io/v1", "endpointslices", "", &wide),
-        kind(Kind::Secret, "/api/v1", "secrets", secrets, &wide),
-        kind(Kind::ConfigMap, "/api/v1", "configmaps", config_maps, &wide),
+    let own = options.watch_namespaces.as_slice();
+    let core = |of, group: &str, plural, selector, namespaces| {
+        kind(Watched::Core(of), group.to_owned(), plural, selector, namespaces)
+    };
+    let networking = "/apis/networking.k8s.io/v1";
+    let mut all = [
+        core(Kind::Ingress, networking, "ingresses", "", own),
+        core(Kind::IngressClass, networking, "ingressclasses", "", &[]),
+        core(Kind::Service, "/api/v1", "services", "", &wide),
+        core(Kind::EndpointSlice, "/apis/discovery.k8s.io/v1", "endpointslices", "", &wide),
+        core(Kind::Secret, "/api/v1", "secrets", secrets, &wide),
+        core(Kind::ConfigMap, "/api/v1", "configmaps", config_maps, &wide),
     ]
-    .concat()
+    .concat();
+    if !options.gateway.controller.is_empty() {
+        // Labels of namespaces decide which routes may attach.
+        all.extend(core(Kind::Namespace, "/api/v1", "namespaces", "", &[]));
+        for of in GatewayKind::ALL {
+            let group = format!("/apis/{GROUP}/{}", of.version());
+            let namespaces = if of == GatewayKind::GatewayClass { &[] } else { own };
+            all.extend(kind(Watched::Gateway(of), group, of.plural(), "", namespaces));
+        }
+    }
+    all
 }
 
 /// Kinds of changes that wait, with the time of the first of them.
@@ -195,9 +235,9 @@ struct Controller {
     objects: Objects,
     translator: Translator,
     /// Objects of each kind and namespace that a list showed, so that the next list tells which are gone.
-    known: HashMap<Kind, HashSet<Key>>,
+    known: HashMap<Watched, HashSet<Key>>,
     /// Kinds that have not been listed yet: nothing is delivered before, since it would withdraw what is not known yet.
-    unlisted: HashSet<(Kind, Option<String>)>,
+    unlisted: HashSet<(Watched, Option<String>)>,
     waiting: Waiting,
     /// Files and groups that were delivered last.
     files: Files,
@@ -209,6 +249,7 @@ struct Controller {
     /// Number of the configuration that is not applied yet, with its files.
     in_flight: Option<(u64, Files)>,
     statuses: Statuses,
+    gateway_statuses: GatewayStatuses,
     events: Events,
     accepted: Vec<Key>,
     problems: Vec<Problem>,
@@ -233,6 +274,7 @@ impl Controller {
             number: 0,
             in_flight: None,
             statuses,
+            gateway_statuses: GatewayStatuses::default(),
             events: Events::default(),
             accepted: Vec::new(),
             problems: Vec::new(),
@@ -242,7 +284,7 @@ impl Controller {
     }
 
     /// Takes a change of the objects of a kind.
-    fn change(&mut self, kind: Kind, namespace: Option<String>, change: Change) {
+    fn change(&mut self, kind: Watched, namespace: Option<String>, change: Change) {
         match change {
             Change::All(all) => {
                 let here = |key: &Key| namespace.as_ref().is_none_or(|n| key.namespace == *n);
@@ -267,29 +309,45 @@ impl Controller {
         self.note_change(kind);
     }
 
-    fn note_change(&mut self, kind: Kind) {
+    fn note_change(&mut self, kind: Watched) {
         let now = Instant::now();
         match kind {
-            Kind::EndpointSlice => self.waiting.endpoints.get_or_insert(now),
+            Watched::Core(Kind::EndpointSlice) => self.waiting.endpoints.get_or_insert(now),
             _ => self.waiting.others.get_or_insert(now),
         };
     }
 
     /// Adds an object, or replaces it. Returns its name. An object that cannot be read keeps its former content.
-    fn set(&mut self, kind: Kind, value: Value) -> Option<Key> {
+    fn set(&mut self, kind: Watched, value: Value) -> Option<Key> {
         let key = key_of(&value);
-        self.statuses.note(kind, &key, Some(&value));
-        match Object::of(kind, value) {
-            Ok(object) => self.objects.apply(object),
-            Err(error) => (self.log)(&format!("{} {key} cannot be read: {error}", kind.name())),
+        let applied = match kind {
+            Watched::Core(kind) => {
+                self.statuses.note(kind, &key, Some(&value));
+                Object::of(kind, value).map(|object| self.objects.apply(object))
+            }
+            Watched::Gateway(kind) => {
+                self.gateway_statuses.note(kind, &key, value.get("status"));
+                self.objects.gateway.apply(kind, key.clone(), value)
+            }
+        };
+        if let Err(error) = applied {
+            (self.log)(&format!("{} {key} cannot be read: {error}", kind.name()));
         }
         self.known.entry(kind).or_default().insert(key.clone());
         Some(key)
     }
 
-    fn gone(&mut self, kind: Kind, key: &Key) {
-        self.objects.delete(kind, key);
-        self.statuses.note(kind, key, None);
+    fn gone(&mut self, kind: Watched, key: &Key) {
+        match kind {
+            Watched::Core(kind) => {
+                self.objects.delete(kind, key);
+                self.statuses.note(kind, key, None);
+            }
+            Watched::Gateway(kind) => {
+                self.objects.gateway.delete(kind, key);
+                self.gateway_statuses.gone(kind, key);
+            }
+        }
         if let Some(known) = self.known.get_mut(&kind) {
             known.remove(key);
         }
@@ -324,7 +382,8 @@ impl Controller {
     }
 
     fn deliver(&mut self, translation: Translation) {
-        let Translation { files, groups, problems, accepted, .. } = translation;
+        let Translation { files, groups, problems, accepted, statuses, .. } = translation;
+        self.gateway_statuses.want(statuses);
         self.accepted = accepted.into_iter().map(|accepted| accepted.key).collect();
         self.problems = problems;
         let files = self.without_refused(files.into_iter().collect());
@@ -398,7 +457,7 @@ impl Controller {
 
     /// Writes statuses and Events that are due. The leader does.
     fn publish(&mut self, api: &Api, log: &(impl Fn(&str) + Clone + 'static)) {
-        let statuses = if self.settings.publish.is_some() {
+        let mut statuses = if self.settings.publish.is_some() {
             self.statuses.due(self.accepted.iter())
         } else {
             Vec::new()
@@ -406,6 +465,10 @@ impl Controller {
         let mut problems = self.problems.clone();
         problems.extend(self.quarantined.iter().flat_map(|(path, q)| self.of_file(path, &q.reason)));
         let events = self.events.due(&problems, &self.settings.identity, EVENTS_A_SECOND);
+        // What is not applied yet is not reported.
+        if self.in_flight.is_none() {
+            statuses.extend(self.gateway_statuses.due());
+        }
         if statuses.is_empty() && events.is_empty() {
             return;
         }

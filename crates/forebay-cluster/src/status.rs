@@ -1,6 +1,7 @@
 //! Statuses of Ingresses: the addresses at which clients reach this server.
 
 use crate::api::Api;
+use forebay_k8s::gateway::{GatewayKind, StatusUpdate};
 use forebay_k8s::{Key, objects::Kind};
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -9,6 +10,8 @@ use std::time::{Duration, Instant};
 
 /// Statuses that are written in a second, so that the API server is not flooded after a change of the address.
 const A_SECOND: usize = 20;
+/// Statuses of the Gateway API that are written at a time.
+const A_BATCH: usize = 50;
 /// Time after which a status is written again if the watch has not shown it.
 const AGAIN: Duration = Duration::from_secs(10);
 
@@ -79,6 +82,56 @@ impl Statuses {
             }
             self.written.insert(key.clone(), now);
             due.push(change(key, &wanted));
+        }
+        due
+    }
+}
+
+/// Statuses of objects of the Gateway API as they are and as they should be.
+#[derive(Debug, Default)]
+pub(crate) struct GatewayStatuses {
+    wanted: Vec<StatusUpdate>,
+    current: HashMap<(GatewayKind, Key), Value>,
+    /// Statuses that were written last, and when.
+    written: HashMap<(GatewayKind, Key), (Value, Instant)>,
+}
+
+impl GatewayStatuses {
+    /// Notes the status of an object as the watch shows it.
+    pub(crate) fn note(&mut self, kind: GatewayKind, key: &Key, status: Option<&Value>) {
+        self.current.insert((kind, key.clone()), status.cloned().unwrap_or(Value::Null));
+    }
+
+    /// Forgets an object that is gone.
+    pub(crate) fn gone(&mut self, kind: GatewayKind, key: &Key) {
+        let place = (kind, key.clone());
+        self.current.remove(&place);
+        self.written.remove(&place);
+    }
+
+    /// Sets the statuses that objects should have.
+    pub(crate) fn want(&mut self, wanted: Vec<StatusUpdate>) {
+        self.wanted = wanted;
+    }
+
+    /// Returns the changes to write now: paths and objects.
+    pub(crate) fn due(&mut self) -> Vec<(String, Value)> {
+        let now = Instant::now();
+        let time = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let mut due = Vec::new();
+        for update in &self.wanted {
+            if due.len() == A_BATCH {
+                break;
+            }
+            let place = (update.kind, update.key.clone());
+            let current = self.current.get(&place);
+            let is_recent =
+                |(status, at): &(Value, Instant)| *status == update.status && now.duration_since(*at) < AGAIN;
+            if current.is_none() || update.is_in(current) || self.written.get(&place).is_some_and(is_recent) {
+                continue;
+            }
+            self.written.insert(place, (update.status.clone(), now));
+            due.push(update.request(current, &time));
         }
         due
     }

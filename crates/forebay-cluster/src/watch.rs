@@ -22,7 +22,7 @@ const SILENCE: Duration = Duration::from_secs(WATCH_SECONDS as u64 + 30);
 #[derive(Clone, Debug)]
 pub struct Resource {
     /// Path of its group and version: `/api/v1` or `/apis/GROUP/VERSION`.
-    pub group: &'static str,
+    pub group: String,
     /// Plural name.
     pub plural: &'static str,
     /// Namespace; `None` for all, and for kinds without namespaces.

@@ -77,6 +77,8 @@ pub struct Options {
     pub bind_addresses: Vec<String>,
     /// Hosts and clients are told over IPv6, too.
     pub ipv6: bool,
+    /// The Gateway API.
+    pub gateway: crate::gateway::GatewayOptions,
     /// Directives of main that the caller adds at the top, such as `user` or `pid`.
     pub main: Vec<forebay_conf::Node>,
     /// Directives of `http` that the caller adds at the top.
@@ -113,6 +115,7 @@ impl Default for Options {
             cache_directory: "auth-cache".into(),
             bind_addresses: Vec::new(),
             ipv6: true,
+            gateway: Default::default(),
             main: Vec::new(),
             http: Vec::new(),
         }

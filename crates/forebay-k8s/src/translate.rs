@@ -2,6 +2,7 @@
 
 mod stream;
 
+use crate::gateway::{GatewayPart, Gateways, StatusUpdate};
 use crate::groups::{self, Endpoint, Servers, Spec};
 use crate::ingress::{self, Globals, Made, Members, Names, Parsed, Use};
 use crate::model::{CertificateFiles, File, HostName};
@@ -17,6 +18,9 @@ use std::sync::Arc;
 
 /// Name of the main file.
 pub const MAIN: &str = "forebay.conf";
+
+/// Name of the file with the servers of all Gateways.
+const GATEWAYS: &str = "gateways.conf";
 
 /// Groups up to this number are in one file; more are spread over 256 by a hash of their names.
 const ONE_FILE: usize = 500;
@@ -35,6 +39,8 @@ pub struct Translation {
     pub accepted: Vec<Accepted>,
     /// Services that groups are made of.
     pub services: BTreeSet<Key>,
+    /// Statuses of objects of the Gateway API.
+    pub statuses: Vec<StatusUpdate>,
 }
 
 /// An Ingress that is served.
@@ -74,6 +80,7 @@ pub struct Translator {
     parsed: HashMap<Key, (u64, Arc<Parsed>)>,
     hosts: BTreeMap<String, HostPart>,
     groups: HashMap<Arc<str>, GroupPart>,
+    gateways: Gateways,
     /// Texts by path, with the directives' hash, so that an unchanged file stays the same `Arc`.
     texts: HashMap<String, Arc<[u8]>>,
 }
@@ -92,10 +99,12 @@ impl Translator {
         let names = names(&ours, &members, &mut problems);
         self.make_hosts(objects, &globals, members, &names);
         let mut out = Translation::default();
-        self.group_parts(objects, &globals, &mut out, &mut problems);
+        let gateways = self.gateways.translate(objects, &objects.gateway, &options.gateway);
+        self.group_parts(objects, &globals, &gateways.specs, &mut out, &mut problems);
         let stream = stream::parts(objects, &globals, &ours, &mut out, &mut problems);
         let certificate = default_certificate(objects, options);
-        self.files(&globals, certificate, &stream, &mut out);
+        self.files(&globals, certificate, (&stream, &gateways), &mut out);
+        out.statuses = gateways.statuses;
         for parsed in &ours {
             problems.extend(parsed.problems.iter().cloned());
             let hosts = parsed.rules.iter().filter_map(|r| r.host.clone()).collect();
@@ -205,13 +214,15 @@ impl Translator {
         &mut self,
         objects: &Objects,
         globals: &Globals,
+        of_gateways: &[Arc<Spec>],
         out: &mut Translation,
         problems: &mut Vec<Problem>,
     ) {
         let mut before = std::mem::take(&mut self.groups);
         let default = globals.default_backend.clone().map(Arc::new);
         let uses = self.hosts.values().flat_map(|h| &h.uses);
-        let specs = default.iter().map(|s| (s, None)).chain(uses.map(|u| (&u.spec, Some(u))));
+        let specs = default.iter().chain(of_gateways).map(|s| (s, None));
+        let specs = specs.chain(uses.map(|u| (&u.spec, Some(u))));
         for (spec, used) in specs {
             let name: Arc<str> = spec.name().into();
             if self.groups.contains_key(&name) {
@@ -241,7 +252,7 @@ impl Translator {
         &mut self,
         globals: &Globals,
         certificate: Option<CertificateFiles>,
-        stream: &stream::Parts,
+        (stream, gateways): (&stream::Parts, &GatewayPart),
         out: &mut Translation,
     ) {
         let mut files: BTreeMap<String, Arc<[u8]>> = BTreeMap::new();
@@ -273,6 +284,12 @@ impl Translator {
             host_paths.push(path);
             files.extend(part.files.iter().map(|f| (f.path.clone(), f.bytes.clone())));
         }
+        if !gateways.http.is_empty() {
+            let bytes = self.text(GATEWAYS, &gateways.http);
+            files.insert(GATEWAYS.to_owned(), bytes);
+            host_paths.push(GATEWAYS.to_owned());
+        }
+        files.extend(gateways.files.iter().map(|f| (f.path.clone(), f.bytes.clone())));
         if let Some(c) = &certificate {
             files.extend([&c.chain, &c.key].map(|f| (f.path.clone(), f.bytes.clone())));
         }

@@ -58,6 +58,12 @@ pub(crate) struct ClusterArgs {
     /// This replica is the only one
     #[arg(long)]
     pub disable_leader_election: bool,
+    /// `spec.controllerName` of GatewayClasses that are served; empty for none
+    #[arg(long, value_name = "NAME", default_value = "forebay.io/gateway")]
+    pub gateway_controller: String,
+    /// Addresses of this machine of which each Gateway gets one, separated by commas (default: all Gateways share all addresses)
+    #[arg(long, value_name = "ADDRESSES", value_delimiter = ',')]
+    pub gateway_addresses: Vec<std::net::IpAddr>,
     /// Port of /healthz and /metrics; 0 for none
     #[arg(long, value_name = "PORT", default_value_t = 10254)]
     pub healthz_port: u16,
@@ -146,7 +152,9 @@ fn settings(args: &ClusterArgs, mut options: Options) -> Result<Settings, String
         chain: chain.into_bytes().into(),
         key: key.as_slice().into(),
     });
-    options.main.insert(0, Node::new("error_log").args(["stderr", "notice"]));
+    options.gateway.controller.clone_from(&args.gateway_controller);
+    options.gateway.addresses.clone_from(&args.gateway_addresses);
+    options.gateway.published.clone_from(&args.publish_status_address);
     options.http.extend(health(args.healthz_port));
     let identity = std::env::var("POD_NAME").or_else(|_| std::env::var("HOSTNAME"));
     let identity = identity.unwrap_or_else(|_| format!("forebay-{}", std::process::id()));

@@ -29,6 +29,8 @@ enum Wish {
     Render(RenderArgs),
     /// Say for each Ingress what works as it is, what differs and what is refused
     Audit(AuditArgs),
+    /// Print the features of the Gateway API that are served, a line each
+    GatewayFeatures,
 }
 
 /// `forebay ingress render`.
@@ -157,6 +159,10 @@ pub(crate) fn main(args: &IngressArgs, arguments: Vec<OsString>, titled: bool) -
     let done = match &args.wish {
         Some(Wish::Render(args)) => render(args),
         Some(Wish::Audit(args)) => audit::run(args),
+        Some(Wish::GatewayFeatures) => {
+            print(forebay_k8s::gateway::FEATURES.join("\n") + "\n");
+            Ok(0)
+        }
         None => (args.controller.options())
             .map(|options| cluster::main(&args.cluster, options, arguments, titled)),
     };

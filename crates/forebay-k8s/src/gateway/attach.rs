@@ -1,7 +1,8 @@
 //! Gateways with their listeners, and the routes that attach to them.
 
 use super::objects::{
-    AllowedNamespaces, Gateway, GatewayKind, GatewayObjects, GROUP, Listener, ListenerSet, ObjectRef, ParentRef, Route,
+    AllowedNamespaces, GROUP, Gateway, GatewayKind, GatewayObjects, Listener, ListenerSet, ObjectRef,
+    ParentRef, Route,
 };
 use crate::ingress::certificate_files;
 use crate::model::CertificateFiles;
@@ -154,24 +155,33 @@ fn ours(cluster: Cluster<'_>, key: &Key, gateway: &Arc<Gateway>) -> Ours {
             (set.clone(), cluster.allows(allowed, &key.namespace, &set_key.namespace, "None"))
         })
         .collect();
-    let name = |set: &ListenerSet| (set.metadata.creation_timestamp.clone(), set.metadata.namespace.clone(), set.metadata.name.clone());
+    let name = |set: &ListenerSet| {
+        (set.metadata.creation_timestamp.clone(), set.metadata.namespace.clone(), set.metadata.name.clone())
+    };
     sets.sort_by_key(|(set, _)| name(set));
     for (set, _) in sets.iter().filter(|(_, allowed)| *allowed) {
         let owner = ("ListenerSet", set.metadata.namespace.as_str());
-        listeners.extend(set.spec.listeners.iter().map(|l| attach(cluster, l, Owner::Set(set.clone()), owner)));
+        listeners
+            .extend(set.spec.listeners.iter().map(|l| attach(cluster, l, Owner::Set(set.clone()), owner)));
     }
     find_conflicts(&mut listeners);
     Ours { key: key.clone(), gateway: gateway.clone(), listeners, address: None, address_problem: None, sets }
 }
 
-fn attach(cluster: Cluster<'_>, listener: &Listener, owner: Owner, (kind, namespace): (&str, &str)) -> Attached {
+fn attach(
+    cluster: Cluster<'_>,
+    listener: &Listener,
+    owner: Owner,
+    (kind, namespace): (&str, &str),
+) -> Attached {
     let all: &[&'static str] = match listener.protocol.as_str() {
         "HTTP" | "HTTPS" => &["HTTPRoute", "GRPCRoute"],
         _ => &[],
     };
     let asked = &listener.allowed_routes.kinds;
     let is_asked = |name: &str| {
-        asked.is_empty() || asked.iter().any(|k| k.kind == name && k.group.as_deref().unwrap_or(GROUP) == GROUP)
+        asked.is_empty()
+            || asked.iter().any(|k| k.kind == name && k.group.as_deref().unwrap_or(GROUP) == GROUP)
     };
     let kinds: Vec<&'static str> = all.iter().copied().filter(|name| is_asked(name)).collect();
     let known = |k: &&super::objects::RouteKind| {
@@ -209,7 +219,9 @@ fn certificate(
     (kind, namespace): (&str, &str),
 ) -> Result<CertificateFiles, (&'static str, String)> {
     let invalid = |text: String| ("InvalidCertificateRef", text);
-    if !reference.group.as_deref().unwrap_or("").is_empty() || reference.kind.as_deref().unwrap_or("Secret") != "Secret" {
+    if !reference.group.as_deref().unwrap_or("").is_empty()
+        || reference.kind.as_deref().unwrap_or("Secret") != "Secret"
+    {
         return Err(invalid(format!("\"{}\" is no Secret", reference.name)));
     }
     let key = Key::new(reference.namespace.as_deref().unwrap_or(namespace), reference.name.as_str());
@@ -228,7 +240,8 @@ fn find_conflicts(listeners: &mut [Attached]) {
     let mut hosts: BTreeMap<(u16, String), usize> = BTreeMap::new();
     for i in 0..listeners.len() {
         let Some(l) = listeners.get(i).filter(|l| l.supported) else { continue };
-        let (port, protocol, place) = (l.listener.port, l.listener.protocol.clone(), (l.listener.port, l.host()));
+        let (port, protocol, place) =
+            (l.listener.port, l.listener.protocol.clone(), (l.listener.port, l.host()));
         let of_set = matches!(l.owner, Owner::Set(_));
         let first = protocols.entry(port).or_insert_with(|| protocol.clone());
         if *first != protocol {
@@ -236,8 +249,13 @@ fn find_conflicts(listeners: &mut [Attached]) {
             mark(listeners, i, "ProtocolConflict");
             if !of_set {
                 // Listeners of one Gateway conflict with each other, none wins.
-                let same = |l: &Attached| l.listener.port == port && l.listener.protocol == first && matches!(l.owner, Owner::Gateway);
-                let others: Vec<usize> = listeners.iter().enumerate().filter(|(_, l)| same(l)).map(|(i, _)| i).collect();
+                let same = |l: &Attached| {
+                    l.listener.port == port
+                        && l.listener.protocol == first
+                        && matches!(l.owner, Owner::Gateway)
+                };
+                let others: Vec<usize> =
+                    listeners.iter().enumerate().filter(|(_, l)| same(l)).map(|(i, _)| i).collect();
                 others.into_iter().for_each(|other| mark(listeners, other, "ProtocolConflict"));
             }
             continue;
@@ -288,10 +306,14 @@ pub(crate) fn parent(
         return None;
     }
     let set = |o: &Ours| {
-        o.sets.iter().any(|(s, allowed)| *allowed && s.metadata.name == reference.name && s.metadata.namespace == namespace)
+        o.sets.iter().any(|(s, allowed)| {
+            *allowed && s.metadata.name == reference.name && s.metadata.namespace == namespace
+        })
     };
     let (gateway, to_set) = match reference.kind.as_deref().unwrap_or("Gateway") {
-        "Gateway" => (ours.iter().position(|o| o.key.namespace == namespace && o.key.name == reference.name)?, false),
+        "Gateway" => {
+            (ours.iter().position(|o| o.key.namespace == namespace && o.key.name == reference.name)?, false)
+        }
         "ListenerSet" => (ours.iter().position(set)?, true),
         _ => return None,
     };
@@ -320,7 +342,9 @@ pub(crate) fn parent(
     }
     let accepted = match (candidates.is_empty(), permitted, listeners.is_empty()) {
         (true, ..) => ("NoMatchingParent", "no listener has this name or port".to_owned()),
-        (_, false, _) => ("NotAllowedByListeners", "no listener allows routes of this kind and namespace".to_owned()),
+        (_, false, _) => {
+            ("NotAllowedByListeners", "no listener allows routes of this kind and namespace".to_owned())
+        }
         (_, _, true) => ("NoMatchingListenerHostname", "no listener has one of the hosts".to_owned()),
         _ => ("Accepted", String::new()),
     };
@@ -368,7 +392,10 @@ mod tests {
         assert_eq!(hosts("", &[]), [""]);
         assert_eq!(hosts("a.example", &[]), ["a.example"]);
         assert_eq!(hosts("a.example", &["a.example", "b.example"]), ["a.example"]);
-        assert_eq!(hosts("*.example", &["a.example", "b.c.example", "example", "x.test"]), ["a.example", "b.c.example"]);
+        assert_eq!(
+            hosts("*.example", &["a.example", "b.c.example", "example", "x.test"]),
+            ["a.example", "b.c.example"]
+        );
         assert_eq!(hosts("a.example", &["*.example"]), ["a.example"]);
         assert_eq!(hosts("*.a.example", &["*.example"]), ["*.a.example"]);
         assert_eq!(hosts("*.example", &["*.a.example"]), ["*.a.example"]);

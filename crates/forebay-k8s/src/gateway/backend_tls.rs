@@ -9,14 +9,24 @@ use crate::objects::Key;
 use std::sync::Arc;
 
 /// Returns the policy of a port of a Service: that for the port rather than that for the Service, then the oldest.
-pub(crate) fn policy<'a>(cluster: Cluster<'a>, service: &Key, port: &str) -> Option<(&'a Key, &'a Arc<BackendTlsPolicy>)> {
+pub(crate) fn policy<'a>(
+    cluster: Cluster<'a>,
+    service: &Key,
+    port: &str,
+) -> Option<(&'a Key, &'a Arc<BackendTlsPolicy>)> {
     let rank = |policy: &BackendTlsPolicy| {
-        let targets = policy.spec.target_refs.iter().filter(|t| t.group.is_empty() && t.kind == "Service" && t.name == service.name);
-        targets.filter_map(|t| match t.section_name.as_deref() {
-            Some(section) if section == port => Some(0),
-            Some(_) => None,
-            None => Some(1),
-        }).min()
+        let targets = policy
+            .spec
+            .target_refs
+            .iter()
+            .filter(|t| t.group.is_empty() && t.kind == "Service" && t.name == service.name);
+        targets
+            .filter_map(|t| match t.section_name.as_deref() {
+                Some(section) if section == port => Some(0),
+                Some(_) => None,
+                None => Some(1),
+            })
+            .min()
     };
     let here = cluster.gateway.tls_policies.iter().filter(|(key, _)| key.namespace == service.namespace);
     here.filter_map(|(key, policy)| Some((rank(policy)?, key, policy)))
@@ -46,17 +56,24 @@ pub(crate) fn of(cluster: Cluster<'_>, service: &Key, port: &str) -> Result<Opti
 ///
 /// # Errors
 /// Reason and message of the condition `ResolvedRefs`.
-pub(crate) fn authorities(cluster: Cluster<'_>, key: &Key, policy: &BackendTlsPolicy) -> Result<Vec<u8>, (&'static str, String)> {
+pub(crate) fn authorities(
+    cluster: Cluster<'_>,
+    key: &Key,
+    policy: &BackendTlsPolicy,
+) -> Result<Vec<u8>, (&'static str, String)> {
     let mut all = Vec::new();
     for reference in &policy.spec.validation.ca_certificate_refs {
-        let kind = (reference.group.as_deref().unwrap_or(""), reference.kind.as_deref().unwrap_or("ConfigMap"));
+        let kind =
+            (reference.group.as_deref().unwrap_or(""), reference.kind.as_deref().unwrap_or("ConfigMap"));
         if kind != ("", "ConfigMap") {
             return Err(("InvalidKind", format!("authorities of kind {} are not known", kind.1)));
         }
         let map = Key::new(key.namespace.as_str(), reference.name.as_str());
         let found = cluster.objects.config_map(&map).and_then(|m| m.object.data.get("ca.crt").cloned());
         let text = found.filter(|text| text.contains("-----BEGIN CERTIFICATE-----"));
-        let text = text.ok_or_else(|| ("InvalidCACertificateRef", format!("ConfigMap {map} has no certificate at ca.crt")))?;
+        let text = text.ok_or_else(|| {
+            ("InvalidCACertificateRef", format!("ConfigMap {map} has no certificate at ca.crt"))
+        })?;
         all.extend_from_slice(text.as_bytes());
         all.push(b'\n');
     }

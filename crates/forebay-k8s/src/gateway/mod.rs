@@ -106,7 +106,12 @@ pub struct Gateways {
 
 impl Gateways {
     /// Translates the objects of the Gateway API.
-    pub fn translate(&mut self, objects: &Objects, gateway: &GatewayObjects, options: &GatewayOptions) -> GatewayPart {
+    pub fn translate(
+        &mut self,
+        objects: &Objects,
+        gateway: &GatewayObjects,
+        options: &GatewayOptions,
+    ) -> GatewayPart {
         if options.controller.is_empty() {
             return GatewayPart::default();
         }
@@ -122,7 +127,8 @@ impl Gateways {
                 }
             }
         }
-        let mut part = GatewayPart { statuses: statuses(cluster, &ours, &routes, options), ..GatewayPart::default() };
+        let mut part =
+            GatewayPart { statuses: statuses(cluster, &ours, &routes, options), ..GatewayPart::default() };
         if !ours.is_empty() {
             part.http.push(connection_map());
         }
@@ -141,16 +147,23 @@ impl Gateways {
         self.addresses.retain(|key, address| keys.contains(key) && options.addresses.contains(address));
         for o in ours.iter_mut() {
             let wanted = &o.gateway.spec.addresses;
-            if let Some(other) = wanted.iter().find(|a| a.kind.as_deref().unwrap_or("IPAddress") != "IPAddress") {
-                let text = format!("addresses of type {} are not known", other.kind.as_deref().unwrap_or_default());
+            if let Some(other) =
+                wanted.iter().find(|a| a.kind.as_deref().unwrap_or("IPAddress") != "IPAddress")
+            {
+                let text =
+                    format!("addresses of type {} are not known", other.kind.as_deref().unwrap_or_default());
                 o.address_problem = Some(("Accepted", "UnsupportedAddress", text));
                 continue;
             }
-            let fixed: Vec<&str> = wanted.iter().map(|a| a.value.as_str()).filter(|v| !v.is_empty()).collect();
+            let fixed: Vec<&str> =
+                wanted.iter().map(|a| a.value.as_str()).filter(|v| !v.is_empty()).collect();
             if fixed.is_empty() {
                 continue;
             }
-            match fixed.iter().find_map(|v| v.parse().ok().filter(|a| options.addresses.contains(a) && !taken.contains(a))) {
+            match fixed
+                .iter()
+                .find_map(|v| v.parse().ok().filter(|a| options.addresses.contains(a) && !taken.contains(a)))
+            {
                 Some(address) if fixed.len() == 1 => {
                     taken.insert(address);
                     self.addresses.insert(o.key.clone(), address);
@@ -166,7 +179,8 @@ impl Gateways {
             let published = o.gateway.status.addresses.iter().find_map(|a| a.value.parse().ok());
             let known = self.addresses.get(&o.key).copied();
             let free = |a: &IpAddr| options.addresses.contains(a) && !taken.contains(a);
-            let address = known.or(published.filter(free)).or_else(|| options.addresses.iter().copied().find(free));
+            let address =
+                known.or(published.filter(free)).or_else(|| options.addresses.iter().copied().find(free));
             match address {
                 Some(address) => {
                     taken.insert(address);
@@ -174,7 +188,8 @@ impl Gateways {
                     o.address = Some(address);
                 }
                 None => {
-                    o.address_problem = Some(("Programmed", "AddressNotAssigned", "no address is free".to_owned()));
+                    o.address_problem =
+                        Some(("Programmed", "AddressNotAssigned", "no address is free".to_owned()));
                 }
             }
         }
@@ -196,9 +211,14 @@ fn place_routes<'a>(cluster: Cluster<'a>, ours: &[Ours]) -> Vec<Placed<'a>> {
             return None;
         }
         let mut unresolved = Vec::new();
-        let choices =
-            route.spec.rules.iter().map(|rule| rules::choices(cluster, route, kind, rule, &mut unresolved)).collect();
-        for copy in route.spec.rules.iter().flat_map(|r| &r.filters).filter_map(|f| f.request_mirror.as_ref()) {
+        let choices = route
+            .spec
+            .rules
+            .iter()
+            .map(|rule| rules::choices(cluster, route, kind, rule, &mut unresolved))
+            .collect();
+        for copy in route.spec.rules.iter().flat_map(|r| &r.filters).filter_map(|f| f.request_mirror.as_ref())
+        {
             unresolved.extend(rules::backend(cluster, route, kind, &copy.backend_ref).err());
         }
         Some(Placed { key, kind, route, parents, choices, unresolved })
@@ -215,7 +235,8 @@ fn specs<'a>(cluster: Cluster<'a>, routes: &'a [Placed<'a>]) -> impl Iterator<It
             let of_backends = rule.backend_refs.iter().flat_map(|b| &b.filters);
             rule.filters.iter().chain(of_backends).filter_map(|f| f.request_mirror.as_ref())
         });
-        let copies = copies.filter_map(move |m| Some(rules::backend(cluster, r.route, r.kind, &m.backend_ref).ok()?.spec));
+        let copies = copies
+            .filter_map(move |m| Some(rules::backend(cluster, r.route, r.kind, &m.backend_ref).ok()?.spec));
         used.chain(copies)
     })
 }
@@ -241,7 +262,8 @@ fn servers(cluster: Cluster<'_>, (index, o): (usize, &Ours), routes: &[Placed<'_
         ports.entry(l.listener.port).or_default().push(number);
     }
     for (port, listeners) in ports {
-        let encrypted = listeners.iter().any(|l| o.listeners.get(*l).is_some_and(|l| l.listener.protocol == "HTTPS"));
+        let encrypted =
+            listeners.iter().any(|l| o.listeners.get(*l).is_some_and(|l| l.listener.protocol == "HTTPS"));
         let address = match o.address {
             None => port.to_string(),
             Some(IpAddr::V4(a)) => format!("{a}:{port}"),
@@ -259,7 +281,10 @@ fn servers(cluster: Cluster<'_>, (index, o): (usize, &Ours), routes: &[Placed<'_
             .enumerate()
             .flat_map(|(r, placed)| {
                 let parents = placed.parents.iter().flatten().filter(|p| p.gateway == index);
-                parents.flat_map(|p| &p.listeners).filter(|(l, _)| listeners.contains(l)).map(move |at| (placed, r, at))
+                parents
+                    .flat_map(|p| &p.listeners)
+                    .filter(|(l, _)| listeners.contains(l))
+                    .map(move |at| (placed, r, at))
             })
             .collect();
         for (_, _, (number, own)) in &of_port {
@@ -330,7 +355,8 @@ fn sort(candidates: &mut [Candidate<'_>]) {
         let length = match (c.placed.kind, &c.found.method) {
             (GatewayKind::GrpcRoute, Some(objects::Method::Grpc(m))) => {
                 // Exact methods before services before methods of all services.
-                m.service.as_ref().map_or(0, |s| 1000 + s.len() * 1000) + m.method.as_ref().map_or(0, |m| 1 + m.len())
+                m.service.as_ref().map_or(0, |s| 1000 + s.len() * 1000)
+                    + m.method.as_ref().map_or(0, |m| 1 + m.len())
             }
             _ => path.value.as_deref().map_or(1, |v| v.trim_end_matches('/').len().max(1)),
         };
@@ -378,7 +404,13 @@ fn server(
     for c in candidates {
         let Some(rule) = c.placed.route.spec.rules.get(c.rule) else { continue };
         let choices = c.placed.choices.get(c.rule).map(Vec::as_slice).unwrap_or_default();
-        let id = crate::groups::short_hash(&format!("{address} {host} {} {} {} {}", c.placed.key, c.placed.kind.name(), c.rule, c.number));
+        let id = crate::groups::short_hash(&format!(
+            "{address} {host} {} {} {} {}",
+            c.placed.key,
+            c.placed.kind.name(),
+            c.rule,
+            c.number
+        ));
         let place = Place { id, port, found: &c.found };
         let served = rules::serve(cluster, c.placed.route, c.placed.kind, (rule as &Rule, choices), &place);
         part.http.extend(served.http);
@@ -392,7 +424,12 @@ fn server(
 }
 
 /// Makes all statuses.
-fn statuses(cluster: Cluster<'_>, ours: &[Ours], routes: &[Placed<'_>], options: &GatewayOptions) -> Vec<StatusUpdate> {
+fn statuses(
+    cluster: Cluster<'_>,
+    ours: &[Ours],
+    routes: &[Placed<'_>],
+    options: &GatewayOptions,
+) -> Vec<StatusUpdate> {
     let mut all = Vec::new();
     for (key, class) in &cluster.gateway.classes {
         if class.spec.controller_name != options.controller {
@@ -419,7 +456,12 @@ fn listener_status(l: &Attached, metadata: &crate::objects::Metadata) -> Value {
     let condition = |kind, holds, reason, text: &str| condition(metadata, kind, holds, reason, text);
     let resolved = match (&l.unresolved, l.invalid_kinds) {
         (Some((reason, text)), _) => condition("ResolvedRefs", false, reason, text),
-        (None, true) => condition("ResolvedRefs", false, "InvalidRouteKinds", "it names kinds of routes that it cannot have"),
+        (None, true) => condition(
+            "ResolvedRefs",
+            false,
+            "InvalidRouteKinds",
+            "it names kinds of routes that it cannot have",
+        ),
         (None, false) => condition("ResolvedRefs", true, "ResolvedRefs", ""),
     };
     let accepted = match (l.supported, l.conflict) {
@@ -437,7 +479,8 @@ fn listener_status(l: &Attached, metadata: &crate::objects::Metadata) -> Value {
         Some(reason) => condition("Conflicted", true, reason, "another listener has this port"),
         None => condition("Conflicted", false, "NoConflicts", ""),
     };
-    let kinds: Vec<Value> = l.kinds.iter().map(|kind| json!({ "group": objects::GROUP, "kind": kind })).collect();
+    let kinds: Vec<Value> =
+        l.kinds.iter().map(|kind| json!({ "group": objects::GROUP, "kind": kind })).collect();
     json!({
         "name": l.listener.name,
         "supportedKinds": kinds,
@@ -456,7 +499,9 @@ fn gateway_status(o: &Ours, options: &GatewayOptions) -> StatusUpdate {
     let accepted = match (refused("Accepted"), all_good) {
         (Some((_, reason, text)), _) => condition("Accepted", false, reason, text),
         (None, true) => condition("Accepted", true, "Accepted", ""),
-        (None, false) => condition("Accepted", some_good, "ListenersNotValid", "not all of its listeners can be used"),
+        (None, false) => {
+            condition("Accepted", some_good, "ListenersNotValid", "not all of its listeners can be used")
+        }
     };
     let programmed = match &o.address_problem {
         Some((_, "UnsupportedAddress", text)) => condition("Programmed", false, "Invalid", text),
@@ -475,7 +520,8 @@ fn gateway_status(o: &Ours, options: &GatewayOptions) -> StatusUpdate {
     };
     let listeners: Vec<Value> = own.iter().map(|l| listener_status(l, metadata)).collect();
     let attached = o.sets.iter().filter(|(_, allowed)| *allowed).count();
-    let mut status = json!({ "conditions": [accepted, programmed], "addresses": addresses, "listeners": listeners });
+    let mut status =
+        json!({ "conditions": [accepted, programmed], "addresses": addresses, "listeners": listeners });
     if o.gateway.spec.allowed_listeners.namespaces.is_some() {
         status["attachedListenerSets"] = json!(attached);
     }
@@ -497,7 +543,9 @@ fn set_status(o: &Ours, set: &Arc<ListenerSet>, allowed: bool) -> StatusUpdate {
             condition("Accepted", false, "ListenersNotValid", "none of its listeners can be used"),
             condition("Programmed", false, "ListenersNotValid", "none of its listeners can be used"),
         ),
-        (true, true) => (condition("Accepted", true, "Accepted", ""), condition("Programmed", true, "Programmed", "")),
+        (true, true) => {
+            (condition("Accepted", true, "Accepted", ""), condition("Programmed", true, "Programmed", ""))
+        }
     };
     let listeners: Vec<Value> = own.iter().map(|l| listener_status(l, metadata)).collect();
     let status = json!({ "conditions": [accepted, programmed], "listeners": listeners });
@@ -527,7 +575,12 @@ fn route_status(placed: &Placed<'_>, options: &GatewayOptions) -> StatusUpdate {
 }
 
 /// Returns the statuses of BackendTLSPolicies: one ancestor for each Gateway whose routes use their Services.
-fn policy_statuses(cluster: Cluster<'_>, ours: &[Ours], routes: &[Placed<'_>], options: &GatewayOptions) -> Vec<StatusUpdate> {
+fn policy_statuses(
+    cluster: Cluster<'_>,
+    ours: &[Ours],
+    routes: &[Placed<'_>],
+    options: &GatewayOptions,
+) -> Vec<StatusUpdate> {
     let mut gateways: BTreeMap<&Key, BTreeSet<usize>> = BTreeMap::new();
     let mut in_use: BTreeSet<&Key> = BTreeSet::new();
     for placed in routes {
@@ -538,17 +591,20 @@ fn policy_statuses(cluster: Cluster<'_>, ours: &[Ours], routes: &[Placed<'_>], o
             let port = cluster.objects.service(&service).and_then(|s| {
                 s.object.spec.ports.iter().find(|p| Some(p.port) == reference.port).map(|p| p.name.clone())
             });
-            let chosen = backend_tls::policy(cluster, &service, port.as_deref().unwrap_or_default()).map(|(key, _)| key);
+            let chosen = backend_tls::policy(cluster, &service, port.as_deref().unwrap_or_default())
+                .map(|(key, _)| key);
             in_use.extend(chosen);
             let about = cluster.gateway.tls_policies.iter().filter(|(key, policy)| {
-                key.namespace == service.namespace && policy.spec.target_refs.iter().any(|t| t.name == service.name)
+                key.namespace == service.namespace
+                    && policy.spec.target_refs.iter().any(|t| t.name == service.name)
             });
             about.for_each(|(key, _)| gateways.entry(key).or_default().extend(&used));
         }
     }
     let status = |(key, used): (&Key, BTreeSet<usize>)| {
         let policy = cluster.gateway.tls_policies.get(key)?;
-        let condition = |kind, holds, reason, text: &str| condition(&policy.metadata, kind, holds, reason, text);
+        let condition =
+            |kind, holds, reason, text: &str| condition(&policy.metadata, kind, holds, reason, text);
         let system = policy.spec.validation.well_known_ca_certificates.as_deref() == Some("System");
         let found = if system { Ok(Vec::new()) } else { backend_tls::authorities(cluster, key, policy) };
         let (accepted, resolved) = match found {
@@ -556,7 +612,10 @@ fn policy_statuses(cluster: Cluster<'_>, ours: &[Ours], routes: &[Placed<'_>], o
                 condition("Accepted", false, "Conflicted", "another policy is about the same Service"),
                 condition("ResolvedRefs", true, "ResolvedRefs", ""),
             ),
-            Ok(_) => (condition("Accepted", true, "Accepted", ""), condition("ResolvedRefs", true, "ResolvedRefs", "")),
+            Ok(_) => (
+                condition("Accepted", true, "Accepted", ""),
+                condition("ResolvedRefs", true, "ResolvedRefs", ""),
+            ),
             Err((reason, text)) => (
                 condition("Accepted", false, "NoValidCACertificate", &text),
                 condition("ResolvedRefs", false, reason, &text),

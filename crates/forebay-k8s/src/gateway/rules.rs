@@ -2,7 +2,8 @@
 
 use super::attach::Cluster;
 use super::objects::{
-    BackendRef, Cors, Filter, GROUP, GatewayKind, HeaderModifier, Match, Method, PathModifier, Redirect, Route, Rule, ValueMatch,
+    BackendRef, Cors, Filter, GROUP, GatewayKind, HeaderModifier, Match, Method, PathModifier, Redirect,
+    Route, Rule, ValueMatch,
 };
 use crate::groups::{Spec, short_hash};
 use crate::model::File;
@@ -70,7 +71,11 @@ pub(crate) fn choices(
                 None
             }
         };
-        all.push(Choice { backend, weight: reference.weight.unwrap_or(1), filters: reference.filters.clone() });
+        all.push(Choice {
+            backend,
+            weight: reference.weight.unwrap_or(1),
+            filters: reference.filters.clone(),
+        });
     }
     all
 }
@@ -83,7 +88,8 @@ pub(crate) fn backend(
     reference: &BackendRef,
 ) -> Result<Backend, Unresolved> {
     let own = &route.metadata.namespace;
-    let (group, name) = (reference.group.as_deref().unwrap_or(""), reference.kind.as_deref().unwrap_or("Service"));
+    let (group, name) =
+        (reference.group.as_deref().unwrap_or(""), reference.kind.as_deref().unwrap_or("Service"));
     if (group, name) != ("", "Service") {
         return Err(("InvalidKind", format!("backends of kind {name} are not known")));
     }
@@ -100,7 +106,8 @@ pub(crate) fn backend(
         (_, Some("kubernetes.io/h2c")) => Protocol::Http2,
         _ => Protocol::Http,
     };
-    let spec = Spec { service: key.clone(), port: PortRef { name: None, number: Some(number) }, ..Spec::default() };
+    let spec =
+        Spec { service: key.clone(), port: PortRef { name: None, number: Some(number) }, ..Spec::default() };
     let tls = super::backend_tls::of(cluster, &key, &port.name)?;
     Ok(Backend { spec: Arc::new(spec), protocol, tls })
 }
@@ -139,7 +146,13 @@ fn node<W: Into<Vec<u8>>>(name: &str, words: impl IntoIterator<Item = W>) -> Nod
 }
 
 /// Makes the directives for one match of a rule.
-pub(crate) fn serve(cluster: Cluster<'_>, route: &Route, kind: GatewayKind, (rule, choices): (&Rule, &[Choice]), place: &Place<'_>) -> Served {
+pub(crate) fn serve(
+    cluster: Cluster<'_>,
+    route: &Route,
+    kind: GatewayKind,
+    (rule, choices): (&Rule, &[Choice]),
+    place: &Place<'_>,
+) -> Served {
     let mut served = Served::default();
     let conditions = conditions(place.found, kind);
     if let Some(cors) = rule.filters.iter().find_map(|f| f.cors.as_ref()) {
@@ -270,7 +283,8 @@ fn body(
     served: &mut Served,
 ) -> Vec<Node> {
     let Some(backend) = choice.and_then(|c| c.backend.as_ref()) else { return vec![node("return", ["500"])] };
-    let filters: Vec<&Filter> = rule.filters.iter().chain(choice.into_iter().flat_map(|c| &c.filters)).collect();
+    let filters: Vec<&Filter> =
+        rule.filters.iter().chain(choice.into_iter().flat_map(|c| &c.filters)).collect();
     if filters.iter().any(|f| !is_known(f)) {
         // A filter that is not applied must not be skipped (HTTPRouteFilter: "MUST result in a HTTP error response").
         return vec![node("return", ["500"])];
@@ -305,7 +319,13 @@ fn body(
             (None, None) => None,
         };
         nodes.push(node("mirror", [path.as_str()]));
-        served.locations.push(mirror_location(&path, &target, share, served_id(&place.id, index), &mut served.http));
+        served.locations.push(mirror_location(
+            &path,
+            &target,
+            share,
+            served_id(&place.id, index),
+            &mut served.http,
+        ));
     }
     nodes.extend(headers.nodes());
     nodes.extend(limits(rule, backend.protocol));
@@ -329,7 +349,13 @@ fn is_known(filter: &Filter) -> bool {
     }
 }
 
-fn mirror_location(path: &str, target: &Backend, share: Option<String>, id: String, http: &mut Vec<Node>) -> Node {
+fn mirror_location(
+    path: &str,
+    target: &Backend,
+    share: Option<String>,
+    id: String,
+    http: &mut Vec<Node>,
+) -> Node {
     let mut nodes = vec![node("internal", [""; 0])];
     if let Some(share) = share {
         let variable = format!("$mirrored_{id}");
@@ -338,7 +364,10 @@ fn mirror_location(path: &str, target: &Backend, share: Option<String>, id: Stri
             parts.insert(0, node(&share, ["1"]));
         }
         http.push(node("split_clients", ["$request_id", &variable]).block(parts));
-        nodes.push(node("if", [format!("({variable}"), "=".into(), "0)".into()]).block(vec![node("return", ["204"])]));
+        nodes.push(
+            node("if", [format!("({variable}"), "=".into(), "0)".into()])
+                .block(vec![node("return", ["204"])]),
+        );
     }
     nodes.extend(Headers::new(Protocol::Http).nodes());
     nodes.push(node("proxy_pass", [format!("http://{}$request_uri", target.spec.name())]));
@@ -415,7 +444,15 @@ pub(crate) fn duration(text: &str) -> Option<Duration> {
         let (unit, length) = if rest.starts_with("ms") {
             (1, 2)
         } else {
-            (match rest.as_bytes().first()? { b's' => 1000, b'm' => 60_000, b'h' => 3_600_000, _ => return None }, 1)
+            (
+                match rest.as_bytes().first()? {
+                    b's' => 1000,
+                    b'm' => 60_000,
+                    b'h' => 3_600_000,
+                    _ => return None,
+                },
+                1,
+            )
         };
         total = total.checked_add(Duration::from_millis(number.checked_mul(unit)?))?;
         rest = rest.get(length..)?;
@@ -443,7 +480,9 @@ impl Headers {
         ];
         let directive = if protocol == Protocol::Grpc { "grpc_set_header" } else { "proxy_set_header" };
         // Over HTTP/2 there is no Connection field.
-        let kept = |(name, _): &(&str, &str)| protocol == Protocol::Http || !["Upgrade", "Connection"].contains(name);
+        let kept = |(name, _): &(&str, &str)| {
+            protocol == Protocol::Http || !["Upgrade", "Connection"].contains(name)
+        };
         let fields = plain.into_iter().filter(kept).map(|(n, v)| (n.to_owned(), v.to_owned())).collect();
         Headers { directive, fields }
     }
@@ -459,8 +498,10 @@ impl Headers {
             self.set(&field.name, literal(&field.value));
         }
         for field in &changes.add {
-            let own = self.fields.iter().find(|(n, _)| n.eq_ignore_ascii_case(&field.name)).map(|(_, v)| v.clone());
-            let before = own.unwrap_or_else(|| format!("$http_{}", field.name.to_ascii_lowercase().replace('-', "_")));
+            let own =
+                self.fields.iter().find(|(n, _)| n.eq_ignore_ascii_case(&field.name)).map(|(_, v)| v.clone());
+            let before =
+                own.unwrap_or_else(|| format!("$http_{}", field.name.to_ascii_lowercase().replace('-', "_")));
             let variable = format!("$before_{id}_{}", short_hash(&field.name.to_ascii_lowercase()));
             nodes.push(node("set", [variable.as_str(), ""]));
             let value = node("set", [variable.clone(), format!("{before},")]);
@@ -599,11 +640,14 @@ fn preflight(cors: &Cors, conditions: &[String], place: &Place<'_>, served: &mut
     let name = format!("@{id}");
     let mut words = vec![name.clone()];
     words.extend(conditions.iter().cloned());
-    words.extend(["$request_method", "=OPTIONS", "$http_access_control_request_method", "~."].map(str::to_owned));
+    words.extend(
+        ["$request_method", "=OPTIONS", "$http_access_control_request_method", "~."].map(str::to_owned),
+    );
     words.extend([variable.clone(), "~.".into()]);
     served.routes.push(node("route", words));
     let mut nodes = vec![node("more_set_headers", [format!("Access-Control-Allow-Origin: {variable}")])];
-    let mut add = |field: &str, value: String| nodes.push(node("more_set_headers", [format!("{field}: {value}")]));
+    let mut add =
+        |field: &str, value: String| nodes.push(node("more_set_headers", [format!("{field}: {value}")]));
     let list = |all: &[String], asked: &str| match all {
         [one] if one == "*" && cors.allow_credentials == Some(true) => asked.to_owned(),
         all => literal(&all.join(", ")),
@@ -612,7 +656,10 @@ fn preflight(cors: &Cors, conditions: &[String], place: &Place<'_>, served: &mut
         add("Access-Control-Allow-Methods", list(&cors.allow_methods, "$http_access_control_request_method"));
     }
     if !cors.allow_headers.is_empty() {
-        add("Access-Control-Allow-Headers", list(&cors.allow_headers, "$http_access_control_request_headers"));
+        add(
+            "Access-Control-Allow-Headers",
+            list(&cors.allow_headers, "$http_access_control_request_headers"),
+        );
     }
     if cors.allow_credentials == Some(true) {
         add("Access-Control-Allow-Credentials", "true".into());

@@ -27,6 +27,7 @@ impl StatusUpdate {
         let path = format!("/apis/{GROUP}/{version}{namespace}/{plural}/{}/status", self.key.name);
         let mut status = self.status.clone();
         stamp(&mut status, current, now);
+        keep_others(&mut status, current);
         let mut metadata = json!({ "name": self.key.name });
         if !self.key.namespace.is_empty() {
             metadata["namespace"] = json!(self.key.namespace);
@@ -46,6 +47,18 @@ impl StatusUpdate {
     }
 }
 
+/// Adds the entries of other controllers: these lists are written as a whole.
+fn keep_others(status: &mut Value, current: Option<&Value>) {
+    for list in ["parents", "ancestors"] {
+        let Some(ours) = status.get_mut(list).and_then(Value::as_array_mut) else { continue };
+        let name = ours.first().and_then(|entry| entry.get("controllerName")).cloned();
+        let all = current.and_then(|c| c.get(list)).and_then(Value::as_array);
+        let others = all.into_iter().flatten().filter(|entry| entry.get("controllerName") != name.as_ref());
+        let others: Vec<Value> = others.cloned().collect();
+        ours.extend(others);
+    }
+}
+
 /// Sets `lastTransitionTime` of all conditions.
 fn stamp(value: &mut Value, current: Option<&Value>, now: &str) {
     match value {
@@ -62,7 +75,8 @@ fn stamp(value: &mut Value, current: Option<&Value>, now: &str) {
         }
         Value::Array(items) => {
             for item in items {
-                let same = current.and_then(Value::as_array).and_then(|all| all.iter().find(|c| is_same(c, item)));
+                let same =
+                    current.and_then(Value::as_array).and_then(|all| all.iter().find(|c| is_same(c, item)));
                 stamp(item, same, now);
             }
         }
@@ -84,7 +98,10 @@ fn contains(current: &Value, wanted: &Value) -> bool {
         }
         (Value::Array(current), Value::Array(wanted)) => {
             // Entries of other controllers may be among them, and the order is not ours.
-            let ours = |c: &&Value| c.get("controllerName").is_none() || wanted.iter().any(|w| w.get("controllerName") == c.get("controllerName"));
+            let ours = |c: &&Value| {
+                c.get("controllerName").is_none()
+                    || wanted.iter().any(|w| w.get("controllerName") == c.get("controllerName"))
+            };
             let current: Vec<&Value> = current.iter().filter(ours).collect();
             current.len() == wanted.len() && wanted.iter().all(|w| current.iter().any(|c| contains(c, w)))
         }
@@ -135,7 +152,9 @@ mod tests {
             status: json!({ "conditions": [condition(&metadata, "Accepted", true, "Accepted", "")] }),
         };
         let current = |status: &str| json!({ "conditions": [{ "type": "Accepted", "status": status, "lastTransitionTime": "then" }] });
-        let time = |current: &Value| update.request(Some(current), "now").1["status"]["conditions"][0]["lastTransitionTime"].clone();
+        let time = |current: &Value| {
+            update.request(Some(current), "now").1["status"]["conditions"][0]["lastTransitionTime"].clone()
+        };
         assert_eq!(time(&current("True")), "then");
         assert_eq!(time(&current("False")), "now");
         let (path, object) = update.request(None, "now");
@@ -152,7 +171,8 @@ mod tests {
             key: Key::new("a", "b"),
             status: json!({ "parents": [{ "controllerName": "us", "x": 1 }] }),
         };
-        let both = json!({ "parents": [{ "controllerName": "them" }, { "controllerName": "us", "x": 1, "y": 2 }] });
+        let both =
+            json!({ "parents": [{ "controllerName": "them" }, { "controllerName": "us", "x": 1, "y": 2 }] });
         assert!(update.is_in(Some(&both)));
         assert!(!update.is_in(Some(&json!({ "parents": [{ "controllerName": "us", "x": 2 }] }))));
     }

@@ -186,6 +186,8 @@ pub struct Objects {
     config_maps: Store<ConfigMap>,
     namespaces: Store<Namespace>,
     slices: Store<EndpointSlice>,
+    /// Objects of the Gateway API.
+    pub gateway: crate::gateway::GatewayObjects,
     /// Slices of each Service by their names.
     of_service: HashMap<Key, BTreeMap<String, Stored<EndpointSlice>>>,
 }
