@@ -8,15 +8,19 @@ use crate::events::{self, Events};
 use crate::lease::{self, Candidate};
 use crate::status::{self, GatewayStatuses, Publish, Statuses};
 use crate::watch::{self, Change, Resource};
+use crate::webhook;
 use forebay_k8s::gateway::GatewayKind;
 use forebay_k8s::gateway::objects::GROUP;
 use forebay_k8s::objects::{Kind, Object};
 use forebay_k8s::{Endpoint, Key, Objects, Options, Problem, Severity, Translation, Translator};
 use serde_json::Value;
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::watch as flag;
@@ -28,13 +32,15 @@ const GATHER: Duration = Duration::from_millis(50);
 const CHANGES: usize = 1024;
 /// Events that are created in a second.
 const EVENTS_A_SECOND: usize = 10;
+/// Time after which files of this machine are read again.
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
 /// Time for the last request of a replica that ends.
 const PARTING: Duration = Duration::from_secs(2);
 /// Pause between two looks at statuses and Events.
 const TICK: Duration = Duration::from_secs(1);
 
 /// Settings of the controller.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Settings {
     /// Options of the translation.
     pub options: Options,
@@ -44,6 +50,10 @@ pub struct Settings {
     pub publish: Option<Publish>,
     /// Name of this replica in Events.
     pub identity: String,
+    /// Listener of the admission webhook, to which the server passes its requests on.
+    pub webhook: Option<std::net::TcpListener>,
+    /// Files of this machine that the configuration names, by the paths that it has for them. They are read again every minute.
+    pub files: Vec<(PathBuf, PathBuf)>,
 }
 
 /// Message to the process that serves.
@@ -85,7 +95,7 @@ pub enum Report {
 /// The signal cannot be awaited. Failures of the API server are repeated.
 pub async fn run(
     api: Api,
-    settings: Settings,
+    mut settings: Settings,
     deliveries: UnboundedSender<Delivery>,
     mut reports: UnboundedReceiver<Report>,
     log: impl Fn(&str) + Clone + 'static,
@@ -100,8 +110,17 @@ pub async fn run(
     }
     drop(sender);
     let leads = elect(&api, &settings, log.clone());
+    let judged = Rc::new(RefCell::new(Objects::new()));
+    if let Some(listener) = settings.webhook.take() {
+        let failed = |e: std::io::Error| Error::plain(format!("webhook: {e}"));
+        listener.set_nonblocking(true).map_err(failed)?;
+        let listener = TcpListener::from_std(listener).map_err(failed)?;
+        let options = Rc::new(settings.options.clone());
+        tokio::task::spawn_local(webhook::serve(listener, judged.clone(), options));
+    }
     let mut controller = Controller::new(settings, deliveries, Box::new(log.clone()));
     controller.unlisted = unlisted;
+    controller.judged = judged;
     let mut tick = tokio::time::interval(TICK);
     let failed = |e: std::io::Error| Error::plain(format!("no signals: {e}"));
     let mut term = signal(SignalKind::terminate()).map_err(failed)?;
@@ -123,9 +142,12 @@ pub async fn run(
             },
             () = sleep_until(due), if due.is_some() => controller.sync(),
             _ = term.recv() => return Ok(controller.leave(&api, *leads.borrow()).await),
-            _ = tick.tick() => if *leads.borrow() {
-                controller.publish(&api, &log);
-            },
+            _ = tick.tick() => {
+                controller.look_again();
+                if *leads.borrow() {
+                    controller.publish(&api, &log);
+                }
+            }
         }
     }
 }
@@ -251,6 +273,10 @@ struct Controller {
     statuses: Statuses,
     gateway_statuses: GatewayStatuses,
     events: Events,
+    /// Time at which the files of this machine were read last.
+    looked: Instant,
+    /// Objects that the webhook judges with.
+    judged: webhook::Settings,
     accepted: Vec<Key>,
     problems: Vec<Problem>,
     deliveries: UnboundedSender<Delivery>,
@@ -276,6 +302,8 @@ impl Controller {
             statuses,
             gateway_statuses: GatewayStatuses::default(),
             events: Events::default(),
+            looked: Instant::now(),
+            judged: Rc::default(),
             accepted: Vec::new(),
             problems: Vec::new(),
             deliveries,
@@ -323,7 +351,12 @@ impl Controller {
         let applied = match kind {
             Watched::Core(kind) => {
                 self.statuses.note(kind, &key, Some(&value));
-                Object::of(kind, value).map(|object| self.objects.apply(object))
+                Object::of(kind, value).map(|object| {
+                    if self.is_for_webhook(kind, &key) {
+                        self.judged.borrow_mut().apply(object.clone());
+                    }
+                    self.objects.apply(object);
+                })
             }
             Watched::Gateway(kind) => {
                 self.gateway_statuses.note(kind, &key, value.get("status"));
@@ -337,10 +370,17 @@ impl Controller {
         Some(key)
     }
 
+    /// Returns `true` for the ConfigMap and the classes.
+    fn is_for_webhook(&self, kind: Kind, key: &Key) -> bool {
+        kind == Kind::IngressClass
+            || kind == Kind::ConfigMap && self.settings.options.config_map.as_ref() == Some(key)
+    }
+
     fn gone(&mut self, kind: Watched, key: &Key) {
         match kind {
             Watched::Core(kind) => {
                 self.objects.delete(kind, key);
+                self.judged.borrow_mut().delete(kind, key);
                 self.statuses.note(kind, key, None);
             }
             Watched::Gateway(kind) => {
@@ -386,7 +426,9 @@ impl Controller {
         self.gateway_statuses.want(statuses);
         self.accepted = accepted.into_iter().map(|accepted| accepted.key).collect();
         self.problems = problems;
-        let files = self.without_refused(files.into_iter().collect());
+        let own = self.settings.files.iter().map(|(path, from)| (path.clone(), self.read(path, from)));
+        let files = files.into_iter().chain(own).collect();
+        let files = self.without_refused(files);
         let mut configuration = Configuration {
             number: self.number + 1,
             complete: self.number == 0,
@@ -413,6 +455,17 @@ impl Controller {
         self.in_flight = Some((self.number, files.clone()));
         self.files = files;
         let _ = self.deliveries.send(Delivery::Configuration(configuration));
+    }
+
+    /// Reads a file of this machine. One that cannot be read keeps its former content.
+    fn read(&self, path: &Path, from: &Path) -> Arc<[u8]> {
+        match std::fs::read(from) {
+            Ok(bytes) => bytes.into(),
+            Err(error) => {
+                (self.log)(&format!("{}: {error}", from.display()));
+                self.files.get(path).cloned().unwrap_or_default()
+            }
+        }
     }
 
     /// Replaces files that were refused by the last ones that were applied, as long as they are the same as those refused.
@@ -477,6 +530,14 @@ impl Controller {
             status::write(&api, statuses, &log).await;
             events::send(&api, events, &log).await;
         });
+    }
+
+    /// Has the files of this machine read again when it is time to.
+    fn look_again(&mut self) {
+        if !self.settings.files.is_empty() && self.looked.elapsed() >= LOOK_AGAIN {
+            self.looked = Instant::now();
+            self.waiting.others.get_or_insert(self.looked);
+        }
     }
 
     /// Has another replica lead at once.

@@ -11,5 +11,6 @@ mod events;
 pub mod lease;
 pub mod status;
 pub mod watch;
+mod webhook;
 
 pub use api::{Api, Error};

@@ -23,6 +23,7 @@ use forebay_sys::daemon;
 use nix::sys::signal::SigSet;
 use std::ffi::OsString;
 use std::io;
+use std::net::TcpListener;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -64,6 +65,15 @@ pub(crate) struct ClusterArgs {
     /// Addresses of this machine of which each Gateway gets one, separated by commas (default: all Gateways share all addresses)
     #[arg(long, value_name = "ADDRESSES", value_delimiter = ',')]
     pub gateway_addresses: Vec<std::net::IpAddr>,
+    /// Address and port of the admission webhook, such as :8443 (default: none)
+    #[arg(long, value_name = "ADDRESS", requires = "validating_webhook_certificate")]
+    pub validating_webhook: Option<String>,
+    /// Certificate of the admission webhook, PEM
+    #[arg(long, value_name = "FILE", requires = "validating_webhook_key")]
+    pub validating_webhook_certificate: Option<PathBuf>,
+    /// Key of the admission webhook, PEM
+    #[arg(long, value_name = "FILE")]
+    pub validating_webhook_key: Option<PathBuf>,
     /// Port of /healthz and /metrics; 0 for none
     #[arg(long, value_name = "PORT", default_value_t = 10254)]
     pub healthz_port: u16,
@@ -134,7 +144,17 @@ fn connect(args: &ClusterArgs, options: Options, log: Arc<Log>) -> Result<(), St
     let sending = socket.try_clone().map_err(|e| e.to_string())?;
     std::thread::spawn(move || deliver(&sending, to_deliver));
     std::thread::spawn(move || listen(&socket, &reported));
-    let settings = settings(args, options)?;
+    let mut settings = settings(args, options)?;
+    if let Some(address) = &args.validating_webhook {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).map_err(|e| format!("webhook: {e}"))?;
+        let port = listener.local_addr().map_err(|e| e.to_string())?.port();
+        settings.options.http.push(webhook(address, port));
+        let files = [&args.validating_webhook_certificate, &args.validating_webhook_key];
+        let files =
+            WEBHOOK_FILES.iter().zip(files).filter_map(|(path, from)| Some((path.into(), from.clone()?)));
+        settings.files.extend(files);
+        settings.webhook = Some(listener);
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|e| e.to_string())?;
     let running = async {
@@ -166,7 +186,14 @@ fn settings(args: &ClusterArgs, mut options: Options) -> Result<Settings, String
     });
     let publish =
         Publish { service: args.publish_service.clone(), addresses: args.publish_status_address.clone() };
-    Ok(Settings { options, election, publish: args.update_status.then_some(publish), identity })
+    Ok(Settings {
+        options,
+        election,
+        publish: args.update_status.then_some(publish),
+        identity,
+        webhook: None,
+        files: Vec::new(),
+    })
 }
 
 /// Returns the server for probes and metrics.
@@ -182,6 +209,26 @@ fn health(port: u16) -> Option<Node> {
             Node::new("location").arg("/").block(vec![plain("return", "404")]),
         ])
     })
+}
+
+/// Paths of certificate and key of the admission webhook in the configuration.
+const WEBHOOK_FILES: [&str; 2] = ["webhook.crt", "webhook.key"];
+
+/// Returns the server of the admission webhook, which passes requests on to the controller.
+fn webhook(address: &str, port: u16) -> Node {
+    let listen = address.strip_prefix(':').unwrap_or(address);
+    let pass = Node::new("location").arg("/").block(vec![
+        Node::new("client_max_body_size").arg("8m"),
+        Node::new("proxy_pass").arg(format!("http://127.0.0.1:{port}")),
+    ]);
+    let [certificate, key] = WEBHOOK_FILES;
+    Node::new("server").block(vec![
+        Node::new("listen").args([listen, "ssl"]),
+        Node::new("access_log").arg("off"),
+        Node::new("ssl_certificate").arg(certificate),
+        Node::new("ssl_certificate_key").arg(key),
+        pass,
+    ])
 }
 
 /// Sends deliveries to the master, until it is gone.
