@@ -5,6 +5,7 @@ There is no container runtime and there are no images: the name of an image choo
 Needs root. Everything is below one folder and ends with `down`."""
 
 import base64
+import http.server
 import json
 import os
 import shutil
@@ -20,6 +21,7 @@ import urllib.request
 POD_NET = "10.244.0."
 NODE = POD_NET + "1"
 API = "https://127.0.0.1:6443"
+LOG_PORT = 10250
 TOKEN = "test-token"
 
 
@@ -212,10 +214,36 @@ class Kubelet(threading.Thread):
             if error.code != 409:
                 raise
         much = {"cpu": "64", "memory": "256Gi", "pods": "500"}
-        status = {"capacity": much, "allocatable": much, "addresses": [{"type": "InternalIP", "address": NODE}], "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}]}
+        daemon = {"kubeletEndpoint": {"Port": LOG_PORT}}
+        status = {"daemonEndpoints": daemon, "capacity": much, "allocatable": much, "addresses": [{"type": "InternalIP", "address": NODE}], "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}]}
         self.api("PATCH", "/api/v1/nodes/n1/status", {"status": status}, "application/merge-patch+json")
 
+    def serve_logs(self):
+        """Answers the API server's requests for the output of pods, as a kubelet does."""
+        home = self.cluster.home
+
+        class Logs(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                # /containerLogs/NAMESPACE/POD/CONTAINER
+                parts = self.path.split("?")[0].split("/")
+                path = f"{home}/pods/{parts[3]}.log" if len(parts) > 3 and parts[1] == "containerLogs" else ""
+                self.send_response(200 if os.path.exists(path) else 404)
+                self.end_headers()
+                if os.path.exists(path):
+                    with open(path, "rb") as file:
+                        shutil.copyfileobj(file, self.wfile)
+
+            def log_message(self, *arguments):
+                pass
+
+        server = http.server.ThreadingHTTPServer((NODE, LOG_PORT), Logs)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(home + "/pki/api.crt", home + "/pki/api.key")
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+
     def run(self):
+        self.serve_logs()
         self.node()
         while True:
             try:

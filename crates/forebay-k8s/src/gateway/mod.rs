@@ -388,6 +388,10 @@ fn server(
     nodes.push(listen);
     nodes.push(Node::new("server_name").arg(if host.is_empty() { "_" } else { host }));
     nodes.push(Node::new("http2").arg("on"));
+    // The log format of Ingresses shows these.
+    nodes.extend(
+        ["$proxy_upstream_name", "$proxy_alternative_upstream_name"].map(|v| Node::new("set").args([v, ""])),
+    );
     if encrypted {
         let of = listener.filter(|l| !l.certificates.is_empty()).or(fallback);
         for files in of.into_iter().flat_map(|l| &l.certificates) {
@@ -519,7 +523,7 @@ fn gateway_status(o: &Ours, options: &GatewayOptions) -> StatusUpdate {
         (None, None) => options.published.iter().map(|a| address(a)).collect(),
     };
     let listeners: Vec<Value> = own.iter().map(|l| listener_status(l, metadata)).collect();
-    let attached = o.sets.iter().filter(|(_, allowed)| *allowed).count();
+    let attached = o.sets.iter().filter(|(set, allowed)| *allowed && has_good_listener(o, set)).count();
     let mut status =
         json!({ "conditions": [accepted, programmed], "addresses": addresses, "listeners": listeners });
     if o.gateway.spec.allowed_listeners.namespaces.is_some() {
@@ -528,13 +532,19 @@ fn gateway_status(o: &Ours, options: &GatewayOptions) -> StatusUpdate {
     StatusUpdate { kind: GatewayKind::Gateway, key: o.key.clone(), status }
 }
 
+fn is_of(l: &Attached, set: &Arc<ListenerSet>) -> bool {
+    matches!(&l.owner, Owner::Set(s) if Arc::ptr_eq(s, set))
+}
+
+fn has_good_listener(o: &Ours, set: &Arc<ListenerSet>) -> bool {
+    o.listeners.iter().any(|l| is_of(l, set) && l.works())
+}
+
 fn set_status(o: &Ours, set: &Arc<ListenerSet>, allowed: bool) -> StatusUpdate {
     let metadata = &set.metadata;
     let condition = |kind, holds, reason, text: &str| condition(metadata, kind, holds, reason, text);
-    let is_own = |l: &&Attached| matches!(&l.owner, Owner::Set(s) if Arc::ptr_eq(s, set));
-    let own: Vec<&Attached> = o.listeners.iter().filter(is_own).collect();
-    let some_good = own.iter().any(|l| l.supported && l.conflict.is_none());
-    let (accepted, programmed) = match (allowed, some_good) {
+    let own: Vec<&Attached> = o.listeners.iter().filter(|l| is_of(l, set)).collect();
+    let (accepted, programmed) = match (allowed, has_good_listener(o, set)) {
         (false, _) => (
             condition("Accepted", false, "NotAllowed", "the Gateway does not allow it"),
             condition("Programmed", false, "NotAllowed", "the Gateway does not allow it"),

@@ -289,7 +289,7 @@ fn body(
         // A filter that is not applied must not be skipped (HTTPRouteFilter: "MUST result in a HTTP error response").
         return vec![node("return", ["500"])];
     }
-    let mut nodes = Vec::new();
+    let mut nodes = vec![node("set", ["$proxy_upstream_name".to_owned(), backend.spec.name()])];
     let mut headers = Headers::new(backend.protocol);
     for filter in &filters {
         if let Some(changes) = &filter.request_header_modifier {
