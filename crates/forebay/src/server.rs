@@ -95,7 +95,7 @@ fn test(options: &Options) -> u8 {
     let opened = state::read(&environment, &mut files, &log).and_then(|read| {
         say(format!("nginx: the configuration file {name} syntax is ok"));
         let before = Before { test: true, ..Before::default() };
-        state::open_read((&environment, read, &files), &paths, before, &opening)
+        state::open_read((&environment, read), &paths, before, &opening)
     });
     let Ok(state) = opened else {
         eprintln!("nginx: configuration file {name} test failed");
@@ -315,7 +315,7 @@ impl Alone {
         let mut reports = Reports::new(ServiceManager::of_environment());
         reports.applied(generation, &state.status());
         let mut shown = Shown::default();
-        shown.loaded(&state.config, &state.environment, &state.record);
+        shown.loaded(&state.config, &state.environment, &state.files);
         Ok(Alone { start, state, log, worker, threads, generation, reports, shown, quitting: false })
     }
 
@@ -369,7 +369,7 @@ impl Alone {
         self.state.listeners.unlink_except(&new.listeners);
         new.memory = std::mem::take(&mut self.state.memory);
         self.state = new;
-        self.shown.loaded(&self.state.config, &self.state.environment, &self.state.record);
+        self.shown.loaded(&self.state.config, &self.state.environment, &self.state.files);
         self.use_own_log();
         Ok(())
     }

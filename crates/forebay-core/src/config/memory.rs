@@ -13,7 +13,7 @@ use forebay_conf::files::{Files, Reads};
 use forebay_conf::parse::{Parsed, parse_after};
 use forebay_conf::tree::Directive;
 use std::any::Any;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -26,6 +26,8 @@ pub struct Again {
     pub former: Option<Kept>,
     /// Files that each new unit was read from. `None`: it is no unit.
     pub units: HashMap<PathBuf, Option<Reads>>,
+    /// Paths of units about which there are messages.
+    pub unclean: HashSet<Vec<u8>>,
     /// Memory for the next configuration.
     pub next: Option<Kept>,
     /// Files that each unit in it was made of.
@@ -72,9 +74,14 @@ impl Memory {
         Memory::default()
     }
 
+    /// Returns the files of the last accepted configuration.
+    pub fn known(&self) -> Option<Arc<Files>> {
+        self.former.as_ref().and_then(|former| former.files.clone())
+    }
+
     /// Returns files that know those of the last accepted configuration (see [`Files::after`]).
     pub fn files(&self, files: Files) -> Files {
-        files.after(self.former.as_ref().and_then(|former| former.files.clone()))
+        files.after(self.known())
     }
 
     /// Returns the number of units that the last accepted configuration has left.
@@ -96,18 +103,26 @@ impl Memory {
         if usable && let Some((config, errors)) = self.attempt(true, environment, files, fronts) {
             return Ok((config?, errors));
         }
-        match self.attempt(false, environment, files, fronts) {
+        let read = self.attempt(false, environment, files, fronts);
+        if !self.serves {
+            // What was made to check it is gone.
+            forebay_sys::heap::trim();
+        }
+        match read {
             Some((config, errors)) => Ok((config?, errors)),
             None => Err(super::plain("the configuration could not be built")),
         }
     }
 
-    /// Takes the configuration that was read last as the one before the next. `files`: those that it was read from.
-    pub fn accept(&mut self, mut files: Files) {
+    /// Takes the configuration that was read last as the one before the next. `files`: those that it was read from, which are
+    /// returned.
+    pub fn accept(&mut self, mut files: Files) -> Arc<Files> {
         files.forget_former();
+        let files = Arc::new(files);
         if let Some(read) = self.read.take() {
-            self.former = Some(Former { files: Some(Arc::new(files)), ..read });
+            self.former = Some(Former { files: Some(files.clone()), ..read });
         }
+        files
     }
 
     /// Reads a configuration. `after`: units are taken over. `None`: all must be read.
@@ -131,6 +146,7 @@ impl Memory {
         let again = Again {
             former: former.and_then(|f| f.kept.clone()),
             units: std::mem::take(&mut parsed.units),
+            unclean: HashSet::new(),
             next: None,
             kept: HashMap::new(),
             misfit: false,

@@ -188,8 +188,10 @@ impl<'s, 'f> Builder<'s, 'f> {
     /// Reads a unit, or takes it over.
     fn unit(&mut self, d: &Directive) {
         let path = PathBuf::from(OsStr::from_bytes(value::first(d)));
-        let units = self.cx.again.as_mut().map(|again| &mut again.units);
-        let reads = units.and_then(|units| units.remove(&path)).flatten();
+        let (reads, unclean) = match &mut self.cx.again {
+            Some(again) => (again.units.remove(&path).flatten(), again.unclean.contains(value::first(d))),
+            None => (None, true),
+        };
         let items = d.block.as_ref().map(|block| block.items.as_slice()).unwrap_or_default();
         let of_unit = |d: &Directive| matches!(d.name.text.as_slice(), b"server" | b"upstream");
         let is_unit = d.block.iter().flatten().all(of_unit);
@@ -210,7 +212,7 @@ impl<'s, 'f> Builder<'s, 'f> {
                 let groups = d.block.iter().flatten().filter(|d| d.name.text == b"upstream");
                 let state = State::Read {
                     upstreams: groups.map(name).collect(),
-                    effects: effects.filter(|_| clean && repeatable),
+                    effects: effects.filter(|_| clean && !unclean && repeatable),
                     certificates: Vec::new(),
                 };
                 self.units.push(UnitBuild { path, servers, state });
