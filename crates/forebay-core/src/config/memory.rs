@@ -14,6 +14,7 @@ use forebay_conf::parse::{Parsed, parse_after};
 use forebay_conf::tree::Directive;
 use std::any::Any;
 use std::collections::{HashMap, HashSet};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -25,13 +26,13 @@ pub struct Again {
     /// Memory of the configuration before. `None`: nothing can be taken over.
     pub former: Option<Kept>,
     /// Files that each new unit was read from. `None`: it is no unit.
-    pub units: HashMap<PathBuf, Option<Reads>>,
+    pub units: HashMap<Vec<u8>, Option<Reads>>,
     /// Paths of units about which there are messages.
     pub unclean: HashSet<Vec<u8>>,
     /// Memory for the next configuration.
     pub next: Option<Kept>,
     /// Files that each unit in it was made of.
-    pub kept: HashMap<PathBuf, Arc<Reads>>,
+    pub kept: HashMap<Arc<[u8]>, Arc<Reads>>,
     /// Something was taken over that does not fit: all must be read.
     pub misfit: bool,
     /// The configuration is to serve requests, and not only checked.
@@ -45,14 +46,20 @@ pub struct Memory {
     /// Of a configuration that has been read and not yet accepted.
     read: Option<Former>,
     serves: bool,
+    /// Configurations since memory was given back to the system.
+    since_trim: u32,
 }
+
+/// Number of configurations after which memory is given back to the system, and of units for which that is worth the time.
+const TRIM_AFTER: u32 = 8;
+const MANY: usize = 1000;
 
 struct Former {
     environment: Environment,
     files: Option<Arc<Files>>,
     /// Files of the frame.
     frame: Reads,
-    units: HashMap<PathBuf, Arc<Reads>>,
+    units: HashMap<Arc<[u8]>, Arc<Reads>>,
     kept: Option<Kept>,
 }
 
@@ -101,6 +108,7 @@ impl Memory {
     ) -> Result<(Config, Vec<Error>), Error> {
         let usable = self.former.as_ref().is_some_and(|former| former.is_current(environment, files));
         if usable && let Some((config, errors)) = self.attempt(true, environment, files, fronts) {
+            self.trim_sometimes();
             return Ok((config?, errors));
         }
         let read = self.attempt(false, environment, files, fronts);
@@ -108,10 +116,21 @@ impl Memory {
             // What was made to check it is gone.
             forebay_sys::heap::trim();
         }
+        self.since_trim = 0;
         match read {
             Some((config, errors)) => Ok((config?, errors)),
             None => Err(super::plain("the configuration could not be built")),
         }
+    }
+
+    /// Gives memory back after some configurations. Reading everything has left pages that are mostly free: small configurations come to
+    /// lie in all of them, one after the other. Doing so each time would take longer than the rest.
+    fn trim_sometimes(&mut self) {
+        self.since_trim += 1;
+        if self.since_trim == TRIM_AFTER && self.units() > MANY {
+            forebay_sys::heap::trim();
+        }
+        self.since_trim %= TRIM_AFTER;
     }
 
     /// Takes the configuration that was read last as the one before the next. `files`: those that it was read from, which are
@@ -138,7 +157,7 @@ impl Memory {
         let directory =
             environment.conf_path.parent().map_or_else(|| environment.prefix.clone(), PathBuf::from);
         let mut is_known = |path: &Path, files: &mut Files| {
-            former.and_then(|f| f.units.get(path)).is_some_and(|reads| reads.are_current(files))
+            former.and_then(|f| f.units.get(path.as_os_str().as_bytes())).is_some_and(|reads| reads.are_current(files))
         };
         let mut parsed =
             parse_after(&environment.conf_path, &environment.globals, &directory, files, &mut is_known);

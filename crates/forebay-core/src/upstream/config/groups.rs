@@ -340,6 +340,12 @@ impl<X> Groups<X> {
         self.by_number.get(number as usize).copied().flatten()
     }
 
+    /// Returns the group of a block.
+    pub fn defined(&self, name: &[u8]) -> Option<Named<X>> {
+        let item = self.items.get(*self.defined.get(name)?)?;
+        Some(Named { number: item.number(), of: PhantomData })
+    }
+
     /// Begins to note which groups directives name.
     pub fn begin_uses(&mut self) {
         self.uses = Some(Uses::default());
