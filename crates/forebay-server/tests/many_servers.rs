@@ -78,7 +78,10 @@ fn work_grows_with_the_number_of_servers_and_not_faster() {
     let ratio = linear(few_again, more_again, most_again);
     assert!((1.7..2.3).contains(&ratio), "{ratio}: {few_again} {more_again} {most_again}");
     let (whole, again) = ((most - more) / 400, (most_again - more_again) / 400);
-    assert!(again * 10 < whole, "{again} allocations for each server that stays, {whole} for each that is read");
+    assert!(
+        again * 10 < whole,
+        "{again} allocations for each server that stays, {whole} for each that is read"
+    );
 }
 
 #[test]

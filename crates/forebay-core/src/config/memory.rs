@@ -157,7 +157,9 @@ impl Memory {
         let directory =
             environment.conf_path.parent().map_or_else(|| environment.prefix.clone(), PathBuf::from);
         let mut is_known = |path: &Path, files: &mut Files| {
-            former.and_then(|f| f.units.get(path.as_os_str().as_bytes())).is_some_and(|reads| reads.are_current(files))
+            former
+                .and_then(|f| f.units.get(path.as_os_str().as_bytes()))
+                .is_some_and(|reads| reads.are_current(files))
         };
         let mut parsed =
             parse_after(&environment.conf_path, &environment.globals, &directory, files, &mut is_known);
