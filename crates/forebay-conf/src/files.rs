@@ -6,7 +6,7 @@
 use crate::error::Error;
 use crate::glob;
 use crate::tree::{FileId, Span};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -17,8 +17,8 @@ use std::sync::Arc;
 #[derive(Debug, Default)]
 pub struct Files {
     recorded_only: bool,
-    order: Vec<PathBuf>,
-    contents: BTreeMap<PathBuf, (FileId, Content)>,
+    order: Vec<Name>,
+    contents: HashMap<Name, (FileId, Content)>,
     globs: BTreeMap<PathBuf, Vec<PathBuf>>,
     globals: Arc<[u8]>,
     configuration: Vec<FileId>,
@@ -30,13 +30,16 @@ pub struct Files {
     reads: Reads,
 }
 
+/// Path of a file. Equal names have the same bytes; paths are compared by their components, which takes long.
+type Name = Arc<OsStr>;
+
 /// A file's bytes, or the errno of the attempt to get them.
 type Content = Result<Arc<[u8]>, i32>;
 
 /// Files and patterns that a part of a configuration was made from, with what they held.
 #[derive(Clone, Debug, Default)]
 pub struct Reads {
-    files: Vec<(PathBuf, Content)>,
+    files: Vec<(Name, Content)>,
     globs: Vec<(PathBuf, Vec<PathBuf>)>,
 }
 
@@ -70,12 +73,12 @@ impl Reads {
 
     /// Returns the paths of the files.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
-        self.files.iter().map(|(path, _)| path.as_path())
+        self.files.iter().map(|(path, _)| Path::new(&**path))
     }
 
     /// Returns `true` if the same files were read, with the same contents. Both must be sorted. Patterns do not count.
     pub fn read_the_same(&self, other: &Reads) -> bool {
-        let equal = |(a, b): (&(PathBuf, Content), &(PathBuf, Content))| a.0 == b.0 && same(&a.1, &b.1);
+        let equal = |(a, b): (&(Name, Content), &(Name, Content))| a.0 == b.0 && same(&a.1, &b.1);
         self.files.len() == other.files.len() && self.files.iter().zip(&other.files).all(equal)
     }
 }
@@ -99,11 +102,12 @@ impl Files {
         Files::default()
     }
 
-    /// Makes a record of files with these contents, without a disk. For tests and generated configurations.
+    /// Makes a record of files with these contents, without a disk. Patterns match among them. For tests and generated
+    /// configurations.
     pub fn recorded<P: Into<PathBuf>, B: Into<Vec<u8>>>(files: impl IntoIterator<Item = (P, B)>) -> Files {
         let mut record = Files { recorded_only: true, ..Files::default() };
         for (path, bytes) in files {
-            record.insert(path.into(), Ok(bytes.into().into()));
+            record.insert(path.into().into_os_string().into(), Ok(bytes.into().into()));
         }
         record
     }
@@ -112,7 +116,7 @@ impl Files {
     pub fn shared(files: impl IntoIterator<Item = (PathBuf, Arc<[u8]>)>) -> Files {
         let mut record = Files { recorded_only: true, ..Files::default() };
         for (path, bytes) in files {
-            record.insert(path, Ok(bytes));
+            record.insert(path.into_os_string().into(), Ok(bytes));
         }
         record
     }
@@ -123,10 +127,23 @@ impl Files {
         let read = std::mem::take(&mut self.contents);
         for path in std::mem::take(&mut self.order) {
             if let Some((_, content)) = read.get(&path) {
-                self.insert(path, content.clone());
+                let content = content.clone();
+                self.insert(path, content);
             }
         }
         self
+    }
+
+    /// Returns a record of the same files. It never reads the disk, but for [`Files::refresh`].
+    pub fn as_record(&self) -> Files {
+        Files {
+            recorded_only: true,
+            order: self.order.clone(),
+            contents: self.contents.clone(),
+            globs: self.globs.clone(),
+            globals: self.globals.clone(),
+            ..Files::default()
+        }
     }
 
     /// Ends the connection with the configuration before.
@@ -145,23 +162,24 @@ impl Files {
     }
 
     /// Reads a file unless that has been done, and keeps the result.
-    fn look_up(&mut self, path: &Path) {
+    fn look_up(&mut self, path: &OsStr) {
         if !self.contents.contains_key(path) {
-            let got = if self.recorded_only { Err(MISSING) } else { read_disk(path) };
-            self.insert(path.to_owned(), got);
+            let got = if self.recorded_only { Err(MISSING) } else { read_disk(Path::new(path)) };
+            self.insert(path.into(), got);
         }
     }
 
-    fn content(&mut self, path: &Path) -> Option<&Content> {
+    fn content(&mut self, path: &OsStr) -> Option<&Content> {
         self.look_up(path);
         self.contents.get(path).map(|(_, content)| content)
     }
 
     /// Reads a file. Returns its bytes. Keeps errors, too, with their errno.
     pub fn read(&mut self, path: &Path) -> io::Result<(FileId, &[u8])> {
+        let path = path.as_os_str();
         self.look_up(path);
-        if let Some((_, content)) = self.contents.get(path) {
-            self.reads.files.push((path.to_owned(), content.clone()));
+        if let Some((name, (_, content))) = self.contents.get_key_value(path) {
+            self.reads.files.push((name.clone(), content.clone()));
         }
         match self.contents.get(path) {
             Some((id, Ok(bytes))) => Ok((*id, bytes)),
@@ -173,7 +191,7 @@ impl Files {
     /// Reads a file like [`Files::read`], but shares the bytes rather than lending them.
     pub fn read_shared(&mut self, path: &Path) -> io::Result<(FileId, Arc<[u8]>)> {
         let id = self.read(path)?.0;
-        match self.contents.get(path) {
+        match self.contents.get(path.as_os_str()) {
             Some((_, Ok(bytes))) => Ok((id, bytes.clone())),
             _ => Err(io::Error::from_raw_os_error(MISSING)),
         }
@@ -182,7 +200,7 @@ impl Files {
     /// Reads a file again, also into a record that otherwise does not touch the disk: keys and certificates are
     /// renewed while a configuration is in use.
     pub fn refresh(&mut self, path: &Path) {
-        if let Some((_, content)) = self.contents.get_mut(path) {
+        if let Some((_, content)) = self.contents.get_mut(path.as_os_str()) {
             *content = read_disk(path);
         }
     }
@@ -192,8 +210,18 @@ impl Files {
         if let Some(found) = self.globs.get(pattern) {
             return found.clone();
         }
-        let found = if self.recorded_only { vec![] } else { glob::expand(pattern) };
+        let found = if self.recorded_only { self.recorded_matches(pattern) } else { glob::expand(pattern) };
         self.globs.insert(pattern.to_owned(), found.clone());
+        found
+    }
+
+    /// Returns the files of a record that match a pattern, in the order of their names.
+    fn recorded_matches(&self, pattern: &Path) -> Vec<PathBuf> {
+        let there = self.contents.iter().filter(|(_, (_, content))| content.is_ok());
+        let paths = there.map(|(path, _)| Path::new(&**path));
+        let mut found: Vec<PathBuf> =
+            paths.filter(|path| glob::matches_path(pattern, path)).map(PathBuf::from).collect();
+        found.sort();
         found
     }
 
@@ -207,7 +235,7 @@ impl Files {
     /// Returns the path of a file. It is `command line` for the text of the `-g` option.
     pub fn path(&self, id: FileId) -> &Path {
         let unknown = if id == FileId::COMMAND_LINE { "command line" } else { "(unknown)" };
-        self.order.get(id.0 as usize).map_or(Path::new(unknown), |p| p)
+        self.order.get(id.0 as usize).map_or(Path::new(unknown), |p| Path::new(&**p))
     }
 
     /// Returns the bytes of a file, or of the `-g` option; empty if it could not be read.
@@ -247,7 +275,7 @@ impl Files {
         }
     }
 
-    fn insert(&mut self, path: PathBuf, content: Content) {
+    fn insert(&mut self, path: Name, content: Content) {
         let id = FileId(u32::try_from(self.order.len()).unwrap_or(u32::MAX));
         let before = self.former.as_ref().and_then(|former| former.contents.get(&path));
         let content = match before {
@@ -269,6 +297,8 @@ fn read_disk(path: &Path) -> Content {
 
 /// Begins every record; the last byte is the version.
 const MAGIC: &[u8; 8] = b"fbfiles\x01";
+/// In the place of an errno: the reader has the file.
+const KNOWN: i32 = -2;
 
 impl Files {
     /// Encodes the record, for [`Files::from_bytes`].
@@ -276,13 +306,21 @@ impl Files {
     /// Little-endian: magic and version, the `-g` text, files in order (path, errno or -1, bytes), globs
     /// (pattern, paths). Every string and list is preceded by its length in 4 bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
+        self.to_bytes_after(None)
+    }
+
+    /// Encodes the record for a reader that has the files `known`, for [`Files::from_bytes_after`]: of those that hold the same bytes
+    /// only the paths are in it, with errno -2.
+    pub fn to_bytes_after(&self, known: Option<&Files>) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
         put(&mut out, &self.globals);
         put_len(&mut out, self.order.len());
         for (path, content) in self.order.iter().filter_map(|path| Some((path, &self.contents.get(path)?.1)))
         {
-            put_path(&mut out, path);
+            put(&mut out, path.as_bytes());
+            let before = known.and_then(|known| known.contents.get(path));
             let (errno, bytes): (i32, &[u8]) = match content {
+                content if before.is_some_and(|(_, before)| same(before, content)) => (KNOWN, &[]),
                 Ok(bytes) => (-1, bytes),
                 Err(errno) => (*errno, &[]),
             };
@@ -303,25 +341,43 @@ impl Files {
     /// # Errors
     /// `InvalidData` when the bytes are no record of this version, are cut short or go on.
     pub fn from_bytes(bytes: &[u8]) -> io::Result<Files> {
-        decode(bytes).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "broken record of files"))
+        Files::from_bytes_after(bytes, None)
+    }
+
+    /// Decodes a record of [`Files::to_bytes_after`]; `known` are the files that the writer knows the reader to have.
+    ///
+    /// # Errors
+    /// As [`Files::from_bytes`].
+    pub fn from_bytes_after(bytes: &[u8], known: Option<&Files>) -> io::Result<Files> {
+        decode(bytes, known)
+            .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "broken record of files"))
     }
 }
 
-fn decode(bytes: &[u8]) -> Option<Files> {
+fn decode(bytes: &[u8], known: Option<&Files>) -> Option<Files> {
     let mut rest = bytes.strip_prefix(MAGIC)?;
     let mut files = Files { recorded_only: true, globals: take(&mut rest)?.into(), ..Files::default() };
-    take_files(&mut rest, &mut files)?;
+    take_files(&mut rest, &mut files, known)?;
     take_globs(&mut rest, &mut files)?;
     rest.is_empty().then_some(files)
 }
 
-fn take_files(rest: &mut &[u8], files: &mut Files) -> Option<()> {
+fn take_files(rest: &mut &[u8], files: &mut Files, known: Option<&Files>) -> Option<()> {
     for _ in 0..take_len(rest)? {
-        let (path, contents) = take_file(rest)?;
-        if files.contents.contains_key(&path) {
+        let path = OsStr::from_bytes(take(rest)?);
+        let errno = i32::from_le_bytes(take_array(rest)?);
+        let bytes = take(rest)?;
+        if files.contents.contains_key(path) {
             return None;
         }
-        files.insert(path, contents);
+        let (path, content) = match (known, errno) {
+            (Some(known), KNOWN) => {
+                known.contents.get_key_value(path).map(|(p, (_, c))| (p.clone(), c.clone()))?
+            }
+            (None, KNOWN) => return None,
+            (_, errno) => (path.into(), if errno < 0 { Ok(bytes.into()) } else { Err(errno) }),
+        };
+        files.insert(path, content);
     }
     Some(())
 }
@@ -332,13 +388,6 @@ fn take_globs(rest: &mut &[u8], files: &mut Files) -> Option<()> {
         files.globs.insert(pattern, found);
     }
     Some(())
-}
-
-fn take_file(rest: &mut &[u8]) -> Option<(PathBuf, Content)> {
-    let path = take_path(rest)?;
-    let errno = i32::from_le_bytes(take_array(rest)?);
-    let bytes = take(rest)?;
-    Some((path, if errno < 0 { Ok(bytes.into()) } else { Err(errno) }))
 }
 
 fn take_glob(rest: &mut &[u8]) -> Option<(PathBuf, Vec<PathBuf>)> {
@@ -388,6 +437,15 @@ mod tests {
     use super::*;
     use crate::error::Level;
 
+    impl Files {
+        fn bytes_of(&self, path: &Path) -> Arc<[u8]> {
+            match &self.contents.get(path.as_os_str()).expect("read").1 {
+                Ok(bytes) => bytes.clone(),
+                Err(_) => Arc::default(),
+            }
+        }
+    }
+
     #[test]
     fn a_record_comes_back() {
         let dir = tempfile::tempdir().expect("temporary directory");
@@ -419,6 +477,61 @@ mod tests {
             broken[i] ^= 0xff;
             let _ = Files::from_bytes(&broken);
         }
+    }
+
+    #[test]
+    fn a_reader_that_knows_files_is_sent_the_others() {
+        let before =
+            Files::recorded([("/a", "1".repeat(1000)), ("/b", "2".repeat(1000)), ("/gone", "3".into())]);
+        let now = Files::recorded([("/a", "1".repeat(1000)), ("/b", "changed".into()), ("/c", "new".into())]);
+        let short = now.to_bytes_after(Some(&before));
+        assert!(short.len() < 200 && now.to_bytes().len() > 1000, "{}", short.len());
+        let mut back = Files::from_bytes_after(&short, Some(&before)).expect("a record");
+        for (path, want) in [("/a", "1".repeat(1000)), ("/b", "changed".into()), ("/c", "new".into())] {
+            assert_eq!(back.read(Path::new(path)).expect("there").1, want.as_bytes());
+        }
+        assert_eq!(back.to_bytes(), now.to_bytes());
+        assert!(back.read(Path::new("/gone")).is_err());
+        assert!(Files::from_bytes(&short).is_err(), "another reader");
+        assert!(Files::from_bytes_after(&short, Some(&Files::default())).is_err(), "a file is not there");
+    }
+
+    #[test]
+    fn patterns_match_among_recorded_files() {
+        let mut files =
+            Files::recorded([("/c/b.conf", ""), ("/c/a.conf", ""), ("/c/x/a.conf", ""), ("/c/.a.conf", "")]);
+        let found = files.glob(Path::new("/c/*.conf"));
+        assert_eq!(found, [Path::new("/c/a.conf"), Path::new("/c/b.conf")]);
+        assert!(files.glob(Path::new("/d/*")).is_empty());
+    }
+
+    #[test]
+    fn what_was_read_is_compared_by_its_bytes() {
+        let at = Path::new("/a");
+        let mut first = Files::recorded([("/a", "1"), ("/b", "2")]);
+        let _ = first.read(at).is_ok() && first.read(Path::new("/none")).is_ok();
+        first.glob(Path::new("/*"));
+        let reads = first.exchange_reads(Reads::default()).sorted();
+        let first = Arc::new(first);
+        let after = |files: Vec<(&str, &str)>| Files::recorded(files).after(Some(first.clone()));
+        let mut same = after(vec![("/b", "other"), ("/a", "1")]);
+        assert!(reads.are_current(&mut same));
+        let _ = same.read(at).is_ok() && same.read(Path::new("/none")).is_ok();
+        let again = same.exchange_reads(Reads::default()).sorted();
+        assert!(again.read_the_same(&reads));
+        assert!(
+            Arc::ptr_eq(&same.read_shared(at).expect("there").1, &first.bytes_of(at)),
+            "the bytes are shared"
+        );
+        assert!(!reads.are_current(&mut after(vec![("/a", "2"), ("/b", "2")])), "a file has changed");
+        assert!(!reads.are_current(&mut after(vec![("/b", "2")])), "a file is gone");
+        let mut one_more = after(vec![("/a", "1"), ("/b", "2"), ("/c", "")]);
+        assert!(
+            !reads.are_current(&mut one_more) && reads.hold_the_same(&mut one_more),
+            "the pattern matches more"
+        );
+        let mut appeared = after(vec![("/a", "1"), ("/b", "2"), ("/none", "")]);
+        assert!(!reads.hold_the_same(&mut appeared), "a file was missing");
     }
 
     #[test]

@@ -23,6 +23,15 @@ pub(crate) fn expand(pattern: &Path) -> Vec<PathBuf> {
     found.into_iter().map(|path| PathBuf::from(OsStr::from_bytes(&path))).collect()
 }
 
+/// Returns `true` if a whole path matches, component by component.
+pub(crate) fn matches_path(pattern: &Path, path: &Path) -> bool {
+    let parts = |path: &Path| -> Vec<Vec<u8>> {
+        path.components().map(|part| part.as_os_str().as_bytes().to_vec()).collect()
+    };
+    let (pattern, path) = (parts(pattern), parts(path));
+    pattern.len() == path.len() && pattern.iter().zip(&path).all(|(pattern, name)| matches(pattern, name))
+}
+
 fn step(dir: &[u8], part: &[u8], last: bool) -> Vec<Vec<u8>> {
     if !is_pattern(part) {
         let path = join(dir, &unescape(part));

@@ -33,7 +33,7 @@ pub struct Parsed {
     /// All errors and warnings by ordinal. The first `Emerg` one is what `nginx -t` would print.
     pub errors: Vec<Error>,
     /// Files that each unit was read from, by its path ([`parse_after`]). `None`: it occurs more than once.
-    pub units: HashMap<PathBuf, Option<Reads>>,
+    pub units: HashMap<Vec<u8>, Option<Reads>>,
 }
 
 impl Parsed {
@@ -176,7 +176,7 @@ struct Parser<'a, 'k> {
     seen: Vec<HashSet<&'static str>>,
     /// Set: files of the http block are units.
     is_known: Option<&'a mut IsKnown<'k>>,
-    units: HashMap<PathBuf, Option<Reads>>,
+    units: HashMap<Vec<u8>, Option<Reads>>,
 }
 
 /// The words of one directive and where they ended.
@@ -567,8 +567,9 @@ impl Parser<'_, '_> {
             matches!(scope.kind, Kind::Table(Contexts::HTTP)) && statement.name().text == b"include";
         for path in paths {
             let is_unit = are_units && self.is_known.is_some();
-            if is_unit && !self.units.contains_key(&path) && self.knows(&path) {
-                self.units.insert(path.clone(), Some(Reads::default()));
+            let name = path.as_os_str().as_bytes();
+            if is_unit && !self.units.contains_key(name) && self.knows(&path) {
+                self.units.insert(name.to_owned(), Some(Reads::default()));
                 block.items.push(unit(statement, &path, Unit::Kept, None));
                 continue;
             }
@@ -607,8 +608,9 @@ impl Parser<'_, '_> {
 
     /// Notes what a unit was read from. A file that occurs twice is no unit.
     fn add_unit(&mut self, path: &Path, reads: Reads) {
-        match self.units.get_mut(path) {
-            None => drop(self.units.insert(path.to_owned(), Some(reads))),
+        let name = path.as_os_str().as_bytes();
+        match self.units.get_mut(name) {
+            None => drop(self.units.insert(name.to_owned(), Some(reads))),
             Some(first) => {
                 self.files.note_reads(reads);
                 self.files.note_reads(first.take().unwrap_or_default());

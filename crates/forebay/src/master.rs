@@ -9,7 +9,7 @@ use crate::paths::Paths;
 use crate::reports::Reports;
 use crate::service_manager::{self, ServiceManager};
 use crate::signals::{Received, Signals, received_line};
-use crate::state::{self, Before, State};
+use crate::state::{self, Before, Given, State};
 use crate::succession::{self, Succession};
 use crate::title;
 use crate::wire::{self, Endpoints};
@@ -76,6 +76,8 @@ struct Child {
     threads: usize,
     /// Addresses whose sockets it has.
     known: Vec<ListenAddr>,
+    /// Files of the last configuration that it was given, and whether it has applied that.
+    given: (Given, bool),
     /// Its log files, and the lines that have not reached them.
     logs: WorkerLogs,
 }
@@ -410,7 +412,7 @@ impl Master {
         let predecessor = self.predecessor_of_worker();
         let predecessor = predecessor.as_ref().or(self.succession.predecessor.as_ref()).map(AsFd::as_fd);
         let quic = (&*self.succession.secret, predecessor);
-        let (order, fds) = self.state.order(&[], self.generations, logs.area(), quic);
+        let (order, fds) = self.state.order((&[], None), self.generations, logs.area(), quic);
         // A worker that dies before it has read all is reaped like any other.
         if let Err(e) = wire::send_configure(&control, &order, &fds) {
             self.log.alert(&format!("could not configure worker process {pid} ({})", errno(&e)));
@@ -426,6 +428,7 @@ impl Master {
             leaving: false,
             threads,
             known,
+            given: (Given { generation: self.generations, files: self.state.files.clone() }, false),
             logs,
         })
     }
@@ -462,6 +465,9 @@ impl Master {
     fn act_on(&mut self, pid: Pid, answer: Answer) {
         match answer {
             Answer::Applied(generation) => {
+                if let Some(child) = self.children.iter_mut().find(|child| child.pid == pid) {
+                    child.given.1 |= child.given.0.generation == generation;
+                }
                 self.reports.applied(generation, &self.state.status());
                 if let Some(controller) = &mut self.controller {
                     controller.applied(generation);
@@ -647,7 +653,10 @@ impl Master {
         };
         self.generations += 1;
         child.logs.given(self.generations, &self.state.config.log_files, &self.state.logs);
-        let (order, fds) = self.state.order(&child.known, self.generations, None, (&[], None));
+        // A worker that has not applied the last configuration may refuse it, and keep the files of an earlier one.
+        let base = Some(&child.given.0).filter(|_| child.given.1);
+        let (order, fds) = self.state.order((&child.known, base), self.generations, None, (&[], None));
+        child.given = (Given { generation: self.generations, files: self.state.files.clone() }, false);
         // Without a socket it is about to end, and its successor gets the new configuration.
         let Some(control) = &child.control else { return };
         match wire::send_configure(control, &order, &fds) {

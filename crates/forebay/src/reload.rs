@@ -142,7 +142,7 @@ fn refusal(reason: &str) -> String {
 /// Runs `forebay reload`. Returns the exit code.
 pub(crate) fn main(options: &Options, patience: Duration) -> u8 {
     // Errors of the configuration are in the log and on the console already.
-    let Ok(master) = Found::by(options) else { return 1 };
+    let Ok(master) = Found::by_main_level(options) else { return 1 };
     let ear = match Ear::beside(&master.pid_file) {
         Ok(ear) => ear,
         Err(text) => return complain(&text),

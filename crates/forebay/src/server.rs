@@ -14,6 +14,7 @@ use crate::state::{self, Before, State};
 use crate::title;
 use forebay_conf::error::Level;
 use forebay_conf::files::Files;
+use forebay_conf::parse::parse_after;
 use forebay_core::config::{Environment, Memory};
 use forebay_core::process::Worker;
 use forebay_sys::log_area::{Area, Mapped};
@@ -23,6 +24,7 @@ use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::{Pid, getppid};
 use std::ffi::OsString;
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -98,7 +100,7 @@ fn test(options: &Options) -> u8 {
     let opened = state::read(&environment, &mut files, &log).and_then(|read| {
         say(format!("nginx: the configuration file {name} syntax is ok"));
         let before = Before { test: true, ..Before::default() };
-        state::open_read((&environment, read, &files), &paths, before, &opening)
+        state::open_read((&environment, read), &paths, before, &opening)
     });
     let Ok(state) = opened else {
         eprintln!("nginx: configuration file {name} test failed");
@@ -150,7 +152,29 @@ impl Found {
         let log = early_log(options);
         let (environment, paths) = options.places();
         let (config, _) = state::read(&environment, &mut Files::disk(), &log)?;
-        let pid_file = state::pid_path(&config, &paths);
+        Found::at(state::pid_path(&config, &paths), log)
+    }
+
+    /// Finds the master as [`Found::by`] does, for a command whose answer comes from the master: files that the http block
+    /// includes are left to that. There may be thousands of them.
+    ///
+    /// # Errors
+    /// As [`Found::by`].
+    pub(crate) fn by_main_level(options: &Options) -> Result<Found, Refused> {
+        let (environment, paths) = options.places();
+        let directory = environment.conf_path.parent().unwrap_or(&environment.prefix).to_owned();
+        let (path, globals) = (&environment.conf_path, &environment.globals);
+        let parsed = parse_after(path, globals, &directory, &mut Files::disk(), &mut |_, _| true);
+        if parsed.fatal().is_some() {
+            return Found::by(options);
+        }
+        let pid = parsed.tree.root.iter().filter(|d| d.name.text == b"pid").last();
+        let written = pid.and_then(|d| d.args.first()).map(|w| OsString::from_vec(w.text.clone()));
+        let pid_file = written.map_or(paths.pid, |written| environment.prefix.join(written));
+        Found::at(pid_file, early_log(options))
+    }
+
+    fn at(pid_file: PathBuf, log: Log) -> Result<Found, Refused> {
         match read_pid(&pid_file) {
             Ok(pid) => Ok(Found { pid: Pid::from_raw(pid), pid_file, log }),
             Err(text) => {
@@ -427,7 +451,7 @@ impl Alone {
         let mut reports = Reports::new(ServiceManager::of_environment());
         reports.applied(generation, &state.status());
         let mut shown = Shown::default();
-        shown.loaded(&state.config, &state.environment, &state.record);
+        shown.loaded(&state.config, &state.environment, &state.files);
         Ok(Alone { start, state, log, worker, threads, generation, reports, shown, quitting: false })
     }
 
@@ -481,7 +505,7 @@ impl Alone {
         self.state.listeners.unlink_except(&new.listeners);
         new.memory = std::mem::take(&mut self.state.memory);
         self.state = new;
-        self.shown.loaded(&self.state.config, &self.state.environment, &self.state.record);
+        self.shown.loaded(&self.state.config, &self.state.environment, &self.state.files);
         self.use_own_log();
         Ok(())
     }

@@ -10,6 +10,7 @@ use forebay_net::tls::{pem, verify};
 use forebay_server::parts::facts::{self, FileCertificate};
 use forebay_server::parts::is_watched;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 /// Most warnings that are shown.
@@ -20,7 +21,7 @@ const MOST_NAMES: usize = 20;
 /// Configuration that is in effect.
 struct Loaded {
     environment: Environment,
-    record: Vec<u8>,
+    files: Arc<Files>,
     certificate_files: Vec<PathBuf>,
     /// Number of the configuration.
     generation: u64,
@@ -31,8 +32,8 @@ struct Loaded {
 pub(crate) struct Shown(Option<Sender<Loaded>>);
 
 impl Shown {
-    /// Sends a configuration that has been loaded to the thread. `record` is that of its files.
-    pub(crate) fn loaded(&mut self, config: &Config, environment: &Environment, record: &[u8]) {
+    /// Sends a configuration that has been loaded to the thread, with its files.
+    pub(crate) fn loaded(&mut self, config: &Config, environment: &Environment, files: &Arc<Files>) {
         if !is_watched(config) {
             self.0 = None;
             return;
@@ -45,7 +46,7 @@ impl Shown {
         });
         let _ = sender.send(Loaded {
             environment: environment.clone(),
-            record: record.to_vec(),
+            files: files.clone(),
             certificate_files: config.certificate_files.clone(),
             generation: facts::number(),
         });
@@ -70,7 +71,7 @@ fn serve(receiver: &Receiver<Loaded>) {
 
 fn show_changes(former: &Loaded, now: &Loaded) {
     // Only the record is kept: the tree of a large configuration is many times as large.
-    let read = |loaded: &Loaded| Recorded::new(&loaded.environment, &loaded.record);
+    let read = |loaded: &Loaded| Recorded::new(&loaded.environment, &loaded.files.to_bytes());
     if let (Some(mut before), Some(mut after)) = (read(former), read(now)) {
         let changes = between(&mut before, &mut after, &now.certificate_files);
         facts::note_reload(now.generation, Ok(changes));
@@ -78,7 +79,7 @@ fn show_changes(former: &Loaded, now: &Loaded) {
 }
 
 fn show_facts(loaded: &Loaded) {
-    let Ok(mut files) = Files::from_bytes(&loaded.record) else { return };
+    let Ok(mut files) = Files::from_bytes(&loaded.files.to_bytes()) else { return };
     facts::set_certificates(certificates(&mut files, &loaded.certificate_files));
     let mut warnings = doctor::of_configuration(&loaded.environment, &mut files);
     let left_out = warnings.len().saturating_sub(MOST_WARNINGS);

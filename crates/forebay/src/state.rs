@@ -25,6 +25,15 @@ pub(crate) type Stamp = Option<(i64, i64, u64, u64)>;
 /// Open log files by path.
 pub(crate) type Logs = Vec<(PathBuf, Arc<OwnedFd>)>;
 
+/// Files of a configuration that a worker was given.
+#[derive(Clone, Debug)]
+pub(crate) struct Given {
+    /// Number of the configuration.
+    pub generation: u64,
+    /// Its files.
+    pub files: Arc<Files>,
+}
+
 /// A configuration in use, or about to be.
 #[derive(Debug)]
 pub(crate) struct State {
@@ -32,8 +41,8 @@ pub(crate) struct State {
     pub environment: Environment,
     /// The configuration.
     pub config: Arc<Config>,
-    /// `Files::to_bytes`.
-    pub record: Vec<u8>,
+    /// Files that it was read from.
+    pub files: Arc<Files>,
     /// Servers of groups with `peers external`, by group.
     pub endpoints: BTreeMap<Vec<u8>, Endpoints>,
     /// Threads, connections, descriptors.
@@ -134,17 +143,17 @@ pub(crate) fn open(
     let mut files = memory.files(files);
     let loaded = load_after(memory, environment, &mut files);
     let read = check(loaded, environment, &mut files, log)?;
-    let state = open_read((environment, read, &files), paths, before, log);
-    memory.accept(files);
-    state
+    let state = open_read((environment, read), paths, before, log);
+    let files = memory.accept(files);
+    Ok(State { files, ..state? })
 }
 
-/// Opens the files and sockets of a configuration that has been read.
+/// Opens the files and sockets of a configuration that has been read. The result lacks [`State::files`].
 ///
 /// # Errors
 /// As [`open`].
 pub(crate) fn open_read(
-    (environment, (config, identity), files): (&Environment, Read, &Files),
+    (environment, (config, identity)): (&Environment, Read),
     paths: &Paths,
     before: Before<'_>,
     log: &Log,
@@ -174,7 +183,7 @@ pub(crate) fn open_read(
     Ok(State {
         environment: environment.clone(),
         config: Arc::new(config),
-        record: files.to_bytes(),
+        files: Arc::default(),
         endpoints: BTreeMap::new(),
         plan,
         identity,
@@ -217,16 +226,14 @@ impl State {
     /// Takes renewed certificates and keys; everything else stays as it was read. What does not fit together
     /// is refused, and the old ones are kept.
     pub(crate) fn renew(&mut self, log: &Log) -> bool {
-        let Ok(files) = Files::from_bytes(&self.record) else { return false };
-        let mut files = self.memory.files(files);
+        let mut files = self.memory.files(self.files.as_record());
         for path in &self.config.certificate_files {
             files.refresh(path);
         }
         match load_after(&mut self.memory, &self.environment, &mut files) {
             Ok((config, _)) => {
                 self.config = Arc::new(config);
-                self.record = files.to_bytes();
-                self.memory.accept(files);
+                self.files = self.memory.accept(files);
                 log.notice("certificates were renewed");
                 true
             }
@@ -255,11 +262,11 @@ impl State {
         }
     }
 
-    /// Returns the message for a worker that has the sockets of `known` already, and its descriptors in order; the last one
-    /// is `log_area`.
+    /// Returns the message for a worker that has the sockets of `known` and the files of `base` already, and its descriptors in
+    /// order; the last one is `log_area`.
     pub(crate) fn order<'a>(
         &'a self,
-        known: &[ListenAddr],
+        (known, base): (&[ListenAddr], Option<&Given>),
         generation: u64,
         log_area: Option<BorrowedFd<'a>>,
         quic: (&[u8], Option<BorrowedFd<'a>>),
@@ -267,7 +274,8 @@ impl State {
         let new = |open: &&listen::Open| !known.contains(&open.addr);
         let order = Configure {
             environment: self.environment.clone(),
-            record: self.record.clone(),
+            record: self.files.to_bytes_after(base.map(|base| &*base.files)),
+            base: base.map_or(0, |base| base.generation),
             cpus: self.plan.threads.cpus.clone(),
             connections: self.plan.threads.connections,
             identity: self.identity.clone(),

@@ -20,8 +20,10 @@ use std::time::{Duration, Instant};
 pub(crate) struct Configure {
     /// Paths.
     pub environment: Environment,
-    /// `Files::to_bytes`: everything the configuration was read from.
+    /// `Files::to_bytes_after`: everything the configuration was read from.
     pub record: Vec<u8>,
+    /// Number of the configuration whose files the record leaves out; 0: none.
+    pub base: u64,
     /// CPUs of each thread.
     pub cpus: Vec<Vec<usize>>,
     /// Connections of each thread.
@@ -94,6 +96,7 @@ pub(crate) fn send_configure(
     let mut out = Body::default();
     out.environment(&order.environment);
     out.bytes(&order.record);
+    out.number(order.base);
     out.list(&order.cpus, |out, cpus| out.list(cpus, |out, &cpu| out.number(cpu as u64)));
     out.number(order.connections as u64);
     out.number(u64::from(order.identity.is_some()));
@@ -361,6 +364,7 @@ impl<'a> Rest<'a> {
         Some(Configure {
             environment: self.environment()?,
             record: self.bytes()?.to_vec(),
+            base: self.number()?,
             cpus: self.list(Self::cpus)?,
             connections: self.size()?,
             identity: self.flagged(Self::identity)?,
@@ -391,6 +395,7 @@ mod tests {
                 access_log: "logs/access.log".into(),
             },
             record: vec![0, 255, 1],
+            base: 8,
             cpus: vec![vec![0, 1], vec![]],
             connections: 512,
             identity: Some(Identity { name: "web".into(), uid: 7, gid: 8 }),

@@ -84,6 +84,8 @@ struct Process {
     config: Arc<Config>,
     /// What the next configuration takes over.
     memory: Memory,
+    /// Number of the configuration whose files the memory has.
+    remembered: u64,
     log: Arc<Log>,
     shown: Shown,
 }
@@ -91,6 +93,7 @@ struct Process {
 /// Received descriptors, by their use.
 struct Descriptors {
     generation: Generation,
+    files: Arc<Files>,
     log: Arc<Log>,
     log_area: Option<OwnedFd>,
     /// Socket to the worker before.
@@ -98,10 +101,17 @@ struct Descriptors {
 }
 
 /// Builds the configuration from the record and sorts the descriptors.
-fn build(order: &Configure, fds: Vec<OwnedFd>, memory: &mut Memory) -> Result<Descriptors, String> {
-    let mut files = memory.files(Files::from_bytes(&order.record).map_err(|e| errno(&e))?);
+fn build(
+    order: &Configure,
+    fds: Vec<OwnedFd>,
+    (memory, remembered): (&mut Memory, u64),
+) -> Result<Descriptors, String> {
+    // A record that leaves out files of another configuration is refused as broken.
+    let known = memory.known().filter(|_| order.base == remembered);
+    let files = Files::from_bytes_after(&order.record, known.as_deref());
+    let mut files = memory.files(files.map_err(|e| errno(&e))?);
     let (config, _) = load_after(memory, &order.environment, &mut files).map_err(|e| files.render(&e))?;
-    memory.accept(files);
+    let files = memory.accept(files);
     set_endpoints(&config, &order.endpoints);
     let mut fds = fds.into_iter();
     let sockets =
@@ -112,7 +122,7 @@ fn build(order: &Configure, fds: Vec<OwnedFd>, memory: &mut Memory) -> Result<De
     let predecessor = if order.predecessor { fds.next() } else { None };
     let log = Arc::new(own_log(&config, order.environment.error_log.as_deref(), &logs));
     let generation = Generation { config: Arc::new(config), sockets, logs, number: order.generation };
-    Ok(Descriptors { generation, log, log_area, predecessor })
+    Ok(Descriptors { generation, files, log, log_area, predecessor })
 }
 
 /// Gives groups with `peers external` their servers.
@@ -190,7 +200,7 @@ impl Process {
         fds: Vec<OwnedFd>,
     ) -> Result<Process, (Replies, String)> {
         let mut memory = Memory::serving();
-        let started = build(order, fds, &mut memory).and_then(|built| {
+        let started = build(order, fds, (&mut memory, 0)).and_then(|built| {
             built.log.take_last_words();
             become_worker(order, &built.generation.config, &built.log)?;
             let config = built.generation.config.clone();
@@ -205,14 +215,15 @@ impl Process {
             });
             let worker = Worker::start(built.generation, &order.plan(), area, crate::front_ends::FRONT_ENDS)
                 .map_err(|e| errno(&e))?;
-            Ok((worker, config, built.log))
+            Ok((worker, config, built.log, built.files))
         });
         match started {
-            Ok((worker, config, log)) => {
+            Ok((worker, config, log, files)) => {
                 let (control, generation) = (Some(control), order.generation);
                 let mut shown = Shown::default();
-                shown.loaded(&config, &order.environment, &order.record);
-                Ok(Process { control, replies, generation, worker, config, memory, log, shown })
+                shown.loaded(&config, &order.environment, &files);
+                let remembered = generation;
+                Ok(Process { control, replies, generation, worker, config, memory, remembered, log, shown })
             }
             Err(text) => Err((replies, text)),
         }
@@ -258,14 +269,15 @@ impl Process {
     }
 
     fn reload(&mut self, order: &Configure, fds: Vec<OwnedFd>) {
-        match build(order, fds, &mut self.memory) {
+        match build(order, fds, (&mut self.memory, self.remembered)) {
             Ok(built) => {
+                self.remembered = order.generation;
                 self.config = built.generation.config.clone();
                 self.log = built.log;
                 self.log.take_last_words();
                 let (replies, number) = (self.replies.clone(), order.generation);
                 self.worker.reload(built.generation, move || replies.send(&Answer::Applied(number)));
-                self.shown.loaded(&self.config, &order.environment, &order.record);
+                self.shown.loaded(&self.config, &order.environment, &built.files);
             }
             Err(text) => {
                 Shown::refused(text.clone());

@@ -27,6 +27,7 @@ mod implied_groups;
 mod init_script;
 mod load;
 mod logs;
+mod many_servers;
 mod memcached;
 mod metrics;
 mod modes;

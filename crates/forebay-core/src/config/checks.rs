@@ -75,28 +75,61 @@ fn pool_parameter(w: &Word) -> Result<bool, &'static str> {
 
 /// Checks all directives and collects the errors.
 pub fn tree(block: &Block, pools: &mut Pools, cx: &mut Build<'_>) {
-    let mut seen: HashMap<&[u8], Vec<Vec<u8>>> = HashMap::new();
-    for d in block.iter().filter(|d| d.row.is_some()) {
-        let name = d.name.text.as_slice();
-        if takes_set(name) {
-            twice(d, seen.entry(name).or_default(), "value", cx);
-        } else if name.ends_with(b"_types") {
-            // `text/html` is always among them.
-            let known = seen.entry(name).or_insert_with(|| vec![b"text/html".to_vec()]);
-            twice(d, known, "MIME type", cx);
+    level(&block.items, &mut HashMap::new(), pools, cx);
+}
+
+/// Words of directives at a level so far.
+type Seen<'t> = HashMap<&'t [u8], Vec<Vec<u8>>>;
+
+/// Checks the directives of a level, with those of included files.
+fn level<'t>(items: &'t [Directive], seen: &mut Seen<'t>, pools: &mut Pools, cx: &mut Build<'_>) {
+    for d in items {
+        match &d.block {
+            Some(file) if d.name.text == b"include" => {
+                let before = (cx.warnings.len(), pools.wanted.len());
+                level(&file.items, seen, pools, cx);
+                if d.unit.is_some()
+                    && before != (cx.warnings.len(), pools.wanted.len())
+                    && let Some(again) = &mut cx.again
+                {
+                    again.unclean.insert(first(d).to_vec());
+                }
+            }
+            Some(file) if d.name.text == b"state" => {
+                directive(d, seen, pools, cx);
+                level(&file.items, seen, pools, cx);
+            }
+            inner => {
+                directive(d, seen, pools, cx);
+                if let Some(inner) = inner.as_ref().filter(|_| d.row.is_some()) {
+                    tree(inner, pools, cx);
+                }
+            }
         }
-        if name == b"thread_pool" {
-            let added = pools.add(d, cx);
-            cx.keep(added);
-        } else if name == b"aio" {
-            pools.want(d, cx);
-        } else if name.ends_with(b"send_lowat") {
-            // A socket option of BSD.
-            cx.warn(d, format!("\"{}\" is not supported, ignored", d.name.as_str()));
-        }
-        for inner in d.block.iter().filter(|_| name != b"state") {
-            tree(inner, pools, cx);
-        }
+    }
+}
+
+/// Checks one directive.
+fn directive<'t>(d: &'t Directive, seen: &mut Seen<'t>, pools: &mut Pools, cx: &mut Build<'_>) {
+    if d.row.is_none() {
+        return;
+    }
+    let name = d.name.text.as_slice();
+    if takes_set(name) {
+        twice(d, seen.entry(name).or_default(), "value", cx);
+    } else if name.ends_with(b"_types") {
+        // `text/html` is always among them.
+        let known = seen.entry(name).or_insert_with(|| vec![b"text/html".to_vec()]);
+        twice(d, known, "MIME type", cx);
+    }
+    if name == b"thread_pool" {
+        let added = pools.add(d, cx);
+        cx.keep(added);
+    } else if name == b"aio" {
+        pools.want(d, cx);
+    } else if name.ends_with(b"send_lowat") {
+        // A socket option of BSD.
+        cx.warn(d, format!("\"{}\" is not supported, ignored", d.name.as_str()));
     }
 }
 

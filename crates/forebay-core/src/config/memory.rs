@@ -13,7 +13,8 @@ use forebay_conf::files::{Files, Reads};
 use forebay_conf::parse::{Parsed, parse_after};
 use forebay_conf::tree::Directive;
 use std::any::Any;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -25,11 +26,13 @@ pub struct Again {
     /// Memory of the configuration before. `None`: nothing can be taken over.
     pub former: Option<Kept>,
     /// Files that each new unit was read from. `None`: it is no unit.
-    pub units: HashMap<PathBuf, Option<Reads>>,
+    pub units: HashMap<Vec<u8>, Option<Reads>>,
+    /// Paths of units about which there are messages.
+    pub unclean: HashSet<Vec<u8>>,
     /// Memory for the next configuration.
     pub next: Option<Kept>,
     /// Files that each unit in it was made of.
-    pub kept: HashMap<PathBuf, Arc<Reads>>,
+    pub kept: HashMap<Arc<[u8]>, Arc<Reads>>,
     /// Something was taken over that does not fit: all must be read.
     pub misfit: bool,
     /// The configuration is to serve requests, and not only checked.
@@ -43,14 +46,20 @@ pub struct Memory {
     /// Of a configuration that has been read and not yet accepted.
     read: Option<Former>,
     serves: bool,
+    /// Configurations since memory was given back to the system.
+    since_trim: u32,
 }
+
+/// Number of configurations after which memory is given back to the system, and of units for which that is worth the time.
+const TRIM_AFTER: u32 = 8;
+const MANY: usize = 1000;
 
 struct Former {
     environment: Environment,
     files: Option<Arc<Files>>,
     /// Files of the frame.
     frame: Reads,
-    units: HashMap<PathBuf, Arc<Reads>>,
+    units: HashMap<Arc<[u8]>, Arc<Reads>>,
     kept: Option<Kept>,
 }
 
@@ -72,9 +81,14 @@ impl Memory {
         Memory::default()
     }
 
+    /// Returns the files of the last accepted configuration.
+    pub fn known(&self) -> Option<Arc<Files>> {
+        self.former.as_ref().and_then(|former| former.files.clone())
+    }
+
     /// Returns files that know those of the last accepted configuration (see [`Files::after`]).
     pub fn files(&self, files: Files) -> Files {
-        files.after(self.former.as_ref().and_then(|former| former.files.clone()))
+        files.after(self.known())
     }
 
     /// Returns the number of units that the last accepted configuration has left.
@@ -94,20 +108,40 @@ impl Memory {
     ) -> Result<(Config, Vec<Error>), Error> {
         let usable = self.former.as_ref().is_some_and(|former| former.is_current(environment, files));
         if usable && let Some((config, errors)) = self.attempt(true, environment, files, fronts) {
+            self.trim_sometimes();
             return Ok((config?, errors));
         }
-        match self.attempt(false, environment, files, fronts) {
+        let read = self.attempt(false, environment, files, fronts);
+        if !self.serves {
+            // What was made to check it is gone.
+            forebay_sys::heap::trim();
+        }
+        self.since_trim = 0;
+        match read {
             Some((config, errors)) => Ok((config?, errors)),
             None => Err(super::plain("the configuration could not be built")),
         }
     }
 
-    /// Takes the configuration that was read last as the one before the next. `files`: those that it was read from.
-    pub fn accept(&mut self, mut files: Files) {
-        files.forget_former();
-        if let Some(read) = self.read.take() {
-            self.former = Some(Former { files: Some(Arc::new(files)), ..read });
+    /// Gives memory back after some configurations. Reading everything has left pages that are mostly free: small configurations come to
+    /// lie in all of them, one after the other. Doing so each time would take longer than the rest.
+    fn trim_sometimes(&mut self) {
+        self.since_trim += 1;
+        if self.since_trim == TRIM_AFTER && self.units() > MANY {
+            forebay_sys::heap::trim();
         }
+        self.since_trim %= TRIM_AFTER;
+    }
+
+    /// Takes the configuration that was read last as the one before the next. `files`: those that it was read from, which are
+    /// returned.
+    pub fn accept(&mut self, mut files: Files) -> Arc<Files> {
+        files.forget_former();
+        let files = Arc::new(files);
+        if let Some(read) = self.read.take() {
+            self.former = Some(Former { files: Some(files.clone()), ..read });
+        }
+        files
     }
 
     /// Reads a configuration. `after`: units are taken over. `None`: all must be read.
@@ -123,7 +157,9 @@ impl Memory {
         let directory =
             environment.conf_path.parent().map_or_else(|| environment.prefix.clone(), PathBuf::from);
         let mut is_known = |path: &Path, files: &mut Files| {
-            former.and_then(|f| f.units.get(path)).is_some_and(|reads| reads.are_current(files))
+            former
+                .and_then(|f| f.units.get(path.as_os_str().as_bytes()))
+                .is_some_and(|reads| reads.are_current(files))
         };
         let mut parsed =
             parse_after(&environment.conf_path, &environment.globals, &directory, files, &mut is_known);
@@ -131,6 +167,7 @@ impl Memory {
         let again = Again {
             former: former.and_then(|f| f.kept.clone()),
             units: std::mem::take(&mut parsed.units),
+            unclean: HashSet::new(),
             next: None,
             kept: HashMap::new(),
             misfit: false,

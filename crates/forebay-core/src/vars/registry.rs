@@ -193,8 +193,9 @@ pub trait Names {
 pub struct Registry<E> {
     builtin: Builtin<E>,
     vars: Vec<Var<E>>,
-    /// Numbers of the names, and whether this configuration uses them.
-    index: HashMap<Box<[u8]>, (VarId, bool)>,
+    /// Variables that this configuration uses, by number.
+    used: Vec<bool>,
+    index: HashMap<Box<[u8]>, VarId>,
     /// Uses since [`Registry::begin_uses`].
     uses: Option<Uses>,
 }
@@ -235,14 +236,8 @@ impl<E> Names for Registry<E> {
 
     fn define_stored(&mut self, name: &[u8]) -> Result<VarId, String> {
         let id = self.reference(name);
-        let v = &mut self.vars[id.0 as usize];
-        if !v.settable {
-            return Err(format!("the duplicate \"{}\" variable", String::from_utf8_lossy(name)));
-        }
-        if matches!(v.source, Source::Unknown | Source::Absent) {
-            v.source = Source::Stored;
-        }
-        self.note(id, Use::Defined);
+        self.define(id)
+            .map_err(|_| format!("the duplicate \"{}\" variable", String::from_utf8_lossy(name)))?;
         Ok(id)
     }
 }
@@ -250,7 +245,7 @@ impl<E> Names for Registry<E> {
 impl<E> Registry<E> {
     /// Creates a registry without variables.
     pub fn new(builtin: Builtin<E>) -> Registry<E> {
-        Registry { builtin, vars: Vec::new(), index: HashMap::new(), uses: None }
+        Registry { builtin, vars: Vec::new(), used: Vec::new(), index: HashMap::new(), uses: None }
     }
 
     /// Creates a registry in which the variables of a former configuration have their numbers, and are not in use yet.
@@ -258,33 +253,54 @@ impl<E> Registry<E> {
     pub fn after(builtin: Builtin<E>, names: &[Box<[u8]>]) -> Registry<E> {
         let mut registry = Registry::new(builtin);
         for (id, name) in (0..).map(VarId).zip(names) {
-            registry.index.insert(name.clone(), (id, false));
+            registry.index.insert(name.clone(), id);
             registry.vars.push(Var::unused(name.clone()));
+            registry.used.push(false);
         }
         registry
     }
 
     /// Returns the names of all variables that have a number, in the order of the numbers, and how many of them are in use.
     pub fn names(&self) -> (Vec<Box<[u8]>>, usize) {
-        let used = self.index.values().filter(|(_, used)| *used).count();
+        let used = self.used.iter().filter(|used| **used).count();
         (self.vars.iter().map(|v| v.name.clone()).collect(), used)
     }
 
     /// Returns the number of a name, which is in use from now on.
     fn number(&mut self, name: Box<[u8]>) -> VarId {
-        let (source, settable) = match self.index.get_mut(&name) {
-            Some((id, true)) => return *id,
-            _ => (self.builtin)(&name),
-        };
-        let next = VarId(self.vars.len().min(usize::from(u16::MAX)) as u16);
-        let (id, used) = self.index.entry(name.clone()).or_insert((next, false));
-        *used = true;
-        let var = Var { name, source, settable, by_set: false };
-        match self.vars.get_mut(usize::from(id.0)) {
-            Some(known) if known.name == var.name => *known = var,
-            _ => self.vars.push(var),
+        if let Some(id) = self.index.get(&name).copied() {
+            self.use_number(id);
+            return id;
         }
-        *id
+        let (source, settable) = (self.builtin)(&name);
+        let id = VarId(self.vars.len().min(usize::from(u16::MAX)) as u16);
+        self.index.insert(name.clone(), id);
+        self.vars.push(Var { name, source, settable, by_set: false });
+        self.used.push(true);
+        id
+    }
+
+    /// Begins to use a variable that has a number.
+    fn use_number(&mut self, id: VarId) {
+        let at = usize::from(id.0);
+        if let (Some(used), Some(var)) = (self.used.get_mut(at), self.vars.get_mut(at))
+            && !std::mem::replace(used, true)
+        {
+            (var.source, var.settable) = (self.builtin)(&var.name);
+        }
+    }
+
+    /// Defines a variable that is in use.
+    fn define(&mut self, id: VarId) -> Result<(), String> {
+        let Some(v) = self.vars.get_mut(usize::from(id.0)) else { return Ok(()) };
+        if !v.settable {
+            return Err(format!("the duplicate \"{}\" variable", String::from_utf8_lossy(&v.name)));
+        }
+        if matches!(v.source, Source::Unknown | Source::Absent) {
+            v.source = Source::Stored;
+        }
+        self.note(id, Use::Defined);
+        Ok(())
     }
 
     /// Begins to note uses.
@@ -303,12 +319,10 @@ impl<E> Registry<E> {
     /// If one of them may not be defined any more.
     pub fn use_again(&mut self, uses: &Uses) -> Result<(), String> {
         for (id, how) in &uses.0 {
-            let Some(name) = self.vars.get(usize::from(id.0)).map(|v| v.name.clone()) else {
-                return Err("a variable has no number".to_owned());
-            };
+            self.use_number(*id);
             match how {
-                Use::Referenced => drop(self.number(name)),
-                Use::Defined => drop(self.define_stored(&name)?),
+                Use::Referenced => {}
+                Use::Defined => self.define(*id)?,
                 Use::Set => self.note_set(*id),
             }
         }
@@ -351,7 +365,7 @@ impl<E> Registry<E> {
 
     /// Returns `true` if a variable is in use whose name begins with `prefix`.
     pub fn uses_prefix(&self, prefix: &[u8]) -> bool {
-        self.index.iter().any(|(name, (_, used))| *used && name.starts_with(prefix))
+        self.vars.iter().zip(&self.used).any(|(v, used)| *used && v.name.starts_with(prefix))
     }
 
     /// Ends the construction. The second part is an error, `unknown "x" variable`, for each variable that nothing defines.

@@ -9,14 +9,17 @@ use std::sync::Arc;
 /// Words of the directives of a module at a level, each with its length.
 pub(crate) type Text = Vec<u8>;
 
-/// Appends the words of a directive.
+/// Appends the words of a directive, and of its block if it has one (`types`).
 pub(crate) fn append(text: &mut Text, d: &Directive) {
     for word in std::iter::once(&d.name).chain(&d.args) {
         text.extend((word.text.len() as u64).to_le_bytes());
         text.push(u8::from(word.quoted));
         text.extend(&word.text);
     }
-    // The length of a word never has these bytes: the next directive begins.
+    for inner in d.block.iter().flatten() {
+        append(text, inner);
+    }
+    // The length of a word never has these bytes: the directive ends.
     text.extend([u8::MAX; 8]);
 }
 
@@ -86,6 +89,15 @@ mod tests {
         assert_eq!(own.send_timeout.0.as_secs(), 9, "what the level around it sets counts");
         assert_eq!(others.send_timeout.0.as_secs(), 60);
         assert_eq!((own.set_header.0.len(), own.read_timeout.0.as_secs()), (2, 5));
+    }
+
+    #[test]
+    fn blocks_are_told_apart() {
+        let http = http(
+            "server { location /a { types { a/a a; } } location /b { types { b/b a; } } location /c { types { a/a a; } } }",
+        );
+        let core = |n: usize| &http.level(0, n).expect("a location").settings.core;
+        assert!(Arc::ptr_eq(core(1), core(3)) && !Arc::ptr_eq(core(1), core(2)));
     }
 
     #[test]

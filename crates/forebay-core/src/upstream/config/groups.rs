@@ -77,13 +77,18 @@ impl Numbers {
 }
 
 /// The groups of a configuration that has been read.
-#[derive(Debug)]
 pub struct Table<X> {
     /// Groups in file order.
     all: Vec<Arc<Upstream<X>>>,
     by_number: Vec<Option<Arc<Upstream<X>>>>,
     /// Indices by name, made when they are first needed.
     by_name: OnceLock<HashMap<Vec<u8>, Vec<usize>>>,
+}
+
+impl<X: std::fmt::Debug> std::fmt::Debug for Table<X> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(&self.all).finish()
+    }
 }
 
 impl<X> Default for Table<X> {
@@ -138,32 +143,74 @@ struct Entry<X> {
     at: Error,
 }
 
+/// A place that a directive names.
+#[derive(Debug)]
+struct Mention {
+    number: u32,
+    name: Vec<u8>,
+    place: Place,
+    default_port: u16,
+    at: Error,
+}
+
 /// A group of a configuration under construction.
 #[derive(Debug)]
 enum Item<X> {
     New(Box<Entry<X>>),
+    /// It is that of a block, or has one server.
+    Mentioned(Box<Mention>),
     /// Taken over from the configuration before.
     Kept(Arc<Upstream<X>>),
 }
 
 impl<X> Item<X> {
-    fn group(&self) -> &Group {
+    fn number(&self) -> u32 {
         match self {
-            Item::New(entry) => &entry.group,
-            Item::Kept(upstream) => &upstream.group,
+            Item::New(entry) => entry.group.number,
+            Item::Mentioned(mention) => mention.number,
+            Item::Kept(upstream) => upstream.group.number,
+        }
+    }
+
+    fn name(&self) -> &[u8] {
+        match self {
+            Item::New(entry) => &entry.group.name,
+            Item::Mentioned(mention) => &mention.name,
+            Item::Kept(upstream) => &upstream.group.name,
         }
     }
 
     fn entry(&self) -> Option<&Entry<X>> {
         match self {
             Item::New(entry) => Some(entry),
-            Item::Kept(_) => None,
+            Item::Mentioned(_) | Item::Kept(_) => None,
         }
     }
 
     /// Returns `true` if a directive named it by a name without a port, which a block may define.
     fn is_bare_name(&self) -> bool {
-        self.entry().is_some_and(|e| !e.group.explicit && has_no_port(&e.place))
+        match self {
+            Item::New(entry) => !entry.group.explicit && has_no_port(&entry.place),
+            Item::Mentioned(mention) => has_no_port(&mention.place),
+            Item::Kept(_) => false,
+        }
+    }
+}
+
+impl Mention {
+    /// Makes the group that it implies.
+    fn entry<X: Default>(self) -> Entry<X> {
+        let mut group = Group::new(self.name, false, Keepalive::implied());
+        group.number = self.number;
+        Entry {
+            group,
+            extras: X::default(),
+            place: self.place,
+            default_port: self.default_port,
+            servers: Vec::new(),
+            fallback: None,
+            at: self.at,
+        }
     }
 }
 
@@ -172,7 +219,7 @@ impl<X> Item<X> {
 pub struct Groups<X> {
     items: Vec<Item<X>>,
     /// Indices of the items by number.
-    by_number: HashMap<u32, usize>,
+    by_number: Vec<Option<usize>>,
     /// Indices of the groups of blocks by name.
     defined: HashMap<Vec<u8>, usize>,
     numbers: Numbers,
@@ -182,10 +229,10 @@ pub struct Groups<X> {
     uses: Option<Uses>,
 }
 
-/// Places that a part of a configuration names, with their default ports.
+/// Places that a part of a configuration names, with their numbers and default ports.
 #[derive(Clone, Debug, Default)]
 pub struct Uses {
-    places: Vec<(Place, u16)>,
+    places: Vec<(u32, Place, u16)>,
     zones: Vec<(Vec<u8>, bool)>,
 }
 
@@ -201,7 +248,7 @@ impl<X> Default for Groups<X> {
     fn default() -> Groups<X> {
         Groups {
             items: Vec::new(),
-            by_number: HashMap::new(),
+            by_number: Vec::new(),
             defined: HashMap::new(),
             numbers: Numbers::default(),
             zones: Vec::new(),
@@ -274,15 +321,29 @@ impl<X> Groups<X> {
         self.numbers = numbers;
     }
 
-    fn add(&mut self, number: u32, mut item: Item<X>) {
-        if let Item::New(entry) = &mut item {
-            entry.group.number = number;
+    /// Adds a group; `defined`: a block defines it.
+    fn add(&mut self, item: Item<X>, defined: bool) {
+        let number = item.number() as usize;
+        if self.by_number.len() <= number {
+            self.by_number.resize(number + 1, None);
         }
-        self.by_number.insert(number, self.items.len());
-        if item.group().explicit {
-            self.defined.insert(item.group().name.clone(), self.items.len());
+        if let Some(place) = self.by_number.get_mut(number) {
+            *place = Some(self.items.len());
+        }
+        if defined {
+            self.defined.insert(item.name().to_vec(), self.items.len());
         }
         self.items.push(item);
+    }
+
+    fn at_number(&self, number: u32) -> Option<usize> {
+        self.by_number.get(number as usize).copied().flatten()
+    }
+
+    /// Returns the group of a block.
+    pub fn defined(&self, name: &[u8]) -> Option<Named<X>> {
+        let item = self.items.get(*self.defined.get(name)?)?;
+        Some(Named { number: item.number(), of: PhantomData })
     }
 
     /// Begins to note which groups directives name.
@@ -301,7 +362,7 @@ impl<X> Groups<X> {
     /// `duplicate upstream "x"`.
     pub fn keep(&mut self, upstream: Arc<Upstream<X>>) -> Result<(), String> {
         self.check_new(&upstream.group.name)?;
-        self.add(upstream.group.number, Item::Kept(upstream));
+        self.add(Item::Kept(upstream), true);
         Ok(())
     }
 
@@ -316,31 +377,27 @@ impl<X> Groups<X> {
 impl<X: Default> Groups<X> {
     /// Returns the group of a place that a directive names. Adds one if there is none.
     pub fn reference(&mut self, place: &Place, default_port: u16, at: Error) -> Named<X> {
-        if let Some(uses) = &mut self.uses {
-            uses.places.push((place.clone(), default_port));
-        }
         let name = place.host();
         let named = Some((port(place, default_port), !has_no_port(place)));
         let number = self.numbers.of(Key { name: name.clone(), named });
-        if !self.by_number.contains_key(&number) {
-            let entry = Entry {
-                group: Group::new(name, false, Keepalive::implied()),
-                extras: X::default(),
-                place: place.clone(),
-                default_port,
-                servers: Vec::new(),
-                fallback: None,
-                at,
-            };
-            self.add(number, Item::New(Box::new(entry)));
+        if let Some(uses) = &mut self.uses {
+            uses.places.push((number, place.clone(), default_port));
+        }
+        if self.at_number(number).is_none() {
+            let mention = Mention { number, name, place: place.clone(), default_port, at };
+            self.add(Item::Mentioned(Box::new(mention)), false);
         }
         Named { number, of: PhantomData }
     }
 
     /// Names groups again as a part of a former configuration did.
     pub fn use_again(&mut self, uses: &Uses) {
-        for (place, default_port) in &uses.places {
-            let _ = self.reference(place, *default_port, crate::config::plain(""));
+        for (number, place, default_port) in &uses.places {
+            if self.at_number(*number).is_none() {
+                let (number, name, at) = (*number, place.host(), crate::config::plain(""));
+                let mention = Mention { number, name, place: place.clone(), default_port: *default_port, at };
+                self.add(Item::Mentioned(Box::new(mention)), false);
+            }
         }
         self.zones.extend(uses.zones.iter().cloned());
     }
@@ -348,17 +405,24 @@ impl<X: Default> Groups<X> {
     /// Returns a group for changes, once all blocks have been read.
     pub fn entry(&mut self, named: Named<X>) -> Option<(&mut Group, &mut X)> {
         let at = self.index_of(named.number)?;
-        match self.items.get_mut(at)? {
+        let item = self.items.get_mut(at)?;
+        if let Item::Mentioned(mention) = item {
+            let Mention { number, name, place, default_port, at } = &**mention;
+            let (name, place, at) = (name.clone(), place.clone(), at.clone());
+            let mention = Mention { number: *number, name, place, default_port: *default_port, at };
+            *item = Item::New(Box::new(mention.entry()));
+        }
+        match item {
             Item::New(entry) => Some((&mut entry.group, &mut entry.extras)),
-            Item::Kept(_) => None,
+            Item::Mentioned(_) | Item::Kept(_) => None,
         }
     }
 
     /// Returns the index of the group that a number means: that of a block, if one defines the bare name.
     fn index_of(&self, number: u32) -> Option<usize> {
-        let at = *self.by_number.get(&number)?;
+        let at = self.at_number(number)?;
         let item = self.items.get(at)?;
-        let defined = item.is_bare_name().then(|| self.defined.get(&item.group().name)).flatten();
+        let defined = item.is_bare_name().then(|| self.defined.get(item.name())).flatten();
         Some(defined.copied().unwrap_or(at))
     }
 
@@ -374,9 +438,10 @@ impl<X: Default> Groups<X> {
         self.zones.extend(zones);
         self.check_new(&group.name)?;
         let place = Place::Host(group.name.clone(), None);
-        let number = self.numbers.of(Key { name: group.name.clone(), named: None });
+        let mut group = group;
+        group.number = self.numbers.of(Key { name: group.name.clone(), named: None });
         let entry = Entry { group, extras, place, default_port: 80, servers, fallback, at };
-        self.add(number, Item::New(Box::new(entry)));
+        self.add(Item::New(Box::new(entry)), true);
         Ok(())
     }
 
@@ -389,24 +454,25 @@ impl<X: Default> Groups<X> {
     ) -> (Table<X>, Vec<Error>) {
         let mut errors = self.zones_without_size();
         let mut fallbacks = self.fallbacks(&mut errors).into_iter();
-        let means: Vec<(u32, usize)> =
-            self.by_number.keys().filter_map(|number| Some((*number, self.index_of(*number)?))).collect();
+        let numbers = 0..u32::try_from(self.by_number.len()).unwrap_or(u32::MAX);
+        let means: Vec<Option<usize>> = numbers.map(|number| self.index_of(number)).collect();
         // Groups that stand for nothing, since a block defines their name, are left out.
         let mut done: Vec<Option<Arc<Upstream<X>>>> = Vec::with_capacity(self.items.len());
         for item in self.items {
             let fallback = fallbacks.next().flatten();
-            let defined = self.defined.contains_key(&item.group().name);
-            let replaced = defined && item.is_bare_name();
+            if let Item::Kept(upstream) = item {
+                done.push(Some(upstream));
+                continue;
+            }
+            let defined = self.defined.contains_key(item.name());
+            if defined && item.is_bare_name() {
+                done.push(None);
+                continue;
+            }
             let mut e = match item {
-                Item::Kept(upstream) => {
-                    done.push(Some(upstream));
-                    continue;
-                }
-                Item::New(_) if replaced => {
-                    done.push(None);
-                    continue;
-                }
                 Item::New(entry) => *entry,
+                Item::Mentioned(mention) => mention.entry(),
+                Item::Kept(_) => continue,
             };
             if !e.group.explicit {
                 errors.extend(e.imply_server(defined, start_unresolved).err());
@@ -416,24 +482,15 @@ impl<X: Default> Groups<X> {
             e.group.set_servers(e.servers);
             done.push(Some(Arc::new(Upstream { group: Arc::new(e.group), extras: e.extras, fallback })));
         }
-        let mut table = Table::default();
-        for (number, at) in means {
-            let (number, upstream) = (number as usize, done.get(at).cloned().flatten());
-            if table.by_number.len() <= number {
-                table.by_number.resize(number + 1, None);
-            }
-            if let Some(place) = table.by_number.get_mut(number) {
-                *place = upstream;
-            }
-        }
-        table.all = done.into_iter().flatten().collect();
-        (table, errors)
+        let by_number = means.into_iter().map(|at| done.get(at?).cloned().flatten()).collect();
+        let all = done.into_iter().flatten().collect();
+        (Table { all, by_number, by_name: OnceLock::new() }, errors)
     }
 
     /// Finds the `fallback` of each group.
     fn fallbacks(&self, errors: &mut Vec<Error>) -> Vec<Option<Fallback<X>>> {
         let defined = |name: &[u8]| self.items.get(*self.defined.get(name)?);
-        let named = |name: &[u8]| defined(name).map(|i| Named { number: i.group().number, of: PhantomData });
+        let named = |name: &[u8]| defined(name).map(|i| Named { number: i.number(), of: PhantomData });
         // A group that was kept has no other as its fallback.
         let next = |name: &[u8]| defined(name)?.entry()?.fallback.as_ref()?.group();
         let mut found = Vec::new();

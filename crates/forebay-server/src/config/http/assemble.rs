@@ -553,7 +553,7 @@ fn hand_out(
     upstreams: &Table,
     serves: bool,
     keeps: bool,
-) -> (Vec<Arc<Server>>, HashMap<PathBuf, Arc<Unit>>) {
+) -> (Vec<Arc<Server>>, HashMap<Arc<[u8]>, Arc<Unit>>) {
     let mut servers = Vec::with_capacity(if serves { made.len() } else { 0 });
     let mut kept = HashMap::new();
     let mut units = units.into_iter().filter(|_| keeps).peekable();

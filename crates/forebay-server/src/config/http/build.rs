@@ -11,9 +11,6 @@ use forebay_conf::error::Error;
 use forebay_conf::tree::{Block, Directive, Unit};
 use forebay_core::config::Listening;
 use std::collections::{HashMap, HashSet};
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 /// A location under construction.
@@ -191,9 +188,11 @@ impl<'s, 'f> Builder<'s, 'f> {
 
     /// Reads a unit, or takes it over.
     fn unit(&mut self, d: &Directive) {
-        let path = PathBuf::from(OsStr::from_bytes(value::first(d)));
-        let units = self.cx.again.as_mut().map(|again| &mut again.units);
-        let reads = units.and_then(|units| units.remove(&path)).flatten();
+        let path = value::first(d);
+        let (reads, unclean) = match &mut self.cx.again {
+            Some(again) => (again.units.remove(path).flatten(), again.unclean.contains(path)),
+            None => (None, true),
+        };
         let items = d.block.as_ref().map(|block| block.items.as_slice()).unwrap_or_default();
         let of_unit = |d: &Directive| matches!(d.name.text.as_slice(), b"server" | b"upstream");
         let is_unit = d.block.iter().flatten().all(of_unit);
@@ -210,14 +209,15 @@ impl<'s, 'f> Builder<'s, 'f> {
                     Slot::New(built) => units::are_repeatable(&built.locations),
                     Slot::Kept { .. } => false,
                 });
-                let name = |d: &Directive| value::first(d).to_ascii_lowercase();
+                let all = &self.cx.tables.upstreams.all;
+                let group = |d: &Directive| all.defined(&value::first(d).to_ascii_lowercase());
                 let groups = d.block.iter().flatten().filter(|d| d.name.text == b"upstream");
                 let state = State::Read {
-                    upstreams: groups.map(name).collect(),
-                    effects: effects.filter(|_| clean && repeatable),
+                    upstreams: groups.filter_map(group).collect(),
+                    effects: effects.filter(|_| clean && !unclean && repeatable),
                     certificates: Vec::new(),
                 };
-                self.units.push(UnitBuild { path, servers, state });
+                self.units.push(UnitBuild { path: path.into(), servers, state });
             }
             (_, reads) => {
                 self.cx.files.note_reads(reads.unwrap_or_default());
@@ -242,10 +242,11 @@ impl<'s, 'f> Builder<'s, 'f> {
     }
 
     /// Takes a unit over from the former configuration.
-    fn keep_unit(&mut self, path: PathBuf, ordinal: u32) {
-        let unit = self.former.as_ref().and_then(|former| former.units.get(&path)).cloned();
-        let repeated = unit.as_ref().is_some_and(|unit| self.repeat(unit));
-        let Some(unit) = unit.filter(|_| repeated) else {
+    fn keep_unit(&mut self, path: &[u8], ordinal: u32) {
+        let known = self.former.as_ref().and_then(|former| former.units.get_key_value(path));
+        let known = known.map(|(path, unit)| (path.clone(), unit.clone()));
+        let repeated = known.as_ref().is_some_and(|(_, unit)| self.repeat(unit));
+        let Some((path, unit)) = known.filter(|_| repeated) else {
             if let Some(again) = &mut self.cx.again {
                 again.misfit = true;
             }

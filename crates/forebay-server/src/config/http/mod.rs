@@ -7,6 +7,9 @@ mod build;
 mod units;
 
 #[cfg(test)]
+mod tests;
+
+#[cfg(test)]
 pub(crate) use build::DIRECTIVES;
 pub(crate) use build::{Builder, LocationBuild};
 pub(crate) use units::Memory;

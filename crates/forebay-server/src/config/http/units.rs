@@ -10,7 +10,7 @@ use super::{Location, Server};
 use crate::config::listen::ListenDirective;
 use crate::config::names::ServerName;
 use crate::modules::Content;
-use crate::upstream::config::{Table, Upstream};
+use crate::upstream::config::{Named, Table, Upstream};
 use forebay_conf::files::Reads;
 use forebay_core::config::{Effects, Listening};
 use forebay_core::upstream::config as groups;
@@ -28,7 +28,8 @@ pub(crate) struct Memory {
     pub names: Vec<Box<[u8]>>,
     /// Numbers of groups.
     pub numbers: groups::Numbers,
-    pub units: HashMap<PathBuf, Arc<Unit>>,
+    /// Units by their paths.
+    pub units: HashMap<Arc<[u8]>, Arc<Unit>>,
 }
 
 /// What was made of a unit.
@@ -137,7 +138,7 @@ impl Slot {
 
 /// A unit on its way through the build.
 pub(super) struct UnitBuild {
-    pub path: PathBuf,
+    pub path: Arc<[u8]>,
     /// Indices of its servers.
     pub servers: Range<usize>,
     pub state: State,
@@ -148,8 +149,8 @@ pub(super) enum State {
     Kept(Arc<Unit>),
     /// It has been read.
     Read {
-        /// Names of the groups that it defines.
-        upstreams: Vec<Vec<u8>>,
+        /// Groups that it defines.
+        upstreams: Vec<Named>,
         /// Effects so far; `None`: some of them cannot be repeated.
         effects: Option<UnitEffects>,
         certificates: Vec<PathBuf>,
@@ -177,13 +178,13 @@ impl UnitBuild {
     }
 
     /// Makes what is kept for the next configuration, if it can be. `servers`: those of the unit.
-    pub(super) fn finish(self, servers: Vec<UnitServer>, table: &Table) -> Option<(PathBuf, Arc<Unit>)> {
+    pub(super) fn finish(self, servers: Vec<UnitServer>, table: &Table) -> Option<(Arc<[u8]>, Arc<Unit>)> {
         let (upstreams, effects, certificates) = match self.state {
             State::Kept(unit) => return Some((self.path, unit)),
             State::Read { upstreams, effects, certificates } => (upstreams, effects?, certificates),
         };
-        let defined = |name: &Vec<u8>| table.with_name(name).find(|u| u.group.explicit).cloned();
-        let upstreams: Vec<_> = upstreams.iter().map(defined).collect::<Option<_>>()?;
+        let group = |named: Named| table.get(named).cloned();
+        let upstreams: Vec<_> = upstreams.into_iter().map(group).collect::<Option<_>>()?;
         // A location of another unit may check their health.
         if !upstreams.iter().all(|u| u.is_self_contained() && u.group.checks.is_empty()) {
             return None;
