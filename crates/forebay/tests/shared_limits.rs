@@ -1,12 +1,14 @@
 //! Limits that several servers share through Debian's redis-server.
 
-use crate::harness::{DEADLINE, PROGRAM, Server, Site, free_port, kill, run, wait_for};
+use crate::harness::{DEADLINE, PROGRAM, Server, Site, free_port, kill, origin, run, wait_for};
 use crate::metrics::{body, series};
 use nix::sys::signal::Signal;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// A store. Ends with the test.
@@ -50,6 +52,15 @@ impl Redis {
 
     fn wait(&self) {
         wait_for("redis-server", || TcpStream::connect(("127.0.0.1", self.port)).ok());
+    }
+
+    /// Sends a command and returns the reply.
+    fn says(&self, command: &str) -> String {
+        let mut stream = connect(([127, 0, 0, 1], self.port).into());
+        stream.write_all(format!("{command}\r\n").as_bytes()).expect("written");
+        let mut buffer = [0; 4096];
+        let length = stream.read(&mut buffer).expect("a reply");
+        String::from_utf8_lossy(&buffer[..length]).into_owned()
     }
 
     fn signal(&self, signal: Signal) {
@@ -105,6 +116,11 @@ fn metric(server: &Server, name: &str) -> f64 {
 fn ask(stream: &mut TcpStream, uri: &str) -> u16 {
     let request = format!("GET {uri} HTTP/1.1\r\nHost: localhost\r\n\r\n");
     stream.write_all(request.as_bytes()).expect("written");
+    answer(stream)
+}
+
+/// Reads an answer and returns its status.
+fn answer(stream: &mut TcpStream) -> u16 {
     let mut answer = Vec::new();
     let mut buffer = [0; 4096];
     loop {
@@ -233,6 +249,70 @@ fn exact_limits_wait_for_the_store() {
     redis.signal(Signal::SIGCONT);
 }
 
+/// A request is counted in the store as long as it is under way, also for a server that dies.
+#[test]
+fn replicas_count_requests_under_way_together() {
+    let Some(mut redis) = Redis::start(PLAIN) else { return };
+    let open = Arc::new(AtomicBool::new(false));
+    let held = open.clone();
+    let origin = origin::start(move |mut asked| {
+        wait_for("the gate", || held.load(Relaxed).then_some(()));
+        asked.answer("200 OK", "", "well");
+        true
+    });
+    let conf = format!(
+        "worker_processes 1; error_log logs/error.log notice; pid logs/nginx.pid; events {{}}\n\
+         http {{ access_log off; shared_store redis://127.0.0.1:{} timeout=2s; limit_conn_zone $arg_k zone=c:1m sync;\n\
+         limit_conn_log_level info; server {{ listen 127.0.0.1:%PORT0%;\n\
+         location / {{ limit_conn c 4; proxy_pass http://{origin}; proxy_ignore_client_abort on; }}\n\
+         location /metrics {{ prometheus; }} }} }}",
+        redis.port
+    );
+    let servers = servers(3, &conf);
+    let begin = |servers: &[Server], count: usize| -> Vec<TcpStream> {
+        let addrs: Vec<SocketAddr> = servers.iter().cycle().take(count).map(|s| s.addr(0)).collect();
+        let one = |addr| {
+            let mut stream = connect(addr);
+            stream.write_all(b"GET /?k=client HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("written");
+            stream
+        };
+        addrs.into_iter().map(one).collect()
+    };
+    // Of nine requests at the same moment four get through to the origin, which lets them wait.
+    let mut streams = begin(&servers, 9);
+    let outcomes = |servers: &[Server], outcome: &str| -> f64 {
+        let name = format!("forebay_limit_conn_total{{zone=\"c\",outcome=\"{outcome}\"}}");
+        servers.iter().map(|s| metric(s, &name)).sum()
+    };
+    wait_for("five refusals", || (outcomes(&servers, "rejected") == 5.0).then_some(()));
+    assert_eq!(outcomes(&servers, "passed"), 4.0);
+    open.store(true, Relaxed);
+    let mut statuses: Vec<u16> = streams.iter_mut().map(|s| answer(s)).collect();
+    statuses.sort_unstable();
+    assert_eq!(statuses, [200, 200, 200, 200, 503, 503, 503, 503, 503]);
+    // All places are free again, once the store knows it.
+    let free = |server: &Server| (ask(&mut connect(server.addr(0)), "/?k=client") == 200).then_some(());
+    servers.iter().for_each(|s| wait_for("a place", || free(s)));
+    wait_for("the last place", || (redis.says("EXISTS forebay:conn:c:client") == ":0\r\n").then_some(()));
+    // A store that has forgotten everything is told again.
+    open.store(false, Relaxed);
+    let held = begin(&servers[..1], 4);
+    wait_for("four requests", || (outcomes(&servers, "passed") >= 11.0).then_some(()));
+    redis.kill();
+    redis.restart();
+    servers.iter().for_each(|s| s.wait_for_log("can be used again", 1));
+    wait_for("a report", || (redis.says("EXISTS forebay:conn:c:client") == ":1\r\n").then_some(()));
+    assert_eq!(ask(&mut connect(servers[1].addr(0)), "/?k=client"), 503);
+    // The places of a server that hangs or has died are free after a while.
+    let workers = servers[0].workers(servers[0].pid());
+    workers.iter().for_each(|worker| kill(*worker, Signal::SIGSTOP));
+    assert_eq!(ask(&mut connect(servers[1].addr(0)), "/?k=client"), 503);
+    open.store(true, Relaxed);
+    wait_for("a place", || free(&servers[1]));
+    workers.iter().for_each(|worker| kill(*worker, Signal::SIGCONT));
+    drop(held);
+}
+
 /// The store asks for a user, a password, and TLS.
 #[test]
 fn the_store_may_ask_for_a_password_and_tls() {
@@ -266,7 +346,7 @@ fn the_store_may_ask_for_a_password_and_tls() {
     assert!(made.is_none_or(|(code, ..)| code == 0));
     let lines = format!(
         "port 0\ntls-port %PORT%\ntls-cert-file {cert}\ntls-key-file {key}\ntls-auth-clients no\n\
-         user limits on >secret ~our:* -@all +select +eval +evalsha +time +get +set +zadd +zremrangebyscore +pexpire +zcard"
+         user limits on >secret ~our:* -@all +select +eval +evalsha +time +get +set +zadd +zremrangebyscore +pexpire +zcard +hgetall +hset +hdel"
     );
     let Some(redis) = Redis::start(&lines) else { return };
     let port = redis.port;
@@ -306,6 +386,7 @@ fn mistakes_in_the_configuration_are_named() {
         &format!("{zone} exact; shared_store redis://h;"),
         "\"exact\" of \"limit_req_zone\" needs \"sync\"",
     );
+    refused("limit_conn_zone $arg_k zone=c:1m sync;", "\"sync\" needs a \"shared_store\" in the http block");
     refused("shared_store h:6379;", "no \"redis://\" or \"rediss://\"");
     refused("shared_store redis://:6379;", "no host");
     refused("shared_store redis://h:0;", "invalid port");

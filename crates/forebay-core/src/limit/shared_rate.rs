@@ -17,7 +17,7 @@
 
 use super::keys::Keys;
 use super::zones::Tables;
-use crate::shared_store::{Answer, Ask, Client, Link, Shares};
+use crate::shared_store::{Answer, Ask, Client, Link, Question, Shares};
 use forebay_net::tls::sessions::Usage;
 use forebay_sys::sync::lock;
 use std::sync::{Arc, LazyLock, Mutex};
@@ -467,19 +467,18 @@ impl SharedRate {
             // The lock is taken anew for each key: requests must not wait for thousands.
             if let Some(share) = lock(&self.table).keys.find(key) {
                 let want = share.lack(pace, now);
-                asks.push(Ask {
-                    key: key.into(),
+                let question = Question::Cells {
                     interval: pace.interval,
                     tolerance: share.tolerance.saturating_add(LEASE).min(FOREVER),
                     debt: std::mem::take(&mut share.debt),
                     want,
-                    client: Client::Lease,
-                });
+                };
+                asks.push(Ask { key: key.into(), question, client: Client::Zone });
             }
         }
         for Exact { key, tolerance, sender } in exact {
-            let client = Client::Request(sender);
-            asks.push(Ask { key, interval: pace.interval, tolerance, debt: 0, want: 1, client });
+            let question = Question::Cells { interval: pace.interval, tolerance, debt: 0, want: 1 };
+            asks.push(Ask { key, question, client: Client::Request(sender) });
         }
         waiting.clear();
         let mut table = lock(&self.table);
@@ -490,11 +489,12 @@ impl SharedRate {
 
     fn answer_at(&self, ask: Ask, answer: Answer, now: i64) {
         let pace = Pace::new(self.rate, 0);
+        let Question::Cells { want, .. } = ask.question else { return };
         let mut table = lock(&self.table);
         match ask.client {
-            Client::Lease => {
+            Client::Zone => {
                 if let Some(share) = table.keys.find(&ask.key) {
-                    share.take(pace, &answer, ask.want, now);
+                    share.take(pace, &answer, want, now);
                 }
             }
             Client::Request(sender) => {

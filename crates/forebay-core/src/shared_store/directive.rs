@@ -103,6 +103,12 @@ impl SharedStore {
     }
 }
 
+/// Tables of a context, which may have a shared store.
+pub trait Stores {
+    /// Returns the store. `None`: the context has no `shared_store`.
+    fn shared_store(&mut self) -> Option<&mut SharedStore>;
+}
+
 /// Reads `shared_store`.
 ///
 /// # Errors
@@ -110,9 +116,9 @@ impl SharedStore {
 pub fn directive<C>(d: &Directive, cx: &mut Scope<'_, C>) -> Result<(), Error>
 where
     C: Context,
-    C::Tables: AsMut<SharedStore>,
+    C::Tables: Stores,
 {
-    if cx.tables.as_mut().settings.is_some() {
+    if cx.tables.shared_store().is_some_and(|store| store.settings.is_some()) {
         return Err(cx.error(d, "\"shared_store\" directive is duplicate"));
     }
     let Some((url, parameters)) = d.args.split_first() else { return Ok(()) };
@@ -123,7 +129,9 @@ where
     if settings.user.is_some() && settings.password.is_none() {
         return Err(cx.error(d, "\"shared_store\" has a \"user\" but no \"password\""));
     }
-    cx.tables.as_mut().settings = Some(Arc::new(settings));
+    if let Some(store) = cx.tables.shared_store() {
+        store.settings = Some(Arc::new(settings));
+    }
     Ok(())
 }
 

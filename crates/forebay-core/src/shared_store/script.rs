@@ -1,7 +1,7 @@
 //! Scripts that run in the store, and their arguments and results.
 
 use super::resp::{Reply, command};
-use super::{Answer, Ask};
+use super::{Answer, Ask, Question};
 use crate::digest::{sha1, sha256};
 use std::sync::LazyLock;
 
@@ -71,8 +71,42 @@ return redis.call('ZCARD', KEYS[1])",
 /// Longest key that is part of a name in the store as it is. Of longer ones it is the hash.
 const MAX_KEY: usize = 64;
 
-/// Appends a question for cells.
-pub(super) fn grant(out: &mut Vec<u8>, whole: bool, prefix: &[u8], zone: &[u8], ask: &Ask) {
+/// Sets the number of places that a replica has, if all together then have no more than the second argument; 0 is no limit.
+/// The value of the key has a field for each replica: the number, and the time until which it counts.
+static TAKE: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(
+        "local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+local count, most, ttl = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[4])
+local others, all = 0, redis.call('HGETALL', KEYS[1])
+for i = 1, #all, 2 do
+  if all[i] ~= ARGV[3] then
+    local number, till = string.match(all[i + 1], '^(%d+):(%d+)$')
+    if number and tonumber(till) > now then
+      others = others + tonumber(number)
+    else
+      redis.call('HDEL', KEYS[1], all[i])
+    end
+  end
+end
+if most > 0 and others + count > most then
+  return {0, 0, 0}
+end
+if count == 0 then
+  redis.call('HDEL', KEYS[1], ARGV[3])
+else
+  redis.call('HSET', KEYS[1], ARGV[3], string.format('%.0f:%.0f', count, now + ttl))
+  redis.call('PEXPIRE', KEYS[1], string.format('%.0f', 2 * ttl))
+end
+return {1, 0, 0}",
+    )
+});
+
+/// Time in the store of places, after which they are free if their replica does not report them again, milliseconds.
+const PLACES_KEPT: u64 = 5000;
+
+/// Appends a question.
+pub(super) fn ask(out: &mut Vec<u8>, whole: bool, prefix: &[u8], zone: &[u8], replica: &str, ask: &Ask) {
     let digest;
     let key = if ask.key.len() <= MAX_KEY {
         ask.key.as_ref()
@@ -80,9 +114,19 @@ pub(super) fn grant(out: &mut Vec<u8>, whole: bool, prefix: &[u8], zone: &[u8], 
         digest = hex(&sha256(&ask.key));
         digest.as_bytes()
     };
-    let name = [prefix, b"rate:", zone, b":", key].concat();
-    let arguments = [micros(ask.interval), micros(ask.tolerance), ask.debt.to_string(), ask.want.to_string()];
-    GRANT.call(out, whole, &name, &arguments.each_ref().map(String::as_str));
+    let name = |kind: &[u8]| [prefix, kind, b":", zone, b":", key].concat();
+    match ask.question {
+        Question::Cells { interval, tolerance, debt, want } => {
+            let arguments = [micros(interval), micros(tolerance), debt.to_string(), want.to_string()];
+            GRANT.call(out, whole, &name(b"rate"), &arguments.each_ref().map(String::as_str));
+        }
+        Question::Places { count, most } => {
+            let numbers =
+                [u64::from(count), u64::from(most.unwrap_or(0)), PLACES_KEPT].map(|n| n.to_string());
+            let [count, most, kept] = numbers.each_ref().map(String::as_str);
+            TAKE.call(out, whole, &name(b"conn"), &[count, most, replica, kept]);
+        }
+    }
 }
 
 /// Appends the sign of life of a replica. The store forgets it after this number of milliseconds.
@@ -91,14 +135,18 @@ pub(super) fn beat(out: &mut Vec<u8>, whole: bool, prefix: &[u8], replica: &str,
     BEAT.call(out, whole, &name, &[replica, &ttl.to_string()]);
 }
 
-/// Reads the reply to [`grant`]. Returns `None` if it is none.
+/// Reads the reply to [`ask`]. Returns `None` if it is none.
 pub(super) fn answer(reply: &Reply, ask: &Ask) -> Option<Answer> {
     let Reply::Array(parts) = reply else { return None };
     let [Reply::Number(granted), Reply::Number(first), Reply::Number(due)] = parts.as_slice() else {
         return None;
     };
     let nanos = |micros: i64| micros.clamp(0, i64::MAX / 10_000).saturating_mul(1000);
-    let granted = u32::try_from(*granted).ok().filter(|n| *n <= ask.want)?;
+    let most = match ask.question {
+        Question::Cells { want, .. } => want,
+        Question::Places { .. } => 1,
+    };
+    let granted = u32::try_from(*granted).ok().filter(|n| *n <= most)?;
     Some(Answer { granted, first: nanos(*first), due: nanos(*due) })
 }
 
@@ -123,8 +171,8 @@ mod tests {
 
     #[test]
     fn answers_are_checked() {
-        let ask =
-            Ask { key: b"k"[..].into(), interval: 1, tolerance: 0, debt: 0, want: 3, client: Client::Lease };
+        let question = Question::Cells { interval: 1, tolerance: 0, debt: 0, want: 3 };
+        let ask = Ask { key: b"k"[..].into(), question, client: Client::Zone };
         let reply = |n: [i64; 3]| Reply::Array(n.map(Reply::Number).to_vec());
         assert_eq!(answer(&reply([3, 0, 7]), &ask), Some(Answer { granted: 3, first: 0, due: 7000 }));
         assert_eq!(answer(&reply([4, 0, 7]), &ask), None);
@@ -137,9 +185,9 @@ mod tests {
     #[test]
     fn long_keys_are_hashed() {
         let key = vec![b'k'; MAX_KEY + 1].into();
-        let ask = Ask { key, interval: 1500, tolerance: 0, debt: -1, want: 3, client: Client::Lease };
+        let question = Question::Cells { interval: 1500, tolerance: 0, debt: -1, want: 3 };
         let mut out = Vec::new();
-        grant(&mut out, false, b"p:", b"zone", &ask);
+        ask(&mut out, false, b"p:", b"zone", "me", &Ask { key, question, client: Client::Zone });
         let text = String::from_utf8(out).expect("text");
         assert!(text.contains("$76\r\np:rate:zone:") && text.contains("\r\n1.500\r\n"), "{text}");
         assert!(

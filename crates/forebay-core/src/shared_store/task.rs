@@ -5,7 +5,7 @@
 use super::client::{Connection, tls_config};
 use super::directive::Settings;
 use super::resp::Reply;
-use super::{Ask, Client, Link, Shares, script};
+use super::{Ask, Client, Link, Question, Shares, script};
 use crate::tasks::Log;
 use forebay_conf::error::Level;
 use std::sync::atomic::Ordering::Relaxed;
@@ -73,7 +73,9 @@ impl Keeper {
         let mut connection = opened.map_err(|_| "timed out".to_owned())??;
         // Questions from before the failure are out of date.
         drop(self.take_asks());
-        self.turn(&mut connection, Asked::new(), true).await?;
+        self.zones.iter().for_each(|zone| zone.renew());
+        let asked = self.take_asks();
+        self.turn(&mut connection, asked, true).await?;
         self.found();
         let mut next_beat = tokio::time::Instant::now() + BEAT;
         loop {
@@ -141,7 +143,7 @@ impl Keeper {
         }
         for (zone, ask) in &asked {
             let name = self.zones.get(*zone).map(|z| z.name()).unwrap_or_default();
-            script::grant(&mut out, whole, prefix, name, ask);
+            script::ask(&mut out, whole, prefix, name, replica(), ask);
         }
         let replies = connection.exchange(&out, asked.len() + usize::from(beats)).await?;
         let mut replies = replies.into_iter();
@@ -168,11 +170,12 @@ impl Keeper {
                 continue;
             }
             let answer = script::answer(&reply, &ask).ok_or_else(|| unexpected(&reply))?;
-            counts.asked.fetch_add(u64::from(ask.want), Relaxed);
-            counts.granted.fetch_add(u64::from(answer.granted), Relaxed);
-            let (sum, cells) =
-                if ask.debt > 0 { (&counts.reported, ask.debt) } else { (&counts.returned, ask.debt) };
-            sum.fetch_add(u64::from(cells.unsigned_abs()), Relaxed);
+            if let Question::Cells { debt, want, .. } = ask.question {
+                counts.asked.fetch_add(u64::from(want), Relaxed);
+                counts.granted.fetch_add(u64::from(answer.granted), Relaxed);
+                let sum = if debt > 0 { &counts.reported } else { &counts.returned };
+                sum.fetch_add(u64::from(debt.unsigned_abs()), Relaxed);
+            }
             if let Some(zone) = self.zones.get(index) {
                 zone.answer(ask, answer);
             }
