@@ -177,7 +177,7 @@ impl Link {
     }
 
     /// Sets whether the store answers.
-    pub(crate) fn set_up(&self, up: bool) {
+    pub fn set_up(&self, up: bool) {
         self.up.store(up, Relaxed);
     }
 
