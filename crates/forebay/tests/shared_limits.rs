@@ -287,7 +287,7 @@ fn replicas_count_requests_under_way_together() {
     wait_for("five refusals", || (outcomes(&servers, "rejected") == 5.0).then_some(()));
     assert_eq!(outcomes(&servers, "passed"), 4.0);
     open.store(true, Relaxed);
-    let mut statuses: Vec<u16> = streams.iter_mut().map(|s| answer(s)).collect();
+    let mut statuses: Vec<u16> = streams.iter_mut().map(answer).collect();
     statuses.sort_unstable();
     assert_eq!(statuses, [200, 200, 200, 200, 503, 503, 503, 503, 503]);
     // All places are free again, once the store knows it.
@@ -313,37 +313,59 @@ fn replicas_count_requests_under_way_together() {
     drop(held);
 }
 
+/// A session that one server began is resumed by another.
+#[test]
+fn replicas_resume_sessions_of_each_other() {
+    let Some(redis) = Redis::start(PLAIN) else { return };
+    let directory = tempfile::tempdir().expect("a directory");
+    let Some((cert, key)) = certificate(directory.path()) else { return };
+    let site = |tickets: &str| {
+        format!(
+            "worker_processes 1; error_log logs/error.log notice; pid logs/nginx.pid; events {{}}\n\
+             http {{ access_log off; shared_store redis://127.0.0.1:{} {tickets};\n\
+             ssl_certificate {cert}; ssl_certificate_key {key};\n\
+             server {{ listen 127.0.0.1:%PORT0%; listen 127.0.0.1:%PORT1% ssl;\n\
+             location /metrics {{ prometheus; }} }} }}",
+            redis.port
+        )
+    };
+    let session = directory.path().join("session");
+    let session = session.to_str().expect("text");
+    let handshake = |server: &Server, option: &str| {
+        let to = server.addr(1).to_string();
+        let arguments = ["s_client", "-connect", &to, "-tls1_2", option, session];
+        let child = Command::new("openssl").args(arguments).stdin(Stdio::null()).output().expect("openssl");
+        String::from_utf8_lossy(&child.stdout).lines().any(|l| l.starts_with("Reused"))
+    };
+    for (tickets, expected) in [("session_tickets", true), ("", false)] {
+        let servers = servers(2, &site(tickets));
+        assert!(!handshake(&servers[0], "-sess_out"));
+        assert!(handshake(&servers[0], "-sess_in"), "{tickets}");
+        assert_eq!(handshake(&servers[1], "-sess_in"), expected, "{tickets}");
+    }
+}
+
+/// Makes a certificate for 127.0.0.1. Returns the names of its file and of that of its key, or `None` without openssl.
+fn certificate(directory: &Path) -> Option<(String, String)> {
+    let name = |name: &str| directory.join(name).to_str().expect("text").to_owned();
+    let (cert, key) = (name("cert.pem"), name("key.pem"));
+    let options = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=store \
+                   -addext subjectAltName=IP:127.0.0.1 -addext basicConstraints=critical,CA:FALSE";
+    let mut arguments: Vec<&str> = options.split_whitespace().collect();
+    arguments.extend(["-keyout", &key, "-out", &cert]);
+    if !crate::differential::tool("openssl") {
+        return None;
+    }
+    let (code, _, errors) = run("openssl", &arguments)?;
+    assert_eq!(code, 0, "{errors}");
+    Some((cert, key))
+}
+
 /// The store asks for a user, a password, and TLS.
 #[test]
 fn the_store_may_ask_for_a_password_and_tls() {
     let directory = tempfile::tempdir().expect("a directory");
-    let (cert, key) = (directory.path().join("cert.pem"), directory.path().join("key.pem"));
-    let (cert, key) = (cert.to_str().expect("text"), key.to_str().expect("text"));
-    let made = run(
-        "openssl",
-        &[
-            "req",
-            "-x509",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:P-256",
-            "-nodes",
-            "-days",
-            "2",
-            "-subj",
-            "/CN=store",
-            "-addext",
-            "subjectAltName=IP:127.0.0.1",
-            "-addext",
-            "basicConstraints=critical,CA:FALSE",
-            "-keyout",
-            key,
-            "-out",
-            cert,
-        ],
-    );
-    assert!(made.is_none_or(|(code, ..)| code == 0));
+    let Some((cert, key)) = certificate(directory.path()) else { return };
     let lines = format!(
         "port 0\ntls-port %PORT%\ntls-cert-file {cert}\ntls-key-file {key}\ntls-auth-clients no\n\
          user limits on >secret ~our:* -@all +select +eval +evalsha +time +get +set +zadd +zremrangebyscore +pexpire +zcard +hgetall +hset +hdel"
@@ -363,6 +385,9 @@ fn the_store_may_ask_for_a_password_and_tls() {
     assert_eq!(ask(&mut connect(server.addr(0)), "/?k=client"), 200);
     assert_eq!(ask(&mut connect(server.addr(0)), "/?k=client"), 429);
     assert!(!server.error_log().contains("secret"));
+    let dumped = server.site.run(&["-T"]);
+    let dumped = String::from_utf8_lossy(&dumped.stdout).into_owned();
+    assert!(dumped.contains("password=file:") && !dumped.contains("secret"), "{dumped}");
     let server = start("wrong-one\n");
     server.wait_for_log("cannot be used: WRONGPASS", 1);
     assert!(!server.error_log().contains("wrong-one"), "{}", server.error_log());

@@ -7,6 +7,7 @@ use forebay_conf::error::Error;
 use forebay_conf::tree::{Directive, Word};
 use forebay_conf::units;
 use forebay_net::tls::pem;
+use forebay_net::tls::sessions::share_ticket_keys;
 use rustls::pki_types::CertificateDer;
 use std::fmt;
 use std::sync::Arc;
@@ -36,6 +37,8 @@ pub struct Settings {
     pub timeout: Duration,
     /// Number of replicas to assume until the store has counted them.
     pub(super) replicas: u32,
+    /// Whether keys for session tickets are in the store, too.
+    pub(super) tickets: bool,
 }
 
 /// Verification of the store's certificate.
@@ -96,6 +99,9 @@ impl SharedStore {
     /// Starts the task that asks the store, if there is a store.
     pub fn start(&self, tasks: &mut Tasks, tokio: &Handle, log: &Log) {
         Link::of_process().used.store(self.settings.is_some(), Relaxed);
+        if !self.settings.as_ref().is_some_and(|s| s.tickets) {
+            share_ticket_keys(Vec::new());
+        }
         if let Some(settings) = &self.settings {
             let task = keep(settings.clone(), self.zones.clone(), Link::of_process(), log.clone());
             tasks.spawn(tokio, "asking the shared store", task);
@@ -174,6 +180,7 @@ fn address(w: &Word) -> Result<Settings, String> {
         prefix: b"forebay:".to_vec(),
         timeout: TIMEOUT,
         replicas: 1,
+        tickets: false,
     })
 }
 
@@ -189,6 +196,7 @@ fn parameter<C: Context>(
         (b"tls", None) => {
             s.tls.get_or_insert_default();
         }
+        (b"session_tickets", None) => s.tickets = true,
         (b"user", Some(user)) => s.user = Some(String::from_utf8_lossy(user).into_owned()),
         (b"password", Some(password)) => {
             let Some(path) = password.strip_prefix(b"file:") else {
