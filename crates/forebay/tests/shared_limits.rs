@@ -145,58 +145,86 @@ fn connect(addr: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Sends so many requests a second to each server for a time. Returns the number of those with 200, and checks that all others
-/// are refused by the limit.
-fn load(servers: &[Server], rates: &[f64], time: Duration) -> usize {
+/// Requests that a server got, and those that it admitted.
+#[derive(Clone, Copy)]
+struct Part {
+    sent: usize,
+    admitted: usize,
+}
+
+/// Load on several servers, and its time in seconds.
+struct Loaded {
+    parts: Vec<Part>,
+    seconds: f64,
+}
+
+/// Sends so many requests a second to each server for a time, as far as this machine can. Checks that all answers are 200, or
+/// refusals by the limit.
+fn load(servers: &[Server], rates: &[f64], time: Duration) -> Loaded {
     let one = |addr: SocketAddr, rate: f64| {
         let mut stream = connect(addr);
-        let (begun, mut sent, mut admitted) = (Instant::now(), 0u32, 0);
+        let (begun, mut part) = (Instant::now(), Part { sent: 0, admitted: 0 });
         while begun.elapsed() < time {
-            let due = Duration::from_secs_f64(f64::from(sent) / rate);
+            let due = Duration::from_secs_f64(part.sent as f64 / rate);
             std::thread::sleep(due.saturating_sub(begun.elapsed()));
             match ask(&mut stream, "/?k=client") {
-                200 => admitted += 1,
+                200 => part.admitted += 1,
                 status => assert_eq!(status, 429),
             }
-            sent += 1;
+            part.sent += 1;
         }
-        admitted
+        part
     };
-    std::thread::scope(|scope| {
+    let begun = Instant::now();
+    let parts = std::thread::scope(|scope| {
         let each: Vec<_> =
             servers.iter().zip(rates).map(|(s, rate)| scope.spawn(move || one(s.addr(0), *rate))).collect();
         let logs = || servers.iter().map(Server::error_log).collect::<Vec<_>>();
-        each.into_iter().map(|thread| thread.join().unwrap_or_else(|_| panic!("{:#?}", logs()))).sum()
-    })
+        each.into_iter().map(|thread| thread.join().unwrap_or_else(|_| panic!("{:#?}", logs()))).collect()
+    });
+    Loaded { parts, seconds: begun.elapsed().as_secs_f64() }
 }
 
-fn assert_near(admitted: usize, expected: f64, percent: f64) {
-    let off = (admitted as f64 / expected - 1.0) * 100.0;
-    assert!(off.abs() <= percent, "{admitted} instead of {expected}: {off:+.1} %");
+impl Loaded {
+    /// Checks that so many requests a second were admitted, `percent` more or less, and a few that waited for their second. A
+    /// server that this machine kept from its load may have admitted less, if each has a share.
+    fn assert_near(&self, rate: f64, percent: f64, shares: bool) {
+        let limit = rate * self.seconds;
+        let admitted: usize = self.parts.iter().map(|p| p.admitted).sum();
+        let sent = || self.parts.iter().map(|p| p.sent as f64);
+        let least = if shares {
+            sent().map(|sent| sent.min(limit / self.parts.len() as f64)).sum()
+        } else {
+            sent().sum::<f64>().min(limit)
+        };
+        let range = least * (1.0 - percent / 100.0) - 5.0..=limit * (1.0 + percent / 100.0) + 10.0;
+        assert!(range.contains(&(admitted as f64)), "{admitted} in {} s, expected {range:?}", self.seconds);
+    }
 }
 
 #[test]
 fn replicas_keep_one_limit() {
     let Some(redis) = Redis::start(PLAIN) else { return };
-    let store = format!("redis://127.0.0.1:{}", redis.port);
+    let store = format!("redis://127.0.0.1:{} timeout=25ms", redis.port);
     let servers = servers(3, &conf(&store, "rate=100r/s sync", "burst=20 nodelay"));
     for rates in [[100.0, 100.0, 100.0], [270.0, 15.0, 15.0]] {
         load(&servers, &rates, Duration::from_millis(500));
-        assert_near(load(&servers, &rates, Duration::from_millis(1500)), 150.0, 8.0);
+        load(&servers, &rates, Duration::from_millis(1500)).assert_near(100.0, 8.0, false);
     }
     assert!(metric(&servers[0], "forebay_shared_limit_cells_granted_total") > 50.0);
     assert!(metric(&servers[0], "forebay_shared_store_latency_seconds_count") > 10.0);
     // A zone keeps what it knows over a reload, which the log does not mention.
     servers[0].signal(Signal::SIGHUP);
     servers[0].wait_for_log("reconfiguring", 1);
-    assert_near(load(&servers, &[100.0; 3], Duration::from_millis(1500)), 150.0, 8.0);
+    load(&servers, &[100.0; 3], Duration::from_millis(1500)).assert_near(100.0, 8.0, false);
     assert!(!servers[0].error_log().contains("shared store"), "{}", servers[0].error_log());
 }
 
 #[test]
 fn a_store_that_fails_leaves_each_replica_its_share() {
     let Some(mut redis) = Redis::start(PLAIN) else { return };
-    let store = format!("redis://127.0.0.1:{}", redis.port);
+    // So a busy machine does not count as a store that hangs.
+    let store = format!("redis://127.0.0.1:{} timeout=25ms", redis.port);
     let servers = servers(3, &conf(&store, "rate=100r/s sync", "burst=20 nodelay"));
     let half = Duration::from_millis(500);
     for (round, hung) in [(1, false), (2, true)] {
@@ -207,13 +235,13 @@ fn a_store_that_fails_leaves_each_replica_its_share() {
             redis.kill()
         }
         // With the moment of the failure.
-        assert_near(load(&servers, &[100.0; 3], 2 * half), 100.0, 30.0);
+        load(&servers, &[100.0; 3], 2 * half).assert_near(100.0, 30.0, true);
         for server in &servers {
             server.wait_for_log("cannot be used", round);
             assert_eq!(server.error_log().matches("its share of the limits: 1/3").count(), round);
             assert_eq!(metric(server, "forebay_shared_limit_degraded"), 1.0);
         }
-        assert_near(load(&servers, &[100.0; 3], 2 * half), 100.0, 30.0);
+        load(&servers, &[100.0; 3], 2 * half).assert_near(100.0, 30.0, true);
         if hung {
             redis.signal(Signal::SIGCONT)
         } else {
@@ -224,7 +252,7 @@ fn a_store_that_fails_leaves_each_replica_its_share() {
             wait_until_up(server);
         }
         load(&servers, &[100.0; 3], half);
-        assert_near(load(&servers, &[100.0; 3], 2 * half), 100.0, 15.0);
+        load(&servers, &[100.0; 3], 2 * half).assert_near(100.0, 15.0, false);
     }
 }
 
@@ -372,15 +400,14 @@ fn the_store_may_ask_for_a_password_and_tls() {
     );
     let Some(redis) = Redis::start(&lines) else { return };
     let port = redis.port;
-    let start = |password: &str| {
-        let store = format!(
-            "rediss://127.0.0.1:{port}/3 user=limits password=file:%DIR%/password ca={cert} prefix=our:"
-        );
+    let start = |password: &str, ca: &str| {
+        let store =
+            format!("rediss://127.0.0.1:{port}/3 user=limits password=file:%DIR%/password {ca} prefix=our:");
         let site = Site::new(&conf(&store, "rate=1r/m sync exact", "nodelay"));
         site.write("password", password);
         Server::start_on(site)
     };
-    let server = start("secret\n");
+    let server = start("secret\n", &format!("ca={cert}"));
     wait_until_up(&server);
     assert_eq!(ask(&mut connect(server.addr(0)), "/?k=client"), 200);
     assert_eq!(ask(&mut connect(server.addr(0)), "/?k=client"), 429);
@@ -388,10 +415,13 @@ fn the_store_may_ask_for_a_password_and_tls() {
     let dumped = server.site.run(&["-T"]);
     let dumped = String::from_utf8_lossy(&dumped.stdout).into_owned();
     assert!(dumped.contains("password=file:") && !dumped.contains("secret"), "{dumped}");
-    let server = start("wrong-one\n");
+    let server = start("wrong-one\n", &format!("ca={cert}"));
     server.wait_for_log("cannot be used: WRONGPASS", 1);
     assert!(!server.error_log().contains("wrong-one"), "{}", server.error_log());
     assert_eq!(ask(&mut connect(server.addr(0)), "/?k=client"), 200);
+    // The system's authorities have not issued its certificate.
+    let server = start("secret\n", "");
+    server.wait_for_log("cannot be used: TLS handshake failed", 1);
 }
 
 #[test]

@@ -171,9 +171,9 @@ impl Share {
         (self.demand * (LEASE as f32 / 1e9)).min(most) as u32
     }
 
-    /// Spends a cell. Returns the excess in nanoseconds, as an error if there is no cell to spend. With `count` unset, only looks
-    /// whether there is one.
-    fn spend(&mut self, pace: Pace, now: i64, count: bool) -> Result<i64, i64> {
+    /// Spends a cell, one without a lease at the pace `own`. Returns the excess in nanoseconds, as an error if there is no cell to
+    /// spend. With `count` unset, only looks whether there is one.
+    fn spend(&mut self, pace: Pace, own: Pace, now: i64, count: bool) -> Result<i64, i64> {
         if let Some(lease) = &mut self.lease {
             self.debt = self.debt.saturating_sub_unsigned(lease.expire(now));
             if let Some(run) = lease.first() {
@@ -188,7 +188,7 @@ impl Share {
                 return Ok(excess);
             }
         }
-        let excess = self.unleased(pace, now, count)?;
+        let excess = self.unleased(own, now, count)?;
         self.debt = self.debt.saturating_add(i32::from(count));
         Ok(excess)
     }
@@ -215,6 +215,11 @@ impl Share {
         // Leases and debts of all replicas may have taken the time far ahead.
         self.due = self.due.min(now.saturating_add(pace.tolerance).saturating_add(pace.interval));
         self.unleased(pace, now, count)
+    }
+
+    /// Returns whether an answer is late. Until it is there, or the store is known to be away, this replica has its share only.
+    fn is_late(&self, now: i64) -> bool {
+        self.asked != 0 && now.saturating_sub(self.asked) > LEASE
     }
 
     /// Returns `true` if the store is to be asked now.
@@ -377,11 +382,12 @@ impl SharedRate {
             keys.insert(key, Share::default());
         }
         let Some(share) = keys.find(key) else { return (Ok(0), false) };
+        let part = pace.shared_by(self.link.replicas());
         if !shared {
-            let excess = share.alone(pace.shared_by(self.link.replicas()), now, count);
-            return (scaled(pace, excess), false);
+            return (scaled(pace, share.alone(part, now, count)), false);
         }
-        let excess = share.spend(pace, now, count);
+        let own = if share.is_late(now) { part } else { pace };
+        let excess = share.spend(pace, own, now, count);
         let mut wake = false;
         if count || excess.is_err() {
             share.note(now);

@@ -64,6 +64,8 @@ struct World {
     calls: u64,
     /// Requests so far.
     sent: u64,
+    /// Whether the store answers no more.
+    hangs: bool,
 }
 
 impl World {
@@ -74,6 +76,7 @@ impl World {
             random: Random(0x9e37_79b9_7f4a_7c15),
             calls: 0,
             sent: 0,
+            hangs: false,
         }
     }
 
@@ -90,7 +93,7 @@ impl World {
                     admitted.extend(passed.is_ok().then_some(now));
                 }
                 // The answer comes 1 ms after the question; meanwhile none is asked.
-                if under_way.front().is_some_and(|(at, ..)| *at <= now) {
+                if !self.hangs && under_way.front().is_some_and(|(at, ..)| *at <= now) {
                     for (_, ask, answer) in under_way.drain(..) {
                         zone.answer_at(ask, answer, now);
                     }
@@ -201,6 +204,19 @@ fn without_the_store_each_replica_has_its_share() {
     let times = world.run(&[300.0, 300.0, 300.0, 300.0], 20, SECOND, 11 * SECOND);
     assert_eq!(world.calls, 0);
     assert!((1900..=2100).contains(&times.len()), "{}", times.len());
+}
+
+/// Until the store is known to be away, leases and the shares of replicas serve.
+#[test]
+fn a_store_that_hangs_unnoticed() {
+    let link = up();
+    link.set_replicas(Some(3));
+    let loads = [100.0, 100.0, 100.0];
+    let mut world = World::new(100, 3, &link);
+    world.run(&loads, 20, SECOND, 4 * SECOND);
+    world.hangs = true;
+    let admitted = world.run(&loads, 20, 4 * SECOND, 5 * SECOND).len();
+    assert!((70..=170).contains(&admitted), "{admitted}");
 }
 
 #[test]
