@@ -15,6 +15,7 @@ use forebay_core::config::names::{self, ServerName};
 use forebay_core::config::{Build, Context, Lacking, Listener, Listening, check_certificates, plain};
 use forebay_core::limit::access;
 use forebay_core::limit::concurrency::ConnZones;
+use forebay_core::shared_store::{SharedStore, Stores};
 use forebay_core::status_zone::StatusZone;
 use forebay_core::tls;
 use forebay_core::tls::client::ClientTls;
@@ -75,6 +76,12 @@ pub(crate) struct Tables {
 impl AsMut<ConnZones> for Tables {
     fn as_mut(&mut self) -> &mut ConnZones {
         &mut self.conn_zones
+    }
+}
+
+impl Stores for Tables {
+    fn shared_store(&mut self) -> Option<&mut SharedStore> {
+        None
     }
 }
 

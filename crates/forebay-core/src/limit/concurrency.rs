@@ -1,10 +1,12 @@
 //! Limits on what goes on at a time for a key, in zones that all threads share (nginx: ngx_http_limit_conn_module,
-//! ngx_stream_limit_conn_module).
+//! ngx_stream_limit_conn_module). With `sync` all replicas share them (`shared_count.rs`).
 
 use super::outcomes::{Limited, Outcome};
+use super::shared_count::{self, Entry, SharedCount};
 use super::zones::{self, KEY_COST, Tables};
 use crate::config::value::Setting;
 use crate::config::{Context, Scope};
+use crate::shared_store::{Answer, Link, Stores};
 use crate::vars::{Evaluate, Template, VarError};
 use forebay_conf::error::{Error, Level};
 use forebay_conf::tree::Directive;
@@ -13,6 +15,7 @@ use forebay_net::tls::sessions::Usage;
 use forebay_sys::sync::lock;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use tokio::sync::oneshot::Receiver;
 
 /// All `limit_conn` directives of a level, each with its zone and its limit.
 #[derive(Clone, Debug, Default)]
@@ -57,7 +60,41 @@ pub type ConnZone = zones::Zone<Defined>;
 #[derive(Debug)]
 pub struct Defined {
     key: Template,
-    table: Arc<Mutex<Table>>,
+    counter: Counter,
+}
+
+/// Counter of a zone's keys.
+#[derive(Clone, Debug)]
+enum Counter {
+    /// In this process.
+    Local(Arc<Mutex<Table>>),
+    /// In the shared store, too.
+    Shared(Arc<SharedCount>),
+}
+
+impl Counter {
+    fn enter(&self, key: &[u8], most: u32) -> Entry {
+        match self {
+            Counter::Local(table) if lock(table).enter(key, most) => Entry::Taken,
+            Counter::Local(_) => Entry::Refused,
+            Counter::Shared(shared) => shared.enter(key, most),
+        }
+    }
+
+    fn leave(&self, key: &[u8]) {
+        match self {
+            Counter::Local(table) => lock(table).leave(key),
+            Counter::Shared(shared) => shared.leave(key),
+        }
+    }
+
+    /// Returns whether a place is kept that the store was asked for.
+    fn keeps(&self, key: &[u8], most: u32, answer: Option<&Answer>) -> bool {
+        match self {
+            Counter::Local(_) => true,
+            Counter::Shared(shared) => shared.keeps(key, most, answer),
+        }
+    }
 }
 
 /// Zones of a configuration under construction.
@@ -105,7 +142,9 @@ static TABLES: Tables<Table> = Tables::new();
 
 /// Returns the memory use of the zones.
 pub fn usage() -> Vec<Usage> {
-    TABLES.usage(|t| t.used)
+    let mut all = TABLES.usage(|t| t.used);
+    all.extend(shared_count::usage());
+    all
 }
 
 /// Reads `limit_conn_zone`.
@@ -115,14 +154,26 @@ pub fn usage() -> Vec<Usage> {
 pub fn zone<C>(d: &Directive, cx: &mut Scope<'_, C>) -> Result<(), Error>
 where
     C: Context,
-    C::Tables: AsMut<ConnZones>,
+    C::Tables: AsMut<ConnZones> + Stores,
 {
     let Some((key_word, options)) = d.args.split_first() else { return Err(cx.error(d, "no key")) };
     let key = cx.template(d, key_word)?;
     let (mut name, mut size) = (Vec::new(), 0);
+    let mut sync = None;
     for w in options {
         match zones::name_and_size(d, w, cx)? {
             Some(zone) => (name, size) = zone,
+            None if w.text == b"sync" => {
+                let missing = cx.error_at(d, w, "\"sync\" needs a \"shared_store\" in the http block");
+                if cx.tables.shared_store().is_none() {
+                    return Err(cx.error_at(
+                        d,
+                        w,
+                        "\"sync\" of \"limit_conn_zone\" works in the http block only",
+                    ));
+                }
+                sync = Some(missing);
+            }
             None => return Err(cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str()))),
         }
     }
@@ -131,9 +182,20 @@ where
     }
     cx.share_zone(d, &name, (C::BLOCK, "limit_conn"), Some(size as u64))?;
     let z = cx.tables.as_mut().find_or_promise(&name, C::BLOCK, Limited::Connections);
-    let make = || Table { map: HashMap::default(), room: size, used: 0 };
-    let table = TABLES.get(&name, &key_word.text, size, make);
-    if let Err(_again) = z.defined.set(Defined { key, table }) {
+    let counter = match sync {
+        None => {
+            let make = || Table { map: HashMap::default(), room: size, used: 0 };
+            Counter::Local(TABLES.get(&name, &key_word.text, size, make))
+        }
+        Some(missing) => {
+            let shared = Arc::new(SharedCount::new(&name, &key_word.text, size, Link::of_process()));
+            if let Some(store) = cx.tables.shared_store() {
+                store.add(shared.clone(), missing);
+            }
+            Counter::Shared(shared)
+        }
+    };
+    if let Err(_again) = z.defined.set(Defined { key, counter }) {
         let text = String::from_utf8_lossy(&name).into_owned();
         let key = key_word.as_str();
         return Err(cx.error(d, format!("limit_conn_zone \"{text}\" is already bound to key \"{key}\"")));
@@ -144,27 +206,34 @@ where
 /// One counted request or session in a zone. Dropping it ends the count.
 #[derive(Debug)]
 struct Place {
-    table: Arc<Mutex<Table>>,
+    counter: Counter,
     key: Box<[u8]>,
+    /// Zone and limit, as long as the store has not said whether the place is kept.
+    asked: Option<(Arc<ConnZone>, u32)>,
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        lock(&self.table).leave(&self.key);
+        self.counter.leave(&self.key);
     }
 }
+
+/// Answers of the store that a request waits for, in the order of its places.
+pub type Receivers = Vec<Option<Receiver<Answer>>>;
 
 /// Result and counts of a request or session.
 #[derive(Debug, Default)]
 pub struct Counted {
     outcome: Option<Outcome>,
     places: Vec<Place>,
+    /// Answers to wait for.
+    receivers: Receivers,
 }
 
 impl Counted {
     /// Returns the state for a subrequest. The main request has been counted already, so the subrequest is not.
     pub fn counted(&self) -> Counted {
-        Counted { outcome: self.outcome, places: Vec::new() }
+        Counted { outcome: self.outcome, ..Counted::default() }
     }
 
     /// Returns the result, if some limit has been checked.
@@ -177,6 +246,13 @@ impl Counted {
     pub fn clear(&mut self) {
         self.outcome = None;
         self.places.clear();
+        self.receivers.clear();
+    }
+
+    /// Takes the receivers of the answers that decide about this request; there are none if it has nothing to wait for. The
+    /// answers go to [`settle`].
+    pub fn take_receivers(&mut self) -> Receivers {
+        std::mem::take(&mut self.receivers)
     }
 }
 
@@ -217,23 +293,64 @@ pub fn enter<E: Evaluate>(policy: Policy<'_>, subject: &mut E, state: &mut Count
             subject.log_with(Level::Error, |line| line.extend_from_slice(what.as_bytes()));
             continue;
         }
-        let entered = lock(&z.table).enter(&key, *most);
-        let outcome = if entered { Outcome::Passed } else { Outcome::rejected(policy.dry_run) };
-        state.outcome = Some(outcome);
-        zone.outcomes.count(outcome);
-        if entered {
-            state.places.push(Place { table: z.table.clone(), key: key.as_slice().into() });
-            continue;
+        let (receiver, asked) = match z.counter.enter(&key, *most) {
+            Entry::Taken => (None, None),
+            Entry::Waits(receiver) => (Some(receiver), Some((zone.clone(), *most))),
+            Entry::Refused => {
+                refuse(policy, subject, state, zone);
+                break;
+            }
+        };
+        if asked.is_none() {
+            state.outcome = Some(Outcome::Passed);
+            zone.outcomes.count(Outcome::Passed);
         }
-        let name = String::from_utf8_lossy(&zone.name);
-        let dry = if policy.dry_run { ", dry run," } else { "" };
-        let what = format!("limiting connections{dry} by zone \"{name}\"{}", policy.phase);
-        subject.log_with(policy.level, |line| line.extend_from_slice(what.as_bytes()));
-        state.places.clear();
-        break;
+        if asked.is_some() || !state.receivers.is_empty() {
+            // Receivers of places that do not wait are left out as long as none waits.
+            state.receivers.resize_with(state.places.len(), || None);
+            state.receivers.push(receiver);
+        }
+        state.places.push(Place { counter: z.counter.clone(), key: key.as_slice().into(), asked });
     }
     subject.give_buf(key);
     Ok(())
+}
+
+/// Ends the wait of a request for the store: the places that other replicas have taken are given back, and the request is refused
+/// then. `answers` are in the order of [`Counted::take_receivers`].
+pub fn settle<E: Evaluate>(
+    policy: Policy<'_>,
+    subject: &mut E,
+    state: &mut Counted,
+    answers: &[Option<Answer>],
+) {
+    let mut refused = None;
+    for (n, place) in state.places.iter_mut().enumerate() {
+        let Some((zone, most)) = place.asked.take() else { continue };
+        let answer = answers.get(n).and_then(Option::as_ref);
+        if !place.counter.keeps(&place.key, most, answer) {
+            refused = Some(zone);
+            break;
+        }
+        zone.outcomes.count(Outcome::Passed);
+    }
+    state.outcome = Some(Outcome::Passed);
+    if let Some(zone) = refused {
+        refuse(policy, subject, state, &zone);
+    }
+}
+
+/// Notes that a zone refuses the request, and ends its counts in all zones.
+fn refuse<E: Evaluate>(policy: Policy<'_>, subject: &mut E, state: &mut Counted, zone: &ConnZone) {
+    let outcome = Outcome::rejected(policy.dry_run);
+    state.outcome = Some(outcome);
+    zone.outcomes.count(outcome);
+    let name = String::from_utf8_lossy(&zone.name);
+    let dry = if policy.dry_run { ", dry run," } else { "" };
+    let what = format!("limiting connections{dry} by zone \"{name}\"{}", policy.phase);
+    subject.log_with(policy.level, |line| line.extend_from_slice(what.as_bytes()));
+    state.places.clear();
+    state.receivers.clear();
 }
 
 #[cfg(test)]

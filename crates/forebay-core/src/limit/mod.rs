@@ -6,6 +6,7 @@ pub mod concurrency;
 mod keys;
 pub mod outcomes;
 pub mod rate;
+mod shared_count;
 pub mod shared_rate;
 pub mod shares;
 pub mod zones;

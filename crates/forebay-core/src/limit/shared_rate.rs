@@ -17,7 +17,7 @@
 
 use super::keys::Keys;
 use super::zones::Tables;
-use crate::shared_store::{Answer, Ask, Client, Link, Shares};
+use crate::shared_store::{Answer, Ask, Client, Link, Question, Shares};
 use forebay_net::tls::sessions::Usage;
 use forebay_sys::sync::lock;
 use std::sync::{Arc, LazyLock, Mutex};
@@ -171,9 +171,9 @@ impl Share {
         (self.demand * (LEASE as f32 / 1e9)).min(most) as u32
     }
 
-    /// Spends a cell. Returns the excess in nanoseconds, as an error if there is no cell to spend. With `count` unset, only looks
-    /// whether there is one.
-    fn spend(&mut self, pace: Pace, now: i64, count: bool) -> Result<i64, i64> {
+    /// Spends a cell, one without a lease at the pace `own`. Returns the excess in nanoseconds, as an error if there is no cell to
+    /// spend. With `count` unset, only looks whether there is one.
+    fn spend(&mut self, pace: Pace, own: Pace, now: i64, count: bool) -> Result<i64, i64> {
         if let Some(lease) = &mut self.lease {
             self.debt = self.debt.saturating_sub_unsigned(lease.expire(now));
             if let Some(run) = lease.first() {
@@ -188,7 +188,7 @@ impl Share {
                 return Ok(excess);
             }
         }
-        let excess = self.unleased(pace, now, count)?;
+        let excess = self.unleased(own, now, count)?;
         self.debt = self.debt.saturating_add(i32::from(count));
         Ok(excess)
     }
@@ -215,6 +215,11 @@ impl Share {
         // Leases and debts of all replicas may have taken the time far ahead.
         self.due = self.due.min(now.saturating_add(pace.tolerance).saturating_add(pace.interval));
         self.unleased(pace, now, count)
+    }
+
+    /// Returns whether an answer is late. Until it is there, or the store is known to be away, this replica has its share only.
+    fn is_late(&self, now: i64) -> bool {
+        self.asked != 0 && now.saturating_sub(self.asked) > LEASE
     }
 
     /// Returns `true` if the store is to be asked now.
@@ -377,11 +382,12 @@ impl SharedRate {
             keys.insert(key, Share::default());
         }
         let Some(share) = keys.find(key) else { return (Ok(0), false) };
+        let part = pace.shared_by(self.link.replicas());
         if !shared {
-            let excess = share.alone(pace.shared_by(self.link.replicas()), now, count);
-            return (scaled(pace, excess), false);
+            return (scaled(pace, share.alone(part, now, count)), false);
         }
-        let excess = share.spend(pace, now, count);
+        let own = if share.is_late(now) { part } else { pace };
+        let excess = share.spend(pace, own, now, count);
         let mut wake = false;
         if count || excess.is_err() {
             share.note(now);
@@ -467,19 +473,18 @@ impl SharedRate {
             // The lock is taken anew for each key: requests must not wait for thousands.
             if let Some(share) = lock(&self.table).keys.find(key) {
                 let want = share.lack(pace, now);
-                asks.push(Ask {
-                    key: key.into(),
+                let question = Question::Cells {
                     interval: pace.interval,
                     tolerance: share.tolerance.saturating_add(LEASE).min(FOREVER),
                     debt: std::mem::take(&mut share.debt),
                     want,
-                    client: Client::Lease,
-                });
+                };
+                asks.push(Ask { key: key.into(), question, client: Client::Zone });
             }
         }
         for Exact { key, tolerance, sender } in exact {
-            let client = Client::Request(sender);
-            asks.push(Ask { key, interval: pace.interval, tolerance, debt: 0, want: 1, client });
+            let question = Question::Cells { interval: pace.interval, tolerance, debt: 0, want: 1 };
+            asks.push(Ask { key, question, client: Client::Request(sender) });
         }
         waiting.clear();
         let mut table = lock(&self.table);
@@ -490,11 +495,12 @@ impl SharedRate {
 
     fn answer_at(&self, ask: Ask, answer: Answer, now: i64) {
         let pace = Pace::new(self.rate, 0);
+        let Question::Cells { want, .. } = ask.question else { return };
         let mut table = lock(&self.table);
         match ask.client {
-            Client::Lease => {
+            Client::Zone => {
                 if let Some(share) = table.keys.find(&ask.key) {
-                    share.take(pace, &answer, ask.want, now);
+                    share.take(pace, &answer, want, now);
                 }
             }
             Client::Request(sender) => {

@@ -7,6 +7,7 @@ use forebay_conf::error::Error;
 use forebay_conf::tree::{Directive, Word};
 use forebay_conf::units;
 use forebay_net::tls::pem;
+use forebay_net::tls::sessions::share_ticket_keys;
 use rustls::pki_types::CertificateDer;
 use std::fmt;
 use std::sync::Arc;
@@ -36,6 +37,8 @@ pub struct Settings {
     pub timeout: Duration,
     /// Number of replicas to assume until the store has counted them.
     pub(super) replicas: u32,
+    /// Whether keys for session tickets are in the store, too.
+    pub(super) tickets: bool,
 }
 
 /// Verification of the store's certificate.
@@ -96,11 +99,20 @@ impl SharedStore {
     /// Starts the task that asks the store, if there is a store.
     pub fn start(&self, tasks: &mut Tasks, tokio: &Handle, log: &Log) {
         Link::of_process().used.store(self.settings.is_some(), Relaxed);
+        if !self.settings.as_ref().is_some_and(|s| s.tickets) {
+            share_ticket_keys(Vec::new());
+        }
         if let Some(settings) = &self.settings {
             let task = keep(settings.clone(), self.zones.clone(), Link::of_process(), log.clone());
             tasks.spawn(tokio, "asking the shared store", task);
         }
     }
+}
+
+/// Tables of a context, which may have a shared store.
+pub trait Stores {
+    /// Returns the store. `None`: the context has no `shared_store`.
+    fn shared_store(&mut self) -> Option<&mut SharedStore>;
 }
 
 /// Reads `shared_store`.
@@ -110,9 +122,9 @@ impl SharedStore {
 pub fn directive<C>(d: &Directive, cx: &mut Scope<'_, C>) -> Result<(), Error>
 where
     C: Context,
-    C::Tables: AsMut<SharedStore>,
+    C::Tables: Stores,
 {
-    if cx.tables.as_mut().settings.is_some() {
+    if cx.tables.shared_store().is_some_and(|store| store.settings.is_some()) {
         return Err(cx.error(d, "\"shared_store\" directive is duplicate"));
     }
     let Some((url, parameters)) = d.args.split_first() else { return Ok(()) };
@@ -123,7 +135,9 @@ where
     if settings.user.is_some() && settings.password.is_none() {
         return Err(cx.error(d, "\"shared_store\" has a \"user\" but no \"password\""));
     }
-    cx.tables.as_mut().settings = Some(Arc::new(settings));
+    if let Some(store) = cx.tables.shared_store() {
+        store.settings = Some(Arc::new(settings));
+    }
     Ok(())
 }
 
@@ -166,6 +180,7 @@ fn address(w: &Word) -> Result<Settings, String> {
         prefix: b"forebay:".to_vec(),
         timeout: TIMEOUT,
         replicas: 1,
+        tickets: false,
     })
 }
 
@@ -181,6 +196,7 @@ fn parameter<C: Context>(
         (b"tls", None) => {
             s.tls.get_or_insert_default();
         }
+        (b"session_tickets", None) => s.tickets = true,
         (b"user", Some(user)) => s.user = Some(String::from_utf8_lossy(user).into_owned()),
         (b"password", Some(password)) => {
             let Some(path) = password.strip_prefix(b"file:") else {

@@ -13,7 +13,7 @@ mod resp;
 mod script;
 mod task;
 
-pub use directive::{Settings, SharedStore, directive};
+pub use directive::{Settings, SharedStore, Stores, directive};
 pub use task::keep;
 
 use crate::histogram::{self, BUCKETS, Histogram};
@@ -25,8 +25,11 @@ use tokio::sync::{Notify, oneshot};
 
 /// Zone with a part in the store.
 pub trait Shares: Send + Sync {
-    /// Name of the zone.
+    /// Returns the name of the zone.
     fn name(&self) -> &[u8];
+
+    /// Notes that the store may have forgotten everything, since its connection is a new one.
+    fn renew(&self) {}
 
     /// Takes the questions that wait.
     fn take_asks(&self, asks: &mut Vec<Ask>);
@@ -35,28 +38,45 @@ pub trait Shares: Send + Sync {
     fn answer(&self, ask: Ask, answer: Answer);
 }
 
-/// Question for cells of a key. Times are in nanoseconds.
+/// Question about a key.
 #[derive(Debug)]
 pub struct Ask {
     /// Key in the zone.
     pub key: Box<[u8]>,
-    /// Time between two cells.
-    pub interval: i64,
-    /// Time before its slot at which a cell may be granted.
-    pub tolerance: i64,
-    /// Cells that have been spent already; negative: cells that are given back.
-    pub debt: i32,
-    /// Cells that are wanted.
-    pub want: u32,
+    /// What is asked.
+    pub question: Question,
     /// Receiver of the answer.
     pub client: Client,
 }
 
-/// Receiver of cells.
+/// What is asked about a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Question {
+    /// For cells of a rate. Times are in nanoseconds.
+    Cells {
+        /// Time between two cells.
+        interval: i64,
+        /// Time before its slot at which a cell may be granted.
+        tolerance: i64,
+        /// Cells that have been spent already; negative: cells that are given back.
+        debt: i32,
+        /// Cells that are wanted.
+        want: u32,
+    },
+    /// For places of which a replica takes so many.
+    Places {
+        /// Places of this replica from now on.
+        count: u32,
+        /// Places of all replicas at most. `None`: the number is only reported.
+        most: Option<u32>,
+    },
+}
+
+/// Receiver of an answer.
 #[derive(Debug)]
 pub enum Client {
-    /// The lease of the key.
-    Lease,
+    /// The zone.
+    Zone,
     /// A request that waits.
     Request(oneshot::Sender<Answer>),
 }
@@ -64,7 +84,7 @@ pub enum Client {
 /// Answer of the store. Times are in nanoseconds from the moment of the answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
-    /// Cells that are granted.
+    /// Cells that are granted; 1 or 0 if places are.
     pub granted: u32,
     /// Slot of the first of them.
     pub first: i64,
@@ -157,7 +177,7 @@ impl Link {
     }
 
     /// Sets whether the store answers.
-    pub(crate) fn set_up(&self, up: bool) {
+    pub fn set_up(&self, up: bool) {
         self.up.store(up, Relaxed);
     }
 

@@ -5,20 +5,26 @@
 use super::client::{Connection, tls_config};
 use super::directive::Settings;
 use super::resp::Reply;
-use super::{Ask, Client, Link, Shares, script};
+use super::{Ask, Client, Link, Question, Shares, script};
 use crate::tasks::Log;
 use forebay_conf::error::Level;
+use forebay_net::tls::sessions::{TicketKey, share_ticket_keys};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 use tokio::time::{sleep, timeout, timeout_at};
+use zeroize::Zeroizing;
 
 /// Time between two signs of life.
 const BEAT: Duration = Duration::from_secs(1);
 /// Time after which a replica without a sign of life is not counted any more, milliseconds.
 const ALIVE: u64 = 2500;
+/// Time between two looks at the keys for session tickets.
+const TICKETS: Duration = Duration::from_secs(30);
 /// Shortest time between two pipelines for leases: questions that come meanwhile go together.
 const TURN: Duration = Duration::from_millis(1);
+/// Most questions in a pipeline: as many as a store answers in about 10 ms.
+const PIPELINE: usize = 1000;
 /// Pauses before the store is tried again.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 /// Time for a connection to open, with TLS and authentication.
@@ -73,12 +79,18 @@ impl Keeper {
         let mut connection = opened.map_err(|_| "timed out".to_owned())??;
         // Questions from before the failure are out of date.
         drop(self.take_asks());
-        self.turn(&mut connection, Asked::new(), true).await?;
+        self.zones.iter().for_each(|zone| zone.renew());
+        let asked = self.take_asks();
+        self.turn(&mut connection, asked, true).await?;
+        self.tickets(&mut connection).await?;
         self.found();
         let mut next_beat = tokio::time::Instant::now() + BEAT;
+        let mut next_tickets = tokio::time::Instant::now() + TICKETS;
         loop {
             let turned = tokio::time::Instant::now();
-            let beats = timeout_at(next_beat, self.link.wake.notified()).await.is_err();
+            let due = timeout_at(next_beat, self.link.wake.notified()).await.is_err();
+            // Questions without a pause must not keep it from its signs of life.
+            let beats = due || tokio::time::Instant::now() >= next_beat;
             let mut asked = self.take_asks();
             if !asked.iter().any(|(_, ask)| matches!(ask.client, Client::Request(_))) && !beats {
                 tokio::time::sleep_until(turned + TURN).await;
@@ -88,7 +100,27 @@ impl Keeper {
                 next_beat = tokio::time::Instant::now() + BEAT;
             }
             self.turn(&mut connection, asked, beats).await?;
+            if beats && tokio::time::Instant::now() >= next_tickets {
+                next_tickets = tokio::time::Instant::now() + TICKETS;
+                self.tickets(&mut connection).await?;
+            }
         }
+    }
+
+    /// Takes over the keys for session tickets that are in the store.
+    async fn tickets(&self, connection: &mut Connection) -> Result<(), String> {
+        if !self.settings.tickets {
+            return Ok(());
+        }
+        let own = script::new_secret().ok_or("no random numbers for session tickets")?;
+        let mut out = Zeroizing::new(Vec::with_capacity(8192));
+        script::tickets(&mut out, true, &self.settings.prefix, &own);
+        let replies = timeout(self.patience, connection.exchange(&out, 1)).await;
+        let replies = replies.map_err(|_| format!("no answer in {} ms", self.patience.as_millis()))??;
+        let reply = replies.first().unwrap_or(&Reply::Null);
+        let secrets = script::secrets(reply).ok_or_else(|| unexpected(reply))?;
+        share_ticket_keys(secrets.iter().filter_map(|s| TicketKey::new(s)).collect());
+        Ok(())
     }
 
     fn take_asks(&self) -> Asked {
@@ -102,15 +134,21 @@ impl Keeper {
     }
 
     /// Sends questions, with a sign of life if `beats` is set, and hands out the answers.
-    async fn turn(&self, connection: &mut Connection, asked: Asked, beats: bool) -> Result<(), String> {
-        if asked.is_empty() && !beats {
-            return Ok(());
+    async fn turn(
+        &self,
+        connection: &mut Connection,
+        mut asked: Asked,
+        mut beats: bool,
+    ) -> Result<(), String> {
+        while !asked.is_empty() || beats {
+            let later = asked.split_off(asked.len().min(PIPELINE));
+            let begun = Instant::now();
+            let answered = timeout(self.patience, self.pipeline(connection, asked, beats)).await;
+            answered.map_err(|_| format!("no answer in {} ms", self.patience.as_millis()))??;
+            self.link.counts.count_time(begun.elapsed());
+            self.link.set_up(true);
+            (asked, beats) = (later, false);
         }
-        let begun = Instant::now();
-        let answered = timeout(self.patience, self.pipeline(connection, asked, beats)).await;
-        answered.map_err(|_| format!("no answer in {} ms", self.patience.as_millis()))??;
-        self.link.counts.count_time(begun.elapsed());
-        self.link.set_up(true);
         Ok(())
     }
 
@@ -141,7 +179,7 @@ impl Keeper {
         }
         for (zone, ask) in &asked {
             let name = self.zones.get(*zone).map(|z| z.name()).unwrap_or_default();
-            script::grant(&mut out, whole, prefix, name, ask);
+            script::ask(&mut out, whole, prefix, name, replica(), ask);
         }
         let replies = connection.exchange(&out, asked.len() + usize::from(beats)).await?;
         let mut replies = replies.into_iter();
@@ -168,11 +206,12 @@ impl Keeper {
                 continue;
             }
             let answer = script::answer(&reply, &ask).ok_or_else(|| unexpected(&reply))?;
-            counts.asked.fetch_add(u64::from(ask.want), Relaxed);
-            counts.granted.fetch_add(u64::from(answer.granted), Relaxed);
-            let (sum, cells) =
-                if ask.debt > 0 { (&counts.reported, ask.debt) } else { (&counts.returned, ask.debt) };
-            sum.fetch_add(u64::from(cells.unsigned_abs()), Relaxed);
+            if let Question::Cells { debt, want, .. } = ask.question {
+                counts.asked.fetch_add(u64::from(want), Relaxed);
+                counts.granted.fetch_add(u64::from(answer.granted), Relaxed);
+                let sum = if debt > 0 { &counts.reported } else { &counts.returned };
+                sum.fetch_add(u64::from(debt.unsigned_abs()), Relaxed);
+            }
             if let Some(zone) = self.zones.get(index) {
                 zone.answer(ask, answer);
             }

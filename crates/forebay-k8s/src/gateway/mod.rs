@@ -52,7 +52,6 @@ pub struct GatewayPart {
 /// Features that GatewayClasses name in their status.
 pub const FEATURES: &[&str] = &[
     "BackendTLSPolicy",
-    "BackendTLSPolicySANValidation",
     "GRPCRoute",
     "Gateway",
     "GatewayAddressEmpty",

@@ -290,6 +290,8 @@ fn body(
         return vec![node("return", ["500"])];
     }
     let mut nodes = vec![node("set", ["$proxy_upstream_name".to_owned(), backend.spec.name()])];
+    // `rewrite ... break` ends the directives of its kind, so it comes after all `set` and `if`.
+    let mut rewrites = Vec::new();
     let mut headers = Headers::new(backend.protocol);
     for filter in &filters {
         if let Some(changes) = &filter.request_header_modifier {
@@ -303,7 +305,7 @@ fn body(
                 headers.set("Host", literal(host));
             }
             if let Some(path) = &rewrite.path {
-                nodes.extend(rewrite_path(path, &prefix(place.found)));
+                rewrites.extend(rewrite_path(path, &prefix(place.found)));
             }
         }
         if let Some(cors) = &filter.cors {
@@ -327,6 +329,7 @@ fn body(
             &mut served.http,
         ));
     }
+    nodes.extend(rewrites);
     nodes.extend(headers.nodes());
     nodes.extend(limits(rule, backend.protocol));
     nodes.extend(pass(backend, &mut served.files));
@@ -643,8 +646,16 @@ fn preflight(cors: &Cors, conditions: &[String], place: &Place<'_>, served: &mut
     words.extend(
         ["$request_method", "=OPTIONS", "$http_access_control_request_method", "~."].map(str::to_owned),
     );
+    let mut others = words.clone();
     words.extend([variable.clone(), "~.".into()]);
     served.routes.push(node("route", words));
+    // Other origins get an answer without permission, which the backend must not give.
+    let refused = format!("@x{}", place.id);
+    if let Some(first) = others.first_mut() {
+        first.clone_from(&refused);
+    }
+    served.routes.push(node("route", others));
+    served.locations.push(node("location", [refused]).block(vec![node("return", ["204"])]));
     let mut nodes = vec![node("more_set_headers", [format!("Access-Control-Allow-Origin: {variable}")])];
     let mut add =
         |field: &str, value: String| nodes.push(node("more_set_headers", [format!("{field}: {value}")]));

@@ -227,6 +227,21 @@ type Own = Vec<(Instant, Arc<TicketKey>)>;
 /// The process's own keys by the time after which they are replaced, newest first.
 static OWN: RwLock<Vec<(Duration, Own)>> = RwLock::new(Vec::new());
 
+/// Keys that other servers have, too, in place of the process's own. The first one seals.
+static SHARED: RwLock<Vec<Arc<TicketKey>>> = RwLock::new(Vec::new());
+
+/// Sets the keys that servers without keys from files use from now on, in place of the process's own. The first one seals. The
+/// process's own keys still open the tickets that they have sealed.
+pub fn share_ticket_keys(keys: Vec<TicketKey>) {
+    *write(&SHARED) = keys.into_iter().map(Arc::new).collect();
+}
+
+/// Returns the key that seals tickets where there is none from a file.
+fn sealing_key(life: Duration) -> Option<Arc<TicketKey>> {
+    let shared = read(&SHARED).first().cloned();
+    shared.or_else(|| own_key(life))
+}
+
 fn own_key(life: Duration) -> Option<Arc<TicketKey>> {
     let fresh = |all: &[(Duration, Own)]| {
         let keys = all.iter().find(|(l, _)| *l == life).map(|(_, keys)| keys)?;
@@ -258,7 +273,7 @@ const PADDING: usize = 64;
 /// Tickets of one server.
 #[derive(Debug)]
 pub struct Tickets {
-    /// Keys from files, of which the first one seals. Empty: the process's own keys.
+    /// Keys from files, of which the first one seals. Empty: shared keys, or the process's own.
     pub keys: Vec<TicketKey>,
     /// Context in which they are valid.
     pub context: Context,
@@ -315,7 +330,7 @@ impl ProducesTickets for Tickets {
     fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
         match self.keys.first() {
             Some(key) => self.seal(key, plain),
-            None => self.seal(&*own_key(self.timeout)?, plain),
+            None => self.seal(&*sealing_key(self.timeout)?, plain),
         }
     }
     fn decrypt(&self, ticket: &[u8]) -> Option<Vec<u8>> {
@@ -323,10 +338,11 @@ impl ProducesTickets for Tickets {
         if !self.keys.is_empty() {
             return self.keys.iter().find(|k| k.name == name).and_then(|k| self.open(k, ticket));
         }
-        let found = {
+        let shared = read(&SHARED).iter().find(|k| k.name == name).cloned();
+        let found = shared.or_else(|| {
             let keys = read(&OWN);
             keys.iter().flat_map(|(_, own)| own).find(|(_, k)| k.name == name).map(|(_, k)| k.clone())
-        };
+        });
         found.and_then(|k| self.open(&k, ticket))
     }
 }

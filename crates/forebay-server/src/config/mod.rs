@@ -13,6 +13,7 @@ use crate::request::Request;
 use forebay_conf::error::Error;
 use forebay_conf::files::Files;
 use forebay_conf::tree::Span;
+use forebay_core::shared_store::{SharedStore, Stores};
 use forebay_core::upstream::balance::Timed;
 
 /// Context of the http block, for its settings and variables.
@@ -44,7 +45,7 @@ pub(crate) struct HttpTables {
     /// Zones of `limit_conn`.
     pub conn_zones: forebay_core::limit::concurrency::ConnZones,
     /// `shared_store`, with the zones that use it.
-    pub shared_store: forebay_core::shared_store::SharedStore,
+    pub shared_store: SharedStore,
     /// Issuers of certificates.
     pub acme: crate::modules::acme::Issuers,
     /// Caches of responses.
@@ -57,9 +58,9 @@ impl AsMut<forebay_core::limit::concurrency::ConnZones> for HttpTables {
     }
 }
 
-impl AsMut<forebay_core::shared_store::SharedStore> for HttpTables {
-    fn as_mut(&mut self) -> &mut forebay_core::shared_store::SharedStore {
-        &mut self.shared_store
+impl Stores for HttpTables {
+    fn shared_store(&mut self) -> Option<&mut SharedStore> {
+        Some(&mut self.shared_store)
     }
 }
 

@@ -3,13 +3,15 @@
 //! stream counts as a connection.
 
 use crate::modules::limit_req::RefusalStatus;
-use crate::modules::{LocationSettings, Verdict};
+use crate::modules::{LocationSettings, Verdict, Waiting};
 use crate::request::Request;
 use crate::variables::Row;
 use forebay_core::limit::LogLevel;
 use forebay_core::limit::concurrency::{self, Limits, Policy};
 use forebay_core::limit::outcomes::Outcome;
+use forebay_core::shared_store::Answer;
 use forebay_core::vars::{RowSource, VarError};
+use std::time::Duration;
 
 crate::settings! {
     /// `limit_conn`.
@@ -44,15 +46,39 @@ pub(crate) fn check(req: &mut Request) -> Verdict {
     }
     let http = req.http();
     let s = &http.location(req).settings.limit_conn;
-    let policy = Policy { limits: &s.limits, dry_run: s.dry_run, level: s.log_level.level(), phase: "" };
     let mut state = std::mem::take(&mut req.modules.limit_conn);
-    let entered = concurrency::enter(policy, req, &mut state);
-    let outcome = state.outcome();
+    let entered = concurrency::enter(policy(s), req, &mut state);
+    let answers = state.take_receivers();
     req.modules.limit_conn = state;
-    match entered {
-        Err(_) => Verdict::Status(500),
-        Ok(()) if outcome == Some(Outcome::Rejected) => Verdict::Status(s.status.code()),
-        Ok(()) => Verdict::Declined,
+    if entered.is_err() {
+        return Verdict::Status(500);
+    }
+    if answers.is_empty() {
+        return verdict(req, s);
+    }
+    let longest = http.shared_store.settings().map_or(Duration::ZERO, |s| s.timeout);
+    let until = req.thread.io.poller.now() + longest;
+    Verdict::Wait(Box::new(Waiting { answers, until, then: settle }))
+}
+
+/// Decides about a request that has waited for the shared store.
+fn settle(req: &mut Request, answers: &[Option<Answer>]) -> Verdict {
+    let http = req.http();
+    let s = &http.location(req).settings.limit_conn;
+    let mut state = std::mem::take(&mut req.modules.limit_conn);
+    concurrency::settle(policy(s), req, &mut state, answers);
+    req.modules.limit_conn = state;
+    verdict(req, s)
+}
+
+fn policy(s: &Settings) -> Policy<'_> {
+    Policy { limits: &s.limits, dry_run: s.dry_run, level: s.log_level.level(), phase: "" }
+}
+
+fn verdict(req: &Request, s: &Settings) -> Verdict {
+    match req.modules.limit_conn.outcome() {
+        Some(Outcome::Rejected) => Verdict::Status(s.status.code()),
+        _ => Verdict::Declined,
     }
 }
 

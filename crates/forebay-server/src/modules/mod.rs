@@ -216,14 +216,14 @@ pub(crate) enum Verdict {
     Wait(Box<Waiting>),
 }
 
-/// Answers of the shared store that a request waits for (`exact` of `limit_req_zone`).
+/// Answers of the shared store that a request waits for (`exact` of `limit_req_zone`, `sync` of `limit_conn_zone`).
 #[derive(Debug)]
 pub(crate) struct Waiting {
-    /// Receivers of the answers, by limit; `None` where the store was not asked.
+    /// Receivers of the answers, in the order of the limits; `None` where the store was not asked.
     pub answers: Vec<Option<tokio::sync::oneshot::Receiver<Answer>>>,
     /// Time at which the request goes on without the answers that are missing.
     pub until: std::time::Instant,
-    /// Runs with the answers that have come, by limit.
+    /// Runs with the answers that have come, in the same order.
     pub then: fn(&mut Request, &[Option<Answer>]) -> Verdict,
 }
 

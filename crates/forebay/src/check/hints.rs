@@ -224,7 +224,10 @@ const PARAMETERS: &[(&str, &[&str])] = &[
     ),
     ("limit_req", &["zone=", "burst=", "nodelay", "delay="]),
     ("limit_req_zone", &["zone=", "rate=", "sync", "exact"]),
-    ("shared_store", &["user=", "password=file:", "tls", "ca=", "prefix=", "timeout=", "replicas="]),
+    (
+        "shared_store",
+        &["user=", "password=file:", "tls", "ca=", "prefix=", "timeout=", "replicas=", "session_tickets"],
+    ),
     ("access_log", &["buffer=", "gzip", "gzip=", "flush=", "if="]),
     ("resolver", &["valid=", "ipv4=", "ipv6=", "status_zone="]),
     (
