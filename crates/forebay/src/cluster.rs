@@ -172,6 +172,8 @@ fn settings(args: &ClusterArgs, mut options: Options) -> Result<Settings, String
         chain: chain.into_bytes().into(),
         key: key.as_slice().into(),
     });
+    // The running groups get them by their names.
+    options.endpoints_in_files = false;
     options.gateway.controller.clone_from(&args.gateway_controller);
     options.gateway.addresses.clone_from(&args.gateway_addresses);
     options.gateway.published.clone_from(&args.publish_status_address);
