@@ -3,6 +3,8 @@
 //!
 //! `one.conf` has everything, `nginx.conf` includes the files in `sites`, one for each server.
 
+#![allow(clippy::disallowed_methods, reason = "a tool of developers makes files as they like")]
+
 #[path = "../tests/harness/many.rs"]
 mod many;
 

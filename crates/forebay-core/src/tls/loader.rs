@@ -63,11 +63,13 @@ impl Issued {
     }
 }
 
+/// A certificate with its key, and the files that they were read from.
+type LoadedKey = (Arc<CertifiedKey>, Reads);
+
 /// Loader of certificates for the servers of one configuration. Loads each only once.
 #[derive(Default)]
 pub struct Loader {
-    /// With the files that they were read from.
-    keys: HashMap<(Vec<u8>, Vec<u8>), (Arc<CertifiedKey>, Reads)>,
+    keys: HashMap<(Vec<u8>, Vec<u8>), LoadedKey>,
     /// Files read so far.
     pub paths: Vec<std::path::PathBuf>,
     /// The same as a set.

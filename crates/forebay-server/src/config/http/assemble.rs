@@ -2,7 +2,7 @@
 //! [`Builder::finish`].
 
 use super::build::{Builder, LocationBuild, ServerBuild};
-use super::units::{Facts, Memory, Slot, State, Unit, UnitBuild, UnitEffects, UnitServer};
+use super::units::{Facts, Memory, Slot, State, Unit, UnitBuild, UnitEffects, UnitServer, Units};
 use super::{Http, Kind, Location, LocationId, Server};
 use crate::config::Scope;
 use crate::config::listen::ListenDirective;
@@ -553,9 +553,9 @@ fn hand_out(
     upstreams: &Table,
     serves: bool,
     keeps: bool,
-) -> (Vec<Arc<Server>>, HashMap<Arc<[u8]>, Arc<Unit>>) {
+) -> (Vec<Arc<Server>>, Units) {
     let mut servers = Vec::with_capacity(if serves { made.len() } else { 0 });
-    let mut kept = HashMap::new();
+    let mut kept = Units::new();
     let mut units = units.into_iter().filter(|_| keeps).peekable();
     let mut of_unit: Vec<UnitServer> = Vec::new();
     let mut made = made.into_iter().zip(facts).enumerate().peekable();

@@ -214,7 +214,7 @@ impl<'s, 'f> Builder<'s, 'f> {
                 let groups = d.block.iter().flatten().filter(|d| d.name.text == b"upstream");
                 let state = State::Read {
                     upstreams: groups.filter_map(group).collect(),
-                    effects: effects.filter(|_| clean && !unclean && repeatable),
+                    effects: effects.filter(|_| clean && !unclean && repeatable).map(Box::new),
                     certificates: Vec::new(),
                 };
                 self.units.push(UnitBuild { path: path.into(), servers, state });

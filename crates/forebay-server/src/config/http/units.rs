@@ -28,9 +28,12 @@ pub(crate) struct Memory {
     pub names: Vec<Box<[u8]>>,
     /// Numbers of groups.
     pub numbers: groups::Numbers,
-    /// Units by their paths.
-    pub units: HashMap<Arc<[u8]>, Arc<Unit>>,
+    /// Units of the last configuration.
+    pub units: Units,
 }
+
+/// Units by their paths.
+pub(crate) type Units = HashMap<Arc<[u8]>, Arc<Unit>>;
 
 /// What was made of a unit.
 #[derive(Debug)]
@@ -152,7 +155,7 @@ pub(super) enum State {
         /// Groups that it defines.
         upstreams: Vec<Named>,
         /// Effects so far; `None`: some of them cannot be repeated.
-        effects: Option<UnitEffects>,
+        effects: Option<Box<UnitEffects>>,
         certificates: Vec<PathBuf>,
     },
 }
@@ -181,7 +184,7 @@ impl UnitBuild {
     pub(super) fn finish(self, servers: Vec<UnitServer>, table: &Table) -> Option<(Arc<[u8]>, Arc<Unit>)> {
         let (upstreams, effects, certificates) = match self.state {
             State::Kept(unit) => return Some((self.path, unit)),
-            State::Read { upstreams, effects, certificates } => (upstreams, effects?, certificates),
+            State::Read { upstreams, effects, certificates } => (upstreams, *effects?, certificates),
         };
         let group = |named: Named| table.get(named).cloned();
         let upstreams: Vec<_> = upstreams.into_iter().map(group).collect::<Option<_>>()?;
