@@ -495,7 +495,10 @@ impl SharedRate {
 
     fn answer_at(&self, ask: Ask, answer: Answer, now: i64) {
         let pace = Pace::new(self.rate, 0);
-        let Question::Cells { want, .. } = ask.question else { return };
+        let Question::Cells { want, tolerance, .. } = ask.question else { return };
+        // As in the script: the clock of the store may have been set back.
+        let latest = tolerance.saturating_add(pace.interval).saturating_mul(100).min(FOREVER);
+        let answer = Answer { first: answer.first.min(latest), due: answer.due.min(latest), ..answer };
         let mut table = lock(&self.table);
         match ask.client {
             Client::Zone => {

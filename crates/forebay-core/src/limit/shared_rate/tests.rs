@@ -256,6 +256,18 @@ fn leased_cells_that_are_not_spent_are_given_back() {
 }
 
 #[test]
+fn a_strange_answer_does_not_block_a_key_for_ever() {
+    let zone = replica(10, &up());
+    assert!(zone.account_at(b"c", 0, SECOND, true).0.is_ok());
+    let mut asks = Vec::new();
+    zone.take_asks_at(&mut asks, SECOND);
+    let ask = asks.pop().expect("a question");
+    zone.answer_at(ask, Answer { granted: 0, first: i64::MAX, due: i64::MAX }, SECOND);
+    assert!(zone.account_at(b"c", 0, 2 * SECOND, true).0.is_err());
+    assert!(zone.account_at(b"c", 0, 22 * SECOND, true).0.is_ok());
+}
+
+#[test]
 fn requests_may_wait_for_the_store() {
     let link = up();
     let zone = replica(10, &link);
