@@ -5,14 +5,13 @@ mod stream;
 use crate::groups::{self, Endpoint, Servers, Spec};
 use crate::ingress::{self, Globals, Made, Members, Names, Parsed, Use};
 use crate::model::{CertificateFiles, File, HostName};
-use crate::objects::{Key, Kind, Objects};
+use crate::objects::{Key, Kind, Metadata, Objects};
 use crate::options::Options;
 use crate::problem::Problem;
 use crate::tree;
 use crate::view::{self, Dependency, View};
-use forebay_conf::Node;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 
 /// Name of the main file.
@@ -21,20 +20,21 @@ pub const MAIN: &str = "forebay.conf";
 /// Groups up to this number are in one file; more are spread over 256 by a hash of their names.
 const ONE_FILE: usize = 500;
 
+/// Endpoints of groups by the names of the groups. The map of a translation that changes nothing is the one of the last.
+pub type Groups = Arc<BTreeMap<Arc<str>, Arc<[Endpoint]>>>;
+
 /// What objects become.
 #[derive(Clone, Debug, Default)]
 pub struct Translation {
     /// Files by their paths relative to one directory: the main file first, then groups, hosts, certificates and the like. A
     /// file that has not changed is the same `Arc` as before.
-    pub files: Vec<(PathBuf, Arc<[u8]>)>,
+    pub files: Vec<(Arc<Path>, Arc<[u8]>)>,
     /// Endpoints of each group as they are now.
-    pub groups: BTreeMap<Arc<str>, Arc<[Endpoint]>>,
-    /// What objects wish and do not get, in the order of their hosts.
+    pub groups: Groups,
+    /// What objects wish and do not get.
     pub problems: Vec<Problem>,
-    /// Ingresses that are served.
-    pub accepted: Vec<Accepted>,
-    /// Services that groups are made of.
-    pub services: BTreeSet<Key>,
+    /// Ingresses that are served, the oldest first.
+    pub accepted: Vec<Arc<Accepted>>,
 }
 
 /// An Ingress that is served.
@@ -48,13 +48,15 @@ pub struct Accepted {
 
 /// File of a host with what it depends on.
 struct HostPart {
+    /// Ingresses of the host and their revisions.
     members: Vec<(Key, u64)>,
     names: Names,
     dependencies: Vec<Dependency>,
+    path: Arc<Path>,
     bytes: Arc<[u8]>,
     uses: Vec<Use>,
     problems: Vec<Problem>,
-    files: Vec<File>,
+    files: Vec<(Arc<Path>, Arc<[u8]>)>,
     /// It keeps answers of an authentication service.
     auth_cache: bool,
 }
@@ -62,8 +64,24 @@ struct HostPart {
 /// A group with what it was made of.
 struct GroupPart {
     spec: Arc<Spec>,
+    /// Revisions of the Service and its slices.
     revisions: Vec<u64>,
     servers: Servers,
+    /// Its block as text.
+    block: Vec<u8>,
+    /// Number that no other block has.
+    id: u64,
+    shard: u8,
+}
+
+/// What the main file is made of, beside what all parts share.
+#[derive(Clone, PartialEq)]
+struct MainKey {
+    hosts: u64,
+    shards: Vec<String>,
+    certificate: Option<CertificateFiles>,
+    auth_cache: bool,
+    stream: stream::Parts,
 }
 
 /// Translates objects, again and again.
@@ -71,11 +89,15 @@ struct GroupPart {
 pub struct Translator {
     globals: Option<(Arc<Globals>, Vec<Dependency>, Vec<Problem>)>,
     options: Options,
-    parsed: HashMap<Key, (u64, Arc<Parsed>)>,
-    hosts: BTreeMap<String, HostPart>,
+    parsed: HashMap<Key, (Arc<Parsed>, Arc<Accepted>)>,
+    hosts: BTreeMap<Arc<str>, HostPart>,
+    /// Number of changes of the set of hosts.
+    hosts_changes: u64,
     groups: HashMap<Arc<str>, GroupPart>,
-    /// Texts by path, with the directives' hash, so that an unchanged file stays the same `Arc`.
-    texts: HashMap<String, Arc<[u8]>>,
+    next_id: u64,
+    /// Texts of groups by path, with the numbers of the blocks in them.
+    shards: BTreeMap<String, (Vec<u64>, Arc<[u8]>)>,
+    main: Option<(MainKey, Arc<[u8]>)>,
 }
 
 impl Translator {
@@ -84,25 +106,26 @@ impl Translator {
         Translator::default()
     }
 
+    /// Returns the Services that the groups of the last translation are made of.
+    pub fn services(&self) -> impl Iterator<Item = &Key> {
+        self.groups.values().map(|part| &part.spec.service)
+    }
+
     /// Translates objects. What has not changed since the last call costs next to nothing.
     pub fn translate(&mut self, objects: &Objects, options: &Options) -> Translation {
         let (globals, mut problems) = self.globals(objects, options);
-        let ours = self.parse(objects, &globals, options);
+        let mut out = Translation::default();
+        let ours = self.parse(objects, &globals, options, &mut out.accepted);
         let members = by_host(&ours);
         let names = names(&ours, &members, &mut problems);
         self.make_hosts(objects, &globals, members, &names);
-        let mut out = Translation::default();
         self.group_parts(objects, &globals, &mut out, &mut problems);
         let stream = stream::parts(objects, &globals, &ours, &mut out, &mut problems);
         let certificate = default_certificate(objects, options);
-        self.files(&globals, certificate, &stream, &mut out);
-        for parsed in &ours {
-            problems.extend(parsed.problems.iter().cloned());
-            let hosts = parsed.rules.iter().filter_map(|r| r.host.clone()).collect();
-            out.accepted.push(Accepted { key: parsed.key.clone(), hosts });
-        }
+        self.files(&globals, certificate, stream, &mut out, &mut problems);
+        problems.extend(ours.iter().flat_map(|parsed| parsed.problems.iter().cloned()));
         problems.extend(self.hosts.values().flat_map(|h| h.problems.iter().cloned()));
-        out.problems = problems;
+        out.problems = once_each(problems);
         out
     }
 
@@ -116,7 +139,9 @@ impl Translator {
         }
         self.parsed.clear();
         self.hosts.clear();
+        self.hosts_changes += 1;
         self.groups.clear();
+        self.main = None;
         self.options = options.clone();
         let view = View::new(objects);
         let mut problems = Vec::new();
@@ -126,58 +151,74 @@ impl Translator {
     }
 
     /// Reads the Ingresses that are ours, the oldest first.
-    fn parse(&mut self, objects: &Objects, globals: &Globals, options: &Options) -> Vec<Arc<Parsed>> {
-        let mut ours = Vec::new();
-        let mut seen = 0;
+    fn parse(
+        &mut self,
+        objects: &Objects,
+        globals: &Globals,
+        options: &Options,
+        accepted: &mut Vec<Arc<Accepted>>,
+    ) -> Vec<Arc<Parsed>> {
+        let mut ours: Vec<(Arc<Parsed>, Arc<Accepted>)> = Vec::with_capacity(self.parsed.len());
         for (key, stored) in objects.ingresses() {
             if !ingress::is_ours(&stored.object, objects, options) {
                 continue;
             }
-            seen += 1;
-            if let Some((revision, parsed)) = self.parsed.get(key)
-                && *revision == stored.revision
-            {
-                ours.push(parsed.clone());
+            let kept = self.parsed.get(key).filter(|(parsed, _)| parsed.revision == stored.revision);
+            if let Some(kept) = kept {
+                ours.push(kept.clone());
                 continue;
             }
-            let parsed = Arc::new(ingress::parse(&stored.object, globals));
-            self.parsed.insert(key.clone(), (stored.revision, parsed.clone()));
-            ours.push(parsed);
+            let parsed = Arc::new(ingress::parse(&stored.object, stored.revision, globals));
+            let hosts = parsed.rules.iter().filter_map(|r| r.host.clone()).collect();
+            let accepted = Arc::new(Accepted { key: key.clone(), hosts });
+            self.parsed.insert(key.clone(), (parsed.clone(), accepted.clone()));
+            ours.push((parsed, accepted));
         }
-        if self.parsed.len() > seen {
-            let keys: BTreeSet<&Key> = ours.iter().map(|p| &p.key).collect();
+        if self.parsed.len() > ours.len() {
+            let keys: BTreeSet<&Key> = ours.iter().map(|(p, _)| &p.key).collect();
             self.parsed.retain(|key, _| keys.contains(key));
         }
-        ours.sort_by(|a, b| {
+        ours.sort_by(|(a, _), (b, _)| {
             let age = (&a.ingress.metadata.creation_timestamp, &a.key);
             age.cmp(&(&b.ingress.metadata.creation_timestamp, &b.key))
         });
-        ours
+        accepted.extend(ours.iter().map(|(_, accepted)| accepted.clone()));
+        ours.into_iter().map(|(parsed, _)| parsed).collect()
     }
 
     fn make_hosts(
         &mut self,
         objects: &Objects,
         globals: &Globals,
-        members: BTreeMap<Option<String>, Members>,
+        members: BTreeMap<Option<&str>, Members>,
         names: &BTreeMap<String, Names>,
     ) {
-        let mut before = std::mem::take(&mut self.hosts);
-        let revision = |p: &Parsed| self.parsed.get(&p.key).map_or(0, |(r, _)| *r);
+        let mut changed = false;
+        self.hosts.retain(|name, _| {
+            let stays = members.contains_key(&Some(&**name).filter(|n| *n != ANY));
+            changed |= !stays;
+            stays
+        });
         for (host, members) in members {
-            let name = host.clone().unwrap_or_else(|| "_".into());
-            let versions: Vec<(Key, u64)> =
-                members.iter().map(|(p, _)| (p.key.clone(), revision(p))).collect();
-            let names = names.get(&name).cloned().unwrap_or_default();
-            let old = before.remove(&name).filter(|old| {
-                old.members == versions && old.names == names && view::current(objects, &old.dependencies)
+            let name = host.unwrap_or(ANY);
+            let none = Names::default();
+            let names = names.get(name).unwrap_or(&none);
+            let old = self.hosts.get(name);
+            let current = old.is_some_and(|old| {
+                let same =
+                    old.members.iter().zip(&members).all(|((k, r), (p, _))| *r == p.revision && *k == p.key);
+                same && old.members.len() == members.len()
+                    && old.names == *names
+                    && view::current(objects, &old.dependencies)
             });
-            let part = old.unwrap_or_else(|| {
-                let host = host.map_or(HostName::Any, HostName::Name);
-                make_host(objects, globals, &host, &members, versions, names)
-            });
-            self.hosts.insert(name, part);
+            if current {
+                continue;
+            }
+            changed |= old.is_none();
+            let part = make_host(objects, globals, host, &members, names);
+            self.hosts.insert(name.into(), part);
         }
+        self.hosts_changes += u64::from(changed);
     }
 
     /// Finds the endpoints of all groups that hosts need.
@@ -189,31 +230,63 @@ impl Translator {
         problems: &mut Vec<Problem>,
     ) {
         let mut before = std::mem::take(&mut self.groups);
-        let default = globals.default_backend.clone().map(Arc::new);
-        let uses = self.hosts.values().flat_map(|h| &h.uses);
-        let specs = default.iter().map(|s| (s, None)).chain(uses.map(|u| (&u.spec, Some(u))));
-        for (spec, used) in specs {
-            let name: Arc<str> = spec.name().into();
-            if self.groups.contains_key(&name) {
+        let default = globals.default_backend.clone().map(|s| (Arc::<str>::from(s.name()), Arc::new(s)));
+        let uses = self.hosts.values().flat_map(|h| &h.uses).map(|u| (&u.name, &u.spec, Some(u)));
+        let specs = default.iter().map(|(name, spec)| (name, spec, None)).chain(uses);
+        let mut groups = HashMap::with_capacity(before.len());
+        for (name, spec, used) in specs {
+            if groups.contains_key(name) {
                 continue;
             }
-            let revisions = revisions(objects, spec);
-            let part = match before.remove(&name).filter(|old| old.revisions == revisions) {
-                Some(old) => old,
-                None => GroupPart {
-                    spec: spec.clone(),
-                    revisions,
-                    servers: groups::servers(spec, objects, &self.options),
-                },
+            let old = before.remove(name);
+            let part = match old {
+                Some(old) if same_revisions(objects, spec, &old.revisions) => old,
+                old => {
+                    let part = make_group(objects, globals, name, spec, &mut self.next_id);
+                    // A block that is the same keeps its number, and with it the file.
+                    match old.filter(|old| old.block == part.block) {
+                        Some(old) => GroupPart { id: old.id, ..part },
+                        None => part,
+                    }
+                }
             };
             if let (Some(why), Some(used)) = (&part.servers.problem, used) {
                 let text = format!("{why}; the path answers 503");
                 let problem = Problem::new(Kind::Ingress, &used.origin.metadata, used.field.as_str(), text);
                 problems.push(problem.reason("BackendMissing"));
             }
-            out.services.insert(spec.service.clone());
-            out.groups.insert(name.clone(), part.servers.endpoints.clone());
-            self.groups.insert(name, part);
+            groups.insert(name.clone(), part);
+        }
+        out.groups =
+            groups.iter().map(|(name, part)| (name.clone(), part.servers.endpoints.clone())).collect();
+        self.groups = groups;
+    }
+
+    /// Puts the blocks of groups together.
+    fn make_shards(&mut self, names: &BTreeMap<Arc<str>, Arc<[Endpoint]>>) {
+        let mut blocks: BTreeMap<String, Vec<&GroupPart>> = BTreeMap::new();
+        let parts = names.keys().filter_map(|name| self.groups.get(name));
+        if self.groups.len() <= ONE_FILE {
+            blocks.insert("groups.conf".into(), parts.collect());
+        } else {
+            let mut by_shard: Vec<Vec<&GroupPart>> = vec![Vec::new(); 256];
+            for part in parts {
+                if let Some(shard) = by_shard.get_mut(usize::from(part.shard)) {
+                    shard.push(part);
+                }
+            }
+            let named = by_shard.into_iter().enumerate().filter(|(_, parts)| !parts.is_empty());
+            blocks.extend(named.map(|(i, parts)| (format!("groups/{i:02x}.conf"), parts)));
+        }
+        let mut before = std::mem::take(&mut self.shards);
+        for (path, parts) in blocks {
+            let old =
+                before.remove(&path).filter(|(ids, _)| ids.iter().copied().eq(parts.iter().map(|p| p.id)));
+            let shard = old.unwrap_or_else(|| {
+                let text: Vec<u8> = parts.iter().flat_map(|p| p.block.iter().copied()).collect();
+                (parts.iter().map(|p| p.id).collect(), text.into())
+            });
+            self.shards.insert(path, shard);
         }
     }
 
@@ -221,72 +294,107 @@ impl Translator {
         &mut self,
         globals: &Globals,
         certificate: Option<CertificateFiles>,
-        stream: &stream::Parts,
+        stream: stream::Parts,
         out: &mut Translation,
+        problems: &mut Vec<Problem>,
     ) {
-        let mut files: BTreeMap<String, Arc<[u8]>> = BTreeMap::new();
-        let mut shards: BTreeMap<String, Vec<Node>> = BTreeMap::new();
-        for name in out.groups.keys() {
-            // Groups of the stream block are in the main file.
-            let Some(part) = self.groups.get(name) else { continue };
-            let shard = if out.groups.len() <= ONE_FILE {
-                "groups.conf".to_owned()
-            } else {
-                format!("groups/{}.conf", groups::short_hash(name).get(..2).unwrap_or("00"))
-            };
-            shards.entry(shard).or_default().push(groups::block(
-                name,
-                &part.spec,
-                &part.servers,
-                &globals.groups,
-            ));
-        }
-        let group_paths: Vec<String> = shards.keys().cloned().collect();
-        for (path, nodes) in shards {
-            let bytes = self.text(&path, &nodes);
-            files.insert(path, bytes);
-        }
-        let mut host_paths = Vec::new();
-        for (host, part) in &self.hosts {
-            let path = host_path(host);
-            files.insert(path.clone(), part.bytes.clone());
-            host_paths.push(path);
-            files.extend(part.files.iter().map(|f| (f.path.clone(), f.bytes.clone())));
-        }
-        if let Some(c) = &certificate {
-            files.extend([&c.chain, &c.key].map(|f| (f.path.clone(), f.bytes.clone())));
-        }
-        if let Some(key) = &globals.ticket_key {
-            files.insert(ingress::TICKET_KEY.to_owned(), key.clone());
-        }
-        let main = tree::main(&tree::Main {
-            globals,
-            groups: group_paths,
-            hosts: host_paths,
+        self.make_shards(&out.groups);
+        let key = MainKey {
+            hosts: self.hosts_changes,
+            shards: self.shards.keys().cloned().collect(),
             certificate,
             auth_cache: self.hosts.values().any(|h| h.auth_cache),
-            stream: &stream.ports,
-            passthrough: stream.passthrough.clone(),
-            stream_snippets: stream.snippets.clone(),
-        });
-        let main = self.text(MAIN, &main);
-        out.files.push((MAIN.into(), main));
-        out.files.extend(files.into_iter().map(|(path, bytes)| (path.into(), bytes)));
+            stream,
+        };
+        let main = self.main_file(globals, &key, problems);
+        out.files.reserve(self.hosts.len() + self.shards.len() + 1);
+        out.files.push((Path::new(MAIN).into(), main));
+        let shards = self.shards.iter().map(|(path, (_, bytes))| (Path::new(path).into(), bytes.clone()));
+        out.files.extend(shards);
+        let mut others: BTreeMap<Arc<Path>, Arc<[u8]>> = BTreeMap::new();
+        for part in self.hosts.values() {
+            out.files.push((part.path.clone(), part.bytes.clone()));
+            others.extend(part.files.iter().cloned());
+        }
+        if let Some(c) = &key.certificate {
+            others.extend([&c.chain, &c.key].map(|f| (Path::new(&f.path).into(), f.bytes.clone())));
+        }
+        if let Some(key) = &globals.ticket_key {
+            others.insert(Path::new(ingress::TICKET_KEY).into(), key.clone());
+        }
+        out.files.extend(others);
     }
 
-    /// Prints directives, and returns the text of the last call if it is the same.
-    fn text(&mut self, path: &str, nodes: &[Node]) -> Arc<[u8]> {
-        // Words were checked when they were made; what cannot be printed is left out as a whole.
-        let bytes = forebay_conf::print(nodes).unwrap_or_default();
-        match self.texts.get(path) {
-            Some(old) if **old == *bytes => old.clone(),
-            _ => {
-                let bytes: Arc<[u8]> = bytes.into();
-                self.texts.insert(path.to_owned(), bytes.clone());
-                bytes
-            }
+    fn main_file(&mut self, globals: &Globals, key: &MainKey, problems: &mut Vec<Problem>) -> Arc<[u8]> {
+        if let Some((old, bytes)) = &self.main
+            && old == key
+        {
+            return bytes.clone();
         }
+        let nodes = tree::main(&tree::Main {
+            globals,
+            groups: key.shards.clone(),
+            hosts: self.hosts.values().map(|h| h.path.display().to_string()).collect(),
+            certificate: key.certificate.clone(),
+            auth_cache: key.auth_cache,
+            stream: &key.stream.ports,
+            passthrough: key.stream.passthrough.clone(),
+            stream_snippets: key.stream.snippets.clone(),
+        });
+        let bytes: Arc<[u8]> = match forebay_conf::print(&nodes) {
+            Ok(bytes) => bytes.into(),
+            Err(error) => {
+                let metadata = self.options.config_map.as_ref().map(|key| Metadata {
+                    namespace: key.namespace.clone(),
+                    name: key.name.clone(),
+                    ..Metadata::default()
+                });
+                let problem =
+                    Problem::new(Kind::ConfigMap, &metadata.unwrap_or_default(), "data", error.to_string());
+                problems.push(problem.reason("InvalidValue"));
+                // Something that works, if there has been anything.
+                return self.main.as_ref().map(|(_, bytes)| bytes.clone()).unwrap_or_default();
+            }
+        };
+        self.main = Some((key.clone(), bytes.clone()));
+        bytes
     }
+}
+
+/// Stands for all hosts without rules among the names of hosts.
+const ANY: &str = "_";
+
+/// Removes problems that are there twice: an Ingress has several hosts.
+fn once_each(problems: Vec<Problem>) -> Vec<Problem> {
+    let mut seen = BTreeSet::new();
+    let first = |p: &Problem| seen.insert((p.kind, p.key.clone(), p.field.clone(), p.text.clone()));
+    let fresh: Vec<bool> = problems.iter().map(first).collect();
+    problems.into_iter().zip(fresh).filter(|(_, fresh)| *fresh).map(|(problem, _)| problem).collect()
+}
+
+fn make_group(
+    objects: &Objects,
+    globals: &Globals,
+    name: &str,
+    spec: &Arc<Spec>,
+    next_id: &mut u64,
+) -> GroupPart {
+    let servers = groups::servers(spec, objects, &globals.options);
+    let block = groups::block(name, spec, &servers, &globals.groups);
+    *next_id += 1;
+    let revisions = revisions(objects, spec).collect();
+    // Names have no control characters and are short, so that they can be printed.
+    let block = forebay_conf::print(&[block]).unwrap_or_default();
+    GroupPart { spec: spec.clone(), revisions, servers, block, id: *next_id, shard: groups::shard(name) }
+}
+
+fn revisions<'o>(objects: &'o Objects, spec: &'o Spec) -> impl Iterator<Item = u64> + use<'o> {
+    let service = view::revision(objects, Kind::Service, &spec.service);
+    std::iter::once(service).chain(objects.slices(&spec.service).map(|s| s.revision))
+}
+
+fn same_revisions(objects: &Objects, spec: &Spec, then: &[u64]) -> bool {
+    revisions(objects, spec).eq(then.iter().copied())
 }
 
 /// Returns the path of a host's file.
@@ -297,18 +405,13 @@ fn host_path(host: &str) -> String {
     }
 }
 
-fn revisions(objects: &Objects, spec: &Spec) -> Vec<u64> {
-    let service = view::revision(objects, Kind::Service, &spec.service);
-    std::iter::once(service).chain(objects.slices(&spec.service).map(|s| s.revision)).collect()
-}
-
 /// Collects the Ingresses of each host, and all hosts without rules even if none has any.
-fn by_host(ours: &[Arc<Parsed>]) -> BTreeMap<Option<String>, Members> {
-    let mut hosts: BTreeMap<Option<String>, Members> = BTreeMap::new();
+fn by_host(ours: &[Arc<Parsed>]) -> BTreeMap<Option<&str>, Members> {
+    let mut hosts: BTreeMap<Option<&str>, Members> = BTreeMap::new();
     hosts.insert(None, Vec::new());
     for parsed in ours {
         for (index, rules) in parsed.rules.iter().enumerate() {
-            hosts.entry(rules.host.clone()).or_default().push((parsed.clone(), index));
+            hosts.entry(rules.host.as_deref()).or_default().push((parsed.clone(), index));
         }
     }
     hosts
@@ -318,7 +421,7 @@ fn by_host(ours: &[Arc<Parsed>]) -> BTreeMap<Option<String>, Members> {
 /// counts before them, and an older Ingress before a younger.
 fn names(
     ours: &[Arc<Parsed>],
-    members: &BTreeMap<Option<String>, Members>,
+    members: &BTreeMap<Option<&str>, Members>,
     problems: &mut Vec<Problem>,
 ) -> BTreeMap<String, Names> {
     let mut found: BTreeMap<String, Names> = BTreeMap::new();
@@ -337,7 +440,7 @@ fn names(
                 };
                 if !ingress::is_host(&name) {
                     problems.push(problem("it is no DNS name").reason("InvalidHost"));
-                } else if members.contains_key(&Some(name.clone())) || !taken.insert(name.clone()) {
+                } else if members.contains_key(&Some(name.as_str())) || !taken.insert(name.clone()) {
                     problems.push(problem("another server has the name").reason("HostConflict"));
                 } else {
                     found.entry((*host).clone()).or_default().aliases.push(name);
@@ -347,7 +450,7 @@ fn names(
         if parsed.annotations.flag("from-to-www-redirect") {
             for host in hosts.iter().filter(|h| !h.starts_with("*.")) {
                 let other = host.strip_prefix("www.").map_or_else(|| format!("www.{host}"), str::to_owned);
-                if !members.contains_key(&Some(other.clone())) && taken.insert(other.clone()) {
+                if !members.contains_key(&Some(other.as_str())) && taken.insert(other.clone()) {
                     found.entry((*host).clone()).or_default().redirected_from = Some(other);
                 }
             }
@@ -359,32 +462,32 @@ fn names(
 fn make_host(
     objects: &Objects,
     globals: &Globals,
-    host: &HostName,
+    host: Option<&str>,
     members: &Members,
-    versions: Vec<(Key, u64)>,
-    names: Names,
+    names: &Names,
 ) -> HostPart {
     let view = View::new(objects);
-    let Made { server, uses, mut problems, files } = ingress::server(host, members, &names, globals, &view);
+    let path = Path::new(&host_path(host.unwrap_or(ANY))).into();
+    let host = host.map_or(HostName::Any, |name| HostName::Name(name.to_owned()));
+    let Made { server, uses, mut problems, files } = ingress::server(&host, members, names, globals, &view);
     let bytes = forebay_conf::print(&tree::server(&server, globals)).unwrap_or_else(|error| {
         for (parsed, _) in members {
-            problems.push(
-                parsed.problem("metadata", format!("the host \"{}\" is not served: {error}", host.as_str())),
-            );
+            let text = format!("the host \"{}\" is not served: {error}", host.as_str());
+            problems.push(parsed.problem("metadata", text).reason("TooLong"));
         }
         Vec::new()
     });
-    let dependencies = view.into_dependencies();
     let auth_cache =
         server.routes.iter().any(|r| r.policy.authority.as_ref().is_some_and(|a| a.cache.is_some()));
     HostPart {
-        members: versions,
-        names,
-        dependencies,
+        members: members.iter().map(|(p, _)| (p.key.clone(), p.revision)).collect(),
+        names: names.clone(),
+        dependencies: view.into_dependencies(),
+        path,
         bytes: bytes.into(),
         uses,
         problems,
-        files,
+        files: files.into_iter().map(|File { path, bytes }| (Path::new(&path).into(), bytes)).collect(),
         auth_cache,
     }
 }

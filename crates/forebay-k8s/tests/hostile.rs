@@ -11,7 +11,7 @@ use forebay_k8s::objects::{ConfigMap, Ingress, Manifests, Object};
 use forebay_k8s::value::Value;
 use forebay_k8s::{Key, Objects, Options, Translation, Translator, settings};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 const BASE: &str = r#"
@@ -268,7 +268,7 @@ fn shape(nodes: &[Node], out: &mut String) {
 
 /// Shapes of files that have been read, so that what has not changed is not read again.
 #[derive(Default)]
-struct Read(BTreeMap<PathBuf, (Arc<[u8]>, String)>);
+struct Read(BTreeMap<Arc<Path>, (Arc<[u8]>, String)>);
 
 impl Read {
     /// Parses the files as the server does, and returns their shapes.

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Parts of the stream block.
-#[derive(Default)]
+#[derive(Clone, Default, PartialEq)]
 pub(super) struct Parts {
     pub(super) ports: Vec<StreamPort>,
     pub(super) passthrough: Vec<(String, String)>,
@@ -36,8 +36,7 @@ pub(super) fn parts(
         passthrough(objects, globals, ours, &mut parts);
     }
     for port in &parts.ports {
-        out.services.insert(port.spec.service.clone());
-        out.groups.insert(port.group.as_str().into(), port.servers.endpoints.clone());
+        Arc::make_mut(&mut out.groups).insert(port.group.as_str().into(), port.servers.endpoints.clone());
     }
     parts.snippets = ours.iter().flat_map(|p| p.stream_snippet.iter().cloned()).collect();
     parts

@@ -319,6 +319,24 @@ fn tls(parts: &Main<'_>, nodes: &mut Vec<Node>) {
     }
 }
 
+/// Cuts a text into words that can be printed. `log_format` puts them together.
+pub(super) fn parts_of(text: &str) -> Vec<String> {
+    let mut parts = vec![String::new()];
+    for c in text.chars() {
+        // Not within a variable, so that each part is one by itself.
+        let full = parts.last().is_some_and(|p| p.len() > 1500)
+            && !c.is_ascii_alphanumeric()
+            && !matches!(c, '_' | '{' | '}');
+        if full {
+            parts.push(String::new());
+        }
+        if let Some(last) = parts.last_mut() {
+            last.push(c);
+        }
+    }
+    parts
+}
+
 fn logs(globals: &Globals, nodes: &mut Vec<Node>) {
     let s = &globals.settings;
     let escape = if s.flag("log-format-escape-none") {
@@ -326,7 +344,8 @@ fn logs(globals: &Globals, nodes: &mut Vec<Node>) {
     } else {
         s.flag("log-format-escape-json").then_some("escape=json")
     };
-    nodes.push(node("log_format", ["upstreaminfo"]).args(escape).arg(s.get("log-format-upstream")));
+    nodes
+        .push(node("log_format", ["upstreaminfo"]).args(escape).args(parts_of(s.get("log-format-upstream"))));
     if s.flag("disable-access-log") || s.flag("disable-http-access-log") {
         nodes.push(node("access_log", ["off"]));
         return;

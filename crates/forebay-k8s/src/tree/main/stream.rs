@@ -43,7 +43,7 @@ pub(super) fn block(parts: &Main<'_>) -> Option<Node> {
 
 fn settings(globals: &Globals, nodes: &mut Vec<Node>) {
     let s = &globals.settings;
-    nodes.push(node("log_format", ["log_stream", s.get("log-format-stream")]));
+    nodes.push(node("log_format", ["log_stream"]).args(super::http::parts_of(s.get("log-format-stream"))));
     if s.flag("disable-access-log") || s.flag("disable-stream-access-log") {
         nodes.push(node("access_log", ["off"]));
     } else {
