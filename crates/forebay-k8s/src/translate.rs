@@ -36,7 +36,7 @@ pub struct Translation {
     /// What objects wish and do not get.
     pub problems: Vec<Problem>,
     /// Ingresses that are served, the oldest first.
-    pub accepted: Vec<Arc<Accepted>>,
+    pub accepted: Arc<[Arc<Accepted>]>,
 }
 
 /// An Ingress that is served.
@@ -61,6 +61,12 @@ pub struct Translator {
     /// Ingresses that are ours, the oldest first.
     ours: BTreeMap<Age, (Arc<Parsed>, Arc<Accepted>)>,
     ages: HashMap<Key, Age>,
+    /// The same for [`Translation::accepted`]; `None`: it has to be made anew.
+    accepted: Option<Arc<[Arc<Accepted>]>>,
+    /// Ingresses with problems of their own.
+    troubled: BTreeSet<Age>,
+    /// Ingresses that name servers beside their hosts.
+    naming: BTreeSet<Age>,
     names: names::All,
     hosts: hosts::Hosts,
     groups: groups::Parts,
@@ -94,7 +100,8 @@ impl Translator {
         if let Changes::Some(list) = &changes {
             self.hosts.depending(list, &mut dirty);
         }
-        self.names.update(&self.ours, &self.hosts, &mut dirty);
+        let naming = self.naming.iter().filter_map(|age| self.ours.get(age)).map(|(parsed, _)| &**parsed);
+        self.names.update(naming, &self.hosts, &mut dirty);
         for host in dirty {
             self.host(objects, &globals, &host);
         }
@@ -114,10 +121,12 @@ impl Translator {
             &mut out,
             &mut problems,
         );
-        out.accepted = self.ours.values().map(|(_, accepted)| accepted.clone()).collect();
+        let accepted = || self.ours.values().map(|(_, accepted)| accepted.clone()).collect();
+        out.accepted = self.accepted.get_or_insert_with(accepted).clone();
         problems.extend(self.names.problems.iter().cloned());
         problems.extend(self.groups.problems());
-        problems.extend(self.ours.values().flat_map(|(parsed, _)| parsed.problems.iter().cloned()));
+        let troubled = self.troubled.iter().filter_map(|age| self.ours.get(age));
+        problems.extend(troubled.flat_map(|(parsed, _)| parsed.problems.iter().cloned()));
         problems.extend(self.hosts.problems().cloned());
         out.problems = once_each(problems);
         out
@@ -183,14 +192,24 @@ impl Translator {
             && let Some((old, _)) = self.ours.remove(&age)
         {
             self.hosts.leave(&old, dirty);
+            self.troubled.remove(&age);
+            self.naming.remove(&age);
+            self.accepted = None;
         }
         let Some(now) = now else { return };
+        self.accepted = None;
         let parsed = Arc::new(ingress::parse(&now.object, now.revision, globals));
         let hosts = parsed.rules.iter().filter_map(|r| r.host.clone()).collect();
         let accepted = Arc::new(Accepted { key: key.clone(), hosts });
         self.hosts.join(&parsed, dirty);
         let age = age(&parsed);
         self.ages.insert(key.clone(), age.clone());
+        if !parsed.problems.is_empty() {
+            self.troubled.insert(age.clone());
+        }
+        if names::has_names(&parsed) {
+            self.naming.insert(age.clone());
+        }
         self.ours.insert(age, (parsed, accepted));
     }
 

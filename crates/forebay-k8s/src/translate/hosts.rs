@@ -30,6 +30,8 @@ pub(super) struct HostPart {
 pub(super) struct Hosts {
     members: BTreeMap<Arc<str>, Members>,
     parts: BTreeMap<Arc<str>, HostPart>,
+    /// Hosts whose parts have problems.
+    troubled: BTreeSet<Arc<str>>,
     /// Number of changes of the set of hosts.
     pub(super) changes: u64,
     /// Files from before everything was made anew.
@@ -107,6 +109,11 @@ impl Hosts {
             let same = self.before.remove(&part.path).filter(|old| **old == *part.bytes);
             part.bytes = same.unwrap_or_else(|| part.bytes.clone());
         }
+        if part.as_ref().is_some_and(|part| !part.problems.is_empty()) {
+            self.troubled.insert(name.clone());
+        } else {
+            self.troubled.remove(name);
+        }
         let had = self.parts.contains_key(name);
         self.changes += u64::from(had != part.is_some());
         let old = match part {
@@ -121,7 +128,7 @@ impl Hosts {
     }
 
     pub(super) fn problems(&self) -> impl Iterator<Item = &Problem> {
-        self.parts.values().flat_map(|part| &part.problems)
+        self.troubled.iter().filter_map(|name| self.parts.get(name)).flat_map(|part| &part.problems)
     }
 }
 

@@ -1,7 +1,6 @@
 //! Names that servers have beside their hosts: those of `server-alias` and `from-to-www-redirect`.
 
 use super::hosts::Hosts;
-use super::{Accepted, Age};
 use crate::ingress::{self, Names, Parsed};
 use crate::problem::Problem;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +14,8 @@ pub(super) struct All {
     pub(super) problems: Vec<Problem>,
 }
 
-fn has_names(parsed: &Parsed) -> bool {
+/// Returns `true` if an Ingress names servers beside its hosts.
+pub(super) fn has_names(parsed: &Parsed) -> bool {
     let a = &parsed.annotations;
     !parsed.canary && (a.get("server-alias").is_some() || a.flag("from-to-www-redirect"))
 }
@@ -27,10 +27,10 @@ impl All {
     }
 
     /// Finds the names anew if hosts have changed, and adds those hosts whose names have. A host of a rule counts before names, and an
-    /// older Ingress before a younger.
-    pub(super) fn update(
+    /// older Ingress before a younger. `naming`: Ingresses with such names, the oldest first.
+    pub(super) fn update<'p>(
         &mut self,
-        ours: &BTreeMap<Age, (Arc<Parsed>, Arc<Accepted>)>,
+        naming: impl Iterator<Item = &'p Parsed>,
         hosts: &Hosts,
         dirty: &mut BTreeSet<Arc<str>>,
     ) {
@@ -40,7 +40,7 @@ impl All {
         let before = std::mem::take(&mut self.names);
         self.problems.clear();
         let mut taken = BTreeSet::new();
-        for (parsed, _) in ours.values().filter(|(p, _)| has_names(p)) {
+        for parsed in naming {
             self.aliases(parsed, hosts, &mut taken);
             self.redirected(parsed, hosts, &mut taken);
         }
