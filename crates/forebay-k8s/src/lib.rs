@@ -10,6 +10,7 @@
 pub mod annotations;
 pub mod groups;
 pub mod ingress;
+pub mod manual;
 pub mod model;
 pub mod objects;
 pub mod options;

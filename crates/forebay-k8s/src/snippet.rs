@@ -109,6 +109,9 @@ pub fn parse(
         return Err(Invalid::new(at, format!("{}{hint}", error.message)));
     }
     let mut defined = known.clone();
+    if context == Contexts::STREAM {
+        defined.extend(variables::known_in_stream().map(str::to_owned));
+    }
     definitions(root, &mut defined);
     mentions(root, &defined)?;
     Ok(forebay_conf::print::nodes(root))

@@ -493,3 +493,122 @@ fn settings() {
         table(include_str!("ingress/settings.cases"), &["--default-backend-service", "default/errors"]) >= 10
     );
 }
+
+#[path = "../../forebay-k8s/tests/samples/mod.rs"]
+mod samples;
+
+/// Renders objects and tests the files; returns what `-t` says if it fails.
+fn builds(site: &Site, objects: &serde_json::Value, more: &[&str]) -> Result<(), String> {
+    let input = site.dir().join("objects.json");
+    std::fs::write(&input, objects.to_string()).expect("write");
+    let (input, dir) = (input.display().to_string(), site.dir().display().to_string());
+    let mut args = vec![
+        "ingress",
+        "render",
+        "-f",
+        &input,
+        "-o",
+        &dir,
+        "--watch-ingress-without-class",
+        "--configmap",
+        "default/config",
+    ];
+    args.extend(["--resolver", "127.0.0.1", "--default-ssl-certificate", "default/tls"]);
+    args.extend(more);
+    let (code, _, text) = run(PROGRAM, &args).expect("runs");
+    assert!(code <= 1, "{text}");
+    let (code, _, text) = run(PROGRAM, &["-t", "-p", &dir, "-c", "forebay.conf"]).expect("runs");
+    if code == 0 {
+        Ok(())
+    } else {
+        Err(text.lines().filter(|l| l.contains("emerg")).collect::<Vec<_>>().join("\n"))
+    }
+}
+
+fn certified() -> (Site, Vec<serde_json::Value>) {
+    let site = Site::new("");
+    let args = format!(
+        "req -x509 -newkey rsa:2048 -nodes -keyout {0}/server.key -out {0}/server.crt -days 30 -subj /CN=test",
+        site.dir().display()
+    );
+    assert_eq!(run("openssl", &args.split(' ').collect::<Vec<_>>()).expect("openssl is installed").0, 0);
+    std::fs::copy(site.dir().join("server.crt"), site.dir().join("client.crt")).expect("copy");
+    let objects = shared(&site, &[], &[("web", 80)].into());
+    (site, objects)
+}
+
+fn one_ingress(name: &str, annotations: serde_json::Map<String, serde_json::Value>) -> serde_json::Value {
+    serde_json::json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "Ingress",
+        "metadata": {"name": name, "namespace": "default", "annotations": annotations},
+        "spec": {"tls": [{"hosts": [format!("{name}.test")], "secretName": "tls"}], "rules": [{"host": format!("{name}.test"), "http": {"paths": [
+            {"path": "/p", "pathType": "Prefix", "backend": {"service": {"name": "web", "port": {"number": 80}}}}]}}]}
+    })
+}
+
+/// Whatever value an annotation has: if it is accepted, the server takes the configuration.
+#[test]
+fn every_value_of_an_annotation_builds() {
+    let (site, mut objects) = certified();
+    let mut random = samples::Random(0x1357_9bdf_2468_ace1);
+    for (i, row) in forebay_k8s::annotations::ROWS.iter().enumerate() {
+        let mut values = samples::samples(row.name, row.value, row.default);
+        let valid = values.clone();
+        values.extend((0..20).map(|_| samples::hostile(&mut random, &valid)));
+        for (j, value) in values.into_iter().enumerate() {
+            let mut annotations: serde_json::Map<_, _> =
+                samples::companions(row.name).into_iter().map(|(k, v)| (k, v.into())).collect();
+            annotations.insert(format!("nginx.ingress.kubernetes.io/{}", row.name), value.into());
+            objects.push(one_ingress(&format!("r{i}v{j}"), annotations));
+        }
+    }
+    let all = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": objects});
+    if let Err(text) = builds(&site, &all, &[]) {
+        let name = text.split("/hosts/").nth(1).and_then(|t| t.split(".test").next()).unwrap_or_default();
+        let id = serde_json::Value::from(name);
+        let items = all["items"].as_array().expect("a list");
+        let guilty = items.iter().find(|o| o["metadata"]["name"] == id);
+        panic!("{text}\n{guilty:?}");
+    }
+}
+
+/// The same for the keys of the ConfigMap, one after the other.
+#[test]
+fn every_value_of_a_key_builds() {
+    let (site, objects) = certified();
+    let mut failures = Vec::new();
+    for row in forebay_k8s::settings::ROWS {
+        for value in samples::samples(row.name, row.value, row.default) {
+            let mut objects = objects.clone();
+            for object in &mut objects {
+                if object["metadata"]["name"] == "config" {
+                    object["data"] = serde_json::json!({row.name: value, "access-log-path": "off"});
+                }
+            }
+            objects.push(one_ingress("a", serde_json::Map::new()));
+            let all = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": objects});
+            if let Err(text) = builds(&site, &all, &[]) {
+                failures.push(format!("{}={value:?}: {text}", row.name));
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// All variables that values may mention exist.
+#[test]
+fn the_known_variables_exist() {
+    let site = Site::new("");
+    let text = |names: Vec<&str>| names.iter().map(|n| format!("${{{n}}}")).collect::<Vec<_>>().join("' '");
+    let http = text(forebay_k8s::variables::known().collect());
+    let stream = text(forebay_k8s::variables::known_in_stream().collect());
+    site.write(
+        "nginx.conf",
+        &format!(
+            "events {{}} http {{ log_format x '{http}'; access_log logs/x x; server {{ listen 127.0.0.1:8; }} }}\n\
+             stream {{ log_format x '{stream}'; access_log logs/x x; server {{ listen 127.0.0.1:9; ssl_preread on; proxy_pass 127.0.0.1:7; }} }}"
+        ),
+    );
+    let out = site.run(&["-t"]);
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+}
