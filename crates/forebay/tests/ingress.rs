@@ -199,6 +199,10 @@ fn answer(name: &str, seen: &Seen, mut asked: Asked) -> bool {
     let words: Vec<&str> = first.split(' ').collect();
     let body = format!("{name} {} {}\n{}\n", words[0], words.get(1).unwrap_or(&""), rest.replace('\r', ""));
     asked.answer(&status, &fields, &body);
+    if asked.field("connection") == "close" {
+        let _ = asked.stream.shutdown(std::net::Shutdown::Both);
+        return false;
+    }
     true
 }
 
