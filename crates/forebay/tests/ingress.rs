@@ -647,3 +647,122 @@ fn the_known_variables_exist() {
     let out = site.run(&["-t"]);
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
 }
+
+const MANIFEST: &str = r#"apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata:
+  name: shop
+  annotations:
+    nginx.ingress.kubernetes.io/proxy-body-size: 8m
+    nginx.ingress.kubernetes.io/configuration-snippet: |
+      add_header X-A b;
+      alias /etc;
+spec:
+  ingressClassName: nginx
+  rules: [{host: a.test, http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: web, port: {number: 80}}}}]}}]
+---
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata: {name: fine}
+spec:
+  ingressClassName: nginx
+  rules: [{host: b.test, http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: web, port: {number: 80}}}}]}}]
+---
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata: {name: other}
+spec: {ingressClassName: traefik}
+"#;
+
+/// Runs `forebay ingress audit` on files in a directory.
+fn audit(site: &Site, args: &[&str]) -> (i32, String) {
+    let dir = site.dir().join("m").display().to_string();
+    let mut all = vec!["ingress", "audit", dir.as_str()];
+    all.extend(args);
+    let (code, out, errors) = run(PROGRAM, &all).expect("runs");
+    assert!(errors.is_empty(), "{errors}");
+    (code, out)
+}
+
+#[test]
+fn an_audit_names_what_is_refused() {
+    let site = Site::new("");
+    site.write("m/shop.yaml", MANIFEST);
+    site.write(
+        "m/chart/templates/ingress.yaml",
+        "apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata:\n  name: {{ .Values.name }}\n",
+    );
+    let (code, text) = audit(&site, &[]);
+    assert_eq!(code, 1, "{text}");
+    for part in [
+        "Ingress default/shop: refused",
+        "\"alias\" is not allowed in an Ingress: it may reach files, or it is not known to be harmless (line 2, column 1)\n",
+        "alias /etc;\n",
+        "2 Ingresses, 2 annotations, 1 snippet: 1 works as it is; 1 is refused in part",
+        "templates/ingress.yaml:1: skipped: it is a Helm template",
+        "Ingress default/other is of another class",
+        "snippets are judged as if allow-snippet-annotations were true",
+    ] {
+        assert!(text.contains(part), "{part:?} in:\n{text}");
+    }
+    assert!(!text.contains("does not exist"), "Services are not among the files: {text}");
+}
+
+#[test]
+fn an_audit_reads_the_values_of_the_chart() {
+    let site = Site::new("");
+    site.write("m/shop.yaml", MANIFEST);
+    site.write(
+        "values.yaml",
+        "controller:\n  allowSnippetAnnotations: false\n  config: {proxy-body-size: 10m, use-geoip2: \"true\", nonsense: 1}\n  \
+         extraArgs: {strange: 1, v: 2}\n  customTemplate: {configMapName: x}\ntcp: {\"9000\": default/web:80}\n",
+    );
+    let values = site.dir().join("values.yaml").display().to_string();
+    let (code, text) = audit(&site, &["--values", &values, "--format", "json"]);
+    assert_eq!(code, 1, "{text}");
+    let report: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(report["summary"]["refused"], 1, "{text}");
+    assert_eq!(report["ingresses"][1]["problems"][0]["reason"], "SnippetNotAllowed", "{text}");
+    let notes = report["notes"].to_string();
+    assert!(
+        notes.contains("extraArgs.strange is not honoured")
+            && notes.contains("customTemplate is not honoured"),
+        "{notes}"
+    );
+    assert!(!notes.contains("extraArgs.v"), "{notes}");
+    let general = report["problems"].to_string();
+    assert!(general.contains("GeoIP") && general.contains("nonsense"), "{general}");
+}
+
+#[test]
+fn an_audit_without_findings_ends_with_0() {
+    let site = Site::new("");
+    site.write("m/fine.yaml", MANIFEST.split("---").nth(1).expect("the second"));
+    let (code, text) = audit(&site, &[]);
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains("1 Ingress, 0 annotations, 0 snippets: 1 works as it is"), "{text}");
+    let (code, _, text) = run(PROGRAM, &["ingress", "audit", "/nonexistent"]).expect("runs");
+    assert_eq!(code, 2);
+    assert!(text.contains("cannot read /nonexistent"), "{text}");
+}
+
+#[test]
+fn a_rendered_text_hides_keys() {
+    let site = Site::new("");
+    let manifest = MANIFEST
+        .replace("  rules: [{host: b", "  tls: [{hosts: [b.test], secretName: s}]\n  rules: [{host: b");
+    let secret = "---\napiVersion: v1\nkind: Secret\nmetadata: {name: s}\nstringData: {tls.crt: \"-----BEGIN C-----\", tls.key: \"-----BEGIN PRIVATE-----\"}\n";
+    let path = site.write("m.yaml", &format!("{manifest}{secret}")).display().to_string();
+    let (code, text, problems) =
+        run(PROGRAM, &["ingress", "render", "-f", &path, "--ingress-class", "nginx"]).expect("runs");
+    assert_eq!(code, 1, "{problems}");
+    assert!(
+        text.contains("# file forebay.conf\n") && text.contains("# file hosts/b.test.conf\nserver {"),
+        "{text}"
+    );
+    assert!(
+        text.contains("# file secrets/default_s.key\n# 23 bytes\n") && !text.contains("PRIVATE"),
+        "{text}"
+    );
+    assert!(problems.contains("snippets are not allowed"), "{problems}");
+}
