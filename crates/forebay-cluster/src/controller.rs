@@ -12,9 +12,9 @@ use crate::webhook;
 use forebay_k8s::gateway::GatewayKind;
 use forebay_k8s::gateway::objects::GROUP;
 use forebay_k8s::objects::{Kind, Object};
+use forebay_k8s::translate::Groups;
 use forebay_k8s::{Endpoint, Key, Objects, Options, Problem, Severity, Translation, Translator};
 use serde_json::Value;
-use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -73,9 +73,9 @@ pub struct Configuration {
     /// Everything that is not named is removed.
     pub complete: bool,
     /// Files that are removed.
-    pub removed: Vec<PathBuf>,
+    pub removed: Vec<Arc<Path>>,
     /// Files that are new or have changed.
-    pub files: Vec<(PathBuf, Arc<[u8]>)>,
+    pub files: Vec<(Arc<Path>, Arc<[u8]>)>,
     /// Groups that are new or whose servers have changed.
     pub endpoints: Vec<(Arc<str>, Arc<[Endpoint]>)>,
 }
@@ -110,7 +110,7 @@ pub async fn run(
     }
     drop(sender);
     let leads = elect(&api, &settings, log.clone());
-    let judged = Rc::new(RefCell::new(Objects::new()));
+    let judged = webhook::Settings::default();
     if let Some(listener) = settings.webhook.take() {
         let failed = |e: std::io::Error| Error::plain(format!("webhook: {e}"));
         listener.set_nonblocking(true).map_err(failed)?;
@@ -249,8 +249,7 @@ struct Quarantined {
     reason: String,
 }
 
-type Files = BTreeMap<PathBuf, Arc<[u8]>>;
-type Groups = BTreeMap<Arc<str>, Arc<[Endpoint]>>;
+type Files = BTreeMap<Arc<Path>, Arc<[u8]>>;
 
 struct Controller {
     settings: Settings,
@@ -266,7 +265,7 @@ struct Controller {
     groups: Groups,
     /// Files that were applied last.
     applied: Files,
-    quarantined: HashMap<PathBuf, Quarantined>,
+    quarantined: HashMap<Arc<Path>, Quarantined>,
     number: u64,
     /// Number of the configuration that is not applied yet, with its files.
     in_flight: Option<(u64, Files)>,
@@ -294,7 +293,7 @@ impl Controller {
             unlisted: HashSet::new(),
             waiting: Waiting::default(),
             files: Files::new(),
-            groups: Groups::new(),
+            groups: Groups::default(),
             applied: Files::new(),
             quarantined: HashMap::new(),
             number: 0,
@@ -353,7 +352,7 @@ impl Controller {
                 self.statuses.note(kind, &key, Some(&value));
                 Object::of(kind, value).map(|object| {
                     if self.is_for_webhook(kind, &key) {
-                        self.judged.borrow_mut().apply(object.clone());
+                        self.judged.borrow_mut().insert((kind, key.clone()), object.clone());
                     }
                     self.objects.apply(object);
                 })
@@ -380,7 +379,7 @@ impl Controller {
         match kind {
             Watched::Core(kind) => {
                 self.objects.delete(kind, key);
-                self.judged.borrow_mut().delete(kind, key);
+                self.judged.borrow_mut().remove(&(kind, key.clone()));
                 self.statuses.note(kind, key, None);
             }
             Watched::Gateway(kind) => {
@@ -408,7 +407,7 @@ impl Controller {
         if self.waiting.others.is_none() || self.in_flight.is_some() {
             self.waiting.endpoints = None;
             // Groups that the process does not know yet come with the configuration that has them.
-            let groups = self.translator.endpoints(&self.objects);
+            let groups = self.translator.translate(&self.objects, &self.settings.options).groups;
             let changed = changed(&self.groups, &groups);
             if !changed.is_empty() {
                 let _ = self.deliveries.send(Delivery::Endpoints(changed));
@@ -424,9 +423,10 @@ impl Controller {
     fn deliver(&mut self, translation: Translation) {
         let Translation { files, groups, problems, accepted, statuses, .. } = translation;
         self.gateway_statuses.want(statuses);
-        self.accepted = accepted.into_iter().map(|accepted| accepted.key).collect();
+        self.accepted = accepted.iter().map(|accepted| accepted.key.clone()).collect();
         self.problems = problems;
-        let own = self.settings.files.iter().map(|(path, from)| (path.clone(), self.read(path, from)));
+        let own =
+            self.settings.files.iter().map(|(path, from)| (Arc::from(path.as_path()), self.read(path, from)));
         let files = files.into_iter().chain(own).collect();
         let files = self.without_refused(files);
         let mut configuration = Configuration {
@@ -436,7 +436,7 @@ impl Controller {
             files: Vec::new(),
             endpoints: changed(&self.groups, &groups),
         };
-        let same = |(path, bytes): &(&PathBuf, &Arc<[u8]>)| {
+        let same = |(path, bytes): &(&Arc<Path>, &Arc<[u8]>)| {
             self.files.get(*path).is_some_and(|before| Arc::ptr_eq(before, bytes) || before == *bytes)
         };
         configuration.files = files
@@ -567,6 +567,9 @@ fn is_main(path: &Path) -> bool {
 
 /// Returns the groups whose servers have changed. A group that is gone needs no change.
 fn changed(before: &Groups, now: &Groups) -> Vec<(Arc<str>, Arc<[Endpoint]>)> {
+    if Arc::ptr_eq(before, now) {
+        return Vec::new();
+    }
     let is_new = |(name, servers): &(&Arc<str>, &Arc<[Endpoint]>)| {
         before.get(*name).is_none_or(|old| !Arc::ptr_eq(old, servers) && old != *servers)
     };

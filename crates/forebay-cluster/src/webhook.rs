@@ -4,7 +4,7 @@
 //! translated by itself, with the settings of the ConfigMap: nothing else is read, and no program runs.
 
 use forebay_k8s::objects::{Kind, Object};
-use forebay_k8s::{Objects, Options, Problem, Severity, Translator};
+use forebay_k8s::{Key, Objects, Options, Problem, Severity, Translator};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
@@ -12,6 +12,7 @@ use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::rc::Rc;
 use std::time::Duration;
@@ -33,7 +34,7 @@ const OF_OTHERS: &[&str] = &[
 ];
 
 /// Objects that an Ingress is judged with: the ConfigMap and the classes.
-pub(crate) type Settings = Rc<RefCell<Objects>>;
+pub(crate) type Settings = Rc<RefCell<BTreeMap<(Kind, Key), Object>>>;
 
 /// Answers reviews until the program ends.
 pub(crate) async fn serve(listener: TcpListener, settings: Settings, options: Rc<Options>) {
@@ -70,7 +71,7 @@ async fn answer(
 }
 
 /// Returns the answer to an AdmissionReview; `None` if it is none.
-fn judge(review: &Value, settings: &Objects, options: &Options) -> Option<Value> {
+fn judge(review: &Value, settings: &BTreeMap<(Kind, Key), Object>, options: &Options) -> Option<Value> {
     let request = review.get("request")?;
     let uid = request.get("uid")?.as_str()?;
     let object = request.get("object").filter(|object| object.is_object());
@@ -99,8 +100,13 @@ fn judge(review: &Value, settings: &Objects, options: &Options) -> Option<Value>
 }
 
 /// Translates an Ingress by itself.
-fn problems(object: &Value, settings: &Objects, options: &Options) -> Result<Vec<Problem>, String> {
-    let mut objects = settings.clone();
+fn problems(
+    object: &Value,
+    settings: &BTreeMap<(Kind, Key), Object>,
+    options: &Options,
+) -> Result<Vec<Problem>, String> {
+    let mut objects = Objects::new();
+    settings.values().for_each(|object| objects.apply(object.clone()));
     let ingress = Object::of(Kind::Ingress, object.clone())?;
     let key = ingress.key();
     objects.apply(ingress);

@@ -9,7 +9,7 @@ use crate::value::Value;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-pub use rows::ROWS;
+pub use rows::{OWN, ROWS};
 
 /// Second prefix of annotations, with the same names and some of our own.
 pub const PREFIX: &str = "forebay.io";
@@ -90,7 +90,7 @@ pub fn row(name: &str) -> Option<&'static Row> {
         let names = |row: &'static Row| {
             std::iter::once(row.name).chain(row.aliases.iter().copied()).map(move |n| (n, row))
         };
-        ROWS.iter().chain(rows::OWN).flat_map(names).collect()
+        ROWS.iter().chain(OWN).flat_map(names).collect()
     });
     index.get(name).copied()
 }

@@ -81,6 +81,12 @@ pub fn short_hash(text: &str) -> String {
     sha1::Sha1::digest(text.as_bytes()).iter().take(5).map(|b| format!("{b:02x}")).collect()
 }
 
+/// Returns the number of the file that a group is in, if there are many.
+pub(crate) fn shard(name: &str) -> u8 {
+    use sha1::Digest;
+    sha1::Sha1::digest(name.as_bytes()).first().copied().unwrap_or(0)
+}
+
 /// Servers of a group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Servers {

@@ -102,6 +102,8 @@ pub struct Parsed {
     pub canary: bool,
     /// Directives of its snippet for the stream block.
     pub stream_snippet: Vec<forebay_conf::Node>,
+    /// Number of this version of the object in the set.
+    pub revision: u64,
 }
 
 impl Parsed {
@@ -159,8 +161,8 @@ pub fn is_ours(ingress: &Ingress, objects: &Objects, options: &Options) -> bool 
     }
 }
 
-/// Reads an Ingress.
-pub fn parse(ingress: &Arc<Ingress>, globals: &Globals) -> Parsed {
+/// Reads an Ingress. `revision`: the number of this version of it in the set.
+pub fn parse(ingress: &Arc<Ingress>, revision: u64, globals: &Globals) -> Parsed {
     let key = Key::new(ingress.metadata.namespace.as_str(), ingress.metadata.name.as_str());
     let mut problems = Vec::new();
     let prefix = &globals.options.annotations_prefix;
@@ -174,6 +176,7 @@ pub fn parse(ingress: &Arc<Ingress>, globals: &Globals) -> Parsed {
         problems,
         canary,
         stream_snippet: Vec::new(),
+        revision,
     };
     parsed.rules = rules(&mut parsed, globals);
     stream_snippet(&mut parsed, globals);
@@ -286,7 +289,7 @@ fn host(parsed: &mut Parsed, index: usize, text: &str) -> Option<Option<String>>
 pub fn is_host(host: &str) -> bool {
     let name = host.strip_prefix("*.").unwrap_or(host);
     let label = |l: &str| {
-        let inner = l.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'_');
+        let inner = l.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
         !l.is_empty() && l.len() <= 63 && inner && !l.starts_with('-') && !l.ends_with('-')
     };
     name.len() <= 253 && !name.is_empty() && name.split('.').all(label)
@@ -349,6 +352,8 @@ fn path_match(path: &str, kind: &str, strict: bool, regex: bool) -> Result<PathM
 pub struct Use {
     /// The group.
     pub spec: Arc<Spec>,
+    /// Its name.
+    pub name: Arc<str>,
     /// Object that names it.
     pub origin: Arc<Ingress>,
     /// Field that names it.
@@ -581,7 +586,12 @@ impl Making<'_> {
 
     fn use_group(&mut self, parsed: &Parsed, spec: Spec, field: &str) -> String {
         let name = spec.name();
-        self.uses.push(Use { spec: Arc::new(spec), origin: parsed.ingress.clone(), field: field.to_owned() });
+        self.uses.push(Use {
+            spec: Arc::new(spec),
+            name: name.as_str().into(),
+            origin: parsed.ingress.clone(),
+            field: field.to_owned(),
+        });
         name
     }
 

@@ -11,6 +11,7 @@ pub mod annotations;
 pub mod gateway;
 pub mod groups;
 pub mod ingress;
+pub mod manual;
 pub mod model;
 pub mod objects;
 pub mod options;

@@ -99,7 +99,10 @@ pub struct Url<'a> {
 /// Cuts a URL with variables into its parts. `None`: it is none, or has a user in it.
 pub fn split(url: &str) -> Option<Url<'_>> {
     let (scheme, rest) = url.split_once("://")?;
-    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    // These variables begin with a slash.
+    let paths = ["$request_uri", "$uri", "${request_uri}", "${uri}"];
+    let end = [rest.find(['/', '?', '#'])].into_iter().chain(paths.map(|p| rest.find(p))).flatten().min();
+    let end = end.unwrap_or(rest.len());
     let (authority, rest) = rest.split_at_checked(end)?;
     if authority.contains('@') || authority.is_empty() || authority.contains('\\') {
         return None;

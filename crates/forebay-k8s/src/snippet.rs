@@ -109,6 +109,9 @@ pub fn parse(
         return Err(Invalid::new(at, format!("{}{hint}", error.message)));
     }
     let mut defined = known.clone();
+    if context == Contexts::STREAM {
+        defined.extend(variables::known_in_stream().map(str::to_owned));
+    }
     definitions(root, &mut defined);
     mentions(root, &defined)?;
     Ok(forebay_conf::print::nodes(root))
@@ -291,4 +294,119 @@ fn mentions(block: &Block, defined: &Known) -> Result<(), Invalid> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(text: &str, context: Contexts) -> Option<(usize, String)> {
+        let author = Author::Tenant { own_host: true };
+        parse(text, context, author, &Options::default(), &Known::new()).err().map(|e| (e.at, e.reason))
+    }
+
+    #[test]
+    fn allowed_directives_exist() {
+        for (names, context) in [(ALLOWED, Contexts::SERVER), (ALLOWED_STREAM, Contexts::STREAM)] {
+            for name in names {
+                let known = !forebay_conf::grammar::rows(name.as_bytes()).is_empty();
+                assert!(known, "{name} of {context:?}");
+            }
+        }
+    }
+
+    /// Each directive that can stand in a server or location is refused or was judged to do no harm.
+    #[test]
+    fn dangerous_directives_are_refused() {
+        let dangerous = [
+            "root",
+            "alias",
+            "include",
+            "ssl_certificate",
+            "ssl_certificate_key",
+            "ssl_trusted_certificate",
+            "ssl_client_certificate",
+            "ssl_crl",
+            "ssl_password_file",
+            "ssl_stapling_file",
+            "ssl_session_ticket_key",
+            "ssl_conf_command",
+            "ssl_dhparam",
+            "ssl_ech_file",
+            "auth_basic_user_file",
+            "error_log",
+            "proxy_store",
+            "client_body_in_file_only",
+            "client_body_temp_path",
+            "proxy_temp_path",
+            "proxy_cache",
+            "proxy_cache_path",
+            "proxy_ssl_certificate",
+            "proxy_ssl_certificate_key",
+            "proxy_ssl_trusted_certificate",
+            "proxy_ssl_conf_command",
+            "proxy_ssl_password_file",
+            "proxy_bind",
+            "resolver",
+            "acme",
+            "acme_certificate",
+            "acme_hook",
+            "api",
+            "dashboard",
+            "prometheus",
+            "stub_status",
+            "dav_methods",
+            "create_full_put_path",
+            "listen",
+            "server_name",
+            "autoindex",
+            "random_index",
+            "gzip_static",
+            "ssi",
+            "fastcgi_param",
+            "scgi_param",
+            "uwsgi_param",
+            "open_log_file_cache",
+            "quic_host_key",
+            "fastcgi_store",
+            "sendfile",
+            "directio",
+            "disable_symlinks",
+            "load_module",
+            "slice",
+            "brotli_static",
+            "health_check",
+            "perl",
+        ];
+        for name in dangerous {
+            assert!(!ALLOWED.contains(&name), "{name}");
+        }
+    }
+
+    #[test]
+    fn places() {
+        let location = |text: &str| refusal(text, Contexts::LOCATION);
+        assert_eq!(location("more_set_headers \"X: y\";\nif ($host = x) {\n return 403;\n}"), None);
+        assert_eq!(location("set $x 1; more_set_headers \"X: $x\";"), None);
+        assert_eq!(location("rewrite ^/(?<rest>.*)$ /$rest;"), None);
+        assert_eq!(location("try_files $uri @x;"), None);
+        assert_eq!(location("proxy_pass http://10.0.0.1:80;"), None);
+        let at = |text: &str| location(text).map(|(at, _)| at);
+        assert_eq!(at("if ($host = x) { root /; }"), Some(17));
+        assert_eq!(at("proxy_pass http://$http_x;"), Some(11));
+        assert_eq!(at("grpc_pass unix:/x;"), Some(10));
+        assert_eq!(at("fastcgi_pass 127.0.0.1:9000;"), Some(13));
+        assert_eq!(at("try_files /../etc/passwd =404;"), Some(10));
+        assert_eq!(at("access_log /x;"), Some(0));
+        assert_eq!(at("access_log off;"), None);
+        assert_eq!(at("return 200 $nonesuch;"), Some(11));
+        assert_eq!(at("x"), Some(0));
+        let server = |text: &str| refusal(text, Contexts::SERVER).map(|(at, _)| at);
+        assert_eq!(server("location /x { location /x/y { alias /; } }"), Some(30));
+        assert_eq!(server("server_name other.test;"), Some(0));
+        let stream = |text: &str| refusal(text, Contexts::STREAM).map(|(at, _)| at);
+        assert_eq!(stream("upstream x { server 127.0.0.1:1; }"), Some(20));
+        assert_eq!(stream("upstream x { server 10.0.0.1:1; }"), None);
+        assert_eq!(stream("server { listen 80; }"), Some(0));
+    }
 }

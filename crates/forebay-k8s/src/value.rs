@@ -49,6 +49,8 @@ pub enum Value {
     Line,
     /// Text of any number of lines with variables.
     Text,
+    /// Text of any number of lines with variables of the stream block.
+    StreamText,
     /// Directives.
     Snippet,
 }
@@ -75,12 +77,15 @@ impl Value {
     /// # Errors
     /// The reason and the place.
     pub fn check(self, text: &str, known: &Known) -> Result<(), Invalid> {
-        let longest =
-            if matches!(self, Value::Text | Value::Snippet | Value::Cidrs) { LONGEST_TEXT } else { LONGEST };
+        let longest = if matches!(self, Value::Text | Value::StreamText | Value::Snippet | Value::Cidrs) {
+            LONGEST_TEXT
+        } else {
+            LONGEST
+        };
         if text.len() > longest {
             return Err(Invalid::new(0, format!("the value is longer than {longest} bytes")));
         }
-        if !matches!(self, Value::Text | Value::Snippet) {
+        if !matches!(self, Value::Text | Value::StreamText | Value::Snippet) {
             no_controls(text)?;
         }
         match self {
@@ -113,6 +118,7 @@ impl Value {
             Value::Template => variables::check(text, known),
             Value::Line => no_dollar(text),
             Value::Text => variables::check(text, known),
+            Value::StreamText => variables::check_stream(text),
             _ => Ok(()),
         }
     }
@@ -137,7 +143,7 @@ impl Value {
             Value::Variables => "letters and variables".into(),
             Value::Template => "text with variables".into(),
             Value::Line => "text".into(),
-            Value::Text => "text with variables, any number of lines".into(),
+            Value::Text | Value::StreamText => "text with variables, any number of lines".into(),
             Value::Snippet => "directives".into(),
         }
     }
@@ -272,6 +278,22 @@ pub fn parse_time(text: &str) -> Option<String> {
         return Some(format!("{text}s"));
     }
     forebay_conf::units::duration_ms(text.as_bytes()).map(|_| text.to_owned())
+}
+
+/// Cipher suites of TLS 1.2 that Forebay has, by OpenSSL's names.
+const CIPHERS: &[&str] = &[
+    "ECDHE-ECDSA-AES128-GCM-SHA256",
+    "ECDHE-ECDSA-AES256-GCM-SHA384",
+    "ECDHE-ECDSA-CHACHA20-POLY1305",
+    "ECDHE-RSA-AES128-GCM-SHA256",
+    "ECDHE-RSA-AES256-GCM-SHA384",
+    "ECDHE-RSA-CHACHA20-POLY1305",
+];
+
+/// Returns the cipher suites of a list that Forebay has. `None`: there are none; `DEFAULT` and the like mean all.
+pub fn ciphers(text: &str) -> Option<String> {
+    let known: Vec<&str> = text.split([':', ' ', ',']).filter(|c| CIPHERS.contains(c)).collect();
+    (!known.is_empty()).then(|| known.join(":"))
 }
 
 /// Reads addresses and networks separated by commas.

@@ -249,8 +249,8 @@ fn encoded(delivery: Delivered) -> Delivery {
             Delivery::Configuration(controller::Configuration {
                 number,
                 complete,
-                removed,
-                files: files.into_iter().map(|(path, bytes)| (path, bytes.to_vec())).collect(),
+                removed: removed.iter().map(|path| path.to_path_buf()).collect(),
+                files: files.into_iter().map(|(path, bytes)| (path.to_path_buf(), bytes.to_vec())).collect(),
                 endpoints: groups.iter().map(endpoints).collect(),
             })
         }

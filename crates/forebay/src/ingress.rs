@@ -107,6 +107,9 @@ pub(crate) struct ControllerArgs {
     /// Let TLS sessions of some hosts pass as they are
     #[arg(long)]
     enable_ssl_passthrough: bool,
+    /// Port of this machine for TLS sessions that do not pass as they are
+    #[arg(long, value_name = "PORT")]
+    ssl_passthrough_proxy_port: Option<u16>,
     /// Refuse Services of type ExternalName
     #[arg(long)]
     disable_svc_external_name: bool,
@@ -144,6 +147,9 @@ impl ControllerArgs {
             http_port: self.http_port.unwrap_or(default.http_port),
             https_port: self.https_port.unwrap_or(default.https_port),
             enable_ssl_passthrough: self.enable_ssl_passthrough,
+            ssl_passthrough_proxy_port: self
+                .ssl_passthrough_proxy_port
+                .unwrap_or(default.ssl_passthrough_proxy_port),
             disable_svc_external_name: self.disable_svc_external_name,
             annotations_prefix: self.annotations_prefix.clone().unwrap_or(default.annotations_prefix),
             resolvers: if self.resolver.is_empty() { read::name_servers() } else { self.resolver.clone() },

@@ -152,6 +152,6 @@ pub const ROWS: &[Row] = &[
 
 /// Annotations of our own, under `forebay.io/`.
 #[rustfmt::skip]
-pub(super) const OWN: &[Row] = &[
+pub const OWN: &[Row] = &[
     Row { name: "limit-scope", value: OneOf(&["replica", "cluster"]), default: "replica", scope: Location, risk: Low, access: false, aliases: &[], verdict: Works },
 ];

@@ -239,7 +239,8 @@ fn find_conflicts(listeners: &mut [Attached]) {
     let mut protocols: BTreeMap<u16, String> = BTreeMap::new();
     let mut hosts: BTreeMap<(u16, String), usize> = BTreeMap::new();
     for i in 0..listeners.len() {
-        let Some(l) = listeners.get(i).filter(|l| l.supported) else { continue };
+        // UDP has ports of its own.
+        let Some(l) = listeners.get(i).filter(|l| l.listener.protocol != "UDP") else { continue };
         let (port, protocol, place) =
             (l.listener.port, l.listener.protocol.clone(), (l.listener.port, l.host()));
         let of_set = matches!(l.owner, Owner::Set(_));

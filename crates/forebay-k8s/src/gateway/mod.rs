@@ -468,8 +468,8 @@ fn listener_status(l: &Attached, metadata: &crate::objects::Metadata) -> Value {
         (None, false) => condition("ResolvedRefs", true, "ResolvedRefs", ""),
     };
     let accepted = match (l.supported, l.conflict) {
-        (false, _) => condition("Accepted", false, "UnsupportedProtocol", "this protocol is not served"),
-        (true, Some(reason)) => condition("Accepted", false, reason, "another listener has this port"),
+        (_, Some(reason)) => condition("Accepted", false, reason, "another listener has this port"),
+        (false, None) => condition("Accepted", false, "UnsupportedProtocol", "this protocol is not served"),
         (true, None) => condition("Accepted", true, "Accepted", ""),
     };
     let works = l.works() && l.unresolved.is_none() && !(l.invalid_kinds && l.kinds.is_empty());

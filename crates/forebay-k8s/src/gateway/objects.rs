@@ -641,6 +641,8 @@ pub struct Validation {
 /// The objects of a cluster.
 #[derive(Clone, Debug, Default)]
 pub struct GatewayObjects {
+    /// Number that grows with each change.
+    pub version: u64,
     /// GatewayClasses.
     pub classes: BTreeMap<Key, Arc<GatewayClass>>,
     /// Gateways.
@@ -672,6 +674,7 @@ impl GatewayObjects {
             all.insert(key, Arc::new(object));
             Ok(())
         }
+        self.version += 1;
         match kind {
             GatewayKind::GatewayClass => add(&mut self.classes, key, value),
             GatewayKind::Gateway => add(&mut self.gateways, key, value),
@@ -685,6 +688,7 @@ impl GatewayObjects {
 
     /// Removes an object.
     pub fn delete(&mut self, kind: GatewayKind, key: &Key) {
+        self.version += 1;
         match kind {
             GatewayKind::GatewayClass => drop(self.classes.remove(key)),
             GatewayKind::Gateway => drop(self.gateways.remove(key)),

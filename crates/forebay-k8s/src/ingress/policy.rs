@@ -28,7 +28,7 @@ const SIMPLE: &[(&str, &str, Form)] = &[
     ("limit-rate", "limit_rate", Form::Kilobytes),
     ("limit-rate-after", "limit_rate_after", Form::Kilobytes),
     ("satisfy", "satisfy", Form::Word),
-    ("proxy-ssl-ciphers", "proxy_ssl_ciphers", Form::Word),
+    ("proxy-ssl-ciphers", "proxy_ssl_ciphers", Form::Ciphers),
     ("proxy-ssl-name", "proxy_ssl_name", Form::Word),
     ("proxy-ssl-server-name", "proxy_ssl_server_name", Form::Word),
     ("proxy-ssl-verify-depth", "proxy_ssl_verify_depth", Form::Word),
@@ -42,6 +42,7 @@ enum Form {
     Size,
     Seconds,
     Kilobytes,
+    Ciphers,
 }
 
 /// Adds a directive.
@@ -84,6 +85,7 @@ impl Making<'_> {
                 Form::Seconds => format!("{value}s"),
                 // 0 is no limit.
                 Form::Kilobytes => format!("{value}k"),
+                Form::Ciphers => crate::value::ciphers(value).unwrap_or_default(),
             };
             if !word.is_empty() {
                 plain(policy, directive, [word]);
@@ -122,7 +124,8 @@ impl Making<'_> {
             self.pair(parsed, "proxy-cookie-path", "proxy_cookie_path", value, policy);
         }
         match (a.get("proxy-redirect-from"), a.get("proxy-redirect-to")) {
-            (Some(word @ ("off" | "default")), _) => plain(policy, "proxy_redirect", [word]),
+            // The default replaces names of groups, which no backend knows.
+            (Some("off" | "default"), _) => plain(policy, "proxy_redirect", ["off"]),
             (Some(from), Some(to)) if to != "off" => {
                 match crate::value::regex_lint(from.trim_start_matches(['~', '*'])) {
                     Some(why) if from.starts_with('~') => {
@@ -194,10 +197,15 @@ impl Making<'_> {
         };
     }
 
-    fn limits(&self, parsed: &Parsed, first: bool) -> Limits {
+    fn limits(&mut self, parsed: &Parsed, first: bool) -> Limits {
         let a = &parsed.annotations;
         let multiplier = a.number("limit-burst-multiplier").unwrap_or(5);
-        let cluster = a.get("limit-scope") == Some("cluster");
+        let mut cluster = a.get("limit-scope") == Some("cluster");
+        if cluster && !self.globals.options.shared_store {
+            let text = "there is no store in common, so each replica counts by itself";
+            self.problems.push(parsed.annotation_problem("limit-scope", text).reason("NoSharedStore"));
+            cluster = false;
+        }
         let kinds = [
             ("limit-connections", LimitKind::Connections, "conn"),
             ("limit-rps", LimitKind::Second, "rps"),

@@ -14,7 +14,7 @@ pub(super) fn of_host(making: &mut Making<'_>, host: &HostName, members: &Member
         }
         let a = &parsed.annotations;
         if tls.ciphers.is_none() {
-            tls.ciphers = a.get("ssl-ciphers").map(str::to_owned);
+            tls.ciphers = a.get("ssl-ciphers").and_then(crate::value::ciphers);
         }
         if tls.prefer_server_ciphers.is_none() {
             tls.prefer_server_ciphers = a.get("ssl-prefer-server-ciphers").and_then(crate::value::parse_bool);

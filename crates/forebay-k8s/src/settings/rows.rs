@@ -4,8 +4,8 @@ use super::Row;
 use crate::annotations::Risk::{Critical, High, Low, Medium};
 use crate::annotations::Verdict::{Differs, Refused, Works};
 use crate::value::Value::{
-    Bool, Cidrs, Line, Number, OneOf, Reference, Size, Snippet, Template, Text, Time, Token, Tokens,
-    Variables,
+    Bool, Cidrs, Line, Number, OneOf, Reference, Size, Snippet, StreamText, Template, Text, Time, Token,
+    Tokens, Variables,
 };
 
 /// The keys of ingress-nginx's ConfigMap.
@@ -117,7 +117,7 @@ pub const ROWS: &[Row] = &[
     Row { name: "location-snippet", value: Snippet, default: "", risk: Critical, verdict: Works },
     Row { name: "log-format-escape-json", value: Bool, default: "false", risk: Medium, verdict: Works },
     Row { name: "log-format-escape-none", value: Bool, default: "false", risk: Medium, verdict: Works },
-    Row { name: "log-format-stream", value: Text, default: "[$remote_addr] [$time_local] $protocol $status $bytes_sent $bytes_received $session_time", risk: Medium, verdict: Works },
+    Row { name: "log-format-stream", value: StreamText, default: "[$remote_addr] [$time_local] $protocol $status $bytes_sent $bytes_received $session_time", risk: Medium, verdict: Works },
     Row { name: "log-format-upstream", value: Text, default: "$remote_addr - $remote_user [$time_local] \"$request\" $status $body_bytes_sent \"$http_referer\" \"$http_user_agent\" $request_length $request_time [$proxy_upstream_name] [$proxy_alternative_upstream_name] $upstream_addr $upstream_response_length $upstream_response_time $upstream_status $req_id", risk: Medium, verdict: Works },
     Row { name: "lua-shared-dicts", value: Line, default: "", risk: Low, verdict: Differs("accepted without effect: Forebay has no Lua") },
     Row { name: "main-snippet", value: Snippet, default: "", risk: Critical, verdict: Works },

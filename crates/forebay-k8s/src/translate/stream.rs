@@ -12,17 +12,17 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Parts of the stream block.
-#[derive(Default)]
+#[derive(Clone, Default, PartialEq)]
 pub(super) struct Parts {
     pub(super) ports: Vec<StreamPort>,
     pub(super) passthrough: Vec<(String, String)>,
     pub(super) snippets: Vec<Node>,
 }
 
-pub(super) fn parts(
+pub(super) fn parts<'p>(
     objects: &Objects,
     globals: &Globals,
-    ours: &[Arc<Parsed>],
+    ours: impl Iterator<Item = &'p Arc<Parsed>> + Clone,
     out: &mut Translation,
     problems: &mut Vec<Problem>,
 ) -> Parts {
@@ -33,13 +33,12 @@ pub(super) fn parts(
         services(&map.object, udp, objects, globals, &mut parts, problems);
     }
     if options.enable_ssl_passthrough {
-        passthrough(objects, globals, ours, &mut parts);
+        passthrough(objects, globals, ours.clone(), &mut parts);
     }
     for port in &parts.ports {
-        out.services.insert(port.spec.service.clone());
-        out.groups.insert(port.group.as_str().into(), port.servers.endpoints.clone());
+        Arc::make_mut(&mut out.groups).insert(port.group.as_str().into(), port.servers.endpoints.clone());
     }
-    parts.snippets = ours.iter().flat_map(|p| p.stream_snippet.iter().cloned()).collect();
+    parts.snippets = ours.flat_map(|p| p.stream_snippet.iter().cloned()).collect();
     parts
 }
 
@@ -102,9 +101,14 @@ fn service(text: &str, udp: bool) -> Option<(Spec, bool, bool)> {
 }
 
 /// Adds the hosts of `ssl-passthrough`. Their groups are those of the path `/`.
-fn passthrough(objects: &Objects, globals: &Globals, ours: &[Arc<Parsed>], parts: &mut Parts) {
+fn passthrough<'p>(
+    objects: &Objects,
+    globals: &Globals,
+    ours: impl Iterator<Item = &'p Arc<Parsed>>,
+    parts: &mut Parts,
+) {
     let mut seen = BTreeSet::new();
-    for parsed in ours.iter().filter(|p| !p.canary && p.annotations.flag("ssl-passthrough")) {
+    for parsed in ours.filter(|p| !p.canary && p.annotations.flag("ssl-passthrough")) {
         for rules in &parsed.rules {
             let Some(host) = &rules.host else { continue };
             let root =

@@ -5,7 +5,7 @@ mod location;
 
 pub(crate) use location::collect;
 
-use super::node;
+use super::{addresses, node};
 use crate::groups::short_hash;
 use crate::ingress::Globals;
 use crate::model::{Action, HostName, PathMatch, Route, Server};
@@ -62,18 +62,6 @@ pub fn server(server: &Server, globals: &Globals) -> Vec<Node> {
 /// Returns the words of the locations of a snippet.
 fn place(snippet: &[Node]) -> BTreeSet<Vec<Vec<u8>>> {
     snippet.iter().filter(|n| n.name == b"location").map(|n| n.args.clone()).collect()
-}
-
-/// Returns the addresses to listen at with a port.
-fn addresses(globals: &Globals, port: u16) -> Vec<String> {
-    let given = &globals.addresses;
-    if given.is_empty() {
-        let six = globals.ipv6.then(|| format!("[::]:{port}"));
-        return std::iter::once(port.to_string()).chain(six).collect();
-    }
-    let bracketed =
-        |a: &String| if a.contains(':') { format!("[{a}]:{port}") } else { format!("{a}:{port}") };
-    given.iter().map(bracketed).collect()
 }
 
 fn listen(server: &Server, globals: &Globals, nodes: &mut Vec<Node>) {

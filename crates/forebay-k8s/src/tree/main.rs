@@ -59,7 +59,10 @@ pub fn main(parts: &Main<'_>) -> Vec<Node> {
     let workers = s.get("worker-processes");
     let workers = if workers.parse::<u16>().is_ok_and(|n| n > 0) { workers } else { "auto" };
     nodes.push(node("worker_processes", [workers]));
-    if let Some(affinity) = s.some("worker-cpu-affinity") {
+    if let Some(affinity) = s
+        .some("worker-cpu-affinity")
+        .filter(|a| *a == "auto" || a.bytes().all(|b| matches!(b, b'0' | b'1' | b' ')))
+    {
         nodes.push(node("worker_cpu_affinity", affinity.split_ascii_whitespace()));
     }
     if s.number("max-worker-open-files") > 0 {

@@ -80,12 +80,12 @@ pub(super) fn text(path: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Writes a file that only its owner may read: some are private keys.
+/// Writes a file. Private keys only their owner may read; files of passwords are read by the worker, which may be another user.
 pub(super) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     if let Some(parent) = path.parent() {
         std::fs::create_dir_all(parent)?;
     }
-    let secret = path.components().any(|c| c.as_os_str() == "secrets");
+    let secret = path.extension().is_some_and(|e| e == "key");
     let mode = if secret { 0o600 } else { 0o644 };
     let mut file =
         std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(path)?;

@@ -140,6 +140,8 @@ fn make_authority(out: &mut Out<'_>, route: &Route, authority: &Authority, id: &
         body.push(node("proxy_buffering", ["on"]));
         body.retain(|n| !(n.name == b"proxy_buffering" && n.args == [b"off".to_vec()]));
         body.push(node("proxy_cache", ["auth_cache"]));
+        // An answer is kept although it sets a cookie.
+        body.push(node("proxy_ignore_headers", ["Set-Cookie"]));
         body.push(node("proxy_cache_key", [format!("{id} $host {key}")]));
         body.extend(times.iter().map(|words| node("proxy_cache_valid", words.iter().map(String::as_str))));
     }

@@ -27,6 +27,12 @@ pub(super) fn body(out: &mut Out<'_>, route: &Route) -> Vec<Node> {
         Action::Answer(status) => nodes.push(node("return", [status.to_string()])),
         Action::Redirect { code, url } => {
             access::checks(out, route, &mut nodes);
+            let form = |d: &&crate::model::Plain| {
+                matches!(d.name, "absolute_redirect" | "port_in_redirect" | "access_log")
+            };
+            nodes.extend(
+                policy.plain.iter().filter(form).map(|d| node(d.name, d.words.iter().map(String::as_str))),
+            );
             nodes.push(node("return", [code.to_string(), url.clone()]));
         }
         Action::Forward(forward) => {

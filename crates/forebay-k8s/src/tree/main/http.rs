@@ -297,15 +297,21 @@ fn tls(parts: &Main<'_>, nodes: &mut Vec<Node>) {
     if !protocols.is_empty() {
         nodes.push(node("ssl_protocols", protocols));
     }
-    nodes.push(node("ssl_ciphers", [s.get("ssl-ciphers")]));
-    if s.set("ssl-ecdh-curve").is_some() {
-        nodes.push(node("ssl_ecdh_curve", [s.get("ssl-ecdh-curve")]));
+    if let Some(ciphers) = crate::value::ciphers(s.get("ssl-ciphers")) {
+        nodes.push(node("ssl_ciphers", [ciphers]));
+    }
+    let curves = ["X25519MLKEM768", "X25519", "prime256v1", "P-256", "secp384r1", "P-384"];
+    let known: Vec<&str> = s.get("ssl-ecdh-curve").split(':').filter(|c| curves.contains(c)).collect();
+    if !known.is_empty() {
+        nodes.push(node("ssl_ecdh_curve", [known.join(":")]));
     }
     flag(globals, nodes, "ssl-early-data", "ssl_early_data");
     size(globals, nodes, "ssl-buffer-size", "ssl_buffer_size");
     if s.flag("ssl-session-cache") {
-        let size = parse_size(s.get("ssl-session-cache-size")).unwrap_or_else(|| "10m".into());
-        nodes.push(node("ssl_session_cache", [format!("shared:SSL:{size}")]));
+        let size = parse_size(s.get("ssl-session-cache-size"));
+        let bytes = size.and_then(|t| forebay_conf::units::size(t.as_bytes())).unwrap_or(10 << 20);
+        // Smaller ones are an error.
+        nodes.push(node("ssl_session_cache", [format!("shared:SSL:{}", bytes.max(128 << 10))]));
     }
     if let Some(time) = parse_time(s.get("ssl-session-timeout")) {
         nodes.push(node("ssl_session_timeout", [time]));
@@ -319,6 +325,24 @@ fn tls(parts: &Main<'_>, nodes: &mut Vec<Node>) {
     }
 }
 
+/// Cuts a text into words that can be printed. `log_format` puts them together.
+pub(super) fn parts_of(text: &str) -> Vec<String> {
+    let mut parts = vec![String::new()];
+    for c in text.chars() {
+        // Not within a variable, so that each part is one by itself.
+        let full = parts.last().is_some_and(|p| p.len() > 1500)
+            && !c.is_ascii_alphanumeric()
+            && !matches!(c, '_' | '{' | '}');
+        if full {
+            parts.push(String::new());
+        }
+        if let Some(last) = parts.last_mut() {
+            last.push(c);
+        }
+    }
+    parts
+}
+
 fn logs(globals: &Globals, nodes: &mut Vec<Node>) {
     let s = &globals.settings;
     let escape = if s.flag("log-format-escape-none") {
@@ -326,8 +350,11 @@ fn logs(globals: &Globals, nodes: &mut Vec<Node>) {
     } else {
         s.flag("log-format-escape-json").then_some("escape=json")
     };
-    nodes.push(node("log_format", ["upstreaminfo"]).args(escape).arg(s.get("log-format-upstream")));
-    if s.flag("disable-access-log") || s.flag("disable-http-access-log") {
+    nodes
+        .push(node("log_format", ["upstreaminfo"]).args(escape).args(parts_of(s.get("log-format-upstream"))));
+    let path = s.set("http-access-log-path").or_else(|| s.set("access-log-path"));
+    let path = path.unwrap_or(&globals.options.access_log);
+    if s.flag("disable-access-log") || s.flag("disable-http-access-log") || path == "off" {
         nodes.push(node("access_log", ["off"]));
         return;
     }
@@ -339,15 +366,20 @@ fn logs(globals: &Globals, nodes: &mut Vec<Node>) {
         nodes.push(node("map", ["$request_uri", "$loggable"]).block(all));
     }
     let condition = some.then_some("if=$loggable");
-    let path = s
-        .set("http-access-log-path")
-        .or_else(|| s.set("access-log-path"))
-        .unwrap_or(&globals.options.access_log);
     let path = match s.some("syslog-host").filter(|_| s.flag("enable-syslog")) {
         Some(host) => format!("syslog:server={host}:{}", s.get("syslog-port")),
         None => path.to_owned(),
     };
-    let parameters = s.get("access-log-params").split_ascii_whitespace();
+    let known = |w: &&str| {
+        *w == "gzip"
+            || ["buffer=", "flush=", "gzip="].iter().any(|p| {
+                w.strip_prefix(p).is_some_and(|v| {
+                    forebay_conf::units::size(v.as_bytes()).is_some()
+                        || forebay_conf::units::duration_ms(v.as_bytes()).is_some()
+                })
+            })
+    };
+    let parameters = s.get("access-log-params").split_ascii_whitespace().filter(known);
     nodes.push(node("access_log", [path.as_str(), "upstreaminfo"]).args(parameters).args(condition));
 }
 

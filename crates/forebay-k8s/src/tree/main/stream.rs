@@ -43,7 +43,7 @@ pub(super) fn block(parts: &Main<'_>) -> Option<Node> {
 
 fn settings(globals: &Globals, nodes: &mut Vec<Node>) {
     let s = &globals.settings;
-    nodes.push(node("log_format", ["log_stream", s.get("log-format-stream")]));
+    nodes.push(node("log_format", ["log_stream"]).args(super::http::parts_of(s.get("log-format-stream"))));
     if s.flag("disable-access-log") || s.flag("disable-stream-access-log") {
         nodes.push(node("access_log", ["off"]));
     } else {
@@ -86,8 +86,7 @@ fn group(port: &StreamPort, endpoints: bool) -> Node {
 
 fn server(port: &StreamPort, globals: &Globals) -> Node {
     let mut nodes = Vec::new();
-    let six = globals.ipv6.then(|| format!("[::]:{}", port.port));
-    for address in std::iter::once(port.port.to_string()).chain(six) {
+    for address in super::super::addresses(globals, port.port) {
         let listen = node("listen", [address]).args(port.udp.then_some("udp"));
         nodes.push(listen.args(port.decode_proxy.then_some("proxy_protocol")));
     }
@@ -101,26 +100,38 @@ fn server(port: &StreamPort, globals: &Globals) -> Node {
     Node::new("server").block(nodes)
 }
 
-/// Makes the server that looks at the name in a TLS session: sessions of some hosts pass to their groups, all others to the
-/// `http` block.
+/// Makes the servers that look at the name in a TLS session.
+///
+/// The first sends all sessions on with a PROXY header, from which the `http` block learns who the client is. Sessions of hosts with
+/// passthrough go to a second one, which takes the header off again, since their servers do not expect it.
 fn pass_sessions(parts: &Main<'_>, nodes: &mut Vec<Node>) {
     let globals = parts.globals;
-    let own = format!("127.0.0.1:{}", globals.options.ssl_passthrough_proxy_port);
-    let hosts = parts.passthrough.iter().map(|(host, group)| node(host, [group.as_str()]));
-    let entries = std::iter::once(node("default", ["tls_here"]))
-        .chain(std::iter::once(node("hostnames", [] as [&str; 0])))
-        .chain(hosts);
-    nodes.push(node("map", ["$ssl_preread_server_name", "$tls_group"]).block(entries.collect()));
-    nodes.push(node("upstream", ["tls_here"]).block(vec![node("server", [own])]));
-    // The PROXY header tells the `http` block who the client is; servers of others do not expect one.
+    let own = globals.options.ssl_passthrough_proxy_port;
+    let second = own.saturating_sub(1).max(1);
+    let hostnames = || node("hostnames", [] as [&str; 0]);
+    let map = |to: &str, default: &str, group: &dyn Fn(&str) -> String| {
+        let hosts = parts.passthrough.iter().map(|(host, name)| node(host, [group(name)]));
+        let entries = [node("default", [default]), hostnames()].into_iter().chain(hosts);
+        node("map", ["$ssl_preread_server_name", to]).block(entries.collect())
+    };
+    nodes.push(map("$tls_way", "tls_here", &|_| "tls_through".into()));
+    nodes.push(map("$tls_group", "tls_here", &str::to_owned));
+    for (name, port) in [("tls_here", own), ("tls_through", second)] {
+        nodes.push(node("upstream", [name]).block(vec![node("server", [format!("127.0.0.1:{port}")])]));
+    }
     let mut inner = Vec::new();
-    let port = globals.options.https_port;
-    let six = globals.ipv6.then(|| format!("[::]:{port}"));
     let decode = globals.settings.flag("use-proxy-protocol").then_some("proxy_protocol");
-    for address in std::iter::once(port.to_string()).chain(six) {
+    let port = globals.options.https_port;
+    for address in super::super::addresses(globals, port) {
         inner.push(node("listen", [address]).args(decode));
     }
     inner.push(node("ssl_preread", ["on"]));
-    inner.push(node("proxy_pass", ["$tls_group"]));
+    inner.push(node("proxy_protocol", ["on"]));
+    inner.push(node("proxy_pass", ["$tls_way"]));
     nodes.push(Node::new("server").block(inner));
+    nodes.push(Node::new("server").block(vec![
+        node("listen", [format!("127.0.0.1:{second}"), "proxy_protocol".into()]),
+        node("ssl_preread", ["on"]),
+        node("proxy_pass", ["$tls_group"]),
+    ]));
 }
