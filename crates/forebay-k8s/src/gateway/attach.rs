@@ -4,8 +4,9 @@ use super::objects::{
     AllowedNamespaces, GROUP, Gateway, GatewayKind, GatewayObjects, Listener, ListenerSet, ObjectRef,
     ParentRef, Route,
 };
+use crate::groups::short_hash;
 use crate::ingress::certificate_files;
-use crate::model::CertificateFiles;
+use crate::model::{CertificateFiles, File};
 use crate::objects::{Key, Metadata, Objects};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -87,6 +88,20 @@ pub(crate) struct Attached {
     pub conflict: Option<&'static str>,
     /// Routes that are attached.
     pub routes: usize,
+    /// Certificates that clients have to show.
+    pub clients: Clients,
+}
+
+/// Verification of clients at a listener.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Clients {
+    /// They show no certificate.
+    #[default]
+    Any,
+    /// They show one of these authorities. `insecure`: others are served, too.
+    Of { authorities: File, insecure: bool },
+    /// No authority can be read. Nobody is served.
+    Unknown,
 }
 
 impl Attached {
@@ -94,7 +109,8 @@ impl Attached {
     pub(crate) fn works(&self) -> bool {
         // Without a certificate no handshake can be answered.
         let has_certificate = self.listener.protocol != "HTTPS" || !self.certificates.is_empty();
-        self.supported && self.conflict.is_none() && has_certificate
+        let knows_clients = !matches!(self.clients, Clients::Unknown);
+        self.supported && self.conflict.is_none() && has_certificate && knows_clients
     }
 
     /// Returns the host in lower case; empty for all.
@@ -118,6 +134,8 @@ pub(crate) struct Ours {
     pub address_problem: Option<(&'static str, &'static str, String)>,
     /// ListenerSets that may attach, and those that may not.
     pub sets: Vec<(Arc<ListenerSet>, bool)>,
+    /// Certificate that backends see, or why there is none: reason and message.
+    pub client_certificate: Option<Result<CertificateFiles, (&'static str, String)>>,
 }
 
 /// Returns the Gateways whose class is ours, the oldest first.
@@ -165,7 +183,71 @@ fn ours(cluster: Cluster<'_>, key: &Key, gateway: &Arc<Gateway>) -> Ours {
             .extend(set.spec.listeners.iter().map(|l| attach(cluster, l, Owner::Set(set.clone()), owner)));
     }
     find_conflicts(&mut listeners);
-    Ours { key: key.clone(), gateway: gateway.clone(), listeners, address: None, address_problem: None, sets }
+    for l in listeners.iter_mut().filter(|l| l.listener.protocol == "HTTPS") {
+        verify_clients(cluster, key, gateway, l);
+    }
+    let reference = gateway.spec.tls.backend.as_ref().and_then(|b| b.client_certificate_ref.as_ref());
+    let client_certificate = reference.map(|reference| {
+        certificate(cluster, reference, ("Gateway", &key.namespace)).map_err(|(reason, text)| match reason {
+            "RefNotPermitted" => (reason, text),
+            _ => ("InvalidClientCertificateRef", text),
+        })
+    });
+    Ours {
+        client_certificate,
+        key: key.clone(),
+        gateway: gateway.clone(),
+        listeners,
+        address: None,
+        address_problem: None,
+        sets,
+    }
+}
+
+/// Finds the authorities of clients.
+fn verify_clients(cluster: Cluster<'_>, gateway: &Key, object: &Gateway, l: &mut Attached) {
+    let Some(frontend) = &object.spec.tls.frontend else { return };
+    let own = frontend.per_port.iter().find(|p| p.port == l.listener.port).map(|p| &p.tls);
+    let Some(validation) = &own.unwrap_or(&frontend.default).validation else { return };
+    let (mut bytes, mut wrong) = (Vec::new(), None);
+    for reference in &validation.ca_certificate_refs {
+        match authority(cluster, gateway, reference) {
+            Ok(text) => bytes.extend_from_slice(format!("{text}\n").as_bytes()),
+            Err(why) => wrong = Some(why),
+        }
+    }
+    if bytes.is_empty() {
+        let (reason, text) = wrong.unwrap_or(("InvalidCACertificateRef", "there is no authority".to_owned()));
+        l.clients = Clients::Unknown;
+        l.unresolved = Some((reason, text));
+        return;
+    }
+    if wrong.is_some() {
+        l.unresolved = wrong;
+    }
+    let name = short_hash(&format!("{gateway} {}", l.listener.port));
+    let authorities = File { path: format!("gateways/clients-{name}.pem"), bytes: bytes.into() };
+    l.clients =
+        Clients::Of { authorities, insecure: validation.mode.as_deref() == Some("AllowInsecureFallback") };
+}
+
+fn authority(
+    cluster: Cluster<'_>,
+    gateway: &Key,
+    reference: &ObjectRef,
+) -> Result<String, (&'static str, String)> {
+    if (reference.group.as_deref().unwrap_or(""), reference.kind.as_deref().unwrap_or("ConfigMap"))
+        != ("", "ConfigMap")
+    {
+        return Err(("InvalidCACertificateKind", format!("\"{}\" is no ConfigMap", reference.name)));
+    }
+    let key = Key::new(reference.namespace.as_deref().unwrap_or(&gateway.namespace), reference.name.as_str());
+    if !cluster.is_granted((GROUP, "Gateway", &gateway.namespace), ("", "ConfigMap"), &key) {
+        return Err(("RefNotPermitted", format!("no ReferenceGrant allows the ConfigMap {key}")));
+    }
+    let text = cluster.objects.config_map(&key).and_then(|m| m.object.data.get("ca.crt").cloned());
+    let text = text.filter(|text| text.contains("-----BEGIN CERTIFICATE-----"));
+    text.ok_or_else(|| ("InvalidCACertificateRef", format!("ConfigMap {key} has no certificate at ca.crt")))
 }
 
 fn attach(
@@ -198,6 +280,7 @@ fn attach(
         supported: !all.is_empty(),
         conflict: None,
         routes: 0,
+        clients: Clients::Any,
     };
     if listener.protocol == "HTTPS" {
         for reference in listener.tls.iter().flat_map(|tls| &tls.certificate_refs) {

@@ -13,9 +13,9 @@ pub use objects::{GatewayKind, GatewayObjects};
 pub use status::StatusUpdate;
 
 use crate::groups::Spec;
-use crate::model::File;
+use crate::model::{CertificateFiles, File};
 use crate::objects::{Key, Objects};
-use attach::{Attached, Cluster, Ours, Owner, Parent, age, covers};
+use attach::{Attached, Clients, Cluster, Ours, Owner, Parent, age, covers};
 use forebay_conf::Node;
 use objects::{ListenerSet, Match, Route, Rule};
 use rules::{Choice, Place, Unresolved};
@@ -53,8 +53,12 @@ pub struct GatewayPart {
 pub const FEATURES: &[&str] = &[
     "BackendTLSPolicy",
     "GRPCRoute",
+    "GRPCRouteNamedRouteRule",
     "Gateway",
     "GatewayAddressEmpty",
+    "GatewayBackendClientCertificate",
+    "GatewayFrontendClientCertificateValidation",
+    "GatewayFrontendClientCertificateValidationInsecureFallback",
     "GatewayHTTPListenerIsolation",
     "GatewayPort8080",
     "GatewayStaticAddresses",
@@ -81,6 +85,9 @@ pub const FEATURES: &[&str] = &[
     "HTTPRouteRequestPercentageMirror",
     "HTTPRouteRequestTimeout",
     "HTTPRouteResponseHeaderModification",
+    "HTTPRouteRetry",
+    "HTTPRouteRetryBackendTimeout",
+    "HTTPRouteRetryConnectionError",
     "HTTPRouteSchemeRedirect",
     "ListenerSet",
     "ReferenceGrant",
@@ -263,6 +270,7 @@ fn servers(cluster: Cluster<'_>, (index, o): (usize, &Ours), routes: &[Placed<'_
     for (port, listeners) in ports {
         let encrypted =
             listeners.iter().any(|l| o.listeners.get(*l).is_some_and(|l| l.listener.protocol == "HTTPS"));
+        let certificate = o.client_certificate.as_ref().and_then(|found| found.as_ref().ok());
         let address = match o.address {
             None => port.to_string(),
             Some(IpAddr::V4(a)) => format!("{a}:{port}"),
@@ -306,7 +314,13 @@ fn servers(cluster: Cluster<'_>, (index, o): (usize, &Ours), routes: &[Placed<'_
         for (host, candidates) in hosts {
             let listener = owner(o, &listeners, &host).and_then(|l| o.listeners.get(l));
             let fallback = listeners.first().and_then(|l| o.listeners.get(*l));
-            server(cluster, (&host, &candidates), (&address, port, encrypted), (listener, fallback), part);
+            server(
+                cluster,
+                (&host, &candidates),
+                (&address, port, encrypted, certificate),
+                (listener, fallback),
+                part,
+            );
         }
     }
 }
@@ -372,7 +386,7 @@ fn sort(candidates: &mut [Candidate<'_>]) {
 fn server(
     cluster: Cluster<'_>,
     (host, candidates): (&str, &[Candidate<'_>]),
-    (address, port, encrypted): (&str, u16, bool),
+    (address, port, encrypted, certificate): (&str, u16, bool, Option<&CertificateFiles>),
     (listener, fallback): (Option<&Attached>, Option<&Attached>),
     part: &mut GatewayPart,
 ) {
@@ -398,6 +412,16 @@ fn server(
             nodes.push(Node::new("ssl_certificate_key").arg(files.key.path.as_str()));
             part.files.extend([files.chain.clone(), files.key.clone()]);
         }
+        if let Some(Clients::Of { authorities, insecure }) = listener.or(fallback).map(|l| &l.clients) {
+            let verify = if *insecure { "optional_no_ca" } else { "on" };
+            nodes.push(Node::new("ssl_client_certificate").arg(authorities.path.as_str()));
+            nodes.push(Node::new("ssl_verify_client").arg(verify));
+            nodes.push(Node::new("ssl_verify_depth").arg("4"));
+            // Others get no answer at all, as if the handshake had failed.
+            nodes.push(Node::new("error_page").args(["495", "496", "=", "@unverified"]));
+            nodes.push(Node::new("location").arg("@unverified").block(vec![Node::new("return").arg("444")]));
+            part.files.push(authorities.clone());
+        }
         if listener.is_none() {
             // No listener has this name.
             nodes.push(Node::new("ssl_reject_handshake").arg("on"));
@@ -414,7 +438,7 @@ fn server(
             c.rule,
             c.number
         ));
-        let place = Place { id, port, found: &c.found };
+        let place = Place { id, port, found: &c.found, certificate };
         let served = rules::serve(cluster, c.placed.route, c.placed.kind, (rule as &Rule, choices), &place);
         part.http.extend(served.http);
         nodes.extend(served.routes);
@@ -469,6 +493,9 @@ fn listener_status(l: &Attached, metadata: &crate::objects::Metadata) -> Value {
     };
     let accepted = match (l.supported, l.conflict) {
         (_, Some(reason)) => condition("Accepted", false, reason, "another listener has this port"),
+        (true, None) if matches!(l.clients, Clients::Unknown) => {
+            condition("Accepted", false, "NoValidCACertificate", "no authority of clients can be read")
+        }
         (false, None) => condition("Accepted", false, "UnsupportedProtocol", "this protocol is not served"),
         (true, None) => condition("Accepted", true, "Accepted", ""),
     };
@@ -523,8 +550,12 @@ fn gateway_status(o: &Ours, options: &GatewayOptions) -> StatusUpdate {
     };
     let listeners: Vec<Value> = own.iter().map(|l| listener_status(l, metadata)).collect();
     let attached = o.sets.iter().filter(|(set, allowed)| *allowed && has_good_listener(o, set)).count();
-    let mut status =
-        json!({ "conditions": [accepted, programmed], "addresses": addresses, "listeners": listeners });
+    let mut conditions = vec![accepted, programmed];
+    conditions.extend(o.client_certificate.as_ref().map(|found| match found {
+        Ok(_) => condition("ResolvedRefs", true, "ResolvedRefs", ""),
+        Err((reason, text)) => condition("ResolvedRefs", false, reason, text),
+    }));
+    let mut status = json!({ "conditions": conditions, "addresses": addresses, "listeners": listeners });
     if o.gateway.spec.allowed_listeners.namespaces.is_some() {
         status["attachedListenerSets"] = json!(attached);
     }

@@ -111,6 +111,64 @@ pub struct GatewaySpec {
     pub addresses: Vec<Address>,
     /// ListenerSets that may add listeners.
     pub allowed_listeners: AllowedListeners,
+    /// TLS of clients and backends.
+    pub tls: GatewayTls,
+}
+
+/// TLS of a Gateway.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct GatewayTls {
+    /// To clients.
+    pub frontend: Option<Frontend>,
+    /// To backends.
+    pub backend: Option<BackendSide>,
+}
+
+/// Certificates of clients.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Frontend {
+    /// For all ports.
+    pub default: FrontendTls,
+    /// For single ports.
+    pub per_port: Vec<PortTls>,
+}
+
+/// Certificates of clients at a port.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct PortTls {
+    /// Port.
+    pub port: u16,
+    /// Verification.
+    pub tls: FrontendTls,
+}
+
+/// Verification of clients.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct FrontendTls {
+    /// Verification; `None`: clients show no certificate.
+    pub validation: Option<FrontendValidation>,
+}
+
+/// Verification of the certificates of clients.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct FrontendValidation {
+    /// ConfigMaps with authorities.
+    pub ca_certificate_refs: Vec<ObjectRef>,
+    /// `AllowValidOnly` or `AllowInsecureFallback`.
+    pub mode: Option<String>,
+}
+
+/// Certificate that backends see.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct BackendSide {
+    /// Secret.
+    pub client_certificate_ref: Option<ObjectRef>,
 }
 
 /// Status of a Gateway.

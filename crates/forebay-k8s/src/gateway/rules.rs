@@ -6,7 +6,7 @@ use super::objects::{
     Route, Rule, ValueMatch,
 };
 use crate::groups::{Spec, short_hash};
-use crate::model::File;
+use crate::model::{CertificateFiles, File};
 use crate::objects::{Key, PortRef};
 use forebay_conf::Node;
 use std::sync::Arc;
@@ -121,6 +121,8 @@ pub(crate) struct Place<'a> {
     pub port: u16,
     /// Match, with the prefix that filters may replace.
     pub found: &'a Match,
+    /// Certificate that backends see.
+    pub certificate: Option<&'a CertificateFiles>,
 }
 
 /// Directives for one match of a rule.
@@ -332,7 +334,7 @@ fn body(
     nodes.extend(rewrites);
     nodes.extend(headers.nodes());
     nodes.extend(limits(rule, backend.protocol));
-    nodes.extend(pass(backend, &mut served.files));
+    nodes.extend(pass(backend, place.certificate, &mut served.files));
     nodes
 }
 
@@ -378,7 +380,7 @@ fn mirror_location(
 }
 
 /// Returns the directives that pass a request on.
-fn pass(backend: &Backend, files: &mut Vec<File>) -> Vec<Node> {
+fn pass(backend: &Backend, certificate: Option<&CertificateFiles>, files: &mut Vec<File>) -> Vec<Node> {
     let name = backend.spec.name();
     let (family, scheme) = match (backend.protocol, &backend.tls) {
         (Protocol::Grpc, None) => ("grpc", "grpc"),
@@ -395,6 +397,11 @@ fn pass(backend: &Backend, files: &mut Vec<File>) -> Vec<Node> {
         let authorities = tls.authorities.as_ref().map_or(SYSTEM_AUTHORITIES, |f| f.path.as_str());
         nodes.push(node(&format!("{family}_ssl_trusted_certificate"), [authorities]));
         files.extend(tls.authorities.clone());
+        if let Some(own) = certificate {
+            nodes.push(node(&format!("{family}_ssl_certificate"), [own.chain.path.as_str()]));
+            nodes.push(node(&format!("{family}_ssl_certificate_key"), [own.key.path.as_str()]));
+            files.extend([own.chain.clone(), own.key.clone()]);
+        }
     }
     if family == "proxy" {
         let version = if backend.protocol == Protocol::Http2 { "2" } else { "1.1" };
