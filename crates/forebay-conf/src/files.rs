@@ -6,9 +6,10 @@
 use crate::error::Error;
 use crate::glob;
 use crate::tree::{FileId, Span};
+use foldhash::fast::RandomState;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsStr;
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,14 +19,16 @@ use std::sync::Arc;
 pub struct Files {
     recorded_only: bool,
     order: Vec<Name>,
-    contents: HashMap<Name, (FileId, Content)>,
-    globs: BTreeMap<PathBuf, Vec<PathBuf>>,
+    contents: HashMap<Name, (FileId, Content), RandomState>,
+    globs: BTreeMap<PathBuf, Arc<[PathBuf]>>,
     globals: Arc<[u8]>,
     configuration: Vec<FileId>,
     /// The same as a set: a configuration may have a file for each of its servers.
     is_configuration: HashSet<FileId>,
     /// Files of the former configuration: see [`Files::after`].
     former: Option<Arc<Files>>,
+    /// Memory for what is read from the disk.
+    buffer: Vec<u8>,
     /// Files and patterns asked for since [`Files::exchange_reads`].
     reads: Reads,
 }
@@ -40,7 +43,7 @@ type Content = Result<Arc<[u8]>, i32>;
 #[derive(Clone, Debug, Default)]
 pub struct Reads {
     files: Vec<(Name, Content)>,
-    globs: Vec<(PathBuf, Vec<PathBuf>)>,
+    globs: Vec<(PathBuf, Arc<[PathBuf]>)>,
 }
 
 impl Reads {
@@ -149,6 +152,7 @@ impl Files {
     /// Ends the connection with the configuration before.
     pub fn forget_former(&mut self) {
         self.former = None;
+        self.buffer = Vec::new();
     }
 
     /// Counts files as asked for.
@@ -164,8 +168,23 @@ impl Files {
     /// Reads a file unless that has been done, and keeps the result.
     fn look_up(&mut self, path: &OsStr) {
         if !self.contents.contains_key(path) {
-            let got = if self.recorded_only { Err(MISSING) } else { read_disk(Path::new(path)) };
-            self.insert(path.into(), got);
+            let got = if self.recorded_only { Err(MISSING) } else { self.read_again(path) };
+            let name =
+                self.former.as_ref().and_then(|f| f.contents.get_key_value(path)).map(|(n, _)| n.clone());
+            self.insert(name.unwrap_or_else(|| path.into()), got);
+        }
+    }
+
+    /// Reads a file from the disk. If it holds what it held before, the bytes are shared, and nothing is copied.
+    fn read_again(&mut self, path: &OsStr) -> Content {
+        let before = self.former.as_ref().and_then(|former| former.contents.get(path));
+        let Some((_, Ok(before))) = before else { return read_disk(Path::new(path)) };
+        self.buffer.clear();
+        let read = std::fs::File::open(path).and_then(|mut file| file.read_to_end(&mut self.buffer));
+        match read {
+            Ok(_) if **before == *self.buffer => Ok(before.clone()),
+            Ok(_) => Ok(self.buffer.as_slice().into()),
+            Err(e) => Err(errno_of(&e)),
         }
     }
 
@@ -206,11 +225,12 @@ impl Files {
     }
 
     /// Returns the patterns' matches as [`Files::glob`] does, without counting as a use.
-    fn matches(&mut self, pattern: &Path) -> Vec<PathBuf> {
+    fn matches(&mut self, pattern: &Path) -> Arc<[PathBuf]> {
         if let Some(found) = self.globs.get(pattern) {
             return found.clone();
         }
         let found = if self.recorded_only { self.recorded_matches(pattern) } else { glob::expand(pattern) };
+        let found: Arc<[PathBuf]> = found.into();
         self.globs.insert(pattern.to_owned(), found.clone());
         found
     }
@@ -226,7 +246,7 @@ impl Files {
     }
 
     /// Returns the paths that match a pattern with `*`, `?` or `[...]`, sorted by bytes as glob(3) sorts in the C locale.
-    pub(crate) fn glob(&mut self, pattern: &Path) -> Vec<PathBuf> {
+    pub(crate) fn glob(&mut self, pattern: &Path) -> Arc<[PathBuf]> {
         let found = self.matches(pattern);
         self.reads.globs.push((pattern.to_owned(), found.clone()));
         found
@@ -289,10 +309,14 @@ impl Files {
 
 fn read_disk(path: &Path) -> Content {
     // A NUL ends a name for the kernel; Rust refuses it before asking.
-    std::fs::read(path).map(Arc::from).map_err(|e| match e.kind() {
+    std::fs::read(path).map(Arc::from).map_err(|e| errno_of(&e))
+}
+
+fn errno_of(error: &io::Error) -> i32 {
+    match error.kind() {
         io::ErrorKind::InvalidInput => MISSING,
-        _ => e.raw_os_error().unwrap_or(FAILED),
-    })
+        _ => error.raw_os_error().unwrap_or(FAILED),
+    }
 }
 
 /// Begins every record; the last byte is the version.
@@ -385,7 +409,7 @@ fn take_files(rest: &mut &[u8], files: &mut Files, known: Option<&Files>) -> Opt
 fn take_globs(rest: &mut &[u8], files: &mut Files) -> Option<()> {
     for _ in 0..take_len(rest)? {
         let (pattern, found) = take_glob(rest)?;
-        files.globs.insert(pattern, found);
+        files.globs.insert(pattern, found.into());
     }
     Some(())
 }
@@ -456,7 +480,7 @@ mod tests {
         assert_eq!(files.read(&conf).expect("there").1, b"x \xff\0;");
         assert!(files.read(Path::new("/nonexistent/x")).is_err());
         let found = files.glob(&dir.path().join("*.conf"));
-        assert_eq!(found, std::slice::from_ref(&conf));
+        assert_eq!(*found, *std::slice::from_ref(&conf));
 
         let bytes = files.to_bytes();
         std::fs::remove_file(&conf).expect("remove");
@@ -501,7 +525,7 @@ mod tests {
         let mut files =
             Files::recorded([("/c/b.conf", ""), ("/c/a.conf", ""), ("/c/x/a.conf", ""), ("/c/.a.conf", "")]);
         let found = files.glob(Path::new("/c/*.conf"));
-        assert_eq!(found, [Path::new("/c/a.conf"), Path::new("/c/b.conf")]);
+        assert_eq!(*found, [Path::new("/c/a.conf"), Path::new("/c/b.conf")]);
         assert!(files.glob(Path::new("/d/*")).is_empty());
     }
 

@@ -14,6 +14,7 @@ use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 mod modules;
 mod values;
@@ -62,7 +63,7 @@ pub fn parse(main: &Path, globals: &str, conf_dir_for_relative_includes: &Path, 
 
 /// Reads as [`parse`] does, but gives each file that an `include` in the http block names a directive of its own
 /// ([`crate::tree::Unit`]): an `include` with the path, and the content of the file. Files for which `is_known` returns `true` are not
-/// read, and have no content.
+/// read, and have no content; such a directive may have several paths.
 pub fn parse_after(
     main: &Path,
     globals: &str,
@@ -556,32 +557,30 @@ impl Parser<'_, '_> {
         let Some(word) = statement.args().first() else { return Block::default() };
         let name = word.text.split(|&b| b == 0).next().unwrap_or_default();
         let path = self.conf_dir.join(OsStr::from_bytes(name));
-        let paths = if glob::is_pattern(name) { self.files.glob(&path) } else { vec![path] };
-        self.include_files(scope, statement, paths)
+        let paths = if glob::is_pattern(name) { self.files.glob(&path) } else { Arc::from([path]) };
+        self.include_files(scope, statement, &paths)
     }
 
-    fn include_files(&mut self, scope: Scope, statement: &Statement, paths: Vec<PathBuf>) -> Block {
+    fn include_files(&mut self, scope: Scope, statement: &Statement, paths: &[PathBuf]) -> Block {
         let mut block = Block::default();
         let span = statement.args().first().map(|w| w.span);
         let are_units =
             matches!(scope.kind, Kind::Table(Contexts::HTTP)) && statement.name().text == b"include";
         for path in paths {
             let is_unit = are_units && self.is_known.is_some();
-            let name = path.as_os_str().as_bytes();
-            if is_unit && !self.units.contains_key(name) && self.knows(&path) {
-                self.units.insert(name.to_owned(), Some(Reads::default()));
-                block.items.push(unit(statement, &path, Unit::Kept, None));
+            if is_unit && self.knows(path) {
+                add_kept(&mut block.items, statement, path);
                 continue;
             }
             let outer = is_unit.then(|| self.files.exchange_reads(Reads::default()));
             let errors = self.errors.len();
             let mut items = Vec::new();
-            let looped = self.including.contains(&path) || scope.depth >= MAX_DEPTH;
+            let looped = self.including.contains(path) || scope.depth >= MAX_DEPTH;
             let read = if looped {
                 Err(format!("\"{}\" includes itself", path.display()))
             } else {
                 let scope = Scope { depth: scope.depth + 1, ..scope };
-                self.file(&path, scope, &mut items)
+                self.file(path, scope, &mut items)
             };
             if let Err(message) = read {
                 self.errors.push(Error {
@@ -595,10 +594,10 @@ impl Parser<'_, '_> {
             }
             if let Some(outer) = outer {
                 let reads = self.files.exchange_reads(outer);
-                self.add_unit(&path, reads);
+                self.add_unit(path, reads);
                 let state = Unit::Read { clean: self.errors.len() == errors };
                 let content = Some(Block { items, end: None });
-                block.items.push(unit(statement, &path, state, content));
+                block.items.push(unit(statement, path, state, content));
             } else {
                 block.items.append(&mut items);
             }
@@ -628,7 +627,7 @@ impl Parser<'_, '_> {
         let path = self.conf_dir.join(OsStr::from_bytes(&word.text));
         match self.files.read(&path) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Block::default(),
-            _ => self.include_files(scope, statement, vec![path]),
+            _ => self.include_files(scope, statement, &[path]),
         }
     }
 
@@ -676,6 +675,16 @@ impl Parser<'_, '_> {
         let ordinal = self.ordinal;
         self.ordinal = self.ordinal.saturating_add(1);
         ordinal
+    }
+}
+
+/// Adds a file whose directives are known. Those that follow each other are words of one directive.
+fn add_kept(items: &mut Vec<Directive>, include: &Statement, path: &Path) {
+    if items.last().is_none_or(|last| last.unit != Some(Unit::Kept)) {
+        items.push(unit(include, path, Unit::Kept, None));
+    } else if let Some(last) = items.last_mut() {
+        let span = include.name().span;
+        last.args.push(Word { text: path.as_os_str().as_bytes().to_vec(), span, quoted: false });
     }
 }
 

@@ -72,7 +72,7 @@ pub enum Unit {
         /// No message is about it.
         clean: bool,
     },
-    /// Its directives are known from before, and it has not been read.
+    /// Its directives are known from before, and it has not been read. The directive may stand for several such files.
     Kept,
 }
 

@@ -21,6 +21,9 @@ use std::sync::Arc;
 /// Memory of the HTTP front end, of a type that only it knows.
 pub type Kept = Arc<dyn Any + Send + Sync>;
 
+/// Files that each unit was made of, by the path of the unit.
+pub type UnitReads = HashMap<Arc<[u8]>, Arc<Reads>, foldhash::fast::RandomState>;
+
 /// State for reading a configuration in which something may be taken over.
 pub struct Again {
     /// Memory of the configuration before. `None`: nothing can be taken over.
@@ -32,7 +35,7 @@ pub struct Again {
     /// Memory for the next configuration.
     pub next: Option<Kept>,
     /// Files that each unit in it was made of.
-    pub kept: HashMap<Arc<[u8]>, Arc<Reads>>,
+    pub kept: UnitReads,
     /// Something was taken over that does not fit: all must be read.
     pub misfit: bool,
     /// The configuration is to serve requests, and not only checked.
@@ -51,7 +54,7 @@ pub struct Memory {
 }
 
 /// Number of configurations after which memory is given back to the system, and of units for which that is worth the time.
-const TRIM_AFTER: u32 = 8;
+const TRIM_AFTER: u32 = 4;
 const MANY: usize = 1000;
 
 struct Former {
@@ -59,7 +62,7 @@ struct Former {
     files: Option<Arc<Files>>,
     /// Files of the frame.
     frame: Reads,
-    units: HashMap<Arc<[u8]>, Arc<Reads>>,
+    units: UnitReads,
     kept: Option<Kept>,
 }
 
@@ -123,14 +126,15 @@ impl Memory {
         }
     }
 
-    /// Gives memory back after some configurations. Reading everything has left pages that are mostly free: small configurations come to
-    /// lie in all of them, one after the other. Doing so each time would take longer than the rest.
+    /// Gives memory back after some configurations. Reading everything has left pages that are mostly free: what each configuration needs
+    /// comes to lie in all of them, one after the other. Where requests are served, threads may have to wait meanwhile.
     fn trim_sometimes(&mut self) {
         self.since_trim += 1;
-        if self.since_trim == TRIM_AFTER && self.units() > MANY {
+        let often = if self.serves { TRIM_AFTER } else { 1 };
+        if self.since_trim >= often && self.units() > MANY {
             forebay_sys::heap::trim();
+            self.since_trim = 0;
         }
-        self.since_trim %= TRIM_AFTER;
     }
 
     /// Takes the configuration that was read last as the one before the next. `files`: those that it was read from, which are
@@ -169,7 +173,7 @@ impl Memory {
             units: std::mem::take(&mut parsed.units),
             unclean: HashSet::new(),
             next: None,
-            kept: HashMap::new(),
+            kept: UnitReads::default(),
             misfit: false,
             serves,
         };

@@ -10,7 +10,6 @@ use forebay_core::tasks::{Log, Tasks};
 use forebay_core::tls::ocsp::staple;
 use forebay_core::upstream::resolve;
 use forebay_core::upstream::servers::Server;
-use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Starts the tasks of a configuration. First takes over the state of the groups of the `old` one. `number`: that of the front end.
@@ -25,13 +24,13 @@ pub(crate) fn start(config: &Arc<Http>, old: Option<&Http>, (outside, number): (
     };
     let tokio = &outside.tokio;
     let mut tasks = Tasks::default();
-    let mut by_name: HashMap<&[u8], Vec<&Arc<Upstream>>> = HashMap::new();
-    for former in old.iter().flat_map(|old| &old.upstreams) {
-        by_name.entry(&former.group.name).or_default().push(former);
-    }
     for upstream in &config.upstreams {
-        let same_name = by_name.get(upstream.group.name.as_slice());
-        if let Some(former) = same_name.into_iter().flatten().find(|u| is_same(u, upstream)) {
+        let former = old.and_then(|old| {
+            // Numbers stay the same as long as configurations take over from each other.
+            let same = old.upstreams.at(upstream.group.number).filter(|u| is_same(u, upstream));
+            same.or_else(|| old.upstreams.with_name(&upstream.group.name).find(|u| is_same(u, upstream)))
+        });
+        if let Some(former) = former {
             adopt(upstream, former);
         }
         resolve::start(&upstream.group, &mut tasks, tokio, log);

@@ -9,6 +9,7 @@ use super::fallback::{Fallback, Written};
 use super::server::plain_server;
 use crate::upstream::group::{Group, Keepalive};
 use crate::upstream::servers::{Discovery, Server};
+use foldhash::fast::RandomState;
 use forebay_conf::error::Error;
 use forebay_net::addr::Place;
 use forebay_net::resolver::Resolver;
@@ -102,6 +103,11 @@ impl<X> Table<X> {
     #[inline]
     pub fn get(&self, named: Named<X>) -> Option<&Arc<Upstream<X>>> {
         self.by_number.get(named.number as usize)?.as_ref()
+    }
+
+    /// Returns the group of a number.
+    pub fn at(&self, number: u32) -> Option<&Arc<Upstream<X>>> {
+        self.by_number.get(number as usize)?.as_ref()
     }
 
     /// Returns all groups in file order.
@@ -221,7 +227,7 @@ pub struct Groups<X> {
     /// Indices of the items by number.
     by_number: Vec<Option<usize>>,
     /// Indices of the groups of blocks by name.
-    defined: HashMap<Vec<u8>, usize>,
+    defined: HashMap<Vec<u8>, usize, RandomState>,
     numbers: Numbers,
     /// Names of `zone`s, and whether a size is given.
     zones: Vec<(Vec<u8>, bool)>,
@@ -249,7 +255,7 @@ impl<X> Default for Groups<X> {
         Groups {
             items: Vec::new(),
             by_number: Vec::new(),
-            defined: HashMap::new(),
+            defined: HashMap::default(),
             numbers: Numbers::default(),
             zones: Vec::new(),
             uses: None,
@@ -323,17 +329,29 @@ impl<X> Groups<X> {
 
     /// Adds a group; `defined`: a block defines it.
     fn add(&mut self, item: Item<X>, defined: bool) {
-        let number = item.number() as usize;
-        if self.by_number.len() <= number {
-            self.by_number.resize(number + 1, None);
-        }
-        if let Some(place) = self.by_number.get_mut(number) {
-            *place = Some(self.items.len());
-        }
+        self.set_number(item.number(), self.items.len());
         if defined {
             self.defined.insert(item.name().to_vec(), self.items.len());
         }
         self.items.push(item);
+    }
+
+    /// Has a number stand for the group of a block, if one that has been read defines the name.
+    fn is_of_block(&mut self, number: u32, place: &Place) -> bool {
+        let Place::Host(name, None) = place else { return false };
+        let Some(at) = self.defined.get(name.as_slice()).copied() else { return false };
+        self.set_number(number, at);
+        true
+    }
+
+    fn set_number(&mut self, number: u32, at: usize) {
+        let number = number as usize;
+        if self.by_number.len() <= number {
+            self.by_number.resize(number + 1, None);
+        }
+        if let Some(place) = self.by_number.get_mut(number) {
+            *place = Some(at);
+        }
     }
 
     fn at_number(&self, number: u32) -> Option<usize> {
@@ -383,7 +401,7 @@ impl<X: Default> Groups<X> {
         if let Some(uses) = &mut self.uses {
             uses.places.push((number, place.clone(), default_port));
         }
-        if self.at_number(number).is_none() {
+        if self.at_number(number).is_none() && !self.is_of_block(number, place) {
             let mention = Mention { number, name, place: place.clone(), default_port, at };
             self.add(Item::Mentioned(Box::new(mention)), false);
         }
@@ -393,7 +411,7 @@ impl<X: Default> Groups<X> {
     /// Names groups again as a part of a former configuration did.
     pub fn use_again(&mut self, uses: &Uses) {
         for (number, place, default_port) in &uses.places {
-            if self.at_number(*number).is_none() {
+            if self.at_number(*number).is_none() && !self.is_of_block(*number, place) {
                 let (number, name, at) = (*number, place.host(), crate::config::plain(""));
                 let mention = Mention { number, name, place: place.clone(), default_port: *default_port, at };
                 self.add(Item::Mentioned(Box::new(mention)), false);

@@ -555,7 +555,7 @@ fn hand_out(
     keeps: bool,
 ) -> (Vec<Arc<Server>>, Units) {
     let mut servers = Vec::with_capacity(if serves { made.len() } else { 0 });
-    let mut kept = Units::new();
+    let mut kept = Units::default();
     let mut units = units.into_iter().filter(|_| keeps).peekable();
     let mut of_unit: Vec<UnitServer> = Vec::new();
     let mut made = made.into_iter().zip(facts).enumerate().peekable();

@@ -145,6 +145,8 @@ pub(crate) struct Builder<'s, 'f> {
     pub(super) units: Vec<UnitBuild>,
     /// Memory of the former configuration.
     pub(super) former: Option<Arc<Memory>>,
+    /// Number of this build.
+    serial: u64,
     pub(super) sharing: Sharing,
 }
 
@@ -159,6 +161,7 @@ impl<'s, 'f> Builder<'s, 'f> {
             servers: Vec::new(),
             units: Vec::new(),
             former,
+            serial: forebay_sys::serial::next(),
             sharing: Sharing::default(),
         }
     }
@@ -188,6 +191,10 @@ impl<'s, 'f> Builder<'s, 'f> {
 
     /// Reads a unit, or takes it over.
     fn unit(&mut self, d: &Directive) {
+        if d.unit == Some(Unit::Kept) {
+            d.args.iter().for_each(|w| self.keep_unit(&w.text, d.ordinal));
+            return;
+        }
         let path = value::first(d);
         let (reads, unclean) = match &mut self.cx.again {
             Some(again) => (again.units.remove(path).flatten(), again.unclean.contains(path)),
@@ -197,7 +204,6 @@ impl<'s, 'f> Builder<'s, 'f> {
         let of_unit = |d: &Directive| matches!(d.name.text.as_slice(), b"server" | b"upstream");
         let is_unit = d.block.iter().flatten().all(of_unit);
         match (d.unit, reads) {
-            (Some(Unit::Kept), _) => self.keep_unit(path, d.ordinal),
             (Some(Unit::Read { clean }), Some(reads)) if is_unit => {
                 let (first, outer) = (self.servers.len(), self.begin_step());
                 self.cx.files.note_reads(reads);
@@ -245,7 +251,9 @@ impl<'s, 'f> Builder<'s, 'f> {
     fn keep_unit(&mut self, path: &[u8], ordinal: u32) {
         let known = self.former.as_ref().and_then(|former| former.units.get_key_value(path));
         let known = known.map(|(path, unit)| (path.clone(), unit.clone()));
-        let repeated = known.as_ref().is_some_and(|(_, unit)| self.repeat(unit));
+        // A file that two directives include is no unit.
+        let once = known.as_ref().is_some_and(|(_, unit)| unit.is_first_use(self.serial));
+        let repeated = once && known.as_ref().is_some_and(|(_, unit)| self.repeat(unit));
         let Some((path, unit)) = known.filter(|_| repeated) else {
             if let Some(again) = &mut self.cx.again {
                 again.misfit = true;

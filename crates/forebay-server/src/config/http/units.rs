@@ -20,6 +20,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What the http block of one configuration leaves for the next.
 #[derive(Debug, Default)]
@@ -33,7 +34,7 @@ pub(crate) struct Memory {
 }
 
 /// Units by their paths.
-pub(crate) type Units = HashMap<Arc<[u8]>, Arc<Unit>>;
+pub(crate) type Units = HashMap<Arc<[u8]>, Arc<Unit>, foldhash::fast::RandomState>;
 
 /// What was made of a unit.
 #[derive(Debug)]
@@ -45,6 +46,15 @@ pub(crate) struct Unit {
     pub certificates: Vec<PathBuf>,
     /// All files that it was made of.
     pub reads: Arc<Reads>,
+    /// Number of the last build that took it over.
+    pub used_by: AtomicU64,
+}
+
+impl Unit {
+    /// Notes that a build takes the unit over. Returns `false` if it has done so before.
+    pub(super) fn is_first_use(&self, build: u64) -> bool {
+        self.used_by.swap(build, Ordering::Relaxed) != build
+    }
 }
 
 /// Effects of reading a unit.
@@ -196,7 +206,10 @@ impl UnitBuild {
         effects.build = effects.build.compacted();
         let reads = Arc::new(std::mem::take(&mut effects.build.reads));
         effects.vars = effects.vars.sorted();
-        Some((self.path, Arc::new(Unit { servers, upstreams, effects, certificates, reads })))
+        Some((
+            self.path,
+            Arc::new(Unit { servers, upstreams, effects, certificates, reads, used_by: AtomicU64::new(0) }),
+        ))
     }
 }
 
