@@ -98,6 +98,9 @@ pub struct Servers {
     pub problem: Option<String>,
 }
 
+/// Endpoints of a group beyond this are left out.
+const MAX_ENDPOINTS: usize = 10_000;
+
 /// Finds the servers of a group.
 pub fn servers(spec: &Spec, objects: &Objects, options: &Options) -> Servers {
     let refused = |text: String| Servers { problem: Some(text), ..Servers::default() };
@@ -142,6 +145,7 @@ pub fn servers(spec: &Spec, objects: &Objects, options: &Options) -> Servers {
     };
     endpoints.sort_unstable();
     endpoints.dedup();
+    endpoints.truncate(MAX_ENDPOINTS);
     Servers { endpoints: endpoints.into(), external: None, problem: None }
 }
 

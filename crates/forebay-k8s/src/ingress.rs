@@ -396,10 +396,13 @@ pub(crate) fn server(
     let (uses, problems, files) = (Vec::new(), Vec::new(), Vec::new());
     let mut making = Making { globals, view, uses, problems, files, own_host, closed: false };
     let regex = members.iter().any(|(p, _)| uses_regex(&p.annotations));
-    let mut routes: BTreeMap<PathMatch, Route> = BTreeMap::new();
+    let (mut routes, mut zones) = (BTreeMap::<PathMatch, Route>::new(), Vec::new());
     for (parsed, index) in members.iter().filter(|(p, _)| !p.canary) {
         making.closed = parsed.annotations.closed;
         let policy = making.policy(parsed, *index == 0);
+        if policy.limits.defined_here && !policy.limits.limits.is_empty() {
+            zones.push(policy.clone());
+        }
         for path in parsed.rules.get(*index).iter().flat_map(|r| &r.paths) {
             making.route(parsed, path, &policy, &mut routes);
         }
@@ -424,6 +427,7 @@ pub(crate) fn server(
         app_root,
         redirected_from: names.redirected_from.clone(),
         wants_tls,
+        zones,
         snippet,
     };
     Made { server, uses: making.uses, problems: making.problems, files: making.files }

@@ -90,6 +90,8 @@ pub struct Server {
     pub redirected_from: Option<String>,
     /// The default certificate is enough for redirects to https: the Ingress asks for TLS without a Secret.
     pub wants_tls: bool,
+    /// Limits whose zones the file of the server defines, whether its routes use them or not: those of other hosts may.
+    pub zones: Vec<Arc<Policy>>,
     /// Directives of a snippet.
     pub snippet: Vec<Node>,
 }

@@ -108,6 +108,7 @@ pub fn parse(
         let hint = error.hint.as_deref().map(|h| format!(" ({h})")).unwrap_or_default();
         return Err(Invalid::new(at, format!("{}{hint}", error.message)));
     }
+    nesting(root, (context == Contexts::LOCATION).then_some(Outer::Any))?;
     let mut defined = known.clone();
     if context == Contexts::STREAM {
         defined.extend(variables::known_in_stream().map(str::to_owned));
@@ -120,6 +121,54 @@ pub fn parse(
 /// Adds the variables that a snippet defines.
 pub(crate) fn defined(text: &str, context: Contexts, known: &mut Known) {
     definitions(&body(text.as_bytes(), context).tree.root, known);
+}
+
+/// Location around a block.
+#[derive(Clone, Copy)]
+enum Outer<'a> {
+    /// One that the snippet does not know, which may be an exact one.
+    Any,
+    /// A location without a modifier, or with `^~`, for paths with this beginning.
+    Prefix(&'a [u8]),
+    Regex,
+    Exact,
+}
+
+impl<'a> Outer<'a> {
+    fn of(location: &'a Directive) -> Outer<'a> {
+        match location.args.as_slice() {
+            [modifier, path] if modifier.text == b"^~" => Outer::Prefix(&path.text),
+            [modifier, _] if modifier.text.starts_with(b"~") => Outer::Regex,
+            [path] if path.text.starts_with(b"/") => Outer::Prefix(&path.text),
+            _ => Outer::Exact,
+        }
+    }
+}
+
+/// Refuses locations where they make a configuration invalid: in exact ones, and outside of the path of the one around them.
+fn nesting(block: &Block, outer: Option<Outer<'_>>) -> Result<(), Invalid> {
+    for directive in &block.items {
+        let Some(inner) = &directive.block else { continue };
+        if directive.name.text != b"location" {
+            nesting(inner, outer)?;
+            continue;
+        }
+        let own = Outer::of(directive);
+        let fits = match (outer, own) {
+            (None, _) => true,
+            (Some(Outer::Prefix(start)), Outer::Prefix(path)) => path.starts_with(start),
+            (Some(Outer::Prefix(_) | Outer::Regex), Outer::Regex) => true,
+            _ => false,
+        };
+        if !fits {
+            return Err(Invalid::new(
+                at(&directive.name),
+                "a location does not fit into the one around it; use server-snippet",
+            ));
+        }
+        nesting(inner, Some(own))?;
+    }
+    Ok(())
 }
 
 struct Gate<'a> {
@@ -401,8 +450,15 @@ mod tests {
         assert_eq!(at("access_log off;"), None);
         assert_eq!(at("return 200 $nonesuch;"), Some(11));
         assert_eq!(at("x"), Some(0));
+        assert_eq!(at("location /x { return 200; }"), Some(0));
         let server = |text: &str| refusal(text, Contexts::SERVER).map(|(at, _)| at);
         assert_eq!(server("location /x { location /x/y { alias /; } }"), Some(30));
+        assert_eq!(
+            server("location /x { location /x/y { return 200; } location ~ z { return 201; } }"),
+            None
+        );
+        assert_eq!(server("location = /x { location /x/y { return 200; } }"), Some(16));
+        assert_eq!(server("location /x { location /y { return 200; } }"), Some(14));
         assert_eq!(server("server_name other.test;"), Some(0));
         let stream = |text: &str| refusal(text, Contexts::STREAM).map(|(at, _)| at);
         assert_eq!(stream("upstream x { server 127.0.0.1:1; }"), Some(20));

@@ -221,5 +221,6 @@ fn write(dir: &Path, made: &Translation) -> Result<(), String> {
         read::write(&path, bytes).map_err(|e| format!("cannot write {}: {e}", path.display()))?;
     }
     let logs = dir.join("logs");
-    std::fs::create_dir_all(&logs).map_err(|e| format!("cannot make {}: {e}", logs.display()))
+    forebay_sys::files::create_directories(&logs, 0o755)
+        .map_err(|e| format!("cannot make {}: {e}", logs.display()))
 }

@@ -766,3 +766,80 @@ fn a_rendered_text_hides_keys() {
     );
     assert!(problems.contains("snippets are not allowed"), "{problems}");
 }
+
+/// Whatever Ingresses come together, the server takes the configuration.
+#[test]
+fn random_clusters_build() {
+    let (site, shared) = certified();
+    let hosts = ["a.test", "b.test", "*.c.test", "www.a.test", "d.test", ""];
+    let paths = ["/", "/x", "/x/", "/x/y", "/z(.*)", "/X", "/.well-known/acme-challenge/t"];
+    let kinds = ["Prefix", "Exact", "ImplementationSpecific"];
+    let snippets = [
+        "location /x { return 200; }",
+        "add_header a b;",
+        "location /x/ { return 200; } location = /x { return 202; }",
+    ];
+    let rows = forebay_k8s::annotations::ROWS;
+    for seed in 1..=20_u64 {
+        let mut random = samples::Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut objects = shared.clone();
+        for object in objects.iter_mut().filter(|o| o["metadata"]["name"] == "config") {
+            object["data"] = serde_json::json!({"allow-snippet-annotations": "true", "annotations-risk-level": "Critical"});
+            for _ in 0..4 {
+                let row = &forebay_k8s::settings::ROWS[random.below(208)];
+                let values = samples::samples(row.name, row.value, row.default);
+                if !values.is_empty() && !row.name.contains("log-path") {
+                    object["data"][row.name] = values[random.below(values.len())].clone().into();
+                }
+            }
+        }
+        for i in 0..12 {
+            let mut annotations = serde_json::Map::new();
+            for _ in 0..random.below(8) {
+                let row = &rows[random.below(rows.len())];
+                let mut values = samples::samples(row.name, row.value, row.default);
+                if matches!(row.name, "configuration-snippet" | "server-snippet") {
+                    values.extend(snippets.map(str::to_owned));
+                }
+                if values.is_empty() {
+                    continue;
+                }
+                annotations.extend(samples::companions(row.name).into_iter().map(|(k, v)| (k, v.into())));
+                annotations.insert(
+                    format!("nginx.ingress.kubernetes.io/{}", row.name),
+                    values[random.below(values.len())].clone().into(),
+                );
+            }
+            let mut ingress = one_ingress(&format!("i{i}"), annotations);
+            let rules: Vec<_> = (0..1 + random.below(3))
+                .map(|_| {
+                    let paths: Vec<_> = (0..1 + random.below(3))
+                        .map(|_| {
+                            let service = serde_json::json!({"name": random.pick(&["web", "empty", "nonsuch"]), "port": {"number": 80}});
+                            serde_json::json!({"path": random.pick(&paths), "pathType": random.pick(&kinds), "backend": {"service": service}})
+                        })
+                        .collect();
+                    serde_json::json!({"host": random.pick(&hosts), "http": {"paths": paths}})
+                })
+                .collect();
+            ingress["spec"]["rules"] = rules.into();
+            ingress["spec"]["tls"] = if random.below(2) == 0 {
+                serde_json::json!([{"secretName": "tls"}])
+            } else {
+                serde_json::json!([])
+            };
+            ingress["metadata"]["creationTimestamp"] =
+                format!("2026-01-01T00:00:{:02}Z", random.below(60)).into();
+            objects.push(ingress);
+        }
+        let all = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": objects});
+        let more: &[&str] = if random.below(2) == 0 {
+            &["--enable-ssl-passthrough", "--default-backend-service", "default/web"]
+        } else {
+            &[]
+        };
+        if let Err(text) = builds(&site, &all, more) {
+            panic!("seed {seed}: {text}");
+        }
+    }
+}

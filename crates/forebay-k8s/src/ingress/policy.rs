@@ -70,8 +70,8 @@ impl Making<'_> {
         policy.snippet =
             self.snippet(parsed, "configuration-snippet", Contexts::LOCATION).unwrap_or_default();
         if self.closed {
-            // Its paths answer 503, and need nothing else.
-            policy = Policy { id: policy.id, ..Policy::default() };
+            // Its paths answer 503, and need nothing else. Zones are for other hosts, too, which may be open.
+            policy = Policy { id: policy.id, limits: policy.limits, ..Policy::default() };
         }
         Arc::new(policy)
     }

@@ -46,22 +46,23 @@ pub fn server(server: &Server, globals: &Globals) -> Vec<Node> {
             nodes.push(node("if", [variable]).block(vec![node("return", ["403"])]));
         }
     }
-    nodes.extend(globals.snippets.server.iter().cloned());
-    let theirs = place(&server.snippet);
-    nodes.extend(server.snippet.iter().cloned());
+    // Two locations of the same words are an error. Those of a snippet count, and those of the ConfigMap's before others.
+    let mut theirs = BTreeSet::new();
+    for node in globals.snippets.server.iter().chain(&server.snippet) {
+        if node.name != b"location" || theirs.insert(node.args.clone()) {
+            nodes.push(node.clone());
+        }
+    }
+    for policy in &server.zones {
+        access::zones(policy, globals, &mut out.http);
+    }
     let own = locations(&mut out);
-    // Two locations of the same words are an error. Those of a snippet count, as in ingress-nginx they would end everything.
     let taken = |n: &Node| n.name == b"location" && theirs.contains(&n.args);
     nodes.extend(out.helpers.into_iter().chain(own).filter(|n| !taken(n)));
     let mut http = out.http;
     http.push(Node::new("server").block(nodes));
     http.extend(redirecting(server, globals));
     http
-}
-
-/// Returns the words of the locations of a snippet.
-fn place(snippet: &[Node]) -> BTreeSet<Vec<Vec<u8>>> {
-    snippet.iter().filter(|n| n.name == b"location").map(|n| n.args.clone()).collect()
 }
 
 fn listen(server: &Server, globals: &Globals, nodes: &mut Vec<Node>) {

@@ -1,5 +1,7 @@
 //! Values of annotations and keys: valid ones, and hostile ones made of them.
 
+#![allow(dead_code, reason = "each program of tests uses a part")]
+
 use forebay_k8s::value::Value;
 use std::collections::BTreeMap;
 

@@ -2,9 +2,9 @@
 
 use forebay_k8s::Objects;
 use forebay_k8s::objects::{Manifests, Skipped};
+use forebay_sys::files;
 use std::collections::BTreeMap;
-use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 /// Longest file in bytes.
@@ -83,13 +83,10 @@ pub(super) fn text(path: &Path) -> io::Result<String> {
 /// Writes a file. Private keys only their owner may read; files of passwords are read by the worker, which may be another user.
 pub(super) fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     if let Some(parent) = path.parent() {
-        std::fs::create_dir_all(parent)?;
+        files::create_directories(parent, 0o755)?;
     }
     let secret = path.extension().is_some_and(|e| e == "key");
-    let mode = if secret { 0o600 } else { 0o644 };
-    let mut file =
-        std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(path)?;
-    file.write_all(bytes)
+    files::write(path, bytes, if secret { 0o600 } else { 0o644 })
 }
 
 /// Returns the name servers of `/etc/resolv.conf`.

@@ -2,7 +2,8 @@
 
 use super::super::node;
 use super::{Out, is_exempt, location, policy_id};
-use crate::model::{Authority, Limit, LimitKind, Limits, Route};
+use crate::ingress::Globals;
+use crate::model::{Authority, Limit, LimitKind, Limits, Policy, Route};
 use crate::reach;
 use forebay_conf::Node;
 
@@ -27,7 +28,7 @@ pub(super) fn checks(out: &mut Out<'_>, route: &Route, nodes: &mut Vec<Node>) {
         nodes.extend(policy.networks.allow.iter().map(|n| node("allow", [n.as_str()])));
         nodes.push(node("deny", ["all"]));
     }
-    limits(out, route, &policy.limits, nodes);
+    limits(&policy.limits, nodes);
     let exempt = is_exempt(out.globals, "no-auth-locations", route.path.path());
     if let Some(passwords) = policy.passwords.as_ref().filter(|_| !exempt) {
         nodes.push(node("auth_basic", [passwords.realm.as_str()]));
@@ -35,24 +36,24 @@ pub(super) fn checks(out: &mut Out<'_>, route: &Route, nodes: &mut Vec<Node>) {
     }
 }
 
-fn limits(out: &mut Out<'_>, route: &Route, limits: &Limits, nodes: &mut Vec<Node>) {
-    let id = &route.policy.id;
-    if !limits.limits.is_empty() && limits.defined_here && out.once(&format!("limits {id}")) {
-        let general = out.globals.settings.get("limit-conn-zone-variable").to_owned();
-        let key = if limits.free.is_empty() {
-            general
-        } else {
-            let mut entries = vec![node("default", ["0"])];
-            entries.extend(limits.free.iter().map(|n| node(n, ["1"])));
-            out.http
-                .push(node("geo", ["$remote_addr".to_owned(), format!("$limit_free_{id}")]).block(entries));
-            let entries = vec![node("0", [general.as_str()]), node("1", [""])];
-            out.http
-                .push(node("map", [format!("$limit_free_{id}"), format!("$limit_key_{id}")]).block(entries));
-            format!("$limit_key_{id}")
-        };
-        out.http.extend(limits.limits.iter().map(|l| zone(l, &key)));
-    }
+/// Makes the zones of the limits of an Ingress.
+pub(super) fn zones(policy: &Policy, globals: &Globals, http: &mut Vec<Node>) {
+    let (id, limits) = (&policy.id, &policy.limits);
+    let general = globals.settings.get("limit-conn-zone-variable");
+    let key = if limits.free.is_empty() {
+        general.to_owned()
+    } else {
+        let mut entries = vec![node("default", ["0"])];
+        entries.extend(limits.free.iter().map(|n| node(n, ["1"])));
+        http.push(node("geo", ["$remote_addr".to_owned(), format!("$limit_free_{id}")]).block(entries));
+        let entries = vec![node("0", [general]), node("1", [""])];
+        http.push(node("map", [format!("$limit_free_{id}"), format!("$limit_key_{id}")]).block(entries));
+        format!("$limit_key_{id}")
+    };
+    http.extend(limits.limits.iter().map(|l| zone(l, &key)));
+}
+
+fn limits(limits: &Limits, nodes: &mut Vec<Node>) {
     for limit in &limits.limits {
         let zone = &limit.zone;
         nodes.push(match limit.kind {

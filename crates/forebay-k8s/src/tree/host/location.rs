@@ -161,8 +161,12 @@ pub(super) fn to_https(out: &Out<'_>, route: Option<&Route>) -> Vec<Node> {
 
 fn plain(protocol: Protocol, directives: &[crate::model::Plain], nodes: &mut Vec<Node>) {
     for directive in directives {
-        if let Some(name) = name_for(protocol, directive.name) {
-            nodes.push(node(&name, directive.words.iter().map(String::as_str)));
+        let Some(name) = name_for(protocol, directive.name) else { continue };
+        // FastCGI has no gateways that answer by these.
+        let foreign = |w: &&str| name == "fastcgi_next_upstream" && matches!(*w, "http_502" | "http_504");
+        let words: Vec<&str> = directive.words.iter().map(String::as_str).filter(|w| !foreign(w)).collect();
+        if !words.is_empty() {
+            nodes.push(node(&name, words));
         }
     }
 }
