@@ -141,7 +141,11 @@ pub async fn run(
                 None => return Ok(()),
             },
             () = sleep_until(due), if due.is_some() => controller.sync(),
-            _ = term.recv() => return Ok(controller.leave(&api, *leads.borrow()).await),
+            _ = term.recv() => {
+                let leading = *leads.borrow();
+                controller.leave(&api, leading).await;
+                return Ok(());
+            }
             _ = tick.tick() => {
                 controller.look_again();
                 if *leads.borrow() {

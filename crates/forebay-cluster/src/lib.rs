@@ -4,6 +4,7 @@
 //! Start at [`controller::run`].
 
 #![warn(unreachable_pub)]
+#![allow(clippy::disallowed_methods, reason = "a process of its own, without connections of clients")]
 
 pub mod api;
 pub mod controller;

@@ -276,42 +276,7 @@ fn servers(cluster: Cluster<'_>, (index, o): (usize, &Ours), routes: &[Placed<'_
             Some(IpAddr::V4(a)) => format!("{a}:{port}"),
             Some(IpAddr::V6(a)) => format!("[{a}]:{port}"),
         };
-        // Hosts that rules exist for, and those of listeners.
-        let mut hosts: BTreeMap<String, Vec<Candidate<'_>>> = BTreeMap::new();
-        for number in &listeners {
-            if let Some(l) = o.listeners.get(*number) {
-                hosts.entry(l.host()).or_default();
-            }
-        }
-        let of_port: Vec<(&Placed<'_>, usize, &(usize, Vec<String>))> = routes
-            .iter()
-            .enumerate()
-            .flat_map(|(r, placed)| {
-                let parents = placed.parents.iter().flatten().filter(|p| p.gateway == index);
-                parents
-                    .flat_map(|p| &p.listeners)
-                    .filter(|(l, _)| listeners.contains(l))
-                    .map(move |at| (placed, r, at))
-            })
-            .collect();
-        for (_, _, (number, own)) in &of_port {
-            for host in own.iter().filter(|h| owner(o, &listeners, h) == Some(*number)) {
-                hosts.entry(host.clone()).or_default();
-            }
-        }
-        for (host, candidates) in &mut hosts {
-            let Some(owner) = owner(o, &listeners, host) else { continue };
-            for (placed, r, (_, own)) in of_port.iter().filter(|(_, _, (number, _))| *number == owner) {
-                for own in own.iter().filter(|own| covers(own, host)) {
-                    add_candidates(placed, *r, own, candidates);
-                }
-            }
-            sort(candidates);
-        }
-        if !hosts.contains_key("") {
-            hosts.insert(String::new(), Vec::new());
-        }
-        for (host, candidates) in hosts {
+        for (host, candidates) in hosts_of_port((index, o), &listeners, routes) {
             let listener = owner(o, &listeners, &host).and_then(|l| o.listeners.get(l));
             let fallback = listeners.first().and_then(|l| o.listeners.get(*l));
             server(
@@ -323,6 +288,55 @@ fn servers(cluster: Cluster<'_>, (index, o): (usize, &Ours), routes: &[Placed<'_
             );
         }
     }
+}
+
+/// A route at a listener, with the hosts that both have.
+struct AtListener<'a> {
+    placed: &'a Placed<'a>,
+    /// Rank of the route among all.
+    route: usize,
+    listener: usize,
+    hosts: &'a [String],
+}
+
+/// Returns the hosts of the listeners of a port, and of the routes that are attached to them, with the rules of each in order.
+fn hosts_of_port<'a>(
+    (index, o): (usize, &Ours),
+    listeners: &[usize],
+    routes: &'a [Placed<'a>],
+) -> BTreeMap<String, Vec<Candidate<'a>>> {
+    let at_gateway = |(route, placed): (usize, &'a Placed<'a>)| {
+        let parents = placed.parents.iter().flatten().filter(|p| p.gateway == index);
+        let at = parents.flat_map(|p| &p.listeners);
+        at.map(move |(listener, hosts)| AtListener { placed, route, listener: *listener, hosts })
+            .collect::<Vec<_>>()
+    };
+    let attached: Vec<AtListener<'a>> = routes
+        .iter()
+        .enumerate()
+        .flat_map(at_gateway)
+        .filter(|at| listeners.contains(&at.listener))
+        .collect();
+    // Requests for hosts without a listener get an answer, too.
+    let mut hosts = BTreeMap::from([(String::new(), Vec::new())]);
+    for l in listeners.iter().filter_map(|l| o.listeners.get(*l)) {
+        hosts.entry(l.host()).or_default();
+    }
+    for at in &attached {
+        for host in at.hosts.iter().filter(|h| owner(o, listeners, h) == Some(at.listener)) {
+            hosts.entry(host.clone()).or_default();
+        }
+    }
+    for (host, candidates) in &mut hosts {
+        let owner = owner(o, listeners, host);
+        for at in attached.iter().filter(|at| Some(at.listener) == owner) {
+            for own in at.hosts.iter().filter(|own| covers(own, host)) {
+                add_candidates(at.placed, at.route, own, candidates);
+            }
+        }
+        sort(candidates);
+    }
+    hosts
 }
 
 /// Returns the listener that gets requests for a host: the one with the most specific host.
@@ -524,7 +538,7 @@ fn gateway_status(o: &Ours, options: &GatewayOptions) -> StatusUpdate {
     let condition = |kind, holds, reason, text: &str| condition(metadata, kind, holds, reason, text);
     let own: Vec<&Attached> = o.listeners.iter().filter(|l| matches!(l.owner, Owner::Gateway)).collect();
     let is_good = |l: &&Attached| l.supported && l.conflict.is_none();
-    let (all_good, some_good) = (own.iter().all(|l| is_good(&l)), own.iter().any(|l| is_good(&l)));
+    let (all_good, some_good) = (own.iter().all(is_good), own.iter().any(is_good));
     let refused = |kind: &str| o.address_problem.as_ref().filter(|(of, _, _)| *of == kind);
     let accepted = match (refused("Accepted"), all_good) {
         (Some((_, reason, text)), _) => condition("Accepted", false, reason, text),

@@ -570,11 +570,8 @@ fn redirect_body(redirect: &Redirect, rule: &Rule, place: &Place<'_>) -> Vec<Nod
     }
     let scheme = redirect.scheme.clone().unwrap_or_else(|| "$scheme".into());
     let host = redirect.hostname.as_deref().map_or_else(|| "$host".to_owned(), literal);
-    let port = redirect.port.or_else(|| match redirect.scheme.as_deref() {
-        // The well-known port of the scheme.
-        Some(_) => None,
-        None => Some(place.port),
-    });
+    // Another scheme has its well-known port.
+    let port = redirect.port.or(if redirect.scheme.is_some() { None } else { Some(place.port) });
     let well_known = |port: &u16| match redirect.scheme.as_deref() {
         Some("http") => *port == 80,
         Some("https") => *port == 443,
