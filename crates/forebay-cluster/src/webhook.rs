@@ -131,12 +131,11 @@ mod tests {
         } })
     }
 
-    fn settings() -> Objects {
-        let mut objects = Objects::new();
+    fn settings() -> BTreeMap<(Kind, Key), Object> {
         let class =
             json!({ "metadata": { "name": "forebay" }, "spec": { "controller": "forebay.io/ingress" } });
-        objects.apply(Object::of(Kind::IngressClass, class).expect("a class"));
-        objects
+        let class = Object::of(Kind::IngressClass, class).expect("a class");
+        [((Kind::IngressClass, class.key()), class)].into()
     }
 
     fn judged(review: &Value) -> Value {

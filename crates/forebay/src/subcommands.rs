@@ -43,7 +43,7 @@ enum Wish {
     Healthcheck(HealthcheckArgs),
     /// Serve the Ingresses of a Kubernetes cluster, or show what manifests become
     #[cfg(feature = "kubernetes")]
-    Ingress(crate::ingress::IngressArgs),
+    Ingress(Box<crate::ingress::IngressArgs>),
     /// Load a server and measure it
     #[command(disable_help_flag = true)]
     Bench(BenchArgs),
