@@ -427,13 +427,7 @@ fn server(
             part.files.extend([files.chain.clone(), files.key.clone()]);
         }
         if let Some(Clients::Of { authorities, insecure }) = listener.or(fallback).map(|l| &l.clients) {
-            let verify = if *insecure { "optional_no_ca" } else { "on" };
-            nodes.push(Node::new("ssl_client_certificate").arg(authorities.path.as_str()));
-            nodes.push(Node::new("ssl_verify_client").arg(verify));
-            nodes.push(Node::new("ssl_verify_depth").arg("4"));
-            // Others get no answer at all, as if the handshake had failed.
-            nodes.push(Node::new("error_page").args(["495", "496", "=", "@unverified"]));
-            nodes.push(Node::new("location").arg("@unverified").block(vec![Node::new("return").arg("444")]));
+            nodes.extend(verification(authorities, *insecure));
             part.files.push(authorities.clone());
         }
         if listener.is_none() {
@@ -462,6 +456,22 @@ fn server(
     nodes.extend(locations);
     nodes.push(Node::new("location").arg("/").block(vec![Node::new("return").arg("404")]));
     part.http.push(Node::new("server").block(nodes));
+}
+
+/// Returns the directives that ask clients for certificates.
+fn verification(authorities: &File, insecure: bool) -> Vec<Node> {
+    if insecure {
+        // Without authorities no certificate is wrong: those of strangers pass, too.
+        return vec![Node::new("ssl_verify_client").arg("optional_no_ca")];
+    }
+    vec![
+        Node::new("ssl_client_certificate").arg(authorities.path.as_str()),
+        Node::new("ssl_verify_client").arg("on"),
+        Node::new("ssl_verify_depth").arg("4"),
+        // Others get no answer at all, as if the handshake had failed.
+        Node::new("error_page").args(["495", "496", "=", "@unverified"]),
+        Node::new("location").arg("@unverified").block(vec![Node::new("return").arg("444")]),
+    ]
 }
 
 /// Makes all statuses.
@@ -569,6 +579,11 @@ fn gateway_status(o: &Ours, options: &GatewayOptions) -> StatusUpdate {
         Ok(_) => condition("ResolvedRefs", true, "ResolvedRefs", ""),
         Err((reason, text)) => condition("ResolvedRefs", false, reason, text),
     }));
+    let insecure = |l: &Attached| matches!(l.clients, Clients::Of { insecure: true, .. });
+    if o.listeners.iter().any(insecure) {
+        let text = "clients without a valid certificate are served";
+        conditions.push(condition("InsecureFrontendValidationMode", true, "ConfigurationChanged", text));
+    }
     let mut status = json!({ "conditions": conditions, "addresses": addresses, "listeners": listeners });
     if o.gateway.spec.allowed_listeners.namespaces.is_some() {
         status["attachedListenerSets"] = json!(attached);

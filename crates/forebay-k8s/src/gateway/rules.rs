@@ -437,6 +437,7 @@ fn limits(rule: &Rule, protocol: Protocol) -> Vec<Node> {
         nodes.push(node(&format!("{family}_next_upstream"), words));
         let tries = retry.attempts.unwrap_or(1).saturating_add(1);
         nodes.push(node(&format!("{family}_next_upstream_tries"), [tries.to_string()]));
+        nodes.push(node(&format!("{family}_next_upstream_again"), ["on"]));
     }
     nodes
 }

@@ -91,7 +91,8 @@ async fn connect(req: &mut Request, target: &Target) -> Result<Contact, u16> {
     let l = http.location(req);
     let t = &l.settings.tunnel;
     let tries = tries(t.next_upstream_tries);
-    let rules = Rules { next: t.next_upstream, tries, timeout: t.next_upstream_timeout.0 };
+    let timeout = t.next_upstream_timeout.0;
+    let rules = Rules { next: t.next_upstream, tries, timeout, again: false };
     // A head of an earlier response would be taken for that of this one.
     req.modules.upstream.head.advance(usize::MAX);
     let mut attempts = Attempts::new(req, target, rules, Kept::No)?;

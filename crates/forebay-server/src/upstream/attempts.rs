@@ -26,6 +26,8 @@ pub(crate) struct Rules {
     pub(crate) tries: usize,
     /// `proxy_next_upstream_timeout`; 0 = no limit.
     pub(crate) timeout: Duration,
+    /// `proxy_next_upstream_again`: servers that were tried are tried again, within a limited number of tries.
+    pub(crate) again: bool,
 }
 
 /// Condition under which a request may be sent again.
@@ -38,6 +40,10 @@ pub(crate) enum Repeat {
 }
 
 impl Rules {
+    fn tries_again(&self) -> bool {
+        self.again && self.tries != usize::MAX
+    }
+
     fn is_in_time(&self, elapsed: Duration) -> bool {
         self.timeout.is_zero() || elapsed < self.timeout
     }
@@ -103,6 +109,17 @@ impl<'t> Servers<'t> {
         match self {
             Servers::Group(p, _) => p.choose(now),
             Servers::Direct(addrs) => (0..addrs.len()).find(|i| !tried.contains(i)),
+        }
+    }
+
+    /// Chooses among all servers again, after each of them was tried.
+    fn choose_again(&mut self, now: Instant) -> Option<usize> {
+        match self {
+            Servers::Group(p, _) => {
+                p.ask_again();
+                p.choose(now)
+            }
+            Servers::Direct(addrs) => (!addrs.is_empty()).then_some(0),
         }
     }
 
@@ -200,6 +217,8 @@ impl<'t> Attempts<'t> {
         let mut chosen = self.servers.choose(&self.tried, now);
         if chosen.is_none() && self.tried.is_empty() {
             chosen = self.choose_after_all(req, now).await?;
+        } else if chosen.is_none() && self.rules.tries_again() {
+            chosen = self.servers.choose_again(now);
         }
         let peer =
             chosen.filter(|peer| self.servers.address(*peer).is_some()).ok_or_else(|| self.no_live(req))?;
@@ -324,7 +343,10 @@ impl<'t> Attempts<'t> {
 
     /// Returns the largest number of servers that may be tried.
     fn limit(&self) -> usize {
-        self.servers.number().min(self.rules.tries)
+        match self.rules.tries_again() {
+            true => self.rules.tries,
+            false => self.servers.number().min(self.rules.tries),
+        }
     }
 
     /// Logs that no server can be asked.
@@ -377,7 +399,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn rules() -> Rules {
-        Rules { next: NextMask::DEFAULT, tries: usize::MAX, timeout: Duration::ZERO }
+        Rules { next: NextMask::DEFAULT, tries: usize::MAX, timeout: Duration::ZERO, again: false }
     }
 
     #[test]

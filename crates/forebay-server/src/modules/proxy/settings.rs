@@ -48,6 +48,8 @@ crate::settings! {
     "proxy_next_upstream" => next_upstream: NextMask = NextMask::DEFAULT;
     /// `proxy_next_upstream_tries`; 0 = no limit.
     "proxy_next_upstream_tries" => next_upstream_tries: Number = Number(0);
+    /// `proxy_next_upstream_again`.
+    "proxy_next_upstream_again" => next_upstream_again: bool = false;
     /// `proxy_next_upstream_timeout`; 0 = no limit.
     "proxy_next_upstream_timeout" => next_upstream_timeout: Msec = Msec(Duration::ZERO);
     /// `proxy_connect_timeout`.
@@ -123,7 +125,8 @@ impl Settings {
     /// Returns the rules by which another server is asked.
     pub(crate) fn rules(&self) -> Rules {
         let tries = tries(self.next_upstream_tries);
-        Rules { next: self.next_upstream, tries, timeout: self.next_upstream_timeout.0 }
+        let (timeout, again) = (self.next_upstream_timeout.0, self.next_upstream_again);
+        Rules { next: self.next_upstream, tries, timeout, again }
     }
 }
 
