@@ -165,12 +165,12 @@ fn annotations_never_change_the_shape() {
         }
         let mut translator = Translator::new();
         let template = objects.ingress(&Key::new("ns", "a")).expect("there").object.clone();
-        let closing = std::cell::Cell::new(false);
+        let closing = std::cell::Cell::new(Closing::No);
         let mut with = |value: Option<&str>| {
             let mut ingress = Ingress::clone(&template);
             ingress.metadata.annotations = companions(row.name);
             let name = format!("nginx.ingress.kubernetes.io/{}", row.name);
-            if closing.get() {
+            if closing.get() != Closing::No {
                 ingress
                     .metadata
                     .annotations
@@ -178,7 +178,7 @@ fn annotations_never_change_the_shape() {
             }
             match value {
                 Some(value) => ingress.metadata.annotations.insert(name, value.to_owned()),
-                None if closing.get() => None,
+                None if closing.get() == Closing::With => None,
                 None => ingress.metadata.annotations.remove(&name),
             };
             objects.apply(Object::Ingress(Arc::new(ingress)));
@@ -191,9 +191,11 @@ fn annotations_never_change_the_shape() {
             known.insert(read.shapes(&with(Some(value)), &format!("{}={value:?}", row.name)));
         }
         // The answer of an Ingress whose access annotations are refused.
-        closing.set(true);
-        known.insert(read.shapes(&with(None), row.name));
-        closing.set(false);
+        for how in [Closing::With, Closing::Without] {
+            closing.set(how);
+            known.insert(read.shapes(&with(None), row.name));
+        }
+        closing.set(Closing::No);
         for _ in 0..each {
             let value = hostile(&mut random, &valid);
             let what = format!("{}={value:?}", row.name);
@@ -204,6 +206,14 @@ fn annotations_never_change_the_shape() {
         }
     }
     assert!(accepted > each, "values that are accepted are among them: {accepted}");
+}
+
+/// Whether an Ingress has an access annotation that is refused, and then whether it keeps the one at hand.
+#[derive(Clone, Copy, PartialEq)]
+enum Closing {
+    No,
+    With,
+    Without,
 }
 
 /// Panics with the place at which a shape leaves all known ones.

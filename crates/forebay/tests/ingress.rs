@@ -9,7 +9,8 @@
 //! - `> METHOD URI` sends a request with the fields of the lines `NAME: VALUE` after it; `>> ` sends it by TLS;
 //! - `< STATUS [TEXT...]` asserts the status, and texts in head or body; `< NAME: VALUE` a field; `< !NAME` its absence;
 //!   `saw NAME: VALUE` and `saw !NAME` a field that the backend got; `at SERVICE TEXT` a text in the last request at a backend;
-//!   `port: NUMBER` among the fields sends the request to another port, `%FREE0%` to `%FREE3%` are ports that are free;
+//!   `port: NUMBER` among the fields sends the request to another port, `%FREE0%` to `%FREE3%` are ports that are free,
+//!   `"%HTTPS%"` is our own one for TLS;
 //!   `share SERVICE LEAST MOST` of 100 repetitions of the request.
 //!
 //! Backends answer `NAME METHOD URI` and the fields that they got. `X-Answer: STATUS` asks for another status, `X-Add: NAME=VALUE` for a
@@ -311,6 +312,7 @@ impl Table {
         for (name, port) in &ports {
             list = list.replace(&format!("%{name}%"), &port.to_string());
         }
+        list = list.replace("\"%HTTPS%\"", &site.addr(1).port().to_string());
         std::fs::write(site.dir().join("objects.json"), list).expect("write");
         let dns = name_server().to_string();
         let (http, https) = (site.addr(0).port().to_string(), site.addr(1).port().to_string());
