@@ -72,6 +72,27 @@ pub fn parse(main: &Path, globals: &str, conf_dir_for_relative_includes: &Path, 
     Parsed { tree: Tree { root }, errors }
 }
 
+/// Parses a text as the content of one block of a context, as if nothing else existed: `include` finds no file, and a `}` that
+/// nothing opened is an error. Places count from the beginning of the text.
+pub fn body(text: &[u8], context: Contexts) -> Parsed {
+    let mut files = Files::recorded::<PathBuf, Vec<u8>>([]);
+    let mut parser = Parser {
+        files: &mut files,
+        conf_dir: Path::new("/"),
+        errors: vec![],
+        ordinal: 0,
+        including: vec![],
+        blocks_begun: true,
+        suggestions: 0,
+        seen: vec![HashSet::new()],
+    };
+    let mut lexer = Lexer::new(text, FileId(0));
+    let root = parser.block(&mut lexer, Scope { kind: Kind::Table(context), quiet: false, depth: 1 }, None);
+    let mut errors = parser.errors;
+    errors.sort_by_key(|error| error.ordinal);
+    Parsed { tree: Tree { root }, errors }
+}
+
 /// Rules for the words of a block.
 #[derive(Clone, Copy)]
 enum Kind {

@@ -1,6 +1,6 @@
 //! Directives that a program makes, printed as text that parses back to the same words.
 //!
-//! [`Node`] is a directive without a place in a file. [`print`] is the only way from a node to text: it quotes and escapes
+//! [`Node`] is a directive without a place in a file. [`print()`] is the only way from a node to text: it quotes and escapes
 //! each word by itself, so no byte of a word can end the word, its directive or its block.
 
 use crate::tree::{Block, Directive};
