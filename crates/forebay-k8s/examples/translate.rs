@@ -13,8 +13,13 @@ fn main() -> std::io::Result<()> {
     }
     let mut objects = Objects::new();
     manifests.documents.into_iter().for_each(|d| objects.apply(d.object));
-    let options =
-        Options { endpoints_in_files: true, watch_ingress_without_class: true, ..Options::default() };
+    let options = Options {
+        endpoints_in_files: true,
+        watch_ingress_without_class: true,
+        config_map: Some(forebay_k8s::Key::new("default", "config")),
+        resolvers: vec!["127.0.0.53".into()],
+        ..Options::default()
+    };
     let made = Translator::new().translate(&objects, &options);
     let dir = args.next();
     for (path, bytes) in &made.files {

@@ -9,7 +9,7 @@ use crate::value::Value;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-pub use rows::ROWS;
+pub use rows::{OWN, ROWS};
 
 /// Second prefix of annotations, with the same names and some of our own.
 pub const PREFIX: &str = "forebay.io";
@@ -90,7 +90,7 @@ pub fn row(name: &str) -> Option<&'static Row> {
         let names = |row: &'static Row| {
             std::iter::once(row.name).chain(row.aliases.iter().copied()).map(move |n| (n, row))
         };
-        ROWS.iter().chain(rows::OWN).flat_map(names).collect()
+        ROWS.iter().chain(OWN).flat_map(names).collect()
     });
     index.get(name).copied()
 }
@@ -155,7 +155,9 @@ impl Annotations {
         match row.verdict {
             Verdict::Refused(why) => problems.push(problem(why).reason("NotSupported")),
             Verdict::Differs(how) if deviates(row, text) => {
-                problems.push(problem(how).severity(Severity::Differs).reason("Differs"));
+                let without = how.starts_with("accepted without effect");
+                let severity = if without { Severity::Ignored } else { Severity::Differs };
+                problems.push(problem(how).severity(severity).reason("Differs"));
                 self.values.insert(row.name, text.to_owned());
             }
             Verdict::Works | Verdict::Differs(_) => {
@@ -191,7 +193,7 @@ impl Annotations {
                 format!("the value contains \"{word}\", which annotation-value-word-blocklist names{closes}");
             return Some(problem(&why).reason("BlockedWord").at(text, at));
         }
-        match row.value.check(text) {
+        match row.value.check(text, &settings.defined) {
             Ok(()) => None,
             Err(invalid) => Some(problem(&format!("the value is not valid{closes}")).invalid(text, &invalid)),
         }

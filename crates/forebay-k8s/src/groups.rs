@@ -1,6 +1,7 @@
 //! Groups of servers: which endpoints a Service has, and the `upstream` block of a group.
 
 use crate::objects::{EndpointSlice, Key, Objects, Port, PortRef, Service, ServicePort};
+use crate::options::Options;
 use forebay_conf::Node;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -50,6 +51,8 @@ pub struct Spec {
     pub service_upstream: bool,
     /// Group that stands in while there are no servers.
     pub fallback: Option<String>,
+    /// The port is one of UDP.
+    pub udp: bool,
 }
 
 impl Spec {
@@ -78,6 +81,12 @@ pub fn short_hash(text: &str) -> String {
     sha1::Sha1::digest(text.as_bytes()).iter().take(5).map(|b| format!("{b:02x}")).collect()
 }
 
+/// Returns the number of the file that a group is in, if there are many.
+pub(crate) fn shard(name: &str) -> u8 {
+    use sha1::Digest;
+    sha1::Sha1::digest(name.as_bytes()).first().copied().unwrap_or(0)
+}
+
 /// Servers of a group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Servers {
@@ -89,17 +98,42 @@ pub struct Servers {
     pub problem: Option<String>,
 }
 
+/// Endpoints of a group beyond this are left out.
+const MAX_ENDPOINTS: usize = 10_000;
+
 /// Finds the servers of a group.
-pub fn servers(spec: &Spec, objects: &Objects) -> Servers {
+pub fn servers(spec: &Spec, objects: &Objects, options: &Options) -> Servers {
     let refused = |text: String| Servers { problem: Some(text), ..Servers::default() };
     let Some(service) = objects.service(&spec.service) else {
         return refused(format!("the Service {} does not exist", spec.service));
     };
     let service = &service.object;
     if service.spec.kind == "ExternalName" {
-        return external(service, &spec.port);
+        if options.disable_svc_external_name {
+            return refused(format!(
+                "the Service {} is an ExternalName (--disable-svc-external-name)",
+                spec.service
+            ));
+        }
+        let name = &service.spec.external_name;
+        let host = name.trim_end_matches('.').to_ascii_lowercase();
+        let named = crate::ingress::is_host(&host) && !host.starts_with('*');
+        let address = host.parse::<IpAddr>().is_ok();
+        if let Some(why) = crate::reach::forbidden(name, options) {
+            return refused(format!("the externalName of the Service {}: {why}", spec.service));
+        }
+        if !named && !address {
+            return refused(format!("the externalName of the Service {} is no name", spec.service));
+        }
+        if options.resolvers.is_empty() && !address {
+            return refused(format!(
+                "no name servers are known to resolve the externalName of the Service {}",
+                spec.service
+            ));
+        }
+        return external(service, &spec.port, spec.udp);
     }
-    let Some(port) = find_port(service, &spec.port) else {
+    let Some(port) = find_port(service, &spec.port, spec.udp) else {
         let text = port_text(&spec.port);
         return refused(format!("the Service {} has no port \"{text}\"", spec.service));
     };
@@ -111,12 +145,14 @@ pub fn servers(spec: &Spec, objects: &Objects) -> Servers {
     };
     endpoints.sort_unstable();
     endpoints.dedup();
+    endpoints.truncate(MAX_ENDPOINTS);
     Servers { endpoints: endpoints.into(), external: None, problem: None }
 }
 
 /// Finds a port by name or number.
-fn find_port<'s>(service: &'s Service, wanted: &PortRef) -> Option<&'s ServicePort> {
-    let tcp = |p: &&ServicePort| p.protocol.as_deref().unwrap_or("TCP") == "TCP";
+fn find_port<'s>(service: &'s Service, wanted: &PortRef, udp: bool) -> Option<&'s ServicePort> {
+    let protocol = if udp { "UDP" } else { "TCP" };
+    let tcp = |p: &&ServicePort| p.protocol.as_deref().unwrap_or("TCP") == protocol;
     let named = wanted.name.as_deref().filter(|n| !n.is_empty());
     let mut ports = service.spec.ports.iter().filter(tcp);
     match named {
@@ -125,8 +161,8 @@ fn find_port<'s>(service: &'s Service, wanted: &PortRef) -> Option<&'s ServicePo
     }
 }
 
-fn external(service: &Service, wanted: &PortRef) -> Servers {
-    let declared = find_port(service, wanted).map(|p| match p.target_port {
+fn external(service: &Service, wanted: &PortRef, udp: bool) -> Servers {
+    let declared = find_port(service, wanted, udp).map(|p| match p.target_port {
         Some(Port::Number(n)) if n > 0 => n,
         _ => p.port,
     });
@@ -161,7 +197,8 @@ fn of_slices<'s>(
     let (mut ready, mut ending) = (Vec::new(), Vec::new());
     for slice in slices {
         let matches = |p: &&crate::objects::EndpointPort| {
-            p.name == port.name && p.protocol.as_deref().unwrap_or("TCP") == "TCP"
+            p.name == port.name
+                && p.protocol.as_deref().unwrap_or("TCP") == port.protocol.as_deref().unwrap_or("TCP")
         };
         let Some(number) = slice.ports.iter().find(matches).and_then(|p| p.port) else { continue };
         for endpoint in &slice.endpoints {
@@ -198,7 +235,8 @@ pub fn block(name: &str, spec: &Spec, servers: &Servers, common: &Common) -> Nod
         Balance::Hash(key) => nodes.push(Node::new("hash").arg(key.as_str()).arg("consistent")),
     }
     if let Some((host, port)) = &servers.external {
-        nodes.push(Node::new("server").arg(format!("{host}:{port}")).arg("resolve").arg("max_fails=0"));
+        let resolve = host.parse::<IpAddr>().is_err().then_some("resolve");
+        nodes.push(Node::new("server").arg(format!("{host}:{port}")).args(resolve).arg("max_fails=0"));
     } else if common.endpoints_in_files {
         // Kubernetes decides on readiness, so a failed request says nothing about the next.
         nodes.extend(servers.endpoints.iter().map(|e| {

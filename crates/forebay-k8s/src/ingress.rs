@@ -1,11 +1,15 @@
 //! Ingresses to the model: which are ours, their hosts and paths, and the server of each host.
 
+mod globals;
 mod policy;
 mod tls;
 
 use crate::annotations::Annotations;
-use crate::groups::{Spec, port_text};
-use crate::model::{Action, Forward, HostName, Origin, PathMatch, Policy, Route, Server, Tls};
+use crate::groups::{Balance, Spec, Sticky, port_text};
+use crate::model::{
+    Action, Alternative, Forward, HeaderChoice, HeaderValue, HostName, Origin, PathMatch, Policy, Protocol,
+    Route, Server, Tls,
+};
 use crate::objects::{Ingress, IngressBackend, Key, Kind, Objects, PortRef};
 use crate::options::Options;
 use crate::problem::Problem;
@@ -29,6 +33,36 @@ pub struct Globals {
     pub groups: crate::groups::Common,
     /// Variables that are set in each location because something refers to them.
     pub variables: Vec<&'static str>,
+    /// Fields of requests to all upstreams.
+    pub headers: Vec<(String, String)>,
+    /// Fields of all answers.
+    pub response_headers: Vec<(String, String)>,
+    /// Snippets of the ConfigMap.
+    pub snippets: Snippets,
+    /// Addresses to listen at; empty: all.
+    pub addresses: Vec<String>,
+    /// Addresses of IPv6 are among them.
+    pub ipv6: bool,
+    /// Key of session tickets.
+    pub ticket_key: Option<Arc<[u8]>>,
+}
+
+/// Path of the key of session tickets.
+pub(crate) const TICKET_KEY: &str = "secrets/ticket.key";
+
+/// Snippets of the ConfigMap, parsed.
+#[derive(Clone, Debug, Default)]
+pub struct Snippets {
+    /// `main-snippet`.
+    pub main: Vec<forebay_conf::Node>,
+    /// `http-snippet`.
+    pub http: Vec<forebay_conf::Node>,
+    /// `server-snippet`.
+    pub server: Vec<forebay_conf::Node>,
+    /// `location-snippet`.
+    pub location: Vec<forebay_conf::Node>,
+    /// `stream-snippet`.
+    pub stream: Vec<forebay_conf::Node>,
 }
 
 /// Paths of an Ingress for one host.
@@ -66,6 +100,10 @@ pub struct Parsed {
     pub problems: Vec<Problem>,
     /// It only adds alternatives to the paths of others.
     pub canary: bool,
+    /// Directives of its snippet for the stream block.
+    pub stream_snippet: Vec<forebay_conf::Node>,
+    /// Number of this version of the object in the set.
+    pub revision: u64,
 }
 
 impl Parsed {
@@ -123,17 +161,49 @@ pub fn is_ours(ingress: &Ingress, objects: &Objects, options: &Options) -> bool 
     }
 }
 
-/// Reads an Ingress.
-pub fn parse(ingress: &Arc<Ingress>, globals: &Globals) -> Parsed {
+/// Reads an Ingress. `revision`: the number of this version of it in the set.
+pub fn parse(ingress: &Arc<Ingress>, revision: u64, globals: &Globals) -> Parsed {
     let key = Key::new(ingress.metadata.namespace.as_str(), ingress.metadata.name.as_str());
     let mut problems = Vec::new();
     let prefix = &globals.options.annotations_prefix;
     let annotations = Annotations::read(ingress, prefix, &globals.settings, &mut problems);
     let canary = annotations.flag("canary");
-    let mut parsed =
-        Parsed { ingress: ingress.clone(), key, annotations, rules: Vec::new(), problems, canary };
+    let mut parsed = Parsed {
+        ingress: ingress.clone(),
+        key,
+        annotations,
+        rules: Vec::new(),
+        problems,
+        canary,
+        stream_snippet: Vec::new(),
+        revision,
+    };
     parsed.rules = rules(&mut parsed, globals);
+    stream_snippet(&mut parsed, globals);
+    if parsed.annotations.flag("ssl-passthrough") && !globals.options.enable_ssl_passthrough {
+        let text = "TLS sessions do not pass as they are without --enable-ssl-passthrough";
+        parsed.problems.push(parsed.annotation_problem("ssl-passthrough", text).reason("NotEnabled"));
+    }
     parsed
+}
+
+fn stream_snippet(parsed: &mut Parsed, globals: &Globals) {
+    let Some(text) = parsed.annotations.raw("stream-snippet") else { return };
+    let author = crate::snippet::Author::Tenant { own_host: false };
+    match crate::snippet::parse(
+        text,
+        forebay_conf::grammar::Contexts::STREAM,
+        author,
+        &globals.options,
+        &globals.settings.defined,
+    ) {
+        Ok(nodes) => parsed.stream_snippet = nodes,
+        Err(invalid) => {
+            let problem =
+                parsed.annotation_problem("stream-snippet", "the snippet is refused").invalid(text, &invalid);
+            parsed.problems.push(problem.reason("SnippetRefused"));
+        }
+    }
 }
 
 /// Longest list of hosts and paths of one Ingress.
@@ -219,7 +289,7 @@ fn host(parsed: &mut Parsed, index: usize, text: &str) -> Option<Option<String>>
 pub fn is_host(host: &str) -> bool {
     let name = host.strip_prefix("*.").unwrap_or(host);
     let label = |l: &str| {
-        let inner = l.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'_');
+        let inner = l.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
         !l.is_empty() && l.len() <= 63 && inner && !l.starts_with('-') && !l.ends_with('-')
     };
     name.len() <= 253 && !name.is_empty() && name.split('.').all(label)
@@ -282,6 +352,8 @@ fn path_match(path: &str, kind: &str, strict: bool, regex: bool) -> Result<PathM
 pub struct Use {
     /// The group.
     pub spec: Arc<Spec>,
+    /// Its name.
+    pub name: Arc<str>,
     /// Object that names it.
     pub origin: Arc<Ingress>,
     /// Field that names it.
@@ -303,36 +375,71 @@ pub struct Made {
 /// Ingresses of one host, the oldest first, with the index of the rules for the host.
 pub type Members = Vec<(Arc<Parsed>, usize)>;
 
+/// Names that depend on the other hosts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Names {
+    /// Names of `server-alias` that no other server has.
+    pub aliases: Vec<String>,
+    /// Name of `from-to-www-redirect`, if no server has it.
+    pub redirected_from: Option<String>,
+}
+
 /// Makes the server of a host.
 pub(crate) fn server(
     host: &HostName,
     members: &Members,
-    aliases: Vec<String>,
+    names: &Names,
     globals: &Globals,
     view: &View<'_>,
 ) -> Made {
-    let mut making = Making { globals, view, uses: Vec::new(), problems: Vec::new(), files: Vec::new() };
+    let own_host = matches!(host, HostName::Name(_));
+    let (uses, problems, files) = (Vec::new(), Vec::new(), Vec::new());
+    let mut making = Making { globals, view, uses, problems, files, own_host, closed: false };
     let regex = members.iter().any(|(p, _)| uses_regex(&p.annotations));
-    let mut routes: BTreeMap<PathMatch, Route> = BTreeMap::new();
+    let (mut routes, mut zones) = (BTreeMap::<PathMatch, Route>::new(), Vec::new());
     for (parsed, index) in members.iter().filter(|(p, _)| !p.canary) {
-        let policy = making.policy(parsed);
+        making.closed = parsed.annotations.closed;
+        let policy = making.policy(parsed, *index == 0);
+        if policy.limits.defined_here && !policy.limits.limits.is_empty() {
+            zones.push(policy.clone());
+        }
         for path in parsed.rules.get(*index).iter().flat_map(|r| &r.paths) {
             making.route(parsed, path, &policy, &mut routes);
         }
     }
+    for (parsed, index) in members.iter().filter(|(p, _)| p.canary) {
+        making.closed = false;
+        for path in parsed.rules.get(*index).iter().flat_map(|r| &r.paths) {
+            making.canary(parsed, path, &mut routes);
+        }
+    }
     let tls = making.tls(host, members);
-    let routes = routes.into_values().collect();
+    let wants_tls = wants_tls(host, members);
+    let app_root = members.iter().find_map(|(p, _)| p.annotations.get("app-root").map(str::to_owned));
+    let app_root = app_root.map(|path| if path.starts_with('/') { path } else { format!("/{path}") });
+    let snippet = making.server_snippet(members);
     let server = Server {
         host: host.clone(),
-        aliases,
+        aliases: names.aliases.clone(),
         tls,
-        routes,
+        routes: routes.into_values().collect(),
         regex,
-        app_root: None,
-        redirected_from: None,
-        snippet: Vec::new(),
+        app_root,
+        redirected_from: names.redirected_from.clone(),
+        wants_tls,
+        zones,
+        snippet,
     };
     Made { server, uses: making.uses, problems: making.problems, files: making.files }
+}
+
+/// Returns `true` if an Ingress asks for TLS for a host, be it with the default certificate.
+fn wants_tls(host: &HostName, members: &Members) -> bool {
+    let HostName::Name(name) = host else { return false };
+    let named = |tls: &crate::objects::IngressTls| {
+        tls.hosts.is_empty() || tls.hosts.iter().any(|h| tls::covers(h, name))
+    };
+    members.iter().any(|(p, _)| p.ingress.spec.tls.iter().any(named))
 }
 
 /// State while a server is made.
@@ -342,6 +449,10 @@ struct Making<'a> {
     uses: Vec<Use>,
     problems: Vec<Problem>,
     files: Vec<crate::model::File>,
+    /// The server has a name, so that `$host` is none that a client chose.
+    own_host: bool,
+    /// Access to the Ingress at hand cannot be checked as it wishes: its paths answer 503.
+    closed: bool,
 }
 
 impl Making<'_> {
@@ -373,40 +484,190 @@ impl Making<'_> {
     }
 
     fn action(&mut self, parsed: &Parsed, path: &HostPath) -> (Action, String, String) {
+        let (service, port) = path.backend.clone().unwrap_or_default();
+        let text = port_text(&port);
+        if self.closed {
+            return (Action::Answer(503), service, text);
+        }
+        if let Some(redirect) = self.redirect(parsed) {
+            return (redirect, service, text);
+        }
+        let Some(spec) = self.spec(parsed, path) else { return (Action::Answer(503), service, text) };
+        let group = self.use_group(parsed, spec, &format!("{}.backend", path.field));
+        let forward = Forward {
+            group,
+            alternatives: Vec::new(),
+            protocol: protocol(parsed),
+            rewrite: parsed
+                .annotations
+                .get("rewrite-target")
+                .map(|to| (path.path.path().to_owned(), to.to_owned())),
+        };
+        (Action::Forward(forward), service, text)
+    }
+
+    fn redirect(&mut self, parsed: &Parsed) -> Option<Action> {
+        let a = &parsed.annotations;
+        let kinds = [
+            ("temporal-redirect", "temporal-redirect-code", 302),
+            ("permanent-redirect", "permanent-redirect-code", 301),
+        ];
+        for (name, code, default) in kinds {
+            let Some(url) = a.get(name) else { continue };
+            if crate::reach::is_link(url) {
+                return Some(Action::Redirect {
+                    code: a.number(code).unwrap_or(default),
+                    url: url.to_owned(),
+                });
+            }
+            let problem = parsed.annotation_problem(name, "it must be a path or a URL");
+            self.problems.push(problem.reason("InvalidValue").at(url, 0));
+        }
+        None
+    }
+
+    /// Returns what the group of a path is made from. `None`: the backend is wrong, and has been reported.
+    fn spec(&mut self, parsed: &Parsed, path: &HostPath) -> Option<Spec> {
         let Some((service, port)) = &path.backend else {
             let text = "the backend is no Service; the path answers 503";
             self.problems
                 .push(parsed.problem(format!("{}.backend", path.field), text).reason("InvalidBackend"));
-            return (Action::Answer(503), String::new(), String::new());
+            return None;
         };
-        let port_text = port_text(port);
-        if !is_name(service) || !is_name(&port_text) || !is_name(&parsed.key.namespace) {
+        if !is_name(service) || !is_name(&port_text(port)) || !is_name(&parsed.key.namespace) {
             let text = "the Service or its port has an invalid name; the path answers 503";
             self.problems
                 .push(parsed.problem(format!("{}.backend", path.field), text).reason("InvalidBackend"));
-            return (Action::Answer(503), String::new(), String::new());
+            return None;
         }
-        if parsed.annotations.closed {
-            return (Action::Answer(503), service.clone(), port_text);
-        }
-        let group =
-            self.group(parsed, Key::new(parsed.key.namespace.as_str(), service.as_str()), port, &path.field);
-        let forward = Forward { group, ..Forward::default() };
-        (Action::Forward(forward), service.clone(), port_text)
+        let a = &parsed.annotations;
+        let settings = &self.globals.settings;
+        let own = self.default_backend(parsed);
+        let service_upstream = a.get("service-upstream").and_then(crate::value::parse_bool);
+        Some(Spec {
+            service: Key::new(parsed.key.namespace.as_str(), service.as_str()),
+            port: port.clone(),
+            balance: balance(parsed, settings),
+            sticky: sticky(parsed, path),
+            service_upstream: service_upstream.unwrap_or_else(|| settings.flag("service-upstream")),
+            fallback: own.or_else(|| self.globals.default_backend.as_ref().map(Spec::name)),
+            udp: false,
+        })
     }
 
-    /// Adds a group, and returns its name.
-    fn group(&mut self, parsed: &Parsed, service: Key, port: &PortRef, field: &str) -> String {
-        let fallback = self.globals.default_backend.as_ref().map(Spec::name);
-        let spec = Spec { service, port: port.clone(), fallback, ..Spec::default() };
-        self.use_group(parsed, spec, &format!("{field}.backend"))
+    /// Adds the backend of a canary Ingress to the route of the same host and path.
+    fn canary(&mut self, parsed: &Parsed, path: &HostPath, routes: &mut BTreeMap<PathMatch, Route>) {
+        if !routes.contains_key(&path.path) {
+            let text = "no other Ingress has this host and path, so the canary takes no requests";
+            let problem = parsed.problem(format!("{}.path", path.field), text);
+            self.problems.push(problem.reason("CanaryAlone"));
+            return;
+        }
+        let Some(mut spec) = self.spec(parsed, path) else { return };
+        spec.fallback = None;
+        let group = self.use_group(parsed, spec, &format!("{}.backend", path.field));
+        let a = &parsed.annotations;
+        let value = match (a.get("canary-by-header-value"), a.get("canary-by-header-pattern")) {
+            (Some(text), _) => Some(HeaderValue::Exact(text.to_owned())),
+            (None, Some(regex)) => Some(HeaderValue::Regex(regex.to_owned())),
+            (None, None) => None,
+        };
+        let header = a.get("canary-by-header").map(|name| HeaderChoice { name: name.to_owned(), value });
+        let total = a.number("canary-weight-total").unwrap_or(100).max(1);
+        let weight = a.number("canary-weight").unwrap_or(0).clamp(0, total);
+        let share = u32::try_from(weight.saturating_mul(10_000) / total).unwrap_or(0);
+        let cookie = a.get("canary-by-cookie").map(str::to_owned);
+        if let Some(Action::Forward(forward)) = routes.get_mut(&path.path).map(|r| &mut r.action) {
+            if forward.alternatives.is_empty() {
+                forward.alternatives.push(Alternative { group, header, cookie, share });
+            } else {
+                let text = "the path has a canary already, the older Ingress counts";
+                self.problems
+                    .push(parsed.problem(format!("{}.path", path.field), text).reason("PathConflict"));
+            }
+        }
     }
 
     fn use_group(&mut self, parsed: &Parsed, spec: Spec, field: &str) -> String {
         let name = spec.name();
-        self.uses.push(Use { spec: Arc::new(spec), origin: parsed.ingress.clone(), field: field.to_owned() });
+        self.uses.push(Use {
+            spec: Arc::new(spec),
+            name: name.as_str().into(),
+            origin: parsed.ingress.clone(),
+            field: field.to_owned(),
+        });
         name
     }
+
+    /// Parses the snippet of the oldest Ingress that has one.
+    fn server_snippet(&mut self, members: &Members) -> Vec<forebay_conf::Node> {
+        let mut found = Vec::new();
+        let mut owner: Option<&Parsed> = None;
+        for (parsed, _) in members.iter().filter(|(p, _)| p.annotations.get("server-snippet").is_some()) {
+            if let Some(owner) = owner {
+                let text =
+                    format!("the snippet is ignored: the older Ingress {} has one for the host", owner.key);
+                self.problems
+                    .push(parsed.annotation_problem("server-snippet", text).reason("SnippetConflict"));
+                continue;
+            }
+            if let Some(nodes) =
+                self.snippet(parsed, "server-snippet", forebay_conf::grammar::Contexts::SERVER)
+            {
+                found = nodes;
+                owner = Some(parsed);
+            }
+        }
+        found
+    }
+}
+
+fn protocol(parsed: &Parsed) -> Protocol {
+    match parsed.annotations.get("backend-protocol").unwrap_or_default() {
+        "HTTPS" => Protocol::Https,
+        "AUTO_HTTP" => Protocol::Auto,
+        "GRPC" => Protocol::Grpc,
+        "GRPCS" => Protocol::Grpcs,
+        "FCGI" => Protocol::Fcgi,
+        _ => Protocol::Http,
+    }
+}
+
+fn balance(parsed: &Parsed, settings: &Settings) -> Balance {
+    let a = &parsed.annotations;
+    if let Some(key) = a.get("upstream-hash-by").or_else(|| settings.set("upstream-hash-by")) {
+        return Balance::Hash(key.to_owned());
+    }
+    match a.get("load-balance").unwrap_or_else(|| settings.get("load-balance")) {
+        "ewma" => Balance::LeastTime,
+        _ => Balance::RoundRobin,
+    }
+}
+
+/// Makes the cookie of `affinity: cookie`.
+fn sticky(parsed: &Parsed, path: &HostPath) -> Option<Sticky> {
+    let a = &parsed.annotations;
+    a.get("affinity")?;
+    let mut words = Vec::new();
+    let seconds = |name: &'static str| a.number(name).filter(|n| *n > 0);
+    let life = match (seconds("session-cookie-max-age"), seconds("session-cookie-expires")) {
+        (None, None) => None,
+        (a, b) => Some(a.unwrap_or(0).max(b.unwrap_or(0))),
+    };
+    words.extend(life.map(|n| format!("expires={n}s")));
+    words.extend(a.get("session-cookie-domain").map(|d| format!("domain={d}")));
+    let own = path.path.path();
+    let default = if uses_regex(a) { "/" } else { own };
+    words.push(format!("path={}", a.get("session-cookie-path").unwrap_or(default)));
+    words.extend(a.get("session-cookie-samesite").map(|s| format!("samesite={}", s.to_ascii_lowercase())));
+    if a.flag("session-cookie-secure") {
+        words.push("secure".into());
+    }
+    words.push("httponly".into());
+    if !a.flag("session-cookie-change-on-failure") {
+        words.push("change_on_failure=off".into());
+    }
+    Some(Sticky { name: a.or_default("session-cookie-name").to_owned(), words })
 }
 
 /// Returns `true` for a part of a name that the API server accepts, so that no two groups or files have the same name.
@@ -421,4 +682,6 @@ impl Making<'_> {
     }
 }
 
+pub(crate) use globals::read as read_globals;
+pub(crate) use policy::NEXT;
 pub(crate) use tls::of_secret as certificate_files;

@@ -10,11 +10,14 @@
 pub mod annotations;
 pub mod groups;
 pub mod ingress;
+pub mod manual;
 pub mod model;
 pub mod objects;
 pub mod options;
 pub mod problem;
+pub mod reach;
 pub mod settings;
+pub mod snippet;
 pub mod translate;
 pub mod tree;
 pub mod value;

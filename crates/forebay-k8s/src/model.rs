@@ -86,8 +86,12 @@ pub struct Server {
     pub regex: bool,
     /// Redirect of `/`.
     pub app_root: Option<String>,
-    /// A server of another name that redirects to this one.
+    /// Names that redirect to this one.
     pub redirected_from: Option<String>,
+    /// The default certificate is enough for redirects to https: the Ingress asks for TLS without a Secret.
+    pub wants_tls: bool,
+    /// Limits whose zones the file of the server defines, whether its routes use them or not: those of other hosts may.
+    pub zones: Vec<Arc<Policy>>,
     /// Directives of a snippet.
     pub snippet: Vec<Node>,
 }
@@ -219,13 +223,169 @@ pub struct Plain {
     pub words: Vec<String>,
 }
 
+/// Networks that are let in.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Networks {
+    /// These are not.
+    pub deny: Vec<String>,
+    /// Only these are, if there are any.
+    pub allow: Vec<String>,
+}
+
+/// Names and passwords.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Passwords {
+    /// Realm.
+    pub realm: String,
+    /// File of names and hashed passwords.
+    pub path: String,
+}
+
+/// Service that decides on requests (`auth_request`).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Authority {
+    /// URL with variables.
+    pub url: String,
+    /// Host of the URL, the value of the `Host` field; empty: as the client sent it.
+    pub host: String,
+    /// Method of the subrequest.
+    pub method: Option<String>,
+    /// Page to log in at, and the name of the parameter with the URL of the request.
+    pub signin: Option<(String, String)>,
+    /// Value of `X-Auth-Request-Redirect`.
+    pub redirect: Option<String>,
+    /// Fields of its answer that the upstream gets.
+    pub response_headers: Vec<String>,
+    /// Fields of the subrequest.
+    pub headers: Vec<(String, String)>,
+    /// Key of kept answers, and how long they are kept by status.
+    pub cache: Option<(String, Vec<Vec<String>>)>,
+    /// Connections that are kept open, and their `keepalive_requests` and `keepalive_timeout`.
+    pub keepalive: Option<(i64, i64, i64)>,
+    /// Its cookies are set whatever the status.
+    pub always_set_cookie: bool,
+    /// Directives of a snippet.
+    pub snippet: Vec<Node>,
+}
+
+/// Unit of a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LimitKind {
+    /// Requests a second.
+    Second,
+    /// Requests a minute.
+    Minute,
+    /// Connections at a time.
+    Connections,
+}
+
+/// Limit of requests or connections of a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// Name of the zone.
+    pub zone: String,
+    /// Unit.
+    pub kind: LimitKind,
+    /// Number.
+    pub number: i64,
+    /// Requests above the rate that pass at once.
+    pub burst: i64,
+    /// All replicas count together.
+    pub cluster: bool,
+}
+
+/// Limits of an Ingress.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Limits.
+    pub limits: Vec<Limit>,
+    /// Networks without limits.
+    pub free: Vec<String>,
+    /// The zones are defined in the file of this host; they are for all hosts of the Ingress.
+    pub defined_here: bool,
+}
+
+/// Answers to requests of pages of other origins.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cors {
+    /// Origins; empty: all.
+    pub origins: Vec<String>,
+    /// `Access-Control-Allow-Methods`.
+    pub methods: String,
+    /// `Access-Control-Allow-Headers`.
+    pub headers: String,
+    /// `Access-Control-Expose-Headers`.
+    pub expose: String,
+    /// `Access-Control-Allow-Credentials`.
+    pub credentials: bool,
+    /// `Access-Control-Max-Age`.
+    pub max_age: i64,
+}
+
+/// Pages for statuses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Errors {
+    /// Statuses.
+    pub codes: Vec<u16>,
+    /// Group that answers in their place.
+    pub group: String,
+}
+
+/// Copies of requests.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Mirror {
+    /// URL with variables.
+    pub target: String,
+    /// Value of the `Host` field.
+    pub host: String,
+    /// Bodies are copied, too.
+    pub body: bool,
+}
+
+/// Conditions on the certificate of the client.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClientPolicy {
+    /// Regular expression for the subject.
+    pub match_cn: Option<String>,
+    /// The upstream gets the certificate.
+    pub pass: bool,
+    /// The route needs a certificate.
+    pub required: bool,
+}
+
 /// Everything about a route but its condition and action. Routes of one Ingress share it.
 #[derive(Clone, Debug, Default)]
 pub struct Policy {
+    /// Text that no other Ingress has, for names of locations and variables.
+    pub id: String,
     /// Directives that need no more than their words.
     pub plain: Vec<Plain>,
     /// Requests without TLS are redirected to https.
     pub https: bool,
+    /// Also if the server has no certificate of its own.
+    pub https_always: bool,
+    /// Networks that are let in.
+    pub networks: Networks,
+    /// Names and passwords.
+    pub passwords: Option<Passwords>,
+    /// Service that decides on requests.
+    pub authority: Option<Authority>,
+    /// Conditions on the certificate of the client.
+    pub clients: Option<ClientPolicy>,
+    /// Limits.
+    pub limits: Limits,
+    /// Pages of other origins.
+    pub cors: Option<Cors>,
+    /// Pages for statuses.
+    pub errors: Option<Errors>,
+    /// Copies of requests.
+    pub mirror: Option<Mirror>,
+    /// Fields of requests to the upstream, in place of the general ones of the same names.
+    pub headers: Vec<(String, String)>,
+    /// Fields of answers.
+    pub response_headers: Vec<(String, String)>,
+    /// Parameters for FastCGI.
+    pub fastcgi: Vec<(String, String)>,
     /// Directives of a snippet.
     pub snippet: Vec<Node>,
 }

@@ -51,7 +51,7 @@ pub struct Options {
     pub public_https_port: u16,
     /// `--enable-ssl-passthrough`.
     pub enable_ssl_passthrough: bool,
-    /// Address and port to which the TLS listener of the stream block passes sessions that are no passthrough.
+    /// Port of 127.0.0.1 to which the stream block passes TLS sessions that are no passthrough. The one before it is used, too.
     pub ssl_passthrough_proxy_port: u16,
     /// `--disable-svc-external-name`.
     pub disable_svc_external_name: bool,
@@ -64,11 +64,17 @@ pub struct Options {
     pub status_port: u16,
     /// Name servers for ExternalName Services, as words of `resolver`. Empty: `resolver` is left out, and such Services are refused.
     pub resolvers: Vec<String>,
+    /// The replicas have a store in common (`shared_store`), so that `forebay.io/limit-scope: cluster` can be obeyed.
+    pub shared_store: bool,
     /// Addresses that are never an upstream: the API server's.
     pub api_server: Vec<String>,
     /// Endpoints are printed as `server` lines. `false`: groups are empty in the files, and the caller gives the running process
     /// the peers of each group by its name.
     pub endpoints_in_files: bool,
+    /// Path of the access log without `access-log-path`.
+    pub access_log: String,
+    /// Directory of kept answers of authentication services, if any Ingress asks for it.
+    pub cache_directory: String,
     /// Addresses to listen at; empty: all of both families.
     pub bind_addresses: Vec<String>,
     /// Hosts and clients are told over IPv6, too.
@@ -103,8 +109,11 @@ impl Default for Options {
             enable_annotation_validation: true,
             status_port: 0,
             resolvers: Vec::new(),
+            shared_store: false,
             api_server: Vec::new(),
             endpoints_in_files: false,
+            access_log: "/dev/stdout".into(),
+            cache_directory: "auth-cache".into(),
             bind_addresses: Vec::new(),
             ipv6: true,
             main: Vec::new(),

@@ -6,6 +6,8 @@ use crate::annotations::{Risk, Verdict};
 use crate::objects::{ConfigMap, Kind};
 use crate::problem::{Problem, Severity};
 use crate::value::{Value, parse_bool};
+use crate::variables::Known;
+use forebay_conf::grammar::Contexts;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
@@ -36,12 +38,25 @@ pub fn row(name: &str) -> Option<&'static Row> {
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     values: BTreeMap<&'static str, String>,
+    /// Variables that its snippets define.
+    pub defined: Known,
+}
+
+/// Finds the variables that snippets of a ConfigMap define.
+fn defined(map: &ConfigMap) -> Known {
+    let mut known = Known::new();
+    for (key, context) in [("http-snippet", Contexts::HTTP), ("server-snippet", Contexts::SERVER)] {
+        if let Some(text) = map.data.get(key) {
+            crate::snippet::defined(text, context, &mut known);
+        }
+    }
+    known
 }
 
 impl Settings {
     /// Reads a ConfigMap.
     pub fn read(map: &ConfigMap, problems: &mut Vec<Problem>) -> Settings {
-        let mut read = Settings::default();
+        let mut read = Settings { defined: defined(map), ..Settings::default() };
         for (key, text) in &map.data {
             let problem =
                 |text: &str| Problem::new(Kind::ConfigMap, &map.metadata, format!("data[{key}]"), text);
@@ -55,7 +70,7 @@ impl Settings {
             if text.is_empty() {
                 continue;
             }
-            if let Err(invalid) = row.value.check(text) {
+            if let Err(invalid) = row.value.check(text, &read.defined) {
                 problems.push(problem("the value is not valid, the default stays").invalid(text, &invalid));
                 continue;
             }
@@ -64,7 +79,9 @@ impl Settings {
                 Verdict::Refused(_) if parse_bool(text) == Some(false) => {}
                 Verdict::Refused(why) => problems.push(problem(why).reason("NotSupported")),
                 Verdict::Differs(how) => {
-                    problems.push(problem(how).severity(Severity::Differs).reason("Differs"));
+                    let without = how.starts_with("accepted without effect");
+                    let severity = if without { Severity::Ignored } else { Severity::Differs };
+                    problems.push(problem(how).severity(severity).reason("Differs"));
                     read.values.insert(row.name, text.clone());
                 }
                 Verdict::Works => {

@@ -1,39 +1,42 @@
 //! The translation as a whole, kept between calls so that only what changed is made anew.
+//!
+//! The set of objects tells what has changed since the last call: a changed Ingress makes its hosts anew, a changed Service, Secret
+//! or ConfigMap the hosts that have looked at it, and a changed EndpointSlice the groups of its Service.
 
-use crate::groups::{self, Common, Endpoint, Servers, Spec};
-use crate::ingress::{self, Globals, Made, Members, Parsed, Use};
-use crate::model::{CertificateFiles, File, HostName};
-use crate::objects::{Key, Kind, Objects, PortRef};
+mod files;
+mod groups;
+mod hosts;
+mod names;
+mod stream;
+
+use crate::groups::Endpoint;
+use crate::ingress::{self, Globals, Parsed};
+use crate::objects::{Key, Kind, Objects};
 use crate::options::Options;
 use crate::problem::Problem;
-use crate::settings::Settings;
-use crate::tree;
 use crate::view::{self, Dependency, View};
-use forebay_conf::Node;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 
 /// Name of the main file.
 pub const MAIN: &str = "forebay.conf";
 
-/// Groups up to this number are in one file; more are spread over 256 by a hash of their names.
-const ONE_FILE: usize = 500;
+/// Endpoints of groups by the names of the groups.
+pub type Groups = Arc<BTreeMap<Arc<str>, Arc<[Endpoint]>>>;
 
 /// What objects become.
 #[derive(Clone, Debug, Default)]
 pub struct Translation {
     /// Files by their paths relative to one directory: the main file first, then groups, hosts, certificates and the like. A
     /// file that has not changed is the same `Arc` as before.
-    pub files: Vec<(PathBuf, Arc<[u8]>)>,
-    /// Endpoints of each group as they are now.
-    pub groups: BTreeMap<Arc<str>, Arc<[Endpoint]>>,
-    /// What objects wish and do not get, in the order of their hosts.
+    pub files: Vec<(Arc<Path>, Arc<[u8]>)>,
+    /// Endpoints of each group as they are now. A map without a change is the same `Arc` as before.
+    pub groups: Groups,
+    /// What objects wish and do not get.
     pub problems: Vec<Problem>,
-    /// Ingresses that are served.
-    pub accepted: Vec<Accepted>,
-    /// Services that groups are made of.
-    pub services: BTreeSet<Key>,
+    /// Ingresses that are served, the oldest first.
+    pub accepted: Arc<[Arc<Accepted>]>,
 }
 
 /// An Ingress that is served.
@@ -45,34 +48,37 @@ pub struct Accepted {
     pub hosts: Vec<String>,
 }
 
-/// File of a host with what it depends on.
-struct HostPart {
-    members: Vec<(Key, u64)>,
-    aliases: Vec<String>,
-    dependencies: Vec<Dependency>,
-    bytes: Arc<[u8]>,
-    uses: Vec<Use>,
-    problems: Vec<Problem>,
-    files: Vec<File>,
-}
-
-/// A group with what it was made of.
-struct GroupPart {
-    spec: Arc<Spec>,
-    revisions: Vec<u64>,
-    servers: Servers,
-}
+/// Place of an Ingress among others: its time of creation, then its key.
+type Age = (String, Key);
 
 /// Translates objects, again and again.
 #[derive(Default)]
 pub struct Translator {
-    globals: Option<(Arc<Globals>, Vec<Dependency>, Vec<Problem>)>,
     options: Options,
-    parsed: HashMap<Key, (u64, Arc<Parsed>)>,
-    hosts: BTreeMap<String, HostPart>,
-    groups: HashMap<Arc<str>, GroupPart>,
-    /// Texts by path, with the directives' hash, so that an unchanged file stays the same `Arc`.
-    texts: HashMap<String, Arc<[u8]>>,
+    globals: Option<(Arc<Globals>, Vec<Dependency>, Vec<Problem>)>,
+    /// Version of the objects of the last call.
+    seen: Option<(u64, u64)>,
+    /// Ingresses that are ours, the oldest first.
+    ours: BTreeMap<Age, (Arc<Parsed>, Arc<Accepted>)>,
+    ages: HashMap<Key, Age>,
+    /// The same for [`Translation::accepted`]; `None`: it has to be made anew.
+    accepted: Option<Arc<[Arc<Accepted>]>>,
+    /// Ingresses with problems of their own.
+    troubled: BTreeSet<Age>,
+    /// Ingresses that name servers beside their hosts.
+    naming: BTreeSet<Age>,
+    names: names::All,
+    hosts: hosts::Hosts,
+    groups: groups::Parts,
+    files: files::Kept,
+}
+
+/// What has changed since the last call.
+enum Changes {
+    /// Everything may have.
+    All,
+    /// These have.
+    Some(Vec<(Kind, Key)>),
 }
 
 impl Translator {
@@ -81,24 +87,48 @@ impl Translator {
         Translator::default()
     }
 
+    /// Returns the Services that the groups of the last translation are made of.
+    pub fn services(&self) -> impl Iterator<Item = &Key> {
+        self.groups.services()
+    }
+
     /// Translates objects. What has not changed since the last call costs next to nothing.
     pub fn translate(&mut self, objects: &Objects, options: &Options) -> Translation {
         let (globals, mut problems) = self.globals(objects, options);
-        let ours = self.parse(objects, &globals, options);
-        let members = by_host(&ours);
-        let aliases = BTreeMap::new();
-        self.make_hosts(objects, &globals, members, &aliases);
-        let mut out = Translation::default();
-        self.group_parts(objects, &globals, &mut out, &mut problems);
-        let certificate = default_certificate(objects, options);
-        self.files(&globals, certificate, &mut out);
-        for parsed in &ours {
-            problems.extend(parsed.problems.iter().cloned());
-            let hosts = parsed.rules.iter().filter_map(|r| r.host.clone()).collect();
-            out.accepted.push(Accepted { key: parsed.key.clone(), hosts });
+        let changes = self.changes(objects);
+        let mut dirty = self.ingresses(objects, &globals, &changes);
+        if let Changes::Some(list) = &changes {
+            self.hosts.depending(list, &mut dirty);
         }
-        problems.extend(self.hosts.values().flat_map(|h| h.problems.iter().cloned()));
-        out.problems = problems;
+        let naming = self.naming.iter().filter_map(|age| self.ours.get(age)).map(|(parsed, _)| &**parsed);
+        self.names.update(naming, &self.hosts, &mut dirty);
+        for host in dirty {
+            self.host(objects, &globals, &host);
+        }
+        self.groups.refresh(objects, &globals, &changes);
+        self.seen = Some(objects.version());
+
+        let mut out = Translation { groups: self.groups.endpoints(), ..Translation::default() };
+        let ours = || self.ours.values().map(|(parsed, _)| parsed);
+        let stream = stream::parts(objects, &globals, ours(), &mut out, &mut problems);
+        let certificate = files::default_certificate(objects, options);
+        self.files.collect(
+            &globals,
+            &self.hosts,
+            &mut self.groups,
+            certificate,
+            stream,
+            &mut out,
+            &mut problems,
+        );
+        let accepted = || self.ours.values().map(|(_, accepted)| accepted.clone()).collect();
+        out.accepted = self.accepted.get_or_insert_with(accepted).clone();
+        problems.extend(self.names.problems.iter().cloned());
+        problems.extend(self.groups.problems());
+        let troubled = self.troubled.iter().filter_map(|age| self.ours.get(age));
+        problems.extend(troubled.flat_map(|(parsed, _)| parsed.problems.iter().cloned()));
+        problems.extend(self.hosts.problems().cloned());
+        out.problems = once_each(problems);
         out
     }
 
@@ -110,252 +140,99 @@ impl Translator {
         {
             return (globals.clone(), problems.clone());
         }
-        self.parsed.clear();
-        self.hosts.clear();
-        self.groups.clear();
-        self.options = options.clone();
         let view = View::new(objects);
         let mut problems = Vec::new();
-        let globals = Arc::new(read_globals(&view, options, &mut problems));
+        let globals = Arc::new(ingress::read_globals(&view, options, &mut problems));
+        // A file that comes out the same is to be the same `Arc`.
+        let hosts = hosts::Hosts::after(&self.hosts);
+        *self = Translator { options: options.clone(), hosts, ..Translator::default() };
         self.globals = Some((globals.clone(), view.into_dependencies(), problems.clone()));
         (globals, problems)
     }
 
-    /// Reads the Ingresses that are ours, the oldest first.
-    fn parse(&mut self, objects: &Objects, globals: &Globals, options: &Options) -> Vec<Arc<Parsed>> {
-        let mut ours = Vec::new();
-        let mut seen = 0;
-        for (key, stored) in objects.ingresses() {
-            if !ingress::is_ours(&stored.object, objects, options) {
-                continue;
-            }
-            seen += 1;
-            if let Some((revision, parsed)) = self.parsed.get(key)
-                && *revision == stored.revision
-            {
-                ours.push(parsed.clone());
-                continue;
-            }
-            let parsed = Arc::new(ingress::parse(&stored.object, globals));
-            self.parsed.insert(key.clone(), (stored.revision, parsed.clone()));
-            ours.push(parsed);
-        }
-        if self.parsed.len() > seen {
-            let keys: BTreeSet<&Key> = ours.iter().map(|p| &p.key).collect();
-            self.parsed.retain(|key, _| keys.contains(key));
-        }
-        ours.sort_by(|a, b| {
-            let age = (&a.ingress.metadata.creation_timestamp, &a.key);
-            age.cmp(&(&b.ingress.metadata.creation_timestamp, &b.key))
-        });
-        ours
-    }
-
-    fn make_hosts(
-        &mut self,
-        objects: &Objects,
-        globals: &Globals,
-        members: BTreeMap<Option<String>, Members>,
-        aliases: &BTreeMap<String, Vec<String>>,
-    ) {
-        let mut before = std::mem::take(&mut self.hosts);
-        let revision = |p: &Parsed| self.parsed.get(&p.key).map_or(0, |(r, _)| *r);
-        for (host, members) in members {
-            let name = host.clone().unwrap_or_else(|| "_".into());
-            let versions: Vec<(Key, u64)> =
-                members.iter().map(|(p, _)| (p.key.clone(), revision(p))).collect();
-            let aliases = aliases.get(&name).cloned().unwrap_or_default();
-            let old = before.remove(&name).filter(|old| {
-                old.members == versions && old.aliases == aliases && view::current(objects, &old.dependencies)
-            });
-            let part = old.unwrap_or_else(|| {
-                let host = host.map_or(HostName::Any, HostName::Name);
-                make_host(objects, globals, &host, &members, versions, aliases)
-            });
-            self.hosts.insert(name, part);
+    fn changes(&self, objects: &Objects) -> Changes {
+        let list = self.seen.and_then(|seen| objects.changes_since(seen));
+        match list.map(|list| list.map(|(kind, key)| (kind, key.clone())).collect::<BTreeSet<_>>()) {
+            Some(list) => Changes::Some(list.into_iter().collect()),
+            None => Changes::All,
         }
     }
 
-    /// Finds the endpoints of all groups that hosts need.
-    fn group_parts(
-        &mut self,
-        objects: &Objects,
-        globals: &Globals,
-        out: &mut Translation,
-        problems: &mut Vec<Problem>,
-    ) {
-        let mut before = std::mem::take(&mut self.groups);
-        let default = globals.default_backend.clone().map(Arc::new);
-        let uses = self.hosts.values().flat_map(|h| &h.uses);
-        let specs = default.iter().map(|s| (s, None)).chain(uses.map(|u| (&u.spec, Some(u))));
-        for (spec, used) in specs {
-            let name: Arc<str> = spec.name().into();
-            if self.groups.contains_key(&name) {
-                continue;
-            }
-            let revisions = revisions(objects, spec);
-            let part = match before.remove(&name).filter(|old| old.revisions == revisions) {
-                Some(old) => old,
-                None => GroupPart { spec: spec.clone(), revisions, servers: groups::servers(spec, objects) },
-            };
-            if let (Some(why), Some(used)) = (&part.servers.problem, used) {
-                let text = format!("{why}; the path answers 503");
-                let problem = Problem::new(Kind::Ingress, &used.origin.metadata, used.field.as_str(), text);
-                problems.push(problem.reason("BackendMissing"));
-            }
-            out.services.insert(spec.service.clone());
-            out.groups.insert(name.clone(), part.servers.endpoints.clone());
-            self.groups.insert(name, part);
-        }
-    }
-
-    fn files(&mut self, globals: &Globals, certificate: Option<CertificateFiles>, out: &mut Translation) {
-        let mut files: BTreeMap<String, Arc<[u8]>> = BTreeMap::new();
-        let mut shards: BTreeMap<String, Vec<Node>> = BTreeMap::new();
-        for name in out.groups.keys() {
-            let Some(part) = self.groups.get(name) else { continue };
-            let shard = if out.groups.len() <= ONE_FILE {
-                "groups.conf".to_owned()
-            } else {
-                format!("groups/{}.conf", groups::short_hash(name).get(..2).unwrap_or("00"))
-            };
-            shards.entry(shard).or_default().push(groups::block(
-                name,
-                &part.spec,
-                &part.servers,
-                &globals.groups,
-            ));
-        }
-        let group_paths: Vec<String> = shards.keys().cloned().collect();
-        for (path, nodes) in shards {
-            let bytes = self.text(&path, &nodes);
-            files.insert(path, bytes);
-        }
-        let mut host_paths = Vec::new();
-        for (host, part) in &self.hosts {
-            let path = host_path(host);
-            files.insert(path.clone(), part.bytes.clone());
-            host_paths.push(path);
-            files.extend(part.files.iter().map(|f| (f.path.clone(), f.bytes.clone())));
-        }
-        if let Some(c) = &certificate {
-            files.extend([&c.chain, &c.key].map(|f| (f.path.clone(), f.bytes.clone())));
-        }
-        let main = tree::main(&tree::Main { globals, groups: group_paths, hosts: host_paths, certificate });
-        let main = self.text(MAIN, &main);
-        out.files.push((MAIN.into(), main));
-        out.files.extend(files.into_iter().map(|(path, bytes)| (path.into(), bytes)));
-    }
-
-    /// Prints directives, and returns the text of the last call if it is the same.
-    fn text(&mut self, path: &str, nodes: &[Node]) -> Arc<[u8]> {
-        // Words were checked when they were made; what cannot be printed is left out as a whole.
-        let bytes = forebay_conf::print(nodes).unwrap_or_default();
-        match self.texts.get(path) {
-            Some(old) if **old == *bytes => old.clone(),
+    /// Reads the Ingresses that have changed. Returns the hosts that have to be made anew.
+    fn ingresses(&mut self, objects: &Objects, globals: &Globals, changes: &Changes) -> BTreeSet<Arc<str>> {
+        let mut dirty = BTreeSet::new();
+        let some = match changes {
+            Changes::Some(list) if !list.iter().any(|(kind, _)| *kind == Kind::IngressClass) => list,
             _ => {
-                let bytes: Arc<[u8]> = bytes.into();
-                self.texts.insert(path.to_owned(), bytes.clone());
-                bytes
+                // The server of all hosts without rules is there even if no Ingress has any.
+                dirty.insert(hosts::ANY.into());
+                let gone: Vec<Key> =
+                    self.ages.keys().filter(|key| objects.ingress(key).is_none()).cloned().collect();
+                let all: Vec<Key> = objects.ingresses().map(|(key, _)| key.clone()).chain(gone).collect();
+                all.iter().for_each(|key| self.ingress(objects, globals, key, &mut dirty));
+                return dirty;
             }
+        };
+        for (_, key) in some.iter().filter(|(kind, _)| *kind == Kind::Ingress) {
+            self.ingress(objects, globals, key, &mut dirty);
         }
+        dirty
+    }
+
+    /// Takes an Ingress as it is now.
+    fn ingress(&mut self, objects: &Objects, globals: &Globals, key: &Key, dirty: &mut BTreeSet<Arc<str>>) {
+        let now = objects.ingress(key).filter(|i| ingress::is_ours(&i.object, objects, &globals.options));
+        let before = self.ages.get(key).and_then(|age| self.ours.get(age));
+        if let (Some((old, _)), Some(now)) = (before, now)
+            && old.revision == now.revision
+        {
+            return;
+        }
+        if let Some(age) = self.ages.remove(key)
+            && let Some((old, _)) = self.ours.remove(&age)
+        {
+            self.hosts.leave(&old, dirty);
+            self.troubled.remove(&age);
+            self.naming.remove(&age);
+            self.accepted = None;
+        }
+        let Some(now) = now else { return };
+        self.accepted = None;
+        let parsed = Arc::new(ingress::parse(&now.object, now.revision, globals));
+        let hosts = parsed.rules.iter().filter_map(|r| r.host.clone()).collect();
+        let accepted = Arc::new(Accepted { key: key.clone(), hosts });
+        self.hosts.join(&parsed, dirty);
+        let age = age(&parsed);
+        self.ages.insert(key.clone(), age.clone());
+        if !parsed.problems.is_empty() {
+            self.troubled.insert(age.clone());
+        }
+        if names::has_names(&parsed) {
+            self.naming.insert(age.clone());
+        }
+        self.ours.insert(age, (parsed, accepted));
+    }
+
+    /// Makes a host anew.
+    fn host(&mut self, objects: &Objects, globals: &Globals, host: &Arc<str>) {
+        let names = self.names.of(host);
+        let part =
+            self.hosts.members(host).map(|members| hosts::make(objects, globals, host, members, names));
+        let (old, new) = self.hosts.replace(host, part);
+        self.groups.replace(host, new.map(|part| part.uses.as_slice()), objects, globals);
+        self.files.replace(old.as_ref(), new);
     }
 }
 
-/// Returns the path of a host's file.
-fn host_path(host: &str) -> String {
-    match host.strip_prefix("*.") {
-        Some(rest) => format!("hosts/_wildcard.{rest}.conf"),
-        None => format!("hosts/{host}.conf"),
-    }
+fn age(parsed: &Parsed) -> Age {
+    (parsed.ingress.metadata.creation_timestamp.clone(), parsed.key.clone())
 }
 
-fn revisions(objects: &Objects, spec: &Spec) -> Vec<u64> {
-    let service = view::revision(objects, Kind::Service, &spec.service);
-    std::iter::once(service).chain(objects.slices(&spec.service).map(|s| s.revision)).collect()
-}
-
-/// Collects the Ingresses of each host, and all hosts without rules even if none has any.
-fn by_host(ours: &[Arc<Parsed>]) -> BTreeMap<Option<String>, Members> {
-    let mut hosts: BTreeMap<Option<String>, Members> = BTreeMap::new();
-    hosts.insert(None, Vec::new());
-    for parsed in ours {
-        for (index, rules) in parsed.rules.iter().enumerate() {
-            hosts.entry(rules.host.clone()).or_default().push((parsed.clone(), index));
-        }
-    }
-    hosts
-}
-
-fn make_host(
-    objects: &Objects,
-    globals: &Globals,
-    host: &HostName,
-    members: &Members,
-    versions: Vec<(Key, u64)>,
-    aliases: Vec<String>,
-) -> HostPart {
-    let view = View::new(objects);
-    let Made { server, uses, mut problems, files } =
-        ingress::server(host, members, aliases.clone(), globals, &view);
-    let bytes = forebay_conf::print(&tree::server(&server, globals)).unwrap_or_else(|error| {
-        for (parsed, _) in members {
-            problems.push(
-                parsed.problem("metadata", format!("the host \"{}\" is not served: {error}", host.as_str())),
-            );
-        }
-        Vec::new()
-    });
-    let dependencies = view.into_dependencies();
-    HostPart { members: versions, aliases, dependencies, bytes: bytes.into(), uses, problems, files }
-}
-
-fn read_globals(view: &View<'_>, options: &Options, problems: &mut Vec<Problem>) -> Globals {
-    let map = options.config_map.as_ref().and_then(|key| view.config_map(key));
-    let settings = map.map(|map| Settings::read(&map, problems)).unwrap_or_default();
-    let default_backend = options.default_backend_service.as_ref().map(|key| {
-        let port = view.service(key).and_then(|s| s.spec.ports.first().map(|p| p.port));
-        Spec {
-            service: key.clone(),
-            port: PortRef { name: None, number: port.or(Some(80)) },
-            ..Spec::default()
-        }
-    });
-    // Its Secret may come and go; that changes `listen` of all servers.
-    let default_certificate = options.made_certificate.is_some()
-        || options.default_ssl_certificate.as_ref().is_some_and(|key| {
-            view.secret(key).is_some_and(|secret| ingress::certificate_files(key, &secret).is_ok())
-        });
-    let keepalive = match settings.number("upstream-keepalive-connections") {
-        0 => Vec::new(),
-        n => vec![
-            ("keepalive", n.to_string()),
-            ("keepalive_requests", settings.get("upstream-keepalive-requests").to_owned()),
-            ("keepalive_time", settings.get("upstream-keepalive-time").to_owned()),
-            ("keepalive_timeout", format!("{}s", settings.number("upstream-keepalive-timeout"))),
-        ],
-    };
-    let groups = Common { keepalive, endpoints_in_files: options.endpoints_in_files };
-    Globals {
-        options: options.clone(),
-        settings,
-        default_backend,
-        default_certificate,
-        groups,
-        variables: Vec::new(),
-    }
-}
-
-fn default_certificate(objects: &Objects, options: &Options) -> Option<CertificateFiles> {
-    let secret = options.default_ssl_certificate.as_ref().and_then(|key| {
-        let secret = objects.secret(key)?;
-        ingress::certificate_files(key, &secret.object).ok()
-    });
-    let made = options.made_certificate.as_ref().map(|c| CertificateFiles {
-        chain: File { path: "secrets/default.crt".into(), bytes: c.chain.clone() },
-        key: File { path: "secrets/default.key".into(), bytes: c.key.clone() },
-    });
-    secret.or(made)
+/// Removes problems that are there twice: an Ingress has several hosts.
+fn once_each(problems: Vec<Problem>) -> Vec<Problem> {
+    let mut seen = BTreeSet::new();
+    let mut fresh = |p: &Problem| seen.insert((p.kind, p.key.clone(), p.field.clone(), p.text.clone()));
+    problems.into_iter().filter(|p| fresh(p)).collect()
 }
 
 #[cfg(test)]

@@ -3,12 +3,26 @@
 mod host;
 mod main;
 
+pub(crate) use host::collect;
 pub use host::server;
-pub use main::{Main, main};
+pub use main::{Main, StreamPort, main};
 
+use crate::ingress::Globals;
 use forebay_conf::Node;
 
 /// Makes a directive with words.
 fn node<W: Into<Vec<u8>>>(name: &str, words: impl IntoIterator<Item = W>) -> Node {
     Node::new(name).args(words)
+}
+
+/// Returns the addresses to listen at with a port.
+fn addresses(globals: &Globals, port: u16) -> Vec<String> {
+    let given = &globals.addresses;
+    if given.is_empty() {
+        let six = globals.ipv6.then(|| format!("[::]:{port}"));
+        return std::iter::once(port.to_string()).chain(six).collect();
+    }
+    let bracketed =
+        |a: &String| if a.contains(':') { format!("[{a}]:{port}") } else { format!("{a}:{port}") };
+    given.iter().map(bracketed).collect()
 }

@@ -3,7 +3,7 @@
 //! A value becomes a word of the tree, so nothing in it can end a directive. The types refuse what would mean something else
 //! than the value's author may say: variables where a text is expected, unknown variables, control characters.
 
-use crate::variables;
+use crate::variables::{self, Known};
 use std::net::IpAddr;
 
 /// Longest value in bytes. Snippets and log formats may be [`LONGEST_TEXT`].
@@ -49,6 +49,8 @@ pub enum Value {
     Line,
     /// Text of any number of lines with variables.
     Text,
+    /// Text of any number of lines with variables of the stream block.
+    StreamText,
     /// Directives.
     Snippet,
 }
@@ -70,17 +72,20 @@ impl Invalid {
 }
 
 impl Value {
-    /// Checks a value.
+    /// Checks a value. `known`: variables beside those that always exist.
     ///
     /// # Errors
     /// The reason and the place.
-    pub fn check(self, text: &str) -> Result<(), Invalid> {
-        let longest =
-            if matches!(self, Value::Text | Value::Snippet | Value::Cidrs) { LONGEST_TEXT } else { LONGEST };
+    pub fn check(self, text: &str, known: &Known) -> Result<(), Invalid> {
+        let longest = if matches!(self, Value::Text | Value::StreamText | Value::Snippet | Value::Cidrs) {
+            LONGEST_TEXT
+        } else {
+            LONGEST
+        };
         if text.len() > longest {
             return Err(Invalid::new(0, format!("the value is longer than {longest} bytes")));
         }
-        if !matches!(self, Value::Text | Value::Snippet) {
+        if !matches!(self, Value::Text | Value::StreamText | Value::Snippet) {
             no_controls(text)?;
         }
         match self {
@@ -109,10 +114,11 @@ impl Value {
             Value::Path => path(text).and_then(|()| no_dollar(text)),
             Value::Captures => captures(text),
             Value::Regex => regex(text),
-            Value::Variables => variables_only(text),
-            Value::Template => variables::check(text, false),
+            Value::Variables => variables_only(text, known),
+            Value::Template => variables::check(text, known),
             Value::Line => no_dollar(text),
-            Value::Text => variables::check(text, false),
+            Value::Text => variables::check(text, known),
+            Value::StreamText => variables::check_stream(text),
             _ => Ok(()),
         }
     }
@@ -137,7 +143,7 @@ impl Value {
             Value::Variables => "letters and variables".into(),
             Value::Template => "text with variables".into(),
             Value::Line => "text".into(),
-            Value::Text => "text with variables, any number of lines".into(),
+            Value::Text | Value::StreamText => "text with variables, any number of lines".into(),
             Value::Snippet => "directives".into(),
         }
     }
@@ -239,10 +245,10 @@ pub fn regex_lint(text: &str) -> Option<String> {
     }
 }
 
-fn variables_only(text: &str) -> Result<(), Invalid> {
+fn variables_only(text: &str, known: &Known) -> Result<(), Invalid> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "-_${}".contains(c);
     each(text, allowed, "a letter, digit or part of a variable")?;
-    variables::check(text, false)
+    variables::check(text, known)
 }
 
 /// Reads `true` and `false`, and the other spellings that Kubernetes' tools write.
@@ -272,6 +278,22 @@ pub fn parse_time(text: &str) -> Option<String> {
         return Some(format!("{text}s"));
     }
     forebay_conf::units::duration_ms(text.as_bytes()).map(|_| text.to_owned())
+}
+
+/// Cipher suites of TLS 1.2 that Forebay has, by OpenSSL's names.
+const CIPHERS: &[&str] = &[
+    "ECDHE-ECDSA-AES128-GCM-SHA256",
+    "ECDHE-ECDSA-AES256-GCM-SHA384",
+    "ECDHE-ECDSA-CHACHA20-POLY1305",
+    "ECDHE-RSA-AES128-GCM-SHA256",
+    "ECDHE-RSA-AES256-GCM-SHA384",
+    "ECDHE-RSA-CHACHA20-POLY1305",
+];
+
+/// Returns the cipher suites of a list that Forebay has. `None`: there are none; `DEFAULT` and the like mean all.
+pub fn ciphers(text: &str) -> Option<String> {
+    let known: Vec<&str> = text.split([':', ' ', ',']).filter(|c| CIPHERS.contains(c)).collect();
+    (!known.is_empty()).then(|| known.join(":"))
 }
 
 /// Reads addresses and networks separated by commas.
@@ -334,7 +356,7 @@ mod tests {
             (Value::Cidrs, ""),
         ];
         for (value, text) in good {
-            assert_eq!(value.check(text), Ok(()), "{text}");
+            assert_eq!(value.check(text, &Known::new()), Ok(()), "{text}");
         }
         let bad: &[(Value, &str, usize)] = &[
             (Value::Bool, "yes", 0),
@@ -353,7 +375,7 @@ mod tests {
             (Value::Cidrs, "1.2.3.4/+8", 0),
         ];
         for (value, text, at) in bad {
-            assert_eq!(value.check(text).map_err(|e| e.at), Err(*at), "{text}");
+            assert_eq!(value.check(text, &Known::new()).map_err(|e| e.at), Err(*at), "{text}");
         }
     }
 }

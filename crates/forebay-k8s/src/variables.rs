@@ -122,6 +122,42 @@ pub const GENERATED: &[&str] = &[
     "the_real_ip",
 ];
 
+/// Variables of the stream block.
+const STREAM: &[&str] = &[
+    "binary_remote_addr",
+    "bytes_received",
+    "bytes_sent",
+    "connection",
+    "hostname",
+    "msec",
+    "nginx_version",
+    "pid",
+    "protocol",
+    "proxy_protocol_addr",
+    "proxy_protocol_port",
+    "proxy_protocol_server_addr",
+    "proxy_protocol_server_port",
+    "realip_remote_addr",
+    "realip_remote_port",
+    "remote_addr",
+    "remote_port",
+    "server_addr",
+    "server_port",
+    "session_time",
+    "ssl_preread_alpn_protocols",
+    "ssl_preread_protocol",
+    "ssl_preread_server_name",
+    "status",
+    "time_iso8601",
+    "time_local",
+    "upstream_addr",
+    "upstream_bytes_received",
+    "upstream_bytes_sent",
+    "upstream_connect_time",
+    "upstream_first_byte_time",
+    "upstream_session_time",
+];
+
 /// Beginnings of names with a part of the request or answer.
 const PREFIXES: &[&str] = &[
     "arg_",
@@ -138,6 +174,11 @@ const PREFIXES: &[&str] = &[
 /// Returns the known names, for tests against the server.
 pub fn known() -> impl Iterator<Item = &'static str> {
     KNOWN.iter().copied().filter(|n| !n.ends_with('_'))
+}
+
+/// Returns the known names of the stream block.
+pub fn known_in_stream() -> impl Iterator<Item = &'static str> {
+    STREAM.iter().copied()
 }
 
 /// Returns `true` if a variable of this name exists in every generated configuration.
@@ -170,17 +211,31 @@ pub fn mentions(text: &str) -> impl Iterator<Item = Mention<'_>> {
     })
 }
 
-/// Checks that a text mentions only variables that exist. `captures`: `$1` to `$9` do.
+/// Names of variables beside those that always exist: those that snippets of the ConfigMap define.
+pub type Known = std::collections::BTreeSet<String>;
+
+/// Checks that a text mentions only variables that exist.
 ///
 /// # Errors
 /// The first that does not.
-pub fn check(text: &str, captures: bool) -> Result<(), Invalid> {
+pub fn check(text: &str, known: &Known) -> Result<(), Invalid> {
+    check_by(text, |name| exists(name) || known.contains(&name.to_ascii_lowercase()))
+}
+
+/// Checks that a text mentions only variables of the stream block.
+///
+/// # Errors
+/// The first that is none.
+pub fn check_stream(text: &str) -> Result<(), Invalid> {
+    check_by(text, |name| STREAM.contains(&name))
+}
+
+fn check_by(text: &str, known: impl Fn(&str) -> bool) -> Result<(), Invalid> {
     for Mention { at, name } in mentions(text) {
         if name.is_empty() {
             return Err(Invalid::new(at, "the name of a variable is missing after \"$\""));
         }
-        let capture = captures && name.len() == 1 && name.bytes().all(|b| b.is_ascii_digit());
-        if !capture && !exists(name) {
+        if !known(name) {
             return Err(Invalid::new(at, format!("there is no variable \"${name}\"")));
         }
     }

@@ -25,7 +25,7 @@ pub const ROWS: &[Row] = &[
     Row { name: "auth-keepalive-share-vars", value: Bool, default: "false", scope: Location, risk: Low, access: false, aliases: &[], verdict: Differs("variables are not shared with the subrequest; `auth_request_set` shares what it names") },
     Row { name: "auth-keepalive-timeout", value: Number(0, 1_000_000_000), default: "60", scope: Location, risk: Low, access: false, aliases: &[], verdict: Works },
     Row { name: "auth-method", value: OneOf(&["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "CONNECT", "OPTIONS", "TRACE"]), default: "", scope: Location, risk: Low, access: true, aliases: &[], verdict: Works },
-    Row { name: "auth-proxy-set-headers", value: Reference, default: "", scope: Location, risk: Medium, access: false, aliases: &[], verdict: Works },
+    Row { name: "auth-proxy-set-headers", value: Reference, default: "", scope: Location, risk: Medium, access: true, aliases: &[], verdict: Works },
     Row { name: "auth-realm", value: Line, default: "", scope: Location, risk: Medium, access: true, aliases: &[], verdict: Works },
     Row { name: "auth-request-redirect", value: Template, default: "", scope: Location, risk: Medium, access: false, aliases: &[], verdict: Works },
     Row { name: "auth-response-headers", value: Tokens, default: "", scope: Location, risk: Medium, access: false, aliases: &[], verdict: Works },
@@ -152,6 +152,6 @@ pub const ROWS: &[Row] = &[
 
 /// Annotations of our own, under `forebay.io/`.
 #[rustfmt::skip]
-pub(super) const OWN: &[Row] = &[
+pub const OWN: &[Row] = &[
     Row { name: "limit-scope", value: OneOf(&["replica", "cluster"]), default: "replica", scope: Location, risk: Low, access: false, aliases: &[], verdict: Works },
 ];

@@ -1,19 +1,511 @@
 //! Annotations of an Ingress to the policy of its routes.
 
-use super::{Making, Parsed};
-use crate::model::Policy;
+mod access;
+mod buffers;
+
+use super::{Making, Parsed, is_name};
+use crate::groups::{Spec, short_hash};
+use crate::model::{Cors, Errors, Limit, LimitKind, Limits, Mirror, Networks, Plain, Policy};
+use crate::objects::{Key, PortRef};
+use crate::reach;
+use crate::snippet::{self, Author};
+use crate::value::{cidrs, parse_bool, parse_size};
+use forebay_conf::grammar::Contexts;
 use std::sync::Arc;
 
+/// Annotations of one word that are one directive.
+const SIMPLE: &[(&str, &str, Form)] = &[
+    ("client-body-buffer-size", "client_body_buffer_size", Form::Size),
+    ("proxy-body-size", "client_max_body_size", Form::Size),
+    ("proxy-buffering", "proxy_buffering", Form::Word),
+    ("proxy-request-buffering", "proxy_request_buffering", Form::Word),
+    ("proxy-http-version", "proxy_http_version", Form::Word),
+    ("proxy-connect-timeout", "proxy_connect_timeout", Form::Seconds),
+    ("proxy-send-timeout", "proxy_send_timeout", Form::Seconds),
+    ("proxy-read-timeout", "proxy_read_timeout", Form::Seconds),
+    ("proxy-next-upstream-timeout", "proxy_next_upstream_timeout", Form::Seconds),
+    ("proxy-next-upstream-tries", "proxy_next_upstream_tries", Form::Word),
+    ("limit-rate", "limit_rate", Form::Kilobytes),
+    ("limit-rate-after", "limit_rate_after", Form::Kilobytes),
+    ("satisfy", "satisfy", Form::Word),
+    ("proxy-ssl-ciphers", "proxy_ssl_ciphers", Form::Ciphers),
+    ("proxy-ssl-name", "proxy_ssl_name", Form::Word),
+    ("proxy-ssl-server-name", "proxy_ssl_server_name", Form::Word),
+    ("proxy-ssl-verify-depth", "proxy_ssl_verify_depth", Form::Word),
+    ("fastcgi-index", "fastcgi_index", Form::Word),
+];
+
+/// Way from a value to a word.
+#[derive(Clone, Copy)]
+enum Form {
+    Word,
+    Size,
+    Seconds,
+    Kilobytes,
+    Ciphers,
+}
+
+/// Adds a directive.
+fn plain(policy: &mut Policy, name: &'static str, words: impl IntoIterator<Item = impl Into<String>>) {
+    policy.plain.push(Plain { name, words: words.into_iter().map(Into::into).collect() });
+}
+
 impl Making<'_> {
-    /// Makes the policy of an Ingress.
-    pub(super) fn policy(&mut self, parsed: &Parsed) -> Arc<Policy> {
-        let mut policy = Policy::default();
-        let a = &parsed.annotations;
-        let s = &self.globals.settings;
-        policy.https = match a.get("ssl-redirect").and_then(crate::value::parse_bool) {
-            Some(redirect) => redirect,
-            None => s.flag("ssl-redirect"),
-        };
+    /// Makes the policy of an Ingress. `first`: the host is the first of the Ingress, whose file defines its zones.
+    pub(super) fn policy(&mut self, parsed: &Parsed, first: bool) -> Arc<Policy> {
+        let mut policy = Policy { id: short_hash(&parsed.key.to_string()), ..Policy::default() };
+        self.simple(parsed, &mut policy);
+        self.redirects(parsed, &mut policy);
+        self.several_words(parsed, &mut policy);
+        self.buffers(parsed, &mut policy);
+        self.upstream_tls(parsed, &mut policy);
+        self.networks(parsed, &mut policy);
+        self.access(parsed, &mut policy);
+        policy.limits = self.limits(parsed, first);
+        policy.cors = self.cors(parsed);
+        policy.errors = self.errors(parsed, &policy);
+        policy.mirror = self.mirror(parsed);
+        self.headers(parsed, &mut policy);
+        self.fastcgi(parsed, &mut policy);
+        policy.snippet =
+            self.snippet(parsed, "configuration-snippet", Contexts::LOCATION).unwrap_or_default();
+        if self.closed {
+            // Its paths answer 503, and need nothing else. Zones are for other hosts, too, which may be open.
+            policy = Policy { id: policy.id, limits: policy.limits, ..Policy::default() };
+        }
         Arc::new(policy)
     }
+
+    fn simple(&self, parsed: &Parsed, policy: &mut Policy) {
+        for (annotation, directive, form) in SIMPLE {
+            let Some(value) = parsed.annotations.get(annotation) else { continue };
+            let word = match form {
+                Form::Word => value.to_owned(),
+                Form::Size => parse_size(value).unwrap_or_default(),
+                Form::Seconds => format!("{value}s"),
+                // 0 is no limit.
+                Form::Kilobytes => format!("{value}k"),
+                Form::Ciphers => crate::value::ciphers(value).unwrap_or_default(),
+            };
+            if !word.is_empty() {
+                plain(policy, directive, [word]);
+            }
+        }
+        let flag = |name: &'static str| parsed.annotations.get(name).and_then(parse_bool);
+        if flag("enable-access-log") == Some(false) {
+            plain(policy, "access_log", ["off"]);
+        }
+        if flag("enable-rewrite-log") == Some(true) {
+            plain(policy, "rewrite_log", ["on"]);
+        }
+        if let Some(relative) = flag("relative-redirects") {
+            plain(policy, "absolute_redirect", [if relative { "off" } else { "on" }]);
+        }
+        if let Some(port) = flag("use-port-in-redirects") {
+            plain(policy, "port_in_redirect", [if port { "on" } else { "off" }]);
+        }
+    }
+
+    fn redirects(&self, parsed: &Parsed, policy: &mut Policy) {
+        let flag = |name: &'static str| {
+            let own = parsed.annotations.get(name).and_then(parse_bool);
+            own.unwrap_or_else(|| self.globals.settings.flag(name))
+        };
+        policy.https = flag("ssl-redirect");
+        policy.https_always = flag("force-ssl-redirect");
+    }
+
+    fn several_words(&mut self, parsed: &Parsed, policy: &mut Policy) {
+        let a = &parsed.annotations;
+        if let Some(value) = a.get("proxy-cookie-domain") {
+            self.pair(parsed, "proxy-cookie-domain", "proxy_cookie_domain", value, policy);
+        }
+        if let Some(value) = a.get("proxy-cookie-path") {
+            self.pair(parsed, "proxy-cookie-path", "proxy_cookie_path", value, policy);
+        }
+        match (a.get("proxy-redirect-from"), a.get("proxy-redirect-to")) {
+            // The default replaces names of groups, which no backend knows.
+            (Some("off" | "default"), _) => plain(policy, "proxy_redirect", ["off"]),
+            (Some(from), Some(to)) if to != "off" => {
+                match crate::value::regex_lint(from.trim_start_matches(['~', '*'])) {
+                    Some(why) if from.starts_with('~') => {
+                        self.problems.push(
+                            parsed.annotation_problem("proxy-redirect-from", why).reason("InvalidValue"),
+                        );
+                    }
+                    _ => plain(policy, "proxy_redirect", [from, to]),
+                }
+            }
+            (Some(_), _) | (_, Some(_)) => {
+                let text = "proxy-redirect-from and proxy-redirect-to only work together";
+                self.problems
+                    .push(parsed.annotation_problem("proxy-redirect-from", text).reason("InvalidValue"));
+            }
+            (None, None) => {}
+        }
+        if let Some(value) = a.get("proxy-next-upstream") {
+            let mut words: Vec<&str> = value.split_ascii_whitespace().collect();
+            if let Some(bad) = words.iter().find(|w| !NEXT.contains(w)) {
+                let at = value.find(bad).unwrap_or(0);
+                let problem = parsed
+                    .annotation_problem("proxy-next-upstream", format!("there is no condition \"{bad}\""));
+                self.problems.push(problem.reason("InvalidValue").at(value, at));
+                return;
+            }
+            if self.globals.settings.flag("retry-non-idempotent") && !words.contains(&"non_idempotent") {
+                words.push("non_idempotent");
+            }
+            plain(policy, "proxy_next_upstream", words);
+        }
+    }
+
+    /// Adds a directive of `off` or two words.
+    fn pair(
+        &mut self,
+        parsed: &Parsed,
+        annotation: &'static str,
+        name: &'static str,
+        value: &str,
+        policy: &mut Policy,
+    ) {
+        let words: Vec<&str> = value.split_ascii_whitespace().collect();
+        let regex = |w: &&str| {
+            w.strip_prefix('~').is_none_or(|r| crate::value::regex_lint(r.trim_start_matches('*')).is_none())
+        };
+        match words.as_slice() {
+            ["off"] => plain(policy, name, ["off"]),
+            [from, _] if regex(from) => plain(policy, name, words),
+            _ => {
+                let problem = parsed.annotation_problem(annotation, "it must be \"off\" or two words");
+                self.problems.push(problem.reason("InvalidValue").at(value, 0));
+            }
+        }
+    }
+
+    fn networks(&mut self, parsed: &Parsed, policy: &mut Policy) {
+        let list = |name: &'static str| {
+            let own = parsed.annotations.get(name).map(str::to_owned);
+            own.map(|text| cidrs(&text).unwrap_or_default())
+        };
+        let settings = &self.globals.settings;
+        let general = |name: &'static str| cidrs(settings.get(name)).unwrap_or_default();
+        let mut deny = general("block-cidrs");
+        deny.extend(list("denylist-source-range").unwrap_or_else(|| general("denylist-source-range")));
+        policy.networks = Networks {
+            deny,
+            allow: list("allowlist-source-range").unwrap_or_else(|| general("whitelist-source-range")),
+        };
+    }
+
+    fn limits(&mut self, parsed: &Parsed, first: bool) -> Limits {
+        let a = &parsed.annotations;
+        let multiplier = a.number("limit-burst-multiplier").unwrap_or(5);
+        let mut cluster = a.get("limit-scope") == Some("cluster");
+        if cluster && !self.globals.options.shared_store {
+            let text = "there is no store in common, so each replica counts by itself";
+            self.problems.push(parsed.annotation_problem("limit-scope", text).reason("NoSharedStore"));
+            cluster = false;
+        }
+        let kinds = [
+            ("limit-connections", LimitKind::Connections, "conn"),
+            ("limit-rps", LimitKind::Second, "rps"),
+            ("limit-rpm", LimitKind::Minute, "rpm"),
+        ];
+        let limit = |(name, kind, suffix): (&'static str, LimitKind, &str)| {
+            let number = a.number(name).filter(|n| *n > 0)?.min(10_000_000);
+            let zone = format!("{}_{}_{suffix}", parsed.key.namespace, parsed.key.name);
+            Some(Limit {
+                zone,
+                kind,
+                number,
+                burst: number.saturating_mul(multiplier).min(100_000_000),
+                cluster,
+            })
+        };
+        let limits = kinds.into_iter().filter_map(limit).collect();
+        let free = a.get("limit-allowlist").and_then(|v| cidrs(v).ok()).unwrap_or_default();
+        Limits { limits, free, defined_here: first }
+    }
+
+    fn cors(&mut self, parsed: &Parsed) -> Option<Cors> {
+        let a = &parsed.annotations;
+        if !a.flag("enable-cors") {
+            return None;
+        }
+        let mut origins = Vec::new();
+        for origin in a.or_default("cors-allow-origin").split(',').map(str::trim).filter(|o| !o.is_empty()) {
+            if origin == "*" {
+                origins.clear();
+                break;
+            }
+            if is_origin(origin) {
+                origins.push(origin.to_owned());
+            } else {
+                let value = a.or_default("cors-allow-origin");
+                let problem = parsed.annotation_problem(
+                    "cors-allow-origin",
+                    format!("\"{}\" is no origin", origin.escape_debug()),
+                );
+                self.problems.push(problem.reason("InvalidValue").at(value, value.find(origin).unwrap_or(0)));
+                // Fewer origins than meant, never all of them.
+                origins.push("null.invalid".into());
+            }
+        }
+        Some(Cors {
+            origins,
+            methods: a.or_default("cors-allow-methods").to_owned(),
+            headers: a.or_default("cors-allow-headers").to_owned(),
+            expose: a.get("cors-expose-headers").unwrap_or_default().to_owned(),
+            credentials: a.flag("cors-allow-credentials"),
+            max_age: a.number("cors-max-age").unwrap_or(1_728_000),
+        })
+    }
+
+    fn errors(&mut self, parsed: &Parsed, policy: &Policy) -> Option<Errors> {
+        let a = &parsed.annotations;
+        let settings = &self.globals.settings;
+        let own = a.get("custom-http-errors");
+        let text = own.unwrap_or_else(|| settings.get("custom-http-errors")).to_owned();
+        let off = a.get("disable-proxy-intercept-errors").and_then(parse_bool);
+        if text.is_empty() || off.unwrap_or_else(|| settings.flag("disable-proxy-intercept-errors")) {
+            return None;
+        }
+        let mut codes = Vec::new();
+        for part in text.split([',', ' ']).filter(|p| !p.is_empty()) {
+            match part.parse::<u16>().ok().filter(|c| (300..600).contains(c) && *c != 499) {
+                Some(code) => codes.push(code),
+                None => {
+                    let problem = parsed.annotation_problem(
+                        "custom-http-errors",
+                        format!("\"{part}\" is no status from 300 to 599"),
+                    );
+                    self.problems
+                        .push(problem.reason("InvalidValue").at(&text, text.find(part).unwrap_or(0)));
+                }
+            }
+        }
+        codes.sort_unstable();
+        codes.dedup();
+        let group =
+            self.default_backend(parsed).or_else(|| self.globals.default_backend.as_ref().map(Spec::name));
+        let Some(group) = group else {
+            if own.is_some() {
+                let text = "it needs a default backend that makes the pages";
+                self.problems
+                    .push(parsed.annotation_problem("custom-http-errors", text).reason("BackendMissing"));
+            }
+            return None;
+        };
+        self.protect_denials(parsed, policy, &mut codes);
+        (!codes.is_empty()).then_some(Errors { codes, group })
+    }
+
+    /// Leaves 401 and 403 to the access checks where the pages would come from the Service that these protect: it would answer
+    /// requests that it must not see.
+    fn protect_denials(&mut self, parsed: &Parsed, policy: &Policy, codes: &mut Vec<u16>) {
+        let guarded = policy.authority.is_some() || policy.passwords.is_some();
+        let Some(name) = parsed.annotations.get("default-backend").filter(|_| guarded) else { return };
+        let serves = |p: &super::HostPath| p.backend.as_ref().is_some_and(|(service, _)| service == name);
+        if !parsed.rules.iter().flat_map(|r| &r.paths).any(serves) {
+            return;
+        }
+        let before = codes.len();
+        codes.retain(|c| !matches!(c, 401 | 403));
+        if codes.len() < before {
+            let text = "401 and 403 are not sent to the default backend: it is the Service that authentication protects";
+            self.problems.push(parsed.annotation_problem("custom-http-errors", text).reason("AccessBypass"));
+        }
+    }
+
+    /// Returns the group of the annotation `default-backend`.
+    pub(super) fn default_backend(&mut self, parsed: &Parsed) -> Option<String> {
+        let name = parsed.annotations.get("default-backend")?;
+        let key = Key::new(parsed.key.namespace.as_str(), name);
+        if !is_name(name) || !is_name(&key.namespace) {
+            return None;
+        }
+        let port = self.view.service(&key).and_then(|s| s.spec.ports.first().map(|p| p.port));
+        let Some(port) = port else {
+            let text = format!("the Service {key} does not exist, or has no port");
+            self.problems.push(parsed.annotation_problem("default-backend", text).reason("BackendMissing"));
+            return None;
+        };
+        let spec = Spec { service: key, port: PortRef { name: None, number: Some(port) }, ..Spec::default() };
+        let field = format!("metadata.annotations[{}]", parsed.annotation_name("default-backend"));
+        Some(self.use_group(parsed, spec, &field))
+    }
+
+    fn mirror(&mut self, parsed: &Parsed) -> Option<Mirror> {
+        let a = &parsed.annotations;
+        let target = a.get("mirror-target")?;
+        if let Some(why) = self.unreachable(target) {
+            let problem =
+                parsed.annotation_problem("mirror-target", format!("requests are not mirrored: {why}"));
+            self.problems.push(problem.reason("ForbiddenTarget").at(target, 0));
+            return None;
+        }
+        let own = reach::split(target).map(|u| u.host.to_owned()).unwrap_or_default();
+        let host = a.get("mirror-host").map_or(own, str::to_owned);
+        Some(Mirror { target: target.to_owned(), host, body: a.or_default("mirror-request-body") != "off" })
+    }
+
+    /// Returns why a URL of an annotation cannot be fetched.
+    pub(super) fn unreachable(&self, url: &str) -> Option<String> {
+        if let Some(why) = reach::forbidden_url(url, self.own_host, &self.globals.options) {
+            return Some(why);
+        }
+        let host = reach::split(url).map(|u| u.host.to_owned()).unwrap_or_default();
+        let address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok();
+        (!address && self.globals.options.resolvers.is_empty())
+            .then(|| "no name servers are known to resolve its host".into())
+    }
+
+    fn headers(&mut self, parsed: &Parsed, policy: &mut Policy) {
+        let a = &parsed.annotations;
+        if let Some(host) = a.get("upstream-vhost") {
+            policy.headers.push(("Host".into(), host.into()));
+        }
+        if let Some(value) = a.get("connection-proxy-header") {
+            policy.headers.push(("Connection".into(), value.into()));
+        }
+        if let Some(prefix) = a.get("x-forwarded-prefix") {
+            policy.headers.push(("X-Forwarded-Prefix".into(), prefix.into()));
+        }
+        if policy.clients.as_ref().is_some_and(|c| c.pass) {
+            let fields = [
+                ("ssl-client-verify", "$ssl_client_verify"),
+                ("ssl-client-subject-dn", "$ssl_client_s_dn"),
+                ("ssl-client-issuer-dn", "$ssl_client_i_dn"),
+                ("ssl-client-cert", "$ssl_client_escaped_cert"),
+            ];
+            policy.headers.extend(fields.map(|(n, v)| (n.into(), v.into())));
+        }
+        let Some(name) = a.get("custom-headers") else { return };
+        let Some(map) = self.referred(parsed, "custom-headers", name, |view, key| view.config_map(key))
+        else {
+            return;
+        };
+        for (field, value) in &map.data {
+            let mut allowed = self.globals.settings.list("global-allowed-response-headers");
+            if !allowed.any(|a| a.eq_ignore_ascii_case(field)) {
+                let text = format!(
+                    "the field \"{}\" is not in global-allowed-response-headers",
+                    field.escape_debug()
+                );
+                self.problems
+                    .push(parsed.annotation_problem("custom-headers", text).reason("HeaderNotAllowed"));
+            } else if let Some(why) = bad_field(field, value, &self.globals.settings.defined) {
+                let text =
+                    format!("the field \"{}\" of the ConfigMap is left out: {why}", field.escape_debug());
+                self.problems.push(parsed.annotation_problem("custom-headers", text).reason("InvalidValue"));
+            } else {
+                policy.response_headers.push((field.clone(), value.trim().to_owned()));
+            }
+        }
+    }
+
+    fn fastcgi(&mut self, parsed: &Parsed, policy: &mut Policy) {
+        let Some(name) = parsed.annotations.get("fastcgi-params-configmap") else { return };
+        let Some(map) =
+            self.referred(parsed, "fastcgi-params-configmap", name, |view, key| view.config_map(key))
+        else {
+            return;
+        };
+        for (name, value) in &map.data {
+            let fine = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+            let checked = crate::value::Value::Template.check(value.trim(), &self.globals.settings.defined);
+            match checked {
+                Ok(()) if fine => policy.fastcgi.push((name.clone(), value.trim().to_owned())),
+                _ => {
+                    let text = format!(
+                        "the parameter \"{}\" of the ConfigMap is left out: its name or value is not valid",
+                        name.escape_debug()
+                    );
+                    self.problems.push(
+                        parsed.annotation_problem("fastcgi-params-configmap", text).reason("InvalidValue"),
+                    );
+                }
+            }
+        }
+    }
+
+    /// Finds an object that an annotation names, in the namespace of the Ingress unless others are allowed.
+    pub(super) fn referred<T>(
+        &mut self,
+        parsed: &Parsed,
+        annotation: &'static str,
+        name: &str,
+        find: impl Fn(&crate::view::View<'_>, &Key) -> Option<T>,
+    ) -> Option<T> {
+        let key = Key::parse(name).unwrap_or_else(|| Key::new(parsed.key.namespace.as_str(), name));
+        let cross = self.globals.settings.flag("allow-cross-namespace-resources");
+        if key.namespace != parsed.key.namespace && !cross {
+            let text = format!("{key} is in another namespace (allow-cross-namespace-resources is false)");
+            self.problems.push(parsed.annotation_problem(annotation, text).reason("CrossNamespace"));
+            return None;
+        }
+        let found = find(self.view, &key);
+        if found.is_none() {
+            let text = format!("{key} does not exist");
+            self.problems.push(parsed.annotation_problem(annotation, text).reason("ReferenceMissing"));
+        }
+        found
+    }
+
+    /// Parses a snippet of an annotation. `None`: it is refused, and has been reported.
+    pub(super) fn snippet(
+        &mut self,
+        parsed: &Parsed,
+        name: &'static str,
+        context: Contexts,
+    ) -> Option<Vec<forebay_conf::Node>> {
+        let Some(text) = parsed.annotations.raw(name) else { return Some(Vec::new()) };
+        let author = Author::Tenant { own_host: self.own_host };
+        match snippet::parse(text, context, author, &self.globals.options, &self.globals.settings.defined) {
+            Ok(nodes) => Some(nodes),
+            Err(invalid) => {
+                let problem =
+                    parsed.annotation_problem(name, "the snippet is refused").invalid(text, &invalid);
+                self.problems.push(problem.reason("SnippetRefused"));
+                None
+            }
+        }
+    }
+}
+
+/// Conditions of `proxy_next_upstream`.
+pub(crate) const NEXT: &[&str] = &[
+    "error",
+    "timeout",
+    "invalid_header",
+    "http_500",
+    "http_502",
+    "http_503",
+    "http_504",
+    "http_403",
+    "http_404",
+    "http_429",
+    "non_idempotent",
+    "off",
+];
+
+/// Returns why a field cannot be set.
+pub(super) fn bad_field(name: &str, value: &str, known: &crate::variables::Known) -> Option<String> {
+    if let Err(invalid) = crate::value::Value::Token.check(name, known) {
+        return Some(format!("its name is not valid: {}", invalid.reason));
+    }
+    crate::value::Value::Template.check(value.trim(), known).err().map(|invalid| invalid.reason)
+}
+
+/// Returns `true` for `SCHEME://HOST[:PORT]`, a host alone, a wildcard in place of the first label, and `null`.
+fn is_origin(text: &str) -> bool {
+    let host = text.split_once("://").map_or(text, |(_, host)| host);
+    let scheme = text.split_once("://").map(|(scheme, _)| scheme);
+    let (host, port) = host.split_once(':').map_or((host, None), |(h, p)| (h, Some(p)));
+    let name = host.strip_prefix("*.").unwrap_or(host);
+    let part =
+        |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'.');
+    scheme.is_none_or(|s| !s.is_empty() && s.bytes().all(|b| b.is_ascii_lowercase()))
+        && part(name)
+        && port.is_none_or(|p| p.parse::<u16>().is_ok())
 }

@@ -1,7 +1,7 @@
 //! Certificates of hosts.
 
 use super::{Making, Members, Parsed, is_name};
-use crate::model::{CertificateFiles, File, HostName, Tls};
+use crate::model::{CertificateFiles, ClientCertificates, File, HostName, Tls};
 use crate::objects::{Key, Secret};
 use std::sync::Arc;
 
@@ -11,6 +11,16 @@ pub(super) fn of_host(making: &mut Making<'_>, host: &HostName, members: &Member
     for (parsed, _) in members {
         if tls.certificate.is_none() {
             tls.certificate = certificate(making, host, parsed);
+        }
+        let a = &parsed.annotations;
+        if tls.ciphers.is_none() {
+            tls.ciphers = a.get("ssl-ciphers").and_then(crate::value::ciphers);
+        }
+        if tls.prefer_server_ciphers.is_none() {
+            tls.prefer_server_ciphers = a.get("ssl-prefer-server-ciphers").and_then(crate::value::parse_bool);
+        }
+        if tls.clients.is_none() && !parsed.canary {
+            tls.clients = clients(making, parsed);
         }
     }
     tls
@@ -36,8 +46,58 @@ fn certificate(making: &mut Making<'_>, host: &HostName, parsed: &Parsed) -> Opt
     None
 }
 
+/// Makes the demand for certificates of clients. It holds for the whole server.
+fn clients(making: &mut Making<'_>, parsed: &Parsed) -> Option<ClientCertificates> {
+    let a = &parsed.annotations;
+    let name = a.get("auth-tls-secret")?;
+    let key = Key::parse(name).unwrap_or_else(|| Key::new(parsed.key.namespace.as_str(), name));
+    let secret = making.referred(parsed, "auth-tls-secret", name, |view, key| view.secret(key));
+    let authorities = secret.as_ref().and_then(|secret| authorities(&key, secret));
+    let verify = a.or_default("auth-tls-verify-client").to_owned();
+    if authorities.is_none() {
+        let text =
+            format!("the Secret {key} has no ca.crt; the host asks for certificates, and accepts none");
+        making.problems.push(parsed.annotation_problem("auth-tls-secret", text).reason("ReferenceMissing"));
+    }
+    let revoked = secret.and_then(|s| pem_file(&key, &s, "ca.crl", "crl"));
+    making.files.extend(authorities.clone());
+    making.files.extend(revoked.clone());
+    let page = a.get("auth-tls-error-page");
+    if let Some(text) = page.filter(|p| !crate::reach::is_link(p)) {
+        let problem =
+            parsed.annotation_problem("auth-tls-error-page", "it must be a path or a URL of http or https");
+        making.problems.push(problem.reason("InvalidValue").at(text, 0));
+    }
+    let page = page.filter(|p| crate::reach::is_link(p));
+    Some(ClientCertificates {
+        authorities,
+        revoked,
+        verify,
+        depth: a.number("auth-tls-verify-depth").unwrap_or(1),
+        error_page: page.map(str::to_owned),
+    })
+}
+
+/// Returns the file of a Secret's authorities.
+pub(super) fn authorities(key: &Key, secret: &Secret) -> Option<File> {
+    pem_file(key, secret, "ca.crt", "ca.crt")
+}
+
+fn pem_file(key: &Key, secret: &Secret, part: &str, suffix: &str) -> Option<File> {
+    let bytes = secret.data.get(part).filter(|bytes| is_pem(bytes))?;
+    let named = is_name(&key.namespace) && is_name(&key.name);
+    named.then(|| File {
+        path: format!("secrets/{}_{}.{suffix}", key.namespace, key.name),
+        bytes: bytes.clone(),
+    })
+}
+
+fn is_pem(bytes: &[u8]) -> bool {
+    bytes.windows(11).any(|w| w == b"-----BEGIN ")
+}
+
 /// Returns `true` if a name of a certificate is that of a host, or its wildcard.
-fn covers(pattern: &str, host: &str) -> bool {
+pub(super) fn covers(pattern: &str, host: &str) -> bool {
     let pattern = pattern.to_ascii_lowercase();
     if pattern == host {
         return true;
@@ -65,8 +125,7 @@ pub(crate) fn of_secret(key: &Key, secret: &Secret) -> Result<CertificateFiles, 
     }
     let part = |name: &str| -> Result<Arc<[u8]>, String> {
         let bytes = secret.data.get(name).ok_or_else(|| format!("the Secret {key} has no {name}"))?;
-        let begins = bytes.windows(11).any(|w| w == b"-----BEGIN ");
-        if begins { Ok(bytes.clone()) } else { Err(format!("{name} of the Secret {key} is no PEM")) }
+        if is_pem(bytes) { Ok(bytes.clone()) } else { Err(format!("{name} of the Secret {key} is no PEM")) }
     };
     let file = |suffix: &str, bytes| File {
         path: format!("secrets/{}_{}.{suffix}", key.namespace, key.name),

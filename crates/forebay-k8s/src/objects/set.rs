@@ -3,9 +3,10 @@
 use super::kinds::{ConfigMap, EndpointSlice, Ingress, IngressClass, Metadata, Namespace, Service};
 use super::secret::Secret;
 use serde::Deserialize;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Kinds of objects that are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -175,10 +176,19 @@ pub struct Stored<T> {
 
 type Store<T> = BTreeMap<Key, Stored<T>>;
 
+/// Changes that are remembered.
+const REMEMBERED: usize = 20_000;
+
 /// The set of objects by kind, namespace and name.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Objects {
+    /// Number that no other set has.
+    id: u64,
     revision: u64,
+    /// The last changes: revision, kind and key. For an EndpointSlice it is the key of its Service.
+    changes: VecDeque<(u64, Kind, Key)>,
+    /// Revision of the last change that is no longer remembered.
+    forgotten: u64,
     ingresses: Store<Ingress>,
     classes: Store<IngressClass>,
     services: Store<Service>,
@@ -193,21 +203,51 @@ pub struct Objects {
 impl Objects {
     /// Makes an empty set.
     pub fn new() -> Objects {
-        Objects::default()
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Objects { id: NEXT.fetch_add(1, Ordering::Relaxed), ..Objects::default() }
+    }
+
+    /// Returns the number of this set and that of its last change.
+    pub(crate) fn version(&self) -> (u64, u64) {
+        (self.id, self.revision)
+    }
+
+    /// Returns the kinds and keys that have changed since a version. `None`: it is of another set, or too long ago.
+    pub(crate) fn changes_since(
+        &self,
+        (id, revision): (u64, u64),
+    ) -> Option<impl Iterator<Item = (Kind, &Key)>> {
+        if id != self.id || id == 0 || revision < self.forgotten {
+            return None;
+        }
+        let recent = self.changes.iter().rev().take_while(move |(at, ..)| *at > revision);
+        Some(recent.map(|(_, kind, key)| (*kind, key)))
+    }
+
+    fn note(&mut self, kind: Kind, key: Key) {
+        if self.changes.len() >= REMEMBERED
+            && let Some((revision, ..)) = self.changes.pop_front()
+        {
+            self.forgotten = revision;
+        }
+        self.changes.push_back((self.revision, kind, key));
     }
 
     /// Adds an object, in place of the one with its kind, namespace and name. Nothing changes if the two are equal.
     pub fn apply(&mut self, object: Object) {
         self.revision += 1;
-        let (key, revision) = (object.key(), self.revision);
-        match object {
-            Object::Ingress(o) => put(&mut self.ingresses, key, o, revision),
-            Object::IngressClass(o) => put(&mut self.classes, key, o, revision),
-            Object::Service(o) => put(&mut self.services, key, o, revision),
-            Object::Secret(o) => put(&mut self.secrets, key, o, revision),
-            Object::ConfigMap(o) => put(&mut self.config_maps, key, o, revision),
-            Object::Namespace(o) => put(&mut self.namespaces, key, o, revision),
-            Object::EndpointSlice(o) => self.put_slice(key, o, revision),
+        let (kind, key, revision) = (object.kind(), object.key(), self.revision);
+        let changed = match object {
+            Object::Ingress(o) => put(&mut self.ingresses, &key, o, revision),
+            Object::IngressClass(o) => put(&mut self.classes, &key, o, revision),
+            Object::Service(o) => put(&mut self.services, &key, o, revision),
+            Object::Secret(o) => put(&mut self.secrets, &key, o, revision),
+            Object::ConfigMap(o) => put(&mut self.config_maps, &key, o, revision),
+            Object::Namespace(o) => put(&mut self.namespaces, &key, o, revision),
+            Object::EndpointSlice(o) => return self.put_slice(key, o, revision),
+        };
+        if changed {
+            self.note(kind, key);
         }
     }
 
@@ -220,7 +260,8 @@ impl Objects {
         let stored = Stored { object, revision };
         if let Some(service) = stored.object.service_name() {
             let service = Key::new(key.namespace.as_str(), service);
-            self.of_service.entry(service).or_default().insert(key.name.clone(), stored.clone());
+            self.of_service.entry(service.clone()).or_default().insert(key.name.clone(), stored.clone());
+            self.note(Kind::EndpointSlice, service);
         }
         self.slices.insert(key, stored);
     }
@@ -235,18 +276,23 @@ impl Objects {
                 self.of_service.remove(&service);
             }
         }
+        self.note(Kind::EndpointSlice, service);
     }
 
     /// Removes an object.
     pub fn delete(&mut self, kind: Kind, key: &Key) {
-        match kind {
-            Kind::Ingress => drop(self.ingresses.remove(key)),
-            Kind::IngressClass => drop(self.classes.remove(key)),
-            Kind::Service => drop(self.services.remove(key)),
-            Kind::Secret => drop(self.secrets.remove(key)),
-            Kind::ConfigMap => drop(self.config_maps.remove(key)),
-            Kind::Namespace => drop(self.namespaces.remove(key)),
-            Kind::EndpointSlice => self.drop_slice(key),
+        self.revision += 1;
+        let removed = match kind {
+            Kind::Ingress => self.ingresses.remove(key).is_some(),
+            Kind::IngressClass => self.classes.remove(key).is_some(),
+            Kind::Service => self.services.remove(key).is_some(),
+            Kind::Secret => self.secrets.remove(key).is_some(),
+            Kind::ConfigMap => self.config_maps.remove(key).is_some(),
+            Kind::Namespace => self.namespaces.remove(key).is_some(),
+            Kind::EndpointSlice => return self.drop_slice(key),
+        };
+        if removed {
+            self.note(kind, key.clone());
         }
     }
 
@@ -304,9 +350,11 @@ impl Objects {
     }
 }
 
-/// Keeps an object, unless it equals the one that is there: then its revision stays, too.
-fn put<T: PartialEq>(store: &mut Store<T>, key: Key, object: Arc<T>, revision: u64) {
-    if store.get(&key).is_none_or(|old| old.object != object) {
-        store.insert(key, Stored { object, revision });
+/// Keeps an object, unless it equals the one that is there: then its revision stays, too. Returns `true` if it is kept.
+fn put<T: PartialEq>(store: &mut Store<T>, key: &Key, object: Arc<T>, revision: u64) -> bool {
+    let changed = store.get(key).is_none_or(|old| old.object != object);
+    if changed {
+        store.insert(key.clone(), Stored { object, revision });
     }
+    changed
 }

@@ -4,8 +4,8 @@ use super::Row;
 use crate::annotations::Risk::{Critical, High, Low, Medium};
 use crate::annotations::Verdict::{Differs, Refused, Works};
 use crate::value::Value::{
-    Bool, Cidrs, Line, Number, OneOf, Reference, Size, Snippet, Template, Text, Time, Token, Tokens,
-    Variables,
+    Bool, Cidrs, Line, Number, OneOf, Reference, Size, Snippet, StreamText, Template, Text, Time, Token,
+    Tokens, Variables,
 };
 
 /// The keys of ingress-nginx's ConfigMap.
@@ -72,7 +72,7 @@ pub const ROWS: &[Row] = &[
     Row { name: "global-auth-response-headers", value: Tokens, default: "", risk: Low, verdict: Works },
     Row { name: "global-auth-signin", value: Template, default: "", risk: Medium, verdict: Works },
     Row { name: "global-auth-signin-redirect-param", value: Token, default: "rd", risk: Low, verdict: Works },
-    Row { name: "global-auth-snippet", value: Snippet, default: "", risk: Critical, verdict: Differs("parsed as directives, not pasted") },
+    Row { name: "global-auth-snippet", value: Snippet, default: "", risk: Critical, verdict: Works },
     Row { name: "global-auth-url", value: Template, default: "", risk: Medium, verdict: Works },
     Row { name: "grpc-buffer-size-kb", value: Number(0, 1_000_000_000), default: "0", risk: Low, verdict: Works },
     Row { name: "gzip-disable", value: Line, default: "", risk: Low, verdict: Works },
@@ -86,7 +86,7 @@ pub const ROWS: &[Row] = &[
     Row { name: "hsts-preload", value: Bool, default: "false", risk: Low, verdict: Works },
     Row { name: "http-access-log-path", value: Line, default: "", risk: Low, verdict: Differs("as access-log-path") },
     Row { name: "http-redirect-code", value: Number(300, 308), default: "308", risk: Low, verdict: Works },
-    Row { name: "http-snippet", value: Snippet, default: "", risk: Critical, verdict: Differs("parsed as directives, not pasted") },
+    Row { name: "http-snippet", value: Snippet, default: "", risk: Critical, verdict: Works },
     Row { name: "http2-max-concurrent-streams", value: Number(0, 1_000_000_000), default: "128", risk: Low, verdict: Works },
     Row { name: "http2-max-field-size", value: Size, default: "", risk: Low, verdict: Differs("use large-client-header-buffers") },
     Row { name: "http2-max-header-size", value: Size, default: "", risk: Low, verdict: Differs("use large-client-header-buffers") },
@@ -114,13 +114,13 @@ pub const ROWS: &[Row] = &[
     Row { name: "limit-rate-after", value: Number(0, 1_000_000_000), default: "0", risk: Low, verdict: Works },
     Row { name: "limit-req-status-code", value: Number(400, 599), default: "503", risk: Low, verdict: Works },
     Row { name: "load-balance", value: OneOf(&["round_robin", "ewma"]), default: "round_robin", risk: Low, verdict: Differs("`ewma` is the server with the least average time of the last byte (`least_time`)") },
-    Row { name: "location-snippet", value: Snippet, default: "", risk: Critical, verdict: Differs("parsed as directives, not pasted") },
+    Row { name: "location-snippet", value: Snippet, default: "", risk: Critical, verdict: Works },
     Row { name: "log-format-escape-json", value: Bool, default: "false", risk: Medium, verdict: Works },
     Row { name: "log-format-escape-none", value: Bool, default: "false", risk: Medium, verdict: Works },
-    Row { name: "log-format-stream", value: Text, default: "[$remote_addr] [$time_local] $protocol $status $bytes_sent $bytes_received $session_time", risk: Medium, verdict: Works },
+    Row { name: "log-format-stream", value: StreamText, default: "[$remote_addr] [$time_local] $protocol $status $bytes_sent $bytes_received $session_time", risk: Medium, verdict: Works },
     Row { name: "log-format-upstream", value: Text, default: "$remote_addr - $remote_user [$time_local] \"$request\" $status $body_bytes_sent \"$http_referer\" \"$http_user_agent\" $request_length $request_time [$proxy_upstream_name] [$proxy_alternative_upstream_name] $upstream_addr $upstream_response_length $upstream_response_time $upstream_status $req_id", risk: Medium, verdict: Works },
     Row { name: "lua-shared-dicts", value: Line, default: "", risk: Low, verdict: Differs("accepted without effect: Forebay has no Lua") },
-    Row { name: "main-snippet", value: Snippet, default: "", risk: Critical, verdict: Differs("parsed as directives, not pasted") },
+    Row { name: "main-snippet", value: Snippet, default: "", risk: Critical, verdict: Works },
     Row { name: "map-hash-bucket-size", value: Number(0, 1_000_000_000), default: "64", risk: Low, verdict: Differs("accepted without effect: tables grow as needed") },
     Row { name: "max-worker-connections", value: Number(0, 1_000_000_000), default: "16384", risk: Low, verdict: Works },
     Row { name: "max-worker-open-files", value: Number(0, 1_000_000_000), default: "0", risk: Low, verdict: Works },
@@ -177,7 +177,7 @@ pub const ROWS: &[Row] = &[
     Row { name: "reuse-port", value: Bool, default: "true", risk: Low, verdict: Differs("accepted without effect: each thread has its own socket anyway") },
     Row { name: "server-name-hash-bucket-size", value: Number(0, 1_000_000_000), default: "", risk: Low, verdict: Differs("accepted without effect: tables grow as needed") },
     Row { name: "server-name-hash-max-size", value: Number(0, 1_000_000_000), default: "1024", risk: Low, verdict: Differs("accepted without effect: tables grow as needed") },
-    Row { name: "server-snippet", value: Snippet, default: "", risk: Critical, verdict: Differs("parsed as directives, not pasted") },
+    Row { name: "server-snippet", value: Snippet, default: "", risk: Critical, verdict: Works },
     Row { name: "server-tokens", value: Bool, default: "false", risk: Low, verdict: Differs("`false` removes the Server field") },
     Row { name: "service-upstream", value: Bool, default: "false", risk: Low, verdict: Works },
     Row { name: "skip-access-log-urls", value: Line, default: "", risk: Low, verdict: Works },
@@ -195,7 +195,7 @@ pub const ROWS: &[Row] = &[
     Row { name: "ssl-session-tickets", value: Bool, default: "false", risk: Low, verdict: Works },
     Row { name: "ssl-session-timeout", value: Time, default: "10m", risk: Low, verdict: Works },
     Row { name: "stream-access-log-path", value: Line, default: "", risk: Low, verdict: Differs("as access-log-path") },
-    Row { name: "stream-snippet", value: Snippet, default: "", risk: Critical, verdict: Differs("parsed as directives, not pasted") },
+    Row { name: "stream-snippet", value: Snippet, default: "", risk: Critical, verdict: Works },
     Row { name: "strict-validate-path-type", value: Bool, default: "true", risk: High, verdict: Works },
     Row { name: "syslog-host", value: Line, default: "", risk: Low, verdict: Works },
     Row { name: "syslog-port", value: Number(0, 1_000_000_000), default: "514", risk: Low, verdict: Works },

@@ -1,41 +1,68 @@
 //! The file of one host: its server, and what that needs in `http`.
 
-use super::node;
-use crate::ingress::Globals;
-use crate::model::{Action, Forward, HostName, PathMatch, Protocol, Route, Server};
-use forebay_conf::Node;
+mod access;
+mod location;
 
-/// Makes the directives of a host's file. `tls`: the server has a certificate, its own or the default one.
-pub fn server(server: &Server, globals: &Globals) -> Vec<Node> {
-    let mut http = Vec::new();
-    let mut nodes = Vec::new();
-    names(server, &mut nodes);
-    listen(server, globals, &mut nodes);
-    locations(server, globals, &mut http, &mut nodes);
-    http.push(Node::new("server").block(nodes));
-    http
+pub(crate) use location::collect;
+
+use super::{addresses, node};
+use crate::groups::short_hash;
+use crate::ingress::Globals;
+use crate::model::{Action, HostName, PathMatch, Route, Server};
+use forebay_conf::Node;
+use std::collections::BTreeSet;
+
+/// Directives of a file while it is made.
+pub(super) struct Out<'a> {
+    globals: &'a Globals,
+    server: &'a Server,
+    /// Directives of `http`, before the server.
+    http: Vec<Node>,
+    /// Locations that routes need beside their own.
+    helpers: Vec<Node>,
+    /// Names of what is in the two lists above, so that it is there once.
+    made: BTreeSet<String>,
 }
 
-fn names(server: &Server, nodes: &mut Vec<Node>) {
+impl Out<'_> {
+    /// Returns `true` the first time that a name is asked for.
+    fn once(&mut self, name: &str) -> bool {
+        self.made.insert(name.to_owned())
+    }
+}
+
+/// Makes the directives of a host's file.
+pub fn server(server: &Server, globals: &Globals) -> Vec<Node> {
+    let mut out = Out { globals, server, http: Vec::new(), helpers: Vec::new(), made: BTreeSet::new() };
+    let mut nodes = Vec::new();
     let names = std::iter::once(server.host.as_str()).chain(server.aliases.iter().map(String::as_str));
     nodes.push(node("server_name", names));
-}
-
-/// Returns the addresses to listen at with a port.
-fn addresses(globals: &Globals, port: u16) -> Vec<String> {
-    let options = &globals.options;
-    if !options.bind_addresses.is_empty() {
-        return options
-            .bind_addresses
-            .iter()
-            .map(|a| if a.contains(':') { format!("[{a}]:{port}") } else { format!("{a}:{port}") })
-            .collect();
+    listen(server, globals, &mut nodes);
+    certificates(server, globals, &mut nodes);
+    for (list, variable) in
+        [("block-user-agents", "($block_user_agent)"), ("block-referers", "($block_referer)")]
+    {
+        if globals.settings.list(list).any(super::main::is_pattern) {
+            nodes.push(node("if", [variable]).block(vec![node("return", ["403"])]));
+        }
     }
-    let mut all = vec![port.to_string()];
-    if options.ipv6 {
-        all.push(format!("[::]:{port}"));
+    // Two locations of the same words are an error. Those of a snippet count, and those of the ConfigMap's before others.
+    let mut theirs = BTreeSet::new();
+    for node in globals.snippets.server.iter().chain(&server.snippet) {
+        if node.name != b"location" || theirs.insert(node.args.clone()) {
+            nodes.push(node.clone());
+        }
     }
-    all
+    for policy in &server.zones {
+        access::zones(policy, globals, &mut out.http);
+    }
+    let own = locations(&mut out);
+    let taken = |n: &Node| n.name == b"location" && theirs.contains(&n.args);
+    nodes.extend(out.helpers.into_iter().chain(own).filter(|n| !taken(n)));
+    let mut http = out.http;
+    http.push(Node::new("server").block(nodes));
+    http.extend(redirecting(server, globals));
+    http
 }
 
 fn listen(server: &Server, globals: &Globals, nodes: &mut Vec<Node>) {
@@ -45,33 +72,90 @@ fn listen(server: &Server, globals: &Globals, nodes: &mut Vec<Node>) {
     for address in addresses(globals, globals.options.http_port) {
         nodes.push(Node::new("listen").arg(address).args(default()).args(proxy_protocol()));
     }
-    if server.tls.certificate.is_none() && !globals.default_certificate {
+    if !serves_tls(server, globals) {
+        return;
+    }
+    if globals.options.enable_ssl_passthrough {
+        // The stream block listens at the port, and tells the address of the client.
+        let address = format!("127.0.0.1:{}", globals.options.ssl_passthrough_proxy_port);
+        nodes.push(node("listen", [address.as_str(), "ssl", "proxy_protocol"]).args(default()));
         return;
     }
     for address in addresses(globals, globals.options.https_port) {
         nodes.push(Node::new("listen").arg(address).arg("ssl").args(default()).args(proxy_protocol()));
     }
+}
+
+/// Returns `true` if a server has a certificate, its own or the default one. The server of all other hosts has none of its own: it
+/// refuses handshakes if there is no default one.
+fn serves_tls(server: &Server, globals: &Globals) -> bool {
+    server.tls.certificate.is_some() || globals.default_certificate || server.host == HostName::Any
+}
+
+fn certificates(server: &Server, globals: &Globals, nodes: &mut Vec<Node>) {
+    let tls = &server.tls;
+    let refuses = globals.settings.flag("ssl-reject-handshake") || !globals.default_certificate;
+    if server.host == HostName::Any && tls.certificate.is_none() && refuses {
+        nodes.push(node("ssl_reject_handshake", ["on"]));
+    }
     // The default certificate is in `http`.
-    if let Some(files) = &server.tls.certificate {
+    if let Some(files) = &tls.certificate {
         nodes.push(node("ssl_certificate", [files.chain.path.as_str()]));
         nodes.push(node("ssl_certificate_key", [files.key.path.as_str()]));
     }
+    if let Some(ciphers) = &tls.ciphers {
+        nodes.push(node("ssl_ciphers", [ciphers.as_str()]));
+    }
+    if let Some(prefer) = tls.prefer_server_ciphers {
+        nodes.push(node("ssl_prefer_server_ciphers", [if prefer { "on" } else { "off" }]));
+    }
+    if let Some(clients) = tls.clients.as_ref().filter(|_| serves_tls(server, globals)) {
+        if let Some(file) = &clients.authorities {
+            nodes.push(node("ssl_client_certificate", [file.path.as_str()]));
+            nodes.push(node("ssl_verify_client", [clients.verify.as_str()]));
+            nodes.push(node("ssl_verify_depth", [clients.depth.to_string()]));
+            nodes.extend(clients.revoked.iter().map(|f| node("ssl_crl", [f.path.as_str()])));
+        }
+        nodes.extend(clients.error_page.iter().map(|p| node("error_page", ["495", "496", p.as_str()])));
+    }
+    hsts(server, globals, nodes);
 }
 
-fn locations(server: &Server, globals: &Globals, http: &mut Vec<Node>, nodes: &mut Vec<Node>) {
+fn hsts(server: &Server, globals: &Globals, nodes: &mut Vec<Node>) {
+    let s = &globals.settings;
+    if !s.flag("hsts") || !(server.tls.certificate.is_some() || server.wants_tls) {
+        return;
+    }
+    // An empty value, as for requests without TLS, removes the field.
+    nodes.push(node("more_set_headers", ["Strict-Transport-Security: $hsts_value"]));
+}
+
+fn locations(out: &mut Out<'_>) -> Vec<Node> {
+    let server = out.server;
+    let mut nodes = Vec::new();
     let mut routes: Vec<&Route> = server.routes.iter().collect();
-    // Of regular expressions the first that matches counts, so the longest path comes first.
-    routes.sort_by_key(|r| std::cmp::Reverse(r.path.path().len()));
-    let has_root = routes.iter().any(|r| r.path.path() == "/" && !matches!(r.path, PathMatch::Exact(_)));
+    // Of regular expressions the first that matches counts, so the longest path comes first, and an exact one before others.
+    routes.sort_by_key(|r| (std::cmp::Reverse(r.path.path().len()), !matches!(r.path, PathMatch::Exact(_))));
+    let root = |r: &&Route| r.path.path() == "/" && !matches!(r.path, PathMatch::Exact(_));
+    let exact_root = routes.iter().any(|r| matches!(&r.path, PathMatch::Exact(p) if p == "/"));
+    if let Some(path) = server.app_root.as_ref().filter(|_| !exact_root) {
+        let target = format!("$pass_access_scheme://$best_http_host{path}");
+        let mut body = location::variables(out, None, &[]);
+        body.extend(location::to_https(out, None));
+        body.push(node("return", ["302", target.as_str()]));
+        nodes.push(node("location", ["=", "/"]).block(body));
+    }
+    let has_root = routes.iter().any(root);
     for route in routes {
-        let body = body(server, route, globals, http);
+        let body = location::body(out, route);
         for words in conditions(server, route) {
             nodes.push(node("location", words).block(body.clone()));
         }
     }
     if !has_root {
-        nodes.push(node("location", ["/"]).block(vec![default_backend(globals)]));
+        nodes.push(node("location", ["/"]).block(location::unrouted(out)));
     }
+    nodes
 }
 
 /// Returns the words of the `location`s of a route.
@@ -87,49 +171,63 @@ fn conditions(server: &Server, route: &Route) -> Vec<Vec<String>> {
         PathMatch::Prefix(path) => {
             let below = vec![format!("{path}/")];
             let exact = PathMatch::Exact(path.clone());
-            let taken = server.routes.iter().any(|r| r.path == exact);
-            if taken { vec![below] } else { vec![vec!["=".into(), path.clone()], below] }
+            let start = PathMatch::Start(format!("{path}/"));
+            let taken = |p: &PathMatch| server.routes.iter().any(|r| r.path == *p);
+            let mut all = Vec::new();
+            if !taken(&exact) {
+                all.push(vec!["=".into(), path.clone()]);
+            }
+            if !taken(&start) {
+                all.push(below);
+            }
+            all
         }
     }
 }
 
-/// Makes the answer for paths and hosts without a backend.
-fn default_backend(globals: &Globals) -> Node {
-    match &globals.default_backend {
-        Some(spec) => node("proxy_pass", [format!("http://{}", spec.name())]),
-        None => node("return", ["404"]),
+/// Makes the server of the name that redirects to a host.
+fn redirecting(server: &Server, globals: &Globals) -> Option<Node> {
+    let from = server.redirected_from.as_ref()?;
+    let mut nodes = vec![node("server_name", [from.as_str()])];
+    listen(server, globals, &mut nodes);
+    if let Some(files) = &server.tls.certificate {
+        nodes.push(node("ssl_certificate", [files.chain.path.as_str()]));
+        nodes.push(node("ssl_certificate_key", [files.key.path.as_str()]));
     }
+    let code = globals.settings.get("http-redirect-code");
+    let target = format!("$pass_access_scheme://{}$request_uri", server.host.as_str());
+    nodes.push(node("return", [code, target.as_str()]));
+    Some(Node::new("server").block(nodes))
 }
 
-fn body(server: &Server, route: &Route, globals: &Globals, _http: &mut [Node]) -> Vec<Node> {
-    let mut nodes = Vec::new();
-    let tls = server.tls.certificate.is_some();
-    if route.policy.https && tls && !is_exempt(globals, "no-tls-redirect-locations", route.path.path()) {
-        let code = globals.settings.get("http-redirect-code");
-        let target = "https://$redirect_host$request_uri";
-        nodes.push(node("if", ["($redirect_to_https)"]).block(vec![node("return", [code, target])]));
-    }
-    match &route.action {
-        Action::Forward(forward) => forward_nodes(forward, &mut nodes),
-        Action::Redirect { code, url } => nodes.push(node("return", [code.to_string(), url.clone()])),
-        Action::Answer(status) => nodes.push(node("return", [status.to_string()])),
-    }
-    nodes
+/// Returns a name for what belongs to a route, which no other route has.
+pub(super) fn route_id(server: &Server, route: &Route) -> String {
+    let kind = match route.path {
+        PathMatch::Exact(_) => "=",
+        PathMatch::Prefix(_) => "/",
+        PathMatch::Start(_) => "~",
+    };
+    short_hash(&format!("{} {kind} {}", server.host.as_str(), route.path.path()))
+}
+
+/// Returns a name for what belongs to an Ingress in a server.
+pub(super) fn policy_id(server: &Server, route: &Route) -> String {
+    short_hash(&format!("{} {}", server.host.as_str(), route.policy.id))
 }
 
 /// Returns `true` if a list of paths in the ConfigMap names a beginning of a path.
 pub(super) fn is_exempt(globals: &Globals, list: &'static str, path: &str) -> bool {
-    globals.settings.list(list).any(|start| path.starts_with(start))
+    let below = |start: &str| {
+        path.strip_prefix(start.trim_end_matches('/')).is_some_and(|r| r.is_empty() || r.starts_with('/'))
+    };
+    globals.settings.list(list).any(below)
 }
 
-fn forward_nodes(forward: &Forward, nodes: &mut Vec<Node>) {
-    let group = &forward.group;
-    nodes.push(match forward.protocol {
-        Protocol::Http => node("proxy_pass", [format!("http://{group}")]),
-        Protocol::Https => node("proxy_pass", [format!("https://{group}")]),
-        Protocol::Auto => node("proxy_pass", [format!("$scheme://{group}")]),
-        Protocol::Grpc => node("grpc_pass", [format!("grpc://{group}")]),
-        Protocol::Grpcs => node("grpc_pass", [format!("grpcs://{group}")]),
-        Protocol::Fcgi => node("fastcgi_pass", [group.as_str()]),
-    });
+/// Returns the group of a route, as a word of `proxy_pass`: its name, or the variable that chooses.
+pub(super) fn target(route: &Route, id: &str) -> Option<String> {
+    match &route.action {
+        Action::Forward(f) if f.alternatives.is_empty() => Some(f.group.clone()),
+        Action::Forward(_) => Some(format!("$canary_{id}")),
+        _ => None,
+    }
 }

@@ -1,9 +1,16 @@
 //! The main file: settings of the ConfigMap, and the includes of the other files.
 
+mod http;
+mod stream;
+
+pub(super) use http::is_pattern;
+
 use super::node;
+use crate::groups::{Servers, Spec};
 use crate::ingress::Globals;
 use crate::model::CertificateFiles;
 use forebay_conf::Node;
+use std::sync::Arc;
 
 /// Parts of the main file.
 pub struct Main<'a> {
@@ -15,6 +22,33 @@ pub struct Main<'a> {
     pub hosts: Vec<String>,
     /// Certificate of hosts without one.
     pub certificate: Option<CertificateFiles>,
+    /// A host keeps answers of an authentication service.
+    pub auth_cache: bool,
+    /// Ports of the stream block.
+    pub stream: &'a [StreamPort],
+    /// Hosts whose TLS sessions pass as they are, and their groups.
+    pub passthrough: Vec<(String, String)>,
+    /// Directives of the snippets of Ingresses for the stream block.
+    pub stream_snippets: Vec<Node>,
+}
+
+/// Port of the stream block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamPort {
+    /// Port to listen at; 0: none, the entry is for its group alone.
+    pub port: u16,
+    /// It is one of UDP.
+    pub udp: bool,
+    /// Clients send a PROXY header.
+    pub decode_proxy: bool,
+    /// Servers get a PROXY header.
+    pub encode_proxy: bool,
+    /// Group.
+    pub spec: Arc<Spec>,
+    /// Name of the group in the stream block.
+    pub group: String,
+    /// Servers of the group.
+    pub servers: Servers,
 }
 
 /// Makes the directives of the main file.
@@ -22,41 +56,24 @@ pub fn main(parts: &Main<'_>) -> Vec<Node> {
     let globals = parts.globals;
     let s = &globals.settings;
     let mut nodes = globals.options.main.clone();
-    nodes.push(node("worker_processes", [s.get("worker-processes")]));
+    let workers = s.get("worker-processes");
+    let workers = if workers.parse::<u16>().is_ok_and(|n| n > 0) { workers } else { "auto" };
+    nodes.push(node("worker_processes", [workers]));
+    if let Some(affinity) = s
+        .some("worker-cpu-affinity")
+        .filter(|a| *a == "auto" || a.bytes().all(|b| matches!(b, b'0' | b'1' | b' ')))
+    {
+        nodes.push(node("worker_cpu_affinity", affinity.split_ascii_whitespace()));
+    }
+    if s.number("max-worker-open-files") > 0 {
+        nodes.push(node("worker_rlimit_nofile", [s.get("max-worker-open-files")]));
+    }
     nodes.push(node("worker_shutdown_timeout", [s.get("worker-shutdown-timeout")]));
-    nodes
-        .push(Node::new("events").block(vec![node("worker_connections", [s.get("max-worker-connections")])]));
-    nodes.push(Node::new("http").block(http(parts)));
-    nodes
-}
-
-fn map(from: &str, to: &str, entries: &[(&str, &str)]) -> Node {
-    node("map", [from, to]).block(entries.iter().map(|(k, v)| node(k, [*v])).collect())
-}
-
-fn http(parts: &Main<'_>) -> Vec<Node> {
-    let globals = parts.globals;
-    let mut nodes = globals.options.http.clone();
-    nodes.push(map("$scheme", "$redirect_to_https", &[("http", "1"), ("default", "")]));
-    nodes.push(map("$host", "$redirect_host", &[("default", "$host")]));
-    nodes.push(map("$http_upgrade", "$connection_upgrade", &[("default", "upgrade"), ("", "")]));
-    nodes.push(node("proxy_http_version", ["1.1"]));
-    let set = |name: &str, value: &str| node("proxy_set_header", [name, value]);
-    nodes.extend([
-        set("Host", "$http_host"),
-        set("X-Real-IP", "$remote_addr"),
-        set("X-Forwarded-For", "$remote_addr"),
-        set("X-Forwarded-Proto", "$scheme"),
-        set("Upgrade", "$http_upgrade"),
-        set("Connection", "$connection_upgrade"),
-    ]);
-    if let Some(files) = &parts.certificate {
-        nodes.push(node("ssl_certificate", [files.chain.path.as_str()]));
-        nodes.push(node("ssl_certificate_key", [files.key.path.as_str()]));
-    }
-    if !globals.options.resolvers.is_empty() {
-        nodes.push(node("resolver", globals.options.resolvers.iter().map(String::as_str)));
-    }
-    nodes.extend(parts.groups.iter().chain(&parts.hosts).map(|path| node("include", [path.as_str()])));
+    nodes.push(node("error_log", ["stderr", s.get("error-log-level")]));
+    nodes.extend(globals.snippets.main.iter().cloned());
+    let connections = s.number("max-worker-connections").clamp(64, 10_000_000).to_string();
+    nodes.push(Node::new("events").block(vec![node("worker_connections", [connections])]));
+    nodes.push(Node::new("http").block(http::block(parts)));
+    nodes.extend(stream::block(parts));
     nodes
 }

@@ -1,0 +1,222 @@
+//! What all parts of a translation share: the options, and the ConfigMap read once.
+
+use super::policy::bad_field;
+use super::{Globals, Snippets};
+use crate::annotations::Verdict;
+use crate::groups::{Common, Spec};
+use crate::objects::{ConfigMap, Key, Kind, PortRef};
+use crate::options::Options;
+use crate::problem::Problem;
+use crate::settings::Settings;
+use crate::snippet::{self, Author};
+use crate::tree;
+use crate::value::parse_time;
+use crate::view::View;
+use base64::Engine;
+use forebay_conf::Node;
+use forebay_conf::grammar::Contexts;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// Reads the ConfigMap and what it names.
+pub(crate) fn read(view: &View<'_>, options: &Options, problems: &mut Vec<Problem>) -> Globals {
+    let map = options.config_map.as_ref().and_then(|key| view.config_map(key)).unwrap_or_default();
+    let settings = Settings::read(&map, problems);
+    let mut reading = Reading { view, options, settings: &settings, map: &map, problems };
+    let snippets = reading.snippets();
+    let headers = reading.headers();
+    let response_headers = reading.fields("add-headers");
+    let ticket_key = reading.ticket_key();
+    let addresses = reading.addresses();
+    let ipv6 = options.ipv6 && !settings.flag("disable-ipv6");
+    let groups = Common { keepalive: keepalive(&settings), endpoints_in_files: options.endpoints_in_files };
+    let variables = variables(&settings, &snippets, &headers);
+    let default_certificate = default_certificate(view, options);
+    let default_backend = default_backend(view, options);
+    Globals {
+        options: options.clone(),
+        settings,
+        default_backend,
+        default_certificate,
+        groups,
+        variables,
+        headers,
+        response_headers,
+        snippets,
+        addresses,
+        ipv6,
+        ticket_key,
+    }
+}
+
+fn default_backend(view: &View<'_>, options: &Options) -> Option<Spec> {
+    let key = options.default_backend_service.as_ref()?;
+    let named = super::is_name(&key.namespace) && super::is_name(&key.name);
+    let port = view.service(key).and_then(|s| s.spec.ports.first().map(|p| p.port));
+    named.then(|| Spec {
+        service: key.clone(),
+        port: PortRef { name: None, number: port.or(Some(80)) },
+        ..Spec::default()
+    })
+}
+
+fn default_certificate(view: &View<'_>, options: &Options) -> bool {
+    let of_secret =
+        |key: &Key| view.secret(key).is_some_and(|secret| super::tls::of_secret(key, &secret).is_ok());
+    options.made_certificate.is_some() || options.default_ssl_certificate.as_ref().is_some_and(of_secret)
+}
+
+fn keepalive(settings: &Settings) -> Vec<(&'static str, String)> {
+    match settings.number("upstream-keepalive-connections") {
+        ..=0 => Vec::new(),
+        n => vec![
+            ("keepalive", n.min(1_000_000).to_string()),
+            ("keepalive_requests", settings.number("upstream-keepalive-requests").max(1).to_string()),
+            (
+                "keepalive_time",
+                parse_time(settings.get("upstream-keepalive-time")).unwrap_or_else(|| "1h".into()),
+            ),
+            ("keepalive_timeout", format!("{}s", settings.number("upstream-keepalive-timeout"))),
+        ],
+    }
+}
+
+/// Finds the variables of locations that texts of the ConfigMap mention.
+fn variables(settings: &Settings, snippets: &Snippets, headers: &[(String, String)]) -> Vec<&'static str> {
+    let mut found = Vec::new();
+    let format = Node::new("log_format").arg(settings.get("log-format-upstream"));
+    let key =
+        Node::new("key").arg(settings.get("upstream-hash-by")).arg(settings.get("limit-conn-zone-variable"));
+    let fields = headers.iter().map(|(_, value)| Node::new("field").arg(value.as_str()));
+    let all: Vec<Node> = [format, key].into_iter().chain(fields).collect();
+    tree::collect(&all, &mut found);
+    for nodes in [&snippets.http, &snippets.server] {
+        tree::collect(nodes, &mut found);
+    }
+    found
+}
+
+struct Reading<'a> {
+    view: &'a View<'a>,
+    options: &'a Options,
+    settings: &'a Settings,
+    map: &'a ConfigMap,
+    problems: &'a mut Vec<Problem>,
+}
+
+impl Reading<'_> {
+    fn problem(&self, key: &str, text: impl Into<String>) -> Problem {
+        Problem::new(Kind::ConfigMap, &self.map.metadata, format!("data[{key}]"), text)
+    }
+
+    fn snippets(&mut self) -> Snippets {
+        Snippets {
+            main: self.snippet("main-snippet", Contexts::MAIN),
+            http: self.snippet("http-snippet", Contexts::HTTP),
+            server: self.snippet("server-snippet", Contexts::SERVER),
+            location: self.snippet("location-snippet", Contexts::LOCATION),
+            stream: self.snippet("stream-snippet", Contexts::STREAM),
+        }
+    }
+
+    fn snippet(&mut self, key: &'static str, context: Contexts) -> Vec<Node> {
+        debug_assert!(!matches!(
+            crate::settings::row(key).map(|r| r.verdict),
+            None | Some(Verdict::Refused(_))
+        ));
+        let Some(text) = self.settings.set(key) else { return Vec::new() };
+        match snippet::parse(text, context, Author::Operator, self.options, &self.settings.defined) {
+            Ok(nodes) => nodes,
+            Err(invalid) => {
+                let problem = self.problem(key, "the snippet is left out").invalid(text, &invalid);
+                self.problems.push(problem.reason("SnippetRefused"));
+                Vec::new()
+            }
+        }
+    }
+
+    /// Makes the fields of requests to upstreams.
+    fn headers(&mut self) -> Vec<(String, String)> {
+        let s = self.settings;
+        let address =
+            if s.flag("compute-full-forwarded-for") { "$full_x_forwarded_for" } else { "$remote_addr" };
+        let mut fields: Vec<(String, String)> = [
+            ("Host", "$best_http_host"),
+            ("Upgrade", "$http_upgrade"),
+            ("Connection", "$connection_upgrade"),
+            ("X-Request-ID", "$req_id"),
+            ("X-Real-IP", "$remote_addr"),
+            ("X-Forwarded-For", address),
+            ("X-Forwarded-Host", "$best_http_host"),
+            ("X-Forwarded-Port", "$pass_port"),
+            ("X-Forwarded-Proto", "$pass_access_scheme"),
+            ("X-Forwarded-Scheme", "$pass_access_scheme"),
+            ("X-Scheme", "$pass_access_scheme"),
+            ("X-Original-Forwarded-For", "$http_x_forwarded_for"),
+            // CVE-2016-5385.
+            ("Proxy", ""),
+        ]
+        .into_iter()
+        .map(|(n, v)| (n.to_owned(), v.to_owned()))
+        .collect();
+        if s.flag("proxy-add-original-uri-header") {
+            fields.push(("X-Original-URI".into(), "$request_uri".into()));
+        }
+        let own = self.fields("proxy-set-headers");
+        fields.retain(|(name, _)| !own.iter().any(|(o, _)| o.eq_ignore_ascii_case(name)));
+        fields.extend(own);
+        fields
+    }
+
+    /// Reads the fields of a ConfigMap that a key names.
+    fn fields(&mut self, key: &'static str) -> Vec<(String, String)> {
+        let Some(name) = self.settings.some(key) else { return Vec::new() };
+        let found = Key::parse(name).unwrap_or_else(|| Key::new(self.map.metadata.namespace.as_str(), name));
+        let Some(map) = self.view.config_map(&found) else {
+            self.problems.push(
+                self.problem(key, format!("the ConfigMap {found} does not exist")).reason("ReferenceMissing"),
+            );
+            return Vec::new();
+        };
+        let mut fields = Vec::new();
+        for (name, value) in &map.data {
+            match bad_field(name, value, &self.settings.defined) {
+                None => fields.push((name.clone(), value.trim().to_owned())),
+                Some(why) => {
+                    let text = format!("the field \"{}\" of {found} is left out: {why}", name.escape_debug());
+                    self.problems.push(self.problem(key, text).reason("InvalidValue"));
+                }
+            }
+        }
+        fields
+    }
+
+    fn ticket_key(&mut self) -> Option<Arc<[u8]>> {
+        let text = self.settings.some("ssl-session-ticket-key")?;
+        let bytes = base64::engine::general_purpose::STANDARD.decode(text.trim()).ok();
+        if let Some(bytes) = bytes.filter(|b| matches!(b.len(), 48 | 80)) {
+            return Some(bytes.into());
+        }
+        let problem = self.problem(
+            "ssl-session-ticket-key",
+            "it must be 48 or 80 bytes in base64; keys are made at the start",
+        );
+        self.problems.push(problem.reason("InvalidValue"));
+        None
+    }
+
+    fn addresses(&mut self) -> Vec<String> {
+        let mut found = self.options.bind_addresses.clone();
+        for key in ["bind-address", "bind-address-ipv4", "bind-address-ipv6"] {
+            for part in self.settings.list(key) {
+                match part.trim_matches(['[', ']']).parse::<IpAddr>() {
+                    Ok(address) => found.push(address.to_string()),
+                    Err(_) => self
+                        .problems
+                        .push(self.problem(key, format!("\"{part}\" is no address")).reason("InvalidValue")),
+                }
+            }
+        }
+        found
+    }
+}

@@ -1,0 +1,141 @@
+//! The files of a translation.
+
+use super::groups::Parts;
+use super::hosts::{HostPart, Hosts};
+use super::{MAIN, Translation, stream};
+use crate::ingress::{self, Globals};
+use crate::model::{CertificateFiles, File};
+use crate::objects::{Kind, Metadata, Objects};
+use crate::options::Options;
+use crate::problem::Problem;
+use crate::tree;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+/// What the main file is made of, beside what all parts share.
+#[derive(Clone, PartialEq)]
+struct Key {
+    hosts: u64,
+    groups: Vec<String>,
+    certificate: Option<CertificateFiles>,
+    auth_cache: bool,
+    stream: stream::Parts,
+}
+
+/// Files that are kept between translations.
+#[derive(Default)]
+pub(super) struct Kept {
+    main: Option<(Key, Arc<[u8]>)>,
+    /// Certificates and the like, and the number of hosts that name each.
+    others: BTreeMap<Arc<Path>, (Arc<[u8]>, usize)>,
+    /// Number of hosts that keep answers of an authentication service.
+    auth_caches: usize,
+}
+
+impl Kept {
+    /// Takes the files of a host in place of those that it had.
+    pub(super) fn replace(&mut self, old: Option<&HostPart>, new: Option<&HostPart>) {
+        for (path, bytes) in new.iter().flat_map(|part| &part.files) {
+            let entry = self.others.entry(path.clone()).or_insert_with(|| (bytes.clone(), 0));
+            entry.0 = bytes.clone();
+            entry.1 += 1;
+        }
+        for (path, _) in old.iter().flat_map(|part| &part.files) {
+            if let Some(entry) = self.others.get_mut(path) {
+                entry.1 = entry.1.saturating_sub(1);
+                if entry.1 == 0 {
+                    self.others.remove(path);
+                }
+            }
+        }
+        self.auth_caches += usize::from(new.is_some_and(|p| p.auth_cache));
+        self.auth_caches = self.auth_caches.saturating_sub(usize::from(old.is_some_and(|p| p.auth_cache)));
+    }
+
+    /// Collects all files.
+    #[allow(clippy::too_many_arguments, reason = "each is another part of the translation")]
+    pub(super) fn collect(
+        &mut self,
+        globals: &Globals,
+        hosts: &Hosts,
+        groups: &mut Parts,
+        certificate: Option<CertificateFiles>,
+        stream: stream::Parts,
+        out: &mut Translation,
+        problems: &mut Vec<Problem>,
+    ) {
+        let texts = groups.texts();
+        let (paths, auth_cache) = (texts.keys().cloned().collect(), self.auth_caches > 0);
+        let key = Key { hosts: hosts.changes, groups: paths, certificate, auth_cache, stream };
+        let main = self.main(globals, hosts, &key, problems);
+        out.files.push((Path::new(MAIN).into(), main));
+        out.files.extend(texts.iter().map(|(path, bytes)| (Path::new(path).into(), bytes.clone())));
+        out.files.extend(hosts.parts().map(|part| (part.path.clone(), part.bytes.clone())));
+        out.files.extend(self.others.iter().map(|(path, (bytes, _))| (path.clone(), bytes.clone())));
+        let default = key.certificate.iter().flat_map(|c| [&c.chain, &c.key]);
+        for file in default.filter(|f| !self.others.contains_key(Path::new(&f.path))) {
+            out.files.push((Path::new(&file.path).into(), file.bytes.clone()));
+        }
+        if let Some(key) = &globals.ticket_key {
+            out.files.push((Path::new(ingress::TICKET_KEY).into(), key.clone()));
+        }
+    }
+
+    fn main(
+        &mut self,
+        globals: &Globals,
+        hosts: &Hosts,
+        key: &Key,
+        problems: &mut Vec<Problem>,
+    ) -> Arc<[u8]> {
+        if let Some((old, bytes)) = &self.main
+            && old == key
+        {
+            return bytes.clone();
+        }
+        let nodes = tree::main(&tree::Main {
+            globals,
+            groups: key.groups.clone(),
+            hosts: hosts.parts().map(|h| h.path.display().to_string()).collect(),
+            certificate: key.certificate.clone(),
+            auth_cache: key.auth_cache,
+            stream: &key.stream.ports,
+            passthrough: key.stream.passthrough.clone(),
+            stream_snippets: key.stream.snippets.clone(),
+        });
+        match forebay_conf::print(&nodes) {
+            Ok(bytes) => {
+                let bytes: Arc<[u8]> = match self.main.take().filter(|(_, old)| **old == *bytes) {
+                    Some((_, old)) => old,
+                    None => bytes.into(),
+                };
+                self.main = Some((key.clone(), bytes.clone()));
+                bytes
+            }
+            Err(error) => {
+                let name = globals.options.config_map.clone().unwrap_or_default();
+                let metadata = Metadata { namespace: name.namespace, name: name.name, ..Metadata::default() };
+                problems.push(
+                    Problem::new(Kind::ConfigMap, &metadata, "data", error.to_string())
+                        .reason("InvalidValue"),
+                );
+                // Something that works, if there has been anything.
+                self.main.as_ref().map(|(_, bytes)| bytes.clone()).unwrap_or_default()
+            }
+        }
+    }
+}
+
+/// Returns the certificate of hosts without one.
+pub(super) fn default_certificate(objects: &Objects, options: &Options) -> Option<CertificateFiles> {
+    let secret = options.default_ssl_certificate.as_ref().and_then(|key| {
+        let secret = objects.secret(key)?;
+        ingress::certificate_files(key, &secret.object).ok()
+    });
+    let made = options.made_certificate.as_ref().map(|c| CertificateFiles {
+        chain: File { path: "secrets/default.crt".into(), bytes: c.chain.clone() },
+        key: File { path: "secrets/default.key".into(), bytes: c.key.clone() },
+    });
+    secret.or(made)
+}

@@ -1,0 +1,137 @@
+//! Ports of the TCP and UDP ConfigMaps, and hosts whose TLS sessions pass as they are.
+
+use super::Translation;
+use crate::groups::{self, Spec};
+use crate::ingress::{Globals, Parsed, is_name};
+use crate::model::PathMatch;
+use crate::objects::{ConfigMap, Key, Kind, Objects, PortRef};
+use crate::problem::Problem;
+use crate::tree::StreamPort;
+use forebay_conf::Node;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Parts of the stream block.
+#[derive(Clone, Default, PartialEq)]
+pub(super) struct Parts {
+    pub(super) ports: Vec<StreamPort>,
+    pub(super) passthrough: Vec<(String, String)>,
+    pub(super) snippets: Vec<Node>,
+}
+
+pub(super) fn parts<'p>(
+    objects: &Objects,
+    globals: &Globals,
+    ours: impl Iterator<Item = &'p Arc<Parsed>> + Clone,
+    out: &mut Translation,
+    problems: &mut Vec<Problem>,
+) -> Parts {
+    let mut parts = Parts::default();
+    let options = &globals.options;
+    for (key, udp) in [(&options.tcp_services, false), (&options.udp_services, true)] {
+        let Some(map) = key.as_ref().and_then(|k| objects.config_map(k)) else { continue };
+        services(&map.object, udp, objects, globals, &mut parts, problems);
+    }
+    if options.enable_ssl_passthrough {
+        passthrough(objects, globals, ours.clone(), &mut parts);
+    }
+    for port in &parts.ports {
+        Arc::make_mut(&mut out.groups).insert(port.group.as_str().into(), port.servers.endpoints.clone());
+    }
+    parts.snippets = ours.flat_map(|p| p.stream_snippet.iter().cloned()).collect();
+    parts
+}
+
+fn services(
+    map: &ConfigMap,
+    udp: bool,
+    objects: &Objects,
+    globals: &Globals,
+    parts: &mut Parts,
+    problems: &mut Vec<Problem>,
+) {
+    let options = &globals.options;
+    let taken: BTreeSet<u16> = [options.http_port, options.https_port, options.status_port].into();
+    for (port, text) in &map.data {
+        let problem = |why: &str| {
+            Problem::new(Kind::ConfigMap, &map.metadata, format!("data[{port}]"), why).reason("InvalidValue")
+        };
+        let number = port.parse::<u16>().ok().filter(|n| *n > 0 && (udp || !taken.contains(n)));
+        let Some(number) = number else {
+            problems.push(problem("the key must be a port that is free"));
+            continue;
+        };
+        let Some((spec, decode_proxy, encode_proxy)) = service(text, udp) else {
+            problems.push(
+                problem("the value must be NAMESPACE/SERVICE:PORT, with PROXY behind it or not").at(text, 0),
+            );
+            continue;
+        };
+        let servers = groups::servers(&spec, objects, options);
+        if let Some(why) = &servers.problem {
+            problems.push(problem(why).reason("BackendMissing"));
+        }
+        let group = format!("{}_{}", if udp { "udp" } else { "tcp" }, spec.name());
+        parts.ports.push(StreamPort {
+            port: number,
+            udp,
+            decode_proxy,
+            encode_proxy,
+            spec: Arc::new(spec),
+            group,
+            servers,
+        });
+    }
+}
+
+/// Reads `NAMESPACE/SERVICE:PORT[:PROXY][:PROXY]`. The first PROXY is one of clients, the second one for servers.
+fn service(text: &str, udp: bool) -> Option<(Spec, bool, bool)> {
+    let mut words = text.trim().split(':');
+    let key = Key::parse(words.next()?)?;
+    let port = words.next()?;
+    let proxy: Vec<&str> = words.collect();
+    let fine = proxy.len() <= 2 && proxy.iter().all(|w| w.is_empty() || *w == "PROXY");
+    if !fine || !is_name(&key.namespace) || !is_name(&key.name) || !is_name(port) {
+        return None;
+    }
+    let number = port.parse::<u16>().ok();
+    let port = PortRef { name: number.is_none().then(|| port.to_owned()), number };
+    let has = |i: usize| proxy.get(i) == Some(&"PROXY");
+    Some((Spec { service: key, port, udp, ..Spec::default() }, has(0) && !udp, has(1) && !udp))
+}
+
+/// Adds the hosts of `ssl-passthrough`. Their groups are those of the path `/`.
+fn passthrough<'p>(
+    objects: &Objects,
+    globals: &Globals,
+    ours: impl Iterator<Item = &'p Arc<Parsed>>,
+    parts: &mut Parts,
+) {
+    let mut seen = BTreeSet::new();
+    for parsed in ours.filter(|p| !p.canary && p.annotations.flag("ssl-passthrough")) {
+        for rules in &parsed.rules {
+            let Some(host) = &rules.host else { continue };
+            let root =
+                rules.paths.iter().find(|p| p.path == PathMatch::Prefix("/".into())).or(rules.paths.first());
+            let Some((service, port)) = root.and_then(|p| p.backend.clone()) else { continue };
+            if !is_name(&service) || !is_name(&parsed.key.namespace) || !seen.insert(host.clone()) {
+                continue;
+            }
+            let spec =
+                Spec { service: Key::new(parsed.key.namespace.as_str(), service), port, ..Spec::default() };
+            let servers = groups::servers(&spec, objects, &globals.options);
+            let group = format!("tls_{}", spec.name());
+            parts.passthrough.push((host.clone(), group.clone()));
+            let spec = Arc::new(spec);
+            parts.ports.push(StreamPort {
+                port: 0,
+                udp: false,
+                decode_proxy: false,
+                encode_proxy: false,
+                spec,
+                group,
+                servers,
+            });
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! The checks of access in a location, and the locations that they need.
+
+use super::super::node;
+use super::{Out, is_exempt, location, policy_id};
+use crate::ingress::Globals;
+use crate::model::{Authority, Limit, LimitKind, Limits, Policy, Route};
+use crate::reach;
+use forebay_conf::Node;
+
+/// Adds networks, limits, passwords and conditions on certificates.
+pub(super) fn checks(out: &mut Out<'_>, route: &Route, nodes: &mut Vec<Node>) {
+    let policy = &route.policy;
+    if let Some(clients) = &policy.clients {
+        let verify = out.server.tls.clients.as_ref().map(|c| c.verify.as_str());
+        if verify == Some("on") {
+            // Requests without TLS have shown none.
+            nodes.push(
+                node("if", ["($ssl_client_verify", "!=", "SUCCESS)"]).block(vec![node("return", ["403"])]),
+            );
+        }
+        if let Some(pattern) = &clients.match_cn {
+            let words = ["($ssl_client_s_dn".to_owned(), "!~".into(), format!("{pattern})")];
+            nodes.push(node("if", words).block(vec![node("return", ["403"])]));
+        }
+    }
+    nodes.extend(policy.networks.deny.iter().map(|n| node("deny", [n.as_str()])));
+    if !policy.networks.allow.is_empty() {
+        nodes.extend(policy.networks.allow.iter().map(|n| node("allow", [n.as_str()])));
+        nodes.push(node("deny", ["all"]));
+    }
+    limits(&policy.limits, nodes);
+    let exempt = is_exempt(out.globals, "no-auth-locations", route.path.path());
+    if let Some(passwords) = policy.passwords.as_ref().filter(|_| !exempt) {
+        nodes.push(node("auth_basic", [passwords.realm.as_str()]));
+        nodes.push(node("auth_basic_user_file", [passwords.path.as_str()]));
+    }
+}
+
+/// Makes the zones of the limits of an Ingress.
+pub(super) fn zones(policy: &Policy, globals: &Globals, http: &mut Vec<Node>) {
+    let (id, limits) = (&policy.id, &policy.limits);
+    let general = globals.settings.get("limit-conn-zone-variable");
+    let key = if limits.free.is_empty() {
+        general.to_owned()
+    } else {
+        let mut entries = vec![node("default", ["0"])];
+        entries.extend(limits.free.iter().map(|n| node(n, ["1"])));
+        http.push(node("geo", ["$remote_addr".to_owned(), format!("$limit_free_{id}")]).block(entries));
+        let entries = vec![node("0", [general]), node("1", [""])];
+        http.push(node("map", [format!("$limit_free_{id}"), format!("$limit_key_{id}")]).block(entries));
+        format!("$limit_key_{id}")
+    };
+    http.extend(limits.limits.iter().map(|l| zone(l, &key)));
+}
+
+fn limits(limits: &Limits, nodes: &mut Vec<Node>) {
+    for limit in &limits.limits {
+        let zone = &limit.zone;
+        nodes.push(match limit.kind {
+            LimitKind::Connections => node("limit_conn", [zone.clone(), limit.number.to_string()]),
+            _ => node(
+                "limit_req",
+                [format!("zone={zone}"), format!("burst={}", limit.burst), "nodelay".into()],
+            ),
+        });
+    }
+}
+
+fn zone(limit: &Limit, key: &str) -> Node {
+    let zone = format!("zone={}:5m", limit.zone);
+    let unit = match limit.kind {
+        LimitKind::Connections => return node("limit_conn_zone", [key, zone.as_str()]),
+        LimitKind::Second => "r/s",
+        LimitKind::Minute => "r/m",
+    };
+    let rate = format!("rate={}{unit}", limit.number);
+    node("limit_req_zone", [key, zone.as_str(), rate.as_str()]).args(limit.cluster.then_some("sync"))
+}
+
+/// Adds the service that decides on requests. Returns the fields of its answers that the upstream gets.
+pub(super) fn authority(out: &mut Out<'_>, route: &Route, nodes: &mut Vec<Node>) -> Vec<(String, String)> {
+    let Some(authority) = &route.policy.authority else { return Vec::new() };
+    if is_exempt(out.globals, "no-auth-locations", route.path.path()) {
+        return Vec::new();
+    }
+    let id = policy_id(out.server, route);
+    let path = format!("/_external-auth-{id}");
+    nodes.push(node("auth_request", [path.as_str()]));
+    nodes.push(node("auth_request_set", ["$auth_cookie", "$upstream_http_set_cookie"]));
+    // Others are kept when the answer is one of the upstream.
+    let words = ["Set-Cookie", "$auth_cookie"];
+    nodes.push(node("add_header", words).args(authority.always_set_cookie.then_some("always")));
+    let mut fields = Vec::new();
+    for (i, name) in authority.response_headers.iter().enumerate() {
+        let variable = format!("$auth_header_{i}");
+        let source = name.to_ascii_lowercase().replace(|c: char| !c.is_ascii_alphanumeric(), "_");
+        nodes.push(node("auth_request_set", [variable.clone(), format!("$upstream_http_{source}")]));
+        fields.push((name.clone(), variable));
+    }
+    if authority.signin.is_some() {
+        let name = format!("@signin_{id}");
+        nodes.push(node("error_page", ["401".to_owned(), "=".into(), name]));
+    }
+    if out.once(&path) {
+        make_authority(out, route, authority, &id, &path);
+    }
+    fields
+}
+
+fn make_authority(out: &mut Out<'_>, route: &Route, authority: &Authority, id: &str, path: &str) {
+    let none: [&str; 0] = [];
+    let mut body = vec![node("internal", none)];
+    if !out.globals.settings.flag("enable-auth-access-log") {
+        body.push(node("access_log", ["off"]));
+    }
+    body.push(node("proxy_pass_request_body", ["off"]));
+    let mut fields = vec![
+        ("Content-Length".to_owned(), String::new()),
+        ("X-Request-ID".into(), "$req_id".into()),
+        ("Host".into(), authority.host.clone()),
+        ("X-Original-URL".into(), "$pass_access_scheme://$best_http_host$request_uri".into()),
+        ("X-Original-Method".into(), "$request_method".into()),
+        ("X-Sent-From".into(), "forebay-ingress".into()),
+        ("X-Real-IP".into(), "$remote_addr".into()),
+        ("X-Forwarded-For".into(), "$remote_addr".into()),
+        (
+            "X-Auth-Request-Redirect".into(),
+            authority.redirect.clone().unwrap_or_else(|| "$request_uri".into()),
+        ),
+    ];
+    fields.retain(|(name, _)| !authority.headers.iter().any(|(own, _)| own.eq_ignore_ascii_case(name)));
+    fields.extend(authority.headers.iter().cloned());
+    body.extend(fields.into_iter().map(|(n, v)| node("proxy_set_header", [n, v])));
+    if let Some(method) = &authority.method {
+        body.push(node("proxy_method", [method.as_str()]));
+    }
+    body.push(node("proxy_buffering", ["off"]));
+    body.push(node("proxy_request_buffering", ["on"]));
+    body.push(node("proxy_ssl_server_name", ["on"]));
+    if let Some((key, times)) = &authority.cache {
+        body.push(node("proxy_buffering", ["on"]));
+        body.retain(|n| !(n.name == b"proxy_buffering" && n.args == [b"off".to_vec()]));
+        body.push(node("proxy_cache", ["auth_cache"]));
+        // An answer is kept although it sets a cookie.
+        body.push(node("proxy_ignore_headers", ["Set-Cookie"]));
+        body.push(node("proxy_cache_key", [format!("{id} $host {key}")]));
+        body.extend(times.iter().map(|words| node("proxy_cache_valid", words.iter().map(String::as_str))));
+    }
+    body.extend(authority.snippet.iter().cloned());
+    match keepalive(out, authority, id) {
+        Some(pass) => body.push(pass),
+        None => body.extend(pass_url(&authority.url)),
+    }
+    let set = location::helper_variables(out, route, &body);
+    out.helpers.push(node("location", ["=", path]).block(set.into_iter().chain(body).collect()));
+    if let Some((page, parameter)) = &authority.signin {
+        let separator = if page.contains('?') { '&' } else { '?' };
+        let named = page.contains(&format!("{parameter}="));
+        let back = "$pass_access_scheme://$best_http_host$escaped_request_uri";
+        let target = if named { page.clone() } else { format!("{page}{separator}{parameter}={back}") };
+        let body = vec![
+            node("internal", none),
+            node("add_header", ["Set-Cookie", "$auth_cookie"]),
+            node("return", ["302", target.as_str()]),
+        ];
+        let set = location::helper_variables(out, route, &body);
+        let name = format!("@signin_{id}");
+        out.helpers.push(node("location", [name]).block(set.into_iter().chain(body).collect()));
+    }
+}
+
+/// Makes the group of a service with connections that are kept open, and the directive that passes to it.
+fn keepalive(out: &mut Out<'_>, authority: &Authority, id: &str) -> Option<Node> {
+    let (connections, requests, timeout) = authority.keepalive?;
+    let url = reach::split(&authority.url)?;
+    let group = format!("auth_{id}");
+    let port = url
+        .port
+        .map_or_else(|| if url.scheme == "https" { "443".into() } else { "80".to_owned() }, str::to_owned);
+    let address = url.host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok();
+    let server = node("server", [format!("{}:{port}", url.host)]).args((!address).then_some("resolve"));
+    out.http.push(node("upstream", [group.as_str()]).block(vec![
+        node("zone", [group.as_str(), "64k"]),
+        server,
+        node("keepalive", [connections.to_string()]),
+        node("keepalive_requests", [requests.to_string()]),
+        node("keepalive_timeout", [format!("{timeout}s")]),
+    ]));
+    let rest = if url.rest.is_empty() { "/" } else { url.rest };
+    Some(node("proxy_pass", [format!("{}://{group}{rest}", url.scheme)]))
+}
+
+/// Makes the directives that pass a request to a URL. Through a variable its host is resolved when it is needed.
+pub(super) fn pass_url(url: &str) -> Vec<Node> {
+    let host = reach::split(url).map(|u| u.host.trim_matches(['[', ']']).to_owned()).unwrap_or_default();
+    let fixed = host.parse::<std::net::IpAddr>().is_ok() && !url.contains('$');
+    if fixed {
+        let rest = reach::split(url).is_some_and(|u| u.rest.is_empty());
+        return vec![node("proxy_pass", [if rest { format!("{url}/") } else { url.to_owned() }])];
+    }
+    vec![node("set", ["$target", url]), node("proxy_pass", ["$target"])]
+}

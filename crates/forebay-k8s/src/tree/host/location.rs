@@ -1,0 +1,463 @@
+//! The content of a route's location.
+
+use super::super::node;
+use super::access;
+use super::{Out, is_exempt, policy_id, route_id, target};
+use crate::model::{Action, Alternative, Cors, Errors, Forward, HeaderValue, Mirror, Protocol, Route};
+use crate::variables;
+use forebay_conf::Node;
+
+/// Variables that are set in each location that something refers to.
+const OF_LOCATION: &[&str] = &[
+    "proxy_upstream_name",
+    "proxy_alternative_upstream_name",
+    "namespace",
+    "ingress_name",
+    "service_name",
+    "service_port",
+    "location_path",
+    "escaped_request_uri",
+];
+
+/// Makes the directives of a route's location.
+pub(super) fn body(out: &mut Out<'_>, route: &Route) -> Vec<Node> {
+    let mut nodes = to_https(out, Some(route));
+    let policy = route.policy.clone();
+    match &route.action {
+        Action::Answer(status) => nodes.push(node("return", [status.to_string()])),
+        Action::Redirect { code, url } => {
+            access::checks(out, route, &mut nodes);
+            let form = |d: &&crate::model::Plain| {
+                matches!(d.name, "absolute_redirect" | "port_in_redirect" | "access_log")
+            };
+            nodes.extend(
+                policy.plain.iter().filter(form).map(|d| node(d.name, d.words.iter().map(String::as_str))),
+            );
+            nodes.push(node("return", [code.to_string(), url.clone()]));
+        }
+        Action::Forward(forward) => {
+            if let Some(cors) = &policy.cors {
+                self::cors(out, route, cors, &mut nodes);
+            }
+            access::checks(out, route, &mut nodes);
+            let authorized = access::authority(out, route, &mut nodes);
+            plain(forward.protocol, &policy.plain, &mut nodes);
+            headers(out, route, authorized, &mut nodes);
+            if let Some(errors) = &policy.errors {
+                self::errors(out, route, errors, &mut nodes);
+            }
+            if let Some(mirror) = &policy.mirror {
+                self::mirror(out, route, mirror, &mut nodes);
+            }
+            nodes.extend(out.globals.snippets.location.iter().cloned());
+            nodes.extend(policy.snippet.iter().cloned());
+            pass(out, route, forward, &mut nodes);
+        }
+    }
+    let mut all = variables(out, Some(route), &nodes);
+    all.extend(nodes);
+    all
+}
+
+/// Makes the answer for paths without a route.
+pub(super) fn unrouted(out: &mut Out<'_>) -> Vec<Node> {
+    let mut nodes = to_https(out, None);
+    match &out.globals.default_backend {
+        Some(spec) => {
+            if !out.globals.settings.flag("enable-access-log-for-default-backend") {
+                nodes.push(node("access_log", ["off"]));
+            }
+            nodes.push(node("proxy_pass", [format!("http://{}", spec.name())]));
+        }
+        None => nodes.push(node("return", ["404"])),
+    }
+    let mut all = variables(out, None, &nodes);
+    all.extend(nodes);
+    all
+}
+
+/// Makes the variables that a location's directives, or settings for all locations, refer to.
+pub(super) fn variables(out: &Out<'_>, route: Option<&Route>, nodes: &[Node]) -> Vec<Node> {
+    made(out, route, nodes, out.globals.variables.clone())
+}
+
+/// Makes the variables that the directives of a helper refer to. The location that leads to it has set those for all.
+pub(super) fn helper_variables(out: &Out<'_>, route: &Route, nodes: &[Node]) -> Vec<Node> {
+    made(out, Some(route), nodes, Vec::new())
+}
+
+fn made(out: &Out<'_>, route: Option<&Route>, nodes: &[Node], mut wanted: Vec<&'static str>) -> Vec<Node> {
+    collect(nodes, &mut wanted);
+    let origin = route.map(|r| r.origin.clone()).unwrap_or_default();
+    let text = |name: &str| match name {
+        "proxy_upstream_name" => match route {
+            Some(_) => format!("{}-{}-{}", origin.object.namespace, origin.service, origin.port),
+            None => "upstream-default-backend".to_owned(),
+        },
+        "namespace" => origin.object.namespace.clone(),
+        "ingress_name" => origin.object.name.clone(),
+        "service_name" => origin.service.clone(),
+        "service_port" => origin.port.clone(),
+        "location_path" => route.map_or("/", |r| r.path.path()).to_owned(),
+        _ => String::new(),
+    };
+    let mut made = Vec::new();
+    for name in OF_LOCATION.iter().filter(|n| wanted.contains(n)) {
+        let variable = format!("${name}");
+        let has_canary =
+            matches!(route.map(|r| &r.action), Some(Action::Forward(f)) if !f.alternatives.is_empty());
+        made.push(match *name {
+            "escaped_request_uri" => node("set_escape_uri", [variable.as_str(), "$request_uri"]),
+            // A `map` in `http` gives it an empty value elsewhere.
+            "proxy_alternative_upstream_name" => match route.filter(|_| has_canary) {
+                Some(route) => {
+                    node("set", [variable, format!("$canary_name_{}", route_id(out.server, route))])
+                }
+                None => continue,
+            },
+            // A dollar sign would begin a variable.
+            _ => node("set", [variable, text(name).replace('$', "${dollar_sign}")]),
+        });
+    }
+    made
+}
+
+/// Adds the variables of locations that directives mention.
+pub(crate) fn collect(nodes: &[Node], wanted: &mut Vec<&'static str>) {
+    for node in nodes {
+        for word in node.args.iter().filter(|w| w.contains(&b'$')) {
+            for mention in variables::mentions(&String::from_utf8_lossy(word)) {
+                let found = OF_LOCATION.iter().find(|n| **n == mention.name);
+                wanted.extend(found.filter(|n| !wanted.contains(n)).copied());
+            }
+        }
+        if let Some(block) = &node.block {
+            collect(block, wanted);
+        }
+    }
+}
+
+/// Makes the redirect of requests without TLS.
+pub(super) fn to_https(out: &Out<'_>, route: Option<&Route>) -> Vec<Node> {
+    let globals = out.globals;
+    let path = route.map_or("/", |r| r.path.path());
+    let has_tls = out.server.tls.certificate.is_some() || out.server.wants_tls && globals.default_certificate;
+    let (wanted, always) = match route {
+        Some(route) => (route.policy.https, route.policy.https_always),
+        None => (globals.settings.flag("ssl-redirect"), globals.settings.flag("force-ssl-redirect")),
+    };
+    let closed = matches!(route.map(|r| &r.action), Some(Action::Answer(_)));
+    if closed || !(always || wanted && has_tls) || is_exempt(globals, "no-tls-redirect-locations", path) {
+        return Vec::new();
+    }
+    let code = globals.settings.get("http-redirect-code");
+    let port = match globals.options.public_https_port {
+        443 => String::new(),
+        port => format!(":{port}"),
+    };
+    let target = format!("https://$redirect_host{port}$request_uri");
+    vec![node("if", ["($redirect_to_https)"]).block(vec![node("return", [code, target.as_str()])])]
+}
+
+fn plain(protocol: Protocol, directives: &[crate::model::Plain], nodes: &mut Vec<Node>) {
+    for directive in directives {
+        let Some(name) = name_for(protocol, directive.name) else { continue };
+        // FastCGI has no gateways that answer by these.
+        let foreign = |w: &&str| name == "fastcgi_next_upstream" && matches!(*w, "http_502" | "http_504");
+        let words: Vec<&str> = directive.words.iter().map(String::as_str).filter(|w| !foreign(w)).collect();
+        if !words.is_empty() {
+            nodes.push(node(&name, words));
+        }
+    }
+}
+
+/// Returns the name of a directive of the proxy module for a protocol. `None`: that has none.
+fn name_for(protocol: Protocol, name: &str) -> Option<String> {
+    let Some(rest) = name.strip_prefix("proxy_") else { return Some(name.to_owned()) };
+    let timed = [
+        "connect_timeout",
+        "send_timeout",
+        "read_timeout",
+        "next_upstream",
+        "next_upstream_timeout",
+        "next_upstream_tries",
+    ];
+    let buffered = [
+        "buffer_size",
+        "buffers",
+        "busy_buffers_size",
+        "buffering",
+        "request_buffering",
+        "max_temp_file_size",
+    ];
+    match protocol {
+        Protocol::Http | Protocol::Https | Protocol::Auto => Some(name.to_owned()),
+        Protocol::Grpc | Protocol::Grpcs => {
+            let has = timed.contains(&rest) || rest == "buffer_size" || rest.starts_with("ssl_");
+            has.then(|| format!("grpc_{rest}"))
+        }
+        Protocol::Fcgi => {
+            (timed.contains(&rest) || buffered.contains(&rest)).then(|| format!("fastcgi_{rest}"))
+        }
+    }
+}
+
+/// Adds the fields of requests to the upstream and of answers. Those of `http` hold unless the route has own ones.
+fn headers(out: &Out<'_>, route: &Route, authorized: Vec<(String, String)>, nodes: &mut Vec<Node>) {
+    let own: Vec<(String, String)> = route.policy.headers.iter().cloned().chain(authorized).collect();
+    let Action::Forward(forward) = &route.action else { return };
+    for (name, value) in &route.policy.response_headers {
+        nodes.push(node("more_set_headers", [format!("{name}: {value}")]));
+    }
+    let directive = match forward.protocol {
+        Protocol::Grpc | Protocol::Grpcs => "grpc_set_header",
+        Protocol::Fcgi => return fastcgi(route, nodes),
+        _ => "proxy_set_header",
+    };
+    if own.is_empty() {
+        return;
+    }
+    let replaced = |name: &str| own.iter().any(|(n, _)| n.eq_ignore_ascii_case(name));
+    let general = out.globals.headers.iter().filter(|(n, _)| !replaced(n));
+    let general = general
+        .filter(|(n, _)| directive != "grpc_set_header" || !matches!(n.as_str(), "Upgrade" | "Connection"));
+    nodes.extend(general.chain(&own).map(|(n, v)| node(directive, [n.as_str(), v.as_str()])));
+}
+
+/// Adds the parameters for FastCGI.
+fn fastcgi(route: &Route, nodes: &mut Vec<Node>) {
+    let general = [
+        ("QUERY_STRING", "$query_string"),
+        ("REQUEST_METHOD", "$request_method"),
+        ("CONTENT_TYPE", "$content_type"),
+        ("CONTENT_LENGTH", "$content_length"),
+        ("SCRIPT_FILENAME", "$document_root$fastcgi_script_name"),
+        ("SCRIPT_NAME", "$fastcgi_script_name"),
+        ("REQUEST_URI", "$request_uri"),
+        ("DOCUMENT_URI", "$document_uri"),
+        ("DOCUMENT_ROOT", "$document_root"),
+        ("SERVER_PROTOCOL", "$server_protocol"),
+        ("REQUEST_SCHEME", "$scheme"),
+        ("GATEWAY_INTERFACE", "CGI/1.1"),
+        ("REMOTE_ADDR", "$remote_addr"),
+        ("REMOTE_PORT", "$remote_port"),
+        ("SERVER_ADDR", "$server_addr"),
+        ("SERVER_PORT", "$server_port"),
+        ("SERVER_NAME", "$server_name"),
+        ("REDIRECT_STATUS", "200"),
+    ];
+    let own = &route.policy.fastcgi;
+    let general = general.into_iter().filter(|(n, _)| !own.iter().any(|(o, _)| o == n));
+    let all = general.chain(own.iter().map(|(n, v)| (n.as_str(), v.as_str())));
+    nodes.extend(all.map(|(n, v)| node("fastcgi_param", [n, v])));
+}
+
+fn pass(out: &mut Out<'_>, route: &Route, forward: &Forward, nodes: &mut Vec<Node>) {
+    let id = route_id(out.server, route);
+    if let Some(alternative) = forward.alternatives.first() {
+        choose(out, &id, &forward.group, alternative);
+    }
+    if let Some((path, to)) = &forward.rewrite {
+        let to = if to.starts_with('/') || to.starts_with('$') { to.clone() } else { format!("/{to}") };
+        nodes.push(node("rewrite", [format!("(?i){path}"), to, "break".into()]));
+    }
+    let Some(group) = target(route, &id) else { return };
+    nodes.push(match forward.protocol {
+        Protocol::Http => node("proxy_pass", [format!("http://{group}")]),
+        Protocol::Https => node("proxy_pass", [format!("https://{group}")]),
+        Protocol::Auto => node("proxy_pass", [format!("$scheme://{group}")]),
+        Protocol::Grpc => node("grpc_pass", [format!("grpc://{group}")]),
+        Protocol::Grpcs => node("grpc_pass", [format!("grpcs://{group}")]),
+        Protocol::Fcgi => node("fastcgi_pass", [group]),
+    });
+}
+
+/// Returns a key of a `map` that is a text and nothing special.
+fn literal(text: &str) -> String {
+    let special = ["default", "hostnames", "include", "volatile"].contains(&text);
+    if special || text.starts_with(['~', '\\']) { format!("\\{text}") } else { text.to_owned() }
+}
+
+/// Makes the variable that chooses between a group and its alternative: the header decides before the cookie, and that before
+/// the share.
+fn choose(out: &mut Out<'_>, id: &str, group: &str, alternative: &Alternative) {
+    if !out.once(&format!("canary {id}")) {
+        return;
+    }
+    let there = alternative.group.as_str();
+    let mut variable = match alternative.share {
+        0 => group.to_owned(),
+        10_000.. => there.to_owned(),
+        share => {
+            let percent = format!("{}.{:02}%", share / 100, share % 100);
+            let split = vec![node(&percent, [there]), node("*", [group])];
+            out.http.push(
+                node("split_clients", [format!("${{request_id}}{id}"), format!("$canary_share_{id}")])
+                    .block(split),
+            );
+            format!("$canary_share_{id}")
+        }
+    };
+    if let Some(cookie) = &alternative.cookie {
+        let name = format!("$canary_cookie_{id}");
+        let entries =
+            vec![node("default", [variable.as_str()]), node("always", [there]), node("never", [group])];
+        let source = format!("$cookie_{}", cookie.replace(|c: char| !c.is_ascii_alphanumeric(), "_"));
+        out.http.push(node("map", [source, name.clone()]).block(entries));
+        variable = name;
+    }
+    if let Some(header) = &alternative.header {
+        let name = format!("$canary_header_{id}");
+        let mut entries = vec![node("default", [variable.as_str()])];
+        match &header.value {
+            None => entries.extend([node("always", [there]), node("never", [group])]),
+            Some(HeaderValue::Exact(text)) => entries.push(node(&literal(text), [there])),
+            Some(HeaderValue::Regex(regex)) => entries.push(node(&format!("~{regex}"), [there])),
+        }
+        let source = format!(
+            "$http_{}",
+            header.name.to_ascii_lowercase().replace(|c: char| !c.is_ascii_alphanumeric(), "_")
+        );
+        out.http.push(node("map", [source, name.clone()]).block(entries));
+        variable = name;
+    }
+    out.http.push(
+        node("map", ["$host".to_owned(), format!("$canary_{id}")]).block(vec![node("default", [variable])]),
+    );
+    let named = vec![node("default", [""]), node(there, [there])];
+    out.http.push(node("map", [format!("$canary_{id}"), format!("$canary_name_{id}")]).block(named));
+}
+
+/// Adds the answers to pages of other origins.
+fn cors(out: &mut Out<'_>, route: &Route, cors: &Cors, nodes: &mut Vec<Node>) {
+    let id = policy_id(out.server, route);
+    let all = cors.origins.is_empty();
+    let origin = if all { "*".to_owned() } else { format!("$cors_origin_{id}") };
+    if out.once(&format!("cors {id}")) && !all {
+        let mut entries = vec![node("default", [""])];
+        entries.extend(cors.origins.iter().map(|o| node(&origin_key(o), ["$http_origin"])));
+        out.http.push(node("map", ["$http_origin".to_owned(), origin.clone()]).block(entries));
+        // Only an origin that is allowed gets the fields, and an answer to its question.
+        let yes = |name: &str, value: &str| {
+            node("map", [origin.clone(), format!("$cors_{name}_{id}")])
+                .block(vec![node("default", [value]), node("", [""])])
+        };
+        for (name, value) in cors_fields(cors) {
+            out.http.push(yes(name, &value));
+        }
+        let ask = vec![node("default", [""]), node("~^OPTIONS .", ["1"])];
+        out.http.push(
+            node("map", [format!("$request_method $cors_origin_{id}"), format!("$cors_ask_{id}")]).block(ask),
+        );
+    }
+    let mut fields = vec![node("more_set_headers", [format!("Access-Control-Allow-Origin: {origin}")])];
+    for (name, value) in cors_fields(cors) {
+        let field = match name {
+            "credentials" => "Access-Control-Allow-Credentials",
+            "methods" => "Access-Control-Allow-Methods",
+            "headers" => "Access-Control-Allow-Headers",
+            "expose" => "Access-Control-Expose-Headers",
+            _ => "Access-Control-Max-Age",
+        };
+        let value = if all { value } else { format!("$cors_{name}_{id}") };
+        fields.push(node("more_set_headers", [format!("{field}: {value}")]));
+    }
+    if !all {
+        fields.push(node("more_set_headers", ["-a", "Vary: Origin"]));
+    }
+    let condition = if all {
+        vec!["($request_method".to_owned(), "=".into(), "OPTIONS)".into()]
+    } else {
+        vec![format!("($cors_ask_{id})")]
+    };
+    nodes.push(node("if", condition).block(vec![node("return", ["204"])]));
+    nodes.extend(fields);
+}
+
+fn cors_fields(cors: &Cors) -> Vec<(&'static str, String)> {
+    let mut fields = Vec::new();
+    if cors.credentials {
+        fields.push(("credentials", "true".to_owned()));
+    }
+    fields.push(("methods", cors.methods.clone()));
+    fields.push(("headers", cors.headers.clone()));
+    if !cors.expose.is_empty() {
+        fields.push(("expose", cors.expose.clone()));
+    }
+    fields.push(("age", cors.max_age.to_string()));
+    fields
+}
+
+/// Returns the regular expression for an origin, as a key of a `map`.
+fn origin_key(origin: &str) -> String {
+    let (scheme, host) = match origin.split_once("://") {
+        Some((scheme, host)) => (regex::escape(scheme), host),
+        None => ("https?".to_owned(), origin),
+    };
+    if origin == "null" {
+        return "~^null$".into();
+    }
+    let host = match host.strip_prefix("*.") {
+        Some(rest) => format!("[A-Za-z0-9_-]+\\.{}", regex::escape(rest)),
+        None => regex::escape(host),
+    };
+    // Ports have to be named.
+    format!("~*^{scheme}://{host}$")
+}
+
+/// Adds the pages for statuses.
+fn errors(out: &mut Out<'_>, route: &Route, errors: &Errors, nodes: &mut Vec<Node>) {
+    nodes.push(node("proxy_intercept_errors", ["on"]));
+    let signin = route.policy.authority.as_ref().is_some_and(|a| a.signin.is_some());
+    for code in errors.codes.iter().filter(|c| !(signin && **c == 401)) {
+        let id = policy_id(out.server, route);
+        let name = format!("@error_{id}_{code}");
+        // Answers that deny access keep their status, whatever the page's own is.
+        if matches!(code, 401 | 403) {
+            nodes.push(node("error_page", [code.to_string(), name.clone()]));
+        } else {
+            nodes.push(node("error_page", [code.to_string(), "=".into(), name.clone()]));
+        }
+        if !out.once(&name) {
+            continue;
+        }
+        let origin = &route.origin;
+        let fields = [
+            ("X-Code", code.to_string()),
+            ("X-Format", "$http_accept".into()),
+            ("X-Original-URI", "$request_uri".into()),
+            ("X-Namespace", origin.object.namespace.clone()),
+            ("X-Ingress-Name", origin.object.name.clone()),
+            ("X-Service-Name", origin.service.clone()),
+            ("X-Service-Port", origin.port.clone()),
+            ("X-Request-ID", "$req_id".into()),
+            ("X-Forwarded-For", "$remote_addr".into()),
+            ("Host", "$best_http_host".into()),
+        ];
+        let mut body = vec![node("internal", [] as [&str; 0]), node("proxy_intercept_errors", ["off"])];
+        body.extend(fields.into_iter().map(|(n, v)| node("proxy_set_header", [n.to_owned(), v])));
+        body.push(node("rewrite", ["^", "/", "break"]));
+        body.push(node("proxy_pass", [format!("http://{}", errors.group)]));
+        let set = helper_variables(out, route, &body);
+        out.helpers.push(node("location", [name]).block(set.into_iter().chain(body).collect()));
+    }
+}
+
+/// Adds the copies of requests.
+fn mirror(out: &mut Out<'_>, route: &Route, mirror: &Mirror, nodes: &mut Vec<Node>) {
+    let path = format!("/_mirror-{}", policy_id(out.server, route));
+    nodes.push(node("mirror", [path.as_str()]));
+    nodes.push(node("mirror_request_body", [if mirror.body { "on" } else { "off" }]));
+    if !out.once(&path) {
+        return;
+    }
+    let mut body = vec![node("internal", [] as [&str; 0])];
+    if !mirror.body {
+        body.push(node("proxy_pass_request_body", ["off"]));
+        body.push(node("proxy_set_header", ["Content-Length", ""]));
+    }
+    body.push(node("proxy_set_header", ["Host", mirror.host.as_str()]));
+    body.extend(access::pass_url(&mirror.target));
+    let set = helper_variables(out, route, &body);
+    out.helpers.push(node("location", ["=", path.as_str()]).block(set.into_iter().chain(body).collect()));
+}

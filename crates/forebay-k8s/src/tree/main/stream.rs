@@ -1,0 +1,137 @@
+//! The `stream` block of the main file: ports of TCP and UDP services, and TLS sessions that pass as they are.
+
+use super::super::node;
+use super::{Main, StreamPort};
+use crate::groups::Balance;
+use crate::ingress::Globals;
+use crate::value::parse_time;
+use forebay_conf::Node;
+use std::collections::BTreeSet;
+
+pub(super) fn block(parts: &Main<'_>) -> Option<Node> {
+    let globals = parts.globals;
+    let passthrough = globals.options.enable_ssl_passthrough;
+    if parts.stream.is_empty()
+        && !passthrough
+        && globals.snippets.stream.is_empty()
+        && parts.stream_snippets.is_empty()
+    {
+        return None;
+    }
+    let mut nodes = Vec::new();
+    settings(globals, &mut nodes);
+    if !globals.options.resolvers.is_empty() {
+        nodes.push(node("resolver", globals.options.resolvers.iter().map(String::as_str)));
+    }
+    let mut made = BTreeSet::new();
+    for port in parts.stream {
+        if made.insert(port.group.clone()) {
+            nodes.push(group(port, globals.options.endpoints_in_files));
+        }
+        // Groups of passthrough hosts have no port of their own.
+        if port.port != 0 {
+            nodes.push(server(port, globals));
+        }
+    }
+    if passthrough {
+        pass_sessions(parts, &mut nodes);
+    }
+    nodes.extend(globals.snippets.stream.iter().cloned());
+    nodes.extend(parts.stream_snippets.iter().cloned());
+    Some(Node::new("stream").block(nodes))
+}
+
+fn settings(globals: &Globals, nodes: &mut Vec<Node>) {
+    let s = &globals.settings;
+    nodes.push(node("log_format", ["log_stream"]).args(super::http::parts_of(s.get("log-format-stream"))));
+    if s.flag("disable-access-log") || s.flag("disable-stream-access-log") {
+        nodes.push(node("access_log", ["off"]));
+    } else {
+        let path = s
+            .set("stream-access-log-path")
+            .or_else(|| s.set("access-log-path"))
+            .unwrap_or(&globals.options.access_log);
+        nodes.push(node("access_log", [path, "log_stream"]));
+    }
+    nodes.push(node(
+        "proxy_timeout",
+        [parse_time(s.get("proxy-stream-timeout")).unwrap_or_else(|| "600s".into())],
+    ));
+    nodes
+        .push(node("proxy_next_upstream", [if s.flag("proxy-stream-next-upstream") { "on" } else { "off" }]));
+    let time = parse_time(s.get("proxy-stream-next-upstream-timeout")).unwrap_or_else(|| "600s".into());
+    nodes.push(node("proxy_next_upstream_timeout", [time]));
+    nodes.push(node("proxy_next_upstream_tries", [s.get("proxy-stream-next-upstream-tries")]));
+}
+
+fn group(port: &StreamPort, endpoints: bool) -> Node {
+    let mut nodes = vec![node("zone", [port.group.as_str(), "64k"])];
+    if let Balance::Hash(key) = &port.spec.balance {
+        nodes.push(node("hash", [key.as_str(), "consistent"]));
+    }
+    match &port.servers.external {
+        Some((host, number)) => {
+            let resolve = host.parse::<std::net::IpAddr>().is_err().then_some("resolve");
+            nodes.push(Node::new("server").arg(format!("{host}:{number}")).args(resolve).arg("max_fails=0"));
+        }
+        None if endpoints => {
+            let servers = port.servers.endpoints.iter();
+            nodes.extend(servers.map(|e| node("server", [e.addr.to_string(), "max_fails=0".into()])));
+        }
+        None => {}
+    }
+    nodes.push(node("fallback", ["off"]));
+    node("upstream", [port.group.as_str()]).block(nodes)
+}
+
+fn server(port: &StreamPort, globals: &Globals) -> Node {
+    let mut nodes = Vec::new();
+    for address in super::super::addresses(globals, port.port) {
+        let listen = node("listen", [address]).args(port.udp.then_some("udp"));
+        nodes.push(listen.args(port.decode_proxy.then_some("proxy_protocol")));
+    }
+    if port.udp {
+        nodes.push(node("proxy_responses", [globals.settings.get("proxy-stream-responses")]));
+    }
+    if port.encode_proxy {
+        nodes.push(node("proxy_protocol", ["on"]));
+    }
+    nodes.push(node("proxy_pass", [port.group.as_str()]));
+    Node::new("server").block(nodes)
+}
+
+/// Makes the servers that look at the name in a TLS session.
+///
+/// The first sends all sessions on with a PROXY header, from which the `http` block learns who the client is. Sessions of hosts with
+/// passthrough go to a second one, which takes the header off again, since their servers do not expect it.
+fn pass_sessions(parts: &Main<'_>, nodes: &mut Vec<Node>) {
+    let globals = parts.globals;
+    let own = globals.options.ssl_passthrough_proxy_port;
+    let second = own.saturating_sub(1).max(1);
+    let hostnames = || node("hostnames", [] as [&str; 0]);
+    let map = |to: &str, default: &str, group: &dyn Fn(&str) -> String| {
+        let hosts = parts.passthrough.iter().map(|(host, name)| node(host, [group(name)]));
+        let entries = [node("default", [default]), hostnames()].into_iter().chain(hosts);
+        node("map", ["$ssl_preread_server_name", to]).block(entries.collect())
+    };
+    nodes.push(map("$tls_way", "tls_here", &|_| "tls_through".into()));
+    nodes.push(map("$tls_group", "tls_here", &str::to_owned));
+    for (name, port) in [("tls_here", own), ("tls_through", second)] {
+        nodes.push(node("upstream", [name]).block(vec![node("server", [format!("127.0.0.1:{port}")])]));
+    }
+    let mut inner = Vec::new();
+    let decode = globals.settings.flag("use-proxy-protocol").then_some("proxy_protocol");
+    let port = globals.options.https_port;
+    for address in super::super::addresses(globals, port) {
+        inner.push(node("listen", [address]).args(decode));
+    }
+    inner.push(node("ssl_preread", ["on"]));
+    inner.push(node("proxy_protocol", ["on"]));
+    inner.push(node("proxy_pass", ["$tls_way"]));
+    nodes.push(Node::new("server").block(inner));
+    nodes.push(Node::new("server").block(vec![
+        node("listen", [format!("127.0.0.1:{second}"), "proxy_protocol".into()]),
+        node("ssl_preread", ["on"]),
+        node("proxy_pass", ["$tls_group"]),
+    ]));
+}
