@@ -23,6 +23,8 @@ mod front_ends;
 mod healthcheck;
 mod help;
 mod https;
+#[cfg(feature = "kubernetes")]
+mod ingress;
 mod listen;
 mod log_recovery;
 #[cfg(test)]
@@ -66,6 +68,9 @@ fn main() -> ExitCode {
 /// Returns `true` if the first argument is a subcommand: a known word. nginx's options begin with a dash.
 fn is_subcommand(arguments: &[OsString]) -> bool {
     let word = arguments.get(1).and_then(|word| word.to_str());
+    if cfg!(feature = "kubernetes") && word == Some("ingress") {
+        return true;
+    }
     matches!(
         word,
         Some(

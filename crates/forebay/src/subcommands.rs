@@ -41,6 +41,9 @@ enum Wish {
     Fmt(FmtArgs),
     /// Exit with 0 if the server on this machine answers, for containers
     Healthcheck(HealthcheckArgs),
+    /// Show what Kubernetes manifests become, and what of them works
+    #[cfg(feature = "kubernetes")]
+    Ingress(crate::ingress::IngressArgs),
     /// Load a server and measure it
     #[command(disable_help_flag = true)]
     Bench(BenchArgs),
@@ -329,6 +332,8 @@ pub(crate) fn main(arguments: Vec<OsString>, titled: bool) -> u8 {
         Wish::Healthcheck(HealthcheckArgs { place, url, timeout }) => {
             healthcheck::main(&place.options(), url.as_deref(), Duration::from_secs(timeout.into()))
         }
+        #[cfg(feature = "kubernetes")]
+        Wish::Ingress(args) => crate::ingress::main(&args),
         Wish::Bench(args) => forebay_bench::cli::main(args.rest),
         Wish::Proxy(args) => proxy::main(&args, arguments, titled),
         Wish::Reload(args) => {

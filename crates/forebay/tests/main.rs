@@ -24,6 +24,8 @@ mod http2;
 mod http3;
 mod idle;
 mod implied_groups;
+#[cfg(feature = "kubernetes")]
+mod ingress;
 mod init_script;
 mod load;
 mod logs;

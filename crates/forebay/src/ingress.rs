@@ -1,0 +1,211 @@
+//! `forebay ingress render` and `forebay ingress audit`: Kubernetes manifests without a cluster.
+
+mod audit;
+mod read;
+mod values;
+
+use clap::{Args, Subcommand, ValueEnum};
+use forebay_k8s::{Key, Options, Problem, Severity, Translation, Translator};
+use forebay_terminal::print;
+use std::path::{Path, PathBuf};
+
+/// `forebay ingress`.
+#[derive(Args)]
+pub(crate) struct IngressArgs {
+    #[command(subcommand)]
+    wish: Wish,
+}
+
+#[derive(Subcommand)]
+enum Wish {
+    /// Print the configuration that manifests become, or write its files
+    Render(RenderArgs),
+    /// Say for each Ingress what works as it is, what differs and what is refused
+    Audit(AuditArgs),
+}
+
+/// `forebay ingress render`.
+#[derive(Args)]
+struct RenderArgs {
+    /// Manifests: files or directories of YAML or JSON; `-` is the standard input
+    #[arg(short = 'f', long = "filename", value_name = "PATH", required = true)]
+    files: Vec<PathBuf>,
+    /// Write the files to a directory, for `forebay -p DIR -c forebay.conf`
+    #[arg(short = 'o', long = "output", value_name = "DIR")]
+    output: Option<PathBuf>,
+    #[command(flatten)]
+    controller: ControllerArgs,
+}
+
+/// `forebay ingress audit`.
+#[derive(Args)]
+struct AuditArgs {
+    /// Manifests: files or directories of YAML or JSON
+    #[arg(value_name = "PATH", required = true)]
+    files: Vec<PathBuf>,
+    /// Values of the Helm chart of ingress-nginx
+    #[arg(long, value_name = "FILE")]
+    values: Option<PathBuf>,
+    /// Form of the report
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+    #[command(flatten)]
+    controller: ControllerArgs,
+}
+
+#[derive(Clone, Copy, PartialEq, ValueEnum)]
+enum Format {
+    Text,
+    Json,
+}
+
+/// Options of the controller, named as those of ingress-nginx.
+#[derive(Args, Default)]
+pub(crate) struct ControllerArgs {
+    /// Name of the class
+    #[arg(long, value_name = "NAME")]
+    ingress_class: Option<String>,
+    /// `spec.controller` of our classes
+    #[arg(long, value_name = "NAME")]
+    controller_class: Option<String>,
+    /// Serve Ingresses without a class, too
+    #[arg(long)]
+    watch_ingress_without_class: bool,
+    /// Namespaces to serve (default: all)
+    #[arg(long, value_name = "NAMESPACE")]
+    watch_namespace: Vec<String>,
+    /// ConfigMap with settings
+    #[arg(long, value_name = "NAMESPACE/NAME")]
+    configmap: Option<String>,
+    /// Service for requests that no rule takes
+    #[arg(long, value_name = "NAMESPACE/NAME")]
+    default_backend_service: Option<String>,
+    /// Secret with the certificate of hosts without one
+    #[arg(long, value_name = "NAMESPACE/NAME")]
+    default_ssl_certificate: Option<String>,
+    /// ConfigMap of TCP services
+    #[arg(long, value_name = "NAMESPACE/NAME")]
+    tcp_services_configmap: Option<String>,
+    /// ConfigMap of UDP services
+    #[arg(long, value_name = "NAMESPACE/NAME")]
+    udp_services_configmap: Option<String>,
+    /// Port for HTTP
+    #[arg(long, value_name = "PORT")]
+    http_port: Option<u16>,
+    /// Port for HTTPS
+    #[arg(long, value_name = "PORT")]
+    https_port: Option<u16>,
+    /// Let TLS sessions of some hosts pass as they are
+    #[arg(long)]
+    enable_ssl_passthrough: bool,
+    /// Port of this machine for TLS sessions that do not pass as they are
+    #[arg(long, value_name = "PORT")]
+    ssl_passthrough_proxy_port: Option<u16>,
+    /// Refuse Services of type ExternalName
+    #[arg(long)]
+    disable_svc_external_name: bool,
+    /// First prefix of annotations
+    #[arg(long, value_name = "PREFIX")]
+    annotations_prefix: Option<String>,
+    /// Name server for names in annotations and Services (default: those of /etc/resolv.conf)
+    #[arg(long, value_name = "ADDRESS")]
+    resolver: Vec<String>,
+    /// Address that is never an upstream: the API server's
+    #[arg(long, value_name = "ADDRESS")]
+    api_server: Vec<String>,
+}
+
+impl ControllerArgs {
+    /// Returns the options of a translation.
+    fn options(&self) -> Result<Options, String> {
+        let key = |text: &Option<String>| match text {
+            Some(text) => {
+                Key::parse(text).map(Some).ok_or_else(|| format!("\"{text}\" is not NAMESPACE/NAME"))
+            }
+            None => Ok(None),
+        };
+        let default = Options::default();
+        Ok(Options {
+            ingress_class: self.ingress_class.clone().unwrap_or(default.ingress_class),
+            controller_class: self.controller_class.clone().unwrap_or(default.controller_class),
+            watch_ingress_without_class: self.watch_ingress_without_class,
+            watch_namespaces: self.watch_namespace.clone(),
+            config_map: key(&self.configmap)?,
+            default_backend_service: key(&self.default_backend_service)?,
+            default_ssl_certificate: key(&self.default_ssl_certificate)?,
+            tcp_services: key(&self.tcp_services_configmap)?,
+            udp_services: key(&self.udp_services_configmap)?,
+            http_port: self.http_port.unwrap_or(default.http_port),
+            https_port: self.https_port.unwrap_or(default.https_port),
+            enable_ssl_passthrough: self.enable_ssl_passthrough,
+            ssl_passthrough_proxy_port: self
+                .ssl_passthrough_proxy_port
+                .unwrap_or(default.ssl_passthrough_proxy_port),
+            disable_svc_external_name: self.disable_svc_external_name,
+            annotations_prefix: self.annotations_prefix.clone().unwrap_or(default.annotations_prefix),
+            resolvers: if self.resolver.is_empty() { read::name_servers() } else { self.resolver.clone() },
+            api_server: self.api_server.clone(),
+            endpoints_in_files: true,
+            ..Options::default()
+        })
+    }
+}
+
+/// Runs `forebay ingress`.
+pub(crate) fn main(args: &IngressArgs) -> u8 {
+    let done = match &args.wish {
+        Wish::Render(args) => render(args),
+        Wish::Audit(args) => audit::run(args),
+    };
+    done.unwrap_or_else(|text| {
+        eprintln!("forebay ingress: {text}");
+        2
+    })
+}
+
+/// Prints or writes the files. The exit code is 1 if something of the manifests was refused.
+fn render(args: &RenderArgs) -> Result<u8, String> {
+    let read = read::read(&args.files)?;
+    for (place, skipped) in &read.skipped {
+        if !skipped.other_kind {
+            eprintln!("forebay ingress: {place}:{}: {}", skipped.line, skipped.reason);
+        }
+    }
+    let made = Translator::new().translate(&read.objects, &args.controller.options()?);
+    match &args.output {
+        Some(dir) => write(dir, &made)?,
+        None => print(text(&made)),
+    }
+    made.problems.iter().for_each(report);
+    let refused = made.problems.iter().any(|p| p.severity == Severity::Refused);
+    Ok(u8::from(refused))
+}
+
+fn report(problem: &Problem) {
+    eprintln!("{}: {}", problem.severity.as_str(), problem.render());
+}
+
+/// Returns the configuration files as one text, and of keys and the like only their names.
+fn text(made: &Translation) -> String {
+    let mut out = String::new();
+    for (path, bytes) in &made.files {
+        let secret = path.starts_with("secrets");
+        let content = if secret {
+            format!("# {} bytes\n", bytes.len())
+        } else {
+            String::from_utf8_lossy(bytes).into_owned()
+        };
+        out.push_str(&format!("# file {}\n{content}\n", path.display()));
+    }
+    out
+}
+
+fn write(dir: &Path, made: &Translation) -> Result<(), String> {
+    for (path, bytes) in &made.files {
+        let path = dir.join(path);
+        read::write(&path, bytes).map_err(|e| format!("cannot write {}: {e}", path.display()))?;
+    }
+    let logs = dir.join("logs");
+    forebay_sys::files::create_directories(&logs, 0o755)
+        .map_err(|e| format!("cannot make {}: {e}", logs.display()))
+}

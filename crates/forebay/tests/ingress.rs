@@ -1,0 +1,847 @@
+//! Ingresses, requests and answers: each file in `ingress/` is a table of cases, run against a server on the rendered files.
+//!
+//! A file begins with lines `KEY: VALUE` of the ConfigMap. `== NAME` begins a case, whose host is `cN.test`:
+//!
+//! - `PATH TYPE SERVICE[:PORT]` adds a path, `@NAME: VALUE` an annotation (`\n` is a line break, `{host}` the host), `host NAME` sets the
+//!   host of the Ingress, `tls` gives it the Secret `tls`, `default SERVICE` a default backend, `ingress` begins another, younger
+//!   Ingress, `namespace NAME` sets its namespace;
+//! - `object JSON` adds an object; `problem TEXT` asserts a problem of the Ingress that contains the text;
+//! - `> METHOD URI` sends a request with the fields of the lines `NAME: VALUE` after it; `>> ` sends it by TLS;
+//! - `< STATUS [TEXT...]` asserts the status, and texts in head or body; `< NAME: VALUE` a field; `< !NAME` its absence;
+//!   `saw NAME: VALUE` and `saw !NAME` a field that the backend got; `at SERVICE TEXT` a text in the last request at a backend;
+//!   `port: NUMBER` among the fields sends the request to another port, `%FREE0%` to `%FREE3%` are ports that are free,
+//!   `"%HTTPS%"` is our own one for TLS;
+//!   `share SERVICE LEAST MOST` of 100 repetitions of the request.
+//!
+//! Backends answer `NAME METHOD URI` and the fields that they got. `X-Answer: STATUS` asks for another status, `X-Add: NAME=VALUE` for a
+//! field. The backend `auth` answers 401 without `X-Pass: yes`.
+
+use crate::harness::origin::{Asked, start};
+use crate::harness::{DEADLINE, PROGRAM, Server, Site, raw, run};
+use std::collections::HashMap;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Names of the backends.
+const BACKENDS: &[&str] = &["web", "api", "errors", "auth", "mirror", "other"];
+
+type Seen = Arc<Mutex<HashMap<String, String>>>;
+
+/// One Ingress of a case.
+#[derive(Default, Clone)]
+struct Ingress {
+    host: Option<String>,
+    namespace: Option<String>,
+    paths: Vec<(String, String, String)>,
+    annotations: Vec<(String, String)>,
+    tls: bool,
+    default: Option<String>,
+}
+
+/// A request and what is asserted about its answer.
+#[derive(Default, Clone)]
+struct Exchange {
+    line: usize,
+    tls: bool,
+    request: String,
+    fields: Vec<String>,
+    asserts: Vec<String>,
+}
+
+/// A case.
+#[derive(Default)]
+struct Case {
+    name: String,
+    host: String,
+    ingresses: Vec<Ingress>,
+    objects: Vec<String>,
+    problems: Vec<String>,
+    exchanges: Vec<Exchange>,
+}
+
+/// Reads a table: the settings and the cases.
+fn read(text: &str) -> (Vec<(String, String)>, Vec<Case>) {
+    let (mut settings, mut cases) = (Vec::new(), Vec::<Case>::new());
+    for (index, line) in text.lines().enumerate() {
+        let line = line.trim_end();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        if let Some(name) = line.strip_prefix("== ") {
+            let host = format!("c{}.test", cases.len());
+            cases.push(Case {
+                name: name.into(),
+                host,
+                ingresses: vec![Ingress::default()],
+                ..Case::default()
+            });
+            continue;
+        }
+        let Some(case) = cases.last_mut() else {
+            let (key, value) = line.split_once(": ").unwrap_or_else(|| panic!("line {}: {line}", index + 1));
+            settings.push((key.to_owned(), value.replace("\\n", "\n")));
+            continue;
+        };
+        case.line(index + 1, line);
+    }
+    (settings, cases)
+}
+
+impl Case {
+    fn line(&mut self, number: usize, line: &str) {
+        let host = self.host.clone();
+        let text = line.replace("{host}", &host);
+        let (word, rest) = text.split_once(' ').unwrap_or((text.as_str(), ""));
+        if let Some(tls) = [("> ", false), (">> ", true)].iter().find(|(p, _)| text.starts_with(p)) {
+            self.exchanges.push(Exchange {
+                line: number,
+                tls: tls.1,
+                request: rest.into(),
+                ..Exchange::default()
+            });
+            return;
+        }
+        if let Some(exchange) = self.exchanges.last_mut() {
+            if matches!(word, "<" | "saw" | "at" | "share") {
+                exchange.asserts.push(text.clone());
+            } else if word.ends_with(':') {
+                exchange.fields.push(text.clone());
+            } else {
+                panic!("line {number}: {line}");
+            }
+            return;
+        }
+        let last = self.ingresses.last_mut().expect("one");
+        match word {
+            "ingress" => self.ingresses.push(Ingress::default()),
+            "host" => last.host = Some(rest.into()),
+            "namespace" => last.namespace = Some(rest.into()),
+            "tls" => last.tls = true,
+            "default" => last.default = Some(rest.into()),
+            "object" => self.objects.push(rest.into()),
+            "problem" => self.problems.push(rest.into()),
+            _ if word.starts_with('@') => {
+                let (name, value) = text[1..].split_once(": ").expect("@NAME: VALUE");
+                last.annotations.push((name.into(), value.replace("\\n", "\n")));
+            }
+            _ => {
+                let words: Vec<&str> = text.split(' ').collect();
+                let [path, kind, service] = words[..] else { panic!("line {number}: {line}") };
+                last.paths.push((path.into(), kind.into(), service.into()));
+            }
+        }
+    }
+
+    /// Returns the Ingresses as manifests. Ingress `I` of case `N` is named `cN-I`.
+    fn manifests(&self) -> Vec<serde_json::Value> {
+        let id = self.host.trim_end_matches(".test");
+        let ingress = |(i, ingress): (usize, &Ingress)| {
+            let host = ingress.host.clone().unwrap_or_else(|| self.host.clone());
+            let backend = |service: &str| {
+                let (name, port) = service.split_once(':').unwrap_or((service, "80"));
+                let port = match port.parse::<u16>() {
+                    Ok(number) => serde_json::json!({"number": number}),
+                    Err(_) => serde_json::json!({"name": port}),
+                };
+                serde_json::json!({"service": {"name": name, "port": port}})
+            };
+            let paths: Vec<_> = ingress
+                .paths
+                .iter()
+                .map(|(path, kind, service)| serde_json::json!({"path": path, "pathType": kind, "backend": backend(service)}))
+                .collect();
+            let annotations: serde_json::Map<_, _> = (ingress.annotations.iter())
+                .map(|(n, v)| {
+                    let full =
+                        if n.contains('/') { n.clone() } else { format!("nginx.ingress.kubernetes.io/{n}") };
+                    (full, v.clone().into())
+                })
+                .collect();
+            let mut spec = serde_json::json!({"rules": [{"host": host, "http": {"paths": paths}}]});
+            if ingress.tls {
+                spec["tls"] = serde_json::json!([{"hosts": [host], "secretName": "tls"}]);
+            }
+            if let Some(service) = &ingress.default {
+                spec["defaultBackend"] = backend(service);
+            }
+            serde_json::json!({
+                "apiVersion": "networking.k8s.io/v1", "kind": "Ingress",
+                "metadata": {
+                    "name": format!("{id}-{i}"), "namespace": ingress.namespace.as_deref().unwrap_or("default"),
+                    "creationTimestamp": format!("2026-01-01T00:00:{i:02}Z"), "annotations": annotations,
+                },
+                "spec": spec,
+            })
+        };
+        self.ingresses.iter().enumerate().map(ingress).collect()
+    }
+}
+
+/// Answers a request as the backend of a name.
+fn answer(name: &str, seen: &Seen, mut asked: Asked) -> bool {
+    seen.lock().expect("lock").insert(name.to_owned(), asked.text.clone());
+    let status = match (name, asked.field("x-answer")) {
+        ("auth", _) if asked.field("x-pass") != "yes" => "401 Unauthorized".to_owned(),
+        ("auth", _) => "200 OK".to_owned(),
+        ("errors", "") if !asked.field("x-code").is_empty() => format!("{} Code", asked.field("x-code")),
+        (_, "") => "200 OK".to_owned(),
+        (_, code) => format!("{code} Asked"),
+    };
+    let mut fields = String::from("Server: backend\r\nContent-Type: text/plain\r\n");
+    if name == "auth" {
+        fields.push_str("X-User: ann\r\nX-Secret: s\r\nSet-Cookie: auth=1\r\n");
+    }
+    if let Some((field, value)) = asked.field("x-add").split_once('=') {
+        fields.push_str(&format!("{field}: {value}\r\n"));
+    }
+    let head = asked.text.split("\r\n\r\n").next().unwrap_or_default();
+    let (first, rest) = head.split_once("\r\n").unwrap_or((head, ""));
+    let words: Vec<&str> = first.split(' ').collect();
+    let body = format!("{name} {} {}\n{}\n", words[0], words.get(1).unwrap_or(&""), rest.replace('\r', ""));
+    asked.answer(&status, &fields, &body);
+    if asked.field("connection") == "close" {
+        let _ = asked.stream.shutdown(std::net::Shutdown::Both);
+        return false;
+    }
+    true
+}
+
+/// Starts a name server that gives 127.0.0.1 for all names; returns its address.
+fn name_server() -> SocketAddr {
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("bind");
+    let addr = socket.local_addr().expect("address");
+    std::thread::spawn(move || {
+        let mut buffer = [0; 1500];
+        while let Ok((n, peer)) = socket.recv_from(&mut buffer) {
+            let Some(end) = buffer[12..n].iter().position(|b| *b == 0).map(|i| 12 + i + 5) else { continue };
+            let address = buffer[end - 3] == 1;
+            let mut reply = buffer[..2].to_vec();
+            reply.extend([0x81, 0x80, 0, 1, 0, u8::from(address), 0, 0, 0, 0]);
+            reply.extend(&buffer[12..end]);
+            if address {
+                reply.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 127, 0, 0, 1]);
+            }
+            let _ = socket.send_to(&reply, peer);
+        }
+    });
+    addr
+}
+
+/// Makes the objects that all cases share.
+fn shared(site: &Site, settings: &[(String, String)], ports: &HashMap<&str, u16>) -> Vec<serde_json::Value> {
+    let mut all = Vec::new();
+    for namespace in ["default", "second"] {
+        for (name, port) in ports {
+            all.push(serde_json::json!({
+                "apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": namespace},
+                "spec": {"clusterIP": "127.0.0.1", "ports": [{"name": "http", "port": 80, "targetPort": port}]},
+            }));
+            all.push(serde_json::json!({
+                "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+                "metadata": {"name": name, "namespace": namespace, "labels": {"kubernetes.io/service-name": name}},
+                "addressType": "IPv4", "ports": [{"name": "http", "port": port}], "endpoints": [{"addresses": ["127.0.0.1"]}],
+            }));
+        }
+    }
+    all.push(serde_json::json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "empty", "namespace": "default"}, "spec": {"ports": [{"port": 80}]},
+    }));
+    let mut data: serde_json::Map<_, _> =
+        settings.iter().map(|(k, v)| (k.clone(), v.clone().into())).collect();
+    data.entry("bind-address").or_insert("127.0.0.1".into());
+    data.entry("access-log-path").or_insert(format!("{}/logs/access.log", site.dir().display()).into());
+    all.push(serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "config", "namespace": "default"}, "data": data}));
+    let secret = serde_json::json!({
+        "tls.crt": site.read("server.crt"), "tls.key": site.read("server.key"), "ca.crt": site.read("client.crt"),
+    });
+    all.push(serde_json::json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "tls", "namespace": "default"}, "stringData": secret}));
+    let passwords = [
+        ("file", serde_json::json!({"auth": "ann:{PLAIN}secret\n"})),
+        ("map", serde_json::json!({"bob": "{PLAIN}word"})),
+    ];
+    for (name, data) in passwords {
+        all.push(serde_json::json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": "default"}, "stringData": data}));
+    }
+    let maps = [
+        ("fields", serde_json::json!({"X-Custom": "yes", "X-Other": "no"})),
+        ("asked", serde_json::json!({"X-To-Auth": "$host"})),
+    ];
+    for (name, data) in maps {
+        all.push(serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "default"}, "data": data}));
+    }
+    all
+}
+
+/// A server on the rendered files of a table.
+struct Table {
+    server: Server,
+    seen: Seen,
+}
+
+impl Table {
+    fn start(settings: &[(String, String)], cases: &[Case], more: &[&str]) -> (Table, String) {
+        let seen = Seen::default();
+        let port = |name: &'static str| {
+            let seen = seen.clone();
+            (name, start(move |asked| answer(name, &seen, asked)).port())
+        };
+        let ports: HashMap<&str, u16> = BACKENDS.iter().map(|name| port(name)).collect();
+        let site = Site::new("pid logs/nginx.pid; include forebay.conf; # %PORT0% %PORT1%");
+        for name in ["server", "client"] {
+            let subject = if name == "server" { "/CN=test" } else { "/CN=client" };
+            let args = format!(
+                "req -x509 -newkey rsa:2048 -nodes -keyout {0}/{name}.key -out {0}/{name}.crt -days 30 -subj {subject}",
+                site.dir().display()
+            );
+            let done = run("openssl", &args.split(' ').collect::<Vec<_>>()).expect("openssl is installed");
+            assert_eq!(done.0, 0, "{}", done.2);
+        }
+        let mut objects = shared(&site, settings, &ports);
+        for case in cases {
+            objects.extend(case.manifests());
+            for text in &case.objects {
+                let text = BACKENDS
+                    .iter()
+                    .fold(text.clone(), |t, name| t.replace(&format!("%{name}%"), &ports[name].to_string()));
+                objects.push(serde_json::from_str(&text).expect("JSON"));
+            }
+        }
+        // The ports of backends, for URLs in annotations.
+        let mut list = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": objects}).to_string();
+        for (name, port) in &ports {
+            list = list.replace(&format!("%{name}%"), &port.to_string());
+        }
+        list = list.replace("\"%HTTPS%\"", &site.addr(1).port().to_string());
+        std::fs::write(site.dir().join("objects.json"), list).expect("write");
+        let dns = name_server().to_string();
+        let (http, https) = (site.addr(0).port().to_string(), site.addr(1).port().to_string());
+        let dir = site.dir().display().to_string();
+        let input = format!("{dir}/objects.json");
+        let mut args = vec![
+            "ingress",
+            "render",
+            "-f",
+            &input,
+            "-o",
+            &dir,
+            "--watch-ingress-without-class",
+            "--configmap",
+            "default/config",
+            "--http-port",
+            &http,
+            "--https-port",
+            &https,
+            "--resolver",
+            &dns,
+        ];
+        args.extend(more);
+        let (code, _, problems) = run(PROGRAM, &args).expect("runs");
+        assert!(code <= 1, "{problems}");
+        (Table { server: Server::start_on(site), seen }, problems)
+    }
+
+    /// Sends a request, and returns the answer.
+    fn send(&self, case: &Case, exchange: &Exchange) -> String {
+        let mut words = exchange.request.split(' ');
+        let (method, uri) = (words.next().unwrap_or("GET"), words.next().unwrap_or("/"));
+        let field = |name: &str| {
+            exchange
+                .fields
+                .iter()
+                .find(|f| f.to_ascii_lowercase().starts_with(name))
+                .and_then(|f| f.split_once(": "))
+                .map(|(_, v)| v)
+        };
+        let host = field("host:").unwrap_or(&case.host);
+        let mut text = format!("{method} {uri} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n");
+        for line in exchange
+            .fields
+            .iter()
+            .filter(|f| !f.to_ascii_lowercase().starts_with("host:") && !f.starts_with("body:"))
+        {
+            text.push_str(&format!("{line}\r\n"));
+        }
+        let body = field("body:").unwrap_or_default();
+        if !body.is_empty() {
+            text.push_str(&format!("Content-Length: {}\r\n", body.len()));
+        }
+        text.push_str(&format!("\r\n{body}"));
+        if let Some(port) = field("port:") {
+            let port: u16 = port.parse().expect("a port");
+            return String::from_utf8_lossy(&raw(SocketAddr::from(([127, 0, 0, 1], port)), text.as_bytes()))
+                .into_owned();
+        }
+        if !exchange.tls {
+            return String::from_utf8_lossy(&raw(self.server.addr(0), text.as_bytes())).into_owned();
+        }
+        let name = host.split(':').next().unwrap_or_default();
+        let answer = crate::tls::s_client(&self.server, 1, &format!("-quiet -servername {name}"), &text);
+        answer.find("HTTP/1.1 ").map_or(answer.clone(), |i| answer[i..].to_owned())
+    }
+
+    fn check(&self, case: &Case, exchange: &Exchange) -> Result<(), String> {
+        let answer = self.send(case, exchange);
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+        for assert in &exchange.asserts {
+            let (word, rest) = assert.split_once(' ').unwrap_or((assert, ""));
+            let fine = match word {
+                "saw" => has_field(body, rest),
+                "at" => self.at(rest),
+                "share" => self.share(case, exchange, rest),
+                _ if rest.starts_with('!') || rest.split(' ').next().is_some_and(|w| w.ends_with(':')) => {
+                    has_field(head, rest)
+                }
+                _ => {
+                    let mut words = rest.splitn(2, ' ');
+                    let status = words.next().unwrap_or_default();
+                    head.starts_with(&format!("HTTP/1.1 {status}"))
+                        && words.next().is_none_or(|t| answer.contains(t))
+                }
+            };
+            if !fine {
+                return Err(format!(
+                    "line {}: \"{assert}\" does not hold; the answer:\n{answer}",
+                    exchange.line
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn at(&self, rest: &str) -> bool {
+        let (name, text) = rest.split_once(' ').expect("at SERVICE TEXT");
+        let end = Instant::now() + DEADLINE / 4;
+        loop {
+            let found = self.seen.lock().expect("lock").get(name).is_some_and(|seen| seen.contains(text));
+            if found || Instant::now() > end {
+                return found;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn share(&self, case: &Case, exchange: &Exchange, rest: &str) -> bool {
+        let words: Vec<&str> = rest.split(' ').collect();
+        let [name, least, most] = words[..] else { panic!("share SERVICE LEAST MOST") };
+        let of = |_: i32| self.send(case, exchange).contains(&format!("\r\n\r\n{name} "));
+        let count = (0..100).filter(|i| of(*i)).count();
+        (least.parse().expect("number")..=most.parse().expect("number")).contains(&count)
+    }
+}
+
+/// Returns `true` if lines have a field `NAME: VALUE`, or with `!NAME` have it not. `VALUE*` is a beginning.
+fn has_field(text: &str, wanted: &str) -> bool {
+    let name = wanted.trim_start_matches('!').split(": ").next().unwrap_or_default();
+    let of = |line: &str| {
+        let (n, value) = line.trim_end().split_once(':')?;
+        n.eq_ignore_ascii_case(name).then(|| value.trim().to_owned())
+    };
+    let values: Vec<String> = text.lines().filter_map(of).collect();
+    if wanted.starts_with('!') {
+        return values.is_empty();
+    }
+    let value = wanted.split_once(": ").map_or("", |(_, v)| v);
+    match value.strip_suffix('*') {
+        Some(start) => values.iter().any(|v| v.starts_with(start)),
+        None => values.iter().any(|v| v == value),
+    }
+}
+
+/// Runs a table.
+fn table(text: &str, more: &[&str]) -> usize {
+    // Ports that a table names are those of this machine that are free.
+    let ports: Vec<u16> = (0..4).map(|_| crate::harness::free_port()).collect();
+    let fill = |text: &str| {
+        ports
+            .iter()
+            .enumerate()
+            .fold(text.to_owned(), |t, (i, port)| t.replace(&format!("%FREE{i}%"), &port.to_string()))
+    };
+    let (text, more) = (&fill(text), more.iter().map(|m| fill(m)).collect::<Vec<_>>());
+    let more = &more.iter().map(String::as_str).collect::<Vec<_>>();
+    let (settings, cases) = read(text);
+    let (table, problems) = Table::start(&settings, &cases, more);
+    let mut failures = Vec::new();
+    for case in &cases {
+        for wanted in &case.problems {
+            // Those of the case begin with its name.
+            let id = format!("/{}-", case.host.trim_end_matches(".test"));
+            if !problems.lines().any(|l| l.contains(&id) && l.contains(wanted)) {
+                failures.push(format!("{}: no problem says {wanted:?}", case.name));
+            }
+        }
+        for exchange in &case.exchanges {
+            if let Err(text) = table.check(case, exchange) {
+                failures.push(format!("{}: {text}", case.name));
+                break;
+            }
+        }
+    }
+    let log = table.server.site.read("stderr");
+    assert!(
+        failures.is_empty(),
+        "{} of {} cases fail:\n{}\n{problems}\n{log}",
+        failures.len(),
+        cases.len(),
+        failures.join("\n\n")
+    );
+    cases.len()
+}
+
+#[test]
+fn routing() {
+    assert!(table(include_str!("ingress/routing.cases"), &[]) >= 25);
+}
+
+#[test]
+fn proxying() {
+    assert!(table(include_str!("ingress/proxying.cases"), &[]) >= 20);
+}
+
+#[test]
+fn access() {
+    assert!(table(include_str!("ingress/access.cases"), &[]) >= 20);
+}
+
+#[test]
+fn snippets() {
+    assert!(table(include_str!("ingress/snippets.cases"), &[]) >= 10);
+}
+
+#[test]
+fn ports() {
+    let more = [
+        "--tcp-services-configmap",
+        "default/tcp",
+        "--udp-services-configmap",
+        "default/udp",
+        "--enable-ssl-passthrough",
+        "--ssl-passthrough-proxy-port",
+        "%FREE0%",
+    ];
+    assert!(table(include_str!("ingress/ports.cases"), &more) >= 5);
+}
+
+#[test]
+fn settings() {
+    assert!(
+        table(include_str!("ingress/settings.cases"), &["--default-backend-service", "default/errors"]) >= 10
+    );
+}
+
+#[path = "../../forebay-k8s/tests/samples/mod.rs"]
+mod samples;
+
+/// Renders objects and tests the files; returns what `-t` says if it fails.
+fn builds(site: &Site, objects: &serde_json::Value, more: &[&str]) -> Result<(), String> {
+    let input = site.dir().join("objects.json");
+    std::fs::write(&input, objects.to_string()).expect("write");
+    let (input, dir) = (input.display().to_string(), site.dir().display().to_string());
+    let mut args = vec![
+        "ingress",
+        "render",
+        "-f",
+        &input,
+        "-o",
+        &dir,
+        "--watch-ingress-without-class",
+        "--configmap",
+        "default/config",
+    ];
+    args.extend(["--resolver", "127.0.0.1", "--default-ssl-certificate", "default/tls"]);
+    args.extend(more);
+    let (code, _, text) = run(PROGRAM, &args).expect("runs");
+    assert!(code <= 1, "{text}");
+    let (code, _, text) = run(PROGRAM, &["-t", "-p", &dir, "-c", "forebay.conf"]).expect("runs");
+    if code == 0 {
+        Ok(())
+    } else {
+        Err(text.lines().filter(|l| l.contains("emerg")).collect::<Vec<_>>().join("\n"))
+    }
+}
+
+fn certified() -> (Site, Vec<serde_json::Value>) {
+    let site = Site::new("");
+    let args = format!(
+        "req -x509 -newkey rsa:2048 -nodes -keyout {0}/server.key -out {0}/server.crt -days 30 -subj /CN=test",
+        site.dir().display()
+    );
+    assert_eq!(run("openssl", &args.split(' ').collect::<Vec<_>>()).expect("openssl is installed").0, 0);
+    std::fs::copy(site.dir().join("server.crt"), site.dir().join("client.crt")).expect("copy");
+    let objects = shared(&site, &[], &[("web", 80)].into());
+    (site, objects)
+}
+
+fn one_ingress(name: &str, annotations: serde_json::Map<String, serde_json::Value>) -> serde_json::Value {
+    serde_json::json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "Ingress",
+        "metadata": {"name": name, "namespace": "default", "annotations": annotations},
+        "spec": {"tls": [{"hosts": [format!("{name}.test")], "secretName": "tls"}], "rules": [{"host": format!("{name}.test"), "http": {"paths": [
+            {"path": "/p", "pathType": "Prefix", "backend": {"service": {"name": "web", "port": {"number": 80}}}}]}}]}
+    })
+}
+
+/// Whatever value an annotation has: if it is accepted, the server takes the configuration.
+#[test]
+fn every_value_of_an_annotation_builds() {
+    let (site, mut objects) = certified();
+    let mut random = samples::Random(0x1357_9bdf_2468_ace1);
+    for (i, row) in forebay_k8s::annotations::ROWS.iter().enumerate() {
+        let mut values = samples::samples(row.name, row.value, row.default);
+        let valid = values.clone();
+        values.extend((0..20).map(|_| samples::hostile(&mut random, &valid)));
+        for (j, value) in values.into_iter().enumerate() {
+            let mut annotations: serde_json::Map<_, _> =
+                samples::companions(row.name).into_iter().map(|(k, v)| (k, v.into())).collect();
+            annotations.insert(format!("nginx.ingress.kubernetes.io/{}", row.name), value.into());
+            objects.push(one_ingress(&format!("r{i}v{j}"), annotations));
+        }
+    }
+    let all = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": objects});
+    if let Err(text) = builds(&site, &all, &[]) {
+        let name = text.split("/hosts/").nth(1).and_then(|t| t.split(".test").next()).unwrap_or_default();
+        let id = serde_json::Value::from(name);
+        let items = all["items"].as_array().expect("a list");
+        let guilty = items.iter().find(|o| o["metadata"]["name"] == id);
+        panic!("{text}\n{guilty:?}");
+    }
+}
+
+/// The same for the keys of the ConfigMap, one after the other.
+#[test]
+fn every_value_of_a_key_builds() {
+    let (site, objects) = certified();
+    let mut failures = Vec::new();
+    for row in forebay_k8s::settings::ROWS {
+        for value in samples::samples(row.name, row.value, row.default).into_iter().take(3) {
+            let mut objects = objects.clone();
+            for object in &mut objects {
+                if object["metadata"]["name"] == "config" {
+                    object["data"] = serde_json::json!({"access-log-path": "logs/access.log"});
+                    object["data"][row.name] = value.clone().into();
+                }
+            }
+            objects.push(one_ingress("a", serde_json::Map::new()));
+            let all = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": objects});
+            if let Err(text) = builds(&site, &all, &[]) {
+                failures.push(format!("{}={value:?}: {text}", row.name));
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// All variables that values may mention exist.
+#[test]
+fn the_known_variables_exist() {
+    let site = Site::new("");
+    let text = |names: Vec<&str>| names.iter().map(|n| format!("${{{n}}}")).collect::<Vec<_>>().join("' '");
+    let http = text(forebay_k8s::variables::known().collect());
+    let stream = text(forebay_k8s::variables::known_in_stream().collect());
+    site.write(
+        "nginx.conf",
+        &format!(
+            "events {{}} http {{ log_format x '{http}'; access_log logs/x x; server {{ listen 127.0.0.1:8; }} }}\n\
+             stream {{ log_format x '{stream}'; access_log logs/x x; server {{ listen 127.0.0.1:9; ssl_preread on; proxy_pass 127.0.0.1:7; }} }}"
+        ),
+    );
+    let out = site.run(&["-t"]);
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+}
+
+const MANIFEST: &str = r#"apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata:
+  name: shop
+  annotations:
+    nginx.ingress.kubernetes.io/proxy-body-size: 8m
+    nginx.ingress.kubernetes.io/configuration-snippet: |
+      add_header X-A b;
+      alias /etc;
+spec:
+  ingressClassName: nginx
+  rules: [{host: a.test, http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: web, port: {number: 80}}}}]}}]
+---
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata: {name: fine}
+spec:
+  ingressClassName: nginx
+  rules: [{host: b.test, http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: web, port: {number: 80}}}}]}}]
+---
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata: {name: other}
+spec: {ingressClassName: traefik}
+"#;
+
+/// Runs `forebay ingress audit` on files in a directory.
+fn audit(site: &Site, args: &[&str]) -> (i32, String) {
+    let dir = site.dir().join("m").display().to_string();
+    let mut all = vec!["ingress", "audit", dir.as_str()];
+    all.extend(args);
+    let (code, out, errors) = run(PROGRAM, &all).expect("runs");
+    assert!(errors.is_empty(), "{errors}");
+    (code, out)
+}
+
+#[test]
+fn an_audit_names_what_is_refused() {
+    let site = Site::new("");
+    site.write("m/shop.yaml", MANIFEST);
+    site.write(
+        "m/chart/templates/ingress.yaml",
+        "apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata:\n  name: {{ .Values.name }}\n",
+    );
+    let (code, text) = audit(&site, &[]);
+    assert_eq!(code, 1, "{text}");
+    for part in [
+        "Ingress default/shop: refused",
+        "\"alias\" is not allowed in an Ingress: it may reach files, or it is not known to be harmless (line 2, column 1)\n",
+        "alias /etc;\n",
+        "2 Ingresses, 2 annotations, 1 snippet: 1 works as it is; 1 is refused in part",
+        "templates/ingress.yaml:1: skipped: it is a Helm template",
+        "Ingress default/other is of another class",
+        "snippets are judged as if allow-snippet-annotations were true",
+    ] {
+        assert!(text.contains(part), "{part:?} in:\n{text}");
+    }
+    assert!(!text.contains("does not exist"), "Services are not among the files: {text}");
+}
+
+#[test]
+fn an_audit_reads_the_values_of_the_chart() {
+    let site = Site::new("");
+    site.write("m/shop.yaml", MANIFEST);
+    site.write(
+        "values.yaml",
+        "controller:\n  allowSnippetAnnotations: false\n  config: {proxy-body-size: 10m, use-geoip2: \"true\", nonsense: 1}\n  \
+         extraArgs: {strange: 1, v: 2}\n  customTemplate: {configMapName: x}\ntcp: {\"9000\": default/web:80}\n",
+    );
+    let values = site.dir().join("values.yaml").display().to_string();
+    let (code, text) = audit(&site, &["--values", &values, "--format", "json"]);
+    assert_eq!(code, 1, "{text}");
+    let report: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(report["summary"]["refused"], 1, "{text}");
+    assert_eq!(report["ingresses"][1]["problems"][0]["reason"], "SnippetNotAllowed", "{text}");
+    let notes = report["notes"].to_string();
+    assert!(
+        notes.contains("extraArgs.strange is not honoured")
+            && notes.contains("customTemplate is not honoured"),
+        "{notes}"
+    );
+    assert!(!notes.contains("extraArgs.v"), "{notes}");
+    let general = report["problems"].to_string();
+    assert!(general.contains("GeoIP") && general.contains("nonsense"), "{general}");
+}
+
+#[test]
+fn an_audit_without_findings_ends_with_0() {
+    let site = Site::new("");
+    site.write("m/fine.yaml", MANIFEST.split("---").nth(1).expect("the second"));
+    let (code, text) = audit(&site, &[]);
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains("1 Ingress, 0 annotations, 0 snippets: 1 works as it is"), "{text}");
+    let (code, _, text) = run(PROGRAM, &["ingress", "audit", "/nonexistent"]).expect("runs");
+    assert_eq!(code, 2);
+    assert!(text.contains("cannot read /nonexistent"), "{text}");
+}
+
+#[test]
+fn a_rendered_text_hides_keys() {
+    let site = Site::new("");
+    let manifest = MANIFEST
+        .replace("  rules: [{host: b", "  tls: [{hosts: [b.test], secretName: s}]\n  rules: [{host: b");
+    let secret = "---\napiVersion: v1\nkind: Secret\nmetadata: {name: s}\nstringData: {tls.crt: \"-----BEGIN C-----\", tls.key: \"-----BEGIN PRIVATE-----\"}\n";
+    let path = site.write("m.yaml", &format!("{manifest}{secret}")).display().to_string();
+    let (code, text, problems) =
+        run(PROGRAM, &["ingress", "render", "-f", &path, "--ingress-class", "nginx"]).expect("runs");
+    assert_eq!(code, 1, "{problems}");
+    assert!(
+        text.contains("# file forebay.conf\n") && text.contains("# file hosts/b.test.conf\nserver {"),
+        "{text}"
+    );
+    assert!(
+        text.contains("# file secrets/default_s.key\n# 23 bytes\n") && !text.contains("PRIVATE"),
+        "{text}"
+    );
+    assert!(problems.contains("snippets are not allowed"), "{problems}");
+}
+
+/// Whatever Ingresses come together, the server takes the configuration.
+#[test]
+fn random_clusters_build() {
+    let (site, shared) = certified();
+    let hosts = ["a.test", "b.test", "*.c.test", "www.a.test", "d.test", ""];
+    let paths = ["/", "/x", "/x/", "/x/y", "/z(.*)", "/X", "/.well-known/acme-challenge/t"];
+    let kinds = ["Prefix", "Exact", "ImplementationSpecific"];
+    let snippets = [
+        "location /x { return 200; }",
+        "add_header a b;",
+        "location /x/ { return 200; } location = /x { return 202; }",
+    ];
+    let rows = forebay_k8s::annotations::ROWS;
+    for seed in 1..=20_u64 {
+        let mut random = samples::Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut objects = shared.clone();
+        for object in objects.iter_mut().filter(|o| o["metadata"]["name"] == "config") {
+            object["data"] = serde_json::json!({"allow-snippet-annotations": "true", "annotations-risk-level": "Critical"});
+            for _ in 0..4 {
+                let row = &forebay_k8s::settings::ROWS[random.below(208)];
+                let values = samples::samples(row.name, row.value, row.default);
+                if !values.is_empty() && !row.name.contains("log-path") {
+                    object["data"][row.name] = values[random.below(values.len())].clone().into();
+                }
+            }
+        }
+        for i in 0..12 {
+            let mut annotations = serde_json::Map::new();
+            for _ in 0..random.below(8) {
+                let row = &rows[random.below(rows.len())];
+                let mut values = samples::samples(row.name, row.value, row.default);
+                if matches!(row.name, "configuration-snippet" | "server-snippet") {
+                    values.extend(snippets.map(str::to_owned));
+                }
+                if values.is_empty() {
+                    continue;
+                }
+                annotations.extend(samples::companions(row.name).into_iter().map(|(k, v)| (k, v.into())));
+                annotations.insert(
+                    format!("nginx.ingress.kubernetes.io/{}", row.name),
+                    values[random.below(values.len())].clone().into(),
+                );
+            }
+            let mut ingress = one_ingress(&format!("i{i}"), annotations);
+            let rules: Vec<_> = (0..1 + random.below(3))
+                .map(|_| {
+                    let paths: Vec<_> = (0..1 + random.below(3))
+                        .map(|_| {
+                            let service = serde_json::json!({"name": random.pick(&["web", "empty", "nonsuch"]), "port": {"number": 80}});
+                            serde_json::json!({"path": random.pick(&paths), "pathType": random.pick(&kinds), "backend": {"service": service}})
+                        })
+                        .collect();
+                    serde_json::json!({"host": random.pick(&hosts), "http": {"paths": paths}})
+                })
+                .collect();
+            ingress["spec"]["rules"] = rules.into();
+            ingress["spec"]["tls"] = if random.below(2) == 0 {
+                serde_json::json!([{"secretName": "tls"}])
+            } else {
+                serde_json::json!([])
+            };
+            ingress["metadata"]["creationTimestamp"] =
+                format!("2026-01-01T00:00:{:02}Z", random.below(60)).into();
+            objects.push(ingress);
+        }
+        let all = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": objects});
+        let more: &[&str] = if random.below(2) == 0 {
+            &["--enable-ssl-passthrough", "--default-backend-service", "default/web"]
+        } else {
+            &[]
+        };
+        if let Err(text) = builds(&site, &all, more) {
+            panic!("seed {seed}: {text}");
+        }
+    }
+}
