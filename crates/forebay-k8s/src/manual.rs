@@ -133,6 +133,28 @@ mod tests {
         text.lines().filter(|l| !l.is_empty() && !l.starts_with('#')).collect()
     }
 
+    /// A name that is said to work is read somewhere.
+    #[test]
+    fn what_works_is_read() {
+        let mut sources = String::new();
+        let mut folders = vec![std::path::PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/src"))];
+        while let Some(folder) = folders.pop() {
+            for entry in std::fs::read_dir(folder).expect("sources").flatten() {
+                let path = entry.path();
+                if path.is_dir() {
+                    folders.push(path);
+                } else if !path.ends_with("rows.rs") {
+                    sources.push_str(&std::fs::read_to_string(path).expect("text"));
+                }
+            }
+        }
+        let annotations = annotations::ROWS.iter().map(|r| (r.name, r.verdict));
+        let keys = settings::ROWS.iter().map(|r| (r.name, r.verdict));
+        for (name, _) in annotations.chain(keys).filter(|(_, v)| *v == Verdict::Works) {
+            assert!(sources.contains(&format!("\"{name}\"")), "{name}");
+        }
+    }
+
     /// Defaults are values themselves.
     #[test]
     fn defaults_are_valid() {

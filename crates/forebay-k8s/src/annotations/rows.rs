@@ -93,7 +93,7 @@ pub const ROWS: &[Row] = &[
     Row { name: "opentelemetry-trust-incoming-span", value: Bool, default: "true", scope: Location, risk: Low, access: false, aliases: &[], verdict: Refused("Forebay exports no OpenTelemetry traces yet") },
     Row { name: "permanent-redirect", value: Template, default: "", scope: Location, risk: Medium, access: false, aliases: &[], verdict: Works },
     Row { name: "permanent-redirect-code", value: Number(300, 308), default: "301", scope: Location, risk: Low, access: false, aliases: &[], verdict: Works },
-    Row { name: "preserve-trailing-slash", value: Bool, default: "false", scope: Location, risk: Medium, access: false, aliases: &[], verdict: Works },
+    Row { name: "preserve-trailing-slash", value: Bool, default: "false", scope: Location, risk: Medium, access: false, aliases: &[], verdict: Differs("accepted without effect: redirects always keep the slash at the end") },
     Row { name: "proxy-body-size", value: Size, default: "1m", scope: Location, risk: Medium, access: false, aliases: &[], verdict: Works },
     Row { name: "proxy-buffer-size", value: Size, default: "4k", scope: Location, risk: Low, access: false, aliases: &[], verdict: Works },
     Row { name: "proxy-buffering", value: OneOf(&["on", "off"]), default: "off", scope: Location, risk: Low, access: false, aliases: &[], verdict: Works },
