@@ -115,6 +115,14 @@ impl Files {
         record
     }
 
+    /// Returns a file of a record; `None` if it is not there, or files are read from the disk.
+    pub fn of_record(&mut self, path: &Path) -> Option<Arc<[u8]>> {
+        if !self.recorded_only {
+            return None;
+        }
+        self.read_shared(path).ok().map(|(_, bytes)| bytes)
+    }
+
     /// Makes a record of files as [`Files::recorded`] does, of bytes that are shared with their owner.
     pub fn shared(files: impl IntoIterator<Item = (PathBuf, Arc<[u8]>)>) -> Files {
         let mut record = Files { recorded_only: true, ..Files::default() };

@@ -35,6 +35,8 @@ pub struct UserFile {
     path: Template,
     /// Directory of the configuration file, with its slash.
     dir: Arc<[u8]>,
+    /// Users of a file that came with the configuration, as that of a Secret does. Nothing is read from the disk then.
+    users: Option<Arc<Users>>,
 }
 
 impl Setting<crate::HttpContext> for Option<UserFile> {
@@ -45,7 +47,9 @@ impl Setting<crate::HttpContext> for Option<UserFile> {
         let dir = cx.conf_path(b"").into_os_string();
         let dir = dir.as_bytes();
         let dir = if dir.ends_with(b"/") { dir.into() } else { [dir, b"/"].concat().into() };
-        Ok(Some(UserFile { path, dir }))
+        let constant = path.as_const().map(|name| cx.conf_path(name));
+        let users = constant.and_then(|path| cx.files.of_record(&path)).map(|text| Arc::new(parse(&text)));
+        Ok(Some(UserFile { path, dir, users }))
     }
 }
 
@@ -96,9 +100,16 @@ pub(crate) fn check(req: &mut Request) -> Verdict {
     let Ok(name) = file.path.value(req) else { return Verdict::Status(500) };
     let path = if name.first() == Some(&b'/') { name } else { [&file.dir, name.as_slice()].concat() };
     let shown = String::from_utf8_lossy(&path).into_owned();
-    let users = match load(&path) {
-        Ok(users) => users,
-        Err((call, e)) => return unreadable(req, &format!("{call}() \"{shown}\""), e),
+    let loaded;
+    let users = match &file.users {
+        Some(users) => &**users,
+        None => match load(&path) {
+            Ok(users) => {
+                loaded = users;
+                &*loaded
+            }
+            Err((call, e)) => return unreadable(req, &format!("{call}() \"{shown}\""), e),
+        },
     };
     let Some(hash) = users.get(user.as_slice()) else {
         req.log(
@@ -137,7 +148,7 @@ fn ask(req: &mut Request, realm: &[u8]) -> Verdict {
 }
 
 /// Hashes by user.
-type Users = HashMap<Box<[u8]>, Box<[u8]>>;
+pub(crate) type Users = HashMap<Box<[u8]>, Box<[u8]>>;
 
 /// Version of a file: device, inode, size, `mtime` and `ctime`.
 #[derive(Clone, Copy, PartialEq, Eq)]
