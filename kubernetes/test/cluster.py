@@ -179,7 +179,10 @@ class Cluster:
 
     def kubectl(self, *arguments, content=None):
         environment = {**os.environ, "KUBECONFIG": self.home + "/kubeconfig"}
-        return subprocess.run([self.kit, "kubectl", *arguments], input=content, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment).stdout
+        done = subprocess.run([self.kit, "kubectl", *arguments], input=content, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+        if done.returncode != 0:
+            raise RuntimeError(f"kubectl {' '.join(arguments)}: {done.stdout}")
+        return done.stdout
 
     def down(self):
         for name in reversed(list(self.processes)):
