@@ -278,6 +278,7 @@ impl Files {
     }
 
     /// Returns the configuration files (not keys and the like), each once, in the order of first use, as `-T` prints them.
+    /// Units that were taken over ([`crate::parse::parse_after`]) are not among them.
     pub fn iter(&self) -> impl Iterator<Item = (FileId, &Path, &[u8])> {
         self.configuration.iter().map(|&id| (id, self.path(id), self.bytes(id)))
     }

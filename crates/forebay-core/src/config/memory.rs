@@ -54,7 +54,7 @@ pub struct Memory {
 }
 
 /// Number of configurations after which memory is given back to the system, and of units for which that is worth the time.
-const TRIM_AFTER: u32 = 4;
+const TRIM_AFTER: u32 = 2;
 const MANY: usize = 1000;
 
 struct Former {
@@ -111,15 +111,9 @@ impl Memory {
     ) -> Result<(Config, Vec<Error>), Error> {
         let usable = self.former.as_ref().is_some_and(|former| former.is_current(environment, files));
         if usable && let Some((config, errors)) = self.attempt(true, environment, files, fronts) {
-            self.trim_sometimes();
             return Ok((config?, errors));
         }
         let read = self.attempt(false, environment, files, fronts);
-        if !self.serves {
-            // What was made to check it is gone.
-            forebay_sys::heap::trim();
-        }
-        self.since_trim = 0;
         match read {
             Some((config, errors)) => Ok((config?, errors)),
             None => Err(super::plain("the configuration could not be built")),
@@ -144,6 +138,7 @@ impl Memory {
         let files = Arc::new(files);
         if let Some(read) = self.read.take() {
             self.former = Some(Former { files: Some(files.clone()), ..read });
+            self.trim_sometimes();
         }
         files
     }
