@@ -68,7 +68,7 @@ class Cluster:
     """The control plane below the folder `home`. `tools` is what the script `build` prints."""
 
     def __init__(self, home, tools, name="fbk8s"):
-        self.home, self.name, self.processes = home, name, {}
+        self.home, self.name, self.processes, self.ended = home, name, {}, False
         kits = [entry for entry in sorted(os.listdir(tools)) if entry.startswith("kit-")]
         self.kit = os.path.join(tools, kits[-1], "kit")
         echoes = [entry for entry in sorted(os.listdir(tools)) if entry.startswith("gateway-")]
@@ -185,6 +185,7 @@ class Cluster:
         return done.stdout
 
     def down(self):
+        self.ended = True
         for name in reversed(list(self.processes)):
             self.stop(name)
         shutil.rmtree(self.home + "/etcd", ignore_errors=True)
@@ -259,6 +260,8 @@ class Kubelet(threading.Thread):
                         if event["type"] in ("ADDED", "MODIFIED", "DELETED"):
                             self.see(event["type"], event["object"])
             except Exception as error:
+                if self.cluster.ended:
+                    return
                 print("kubelet:", repr(error), file=sys.stderr)
                 time.sleep(0.5)
 
@@ -314,7 +317,11 @@ class Kubelet(threading.Thread):
             return subprocess.Popen(["sleep", "infinity"], start_new_session=True)
         program = self.cluster.echo
         if not os.path.exists(root + "/program"):
-            shutil.copy(program, root + "/program")
+            try:
+                os.link(program, root + "/program")
+            except OSError:
+                # Another file system.
+                shutil.copy(program, root + "/program")
         volumes = {volume["name"]: volume for volume in pod["spec"].get("volumes", [])}
         for mount in container.get("volumeMounts", []):
             self.mount(meta["namespace"], volumes.get(mount["name"], {}), root + mount["mountPath"])

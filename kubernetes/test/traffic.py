@@ -77,9 +77,11 @@ async def answer(port, host, path="/", more=""):
 class Load:
     """Clients that keep a connection each and must never see a failure, and WebSockets that must never close."""
 
-    def __init__(self, port, hosts, clients=20, sockets=50, pause=0.05, websocket_host=None):
+    def __init__(self, port, hosts, clients=20, sockets=50, pause=0.05, websocket_host=None, every=1):
         self.port, self.hosts, self.pause = port, hosts, pause
         self.clients, self.sockets = clients, sockets
+        # Seconds between two messages on a WebSocket.
+        self.every, self.open = every, 0
         self.websocket_host = websocket_host or hosts[0]
         self.requests = self.messages = 0
         self.failures, self.stopping = [], False
@@ -116,11 +118,12 @@ class Load:
             if b" 101 " not in head:
                 self.failures.append(f"WebSocket: {head[:60]!r}")
                 return
+            self.open += 1
             while not self.stopping:
                 writer.write(b"ping")
                 await asyncio.wait_for(reader.readexactly(4), 10)
                 self.messages += 1
-                await asyncio.sleep(1)
+                await asyncio.sleep(self.every)
             writer.close()
         except (OSError, asyncio.IncompleteReadError, asyncio.TimeoutError) as error:
             self.failures.append(f"{time.time():.2f} WebSocket {number}: {error!r}")
