@@ -28,10 +28,13 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 
 /// Name of the Lease of the leader if `--election-id` gives no other.
 const ELECTION: &str = "forebay-ingress-leader";
+/// Longest time that the process takes to end after the master. It gives up the lease in this time.
+const PARTING: Duration = Duration::from_secs(3);
 /// Name in the certificate of hosts without one.
 const NO_HOST: &str = "ingress.local";
 
@@ -74,6 +77,9 @@ pub(crate) struct ClusterArgs {
     /// Key of the admission webhook, PEM
     #[arg(long, value_name = "FILE")]
     pub validating_webhook_key: Option<PathBuf>,
+    /// Files of this machine that snippets of the ConfigMap name, such as the password of shared_store, separated by commas
+    #[arg(long, value_name = "FILES", value_delimiter = ',')]
+    pub snippet_files: Vec<PathBuf>,
     /// Port of /healthz and /metrics; 0 for none
     #[arg(long, value_name = "PORT", default_value_t = 10254)]
     pub healthz_port: u16,
@@ -194,7 +200,7 @@ fn settings(args: &ClusterArgs, mut options: Options) -> Result<Settings, String
         publish: args.update_status.then_some(publish),
         identity,
         webhook: None,
-        files: Vec::new(),
+        files: args.snippet_files.iter().map(|path| (path.clone(), path.clone())).collect(),
     })
 }
 
@@ -264,7 +270,8 @@ fn endpoints((group, servers): &(Arc<str>, Arc<[Endpoint]>)) -> crate::wire::End
     }
 }
 
-/// Passes reports of the master on. The process ends with the master.
+/// Passes reports of the master on. When the master has gone, or has closed the socket to end this process, it ends as if it was
+/// told to, so that another replica leads at once.
 fn listen(socket: &UnixStream, reports: &UnboundedSender<Reported>) {
     while let Ok(Some(report)) = Report::receive(socket) {
         let report = match report {
@@ -275,5 +282,7 @@ fn listen(socket: &UnixStream, reports: &UnboundedSender<Reported>) {
             break;
         }
     }
+    let _ = nix::sys::signal::kill(nix::unistd::Pid::this(), nix::sys::signal::Signal::SIGTERM);
+    std::thread::sleep(PARTING);
     std::process::exit(0);
 }

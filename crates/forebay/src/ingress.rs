@@ -77,6 +77,9 @@ pub(crate) struct ControllerArgs {
     /// `spec.controller` of our classes
     #[arg(long, value_name = "NAME")]
     controller_class: Option<String>,
+    /// Serve classes of that name, whatever their controller is
+    #[arg(long)]
+    ingress_class_by_name: bool,
     /// Serve Ingresses without a class, too
     #[arg(long)]
     watch_ingress_without_class: bool,
@@ -137,6 +140,7 @@ impl ControllerArgs {
         Ok(Options {
             ingress_class: self.ingress_class.clone().unwrap_or(default.ingress_class),
             controller_class: self.controller_class.clone().unwrap_or(default.controller_class),
+            ingress_class_by_name: self.ingress_class_by_name,
             watch_ingress_without_class: self.watch_ingress_without_class,
             watch_namespaces: self.watch_namespace.clone(),
             config_map: key(&self.configmap)?,

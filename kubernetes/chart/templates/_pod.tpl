@@ -22,6 +22,12 @@
 {{- $_ := set $args "validating-webhook-certificate" "/etc/forebay/webhook/tls.crt" -}}
 {{- $_ := set $args "validating-webhook-key" "/etc/forebay/webhook/tls.key" -}}
 {{- end -}}
+{{- $files := list -}}
+{{- with .Values.sharedStore -}}
+{{- if and .url .passwordSecret.name }}{{ $files = append $files "/etc/forebay/shared-store/password" }}{{ end -}}
+{{- if and .url .caSecret.name }}{{ $files = append $files "/etc/forebay/shared-store-ca/ca.crt" }}{{ end -}}
+{{- end -}}
+{{- if $files }}{{ $_ := set $args "snippet-files" (join "," $files) }}{{ end -}}
 {{- $_ := set $args "gateway-controller" (ternary .Values.gateway.controllerName "" .Values.gateway.enabled) -}}
 {{- if and .Values.gateway.enabled .Values.gateway.addresses }}{{ $_ := set $args "gateway-addresses" (join "," .Values.gateway.addresses) }}{{ end -}}
 {{- /* No Ingress can name the API server as its upstream. The kubelet fills in the address. */ -}}
@@ -234,7 +240,7 @@ spec:
     - name: shared-store-ca
       secret:
         secretName: {{ .caSecret.name }}
-        defaultMode: 0444
+        defaultMode: 0400
         items:
           - key: {{ .caSecret.key }}
             path: ca.crt
