@@ -238,6 +238,42 @@ fn resources(options: &Options) -> Vec<(Watched, Resource)> {
     all
 }
 
+/// Objects of a cluster at one time, for tools that look and go.
+#[derive(Debug, Default)]
+pub struct Seen {
+    /// Objects that Ingresses consist of.
+    pub objects: Objects,
+    /// Kinds and objects that could not be read, with the reasons.
+    pub unread: Vec<String>,
+}
+
+/// Reads the objects that Ingresses consist of, once. A kind that must not be read is noted, except Ingresses.
+///
+/// # Errors
+/// The API server cannot be reached, or refuses the list of Ingresses.
+pub async fn look(api: &Api, options: &Options) -> Result<Seen, Error> {
+    let mut seen = Seen::default();
+    for (kind, resource) in resources(options) {
+        let Watched::Core(kind) = kind else { continue };
+        let values = match watch::list(api, &resource).await {
+            Ok((values, _)) => values,
+            Err(error) if kind == Kind::Ingress => return Err(error),
+            Err(error) => {
+                seen.unread.push(format!("{}: {error}", resource.plural));
+                continue;
+            }
+        };
+        for value in values {
+            let key = key_of(&value);
+            match Object::of(kind, value) {
+                Ok(object) => seen.objects.apply(object),
+                Err(error) => seen.unread.push(format!("{} {key}: {error}", kind.name())),
+            };
+        }
+    }
+    Ok(seen)
+}
+
 /// Kinds of changes that wait, with the time of the first of them.
 #[derive(Debug, Default)]
 struct Waiting {

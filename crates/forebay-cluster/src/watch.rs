@@ -135,7 +135,7 @@ async fn list_and_watch(
 }
 
 /// Reads all objects, page by page.
-async fn list(api: &Api, resource: &Resource) -> Result<(Vec<Value>, String), Error> {
+pub(crate) async fn list(api: &Api, resource: &Resource) -> Result<(Vec<Value>, String), Error> {
     let (mut all, mut rest) = (Vec::new(), None::<String>);
     loop {
         let mut path = format!("{}?limit={PAGE}{}", resource.path(), resource.selector);

@@ -47,6 +47,13 @@ pub struct Globals {
     pub ticket_key: Option<Arc<[u8]>>,
 }
 
+impl Globals {
+    /// Reports whether `http-snippet` names a `shared_store`, so that `forebay.io/limit-scope: cluster` can be obeyed.
+    pub(crate) fn shared_store(&self) -> bool {
+        self.snippets.http.iter().any(|node| node.name == b"shared_store")
+    }
+}
+
 /// Path of the key of session tickets.
 pub(crate) const TICKET_KEY: &str = "secrets/ticket.key";
 

@@ -64,8 +64,6 @@ pub struct Options {
     pub status_port: u16,
     /// Name servers for ExternalName Services, as words of `resolver`. Empty: `resolver` is left out, and such Services are refused.
     pub resolvers: Vec<String>,
-    /// The replicas have a store in common (`shared_store`), so that `forebay.io/limit-scope: cluster` can be obeyed.
-    pub shared_store: bool,
     /// Addresses that are never an upstream: the API server's.
     pub api_server: Vec<String>,
     /// Endpoints are printed as `server` lines. `false`: groups are empty in the files, and the caller gives the running process
@@ -111,7 +109,6 @@ impl Default for Options {
             enable_annotation_validation: true,
             status_port: 0,
             resolvers: Vec::new(),
-            shared_store: false,
             api_server: Vec::new(),
             endpoints_in_files: false,
             access_log: "/dev/stdout".into(),

@@ -50,8 +50,14 @@ struct RenderArgs {
 #[derive(Args)]
 struct AuditArgs {
     /// Manifests: files or directories of YAML or JSON
-    #[arg(value_name = "PATH", required = true)]
+    #[arg(value_name = "PATH", required_unless_present = "cluster")]
     files: Vec<PathBuf>,
+    /// Read the objects of the cluster; nothing is written to it
+    #[arg(long, conflicts_with = "files")]
+    cluster: bool,
+    /// File with the address and the user of the cluster (default: $KUBECONFIG, ~/.kube/config, or the account of the pod)
+    #[arg(long, value_name = "FILE", requires = "cluster")]
+    kubeconfig: Option<PathBuf>,
     /// Values of the Helm chart of ingress-nginx
     #[arg(long, value_name = "FILE")]
     values: Option<PathBuf>,

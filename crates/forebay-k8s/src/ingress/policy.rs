@@ -201,8 +201,9 @@ impl Making<'_> {
         let a = &parsed.annotations;
         let multiplier = a.number("limit-burst-multiplier").unwrap_or(5);
         let mut cluster = a.get("limit-scope") == Some("cluster");
-        if cluster && !self.globals.options.shared_store {
-            let text = "there is no store in common, so each replica counts by itself";
+        if cluster && !self.globals.shared_store() {
+            let text =
+                "http-snippet of the ConfigMap names no shared_store, so each replica counts by itself";
             self.problems.push(parsed.annotation_problem("limit-scope", text).reason("NoSharedStore"));
             cluster = false;
         }

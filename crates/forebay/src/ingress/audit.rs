@@ -1,11 +1,13 @@
 //! `forebay ingress audit`: what of each Ingress works, differs and is refused.
 
 use super::{AuditArgs, Format, read, values};
+use forebay_cluster::{Api, controller};
 use forebay_k8s::objects::{ConfigMap, Metadata, Object};
 use forebay_k8s::{Key, Kind, Objects, Options, Problem, Severity, Translator, annotations};
 use forebay_terminal::print;
 use serde_json::json;
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 
 /// Reasons of problems that come from objects that are not among the files.
@@ -44,8 +46,9 @@ struct Counts {
 
 /// Runs the audit. The exit code is 0 if all works as it is, and 1 if something differs or is refused.
 pub(super) fn run(args: &AuditArgs) -> Result<u8, String> {
-    let mut found = read::read(&args.files)?;
     let mut options = args.controller.options()?;
+    let mut found =
+        if args.cluster { cluster(args.kubeconfig.as_deref(), &options)? } else { read::read(&args.files)? };
     let mut notes = prepare(args, &mut found.objects, &mut options)?;
     let made = Translator::new().translate(&found.objects, &options);
     let (mut reports, mut general) = (Vec::new(), Vec::new());
@@ -58,13 +61,14 @@ pub(super) fn run(args: &AuditArgs) -> Result<u8, String> {
         }
         reports.push(Report { key: key.clone(), place, problems: Vec::new() });
     }
-    for problem in made.problems.into_iter().filter(|p| !ABSENT.contains(&p.reason)) {
+    for problem in made.problems.into_iter().filter(|p| args.cluster || !ABSENT.contains(&p.reason)) {
         match reports.iter_mut().find(|r| problem.kind == Kind::Ingress && r.key == problem.key) {
             Some(report) if !report.problems.contains(&problem) => report.problems.push(problem),
             Some(_) => {}
             None => general.push(problem),
         }
     }
+    notes.extend(found.unread.into_iter().map(|text| format!("not read: {text}")));
     for (file, skipped) in found.skipped.iter().filter(|(_, s)| !s.other_kind) {
         notes.push(format!("{file}:{}: skipped: {}", skipped.line, skipped.reason));
     }
@@ -76,6 +80,21 @@ pub(super) fn run(args: &AuditArgs) -> Result<u8, String> {
     let clean =
         counts.differs + counts.refused == 0 && general.iter().all(|p| p.severity == Severity::Ignored);
     Ok(u8::from(!clean))
+}
+
+/// Reads the objects of a cluster.
+fn cluster(kubeconfig: Option<&Path>, options: &Options) -> Result<read::Found, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|e| e.to_string())?;
+    let look = async { controller::look(&Api::connect(kubeconfig, None).await?, options).await };
+    let seen = runtime.block_on(look).map_err(|e| format!("cannot read the cluster: {e}"))?;
+    let places = seen.objects.ingresses().map(|(key, _)| (format!("Ingress {key}"), "cluster".to_owned()));
+    Ok(read::Found {
+        places: places.collect(),
+        objects: seen.objects,
+        unread: seen.unread,
+        ..read::Found::default()
+    })
 }
 
 /// Sets the options of a cluster with ingress-nginx, and those of its chart.

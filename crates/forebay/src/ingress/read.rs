@@ -19,6 +19,8 @@ pub(super) struct Found {
     pub(super) objects: Objects,
     /// Documents that were not read, with the names of their files.
     pub(super) skipped: Vec<(String, Skipped)>,
+    /// Kinds and objects of a cluster that could not be read.
+    pub(super) unread: Vec<String>,
     /// File and line of each object, by kind, namespace and name.
     pub(super) places: BTreeMap<String, String>,
 }
