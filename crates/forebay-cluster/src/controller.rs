@@ -8,7 +8,7 @@ use crate::events::{self, Events};
 use crate::lease::{self, Candidate};
 use crate::status::{self, GatewayStatuses, Publish, Statuses};
 use crate::watch::{self, Change, Resource};
-use crate::webhook;
+use crate::{tickets, webhook};
 use forebay_k8s::gateway::GatewayKind;
 use forebay_k8s::gateway::objects::GROUP;
 use forebay_k8s::objects::{Kind, Object};
@@ -110,6 +110,9 @@ pub async fn run(
     }
     drop(sender);
     let leads = elect(&api, &settings, log.clone());
+    if let Some(secret) = settings.options.session_tickets.clone() {
+        tokio::task::spawn_local(tickets::keep(api.clone(), secret, leads.clone(), log.clone()));
+    }
     let judged = webhook::Settings::default();
     if let Some(listener) = settings.webhook.take() {
         let failed = |e: std::io::Error| Error::plain(format!("webhook: {e}"));
@@ -207,7 +210,11 @@ fn resources(options: &Options) -> Vec<(Watched, Resource)> {
     let mut wide = options.watch_namespaces.clone();
     if !wide.is_empty() {
         let named = [&options.config_map, &options.default_backend_service, &options.default_ssl_certificate];
-        let named = named.into_iter().chain([&options.tcp_services, &options.udp_services]).flatten();
+        let named = named
+            .into_iter()
+            .chain([&options.tcp_services, &options.udp_services])
+            .chain([&options.session_tickets])
+            .flatten();
         wide.extend(named.map(|key| key.namespace.clone()));
         wide.sort();
         wide.dedup();

@@ -11,6 +11,7 @@ pub mod controller;
 mod events;
 pub mod lease;
 pub mod status;
+mod tickets;
 pub mod watch;
 mod webhook;
 

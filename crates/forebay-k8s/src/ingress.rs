@@ -43,8 +43,8 @@ pub struct Globals {
     pub addresses: Vec<String>,
     /// Addresses of IPv6 are among them.
     pub ipv6: bool,
-    /// Key of session tickets.
-    pub ticket_key: Option<Arc<[u8]>>,
+    /// Keys of session tickets. The first one encrypts.
+    pub ticket_keys: Vec<Arc<[u8]>>,
 }
 
 impl Globals {
@@ -54,8 +54,10 @@ impl Globals {
     }
 }
 
-/// Path of the key of session tickets.
-pub(crate) const TICKET_KEY: &str = "secrets/ticket.key";
+/// Returns the path of a key of session tickets.
+pub(crate) fn ticket_path(index: usize) -> String {
+    format!("secrets/ticket.{index}.key")
+}
 
 /// Snippets of the ConfigMap, parsed.
 #[derive(Clone, Debug, Default)]

@@ -53,6 +53,8 @@ pub struct Options {
     pub enable_ssl_passthrough: bool,
     /// Port of 127.0.0.1 to which the stream block passes TLS sessions that are no passthrough. The one before it is used, too.
     pub ssl_passthrough_proxy_port: u16,
+    /// Secret of which [`TICKET_KEYS`] are keys of TLS session tickets.
+    pub session_tickets: Option<Key>,
     /// `--disable-svc-external-name`.
     pub disable_svc_external_name: bool,
     /// `--annotations-prefix`.
@@ -85,6 +87,12 @@ pub struct Options {
     pub http: Vec<forebay_conf::Node>,
 }
 
+/// Names of the keys of TLS session tickets in their Secret. The first one encrypts; tickets of the others are accepted.
+pub const TICKET_KEYS: [&str; 3] = ["current", "previous", "next"];
+
+/// Length of such a key in bytes (`ssl_session_ticket_key`).
+pub const TICKET_KEY_BYTES: usize = 80;
+
 impl Default for Options {
     fn default() -> Options {
         Options {
@@ -104,6 +112,7 @@ impl Default for Options {
             public_https_port: 443,
             enable_ssl_passthrough: false,
             ssl_passthrough_proxy_port: 442,
+            session_tickets: None,
             disable_svc_external_name: false,
             annotations_prefix: "nginx.ingress.kubernetes.io".into(),
             enable_annotation_validation: true,

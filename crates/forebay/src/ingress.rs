@@ -119,6 +119,9 @@ pub(crate) struct ControllerArgs {
     /// Port of this machine for TLS sessions that do not pass as they are
     #[arg(long, value_name = "PORT")]
     ssl_passthrough_proxy_port: Option<u16>,
+    /// Secret in which the leader keeps keys of TLS session tickets, so that a session goes on at any replica
+    #[arg(long, value_name = "NAMESPACE/NAME")]
+    session_ticket_secret: Option<String>,
     /// Refuse Services of type ExternalName
     #[arg(long)]
     disable_svc_external_name: bool,
@@ -160,6 +163,7 @@ impl ControllerArgs {
             ssl_passthrough_proxy_port: self
                 .ssl_passthrough_proxy_port
                 .unwrap_or(default.ssl_passthrough_proxy_port),
+            session_tickets: key(&self.session_ticket_secret)?,
             disable_svc_external_name: self.disable_svc_external_name,
             annotations_prefix: self.annotations_prefix.clone().unwrap_or(default.annotations_prefix),
             resolvers: if self.resolver.is_empty() { read::name_servers() } else { self.resolver.clone() },

@@ -39,7 +39,7 @@ const LISTS: &str = "[ca]\ndefault_ca=d\n[d]\ndatabase=index\ndefault_md=sha256\
     [place]\nissuingDistributionPoint=critical,@p\n[p]\nfullname=URI:http://elsewhere.test/\n\
     [indirect]\nissuingDistributionPoint=critical,@n\n[n]\nindirectCRL=TRUE\n\
     [reasons]\nissuingDistributionPoint=critical,@r\n[r]\nonlysomereasons=keyCompromise\n\
-    [delta]\n2.5.29.27=critical,DER:020101\n\
+    [delta]\n2.5.29.27=critical,DER:020101\n2.5.29.20=DER:020102\n\
     [keyed]\nauthorityKeyIdentifier=keyid\n\
     [odd]\n1.2.3.4=critical,DER:0500\n";
 

@@ -5,7 +5,7 @@ use super::{Globals, Snippets};
 use crate::annotations::Verdict;
 use crate::groups::{Common, Spec};
 use crate::objects::{ConfigMap, Key, Kind, PortRef};
-use crate::options::Options;
+use crate::options::{Options, TICKET_KEY_BYTES, TICKET_KEYS};
 use crate::problem::Problem;
 use crate::settings::Settings;
 use crate::snippet::{self, Author};
@@ -26,7 +26,7 @@ pub(crate) fn read(view: &View<'_>, options: &Options, problems: &mut Vec<Proble
     let snippets = reading.snippets();
     let headers = reading.headers();
     let response_headers = reading.fields("add-headers");
-    let ticket_key = reading.ticket_key();
+    let ticket_keys = reading.ticket_keys();
     let addresses = reading.addresses();
     let ipv6 = options.ipv6 && !settings.flag("disable-ipv6");
     let groups = Common { keepalive: keepalive(&settings), endpoints_in_files: options.endpoints_in_files };
@@ -45,7 +45,7 @@ pub(crate) fn read(view: &View<'_>, options: &Options, problems: &mut Vec<Proble
         snippets,
         addresses,
         ipv6,
-        ticket_key,
+        ticket_keys,
     }
 }
 
@@ -191,18 +191,24 @@ impl Reading<'_> {
         fields
     }
 
-    fn ticket_key(&mut self) -> Option<Arc<[u8]>> {
-        let text = self.settings.some("ssl-session-ticket-key")?;
+    /// Returns the key of the ConfigMap, or else those that the leader keeps in a Secret. There are none until it has made them.
+    fn ticket_keys(&mut self) -> Vec<Arc<[u8]>> {
+        let Some(text) = self.settings.some("ssl-session-ticket-key") else {
+            let secret = self.options.session_tickets.as_ref().and_then(|key| self.view.secret(key));
+            let key = |name: &&str| secret.as_ref()?.data.get(*name).cloned();
+            let keys = TICKET_KEYS.iter().filter_map(key).filter(|k| k.len() == TICKET_KEY_BYTES);
+            return keys.collect();
+        };
         let bytes = base64::engine::general_purpose::STANDARD.decode(text.trim()).ok();
         if let Some(bytes) = bytes.filter(|b| matches!(b.len(), 48 | 80)) {
-            return Some(bytes.into());
+            return vec![bytes.into()];
         }
         let problem = self.problem(
             "ssl-session-ticket-key",
             "it must be 48 or 80 bytes in base64; keys are made at the start",
         );
         self.problems.push(problem.reason("InvalidValue"));
-        None
+        Vec::new()
     }
 
     fn addresses(&mut self) -> Vec<String> {

@@ -88,8 +88,8 @@ impl Kept {
         for file in default.filter(|f| !self.others.contains_key(Path::new(&f.path))) {
             out.files.push((Path::new(&file.path).into(), file.bytes.clone()));
         }
-        if let Some(key) = &globals.ticket_key {
-            out.files.push((Path::new(ingress::TICKET_KEY).into(), key.clone()));
+        for (index, key) in globals.ticket_keys.iter().enumerate() {
+            out.files.push((Path::new(&ingress::ticket_path(index)).into(), key.clone()));
         }
     }
 

@@ -317,8 +317,8 @@ fn tls(parts: &Main<'_>, nodes: &mut Vec<Node>) {
         nodes.push(node("ssl_session_timeout", [time]));
     }
     flag(globals, nodes, "ssl-session-tickets", "ssl_session_tickets");
-    if globals.ticket_key.is_some() {
-        nodes.push(node("ssl_session_ticket_key", [crate::ingress::TICKET_KEY]));
+    for index in 0..globals.ticket_keys.len() {
+        nodes.push(node("ssl_session_ticket_key", [crate::ingress::ticket_path(index)]));
     }
     if s.flag("enable-ocsp") && !globals.options.resolvers.is_empty() {
         nodes.push(node("ssl_stapling", ["on"]));
