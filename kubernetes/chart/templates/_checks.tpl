@@ -1,3 +1,12 @@
+{{/* Values of this chart below `controller`, and below nothing. */}}
+{{- define "forebay.values.controller" -}}
+addHeaders admissionWebhooks affinity allowSnippetAnnotations annotations autoscaling autoscalingTemplate config configAnnotations configMapNamespace containerPort disableLeaderElection dnsConfig dnsPolicy electionID extraArgs extraContainers extraEnvs extraInitContainers extraVolumeMounts extraVolumes hostAliases hostNetwork hostPort hostname image ingressClass ingressClassByName ingressClassResource kind labels lifecycle livenessProbe maxUnavailable metrics minAvailable minReadySeconds name networkPolicy nodeSelector podAnnotations podDisruptionBudget podLabels podSecurityContext priorityClassName proxySetHeaders publishService readinessProbe replicaCount resources scope service terminationGracePeriodSeconds tolerations topologySpreadConstraints updateStrategy watchIngressWithoutClass
+{{- end -}}
+
+{{- define "forebay.values.top" -}}
+commonLabels controller defaultBackend fullnameOverride gateway imagePullSecrets nameOverride namespaceOverride portNamePrefix rbac revisionHistoryLimit serviceAccount sharedStore tcp udp
+{{- end -}}
+
 {{/* Options of ingress-nginx that have no effect here and need none. */}}
 {{- define "forebay.flags.ignored" -}}
 v alsologtostderr logtostderr stderrthreshold sync-rate-limit enable-metrics metrics-per-host metrics-per-undefined-host exclude-socket-metrics report-status-classes enable-annotation-validation enable-topology-aware-routing health-check-path health-check-timeout healthz-host status-port stream-port profiler-port profiling dynamic-configuration-retries shutdown-grace-period post-shutdown-grace-period election-ttl internal-logger-address monitor-max-batch-size time-buckets length-buckets size-buckets bucket-factor max-buckets update-status-on-shutdown report-node-internal-ip-address default-server-port disable-full-test deep-inspect
@@ -109,11 +118,30 @@ controller.extraArgs.{{ $flag }}: needs no counterpart
 controller.config.{{ $key }}: not there yet
 {{- end -}}
 {{- end -}}
+{{- $known := splitList " " (include "forebay.values.controller" .) -}}
+{{- /* No ModSecurity, template or module gets here. The last one is what is always done. */ -}}
+{{- $known = concat $known (keys $why) (list "customTemplate" "extraModules" "keda" "enableAnnotationValidations") -}}
+{{- range $key := keys $c | sortAlpha -}}
+{{- if and (not (has $key $known)) (get $c $key) }}
+controller.{{ $key }}: this chart has no such value
+{{- end -}}
+{{- end -}}
+{{- $known = concat (splitList " " (include "forebay.values.top" .)) (list "dhParam" "podSecurityPolicy") -}}
+{{- range $key := keys (omit .Values "AsMap") | sortAlpha -}}
+{{- if and (not (has $key $known)) (get $.Values $key) }}
+{{ $key }}: this chart has no such value
+{{- end -}}
+{{- end -}}
 {{- if .Values.dhParam }}
 dhParam: Forebay has no finite-field Diffie-Hellman
 {{- end -}}
 {{- if $c.admissionWebhooks.patch }}
 controller.admissionWebhooks.patch: certificates come from cert-manager or from Helm, no job runs
+{{- end -}}
+{{- range $key := list "certificate" "key" -}}
+{{- if get $c.admissionWebhooks $key }}
+controller.admissionWebhooks.{{ $key }}: certificate and key are a Secret
+{{- end -}}
 {{- end -}}
 {{- range $key := list "createSecretJob" "patchWebhookJob" "extraEnvs" "networkPolicyEnabled" -}}
 {{- if get $c.admissionWebhooks $key }}

@@ -145,6 +145,16 @@ spec:
           containerPort: {{ $c.admissionWebhooks.port }}
           protocol: TCP
         {{- end }}
+        {{- if .Values.gateway.enabled }}
+        {{- range $port := .Values.gateway.ports }}
+        - name: gateway-{{ $port }}
+          containerPort: {{ $port }}
+          protocol: TCP
+          {{- if $c.hostPort.enabled }}
+          hostPort: {{ $port }}
+          {{- end }}
+        {{- end }}
+        {{- end }}
         {{- range $port, $_ := .Values.tcp }}
         - name: {{ include "forebay.portName" (dict "prefix" $.Values.portNamePrefix "port" $port "protocol" "tcp") }}
           containerPort: {{ $port }}

@@ -49,6 +49,14 @@ spec:
       {{- end }}
     {{- end }}
     {{- end }}
+    {{- if $root.Values.gateway.enabled }}
+    {{- range $port := $root.Values.gateway.ports }}
+    - name: gateway-{{ $port }}
+      port: {{ $port }}
+      protocol: TCP
+      targetPort: gateway-{{ $port }}
+    {{- end }}
+    {{- end }}
     {{- range $protocol := list "tcp" "udp" }}
     {{- range $port, $_ := get $root.Values $protocol }}
     {{- $name := include "forebay.portName" (dict "prefix" $root.Values.portNamePrefix "port" $port "protocol" $protocol) }}
