@@ -64,6 +64,10 @@ app.kubernetes.io/part-of: forebay
 {{- default (printf "%s-leader" (include "forebay.fullname" .)) .Values.controller.electionID -}}
 {{- end -}}
 
+{{- define "forebay.ticketSecret" -}}
+{{- printf "%s-session-tickets" (include "forebay.fullname" .) -}}
+{{- end -}}
+
 {{/* Reference of an image: (dict "image" IMAGE "tag" DEFAULT). */}}
 {{- define "forebay.image" -}}
 {{- $image := .image -}}

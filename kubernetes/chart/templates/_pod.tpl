@@ -10,6 +10,7 @@
 {{- if $c.scope.enabled }}{{ $_ := set $args "watch-namespace" (default (include "forebay.namespace" .) $c.scope.namespace) }}{{ end -}}
 {{- if $c.disableLeaderElection }}{{ $_ := set $args "disable-leader-election" "true" -}}
 {{- else }}{{ $_ := set $args "election-id" (include "forebay.electionID" .) }}{{ end -}}
+{{- if $c.sessionTickets.enabled }}{{ $_ := set $args "session-ticket-secret" (printf "%s/%s" (include "forebay.namespace" .) (include "forebay.ticketSecret" .)) }}{{ end -}}
 {{- with include "forebay.publishService" . }}{{ $_ := set $args "publish-service" . }}{{ end -}}
 {{- if ne (int $c.containerPort.http) 80 }}{{ $_ := set $args "http-port" (toString $c.containerPort.http) }}{{ end -}}
 {{- if ne (int $c.containerPort.https) 443 }}{{ $_ := set $args "https-port" (toString $c.containerPort.https) }}{{ end -}}
