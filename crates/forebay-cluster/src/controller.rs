@@ -28,6 +28,10 @@ use tokio::sync::watch as flag;
 /// Time for which changes are gathered: of endpoints, and of anything else.
 const GATHER_ENDPOINTS: Duration = Duration::from_millis(10);
 const GATHER: Duration = Duration::from_millis(50);
+/// Pause after a configuration, as a multiple of the time that it took, and the longest one. Many changes in a row then take a
+/// fifth of the time of all processes, and endpoints seldom wait for a configuration.
+const REST: u32 = 4;
+const LONGEST_REST: Duration = Duration::from_millis(500);
 /// Changes that wait for the controller; a watch that has more waits itself.
 const CHANGES: usize = 1024;
 /// Events that are created in a second.
@@ -316,6 +320,10 @@ struct Controller {
     number: u64,
     /// Number of the configuration that is not applied yet, with its files.
     in_flight: Option<(u64, Files)>,
+    /// Time of the last delivery of a configuration.
+    delivered: Instant,
+    /// Time before which no other one is delivered.
+    rests_until: Instant,
     statuses: Statuses,
     gateway_statuses: GatewayStatuses,
     events: Events,
@@ -345,6 +353,8 @@ impl Controller {
             quarantined: HashMap::new(),
             number: 0,
             in_flight: None,
+            delivered: Instant::now(),
+            rests_until: Instant::now(),
             statuses,
             gateway_statuses: GatewayStatuses::default(),
             events: Events::default(),
@@ -444,14 +454,20 @@ impl Controller {
         if !self.unlisted.is_empty() {
             return None;
         }
-        let others = self.waiting.others.filter(|_| self.in_flight.is_none()).map(|at| at + GATHER);
+        let others = self.configuration_due();
         let endpoints = self.waiting.endpoints.map(|at| at + GATHER_ENDPOINTS);
         [others, endpoints].into_iter().flatten().min()
     }
 
+    /// Returns the time of the next configuration.
+    fn configuration_due(&self) -> Option<Instant> {
+        let waiting = self.waiting.others.filter(|_| self.in_flight.is_none())?;
+        Some((waiting + GATHER).max(self.rests_until))
+    }
+
     /// Translates the objects and delivers what has changed.
     fn sync(&mut self) {
-        if self.waiting.others.is_none() || self.in_flight.is_some() {
+        if self.configuration_due().is_none_or(|at| at > Instant::now()) {
             self.waiting.endpoints = None;
             // Groups that the process does not know yet come with the configuration that has them.
             let groups = self.translator.translate(&self.objects, &self.settings.options).groups;
@@ -499,6 +515,7 @@ impl Controller {
             return;
         }
         self.number += 1;
+        self.delivered = Instant::now();
         self.in_flight = Some((self.number, files.clone()));
         self.files = files;
         let _ = self.deliveries.send(Delivery::Configuration(configuration));
@@ -529,6 +546,8 @@ impl Controller {
     }
 
     fn report(&mut self, report: Report) {
+        let now = Instant::now();
+        self.rests_until = now + ((now - self.delivered) * REST).min(LONGEST_REST);
         match report {
             Report::Applied(number) => {
                 if let Some((_, files)) = self.in_flight.take_if(|(n, _)| *n <= number) {

@@ -12,6 +12,7 @@ use forebay_conf::files::Files;
 use forebay_core::config::main_settings::{ErrorLog, ErrorLogTarget};
 use forebay_core::config::{Config, Memory};
 use forebay_core::process::{Generation, Worker};
+use forebay_core::upstream::group::Group;
 use forebay_core::upstream::servers::Found;
 use forebay_net::addr::PeerAddr;
 use forebay_sys::log_area::Mapped;
@@ -20,6 +21,7 @@ use forebay_sys::{daemon, identity, limits};
 use nix::sys::signal::Signal;
 use std::collections::HashMap;
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -82,6 +84,8 @@ struct Process {
     generation: u64,
     worker: Worker,
     config: Arc<Config>,
+    /// Its groups, once endpoints have come.
+    named: Option<Named>,
     /// What the next configuration takes over.
     memory: Memory,
     /// Number of the configuration whose files the memory has.
@@ -112,7 +116,9 @@ fn build(
     let mut files = memory.files(files.map_err(|e| errno(&e))?);
     let (config, _) = load_after(memory, &order.environment, &mut files).map_err(|e| files.render(&e))?;
     let files = memory.accept(files);
-    set_endpoints(&config, &order.endpoints);
+    if !order.endpoints.is_empty() {
+        Named::new(&config).set(&order.endpoints);
+    }
     let mut fds = fds.into_iter();
     let sockets =
         order.listeners.iter().map(|(addr, count)| (addr.clone(), fds.by_ref().take(*count).collect()));
@@ -125,23 +131,29 @@ fn build(
     Ok(Descriptors { generation, files, log, log_area, predecessor })
 }
 
-/// Gives groups with `peers external` their servers.
-fn set_endpoints(config: &Config, endpoints: &[Endpoints]) {
-    let named: HashMap<&[u8], &Endpoints> = endpoints.iter().map(|e| (&*e.group, e)).collect();
-    // Groups of different blocks may have one name.
-    for group in config.groups.iter().map(|(_, group)| group).filter(|group| group.explicit) {
-        if let Some(endpoints) = named.get(&*group.name) {
-            group.set_external(
-                endpoints
-                    .servers
-                    .iter()
-                    .map(|(addr, weight)| Found {
-                        addr: PeerAddr::Inet(*addr),
-                        weight: Some(i64::from((*weight).max(1))),
-                        backup: false,
-                    })
-                    .collect(),
-            );
+/// Groups of `upstream` blocks by their names. Groups of different blocks, `http` and `stream`, may have one name.
+struct Named(HashMap<Vec<u8>, Vec<Arc<Group>>>);
+
+impl Named {
+    fn new(config: &Config) -> Named {
+        let mut named: HashMap<_, Vec<_>> = HashMap::with_capacity(config.groups.len());
+        for group in config.groups.iter().map(|(_, group)| group).filter(|group| group.explicit) {
+            named.entry(group.name.to_vec()).or_default().push(group.clone());
+        }
+        Named(named)
+    }
+
+    /// Gives groups with `peers external` their servers.
+    fn set(&self, endpoints: &[Endpoints]) {
+        for Endpoints { group, servers } in endpoints {
+            for group in self.0.get(&**group).into_iter().flatten() {
+                let found = |(addr, weight): &(SocketAddr, u32)| Found {
+                    addr: PeerAddr::Inet(*addr),
+                    weight: Some(i64::from((*weight).max(1))),
+                    backup: false,
+                };
+                group.set_external(servers.iter().map(found).collect());
+            }
         }
     }
 }
@@ -223,7 +235,18 @@ impl Process {
                 let mut shown = Shown::default();
                 shown.loaded(&config, &order.environment, &files);
                 let remembered = generation;
-                Ok(Process { control, replies, generation, worker, config, memory, remembered, log, shown })
+                Ok(Process {
+                    control,
+                    replies,
+                    generation,
+                    worker,
+                    config,
+                    named: None,
+                    memory,
+                    remembered,
+                    log,
+                    shown,
+                })
             }
             Err(text) => Err((replies, text)),
         }
@@ -258,7 +281,9 @@ impl Process {
             Ok(Some(Order::Configure(order, fds))) => self.reload(&order, fds),
             Ok(Some(Order::Reopen(paths, fds))) => self.reopen(paths, fds),
             Ok(Some(Order::Refused(reason))) => Shown::refused(reason),
-            Ok(Some(Order::Endpoints(endpoints))) => set_endpoints(&self.config, &endpoints),
+            Ok(Some(Order::Endpoints(endpoints))) => {
+                self.named.get_or_insert_with(|| Named::new(&self.config)).set(&endpoints);
+            }
             Ok(Some(Order::Succeed(pair))) => forebay_server::parts::succeed_quic(pair),
             Ok(None) | Err(_) => {
                 // As in nginx, a killed master does not take the site with it.
@@ -273,6 +298,7 @@ impl Process {
             Ok(built) => {
                 self.remembered = order.generation;
                 self.config = built.generation.config.clone();
+                self.named = None;
                 self.log = built.log;
                 self.log.take_last_words();
                 let (replies, number) = (self.replies.clone(), order.generation);
