@@ -60,6 +60,7 @@ pub const FEATURES: &[&str] = &[
     "GatewayFrontendClientCertificateValidation",
     "GatewayFrontendClientCertificateValidationInsecureFallback",
     "GatewayHTTPListenerIsolation",
+    "GatewayHTTPSListenerDetectMisdirectedRequests",
     "GatewayPort8080",
     "GatewayStaticAddresses",
     "HTTPRoute",
@@ -276,17 +277,64 @@ fn servers(cluster: Cluster<'_>, (index, o): (usize, &Ours), routes: &[Placed<'_
             Some(IpAddr::V4(a)) => format!("{a}:{port}"),
             Some(IpAddr::V6(a)) => format!("[{a}]:{port}"),
         };
+        let misdirection = Misdirection::new(o, &listeners, &address).filter(|_| encrypted);
+        part.http.extend(misdirection.as_ref().map(|m| m.map.clone()));
         for (host, candidates) in hosts_of_port((index, o), &listeners, routes) {
-            let listener = owner(o, &listeners, &host).and_then(|l| o.listeners.get(l));
+            let owner = owner(o, &listeners, &host);
+            let misdirected = misdirection.as_ref().map(|m| m.check(owner));
+            let listener = owner.and_then(|l| o.listeners.get(l));
             let fallback = listeners.first().and_then(|l| o.listeners.get(*l));
             server(
                 cluster,
                 (&host, &candidates),
                 (&address, port, encrypted, certificate),
                 (listener, fallback),
+                misdirected,
                 part,
             );
         }
+    }
+}
+
+/// Check that a request is for the listener whose certificate and whose demands on clients its connection has met (RFC 9110, section
+/// 15.5.20). Otherwise one with client certificates could be reached by the name of one without.
+struct Misdirection {
+    variable: String,
+    /// The `map` of the variable, from the server name of the connection to the listener.
+    map: Node,
+}
+
+impl Misdirection {
+    /// Returns `None` for a port with one listener, where nothing can be confused.
+    fn new(o: &Ours, listeners: &[usize], address: &str) -> Option<Misdirection> {
+        if listeners.len() < 2 {
+            return None;
+        }
+        let variable = format!("$gateway_listener_{}", crate::groups::short_hash(address));
+        let entry = |l: &usize| {
+            let host = o.listeners.get(*l)?.host();
+            let name = match host.as_str() {
+                "" => "default".to_owned(),
+                // They mean something else in a `map`.
+                "default" | "hostnames" | "include" | "volatile" => format!("\\{host}"),
+                _ => host,
+            };
+            Some(Node::new(name.as_str()).arg(l.to_string()))
+        };
+        // A connection without a server name tells nothing.
+        let fixed = [Node::new("hostnames"), Node::new("").arg("any")];
+        let map = Node::new("map")
+            .args(["$ssl_server_name", variable.as_str()])
+            .block(fixed.into_iter().chain(listeners.iter().filter_map(entry)).collect());
+        Some(Misdirection { variable, map })
+    }
+
+    /// Returns the check for the servers of a listener.
+    fn check(&self, listener: Option<usize>) -> Node {
+        let own = listener.map_or_else(|| "none".to_owned(), |l| l.to_string());
+        Node::new("if")
+            .args([format!("({}", self.variable), "!~".to_owned(), format!("^(any|{own})$)")])
+            .block(vec![Node::new("return").arg("421")])
     }
 }
 
@@ -402,6 +450,7 @@ fn server(
     (host, candidates): (&str, &[Candidate<'_>]),
     (address, port, encrypted, certificate): (&str, u16, bool, Option<&CertificateFiles>),
     (listener, fallback): (Option<&Attached>, Option<&Attached>),
+    misdirected: Option<Node>,
     part: &mut GatewayPart,
 ) {
     let mut nodes = Vec::new();
@@ -419,6 +468,7 @@ fn server(
     nodes.extend(
         ["$proxy_upstream_name", "$proxy_alternative_upstream_name"].map(|v| Node::new("set").args([v, ""])),
     );
+    nodes.extend(misdirected);
     if encrypted {
         let of = listener.filter(|l| !l.certificates.is_empty()).or(fallback);
         for files in of.into_iter().flat_map(|l| &l.certificates) {
