@@ -467,7 +467,8 @@ impl Controller {
 
     /// Translates the objects and delivers what has changed.
     fn sync(&mut self) {
-        if self.configuration_due().is_none_or(|at| at > Instant::now()) {
+        // The first configuration is complete: it would drop endpoints that came before it.
+        if self.number > 0 && self.configuration_due().is_none_or(|at| at > Instant::now()) {
             self.waiting.endpoints = None;
             // Groups that the process does not know yet come with the configuration that has them.
             let groups = self.translator.translate(&self.objects, &self.settings.options).groups;
