@@ -1,7 +1,8 @@
 //! The controller: follows the objects of a cluster and delivers configurations and servers of groups.
 //!
-//! One task owns all state. Changes of endpoints alone become the servers of groups, which need no new configuration. All other
-//! changes are gathered for a moment and become one. Of two configurations the second is delivered when the first is applied.
+//! One task owns all state. Changes of endpoints become the servers of groups, which need no new configuration, and overtake one
+//! that waits. All other changes are gathered for a moment and become one. The next one is delivered when the last is applied, after
+//! a pause.
 
 use crate::api::{Api, Error};
 use crate::events::{self, Events};
@@ -585,7 +586,7 @@ impl Controller {
         let mut problems = self.problems.clone();
         problems.extend(self.quarantined.iter().flat_map(|(path, q)| self.of_file(path, &q.reason)));
         let events = self.events.due(&problems, &self.settings.identity, EVENTS_A_SECOND);
-        // What is not applied yet is not reported.
+        // Statuses wait until the configuration that they describe is applied.
         if self.in_flight.is_none() {
             statuses.extend(self.gateway_statuses.due());
         }

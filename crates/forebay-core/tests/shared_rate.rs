@@ -27,7 +27,7 @@ fn warm_requests_allocate_nothing() {
             if request > 1000 {
                 allocated += CountingAllocator::counts().allocations - before;
             }
-            // What follows is the task's part, on another thread.
+            // The task runs the rest, on another thread.
             let mut asks = Vec::new();
             zone.take_asks(&mut asks);
             for ask in asks {

@@ -51,7 +51,7 @@ impl Risk {
     }
 }
 
-/// What Forebay does with an annotation or key.
+/// Verdict of Forebay on an annotation or key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It works as documented by ingress-nginx.

@@ -42,7 +42,7 @@ pub struct Again {
     pub serves: bool,
 }
 
-/// What is kept of the last configuration for the next one.
+/// Parts of the last configuration that the next one can take over.
 #[derive(Default)]
 pub struct Memory {
     former: Option<Former>,

@@ -470,7 +470,7 @@ impl SharedRate {
         let pace = Pace::new(self.rate, 0);
         let mut rest = waiting.as_slice();
         while let Some(key) = next_key(&mut rest) {
-            // The lock is taken anew for each key: requests must not wait for thousands.
+            // Each key takes the lock for itself, so that no request waits for thousands of keys.
             if let Some(share) = lock(&self.table).keys.find(key) {
                 let want = share.lack(pace, now);
                 let question = Question::Cells {
@@ -507,7 +507,7 @@ impl SharedRate {
                 }
             }
             Client::Request(sender) => {
-                // What is known of the key serves if the store fails.
+                // If the store fails, the last known count of the key decides.
                 if table.keys.find(&ask.key).is_none() {
                     table.keys.insert(&ask.key, Share::default());
                 }

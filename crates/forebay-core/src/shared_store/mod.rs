@@ -43,13 +43,13 @@ pub trait Shares: Send + Sync {
 pub struct Ask {
     /// Key in the zone.
     pub key: Box<[u8]>,
-    /// What is asked.
+    /// Question to the store.
     pub question: Question,
     /// Receiver of the answer.
     pub client: Client,
 }
 
-/// What is asked about a key.
+/// Question to the store about a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Question {
     /// For cells of a rate. Times are in nanoseconds.

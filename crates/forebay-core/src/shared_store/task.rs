@@ -31,7 +31,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 const OPEN: Duration = Duration::from_secs(1);
 /// Least time without an answer after which the store has failed.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// Time that a connection has to last before the pauses begin anew.
+/// Time that a connection has to last before the next pause is the shortest again.
 const STABLE: Duration = Duration::from_secs(10);
 
 /// Asks the store until the future is dropped.
