@@ -296,9 +296,11 @@ fn upgrade_and_way_back_refuse_nobody() {
 fn a_daemon_of_process_1_upgrades() {
     let site = crate::harness::Site::new(CONF);
     // The shell is process 1 of its namespace, and all that it starts ends with it. A pipe that nothing writes to is its pause.
-    let script = "cd $2; mkfifo never; $1 -p $2 -c nginx.conf || exit; kill -USR2 $(cat logs/nginx.pid); n=0
-        until grep -qE 'start new binary process|signal is ignored' logs/error.log || [ $n = 500 ]; do
-            n=$((n + 1)); read -r -t 0.02 line <>never; done; true";
+    // The daemon's starter ends before the daemon has written its process id, as nginx's does.
+    let script = "cd $2; mkfifo never; n=0
+        wait_until() { until \"$@\" || [ $n = 1500 ]; do n=$((n + 1)); read -r -t 0.02 line <>never; done; }
+        $1 -p $2 -c nginx.conf || exit; wait_until [ -s logs/nginx.pid ]; kill -USR2 $(cat logs/nginx.pid)
+        wait_until grep -qE 'start new binary process|signal is ignored' logs/error.log; true";
     let output = std::process::Command::new("unshare")
         .args(["--pid", "--fork", "--mount-proc", "--kill-child", "bash", "-c", script, "bash"])
         .arg(crate::harness::PROGRAM)
