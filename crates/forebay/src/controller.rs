@@ -214,6 +214,8 @@ pub(crate) struct Controller {
     /// Directory that the paths of the files are relative to. It does not have to exist.
     prefix: PathBuf,
     child: Option<Child>,
+    /// Messages of the process that have not been acted on.
+    arrived: VecDeque<Delivery>,
     respawn_at: Option<Instant>,
     pause: Duration,
     files: BTreeMap<PathBuf, Arc<[u8]>>,
@@ -229,6 +231,7 @@ impl Controller {
             arguments: arguments.iter().skip(1).cloned().collect(),
             prefix: prefix.to_owned(),
             child: None,
+            arrived: VecDeque::new(),
             respawn_at: Some(Instant::now()),
             pause: Duration::ZERO,
             files: BTreeMap::new(),
@@ -274,9 +277,9 @@ impl Controller {
         self.child.as_ref().map(|child| child.socket.as_fd())
     }
 
-    /// Returns the messages that have arrived as a whole. Ends a process that sends something else.
-    pub(crate) fn deliveries(&mut self, log: &Log) -> Vec<Delivery> {
-        let Some(child) = &mut self.child else { return Vec::new() };
+    /// Reads what the process has sent. Ends a process that sends no messages. Returns `false` if no whole message has come.
+    pub(crate) fn read(&mut self, log: &Log) -> bool {
+        let Some(child) = &mut self.child else { return false };
         let mut piece = vec![0; PIECE];
         for _ in 0..PIECES {
             match fds::read_ready(&child.socket, &mut piece) {
@@ -292,11 +295,27 @@ impl Controller {
                 }
             }
         }
-        child.inbox.take_all().unwrap_or_else(|Broken| {
+        let deliveries = child.inbox.take_all().unwrap_or_else(|Broken| {
             log.alert(&format!("controller process {} sent a broken message and is killed", child.pid));
             let _ = kill(child.pid, Signal::SIGKILL);
             Vec::new()
-        })
+        });
+        let any = !deliveries.is_empty();
+        self.arrived.extend(deliveries);
+        any
+    }
+
+    /// Returns the next message.
+    pub(crate) fn next_delivery(&mut self) -> Option<Delivery> {
+        self.arrived.pop_front()
+    }
+
+    /// Returns the servers of the next message, and notes them, unless it is a configuration, which has to be acted on before.
+    pub(crate) fn next_endpoints(&mut self) -> Option<Vec<Endpoints>> {
+        let is_endpoints = |delivery: &mut Delivery| matches!(delivery, Delivery::Endpoints(_));
+        let Delivery::Endpoints(endpoints) = self.arrived.pop_front_if(is_endpoints)? else { return None };
+        self.take_endpoints(&endpoints);
+        Some(endpoints)
     }
 
     /// Adds a configuration to those before.
@@ -309,12 +328,12 @@ impl Controller {
             self.files.remove(path);
         }
         self.files.extend(c.files.into_iter().map(|(path, bytes)| (path, Arc::from(bytes))));
-        self.take_endpoints(c.endpoints);
+        self.take_endpoints(&c.endpoints);
     }
 
     /// Notes the servers of groups. A group without any is noted, too: it has none on purpose.
-    pub(crate) fn take_endpoints(&mut self, endpoints: Vec<Endpoints>) {
-        self.endpoints.extend(endpoints.into_iter().map(|e| (e.group.clone(), e)));
+    fn take_endpoints(&mut self, endpoints: &[Endpoints]) {
+        self.endpoints.extend(endpoints.iter().map(|e| (e.group.clone(), e.clone())));
     }
 
     /// Returns the files of the configuration.
@@ -323,8 +342,8 @@ impl Controller {
     }
 
     /// Returns the servers of all groups.
-    pub(crate) fn endpoints(&self) -> BTreeMap<Vec<u8>, Endpoints> {
-        self.endpoints.clone()
+    pub(crate) fn endpoints(&self) -> Vec<Endpoints> {
+        self.endpoints.values().cloned().collect()
     }
 
     /// Notes that the worker got the configuration `number` of the controller as this generation.
@@ -364,6 +383,7 @@ impl Controller {
     pub(crate) fn ended(&mut self, pid: Pid) -> bool {
         let Some(child) = self.child.take_if(|child| child.pid == pid) else { return false };
         self.given.clear();
+        self.arrived.clear();
         self.restart_later(child.started.elapsed());
         true
     }
@@ -450,8 +470,8 @@ mod tests {
         assert_eq!((read(&c, "b"), read(&c, "c")), (None, Some(vec![1])));
         assert!(read(&c, "forebay.conf").is_some());
         assert_eq!(c.endpoints().len(), 1);
-        c.take_endpoints(vec![Endpoints { group: b"shop".to_vec(), servers: vec![] }]);
-        assert_eq!(c.endpoints()[b"shop".as_slice()].servers, []);
+        c.take_endpoints(&[Endpoints { group: b"shop".to_vec(), servers: vec![] }]);
+        assert_eq!(c.endpoints()[0].servers, []);
         c.take(Configuration { complete: true, ..Default::default() });
         assert!(c.endpoints().is_empty() && read(&c, "c").is_none());
     }

@@ -13,6 +13,7 @@
 mod acme;
 mod address;
 mod answers;
+mod building;
 mod changes;
 mod check;
 mod cli;
@@ -34,6 +35,7 @@ mod log_recovery;
 mod manual;
 mod master;
 mod master_log;
+mod meanwhile;
 mod origin;
 mod paths;
 mod plan;

@@ -2,9 +2,10 @@
 
 use crate::answers::{Answer, Answers, Broken};
 use crate::controller::{Configuration, Controller, Delivery};
-use crate::listen::{self, Listeners};
+use crate::listen::{self, Listeners, Refused};
 use crate::log_recovery::WorkerLogs;
 use crate::master_log::{Log, errno, failed};
+use crate::meanwhile::meanwhile;
 use crate::paths::Paths;
 use crate::reports::Reports;
 use crate::service_manager::{self, ServiceManager};
@@ -12,7 +13,7 @@ use crate::signals::{Received, Signals, received_line};
 use crate::state::{self, Before, Given, State};
 use crate::succession::{self, Succession};
 use crate::title;
-use crate::wire::{self, Endpoints};
+use crate::wire;
 use crate::worker;
 use forebay_conf::error::Level;
 use forebay_conf::files::Files;
@@ -201,18 +202,20 @@ impl Master {
     pub(crate) fn run(mut self) -> io::Result<()> {
         self.log.notice("start worker processes");
         self.spawn();
+        self.deliveries();
         loop {
             let (workers, controller) = self.wait()?;
             for pid in workers {
                 self.listen_to(pid);
             }
-            if controller {
-                self.listen_to_controller();
+            if let Some(controller) = self.controller.as_mut().filter(|_| controller) {
+                controller.read(&self.log);
             }
             while let Some(received) = self.signals.next() {
                 self.signal(received);
             }
             self.timers();
+            self.deliveries();
             if self.ending != Ending::No && self.children.is_empty() {
                 self.finish();
                 return Ok(());
@@ -412,7 +415,9 @@ impl Master {
         let predecessor = self.predecessor_of_worker();
         let predecessor = predecessor.as_ref().or(self.succession.predecessor.as_ref()).map(AsFd::as_fd);
         let quic = (&*self.succession.secret, predecessor);
-        let (order, fds) = self.state.order((&[], None), self.generations, logs.area(), quic);
+        let endpoints = self.controller.as_ref().map(Controller::endpoints).unwrap_or_default();
+        let generation = (self.generations, endpoints);
+        let (order, fds) = self.state.order((&[], None), generation, logs.area(), quic);
         // A worker that dies before it has read all is reaped like any other.
         if let Err(e) = wire::send_configure(&control, &order, &fds) {
             self.log.alert(&format!("could not configure worker process {pid} ({})", errno(&e)));
@@ -555,15 +560,7 @@ impl Master {
     /// The reason why it is refused. Nothing has changed then.
     fn reconfigure(&mut self) -> Result<(), String> {
         self.reports.reading(&self.pid_file);
-        let environment = self.state.environment.clone();
-        let before = Before {
-            listeners: Some(&self.state.listeners),
-            threads: self.children.iter().find(|child| !child.leaving).map(|child| child.threads),
-            test: false,
-        };
-        let files = self.controller.as_ref().map_or_else(Files::disk, Controller::files);
-        let memory = &mut self.state.memory;
-        let opened = state::open(&environment, &self.start.paths, files, (before, memory), &self.log);
+        let opened = self.open();
         let moved = |new: &State| new.pid != self.state.pid;
         let Ok(mut new) = opened.and_then(|new| match moved(&new) {
             true => new.write_pid(&self.log).map(|()| new),
@@ -579,7 +576,6 @@ impl Master {
             self.pid_file = new.pid.clone();
         }
         self.say_what_stays(&new);
-        new.endpoints = self.controller.as_ref().map(Controller::endpoints).unwrap_or_default();
         let kept = new.listeners.clone();
         self.close_listeners(&kept);
         new.memory = std::mem::take(&mut self.state.memory);
@@ -591,15 +587,35 @@ impl Master {
         Ok(())
     }
 
+    /// Opens the configuration as it is now. One of a controller may take long: servers of groups reach the worker meanwhile.
+    fn open(&mut self) -> Result<State, Refused> {
+        let Master { state, start, log, children, controller, .. } = self;
+        let threads = children.iter().find(|child| !child.leaving).map(|child| child.threads);
+        let before = Before { listeners: Some(&state.listeners), threads, test: false };
+        let files = controller.as_ref().map_or_else(Files::disk, Controller::files);
+        let (environment, memory) = (&state.environment, &mut state.memory);
+        let log = &*log;
+        let open = || state::open(environment, &start.paths, files, (before, memory), log);
+        let Some(controller) = controller else { return open() };
+        let socket = controller
+            .socket()
+            .map_or_else(|| Err(io::ErrorKind::NotConnected.into()), |socket| socket.try_clone_to_owned());
+        meanwhile(socket, open, || {
+            let any = controller.read(log);
+            pass_endpoints(controller, children, log);
+            any
+        })
+    }
+
     // Controller.
 
-    fn listen_to_controller(&mut self) {
-        let Some(controller) = &mut self.controller else { return };
-        for delivery in controller.deliveries(&self.log) {
-            match delivery {
-                Delivery::Configuration(configuration) => self.configured(configuration),
-                Delivery::Endpoints(endpoints) => self.pass_endpoints(endpoints),
-            }
+    /// Acts on what the controller has sent. Some of it may have been read at the start or while a configuration was opened.
+    fn deliveries(&mut self) {
+        loop {
+            let Some(controller) = &mut self.controller else { return };
+            pass_endpoints(controller, &self.children, &self.log);
+            let Some(Delivery::Configuration(configuration)) = controller.next_delivery() else { return };
+            self.configured(configuration);
         }
     }
 
@@ -620,22 +636,6 @@ impl Master {
         }
     }
 
-    /// Passes the servers of groups to the worker, and keeps them for its successor.
-    fn pass_endpoints(&mut self, endpoints: Vec<Endpoints>) {
-        self.state.endpoints.extend(endpoints.iter().map(|e| (e.group.clone(), e.clone())));
-        for child in self.children.iter().filter(|child| !child.leaving) {
-            let Some(control) = &child.control else { continue };
-            if let Err(e) = wire::send_endpoints(control, &endpoints) {
-                // It is replaced when it has ended, and its successor gets all of them.
-                self.log.alert(&format!("worker process {} takes no servers ({})", child.pid, errno(&e)));
-                let _ = kill(child.pid, Signal::SIGKILL);
-            }
-        }
-        if let Some(controller) = &mut self.controller {
-            controller.take_endpoints(endpoints);
-        }
-    }
-
     /// Has the pages of the worker show that a configuration was refused.
     fn show_refusal(&self, reason: &str) {
         let child = self.children.iter().find(|child| !child.leaving);
@@ -652,10 +652,12 @@ impl Master {
             return;
         };
         self.generations += 1;
+        let endpoints = self.controller.as_ref().map(Controller::endpoints).unwrap_or_default();
         child.logs.given(self.generations, &self.state.config.log_files, &self.state.logs);
         // A worker that has not applied the last configuration may refuse it, and keep the files of an earlier one.
         let base = Some(&child.given.0).filter(|_| child.given.1);
-        let (order, fds) = self.state.order((&child.known, base), self.generations, None, (&[], None));
+        let generation = (self.generations, endpoints);
+        let (order, fds) = self.state.order((&child.known, base), generation, None, (&[], None));
         child.given = (Given { generation: self.generations, files: self.state.files.clone() }, false);
         // Without a socket it is about to end, and its successor gets the new configuration.
         let Some(control) = &child.control else { return };
@@ -822,6 +824,20 @@ impl Master {
             return;
         }
         self.pid_file = self.state.pid.clone();
+    }
+}
+
+/// Passes servers of groups that came from the controller before its next configuration to the worker.
+fn pass_endpoints(controller: &mut Controller, children: &[Child], log: &Log) {
+    while let Some(endpoints) = controller.next_endpoints() {
+        for child in children.iter().filter(|child| !child.leaving) {
+            let Some(control) = &child.control else { continue };
+            if let Err(e) = wire::send_endpoints(control, &endpoints) {
+                // It is replaced when it has ended, and its successor gets all of them.
+                log.alert(&format!("worker process {} takes no servers ({})", child.pid, errno(&e)));
+                let _ = kill(child.pid, Signal::SIGKILL);
+            }
+        }
     }
 }
 

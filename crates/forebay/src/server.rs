@@ -252,8 +252,7 @@ fn prepare_controlled(
         state.memory = memory;
         Ok(state)
     };
-    let Some(mut state) = first_configuration(&mut controller, &signals, open, log)? else { return Ok(None) };
-    state.endpoints = controller.endpoints();
+    let Some(state) = first_configuration(&mut controller, &signals, open, log)? else { return Ok(None) };
     if let Some(old) = &old {
         old.warn_of_unused(&state.listeners, log);
     }
@@ -285,23 +284,22 @@ fn first_configuration(
                 _ => {}
             }
         }
-        for delivery in controller.deliveries(log) {
-            match delivery {
-                Delivery::Endpoints(endpoints) => controller.take_endpoints(endpoints),
-                Delivery::Configuration(configuration) => {
-                    let number = configuration.number;
-                    controller.take(configuration);
-                    match open(controller) {
-                        Ok(state) => {
-                            // The first worker gets the first generation.
-                            controller.given(1, number);
-                            return Ok(Some(state));
-                        }
-                        Err(Refused) => {
-                            let reason = log.take_refusal().unwrap_or_default();
-                            controller.refused(number, &reason);
-                        }
-                    }
+        controller.read(log);
+        loop {
+            // They come with the configuration.
+            while controller.next_endpoints().is_some() {}
+            let Some(Delivery::Configuration(configuration)) = controller.next_delivery() else { break };
+            let number = configuration.number;
+            controller.take(configuration);
+            match open(controller) {
+                Ok(state) => {
+                    // The first worker gets the first generation.
+                    controller.given(1, number);
+                    return Ok(Some(state));
+                }
+                Err(Refused) => {
+                    let reason = log.take_refusal().unwrap_or_default();
+                    controller.refused(number, &reason);
                 }
             }
         }

@@ -14,7 +14,7 @@ use forebay_core::config::{Config, Environment, ListenAddr, Memory};
 use forebay_core::process::Generation;
 use forebay_sys::files;
 use forebay_sys::identity::{self, Identity};
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -43,8 +43,6 @@ pub(crate) struct State {
     pub config: Arc<Config>,
     /// Files that it was read from.
     pub files: Arc<Files>,
-    /// Servers of groups with `peers external`, by group.
-    pub endpoints: BTreeMap<Vec<u8>, Endpoints>,
     /// Threads, connections, descriptors.
     pub plan: Plan,
     /// User of the worker; `None` without privilege.
@@ -184,7 +182,6 @@ pub(crate) fn open_read(
         environment: environment.clone(),
         config: Arc::new(config),
         files: Arc::default(),
-        endpoints: BTreeMap::new(),
         plan,
         identity,
         listeners,
@@ -263,11 +260,11 @@ impl State {
     }
 
     /// Returns the message for a worker that has the sockets of `known` and the files of `base` already, and its descriptors in
-    /// order; the last one is `log_area`.
+    /// order; the last one is `log_area`. `endpoints`: servers of groups with `peers external`.
     pub(crate) fn order<'a>(
         &'a self,
         (known, base): (&[ListenAddr], Option<&Given>),
-        generation: u64,
+        (generation, endpoints): (u64, Vec<Endpoints>),
         log_area: Option<BorrowedFd<'a>>,
         quic: (&[u8], Option<BorrowedFd<'a>>),
     ) -> (Configure, Vec<BorrowedFd<'a>>) {
@@ -287,7 +284,7 @@ impl State {
             quic_secret: quic.0.to_vec(),
             predecessor: quic.1.is_some(),
             log_area: log_area.is_some(),
-            endpoints: self.endpoints.values().cloned().collect(),
+            endpoints,
         };
         let sockets = self.listeners.open.iter().filter(new).flat_map(|open| &open.sockets);
         let fds = sockets.chain(self.logs.iter().map(|(_, fd)| fd)).map(|fd| fd.as_fd());

@@ -1,30 +1,22 @@
 //! The worker process: receives the configuration, drops privilege, runs the threads, obeys signals.
 
 use crate::answers::Answer;
-use crate::front_ends::load_after;
+use crate::building::{Builder, Named, Workshop, own_log};
 use crate::master_log::{Log, errno};
 use crate::shown::Shown;
 use crate::signals::{Received, Signals, received_line};
 use crate::title;
-use crate::wire::{Configure, Endpoints, Order, receive_order};
-use forebay_conf::error::Level;
-use forebay_conf::files::Files;
-use forebay_core::config::main_settings::{ErrorLog, ErrorLogTarget};
-use forebay_core::config::{Config, Memory};
-use forebay_core::process::{Generation, Worker};
-use forebay_core::upstream::group::Group;
-use forebay_core::upstream::servers::Found;
-use forebay_net::addr::PeerAddr;
+use crate::wire::{Configure, Order, receive_order};
+use forebay_core::config::Config;
+use forebay_core::process::Worker;
 use forebay_sys::log_area::Mapped;
 use forebay_sys::sync::lock;
 use forebay_sys::{daemon, identity, limits};
 use nix::sys::signal::Signal;
-use std::collections::HashMap;
 use std::io::{self, Write};
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -84,92 +76,12 @@ struct Process {
     generation: u64,
     worker: Worker,
     config: Arc<Config>,
-    /// Its groups, once endpoints have come.
-    named: Option<Named>,
-    /// What the next configuration takes over.
-    memory: Memory,
-    /// Number of the configuration whose files the memory has.
-    remembered: u64,
+    named: Named,
+    builder: Builder,
+    /// Log files that were opened anew while a configuration was built, which has the former ones.
+    reopened: Vec<(Vec<PathBuf>, Vec<OwnedFd>)>,
     log: Arc<Log>,
     shown: Shown,
-}
-
-/// Received descriptors, by their use.
-struct Descriptors {
-    generation: Generation,
-    files: Arc<Files>,
-    log: Arc<Log>,
-    log_area: Option<OwnedFd>,
-    /// Socket to the worker before.
-    predecessor: Option<OwnedFd>,
-}
-
-/// Builds the configuration from the record and sorts the descriptors.
-fn build(
-    order: &Configure,
-    fds: Vec<OwnedFd>,
-    (memory, remembered): (&mut Memory, u64),
-) -> Result<Descriptors, String> {
-    // A record that leaves out files of another configuration is refused as broken.
-    let known = memory.known().filter(|_| order.base == remembered);
-    let files = Files::from_bytes_after(&order.record, known.as_deref());
-    let mut files = memory.files(files.map_err(|e| errno(&e))?);
-    let (config, _) = load_after(memory, &order.environment, &mut files).map_err(|e| files.render(&e))?;
-    let files = memory.accept(files);
-    if !order.endpoints.is_empty() {
-        Named::new(&config).set(&order.endpoints);
-    }
-    let mut fds = fds.into_iter();
-    let sockets =
-        order.listeners.iter().map(|(addr, count)| (addr.clone(), fds.by_ref().take(*count).collect()));
-    let sockets = sockets.collect();
-    let logs: Vec<(PathBuf, OwnedFd)> = order.logs.iter().cloned().zip(fds.by_ref()).collect();
-    let log_area = if order.log_area { fds.next() } else { None };
-    let predecessor = if order.predecessor { fds.next() } else { None };
-    let log = Arc::new(own_log(&config, order.environment.error_log.as_deref(), &logs));
-    let generation = Generation { config: Arc::new(config), sockets, logs, number: order.generation };
-    Ok(Descriptors { generation, files, log, log_area, predecessor })
-}
-
-/// Groups of `upstream` blocks by their names. Groups of different blocks, `http` and `stream`, may have one name.
-struct Named(HashMap<Vec<u8>, Vec<Arc<Group>>>);
-
-impl Named {
-    fn new(config: &Config) -> Named {
-        let mut named: HashMap<_, Vec<_>> = HashMap::with_capacity(config.groups.len());
-        for group in config.groups.iter().map(|(_, group)| group).filter(|group| group.explicit) {
-            named.entry(group.name.to_vec()).or_default().push(group.clone());
-        }
-        Named(named)
-    }
-
-    /// Gives groups with `peers external` their servers.
-    fn set(&self, endpoints: &[Endpoints]) {
-        for Endpoints { group, servers } in endpoints {
-            for group in self.0.get(&**group).into_iter().flatten() {
-                let found = |(addr, weight): &(SocketAddr, u32)| Found {
-                    addr: PeerAddr::Inet(*addr),
-                    weight: Some(i64::from((*weight).max(1))),
-                    backup: false,
-                };
-                group.set_external(servers.iter().map(found).collect());
-            }
-        }
-    }
-}
-
-/// Returns the error log for this thread's few lines, on copies of the descriptors.
-fn own_log(config: &Config, fallback: Option<&Path>, logs: &[(PathBuf, OwnedFd)]) -> Log {
-    let copies: Vec<_> =
-        logs.iter().filter_map(|(path, fd)| Some((path.clone(), Arc::new(fd.try_clone().ok()?)))).collect();
-    if !config.main.error_log.is_empty() {
-        return Log::configured(&config.main.error_log, &copies);
-    }
-    let target = match fallback {
-        Some(path) if path != Path::new("stderr") => ErrorLogTarget::File(path.to_owned()),
-        _ => ErrorLogTarget::Stderr,
-    };
-    Log::configured(&[ErrorLog { target, level: Level::Error }], &copies)
 }
 
 /// Sets limits, priority, user and directory, in the order in which each still has the privilege that it needs.
@@ -211,8 +123,8 @@ impl Process {
         order: &Configure,
         fds: Vec<OwnedFd>,
     ) -> Result<Process, (Replies, String)> {
-        let mut memory = Memory::serving();
-        let started = build(order, fds, (&mut memory, 0)).and_then(|built| {
+        let mut workshop = Workshop::new();
+        let started = workshop.build(order, fds).and_then(|built| {
             built.log.take_last_words();
             become_worker(order, &built.generation.config, &built.log)?;
             let config = built.generation.config.clone();
@@ -227,23 +139,23 @@ impl Process {
             });
             let worker = Worker::start(built.generation, &order.plan(), area, crate::front_ends::FRONT_ENDS)
                 .map_err(|e| errno(&e))?;
-            Ok((worker, config, built.log, built.files))
+            Ok((worker, config, built.named, built.log, built.files))
         });
         match started {
-            Ok((worker, config, log, files)) => {
+            Ok((worker, config, named, log, files)) => {
                 let (control, generation) = (Some(control), order.generation);
                 let mut shown = Shown::default();
                 shown.loaded(&config, &order.environment, &files);
-                let remembered = generation;
+                let (builder, reopened) = (Builder::new(workshop), Vec::new());
                 Ok(Process {
                     control,
                     replies,
                     generation,
                     worker,
                     config,
-                    named: None,
-                    memory,
-                    remembered,
+                    named,
+                    builder,
+                    reopened,
                     log,
                     shown,
                 })
@@ -255,9 +167,14 @@ impl Process {
     fn serve(mut self, signals: &Signals) -> io::Result<()> {
         self.replies.send(&Answer::Applied(self.generation));
         loop {
-            let ready = {
-                let others: Vec<_> = self.control.iter().map(AsFd::as_fd).collect();
-                signals.wait(&others, None)?
+            let (ordered, built) = {
+                let control = self.control.as_ref().map(AsFd::as_fd);
+                let builder = self.builder.ready();
+                let others: Vec<_> = control.into_iter().chain(builder).collect();
+                let ready = signals.wait(&others, None)?;
+                let mut ready = ready.into_iter();
+                let mut is_ready = |there: bool| there && ready.next().unwrap_or(false);
+                (is_ready(control.is_some()), is_ready(builder.is_some()))
             };
             while let Some(received) = signals.next() {
                 match received.signal {
@@ -267,7 +184,10 @@ impl Process {
                     _ => {}
                 }
             }
-            if ready.contains(&true) {
+            if built {
+                self.built()?;
+            }
+            if ordered {
                 self.order(false);
             }
         }
@@ -278,11 +198,19 @@ impl Process {
         match receive_order(control) {
             // Its successor has it.
             Ok(Some(Order::Configure(..))) if quitting => {}
-            Ok(Some(Order::Configure(order, fds))) => self.reload(&order, fds),
+            Ok(Some(Order::Configure(order, fds))) => {
+                if let Err(e) = self.builder.order(order, fds) {
+                    self.refuse(format!("could not start a thread ({})", errno(&e)));
+                }
+            }
+            Ok(Some(Order::Reopen(paths, fds))) if self.builder.is_busy() && !quitting => {
+                self.reopened.push((paths, fds));
+            }
             Ok(Some(Order::Reopen(paths, fds))) => self.reopen(paths, fds),
             Ok(Some(Order::Refused(reason))) => Shown::refused(reason),
             Ok(Some(Order::Endpoints(endpoints))) => {
-                self.named.get_or_insert_with(|| Named::new(&self.config)).set(&endpoints);
+                self.named.set(&endpoints);
+                self.builder.keep(endpoints);
             }
             Ok(Some(Order::Succeed(pair))) => forebay_server::parts::succeed_quic(pair),
             Ok(None) | Err(_) => {
@@ -293,23 +221,32 @@ impl Process {
         }
     }
 
-    fn reload(&mut self, order: &Configure, fds: Vec<OwnedFd>) {
-        match build(order, fds, (&mut self.memory, self.remembered)) {
+    /// Has the threads change to the configuration that has been built.
+    fn built(&mut self) -> io::Result<()> {
+        let (order, result) = self.builder.take()?;
+        match result {
             Ok(built) => {
-                self.remembered = order.generation;
                 self.config = built.generation.config.clone();
-                self.named = None;
+                self.named = built.named;
                 self.log = built.log;
                 self.log.take_last_words();
                 let (replies, number) = (self.replies.clone(), order.generation);
                 self.worker.reload(built.generation, move || replies.send(&Answer::Applied(number)));
                 self.shown.loaded(&self.config, &order.environment, &built.files);
             }
-            Err(text) => {
-                Shown::refused(text.clone());
-                self.replies.send(&Answer::Failed(text));
+            Err(text) => self.refuse(text),
+        }
+        if !self.builder.is_busy() {
+            for (paths, fds) in std::mem::take(&mut self.reopened) {
+                self.reopen(paths, fds);
             }
         }
+        Ok(())
+    }
+
+    fn refuse(&self, reason: String) {
+        Shown::refused(reason.clone());
+        self.replies.send(&Answer::Failed(reason));
     }
 
     fn reopen(&mut self, paths: Vec<PathBuf>, fds: Vec<OwnedFd>) {
@@ -333,6 +270,10 @@ impl Process {
     fn quit(mut self, received: Received, signals: &Signals) -> io::Result<()> {
         self.log.notice(&received_line(received, ", shutting down"));
         self.log.notice("gracefully shutting down");
+        // The configuration that is being built belongs to its successor.
+        for (paths, fds) in std::mem::take(&mut self.reopened) {
+            self.reopen(paths, fds);
+        }
         self.replies.send(&Answer::Leaving);
         self.worker.quit(self.config.main.worker_shutdown_timeout);
         // Waiting for the last request must not make the process deaf: a fast stop still counts.

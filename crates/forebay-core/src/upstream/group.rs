@@ -159,6 +159,11 @@ impl Group {
         self.rebuild(&[]);
     }
 
+    /// Returns `true` for a group with `peers external`.
+    pub fn is_external(&self) -> bool {
+        lock(&self.servers).iter().any(|s| s.source == Discovery::External)
+    }
+
     /// Replaces the servers of a group with `peers external`. Those that stay keep their state and connections. Returns `false`
     /// for a group without that directive.
     pub fn set_external(&self, found: Vec<Found>) -> bool {

@@ -1,0 +1,220 @@
+//! Configurations that the worker builds from the records of the master.
+//!
+//! Those of a reload are built in a thread of their own. A large one takes a second, in which servers of groups have to take effect.
+
+use crate::front_ends::load_after;
+use crate::master_log::{Log, errno};
+use crate::wire::{Configure, Endpoints};
+use forebay_conf::error::Level;
+use forebay_conf::files::Files;
+use forebay_core::config::main_settings::{ErrorLog, ErrorLogTarget};
+use forebay_core::config::{Config, Memory};
+use forebay_core::process::Generation;
+use forebay_core::upstream::group::Group;
+use forebay_core::upstream::servers::Found;
+use forebay_net::addr::PeerAddr;
+use std::collections::{BTreeMap, HashMap};
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+/// Configuration with its groups, and the descriptors that came with it, by their use.
+pub(crate) struct Built {
+    pub generation: Generation,
+    pub named: Named,
+    pub files: Arc<Files>,
+    pub log: Arc<Log>,
+    pub log_area: Option<OwnedFd>,
+    /// Socket to the worker before.
+    pub predecessor: Option<OwnedFd>,
+}
+
+/// Builds configurations, one after the other, each with what the one before has left.
+pub(crate) struct Workshop {
+    memory: Memory,
+    /// Number of the configuration whose files the memory has.
+    remembered: u64,
+}
+
+impl Workshop {
+    pub(crate) fn new() -> Workshop {
+        Workshop { memory: Memory::serving(), remembered: 0 }
+    }
+
+    /// Builds the configuration of a record.
+    ///
+    /// # Errors
+    /// The reason, in nginx's words where the configuration has an error.
+    pub(crate) fn build(&mut self, order: &Configure, fds: Vec<OwnedFd>) -> Result<Built, String> {
+        // A record that leaves out files of another configuration is refused as broken.
+        let known = self.memory.known().filter(|_| order.base == self.remembered);
+        let files = Files::from_bytes_after(&order.record, known.as_deref());
+        let mut files = self.memory.files(files.map_err(|e| errno(&e))?);
+        let loaded = load_after(&mut self.memory, &order.environment, &mut files);
+        let (config, _) = loaded.map_err(|e| files.render(&e))?;
+        let files = self.memory.accept(files);
+        self.remembered = order.generation;
+        let named = Named::new(&config);
+        named.set(&order.endpoints);
+        let mut fds = fds.into_iter();
+        let sockets =
+            order.listeners.iter().map(|(addr, count)| (addr.clone(), fds.by_ref().take(*count).collect()));
+        let sockets = sockets.collect();
+        let logs: Vec<(PathBuf, OwnedFd)> = order.logs.iter().cloned().zip(fds.by_ref()).collect();
+        let log_area = if order.log_area { fds.next() } else { None };
+        let predecessor = if order.predecessor { fds.next() } else { None };
+        let log = Arc::new(own_log(&config, order.environment.error_log.as_deref(), &logs));
+        let generation = Generation { config: Arc::new(config), sockets, logs, number: order.generation };
+        Ok(Built { generation, named, files, log, log_area, predecessor })
+    }
+}
+
+/// Order of the master, and what has become of it.
+pub(crate) type Finished = (Box<Configure>, Result<Built, String>);
+
+/// Builds the configurations of reloads, in a thread that begins with the first one.
+pub(crate) struct Builder {
+    /// Before there is a thread.
+    workshop: Option<Workshop>,
+    thread: Option<Thread>,
+    /// Orders that are not finished.
+    pending: usize,
+    /// Servers of groups that have come since `pending` was 0. The master sends the newest ones with each order, and then these
+    /// again, so that the last ones count whichever order they came after.
+    late: BTreeMap<Vec<u8>, Endpoints>,
+}
+
+struct Thread {
+    orders: Sender<(Box<Configure>, Vec<OwnedFd>)>,
+    finished: Receiver<Finished>,
+    /// Has a byte for each value in `finished`.
+    ready: PipeReader,
+}
+
+impl Thread {
+    fn start(workshop: Workshop) -> io::Result<Thread> {
+        let (orders, received) = channel();
+        let (finish, finished) = channel();
+        let (ready, told) = io::pipe()?;
+        std::thread::Builder::new()
+            .name("configuration".into())
+            .spawn(move || work(workshop, &received, &finish, told))?;
+        Ok(Thread { orders, finished, ready })
+    }
+}
+
+impl Builder {
+    /// Creates it without a thread. `workshop` has built the configuration in use.
+    pub(crate) fn new(workshop: Workshop) -> Builder {
+        Builder { workshop: Some(workshop), thread: None, pending: 0, late: BTreeMap::new() }
+    }
+
+    /// Gives an order to the thread.
+    ///
+    /// # Errors
+    /// There is no thread, and none can be started.
+    pub(crate) fn order(&mut self, order: Box<Configure>, fds: Vec<OwnedFd>) -> io::Result<()> {
+        if self.thread.is_none() {
+            self.thread = Some(Thread::start(self.workshop.take().unwrap_or_else(Workshop::new))?);
+        }
+        if let Some(thread) = &self.thread {
+            self.pending += 1;
+            // Where the thread has ended, `take` says so.
+            let _ = thread.orders.send((order, fds));
+        }
+        Ok(())
+    }
+
+    /// Returns `true` while an order is not finished.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.pending > 0
+    }
+
+    /// Keeps servers for the configurations that are being built.
+    pub(crate) fn keep(&mut self, endpoints: Vec<Endpoints>) {
+        if self.is_busy() {
+            self.late.extend(endpoints.into_iter().map(|e| (e.group.clone(), e)));
+        }
+    }
+
+    /// Returns the descriptor that is readable when [`Builder::take`] has something.
+    pub(crate) fn ready(&self) -> Option<BorrowedFd<'_>> {
+        self.thread.as_ref().map(|thread| thread.ready.as_fd())
+    }
+
+    /// Takes what the thread has finished, with the newest servers of its groups. Waits for it.
+    ///
+    /// # Errors
+    /// The thread has ended, which it does only by a panic.
+    pub(crate) fn take(&mut self) -> io::Result<Finished> {
+        let thread = self.thread.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        (&thread.ready).read_exact(&mut [0])?;
+        let (order, result) = thread.finished.recv().map_err(io::Error::other)?;
+        self.pending = self.pending.saturating_sub(1);
+        if let Ok(built) = &result {
+            self.late.values().for_each(|endpoints| built.named.set(std::slice::from_ref(endpoints)));
+        }
+        if self.pending == 0 {
+            self.late.clear();
+        }
+        Ok((order, result))
+    }
+}
+
+fn work(
+    mut workshop: Workshop,
+    orders: &Receiver<(Box<Configure>, Vec<OwnedFd>)>,
+    finish: &Sender<Finished>,
+    mut told: PipeWriter,
+) {
+    while let Ok((order, fds)) = orders.recv() {
+        let result = workshop.build(&order, fds);
+        if finish.send((order, result)).is_err() || told.write_all(&[1]).is_err() {
+            return;
+        }
+    }
+}
+
+/// Groups with `peers external` by their names. Groups of different blocks, `http` and `stream`, may have one name.
+pub(crate) struct Named(HashMap<Vec<u8>, Vec<Arc<Group>>>);
+
+impl Named {
+    fn new(config: &Config) -> Named {
+        let mut named: HashMap<_, Vec<_>> = HashMap::new();
+        for group in config.groups.iter().map(|(_, group)| group).filter(|group| group.is_external()) {
+            named.entry(group.name.to_vec()).or_default().push(group.clone());
+        }
+        Named(named)
+    }
+
+    /// Gives groups their servers. Names of other groups are passed over.
+    pub(crate) fn set(&self, endpoints: &[Endpoints]) {
+        for Endpoints { group, servers } in endpoints {
+            for group in self.0.get(&**group).into_iter().flatten() {
+                let found = |(addr, weight): &(SocketAddr, u32)| Found {
+                    addr: PeerAddr::Inet(*addr),
+                    weight: Some(i64::from((*weight).max(1))),
+                    backup: false,
+                };
+                group.set_external(servers.iter().map(found).collect());
+            }
+        }
+    }
+}
+
+/// Returns the error log for the few lines of the thread that obeys, on copies of the descriptors.
+pub(crate) fn own_log(config: &Config, fallback: Option<&Path>, logs: &[(PathBuf, OwnedFd)]) -> Log {
+    let copies: Vec<_> =
+        logs.iter().filter_map(|(path, fd)| Some((path.clone(), Arc::new(fd.try_clone().ok()?)))).collect();
+    if !config.main.error_log.is_empty() {
+        return Log::configured(&config.main.error_log, &copies);
+    }
+    let target = match fallback {
+        Some(path) if path != Path::new("stderr") => ErrorLogTarget::File(path.to_owned()),
+        _ => ErrorLogTarget::Stderr,
+    };
+    Log::configured(&[ErrorLog { target, level: Level::Error }], &copies)
+}
