@@ -13,10 +13,10 @@ use crate::{tickets, webhook};
 use forebay_k8s::gateway::GatewayKind;
 use forebay_k8s::gateway::objects::GROUP;
 use forebay_k8s::objects::{Kind, Object};
-use forebay_k8s::translate::Groups;
-use forebay_k8s::{Endpoint, Key, Objects, Options, Problem, Severity, Translation, Translator};
+use forebay_k8s::translate::{Group, Groups};
+use forebay_k8s::{Key, Objects, Options, Problem, Severity, Translation, Translator};
 use serde_json::Value;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -43,6 +43,8 @@ const LOOK_AGAIN: Duration = Duration::from_secs(60);
 const PARTING: Duration = Duration::from_secs(2);
 /// Pause between two looks at statuses and Events.
 const TICK: Duration = Duration::from_secs(1);
+/// Time after which memory is given back to the system.
+const TRIM: Duration = Duration::from_secs(15);
 
 /// Settings of the controller.
 #[derive(Debug)]
@@ -67,7 +69,7 @@ pub enum Delivery {
     /// New configuration.
     Configuration(Configuration),
     /// Servers of groups.
-    Endpoints(Vec<(Arc<str>, Arc<[Endpoint]>)>),
+    Endpoints(Vec<Group>),
 }
 
 /// Configuration as a difference from the one before.
@@ -82,7 +84,7 @@ pub struct Configuration {
     /// Files that are new or have changed.
     pub files: Vec<(Arc<Path>, Arc<[u8]>)>,
     /// Groups that are new or whose servers have changed.
-    pub endpoints: Vec<(Arc<str>, Arc<[Endpoint]>)>,
+    pub endpoints: Vec<Group>,
 }
 
 /// Answer of the process that serves.
@@ -156,6 +158,7 @@ pub async fn run(
             }
             _ = tick.tick() => {
                 controller.look_again();
+                controller.trim();
                 if *leads.borrow() {
                     controller.publish(&api, &log);
                 }
@@ -301,7 +304,8 @@ struct Quarantined {
     reason: String,
 }
 
-type Files = BTreeMap<Arc<Path>, Arc<[u8]>>;
+/// Files by their paths. To compare paths takes long, so they are not sorted.
+type Files = HashMap<Arc<Path>, Arc<[u8]>>;
 
 struct Controller {
     settings: Settings,
@@ -313,14 +317,14 @@ struct Controller {
     unlisted: HashSet<(Watched, Option<String>)>,
     waiting: Waiting,
     /// Files and groups that were delivered last.
-    files: Files,
+    files: Rc<Files>,
     groups: Groups,
     /// Files that were applied last.
-    applied: Files,
+    applied: Rc<Files>,
     quarantined: HashMap<Arc<Path>, Quarantined>,
     number: u64,
     /// Number of the configuration that is not applied yet, with its files.
-    in_flight: Option<(u64, Files)>,
+    in_flight: Option<(u64, Rc<Files>)>,
     /// Time of the last delivery of a configuration.
     delivered: Instant,
     /// Time before which no other one is delivered.
@@ -330,6 +334,9 @@ struct Controller {
     events: Events,
     /// Time at which the files of this machine were read last.
     looked: Instant,
+    /// Time at which memory was given back last, and whether anything has changed since.
+    trimmed: Instant,
+    changed: bool,
     /// Objects that the webhook judges with.
     judged: webhook::Settings,
     accepted: Vec<Key>,
@@ -348,9 +355,9 @@ impl Controller {
             known: HashMap::new(),
             unlisted: HashSet::new(),
             waiting: Waiting::default(),
-            files: Files::new(),
+            files: Rc::default(),
             groups: Groups::default(),
-            applied: Files::new(),
+            applied: Rc::default(),
             quarantined: HashMap::new(),
             number: 0,
             in_flight: None,
@@ -360,6 +367,8 @@ impl Controller {
             gateway_statuses: GatewayStatuses::default(),
             events: Events::default(),
             looked: Instant::now(),
+            trimmed: Instant::now(),
+            changed: false,
             judged: Rc::default(),
             accepted: Vec::new(),
             problems: Vec::new(),
@@ -395,6 +404,7 @@ impl Controller {
     }
 
     fn note_change(&mut self, kind: Watched) {
+        self.changed = true;
         let now = Instant::now();
         match kind {
             Watched::Core(Kind::EndpointSlice) => self.waiting.endpoints.get_or_insert(now),
@@ -471,18 +481,34 @@ impl Controller {
         // The first configuration is complete: it would drop endpoints that came before it.
         if self.number > 0 && self.configuration_due().is_none_or(|at| at > Instant::now()) {
             self.waiting.endpoints = None;
-            // Groups that the process does not know yet come with the configuration that has them.
-            let groups = self.translator.translate(&self.objects, &self.settings.options).groups;
-            let changed = changed(&self.groups, &groups);
-            if !changed.is_empty() {
-                let _ = self.deliveries.send(Delivery::Endpoints(changed));
-            }
-            self.groups = groups;
+            self.deliver_endpoints();
             return;
         }
         self.waiting = Waiting::default();
         let translation = self.translator.translate(&self.objects, &self.settings.options);
         self.deliver(translation);
+    }
+
+    /// Delivers the endpoints that have changed. Groups that the process does not know yet come with the configuration that has them.
+    fn deliver_endpoints(&mut self) {
+        let changed = match self.translator.endpoints(&self.objects, &self.settings.options) {
+            Some(mut some) => {
+                some.retain(|(name, servers)| self.groups.get(name).is_none_or(|before| before != servers));
+                if !some.is_empty() {
+                    Arc::make_mut(&mut self.groups).extend(some.iter().cloned());
+                }
+                some
+            }
+            None => {
+                let groups = self.translator.translate(&self.objects, &self.settings.options).groups;
+                let changed = changed(&self.groups, &groups);
+                self.groups = groups;
+                changed
+            }
+        };
+        if !changed.is_empty() {
+            let _ = self.deliveries.send(Delivery::Endpoints(changed));
+        }
     }
 
     fn deliver(&mut self, translation: Translation) {
@@ -493,7 +519,7 @@ impl Controller {
         let own =
             self.settings.files.iter().map(|(path, from)| (Arc::from(path.as_path()), self.read(path, from)));
         let files = files.into_iter().chain(own).collect();
-        let files = self.without_refused(files);
+        let files = Rc::new(self.without_refused(files));
         let mut configuration = Configuration {
             number: self.number + 1,
             complete: self.number == 0,
@@ -608,6 +634,14 @@ impl Controller {
         }
     }
 
+    /// Gives memory back to the system when it is time to. Lists, and the answers to statuses, leave pages that are mostly free.
+    fn trim(&mut self) {
+        if self.changed && self.trimmed.elapsed() >= TRIM {
+            forebay_sys::heap::trim();
+            (self.changed, self.trimmed) = (false, Instant::now());
+        }
+    }
+
     /// Has another replica lead at once.
     async fn leave(&self, api: &Api, leads: bool) {
         if let Some(candidate) = self.settings.election.as_ref().filter(|_| leads) {
@@ -634,11 +668,11 @@ fn is_main(path: &Path) -> bool {
 }
 
 /// Returns the groups whose servers have changed. A group that is gone needs no change.
-fn changed(before: &Groups, now: &Groups) -> Vec<(Arc<str>, Arc<[Endpoint]>)> {
+fn changed(before: &Groups, now: &Groups) -> Vec<Group> {
     if Arc::ptr_eq(before, now) {
         return Vec::new();
     }
-    let is_new = |(name, servers): &(&Arc<str>, &Arc<[Endpoint]>)| {
+    let is_new = |(name, servers): &(&Arc<str>, &Arc<[_]>)| {
         before.get(*name).is_none_or(|old| !Arc::ptr_eq(old, servers) && old != *servers)
     };
     now.iter().filter(is_new).map(|(name, servers)| (name.clone(), servers.clone())).collect()

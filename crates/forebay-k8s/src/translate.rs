@@ -24,6 +24,9 @@ use std::sync::Arc;
 /// Name of the main file.
 pub const MAIN: &str = "forebay.conf";
 
+/// Name of a group and its endpoints.
+pub type Group = (Arc<str>, Arc<[Endpoint]>);
+
 /// Endpoints of groups by the names of the groups.
 pub type Groups = Arc<BTreeMap<Arc<str>, Arc<[Endpoint]>>>;
 
@@ -144,6 +147,29 @@ impl Translator {
         out.problems = once_each(problems);
         out.statuses = self.gateways.statuses();
         out
+    }
+
+    /// Finds the endpoints that have changed since the last translation, without one: those of slices wait for nothing else. Returns the
+    /// groups that have other endpoints, and perhaps some that have the same. `None`: only a translation can tell.
+    pub fn endpoints(&mut self, objects: &Objects, options: &Options) -> Option<Vec<Group>> {
+        let (globals, dependencies, _) = self.globals.as_ref()?;
+        if self.options != *options || !view::current(objects, dependencies) {
+            return None;
+        }
+        let globals = globals.clone();
+        let Changes::Some(list) = self.changes(objects) else { return None };
+        let count = list.len();
+        let slices: Vec<_> = list.into_iter().filter(|(kind, _)| *kind == Kind::EndpointSlice).collect();
+        // The others wait for the next translation, and these come again with them.
+        if slices.len() == count {
+            self.seen = Some(objects.version());
+        }
+        let mut changed = self.groups.refresh(objects, &globals, &Changes::Some(slices));
+        let mut of_stream = Translation::default();
+        let ours = self.ours.values().map(|(parsed, _)| parsed);
+        stream::parts(objects, &globals, ours, &mut of_stream, &mut Vec::new());
+        changed.extend(of_stream.groups.iter().map(|(name, servers)| (name.clone(), servers.clone())));
+        Some(changed)
     }
 
     /// Returns what all parts share; forgets all parts if it has changed.

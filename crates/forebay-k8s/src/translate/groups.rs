@@ -1,7 +1,7 @@
 //! Groups: who uses them, their endpoints, and the files of their blocks.
 
-use super::{Changes, Groups};
-use crate::groups::{self, Servers, Spec};
+use super::{Changes, Group, Groups};
+use crate::groups::{self, Endpoint, Servers, Spec};
 use crate::ingress::{Globals, Use};
 use crate::objects::{Key, Kind, Objects};
 use crate::problem::Problem;
@@ -132,8 +132,13 @@ impl Parts {
         self.dirty.insert(part.shard);
     }
 
-    /// Finds the endpoints of the groups whose Services or slices have changed.
-    pub(super) fn refresh(&mut self, objects: &Objects, globals: &Globals, changes: &Changes) {
+    /// Finds the endpoints of the groups whose Services or slices have changed. Returns the groups with other endpoints than before.
+    pub(super) fn refresh(
+        &mut self,
+        objects: &Objects,
+        globals: &Globals,
+        changes: &Changes,
+    ) -> Vec<Group> {
         if let Some(spec) = &globals.default_backend {
             let (name, spec) = (Arc::<str>::from(spec.name()), Arc::new(spec.clone()));
             self.add(&name, &spec, &DEFAULT.into(), None, objects, globals);
@@ -146,19 +151,20 @@ impl Parts {
                 services.filter_map(|(_, key)| self.of_service.get(key)).flatten().cloned().collect()
             }
         };
-        for name in names {
-            self.one(&name, objects, globals);
-        }
+        let other = |name: Arc<str>| Some((name.clone(), self.one(&name, objects, globals)?));
+        names.into_iter().filter_map(other).collect()
     }
 
-    fn one(&mut self, name: &Arc<str>, objects: &Objects, globals: &Globals) {
-        let Some(part) = self.parts.get_mut(name) else { return };
+    /// Finds the endpoints of a group. Returns them if they are others than before.
+    fn one(&mut self, name: &Arc<str>, objects: &Objects, globals: &Globals) -> Option<Arc<[Endpoint]>> {
+        let part = self.parts.get_mut(name)?;
         let servers = groups::servers(&part.spec, objects, &globals.options);
         if servers == part.servers {
-            return;
+            return None;
         }
-        if servers.endpoints != part.servers.endpoints {
-            Arc::make_mut(&mut self.endpoints).insert(name.clone(), servers.endpoints.clone());
+        let other = (servers.endpoints != part.servers.endpoints).then(|| servers.endpoints.clone());
+        if let Some(endpoints) = &other {
+            Arc::make_mut(&mut self.endpoints).insert(name.clone(), endpoints.clone());
         }
         part.servers = servers;
         let block = block(name, &part.spec, &part.servers, globals);
@@ -166,6 +172,7 @@ impl Parts {
             part.block = block;
             self.dirty.insert(part.shard);
         }
+        other
     }
 
     /// Returns what is wrong with the Services of groups.
