@@ -246,11 +246,7 @@ impl Files {
     /// Returns the files of a record that match a pattern, in the order of their names.
     fn recorded_matches(&self, pattern: &Path) -> Vec<PathBuf> {
         let there = self.contents.iter().filter(|(_, (_, content))| content.is_ok());
-        let paths = there.map(|(path, _)| Path::new(&**path));
-        let mut found: Vec<PathBuf> =
-            paths.filter(|path| glob::matches_path(pattern, path)).map(PathBuf::from).collect();
-        found.sort();
-        found
+        glob::among(pattern, there.map(|(path, _)| &**path))
     }
 
     /// Returns the paths that match a pattern with `*`, `?` or `[...]`, sorted by bytes as glob(3) sorts in the C locale.

@@ -23,13 +23,28 @@ pub(crate) fn expand(pattern: &Path) -> Vec<PathBuf> {
     found.into_iter().map(|path| PathBuf::from(OsStr::from_bytes(&path))).collect()
 }
 
-/// Returns `true` if a whole path matches, component by component.
-pub(crate) fn matches_path(pattern: &Path, path: &Path) -> bool {
-    let parts = |path: &Path| -> Vec<Vec<u8>> {
-        path.components().map(|part| part.as_os_str().as_bytes().to_vec()).collect()
+/// Returns those of `paths` that match, sorted by bytes.
+pub(crate) fn among<'p>(pattern: &Path, paths: impl Iterator<Item = &'p OsStr>) -> Vec<PathBuf> {
+    let pattern = pattern.as_os_str().as_bytes();
+    // Of a large configuration most paths are elsewhere, which the bytes of the folder tell.
+    let special = pattern.iter().position(|b| matches!(b, b'*' | b'?' | b'[' | b'\\'));
+    let folder = pattern.get(..special.unwrap_or(pattern.len())).unwrap_or_default();
+    let folder = folder.iter().rposition(|b| *b == b'/').map_or(0, |at| at + 1);
+    let (folder, rest) = pattern.split_at(folder);
+    let below = |path: &&'p OsStr| {
+        path.as_bytes().strip_prefix(folder).is_some_and(|name| matches_path(rest, name))
     };
-    let (pattern, path) = (parts(pattern), parts(path));
-    pattern.len() == path.len() && pattern.iter().zip(&path).all(|(pattern, name)| matches(pattern, name))
+    let mut found: Vec<&OsStr> = paths.filter(below).collect();
+    // The order of `OsStr` is that of its bytes; that of paths is another, and slow.
+    found.sort_unstable();
+    found.into_iter().map(PathBuf::from).collect()
+}
+
+/// Returns `true` if a path matches, component by component.
+fn matches_path(pattern: &[u8], path: &[u8]) -> bool {
+    let mut parts = pattern.split(|&b| b == b'/').zip(path.split(|&b| b == b'/'));
+    let slashes = |bytes: &[u8]| bytes.iter().filter(|b| **b == b'/').count();
+    slashes(pattern) == slashes(path) && parts.all(|(pattern, name)| matches(pattern, name))
 }
 
 fn step(dir: &[u8], part: &[u8], last: bool) -> Vec<Vec<u8>> {

@@ -16,12 +16,9 @@ use std::sync::Arc;
 /// What the main file is made of, beside what all parts share.
 #[derive(Clone, PartialEq)]
 struct Key {
-    hosts: u64,
-    groups: Vec<String>,
     certificate: Option<CertificateFiles>,
     auth_cache: bool,
     stream: stream::Parts,
-    gateways: bool,
 }
 
 /// Files that are kept between translations.
@@ -67,22 +64,13 @@ impl Kept {
         problems: &mut Vec<Problem>,
     ) {
         let texts = groups.texts();
-        let (paths, auth_cache) = (texts.keys().cloned().collect(), self.auth_caches > 0);
-        let gateway = gateways.text();
-        let key = Key {
-            hosts: hosts.changes,
-            groups: paths,
-            certificate,
-            auth_cache,
-            stream,
-            gateways: gateway.is_some(),
-        };
-        let main = self.main(globals, hosts, &key, problems);
+        let key = Key { certificate, auth_cache: self.auth_caches > 0, stream };
+        let main = self.main(globals, &key, problems);
         out.files.push((Path::new(MAIN).into(), main));
         out.files.extend(texts.iter().map(|(path, bytes)| (Path::new(path).into(), bytes.clone())));
         out.files.extend(hosts.parts().map(|part| (part.path.clone(), part.bytes.clone())));
         out.files.extend(self.others.iter().map(|(path, (bytes, _))| (path.clone(), bytes.clone())));
-        out.files.extend(gateway.map(|bytes| (Path::new(gateways::FILE).into(), bytes)));
+        out.files.extend(gateways.text().map(|bytes| (Path::new(gateways::FILE).into(), bytes)));
         out.files.extend(gateways.files());
         let default = key.certificate.iter().flat_map(|c| [&c.chain, &c.key]);
         for file in default.filter(|f| !self.others.contains_key(Path::new(&f.path))) {
@@ -93,13 +81,7 @@ impl Kept {
         }
     }
 
-    fn main(
-        &mut self,
-        globals: &Globals,
-        hosts: &Hosts,
-        key: &Key,
-        problems: &mut Vec<Problem>,
-    ) -> Arc<[u8]> {
+    fn main(&mut self, globals: &Globals, key: &Key, problems: &mut Vec<Problem>) -> Arc<[u8]> {
         if let Some((old, bytes)) = &self.main
             && old == key
         {
@@ -107,10 +89,6 @@ impl Kept {
         }
         let nodes = tree::main(&tree::Main {
             globals,
-            groups: key.groups.clone(),
-            hosts: (hosts.parts().map(|h| h.path.display().to_string()))
-                .chain(key.gateways.then(|| gateways::FILE.to_owned()))
-                .collect(),
             certificate: key.certificate.clone(),
             auth_cache: key.auth_cache,
             stream: &key.stream.ports,

@@ -16,10 +16,6 @@ use std::sync::Arc;
 pub struct Main<'a> {
     /// Settings and options.
     pub globals: &'a Globals,
-    /// Paths of the files of groups.
-    pub groups: Vec<String>,
-    /// Paths of the files of hosts.
-    pub hosts: Vec<String>,
     /// Certificate of hosts without one.
     pub certificate: Option<CertificateFiles>,
     /// A host keeps answers of an authentication service.

@@ -35,9 +35,13 @@ pub(super) fn block(parts: &Main<'_>) -> Vec<Node> {
     }
     nodes.extend(globals.snippets.http.iter().cloned());
     nodes.extend(status(globals));
-    nodes.extend(parts.groups.iter().chain(&parts.hosts).map(|path| node("include", [path.as_str()])));
+    // Patterns: the main file stays the same when hosts come and go, and so do the parts that are made of the other files.
+    nodes.extend(INCLUDED.iter().map(|pattern| node("include", [*pattern])));
     nodes
 }
+
+/// Files of groups and hosts, and that of Gateways. A file need not exist.
+const INCLUDED: [&str; 4] = ["groups*.conf", "groups/*.conf", "hosts/*.conf", "gateways*.conf"];
 
 /// Makes the variables that all hosts use.
 fn variables(globals: &Globals, nodes: &mut Vec<Node>) {
