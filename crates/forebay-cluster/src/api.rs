@@ -1,5 +1,6 @@
 //! Requests to the API server.
 
+use forebay_sys::errno::errno;
 use futures_util::{Stream, StreamExt};
 use http::{Method, Request};
 use kube::core::{Status, WatchEvent};
@@ -72,19 +73,24 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
+/// Returns the error in an error. An `io::Error` leaves the one that it was made of out of its sources.
+fn inner<'e>(error: &'e (dyn std::error::Error + 'static)) -> Option<&'e (dyn std::error::Error + 'static)> {
+    let wrapped = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+    wrapped.map(|error| error as _).or_else(|| error.source())
+}
+
 impl From<kube::Error> for Error {
     fn from(error: kube::Error) -> Error {
         match error {
             kube::Error::Api(status) => Error::of_status(&status),
             other => {
                 // The reason is in the innermost error: the outer ones only name layers.
-                let mut text = other.to_string();
-                let mut source = std::error::Error::source(&other);
-                while let Some(inner) = source {
-                    text = inner.to_string();
-                    source = inner.source();
+                let mut innermost: &dyn std::error::Error = &other;
+                while let Some(inner) = inner(innermost) {
+                    innermost = inner;
                 }
-                Error { code: 0, text }
+                let of_system = innermost.downcast_ref::<std::io::Error>().map(errno);
+                Error { code: 0, text: of_system.unwrap_or_else(|| innermost.to_string()) }
             }
         }
     }
@@ -179,3 +185,15 @@ impl Api {
 
 /// Name of this program among the managers of fields.
 pub const MANAGER: &str = "forebay-ingress";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_the_system_are_in_the_words_of_nginx() {
+        let reset = std::io::Error::from_raw_os_error(104);
+        let error = Error::from(kube::Error::ReadEvents(std::io::Error::other(reset)));
+        assert_eq!(error.to_string(), "104: Connection reset by peer");
+    }
+}

@@ -15,6 +15,7 @@ use forebay_k8s::gateway::objects::GROUP;
 use forebay_k8s::objects::{Kind, Object};
 use forebay_k8s::translate::{Group, Groups};
 use forebay_k8s::{Key, Objects, Options, Problem, Severity, Translation, Translator};
+use forebay_sys::errno::errno;
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -554,7 +555,7 @@ impl Controller {
         match std::fs::read(from) {
             Ok(bytes) => bytes.into(),
             Err(error) => {
-                (self.log)(&format!("{}: {error}", from.display()));
+                (self.log)(&format!("{}: {}", from.display(), errno(&error)));
                 self.files.get(path).cloned().unwrap_or_default()
             }
         }

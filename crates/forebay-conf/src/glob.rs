@@ -31,9 +31,8 @@ pub(crate) fn among<'p>(pattern: &Path, paths: impl Iterator<Item = &'p OsStr>) 
     let folder = pattern.get(..special.unwrap_or(pattern.len())).unwrap_or_default();
     let folder = folder.iter().rposition(|b| *b == b'/').map_or(0, |at| at + 1);
     let (folder, rest) = pattern.split_at(folder);
-    let below = |path: &&'p OsStr| {
-        path.as_bytes().strip_prefix(folder).is_some_and(|name| matches_path(rest, name))
-    };
+    let below =
+        |path: &&'p OsStr| path.as_bytes().strip_prefix(folder).is_some_and(|name| matches_path(rest, name));
     let mut found: Vec<&OsStr> = paths.filter(below).collect();
     // The order of `OsStr` is that of its bytes; that of paths is another, and slow.
     found.sort_unstable();

@@ -133,12 +133,7 @@ impl Parts {
     }
 
     /// Finds the endpoints of the groups whose Services or slices have changed. Returns the groups with other endpoints than before.
-    pub(super) fn refresh(
-        &mut self,
-        objects: &Objects,
-        globals: &Globals,
-        changes: &Changes,
-    ) -> Vec<Group> {
+    pub(super) fn refresh(&mut self, objects: &Objects, globals: &Globals, changes: &Changes) -> Vec<Group> {
         if let Some(spec) = &globals.default_backend {
             let (name, spec) = (Arc::<str>::from(spec.name()), Arc::new(spec.clone()));
             self.add(&name, &spec, &DEFAULT.into(), None, objects, globals);
