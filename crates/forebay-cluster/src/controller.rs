@@ -17,6 +17,7 @@ use forebay_k8s::translate::{Group, Groups};
 use forebay_k8s::{Key, Objects, Options, Problem, Severity, Translation, Translator};
 use forebay_sys::errno::errno;
 use serde_json::Value;
+use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -271,15 +272,22 @@ pub async fn look(api: &Api, options: &Options) -> Result<Seen, Error> {
     let mut seen = Seen::default();
     for (kind, resource) in resources(options) {
         let Watched::Core(kind) = kind else { continue };
-        let values = match watch::list(api, &resource).await {
-            Ok((values, _)) => values,
+        let values = RefCell::new(Vec::new());
+        let take = async |change| {
+            if let Change::Page(page) = change {
+                values.borrow_mut().extend(page);
+            }
+            true
+        };
+        match watch::list(api, &resource, &take).await {
+            Ok(_) => {}
             Err(error) if kind == Kind::Ingress => return Err(error),
             Err(error) => {
                 seen.unread.push(format!("{}: {error}", resource.plural));
                 continue;
             }
-        };
-        for value in values {
+        }
+        for value in values.into_inner() {
             let key = key_of(&value);
             match Object::of(kind, value) {
                 Ok(object) => seen.objects.apply(object),
@@ -312,8 +320,10 @@ struct Controller {
     settings: Settings,
     objects: Objects,
     translator: Translator,
-    /// Objects of each kind and namespace that a list showed, so that the next list tells which are gone.
+    /// Objects of each kind, so that a list tells which are gone.
     known: HashMap<Watched, HashSet<Key>>,
+    /// Objects of those that lists under way have not shown.
+    unseen: HashMap<(Watched, Option<String>), HashSet<Key>>,
     /// Kinds that have not been listed yet: nothing is delivered before, since it would withdraw what is not known yet.
     unlisted: HashSet<(Watched, Option<String>)>,
     waiting: Waiting,
@@ -354,6 +364,7 @@ impl Controller {
             objects: Objects::new(),
             translator: Translator::default(),
             known: HashMap::new(),
+            unseen: HashMap::new(),
             unlisted: HashSet::new(),
             waiting: Waiting::default(),
             files: Rc::default(),
@@ -381,17 +392,27 @@ impl Controller {
     /// Takes a change of the objects of a kind.
     fn change(&mut self, kind: Watched, namespace: Option<String>, change: Change) {
         match change {
-            Change::All(all) => {
-                let here = |key: &Key| namespace.as_ref().is_none_or(|n| key.namespace == *n);
-                let known = self.known.entry(kind).or_default();
-                let mut gone: HashSet<Key> = known.iter().filter(|key| here(key)).cloned().collect();
-                for value in all {
-                    if let Some(key) = self.set(kind, value) {
-                        gone.remove(&key);
+            Change::Listing => {
+                let here = |key: &&Key| namespace.as_ref().is_none_or(|n| key.namespace == *n);
+                let known = self.known.entry(kind).or_default().iter().filter(here).cloned().collect();
+                self.unseen.insert((kind, namespace), known);
+                return;
+            }
+            Change::Page(page) => {
+                let place = (kind, namespace);
+                for value in page {
+                    if let Some(key) = self.set(kind, value)
+                        && let Some(unseen) = self.unseen.get_mut(&place)
+                    {
+                        unseen.remove(&key);
                     }
                 }
+            }
+            Change::Listed => {
+                let place = (kind, namespace);
+                let gone = self.unseen.remove(&place).unwrap_or_default();
                 gone.iter().for_each(|key| self.gone(kind, key));
-                self.unlisted.remove(&(kind, namespace));
+                self.unlisted.remove(&place);
             }
             Change::Set(value) => {
                 self.set(kind, value);

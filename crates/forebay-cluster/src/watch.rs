@@ -43,8 +43,12 @@ impl Resource {
 /// Change of the objects of a kind.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
-    /// These are all of them: the first list, or a new one after the history was lost.
-    All(Vec<Value>),
+    /// A list begins: the first one, or a new one after the history was lost.
+    Listing,
+    /// Objects of the list.
+    Page(Vec<Value>),
+    /// The list is complete: objects that were not in it are gone.
+    Listed,
     /// An object is new, or has changed.
     Set(Value),
     /// An object is gone.
@@ -119,11 +123,8 @@ async fn list_and_watch(
     send: &impl AsyncFn(Change) -> bool,
     healthy: &mut dyn FnMut(),
 ) -> Result<bool, Error> {
-    let (all, mut version) = list(api, resource).await?;
+    let Some(mut version) = list(api, resource, send).await? else { return Ok(false) };
     healthy();
-    if !send(Change::All(all)).await {
-        return Ok(false);
-    }
     loop {
         match follow(api, resource, version, send).await? {
             None => return Ok(false),
@@ -134,19 +135,29 @@ async fn list_and_watch(
     }
 }
 
-/// Reads all objects, page by page.
-pub(crate) async fn list(api: &Api, resource: &Resource) -> Result<(Vec<Value>, String), Error> {
-    let (mut all, mut rest) = (Vec::new(), None::<String>);
+/// Sends all objects, page by page: objects as they are read take many times the memory of what is kept of them. Returns the version of
+/// the list; `None` if nobody receives it.
+pub(crate) async fn list(
+    api: &Api,
+    resource: &Resource,
+    send: &impl AsyncFn(Change) -> bool,
+) -> Result<Option<String>, Error> {
+    let mut rest = None::<String>;
+    if !send(Change::Listing).await {
+        return Ok(None);
+    }
     loop {
         let mut path = format!("{}?limit={PAGE}{}", resource.path(), resource.selector);
         if let Some(rest) = &rest {
             path.push_str(&format!("&continue={rest}"));
         }
         let page: List = api.get(&path).await?;
-        all.extend(page.items);
+        if !send(Change::Page(page.items)).await {
+            return Ok(None);
+        }
         rest = page.metadata.rest.filter(|rest| !rest.is_empty());
         if rest.is_none() {
-            return Ok((all, page.metadata.resource_version));
+            return Ok(send(Change::Listed).await.then_some(page.metadata.resource_version));
         }
     }
 }

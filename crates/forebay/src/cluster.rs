@@ -256,7 +256,7 @@ fn encoded(delivery: Delivered) -> Delivery {
                 number,
                 complete,
                 removed: removed.iter().map(|path| path.to_path_buf()).collect(),
-                files: files.into_iter().map(|(path, bytes)| (path.to_path_buf(), bytes.to_vec())).collect(),
+                files: files.into_iter().map(|(path, bytes)| (path.to_path_buf(), bytes)).collect(),
                 endpoints: groups.iter().map(endpoints).collect(),
             })
         }

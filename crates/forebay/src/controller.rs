@@ -64,7 +64,7 @@ pub(crate) struct Configuration {
     /// Files that are removed.
     pub removed: Vec<PathBuf>,
     /// Files that are new or have changed.
-    pub files: Vec<(PathBuf, Vec<u8>)>,
+    pub files: Vec<(PathBuf, Arc<[u8]>)>,
     /// Groups that are new or have changed.
     pub endpoints: Vec<Endpoints>,
 }
@@ -107,7 +107,7 @@ impl Delivery {
                 number: rest.number()?,
                 complete: rest.flag()?,
                 removed: rest.list(Rest::path)?,
-                files: rest.list(|rest| Some((rest.path()?, rest.bytes()?.to_vec())))?,
+                files: rest.list(|rest| Some((rest.path()?, rest.bytes()?.into())))?,
                 endpoints: rest.list(Rest::endpoints)?,
             }),
             ENDPOINTS => Delivery::Endpoints(rest.list(Rest::endpoints)?),
@@ -327,7 +327,7 @@ impl Controller {
         for path in &c.removed {
             self.files.remove(path);
         }
-        self.files.extend(c.files.into_iter().map(|(path, bytes)| (path, Arc::from(bytes))));
+        self.files.extend(c.files);
         self.take_endpoints(&c.endpoints);
     }
 
@@ -413,7 +413,7 @@ mod tests {
             number: 3,
             complete: true,
             removed: vec!["a".into()],
-            files: vec![("forebay.conf".into(), b"events {}".to_vec()), ("b".into(), vec![0, 255])],
+            files: vec![("forebay.conf".into(), b"events {}"[..].into()), ("b".into(), [0, 255].into())],
             endpoints: vec![Endpoints {
                 group: b"shop".to_vec(),
                 servers: vec![("10.0.0.1:80".parse().expect("address"), 1)],
@@ -464,7 +464,7 @@ mod tests {
         assert_eq!(read(&c, "b"), Some(vec![0, 255]));
         c.take(Configuration {
             removed: vec!["b".into()],
-            files: vec![("c".into(), vec![1])],
+            files: vec![("c".into(), [1].into())],
             ..Default::default()
         });
         assert_eq!((read(&c, "b"), read(&c, "c")), (None, Some(vec![1])));
