@@ -13,7 +13,7 @@ mod servers;
 mod status;
 
 pub use objects::{GatewayKind, GatewayObjects};
-pub use status::StatusUpdate;
+pub use status::{Complaint, StatusUpdate};
 
 use crate::groups::Spec;
 use crate::model::File;

@@ -22,6 +22,12 @@ pub enum GatewayKind {
 }
 
 impl GatewayKind {
+    /// Finds a kind by its `apiVersion` and `kind`. The fields that are read are the same in all versions.
+    pub fn find(api_version: &str, kind: &str) -> Option<GatewayKind> {
+        let (group, _) = api_version.split_once('/')?;
+        GatewayKind::ALL.into_iter().find(|k| group == GROUP && k.name() == kind)
+    }
+
     /// All kinds.
     pub const ALL: [GatewayKind; 7] = [
         GatewayKind::GatewayClass,
