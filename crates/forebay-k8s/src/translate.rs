@@ -117,7 +117,8 @@ impl Translator {
         for host in dirty {
             self.host(objects, &globals, &host);
         }
-        self.gateways.update(objects, &globals, &changes, &mut self.groups);
+        let names = (&self.hosts, &self.names);
+        self.gateways.update(objects, &globals, &changes, names, &mut self.groups);
         self.groups.refresh(objects, &globals, &changes);
         self.seen = Some(objects.version());
 

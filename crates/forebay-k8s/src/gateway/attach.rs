@@ -84,8 +84,10 @@ pub(crate) struct Attached {
     pub invalid_kinds: bool,
     /// Its protocol is served.
     pub supported: bool,
-    /// Another listener has the same port and host, or another protocol at this port: reason.
-    pub conflict: Option<&'static str>,
+    /// Another listener has the same port and host, or another protocol at this port: reason and message.
+    pub conflict: Option<(&'static str, String)>,
+    /// Why something else has the port.
+    pub unavailable: Option<String>,
     /// Routes that are attached.
     pub routes: usize,
     /// Certificates that clients have to show.
@@ -104,13 +106,37 @@ pub(crate) enum Clients {
     Unknown,
 }
 
+impl Clients {
+    /// Returns `true` if two listeners demand the same of clients.
+    pub(crate) fn is_same(&self, other: &Clients) -> bool {
+        match (self, other) {
+            (Clients::Any, Clients::Any) | (Clients::Unknown, Clients::Unknown) => true,
+            (
+                Clients::Of { authorities, insecure },
+                Clients::Of { authorities: others, insecure: other_insecure },
+            ) => authorities.bytes == others.bytes && insecure == other_insecure,
+            _ => false,
+        }
+    }
+}
+
 impl Attached {
+    /// Returns `true` if the listener is the one, or one of those, that its port belongs to.
+    pub(crate) fn has_port(&self) -> bool {
+        self.supported && self.conflict.is_none() && self.unavailable.is_none()
+    }
+
+    /// Returns `true` if HTTP is spoken at the listener.
+    pub(crate) fn is_http(&self) -> bool {
+        matches!(self.listener.protocol.as_str(), "HTTP" | "HTTPS")
+    }
+
     /// Returns `true` if the listener gets requests.
     pub(crate) fn works(&self) -> bool {
         // Without a certificate no handshake can be answered.
         let has_certificate = self.listener.protocol != "HTTPS" || !self.certificates.is_empty();
         let knows_clients = !matches!(self.clients, Clients::Unknown);
-        self.supported && self.conflict.is_none() && has_certificate && knows_clients
+        self.has_port() && has_certificate && knows_clients
     }
 
     /// Returns the host in lower case; empty for all.
@@ -279,6 +305,7 @@ fn attach(
         kinds,
         supported: !all.is_empty(),
         conflict: None,
+        unavailable: None,
         routes: 0,
         clients: Clients::Any,
     };
@@ -361,7 +388,7 @@ fn find_conflicts(listeners: &mut [Attached]) {
 
 fn mark(listeners: &mut [Attached], index: usize, reason: &'static str) {
     if let Some(l) = listeners.get_mut(index) {
-        l.conflict = Some(reason);
+        l.conflict = Some((reason, "another listener has this port".to_owned()));
     }
 }
 

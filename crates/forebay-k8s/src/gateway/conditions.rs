@@ -51,8 +51,11 @@ fn listener_status(l: &Attached, metadata: &crate::objects::Metadata) -> Value {
         ),
         (None, false) => condition("ResolvedRefs", true, "ResolvedRefs", ""),
     };
-    let accepted = match (l.supported, l.conflict) {
-        (_, Some(reason)) => condition("Accepted", false, reason, "another listener has this port"),
+    let accepted = match (l.supported, &l.conflict) {
+        (_, Some((reason, text))) => condition("Accepted", false, reason, text),
+        _ if l.unavailable.is_some() => {
+            condition("Accepted", false, "PortUnavailable", l.unavailable.as_deref().unwrap_or_default())
+        }
         (true, None) if matches!(l.clients, Clients::Unknown) => {
             condition("Accepted", false, "NoValidCACertificate", "no authority of clients can be read")
         }
@@ -63,10 +66,11 @@ fn listener_status(l: &Attached, metadata: &crate::objects::Metadata) -> Value {
     let programmed = if works {
         condition("Programmed", true, "Programmed", "")
     } else {
-        condition("Programmed", false, l.conflict.unwrap_or("Invalid"), "see the other conditions")
+        let reason = l.conflict.as_ref().map_or("Invalid", |(reason, _)| reason);
+        condition("Programmed", false, reason, "see the other conditions")
     };
-    let conflicted = match l.conflict {
-        Some(reason) => condition("Conflicted", true, reason, "another listener has this port"),
+    let conflicted = match &l.conflict {
+        Some((reason, text)) => condition("Conflicted", true, reason, text),
         None => condition("Conflicted", false, "NoConflicts", ""),
     };
     let kinds: Vec<Value> =
@@ -83,7 +87,7 @@ fn gateway_status(o: &Ours, options: &GatewayOptions) -> StatusUpdate {
     let metadata = &o.gateway.metadata;
     let condition = |kind, holds, reason, text: &str| condition(metadata, kind, holds, reason, text);
     let own: Vec<&Attached> = o.listeners.iter().filter(|l| matches!(l.owner, Owner::Gateway)).collect();
-    let is_good = |l: &&Attached| l.supported && l.conflict.is_none();
+    let is_good = |l: &&Attached| l.has_port();
     let (all_good, some_good) = (own.iter().all(is_good), own.iter().any(is_good));
     let refused = |kind: &str| o.address_problem.as_ref().filter(|(of, _, _)| *of == kind);
     let accepted = match (refused("Accepted"), all_good) {

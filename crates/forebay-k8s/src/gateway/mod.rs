@@ -1,16 +1,19 @@
 //! The Gateway API: Gateways and routes to servers, and their statuses.
 //!
 //! Each listener's hosts become servers. Rules become `route` lines, in the order of precedence that the API defines, and a named
-//! location each. Read in this order: `attach.rs` (which routes belong to which listeners), `servers.rs` (the servers of a port),
-//! `rules.rs` (what a rule does), `conditions.rs` (statuses).
+//! location each. Read in this order: `attach.rs` (which routes belong to which listeners), `ports.rs` (which listeners share a port),
+//! `servers.rs` (the servers of a port), `rules.rs` (what a rule does), `conditions.rs` (statuses).
 
 mod attach;
 mod backend_tls;
 mod conditions;
 pub mod objects;
+pub(crate) mod ports;
 mod rules;
 mod servers;
 mod status;
+#[cfg(test)]
+mod tests;
 
 pub use objects::{GatewayKind, GatewayObjects};
 pub use status::{Complaint, StatusUpdate};
@@ -21,6 +24,7 @@ use crate::objects::{Key, Objects};
 use attach::{Cluster, Ours, Parent, age};
 use forebay_conf::Node;
 use objects::Route;
+use ports::{Others, Port};
 use rules::{Choice, Unresolved};
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -96,7 +100,7 @@ pub const FEATURES: &[&str] = &[
 ];
 
 /// Route with the listeners that it is attached to.
-struct Placed<'a> {
+pub(crate) struct Placed<'a> {
     key: &'a Key,
     kind: GatewayKind,
     route: &'a Arc<Route>,
@@ -114,19 +118,17 @@ pub struct Gateways {
 
 impl Gateways {
     /// Translates the objects of the Gateway API.
-    pub fn translate(
-        &mut self,
-        objects: &Objects,
-        gateway: &GatewayObjects,
-        options: &GatewayOptions,
-    ) -> GatewayPart {
+    pub(crate) fn translate(&mut self, objects: &Objects, others: &Others<'_>) -> GatewayPart {
+        let (gateway, options) = (&objects.gateway, &others.globals.options.gateway);
         if options.controller.is_empty() {
             return GatewayPart::default();
         }
         let cluster = Cluster { objects, gateway, controller: &options.controller };
         let mut ours = attach::gateways(cluster);
         self.allocate(&mut ours, options);
-        let routes = place_routes(cluster, &ours);
+        ports::settle(&mut ours, others);
+        let mut routes = place_routes(cluster, &ours);
+        ports::yield_hosts(&ours, &mut routes, others);
         for parent in routes.iter().flat_map(|r| r.parents.iter().flatten()) {
             let Some(o) = ours.get_mut(parent.gateway) else { continue };
             for (listener, _) in &parent.listeners {
@@ -142,8 +144,8 @@ impl Gateways {
         if !ours.is_empty() {
             part.http.push(connection_map());
         }
-        for (index, o) in ours.iter().enumerate() {
-            servers::servers(cluster, (index, o), &routes, &mut part);
+        for port in Port::all(&ours, others) {
+            servers::servers(cluster, &port, &routes, others, &mut part);
         }
         let mut known = BTreeSet::new();
         part.specs = specs(cluster, &routes).filter(|spec| known.insert(spec.name())).collect();

@@ -1,17 +1,21 @@
-//! Servers: the hosts of listeners, and the rules of the routes that are attached to them.
+//! Servers: the hosts of the listeners of a port, and the rules of the routes that are attached to them.
 
-use super::attach::{Attached, Clients, Cluster, Ours, covers};
+use super::attach::{Clients, Cluster, covers};
 use super::objects::{self, GatewayKind, Match, Rule};
+use super::ports::{Member, Others, Port, specificity};
 use super::rules::{self, Place};
 use super::{GatewayPart, Placed};
-use crate::model::{CertificateFiles, File};
+use crate::groups::short_hash;
+use crate::ingress::Globals;
+use crate::model::File;
 use forebay_conf::Node;
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 
 /// One match of a rule, for a host.
 struct Candidate<'a> {
     placed: &'a Placed<'a>,
+    /// Listener that the route is attached to.
+    member: Member<'a>,
     route: usize,
     rule: usize,
     number: usize,
@@ -20,45 +24,19 @@ struct Candidate<'a> {
     host: String,
 }
 
-/// Makes the servers of a Gateway.
+/// Makes the servers of a port.
 pub(super) fn servers(
     cluster: Cluster<'_>,
-    (index, o): (usize, &Ours),
+    port: &Port<'_>,
     routes: &[Placed<'_>],
+    others: &Others<'_>,
     part: &mut GatewayPart,
 ) {
-    if o.address_problem.is_some() {
-        return;
-    }
-    let mut ports: BTreeMap<u16, Vec<usize>> = BTreeMap::new();
-    for (number, l) in o.listeners.iter().enumerate().filter(|(_, l)| l.works()) {
-        ports.entry(l.listener.port).or_default().push(number);
-    }
-    for (port, listeners) in ports {
-        let encrypted =
-            listeners.iter().any(|l| o.listeners.get(*l).is_some_and(|l| l.listener.protocol == "HTTPS"));
-        let certificate = o.client_certificate.as_ref().and_then(|found| found.as_ref().ok());
-        let address = match o.address {
-            None => port.to_string(),
-            Some(IpAddr::V4(a)) => format!("{a}:{port}"),
-            Some(IpAddr::V6(a)) => format!("[{a}]:{port}"),
-        };
-        let misdirection = Misdirection::new(o, &listeners, &address).filter(|_| encrypted);
-        part.http.extend(misdirection.as_ref().map(|m| m.map.clone()));
-        for (host, candidates) in hosts_of_port((index, o), &listeners, routes) {
-            let owner = owner(o, &listeners, &host);
-            let misdirected = misdirection.as_ref().map(|m| m.check(owner));
-            let listener = owner.and_then(|l| o.listeners.get(l));
-            let fallback = listeners.first().and_then(|l| o.listeners.get(*l));
-            server(
-                cluster,
-                (&host, &candidates),
-                (&address, port, encrypted, certificate),
-                (listener, fallback),
-                misdirected,
-                part,
-            );
-        }
+    let misdirection = Misdirection::new(port);
+    part.http.extend(misdirection.as_ref().map(|m| m.map.clone()));
+    for (host, candidates) in hosts_of_port(port, routes, others) {
+        let misdirected = misdirection.as_ref().map(|m| m.check(port.owner(&host)));
+        server(cluster, port, (&host, &candidates), misdirected, others.globals, part);
     }
 }
 
@@ -66,38 +44,43 @@ pub(super) fn servers(
 /// 15.5.20). Otherwise one with client certificates could be reached by the name of one without.
 struct Misdirection {
     variable: String,
-    /// The `map` of the variable, from the server name of the connection to the listener.
+    /// Hosts of the listeners. The place of one is the value of the variable.
+    hosts: Vec<String>,
+    /// The `map` of the variable, from the server name of the connection.
     map: Node,
 }
 
 impl Misdirection {
-    /// Returns `None` for a port with one listener, where nothing can be confused.
-    fn new(o: &Ours, listeners: &[usize], address: &str) -> Option<Misdirection> {
-        if listeners.len() < 2 {
+    /// Returns `None` for a port where nothing can be confused.
+    fn new(port: &Port<'_>) -> Option<Misdirection> {
+        let hosts = port.hosts();
+        // Hosts of Ingresses have other certificates than a listener with a host.
+        let confusable = hosts.len() > 1 || port.of_ingresses && hosts.iter().any(|h| !h.is_empty());
+        if !port.encrypted || !confusable {
             return None;
         }
-        let variable = format!("$gateway_listener_{}", crate::groups::short_hash(address));
-        let entry = |l: &usize| {
-            let host = o.listeners.get(*l)?.host();
+        let variable = format!("$gateway_listener_{}", short_hash(&port.name()));
+        let entry = |(index, host): (usize, &String)| {
             let name = match host.as_str() {
                 "" => "default".to_owned(),
                 // They mean something else in a `map`.
                 "default" | "hostnames" | "include" | "volatile" => format!("\\{host}"),
-                _ => host,
+                _ => host.clone(),
             };
-            Some(Node::new(name.as_str()).arg(l.to_string()))
+            Node::new(name.as_str()).arg(index.to_string())
         };
         // A connection without a server name tells nothing.
         let fixed = [Node::new("hostnames"), Node::new("").arg("any")];
         let map = Node::new("map")
             .args(["$ssl_server_name", variable.as_str()])
-            .block(fixed.into_iter().chain(listeners.iter().filter_map(entry)).collect());
-        Some(Misdirection { variable, map })
+            .block(fixed.into_iter().chain(hosts.iter().enumerate().map(entry)).collect());
+        Some(Misdirection { variable, hosts, map })
     }
 
-    /// Returns the check for the servers of a listener.
-    fn check(&self, listener: Option<usize>) -> Node {
-        let own = listener.map_or_else(|| "none".to_owned(), |l| l.to_string());
+    /// Returns the check for the servers of the listeners with a host.
+    fn check(&self, owner: Option<String>) -> Node {
+        let index = owner.and_then(|owner| self.hosts.iter().position(|host| *host == owner));
+        let own = index.map_or_else(|| "none".to_owned(), |index| index.to_string());
         Node::new("if")
             .args([format!("({}", self.variable), "!~".to_owned(), format!("^(any|{own})$)")])
             .block(vec![Node::new("return").arg("421")])
@@ -109,63 +92,57 @@ struct AtListener<'a> {
     placed: &'a Placed<'a>,
     /// Rank of the route among all.
     route: usize,
-    listener: usize,
+    member: Member<'a>,
     hosts: &'a [String],
 }
 
 /// Returns the hosts of the listeners of a port, and of the routes that are attached to them, with the rules of each in order.
 fn hosts_of_port<'a>(
-    (index, o): (usize, &Ours),
-    listeners: &[usize],
+    port: &Port<'a>,
     routes: &'a [Placed<'a>],
+    others: &Others<'_>,
 ) -> BTreeMap<String, Vec<Candidate<'a>>> {
-    let at_gateway = |(route, placed): (usize, &'a Placed<'a>)| {
-        let parents = placed.parents.iter().flatten().filter(|p| p.gateway == index);
-        let at = parents.flat_map(|p| &p.listeners);
-        at.map(move |(listener, hosts)| AtListener { placed, route, listener: *listener, hosts })
-            .collect::<Vec<_>>()
-    };
-    let attached: Vec<AtListener<'a>> = routes
-        .iter()
-        .enumerate()
-        .flat_map(at_gateway)
-        .filter(|at| listeners.contains(&at.listener))
-        .collect();
-    // Requests for hosts without a listener get an answer, too.
-    let mut hosts = BTreeMap::from([(String::new(), Vec::new())]);
-    for l in listeners.iter().filter_map(|l| o.listeners.get(*l)) {
-        hosts.entry(l.host()).or_default();
+    let mut attached: Vec<AtListener<'a>> = Vec::new();
+    for (route, placed) in routes.iter().enumerate() {
+        for parent in placed.parents.iter().flatten() {
+            attached.extend(parent.listeners.iter().filter_map(|(listener, hosts)| {
+                let member = port.member(parent.gateway, *listener)?;
+                Some(AtListener { placed, route, member, hosts })
+            }));
+        }
+    }
+    // The oldest Gateway of a route counts.
+    attached.sort_by_key(|at| (at.route, at.member.gateway));
+    let mut hosts: BTreeMap<String, Vec<Candidate<'a>>> = BTreeMap::new();
+    if !port.of_ingresses {
+        // Requests for hosts without a listener get an answer, too.
+        hosts.insert(String::new(), Vec::new());
+    }
+    for member in port.members.iter().filter(|m| m.attached.works()) {
+        hosts.entry(member.attached.host()).or_default();
     }
     for at in &attached {
-        for host in at.hosts.iter().filter(|h| owner(o, listeners, h) == Some(at.listener)) {
+        for host in at.hosts.iter().filter(|h| port.owner(h).as_ref() == Some(&at.member.attached.host())) {
             hosts.entry(host.clone()).or_default();
         }
     }
+    hosts.retain(|host, _| !others.serve(port.address, port.number, host));
     for (host, candidates) in &mut hosts {
-        let owner = owner(o, listeners, host);
-        for at in attached.iter().filter(|at| Some(at.listener) == owner) {
+        let owner = port.owner(host);
+        for at in attached.iter().filter(|at| Some(at.member.attached.host()) == owner) {
             for own in at.hosts.iter().filter(|own| covers(own, host)) {
-                add_candidates(at.placed, at.route, own, candidates);
+                add_candidates(at, own, candidates);
             }
         }
         sort(candidates);
     }
+    // The server of Ingresses for all other hosts answers what no route wants.
+    hosts.retain(|host, candidates| !(port.of_ingresses && host.is_empty() && candidates.is_empty()));
     hosts
 }
 
-/// Returns the listener that gets requests for a host: the one with the most specific host.
-fn owner(o: &Ours, listeners: &[usize], host: &str) -> Option<usize> {
-    let of = |l: &usize| o.listeners.get(*l).map(Attached::host).unwrap_or_default();
-    let fits = listeners.iter().filter(|l| covers(&of(l), host));
-    fits.copied().max_by_key(|l| specificity(&of(l)))
-}
-
-/// Rank of a host: exact names before wildcards, longer ones before shorter ones.
-fn specificity(host: &str) -> (bool, usize) {
-    (!host.is_empty() && !host.starts_with('*'), host.len())
-}
-
-fn add_candidates<'a>(placed: &'a Placed<'a>, route: usize, host: &str, all: &mut Vec<Candidate<'a>>) {
+fn add_candidates<'a>(at: &AtListener<'a>, host: &str, all: &mut Vec<Candidate<'a>>) {
+    let (placed, route, member) = (at.placed, at.route, at.member);
     for (rule, r) in placed.route.spec.rules.iter().enumerate() {
         let matches = match r.matches.as_slice() {
             [] => vec![Match::default()],
@@ -177,7 +154,9 @@ fn add_candidates<'a>(placed: &'a Placed<'a>, route: usize, host: &str, all: &mu
                 // A route with `*.a` and `x.a` is as specific as the better of them.
                 Some(c) if specificity(&c.host) < specificity(host) => c.host = host.to_owned(),
                 Some(_) => {}
-                None => all.push(Candidate { placed, route, rule, number, found, host: host.to_owned() }),
+                None => {
+                    all.push(Candidate { placed, member, route, rule, number, found, host: host.to_owned() })
+                }
             }
         }
     }
@@ -213,56 +192,44 @@ fn sort(candidates: &mut [Candidate<'_>]) {
 /// Makes the server of a host.
 fn server(
     cluster: Cluster<'_>,
+    port: &Port<'_>,
     (host, candidates): (&str, &[Candidate<'_>]),
-    (address, port, encrypted, certificate): (&str, u16, bool, Option<&CertificateFiles>),
-    (listener, fallback): (Option<&Attached>, Option<&Attached>),
     misdirected: Option<Node>,
+    globals: &Globals,
     part: &mut GatewayPart,
 ) {
-    let mut nodes = Vec::new();
-    let mut listen = Node::new("listen").arg(address);
-    if encrypted {
-        listen = listen.arg("ssl");
-    }
-    if host.is_empty() {
-        listen = listen.arg("default_server");
-    }
-    nodes.push(listen);
-    nodes.push(Node::new("server_name").arg(if host.is_empty() { "_" } else { host }));
+    let is_rest = host.is_empty();
+    let mut nodes = port.listen(is_rest && !port.of_ingresses, globals);
+    let name = match (is_rest, port.of_ingresses) {
+        (true, false) => "_",
+        // The default server is that of Ingresses. A regular expression comes after all names.
+        (true, true) => "~^",
+        _ => host,
+    };
+    nodes.push(Node::new("server_name").arg(name));
     nodes.push(Node::new("http2").arg("on"));
     // The log format of Ingresses shows these.
     nodes.extend(
         ["$proxy_upstream_name", "$proxy_alternative_upstream_name"].map(|v| Node::new("set").args([v, ""])),
     );
     nodes.extend(misdirected);
-    if encrypted {
-        let of = listener.filter(|l| !l.certificates.is_empty()).or(fallback);
-        for files in of.into_iter().flat_map(|l| &l.certificates) {
-            nodes.push(Node::new("ssl_certificate").arg(files.chain.path.as_str()));
-            nodes.push(Node::new("ssl_certificate_key").arg(files.key.path.as_str()));
-            part.files.extend([files.chain.clone(), files.key.clone()]);
-        }
-        if let Some(Clients::Of { authorities, insecure }) = listener.or(fallback).map(|l| &l.clients) {
-            nodes.extend(verification(authorities, *insecure));
-            part.files.push(authorities.clone());
-        }
-        if listener.is_none() {
-            // No listener has this name.
-            nodes.push(Node::new("ssl_reject_handshake").arg("on"));
-        }
+    if port.encrypted {
+        nodes.extend(tls(port, host, candidates, part));
     }
     let mut locations = Vec::new();
     for c in candidates {
         let Some(rule) = c.placed.route.spec.rules.get(c.rule) else { continue };
         let choices = c.placed.choices.get(c.rule).map(Vec::as_slice).unwrap_or_default();
-        let id = crate::groups::short_hash(&format!(
-            "{address} {host} {} {} {} {}",
+        let id = short_hash(&format!(
+            "{} {host} {} {} {} {}",
+            port.name(),
             c.placed.key,
             c.placed.kind.name(),
             c.rule,
             c.number
         ));
-        let place = Place { id, port, found: &c.found, certificate };
+        let certificate = c.member.ours.client_certificate.as_ref().and_then(|found| found.as_ref().ok());
+        let place = Place { id, port: port.number, found: &c.found, certificate };
         let served = rules::serve(cluster, c.placed.route, c.placed.kind, (rule as &Rule, choices), &place);
         part.http.extend(served.http);
         nodes.extend(served.routes);
@@ -272,6 +239,32 @@ fn server(
     nodes.extend(locations);
     nodes.push(Node::new("location").arg("/").block(vec![Node::new("return").arg("404")]));
     part.http.push(Node::new("server").block(nodes));
+}
+
+/// Returns the directives for the certificate of a server, and for those of clients. They are those of the listener that the oldest
+/// route of the server is attached to, else of the oldest listener with its host; all of these demand the same of clients.
+fn tls(port: &Port<'_>, host: &str, candidates: &[Candidate<'_>], part: &mut GatewayPart) -> Vec<Node> {
+    let mut nodes = Vec::new();
+    let working = || port.members.iter().copied().filter(|m| m.attached.works());
+    let of_route = candidates.iter().min_by_key(|c| c.route).map(|c| c.member);
+    let owner = port.owner(host);
+    let own = of_route.or_else(|| working().find(|m| Some(m.attached.host()) == owner));
+    // A handshake needs a certificate even to be refused.
+    let Some(listener) = own.or_else(|| working().next()).map(|m| m.attached) else { return nodes };
+    for files in &listener.certificates {
+        nodes.push(Node::new("ssl_certificate").arg(files.chain.path.as_str()));
+        nodes.push(Node::new("ssl_certificate_key").arg(files.key.path.as_str()));
+        part.files.extend([files.chain.clone(), files.key.clone()]);
+    }
+    if let Clients::Of { authorities, insecure } = &listener.clients {
+        nodes.extend(verification(authorities, *insecure));
+        part.files.push(authorities.clone());
+    }
+    if own.is_none() {
+        // No listener has this name.
+        nodes.push(Node::new("ssl_reject_handshake").arg("on"));
+    }
+    nodes
 }
 
 /// Returns the directives that ask clients for certificates.

@@ -1,6 +1,8 @@
 //! The servers of the Gateway API, made anew only when something that they depend on has changed.
 
-use super::{Changes, groups};
+use super::hosts::{self, Hosts};
+use super::{Changes, groups, names, stream};
+use crate::gateway::ports::Others;
 use crate::gateway::{GatewayPart, Gateways, StatusUpdate};
 use crate::ingress::Globals;
 use crate::objects::{Kind, Objects};
@@ -14,13 +16,21 @@ pub(super) const FILE: &str = "gateways.conf";
 /// User of the groups of all Gateways. No host has such a name.
 const USER: &str = " gateways";
 
+/// Versions of what the servers depend on, beside other objects.
+#[derive(Clone, Copy, PartialEq)]
+struct Seen {
+    gateway: u64,
+    hosts: u64,
+    names: u64,
+    has_rest: bool,
+}
+
 /// The last translation of the Gateway API.
 #[derive(Default)]
 pub(super) struct Kept {
     gateways: Gateways,
     part: GatewayPart,
-    /// Version of the objects of the Gateway API.
-    seen: Option<u64>,
+    seen: Option<Seen>,
     text: Arc<[u8]>,
 }
 
@@ -36,6 +46,7 @@ impl Kept {
         objects: &Objects,
         globals: &Globals,
         changes: &Changes,
+        (hosts, names): (&Hosts, &names::All),
         groups: &mut groups::Parts,
     ) {
         let only_endpoints = match changes {
@@ -44,12 +55,20 @@ impl Kept {
                 list.iter().all(|(kind, _)| matches!(kind, Kind::EndpointSlice | Kind::Ingress))
             }
         };
-        let version = objects.gateway.version;
-        if only_endpoints && self.seen == Some(version) {
+        let has_rest = hosts.has(hosts::ANY);
+        let seen =
+            Seen { gateway: objects.gateway.version, hosts: hosts.changes, names: names.changes, has_rest };
+        if only_endpoints && self.seen == Some(seen) {
             return;
         }
-        self.seen = Some(version);
-        self.part = self.gateways.translate(objects, &objects.gateway, &globals.options.gateway);
+        self.seen = Some(seen);
+        let others = Others {
+            globals,
+            has_name: &|name| hosts.has(name) || names.has(name),
+            has_rest,
+            tcp: stream::ports(objects, globals),
+        };
+        self.part = self.gateways.translate(objects, &others);
         groups.replace_specs(&USER.into(), &self.part.specs, objects, globals);
         // Words were checked when they were made; what cannot be printed is left out as a whole.
         let text = forebay_conf::print(&self.part.http).unwrap_or_default();

@@ -1,6 +1,7 @@
 //! Ports of the TCP and UDP ConfigMaps, and hosts whose TLS sessions pass as they are.
 
 use super::Translation;
+use crate::gateway::ports::of_options;
 use crate::groups::{self, Spec};
 use crate::ingress::{Globals, Parsed, is_name};
 use crate::model::PathMatch;
@@ -42,6 +43,17 @@ pub(super) fn parts<'p>(
     parts
 }
 
+/// Returns the TCP ports that are in use, but not by the servers of Ingresses.
+pub(super) fn ports(objects: &Objects, globals: &Globals) -> BTreeSet<u16> {
+    let map = globals.options.tcp_services.as_ref().and_then(|key| objects.config_map(key));
+    let mut ports = of_options(&globals.options);
+    let services = map.iter().flat_map(|map| map.object.data.keys()).filter_map(|port| port.parse().ok());
+    // Entries for these are refused.
+    let own = [globals.options.http_port, globals.options.https_port];
+    ports.extend(services.filter(|port| !own.contains(port)));
+    ports
+}
+
 fn services(
     map: &ConfigMap,
     udp: bool,
@@ -51,7 +63,8 @@ fn services(
     problems: &mut Vec<Problem>,
 ) {
     let options = &globals.options;
-    let taken: BTreeSet<u16> = [options.http_port, options.https_port, options.status_port].into();
+    let mut taken = of_options(options);
+    taken.extend([options.http_port, options.https_port]);
     for (port, text) in &map.data {
         let problem = |why: &str| {
             Problem::new(Kind::ConfigMap, &map.metadata, format!("data[{port}]"), why).reason("InvalidValue")
