@@ -77,6 +77,18 @@ fn endpoints_change_groups_only() {
 }
 
 #[test]
+fn the_running_process_gets_the_endpoints_of_tcp_services() {
+    let mut objects = objects(SHOP);
+    let map = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: tcp, namespace: shop}\ndata: {\"9000\": \"shop/api:80\"}\n";
+    objects.apply(Manifests::read(map).documents.remove(0).object);
+    let options = Options { tcp_services: Some(Key::new("shop", "tcp")), ..options() };
+    let made = Translator::new().translate(&objects, &options);
+    // Without this line the group takes no endpoints from outside.
+    assert!(file(&made, "forebay.conf").contains("peers external max_fails=0;"));
+    assert_eq!(made.groups["tcp_shop_api_80"][0].addr.to_string(), "10.0.0.1:8080");
+}
+
+#[test]
 fn one_host_changes_one_file() {
     let mut objects = objects(SHOP);
     let more = SHOP.replace("name: a,", "name: b,").replace("shop.example.com", "third.example.com");

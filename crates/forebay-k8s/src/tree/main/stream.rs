@@ -78,7 +78,7 @@ fn group(port: &StreamPort, endpoints: bool) -> Node {
             let servers = port.servers.endpoints.iter();
             nodes.extend(servers.map(|e| node("server", [e.addr.to_string(), "max_fails=0".into()])));
         }
-        None => {}
+        None => nodes.push(node("peers", ["external", "max_fails=0"])),
     }
     nodes.push(node("fallback", ["off"]));
     node("upstream", [port.group.as_str()]).block(nodes)
