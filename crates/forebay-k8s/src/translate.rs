@@ -123,6 +123,7 @@ impl Translator {
         self.seen = Some(objects.version());
 
         let mut out = Translation { groups: self.groups.endpoints(), ..Translation::default() };
+        self.gateways.update_stream(objects, &globals, &mut out.groups);
         let ours = || self.ours.values().map(|(parsed, _)| parsed);
         let stream = stream::parts(objects, &globals, ours(), &mut out, &mut problems);
         let certificate = files::default_certificate(objects, options);

@@ -6,6 +6,7 @@ mod main;
 pub(crate) use host::collect;
 pub use host::server;
 pub(crate) use host::{listen_http, listen_https};
+pub(crate) use main::stream_group;
 pub use main::{Main, StreamPort, main};
 
 use crate::ingress::Globals;

@@ -378,7 +378,7 @@ impl Table {
             text.push_str(&format!("Content-Length: {}\r\n", body.len()));
         }
         text.push_str(&format!("\r\n{body}"));
-        if let Some(port) = field("port:") {
+        if let Some(port) = field("port:").filter(|_| !exchange.tls) {
             let port: u16 = port.parse().expect("a port");
             return String::from_utf8_lossy(&raw(SocketAddr::from(([127, 0, 0, 1], port)), text.as_bytes()))
                 .into_owned();
@@ -387,9 +387,11 @@ impl Table {
             return String::from_utf8_lossy(&raw(self.server.addr(0), text.as_bytes())).into_owned();
         }
         let name = field("sni:").unwrap_or_else(|| host.split(':').next().unwrap_or_default());
+        // Of two addresses the last one counts.
+        let port = field("port:").map(|port| format!("-connect 127.0.0.1:{port}")).unwrap_or_default();
         let own = field("certificate:").map(|n| format!("-cert {n}.crt -key {n}.key")).unwrap_or_default();
         let answer =
-            crate::tls::s_client(&self.server, 1, &format!("-quiet -servername {name} {own}"), &text);
+            crate::tls::s_client(&self.server, 1, &format!("-quiet -servername {name} {own} {port}"), &text);
         answer.find("HTTP/1.1 ").map_or(answer.clone(), |i| answer[i..].to_owned())
     }
 

@@ -51,7 +51,7 @@ fn listener_status(l: &Attached, metadata: &crate::objects::Metadata) -> Value {
         ),
         (None, false) => condition("ResolvedRefs", true, "ResolvedRefs", ""),
     };
-    let accepted = match (l.supported, &l.conflict) {
+    let accepted = match (l.speaks.is_some(), &l.conflict) {
         (_, Some((reason, text))) => condition("Accepted", false, reason, text),
         _ if l.unavailable.is_some() => {
             condition("Accepted", false, "PortUnavailable", l.unavailable.as_deref().unwrap_or_default())
@@ -73,8 +73,10 @@ fn listener_status(l: &Attached, metadata: &crate::objects::Metadata) -> Value {
         Some((reason, text)) => condition("Conflicted", true, reason, text),
         None => condition("Conflicted", false, "NoConflicts", ""),
     };
-    let kinds: Vec<Value> =
-        l.kinds.iter().map(|kind| json!({ "group": objects::GROUP, "kind": kind })).collect();
+    // Two modes of TLS at one port are not served, and no kind of routes with them.
+    let mixed = l.listener.protocol == "TLS" && matches!(l.conflict, Some(("ProtocolConflict", _)));
+    let kinds = l.kinds.iter().filter(|_| !mixed);
+    let kinds: Vec<Value> = kinds.map(|kind| json!({ "group": objects::GROUP, "kind": kind })).collect();
     json!({
         "name": l.listener.name,
         "supportedKinds": kinds,
@@ -192,7 +194,7 @@ fn policy_statuses(
 ) -> Vec<StatusUpdate> {
     let mut gateways: BTreeMap<&Key, BTreeSet<usize>> = BTreeMap::new();
     let mut in_use: BTreeSet<&Key> = BTreeSet::new();
-    for placed in routes {
+    for placed in routes.iter().filter(|r| r.kind.is_http()) {
         let used: BTreeSet<usize> = placed.parents.iter().flatten().map(|p| p.gateway).collect();
         for reference in placed.route.spec.rules.iter().flat_map(|r| &r.backend_refs) {
             let namespace = reference.namespace.as_deref().unwrap_or(&placed.route.metadata.namespace);

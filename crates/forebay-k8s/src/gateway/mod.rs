@@ -2,7 +2,7 @@
 //!
 //! Each listener's hosts become servers. Rules become `route` lines, in the order of precedence that the API defines, and a named
 //! location each. Read in this order: `attach.rs` (which routes belong to which listeners), `ports.rs` (which listeners share a port),
-//! `servers.rs` (the servers of a port), `rules.rs` (what a rule does), `conditions.rs` (statuses).
+//! `servers.rs` (the servers of a port), `rules.rs` (what a rule does), `streams.rs` (TLS, TCP and UDP), `conditions.rs` (statuses).
 
 mod attach;
 mod backend_tls;
@@ -12,6 +12,7 @@ pub(crate) mod ports;
 mod rules;
 mod servers;
 mod status;
+mod streams;
 #[cfg(test)]
 mod tests;
 
@@ -29,6 +30,8 @@ use rules::{Choice, Unresolved};
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
+pub(crate) use streams::StreamGroup;
+use streams::Streams;
 
 /// Options of the Gateway API.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,9 +49,13 @@ pub struct GatewayOptions {
 pub struct GatewayPart {
     /// Directives of the http level.
     pub http: Vec<Node>,
-    /// Files that they name.
+    /// Directives of the stream level, without their groups.
+    pub stream: Vec<Node>,
+    /// Groups of the stream level.
+    pub(crate) stream_groups: Vec<StreamGroup>,
+    /// Files that all of them name.
     pub files: Vec<File>,
-    /// Groups that they name.
+    /// Groups of the http level.
     pub specs: Vec<Arc<Spec>>,
     /// Statuses.
     pub statuses: Vec<StatusUpdate>,
@@ -97,6 +104,10 @@ pub const FEATURES: &[&str] = &[
     "HTTPRouteSchemeRedirect",
     "ListenerSet",
     "ReferenceGrant",
+    "TCPRoute",
+    "TLSRoute",
+    "TLSRouteModeTerminate",
+    "UDPRoute",
 ];
 
 /// Route with the listeners that it is attached to.
@@ -144,9 +155,17 @@ impl Gateways {
         if !ours.is_empty() {
             part.http.push(connection_map());
         }
+        let mut streams = Streams::default();
         for port in Port::all(&ours, others) {
-            servers::servers(cluster, &port, &routes, others, &mut part);
+            if port.speaks.is_http() {
+                servers::servers(cluster, &port, &routes, others, &mut part);
+            } else {
+                streams.port(&port, &routes, others.globals);
+            }
         }
+        part.stream = streams.nodes;
+        part.stream_groups = streams.groups;
+        part.files.extend(streams.files);
         let mut known = BTreeSet::new();
         part.specs = specs(cluster, &routes).filter(|spec| known.insert(spec.name())).collect();
         part
@@ -214,8 +233,16 @@ fn connection_map() -> Node {
 }
 
 fn place_routes<'a>(cluster: Cluster<'a>, ours: &[Ours]) -> Vec<Placed<'a>> {
-    let http = cluster.gateway.http_routes.iter().map(|(key, route)| (GatewayKind::HttpRoute, key, route));
-    let grpc = cluster.gateway.grpc_routes.iter().map(|(key, route)| (GatewayKind::GrpcRoute, key, route));
+    let gateway = cluster.gateway;
+    let kinds = [
+        (GatewayKind::HttpRoute, &gateway.http_routes),
+        (GatewayKind::GrpcRoute, &gateway.grpc_routes),
+        (GatewayKind::TlsRoute, &gateway.tls_routes),
+        (GatewayKind::TcpRoute, &gateway.tcp_routes),
+        (GatewayKind::UdpRoute, &gateway.udp_routes),
+    ];
+    let all =
+        kinds.into_iter().flat_map(|(kind, all)| all.iter().map(move |(key, route)| (kind, key, route)));
     let place = |(kind, key, route): (GatewayKind, &'a Key, &'a Arc<Route>)| {
         let parents: Vec<_> =
             route.spec.parent_refs.iter().map(|r| attach::parent(cluster, ours, route, kind, r)).collect();
@@ -235,13 +262,13 @@ fn place_routes<'a>(cluster: Cluster<'a>, ours: &[Ours]) -> Vec<Placed<'a>> {
         }
         Some(Placed { key, kind, route, parents, choices, unresolved })
     };
-    let mut routes: Vec<Placed<'a>> = http.chain(grpc).filter_map(place).collect();
+    let mut routes: Vec<Placed<'a>> = all.filter_map(place).collect();
     routes.sort_by(|a, b| age(&a.route.metadata, a.key).cmp(&age(&b.route.metadata, b.key)));
     routes
 }
 
 fn specs<'a>(cluster: Cluster<'a>, routes: &'a [Placed<'a>]) -> impl Iterator<Item = Arc<Spec>> + 'a {
-    routes.iter().flat_map(move |r| {
+    routes.iter().filter(|r| r.kind.is_http()).flat_map(move |r| {
         let used = r.choices.iter().flatten().filter_map(|c| Some(c.backend.as_ref()?.spec.clone()));
         let copies = r.route.spec.rules.iter().flat_map(|rule| {
             let of_backends = rule.backend_refs.iter().flat_map(|b| &b.filters);

@@ -16,6 +16,9 @@ pub enum GatewayKind {
     Gateway,
     HttpRoute,
     GrpcRoute,
+    TlsRoute,
+    TcpRoute,
+    UdpRoute,
     ReferenceGrant,
     BackendTlsPolicy,
     ListenerSet,
@@ -29,15 +32,23 @@ impl GatewayKind {
     }
 
     /// All kinds.
-    pub const ALL: [GatewayKind; 7] = [
+    pub const ALL: [GatewayKind; 10] = [
         GatewayKind::GatewayClass,
         GatewayKind::Gateway,
         GatewayKind::HttpRoute,
         GatewayKind::GrpcRoute,
+        GatewayKind::TlsRoute,
+        GatewayKind::TcpRoute,
+        GatewayKind::UdpRoute,
         GatewayKind::ReferenceGrant,
         GatewayKind::BackendTlsPolicy,
         GatewayKind::ListenerSet,
     ];
+
+    /// Returns `true` for routes of HTTP requests.
+    pub(crate) fn is_http(self) -> bool {
+        matches!(self, GatewayKind::HttpRoute | GatewayKind::GrpcRoute)
+    }
 
     /// Returns the name of the kind.
     pub fn name(self) -> &'static str {
@@ -46,6 +57,9 @@ impl GatewayKind {
             GatewayKind::Gateway => "Gateway",
             GatewayKind::HttpRoute => "HTTPRoute",
             GatewayKind::GrpcRoute => "GRPCRoute",
+            GatewayKind::TlsRoute => "TLSRoute",
+            GatewayKind::TcpRoute => "TCPRoute",
+            GatewayKind::UdpRoute => "UDPRoute",
             GatewayKind::ReferenceGrant => "ReferenceGrant",
             GatewayKind::BackendTlsPolicy => "BackendTLSPolicy",
             GatewayKind::ListenerSet => "ListenerSet",
@@ -59,6 +73,9 @@ impl GatewayKind {
             GatewayKind::Gateway => "gateways",
             GatewayKind::HttpRoute => "httproutes",
             GatewayKind::GrpcRoute => "grpcroutes",
+            GatewayKind::TlsRoute => "tlsroutes",
+            GatewayKind::TcpRoute => "tcproutes",
+            GatewayKind::UdpRoute => "udproutes",
             GatewayKind::ReferenceGrant => "referencegrants",
             GatewayKind::BackendTlsPolicy => "backendtlspolicies",
             GatewayKind::ListenerSet => "listenersets",
@@ -351,7 +368,7 @@ pub struct ParentRef {
     pub port: Option<u16>,
 }
 
-/// An HTTPRoute, or a GRPCRoute whose rules are read as those of one.
+/// An HTTPRoute, or a route of another kind whose rules are read as those of one.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Route {
     /// Metadata.
@@ -715,6 +732,12 @@ pub struct GatewayObjects {
     pub http_routes: BTreeMap<Key, Arc<Route>>,
     /// GRPCRoutes.
     pub grpc_routes: BTreeMap<Key, Arc<Route>>,
+    /// TLSRoutes.
+    pub tls_routes: BTreeMap<Key, Arc<Route>>,
+    /// TCPRoutes.
+    pub tcp_routes: BTreeMap<Key, Arc<Route>>,
+    /// UDPRoutes.
+    pub udp_routes: BTreeMap<Key, Arc<Route>>,
     /// ReferenceGrants.
     pub grants: BTreeMap<Key, Arc<ReferenceGrant>>,
     /// BackendTLSPolicies.
@@ -744,6 +767,9 @@ impl GatewayObjects {
             GatewayKind::Gateway => add(&mut self.gateways, key, value),
             GatewayKind::HttpRoute => add(&mut self.http_routes, key, value),
             GatewayKind::GrpcRoute => add(&mut self.grpc_routes, key, value),
+            GatewayKind::TlsRoute => add(&mut self.tls_routes, key, value),
+            GatewayKind::TcpRoute => add(&mut self.tcp_routes, key, value),
+            GatewayKind::UdpRoute => add(&mut self.udp_routes, key, value),
             GatewayKind::ReferenceGrant => add(&mut self.grants, key, value),
             GatewayKind::BackendTlsPolicy => add(&mut self.tls_policies, key, value),
             GatewayKind::ListenerSet => add(&mut self.listener_sets, key, value),
@@ -758,6 +784,9 @@ impl GatewayObjects {
             GatewayKind::Gateway => drop(self.gateways.remove(key)),
             GatewayKind::HttpRoute => drop(self.http_routes.remove(key)),
             GatewayKind::GrpcRoute => drop(self.grpc_routes.remove(key)),
+            GatewayKind::TlsRoute => drop(self.tls_routes.remove(key)),
+            GatewayKind::TcpRoute => drop(self.tcp_routes.remove(key)),
+            GatewayKind::UdpRoute => drop(self.udp_routes.remove(key)),
             GatewayKind::ReferenceGrant => drop(self.grants.remove(key)),
             GatewayKind::BackendTlsPolicy => drop(self.tls_policies.remove(key)),
             GatewayKind::ListenerSet => drop(self.listener_sets.remove(key)),

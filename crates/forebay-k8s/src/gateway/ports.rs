@@ -3,7 +3,7 @@
 //! Gateways without an address of their own share all addresses of this machine, also with the servers of Ingresses.
 
 use super::Placed;
-use super::attach::{Attached, Clients, Ours, covers};
+use super::attach::{Attached, Clients, Ours, Speaks, covers};
 use crate::ingress::Globals;
 use crate::objects::Key;
 use crate::options::Options;
@@ -22,6 +22,8 @@ pub(crate) struct Others<'a> {
     pub has_rest: bool,
     /// TCP ports that are in use, but not by the servers of Ingresses.
     pub tcp: BTreeSet<u16>,
+    /// UDP ports that are in use.
+    pub udp: BTreeSet<u16>,
 }
 
 impl Others<'_> {
@@ -40,16 +42,23 @@ impl Others<'_> {
     }
 
     /// Returns why a listener cannot have its port.
-    fn forbids(&self, address: Option<IpAddr>, port: u16, protocol: &str) -> Option<String> {
+    fn forbids(&self, address: Option<IpAddr>, port: u16, speaks: Speaks) -> Option<String> {
         let options = &self.globals.options;
-        if self.tcp.contains(&port) {
-            return Some(format!("the controller or a TCP service uses port {port}"));
+        let (taken, service) = if speaks == Speaks::Udp { (&self.udp, "UDP") } else { (&self.tcp, "TCP") };
+        if taken.contains(&port) {
+            return Some(format!("the controller or a {service} service uses port {port}"));
+        }
+        if speaks == Speaks::Udp {
+            return None;
         }
         // The stream block has this port at all addresses.
         if options.enable_ssl_passthrough && port == options.https_port && address.is_some() {
             return Some(format!("port {port} looks for TLS sessions to pass on (--enable-ssl-passthrough)"));
         }
-        let theirs = self.protocol(address, port).filter(|theirs| *theirs != protocol)?;
+        // The servers of Ingresses listen in another block, and two blocks cannot share a port of the machine.
+        let all = !speaks.is_http() && self.globals.addresses.is_empty();
+        let theirs =
+            self.protocol(address.filter(|_| !all), port).filter(|theirs| *theirs != speaks.name())?;
         Some(format!("Ingresses use port {port} with the protocol {theirs}"))
     }
 
@@ -86,21 +95,27 @@ pub(crate) fn of_options(options: &Options) -> BTreeSet<u16> {
 /// Refuses listeners whose port belongs to something else: the servers of Ingresses, or a listener of an older Gateway. `ours` is in the
 /// order of age.
 pub(crate) fn settle(ours: &mut [Ours], others: &Others<'_>) {
-    type Place = (Option<IpAddr>, u16);
-    let mut protocols: BTreeMap<Place, (String, Key)> = BTreeMap::new();
+    type Place = (Option<IpAddr>, (bool, u16));
+    let mut protocols: BTreeMap<Place, (Speaks, Key)> = BTreeMap::new();
     let mut hosts: BTreeMap<(Place, String), (Clients, Key)> = BTreeMap::new();
     for o in ours.iter_mut().filter(|o| o.address_problem.is_none()) {
         let (address, key) = (o.address, &o.key);
-        for l in o.listeners.iter_mut().filter(|l| l.supported && l.conflict.is_none()) {
-            let (port, protocol) = (l.listener.port, l.listener.protocol.clone());
-            if let Some(why) = others.forbids(address, port, &protocol) {
+        for l in o.listeners.iter_mut().filter(|l| l.conflict.is_none()) {
+            let (Some(speaks), port) = (l.speaks, l.listener.port) else { continue };
+            if let Some(why) = others.forbids(address, port, speaks) {
                 l.unavailable = Some(why);
                 continue;
             }
-            let place = (address, port);
-            let (first, by) = protocols.entry(place).or_insert_with(|| (protocol.clone(), key.clone()));
-            if *first != protocol {
-                l.conflict = Some(("ProtocolConflict", format!("Gateway {by} has port {port} for {first}")));
+            let place = (address, l.port());
+            let (first, by) = protocols.entry(place).or_insert_with(|| (speaks, key.clone()));
+            let text = format!("Gateway {by} has port {port} for {}", first.name());
+            if *first != speaks {
+                l.conflict = Some(("ProtocolConflict", text));
+                continue;
+            }
+            // Without names of hosts, nothing tells two listeners apart.
+            if !speaks.has_hosts() && by != key {
+                l.unavailable = Some(text);
                 continue;
             }
             // The server of a host has one rule about certificates of clients. Whichever of two it were, one of the Gateways would
@@ -136,8 +151,8 @@ pub(crate) struct Port<'a> {
     pub address: Option<IpAddr>,
     /// Port.
     pub number: u16,
-    /// Connections begin with a TLS handshake.
-    pub encrypted: bool,
+    /// Protocol of all listeners.
+    pub speaks: Speaks,
     /// The servers of Ingresses are here, too, and get requests for hosts without a server.
     pub of_ingresses: bool,
     /// Listeners, those of the oldest Gateway first. Those that cannot serve are among them: nobody else gets their hosts.
@@ -147,16 +162,17 @@ pub(crate) struct Port<'a> {
 impl<'a> Port<'a> {
     /// Returns the ports that have servers.
     pub(crate) fn all(ours: &'a [Ours], others: &Others<'_>) -> Vec<Port<'a>> {
-        let mut ports: BTreeMap<(Option<IpAddr>, u16), Port<'a>> = BTreeMap::new();
+        let mut ports: BTreeMap<(Option<IpAddr>, (bool, u16)), Port<'a>> = BTreeMap::new();
         for (gateway, o) in ours.iter().enumerate().filter(|(_, o)| o.address_problem.is_none()) {
-            let own = o.listeners.iter().enumerate().filter(|(_, l)| l.has_port() && l.is_http());
+            let own = o.listeners.iter().enumerate().filter(|(_, l)| l.has_port());
             for (listener, attached) in own {
+                let Some(speaks) = attached.speaks else { continue };
                 let (address, number) = (o.address, attached.listener.port);
-                let port = ports.entry((address, number)).or_insert_with(|| Port {
+                let port = ports.entry((address, attached.port())).or_insert_with(|| Port {
                     address,
                     number,
-                    encrypted: attached.listener.protocol == "HTTPS",
-                    of_ingresses: others.protocol(address, number).is_some(),
+                    speaks,
+                    of_ingresses: speaks.is_http() && others.protocol(address, number).is_some(),
                     members: Vec::new(),
                 });
                 port.members.push(Member { gateway, ours: o, listener, attached });
@@ -188,7 +204,12 @@ impl<'a> Port<'a> {
         hosts
     }
 
-    /// Returns a text that no other port has.
+    /// Returns `true` if TLS ends at the port.
+    pub(crate) fn encrypted(&self) -> bool {
+        matches!(self.speaks, Speaks::Https | Speaks::TlsTerminate)
+    }
+
+    /// Returns a text that no other port of its protocol has, the first argument of `listen`.
     pub(crate) fn name(&self) -> String {
         match self.address {
             None => self.number.to_string(),
@@ -200,7 +221,7 @@ impl<'a> Port<'a> {
     /// Returns the `listen` lines of a server. `default`: it gets requests for hosts without a server.
     pub(crate) fn listen(&self, default: bool, globals: &Globals) -> Vec<Node> {
         if self.address.is_none() && self.of_ingresses {
-            return if self.encrypted {
+            return if self.encrypted() {
                 tree::listen_https(globals, default)
             } else {
                 tree::listen_http(globals, default)
@@ -212,15 +233,27 @@ impl<'a> Port<'a> {
         };
         // What is in front of shared addresses is the same for all ports.
         let shared = self.address.is_none() || self.of_ingresses;
-        let proxy = shared && globals.settings.flag("use-proxy-protocol");
+        let udp = self.speaks == Speaks::Udp;
+        let proxy = shared && !udp && globals.settings.flag("use-proxy-protocol");
         let line = |address: String| {
             Node::new("listen")
                 .arg(address)
-                .args(self.encrypted.then_some("ssl"))
+                .args(self.encrypted().then_some("ssl"))
+                .args(udp.then_some("udp"))
                 .args(default.then_some("default_server"))
                 .args(proxy.then_some("proxy_protocol"))
         };
         addresses.into_iter().map(line).collect()
+    }
+}
+
+/// Returns a host as the first word of an entry of a `map` with `hostnames`; empty for all.
+pub(crate) fn map_word(host: &str) -> String {
+    match host {
+        "" => "default".to_owned(),
+        // They mean something else in a `map`.
+        "default" | "hostnames" | "include" | "volatile" => format!("\\{host}"),
+        _ => host.to_owned(),
     }
 }
 
@@ -235,9 +268,9 @@ pub(crate) fn yield_hosts(ours: &[Ours], routes: &mut [Placed<'_>], others: &Oth
         let Some(o) = ours.get(parent.gateway) else { continue };
         let (mut theirs, mut keeps_some) = (BTreeSet::new(), false);
         for (listener, hosts) in &parent.listeners {
-            let port = o.listeners.get(*listener).map_or(0, |l| l.listener.port);
+            let Some(l) = o.listeners.get(*listener) else { continue };
             for host in hosts {
-                if others.serve(o.address, port, host) {
+                if l.is_http() && others.serve(o.address, l.listener.port, host) {
                     theirs.insert(if host.is_empty() { "all without a name" } else { host });
                 } else {
                     keeps_some = true;

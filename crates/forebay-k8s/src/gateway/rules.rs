@@ -7,7 +7,7 @@ use super::objects::{
 };
 use crate::groups::{Spec, short_hash};
 use crate::model::{CertificateFiles, File};
-use crate::objects::{Key, PortRef};
+use crate::objects::{Key, PortRef, ServicePort};
 use forebay_conf::Node;
 use std::sync::Arc;
 use std::time::Duration;
@@ -100,15 +100,19 @@ pub(crate) fn backend(
     let missing = || ("BackendNotFound", format!("there is no Service {key} with this port"));
     let service = cluster.objects.service(&key).ok_or_else(missing)?;
     let number = reference.port.ok_or_else(missing)?;
-    let port = service.object.spec.ports.iter().find(|p| p.port == number).ok_or_else(missing)?;
+    let udp = kind == GatewayKind::UdpRoute;
+    let speaks = if udp { "UDP" } else { "TCP" };
+    let fits = |p: &&ServicePort| p.port == number && p.protocol.as_deref().unwrap_or("TCP") == speaks;
+    let port = service.object.spec.ports.iter().find(fits).ok_or_else(missing)?;
     let protocol = match (kind, port.app_protocol.as_deref()) {
         (GatewayKind::GrpcRoute, _) => Protocol::Grpc,
         (_, Some("kubernetes.io/h2c")) => Protocol::Http2,
         _ => Protocol::Http,
     };
-    let spec =
-        Spec { service: key.clone(), port: PortRef { name: None, number: Some(number) }, ..Spec::default() };
-    let tls = super::backend_tls::of(cluster, &key, &port.name)?;
+    let port_ref = PortRef { name: None, number: Some(number) };
+    let spec = Spec { service: key.clone(), port: port_ref, udp, ..Spec::default() };
+    // What passes as it is has no TLS of ours.
+    let tls = if kind.is_http() { super::backend_tls::of(cluster, &key, &port.name)? } else { None };
     Ok(Backend { spec: Arc::new(spec), protocol, tls })
 }
 
@@ -200,7 +204,8 @@ pub(crate) fn serve(
     served
 }
 
-fn percent(part: u64, total: u64) -> String {
+/// Returns a share as a word of `split_clients`.
+pub(crate) fn percent(part: u64, total: u64) -> String {
     let hundredths = part * 10_000 / total.max(1);
     format!("{}.{:02}%", hundredths / 100, hundredths % 100)
 }

@@ -2,7 +2,7 @@
 
 use super::attach::{Clients, Cluster, covers};
 use super::objects::{self, GatewayKind, Match, Rule};
-use super::ports::{Member, Others, Port, specificity};
+use super::ports::{Member, Others, Port, map_word, specificity};
 use super::rules::{self, Place};
 use super::{GatewayPart, Placed};
 use crate::groups::short_hash;
@@ -56,19 +56,12 @@ impl Misdirection {
         let hosts = port.hosts();
         // Hosts of Ingresses have other certificates than a listener with a host.
         let confusable = hosts.len() > 1 || port.of_ingresses && hosts.iter().any(|h| !h.is_empty());
-        if !port.encrypted || !confusable {
+        if !port.encrypted() || !confusable {
             return None;
         }
         let variable = format!("$gateway_listener_{}", short_hash(&port.name()));
-        let entry = |(index, host): (usize, &String)| {
-            let name = match host.as_str() {
-                "" => "default".to_owned(),
-                // They mean something else in a `map`.
-                "default" | "hostnames" | "include" | "volatile" => format!("\\{host}"),
-                _ => host.clone(),
-            };
-            Node::new(name.as_str()).arg(index.to_string())
-        };
+        let entry =
+            |(index, host): (usize, &String)| Node::new(map_word(host).as_str()).arg(index.to_string());
         // A connection without a server name tells nothing.
         let fixed = [Node::new("hostnames"), Node::new("").arg("any")];
         let map = Node::new("map")
@@ -213,7 +206,7 @@ fn server(
         ["$proxy_upstream_name", "$proxy_alternative_upstream_name"].map(|v| Node::new("set").args([v, ""])),
     );
     nodes.extend(misdirected);
-    if port.encrypted {
+    if port.encrypted() {
         nodes.extend(tls(port, host, candidates, part));
     }
     let mut locations = Vec::new();

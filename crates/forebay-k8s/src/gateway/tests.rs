@@ -367,3 +367,164 @@ fn gateways_with_addresses_do_not_share() {
     assert_eq!(made.text().matches("default_server").count(), 2, "{}", made.text());
     assert_eq!(made.named("shop.test").len(), 1);
 }
+
+/// Adds a route of another kind to Services with weights.
+fn stream_route(
+    world: &mut World,
+    kind: &str,
+    name: &str,
+    age: u32,
+    parent: &str,
+    hosts: &[&str],
+    services: &[(&str, u32)],
+) {
+    let backends: Vec<Value> =
+        services.iter().map(|(name, weight)| json!({ "name": name, "port": 80, "weight": weight })).collect();
+    let mut spec = json!({ "parentRefs": [{ "name": parent }], "rules": [{ "backendRefs": backends }] });
+    if !hosts.is_empty() {
+        spec["hostnames"] = json!(hosts);
+    }
+    world.add(json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": kind,
+        "metadata": { "name": name, "namespace": "default", "creationTimestamp": created(age) }, "spec": spec,
+    }));
+}
+
+fn tls_listener(name: &str, port: u16, host: &str, mode: &str) -> Value {
+    let mut listener = listener((name, "TLS", port, host), "");
+    listener["tls"] = json!({ "mode": mode });
+    if mode == "Terminate" {
+        listener["tls"]["certificateRefs"] = json!([{ "name": "web" }]);
+    }
+    listener
+}
+
+impl Made {
+    fn stream(&self) -> String {
+        let found = self.0.files.iter().find(|(path, _)| path.to_str() == Some("gateways-stream.conf"));
+        found.map(|(_, bytes)| String::from_utf8_lossy(bytes).into_owned()).unwrap_or_default()
+    }
+}
+
+#[test]
+fn the_oldest_route_has_a_tcp_port() {
+    let mut world = World::new();
+    world.gateway("edge", 9, &[("tcp", "TCP", 9000, "ignored.test"), ("udp", "UDP", 9000, "")]);
+    world.gateway("young", 5, &[("tcp", "TCP", 9000, ""), ("http", "HTTP", 9000, "")]);
+    stream_route(&mut world, "TCPRoute", "young", 3, "edge", &[], &[("api", 1)]);
+    stream_route(&mut world, "TCPRoute", "old", 4, "edge", &[], &[("web", 3), ("missing", 1), ("api", 0)]);
+    world.route("http", 8, &["edge"], &[], "/");
+    let made = world.made();
+    let text = made.stream();
+    assert_eq!(text.matches("listen 9000;").count(), 1, "{text}");
+    assert!(text.contains("75.00% gateway_default_web_80;") && text.contains("* gateway_none;"), "{text}");
+    assert!(!text.contains("gateway_default_api_80"), "{text}");
+    assert!(text.contains("peers external max_fails=0;"), "{text}");
+    assert!(made.0.groups.contains_key("gateway_default_web_80"));
+    let main = String::from_utf8_lossy(&made.0.files[0].1).into_owned();
+    assert!(main.contains("include gateways-stream.conf;"), "{main}");
+    let listeners = made.status(GatewayKind::Gateway, "edge")["listeners"].clone();
+    assert_eq!(
+        (&listeners[0]["attachedRoutes"], &listeners[0]["supportedKinds"][0]["kind"]),
+        (&json!(2), &json!("TCPRoute"))
+    );
+    assert_eq!(made.listener("edge", "udp", "Accepted"), pair("True", "Accepted"));
+    // The listeners of the younger one conflict with each other.
+    assert_eq!(made.listener("young", "tcp", "Accepted"), pair("False", "ProtocolConflict"));
+    let status = made.status(GatewayKind::TcpRoute, "old");
+    assert_eq!(of(&status["parents"][0]["conditions"], "ResolvedRefs"), pair("False", "BackendNotFound"));
+    assert_eq!(made.route("http").1, "NotAllowedByListeners");
+    // Ports of a ConfigMap and of Ingresses are not free.
+    world.gateway("late", 2, &[("a", "TCP", 9000, ""), ("b", "TCP", 80, ""), ("c", "UDP", 9001, "")]);
+    world.options.udp_services = Some(Key::new("default", "udp"));
+    world.add(json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "udp", "namespace": "default" },
+        "data": { "9001": "default/web:80" } }));
+    let made = world.made();
+    for name in ["a", "b", "c"] {
+        assert_eq!(made.listener("late", name, "Accepted"), pair("False", "PortUnavailable"), "{name}");
+    }
+}
+
+#[test]
+fn a_change_of_endpoints_changes_no_file_of_the_stream_block() {
+    let mut world = World::new();
+    world.gateway("edge", 9, &[("tcp", "TCP", 9000, "")]);
+    stream_route(&mut world, "TCPRoute", "a", 4, "edge", &[], &[("web", 1)]);
+    let before = world.made();
+    world.add(json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4", "ports": [{ "port": 8080 }],
+        "metadata": { "name": "web-1", "namespace": "default", "labels": { "kubernetes.io/service-name": "web" } },
+        "endpoints": [{ "addresses": ["10.0.0.9"] }],
+    }));
+    let after = world.made();
+    assert_eq!(before.stream(), after.stream());
+    assert_eq!(before.0.groups["gateway_default_web_80"].len(), 0);
+    assert_eq!(after.0.groups["gateway_default_web_80"][0].addr.to_string(), "10.0.0.9:8080");
+}
+
+#[test]
+fn tls_passes_by_name() {
+    let mut world = World::new();
+    let listeners = json!([
+        tls_listener("exact", 9443, "a.x.test", "Passthrough"),
+        tls_listener("wide", 9443, "*.x.test", "Passthrough"),
+        tls_listener("all", 9443, "", "Passthrough"),
+    ]);
+    world.add(gateway("edge", 9, json!({ "gatewayClassName": "forebay", "listeners": listeners })));
+    stream_route(&mut world, "TLSRoute", "one", 5, "edge", &["*.x.test", "b.y.test"], &[("web", 1)]);
+    stream_route(&mut world, "TLSRoute", "two", 4, "edge", &["c.x.test", "b.y.test"], &[("api", 1)]);
+    let made = world.made();
+    let text = made.stream();
+    for line in [
+        "a.x.test gateway_default_web_80;",
+        "*.x.test gateway_default_web_80;",
+        "c.x.test gateway_default_api_80;",
+        "b.y.test gateway_default_web_80;",
+        "default gateway_none;",
+        "ssl_preread on;",
+    ] {
+        assert!(text.contains(line), "{line} in {text}");
+    }
+    assert_eq!(
+        made.listener("edge", "exact", "Programmed"),
+        pair("True", "Programmed"),
+        "it needs no certificate"
+    );
+}
+
+#[test]
+fn tls_ends_with_the_certificate_of_the_listener() {
+    let mut world = World::new();
+    let listeners = json!([
+        tls_listener("end", 9443, "*.x.test", "Terminate"),
+        tls_listener("pass", 9444, "", "Passthrough")
+    ]);
+    world.add(gateway("edge", 9, json!({ "gatewayClassName": "forebay", "listeners": listeners })));
+    let mixed = json!([
+        tls_listener("end", 9445, "a.test", "Terminate"),
+        tls_listener("pass", 9445, "b.test", "Passthrough")
+    ]);
+    world.add(gateway("mixed", 8, json!({ "gatewayClassName": "forebay", "listeners": mixed })));
+    let younger = json!([tls_listener("pass", 9443, "b.test", "Passthrough")]);
+    world.add(gateway("younger", 7, json!({ "gatewayClassName": "forebay", "listeners": younger })));
+    stream_route(&mut world, "TLSRoute", "one", 5, "edge", &["a.x.test"], &[("web", 1)]);
+    let made = world.made();
+    let text = made.stream();
+    let server = text.split("\nserver {").find(|s| s.contains("server_name a.x.test;")).expect("a server");
+    assert!(
+        server.contains("listen 9443 ssl;") && server.contains("ssl_certificate secrets/default_web.crt;"),
+        "{text}"
+    );
+    assert_eq!(
+        text.matches("ssl_reject_handshake on;").count(),
+        2,
+        "the listener's own host and all others: {text}"
+    );
+    for (gateway, listener) in [("mixed", "end"), ("mixed", "pass"), ("younger", "pass")] {
+        assert_eq!(
+            made.listener(gateway, listener, "Accepted"),
+            pair("False", "ProtocolConflict"),
+            "{gateway} {listener}"
+        );
+    }
+}

@@ -22,6 +22,7 @@ struct Key {
     auth_cache: bool,
     stream: stream::Parts,
     gateways: bool,
+    gateway_stream: bool,
 }
 
 /// Files that are kept between translations.
@@ -68,7 +69,7 @@ impl Kept {
     ) {
         let texts = groups.texts();
         let (paths, auth_cache) = (texts.keys().cloned().collect(), self.auth_caches > 0);
-        let gateway = gateways.text();
+        let (gateway, gateway_stream) = (gateways.text(), gateways.stream_text());
         let key = Key {
             hosts: hosts.changes,
             groups: paths,
@@ -76,6 +77,7 @@ impl Kept {
             auth_cache,
             stream,
             gateways: gateway.is_some(),
+            gateway_stream: gateway_stream.is_some(),
         };
         let main = self.main(globals, hosts, &key, problems);
         out.files.push((Path::new(MAIN).into(), main));
@@ -83,6 +85,7 @@ impl Kept {
         out.files.extend(hosts.parts().map(|part| (part.path.clone(), part.bytes.clone())));
         out.files.extend(self.others.iter().map(|(path, (bytes, _))| (path.clone(), bytes.clone())));
         out.files.extend(gateway.map(|bytes| (Path::new(gateways::FILE).into(), bytes)));
+        out.files.extend(gateway_stream.map(|bytes| (Path::new(gateways::STREAM_FILE).into(), bytes)));
         out.files.extend(gateways.files());
         let default = key.certificate.iter().flat_map(|c| [&c.chain, &c.key]);
         for file in default.filter(|f| !self.others.contains_key(Path::new(&f.path))) {
@@ -116,6 +119,7 @@ impl Kept {
             stream: &key.stream.ports,
             passthrough: key.stream.passthrough.clone(),
             stream_snippets: key.stream.snippets.clone(),
+            stream_file: key.gateway_stream.then_some(gateways::STREAM_FILE),
         });
         match forebay_conf::print(&nodes) {
             Ok(bytes) => {

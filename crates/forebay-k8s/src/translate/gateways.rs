@@ -6,12 +6,16 @@ use crate::gateway::ports::Others;
 use crate::gateway::{GatewayPart, Gateways, StatusUpdate};
 use crate::ingress::Globals;
 use crate::objects::{Kind, Objects};
+use crate::tree;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
 /// Path of the file with the servers of all Gateways.
 pub(super) const FILE: &str = "gateways.conf";
+
+/// Path of the file with their servers of the stream block.
+pub(super) const STREAM_FILE: &str = "gateways-stream.conf";
 
 /// User of the groups of all Gateways. No host has such a name.
 const USER: &str = " gateways";
@@ -32,12 +36,14 @@ pub(super) struct Kept {
     part: GatewayPart,
     seen: Option<Seen>,
     text: Arc<[u8]>,
+    stream_text: Arc<[u8]>,
 }
 
 impl Kept {
     /// Begins anew with the addresses of an earlier translation.
     pub(super) fn after(former: Kept) -> Kept {
-        Kept { gateways: former.gateways, text: former.text, ..Kept::default() }
+        let Kept { gateways, text, stream_text, .. } = former;
+        Kept { gateways, text, stream_text, ..Kept::default() }
     }
 
     /// Translates the objects if any of them has changed, or an object that they refer to.
@@ -66,7 +72,8 @@ impl Kept {
             globals,
             has_name: &|name| hosts.has(name) || names.has(name),
             has_rest,
-            tcp: stream::ports(objects, globals),
+            tcp: stream::tcp_ports(objects, globals),
+            udp: stream::udp_ports(objects, globals),
         };
         self.part = self.gateways.translate(objects, &others);
         groups.replace_specs(&USER.into(), &self.part.specs, objects, globals);
@@ -75,6 +82,26 @@ impl Kept {
         if *self.text != *text {
             self.text = text.into();
         }
+    }
+
+    /// Finds the endpoints of the groups of the stream block, and makes its file.
+    pub(super) fn update_stream(&mut self, objects: &Objects, globals: &Globals, groups: &mut super::Groups) {
+        let mut nodes = Vec::new();
+        for group in &self.part.stream_groups {
+            let servers = crate::groups::servers(&group.spec, objects, &globals.options);
+            nodes.push(tree::stream_group(&group.name, &group.spec, &servers, globals));
+            Arc::make_mut(groups).insert(group.name.as_str().into(), servers.endpoints);
+        }
+        nodes.extend(self.part.stream.iter().cloned());
+        let text = forebay_conf::print(&nodes).unwrap_or_default();
+        if *self.stream_text != *text {
+            self.stream_text = text.into();
+        }
+    }
+
+    /// Returns the file with the servers of the stream block; `None` if there are none.
+    pub(super) fn stream_text(&self) -> Option<Arc<[u8]>> {
+        (!self.stream_text.is_empty()).then(|| self.stream_text.clone())
     }
 
     /// Returns the file with the servers; `None` if there are none.

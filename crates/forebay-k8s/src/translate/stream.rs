@@ -44,14 +44,23 @@ pub(super) fn parts<'p>(
 }
 
 /// Returns the TCP ports that are in use, but not by the servers of Ingresses.
-pub(super) fn ports(objects: &Objects, globals: &Globals) -> BTreeSet<u16> {
-    let map = globals.options.tcp_services.as_ref().and_then(|key| objects.config_map(key));
+pub(super) fn tcp_ports(objects: &Objects, globals: &Globals) -> BTreeSet<u16> {
     let mut ports = of_options(&globals.options);
-    let services = map.iter().flat_map(|map| map.object.data.keys()).filter_map(|port| port.parse().ok());
+    let services = ports_of(globals.options.tcp_services.as_ref(), objects);
     // Entries for these are refused.
     let own = [globals.options.http_port, globals.options.https_port];
     ports.extend(services.filter(|port| !own.contains(port)));
     ports
+}
+
+/// Returns the UDP ports that are in use.
+pub(super) fn udp_ports(objects: &Objects, globals: &Globals) -> BTreeSet<u16> {
+    ports_of(globals.options.udp_services.as_ref(), objects).collect()
+}
+
+fn ports_of<'o>(map: Option<&Key>, objects: &'o Objects) -> impl Iterator<Item = u16> + use<'o> {
+    let map = map.and_then(|key| objects.config_map(key));
+    map.into_iter().flat_map(|map| map.object.data.keys()).filter_map(|port| port.parse().ok())
 }
 
 fn services(
