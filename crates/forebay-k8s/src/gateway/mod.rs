@@ -64,6 +64,7 @@ pub struct GatewayPart {
 /// Features that GatewayClasses name in their status.
 pub const FEATURES: &[&str] = &[
     "BackendTLSPolicy",
+    "BackendTLSPolicySANValidation",
     "GRPCRoute",
     "GRPCRouteNamedRouteRule",
     "Gateway",

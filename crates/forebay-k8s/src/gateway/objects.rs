@@ -5,6 +5,10 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+mod tls_policy;
+
+pub use tls_policy::{BackendTlsPolicy, BackendTlsSpec, PolicyTarget, SubjectAltName, Validation};
+
 /// Group of the API.
 pub const GROUP: &str = "gateway.networking.k8s.io";
 
@@ -671,52 +675,6 @@ pub struct GrantTo {
     pub kind: String,
     /// Name; `None`: all.
     pub name: Option<String>,
-}
-
-/// A BackendTLSPolicy.
-#[derive(Clone, Debug, Default, Deserialize)]
-pub struct BackendTlsPolicy {
-    /// Metadata.
-    pub metadata: Metadata,
-    /// Specification.
-    #[serde(default)]
-    pub spec: BackendTlsSpec,
-}
-
-/// Specification of a BackendTLSPolicy.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct BackendTlsSpec {
-    /// Services.
-    pub target_refs: Vec<PolicyTarget>,
-    /// Verification.
-    pub validation: Validation,
-}
-
-/// Service that a policy is about.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct PolicyTarget {
-    /// Group.
-    pub group: String,
-    /// Kind.
-    pub kind: String,
-    /// Name.
-    pub name: String,
-    /// Name of a port; `None`: all.
-    pub section_name: Option<String>,
-}
-
-/// Verification of a backend's certificate.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct Validation {
-    /// ConfigMaps with authorities.
-    pub ca_certificate_refs: Vec<ObjectRef>,
-    /// `System`.
-    pub well_known_ca_certificates: Option<String>,
-    /// Name in the certificate, and in the handshake.
-    pub hostname: String,
 }
 
 /// The objects of a cluster.

@@ -34,8 +34,10 @@ pub(crate) enum Protocol {
 /// TLS to a backend.
 #[derive(Clone, Debug)]
 pub(crate) struct BackendTls {
-    /// Name in the handshake and in the certificate.
+    /// Name in the handshake, and in the certificate unless there are `names`.
     pub name: String,
+    /// Alternative names of which the certificate has to have one.
+    pub names: Vec<String>,
     /// Authorities; `None`: those of the system.
     pub authorities: Option<File>,
 }
@@ -332,7 +334,7 @@ fn body(
             &path,
             &target,
             share,
-            served_id(&place.id, index),
+            (served_id(&place.id, index), encryption("proxy", &target, place.certificate, &mut served.files)),
             &mut served.http,
         ));
     }
@@ -363,7 +365,7 @@ fn mirror_location(
     path: &str,
     target: &Backend,
     share: Option<String>,
-    id: String,
+    (id, encryption): (String, Vec<Node>),
     http: &mut Vec<Node>,
 ) -> Node {
     let mut nodes = vec![node("internal", [""; 0])];
@@ -380,7 +382,9 @@ fn mirror_location(
         );
     }
     nodes.extend(Headers::new(Protocol::Http).nodes());
-    nodes.push(node("proxy_pass", [format!("http://{}$request_uri", target.spec.name())]));
+    nodes.extend(encryption);
+    let scheme = if target.tls.is_some() { "https" } else { "http" };
+    nodes.push(node("proxy_pass", [format!("{scheme}://{}$request_uri", target.spec.name())]));
     node("location", ["=", path]).block(nodes)
 }
 
@@ -393,26 +397,39 @@ fn pass(backend: &Backend, certificate: Option<&CertificateFiles>, files: &mut V
         (_, None) => ("proxy", "http"),
         (_, Some(_)) => ("proxy", "https"),
     };
-    let mut nodes = Vec::new();
-    if let Some(tls) = &backend.tls {
-        nodes.push(node(&format!("{family}_ssl_server_name"), ["on"]));
-        nodes.push(node(&format!("{family}_ssl_name"), [literal(&tls.name)]));
-        nodes.push(node(&format!("{family}_ssl_verify"), ["on"]));
-        nodes.push(node(&format!("{family}_ssl_verify_depth"), ["4"]));
-        let authorities = tls.authorities.as_ref().map_or(SYSTEM_AUTHORITIES, |f| f.path.as_str());
-        nodes.push(node(&format!("{family}_ssl_trusted_certificate"), [authorities]));
-        files.extend(tls.authorities.clone());
-        if let Some(own) = certificate {
-            nodes.push(node(&format!("{family}_ssl_certificate"), [own.chain.path.as_str()]));
-            nodes.push(node(&format!("{family}_ssl_certificate_key"), [own.key.path.as_str()]));
-            files.extend([own.chain.clone(), own.key.clone()]);
-        }
-    }
+    let mut nodes = encryption(family, backend, certificate, files);
     if family == "proxy" {
         let version = if backend.protocol == Protocol::Http2 { "2" } else { "1.1" };
         nodes.push(node("proxy_http_version", [version]));
     }
     nodes.push(node(&format!("{family}_pass"), [format!("{scheme}://{name}")]));
+    nodes
+}
+
+/// Returns the directives for TLS to a backend. `family` is the first word of their names.
+fn encryption(
+    family: &str,
+    backend: &Backend,
+    certificate: Option<&CertificateFiles>,
+    files: &mut Vec<File>,
+) -> Vec<Node> {
+    let mut nodes = Vec::new();
+    let Some(tls) = &backend.tls else { return nodes };
+    nodes.push(node(&format!("{family}_ssl_server_name"), ["on"]));
+    nodes.push(node(&format!("{family}_ssl_name"), [literal(&tls.name)]));
+    nodes.push(node(&format!("{family}_ssl_verify"), ["on"]));
+    nodes.push(node(&format!("{family}_ssl_verify_depth"), ["4"]));
+    if !tls.names.is_empty() {
+        nodes.push(node(&format!("{family}_ssl_verify_names"), tls.names.iter().map(String::as_str)));
+    }
+    let authorities = tls.authorities.as_ref().map_or(SYSTEM_AUTHORITIES, |f| f.path.as_str());
+    nodes.push(node(&format!("{family}_ssl_trusted_certificate"), [authorities]));
+    files.extend(tls.authorities.clone());
+    if let Some(own) = certificate {
+        nodes.push(node(&format!("{family}_ssl_certificate"), [own.chain.path.as_str()]));
+        nodes.push(node(&format!("{family}_ssl_certificate_key"), [own.key.path.as_str()]));
+        files.extend([own.chain.clone(), own.key.clone()]);
+    }
     nodes
 }
 

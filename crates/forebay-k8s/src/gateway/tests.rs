@@ -528,3 +528,40 @@ fn tls_ends_with_the_certificate_of_the_listener() {
         );
     }
 }
+
+#[test]
+fn backends_are_known_by_their_alternative_names() {
+    let policy = |names: Value| {
+        json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": "BackendTLSPolicy", "metadata": { "name": "web", "namespace": "default" },
+            "spec": {
+                "targetRefs": [{ "group": "", "kind": "Service", "name": "web" }],
+                "validation": { "hostname": "web.test", "wellKnownCACertificates": "System", "subjectAltNames": names },
+            },
+        })
+    };
+    let mut world = World::new();
+    world.gateway("edge", 9, &[("http", "HTTP", 8080, "")]);
+    world.route("a", 8, &["edge"], &["a.test"], "/");
+    world.add(policy(json!([
+        { "type": "URI", "uri": "spiffe://x/y" },
+        { "type": "Hostname", "hostname": "api.test" },
+    ])));
+    let text = world.made().text();
+    assert!(text.contains("proxy_ssl_verify_names spiffe://x/y api.test;"), "{text}");
+    assert!(text.contains("proxy_ssl_name web.test;") && text.contains("proxy_pass https://"), "{text}");
+    // Nothing goes to a backend whose names cannot be read.
+    world.add(policy(json!([{ "type": "Hostname", "hostname": "api.test" }, { "type": "Other" }])));
+    let text = world.made().text();
+    assert!(!text.contains("proxy_pass") && text.contains("return 500;"), "{text}");
+    // Copies of requests are encrypted as the requests are.
+    world.add(policy(json!([])));
+    let filter =
+        json!({ "type": "RequestMirror", "requestMirror": { "backendRef": { "name": "web", "port": 80 } } });
+    world.add(json!({
+        "apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute", "metadata": { "name": "a", "namespace": "default" },
+        "spec": { "parentRefs": [{ "name": "edge" }], "rules": [{ "filters": [filter], "backendRefs": [{ "name": "api", "port": 80 }] }] },
+    }));
+    let text = world.made().text();
+    assert!(text.contains("proxy_pass https://default_web_80$request_uri;"), "{text}");
+}
