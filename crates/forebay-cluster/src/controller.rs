@@ -258,7 +258,7 @@ fn resources(options: &Options) -> Vec<(Watched, Resource)> {
 /// Objects of a cluster at one time, for tools that look and go.
 #[derive(Debug, Default)]
 pub struct Seen {
-    /// Objects that Ingresses consist of.
+    /// Objects that Ingresses and the Gateway API consist of.
     pub objects: Objects,
     /// Kinds and objects that could not be read, with the reasons.
     pub unread: Vec<String>,
@@ -271,7 +271,6 @@ pub struct Seen {
 pub async fn look(api: &Api, options: &Options) -> Result<Seen, Error> {
     let mut seen = Seen::default();
     for (kind, resource) in resources(options) {
-        let Watched::Core(kind) = kind else { continue };
         let values = RefCell::new(Vec::new());
         let take = async |change| {
             if let Change::Page(page) = change {
@@ -281,7 +280,9 @@ pub async fn look(api: &Api, options: &Options) -> Result<Seen, Error> {
         };
         match watch::list(api, &resource, &take).await {
             Ok(_) => {}
-            Err(error) if kind == Kind::Ingress => return Err(error),
+            Err(error) if kind == Watched::Core(Kind::Ingress) => return Err(error),
+            // Not all clusters have the Gateway API.
+            Err(error) if matches!(kind, Watched::Gateway(_)) && error.is_not_found() => continue,
             Err(error) => {
                 seen.unread.push(format!("{}: {error}", resource.plural));
                 continue;
@@ -289,10 +290,13 @@ pub async fn look(api: &Api, options: &Options) -> Result<Seen, Error> {
         }
         for value in values.into_inner() {
             let key = key_of(&value);
-            match Object::of(kind, value) {
-                Ok(object) => seen.objects.apply(object),
-                Err(error) => seen.unread.push(format!("{} {key}: {error}", kind.name())),
+            let applied = match kind {
+                Watched::Core(kind) => Object::of(kind, value).map(|object| seen.objects.apply(object)),
+                Watched::Gateway(kind) => seen.objects.gateway.apply(kind, key.clone(), value),
             };
+            if let Err(error) = applied {
+                seen.unread.push(format!("{} {key}: {error}", kind.name()));
+            }
         }
     }
     Ok(seen)

@@ -120,11 +120,13 @@ impl Translator {
         for host in dirty {
             self.host(objects, &globals, &host);
         }
-        self.gateways.update(objects, &globals, &changes, &mut self.groups);
+        let names = (&self.hosts, &self.names);
+        self.gateways.update(objects, &globals, &changes, names, &mut self.groups);
         self.groups.refresh(objects, &globals, &changes);
         self.seen = Some(objects.version());
 
         let mut out = Translation { groups: self.groups.endpoints(), ..Translation::default() };
+        self.gateways.update_stream(objects, &globals, &mut out.groups);
         let ours = || self.ours.values().map(|(parsed, _)| parsed);
         let stream = stream::parts(objects, &globals, ours(), &mut out, &mut problems);
         let certificate = files::default_certificate(objects, options);
@@ -165,6 +167,7 @@ impl Translator {
             self.seen = Some(objects.version());
         }
         let mut changed = self.groups.refresh(objects, &globals, &Changes::Some(slices));
+        changed.extend(self.gateways.stream_endpoints(objects, &globals));
         let mut of_stream = Translation::default();
         let ours = self.ours.values().map(|(parsed, _)| parsed);
         stream::parts(objects, &globals, ours, &mut of_stream, &mut Vec::new());

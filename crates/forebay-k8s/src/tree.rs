@@ -5,6 +5,8 @@ mod main;
 
 pub(crate) use host::collect;
 pub use host::server;
+pub(crate) use host::{listen_http, listen_https};
+pub(crate) use main::stream_group;
 pub use main::{Main, StreamPort, main};
 
 use crate::ingress::Globals;
@@ -16,7 +18,7 @@ fn node<W: Into<Vec<u8>>>(name: &str, words: impl IntoIterator<Item = W>) -> Nod
 }
 
 /// Returns the addresses to listen at with a port.
-fn addresses(globals: &Globals, port: u16) -> Vec<String> {
+pub(crate) fn addresses(globals: &Globals, port: u16) -> Vec<String> {
     let given = &globals.addresses;
     if given.is_empty() {
         let six = globals.ipv6.then(|| format!("[::]:{port}"));

@@ -62,12 +62,6 @@ pub(crate) struct ClusterArgs {
     /// This replica is the only one
     #[arg(long)]
     pub disable_leader_election: bool,
-    /// `spec.controllerName` of GatewayClasses that are served; empty for none
-    #[arg(long, value_name = "NAME", default_value = "forebay.io/gateway")]
-    pub gateway_controller: String,
-    /// Addresses of this machine of which each Gateway gets one, separated by commas (default: all Gateways share all addresses)
-    #[arg(long, value_name = "ADDRESSES", value_delimiter = ',')]
-    pub gateway_addresses: Vec<std::net::IpAddr>,
     /// Address and port of the admission webhook, such as :8443 (default: none)
     #[arg(long, value_name = "ADDRESS", requires = "validating_webhook_certificate")]
     pub validating_webhook: Option<String>,
@@ -180,8 +174,6 @@ fn settings(args: &ClusterArgs, mut options: Options) -> Result<Settings, String
     });
     // The running groups get them by their names.
     options.endpoints_in_files = false;
-    options.gateway.controller.clone_from(&args.gateway_controller);
-    options.gateway.addresses.clone_from(&args.gateway_addresses);
     options.gateway.published.clone_from(&args.publish_status_address);
     options.http.extend(health(args.healthz_port));
     let identity = std::env::var("POD_NAME").or_else(|_| std::env::var("HOSTNAME"));

@@ -6,10 +6,14 @@ mod values;
 
 use crate::cluster::{self, ClusterArgs};
 use clap::{Args, Subcommand, ValueEnum};
+use forebay_k8s::gateway::{Complaint, GatewayOptions, StatusUpdate};
 use forebay_k8s::{Key, Options, Problem, Severity, Translation, Translator};
 use forebay_terminal::print;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+
+/// `spec.controllerName` of GatewayClasses that are ours if `--gateway-controller` gives no other.
+const GATEWAY_CONTROLLER: &str = "forebay.io/gateway";
 
 /// `forebay ingress`: without a subcommand it serves the cluster.
 #[derive(Args)]
@@ -122,6 +126,12 @@ pub(crate) struct ControllerArgs {
     /// Secret in which the leader keeps keys of TLS session tickets, so that a session goes on at any replica
     #[arg(long, value_name = "NAMESPACE/NAME")]
     session_ticket_secret: Option<String>,
+    /// `spec.controllerName` of GatewayClasses that are served (default: forebay.io/gateway); empty for none
+    #[arg(long, value_name = "NAME")]
+    gateway_controller: Option<String>,
+    /// Addresses of this machine of which each Gateway gets one, separated by commas (default: all Gateways share all addresses)
+    #[arg(long, value_name = "ADDRESSES", value_delimiter = ',')]
+    gateway_addresses: Vec<std::net::IpAddr>,
     /// Refuse Services of type ExternalName
     #[arg(long)]
     disable_svc_external_name: bool,
@@ -169,6 +179,11 @@ impl ControllerArgs {
             resolvers: if self.resolver.is_empty() { read::name_servers() } else { self.resolver.clone() },
             api_server: self.api_server.clone(),
             endpoints_in_files: true,
+            gateway: GatewayOptions {
+                controller: self.gateway_controller.clone().unwrap_or_else(|| GATEWAY_CONTROLLER.to_owned()),
+                addresses: self.gateway_addresses.clone(),
+                published: Vec::new(),
+            },
             ..Options::default()
         })
     }
@@ -206,8 +221,21 @@ fn render(args: &RenderArgs) -> Result<u8, String> {
         None => print(text(&made)),
     }
     made.problems.iter().for_each(report);
+    let complaints = complaints(&made);
+    for complaint in &complaints {
+        eprintln!("{}: {}", severity(complaint).as_str(), complaint.text);
+    }
     let refused = made.problems.iter().any(|p| p.severity == Severity::Refused);
-    Ok(u8::from(refused))
+    Ok(u8::from(refused || complaints.iter().any(|c| c.refused)))
+}
+
+/// Returns what the statuses of the Gateway API say against their objects.
+fn complaints(made: &Translation) -> Vec<Complaint> {
+    made.statuses.iter().flat_map(StatusUpdate::complaints).collect()
+}
+
+fn severity(complaint: &Complaint) -> Severity {
+    if complaint.refused { Severity::Refused } else { Severity::Differs }
 }
 
 fn report(problem: &Problem) {

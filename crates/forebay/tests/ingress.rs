@@ -5,12 +5,14 @@
 //! - `PATH TYPE SERVICE[:PORT]` adds a path, `@NAME: VALUE` an annotation (`\n` is a line break, `{host}` the host), `host NAME` sets the
 //!   host of the Ingress, `tls` gives it the Secret `tls`, `default SERVICE` a default backend, `ingress` begins another, younger
 //!   Ingress, `namespace NAME` sets its namespace;
-//! - `object JSON` adds an object; `problem TEXT` asserts a problem of the Ingress that contains the text;
+//! - `object JSON` adds an object; `problem TEXT` asserts a problem of the Ingress that contains the text, and
+//!   `says TEXT` one of anything;
 //! - `> METHOD URI` sends a request with the fields of the lines `NAME: VALUE` after it; `>> ` sends it by TLS;
 //! - `< STATUS [TEXT...]` asserts the status, and texts in head or body; `< NAME: VALUE` a field; `< !NAME` its absence;
 //!   `saw NAME: VALUE` and `saw !NAME` a field that the backend got; `at SERVICE TEXT` a text in the last request at a backend;
 //!   `port: NUMBER` among the fields sends the request to another port, `%FREE0%` to `%FREE3%` are ports that are free,
-//!   `"%HTTPS%"` is our own one for TLS;
+//!   `"%HTTP%"` and `"%HTTPS%"` are our own ones; `sni: NAME` sends another name in the handshake, and `certificate: NAME` a certificate;
+//!   `< closed` asserts that there is no answer;
 //!   `share SERVICE LEAST MOST` of 100 repetitions of the request.
 //!
 //! Backends answer `NAME METHOD URI` and the fields that they got. `X-Answer: STATUS` asks for another status, `X-Add: NAME=VALUE` for a
@@ -27,6 +29,9 @@ use std::time::{Duration, Instant};
 const BACKENDS: &[&str] = &["web", "api", "errors", "auth", "mirror", "other"];
 
 type Seen = Arc<Mutex<HashMap<String, String>>>;
+
+/// Fields of requests that are not sent.
+const OURS: &[&str] = &["host:", "body:", "port:", "sni:", "certificate:"];
 
 /// One Ingress of a case.
 #[derive(Default, Clone)]
@@ -57,6 +62,7 @@ struct Case {
     ingresses: Vec<Ingress>,
     objects: Vec<String>,
     problems: Vec<String>,
+    says: Vec<String>,
     exchanges: Vec<Exchange>,
 }
 
@@ -121,6 +127,7 @@ impl Case {
             "default" => last.default = Some(rest.into()),
             "object" => self.objects.push(rest.into()),
             "problem" => self.problems.push(rest.into()),
+            "says" => self.says.push(rest.into()),
             _ if word.starts_with('@') => {
                 let (name, value) = text[1..].split_once(": ").expect("@NAME: VALUE");
                 last.annotations.push((name.into(), value.replace("\\n", "\n")));
@@ -256,6 +263,10 @@ fn shared(site: &Site, settings: &[(String, String)], ports: &HashMap<&str, u16>
         "tls.crt": site.read("server.crt"), "tls.key": site.read("server.key"), "ca.crt": site.read("client.crt"),
     });
     all.push(serde_json::json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "tls", "namespace": "default"}, "stringData": secret}));
+    let second = serde_json::json!({"tls.crt": site.read("client.crt"), "tls.key": site.read("client.key")});
+    all.push(serde_json::json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "second", "namespace": "default"}, "stringData": second}));
+    let authorities = serde_json::json!({"ca.crt": site.read("client.crt")});
+    all.push(serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "authorities", "namespace": "default"}, "data": authorities}));
     let passwords = [
         ("file", serde_json::json!({"auth": "ann:{PLAIN}secret\n"})),
         ("map", serde_json::json!({"bob": "{PLAIN}word"})),
@@ -312,7 +323,9 @@ impl Table {
         for (name, port) in &ports {
             list = list.replace(&format!("%{name}%"), &port.to_string());
         }
-        list = list.replace("\"%HTTPS%\"", &site.addr(1).port().to_string());
+        for (index, name) in ["\"%HTTP%\"", "\"%HTTPS%\""].into_iter().enumerate() {
+            list = list.replace(name, &site.addr(index).port().to_string());
+        }
         std::fs::write(site.dir().join("objects.json"), list).expect("write");
         let dns = name_server().to_string();
         let (http, https) = (site.addr(0).port().to_string(), site.addr(1).port().to_string());
@@ -355,10 +368,8 @@ impl Table {
         };
         let host = field("host:").unwrap_or(&case.host);
         let mut text = format!("{method} {uri} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n");
-        for line in exchange
-            .fields
-            .iter()
-            .filter(|f| !f.to_ascii_lowercase().starts_with("host:") && !f.starts_with("body:"))
+        for line in
+            exchange.fields.iter().filter(|f| !OURS.iter().any(|own| f.to_ascii_lowercase().starts_with(own)))
         {
             text.push_str(&format!("{line}\r\n"));
         }
@@ -367,7 +378,7 @@ impl Table {
             text.push_str(&format!("Content-Length: {}\r\n", body.len()));
         }
         text.push_str(&format!("\r\n{body}"));
-        if let Some(port) = field("port:") {
+        if let Some(port) = field("port:").filter(|_| !exchange.tls) {
             let port: u16 = port.parse().expect("a port");
             return String::from_utf8_lossy(&raw(SocketAddr::from(([127, 0, 0, 1], port)), text.as_bytes()))
                 .into_owned();
@@ -375,8 +386,12 @@ impl Table {
         if !exchange.tls {
             return String::from_utf8_lossy(&raw(self.server.addr(0), text.as_bytes())).into_owned();
         }
-        let name = host.split(':').next().unwrap_or_default();
-        let answer = crate::tls::s_client(&self.server, 1, &format!("-quiet -servername {name}"), &text);
+        let name = field("sni:").unwrap_or_else(|| host.split(':').next().unwrap_or_default());
+        // Of two addresses the last one counts.
+        let port = field("port:").map(|port| format!("-connect 127.0.0.1:{port}")).unwrap_or_default();
+        let own = field("certificate:").map(|n| format!("-cert {n}.crt -key {n}.key")).unwrap_or_default();
+        let answer =
+            crate::tls::s_client(&self.server, 1, &format!("-quiet -servername {name} {own} {port}"), &text);
         answer.find("HTTP/1.1 ").map_or(answer.clone(), |i| answer[i..].to_owned())
     }
 
@@ -389,6 +404,7 @@ impl Table {
                 "saw" => has_field(body, rest),
                 "at" => self.at(rest),
                 "share" => self.share(case, exchange, rest),
+                _ if rest == "closed" => !answer.contains("HTTP/1.1 "),
                 _ if rest.starts_with('!') || rest.split(' ').next().is_some_and(|w| w.ends_with(':')) => {
                     has_field(head, rest)
                 }
@@ -471,6 +487,9 @@ fn table(text: &str, more: &[&str]) -> usize {
                 failures.push(format!("{}: no problem says {wanted:?}", case.name));
             }
         }
+        for wanted in case.says.iter().filter(|wanted| !problems.contains(*wanted)) {
+            failures.push(format!("{}: nothing says {wanted:?}", case.name));
+        }
         for exchange in &case.exchanges {
             if let Err(text) = table.check(case, exchange) {
                 failures.push(format!("{}: {text}", case.name));
@@ -524,6 +543,11 @@ fn ports() {
 }
 
 #[test]
+fn gateways() {
+    assert!(table(include_str!("ingress/gateways.cases"), &[]) >= 4);
+}
+
+#[test]
 fn settings() {
     assert!(
         table(include_str!("ingress/settings.cases"), &["--default-backend-service", "default/errors"]) >= 10
@@ -568,7 +592,10 @@ fn certified() -> (Site, Vec<serde_json::Value>) {
         site.dir().display()
     );
     assert_eq!(run("openssl", &args.split(' ').collect::<Vec<_>>()).expect("openssl is installed").0, 0);
-    std::fs::copy(site.dir().join("server.crt"), site.dir().join("client.crt")).expect("copy");
+    for end in ["crt", "key"] {
+        std::fs::copy(site.dir().join(format!("server.{end}")), site.dir().join(format!("client.{end}")))
+            .expect("copy");
+    }
     let objects = shared(&site, &[], &[("web", 80)].into());
     (site, objects)
 }

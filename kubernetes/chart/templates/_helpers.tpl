@@ -130,10 +130,10 @@ app.kubernetes.io/part-of: forebay
   verbs: [create]
 {{- if .Values.gateway.enabled }}
 - apiGroups: [gateway.networking.k8s.io]
-  resources: [gateways, httproutes, grpcroutes, referencegrants, backendtlspolicies, listenersets]
+  resources: [gateways, httproutes, grpcroutes, tlsroutes, tcproutes, udproutes, referencegrants, backendtlspolicies, listenersets]
   verbs: [list, watch]
 - apiGroups: [gateway.networking.k8s.io]
-  resources: [gateways/status, httproutes/status, grpcroutes/status, backendtlspolicies/status, listenersets/status]
+  resources: [gateways/status, httproutes/status, grpcroutes/status, tlsroutes/status, tcproutes/status, udproutes/status, backendtlspolicies/status, listenersets/status]
   verbs: [patch]
 {{- end }}
 {{- end -}}

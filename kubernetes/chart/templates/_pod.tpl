@@ -155,6 +155,14 @@ spec:
           hostPort: {{ $port }}
           {{- end }}
         {{- end }}
+        {{- range $port := .Values.gateway.udpPorts }}
+        - name: gateway-u-{{ $port }}
+          containerPort: {{ $port }}
+          protocol: UDP
+          {{- if $c.hostPort.enabled }}
+          hostPort: {{ $port }}
+          {{- end }}
+        {{- end }}
         {{- end }}
         {{- range $port, $_ := .Values.tcp }}
         - name: {{ include "forebay.portName" (dict "prefix" $.Values.portNamePrefix "port" $port "protocol" "tcp") }}

@@ -56,6 +56,12 @@ spec:
       protocol: TCP
       targetPort: gateway-{{ $port }}
     {{- end }}
+    {{- range $port := $root.Values.gateway.udpPorts }}
+    - name: gateway-u-{{ $port }}
+      port: {{ $port }}
+      protocol: UDP
+      targetPort: gateway-u-{{ $port }}
+    {{- end }}
     {{- end }}
     {{- range $protocol := list "tcp" "udp" }}
     {{- range $port, $_ := get $root.Values $protocol }}

@@ -45,6 +45,8 @@ pub struct ClientTls {
     name: Option<Template>,
     /// `proxy_ssl_verify`.
     verify: Option<Arc<Trust>>,
+    /// `proxy_ssl_verify_names`.
+    verify_names: Arc<[String]>,
     /// Hash of all settings that affect a connection or its verification. Equal settings in another location or after a
     /// reload have the same hash.
     fingerprint: Context,
@@ -177,6 +179,8 @@ impl ClientTls {
                 .into_iter()
                 .chain(alpn.iter().copied())
                 .chain(trusted.as_ref().map(Context::as_slice))
+                .chain([(s.verify_names.0.len() as u64).to_le_bytes().as_slice()])
+                .chain(s.verify_names.0.iter().map(String::as_bytes))
                 .chain(named.into_iter().flatten())
                 .chain(shown.iter().map(AsRef::as_ref)),
         );
@@ -187,6 +191,7 @@ impl ClientTls {
             cached: Loaded::new(s.certificate_cache.0.unwrap_or(CacheLimits::of(SESSIONS))),
             name: s.name.clone(),
             verify,
+            verify_names: s.verify_names.0.clone(),
             fingerprint,
         })
     }
@@ -218,7 +223,14 @@ impl ClientTls {
         if let Err(f) = trust.verify(certificates, verify::Purpose::Server, verify::now()) {
             return Err(format!("upstream SSL certificate verify error: ({}:{})", f.0, f.text()));
         }
-        if !certificates.first().is_some_and(|c| verify::is_for_host(c, name)) {
+        let own = certificates.first();
+        if !self.verify_names.is_empty() {
+            return match own.is_some_and(|c| verify::has_alternative_name(c, &self.verify_names)) {
+                true => Ok(()),
+                false => Err("upstream SSL certificate has none of \"proxy_ssl_verify_names\"".to_owned()),
+            };
+        }
+        if !own.is_some_and(|c| verify::is_for_host(c, name)) {
             return Err(format!("upstream SSL certificate does not match \"{name}\""));
         }
         Ok(())
@@ -453,6 +465,8 @@ mod tests {
             verify,
             &format!("{verify} proxy_ssl_verify_depth 2;"),
             &format!("{verify} proxy_ssl_crl ca.crl;"),
+            &format!("{verify} proxy_ssl_verify_names a.test;"),
+            &format!("{verify} proxy_ssl_verify_names a.test b.test;"),
         ];
         let first = fingerprints(&all, &with("old.crl"));
         assert_eq!(first.len(), all.len());

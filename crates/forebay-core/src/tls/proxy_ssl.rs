@@ -5,10 +5,32 @@ use super::cache_settings::CertificateCache;
 use super::conf_command::Commands;
 use super::files::{Crl, FileNames, Passwords, PemFile};
 use super::settings::{Ciphers, Protocols};
-use crate::config::value::Number;
+use crate::config::value::{Number, Setting, once};
+use crate::config::{Context, Scope};
 use crate::vars::Template;
+use forebay_conf::error::Error;
+use forebay_conf::tree::Directive;
 use forebay_net::tls::ciphers;
 use std::sync::Arc;
+
+/// Alternative names of which a certificate has to have one. Names with a colon are URIs, the others DNS names.
+#[derive(Clone, Debug, Default)]
+pub struct Names(pub Arc<[String]>);
+
+impl<C: Context> Setting<C> for Names {
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_, C>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        let mut names = Vec::new();
+        for word in &d.args {
+            let name =
+                std::str::from_utf8(&word.text).ok().filter(|name| !name.is_empty() && name.is_ascii());
+            let name =
+                name.ok_or_else(|| cx.error_at(d, word, format!("invalid name \"{}\"", word.as_str())))?;
+            names.push(name.to_owned());
+        }
+        Ok(Names(names.into()))
+    }
+}
 
 crate::settings! {
     /// `proxy_ssl_certificate`.
@@ -31,6 +53,8 @@ crate::settings! {
     "proxy_ssl_session_reuse" => session_reuse: bool = true;
     /// `proxy_ssl_verify`.
     "proxy_ssl_verify" => verify: bool = false;
+    /// `proxy_ssl_verify_names`.
+    "proxy_ssl_verify_names" => verify_names: Names = Names::default();
     /// `proxy_ssl_verify_depth`.
     "proxy_ssl_verify_depth" => verify_depth: Number = Number(1);
     /// `proxy_ssl_trusted_certificate`.

@@ -65,11 +65,73 @@ pub(crate) enum Owner {
     Set(Arc<ListenerSet>),
 }
 
+/// Protocol of a listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Speaks {
+    Http,
+    Https,
+    /// TLS that ends here.
+    TlsTerminate,
+    /// TLS that passes as it is.
+    TlsPassthrough,
+    Tcp,
+    Udp,
+}
+
+impl Speaks {
+    fn of(listener: &Listener) -> Option<Speaks> {
+        let mode = listener.tls.as_ref().and_then(|tls| tls.mode.as_deref()).unwrap_or("Terminate");
+        Some(match (listener.protocol.as_str(), mode) {
+            ("HTTP", _) => Speaks::Http,
+            ("HTTPS", "Terminate") => Speaks::Https,
+            ("TLS", "Terminate") => Speaks::TlsTerminate,
+            ("TLS", "Passthrough") => Speaks::TlsPassthrough,
+            ("TCP", _) => Speaks::Tcp,
+            ("UDP", _) => Speaks::Udp,
+            _ => return None,
+        })
+    }
+
+    /// Returns the name for messages.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Speaks::Http => "HTTP",
+            Speaks::Https => "HTTPS",
+            Speaks::TlsTerminate => "TLS (Terminate)",
+            Speaks::TlsPassthrough => "TLS (Passthrough)",
+            Speaks::Tcp => "TCP",
+            Speaks::Udp => "UDP",
+        }
+    }
+
+    /// Returns the kinds of routes that may attach.
+    fn kinds(self) -> &'static [&'static str] {
+        match self {
+            Speaks::Http | Speaks::Https => &["HTTPRoute", "GRPCRoute"],
+            Speaks::TlsTerminate | Speaks::TlsPassthrough => &["TLSRoute"],
+            Speaks::Tcp => &["TCPRoute"],
+            Speaks::Udp => &["UDPRoute"],
+        }
+    }
+
+    /// Returns `true` if HTTP is spoken.
+    pub(crate) fn is_http(self) -> bool {
+        matches!(self, Speaks::Http | Speaks::Https)
+    }
+
+    /// Returns `true` if clients tell the name of a host.
+    pub(crate) fn has_hosts(self) -> bool {
+        !matches!(self, Speaks::Tcp | Speaks::Udp)
+    }
+}
+
 /// Listener with what follows from the cluster.
 #[derive(Clone, Debug)]
 pub(crate) struct Attached {
     /// As written.
     pub listener: Listener,
+    /// Protocol; `None`: it is not served.
+    pub speaks: Option<Speaks>,
     /// Object that it is written in.
     pub owner: Owner,
     /// Namespace of that object.
@@ -82,10 +144,10 @@ pub(crate) struct Attached {
     pub kinds: Vec<&'static str>,
     /// It names kinds that it cannot serve.
     pub invalid_kinds: bool,
-    /// Its protocol is served.
-    pub supported: bool,
-    /// Another listener has the same port and host, or another protocol at this port: reason.
-    pub conflict: Option<&'static str>,
+    /// Another listener has the same port and host, or another protocol at this port: reason and message.
+    pub conflict: Option<(&'static str, String)>,
+    /// Why something else has the port.
+    pub unavailable: Option<String>,
     /// Routes that are attached.
     pub routes: usize,
     /// Certificates that clients have to show.
@@ -104,17 +166,54 @@ pub(crate) enum Clients {
     Unknown,
 }
 
+impl Clients {
+    /// Returns `true` if two listeners demand the same of clients.
+    pub(crate) fn is_same(&self, other: &Clients) -> bool {
+        match (self, other) {
+            (Clients::Any, Clients::Any) | (Clients::Unknown, Clients::Unknown) => true,
+            (
+                Clients::Of { authorities, insecure },
+                Clients::Of { authorities: others, insecure: other_insecure },
+            ) => authorities.bytes == others.bytes && insecure == other_insecure,
+            _ => false,
+        }
+    }
+}
+
 impl Attached {
+    /// Returns the port; `true` for UDP, which has ports of its own.
+    pub(crate) fn port(&self) -> (bool, u16) {
+        (self.listener.protocol == "UDP", self.listener.port)
+    }
+
+    /// Returns `true` if the listener is the one, or one of those, that its port belongs to.
+    pub(crate) fn has_port(&self) -> bool {
+        self.speaks.is_some() && self.conflict.is_none() && self.unavailable.is_none()
+    }
+
+    /// Returns `true` if HTTP is spoken at the listener.
+    pub(crate) fn is_http(&self) -> bool {
+        self.speaks.is_some_and(Speaks::is_http)
+    }
+
+    /// Returns `true` if TLS ends at the listener.
+    fn ends_tls(&self) -> bool {
+        matches!(self.speaks, Some(Speaks::Https | Speaks::TlsTerminate))
+    }
+
     /// Returns `true` if the listener gets requests.
     pub(crate) fn works(&self) -> bool {
         // Without a certificate no handshake can be answered.
-        let has_certificate = self.listener.protocol != "HTTPS" || !self.certificates.is_empty();
+        let has_certificate = !self.ends_tls() || !self.certificates.is_empty();
         let knows_clients = !matches!(self.clients, Clients::Unknown);
-        self.supported && self.conflict.is_none() && has_certificate && knows_clients
+        self.has_port() && has_certificate && knows_clients
     }
 
     /// Returns the host in lower case; empty for all.
     pub(crate) fn host(&self) -> String {
+        if self.speaks.is_some_and(|speaks| !speaks.has_hosts()) {
+            return String::new();
+        }
         self.listener.hostname.clone().unwrap_or_default().to_ascii_lowercase()
     }
 }
@@ -183,7 +282,7 @@ fn ours(cluster: Cluster<'_>, key: &Key, gateway: &Arc<Gateway>) -> Ours {
             .extend(set.spec.listeners.iter().map(|l| attach(cluster, l, Owner::Set(set.clone()), owner)));
     }
     find_conflicts(&mut listeners);
-    for l in listeners.iter_mut().filter(|l| l.listener.protocol == "HTTPS") {
+    for l in listeners.iter_mut().filter(|l| l.speaks == Some(Speaks::Https)) {
         verify_clients(cluster, key, gateway, l);
     }
     let reference = gateway.spec.tls.backend.as_ref().and_then(|b| b.client_certificate_ref.as_ref());
@@ -256,10 +355,8 @@ fn attach(
     owner: Owner,
     (kind, namespace): (&str, &str),
 ) -> Attached {
-    let all: &[&'static str] = match listener.protocol.as_str() {
-        "HTTP" | "HTTPS" => &["HTTPRoute", "GRPCRoute"],
-        _ => &[],
-    };
+    let speaks = Speaks::of(listener);
+    let all = speaks.map_or(&[][..], Speaks::kinds);
     let asked = &listener.allowed_routes.kinds;
     let is_asked = |name: &str| {
         asked.is_empty()
@@ -271,18 +368,19 @@ fn attach(
     };
     let mut attached = Attached {
         listener: listener.clone(),
+        speaks,
         owner,
         namespace: namespace.to_owned(),
         certificates: Vec::new(),
         unresolved: None,
         invalid_kinds: asked.iter().any(|k| known(&k)),
         kinds,
-        supported: !all.is_empty(),
         conflict: None,
+        unavailable: None,
         routes: 0,
         clients: Clients::Any,
     };
-    if listener.protocol == "HTTPS" {
+    if attached.ends_tls() {
         for reference in listener.tls.iter().flat_map(|tls| &tls.certificate_refs) {
             match certificate(cluster, reference, (kind, namespace)) {
                 Ok(files) => attached.certificates.push(files),
@@ -319,13 +417,12 @@ fn certificate(
 
 /// Marks listeners that cannot be told apart. Those of the Gateway, and of older sets, come first and win over those of sets.
 fn find_conflicts(listeners: &mut [Attached]) {
-    let mut protocols: BTreeMap<u16, String> = BTreeMap::new();
-    let mut hosts: BTreeMap<(u16, String), usize> = BTreeMap::new();
+    let mut protocols: BTreeMap<(bool, u16), (String, Option<Speaks>)> = BTreeMap::new();
+    let mut hosts: BTreeMap<((bool, u16), String), usize> = BTreeMap::new();
     for i in 0..listeners.len() {
-        // UDP has ports of its own.
-        let Some(l) = listeners.get(i).filter(|l| l.listener.protocol != "UDP") else { continue };
-        let (port, protocol, place) =
-            (l.listener.port, l.listener.protocol.clone(), (l.listener.port, l.host()));
+        let Some(l) = listeners.get(i) else { continue };
+        let port = l.port();
+        let (protocol, place) = ((l.listener.protocol.clone(), l.speaks), (port, l.host()));
         let of_set = matches!(l.owner, Owner::Set(_));
         let first = protocols.entry(port).or_insert_with(|| protocol.clone());
         if *first != protocol {
@@ -334,8 +431,8 @@ fn find_conflicts(listeners: &mut [Attached]) {
             if !of_set {
                 // Listeners of one Gateway conflict with each other, none wins.
                 let same = |l: &Attached| {
-                    l.listener.port == port
-                        && l.listener.protocol == first
+                    l.port() == port
+                        && (&l.listener.protocol, l.speaks) == (&first.0, first.1)
                         && matches!(l.owner, Owner::Gateway)
                 };
                 let others: Vec<usize> =
@@ -361,7 +458,7 @@ fn find_conflicts(listeners: &mut [Attached]) {
 
 fn mark(listeners: &mut [Attached], index: usize, reason: &'static str) {
     if let Some(l) = listeners.get_mut(index) {
-        l.conflict = Some(reason);
+        l.conflict = Some((reason, "another listener has this port".to_owned()));
     }
 }
 

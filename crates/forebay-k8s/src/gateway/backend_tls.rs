@@ -41,15 +41,24 @@ pub(crate) fn policy<'a>(
 pub(crate) fn of(cluster: Cluster<'_>, service: &Key, port: &str) -> Result<Option<BackendTls>, Unresolved> {
     let Some((key, policy)) = policy(cluster, service, port) else { return Ok(None) };
     let name = policy.spec.validation.hostname.clone();
+    let given = &policy.spec.validation.subject_alt_names;
+    let names: Vec<String> = given.iter().filter_map(|n| Some(n.word()?.to_owned())).collect();
+    if names.len() < given.len() {
+        // Without it the others, or none at all, would decide.
+        return Err((
+            "BackendNotFound",
+            format!("BackendTLSPolicy {key}: a subjectAltName is not of its type"),
+        ));
+    }
     if policy.spec.validation.well_known_ca_certificates.as_deref() == Some("System") {
-        return Ok(Some(BackendTls { name, authorities: None }));
+        return Ok(Some(BackendTls { name, names, authorities: None }));
     }
     let bytes = authorities(cluster, key, policy).map_err(|(reason, text)| {
         let _ = reason;
         ("BackendNotFound", format!("BackendTLSPolicy {key}: {text}"))
     })?;
     let path = format!("gateways/authorities-{}.pem", short_hash(&format!("{key} {}", policy.metadata.uid)));
-    Ok(Some(BackendTls { name, authorities: Some(File { path, bytes: bytes.into() }) }))
+    Ok(Some(BackendTls { name, names, authorities: Some(File { path, bytes: bytes.into() }) }))
 }
 
 /// Returns the authorities of a policy.

@@ -5,6 +5,10 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+mod tls_policy;
+
+pub use tls_policy::{BackendTlsPolicy, BackendTlsSpec, PolicyTarget, SubjectAltName, Validation};
+
 /// Group of the API.
 pub const GROUP: &str = "gateway.networking.k8s.io";
 
@@ -16,22 +20,39 @@ pub enum GatewayKind {
     Gateway,
     HttpRoute,
     GrpcRoute,
+    TlsRoute,
+    TcpRoute,
+    UdpRoute,
     ReferenceGrant,
     BackendTlsPolicy,
     ListenerSet,
 }
 
 impl GatewayKind {
+    /// Finds a kind by its `apiVersion` and `kind`. The fields that are read are the same in all versions.
+    pub fn find(api_version: &str, kind: &str) -> Option<GatewayKind> {
+        let (group, _) = api_version.split_once('/')?;
+        GatewayKind::ALL.into_iter().find(|k| group == GROUP && k.name() == kind)
+    }
+
     /// All kinds.
-    pub const ALL: [GatewayKind; 7] = [
+    pub const ALL: [GatewayKind; 10] = [
         GatewayKind::GatewayClass,
         GatewayKind::Gateway,
         GatewayKind::HttpRoute,
         GatewayKind::GrpcRoute,
+        GatewayKind::TlsRoute,
+        GatewayKind::TcpRoute,
+        GatewayKind::UdpRoute,
         GatewayKind::ReferenceGrant,
         GatewayKind::BackendTlsPolicy,
         GatewayKind::ListenerSet,
     ];
+
+    /// Returns `true` for routes of HTTP requests.
+    pub(crate) fn is_http(self) -> bool {
+        matches!(self, GatewayKind::HttpRoute | GatewayKind::GrpcRoute)
+    }
 
     /// Returns the name of the kind.
     pub fn name(self) -> &'static str {
@@ -40,6 +61,9 @@ impl GatewayKind {
             GatewayKind::Gateway => "Gateway",
             GatewayKind::HttpRoute => "HTTPRoute",
             GatewayKind::GrpcRoute => "GRPCRoute",
+            GatewayKind::TlsRoute => "TLSRoute",
+            GatewayKind::TcpRoute => "TCPRoute",
+            GatewayKind::UdpRoute => "UDPRoute",
             GatewayKind::ReferenceGrant => "ReferenceGrant",
             GatewayKind::BackendTlsPolicy => "BackendTLSPolicy",
             GatewayKind::ListenerSet => "ListenerSet",
@@ -53,6 +77,9 @@ impl GatewayKind {
             GatewayKind::Gateway => "gateways",
             GatewayKind::HttpRoute => "httproutes",
             GatewayKind::GrpcRoute => "grpcroutes",
+            GatewayKind::TlsRoute => "tlsroutes",
+            GatewayKind::TcpRoute => "tcproutes",
+            GatewayKind::UdpRoute => "udproutes",
             GatewayKind::ReferenceGrant => "referencegrants",
             GatewayKind::BackendTlsPolicy => "backendtlspolicies",
             GatewayKind::ListenerSet => "listenersets",
@@ -345,7 +372,7 @@ pub struct ParentRef {
     pub port: Option<u16>,
 }
 
-/// An HTTPRoute, or a GRPCRoute whose rules are read as those of one.
+/// An HTTPRoute, or a route of another kind whose rules are read as those of one.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Route {
     /// Metadata.
@@ -650,52 +677,6 @@ pub struct GrantTo {
     pub name: Option<String>,
 }
 
-/// A BackendTLSPolicy.
-#[derive(Clone, Debug, Default, Deserialize)]
-pub struct BackendTlsPolicy {
-    /// Metadata.
-    pub metadata: Metadata,
-    /// Specification.
-    #[serde(default)]
-    pub spec: BackendTlsSpec,
-}
-
-/// Specification of a BackendTLSPolicy.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct BackendTlsSpec {
-    /// Services.
-    pub target_refs: Vec<PolicyTarget>,
-    /// Verification.
-    pub validation: Validation,
-}
-
-/// Service that a policy is about.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct PolicyTarget {
-    /// Group.
-    pub group: String,
-    /// Kind.
-    pub kind: String,
-    /// Name.
-    pub name: String,
-    /// Name of a port; `None`: all.
-    pub section_name: Option<String>,
-}
-
-/// Verification of a backend's certificate.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct Validation {
-    /// ConfigMaps with authorities.
-    pub ca_certificate_refs: Vec<ObjectRef>,
-    /// `System`.
-    pub well_known_ca_certificates: Option<String>,
-    /// Name in the certificate, and in the handshake.
-    pub hostname: String,
-}
-
 /// The objects of a cluster.
 #[derive(Clone, Debug, Default)]
 pub struct GatewayObjects {
@@ -709,6 +690,12 @@ pub struct GatewayObjects {
     pub http_routes: BTreeMap<Key, Arc<Route>>,
     /// GRPCRoutes.
     pub grpc_routes: BTreeMap<Key, Arc<Route>>,
+    /// TLSRoutes.
+    pub tls_routes: BTreeMap<Key, Arc<Route>>,
+    /// TCPRoutes.
+    pub tcp_routes: BTreeMap<Key, Arc<Route>>,
+    /// UDPRoutes.
+    pub udp_routes: BTreeMap<Key, Arc<Route>>,
     /// ReferenceGrants.
     pub grants: BTreeMap<Key, Arc<ReferenceGrant>>,
     /// BackendTLSPolicies.
@@ -738,6 +725,9 @@ impl GatewayObjects {
             GatewayKind::Gateway => add(&mut self.gateways, key, value),
             GatewayKind::HttpRoute => add(&mut self.http_routes, key, value),
             GatewayKind::GrpcRoute => add(&mut self.grpc_routes, key, value),
+            GatewayKind::TlsRoute => add(&mut self.tls_routes, key, value),
+            GatewayKind::TcpRoute => add(&mut self.tcp_routes, key, value),
+            GatewayKind::UdpRoute => add(&mut self.udp_routes, key, value),
             GatewayKind::ReferenceGrant => add(&mut self.grants, key, value),
             GatewayKind::BackendTlsPolicy => add(&mut self.tls_policies, key, value),
             GatewayKind::ListenerSet => add(&mut self.listener_sets, key, value),
@@ -752,6 +742,9 @@ impl GatewayObjects {
             GatewayKind::Gateway => drop(self.gateways.remove(key)),
             GatewayKind::HttpRoute => drop(self.http_routes.remove(key)),
             GatewayKind::GrpcRoute => drop(self.grpc_routes.remove(key)),
+            GatewayKind::TlsRoute => drop(self.tls_routes.remove(key)),
+            GatewayKind::TcpRoute => drop(self.tcp_routes.remove(key)),
+            GatewayKind::UdpRoute => drop(self.udp_routes.remove(key)),
             GatewayKind::ReferenceGrant => drop(self.grants.remove(key)),
             GatewayKind::BackendTlsPolicy => drop(self.tls_policies.remove(key)),
             GatewayKind::ListenerSet => drop(self.listener_sets.remove(key)),

@@ -7,7 +7,7 @@ use super::objects::{
 };
 use crate::groups::{Spec, short_hash};
 use crate::model::{CertificateFiles, File};
-use crate::objects::{Key, PortRef};
+use crate::objects::{Key, PortRef, ServicePort};
 use forebay_conf::Node;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,8 +34,10 @@ pub(crate) enum Protocol {
 /// TLS to a backend.
 #[derive(Clone, Debug)]
 pub(crate) struct BackendTls {
-    /// Name in the handshake and in the certificate.
+    /// Name in the handshake, and in the certificate unless there are `names`.
     pub name: String,
+    /// Alternative names of which the certificate has to have one.
+    pub names: Vec<String>,
     /// Authorities; `None`: those of the system.
     pub authorities: Option<File>,
 }
@@ -100,15 +102,19 @@ pub(crate) fn backend(
     let missing = || ("BackendNotFound", format!("there is no Service {key} with this port"));
     let service = cluster.objects.service(&key).ok_or_else(missing)?;
     let number = reference.port.ok_or_else(missing)?;
-    let port = service.object.spec.ports.iter().find(|p| p.port == number).ok_or_else(missing)?;
+    let udp = kind == GatewayKind::UdpRoute;
+    let speaks = if udp { "UDP" } else { "TCP" };
+    let fits = |p: &&ServicePort| p.port == number && p.protocol.as_deref().unwrap_or("TCP") == speaks;
+    let port = service.object.spec.ports.iter().find(fits).ok_or_else(missing)?;
     let protocol = match (kind, port.app_protocol.as_deref()) {
         (GatewayKind::GrpcRoute, _) => Protocol::Grpc,
         (_, Some("kubernetes.io/h2c")) => Protocol::Http2,
         _ => Protocol::Http,
     };
-    let spec =
-        Spec { service: key.clone(), port: PortRef { name: None, number: Some(number) }, ..Spec::default() };
-    let tls = super::backend_tls::of(cluster, &key, &port.name)?;
+    let port_ref = PortRef { name: None, number: Some(number) };
+    let spec = Spec { service: key.clone(), port: port_ref, udp, ..Spec::default() };
+    // What passes as it is has no TLS of ours.
+    let tls = if kind.is_http() { super::backend_tls::of(cluster, &key, &port.name)? } else { None };
     Ok(Backend { spec: Arc::new(spec), protocol, tls })
 }
 
@@ -200,7 +206,8 @@ pub(crate) fn serve(
     served
 }
 
-fn percent(part: u64, total: u64) -> String {
+/// Returns a share as a word of `split_clients`.
+pub(crate) fn percent(part: u64, total: u64) -> String {
     let hundredths = part * 10_000 / total.max(1);
     format!("{}.{:02}%", hundredths / 100, hundredths % 100)
 }
@@ -327,7 +334,7 @@ fn body(
             &path,
             &target,
             share,
-            served_id(&place.id, index),
+            (served_id(&place.id, index), encryption("proxy", &target, place.certificate, &mut served.files)),
             &mut served.http,
         ));
     }
@@ -358,7 +365,7 @@ fn mirror_location(
     path: &str,
     target: &Backend,
     share: Option<String>,
-    id: String,
+    (id, encryption): (String, Vec<Node>),
     http: &mut Vec<Node>,
 ) -> Node {
     let mut nodes = vec![node("internal", [""; 0])];
@@ -375,7 +382,9 @@ fn mirror_location(
         );
     }
     nodes.extend(Headers::new(Protocol::Http).nodes());
-    nodes.push(node("proxy_pass", [format!("http://{}$request_uri", target.spec.name())]));
+    nodes.extend(encryption);
+    let scheme = if target.tls.is_some() { "https" } else { "http" };
+    nodes.push(node("proxy_pass", [format!("{scheme}://{}$request_uri", target.spec.name())]));
     node("location", ["=", path]).block(nodes)
 }
 
@@ -388,26 +397,39 @@ fn pass(backend: &Backend, certificate: Option<&CertificateFiles>, files: &mut V
         (_, None) => ("proxy", "http"),
         (_, Some(_)) => ("proxy", "https"),
     };
-    let mut nodes = Vec::new();
-    if let Some(tls) = &backend.tls {
-        nodes.push(node(&format!("{family}_ssl_server_name"), ["on"]));
-        nodes.push(node(&format!("{family}_ssl_name"), [literal(&tls.name)]));
-        nodes.push(node(&format!("{family}_ssl_verify"), ["on"]));
-        nodes.push(node(&format!("{family}_ssl_verify_depth"), ["4"]));
-        let authorities = tls.authorities.as_ref().map_or(SYSTEM_AUTHORITIES, |f| f.path.as_str());
-        nodes.push(node(&format!("{family}_ssl_trusted_certificate"), [authorities]));
-        files.extend(tls.authorities.clone());
-        if let Some(own) = certificate {
-            nodes.push(node(&format!("{family}_ssl_certificate"), [own.chain.path.as_str()]));
-            nodes.push(node(&format!("{family}_ssl_certificate_key"), [own.key.path.as_str()]));
-            files.extend([own.chain.clone(), own.key.clone()]);
-        }
-    }
+    let mut nodes = encryption(family, backend, certificate, files);
     if family == "proxy" {
         let version = if backend.protocol == Protocol::Http2 { "2" } else { "1.1" };
         nodes.push(node("proxy_http_version", [version]));
     }
     nodes.push(node(&format!("{family}_pass"), [format!("{scheme}://{name}")]));
+    nodes
+}
+
+/// Returns the directives for TLS to a backend. `family` is the first word of their names.
+fn encryption(
+    family: &str,
+    backend: &Backend,
+    certificate: Option<&CertificateFiles>,
+    files: &mut Vec<File>,
+) -> Vec<Node> {
+    let mut nodes = Vec::new();
+    let Some(tls) = &backend.tls else { return nodes };
+    nodes.push(node(&format!("{family}_ssl_server_name"), ["on"]));
+    nodes.push(node(&format!("{family}_ssl_name"), [literal(&tls.name)]));
+    nodes.push(node(&format!("{family}_ssl_verify"), ["on"]));
+    nodes.push(node(&format!("{family}_ssl_verify_depth"), ["4"]));
+    if !tls.names.is_empty() {
+        nodes.push(node(&format!("{family}_ssl_verify_names"), tls.names.iter().map(String::as_str)));
+    }
+    let authorities = tls.authorities.as_ref().map_or(SYSTEM_AUTHORITIES, |f| f.path.as_str());
+    nodes.push(node(&format!("{family}_ssl_trusted_certificate"), [authorities]));
+    files.extend(tls.authorities.clone());
+    if let Some(own) = certificate {
+        nodes.push(node(&format!("{family}_ssl_certificate"), [own.chain.path.as_str()]));
+        nodes.push(node(&format!("{family}_ssl_certificate_key"), [own.key.path.as_str()]));
+        files.extend([own.chain.clone(), own.key.clone()]);
+    }
     nodes
 }
 

@@ -4,6 +4,17 @@ use super::objects::{GROUP, GatewayKind, ParentRef};
 use crate::objects::{Key, Metadata};
 use serde_json::{Value, json};
 
+/// Something that a status says against its object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Complaint {
+    /// A condition does not hold. `false`: it holds, with a message.
+    pub refused: bool,
+    /// Reason of the condition.
+    pub reason: String,
+    /// Object, condition and message.
+    pub text: String,
+}
+
 /// A status to write.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StatusUpdate {
@@ -41,9 +52,47 @@ impl StatusUpdate {
         (path, object)
     }
 
+    /// Returns what the status says against the object, for people.
+    pub fn complaints(&self) -> Vec<Complaint> {
+        let mut all = Vec::new();
+        let name = match self.key.namespace.as_str() {
+            "" => self.key.name.clone(),
+            _ => self.key.to_string(),
+        };
+        complain(&self.status, &format!("{} {name}: ", self.kind.name()), &mut all);
+        all
+    }
+
     /// Returns `true` if a status as the API server has it says the same.
     pub fn is_in(&self, current: Option<&Value>) -> bool {
         current.is_some_and(|current| contains(current, &self.status))
+    }
+}
+
+/// Collects the conditions that do not hold, and those that hold with a message. `place` begins the text.
+fn complain(value: &Value, place: &str, all: &mut Vec<Complaint>) {
+    let word =
+        |value: &Value, name: &str| value.get(name).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let own = match value.get("parentRef").or_else(|| value.get("ancestorRef")) {
+        Some(parent) => format!("{place}{} {}: ", word(parent, "kind"), word(parent, "name")),
+        None if value.get("attachedRoutes").is_some() => format!("{place}listener {}: ", word(value, "name")),
+        None => place.to_owned(),
+    };
+    for condition in value.get("conditions").and_then(Value::as_array).into_iter().flatten() {
+        let (kind, reason, text) =
+            (word(condition, "type"), word(condition, "reason"), word(condition, "message"));
+        // The conditions `Accepted` and `ResolvedRefs` say the reason.
+        let repeats = kind == "Conflicted" || kind == "Programmed" && text.starts_with("see the other");
+        let holds = word(condition, "status") == "True";
+        if !(repeats || holds && text.is_empty()) {
+            let not = if holds { "" } else { "not " };
+            let text = format!("{own}{not}{kind} ({reason}): {text}");
+            all.push(Complaint { refused: !holds, reason, text });
+        }
+    }
+    for list in ["listeners", "parents", "ancestors"] {
+        let entries = value.get(list).and_then(Value::as_array);
+        entries.into_iter().flatten().for_each(|entry| complain(entry, &own, all));
     }
 }
 

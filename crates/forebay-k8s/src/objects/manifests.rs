@@ -1,6 +1,7 @@
 //! Objects from YAML (or JSON, which is YAML) texts, for `render` and `audit`.
 
-use super::set::{Kind, Object};
+use super::set::{Key, Kind, Object};
+use crate::gateway::GatewayKind;
 use serde_json::Value;
 
 /// An object and its place in a text.
@@ -8,6 +9,19 @@ use serde_json::Value;
 pub struct Document {
     /// The object.
     pub object: Object,
+    /// Line of the text at which its document begins, from 1.
+    pub line: usize,
+}
+
+/// An object of the Gateway API and its place in a text.
+#[derive(Clone, Debug)]
+pub struct GatewayDocument {
+    /// Kind.
+    pub kind: GatewayKind,
+    /// Namespace and name.
+    pub key: Key,
+    /// The object as it is written.
+    pub value: Value,
     /// Line of the text at which its document begins, from 1.
     pub line: usize,
 }
@@ -28,6 +42,8 @@ pub struct Skipped {
 pub struct Manifests {
     /// Objects of the kinds that are read.
     pub documents: Vec<Document>,
+    /// Objects of the Gateway API.
+    pub gateway: Vec<GatewayDocument>,
     /// The rest.
     pub skipped: Vec<Skipped>,
 }
@@ -79,6 +95,12 @@ impl Manifests {
         if kind.ends_with("List") && value.get("items").is_some_and(Value::is_array) {
             return self.list(line, value);
         }
+        if let Some(kind) = GatewayKind::find(&api_version, &kind) {
+            let value = with_namespace(kind != GatewayKind::GatewayClass, value);
+            let word = |pointer| value.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+            let key = Key::new(word("/metadata/namespace"), word("/metadata/name"));
+            return self.gateway.push(GatewayDocument { kind, key, value, line });
+        }
         let Some(found) = Kind::find(&api_version, &kind) else {
             let reason = if kind == "Ingress" {
                 format!("its apiVersion is \"{api_version}\"; \"networking.k8s.io/v1\" is read")
@@ -87,7 +109,7 @@ impl Manifests {
             };
             return self.skipped.push(Skipped { line, reason, other_kind: kind != "Ingress" });
         };
-        match Object::of(found, with_namespace(found, value)) {
+        match Object::of(found, with_namespace(found.namespaced(), value)) {
             Ok(object) => self.documents.push(Document { object, line }),
             Err(error) => self.skip(line, format!("the {kind} cannot be read: {error}")),
         }
@@ -98,7 +120,7 @@ impl Manifests {
         for item in
             items.and_then(|v| if let Value::Array(a) = v { Some(a) } else { None }).unwrap_or_default()
         {
-            if self.documents.len() >= MAX_ITEMS {
+            if self.documents.len() + self.gateway.len() >= MAX_ITEMS {
                 return self.skip(line, format!("the list has more than {MAX_ITEMS} items"));
             }
             // A list in a list is none of the API.
@@ -110,8 +132,8 @@ impl Manifests {
     }
 }
 
-fn with_namespace(kind: Kind, mut value: Value) -> Value {
-    if !kind.namespaced() {
+fn with_namespace(namespaced: bool, mut value: Value) -> Value {
+    if !namespaced {
         return value;
     }
     if let Some(Value::Object(metadata)) = value.get_mut("metadata") {

@@ -12,6 +12,6 @@ pub use kinds::{
     IngressBackend, IngressClass, IngressClassSpec, IngressRule, IngressServiceBackend, IngressSpec,
     IngressTls, Metadata, Namespace, ParametersRef, Port, PortRef, Service, ServicePort, ServiceSpec,
 };
-pub use manifests::{Document, Manifests, Skipped, yaml};
+pub use manifests::{Document, GatewayDocument, Manifests, Skipped, yaml};
 pub use secret::Secret;
 pub use set::{Key, Kind, Object, Objects, Stored};

@@ -19,6 +19,7 @@ struct Key {
     certificate: Option<CertificateFiles>,
     auth_cache: bool,
     stream: stream::Parts,
+    gateway_stream: bool,
 }
 
 /// Files that are kept between translations.
@@ -64,13 +65,20 @@ impl Kept {
         problems: &mut Vec<Problem>,
     ) {
         let texts = groups.texts();
-        let key = Key { certificate, auth_cache: self.auth_caches > 0, stream };
+        let gateway_stream = gateways.stream_text();
+        let key = Key {
+            certificate,
+            auth_cache: self.auth_caches > 0,
+            stream,
+            gateway_stream: gateway_stream.is_some(),
+        };
         let main = self.main(globals, &key, problems);
         out.files.push((Path::new(MAIN).into(), main));
         out.files.extend(texts.iter().map(|(path, bytes)| (Path::new(path).into(), bytes.clone())));
         out.files.extend(hosts.parts().map(|part| (part.path.clone(), part.bytes.clone())));
         out.files.extend(self.others.iter().map(|(path, (bytes, _))| (path.clone(), bytes.clone())));
         out.files.extend(gateways.text().map(|bytes| (Path::new(gateways::FILE).into(), bytes)));
+        out.files.extend(gateway_stream.map(|bytes| (Path::new(gateways::STREAM_FILE).into(), bytes)));
         out.files.extend(gateways.files());
         let default = key.certificate.iter().flat_map(|c| [&c.chain, &c.key]);
         for file in default.filter(|f| !self.others.contains_key(Path::new(&f.path))) {
@@ -94,6 +102,7 @@ impl Kept {
             stream: &key.stream.ports,
             passthrough: key.stream.passthrough.clone(),
             stream_snippets: key.stream.snippets.clone(),
+            stream_file: key.gateway_stream.then_some(gateways::STREAM_FILE),
         });
         match forebay_conf::print(&nodes) {
             Ok(bytes) => {

@@ -1,9 +1,12 @@
 //! The servers of the Gateway API, made anew only when something that they depend on has changed.
 
-use super::{Changes, groups};
+use super::hosts::{self, Hosts};
+use super::{Changes, groups, names, stream};
+use crate::gateway::ports::Others;
 use crate::gateway::{GatewayPart, Gateways, StatusUpdate};
 use crate::ingress::Globals;
 use crate::objects::{Kind, Objects};
+use crate::tree;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,23 +14,36 @@ use std::sync::Arc;
 /// Path of the file with the servers of all Gateways.
 pub(super) const FILE: &str = "gateways.conf";
 
+/// Path of the file with their servers of the stream block.
+pub(super) const STREAM_FILE: &str = "gateways-stream.conf";
+
 /// User of the groups of all Gateways. No host has such a name.
 const USER: &str = " gateways";
+
+/// Versions of what the servers depend on, beside other objects.
+#[derive(Clone, Copy, PartialEq)]
+struct Seen {
+    gateway: u64,
+    hosts: u64,
+    names: u64,
+    has_rest: bool,
+}
 
 /// The last translation of the Gateway API.
 #[derive(Default)]
 pub(super) struct Kept {
     gateways: Gateways,
     part: GatewayPart,
-    /// Version of the objects of the Gateway API.
-    seen: Option<u64>,
+    seen: Option<Seen>,
     text: Arc<[u8]>,
+    stream_text: Arc<[u8]>,
 }
 
 impl Kept {
     /// Begins anew with the addresses of an earlier translation.
     pub(super) fn after(former: Kept) -> Kept {
-        Kept { gateways: former.gateways, text: former.text, ..Kept::default() }
+        let Kept { gateways, text, stream_text, .. } = former;
+        Kept { gateways, text, stream_text, ..Kept::default() }
     }
 
     /// Translates the objects if any of them has changed, or an object that they refer to.
@@ -36,6 +52,7 @@ impl Kept {
         objects: &Objects,
         globals: &Globals,
         changes: &Changes,
+        (hosts, names): (&Hosts, &names::All),
         groups: &mut groups::Parts,
     ) {
         let only_endpoints = match changes {
@@ -44,18 +61,59 @@ impl Kept {
                 list.iter().all(|(kind, _)| matches!(kind, Kind::EndpointSlice | Kind::Ingress))
             }
         };
-        let version = objects.gateway.version;
-        if only_endpoints && self.seen == Some(version) {
+        let has_rest = hosts.has(hosts::ANY);
+        let seen =
+            Seen { gateway: objects.gateway.version, hosts: hosts.changes, names: names.changes, has_rest };
+        if only_endpoints && self.seen == Some(seen) {
             return;
         }
-        self.seen = Some(version);
-        self.part = self.gateways.translate(objects, &objects.gateway, &globals.options.gateway);
+        self.seen = Some(seen);
+        let others = Others {
+            globals,
+            has_name: &|name| hosts.has(name) || names.has(name),
+            has_rest,
+            tcp: stream::tcp_ports(objects, globals),
+            udp: stream::udp_ports(objects, globals),
+        };
+        self.part = self.gateways.translate(objects, &others);
         groups.replace_specs(&USER.into(), &self.part.specs, objects, globals);
         // Words were checked when they were made; what cannot be printed is left out as a whole.
         let text = forebay_conf::print(&self.part.http).unwrap_or_default();
         if *self.text != *text {
             self.text = text.into();
         }
+    }
+
+    /// Returns the endpoints of the groups of the stream block.
+    pub(super) fn stream_endpoints(
+        &self,
+        objects: &Objects,
+        globals: &Globals,
+    ) -> impl Iterator<Item = super::Group> {
+        self.part.stream_groups.iter().map(|group| {
+            let servers = crate::groups::servers(&group.spec, objects, &globals.options);
+            (group.name.as_str().into(), servers.endpoints)
+        })
+    }
+
+    /// Finds the endpoints of the groups of the stream block, and makes its file.
+    pub(super) fn update_stream(&mut self, objects: &Objects, globals: &Globals, groups: &mut super::Groups) {
+        let mut nodes = Vec::new();
+        for group in &self.part.stream_groups {
+            let servers = crate::groups::servers(&group.spec, objects, &globals.options);
+            nodes.push(tree::stream_group(&group.name, &group.spec, &servers, globals));
+            Arc::make_mut(groups).insert(group.name.as_str().into(), servers.endpoints);
+        }
+        nodes.extend(self.part.stream.iter().cloned());
+        let text = forebay_conf::print(&nodes).unwrap_or_default();
+        if *self.stream_text != *text {
+            self.stream_text = text.into();
+        }
+    }
+
+    /// Returns the file with the servers of the stream block; `None` if there are none.
+    pub(super) fn stream_text(&self) -> Option<Arc<[u8]>> {
+        (!self.stream_text.is_empty()).then(|| self.stream_text.clone())
     }
 
     /// Returns the file with the servers; `None` if there are none.

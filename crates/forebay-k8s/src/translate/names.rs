@@ -11,6 +11,10 @@ use std::sync::Arc;
 pub(super) struct All {
     names: BTreeMap<String, Names>,
     none: Names,
+    /// All names.
+    taken: BTreeSet<String>,
+    /// Number of changes of the names.
+    pub(super) changes: u64,
     pub(super) problems: Vec<Problem>,
 }
 
@@ -24,6 +28,11 @@ impl All {
     /// Returns the names of a host.
     pub(super) fn of(&self, host: &str) -> &Names {
         self.names.get(host).unwrap_or(&self.none)
+    }
+
+    /// Returns `true` if a server has a name beside its host.
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.taken.contains(name)
     }
 
     /// Finds the names anew if hosts have changed, and adds those hosts whose names have. A host of a rule counts before names, and an
@@ -44,6 +53,8 @@ impl All {
             self.aliases(parsed, hosts, &mut taken);
             self.redirected(parsed, hosts, &mut taken);
         }
+        self.changes += u64::from(taken != self.taken);
+        self.taken = taken;
         for host in before.keys().chain(self.names.keys()) {
             if before.get(host) != self.names.get(host) {
                 dirty.insert(host.as_str().into());

@@ -1,6 +1,7 @@
 //! Ports of the TCP and UDP ConfigMaps, and hosts whose TLS sessions pass as they are.
 
 use super::Translation;
+use crate::gateway::ports::of_options;
 use crate::groups::{self, Spec};
 use crate::ingress::{Globals, Parsed, is_name};
 use crate::model::PathMatch;
@@ -42,6 +43,26 @@ pub(super) fn parts<'p>(
     parts
 }
 
+/// Returns the TCP ports that are in use, but not by the servers of Ingresses.
+pub(super) fn tcp_ports(objects: &Objects, globals: &Globals) -> BTreeSet<u16> {
+    let mut ports = of_options(&globals.options);
+    let services = ports_of(globals.options.tcp_services.as_ref(), objects);
+    // Entries for these are refused.
+    let own = [globals.options.http_port, globals.options.https_port];
+    ports.extend(services.filter(|port| !own.contains(port)));
+    ports
+}
+
+/// Returns the UDP ports that are in use.
+pub(super) fn udp_ports(objects: &Objects, globals: &Globals) -> BTreeSet<u16> {
+    ports_of(globals.options.udp_services.as_ref(), objects).collect()
+}
+
+fn ports_of<'o>(map: Option<&Key>, objects: &'o Objects) -> impl Iterator<Item = u16> + use<'o> {
+    let map = map.and_then(|key| objects.config_map(key));
+    map.into_iter().flat_map(|map| map.object.data.keys()).filter_map(|port| port.parse().ok())
+}
+
 fn services(
     map: &ConfigMap,
     udp: bool,
@@ -51,7 +72,8 @@ fn services(
     problems: &mut Vec<Problem>,
 ) {
     let options = &globals.options;
-    let taken: BTreeSet<u16> = [options.http_port, options.https_port, options.status_port].into();
+    let mut taken = of_options(options);
+    taken.extend([options.http_port, options.https_port]);
     for (port, text) in &map.data {
         let problem = |why: &str| {
             Problem::new(Kind::ConfigMap, &map.metadata, format!("data[{port}]"), why).reason("InvalidValue")

@@ -77,6 +77,18 @@ fn endpoints_change_groups_only() {
 }
 
 #[test]
+fn the_running_process_gets_the_endpoints_of_tcp_services() {
+    let mut objects = objects(SHOP);
+    let map = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: tcp, namespace: shop}\ndata: {\"9000\": \"shop/api:80\"}\n";
+    objects.apply(Manifests::read(map).documents.remove(0).object);
+    let options = Options { tcp_services: Some(Key::new("shop", "tcp")), ..options() };
+    let made = Translator::new().translate(&objects, &options);
+    // Without this line the group takes no endpoints from outside.
+    assert!(file(&made, "forebay.conf").contains("peers external max_fails=0;"));
+    assert_eq!(made.groups["tcp_shop_api_80"][0].addr.to_string(), "10.0.0.1:8080");
+}
+
+#[test]
 fn one_host_changes_one_file() {
     let mut objects = objects(SHOP);
     let more = SHOP.replace("name: a,", "name: b,").replace("shop.example.com", "third.example.com");
@@ -118,4 +130,58 @@ fn the_oldest_ingress_has_a_path() {
         ("shop/a", "spec.rules[0].http.paths[0].path")
     );
     assert!(conflict.text.contains("evil/z"), "{}", conflict.text);
+}
+
+#[test]
+fn endpoints_are_found_without_a_translation() {
+    let mut objects = objects(SHOP);
+    let map = |data: &str| {
+        let text = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: tcp, namespace: shop}\ndata: ";
+        Manifests::read(&format!("{text}{data}\n")).documents.remove(0).object
+    };
+    let with_tcp = Options { tcp_services: Some(Key::new("shop", "tcp")), ..options() };
+    let mut translator = Translator::new();
+    assert!(translator.endpoints(&objects, &options()).is_none(), "there has been no translation");
+    translator.translate(&objects, &options());
+    assert_eq!(translator.endpoints(&objects, &options()), Some(Vec::new()));
+    let addresses = |groups: Option<Vec<Group>>| {
+        let one = |(name, servers): &Group| format!("{name} {}", servers[0].addr);
+        groups.map(|groups| groups.iter().map(one).collect::<Vec<_>>())
+    };
+    // What else has changed waits for the next translation, which has these endpoints, too.
+    objects.apply(slice("10.0.0.9"));
+    let renamed = SHOP.replace("other.example.com", "new.example.com");
+    objects.apply(Manifests::read(&renamed).documents.remove(0).object);
+    let found = addresses(translator.endpoints(&objects, &options())).expect("endpoints");
+    assert_eq!(found, ["shop_api_80 10.0.0.9:8080"]);
+    assert_eq!(translator.endpoints(&objects, &options()), Some(Vec::new()));
+    let made = translator.translate(&objects, &options());
+    assert_eq!(made.groups["shop_api_80"][0].addr.to_string(), "10.0.0.9:8080");
+    assert!(made.files.iter().any(|(path, _)| path.ends_with("new.example.com.conf")));
+    // Services of the stream block.
+    assert!(translator.endpoints(&objects, &with_tcp).is_none(), "other options");
+    objects.apply(map("{}"));
+    translator.translate(&objects, &with_tcp);
+    objects.apply(map("{\"9000\": \"shop/api:80\"}"));
+    translator.translate(&objects, &with_tcp);
+    objects.apply(slice("10.0.0.8"));
+    let found = addresses(translator.endpoints(&objects, &with_tcp)).expect("endpoints");
+    assert_eq!(found, ["shop_api_80 10.0.0.8:8080", "tcp_shop_api_80 10.0.0.8:8080"]);
+}
+
+#[test]
+fn hosts_come_and_go_without_a_new_main_file() {
+    let mut objects = objects(SHOP);
+    let mut translator = Translator::new();
+    let before = translator.translate(&objects, &options());
+    let more = SHOP.replace("name: a,", "name: b,").replace("shop.example.com", "third.example.com");
+    objects.apply(Manifests::read(&more).documents.remove(0).object);
+    let with = translator.translate(&objects, &options());
+    objects.delete(Kind::Ingress, &Key::new("shop", "b"));
+    let after = translator.translate(&objects, &options());
+    assert_eq!((before.files.len() + 1, before.files.len()), (with.files.len(), after.files.len()));
+    let main = |made: &Translation| {
+        made.files.iter().find(|(path, _)| path.to_str() == Some("forebay.conf")).expect("main").1.clone()
+    };
+    assert!(Arc::ptr_eq(&main(&before), &main(&with)) && Arc::ptr_eq(&main(&with), &main(&after)));
 }

@@ -66,24 +66,33 @@ pub fn server(server: &Server, globals: &Globals) -> Vec<Node> {
 }
 
 fn listen(server: &Server, globals: &Globals, nodes: &mut Vec<Node>) {
-    let any = server.host == HostName::Any;
-    let default = || any.then_some("default_server");
-    let proxy_protocol = || globals.settings.flag("use-proxy-protocol").then_some("proxy_protocol");
-    for address in addresses(globals, globals.options.http_port) {
-        nodes.push(Node::new("listen").arg(address).args(default()).args(proxy_protocol()));
+    let default = server.host == HostName::Any;
+    nodes.extend(listen_http(globals, default));
+    if serves_tls(server, globals) {
+        nodes.extend(listen_https(globals, default));
     }
-    if !serves_tls(server, globals) {
-        return;
-    }
+}
+
+/// Returns the `listen` lines of a server at the port for HTTP. `default`: it gets requests for hosts without a server.
+pub(crate) fn listen_http(globals: &Globals, default: bool) -> Vec<Node> {
+    let proxy_protocol = globals.settings.flag("use-proxy-protocol").then_some("proxy_protocol");
+    let line = |address| {
+        Node::new("listen").arg(address).args(default.then_some("default_server")).args(proxy_protocol)
+    };
+    addresses(globals, globals.options.http_port).into_iter().map(line).collect()
+}
+
+/// Returns the `listen` lines of a server at the port for HTTPS.
+pub(crate) fn listen_https(globals: &Globals, default: bool) -> Vec<Node> {
+    let default = default.then_some("default_server");
     if globals.options.enable_ssl_passthrough {
         // The stream block listens at the port, and tells the address of the client.
         let address = format!("127.0.0.1:{}", globals.options.ssl_passthrough_proxy_port);
-        nodes.push(node("listen", [address.as_str(), "ssl", "proxy_protocol"]).args(default()));
-        return;
+        return vec![node("listen", [address.as_str(), "ssl", "proxy_protocol"]).args(default)];
     }
-    for address in addresses(globals, globals.options.https_port) {
-        nodes.push(Node::new("listen").arg(address).arg("ssl").args(default()).args(proxy_protocol()));
-    }
+    let proxy_protocol = globals.settings.flag("use-proxy-protocol").then_some("proxy_protocol");
+    let line = |address: String| node("listen", [address.as_str(), "ssl"]).args(default).args(proxy_protocol);
+    addresses(globals, globals.options.https_port).into_iter().map(line).collect()
 }
 
 /// Returns `true` if a server has a certificate, its own or the default one. The server of all other hosts has none of its own: it

@@ -4,6 +4,7 @@ mod http;
 mod stream;
 
 pub(super) use http::is_pattern;
+pub(crate) use stream::group as stream_group;
 
 use super::node;
 use crate::groups::{Servers, Spec};
@@ -26,6 +27,8 @@ pub struct Main<'a> {
     pub passthrough: Vec<(String, String)>,
     /// Directives of the snippets of Ingresses for the stream block.
     pub stream_snippets: Vec<Node>,
+    /// Path of a file of the stream block.
+    pub stream_file: Option<&'a str>,
 }
 
 /// Port of the stream block.

@@ -563,6 +563,18 @@ pub fn is_for_host(der: &[u8], host: &str) -> bool {
     !has_names && common.any(|n| matches_name(n, host))
 }
 
+/// Returns `true` if a certificate has one of some alternative names (RFC 5280, section 4.2.1.6). Names with a colon are URIs, which
+/// are compared as they are written; the others are DNS names. The common name does not count.
+pub fn has_alternative_name(der: &[u8], wanted: &[String]) -> bool {
+    let Some(cert) = parse(der) else { return false };
+    let Ok(Some(names)) = cert.subject_alternative_name() else { return false };
+    names.value.general_names.iter().any(|name| match name {
+        GeneralName::URI(uri) => wanted.iter().any(|w| w.contains(':') && w == uri),
+        GeneralName::DNSName(n) => wanted.iter().any(|w| !w.contains(':') && matches_name(n, w)),
+        _ => false,
+    })
+}
+
 /// Returns `true` if an alternative name is that of a host.
 fn is_name_of(name: &GeneralName<'_>, host: &str) -> bool {
     use std::net::IpAddr;

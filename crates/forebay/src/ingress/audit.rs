@@ -1,7 +1,8 @@
 //! `forebay ingress audit`: what of each Ingress works, differs and is refused.
 
-use super::{AuditArgs, Format, read, values};
+use super::{AuditArgs, Format, complaints, read, severity, values};
 use forebay_cluster::{Api, controller};
+use forebay_k8s::gateway::Complaint;
 use forebay_k8s::objects::{ConfigMap, Metadata, Object};
 use forebay_k8s::{Key, Kind, Objects, Options, Problem, Severity, Translator, annotations};
 use forebay_terminal::print;
@@ -12,6 +13,9 @@ use std::sync::Arc;
 
 /// Reasons of problems that come from objects that are not among the files.
 const ABSENT: &[&str] = &["BackendMissing", "CertificateMissing", "ReferenceMissing", "CanaryAlone"];
+
+/// The same for objects of the Gateway API.
+const ABSENT_OF_GATEWAYS: &[&str] = &["BackendNotFound", "InvalidCertificateRef", "InvalidCACertificateRef"];
 
 /// What is said of one Ingress.
 struct Report {
@@ -61,6 +65,8 @@ pub(super) fn run(args: &AuditArgs) -> Result<u8, String> {
         }
         reports.push(Report { key: key.clone(), place, problems: Vec::new() });
     }
+    let mut gateways = complaints(&made);
+    gateways.retain(|c| args.cluster || !ABSENT_OF_GATEWAYS.contains(&c.reason.as_str()));
     for problem in made.problems.into_iter().filter(|p| args.cluster || !ABSENT.contains(&p.reason)) {
         match reports.iter_mut().find(|r| problem.kind == Kind::Ingress && r.key == problem.key) {
             Some(report) if !report.problems.contains(&problem) => report.problems.push(problem),
@@ -74,12 +80,12 @@ pub(super) fn run(args: &AuditArgs) -> Result<u8, String> {
     }
     let counts = count(&reports, &found.objects, &options);
     match args.format {
-        Format::Text => print(text(&reports, &general, &notes, &counts)),
-        Format::Json => print(format!("{:#}\n", to_json(&reports, &general, &notes, &counts))),
+        Format::Text => print(text(&reports, (&general, &gateways), &notes, &counts)),
+        Format::Json => print(format!("{:#}\n", to_json(&reports, (&general, &gateways), &notes, &counts))),
     }
     let clean =
         counts.differs + counts.refused == 0 && general.iter().all(|p| p.severity == Severity::Ignored);
-    Ok(u8::from(!clean))
+    Ok(u8::from(!clean || !gateways.is_empty()))
 }
 
 /// Reads the objects of a cluster.
@@ -152,13 +158,21 @@ fn count(reports: &[Report], objects: &Objects, options: &Options) -> Counts {
     }
 }
 
-fn text(reports: &[Report], general: &[Problem], notes: &[String], counts: &Counts) -> String {
+fn text(
+    reports: &[Report],
+    (general, gateways): (&[Problem], &[Complaint]),
+    notes: &[String],
+    counts: &Counts,
+) -> String {
     let mut out = String::new();
     for note in notes {
         out.push_str(&format!("note: {note}\n"));
     }
     for problem in general {
         out.push_str(&format!("{}: {}\n", problem.severity.as_str(), problem.render()));
+    }
+    for complaint in gateways {
+        out.push_str(&format!("{}: {}\n", severity(complaint).as_str(), complaint.text));
     }
     for report in reports.iter().filter(|r| !r.problems.is_empty()) {
         out.push_str(&format!("\n{} Ingress {}: {}\n", report.place, report.key, report.verdict()));
@@ -198,13 +212,20 @@ fn plural(n: usize, one: &str, many: &str) -> String {
     format!("{n} {}", if n == 1 { one } else { many })
 }
 
-fn to_json(reports: &[Report], general: &[Problem], notes: &[String], c: &Counts) -> serde_json::Value {
+fn to_json(
+    reports: &[Report],
+    (general, gateways): (&[Problem], &[Complaint]),
+    notes: &[String],
+    c: &Counts,
+) -> serde_json::Value {
     let problem = |p: &Problem| {
         json!({
             "kind": p.kind.name(), "namespace": p.key.namespace, "name": p.key.name, "field": p.field, "severity": p.severity.as_str(),
             "reason": p.reason, "text": p.text, "line": p.place.map(|(l, _)| l), "column": p.place.map(|(_, c)| c),
         })
     };
+    let complaint =
+        |c: &Complaint| json!({"severity": severity(c).as_str(), "reason": c.reason, "text": c.text});
     let ingresses: Vec<_> = reports
         .iter()
         .map(|r| {
@@ -218,6 +239,7 @@ fn to_json(reports: &[Report], general: &[Problem], notes: &[String], c: &Counts
             "refused": c.refused,
         },
         "ingresses": ingresses,
+        "gateways": gateways.iter().map(complaint).collect::<Vec<_>>(),
         "problems": general.iter().map(problem).collect::<Vec<_>>(),
         "notes": notes,
     })

@@ -49,6 +49,14 @@ impl Found {
             self.places.insert(id, format!("{name}:{}", document.line));
             self.objects.apply(document.object);
         }
+        for document in read.gateway {
+            let (kind, key, line) = (document.kind, document.key, document.line);
+            self.places.insert(format!("{} {key}", kind.name()), format!("{name}:{line}"));
+            if let Err(error) = self.objects.gateway.apply(kind, key, document.value) {
+                let reason = format!("the {} cannot be read: {error}", kind.name());
+                self.skipped.push((name.to_owned(), Skipped { line, reason, other_kind: false }));
+            }
+        }
     }
 }
 

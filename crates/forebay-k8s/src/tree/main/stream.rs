@@ -2,7 +2,7 @@
 
 use super::super::node;
 use super::{Main, StreamPort};
-use crate::groups::Balance;
+use crate::groups::{Balance, Servers, Spec};
 use crate::ingress::Globals;
 use crate::value::parse_time;
 use forebay_conf::Node;
@@ -15,6 +15,7 @@ pub(super) fn block(parts: &Main<'_>) -> Option<Node> {
         && !passthrough
         && globals.snippets.stream.is_empty()
         && parts.stream_snippets.is_empty()
+        && parts.stream_file.is_none()
     {
         return None;
     }
@@ -26,7 +27,7 @@ pub(super) fn block(parts: &Main<'_>) -> Option<Node> {
     let mut made = BTreeSet::new();
     for port in parts.stream {
         if made.insert(port.group.clone()) {
-            nodes.push(group(port, globals.options.endpoints_in_files));
+            nodes.push(group(&port.group, &port.spec, &port.servers, globals));
         }
         // Groups of passthrough hosts have no port of their own.
         if port.port != 0 {
@@ -36,6 +37,7 @@ pub(super) fn block(parts: &Main<'_>) -> Option<Node> {
     if passthrough {
         pass_sessions(parts, &mut nodes);
     }
+    nodes.extend(parts.stream_file.map(|path| node("include", [path])));
     nodes.extend(globals.snippets.stream.iter().cloned());
     nodes.extend(parts.stream_snippets.iter().cloned());
     Some(Node::new("stream").block(nodes))
@@ -64,24 +66,25 @@ fn settings(globals: &Globals, nodes: &mut Vec<Node>) {
     nodes.push(node("proxy_next_upstream_tries", [s.get("proxy-stream-next-upstream-tries")]));
 }
 
-fn group(port: &StreamPort, endpoints: bool) -> Node {
-    let mut nodes = vec![node("zone", [port.group.as_str(), "64k"])];
-    if let Balance::Hash(key) = &port.spec.balance {
+/// Makes the `upstream` block of a group.
+pub(crate) fn group(name: &str, spec: &Spec, servers: &Servers, globals: &Globals) -> Node {
+    let mut nodes = vec![node("zone", [name, "64k"])];
+    if let Balance::Hash(key) = &spec.balance {
         nodes.push(node("hash", [key.as_str(), "consistent"]));
     }
-    match &port.servers.external {
+    match &servers.external {
         Some((host, number)) => {
             let resolve = host.parse::<std::net::IpAddr>().is_err().then_some("resolve");
             nodes.push(Node::new("server").arg(format!("{host}:{number}")).args(resolve).arg("max_fails=0"));
         }
-        None if endpoints => {
-            let servers = port.servers.endpoints.iter();
-            nodes.extend(servers.map(|e| node("server", [e.addr.to_string(), "max_fails=0".into()])));
+        None if globals.options.endpoints_in_files => {
+            let all = servers.endpoints.iter();
+            nodes.extend(all.map(|e| node("server", [e.addr.to_string(), "max_fails=0".into()])));
         }
-        None => {}
+        None => nodes.push(node("peers", ["external", "max_fails=0"])),
     }
     nodes.push(node("fallback", ["off"]));
-    node("upstream", [port.group.as_str()]).block(nodes)
+    node("upstream", [name]).block(nodes)
 }
 
 fn server(port: &StreamPort, globals: &Globals) -> Node {

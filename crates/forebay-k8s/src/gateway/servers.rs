@@ -1,0 +1,277 @@
+//! Servers: the hosts of the listeners of a port, and the rules of the routes that are attached to them.
+
+use super::attach::{Clients, Cluster, covers};
+use super::objects::{self, GatewayKind, Match, Rule};
+use super::ports::{Member, Others, Port, map_word, specificity};
+use super::rules::{self, Place};
+use super::{GatewayPart, Placed};
+use crate::groups::short_hash;
+use crate::ingress::Globals;
+use crate::model::File;
+use forebay_conf::Node;
+use std::collections::BTreeMap;
+
+/// One match of a rule, for a host.
+struct Candidate<'a> {
+    placed: &'a Placed<'a>,
+    /// Listener that the route is attached to.
+    member: Member<'a>,
+    route: usize,
+    rule: usize,
+    number: usize,
+    found: Match,
+    /// Host of the route that makes it a candidate.
+    host: String,
+}
+
+/// Makes the servers of a port.
+pub(super) fn servers(
+    cluster: Cluster<'_>,
+    port: &Port<'_>,
+    routes: &[Placed<'_>],
+    others: &Others<'_>,
+    part: &mut GatewayPart,
+) {
+    let misdirection = Misdirection::new(port);
+    part.http.extend(misdirection.as_ref().map(|m| m.map.clone()));
+    for (host, candidates) in hosts_of_port(port, routes, others) {
+        let misdirected = misdirection.as_ref().map(|m| m.check(port.owner(&host)));
+        server(cluster, port, (&host, &candidates), misdirected, others.globals, part);
+    }
+}
+
+/// Check that a request is for the listener whose certificate and whose demands on clients its connection has met (RFC 9110, section
+/// 15.5.20). Otherwise one with client certificates could be reached by the name of one without.
+struct Misdirection {
+    variable: String,
+    /// Hosts of the listeners. The place of one is the value of the variable.
+    hosts: Vec<String>,
+    /// The `map` of the variable, from the server name of the connection.
+    map: Node,
+}
+
+impl Misdirection {
+    /// Returns `None` for a port where nothing can be confused.
+    fn new(port: &Port<'_>) -> Option<Misdirection> {
+        let hosts = port.hosts();
+        // Hosts of Ingresses have other certificates than a listener with a host.
+        let confusable = hosts.len() > 1 || port.of_ingresses && hosts.iter().any(|h| !h.is_empty());
+        if !port.encrypted() || !confusable {
+            return None;
+        }
+        let variable = format!("$gateway_listener_{}", short_hash(&port.name()));
+        let entry =
+            |(index, host): (usize, &String)| Node::new(map_word(host).as_str()).arg(index.to_string());
+        // A connection without a server name tells nothing.
+        let fixed = [Node::new("hostnames"), Node::new("").arg("any")];
+        let map = Node::new("map")
+            .args(["$ssl_server_name", variable.as_str()])
+            .block(fixed.into_iter().chain(hosts.iter().enumerate().map(entry)).collect());
+        Some(Misdirection { variable, hosts, map })
+    }
+
+    /// Returns the check for the servers of the listeners with a host.
+    fn check(&self, owner: Option<String>) -> Node {
+        let index = owner.and_then(|owner| self.hosts.iter().position(|host| *host == owner));
+        let own = index.map_or_else(|| "none".to_owned(), |index| index.to_string());
+        Node::new("if")
+            .args([format!("({}", self.variable), "!~".to_owned(), format!("^(any|{own})$)")])
+            .block(vec![Node::new("return").arg("421")])
+    }
+}
+
+/// A route at a listener, with the hosts that both have.
+struct AtListener<'a> {
+    placed: &'a Placed<'a>,
+    /// Rank of the route among all.
+    route: usize,
+    member: Member<'a>,
+    hosts: &'a [String],
+}
+
+/// Returns the hosts of the listeners of a port, and of the routes that are attached to them, with the rules of each in order.
+fn hosts_of_port<'a>(
+    port: &Port<'a>,
+    routes: &'a [Placed<'a>],
+    others: &Others<'_>,
+) -> BTreeMap<String, Vec<Candidate<'a>>> {
+    let mut attached: Vec<AtListener<'a>> = Vec::new();
+    for (route, placed) in routes.iter().enumerate() {
+        for parent in placed.parents.iter().flatten() {
+            attached.extend(parent.listeners.iter().filter_map(|(listener, hosts)| {
+                let member = port.member(parent.gateway, *listener)?;
+                Some(AtListener { placed, route, member, hosts })
+            }));
+        }
+    }
+    // The oldest Gateway of a route counts.
+    attached.sort_by_key(|at| (at.route, at.member.gateway));
+    let mut hosts: BTreeMap<String, Vec<Candidate<'a>>> = BTreeMap::new();
+    if !port.of_ingresses {
+        // Requests for hosts without a listener get an answer, too.
+        hosts.insert(String::new(), Vec::new());
+    }
+    for member in port.members.iter().filter(|m| m.attached.works()) {
+        hosts.entry(member.attached.host()).or_default();
+    }
+    for at in &attached {
+        for host in at.hosts.iter().filter(|h| port.owner(h).as_ref() == Some(&at.member.attached.host())) {
+            hosts.entry(host.clone()).or_default();
+        }
+    }
+    hosts.retain(|host, _| !others.serve(port.address, port.number, host));
+    for (host, candidates) in &mut hosts {
+        let owner = port.owner(host);
+        for at in attached.iter().filter(|at| Some(at.member.attached.host()) == owner) {
+            for own in at.hosts.iter().filter(|own| covers(own, host)) {
+                add_candidates(at, own, candidates);
+            }
+        }
+        sort(candidates);
+    }
+    // The server of Ingresses for all other hosts answers what no route wants.
+    hosts.retain(|host, candidates| !(port.of_ingresses && host.is_empty() && candidates.is_empty()));
+    hosts
+}
+
+fn add_candidates<'a>(at: &AtListener<'a>, host: &str, all: &mut Vec<Candidate<'a>>) {
+    let (placed, route, member) = (at.placed, at.route, at.member);
+    for (rule, r) in placed.route.spec.rules.iter().enumerate() {
+        let matches = match r.matches.as_slice() {
+            [] => vec![Match::default()],
+            some => some.to_vec(),
+        };
+        for (number, found) in matches.into_iter().enumerate() {
+            let same = |c: &Candidate<'_>| (c.route, c.rule, c.number) == (route, rule, number);
+            match all.iter_mut().find(|c| same(c)) {
+                // A route with `*.a` and `x.a` is as specific as the better of them.
+                Some(c) if specificity(&c.host) < specificity(host) => c.host = host.to_owned(),
+                Some(_) => {}
+                None => {
+                    all.push(Candidate { placed, member, route, rule, number, found, host: host.to_owned() })
+                }
+            }
+        }
+    }
+}
+
+/// Sorts by precedence (HTTPRouteRule: matches): host, path, method, number of fields, number of parameters, age, name, order.
+fn sort(candidates: &mut [Candidate<'_>]) {
+    let rank = |c: &Candidate<'_>| {
+        let path = c.found.path.clone().unwrap_or_default();
+        let kind = match (c.placed.kind, path.kind.as_deref()) {
+            (GatewayKind::GrpcRoute, _) => 0,
+            (_, Some("Exact")) => 2,
+            (_, Some("RegularExpression")) => 1,
+            _ => 0,
+        };
+        let length = match (c.placed.kind, &c.found.method) {
+            (GatewayKind::GrpcRoute, Some(objects::Method::Grpc(m))) => {
+                // Exact methods before services before methods of all services.
+                m.service.as_ref().map_or(0, |s| 1000 + s.len() * 1000)
+                    + m.method.as_ref().map_or(0, |m| 1 + m.len())
+            }
+            _ => path.value.as_deref().map_or(1, |v| v.trim_end_matches('/').len().max(1)),
+        };
+        let method = c.placed.kind == GatewayKind::HttpRoute && c.found.method.is_some();
+        (specificity(&c.host), kind, length, method, c.found.headers.len(), c.found.query_params.len())
+    };
+    candidates.sort_by(|a, b| {
+        let later = (a.route, a.rule, a.number).cmp(&(b.route, b.rule, b.number));
+        rank(b).cmp(&rank(a)).then(later)
+    });
+}
+
+/// Makes the server of a host.
+fn server(
+    cluster: Cluster<'_>,
+    port: &Port<'_>,
+    (host, candidates): (&str, &[Candidate<'_>]),
+    misdirected: Option<Node>,
+    globals: &Globals,
+    part: &mut GatewayPart,
+) {
+    let is_rest = host.is_empty();
+    let mut nodes = port.listen(is_rest && !port.of_ingresses, globals);
+    let name = match (is_rest, port.of_ingresses) {
+        (true, false) => "_",
+        // The default server is that of Ingresses. A regular expression comes after all names.
+        (true, true) => "~^",
+        _ => host,
+    };
+    nodes.push(Node::new("server_name").arg(name));
+    nodes.push(Node::new("http2").arg("on"));
+    // The log format of Ingresses shows these.
+    nodes.extend(
+        ["$proxy_upstream_name", "$proxy_alternative_upstream_name"].map(|v| Node::new("set").args([v, ""])),
+    );
+    nodes.extend(misdirected);
+    if port.encrypted() {
+        nodes.extend(tls(port, host, candidates, part));
+    }
+    let mut locations = Vec::new();
+    for c in candidates {
+        let Some(rule) = c.placed.route.spec.rules.get(c.rule) else { continue };
+        let choices = c.placed.choices.get(c.rule).map(Vec::as_slice).unwrap_or_default();
+        let id = short_hash(&format!(
+            "{} {host} {} {} {} {}",
+            port.name(),
+            c.placed.key,
+            c.placed.kind.name(),
+            c.rule,
+            c.number
+        ));
+        let certificate = c.member.ours.client_certificate.as_ref().and_then(|found| found.as_ref().ok());
+        let place = Place { id, port: port.number, found: &c.found, certificate };
+        let served = rules::serve(cluster, c.placed.route, c.placed.kind, (rule as &Rule, choices), &place);
+        part.http.extend(served.http);
+        nodes.extend(served.routes);
+        locations.extend(served.locations);
+        part.files.extend(served.files);
+    }
+    nodes.extend(locations);
+    nodes.push(Node::new("location").arg("/").block(vec![Node::new("return").arg("404")]));
+    part.http.push(Node::new("server").block(nodes));
+}
+
+/// Returns the directives for the certificate of a server, and for those of clients. They are those of the listener that the oldest
+/// route of the server is attached to, else of the oldest listener with its host; all of these demand the same of clients.
+fn tls(port: &Port<'_>, host: &str, candidates: &[Candidate<'_>], part: &mut GatewayPart) -> Vec<Node> {
+    let mut nodes = Vec::new();
+    let working = || port.members.iter().copied().filter(|m| m.attached.works());
+    let of_route = candidates.iter().min_by_key(|c| c.route).map(|c| c.member);
+    let owner = port.owner(host);
+    let own = of_route.or_else(|| working().find(|m| Some(m.attached.host()) == owner));
+    // A handshake needs a certificate even to be refused.
+    let Some(listener) = own.or_else(|| working().next()).map(|m| m.attached) else { return nodes };
+    for files in &listener.certificates {
+        nodes.push(Node::new("ssl_certificate").arg(files.chain.path.as_str()));
+        nodes.push(Node::new("ssl_certificate_key").arg(files.key.path.as_str()));
+        part.files.extend([files.chain.clone(), files.key.clone()]);
+    }
+    if let Clients::Of { authorities, insecure } = &listener.clients {
+        nodes.extend(verification(authorities, *insecure));
+        part.files.push(authorities.clone());
+    }
+    if own.is_none() {
+        // No listener has this name.
+        nodes.push(Node::new("ssl_reject_handshake").arg("on"));
+    }
+    nodes
+}
+
+/// Returns the directives that ask clients for certificates.
+fn verification(authorities: &File, insecure: bool) -> Vec<Node> {
+    if insecure {
+        // Without authorities no certificate is wrong: those of strangers pass, too.
+        return vec![Node::new("ssl_verify_client").arg("optional_no_ca")];
+    }
+    vec![
+        Node::new("ssl_client_certificate").arg(authorities.path.as_str()),
+        Node::new("ssl_verify_client").arg("on"),
+        Node::new("ssl_verify_depth").arg("4"),
+        // Others get no answer at all, as if the handshake had failed.
+        Node::new("error_page").args(["495", "496", "=", "@unverified"]),
+        Node::new("location").arg("@unverified").block(vec![Node::new("return").arg("444")]),
+    ]
+}

@@ -1,0 +1,211 @@
+//! Servers of the stream block: TLSRoutes, TCPRoutes and UDPRoutes.
+//!
+//! A listener without names of hosts has one route, the oldest. TLS that passes as it is goes by the name in its handshake, from a `map`;
+//! TLS that ends here has a server for each host, with the certificate of its listener.
+
+use super::Placed;
+use super::attach::{Speaks, covers};
+use super::ports::{Member, Port, map_word, specificity};
+use super::rules::percent;
+use crate::groups::{Spec, short_hash};
+use crate::ingress::Globals;
+use crate::model::File;
+use forebay_conf::Node;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Group without servers. A connection that is passed to it is closed.
+const NONE: &str = "gateway_none";
+
+/// Time after which a UDP session without datagrams ends.
+const UDP_IDLE: &str = "60s";
+
+/// Group of the stream block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct StreamGroup {
+    /// Name. No group of the http block, and no other one of the stream block has it.
+    pub name: String,
+    /// What it is made from.
+    pub spec: Arc<Spec>,
+}
+
+/// Directives of the stream block while they are made.
+#[derive(Default)]
+pub(super) struct Streams {
+    /// Variables, and behind them the servers.
+    pub nodes: Vec<Node>,
+    /// Groups that are named.
+    pub groups: Vec<StreamGroup>,
+    /// Certificates and keys.
+    pub files: Vec<File>,
+    /// Variables and groups that have been made.
+    made: BTreeSet<String>,
+}
+
+/// Route at a listener, with the hosts that both have.
+struct Attachment<'a> {
+    placed: &'a Placed<'a>,
+    member: Member<'a>,
+    hosts: &'a [String],
+}
+
+/// Returns the routes at a port, the oldest first.
+fn attachments<'a>(port: &Port<'a>, routes: &'a [Placed<'a>]) -> Vec<Attachment<'a>> {
+    let mut all = Vec::new();
+    for placed in routes {
+        for parent in placed.parents.iter().flatten() {
+            all.extend(parent.listeners.iter().filter_map(|(listener, hosts)| {
+                let member = port.member(parent.gateway, *listener)?;
+                Some(Attachment { placed, member, hosts })
+            }));
+        }
+    }
+    all
+}
+
+/// Returns the hosts of the listeners and routes of a port, with the route of each: the one with the most specific host, then the oldest.
+fn hosts<'a, 'r>(
+    port: &Port<'a>,
+    attached: &'r [Attachment<'a>],
+) -> BTreeMap<String, Option<&'r Attachment<'a>>> {
+    let mut hosts: BTreeSet<String> = port.hosts().into_iter().collect();
+    for at in attached {
+        let own = at.member.attached.host();
+        hosts.extend(at.hosts.iter().filter(|h| port.owner(h).as_ref() == Some(&own)).cloned());
+    }
+    let route = |host: &str| {
+        let owner = port.owner(host);
+        let of = |at: &Attachment<'_>| {
+            let own = at.hosts.iter().filter(|own| covers(own, host));
+            own.map(|own| specificity(own)).max()
+        };
+        let here = attached.iter().filter(|at| Some(at.member.attached.host()) == owner);
+        // Of equals, the first stays.
+        here.filter_map(|at| Some((of(at)?, at)))
+            .reduce(|best, next| if next.0 > best.0 { next } else { best })
+            .map(|(_, at)| at)
+    };
+    hosts.into_iter().map(|host| (host.clone(), route(&host))).collect()
+}
+
+impl Streams {
+    /// Makes the servers of a port.
+    pub(super) fn port(&mut self, port: &Port<'_>, routes: &[Placed<'_>], globals: &Globals) {
+        let attached = attachments(port, routes);
+        if attached.is_empty() {
+            // Nobody listens: connections are refused.
+            return;
+        }
+        match port.speaks {
+            Speaks::TlsPassthrough => {
+                let variable = format!("$gateway_tls_{}", short_hash(&port.name()));
+                let mut entries = vec![Node::new("hostnames")];
+                let mut rest = NONE.to_owned();
+                for (host, at) in hosts(port, &attached) {
+                    let target = at.map_or_else(|| NONE.to_owned(), |at| self.target(at.placed));
+                    if host.is_empty() {
+                        rest = target;
+                    } else {
+                        entries.push(Node::new(map_word(&host).as_str()).arg(target));
+                    }
+                }
+                entries.push(Node::new("default").arg(rest));
+                self.nodes.push(
+                    Node::new("map").args(["$ssl_preread_server_name", variable.as_str()]).block(entries),
+                );
+                let read = Node::new("ssl_preread").arg("on");
+                self.server(port.listen(false, globals), vec![read, pass(&variable)]);
+            }
+            Speaks::TlsTerminate => self.ends(port, &attached, globals),
+            _ => {
+                let Some(first) = attached.first() else { return };
+                let target = self.target(first.placed);
+                let mut nodes = vec![pass(&target)];
+                if port.speaks == Speaks::Udp {
+                    nodes.push(Node::new("proxy_timeout").arg(UDP_IDLE));
+                }
+                self.server(port.listen(false, globals), nodes);
+            }
+        }
+    }
+
+    /// Makes the servers of a port where TLS ends.
+    fn ends(&mut self, port: &Port<'_>, attached: &[Attachment<'_>], globals: &Globals) {
+        let mut hosts = hosts(port, attached);
+        hosts.entry(String::new()).or_default();
+        for (host, at) in hosts {
+            let rest = host.is_empty();
+            let mut nodes = vec![Node::new("server_name").arg(if rest { "_" } else { host.as_str() })];
+            match at {
+                Some(at) => {
+                    for files in &at.member.attached.certificates {
+                        nodes.push(Node::new("ssl_certificate").arg(files.chain.path.as_str()));
+                        nodes.push(Node::new("ssl_certificate_key").arg(files.key.path.as_str()));
+                        self.files.extend([files.chain.clone(), files.key.clone()]);
+                    }
+                    let target = self.target(at.placed);
+                    nodes.push(pass(&target));
+                }
+                None => {
+                    nodes.push(Node::new("ssl_reject_handshake").arg("on"));
+                    nodes.push(Node::new("return").arg(""));
+                }
+            }
+            self.server(port.listen(rest, globals), nodes);
+        }
+    }
+
+    fn server(&mut self, listen: Vec<Node>, nodes: Vec<Node>) {
+        if self.made.insert(NONE.to_owned()) {
+            let none = vec![Node::new("fallback").arg("off")];
+            self.nodes.insert(0, Node::new("upstream").arg(NONE).block(none));
+        }
+        self.nodes.push(Node::new("server").block(listen.into_iter().chain(nodes).collect()));
+    }
+
+    /// Returns what the connections of a route are passed to: a group, or the variable that chooses one.
+    fn target(&mut self, placed: &Placed<'_>) -> String {
+        // A route of these kinds has no conditions, so that only its first rule can be met.
+        let choices = placed.choices.first().map(Vec::as_slice).unwrap_or_default();
+        let used: Vec<_> = choices.iter().filter(|c| c.weight > 0).collect();
+        let targets: Vec<String> = used
+            .iter()
+            .map(|c| match &c.backend {
+                Some(backend) => self.group(&backend.spec),
+                None => NONE.to_owned(),
+            })
+            .collect();
+        if let [] | [_] = targets.as_slice() {
+            return targets.into_iter().next().unwrap_or_else(|| NONE.to_owned());
+        }
+        let variable = format!("$choice_{}", short_hash(&format!("{} {}", placed.kind.name(), placed.key)));
+        if self.made.insert(variable.clone()) {
+            let total: u64 = used.iter().map(|c| u64::from(c.weight)).sum();
+            let mut parts = Vec::new();
+            for (index, (choice, target)) in used.iter().zip(targets).enumerate() {
+                let last = index + 1 == used.len();
+                let share = if last { "*".to_owned() } else { percent(u64::from(choice.weight), total) };
+                // A share that is rounded to nothing cannot be written.
+                if share != "0.00%" {
+                    parts.push(Node::new(share.as_str()).arg(target));
+                }
+            }
+            // No two sessions have the same text.
+            let text = "$remote_addr $remote_port $connection";
+            self.nodes.push(Node::new("split_clients").args([text, variable.as_str()]).block(parts));
+        }
+        variable
+    }
+
+    fn group(&mut self, spec: &Arc<Spec>) -> String {
+        let name = format!("gateway_{}", spec.name());
+        if self.made.insert(name.clone()) {
+            self.groups.push(StreamGroup { name: name.clone(), spec: spec.clone() });
+        }
+        name
+    }
+}
+
+fn pass(target: &str) -> Node {
+    Node::new("proxy_pass").arg(target)
+}
