@@ -43,6 +43,8 @@ mod robustness;
 mod scgi_uwsgi;
 mod service_manager;
 mod shared_limits;
+mod shared_sessions;
+mod store;
 mod stream;
 mod stream_directives;
 mod stream_faults;

@@ -88,7 +88,7 @@ impl<'t> Servers<'t> {
     ///
     /// # Errors
     /// The status to answer with.
-    fn new(req: &mut Request, target: &'t Target) -> Result<Servers<'t>, u16> {
+    async fn new(req: &mut Request, target: &'t Target) -> Result<Servers<'t>, u16> {
         let (group, sticky) = match target {
             Target::Direct(addrs) => return Ok(Servers::Direct(addrs)),
             Target::None(status) => {
@@ -99,7 +99,7 @@ impl<'t> Servers<'t> {
         };
         let mut key = Key::of(group, req).map_err(|_| 500u16)?;
         if let Some(s) = sticky {
-            key.sticky = s.wanted(req).map_err(|_| 500u16)?;
+            key.sticky = s.wanted(req).await.map_err(|_| 500u16)?;
         }
         Ok(Servers::Group(Picker::new(req.conf.groups.local(group), key), sticky))
     }
@@ -188,7 +188,7 @@ impl<'t> Attempts<'t> {
     ///
     /// # Errors
     /// The status to answer with.
-    pub(crate) fn new(
+    pub(crate) async fn new(
         req: &mut Request,
         target: &'t Target,
         rules: Rules,
@@ -196,7 +196,7 @@ impl<'t> Attempts<'t> {
     ) -> Result<Attempts<'t>, u16> {
         let conf = req.conf.clone();
         let begun = req.thread.io.poller.now();
-        let servers = Servers::new(req, target)?;
+        let servers = Servers::new(req, target).await?;
         req.modules.upstream.fault = Some(NextUpstream::Error);
         let redirected = !req.modules.upstream.attempts.is_empty();
         let (tried, current) = (Vec::new(), (0, begun));

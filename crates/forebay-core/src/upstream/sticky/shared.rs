@@ -1,0 +1,252 @@
+//! Sessions that all replicas of the server know (`sticky learn ... sync`).
+//!
+//! A replica that learns the server of a session tells the shared store, which keeps it for the time of the session, and all replicas
+//! hear of it within milliseconds. So a request whose session another replica has learnt finds it here without waiting. A request whose
+//! session is not known here waits for the store to look it up, since another server would cost the session.
+//!
+//! A session that is used again and again is prolonged in the store four times in its life at most. The store keeps it for that much
+//! longer. If the store is away, each replica goes on with what it knows, and what it has learnt goes to the store afterwards.
+//!
+//! Sessions are known by the SHA-256 of their keys, which are secrets of clients. Servers are known by their names in sticky sessions: the MD5
+//! of their address, or that of `route=`. A name that no server of the group has is ignored, whoever wrote it to the store.
+
+use super::Learn;
+use super::sessions::Sessions;
+use crate::config::{Context, Scope};
+use crate::digest::sha256;
+use crate::shared_store::{Link, MAX_SERVER, Note, SessionKey, Stores, Tells, Told, Topic, zone_name};
+use crate::upstream::group::Group;
+use crate::upstream::peer::{clock, ms};
+use forebay_conf::error::Error;
+use forebay_conf::tree::{Directive, Word};
+use forebay_sys::sync::lock;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+
+/// Part of its life after which a session is prolonged in the store.
+const PART: u32 = 4;
+/// Most sessions that wait to be told, and that wait to be looked up. Others are told with their next request, or not looked up.
+const MAX_WAITING: usize = 10_000;
+
+/// `sync` of `sticky learn`.
+#[derive(Debug)]
+pub(super) struct Sharing {
+    /// Name of the zone.
+    pub(super) zone: Vec<u8>,
+    link: Arc<Link>,
+}
+
+impl Sharing {
+    pub(super) fn new(zone: Vec<u8>) -> Sharing {
+        Sharing { zone, link: Link::of_process() }
+    }
+}
+
+/// What the shared store is to be told and asked about the sessions of a zone.
+#[derive(Debug, Default)]
+pub(super) struct Outbox {
+    told: VecDeque<Binding>,
+    asked: Vec<(SessionKey, oneshot::Sender<Option<Box<[u8]>>>)>,
+    /// Time since which the store has to be told everything again.
+    forgotten: u64,
+    /// Time since which the store has to be asked again, since messages of other replicas were missed.
+    missed: u64,
+}
+
+/// Server of a session.
+#[derive(Debug)]
+struct Binding {
+    key: SessionKey,
+    sid: Box<[u8]>,
+    moves: bool,
+}
+
+/// Result of looking for the server of a session.
+#[derive(Debug)]
+pub enum Look {
+    /// Name of the server, as far as it is known here.
+    Known(Option<Vec<u8>>),
+    /// The store has been asked.
+    Asked(oneshot::Receiver<Option<Box<[u8]>>>),
+}
+
+/// Reads the word `sync`: it needs a store.
+pub(super) fn need_store<C>(d: &Directive, w: &Word, cx: &mut Scope<'_, C>) -> Result<(), Error>
+where
+    C: Context,
+    C::Tables: Stores,
+{
+    let missing = cx.error_at(d, w, "\"sync\" needs a \"shared_store\" in the http block");
+    match cx.tables.shared_store() {
+        Some(store) => {
+            store.need(missing);
+            Ok(())
+        }
+        None => Err(cx.error_at(d, w, "\"sync\" of \"sticky learn\" works in the http block only")),
+    }
+}
+
+impl Learn {
+    /// Looks for the server of a session. With `sync`, the store is asked for a session that is not known here.
+    pub fn look(&self, key: &[u8], now: Instant) -> Look {
+        let Some(sync) = &self.sync else { return Look::Known(self.find(key, now)) };
+        let (key, now) = (sha256(key), clock(now));
+        let sessions = self.sessions();
+        let mut table = lock(&sessions);
+        let known = table.find(&key, now);
+        let outdated = known.is_some() && table.told(&key) <= table.outbox.missed;
+        if known.is_some() && !outdated || !sync.link.is_up() || table.outbox.asked.len() >= MAX_WAITING {
+            return Look::Known(known.map(<[u8]>::to_vec));
+        }
+        let (sender, receiver) = oneshot::channel();
+        table.outbox.asked.push((key, sender));
+        drop(table);
+        sync.link.wake();
+        Look::Asked(receiver)
+    }
+
+    /// Returns the server of a session after the store was asked. Without an answer, or if the store does not know it, this is what is known
+    /// here.
+    pub fn found(&self, key: &[u8], answer: Option<Box<[u8]>>, now: Instant) -> Option<Vec<u8>> {
+        let known = || lock(&self.sessions()).find(&sha256(key), clock(now)).map(<[u8]>::to_vec);
+        answer.map(<[u8]>::into_vec).or_else(known)
+    }
+
+    pub(super) fn set_shared(&self, sync: &Sharing, key: &[u8], sid: &[u8], now: Instant) {
+        let (key, end, now) = (sha256(key), self.end(now), clock(now));
+        let sessions = self.sessions();
+        let mut table = lock(&sessions);
+        table.set(&key, sid, end, now);
+        self.tell(sync, &mut table, Binding { key, sid: sid.into(), moves: true }, now);
+    }
+
+    pub(super) fn prolong_shared(&self, sync: &Sharing, key: &[u8], sid: &[u8], now: Instant) {
+        let (key, end, now) = (sha256(key), self.end(now), clock(now));
+        let sessions = self.sessions();
+        let mut table = lock(&sessions);
+        if table.find(&key, now).is_some_and(|present| present == sid) {
+            table.prolong(&key, sid, end, now);
+            self.tell(sync, &mut table, Binding { key, sid: sid.into(), moves: false }, now);
+        }
+    }
+
+    /// Has the store told of a session of the table, unless it has been told lately.
+    fn tell(&self, sync: &Sharing, table: &mut Sessions, binding: Binding, now: u64) {
+        let told = table.told(&binding.key);
+        let lately = told > table.outbox.forgotten && now.saturating_sub(told) < ms(self.timeout / PART);
+        if lately || binding.sid.len() > MAX_SERVER || table.outbox.told.len() >= MAX_WAITING {
+            return;
+        }
+        table.set_told(&binding.key, now);
+        table.outbox.told.push_back(binding);
+        sync.link.wake();
+    }
+
+    /// Returns the time for which the store keeps a session: longer than its life by the pause between two prolongations.
+    fn life(&self) -> Duration {
+        self.timeout + self.timeout / PART
+    }
+
+    /// Takes over the server of a session from the store.
+    fn learn_shared(&self, key: &SessionKey, sid: &[u8], now: Instant) {
+        let (end, now) = (self.end(now), clock(now));
+        let sessions = self.sessions();
+        let mut table = lock(&sessions);
+        table.set(key, sid, end, now);
+        table.set_told(key, now);
+    }
+}
+
+/// Sessions of a group that all replicas know, as the task of the store sees them.
+#[derive(Debug)]
+pub struct SharedSessions {
+    name: Vec<u8>,
+    learn: Arc<Learn>,
+    group: Arc<Group>,
+}
+
+impl SharedSessions {
+    /// Returns the sessions that a group shares with its other replicas. `None` without `sync`.
+    pub fn of(learn: &Arc<Learn>, group: &Arc<Group>) -> Option<SharedSessions> {
+        let sync = learn.sync.as_ref()?;
+        // Zones of several groups may have the same name.
+        let name = zone_name([&sync.zone, b"/".as_slice(), &group.name].concat());
+        Some(SharedSessions { name, learn: learn.clone(), group: group.clone() })
+    }
+
+    /// Returns whether a server of the group has this name.
+    fn has(&self, sid: &[u8]) -> bool {
+        self.group.set().peers.iter().any(|peer| peer.sid == sid)
+    }
+}
+
+impl Tells for SharedSessions {
+    fn name(&self) -> &[u8] {
+        &self.name
+    }
+
+    fn topic(&self) -> Topic {
+        Topic::Sessions
+    }
+
+    fn renew(&self) {
+        let now = clock(Instant::now());
+        lock(&self.learn.sessions()).outbox.forgotten = now;
+    }
+
+    fn take_notes(&self, notes: &mut Vec<Note>) {
+        let life = self.learn.life();
+        let sessions = self.learn.sessions();
+        let mut table = lock(&sessions);
+        let told = std::mem::take(&mut table.outbox.told);
+        let asked = std::mem::take(&mut table.outbox.asked);
+        drop(table);
+        notes.extend(told.into_iter().map(|Binding { key, sid, moves }| Note::Bind {
+            key,
+            server: sid,
+            life,
+            moves,
+        }));
+        // A request that waits no more needs no answer.
+        let waiting = asked.into_iter().filter(|(_, sender)| !sender.is_closed());
+        notes.extend(waiting.map(|(key, sender)| Note::Look { key, life, sender }));
+    }
+
+    fn answer(&self, note: Note, server: Option<&[u8]>) {
+        let server = server.filter(|sid| self.has(sid));
+        match note {
+            Note::Look { key, sender, .. } => {
+                if let Some(sid) = server {
+                    self.learn.learn_shared(&key, sid, Instant::now());
+                }
+                let _ = sender.send(server.map(Into::into));
+            }
+            Note::Bind { key, server: own, .. } => {
+                // The session has moved to another server meanwhile.
+                if let Some(sid) = server.filter(|sid| **sid != *own) {
+                    self.learn.learn_shared(&key, sid, Instant::now());
+                }
+            }
+            Note::Purge(_) => {}
+        }
+    }
+
+    fn hear(&self, told: Vec<Told>) {
+        let now = Instant::now();
+        let set = self.group.set();
+        for told in told {
+            if let Told::Bound { key, server } = told
+                && set.peers.iter().any(|peer| *peer.sid == *server)
+            {
+                self.learn.learn_shared(&key, &server, now);
+            }
+        }
+    }
+
+    fn missed(&self) {
+        let now = clock(Instant::now());
+        lock(&self.learn.sessions()).outbox.missed = now;
+    }
+}
