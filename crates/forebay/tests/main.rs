@@ -43,6 +43,7 @@ mod robustness;
 mod scgi_uwsgi;
 mod service_manager;
 mod shared_limits;
+mod shared_purges;
 mod shared_sessions;
 mod store;
 mod stream;

@@ -81,6 +81,9 @@ const BATCH: usize = 200;
 /// Key of a session as other replicas know it: its SHA-256. The store does not see what authenticates clients.
 pub type SessionKey = [u8; 32];
 
+/// Sender of the name of a session's server, if the store has one.
+pub type ServerSender = oneshot::Sender<Option<Box<[u8]>>>;
+
 /// Purge of a cache.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Purge {
@@ -100,7 +103,7 @@ pub enum Note {
         /// Time for which the store keeps it.
         life: Duration,
         /// Receiver of the server.
-        sender: oneshot::Sender<Option<Box<[u8]>>>,
+        sender: ServerSender,
     },
     /// Server of a session.
     Bind {

@@ -20,7 +20,8 @@ mod task;
 
 pub use directive::{Settings, SharedStore, Stores, directive};
 pub use messages::{
-    Id, MAX_PREFIX, MAX_SERVER, Note, Purge, SessionKey, Tells, Told, Topic, read_any, zone_name,
+    Id, MAX_PREFIX, MAX_SERVER, Note, Purge, ServerSender, SessionKey, Tells, Told, Topic, read_any,
+    zone_name,
 };
 
 use crate::histogram::{self, BUCKETS, Histogram};

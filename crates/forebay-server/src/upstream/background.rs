@@ -3,6 +3,7 @@
 
 use super::config::Upstream;
 use super::health_check::Question;
+use crate::cache::purges::Purges;
 use crate::config::http::Http;
 use crate::modules::acme::hook;
 use forebay_core::process::Outside;
@@ -46,6 +47,7 @@ pub(crate) fn start(config: &Arc<Http>, old: Option<&Http>, (outside, number): (
     }
     let environment = forebay_acme::Environment { tokio, log, hooks: hook::hooks(outside, number, config) };
     config.acme.start(&mut tasks, &environment, |addr| outside.sockets(addr));
+    telling.extend(config.caches.iter().filter_map(Purges::of).map(|p| Arc::new(p) as Arc<dyn Tells>));
     config.shared_store.start(telling, &mut tasks, tokio, log);
     for stapling in &config.staplings {
         tasks.spawn(tokio, "asking responders", staple::start(stapling, log));

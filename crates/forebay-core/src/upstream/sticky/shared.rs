@@ -14,7 +14,9 @@ use super::Learn;
 use super::sessions::Sessions;
 use crate::config::{Context, Scope};
 use crate::digest::sha256;
-use crate::shared_store::{Link, MAX_SERVER, Note, SessionKey, Stores, Tells, Told, Topic, zone_name};
+use crate::shared_store::{
+    Link, MAX_SERVER, Note, ServerSender, SessionKey, Stores, Tells, Told, Topic, zone_name,
+};
 use crate::upstream::group::Group;
 use crate::upstream::peer::{clock, ms};
 use forebay_conf::error::Error;
@@ -48,7 +50,7 @@ impl Sharing {
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     told: VecDeque<Binding>,
-    asked: Vec<(SessionKey, oneshot::Sender<Option<Box<[u8]>>>)>,
+    asked: Vec<(SessionKey, ServerSender)>,
     /// Time since which the store has to be told everything again.
     forgotten: u64,
     /// Time since which the store has to be asked again, since messages of other replicas were missed.
@@ -248,5 +250,179 @@ impl Tells for SharedSessions {
     fn missed(&self) {
         let now = clock(Instant::now());
         lock(&self.learn.sessions()).outbox.missed = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::upstream::group::Keepalive;
+    use crate::upstream::peer::Peer;
+    use crate::upstream::servers::{Discovery, Found, Server};
+    use forebay_net::addr::{PeerAddr, Place};
+    use std::net::SocketAddr;
+    use std::sync::Mutex;
+
+    /// Makes the sessions of a group with the servers `one` and `two`.
+    fn sessions(room: usize, up: bool) -> SharedSessions {
+        let link = Arc::new(Link::default());
+        link.set_up(up);
+        let group = Group::new(b"u".to_vec(), true, Keepalive::default());
+        let server = |(port, sid): (u16, &[u8])| {
+            let addr = PeerAddr::Inet(SocketAddr::from(([127, 0, 0, 1], port)));
+            let mut template = Peer::new(addr.clone());
+            (template.sid, template.routed) = (sid.to_vec(), true);
+            let place = Place::Host(b"127.0.0.1".to_vec(), Some(port));
+            Server {
+                place,
+                default_port: 80,
+                source: Discovery::Fixed,
+                found: vec![Found::plain(addr)],
+                template,
+            }
+        };
+        group.set_servers([(8001, &b"one"[..]), (8002, b"two")].map(server).into());
+        let learn = Learn {
+            create: Vec::new(),
+            lookup: Vec::new(),
+            timeout: Duration::from_secs(40),
+            sessions: Mutex::new(Arc::new(Mutex::new(Sessions::new(room)))),
+            sync: Some(Sharing { zone: b"z".to_vec(), link }),
+        };
+        SharedSessions::of(&Arc::new(learn), &Arc::new(group)).expect("sync")
+    }
+
+    /// Returns what is told and asked, in short: `one+` for a session that moves, `one` for one that stays, `?` for a question.
+    fn notes(s: &SharedSessions) -> Vec<String> {
+        let mut notes = Vec::new();
+        s.take_notes(&mut notes);
+        let short = |note: &Note| match note {
+            Note::Bind { server, moves, life, .. } => {
+                assert_eq!(*life, Duration::from_secs(50));
+                format!("{}{}", String::from_utf8_lossy(server), if *moves { "+" } else { "" })
+            }
+            Note::Look { .. } => "?".to_owned(),
+            Note::Purge(_) => panic!("not of this zone"),
+        };
+        notes.iter().map(short).collect()
+    }
+
+    fn known(s: &SharedSessions, key: &[u8], now: Instant) -> Option<String> {
+        match s.learn.look(key, now) {
+            Look::Known(sid) => sid.map(|sid| String::from_utf8_lossy(&sid).into_owned()),
+            Look::Asked(_) => Some("?".to_owned()),
+        }
+    }
+
+    fn told(key: &[u8], sid: &[u8]) -> Told {
+        Told::Bound { key: sha256(key), server: sid.into() }
+    }
+
+    #[test]
+    fn the_store_is_told_of_news_and_now_and_then() {
+        let (s, now) = (sessions(1 << 16, true), Instant::now());
+        assert_eq!(s.name(), b"z/u");
+        let after = |seconds| now + Duration::from_secs(seconds);
+        s.learn.set(b"a", b"one", now);
+        s.learn.set(b"a", b"one", after(1));
+        s.learn.prolong(b"a", b"one", after(2));
+        assert_eq!(notes(&s), ["one+"]);
+        s.learn.prolong(b"a", b"one", after(9));
+        assert_eq!(notes(&s), [""; 0]);
+        s.learn.prolong(b"a", b"one", after(11));
+        s.learn.prolong(b"a", b"two", after(11));
+        s.learn.prolong(b"b", b"one", after(11));
+        assert_eq!(notes(&s), ["one"]);
+        s.learn.set(b"a", b"two", after(12));
+        assert_eq!(notes(&s), ["two+"]);
+        // Another replica prolongs it without telling, so it ends here, and the store is asked.
+        assert_eq!(known(&s, b"a", after(51)).as_deref(), Some("two"));
+        assert_eq!(known(&s, b"a", after(53)).as_deref(), Some("?"));
+        assert_eq!(known(&s, b"b", now).as_deref(), Some("?"));
+        // Nobody waits for these.
+        assert_eq!(notes(&s), [""; 0]);
+        // A name that is too long for messages stays here.
+        s.learn.set(b"c", &[b'x'; MAX_SERVER + 1], now);
+        assert_eq!(notes(&s), [""; 0]);
+    }
+
+    #[test]
+    fn replicas_agree() {
+        let (s, now) = (sessions(1 << 16, true), Instant::now());
+        s.hear(vec![told(b"a", b"one"), told(b"b", b"three"), told(b"c", b"")]);
+        assert_eq!(known(&s, b"a", now).as_deref(), Some("one"));
+        assert_eq!(
+            (known(&s, b"b", now).as_deref(), known(&s, b"c", now).as_deref()),
+            (Some("?"), Some("?"))
+        );
+        // What was heard need not be told.
+        s.learn.prolong(b"a", b"one", now);
+        assert_eq!(notes(&s), [""; 0]);
+        // Its own message comes back after that of another one.
+        s.learn.set(b"a", b"two", now);
+        s.hear(vec![told(b"a", b"one"), told(b"a", b"two")]);
+        assert_eq!(known(&s, b"a", now).as_deref(), Some("two"));
+        // The session has moved meanwhile.
+        let bind = |server: &[u8]| Note::Bind {
+            key: sha256(b"a"),
+            server: server.into(),
+            life: Duration::ZERO,
+            moves: false,
+        };
+        s.answer(bind(b"two"), Some(b"three"));
+        assert_eq!(known(&s, b"a", now).as_deref(), Some("two"));
+        s.answer(bind(b"two"), Some(b"one"));
+        assert_eq!(known(&s, b"a", now).as_deref(), Some("one"));
+    }
+
+    #[test]
+    fn answers_are_checked_and_kept() {
+        let (s, now) = (sessions(1 << 16, true), Instant::now());
+        let ask = |answer: Option<&[u8]>| {
+            let Look::Asked(mut receiver) = s.learn.look(b"a", now) else { panic!("known") };
+            let mut notes = Vec::new();
+            s.take_notes(&mut notes);
+            s.answer(notes.pop().expect("a question"), answer);
+            s.learn.found(b"a", receiver.try_recv().expect("an answer"), now)
+        };
+        assert_eq!((ask(None), ask(Some(b"127.0.0.1:80"))), (None, None));
+        assert_eq!(ask(Some(b"one")).as_deref(), Some(b"one".as_slice()));
+        assert_eq!(known(&s, b"a", now).as_deref(), Some("one"));
+    }
+
+    #[test]
+    fn after_a_gap_everything_is_asked_and_told_again() {
+        let (s, now) = (sessions(1 << 16, true), Instant::now());
+        s.learn.set(b"a", b"one", now);
+        assert_eq!(notes(&s), ["one+"]);
+        s.renew();
+        // Later than the moment of the gap, which has no finer unit than a millisecond.
+        let later = now + Duration::from_secs(1);
+        s.learn.prolong(b"a", b"one", later);
+        s.learn.prolong(b"a", b"one", later);
+        assert_eq!(notes(&s), ["one"]);
+        let s = sessions(1 << 16, true);
+        s.learn.set(b"a", b"one", now);
+        s.missed();
+        assert_eq!(known(&s, b"a", now).as_deref(), Some("?"));
+        // The store does not know it: this replica does.
+        assert_eq!(s.learn.found(b"a", None, now).as_deref(), Some(b"one".as_slice()));
+        s.hear(vec![told(b"a", b"two")]);
+        let heard = known(&s, b"a", now);
+        assert!(heard.as_deref() == Some("two") || heard.as_deref() == Some("?"), "{heard:?}");
+    }
+
+    #[test]
+    fn without_the_store_each_replica_goes_on() {
+        let (s, now) = (sessions(1 << 24, false), Instant::now());
+        s.learn.set(b"a", b"one", now);
+        assert_eq!((known(&s, b"a", now).as_deref(), known(&s, b"b", now)), (Some("one"), None));
+        s.missed();
+        assert_eq!(known(&s, b"a", now).as_deref(), Some("one"));
+        // What waits is bounded.
+        (0..MAX_WAITING + 100).for_each(|n| s.learn.set(n.to_string().as_bytes(), b"two", now));
+        assert_eq!(notes(&s).len(), MAX_WAITING);
+        s.learn.set((MAX_WAITING + 1).to_string().as_bytes(), b"two", now);
+        assert_eq!(notes(&s), ["two+"]);
     }
 }
