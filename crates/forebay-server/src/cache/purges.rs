@@ -116,9 +116,13 @@ impl Tells for Purges {
         lock(&self.cache.index.outbox).take(notes);
     }
 
-    fn answer(&self, _: Note, _: Option<&[u8]>) {
-        // Answers come in the order of the notes.
-        lock(&self.cache.index.outbox).sent.pop_front();
+    fn answer(&self, note: Note, _: Option<&[u8]>) {
+        let Note::Purge(purge) = note else { return };
+        let sent = &mut lock(&self.cache.index.outbox).sent;
+        // Answers come in order, so it is the first one.
+        if let Some(at) = sent.iter().position(|p| *p == purge) {
+            sent.remove(at);
+        }
     }
 
     fn hear(&self, told: Vec<Told>) {

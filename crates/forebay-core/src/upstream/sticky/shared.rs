@@ -50,6 +50,8 @@ impl Sharing {
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     told: VecDeque<Binding>,
+    /// What the store has been told and has not confirmed.
+    sent: VecDeque<Binding>,
     asked: Vec<(SessionKey, ServerSender)>,
     /// Time since which the store has to be told everything again.
     forgotten: u64,
@@ -58,7 +60,7 @@ pub(super) struct Outbox {
 }
 
 /// Server of a session.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Binding {
     key: SessionKey,
     sid: Box<[u8]>,
@@ -138,7 +140,8 @@ impl Learn {
     fn tell(&self, sync: &Sharing, table: &mut Sessions, binding: Binding, now: u64) {
         let told = table.told(&binding.key);
         let lately = told > table.outbox.forgotten && now.saturating_sub(told) < ms(self.timeout / PART);
-        if lately || binding.sid.len() > MAX_SERVER || table.outbox.told.len() >= MAX_WAITING {
+        let waiting = table.outbox.told.len() + table.outbox.sent.len();
+        if lately || binding.sid.len() > MAX_SERVER || waiting >= MAX_WAITING {
             return;
         }
         table.set_told(&binding.key, now);
@@ -178,6 +181,16 @@ impl SharedSessions {
         Some(SharedSessions { name, learn: learn.clone(), group: group.clone() })
     }
 
+    /// Notes that the store has been told.
+    fn confirm(&self, key: &SessionKey, sid: &[u8]) {
+        let sessions = self.learn.sessions();
+        let sent = &mut lock(&sessions).outbox.sent;
+        // Answers come in order, so it is the first one.
+        if let Some(at) = sent.iter().position(|b| b.key == *key && *b.sid == *sid) {
+            sent.remove(at);
+        }
+    }
+
     /// Returns whether a server of the group has this name.
     fn has(&self, sid: &[u8]) -> bool {
         self.group.set().peers.iter().any(|peer| peer.sid == sid)
@@ -195,7 +208,12 @@ impl Tells for SharedSessions {
 
     fn renew(&self) {
         let now = clock(Instant::now());
-        lock(&self.learn.sessions()).outbox.forgotten = now;
+        let sessions = self.learn.sessions();
+        let outbox = &mut lock(&sessions).outbox;
+        outbox.forgotten = now;
+        // What was not confirmed goes before what has waited since then.
+        outbox.sent.append(&mut outbox.told);
+        std::mem::swap(&mut outbox.sent, &mut outbox.told);
     }
 
     fn take_notes(&self, notes: &mut Vec<Note>) {
@@ -203,6 +221,7 @@ impl Tells for SharedSessions {
         let sessions = self.learn.sessions();
         let mut table = lock(&sessions);
         let told = std::mem::take(&mut table.outbox.told);
+        table.outbox.sent.extend(told.iter().cloned());
         let asked = std::mem::take(&mut table.outbox.asked);
         drop(table);
         notes.extend(told.into_iter().map(|Binding { key, sid, moves }| Note::Bind {
@@ -226,6 +245,7 @@ impl Tells for SharedSessions {
                 let _ = sender.send(server.map(Into::into));
             }
             Note::Bind { key, server: own, .. } => {
+                self.confirm(&key, &own);
                 // The session has moved to another server meanwhile.
                 if let Some(sid) = server.filter(|sid| **sid != *own) {
                     self.learn.learn_shared(&key, sid, Instant::now());
@@ -292,19 +312,21 @@ mod tests {
         SharedSessions::of(&Arc::new(learn), &Arc::new(group)).expect("sync")
     }
 
-    /// Returns what is told and asked, in short: `one+` for a session that moves, `one` for one that stays, `?` for a question.
+    /// Returns what is told and asked, and confirms it. In short: `one+` for a session that moves, `one` for one that stays, `?` for a question.
     fn notes(s: &SharedSessions) -> Vec<String> {
         let mut notes = Vec::new();
         s.take_notes(&mut notes);
-        let short = |note: &Note| match note {
+        let short = |note: Note| match &note {
             Note::Bind { server, moves, life, .. } => {
                 assert_eq!(*life, Duration::from_secs(50));
-                format!("{}{}", String::from_utf8_lossy(server), if *moves { "+" } else { "" })
+                let text = format!("{}{}", String::from_utf8_lossy(server), if *moves { "+" } else { "" });
+                s.answer(note, None);
+                text
             }
             Note::Look { .. } => "?".to_owned(),
             Note::Purge(_) => panic!("not of this zone"),
         };
-        notes.iter().map(short).collect()
+        notes.into_iter().map(short).collect()
     }
 
     fn known(s: &SharedSessions, key: &[u8], now: Instant) -> Option<String> {
@@ -401,6 +423,15 @@ mod tests {
         s.learn.prolong(b"a", b"one", later);
         s.learn.prolong(b"a", b"one", later);
         assert_eq!(notes(&s), ["one"]);
+        // What was not confirmed is told again, before what has waited since then.
+        let s = sessions(1 << 16, true);
+        s.learn.set(b"a", b"one", now);
+        s.take_notes(&mut Vec::new());
+        s.learn.set(b"b", b"two", now);
+        s.renew();
+        assert_eq!(notes(&s), ["one+", "two+"]);
+        s.renew();
+        assert_eq!(notes(&s), [""; 0]);
         let s = sessions(1 << 16, true);
         s.learn.set(b"a", b"one", now);
         s.missed();
