@@ -120,7 +120,7 @@ fn a_purge_on_one_replica_is_one_on_all() {
     // A reload loses none.
     servers[1].signal(nix::sys::signal::Signal::SIGHUP);
     purge(&servers[0], "/b");
-    wait_until_gone(&servers[1], 3);
+    wait_until_gone(&servers[1], 2);
     servers.iter().for_each(|s| assert!(!s.error_log().contains("may be missing"), "{}", s.error_log()));
 }
 

@@ -148,6 +148,7 @@ fn a_replica_that_was_cut_off_catches_up() {
         home = move_away(&near, "k", &home);
         (heard(&far) >= 1.0).then_some(())
     });
+    wait_for("the last message", || (go_on(&far, "k") == home).then_some(()));
     for (round, lost) in [(1, false), (2, true)] {
         way.cut();
         far.wait_for_log("cannot be used", round);
