@@ -44,6 +44,16 @@ fn go_on(server: &Server, key: &str) -> String {
     get(server, &format!("/?s={key}"))
 }
 
+/// Waits until a server knows a session without asking the store.
+fn wait_until_known(server: &Server, key: &str) {
+    wait_for("the session", || {
+        let asked = || metric(server, "forebay_shared_sessions_asked_total");
+        let before = asked();
+        go_on(server, key);
+        (asked() == before).then_some(())
+    });
+}
+
 /// Begins a session at the other upstream server than the one where it is.
 fn move_away(server: &Server, key: &str, from: &str) -> String {
     wait_for("another upstream server", || Some(begin(server, key)).filter(|name| name != from))
@@ -106,7 +116,8 @@ fn a_store_that_fails_costs_no_request() {
     let store = format!("redis://127.0.0.1:{} timeout=50ms", redis.port);
     let servers = servers(2, &conf(&store, origins()));
     let before = begin(&servers[0], "before");
-    wait_for("the session", || (go_on(&servers[1], "before") == before).then_some(()));
+    wait_until_known(&servers[1], "before");
+    assert_eq!(go_on(&servers[1], "before"), before);
     redis.kill();
     servers.iter().for_each(|s| s.wait_for_log("cannot be used", 1));
     // Each goes on with what it knows.
@@ -142,33 +153,32 @@ fn a_replica_that_was_cut_off_catches_up() {
     wait_until_up(&near);
     wait_until_up(&far);
     let heard = |server: &Server| metric(server, "forebay_shared_sessions_heard_total");
-    let mut home = String::new();
     // Not all who are up listen already.
-    wait_for("the message", || {
-        home = move_away(&near, "k", &home);
+    let mut others = 0;
+    wait_for("a message", || {
+        others += 1;
+        begin(&near, &format!("other{others}"));
         (heard(&far) >= 1.0).then_some(())
     });
-    wait_for("the last message", || (go_on(&far, "k") == home).then_some(()));
+    let mut home = begin(&near, "k");
+    wait_until_known(&far, "k");
     for (round, lost) in [(1, false), (2, true)] {
         way.cut();
         far.wait_for_log("cannot be used", round);
-        let before = heard(&far);
-        let mut moved = move_away(&near, "k", &home);
+        let last = || redis.says("XREVRANGE forebay:sessions + - COUNT 1");
+        let before = last();
+        let moved = move_away(&near, "k", &home);
         assert_eq!(go_on(&far, "k"), home);
         if lost {
             // More has been told meanwhile than the store keeps.
-            let last = redis.says("XREVRANGE forebay:sessions + - COUNT 1");
-            let told = || redis.says("XREVRANGE forebay:sessions + - COUNT 1") != last;
-            home = moved;
-            moved = move_away(&near, "k", &home);
-            wait_for("the message", || told().then_some(()));
+            wait_for("the message", || (last() != before).then_some(()));
             redis.says("DEL forebay:sessions");
         }
         way.mend();
         far.wait_for_log("can be used again", round);
-        let missed = || metric(&far, "forebay_shared_messages_missed_total") == 1.0;
-        wait_for("messages", || (if lost { missed() } else { heard(&far) > before }).then_some(()));
-        assert_eq!(go_on(&far, "k"), moved);
+        wait_for("the move", || (go_on(&far, "k") == moved).then_some(()));
+        let missed = || metric(&far, "forebay_shared_messages_missed_total") == f64::from(u8::from(lost));
+        wait_for("the gap", || missed().then_some(()));
         home = moved;
     }
     assert_eq!(metric(&near, "forebay_shared_messages_missed_total"), 0.0);
@@ -182,7 +192,8 @@ fn what_others_write_to_the_store_does_no_harm() {
     let origins = origins();
     let servers = servers(2, &conf(&store, origins));
     let home = begin(&servers[0], "k");
-    wait_for("the session", || (go_on(&servers[1], "k") == home).then_some(()));
+    wait_until_known(&servers[1], "k");
+    assert_eq!(go_on(&servers[1], "k"), home);
     let name = redis.says("KEYS forebay:sticky:*");
     let name = name.lines().find(|l| l.starts_with("forebay:")).expect("a key").to_owned();
     let hash = name.rsplit(':').next().expect("a hash");
