@@ -326,6 +326,22 @@ static BY_NAME: LazyLock<HashMap<&'static str, Vec<&'static Row>>> = LazyLock::n
     map
 });
 
+/// Conditions of `proxy_next_upstream`.
+pub const NEXT_UPSTREAM: &[&str] = &[
+    "error",
+    "timeout",
+    "invalid_header",
+    "http_500",
+    "http_502",
+    "http_503",
+    "http_504",
+    "http_403",
+    "http_404",
+    "http_429",
+    "non_idempotent",
+    "off",
+];
+
 /// Returns all rows, in the order of the table.
 pub fn all() -> &'static [Row] {
     &ROWS
@@ -418,7 +434,7 @@ mod tests {
     #[test]
     fn every_line_is_a_row() {
         assert_eq!(all().len(), TSV.lines().count() - 1);
-        assert_eq!(all().len(), 901);
+        assert_eq!(all().len(), 904);
     }
 
     #[test]

@@ -757,7 +757,9 @@ const BLOCKS: [(&str, &str, Contexts); 12] = [
 /// Returns the counterpart of a directive without effect, if it has one.
 fn instead(row: &Row) -> Option<&'static str> {
     let shares = row.name.starts_with("zone_sync");
-    shares.then_some("use \"shared_store\" in the http block, with \"sync\" on \"limit_req_zone\"")
+    shares.then_some(
+        "use \"shared_store\" in the http block, with \"sync\" on \"limit_req_zone\", \"limit_conn_zone\" and \"sticky learn\"",
+    )
 }
 
 /// Returns `true` if a directive sets its default, which needs no support.

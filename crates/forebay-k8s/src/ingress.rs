@@ -692,5 +692,4 @@ impl Making<'_> {
 }
 
 pub(crate) use globals::read as read_globals;
-pub(crate) use policy::NEXT;
 pub(crate) use tls::of_secret as certificate_files;

@@ -15,7 +15,12 @@ use std::sync::Arc;
 type LoadResult = Result<(config::Config, Vec<forebay_conf::error::Error>), forebay_conf::error::Error>;
 
 fn load(http: &str) -> LoadResult {
-    load_text(format!("error_log stderr emerg;\nevents {{}}\nhttp {{\naccess_log off;\n{http}\n}}\n"))
+    load_text(whole(http), &[])
+}
+
+/// Returns the text of a whole configuration with this http level.
+fn whole(http: &str) -> String {
+    format!("error_log stderr emerg;\nevents {{}}\nhttp {{\naccess_log off;\n{http}\n}}\n")
 }
 
 /// Returns the http block of a configuration of the http level.
@@ -24,7 +29,8 @@ pub(crate) fn http(http: &str) -> Arc<config::http::Http> {
     config.front(0).expect("the front end of HTTP")
 }
 
-fn load_text(text: String) -> LoadResult {
+/// Loads a configuration from a record that has these other files as well.
+fn load_text(text: String, others: &[(&str, &str)]) -> LoadResult {
     let env = Environment {
         prefix: "/test/".into(),
         conf_path: "/test/nginx.conf".into(),
@@ -32,12 +38,13 @@ fn load_text(text: String) -> LoadResult {
         error_log: None,
         access_log: "access.log".into(),
     };
-    config::load(&env, &mut Files::recorded([("/test/nginx.conf", text)]))
+    let others = others.iter().map(|(path, text)| (*path, (*text).to_owned()));
+    config::load(&env, &mut Files::recorded(others.chain([("/test/nginx.conf", text)])))
 }
 
 /// Returns the error of a whole configuration.
 pub(crate) fn error_of(text: &str) -> Option<String> {
-    load_text(text.to_owned()).err().map(|e| e.message)
+    load_text(text.to_owned(), &[]).err().map(|e| e.message)
 }
 
 /// Returns the error of a configuration of the http level.
@@ -52,9 +59,15 @@ pub(crate) fn warnings(http: &str) -> Vec<String> {
 
 /// Makes a request with the given query at the first server, or at one without directives if there is none.
 pub(crate) fn request(http: &str, args: &str) -> Request {
+    request_with(&[], http, args)
+}
+
+/// As [`request`], with other files in the record of the configuration.
+pub(crate) fn request_with(files: &[(&str, &str)], http: &str, args: &str) -> Request {
     let has_server = http.contains("server {") || http.contains("server{");
     let none = if has_server { "" } else { "\nserver { }" };
-    let (config, _) = load(&format!("{http}{none}")).unwrap_or_else(|e| panic!("{}", e.message));
+    let loaded = load_text(whole(&format!("{http}{none}")), files);
+    let (config, _) = loaded.unwrap_or_else(|e| panic!("{}", e.message));
     let active = ActiveConfig { listeners: vec![Some(0)], ..ActiveConfig::new(Arc::new(config)) };
     let worker = WorkerThread::new(
         Rc::new(Io::new().expect("epoll")),

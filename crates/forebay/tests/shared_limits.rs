@@ -1,83 +1,15 @@
 //! Limits that several servers share through Debian's redis-server.
 
-use crate::harness::{DEADLINE, PROGRAM, Server, Site, free_port, kill, origin, run, wait_for};
-use crate::metrics::{body, series};
+use crate::harness::{PROGRAM, Server, Site, kill, origin, run, wait_for};
+use crate::store::{PLAIN, Redis, connect, metric, servers, wait_until_up};
 use nix::sys::signal::Signal;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-
-/// A store. Ends with the test.
-struct Redis {
-    child: Child,
-    port: u16,
-    /// Directory with its configuration.
-    directory: tempfile::TempDir,
-}
-
-impl Drop for Redis {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Lines of a store without anything special.
-const PLAIN: &str = "port %PORT%";
-
-impl Redis {
-    /// Starts it with these lines of its configuration; `%PORT%` is its port. Returns `None` where it is not installed.
-    fn start(lines: &str) -> Option<Redis> {
-        if !crate::differential::tool("redis-server") {
-            return None;
-        }
-        let (directory, port) = (tempfile::tempdir().expect("a directory"), free_port());
-        let lines = format!("bind 127.0.0.1\nsave \"\"\nappendonly no\n{lines}\n");
-        let lines = lines.replace("%PORT%", &port.to_string());
-        std::fs::write(directory.path().join("redis.conf"), lines).expect("written");
-        let redis = Redis { child: Redis::spawn(directory.path()), port, directory };
-        redis.wait();
-        Some(redis)
-    }
-
-    fn spawn(directory: &Path) -> Child {
-        let mut command = Command::new("redis-server");
-        let command = command.arg("redis.conf").current_dir(directory);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("redis-server starts")
-    }
-
-    fn wait(&self) {
-        wait_for("redis-server", || TcpStream::connect(("127.0.0.1", self.port)).ok());
-    }
-
-    /// Sends a command and returns the reply.
-    fn says(&self, command: &str) -> String {
-        let mut stream = connect(([127, 0, 0, 1], self.port).into());
-        stream.write_all(format!("{command}\r\n").as_bytes()).expect("written");
-        let mut buffer = [0; 4096];
-        let length = stream.read(&mut buffer).expect("a reply");
-        String::from_utf8_lossy(&buffer[..length]).into_owned()
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill(i32::try_from(self.child.id()).expect("a pid"), signal);
-    }
-
-    fn kill(&mut self) {
-        self.child.kill().expect("killed");
-        self.child.wait().expect("ended");
-    }
-
-    /// Starts it again after [`Redis::kill`], without what it knew.
-    fn restart(&mut self) {
-        self.child = Redis::spawn(self.directory.path());
-        self.wait();
-    }
-}
 
 /// `zone` are the parameters of `limit_req_zone` after its key; `limit` those of `limit_req`.
 fn conf(store: &str, zone: &str, limit: &str) -> String {
@@ -88,28 +20,6 @@ fn conf(store: &str, zone: &str, limit: &str) -> String {
          server {{ listen 127.0.0.1:%PORT0%; location / {{ limit_req zone=z {limit}; empty_gif; }}\n\
          location /metrics {{ prometheus; }} }} }}"
     )
-}
-
-/// Starts servers and waits until each of them knows all.
-fn servers(count: usize, conf: &str) -> Vec<Server> {
-    let servers: Vec<Server> = (0..count).map(|_| Server::start(conf)).collect();
-    for server in &servers {
-        wait_until_up(server);
-        let known = || metric(server, "forebay_shared_limit_replicas") as usize;
-        wait_for("all replicas", || (known() == count).then_some(()));
-    }
-    servers
-}
-
-/// Waits until a server uses the store.
-fn wait_until_up(server: &Server) {
-    // The series are there once the background work of the configuration has begun.
-    let up = || body(&server.get("/metrics")).contains("\nforebay_shared_limit_degraded 0\n").then_some(());
-    wait_for("the store", up);
-}
-
-fn metric(server: &Server, name: &str) -> f64 {
-    series(body(&server.get("/metrics")), name)
 }
 
 /// Sends a request over a connection that is kept, and returns the status.
@@ -136,13 +46,6 @@ fn answer(stream: &mut TcpStream) -> u16 {
             }
         }
     }
-}
-
-fn connect(addr: SocketAddr) -> TcpStream {
-    let stream = TcpStream::connect(addr).expect("connect");
-    stream.set_nodelay(true).expect("set");
-    stream.set_read_timeout(Some(DEADLINE)).expect("set");
-    stream
 }
 
 /// Requests that a server got, and those that it admitted.

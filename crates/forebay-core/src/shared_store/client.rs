@@ -15,7 +15,12 @@ use zeroize::Zeroizing;
 pub(super) struct Connection {
     line: Line,
     received: Vec<u8>,
+    /// Whether a reply could not be read.
+    pub(super) garbled: bool,
 }
+
+/// Most bytes of a reply.
+const MAX_REPLY: usize = 8 << 20;
 
 impl Connection {
     /// Opens a connection, with the first address of the store's name that accepts one.
@@ -29,7 +34,7 @@ impl Connection {
             let tls = ClientConnection::new(config.clone(), name).map_err(|e| e.to_string())?;
             line.secure(tls).await.map_err(|e| failed("TLS handshake", &e))?;
         }
-        let mut connection = Connection { line, received: Vec::new() };
+        let mut connection = Connection { line, received: Vec::new(), garbled: false };
         connection.begin(s).await?;
         Ok(connection)
     }
@@ -71,7 +76,10 @@ impl Connection {
         let mut done = 0;
         while replies.len() < count {
             let rest = self.received.get(done..).unwrap_or_default();
-            let reply = resp::reply(rest).map_err(|_| "its reply is not RESP".to_owned())?;
+            let Ok(reply) = resp::reply(rest) else {
+                self.garbled = true;
+                return Err("its reply is not RESP".to_owned());
+            };
             if let Some((reply, length)) = reply {
                 replies.push(reply);
                 done += length;
@@ -79,6 +87,10 @@ impl Connection {
             }
             self.received.drain(..done);
             done = 0;
+            if self.received.len() > MAX_REPLY {
+                self.garbled = true;
+                return Err("its reply is too long".to_owned());
+            }
             let read = self.line.read(&mut self.received).await.map_err(|e| failed("recv()", &e))?;
             if read == 0 {
                 return Err("it closed the connection".to_owned());

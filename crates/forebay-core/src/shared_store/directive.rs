@@ -1,6 +1,10 @@
 //! `shared_store redis://HOST:PORT/DB ...`.
 
-use super::{Link, Shares, keep};
+use super::calls::Zones;
+use super::listen::listen;
+use super::messages::{Tells, Topic};
+use super::task::keep;
+use super::{Link, Shares};
 use crate::config::{Context, Scope};
 use crate::tasks::{Log, Tasks};
 use forebay_conf::error::Error;
@@ -86,6 +90,11 @@ impl SharedStore {
         self.needed.push(missing);
     }
 
+    /// Notes a directive that needs a store. `missing` is the error if there is none.
+    pub fn need(&mut self, missing: Error) {
+        self.needed.push(missing);
+    }
+
     /// Returns the settings, if there is a store.
     pub fn settings(&self) -> Option<&Arc<Settings>> {
         self.settings.as_ref()
@@ -96,14 +105,23 @@ impl SharedStore {
         if self.settings.is_some() { Vec::new() } else { std::mem::take(&mut self.needed) }
     }
 
-    /// Starts the task that asks the store, if there is a store.
-    pub fn start(&self, tasks: &mut Tasks, tokio: &Handle, log: &Log) {
+    /// Starts the tasks that use the store, if there is a store. `telling` are the zones whose replicas tell each other what they
+    /// know.
+    pub fn start(&self, telling: Vec<Arc<dyn Tells>>, tasks: &mut Tasks, tokio: &Handle, log: &Log) {
         Link::of_process().used.store(self.settings.is_some(), Relaxed);
         if !self.settings.as_ref().is_some_and(|s| s.tickets) {
             share_ticket_keys(Vec::new());
         }
         if let Some(settings) = &self.settings {
-            let task = keep(settings.clone(), self.zones.clone(), Link::of_process(), log.clone());
+            for topic in [Topic::Sessions, Topic::Purges] {
+                let zones: Vec<_> = telling.iter().filter(|zone| zone.topic() == topic).cloned().collect();
+                if !zones.is_empty() {
+                    let task = listen(settings.clone(), topic, zones, Link::of_process(), log.clone());
+                    tasks.spawn(tokio, "reading messages of the shared store", task);
+                }
+            }
+            let zones = Zones { limits: self.zones.clone(), telling };
+            let task = keep(settings.clone(), zones, Link::of_process(), log.clone());
             tasks.spawn(tokio, "asking the shared store", task);
         }
     }

@@ -4,22 +4,31 @@
 //! which runs on the tokio thread, sends all questions of a turn in one pipeline, and hands the answers to the zones. [`Link`] is
 //! what threads see of it: whether the store answers, and how many replicas there are.
 //!
-//! `directive.rs` reads `shared_store`, `task.rs` is the task, `client.rs` its connection, `resp.rs` the protocol,
-//! `script.rs` what runs in the store.
+//! Zones of another kind ([`Tells`]) tell all replicas what they know, by messages in the store that `listen.rs` reads.
+//!
+//! `directive.rs` reads `shared_store`, `task.rs` is the task, `calls.rs` what it sends, `client.rs` its connection, `resp.rs` the
+//! protocol, `script.rs` what runs in the store for limits, `messages.rs` what replicas tell each other.
 
+mod calls;
 mod client;
 mod directive;
+mod listen;
+mod messages;
 mod resp;
 mod script;
 mod task;
 
 pub use directive::{Settings, SharedStore, Stores, directive};
-pub use task::keep;
+pub use messages::{
+    Id, MAX_PREFIX, MAX_SERVER, Note, Purge, ServerSender, SessionKey, Tells, Told, Topic, read_any,
+    zone_name,
+};
 
 use crate::histogram::{self, BUCKETS, Histogram};
+use forebay_sys::sync::lock;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 
@@ -105,6 +114,22 @@ pub struct Counts {
     pub returned: AtomicU64,
     /// Failures: connections that were lost or not made, and errors in replies.
     pub errors: AtomicU64,
+    /// Servers of sessions that the other replicas were told.
+    pub sessions_told: AtomicU64,
+    /// Servers of sessions that other replicas have told.
+    pub sessions_heard: AtomicU64,
+    /// Sessions that the store was asked for.
+    pub sessions_asked: AtomicU64,
+    /// Purges that the other replicas were told.
+    pub purges_told: AtomicU64,
+    /// Purges that other replicas have told.
+    pub purges_heard: AtomicU64,
+    /// Purges that could not be told.
+    pub purges_lost: AtomicU64,
+    /// Messages for no zone of this server, and those that are in no right form.
+    pub ignored: AtomicU64,
+    /// Times at which messages may have been missed.
+    pub missed: AtomicU64,
     /// Times from question to answer, in the buckets of [`BUCKETS`].
     times: [AtomicU64; BUCKETS.len() + 1],
     /// Sum of these, microseconds.
@@ -143,6 +168,8 @@ pub struct Link {
     wake: Notify,
     /// Counts.
     pub counts: Counts,
+    /// Last message that was read, by topic and part of the store.
+    cursors: Mutex<Vec<(Topic, Vec<u8>, Id)>>,
 }
 
 impl Link {
@@ -186,8 +213,20 @@ impl Link {
         let _ = self.counted.compare_exchange(0, replicas, Relaxed, Relaxed);
     }
 
+    /// Returns the last message of a topic that was read from a part of the store.
+    fn cursor(&self, topic: Topic, place: &[u8]) -> Option<Id> {
+        lock(&self.cursors).iter().find(|(t, p, _)| *t == topic && p == place).map(|(.., id)| *id)
+    }
+
+    /// Sets the last message of a topic that was read. The former one, of whatever part of the store, is forgotten.
+    fn set_cursor(&self, topic: Topic, place: &[u8], id: Id) {
+        let mut all = lock(&self.cursors);
+        all.retain(|(t, ..)| *t != topic);
+        all.push((topic, place.to_vec(), id));
+    }
+
     /// Wakes the task that asks the store.
-    pub(crate) fn wake(&self) {
+    pub fn wake(&self) {
         self.wake.notify_one();
     }
 }

@@ -7,7 +7,7 @@ const MAX_LINE: usize = 4096;
 /// Most elements of an array.
 const MAX_ELEMENTS: usize = 1024;
 /// Deepest nesting of arrays.
-const MAX_DEPTH: u32 = 4;
+const MAX_DEPTH: u32 = 6;
 
 /// Reply of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn what_is_no_reply_is_refused() {
-        let deep = b"*1\r\n".repeat(5);
+        let deep = b"*1\r\n".repeat(7);
         let long = [b"+".as_slice(), &[b'a'; MAX_LINE]].concat();
         for bytes in [
             b"\r\n".as_slice(),

@@ -14,17 +14,23 @@ pub(super) struct Script {
 }
 
 impl Script {
-    fn new(text: &'static str) -> Script {
+    pub(super) fn new(text: &'static str) -> Script {
         Script { text, sha1: hex(&sha1(&[text.as_bytes()])) }
     }
 
-    /// Appends a call. `whole`: with the text of the script, which the store does not have yet.
+    /// Appends a call with one key. `whole`: see [`Script::call_with`].
     fn call(&self, out: &mut Vec<u8>, whole: bool, key: &[u8], arguments: &[&str]) {
+        let arguments: Vec<&[u8]> = arguments.iter().map(|a| a.as_bytes()).collect();
+        self.call_with(out, whole, &[key], &arguments);
+    }
+
+    /// Appends a call. `whole`: with the text of the script, which the store does not have yet.
+    pub(super) fn call_with(&self, out: &mut Vec<u8>, whole: bool, keys: &[&[u8]], arguments: &[&[u8]]) {
         let (name, script): (&[u8], &[u8]) =
             if whole { (b"EVAL", self.text.as_bytes()) } else { (b"EVALSHA", self.sha1.as_bytes()) };
-        let mut words = vec![name, script, b"1", key];
-        words.extend(arguments.iter().map(|a| a.as_bytes()));
-        command(out, &words);
+        let mut number = itoa::Buffer::new();
+        let number = number.format(keys.len()).as_bytes();
+        command(out, &[&[name, script, number], keys, arguments].concat());
     }
 }
 
@@ -237,7 +243,8 @@ fn micros(nanos: i64) -> String {
     format!("{}.{:03}", nanos / 1000, nanos % 1000)
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// Returns lower-case hexadecimal digits.
+pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 

@@ -2,15 +2,17 @@
 
 #![allow(clippy::disallowed_methods, reason = "not on a thread of connections: the tokio thread runs this")]
 
+use super::calls::{Call, Zones};
 use super::client::{Connection, tls_config};
 use super::directive::Settings;
+use super::messages::{self, Note};
 use super::resp::Reply;
-use super::{Ask, Client, Link, Question, Shares, script};
+use super::{Ask, Link, Question, script};
 use crate::tasks::Log;
 use forebay_conf::error::Level;
 use forebay_net::tls::sessions::{TicketKey, share_ticket_keys};
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 use tokio::time::{sleep, timeout, timeout_at};
 use zeroize::Zeroizing;
@@ -21,24 +23,32 @@ const BEAT: Duration = Duration::from_secs(1);
 const ALIVE: u64 = 2500;
 /// Time between two looks at the keys for session tickets.
 const TICKETS: Duration = Duration::from_secs(30);
-/// Shortest time between two pipelines for leases: questions that come meanwhile go together.
+/// Shortest time between two pipelines without urgent calls: those that come meanwhile go together.
 const TURN: Duration = Duration::from_millis(1);
 /// Most questions in a pipeline: as many as a store answers in about 10 ms.
 const PIPELINE: usize = 1000;
 /// Pauses before the store is tried again.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+pub(super) const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 /// Time for a connection to open, with TLS and authentication.
-const OPEN: Duration = Duration::from_secs(1);
+pub(super) const OPEN: Duration = Duration::from_secs(1);
 /// Least time without an answer after which the store has failed.
 const PATIENCE: Duration = Duration::from_millis(100);
 /// Time that a connection has to last before the next pause is the shortest again.
-const STABLE: Duration = Duration::from_secs(10);
+pub(super) const STABLE: Duration = Duration::from_secs(10);
+/// Shortest time between two lines of the log about notes that the store refuses.
+const REFUSALS: Duration = Duration::from_secs(60);
+
+/// Returns the time without an answer after which the store has failed.
+pub(super) fn patience(settings: &Settings) -> Duration {
+    settings.timeout.saturating_mul(20).max(PATIENCE)
+}
 
 /// Asks the store until the future is dropped.
-pub async fn keep(settings: Arc<Settings>, zones: Vec<Arc<dyn Shares>>, link: Arc<Link>, log: Log) {
+pub(super) async fn keep(settings: Arc<Settings>, zones: Zones, link: Arc<Link>, log: Log) {
     link.assume(settings.replicas);
-    let patience = settings.timeout.saturating_mul(20).max(PATIENCE);
-    let mut keeper = Keeper { settings, zones, link, log, patience, failed: None };
+    let patience = patience(&settings);
+    let refused = Mutex::default();
+    let mut keeper = Keeper { settings, zones, link, log, patience, failed: None, refused };
     let mut pause = PAUSES.0;
     loop {
         let begun = Instant::now();
@@ -57,17 +67,16 @@ pub async fn keep(settings: Arc<Settings>, zones: Vec<Arc<dyn Shares>>, link: Ar
 /// The task's state.
 struct Keeper {
     settings: Arc<Settings>,
-    zones: Vec<Arc<dyn Shares>>,
+    zones: Zones,
     link: Arc<Link>,
     log: Log,
     /// Time without an answer after which the store has failed.
     patience: Duration,
     /// Time at which the failure was logged that goes on.
     failed: Option<Instant>,
+    /// Time of the last line about a note that the store has refused.
+    refused: Mutex<Option<Instant>>,
 }
-
-/// Questions of a turn, with the indexes of their zones.
-type Asked = Vec<(usize, Ask)>;
 
 impl Keeper {
     /// Talks to the store over one connection. Ends with the text for the error log.
@@ -77,11 +86,9 @@ impl Keeper {
         let tls = tls.map_err(|e| e.to_string())??;
         let opened = timeout(OPEN, Connection::open(&self.settings, tls.as_ref())).await;
         let mut connection = opened.map_err(|_| "timed out".to_owned())??;
-        // Questions from before the failure are out of date.
-        drop(self.take_asks());
-        self.zones.iter().for_each(|zone| zone.renew());
-        let asked = self.take_asks();
-        self.turn(&mut connection, asked, true).await?;
+        self.zones.renew();
+        let calls = self.zones.take_calls();
+        self.turn(&mut connection, calls, true).await?;
         self.tickets(&mut connection).await?;
         self.found();
         let mut next_beat = tokio::time::Instant::now() + BEAT;
@@ -91,15 +98,15 @@ impl Keeper {
             let due = timeout_at(next_beat, self.link.wake.notified()).await.is_err();
             // Questions without a pause must not keep it from its signs of life.
             let beats = due || tokio::time::Instant::now() >= next_beat;
-            let mut asked = self.take_asks();
-            if !asked.iter().any(|(_, ask)| matches!(ask.client, Client::Request(_))) && !beats {
+            let mut calls = self.zones.take_calls();
+            if !calls.iter().any(Call::is_urgent) && !beats {
                 tokio::time::sleep_until(turned + TURN).await;
-                asked.extend(self.take_asks());
+                calls.extend(self.zones.take_calls());
             }
             if beats {
                 next_beat = tokio::time::Instant::now() + BEAT;
             }
-            self.turn(&mut connection, asked, beats).await?;
+            self.turn(&mut connection, calls, beats).await?;
             if beats && tokio::time::Instant::now() >= next_tickets {
                 next_tickets = tokio::time::Instant::now() + TICKETS;
                 self.tickets(&mut connection).await?;
@@ -123,42 +130,37 @@ impl Keeper {
         Ok(())
     }
 
-    fn take_asks(&self) -> Asked {
-        let mut asked = Asked::new();
-        let mut asks = Vec::new();
-        for (index, zone) in self.zones.iter().enumerate() {
-            zone.take_asks(&mut asks);
-            asked.extend(asks.drain(..).map(|ask| (index, ask)));
-        }
-        asked
-    }
-
-    /// Sends questions, with a sign of life if `beats` is set, and hands out the answers.
+    /// Sends calls, with a sign of life if `beats` is set, and hands out the answers.
     async fn turn(
         &self,
         connection: &mut Connection,
-        mut asked: Asked,
+        mut calls: Vec<Call>,
         mut beats: bool,
     ) -> Result<(), String> {
-        while !asked.is_empty() || beats {
-            let later = asked.split_off(asked.len().min(PIPELINE));
+        while !calls.is_empty() || beats {
+            let later = calls.split_off(calls.len().min(PIPELINE));
             let begun = Instant::now();
-            let answered = timeout(self.patience, self.pipeline(connection, asked, beats)).await;
+            let answered = timeout(self.patience, self.pipeline(connection, calls, beats)).await;
             answered.map_err(|_| format!("no answer in {} ms", self.patience.as_millis()))??;
             self.link.counts.count_time(begun.elapsed());
             self.link.set_up(true);
-            (asked, beats) = (later, false);
+            (calls, beats) = (later, false);
         }
         Ok(())
     }
 
-    async fn pipeline(&self, connection: &mut Connection, asked: Asked, beats: bool) -> Result<(), String> {
+    async fn pipeline(
+        &self,
+        connection: &mut Connection,
+        calls: Vec<Call>,
+        beats: bool,
+    ) -> Result<(), String> {
         // The store has the scripts, except after its start: then it gets them once more.
-        let (asked, beats) = self.send(connection, asked, beats, false).await?;
-        if asked.is_empty() && !beats {
+        let (calls, beats) = self.send(connection, calls, beats, false).await?;
+        if calls.is_empty() && !beats {
             return Ok(());
         }
-        match self.send(connection, asked, beats, true).await? {
+        match self.send(connection, calls, beats, true).await? {
             (rest, false) if rest.is_empty() => Ok(()),
             _ => Err("it does not know a script that it was sent".to_owned()),
         }
@@ -168,20 +170,19 @@ impl Keeper {
     async fn send(
         &self,
         connection: &mut Connection,
-        asked: Asked,
+        calls: Vec<Call>,
         beats: bool,
         whole: bool,
-    ) -> Result<(Asked, bool), String> {
+    ) -> Result<(Vec<Call>, bool), String> {
         let mut out = Vec::new();
         let prefix = &self.settings.prefix;
         if beats {
             script::beat(&mut out, whole, prefix, replica(), ALIVE);
         }
-        for (zone, ask) in &asked {
-            let name = self.zones.get(*zone).map(|z| z.name()).unwrap_or_default();
-            script::ask(&mut out, whole, prefix, name, replica(), ask);
+        for call in &calls {
+            self.zones.write(&mut out, whole, prefix, replica(), call);
         }
-        let replies = connection.exchange(&out, asked.len() + usize::from(beats)).await?;
+        let replies = connection.exchange(&out, calls.len() + usize::from(beats)).await?;
         let mut replies = replies.into_iter();
         let mut beats_again = false;
         if beats {
@@ -193,30 +194,68 @@ impl Keeper {
                 reply => return Err(unexpected(&reply)),
             }
         }
-        self.hand_out(asked, replies).map(|unknown| (unknown, beats_again))
-    }
-
-    /// Hands answers to their zones. Returns the questions whose script the store does not know.
-    fn hand_out(&self, asked: Asked, replies: impl Iterator<Item = Reply>) -> Result<Asked, String> {
-        let counts = &self.link.counts;
-        let mut unknown = Asked::new();
-        for ((index, ask), reply) in asked.into_iter().zip(replies) {
-            if script::is_unknown_script(&reply) {
-                unknown.push((index, ask));
-                continue;
-            }
-            let answer = script::answer(&reply, &ask).ok_or_else(|| unexpected(&reply))?;
-            if let Question::Cells { debt, want, .. } = ask.question {
-                counts.asked.fetch_add(u64::from(want), Relaxed);
-                counts.granted.fetch_add(u64::from(answer.granted), Relaxed);
-                let sum = if debt > 0 { &counts.reported } else { &counts.returned };
-                sum.fetch_add(u64::from(debt.unsigned_abs()), Relaxed);
-            }
-            if let Some(zone) = self.zones.get(index) {
-                zone.answer(ask, answer);
+        let mut unknown = Vec::new();
+        for (call, reply) in calls.into_iter().zip(replies) {
+            match call {
+                call if script::is_unknown_script(&reply) => unknown.push(call),
+                Call::Ask(index, ask) => self.answer(index, ask, &reply)?,
+                Call::Note(index, note) => self.note_answer(index, note, &reply)?,
             }
         }
-        Ok(unknown)
+        Ok((unknown, beats_again))
+    }
+
+    /// Hands the answer about a limit to its zone.
+    fn answer(&self, index: usize, ask: Ask, reply: &Reply) -> Result<(), String> {
+        let counts = &self.link.counts;
+        let answer = script::answer(reply, &ask).ok_or_else(|| unexpected(reply))?;
+        if let Question::Cells { debt, want, .. } = ask.question {
+            counts.asked.fetch_add(u64::from(want), Relaxed);
+            counts.granted.fetch_add(u64::from(answer.granted), Relaxed);
+            let sum = if debt > 0 { &counts.reported } else { &counts.returned };
+            sum.fetch_add(u64::from(debt.unsigned_abs()), Relaxed);
+        }
+        if let Some(zone) = self.zones.limits.get(index) {
+            zone.answer(ask, answer);
+        }
+        Ok(())
+    }
+
+    /// Hands the answer to a note to its zone. A refusal that is about this note only leaves the limits as they are.
+    fn note_answer(&self, index: usize, note: Note, reply: &Reply) -> Result<(), String> {
+        let counts = &self.link.counts;
+        match reply {
+            Reply::Error(text) if ["NOPERM", "WRONGTYPE", "ERR"].iter().any(|e| text.starts_with(e)) => {
+                self.refuse(text);
+            }
+            Reply::Error(text) => return Err(text.clone()),
+            _ => {
+                let count = match &note {
+                    Note::Look { .. } => &counts.sessions_asked,
+                    Note::Bind { .. } => &counts.sessions_told,
+                    Note::Purge(_) => &counts.purges_told,
+                };
+                count.fetch_add(1, Relaxed);
+            }
+        }
+        if let Some(zone) = self.zones.telling.get(index) {
+            zone.answer(note, messages::server(reply));
+        }
+        Ok(())
+    }
+
+    /// Notes that the store has refused a note.
+    fn refuse(&self, why: &str) {
+        self.link.counts.errors.fetch_add(1, Relaxed);
+        let mut logged = forebay_sys::sync::lock(&self.refused);
+        if logged.is_none_or(|at| at.elapsed() >= REFUSALS) {
+            *logged = Some(Instant::now());
+            let text = format!(
+                "shared store {} refuses a message to the other replicas: {why}",
+                self.settings.place()
+            );
+            (self.log)(Level::Error, &text);
+        }
     }
 
     /// Notes that the store does not answer.
@@ -246,7 +285,8 @@ impl Keeper {
     }
 }
 
-fn unexpected(reply: &Reply) -> String {
+/// Returns the text for a reply that does not answer the question.
+pub(super) fn unexpected(reply: &Reply) -> String {
     match reply {
         Reply::Error(text) => text.clone(),
         _ => "its reply is unexpected".to_owned(),
@@ -254,7 +294,7 @@ fn unexpected(reply: &Reply) -> String {
 }
 
 /// Returns the name of this replica in the store.
-fn replica() -> &'static str {
+pub(super) fn replica() -> &'static str {
     static NAME: LazyLock<String> = LazyLock::new(|| format!("{:016x}", forebay_sys::random::random_u64()));
     &NAME
 }

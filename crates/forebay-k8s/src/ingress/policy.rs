@@ -10,7 +10,7 @@ use crate::objects::{Key, PortRef};
 use crate::reach;
 use crate::snippet::{self, Author};
 use crate::value::{cidrs, parse_bool, parse_size};
-use forebay_conf::grammar::Contexts;
+use forebay_conf::grammar::{Contexts, NEXT_UPSTREAM};
 use std::sync::Arc;
 
 /// Annotations of one word that are one directive.
@@ -145,7 +145,7 @@ impl Making<'_> {
         }
         if let Some(value) = a.get("proxy-next-upstream") {
             let mut words: Vec<&str> = value.split_ascii_whitespace().collect();
-            if let Some(bad) = words.iter().find(|w| !NEXT.contains(w)) {
+            if let Some(bad) = words.iter().find(|w| !NEXT_UPSTREAM.contains(w)) {
                 let at = value.find(bad).unwrap_or(0);
                 let problem = parsed
                     .annotation_problem("proxy-next-upstream", format!("there is no condition \"{bad}\""));
@@ -473,22 +473,6 @@ impl Making<'_> {
         }
     }
 }
-
-/// Conditions of `proxy_next_upstream`.
-pub(crate) const NEXT: &[&str] = &[
-    "error",
-    "timeout",
-    "invalid_header",
-    "http_500",
-    "http_502",
-    "http_503",
-    "http_504",
-    "http_403",
-    "http_404",
-    "http_429",
-    "non_idempotent",
-    "off",
-];
 
 /// Returns why a field cannot be set.
 pub(super) fn bad_field(name: &str, value: &str, known: &crate::variables::Known) -> Option<String> {

@@ -29,6 +29,10 @@ pub(crate) fn path(d: &Directive, cx: &mut Scope<'_>) -> Result<(), Error> {
     let Some((dir, words)) = d.args.split_first() else { return Err(cx.error(d, "no path")) };
     let path = cx.full_path(without_slashes(&dir.text));
     let options = Options::read(d, words, cx)?;
+    if options.purge_sync {
+        let missing = cx.error(d, "\"purge_sync\" needs a \"shared_store\" in the http block");
+        cx.tables.shared_store.need(missing);
+    }
     cx.directory(d, &path, None)?;
     // Unlike nginx: the caches of all modules share their zones.
     cx.share_zone(d, &options.name, ("http", "cache"), Some(options.size))?;
@@ -95,14 +99,14 @@ impl<'a, 'c> Parameter<'a, 'c> {
         levels.filter(|l| l.len() <= 3).ok_or_else(|| self.invalid("\"levels\""))
     }
 
-    fn use_temp_path(&self) -> Result<bool, Error> {
+    fn flag(&self) -> Result<bool, Error> {
         match self.value {
             b"on" => Ok(true),
             b"off" => Ok(false),
             _ => {
-                let word = self.word.as_str();
+                let (name, word) = (String::from_utf8_lossy(self.name), self.word.as_str());
                 let text = "it must be \"on\" or \"off\"";
-                Err(self.error(format!("invalid use_temp_path value \"{word}\", {text}")))
+                Err(self.error(format!("invalid {name} value \"{word}\", {text}")))
             }
         }
     }
@@ -129,6 +133,7 @@ struct Options {
     size: u64,
     levels: Vec<usize>,
     use_temp_path: bool,
+    purge_sync: bool,
     inactive: Duration,
     max_size: Option<u64>,
     min_free: u64,
@@ -145,6 +150,7 @@ impl Default for Options {
             size: 0,
             levels: Vec::new(),
             use_temp_path: true,
+            purge_sync: false,
             inactive: Duration::from_secs(600),
             max_size: None,
             min_free: 0,
@@ -172,7 +178,8 @@ impl Options {
     fn take(&mut self, p: &Parameter<'_, '_>) -> Result<(), Error> {
         match p.name {
             b"levels" => self.levels = p.levels()?,
-            b"use_temp_path" => self.use_temp_path = p.use_temp_path()?,
+            b"use_temp_path" => self.use_temp_path = p.flag()?,
+            b"purge_sync" => self.purge_sync = p.flag()?,
             b"keys_zone" => (self.name, self.size) = p.zone()?,
             b"inactive" => self.inactive = p.read(units::duration_secs)?,
             b"max_size" => self.max_size = Some(p.read(units::offset)?),
@@ -199,6 +206,7 @@ impl Options {
             path,
             levels: self.levels,
             use_temp_path: self.use_temp_path,
+            purge_sync: self.purge_sync,
             inactive: self.inactive,
             max_size: self.max_size,
             min_free: self.min_free,

@@ -102,6 +102,8 @@ pub(crate) struct Index {
     id: u64,
     /// Held while a purge visits all entries.
     purging: tokio::sync::Mutex<()>,
+    /// Purges for other replicas.
+    pub outbox: Mutex<super::purges::Outbox>,
     shards: Vec<Shard>,
     /// Nodes by the time of last use known when they were inserted; it may be out of date.
     order: Mutex<BTreeMap<(u64, u64), Arc<Node>>>,
@@ -120,6 +122,7 @@ impl Index {
         Index {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             purging: tokio::sync::Mutex::new(()),
+            outbox: Mutex::default(),
             shards: (0..SHARDS).map(|_| Shard::default()).collect(),
             order: Mutex::default(),
             ids: AtomicU64::new(0),
@@ -334,9 +337,19 @@ impl Index {
         }
     }
 
-    /// Removes all entries whose keys begin with `prefix`. Blocks. The first call opens each file for its key. The
+    /// Removes the entry of a key with this hash. Blocks.
+    pub(crate) fn purge_entry(&self, cache: &Cache, hash: &Hash) {
+        match self.find(hash) {
+            Some(node) => self.remove(cache, &node),
+            None if self.loaded() => {}
+            // The index does not know all files yet.
+            None => drop(std::fs::remove_file(cache.file(hash))),
+        }
+    }
+
+    /// Removes all entries whose keys begin with one of `prefixes`. Blocks. The first call opens each file for its key. The
     /// nodes keep the keys, so only caches purged in this way spend memory on them.
-    pub(crate) fn purge(&self, cache: &Cache, prefix: &[u8]) {
+    pub(crate) fn purge(&self, cache: &Cache, prefixes: &[&[u8]]) {
         if !self.loaded() {
             // The loader works at its own pace and has not reached all files yet.
             super::manager::read_in(cache, || ());
@@ -346,7 +359,7 @@ impl Index {
                 let key = super::entry::key_of(&cache.file(&node.hash))?;
                 Some(node.key.get_or_init(|| key.into()).to_vec())
             });
-            if key.is_some_and(|key| key.starts_with(prefix)) {
+            if key.is_some_and(|key| prefixes.iter().any(|prefix| key.starts_with(prefix))) {
                 self.remove(cache, &node);
             }
         }
@@ -355,6 +368,11 @@ impl Index {
     /// Waits until no other purge visits all entries. Many at a time would occupy all threads of the blocking pool.
     pub(crate) async fn purge_one_at_a_time(&self) -> tokio::sync::MutexGuard<'_, ()> {
         self.purging.lock().await
+    }
+
+    /// As [`Index::purge_one_at_a_time`], outside of asynchronous code. Blocks.
+    pub(crate) fn purge_one_at_a_time_blocking(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.purging.blocking_lock()
     }
 
     /// Returns all current nodes.
@@ -491,11 +509,11 @@ mod tests {
             path
         };
         let (a1, a2, b) = (entry(b"a/1"), entry(b"a/2"), entry(b"b"));
-        cache.index.purge(&cache, b"a/1");
+        cache.index.purge(&cache, &[b"a/1"]);
         assert_eq!((a1.exists(), a2.exists(), b.exists()), (false, true, true));
         // A key that is known needs no look at the file.
         std::fs::write(&a2, b"").expect("emptied");
-        cache.index.purge(&cache, b"a/");
+        cache.index.purge(&cache, &[b"a/"]);
         assert_eq!((a2.exists(), b.exists(), cache.index.count()), (false, true, 1));
     }
 
@@ -510,7 +528,7 @@ mod tests {
             std::fs::write(&path, meta.encode(0)).expect("written");
             path
         });
-        cache.index.purge(&cache, b"a/");
+        cache.index.purge(&cache, &[b"a/"]);
         assert_eq!((a.exists(), b.exists(), cache.index.count()), (false, true, 1));
     }
 

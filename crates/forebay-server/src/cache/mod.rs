@@ -1,14 +1,15 @@
 //! Cache of upstream responses, on disk and in memory (nginx: proxy_cache_path and related directives).
 //!
 //! [`config`] reads the directive, [`index`] lists the entries for all threads, [`entry`] defines the file format, [`local`] keeps small entries in the
-//! memory of each thread, [`manager`] loads and trims caches in a separate thread. `modules/proxy/cached.rs` decides
-//! when a response is stored or served.
+//! memory of each thread, [`manager`] loads and trims caches in a separate thread, [`purges`] shares purges with other replicas.
+//! `modules/proxy/cached.rs` decides when a response is stored or served.
 
 mod config;
 pub(crate) mod entry;
 pub(crate) mod index;
 pub(crate) mod local;
 pub(crate) mod manager;
+pub(crate) mod purges;
 
 use crate::modules::core::path_in_levels;
 use forebay_conf::error::Error;
@@ -54,6 +55,8 @@ pub(crate) struct Cache {
     pub loader: Steps,
     /// `manager_*`.
     pub manager: Steps,
+    /// `purge_sync`: purges are shared with other replicas.
+    pub purge_sync: bool,
     /// Index of the entries.
     pub index: Arc<Index>,
     /// Counters of responses, for the status API.
@@ -153,6 +156,7 @@ impl Cache {
             min_free: 0,
             loader: Steps { files: 1, sleep: Duration::ZERO, threshold: Duration::ZERO },
             manager: Steps { files: 1, sleep: Duration::ZERO, threshold: Duration::ZERO },
+            purge_sync: false,
             index: Arc::new(Index::new(10)),
             counts: forebay_core::status_zone::zone(crate::metrics::kind::CACHE, b""),
         }

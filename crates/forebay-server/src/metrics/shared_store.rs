@@ -21,6 +21,14 @@ pub(super) fn series(page: &mut Exposition) {
         ("limit_cells_granted", "Requests to admit that the shared store has granted", &counts.granted),
         ("limit_cells_reported", "Requests admitted before the shared store was told", &counts.reported),
         ("limit_cells_returned", "Requests granted by the shared store and not used", &counts.returned),
+        ("sessions_told", "Servers of sessions that other replicas were told", &counts.sessions_told),
+        ("sessions_heard", "Servers of sessions that replicas have told", &counts.sessions_heard),
+        ("sessions_asked", "Sessions that the shared store was asked for", &counts.sessions_asked),
+        ("purges_told", "Purges of caches that other replicas were told", &counts.purges_told),
+        ("purges_heard", "Purges of caches that other replicas have told", &counts.purges_heard),
+        ("purges_lost", "Purges of caches that other replicas could not be told", &counts.purges_lost),
+        ("messages_ignored", "Messages for no zone of this replica, or in no right form", &counts.ignored),
+        ("messages_missed", "Times at which messages may have been missed", &counts.missed),
         ("store_errors", "Failures of the shared store", &counts.errors),
     ] {
         page.one(&format!("forebay_shared_{name}_total"), "counter", help, count.load(Relaxed));

@@ -281,6 +281,28 @@ mod tests {
         assert_eq!(of("Bearer cGxhaW46cGFzcw=="), None);
     }
 
+    /// The users of a file that came with the configuration count. No file of that name is on the disk.
+    #[test]
+    fn a_file_of_the_record_is_not_read_from_the_disk() {
+        let conf = |file: &str| format!("server {{ auth_basic x; auth_basic_user_file {file}; }}");
+        let files = [("/test/users", "plain:{PLAIN}pass\n"), ("/nowhere/users", "other:{PLAIN}pass\n")];
+        let judged = |file: &str, given: &str| {
+            let mut req = testing::request_with(&files, &conf(file), "");
+            testing::head(&mut req, &format!("Authorization: Basic {given}\n"));
+            check(&mut req)
+        };
+        let (right, wrong) = ("cGxhaW46cGFzcw==", "cGxhaW46ZmFpbA==");
+        for file in ["users", "/test/users"] {
+            assert_eq!(judged(file, right), Verdict::Allowed, "{file}");
+            assert_eq!(judged(file, wrong), Verdict::Status(401), "{file}");
+        }
+        assert_eq!(judged("/nowhere/users", right), Verdict::Status(401));
+        // Not in the record, nor on the disk: nobody gets in.
+        assert_eq!(judged("/nowhere/absent", right), Verdict::Status(403));
+        // A name with variables is known with the request only, and read then.
+        assert_eq!(judged("/test/user$arg_none", right), Verdict::Status(403));
+    }
+
     #[test]
     fn a_changed_file_is_read_again() {
         let path = std::env::temp_dir().join(format!("forebay-users-{}", std::process::id()));

@@ -95,7 +95,7 @@ async fn connect(req: &mut Request, target: &Target) -> Result<Contact, u16> {
     let rules = Rules { next: t.next_upstream, tries, timeout, again: false };
     // A head of an earlier response would be taken for that of this one.
     req.modules.upstream.head.advance(usize::MAX);
-    let mut attempts = Attempts::new(req, target, rules, Kept::No)?;
+    let mut attempts = Attempts::new(req, target, rules, Kept::No).await?;
     let mut place = None;
     loop {
         let contact = place.insert(attempts.begin(req).await?);

@@ -88,7 +88,7 @@ impl<'t> Servers<'t> {
     ///
     /// # Errors
     /// The status to answer with.
-    fn new(req: &mut Request, target: &'t Target) -> Result<Servers<'t>, u16> {
+    async fn new(req: &mut Request, target: &'t Target) -> Result<Servers<'t>, u16> {
         let (group, sticky) = match target {
             Target::Direct(addrs) => return Ok(Servers::Direct(addrs)),
             Target::None(status) => {
@@ -99,7 +99,7 @@ impl<'t> Servers<'t> {
         };
         let mut key = Key::of(group, req).map_err(|_| 500u16)?;
         if let Some(s) = sticky {
-            key.sticky = s.wanted(req).map_err(|_| 500u16)?;
+            key.sticky = s.wanted(req).await.map_err(|_| 500u16)?;
         }
         Ok(Servers::Group(Picker::new(req.conf.groups.local(group), key), sticky))
     }
@@ -188,7 +188,7 @@ impl<'t> Attempts<'t> {
     ///
     /// # Errors
     /// The status to answer with.
-    pub(crate) fn new(
+    pub(crate) async fn new(
         req: &mut Request,
         target: &'t Target,
         rules: Rules,
@@ -196,7 +196,7 @@ impl<'t> Attempts<'t> {
     ) -> Result<Attempts<'t>, u16> {
         let conf = req.conf.clone();
         let begun = req.thread.io.poller.now();
-        let servers = Servers::new(req, target)?;
+        let servers = Servers::new(req, target).await?;
         req.modules.upstream.fault = Some(NextUpstream::Error);
         let redirected = !req.modules.upstream.attempts.is_empty();
         let (tried, current) = (Vec::new(), (0, begun));
@@ -427,13 +427,17 @@ mod tests {
         assert!(!rules.allow(&fault, Repeat::Always, 5 * SECOND));
     }
 
-    /// Begins an attempt where no server has to be waited for.
-    fn begin(attempts: &mut Attempts<'_>, req: &mut Request) -> Contact {
-        let begun = std::pin::pin!(attempts.begin(req));
-        match begun.poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(contact) => contact.unwrap(),
+    /// Runs what has nothing to wait for.
+    fn at_once<T>(f: impl Future<Output = Result<T, u16>>) -> T {
+        match std::pin::pin!(f).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(done) => done.unwrap(),
             Poll::Pending => panic!("it waits"),
         }
+    }
+
+    /// Begins an attempt where no server has to be waited for.
+    fn begin(attempts: &mut Attempts<'_>, req: &mut Request) -> Contact {
+        at_once(attempts.begin(req))
     }
 
     fn direct(ports: &[u16]) -> Target {
@@ -446,7 +450,7 @@ mod tests {
     fn servers_are_tried_in_turn() {
         let mut req = crate::testing::request("", "");
         let target = direct(&[1, 2]);
-        let mut attempts = Attempts::new(&mut req, &target, rules(), Kept::No).unwrap();
+        let mut attempts = at_once(Attempts::new(&mut req, &target, rules(), Kept::No));
         let refused = Fault::unsent(NextUpstream::Error, 502, "while connecting to upstream");
         for (port, then) in [(1, Decision::Again), (2, Decision::Stop(502))] {
             let mut place = Some(begin(&mut attempts, &mut req));
@@ -464,7 +468,7 @@ mod tests {
         let mut req = crate::testing::request("", "");
         let target = direct(&[1, 2]);
         let rules = Rules { tries: 1, ..rules() };
-        let mut attempts = Attempts::new(&mut req, &target, rules, Kept::No).unwrap();
+        let mut attempts = at_once(Attempts::new(&mut req, &target, rules, Kept::No));
         let mut place = Some(begin(&mut attempts, &mut req));
         let refused = Fault::unsent(NextUpstream::Error, 502, "while connecting to upstream");
         let verdict = attempts.failed(&mut req, &mut place, &refused, Repeat::Always);
@@ -476,7 +480,7 @@ mod tests {
     fn a_fault_of_our_own_is_the_last() {
         let mut req = crate::testing::request("", "");
         let target = direct(&[1, 2]);
-        let mut attempts = Attempts::new(&mut req, &target, rules(), Kept::No).unwrap();
+        let mut attempts = at_once(Attempts::new(&mut req, &target, rules(), Kept::No));
         let mut place = Some(begin(&mut attempts, &mut req));
         let verdict = attempts.failed(&mut req, &mut place, &Fault::own(499), Repeat::Always);
         assert_eq!(verdict, Decision::Stop(499));

@@ -3,9 +3,11 @@
 
 use super::config::Upstream;
 use super::health_check::Question;
+use crate::cache::purges::Purges;
 use crate::config::http::Http;
 use crate::modules::acme::hook;
 use forebay_core::process::Outside;
+use forebay_core::shared_store::Tells;
 use forebay_core::tasks::{Log, Tasks};
 use forebay_core::tls::ocsp::staple;
 use forebay_core::upstream::resolve;
@@ -24,6 +26,7 @@ pub(crate) fn start(config: &Arc<Http>, old: Option<&Http>, (outside, number): (
     };
     let tokio = &outside.tokio;
     let mut tasks = Tasks::default();
+    let mut telling: Vec<Arc<dyn Tells>> = Vec::new();
     for upstream in &config.upstreams {
         let former = old.and_then(|old| {
             // Numbers stay the same as long as configurations take over from each other.
@@ -33,6 +36,8 @@ pub(crate) fn start(config: &Arc<Http>, old: Option<&Http>, (outside, number): (
         if let Some(former) = former {
             adopt(upstream, former);
         }
+        let sessions = upstream.extras.sticky.as_ref().and_then(|s| s.shared(&upstream.group));
+        telling.extend(sessions.map(|sessions| Arc::new(sessions) as Arc<dyn Tells>));
         resolve::start(&upstream.group, &mut tasks, tokio, log);
         if !upstream.extras.checks.is_empty() {
             let watch =
@@ -42,7 +47,8 @@ pub(crate) fn start(config: &Arc<Http>, old: Option<&Http>, (outside, number): (
     }
     let environment = forebay_acme::Environment { tokio, log, hooks: hook::hooks(outside, number, config) };
     config.acme.start(&mut tasks, &environment, |addr| outside.sockets(addr));
-    config.shared_store.start(&mut tasks, tokio, log);
+    telling.extend(config.caches.iter().filter_map(Purges::of).map(|p| Arc::new(p) as Arc<dyn Tells>));
+    config.shared_store.start(telling, &mut tasks, tokio, log);
     for stapling in &config.staplings {
         tasks.spawn(tokio, "asking responders", staple::start(stapling, log));
     }

@@ -227,7 +227,7 @@ pub(crate) async fn run(
     place: &mut Option<Contact>,
 ) -> Result<(), u16> {
     let kept = kept(req, s, body);
-    let mut attempts = Attempts::new(req, target, s.rules(), kept)?;
+    let mut attempts = Attempts::new(req, target, s.rules(), kept).await?;
     let exchange = Exchange { head, body, settings: s };
     loop {
         let contact = place.insert(attempts.begin(req).await?);

@@ -6,11 +6,14 @@ use crate::request::Request;
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Directive, Word};
 use forebay_conf::units;
+use forebay_core::upstream::group::Group;
 use forebay_core::upstream::lease::Lease;
-use forebay_core::upstream::sticky::{self, Route, invalid, template, unknown};
+use forebay_core::upstream::sticky::{self, Look, Route, SharedSessions, invalid, template, unknown};
 use forebay_core::vars::Template;
 use forebay_core::vars::VarError;
 use forebay_http::h1::response::number;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// `sticky`.
 #[derive(Debug)]
@@ -48,7 +51,7 @@ enum StickyExpires {
 /// `sticky learn ...`.
 #[derive(Debug)]
 pub(crate) struct Learn {
-    sessions: sticky::Learn,
+    sessions: Arc<sticky::Learn>,
     /// `header`: a session begins with the head of the response rather than with its end.
     header: bool,
 }
@@ -71,11 +74,11 @@ impl Sticky {
     ///
     /// # Errors
     /// If a variable cannot be evaluated.
-    pub(crate) fn wanted(&self, req: &mut Request) -> Result<Option<Vec<u8>>, VarError> {
+    pub(crate) async fn wanted(&self, req: &mut Request) -> Result<Option<Vec<u8>>, VarError> {
         match self {
             Sticky::Cookie(c) => c.wanted(req),
             Sticky::Route(route) => route.wanted(req),
-            Sticky::Learn(l) => l.wanted(req),
+            Sticky::Learn(l) => l.wanted(req).await,
         }
     }
 
@@ -99,6 +102,14 @@ impl Sticky {
         match self {
             Sticky::Learn(l) => l.learn(req, sid),
             _ => Ok(()),
+        }
+    }
+
+    /// Returns the sessions that a group shares with other replicas (`sticky learn ... sync`).
+    pub(crate) fn shared(&self, group: &Arc<Group>) -> Option<SharedSessions> {
+        match self {
+            Sticky::Learn(l) => SharedSessions::of(&l.sessions, group),
+            _ => None,
         }
     }
 
@@ -251,22 +262,26 @@ fn attribute(
 impl Learn {
     fn parse(d: &Directive, cx: &mut Scope<'_>) -> Result<Learn, Error> {
         let mut header = false;
-        let sessions = sticky::Learn::parse(d, cx, |w, cx| {
-            match w.text.as_slice() {
-                b"header" => header = true,
-                b"sync" => {
-                    cx.warn(d, "the \"sync\" parameter of \"sticky learn\" is not supported, ignored");
-                }
-                _ => return false,
-            }
-            true
+        let sessions = sticky::Learn::parse(d, cx, |w| {
+            let known = w.text == b"header";
+            header |= known;
+            known
         })?;
-        Ok(Learn { sessions, header })
+        Ok(Learn { sessions: Arc::new(sessions), header })
     }
 
-    fn wanted(&self, req: &mut Request) -> Result<Option<Vec<u8>>, VarError> {
-        let key = self.sessions.looked_up(req)?;
-        Ok(key.and_then(|key| self.sessions.find(&key, req.thread.io.poller.now())))
+    /// Returns the server of the request's session. With `sync`, waits for the shared store if the session is not known here.
+    async fn wanted(&self, req: &mut Request) -> Result<Option<Vec<u8>>, VarError> {
+        let Some(key) = self.sessions.looked_up(req)? else { return Ok(None) };
+        let now = req.thread.io.poller.now();
+        match self.sessions.look(&key, now) {
+            Look::Known(sid) => Ok(sid),
+            Look::Asked(answer) => {
+                let longest = req.http().shared_store.settings().map_or(Duration::ZERO, |s| s.timeout);
+                let answer = req.thread.io.poller.deadline(now + longest, answer).await;
+                Ok(self.sessions.found(&key, answer.and_then(Result::ok).flatten(), now))
+            }
+        }
     }
 
     fn answered(&self, req: &mut Request, sid: &[u8]) -> Result<(), VarError> {

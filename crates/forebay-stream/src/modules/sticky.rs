@@ -134,7 +134,7 @@ impl Method {
             b"route" => Route::parse(d, cx).map(Method::Route),
             b"learn" => {
                 let mut refresh = Refresh::Prolong;
-                let learn = Learn::parse(d, cx, |w, _| match w.text.as_slice() {
+                let learn = Learn::parse(d, cx, |w| match w.text.as_slice() {
                     b"norefresh" => {
                         refresh = Refresh::Keep;
                         true

@@ -2,10 +2,14 @@
 //! session begins, and has methods of its own.
 
 mod sessions;
+mod shared;
+
+pub use shared::{Look, SharedSessions};
 
 use super::peer::{self, clock, ms};
 use crate::config::value::split_parameter;
 use crate::config::{Build, Context, Scope};
+use crate::shared_store::Stores;
 use crate::vars::{Evaluate, Template, VarError};
 use forebay_conf::error::Error;
 use forebay_conf::tree::{Directive, Word};
@@ -26,6 +30,8 @@ pub struct Learn {
     lookup: Vec<Template>,
     timeout: Duration,
     sessions: Mutex<Arc<Mutex<Sessions>>>,
+    /// `sync`: all replicas know the sessions.
+    sync: Option<shared::Sharing>,
 }
 
 /// Returns the first value that is not empty.
@@ -64,25 +70,34 @@ impl Learn {
     ///
     /// # Errors
     /// In nginx's words.
-    pub fn parse<C: Context>(
+    pub fn parse<C>(
         d: &Directive,
         cx: &mut Scope<'_, C>,
-        mut flag: impl FnMut(&Word, &mut Scope<'_, C>) -> bool,
-    ) -> Result<Learn, Error> {
+        mut flag: impl FnMut(&Word) -> bool,
+    ) -> Result<Learn, Error>
+    where
+        C: Context,
+        C::Tables: Stores,
+    {
         let mut line = Line { timeout: Duration::from_secs(600), ..Line::default() };
         for w in d.args.iter().skip(1) {
-            if !line.parameter(d, w, cx)? && !flag(w, cx) {
+            if w.text == b"sync" {
+                shared::need_store(d, w, cx)?;
+                line.sync = true;
+            } else if !line.parameter(d, w, cx)? && !flag(w) {
                 return Err(unknown(d, w, cx));
             }
         }
-        let Line { create, lookup, timeout, room } = line;
-        let absent = [(create.is_empty(), "create"), (lookup.is_empty(), "lookup"), (room.is_none(), "zone")];
+        let Line { create, lookup, timeout, zone, sync } = line;
+        let absent = [(create.is_empty(), "create"), (lookup.is_empty(), "lookup"), (zone.is_none(), "zone")];
         if let Some((_, what)) = absent.iter().find(|(absent, _)| *absent) {
             let text = format!("\"sticky\" directive \"{what}\" parameter is not specified");
             return Err(cx.error(d, text));
         }
-        let sessions = Sessions::new(room.unwrap_or(0));
-        Ok(Learn { create, lookup, timeout, sessions: Mutex::new(Arc::new(Mutex::new(sessions))) })
+        let (name, room) = zone.unwrap_or_default();
+        let sync = sync.then(|| shared::Sharing::new(name));
+        let sessions = Mutex::new(Arc::new(Mutex::new(Sessions::new(room))));
+        Ok(Learn { create, lookup, timeout, sessions, sync })
     }
 
     /// Returns the key of a session that begins.
@@ -109,21 +124,32 @@ impl Learn {
 
     /// Begins or prolongs a session. It moves if it was at another server.
     pub fn set(&self, key: &[u8], sid: &[u8], now: Instant) {
-        lock(&self.sessions()).set(key, sid, self.end(now), clock(now));
+        match &self.sync {
+            Some(sync) => self.set_shared(sync, key, sid, now),
+            None => lock(&self.sessions()).set(key, sid, self.end(now), clock(now)),
+        }
     }
 
     /// Prolongs a session, unless it has ended or is at another server.
     pub fn prolong(&self, key: &[u8], sid: &[u8], now: Instant) {
-        lock(&self.sessions()).prolong(key, sid, self.end(now), clock(now));
+        match &self.sync {
+            Some(sync) => self.prolong_shared(sync, key, sid, now),
+            None => lock(&self.sessions()).prolong(key, sid, self.end(now), clock(now)),
+        }
     }
 
-    /// Prolongs a session whose connection ends, or begins it again if it has ended before. Leaves one that is at another server.
+    /// Prolongs a session whose connection ends, or begins it again if it has ended before. Leaves one that is at another server. Not for
+    /// sessions with `sync`.
     pub fn renew(&self, key: &[u8], sid: &[u8], now: Instant) {
         lock(&self.sessions()).renew(key, sid, self.end(now), clock(now));
     }
 
     /// Takes over the sessions of the former configuration.
     pub fn adopt(&self, old: &Learn) {
+        // Those that are shared have other keys and another zone.
+        if self.sync.as_ref().map(|s| &s.zone) != old.sync.as_ref().map(|s| &s.zone) {
+            return;
+        }
         let room = lock(&self.sessions()).room;
         let former = old.sessions();
         lock(&former).room = room;
@@ -150,7 +176,9 @@ struct Line {
     create: Vec<Template>,
     lookup: Vec<Template>,
     timeout: Duration,
-    room: Option<usize>,
+    /// Name and size.
+    zone: Option<(Vec<u8>, usize)>,
+    sync: bool,
 }
 
 impl Line {
@@ -164,7 +192,7 @@ impl Line {
         match split_parameter(&w.text) {
             (b"create", Some(v)) => self.create.push(variable(v, d, w, cx)?),
             (b"lookup", Some(v)) => self.lookup.push(variable(v, d, w, cx)?),
-            (b"zone", Some(v)) => self.room = Some(zone(v).map_err(|m| cx.error_at(d, w, m))?),
+            (b"zone", Some(v)) => self.zone = Some(zone(v).map_err(|m| cx.error_at(d, w, m))?),
             (b"timeout", Some(v)) => {
                 let timeout = units::duration_ms(v);
                 self.timeout = timeout.ok_or_else(|| cx.error_at(d, w, invalid("timeout", v)))?;
@@ -175,12 +203,12 @@ impl Line {
     }
 }
 
-/// Reads `zone=NAME:SIZE`: its size.
-fn zone(v: &[u8]) -> Result<usize, String> {
-    let size = memchr::memchr(b':', v).and_then(|at| units::size(&v[at + 1..]));
-    match size.ok_or_else(|| invalid("zone", v))? {
-        0..0x8000 => Err("\"sticky\" directive zone is too small".to_owned()),
-        size => Ok(usize::try_from(size).unwrap_or(usize::MAX)),
+/// Reads `zone=NAME:SIZE`.
+fn zone(v: &[u8]) -> Result<(Vec<u8>, usize), String> {
+    let parts = memchr::memchr(b':', v).and_then(|at| Some((&v[..at], units::size(&v[at + 1..])?)));
+    match parts.ok_or_else(|| invalid("zone", v))? {
+        (_, 0..0x8000) => Err("\"sticky\" directive zone is too small".to_owned()),
+        (name, size) => Ok((name.to_vec(), usize::try_from(size).unwrap_or(usize::MAX))),
     }
 }
 

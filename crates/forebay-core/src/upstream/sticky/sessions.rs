@@ -1,5 +1,6 @@
 //! Table of the sessions that `sticky learn` has learnt: the server of each, for a time. Its size is bounded.
 
+use super::shared::Outbox;
 use std::collections::{HashMap, VecDeque};
 
 /// Sessions by their keys. Times are those of [`crate::upstream::peer::clock`].
@@ -11,12 +12,16 @@ pub(super) struct Sessions {
     /// Most bytes of all sessions.
     pub(super) room: usize,
     used: usize,
+    /// What the shared store is to be told and asked. Empty without `sync`.
+    pub(super) outbox: Outbox,
 }
 
 #[derive(Debug)]
 struct LearnedSession {
     sid: Box<[u8]>,
     until: u64,
+    /// Time at which the shared store had this server; 0 is never.
+    told: u64,
 }
 
 /// Bytes of one session in addition to its texts. About as many sessions fit into a zone as in nginx.
@@ -57,6 +62,18 @@ impl Sessions {
         }
     }
 
+    /// Returns the time at which the shared store had the server of a session; 0 is never.
+    pub(super) fn told(&self, key: &[u8]) -> u64 {
+        self.map.get(key).map_or(0, |s| s.told)
+    }
+
+    /// Notes that the shared store has the server of a session.
+    pub(super) fn set_told(&mut self, key: &[u8], now: u64) {
+        if let Some(s) = self.map.get_mut(key) {
+            s.told = now;
+        }
+    }
+
     fn put(&mut self, key: &[u8], sid: &[u8], until: u64, now: u64) {
         self.forget(now);
         let cost = COST + key.len() + sid.len();
@@ -64,6 +81,7 @@ impl Sessions {
             if *old.sid != *sid {
                 self.used = self.used + sid.len() - old.sid.len();
                 old.sid = sid.into();
+                old.told = 0;
             }
             // One entry for each quarter of a second, since one for each request would let the list grow.
             if until > old.until.saturating_add(250) {
@@ -77,7 +95,7 @@ impl Sessions {
             self.drop_if(&key, at);
         }
         self.used += cost;
-        self.map.insert(key.into(), LearnedSession { sid: sid.into(), until });
+        self.map.insert(key.into(), LearnedSession { sid: sid.into(), until, told: 0 });
         self.order.push_back((until, key.into()));
     }
 

@@ -191,7 +191,7 @@ fn proxying(globals: &Globals, nodes: &mut Vec<Node>) {
     let s = &globals.settings;
     nodes.push(node("proxy_http_version", [s.get("proxy-http-version")]));
     let mut next: Vec<&str> = s.get("proxy-next-upstream").split_ascii_whitespace().collect();
-    if next.is_empty() || !next.iter().all(|w| crate::ingress::NEXT.contains(w)) {
+    if next.is_empty() || !next.iter().all(|w| forebay_conf::grammar::NEXT_UPSTREAM.contains(w)) {
         next = vec!["error", "timeout"];
     }
     if s.flag("retry-non-idempotent") && !next.contains(&"non_idempotent") {

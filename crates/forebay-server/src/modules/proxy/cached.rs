@@ -4,7 +4,7 @@ use super::{Settings, Stop};
 use crate::cache::entry::{self, MAX_VARY, Meta};
 use crate::cache::index::{Node, Ticket, millis};
 use crate::cache::local::{self, Entry, Unusable};
-use crate::cache::{Cache, Hash};
+use crate::cache::{Cache, Hash, purges};
 use crate::modules::proxy_cache::{CacheStatus, CacheZone, Settings as CacheSettings};
 use crate::request::Request;
 use crate::upstream::spool::Keep;
@@ -103,7 +103,7 @@ pub(super) async fn look(req: &mut Request, uri: &[u8], cs: &CacheSettings) -> R
     push_key(req, uri, cs, &mut key)?;
     req.modules.proxy_cache.key.clear();
     req.modules.proxy_cache.key.extend_from_slice(&key);
-    let found = if purge { purged(cache, &key).await } else { look_up(req, cs, cache, &key).await? };
+    let found = if purge { purged(req, cache, &key).await } else { look_up(req, cs, cache, &key).await? };
     req.give_buf(key);
     Ok(found)
 }
@@ -454,7 +454,10 @@ fn explain(req: &mut Request, unusable: Unusable, path: &std::path::Path) -> Opt
 }
 
 /// Removes the entry of a key. A key that ends in `*` stands for all keys that begin like it.
-async fn purged(cache: &Arc<Cache>, key: &[u8]) -> CacheAnswer {
+async fn purged(req: &mut Request, cache: &Arc<Cache>, key: &[u8]) -> CacheAnswer {
+    if let Err(why) = purges::tell(cache, key) {
+        req.log(Level::Error, &format!("the purge is not passed on to other servers: {why}"));
+    }
     let (cache, key) = (cache.clone(), key.to_vec());
     let index = cache.index.clone();
     let _turn = match key.last() {
@@ -462,22 +465,11 @@ async fn purged(cache: &Arc<Cache>, key: &[u8]) -> CacheAnswer {
         _ => None,
     };
     let _ = tokio::task::spawn_blocking(move || match key.strip_suffix(b"*") {
-        Some(prefix) => cache.index.purge(&cache, prefix),
-        None => remove_entry(&cache, &key),
+        Some(prefix) => cache.index.purge(&cache, &[prefix]),
+        None => cache.index.purge_entry(&cache, &entry::hash([&*key])),
     })
     .await;
     CacheAnswer::Purged
-}
-
-/// Removes the entry of a key. Blocks.
-fn remove_entry(cache: &Cache, key: &[u8]) {
-    let hash = entry::hash([key]);
-    match cache.index.find(&hash) {
-        Some(node) => cache.index.remove(cache, &node),
-        None if cache.index.loaded() => {}
-        // The index does not know all files yet.
-        None => drop(std::fs::remove_file(cache.file(&hash))),
-    }
 }
 
 /// Rules for caches in the fields of a response: whether it is stored, and how long it is fresh.

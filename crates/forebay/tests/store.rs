@@ -1,0 +1,168 @@
+//! Debian's redis-server as the store that servers share.
+
+use crate::harness::{DEADLINE, Server, free_port, kill, wait_for};
+use crate::metrics::{body, series};
+use nix::sys::signal::Signal;
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+
+/// A store. Ends with the test.
+pub struct Redis {
+    child: Child,
+    /// Port of 127.0.0.1.
+    pub port: u16,
+    /// Directory with its configuration.
+    directory: tempfile::TempDir,
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Lines of a store without anything special.
+pub const PLAIN: &str = "port %PORT%";
+
+impl Redis {
+    /// Starts it with these lines of its configuration; `%PORT%` is its port. Returns `None` where it is not installed.
+    pub fn start(lines: &str) -> Option<Redis> {
+        if !crate::differential::tool("redis-server") {
+            return None;
+        }
+        let (directory, port) = (tempfile::tempdir().expect("a directory"), free_port());
+        let lines = format!("bind 127.0.0.1\nsave \"\"\nappendonly no\n{lines}\n");
+        let lines = lines.replace("%PORT%", &port.to_string());
+        std::fs::write(directory.path().join("redis.conf"), lines).expect("written");
+        let redis = Redis { child: Redis::spawn(directory.path()), port, directory };
+        redis.wait();
+        Some(redis)
+    }
+
+    fn spawn(directory: &Path) -> Child {
+        let mut command = Command::new("redis-server");
+        let command = command.arg("redis.conf").current_dir(directory);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("redis-server starts")
+    }
+
+    fn wait(&self) {
+        wait_for("redis-server", || TcpStream::connect(("127.0.0.1", self.port)).ok());
+    }
+
+    /// Sends a command and returns the reply.
+    pub fn says(&self, command: &str) -> String {
+        let mut stream = connect(([127, 0, 0, 1], self.port).into());
+        stream.write_all(format!("{command}\r\n").as_bytes()).expect("written");
+        let mut buffer = [0; 4096];
+        let length = stream.read(&mut buffer).expect("a reply");
+        String::from_utf8_lossy(&buffer[..length]).into_owned()
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill(i32::try_from(self.child.id()).expect("a pid"), signal);
+    }
+
+    pub fn kill(&mut self) {
+        self.child.kill().expect("killed");
+        self.child.wait().expect("ended");
+    }
+
+    /// Starts it again after [`Redis::kill`], without what it knew.
+    pub fn restart(&mut self) {
+        self.child = Redis::spawn(self.directory.path());
+        self.wait();
+    }
+}
+
+/// Starts servers and waits until each of them knows all.
+pub fn servers(count: usize, conf: &str) -> Vec<Server> {
+    let servers: Vec<Server> = (0..count).map(|_| Server::start(conf)).collect();
+    for server in &servers {
+        wait_until_up(server);
+        let known = || metric(server, "forebay_shared_limit_replicas") as usize;
+        wait_for("all replicas", || (known() == count).then_some(()));
+    }
+    servers
+}
+
+/// Waits until a server uses the store.
+pub fn wait_until_up(server: &Server) {
+    // The series are there once the background work of the configuration has begun.
+    let up = || body(&server.get("/metrics")).contains("\nforebay_shared_limit_degraded 0\n").then_some(());
+    wait_for("the store", up);
+}
+
+/// Returns the value of a series.
+pub fn metric(server: &Server, name: &str) -> f64 {
+    series(body(&server.get("/metrics")), name)
+}
+
+/// Connects to an address.
+pub fn connect(addr: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(addr).expect("connect");
+    stream.set_nodelay(true).expect("set");
+    stream.set_read_timeout(Some(DEADLINE)).expect("set");
+    stream
+}
+
+/// Way to a store that can be cut.
+pub struct Way {
+    /// Port of 127.0.0.1.
+    pub port: u16,
+    state: Arc<Mutex<WayState>>,
+}
+
+struct WayState {
+    cut: bool,
+    streams: Vec<TcpStream>,
+}
+
+impl Way {
+    /// Opens a way to a port of 127.0.0.1.
+    pub fn to(port: u16) -> Way {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+        let own = listener.local_addr().expect("address").port();
+        let state = Arc::new(Mutex::new(WayState { cut: false, streams: Vec::new() }));
+        let shared = state.clone();
+        std::thread::spawn(move || {
+            for near in listener.incoming().flatten() {
+                let mut state = shared.lock().expect("no panic");
+                if state.cut {
+                    continue;
+                }
+                let Ok(far) = TcpStream::connect(("127.0.0.1", port)) else { continue };
+                for stream in [&near, &far] {
+                    stream.set_nodelay(true).expect("set");
+                    state.streams.push(stream.try_clone().expect("a copy"));
+                }
+                let both = [(near.try_clone(), far.try_clone()), (Ok(far), Ok(near))];
+                for (from, to) in both {
+                    let (mut from, mut to) = (from.expect("a copy"), to.expect("a copy"));
+                    std::thread::spawn(move || {
+                        let _ = std::io::copy(&mut from, &mut to);
+                        let _ = to.shutdown(Shutdown::Both);
+                    });
+                }
+            }
+        });
+        Way { port: own, state }
+    }
+
+    /// Cuts all connections, and lets no new ones through.
+    pub fn cut(&self) {
+        let mut state = self.state.lock().expect("no panic");
+        state.cut = true;
+        for stream in state.streams.drain(..) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Lets connections through again.
+    pub fn mend(&self) {
+        self.state.lock().expect("no panic").cut = false;
+    }
+}
