@@ -172,8 +172,9 @@ fn a_hundred_reloads_under_load() {
         wait_for("as much memory as after fifty reloads", || (memory(worker) <= most).then_some(()));
     });
     assert!(load.exchanges.load(SeqCst) > 1000, "{:?}", load.exchanges);
-    // A pipe for each thread that has spliced, and the log of the first configuration, which the sessions over UDP still have.
-    let most = before + UDP_CLIENTS + 2 * 2 + 1;
+    // A pipe for each thread that has spliced, that of the thread that builds configurations, and the log of the first configuration,
+    // which the sessions over UDP still have.
+    let most = before + UDP_CLIENTS + 2 * 2 + 2 + 1;
     wait_for("the descriptors", || (descriptors(worker) <= most).then_some(()));
     for text in ["[warn]", "[error]", "[crit]", "[alert]", "[emerg]"] {
         assert!(!server.error_log().contains(text), "{}", server.error_log());

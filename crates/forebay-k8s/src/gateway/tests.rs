@@ -104,7 +104,7 @@ struct Made(Translation);
 impl Made {
     /// Returns the file of Gateways.
     fn text(&self) -> String {
-        let found = self.0.files.iter().find(|(path, _)| path.to_str() == Some("gateways.conf"));
+        let found = self.0.files.iter().find(|(path, _)| path.to_str() == Some("gateways/http.conf"));
         found.map(|(_, bytes)| String::from_utf8_lossy(bytes).into_owned()).unwrap_or_default()
     }
 
@@ -401,7 +401,7 @@ fn tls_listener(name: &str, port: u16, host: &str, mode: &str) -> Value {
 
 impl Made {
     fn stream(&self) -> String {
-        let found = self.0.files.iter().find(|(path, _)| path.to_str() == Some("gateways-stream.conf"));
+        let found = self.0.files.iter().find(|(path, _)| path.to_str() == Some("gateways/stream.conf"));
         found.map(|(_, bytes)| String::from_utf8_lossy(bytes).into_owned()).unwrap_or_default()
     }
 }
@@ -422,7 +422,7 @@ fn the_oldest_route_has_a_tcp_port() {
     assert!(text.contains("peers external max_fails=0;"), "{text}");
     assert!(made.0.groups.contains_key("gateway_default_web_80"));
     let main = String::from_utf8_lossy(&made.0.files[0].1).into_owned();
-    assert!(main.contains("include gateways-stream.conf;"), "{main}");
+    assert!(main.contains("include gateways/stream.conf;"), "{main}");
     let listeners = made.status(GatewayKind::Gateway, "edge")["listeners"].clone();
     assert_eq!(
         (&listeners[0]["attachedRoutes"], &listeners[0]["supportedKinds"][0]["kind"]),

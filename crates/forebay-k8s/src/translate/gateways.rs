@@ -12,10 +12,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Path of the file with the servers of all Gateways.
-pub(super) const FILE: &str = "gateways.conf";
+pub(super) const FILE: &str = "gateways/http.conf";
 
 /// Path of the file with their servers of the stream block.
-pub(super) const STREAM_FILE: &str = "gateways-stream.conf";
+pub(super) const STREAM_FILE: &str = "gateways/stream.conf";
 
 /// User of the groups of all Gateways. No host has such a name.
 const USER: &str = " gateways";

@@ -41,7 +41,7 @@ pub(super) fn block(parts: &Main<'_>) -> Vec<Node> {
 }
 
 /// Files of groups and hosts, and that of Gateways. A file need not exist.
-const INCLUDED: [&str; 4] = ["groups*.conf", "groups/*.conf", "hosts/*.conf", "gateways*.conf"];
+const INCLUDED: [&str; 4] = ["groups*.conf", "groups/*.conf", "hosts/*.conf", "gateways/http*.conf"];
 
 /// Makes the variables that all hosts use.
 fn variables(globals: &Globals, nodes: &mut Vec<Node>) {
