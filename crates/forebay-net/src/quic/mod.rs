@@ -8,7 +8,8 @@ mod budget;
 mod cid;
 pub mod client;
 mod congestion;
-mod padding;
+mod frames;
+mod rules;
 mod session;
 mod strangers;
 mod tally;
@@ -21,6 +22,7 @@ pub use quinn_proto::{
     ConnectError, Connection, ConnectionError, Dir, Event, ReadError, SendStream, Side, StreamEvent,
     StreamId, VarInt, WriteError,
 };
+pub use rules::IDS;
 pub use rustls::ServerConfig as TlsConfig;
 pub use session::{Choose, HandshakeFacts};
 pub use tally::{COUNTS, Count};
@@ -73,6 +75,8 @@ pub struct Settings {
     pub send_window: u32,
     /// Time without packets after which a connection ends.
     pub idle: Duration,
+    /// Connection identifiers of a client that are kept at a time, one of [`IDS`] (nginx: quic_active_connection_id_limit).
+    pub ids: u64,
     /// Every client must prove its address first (nginx: quic_retry).
     pub retry: bool,
     /// Connections at a time.
@@ -547,7 +551,9 @@ impl Endpoint {
         if wary && !incoming.remote_address_validated() && incoming.may_retry() {
             let answered = self.quinn.borrow_mut().retry(arrival.incoming, buf);
             if let Ok(transmit) = answered {
-                version::retry_to_wire(buf);
+                if version::is_v2_arriving() {
+                    version::header_on_the_wire(buf);
+                }
                 self.count(Count::Retries);
                 self.send(&transmit, buf);
             }
@@ -775,7 +781,7 @@ impl Endpoint {
 
 fn server_config(settings: &Settings) -> ServerConfig {
     let token = hkdf::Salt::new(hkdf::HKDF_SHA256, &[]).extract(&settings.key.derive::<32>(b"token"));
-    let mut server = ServerConfig::new(Arc::new(session::Crypto), Arc::new(token));
+    let mut server = ServerConfig::new(Arc::new(session::Crypto { ids: settings.ids }), Arc::new(token));
     server.transport_config(Arc::new(transport(settings))).max_incoming(UNVALIDATED * 4);
     server
 }
@@ -809,8 +815,9 @@ fn transport(settings: &Settings) -> TransportConfig {
 pub fn read_anything(bytes: &[u8]) {
     let _ = session::read_parameters(bytes, version::V1);
     let mut payload = bytes.to_vec();
-    payload.truncate(padding::without_padding(&payload));
-    padding::forbid_application_close(&mut payload);
+    let length = frames::prepare_early(&mut payload);
+    payload.truncate(length);
+    rules::Rules::new(2).judge(&mut BytesMut::from(bytes));
 }
 
 #[cfg(test)]

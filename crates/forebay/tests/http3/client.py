@@ -206,6 +206,11 @@ class Client:
         if c.get("version") == 2:
             conf.original_version = QuicProtocolVersion.VERSION_2
             conf.supported_versions = [QuicProtocolVersion.VERSION_2]
+        if "versions" in c:
+            conf.original_version = QuicProtocolVersion.VERSION_1
+            conf.supported_versions = [
+                {1: QuicProtocolVersion.VERSION_1, 2: QuicProtocolVersion.VERSION_2}[n] for n in c["versions"]
+            ]
         raw = c.get("raw", False)
 
         def ticket(ticket):

@@ -130,6 +130,41 @@ fn version_2() {
     }
 }
 
+/// Clients that begin with version 1 go on with version 2 if they prefer it (RFC 9368, section 2.3).
+#[test]
+fn version_2_is_preferred() {
+    const V2: u32 = 0x6b33_43cf;
+    let Some(mut client) = Client::start() else { return };
+    for lines in ["ssl_early_data on;", "quic_retry on;"] {
+        let server = serve(lines);
+        let told = client.connect_with("a", &server, json!({"versions": [2, 1]}));
+        assert_eq!((&told["connected"], &told["version"]), (&json!(true), &json!(V2)), "{lines}: {told}");
+        assert_eq!(client.get("a", "/page")["length"], 10_000);
+        client.request("a", "upload", json!({"path": "/page", "method": "POST", "length": 300_000}));
+        assert_eq!(client.answer("upload")["status"], 405);
+        // A move after the change.
+        client.call("move", json!({"on": "a"}));
+        assert_eq!(client.get("a", "/page")["length"], 10_000);
+        for versions in [[1, 2].as_slice(), &[1]] {
+            let told = client.connect_with("b", &server, json!({"versions": versions}));
+            assert_eq!((&told["connected"], &told["version"]), (&json!(true), &json!(1)), "{told}");
+            assert_eq!(client.get("b", "/page")["length"], 10_000);
+        }
+    }
+    // 0-RTT packets are of the first version, so that such a connection stays there.
+    let server = serve("ssl_early_data on;");
+    client.connect("a", &server);
+    client.get("a", "/page");
+    let early = json!({"as": "early", "path": "/page"});
+    let told = client.connect_with("b", &server, json!({"versions": [2, 1], "ticket": "a", "early": early}));
+    assert_eq!(
+        (&told["connected"], &told["early"], &told["version"]),
+        (&json!(true), &json!(true), &json!(1)),
+        "{told}"
+    );
+    assert_eq!(client.answer("early")["length"], 10_000);
+}
+
 #[test]
 fn clients_move() {
     let Some(mut client) = Client::start() else { return };
