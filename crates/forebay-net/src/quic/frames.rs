@@ -50,6 +50,10 @@ pub(super) enum Frame {
     NewConnectionId { sequence: u64, retire_prior_to: u64 },
     /// RETIRE_CONNECTION_ID.
     RetireConnectionId { sequence: u64 },
+    /// PATH_CHALLENGE.
+    PathChallenge { data: u64 },
+    /// PATH_RESPONSE.
+    PathResponse { data: u64 },
     /// CONNECTION_CLOSE.
     Close { of_application: bool },
     /// Any other.
@@ -154,7 +158,11 @@ impl<'p> Frames<'p> {
                 Some(Frame::NewConnectionId { sequence, retire_prior_to })
             }
             0x19 => self.varint().map(|sequence| Frame::RetireConnectionId { sequence }),
-            0x1a | 0x1b => Frames::skipped(self.bytes(8)),
+            kind @ 0x1a..=0x1b => {
+                let data = u64::from_be_bytes(*self.0.first_chunk()?);
+                self.bytes(8)?;
+                Some(if kind == 0x1a { Frame::PathChallenge { data } } else { Frame::PathResponse { data } })
+            }
             0x1c => {
                 self.varints(2)?;
                 self.counted().map(|()| Frame::Close { of_application: false })
@@ -273,7 +281,8 @@ mod tests {
                 Frame::NewConnectionId { sequence: 3, retire_prior_to: 1 },
             ),
             (&[0x19, 2], Frame::RetireConnectionId { sequence: 2 }),
-            (&[0x1a, 0, 0, 0, 0, 0, 0, 0, 0], Frame::Other),
+            (&[0x1a, 0, 0, 0, 0, 0, 0, 0, 9], Frame::PathChallenge { data: 9 }),
+            (&[0x1b, 0, 0, 0, 0, 0, 0, 1, 0], Frame::PathResponse { data: 256 }),
             (&[0x1c, 0, 0, 0], Frame::Close { of_application: false }),
             (&[0x1e], Frame::Other),
         ];

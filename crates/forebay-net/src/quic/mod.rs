@@ -9,6 +9,7 @@ mod cid;
 pub mod client;
 mod congestion;
 mod frames;
+mod path;
 mod rules;
 mod session;
 mod strangers;
@@ -180,10 +181,13 @@ impl Link {
             return;
         }
         let before = quinn.remote_address();
-        quinn.handle_event(event);
+        let (is_proved, ()) = path::watch(|| quinn.handle_event(event));
         let mut strangers = self.strangers.borrow_mut();
         if before != from || quinn.remote_address() != from || !strangers.is_empty() {
             strangers.note(from, len, before, &quinn);
+            if is_proved {
+                strangers.note_proof(from);
+            }
         }
         drop((quinn, strangers));
         let is_due = self.budget.borrow_mut().receive(len);
@@ -684,14 +688,18 @@ impl Endpoint {
     fn flush_one(&self, link: &Link, now: Instant, buf: &mut Vec<u8>) -> bool {
         for _ in 0..PIECES {
             buf.clear();
-            let most = if self.splits.get() { SEGMENTS } else { 1 };
             let mut quinn = link.quinn();
             let is_closed = quinn.is_closed();
-            let polled = congestion::let_close_pass(is_closed, || quinn.poll_transmit(now, most, buf));
-            let Some(transmit) = polled else { return false };
             let client = quinn.remote_address();
+            let allowed = link.strangers.borrow().allowance(client);
+            let most = if self.splits.get() && allowed.is_none() { SEGMENTS } else { 1 };
+            let (shorter, polled) = path::shorten(allowed, || {
+                congestion::let_close_pass(is_closed, || quinn.poll_transmit(now, most, buf))
+            });
+            let Some(mut transmit) = polled else { return false };
             drop(quinn);
-            if link.strangers.borrow_mut().may_have(transmit.destination, client) {
+            transmit.size = shorter.map_or(transmit.size, |length| length.min(transmit.size));
+            if link.strangers.borrow_mut().may_have(transmit.destination, transmit.size, client) {
                 self.send(&transmit, buf);
             } else {
                 self.count(Count::Withheld);

@@ -3,6 +3,7 @@
 //! error.
 
 use super::frames::{Frame, Frames, push_varint};
+use super::path;
 use bytes::BytesMut;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -36,6 +37,8 @@ struct State {
     least_id: u64,
     /// Value of active_connection_id_limit that the client has been told.
     most_ids: usize,
+    /// The last challenges of paths that were sent, one for each of two paths.
+    challenges: [Option<u64>; 2],
 }
 
 impl State {
@@ -111,7 +114,13 @@ impl Rules {
     /// Creates those for a client that has been told this active_connection_id_limit.
     pub(super) fn new(most_ids: u64) -> Rules {
         let most_ids = usize::try_from(most_ids.min(MOST_IDS)).unwrap_or(usize::MAX);
-        Rules(Mutex::new(State { ends: Vec::new(), ids: vec![0], least_id: 0, most_ids }))
+        Rules(Mutex::new(State {
+            ends: Vec::new(),
+            ids: vec![0],
+            least_id: 0,
+            most_ids,
+            challenges: [None; 2],
+        }))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -173,6 +182,11 @@ impl Rules {
                         return changes;
                     }
                 }
+                Some(Frame::PathResponse { data }) => {
+                    if self.state().challenges.contains(&Some(data)) {
+                        path::note_proof();
+                    }
+                }
                 Some(_) => {}
             }
         }
@@ -183,6 +197,11 @@ impl Rules {
         let mut frames = Frames::of(payload);
         while let Some(frame) = frames.next() {
             match frame {
+                Frame::PathChallenge { data } => {
+                    let mut state = self.state();
+                    let [last, _] = state.challenges;
+                    state.challenges = [Some(data), last];
+                }
                 Frame::RetireConnectionId { sequence } => {
                     self.state().retire_below(sequence.saturating_add(1))
                 }
@@ -268,6 +287,20 @@ mod tests {
         // With a mistake behind it.
         let wrong = [0x05, 8, 0, 0x0a, 4, 2, 9, 9, 0x0b, 4, 0];
         assert_eq!(judged(&rules, &wrong), [0x11, 8, 0, 0x05, 8, 0, 0x0a, 4, 2, 9, 9, 0x04, 4, 0, 0]);
+    }
+
+    #[test]
+    fn the_answer_to_a_challenge_proves_an_address() {
+        let rules = Rules::new(2);
+        let answer = |data: u8| {
+            let (proved, ()) =
+                path::watch(|| rules.judge(&mut BytesMut::from(&[&[0x1b; 8][..], &[data]].concat()[..])));
+            proved
+        };
+        for data in 1..=3 {
+            rules.note_sent(&[&[0x02, 5, 0, 0, 0, 0x1a][..], &[0x1b; 7], &[data]].concat());
+        }
+        assert_eq!([0, 1, 2, 3].map(answer), [false, false, true, true]);
     }
 
     fn id(sequence: u8, retire: u8) -> Vec<u8> {

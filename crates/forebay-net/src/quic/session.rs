@@ -1,6 +1,7 @@
 //! TLS of QUIC connections (RFC 9001). A session begins without a configuration: the ClientHello chooses it, as over TCP.
 
 use super::frames::{code_of_close, prepare_early, without_padding};
+use super::path;
 use super::rules::{IDS, Rules};
 use super::version::{self, Agreement};
 use crate::tls::hello::{Hello, Reading};
@@ -281,6 +282,17 @@ impl PacketKey for Key {
             let content = content(buf, header_len, &*self.rustls);
             common.rules.note_sent(content);
             common.correct(content);
+            if let Some(most) = path::most() {
+                // Header protection needs a sample of the four bytes behind the packet number and what follows them.
+                let length = header_len + without_padding(content).max(4) + self.rustls.tag_len();
+                if length <= most
+                    && let Some(packet_buf) = buf.get_mut(..length)
+                {
+                    PacketKey::encrypt(&self.rustls, packet, packet_buf, header_len);
+                    path::note_length(length);
+                    return;
+                }
+            }
         }
         PacketKey::encrypt(&self.rustls, packet, buf, header_len);
     }

@@ -418,13 +418,13 @@ class Client:
         return await self.state(c)
 
     async def move(self, c):
-        """Goes on from another local port."""
+        """Goes on from another local port, or another address."""
         p = self.connections[c["on"]]
         old = p._transport
         loop = asyncio.get_running_loop()
         new = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         new.setblocking(False)
-        new.bind(("127.0.0.1", 0))
+        new.bind((c.get("address", "127.0.0.1"), 0))
         ports = [old.get_extra_info("sockname")[1], new.getsockname()[1]]
         await loop.create_datagram_endpoint(lambda: p, sock=new)
         old.close()

@@ -181,6 +181,21 @@ fn clients_move() {
     assert_eq!((&told["length"], &told["ended"]), (&json!(2_000_000), &json!(true)), "{told}");
 }
 
+/// A client whose address changes gets its answer although it has sent little from there: the question for it is as short as that allows
+/// (RFC 9000, section 8.2.1).
+#[test]
+fn addresses_change() {
+    let Some(mut client) = Client::start() else { return };
+    let server = serve("location = /address { return 200 $remote_addr; }");
+    client.connect("a", &server);
+    assert_eq!(client.get("a", "/address")["text"], "127.0.0.1");
+    for address in ["127.0.0.2", "127.0.0.3"] {
+        client.call("move", json!({"on": "a", "address": address}));
+        assert_eq!(client.get("a", "/address")["text"], address);
+        assert_eq!(client.get("a", "/page")["length"], 10_000);
+    }
+}
+
 /// Application protocols that nobody agreed on, and a server that does not speak HTTP/3.
 #[test]
 fn http3_off() {
