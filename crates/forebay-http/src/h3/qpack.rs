@@ -97,6 +97,8 @@ pub struct Decoder {
     carried_out: u64,
     /// Capacity that we have announced, bytes.
     allowed: usize,
+    /// Longest name and value that may be inserted, bytes.
+    longest: usize,
 }
 
 /// Begin of a field section (RFC 9204, section 4.5.1).
@@ -110,7 +112,12 @@ impl Decoder {
     /// Creates a decoder that keeps a table of at most `allowed` bytes.
     pub fn new(allowed: usize) -> Decoder {
         // The peer sets the capacity before it inserts (RFC 9204, section 3.2.3).
-        Decoder { table: Table::new(0), inserted: 0, carried_out: 0, allowed }
+        Decoder { table: Table::new(0), inserted: 0, carried_out: 0, allowed, longest: allowed }
+    }
+
+    /// Sets the length of the longest name and value that may be inserted, bytes. Those that do not fit into the table are never allowed.
+    pub fn limit_strings(&mut self, longest: usize) {
+        self.longest = longest.min(self.allowed);
     }
 
     /// Returns the number of entries that the peer has inserted so far.
@@ -147,8 +154,7 @@ impl Decoder {
     fn instruction(&mut self, reader: &mut Reader<'_>, scratch: &mut Vec<u8>) -> Result<(), Error> {
         scratch.clear();
         let first = reader.peek().ok_or(Error::Truncated)?;
-        // An entry that is longer than the table does not fit into it.
-        let most = self.allowed;
+        let most = self.longest;
         let label = if first & 0x80 != 0 {
             let from_static = first & 0x40 != 0;
             let index = reader.int(6)?;
@@ -462,6 +468,20 @@ mod tests {
             ("3fff ffff ffff ffff ff7f", "a number without end"),
         ] {
             assert_eq!(insert(&mut Decoder::new(220), text), Err(Error::Invalid), "{what}");
+        }
+    }
+
+    #[test]
+    fn names_and_values_that_are_too_long() {
+        for (text, good) in [
+            ("3fbd01 c0 04 61626364", true),
+            ("3fbd01 c0 05 6162636465", false),
+            ("3fbd01 44 61626364 00", true),
+            ("3fbd01 45 6162636465 00", false),
+        ] {
+            let mut decoder = Decoder::new(220);
+            decoder.limit_strings(4);
+            assert_eq!(insert(&mut decoder, text).is_ok(), good, "{text}");
         }
     }
 

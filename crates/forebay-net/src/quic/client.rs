@@ -131,6 +131,7 @@ impl Client {
             stream_window: 0,
             send_window: 0,
             idle: Duration::ZERO,
+            ids: 2,
             retry: false,
             connections: 0,
             congestion: Congestion::Cubic,
@@ -345,9 +346,7 @@ impl crypto::Session for Session {
 
     fn is_valid_retry(&self, orig_dst_cid: &ConnectionId, header: &[u8], payload: &[u8]) -> bool {
         let Some((rest, tag)) = payload.split_last_chunk::<16>() else { return false };
-        let wanted =
-            crypto::ServerConfig::retry_tag(&session::Crypto, 1, orig_dst_cid, &[header, rest].concat());
-        wanted == *tag
+        session::retry_tag(1, orig_dst_cid, &[header, rest].concat()) == *tag
     }
 
     fn export_keying_material(

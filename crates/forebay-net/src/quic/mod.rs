@@ -8,7 +8,9 @@ mod budget;
 mod cid;
 pub mod client;
 mod congestion;
-mod padding;
+mod frames;
+mod path;
+mod rules;
 mod session;
 mod strangers;
 mod tally;
@@ -21,6 +23,7 @@ pub use quinn_proto::{
     ConnectError, Connection, ConnectionError, Dir, Event, ReadError, SendStream, Side, StreamEvent,
     StreamId, VarInt, WriteError,
 };
+pub use rules::IDS;
 pub use rustls::ServerConfig as TlsConfig;
 pub use session::{Choose, HandshakeFacts};
 pub use tally::{COUNTS, Count};
@@ -73,6 +76,8 @@ pub struct Settings {
     pub send_window: u32,
     /// Time without packets after which a connection ends.
     pub idle: Duration,
+    /// Connection identifiers of a client that are kept at a time, one of [`IDS`] (nginx: quic_active_connection_id_limit).
+    pub ids: u64,
     /// Every client must prove its address first (nginx: quic_retry).
     pub retry: bool,
     /// Connections at a time.
@@ -176,10 +181,13 @@ impl Link {
             return;
         }
         let before = quinn.remote_address();
-        quinn.handle_event(event);
+        let (is_proved, ()) = path::watch(|| quinn.handle_event(event));
         let mut strangers = self.strangers.borrow_mut();
         if before != from || quinn.remote_address() != from || !strangers.is_empty() {
             strangers.note(from, len, before, &quinn);
+            if is_proved {
+                strangers.note_proof(from);
+            }
         }
         drop((quinn, strangers));
         let is_due = self.budget.borrow_mut().receive(len);
@@ -547,7 +555,9 @@ impl Endpoint {
         if wary && !incoming.remote_address_validated() && incoming.may_retry() {
             let answered = self.quinn.borrow_mut().retry(arrival.incoming, buf);
             if let Ok(transmit) = answered {
-                version::retry_to_wire(buf);
+                if version::is_v2_arriving() {
+                    version::header_on_the_wire(buf);
+                }
                 self.count(Count::Retries);
                 self.send(&transmit, buf);
             }
@@ -678,14 +688,18 @@ impl Endpoint {
     fn flush_one(&self, link: &Link, now: Instant, buf: &mut Vec<u8>) -> bool {
         for _ in 0..PIECES {
             buf.clear();
-            let most = if self.splits.get() { SEGMENTS } else { 1 };
             let mut quinn = link.quinn();
             let is_closed = quinn.is_closed();
-            let polled = congestion::let_close_pass(is_closed, || quinn.poll_transmit(now, most, buf));
-            let Some(transmit) = polled else { return false };
             let client = quinn.remote_address();
+            let allowed = link.strangers.borrow().allowance(client);
+            let most = if self.splits.get() && allowed.is_none() { SEGMENTS } else { 1 };
+            let (shorter, polled) = path::shorten(allowed, || {
+                congestion::let_close_pass(is_closed, || quinn.poll_transmit(now, most, buf))
+            });
+            let Some(mut transmit) = polled else { return false };
             drop(quinn);
-            if link.strangers.borrow_mut().may_have(transmit.destination, client) {
+            transmit.size = shorter.map_or(transmit.size, |length| length.min(transmit.size));
+            if link.strangers.borrow_mut().may_have(transmit.destination, transmit.size, client) {
                 self.send(&transmit, buf);
             } else {
                 self.count(Count::Withheld);
@@ -775,7 +789,7 @@ impl Endpoint {
 
 fn server_config(settings: &Settings) -> ServerConfig {
     let token = hkdf::Salt::new(hkdf::HKDF_SHA256, &[]).extract(&settings.key.derive::<32>(b"token"));
-    let mut server = ServerConfig::new(Arc::new(session::Crypto), Arc::new(token));
+    let mut server = ServerConfig::new(Arc::new(session::Crypto { ids: settings.ids }), Arc::new(token));
     server.transport_config(Arc::new(transport(settings))).max_incoming(UNVALIDATED * 4);
     server
 }
@@ -809,8 +823,9 @@ fn transport(settings: &Settings) -> TransportConfig {
 pub fn read_anything(bytes: &[u8]) {
     let _ = session::read_parameters(bytes, version::V1);
     let mut payload = bytes.to_vec();
-    payload.truncate(padding::without_padding(&payload));
-    padding::forbid_application_close(&mut payload);
+    let length = frames::prepare_early(&mut payload);
+    payload.truncate(length);
+    rules::Rules::new(2).judge(&mut BytesMut::from(bytes));
 }
 
 #[cfg(test)]

@@ -1,6 +1,9 @@
 //! TLS of QUIC connections (RFC 9001). A session begins without a configuration: the ClientHello chooses it, as over TCP.
 
-use super::{padding, version};
+use super::frames::{code_of_close, prepare_early, without_padding};
+use super::path;
+use super::rules::{IDS, Rules};
+use super::version::{self, Agreement};
 use crate::tls::hello::{Hello, Reading};
 use crate::tls::stream::Agreed;
 use bytes::BytesMut;
@@ -15,12 +18,17 @@ use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::io::Cursor;
 use std::rc::Rc;
-use std::sync::{Arc, LazyLock};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, LazyLock, OnceLock};
 
 /// Alert `internal_error` (RFC 8446, section 6).
 pub(super) const INTERNAL_ERROR: u8 = 80;
 /// Alert `unexpected_message`.
 const UNEXPECTED_MESSAGE: u8 = 10;
+/// Length of the tag of each AEAD of TLS 1.3 for QUIC, bytes.
+const TAG: usize = 16;
+/// Length of the sample of header protection, bytes (RFC 9001, sections 5.4.3 and 5.4.4).
+const SAMPLE: usize = 16;
 
 /// Chooser of configurations for handshakes.
 pub trait Choose {
@@ -80,7 +88,43 @@ static INITIAL: LazyLock<Option<Suite>> = LazyLock::new(|| {
 });
 
 /// Configuration that makes sessions. It stands for no server.
-pub(super) struct Crypto;
+pub(super) struct Crypto {
+    /// Identifiers of a client that are kept at most (nginx: quic_active_connection_id_limit).
+    pub ids: u64,
+}
+
+/// Transport parameter `active_connection_id_limit` (RFC 9000, section 18.2).
+const ACTIVE_CONNECTION_ID_LIMIT: u64 = 0x0e;
+/// Error codes of QUIC: TRANSPORT_PARAMETER_ERROR, and VERSION_NEGOTIATION_ERROR (RFC 9368, section 8), which quinn-proto has not.
+const PARAMETER_ERROR: u8 = 0x08;
+const VERSION_NEGOTIATION_ERROR: u8 = 0x11;
+
+/// What a session and the keys of its connection share.
+struct Common {
+    /// Packets are sent in version 2.
+    is_v2: AtomicBool,
+    /// The connection ends with VERSION_NEGOTIATION_ERROR.
+    has_wrong_version: AtomicBool,
+    rules: Rules,
+}
+
+impl Common {
+    /// Changes what quinn-proto is about to seal, where it does not know better.
+    fn correct(&self, payload: &mut [u8]) {
+        if self.has_wrong_version.load(Relaxed) {
+            correct_code(payload);
+        }
+    }
+}
+
+/// Changes the error code of the CONNECTION_CLOSE frame of a payload to the one that quinn-proto has not.
+fn correct_code(payload: &mut [u8]) {
+    if let Some(code) = code_of_close(payload).and_then(|at| payload.get_mut(at))
+        && *code == PARAMETER_ERROR
+    {
+        *code = VERSION_NEGOTIATION_ERROR;
+    }
+}
 
 /// Configuration by which retries are sealed; it has no certificate.
 static RETRY: LazyLock<Option<Arc<QuicServerConfig>>> = LazyLock::new(|| {
@@ -102,6 +146,10 @@ impl rustls::server::ResolvesServerCert for Nobody {
     }
 }
 
+fn number_of(version: Version) -> u32 {
+    if matches!(version, Version::V2) { version::V2 } else { version::V1 }
+}
+
 pub(super) fn version_of(version: u32) -> Option<Version> {
     match version {
         version::V1 => Some(Version::V1),
@@ -110,31 +158,38 @@ pub(super) fn version_of(version: u32) -> Option<Version> {
     }
 }
 
+/// Returns the version in which the datagram that is handled has come.
+fn arriving() -> Version {
+    if version::is_v2_arriving() { Version::V2 } else { Version::V1 }
+}
+
 impl crypto::ServerConfig for Crypto {
-    fn initial_keys(&self, version: u32, dst_cid: &ConnectionId) -> Result<Keys, UnsupportedVersion> {
-        let version = version_of(version).ok_or(UnsupportedVersion)?;
-        initial_keys(version, dst_cid, Side::Server).ok_or(UnsupportedVersion)
+    fn initial_keys(&self, _: u32, dst_cid: &ConnectionId) -> Result<Keys, UnsupportedVersion> {
+        initial_keys(arriving(), dst_cid, Side::Server).ok_or(UnsupportedVersion)
     }
 
     fn retry_tag(&self, version: u32, orig_dst_cid: &ConnectionId, packet: &[u8]) -> [u8; 16] {
-        if version == version::V2 {
+        if version::is_v2_arriving() {
             return version::retry_tag(orig_dst_cid, packet).unwrap_or_default();
         }
-        RETRY.as_ref().map_or([0; 16], |config| config.retry_tag(version, orig_dst_cid, packet))
+        retry_tag(version, orig_dst_cid, packet)
     }
 
-    fn start_session(
-        self: Arc<Self>,
-        version: u32,
-        params: &TransportParameters,
-    ) -> Box<dyn crypto::Session> {
+    fn start_session(self: Arc<Self>, _: u32, params: &TransportParameters) -> Box<dyn crypto::Session> {
         let mut encoded = Vec::new();
         params.write(&mut encoded);
-        version::push_version_information(&mut encoded, version);
-        // `initial_keys` has accepted the version before.
-        let version = version_of(version).unwrap_or(Version::V1);
+        let ids = self.ids.clamp(*IDS.start(), *IDS.end());
+        version::set_parameter(&mut encoded, ACTIVE_CONNECTION_ID_LIMIT, ids);
+        let version = arriving();
+        let common = Common {
+            is_v2: AtomicBool::new(matches!(version, Version::V2)),
+            has_wrong_version: AtomicBool::new(false),
+            rules: Rules::new(ids),
+        };
         Box::new(Session {
+            begun: version,
             version,
+            common: Arc::new(common),
             stage: Stage::Greeting(Reading::default(), encoded),
             next: None,
             alert: None,
@@ -142,12 +197,23 @@ impl crypto::ServerConfig for Crypto {
     }
 }
 
-pub(super) fn initial_keys(version: Version, dst_cid: &ConnectionId, side: Side) -> Option<Keys> {
-    let side = match side {
+/// Returns the integrity tag of a Retry packet of version 1.
+pub(super) fn retry_tag(version: u32, orig_dst_cid: &ConnectionId, packet: &[u8]) -> [u8; 16] {
+    RETRY
+        .as_ref()
+        .map_or([0; 16], |config| crypto::ServerConfig::retry_tag(&**config, version, orig_dst_cid, packet))
+}
+
+fn side_of(side: Side) -> rustls::Side {
+    match side {
         Side::Client => rustls::Side::Client,
         Side::Server => rustls::Side::Server,
-    };
-    INITIAL.as_ref().map(|suite| boxed_early(suite.keys(dst_cid, side, version), version))
+    }
+}
+
+/// Returns keys of Initial packets of one version.
+pub(super) fn initial_keys(version: Version, dst_cid: &ConnectionId, side: Side) -> Option<Keys> {
+    INITIAL.as_ref().map(|suite| boxed_early(suite.keys(dst_cid, side_of(side), version), version, None))
 }
 
 pub(super) fn boxed(keys: rustls::quic::Keys, version: Version) -> Keys {
@@ -155,8 +221,9 @@ pub(super) fn boxed(keys: rustls::quic::Keys, version: Version) -> Keys {
 }
 
 /// The same for Initial and Handshake packets.
-fn boxed_early(keys: rustls::quic::Keys, version: Version) -> Keys {
-    boxed_by(keys, |key| sealing_early(key, version))
+fn boxed_early(keys: rustls::quic::Keys, version: Version, common: Option<&Arc<Common>>) -> Keys {
+    let is_v2 = matches!(version, Version::V2);
+    boxed_by(keys, |rustls| Box::new(EarlyKey { rustls, is_v2, common: common.cloned() }))
 }
 
 fn boxed_by(
@@ -169,42 +236,73 @@ fn boxed_by(
     }
 }
 
-/// Key of packets.
+/// Returns a key of 1-RTT packets of this side as a client.
+pub(super) fn sealing(rustls: Box<dyn rustls::quic::PacketKey>, version: Version) -> Box<dyn PacketKey> {
+    Box::new(Key { rustls, is_v2: matches!(version, Version::V2), common: None })
+}
+
+/// Opens a packet whose header may have been of version 2.
+fn open(
+    key: &dyn rustls::quic::PacketKey,
+    is_v2: bool,
+    packet: u64,
+    header: &[u8],
+    payload: &mut BytesMut,
+) -> Result<(), CryptoError> {
+    let opened = if is_v2 {
+        let mut header = header.to_vec();
+        version::header_on_the_wire(&mut header);
+        key.decrypt_in_place(packet, &header, payload)
+    } else {
+        key.decrypt_in_place(packet, header, payload)
+    };
+    let length = opened.map_err(|_| CryptoError)?.len();
+    payload.truncate(length);
+    Ok(())
+}
+
+/// Returns the content of a packet that is about to be sealed.
+fn content<'b>(buf: &'b mut [u8], header_len: usize, key: &dyn rustls::quic::PacketKey) -> &'b mut [u8] {
+    let end = buf.len().saturating_sub(key.tag_len());
+    buf.get_mut(header_len..end).unwrap_or_default()
+}
+
+/// Key of 0-RTT or 1-RTT packets.
 struct Key {
     rustls: Box<dyn rustls::quic::PacketKey>,
     /// Long headers are those of version 2 on the wire.
     is_v2: bool,
-    /// It is one of Initial or Handshake packets.
-    is_early: bool,
-}
-
-pub(super) fn sealing(rustls: Box<dyn rustls::quic::PacketKey>, version: Version) -> Box<dyn PacketKey> {
-    Box::new(Key { rustls, is_v2: matches!(version, Version::V2), is_early: false })
-}
-
-fn sealing_early(rustls: Box<dyn rustls::quic::PacketKey>, version: Version) -> Box<dyn PacketKey> {
-    Box::new(Key { rustls, is_v2: matches!(version, Version::V2), is_early: true })
+    /// That of a server's connection.
+    common: Option<Arc<Common>>,
 }
 
 impl PacketKey for Key {
     fn encrypt(&self, packet: u64, buf: &mut [u8], header_len: usize) {
-        if self.is_v2 {
-            version::header_on_the_wire(buf);
+        if let Some(common) = &self.common {
+            let content = content(buf, header_len, &*self.rustls);
+            common.rules.note_sent(content);
+            common.correct(content);
+            if let Some(most) = path::most() {
+                // Header protection needs a sample of the four bytes behind the packet number and what follows them.
+                let length = header_len + without_padding(content).max(4) + self.rustls.tag_len();
+                if length <= most
+                    && let Some(packet_buf) = buf.get_mut(..length)
+                {
+                    PacketKey::encrypt(&self.rustls, packet, packet_buf, header_len);
+                    path::note_length(length);
+                    return;
+                }
+            }
         }
         PacketKey::encrypt(&self.rustls, packet, buf, header_len);
     }
 
     fn decrypt(&self, packet: u64, header: &[u8], payload: &mut BytesMut) -> Result<(), CryptoError> {
-        if self.is_v2 {
-            let mut header = header.to_vec();
-            version::header_on_the_wire(&mut header);
-            PacketKey::decrypt(&self.rustls, packet, &header, payload)?;
-        } else {
-            PacketKey::decrypt(&self.rustls, packet, header, payload)?;
-        }
-        payload.truncate(padding::without_padding(payload));
-        if self.is_early {
-            padding::forbid_application_close(payload);
+        let is_v2 = self.is_v2 && version::is_long(header);
+        open(&*self.rustls, is_v2, packet, header, payload)?;
+        match &self.common {
+            Some(common) => common.rules.judge(payload),
+            None => payload.truncate(without_padding(payload)),
         }
         Ok(())
     }
@@ -222,9 +320,123 @@ impl PacketKey for Key {
     }
 }
 
+/// Key of Initial packets of one version, or of Handshake packets.
+struct EarlyKey {
+    rustls: Box<dyn rustls::quic::PacketKey>,
+    is_v2: bool,
+    /// That of a server's connection.
+    common: Option<Arc<Common>>,
+}
+
+impl PacketKey for EarlyKey {
+    fn encrypt(&self, packet: u64, buf: &mut [u8], header_len: usize) {
+        if self.is_v2 {
+            version::header_on_the_wire(buf);
+        }
+        let content = content(buf, header_len, &*self.rustls);
+        match &self.common {
+            Some(common) => common.correct(content),
+            None if version::is_other_noted() => correct_code(content),
+            None => {}
+        }
+        PacketKey::encrypt(&self.rustls, packet, buf, header_len);
+    }
+
+    fn decrypt(&self, packet: u64, header: &[u8], payload: &mut BytesMut) -> Result<(), CryptoError> {
+        open(&*self.rustls, self.is_v2, packet, header, payload)?;
+        let length = prepare_early(payload);
+        payload.truncate(length);
+        Ok(())
+    }
+
+    fn tag_len(&self) -> usize {
+        self.rustls.tag_len()
+    }
+
+    fn confidentiality_limit(&self) -> u64 {
+        self.rustls.confidentiality_limit()
+    }
+
+    fn integrity_limit(&self) -> u64 {
+        self.rustls.integrity_limit()
+    }
+}
+
+/// Keys of the Initial packets of a server's connection, in both versions: a client that the server upgrades goes on with version 1 until
+/// the first answer reaches it (RFC 9369, section 4.1).
+struct Initials {
+    suite: Suite,
+    id: ConnectionId,
+    v1: OnceLock<rustls::quic::Keys>,
+    v2: OnceLock<rustls::quic::Keys>,
+    common: Arc<Common>,
+}
+
+impl Initials {
+    fn of(&self, is_v2: bool) -> &rustls::quic::Keys {
+        let (keys, version) = if is_v2 { (&self.v2, Version::V2) } else { (&self.v1, Version::V1) };
+        keys.get_or_init(|| self.suite.keys(&self.id, rustls::Side::Server, version))
+    }
+}
+
+/// Part of [`Initials`] that quinn-proto has.
+#[derive(Clone)]
+struct InitialKey(Arc<Initials>);
+
+impl HeaderKey for InitialKey {
+    fn decrypt(&self, pn_offset: usize, packet: &mut [u8]) {
+        HeaderKey::decrypt(&self.0.of(version::is_v2_arriving()).remote.header, pn_offset, packet);
+    }
+
+    fn encrypt(&self, pn_offset: usize, packet: &mut [u8]) {
+        let is_v2 = version::of_long_header(packet) == Some(version::V2);
+        HeaderKey::encrypt(&self.0.of(is_v2).local.header, pn_offset, packet);
+    }
+
+    fn sample_size(&self) -> usize {
+        SAMPLE
+    }
+}
+
+impl PacketKey for InitialKey {
+    fn encrypt(&self, packet: u64, buf: &mut [u8], header_len: usize) {
+        let is_v2 = self.0.common.is_v2.load(Relaxed);
+        let key = &self.0.of(is_v2).local.packet;
+        if is_v2 {
+            version::header_on_the_wire(buf);
+        }
+        self.0.common.correct(content(buf, header_len, &**key));
+        PacketKey::encrypt(key, packet, buf, header_len);
+    }
+
+    fn decrypt(&self, packet: u64, header: &[u8], payload: &mut BytesMut) -> Result<(), CryptoError> {
+        let is_v2 = version::is_v2_arriving();
+        open(&*self.0.of(is_v2).remote.packet, is_v2, packet, header, payload)?;
+        let length = prepare_early(payload);
+        payload.truncate(length);
+        Ok(())
+    }
+
+    fn tag_len(&self) -> usize {
+        TAG
+    }
+
+    fn confidentiality_limit(&self) -> u64 {
+        self.0.of(self.0.common.is_v2.load(Relaxed)).local.packet.confidentiality_limit()
+    }
+
+    fn integrity_limit(&self) -> u64 {
+        self.0.of(self.0.common.is_v2.load(Relaxed)).local.packet.integrity_limit()
+    }
+}
+
 /// Session of a connection.
 struct Session {
+    /// Version that the client has begun with.
+    begun: Version,
+    /// Version in use.
     version: Version,
+    common: Arc<Common>,
     stage: Stage,
     next: Option<Secrets>,
     alert: Option<u8>,
@@ -255,6 +467,12 @@ impl Session {
         }
     }
 
+    /// Returns a key of 0-RTT or 1-RTT packets.
+    fn sealing(&self, rustls: Box<dyn rustls::quic::PacketKey>) -> Box<dyn PacketKey> {
+        let common = Some(self.common.clone());
+        Box::new(Key { rustls, is_v2: matches!(self.version, Version::V2), common })
+    }
+
     fn fail(&mut self, alert: u8, reason: String) -> TransportError {
         self.alert = Some(alert);
         TransportError { code: TransportErrorCode::crypto(alert), frame: None, reason }
@@ -267,9 +485,11 @@ pub(super) fn read_parameters(bytes: &[u8], version: u32) -> Result<TransportPar
         let code = TransportErrorCode::TRANSPORT_PARAMETER_ERROR;
         TransportError { code, frame: None, reason: reason.to_owned() }
     };
-    if !version::agrees(bytes, version) {
-        // VERSION_NEGOTIATION_ERROR (RFC 9368, section 8), which quinn-proto cannot send.
-        return Err(wrong("version information of the client is of another version"));
+    match version::judge(bytes, version) {
+        Agreement::Good => {}
+        // Its code is changed on the way out, see `Common::correct`.
+        Agreement::Other => return Err(wrong("version information of the client is of another version")),
+        Agreement::Malformed => return Err(wrong("version information of the client is malformed")),
     }
     // RFC 9000, section 7.4. quinn-proto finds those that it knows only.
     if version::repeats_parameter(bytes) {
@@ -279,11 +499,15 @@ pub(super) fn read_parameters(bytes: &[u8], version: u32) -> Result<TransportPar
 }
 
 impl crypto::Session for Session {
-    fn initial_keys(&self, dst_cid: &ConnectionId, side: Side) -> Keys {
-        // They have been made for this version before, see `Crypto::initial_keys`.
-        match initial_keys(self.version, dst_cid, side) {
-            Some(keys) => keys,
-            None => unreachable!("the suite of Initial packets exists"),
+    fn initial_keys(&self, dst_cid: &ConnectionId, _: Side) -> Keys {
+        // `Crypto::initial_keys` has found the suite before.
+        let Some(suite) = *INITIAL else { unreachable!("the suite of Initial packets exists") };
+        let (id, common) = (*dst_cid, self.common.clone());
+        let key =
+            InitialKey(Arc::new(Initials { suite, id, v1: OnceLock::new(), v2: OnceLock::new(), common }));
+        Keys {
+            header: KeyPair { local: Box::new(key.clone()), remote: Box::new(key.clone()) },
+            packet: KeyPair { local: Box::new(key.clone()), remote: Box::new(key) },
         }
     }
 
@@ -302,7 +526,7 @@ impl crypto::Session for Session {
 
     fn early_crypto(&self) -> Option<(Box<dyn HeaderKey>, Box<dyn PacketKey>)> {
         let keys = self.chosen()?.zero_rtt_keys()?;
-        Some((Box::new(keys.header), sealing(keys.packet, self.version)))
+        Some((Box::new(keys.header), self.sealing(keys.packet)))
     }
 
     fn early_data_accepted(&self) -> Option<bool> {
@@ -328,7 +552,16 @@ impl crypto::Session for Session {
                     return Err(self.fail(alert, "no ClientHello".to_owned()));
                 }
             };
-            let (params, received) = (std::mem::take(params), reading.stream().to_vec());
+            let (mut params, received) = (std::mem::take(params), reading.stream().to_vec());
+            // 0-RTT packets are of the version that the client has begun with.
+            if matches!(self.version, Version::V1)
+                && !hello.early_data
+                && version::prefers_v2(&hello.transport_parameters)
+            {
+                self.version = Version::V2;
+                self.common.is_v2.store(true, Relaxed);
+            }
+            version::push_version_information(&mut params, number_of(self.version));
             let config = choose(hello).map_err(|alert| self.fail(alert, String::new()))?;
             let made = ServerConnection::new(config, self.version, params);
             let connection = made.map_err(|e| self.fail(INTERNAL_ERROR, e.to_string()))?;
@@ -349,17 +582,21 @@ impl crypto::Session for Session {
 
     fn transport_parameters(&self) -> Result<Option<TransportParameters>, TransportError> {
         let Some(bytes) = self.chosen().and_then(|c| c.quic_transport_parameters()) else { return Ok(None) };
-        let version = if matches!(self.version, Version::V2) { version::V2 } else { version::V1 };
-        read_parameters(bytes, version).map(Some)
+        let begun = number_of(self.begun);
+        if version::judge(bytes, begun) == Agreement::Other {
+            self.common.has_wrong_version.store(true, Relaxed);
+            version::note_other();
+        }
+        read_parameters(bytes, begun).map(Some)
     }
 
     fn write_handshake(&mut self, buf: &mut Vec<u8>) -> Option<Keys> {
         let Stage::Chosen(connection) = &mut self.stage else { return None };
         match connection.write_hs(buf) {
-            Some(KeyChange::Handshake { keys }) => Some(boxed_early(keys, self.version)),
+            Some(KeyChange::Handshake { keys }) => Some(boxed_early(keys, self.version, Some(&self.common))),
             Some(KeyChange::OneRtt { keys, next }) => {
                 self.next = Some(next);
-                Some(boxed(keys, self.version))
+                Some(boxed_by(keys, |key| self.sealing(key)))
             }
             None => {
                 if buf.is_empty() && !connection.is_handshaking() {
@@ -372,8 +609,7 @@ impl crypto::Session for Session {
 
     fn next_1rtt_keys(&mut self) -> Option<KeyPair<Box<dyn PacketKey>>> {
         let keys = self.next.as_mut()?.next_packet_keys();
-        let sealing = |key| sealing(key, self.version);
-        Some(KeyPair { local: sealing(keys.local), remote: sealing(keys.remote) })
+        Some(KeyPair { local: self.sealing(keys.local), remote: self.sealing(keys.remote) })
     }
 
     fn is_valid_retry(&self, _: &ConnectionId, _: &[u8], _: &[u8]) -> bool {

@@ -3,6 +3,7 @@
 //! PATH_CHALLENGE, and each move of a client, with a datagram of 1200 bytes first.
 
 use quinn_proto::Connection;
+use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr};
 
 /// Bytes that make up for a datagram of 1200.
@@ -19,8 +20,19 @@ pub(super) struct Strangers {
     challenges: u64,
     /// Senders of PATH_CHALLENGE in datagrams that are shorter than a client may make them (section 8.2.1).
     short: Vec<SocketAddr>,
-    /// Address that the client has moved to, and the bytes that have come from there, as long as they are not enough.
-    moved: Option<(SocketAddr, usize)>,
+    /// Address that the client has moved to, until enough has come from there, or it has answered a challenge.
+    moved: Option<Moved>,
+}
+
+/// Address that may get three times of what has come from there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Moved {
+    to: SocketAddr,
+    /// Bytes that have come from there and gone there.
+    received: usize,
+    sent: usize,
+    /// The challenge for the address before has been asked for. quinn-proto makes it first.
+    has_asked: Cell<bool>,
 }
 
 impl Strangers {
@@ -49,11 +61,19 @@ impl Strangers {
     ) {
         if from == now {
             self.short.retain(|short| *short != from);
-            let so_far = match self.moved {
-                Some((addr, bytes)) if addr == from => Some(bytes),
-                _ => (before != now && now.ip() != self.home).then_some(0),
+            let so_far = match self.moved.take() {
+                Some(moved) if moved.to == from => Some(moved),
+                other => (before != now && now.ip() != self.home).then(|| Moved {
+                    to: from,
+                    received: 0,
+                    sent: 0,
+                    // The address before is not asked if it was not proved itself.
+                    has_asked: Cell::new(other.is_some()),
+                }),
             };
-            self.moved = so_far.map(|bytes| (from, bytes + len)).filter(|(_, bytes)| *bytes < ENOUGH);
+            self.moved = so_far
+                .map(|moved| Moved { received: moved.received + len, ..moved })
+                .filter(|moved| moved.received < ENOUGH);
         } else if asks {
             self.short.retain(|short| *short != from);
             // Others get no answer from quinn-proto.
@@ -63,10 +83,25 @@ impl Strangers {
         }
     }
 
-    /// Returns `true` if a datagram may be sent to an address. `client`: address of the client.
-    pub(super) fn may_have(&mut self, to: SocketAddr, client: SocketAddr) -> bool {
+    /// Notes that the client has answered a challenge from an address.
+    pub(super) fn note_proof(&mut self, from: SocketAddr) {
+        self.moved.take_if(|moved| moved.to == from);
+    }
+
+    /// Returns the length that the next datagram for the client may have at most; `None` if it may have any, or is one for another
+    /// address.
+    pub(super) fn allowance(&self, client: SocketAddr) -> Option<usize> {
+        let moved = self.moved.as_ref().filter(|moved| moved.to == client)?;
+        moved.has_asked.replace(true).then(|| (3 * moved.received).saturating_sub(moved.sent))
+    }
+
+    /// Returns `true` if a datagram of this length may be sent to an address. `client`: address of the client.
+    pub(super) fn may_have(&mut self, to: SocketAddr, len: usize, client: SocketAddr) -> bool {
         if to == client {
-            return self.moved.is_none_or(|(addr, _)| addr != to);
+            let Some(moved) = self.moved.as_mut().filter(|moved| moved.to == to) else { return true };
+            let may = moved.sent + len <= 3 * moved.received;
+            moved.sent += if may { len } else { 0 };
+            return may;
         }
         match self.short.iter().position(|short| *short == to) {
             Some(at) => {
@@ -91,12 +126,12 @@ mod tests {
         let (home, other) = (addr("10.0.0.1:1"), addr("10.0.0.2:2"));
         let mut strangers = Strangers::new(home.ip());
         strangers.note_one(other, 40, (home, home), true);
-        assert!(strangers.may_have(home, home));
-        assert!(!strangers.may_have(other, home));
-        assert!(strangers.may_have(other, home) && strangers.is_empty());
+        assert!(strangers.may_have(home, 1200, home));
+        assert!(!strangers.may_have(other, 1200, home));
+        assert!(strangers.may_have(other, 1200, home) && strangers.is_empty());
         strangers.note_one(other, 40, (home, home), true);
         strangers.note_one(other, 1200, (home, home), true);
-        assert!(strangers.may_have(other, home) && strangers.is_empty());
+        assert!(strangers.may_have(other, 1200, home) && strangers.is_empty());
         strangers.note_one(other, 40, (home, home), false);
         assert!(strangers.is_empty());
         for port in 0..100 {
@@ -110,16 +145,27 @@ mod tests {
         let (home, other) = (addr("10.0.0.1:1"), addr("10.0.0.2:2"));
         let mut strangers = Strangers::new(home.ip());
         strangers.note_one(other, 40, (home, other), false);
-        assert!(!strangers.may_have(other, other) && strangers.may_have(home, other));
+        assert!(!strangers.may_have(other, 1200, other) && strangers.may_have(home, 1200, other));
         strangers.note_one(other, 300, (other, other), false);
-        assert!(!strangers.may_have(other, other));
+        assert!(!strangers.may_have(other, 1200, other));
         // To and fro begins anew.
         strangers.note_one(home, 40, (other, home), false);
         assert!(strangers.is_empty());
         strangers.note_one(other, 40, (home, other), false);
-        assert!(!strangers.may_have(other, other));
+        assert!(!strangers.may_have(other, 1200, other));
         strangers.note_one(other, 360, (other, other), false);
-        assert!(strangers.may_have(other, other) && strangers.is_empty());
+        assert!(strangers.may_have(other, 1200, other) && strangers.is_empty());
+        // What is short enough may go there, after the question to the address before. An answer proves the address.
+        strangers.note_one(other, 40, (home, other), false);
+        assert_eq!((strangers.allowance(other), strangers.allowance(other)), (None, Some(120)));
+        assert!(strangers.may_have(other, 50, other) && strangers.may_have(other, 70, other));
+        assert!(!strangers.may_have(other, 1, other));
+        strangers.note_one(other, 40, (other, other), false);
+        assert_eq!(strangers.allowance(other), Some(120));
+        strangers.note_proof(home);
+        assert!(!strangers.is_empty());
+        strangers.note_proof(other);
+        assert!(strangers.is_empty() && strangers.allowance(other).is_none());
         // Another port of the router in between.
         strangers.note_one(addr("10.0.0.1:9"), 40, (other, addr("10.0.0.1:9")), false);
         assert!(strangers.is_empty());

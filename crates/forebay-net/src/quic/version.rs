@@ -1,9 +1,12 @@
 //! Version 2 of QUIC (RFC 9369) on a state machine that knows version 1: the two differ in secrets, and in the types of long headers.
 //!
-//! Types of version 2 are changed to those of version 1 in datagrams that arrive ([`to_v1`]), and back where packets are sealed
-//! ([`header_on_the_wire`]), since the header is part of what is authenticated.
+//! quinn-proto sees version 1 only. Headers of version 2 are changed to those of version 1 in datagrams that arrive ([`to_v1`]), and back
+//! where packets are sealed ([`header_on_the_wire`]), since the header is part of what is authenticated. So a connection can begin with
+//! version 1 and go on with version 2 (RFC 9368).
 
+use super::frames::{push_varint, varint};
 use quinn_proto::ConnectionId;
+use std::cell::Cell;
 
 /// Version 1 (RFC 9000).
 pub(super) const V1: u32 = 1;
@@ -30,20 +33,30 @@ fn type_of_v1(first: u8) -> u8 {
     first & !TYPE | first.wrapping_sub(STEP) & TYPE
 }
 
-fn is_long(first: u8) -> bool {
-    first & 0x80 != 0
+/// Returns `true` if a packet has a long header.
+pub(super) fn is_long(packet: &[u8]) -> bool {
+    packet.first().is_some_and(|first| first & 0x80 != 0)
 }
 
-fn version_of(packet: &[u8]) -> Option<u32> {
-    packet.get(1..5)?.try_into().ok().map(u32::from_be_bytes)
+thread_local! {
+    static IS_V2: Cell<bool> = const { Cell::new(false) };
+    static IS_OTHER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Reads a variable-length integer (RFC 9000, section 16). Returns its value and what follows.
-fn varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
-    let length = 1usize << (bytes.first()? >> 6);
-    let (head, tail) = bytes.split_at_checked(length)?;
-    let value = head.iter().fold(0u64, |value, byte| value << 8 | u64::from(*byte));
-    Some((value & (u64::MAX >> (64 - 8 * length + 2)), tail))
+/// Notes that the datagram that is handled has version information of another version. Keys by which quinn-proto refuses a connection in its
+/// first datagram know nothing else of it.
+pub(super) fn note_other() {
+    IS_OTHER.set(true);
+}
+
+/// Returns `true` if that has been noted.
+pub(super) fn is_other_noted() -> bool {
+    IS_OTHER.get()
+}
+
+/// Returns `true` if the datagram that is handled has come in version 2. quinn-proto does not know.
+pub(super) fn is_v2_arriving() -> bool {
+    IS_V2.get()
 }
 
 /// Returns the version of a packet with a long header.
@@ -53,23 +66,25 @@ pub(super) fn of_long_header(packet: &[u8]) -> Option<u32> {
     Some(u32::from_be_bytes(*version))
 }
 
-/// Changes the types of all packets of version 2 in a datagram to those of version 1. What cannot be parsed stays as it is.
+/// Changes the headers of all packets of version 2 in a datagram that arrives to those of version 1. What cannot be parsed stays as it is.
 pub(super) fn to_v1(datagram: &mut [u8]) {
     let mut at = 0;
+    IS_V2.set(of_long_header(datagram) == Some(V2));
+    IS_OTHER.set(false);
     while let Some(packet) = datagram.get_mut(at..)
-        && packet.first().copied().is_some_and(is_long)
-        && version_of(packet) == Some(V2)
+        && of_long_header(packet) == Some(V2)
     {
         let Some(length) = change_packet(packet) else { return };
         at += length;
     }
 }
 
-/// Changes the type of a packet. Returns its length.
+/// Changes the header of a packet. Returns its length.
 fn change_packet(packet: &mut [u8]) -> Option<usize> {
     let first = packet.first_mut()?;
     *first = type_of_v1(*first);
     let kind = *first & TYPE;
+    packet.get_mut(1..5)?.copy_from_slice(&V1.to_be_bytes());
     let all = packet.len();
     let mut rest = packet.get(5..)?;
     for _ in 0..2 {
@@ -87,16 +102,7 @@ fn change_packet(packet: &mut [u8]) -> Option<usize> {
     (all - tail.len()).checked_add(usize::try_from(length).ok()?)
 }
 
-/// Changes a Retry packet that is about to be sent to version 2, if it is of it.
-pub(super) fn retry_to_wire(packet: &mut [u8]) {
-    if version_of(packet) == Some(V2)
-        && let Some(first) = packet.first_mut()
-    {
-        *first = type_of_v2(*first);
-    }
-}
-
-/// Returns the integrity tag of a Retry packet of version 2 whose type is that of version 1 (RFC 9001, section 5.8; RFC 9369, section
+/// Returns the integrity tag of a Retry packet of version 2 whose header is that of version 1 (RFC 9001, section 5.8; RFC 9369, section
 /// 3.3.3).
 pub(super) fn retry_tag(orig_dst_cid: &ConnectionId, packet: &[u8]) -> Option<[u8; 16]> {
     use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
@@ -105,9 +111,9 @@ pub(super) fn retry_tag(orig_dst_cid: &ConnectionId, packet: &[u8]) -> Option<[u
     let mut pseudo = Vec::with_capacity(packet.len() + orig_dst_cid.len() + 1);
     pseudo.push(u8::try_from(orig_dst_cid.len()).ok()?);
     pseudo.extend_from_slice(orig_dst_cid);
-    let (first, rest) = packet.split_first()?;
-    pseudo.push(type_of_v2(*first));
-    pseudo.extend_from_slice(rest);
+    let at = pseudo.len();
+    pseudo.extend_from_slice(packet);
+    header_on_the_wire(pseudo.get_mut(at..)?);
     let key = LessSafeKey::new(UnboundKey::new(&AES_128_GCM, &KEY).ok()?);
     let nonce = Nonce::assume_unique_for_key(NONCE);
     let tag = key.seal_in_place_separate_tag(nonce, Aad::from(pseudo), &mut []).ok()?;
@@ -133,16 +139,59 @@ fn parameters(mut params: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
     })
 }
 
-/// Returns `true` if the `version_information` of a client goes together with the version in use, or if there is none (RFC 9368,
-/// section 4).
-pub(super) fn agrees(params: &[u8], version: u32) -> bool {
-    let found = parameters(params).find(|(id, _)| *id == VERSION_INFORMATION);
-    found.is_none_or(|(_, value)| {
-        let (versions, odd) = value.as_chunks::<4>();
-        let mut versions = versions.iter().map(|bytes| u32::from_be_bytes(*bytes));
-        let chosen = versions.next();
-        odd.is_empty() && chosen == Some(version) && !versions.any(|version| version == 0)
-    })
+/// Answer to the `version_information` of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Agreement {
+    /// It goes together with the version that the client has begun with, or there is none.
+    Good,
+    /// It is of another version (RFC 9368, section 4).
+    Other,
+    /// It cannot be parsed (section 3).
+    Malformed,
+}
+
+/// Returns the versions in the `version_information` of a client: the one that it has begun with, and then those that it would take, the
+/// best first.
+fn information(params: &[u8]) -> Option<Option<(u32, Vec<u32>)>> {
+    let Some((_, value)) = parameters(params).find(|(id, _)| *id == VERSION_INFORMATION) else {
+        return Some(None);
+    };
+    let (versions, odd) = value.as_chunks::<4>();
+    let mut versions = versions.iter().map(|bytes| u32::from_be_bytes(*bytes));
+    let chosen = versions.next()?;
+    let available: Vec<u32> = versions.collect();
+    let is_sound = odd.is_empty() && chosen != 0 && !available.contains(&0);
+    is_sound.then_some(Some((chosen, available)))
+}
+
+/// Judges the transport parameters of a client that has begun with this version.
+pub(super) fn judge(params: &[u8], version: u32) -> Agreement {
+    match information(params) {
+        None => Agreement::Malformed,
+        Some(Some((chosen, _))) if chosen != version => Agreement::Other,
+        Some(_) => Agreement::Good,
+    }
+}
+
+/// Returns `true` if a client that has begun with version 1 would rather have version 2 (RFC 9368, section 2.3).
+pub(super) fn prefers_v2(params: &[u8]) -> bool {
+    let Some(Some((chosen, available))) = information(params) else { return false };
+    chosen == V1 && available.iter().find(|version| [V1, V2].contains(version)) == Some(&V2)
+}
+
+/// Sets a transport parameter that is a number.
+pub(super) fn set_parameter(params: &mut Vec<u8>, name: u64, value: u64) {
+    let mut out = Vec::with_capacity(params.len() + 8);
+    let mut push = |name: u64, value: &[u8]| {
+        push_varint(&mut out, name);
+        push_varint(&mut out, value.len() as u64);
+        out.extend_from_slice(value);
+    };
+    parameters(params).filter(|(known, _)| *known != name).for_each(|(name, value)| push(name, value));
+    let mut number = Vec::new();
+    push_varint(&mut number, value);
+    push(name, &number);
+    *params = out;
 }
 
 /// Returns `true` if a client has sent a transport parameter twice (RFC 9000, section 7.4).
@@ -152,10 +201,13 @@ pub(super) fn repeats_parameter(params: &[u8]) -> bool {
     !ids.is_sorted_by(|a, b| a < b)
 }
 
-/// Returns the header of a packet as it was on the wire.
+/// Changes a long header of version 1 to that of version 2, as it was or will be on the wire.
 pub(super) fn header_on_the_wire(header: &mut [u8]) {
-    if let Some(first) = header.first_mut().filter(|first| is_long(**first)) {
+    if is_long(header)
+        && let Some([first, version @ ..]) = header.first_chunk_mut::<5>()
+    {
         *first = type_of_v2(*first);
+        *version = V2.to_be_bytes();
     }
 }
 
@@ -178,6 +230,7 @@ mod tests {
         let handshake: Vec<u8> = [&[0xf0][..], &version, &[1, 9, 0, 2, 8, 8]].concat();
         let mut datagram = [&initial[..], &handshake, &[0x40, 1, 2]].concat();
         to_v1(&mut datagram);
+        assert!(is_v2_arriving() && datagram[1..5] == V1.to_be_bytes());
         assert_eq!(
             (datagram[0], datagram[initial.len()], datagram[initial.len() + handshake.len()]),
             (0xc0, 0xe0, 0x40)
@@ -187,7 +240,7 @@ mod tests {
         }
         let mut v1 = vec![0xd0, 0, 0, 0, 1, 0, 0];
         to_v1(&mut v1);
-        assert_eq!(v1[0], 0xd0);
+        assert!(!is_v2_arriving() && v1[0] == 0xd0);
     }
 
     /// RFC 9369, appendix A.4.
@@ -200,9 +253,10 @@ mod tests {
             .collect();
         let (packet, tag) = bytes.split_at(bytes.len() - 16);
         let mut as_v1 = packet.to_vec();
-        as_v1[0] = type_of_v1(as_v1[0]);
+        to_v1(&mut as_v1);
+        assert_eq!(as_v1[1..5], V1.to_be_bytes());
         assert_eq!(retry_tag(&id, &as_v1).as_ref().map(|t| &t[..]), Some(tag));
-        retry_to_wire(&mut as_v1);
+        header_on_the_wire(&mut as_v1);
         assert_eq!(as_v1, packet);
     }
 
@@ -210,13 +264,46 @@ mod tests {
     fn version_information() {
         let mut params = vec![0x01, 1, 5];
         push_version_information(&mut params, V2);
-        assert!(agrees(&params, V2) && !agrees(&params, V1) && agrees(&params[..3], V1));
+        assert_eq!(judge(&params, V2), Agreement::Good);
+        assert_eq!(judge(&params, V1), Agreement::Other);
+        assert_eq!(judge(&params[..3], V1), Agreement::Good);
         let with = |value: &[u8]| [&[0x11, value.len() as u8][..], value].concat();
-        for wrong in [&[0, 0, 0, 1, 0][..], &[], &[0, 0, 0, 1, 0, 0, 0, 0]] {
-            assert!(!agrees(&with(wrong), V1), "{wrong:?}");
+        for wrong in [&[0, 0, 0, 1, 0][..], &[], &[0, 0, 0, 1, 0, 0, 0, 0], &[0, 0, 0, 0]] {
+            assert_eq!(judge(&with(wrong), V1), Agreement::Malformed, "{wrong:?}");
         }
-        assert!(agrees(&with(&[0, 0, 0, 1]), V1));
+        assert_eq!(judge(&with(&[0, 0, 0, 1]), V1), Agreement::Good);
     }
+
+    #[test]
+    fn clients_that_would_rather_have_version_2() {
+        let with = |versions: &[u32]| {
+            let value: Vec<u8> = versions.iter().flat_map(|version| version.to_be_bytes()).collect();
+            [&[0x11, value.len() as u8][..], &value].concat()
+        };
+        for (versions, wanted) in [
+            (&[V1, V2, V1][..], true),
+            (&[V1, 0x1a2a_3a4a, V2, V1], true),
+            (&[V1, V2], true),
+            (&[V1, V1, V2], false),
+            (&[V1, V1], false),
+            (&[V1], false),
+            (&[V2, V2, V1], false),
+            (&[V1, V2, 0], false),
+        ] {
+            assert_eq!(prefers_v2(&with(versions)), wanted, "{versions:x?}");
+        }
+        assert!(!prefers_v2(&[]));
+    }
+
+    #[test]
+    fn a_parameter_is_set() {
+        let mut params = vec![0x0e, 1, 5, 0x01, 1, 9];
+        set_parameter(&mut params, 0x0e, 3);
+        assert_eq!(params, [0x01, 1, 9, 0x0e, 1, 3]);
+        set_parameter(&mut params, 0x0e, 100);
+        assert_eq!(params, [0x01, 1, 9, 0x0e, 2, 0x40, 100]);
+    }
+
     #[test]
     fn repeated_parameters() {
         assert!(!repeats_parameter(&[0x01, 1, 5, 0x04, 0, 0x7f, 0, 1, 2, 3]));

@@ -31,6 +31,8 @@ pub struct Hello {
     pub version: u16,
     /// Names for ALPN, each after its length in one byte (RFC 7301, section 3.1).
     pub alpn: Vec<u8>,
+    /// Transport parameters of QUIC (RFC 9001, section 8.2).
+    pub transport_parameters: Vec<u8>,
 }
 
 impl Hello {
@@ -189,6 +191,7 @@ impl Hello {
             13 => self.sigalgs = shorts(data.list16()?),
             16 => self.alpn = data.list16()?.to_vec(),
             42 => self.early_data = true,
+            57 => self.transport_parameters = data.0.to_vec(),
             43 => {
                 let versions = shorts(data.list8()?);
                 self.v13 = versions.contains(&0x0304);

@@ -40,7 +40,7 @@ const ARENA: usize = 64 * 1024;
 
 /// Sends a response with the content of several requests, its head first.
 pub(super) async fn send(req: &mut Request, head: &[u8], framing: BodyFraming, mut join: Box<Join>) -> Done {
-    let pace = Pace::new(limit_rate(req));
+    let pace = Pace::new(limit_rate(req), head.len());
     let own = join.own_filters.min(req.resp.filters.len());
     let filters = req.resp.filters.split_off(own);
     let (mut pending, gathered) = (req.take_buf(), req.take_buf());

@@ -77,7 +77,7 @@ impl Outlet {
             to: Destination::Memory(Vec::new(), limit),
             filters: Vec::new(),
             framing: BodyFraming::Plain,
-            pace: Pace::new(None),
+            pace: Pace::new(None, 0),
             most: usize::MAX,
             enough: GATHERED,
             gathered: Vec::new(),

@@ -46,7 +46,7 @@ pub(crate) async fn send(
             return send_memory(thread, req, head).await;
         }
     }
-    pump(thread, req, head, framing, Pace::new(rate)).await
+    pump(thread, req, head, framing, Pace::new(rate, head.len())).await
 }
 
 /// Sends head and body through a pump.

@@ -24,7 +24,8 @@ use forebay_core::thread::next_connection;
 use forebay_core::tls::accept::Handshake;
 use forebay_net::addr::Peer;
 use forebay_net::quic::{
-    Arrival, Choose, Congestion, Endpoint, HandshakeFacts, Link, Owner, Place, Received, Settings, TlsConfig,
+    Arrival, Choose, Congestion, Endpoint, HandshakeFacts, IDS, Link, Owner, Place, Received, Settings,
+    TlsConfig,
 };
 use forebay_net::reactor::{Direct, Token};
 use forebay_net::tls::hello::Hello;
@@ -514,6 +515,7 @@ fn settings(thread: &Thread, listener: u32) -> Settings {
         stream_window: buffer,
         send_window: buffer.saturating_mul(16),
         idle: idle.max(Duration::from_secs(1)),
+        ids: server.map_or(*IDS.start(), |s| s.settings.quic_active_connection_id_limit.0),
         retry: server.is_some_and(|s| s.settings.quic_retry),
         connections: thread.max_connections,
         congestion: server

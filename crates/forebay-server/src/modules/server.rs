@@ -1,9 +1,13 @@
 //! Settings of the server level (nginx: ngx_http_core_module, server context).
 
 use super::alt_svc::AltSvc;
-use crate::config::value::{Buffers, Msec, Number, Size};
+use crate::config::Scope;
+use crate::config::value::{Buffers, Msec, Number, Setting, Size, first, once};
+use forebay_conf::error::Error;
+use forebay_conf::tree::Directive;
+use forebay_conf::units;
 use forebay_core::tls::HostKeyFile;
-use forebay_net::quic::Congestion;
+use forebay_net::quic::{Congestion, IDS};
 use std::time::Duration;
 
 crate::keyword! {
@@ -20,6 +24,23 @@ impl CongestionControl {
             CongestionControl::Bbr => Congestion::Bbr,
             CongestionControl::Reno => Congestion::Reno,
         }
+    }
+}
+
+/// Connection identifiers of a client that are kept at a time, one of [`IDS`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct IdLimit(pub u64);
+
+impl Setting<crate::HttpContext> for IdLimit {
+    /// nginx takes any number, and clients end the connection at 0 and 1.
+    fn take(previous: Option<Self>, d: &Directive, cx: &mut Scope<'_>) -> Result<Self, Error> {
+        once(&previous, d, cx)?;
+        let n = units::number(first(d)).ok_or_else(|| cx.directive_error(d, "invalid number"))?;
+        let kept = n.clamp(*IDS.start(), *IDS.end());
+        if kept != n {
+            cx.warn(d, format!("\"{}\" {n} has the effect of {kept}", d.name.as_str()));
+        }
+        Ok(IdLimit(kept))
     }
 }
 
@@ -52,6 +73,8 @@ crate::settings! {
     "http3_stream_buffer_size" => http3_stream_buffer_size: Size = Size(65536);
     /// `true` if clients of HTTP/3 must prove their address before a connection is made for them.
     "quic_retry" => quic_retry: bool = false;
+    /// Connection identifiers of a client over QUIC that are kept at a time.
+    "quic_active_connection_id_limit" => quic_active_connection_id_limit: IdLimit = IdLimit(2);
     /// Congestion control over QUIC.
     "quic_congestion_control" => quic_congestion_control: CongestionControl = CongestionControl::System;
     /// Secret of stateless resets and of tokens for clients.
@@ -60,4 +83,22 @@ crate::settings! {
     "http2_max_concurrent_streams" => http2_max_concurrent_streams: Number = Number(128);
     /// Initial window of a stream: bytes of a body that are buffered before the handler reads it.
     "http2_body_preread_size" => http2_body_preread_size: Size = Size(65536);
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing;
+
+    #[test]
+    fn limits_of_identifiers_without_effect_are_named() {
+        let warnings =
+            |n: &str| testing::warnings(&format!("server {{ quic_active_connection_id_limit {n}; }}"));
+        for n in ["2", "5"] {
+            assert!(warnings(n).is_empty(), "{n}");
+        }
+        assert_eq!(warnings("0"), ["\"quic_active_connection_id_limit\" 0 has the effect of 2"]);
+        assert_eq!(warnings("9"), ["\"quic_active_connection_id_limit\" 9 has the effect of 5"]);
+        let wrong = "\"quic_active_connection_id_limit\" directive invalid number";
+        assert_eq!(testing::error("quic_active_connection_id_limit x;").as_deref(), Some(wrong));
+    }
 }

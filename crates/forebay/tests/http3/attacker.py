@@ -192,7 +192,8 @@ class Attacker:
         if self.terminated is not None:
             t = self.terminated
             closed = {"code": t.error_code, "frame": t.frame_type, "reason": t.reason_phrase}
-        return {"connected": self.complete, "closed": closed, "received": self.received, "datagrams": self.datagrams, **more}
+        told = {"connected": self.complete, "closed": closed, "received": self.received, "datagrams": self.datagrams}
+        return {**told, "ids": self.quic._remote_active_connection_id_limit, **more}
 
 
 def parameters(encoded, edits):

@@ -206,6 +206,11 @@ class Client:
         if c.get("version") == 2:
             conf.original_version = QuicProtocolVersion.VERSION_2
             conf.supported_versions = [QuicProtocolVersion.VERSION_2]
+        if "versions" in c:
+            conf.original_version = QuicProtocolVersion.VERSION_1
+            conf.supported_versions = [
+                {1: QuicProtocolVersion.VERSION_1, 2: QuicProtocolVersion.VERSION_2}[n] for n in c["versions"]
+            ]
         raw = c.get("raw", False)
 
         def ticket(ticket):
@@ -413,13 +418,13 @@ class Client:
         return await self.state(c)
 
     async def move(self, c):
-        """Goes on from another local port."""
+        """Goes on from another local port, or another address."""
         p = self.connections[c["on"]]
         old = p._transport
         loop = asyncio.get_running_loop()
         new = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         new.setblocking(False)
-        new.bind(("127.0.0.1", 0))
+        new.bind((c.get("address", "127.0.0.1"), 0))
         ports = [old.get_extra_info("sockname")[1], new.getsockname()[1]]
         await loop.create_datagram_endpoint(lambda: p, sock=new)
         old.close()

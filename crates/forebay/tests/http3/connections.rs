@@ -130,6 +130,41 @@ fn version_2() {
     }
 }
 
+/// Clients that begin with version 1 go on with version 2 if they prefer it (RFC 9368, section 2.3).
+#[test]
+fn version_2_is_preferred() {
+    const V2: u32 = 0x6b33_43cf;
+    let Some(mut client) = Client::start() else { return };
+    for lines in ["ssl_early_data on;", "quic_retry on;"] {
+        let server = serve(lines);
+        let told = client.connect_with("a", &server, json!({"versions": [2, 1]}));
+        assert_eq!((&told["connected"], &told["version"]), (&json!(true), &json!(V2)), "{lines}: {told}");
+        assert_eq!(client.get("a", "/page")["length"], 10_000);
+        client.request("a", "upload", json!({"path": "/page", "method": "POST", "length": 300_000}));
+        assert_eq!(client.answer("upload")["status"], 405);
+        // A move after the change.
+        client.call("move", json!({"on": "a"}));
+        assert_eq!(client.get("a", "/page")["length"], 10_000);
+        for versions in [[1, 2].as_slice(), &[1]] {
+            let told = client.connect_with("b", &server, json!({"versions": versions}));
+            assert_eq!((&told["connected"], &told["version"]), (&json!(true), &json!(1)), "{told}");
+            assert_eq!(client.get("b", "/page")["length"], 10_000);
+        }
+    }
+    // 0-RTT packets are of the first version, so that such a connection stays there.
+    let server = serve("ssl_early_data on;");
+    client.connect("a", &server);
+    client.get("a", "/page");
+    let early = json!({"as": "early", "path": "/page"});
+    let told = client.connect_with("b", &server, json!({"versions": [2, 1], "ticket": "a", "early": early}));
+    assert_eq!(
+        (&told["connected"], &told["early"], &told["version"]),
+        (&json!(true), &json!(true), &json!(1)),
+        "{told}"
+    );
+    assert_eq!(client.answer("early")["length"], 10_000);
+}
+
 #[test]
 fn clients_move() {
     let Some(mut client) = Client::start() else { return };
@@ -144,6 +179,21 @@ fn clients_move() {
     assert_eq!(after, ports[1].to_string());
     let told = client.answer("running");
     assert_eq!((&told["length"], &told["ended"]), (&json!(2_000_000), &json!(true)), "{told}");
+}
+
+/// A client whose address changes gets its answer although it has sent little from there: the question for it is as short as that allows
+/// (RFC 9000, section 8.2.1).
+#[test]
+fn addresses_change() {
+    let Some(mut client) = Client::start() else { return };
+    let server = serve("location = /address { return 200 $remote_addr; }");
+    client.connect("a", &server);
+    assert_eq!(client.get("a", "/address")["text"], "127.0.0.1");
+    for address in ["127.0.0.2", "127.0.0.3"] {
+        client.call("move", json!({"on": "a", "address": address}));
+        assert_eq!(client.get("a", "/address")["text"], address);
+        assert_eq!(client.get("a", "/page")["length"], 10_000);
+    }
 }
 
 /// Application protocols that nobody agreed on, and a server that does not speak HTTP/3.

@@ -19,6 +19,8 @@ const PARAMETER: u64 = 0x8;
 const ID_LIMIT: u64 = 0x9;
 const VIOLATION: u64 = 0xa;
 const CRYPTO_BUFFER: u64 = 0xd;
+/// VERSION_NEGOTIATION_ERROR (RFC 9368, section 8).
+const OTHER_VERSION: u64 = 0x11;
 /// CRYPTO_ERROR, with an alert of TLS.
 const CRYPTO: u64 = 0x100;
 
@@ -451,6 +453,9 @@ fn wrong_frames() {
         ("RESET_STREAM of a stream of the server", ints(&[0x04, 1, 0, 0]), STREAM_STATE),
         ("RESET_STREAM beyond the limit", ints(&[0x04, 4 * 128, 0, 0]), STREAM_LIMIT),
         ("RESET_STREAM beyond the window", ints(&[0x04, 0, 0, 70_000]), FLOW_CONTROL),
+        ("STOP_SENDING beyond the limit", ints(&[0x05, 4 * 128, 0]), STREAM_LIMIT),
+        ("STREAM_DATA_BLOCKED beyond the limit", ints(&[0x15, 4 * 128, 0]), STREAM_LIMIT),
+        ("STREAM_DATA_BLOCKED beyond the limit of the other kind", ints(&[0x15, 4 * 8 + 2, 0]), STREAM_LIMIT),
         ("STOP_SENDING of a stream of its own", ints(&[0x05, 2, 0]), STREAM_STATE),
         ("STOP_SENDING of a stream of the server", ints(&[0x05, 1, 0]), STREAM_STATE),
         ("STOP_SENDING of an unopened stream of the server", ints(&[0x05, 19, 0]), STREAM_STATE),
@@ -461,6 +466,7 @@ fn wrong_frames() {
         ("STREAM_DATA_BLOCKED of the server's control stream", ints(&[0x15, 3, 0]), STREAM_STATE),
         ("content beyond the window", ints(&[0x0e, 0, 70_000, 1, 1]), FLOW_CONTROL),
         ("another final size", ints(&[0x0f, 0, 5, 1, 1, 0x0f, 0, 9, 1, 1]), FINAL_SIZE),
+        ("a final size below what was sent, by FIN", ints(&[0x0e, 0, 5, 1, 1, 0x0f, 0, 2, 1, 1]), FINAL_SIZE),
         ("another final size by RESET_STREAM", ints(&[0x0f, 0, 5, 1, 1, 0x04, 0, 0, 3]), FINAL_SIZE),
         ("RESET_STREAM below what was sent", ints(&[0x0e, 0, 5, 1, 1, 0x04, 0, 0, 3]), FINAL_SIZE),
         ("content behind the final size", ints(&[0x0f, 0, 5, 1, 1, 0x0e, 0, 20, 1, 1]), FINAL_SIZE),
@@ -486,8 +492,8 @@ fn wrong_frames() {
     for (what, frames, wanted) in rows {
         wrong.frames(what, frames, *wanted);
     }
-    let ids: Vec<u8> = (10..22).flat_map(|n| id(u64::from(n), 0, &[n; 8])).collect();
-    wrong.frames("more identifiers than active_connection_id_limit", &ids, ID_LIMIT);
+    // aioquic has given the first two, as many as quic_active_connection_id_limit allows.
+    wrong.frames("more identifiers than active_connection_id_limit", &id(8, 0, &[8; 8]), ID_LIMIT);
     for (what, frames) in [
         ("PING", ints(&[0x01])),
         ("PADDING", vec![0; 20]),
@@ -496,12 +502,35 @@ fn wrong_frames() {
         ("ACK_ECN with counts that cannot be", ints(&[0x03, 0, 0, 0, 0, 900, 900, 900])),
         ("the same bytes twice", ints(&[0x0e, 0, 0, 1, 1, 0x0e, 0, 0, 1, 1])),
         ("MAX_DATA that takes back", ints(&[0x10, 1])),
+        ("FIN at what was sent before", ints(&[0x0e, 6, 0, 1, 0x21, 0x0f, 6, 1, 0])),
+        ("STOP_SENDING of the last stream that is allowed", ints(&[0x05, 4 * 19, 0])),
+        ("STREAM_DATA_BLOCKED of the last stream that is allowed", ints(&[0x15, 4 * 19, 0])),
+        ("an identifier that takes the place of all before", id(2, 2, &[2; 8])),
     ] {
         wrong.good(what, &frames);
     }
     assert_eq!(wrong.failures, "");
     let log = server.error_log();
     assert!(!log.contains("panic"), "{log}");
+}
+
+/// quic_active_connection_id_limit, which aioquic makes full use of.
+#[test]
+fn identifiers_of_a_client() {
+    let Some(mut client) = start() else { return };
+    for (lines, most) in
+        [("", 2), ("quic_active_connection_id_limit 4;", 4), ("quic_active_connection_id_limit 9;", 5)]
+    {
+        let server = serve(lines);
+        let told = client.call("open", json!({"as": "a", "port": server.addr(0).port()}));
+        assert_eq!((&told["connected"], &told["ids"]), (&json!(true), &json!(most)), "{lines}: {told}");
+        let told = client.call("ask", json!({"on": "a", "path": "/page", "count": 1}));
+        assert_eq!((&told["ended"], &told["closed"]), (&json!(true), &Value::Null), "{lines}: {told}");
+        let one_more = [&ints(&[0x18, 8, 0])[..], &[8], &[8; 8], &[9; 16]].concat();
+        let told = client.call("wrong", json!({"port": server.addr(0).port(), "frames": hex(&one_more)}));
+        assert_eq!(code(&told), Some(ID_LIMIT), "{lines}: {told}");
+        client.call("close", json!({"on": "a"}));
+    }
 }
 
 #[test]
@@ -583,12 +612,15 @@ fn wrong_transport_parameters() {
         ("a name without a value", raw(&[0x3f00])),
         ("a value that is cut off", raw(&[0x3f00, 50, 1])),
         ("version_information that is cut off", bytes(17, &[0, 0])),
-        ("version_information of another version", bytes(17, &[0x6b, 0x33, 0x43, 0xcf])),
         ("version_information with version 0", bytes(17, &[0, 0, 0, 1, 0, 0, 0, 0])),
     ];
     for (what, edit) in rows {
         wrong.parameter(what, edit, Some(PARAMETER));
     }
+    let v2 = [0x6b, 0x33, 0x43, 0xcf];
+    let other = "version_information of another version";
+    wrong.parameter(other, bytes(17, &v2), Some(OTHER_VERSION));
+    wrong.parameter(other, bytes(17, &[v2, v2, [0, 0, 0, 1]].concat()), Some(OTHER_VERSION));
     for (what, edit) in [
         ("max_udp_payload_size 1200", number(3, 1200)),
         ("ack_delay_exponent 20", number(10, 20)),

@@ -518,6 +518,21 @@ fn messages() {
     check(&more);
 }
 
+/// Fields that every request with them would be refused for are not taken into the table.
+#[test]
+fn insertions_beyond_the_header_buffers() {
+    let Some(mut client) = Client::start() else { return };
+    let server = serve("large_client_header_buffers 4 1k;");
+    for (length, want) in [(1024, Nothing), (1025, Connection(ENCODER))] {
+        let mut bytes = vec![2];
+        push_int(&mut bytes, 0x20, 5, 4096);
+        push_int(&mut bytes, 0xc0, 6, 1);
+        push_int(&mut bytes, 0, 7, length);
+        bytes.resize(bytes.len() + length, b'x');
+        assert_eq!(judge(&mut client, &server, &[Send("uni", bytes)], want), Ok(()), "{length}");
+    }
+}
+
 /// Work without progress ends the connection.
 #[test]
 fn floods() {

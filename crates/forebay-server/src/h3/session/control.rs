@@ -124,8 +124,11 @@ impl Session {
 
     /// Carries out instructions of the encoder stream, and goes on with the field sections that have waited for them.
     fn instructions(self: &Rc<Self>, thread: &Rc<Thread>, input: &[u8]) -> Result<usize, Fatal> {
+        // A field that is longer would be refused in each request.
+        let (_, longest) = self.limits(thread).large_client_header_buffers;
         let mut s = self.state.borrow_mut();
         let state = &mut *s;
+        state.decoder.limit_strings(longest);
         let before = state.decoder.carried_out();
         let done = state.decoder.instructions(input, &mut state.scratch);
         let done = done.map_err(|_| (Code::EncoderStreamError, "client sent invalid QPACK instruction"))?;

@@ -1,0 +1,42 @@
+//! What keys and the endpoint tell each other of a path that is not proved (RFC 9000, section 8.2). quinn-proto, which calls the keys, does
+//! not carry it.
+
+use std::cell::Cell;
+
+thread_local! {
+    static PROVED: Cell<bool> = const { Cell::new(false) };
+    static MOST: Cell<Option<usize>> = const { Cell::new(None) };
+    static LENGTH: Cell<Option<usize>> = const { Cell::new(None) };
+}
+
+/// Notes that the client has answered a challenge.
+pub(super) fn note_proof() {
+    PROVED.set(true);
+}
+
+/// Calls a function that handles a datagram. Returns whether the client has answered a challenge in it.
+pub(super) fn watch<R>(handle: impl FnOnce() -> R) -> (bool, R) {
+    PROVED.set(false);
+    let result = handle();
+    (PROVED.get(), result)
+}
+
+/// Calls a function that makes a datagram. With `most`, the longest that the path may have, padding is left out: a challenge goes out in a
+/// shorter datagram then (section 8.2.1). Returns the length of the datagram if it is shorter than it looks.
+pub(super) fn shorten<R>(most: Option<usize>, make: impl FnOnce() -> R) -> (Option<usize>, R) {
+    MOST.set(most);
+    LENGTH.set(None);
+    let result = make();
+    MOST.set(None);
+    (LENGTH.take(), result)
+}
+
+/// Returns the length that the packet about to be sealed may have, with its tag; `None` for any.
+pub(super) fn most() -> Option<usize> {
+    MOST.get()
+}
+
+/// Notes that the packet has been shortened to this length.
+pub(super) fn note_length(length: usize) {
+    LENGTH.set(Some(length));
+}
