@@ -44,6 +44,7 @@ fn endpoint() -> Option<Endpoint> {
         stream_window: 1000,
         send_window: 4000,
         idle: Duration::from_secs(30),
+        ids: 2,
         retry: false,
         connections: 8,
         congestion: Congestion::Cubic,

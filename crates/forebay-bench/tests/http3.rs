@@ -99,6 +99,7 @@ fn server_for(alpn: &'static [u8], manner: impl Manner) -> SocketAddr {
             stream_window: 1 << 20,
             send_window: 1 << 20,
             idle: Duration::from_secs(30),
+            ids: 2,
             retry: false,
             connections: 1000,
             congestion: Congestion::Cubic,

@@ -404,12 +404,16 @@ impl Controller {
             }
             Change::Page(page) => {
                 let place = (kind, namespace);
+                let mut changed = false;
                 for value in page {
-                    if let Some(key) = self.set(kind, value)
-                        && let Some(unseen) = self.unseen.get_mut(&place)
-                    {
+                    let (key, is_other) = self.set(kind, value);
+                    changed |= is_other;
+                    if let Some(unseen) = self.unseen.get_mut(&place) {
                         unseen.remove(&key);
                     }
+                }
+                if !changed {
+                    return;
                 }
             }
             Change::Listed => {
@@ -419,7 +423,10 @@ impl Controller {
                 self.unlisted.remove(&place);
             }
             Change::Set(value) => {
-                self.set(kind, value);
+                // Most changes are those of statuses, many of them our own.
+                if !self.set(kind, value).1 {
+                    return;
+                }
             }
             Change::Gone(value) => self.gone(kind, &key_of(&value)),
             Change::Unknown => {
@@ -438,8 +445,9 @@ impl Controller {
         };
     }
 
-    /// Adds an object, or replaces it. Returns its name. An object that cannot be read keeps its former content.
-    fn set(&mut self, kind: Watched, value: Value) -> Option<Key> {
+    /// Adds an object, or replaces it. Returns its name, and whether it differs from the former one in what it says. An object that
+    /// cannot be read keeps its former content.
+    fn set(&mut self, kind: Watched, value: Value) -> (Key, bool) {
         let key = key_of(&value);
         let applied = match kind {
             Watched::Core(kind) => {
@@ -448,7 +456,7 @@ impl Controller {
                     if self.is_for_webhook(kind, &key) {
                         self.judged.borrow_mut().insert((kind, key.clone()), object.clone());
                     }
-                    self.objects.apply(object);
+                    self.objects.apply(object)
                 })
             }
             Watched::Gateway(kind) => {
@@ -456,11 +464,11 @@ impl Controller {
                 self.objects.gateway.apply(kind, key.clone(), value)
             }
         };
-        if let Err(error) = applied {
+        if let Err(error) = &applied {
             (self.log)(&format!("{} {key} cannot be read: {error}", kind.name()));
         }
         self.known.entry(kind).or_default().insert(key.clone());
-        Some(key)
+        (key, applied.unwrap_or(false))
     }
 
     /// Returns `true` for the ConfigMap and the classes.

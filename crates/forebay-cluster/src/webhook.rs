@@ -106,7 +106,9 @@ fn problems(
     options: &Options,
 ) -> Result<Vec<Problem>, String> {
     let mut objects = Objects::new();
-    settings.values().for_each(|object| objects.apply(object.clone()));
+    for object in settings.values() {
+        objects.apply(object.clone());
+    }
     let ingress = Object::of(Kind::Ingress, object.clone())?;
     let key = ingress.key();
     objects.apply(ingress);

@@ -96,7 +96,7 @@ impl GatewayKind {
 }
 
 /// A GatewayClass.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct GatewayClass {
     /// Metadata.
     pub metadata: Metadata,
@@ -106,7 +106,7 @@ pub struct GatewayClass {
 }
 
 /// Specification of a GatewayClass.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct GatewayClassSpec {
     /// Name of its controller.
@@ -114,7 +114,7 @@ pub struct GatewayClassSpec {
 }
 
 /// A Gateway.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct Gateway {
     /// Metadata.
     pub metadata: Metadata,
@@ -127,7 +127,7 @@ pub struct Gateway {
 }
 
 /// Specification of a Gateway.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct GatewaySpec {
     /// Name of its GatewayClass.
@@ -143,7 +143,7 @@ pub struct GatewaySpec {
 }
 
 /// TLS of a Gateway.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct GatewayTls {
     /// To clients.
@@ -153,7 +153,7 @@ pub struct GatewayTls {
 }
 
 /// Certificates of clients.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Frontend {
     /// For all ports.
@@ -163,7 +163,7 @@ pub struct Frontend {
 }
 
 /// Certificates of clients at a port.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct PortTls {
     /// Port.
@@ -173,7 +173,7 @@ pub struct PortTls {
 }
 
 /// Verification of clients.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct FrontendTls {
     /// Verification; `None`: clients show no certificate.
@@ -181,7 +181,7 @@ pub struct FrontendTls {
 }
 
 /// Verification of the certificates of clients.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct FrontendValidation {
     /// ConfigMaps with authorities.
@@ -191,7 +191,7 @@ pub struct FrontendValidation {
 }
 
 /// Certificate that backends see.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct BackendSide {
     /// Secret.
@@ -199,7 +199,7 @@ pub struct BackendSide {
 }
 
 /// Status of a Gateway.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct GatewayStatus {
     /// Addresses.
@@ -218,7 +218,7 @@ pub struct Address {
 }
 
 /// ListenerSets that may attach to a Gateway.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct AllowedListeners {
     /// Namespaces.
@@ -226,7 +226,7 @@ pub struct AllowedListeners {
 }
 
 /// Listener of a Gateway or a ListenerSet.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Listener {
     /// Name.
@@ -244,7 +244,7 @@ pub struct Listener {
 }
 
 /// TLS of a listener.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ListenerTls {
     /// `Terminate` or `Passthrough`.
@@ -268,7 +268,7 @@ pub struct ObjectRef {
 }
 
 /// Routes that may attach to a listener.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct AllowedRoutes {
     /// Namespaces.
@@ -278,7 +278,7 @@ pub struct AllowedRoutes {
 }
 
 /// Namespaces of routes.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct AllowedNamespaces {
     /// `Same`, `All`, `Selector` or `None`.
@@ -288,7 +288,7 @@ pub struct AllowedNamespaces {
 }
 
 /// Selector of labels.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Selector {
     /// Labels with their values.
@@ -298,7 +298,7 @@ pub struct Selector {
 }
 
 /// Condition on a label.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Expression {
     /// Label.
@@ -325,7 +325,7 @@ impl Selector {
 }
 
 /// Kind of routes.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct RouteKind {
     /// Group; `None`: that of the Gateway API.
@@ -335,7 +335,7 @@ pub struct RouteKind {
 }
 
 /// A ListenerSet.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct ListenerSet {
     /// Metadata.
     pub metadata: Metadata,
@@ -345,7 +345,7 @@ pub struct ListenerSet {
 }
 
 /// Specification of a ListenerSet.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ListenerSetSpec {
     /// Its Gateway.
@@ -373,7 +373,7 @@ pub struct ParentRef {
 }
 
 /// An HTTPRoute, or a route of another kind whose rules are read as those of one.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct Route {
     /// Metadata.
     pub metadata: Metadata,
@@ -383,7 +383,7 @@ pub struct Route {
 }
 
 /// Specification of a route.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct RouteSpec {
     /// Gateways.
@@ -395,7 +395,7 @@ pub struct RouteSpec {
 }
 
 /// Rule of a route.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Rule {
     /// Conditions, one of which has to hold; empty: all requests.
@@ -411,7 +411,7 @@ pub struct Rule {
 }
 
 /// Repetitions of failed requests.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Retry {
     /// Statuses that are repeated.
@@ -421,7 +421,7 @@ pub struct Retry {
 }
 
 /// Time limits of a rule, such as `500ms`.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Timeouts {
     /// The whole request.
@@ -431,7 +431,7 @@ pub struct Timeouts {
 }
 
 /// Conditions of a rule, all of which have to hold.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Match {
     /// Path.
@@ -445,7 +445,7 @@ pub struct Match {
 }
 
 /// Method of a request.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(untagged)]
 pub enum Method {
     /// HTTP method.
@@ -455,7 +455,7 @@ pub enum Method {
 }
 
 /// Service and method of gRPC.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct GrpcMethod {
     /// `Exact` or `RegularExpression`.
@@ -468,7 +468,7 @@ pub struct GrpcMethod {
 }
 
 /// Condition on the path.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct PathMatch {
     /// `Exact`, `PathPrefix` or `RegularExpression`.
@@ -479,7 +479,7 @@ pub struct PathMatch {
 }
 
 /// Condition on a field or a parameter.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct ValueMatch {
     /// `Exact` or `RegularExpression`.
@@ -492,7 +492,7 @@ pub struct ValueMatch {
 }
 
 /// Service that requests go to.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct BackendRef {
     /// Group.
@@ -512,7 +512,7 @@ pub struct BackendRef {
 }
 
 /// Change of requests and answers.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Filter {
     /// Type.
@@ -533,7 +533,7 @@ pub struct Filter {
 }
 
 /// Fields that are set, added and removed.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct HeaderModifier {
     /// Fields that take the place of others.
@@ -545,7 +545,7 @@ pub struct HeaderModifier {
 }
 
 /// Name and value of a field.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct NameValue {
     /// Name.
@@ -555,7 +555,7 @@ pub struct NameValue {
 }
 
 /// Redirect.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Redirect {
     /// Scheme.
@@ -571,7 +571,7 @@ pub struct Redirect {
 }
 
 /// New host and path of requests to a backend.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct UrlRewrite {
     /// Host.
@@ -581,7 +581,7 @@ pub struct UrlRewrite {
 }
 
 /// New path.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PathModifier {
     /// `ReplaceFullPath` or `ReplacePrefixMatch`.
@@ -594,7 +594,7 @@ pub struct PathModifier {
 }
 
 /// Copies of requests.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct RequestMirror {
     /// Service that gets them.
@@ -606,7 +606,7 @@ pub struct RequestMirror {
 }
 
 /// Fraction.
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Fraction {
     /// Numerator.
@@ -616,7 +616,7 @@ pub struct Fraction {
 }
 
 /// Answers to pages of other origins.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Cors {
     /// Origins.
@@ -634,7 +634,7 @@ pub struct Cors {
 }
 
 /// A ReferenceGrant.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct ReferenceGrant {
     /// Metadata.
     pub metadata: Metadata,
@@ -644,7 +644,7 @@ pub struct ReferenceGrant {
 }
 
 /// Specification of a ReferenceGrant.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct GrantSpec {
     /// Objects with references.
@@ -654,7 +654,7 @@ pub struct GrantSpec {
 }
 
 /// Kind of objects with references.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct GrantFrom {
     /// Group.
@@ -666,7 +666,7 @@ pub struct GrantFrom {
 }
 
 /// Kind of objects that are referred to.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct GrantTo {
     /// Group.
@@ -709,18 +709,20 @@ impl GatewayObjects {
     ///
     /// # Errors
     /// The object does not have the shape of its kind; the former one stays.
-    pub fn apply(&mut self, kind: GatewayKind, key: Key, value: serde_json::Value) -> Result<(), String> {
-        fn add<T: serde::de::DeserializeOwned>(
+    pub fn apply(&mut self, kind: GatewayKind, key: Key, value: serde_json::Value) -> Result<bool, String> {
+        fn add<T: PartialEq + serde::de::DeserializeOwned>(
             all: &mut BTreeMap<Key, Arc<T>>,
             key: Key,
             value: serde_json::Value,
-        ) -> Result<(), String> {
+        ) -> Result<bool, String> {
             let object = serde_json::from_value(value).map_err(|e| e.to_string())?;
-            all.insert(key, Arc::new(object));
-            Ok(())
+            let changed = all.get(&key).is_none_or(|before| **before != object);
+            if changed {
+                all.insert(key, Arc::new(object));
+            }
+            Ok(changed)
         }
-        self.version += 1;
-        match kind {
+        let changed = match kind {
             GatewayKind::GatewayClass => add(&mut self.classes, key, value),
             GatewayKind::Gateway => add(&mut self.gateways, key, value),
             GatewayKind::HttpRoute => add(&mut self.http_routes, key, value),
@@ -731,7 +733,9 @@ impl GatewayObjects {
             GatewayKind::ReferenceGrant => add(&mut self.grants, key, value),
             GatewayKind::BackendTlsPolicy => add(&mut self.tls_policies, key, value),
             GatewayKind::ListenerSet => add(&mut self.listener_sets, key, value),
-        }
+        }?;
+        self.version += u64::from(changed);
+        Ok(changed)
     }
 
     /// Removes an object.

@@ -37,7 +37,9 @@ impl World {
     fn add(&mut self, object: Value) {
         let read = Manifests::read(&object.to_string());
         assert_eq!(read.skipped, [], "{object}");
-        read.documents.into_iter().for_each(|d| self.objects.apply(d.object));
+        for document in read.documents {
+            self.objects.apply(document.object);
+        }
         for d in read.gateway {
             self.objects.gateway.apply(d.kind, d.key, d.value).expect("an object");
         }

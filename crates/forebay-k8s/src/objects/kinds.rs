@@ -20,9 +20,6 @@ pub struct Metadata {
     /// Identity: another object of the same name has another.
     #[serde(deserialize_with = "nullable")]
     pub uid: String,
-    /// Version of the object, which the API server gives.
-    #[serde(deserialize_with = "nullable")]
-    pub resource_version: String,
     /// Number of changes of the specification.
     #[serde(deserialize_with = "nullable")]
     pub generation: i64,

@@ -235,8 +235,9 @@ impl Objects {
         self.changes.push_back((self.revision, kind, key));
     }
 
-    /// Adds an object, in place of the one with its kind, namespace and name. Nothing changes if the two are equal.
-    pub fn apply(&mut self, object: Object) {
+    /// Adds an object, in place of the one with its kind, namespace and name. Returns `false` if the two are equal: nothing changes then.
+    /// Statuses and versions are no part of an object here.
+    pub fn apply(&mut self, object: Object) -> bool {
         self.revision += 1;
         let (kind, key, revision) = (object.kind(), object.key(), self.revision);
         let changed = match object {
@@ -251,12 +252,13 @@ impl Objects {
         if changed {
             self.note(kind, key);
         }
+        changed
     }
 
-    fn put_slice(&mut self, key: Key, object: Arc<EndpointSlice>, revision: u64) {
+    fn put_slice(&mut self, key: Key, object: Arc<EndpointSlice>, revision: u64) -> bool {
         let before = self.slices.get(&key);
         if before.is_some_and(|old| old.object == object) {
-            return;
+            return false;
         }
         self.drop_slice(&key);
         let stored = Stored { object, revision };
@@ -266,6 +268,7 @@ impl Objects {
             self.note(Kind::EndpointSlice, service);
         }
         self.slices.insert(key, stored);
+        true
     }
 
     fn drop_slice(&mut self, key: &Key) {

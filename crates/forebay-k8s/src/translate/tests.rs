@@ -8,7 +8,9 @@ pub(crate) fn objects(text: &str) -> Objects {
     let manifests = Manifests::read(text);
     assert_eq!(manifests.skipped, [], "{text}");
     let mut objects = Objects::new();
-    manifests.documents.into_iter().for_each(|d| objects.apply(d.object));
+    for document in manifests.documents {
+        objects.apply(document.object);
+    }
     objects
 }
 
@@ -184,4 +186,33 @@ fn hosts_come_and_go_without_a_new_main_file() {
         made.files.iter().find(|(path, _)| path.to_str() == Some("forebay.conf")).expect("main").1.clone()
     };
     assert!(Arc::ptr_eq(&main(&before), &main(&with)) && Arc::ptr_eq(&main(&with), &main(&after)));
+}
+
+#[test]
+fn statuses_change_nothing() {
+    use crate::gateway::GatewayKind;
+    let ingress = |version: &str, path: &str| {
+        serde_json::json!({
+            "metadata": {"name": "a", "namespace": "shop", "resourceVersion": version, "managedFields": [{"time": version}]},
+            "spec": {"rules": [{"host": "a.test", "http": {"paths": [{"path": path, "pathType": "Prefix"}]}}]},
+            "status": {"loadBalancer": {"ingress": [{"ip": version}]}},
+        })
+    };
+    let mut objects = Objects::new();
+    let mut apply =
+        |version, path| objects.apply(Object::of(Kind::Ingress, ingress(version, path)).expect("an Ingress"));
+    assert_eq!([apply("1", "/"), apply("2", "/"), apply("3", "/new")], [true, false, true]);
+    let route = |version: &str, host: &str| {
+        serde_json::json!({
+            "metadata": {"name": "a", "namespace": "shop", "resourceVersion": version},
+            "spec": {"hostnames": [host]},
+            "status": {"parents": [{"controllerName": version}]},
+        })
+    };
+    let (kind, key) = (GatewayKind::HttpRoute, Key::new("shop", "a"));
+    let before = objects.gateway.version;
+    let mut apply =
+        |version, host| objects.gateway.apply(kind, key.clone(), route(version, host)).expect("a route");
+    assert_eq!([apply("1", "a.test"), apply("2", "a.test"), apply("3", "b.test")], [true, false, true]);
+    assert_eq!(objects.gateway.version, before + 2);
 }

@@ -5,7 +5,7 @@ use crate::objects::Metadata;
 use serde::Deserialize;
 
 /// A BackendTLSPolicy.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct BackendTlsPolicy {
     /// Metadata.
     pub metadata: Metadata,
@@ -15,7 +15,7 @@ pub struct BackendTlsPolicy {
 }
 
 /// Specification of a BackendTLSPolicy.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct BackendTlsSpec {
     /// Services.
@@ -25,7 +25,7 @@ pub struct BackendTlsSpec {
 }
 
 /// Service that a policy is about.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct PolicyTarget {
     /// Group.
@@ -39,7 +39,7 @@ pub struct PolicyTarget {
 }
 
 /// Verification of a backend's certificate.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Validation {
     /// ConfigMaps with authorities.
@@ -54,7 +54,7 @@ pub struct Validation {
 }
 
 /// Alternative name of a certificate.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct SubjectAltName {
     /// `Hostname` or `URI`.
