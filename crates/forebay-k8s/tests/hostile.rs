@@ -132,7 +132,9 @@ fn objects() -> Objects {
     let mut objects = Objects::new();
     let read = Manifests::read(BASE);
     assert_eq!(read.skipped, []);
-    read.documents.into_iter().for_each(|d| drop(objects.apply(d.object)));
+    for d in read.documents.into_iter() {
+        objects.apply(d.object);
+    }
     objects
 }
 

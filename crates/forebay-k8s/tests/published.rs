@@ -34,7 +34,9 @@ fn translate(annotations: &[(&str, &str)], settings: &[(&str, &str)], path: &str
     for object in [ingress, config, secret, headers] {
         let read = Manifests::read(&object.to_string());
         assert_eq!(read.skipped, []);
-        read.documents.into_iter().for_each(|d| drop(objects.apply(d.object)));
+        for d in read.documents {
+            objects.apply(d.object);
+        }
     }
     let options = Options {
         watch_ingress_without_class: true,
