@@ -12,7 +12,9 @@ fn main() -> std::io::Result<()> {
         eprintln!("line {}: {}", s.line, s.reason);
     }
     let mut objects = Objects::new();
-    manifests.documents.into_iter().for_each(|d| objects.apply(d.object));
+    for document in manifests.documents {
+        objects.apply(document.object);
+    }
     let options = Options {
         endpoints_in_files: true,
         watch_ingress_without_class: true,

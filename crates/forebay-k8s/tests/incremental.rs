@@ -84,10 +84,12 @@ fn change(random: &mut Random, objects: &mut Objects) {
             objects.apply(ingress(random, name));
         }
         4 => objects.delete(Kind::Ingress, &Key::new(namespace.as_str(), format!("i{}", random.below(12)))),
-        5 => objects.apply(object(&serde_json::json!({
+        5 => {
+            objects.apply(object(&serde_json::json!({
             "apiVersion": "v1", "kind": "Service", "metadata": metadata(&service),
             "spec": {"clusterIP": format!("10.96.0.{}", random.below(3)), "ports": [{"port": 80 + random.below(2)}]},
-        }))),
+        })));
+        }
         6 => objects.delete(Kind::Service, &Key::new(namespace.as_str(), service)),
         7 => {
             let mut metadata = metadata(&format!("e{}", random.below(5)));
@@ -98,7 +100,8 @@ fn change(random: &mut Random, objects: &mut Objects) {
                 "endpoints": [{"addresses": addresses, "conditions": {"ready": random.below(3) > 0}}],
             })));
         }
-        8 => objects.delete(Kind::EndpointSlice, &Key::new(namespace.as_str(), format!("e{}", random.below(5)))),
+        8 => objects
+            .delete(Kind::EndpointSlice, &Key::new(namespace.as_str(), format!("e{}", random.below(5)))),
         9 => {
             let data = [
                 serde_json::json!({}),
@@ -113,7 +116,10 @@ fn change(random: &mut Random, objects: &mut Objects) {
             let (name, data) = match random.below(3) {
                 0 => ("fields", serde_json::json!({"X-A": "b"})),
                 1 => ("tcp", serde_json::json!({"9000": format!("{namespace}/{service}:80")})),
-                _ => ("config", serde_json::json!({"proxy-body-size": format!("{}m", random.below(3)), "global-allowed-response-headers": "X-A"})),
+                _ => (
+                    "config",
+                    serde_json::json!({"proxy-body-size": format!("{}m", random.below(3)), "global-allowed-response-headers": "X-A"}),
+                ),
             };
             objects.apply(object(&serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata(name), "data": data})));
         }
