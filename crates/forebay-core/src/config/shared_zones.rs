@@ -3,22 +3,17 @@
 use super::scope::Build;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
+use std::collections::HashMap;
 
 /// Use of a zone: its front end's block, and the module there.
 pub(super) type ZoneUse = (&'static str, &'static str);
 
-/// Zone that a directive has named.
-#[derive(Debug)]
-struct Declared {
-    name: Vec<u8>,
-    zone_use: ZoneUse,
-    /// Size in bytes; `None` as long as no directive gives it.
-    size: Option<u64>,
-}
+/// Use of a zone and its size in bytes; `None` as long as no directive gives it.
+type Declared = (ZoneUse, Option<u64>);
 
-/// Zones that directives have named so far.
+/// Zones that directives have named so far, by name: controllers of Kubernetes give each group one.
 #[derive(Debug, Default)]
-pub(super) struct SharedZones(Vec<Declared>);
+pub(super) struct SharedZones(HashMap<Vec<u8>, Declared, foldhash::fast::RandomState>);
 
 impl SharedZones {
     pub(super) fn declare(
@@ -27,20 +22,20 @@ impl SharedZones {
         zone_use: ZoneUse,
         size: Option<u64>,
     ) -> Result<(), String> {
-        let Some(known) = self.0.iter_mut().find(|known| known.name == name) else {
-            self.0.push(Declared { name: name.to_vec(), zone_use, size });
+        let Some((known_use, known_size)) = self.0.get_mut(name) else {
+            self.0.insert(name.to_vec(), (zone_use, size));
             return Ok(());
         };
         let text = String::from_utf8_lossy(name);
-        if known.zone_use != zone_use {
+        if *known_use != zone_use {
             return Err(format!("the shared memory zone \"{text}\" is already declared for a different use"));
         }
-        match (known.size, size) {
+        match (*known_size, size) {
             (Some(old), Some(new)) if old != new => Err(format!(
                 "the size {new} of shared memory zone \"{text}\" conflicts with already declared size {old}"
             )),
             _ => {
-                known.size = known.size.or(size);
+                *known_size = known_size.or(size);
                 Ok(())
             }
         }
