@@ -14,7 +14,7 @@ use forebay_k8s::gateway::GatewayKind;
 use forebay_k8s::gateway::objects::GROUP;
 use forebay_k8s::objects::{Kind, Object};
 use forebay_k8s::translate::{Group, Groups};
-use forebay_k8s::{Key, Objects, Options, Problem, Severity, Translation, Translator};
+use forebay_k8s::{Accepted, Key, Objects, Options, Problem, Severity, Translation, Translator};
 use forebay_sys::errno::errno;
 use serde_json::Value;
 use std::cell::RefCell;
@@ -318,7 +318,7 @@ struct Quarantined {
 }
 
 /// Files by their paths. To compare paths takes long, so they are not sorted.
-type Files = HashMap<Arc<Path>, Arc<[u8]>>;
+type Files = HashMap<Arc<Path>, Arc<[u8]>, foldhash::fast::RandomState>;
 
 struct Controller {
     settings: Settings,
@@ -354,7 +354,7 @@ struct Controller {
     changed: bool,
     /// Objects that the webhook judges with.
     judged: webhook::Settings,
-    accepted: Vec<Key>,
+    accepted: Arc<[Arc<Accepted>]>,
     problems: Vec<Problem>,
     deliveries: UnboundedSender<Delivery>,
     log: Box<dyn Fn(&str)>,
@@ -386,7 +386,7 @@ impl Controller {
             trimmed: Instant::now(),
             changed: false,
             judged: Rc::default(),
-            accepted: Vec::new(),
+            accepted: Arc::default(),
             problems: Vec::new(),
             deliveries,
             log,
@@ -548,27 +548,29 @@ impl Controller {
     fn deliver(&mut self, translation: Translation) {
         let Translation { files, groups, problems, accepted, statuses, .. } = translation;
         self.gateway_statuses.want(statuses);
-        self.accepted = accepted.iter().map(|accepted| accepted.key.clone()).collect();
+        self.accepted = accepted;
         self.problems = problems;
         let own =
             self.settings.files.iter().map(|(path, from)| (Arc::from(path.as_path()), self.read(path, from)));
         let files = files.into_iter().chain(own).collect();
         let files = Rc::new(self.without_refused(files));
-        let mut configuration = Configuration {
+        let mut stay = 0;
+        let mut same = |(path, bytes): &(&Arc<Path>, &Arc<[u8]>)| {
+            let before = self.files.get(*path);
+            stay += usize::from(before.is_some());
+            before.is_some_and(|before| Arc::ptr_eq(before, bytes) || before == *bytes)
+        };
+        let others = files.iter().filter(|file| !same(file));
+        let others = others.map(|(path, bytes)| (path.clone(), bytes.clone())).collect();
+        // To look for each file takes long, and seldom is one gone.
+        let gone = |path: &&Arc<Path>| stay < self.files.len() && !files.contains_key(*path);
+        let configuration = Configuration {
             number: self.number + 1,
             complete: self.number == 0,
-            removed: self.files.keys().filter(|path| !files.contains_key(*path)).cloned().collect(),
-            files: Vec::new(),
+            removed: self.files.keys().filter(gone).cloned().collect(),
+            files: others,
             endpoints: changed(&self.groups, &groups),
         };
-        let same = |(path, bytes): &(&Arc<Path>, &Arc<[u8]>)| {
-            self.files.get(*path).is_some_and(|before| Arc::ptr_eq(before, bytes) || before == *bytes)
-        };
-        configuration.files = files
-            .iter()
-            .filter(|file| !same(file))
-            .map(|(path, bytes)| (path.clone(), bytes.clone()))
-            .collect();
         self.groups = groups;
         if !configuration.complete && configuration.removed.is_empty() && configuration.files.is_empty() {
             if !configuration.endpoints.is_empty() {
@@ -639,7 +641,7 @@ impl Controller {
     /// Writes statuses and Events that are due. The leader does.
     fn publish(&mut self, api: &Api, log: &(impl Fn(&str) + Clone + 'static)) {
         let mut statuses = if self.settings.publish.is_some() {
-            self.statuses.due(self.accepted.iter())
+            self.statuses.due(self.accepted.iter().map(|accepted| &accepted.key))
         } else {
             Vec::new()
         };

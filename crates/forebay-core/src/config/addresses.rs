@@ -5,7 +5,7 @@ use super::names::{NameTable, ServerName};
 use super::scope::Build;
 use super::{Address, ListenAddr, Listener, plain};
 use forebay_conf::error::{Error, Level};
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 
 /// A virtual server with the addresses that it listens on.
 #[derive(Clone, Copy, Debug)]
@@ -24,10 +24,8 @@ type Listens<'b> = Vec<(usize, &'b ListenDirective)>;
 /// Groups the listen directives of a front end's servers by socket. Keeps errors such as duplicate addresses among the
 /// messages of the build.
 pub fn listeners(servers: &[Listening<'_>], front: u8, cx: &mut Build<'_>) -> Vec<Listener> {
-    let (order, by_addr) = by_address(servers, cx);
     let mut sockets = Vec::new();
-    for addr in &order {
-        let Some(listens) = by_addr.get(addr) else { continue };
+    for (addr, listens) in &by_address(servers, cx) {
         let default = address(servers, listens, cx);
         // Directives without options have the defaults of their front end.
         let set = listens.iter().find(|(_, l)| l.set).or(listens.first());
@@ -79,19 +77,17 @@ pub fn check_certificates(
     }
 }
 
-/// Collects the listen directives of each address, and the addresses in order. Duplicates are errors.
-fn by_address<'b>(
-    servers: &[Listening<'b>],
-    cx: &mut Build<'_>,
-) -> (Vec<ListenAddr>, BTreeMap<ListenAddr, Listens<'b>>) {
-    let mut by_addr: BTreeMap<ListenAddr, Taken<'b>> = BTreeMap::new();
-    let mut order: Vec<ListenAddr> = Vec::new();
+/// Collects the listen directives of each address, in the order of the addresses. Duplicates are errors.
+fn by_address<'b>(servers: &[Listening<'b>], cx: &mut Build<'_>) -> Vec<(ListenAddr, Listens<'b>)> {
+    let mut places: HashMap<&'b ListenAddr, usize, foldhash::fast::RandomState> = HashMap::default();
+    let mut all: Vec<(ListenAddr, Taken<'b>)> = Vec::new();
     for (i, l) in servers.iter().enumerate().flat_map(|(i, s)| s.listens.iter().map(move |l| (i, l))) {
         for addr in &l.addrs {
-            if !by_addr.contains_key(addr) {
-                order.push(addr.clone());
+            let place = *places.entry(addr).or_insert(all.len());
+            if place == all.len() {
+                all.push((addr.clone(), Taken::default()));
             }
-            let at = by_addr.entry(addr.clone()).or_default();
+            let Some((_, at)) = all.get_mut(place) else { continue };
             // Servers come in order, so that an earlier directive of this one can only be the last.
             if at.listens.last().is_some_and(|(n, _)| *n == i) {
                 cx.keep_late(l.error(format!("a duplicate listen {addr}")));
@@ -103,7 +99,7 @@ fn by_address<'b>(
             at.push(i, l);
         }
     }
-    (order, by_addr.into_iter().map(|(addr, at)| (addr, at.listens)).collect())
+    all.into_iter().map(|(addr, at)| (addr, at.listens)).collect()
 }
 
 /// Directives of an address so far.
