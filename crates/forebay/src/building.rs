@@ -44,7 +44,8 @@ impl Workshop {
         Workshop { memory: Memory::serving(), remembered: 0 }
     }
 
-    /// Builds the configuration of a record.
+    /// Builds the configuration of a record. Its groups may be those of the configuration in use, so the caller gives them their
+    /// servers: those of the record may be older by then.
     ///
     /// # Errors
     /// The reason, in nginx's words where the configuration has an error.
@@ -58,7 +59,6 @@ impl Workshop {
         let files = self.memory.accept(files);
         self.remembered = order.generation;
         let named = Named::new(&config);
-        named.set(&order.endpoints);
         let mut fds = fds.into_iter();
         let sockets =
             order.listeners.iter().map(|(addr, count)| (addr.clone(), fds.by_ref().take(*count).collect()));
@@ -82,8 +82,7 @@ pub(crate) struct Builder {
     thread: Option<Thread>,
     /// Orders that are not finished.
     pending: usize,
-    /// Servers of groups that have come since `pending` was 0. The master sends the newest ones with each order, and then these
-    /// again, so that the last ones count whichever order they came after.
+    /// Servers of groups that have come since `pending` was 0. They are at least as new as those in any order that is not finished.
     late: BTreeMap<Vec<u8>, Endpoints>,
 }
 
@@ -155,7 +154,8 @@ impl Builder {
         let (order, result) = thread.finished.recv().map_err(io::Error::other)?;
         self.pending = self.pending.saturating_sub(1);
         if let Ok(built) = &result {
-            self.late.values().for_each(|endpoints| built.named.set(std::slice::from_ref(endpoints)));
+            let newest = order.endpoints.iter().filter(|e| !self.late.contains_key(&e.group));
+            built.named.set(newest.chain(self.late.values()));
         }
         if self.pending == 0 {
             self.late.clear();
@@ -191,7 +191,7 @@ impl Named {
     }
 
     /// Gives groups their servers. Names of other groups are passed over.
-    pub(crate) fn set(&self, endpoints: &[Endpoints]) {
+    pub(crate) fn set<'e>(&self, endpoints: impl IntoIterator<Item = &'e Endpoints>) {
         for Endpoints { group, servers } in endpoints {
             for group in self.0.get(&**group).into_iter().flatten() {
                 let found = |(addr, weight): &(SocketAddr, u32)| Found {
@@ -217,4 +217,70 @@ pub(crate) fn own_log(config: &Config, fallback: Option<&Path>, logs: &[(PathBuf
         _ => ErrorLogTarget::Stderr,
     };
     Log::configured(&[ErrorLog { target, level: Level::Error }], &copies)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_core::config::Environment;
+
+    fn order(generation: u64, server: &str) -> Box<Configure> {
+        let files = Files::recorded([
+            ("/c/nginx.conf", "events {} http { include g.conf; }"),
+            (
+                "/c/g.conf",
+                "upstream g { zone g 64k; peers external; } server { location / { proxy_pass http://g; } }",
+            ),
+        ]);
+        Box::new(Configure {
+            environment: Environment {
+                prefix: "/c/".into(),
+                conf_path: "/c/nginx.conf".into(),
+                globals: String::new(),
+                error_log: Some("stderr".into()),
+                access_log: "access.log".into(),
+            },
+            record: files.to_bytes(),
+            base: 0,
+            cpus: vec![vec![]],
+            connections: 16,
+            identity: None,
+            listeners: Vec::new(),
+            logs: Vec::new(),
+            generation,
+            quic_secret: vec![7; 64],
+            predecessor: false,
+            log_area: false,
+            endpoints: vec![endpoints(server)],
+        })
+    }
+
+    fn endpoints(server: &str) -> Endpoints {
+        Endpoints { group: b"g".to_vec(), servers: vec![(server.parse().expect("address"), 1)] }
+    }
+
+    fn servers(built: &Built) -> String {
+        let group = &built.named.0[b"g".as_slice()][0];
+        group.set().peers.iter().map(|peer| format!("{:?}", peer.addr)).collect()
+    }
+
+    /// Groups of files that have not changed are in both configurations.
+    #[test]
+    fn servers_that_come_late_stay() {
+        let mut workshop = Workshop::new();
+        let used = workshop.build(&order(1, "10.0.0.1:80"), Vec::new()).unwrap_or_else(|e| panic!("{e}"));
+        used.named.set(&[endpoints("10.0.0.1:80")]);
+        let mut builder = Builder::new(workshop);
+        builder.order(order(2, "10.0.0.1:80"), Vec::new()).expect("a thread");
+        used.named.set(&[endpoints("10.0.0.2:80")]);
+        builder.keep(vec![endpoints("10.0.0.2:80")]);
+        let ready = builder.ready().expect("a thread").try_clone_to_owned().expect("a descriptor");
+        rustix::event::poll(&mut [rustix::event::PollFd::new(&ready, rustix::event::PollFlags::IN)], None)
+            .expect("poll");
+        assert_eq!(servers(&used), "Inet(10.0.0.2:80)", "the record has older servers");
+        let (_, result) = builder.take().expect("a result");
+        let built = result.unwrap_or_else(|e| panic!("{e}"));
+        assert!(Arc::ptr_eq(&used.named.0[b"g".as_slice()][0], &built.named.0[b"g".as_slice()][0]));
+        assert_eq!((servers(&built), builder.is_busy()), ("Inet(10.0.0.2:80)".to_owned(), false));
+    }
 }

@@ -125,6 +125,7 @@ impl Process {
     ) -> Result<Process, (Replies, String)> {
         let mut workshop = Workshop::new();
         let started = workshop.build(order, fds).and_then(|built| {
+            built.named.set(&order.endpoints);
             built.log.take_last_words();
             become_worker(order, &built.generation.config, &built.log)?;
             let config = built.generation.config.clone();

@@ -93,7 +93,7 @@ pub enum Purge {
     Prefix(Box<[u8]>),
 }
 
-/// What a zone has for the store.
+/// Message or question of a zone for the store.
 #[derive(Debug)]
 pub enum Note {
     /// Question for the server of a session. A session that is there is prolonged.
@@ -120,7 +120,7 @@ pub enum Note {
     Purge(Purge),
 }
 
-/// What a replica has told.
+/// Content of a message that a replica has sent.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Told {
     /// Server of a session.

@@ -12,7 +12,7 @@ pub(super) struct Sessions {
     /// Most bytes of all sessions.
     pub(super) room: usize,
     used: usize,
-    /// What the shared store is to be told and asked. Empty without `sync`.
+    /// Messages and questions for the shared store. Empty without `sync`.
     pub(super) outbox: Outbox,
 }
 

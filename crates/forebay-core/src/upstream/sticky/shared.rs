@@ -46,11 +46,11 @@ impl Sharing {
     }
 }
 
-/// What the shared store is to be told and asked about the sessions of a zone.
+/// Messages and questions about the sessions of a zone that wait for the shared store.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     told: VecDeque<Binding>,
-    /// What the store has been told and has not confirmed.
+    /// Sessions that were sent to the store and that it has not confirmed.
     sent: VecDeque<Binding>,
     asked: Vec<(SessionKey, ServerSender)>,
     /// Time since which the store has to be told everything again.
@@ -211,7 +211,7 @@ impl Tells for SharedSessions {
         let sessions = self.learn.sessions();
         let outbox = &mut lock(&sessions).outbox;
         outbox.forgotten = now;
-        // What was not confirmed goes before what has waited since then.
+        // Sessions that were not confirmed are sent first, then those that have waited since.
         outbox.sent.append(&mut outbox.told);
         std::mem::swap(&mut outbox.sent, &mut outbox.told);
     }
@@ -361,7 +361,7 @@ mod tests {
         assert_eq!(known(&s, b"a", after(51)).as_deref(), Some("two"));
         assert_eq!(known(&s, b"a", after(53)).as_deref(), Some("?"));
         assert_eq!(known(&s, b"b", now).as_deref(), Some("?"));
-        // Nobody waits for these.
+        // The requests that asked for these sessions have ended.
         assert_eq!(notes(&s), [""; 0]);
         // A name that is too long for messages stays here.
         s.learn.set(b"c", &[b'x'; MAX_SERVER + 1], now);
@@ -377,7 +377,7 @@ mod tests {
             (known(&s, b"b", now).as_deref(), known(&s, b"c", now).as_deref()),
             (Some("?"), Some("?"))
         );
-        // What was heard need not be told.
+        // A session that another replica has announced is not sent again.
         s.learn.prolong(b"a", b"one", now);
         assert_eq!(notes(&s), [""; 0]);
         // Its own message comes back after that of another one.
@@ -423,7 +423,7 @@ mod tests {
         s.learn.prolong(b"a", b"one", later);
         s.learn.prolong(b"a", b"one", later);
         assert_eq!(notes(&s), ["one"]);
-        // What was not confirmed is told again, before what has waited since then.
+        // Sessions that were not confirmed are sent again, before those that have waited since.
         let s = sessions(1 << 16, true);
         s.learn.set(b"a", b"one", now);
         s.take_notes(&mut Vec::new());
@@ -450,7 +450,7 @@ mod tests {
         assert_eq!((known(&s, b"a", now).as_deref(), known(&s, b"b", now)), (Some("one"), None));
         s.missed();
         assert_eq!(known(&s, b"a", now).as_deref(), Some("one"));
-        // What waits is bounded.
+        // The number of waiting sessions is bounded.
         (0..MAX_WAITING + 100).for_each(|n| s.learn.set(n.to_string().as_bytes(), b"two", now));
         assert_eq!(notes(&s).len(), MAX_WAITING);
         s.learn.set((MAX_WAITING + 1).to_string().as_bytes(), b"two", now);
