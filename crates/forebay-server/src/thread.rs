@@ -7,6 +7,7 @@ use crate::file_cache::FileCache;
 use forebay_core::client::Client;
 use forebay_core::thread::{ActiveConfig, Thread as WorkerThread};
 use forebay_core::upstream::local::LocalGroups;
+use forebay_http::h1::request::Limits;
 use forebay_net::reactor::{Body, Job, Runners, Token};
 use std::cell::RefCell;
 use std::ops::Deref;
@@ -50,6 +51,12 @@ impl ThreadConfig {
     /// Returns the server whose settings apply to a connection before a request names one; see [`Client::server`].
     pub(crate) fn server_of(&self, client: &Client, by_name: bool) -> Option<&Server> {
         self.http.servers.get(client.server(self, by_name)).map(Arc::as_ref)
+    }
+
+    /// Returns the limits of the server that applies to a connection before a request names one.
+    #[inline]
+    pub(crate) fn limits_of(&self, client: &Client) -> Limits {
+        self.server_of(client, self.http.heads_differ).map_or_else(Limits::default, |s| s.head)
     }
 }
 

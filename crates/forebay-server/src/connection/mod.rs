@@ -93,8 +93,7 @@ impl Connection {
     /// Limits of the server that applies before a request names one.
     #[inline]
     pub(crate) fn limits(&self, conf: &ThreadConfig) -> Limits {
-        let server = conf.server_of(&self.client, conf.http.heads_differ);
-        server.map_or_else(Limits::default, |s| s.head)
+        conf.limits_of(&self.client)
     }
 
     /// Returns the first location of the default server, whose settings apply to the connection without a request.

@@ -141,6 +141,12 @@ impl Input {
                     true => chunk.bytes,
                     false => append(std::mem::take(&mut self.raw), &chunk.bytes),
                 };
+                // The end often comes with the last bytes, and another read costs much more. A reset shows in the next one.
+                match chunks.next(0) {
+                    Ok(None) => self.ended = true,
+                    Err(ReadError::Blocked) => self.readable = false,
+                    Ok(Some(_)) | Err(ReadError::Reset(_)) => {}
+                }
                 Ok(true)
             }
             Ok(None) => {

@@ -7,6 +7,7 @@
 
 mod handover;
 mod input;
+mod pieces;
 mod session;
 mod stream;
 
@@ -80,8 +81,6 @@ pub(crate) struct Quic {
 struct Common {
     /// The poller has been asked for a step.
     asked: Cell<bool>,
-    /// Memory in which responses are put together before QUIC gets them.
-    buffer: Cell<Vec<u8>>,
 }
 
 /// Chooser of TLS configurations for the handshakes of a thread.

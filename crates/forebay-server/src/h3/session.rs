@@ -4,7 +4,7 @@ mod control;
 
 use super::input::{Failure, Next};
 use super::{Common, HQ, Stream};
-use crate::connection::{Connection, Work};
+use crate::connection::Work;
 use crate::error_log;
 use crate::thread::{QUIC, Thread};
 use bytes::Bytes;
@@ -451,8 +451,7 @@ impl Session {
     }
 
     fn limits(&self, thread: &Rc<Thread>) -> Limits {
-        let conf = thread.config();
-        Connection::closed(self.client(), 0).limits(&conf)
+        thread.config().limits_of(&self.client.borrow())
     }
 
     /// Handles bytes of a request stream.
@@ -575,19 +574,6 @@ impl Session {
         Ok(!trailers.pseudo)
     }
 
-    /// Returns an empty buffer for what is put together before QUIC gets it.
-    pub(super) fn take_buffer(&self) -> Vec<u8> {
-        self.common.buffer.take()
-    }
-
-    /// Keeps the memory of a buffer for the next response of any connection.
-    pub(super) fn give_buffer(&self, mut buffer: Vec<u8>) {
-        if buffer.capacity() <= 8 * 1024 {
-            buffer.clear();
-            self.common.buffer.set(buffer);
-        }
-    }
-
     /// Appends a HEADERS frame of a stream. `section` is encoded by the static table.
     pub(super) fn push_section(&self, id: StreamId, section: &[u8], out: &mut Vec<u8>) {
         let mut s = self.state.borrow_mut();
@@ -670,10 +656,12 @@ impl Session {
     /// would discard what is on its way.
     fn close_if_over(&self) {
         let s = self.state.borrow();
+        if !s.leaving || s.closed || !s.streams.is_empty() {
+            return;
+        }
         let own = s.own().count();
-        let over = s.leaving && s.streams.is_empty() && !s.closed;
         drop(s);
-        if over && self.link.get().is_none_or(|link| link.quinn().streams().send_streams() <= own) {
+        if self.link.get().is_none_or(|link| link.quinn().streams().send_streams() <= own) {
             self.close(Code::NoError, b"");
         }
     }

@@ -2,6 +2,7 @@
 
 use super::Session;
 use super::input::{CUT, Failure, Input, Next};
+use super::pieces;
 use super::session::{Fatal, Head, code};
 use crate::connection::Connection;
 use crate::connection::mux::{RequestStream, Reset};
@@ -305,13 +306,10 @@ impl Stream {
     fn send_pending(&self) -> Result<bool, Errno> {
         let mut pending = self.pending.borrow_mut();
         if !pending.is_empty() {
-            // Of the size that it has: QUIC keeps it until it is acknowledged.
-            let mut rest = Bytes::copy_from_slice(&pending);
-            pending.clear();
+            let mut rest = pieces::share(&mut pending);
             self.write_shared(&mut rest)?;
-            match rest.is_empty() {
-                true => self.session.give_buffer(std::mem::take(&mut *pending)),
-                false => pending.extend_from_slice(&rest),
+            if !rest.is_empty() {
+                pending.extend_from_slice(&rest);
             }
             self.session.notify();
         }
@@ -332,7 +330,7 @@ impl Stream {
         }
         let mut pending = self.pending.borrow_mut();
         if pending.capacity() == 0 {
-            *pending = self.session.take_buffer();
+            *pending = pieces::take();
         }
         self.session.push_section(self.id, section, &mut pending);
         true
@@ -461,6 +459,9 @@ impl Stream {
                     input.skip_content();
                     if input.is_cut() {
                         break Err(CUT);
+                    }
+                    if !input.is_drained() {
+                        continue;
                     }
                 }
                 Ok(Next::Section(section)) => match self.trailers(section) {
