@@ -75,6 +75,10 @@ class Server:
         self.dir = os.path.join(root, name)
         os.makedirs(self.dir, exist_ok=True)
 
+    def port_of(self, path):
+        """The port that answers for a path: a floor has one for each size."""
+        return self.port + 100 * list(SIZES).index(path[1:]) if self.name.startswith("floor") else self.port
+
     def command(self):
         cert, key, www = (os.path.join(self.root, x) for x in ("cert.pem", "key.pem", "www"))
         kind = re.split(r"[-=]", self.name)[0]
@@ -89,6 +93,10 @@ http {{ access_log off; keepalive_requests 1000000000; keepalive_timeout 300s; s
     ssl_session_tickets on; ssl_session_timeout 1h; server_name localhost; ssl_certificate {cert}; ssl_certificate_key {key}; root {www}; }} }}
 """
             argv = [self.binary, "-p", self.dir, "-c", conf, "-e", f"{self.dir}/error.log"]
+        elif kind == "floor":
+            one = "{} 127.0.0.1:{} {} {} {} & "
+            all_of_them = (one.format(self.binary, self.port_of(f"/{n}"), cert, key, size) for n, size in SIZES.items())
+            return ["sh", "-c", "".join(all_of_them) + "wait"]
         elif kind == "h2o":
             text = f"""
 num-threads: 1
@@ -158,7 +166,7 @@ def wait_for(server, client, namespace):
     until = time.monotonic() + 20
     while True:
         try:
-            if bench(client, namespace, server.port, "/1k", ["--http3", "-n", "1", "-c", "1"])["requests"]["complete"]:
+            if bench(client, namespace, server.port_of("/1k"), "/1k", ["--http3", "-n", "1", "-c", "1"])["requests"]["complete"]:
                 return
         except (RuntimeError, KeyError, ValueError):
             pass
@@ -170,7 +178,7 @@ def wait_for(server, client, namespace):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__)
-    p.add_argument("--servers", required=True, help="NAME=PROGRAM,...; NAME begins with nginx, h2o, caddy or forebay; the first is the peer")
+    p.add_argument("--servers", required=True, help="NAME=PROGRAM,...; NAME begins with nginx, h2o, caddy, forebay or floor; the first is the peer")
     p.add_argument("--client", required=True, help="forebay, for the load")
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--seconds", type=float, default=1)
@@ -208,7 +216,7 @@ def main():
                     continue
                 for s in servers if r % 2 == 0 else servers[::-1]:
                     before = tasks_cpu(s.pids())
-                    report = bench(o.client, namespace, s.port, path, [
+                    report = bench(o.client, namespace, s.port_of(path), path, [
                         "--http3", "-c", str(connections), "-m", str(streams), "-d", f"{o.seconds}s", "-w", "0s", *extra])
                     used = tasks_cpu(s.pids()) - before
                     done = report["requests"]["complete"]
