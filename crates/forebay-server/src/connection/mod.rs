@@ -108,7 +108,7 @@ impl Connection {
     }
 
     /// Returns `client_header_timeout` of the default server.
-    fn header_timeout(&self, conf: &ThreadConfig) -> Duration {
+    pub(crate) fn header_timeout(&self, conf: &ThreadConfig) -> Duration {
         let server = conf.http.servers.get(self.client.default_server(conf));
         server.map_or(Duration::from_secs(60), |s| s.settings.client_header_timeout.0)
     }

@@ -6,6 +6,7 @@
 //! bodies know nothing of QUIC.
 
 mod handover;
+mod heads;
 mod input;
 mod session;
 mod stream;
@@ -33,6 +34,7 @@ use forebay_net::wire::Wire;
 use forebay_sys::datagrams::Batch;
 use forebay_sys::errno::errno_text;
 use handover::{Inbox, Side};
+use heads::Heads;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use std::cell::{Cell, OnceCell, RefCell};
@@ -82,6 +84,8 @@ struct Common {
     asked: Cell<bool>,
     /// Memory in which responses are put together before QUIC gets them.
     buffer: Cell<Vec<u8>>,
+    /// Requests whose heads are not complete.
+    heads: Rc<Heads>,
 }
 
 /// Chooser of TLS configurations for the handshakes of a thread.
@@ -388,6 +392,9 @@ impl Quic {
         self.take_strays(thread);
         let now = thread.io.poller.now();
         let endpoints: Vec<Rc<Endpoint>> = self.endpoints.borrow().iter().flatten().cloned().collect();
+        while let Some(stream) = self.common.heads.take_due(now) {
+            stream.time_out(thread);
+        }
         let mut next = None;
         for endpoint in &endpoints {
             endpoint.expire(now);
@@ -402,6 +409,7 @@ impl Quic {
             }
             next = [next, endpoint.next_timer()].into_iter().flatten().min();
         }
+        next = [next, self.common.heads.next_timer()].into_iter().flatten().min();
         self.count(thread, &endpoints, now);
         if let (Some(at), Some(token)) = (next, self.timer(thread)) {
             thread.io.poller.step_at(token, thread.io.poller.deadline_at(at));

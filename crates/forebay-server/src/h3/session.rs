@@ -427,7 +427,22 @@ impl Session {
             stream.update_priority(priority);
         }
         drop(s);
-        self.readable(thread, &stream)
+        self.readable(thread, &stream)?;
+        if !stream.has_begun() {
+            let time = Connection::closed(self.client(), 0).header_timeout(&thread.config());
+            stream.wait_for_head(self.common.heads.add(thread.io.poller.now() + time, &stream));
+        }
+        Ok(())
+    }
+
+    /// Ends a stream whose head has taken too long (nginx: client_header_timeout). A client that only keeps the connection open would
+    /// hold it for ever. Nobody has seen the request, so that the client may send it again (RFC 9114, section 4.1.1).
+    pub(super) fn time_out(&self, thread: &Rc<Thread>, stream: &Stream) {
+        self.log(thread, Level::Info, "client timed out");
+        stream.break_off(Some(Code::RequestRejected));
+        if let Err(fatal) = self.count_reset() {
+            self.fail(thread, fatal);
+        }
     }
 
     /// Takes over the address of a client that has moved (RFC 9000, section 9). Requests keep the address that they began with.
