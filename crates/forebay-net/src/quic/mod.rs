@@ -181,13 +181,13 @@ impl Link {
             return;
         }
         let before = quinn.remote_address();
-        let (is_proved, ()) = path::watch(|| quinn.handle_event(event));
+        let (answer, ()) = path::watch(|| quinn.handle_event(event));
         let mut strangers = self.strangers.borrow_mut();
         if before != from || quinn.remote_address() != from || !strangers.is_empty() {
             strangers.note(from, len, before, &quinn);
-            if is_proved {
-                strangers.note_proof(from);
-            }
+        }
+        if let Some(data) = answer {
+            strangers.note_answer(data, from, quinn.remote_address());
         }
         drop((quinn, strangers));
         let is_due = self.budget.borrow_mut().receive(len);
@@ -196,9 +196,9 @@ impl Link {
         }
     }
 
-    /// Returns the address of the client.
+    /// Returns the address of the client: the one that it has proved last, since anybody can write another into a datagram.
     pub fn remote(&self) -> SocketAddr {
-        self.quinn.borrow().remote_address()
+        self.strangers.borrow().proved(self.quinn.borrow().remote_address())
     }
 
     /// Returns the facts of the handshake, once it has chosen a configuration: all of them when the link is established, those of a
@@ -592,7 +592,7 @@ impl Endpoint {
 
     /// Adds a connection that begins.
     fn add(&self, handle: ConnectionHandle, connection: Connection, owner: u32, now: Instant) -> Rc<Link> {
-        let strangers = Strangers::new(connection.remote_address().ip());
+        let strangers = Strangers::new(connection.remote_address());
         let link = Rc::new(Link {
             quinn: RefCell::new(connection),
             handle,
