@@ -788,8 +788,9 @@ impl Endpoint {
 }
 
 fn server_config(settings: &Settings) -> ServerConfig {
-    let token = hkdf::Salt::new(hkdf::HKDF_SHA256, &[]).extract(&settings.key.derive::<32>(b"token"));
-    let mut server = ServerConfig::new(Arc::new(session::Crypto { ids: settings.ids }), Arc::new(token));
+    let key = |purpose| hkdf::Salt::new(hkdf::HKDF_SHA256, &[]).extract(&settings.key.derive::<32>(purpose));
+    let tokens = version::TokenKeys { v1: key(b"token"), v2: key(b"token of version 2") };
+    let mut server = ServerConfig::new(Arc::new(session::Crypto { ids: settings.ids }), Arc::new(tokens));
     server.transport_config(Arc::new(transport(settings))).max_incoming(UNVALIDATED * 4);
     server
 }

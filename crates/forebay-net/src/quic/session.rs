@@ -5,6 +5,7 @@ use super::path;
 use super::rules::{IDS, Rules};
 use super::version::{self, Agreement};
 use crate::tls::hello::{Hello, Reading};
+use crate::tls::sessions;
 use crate::tls::stream::Agreed;
 use bytes::BytesMut;
 use quinn_proto::crypto::rustls::QuicServerConfig;
@@ -573,7 +574,8 @@ impl crypto::Session for Session {
             return Err(self.fail(UNEXPECTED_MESSAGE, "client sent a message after the handshake".to_owned()));
         };
         let before = connection.is_handshaking();
-        if let Err(e) = connection.read_hs(&bytes) {
+        let [begun_by_v2, is_v2] = [self.begun, self.version].map(|v| matches!(v, Version::V2));
+        if let Err(e) = sessions::over_quic(begun_by_v2, is_v2, || connection.read_hs(&bytes)) {
             let alert = connection.alert().map_or(INTERNAL_ERROR, u8::from);
             return Err(self.fail(alert, e.to_string()));
         }

@@ -6,6 +6,7 @@ use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::{digest, hkdf, rand};
 use forebay_sys::sync::{lock, read, write};
 use rustls::server::{ProducesTickets, StoresServerSessions};
+use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -122,6 +123,25 @@ pub fn zone(name: &[u8], size: usize) -> Arc<Sessions> {
     zones.entry((name.to_vec(), size)).or_insert_with(|| Arc::new(Sessions::new(size))).clone()
 }
 
+thread_local! {
+    /// The handshake of this thread opens, and seals, sessions of QUIC version 2.
+    static IS_V2: Cell<(bool, bool)> = const { Cell::new((false, false)) };
+}
+
+/// Calls a function that handles a part of a handshake over QUIC. Sessions are those of one version (RFC 9369, section 5): the function
+/// finds sessions of version 2 if the client has begun with it, and makes such if it is in use. rustls does not tell stores and tickets.
+pub fn over_quic<R>(begun_by_v2: bool, is_v2: bool, handle: impl FnOnce() -> R) -> R {
+    IS_V2.set((begun_by_v2, is_v2));
+    let result = handle();
+    IS_V2.set((false, false));
+    result
+}
+
+/// Returns the context of sessions of QUIC version 2, or that of all others.
+fn of_version(context: Context, is_v2: bool) -> Context {
+    if is_v2 { context.map(|byte| !byte) } else { context }
+}
+
 /// Hash of the settings that servers must share to resume each other's sessions.
 pub type Context = [u8; 32];
 
@@ -160,8 +180,9 @@ pub struct Stored {
 }
 
 impl Stored {
-    fn key(&self, id: &[u8]) -> Vec<u8> {
-        [self.context.get(..16).unwrap_or_default(), id].concat()
+    fn key(&self, id: &[u8], is_v2: bool) -> Vec<u8> {
+        let context = of_version(self.context, is_v2);
+        [context.get(..16).unwrap_or_default(), id].concat()
     }
 }
 
@@ -169,13 +190,14 @@ impl StoresServerSessions for Stored {
     fn put(&self, key: Vec<u8>, value: Vec<u8>) -> bool {
         // rustls calls this on the thread that makes the handshake, which takes it right after.
         STORED.replace(key.clone());
-        self.sessions.put(self.key(&key), value, self.timeout)
+        let key = self.key(&key, IS_V2.get().1);
+        self.sessions.put(key, value, self.timeout)
     }
     fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
-        self.sessions.get(&self.key(key), false)
+        self.sessions.get(&self.key(key, IS_V2.get().0), false)
     }
     fn take(&self, key: &[u8]) -> Option<Vec<u8>> {
-        self.sessions.get(&self.key(key), true)
+        self.sessions.get(&self.key(key, IS_V2.get().0), true)
     }
     fn can_cache(&self) -> bool {
         true
@@ -295,7 +317,7 @@ impl Tickets {
         body.extend_from_slice(plain);
         body.resize(body.len().next_multiple_of(PADDING), 0);
         // The context is authenticated: a ticket of a server with other requirements does not open here.
-        let aad = Aad::from(self.context);
+        let aad = Aad::from(of_version(self.context, IS_V2.get().1));
         key.key.seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), aad, &mut body).ok()?;
         Some([key.name.as_slice(), &nonce, &body].concat())
     }
@@ -304,7 +326,8 @@ impl Tickets {
         let (nonce, body) = ticket.get(16..)?.split_at_checked(12)?;
         let mut body = body.to_vec();
         let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
-        let plain = key.key.open_in_place(nonce, Aad::from(self.context), &mut body).ok()?;
+        let aad = Aad::from(of_version(self.context, IS_V2.get().0));
+        let plain = key.key.open_in_place(nonce, aad, &mut body).ok()?;
         self.valid(plain)
     }
 
@@ -390,5 +413,27 @@ mod tests {
             assert_eq!(own.decrypt(&ticket[..n]), None);
         }
         assert!(TicketKey::new(&[0; 47]).is_none());
+    }
+
+    #[test]
+    fn sessions_are_of_one_version_of_quic() {
+        let tickets = Tickets { keys: Vec::new(), context: [1; 32], timeout: Duration::from_secs(60) };
+        let (sessions, context) = (Arc::new(Sessions::new(SHARDS * 1000)), [1; 32]);
+        let stored = Stored { sessions, context, timeout: Duration::from_secs(60) };
+        // The client may begin with version 1 and go on with version 2.
+        for (begun, version) in [(false, false), (false, true), (true, true)] {
+            let ticket = over_quic(begun, version, || {
+                assert!(stored.put(vec![7], vec![9]));
+                tickets.encrypt(b"x").unwrap()
+            });
+            for later in [false, true] {
+                let found = over_quic(later, later, || (tickets.decrypt(&ticket), stored.take(&[7])));
+                assert_eq!(
+                    found,
+                    if later == version { (Some(vec![b'x']), Some(vec![9])) } else { (None, None) }
+                );
+            }
+            assert_eq!(tickets.decrypt(&ticket).is_some(), !version);
+        }
     }
 }

@@ -130,6 +130,41 @@ fn version_2() {
     }
 }
 
+/// Sessions of one version are not those of the other, nor do they bring requests with the handshake (RFC 9369, section 5). What a client
+/// gets after it has gone on with version 2 is of that.
+#[test]
+fn sessions_are_of_one_version() {
+    let Some(mut client) = Client::start() else { return };
+    for lines in ["ssl_early_data on;", "ssl_session_tickets off; ssl_session_cache shared:versions:1m;"] {
+        let server = serve(lines);
+        for (name, version) in [
+            ("one", json!({"version": 1})),
+            ("two", json!({"version": 2})),
+            ("change", json!({"versions": [2, 1]})),
+        ] {
+            for (later, resumed) in [(1, name == "one"), (2, name != "one")] {
+                // Some sessions can be used once.
+                client.connect_with(name, &server, version.clone());
+                assert_eq!(client.get(name, "/page")["length"], 10_000);
+                let early = json!({"as": "early", "path": "/page"});
+                let told = client.connect_with(
+                    "b",
+                    &server,
+                    json!({"version": later, "ticket": name, "early": early}),
+                );
+                assert_eq!(
+                    (&told["connected"], &told["resumed"]),
+                    (&json!(true), &json!(resumed)),
+                    "{name}: {told}"
+                );
+                let early = resumed && lines.contains("early");
+                assert_eq!(told["early"], early, "{name}: {told}");
+                assert_eq!(client.get("b", "/page")["length"], 10_000);
+            }
+        }
+    }
+}
+
 /// Clients that begin with version 1 go on with version 2 if they prefer it (RFC 9368, section 2.3).
 #[test]
 fn version_2_is_preferred() {
