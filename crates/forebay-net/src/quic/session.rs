@@ -224,7 +224,7 @@ pub(super) fn boxed(keys: rustls::quic::Keys, version: Version) -> Keys {
 /// The same for Initial and Handshake packets.
 fn boxed_early(keys: rustls::quic::Keys, version: Version, common: Option<&Arc<Common>>) -> Keys {
     let is_v2 = matches!(version, Version::V2);
-    boxed_by(keys, |rustls| Box::new(EarlyKey { rustls, is_v2, common: common.cloned() }))
+    boxed_by(keys, |rustls| Box::new(Key { rustls, is_v2, is_early: true, common: common.cloned() }))
 }
 
 fn boxed_by(
@@ -239,7 +239,7 @@ fn boxed_by(
 
 /// Returns a key of 1-RTT packets of this side as a client.
 pub(super) fn sealing(rustls: Box<dyn rustls::quic::PacketKey>, version: Version) -> Box<dyn PacketKey> {
-    Box::new(Key { rustls, is_v2: matches!(version, Version::V2), common: None })
+    Box::new(Key { rustls, is_v2: matches!(version, Version::V2), is_early: false, common: None })
 }
 
 /// Opens a packet whose header may have been of version 2.
@@ -268,18 +268,37 @@ fn content<'b>(buf: &'b mut [u8], header_len: usize, key: &dyn rustls::quic::Pac
     buf.get_mut(header_len..end).unwrap_or_default()
 }
 
-/// Key of 0-RTT or 1-RTT packets.
+/// Key of packets of one version.
 struct Key {
     rustls: Box<dyn rustls::quic::PacketKey>,
     /// Long headers are those of version 2 on the wire.
     is_v2: bool,
+    /// The packets are Initial or Handshake packets.
+    is_early: bool,
     /// That of a server's connection.
     common: Option<Arc<Common>>,
 }
 
+impl Key {
+    /// Changes an Initial or Handshake packet that is about to be sealed.
+    fn correct_early(&self, buf: &mut [u8], header_len: usize) {
+        if self.is_v2 {
+            version::header_on_the_wire(buf);
+        }
+        let content = content(buf, header_len, &*self.rustls);
+        match &self.common {
+            Some(common) => common.correct(content),
+            None if version::is_other_noted() => correct_code(content),
+            None => {}
+        }
+    }
+}
+
 impl PacketKey for Key {
     fn encrypt(&self, packet: u64, buf: &mut [u8], header_len: usize) {
-        if let Some(common) = &self.common {
+        if self.is_early {
+            self.correct_early(buf, header_len);
+        } else if let Some(common) = &self.common {
             let content = content(buf, header_len, &*self.rustls);
             common.rules.note_sent(content);
             common.correct(content);
@@ -302,51 +321,13 @@ impl PacketKey for Key {
         let is_v2 = self.is_v2 && version::is_long(header);
         open(&*self.rustls, is_v2, packet, header, payload)?;
         match &self.common {
+            _ if self.is_early => {
+                let length = prepare_early(payload);
+                payload.truncate(length);
+            }
             Some(common) => common.rules.judge(payload),
             None => payload.truncate(without_padding(payload)),
         }
-        Ok(())
-    }
-
-    fn tag_len(&self) -> usize {
-        self.rustls.tag_len()
-    }
-
-    fn confidentiality_limit(&self) -> u64 {
-        self.rustls.confidentiality_limit()
-    }
-
-    fn integrity_limit(&self) -> u64 {
-        self.rustls.integrity_limit()
-    }
-}
-
-/// Key of Initial packets of one version, or of Handshake packets.
-struct EarlyKey {
-    rustls: Box<dyn rustls::quic::PacketKey>,
-    is_v2: bool,
-    /// That of a server's connection.
-    common: Option<Arc<Common>>,
-}
-
-impl PacketKey for EarlyKey {
-    fn encrypt(&self, packet: u64, buf: &mut [u8], header_len: usize) {
-        if self.is_v2 {
-            version::header_on_the_wire(buf);
-        }
-        let content = content(buf, header_len, &*self.rustls);
-        match &self.common {
-            Some(common) => common.correct(content),
-            None if version::is_other_noted() => correct_code(content),
-            None => {}
-        }
-        PacketKey::encrypt(&self.rustls, packet, buf, header_len);
-    }
-
-    fn decrypt(&self, packet: u64, header: &[u8], payload: &mut BytesMut) -> Result<(), CryptoError> {
-        open(&*self.rustls, self.is_v2, packet, header, payload)?;
-        let length = prepare_early(payload);
-        payload.truncate(length);
         Ok(())
     }
 
@@ -471,7 +452,7 @@ impl Session {
     /// Returns a key of 0-RTT or 1-RTT packets.
     fn sealing(&self, rustls: Box<dyn rustls::quic::PacketKey>) -> Box<dyn PacketKey> {
         let common = Some(self.common.clone());
-        Box::new(Key { rustls, is_v2: matches!(self.version, Version::V2), common })
+        Box::new(Key { rustls, is_v2: matches!(self.version, Version::V2), is_early: false, common })
     }
 
     fn fail(&mut self, alert: u8, reason: String) -> TransportError {
