@@ -5,7 +5,7 @@ use super::path;
 use super::rules::{IDS, Rules};
 use super::version::{self, Agreement};
 use crate::tls::hello::{Hello, Reading};
-use crate::tls::sessions;
+use crate::tls::sessions::{self, OverQuic};
 use crate::tls::stream::Agreed;
 use bytes::BytesMut;
 use quinn_proto::crypto::rustls::QuicServerConfig;
@@ -18,6 +18,7 @@ use rustls::quic::{KeyChange, Secrets, ServerConnection, Suite, Version};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::io::Cursor;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock, OnceLock};
@@ -38,6 +39,11 @@ pub trait Choose {
     /// # Errors
     /// The alert with which the handshake is refused.
     fn choose(&self, owner: u32, hello: Hello) -> Result<Arc<rustls::ServerConfig>, u8>;
+
+    /// Returns the address of the client of this owner's connection. Without it early data is refused.
+    fn address(&self, _: u32) -> Option<IpAddr> {
+        None
+    }
 
     /// Notes that the connection of this owner was not established.
     fn refused(&self, owner: u32);
@@ -79,6 +85,11 @@ pub(super) fn refused(owner: u32) {
 fn choose(hello: Hello) -> Result<Arc<rustls::ServerConfig>, u8> {
     let chooser = CHOOSER.with_borrow(Clone::clone);
     chooser.map_or(Err(INTERNAL_ERROR), |chooser| chooser.choose(OWNER.get(), hello))
+}
+
+/// Returns the address of the client of the connection that is handled.
+fn address() -> Option<IpAddr> {
+    CHOOSER.with_borrow(Clone::clone)?.address(OWNER.get())
 }
 
 /// Suite of Initial packets (RFC 9001, section 5.2).
@@ -194,6 +205,7 @@ impl crypto::ServerConfig for Crypto {
             stage: Stage::Greeting(Reading::default(), encoded),
             next: None,
             alert: None,
+            early: (None, false),
         })
     }
 }
@@ -422,6 +434,8 @@ struct Session {
     stage: Stage,
     next: Option<Secrets>,
     alert: Option<u8>,
+    /// Address of the client with its ClientHello, and whether it offers early data.
+    early: (Option<IpAddr>, bool),
 }
 
 /// Stage of a session.
@@ -544,6 +558,7 @@ impl crypto::Session for Session {
                 self.common.is_v2.store(true, Relaxed);
             }
             version::push_version_information(&mut params, number_of(self.version));
+            self.early = (address(), hello.early_data);
             let config = choose(hello).map_err(|alert| self.fail(alert, String::new()))?;
             let made = ServerConnection::new(config, self.version, params);
             let connection = made.map_err(|e| self.fail(INTERNAL_ERROR, e.to_string()))?;
@@ -556,7 +571,9 @@ impl crypto::Session for Session {
         };
         let before = connection.is_handshaking();
         let [begun_by_v2, is_v2] = [self.begun, self.version].map(|v| matches!(v, Version::V2));
-        if let Err(e) = sessions::over_quic(begun_by_v2, is_v2, || connection.read_hs(&bytes)) {
+        let (address, has_early_data) = self.early;
+        let handshake = OverQuic { begun_by_v2, is_v2, address, has_early_data };
+        if let Err(e) = sessions::over_quic(handshake, || connection.read_hs(&bytes)) {
             let alert = connection.alert().map_or(INTERNAL_ERROR, u8::from);
             return Err(self.fail(alert, e.to_string()));
         }

@@ -38,7 +38,7 @@ use heads::Heads;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use std::cell::{Cell, OnceCell, RefCell};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -96,6 +96,10 @@ impl Choose for Chooser {
         let Some(thread) = self.0.upgrade() else { return Err(80) };
         let Some(session) = thread.quic.session(owner) else { return Err(80) };
         session.with_handshake(&thread, |handshake| handshake.choose_for_quic(hello))
+    }
+
+    fn address(&self, owner: u32) -> Option<IpAddr> {
+        self.0.upgrade()?.quic.session(owner)?.client().peer.ip()
     }
 
     fn refused(&self, owner: u32) {

@@ -220,7 +220,7 @@ class Client:
             return Connection(QuicConnection(configuration=conf, session_ticket_handler=ticket), raw)
 
         loop = asyncio.get_running_loop()
-        _, p = await loop.create_datagram_endpoint(protocol, local_addr=("127.0.0.1", 0))
+        _, p = await loop.create_datagram_endpoint(protocol, local_addr=(c.get("address", "127.0.0.1"), 0))
         # With an early request in the first packets, the server has it before it can answer the handshake.
         p.connect(("127.0.0.1", c["port"]), transmit="early" not in c)
         self.connections[c["as"]] = p

@@ -98,6 +98,21 @@ fn early_data() {
     assert_eq!(client.connect_with("c", &server, json!({"ticket": "b"}))["resumed"], true);
 }
 
+/// Early data comes before the client has proved its address, so it has to come from that of its session.
+#[test]
+fn early_data_from_elsewhere() {
+    let Some(mut client) = Client::start() else { return };
+    let server = serve("ssl_early_data on; location / { return 200 $remote_addr; }");
+    for (address, early) in [("127.0.0.1", true), ("127.0.0.2", false)] {
+        client.connect("a", &server);
+        client.get("a", "/");
+        let options = json!({"ticket": "a", "address": address, "early": {"as": "early", "path": "/"}});
+        let told = client.connect_with("b", &server, options);
+        assert_eq!((&told["connected"], &told["early"]), (&json!(true), &json!(early)), "{address}: {told}");
+        assert_eq!(client.get("b", "/")["text"], address);
+    }
+}
+
 /// Without the directive, and where clients have to show certificates, nothing is taken before the handshake is complete.
 #[test]
 fn early_data_is_refused() {
