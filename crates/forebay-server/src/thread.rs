@@ -13,6 +13,7 @@ use std::cell::RefCell;
 use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Kind of [`forebay_net::reactor::Direct`] work: a relay of [`Thread::relays`].
 pub(crate) const SWITCHED: u8 = 0;
@@ -57,6 +58,12 @@ impl ThreadConfig {
     #[inline]
     pub(crate) fn limits_of(&self, client: &Client) -> Limits {
         self.server_of(client, self.http.heads_differ).map_or_else(Limits::default, |s| s.head)
+    }
+
+    /// Returns `client_header_timeout` of a connection's default server.
+    pub(crate) fn header_timeout_of(&self, client: &Client) -> Duration {
+        let server = self.http.servers.get(client.default_server(self));
+        server.map_or(Duration::from_secs(60), |s| s.settings.client_header_timeout.0)
     }
 }
 

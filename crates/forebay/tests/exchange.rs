@@ -384,6 +384,23 @@ fn content_that_cannot_be_is_not_waited_for() {
     }
 }
 
+/// `limit_rate` holds for the head, too.
+#[test]
+fn a_rate_below_the_head() {
+    let slow = Server::start(
+        "error_log logs/error.log; events {}\n\
+         http { access_log off; server { listen 127.0.0.1:%PORT0%; limit_rate 50; return 200 slow; } }\n",
+    );
+    let mut stream = connect(&slow);
+    stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("a request");
+    let mut answer = vec![0; 4096];
+    let n = stream.read(&mut answer).expect("the first bytes");
+    assert_eq!(n, 50);
+    answer.truncate(n);
+    stream.read_to_end(&mut answer).expect("the rest");
+    assert!(answer.starts_with(b"HTTP/1.1 200 OK\r\n") && answer.ends_with(b"\r\n\r\nslow"));
+}
+
 /// A head has `proxy_read_timeout` to come, however it trickles in.
 #[test]
 fn a_head_that_drips_in() {

@@ -3,18 +3,20 @@
 
 #![allow(clippy::disallowed_methods, reason = "not on a thread of connections: the tokio thread runs this")]
 
-use super::client::{Connection, tls_config};
+use super::client::Connection;
 use super::directive::Settings;
 use super::messages::{self, Entry, Id, Tells, Told, Topic};
 use super::resp::Reply;
-use super::task::{OPEN, PAUSES, STABLE, patience, replica, unexpected};
+use super::retry::{Conversation, connect, repeat};
+use super::task::{patience, replica, unexpected};
 use super::{Counts, Link};
 use crate::tasks::Log;
 use forebay_conf::error::Level;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 /// Longest time that the store waits for a message before it says that there is none. An answer that is late by more is lost.
 const WAIT: Duration = Duration::from_secs(1);
@@ -30,20 +32,7 @@ pub(super) async fn listen(
     log: Log,
 ) {
     let patience = patience(&settings);
-    let mut listener = Listener { settings, topic, zones, link, log, patience, failing: None, logged: false };
-    let mut pause = PAUSES.0;
-    loop {
-        let begun = Instant::now();
-        let Err(why) = listener.session().await;
-        listener.lost(&why);
-        if begun.elapsed() > STABLE {
-            pause = PAUSES.0;
-        }
-        // Not all replicas at the same moment.
-        let jitter = u64::from(forebay_sys::random::quick() % 50);
-        sleep(pause + Duration::from_millis(jitter)).await;
-        pause = (pause * 2).min(PAUSES.1);
-    }
+    repeat(Listener { settings, topic, zones, link, log, patience, failing: None, logged: false }).await;
 }
 
 /// The task's state.
@@ -61,14 +50,9 @@ struct Listener {
     logged: bool,
 }
 
-impl Listener {
-    /// Reads messages over one connection. Ends with the text for the error log.
-    async fn session(&mut self) -> Result<std::convert::Infallible, String> {
-        let settings = self.settings.clone();
-        let tls = tokio::task::spawn_blocking(move || tls_config(&settings)).await;
-        let tls = tls.map_err(|e| e.to_string())??;
-        let opened = timeout(OPEN, Connection::open(&self.settings, tls.as_ref())).await;
-        let mut connection = opened.map_err(|_| "timed out".to_owned())??;
+impl Conversation for Listener {
+    async fn session(&mut self) -> Result<Infallible, String> {
+        let mut connection = connect(&self.settings).await?;
         let mut after = self.begin(&mut connection).await?;
         loop {
             let read = self.read(&mut connection, after).await;
@@ -85,6 +69,25 @@ impl Listener {
         }
     }
 
+    fn lost(&mut self, why: &str) {
+        if !self.link.is_up() {
+            // The store as a whole has failed, which is logged for the connection that asks.
+            self.failing = None;
+            return;
+        }
+        let since = *self.failing.get_or_insert_with(Instant::now);
+        if since.elapsed() < TROUBLE || self.logged {
+            return;
+        }
+        self.logged = true;
+        self.link.counts.errors.fetch_add(1, Relaxed);
+        let place = self.settings.place();
+        let text = format!("messages of other replicas cannot be read from shared store {place}: {why}");
+        (self.log)(Level::Error, &text);
+    }
+}
+
+impl Listener {
     /// Finds the message to go on from.
     async fn begin(&self, connection: &mut Connection) -> Result<Id, String> {
         let mut known = self.link.cursor(self.topic, &self.place());
@@ -219,24 +222,6 @@ impl Listener {
     fn place(&self) -> Vec<u8> {
         let place = format!("{}/{}/", self.settings.place(), self.settings.database);
         [place.as_bytes(), &self.settings.prefix].concat()
-    }
-
-    /// Notes that messages cannot be read.
-    fn lost(&mut self, why: &str) {
-        if !self.link.is_up() {
-            // The store as a whole has failed, which is logged for the connection that asks.
-            self.failing = None;
-            return;
-        }
-        let since = *self.failing.get_or_insert_with(Instant::now);
-        if since.elapsed() < TROUBLE || self.logged {
-            return;
-        }
-        self.logged = true;
-        self.link.counts.errors.fetch_add(1, Relaxed);
-        let place = self.settings.place();
-        let text = format!("messages of other replicas cannot be read from shared store {place}: {why}");
-        (self.log)(Level::Error, &text);
     }
 
     /// Notes that messages can be read.

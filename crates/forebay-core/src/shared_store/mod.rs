@@ -6,7 +6,7 @@
 //!
 //! Zones of another kind ([`Tells`]) tell all replicas what they know, by messages in the store that `listen.rs` reads.
 //!
-//! `directive.rs` reads `shared_store`, `task.rs` is the task, `calls.rs` what it sends, `client.rs` its connection, `resp.rs` the
+//! `directive.rs` reads `shared_store`, `task.rs` is the task, `calls.rs` what it sends, `client.rs` its connection, `retry.rs` what happens when that ends, `resp.rs` the
 //! protocol, `script.rs` what runs in the store for limits, `messages.rs` what replicas tell each other.
 
 mod calls;
@@ -15,6 +15,7 @@ mod directive;
 mod listen;
 mod messages;
 mod resp;
+mod retry;
 mod script;
 mod task;
 

@@ -3,18 +3,20 @@
 #![allow(clippy::disallowed_methods, reason = "not on a thread of connections: the tokio thread runs this")]
 
 use super::calls::{Call, Zones};
-use super::client::{Connection, tls_config};
+use super::client::Connection;
 use super::directive::Settings;
 use super::messages::{self, Note};
 use super::resp::Reply;
+use super::retry::{Conversation, connect, repeat};
 use super::{Ask, Link, Question, script};
 use crate::tasks::Log;
 use forebay_conf::error::Level;
 use forebay_net::tls::sessions::{TicketKey, share_ticket_keys};
+use std::convert::Infallible;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::{Duration, Instant};
-use tokio::time::{sleep, timeout, timeout_at};
+use tokio::time::{timeout, timeout_at};
 use zeroize::Zeroizing;
 
 /// Time between two signs of life.
@@ -27,14 +29,8 @@ const TICKETS: Duration = Duration::from_secs(30);
 const TURN: Duration = Duration::from_millis(1);
 /// Most questions in a pipeline: as many as a store answers in about 10 ms.
 const PIPELINE: usize = 1000;
-/// Pauses before the store is tried again.
-pub(super) const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
-/// Time for a connection to open, with TLS and authentication.
-pub(super) const OPEN: Duration = Duration::from_secs(1);
 /// Least time without an answer after which the store has failed.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// Time that a connection has to last before the next pause is the shortest again.
-pub(super) const STABLE: Duration = Duration::from_secs(10);
 /// Shortest time between two lines of the log about notes that the store refuses.
 const REFUSALS: Duration = Duration::from_secs(60);
 
@@ -48,20 +44,7 @@ pub(super) async fn keep(settings: Arc<Settings>, zones: Zones, link: Arc<Link>,
     link.assume(settings.replicas);
     let patience = patience(&settings);
     let refused = Mutex::default();
-    let mut keeper = Keeper { settings, zones, link, log, patience, failed: None, refused };
-    let mut pause = PAUSES.0;
-    loop {
-        let begun = Instant::now();
-        let Err(why) = keeper.session().await;
-        keeper.lost(&why);
-        if begun.elapsed() > STABLE {
-            pause = PAUSES.0;
-        }
-        // Not all replicas at the same moment.
-        let jitter = u64::from(forebay_sys::random::quick() % 50);
-        sleep(pause + Duration::from_millis(jitter)).await;
-        pause = (pause * 2).min(PAUSES.1);
-    }
+    repeat(Keeper { settings, zones, link, log, patience, failed: None, refused }).await;
 }
 
 /// The task's state.
@@ -78,14 +61,9 @@ struct Keeper {
     refused: Mutex<Option<Instant>>,
 }
 
-impl Keeper {
-    /// Talks to the store over one connection. Ends with the text for the error log.
-    async fn session(&mut self) -> Result<std::convert::Infallible, String> {
-        let settings = self.settings.clone();
-        let tls = tokio::task::spawn_blocking(move || tls_config(&settings)).await;
-        let tls = tls.map_err(|e| e.to_string())??;
-        let opened = timeout(OPEN, Connection::open(&self.settings, tls.as_ref())).await;
-        let mut connection = opened.map_err(|_| "timed out".to_owned())??;
+impl Conversation for Keeper {
+    async fn session(&mut self) -> Result<Infallible, String> {
+        let mut connection = connect(&self.settings).await?;
         self.zones.renew();
         let calls = self.zones.take_calls();
         self.turn(&mut connection, calls, true).await?;
@@ -114,6 +92,23 @@ impl Keeper {
         }
     }
 
+    fn lost(&mut self, why: &str) {
+        self.link.set_up(false);
+        self.link.counts.errors.fetch_add(1, Relaxed);
+        if self.failed.is_some() {
+            return;
+        }
+        self.failed = Some(Instant::now());
+        let replicas = self.link.replicas();
+        let text = format!(
+            "shared store {} cannot be used: {why}, each replica applies its share of the limits: 1/{replicas}",
+            self.settings.place()
+        );
+        (self.log)(Level::Error, &text);
+    }
+}
+
+impl Keeper {
     /// Takes over the keys for session tickets that are in the store.
     async fn tickets(&self, connection: &mut Connection) -> Result<(), String> {
         if !self.settings.tickets {
@@ -256,22 +251,6 @@ impl Keeper {
             );
             (self.log)(Level::Error, &text);
         }
-    }
-
-    /// Notes that the store does not answer.
-    fn lost(&mut self, why: &str) {
-        self.link.set_up(false);
-        self.link.counts.errors.fetch_add(1, Relaxed);
-        if self.failed.is_some() {
-            return;
-        }
-        self.failed = Some(Instant::now());
-        let replicas = self.link.replicas();
-        let text = format!(
-            "shared store {} cannot be used: {why}, each replica applies its share of the limits: 1/{replicas}",
-            self.settings.place()
-        );
-        (self.log)(Level::Error, &text);
     }
 
     /// Notes that the store answers.

@@ -12,6 +12,7 @@ mod frames;
 mod path;
 mod rules;
 mod session;
+mod settings;
 mod strangers;
 mod tally;
 mod version;
@@ -26,18 +27,20 @@ pub use quinn_proto::{
 pub use rules::IDS;
 pub use rustls::ServerConfig as TlsConfig;
 pub use session::{Choose, HandshakeFacts};
+pub use settings::{HostKey, Settings};
 pub use tally::{COUNTS, Count};
 
-use aws_lc_rs::{hkdf, hmac};
+use aws_lc_rs::hmac;
 use budget::Budget;
 use bytes::BytesMut;
 use forebay_sys::datagrams::{self, Address, Batch, Datagram, Destination, MOST};
 use forebay_sys::sockets;
 use quinn_proto::{
-    ConnectionEvent, ConnectionHandle, DatagramEvent, EcnCodepoint, EndpointConfig, IdleTimeout, Incoming,
-    ServerConfig, Transmit, TransportConfig,
+    ConnectionEvent, ConnectionHandle, DatagramEvent, EcnCodepoint, EndpointConfig, Incoming, ServerConfig,
+    Transmit,
 };
 use rustix::io::Errno;
+use settings::{server_config, unpaced};
 use std::cell::{Cell, RefCell, RefMut};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -57,73 +60,10 @@ const SEGMENTS: usize = 32;
 const PIECES: usize = 8;
 /// Half-open connections from which on clients must prove their addresses (RFC 9000, section 8.1.2).
 const UNVALIDATED: usize = 64;
-/// Streams that a client may have open at a time at first. quinn-proto has room for all that are allowed from the start: 9 KB for 128. Most
-/// connections use a few, so the others are allowed once it has many open.
-const FIRST_STREAMS: u32 = 20;
 /// Open streams from which on the client gets all that the settings allow.
 const MANY_STREAMS: usize = 8;
 /// Shortest time between two stateless resets. All clients of a process that has died need one at once.
 const RESETS: Duration = Duration::from_micros(100);
-
-/// Limits and settings of an endpoint.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// Streams that a client may have open at a time.
-    pub streams: u32,
-    /// Content of one stream that a client may send ahead, bytes.
-    pub stream_window: u32,
-    /// Content that is kept until the client has acknowledged it, bytes of a connection.
-    pub send_window: u32,
-    /// Time without packets after which a connection ends.
-    pub idle: Duration,
-    /// Connection identifiers of a client that are kept at a time, one of [`IDS`] (nginx: quic_active_connection_id_limit).
-    pub ids: u64,
-    /// Every client must prove its address first (nginx: quic_retry).
-    pub retry: bool,
-    /// Connections at a time.
-    pub connections: usize,
-    /// Congestion control.
-    pub congestion: Congestion,
-    /// Secret behind stateless resets and tokens (nginx: quic_host_key).
-    pub key: HostKey,
-}
-
-/// Secret of stateless resets and tokens.
-#[derive(Clone, PartialEq, Eq)]
-pub struct HostKey(Arc<Vec<u8>>);
-
-impl std::fmt::Debug for HostKey {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("HostKey")
-    }
-}
-
-impl HostKey {
-    /// Creates a key from a secret of any length.
-    pub fn new(secret: &[u8]) -> HostKey {
-        HostKey(Arc::new(secret.to_vec()))
-    }
-
-    /// Derives a secret for a purpose.
-    pub fn derive<const N: usize>(&self, purpose: &'static [u8]) -> [u8; N] {
-        let mut out = [0; N];
-        let salt = hkdf::Salt::new(hkdf::HKDF_SHA256, b"forebay quic");
-        let info = [purpose];
-        let key = salt.extract(&self.0);
-        // Both fail for more than 255 hashes only.
-        let _ = key.expand(&info, Length(N)).and_then(|okm| okm.fill(&mut out));
-        out
-    }
-}
-
-/// Length of a derived secret.
-struct Length(usize);
-
-impl hkdf::KeyType for Length {
-    fn len(&self) -> usize {
-        self.0
-    }
-}
 
 /// Connection of an endpoint.
 pub struct Link {
@@ -181,13 +121,13 @@ impl Link {
             return;
         }
         let before = quinn.remote_address();
-        let (is_proved, ()) = path::watch(|| quinn.handle_event(event));
+        let (answer, ()) = path::watch(|| quinn.handle_event(event));
         let mut strangers = self.strangers.borrow_mut();
         if before != from || quinn.remote_address() != from || !strangers.is_empty() {
             strangers.note(from, len, before, &quinn);
-            if is_proved {
-                strangers.note_proof(from);
-            }
+        }
+        if let Some(data) = answer {
+            strangers.note_answer(data, from, quinn.remote_address());
         }
         drop((quinn, strangers));
         let is_due = self.budget.borrow_mut().receive(len);
@@ -196,9 +136,9 @@ impl Link {
         }
     }
 
-    /// Returns the address of the client.
+    /// Returns the address of the client: the one that it has proved last, since anybody can write another into a datagram.
     pub fn remote(&self) -> SocketAddr {
-        self.quinn.borrow().remote_address()
+        self.strangers.borrow().proved(self.quinn.borrow().remote_address())
     }
 
     /// Returns the facts of the handshake, once it has chosen a configuration: all of them when the link is established, those of a
@@ -592,7 +532,7 @@ impl Endpoint {
 
     /// Adds a connection that begins.
     fn add(&self, handle: ConnectionHandle, connection: Connection, owner: u32, now: Instant) -> Rc<Link> {
-        let strangers = Strangers::new(connection.remote_address().ip());
+        let strangers = Strangers::new(connection.remote_address());
         let link = Rc::new(Link {
             quinn: RefCell::new(connection),
             handle,
@@ -785,37 +725,6 @@ impl Endpoint {
             }
         }
     }
-}
-
-fn server_config(settings: &Settings) -> ServerConfig {
-    let token = hkdf::Salt::new(hkdf::HKDF_SHA256, &[]).extract(&settings.key.derive::<32>(b"token"));
-    let mut server = ServerConfig::new(Arc::new(session::Crypto { ids: settings.ids }), Arc::new(token));
-    server.transport_config(Arc::new(transport(settings))).max_incoming(UNVALIDATED * 4);
-    server
-}
-
-/// Returns the configuration for clients of this machine: BBR finds out the speed of a path, and loopback has none. Its pacing would
-/// only cost time, as over TCP ([`crate::loopback`]).
-fn unpaced(settings: &Settings) -> Option<Arc<ServerConfig>> {
-    let cubic = Settings { congestion: Congestion::Cubic, ..settings.clone() };
-    (settings.congestion == Congestion::Bbr).then(|| Arc::new(server_config(&cubic)))
-}
-
-fn transport(settings: &Settings) -> TransportConfig {
-    let mut config = TransportConfig::default();
-    let idle = IdleTimeout::try_from(settings.idle).ok();
-    config
-        .max_concurrent_bidi_streams(settings.streams.min(FIRST_STREAMS).into())
-        // Control and QPACK, and a few of unknown types (RFC 9114, section 6.2).
-        .max_concurrent_uni_streams(8u32.into())
-        .stream_receive_window(settings.stream_window.into())
-        .receive_window((settings.stream_window.saturating_mul(4)).into())
-        .send_window(settings.send_window.into())
-        .max_idle_timeout(idle)
-        .datagram_receive_buffer_size(None)
-        .congestion_controller_factory(settings.congestion.factory())
-        .initial_mtu(1200);
-    config
 }
 
 /// Reads any bytes as what clients encrypt: transport parameters, and payloads of packets. For fuzzing.

@@ -4,21 +4,32 @@
 use std::cell::Cell;
 
 thread_local! {
-    static PROVED: Cell<bool> = const { Cell::new(false) };
+    static RESPONSE: Cell<Option<u64>> = const { Cell::new(None) };
+    static CHALLENGE: Cell<Option<u64>> = const { Cell::new(None) };
     static MOST: Cell<Option<usize>> = const { Cell::new(None) };
     static LENGTH: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// Notes that the client has answered a challenge.
-pub(super) fn note_proof() {
-    PROVED.set(true);
+/// Notes the data of a PATH_RESPONSE frame of the client.
+pub(super) fn note_response(data: u64) {
+    RESPONSE.set(Some(data));
 }
 
-/// Calls a function that handles a datagram. Returns whether the client has answered a challenge in it.
-pub(super) fn watch<R>(handle: impl FnOnce() -> R) -> (bool, R) {
-    PROVED.set(false);
+/// Calls a function that handles a datagram. Returns the data of a PATH_RESPONSE frame in it.
+pub(super) fn watch<R>(handle: impl FnOnce() -> R) -> (Option<u64>, R) {
+    RESPONSE.set(None);
     let result = handle();
-    (PROVED.get(), result)
+    (RESPONSE.get(), result)
+}
+
+/// Notes the data of a PATH_CHALLENGE frame that is about to be sent.
+pub(super) fn note_challenge(data: u64) {
+    CHALLENGE.set(Some(data));
+}
+
+/// Returns the data of the PATH_CHALLENGE frame that has been made since the last call.
+pub(super) fn take_challenge() -> Option<u64> {
+    CHALLENGE.take()
 }
 
 /// Calls a function that makes a datagram. With `most`, the longest that the path may have, padding is left out: a challenge goes out in a

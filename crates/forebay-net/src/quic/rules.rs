@@ -37,8 +37,6 @@ struct State {
     least_id: u64,
     /// Value of active_connection_id_limit that the client has been told.
     most_ids: usize,
-    /// The last challenges of paths that were sent, one for each of two paths.
-    challenges: [Option<u64>; 2],
 }
 
 impl State {
@@ -114,13 +112,7 @@ impl Rules {
     /// Creates those for a client that has been told this active_connection_id_limit.
     pub(super) fn new(most_ids: u64) -> Rules {
         let most_ids = usize::try_from(most_ids.min(MOST_IDS)).unwrap_or(usize::MAX);
-        Rules(Mutex::new(State {
-            ends: Vec::new(),
-            ids: vec![0],
-            least_id: 0,
-            most_ids,
-            challenges: [None; 2],
-        }))
+        Rules(Mutex::new(State { ends: Vec::new(), ids: vec![0], least_id: 0, most_ids }))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -182,11 +174,7 @@ impl Rules {
                         return changes;
                     }
                 }
-                Some(Frame::PathResponse { data }) => {
-                    if self.state().challenges.contains(&Some(data)) {
-                        path::note_proof();
-                    }
-                }
+                Some(Frame::PathResponse { data }) => path::note_response(data),
                 Some(_) => {}
             }
         }
@@ -197,11 +185,7 @@ impl Rules {
         let mut frames = Frames::of(payload);
         while let Some(frame) = frames.next() {
             match frame {
-                Frame::PathChallenge { data } => {
-                    let mut state = self.state();
-                    let [last, _] = state.challenges;
-                    state.challenges = [Some(data), last];
-                }
+                Frame::PathChallenge { data } => path::note_challenge(data),
                 Frame::RetireConnectionId { sequence } => {
                     self.state().retire_below(sequence.saturating_add(1))
                 }
@@ -290,17 +274,13 @@ mod tests {
     }
 
     #[test]
-    fn the_answer_to_a_challenge_proves_an_address() {
+    fn challenges_and_their_answers_are_noted() {
         let rules = Rules::new(2);
-        let answer = |data: u8| {
-            let (proved, ()) =
-                path::watch(|| rules.judge(&mut BytesMut::from(&[&[0x1b; 8][..], &[data]].concat()[..])));
-            proved
-        };
-        for data in 1..=3 {
-            rules.note_sent(&[&[0x02, 5, 0, 0, 0, 0x1a][..], &[0x1b; 7], &[data]].concat());
-        }
-        assert_eq!([0, 1, 2, 3].map(answer), [false, false, true, true]);
+        rules.note_sent(&[&[0x02, 5, 0, 0, 0, 0x1a][..], &[0; 7], &[3]].concat());
+        assert_eq!((path::take_challenge(), path::take_challenge()), (Some(3), None));
+        let watched = |payload: &[u8]| path::watch(|| rules.judge(&mut BytesMut::from(payload))).0;
+        assert_eq!(watched(&[&[0x01, 0x1b][..], &[0; 7], &[4]].concat()), Some(4));
+        assert_eq!(watched(&[0x01]), None);
     }
 
     fn id(sequence: u8, retire: u8) -> Vec<u8> {

@@ -5,6 +5,7 @@ use super::path;
 use super::rules::{IDS, Rules};
 use super::version::{self, Agreement};
 use crate::tls::hello::{Hello, Reading};
+use crate::tls::sessions::{self, OverQuic};
 use crate::tls::stream::Agreed;
 use bytes::BytesMut;
 use quinn_proto::crypto::rustls::QuicServerConfig;
@@ -17,6 +18,7 @@ use rustls::quic::{KeyChange, Secrets, ServerConnection, Suite, Version};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::io::Cursor;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock, OnceLock};
@@ -37,6 +39,11 @@ pub trait Choose {
     /// # Errors
     /// The alert with which the handshake is refused.
     fn choose(&self, owner: u32, hello: Hello) -> Result<Arc<rustls::ServerConfig>, u8>;
+
+    /// Returns the address of the client of this owner's connection. Without it early data is refused.
+    fn address(&self, _: u32) -> Option<IpAddr> {
+        None
+    }
 
     /// Notes that the connection of this owner was not established.
     fn refused(&self, owner: u32);
@@ -78,6 +85,11 @@ pub(super) fn refused(owner: u32) {
 fn choose(hello: Hello) -> Result<Arc<rustls::ServerConfig>, u8> {
     let chooser = CHOOSER.with_borrow(Clone::clone);
     chooser.map_or(Err(INTERNAL_ERROR), |chooser| chooser.choose(OWNER.get(), hello))
+}
+
+/// Returns the address of the client of the connection that is handled.
+fn address() -> Option<IpAddr> {
+    CHOOSER.with_borrow(Clone::clone)?.address(OWNER.get())
 }
 
 /// Suite of Initial packets (RFC 9001, section 5.2).
@@ -193,6 +205,7 @@ impl crypto::ServerConfig for Crypto {
             stage: Stage::Greeting(Reading::default(), encoded),
             next: None,
             alert: None,
+            early: (None, false),
         })
     }
 }
@@ -223,7 +236,7 @@ pub(super) fn boxed(keys: rustls::quic::Keys, version: Version) -> Keys {
 /// The same for Initial and Handshake packets.
 fn boxed_early(keys: rustls::quic::Keys, version: Version, common: Option<&Arc<Common>>) -> Keys {
     let is_v2 = matches!(version, Version::V2);
-    boxed_by(keys, |rustls| Box::new(EarlyKey { rustls, is_v2, common: common.cloned() }))
+    boxed_by(keys, |rustls| Box::new(Key { rustls, is_v2, is_early: true, common: common.cloned() }))
 }
 
 fn boxed_by(
@@ -238,7 +251,7 @@ fn boxed_by(
 
 /// Returns a key of 1-RTT packets of this side as a client.
 pub(super) fn sealing(rustls: Box<dyn rustls::quic::PacketKey>, version: Version) -> Box<dyn PacketKey> {
-    Box::new(Key { rustls, is_v2: matches!(version, Version::V2), common: None })
+    Box::new(Key { rustls, is_v2: matches!(version, Version::V2), is_early: false, common: None })
 }
 
 /// Opens a packet whose header may have been of version 2.
@@ -267,18 +280,37 @@ fn content<'b>(buf: &'b mut [u8], header_len: usize, key: &dyn rustls::quic::Pac
     buf.get_mut(header_len..end).unwrap_or_default()
 }
 
-/// Key of 0-RTT or 1-RTT packets.
+/// Key of packets of one version.
 struct Key {
     rustls: Box<dyn rustls::quic::PacketKey>,
     /// Long headers are those of version 2 on the wire.
     is_v2: bool,
+    /// The packets are Initial or Handshake packets.
+    is_early: bool,
     /// That of a server's connection.
     common: Option<Arc<Common>>,
 }
 
+impl Key {
+    /// Changes an Initial or Handshake packet that is about to be sealed.
+    fn correct_early(&self, buf: &mut [u8], header_len: usize) {
+        if self.is_v2 {
+            version::header_on_the_wire(buf);
+        }
+        let content = content(buf, header_len, &*self.rustls);
+        match &self.common {
+            Some(common) => common.correct(content),
+            None if version::is_other_noted() => correct_code(content),
+            None => {}
+        }
+    }
+}
+
 impl PacketKey for Key {
     fn encrypt(&self, packet: u64, buf: &mut [u8], header_len: usize) {
-        if let Some(common) = &self.common {
+        if self.is_early {
+            self.correct_early(buf, header_len);
+        } else if let Some(common) = &self.common {
             let content = content(buf, header_len, &*self.rustls);
             common.rules.note_sent(content);
             common.correct(content);
@@ -301,51 +333,13 @@ impl PacketKey for Key {
         let is_v2 = self.is_v2 && version::is_long(header);
         open(&*self.rustls, is_v2, packet, header, payload)?;
         match &self.common {
+            _ if self.is_early => {
+                let length = prepare_early(payload);
+                payload.truncate(length);
+            }
             Some(common) => common.rules.judge(payload),
             None => payload.truncate(without_padding(payload)),
         }
-        Ok(())
-    }
-
-    fn tag_len(&self) -> usize {
-        self.rustls.tag_len()
-    }
-
-    fn confidentiality_limit(&self) -> u64 {
-        self.rustls.confidentiality_limit()
-    }
-
-    fn integrity_limit(&self) -> u64 {
-        self.rustls.integrity_limit()
-    }
-}
-
-/// Key of Initial packets of one version, or of Handshake packets.
-struct EarlyKey {
-    rustls: Box<dyn rustls::quic::PacketKey>,
-    is_v2: bool,
-    /// That of a server's connection.
-    common: Option<Arc<Common>>,
-}
-
-impl PacketKey for EarlyKey {
-    fn encrypt(&self, packet: u64, buf: &mut [u8], header_len: usize) {
-        if self.is_v2 {
-            version::header_on_the_wire(buf);
-        }
-        let content = content(buf, header_len, &*self.rustls);
-        match &self.common {
-            Some(common) => common.correct(content),
-            None if version::is_other_noted() => correct_code(content),
-            None => {}
-        }
-        PacketKey::encrypt(&self.rustls, packet, buf, header_len);
-    }
-
-    fn decrypt(&self, packet: u64, header: &[u8], payload: &mut BytesMut) -> Result<(), CryptoError> {
-        open(&*self.rustls, self.is_v2, packet, header, payload)?;
-        let length = prepare_early(payload);
-        payload.truncate(length);
         Ok(())
     }
 
@@ -440,6 +434,8 @@ struct Session {
     stage: Stage,
     next: Option<Secrets>,
     alert: Option<u8>,
+    /// Address of the client with its ClientHello, and whether it offers early data.
+    early: (Option<IpAddr>, bool),
 }
 
 /// Stage of a session.
@@ -470,7 +466,7 @@ impl Session {
     /// Returns a key of 0-RTT or 1-RTT packets.
     fn sealing(&self, rustls: Box<dyn rustls::quic::PacketKey>) -> Box<dyn PacketKey> {
         let common = Some(self.common.clone());
-        Box::new(Key { rustls, is_v2: matches!(self.version, Version::V2), common })
+        Box::new(Key { rustls, is_v2: matches!(self.version, Version::V2), is_early: false, common })
     }
 
     fn fail(&mut self, alert: u8, reason: String) -> TransportError {
@@ -562,6 +558,7 @@ impl crypto::Session for Session {
                 self.common.is_v2.store(true, Relaxed);
             }
             version::push_version_information(&mut params, number_of(self.version));
+            self.early = (address(), hello.early_data);
             let config = choose(hello).map_err(|alert| self.fail(alert, String::new()))?;
             let made = ServerConnection::new(config, self.version, params);
             let connection = made.map_err(|e| self.fail(INTERNAL_ERROR, e.to_string()))?;
@@ -573,7 +570,10 @@ impl crypto::Session for Session {
             return Err(self.fail(UNEXPECTED_MESSAGE, "client sent a message after the handshake".to_owned()));
         };
         let before = connection.is_handshaking();
-        if let Err(e) = connection.read_hs(&bytes) {
+        let [begun_by_v2, is_v2] = [self.begun, self.version].map(|v| matches!(v, Version::V2));
+        let (address, has_early_data) = self.early;
+        let handshake = OverQuic { begun_by_v2, is_v2, address, has_early_data };
+        if let Err(e) = sessions::over_quic(handshake, || connection.read_hs(&bytes)) {
             let alert = connection.alert().map_or(INTERNAL_ERROR, u8::from);
             return Err(self.fail(alert, e.to_string()));
         }

@@ -1,7 +1,10 @@
 //! Addresses other than that of a client, from which datagrams of its connection come. Whoever sends under the address of another must not
 //! have that other receive more than three times what was sent (RFC 9000, sections 8.2 and 9.3.1). quinn-proto answers each
 //! PATH_CHALLENGE, and each move of a client, with a datagram of 1200 bytes first.
+//!
+//! Nor may that other be taken for the client: a request counts as one of the address that was proved last.
 
+use super::path;
 use quinn_proto::Connection;
 use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr};
@@ -16,6 +19,10 @@ const MOST: usize = 16;
 pub(super) struct Strangers {
     /// Address that the handshake has proved. A client whose port changes behind a router does not know of it and cannot pad its packets.
     home: IpAddr,
+    /// Address that the client has proved last, and thus receives at.
+    proved: SocketAddr,
+    /// Data of the challenge that was sent to the client's address.
+    challenge: Option<u64>,
     /// PATH_CHALLENGE frames received.
     challenges: u64,
     /// Senders of PATH_CHALLENGE in datagrams that are shorter than a client may make them (section 8.2.1).
@@ -36,8 +43,20 @@ struct Moved {
 }
 
 impl Strangers {
-    pub(super) fn new(home: IpAddr) -> Strangers {
-        Strangers { home, challenges: 0, short: Vec::new(), moved: None }
+    pub(super) fn new(home: SocketAddr) -> Strangers {
+        Strangers {
+            home: home.ip(),
+            proved: home,
+            challenge: None,
+            challenges: 0,
+            short: Vec::new(),
+            moved: None,
+        }
+    }
+
+    /// Returns the address that the client has proved last. `client`: address of the client. Another port of it needs no proof.
+    pub(super) fn proved(&self, client: SocketAddr) -> SocketAddr {
+        if client.ip() == self.proved.ip() { client } else { self.proved }
     }
 
     /// Returns `true` if all addresses get what is for them.
@@ -59,6 +78,9 @@ impl Strangers {
         (before, now): (SocketAddr, SocketAddr),
         asks: bool,
     ) {
+        if before != now {
+            self.challenge = None;
+        }
         if from == now {
             self.short.retain(|short| *short != from);
             let so_far = match self.moved.take() {
@@ -83,9 +105,13 @@ impl Strangers {
         }
     }
 
-    /// Notes that the client has answered a challenge from an address.
-    pub(super) fn note_proof(&mut self, from: SocketAddr) {
-        self.moved.take_if(|moved| moved.to == from);
+    /// Notes that an answer to a challenge has come from an address. `client`: address of the client. The challenge for the address before
+    /// proves nothing here, for both can be the same sender.
+    pub(super) fn note_answer(&mut self, data: u64, from: SocketAddr, client: SocketAddr) {
+        if from == client && self.challenge == Some(data) {
+            self.proved = client;
+            self.moved = None;
+        }
     }
 
     /// Returns the length that the next datagram for the client may have at most; `None` if it may have any, or is one for another
@@ -97,7 +123,10 @@ impl Strangers {
 
     /// Returns `true` if a datagram of this length may be sent to an address. `client`: address of the client.
     pub(super) fn may_have(&mut self, to: SocketAddr, len: usize, client: SocketAddr) -> bool {
+        // Each packet to a client that has not answered yet has the challenge.
+        let challenge = path::take_challenge();
         if to == client {
+            self.challenge = challenge.or(self.challenge);
             let Some(moved) = self.moved.as_mut().filter(|moved| moved.to == to) else { return true };
             let may = moved.sent + len <= 3 * moved.received;
             moved.sent += if may { len } else { 0 };
@@ -124,7 +153,7 @@ mod tests {
     #[test]
     fn short_challenges_get_no_answer() {
         let (home, other) = (addr("10.0.0.1:1"), addr("10.0.0.2:2"));
-        let mut strangers = Strangers::new(home.ip());
+        let mut strangers = Strangers::new(home);
         strangers.note_one(other, 40, (home, home), true);
         assert!(strangers.may_have(home, 1200, home));
         assert!(!strangers.may_have(other, 1200, home));
@@ -143,7 +172,7 @@ mod tests {
     #[test]
     fn who_moves_sends_enough_first() {
         let (home, other) = (addr("10.0.0.1:1"), addr("10.0.0.2:2"));
-        let mut strangers = Strangers::new(home.ip());
+        let mut strangers = Strangers::new(home);
         strangers.note_one(other, 40, (home, other), false);
         assert!(!strangers.may_have(other, 1200, other) && strangers.may_have(home, 1200, other));
         strangers.note_one(other, 300, (other, other), false);
@@ -162,12 +191,41 @@ mod tests {
         assert!(!strangers.may_have(other, 1, other));
         strangers.note_one(other, 40, (other, other), false);
         assert_eq!(strangers.allowance(other), Some(120));
-        strangers.note_proof(home);
-        assert!(!strangers.is_empty());
-        strangers.note_proof(other);
+        path::note_challenge(7);
+        assert!(strangers.may_have(other, 1, other));
+        for (data, from) in [(7, home), (8, other)] {
+            strangers.note_answer(data, from, other);
+            assert!(!strangers.is_empty());
+        }
+        strangers.note_answer(7, other, other);
         assert!(strangers.is_empty() && strangers.allowance(other).is_none());
         // Another port of the router in between.
         strangers.note_one(addr("10.0.0.1:9"), 40, (other, addr("10.0.0.1:9")), false);
         assert!(strangers.is_empty());
+    }
+
+    /// Somebody sends from `home`, and then under the address of another.
+    #[test]
+    fn the_address_of_another_proves_nothing() {
+        let (home, other) = (addr("10.0.0.1:1"), addr("10.0.0.2:2"));
+        let mut strangers = Strangers::new(home);
+        strangers.note_one(other, 1200, (home, other), false);
+        assert_eq!(strangers.proved(other), home);
+        // The challenge for the address before reaches the sender, that for the new one does not.
+        path::note_challenge(1);
+        assert!(strangers.may_have(home, 1200, other));
+        strangers.note_answer(1, other, other);
+        path::note_challenge(2);
+        assert!(strangers.may_have(other, 1200, other));
+        strangers.note_answer(1, other, other);
+        strangers.note_answer(2, home, other);
+        assert_eq!(strangers.proved(other), home);
+        strangers.note_answer(2, other, other);
+        assert_eq!(strangers.proved(other), other);
+        // An answer proves one address only, and a port needs none.
+        let (third, port) = (addr("10.0.0.3:3"), addr("10.0.0.2:9"));
+        strangers.note_one(third, 1200, (other, third), false);
+        strangers.note_answer(2, third, third);
+        assert_eq!((strangers.proved(third), strangers.proved(port)), (other, port));
     }
 }

@@ -5,7 +5,9 @@
 //! version 1 and go on with version 2 (RFC 9368).
 
 use super::frames::{push_varint, varint};
+use aws_lc_rs::hkdf::Prk;
 use quinn_proto::ConnectionId;
+use quinn_proto::crypto::{AeadKey, HandshakeTokenKey};
 use std::cell::Cell;
 
 /// Version 1 (RFC 9000).
@@ -57,6 +59,19 @@ pub(super) fn is_other_noted() -> bool {
 /// Returns `true` if the datagram that is handled has come in version 2. quinn-proto does not know.
 pub(super) fn is_v2_arriving() -> bool {
     IS_V2.get()
+}
+
+/// Keys of address tokens, which are of one version (RFC 9369, section 5).
+pub(super) struct TokenKeys {
+    pub v1: Prk,
+    pub v2: Prk,
+}
+
+impl HandshakeTokenKey for TokenKeys {
+    fn aead_from_hkdf(&self, random_bytes: &[u8]) -> Box<dyn AeadKey> {
+        let key = if is_v2_arriving() { &self.v2 } else { &self.v1 };
+        key.aead_from_hkdf(random_bytes)
+    }
 }
 
 /// Returns the version of a packet with a long header.
@@ -214,6 +229,7 @@ pub(super) fn header_on_the_wire(header: &mut [u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use aws_lc_rs::hkdf;
 
     #[test]
     fn types_change_and_change_back() {
@@ -310,5 +326,20 @@ mod tests {
         assert!(repeats_parameter(&[0x7f, 0, 0, 0x01, 1, 5, 0x7f, 0, 0]));
         assert!(!repeats_parameter(&[0x01, 1, 5, 0x01, 9]));
         assert!(!repeats_parameter(&[]));
+    }
+
+    #[test]
+    fn tokens_are_of_one_version() {
+        let key = |seed| hkdf::Salt::new(hkdf::HKDF_SHA256, &[]).extract(&[seed; 32]);
+        let keys = TokenKeys { v1: key(1), v2: key(2) };
+        let key_in = |version: u32| {
+            to_v1(&mut [&[0xc0][..], &version.to_be_bytes(), &[0; 9]].concat());
+            keys.aead_from_hkdf(&[5; 32])
+        };
+        for (sealing, opening) in [(V1, V1), (V1, V2), (V2, V1), (V2, V2)] {
+            let mut token = b"token".to_vec();
+            key_in(sealing).seal(&mut token, b"").expect("a token");
+            assert_eq!(key_in(opening).open(&mut token, b"").is_ok(), sealing == opening);
+        }
     }
 }

@@ -6,7 +6,9 @@ use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::{digest, hkdf, rand};
 use forebay_sys::sync::{lock, read, write};
 use rustls::server::{ProducesTickets, StoresServerSessions};
+use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use zeroize::{Zeroize, Zeroizing};
@@ -122,6 +124,57 @@ pub fn zone(name: &[u8], size: usize) -> Arc<Sessions> {
     zones.entry((name.to_vec(), size)).or_insert_with(|| Arc::new(Sessions::new(size))).clone()
 }
 
+/// Handshake over QUIC. rustls does not tell stores and tickets of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OverQuic {
+    /// The client has begun with version 2, so that only sessions of that are found (RFC 9369, section 5).
+    pub begun_by_v2: bool,
+    /// Version 2 is in use, so that sessions are of that.
+    pub is_v2: bool,
+    /// Address of the client.
+    pub address: Option<IpAddr>,
+    /// Requests come with the handshake (0-RTT), before the client has proved its address. Only sessions that were stored for a client of
+    /// this address are found then: anybody can write the address of another into a datagram, and access may depend on it.
+    pub has_early_data: bool,
+}
+
+thread_local! {
+    static QUIC: Cell<Option<OverQuic>> = const { Cell::new(None) };
+}
+
+/// Calls a function that handles a part of a handshake over QUIC.
+pub fn over_quic<R>(handshake: OverQuic, handle: impl FnOnce() -> R) -> R {
+    QUIC.set(Some(handshake));
+    let result = handle();
+    QUIC.set(None);
+    result
+}
+
+/// Returns whether the handshake opens, and seals, sessions of QUIC version 2.
+fn is_v2() -> (bool, bool) {
+    QUIC.get().map_or((false, false), |quic| (quic.begun_by_v2, quic.is_v2))
+}
+
+/// Address behind a stored session, bytes: whether it is known, and the address as one of IPv6.
+const ADDRESS: usize = 1 + 16;
+
+fn address_of(client: Option<IpAddr>) -> [u8; ADDRESS] {
+    let mut out = [0; ADDRESS];
+    if let Some(address) = client {
+        let bytes = match address {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+            IpAddr::V6(v6) => v6.octets(),
+        };
+        out = std::array::from_fn(|at| if at == 0 { 1 } else { bytes.get(at - 1).copied().unwrap_or(0) });
+    }
+    out
+}
+
+/// Returns the context of sessions of QUIC version 2, or that of all others.
+fn of_version(context: Context, is_v2: bool) -> Context {
+    if is_v2 { context.map(|byte| !byte) } else { context }
+}
+
 /// Hash of the settings that servers must share to resume each other's sessions.
 pub type Context = [u8; 32];
 
@@ -160,8 +213,17 @@ pub struct Stored {
 }
 
 impl Stored {
-    fn key(&self, id: &[u8]) -> Vec<u8> {
-        [self.context.get(..16).unwrap_or_default(), id].concat()
+    fn key(&self, id: &[u8], is_v2: bool) -> Vec<u8> {
+        let context = of_version(self.context, is_v2);
+        [context.get(..16).unwrap_or_default(), id].concat()
+    }
+
+    fn find(&self, id: &[u8], take: bool) -> Option<Vec<u8>> {
+        let mut value = self.sessions.get(&self.key(id, is_v2().0), take)?;
+        let address = value.split_off(value.len().checked_sub(ADDRESS)?);
+        let early = QUIC.get().filter(|quic| quic.has_early_data);
+        let may_use = early.is_none_or(|quic| quic.address.is_some() && address == address_of(quic.address));
+        may_use.then_some(value)
     }
 }
 
@@ -169,13 +231,14 @@ impl StoresServerSessions for Stored {
     fn put(&self, key: Vec<u8>, value: Vec<u8>) -> bool {
         // rustls calls this on the thread that makes the handshake, which takes it right after.
         STORED.replace(key.clone());
-        self.sessions.put(self.key(&key), value, self.timeout)
+        let address = address_of(QUIC.get().and_then(|quic| quic.address));
+        self.sessions.put(self.key(&key, is_v2().1), [&value[..], &address].concat(), self.timeout)
     }
     fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
-        self.sessions.get(&self.key(key), false)
+        self.find(key, false)
     }
     fn take(&self, key: &[u8]) -> Option<Vec<u8>> {
-        self.sessions.get(&self.key(key), true)
+        self.find(key, true)
     }
     fn can_cache(&self) -> bool {
         true
@@ -295,7 +358,7 @@ impl Tickets {
         body.extend_from_slice(plain);
         body.resize(body.len().next_multiple_of(PADDING), 0);
         // The context is authenticated: a ticket of a server with other requirements does not open here.
-        let aad = Aad::from(self.context);
+        let aad = Aad::from(of_version(self.context, is_v2().1));
         key.key.seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), aad, &mut body).ok()?;
         Some([key.name.as_slice(), &nonce, &body].concat())
     }
@@ -304,7 +367,8 @@ impl Tickets {
         let (nonce, body) = ticket.get(16..)?.split_at_checked(12)?;
         let mut body = body.to_vec();
         let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
-        let plain = key.key.open_in_place(nonce, Aad::from(self.context), &mut body).ok()?;
+        let aad = Aad::from(of_version(self.context, is_v2().0));
+        let plain = key.key.open_in_place(nonce, aad, &mut body).ok()?;
         self.valid(plain)
     }
 
@@ -390,5 +454,56 @@ mod tests {
             assert_eq!(own.decrypt(&ticket[..n]), None);
         }
         assert!(TicketKey::new(&[0; 47]).is_none());
+    }
+
+    #[test]
+    fn sessions_are_of_one_version_of_quic() {
+        let tickets = Tickets { keys: Vec::new(), context: [1; 32], timeout: Duration::from_secs(60) };
+        let (sessions, context) = (Arc::new(Sessions::new(SHARDS * 1000)), [1; 32]);
+        let stored = Stored { sessions, context, timeout: Duration::from_secs(60) };
+        // The client may begin with version 1 and go on with version 2.
+        for (begun, version) in [(false, false), (false, true), (true, true)] {
+            let made = OverQuic { begun_by_v2: begun, is_v2: version, ..OverQuic::default() };
+            let ticket = over_quic(made, || {
+                assert!(stored.put(vec![7], vec![9]));
+                tickets.encrypt(b"x").unwrap()
+            });
+            for later in [false, true] {
+                let used = OverQuic { begun_by_v2: later, is_v2: later, ..OverQuic::default() };
+                let found = over_quic(used, || (tickets.decrypt(&ticket), stored.take(&[7])));
+                assert_eq!(
+                    found,
+                    if later == version { (Some(vec![b'x']), Some(vec![9])) } else { (None, None) }
+                );
+            }
+            assert_eq!(tickets.decrypt(&ticket).is_some(), !version);
+        }
+    }
+
+    #[test]
+    fn early_data_comes_from_the_address_of_the_session() {
+        let sessions = Arc::new(Sessions::new(SHARDS * 1000));
+        let stored = Stored { sessions, context: [1; 32], timeout: Duration::from_secs(60) };
+        let quic = |address: &str, has_early_data| OverQuic {
+            address: address.parse().ok(),
+            has_early_data,
+            ..OverQuic::default()
+        };
+        for (first, then, has_early_data, found) in [
+            ("10.0.0.1", "10.0.0.1", true, true),
+            ("10.0.0.1", "10.0.0.2", true, false),
+            ("10.0.0.1", "10.0.0.2", false, true),
+            ("2001:db8::1", "2001:db8::1", true, true),
+            ("2001:db8::1", "2001:db8::2", true, false),
+            ("", "10.0.0.1", true, false),
+            ("", "", true, false),
+        ] {
+            over_quic(quic(first, false), || stored.put(vec![7], vec![9]));
+            let taken = over_quic(quic(then, has_early_data), || stored.take(&[7]));
+            assert_eq!(taken, found.then(|| vec![9]), "{first} {then} {has_early_data}");
+        }
+        // Over TCP the address is proved.
+        over_quic(quic("10.0.0.1", false), || stored.put(vec![7], vec![9]));
+        assert_eq!(stored.take(&[7]), Some(vec![9]));
     }
 }

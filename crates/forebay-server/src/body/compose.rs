@@ -40,14 +40,16 @@ const ARENA: usize = 64 * 1024;
 
 /// Sends a response with the content of several requests, its head first.
 pub(super) async fn send(req: &mut Request, head: &[u8], framing: BodyFraming, mut join: Box<Join>) -> Done {
-    let pace = Pace::new(limit_rate(req), head.len());
+    let pace = Pace::new(limit_rate(req));
     let own = join.own_filters.min(req.resp.filters.len());
     let filters = req.resp.filters.split_off(own);
-    let (mut pending, gathered) = (req.take_buf(), req.take_buf());
-    pending.extend_from_slice(head);
+    let (pending, gathered) = (req.take_buf(), req.take_buf());
     let mut out = Outlet::client(filters, framing, pace, pending);
     out.gathered = gathered;
-    let mut done = emit(&mut out, req, &mut join).await;
+    let mut done = out.put_head(req, head).await;
+    if done.is_ok() {
+        done = emit(&mut out, req, &mut join).await;
+    }
     if done.is_ok() {
         done = out.drain(req, Follows::End, None).await;
     }

@@ -60,7 +60,7 @@ enum Destination {
 }
 
 impl Outlet {
-    /// Creates an outlet to the client. The bytes of `pending` go first.
+    /// Creates an outlet to the client. `pending`: an empty buffer.
     pub(super) fn client(
         filters: Vec<Box<dyn BodyFilter>>,
         framing: BodyFraming,
@@ -77,7 +77,7 @@ impl Outlet {
             to: Destination::Memory(Vec::new(), limit),
             filters: Vec::new(),
             framing: BodyFraming::Plain,
-            pace: Pace::new(None, 0),
+            pace: Pace::new(None),
             most: usize::MAX,
             enough: GATHERED,
             gathered: Vec::new(),
@@ -101,6 +101,22 @@ impl Outlet {
     /// Returns the number of bytes that [`Outlet::push`] has taken.
     pub(super) fn pushed(&self) -> u64 {
         self.pushed
+    }
+
+    /// Takes the head, no faster than the rate allows. It leaves with what follows.
+    ///
+    /// # Errors
+    /// The client has closed the connection.
+    pub(super) async fn put_head(&mut self, req: &mut Request, head: &[u8]) -> Done {
+        let mut rest = head;
+        while !rest.is_empty() {
+            let n = self.allowed(req, rest.len(), None).await?;
+            let (now, later) = rest.split_at(n);
+            self.pending.extend_from_slice(now);
+            self.pace.sent += n as u64;
+            rest = later;
+        }
+        Ok(())
     }
 
     /// Takes bytes of a response that has the content of several requests (`compose.rs`). Gathers short ones.

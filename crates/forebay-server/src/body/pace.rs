@@ -31,10 +31,10 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Creates it for a response whose body follows a head of `sent` bytes. The head is not held back, and counts as in nginx.
-    pub(super) fn new(rate: Option<(u64, u64)>, sent: usize) -> Pace {
+    /// Creates it for a response that begins. The head counts, as in nginx.
+    pub(super) fn new(rate: Option<(u64, u64)>) -> Pace {
         let (rate, after) = rate.unwrap_or((0, 0));
-        Pace { rate, after, sent: sent as u64, started: (rate > 0).then(Instant::now) }
+        Pace { rate, after, sent: 0, started: (rate > 0).then(Instant::now) }
     }
 
     /// Returns `true` if there is no rate.
@@ -71,9 +71,7 @@ mod tests {
     #[test]
     fn a_paced_response_waits_until_more_may_go() {
         let ms = Duration::from_millis;
-        let head = Pace::new(Some((100, 50)), 320);
-        assert_eq!(head.allowance_after(ms(0), 80), Err(ms(2001)));
-        let mut pace = Pace::new(Some((100, 50)), 0);
+        let mut pace = Pace::new(Some((100, 50)));
         assert_eq!(pace.allowance_after(ms(0), 1000), Ok(150));
         pace.sent = 150;
         assert_eq!(pace.allowance_after(ms(0), 1000), Err(ms(1001)));

@@ -46,22 +46,24 @@ pub(crate) async fn send(
             return send_memory(thread, req, head).await;
         }
     }
-    pump(thread, req, head, framing, Pace::new(rate, head.len())).await
+    pump(thread, req, head, framing, Pace::new(rate)).await
 }
 
 /// Sends head and body through a pump.
 async fn pump(thread: &Rc<Thread>, req: &mut Request, head: &[u8], framing: BodyFraming, pace: Pace) -> Done {
     let streamed = req.resp.source.is_some();
-    let mut pending = if streamed { thread.io.large.take() } else { req.take_buf() };
-    pending.extend_from_slice(head);
+    let pending = if streamed { thread.io.large.take() } else { req.take_buf() };
     let filters = std::mem::take(&mut req.resp.filters);
     let mut out = Outlet::client(filters, framing, pace, pending);
     if !streamed {
         // Parts are complete, so no client waits for a first piece: larger writes cost less.
         out.enough = 64 * 1024;
     }
+    let mut done = out.put_head(req, head).await;
     let mut pump = Pump::new(req, &mut out);
-    let mut done = pump.run(req).await;
+    if done.is_ok() {
+        done = pump.run(req).await;
+    }
     if done.is_ok() {
         let then = if streamed { after_last(req) } else { Then::Nothing };
         done = pump.finish(req, then).await;

@@ -443,7 +443,7 @@ fn head_deadline(thread: &Thread, req: &Request) -> Deadline {
         (false, true) => poller.now(),
         (false, false) => req.started,
     };
-    poller.deadline_at(from + req.conn.header_timeout(&req.conf))
+    poller.deadline_at(from + req.conf.header_timeout_of(&req.conn.client))
 }
 
 /// Puts the connection into its slot until more comes, with the part of a head that has come. `waited` means that its time

@@ -106,12 +106,6 @@ impl Connection {
         self.location(conf).map_or(Duration::from_secs(60), |l| l.settings.core.send_timeout.0)
     }
 
-    /// Returns `client_header_timeout` of the default server.
-    fn header_timeout(&self, conf: &ThreadConfig) -> Duration {
-        let server = conf.http.servers.get(self.client.default_server(conf));
-        server.map_or(Duration::from_secs(60), |s| s.settings.client_header_timeout.0)
-    }
-
     /// Returns the settings of an HTTP/2 session on this address; `None`: the address does not speak HTTP/2.
     fn http2_settings(&self, conf: &ThreadConfig) -> Option<h2::StreamSettings> {
         let address = self.client.address(conf)?;

@@ -6,6 +6,7 @@
 //! bodies know nothing of QUIC.
 
 mod handover;
+mod heads;
 mod input;
 mod pieces;
 mod session;
@@ -34,10 +35,11 @@ use forebay_net::wire::Wire;
 use forebay_sys::datagrams::Batch;
 use forebay_sys::errno::errno_text;
 use handover::{Inbox, Side};
+use heads::Heads;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use std::cell::{Cell, OnceCell, RefCell};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -81,6 +83,8 @@ pub(crate) struct Quic {
 struct Common {
     /// The poller has been asked for a step.
     asked: Cell<bool>,
+    /// Requests whose heads are not complete.
+    heads: Rc<Heads>,
 }
 
 /// Chooser of TLS configurations for the handshakes of a thread.
@@ -91,6 +95,10 @@ impl Choose for Chooser {
         let Some(thread) = self.0.upgrade() else { return Err(80) };
         let Some(session) = thread.quic.session(owner) else { return Err(80) };
         session.with_handshake(&thread, |handshake| handshake.choose_for_quic(hello))
+    }
+
+    fn address(&self, owner: u32) -> Option<IpAddr> {
+        self.0.upgrade()?.quic.session(owner)?.client().peer.ip()
     }
 
     fn refused(&self, owner: u32) {
@@ -387,6 +395,9 @@ impl Quic {
         self.take_strays(thread);
         let now = thread.io.poller.now();
         let endpoints: Vec<Rc<Endpoint>> = self.endpoints.borrow().iter().flatten().cloned().collect();
+        while let Some(stream) = self.common.heads.take_due(now) {
+            stream.time_out(thread);
+        }
         let mut next = None;
         for endpoint in &endpoints {
             endpoint.expire(now);
@@ -401,6 +412,7 @@ impl Quic {
             }
             next = [next, endpoint.next_timer()].into_iter().flatten().min();
         }
+        next = [next, self.common.heads.next_timer()].into_iter().flatten().min();
         self.count(thread, &endpoints, now);
         if let (Some(at), Some(token)) = (next, self.timer(thread)) {
             thread.io.poller.step_at(token, thread.io.poller.deadline_at(at));

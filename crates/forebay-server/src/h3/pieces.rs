@@ -79,7 +79,8 @@ mod tests {
         assert_eq!(spare(), 0, "a part of it is in use");
         drop(part);
         assert_eq!(spare(), 1);
-        assert_eq!((take().as_ptr(), spare()), (memory, 0));
+        let again = take();
+        assert_eq!((again.as_ptr(), spare()), (memory, 0));
     }
 
     #[test]

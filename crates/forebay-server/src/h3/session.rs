@@ -1,6 +1,7 @@
 //! A connection: its control and QPACK streams, its request streams, and its end (RFC 9114, sections 5 and 6). Hot path.
 
 mod control;
+mod state;
 
 use super::input::{Failure, Next};
 use super::{Common, HQ, Stream};
@@ -17,84 +18,27 @@ use forebay_http::h1::{self, request::Limits};
 use forebay_http::h2::request::{self, Outcome, Refusal, Trailers};
 use forebay_http::h3::Code;
 use forebay_http::h3::encoder::Encoder;
-use forebay_http::h3::frame::{self, Header, Settings, kind, setting, stream as stream_kind};
-use forebay_http::h3::qpack::{self, Decoder, TABLE_CAPACITY};
-use forebay_http::priority::{Early, Priority};
+use forebay_http::h3::frame::{self, Header, kind, setting, stream as stream_kind};
+use forebay_http::h3::qpack::{self, TABLE_CAPACITY};
+use forebay_http::priority::Priority;
 use forebay_http::request::{RequestHead, Version};
 use forebay_net::addr::Peer;
 use forebay_net::io::Io;
 use forebay_net::quic::{ConnectionError, Count, Dir, Endpoint, Event, Link, StreamEvent, StreamId, VarInt};
 use forebay_net::reactor::{Direct, Job, Token};
+use state::{BLOCKED_STREAMS, Purpose, State, Uni};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// Streams whose field sections may wait for insertions.
-const BLOCKED_STREAMS: usize = 16;
 /// Most bytes of our control and decoder streams that wait for the client.
 const MOST_UNSENT: usize = 64 * 1024;
 /// Bytes of our encoder stream that wait for the client, from which on nothing is inserted.
 const UNSENT_INSERTS: usize = 4096;
 /// Resets without a finished response in between after which the connection ends, as over HTTP/2.
 const RESETS: u32 = 200;
-/// Control frames, QPACK instructions and unidirectional streams after which the connection ends, if no response was finished.
-const OVERHEAD: u64 = 1000;
-/// Part of these that a finished response makes up for: a client may send priorities and insertions with each request.
+/// Control frames and the like that a finished response makes up for: a client may send priorities and insertions with each request.
 const OVERHEAD_OF_REQUEST: u64 = 64;
-
-/// Purpose of a unidirectional stream of the client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Purpose {
-    /// Its type has not been read.
-    Unknown,
-    Control,
-    Encoder,
-    Decoder,
-    /// Of a type that we do not know.
-    Ignored,
-}
-
-/// Unidirectional stream of the client.
-#[derive(Debug)]
-struct Uni {
-    id: StreamId,
-    purpose: Purpose,
-    /// Bytes that have not been handled.
-    input: Vec<u8>,
-}
-
-/// State of a connection.
-#[derive(Debug)]
-struct State {
-    streams: Vec<Rc<Stream>>,
-    unis: Vec<Uni>,
-    decoder: Decoder,
-    /// Insertions that the client has been told of.
-    told: u64,
-    settings: Option<Settings>,
-    /// Encoder of what we send, once the client has offered a table for it and there was a response.
-    encoder: Option<Box<Encoder>>,
-    /// Our control, decoder and encoder streams, with bytes that QUIC has not taken.
-    control: Option<(StreamId, Vec<u8>)>,
-    feedback: Option<(StreamId, Vec<u8>)>,
-    inserts: Option<(StreamId, Vec<u8>)>,
-    /// GOAWAY has been sent.
-    leaving: bool,
-    /// First request stream that the client has not opened.
-    next: u64,
-    /// Priorities that came before their requests.
-    early: Early,
-    max_push: Option<u64>,
-    goaway: Option<u64>,
-    requests: u32,
-    resets: u32,
-    /// See [`OVERHEAD`].
-    overhead: u64,
-    closed: bool,
-    scratch: Vec<u8>,
-    /// Content received and sent, bytes.
-    moved: u64,
-}
 
 /// An HTTP/3 connection.
 pub(crate) struct Session {
@@ -153,28 +97,7 @@ impl Session {
             common,
             client: RefCell::new(client),
             transfers: thread.transfers.clone(),
-            state: RefCell::new(State {
-                streams: Vec::new(),
-                unis: Vec::new(),
-                decoder: Decoder::new(TABLE_CAPACITY),
-                told: 0,
-                settings: None,
-                encoder: None,
-                control: None,
-                feedback: None,
-                inserts: None,
-                leaving: false,
-                next: 0,
-                early: Early::default(),
-                max_push: None,
-                goaway: None,
-                requests: 0,
-                resets: 0,
-                overhead: 0,
-                closed: false,
-                scratch: Vec::new(),
-                moved: 0,
-            }),
+            state: RefCell::new(State::new()),
             hq: Cell::new(false),
             found: Cell::new(None),
             waits: Cell::new(0),
@@ -427,7 +350,22 @@ impl Session {
             stream.update_priority(priority);
         }
         drop(s);
-        self.readable(thread, &stream)
+        self.readable(thread, &stream)?;
+        if !stream.has_begun() {
+            let time = thread.config().header_timeout_of(&self.client.borrow());
+            stream.wait_for_head(self.common.heads.add(thread.io.poller.now() + time, &stream));
+        }
+        Ok(())
+    }
+
+    /// Ends a stream whose head has taken too long (nginx: client_header_timeout). A client that only keeps the connection open would
+    /// hold it for ever. Nobody has seen the request, so that the client may send it again (RFC 9114, section 4.1.1).
+    pub(super) fn time_out(&self, thread: &Rc<Thread>, stream: &Stream) {
+        self.log(thread, Level::Info, "client timed out");
+        stream.break_off(Some(Code::RequestRejected));
+        if let Err(fatal) = self.count_reset() {
+            self.fail(thread, fatal);
+        }
     }
 
     /// Takes over the address of a client that has moved (RFC 9000, section 9). Requests keep the address that they began with.
@@ -786,46 +724,6 @@ impl Session {
             let (name, server) = (client.text(), client.listener_text(&conf));
             let tail = format!(" while processing HTTP/3 connection, client: {name}, server: {server}");
             error_log::log_connection(thread, &client, level, text, &tail);
-        }
-    }
-}
-
-impl State {
-    /// Returns our unidirectional streams.
-    fn own(&self) -> impl Iterator<Item = StreamId> {
-        [&self.control, &self.feedback, &self.inserts].into_iter().flatten().map(|(id, _)| *id)
-    }
-
-    fn stream(&self, id: StreamId) -> Option<Rc<Stream>> {
-        let at = self.streams.binary_search_by_key(&id, |stream| stream.id).ok()?;
-        self.streams.get(at).cloned()
-    }
-
-    /// Returns the number of insertions that a field section needs, if they have not arrived. Only so many streams may wait.
-    fn must_wait(&self, section: &[u8]) -> Result<Option<u64>, Fatal> {
-        let required = self.decoder.required(section).map_err(|_| FAILED)?;
-        if required <= self.decoder.inserted() {
-            return Ok(None);
-        }
-        let waiting = self.streams.iter().filter(|stream| stream.blocked_section.borrow().is_some()).count();
-        match waiting >= BLOCKED_STREAMS {
-            true => Err((Code::DecompressionFailed, "client blocked too many streams")),
-            false => Ok(Some(required)),
-        }
-    }
-
-    /// Counts what a client may send without a limit of its own.
-    fn spend(&mut self, n: u64) -> Result<(), Fatal> {
-        self.overhead += n;
-        match self.overhead > OVERHEAD {
-            true => Err((Code::ExcessiveLoad, "client sent too many frames and instructions")),
-            false => Ok(()),
-        }
-    }
-
-    fn acknowledge(&mut self, id: StreamId) {
-        if let Some((_, out)) = &mut self.feedback {
-            qpack::push_section_ack(out, u64::from(VarInt::from(id)));
         }
     }
 }

@@ -1,11 +1,13 @@
 //! One request and its response on an HTTP/3 connection. Hot path.
 
 use super::Session;
+use super::heads::Waiting;
 use super::input::{CUT, Failure, Input, Next};
 use super::pieces;
 use super::session::{Fatal, Head, code};
 use crate::connection::Connection;
 use crate::connection::mux::{RequestStream, Reset};
+use crate::thread::Thread;
 use bytes::Bytes;
 use forebay_http::field::Name;
 use forebay_http::h2::request::Refusal;
@@ -41,6 +43,8 @@ pub(crate) struct Stream {
     refusal: Cell<Option<Refusal>>,
     head_len: Cell<u32>,
     begun: Cell<bool>,
+    /// The head is not complete: the time that it has.
+    waiting: RefCell<Option<Waiting>>,
     input: RefCell<Input>,
     /// Field section that waits for so many insertions.
     pub(super) blocked_section: RefCell<Option<(u64, Bytes)>>,
@@ -81,6 +85,7 @@ impl Stream {
             refusal: Cell::new(None),
             head_len: Cell::new(0),
             begun: Cell::new(false),
+            waiting: RefCell::default(),
             input: RefCell::new(Input::new(longest)),
             blocked_section: RefCell::new(None),
             promised: Cell::new(None),
@@ -180,6 +185,7 @@ impl Stream {
     /// Begins the request.
     pub(super) fn begin(&self, number: u32, head: Head, len: usize, refusal: Option<Refusal>) {
         self.begun.set(true);
+        self.waiting.take();
         self.number.set(number);
         self.head_len.set(u32::try_from(len).unwrap_or(u32::MAX));
         self.refusal.set(refusal);
@@ -189,6 +195,19 @@ impl Stream {
             self.promised.set(Some(n));
         }
         *self.head.borrow_mut() = Some(head);
+    }
+
+    /// Sets the time that an incomplete head has. Without an entry it has any.
+    pub(super) fn wait_for_head(&self, waiting: Waiting) {
+        if !self.begun.get() && !self.broken.get() {
+            self.waiting.replace(Some(waiting));
+        }
+    }
+
+    /// Ends the stream because its head has taken too long.
+    pub(super) fn time_out(&self, thread: &Rc<Thread>) {
+        self.waiting.take();
+        self.session.time_out(thread, self);
     }
 
     /// Wakes the handler if there is something for it, or the request has been given up.

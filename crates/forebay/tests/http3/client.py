@@ -220,7 +220,7 @@ class Client:
             return Connection(QuicConnection(configuration=conf, session_ticket_handler=ticket), raw)
 
         loop = asyncio.get_running_loop()
-        _, p = await loop.create_datagram_endpoint(protocol, local_addr=("127.0.0.1", 0))
+        _, p = await loop.create_datagram_endpoint(protocol, local_addr=(c.get("address", "127.0.0.1"), 0))
         # With an early request in the first packets, the server has it before it can answer the handshake.
         p.connect(("127.0.0.1", c["port"]), transmit="early" not in c)
         self.connections[c["as"]] = p
@@ -418,7 +418,7 @@ class Client:
         return await self.state(c)
 
     async def move(self, c):
-        """Goes on from another local port, or another address."""
+        """Goes on from another local port, or another address. A request may be the first that leaves from there."""
         p = self.connections[c["on"]]
         old = p._transport
         loop = asyncio.get_running_loop()
@@ -428,7 +428,11 @@ class Client:
         ports = [old.get_extra_info("sockname")[1], new.getsockname()[1]]
         await loop.create_datagram_endpoint(lambda: p, sock=new)
         old.close()
-        p.change_connection_id()
+        p._quic.change_connection_id()
+        if "request" in c:
+            await self.request({**c["request"], "on": c["on"]})
+        else:
+            p.transmit()
         return {"ports": ports}
 
     async def close(self, c):

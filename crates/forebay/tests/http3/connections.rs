@@ -98,6 +98,21 @@ fn early_data() {
     assert_eq!(client.connect_with("c", &server, json!({"ticket": "b"}))["resumed"], true);
 }
 
+/// Early data comes before the client has proved its address, so it has to come from that of its session.
+#[test]
+fn early_data_from_elsewhere() {
+    let Some(mut client) = Client::start() else { return };
+    let server = serve("ssl_early_data on; location / { return 200 $remote_addr; }");
+    for (address, early) in [("127.0.0.1", true), ("127.0.0.2", false)] {
+        client.connect("a", &server);
+        client.get("a", "/");
+        let options = json!({"ticket": "a", "address": address, "early": {"as": "early", "path": "/"}});
+        let told = client.connect_with("b", &server, options);
+        assert_eq!((&told["connected"], &told["early"]), (&json!(true), &json!(early)), "{address}: {told}");
+        assert_eq!(client.get("b", "/")["text"], address);
+    }
+}
+
 /// Without the directive, and where clients have to show certificates, nothing is taken before the handshake is complete.
 #[test]
 fn early_data_is_refused() {
@@ -127,6 +142,41 @@ fn version_2() {
         let told = client.connect_with("b", &server, json!({"version": 2, "ticket": "a"}));
         assert_eq!((&told["connected"], &told["resumed"]), (&json!(true), &json!(true)), "{told}");
         assert_eq!(client.get("b", "/page")["length"], 10_000);
+    }
+}
+
+/// Sessions of one version are not those of the other, nor do they bring requests with the handshake (RFC 9369, section 5). What a client
+/// gets after it has gone on with version 2 is of that.
+#[test]
+fn sessions_are_of_one_version() {
+    let Some(mut client) = Client::start() else { return };
+    for lines in ["ssl_early_data on;", "ssl_session_tickets off; ssl_session_cache shared:versions:1m;"] {
+        let server = serve(lines);
+        for (name, version) in [
+            ("one", json!({"version": 1})),
+            ("two", json!({"version": 2})),
+            ("change", json!({"versions": [2, 1]})),
+        ] {
+            for (later, resumed) in [(1, name == "one"), (2, name != "one")] {
+                // Some sessions can be used once.
+                client.connect_with(name, &server, version.clone());
+                assert_eq!(client.get(name, "/page")["length"], 10_000);
+                let early = json!({"as": "early", "path": "/page"});
+                let told = client.connect_with(
+                    "b",
+                    &server,
+                    json!({"version": later, "ticket": name, "early": early}),
+                );
+                assert_eq!(
+                    (&told["connected"], &told["resumed"]),
+                    (&json!(true), &json!(resumed)),
+                    "{name}: {told}"
+                );
+                let early = resumed && lines.contains("early");
+                assert_eq!(told["early"], early, "{name}: {told}");
+                assert_eq!(client.get("b", "/page")["length"], 10_000);
+            }
+        }
     }
 }
 
@@ -182,17 +232,24 @@ fn clients_move() {
 }
 
 /// A client whose address changes gets its answer although it has sent little from there: the question for it is as short as that allows
-/// (RFC 9000, section 8.2.1).
+/// (RFC 9000, section 8.2.1). A request that comes before the address is proved counts as one of the address before: anybody can write
+/// another address into a datagram, and access may depend on it.
 #[test]
 fn addresses_change() {
     let Some(mut client) = Client::start() else { return };
     let server = serve("location = /address { return 200 $remote_addr; }");
     client.connect("a", &server);
-    assert_eq!(client.get("a", "/address")["text"], "127.0.0.1");
+    let mut before = "127.0.0.1";
+    assert_eq!(client.get("a", "/address")["text"], before);
     for address in ["127.0.0.2", "127.0.0.3"] {
-        client.call("move", json!({"on": "a", "address": address}));
-        assert_eq!(client.get("a", "/address")["text"], address);
+        // No acknowledgment leaves before the request then.
+        client.call("ping", json!({"on": "a"}));
+        let first = json!({"as": "first", "path": "/address"});
+        client.call("move", json!({"on": "a", "address": address, "request": first}));
+        assert_eq!(client.answer("first")["text"], before);
         assert_eq!(client.get("a", "/page")["length"], 10_000);
+        wait_for("the proof", || (client.get("a", "/address")["text"] == address).then_some(()));
+        before = address;
     }
 }
 

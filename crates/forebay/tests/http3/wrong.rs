@@ -17,6 +17,7 @@ const EXCESSIVE: u64 = 0x107;
 const ID: u64 = 0x108;
 const SETTINGS: u64 = 0x109;
 const MISSING_SETTINGS: u64 = 0x10a;
+const REJECTED: u64 = 0x10b;
 const INCOMPLETE: u64 = 0x10d;
 const MESSAGE: u64 = 0x10e;
 const DECOMPRESSION: u64 = 0x200;
@@ -385,6 +386,7 @@ fn field_compression() {
         ("a base below zero", get(&[0, 0x80]), Connection(DECOMPRESSION)),
         ("a string that is cut", get(&[0, 0, 0x51, 5, b'/']), Connection(DECOMPRESSION)),
         ("padding of zeros", get(&[0, 0, 0x51, 0x81, 0]), Connection(DECOMPRESSION)),
+        ("padding of a byte and more", get(&[0, 0, 0x51, 0x82, 0x63, 0xff]), Connection(DECOMPRESSION)),
         ("a capacity above ours", encoder(&[0x3f, 0xe2, 0x1f]), Connection(ENCODER)),
         ("the capacity that we offer", encoder(&[0x3f, 0xe1, 0x1f]), Nothing),
         ("an insertion without capacity", encoder(&[0xc1, 1, b'/']), Connection(ENCODER)),
@@ -604,6 +606,32 @@ fn head_requests() {
     let bytes: Vec<u8> = told["text"].as_str().expect("bytes").chars().map(|c| c as u8).collect();
     let (header, len) = Header::read(&bytes).expect("HEADERS");
     assert_eq!(told["length"], len as u64 + header.len, "only HEADERS: {told}");
+}
+
+/// Heads that stay incomplete end after `client_header_timeout`, whatever else the client sends: half of one, and one that waits for
+/// insertions. The client may send these requests again (RFC 9114, section 4.1.1), and its encoder learns that the sections were not
+/// decoded (RFC 9204, section 4.4.2).
+#[test]
+fn heads_that_take_too_long() {
+    let Some(mut client) = Client::start() else { return };
+    let server = serve("client_header_timeout 1s;");
+    client.connect_with("a", &server, json!({"raw": true}));
+    let half = &head("/page", &[])[..9];
+    let steps = [
+        Send("uni", control(b"")),
+        Send("bidi", half.to_vec()),
+        Send("silent", frame(1, &[0x02, 0x00, 0x80])),
+    ];
+    client.call("raw", json!({"on": "a", "steps": steps.map(|step| step.json())}));
+    for stream in ["bidi", "silent"] {
+        let told = client.answer(stream);
+        assert_eq!((&told["reset"], &told["closed"]), (&json!(REJECTED), &Value::Null), "{stream}: {told}");
+    }
+    let told = client.call("ping", json!({"on": "a"}));
+    assert_eq!((&told["uni"]["7"], &told["closed"]), (&json!("034044"), &Value::Null), "{told}");
+    client.call("raw", json!({"on": "a", "steps": [End("whole", head("/page", &[])).json()]}));
+    assert_eq!(status(&client.answer("whole")), 200);
+    assert!(server.error_log().contains("client timed out"), "{}", server.error_log());
 }
 
 /// Streams of unknown types cost nothing for ever, but not without end.

@@ -3,6 +3,7 @@
 
 mod sessions;
 mod shared;
+mod unknown;
 
 pub use shared::{Look, SharedSessions};
 

@@ -2,7 +2,8 @@
 //!
 //! A replica that learns the server of a session tells the shared store, which keeps it for the time of the session, and all replicas
 //! hear of it within milliseconds. So a request whose session another replica has learnt finds it here without waiting. A request whose
-//! session is not known here waits for the store to look it up, since another server would cost the session.
+//! session is not known here waits for the store to look it up, since another server would cost the session. If the store does not know
+//! it either, that holds for some seconds.
 //!
 //! A session that is used again and again is prolonged in the store four times in its life at most. The store keeps it for that much
 //! longer. If the store is away, each replica goes on with what it knows, and what it has learnt goes to the store afterwards.
@@ -12,6 +13,7 @@
 
 use super::Learn;
 use super::sessions::Sessions;
+use super::unknown::Unknown;
 use crate::config::{Context, Scope};
 use crate::digest::sha256;
 use crate::shared_store::{
@@ -53,6 +55,8 @@ pub(super) struct Outbox {
     /// Sessions that were sent to the store and that it has not confirmed.
     sent: VecDeque<Binding>,
     asked: Vec<(SessionKey, ServerSender)>,
+    /// Sessions that the store does not know.
+    unknown: Unknown,
     /// Time since which the store has to be told everything again.
     forgotten: u64,
     /// Time since which the store has to be asked again, since messages of other replicas were missed.
@@ -101,7 +105,8 @@ impl Learn {
         let mut table = lock(&sessions);
         let known = table.find(&key, now);
         let outdated = known.is_some() && table.told(&key) <= table.outbox.missed;
-        if known.is_some() && !outdated || !sync.link.is_up() || table.outbox.asked.len() >= MAX_WAITING {
+        let is_settled = if known.is_some() { !outdated } else { table.outbox.unknown.has(&key, now) };
+        if is_settled || !sync.link.is_up() || table.outbox.asked.len() >= MAX_WAITING {
             return Look::Known(known.map(<[u8]>::to_vec));
         }
         let (sender, receiver) = oneshot::channel();
@@ -211,6 +216,7 @@ impl Tells for SharedSessions {
         let sessions = self.learn.sessions();
         let outbox = &mut lock(&sessions).outbox;
         outbox.forgotten = now;
+        outbox.unknown.clear();
         // Sessions that were not confirmed are sent first, then those that have waited since.
         outbox.sent.append(&mut outbox.told);
         std::mem::swap(&mut outbox.sent, &mut outbox.told);
@@ -239,8 +245,10 @@ impl Tells for SharedSessions {
         let server = server.filter(|sid| self.has(sid));
         match note {
             Note::Look { key, sender, .. } => {
-                if let Some(sid) = server {
-                    self.learn.learn_shared(&key, sid, Instant::now());
+                let now = Instant::now();
+                match server {
+                    Some(sid) => self.learn.learn_shared(&key, sid, now),
+                    None => lock(&self.learn.sessions()).outbox.unknown.note(key, clock(now)),
                 }
                 let _ = sender.send(server.map(Into::into));
             }
@@ -269,12 +277,16 @@ impl Tells for SharedSessions {
 
     fn missed(&self) {
         let now = clock(Instant::now());
-        lock(&self.learn.sessions()).outbox.missed = now;
+        let sessions = self.learn.sessions();
+        let outbox = &mut lock(&sessions).outbox;
+        outbox.missed = now;
+        outbox.unknown.clear();
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::unknown::LIFE;
     use super::*;
     use crate::upstream::group::Keepalive;
     use crate::upstream::peer::Peer;
@@ -407,9 +419,26 @@ mod tests {
             s.answer(notes.pop().expect("a question"), answer);
             s.learn.found(b"a", receiver.try_recv().expect("an answer"), now)
         };
-        assert_eq!((ask(None), ask(Some(b"127.0.0.1:80"))), (None, None));
+        assert_eq!(ask(Some(b"127.0.0.1:80")), None);
+        // The store is not asked again for a while, unless messages may be missing.
+        assert_eq!(known(&s, b"a", now), None);
+        assert_eq!(known(&s, b"b", now).as_deref(), Some("?"));
+        assert_eq!(known(&s, b"a", now + Duration::from_millis(2 * LIFE)).as_deref(), Some("?"));
+        s.renew();
         assert_eq!(ask(Some(b"one")).as_deref(), Some(b"one".as_slice()));
         assert_eq!(known(&s, b"a", now).as_deref(), Some("one"));
+        // Another replica learns it meanwhile.
+        let unknown = |key: &[u8]| {
+            let sender = oneshot::channel().0;
+            s.answer(Note::Look { key: sha256(key), life: Duration::ZERO, sender }, None);
+            assert_eq!(known(&s, key, now), None);
+        };
+        unknown(b"c");
+        s.hear(vec![told(b"c", b"two")]);
+        assert_eq!(known(&s, b"c", now).as_deref(), Some("two"));
+        unknown(b"d");
+        s.missed();
+        assert_eq!(known(&s, b"d", now).as_deref(), Some("?"));
     }
 
     #[test]

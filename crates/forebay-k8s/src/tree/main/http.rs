@@ -354,6 +354,8 @@ fn logs(globals: &Globals, nodes: &mut Vec<Node>) {
     } else {
         s.flag("log-format-escape-json").then_some("escape=json")
     };
+    // Requests that are refused or redirected before a location is chosen set none of the variables that the format names.
+    nodes.push(node("uninitialized_variable_warn", ["off"]));
     nodes
         .push(node("log_format", ["upstreaminfo"]).args(escape).args(parts_of(s.get("log-format-upstream"))));
     let path = s.set("http-access-log-path").or_else(|| s.set("access-log-path"));
