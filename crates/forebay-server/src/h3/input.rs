@@ -72,7 +72,7 @@ pub(super) enum Failure {
 }
 
 /// The stream ends where a frame does not.
-pub(super) const CUT: Failure = Failure::Connection(Code::FrameError, "client ended a stream within a frame");
+pub(super) const CUT: Failure = Failure::Connection(Code::FrameError, "ended a stream within a frame");
 
 fn unexpected<T>(reason: &'static str) -> Result<T, Failure> {
     Err(Failure::Connection(Code::FrameUnexpected, reason))
@@ -189,7 +189,7 @@ impl Input {
                 }
                 kind::HEADERS if self.phase != Phase::End => return self.section(header, len),
                 kind::DATA | kind::HEADERS => {
-                    return unexpected("client sent DATA or HEADERS frame out of order");
+                    return unexpected("sent DATA or HEADERS frame out of order");
                 }
                 kind::SETTINGS
                 | kind::CANCEL_PUSH
@@ -198,9 +198,9 @@ impl Input {
                 | kind::MAX_PUSH_ID
                 | kind::PRIORITY_UPDATE
                 | kind::PRIORITY_UPDATE_PUSH => {
-                    return unexpected("client sent unexpected frame on a request stream");
+                    return unexpected("sent unexpected frame on a request stream");
                 }
-                _ if header.is_reserved() => return unexpected("client sent HTTP/2 frame"),
+                _ if header.is_reserved() => return unexpected("sent HTTP/2 frame"),
                 _ => {
                     self.count_idle()?;
                     self.skip = header.len;
@@ -229,10 +229,7 @@ impl Input {
     fn count_idle(&mut self) -> Result<(), Failure> {
         self.idle_frames += 1;
         if self.idle_frames > IDLE_FRAMES {
-            return Err(Failure::Connection(
-                Code::ExcessiveLoad,
-                "client sent too many frames without effect",
-            ));
+            return Err(Failure::Connection(Code::ExcessiveLoad, "sent too many frames without effect"));
         }
         Ok(())
     }

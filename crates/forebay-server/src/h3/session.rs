@@ -131,10 +131,10 @@ impl std::fmt::Debug for Session {
     }
 }
 
-/// End of a connection because of the client.
+/// End of a connection because of the client: the code for it, and the reason, to be written behind "client ".
 pub(super) type Fatal = (Code, &'static str);
 
-const FAILED: Fatal = (Code::DecompressionFailed, "client sent invalid field section");
+const FAILED: Fatal = (Code::DecompressionFailed, "sent invalid field section");
 
 impl Session {
     pub(super) fn new(
@@ -276,7 +276,7 @@ impl Session {
         }
         let now = thread.io.poller.now();
         if link.is_excessive(now) {
-            self.fail(thread, (Code::ExcessiveLoad, "client sent too many QUIC frames without progress"));
+            self.fail(thread, (Code::ExcessiveLoad, "sent too many QUIC frames without progress"));
         }
         self.send_unsent(link);
         // QUIC ends connections without packets. One whose client only sends PING frames ends here.
@@ -382,7 +382,7 @@ impl Session {
                     self.count_reset()
                 }
                 None if self.is_critical(id) => {
-                    Err((Code::ClosedCriticalStream, "client stopped a critical stream"))
+                    Err((Code::ClosedCriticalStream, "stopped a critical stream"))
                 }
                 None => Ok(()),
             },
@@ -694,7 +694,7 @@ impl Session {
         if why == Code::ExcessiveLoad {
             self.endpoint.count(Count::Floods);
         }
-        self.log(thread, Level::Info, reason);
+        self.log(thread, Level::Info, &format!("client {reason}"));
         // nginx's phrase; the log has the reason.
         self.close(why, b"stream error");
         self.lost();
@@ -720,7 +720,7 @@ impl Session {
         let mut s = self.state.borrow_mut();
         s.resets += 1;
         match s.resets > RESETS {
-            true => Err((Code::ExcessiveLoad, "client reset too many requests")),
+            true => Err((Code::ExcessiveLoad, "reset too many requests")),
             false => Ok(()),
         }
     }
@@ -821,7 +821,7 @@ impl State {
         }
         let waiting = self.streams.iter().filter(|stream| stream.blocked_section.borrow().is_some()).count();
         match waiting >= BLOCKED_STREAMS {
-            true => Err((Code::DecompressionFailed, "client blocked too many streams")),
+            true => Err((Code::DecompressionFailed, "blocked too many streams")),
             false => Ok(Some(required)),
         }
     }
@@ -830,7 +830,7 @@ impl State {
     fn spend(&mut self, n: u64) -> Result<(), Fatal> {
         self.overhead += n;
         match self.overhead > OVERHEAD {
-            true => Err((Code::ExcessiveLoad, "client sent too many frames and instructions")),
+            true => Err((Code::ExcessiveLoad, "sent too many frames and instructions")),
             false => Ok(()),
         }
     }

@@ -49,7 +49,7 @@ impl Session {
         s.unis.swap_remove(at);
         match purpose {
             Some(Purpose::Control | Purpose::Encoder | Purpose::Decoder) => {
-                Err((Code::ClosedCriticalStream, "client closed a critical stream"))
+                Err((Code::ClosedCriticalStream, "closed a critical stream"))
             }
             _ => Ok(()),
         }
@@ -71,7 +71,7 @@ impl Session {
             purpose = purpose_of(kind)?;
             let critical = !matches!(purpose, Purpose::Ignored | Purpose::Unknown);
             if critical && s.unis.iter().any(|other| other.purpose == purpose) {
-                return Err((Code::StreamCreationError, "client opened a critical stream twice"));
+                return Err((Code::StreamCreationError, "opened a critical stream twice"));
             }
             if let Some(uni) = s.unis.get_mut(at) {
                 uni.purpose = purpose;
@@ -109,10 +109,10 @@ impl Session {
             let mut s = self.state.borrow_mut();
             s.spend(1)?;
             if s.settings.is_none() && header.kind != kind::SETTINGS {
-                return Err((Code::MissingSettings, "client began the control stream without SETTINGS"));
+                return Err((Code::MissingSettings, "began the control stream without SETTINGS"));
             }
             if header.len > MAX_CONTROL_FRAME {
-                return Err((Code::ExcessiveLoad, "client sent too large control frame"));
+                return Err((Code::ExcessiveLoad, "sent too large control frame"));
             }
             let begin = at + len;
             let Some(payload) = input.get(begin..begin + header.len as usize) else { break };
@@ -131,9 +131,9 @@ impl Session {
         state.decoder.limit_strings(longest);
         let before = state.decoder.carried_out();
         let done = state.decoder.instructions(input, &mut state.scratch);
-        let done = done.map_err(|_| (Code::EncoderStreamError, "client sent invalid QPACK instruction"))?;
+        let done = done.map_err(|_| (Code::EncoderStreamError, "sent invalid QPACK instruction"))?;
         if done == 0 && input.len() > 2 * TABLE_CAPACITY {
-            return Err((Code::EncoderStreamError, "client sent too large QPACK instruction"));
+            return Err((Code::EncoderStreamError, "sent too large QPACK instruction"));
         }
         let inserted = state.decoder.inserted();
         state.spend(state.decoder.carried_out() - before)?;
@@ -163,53 +163,51 @@ impl Session {
 impl State {
     /// Handles a frame of the control stream (RFC 9114, section 7.2). `streams`: requests that a client may have open.
     fn control_frame(&mut self, header: Header, payload: &[u8], streams: u32) -> Result<(), Fatal> {
-        let id = || frame::id(payload).map_err(|code| (code, "client sent malformed control frame"));
+        let id = || frame::id(payload).map_err(|code| (code, "sent malformed control frame"));
         match header.kind {
             kind::SETTINGS if self.settings.is_some() => {
-                Err((Code::FrameUnexpected, "client sent SETTINGS frame twice"))
+                Err((Code::FrameUnexpected, "sent SETTINGS frame twice"))
             }
             kind::SETTINGS => {
                 let settings =
-                    Settings::read(payload).map_err(|code| (code, "client sent invalid SETTINGS frame"))?;
+                    Settings::read(payload).map_err(|code| (code, "sent invalid SETTINGS frame"))?;
                 self.settings = Some(settings);
                 Ok(())
             }
             kind::GOAWAY => {
                 let id = id()?;
                 if self.goaway.replace(id).is_some_and(|before| id > before) {
-                    return Err((Code::IdError, "client sent GOAWAY frame with a greater identifier"));
+                    return Err((Code::IdError, "sent GOAWAY frame with a greater identifier"));
                 }
                 Ok(())
             }
             kind::MAX_PUSH_ID => {
                 let id = id()?;
                 if self.max_push.replace(id).is_some_and(|before| id < before) {
-                    return Err((Code::IdError, "client sent MAX_PUSH_ID frame with a smaller identifier"));
+                    return Err((Code::IdError, "sent MAX_PUSH_ID frame with a smaller identifier"));
                 }
                 Ok(())
             }
             // This server pushes nothing.
             kind::CANCEL_PUSH => {
                 id()?;
-                Err((Code::IdError, "client cancelled a push that does not exist"))
+                Err((Code::IdError, "cancelled a push that does not exist"))
             }
             kind::PRIORITY_UPDATE => {
                 let (id, value) = frame::priority_update(payload)
-                    .map_err(|code| (code, "client sent malformed PRIORITY_UPDATE frame"))?;
+                    .map_err(|code| (code, "sent malformed PRIORITY_UPDATE frame"))?;
                 // No stream beyond can have been allowed: for each that ends there is one more.
                 if id % 4 != 0 || id >= self.next.saturating_add(4 * u64::from(streams)) {
-                    return Err((Code::IdError, "client sent PRIORITY_UPDATE frame for no request"));
+                    return Err((Code::IdError, "sent PRIORITY_UPDATE frame for no request"));
                 }
                 self.update_priority(id, Priority::parse(value));
                 Ok(())
             }
-            kind::PRIORITY_UPDATE_PUSH => {
-                Err((Code::IdError, "client sent PRIORITY_UPDATE frame for no push"))
-            }
+            kind::PRIORITY_UPDATE_PUSH => Err((Code::IdError, "sent PRIORITY_UPDATE frame for no push")),
             kind::DATA | kind::HEADERS | kind::PUSH_PROMISE => {
-                Err((Code::FrameUnexpected, "client sent unexpected frame on the control stream"))
+                Err((Code::FrameUnexpected, "sent unexpected frame on the control stream"))
             }
-            _ if header.is_reserved() => Err((Code::FrameUnexpected, "client sent HTTP/2 frame")),
+            _ if header.is_reserved() => Err((Code::FrameUnexpected, "sent HTTP/2 frame")),
             _ => Ok(()),
         }
     }
@@ -231,7 +229,7 @@ impl State {
 impl State {
     /// Reads the client's decoder stream. Returns the length and number of whole instructions.
     fn feedback(&mut self, input: &[u8]) -> Result<(usize, u64), Fatal> {
-        const WRONG: Fatal = (Code::DecoderStreamError, "client acknowledged what was not sent");
+        const WRONG: Fatal = (Code::DecoderStreamError, "acknowledged what was not sent");
         let (mut at, mut count) = (0, 0);
         while let Some(rest) = input.get(at..).filter(|rest| !rest.is_empty()) {
             let (instruction, len) = match qpack::feedback(rest) {
@@ -259,7 +257,7 @@ fn purpose_of(kind: u64) -> Result<Purpose, Fatal> {
         stream_kind::CONTROL => Ok(Purpose::Control),
         stream_kind::ENCODER => Ok(Purpose::Encoder),
         stream_kind::DECODER => Ok(Purpose::Decoder),
-        stream_kind::PUSH => Err((Code::StreamCreationError, "client opened a push stream")),
+        stream_kind::PUSH => Err((Code::StreamCreationError, "opened a push stream")),
         _ => Ok(Purpose::Ignored),
     }
 }
