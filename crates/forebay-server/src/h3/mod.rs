@@ -6,9 +6,10 @@
 //! bodies know nothing of QUIC.
 
 mod handover;
-mod input;
-mod session;
+pub(crate) mod input;
+pub(crate) mod session;
 mod stream;
+pub(crate) mod uni;
 
 pub use handover::{start as start_process, succeed};
 pub(crate) use session::Session;

@@ -3,6 +3,7 @@
 mod control;
 
 use super::input::{Failure, Next};
+use super::uni::Unis;
 use super::{Common, HQ, Stream};
 use crate::connection::{Connection, Work};
 use crate::error_log;
@@ -42,32 +43,10 @@ const OVERHEAD: u64 = 1000;
 /// Part of these that a finished response makes up for: a client may send priorities and insertions with each request.
 const OVERHEAD_OF_REQUEST: u64 = 64;
 
-/// Purpose of a unidirectional stream of the client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Purpose {
-    /// Its type has not been read.
-    Unknown,
-    Control,
-    Encoder,
-    Decoder,
-    /// Of a type that we do not know.
-    Ignored,
-}
-
-/// Unidirectional stream of the client.
-#[derive(Debug)]
-struct Uni {
-    id: StreamId,
-    purpose: Purpose,
-    /// Bytes that have not been handled.
-    input: Vec<u8>,
-}
-
 /// State of a connection.
 #[derive(Debug)]
 struct State {
     streams: Vec<Rc<Stream>>,
-    unis: Vec<Uni>,
     decoder: Decoder,
     /// Insertions that the client has been told of.
     told: u64,
@@ -106,6 +85,8 @@ pub(crate) struct Session {
     client: RefCell<Rc<Client>>,
     transfers: Rc<Transfers>,
     state: RefCell<State>,
+    /// Unidirectional streams of the client.
+    unis: Unis,
     /// The client speaks HTTP/0.9 (nginx: http3_hq).
     hq: Cell<bool>,
     /// Error of the client that a handler has found while it read.
@@ -132,7 +113,7 @@ impl std::fmt::Debug for Session {
 }
 
 /// End of a connection because of the client: the code for it, and the reason, to be written behind "client ".
-pub(super) type Fatal = (Code, &'static str);
+pub(crate) type Fatal = (Code, &'static str);
 
 const FAILED: Fatal = (Code::DecompressionFailed, "sent invalid field section");
 
@@ -155,7 +136,6 @@ impl Session {
             transfers: thread.transfers.clone(),
             state: RefCell::new(State {
                 streams: Vec::new(),
-                unis: Vec::new(),
                 decoder: Decoder::new(TABLE_CAPACITY),
                 told: 0,
                 settings: None,
@@ -175,6 +155,7 @@ impl Session {
                 scratch: Vec::new(),
                 moved: 0,
             }),
+            unis: Unis::default(),
             hq: Cell::new(false),
             found: Cell::new(None),
             waits: Cell::new(0),
@@ -365,10 +346,8 @@ impl Session {
             StreamEvent::Opened { dir: Dir::Uni } => loop {
                 let id = link.quinn().streams().accept(Dir::Uni);
                 let Some(id) = id else { return Ok(()) };
-                let mut s = self.state.borrow_mut();
-                s.spend(1)?;
-                s.unis.push(Uni { id, purpose: Purpose::Unknown, input: Vec::new() });
-                drop(s);
+                self.state.borrow_mut().spend(1)?;
+                self.unis.add(id);
                 self.read_uni(thread, link, id)?;
             },
             StreamEvent::Readable { id } if id.dir() == Dir::Uni => self.read_uni(thread, link, id),
@@ -843,7 +822,7 @@ impl State {
 }
 
 /// Returns a code for QUIC.
-pub(super) fn code(code: Code) -> VarInt {
+pub(crate) fn code(code: Code) -> VarInt {
     VarInt::from_u32(code as u32)
 }
 

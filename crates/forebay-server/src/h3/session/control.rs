@@ -1,13 +1,14 @@
 //! Unidirectional streams of the client: control, and those of QPACK (RFC 9114, section 6.2; RFC 9204, section 4.2).
 
-use super::{Fatal, Purpose, Session, State, code};
+use super::{Fatal, Session, State};
 use crate::h3::Stream;
+use crate::h3::uni::{self, Purpose};
 use crate::thread::Thread;
 use forebay_http::h3::Code;
-use forebay_http::h3::frame::{self, Header, MAX_CONTROL_FRAME, Settings, kind, stream as stream_kind};
+use forebay_http::h3::frame::{self, Header, Settings, kind};
 use forebay_http::h3::qpack::{self, Feedback, TABLE_CAPACITY};
 use forebay_http::priority::Priority;
-use forebay_net::quic::{Link, ReadError, StreamId, VarInt};
+use forebay_net::quic::{Link, StreamId, VarInt};
 use std::rc::Rc;
 
 impl Session {
@@ -18,106 +19,30 @@ impl Session {
         link: &Rc<Link>,
         id: StreamId,
     ) -> Result<(), Fatal> {
-        loop {
-            let read = {
-                let mut quinn = link.quinn();
-                let mut stream = quinn.recv_stream(id);
-                let Ok(mut chunks) = stream.read(true) else { return Ok(()) };
-                let read = chunks.next(4096);
-                let _ = chunks.finalize();
-                read
-            };
-            match read {
-                Ok(Some(chunk)) => {
-                    let mut s = self.state.borrow_mut();
-                    if let Some(uni) = s.unis.iter_mut().find(|uni| uni.id == id) {
-                        uni.input.extend_from_slice(&chunk.bytes);
-                    }
-                    drop(s);
-                    self.uni_bytes(thread, link, id)?;
-                }
-                Err(ReadError::Blocked) => return Ok(()),
-                Ok(None) | Err(ReadError::Reset(_)) => return self.uni_ended(id),
-            }
-        }
-    }
-
-    fn uni_ended(&self, id: StreamId) -> Result<(), Fatal> {
-        let mut s = self.state.borrow_mut();
-        let Some(at) = s.unis.iter().position(|uni| uni.id == id) else { return Ok(()) };
-        let purpose = s.unis.get(at).map(|uni| uni.purpose);
-        s.unis.swap_remove(at);
-        match purpose {
-            Some(Purpose::Control | Purpose::Encoder | Purpose::Decoder) => {
-                Err((Code::ClosedCriticalStream, "closed a critical stream"))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Handles the bytes of a unidirectional stream that wait.
-    fn uni_bytes(self: &Rc<Self>, thread: &Rc<Thread>, link: &Rc<Link>, id: StreamId) -> Result<(), Fatal> {
-        let mut s = self.state.borrow_mut();
-        let Some(at) = s.unis.iter().position(|uni| uni.id == id) else { return Ok(()) };
-        let Some(uni) = s.unis.get_mut(at) else { return Ok(()) };
-        let mut input = std::mem::take(&mut uni.input);
-        let mut purpose = uni.purpose;
-        if purpose == Purpose::Unknown {
-            let Some((kind, len)) = frame::varint(&input) else {
-                uni.input = input;
-                return Ok(());
-            };
-            input.drain(..len);
-            purpose = purpose_of(kind)?;
-            let critical = !matches!(purpose, Purpose::Ignored | Purpose::Unknown);
-            if critical && s.unis.iter().any(|other| other.purpose == purpose) {
-                return Err((Code::StreamCreationError, "opened a critical stream twice"));
-            }
-            if let Some(uni) = s.unis.get_mut(at) {
-                uni.purpose = purpose;
-            }
-        }
-        drop(s);
-        let done = match purpose {
-            Purpose::Control => self.control(&input)?,
-            Purpose::Encoder => self.instructions(thread, &input)?,
+        self.unis.read(link, id, |purpose, input| match purpose {
+            Purpose::Control => self.control(input),
+            Purpose::Encoder => self.instructions(thread, input),
             Purpose::Decoder => {
                 let mut s = self.state.borrow_mut();
-                let (done, count) = s.feedback(&input)?;
+                let (done, count) = s.feedback(input)?;
                 s.spend(count)?;
-                done
+                Ok(done)
             }
-            Purpose::Ignored => {
-                let _ = link.quinn().recv_stream(id).stop(code(Code::StreamCreationError));
-                self.state.borrow_mut().unis.retain(|uni| uni.id != id);
-                return Ok(());
-            }
-            Purpose::Unknown => 0,
-        };
-        input.drain(..done);
-        let mut s = self.state.borrow_mut();
-        if let Some(uni) = s.unis.iter_mut().find(|uni| uni.id == id) {
-            uni.input = input;
-        }
-        Ok(())
+            Purpose::Push => Err((Code::StreamCreationError, "opened a push stream")),
+            Purpose::Ignored | Purpose::Unknown => Ok(0),
+        })
     }
 
     /// Handles frames of the control stream. Returns the number of bytes that were whole frames.
     fn control(&self, input: &[u8]) -> Result<usize, Fatal> {
         let mut at = 0;
-        while let Some((header, len)) = input.get(at..).and_then(Header::read) {
-            let mut s = self.state.borrow_mut();
+        let mut s = self.state.borrow_mut();
+        while let Some(rest) = input.get(at..).filter(|rest| !rest.is_empty()) {
             s.spend(1)?;
-            if s.settings.is_none() && header.kind != kind::SETTINGS {
-                return Err((Code::MissingSettings, "began the control stream without SETTINGS"));
-            }
-            if header.len > MAX_CONTROL_FRAME {
-                return Err((Code::ExcessiveLoad, "sent too large control frame"));
-            }
-            let begin = at + len;
-            let Some(payload) = input.get(begin..begin + header.len as usize) else { break };
+            let frame = uni::control_frame(rest, s.settings.is_some())?;
+            let Some((header, payload, len)) = frame else { break };
             s.control_frame(header, payload, self.streams_at_a_time)?;
-            at = begin + payload.len();
+            at += len;
         }
         Ok(at)
     }
@@ -249,15 +174,5 @@ impl State {
             (at, count) = (at + len, count + 1);
         }
         Ok((at, count))
-    }
-}
-
-fn purpose_of(kind: u64) -> Result<Purpose, Fatal> {
-    match kind {
-        stream_kind::CONTROL => Ok(Purpose::Control),
-        stream_kind::ENCODER => Ok(Purpose::Encoder),
-        stream_kind::DECODER => Ok(Purpose::Decoder),
-        stream_kind::PUSH => Err((Code::StreamCreationError, "opened a push stream")),
-        _ => Ok(Purpose::Ignored),
     }
 }
