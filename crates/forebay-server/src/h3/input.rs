@@ -41,6 +41,8 @@ pub(crate) struct Input {
     pub(crate) ended: bool,
     /// QUIC may have more.
     pub(crate) readable: bool,
+    /// What waits here is not enough for anything.
+    starved: bool,
     /// Longest field section, bytes.
     pub(crate) longest: usize,
     /// Frames without effect.
@@ -97,6 +99,7 @@ impl Input {
             phase: Phase::Head,
             ended: false,
             readable: true,
+            starved: false,
             longest,
             idle_frames: 0,
         }
@@ -114,6 +117,11 @@ impl Input {
     /// Returns `true` if nothing that was received waits here.
     pub(crate) fn is_drained(&self) -> bool {
         self.rest().is_empty()
+    }
+
+    /// Returns `false` if there is nothing to be had before QUIC has more: no end, and no bytes but the begin of a frame.
+    pub(crate) fn may_give(&self) -> bool {
+        self.readable || self.ended || !self.is_drained() && !self.starved
     }
 
     fn advance(&mut self, n: usize) {
@@ -137,6 +145,7 @@ impl Input {
         };
         let result = match chunks.next(PIECE) {
             Ok(Some(chunk)) => {
+                self.starved = false;
                 self.raw = match self.raw.is_empty() {
                     true => chunk.bytes,
                     false => append(std::mem::take(&mut self.raw), &chunk.bytes),
@@ -234,11 +243,14 @@ impl Input {
         Ok(())
     }
 
-    fn end_of_bytes(&self) -> Result<Next, Failure> {
+    fn end_of_bytes(&mut self) -> Result<Next, Failure> {
         match (self.ended, self.rest().is_empty() && self.skip == 0) {
             (true, true) => Ok(Next::End),
             (true, false) => Err(CUT),
-            (false, _) => Ok(Next::Nothing),
+            (false, _) => {
+                self.starved = true;
+                Ok(Next::Nothing)
+            }
         }
     }
 
@@ -253,7 +265,7 @@ impl Input {
         if self.rest().len() < len + size {
             return match self.ended {
                 true => Err(CUT),
-                false => Ok(Next::Nothing),
+                false => self.end_of_bytes(),
             };
         }
         let section = self.raw.slice(len..len + size);
@@ -354,6 +366,19 @@ mod tests {
         let mut i = input(&[1, 0, 0, 2, b'a', b'b', 0, 1, b'c'], true);
         i.next().expect("a section");
         assert_eq!(i.whole(), Some(3));
+    }
+
+    /// A task that waits for more must not be told that there is something.
+    #[test]
+    fn the_begin_of_a_frame_gives_nothing() {
+        for begin in [&[1u8][..], &[1, 2], &[1, 2, 7], &[1, 0, 0], &[1, 0, 0x21]] {
+            let mut i = input(begin, false);
+            assert!(i.may_give(), "nothing has been looked for: {begin:?}");
+            while i.next() != Ok(Next::Nothing) {}
+            assert!(!i.is_drained() && !i.may_give(), "{begin:?}");
+        }
+        let mut i = input(&[1, 0, 0, 2, b'a'], false);
+        assert_eq!((i.next(), i.next(), i.may_give()), (Ok(section(&[])), Ok(Next::Content), true));
     }
 
     #[test]
