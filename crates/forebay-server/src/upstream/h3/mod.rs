@@ -214,8 +214,7 @@ impl Pool {
                 Some(session) => session,
                 None => self.connect(thread, need).await?,
             };
-            let pause = session.patience().filter(|_| is_patient);
-            let until = pause.map_or(deadline, |pause| deadline.min(poller.after(pause)));
+            let mut until = deadline;
             let waiting = session.wait();
             let result = std::future::poll_fn(|cx| {
                 if let Poll::Ready(found) = session.poll_open(need.longest, cx) {
@@ -223,6 +222,15 @@ impl Pool {
                 }
                 if watch.poll_gone(poller, cx).is_ready() {
                     return Poll::Ready(Openable::No(Trouble::ClientGone));
+                }
+                // It may be known only after the handshake that there is no room.
+                if until == deadline
+                    && let Some(pause) = session.patience()
+                {
+                    if !is_patient {
+                        return Poll::Ready(Openable::Full);
+                    }
+                    until = deadline.min(poller.after(pause));
                 }
                 poller.poll_until(until).map(|()| Openable::Later)
             })
@@ -233,6 +241,10 @@ impl Pool {
                 Openable::No(trouble) => return Err(trouble),
                 // It takes no requests any more.
                 Openable::Elsewhere if tries > 0 => tries -= 1,
+                Openable::Full if session.is_idle() => {
+                    return Err(Trouble::Unspoken("allows no requests".to_owned()));
+                }
+                Openable::Full => {}
                 Openable::Later if until < deadline => is_patient = false,
                 Openable::Elsewhere | Openable::Later => return Err(Trouble::Timeout),
             }

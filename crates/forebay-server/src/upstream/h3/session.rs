@@ -59,6 +59,8 @@ pub(super) enum Openable {
     No(Trouble),
     /// It takes no further requests.
     Elsewhere,
+    /// There is no room for now.
+    Full,
     /// There was none in time.
     Later,
 }

@@ -51,6 +51,8 @@ pub(crate) struct Stream {
     /// The server reads no more of the request.
     stopped: Cell<bool>,
     problem: RefCell<Option<Problem>>,
+    /// The connection is gone, but what has come before may still be read.
+    drains: Cell<bool>,
     /// Code with which the request is cancelled.
     why: Cell<Code>,
     reader: RefCell<Option<Waker>>,
@@ -96,6 +98,7 @@ impl Stream {
             end_sent: Cell::new(false),
             stopped: Cell::new(false),
             problem: RefCell::new(None),
+            drains: Cell::new(false),
             why: Cell::new(Code::RequestCancelled),
             reader: RefCell::default(),
             writer: RefCell::default(),
@@ -142,8 +145,10 @@ impl Stream {
         wake(&self.writer);
     }
 
-    /// Has the request fail.
+    /// Has the request fail. With the end of the connection it fails once what has come before has been read: a server may close a
+    /// connection as soon as we have acknowledged its responses.
     pub(super) fn break_off(&self, problem: Problem) {
+        self.drains.set(self.session.is_over() && problem.kind != ProblemKind::Invalid);
         self.problem.borrow_mut().get_or_insert(problem);
         wake(&self.reader);
         wake(&self.writer);
@@ -208,7 +213,7 @@ impl Stream {
     /// [`Problem`].
     pub(crate) fn next_head(&self, limit: usize) -> Result<Option<Vec<u8>>, Problem> {
         loop {
-            if let Some(problem) = self.problem() {
+            if let Some(problem) = self.problem().filter(|_| !self.drains.get()) {
                 return Err(problem);
             }
             let waiting = self.blocked_section.take();
@@ -222,7 +227,8 @@ impl Stream {
                         self.take_status(status)?;
                         return Ok(Some(lines));
                     }
-                    None => return Ok(None),
+                    // The insertions that it waits for will not come on a connection that is gone.
+                    None => return self.drained().map(|()| None),
                 },
                 Ok(Next::TooLarge) => {
                     return Err(self.give_up(invalid("sent too big header"), Code::ExcessiveLoad));
@@ -238,7 +244,7 @@ impl Stream {
             let filled = self.input.borrow_mut().fill(&self.session.link, self.id);
             if !filled.map_err(|failure| self.failed(failure))? {
                 self.input.borrow_mut().detach();
-                return Ok(None);
+                return self.drained().map(|()| None);
             }
         }
     }
@@ -307,7 +313,7 @@ impl Stream {
     fn pull(&self, buf: &mut Vec<u8>) -> Result<usize, Problem> {
         loop {
             if self.is_blocked() && !self.end_by_trailers()? {
-                return Ok(0);
+                return self.drained().map(|()| 0);
             }
             let mut input = self.input.borrow_mut();
             match input.next() {
@@ -342,9 +348,15 @@ impl Stream {
             let filled = input.fill(&self.session.link, self.id);
             drop(input);
             if !filled.map_err(|failure| self.failed(failure))? {
-                return Ok(0);
+                return self.drained().map(|()| 0);
             }
         }
+    }
+
+    /// Returns the problem of a connection that is gone, now that all of what has come before has been read.
+    fn drained(&self) -> Result<(), Problem> {
+        self.drains.set(false);
+        self.problem().map_or(Ok(()), Err)
     }
 
     /// Decodes the trailers. Returns `false` if they wait for insertions.
@@ -425,7 +437,7 @@ impl Stream {
 
 impl Mux for Stream {
     fn read(&self, buf: &mut Vec<u8>) -> Result<usize, Errno> {
-        if self.problem.borrow().is_some() {
+        if self.is_broken() && !self.drains.get() {
             return Err(Errno::CONNRESET);
         }
         let n = self.pull(buf).map_err(|_| Errno::CONNRESET)?;
@@ -503,13 +515,12 @@ impl Mux for Stream {
 
     fn is_readable(&self) -> bool {
         let input = self.input.borrow();
-        let there = input.readable || input.ended || !input.is_drained();
         let waits = self
             .blocked_section
             .borrow()
             .as_ref()
             .is_some_and(|(required, _)| !self.session.has_inserted(*required));
-        self.is_broken() || there && !waits
+        self.is_broken() || input.may_give() && !waits
     }
 
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
