@@ -125,11 +125,11 @@ impl Unis {
     }
 }
 
-/// Reads the first frame of a control stream, if it is whole. Returns it with its length.
-pub(crate) fn control_frame(
-    input: &[u8],
-    has_settings: bool,
-) -> Result<Option<(Header, &[u8], usize)>, Fatal> {
+/// Frame of a control stream: its header, its payload, and the length of both.
+pub(crate) type ControlFrame<'i> = (Header, &'i [u8], usize);
+
+/// Reads the first frame of a control stream, if it is whole.
+pub(crate) fn control_frame(input: &[u8], has_settings: bool) -> Result<Option<ControlFrame<'_>>, Fatal> {
     let Some((header, begin)) = Header::read(input) else { return Ok(None) };
     if !has_settings && header.kind != kind::SETTINGS {
         return Err((Code::MissingSettings, "began the control stream without SETTINGS"));

@@ -374,8 +374,11 @@ impl Stream {
     /// Looks whether nothing but the end is left. Returns `true` if the response has come whole.
     fn skip_to_end(&self) -> bool {
         let mut input = self.input.borrow_mut();
-        let filled = input.is_empty() && !input.ended && input.fill(&self.session.link, self.id).is_ok();
-        (filled || input.ended) && input.ended && input.is_empty()
+        if input.is_empty() && !input.ended {
+            // Without the end nothing has changed.
+            let _ = input.fill(&self.session.link, self.id);
+        }
+        input.ended && input.is_empty()
     }
 
     /// Cancels what is not over: the server need not send the response, nor read the request (RFC 9114, section 4.1.1).
