@@ -11,6 +11,7 @@ mod priorities;
 mod qpack;
 mod requests;
 mod succession;
+mod upstream;
 mod websocket;
 mod wrong;
 

@@ -685,8 +685,7 @@ impl Mux for Stream {
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
         let input = self.input.borrow();
         let waits = self.blocked_section.borrow().is_some();
-        let there = input.readable || input.ended || !input.is_drained();
-        if self.broken.get() || self.malformed.get() || there && !waits {
+        if self.broken.get() || self.malformed.get() || input.may_give() && !waits {
             return Poll::Ready(());
         }
         *self.reader.borrow_mut() = Some(cx.waker().clone());

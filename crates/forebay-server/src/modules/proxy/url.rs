@@ -127,6 +127,14 @@ impl Pass {
         self.protocol.may_encrypt() && !matches!(self.to, To::Fixed { encrypted: false, .. })
     }
 
+    /// Returns the URL of HTTP without encryption, if it is constant.
+    pub(crate) fn unencrypted_url(&self) -> Option<&[u8]> {
+        match &self.to {
+            To::Fixed { encrypted: false, url, .. } if self.protocol == Protocol::Http => Some(url),
+            _ => None,
+        }
+    }
+
     /// Reads the directive. `location`: the name of a prefix or exact location.
     ///
     /// # Errors
