@@ -90,6 +90,10 @@ pub(crate) async fn ask(
         // A body that is passed on as it comes can be sent again as long as all of it is remembered.
         let has_body = !matches!(ask.body, Outgoing::Streamed(_)) || req.body.len == req.body.stored.len();
         if !fault.unsent || again == 0 || !has_body {
+            if let Some(conn) = contact.lease.conn.as_mut().filter(|_| fault.unsent) {
+                // It was tried often enough: this is a failure of the server, not of a connection that was idle.
+                conn.reused = false;
+            }
             return Err(fault);
         }
         again -= 1;

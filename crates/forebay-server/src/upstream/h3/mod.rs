@@ -246,7 +246,10 @@ impl Pool {
                 }
                 Openable::Full => {}
                 Openable::Later if until < deadline => is_patient = false,
-                Openable::Elsewhere | Openable::Later => return Err(Trouble::Timeout),
+                Openable::Elsewhere => {
+                    return Err(Trouble::Unspoken("closes connections before a request".to_owned()));
+                }
+                Openable::Later => return Err(Trouble::Timeout),
             }
         }
     }

@@ -295,6 +295,10 @@ impl Session {
         self.lane.ask();
         let gone = || Problem { text: "connection was closed".into(), kind: ProblemKind::Gone };
         let problem = problem.unwrap_or_else(gone);
+        if problem.kind == ProblemKind::Invalid {
+            // For requests that have no stream yet.
+            self.trouble.borrow_mut().get_or_insert(Trouble::Unspoken(problem.text.clone().into_owned()));
+        }
         let streams = std::mem::take(&mut self.state.borrow_mut().streams);
         for stream in streams.iter().filter_map(|(_, stream)| stream.upgrade()) {
             stream.break_off(problem.clone());
