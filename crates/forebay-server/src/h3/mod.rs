@@ -9,6 +9,7 @@ pub(crate) mod controls;
 mod handover;
 mod heads;
 pub(crate) mod input;
+pub(crate) mod output;
 mod pieces;
 pub(crate) mod session;
 mod stream;

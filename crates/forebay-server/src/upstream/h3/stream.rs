@@ -3,10 +3,10 @@
 use super::session::{Blocked, Decoded, Session};
 use super::{Problem, ProblemKind};
 use crate::h3::input::{Failure, Input, Next, Phase};
+use crate::h3::output::{Output, Place};
 use crate::h3::session::code;
 use bytes::Bytes;
 use forebay_http::h3::client::BadBlock;
-use forebay_http::h3::frame::{Header, kind};
 use forebay_http::h3::{Code, code_name};
 use forebay_net::mux::Mux;
 use forebay_net::quic::{StreamId, VarInt, WriteError};
@@ -17,10 +17,6 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-/// Longest content that is copied behind its frame header, and the head, into one piece for QUIC, bytes.
-const GATHERED: usize = 4096;
-/// Content that [`Mux::room`] promises, bytes. QUIC may take less.
-const ROOM: usize = 64 * 1024;
 /// Most interim responses (RFC 9110, section 15.2).
 const MAX_INTERIM: u32 = 100;
 
@@ -39,15 +35,7 @@ pub(crate) struct Stream {
     received: Cell<bool>,
     /// Bytes of field sections that have not been counted.
     uncounted: Cell<u64>,
-    /// Frames that QUIC has not taken.
-    pending: RefCell<Vec<u8>>,
-    /// Content of the last DATA frame that has not been sent, bytes.
-    owed: Cell<usize>,
-    /// QUIC takes no more for now.
-    is_full: Cell<bool>,
-    /// Our side ends once `pending` has been sent.
-    ends: Cell<bool>,
-    end_sent: Cell<bool>,
+    output: RefCell<Output>,
     /// The server reads no more of the request.
     stopped: Cell<bool>,
     problem: RefCell<Option<Problem>>,
@@ -91,11 +79,7 @@ impl Stream {
             trailers: RefCell::default(),
             received: Cell::new(false),
             uncounted: Cell::new(0),
-            pending: RefCell::default(),
-            owed: Cell::new(0),
-            is_full: Cell::new(false),
-            ends: Cell::new(false),
-            end_sent: Cell::new(false),
+            output: RefCell::default(),
             stopped: Cell::new(false),
             problem: RefCell::new(None),
             drains: Cell::new(false),
@@ -132,7 +116,7 @@ impl Stream {
 
     /// Notes that QUIC takes more.
     pub(super) fn writable(&self) {
-        self.is_full.set(false);
+        self.output.borrow_mut().note_room();
         let _ = self.send_pending();
         wake(&self.writer);
     }
@@ -180,8 +164,13 @@ fn invalid(text: impl Into<std::borrow::Cow<'static, str>>) -> Problem {
 impl Stream {
     /// Sends the head of the request, a field section by the static table. `end`: there is no content.
     pub(crate) fn request(&self, section: &[u8], end: bool) {
-        self.session.push_section(self.id, section, &mut self.pending.borrow_mut());
-        self.ends.set(end);
+        {
+            let mut output = self.output.borrow_mut();
+            self.session.push_section(self.id, section, output.frames());
+            if end {
+                output.end();
+            }
+        }
         let _ = self.send_pending();
     }
 
@@ -388,53 +377,46 @@ impl Stream {
             let _ = self.session.link.quinn().recv_stream(self.id).stop(code(why));
             self.session.cancel_sections(self.id);
         }
-        if !self.end_sent.get() && !self.stopped.get() {
+        if !self.output.borrow().has_ended() && !self.stopped.get() {
             let why = if self.received.get() { Code::NoError } else { why };
             let _ = self.session.link.quinn().send_stream(self.id).reset(code(why));
         }
     }
 
-    /// Has QUIC take bytes. Returns the number of those that it took.
-    fn write(&self, bytes: &[u8]) -> Result<usize, Errno> {
-        let mut quinn = self.session.link.quinn();
-        let mut stream = quinn.send_stream(self.id);
-        let mut done = 0;
-        while let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
-            match stream.write(rest) {
-                Ok(n) => done += n,
-                Err(WriteError::Blocked) => {
-                    self.is_full.set(true);
-                    break;
-                }
-                Err(WriteError::Stopped(_)) => {
-                    self.stopped.set(true);
-                    return Err(Errno::PIPE);
-                }
-                Err(WriteError::ClosedStream) => {
-                    return Err(if self.stopped.get() { Errno::PIPE } else { Errno::CONNRESET });
-                }
-            }
-        }
-        self.session.notify();
-        Ok(done)
-    }
-
-    /// Sends what waits. Returns `true` if nothing waits any more.
-    fn send_pending(&self) -> Result<bool, Errno> {
+    /// Has QUIC take bytes by `send`.
+    fn give<R>(
+        &self,
+        send: impl FnOnce(&mut Output, Place<'_>) -> Result<R, WriteError>,
+    ) -> Result<R, Errno> {
         if self.problem.borrow().is_some() {
             return Err(Errno::CONNRESET);
         }
-        let mut pending = self.pending.borrow_mut();
-        if !pending.is_empty() {
-            let done = self.write(&pending)?;
-            pending.drain(..done);
-        }
-        let is_empty = pending.is_empty();
-        if is_empty && self.ends.get() && !self.end_sent.replace(true) {
-            let _ = self.session.link.quinn().send_stream(self.id).finish();
+        let mut output = self.output.borrow_mut();
+        let sent = send(&mut output, (&self.session.link, self.id));
+        if output.take_progress() {
             self.session.notify();
         }
-        Ok(is_empty)
+        drop(output);
+        sent.map_err(|e| {
+            if matches!(e, WriteError::Stopped(_)) {
+                self.stopped.set(true);
+            }
+            if self.stopped.get() { Errno::PIPE } else { Errno::CONNRESET }
+        })
+    }
+
+    /// Sends what waits.
+    fn send_pending(&self) -> Result<bool, Errno> {
+        self.give(Output::flush)
+    }
+
+    /// Returns the outcome of taking `done` bytes of `len`.
+    fn sent(&self, done: usize, len: usize) -> Result<Sent, Errno> {
+        let waits = self.output.borrow().waits();
+        match done {
+            0 if len > 0 || waits => Err(Errno::AGAIN),
+            _ => Ok(Sent { bytes: done, full: done < len || waits }),
+        }
     }
 }
 
@@ -456,43 +438,20 @@ impl Mux for Stream {
         if self.stopped.get() {
             return Err(Errno::PIPE);
         }
-        let mut done = 0;
-        while done < bytes.len() {
-            if self.owed.get() == 0 {
-                let len = bytes.len() - done;
-                Header { kind: kind::DATA, len: len as u64 }.push(&mut self.pending.borrow_mut());
-                self.owed.set(len);
-            }
-            let len = self.owed.get().min(bytes.len() - done);
-            let Some(piece) = bytes.get(done..done + len) else { break };
-            if len <= GATHERED && !self.is_full.get() {
-                self.pending.borrow_mut().extend_from_slice(piece);
-                self.owed.set(self.owed.get() - len);
-                done += len;
-                if !self.send_pending()? {
-                    break;
-                }
-                continue;
-            }
-            if !self.send_pending()? {
-                break;
-            }
-            let n = self.write(piece)?;
-            self.owed.set(self.owed.get() - n);
-            done += n;
-            if n < len {
-                break;
-            }
+        let done = self.give(|output, place| output.send(place, bytes))?;
+        self.sent(done, bytes.len())
+    }
+
+    fn send_shared(&self, bytes: &Bytes) -> Result<Sent, Errno> {
+        if self.stopped.get() {
+            return Err(Errno::PIPE);
         }
-        let waits = !self.pending.borrow().is_empty();
-        match done {
-            0 if !bytes.is_empty() || waits => Err(Errno::AGAIN),
-            _ => Ok(Sent { bytes: done, full: done < bytes.len() || waits }),
-        }
+        let done = self.give(|output, place| output.send_shared(place, bytes))?;
+        self.sent(done, bytes.len())
     }
 
     fn room(&self) -> usize {
-        if self.is_broken() || self.is_full.get() { 0 } else { ROOM }
+        if self.is_broken() { 0 } else { self.output.borrow().room() }
     }
 
     fn send_head(&self, block: &[u8], _: Then) {
@@ -504,7 +463,7 @@ impl Mux for Stream {
     }
 
     fn end(&self) {
-        self.ends.set(true);
+        self.output.borrow_mut().end();
         let _ = self.send_pending();
     }
 
@@ -535,7 +494,7 @@ impl Mux for Stream {
     }
 
     fn poll_writable(self: Rc<Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if self.is_broken() || self.stopped.get() || !self.is_full.get() {
+        if self.is_broken() || self.stopped.get() || !self.output.borrow().is_full() {
             return Poll::Ready(());
         }
         *self.writer.borrow_mut() = Some(cx.waker().clone());
