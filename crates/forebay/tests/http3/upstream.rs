@@ -548,11 +548,11 @@ fn configurations_that_cannot_work() {
     for (lines, text) in [
         (
             "proxy_pass http://127.0.0.1:1;",
-            "\"proxy_http_version 3\" needs \"https://\" in \"proxy_pass http://127.0.0.1:1\"",
+            "\"proxy_http_version 3\" needs \"https://\" in \"proxy_pass\" in",
         ),
         (
             "proxy_pass https://127.0.0.1:1; proxy_ssl_protocols TLSv1.2;",
-            "HTTP/3 needs TLSv1.3 among \"proxy_ssl_protocols\"",
+            "HTTP/3 needs TLSv1.3 among \"proxy_ssl_protocols\" in",
         ),
         ("proxy_pass https://127.0.0.1:1; proxy_http3_fallback maybe;", "invalid parameter \"maybe\""),
         ("proxy_pass https://127.0.0.1:1; proxy_http3_fallback on after=x;", "invalid parameter \"after=x\""),

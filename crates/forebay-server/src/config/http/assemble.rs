@@ -598,12 +598,9 @@ fn upstream_tls(
 ) {
     let Some(Content::Proxy(pass)) = &l.content else { return };
     let version = l.settings.proxy.http_version;
-    if version == HttpVersion::V3
-        && let Some(url) = pass.unencrypted_url()
-    {
-        let url = String::from_utf8_lossy(url);
-        let text = format!("\"proxy_http_version 3\" needs \"https://\" in \"proxy_pass {url}\"");
-        cx.keep_late(plain(&text));
+    if version == HttpVersion::V3 && pass.is_unencrypted() {
+        let error = plain("\"proxy_http_version 3\" needs \"https://\" in \"proxy_pass\"");
+        cx.keep_late(pass.place(error));
     }
     if !pass.may_encrypt() {
         return;
@@ -626,6 +623,7 @@ fn upstream_tls(
             shared.insert(key, tls.clone());
             l.upstream_tls = Some(tls);
         }
+        Err(error) if version == HttpVersion::V3 => cx.keep_late(pass.place(error)),
         Err(error) => cx.keep_late(error),
     }
 }
