@@ -3,13 +3,14 @@
 use crate::wire::{Sent, Then};
 use bytes::Bytes;
 use rustix::io::Errno;
+use std::any::Any;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
 /// A stream of a multiplexed connection (HTTP/2, RFC 9113 section 5). Content goes through `read` and `send` without its
 /// framing; field blocks are encoded by the caller.
-pub trait Mux: std::fmt::Debug {
+pub trait Mux: Any + std::fmt::Debug {
     /// Moves received content to the spare capacity of `buf`; 0 is the end.
     ///
     /// # Errors
@@ -50,6 +51,11 @@ pub trait Mux: std::fmt::Debug {
 
     /// Returns `true` if the stream or its connection is gone.
     fn is_broken(&self) -> bool;
+
+    /// Returns `false` if it is known that [`Mux::read`] would find nothing.
+    fn is_readable(&self) -> bool {
+        true
+    }
 
     /// Is ready when [`Mux::read`] may return content or an error.
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()>;

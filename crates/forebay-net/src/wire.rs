@@ -290,7 +290,8 @@ impl Wire {
         match self {
             Wire::Plain(token) => io.poller.is_readable(*token),
             Wire::Tls(token, s) => s.has_ready() || io.poller.is_readable(*token),
-            Wire::Mux(_) | Wire::Closed => true,
+            Wire::Mux(s) => s.is_readable(),
+            Wire::Closed => true,
         }
     }
 

@@ -6,7 +6,7 @@ use crate::connection::{self, Connection, Partial, Work};
 use crate::file_cache::{FileCache, SHED};
 use crate::file_watch::Watches;
 use crate::modules::acme::hook;
-use crate::thread::{QUIC, Thread, ThreadConfig};
+use crate::thread::{QUIC, QUIC_UPSTREAM, Thread, ThreadConfig};
 use crate::upstream::background;
 use crate::upstream::health_check::Question;
 use forebay_conf::tree::Block;
@@ -234,6 +234,7 @@ impl Front for HttpThread {
     fn step(&self, direct: Direct) {
         match direct.kind {
             QUIC => self.0.quic.step(&self.0),
+            QUIC_UPSTREAM => self.0.upstream_quic.step(&self.0, direct.number),
             _ => self.0.relays.step(direct),
         }
     }
@@ -267,6 +268,7 @@ impl Front for HttpThread {
         let old =
             self.0.conf.replace(Rc::new(ThreadConfig::new(&self.0.worker, active.clone(), self.0.front)));
         old.groups.close(&self.0.io);
+        self.0.upstream_quic.retire();
         // The new configuration has no servers for idle connections of removed listeners.
         let exists = |c: &Connection| active.listeners.get(c.client.listener as usize).copied().flatten();
         self.close_all_idle(|c| exists(c).is_none());
@@ -288,6 +290,7 @@ impl Front for HttpThread {
         // Idle upstream connections of this thread have no event loop from here on, but other threads may run on and would
         // take them from the shared group.
         self.0.config().groups.close(&self.0.io);
+        self.0.upstream_quic.end();
     }
 
     fn has_background(&self) -> bool {

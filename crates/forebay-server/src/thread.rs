@@ -19,6 +19,8 @@ use std::time::Duration;
 pub(crate) const SWITCHED: u8 = 0;
 /// Kind of [`forebay_net::reactor::Direct`] work: the connections of [`Thread::quic`].
 pub(crate) const QUIC: u8 = 1;
+/// Kind of [`forebay_net::reactor::Direct`] work: a socket of [`Thread::upstream_quic`].
+pub(crate) const QUIC_UPSTREAM: u8 = 2;
 
 /// A configuration together with the state that one thread keeps for it.
 #[derive(Debug)]
@@ -98,6 +100,8 @@ pub(crate) struct Thread {
     pub h2: crate::h2::drive::Shared,
     /// QUIC connections.
     pub quic: crate::h3::Quic,
+    /// QUIC connections to upstreams.
+    pub upstream_quic: crate::upstream::h3::Pool,
 }
 
 impl Deref for Thread {
@@ -122,6 +126,7 @@ impl Thread {
             background: Default::default(),
             h2: crate::h2::drive::Shared::default(),
             quic: crate::h3::Quic::default(),
+            upstream_quic: Default::default(),
             worker,
         })
     }

@@ -420,7 +420,8 @@ fn complete(s: &ServerBuild, outer: &LevelWritten, loader: &mut Loader, cx: &mut
     };
     let tls = loader.server(&input, cx).map_err(|error| cx.keep_late(error)).ok().flatten();
     let alpn = settings.offered.alpn.constants().unwrap_or_default();
-    let upstream_tls = settings.proxy.ssl.then(|| ClientTls::new(&settings.proxy_ssl, &alpn, loader, cx));
+    let upstream_tls =
+        settings.proxy.ssl.then(|| ClientTls::new(&settings.proxy_ssl, (&alpn, None), loader, cx));
     let upstream_tls = upstream_tls.transpose().map_err(|error| cx.keep_late(error)).ok().flatten();
     Server {
         name: s.names.first().map(ServerName::text).unwrap_or_default(),

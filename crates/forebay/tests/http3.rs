@@ -10,9 +10,12 @@ mod parity;
 mod priorities;
 mod qpack;
 mod requests;
+mod slow_frames;
 mod succession;
+mod upstream;
 mod websocket;
 mod wrong;
+mod wrong_upstream;
 
 use crate::harness::{Server, Site};
 use crate::tls::openssl;

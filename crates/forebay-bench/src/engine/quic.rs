@@ -52,7 +52,16 @@ impl Quic {
         if load.protocol != Protocol::Http3 {
             return Ok(None);
         }
-        let limits = Limits { window: WINDOW, uni_streams: UNIS, idle: None, tokens: load.resume };
+        let limits = Limits {
+            window: WINDOW,
+            connection_window: WINDOW,
+            send_window: None,
+            uni_streams: UNIS,
+            idle: None,
+            keep_alive: None,
+            ids: None,
+            tokens: load.resume,
+        };
         let mut quic = Quic {
             lanes: Vec::new(),
             of_slot: Vec::new(),

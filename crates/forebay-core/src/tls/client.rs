@@ -37,6 +37,8 @@ const SESSIONS: usize = 256;
 #[derive(Debug)]
 pub struct ClientTls {
     config: Arc<ClientConfig>,
+    /// The same for connections over QUIC, which have sessions of their own, if there are any.
+    quic: Option<Arc<ClientConfig>>,
     /// Certificate and key, if their names have variables.
     dynamic: Option<(FileName, FileName)>,
     passwords: Arc<Vec<Zeroizing<Vec<u8>>>>,
@@ -104,6 +106,8 @@ impl Wanted {
     /// Encrypts a connection to the server and verifies its certificate. Reads a client certificate whose name has variables
     /// on the blocking pool, relative to `base`.
     ///
+    /// Returns the protocol that ALPN has agreed on.
+    ///
     /// # Errors
     /// [`Unencrypted`].
     pub async fn encrypt(
@@ -113,10 +117,38 @@ impl Wanted {
         base: &Path,
         timeout: Duration,
         watch: &mut Watch,
-    ) -> Result<(), Unencrypted> {
+    ) -> Result<Option<Box<[u8]>>, Unencrypted> {
         let begun = self.begin(base).await.map_err(Unencrypted::Failed)?;
         let agreed = handshake(io, wire, begun, timeout, watch).await?;
-        self.tls.judge(&agreed.peer, &self.name).map_err(Unencrypted::Failed)
+        self.tls.judge(&agreed.peer, &self.name).map_err(Unencrypted::Failed)?;
+        Ok(agreed.alpn)
+    }
+
+    /// Returns the configuration of a connection over QUIC, and the name for its handshake. Reads certificates whose names have variables
+    /// on the blocking pool, relative to `base`. The caller judges the certificate of the server ([`ClientTls::judge`]).
+    ///
+    /// # Errors
+    /// The text for the error log.
+    pub async fn over_quic(&self, base: &Path) -> Result<(Arc<ClientConfig>, String), String> {
+        let Some(config) = self.tls.quic.clone() else { return Err("no TLS for QUIC".to_owned()) };
+        let name = match server_name(&self.name)? {
+            ServerName::IpAddress(_) => self.name.clone(),
+            name => name.to_str().into_owned(),
+        };
+        Ok((self.with_certificate(config, base).await?, name))
+    }
+
+    /// Completes a configuration with the certificate to present, if its name has variables.
+    async fn with_certificate(
+        &self,
+        mut config: Arc<ClientConfig>,
+        base: &Path,
+    ) -> Result<Arc<ClientConfig>, String> {
+        if let Some(files) = self.files.as_ref().filter(|files| !files.0.is_empty()) {
+            let key = self.certificate(files, base).await?;
+            Arc::make_mut(&mut config).client_auth_cert_resolver = Arc::new(Presents(Some(key)));
+        }
+        Ok(config)
     }
 
     /// Begins a connection. Reads certificates whose names have variables on the blocking pool, relative to `base`.
@@ -124,11 +156,7 @@ impl Wanted {
     /// # Errors
     /// The text for the error log.
     pub(super) async fn begin(&self, base: &Path) -> Result<UnbufferedClientConnection, String> {
-        let mut config = self.tls.config.clone();
-        if let Some(files) = self.files.as_ref().filter(|files| !files.0.is_empty()) {
-            let key = self.certificate(files, base).await?;
-            Arc::make_mut(&mut config).client_auth_cert_resolver = Arc::new(Presents(Some(key)));
-        }
+        let mut config = self.with_certificate(self.tls.config.clone(), base).await?;
         if let Some(protocols) = &self.protocols {
             Arc::make_mut(&mut config).alpn_protocols.clone_from(protocols);
         }
@@ -158,13 +186,13 @@ fn server_name(name: &str) -> Result<ServerName<'static>, String> {
 }
 
 impl ClientTls {
-    /// Reads the settings of a location. `alpn` are the protocols to offer.
+    /// Reads the settings of a location. `alpn` are the protocols to offer, `quic` those over QUIC.
     ///
     /// # Errors
-    /// In nginx's words.
+    /// In nginx's words; without TLS 1.3 for QUIC.
     pub fn new(
         s: &Settings,
-        alpn: &[&[u8]],
+        (alpn, quic): (&[&[u8]], Option<&[&[u8]]>),
         loader: &mut Loader,
         cx: &mut Build<'_>,
     ) -> Result<ClientTls, Error> {
@@ -185,6 +213,7 @@ impl ClientTls {
                 .chain(shown.iter().map(AsRef::as_ref)),
         );
         Ok(ClientTls {
+            quic: quic.map(|protocols| spoken.over_quic(s, protocols, fixed.clone())).transpose()?,
             config: Arc::new(spoken.config(s, alpn, fixed)?),
             dynamic,
             passwords: s.password_file.0.clone(),
@@ -291,6 +320,7 @@ fn verifier(s: &Settings) -> Result<Option<Arc<Trust>>, Error> {
 }
 
 /// Versions, suites and groups that a location offers.
+#[derive(Clone)]
 struct Spoken {
     v12: bool,
     v13: bool,
@@ -324,6 +354,20 @@ impl Spoken {
         let suites = self.suites.iter().map(|s| u16::from(s.suite()));
         let groups = self.groups.iter().map(|g| u16::from(g.name()));
         suites.chain([0]).chain(groups).flat_map(u16::to_be_bytes).collect()
+    }
+
+    /// Builds a configuration for connections over QUIC. `fixed` is the certificate to present.
+    fn over_quic(
+        &self,
+        s: &Settings,
+        protocols: &[&[u8]],
+        fixed: Option<Arc<CertifiedKey>>,
+    ) -> Result<Arc<ClientConfig>, Error> {
+        if !self.v13 {
+            return Err(crate::config::plain("HTTP/3 needs TLSv1.3 among \"proxy_ssl_protocols\""));
+        }
+        let spoken = Spoken { v12: false, ..self.clone() };
+        Ok(Arc::new(spoken.config(s, protocols, fixed)?))
     }
 
     /// Builds a configuration for rustls. `fixed` is the certificate to present.
@@ -390,7 +434,7 @@ mod tests {
             let bound = written.set(d, &mut scope).unwrap_or_else(|e| panic!("{}", e.message));
             assert!(bound, "{}", d.name.as_str());
         }
-        let made = ClientTls::new(&written.resolve(), &[], &mut Loader::default(), &mut scope);
+        let made = ClientTls::new(&written.resolve(), (&[], None), &mut Loader::default(), &mut scope);
         made.unwrap_or_else(|e| panic!("{}", e.message)).fingerprint
     }
 

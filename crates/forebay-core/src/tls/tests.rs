@@ -452,7 +452,7 @@ fn client_hello(wanted: &Wanted, mut waker: task::Context<'_>) -> Vec<u8> {
 fn sessions_offer_protocols_of_their_own() {
     let tls = read_settings(&[""], |_, mut cx| {
         let settings = super::proxy_ssl::Written::default().resolve();
-        ClientTls::new(&settings, &[b"common"], &mut Loader::default(), &mut cx)
+        ClientTls::new(&settings, (&[b"common"], None), &mut Loader::default(), &mut cx)
     });
     let tls = Arc::new(tls.unwrap_or_else(|e| panic!("{}", e.message)));
     let mut visit = Visit {

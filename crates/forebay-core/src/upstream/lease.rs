@@ -2,7 +2,7 @@
 
 use super::balance::{Picker, Timed};
 use super::conn::Conn;
-use super::group::PeerSet;
+use super::group::{Group, PeerSet};
 use super::idle::IdleConn;
 use super::local::LocalSet;
 use super::peer::{Figures, Peer};
@@ -54,6 +54,13 @@ impl Lease {
     /// Takes an idle connection to the peer whose [`Conn::made_for`] is the same.
     pub fn take_idle(&self, io: &Rc<Io>, made_for: u64) -> Option<Conn> {
         self.seat.as_ref()?.take_idle(io, made_for)
+    }
+
+    /// Returns the group of the peer, and by which number its connections are told apart with `keepalive ... local`.
+    pub fn group(&self) -> Option<(&Group, usize)> {
+        let seat = self.seat.as_ref()?;
+        let group = &seat.local.group;
+        Some((group, if group.keepalive.local { seat.opener } else { 0 }))
     }
 
     /// Returns the servers from which the peer was chosen.

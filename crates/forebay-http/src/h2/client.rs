@@ -10,32 +10,57 @@ use crate::h1::response::reason;
 /// Appends the field block of a request whose HTTP/1 head is `head`. Fields of the HTTP/1 connection are left out,
 /// `Host` becomes `:authority`. `trailers`: `te: trailers` is sent, unless the head says so itself.
 pub(super) fn request_block(head: &[u8], https: bool, trailers: bool, out: &mut Vec<u8>) {
+    each_field(head, https, trailers, |id, name, value| match (name, value) {
+        // What is usual has an index in the static table (RFC 7541, appendix A).
+        (b":method", b"GET") => out.push(0x82),
+        (b":method", b"POST") => out.push(0x83),
+        (b":method", method) => encode::indexed(out, encode::METHOD, method),
+        (b":path", b"/") => out.push(0x84),
+        (b":path", path) => encode::indexed(out, encode::PATH, path),
+        (b":scheme", scheme) => out.push(if scheme == b"https" { 0x87 } else { 0x86 }),
+        (b":authority", host) => encode::indexed(out, encode::AUTHORITY, host),
+        _ if is_secret(id) => encode::sensitive(out, name, value),
+        _ => encode::field(out, name, value),
+    });
+}
+
+/// Returns `true` for a field that no table of a connection may have.
+pub(crate) fn is_secret(id: Name) -> bool {
+    matches!(id, Name::Authorization | Name::ProxyAuthorization)
+}
+
+/// Calls `field` with each field of a request whose HTTP/1 head is `head`, pseudo-header fields first. Fields of the HTTP/1 connection
+/// are left out, `Host` becomes `:authority`. `trailers`: there is `te: trailers`, even if the head does not say so.
+pub(crate) fn each_field(
+    head: &[u8],
+    https: bool,
+    trailers: bool,
+    mut field: impl FnMut(Name, &[u8], &[u8]),
+) {
     let mut lines = head.split(|b| *b == b'\n').map(|l| l.strip_suffix(b"\r").unwrap_or(l));
-    request_line(lines.next().unwrap_or_default(), https, out);
+    let line = lines.next().unwrap_or_default();
+    let (method, rest) = line.split_at(memchr::memchr(b' ', line).unwrap_or(line.len()));
+    let target = rest.strip_prefix(b" ").unwrap_or(rest);
+    let target = &target[..memchr::memrchr(b' ', target).unwrap_or(target.len())];
+    field(Name::Other, b":method", method);
+    field(Name::Other, b":path", target);
+    field(Name::Other, b":scheme", if https { b"https" } else { b"http" });
     let fields = lines.filter_map(name_and_value);
     // Pseudo-header fields come first.
     if let Some((_, host)) = fields.clone().find(|(n, _)| n.eq_ignore_ascii_case(b"Host")) {
-        encode::indexed(out, encode::AUTHORITY, host);
+        field(Name::Other, b":authority", host);
     }
     let mut te = trailers;
     for (name, value) in fields {
         match Name::of(name) {
             Name::Te => te |= value.eq_ignore_ascii_case(b"trailers"),
-            id => regular_field(id, name, value, out),
+            Name::Host => {}
+            id if id.is(Classes::CONNECTION) => {}
+            id => field(id, name, value),
         }
     }
     if te {
-        encode::field(out, b"te", b"trailers");
-    }
-}
-
-/// Appends a field, unless it is one of the HTTP/1 connection or became a pseudo-header field.
-fn regular_field(id: Name, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
-    match id {
-        Name::Host => {}
-        id if id.is(Classes::CONNECTION) => {}
-        Name::Authorization | Name::ProxyAuthorization => encode::sensitive(out, name, value),
-        _ => encode::field(out, name, value),
+        field(Name::Te, b"te", b"trailers");
     }
 }
 
@@ -44,27 +69,10 @@ fn name_and_value(line: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((name, value[1..].trim_ascii()))
 }
 
-/// Appends a request line as pseudo-header fields. What is usual has an index in the static table (RFC 7541, appendix A).
-fn request_line(line: &[u8], https: bool, out: &mut Vec<u8>) {
-    let (method, rest) = line.split_at(memchr::memchr(b' ', line).unwrap_or(line.len()));
-    let target = rest.strip_prefix(b" ").unwrap_or(rest);
-    let target = &target[..memchr::memrchr(b' ', target).unwrap_or(target.len())];
-    match method {
-        b"GET" => out.push(0x82),
-        b"POST" => out.push(0x83),
-        _ => encode::indexed(out, encode::METHOD, method),
-    }
-    match target {
-        b"/" => out.push(0x84),
-        _ => encode::indexed(out, encode::PATH, target),
-    }
-    out.push(if https { 0x87 } else { 0x86 });
-}
-
 /// The reason for which a block is no head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum BadBlock {
-    /// It is not HPACK.
+pub enum BadBlock {
+    /// It cannot be decompressed.
     Compression,
     /// Longer than allowed.
     TooLarge,
@@ -72,7 +80,8 @@ pub(super) enum BadBlock {
     Malformed(&'static str),
 }
 
-struct Lines<'o> {
+/// Writer of a decoded field section as lines of HTTP/1.
+pub(crate) struct Lines<'o> {
     out: &'o mut Vec<u8>,
     /// Trailers have no status.
     trailers: bool,
@@ -171,12 +180,25 @@ pub(super) fn response_head(
     out: &mut Vec<u8>,
 ) -> Result<u16, BadBlock> {
     let &Block { bytes, trailers, limit } = block;
+    lines(trailers, limit, out, |fields| match decoder.decode(bytes, scratch, fields) {
+        Ok(()) => Ok(()),
+        Err(Error::Compression | Error::Truncated) => Err(BadBlock::Compression),
+    })
+}
+
+/// Writes a field section that `decode` decodes as [`response_head`] does, whatever its compression.
+///
+/// # Errors
+/// That of `decode`, and [`BadBlock`].
+pub(crate) fn lines(
+    trailers: bool,
+    limit: usize,
+    out: &mut Vec<u8>,
+    decode: impl FnOnce(&mut Lines<'_>) -> Result<(), BadBlock>,
+) -> Result<u16, BadBlock> {
     let mut lines = Lines { out, trailers, status: None, limit, bad: None };
-    match decoder.decode(bytes, scratch, &mut lines) {
-        Ok(()) => {}
-        Err(Error::Compression | Error::Truncated) => return Err(BadBlock::Compression),
-    }
-    let Lines { status, bad, .. } = lines;
+    decode(&mut lines)?;
+    let Lines { status, bad, out, .. } = lines;
     if let Some(bad) = bad {
         return Err(bad);
     }

@@ -79,19 +79,30 @@ pub fn indexed_plain(out: &mut Vec<u8>, index: usize, value: &[u8]) {
 
 /// Appends a field by its name, which is made lower-case.
 pub fn field(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    literal(out, name, value, 0);
+}
+
+/// Appends a field as [`field`] does. No one may put it into a table (RFC 9204, section 7.1.3).
+pub fn sensitive(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    literal(out, name, value, 1);
+}
+
+/// Appends a field by its name. `never`: 1 if no one may index it.
+fn literal(out: &mut Vec<u8>, name: &[u8], value: &[u8], never: u8) {
     let same = |n: &str| n.as_bytes().eq_ignore_ascii_case(name);
     let mut known = STATIC.iter().enumerate().filter(|(_, (n, _))| same(n));
     let first = known.clone().next();
-    if let Some((index, _)) = known.find(|(_, (_, v))| v.as_bytes() == value) {
+    if let Some((index, _)) = known.find(|(_, (_, v))| never == 0 && v.as_bytes() == value) {
         return push_int(out, 0xc0, 6, index);
     }
     if let Some((index, _)) = first {
-        return indexed(out, index, value);
+        push_int(out, 0x50 | never << 5, 4, index);
+        return string(out, 0, 7, value);
     }
     if name.iter().any(u8::is_ascii_uppercase) {
-        string(out, 0x20, 3, &name.to_ascii_lowercase());
+        string(out, 0x20 | never << 4, 3, &name.to_ascii_lowercase());
     } else {
-        string(out, 0x20, 3, name);
+        string(out, 0x20 | never << 4, 3, name);
     }
     string(out, 0, 7, value);
 }
@@ -121,6 +132,8 @@ mod tests {
         field(&mut out, b"Cache-Control", b"no-store");
         field(&mut out, b"Cache-Control", b"max-age=3600");
         field(&mut out, b"X-Some", &[b'{'; 200]);
+        sensitive(&mut out, b"Authorization", b"Basic {}");
+        sensitive(&mut out, b"Proxy-Authorization", b"Basic {}");
         let mut got = Fields(Vec::new());
         assert_eq!(Decoder::new(0).decode(&out, &mut Vec::new(), &mut got), Ok(false));
         let braces = "{".repeat(200);
@@ -132,6 +145,8 @@ mod tests {
             ("cache-control", "no-store"),
             ("cache-control", "max-age=3600"),
             ("x-some", braces.as_str()),
+            ("authorization", "Basic {}"),
+            ("proxy-authorization", "Basic {}"),
         ];
         assert_eq!(got.0, want.map(|(a, b)| (a.to_owned(), b.to_owned())));
         for code in 100..600 {

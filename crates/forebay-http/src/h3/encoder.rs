@@ -97,6 +97,15 @@ impl Line {
                 reader.text(3, usize::MAX).ok()?;
                 Some(LineName::Literal)
             }
+            // Lines that no table may have.
+            0x30..0x40 => {
+                reader.text(3, usize::MAX).ok()?;
+                None
+            }
+            0x70..0x80 => {
+                reader.int(4).ok()?;
+                None
+            }
             _ => return None,
         };
         reader.text(7, usize::MAX).ok()?;

@@ -1,5 +1,6 @@
 //! HTTP/3 (RFC 9114) and QPACK (RFC 9204): frames, settings, field compression. No I/O. Hot path.
 
+pub mod client;
 pub mod encode;
 pub mod encoder;
 pub mod frame;

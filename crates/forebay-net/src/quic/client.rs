@@ -1,8 +1,10 @@
 //! Connections that this side begins. A [`Client`] is an [`Endpoint`] that takes none.
 
 use super::{
-    Arrival, Choose, Congestion, Endpoint, HostKey, Link, Mask, Owner, Place, Received, Settings, session,
+    Arrival, Choose, Congestion, Endpoint, HostKey, IDS, Link, Mask, Owner, Place, Received, Settings,
+    session, version,
 };
+use crate::dial::{DialError, LocalAddress};
 use crate::tls::hello::Hello;
 use bytes::Bytes;
 use forebay_sys::datagrams::Batch;
@@ -14,7 +16,7 @@ use quinn_proto::{
 };
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
-use rustls::pki_types::ServerName;
+use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::quic::{ClientConnection, KeyChange, Secrets, Version};
 use std::any::Any;
 use std::cell::Cell;
@@ -44,12 +46,20 @@ impl std::fmt::Debug for Dialling {
 /// Limits of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Content of a stream, and of the connection, that the server may send ahead, bytes.
+    /// Content of a stream that the server may send ahead, bytes.
     pub window: u32,
+    /// Content of all streams together that the server may send ahead, bytes.
+    pub connection_window: u32,
+    /// Content that is kept until the server has acknowledged it, bytes; `None`: as quinn-proto has it.
+    pub send_window: Option<u32>,
     /// Unidirectional streams that the server may have open at a time.
     pub uni_streams: u32,
     /// Time without packets after which the connection ends; `None` leaves it to the server.
     pub idle: Option<Duration>,
+    /// Time without packets after which a PING is sent; `None`: never.
+    pub keep_alive: Option<Duration>,
+    /// Connection identifiers of the server that are kept at a time, one of [`IDS`]; `None`: as many as quinn-proto keeps.
+    pub ids: Option<u64>,
     /// Tokens of the server are used again, which saves the proof of the address.
     pub tokens: bool,
 }
@@ -63,10 +73,15 @@ impl Dialling {
             .max_concurrent_bidi_streams(0u32.into())
             .max_concurrent_uni_streams(limits.uni_streams.into())
             .stream_receive_window(limits.window.into())
-            .receive_window(limits.window.into())
+            .receive_window(limits.connection_window.into())
             .max_idle_timeout(idle)
+            .keep_alive_interval(limits.keep_alive)
             .datagram_receive_buffer_size(None);
-        let mut config = ClientConfig::new(Arc::new(Tls(tls)));
+        if let Some(window) = limits.send_window {
+            transport.send_window(window.into());
+        }
+        let ids = limits.ids.map(|ids| ids.clamp(*IDS.start(), *IDS.end()));
+        let mut config = ClientConfig::new(Arc::new(Tls { tls, ids }));
         config.transport_config(Arc::new(transport));
         if limits.tokens {
             config.token_store(Arc::new(TokenMemoryCache::default()));
@@ -115,17 +130,27 @@ impl Client {
     /// # Errors
     /// Errors of socket(2), setsockopt(2) and connect(2).
     pub fn new(remote: SocketAddr) -> io::Result<Client> {
+        Client::bound(remote, None).map_err(|e| match e {
+            DialError::Socket(e) | DialError::Bind(e) | DialError::Transparent(e) | DialError::Connect(e) => {
+                e.into()
+            }
+            _ => io::ErrorKind::Other.into(),
+        })
+    }
+
+    /// Makes a socket to a server, from a local address if one is given.
+    ///
+    /// # Errors
+    /// [`DialError`] of a socket that takes datagrams.
+    pub fn bound(remote: SocketAddr, local: Option<LocalAddress>) -> Result<Client, DialError> {
+        let socket = socket(remote, local)?;
+        Client::on(socket, remote)
+            .map_err(|e| DialError::Socket(Errno::from_io_error(&e).unwrap_or(Errno::IO)))
+    }
+
+    /// Makes the endpoint of a socket that is connected to a server.
+    fn on(socket: OwnedFd, remote: SocketAddr) -> io::Result<Client> {
         let v6 = remote.is_ipv6();
-        let family = if v6 { AddressFamily::INET6 } else { AddressFamily::INET };
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let socket = rustix::net::socket_with(family, SocketType::DGRAM, flags, None)?;
-        for grow in [sockopt::set_socket_recv_buffer_size, sockopt::set_socket_send_buffer_size] {
-            let _ = grow(&socket, SOCKET_BUFFER);
-        }
-        // More than the kernel's limit, where that is allowed.
-        let _ = sockopt::set_socket_recv_buffer_size_force(&socket, SOCKET_BUFFER);
-        // A peer makes the kernel report a closed port, and drop what others send.
-        rustix::net::connect(&socket, &remote)?;
         let settings = Settings {
             streams: 0,
             stream_window: 0,
@@ -210,6 +235,29 @@ impl Client {
     }
 }
 
+/// Makes a socket that takes datagrams of one server.
+fn socket(remote: SocketAddr, local: Option<LocalAddress>) -> Result<OwnedFd, DialError> {
+    let family = if remote.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket =
+        rustix::net::socket_with(family, SocketType::DGRAM, flags, None).map_err(DialError::Socket)?;
+    for grow in [sockopt::set_socket_recv_buffer_size, sockopt::set_socket_send_buffer_size] {
+        let _ = grow(&socket, SOCKET_BUFFER);
+    }
+    // More than the kernel's limit, where that is allowed.
+    let _ = sockopt::set_socket_recv_buffer_size_force(&socket, SOCKET_BUFFER);
+    if let Some(local) = local {
+        if local.transparent {
+            let v6 = local.addr.is_ipv6();
+            forebay_sys::sockets::set_transparent(&socket, v6).map_err(DialError::Transparent)?;
+        }
+        rustix::net::bind(&socket, &local.addr).map_err(DialError::Bind)?;
+    }
+    // A peer makes the kernel report a closed port, and drop what others send.
+    rustix::net::connect(&socket, &remote).map_err(DialError::Connect)?;
+    Ok(socket)
+}
+
 /// Parameters of an established connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Established {
@@ -217,6 +265,8 @@ pub struct Established {
     pub resumed: bool,
     /// Protocol chosen by ALPN.
     pub alpn: Option<Vec<u8>>,
+    /// Certificates of the server, its own first.
+    pub certificates: Vec<CertificateDer<'static>>,
 }
 
 /// Returns the parameters of a connection of a [`Client`] once it is established.
@@ -251,7 +301,11 @@ impl Owner for Nobody {
 }
 
 /// Configuration that makes sessions.
-struct Tls(Arc<rustls::ClientConfig>);
+struct Tls {
+    tls: Arc<rustls::ClientConfig>,
+    /// See [`Limits::ids`].
+    ids: Option<u64>,
+}
 
 impl crypto::ClientConfig for Tls {
     fn start_session(
@@ -265,8 +319,11 @@ impl crypto::ClientConfig for Tls {
         let name = ServerName::try_from(server_name.to_owned()).map_err(|_| bad_name())?;
         let mut encoded = Vec::new();
         params.write(&mut encoded);
+        if let Some(ids) = self.ids {
+            version::set_parameter(&mut encoded, session::ACTIVE_CONNECTION_ID_LIMIT, ids);
+        }
         // It fails for a configuration without TLS 1.3, too, or without randomness.
-        let tls = ClientConnection::new(self.0.clone(), version, name, encoded).map_err(|_| bad_name())?;
+        let tls = ClientConnection::new(self.tls.clone(), version, name, encoded).map_err(|_| bad_name())?;
         Ok(Box::new(Session { version, tls, told: false, next: None }))
     }
 }
@@ -293,7 +350,10 @@ impl crypto::Session for Session {
             return None;
         }
         let resumed = self.tls.handshake_kind() == Some(rustls::HandshakeKind::Resumed);
-        Some(Box::new(Established { resumed, alpn: self.tls.alpn_protocol().map(<[u8]>::to_vec) }))
+        let alpn = self.tls.alpn_protocol().map(<[u8]>::to_vec);
+        let shown = self.tls.peer_certificates().unwrap_or_default();
+        let certificates = shown.iter().map(|c| c.clone().into_owned()).collect();
+        Some(Box::new(Established { resumed, alpn, certificates }))
     }
 
     fn peer_identity(&self) -> Option<Box<dyn Any>> {

@@ -106,7 +106,7 @@ pub(super) struct Crypto {
 }
 
 /// Transport parameter `active_connection_id_limit` (RFC 9000, section 18.2).
-const ACTIVE_CONNECTION_ID_LIMIT: u64 = 0x0e;
+pub(super) const ACTIVE_CONNECTION_ID_LIMIT: u64 = 0x0e;
 /// Error codes of QUIC: TRANSPORT_PARAMETER_ERROR, and VERSION_NEGOTIATION_ERROR (RFC 9368, section 8), which quinn-proto has not.
 const PARAMETER_ERROR: u8 = 0x08;
 const VERSION_NEGOTIATION_ERROR: u8 = 0x11;

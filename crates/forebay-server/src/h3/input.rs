@@ -1,4 +1,4 @@
-//! Bytes of a request stream on their way to the handler: frames are taken apart here (RFC 9114, section 7). Hot path.
+//! Bytes of a request stream on their way to the handler, and of a response from an upstream: frames are taken apart here (RFC 9114, section 7). Hot path.
 
 use bytes::{Buf, Bytes, BytesMut};
 use forebay_http::h3::Code;
@@ -10,7 +10,7 @@ const PIECE: usize = 16 * 1024;
 
 /// Part of the request that is being read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(crate) enum Phase {
     Head,
     Content,
     /// Trailers have been read.
@@ -29,27 +29,29 @@ impl Phase {
 
 /// Bytes that have been taken from QUIC.
 #[derive(Debug)]
-pub(super) struct Input {
+pub(crate) struct Input {
     /// A part of the datagram that they came with, as long as nothing had to be put together.
     raw: Bytes,
     /// Bytes of the payload of a DATA frame that have not been read.
     content: u64,
     /// Bytes of an unknown frame that have not been skipped.
     skip: u64,
-    pub(super) phase: Phase,
+    pub(crate) phase: Phase,
     /// The client has sent everything.
-    pub(super) ended: bool,
+    pub(crate) ended: bool,
     /// QUIC may have more.
-    pub(super) readable: bool,
+    pub(crate) readable: bool,
+    /// What waits here is not enough for anything.
+    starved: bool,
     /// Longest field section, bytes.
-    pub(super) longest: usize,
+    pub(crate) longest: usize,
     /// Frames without effect.
     idle_frames: u32,
 }
 
 /// Result of looking for the next frame.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub(crate) enum Next {
     /// There are not enough bytes.
     Nothing,
     /// Content follows.
@@ -64,7 +66,7 @@ pub(super) enum Next {
 
 /// Failure of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Failure {
+pub(crate) enum Failure {
     /// The connection ends.
     Connection(Code, &'static str),
     /// The client has given the request up.
@@ -72,7 +74,7 @@ pub(super) enum Failure {
 }
 
 /// The stream ends where a frame does not.
-pub(super) const CUT: Failure = Failure::Connection(Code::FrameError, "client ended a stream within a frame");
+pub(crate) const CUT: Failure = Failure::Connection(Code::FrameError, "ended a stream within a frame");
 
 fn unexpected<T>(reason: &'static str) -> Result<T, Failure> {
     Err(Failure::Connection(Code::FrameUnexpected, reason))
@@ -89,7 +91,7 @@ fn append(first: Bytes, more: &[u8]) -> Bytes {
 const IDLE_FRAMES: u32 = 100;
 
 impl Input {
-    pub(super) fn new(longest: usize) -> Input {
+    pub(crate) fn new(longest: usize) -> Input {
         Input {
             raw: Bytes::new(),
             content: 0,
@@ -97,6 +99,7 @@ impl Input {
             phase: Phase::Head,
             ended: false,
             readable: true,
+            starved: false,
             longest,
             idle_frames: 0,
         }
@@ -107,13 +110,18 @@ impl Input {
     }
 
     /// Returns the number of bytes that wait here.
-    pub(super) fn held(&self) -> usize {
+    pub(crate) fn held(&self) -> usize {
         self.rest().len()
     }
 
     /// Returns `true` if nothing that was received waits here.
-    pub(super) fn is_drained(&self) -> bool {
+    pub(crate) fn is_drained(&self) -> bool {
         self.rest().is_empty()
+    }
+
+    /// Returns `false` if there is nothing to be had before QUIC has more: no end, and no bytes but the begin of a frame.
+    pub(crate) fn may_give(&self) -> bool {
+        self.readable || self.ended || !self.is_drained() && !self.starved
     }
 
     fn advance(&mut self, n: usize) {
@@ -125,7 +133,7 @@ impl Input {
     }
 
     /// Takes bytes from QUIC. Returns `true` if there are new ones, or the end.
-    pub(super) fn fill(&mut self, link: &Link, id: StreamId) -> Result<bool, Failure> {
+    pub(crate) fn fill(&mut self, link: &Link, id: StreamId) -> Result<bool, Failure> {
         if self.ended || !self.readable {
             return Ok(false);
         }
@@ -137,6 +145,7 @@ impl Input {
         };
         let result = match chunks.next(PIECE) {
             Ok(Some(chunk)) => {
+                self.starved = false;
                 self.raw = match self.raw.is_empty() {
                     true => chunk.bytes,
                     false => append(std::mem::take(&mut self.raw), &chunk.bytes),
@@ -165,14 +174,14 @@ impl Input {
     }
 
     /// Copies what waits for more, so that a few bytes do not keep a datagram.
-    pub(super) fn detach(&mut self) {
+    pub(crate) fn detach(&mut self) {
         if !self.raw.is_empty() {
             self.raw = Bytes::copy_from_slice(&self.raw);
         }
     }
 
     /// Looks for the next frame that means something.
-    pub(super) fn next(&mut self) -> Result<Next, Failure> {
+    pub(crate) fn next(&mut self) -> Result<Next, Failure> {
         loop {
             if self.skip > 0 {
                 let n = usize::try_from(self.skip).unwrap_or(usize::MAX).min(self.rest().len());
@@ -195,7 +204,7 @@ impl Input {
                 }
                 kind::HEADERS if self.phase != Phase::End => return self.section(header, len),
                 kind::DATA | kind::HEADERS => {
-                    return unexpected("client sent DATA or HEADERS frame out of order");
+                    return unexpected("sent DATA or HEADERS frame out of order");
                 }
                 kind::SETTINGS
                 | kind::CANCEL_PUSH
@@ -204,9 +213,9 @@ impl Input {
                 | kind::MAX_PUSH_ID
                 | kind::PRIORITY_UPDATE
                 | kind::PRIORITY_UPDATE_PUSH => {
-                    return unexpected("client sent unexpected frame on a request stream");
+                    return unexpected("sent unexpected frame on a request stream");
                 }
-                _ if header.is_reserved() => return unexpected("client sent HTTP/2 frame"),
+                _ if header.is_reserved() => return unexpected("sent HTTP/2 frame"),
                 _ => {
                     self.count_idle()?;
                     self.skip = header.len;
@@ -217,7 +226,7 @@ impl Input {
     }
 
     /// Looks for the request line of HTTP/0.9, which the end of the stream ends, too.
-    pub(super) fn line(&mut self) -> Next {
+    pub(crate) fn line(&mut self) -> Next {
         let end = memchr::memchr(b'\n', self.rest()).map(|at| at + 1);
         let rest = self.rest();
         let line = match end {
@@ -235,19 +244,19 @@ impl Input {
     fn count_idle(&mut self) -> Result<(), Failure> {
         self.idle_frames += 1;
         if self.idle_frames > IDLE_FRAMES {
-            return Err(Failure::Connection(
-                Code::ExcessiveLoad,
-                "client sent too many frames without effect",
-            ));
+            return Err(Failure::Connection(Code::ExcessiveLoad, "sent too many frames without effect"));
         }
         Ok(())
     }
 
-    fn end_of_bytes(&self) -> Result<Next, Failure> {
+    fn end_of_bytes(&mut self) -> Result<Next, Failure> {
         match (self.ended, self.rest().is_empty() && self.skip == 0) {
             (true, true) => Ok(Next::End),
             (true, false) => Err(CUT),
-            (false, _) => Ok(Next::Nothing),
+            (false, _) => {
+                self.starved = true;
+                Ok(Next::Nothing)
+            }
         }
     }
 
@@ -262,7 +271,7 @@ impl Input {
         if self.rest().len() < len + size {
             return match self.ended {
                 true => Err(CUT),
-                false => Ok(Next::Nothing),
+                false => self.end_of_bytes(),
             };
         }
         let section = self.raw.slice(len..len + size);
@@ -272,7 +281,7 @@ impl Input {
     }
 
     /// Moves content to the spare capacity of `out`. Returns the number of bytes.
-    pub(super) fn take_content(&mut self, out: &mut Vec<u8>) -> usize {
+    pub(crate) fn take_content(&mut self, out: &mut Vec<u8>) -> usize {
         let most = usize::try_from(self.content).unwrap_or(usize::MAX).min(out.capacity() - out.len());
         let n = self.rest().len().min(most);
         if let Some(bytes) = self.rest().get(..n) {
@@ -284,19 +293,19 @@ impl Input {
     }
 
     /// Drops the content that is there.
-    pub(super) fn skip_content(&mut self) {
+    pub(crate) fn skip_content(&mut self) {
         let n = usize::try_from(self.content).unwrap_or(usize::MAX).min(self.rest().len());
         self.content -= n as u64;
         self.advance(n);
     }
 
     /// Returns `true` if no frame has begun that is not complete.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.is_drained() && self.content == 0 && self.skip == 0
     }
 
     /// Returns the length of the content, if all of it has been taken from QUIC and nothing else follows.
-    pub(super) fn whole(&self) -> Option<usize> {
+    pub(crate) fn whole(&self) -> Option<usize> {
         if !self.ended || self.phase == Phase::Head || self.skip > 0 {
             return None;
         }
@@ -313,7 +322,7 @@ impl Input {
     }
 
     /// Returns `true` if the payload of a frame is not complete and nothing follows.
-    pub(super) fn is_cut(&self) -> bool {
+    pub(crate) fn is_cut(&self) -> bool {
         self.ended && self.rest().is_empty() && (self.content > 0 || self.skip > 0)
     }
 }
@@ -363,6 +372,19 @@ mod tests {
         let mut i = input(&[1, 0, 0, 2, b'a', b'b', 0, 1, b'c'], true);
         i.next().expect("a section");
         assert_eq!(i.whole(), Some(3));
+    }
+
+    /// A task that waits for more must not be told that there is something.
+    #[test]
+    fn the_begin_of_a_frame_gives_nothing() {
+        for begin in [&[1u8][..], &[1, 2], &[1, 2, 7], &[1, 0, 0], &[1, 0, 0x21]] {
+            let mut i = input(begin, false);
+            assert!(i.may_give(), "nothing has been looked for: {begin:?}");
+            while i.next() != Ok(Next::Nothing) {}
+            assert!(!i.is_drained() && !i.may_give(), "{begin:?}");
+        }
+        let mut i = input(&[1, 0, 0, 2, b'a'], false);
+        assert_eq!((i.next(), i.next(), i.may_give()), (Ok(section(&[])), Ok(Next::Content), true));
     }
 
     #[test]

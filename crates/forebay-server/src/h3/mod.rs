@@ -5,12 +5,15 @@
 //! connections together ([`Quic::step`]). A stream is a wire like any other ([`forebay_net::wire::Wire`]), so phases, modules and
 //! bodies know nothing of QUIC.
 
+pub(crate) mod controls;
 mod handover;
 mod heads;
-mod input;
+pub(crate) mod input;
+pub(crate) mod output;
 mod pieces;
-mod session;
+pub(crate) mod session;
 mod stream;
+pub(crate) mod uni;
 
 pub use handover::{start as start_process, succeed};
 pub(crate) use session::Session;

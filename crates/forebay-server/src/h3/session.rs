@@ -3,7 +3,9 @@
 mod control;
 mod state;
 
+use super::controls::{Controls, FAILED, OVERHEAD_OF_REQUEST};
 use super::input::{Failure, Next};
+use super::uni::Unis;
 use super::{Common, HQ, Stream};
 use crate::connection::Work;
 use crate::error_log;
@@ -17,8 +19,7 @@ use forebay_http::field::Name;
 use forebay_http::h1::{self, request::Limits};
 use forebay_http::h2::request::{self, Outcome, Refusal, Trailers};
 use forebay_http::h3::Code;
-use forebay_http::h3::encoder::Encoder;
-use forebay_http::h3::frame::{self, Header, kind, setting, stream as stream_kind};
+use forebay_http::h3::frame::setting;
 use forebay_http::h3::qpack::{self, TABLE_CAPACITY};
 use forebay_http::priority::Priority;
 use forebay_http::request::{RequestHead, Version};
@@ -26,19 +27,13 @@ use forebay_net::addr::Peer;
 use forebay_net::io::Io;
 use forebay_net::quic::{ConnectionError, Count, Dir, Endpoint, Event, Link, StreamEvent, StreamId, VarInt};
 use forebay_net::reactor::{Direct, Job, Token};
-use state::{BLOCKED_STREAMS, Purpose, State, Uni};
+use state::State;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// Most bytes of our control and decoder streams that wait for the client.
-const MOST_UNSENT: usize = 64 * 1024;
-/// Bytes of our encoder stream that wait for the client, from which on nothing is inserted.
-const UNSENT_INSERTS: usize = 4096;
 /// Resets without a finished response in between after which the connection ends, as over HTTP/2.
 const RESETS: u32 = 200;
-/// Control frames and the like that a finished response makes up for: a client may send priorities and insertions with each request.
-const OVERHEAD_OF_REQUEST: u64 = 64;
 
 /// An HTTP/3 connection.
 pub(crate) struct Session {
@@ -50,6 +45,8 @@ pub(crate) struct Session {
     client: RefCell<Rc<Client>>,
     transfers: Rc<Transfers>,
     state: RefCell<State>,
+    /// Unidirectional streams of the client.
+    unis: Unis,
     /// The client speaks HTTP/0.9 (nginx: http3_hq).
     hq: Cell<bool>,
     /// Error of the client that a handler has found while it read.
@@ -75,10 +72,8 @@ impl std::fmt::Debug for Session {
     }
 }
 
-/// End of a connection because of the client.
-pub(super) type Fatal = (Code, &'static str);
-
-const FAILED: Fatal = (Code::DecompressionFailed, "client sent invalid field section");
+/// End of a connection because of the client: the code for it, and the reason, to be written behind "client ".
+pub(crate) type Fatal = (Code, &'static str);
 
 impl Session {
     pub(super) fn new(
@@ -98,6 +93,7 @@ impl Session {
             client: RefCell::new(client),
             transfers: thread.transfers.clone(),
             state: RefCell::new(State::new()),
+            unis: Unis::default(),
             hq: Cell::new(false),
             found: Cell::new(None),
             waits: Cell::new(0),
@@ -199,7 +195,7 @@ impl Session {
         }
         let now = thread.io.poller.now();
         if link.is_excessive(now) {
-            self.fail(thread, (Code::ExcessiveLoad, "client sent too many QUIC frames without progress"));
+            self.fail(thread, (Code::ExcessiveLoad, "sent too many QUIC frames without progress"));
         }
         self.send_unsent(link);
         // QUIC ends connections without packets. One whose client only sends PING frames ends here.
@@ -245,28 +241,9 @@ impl Session {
         if self.hq.get() {
             return;
         }
-        let mut quinn = link.quinn();
-        let mut open = |kind: u64| {
-            let mut bytes = Vec::new();
-            frame::push_varint(&mut bytes, kind);
-            quinn.streams().open(Dir::Uni).map(|id| (id, bytes))
-        };
-        let mut control = open(stream_kind::CONTROL);
-        if let Some((_, bytes)) = &mut control {
-            let pairs = [
-                (setting::QPACK_MAX_TABLE_CAPACITY, TABLE_CAPACITY as u64),
-                (setting::QPACK_BLOCKED_STREAMS, BLOCKED_STREAMS as u64),
-                (setting::ENABLE_CONNECT_PROTOCOL, 1),
-            ];
-            frame::push_settings(bytes, &pairs);
-        }
-        let feedback = open(stream_kind::DECODER);
-        for (id, _) in [&control, &feedback].into_iter().flatten() {
-            let _ = quinn.send_stream(*id).set_priority(i32::MAX);
-        }
-        drop(quinn);
-        let mut s = self.state.borrow_mut();
-        (s.control, s.feedback) = (control, feedback);
+        // A client that allows too few streams shows that by what it cannot be told.
+        let more = [(setting::ENABLE_CONNECT_PROTOCOL, 1)];
+        self.state.borrow_mut().controls.open(link, TABLE_CAPACITY, &more);
     }
 
     fn stream_event(
@@ -288,10 +265,8 @@ impl Session {
             StreamEvent::Opened { dir: Dir::Uni } => loop {
                 let id = link.quinn().streams().accept(Dir::Uni);
                 let Some(id) = id else { return Ok(()) };
-                let mut s = self.state.borrow_mut();
-                s.spend(1)?;
-                s.unis.push(Uni { id, purpose: Purpose::Unknown, input: Vec::new() });
-                drop(s);
+                self.state.borrow_mut().controls.spend(1)?;
+                self.unis.add(id);
                 self.read_uni(thread, link, id)?;
             },
             StreamEvent::Readable { id } if id.dir() == Dir::Uni => self.read_uni(thread, link, id),
@@ -305,7 +280,7 @@ impl Session {
                     self.count_reset()
                 }
                 None if self.is_critical(id) => {
-                    Err((Code::ClosedCriticalStream, "client stopped a critical stream"))
+                    Err((Code::ClosedCriticalStream, "stopped a critical stream"))
                 }
                 None => Ok(()),
             },
@@ -318,8 +293,7 @@ impl Session {
     }
 
     fn is_critical(&self, id: StreamId) -> bool {
-        let s = self.state.borrow();
-        s.own().any(|own| own == id)
+        self.state.borrow().controls.own().any(|own| own == id)
     }
 
     fn stream(&self, id: StreamId) -> Option<Rc<Stream>> {
@@ -380,9 +354,7 @@ impl Session {
 
     /// Tells the client's encoder that a field section will not be decoded (RFC 9204, section 4.4.2).
     pub(super) fn cancel_sections(&self, id: StreamId) {
-        if let Some((_, out)) = &mut self.state.borrow_mut().feedback {
-            qpack::push_stream_cancellation(out, u64::from(VarInt::from(id)));
-        }
+        self.state.borrow_mut().controls.cancel(id);
         if let Some(link) = self.link.get() {
             self.send_unsent(link);
         }
@@ -433,17 +405,16 @@ impl Session {
         let mut head = thread.h2.take_head();
         let limits = self.limits(thread);
         let end = stream.ends();
-        let (decoder, scratch) = (&s.decoder, &mut s.scratch);
+        let Controls { decoder, scratch, .. } = &mut s.controls;
         let mut dynamic = false;
         let built = request::build(Version::Http3, end, &mut head, &limits, |fields| {
             dynamic = decoder.decode(&section, scratch, fields)?;
             Ok::<(), qpack::Error>(())
         });
-        scratch.clear();
-        scratch.shrink_to(64 * 1024);
+        s.controls.clear_scratch();
         let outcome = built.map_err(|_| FAILED)?;
         if dynamic {
-            s.acknowledge(stream.id);
+            s.controls.acknowledge(stream.id);
         }
         let refusal = match outcome {
             Outcome::Complete => None,
@@ -502,73 +473,32 @@ impl Session {
     /// Handles the trailers of a request: their fields are not used. Returns `true` if they are well-formed.
     pub(super) fn trailers(&self, id: StreamId, section: &[u8]) -> Result<bool, Fatal> {
         let mut s = self.state.borrow_mut();
-        let s = &mut *s;
+        let controls = &mut s.controls;
         let mut trailers = Trailers::default();
-        let dynamic = s.decoder.decode(section, &mut s.scratch, &mut trailers).map_err(|_| FAILED)?;
-        s.scratch.clear();
+        let decoded = controls.decoder.decode(section, &mut controls.scratch, &mut trailers);
+        let dynamic = decoded.map_err(|_| FAILED)?;
+        controls.clear_scratch();
         if dynamic {
-            s.acknowledge(id);
+            controls.acknowledge(id);
         }
         Ok(!trailers.pseudo)
     }
 
     /// Appends a HEADERS frame of a stream. `section` is encoded by the static table.
     pub(super) fn push_section(&self, id: StreamId, section: &[u8], out: &mut Vec<u8>) {
-        let mut s = self.state.borrow_mut();
-        let state = &mut *s;
-        self.begin_encoder(state);
-        let waiting = state.inserts.as_ref().map_or(0, |(_, waiting)| waiting.len());
-        state.scratch.clear();
-        let encoded = state.encoder.as_mut().and_then(|encoder| {
-            let inserts = state.inserts.as_mut().map(|(_, out)| out).filter(|_| waiting < UNSENT_INSERTS);
-            encoder.encode(u64::from(VarInt::from(id)), section, &mut state.scratch, inserts)
-        });
-        let (head, rest) = match encoded.and_then(|at| state.scratch.split_at_checked(at)) {
-            // The lines are there before the prefix.
-            Some((lines, prefix)) => (prefix, lines),
-            None => (section, &[][..]),
+        let link = self.link.get();
+        let inserted = {
+            let mut s = self.state.borrow_mut();
+            s.controls.push_section(link.map(Rc::as_ref), id, section, out)
         };
-        out.reserve(head.len() + rest.len() + 16);
-        Header { kind: kind::HEADERS, len: (head.len() + rest.len()) as u64 }.push(out);
-        out.extend_from_slice(head);
-        out.extend_from_slice(rest);
-        let inserted = state.inserts.as_ref().is_some_and(|(_, out)| out.len() > waiting);
-        drop(s);
-        if let Some(link) = self.link.get().filter(|_| inserted) {
+        if let Some(link) = link.filter(|_| inserted) {
             self.send_unsent(link);
         }
     }
 
-    /// Opens the encoder stream, if the client offers a table and its settings are there.
-    fn begin_encoder(&self, s: &mut State) {
-        if s.inserts.is_some() {
-            return;
-        }
-        let encoder = s.settings.and_then(|settings| Encoder::new(settings.table_capacity));
-        let (Some(encoder), Some(link)) = (encoder, self.link.get()) else { return };
-        let mut quinn = link.quinn();
-        let Some(id) = quinn.streams().open(Dir::Uni) else { return };
-        let _ = quinn.send_stream(id).set_priority(i32::MAX);
-        let mut bytes = Vec::new();
-        frame::push_varint(&mut bytes, stream_kind::ENCODER);
-        (s.encoder, s.inserts) = (Some(Box::new(encoder)), Some((id, bytes)));
-    }
-
     /// Sends what waits on our own streams.
     fn send_unsent(&self, link: &Link) {
-        let mut s = self.state.borrow_mut();
-        let state = &mut *s;
-        let mut quinn = link.quinn();
-        for (id, bytes) in [&mut state.control, &mut state.feedback, &mut state.inserts].into_iter().flatten()
-        {
-            if bytes.is_empty() {
-                continue;
-            }
-            let sent = quinn.send_stream(*id).write(bytes).unwrap_or(0);
-            bytes.drain(..sent);
-            // A client that takes nothing does not need it. Of insertions only few can wait.
-            bytes.truncate(MOST_UNSENT);
-        }
+        self.state.borrow_mut().controls.send_unsent(link);
     }
 
     /// Has the connection take no further requests.
@@ -579,9 +509,7 @@ impl Session {
         }
         s.leaving = true;
         let next = s.next;
-        if let Some((_, out)) = &mut s.control {
-            frame::push_goaway(out, next);
-        }
+        s.controls.push_goaway(next);
         drop(s);
         if let Some(link) = self.link.get() {
             self.send_unsent(link);
@@ -597,7 +525,7 @@ impl Session {
         if !s.leaving || s.closed || !s.streams.is_empty() {
             return;
         }
-        let own = s.own().count();
+        let own = s.controls.own().count();
         drop(s);
         if self.link.get().is_none_or(|link| link.quinn().streams().send_streams() <= own) {
             self.close(Code::NoError, b"");
@@ -620,7 +548,7 @@ impl Session {
         if why == Code::ExcessiveLoad {
             self.endpoint.count(Count::Floods);
         }
-        self.log(thread, Level::Info, reason);
+        self.log(thread, Level::Info, &format!("client {reason}"));
         // nginx's phrase; the log has the reason.
         self.close(why, b"stream error");
         self.lost();
@@ -646,7 +574,7 @@ impl Session {
         let mut s = self.state.borrow_mut();
         s.resets += 1;
         match s.resets > RESETS {
-            true => Err((Code::ExcessiveLoad, "client reset too many requests")),
+            true => Err((Code::ExcessiveLoad, "reset too many requests")),
             false => Ok(()),
         }
     }
@@ -660,7 +588,7 @@ impl Session {
         }
         if finished {
             s.resets = s.resets.saturating_sub(1);
-            s.overhead = s.overhead.saturating_sub(OVERHEAD_OF_REQUEST);
+            s.controls.note_finished();
         }
         drop(s);
         if let Some(link) = self.link.get().filter(|_| finished) {
@@ -709,7 +637,7 @@ impl Session {
             | ConnectionError::TimedOut
             | ConnectionError::Reset => {}
             other => {
-                if self.state.borrow().control.is_none() {
+                if self.state.borrow().controls.own().next().is_none() {
                     thread.counters.tls_failed.add(1);
                 }
                 self.log(thread, Level::Info, &format!("QUIC connection failed: {other}"));
@@ -729,7 +657,7 @@ impl Session {
 }
 
 /// Returns a code for QUIC.
-pub(super) fn code(code: Code) -> VarInt {
+pub(crate) fn code(code: Code) -> VarInt {
     VarInt::from_u32(code as u32)
 }
 

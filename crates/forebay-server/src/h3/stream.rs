@@ -3,7 +3,7 @@
 use super::Session;
 use super::heads::Waiting;
 use super::input::{CUT, Failure, Input, Next};
-use super::pieces;
+use super::output::{Output, Place};
 use super::session::{Fatal, Head, code};
 use crate::connection::Connection;
 use crate::connection::mux::{RequestStream, Reset};
@@ -12,11 +12,10 @@ use bytes::Bytes;
 use forebay_http::field::Name;
 use forebay_http::h2::request::Refusal;
 use forebay_http::h3::Code;
-use forebay_http::h3::frame::{Header, kind};
 use forebay_http::priority::Priority;
 use forebay_http::request::Framing;
 use forebay_net::mux::Mux;
-use forebay_net::quic::{SendStream, StreamId, WriteError};
+use forebay_net::quic::{StreamId, WriteError};
 use forebay_net::wire::{Sent, Then, Wire};
 use rustix::io::Errno;
 use std::cell::{Cell, RefCell};
@@ -24,10 +23,8 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-/// Longest content that is copied behind its frame header, and the head, into one piece for QUIC, bytes. A piece of its own costs more.
-const GATHERED: usize = 4096;
-/// Content that [`Mux::room`] promises, bytes. QUIC may take less.
-const ROOM: usize = 64 * 1024;
+/// Content that is taken from QUIC to see whether it is whole, bytes.
+const HELD: usize = 64 * 1024;
 
 /// A request stream.
 #[derive(Debug)]
@@ -52,15 +49,7 @@ pub(crate) struct Stream {
     promised: Cell<Option<u64>>,
     /// The length of the content differs from `Content-Length`, or trailers are malformed (RFC 9114, section 4.1.2).
     malformed: Cell<bool>,
-    /// Frames that QUIC has not taken.
-    pending: RefCell<Vec<u8>>,
-    /// Content of the last DATA frame that has not been sent, bytes.
-    owed: Cell<usize>,
-    /// QUIC takes no more for now.
-    blocked: Cell<bool>,
-    /// Our side ends once `pending` has been sent.
-    ends: Cell<bool>,
-    end_sent: Cell<bool>,
+    output: RefCell<Output>,
     /// The stream or the connection is gone.
     broken: Cell<bool>,
     finished: Cell<bool>,
@@ -90,11 +79,7 @@ impl Stream {
             blocked_section: RefCell::new(None),
             promised: Cell::new(None),
             malformed: Cell::new(false),
-            pending: RefCell::default(),
-            owed: Cell::new(0),
-            blocked: Cell::new(false),
-            ends: Cell::new(false),
-            end_sent: Cell::new(false),
+            output: RefCell::new(Output::new(is_bare)),
             broken: Cell::new(false),
             finished: Cell::new(false),
             waits: Cell::new(0),
@@ -226,9 +211,9 @@ impl Stream {
 
     /// Notes that QUIC takes more.
     pub(super) fn writable(&self) {
-        self.blocked.set(false);
+        self.output.borrow_mut().note_room();
         let _ = self.send_pending();
-        if self.finished.get() && self.end_sent.get() {
+        if self.finished.get() && self.output.borrow().has_ended() {
             self.broken.set(true);
             self.session.remove(self.id, true);
         }
@@ -283,63 +268,25 @@ impl Stream {
         }
     }
 
-    /// Has QUIC take bytes. Returns the number of those that it took.
-    fn write(&self, bytes: &[u8]) -> Result<usize, Errno> {
-        self.give(bytes.len(), |stream, done| stream.write(bytes.get(done..).unwrap_or_default()))
-    }
-
-    /// Has QUIC take bytes without a copy. Those that it has not taken stay. Returns the number of those that it took.
-    fn write_shared(&self, bytes: &mut Bytes) -> Result<usize, Errno> {
-        self.give(bytes.len(), |stream, _| {
-            stream.write_chunks(std::slice::from_mut(bytes)).map(|written| written.bytes)
-        })
-    }
-
-    /// Has QUIC take `len` bytes by `write`, which gets the number of those that it has taken. Returns their number.
-    fn give(
+    /// Has QUIC take bytes by `send`.
+    fn give<R>(
         &self,
-        len: usize,
-        mut write: impl FnMut(&mut SendStream<'_>, usize) -> Result<usize, WriteError>,
-    ) -> Result<usize, Errno> {
+        send: impl FnOnce(&mut Output, Place<'_>) -> Result<R, WriteError>,
+    ) -> Result<R, Errno> {
         let Some(link) = self.session.link() else { return Err(Errno::CONNRESET) };
-        let mut quinn = link.quinn();
-        let mut stream = quinn.send_stream(self.id);
-        let mut done = 0;
-        while done < len {
-            match write(&mut stream, done) {
-                Ok(n) => {
-                    done += n;
-                    self.turn.set(self.session.next_turn());
-                }
-                Err(WriteError::Blocked) => {
-                    self.blocked.set(true);
-                    break;
-                }
-                Err(_) => return Err(Errno::CONNRESET),
-            }
+        let mut output = self.output.borrow_mut();
+        let sent = send(&mut output, (link, self.id));
+        if output.take_progress() {
+            self.turn.set(self.session.next_turn());
+            self.session.notify();
         }
-        Ok(done)
+        drop(output);
+        sent.map_err(|_| Errno::CONNRESET)
     }
 
-    /// Sends what waits. Returns `true` if nothing waits any more.
+    /// Sends what waits.
     fn send_pending(&self) -> Result<bool, Errno> {
-        let mut pending = self.pending.borrow_mut();
-        if !pending.is_empty() {
-            let mut rest = pieces::share(&mut pending);
-            self.write_shared(&mut rest)?;
-            if !rest.is_empty() {
-                pending.extend_from_slice(&rest);
-            }
-            self.session.notify();
-        }
-        let empty = pending.is_empty();
-        if empty && self.ends.get() && !self.end_sent.replace(true) {
-            if let Some(link) = self.session.link() {
-                let _ = link.quinn().send_stream(self.id).finish();
-            }
-            self.session.notify();
-        }
-        Ok(empty)
+        self.give(Output::flush)
     }
 
     /// Queues a HEADERS frame. Returns `false` if there is none to send.
@@ -347,30 +294,14 @@ impl Stream {
         if self.broken.get() || self.is_bare {
             return false;
         }
-        let mut pending = self.pending.borrow_mut();
-        if pending.capacity() == 0 {
-            *pending = pieces::take();
-        }
-        self.session.push_section(self.id, section, &mut pending);
+        self.session.push_section(self.id, section, self.output.borrow_mut().frames());
         true
-    }
-
-    /// Queues the header of a DATA frame, if one has to begin. Returns the number of bytes of `len` that belong to the frame.
-    fn begin_frame(&self, len: usize) -> usize {
-        if self.owed.get() == 0 {
-            if !self.is_bare {
-                Header { kind: kind::DATA, len: len as u64 }.push(&mut self.pending.borrow_mut());
-            }
-            self.owed.set(len);
-        }
-        len.min(self.owed.get())
     }
 
     /// Notes `n` bytes of `len` that have been queued as content.
     fn moved(&self, n: usize, len: usize) -> Sent {
         self.session.moved(n);
-        self.session.notify();
-        Sent { bytes: n, full: n < len || !self.pending.borrow().is_empty() }
+        Sent { bytes: n, full: n < len || self.output.borrow().waits() }
     }
 
     /// Notes trailers that are too large: the request is malformed (RFC 9114, section 4.2.2).
@@ -559,7 +490,7 @@ impl RequestStream for Stream {
         }
         self.skip_rest();
         let malformed = self.malformed.get() || self.refusal.get().is_some_and(|r| r.malformed);
-        let cut = self.owed.get() > 0;
+        let cut = self.output.borrow().is_cut();
         if cut {
             self.tell(Code::InternalError);
         } else {
@@ -567,7 +498,7 @@ impl RequestStream for Stream {
         }
         self.stop(if malformed { Code::MessageError } else { Code::NoError });
         // Until QUIC has taken everything the stream must be found when it becomes writable.
-        if self.end_sent.get() || cut {
+        if self.output.borrow().has_ended() || cut {
             self.broken.set(true);
             self.session.remove(self.id, !malformed && !cut);
         }
@@ -608,48 +539,20 @@ impl Mux for Stream {
         if self.broken.get() {
             return Err(Errno::CONNRESET);
         }
-        let mut done = 0;
-        while done < bytes.len() {
-            let len = self.begin_frame(bytes.len() - done);
-            let Some(piece) = bytes.get(done..done + len) else { break };
-            let gathered = len <= GATHERED && !self.blocked.get();
-            if gathered {
-                let mut pending = self.pending.borrow_mut();
-                pending.extend_from_slice(piece);
-                self.owed.set(self.owed.get() - len);
-                done += len;
-            }
-            if !self.send_pending()? {
-                break;
-            }
-            if gathered {
-                continue;
-            }
-            let n = self.write(piece)?;
-            done += n;
-            self.owed.set(self.owed.get() - n);
-            if n < len {
-                break;
-            }
-        }
+        let done = self.give(|output, place| output.send(place, bytes))?;
         Ok(self.moved(done, bytes.len()))
     }
 
     fn send_shared(&self, bytes: &Bytes) -> Result<Sent, Errno> {
-        if bytes.len() <= GATHERED || self.broken.get() {
-            return self.send(bytes);
+        if self.broken.get() {
+            return Err(Errno::CONNRESET);
         }
-        let len = self.begin_frame(bytes.len());
-        let mut n = 0;
-        if self.send_pending()? {
-            n = self.write_shared(&mut bytes.slice(..len))?;
-            self.owed.set(self.owed.get() - n);
-        }
-        Ok(self.moved(n, bytes.len()))
+        let done = self.give(|output, place| output.send_shared(place, bytes))?;
+        Ok(self.moved(done, bytes.len()))
     }
 
     fn room(&self) -> usize {
-        if self.broken.get() || self.blocked.get() { 0 } else { ROOM }
+        if self.broken.get() { 0 } else { self.output.borrow().room() }
     }
 
     fn send_head(&self, block: &[u8], then: Then) {
@@ -664,7 +567,7 @@ impl Mux for Stream {
 
     fn end(&self) {
         if !self.broken.get() {
-            self.ends.set(true);
+            self.output.borrow_mut().end();
             let _ = self.send_pending();
         }
     }
@@ -672,7 +575,7 @@ impl Mux for Stream {
     fn whole(&self) -> Option<usize> {
         let mut input = self.input.borrow_mut();
         if let Some(link) = self.session.link() {
-            while !input.ended && input.held() < ROOM && input.fill(link, self.id).unwrap_or(false) {}
+            while !input.ended && input.held() < HELD && input.fill(link, self.id).unwrap_or(false) {}
         }
         let whole = input.whole()?;
         self.promised.get().is_none_or(|promised| promised == whole as u64).then_some(whole)
@@ -685,8 +588,7 @@ impl Mux for Stream {
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
         let input = self.input.borrow();
         let waits = self.blocked_section.borrow().is_some();
-        let there = input.readable || input.ended || !input.is_drained();
-        if self.broken.get() || self.malformed.get() || there && !waits {
+        if self.broken.get() || self.malformed.get() || input.may_give() && !waits {
             return Poll::Ready(());
         }
         *self.reader.borrow_mut() = Some(cx.waker().clone());
@@ -694,7 +596,7 @@ impl Mux for Stream {
     }
 
     fn poll_writable(self: Rc<Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if self.broken.get() || !self.blocked.get() {
+        if self.broken.get() || !self.output.borrow().is_full() {
             return Poll::Ready(());
         }
         *self.writer.borrow_mut() = Some(cx.waker().clone());

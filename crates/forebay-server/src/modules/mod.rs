@@ -51,6 +51,7 @@ pub(crate) mod proxy;
 pub(crate) mod proxy_bind;
 pub(crate) mod proxy_cache;
 pub(crate) mod proxy_cookie;
+pub(crate) mod proxy_http3;
 pub(crate) mod proxy_protocol;
 pub(crate) mod random_index;
 pub(crate) mod realip;
@@ -178,7 +179,7 @@ macro_rules! modules {
 modules! {
     core, log, headers, headers_more, index, autoindex, random_index, rewrite, access, auth_basic, auth_request, mirror, post_action,
     realip, charset, gzip_accept, gzip_static, gzip, gunzip, brotli, zstd, sub_filter, referer, secure_link, userid,
-    proxy, proxy_cache, proxy_cookie, proxy_bind, early_hints, tunnel, slice, limit_req, limit_conn, http2, ssl,
+    proxy, proxy_cache, proxy_cookie, proxy_bind, proxy_http3, early_hints, tunnel, slice, limit_req, limit_conn, http2, ssl,
     tls, proxy_ssl, resolver, addition, ssi, acme,
     dav, fastcgi, fastcgi_family, uwsgi, uwsgi_family, scgi, scgi_family, grpc_family, memcached, memcached_family,
 }

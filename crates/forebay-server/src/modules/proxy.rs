@@ -316,7 +316,7 @@ async fn send(
     }
     // A response that is stored is fetched to its end even if the client leaves.
     req.modules.proxy_cache.detached = fetch.cacheable() || req.is_background();
-    let got = exchange::run(req, target, &head, &body, s, contact).await;
+    let got = exchange::run(req, target, (&head, upgrade), &body, s, contact).await;
     let to_head = codec::is_to_head(req, &head);
     req.give_buf(head);
     Ok((got, Sent { to_head, upgrade }))

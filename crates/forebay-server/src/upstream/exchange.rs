@@ -4,7 +4,7 @@
 use super::Reuse;
 use super::attempts::{Attempts, Decision, Kept, Repeat};
 use super::codec::protocol::Protocol;
-use super::codec::{self, fastcgi, http2};
+use super::codec::{self, fastcgi, http2, http3};
 use super::config::Upstream;
 use super::contact::Contact;
 use super::fault::{Fault, client_gone, send_failed, send_timeout};
@@ -214,21 +214,21 @@ impl Upstreamed {
 }
 
 /// Asks servers until one has sent the head of a response. The head is then in [`Upstreamed::head`], and the connection to the
-/// server in `place`, which is empty before.
+/// server in `place`, which is empty before. `upgrade`: the request asks for another protocol.
 ///
 /// # Errors
 /// The status to answer with; 499 if the client is gone.
 pub(crate) async fn run(
     req: &mut Request,
     target: &Target,
-    head: &[u8],
+    (head, upgrade): (&[u8], bool),
     body: &Outgoing,
     s: &Settings,
     place: &mut Option<Contact>,
 ) -> Result<(), u16> {
     let kept = kept(req, s, body);
     let mut attempts = Attempts::new(req, target, s.rules(), kept).await?;
-    let exchange = Exchange { head, body, settings: s };
+    let exchange = Exchange { head, body, settings: s, upgrade };
     loop {
         let contact = place.insert(attempts.begin(req).await?);
         let Some(addr) = attempts.address() else { return Err(502) };
@@ -275,7 +275,12 @@ struct Exchange<'e> {
     head: &'e [u8],
     body: &'e Outgoing,
     settings: &'e Settings,
+    /// It asks for another protocol.
+    upgrade: bool,
 }
+
+/// Protocols that connections over TCP offer with `proxy_http_version 3`.
+const OVER_TCP: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
 impl Exchange<'_> {
     /// Asks the server of a contact; `fresh`: always by a new connection.
@@ -289,28 +294,60 @@ impl Exchange<'_> {
         let s = self.settings;
         let mut watch = watch(req, s.ignore_client_abort);
         codec::begin(req);
-        let wanted = wanted(req)?;
+        let mut wanted = wanted(req)?;
         let local = local_address(req)?;
+        if s.http_version == HttpVersion::V3 {
+            if !self.upgrade
+                && self.over_quic(req, contact, (addr, local), wanted.as_ref(), fresh, &mut watch).await?
+            {
+                return Ok(());
+            }
+            // A connection that switches protocols is one of HTTP/1.1.
+            let offered = OVER_TCP.iter().skip(usize::from(self.upgrade));
+            if let Some(wanted) = &mut wanted {
+                wanted.offer(offered.map(|protocol| protocol.to_vec()).collect());
+            }
+        }
         let made_for = made_for(req, wanted.as_ref(), local, s.http_version);
+        let mut frames = s.http_version == HttpVersion::V2;
         let idle = if fresh { None } else { contact.lease.take_idle(&req.thread.io, made_for) };
         let conn = match idle {
             Some(conn) => conn,
             None => {
-                let mut conn = connect(req, s, (addr, local), wanted.as_ref(), &mut watch).await?;
+                let (mut conn, alpn) = connect(req, s, (addr, local), wanted.as_ref(), &mut watch).await?;
                 conn.made_for = made_for;
+                frames |= s.http_version == HttpVersion::V3 && alpn.as_deref() == Some(b"h2");
                 conn
             }
         };
         if let Some(a) = req.modules.upstream.current() {
             a.connect = Some(req.thread.io.poller.since(a.started));
         }
+        frames |= conn.reused && s.http_version == HttpVersion::V3 && http2::link(&conn).is_some();
         contact.connected(conn);
-        if s.http_version == HttpVersion::V2 {
+        if frames {
             http2::send(req, contact, self.head, self.body, s, &mut watch).await?;
             return http2::read_head(req, contact, HeadReader::new(req, s, &mut watch)).await;
         }
         self.send(req, contact, &mut watch).await?;
         HeadReader::new(req, s, &mut watch).read(req, contact).await
+    }
+
+    /// Asks the server over HTTP/3. Returns `false` if it is to be asked over TCP.
+    async fn over_quic(
+        &self,
+        req: &mut Request,
+        contact: &mut Contact,
+        (addr, local): (&PeerAddr, Option<LocalAddress>),
+        wanted: Option<&Wanted>,
+        fresh: bool,
+        watch: &mut Watch,
+    ) -> Result<bool, Fault> {
+        let &Exchange { head, body, settings, .. } = self;
+        let made_for = made_for(req, wanted, local, settings.http_version);
+        let ask = http3::Ask { head, body, settings, addr, local, made_for, fresh };
+        // Boxed, so that other requests do not keep room for it.
+        Box::pin(http3::ask(req, contact, wanted, &ask, watch)).await
     }
 
     /// Sends the request, or the part of it that the server reads before it answers.
@@ -349,22 +386,23 @@ fn made_for(
     made_for
 }
 
-/// Opens a connection, and encrypts it if `wanted`.
+/// Opens a connection, and encrypts it if `wanted`. Also returns the protocol that ALPN has agreed on.
 async fn connect(
     req: &mut Request,
     s: &Settings,
     (addr, local): (&PeerAddr, Option<LocalAddress>),
     wanted: Option<&Wanted>,
     watch: &mut Watch,
-) -> Result<Conn, Fault> {
+) -> Result<(Conn, Option<Box<[u8]>>), Fault> {
     let greeting = greeting(req, s.protocol_header);
     let (timeout, keepalive) = (s.connect_timeout.0, s.socket_keepalive);
     let o = Open { addr, local, timeout, keepalive, greeting: &greeting };
     let mut conn = open(req, &o, watch).await?;
-    if let Some(wanted) = wanted {
-        encrypt(req, &mut conn, wanted, timeout, watch).await?;
-    }
-    Ok(conn)
+    let alpn = match wanted {
+        Some(wanted) => encrypt(req, &mut conn, wanted, timeout, watch).await?,
+        None => None,
+    };
+    Ok((conn, alpn))
 }
 
 /// Returns the fault for a client's body that cannot be read.
@@ -387,7 +425,10 @@ pub(super) async fn upload(req: &mut Request, contact: &mut Contact, watch: &mut
             Err(Stopped::Body(e)) => return Err(refused(req, e)),
             Err(Stopped::ClientGone) => return Err(client_gone(req, "sending request to upstream")),
             Err(Stopped::Timeout) => return Err(send_timeout(req)),
-            Err(Stopped::Send(e)) => return Err(send_failed(req, e)),
+            Err(Stopped::Send(e)) => {
+                let fault = http3::send_failed(req, conn);
+                return Err(fault.unwrap_or_else(|| send_failed(req, e)));
+            }
         }
     }
     Ok(())

@@ -8,6 +8,7 @@ pub(crate) mod config;
 pub(crate) mod contact;
 pub(crate) mod exchange;
 pub(crate) mod fault;
+pub(crate) mod h3;
 mod head;
 pub(crate) mod health_check;
 pub(crate) mod open;

@@ -74,6 +74,25 @@ pub(crate) async fn open(req: &mut Request, o: &Open<'_>, watch: &mut Watch) -> 
     }
 }
 
+/// Logs the reason for which there is no connection over QUIC.
+pub(super) fn not_dialled(
+    req: &mut Request,
+    (addr, local): (&PeerAddr, Option<LocalAddress>),
+    e: DialError,
+) -> Fault {
+    let settings = DialSettings {
+        addr,
+        kind: SocketType::DGRAM,
+        local,
+        timeout: Duration::ZERO,
+        receive_buffer: 0,
+        send_buffer: 0,
+        keepalive: false,
+        greeting: &[],
+    };
+    failed(req, &settings, e)
+}
+
 /// Logs the reason for which there is no connection.
 fn failed(req: &mut Request, s: &DialSettings<'_>, e: DialError) -> Fault {
     let error = Fault::unsent(NextUpstream::Error, 502, CONNECTING);
@@ -102,14 +121,14 @@ pub(crate) fn wanted(req: &mut Request) -> Result<Option<Wanted>, Fault> {
     }
 }
 
-/// Encrypts a connection and verifies the server's certificate.
+/// Encrypts a connection and verifies the server's certificate. Returns the protocol that ALPN has agreed on.
 pub(crate) async fn encrypt(
     req: &mut Request,
     conn: &mut Conn,
     wanted: &Wanted,
     timeout: Duration,
     watch: &mut Watch,
-) -> Result<(), Fault> {
+) -> Result<Option<Box<[u8]>>, Fault> {
     conn.hurry();
     let (thread, conf) = (req.thread.clone(), req.conf.clone());
     let encrypted = wanted.encrypt(&thread.io, conn.wire_mut(), &conf.http.conf_dir, timeout, watch).await;
@@ -129,7 +148,7 @@ fn handshake_failed(req: &mut Request, e: &Unencrypted) -> Fault {
 }
 
 /// Logs that a handshake failed.
-fn unencrypted(req: &mut Request, text: &str) -> Fault {
+pub(super) fn unencrypted(req: &mut Request, text: &str) -> Fault {
     req.log(Level::Error, &format!("{text} {HANDSHAKING}"));
     Fault::unsent(NextUpstream::Error, 502, HANDSHAKING)
 }

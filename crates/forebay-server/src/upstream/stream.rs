@@ -2,9 +2,9 @@
 //! come. For a slower client they are read ahead into a [`Spool`], so that the upstream is free early (nginx:
 //! proxy_buffering). Hot path.
 
-use super::codec::decoder::{Behind, Decoded, Decoder, End};
-use super::codec::http2;
+use super::codec::decoder::{Behind, Carrier, Decoded, Decoder, End};
 use super::codec::protocol::Protocol;
+use super::codec::{http2, http3};
 use super::contact::{Contact, attempt_over};
 use super::spool::{AheadLimits, Keep, NextBytes, Spool};
 use super::switched::Switched;
@@ -93,8 +93,8 @@ const LONG: u64 = 32 * 1024;
 impl Body {
     /// Creates a body of which nothing has been decoded. `reusable`: the connection may serve another request.
     pub(crate) fn new(contact: Contact, framing: Framing, reusable: bool, read_timeout: Duration) -> Body {
-        let frames = contact.conn().is_some_and(|c| http2::link(c).is_some());
-        let decoder = Decoder::new(framing, reusable, frames);
+        let carrier = contact.conn().map_or(Carrier::Http1, Carrier::of);
+        let decoder = Decoder::new(framing, reusable, carrier);
         Body { contact: Some(contact), decoder, read_timeout, ended: None, ..Body::ended() }
     }
 
@@ -140,7 +140,7 @@ impl Body {
     fn ended() -> Body {
         Body {
             contact: None,
-            decoder: Decoder::new(Framing::None, false, false),
+            decoder: Decoder::new(Framing::None, false, Carrier::Http1),
             raw: Vec::new(),
             read_timeout: Duration::ZERO,
             ignore_abort: false,
@@ -418,7 +418,11 @@ impl Body {
             }
             Err(Errno::AGAIN) => Pulled::Blocked,
             Err(e) => {
-                let text = format!("recv() failed {} while reading upstream", errno_text(e));
+                let problem = conn_of(&self.contact).and_then(http3::problem);
+                let text = match problem {
+                    Some(problem) => format!("upstream {} while reading upstream", problem.text),
+                    None => format!("recv() failed {} while reading upstream", errno_text(e)),
+                };
                 self.fail(req, Level::Error, &text)
             }
         }
@@ -731,6 +735,9 @@ impl Body {
             return;
         }
         self.decoder.note_trailers(req);
+        if let Some(stream) = conn_of(&self.contact).and_then(http3::stream) {
+            stream.trailers(|name, value| self.decoder.note_trailer(req, name, value));
+        }
         over(req, &mut self.contact, self.decoder.reusable);
     }
 

@@ -1,6 +1,6 @@
 //! Sends the client's body to an upstream: before the head of the response, and together with the response if that begins before
 //! the body ends. Over HTTP/1 and FastCGI it sends bodies that are passed on as they come (nginx: proxy_request_buffering
-//! off), over HTTP/2 all bodies. Called by `exchange.rs`, and by `stream.rs` once there is a head.
+//! off), over HTTP/2 and HTTP/3 all bodies. Called by `exchange.rs`, and by `stream.rs` once there is a head.
 
 use super::codec::http2;
 use super::codec::protocol::Framing;
@@ -109,15 +109,16 @@ impl Upload {
         Upload { framing, together, ..Upload::of(ContentSource::Client, out, send_timeout) }
     }
 
-    /// Sends the body that was read before, in frames of HTTP/2.
-    pub(crate) fn kept(send_timeout: Duration) -> Upload {
-        Upload::of(ContentSource::Kept(0), Vec::new(), send_timeout)
+    /// Sends the body that was read before, in frames.
+    pub(crate) fn kept(framing: Framing, send_timeout: Duration) -> Upload {
+        Upload { framing, ..Upload::of(ContentSource::Kept(0), Vec::new(), send_timeout) }
     }
 
-    /// Sends content in frames of HTTP/2.
-    pub(crate) fn bytes(content: &[u8], send_timeout: Duration) -> Upload {
+    /// Sends content in frames.
+    pub(crate) fn bytes(content: &[u8], framing: Framing, send_timeout: Duration) -> Upload {
         Upload {
             left: Untaken::Nothing,
+            framing,
             ..Upload::of(ContentSource::Kept(0), content.to_vec(), send_timeout)
         }
     }
@@ -160,6 +161,9 @@ impl Upload {
             return Ok(turn);
         }
         if self.left == Untaken::Nothing {
+            if self.framing == Framing::Stream {
+                conn.wire().end();
+            }
             return Ok(Turn::All);
         }
         self.read(req, conn).await
@@ -233,6 +237,8 @@ impl Upload {
         match wrote {
             Ok(written) => Ok(written),
             Err(Errno::AGAIN) => Ok(WriteResult::NoRoom),
+            // The server has stopped the stream, and its response may follow.
+            Err(Errno::PIPE) if self.framing == Framing::Stream => Ok(WriteResult::Over),
             // It may have answered before it stopped reading.
             Err(Errno::PIPE | Errno::CONNRESET) if !conn.reused && conn.has_input() => Ok(WriteResult::Over),
             Err(e) => Err(Stopped::Send(e)),
@@ -334,7 +340,7 @@ impl Upload {
         };
         let follows = body::follows(req, &mut self.piece, more)?;
         remember(req, &self.piece);
-        if self.out.is_empty() && self.framing == Framing::Frames {
+        if self.out.is_empty() && matches!(self.framing, Framing::Frames | Framing::Stream) {
             std::mem::swap(&mut self.out, &mut self.piece);
         } else {
             self.framing.piece(&mut self.out, &self.piece);

@@ -469,7 +469,7 @@ async fn encrypt(s: &mut Session, mut conn: Conn, host: &[u8], settings: &Settin
     let (wire, base) = (conn.wire_mut(), &stream.conf_dir);
     let encrypted = wanted.encrypt(&thread.io, wire, base, timeout, &mut Watch::Nothing).await;
     let text = match encrypted {
-        Ok(()) => return Ok(conn),
+        Ok(_) => return Ok(conn),
         Err(Unencrypted::Failed(text)) => text,
         Err(Unencrypted::Timeout | Unencrypted::ClientGone) => {
             "upstream timed out (110: Connection timed out)".to_owned()

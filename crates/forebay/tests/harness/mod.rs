@@ -170,6 +170,12 @@ impl Server {
         self.wait_until_ready();
     }
 
+    /// Starts it again after it has been killed.
+    pub fn restart_dead(&mut self) {
+        self.child = Some(Server::spawn(&self.site));
+        self.wait_until_ready();
+    }
+
     /// The same where no file may grow beyond so many KiB: writing more fails.
     pub fn start_limited(site: Site, kib: u32) -> Server {
         let stderr = std::fs::File::create(site.dir().join("stderr")).expect("file");

@@ -8,6 +8,7 @@ use crate::config::Scope;
 use crate::config::listen::ListenDirective;
 use crate::config::{Listener, checks, names::ServerName, plain};
 use crate::location::LocationTree;
+use crate::modules::proxy::HttpVersion;
 use crate::modules::{self, Content, LocationSettings, LocationWritten, Sharing, acme};
 use crate::upstream::config::Table;
 use forebay_conf::error::{Error, Level};
@@ -591,27 +592,38 @@ fn hand_out(
 /// Makes the TLS configuration for the upstreams of a location, if it may need one.
 fn upstream_tls(
     l: &mut Location,
-    shared: &mut HashMap<(*const modules::proxy_ssl::Settings, bool), Arc<ClientTls>>,
+    shared: &mut HashMap<(*const modules::proxy_ssl::Settings, HttpVersion), Arc<ClientTls>>,
     loader: &mut Loader,
     cx: &mut Scope<'_>,
 ) {
-    if !matches!(&l.content, Some(Content::Proxy(pass)) if pass.may_encrypt()) {
+    let Some(Content::Proxy(pass)) = &l.content else { return };
+    let version = l.settings.proxy.http_version;
+    if version == HttpVersion::V3 && pass.is_unencrypted() {
+        let error = plain("\"proxy_http_version 3\" needs \"https://\" in \"proxy_pass\"");
+        cx.keep_late(pass.place(error));
+    }
+    if !pass.may_encrypt() {
         return;
     }
     let s = &l.settings.proxy_ssl;
-    let h2 = l.settings.proxy.http_version == modules::proxy::HttpVersion::V2;
-    let key = (Arc::as_ptr(s), h2);
+    let key = (Arc::as_ptr(s), version);
     if let Some(same) = shared.get(&key) {
         l.upstream_tls = Some(same.clone());
         return;
     }
-    let alpn: &[&[u8]] = if h2 { &[b"h2"] } else { &[] };
-    match ClientTls::new(s, alpn, loader, cx) {
+    // With HTTP/3, connections over TCP offer what each request needs.
+    let (alpn, quic): (&[&[u8]], Option<&[&[u8]]>) = match version {
+        HttpVersion::V2 => (&[b"h2"], None),
+        HttpVersion::V3 => (&[], Some(&[b"h3"])),
+        HttpVersion::V10 | HttpVersion::V11 => (&[], None),
+    };
+    match ClientTls::new(s, (alpn, quic), loader, cx) {
         Ok(tls) => {
             let tls = Arc::new(tls);
             shared.insert(key, tls.clone());
             l.upstream_tls = Some(tls);
         }
+        Err(error) if version == HttpVersion::V3 => cx.keep_late(pass.place(error)),
         Err(error) => cx.keep_late(error),
     }
 }

@@ -1,13 +1,14 @@
 //! Unidirectional streams of the client: control, and those of QPACK (RFC 9114, section 6.2; RFC 9204, section 4.2).
 
-use super::{Fatal, Purpose, Session, State, code};
+use super::{Fatal, Session, State};
 use crate::h3::Stream;
+use crate::h3::uni::{self, Purpose};
 use crate::thread::Thread;
 use forebay_http::h3::Code;
-use forebay_http::h3::frame::{self, Header, MAX_CONTROL_FRAME, Settings, kind, stream as stream_kind};
-use forebay_http::h3::qpack::{self, Feedback, TABLE_CAPACITY};
+use forebay_http::h3::frame::{self, Header, kind};
+use forebay_http::h3::qpack::TABLE_CAPACITY;
 use forebay_http::priority::Priority;
-use forebay_net::quic::{Link, ReadError, StreamId, VarInt};
+use forebay_net::quic::{Link, StreamId, VarInt};
 use std::rc::Rc;
 
 impl Session {
@@ -18,106 +19,25 @@ impl Session {
         link: &Rc<Link>,
         id: StreamId,
     ) -> Result<(), Fatal> {
-        loop {
-            let read = {
-                let mut quinn = link.quinn();
-                let mut stream = quinn.recv_stream(id);
-                let Ok(mut chunks) = stream.read(true) else { return Ok(()) };
-                let read = chunks.next(4096);
-                let _ = chunks.finalize();
-                read
-            };
-            match read {
-                Ok(Some(chunk)) => {
-                    let mut s = self.state.borrow_mut();
-                    if let Some(uni) = s.unis.iter_mut().find(|uni| uni.id == id) {
-                        uni.input.extend_from_slice(&chunk.bytes);
-                    }
-                    drop(s);
-                    self.uni_bytes(thread, link, id)?;
-                }
-                Err(ReadError::Blocked) => return Ok(()),
-                Ok(None) | Err(ReadError::Reset(_)) => return self.uni_ended(id),
-            }
-        }
-    }
-
-    fn uni_ended(&self, id: StreamId) -> Result<(), Fatal> {
-        let mut s = self.state.borrow_mut();
-        let Some(at) = s.unis.iter().position(|uni| uni.id == id) else { return Ok(()) };
-        let purpose = s.unis.get(at).map(|uni| uni.purpose);
-        s.unis.swap_remove(at);
-        match purpose {
-            Some(Purpose::Control | Purpose::Encoder | Purpose::Decoder) => {
-                Err((Code::ClosedCriticalStream, "client closed a critical stream"))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Handles the bytes of a unidirectional stream that wait.
-    fn uni_bytes(self: &Rc<Self>, thread: &Rc<Thread>, link: &Rc<Link>, id: StreamId) -> Result<(), Fatal> {
-        let mut s = self.state.borrow_mut();
-        let Some(at) = s.unis.iter().position(|uni| uni.id == id) else { return Ok(()) };
-        let Some(uni) = s.unis.get_mut(at) else { return Ok(()) };
-        let mut input = std::mem::take(&mut uni.input);
-        let mut purpose = uni.purpose;
-        if purpose == Purpose::Unknown {
-            let Some((kind, len)) = frame::varint(&input) else {
-                uni.input = input;
-                return Ok(());
-            };
-            input.drain(..len);
-            purpose = purpose_of(kind)?;
-            let critical = !matches!(purpose, Purpose::Ignored | Purpose::Unknown);
-            if critical && s.unis.iter().any(|other| other.purpose == purpose) {
-                return Err((Code::StreamCreationError, "client opened a critical stream twice"));
-            }
-            if let Some(uni) = s.unis.get_mut(at) {
-                uni.purpose = purpose;
-            }
-        }
-        drop(s);
-        let done = match purpose {
-            Purpose::Control => self.control(&input)?,
-            Purpose::Encoder => self.instructions(thread, &input)?,
-            Purpose::Decoder => {
-                let mut s = self.state.borrow_mut();
-                let (done, count) = s.feedback(&input)?;
-                s.spend(count)?;
-                done
-            }
-            Purpose::Ignored => {
-                let _ = link.quinn().recv_stream(id).stop(code(Code::StreamCreationError));
-                self.state.borrow_mut().unis.retain(|uni| uni.id != id);
-                return Ok(());
-            }
-            Purpose::Unknown => 0,
-        };
-        input.drain(..done);
-        let mut s = self.state.borrow_mut();
-        if let Some(uni) = s.unis.iter_mut().find(|uni| uni.id == id) {
-            uni.input = input;
-        }
-        Ok(())
+        self.unis.read(link, id, |purpose, input| match purpose {
+            Purpose::Control => self.control(input),
+            Purpose::Encoder => self.instructions(thread, input),
+            Purpose::Decoder => self.state.borrow_mut().controls.take_feedback(input),
+            Purpose::Push => Err((Code::StreamCreationError, "opened a push stream")),
+            Purpose::Ignored | Purpose::Unknown => Ok(0),
+        })
     }
 
     /// Handles frames of the control stream. Returns the number of bytes that were whole frames.
     fn control(&self, input: &[u8]) -> Result<usize, Fatal> {
         let mut at = 0;
-        while let Some((header, len)) = input.get(at..).and_then(Header::read) {
-            let mut s = self.state.borrow_mut();
-            s.spend(1)?;
-            if s.settings.is_none() && header.kind != kind::SETTINGS {
-                return Err((Code::MissingSettings, "client began the control stream without SETTINGS"));
-            }
-            if header.len > MAX_CONTROL_FRAME {
-                return Err((Code::ExcessiveLoad, "client sent too large control frame"));
-            }
-            let begin = at + len;
-            let Some(payload) = input.get(begin..begin + header.len as usize) else { break };
+        let mut s = self.state.borrow_mut();
+        while let Some(rest) = input.get(at..).filter(|rest| !rest.is_empty()) {
+            s.controls.spend(1)?;
+            let frame = uni::control_frame(rest, s.controls.settings.is_some())?;
+            let Some((header, payload, len)) = frame else { break };
             s.control_frame(header, payload, self.streams_at_a_time)?;
-            at = begin + payload.len();
+            at += len;
         }
         Ok(at)
     }
@@ -128,21 +48,9 @@ impl Session {
         let (_, longest) = self.limits(thread).large_client_header_buffers;
         let mut s = self.state.borrow_mut();
         let state = &mut *s;
-        state.decoder.limit_strings(longest);
-        let before = state.decoder.carried_out();
-        let done = state.decoder.instructions(input, &mut state.scratch);
-        let done = done.map_err(|_| (Code::EncoderStreamError, "client sent invalid QPACK instruction"))?;
-        if done == 0 && input.len() > 2 * TABLE_CAPACITY {
-            return Err((Code::EncoderStreamError, "client sent too large QPACK instruction"));
-        }
-        let inserted = state.decoder.inserted();
-        state.spend(state.decoder.carried_out() - before)?;
-        if inserted > state.told
-            && let Some((_, out)) = &mut state.feedback
-        {
-            qpack::push_insert_count_increment(out, inserted - state.told);
-            state.told = inserted;
-        }
+        state.controls.decoder.limit_strings(longest);
+        let done = state.controls.instructions(input, TABLE_CAPACITY)?;
+        let inserted = state.controls.decoder.inserted();
         let is_due = |stream: &&Rc<Stream>| {
             stream.blocked_section.borrow().as_ref().is_some_and(|(required, _)| *required <= inserted)
         };
@@ -163,59 +71,47 @@ impl Session {
 impl State {
     /// Handles a frame of the control stream (RFC 9114, section 7.2). `streams`: requests that a client may have open.
     fn control_frame(&mut self, header: Header, payload: &[u8], streams: u32) -> Result<(), Fatal> {
-        let id = || frame::id(payload).map_err(|code| (code, "client sent malformed control frame"));
+        let id = || frame::id(payload).map_err(|code| (code, "sent malformed control frame"));
         match header.kind {
-            kind::SETTINGS if self.settings.is_some() => {
-                Err((Code::FrameUnexpected, "client sent SETTINGS frame twice"))
-            }
-            kind::SETTINGS => {
-                let settings =
-                    Settings::read(payload).map_err(|code| (code, "client sent invalid SETTINGS frame"))?;
-                self.settings = Some(settings);
-                Ok(())
-            }
+            kind::SETTINGS => self.controls.take_settings(payload),
             kind::GOAWAY => {
                 let id = id()?;
                 if self.goaway.replace(id).is_some_and(|before| id > before) {
-                    return Err((Code::IdError, "client sent GOAWAY frame with a greater identifier"));
+                    return Err((Code::IdError, "sent GOAWAY frame with a greater identifier"));
                 }
                 Ok(())
             }
             kind::MAX_PUSH_ID => {
                 let id = id()?;
                 if self.max_push.replace(id).is_some_and(|before| id < before) {
-                    return Err((Code::IdError, "client sent MAX_PUSH_ID frame with a smaller identifier"));
+                    return Err((Code::IdError, "sent MAX_PUSH_ID frame with a smaller identifier"));
                 }
                 Ok(())
             }
             // This server pushes nothing.
             kind::CANCEL_PUSH => {
                 id()?;
-                Err((Code::IdError, "client cancelled a push that does not exist"))
+                Err((Code::IdError, "cancelled a push that does not exist"))
             }
             kind::PRIORITY_UPDATE => {
                 let (id, value) = frame::priority_update(payload)
-                    .map_err(|code| (code, "client sent malformed PRIORITY_UPDATE frame"))?;
+                    .map_err(|code| (code, "sent malformed PRIORITY_UPDATE frame"))?;
                 // No stream beyond can have been allowed: for each that ends there is one more.
                 if id % 4 != 0 || id >= self.next.saturating_add(4 * u64::from(streams)) {
-                    return Err((Code::IdError, "client sent PRIORITY_UPDATE frame for no request"));
+                    return Err((Code::IdError, "sent PRIORITY_UPDATE frame for no request"));
                 }
                 self.update_priority(id, Priority::parse(value));
                 Ok(())
             }
-            kind::PRIORITY_UPDATE_PUSH => {
-                Err((Code::IdError, "client sent PRIORITY_UPDATE frame for no push"))
-            }
+            kind::PRIORITY_UPDATE_PUSH => Err((Code::IdError, "sent PRIORITY_UPDATE frame for no push")),
             kind::DATA | kind::HEADERS | kind::PUSH_PROMISE => {
-                Err((Code::FrameUnexpected, "client sent unexpected frame on the control stream"))
+                Err((Code::FrameUnexpected, "sent unexpected frame on the control stream"))
             }
-            _ if header.is_reserved() => Err((Code::FrameUnexpected, "client sent HTTP/2 frame")),
+            _ if header.is_reserved() => Err((Code::FrameUnexpected, "sent HTTP/2 frame")),
             _ => Ok(()),
         }
     }
-}
 
-impl State {
     /// Changes the priority of a request that is there, or remembers that of one to come.
     fn update_priority(&mut self, id: u64, priority: Priority) {
         if id >= self.next {
@@ -225,41 +121,5 @@ impl State {
         if let Some(stream) = stream {
             stream.update_priority(priority);
         }
-    }
-}
-
-impl State {
-    /// Reads the client's decoder stream. Returns the length and number of whole instructions.
-    fn feedback(&mut self, input: &[u8]) -> Result<(usize, u64), Fatal> {
-        const WRONG: Fatal = (Code::DecoderStreamError, "client acknowledged what was not sent");
-        let (mut at, mut count) = (0, 0);
-        while let Some(rest) = input.get(at..).filter(|rest| !rest.is_empty()) {
-            let (instruction, len) = match qpack::feedback(rest) {
-                Ok(read) => read,
-                Err(qpack::Error::Truncated) => break,
-                Err(qpack::Error::Invalid) => return Err(WRONG),
-            };
-            match (&mut self.encoder, instruction) {
-                (Some(encoder), Feedback::SectionAck(id)) => encoder.acknowledge(id).map_err(|_| WRONG)?,
-                (Some(encoder), Feedback::InsertCountIncrement(n)) => {
-                    encoder.increment(n).map_err(|_| WRONG)?
-                }
-                (Some(encoder), Feedback::StreamCancellation(id)) => encoder.cancel(id),
-                (None, Feedback::StreamCancellation(_)) => {}
-                (None, _) => return Err(WRONG),
-            }
-            (at, count) = (at + len, count + 1);
-        }
-        Ok((at, count))
-    }
-}
-
-fn purpose_of(kind: u64) -> Result<Purpose, Fatal> {
-    match kind {
-        stream_kind::CONTROL => Ok(Purpose::Control),
-        stream_kind::ENCODER => Ok(Purpose::Encoder),
-        stream_kind::DECODER => Ok(Purpose::Decoder),
-        stream_kind::PUSH => Err((Code::StreamCreationError, "client opened a push stream")),
-        _ => Ok(Purpose::Ignored),
     }
 }

@@ -2,7 +2,7 @@
 
 use super::cached::{self, Fetch};
 use super::url::{Pass, To};
-use super::{HttpVersion, Redirect, Settings, Stop, Taken};
+use super::{Redirect, Settings, Stop, Taken};
 use crate::cache::local::Entry;
 use crate::connection::websocket;
 use crate::error_page;
@@ -12,12 +12,14 @@ use crate::modules::{proxy_cookie, slice};
 use crate::phases::{Outcome, spend_uri_change};
 use crate::request::Request;
 use crate::response::Part;
-use crate::upstream::codec::{self, http2};
+use crate::upstream::codec::decoder::Carrier;
+use crate::upstream::codec::{self};
 use crate::upstream::contact::Contact;
 use crate::upstream::spool::Keep;
 use crate::upstream::stream::{self, Body, Pulled};
 use forebay_conf::error::Level;
 use forebay_core::pattern::Pattern;
+use forebay_core::upstream::conn::Conn;
 use forebay_core::vars::{Template, VarError};
 use forebay_http::field::{Classes, FieldLine, Name};
 use forebay_http::h1::client::{self, framing_of_response};
@@ -177,9 +179,10 @@ fn keep(
 
 /// Returns `true` if content may follow a 204 response, because its head announces some. Such a head is not allowed (RFC
 /// 9110, section 8.6; RFC 9112, section 6.1), so the connection is not kept. In a 304 response it is allowed.
-fn may_follow(req: &Request, s: &Settings) -> bool {
+fn may_follow(req: &Request, conn: Option<&Conn>) -> bool {
     // The others say themselves where a response ends.
-    if !req.modules.upstream.protocol.is_http() || s.http_version == HttpVersion::V2 {
+    let is_framed = conn.is_some_and(|conn| Carrier::of(conn) != Carrier::Http1);
+    if !req.modules.upstream.protocol.is_http() || is_framed {
         return false;
     }
     let head = &req.modules.upstream.head;
@@ -220,12 +223,12 @@ fn at_once(req: &mut Request, contact: &mut Option<Contact>, to_head: bool, s: &
     if came.len() as u64 != announced
         || !req.modules.upstream.protocol.is_http()
         || s.limit_rate.0.is_some()
-        || conn.is_none_or(|c| http2::link(c).is_some())
+        || conn.is_none_or(|c| Carrier::of(c) != Carrier::Http1)
     {
         return false;
     }
     req.resp.text.extend_from_slice(came);
-    let reusable = codec::keeps_alive(req) && !may_follow(req, s);
+    let reusable = codec::keeps_alive(req) && !may_follow(req, conn);
     if let Some(a) = req.modules.upstream.current() {
         a.length += announced;
     }
@@ -246,7 +249,7 @@ fn body(
     let protocol = req.modules.upstream.protocol;
     let framing = protocol.framing_of_response(head, to_head, keep.is_some());
     let Some(contact) = contact.take() else { return Err(Stop::Status(502)) };
-    let reusable = codec::keeps_alive(req) && contact.conn().is_some() && !may_follow(req, s);
+    let reusable = codec::keeps_alive(req) && contact.conn().is_some() && !may_follow(req, contact.conn());
     let buffering = buffering(req, s);
     let head = &req.modules.upstream.head;
     let read = head.buf.len() as u64;

@@ -200,7 +200,8 @@ const RIGHTS: [(&[u8], u32); 2] = [(b":rw", 6), (b":r", 4)];
 
 keyword! {
     /// `proxy_http_version`.
-    pub enum HttpVersion { V10 = "1.0", V11 = "1.1", V2 = "2", }
+    #[derive(Hash)]
+    pub enum HttpVersion { V10 = "1.0", V11 = "1.1", V2 = "2", V3 = "3", }
 }
 
 /// A value that may be given once.

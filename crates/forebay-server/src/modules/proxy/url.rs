@@ -7,7 +7,7 @@ use crate::upstream::config::{Named, Upstream};
 use crate::upstream::exchange::Target;
 use crate::upstream::protocol::Protocol;
 use forebay_conf::error::{Error, Level};
-use forebay_conf::tree::Directive;
+use forebay_conf::tree::{Directive, Span};
 use forebay_core::upstream::servers::Server;
 use forebay_core::vars::Template;
 use forebay_http::uri::{Escape, escape};
@@ -28,6 +28,8 @@ pub(crate) struct Pass {
     pub protocol: Protocol,
     /// Key that memcached is asked for.
     pub key: Option<Template>,
+    /// Places of the word and of the end of the directive, for errors that are found later.
+    pub at: (Span, Span),
 }
 
 /// Destination of a `proxy_pass`.
@@ -127,6 +129,17 @@ impl Pass {
         self.protocol.may_encrypt() && !matches!(self.to, To::Fixed { encrypted: false, .. })
     }
 
+    /// Returns `true` if the URL is one of HTTP without encryption.
+    pub(crate) fn is_unencrypted(&self) -> bool {
+        self.protocol == Protocol::Http && matches!(self.to, To::Fixed { encrypted: false, .. })
+    }
+
+    /// Gives an error the place of the directive.
+    pub(crate) fn place(&self, error: Error) -> Error {
+        let (span, at) = self.at;
+        Error { span: Some(span), at: Some(at), ..error }
+    }
+
     /// Reads the directive. `location`: the name of a prefix or exact location.
     ///
     /// # Errors
@@ -140,6 +153,7 @@ impl Pass {
                 to: To::Template(template),
                 protocol: Protocol::default(),
                 key: None,
+                at: (word.span, d.end),
             });
         };
         let parts = split(url).map_err(|m| cx.error_at(d, word, m))?;
@@ -156,7 +170,7 @@ impl Pass {
         let encrypted = parts.encrypted;
         let to =
             To::Fixed { encrypted, group, host, port, uri: parts.uri.map(<[u8]>::to_vec), url: url.to_vec() };
-        Ok(Pass { location, to, protocol: Protocol::default(), key: None })
+        Ok(Pass { location, to, protocol: Protocol::default(), key: None, at: (word.span, d.end) })
     }
 
     /// Reads a directive of another protocol, whose word is a place alone.
@@ -177,7 +191,7 @@ impl Pass {
             }
         };
         let key = protocol.has_key().then(|| memcached::key(cx)).transpose()?;
-        Ok(Pass { location: None, to, protocol, key })
+        Ok(Pass { location: None, to, protocol, key, at: (word.span, d.end) })
     }
 
     /// Returns target and URI of the request if the destination is constant. Sets `$proxy_host` and `$proxy_port`.

@@ -1,6 +1,6 @@
 //! Finds the content of a response in the bytes that are received, and its end.
 
-use super::{fastcgi, http2, memcached};
+use super::{fastcgi, http2, http3, memcached};
 use crate::request::Request;
 use crate::upstream::codec::protocol::Protocol;
 use forebay_conf::error::Level;
@@ -11,13 +11,19 @@ use forebay_http::request::Framing;
 pub(crate) const TOO_MUCH: &str =
     "upstream sent more data than specified in \"Content-Length\" header while reading upstream";
 
+/// Text for content beyond the announced length, where the protocol has frames.
+pub(super) const TOO_LONG: &str =
+    "upstream sent response body larger than indicated content length while reading upstream";
+
 /// Protocol that content arrives in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Carrier {
+pub(crate) enum Carrier {
     /// HTTP/1, or the end of the connection.
     Http1,
     /// Frames of HTTP/2, which mark the end of the response.
     Http2,
+    /// A stream of HTTP/3, whose end is that of the response.
+    Http3,
     /// Records of FastCGI, which mark the end of the response.
     FastCgi,
     /// A value of memcached: its length is known, and words follow.
@@ -67,6 +73,17 @@ pub(crate) enum End {
     FailedAfter(&'static str),
 }
 
+impl Carrier {
+    /// Returns that of a connection that speaks HTTP.
+    pub(crate) fn of(conn: &Conn) -> Carrier {
+        match () {
+            () if http2::link(conn).is_some() => Carrier::Http2,
+            () if conn.wire().as_mux().is_some() => Carrier::Http3,
+            () => Carrier::Http1,
+        }
+    }
+}
+
 impl Decoded {
     /// Returns the result for `n` bytes of content; `over`: nothing follows.
     pub(super) fn content(n: usize, over: bool) -> Decoded {
@@ -79,14 +96,14 @@ impl Decoded {
 }
 
 impl Decoder {
-    /// Creates a decoder of HTTP; `frames`: of version 2.
-    pub(crate) fn new(framing: Framing, reusable: bool, frames: bool) -> Decoder {
+    /// Creates a decoder of HTTP.
+    pub(crate) fn new(framing: Framing, reusable: bool, carrier: Carrier) -> Decoder {
         let left = match framing {
             Framing::Length(n) => n,
             _ => 0,
         };
         Decoder {
-            carrier: if frames { Carrier::Http2 } else { Carrier::Http1 },
+            carrier,
             framing,
             left,
             chunked: Chunked::default(),
@@ -118,6 +135,7 @@ impl Decoder {
         match self.carrier {
             Carrier::Http1 => self.decode_http1(req, input, out),
             Carrier::Http2 => http2::decode(self, req, conn, input, out),
+            Carrier::Http3 => http3::decode(self, input, out),
             Carrier::FastCgi => fastcgi::decode(self, req, input, out),
             Carrier::Memcached => memcached::decode(self, req, input, out),
         }
@@ -205,6 +223,7 @@ impl Decoder {
         match self.carrier {
             Carrier::Http1 => self.framing == Framing::Stream,
             Carrier::Http2 | Carrier::Memcached => false,
+            Carrier::Http3 => self.left == 0,
             // As nginx: without a length the end of the connection is the end of the response.
             Carrier::FastCgi => self.left == 0 || self.to_head,
         }
@@ -232,7 +251,7 @@ impl Decoder {
         }
     }
 
-    pub(super) fn note_trailer(&self, req: &mut Request, name: &[u8], value: &[u8]) {
+    pub(crate) fn note_trailer(&self, req: &mut Request, name: &[u8], value: &[u8]) {
         req.modules.upstream.trailers.push(name, value);
         if self.pass_trailers {
             req.resp.trailers.push(name, value);
@@ -265,7 +284,7 @@ mod tests {
     }
 
     fn http1(framing: Framing) -> Decoder {
-        Decoder::new(framing, true, false)
+        Decoder::new(framing, true, Carrier::Http1)
     }
 
     #[test]

@@ -76,7 +76,7 @@ fn request_line(req: &mut Request, asked: &Asked<'_>, out: &mut Vec<u8>) -> Resu
     field::check(b"request line", out)?;
     out.extend_from_slice(match asked.settings.http_version {
         HttpVersion::V10 => b" HTTP/1.0\r\n",
-        HttpVersion::V11 | HttpVersion::V2 => b" HTTP/1.1\r\n",
+        HttpVersion::V11 | HttpVersion::V2 | HttpVersion::V3 => b" HTTP/1.1\r\n",
     });
     Ok(())
 }

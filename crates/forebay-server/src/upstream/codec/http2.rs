@@ -1,7 +1,7 @@
 //! A request over HTTP/2 (nginx: proxy_http_version 2). A connection carries one stream at a time and is kept like one
 //! of HTTP/1. forebay-http, `h2/link.rs`, reads and writes the frames. Hot path.
 
-use super::decoder::{Decoded, Decoder};
+use super::decoder::{Decoded, Decoder, TOO_LONG};
 use super::protocol;
 use super::protocol::Protocol;
 use super::{Came, took_head};
@@ -154,9 +154,9 @@ pub(crate) async fn send(
     let conn = contact.conn().ok_or_else(unconnected)?;
     let timeout = s.send_timeout.0;
     let upload = match body {
-        Outgoing::Bytes(b) if !b.is_empty() => Some(Upload::bytes(b, timeout)),
+        Outgoing::Bytes(b) if !b.is_empty() => Some(Upload::bytes(b, protocol::Framing::Frames, timeout)),
         // Even where it is empty, as nginx does: a gRPC server may tell a message that ended from one that never began.
-        Outgoing::Stored => Some(Upload::kept(timeout)),
+        Outgoing::Stored => Some(Upload::kept(protocol::Framing::Frames, timeout)),
         Outgoing::Streamed(_) => Some(Upload::new(req, &[], protocol::Framing::Frames, timeout)),
         _ => None,
     };
@@ -237,8 +237,6 @@ pub(super) fn decode(
     input: &[u8],
     out: &mut Vec<u8>,
 ) -> Decoded {
-    const TOO_LONG: &str =
-        "upstream sent response body larger than indicated content length while reading upstream";
     const TOO_SHORT: &str =
         "upstream sent response body smaller than indicated content length while reading upstream";
     let before = out.len();

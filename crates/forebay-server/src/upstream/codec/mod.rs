@@ -6,6 +6,7 @@ pub(crate) mod decoder;
 pub(crate) mod fastcgi;
 mod http1;
 pub(crate) mod http2;
+pub(crate) mod http3;
 mod memcached;
 pub(crate) mod protocol;
 

@@ -83,7 +83,7 @@ impl Protocol {
 
     /// Returns `true` if connections are kept for a group that the directive implies.
     pub(crate) fn is_reused_unasked(self, version: HttpVersion) -> bool {
-        self == Protocol::Http && version == HttpVersion::V11
+        self == Protocol::Http && matches!(version, HttpVersion::V11 | HttpVersion::V3)
     }
 
     /// Returns `true` if a body with this framing can be passed on as it comes (nginx: proxy_request_buffering off).
@@ -167,19 +167,21 @@ pub(crate) enum Framing {
     Records,
     /// In frames of HTTP/2, into which the connection divides it.
     Frames,
+    /// In frames of HTTP/3, into which the stream divides it.
+    Stream,
 }
 
 impl Framing {
     /// Returns `true` if the end of content is marked apart from its length. A mark that was sent cannot be taken back.
     pub(crate) fn ends_apart(self) -> bool {
-        matches!(self, Framing::Records | Framing::Frames)
+        matches!(self, Framing::Records | Framing::Frames | Framing::Stream)
     }
 
     /// Appends a piece of content.
     pub(crate) fn piece(self, out: &mut Vec<u8>, content: &[u8]) {
         match self {
             _ if content.is_empty() => {}
-            Framing::Plain | Framing::Frames => out.extend_from_slice(content),
+            Framing::Plain | Framing::Frames | Framing::Stream => out.extend_from_slice(content),
             Framing::Chunked => {
                 out.extend_from_slice(format!("{:x}\r\n", content.len()).as_bytes());
                 out.extend_from_slice(content);
@@ -193,7 +195,7 @@ impl Framing {
     /// piece. Only for content whose length was known beforehand.
     pub(crate) fn file_piece(self, out: &mut Vec<u8>, left: u64) -> u64 {
         match self {
-            Framing::Plain | Framing::Chunked | Framing::Frames => left,
+            Framing::Plain | Framing::Chunked | Framing::Frames | Framing::Stream => left,
             Framing::Records => {
                 let len = left.min(fastcgi::MAX_CONTENT as u64);
                 fastcgi::stdin_header(out, len as usize);
@@ -205,7 +207,7 @@ impl Framing {
     /// Appends the end of the content.
     pub(crate) fn end(self, out: &mut Vec<u8>) {
         match self {
-            Framing::Plain | Framing::Frames => {}
+            Framing::Plain | Framing::Frames | Framing::Stream => {}
             Framing::Chunked => out.extend_from_slice(b"0\r\n\r\n"),
             Framing::Records => fastcgi::stdin_end(out),
         }

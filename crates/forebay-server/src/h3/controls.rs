@@ -1,0 +1,272 @@
+//! Parts of a connection that its requests share, at either end: our control and QPACK streams, the tables of field compression, and what
+//! the peer may send without a limit of its own (RFC 9114, section 6.2; RFC 9204). Hot path.
+
+use super::session::Fatal;
+use forebay_http::h3::Code;
+use forebay_http::h3::encoder::Encoder;
+use forebay_http::h3::frame::{self, Header, Settings, kind, setting, stream as stream_kind};
+use forebay_http::h3::qpack::{self, Decoder, Feedback};
+use forebay_net::quic::{Dir, Link, StreamId, VarInt};
+
+/// Streams whose field sections may wait for insertions.
+pub(crate) const BLOCKED_STREAMS: usize = 16;
+/// Most bytes of our control and decoder streams that wait for the peer.
+const MOST_UNSENT: usize = 64 * 1024;
+/// Bytes of our encoder stream that wait for the peer, from which on nothing is inserted.
+const UNSENT_INSERTS: usize = 4096;
+/// Control frames, QPACK instructions and unidirectional streams after which the connection ends, if no response was finished.
+const OVERHEAD: u64 = 1000;
+/// Part of these that a finished response makes up for: a peer may send priorities and insertions with each request.
+pub(crate) const OVERHEAD_OF_REQUEST: u64 = 64;
+/// Memory of the scratch buffer that stays, bytes.
+const SCRATCH: usize = 64 * 1024;
+
+pub(crate) const FAILED: Fatal = (Code::DecompressionFailed, "sent invalid field section");
+
+/// Stream of ours, and bytes that QUIC has not taken.
+type Own = Option<(StreamId, Vec<u8>)>;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Controls {
+    pub(crate) decoder: Decoder,
+    /// Insertions that the peer has been told of.
+    told: u64,
+    /// Those of the peer, once they are there.
+    pub(crate) settings: Option<Settings>,
+    /// Encoder of what we send, once the peer has offered a table for it and there was something to encode.
+    encoder: Option<Box<Encoder>>,
+    control: Own,
+    feedback: Own,
+    inserts: Own,
+    /// See [`OVERHEAD`].
+    overhead: u64,
+    pub(crate) scratch: Vec<u8>,
+}
+
+impl Controls {
+    /// Creates those of a connection that begins. `table`: size of the dynamic table for what the peer sends, bytes.
+    pub(crate) fn new(table: usize) -> Controls {
+        Controls {
+            decoder: Decoder::new(table),
+            told: 0,
+            settings: None,
+            encoder: None,
+            control: None,
+            feedback: None,
+            inserts: None,
+            overhead: 0,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Opens our control and decoder streams. `more`: settings beside those of QPACK. Returns `false` if the peer allows too few streams.
+    pub(crate) fn open(&mut self, link: &Link, table: usize, more: &[(u64, u64)]) -> bool {
+        self.control = open(link, stream_kind::CONTROL);
+        if let Some((_, bytes)) = &mut self.control {
+            let own = [
+                (setting::QPACK_MAX_TABLE_CAPACITY, table as u64),
+                (setting::QPACK_BLOCKED_STREAMS, BLOCKED_STREAMS as u64),
+            ];
+            frame::push_settings(bytes, &[&own, more].concat());
+        }
+        self.feedback = open(link, stream_kind::DECODER);
+        self.control.is_some() && self.feedback.is_some()
+    }
+
+    /// Returns our unidirectional streams.
+    pub(crate) fn own(&self) -> impl Iterator<Item = StreamId> {
+        [&self.control, &self.feedback, &self.inserts].into_iter().flatten().map(|(id, _)| *id)
+    }
+
+    /// Counts what a peer may send without a limit of its own.
+    ///
+    /// # Errors
+    /// It is too much.
+    pub(crate) fn spend(&mut self, n: u64) -> Result<(), Fatal> {
+        self.overhead += n;
+        match self.overhead > OVERHEAD {
+            true => Err((Code::ExcessiveLoad, "sent too many frames and instructions")),
+            false => Ok(()),
+        }
+    }
+
+    /// Notes a response that was finished.
+    pub(crate) fn note_finished(&mut self) {
+        self.overhead = self.overhead.saturating_sub(OVERHEAD_OF_REQUEST);
+    }
+
+    /// Takes the payload of a SETTINGS frame.
+    ///
+    /// # Errors
+    /// It is wrong, or the second one.
+    pub(crate) fn take_settings(&mut self, payload: &[u8]) -> Result<(), Fatal> {
+        if self.settings.is_some() {
+            return Err((Code::FrameUnexpected, "sent SETTINGS frame twice"));
+        }
+        self.settings = Some(Settings::read(payload).map_err(|code| (code, "sent invalid SETTINGS frame"))?);
+        Ok(())
+    }
+
+    /// Returns the number of insertions that a field section needs, if they have not arrived. `waiting` counts the streams that wait
+    /// already; only so many may.
+    ///
+    /// # Errors
+    /// The section is wrong, or too many wait.
+    pub(crate) fn must_wait(
+        &self,
+        section: &[u8],
+        waiting: impl FnOnce() -> usize,
+    ) -> Result<Option<u64>, Fatal> {
+        let required = self.decoder.required(section).map_err(|_| FAILED)?;
+        if required <= self.decoder.inserted() {
+            return Ok(None);
+        }
+        match waiting() >= BLOCKED_STREAMS {
+            true => Err((Code::DecompressionFailed, "blocked too many streams")),
+            false => Ok(Some(required)),
+        }
+    }
+
+    /// Empties the scratch buffer.
+    pub(crate) fn clear_scratch(&mut self) {
+        self.scratch.clear();
+        self.scratch.shrink_to(SCRATCH);
+    }
+
+    /// Tells the peer's encoder that a section of a stream that needed insertions was decoded (RFC 9204, section 4.4.1).
+    pub(crate) fn acknowledge(&mut self, id: StreamId) {
+        if let Some((_, out)) = &mut self.feedback {
+            qpack::push_section_ack(out, u64::from(VarInt::from(id)));
+        }
+    }
+
+    /// Tells the peer's encoder that the field sections of a stream will not be decoded (RFC 9204, section 4.4.2).
+    pub(crate) fn cancel(&mut self, id: StreamId) {
+        if let Some((_, out)) = &mut self.feedback {
+            qpack::push_stream_cancellation(out, u64::from(VarInt::from(id)));
+        }
+    }
+
+    /// Carries out instructions of the peer's encoder stream. `table`: size of the dynamic table that it may have, bytes. Returns the length
+    /// of those that were whole.
+    ///
+    /// # Errors
+    /// One is wrong or too large, or there are too many.
+    pub(crate) fn instructions(&mut self, input: &[u8], table: usize) -> Result<usize, Fatal> {
+        let before = self.decoder.carried_out();
+        let done = self.decoder.instructions(input, &mut self.scratch);
+        let done = done.map_err(|_| (Code::EncoderStreamError, "sent invalid QPACK instruction"))?;
+        if done == 0 && input.len() > 2 * table.max(64) {
+            return Err((Code::EncoderStreamError, "sent too large QPACK instruction"));
+        }
+        self.spend(self.decoder.carried_out() - before)?;
+        let inserted = self.decoder.inserted();
+        if inserted > self.told
+            && let Some((_, out)) = &mut self.feedback
+        {
+            qpack::push_insert_count_increment(out, inserted - self.told);
+            self.told = inserted;
+        }
+        Ok(done)
+    }
+
+    /// Reads the peer's decoder stream. Returns the length of whole instructions.
+    ///
+    /// # Errors
+    /// One is wrong, or there are too many.
+    pub(crate) fn take_feedback(&mut self, input: &[u8]) -> Result<usize, Fatal> {
+        const WRONG: Fatal = (Code::DecoderStreamError, "acknowledged what was not sent");
+        let (mut at, mut count) = (0, 0);
+        while let Some(rest) = input.get(at..).filter(|rest| !rest.is_empty()) {
+            let (instruction, len) = match qpack::feedback(rest) {
+                Ok(read) => read,
+                Err(qpack::Error::Truncated) => break,
+                Err(qpack::Error::Invalid) => return Err(WRONG),
+            };
+            match (&mut self.encoder, instruction) {
+                (Some(encoder), Feedback::SectionAck(id)) => encoder.acknowledge(id).map_err(|_| WRONG)?,
+                (Some(encoder), Feedback::InsertCountIncrement(n)) => {
+                    encoder.increment(n).map_err(|_| WRONG)?
+                }
+                (Some(encoder), Feedback::StreamCancellation(id)) => encoder.cancel(id),
+                (None, Feedback::StreamCancellation(_)) => {}
+                (None, _) => return Err(WRONG),
+            }
+            (at, count) = (at + len, count + 1);
+        }
+        self.spend(count)?;
+        Ok(at)
+    }
+
+    /// Appends a HEADERS frame of a stream. `section` is encoded by the static table. Returns `true` if there are insertions to send.
+    pub(crate) fn push_section(
+        &mut self,
+        link: Option<&Link>,
+        id: StreamId,
+        section: &[u8],
+        out: &mut Vec<u8>,
+    ) -> bool {
+        self.begin_encoder(link);
+        let waiting = self.inserts.as_ref().map_or(0, |(_, waiting)| waiting.len());
+        self.scratch.clear();
+        let encoded = self.encoder.as_mut().and_then(|encoder| {
+            let inserts = self.inserts.as_mut().map(|(_, out)| out).filter(|_| waiting < UNSENT_INSERTS);
+            encoder.encode(u64::from(VarInt::from(id)), section, &mut self.scratch, inserts)
+        });
+        let (head, rest) = match encoded.and_then(|at| self.scratch.split_at_checked(at)) {
+            // The lines are there before the prefix.
+            Some((lines, prefix)) => (prefix, lines),
+            None => (section, &[][..]),
+        };
+        out.reserve(head.len() + rest.len() + 16);
+        Header { kind: kind::HEADERS, len: (head.len() + rest.len()) as u64 }.push(out);
+        out.extend_from_slice(head);
+        out.extend_from_slice(rest);
+        self.inserts.as_ref().is_some_and(|(_, out)| out.len() > waiting)
+    }
+
+    /// Opens the encoder stream, if the peer offers a table and its settings are there.
+    fn begin_encoder(&mut self, link: Option<&Link>) {
+        if self.inserts.is_some() {
+            return;
+        }
+        let encoder = self.settings.and_then(|settings| Encoder::new(settings.table_capacity));
+        let (Some(encoder), Some(link)) = (encoder, link) else { return };
+        self.inserts = open(link, stream_kind::ENCODER);
+        if self.inserts.is_some() {
+            self.encoder = Some(Box::new(encoder));
+        }
+    }
+
+    /// Has our control stream say that no further requests are served, or which ones (RFC 9114, section 5.2).
+    pub(crate) fn push_goaway(&mut self, next: u64) {
+        if let Some((_, out)) = &mut self.control {
+            frame::push_goaway(out, next);
+        }
+    }
+
+    /// Sends what waits on our own streams.
+    pub(crate) fn send_unsent(&mut self, link: &Link) {
+        let mut quinn = link.quinn();
+        for (id, bytes) in [&mut self.control, &mut self.feedback, &mut self.inserts].into_iter().flatten() {
+            if bytes.is_empty() {
+                continue;
+            }
+            let sent = quinn.send_stream(*id).write(bytes).unwrap_or(0);
+            bytes.drain(..sent);
+            // A peer that takes nothing does not need it. Of insertions only few can wait.
+            bytes.truncate(MOST_UNSENT);
+        }
+    }
+}
+
+/// Opens a unidirectional stream of a type, in front of all others.
+fn open(link: &Link, kind: u64) -> Own {
+    let mut bytes = Vec::new();
+    frame::push_varint(&mut bytes, kind);
+    let mut quinn = link.quinn();
+    let id = quinn.streams().open(Dir::Uni)?;
+    let _ = quinn.send_stream(id).set_priority(i32::MAX);
+    Some((id, bytes))
+}

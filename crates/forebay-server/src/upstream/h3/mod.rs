@@ -1,0 +1,397 @@
+//! HTTP/3 to upstreams (RFC 9114; Angie: proxy_http_version 3). Hot path.
+//!
+//! - [`Pool`] has the QUIC connections of a thread. `codec/http3.rs` asks it for a stream ([`Pool::open`]), and speaks HTTP on it.
+//! - [`lane::Lane`] is a UDP socket to one server. Its events, and work that streams leave, come as steps of the reactor ([`Pool::step`]).
+//! - [`session::Session`] is a connection: handshake, control and QPACK streams, GOAWAY, its end.
+//! - [`stream::Stream`] is a request. To all code after it, it is a wire ([`forebay_net::wire::Wire::Mux`]). Dropping it cancels it.
+//!
+//! Connections are the thread's: requests of one thread share them, and a configuration that is replaced gives them no more requests.
+
+mod lane;
+mod session;
+mod stream;
+
+pub(crate) use stream::Stream;
+
+use crate::thread::{QUIC_UPSTREAM, Thread};
+use forebay_core::tls::client::Wanted;
+use forebay_core::upstream::group::Keepalive;
+use forebay_net::dial::{DialError, LocalAddress};
+use forebay_net::quic::client;
+use forebay_net::quic::client::Dialling;
+use forebay_net::reactor::Direct;
+use forebay_net::wire::Watch;
+use forebay_sys::datagrams::Batch;
+use lane::Lane;
+use rustix::io::Errno;
+use session::{Openable, Session};
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+/// Time without packets after which a connection is over.
+const SILENCE: Duration = Duration::from_secs(30);
+/// Time without packets after which a PING is sent, so that a server does not end the connection during a long request.
+const PING: Duration = Duration::from_secs(5);
+/// Unidirectional streams that a server may have open at a time: control, QPACK, and a few of unknown types.
+const UNIS: u32 = 8;
+/// Content that is kept until it is acknowledged, in windows of a stream.
+const SEND_WINDOWS: u32 = 16;
+/// Largest window of a connection, bytes.
+const MOST_WINDOW: u32 = 1 << 28;
+/// Shortest time for which a request waits for room on a connection before another one is opened.
+const PATIENCE: Duration = Duration::from_millis(10);
+/// Most connections that a request goes to when they end before it has a stream.
+const TRIES: usize = 3;
+/// Servers without HTTP/3 that are remembered, beyond which those that need not be are forgotten.
+const REMEMBERED: usize = 1000;
+
+/// Limits of connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Limits {
+    /// Requests at a time.
+    pub streams: u32,
+    /// Content that a server may send ahead on a stream, bytes.
+    pub window: u32,
+    /// Size of the dynamic table for responses, bytes.
+    pub table: usize,
+    /// Connection identifiers of the server that are kept (RFC 9000, section 5.1.1).
+    pub ids: u64,
+}
+
+impl Limits {
+    /// Returns the same for QUIC. Streams whose content is not read for now leave windows for the others.
+    fn of_quic(self) -> client::Limits {
+        client::Limits {
+            window: self.window,
+            connection_window: self
+                .window
+                .saturating_mul(self.streams)
+                .clamp(self.window, MOST_WINDOW.max(self.window)),
+            send_window: Some(self.window.saturating_mul(SEND_WINDOWS)),
+            uni_streams: UNIS,
+            idle: Some(SILENCE),
+            keep_alive: Some(PING),
+            ids: Some(self.ids),
+            tokens: false,
+        }
+    }
+}
+
+/// Properties that connections must have in common to serve the same requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    pub addr: SocketAddr,
+    pub local: Option<LocalAddress>,
+    /// See [`forebay_core::upstream::conn::Conn::made_for`].
+    pub made_for: u64,
+    pub limits: Limits,
+    /// Number of the group.
+    pub group: u32,
+    /// Number of the location, with `keepalive ... local`.
+    pub opener: usize,
+}
+
+/// A request that needs a stream.
+pub(crate) struct Need<'n> {
+    pub key: Key,
+    pub wanted: &'n Wanted,
+    /// Rules for connections that are shared; `None`: the request has one of its own.
+    pub keep: Option<Keepalive>,
+    /// The connection may be one that was idle.
+    pub may_be_idle: bool,
+    /// Longest field section of a response, bytes.
+    pub longest: usize,
+    /// Longest time until there is a stream.
+    pub timeout: Duration,
+    /// Directory of certificates whose names have variables.
+    pub base: &'n Path,
+}
+
+/// Reason for which there is no stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// There is no socket, or nobody listens.
+    Dial(DialError),
+    /// The server does not answer.
+    Timeout,
+    /// The client, which was watched, is gone.
+    ClientGone,
+    /// QUIC or HTTP/3 is not spoken: the text for the error log, to be written behind "upstream ".
+    Unspoken(String),
+    /// The handshake or the server's certificate failed, with the text for the error log.
+    Tls(String),
+}
+
+impl Trouble {
+    /// Returns `true` if the server may be asked over TCP instead.
+    pub(crate) fn may_fall_back(&self) -> bool {
+        match self {
+            Trouble::Dial(DialError::Connect(_)) | Trouble::Timeout | Trouble::Unspoken(_) => true,
+            Trouble::Dial(_) | Trouble::ClientGone | Trouble::Tls(_) => false,
+        }
+    }
+}
+
+/// Failure of a request that has a stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Problem {
+    /// Text for the error log, to be written behind "upstream ".
+    pub text: Cow<'static, str>,
+    pub kind: ProblemKind,
+}
+
+/// Kind of a [`Problem`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ProblemKind {
+    /// The server has sent something that is not allowed.
+    Invalid,
+    /// The server or the connection is gone.
+    Gone,
+    /// The server has certainly not acted upon the request.
+    Unsent,
+    /// The server was silent for too long.
+    Silent,
+}
+
+/// QUIC connections of a thread to upstreams.
+#[derive(Default)]
+pub(crate) struct Pool {
+    lanes: RefCell<Vec<Option<Rc<Lane>>>>,
+    /// Numbers of lanes by their addresses.
+    of_address: RefCell<HashMap<(SocketAddr, Option<LocalAddress>), u32>>,
+    /// Connections that take requests.
+    open: RefCell<HashMap<Key, Vec<Rc<Session>>>>,
+    /// Servers that do not speak HTTP/3, and until when that is believed.
+    without: RefCell<HashMap<SocketAddr, Instant>>,
+    /// Buffers for datagrams.
+    batch: RefCell<Option<Batch>>,
+}
+
+/// A stream, and whether its connection has served other requests.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub stream: Rc<Stream>,
+    pub reused: bool,
+}
+
+impl Pool {
+    /// Returns `true` if a server was found not to speak HTTP/3.
+    pub(crate) fn is_without(&self, addr: SocketAddr, now: Instant) -> bool {
+        let without = self.without.borrow();
+        !without.is_empty() && without.get(&addr).is_some_and(|until| *until > now)
+    }
+
+    /// Remembers a server that does not speak HTTP/3. Returns `false` if that was known.
+    pub(crate) fn note_without(&self, addr: SocketAddr, now: Instant, valid: Duration) -> bool {
+        let mut without = self.without.borrow_mut();
+        if without.len() >= REMEMBERED {
+            without.retain(|_, until| *until > now);
+        }
+        without.insert(addr, now + valid).is_none_or(|until| until <= now)
+    }
+
+    /// Opens a stream on a connection that has room, or on a new one.
+    ///
+    /// # Errors
+    /// [`Trouble`].
+    pub(crate) async fn open(
+        &self,
+        thread: &Rc<Thread>,
+        need: &Need<'_>,
+        watch: &mut Watch,
+    ) -> Result<Opened, Trouble> {
+        let poller = &thread.io.poller;
+        let deadline = poller.after(need.timeout);
+        let (mut is_patient, mut tries) = (true, TRIES);
+        loop {
+            let session = match self.find(need, is_patient, poller.now()) {
+                Some(session) => session,
+                None => self.connect(thread, need).await?,
+            };
+            let mut until = deadline;
+            let waiting = session.wait();
+            let result = std::future::poll_fn(|cx| {
+                if let Poll::Ready(found) = session.poll_open(need.longest, cx) {
+                    return Poll::Ready(found);
+                }
+                if watch.poll_gone(poller, cx).is_ready() {
+                    return Poll::Ready(Openable::No(Trouble::ClientGone));
+                }
+                // It may be known only after the handshake that there is no room.
+                if until == deadline
+                    && let Some(pause) = session.patience()
+                {
+                    if !is_patient {
+                        return Poll::Ready(Openable::Full);
+                    }
+                    until = deadline.min(poller.after(pause));
+                }
+                poller.poll_until(until).map(|()| Openable::Later)
+            })
+            .await;
+            drop(waiting);
+            match result {
+                Openable::Yes(opened) => return Ok(opened),
+                Openable::No(trouble) => return Err(trouble),
+                // It takes no requests any more.
+                Openable::Elsewhere if tries > 0 => tries -= 1,
+                Openable::Full if session.is_idle() => {
+                    return Err(Trouble::Unspoken("allows no requests".to_owned()));
+                }
+                Openable::Full => {}
+                Openable::Later if until < deadline => is_patient = false,
+                Openable::Elsewhere => {
+                    return Err(Trouble::Unspoken("closes connections before a request".to_owned()));
+                }
+                Openable::Later => return Err(Trouble::Timeout),
+            }
+        }
+    }
+
+    /// Finds a connection for a request. `is_patient`: it may be one without room.
+    fn find(&self, need: &Need<'_>, is_patient: bool, now: Instant) -> Option<Rc<Session>> {
+        let keep = need.keep?;
+        let mut open = self.open.borrow_mut();
+        let sessions = open.get_mut(&need.key)?;
+        sessions.retain(|session| session.takes_requests(&keep, now));
+        let ready = sessions.iter().find(|s| s.has_room() && (need.may_be_idle || !s.is_idle()));
+        let begun = || sessions.iter().find(|s| s.is_connecting() && s.has_room_to_wait());
+        let full = || sessions.iter().find(|s| is_patient && s.is_full());
+        ready.or_else(begun).or_else(full).cloned()
+    }
+
+    /// Begins a connection.
+    async fn connect(&self, thread: &Rc<Thread>, need: &Need<'_>) -> Result<Rc<Session>, Trouble> {
+        let (tls, name) = need.wanted.over_quic(need.base).await.map_err(Trouble::Tls)?;
+        let lane = self.lane(thread, need.key.addr, need.key.local)?;
+        let dialling = Dialling::new(tls, need.key.limits.of_quic());
+        // Also where it fails: a lane without connections ends in a step.
+        lane.ask();
+        let session = Session::begin(&lane, &dialling, &name, need)?;
+        if need.keep.is_some() {
+            self.open.borrow_mut().entry(need.key).or_default().push(session.clone());
+        }
+        Ok(session)
+    }
+
+    /// Returns the socket to a server, which is made if there is none.
+    fn lane(
+        &self,
+        thread: &Rc<Thread>,
+        addr: SocketAddr,
+        local: Option<LocalAddress>,
+    ) -> Result<Rc<Lane>, Trouble> {
+        let number = self.of_address.borrow().get(&(addr, local)).copied();
+        if let Some(lane) = number.and_then(|number| self.numbered(number)) {
+            return Ok(lane);
+        }
+        let mut lanes = self.lanes.borrow_mut();
+        let at = lanes.iter().position(Option::is_none).unwrap_or(lanes.len());
+        let number = u32::try_from(at).unwrap_or(u32::MAX);
+        let direct = Direct { front: thread.front, kind: QUIC_UPSTREAM, number };
+        let lane = Lane::open(&thread.io, direct, (addr, local)).map_err(Trouble::Dial)?;
+        match lanes.get_mut(at) {
+            Some(place) => *place = Some(lane.clone()),
+            None => lanes.push(Some(lane.clone())),
+        }
+        self.of_address.borrow_mut().insert((addr, local), number);
+        Ok(lane)
+    }
+
+    fn numbered(&self, number: u32) -> Option<Rc<Lane>> {
+        self.lanes.borrow().get(number as usize).cloned().flatten()
+    }
+
+    /// Handles what has come on a lane, timers, and what its streams have to send.
+    pub(crate) fn step(&self, thread: &Rc<Thread>, number: u32) {
+        let Some(lane) = self.numbered(number) else { return };
+        let mut batch = self.batch.take().unwrap_or_default();
+        lane.receive(&mut batch);
+        self.batch.replace(Some(batch));
+        let panics = lane.work();
+        for _ in 0..panics {
+            thread.reactor.report_panic();
+        }
+        self.settle(&lane);
+        if lane.is_over() {
+            thread.io.poller.remove(lane.token);
+            self.of_address.borrow_mut().remove(&lane.address);
+            if let Some(place) = self.lanes.borrow_mut().get_mut(number as usize) {
+                *place = None;
+            }
+        }
+    }
+
+    /// Closes connections of a lane that are not needed any more, sends, and forgets those that are over.
+    fn settle(&self, lane: &Rc<Lane>) {
+        self.trim(lane);
+        lane.flush();
+        for session in lane.take_over() {
+            self.leave(&session);
+        }
+        lane.set_timer();
+    }
+
+    /// Gives a connection no more requests.
+    fn leave(&self, session: &Rc<Session>) {
+        let mut open = self.open.borrow_mut();
+        if let Some(same) = open.get_mut(&session.key) {
+            same.retain(|other| !Rc::ptr_eq(other, session));
+            if same.is_empty() {
+                open.remove(&session.key);
+            }
+        }
+    }
+
+    /// Closes idle connections of a lane: those whose time is over, and those of a group that keeps fewer.
+    fn trim(&self, lane: &Rc<Lane>) {
+        for session in lane.sessions() {
+            let Some(since) = session.idle_since() else { continue };
+            let Some(keep) = session.keep else { continue };
+            let is_late = lane.now().saturating_duration_since(since) >= keep.timeout;
+            if is_late || keep.connections == 0 {
+                session.close();
+                continue;
+            }
+            if !session.take_newly_idle() {
+                continue;
+            }
+            let open = self.open.borrow();
+            let of_group = open.values().flatten().filter(|s| s.key.group == session.key.group);
+            let idle: Vec<_> = of_group.filter_map(|s| Some((s.idle_since()?, s.clone()))).collect();
+            drop(open);
+            let excess = idle.len().saturating_sub(keep.connections);
+            if excess > 0 {
+                let oldest = idle.into_iter().min_by_key(|(since, _)| *since);
+                oldest.into_iter().for_each(|(_, session)| session.close());
+            }
+        }
+    }
+
+    /// Gives no more requests to any connection. Those without requests are closed.
+    pub(crate) fn retire(&self) {
+        let sessions: Vec<_> = self.open.take().into_values().flatten().collect();
+        sessions.iter().for_each(|session| session.retire());
+    }
+
+    /// Closes all connections at once, since the thread ends.
+    pub(crate) fn end(&self) {
+        self.retire();
+        let lanes: Vec<_> = self.lanes.borrow().iter().flatten().cloned().collect();
+        for lane in lanes {
+            lane.sessions().iter().for_each(|session| session.close());
+            lane.flush();
+        }
+    }
+}
+
+/// Returns the trouble of a server that nobody listens for.
+fn refused() -> Trouble {
+    Trouble::Dial(DialError::Connect(Errno::CONNREFUSED))
+}

@@ -1,0 +1,619 @@
+//! A connection to an upstream: its handshake, its own streams and the server's, the requests on it, its end (RFC 9114, sections 5 and 6).
+//! Hot path.
+
+mod control;
+
+use super::lane::Lane;
+use super::stream::Stream;
+use super::{Key, Need, Opened, PATIENCE, Problem, ProblemKind, Trouble, refused};
+use crate::h3::controls::{Controls, FAILED, OVERHEAD_OF_REQUEST};
+use crate::h3::session::{Fatal, code};
+use crate::h3::uni::Unis;
+use bytes::Bytes;
+use forebay_core::tls::client::Wanted;
+use forebay_core::upstream::group::Keepalive;
+use forebay_http::h3::client::{BadBlock, Section, response_head};
+use forebay_http::h3::{Code, code_name};
+use forebay_net::quic::client::{Dialling, NO_OWNER, established};
+use forebay_net::quic::{ConnectionError, Dir, Event, Link, StreamEvent, StreamId};
+use std::borrow::Cow;
+use std::cell::{Cell, RefCell};
+use std::rc::{Rc, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+/// Error of QUIC for the alert `no_application_protocol` (RFC 7301, section 3.2).
+const NO_PROTOCOL: u64 = 0x178;
+/// Protocol of ALPN.
+pub(crate) const H3: &[u8] = b"h3";
+
+/// Stage of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// The handshake is not complete.
+    Connecting,
+    Open,
+    /// It takes no further requests.
+    Leaving,
+    Closed,
+}
+
+/// Result of asking a connection for a stream.
+pub(super) enum Openable {
+    Yes(Opened),
+    /// There is no connection.
+    No(Trouble),
+    /// It takes no further requests.
+    Elsewhere,
+    /// There is no room for now.
+    Full,
+    /// There was none in time.
+    Later,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Requests, in the order of their identifiers.
+    streams: Vec<(StreamId, Weak<Stream>)>,
+    controls: Controls,
+    goaway: Option<u64>,
+}
+
+/// A connection to an upstream.
+pub(crate) struct Session {
+    pub(super) number: u32,
+    pub(super) key: Key,
+    pub(super) keep: Option<Keepalive>,
+    pub(super) lane: Rc<Lane>,
+    pub(super) link: Rc<Link>,
+    wanted: Wanted,
+    stage: Cell<Stage>,
+    trouble: RefCell<Option<Trouble>>,
+    state: RefCell<State>,
+    unis: Unis,
+    /// Requests that wait for the handshake or for room.
+    waiting: Cell<usize>,
+    waiters: RefCell<Vec<Waker>>,
+    /// The server allows no further streams for now.
+    full: Cell<bool>,
+    /// Requests so far.
+    requests: Cell<u64>,
+    opened: Instant,
+    /// Time since which there is no request.
+    idle_since: Cell<Option<Instant>>,
+    newly_idle: Cell<bool>,
+    /// STREAM frames received, when they were last counted.
+    frames: Cell<u64>,
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").field("key", &self.key).field("stage", &self.stage).finish_non_exhaustive()
+    }
+}
+
+/// A request that waits for a session. The last one that gives up ends a handshake.
+pub(super) struct Waiting<'s>(&'s Session);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let waiting = self.0.waiting.get() - 1;
+        self.0.waiting.set(waiting);
+        if waiting == 0 && self.0.is_connecting() {
+            self.0.close();
+        }
+    }
+}
+
+/// Beginning, and what requests ask.
+impl Session {
+    /// Begins a connection.
+    ///
+    /// # Errors
+    /// A name that TLS does not know, or an address that no connection can go to.
+    pub(super) fn begin(
+        lane: &Rc<Lane>,
+        dialling: &Dialling,
+        name: &str,
+        need: &Need<'_>,
+    ) -> Result<Rc<Session>, Trouble> {
+        let (now, number) = (lane.now(), lane.number());
+        let link =
+            lane.client.connect(now, dialling, name, number).map_err(|e| Trouble::Tls(e.to_string()))?;
+        let session = Rc::new(Session {
+            number,
+            key: need.key,
+            keep: need.keep,
+            lane: lane.clone(),
+            link,
+            wanted: need.wanted.clone(),
+            stage: Cell::new(Stage::Connecting),
+            trouble: RefCell::new(None),
+            state: RefCell::new(State {
+                streams: Vec::new(),
+                controls: Controls::new(need.key.limits.table),
+                goaway: None,
+            }),
+            unis: Unis::default(),
+            waiting: Cell::new(0),
+            waiters: RefCell::default(),
+            full: Cell::new(false),
+            requests: Cell::new(0),
+            opened: now,
+            idle_since: Cell::new(None),
+            newly_idle: Cell::new(false),
+            frames: Cell::new(0),
+        });
+        lane.add(&session);
+        lane.notify(&session.link);
+        Ok(session)
+    }
+
+    /// Returns `true` while the handshake goes on.
+    pub(super) fn is_connecting(&self) -> bool {
+        self.stage.get() == Stage::Connecting
+    }
+
+    /// Returns `true` if it is forgotten.
+    pub(super) fn is_over(&self) -> bool {
+        self.stage.get() == Stage::Closed
+    }
+
+    /// Returns `true` if there are no requests on it.
+    pub(super) fn is_idle(&self) -> bool {
+        self.state.borrow().streams.is_empty()
+    }
+
+    fn most(&self) -> usize {
+        self.key.limits.streams as usize
+    }
+
+    /// Returns `true` if a request may be sent at once, as far as is known.
+    pub(super) fn has_room(&self) -> bool {
+        self.stage.get() == Stage::Open && !self.is_full()
+    }
+
+    /// Returns `true` if it is established, and has no room.
+    pub(super) fn is_full(&self) -> bool {
+        let has_all = || self.state.borrow().streams.len() >= self.most();
+        self.stage.get() == Stage::Open && (self.full.get() || has_all())
+    }
+
+    /// Returns `true` if another request may wait for the handshake.
+    pub(super) fn has_room_to_wait(&self) -> bool {
+        self.waiting.get() < self.most()
+    }
+
+    /// Returns the time for which a request waits for room before another connection is opened: the server may be about to allow more.
+    pub(super) fn patience(&self) -> Option<Duration> {
+        self.is_full().then(|| PATIENCE.max(2 * self.link.quinn().rtt()))
+    }
+
+    /// Returns `false` if it takes no further requests. That is so after a number of them and after a time (nginx: keepalive_requests,
+    /// keepalive_time).
+    pub(super) fn takes_requests(&self, keep: &Keepalive, now: Instant) -> bool {
+        let is_spent = self.requests.get() >= keep.requests.max(1);
+        let is_old = now.saturating_duration_since(self.opened) > keep.time;
+        if is_spent || is_old {
+            self.retire();
+        }
+        matches!(self.stage.get(), Stage::Connecting | Stage::Open)
+    }
+
+    /// Counts a request that waits.
+    pub(super) fn wait(&self) -> Waiting<'_> {
+        self.waiting.set(self.waiting.get() + 1);
+        Waiting(self)
+    }
+
+    /// Opens a stream as soon as there is room.
+    pub(super) fn poll_open(self: &Rc<Self>, longest: usize, cx: &mut Context<'_>) -> Poll<Openable> {
+        match self.stage.get() {
+            Stage::Connecting => {}
+            Stage::Leaving => return Poll::Ready(Openable::Elsewhere),
+            Stage::Closed => {
+                return Poll::Ready(match self.trouble.borrow().clone() {
+                    Some(trouble) => Openable::No(trouble),
+                    None => Openable::Elsewhere,
+                });
+            }
+            Stage::Open => {
+                if let Some(opened) = self.open_stream(longest) {
+                    return Poll::Ready(Openable::Yes(opened));
+                }
+            }
+        }
+        self.waiters.borrow_mut().push(cx.waker().clone());
+        Poll::Pending
+    }
+
+    fn open_stream(self: &Rc<Self>, longest: usize) -> Option<Opened> {
+        if self.state.borrow().streams.len() >= self.most() {
+            return None;
+        }
+        let Some(id) = self.link.quinn().streams().open(Dir::Bi) else {
+            self.full.set(true);
+            return None;
+        };
+        let stream = Rc::new(Stream::new(self, id, longest));
+        self.state.borrow_mut().streams.push((id, Rc::downgrade(&stream)));
+        let reused = self.requests.replace(self.requests.get() + 1) > 0;
+        self.idle_since.set(None);
+        if self.keep.is_none() {
+            // Of one request.
+            self.stage.set(Stage::Leaving);
+        }
+        Some(Opened { stream, reused })
+    }
+
+    fn wake(&self) {
+        self.waiters.take().into_iter().for_each(Waker::wake);
+    }
+}
+
+/// Idle connections, and the end.
+impl Session {
+    /// Returns the time since which there is no request, if it could take one.
+    pub(super) fn idle_since(&self) -> Option<Instant> {
+        self.idle_since.get().filter(|_| self.stage.get() == Stage::Open)
+    }
+
+    /// Returns `true` once after it has become idle.
+    pub(super) fn take_newly_idle(&self) -> bool {
+        self.newly_idle.take()
+    }
+
+    /// Returns the time at which it is closed if there is no request until then.
+    pub(super) fn expires(&self) -> Option<Instant> {
+        self.idle_since()?.checked_add(self.keep?.timeout)
+    }
+
+    /// Takes no further requests; closes it if there are none.
+    pub(super) fn retire(&self) {
+        match self.stage.get() {
+            Stage::Open => self.stage.set(Stage::Leaving),
+            // Those that wait for the handshake have their requests sent.
+            Stage::Connecting | Stage::Leaving | Stage::Closed => return,
+        }
+        self.wake();
+        if self.is_idle() {
+            self.close();
+        }
+    }
+
+    /// Closes it. Requests on it fail.
+    pub(super) fn close(&self) {
+        self.end(Code::NoError, None);
+    }
+
+    /// Ends it with a code for the server. `problem`: reason for the failure of its requests.
+    fn end(&self, why: Code, problem: Option<Problem>) {
+        if self.stage.replace(Stage::Closed) == Stage::Closed {
+            return;
+        }
+        self.lane.client.close(&self.link, code(why));
+        self.lane.ask();
+        let gone = || Problem { text: "connection was closed".into(), kind: ProblemKind::Gone };
+        let problem = problem.unwrap_or_else(gone);
+        if problem.kind == ProblemKind::Invalid {
+            // For requests that have no stream yet.
+            self.trouble.borrow_mut().get_or_insert(Trouble::Unspoken(problem.text.clone().into_owned()));
+        }
+        let streams = std::mem::take(&mut self.state.borrow_mut().streams);
+        for stream in streams.iter().filter_map(|(_, stream)| stream.upgrade()) {
+            stream.break_off(problem.clone());
+        }
+        self.wake();
+    }
+
+    /// Ends a connection that could not be established.
+    fn give_up(&self, trouble: Trouble) {
+        self.trouble.borrow_mut().get_or_insert(trouble);
+        self.end(Code::NoError, None);
+    }
+
+    /// Ends it because of an error of the server.
+    pub(super) fn fail(&self, (why, reason): Fatal) {
+        let text = Cow::Owned(format!("{reason} ({})", code_name(why as u64).unwrap_or_default()));
+        self.end(why, Some(Problem { text, kind: ProblemKind::Invalid }));
+    }
+
+    /// Ends it because nobody listens at the server's port.
+    pub(super) fn refused(&self) {
+        match self.is_connecting() {
+            true => self.give_up(refused()),
+            false => {
+                let text = "is gone: connection refused".into();
+                self.end(Code::NoError, Some(Problem { text, kind: ProblemKind::Gone }));
+            }
+        }
+    }
+
+    /// Notes that QUIC has forgotten it.
+    pub(super) fn gone(&self) {
+        self.end(Code::NoError, None);
+    }
+
+    /// Handles the end that QUIC reports.
+    fn lost(&self, reason: &ConnectionError) {
+        self.link.owner.set(NO_OWNER);
+        if self.is_connecting() {
+            return self.give_up(trouble_of(reason));
+        }
+        let (text, kind) = match reason {
+            ConnectionError::TimedOut => {
+                ("timed out (110: Connection timed out)".into(), ProblemKind::Silent)
+            }
+            other => (closed_text(other), ProblemKind::Gone),
+        };
+        self.end(Code::NoError, Some(Problem { text: text.into(), kind }));
+    }
+
+    /// Removes a stream that is over. `finished`: its response has come whole.
+    pub(super) fn remove(&self, id: StreamId, finished: bool) {
+        let mut s = self.state.borrow_mut();
+        let Ok(at) = s.streams.binary_search_by_key(&id, |(id, _)| *id) else { return };
+        s.streams.remove(at);
+        if finished {
+            s.controls.note_finished();
+        }
+        let is_idle = s.streams.is_empty();
+        drop(s);
+        if finished {
+            self.link.note_progress(0, OVERHEAD_OF_REQUEST);
+        }
+        if is_idle {
+            self.idle_since.set(Some(self.lane.now()));
+            self.newly_idle.set(true);
+            if self.stage.get() == Stage::Leaving {
+                // What QUIC has to send for the last stream leaves before.
+                self.close();
+            }
+        }
+        self.lane.notify(&self.link);
+        self.wake();
+    }
+}
+
+/// Events.
+impl Session {
+    /// Handles the events of the connection.
+    pub(super) fn process(self: &Rc<Self>) {
+        loop {
+            // A statement of its own: handlers use the connection.
+            let event = self.link.quinn().poll();
+            let Some(event) = event else { break };
+            if self.is_over() {
+                continue;
+            }
+            let done = match event {
+                Event::Connected => self.connected(),
+                Event::ConnectionLost { reason } => {
+                    self.lost(&reason);
+                    Ok(())
+                }
+                Event::Stream(event) => self.stream_event(event),
+                Event::HandshakeDataReady | Event::DatagramReceived | Event::DatagramsUnblocked => Ok(()),
+            };
+            if let Err(fatal) = done {
+                self.fail(fatal);
+            }
+        }
+        if self.is_over() {
+            return;
+        }
+        // Those with content are bounded by the windows.
+        let frames = self.link.quinn().stats().frame_rx.stream;
+        self.link.note_progress(0, frames - self.frames.replace(frames));
+        if self.link.is_excessive(self.lane.now()) {
+            self.fail((Code::ExcessiveLoad, "sent too many QUIC frames without progress"));
+        }
+        self.send_unsent();
+    }
+
+    /// Begins HTTP after the handshake, if the server is the right one.
+    fn connected(&self) -> Result<(), Fatal> {
+        self.lane.client.established(&self.link);
+        let facts = established(&self.link);
+        let speaks = facts.as_ref().is_some_and(|facts| facts.alpn.as_deref() == Some(H3));
+        let shown = facts.map(|facts| facts.certificates).unwrap_or_default();
+        if let Err(text) = self.wanted.tls.judge(&shown, &self.wanted.name) {
+            self.give_up(Trouble::Tls(text));
+            return Ok(());
+        }
+        if !speaks {
+            self.give_up(Trouble::Unspoken("does not speak HTTP/3".to_owned()));
+            return Ok(());
+        }
+        if !self.state.borrow_mut().controls.open(&self.link, self.key.limits.table, &[]) {
+            // RFC 9114, section 6.2: at least three.
+            return Err((Code::StreamCreationError, "allows too few unidirectional streams"));
+        }
+        self.stage.set(Stage::Open);
+        self.idle_since.set(Some(self.lane.now()));
+        self.wake();
+        Ok(())
+    }
+
+    fn stream_event(self: &Rc<Self>, event: StreamEvent) -> Result<(), Fatal> {
+        match event {
+            StreamEvent::Opened { dir: Dir::Uni } => loop {
+                let id = self.link.quinn().streams().accept(Dir::Uni);
+                let Some(id) = id else { return Ok(()) };
+                self.state.borrow_mut().controls.spend(1)?;
+                self.unis.add(id);
+                self.read_uni(id)?;
+            },
+            StreamEvent::Readable { id } if id.dir() == Dir::Uni => return self.read_uni(id),
+            StreamEvent::Readable { id } => {
+                if let Some(stream) = self.stream(id) {
+                    stream.readable();
+                }
+            }
+            StreamEvent::Writable { id } => {
+                if let Some(stream) = self.stream(id) {
+                    stream.writable();
+                }
+            }
+            StreamEvent::Stopped { id, .. } => match self.stream(id) {
+                Some(stream) => stream.stopped(),
+                None if self.state.borrow().controls.own().any(|own| own == id) => {
+                    return Err((Code::ClosedCriticalStream, "stopped a critical stream"));
+                }
+                None => {}
+            },
+            StreamEvent::Available { dir: Dir::Bi } => {
+                self.full.set(false);
+                self.wake();
+            }
+            // We let the server open none that go both ways.
+            StreamEvent::Opened { .. } | StreamEvent::Available { .. } | StreamEvent::Finished { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn stream(&self, id: StreamId) -> Option<Rc<Stream>> {
+        let s = self.state.borrow();
+        let at = s.streams.binary_search_by_key(&id, |(id, _)| *id).ok()?;
+        s.streams.get(at)?.1.upgrade()
+    }
+
+    /// Notes that there is something to send.
+    pub(super) fn notify(&self) {
+        if !self.is_over() {
+            self.lane.notify(&self.link);
+        }
+    }
+}
+
+/// A field section of a response.
+pub(super) enum Decoded {
+    /// It waits for so many insertions.
+    Waits(u64),
+    /// Status (0 in trailers) and the lines of an HTTP/1 head.
+    Lines(u16, Vec<u8>),
+}
+
+/// Field sections.
+impl Session {
+    /// Decodes a field section of a response. `limit`: most bytes of its lines. A malformed one concerns its stream only.
+    pub(super) fn decode(
+        &self,
+        id: StreamId,
+        bytes: &[u8],
+        trailers: bool,
+        limit: usize,
+    ) -> Result<Result<Decoded, BadBlock>, Fatal> {
+        let mut s = self.state.borrow_mut();
+        let s = &mut *s;
+        let blocked = |(_, stream): &&(_, Weak<Stream>)| stream.upgrade().is_some_and(|s| s.is_blocked());
+        let required = s.controls.must_wait(bytes, || s.streams.iter().filter(blocked).count())?;
+        if let Some(required) = required {
+            return Ok(Ok(Decoded::Waits(required)));
+        }
+        let mut out = Vec::new();
+        let section = Section { bytes, trailers, limit };
+        let (dynamic, status) =
+            response_head(&s.controls.decoder, &section, &mut s.controls.scratch, &mut out);
+        s.controls.clear_scratch();
+        match status {
+            Err(BadBlock::Compression) => return Err(FAILED),
+            _ if dynamic => s.controls.acknowledge(id),
+            _ => {}
+        }
+        Ok(status.map(|status| Decoded::Lines(status, out)))
+    }
+
+    /// Returns `true` if so many insertions have come.
+    pub(super) fn has_inserted(&self, required: u64) -> bool {
+        self.state.borrow().controls.decoder.inserted() >= required
+    }
+
+    /// Tells the server's encoder that the field sections of a stream will not be decoded (RFC 9204, section 4.4.2).
+    pub(super) fn cancel_sections(&self, id: StreamId) {
+        if self.key.limits.table == 0 {
+            return;
+        }
+        self.state.borrow_mut().controls.cancel(id);
+        self.send_unsent();
+    }
+
+    /// Appends a HEADERS frame of a stream. `section` is encoded by the static table.
+    pub(super) fn push_section(&self, id: StreamId, section: &[u8], out: &mut Vec<u8>) {
+        let inserted = {
+            let mut s = self.state.borrow_mut();
+            s.controls.push_section(Some(&self.link), id, section, out)
+        };
+        if inserted {
+            self.send_unsent();
+        }
+    }
+
+    /// Sends what waits on our own streams.
+    fn send_unsent(&self) {
+        self.state.borrow_mut().controls.send_unsent(&self.link);
+    }
+}
+
+/// Returns the error code of the server, or of QUIC, by which a connection ends.
+fn code_of(reason: &ConnectionError) -> Option<u64> {
+    match reason {
+        ConnectionError::TransportError(e) => Some(e.code.into()),
+        ConnectionError::ConnectionClosed(close) => Some(close.error_code.into()),
+        _ => None,
+    }
+}
+
+/// Returns the trouble of a connection that was not established.
+fn trouble_of(reason: &ConnectionError) -> Trouble {
+    match code_of(reason) {
+        Some(NO_PROTOCOL) => return Trouble::Unspoken("does not speak HTTP/3".to_owned()),
+        // Alerts of TLS (RFC 9001, section 4.8).
+        Some(0x100..0x200) => {
+            return Trouble::Tls(format!("SSL_do_handshake() failed (SSL: {reason})"));
+        }
+        _ => {}
+    }
+    match reason {
+        ConnectionError::VersionMismatch => Trouble::Unspoken("does not speak version 1 of QUIC".to_owned()),
+        ConnectionError::TimedOut => Trouble::Timeout,
+        other => Trouble::Unspoken(closed_text(other)),
+    }
+}
+
+/// Returns the text about a connection that has ended, to be written behind "upstream ".
+fn closed_text(reason: &ConnectionError) -> String {
+    match reason {
+        ConnectionError::ApplicationClosed(close) => {
+            let number = close.error_code.into_inner();
+            let name = code_name(number).map_or_else(|| format!("0x{number:x}"), str::to_owned);
+            let why = String::from_utf8_lossy(&close.reason);
+            match why.is_empty() {
+                true => format!("prematurely closed connection ({name})"),
+                false => format!("prematurely closed connection ({name}: {})", why.escape_debug()),
+            }
+        }
+        ConnectionError::Reset => "does not know the connection any more".to_owned(),
+        other => format!("QUIC connection failed: {other}"),
+    }
+}
+
+/// A field section that waits for insertions.
+pub(super) type Blocked = (u64, Bytes);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_net::dial::DialError;
+
+    #[test]
+    fn only_failures_of_the_protocol_lead_to_tcp() {
+        let falls_back = |reason: ConnectionError| trouble_of(&reason).may_fall_back();
+        assert!(falls_back(ConnectionError::VersionMismatch) && falls_back(ConnectionError::TimedOut));
+        assert!(falls_back(ConnectionError::Reset));
+        assert!(refused().may_fall_back() && Trouble::Timeout.may_fall_back());
+        assert!(!Trouble::Tls("upstream SSL certificate verify error".into()).may_fall_back());
+        assert!(!Trouble::ClientGone.may_fall_back());
+        assert!(!Trouble::Dial(DialError::Bind(rustix::io::Errno::ADDRNOTAVAIL)).may_fall_back());
+    }
+}
