@@ -21,7 +21,7 @@ pub struct Settings {
     pub send_window: u32,
     /// Time without packets after which a connection ends.
     pub idle: Duration,
-    /// Connection identifiers of a client that are kept at a time, one of [`IDS`] (nginx: quic_active_connection_id_limit).
+    /// Connection identifiers of a client that are kept at a time, one of [`super::IDS`] (nginx: quic_active_connection_id_limit).
     pub ids: u64,
     /// Every client must prove its address first (nginx: quic_retry).
     pub retry: bool,
