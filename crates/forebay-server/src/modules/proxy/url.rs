@@ -28,8 +28,18 @@ pub(crate) struct Pass {
     pub protocol: Protocol,
     /// Key that memcached is asked for.
     pub key: Option<Template>,
-    /// Places of the word and of the end of the directive, for errors that are found later.
-    pub at: (Span, Span),
+    pub at: WrittenAt,
+}
+
+/// Places of the word and of the end of the directive, for errors that are found later.
+#[derive(Clone, Copy)]
+pub(crate) struct WrittenAt(Span, Span);
+
+// Without the places: what a reload takes over is equal wherever it is written.
+impl std::fmt::Debug for WrittenAt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("WrittenAt")
+    }
 }
 
 /// Destination of a `proxy_pass`.
@@ -136,7 +146,7 @@ impl Pass {
 
     /// Gives an error the place of the directive.
     pub(crate) fn place(&self, error: Error) -> Error {
-        let (span, at) = self.at;
+        let WrittenAt(span, at) = self.at;
         Error { span: Some(span), at: Some(at), ..error }
     }
 
@@ -153,7 +163,7 @@ impl Pass {
                 to: To::Template(template),
                 protocol: Protocol::default(),
                 key: None,
-                at: (word.span, d.end),
+                at: WrittenAt(word.span, d.end),
             });
         };
         let parts = split(url).map_err(|m| cx.error_at(d, word, m))?;
@@ -170,7 +180,7 @@ impl Pass {
         let encrypted = parts.encrypted;
         let to =
             To::Fixed { encrypted, group, host, port, uri: parts.uri.map(<[u8]>::to_vec), url: url.to_vec() };
-        Ok(Pass { location, to, protocol: Protocol::default(), key: None, at: (word.span, d.end) })
+        Ok(Pass { location, to, protocol: Protocol::default(), key: None, at: WrittenAt(word.span, d.end) })
     }
 
     /// Reads a directive of another protocol, whose word is a place alone.
@@ -191,7 +201,7 @@ impl Pass {
             }
         };
         let key = protocol.has_key().then(|| memcached::key(cx)).transpose()?;
-        Ok(Pass { location: None, to, protocol, key, at: (word.span, d.end) })
+        Ok(Pass { location: None, to, protocol, key, at: WrittenAt(word.span, d.end) })
     }
 
     /// Returns target and URI of the request if the destination is constant. Sets `$proxy_host` and `$proxy_port`.
