@@ -1,5 +1,6 @@
 //! A server that gives every request the same response over HTTP/3, with quinn-proto and nothing else that costs: no fields are read,
-//! no files are opened, nothing is logged. It shows what a server of that library can reach at best. One thread.
+//! no files are opened, nothing is logged. It shows about what that library costs by itself. It is no strict bound: a server may use
+//! better tables and timers, or be compiled along a profile. One thread.
 //!
 //!     floor ADDRESS CERTIFICATE KEY SIZE
 //!

@@ -11,7 +11,7 @@ use crate::h1::response::reason;
 /// `Host` becomes `:authority`. `trailers`: `te: trailers` is sent, unless the head says so itself.
 pub(super) fn request_block(head: &[u8], https: bool, trailers: bool, out: &mut Vec<u8>) {
     each_field(head, https, trailers, |id, name, value| match (name, value) {
-        // What is usual has an index in the static table (RFC 7541, appendix A).
+        // The static table has an index for common methods, paths and schemes (RFC 7541, appendix A).
         (b":method", b"GET") => out.push(0x82),
         (b":method", b"POST") => out.push(0x83),
         (b":method", method) => encode::indexed(out, encode::METHOD, method),
@@ -189,7 +189,7 @@ pub(super) fn response_head(
 /// Writes a field section that `decode` decodes as [`response_head`] does, whatever its compression.
 ///
 /// # Errors
-/// That of `decode`, and [`BadBlock`].
+/// Errors of `decode`; [`BadBlock`] if the section is malformed or too large.
 pub(crate) fn lines(
     trailers: bool,
     limit: usize,

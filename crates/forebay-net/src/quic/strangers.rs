@@ -204,7 +204,7 @@ mod tests {
         assert!(strangers.is_empty());
     }
 
-    /// Somebody sends from `home`, and then under the address of another.
+    /// An attacker sends from `home`, and then with a forged sender address.
     #[test]
     fn the_address_of_another_proves_nothing() {
         let (home, other) = (addr("10.0.0.1:1"), addr("10.0.0.2:2"));

@@ -41,7 +41,7 @@ pub(crate) struct Input {
     pub(crate) ended: bool,
     /// QUIC may have more.
     pub(crate) readable: bool,
-    /// What waits here is not enough for anything.
+    /// The bytes held here are only the beginning of a frame.
     starved: bool,
     /// Longest field section, bytes.
     pub(crate) longest: usize,

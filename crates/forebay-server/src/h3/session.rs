@@ -241,7 +241,7 @@ impl Session {
         if self.hq.get() {
             return;
         }
-        // A client that allows too few streams shows that by what it cannot be told.
+        // A client may allow too few streams. Then it gets no SETTINGS, and requests are served all the same.
         let more = [(setting::ENABLE_CONNECT_PROTOCOL, 1)];
         self.state.borrow_mut().controls.open(link, TABLE_CAPACITY, &more);
     }

@@ -43,7 +43,7 @@ pub(crate) struct Fallback(pub Option<Terms>);
 /// Terms of [`Fallback`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Terms {
-    /// Time for which a connection over QUIC is waited for.
+    /// Longest time that a request waits for a connection over QUIC.
     pub after: Duration,
     /// Time for which the server is taken for one without HTTP/3.
     pub valid: Duration,

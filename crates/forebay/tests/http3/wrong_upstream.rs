@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// What an upstream does with a request.
+/// Behaviour of an upstream after it has received a request.
 #[derive(Clone)]
 enum Answer {
     /// It sends these bytes and ends the stream.

@@ -366,7 +366,7 @@ impl Session {
             self.idle_since.set(Some(self.lane.now()));
             self.newly_idle.set(true);
             if self.stage.get() == Stage::Leaving {
-                // What QUIC has to send for the last stream leaves before.
+                // QUIC sends the remaining frames of the last stream before it closes the connection.
                 self.close();
             }
         }
