@@ -4,20 +4,16 @@
 use super::decoder::{Decoded, Decoder, TOO_LONG};
 use super::protocol;
 use super::protocol::Protocol;
-use super::{Came, took_head};
+use super::{Came, parse_text_of_head};
 use crate::modules::proxy::{NextUpstream, Settings};
 use crate::request::Request;
 use crate::upstream::contact::Contact;
 use crate::upstream::exchange::{self, Outgoing, READ, Upstreamed};
-use crate::upstream::fault::{
-    Fault, READING, SENDING, bad_head, client_gone, closed, receive_failed, timed_out,
-};
+use crate::upstream::fault::{Fault, READING, SENDING, client_gone, closed, receive_failed, timed_out};
 use crate::upstream::head::{HeadReader, unconnected};
 use crate::upstream::upload::Upload;
 use forebay_conf::error::Level;
 use forebay_core::upstream::conn::Conn;
-use forebay_http::h1::client;
-use forebay_http::h1::request::Status;
 use forebay_http::h2::link::{self, Link, Problem};
 use forebay_http::request::Framing;
 use forebay_net::wait::{For, Waited};
@@ -198,35 +194,12 @@ pub(crate) async fn read_head(
 async fn next_head(req: &mut Request, contact: &Contact, limit: usize) -> Result<bool, Fault> {
     let conn = contact.conn().ok_or_else(unconnected)?;
     while let Some(text) = with(conn, Link::next_head) {
-        match parse_head(req, conn, &text, limit)? {
+        match parse_text_of_head(req, &text, limit)? {
             Came::All => return Ok(true),
             _ => crate::modules::early_hints::pass(req).await,
         }
     }
     Ok(false)
-}
-
-/// Parses a head, which the connection has made into the text of HTTP/1.
-fn parse_head(req: &mut Request, conn: &Conn, text: &[u8], limit: usize) -> Result<Came, Fault> {
-    let head = &mut req.modules.upstream.head;
-    head.advance(usize::MAX);
-    head.buf.extend_from_slice(text);
-    match client::parse(head, limit) {
-        Ok(Status::Complete) if head.is_interim() => Ok(Came::Interim),
-        Ok(Status::Complete) => {
-            took_head(req);
-            Ok(Came::All)
-        }
-        Ok(Status::Partial) => {
-            let p = Problem { text: "sent invalid header".into(), unsent: false };
-            Err(failed(req, conn, &p, READING))
-        }
-        Err(bad) => {
-            let mut message = Vec::new();
-            bad.message(head, &mut message);
-            Err(bad_head(req, &message))
-        }
-    }
 }
 
 /// Decodes the content of a response.

@@ -2,13 +2,13 @@
 
 use super::decoder::{Decoded, Decoder, TOO_LONG};
 use super::protocol::Framing as Sending;
-use super::{Came, took_head};
+use super::{Came, parse_text_of_head};
 use crate::modules::proxy::{NextUpstream, Settings};
 use crate::request::Request;
 use crate::upstream::Reuse;
 use crate::upstream::contact::Contact;
 use crate::upstream::exchange::{self, Outgoing};
-use crate::upstream::fault::{Fault, READING, SENDING, bad_head, client_gone, timed_out};
+use crate::upstream::fault::{Fault, READING, SENDING, client_gone, timed_out};
 use crate::upstream::h3::{Key, Need, Opened, Problem, ProblemKind, Stream, Trouble};
 use crate::upstream::head::{HeadReader, unconnected};
 use crate::upstream::open;
@@ -18,8 +18,6 @@ use forebay_core::tls::client::Wanted;
 use forebay_core::upstream::conn::Conn;
 use forebay_core::upstream::dial_error::CONNECTING;
 use forebay_core::upstream::greeting::SendProxy;
-use forebay_http::h1::client;
-use forebay_http::h1::request::Status;
 use forebay_http::h3::client::request_section;
 use forebay_http::request::Framing;
 use forebay_net::addr::PeerAddr;
@@ -246,32 +244,12 @@ async fn read_head(
             a.received += stream.take_uncounted();
         }
         match head {
-            Ok(Some(text)) => match parse_head(req, &text, reader.limit())? {
+            Ok(Some(text)) => match parse_text_of_head(req, &text, reader.limit())? {
                 Came::All => return Ok(()),
                 _ => crate::modules::early_hints::pass(req).await,
             },
             Ok(None) => reader.wait(req, contact).await?,
             Err(problem) => return Err(failed(req, contact.conn(), &problem, READING)),
-        }
-    }
-}
-
-/// Parses a head, which the stream has made into the text of HTTP/1.
-fn parse_head(req: &mut Request, text: &[u8], limit: usize) -> Result<Came, Fault> {
-    let head = &mut req.modules.upstream.head;
-    head.advance(usize::MAX);
-    head.buf.extend_from_slice(text);
-    match client::parse(head, limit) {
-        Ok(Status::Complete) if head.is_interim() => Ok(Came::Interim),
-        Ok(Status::Complete) => {
-            took_head(req);
-            Ok(Came::All)
-        }
-        Ok(Status::Partial) => Err(bad_head(req, b"upstream sent invalid header")),
-        Err(bad) => {
-            let mut message = Vec::new();
-            bad.message(head, &mut message);
-            Err(bad_head(req, &message))
         }
     }
 }

@@ -12,7 +12,7 @@ pub(crate) mod protocol;
 
 use super::Reuse;
 use super::exchange::{Outgoing, READ};
-use super::fault::Fault;
+use super::fault::{Fault, bad_head};
 use crate::modules::proxy::Settings;
 use crate::modules::{self, scgi, uwsgi};
 use crate::request::Request;
@@ -20,6 +20,8 @@ use forebay_conf::error::Level;
 use forebay_core::upstream::conn::Conn;
 use forebay_core::vars::{Template, VarError};
 use forebay_http::field::Unsafe;
+use forebay_http::h1::client;
+use forebay_http::h1::request::Status;
 use protocol::Protocol;
 use rustix::io::Errno;
 
@@ -163,6 +165,26 @@ pub(crate) fn keeps_alive(req: &Request) -> bool {
             Protocol::Uwsgi | Protocol::Scgi => false,
             Protocol::Memcached => true,
         }
+}
+
+/// Parses a head, which an HTTP/2 or HTTP/3 connection has made into the text of HTTP/1.
+fn parse_text_of_head(req: &mut Request, text: &[u8], limit: usize) -> Result<Came, Fault> {
+    let head = &mut req.modules.upstream.head;
+    head.advance(usize::MAX);
+    head.buf.extend_from_slice(text);
+    match client::parse(head, limit) {
+        Ok(Status::Complete) if head.is_interim() => Ok(Came::Interim),
+        Ok(Status::Complete) => {
+            took_head(req);
+            Ok(Came::All)
+        }
+        Ok(Status::Partial) => Err(bad_head(req, b"upstream sent invalid header")),
+        Err(bad) => {
+            let mut message = Vec::new();
+            bad.message(head, &mut message);
+            Err(bad_head(req, &message))
+        }
+    }
 }
 
 /// Notes that a head is complete.
