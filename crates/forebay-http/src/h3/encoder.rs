@@ -23,6 +23,8 @@ const LEAST_LINE: usize = 4;
 const UNACKNOWLEDGED: usize = 256;
 /// Number of sections without a reference to an entry after which it may leave the table.
 const COLD: u64 = 64;
+/// Sections that are kept as they were encoded.
+const KEPT: usize = 4;
 /// Sets of lines that are remembered; each line belongs to one of them.
 const SETS: usize = 16;
 /// Lines in a set.
@@ -141,6 +143,23 @@ struct Sent {
     oldest: u64,
 }
 
+/// A section as it was encoded, for the next one with the same lines: the responses of one file differ in nothing within a second.
+#[derive(Debug, Default)]
+struct Kept {
+    /// The section as it is encoded by the static table alone.
+    section: Vec<u8>,
+    /// Its lines and, behind them, its prefix.
+    encoded: Vec<u8>,
+    /// Place of the prefix.
+    prefix: usize,
+    /// Absolute indices of the entries that it refers to.
+    indices: Vec<u64>,
+    /// [`Encoder::changes`] at that time. The section is encoded in another way after a change.
+    changes: u64,
+    /// Number of the last section that it was used for.
+    used: u64,
+}
+
 /// The encoder of a connection.
 #[derive(Debug)]
 pub struct Encoder {
@@ -161,6 +180,11 @@ pub struct Encoder {
     sections: u64,
     unacknowledged: VecDeque<Sent>,
     slots: [[Slot; WAYS]; SETS],
+    /// Number of changes after which a section may be encoded in another way.
+    changes: u64,
+    /// A line of the section at hand is to be inserted.
+    inserts: bool,
+    kept: Vec<Kept>,
 }
 
 impl Encoder {
@@ -178,6 +202,9 @@ impl Encoder {
             sections: 0,
             unacknowledged: VecDeque::new(),
             slots: [[Slot::default(); WAYS]; SETS],
+            changes: 0,
+            inserts: false,
+            kept: Vec::new(),
         })
     }
 
@@ -196,11 +223,17 @@ impl Encoder {
         out: &mut Vec<u8>,
         mut instructions: Option<&mut Vec<u8>>,
     ) -> Option<usize> {
+        let may_refer = self.unacknowledged.len() < UNACKNOWLEDGED;
+        if may_refer && let Some(prefix) = self.encode_as_before(stream, section, out) {
+            return Some(prefix);
+        }
         let mut rest = section.strip_prefix(&[0, 0])?;
+        let (before, start) = (self.changes, out.len());
+        self.inserts = false;
+        let mut indices = Vec::new();
         // Lines that stay as they are and have not been copied.
         let mut plain = rest;
         self.sections += 1;
-        let may_refer = self.unacknowledged.len() < UNACKNOWLEDGED;
         let (mut oldest, mut required) = (u64::MAX, 0);
         while !rest.is_empty() {
             let line = Line::read(rest)?;
@@ -216,6 +249,7 @@ impl Encoder {
                 push_int(out, 0x80, 6, age);
                 oldest = oldest.min(index);
                 required = required.max(index + 1);
+                indices.push(index);
             }
         }
         if required == 0 {
@@ -227,7 +261,42 @@ impl Encoder {
         let number = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
         push_int(out, 0, 8, number(required % self.range + 1));
         push_int(out, 0, 7, number(self.known - required));
+        // One that has had no room may have it the next time.
+        if self.changes == before && !self.inserts {
+            self.keep(section, out.get(start..)?, prefix - start, indices);
+        }
         Some(prefix)
+    }
+
+    /// Encodes a section as one with the same bytes was before, if nothing has changed since. See [`Self::encode`].
+    fn encode_as_before(&mut self, stream: u64, section: &[u8], out: &mut Vec<u8>) -> Option<usize> {
+        let changes = self.changes;
+        let kept = self.kept.iter_mut().find(|kept| kept.changes == changes && kept.section == section)?;
+        self.sections += 1;
+        kept.used = self.sections;
+        let oldest = *kept.indices.first()?;
+        let prefix = out.len() + kept.prefix;
+        out.extend_from_slice(&kept.encoded);
+        self.unacknowledged.push_back(Sent { stream, oldest });
+        Some(prefix)
+    }
+
+    /// Keeps a section as it was encoded, in place of the one whose last use is longest ago.
+    fn keep(&mut self, section: &[u8], encoded: &[u8], prefix: usize, mut indices: Vec<u64>) {
+        // The oldest one first.
+        indices.sort_unstable();
+        if self.kept.len() < KEPT {
+            self.kept.push(Kept::default());
+        }
+        let Some(kept) = self.kept.iter_mut().min_by_key(|kept| kept.used) else { return };
+        // The marks of its entries would go with it.
+        note_uses(kept, &mut self.entries, self.dropped);
+        kept.section.clear();
+        kept.section.extend_from_slice(section);
+        kept.encoded.clear();
+        kept.encoded.extend_from_slice(encoded);
+        (kept.prefix, kept.indices) = (prefix, indices);
+        (kept.changes, kept.used) = (self.changes, self.sections);
     }
 
     /// Returns the absolute index of a line that the peer has in its table. Inserts one that comes for the second time. `keep`: index of
@@ -251,6 +320,7 @@ impl Encoder {
             entry.used = self.sections;
             return Some(index);
         }
+        self.inserts = true;
         self.slots[set][way].inserted = self.insert(line, name, keep, out?)?;
         None
     }
@@ -263,6 +333,7 @@ impl Encoder {
         let empty = ways().find(|(_, slot)| slot.hash == 0);
         let place = empty.or_else(|| ways().find(|(_, slot)| !self.is_live(slot.inserted)));
         if let Some((way, _)) = place {
+            self.changes += 1;
             self.slots[set][way] = Slot { hash, inserted: 0 };
         }
     }
@@ -295,6 +366,7 @@ impl Encoder {
         reader.string(7, usize::MAX, &mut text).ok()?;
         let size = text.len() + OVERHEAD;
         self.make_room(size, keep)?;
+        self.changes += 1;
         if !std::mem::replace(&mut self.announced, true) {
             push_int(out, 0x20, 5, self.capacity);
         }
@@ -317,6 +389,9 @@ impl Encoder {
     fn make_room(&mut self, size: usize, keep: u64) -> Option<()> {
         if size > self.capacity / 2 {
             return None;
+        }
+        for kept in &self.kept {
+            note_uses(kept, &mut self.entries, self.dropped);
         }
         let keep = self.unacknowledged.iter().map(|sent| sent.oldest).fold(keep.min(self.known), u64::min);
         let (mut left, mut leave) = (self.size, 0);
@@ -358,7 +433,18 @@ impl Encoder {
             return Err(Error::Invalid);
         }
         self.known += n;
+        self.changes += 1;
         Ok(())
+    }
+}
+
+/// Notes in the table which sections referred to entries last.
+fn note_uses(kept: &Kept, entries: &mut VecDeque<Entry>, dropped: u64) {
+    for index in &kept.indices {
+        let at = index.checked_sub(dropped).and_then(|at| usize::try_from(at).ok());
+        if let Some(entry) = at.and_then(|at| entries.get_mut(at)) {
+            entry.used = entry.used.max(kept.used);
+        }
     }
 }
 
@@ -455,6 +541,58 @@ mod tests {
         assert_eq!(pair.encoder.inserted(), 3, "neither the date nor the cookie");
         // In another order, with others between.
         pair.send(&[HEAD[3], ("x-other", "b"), HEAD[0], ("cache-control", "max-age=77")]);
+    }
+
+    #[test]
+    fn sections_are_kept_as_they_were_encoded() {
+        let mut pair = Pair::new(4096);
+        let used = |pair: &Pair| pair.encoder.kept.iter().map(|kept| kept.used).max();
+        for _ in 0..2 {
+            pair.send(&HEAD);
+        }
+        pair.acknowledge();
+        let first = pair.send(&HEAD);
+        assert_eq!((pair.encoder.kept.len(), used(&pair)), (1, Some(3)));
+        assert_eq!((pair.send(&HEAD), used(&pair)), (first, Some(4)), "as it is kept");
+        assert_eq!(pair.encoder.acknowledge(pair.stream), Ok(()));
+        // A new line, which would be inserted the next time, changes nothing about these lines, but might.
+        pair.send(&[HEAD[0], ("x-other", "b")]);
+        assert_eq!(pair.encoder.kept.len(), 1);
+        pair.send(&[HEAD[0], ("x-other", "b")]);
+        assert_eq!(pair.encoder.inserted(), 4, "inserted in spite of a kept section");
+        pair.acknowledge();
+        for n in 0..2 * KEPT {
+            let length = n.to_string();
+            assert!(pair.send(&[HEAD[0], ("content-length", &length)]).1);
+            assert!(pair.encoder.kept.len() <= KEPT);
+        }
+        // Nothing is kept while a line waits for room to be inserted.
+        let mut pair = Pair::new(128);
+        let pairs = [[("x-first", "some value of it")], [("x-second", "some value of it")]];
+        for fields in [&pairs[0], &pairs[0]] {
+            pair.send(fields);
+        }
+        pair.acknowledge();
+        let both = [pairs[0][0], pairs[1][0], ("x-third", "another value")];
+        for _ in 0..3 {
+            pair.send(&both);
+            pair.acknowledge();
+        }
+        assert!(!pair.encoder.kept.iter().any(|kept| kept.changes == pair.encoder.changes));
+        // Uses of a kept section keep its entries in the table.
+        let mut pair = Pair::new(128);
+        for _ in 0..3 {
+            pair.send(&pairs[0]);
+            pair.acknowledge();
+        }
+        for _ in 0..2 * COLD {
+            pair.send(&pairs[0]);
+            pair.encoder.acknowledge(pair.stream).expect("on its way");
+        }
+        for _ in 0..2 {
+            pair.send(&[("x-large", "of a size that takes the place of another")]);
+        }
+        assert_eq!(pair.encoder.dropped, 0, "the entry is in use");
     }
 
     #[test]
