@@ -11,9 +11,9 @@ mod source;
 mod write;
 
 pub(crate) use outlet::Outlet;
-pub(crate) use send::send;
+pub(crate) use send::{Attempt, send, send_at_once};
 pub(crate) use source::{Progress, Source};
-pub(crate) use write::{Broken, flush_answers, send_continue, write_all, write_last};
+pub(crate) use write::{Broken, flush_answers, send_continue, write_all, write_last, write_shared};
 
 use crate::modules::core::{BodyInFile, TempDir};
 use crate::phases::Outcome;

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 /// Returns `limit_rate` and `limit_rate_after` in effect, bytes/s and bytes.
 pub(super) fn limit_rate(req: &mut Request) -> Option<(u64, u64)> {
+    if !has_limit_rate(req) {
+        return None;
+    }
     let http = req.http();
     let core = &http.location(req).settings.core;
     let set = req.resp.limit_rate;
-    if set == 0 && core.limit_rate.0.is_none() {
-        return None;
-    }
     let eval = |t: &Option<forebay_core::vars::Template>, req: &mut Request| {
         let v = t.as_ref().and_then(|t| t.value(req).ok()).unwrap_or_default();
         forebay_conf::units::size(&v).unwrap_or(0)
@@ -18,6 +18,12 @@ pub(super) fn limit_rate(req: &mut Request) -> Option<(u64, u64)> {
     let rate = if set != 0 { set } else { eval(&core.limit_rate.0, req) };
     let after = eval(&core.limit_rate_after.0, req);
     (rate > 0).then_some((rate, after))
+}
+
+/// Returns `true` if a response may have a rate.
+#[inline]
+pub(super) fn has_limit_rate(req: &Request) -> bool {
+    req.resp.limit_rate != 0 || req.http().location(req).settings.core.limit_rate.0.is_some()
 }
 
 /// Keeps a response at its rate (nginx: limit_rate).

@@ -4,14 +4,15 @@
 use super::compose;
 use super::files::{memory, shared};
 use super::outlet::Outlet;
-use super::pace::{Pace, limit_rate};
+use super::pace::{Pace, has_limit_rate, limit_rate};
 use super::pump::Pump;
-use super::write::{Done, Idle, after_last, failed, room, write_last, write_shared};
+use super::write::{Done, Idle, after_last, failed, give_shared, room, write_last};
 use crate::file_cache::OpenFile;
 use crate::request::Request;
 use crate::response::Part;
 use crate::response::head::BodyFraming;
 use crate::thread::Thread;
+use bytes::Bytes;
 use forebay_net::wire::Then;
 use rustix::io::{Errno, IoSlice};
 use std::rc::Rc;
@@ -21,6 +22,36 @@ const COPY: u64 = 4096;
 
 /// Most parts of a body that leaves in one vectored write.
 const VECTORED: usize = 6;
+
+/// Result of [`send_at_once`].
+pub(crate) enum Attempt {
+    /// The response has been sent, or cannot be.
+    Done(Done),
+    /// The client has to take more before the rest: see [`write_shared`](super::write_shared).
+    Rest(Bytes),
+    /// Nothing has been sent.
+    No,
+}
+
+/// Sends a body of one part that is in memory over a stream, behind its head, as far as that is possible without waiting. Most responses
+/// end with this; what can wait has a state, which costs more to make than such a response.
+#[inline]
+pub(crate) fn send_at_once(thread: &Thread, req: &mut Request, head: &[u8], framing: BodyFraming) -> Attempt {
+    let r = &req.resp;
+    let is_plain = head.is_empty() && r.join.is_none() && r.filters.is_empty() && r.source.is_none();
+    if !is_plain || framing == BodyFraming::Chunked || !req.conn.wire.is_multiplexed() || has_limit_rate(req)
+    {
+        return Attempt::No;
+    }
+    bring_to_memory(thread, &r.body);
+    let [part] = r.body.as_slice() else { return Attempt::No };
+    let Some(mut rest) = shared(part) else { return Attempt::No };
+    match give_shared(req, &mut rest) {
+        Ok(false) if rest.is_empty() => Attempt::Done(Ok(())),
+        Ok(_) => Attempt::Rest(rest),
+        Err(broken) => Attempt::Done(Err(broken)),
+    }
+}
 
 /// Sends head and body.
 ///
@@ -106,11 +137,6 @@ async fn send_memory(thread: &Rc<Thread>, req: &mut Request, head: &mut Vec<u8>)
     }
     // The head has left already, as over HTTP/2: one part needs no list of pieces.
     if head.is_empty() && req.resp.body.len() == 1 {
-        if req.conn.wire.is_multiplexed()
-            && let Some(bytes) = req.resp.body.first().and_then(shared)
-        {
-            return write_shared(thread, req, bytes).await;
-        }
         let parts = std::mem::take(&mut req.resp.body);
         let text = std::mem::take(&mut req.resp.text);
         let done = write_last(thread, req, parts.first().map_or(&[][..], |p| memory(&text, p))).await;

@@ -122,17 +122,27 @@ pub(super) async fn write(
     Ok(())
 }
 
-/// Writes the whole content of a stream's response, without a copy where that is possible.
-pub(super) async fn write_shared(thread: &Rc<Thread>, req: &mut Request, mut rest: Bytes) -> Done {
-    let mut full = false;
+/// Has the client take content of a stream's response, as far as it does at once, without a copy where that is possible. Moves what has
+/// been taken out of `rest`. Returns `true` if the client has to take more before anything else.
+#[inline]
+pub(super) fn give_shared(req: &mut Request, rest: &mut Bytes) -> Result<bool, Broken> {
+    let sent = req.conn.wire.send_shared(rest).map_err(|e| failed(req, "writev()", e))?;
+    req.sent += sent.bytes as u64;
+    rest.advance(sent.bytes);
+    Ok(sent.full)
+}
+
+/// Writes the content of a stream's response that its client has not taken at once.
+///
+/// # Errors
+/// The client is gone or too slow; the reason has been logged.
+pub(crate) async fn write_shared(thread: &Rc<Thread>, req: &mut Request, mut rest: Bytes) -> Done {
+    let mut full = true;
     while !rest.is_empty() || full {
-        let sent = req.conn.wire.send_shared(&rest).map_err(|e| failed(req, "writev()", e))?;
-        req.sent += sent.bytes as u64;
-        rest.advance(sent.bytes);
-        full = sent.full;
         if full {
             room(thread, req, &mut Idle).await?;
         }
+        full = give_shared(req, &mut rest)?;
     }
     Ok(())
 }

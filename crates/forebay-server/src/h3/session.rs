@@ -271,7 +271,7 @@ impl Session {
             },
             StreamEvent::Readable { id } if id.dir() == Dir::Uni => self.read_uni(thread, link, id),
             StreamEvent::Readable { id } => match self.stream(id) {
-                Some(stream) => self.readable(thread, &stream),
+                Some(stream) => self.readable(thread, &stream, None),
                 None => Ok(()),
             },
             StreamEvent::Stopped { id, .. } => match self.stream(id) {
@@ -317,14 +317,15 @@ impl Session {
             }
             return Ok(());
         }
-        let (number, size) = self.limits(thread).large_client_header_buffers;
+        let limits = self.limits(thread);
+        let (number, size) = limits.large_client_header_buffers;
         let stream = Stream::new(self, id, number.saturating_mul(size), self.hq.get());
-        s.streams.push(stream.clone());
+        s.streams.push((id, stream.clone()));
         if let Some(priority) = s.early.take(u64::from(VarInt::from(id))) {
             stream.update_priority(priority);
         }
         drop(s);
-        self.readable(thread, &stream)?;
+        self.readable(thread, &stream, Some(limits))?;
         if !stream.has_begun() {
             let time = thread.config().header_timeout_of(&self.client.borrow());
             stream.wait_for_head(self.common.heads.add(thread.io.poller.now() + time, &stream));
@@ -364,8 +365,13 @@ impl Session {
         thread.config().limits_of(&self.client.borrow())
     }
 
-    /// Handles bytes of a request stream.
-    fn readable(self: &Rc<Self>, thread: &Rc<Thread>, stream: &Rc<Stream>) -> Result<(), Fatal> {
+    /// Handles bytes of a request stream. `limits`: those of its head, where they are known.
+    fn readable(
+        self: &Rc<Self>,
+        thread: &Rc<Thread>,
+        stream: &Rc<Stream>,
+        limits: Option<Limits>,
+    ) -> Result<(), Fatal> {
         stream.note_readable();
         if stream.has_begun() {
             return stream.look();
@@ -375,7 +381,10 @@ impl Session {
                 self.begin_old(thread, stream, &line);
                 Ok(())
             }
-            Ok(Next::Section(section)) => self.begin(thread, stream, section),
+            Ok(Next::Section(section)) => {
+                let limits = limits.unwrap_or_else(|| self.limits(thread));
+                self.begin(thread, stream, section, limits)
+            }
             Ok(Next::TooLarge) => {
                 self.refuse_unread(thread, stream);
                 Ok(())
@@ -395,7 +404,13 @@ impl Session {
     }
 
     /// Begins the request of a stream with its field section, or has it wait for insertions.
-    fn begin(self: &Rc<Self>, thread: &Rc<Thread>, stream: &Rc<Stream>, section: Bytes) -> Result<(), Fatal> {
+    fn begin(
+        self: &Rc<Self>,
+        thread: &Rc<Thread>,
+        stream: &Rc<Stream>,
+        section: Bytes,
+        limits: Limits,
+    ) -> Result<(), Fatal> {
         let mut s = self.state.borrow_mut();
         let s = &mut *s;
         if let Some(required) = s.must_wait(&section)? {
@@ -403,7 +418,6 @@ impl Session {
             return Ok(());
         }
         let mut head = thread.h2.take_head();
-        let limits = self.limits(thread);
         let end = stream.ends();
         let Controls { decoder, scratch, .. } = &mut s.controls;
         let mut dynamic = false;
@@ -561,7 +575,7 @@ impl Session {
             s.closed = true;
             std::mem::take(&mut s.streams)
         };
-        for stream in streams {
+        for (_, stream) in streams {
             stream.break_off(None);
         }
         if let Some(pace) = self.pace.take() {
@@ -582,8 +596,8 @@ impl Session {
     /// Removes a stream that is over. `finished`: its response was sent whole.
     pub(super) fn remove(&self, id: StreamId, finished: bool) {
         let mut s = self.state.borrow_mut();
-        if let Ok(at) = s.streams.binary_search_by_key(&id, |stream| stream.id) {
-            s.streams.remove(at);
+        let removed = s.remove(id);
+        if removed.is_some() {
             self.idle_since.set(self.io.poller.now());
         }
         if finished {

@@ -1,7 +1,7 @@
 //! Sends responses, whatever the version of HTTP: header filters, head, body, trailers, and the log phase. Hot path.
 
 use crate::access_log;
-use crate::body::{self, Broken};
+use crate::body::{self, Attempt, Broken};
 use crate::compress;
 use crate::connection::{switched, websocket};
 use crate::error_page;
@@ -68,7 +68,11 @@ async fn send_body(
     framing: BodyFraming,
 ) -> Result<(), Broken> {
     if framing != BodyFraming::None {
-        return body::send(thread, req, head, framing).await;
+        return match body::send_at_once(thread, req, head, framing) {
+            Attempt::Done(done) => done,
+            Attempt::Rest(rest) => body::write_shared(thread, req, rest).await,
+            Attempt::No => body::send(thread, req, head, framing).await,
+        };
     }
     let sent = body::write_last(thread, req, head).await;
     if let Some(mut source) = req.resp.source.take() {

@@ -51,16 +51,17 @@ impl Session {
         state.controls.decoder.limit_strings(longest);
         let done = state.controls.instructions(input, TABLE_CAPACITY)?;
         let inserted = state.controls.decoder.inserted();
-        let is_due = |stream: &&Rc<Stream>| {
+        let is_due = |stream: &Rc<Stream>| {
             stream.blocked_section.borrow().as_ref().is_some_and(|(required, _)| *required <= inserted)
         };
-        let due: Vec<Rc<Stream>> = state.streams.iter().filter(is_due).cloned().collect();
+        let streams = state.streams.iter().map(|(_, stream)| stream);
+        let due: Vec<Rc<Stream>> = streams.filter(|stream| is_due(stream)).cloned().collect();
         drop(s);
         for stream in due {
             let section = stream.blocked_section.take();
             match section {
                 Some((_, section)) if stream.has_begun() => stream.end_by_trailers(&section)?,
-                Some((_, section)) => self.begin(thread, &stream, section)?,
+                Some((_, section)) => self.begin(thread, &stream, section, self.limits(thread))?,
                 None => {}
             }
         }

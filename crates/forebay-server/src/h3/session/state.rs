@@ -11,7 +11,8 @@ use std::rc::Rc;
 /// State of a connection.
 #[derive(Debug)]
 pub(super) struct State {
-    pub(super) streams: Vec<Rc<Stream>>,
+    /// Streams by their identifiers, which stand beside them: a search that went to each of them would wait for memory.
+    pub(super) streams: Vec<(StreamId, Rc<Stream>)>,
     pub(super) controls: Controls,
     /// GOAWAY has been sent.
     pub(super) leaving: bool,
@@ -47,13 +48,28 @@ impl State {
     }
 
     pub(super) fn stream(&self, id: StreamId) -> Option<Rc<Stream>> {
-        let at = self.streams.binary_search_by_key(&id, |stream| stream.id).ok()?;
-        self.streams.get(at).cloned()
+        let at = self.place(id)?;
+        self.streams.get(at).map(|(_, stream)| stream.clone())
+    }
+
+    /// Returns the position of a stream.
+    fn place(&self, id: StreamId) -> Option<usize> {
+        // Most often it is the oldest one.
+        match self.streams.first() {
+            Some((first, _)) if *first == id => Some(0),
+            _ => self.streams.binary_search_by_key(&id, |(id, _)| *id).ok(),
+        }
+    }
+
+    /// Removes a stream. Returns it if it was there.
+    pub(super) fn remove(&mut self, id: StreamId) -> Option<Rc<Stream>> {
+        let at = self.place(id)?;
+        Some(self.streams.remove(at).1)
     }
 
     /// Returns the number of insertions that a field section needs, if they have not arrived. Only so many streams may wait.
     pub(super) fn must_wait(&self, section: &[u8]) -> Result<Option<u64>, Fatal> {
-        let blocked = |stream: &&Rc<Stream>| stream.blocked_section.borrow().is_some();
+        let blocked = |(_, stream): &&(StreamId, Rc<Stream>)| stream.blocked_section.borrow().is_some();
         self.controls.must_wait(section, || self.streams.iter().filter(blocked).count())
     }
 }
