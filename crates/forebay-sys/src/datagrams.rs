@@ -2,8 +2,10 @@
 //! IP_PKTINFO) and in the coalesced form of the kernel (udp(7), UDP_GRO and UDP_SEGMENT).
 
 mod address;
+mod outbox;
 
 pub use address::{Address, Destination, UnixName};
+pub use outbox::Outbox;
 
 use address::Name;
 use nix::libc;
@@ -428,21 +430,28 @@ pub fn send_marked(
         unsafe { (std::mem::zeroed(), std::mem::zeroed(), std::mem::zeroed()) };
     let mut control = Control([0; CONTROL]);
     write(&mut header, &mut piece, (&mut name, &mut control), datagram, to);
-    if ecn != 0 {
-        let v6 = matches!(to, Some(Destination { addr: Address::Inet(SocketAddr::V6(_)), .. }));
-        // Of another type with musl.
-        #[allow(clippy::unnecessary_cast)]
-        let used = header.msg_controllen as usize;
-        let used = match v6 {
-            true => push(&mut control, used, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, libc::c_int::from(ecn)),
-            false => push(&mut control, used, libc::IPPROTO_IP, libc::IP_TOS, libc::c_int::from(ecn)),
-        };
-        (header.msg_control, header.msg_controllen) = ((&raw mut control).cast(), used as _);
-    }
+    mark(&mut header, &mut control, to, ecn);
     let fd = socket.as_fd().as_raw_fd();
     // SAFETY: `fd` is open, and the header points to values on the stack that live until the call has returned.
     let sent = unsafe { libc::sendmsg(fd, &raw const header, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
     if sent < 0 { Err(last_error()) } else { Ok(()) }
+}
+
+/// Adds the bits for explicit congestion notification, if there are any, behind the control messages of a datagram to `to`.
+fn mark(header: &mut libc::msghdr, control: &mut Control, to: Option<&Destination>, ecn: u8) {
+    if ecn == 0 {
+        return;
+    }
+    // Of another type with musl.
+    #[allow(clippy::unnecessary_cast)]
+    let used = header.msg_controllen as usize;
+    let used = match to {
+        Some(Destination { addr: Address::Inet(SocketAddr::V6(_)), .. }) => {
+            push(control, used, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, libc::c_int::from(ecn))
+        }
+        _ => push(control, used, libc::IPPROTO_IP, libc::IP_TOS, libc::c_int::from(ecn)),
+    };
+    (header.msg_control, header.msg_controllen) = (ptr::from_mut(control).cast(), used as _);
 }
 
 /// Has a socket coalesce datagrams of one sender that arrive together (udp(7), UDP_GRO).

@@ -33,7 +33,7 @@ pub use tally::{COUNTS, Count};
 use aws_lc_rs::hmac;
 use budget::Budget;
 use bytes::BytesMut;
-use forebay_sys::datagrams::{self, Address, Batch, Datagram, Destination, MOST};
+use forebay_sys::datagrams::{self, Address, Batch, Datagram, Destination, MOST, Outbox};
 use forebay_sys::sockets;
 use quinn_proto::{
     ConnectionEvent, ConnectionHandle, DatagramEvent, EcnCodepoint, EndpointConfig, Incoming, ServerConfig,
@@ -214,8 +214,10 @@ pub struct Endpoint {
     sending: RefCell<Vec<Rc<Link>>>,
     /// Times at which links have something to do, by handle. An entry may be out of date.
     timers: RefCell<BinaryHeap<Reverse<(Instant, usize)>>>,
-    /// Packets to send.
+    /// Buffer for answers to datagrams without a connection.
     buf: RefCell<Vec<u8>>,
+    /// Packets of connections that leave together.
+    outbox: RefCell<Outbox>,
     /// Number of links that are not established.
     half_open: Cell<usize>,
     open: Cell<usize>,
@@ -285,6 +287,7 @@ impl Endpoint {
             sending: RefCell::default(),
             timers: RefCell::default(),
             buf: RefCell::default(),
+            outbox: RefCell::default(),
             half_open: Cell::new(0),
             open: Cell::new(0),
             splits: Cell::new(true),
@@ -602,11 +605,10 @@ impl Endpoint {
     /// more to send stay marked.
     pub fn flush(&self, now: Instant, mut gone: impl FnMut(&Rc<Link>)) {
         let mut sending = self.sending.take();
-        let mut buf = self.buf.take();
         for link in sending.drain(..) {
             link.is_sending.set(false);
             let sent = self.guard(&link, || {
-                let more = self.flush_one(&link, now, &mut buf);
+                let more = self.flush_one(&link, now);
                 self.settle(&link, now, &mut gone);
                 more
             });
@@ -614,35 +616,45 @@ impl Endpoint {
                 self.mark_sending(&link);
             }
         }
+        self.send_waiting(&mut self.outbox.borrow_mut());
         // A statement of its own: the owner may end others.
         let lost = self.lost.take();
         lost.iter().for_each(&mut gone);
-        self.buf.replace(buf);
         let mut more = self.sending.borrow_mut();
         if more.is_empty() {
             *more = sending;
         }
     }
 
-    /// Sends what a link has to send. Returns `true` if there is more.
-    fn flush_one(&self, link: &Link, now: Instant, buf: &mut Vec<u8>) -> bool {
+    /// Queues what a link has to send. Returns `true` if there is more.
+    fn flush_one(&self, link: &Link, now: Instant) -> bool {
+        let mut outbox = self.outbox.borrow_mut();
         for _ in 0..PIECES {
-            buf.clear();
+            let mut buf = outbox.buffer();
             let mut quinn = link.quinn();
             let is_closed = quinn.is_closed();
             let client = quinn.remote_address();
             let allowed = link.strangers.borrow().allowance(client);
             let most = if self.splits.get() && allowed.is_none() { SEGMENTS } else { 1 };
             let (shorter, polled) = path::shorten(allowed, || {
-                congestion::let_close_pass(is_closed, || quinn.poll_transmit(now, most, buf))
+                congestion::let_close_pass(is_closed, || quinn.poll_transmit(now, most, &mut buf))
             });
-            let Some(mut transmit) = polled else { return false };
+            let Some(mut transmit) = polled else {
+                outbox.give_back(buf);
+                return false;
+            };
             drop(quinn);
             transmit.size = shorter.map_or(transmit.size, |length| length.min(transmit.size));
-            if link.strangers.borrow_mut().may_have(transmit.destination, transmit.size, client) {
-                self.send(&transmit, buf);
-            } else {
+            if !link.strangers.borrow_mut().may_have(transmit.destination, transmit.size, client) {
                 self.count(Count::Withheld);
+                outbox.give_back(buf);
+                continue;
+            }
+            buf.truncate(transmit.size);
+            let (segment, to, ecn) = self.departure(&transmit);
+            outbox.push(buf, segment, to, ecn);
+            if outbox.is_full() {
+                self.send_waiting(&mut outbox);
             }
         }
         true
@@ -706,22 +718,41 @@ impl Endpoint {
         links.iter().for_each(&mut f);
     }
 
+    /// Counts the datagrams of a transmission. Returns the size of each, where there are several, the place that they go to, and the bits
+    /// for explicit congestion notification.
+    fn departure(&self, transmit: &Transmit) -> (usize, Destination, u8) {
+        let segment = transmit.segment_size.unwrap_or(0);
+        let datagrams = if segment > 0 { transmit.size.div_ceil(segment) } else { 1 };
+        self.tally.add(Count::Sent, datagrams as u64);
+        let to = Destination { addr: Address::Inet(transmit.destination), local: transmit.src_ip };
+        (segment, to, transmit.ecn.map_or(0, |ecn| ecn as u8))
+    }
+
+    /// Sends an answer to a datagram without a connection.
     fn send(&self, transmit: &Transmit, buf: &[u8]) {
         let Some(bytes) = buf.get(..transmit.size) else { return };
-        let to = Destination { addr: Address::Inet(transmit.destination), local: transmit.src_ip };
-        let ecn = transmit.ecn.map_or(0, |ecn| ecn as u8);
-        let segment = transmit.segment_size.unwrap_or(0);
-        let datagrams = if segment > 0 { bytes.len().div_ceil(segment) } else { 1 };
-        self.tally.add(Count::Sent, datagrams as u64);
-        let sent = datagrams::send_marked(&self.socket, Datagram { bytes, segment }, Some(&to), ecn);
-        self.refused.set(self.refused.get() || sent == Err(Errno::CONNREFUSED));
+        let (segment, to, ecn) = self.departure(transmit);
+        let datagram = Datagram { bytes, segment };
+        if let Err(e) = datagrams::send_marked(&self.socket, datagram, Some(&to), ecn) {
+            self.failed(e, datagram, &to, ecn);
+        }
+    }
+
+    /// Sends the packets that wait.
+    fn send_waiting(&self, outbox: &mut Outbox) {
+        outbox.send(&self.socket, |e, datagram, to, ecn| self.failed(e, datagram, to, ecn));
+    }
+
+    /// Handles a datagram that could not be sent.
+    fn failed(&self, e: Errno, datagram: Datagram<'_>, to: &Destination, ecn: u8) {
+        self.refused.set(self.refused.get() || e == Errno::CONNREFUSED);
         // Others are lost, as elsewhere on their way: QUIC sends again.
-        if let Err(Errno::IO | Errno::INVAL) = sent
-            && segment > 0
+        if let Errno::IO | Errno::INVAL = e
+            && datagram.segment > 0
         {
             self.splits.set(false);
-            for bytes in bytes.chunks(segment) {
-                let _ = datagrams::send_marked(&self.socket, Datagram { bytes, segment: 0 }, Some(&to), ecn);
+            for bytes in datagram.parts() {
+                let _ = datagrams::send_marked(&self.socket, Datagram { bytes, segment: 0 }, Some(to), ecn);
             }
         }
     }
