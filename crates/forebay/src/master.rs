@@ -45,8 +45,9 @@ const MESSAGE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Bytes read from a worker at a time, so that other workers and signals get their turn.
 const MOUTHFUL: usize = 4096;
 /// Pieces of memory of a size that a thread of the worker keeps at hand, where the C library is glibc: of its seven the
-/// streams of one HTTP/2 connection need more. `env` of the configuration may say otherwise.
-const TUNABLES: &str = "glibc.malloc.tcache_count=127";
+/// streams of one HTTP/2 connection need more, and those of several connections more than a hundred. `env` of the configuration may say
+/// otherwise. (glibc before 2.30 takes no more than 127.)
+const TUNABLES: &str = "glibc.malloc.tcache_count=512";
 
 /// Circumstances of the master's start.
 #[derive(Clone, Debug)]

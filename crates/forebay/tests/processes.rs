@@ -400,7 +400,7 @@ fn takes_over_from_nginx() {
 #[test]
 fn the_environment_of_the_worker_is_what_is_named() {
     for (more, tunables) in [
-        ("", "glibc.malloc.tcache_count=127"),
+        ("", "glibc.malloc.tcache_count=512"),
         ("env GLIBC_TUNABLES=glibc.malloc.tcache_count=9;", "glibc.malloc.tcache_count=9"),
     ] {
         let server = Server::start(&format!(
