@@ -30,7 +30,41 @@ struct Tables {
     short: [(u8, u8); 256],
 }
 
+/// One or two symbols whose codes are complete in the next bits.
+#[derive(Clone, Copy)]
+struct Pair {
+    symbols: [u8; 2],
+    /// Number of symbols; 0: the first one's code is longer.
+    count: u8,
+    /// Bits of both together.
+    bits: u8,
+}
+
+/// Bits by which [`PAIRS`] is read. Two letters or digits fit most often.
+const PAIR_BITS: usize = 12;
+
 static T: Tables = tables();
+static PAIRS: [Pair; 1 << PAIR_BITS] = pairs();
+
+const fn pairs() -> [Pair; 1 << PAIR_BITS] {
+    let t = tables();
+    let mut pairs = [Pair { symbols: [0; 2], count: 0, bits: 0 }; 1 << PAIR_BITS];
+    let mut n = 0;
+    while n < pairs.len() {
+        let (symbol, bits) = t.short[n >> (PAIR_BITS - 8)];
+        if bits > 0 {
+            pairs[n] = Pair { symbols: [symbol, 0], count: 1, bits };
+            // The bits behind it, from the top of a byte, with zeros below.
+            let rest = (n << bits) & ((1 << PAIR_BITS) - 1);
+            let (second, more) = t.short[rest >> (PAIR_BITS - 8)];
+            if more > 0 && (bits + more) as usize <= PAIR_BITS {
+                pairs[n] = Pair { symbols: [symbol, second], count: 2, bits: bits + more };
+            }
+        }
+        n += 1;
+    }
+    pairs
+}
 
 const fn tables() -> Tables {
     let mut t = Tables {
@@ -94,6 +128,16 @@ pub fn decode(mut input: &[u8], out: &mut Vec<u8>) -> Result<(), Invalid> {
             acc |= leading(input) >> have;
             have += 8 * bytes as u32;
             input = input.get(bytes..).unwrap_or_default();
+        }
+        let pair = PAIRS[(acc >> (64 - PAIR_BITS)) as usize];
+        // The last place of `text` is for a single one, behind which it is emptied.
+        if pair.count > 0 && u32::from(pair.bits) <= have && len + 2 < text.len() {
+            text[len] = pair.symbols[0];
+            text[len + 1] = pair.symbols[1];
+            len += usize::from(pair.count);
+            acc <<= pair.bits;
+            have -= u32::from(pair.bits);
+            continue;
         }
         let (mut symbol, bits) = T.short[(acc >> 56) as usize];
         let mut bits = u32::from(bits);
