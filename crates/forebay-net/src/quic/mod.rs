@@ -108,8 +108,8 @@ impl Link {
     /// Returns `true` if the peer has sent more frames than it may without progress. Looks at those of the turn.
     pub fn is_excessive(&self, now: Instant) -> bool {
         if !self.excess.get() {
-            let stats = self.quinn.borrow().stats();
-            self.excess.set(self.budget.borrow_mut().look(&stats, now));
+            let quinn = self.quinn.borrow();
+            self.excess.set(self.budget.borrow_mut().look(quinn.counters(), now));
         }
         self.excess.get()
     }

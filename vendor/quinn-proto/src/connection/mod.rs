@@ -1273,6 +1273,11 @@ impl Connection {
         stats
     }
 
+    /// Returns the counters of frames, without a copy. Those of the path are out of date
+    pub fn counters(&self) -> &ConnectionStats {
+        &self.stats
+    }
+
     /// Ping the remote endpoint
     ///
     /// Causes an ACK-eliciting packet to be transmitted.
