@@ -18,9 +18,20 @@ pub(crate) struct CidQueue {
     ///
     /// The sequence number of the active CID; must be the smallest among CIDs in `buffer`.
     offset: u64,
+    /// Most CIDs that the peer may have us keep at a time, with the active one
+    limit: usize,
 }
 
 impl CidQueue {
+    /// Creates a queue with the initial CID of the peer, which has been told this
+    /// `active_connection_id_limit`
+    pub(crate) fn with_limit(cid: ConnectionId, limit: usize) -> Self {
+        Self {
+            limit: limit.min(Self::LEN),
+            ..Self::new(cid)
+        }
+    }
+
     pub(crate) fn new(cid: ConnectionId) -> Self {
         let mut buffer = [None; Self::LEN];
         buffer[0] = Some((cid, None));
@@ -28,6 +39,7 @@ impl CidQueue {
             buffer,
             cursor: 0,
             offset: 0,
+            limit: Self::LEN,
         }
     }
 
@@ -53,6 +65,12 @@ impl CidQueue {
         // Discard retired CIDs, if any
         for i in 0..(retired_count.min(Self::LEN as u64) as usize) {
             self.buffer[(self.cursor + i) % Self::LEN] = None;
+        }
+
+        // Too many, if it is none that we have: RFC 9000, section 5.1.1
+        let position = (self.cursor + index as usize) % Self::LEN;
+        if self.buffer[position].is_none() && self.iter().count() >= self.limit {
+            return Err(InsertError::ExceedsLimit);
         }
 
         // Record the new CID
@@ -148,6 +166,24 @@ mod tests {
 
     fn initial_cid() -> ConnectionId {
         ConnectionId::new(&[0xFF; 8])
+    }
+
+    #[test]
+    fn no_more_than_the_limit() {
+        let mut q = CidQueue::with_limit(initial_cid(), 2);
+        assert_eq!(q.insert(cid(1, 0)), Ok(None));
+        assert_eq!(q.insert(cid(1, 0)), Ok(None));
+        assert_eq!(q.insert(cid(2, 0)), Err(InsertError::ExceedsLimit));
+        // Retired by us, and by the peer
+        q.next().unwrap();
+        assert_eq!(q.insert(cid(2, 0)), Ok(None));
+        assert_eq!(q.insert(cid(3, 0)), Err(InsertError::ExceedsLimit));
+        assert!(q.insert(cid(3, 2)).unwrap().is_some());
+        assert_eq!(q.insert(cid(1, 0)), Err(InsertError::Retired));
+        assert_eq!(q.insert(cid(4, 2)), Err(InsertError::ExceedsLimit));
+        let mut q = CidQueue::with_limit(initial_cid(), 100);
+        let kept = (1..=9).filter(|n| q.insert(cid(*n, 0)).is_ok()).count();
+        assert_eq!(kept, CidQueue::LEN - 1);
     }
 
     #[test]

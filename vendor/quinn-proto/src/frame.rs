@@ -569,11 +569,26 @@ impl Iter {
         Ok(self.bytes.split_to(len as usize))
     }
 
+    /// Skips the bytes of padding that follow, most of a padded packet
+    fn skip_padding(&mut self) {
+        let (words, _) = self.bytes.as_chunks::<16>();
+        let zeros = words
+            .iter()
+            .take_while(|word| u128::from_ne_bytes(**word) == 0);
+        let words = 16 * zeros.count();
+        self.bytes.advance(words);
+        let rest = self.bytes.iter().take_while(|byte| **byte == 0).count();
+        self.bytes.advance(rest);
+    }
+
     fn try_next(&mut self) -> Result<Frame, IterErr> {
         let ty = self.bytes.get::<FrameType>()?;
         self.last_ty = Some(ty);
         Ok(match ty {
-            FrameType::PADDING => Frame::Padding,
+            FrameType::PADDING => {
+                self.skip_padding();
+                Frame::Padding
+            }
             FrameType::RESET_STREAM => Frame::ResetStream(ResetStream {
                 id: self.bytes.get()?,
                 error_code: self.bytes.get()?,

@@ -129,4 +129,5 @@ errors! {
     KEY_UPDATE_ERROR(0xE) "key update error";
     AEAD_LIMIT_REACHED(0xF) "the endpoint has reached the confidentiality or integrity limit for the AEAD algorithm";
     NO_VIABLE_PATH(0x10) "no viable network path exists";
+    VERSION_NEGOTIATION_ERROR(0x11) "the version information of the peer does not fit the version in use";
 }

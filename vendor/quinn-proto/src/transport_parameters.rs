@@ -19,7 +19,6 @@ use crate::{
     LOC_CID_COUNT, MAX_CID_SIZE, MAX_STREAM_COUNT, RESET_TOKEN_SIZE, ResetToken, Side,
     TIMER_GRANULARITY, TransportError, VarInt,
     cid_generator::ConnectionIdGenerator,
-    cid_queue::CidQueue,
     coding::{BufExt, BufMutExt, UnexpectedEnd},
     config::{EndpointConfig, ServerConfig, TransportConfig},
     shared::ConnectionId,
@@ -164,7 +163,7 @@ impl TransportParameters {
             active_connection_id_limit: if cid_gen.cid_len() == 0 {
                 2 // i.e. default, i.e. unsent
             } else {
-                CidQueue::LEN as u32
+                config.active_connection_id_limit as u32
             }
             .into(),
             max_datagram_frame_size: config

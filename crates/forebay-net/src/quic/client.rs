@@ -1,8 +1,7 @@
 //! Connections that this side begins. A [`Client`] is an [`Endpoint`] that takes none.
 
 use super::{
-    Arrival, Choose, Congestion, Endpoint, HostKey, IDS, Link, Mask, Owner, Place, Received, Settings,
-    session, version,
+    Arrival, Choose, Congestion, Endpoint, HostKey, Link, Mask, Owner, Place, Received, Settings, session,
 };
 use crate::dial::{DialError, LocalAddress};
 use crate::tls::hello::Hello;
@@ -80,8 +79,10 @@ impl Dialling {
         if let Some(window) = limits.send_window {
             transport.send_window(window.into());
         }
-        let ids = limits.ids.map(|ids| ids.clamp(*IDS.start(), *IDS.end()));
-        let mut config = ClientConfig::new(Arc::new(Tls { tls, ids }));
+        if let Some(ids) = limits.ids {
+            transport.active_connection_id_limit(usize::try_from(ids).unwrap_or(usize::MAX));
+        }
+        let mut config = ClientConfig::new(Arc::new(Tls { tls }));
         config.transport_config(Arc::new(transport));
         if limits.tokens {
             config.token_store(Arc::new(TokenMemoryCache::default()));
@@ -303,8 +304,6 @@ impl Owner for Nobody {
 /// Configuration that makes sessions.
 struct Tls {
     tls: Arc<rustls::ClientConfig>,
-    /// See [`Limits::ids`].
-    ids: Option<u64>,
 }
 
 impl crypto::ClientConfig for Tls {
@@ -319,9 +318,6 @@ impl crypto::ClientConfig for Tls {
         let name = ServerName::try_from(server_name.to_owned()).map_err(|_| bad_name())?;
         let mut encoded = Vec::new();
         params.write(&mut encoded);
-        if let Some(ids) = self.ids {
-            version::set_parameter(&mut encoded, session::ACTIVE_CONNECTION_ID_LIMIT, ids);
-        }
         // It fails for a configuration without TLS 1.3, too, or without randomness.
         let tls = ClientConnection::new(self.tls.clone(), version, name, encoded).map_err(|_| bad_name())?;
         Ok(Box::new(Session { version, tls, told: false, next: None }))

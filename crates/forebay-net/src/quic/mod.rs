@@ -10,7 +10,6 @@ pub mod client;
 mod congestion;
 mod frames;
 mod path;
-mod rules;
 mod session;
 mod settings;
 mod strangers;
@@ -24,10 +23,9 @@ pub use quinn_proto::{
     ConnectError, Connection, ConnectionError, Dir, Event, ReadError, SendStream, Side, StreamEvent,
     StreamId, VarInt, WriteError,
 };
-pub use rules::IDS;
 pub use rustls::ServerConfig as TlsConfig;
 pub use session::{Choose, HandshakeFacts};
-pub use settings::{HostKey, Settings};
+pub use settings::{HostKey, IDS, Settings};
 pub use tally::{COUNTS, Count};
 
 use aws_lc_rs::hmac;
@@ -121,7 +119,8 @@ impl Link {
             return;
         }
         let before = quinn.remote_address();
-        let (answer, ()) = path::watch(|| quinn.handle_event(event));
+        quinn.handle_event(event);
+        let answer = quinn.take_path_response();
         let mut strangers = self.strangers.borrow_mut();
         if before != from || quinn.remote_address() != from || !strangers.is_empty() {
             strangers.note(from, len, before, &quinn);
@@ -643,9 +642,11 @@ impl Endpoint {
                 outbox.give_back(buf);
                 return false;
             };
+            let challenge = quinn.take_path_challenge();
             drop(quinn);
             transmit.size = shorter.map_or(transmit.size, |length| length.min(transmit.size));
-            if !link.strangers.borrow_mut().may_have(transmit.destination, transmit.size, client) {
+            let (to, size) = (transmit.destination, transmit.size);
+            if !link.strangers.borrow_mut().may_have(to, size, client, challenge) {
                 self.count(Count::Withheld);
                 outbox.give_back(buf);
                 continue;
@@ -762,10 +763,7 @@ impl Endpoint {
 #[doc(hidden)]
 pub fn read_anything(bytes: &[u8]) {
     let _ = session::read_parameters(bytes, version::V1);
-    let mut payload = bytes.to_vec();
-    let length = frames::prepare_early(&mut payload);
-    payload.truncate(length);
-    rules::Rules::new(2).judge(&mut BytesMut::from(bytes));
+    let _ = frames::without_padding(bytes);
 }
 
 #[cfg(test)]

@@ -1,35 +1,10 @@
-//! What keys and the endpoint tell each other of a path that is not proved (RFC 9000, section 8.2). quinn-proto, which calls the keys, does
-//! not carry it.
+//! Length that a datagram for a path that is not proved may have (RFC 9000, section 8.2): the endpoint tells the keys, which quinn-proto calls.
 
 use std::cell::Cell;
 
 thread_local! {
-    static RESPONSE: Cell<Option<u64>> = const { Cell::new(None) };
-    static CHALLENGE: Cell<Option<u64>> = const { Cell::new(None) };
     static MOST: Cell<Option<usize>> = const { Cell::new(None) };
     static LENGTH: Cell<Option<usize>> = const { Cell::new(None) };
-}
-
-/// Notes the data of a PATH_RESPONSE frame of the client.
-pub(super) fn note_response(data: u64) {
-    RESPONSE.set(Some(data));
-}
-
-/// Calls a function that handles a datagram. Returns the data of a PATH_RESPONSE frame in it.
-pub(super) fn watch<R>(handle: impl FnOnce() -> R) -> (Option<u64>, R) {
-    RESPONSE.set(None);
-    let result = handle();
-    (RESPONSE.get(), result)
-}
-
-/// Notes the data of a PATH_CHALLENGE frame that is about to be sent.
-pub(super) fn note_challenge(data: u64) {
-    CHALLENGE.set(Some(data));
-}
-
-/// Returns the data of the PATH_CHALLENGE frame that has been made since the last call.
-pub(super) fn take_challenge() -> Option<u64> {
-    CHALLENGE.take()
 }
 
 /// Calls a function that makes a datagram. With `most`, the longest that the path may have, padding is left out: a challenge goes out in a

@@ -1,8 +1,7 @@
 //! TLS of QUIC connections (RFC 9001). A session begins without a configuration: the ClientHello chooses it, as over TCP.
 
-use super::frames::{code_of_close, prepare_early, without_padding};
+use super::frames::without_padding;
 use super::path;
-use super::rules::{IDS, Rules};
 use super::version::{self, Agreement};
 use crate::tls::hello::{Hello, Reading};
 use crate::tls::sessions::{self, OverQuic};
@@ -100,42 +99,12 @@ static INITIAL: LazyLock<Option<Suite>> = LazyLock::new(|| {
 });
 
 /// Configuration that makes sessions. It stands for no server.
-pub(super) struct Crypto {
-    /// Identifiers of a client that are kept at most (nginx: quic_active_connection_id_limit).
-    pub ids: u64,
-}
-
-/// Transport parameter `active_connection_id_limit` (RFC 9000, section 18.2).
-pub(super) const ACTIVE_CONNECTION_ID_LIMIT: u64 = 0x0e;
-/// Error codes of QUIC: TRANSPORT_PARAMETER_ERROR, and VERSION_NEGOTIATION_ERROR (RFC 9368, section 8), which quinn-proto has not.
-const PARAMETER_ERROR: u8 = 0x08;
-const VERSION_NEGOTIATION_ERROR: u8 = 0x11;
+pub(super) struct Crypto;
 
 /// What a session and the keys of its connection share.
 struct Common {
     /// Packets are sent in version 2.
     is_v2: AtomicBool,
-    /// The connection ends with VERSION_NEGOTIATION_ERROR.
-    has_wrong_version: AtomicBool,
-    rules: Rules,
-}
-
-impl Common {
-    /// Changes what quinn-proto is about to seal, where it does not know better.
-    fn correct(&self, payload: &mut [u8]) {
-        if self.has_wrong_version.load(Relaxed) {
-            correct_code(payload);
-        }
-    }
-}
-
-/// Changes the error code of the CONNECTION_CLOSE frame of a payload to the one that quinn-proto has not.
-fn correct_code(payload: &mut [u8]) {
-    if let Some(code) = code_of_close(payload).and_then(|at| payload.get_mut(at))
-        && *code == PARAMETER_ERROR
-    {
-        *code = VERSION_NEGOTIATION_ERROR;
-    }
 }
 
 /// Configuration by which retries are sealed; it has no certificate.
@@ -190,14 +159,8 @@ impl crypto::ServerConfig for Crypto {
     fn start_session(self: Arc<Self>, _: u32, params: &TransportParameters) -> Box<dyn crypto::Session> {
         let mut encoded = Vec::new();
         params.write(&mut encoded);
-        let ids = self.ids.clamp(*IDS.start(), *IDS.end());
-        version::set_parameter(&mut encoded, ACTIVE_CONNECTION_ID_LIMIT, ids);
         let version = arriving();
-        let common = Common {
-            is_v2: AtomicBool::new(matches!(version, Version::V2)),
-            has_wrong_version: AtomicBool::new(false),
-            rules: Rules::new(ids),
-        };
+        let common = Common { is_v2: AtomicBool::new(matches!(version, Version::V2)) };
         Box::new(Session {
             begun: version,
             version,
@@ -226,7 +189,7 @@ fn side_of(side: Side) -> rustls::Side {
 
 /// Returns keys of Initial packets of one version.
 pub(super) fn initial_keys(version: Version, dst_cid: &ConnectionId, side: Side) -> Option<Keys> {
-    INITIAL.as_ref().map(|suite| boxed_early(suite.keys(dst_cid, side_of(side), version), version, None))
+    INITIAL.as_ref().map(|suite| boxed_early(suite.keys(dst_cid, side_of(side), version), version))
 }
 
 pub(super) fn boxed(keys: rustls::quic::Keys, version: Version) -> Keys {
@@ -234,9 +197,9 @@ pub(super) fn boxed(keys: rustls::quic::Keys, version: Version) -> Keys {
 }
 
 /// The same for Initial and Handshake packets.
-fn boxed_early(keys: rustls::quic::Keys, version: Version, common: Option<&Arc<Common>>) -> Keys {
+fn boxed_early(keys: rustls::quic::Keys, version: Version) -> Keys {
     let is_v2 = matches!(version, Version::V2);
-    boxed_by(keys, |rustls| Box::new(Key { rustls, is_v2, is_early: true, common: common.cloned() }))
+    boxed_by(keys, |rustls| Box::new(Key { rustls, is_v2, is_early: true }))
 }
 
 fn boxed_by(
@@ -249,9 +212,9 @@ fn boxed_by(
     }
 }
 
-/// Returns a key of 1-RTT packets of this side as a client.
+/// Returns a key of 0-RTT or 1-RTT packets.
 pub(super) fn sealing(rustls: Box<dyn rustls::quic::PacketKey>, version: Version) -> Box<dyn PacketKey> {
-    Box::new(Key { rustls, is_v2: matches!(version, Version::V2), is_early: false, common: None })
+    Box::new(Key { rustls, is_v2: matches!(version, Version::V2), is_early: false })
 }
 
 /// Opens a packet whose header may have been of version 2.
@@ -287,43 +250,24 @@ struct Key {
     is_v2: bool,
     /// The packets are Initial or Handshake packets.
     is_early: bool,
-    /// That of a server's connection.
-    common: Option<Arc<Common>>,
-}
-
-impl Key {
-    /// Changes an Initial or Handshake packet that is about to be sealed.
-    fn correct_early(&self, buf: &mut [u8], header_len: usize) {
-        if self.is_v2 {
-            version::header_on_the_wire(buf);
-        }
-        let content = content(buf, header_len, &*self.rustls);
-        match &self.common {
-            Some(common) => common.correct(content),
-            None if version::is_other_noted() => correct_code(content),
-            None => {}
-        }
-    }
 }
 
 impl PacketKey for Key {
     fn encrypt(&self, packet: u64, buf: &mut [u8], header_len: usize) {
         if self.is_early {
-            self.correct_early(buf, header_len);
-        } else if let Some(common) = &self.common {
+            if self.is_v2 {
+                version::header_on_the_wire(buf);
+            }
+        } else if let Some(most) = path::most() {
+            // Header protection needs a sample of the four bytes behind the packet number and what follows them.
             let content = content(buf, header_len, &*self.rustls);
-            common.rules.note_sent(content);
-            common.correct(content);
-            if let Some(most) = path::most() {
-                // Header protection needs a sample of the four bytes behind the packet number and what follows them.
-                let length = header_len + without_padding(content).max(4) + self.rustls.tag_len();
-                if length <= most
-                    && let Some(packet_buf) = buf.get_mut(..length)
-                {
-                    PacketKey::encrypt(&self.rustls, packet, packet_buf, header_len);
-                    path::note_length(length);
-                    return;
-                }
+            let length = header_len + without_padding(content).max(4) + self.rustls.tag_len();
+            if length <= most
+                && let Some(packet_buf) = buf.get_mut(..length)
+            {
+                PacketKey::encrypt(&self.rustls, packet, packet_buf, header_len);
+                path::note_length(length);
+                return;
             }
         }
         PacketKey::encrypt(&self.rustls, packet, buf, header_len);
@@ -331,16 +275,7 @@ impl PacketKey for Key {
 
     fn decrypt(&self, packet: u64, header: &[u8], payload: &mut BytesMut) -> Result<(), CryptoError> {
         let is_v2 = self.is_v2 && version::is_long(header);
-        open(&*self.rustls, is_v2, packet, header, payload)?;
-        match &self.common {
-            _ if self.is_early => {
-                let length = prepare_early(payload);
-                payload.truncate(length);
-            }
-            Some(common) => common.rules.judge(payload),
-            None => payload.truncate(without_padding(payload)),
-        }
-        Ok(())
+        open(&*self.rustls, is_v2, packet, header, payload)
     }
 
     fn tag_len(&self) -> usize {
@@ -399,16 +334,12 @@ impl PacketKey for InitialKey {
         if is_v2 {
             version::header_on_the_wire(buf);
         }
-        self.0.common.correct(content(buf, header_len, &**key));
         PacketKey::encrypt(key, packet, buf, header_len);
     }
 
     fn decrypt(&self, packet: u64, header: &[u8], payload: &mut BytesMut) -> Result<(), CryptoError> {
         let is_v2 = version::is_v2_arriving();
-        open(&*self.0.of(is_v2).remote.packet, is_v2, packet, header, payload)?;
-        let length = prepare_early(payload);
-        payload.truncate(length);
-        Ok(())
+        open(&*self.0.of(is_v2).remote.packet, is_v2, packet, header, payload)
     }
 
     fn tag_len(&self) -> usize {
@@ -463,12 +394,6 @@ impl Session {
         }
     }
 
-    /// Returns a key of 0-RTT or 1-RTT packets.
-    fn sealing(&self, rustls: Box<dyn rustls::quic::PacketKey>) -> Box<dyn PacketKey> {
-        let common = Some(self.common.clone());
-        Box::new(Key { rustls, is_v2: matches!(self.version, Version::V2), is_early: false, common })
-    }
-
     fn fail(&mut self, alert: u8, reason: String) -> TransportError {
         self.alert = Some(alert);
         TransportError { code: TransportErrorCode::crypto(alert), frame: None, reason }
@@ -477,14 +402,15 @@ impl Session {
 
 /// Reads the transport parameters of a client.
 pub(super) fn read_parameters(bytes: &[u8], version: u32) -> Result<TransportParameters, TransportError> {
-    let wrong = |reason: &str| {
-        let code = TransportErrorCode::TRANSPORT_PARAMETER_ERROR;
-        TransportError { code, frame: None, reason: reason.to_owned() }
-    };
+    let error = |code, reason: &str| TransportError { code, frame: None, reason: reason.to_owned() };
+    let wrong = |reason| error(TransportErrorCode::TRANSPORT_PARAMETER_ERROR, reason);
     match version::judge(bytes, version) {
         Agreement::Good => {}
-        // Its code is changed on the way out, see `Common::correct`.
-        Agreement::Other => return Err(wrong("version information of the client is of another version")),
+        // RFC 9368, section 8.
+        Agreement::Other => {
+            let reason = "version information of the client is of another version";
+            return Err(error(TransportErrorCode::VERSION_NEGOTIATION_ERROR, reason));
+        }
         Agreement::Malformed => return Err(wrong("version information of the client is malformed")),
     }
     // RFC 9000, section 7.4. quinn-proto finds those that it knows only.
@@ -522,7 +448,7 @@ impl crypto::Session for Session {
 
     fn early_crypto(&self) -> Option<(Box<dyn HeaderKey>, Box<dyn PacketKey>)> {
         let keys = self.chosen()?.zero_rtt_keys()?;
-        Some((Box::new(keys.header), self.sealing(keys.packet)))
+        Some((Box::new(keys.header), sealing(keys.packet, self.version)))
     }
 
     fn early_data_accepted(&self) -> Option<bool> {
@@ -582,21 +508,16 @@ impl crypto::Session for Session {
 
     fn transport_parameters(&self) -> Result<Option<TransportParameters>, TransportError> {
         let Some(bytes) = self.chosen().and_then(|c| c.quic_transport_parameters()) else { return Ok(None) };
-        let begun = number_of(self.begun);
-        if version::judge(bytes, begun) == Agreement::Other {
-            self.common.has_wrong_version.store(true, Relaxed);
-            version::note_other();
-        }
-        read_parameters(bytes, begun).map(Some)
+        read_parameters(bytes, number_of(self.begun)).map(Some)
     }
 
     fn write_handshake(&mut self, buf: &mut Vec<u8>) -> Option<Keys> {
         let Stage::Chosen(connection) = &mut self.stage else { return None };
         match connection.write_hs(buf) {
-            Some(KeyChange::Handshake { keys }) => Some(boxed_early(keys, self.version, Some(&self.common))),
+            Some(KeyChange::Handshake { keys }) => Some(boxed_early(keys, self.version)),
             Some(KeyChange::OneRtt { keys, next }) => {
                 self.next = Some(next);
-                Some(boxed_by(keys, |key| self.sealing(key)))
+                Some(boxed(keys, self.version))
             }
             None => {
                 if buf.is_empty() && !connection.is_handshaking() {
@@ -609,7 +530,8 @@ impl crypto::Session for Session {
 
     fn next_1rtt_keys(&mut self) -> Option<KeyPair<Box<dyn PacketKey>>> {
         let keys = self.next.as_mut()?.next_packet_keys();
-        Some(KeyPair { local: self.sealing(keys.local), remote: self.sealing(keys.remote) })
+        let sealing = |key| sealing(key, self.version);
+        Some(KeyPair { local: sealing(keys.local), remote: sealing(keys.remote) })
     }
 
     fn is_valid_retry(&self, _: &ConnectionId, _: &[u8], _: &[u8]) -> bool {

@@ -10,6 +10,9 @@ use std::time::Duration;
 /// connections use a few, so the others are allowed once it has many open.
 const FIRST_STREAMS: u32 = 20;
 
+/// Numbers of a peer's connection identifiers that can be kept (RFC 9000, section 18.2: no fewer than two; quinn-proto has room for five).
+pub const IDS: std::ops::RangeInclusive<u64> = 2..=5;
+
 /// Limits and settings of an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -74,7 +77,7 @@ impl hkdf::KeyType for Length {
 pub(super) fn server_config(settings: &Settings) -> ServerConfig {
     let key = |purpose| hkdf::Salt::new(hkdf::HKDF_SHA256, &[]).extract(&settings.key.derive::<32>(purpose));
     let tokens = version::TokenKeys { v1: key(b"token"), v2: key(b"token of version 2") };
-    let mut server = ServerConfig::new(Arc::new(session::Crypto { ids: settings.ids }), Arc::new(tokens));
+    let mut server = ServerConfig::new(Arc::new(session::Crypto), Arc::new(tokens));
     server.transport_config(Arc::new(transport(settings))).max_incoming(UNVALIDATED * 4);
     server
 }
@@ -99,6 +102,7 @@ fn transport(settings: &Settings) -> TransportConfig {
         .max_idle_timeout(idle)
         .datagram_receive_buffer_size(None)
         .congestion_controller_factory(settings.congestion.factory())
+        .active_connection_id_limit(usize::try_from(settings.ids).unwrap_or(usize::MAX))
         .initial_mtu(1200);
     config
 }

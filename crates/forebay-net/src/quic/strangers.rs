@@ -4,7 +4,6 @@
 //!
 //! Nor may that other be taken for the client: a request counts as one of the address that was proved last.
 
-use super::path;
 use quinn_proto::Connection;
 use std::cell::Cell;
 use std::net::{IpAddr, SocketAddr};
@@ -121,10 +120,15 @@ impl Strangers {
         moved.has_asked.replace(true).then(|| (3 * moved.received).saturating_sub(moved.sent))
     }
 
-    /// Returns `true` if a datagram of this length may be sent to an address. `client`: address of the client.
-    pub(super) fn may_have(&mut self, to: SocketAddr, len: usize, client: SocketAddr) -> bool {
-        // Each packet to a client that has not answered yet has the challenge.
-        let challenge = path::take_challenge();
+    /// Returns `true` if a datagram of this length may be sent to an address. `client`: address of the client. `challenge`: data of the
+    /// PATH_CHALLENGE frame in it. Each packet to a client that has not answered yet has one.
+    pub(super) fn may_have(
+        &mut self,
+        to: SocketAddr,
+        len: usize,
+        client: SocketAddr,
+        challenge: Option<u64>,
+    ) -> bool {
         if to == client {
             self.challenge = challenge.or(self.challenge);
             let Some(moved) = self.moved.as_mut().filter(|moved| moved.to == to) else { return true };
@@ -155,12 +159,12 @@ mod tests {
         let (home, other) = (addr("10.0.0.1:1"), addr("10.0.0.2:2"));
         let mut strangers = Strangers::new(home);
         strangers.note_one(other, 40, (home, home), true);
-        assert!(strangers.may_have(home, 1200, home));
-        assert!(!strangers.may_have(other, 1200, home));
-        assert!(strangers.may_have(other, 1200, home) && strangers.is_empty());
+        assert!(strangers.may_have(home, 1200, home, None));
+        assert!(!strangers.may_have(other, 1200, home, None));
+        assert!(strangers.may_have(other, 1200, home, None) && strangers.is_empty());
         strangers.note_one(other, 40, (home, home), true);
         strangers.note_one(other, 1200, (home, home), true);
-        assert!(strangers.may_have(other, 1200, home) && strangers.is_empty());
+        assert!(strangers.may_have(other, 1200, home, None) && strangers.is_empty());
         strangers.note_one(other, 40, (home, home), false);
         assert!(strangers.is_empty());
         for port in 0..100 {
@@ -174,25 +178,24 @@ mod tests {
         let (home, other) = (addr("10.0.0.1:1"), addr("10.0.0.2:2"));
         let mut strangers = Strangers::new(home);
         strangers.note_one(other, 40, (home, other), false);
-        assert!(!strangers.may_have(other, 1200, other) && strangers.may_have(home, 1200, other));
+        assert!(!strangers.may_have(other, 1200, other, None) && strangers.may_have(home, 1200, other, None));
         strangers.note_one(other, 300, (other, other), false);
-        assert!(!strangers.may_have(other, 1200, other));
+        assert!(!strangers.may_have(other, 1200, other, None));
         // To and fro begins anew.
         strangers.note_one(home, 40, (other, home), false);
         assert!(strangers.is_empty());
         strangers.note_one(other, 40, (home, other), false);
-        assert!(!strangers.may_have(other, 1200, other));
+        assert!(!strangers.may_have(other, 1200, other, None));
         strangers.note_one(other, 360, (other, other), false);
-        assert!(strangers.may_have(other, 1200, other) && strangers.is_empty());
+        assert!(strangers.may_have(other, 1200, other, None) && strangers.is_empty());
         // What is short enough may go there, after the question to the address before. An answer proves the address.
         strangers.note_one(other, 40, (home, other), false);
         assert_eq!((strangers.allowance(other), strangers.allowance(other)), (None, Some(120)));
-        assert!(strangers.may_have(other, 50, other) && strangers.may_have(other, 70, other));
-        assert!(!strangers.may_have(other, 1, other));
+        assert!(strangers.may_have(other, 50, other, None) && strangers.may_have(other, 70, other, None));
+        assert!(!strangers.may_have(other, 1, other, None));
         strangers.note_one(other, 40, (other, other), false);
         assert_eq!(strangers.allowance(other), Some(120));
-        path::note_challenge(7);
-        assert!(strangers.may_have(other, 1, other));
+        assert!(strangers.may_have(other, 1, other, Some(7)));
         for (data, from) in [(7, home), (8, other)] {
             strangers.note_answer(data, from, other);
             assert!(!strangers.is_empty());
@@ -212,11 +215,9 @@ mod tests {
         strangers.note_one(other, 1200, (home, other), false);
         assert_eq!(strangers.proved(other), home);
         // The challenge for the address before reaches the sender, that for the new one does not.
-        path::note_challenge(1);
-        assert!(strangers.may_have(home, 1200, other));
+        assert!(strangers.may_have(home, 1200, other, Some(1)));
         strangers.note_answer(1, other, other);
-        path::note_challenge(2);
-        assert!(strangers.may_have(other, 1200, other));
+        assert!(strangers.may_have(other, 1200, other, Some(2)));
         strangers.note_answer(1, other, other);
         strangers.note_answer(2, home, other);
         assert_eq!(strangers.proved(other), home);

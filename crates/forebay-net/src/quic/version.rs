@@ -4,7 +4,7 @@
 //! where packets are sealed ([`header_on_the_wire`]), since the header is part of what is authenticated. So a connection can begin with
 //! version 1 and go on with version 2 (RFC 9368).
 
-use super::frames::{push_varint, varint};
+use super::frames::varint;
 use aws_lc_rs::hkdf::Prk;
 use quinn_proto::ConnectionId;
 use quinn_proto::crypto::{AeadKey, HandshakeTokenKey};
@@ -42,18 +42,6 @@ pub(super) fn is_long(packet: &[u8]) -> bool {
 
 thread_local! {
     static IS_V2: Cell<bool> = const { Cell::new(false) };
-    static IS_OTHER: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Notes that the datagram that is handled has version information of another version. Keys by which quinn-proto refuses a connection in its
-/// first datagram know nothing else of it.
-pub(super) fn note_other() {
-    IS_OTHER.set(true);
-}
-
-/// Returns `true` if that has been noted.
-pub(super) fn is_other_noted() -> bool {
-    IS_OTHER.get()
 }
 
 /// Returns `true` if the datagram that is handled has come in version 2. quinn-proto does not know.
@@ -85,7 +73,6 @@ pub(super) fn of_long_header(packet: &[u8]) -> Option<u32> {
 pub(super) fn to_v1(datagram: &mut [u8]) {
     let mut at = 0;
     IS_V2.set(of_long_header(datagram) == Some(V2));
-    IS_OTHER.set(false);
     while let Some(packet) = datagram.get_mut(at..)
         && of_long_header(packet) == Some(V2)
     {
@@ -194,21 +181,6 @@ pub(super) fn prefers_v2(params: &[u8]) -> bool {
     chosen == V1 && available.iter().find(|version| [V1, V2].contains(version)) == Some(&V2)
 }
 
-/// Sets a transport parameter that is a number.
-pub(super) fn set_parameter(params: &mut Vec<u8>, name: u64, value: u64) {
-    let mut out = Vec::with_capacity(params.len() + 8);
-    let mut push = |name: u64, value: &[u8]| {
-        push_varint(&mut out, name);
-        push_varint(&mut out, value.len() as u64);
-        out.extend_from_slice(value);
-    };
-    parameters(params).filter(|(known, _)| *known != name).for_each(|(name, value)| push(name, value));
-    let mut number = Vec::new();
-    push_varint(&mut number, value);
-    push(name, &number);
-    *params = out;
-}
-
 /// Returns `true` if a client has sent a transport parameter twice (RFC 9000, section 7.4).
 pub(super) fn repeats_parameter(params: &[u8]) -> bool {
     let mut ids: Vec<u64> = parameters(params).map(|(id, _)| id).collect();
@@ -309,15 +281,6 @@ mod tests {
             assert_eq!(prefers_v2(&with(versions)), wanted, "{versions:x?}");
         }
         assert!(!prefers_v2(&[]));
-    }
-
-    #[test]
-    fn a_parameter_is_set() {
-        let mut params = vec![0x0e, 1, 5, 0x01, 1, 9];
-        set_parameter(&mut params, 0x0e, 3);
-        assert_eq!(params, [0x01, 1, 9, 0x0e, 1, 3]);
-        set_parameter(&mut params, 0x0e, 100);
-        assert_eq!(params, [0x01, 1, 9, 0x0e, 2, 0x40, 100]);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 use std::{fmt, sync::Arc};
 
+use crate::cid_queue::CidQueue;
 use crate::{Duration, INITIAL_MTU, MAX_UDP_PAYLOAD, VarInt, VarIntBoundsExceeded, congestion};
 
 /// Parameters governing the core QUIC state machine
@@ -44,9 +45,19 @@ pub struct TransportConfig {
     pub(crate) congestion_controller_factory: Arc<dyn congestion::ControllerFactory + Send + Sync>,
 
     pub(crate) enable_segmentation_offload: bool,
+
+    pub(crate) active_connection_id_limit: usize,
 }
 
 impl TransportConfig {
+    /// Number of the peer's connection IDs that are kept at a time
+    ///
+    /// At least 2 (RFC 9000, section 18.2) and at most 5, which is the default.
+    pub fn active_connection_id_limit(&mut self, value: usize) -> &mut Self {
+        self.active_connection_id_limit = value.clamp(2, CidQueue::LEN);
+        self
+    }
+
     /// Maximum number of incoming bidirectional streams that may be open concurrently
     ///
     /// Must be nonzero for the peer to open any bidirectional streams.
@@ -381,6 +392,7 @@ impl Default for TransportConfig {
             congestion_controller_factory: Arc::new(congestion::CubicConfig::default()),
 
             enable_segmentation_offload: true,
+            active_connection_id_limit: CidQueue::LEN,
         }
     }
 }
@@ -413,6 +425,7 @@ impl fmt::Debug for TransportConfig {
                 deterministic_packet_numbers: _,
             congestion_controller_factory: _,
             enable_segmentation_offload,
+            active_connection_id_limit,
         } = self;
         let mut s = fmt.debug_struct("TransportConfig");
 
@@ -441,7 +454,8 @@ impl fmt::Debug for TransportConfig {
             .field("datagram_receive_buffer_size", datagram_receive_buffer_size)
             .field("datagram_send_buffer_size", datagram_send_buffer_size)
             // congestion_controller_factory not debug
-            .field("enable_segmentation_offload", enable_segmentation_offload);
+            .field("enable_segmentation_offload", enable_segmentation_offload)
+            .field("active_connection_id_limit", active_connection_id_limit);
 
         s.finish_non_exhaustive()
     }

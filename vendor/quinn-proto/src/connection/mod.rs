@@ -208,6 +208,10 @@ pub struct Connection {
     //
     /// Responses to PATH_CHALLENGE frames
     path_responses: PathResponses,
+    /// Data of the last PATH_RESPONSE frame received, until it is taken
+    path_response: Option<u64>,
+    /// Data of the last PATH_CHALLENGE frame made, until it is taken
+    path_challenge_sent: Option<u64>,
     close: bool,
 
     //
@@ -276,6 +280,7 @@ impl Connection {
             client_hello: None,
         });
         let mut rng = StdRng::from_seed(rng_seed);
+        let rem_cids = CidQueue::with_limit(rem_cid, config.active_connection_id_limit);
         let mut this = Self {
             endpoint_config,
             crypto,
@@ -334,6 +339,8 @@ impl Connection {
             packet_number_filter: PacketNumberFilter::new(&mut rng),
 
             path_responses: PathResponses::default(),
+            path_response: None,
+            path_challenge_sent: None,
             close: false,
 
             ack_frequency: AckFrequencyState::new(get_max_ack_delay(
@@ -357,7 +364,7 @@ impl Connection {
             ),
             datagrams: DatagramState::default(),
             config,
-            rem_cids: CidQueue::new(rem_cid),
+            rem_cids,
             rng,
             stats: ConnectionStats::default(),
             version,
@@ -1043,6 +1050,7 @@ impl Connection {
             self,
         )?;
         trace!("validating previous path with PATH_CHALLENGE {:08x}", token);
+        self.path_challenge_sent = Some(token);
         buf.write(frame::FrameType::PATH_CHALLENGE);
         buf.write(token);
         self.stats.frame_tx.path_challenge += 1;
@@ -1271,6 +1279,16 @@ impl Connection {
         stats.path.current_mtu = self.path.mtud.current_mtu();
 
         stats
+    }
+
+    /// Takes the data of the last PATH_RESPONSE frame that was received since the last call
+    pub fn take_path_response(&mut self) -> Option<u64> {
+        self.path_response.take()
+    }
+
+    /// Takes the data of the last PATH_CHALLENGE frame that was made since the last call
+    pub fn take_path_challenge(&mut self) -> Option<u64> {
+        self.path_challenge_sent.take()
     }
 
     /// Returns the counters of frames, without a copy. Those of the path are out of date
@@ -2678,11 +2696,12 @@ impl Connection {
                 Frame::Ack(ack) => {
                     self.on_ack_received(now, packet.header.space(), ack)?;
                 }
-                Frame::Close(reason) => {
+                Frame::Close(reason @ Close::Connection(_)) => {
                     self.error = Some(reason.into());
                     self.state = State::Draining;
                     return Ok(());
                 }
+                // That of an application, too, is not allowed here (RFC 9000, section 12.5)
                 _ => {
                     let mut err =
                         TransportError::PROTOCOL_VIOLATION("illegal frame type in handshake");
@@ -2791,6 +2810,7 @@ impl Connection {
                     }
                 }
                 Frame::PathResponse(token) => {
+                    self.path_response = Some(token);
                     if self.path.challenge == Some(token) && remote == self.path.remote {
                         trace!("new path validated");
                         self.timers.stop(Timer::PathValidation);
@@ -2832,6 +2852,17 @@ impl Connection {
                         stream = %id,
                         offset, "peer claims to be blocked at stream level"
                     );
+                    if id.initiator() != self.side.side() {
+                        // The frame opens the stream (RFC 9000, section 3.2), as one without
+                        // content does, if the limit allows it
+                        let opening = frame::Stream {
+                            id,
+                            offset: 0,
+                            fin: false,
+                            data: Bytes::new(),
+                        };
+                        let _ = self.streams.received(opening, 0)?;
+                    }
                 }
                 Frame::StreamsBlocked { dir, limit } => {
                     if limit > MAX_STREAM_COUNT {
@@ -2852,6 +2883,7 @@ impl Connection {
                                 "STOP_SENDING on recv-only stream",
                             ));
                         }
+                        self.streams.validate_receive_id(id)?;
                     } else if self.streams.is_local_unopened(id) {
                         return Err(TransportError::STREAM_STATE_ERROR(
                             "STOP_SENDING on unopened stream",
@@ -3203,6 +3235,7 @@ impl Connection {
                 sent.non_retransmits = true;
                 sent.requires_padding = true;
                 trace!("PATH_CHALLENGE {:08x}", token);
+                self.path_challenge_sent = Some(token);
                 buf.write(frame::FrameType::PATH_CHALLENGE);
                 buf.write(token);
                 self.stats.frame_tx.path_challenge += 1;

@@ -64,6 +64,11 @@ impl Recv {
             }
         }
 
+        if frame.fin && end < self.end {
+            debug!(end, self.end, "final size below what was received");
+            return Err(TransportError::FINAL_SIZE_ERROR(""));
+        }
+
         let new_bytes = self.credit_consumed_by(end, received, max_data)?;
 
         // Stopped streams don't need to wait for the actual data, they just need to know
@@ -446,9 +451,34 @@ impl Default for RecvState {
 mod tests {
     use bytes::Bytes;
 
-    use crate::{Dir, Side};
+    use crate::{Dir, Side, TransportErrorCode};
 
     use super::*;
+
+    #[test]
+    fn final_size_below_what_was_received() {
+        let frame = |offset, len: usize, fin| frame::Stream {
+            id: StreamId::new(Side::Client, Dir::Bi, 0),
+            offset,
+            fin,
+            data: vec![0; len].into(),
+        };
+        for stopped in [false, true] {
+            let mut s = Recv::new(100);
+            s.ingest(frame(5, 4, false), 123, 0, 1024).unwrap();
+            if stopped {
+                s.stop().unwrap();
+            }
+            for offset in [0, 5] {
+                let refused = s.ingest(frame(offset, 1, true), 123, 9, 1024);
+                assert_eq!(
+                    refused.unwrap_err().code,
+                    TransportErrorCode::FINAL_SIZE_ERROR
+                );
+            }
+            s.ingest(frame(8, 1, true), 123, 9, 1024).unwrap();
+        }
+    }
 
     #[test]
     fn reordered_frames_while_stopped() {
