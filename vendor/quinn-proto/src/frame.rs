@@ -5,7 +5,6 @@ use std::{
 };
 
 use bytes::{Buf, BufMut, Bytes};
-use tinyvec::TinyVec;
 
 use crate::{
     Dir, MAX_CID_SIZE, RESET_TOKEN_SIZE, ResetToken, StreamId, TransportError, TransportErrorCode,
@@ -468,17 +467,6 @@ pub(crate) struct StreamMeta {
     pub(crate) fin: bool,
 }
 
-// This manual implementation exists because `Default` is not implemented for `StreamId`
-impl Default for StreamMeta {
-    fn default() -> Self {
-        Self {
-            id: StreamId(0),
-            offsets: 0..0,
-            fin: false,
-        }
-    }
-}
-
 impl StreamMeta {
     pub(crate) fn encode<W: BufMut>(&self, length: bool, out: &mut W) {
         let mut ty = *STREAM_TYS.start();
@@ -502,8 +490,94 @@ impl StreamMeta {
     }
 }
 
-/// A vector of [`StreamMeta`] with optimization for the single element case
-pub(crate) type StreamMetaVec = TinyVec<[StreamMeta; 1]>;
+/// A [`StreamMeta`] in less space
+#[derive(Debug, Copy, Clone, Eq, PartialEq)]
+pub(crate) struct PackedStreamMeta {
+    pub(crate) id: StreamId,
+    offset: u64,
+    /// Length of the data, which is below the size of a UDP datagram
+    len: u32,
+    fin: bool,
+}
+
+impl From<StreamMeta> for PackedStreamMeta {
+    fn from(x: StreamMeta) -> Self {
+        let len = x.offsets.end - x.offsets.start;
+        debug_assert!(len <= u64::from(u32::MAX));
+        Self {
+            id: x.id,
+            offset: x.offsets.start,
+            len: len as u32,
+            fin: x.fin,
+        }
+    }
+}
+
+impl From<PackedStreamMeta> for StreamMeta {
+    fn from(x: PackedStreamMeta) -> Self {
+        Self {
+            id: x.id,
+            offsets: x.offset..x.offset + u64::from(x.len),
+            fin: x.fin,
+        }
+    }
+}
+
+/// The STREAM frames of one packet, without an allocation for the first few
+#[derive(Debug, Default, Clone)]
+pub(crate) struct StreamMetaVec {
+    inline: [Option<PackedStreamMeta>; Self::INLINE],
+    /// Frames that `inline` has no place for
+    // A box takes a third of the space of a vector, and few packets need it.
+    #[allow(clippy::box_collection)]
+    rest: Option<Box<Vec<PackedStreamMeta>>>,
+}
+
+impl StreamMetaVec {
+    /// Number of frames without an allocation
+    ///
+    /// Packets filled from short responses have two or three.
+    const INLINE: usize = 3;
+
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    pub(crate) fn push(&mut self, meta: StreamMeta) {
+        match self.inline.iter_mut().find(|x| x.is_none()) {
+            Some(place) => *place = Some(meta.into()),
+            None => self.rest.get_or_insert_default().push(meta.into()),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.inline.iter().flatten().count() + self.rest.as_ref().map_or(0, |x| x.len())
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.inline[0].is_none()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = StreamMeta> + '_ {
+        self.inline
+            .iter()
+            .flatten()
+            .chain(self.rest.iter().flat_map(|x| x.iter()))
+            .map(|&x| x.into())
+    }
+}
+
+#[cfg(test)]
+impl std::ops::Index<usize> for StreamMetaVec {
+    type Output = PackedStreamMeta;
+
+    fn index(&self, index: usize) -> &PackedStreamMeta {
+        match self.inline.get(index) {
+            Some(place) => place.as_ref().unwrap(),
+            None => &self.rest.as_ref().unwrap()[index - Self::INLINE],
+        }
+    }
+}
 
 #[derive(Debug, Clone)]
 pub(crate) struct Crypto {
@@ -972,6 +1046,29 @@ mod test {
                 assert_eq!(ack.ecn, Some(ECN));
             }
             ref x => panic!("incorrect frame {x:?}"),
+        }
+    }
+
+    #[test]
+    fn stream_meta_vec() {
+        let mut frames = StreamMetaVec::new();
+        assert!(frames.is_empty());
+        for i in 0..StreamMetaVec::INLINE as u64 + 2 {
+            assert_eq!(frames.len() as u64, i);
+            frames.push(StreamMeta {
+                id: StreamId(i * 4),
+                offsets: VarInt::MAX.0 - 1400 - i..VarInt::MAX.0 - i,
+                fin: i % 2 == 0,
+            });
+            assert_eq!(frames.rest.is_some(), i >= StreamMetaVec::INLINE as u64);
+        }
+        assert_eq!(frames.len(), frames.iter().count());
+        for (i, meta) in frames.iter().enumerate() {
+            assert_eq!(meta.id, StreamId(i as u64 * 4));
+            assert_eq!(frames[i].id, meta.id);
+            let end = VarInt::MAX.0 - i as u64;
+            assert_eq!(meta.offsets, end - 1400..end);
+            assert_eq!(meta.fin, i % 2 == 0);
         }
     }
 

@@ -4,6 +4,7 @@ use std::{
     convert::TryFrom,
     fmt, io, mem,
     net::{IpAddr, SocketAddr},
+    ops::Range,
     sync::Arc,
 };
 
@@ -12,6 +13,7 @@ use frame::StreamMetaVec;
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use thiserror::Error;
+use tinyvec::TinyVec;
 use tracing::{debug, error, trace, trace_span, warn};
 
 use crate::{
@@ -28,7 +30,6 @@ use crate::{
         FixedLengthConnectionIdParser, Header, InitialHeader, InitialPacket, LongType, Packet,
         PacketNumber, PartialDecode, SpaceId,
     },
-    range_set::ArrayRangeSet,
     shared::{
         ConnectionEvent, ConnectionEventInner, ConnectionId, DatagramConnectionEvent, EcnCodepoint,
         EndpointEvent, EndpointEventInner,
@@ -55,6 +56,8 @@ mod pacing;
 
 mod packet_builder;
 use packet_builder::PacketBuilder;
+
+mod sent_packets;
 
 mod packet_crypto;
 use packet_crypto::{PrevCrypto, ZeroRttCrypto};
@@ -1452,7 +1455,7 @@ impl Connection {
             let space = &mut self.spaces[space];
             if space.largest_acked_packet.is_none_or(|pn| ack.largest > pn) {
                 space.largest_acked_packet = Some(ack.largest);
-                if let Some(info) = space.sent_packets.get(&ack.largest) {
+                if let Some(info) = space.sent_packets.get(ack.largest) {
                     // This should always succeed, but a misbehaving peer might ACK a packet we
                     // haven't sent. At worst, that will result in us spuriously reducing the
                     // congestion window.
@@ -1464,29 +1467,37 @@ impl Connection {
             }
         };
 
-        // Avoid DoS from unreasonably huge ack ranges by filtering out just the new acks.
-        let mut newly_acked = ArrayRangeSet::new();
+        // Ranges come in descending order, and packets are processed in ascending order.
+        let mut ranges = TinyVec::<[Range<u64>; 8]>::new();
         for range in ack.iter() {
             self.packet_number_filter.check_ack(space, range.clone())?;
-            for (&pn, _) in self.spaces[space].sent_packets.range(range) {
-                newly_acked.insert_one(pn);
+            // Avoid DoS from unreasonably huge ack ranges by filtering out just the new acks.
+            let range = *range.start()..*range.end() + 1;
+            let sent_packets = &self.spaces[space].sent_packets;
+            if sent_packets.range(range.clone()).next().is_some() {
+                ranges.push(range);
             }
         }
 
-        if newly_acked.is_empty() {
+        if ranges.is_empty() {
             return Ok(());
         }
 
+        let mut newly_acked = 0;
         let mut ack_eliciting_acked = false;
-        for packet in newly_acked.elts() {
-            if let Some(info) = self.spaces[space].take(packet) {
-                if let Some(acked) = info.largest_acked {
+        for mut range in ranges.into_iter().rev() {
+            while let Some((packet, info)) = self.spaces[space].take_first(range.clone()) {
+                range.start = packet + 1;
+                newly_acked += 1;
+                if info.acked_below != 0 {
                     // Assume ACKs for all packets below the largest acknowledged in `packet` have
                     // been received. This can cause the peer to spuriously retransmit if some of
                     // our earlier ACKs were lost, but allows for simpler state tracking. See
                     // discussion at
                     // https://www.rfc-editor.org/rfc/rfc9000.html#name-limiting-ranges-by-tracking
-                    self.spaces[space].pending_acks.subtract_below(acked);
+                    self.spaces[space]
+                        .pending_acks
+                        .subtract_below(info.acked_below);
                 }
                 ack_eliciting_acked |= info.ack_eliciting;
 
@@ -1545,7 +1556,7 @@ impl Connection {
                 // reordering.
                 if new_largest {
                     let sent = self.spaces[space].largest_acked_packet_sent;
-                    self.process_ecn(now, space, newly_acked.len() as u64, ecn, sent);
+                    self.process_ecn(now, space, newly_acked, ecn, sent);
                 }
             } else {
                 // We always start out sending ECN, so any ack that doesn't acknowledge it disables it.
@@ -1608,7 +1619,7 @@ impl Connection {
             }
         }
 
-        for frame in info.stream_frames {
+        for frame in info.stream_frames.iter() {
             self.streams.received_ack_of(frame);
         }
     }
@@ -1689,7 +1700,7 @@ impl Connection {
         let space = &mut self.spaces[pn_space];
         space.loss_time = None;
 
-        for (&packet, info) in space.sent_packets.range(0..largest_acked_packet) {
+        for (packet, info) in space.sent_packets.range(0..largest_acked_packet) {
             if prev_packet != Some(packet.wrapping_sub(1)) {
                 // An intervening packet was acknowledged
                 persistent_congestion_start = None;
@@ -1742,7 +1753,11 @@ impl Connection {
         // OnPacketsLost
         if let Some(largest_lost) = lost_packets.last().cloned() {
             let old_bytes_in_flight = self.path.in_flight.bytes;
-            let largest_lost_sent = self.spaces[pn_space].sent_packets[&largest_lost].time_sent;
+            let largest_lost_sent = self.spaces[pn_space]
+                .sent_packets
+                .get(largest_lost)
+                .unwrap() // safe: lost_packets is populated just above
+                .time_sent;
             self.stats.path.lost_packets += lost_packets.len() as u64;
             self.stats.path.lost_bytes += size_of_lost_packets;
             trace!(
@@ -1753,7 +1768,7 @@ impl Connection {
             for &packet in &lost_packets {
                 let info = self.spaces[pn_space].take(packet).unwrap(); // safe: lost_packets is populated just above
                 self.remove_in_flight(&info);
-                for frame in info.stream_frames {
+                for frame in info.stream_frames.iter() {
                     self.streams.retransmit(frame);
                 }
                 self.spaces[pn_space].pending |= info.retransmits;

@@ -225,7 +225,7 @@ impl PacketBuilder {
 
         let packet = SentPacket {
             path_generation: conn.path.generation(),
-            largest_acked: sent.largest_acked,
+            acked_below: sent.largest_acked.map_or(0, |x| x + 1),
             time_sent: now,
             size,
             ack_eliciting,
