@@ -374,6 +374,9 @@ impl<'a> IntoIterator for &'a Ack {
 }
 
 impl Ack {
+    /// Size of the smallest ACK frame
+    pub(crate) const MIN_SIZE: usize = 5;
+
     pub fn encode<W: BufMut>(
         delay: u64,
         ranges: &ArrayRangeSet,

@@ -527,37 +527,30 @@ impl Connection {
         let mut pad_datagram = false;
         let mut pad_datagram_to_mtu = false;
         let mut congestion_blocked = false;
+        // Whether packets that count towards congestion control were sent
+        let mut in_flight = false;
 
         // Iterate over all spaces and find data to send
-        let mut space_idx = 0;
         let spaces = [SpaceId::Initial, SpaceId::Handshake, SpaceId::Data];
+        let mut space_idx = match self.spaces[SpaceId::Initial].crypto.is_none()
+            && self.spaces[SpaceId::Handshake].crypto.is_none()
+        {
+            // Without keys nothing can be sent, so an established connection has one space to visit
+            true => SpaceId::Data as usize,
+            false => 0,
+        };
         // This loop will potentially spend multiple iterations in the same `SpaceId`,
         // so we cannot trivially rewrite it to take advantage of `SpaceId::iter()`.
         while space_idx < spaces.len() {
             let space_id = spaces[space_idx];
-            // Number of bytes available for frames if this is a 1-RTT packet. We're guaranteed to
-            // be able to send an individual frame at least this large in the next 1-RTT
-            // packet. This could be generalized to support every space, but it's only needed to
-            // handle large fixed-size frames, which only exist in 1-RTT (application datagrams). We
-            // don't account for coalesced packets potentially occupying space because frames can
-            // always spill into the next datagram.
-            let pn = self.packet_number_filter.peek(&self.spaces[SpaceId::Data]);
-            let frame_space_1rtt =
-                segment_size.saturating_sub(self.predict_1rtt_overhead(Some(pn)));
-
             // Is there data or a close message to send in this space?
-            let can_send = self.space_can_send(space_id, frame_space_1rtt);
+            let can_send = self.space_can_send(space_id, segment_size);
             if can_send.is_empty() && (!close || self.spaces[space_id].crypto.is_none()) {
                 space_idx += 1;
                 continue;
             }
 
-            let mut ack_eliciting = !self.spaces[space_id].pending.is_empty(&self.streams)
-                || self.spaces[space_id].ping_pending
-                || self.spaces[space_id].immediate_ack_pending;
-            if space_id == SpaceId::Data {
-                ack_eliciting |= self.can_send_1rtt(frame_space_1rtt);
-            }
+            let ack_eliciting = can_send.other;
 
             pad_datagram_to_mtu |= space_id == SpaceId::Data && self.config.pad_to_mtu;
 
@@ -681,7 +674,7 @@ impl Connection {
                         builder.pad_to(segment_size as u16);
                     }
 
-                    builder.finish_and_track(now, self, sent_frames.take(), buf);
+                    in_flight |= builder.finish_and_track(now, self, sent_frames.take(), buf);
 
                     if num_datagrams == 1 {
                         // Set the segment size for this GSO batch to the size of the first UDP
@@ -702,9 +695,7 @@ impl Connection {
                         // that time we haven't determined whether we're going to coalesce with the
                         // first datagram or potentially pad it to `min_mtu`.
                         if space_id == SpaceId::Data {
-                            let frame_space_1rtt =
-                                segment_size.saturating_sub(self.predict_1rtt_overhead(Some(pn)));
-                            if self.space_can_send(space_id, frame_space_1rtt).is_empty() {
+                            if self.space_can_send(space_id, segment_size).is_empty() {
                                 break;
                             }
                         }
@@ -749,7 +740,7 @@ impl Connection {
                 // datagram.
                 // Finish current packet without adding extra padding
                 if let Some(builder) = builder_storage.take() {
-                    builder.finish_and_track(now, self, sent_frames.take(), buf);
+                    in_flight |= builder.finish_and_track(now, self, sent_frames.take(), buf);
                 }
             }
 
@@ -873,6 +864,7 @@ impl Connection {
                         }),
                         buf,
                     );
+                    self.set_loss_detection_timer(now);
                     self.stats.udp_tx.on_sent(1, buf.len());
                     return Some(Transmit {
                         destination: remote,
@@ -932,7 +924,7 @@ impl Connection {
             }
 
             let last_packet_number = builder.exact_number;
-            builder.finish_and_track(now, self, sent_frames, buf);
+            in_flight |= builder.finish_and_track(now, self, sent_frames, buf);
             self.path
                 .congestion
                 .on_sent(now, buf.len() as u64, last_packet_number);
@@ -977,7 +969,7 @@ impl Connection {
                 non_retransmits: true,
                 ..Default::default()
             };
-            builder.finish_and_track(now, self, Some(sent_frames), buf);
+            in_flight |= builder.finish_and_track(now, self, Some(sent_frames), buf);
 
             self.stats.path.sent_plpmtud_probes += 1;
             num_datagrams = 1;
@@ -987,6 +979,11 @@ impl Connection {
 
         if buf.is_empty() {
             return None;
+        }
+
+        // All packets were sent at the same time, so the timer is the same as after the last one
+        if in_flight {
+            self.set_loss_detection_timer(now);
         }
 
         trace!("sending {} bytes in {} datagrams", buf.len(), num_datagrams);
@@ -1069,7 +1066,9 @@ impl Connection {
     }
 
     /// Indicate what types of frames are ready to send for the given space
-    fn space_can_send(&self, space_id: SpaceId, frame_space_1rtt: usize) -> SendableFrames {
+    ///
+    /// `segment_size` is the number of bytes available for a packet.
+    fn space_can_send(&self, space_id: SpaceId, segment_size: usize) -> SendableFrames {
         if self.spaces[space_id].crypto.is_none()
             && (space_id != SpaceId::Data
                 || self.zero_rtt_crypto.is_none()
@@ -1080,7 +1079,7 @@ impl Connection {
         }
         let mut can_send = self.spaces[space_id].can_send(&self.streams);
         if space_id == SpaceId::Data {
-            can_send.other |= self.can_send_1rtt(frame_space_1rtt);
+            can_send.other = can_send.other || self.can_send_1rtt(segment_size);
         }
         can_send
     }
@@ -3424,6 +3423,12 @@ impl Connection {
     ) {
         debug_assert!(!space.pending_acks.ranges().is_empty());
 
+        let no_acks_len = buf.len();
+        if no_acks_len + frame::Ack::MIN_SIZE > max_size {
+            // Full of data for streams, most likely
+            return;
+        }
+
         // 0-RTT packets must never carry acks (which would have to be of handshake packets)
         debug_assert!(space.crypto.is_some(), "tried to send ACK in 0-RTT");
         let ecn = if receiving_ecn {
@@ -3444,7 +3449,6 @@ impl Connection {
             delay_micros
         );
 
-        let no_acks_len = buf.len();
         frame::Ack::encode(delay as _, space.pending_acks.ranges(), ecn, buf);
         if buf.len() > max_size {
             // The ACK frame is too large. Remove it.
@@ -3688,7 +3692,7 @@ impl Connection {
     /// Whether we have 1-RTT data to send
     ///
     /// See also `self.space(SpaceId::Data).can_send()`
-    fn can_send_1rtt(&self, max_size: usize) -> bool {
+    fn can_send_1rtt(&self, segment_size: usize) -> bool {
         self.streams.can_send_stream_data()
             || self.path.challenge_pending
             || self
@@ -3696,7 +3700,19 @@ impl Connection {
                 .as_ref()
                 .is_some_and(|(_, x)| x.challenge_pending)
             || !self.path_responses.is_empty()
-            || self.datagrams.outgoing.can_send_1rtt(max_size)
+            || (!self.datagrams.outgoing.is_empty() && {
+                // Number of bytes available for frames if this is a 1-RTT packet. We're guaranteed
+                // to be able to send an individual frame at least this large in the next 1-RTT
+                // packet. This could be generalized to support every space, but it's only needed
+                // to handle large fixed-size frames, which only exist in 1-RTT (application
+                // datagrams). We don't account for coalesced packets potentially occupying space
+                // because frames can always spill into the next datagram.
+                let pn = self.packet_number_filter.peek(&self.spaces[SpaceId::Data]);
+                let overhead = self.predict_1rtt_overhead(Some(pn));
+                self.datagrams
+                    .outgoing
+                    .can_send_1rtt(segment_size.saturating_sub(overhead))
+            })
     }
 
     /// Update counters to account for a packet becoming acknowledged, lost, or abandoned

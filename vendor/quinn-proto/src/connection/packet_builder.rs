@@ -202,20 +202,24 @@ impl PacketBuilder {
         );
     }
 
+    /// Encrypt packet and keep track of what it contains
+    ///
+    /// Returns whether the packet counts towards congestion control, in which case the caller must
+    /// set the loss detection timer once it has sent all packets.
     pub(super) fn finish_and_track(
         self,
         now: Instant,
         conn: &mut Connection,
         sent: Option<SentFrames>,
         buffer: &mut Vec<u8>,
-    ) {
+    ) -> bool {
         let ack_eliciting = self.ack_eliciting;
         let exact_number = self.exact_number;
         let space_id = self.space;
         let (size, padded) = self.finish(conn, buffer);
         let sent = match sent {
             Some(sent) => sent,
-            None => return,
+            None => return false,
         };
 
         let size = match padded || ack_eliciting {
@@ -245,9 +249,9 @@ impl PacketBuilder {
                 }
                 conn.permit_idle_reset = false;
             }
-            conn.set_loss_detection_timer(now);
             conn.path.pacing.on_transmit(size);
         }
+        size != 0
     }
 
     /// Encrypt packet, returning the length of the packet and whether padding was added
