@@ -550,7 +550,9 @@ impl Connection {
                 continue;
             }
 
-            let ack_eliciting = can_send.other;
+            let mut ack_eliciting = can_send.other;
+            // Whether other frames than ACK must wait for congestion control or pacing
+            let mut ack_only = false;
 
             pad_datagram_to_mtu |= space_id == SpaceId::Data && self.config.pad_to_mtu;
 
@@ -606,20 +608,24 @@ impl Connection {
                     } as u64;
                     debug_assert!(untracked_bytes <= segment_size as u64);
 
+                    // Packets with nothing but ACK frames are neither congestion controlled nor
+                    // paced (RFC 9002, sections 7 and 7.7). Each gets a transmit of its own, to
+                    // not bother with it in GSO batches.
+                    let can_send_acks = can_send.acks && num_datagrams == 0;
+
                     let bytes_to_send = segment_size as u64 + untracked_bytes;
                     if self.path.in_flight.bytes + bytes_to_send >= self.path.congestion.window() {
-                        space_idx += 1;
                         congestion_blocked = true;
-                        // We continue instead of breaking here in order to avoid
-                        // blocking loss probes queued for higher spaces.
                         trace!("blocked by congestion control");
-                        continue;
-                    }
-
-                    // Check whether the next datagram is blocked by pacing
-                    let smoothed_rtt = self.path.rtt.get();
-                    if let Some(delay) = self.path.pacing.delay(
-                        smoothed_rtt,
+                        if !can_send_acks {
+                            space_idx += 1;
+                            // We continue instead of breaking here in order to avoid
+                            // blocking loss probes queued for higher spaces.
+                            continue;
+                        }
+                        ack_only = true;
+                    } else if let Some(delay) = self.path.pacing.delay(
+                        self.path.rtt.get(),
                         bytes_to_send,
                         self.path.current_mtu(),
                         self.path.congestion.window(),
@@ -630,8 +636,12 @@ impl Connection {
                         // Loss probes should be subject to pacing, even though
                         // they are not congestion controlled.
                         trace!("blocked by pacing");
-                        break;
+                        if !can_send_acks {
+                            break;
+                        }
+                        ack_only = true;
                     }
+                    ack_eliciting = !ack_only;
                 }
 
                 // Finish current packet
@@ -876,8 +886,25 @@ impl Connection {
                 }
             }
 
-            let sent =
-                self.populate_packet(now, space_id, buf, builder.max_size, builder.exact_number);
+            let sent = match ack_only {
+                true => {
+                    let mut sent = SentFrames::default();
+                    Self::try_populate_acks(
+                        now,
+                        self.receiving_ecn,
+                        &mut sent,
+                        &mut self.spaces[space_id],
+                        buf,
+                        &mut self.stats,
+                        builder.max_size,
+                    );
+                    sent
+                }
+                false => {
+                    let number = builder.exact_number;
+                    self.populate_packet(now, space_id, buf, builder.max_size, number)
+                }
+            };
 
             // ACK-only packets should only be sent when explicitly allowed. If we write them due to
             // any other reason, there is a bug which leads to one component announcing write
@@ -903,6 +930,10 @@ impl Connection {
 
             // Keep information about the packet around until it gets finalized
             sent_frames = Some(sent);
+
+            if ack_only {
+                break;
+            }
 
             // Don't increment space_idx.
             // We stay in the current space and check if there is more data to send.
