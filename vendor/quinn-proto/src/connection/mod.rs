@@ -1475,14 +1475,14 @@ impl Connection {
     fn on_ack_received(
         &mut self,
         now: Instant,
-        space: SpaceId,
+        space_id: SpaceId,
         ack: frame::Ack,
     ) -> Result<(), TransportError> {
-        if ack.largest >= self.spaces[space].next_packet_number {
+        if ack.largest >= self.spaces[space_id].next_packet_number {
             return Err(TransportError::PROTOCOL_VIOLATION("unsent packet acked"));
         }
         let new_largest = {
-            let space = &mut self.spaces[space];
+            let space = &mut self.spaces[space_id];
             if space.largest_acked_packet.is_none_or(|pn| ack.largest > pn) {
                 space.largest_acked_packet = Some(ack.largest);
                 if let Some(info) = space.sent_packets.get(ack.largest) {
@@ -1500,10 +1500,11 @@ impl Connection {
         // Ranges come in descending order, and packets are processed in ascending order.
         let mut ranges = TinyVec::<[Range<u64>; 8]>::new();
         for range in ack.iter() {
-            self.packet_number_filter.check_ack(space, range.clone())?;
+            self.packet_number_filter
+                .check_ack(space_id, range.clone())?;
             // Avoid DoS from unreasonably huge ack ranges by filtering out just the new acks.
             let range = *range.start()..*range.end() + 1;
-            let sent_packets = &self.spaces[space].sent_packets;
+            let sent_packets = &self.spaces[space_id].sent_packets;
             if sent_packets.range(range.clone()).next().is_some() {
                 ranges.push(range);
             }
@@ -1515,24 +1516,15 @@ impl Connection {
 
         let mut newly_acked = 0;
         let mut ack_eliciting_acked = false;
-        for mut range in ranges.into_iter().rev() {
-            while let Some((packet, info)) = self.spaces[space].take_first(range.clone()) {
-                range.start = packet + 1;
+        let mut acked_below = 0;
+        for range in ranges.into_iter().rev() {
+            self.spaces[space_id].take_range(range, |packet, info| {
                 newly_acked += 1;
-                if info.acked_below != 0 {
-                    // Assume ACKs for all packets below the largest acknowledged in `packet` have
-                    // been received. This can cause the peer to spuriously retransmit if some of
-                    // our earlier ACKs were lost, but allows for simpler state tracking. See
-                    // discussion at
-                    // https://www.rfc-editor.org/rfc/rfc9000.html#name-limiting-ranges-by-tracking
-                    self.spaces[space]
-                        .pending_acks
-                        .subtract_below(info.acked_below);
-                }
+                acked_below = Ord::max(acked_below, info.acked_below);
                 ack_eliciting_acked |= info.ack_eliciting;
 
                 // Notify MTU discovery that a packet was acked, because it might be an MTU probe
-                let mtu_updated = self.path.mtud.on_acked(space, packet, info.size);
+                let mtu_updated = self.path.mtud.on_acked(space_id, packet, info.size);
                 if mtu_updated {
                     self.path
                         .congestion
@@ -1542,19 +1534,35 @@ impl Connection {
                 // Notify ack frequency that a packet was acked, because it might contain an ACK_FREQUENCY frame
                 self.ack_frequency.on_acked(packet);
 
-                self.on_packet_acked(now, info);
-            }
+                Self::on_packet_acked(
+                    now,
+                    info,
+                    &mut self.path,
+                    &mut self.prev_path,
+                    &mut self.streams,
+                    self.app_limited,
+                );
+            });
+        }
+        if acked_below != 0 {
+            // Assume ACKs for all packets below the largest acknowledged in any of the packets have
+            // been received. This can cause the peer to spuriously retransmit if some of our
+            // earlier ACKs were lost, but allows for simpler state tracking. See discussion at
+            // https://www.rfc-editor.org/rfc/rfc9000.html#name-limiting-ranges-by-tracking
+            self.spaces[space_id]
+                .pending_acks
+                .subtract_below(acked_below);
         }
 
         self.path.congestion.on_end_acks(
             now,
             self.path.in_flight.bytes,
             self.app_limited,
-            self.spaces[space].largest_acked_packet,
+            self.spaces[space_id].largest_acked_packet,
         );
 
         if new_largest && ack_eliciting_acked {
-            let ack_delay = if space != SpaceId::Data {
+            let ack_delay = if space_id != SpaceId::Data {
                 Duration::from_micros(0)
             } else {
                 cmp::min(
@@ -1562,16 +1570,17 @@ impl Connection {
                     Duration::from_micros(ack.delay << self.peer_params.ack_delay_exponent.0),
                 )
             };
-            let rtt = now.saturating_duration_since(self.spaces[space].largest_acked_packet_sent);
+            let rtt =
+                now.saturating_duration_since(self.spaces[space_id].largest_acked_packet_sent);
             self.path.rtt.update(ack_delay, rtt);
             if self.path.first_packet_after_rtt_sample.is_none() {
                 self.path.first_packet_after_rtt_sample =
-                    Some((space, self.spaces[space].next_packet_number));
+                    Some((space_id, self.spaces[space_id].next_packet_number));
             }
         }
 
         // Must be called before crypto/pto_count are clobbered
-        self.detect_lost_packets(now, space, true);
+        self.detect_lost_packets(now, space_id, true);
 
         if self.peer_completed_address_validation() {
             self.pto_count = 0;
@@ -1585,8 +1594,8 @@ impl Connection {
                 // of newly acked packets that remains well-defined in the presence of arbitrary packet
                 // reordering.
                 if new_largest {
-                    let sent = self.spaces[space].largest_acked_packet_sent;
-                    self.process_ecn(now, space, newly_acked, ecn, sent);
+                    let sent = self.spaces[space_id].largest_acked_packet_sent;
+                    self.process_ecn(now, space_id, newly_acked, ecn, sent);
                 }
             } else {
                 // We always start out sending ECN, so any ack that doesn't acknowledge it disables it.
@@ -1628,29 +1637,38 @@ impl Connection {
 
     // Not timing-aware, so it's safe to call this for inferred acks, such as arise from
     // high-latency handshakes
-    fn on_packet_acked(&mut self, now: Instant, info: SentPacket) {
-        self.remove_in_flight(&info);
-        if info.ack_eliciting && self.path.challenge.is_none() {
+    //
+    // Takes the parts of the connection that it needs because the packet is still in its space.
+    fn on_packet_acked(
+        now: Instant,
+        info: &SentPacket,
+        path: &mut PathData,
+        prev_path: &mut Option<(ConnectionId, PathData)>,
+        streams: &mut StreamsState,
+        app_limited: bool,
+    ) {
+        Self::remove_in_flight(info, path, prev_path);
+        if info.ack_eliciting && path.challenge.is_none() {
             // Only pass ACKs to the congestion controller if we are not validating the current
             // path, so as to ignore any ACKs from older paths still coming in.
-            self.path.congestion.on_ack(
+            path.congestion.on_ack(
                 now,
                 info.time_sent,
                 info.size.into(),
-                self.app_limited,
-                &self.path.rtt,
+                app_limited,
+                &path.rtt,
             );
         }
 
         // Update state for confirmed delivery of frames
         if let Some(retransmits) = info.retransmits.get() {
             for (id, _) in retransmits.reset_stream.iter() {
-                self.streams.reset_acked(*id);
+                streams.reset_acked(*id);
             }
         }
 
         for frame in info.stream_frames.iter() {
-            self.streams.received_ack_of(frame);
+            streams.received_ack_of(frame);
         }
     }
 
@@ -1797,7 +1815,7 @@ impl Connection {
 
             for &packet in &lost_packets {
                 let info = self.spaces[pn_space].take(packet).unwrap(); // safe: lost_packets is populated just above
-                self.remove_in_flight(&info);
+                Self::remove_in_flight(&info, &mut self.path, &mut self.prev_path);
                 for frame in info.stream_frames.iter() {
                     self.streams.retransmit(frame);
                 }
@@ -1830,7 +1848,7 @@ impl Connection {
         // Handle a lost MTU probe
         if let Some(packet) = lost_mtu_probe {
             let info = self.spaces[SpaceId::Data].take(packet).unwrap(); // safe: lost_mtu_probe is omitted from lost_packets, and therefore must not have been removed yet
-            self.remove_in_flight(&info);
+            Self::remove_in_flight(&info, &mut self.path, &mut self.prev_path);
             self.path.mtud.on_probe_lost();
             self.stats.path.lost_plpmtud_probes += 1;
         }
@@ -2221,7 +2239,7 @@ impl Connection {
         space.loss_time = None;
         let sent_packets = mem::take(&mut space.sent_packets);
         for packet in sent_packets.into_values() {
-            self.remove_in_flight(&packet);
+            Self::remove_in_flight(&packet, &mut self.path, &mut self.prev_path);
         }
         self.set_loss_detection_timer(now)
     }
@@ -2505,7 +2523,14 @@ impl Connection {
 
                 let space = &mut self.spaces[SpaceId::Initial];
                 if let Some(info) = space.take(0) {
-                    self.on_packet_acked(now, info);
+                    Self::on_packet_acked(
+                        now,
+                        &info,
+                        &mut self.path,
+                        &mut self.prev_path,
+                        &mut self.streams,
+                        self.app_limited,
+                    );
                 };
 
                 self.discard_space(now, SpaceId::Initial); // Make sure we clean up after any retransmitted Initials
@@ -2526,7 +2551,7 @@ impl Connection {
                 // Retransmit all 0-RTT data
                 let zero_rtt = mem::take(&mut self.spaces[SpaceId::Data].sent_packets);
                 for info in zero_rtt.into_values() {
-                    self.remove_in_flight(&info);
+                    Self::remove_in_flight(&info, &mut self.path, &mut self.prev_path);
                     self.spaces[SpaceId::Data].pending |= info.retransmits;
                 }
                 self.streams.retransmit_all_for_0rtt();
@@ -2592,7 +2617,11 @@ impl Connection {
                             let sent_packets =
                                 mem::take(&mut self.spaces[SpaceId::Data].sent_packets);
                             for packet in sent_packets.into_values() {
-                                self.remove_in_flight(&packet);
+                                Self::remove_in_flight(
+                                    &packet,
+                                    &mut self.path,
+                                    &mut self.prev_path,
+                                );
                             }
                         } else {
                             self.accepted_0rtt = true;
@@ -3747,14 +3776,15 @@ impl Connection {
     }
 
     /// Update counters to account for a packet becoming acknowledged, lost, or abandoned
-    fn remove_in_flight(&mut self, packet: &SentPacket) {
+    fn remove_in_flight(
+        packet: &SentPacket,
+        path: &mut PathData,
+        prev_path: &mut Option<(ConnectionId, PathData)>,
+    ) {
         // Visit known paths from newest to oldest to find the one `packet` was sent on
-        for path in [&mut self.path]
-            .into_iter()
-            .chain(self.prev_path.as_mut().map(|(_, data)| data))
-        {
-            if path.remove_in_flight(packet) {
-                return;
+        if !path.remove_in_flight(packet) {
+            if let Some((_, path)) = prev_path {
+                path.remove_in_flight(packet);
             }
         }
     }

@@ -51,26 +51,31 @@ impl SentPackets {
 
     pub(super) fn remove(&mut self, number: u64) -> Option<SentPacket> {
         let index = self.lower_bound(number);
-        match self.places.get(index)?.number == number {
-            true => self.vacate(index),
-            false => None,
+        let place = self.places.get_mut(index)?;
+        if place.number != number {
+            return None;
         }
+        let packet = place.packet.take()?;
+        self.vacant += 1;
+        self.trim();
+        Some(packet)
     }
 
-    /// Remove and return the first packet whose number is in `range`
-    pub(super) fn pop_first(&mut self, range: Range<u64>) -> Option<(u64, SentPacket)> {
+    /// Remove the packets whose numbers are in `range`, and call `f` for each, in ascending order
+    pub(super) fn remove_range(&mut self, range: Range<u64>, mut f: impl FnMut(u64, &SentPacket)) {
         let mut index = self.lower_bound(range.start);
-        loop {
-            let place = self.places.get(index)?;
+        while let Some(place) = self.places.get_mut(index) {
             if place.number >= range.end {
-                return None;
+                break;
             }
-            if place.packet.is_some() {
-                let number = place.number;
-                return Some((number, self.vacate(index)?));
+            if let Some(packet) = &place.packet {
+                f(place.number, packet);
+                place.packet = None;
+                self.vacant += 1;
             }
             index += 1;
         }
+        self.trim();
     }
 
     /// Iterate over the packets whose numbers are in `range`, in ascending order
@@ -113,9 +118,8 @@ impl SentPackets {
         self.places.partition_point(|x| x.number < number)
     }
 
-    fn vacate(&mut self, index: usize) -> Option<SentPacket> {
-        let packet = self.places.get_mut(index)?.packet.take()?;
-        self.vacant += 1;
+    /// Give back places that are not needed
+    fn trim(&mut self) {
         while self.places.front().is_some_and(|x| x.packet.is_none()) {
             self.places.pop_front();
             self.vacant -= 1;
@@ -130,7 +134,6 @@ impl SentPackets {
             self.places.retain(|x| x.packet.is_some());
             self.vacant = 0;
         }
-        Some(packet)
     }
 }
 
@@ -168,12 +171,21 @@ mod tests {
         packets.range(range).map(|(number, _)| number).collect()
     }
 
+    fn remove_range(packets: &mut SentPackets, range: Range<u64>) -> Vec<u64> {
+        let mut numbers = Vec::new();
+        packets.remove_range(range, |number, packet| {
+            assert_eq!(packet.size, number as u16);
+            numbers.push(number);
+        });
+        numbers
+    }
+
     #[test]
     fn empty() {
         let mut packets = SentPackets::default();
         assert!(packets.get(0).is_none());
         assert!(packets.remove(0).is_none());
-        assert!(packets.pop_first(0..u64::MAX).is_none());
+        assert_eq!(remove_range(&mut packets, 0..u64::MAX), []);
         assert_eq!(numbers(&packets, 0..u64::MAX), []);
         assert_eq!(packets.values().count(), 0);
         assert_eq!(packets.into_values().count(), 0);
@@ -207,9 +219,8 @@ mod tests {
             assert!(packets.get(number).is_none());
         }
         assert_eq!(numbers(&packets, 0..10), [1, 2, 3, 6, 7, 8]);
-        assert_eq!(packets.pop_first(4..8).unwrap().0, 6);
-        assert_eq!(packets.pop_first(4..8).unwrap().0, 7);
-        assert!(packets.pop_first(4..8).is_none());
+        assert_eq!(remove_range(&mut packets, 4..8), [6, 7]);
+        assert_eq!(remove_range(&mut packets, 4..8), []);
         assert_eq!(numbers(&packets, 3..9), [3, 8]);
         // A packet may follow after the last place was given back.
         assert_eq!(packets.remove(8).unwrap().size, 8);
@@ -228,14 +239,14 @@ mod tests {
         // The first packet is never acknowledged, all others but the last one are.
         let mut packets = packets([0]);
         for number in 1..10_000 {
-            packets.insert(number, packet(1));
+            packets.insert(number, packet(number as u16));
             packets.insert(number + 10_000_000, packet(2));
             assert!(packets.remove(number).is_some());
             assert!(packets.remove(number + 10_000_000).is_some());
         }
         assert_eq!(packets.places.len(), 1);
         for number in 10_000..20_000 {
-            packets.insert(number, packet(1));
+            packets.insert(number, packet(number as u16));
             if number > 10_000 {
                 assert!(packets.remove(number - 1).is_some());
             }
@@ -245,9 +256,9 @@ mod tests {
 
         // An idle connection keeps little.
         for number in 20_000..30_000 {
-            packets.insert(number, packet(1));
+            packets.insert(number, packet(number as u16));
         }
-        while packets.pop_first(0..u64::MAX).is_some() {}
+        assert_eq!(remove_range(&mut packets, 0..u64::MAX).len(), 10_002);
         assert!(packets.places.capacity() <= 2 * SentPackets::MIN_CAPACITY);
         assert_eq!(packets.vacant, 0);
     }
@@ -278,14 +289,16 @@ mod tests {
                 }
                 _ => {
                     let start = rng.random_range(0..next + 2);
-                    let range = start..start + rng.random_range(0..500);
+                    let range = start..start + rng.random_range(0..10);
                     assert_eq!(
                         numbers(&packets, range.clone()),
                         map.range(range.clone()).map(|x| *x.0).collect::<Vec<_>>()
                     );
-                    let expected = map.range(range.clone()).next().map(|x| *x.0);
-                    expected.map(|x| map.remove(&x));
-                    assert_eq!(packets.pop_first(range).map(|x| x.0), expected);
+                    let removed = remove_range(&mut packets, range.clone());
+                    assert!(removed.iter().eq(map.range(range).map(|x| x.0)));
+                    for number in removed {
+                        map.remove(&number);
+                    }
                 }
             }
             assert_eq!(packets.places.len(), map.len() + packets.vacant);

@@ -206,22 +206,22 @@ impl PacketSpace {
     /// Stop tracking sent packet `number`, and return what we knew about it
     pub(super) fn take(&mut self, number: u64) -> Option<SentPacket> {
         let packet = self.sent_packets.remove(number)?;
-        self.taken(number, &packet);
-        Some(packet)
-    }
-
-    /// Stop tracking the first packet with a number in `range`, and return what we knew about it
-    pub(super) fn take_first(&mut self, range: Range<u64>) -> Option<(u64, SentPacket)> {
-        let (number, packet) = self.sent_packets.pop_first(range)?;
-        self.taken(number, &packet);
-        Some((number, packet))
-    }
-
-    fn taken(&mut self, number: u64, packet: &SentPacket) {
         if !packet.ack_eliciting && number > self.largest_ack_eliciting_sent {
             self.unacked_non_ack_eliciting_tail =
                 self.unacked_non_ack_eliciting_tail.checked_sub(1).unwrap();
         }
+        Some(packet)
+    }
+
+    /// Stop tracking sent packets with numbers in `range`, and call `f` with what we knew about each
+    pub(super) fn take_range(&mut self, range: Range<u64>, mut f: impl FnMut(u64, &SentPacket)) {
+        self.sent_packets.remove_range(range, |number, packet| {
+            if !packet.ack_eliciting && number > self.largest_ack_eliciting_sent {
+                self.unacked_non_ack_eliciting_tail =
+                    self.unacked_non_ack_eliciting_tail.checked_sub(1).unwrap();
+            }
+            f(number, packet);
+        });
     }
 
     /// May return a packet that should be forgotten
@@ -243,9 +243,14 @@ impl PacketSpace {
             // non-ACK-eliciting packets must only contain PADDING, ACK, and CONNECTION_CLOSE
             // frames, which require no special handling on ACK or loss beyond removal from
             // in-flight counters if padded.
-            let (_, packet) = self
+            let (oldest_after_ack_eliciting, _) = self
                 .sent_packets
-                .pop_first(self.largest_ack_eliciting_sent + 1..u64::MAX)
+                .range(self.largest_ack_eliciting_sent + 1..u64::MAX)
+                .next()
+                .unwrap();
+            let packet = self
+                .sent_packets
+                .remove(oldest_after_ack_eliciting)
                 .unwrap();
             debug_assert!(!packet.ack_eliciting);
             forgotten = Some(packet);
