@@ -36,9 +36,11 @@ impl FrameType {
 }
 
 impl coding::Codec for FrameType {
+    #[inline]
     fn decode<B: Buf>(buf: &mut B) -> coding::Result<Self> {
         Ok(Self(buf.get_var()?))
     }
+    #[inline]
     fn encode<B: BufMut>(&self, buf: &mut B) {
         buf.write_var(self.0);
     }
@@ -471,6 +473,7 @@ pub(crate) struct StreamMeta {
 }
 
 impl StreamMeta {
+    #[inline]
     pub(crate) fn encode<W: BufMut>(&self, length: bool, out: &mut W) {
         let mut ty = *STREAM_TYS.start();
         if self.offsets.start != 0 {
@@ -705,10 +708,13 @@ impl Iter {
                 sequence: self.bytes.get_var()?,
             },
             FrameType::ACK | FrameType::ACK_ECN => {
-                let largest = self.bytes.get_var()?;
-                let delay = self.bytes.get_var()?;
-                let extra_blocks = self.bytes.get_var()? as usize;
-                let n = scan_ack_blocks(&self.bytes, largest, extra_blocks)?;
+                let mut r = &self.bytes[..];
+                let largest = r.get_var()?;
+                let delay = r.get_var()?;
+                let extra_blocks = r.get_var()? as usize;
+                let n = scan_ack_blocks(r, largest, extra_blocks)?;
+                let used = self.bytes.len() - r.len();
+                self.bytes.advance(used);
                 Frame::Ack(Ack {
                     delay,
                     largest,
@@ -771,14 +777,23 @@ impl Iter {
             FrameType::IMMEDIATE_ACK => Frame::ImmediateAck,
             _ => {
                 if let Some(s) = ty.stream() {
+                    // Read from a slice, and account for what was read only once
+                    let mut r = &self.bytes[..];
+                    let id = StreamId(r.get_var()?);
+                    let offset = if s.off() { r.get_var()? } else { 0 };
+                    let len = if s.len() { Some(r.get_var()?) } else { None };
+                    let left = r.len();
+                    if len.is_some_and(|len| len > left as u64) {
+                        return Err(IterErr::UnexpectedEnd);
+                    }
+                    self.bytes.advance(self.bytes.len() - left);
                     Frame::Stream(Stream {
-                        id: self.bytes.get()?,
-                        offset: if s.off() { self.bytes.get_var()? } else { 0 },
+                        id,
+                        offset,
                         fin: s.fin(),
-                        data: if s.len() {
-                            self.take_len()?
-                        } else {
-                            self.take_remaining()
+                        data: match len {
+                            Some(len) => self.bytes.split_to(len as usize),
+                            None => self.take_remaining(),
                         },
                     })
                 } else if let Some(d) = ty.datagram() {
