@@ -3191,12 +3191,14 @@ impl Connection {
         let mut sent = SentFrames::default();
         let space = &mut self.spaces[space_id];
         let is_0rtt = space_id == SpaceId::Data && space.crypto.is_none();
+        // Most packets have only STREAM and ACK frames
+        let has_pending = !space.pending.is_unset();
         space.pending_acks.maybe_ack_non_eliciting();
 
         let pre_payload_len = buf.len();
 
         // HANDSHAKE_DONE
-        if !is_0rtt && mem::replace(&mut space.pending.handshake_done, false) {
+        if has_pending && !is_0rtt && mem::replace(&mut space.pending.handshake_done, false) {
             buf.write(frame::FrameType::HANDSHAKE_DONE);
             sent.retransmits.get_or_create().handshake_done = true;
             // This is just a u8 counter and the frame is typically just sent once
@@ -3234,7 +3236,7 @@ impl Connection {
         }
 
         // ACK_FREQUENCY
-        if mem::replace(&mut space.pending.ack_frequency, false) {
+        if has_pending && mem::replace(&mut space.pending.ack_frequency, false) {
             let sequence_number = self.ack_frequency.next_sequence_number();
 
             // Safe to unwrap because this is always provided when ACK frequency is enabled
@@ -3291,7 +3293,7 @@ impl Connection {
         }
 
         // CRYPTO
-        while buf.len() + frame::Crypto::SIZE_BOUND < max_size && !is_0rtt {
+        while has_pending && buf.len() + frame::Crypto::SIZE_BOUND < max_size && !is_0rtt {
             let mut frame = match space.pending.crypto.pop_front() {
                 Some(x) => x,
                 None => break,
@@ -3332,7 +3334,7 @@ impl Connection {
             }
         }
 
-        if space_id == SpaceId::Data {
+        if has_pending && space_id == SpaceId::Data {
             self.streams.write_control_frames(
                 buf,
                 &mut space.pending,
@@ -3343,7 +3345,7 @@ impl Connection {
         }
 
         // NEW_CONNECTION_ID
-        while buf.len() + NewConnectionId::SIZE_BOUND < max_size {
+        while has_pending && buf.len() + NewConnectionId::SIZE_BOUND < max_size {
             let issued = match space.pending.new_cids.pop() {
                 Some(x) => x,
                 None => break,
@@ -3365,7 +3367,7 @@ impl Connection {
         }
 
         // RETIRE_CONNECTION_ID
-        while buf.len() + frame::RETIRE_CONNECTION_ID_SIZE_BOUND < max_size {
+        while has_pending && buf.len() + frame::RETIRE_CONNECTION_ID_SIZE_BOUND < max_size {
             let seq = match space.pending.retire_cids.pop() {
                 Some(x) => x,
                 None => break,

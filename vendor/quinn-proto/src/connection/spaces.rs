@@ -358,7 +358,39 @@ impl Retransmits {
         Ok(())
     }
 
+    /// Whether there is nothing, not even what [`is_empty`](Self::is_empty) knows to be obsolete
+    pub(super) fn is_unset(&self) -> bool {
+        // Without `..`, to not forget a field
+        let Self {
+            max_data,
+            data_blocked,
+            max_stream_id: [max_bidi, max_uni],
+            reset_stream,
+            stop_sending,
+            max_stream_data,
+            stream_data_blocked,
+            crypto,
+            new_cids,
+            retire_cids,
+            ack_frequency,
+            handshake_done,
+            new_tokens,
+        } = self;
+        !(max_data | data_blocked | max_bidi | max_uni | ack_frequency | handshake_done)
+            && reset_stream.is_empty()
+            && stop_sending.is_empty()
+            && max_stream_data.is_empty()
+            && stream_data_blocked.is_empty()
+            && crypto.is_empty()
+            && new_cids.is_empty()
+            && retire_cids.is_empty()
+            && new_tokens.is_empty()
+    }
+
     pub(super) fn is_empty(&self, streams: &StreamsState) -> bool {
+        if self.is_unset() {
+            return true;
+        }
         !self.max_data
             && !(self.data_blocked && streams.can_send_data_blocked())
             && !self.max_stream_id.into_iter().any(|x| x)
