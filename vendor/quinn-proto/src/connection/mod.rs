@@ -684,7 +684,7 @@ impl Connection {
                         builder.pad_to(segment_size as u16);
                     }
 
-                    in_flight |= builder.finish_and_track(now, self, sent_frames.take(), buf);
+                    in_flight |= builder.finish_and_track(now, self, &mut sent_frames, buf);
 
                     if num_datagrams == 1 {
                         // Set the segment size for this GSO batch to the size of the first UDP
@@ -750,7 +750,7 @@ impl Connection {
                 // datagram.
                 // Finish current packet without adding extra padding
                 if let Some(builder) = builder_storage.take() {
-                    in_flight |= builder.finish_and_track(now, self, sent_frames.take(), buf);
+                    in_flight |= builder.finish_and_track(now, self, &mut sent_frames, buf);
                 }
             }
 
@@ -868,7 +868,7 @@ impl Connection {
                     builder.finish_and_track(
                         now,
                         self,
-                        Some(SentFrames {
+                        &mut Some(SentFrames {
                             non_retransmits: true,
                             ..SentFrames::default()
                         }),
@@ -886,25 +886,22 @@ impl Connection {
                 }
             }
 
-            let sent = match ack_only {
-                true => {
-                    let mut sent = SentFrames::default();
-                    Self::try_populate_acks(
-                        now,
-                        self.receiving_ecn,
-                        &mut sent,
-                        &mut self.spaces[space_id],
-                        buf,
-                        &mut self.stats,
-                        builder.max_size,
-                    );
-                    sent
-                }
-                false => {
-                    let number = builder.exact_number;
-                    self.populate_packet(now, space_id, buf, builder.max_size, number)
-                }
-            };
+            // Keep information about the packet around until it gets finalized
+            let sent = sent_frames.insert(SentFrames::default());
+            if ack_only {
+                Self::try_populate_acks(
+                    now,
+                    self.receiving_ecn,
+                    sent,
+                    &mut self.spaces[space_id],
+                    buf,
+                    &mut self.stats,
+                    builder.max_size,
+                );
+            } else {
+                let number = builder.exact_number;
+                self.populate_packet(now, space_id, buf, builder.max_size, number, sent);
+            }
 
             // ACK-only packets should only be sent when explicitly allowed. If we write them due to
             // any other reason, there is a bug which leads to one component announcing write
@@ -927,9 +924,6 @@ impl Connection {
                 self.timers.stop(Timer::MaxAckDelay);
                 self.next_bundled_ack_time = Some(now + self.next_bundled_ack_delay());
             }
-
-            // Keep information about the packet around until it gets finalized
-            sent_frames = Some(sent);
 
             if ack_only {
                 break;
@@ -955,7 +949,7 @@ impl Connection {
             }
 
             let last_packet_number = builder.exact_number;
-            in_flight |= builder.finish_and_track(now, self, sent_frames, buf);
+            in_flight |= builder.finish_and_track(now, self, &mut sent_frames, buf);
             self.path
                 .congestion
                 .on_sent(now, buf.len() as u64, last_packet_number);
@@ -996,11 +990,11 @@ impl Connection {
             }
 
             builder.pad_to(probe_size);
-            let sent_frames = SentFrames {
+            let mut sent_frames = Some(SentFrames {
                 non_retransmits: true,
                 ..Default::default()
-            };
-            in_flight |= builder.finish_and_track(now, self, Some(sent_frames), buf);
+            });
+            in_flight |= builder.finish_and_track(now, self, &mut sent_frames, buf);
 
             self.stats.path.sent_plpmtud_probes += 1;
             num_datagrams = 1;
@@ -3187,8 +3181,8 @@ impl Connection {
         buf: &mut Vec<u8>,
         max_size: usize,
         pn: u64,
-    ) -> SentFrames {
-        let mut sent = SentFrames::default();
+        sent: &mut SentFrames,
+    ) {
         let space = &mut self.spaces[space_id];
         let is_0rtt = space_id == SpaceId::Data && space.crypto.is_none();
         // Most packets have only STREAM and ACK frames
@@ -3227,7 +3221,7 @@ impl Connection {
             Self::try_populate_acks(
                 now,
                 self.receiving_ecn,
-                &mut sent,
+                sent,
                 space,
                 buf,
                 &mut self.stats,
@@ -3456,15 +3450,13 @@ impl Connection {
             Self::try_populate_acks(
                 now,
                 self.receiving_ecn,
-                &mut sent,
+                sent,
                 space,
                 buf,
                 &mut self.stats,
                 max_size,
             );
         }
-
-        sent
     }
 
     /// Tries to write pending ACKs into a buffer if there is enough space.

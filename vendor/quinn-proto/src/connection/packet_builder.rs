@@ -1,3 +1,5 @@
+use std::mem;
+
 use bytes::Bytes;
 use rand::RngExt;
 use tracing::{debug, trace, trace_span};
@@ -204,22 +206,23 @@ impl PacketBuilder {
 
     /// Encrypt packet and keep track of what it contains
     ///
+    /// Takes the frames from `sent`.
+    ///
     /// Returns whether the packet counts towards congestion control, in which case the caller must
     /// set the loss detection timer once it has sent all packets.
     pub(super) fn finish_and_track(
         self,
         now: Instant,
         conn: &mut Connection,
-        sent: Option<SentFrames>,
+        sent: &mut Option<SentFrames>,
         buffer: &mut Vec<u8>,
     ) -> bool {
         let ack_eliciting = self.ack_eliciting;
         let exact_number = self.exact_number;
         let space_id = self.space;
         let (size, padded) = self.finish(conn, buffer);
-        let sent = match sent {
-            Some(sent) => sent,
-            None => return false,
+        let Some(frames) = sent else {
+            return false;
         };
 
         let size = match padded || ack_eliciting {
@@ -229,13 +232,14 @@ impl PacketBuilder {
 
         let packet = SentPacket {
             path_generation: conn.path.generation(),
-            acked_below: sent.largest_acked.map_or(0, |x| x + 1),
+            acked_below: frames.largest_acked.map_or(0, |x| x + 1),
             time_sent: now,
             size,
             ack_eliciting,
-            retransmits: sent.retransmits,
-            stream_frames: sent.stream_frames,
+            retransmits: mem::take(&mut frames.retransmits),
+            stream_frames: mem::take(&mut frames.stream_frames),
         };
+        *sent = None;
 
         conn.path
             .sent(exact_number, packet, &mut conn.spaces[space_id]);
