@@ -777,25 +777,7 @@ impl Iter {
             FrameType::IMMEDIATE_ACK => Frame::ImmediateAck,
             _ => {
                 if let Some(s) = ty.stream() {
-                    // Read from a slice, and account for what was read only once
-                    let mut r = &self.bytes[..];
-                    let id = StreamId(r.get_var()?);
-                    let offset = if s.off() { r.get_var()? } else { 0 };
-                    let len = if s.len() { Some(r.get_var()?) } else { None };
-                    let left = r.len();
-                    if len.is_some_and(|len| len > left as u64) {
-                        return Err(IterErr::UnexpectedEnd);
-                    }
-                    self.bytes.advance(self.bytes.len() - left);
-                    Frame::Stream(Stream {
-                        id,
-                        offset,
-                        fin: s.fin(),
-                        data: match len {
-                            Some(len) => self.bytes.split_to(len as usize),
-                            None => self.take_remaining(),
-                        },
-                    })
+                    Frame::Stream(self.take_stream(s, 0)?)
                 } else if let Some(d) = ty.datagram() {
                     Frame::Datagram(Datagram {
                         data: if d.len() {
@@ -814,25 +796,56 @@ impl Iter {
     fn take_remaining(&mut self) -> Bytes {
         mem::take(&mut self.bytes)
     }
+
+    /// Take a STREAM frame with the fields that `info` tells, after `skip` bytes
+    #[inline(always)]
+    fn take_stream(&mut self, info: StreamInfo, skip: usize) -> Result<Stream, UnexpectedEnd> {
+        // Read from a slice, and account for what was read only once
+        let mut r = &self.bytes[skip..];
+        let id = StreamId(r.get_var()?);
+        let offset = if info.off() { r.get_var()? } else { 0 };
+        let len = if info.len() {
+            r.get_var()?
+        } else {
+            r.len() as u64
+        };
+        let left = r.len();
+        if len > left as u64 {
+            return Err(UnexpectedEnd);
+        }
+        self.bytes.advance(self.bytes.len() - left);
+        Ok(Stream {
+            id,
+            offset,
+            fin: info.fin(),
+            data: self.bytes.split_to(len as usize),
+        })
+    }
+
+    #[cold]
+    fn fail(&mut self, error: IterErr) -> InvalidFrame {
+        // Corrupt frame, skip it and everything that follows
+        self.bytes.clear();
+        InvalidFrame {
+            ty: self.last_ty,
+            reason: error.reason(),
+        }
+    }
 }
 
 impl Iterator for Iter {
     type Item = Result<Frame, InvalidFrame>;
     fn next(&mut self) -> Option<Self::Item> {
-        if !self.bytes.has_remaining() {
-            return None;
+        // STREAM frames are the most frequent, and their types fit into a byte.
+        let first = *self.bytes.first()?;
+        if let Some(info) = FrameType(first.into()).stream() {
+            self.last_ty = Some(FrameType(first.into()));
+            return Some(match self.take_stream(info, 1) {
+                Ok(x) => Ok(Frame::Stream(x)),
+                Err(e) => Err(self.fail(e.into())),
+            });
         }
-        match self.try_next() {
-            Ok(x) => Some(Ok(x)),
-            Err(e) => {
-                // Corrupt frame, skip it and everything that follows
-                self.bytes.clear();
-                Some(Err(InvalidFrame {
-                    ty: self.last_ty,
-                    reason: e.reason(),
-                }))
-            }
-        }
+        Some(self.try_next().map_err(|e| self.fail(e)))
     }
 }
 
@@ -1064,6 +1077,41 @@ mod test {
                 assert_eq!(ack.ecn, Some(ECN));
             }
             ref x => panic!("incorrect frame {x:?}"),
+        }
+    }
+
+    #[test]
+    fn stream_coding() {
+        for (id, offset, fin) in [(0, 0, true), (4, 1, false), (1 << 40, 1 << 60, true)] {
+            for length in [false, true] {
+                let mut buf = Vec::new();
+                StreamMeta {
+                    id: StreamId(id),
+                    offsets: offset..offset + 5,
+                    fin,
+                }
+                .encode(length, &mut buf);
+                buf.extend_from_slice(b"hello");
+                let whole = buf.clone();
+                if length {
+                    FrameType::PING.encode(&mut buf);
+                }
+                let frames = frames(buf);
+                assert_eq!(frames.len(), 1 + usize::from(length));
+                assert_matches!(&frames[0], Frame::Stream(x)
+                    if x.id == StreamId(id) && x.offset == offset && x.fin == fin
+                    && &x.data[..] == b"hello");
+
+                // Cut off in the header, or in the data if their length is known
+                let complete = whole.len() - if length { 0 } else { 5 };
+                for end in 1..complete {
+                    let mut iter = Iter::new(Bytes::copy_from_slice(&whole[..end])).unwrap();
+                    let error = iter.next().unwrap().unwrap_err();
+                    assert_eq!(error.ty, Some(FrameType(whole[0].into())));
+                    assert_eq!(error.reason, IterErr::UnexpectedEnd.reason());
+                    assert!(iter.next().is_none());
+                }
+            }
         }
     }
 

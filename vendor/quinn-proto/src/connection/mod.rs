@@ -2779,21 +2779,31 @@ impl Connection {
         let payload_len = payload.len();
         let mut ack_eliciting = false;
         for result in frame::Iter::new(payload)? {
-            let frame = result?;
-            let span = match frame {
+            let frame = match result? {
                 Frame::Padding => continue,
-                _ => Some(trace_span!("frame", ty = %frame.ty())),
+                // The most frequent frame, which may be in all packets with application data
+                Frame::Stream(f) => {
+                    let span = trace_span!("frame", ty = "STREAM");
+                    trace!(id = %f.id, offset = f.offset, len = f.data.len(), fin = f.fin, "got stream frame");
+                    let _guard = span.enter();
+                    self.stats.frame_rx.stream += 1;
+                    ack_eliciting = true;
+                    is_probing_packet = false;
+                    if self.streams.received(f, payload_len)?.should_transmit() {
+                        self.spaces[SpaceId::Data].pending.max_data = true;
+                    }
+                    continue;
+                }
+                frame => frame,
             };
+            let span = trace_span!("frame", ty = %frame.ty());
 
             self.stats.frame_rx.record(&frame);
-            // Crypto, Stream and Datagram frames are special cased in order no pollute
-            // the log with payload data
+            // Crypto and Datagram frames are special cased in order no pollute the log with payload
+            // data
             match &frame {
                 Frame::Crypto(f) => {
                     trace!(offset = f.offset, len = f.data.len(), "got crypto frame");
-                }
-                Frame::Stream(f) => {
-                    trace!(id = %f.id, offset = f.offset, len = f.data.len(), fin = f.fin, "got stream frame");
                 }
                 Frame::Datagram(f) => {
                     trace!(len = f.data.len(), "got datagram frame");
@@ -2803,7 +2813,7 @@ impl Connection {
                 }
             }
 
-            let _guard = span.as_ref().map(|x| x.enter());
+            let _guard = span.enter();
             if packet.header.is_0rtt() {
                 match frame {
                     Frame::Crypto(_) | Frame::Close(Close::Application(_)) => {
@@ -2830,15 +2840,11 @@ impl Connection {
                 Frame::Crypto(frame) => {
                     self.read_crypto(SpaceId::Data, &frame, payload_len)?;
                 }
-                Frame::Stream(frame) => {
-                    if self.streams.received(frame, payload_len)?.should_transmit() {
-                        self.spaces[SpaceId::Data].pending.max_data = true;
-                    }
-                }
                 Frame::Ack(ack) => {
                     self.on_ack_received(now, SpaceId::Data, ack)?;
                 }
-                Frame::Padding | Frame::Ping => {}
+                // Padding and STREAM frames are dealt with above
+                Frame::Padding | Frame::Stream(_) | Frame::Ping => {}
                 Frame::Close(reason) => {
                     close = Some(reason);
                 }
