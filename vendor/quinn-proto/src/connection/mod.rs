@@ -645,7 +645,7 @@ impl Connection {
                 }
 
                 // Finish current packet
-                if let Some(mut builder) = builder_storage.take() {
+                if let Some(builder) = &mut builder_storage {
                     if pad_datagram {
                         builder.pad_to(min_mtu);
                     }
@@ -675,7 +675,6 @@ impl Connection {
                                 "GSO truncated by demand for {} padding bytes or loss probe",
                                 segment_size - packet_len_unpadded
                             );
-                            builder_storage = Some(builder);
                             break;
                         }
 
@@ -685,6 +684,7 @@ impl Connection {
                     }
 
                     in_flight |= builder.finish_and_track(now, self, &mut sent_frames, buf);
+                    builder_storage = None;
 
                     if num_datagrams == 1 {
                         // Set the segment size for this GSO batch to the size of the first UDP
@@ -749,8 +749,9 @@ impl Connection {
                 // We can append/coalesce the next packet into the current
                 // datagram.
                 // Finish current packet without adding extra padding
-                if let Some(builder) = builder_storage.take() {
+                if let Some(builder) = &mut builder_storage {
                     in_flight |= builder.finish_and_track(now, self, &mut sent_frames, buf);
+                    builder_storage = None;
                 }
             }
 
@@ -934,7 +935,7 @@ impl Connection {
         }
 
         // Finish the last packet
-        if let Some(mut builder) = builder_storage {
+        if let Some(builder) = &mut builder_storage {
             if pad_datagram {
                 builder.pad_to(min_mtu);
             }
