@@ -139,6 +139,7 @@ const DATAGRAM_TYS: RangeInclusive<u64> = RangeInclusive::new(0x30, 0x31);
 
 #[derive(Debug)]
 pub(crate) enum Frame {
+    /// One or more PADDING frames
     Padding,
     Ping,
     Ack(Ack),
@@ -148,13 +149,29 @@ pub(crate) enum Frame {
     NewToken(NewToken),
     Stream(Stream),
     MaxData(VarInt),
-    MaxStreamData { id: StreamId, offset: u64 },
-    MaxStreams { dir: Dir, count: u64 },
-    DataBlocked { offset: u64 },
-    StreamDataBlocked { id: StreamId, offset: u64 },
-    StreamsBlocked { dir: Dir, limit: u64 },
+    MaxStreamData {
+        id: StreamId,
+        offset: u64,
+    },
+    MaxStreams {
+        dir: Dir,
+        count: u64,
+    },
+    DataBlocked {
+        offset: u64,
+    },
+    StreamDataBlocked {
+        id: StreamId,
+        offset: u64,
+    },
+    StreamsBlocked {
+        dir: Dir,
+        limit: u64,
+    },
     NewConnectionId(NewConnectionId),
-    RetireConnectionId { sequence: u64 },
+    RetireConnectionId {
+        sequence: u64,
+    },
     PathChallenge(u64),
     PathResponse(u64),
     Close(Close),
@@ -836,8 +853,16 @@ impl Iter {
 impl Iterator for Iter {
     type Item = Result<Frame, InvalidFrame>;
     fn next(&mut self) -> Option<Self::Item> {
-        // STREAM frames are the most frequent, and their types fit into a byte.
         let first = *self.bytes.first()?;
+        // Padding is long where it is needed, for instance in each first packet of a client.
+        if first == 0 {
+            self.last_ty = Some(FrameType::PADDING);
+            let bytes = &self.bytes[..];
+            let end = bytes.iter().position(|&x| x != 0).unwrap_or(bytes.len());
+            self.bytes.advance(end);
+            return Some(Ok(Frame::Padding));
+        }
+        // STREAM frames are the most frequent, and their types fit into a byte.
         if let Some(info) = FrameType(first.into()).stream() {
             self.last_ty = Some(FrameType(first.into()));
             return Some(match self.take_stream(info, 1) {
@@ -1078,6 +1103,25 @@ mod test {
             }
             ref x => panic!("incorrect frame {x:?}"),
         }
+    }
+
+    #[test]
+    fn padding() {
+        let types = |bytes: &[u8]| {
+            frames(bytes.to_vec())
+                .iter()
+                .map(Frame::ty)
+                .collect::<Vec<_>>()
+        };
+        const PADDING: FrameType = FrameType::PADDING;
+        const PING: FrameType = FrameType::PING;
+        assert_eq!(types(&[0; 1200]), [PADDING]);
+        assert_eq!(
+            types(&[0, 1, 0, 0, 1, 1, 0]),
+            [PADDING, PING, PADDING, PING, PING, PADDING]
+        );
+        // Type in more bytes than needed
+        assert_eq!(types(&[0x40, 0, 1]), [PADDING, PING]);
     }
 
     #[test]

@@ -140,7 +140,8 @@ impl Codec for VarInt {
         Ok(x)
     }
 
-    #[inline]
+    // There is little left of it where the number is known, e.g. the type of a frame.
+    #[inline(always)]
     fn encode<B: BufMut>(&self, w: &mut B) {
         let x = self.0;
         if x < 2u64.pow(6) {
