@@ -24,48 +24,56 @@ pub trait Codec: Sized {
 }
 
 impl Codec for u8 {
+    #[inline]
     fn decode<B: Buf>(buf: &mut B) -> Result<Self> {
         if buf.remaining() < 1 {
             return Err(UnexpectedEnd);
         }
         Ok(buf.get_u8())
     }
+    #[inline]
     fn encode<B: BufMut>(&self, buf: &mut B) {
         buf.put_u8(*self);
     }
 }
 
 impl Codec for u16 {
+    #[inline]
     fn decode<B: Buf>(buf: &mut B) -> Result<Self> {
         if buf.remaining() < 2 {
             return Err(UnexpectedEnd);
         }
         Ok(buf.get_u16())
     }
+    #[inline]
     fn encode<B: BufMut>(&self, buf: &mut B) {
         buf.put_u16(*self);
     }
 }
 
 impl Codec for u32 {
+    #[inline]
     fn decode<B: Buf>(buf: &mut B) -> Result<Self> {
         if buf.remaining() < 4 {
             return Err(UnexpectedEnd);
         }
         Ok(buf.get_u32())
     }
+    #[inline]
     fn encode<B: BufMut>(&self, buf: &mut B) {
         buf.put_u32(*self);
     }
 }
 
 impl Codec for u64 {
+    #[inline]
     fn decode<B: Buf>(buf: &mut B) -> Result<Self> {
         if buf.remaining() < 8 {
             return Err(UnexpectedEnd);
         }
         Ok(buf.get_u64())
     }
+    #[inline]
     fn encode<B: BufMut>(&self, buf: &mut B) {
         buf.put_u64(*self);
     }
@@ -105,10 +113,12 @@ pub(crate) trait BufExt {
 }
 
 impl<T: Buf> BufExt for T {
+    #[inline]
     fn get<U: Codec>(&mut self) -> Result<U> {
         U::decode(self)
     }
 
+    #[inline]
     fn get_var(&mut self) -> Result<u64> {
         Ok(VarInt::decode(self)?.into_inner())
     }
@@ -120,10 +130,12 @@ pub(crate) trait BufMutExt {
 }
 
 impl<T: BufMut> BufMutExt for T {
+    #[inline]
     fn write<U: Codec>(&mut self, x: U) {
         x.encode(self);
     }
 
+    #[inline]
     fn write_var(&mut self, x: u64) {
         VarInt::from_u64(x).unwrap().encode(self);
     }

@@ -5,7 +5,6 @@ use std::{
 };
 
 use bytes::{Buf, BufMut, Bytes};
-use tinyvec::TinyVec;
 
 use crate::{
     Dir, MAX_CID_SIZE, RESET_TOKEN_SIZE, ResetToken, StreamId, TransportError, TransportErrorCode,
@@ -37,9 +36,11 @@ impl FrameType {
 }
 
 impl coding::Codec for FrameType {
+    #[inline]
     fn decode<B: Buf>(buf: &mut B) -> coding::Result<Self> {
         Ok(Self(buf.get_var()?))
     }
+    #[inline]
     fn encode<B: BufMut>(&self, buf: &mut B) {
         buf.write_var(self.0);
     }
@@ -138,6 +139,7 @@ const DATAGRAM_TYS: RangeInclusive<u64> = RangeInclusive::new(0x30, 0x31);
 
 #[derive(Debug)]
 pub(crate) enum Frame {
+    /// One or more PADDING frames
     Padding,
     Ping,
     Ack(Ack),
@@ -147,13 +149,29 @@ pub(crate) enum Frame {
     NewToken(NewToken),
     Stream(Stream),
     MaxData(VarInt),
-    MaxStreamData { id: StreamId, offset: u64 },
-    MaxStreams { dir: Dir, count: u64 },
-    DataBlocked { offset: u64 },
-    StreamDataBlocked { id: StreamId, offset: u64 },
-    StreamsBlocked { dir: Dir, limit: u64 },
+    MaxStreamData {
+        id: StreamId,
+        offset: u64,
+    },
+    MaxStreams {
+        dir: Dir,
+        count: u64,
+    },
+    DataBlocked {
+        offset: u64,
+    },
+    StreamDataBlocked {
+        id: StreamId,
+        offset: u64,
+    },
+    StreamsBlocked {
+        dir: Dir,
+        limit: u64,
+    },
     NewConnectionId(NewConnectionId),
-    RetireConnectionId { sequence: u64 },
+    RetireConnectionId {
+        sequence: u64,
+    },
     PathChallenge(u64),
     PathResponse(u64),
     Close(Close),
@@ -375,6 +393,9 @@ impl<'a> IntoIterator for &'a Ack {
 }
 
 impl Ack {
+    /// Size of the smallest ACK frame
+    pub(crate) const MIN_SIZE: usize = 5;
+
     pub fn encode<W: BufMut>(
         delay: u64,
         ranges: &ArrayRangeSet,
@@ -468,18 +489,8 @@ pub(crate) struct StreamMeta {
     pub(crate) fin: bool,
 }
 
-// This manual implementation exists because `Default` is not implemented for `StreamId`
-impl Default for StreamMeta {
-    fn default() -> Self {
-        Self {
-            id: StreamId(0),
-            offsets: 0..0,
-            fin: false,
-        }
-    }
-}
-
 impl StreamMeta {
+    #[inline]
     pub(crate) fn encode<W: BufMut>(&self, length: bool, out: &mut W) {
         let mut ty = *STREAM_TYS.start();
         if self.offsets.start != 0 {
@@ -502,8 +513,94 @@ impl StreamMeta {
     }
 }
 
-/// A vector of [`StreamMeta`] with optimization for the single element case
-pub(crate) type StreamMetaVec = TinyVec<[StreamMeta; 1]>;
+/// A [`StreamMeta`] in less space
+#[derive(Debug, Copy, Clone, Eq, PartialEq)]
+pub(crate) struct PackedStreamMeta {
+    pub(crate) id: StreamId,
+    offset: u64,
+    /// Length of the data, which is below the size of a UDP datagram
+    len: u32,
+    fin: bool,
+}
+
+impl From<StreamMeta> for PackedStreamMeta {
+    fn from(x: StreamMeta) -> Self {
+        let len = x.offsets.end - x.offsets.start;
+        debug_assert!(len <= u64::from(u32::MAX));
+        Self {
+            id: x.id,
+            offset: x.offsets.start,
+            len: len as u32,
+            fin: x.fin,
+        }
+    }
+}
+
+impl From<PackedStreamMeta> for StreamMeta {
+    fn from(x: PackedStreamMeta) -> Self {
+        Self {
+            id: x.id,
+            offsets: x.offset..x.offset + u64::from(x.len),
+            fin: x.fin,
+        }
+    }
+}
+
+/// The STREAM frames of one packet, without an allocation for the first few
+#[derive(Debug, Default, Clone)]
+pub(crate) struct StreamMetaVec {
+    inline: [Option<PackedStreamMeta>; Self::INLINE],
+    /// Frames that `inline` has no place for
+    // A box takes a third of the space of a vector, and few packets need it.
+    #[allow(clippy::box_collection)]
+    rest: Option<Box<Vec<PackedStreamMeta>>>,
+}
+
+impl StreamMetaVec {
+    /// Number of frames without an allocation
+    ///
+    /// Packets filled from short responses have two or three.
+    const INLINE: usize = 3;
+
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    pub(crate) fn push(&mut self, meta: StreamMeta) {
+        match self.inline.iter_mut().find(|x| x.is_none()) {
+            Some(place) => *place = Some(meta.into()),
+            None => self.rest.get_or_insert_default().push(meta.into()),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.inline.iter().flatten().count() + self.rest.as_ref().map_or(0, |x| x.len())
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.inline[0].is_none()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = StreamMeta> + '_ {
+        self.inline
+            .iter()
+            .flatten()
+            .chain(self.rest.iter().flat_map(|x| x.iter()))
+            .map(|&x| x.into())
+    }
+}
+
+#[cfg(test)]
+impl std::ops::Index<usize> for StreamMetaVec {
+    type Output = PackedStreamMeta;
+
+    fn index(&self, index: usize) -> &PackedStreamMeta {
+        match self.inline.get(index) {
+            Some(place) => place.as_ref().unwrap(),
+            None => &self.rest.as_ref().unwrap()[index - Self::INLINE],
+        }
+    }
+}
 
 #[derive(Debug, Clone)]
 pub(crate) struct Crypto {
@@ -585,10 +682,7 @@ impl Iter {
         let ty = self.bytes.get::<FrameType>()?;
         self.last_ty = Some(ty);
         Ok(match ty {
-            FrameType::PADDING => {
-                self.skip_padding();
-                Frame::Padding
-            }
+            FrameType::PADDING => Frame::Padding,
             FrameType::RESET_STREAM => Frame::ResetStream(ResetStream {
                 id: self.bytes.get()?,
                 error_code: self.bytes.get()?,
@@ -643,10 +737,13 @@ impl Iter {
                 sequence: self.bytes.get_var()?,
             },
             FrameType::ACK | FrameType::ACK_ECN => {
-                let largest = self.bytes.get_var()?;
-                let delay = self.bytes.get_var()?;
-                let extra_blocks = self.bytes.get_var()? as usize;
-                let n = scan_ack_blocks(&self.bytes, largest, extra_blocks)?;
+                let mut r = &self.bytes[..];
+                let largest = r.get_var()?;
+                let delay = r.get_var()?;
+                let extra_blocks = r.get_var()? as usize;
+                let n = scan_ack_blocks(r, largest, extra_blocks)?;
+                let used = self.bytes.len() - r.len();
+                self.bytes.advance(used);
                 Frame::Ack(Ack {
                     delay,
                     largest,
@@ -709,16 +806,7 @@ impl Iter {
             FrameType::IMMEDIATE_ACK => Frame::ImmediateAck,
             _ => {
                 if let Some(s) = ty.stream() {
-                    Frame::Stream(Stream {
-                        id: self.bytes.get()?,
-                        offset: if s.off() { self.bytes.get_var()? } else { 0 },
-                        fin: s.fin(),
-                        data: if s.len() {
-                            self.take_len()?
-                        } else {
-                            self.take_remaining()
-                        },
-                    })
+                    Frame::Stream(self.take_stream(s, 0)?)
                 } else if let Some(d) = ty.datagram() {
                     Frame::Datagram(Datagram {
                         data: if d.len() {
@@ -737,25 +825,62 @@ impl Iter {
     fn take_remaining(&mut self) -> Bytes {
         mem::take(&mut self.bytes)
     }
+
+    /// Take a STREAM frame with the fields that `info` tells, after `skip` bytes
+    #[inline(always)]
+    fn take_stream(&mut self, info: StreamInfo, skip: usize) -> Result<Stream, UnexpectedEnd> {
+        // Read from a slice, and account for what was read only once
+        let mut r = &self.bytes[skip..];
+        let id = StreamId(r.get_var()?);
+        let offset = if info.off() { r.get_var()? } else { 0 };
+        let len = if info.len() {
+            r.get_var()?
+        } else {
+            r.len() as u64
+        };
+        let left = r.len();
+        if len > left as u64 {
+            return Err(UnexpectedEnd);
+        }
+        self.bytes.advance(self.bytes.len() - left);
+        Ok(Stream {
+            id,
+            offset,
+            fin: info.fin(),
+            data: self.bytes.split_to(len as usize),
+        })
+    }
+
+    #[cold]
+    fn fail(&mut self, error: IterErr) -> InvalidFrame {
+        // Corrupt frame, skip it and everything that follows
+        self.bytes.clear();
+        InvalidFrame {
+            ty: self.last_ty,
+            reason: error.reason(),
+        }
+    }
 }
 
 impl Iterator for Iter {
     type Item = Result<Frame, InvalidFrame>;
     fn next(&mut self) -> Option<Self::Item> {
-        if !self.bytes.has_remaining() {
-            return None;
+        let first = *self.bytes.first()?;
+        // Padding is long where it is needed, for instance in each first packet of a client.
+        if first == 0 {
+            self.last_ty = Some(FrameType::PADDING);
+            self.skip_padding();
+            return Some(Ok(Frame::Padding));
         }
-        match self.try_next() {
-            Ok(x) => Some(Ok(x)),
-            Err(e) => {
-                // Corrupt frame, skip it and everything that follows
-                self.bytes.clear();
-                Some(Err(InvalidFrame {
-                    ty: self.last_ty,
-                    reason: e.reason(),
-                }))
-            }
+        // STREAM frames are the most frequent, and their types fit into a byte.
+        if let Some(info) = FrameType(first.into()).stream() {
+            self.last_ty = Some(FrameType(first.into()));
+            return Some(match self.take_stream(info, 1) {
+                Ok(x) => Ok(Frame::Stream(x)),
+                Err(e) => Err(self.fail(e.into())),
+            });
         }
+        Some(self.try_next().map_err(|e| self.fail(e)))
     }
 }
 
@@ -987,6 +1112,83 @@ mod test {
                 assert_eq!(ack.ecn, Some(ECN));
             }
             ref x => panic!("incorrect frame {x:?}"),
+        }
+    }
+
+    #[test]
+    fn padding() {
+        let types = |bytes: &[u8]| {
+            frames(bytes.to_vec())
+                .iter()
+                .map(Frame::ty)
+                .collect::<Vec<_>>()
+        };
+        const PADDING: FrameType = FrameType::PADDING;
+        const PING: FrameType = FrameType::PING;
+        assert_eq!(types(&[0; 1200]), [PADDING]);
+        assert_eq!(
+            types(&[0, 1, 0, 0, 1, 1, 0]),
+            [PADDING, PING, PADDING, PING, PING, PADDING]
+        );
+        // Type in more bytes than needed
+        assert_eq!(types(&[0x40, 0, 1]), [PADDING, PING]);
+    }
+
+    #[test]
+    fn stream_coding() {
+        for (id, offset, fin) in [(0, 0, true), (4, 1, false), (1 << 40, 1 << 60, true)] {
+            for length in [false, true] {
+                let mut buf = Vec::new();
+                StreamMeta {
+                    id: StreamId(id),
+                    offsets: offset..offset + 5,
+                    fin,
+                }
+                .encode(length, &mut buf);
+                buf.extend_from_slice(b"hello");
+                let whole = buf.clone();
+                if length {
+                    FrameType::PING.encode(&mut buf);
+                }
+                let frames = frames(buf);
+                assert_eq!(frames.len(), 1 + usize::from(length));
+                assert_matches!(&frames[0], Frame::Stream(x)
+                    if x.id == StreamId(id) && x.offset == offset && x.fin == fin
+                    && &x.data[..] == b"hello");
+
+                // Cut off in the header, or in the data if their length is known
+                let complete = whole.len() - if length { 0 } else { 5 };
+                for end in 1..complete {
+                    let mut iter = Iter::new(Bytes::copy_from_slice(&whole[..end])).unwrap();
+                    let error = iter.next().unwrap().unwrap_err();
+                    assert_eq!(error.ty, Some(FrameType(whole[0].into())));
+                    assert_eq!(error.reason, IterErr::UnexpectedEnd.reason());
+                    assert!(iter.next().is_none());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn stream_meta_vec() {
+        let mut frames = StreamMetaVec::new();
+        assert!(frames.is_empty());
+        for i in 0..StreamMetaVec::INLINE as u64 + 2 {
+            assert_eq!(frames.len() as u64, i);
+            frames.push(StreamMeta {
+                id: StreamId(i * 4),
+                offsets: VarInt::MAX.0 - 1400 - i..VarInt::MAX.0 - i,
+                fin: i % 2 == 0,
+            });
+            assert_eq!(frames.rest.is_some(), i >= StreamMetaVec::INLINE as u64);
+        }
+        assert_eq!(frames.len(), frames.iter().count());
+        for (i, meta) in frames.iter().enumerate() {
+            assert_eq!(meta.id, StreamId(i as u64 * 4));
+            assert_eq!(frames[i].id, meta.id);
+            let end = VarInt::MAX.0 - i as u64;
+            assert_eq!(meta.offsets, end - 1400..end);
+            assert_eq!(meta.fin, i % 2 == 0);
         }
     }
 

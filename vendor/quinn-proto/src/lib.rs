@@ -242,9 +242,11 @@ impl From<StreamId> for u64 {
 }
 
 impl coding::Codec for StreamId {
+    #[inline]
     fn decode<B: bytes::Buf>(buf: &mut B) -> coding::Result<Self> {
         VarInt::decode(buf).map(|x| Self(x.into_inner()))
     }
+    #[inline]
     fn encode<B: bytes::BufMut>(&self, buf: &mut B) {
         VarInt::from_u64(self.0).unwrap().encode(buf);
     }

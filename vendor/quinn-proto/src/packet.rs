@@ -345,21 +345,7 @@ impl Header {
                 key_phase,
                 ref dst_cid,
                 number,
-            } => {
-                w.write(
-                    FIXED_BIT
-                        | if key_phase { KEY_PHASE_BIT } else { 0 }
-                        | if spin { SPIN_BIT } else { 0 }
-                        | number.tag(),
-                );
-                w.put_slice(dst_cid);
-                number.encode(w);
-                PartialEncode {
-                    start,
-                    header_len: w.len() - start,
-                    pn: Some((number.len(), false)),
-                }
-            }
+            } => Self::encode_short(spin, key_phase, dst_cid, number, w),
             VersionNegotiate {
                 ref random,
                 ref dst_cid,
@@ -375,6 +361,31 @@ impl Header {
                     pn: None,
                 }
             }
+        }
+    }
+
+    /// Encode a [`Header::Short`]
+    #[inline]
+    pub(crate) fn encode_short(
+        spin: bool,
+        key_phase: bool,
+        dst_cid: &ConnectionId,
+        number: PacketNumber,
+        w: &mut Vec<u8>,
+    ) -> PartialEncode {
+        let start = w.len();
+        w.write(
+            FIXED_BIT
+                | if key_phase { KEY_PHASE_BIT } else { 0 }
+                | if spin { SPIN_BIT } else { 0 }
+                | number.tag(),
+        );
+        w.put_slice(dst_cid);
+        number.encode(w);
+        PartialEncode {
+            start,
+            header_len: w.len() - start,
+            pn: Some((number.len(), false)),
         }
     }
 
@@ -460,6 +471,7 @@ impl Header {
     }
 }
 
+#[derive(Copy, Clone)]
 pub(crate) struct PartialEncode {
     pub(crate) start: usize,
     pub(crate) header_len: usize,

@@ -130,54 +130,130 @@ impl fmt::Display for VarInt {
 pub struct VarIntBoundsExceeded;
 
 impl Codec for VarInt {
+    #[inline]
     fn decode<B: Buf>(r: &mut B) -> coding::Result<Self> {
-        if !r.has_remaining() {
-            return Err(UnexpectedEnd);
-        }
-        let mut buf = [0; 8];
-        buf[0] = r.get_u8();
-        let tag = buf[0] >> 6;
-        buf[0] &= 0b0011_1111;
-        let x = match tag {
-            0b00 => u64::from(buf[0]),
-            0b01 => {
-                if r.remaining() < 1 {
-                    return Err(UnexpectedEnd);
-                }
-                r.copy_to_slice(&mut buf[1..2]);
-                u64::from(u16::from_be_bytes(buf[..2].try_into().unwrap()))
-            }
-            0b10 => {
-                if r.remaining() < 3 {
-                    return Err(UnexpectedEnd);
-                }
-                r.copy_to_slice(&mut buf[1..4]);
-                u64::from(u32::from_be_bytes(buf[..4].try_into().unwrap()))
-            }
-            0b11 => {
-                if r.remaining() < 7 {
-                    return Err(UnexpectedEnd);
-                }
-                r.copy_to_slice(&mut buf[1..8]);
-                u64::from_be_bytes(buf)
-            }
-            _ => unreachable!(),
+        let (x, size) = match Self::read(r.chunk()) {
+            Some(x) => x,
+            None => return Self::decode_scattered(r),
         };
-        Ok(Self(x))
+        r.advance(size);
+        Ok(x)
     }
 
+    // There is little left of it where the number is known, e.g. the type of a frame.
+    #[inline(always)]
     fn encode<B: BufMut>(&self, w: &mut B) {
         let x = self.0;
         if x < 2u64.pow(6) {
-            w.put_u8(x as u8);
+            w.put_slice(&[x as u8]);
         } else if x < 2u64.pow(14) {
-            w.put_u16((0b01 << 14) | x as u16);
+            w.put_slice(&((0b01 << 14) | x as u16).to_be_bytes());
         } else if x < 2u64.pow(30) {
-            w.put_u32((0b10 << 30) | x as u32);
+            w.put_slice(&((0b10 << 30) | x as u32).to_be_bytes());
         } else if x < 2u64.pow(62) {
-            w.put_u64((0b11 << 62) | x);
+            w.put_slice(&((0b11 << 62) | x).to_be_bytes());
         } else {
             unreachable!("malformed VarInt")
+        }
+    }
+}
+
+impl VarInt {
+    /// Read an integer from the start of `bytes`, and return it with its size in bytes
+    #[inline]
+    fn read(bytes: &[u8]) -> Option<(Self, usize)> {
+        let first = *bytes.first()?;
+        let (x, size) = match first >> 6 {
+            0b00 => (u64::from(first), 1),
+            0b01 => (
+                u64::from(u16::from_be_bytes(*bytes.first_chunk()?) & (u16::MAX >> 2)),
+                2,
+            ),
+            0b10 => (
+                u64::from(u32::from_be_bytes(*bytes.first_chunk()?) & (u32::MAX >> 2)),
+                4,
+            ),
+            _ => (
+                u64::from_be_bytes(*bytes.first_chunk()?) & (u64::MAX >> 2),
+                8,
+            ),
+        };
+        Some((Self(x), size))
+    }
+
+    /// Decode an integer that is not in one piece, or incomplete
+    #[cold]
+    fn decode_scattered<B: Buf>(r: &mut B) -> coding::Result<Self> {
+        if !r.has_remaining() {
+            return Err(UnexpectedEnd);
+        }
+        let mut bytes = [0; Self::MAX_SIZE];
+        bytes[0] = r.get_u8();
+        let size = 1 << (bytes[0] >> 6);
+        if r.remaining() < size - 1 {
+            return Err(UnexpectedEnd);
+        }
+        r.copy_to_slice(&mut bytes[1..size]);
+        Self::read(&bytes).map(|(x, _)| x).ok_or(UnexpectedEnd)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn coding() {
+        for (x, size) in [
+            (0, 1),
+            (63, 1),
+            (64, 2),
+            (16_383, 2),
+            (16_384, 4),
+            ((1 << 30) - 1, 4),
+            (1 << 30, 8),
+            (VarInt::MAX.0, 8),
+        ] {
+            let x = VarInt(x);
+            let mut bytes = Vec::new();
+            x.encode(&mut bytes);
+            assert_eq!(bytes.len(), size);
+            assert_eq!(x.size(), size);
+            bytes.push(0xff);
+
+            let mut r = &bytes[..];
+            assert_eq!(VarInt::decode(&mut r), Ok(x));
+            assert_eq!(r, [0xff]);
+
+            // In two pieces
+            for split in 1..size {
+                let mut r = bytes[..split].chain(&bytes[split..]);
+                assert_eq!(VarInt::decode(&mut r), Ok(x));
+                assert_eq!(r.remaining(), 1);
+            }
+
+            // Cut off
+            for end in 0..size {
+                assert_eq!(VarInt::decode(&mut &bytes[..end]), Err(UnexpectedEnd));
+            }
+        }
+    }
+
+    #[test]
+    fn examples_of_rfc_9000() {
+        // Appendix A.1
+        for (mut bytes, x) in [
+            (
+                &hex_literal::hex!("c2197c5eff14e88c")[..],
+                151_288_809_941_952_652,
+            ),
+            (&hex_literal::hex!("9d7f3e7d"), 494_878_333),
+            (&hex_literal::hex!("7bbd"), 15_293),
+            (&hex_literal::hex!("25"), 37),
+            (&hex_literal::hex!("4025"), 37),
+        ] {
+            assert_eq!(VarInt::decode(&mut bytes), Ok(VarInt(x)));
+            assert!(bytes.is_empty());
         }
     }
 }

@@ -4,6 +4,7 @@ use std::{
     convert::TryFrom,
     fmt, io, mem,
     net::{IpAddr, SocketAddr},
+    ops::Range,
     sync::Arc,
 };
 
@@ -12,6 +13,7 @@ use frame::StreamMetaVec;
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use thiserror::Error;
+use tinyvec::TinyVec;
 use tracing::{debug, error, trace, trace_span, warn};
 
 use crate::{
@@ -28,7 +30,6 @@ use crate::{
         FixedLengthConnectionIdParser, Header, InitialHeader, InitialPacket, LongType, Packet,
         PacketNumber, PartialDecode, SpaceId,
     },
-    range_set::ArrayRangeSet,
     shared::{
         ConnectionEvent, ConnectionEventInner, ConnectionId, DatagramConnectionEvent, EcnCodepoint,
         EndpointEvent, EndpointEventInner,
@@ -55,6 +56,8 @@ mod pacing;
 
 mod packet_builder;
 use packet_builder::PacketBuilder;
+
+mod sent_packets;
 
 mod packet_crypto;
 use packet_crypto::{PrevCrypto, ZeroRttCrypto};
@@ -531,37 +534,32 @@ impl Connection {
         let mut pad_datagram = false;
         let mut pad_datagram_to_mtu = false;
         let mut congestion_blocked = false;
+        // Whether packets that count towards congestion control were sent
+        let mut in_flight = false;
 
         // Iterate over all spaces and find data to send
-        let mut space_idx = 0;
         let spaces = [SpaceId::Initial, SpaceId::Handshake, SpaceId::Data];
+        let mut space_idx = match self.spaces[SpaceId::Initial].crypto.is_none()
+            && self.spaces[SpaceId::Handshake].crypto.is_none()
+        {
+            // Without keys nothing can be sent, so an established connection has one space to visit
+            true => SpaceId::Data as usize,
+            false => 0,
+        };
         // This loop will potentially spend multiple iterations in the same `SpaceId`,
         // so we cannot trivially rewrite it to take advantage of `SpaceId::iter()`.
         while space_idx < spaces.len() {
             let space_id = spaces[space_idx];
-            // Number of bytes available for frames if this is a 1-RTT packet. We're guaranteed to
-            // be able to send an individual frame at least this large in the next 1-RTT
-            // packet. This could be generalized to support every space, but it's only needed to
-            // handle large fixed-size frames, which only exist in 1-RTT (application datagrams). We
-            // don't account for coalesced packets potentially occupying space because frames can
-            // always spill into the next datagram.
-            let pn = self.packet_number_filter.peek(&self.spaces[SpaceId::Data]);
-            let frame_space_1rtt =
-                segment_size.saturating_sub(self.predict_1rtt_overhead(Some(pn)));
-
             // Is there data or a close message to send in this space?
-            let can_send = self.space_can_send(space_id, frame_space_1rtt);
+            let can_send = self.space_can_send(space_id, segment_size);
             if can_send.is_empty() && (!close || self.spaces[space_id].crypto.is_none()) {
                 space_idx += 1;
                 continue;
             }
 
-            let mut ack_eliciting = !self.spaces[space_id].pending.is_empty(&self.streams)
-                || self.spaces[space_id].ping_pending
-                || self.spaces[space_id].immediate_ack_pending;
-            if space_id == SpaceId::Data {
-                ack_eliciting |= self.can_send_1rtt(frame_space_1rtt);
-            }
+            let mut ack_eliciting = can_send.other;
+            // Whether other frames than ACK must wait for congestion control or pacing
+            let mut ack_only = false;
 
             pad_datagram_to_mtu |= space_id == SpaceId::Data && self.config.pad_to_mtu;
 
@@ -617,20 +615,24 @@ impl Connection {
                     } as u64;
                     debug_assert!(untracked_bytes <= segment_size as u64);
 
+                    // Packets with nothing but ACK frames are neither congestion controlled nor
+                    // paced (RFC 9002, sections 7 and 7.7). Each gets a transmit of its own, to
+                    // not bother with it in GSO batches.
+                    let can_send_acks = can_send.acks && num_datagrams == 0;
+
                     let bytes_to_send = segment_size as u64 + untracked_bytes;
                     if self.path.in_flight.bytes + bytes_to_send >= self.path.congestion.window() {
-                        space_idx += 1;
                         congestion_blocked = true;
-                        // We continue instead of breaking here in order to avoid
-                        // blocking loss probes queued for higher spaces.
                         trace!("blocked by congestion control");
-                        continue;
-                    }
-
-                    // Check whether the next datagram is blocked by pacing
-                    let smoothed_rtt = self.path.rtt.get();
-                    if let Some(delay) = self.path.pacing.delay(
-                        smoothed_rtt,
+                        if !can_send_acks {
+                            space_idx += 1;
+                            // We continue instead of breaking here in order to avoid
+                            // blocking loss probes queued for higher spaces.
+                            continue;
+                        }
+                        ack_only = true;
+                    } else if let Some(delay) = self.path.pacing.delay(
+                        self.path.rtt.get(),
                         bytes_to_send,
                         self.path.current_mtu(),
                         self.path.congestion.window(),
@@ -641,12 +643,16 @@ impl Connection {
                         // Loss probes should be subject to pacing, even though
                         // they are not congestion controlled.
                         trace!("blocked by pacing");
-                        break;
+                        if !can_send_acks {
+                            break;
+                        }
+                        ack_only = true;
                     }
+                    ack_eliciting = !ack_only;
                 }
 
                 // Finish current packet
-                if let Some(mut builder) = builder_storage.take() {
+                if let Some(builder) = &mut builder_storage {
                     if pad_datagram {
                         builder.pad_to(min_mtu);
                     }
@@ -676,7 +682,6 @@ impl Connection {
                                 "GSO truncated by demand for {} padding bytes or loss probe",
                                 segment_size - packet_len_unpadded
                             );
-                            builder_storage = Some(builder);
                             break;
                         }
 
@@ -685,7 +690,8 @@ impl Connection {
                         builder.pad_to(segment_size as u16);
                     }
 
-                    builder.finish_and_track(now, self, sent_frames.take(), buf);
+                    in_flight |= builder.finish_and_track(now, self, &mut sent_frames, buf);
+                    builder_storage = None;
 
                     if num_datagrams == 1 {
                         // Set the segment size for this GSO batch to the size of the first UDP
@@ -706,9 +712,7 @@ impl Connection {
                         // that time we haven't determined whether we're going to coalesce with the
                         // first datagram or potentially pad it to `min_mtu`.
                         if space_id == SpaceId::Data {
-                            let frame_space_1rtt =
-                                segment_size.saturating_sub(self.predict_1rtt_overhead(Some(pn)));
-                            if self.space_can_send(space_id, frame_space_1rtt).is_empty() {
+                            if self.space_can_send(space_id, segment_size).is_empty() {
                                 break;
                             }
                         }
@@ -752,8 +756,9 @@ impl Connection {
                 // We can append/coalesce the next packet into the current
                 // datagram.
                 // Finish current packet without adding extra padding
-                if let Some(builder) = builder_storage.take() {
-                    builder.finish_and_track(now, self, sent_frames.take(), buf);
+                if let Some(builder) = &mut builder_storage {
+                    in_flight |= builder.finish_and_track(now, self, &mut sent_frames, buf);
+                    builder_storage = None;
                 }
             }
 
@@ -871,12 +876,13 @@ impl Connection {
                     builder.finish_and_track(
                         now,
                         self,
-                        Some(SentFrames {
+                        &mut Some(SentFrames {
                             non_retransmits: true,
                             ..SentFrames::default()
                         }),
                         buf,
                     );
+                    self.set_loss_detection_timer(now);
                     self.stats.udp_tx.on_sent(1, buf.len());
                     return Some(Transmit {
                         destination: remote,
@@ -888,8 +894,22 @@ impl Connection {
                 }
             }
 
-            let sent =
-                self.populate_packet(now, space_id, buf, builder.max_size, builder.exact_number);
+            // Keep information about the packet around until it gets finalized
+            let sent = sent_frames.insert(SentFrames::default());
+            if ack_only {
+                Self::try_populate_acks(
+                    now,
+                    self.receiving_ecn,
+                    sent,
+                    &mut self.spaces[space_id],
+                    buf,
+                    &mut self.stats,
+                    builder.max_size,
+                );
+            } else {
+                let number = builder.exact_number;
+                self.populate_packet(now, space_id, buf, builder.max_size, number, sent);
+            }
 
             // ACK-only packets should only be sent when explicitly allowed. If we write them due to
             // any other reason, there is a bug which leads to one component announcing write
@@ -913,15 +933,16 @@ impl Connection {
                 self.next_bundled_ack_time = Some(now + self.next_bundled_ack_delay());
             }
 
-            // Keep information about the packet around until it gets finalized
-            sent_frames = Some(sent);
+            if ack_only {
+                break;
+            }
 
             // Don't increment space_idx.
             // We stay in the current space and check if there is more data to send.
         }
 
         // Finish the last packet
-        if let Some(mut builder) = builder_storage {
+        if let Some(builder) = &mut builder_storage {
             if pad_datagram {
                 builder.pad_to(min_mtu);
             }
@@ -936,7 +957,7 @@ impl Connection {
             }
 
             let last_packet_number = builder.exact_number;
-            builder.finish_and_track(now, self, sent_frames, buf);
+            in_flight |= builder.finish_and_track(now, self, &mut sent_frames, buf);
             self.path
                 .congestion
                 .on_sent(now, buf.len() as u64, last_packet_number);
@@ -977,11 +998,11 @@ impl Connection {
             }
 
             builder.pad_to(probe_size);
-            let sent_frames = SentFrames {
+            let mut sent_frames = Some(SentFrames {
                 non_retransmits: true,
                 ..Default::default()
-            };
-            builder.finish_and_track(now, self, Some(sent_frames), buf);
+            });
+            in_flight |= builder.finish_and_track(now, self, &mut sent_frames, buf);
 
             self.stats.path.sent_plpmtud_probes += 1;
             num_datagrams = 1;
@@ -991,6 +1012,11 @@ impl Connection {
 
         if buf.is_empty() {
             return None;
+        }
+
+        // All packets were sent at the same time, so the timer is the same as after the last one
+        if in_flight {
+            self.set_loss_detection_timer(now);
         }
 
         trace!("sending {} bytes in {} datagrams", buf.len(), num_datagrams);
@@ -1074,7 +1100,9 @@ impl Connection {
     }
 
     /// Indicate what types of frames are ready to send for the given space
-    fn space_can_send(&self, space_id: SpaceId, frame_space_1rtt: usize) -> SendableFrames {
+    ///
+    /// `segment_size` is the number of bytes available for a packet.
+    fn space_can_send(&self, space_id: SpaceId, segment_size: usize) -> SendableFrames {
         if self.spaces[space_id].crypto.is_none()
             && (space_id != SpaceId::Data
                 || self.zero_rtt_crypto.is_none()
@@ -1085,7 +1113,7 @@ impl Connection {
         }
         let mut can_send = self.spaces[space_id].can_send(&self.streams);
         if space_id == SpaceId::Data {
-            can_send.other |= self.can_send_1rtt(frame_space_1rtt);
+            can_send.other = can_send.other || self.can_send_1rtt(segment_size);
         }
         can_send
     }
@@ -1465,17 +1493,17 @@ impl Connection {
     fn on_ack_received(
         &mut self,
         now: Instant,
-        space: SpaceId,
+        space_id: SpaceId,
         ack: frame::Ack,
     ) -> Result<(), TransportError> {
-        if ack.largest >= self.spaces[space].next_packet_number {
+        if ack.largest >= self.spaces[space_id].next_packet_number {
             return Err(TransportError::PROTOCOL_VIOLATION("unsent packet acked"));
         }
         let new_largest = {
-            let space = &mut self.spaces[space];
+            let space = &mut self.spaces[space_id];
             if space.largest_acked_packet.is_none_or(|pn| ack.largest > pn) {
                 space.largest_acked_packet = Some(ack.largest);
-                if let Some(info) = space.sent_packets.get(&ack.largest) {
+                if let Some(info) = space.sent_packets.get(ack.largest) {
                     // This should always succeed, but a misbehaving peer might ACK a packet we
                     // haven't sent. At worst, that will result in us spuriously reducing the
                     // congestion window.
@@ -1487,34 +1515,34 @@ impl Connection {
             }
         };
 
-        // Avoid DoS from unreasonably huge ack ranges by filtering out just the new acks.
-        let mut newly_acked = ArrayRangeSet::new();
+        // Ranges come in descending order, and packets are processed in ascending order.
+        let mut ranges = TinyVec::<[Range<u64>; 8]>::new();
         for range in ack.iter() {
-            self.packet_number_filter.check_ack(space, range.clone())?;
-            for (&pn, _) in self.spaces[space].sent_packets.range(range) {
-                newly_acked.insert_one(pn);
+            self.packet_number_filter
+                .check_ack(space_id, range.clone())?;
+            // Avoid DoS from unreasonably huge ack ranges by filtering out just the new acks.
+            let range = *range.start()..*range.end() + 1;
+            let sent_packets = &self.spaces[space_id].sent_packets;
+            if sent_packets.range(range.clone()).next().is_some() {
+                ranges.push(range);
             }
         }
 
-        if newly_acked.is_empty() {
+        if ranges.is_empty() {
             return Ok(());
         }
 
+        let mut newly_acked = 0;
         let mut ack_eliciting_acked = false;
-        for packet in newly_acked.elts() {
-            if let Some(info) = self.spaces[space].take(packet) {
-                if let Some(acked) = info.largest_acked {
-                    // Assume ACKs for all packets below the largest acknowledged in `packet` have
-                    // been received. This can cause the peer to spuriously retransmit if some of
-                    // our earlier ACKs were lost, but allows for simpler state tracking. See
-                    // discussion at
-                    // https://www.rfc-editor.org/rfc/rfc9000.html#name-limiting-ranges-by-tracking
-                    self.spaces[space].pending_acks.subtract_below(acked);
-                }
+        let mut acked_below = 0;
+        for range in ranges.into_iter().rev() {
+            self.spaces[space_id].take_range(range, |packet, info| {
+                newly_acked += 1;
+                acked_below = Ord::max(acked_below, info.acked_below);
                 ack_eliciting_acked |= info.ack_eliciting;
 
                 // Notify MTU discovery that a packet was acked, because it might be an MTU probe
-                let mtu_updated = self.path.mtud.on_acked(space, packet, info.size);
+                let mtu_updated = self.path.mtud.on_acked(space_id, packet, info.size);
                 if mtu_updated {
                     self.path
                         .congestion
@@ -1524,19 +1552,35 @@ impl Connection {
                 // Notify ack frequency that a packet was acked, because it might contain an ACK_FREQUENCY frame
                 self.ack_frequency.on_acked(packet);
 
-                self.on_packet_acked(now, info);
-            }
+                Self::on_packet_acked(
+                    now,
+                    info,
+                    &mut self.path,
+                    &mut self.prev_path,
+                    &mut self.streams,
+                    self.app_limited,
+                );
+            });
+        }
+        if acked_below != 0 {
+            // Assume ACKs for all packets below the largest acknowledged in any of the packets have
+            // been received. This can cause the peer to spuriously retransmit if some of our
+            // earlier ACKs were lost, but allows for simpler state tracking. See discussion at
+            // https://www.rfc-editor.org/rfc/rfc9000.html#name-limiting-ranges-by-tracking
+            self.spaces[space_id]
+                .pending_acks
+                .subtract_below(acked_below);
         }
 
         self.path.congestion.on_end_acks(
             now,
             self.path.in_flight.bytes,
             self.app_limited,
-            self.spaces[space].largest_acked_packet,
+            self.spaces[space_id].largest_acked_packet,
         );
 
         if new_largest && ack_eliciting_acked {
-            let ack_delay = if space != SpaceId::Data {
+            let ack_delay = if space_id != SpaceId::Data {
                 Duration::from_micros(0)
             } else {
                 cmp::min(
@@ -1544,16 +1588,17 @@ impl Connection {
                     Duration::from_micros(ack.delay << self.peer_params.ack_delay_exponent.0),
                 )
             };
-            let rtt = now.saturating_duration_since(self.spaces[space].largest_acked_packet_sent);
+            let rtt =
+                now.saturating_duration_since(self.spaces[space_id].largest_acked_packet_sent);
             self.path.rtt.update(ack_delay, rtt);
             if self.path.first_packet_after_rtt_sample.is_none() {
                 self.path.first_packet_after_rtt_sample =
-                    Some((space, self.spaces[space].next_packet_number));
+                    Some((space_id, self.spaces[space_id].next_packet_number));
             }
         }
 
         // Must be called before crypto/pto_count are clobbered
-        self.detect_lost_packets(now, space, true);
+        self.detect_lost_packets(now, space_id, true);
 
         if self.peer_completed_address_validation() {
             self.pto_count = 0;
@@ -1567,8 +1612,8 @@ impl Connection {
                 // of newly acked packets that remains well-defined in the presence of arbitrary packet
                 // reordering.
                 if new_largest {
-                    let sent = self.spaces[space].largest_acked_packet_sent;
-                    self.process_ecn(now, space, newly_acked.len() as u64, ecn, sent);
+                    let sent = self.spaces[space_id].largest_acked_packet_sent;
+                    self.process_ecn(now, space_id, newly_acked, ecn, sent);
                 }
             } else {
                 // We always start out sending ECN, so any ack that doesn't acknowledge it disables it.
@@ -1610,29 +1655,38 @@ impl Connection {
 
     // Not timing-aware, so it's safe to call this for inferred acks, such as arise from
     // high-latency handshakes
-    fn on_packet_acked(&mut self, now: Instant, info: SentPacket) {
-        self.remove_in_flight(&info);
-        if info.ack_eliciting && self.path.challenge.is_none() {
+    //
+    // Takes the parts of the connection that it needs because the packet is still in its space.
+    fn on_packet_acked(
+        now: Instant,
+        info: &SentPacket,
+        path: &mut PathData,
+        prev_path: &mut Option<(ConnectionId, PathData)>,
+        streams: &mut StreamsState,
+        app_limited: bool,
+    ) {
+        Self::remove_in_flight(info, path, prev_path);
+        if info.ack_eliciting && path.challenge.is_none() {
             // Only pass ACKs to the congestion controller if we are not validating the current
             // path, so as to ignore any ACKs from older paths still coming in.
-            self.path.congestion.on_ack(
+            path.congestion.on_ack(
                 now,
                 info.time_sent,
                 info.size.into(),
-                self.app_limited,
-                &self.path.rtt,
+                app_limited,
+                &path.rtt,
             );
         }
 
         // Update state for confirmed delivery of frames
         if let Some(retransmits) = info.retransmits.get() {
             for (id, _) in retransmits.reset_stream.iter() {
-                self.streams.reset_acked(*id);
+                streams.reset_acked(*id);
             }
         }
 
-        for frame in info.stream_frames {
-            self.streams.received_ack_of(frame);
+        for frame in info.stream_frames.iter() {
+            streams.received_ack_of(frame);
         }
     }
 
@@ -1712,7 +1766,7 @@ impl Connection {
         let space = &mut self.spaces[pn_space];
         space.loss_time = None;
 
-        for (&packet, info) in space.sent_packets.range(0..largest_acked_packet) {
+        for (packet, info) in space.sent_packets.range(0..largest_acked_packet) {
             if prev_packet != Some(packet.wrapping_sub(1)) {
                 // An intervening packet was acknowledged
                 persistent_congestion_start = None;
@@ -1765,7 +1819,11 @@ impl Connection {
         // OnPacketsLost
         if let Some(largest_lost) = lost_packets.last().cloned() {
             let old_bytes_in_flight = self.path.in_flight.bytes;
-            let largest_lost_sent = self.spaces[pn_space].sent_packets[&largest_lost].time_sent;
+            let largest_lost_sent = self.spaces[pn_space]
+                .sent_packets
+                .get(largest_lost)
+                .unwrap() // safe: lost_packets is populated just above
+                .time_sent;
             self.stats.path.lost_packets += lost_packets.len() as u64;
             self.stats.path.lost_bytes += size_of_lost_packets;
             trace!(
@@ -1775,8 +1833,8 @@ impl Connection {
 
             for &packet in &lost_packets {
                 let info = self.spaces[pn_space].take(packet).unwrap(); // safe: lost_packets is populated just above
-                self.remove_in_flight(&info);
-                for frame in info.stream_frames {
+                Self::remove_in_flight(&info, &mut self.path, &mut self.prev_path);
+                for frame in info.stream_frames.iter() {
                     self.streams.retransmit(frame);
                 }
                 self.spaces[pn_space].pending |= info.retransmits;
@@ -1808,7 +1866,7 @@ impl Connection {
         // Handle a lost MTU probe
         if let Some(packet) = lost_mtu_probe {
             let info = self.spaces[SpaceId::Data].take(packet).unwrap(); // safe: lost_mtu_probe is omitted from lost_packets, and therefore must not have been removed yet
-            self.remove_in_flight(&info);
+            Self::remove_in_flight(&info, &mut self.path, &mut self.prev_path);
             self.path.mtud.on_probe_lost();
             self.stats.path.lost_plpmtud_probes += 1;
         }
@@ -2199,7 +2257,7 @@ impl Connection {
         space.loss_time = None;
         let sent_packets = mem::take(&mut space.sent_packets);
         for packet in sent_packets.into_values() {
-            self.remove_in_flight(&packet);
+            Self::remove_in_flight(&packet, &mut self.path, &mut self.prev_path);
         }
         self.set_loss_detection_timer(now)
     }
@@ -2483,7 +2541,14 @@ impl Connection {
 
                 let space = &mut self.spaces[SpaceId::Initial];
                 if let Some(info) = space.take(0) {
-                    self.on_packet_acked(now, info);
+                    Self::on_packet_acked(
+                        now,
+                        &info,
+                        &mut self.path,
+                        &mut self.prev_path,
+                        &mut self.streams,
+                        self.app_limited,
+                    );
                 };
 
                 self.discard_space(now, SpaceId::Initial); // Make sure we clean up after any retransmitted Initials
@@ -2504,7 +2569,7 @@ impl Connection {
                 // Retransmit all 0-RTT data
                 let zero_rtt = mem::take(&mut self.spaces[SpaceId::Data].sent_packets);
                 for info in zero_rtt.into_values() {
-                    self.remove_in_flight(&info);
+                    Self::remove_in_flight(&info, &mut self.path, &mut self.prev_path);
                     self.spaces[SpaceId::Data].pending |= info.retransmits;
                 }
                 self.streams.retransmit_all_for_0rtt();
@@ -2570,7 +2635,11 @@ impl Connection {
                             let sent_packets =
                                 mem::take(&mut self.spaces[SpaceId::Data].sent_packets);
                             for packet in sent_packets.into_values() {
-                                self.remove_in_flight(&packet);
+                                Self::remove_in_flight(
+                                    &packet,
+                                    &mut self.path,
+                                    &mut self.prev_path,
+                                );
                             }
                         } else {
                             self.accepted_0rtt = true;
@@ -2735,21 +2804,31 @@ impl Connection {
         let payload_len = payload.len();
         let mut ack_eliciting = false;
         for result in frame::Iter::new(payload)? {
-            let frame = result?;
-            let span = match frame {
+            let frame = match result? {
                 Frame::Padding => continue,
-                _ => Some(trace_span!("frame", ty = %frame.ty())),
+                // The most frequent frame, which may be in all packets with application data
+                Frame::Stream(f) => {
+                    let span = trace_span!("frame", ty = "STREAM");
+                    trace!(id = %f.id, offset = f.offset, len = f.data.len(), fin = f.fin, "got stream frame");
+                    let _guard = span.enter();
+                    self.stats.frame_rx.stream += 1;
+                    ack_eliciting = true;
+                    is_probing_packet = false;
+                    if self.streams.received(f, payload_len)?.should_transmit() {
+                        self.spaces[SpaceId::Data].pending.max_data = true;
+                    }
+                    continue;
+                }
+                frame => frame,
             };
+            let span = trace_span!("frame", ty = %frame.ty());
 
             self.stats.frame_rx.record(&frame);
-            // Crypto, Stream and Datagram frames are special cased in order no pollute
-            // the log with payload data
+            // Crypto and Datagram frames are special cased in order no pollute the log with payload
+            // data
             match &frame {
                 Frame::Crypto(f) => {
                     trace!(offset = f.offset, len = f.data.len(), "got crypto frame");
-                }
-                Frame::Stream(f) => {
-                    trace!(id = %f.id, offset = f.offset, len = f.data.len(), fin = f.fin, "got stream frame");
                 }
                 Frame::Datagram(f) => {
                     trace!(len = f.data.len(), "got datagram frame");
@@ -2759,7 +2838,7 @@ impl Connection {
                 }
             }
 
-            let _guard = span.as_ref().map(|x| x.enter());
+            let _guard = span.enter();
             if packet.header.is_0rtt() {
                 match frame {
                     Frame::Crypto(_) | Frame::Close(Close::Application(_)) => {
@@ -2786,15 +2865,11 @@ impl Connection {
                 Frame::Crypto(frame) => {
                     self.read_crypto(SpaceId::Data, &frame, payload_len)?;
                 }
-                Frame::Stream(frame) => {
-                    if self.streams.received(frame, payload_len)?.should_transmit() {
-                        self.spaces[SpaceId::Data].pending.max_data = true;
-                    }
-                }
                 Frame::Ack(ack) => {
                     self.on_ack_received(now, SpaceId::Data, ack)?;
                 }
-                Frame::Padding | Frame::Ping => {}
+                // Padding and STREAM frames are dealt with above
+                Frame::Padding | Frame::Stream(_) | Frame::Ping => {}
                 Frame::Close(reason) => {
                     close = Some(reason);
                 }
@@ -3150,16 +3225,18 @@ impl Connection {
         buf: &mut Vec<u8>,
         max_size: usize,
         pn: u64,
-    ) -> SentFrames {
-        let mut sent = SentFrames::default();
+        sent: &mut SentFrames,
+    ) {
         let space = &mut self.spaces[space_id];
         let is_0rtt = space_id == SpaceId::Data && space.crypto.is_none();
+        // Most packets have only STREAM and ACK frames
+        let has_pending = !space.pending.is_unset();
         space.pending_acks.maybe_ack_non_eliciting();
 
         let pre_payload_len = buf.len();
 
         // HANDSHAKE_DONE
-        if !is_0rtt && mem::replace(&mut space.pending.handshake_done, false) {
+        if has_pending && !is_0rtt && mem::replace(&mut space.pending.handshake_done, false) {
             buf.write(frame::FrameType::HANDSHAKE_DONE);
             sent.retransmits.get_or_create().handshake_done = true;
             // This is just a u8 counter and the frame is typically just sent once
@@ -3188,7 +3265,7 @@ impl Connection {
             Self::try_populate_acks(
                 now,
                 self.receiving_ecn,
-                &mut sent,
+                sent,
                 space,
                 buf,
                 &mut self.stats,
@@ -3197,7 +3274,7 @@ impl Connection {
         }
 
         // ACK_FREQUENCY
-        if mem::replace(&mut space.pending.ack_frequency, false) {
+        if has_pending && mem::replace(&mut space.pending.ack_frequency, false) {
             let sequence_number = self.ack_frequency.next_sequence_number();
 
             // Safe to unwrap because this is always provided when ACK frequency is enabled
@@ -3255,7 +3332,7 @@ impl Connection {
         }
 
         // CRYPTO
-        while buf.len() + frame::Crypto::SIZE_BOUND < max_size && !is_0rtt {
+        while has_pending && buf.len() + frame::Crypto::SIZE_BOUND < max_size && !is_0rtt {
             let mut frame = match space.pending.crypto.pop_front() {
                 Some(x) => x,
                 None => break,
@@ -3296,7 +3373,7 @@ impl Connection {
             }
         }
 
-        if space_id == SpaceId::Data {
+        if has_pending && space_id == SpaceId::Data {
             self.streams.write_control_frames(
                 buf,
                 &mut space.pending,
@@ -3307,7 +3384,7 @@ impl Connection {
         }
 
         // NEW_CONNECTION_ID
-        while buf.len() + NewConnectionId::SIZE_BOUND < max_size {
+        while has_pending && buf.len() + NewConnectionId::SIZE_BOUND < max_size {
             let issued = match space.pending.new_cids.pop() {
                 Some(x) => x,
                 None => break,
@@ -3329,7 +3406,7 @@ impl Connection {
         }
 
         // RETIRE_CONNECTION_ID
-        while buf.len() + frame::RETIRE_CONNECTION_ID_SIZE_BOUND < max_size {
+        while has_pending && buf.len() + frame::RETIRE_CONNECTION_ID_SIZE_BOUND < max_size {
             let seq = match space.pending.retire_cids.pop() {
                 Some(x) => x,
                 None => break,
@@ -3418,15 +3495,13 @@ impl Connection {
             Self::try_populate_acks(
                 now,
                 self.receiving_ecn,
-                &mut sent,
+                sent,
                 space,
                 buf,
                 &mut self.stats,
                 max_size,
             );
         }
-
-        sent
     }
 
     /// Tries to write pending ACKs into a buffer if there is enough space.
@@ -3446,6 +3521,12 @@ impl Connection {
         max_size: usize,
     ) {
         debug_assert!(!space.pending_acks.ranges().is_empty());
+
+        let no_acks_len = buf.len();
+        if no_acks_len + frame::Ack::MIN_SIZE > max_size {
+            // Full of data for streams, most likely
+            return;
+        }
 
         // 0-RTT packets must never carry acks (which would have to be of handshake packets)
         debug_assert!(space.crypto.is_some(), "tried to send ACK in 0-RTT");
@@ -3467,7 +3548,6 @@ impl Connection {
             delay_micros
         );
 
-        let no_acks_len = buf.len();
         frame::Ack::encode(delay as _, space.pending_acks.ranges(), ecn, buf);
         if buf.len() > max_size {
             // The ACK frame is too large. Remove it.
@@ -3711,7 +3791,7 @@ impl Connection {
     /// Whether we have 1-RTT data to send
     ///
     /// See also `self.space(SpaceId::Data).can_send()`
-    fn can_send_1rtt(&self, max_size: usize) -> bool {
+    fn can_send_1rtt(&self, segment_size: usize) -> bool {
         self.streams.can_send_stream_data()
             || self.path.challenge_pending
             || self
@@ -3719,18 +3799,31 @@ impl Connection {
                 .as_ref()
                 .is_some_and(|(_, x)| x.challenge_pending)
             || !self.path_responses.is_empty()
-            || self.datagrams.outgoing.can_send_1rtt(max_size)
+            || (!self.datagrams.outgoing.is_empty() && {
+                // Number of bytes available for frames if this is a 1-RTT packet. We're guaranteed
+                // to be able to send an individual frame at least this large in the next 1-RTT
+                // packet. This could be generalized to support every space, but it's only needed
+                // to handle large fixed-size frames, which only exist in 1-RTT (application
+                // datagrams). We don't account for coalesced packets potentially occupying space
+                // because frames can always spill into the next datagram.
+                let pn = self.packet_number_filter.peek(&self.spaces[SpaceId::Data]);
+                let overhead = self.predict_1rtt_overhead(Some(pn));
+                self.datagrams
+                    .outgoing
+                    .can_send_1rtt(segment_size.saturating_sub(overhead))
+            })
     }
 
     /// Update counters to account for a packet becoming acknowledged, lost, or abandoned
-    fn remove_in_flight(&mut self, packet: &SentPacket) {
+    fn remove_in_flight(
+        packet: &SentPacket,
+        path: &mut PathData,
+        prev_path: &mut Option<(ConnectionId, PathData)>,
+    ) {
         // Visit known paths from newest to oldest to find the one `packet` was sent on
-        for path in [&mut self.path]
-            .into_iter()
-            .chain(self.prev_path.as_mut().map(|(_, data)| data))
-        {
-            if path.remove_in_flight(packet) {
-                return;
+        if !path.remove_in_flight(packet) {
+            if let Some((_, path)) = prev_path {
+                path.remove_in_flight(packet);
             }
         }
     }

@@ -1,3 +1,5 @@
+use std::mem;
+
 use bytes::Bytes;
 use rand::RngExt;
 use tracing::{debug, trace, trace_span};
@@ -87,31 +89,26 @@ impl PacketBuilder {
         let span = trace_span!("send", space = ?space_id, pn = exact_number).entered();
 
         let number = PacketNumber::new(exact_number, space.largest_acked_packet.unwrap_or(0));
-        let header = match space_id {
-            SpaceId::Data if space.crypto.is_some() => Header::Short {
-                dst_cid,
-                number,
-                spin: if conn.spin_enabled {
-                    conn.spin
-                } else {
-                    conn.rng.random()
+        let short_header = space_id == SpaceId::Data && space.crypto.is_some();
+        let partial_encode = match space_id {
+            SpaceId::Data if short_header => {
+                let spin = match conn.spin_enabled {
+                    true => conn.spin,
+                    false => conn.rng.random(),
+                };
+                Header::encode_short(spin, conn.key_phase, &dst_cid, number, buffer)
+            }
+            SpaceId::Data | SpaceId::Handshake => Header::Long {
+                ty: match space_id {
+                    SpaceId::Data => LongType::ZeroRtt,
+                    _ => LongType::Handshake,
                 },
-                key_phase: conn.key_phase,
-            },
-            SpaceId::Data => Header::Long {
-                ty: LongType::ZeroRtt,
                 src_cid: conn.handshake_cid,
                 dst_cid,
                 number,
                 version,
-            },
-            SpaceId::Handshake => Header::Long {
-                ty: LongType::Handshake,
-                src_cid: conn.handshake_cid,
-                dst_cid,
-                number,
-                version,
-            },
+            }
+            .encode(buffer),
             SpaceId::Initial => Header::Initial(InitialHeader {
                 src_cid: conn.handshake_cid,
                 dst_cid,
@@ -121,9 +118,9 @@ impl PacketBuilder {
                 },
                 number,
                 version,
-            }),
+            })
+            .encode(buffer),
         };
-        let partial_encode = header.encode(buffer);
         if conn.peer_params.grease_quic_bit && conn.rng.random() {
             buffer[partial_encode.start] ^= FIXED_BIT;
         }
@@ -181,7 +178,7 @@ impl PacketBuilder {
             space: space_id,
             partial_encode,
             exact_number,
-            short_header: header.is_short(),
+            short_header,
             min_size,
             max_size,
             tag_len,
@@ -202,20 +199,27 @@ impl PacketBuilder {
         );
     }
 
+    /// Encrypt packet and keep track of what it contains
+    ///
+    /// To be called once, as the last thing; it takes a reference because builders are large.
+    ///
+    /// Takes the frames from `sent`.
+    ///
+    /// Returns whether the packet counts towards congestion control, in which case the caller must
+    /// set the loss detection timer once it has sent all packets.
     pub(super) fn finish_and_track(
-        self,
+        &mut self,
         now: Instant,
         conn: &mut Connection,
-        sent: Option<SentFrames>,
+        sent: &mut Option<SentFrames>,
         buffer: &mut Vec<u8>,
-    ) {
+    ) -> bool {
         let ack_eliciting = self.ack_eliciting;
         let exact_number = self.exact_number;
         let space_id = self.space;
         let (size, padded) = self.finish(conn, buffer);
-        let sent = match sent {
-            Some(sent) => sent,
-            None => return,
+        let Some(frames) = sent else {
+            return false;
         };
 
         let size = match padded || ack_eliciting {
@@ -225,13 +229,14 @@ impl PacketBuilder {
 
         let packet = SentPacket {
             path_generation: conn.path.generation(),
-            largest_acked: sent.largest_acked,
+            acked_below: frames.largest_acked.map_or(0, |x| x + 1),
             time_sent: now,
             size,
             ack_eliciting,
-            retransmits: sent.retransmits,
-            stream_frames: sent.stream_frames,
+            retransmits: mem::take(&mut frames.retransmits),
+            stream_frames: mem::take(&mut frames.stream_frames),
         };
+        *sent = None;
 
         conn.path
             .sent(exact_number, packet, &mut conn.spaces[space_id]);
@@ -245,13 +250,13 @@ impl PacketBuilder {
                 }
                 conn.permit_idle_reset = false;
             }
-            conn.set_loss_detection_timer(now);
             conn.path.pacing.on_transmit(size);
         }
+        size != 0
     }
 
     /// Encrypt packet, returning the length of the packet and whether padding was added
-    pub(super) fn finish(self, conn: &mut Connection, buffer: &mut Vec<u8>) -> (usize, bool) {
+    pub(super) fn finish(&mut self, conn: &mut Connection, buffer: &mut Vec<u8>) -> (usize, bool) {
         let pad = buffer.len() < self.min_size;
         if pad {
             trace!("PADDING * {}", self.min_size - buffer.len());

@@ -1,15 +1,15 @@
 use std::{
     cmp,
-    collections::{BTreeMap, VecDeque},
+    collections::VecDeque,
     mem,
-    ops::{Bound, Index, IndexMut, Range},
+    ops::{Index, IndexMut, Range},
 };
 
 use rand::{Rng, RngExt};
 use rustc_hash::FxHashSet;
 use tracing::trace;
 
-use super::assembler::Assembler;
+use super::{assembler::Assembler, sent_packets::SentPackets};
 use crate::{
     Dir, Duration, Instant, SocketAddr, StreamId, TransportError, VarInt, cid_queue::CidQueue,
     connection::StreamsState, crypto::Keys, frame, packet::SpaceId, range_set::ArrayRangeSet,
@@ -38,8 +38,7 @@ pub(super) struct PacketSpace {
     /// Number of packets in `sent_packets` with numbers above `largest_ack_eliciting_sent`
     pub(super) unacked_non_ack_eliciting_tail: u64,
     /// Transmitted but not acked
-    // We use a BTreeMap here so we can efficiently query by range on ACK and for loss detection
-    pub(super) sent_packets: BTreeMap<u64, SentPacket>,
+    pub(super) sent_packets: SentPackets,
     /// Number of explicit congestion notification codepoints seen on incoming packets
     pub(super) ecn_counters: frame::EcnCounts,
     /// Recent ECN counters sent by the peer in ACK frames
@@ -84,7 +83,7 @@ impl PacketSpace {
             largest_acked_packet_sent: now,
             largest_ack_eliciting_sent: 0,
             unacked_non_ack_eliciting_tail: 0,
-            sent_packets: BTreeMap::new(),
+            sent_packets: SentPackets::default(),
             ecn_counters: frame::EcnCounts::ZERO,
             ecn_feedback: frame::EcnCounts::ZERO,
 
@@ -206,12 +205,23 @@ impl PacketSpace {
 
     /// Stop tracking sent packet `number`, and return what we knew about it
     pub(super) fn take(&mut self, number: u64) -> Option<SentPacket> {
-        let packet = self.sent_packets.remove(&number)?;
+        let packet = self.sent_packets.remove(number)?;
         if !packet.ack_eliciting && number > self.largest_ack_eliciting_sent {
             self.unacked_non_ack_eliciting_tail =
                 self.unacked_non_ack_eliciting_tail.checked_sub(1).unwrap();
         }
         Some(packet)
+    }
+
+    /// Stop tracking sent packets with numbers in `range`, and call `f` with what we knew about each
+    pub(super) fn take_range(&mut self, range: Range<u64>, mut f: impl FnMut(u64, &SentPacket)) {
+        self.sent_packets.remove_range(range, |number, packet| {
+            if !packet.ack_eliciting && number > self.largest_ack_eliciting_sent {
+                self.unacked_non_ack_eliciting_tail =
+                    self.unacked_non_ack_eliciting_tail.checked_sub(1).unwrap();
+            }
+            f(number, packet);
+        });
     }
 
     /// May return a packet that should be forgotten
@@ -229,22 +239,18 @@ impl PacketSpace {
             self.unacked_non_ack_eliciting_tail = 0;
             self.largest_ack_eliciting_sent = number;
         } else if self.unacked_non_ack_eliciting_tail > MAX_UNACKED_NON_ACK_ELICTING_TAIL {
-            let oldest_after_ack_eliciting = *self
-                .sent_packets
-                .range((
-                    Bound::Excluded(self.largest_ack_eliciting_sent),
-                    Bound::Unbounded,
-                ))
-                .next()
-                .unwrap()
-                .0;
             // Per https://www.rfc-editor.org/rfc/rfc9000.html#name-frames-and-frame-types,
             // non-ACK-eliciting packets must only contain PADDING, ACK, and CONNECTION_CLOSE
             // frames, which require no special handling on ACK or loss beyond removal from
             // in-flight counters if padded.
+            let (oldest_after_ack_eliciting, _) = self
+                .sent_packets
+                .range(self.largest_ack_eliciting_sent + 1..u64::MAX)
+                .next()
+                .unwrap();
             let packet = self
                 .sent_packets
-                .remove(&oldest_after_ack_eliciting)
+                .remove(oldest_after_ack_eliciting)
                 .unwrap();
             debug_assert!(!packet.ack_eliciting);
             forgotten = Some(packet);
@@ -291,8 +297,8 @@ pub(super) struct SentPacket {
     pub(super) size: u16,
     /// Whether an acknowledgement is expected directly in response to this packet.
     pub(super) ack_eliciting: bool,
-    /// The largest packet number acknowledged by this packet
-    pub(super) largest_acked: Option<u64>,
+    /// One more than the largest packet number acknowledged by this packet, or zero
+    pub(super) acked_below: u64,
     /// Data which needs to be retransmitted in case the packet is lost.
     /// The data is boxed to minimize `SentPacket` size for the typical case of
     /// packets only containing ACKs and STREAM frames.
@@ -352,7 +358,39 @@ impl Retransmits {
         Ok(())
     }
 
+    /// Whether there is nothing, not even what [`is_empty`](Self::is_empty) knows to be obsolete
+    pub(super) fn is_unset(&self) -> bool {
+        // Without `..`, to not forget a field
+        let Self {
+            max_data,
+            data_blocked,
+            max_stream_id: [max_bidi, max_uni],
+            reset_stream,
+            stop_sending,
+            max_stream_data,
+            stream_data_blocked,
+            crypto,
+            new_cids,
+            retire_cids,
+            ack_frequency,
+            handshake_done,
+            new_tokens,
+        } = self;
+        !(max_data | data_blocked | max_bidi | max_uni | ack_frequency | handshake_done)
+            && reset_stream.is_empty()
+            && stop_sending.is_empty()
+            && max_stream_data.is_empty()
+            && stream_data_blocked.is_empty()
+            && crypto.is_empty()
+            && new_cids.is_empty()
+            && retire_cids.is_empty()
+            && new_tokens.is_empty()
+    }
+
     pub(super) fn is_empty(&self, streams: &StreamsState) -> bool {
+        if self.is_unset() {
+            return true;
+        }
         !self.max_data
             && !(self.data_blocked && streams.can_send_data_blocked())
             && !self.max_stream_id.into_iter().any(|x| x)
@@ -803,9 +841,9 @@ impl PendingAcks {
         }
     }
 
-    /// Remove ACKs of packets numbered at or below `max` from the set of pending ACKs
-    pub(super) fn subtract_below(&mut self, max: u64) {
-        self.ranges.remove(0..(max + 1));
+    /// Remove ACKs of packets numbered below `end` from the set of pending ACKs
+    pub(super) fn subtract_below(&mut self, end: u64) {
+        self.ranges.remove(0..end);
     }
 
     /// Returns the set of currently pending ACK ranges

@@ -2107,6 +2107,79 @@ fn stop_during_finish() {
     );
 }
 
+// ACKs are sent even if congestion control or pacing hold back everything else
+#[test]
+fn acks_are_not_congestion_controlled() {
+    let _guard = subscribe();
+    // With much data at once pacing is in the way first, with little data the window.
+    for (paced, chunk) in [(false, 1024), (true, 64 * 1024)] {
+        let mut pair = Pair::default();
+        // Pacing depends on the round-trip time.
+        pair.latency = Duration::from_millis(if paced { 20 } else { 0 });
+        let (client_ch, server_ch) = pair.connect();
+        let s = pair.server_streams(server_ch).open(Dir::Uni).unwrap();
+        let c = pair.client_streams(client_ch).open(Dir::Uni).unwrap();
+        if paced {
+            // Open the window far enough that it allows more than pacing does.
+            for _ in 0..20 {
+                let _ = pair.server_send(server_ch, s).write(&[42; 64 * 1024]);
+                pair.drive();
+                let mut recv = pair.client_recv(client_ch, s);
+                let mut chunks = recv.read(true).unwrap();
+                while let Ok(Some(_)) = chunks.next(usize::MAX) {}
+                let _ = chunks.finalize();
+                pair.drive();
+            }
+            pair.latency = Duration::ZERO;
+        }
+
+        // Send without receiving ACKs, until the server is blocked with data left.
+        for _ in 0..1000 {
+            let before = pair.server_conn_mut(server_ch).stats().udp_tx.datagrams;
+            if pair
+                .server_send(server_ch, s)
+                .write(&vec![42; chunk])
+                .is_err()
+            {
+                break;
+            }
+            pair.drive_server();
+            if pair.server_conn_mut(server_ch).stats().udp_tx.datagrams == before || paced {
+                break;
+            }
+        }
+        let window = pair.server_conn_mut(server_ch).congestion_window();
+        assert_eq!(window > 2 * 1500, paced, "{window}");
+        let in_flight = pair.server_conn_mut(server_ch).bytes_in_flight();
+        let acks = pair.server_conn_mut(server_ch).stats().frame_tx.acks;
+        let streams = pair.server_conn_mut(server_ch).stats().frame_tx.stream;
+        pair.client.inbound.clear();
+        if paced {
+            // The timer of pacing runs, because there is data left.
+            let timeout = pair.server_conn_mut(server_ch).poll_timeout().unwrap();
+            assert!(timeout - pair.time < Duration::from_millis(20));
+        }
+
+        // Two packets of the client call for an ACK.
+        let time = pair.time;
+        for _ in 0..2 {
+            pair.client_send(client_ch, c).write(b"hello").unwrap();
+            pair.drive_client();
+        }
+        pair.drive_server();
+        assert_eq!(pair.time, time);
+        let stats = pair.server_conn_mut(server_ch).stats();
+        assert_eq!(stats.frame_tx.acks, acks + 1);
+        assert_eq!(stats.frame_tx.stream, streams);
+        assert_eq!(pair.server_conn_mut(server_ch).bytes_in_flight(), in_flight);
+
+        // The client has no need to send its data again, and the server goes on.
+        pair.drive();
+        assert_eq!(pair.client_conn_mut(client_ch).stats().path.lost_packets, 0);
+        assert!(pair.server_conn_mut(server_ch).stats().frame_tx.stream > streams);
+    }
+}
+
 // Ensure we can recover from loss of tail packets when the congestion window is full
 #[test]
 fn congested_tail_loss() {

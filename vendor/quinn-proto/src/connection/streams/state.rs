@@ -1732,7 +1732,7 @@ mod tests {
                 if meta.is_empty() {
                     break;
                 }
-                metas.extend(meta);
+                metas.extend(meta.iter());
             }
 
             assert!(!server.can_send_stream_data());
@@ -1801,7 +1801,7 @@ mod tests {
         let buf_len = buf.len();
         let meta = server.write_stream_frames(&mut buf, buf_len + 40, false);
         assert!(!meta.is_empty());
-        metas.extend(meta);
+        metas.extend(meta.iter());
 
         // Queue stream_c which has higher priority
         let mut stream_c = SendStream {
@@ -1820,7 +1820,7 @@ mod tests {
             if meta.is_empty() {
                 break;
             }
-            metas.extend(meta);
+            metas.extend(meta.iter());
         }
 
         assert!(!server.can_send_stream_data());
