@@ -272,8 +272,10 @@ impl Assembler {
 
     /// Discard all buffered data
     pub(super) fn clear(&mut self) {
-        self.ready.clear();
-        self.data.clear();
+        if self.len() != 0 {
+            self.ready.clear();
+            self.data.clear();
+        }
         self.buffered = 0;
         self.allocated = 0;
     }

@@ -33,6 +33,26 @@ impl SendBuffer {
         Self::default()
     }
 
+    /// Reset to the initial state
+    ///
+    /// Keeps memory for a few segments.
+    pub(super) fn reinit(&mut self) {
+        self.unacked_segments.clear();
+        if self.unacked_segments.capacity() > RETAINED_SEGMENTS {
+            self.unacked_segments = VecDeque::new();
+        }
+        self.unacked_len = 0;
+        self.front_trimmed = 0;
+        self.offset = 0;
+        self.unsent = 0;
+        if !self.acks.is_empty() {
+            self.acks = RangeSet::new();
+        }
+        if !self.retransmits.is_empty() {
+            self.retransmits = RangeSet::new();
+        }
+    }
+
     /// Append application data to the end of the stream
     pub(super) fn write(&mut self, data: Bytes) {
         self.unacked_len += data.len();
