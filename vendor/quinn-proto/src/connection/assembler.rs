@@ -1,6 +1,6 @@
 use std::{
     cmp::{Ordering, max},
-    collections::{BinaryHeap, binary_heap::PeekMut},
+    collections::{BinaryHeap, VecDeque, binary_heap::PeekMut},
     mem,
 };
 
@@ -12,6 +12,9 @@ use crate::range_set::RangeSet;
 #[derive(Debug, Default)]
 pub(super) struct Assembler {
     state: State,
+    /// Data that arrived in order: without gaps from `bytes_read` on. Empty in unordered mode.
+    ready: VecDeque<Buffer>,
+    /// All other data
     data: BinaryHeap<Buffer>,
     /// Total number of buffered bytes, including duplicates in ordered mode.
     buffered: usize,
@@ -30,11 +33,19 @@ impl Assembler {
     }
 
     /// Reset to the initial state
+    ///
+    /// Keeps memory for a few buffers.
     pub(super) fn reinit(&mut self) {
-        let old_data = mem::take(&mut self.data);
-        *self = Self::default();
-        self.data = old_data;
-        self.data.clear();
+        self.clear();
+        if self.ready.capacity() > RETAINED_BUFFERS {
+            self.ready = VecDeque::new();
+        }
+        if self.data.capacity() > RETAINED_BUFFERS {
+            self.data = BinaryHeap::new();
+        }
+        self.state = State::Ordered;
+        self.bytes_read = 0;
+        self.end = 0;
     }
 
     pub(super) fn ensure_ordering(&mut self, ordered: bool) -> Result<(), IllegalOrderedRead> {
@@ -42,7 +53,7 @@ impl Assembler {
             return Err(IllegalOrderedRead);
         } else if !ordered && self.state.is_ordered() {
             // Enter unordered mode
-            if !self.data.is_empty() {
+            if self.len() != 0 {
                 // Get rid of possible duplicates
                 self.defragment();
             }
@@ -58,6 +69,20 @@ impl Assembler {
 
     /// Get the the next chunk
     pub(super) fn read(&mut self, max_length: usize, ordered: bool) -> Option<Chunk> {
+        if let Some(buffer) = self.ready.front_mut() {
+            let offset = buffer.offset;
+            let bytes = if max_length < buffer.bytes.len() {
+                buffer.offset += max_length as u64;
+                buffer.bytes.split_to(max_length)
+            } else {
+                self.allocated -= buffer.allocation_size;
+                self.ready.pop_front()?.bytes
+            };
+            self.bytes_read += bytes.len() as u64;
+            self.buffered -= bytes.len();
+            return Some(Chunk::new(offset, bytes));
+        }
+
         loop {
             let mut chunk = self.data.peek_mut()?;
 
@@ -103,6 +128,7 @@ impl Assembler {
     /// This makes sure we're not unnecessarily holding on to many larger allocations.
     /// We merge contiguous chunks in the process of doing so.
     fn defragment(&mut self) {
+        self.data.extend(self.ready.drain(..));
         // Chunks smaller than min_chunk_size are merged regardless of fragmentation
         let min_chunk_size = max(self.buffered.div_ceil(MAX_CHUNKS), MIN_RETAINED_CHUNK_SIZE);
         let new = BinaryHeap::with_capacity(self.data.len());
@@ -195,7 +221,11 @@ impl Assembler {
             let buffer = Buffer::new(offset, bytes, allocation_size);
             self.buffered += buffer.bytes.len();
             self.allocated += buffer.allocation_size;
-            self.data.push(buffer);
+            if self.state.is_ordered() && offset == self.ready_end() {
+                self.ready.push_back(buffer);
+            } else {
+                self.data.push(buffer);
+            }
         }
         // `self.buffered` also counts duplicate bytes, therefore we use
         // `self.end - self.bytes_read` as an upper bound of buffered unique
@@ -212,10 +242,10 @@ impl Assembler {
         // balance between defragmentation overhead and over-allocation.
         let threshold = 32768.max(buffered * 3 / 2);
         // Small gapped frames hold over-allocation below the threshold, so bound the count too.
-        if over_allocation > threshold || self.data.len() > COMPACT_THRESHOLD {
+        if over_allocation > threshold || self.len() > COMPACT_THRESHOLD {
             self.defragment();
             // ngtcp2 uses a threshold of 4000 -- try to be a little more conservative?
-            if self.data.len() > MAX_CHUNKS {
+            if self.len() > MAX_CHUNKS {
                 return Err(TooManyChunks);
             }
         }
@@ -228,9 +258,24 @@ impl Assembler {
         self.bytes_read
     }
 
+    /// Number of buffers
+    fn len(&self) -> usize {
+        self.ready.len() + self.data.len()
+    }
+
+    /// Offset of the first byte behind `ready`
+    fn ready_end(&self) -> u64 {
+        self.ready.back().map_or(self.bytes_read, |buffer| {
+            buffer.offset + buffer.bytes.len() as u64
+        })
+    }
+
     /// Discard all buffered data
     pub(super) fn clear(&mut self) {
-        self.data.clear();
+        if self.len() != 0 {
+            self.ready.clear();
+            self.data.clear();
+        }
         self.buffered = 0;
         self.allocated = 0;
     }
@@ -353,6 +398,9 @@ pub struct IllegalOrderedRead;
 /// Error indicating that too many chunks are buffered due to maliciously small/gapped frames
 #[derive(Debug)]
 pub(crate) struct TooManyChunks;
+
+/// Number of buffers that an assembler keeps memory for when it is used for another stream
+const RETAINED_BUFFERS: usize = 16;
 
 /// Bound on the number of distinct spans kept for a stream
 ///
@@ -489,7 +537,8 @@ mod test {
         x.insert(2, Bytes::from_static(b"3"), 1).unwrap();
         x.insert(4, Bytes::from_static(b"5"), 1).unwrap();
         x.insert(0, Bytes::from_static(b"123456"), 6).unwrap();
-        assert_matches!(next(&mut x, 32), Some(ref y) if &y[..] == b"123456");
+        assert_matches!(next(&mut x, 32), Some(ref y) if &y[..] == b"1");
+        assert_matches!(next(&mut x, 32), Some(ref y) if &y[..] == b"23456");
         assert_matches!(next(&mut x, 32), None);
     }
 
@@ -631,11 +680,11 @@ mod test {
         x.insert(0, Bytes::from_static(b"abcd"), 4).unwrap();
         assert_eq!(
             x.read(usize::MAX, true),
-            Some(Chunk::new(0, Bytes::from_static(b"abcd")))
+            Some(Chunk::new(0, Bytes::from_static(b"a")))
         );
         assert_eq!(
             x.read(usize::MAX, true),
-            Some(Chunk::new(4, Bytes::from_static(b"efghi")))
+            Some(Chunk::new(1, Bytes::from_static(b"bcdefghi")))
         );
         assert_eq!(x.read(usize::MAX, true), None);
         x.insert(8, Bytes::from_static(b"ijkl"), 4).unwrap();
@@ -658,16 +707,16 @@ mod test {
     fn ordered_eager_discard() {
         let mut x = Assembler::new();
         x.insert(0, Bytes::from_static(b"abc"), 3).unwrap();
-        assert_eq!(x.data.len(), 1);
+        assert_eq!(x.len(), 1);
         assert_eq!(
             x.read(usize::MAX, true),
             Some(Chunk::new(0, Bytes::from_static(b"abc")))
         );
         x.insert(0, Bytes::from_static(b"ab"), 2).unwrap();
-        assert_eq!(x.data.len(), 0);
+        assert_eq!(x.len(), 0);
         x.insert(2, Bytes::from_static(b"cd"), 2).unwrap();
         assert_eq!(
-            x.data.peek(),
+            x.ready.front(),
             Some(&Buffer::new(3, Bytes::from_static(b"d"), 2))
         );
     }
@@ -713,7 +762,7 @@ mod test {
         // chunks to stay within MAX_CHUNKS
         x.insert(offset, Bytes::from_static(b"x"), 1).unwrap();
         x.defragment();
-        assert!(x.data.len() <= MAX_CHUNKS);
+        assert!(x.len() <= MAX_CHUNKS);
     }
 
     #[test]
@@ -733,9 +782,9 @@ mod test {
         }
         assert_matches!(result, Err(TooManyChunks));
         assert!(
-            x.data.len() <= COMPACT_THRESHOLD + 1,
+            x.len() <= COMPACT_THRESHOLD + 1,
             "chunk count {} exceeded the bound",
-            x.data.len()
+            x.len()
         );
     }
 
@@ -751,9 +800,9 @@ mod test {
         for k in 0..(4 * MAX_CHUNKS as u64) {
             x.insert(top - k - 1, Bytes::from_static(b"ab"), 2).unwrap();
             assert!(
-                x.data.len() <= COMPACT_THRESHOLD + 1,
+                x.len() <= COMPACT_THRESHOLD + 1,
                 "chunk count {} exceeded the bound at k={k}",
-                x.data.len()
+                x.len()
             );
         }
     }
@@ -767,15 +816,15 @@ mod test {
         for i in 0..MAX_CHUNKS as u64 {
             x.insert(1 + i * 4, Bytes::from_static(b"abc"), 3).unwrap();
         }
-        let mut max_len = x.data.len();
+        let mut max_len = x.len();
         for _ in 0..(3 * MAX_CHUNKS) {
             x.insert(1, Bytes::from_static(b"abc"), 3)
                 .expect("duplicate flood must not be rejected");
-            max_len = max_len.max(x.data.len());
+            max_len = max_len.max(x.len());
             assert!(
-                x.data.len() <= COMPACT_THRESHOLD + 1,
+                x.len() <= COMPACT_THRESHOLD + 1,
                 "chunk count {} exceeded the bound",
-                x.data.len()
+                x.len()
             );
         }
         // Compacting on every frame would pin the count at `MAX_CHUNKS`.
@@ -783,6 +832,143 @@ mod test {
             max_len > MAX_CHUNKS,
             "buffer compacted on every frame (max observed len {max_len})"
         );
+    }
+
+    #[test]
+    fn in_order_data_skips_the_heap() {
+        let mut x = Assembler::new();
+        for round in 0..3 {
+            for i in 0..5u64 {
+                x.insert(round * 15 + i * 3, Bytes::from_static(b"abc"), 10)
+                    .unwrap();
+            }
+            assert_eq!((x.ready.len(), x.data.len()), (5, 0));
+            assert_eq!((x.buffered, x.allocated), (15, 50));
+            // A part of a buffer
+            assert_matches!(next(&mut x, 2), Some(ref y) if &y[..] == b"ab");
+            assert_eq!((x.buffered, x.allocated), (13, 50));
+            assert_eq!(x.bytes_read(), round * 15 + 2);
+            assert_matches!(next(&mut x, 2), Some(ref y) if &y[..] == b"c");
+            for _ in 0..4 {
+                assert_matches!(next(&mut x, 3), Some(ref y) if &y[..] == b"abc");
+            }
+            assert_eq!(next(&mut x, 32), None);
+            assert_eq!((x.buffered, x.allocated, x.len()), (0, 0, 0));
+        }
+    }
+
+    #[test]
+    fn gap_is_filled_in_order() {
+        let mut x = Assembler::new();
+        x.insert(6, Bytes::from_static(b"ghi"), 3).unwrap();
+        x.insert(0, Bytes::from_static(b"abc"), 3).unwrap();
+        assert_eq!((x.ready.len(), x.data.len()), (1, 1));
+        assert_matches!(next(&mut x, 32), Some(ref y) if &y[..] == b"abc");
+        assert_eq!(next(&mut x, 32), None);
+        // Fills the gap, and overlaps both sides
+        x.insert(2, Bytes::from_static(b"cdefg"), 5).unwrap();
+        assert_matches!(next(&mut x, 32), Some(ref y) if &y[..] == b"defg");
+        // Data behind what waits in the heap
+        x.insert(9, Bytes::from_static(b"jkl"), 3).unwrap();
+        assert_eq!((x.ready.len(), x.data.len()), (0, 2));
+        assert_matches!(next(&mut x, 32), Some(ref y) if &y[..] == b"hi");
+        assert_matches!(next(&mut x, 32), Some(ref y) if &y[..] == b"jkl");
+        assert_eq!((x.buffered, x.allocated, x.len()), (0, 0, 0));
+        x.insert(12, Bytes::from_static(b"mno"), 3).unwrap();
+        assert_eq!((x.ready.len(), x.data.len()), (1, 0));
+        assert_matches!(next(&mut x, 32), Some(ref y) if &y[..] == b"mno");
+        assert_eq!(next(&mut x, 32), None);
+    }
+
+    #[test]
+    fn unordered_mode_takes_over_what_is_ready() {
+        let mut x = Assembler::new();
+        x.insert(0, Bytes::from_static(b"abc"), 3).unwrap();
+        x.insert(3, Bytes::from_static(b"def"), 3).unwrap();
+        x.insert(9, Bytes::from_static(b"jkl"), 3).unwrap();
+        assert_matches!(next(&mut x, 1), Some(ref y) if &y[..] == b"a");
+        x.ensure_ordering(false).unwrap();
+        assert_eq!(x.ready.len(), 0);
+        assert!(x.ensure_ordering(true).is_err());
+        x.insert(0, Bytes::from_static(b"abcdefghi"), 9).unwrap();
+        let mut all = [b'.'; 12];
+        while let Some(chunk) = x.read(2, false) {
+            for (at, byte) in (chunk.offset as usize..).zip(chunk.bytes) {
+                assert_eq!(all[at], b'.', "read twice");
+                all[at] = byte;
+            }
+        }
+        assert_eq!(&all, b".bcdefghijkl");
+        assert_eq!(x.bytes_read(), 12);
+        assert_eq!((x.buffered, x.allocated, x.len()), (0, 0, 0));
+    }
+
+    #[test]
+    fn over_allocation_of_ready_data_is_bounded() {
+        let mut x = Assembler::new();
+        let mut max = 0;
+        for offset in 0..10_000 {
+            x.insert(offset, Bytes::from_static(b"x"), 1200).unwrap();
+            max = max.max(x.allocated);
+            assert!(x.len() <= COMPACT_THRESHOLD + 1);
+        }
+        assert!(max <= 32768 + 10_000 * 5 / 2 + 1200, "{max}");
+        let mut read = 0;
+        while let Some(bytes) = next(&mut x, usize::MAX) {
+            read += bytes.len();
+        }
+        assert_eq!(read, 10_000);
+        assert_eq!((x.buffered, x.allocated, x.len()), (0, 0, 0));
+    }
+
+    #[test]
+    fn arrival_in_any_order() {
+        let text: Vec<u8> = (0..200).collect();
+        let mut random = 1u32;
+        let mut next_random = |below: u32| {
+            random = random.wrapping_mul(1664525).wrapping_add(1013904223);
+            (random >> 16) % below
+        };
+        for _ in 0..500 {
+            let mut x = Assembler::new();
+            let mut read = Vec::new();
+            while read.len() < text.len() {
+                // Anything from a bit before what is read on, with duplicates and overlaps
+                let start = (read.len() as u32).saturating_sub(10) + next_random(40);
+                let start = (start as usize).min(text.len() - 1);
+                let end = (start + 1 + next_random(20) as usize).min(text.len());
+                let bytes = Bytes::copy_from_slice(&text[start..end]);
+                x.insert(start as u64, bytes, end - start).unwrap();
+                if next_random(3) == 0 {
+                    while let Some(bytes) = next(&mut x, 1 + next_random(30) as usize) {
+                        read.extend_from_slice(&bytes);
+                    }
+                }
+                if next_random(50) == 0 {
+                    x.defragment();
+                }
+            }
+            assert_eq!(read, text);
+            assert_eq!(next(&mut x, 1), None);
+        }
+    }
+
+    #[test]
+    fn memory_that_is_kept_is_bounded() {
+        let mut x = Assembler::new();
+        for i in 0..100u64 {
+            x.insert(i, Bytes::from_static(b"x"), 1).unwrap();
+            x.insert(1000 + i * 2, Bytes::from_static(b"x"), 1).unwrap();
+        }
+        x.reinit();
+        assert_eq!((x.buffered, x.allocated, x.len(), x.end), (0, 0, 0, 0));
+        assert!(x.ready.capacity() <= RETAINED_BUFFERS);
+        assert!(x.data.capacity() <= RETAINED_BUFFERS);
+        x.insert(0, Bytes::from_static(b"x"), 1).unwrap();
+        assert_matches!(next(&mut x, 32), Some(ref y) if &y[..] == b"x");
+        x.ensure_ordering(false).unwrap();
+        x.reinit();
+        x.ensure_ordering(true).unwrap();
     }
 
     fn next_unordered(x: &mut Assembler) -> Chunk {

@@ -33,6 +33,26 @@ impl SendBuffer {
         Self::default()
     }
 
+    /// Reset to the initial state
+    ///
+    /// Keeps memory for a few segments.
+    pub(super) fn reinit(&mut self) {
+        self.unacked_segments.clear();
+        if self.unacked_segments.capacity() > RETAINED_SEGMENTS {
+            self.unacked_segments = VecDeque::new();
+        }
+        self.unacked_len = 0;
+        self.front_trimmed = 0;
+        self.offset = 0;
+        self.unsent = 0;
+        if !self.acks.is_empty() {
+            self.acks = RangeSet::new();
+        }
+        if !self.retransmits.is_empty() {
+            self.retransmits = RangeSet::new();
+        }
+    }
+
     /// Append application data to the end of the stream
     pub(super) fn write(&mut self, data: Bytes) {
         self.unacked_len += data.len();
@@ -41,38 +61,47 @@ impl SendBuffer {
     }
 
     /// Discard a range of acknowledged stream data
-    pub(super) fn ack(&mut self, mut range: Range<u64>) {
-        // Clamp the range to data which is still tracked
+    pub(super) fn ack(&mut self, range: Range<u64>) {
         let base_offset = self.offset - self.unacked_len as u64;
-        range.start = base_offset.max(range.start);
-        range.end = base_offset.max(range.end);
+        if range.start > base_offset {
+            self.acks.insert(range);
+            return;
+        }
 
-        self.acks.insert(range);
+        // Acknowledgments in order, which are the most, leave `acks` alone
+        let mut end = range.end;
+        while let Some(next) = self.acks.peek_min().filter(|next| next.start <= end) {
+            end = end.max(next.end);
+            self.acks.pop_min();
+        }
+        if let Some(len) = end.checked_sub(base_offset) {
+            self.discard_prefix(len as usize);
+        }
+    }
 
-        while self.acks.min() == Some(self.offset - self.unacked_len as u64) {
-            let prefix = self.acks.pop_min().unwrap();
-            let mut to_advance = (prefix.end - prefix.start) as usize;
+    /// Discard the first `len` bytes that are still tracked
+    fn discard_prefix(&mut self, len: usize) {
+        self.unacked_len -= len;
+        let mut to_advance = len;
+        while to_advance > 0 {
+            let front = self
+                .unacked_segments
+                .front_mut()
+                .expect("Expected buffered data");
 
-            self.unacked_len -= to_advance;
-            while to_advance > 0 {
-                let front = self
-                    .unacked_segments
-                    .front_mut()
-                    .expect("Expected buffered data");
+            if front.len() <= to_advance {
+                to_advance -= front.len();
+                self.unacked_segments.pop_front();
+                self.front_trimmed = 0;
 
-                if front.len() <= to_advance {
-                    to_advance -= front.len();
-                    self.unacked_segments.pop_front();
-                    self.front_trimmed = 0;
-
-                    if self.unacked_segments.len() * 4 < self.unacked_segments.capacity() {
-                        self.unacked_segments.shrink_to_fit();
-                    }
-                } else {
-                    front.advance(to_advance);
-                    self.front_trimmed += to_advance;
-                    to_advance = 0;
+                let capacity = self.unacked_segments.capacity();
+                if capacity > RETAINED_SEGMENTS && self.unacked_segments.len() * 4 < capacity {
+                    self.unacked_segments.shrink_to(RETAINED_SEGMENTS);
                 }
+            } else {
+                front.advance(to_advance);
+                self.front_trimmed += to_advance;
+                to_advance = 0;
             }
         }
     }
@@ -202,6 +231,9 @@ impl SendBuffer {
         (self.unacked_len + self.front_trimmed) as u64
     }
 }
+
+/// Number of segments that a buffer keeps memory for
+const RETAINED_SEGMENTS: usize = 4;
 
 #[cfg(test)]
 mod tests {
@@ -395,6 +427,117 @@ mod tests {
         buf.ack(0..16);
         assert_eq!(aggregate_unacked(&buf), &MSG[23..]);
         assert!(buf.acks.is_empty());
+    }
+
+    #[test]
+    fn ack_in_order_keeps_no_ranges() {
+        let mut buf = SendBuffer::new();
+        buf.write(Bytes::from_static(&[1; 20]));
+        buf.write(Bytes::from_static(&[2; 20]));
+        assert_eq!(buf.poll_transmit(100), (0..40, true));
+        for start in (0..40).step_by(10) {
+            buf.ack(start..start + 10);
+            assert!(buf.acks.is_empty());
+            assert_eq!(buf.unacked_len as u64, 30 - start);
+            // Twice is as good as once
+            buf.ack(start..start + 10);
+            assert_eq!(buf.unacked_len as u64, 30 - start);
+        }
+        assert!(buf.is_fully_acked());
+        assert_eq!(buf.buffered(), 0);
+        buf.ack(40..40);
+        buf.ack(0..40);
+        assert!(buf.is_fully_acked());
+        assert_eq!(buf.offset(), 40);
+    }
+
+    #[test]
+    fn ack_absorbs_what_overlaps() {
+        let mut buf = SendBuffer::new();
+        buf.write(Bytes::from_static(&[1; 50]));
+        assert_eq!(buf.poll_transmit(100), (0..50, true));
+        buf.ack(10..20);
+        buf.ack(30..40);
+        buf.ack(15..18);
+        assert_eq!(buf.acks.len(), 2);
+        assert_eq!(buf.unacked_len, 50);
+        // Overlaps the first range, and touches nothing behind it
+        buf.ack(0..15);
+        assert_eq!(buf.unacked_len, 30);
+        assert_eq!(buf.acks.len(), 1);
+        // Contains the second range
+        buf.ack(0..45);
+        assert_eq!(buf.unacked_len, 5);
+        assert!(buf.acks.is_empty());
+        buf.ack(45..50);
+        assert!(buf.is_fully_acked());
+    }
+
+    #[test]
+    fn acks_in_any_order() {
+        const LEN: u64 = 6;
+        // All orders of six ranges, some of them acknowledged twice
+        let mut orders = vec![vec![]];
+        for i in 0..LEN {
+            orders = orders
+                .into_iter()
+                .flat_map(|order: Vec<u64>| {
+                    (0..=order.len()).map(move |at| {
+                        let mut order = order.clone();
+                        order.insert(at, i);
+                        order
+                    })
+                })
+                .collect();
+        }
+        assert_eq!(orders.len(), 720);
+        for order in orders {
+            let mut buf = SendBuffer::new();
+            for segment in [5, 1, 11, 13] {
+                buf.write(vec![0; segment].into());
+            }
+            assert_eq!(buf.poll_transmit(100), (0..30, true));
+            let mut acked = [false; LEN as usize];
+            for &i in &order {
+                buf.ack(i * 5..i * 5 + 5);
+                buf.ack(i * 5 + 1..i * 5 + 4);
+                acked[i as usize] = true;
+                let prefix = acked.iter().take_while(|&&acked| acked).count() as u64;
+                assert_eq!(buf.unacked_len as u64, 30 - prefix * 5, "{order:?}");
+                assert_eq!(aggregate_unacked(&buf).len(), buf.unacked_len);
+            }
+            assert!(buf.is_fully_acked() && buf.acks.is_empty());
+        }
+    }
+
+    #[test]
+    fn lost_data_behind_acknowledged_data() {
+        let mut buf = SendBuffer::new();
+        buf.write(Bytes::from_static(b"0123456789abcdefghij"));
+        assert_eq!(buf.poll_transmit(16), (0..16, false));
+        assert_eq!(buf.poll_transmit(16), (16..20, true));
+        buf.ack(16..19);
+        buf.retransmit(0..16);
+        assert!(buf.has_unsent_data());
+        let (range, _) = buf.poll_transmit(16);
+        assert_eq!(range, 0..16);
+        assert_eq!(buf.get(range), b"0123456789abcdef");
+        buf.ack(0..16);
+        assert_eq!(aggregate_unacked(&buf), b"j");
+        assert!(!buf.has_unsent_data());
+        buf.ack(19..20);
+        assert!(buf.is_fully_acked());
+    }
+
+    #[test]
+    fn memory_for_segments_is_bounded() {
+        let mut buf = SendBuffer::new();
+        for _ in 0..1000 {
+            buf.write(Bytes::from_static(b"x"));
+        }
+        buf.poll_transmit(2000);
+        buf.ack(0..1000);
+        assert!(buf.unacked_segments.capacity() <= RETAINED_SEGMENTS);
     }
 
     fn aggregate_unacked(buf: &SendBuffer) -> Vec<u8> {

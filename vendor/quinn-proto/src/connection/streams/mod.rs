@@ -1,18 +1,11 @@
-use std::{
-    collections::{BinaryHeap, hash_map},
-    io,
-};
+use std::{collections::BinaryHeap, io};
 
 use bytes::Bytes;
 use thiserror::Error;
 use tracing::trace;
 
 use super::spaces::{Retransmits, ThinRetransmits};
-use crate::{
-    Dir, StreamId, VarInt,
-    connection::streams::state::{get_or_insert_recv, get_or_insert_send},
-    frame,
-};
+use crate::{Dir, StreamId, VarInt, frame};
 
 mod recv;
 use recv::Recv;
@@ -22,6 +15,9 @@ mod send;
 pub(crate) use send::{ByteSlice, BytesArray};
 use send::{BytesSource, Send, SendState};
 pub use send::{FinishError, WriteError, Written};
+
+mod table;
+use table::Half;
 
 mod state;
 #[allow(unreachable_pub)] // fuzzing only
@@ -55,7 +51,9 @@ impl<'a> Streams<'a> {
 
         self.state.next[dir as usize] += 1;
         let id = StreamId::new(self.state.side, dir, self.state.next[dir as usize] - 1);
-        self.state.insert(false, id);
+        self.state
+            .table
+            .permit(self.state.side, dir, self.state.next[dir as usize]);
         self.state.send_streams += 1;
         Some(id)
     }
@@ -134,11 +132,11 @@ impl RecvStream<'_> {
     /// Discards unread data and notifies the peer to stop transmitting. Once stopped, further
     /// attempts to operate on a stream will yield `ClosedStream` errors.
     pub fn stop(&mut self, error_code: VarInt) -> Result<(), ClosedStream> {
-        let mut entry = match self.state.recv.entry(self.id) {
-            hash_map::Entry::Occupied(s) => s,
-            hash_map::Entry::Vacant(_) => return Err(ClosedStream { _private: () }),
-        };
-        let stream = get_or_insert_recv(self.state.stream_receive_window)(entry.get_mut());
+        let stream = self
+            .state
+            .table
+            .recv(self.id, self.state.stream_receive_window)
+            .ok_or(ClosedStream { _private: () })?;
 
         let (read_credits, stop_sending) = stream.stop()?;
         if stop_sending.should_transmit() {
@@ -152,8 +150,7 @@ impl RecvStream<'_> {
         // connection-level flow control to account for discarded data. Otherwise, we can discard
         // state immediately.
         if !stream.final_offset_unknown() {
-            let recv = entry.remove().expect("must have recv when stopping");
-            self.state.stream_recv_freed(self.id, recv);
+            self.state.stream_recv_closed(self.id);
         }
 
         if self.state.add_read_credits(read_credits).should_transmit() {
@@ -168,11 +165,10 @@ impl RecvStream<'_> {
     /// After returning `Ok(Some(_))` once, stream state will be discarded and all future calls will
     /// return `Err(ClosedStream)`.
     pub fn received_reset(&mut self) -> Result<Option<VarInt>, ClosedStream> {
-        let hash_map::Entry::Occupied(entry) = self.state.recv.entry(self.id) else {
-            return Err(ClosedStream { _private: () });
-        };
-        let Some(s) = entry.get().as_ref().and_then(|s| s.as_open_recv()) else {
-            return Ok(None);
+        let s = match self.state.table.recv_half(self.id) {
+            Half::Open(s) => s,
+            Half::Idle => return Ok(None),
+            Half::Closed => return Err(ClosedStream { _private: () }),
         };
         if s.stopped {
             return Err(ClosedStream { _private: () });
@@ -183,9 +179,7 @@ impl RecvStream<'_> {
 
         // Clean up state after application observes the reset, since there's no reason for the
         // application to attempt to read or stop the stream once it knows it's reset
-        let (_, recv) = entry.remove_entry();
-        self.state
-            .stream_recv_freed(self.id, recv.expect("must have recv on reset"));
+        self.state.stream_recv_closed(self.id);
         self.state.queue_max_stream_id(self.pending);
 
         Ok(Some(code))
@@ -246,9 +240,8 @@ impl<'a> SendStream<'a> {
 
         let stream = self
             .state
-            .send
-            .get_mut(&self.id)
-            .map(get_or_insert_send(max_send_data))
+            .table
+            .send(self.id, max_send_data)
             .ok_or(WriteError::ClosedStream)?;
 
         if limit == 0 {
@@ -293,10 +286,10 @@ impl<'a> SendStream<'a> {
 
     /// Check if this stream was stopped, get the reason if it was
     pub fn stopped(&self) -> Result<Option<VarInt>, ClosedStream> {
-        match self.state.send.get(&self.id).as_ref() {
-            Some(Some(s)) => Ok(s.stop_reason),
-            Some(None) => Ok(None),
-            None => Err(ClosedStream { _private: () }),
+        match self.state.table.send_half(self.id) {
+            Half::Open(s) => Ok(s.stop_reason),
+            Half::Idle => Ok(None),
+            Half::Closed => Err(ClosedStream { _private: () }),
         }
     }
 
@@ -309,9 +302,8 @@ impl<'a> SendStream<'a> {
         let max_send_data = self.state.max_send_data(self.id);
         let stream = self
             .state
-            .send
-            .get_mut(&self.id)
-            .map(get_or_insert_send(max_send_data))
+            .table
+            .send(self.id, max_send_data)
             .ok_or(FinishError::ClosedStream)?;
 
         let was_pending = stream.is_pending();
@@ -331,9 +323,8 @@ impl<'a> SendStream<'a> {
         let max_send_data = self.state.max_send_data(self.id);
         let stream = self
             .state
-            .send
-            .get_mut(&self.id)
-            .map(get_or_insert_send(max_send_data))
+            .table
+            .send(self.id, max_send_data)
             .ok_or(ClosedStream { _private: () })?;
 
         if matches!(stream.state, SendState::ResetSent) {
@@ -360,9 +351,8 @@ impl<'a> SendStream<'a> {
         let max_send_data = self.state.max_send_data(self.id);
         let stream = self
             .state
-            .send
-            .get_mut(&self.id)
-            .map(get_or_insert_send(max_send_data))
+            .table
+            .send(self.id, max_send_data)
             .ok_or(ClosedStream { _private: () })?;
 
         stream.priority = priority;
@@ -374,13 +364,11 @@ impl<'a> SendStream<'a> {
     /// # Panics
     /// - when applied to a receive stream
     pub fn priority(&self) -> Result<i32, ClosedStream> {
-        let stream = self
-            .state
-            .send
-            .get(&self.id)
-            .ok_or(ClosedStream { _private: () })?;
-
-        Ok(stream.as_ref().map(|s| s.priority).unwrap_or_default())
+        match self.state.table.send_half(self.id) {
+            Half::Open(s) => Ok(s.priority),
+            Half::Idle => Ok(0),
+            Half::Closed => Err(ClosedStream { _private: () }),
+        }
     }
 }
 
@@ -536,10 +524,4 @@ impl From<ClosedStream> for io::Error {
     fn from(x: ClosedStream) -> Self {
         Self::new(io::ErrorKind::NotConnected, x)
     }
-}
-
-#[derive(Debug, Copy, Clone, Eq, PartialEq)]
-enum StreamHalf {
-    Send,
-    Recv,
 }

@@ -1,13 +1,10 @@
-use std::collections::hash_map::Entry;
 use std::mem;
 
 use thiserror::Error;
 use tracing::debug;
 
-use super::state::get_or_insert_recv;
 use super::{ClosedStream, Retransmits, ShouldTransmit, StreamId, StreamsState};
 use crate::connection::assembler::{Assembler, Chunk, IllegalOrderedRead};
-use crate::connection::streams::state::StreamRecv;
 use crate::{TransportError, VarInt, frame};
 
 #[derive(Debug, Default)]
@@ -31,11 +28,11 @@ impl Recv {
         })
     }
 
-    /// Reset to the initial state
-    pub(super) fn reinit(&mut self, initial_max_data: u64) {
+    /// Reset to the initial state, with a window of zero
+    pub(super) fn reinit(&mut self) {
         self.state = RecvState::default();
         self.assembler.reinit();
-        self.sent_max_stream_data = initial_max_data;
+        self.sent_max_stream_data = 0;
         self.end = 0;
         self.stopped = false;
     }
@@ -265,18 +262,16 @@ impl<'a> Chunks<'a> {
         streams: &'a mut StreamsState,
         pending: &'a mut Retransmits,
     ) -> Result<Self, ReadableError> {
-        let mut entry = match streams.recv.entry(id) {
-            Entry::Occupied(entry) => entry,
-            Entry::Vacant(_) => return Err(ReadableError::ClosedStream),
+        let rs = match streams.table.recv(id, streams.stream_receive_window) {
+            Some(rs) if !rs.stopped => rs,
+            _ => return Err(ReadableError::ClosedStream),
         };
+        rs.assembler.ensure_ordering(ordered)?;
+        let recv = streams
+            .table
+            .take_recv(id)
+            .ok_or(ReadableError::ClosedStream)?;
 
-        let mut recv =
-            match get_or_insert_recv(streams.stream_receive_window)(entry.get_mut()).stopped {
-                true => return Err(ReadableError::ClosedStream),
-                false => entry.remove().unwrap().into_inner(), // this can't fail due to the previous get_or_insert_with
-            };
-
-        recv.assembler.ensure_ordering(ordered)?;
         Ok(Self {
             id,
             ordered,
@@ -313,7 +308,7 @@ impl<'a> Chunks<'a> {
                 let state = mem::replace(&mut self.state, ChunksState::Reset(error_code));
                 // At this point if we have `rs` self.state must be `ChunksState::Readable`
                 let recv = match state {
-                    ChunksState::Readable(recv) => StreamRecv::Open(recv),
+                    ChunksState::Readable(recv) => recv,
                     _ => unreachable!("state must be ChunkState::Readable"),
                 };
                 self.streams.stream_recv_freed(self.id, recv);
@@ -324,7 +319,7 @@ impl<'a> Chunks<'a> {
                     let state = mem::replace(&mut self.state, ChunksState::Finished);
                     // At this point if we have `rs` self.state must be `ChunksState::Readable`
                     let recv = match state {
-                        ChunksState::Readable(recv) => StreamRecv::Open(recv),
+                        ChunksState::Readable(recv) => recv,
                         _ => unreachable!("state must be ChunkState::Readable"),
                     };
                     self.streams.stream_recv_freed(self.id, recv);
@@ -373,9 +368,7 @@ impl<'a> Chunks<'a> {
                 self.pending.max_stream_data.insert(self.id);
             }
             // Return the stream to storage for future use
-            self.streams
-                .recv
-                .insert(self.id, Some(StreamRecv::Open(rs)));
+            self.streams.table.put_recv(self.id, rs);
         }
 
         // Issue connection-level flow control credit for any data we read regardless of state

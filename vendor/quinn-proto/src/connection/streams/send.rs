@@ -5,6 +5,7 @@ use crate::{VarInt, connection::send_buffer::SendBuffer, frame};
 
 #[derive(Debug)]
 pub(super) struct Send {
+    // NB: when adding or removing fields, remember to update `reinit`.
     pub(super) max_data: u64,
     pub(super) state: SendState,
     pub(super) pending: SendBuffer,
@@ -33,6 +34,18 @@ impl Send {
             data_blocked_limit: None,
             stop_reason: None,
         })
+    }
+
+    /// Reset to the initial state, with a limit of zero
+    pub(super) fn reinit(&mut self) {
+        self.max_data = 0;
+        self.state = SendState::Ready;
+        self.pending.reinit();
+        self.priority = 0;
+        self.fin_pending = false;
+        self.connection_blocked = false;
+        self.data_blocked_limit = None;
+        self.stop_reason = None;
     }
 
     /// Whether the stream has been reset

@@ -1,16 +1,11 @@
-use std::{
-    collections::{VecDeque, hash_map},
-    convert::TryFrom,
-    mem,
-};
+use std::{collections::VecDeque, convert::TryFrom, mem};
 
 use bytes::BufMut;
-use rustc_hash::FxHashMap;
 use tracing::{debug, error, trace};
 
 use super::{
-    PendingStreamsQueue, Recv, Retransmits, Send, SendState, ShouldTransmit, StreamEvent,
-    StreamHalf, ThinRetransmits,
+    PendingStreamsQueue, Recv, Retransmits, SendState, ShouldTransmit, StreamEvent,
+    ThinRetransmits, table::StreamTable,
 };
 use crate::{
     Dir, MAX_STREAM_COUNT, Side, StreamId, TransportError, VarInt,
@@ -20,58 +15,11 @@ use crate::{
     transport_parameters::TransportParameters,
 };
 
-/// Wrapper around `Recv` that facilitates reusing `Recv` instances
-#[derive(Debug)]
-pub(super) enum StreamRecv {
-    /// A `Recv` that is ready to be opened
-    Free(Box<Recv>),
-    /// A `Recv` that has been opened
-    Open(Box<Recv>),
-}
-
-impl StreamRecv {
-    /// Returns a reference to the inner `Recv` if the stream is open
-    pub(super) fn as_open_recv(&self) -> Option<&Recv> {
-        match self {
-            Self::Open(r) => Some(r),
-            _ => None,
-        }
-    }
-
-    // Returns a mutable reference to the inner `Recv` if the stream is open
-    pub(super) fn as_open_recv_mut(&mut self) -> Option<&mut Recv> {
-        match self {
-            Self::Open(r) => Some(r),
-            _ => None,
-        }
-    }
-
-    // Returns the inner `Recv`
-    pub(super) fn into_inner(self) -> Box<Recv> {
-        match self {
-            Self::Free(r) | Self::Open(r) => r,
-        }
-    }
-
-    // Reinitialize the stream so the inner `Recv` can be reused
-    pub(super) fn free(self, initial_max_data: u64) -> Self {
-        match self {
-            Self::Free(_) => unreachable!("Self::Free on reinit()"),
-            Self::Open(mut recv) => {
-                recv.reinit(initial_max_data);
-                Self::Free(recv)
-            }
-        }
-    }
-}
-
 #[allow(unreachable_pub)] // fuzzing only
 pub struct StreamsState {
     pub(super) side: Side,
-    // Set of streams that are currently open, or could be immediately opened by the peer
-    pub(super) send: FxHashMap<StreamId, Option<Box<Send>>>,
-    pub(super) recv: FxHashMap<StreamId, Option<StreamRecv>>,
-    pub(super) free_recv: Vec<StreamRecv>,
+    /// Streams that are currently open, or could be immediately opened by the peer
+    pub(super) table: StreamTable,
     pub(super) next: [u64; 2],
     /// Maximum number of locally-initiated streams that may be opened over the lifetime of the
     /// connection so far, per direction
@@ -97,8 +45,8 @@ pub struct StreamsState {
     pub(super) next_reported_remote: [u64; 2],
     /// Number of outbound streams
     ///
-    /// This differs from `self.send.len()` in that it does not include streams that the peer is
-    /// permitted to open but which have not yet been opened.
+    /// Does not include streams that the peer is permitted to open but which have not yet been
+    /// opened.
     pub(super) send_streams: usize,
     /// Streams with outgoing data queued, sorted by priority
     pub(super) pending: PendingStreamsQueue,
@@ -155,9 +103,7 @@ impl StreamsState {
     ) -> Self {
         let mut this = Self {
             side,
-            send: FxHashMap::default(),
-            recv: FxHashMap::default(),
-            free_recv: Vec::new(),
+            table: StreamTable::new(side),
             next: [0, 0],
             max: [0, 0],
             max_remote: [max_remote_bi.into(), max_remote_uni.into()],
@@ -189,9 +135,7 @@ impl StreamsState {
         };
 
         for dir in Dir::iter() {
-            for i in 0..this.max_remote[dir as usize] {
-                this.insert(true, StreamId::new(!side, dir, i));
-            }
+            this.table.permit(!side, dir, this.max_remote[dir as usize]);
         }
 
         this
@@ -204,11 +148,8 @@ impl StreamsState {
         self.max[Dir::Bi as usize] = params.initial_max_streams_bidi.into();
         self.max[Dir::Uni as usize] = params.initial_max_streams_uni.into();
         self.received_max_data(params.initial_max_data);
-        for i in 0..self.max_remote[Dir::Bi as usize] {
-            let id = StreamId::new(!self.side, Dir::Bi, i);
-            if let Some(s) = self.send.get_mut(&id).and_then(|s| s.as_mut()) {
-                s.max_data = params.initial_max_stream_data_bidi_local.into();
-            }
+        for s in self.table.all_open_send_mut(!self.side, Dir::Bi) {
+            s.max_data = params.initial_max_stream_data_bidi_local.into();
         }
     }
 
@@ -217,26 +158,21 @@ impl StreamsState {
     fn ensure_remote_streams(&mut self, dir: Dir) {
         let new_count = self.max_concurrent_remote_count[dir as usize]
             .saturating_sub(self.allocated_remote_count[dir as usize]);
-        for i in 0..new_count {
-            let id = StreamId::new(!self.side, dir, self.max_remote[dir as usize] + i);
-            self.insert(true, id);
+        if new_count == 0 {
+            return;
         }
         self.allocated_remote_count[dir as usize] += new_count;
         self.max_remote[dir as usize] += new_count;
+        self.table
+            .permit(!self.side, dir, self.max_remote[dir as usize]);
     }
 
     pub(crate) fn zero_rtt_rejected(&mut self) {
         // Revert to initial state for outgoing streams
         for dir in Dir::iter() {
-            for i in 0..self.next[dir as usize] {
-                // We don't bother calling `stream_freed` here because we explicitly reset affected
-                // counters below.
-                let id = StreamId::new(self.side, dir, i);
-                self.send.remove(&id).unwrap();
-                if let Dir::Bi = dir {
-                    self.recv.remove(&id).unwrap();
-                }
-            }
+            // We don't bother calling `stream_freed` here because we explicitly reset affected
+            // counters below.
+            self.table.clear(self.side, dir);
             self.next[dir as usize] = 0;
 
             // If 0-RTT was rejected, any flow control frames we sent were lost.
@@ -267,11 +203,7 @@ impl StreamsState {
             debug!("received illegal STREAM frame");
         })?;
 
-        let rs = match self
-            .recv
-            .get_mut(&id)
-            .map(get_or_insert_recv(self.stream_receive_window))
-        {
+        let rs = match self.table.recv(id, self.stream_receive_window) {
             Some(rs) => rs,
             None => {
                 trace!("dropping frame for closed stream");
@@ -295,8 +227,7 @@ impl StreamsState {
 
         // Stopped streams become closed instantly on FIN, so check whether we need to clean up
         if closed {
-            let rs = self.recv.remove(&id).flatten().unwrap();
-            self.stream_recv_freed(id, rs);
+            self.stream_recv_closed(id);
         }
 
         // We don't buffer data on stopped streams, so issue flow control credit immediately
@@ -320,11 +251,7 @@ impl StreamsState {
             debug!("received illegal RESET_STREAM frame");
         })?;
 
-        let rs = match self
-            .recv
-            .get_mut(&id)
-            .map(get_or_insert_recv(self.stream_receive_window))
-        {
+        let rs = match self.table.recv(id, self.stream_receive_window) {
             Some(stream) => stream,
             None => {
                 trace!("received RESET_STREAM on closed stream");
@@ -349,8 +276,7 @@ impl StreamsState {
         let credited = if stopped { end } else { bytes_read };
         if stopped {
             // Stopped streams should be disposed immediately on reset
-            let rs = self.recv.remove(&id).flatten().unwrap();
-            self.stream_recv_freed(id, rs);
+            self.stream_recv_closed(id);
         }
         self.on_stream_frame(!stopped, id);
 
@@ -370,11 +296,7 @@ impl StreamsState {
     #[allow(unreachable_pub)] // fuzzing only
     pub fn received_stop_sending(&mut self, id: StreamId, error_code: VarInt) {
         let max_send_data = self.max_send_data(id);
-        let stream = match self
-            .send
-            .get_mut(&id)
-            .map(get_or_insert_send(max_send_data))
-        {
+        let stream = match self.table.send(id, max_send_data) {
             Some(ss) => ss,
             None => return,
         };
@@ -387,14 +309,8 @@ impl StreamsState {
     }
 
     pub(crate) fn reset_acked(&mut self, id: StreamId) {
-        match self.send.entry(id) {
-            hash_map::Entry::Vacant(_) => {}
-            hash_map::Entry::Occupied(e) => {
-                if let Some(SendState::ResetSent) = e.get().as_ref().map(|s| s.state) {
-                    e.remove_entry();
-                    self.stream_freed(id, StreamHalf::Send);
-                }
-            }
+        if self.table.open_send(id).is_some_and(|s| s.is_reset()) {
+            self.stream_send_closed(id);
         }
     }
 
@@ -402,19 +318,16 @@ impl StreamsState {
     pub(crate) fn can_send_stream_data(&self) -> bool {
         // Reset streams may linger in the pending stream list, but will never produce stream frames
         self.pending.iter().any(|stream| {
-            self.send
-                .get(&stream.id)
-                .and_then(|s| s.as_ref())
+            self.table
+                .open_send(stream.id)
                 .is_some_and(|s| !s.is_reset())
         })
     }
 
     /// Whether MAX_STREAM_DATA frames could be sent for stream `id`
     pub(crate) fn can_send_flow_control(&self, id: StreamId) -> bool {
-        self.recv
-            .get(&id)
-            .and_then(|s| s.as_ref())
-            .and_then(|s| s.as_open_recv())
+        self.table
+            .open_recv(id)
             .is_some_and(|s| s.can_send_flow_control())
     }
 
@@ -428,7 +341,7 @@ impl StreamsState {
     /// `None` if the stream is no longer writable, was stopped by the peer, or the peer has raised
     /// the limit since the frame was queued.
     pub(crate) fn stream_data_blocked_limit(&self, id: StreamId) -> Option<u64> {
-        let stream = self.send.get(&id)?.as_ref()?;
+        let stream = self.table.open_send(id)?;
         stream.data_blocked_limit.filter(|&limit| {
             stream.is_writable() && stream.stop_reason.is_none() && limit == stream.max_data
         })
@@ -448,7 +361,7 @@ impl StreamsState {
                 Some(x) => x,
                 None => break,
             };
-            let stream = match self.send.get_mut(&id).and_then(|s| s.as_mut()) {
+            let stream = match self.table.open_send_mut(id) {
                 Some(x) => x,
                 None => continue,
             };
@@ -515,12 +428,7 @@ impl StreamsState {
                 None => break,
             };
             pending.max_stream_data.remove(&id);
-            let rs = match self
-                .recv
-                .get_mut(&id)
-                .and_then(|s| s.as_mut())
-                .and_then(|s| s.as_open_recv_mut())
-            {
+            let rs = match self.table.open_recv_mut(id) {
                 Some(x) => x,
                 None => continue,
             };
@@ -618,7 +526,7 @@ impl StreamsState {
 
             let id = stream.id;
 
-            let stream = match self.send.get_mut(&id).and_then(|s| s.as_mut()) {
+            let stream = match self.table.open_send_mut(id) {
                 Some(s) => s,
                 // Stream was reset with pending data and the reset was acknowledged
                 None => continue,
@@ -695,20 +603,9 @@ impl StreamsState {
     }
 
     pub(crate) fn received_ack_of(&mut self, frame: frame::StreamMeta) {
-        let mut entry = match self.send.entry(frame.id) {
-            hash_map::Entry::Vacant(_) => return,
-            hash_map::Entry::Occupied(e) => e,
-        };
-
-        let stream = match entry.get_mut().as_mut() {
+        let stream = match self.table.open_send_mut(frame.id) {
             Some(s) => s,
-            None => {
-                // Because we only call this after sending data on this stream,
-                // this closure should be unreachable. If we did somehow screw that up,
-                // then we might hit an underflow below with unpredictable effects down
-                // the line. Best to short-circuit.
-                return;
-            }
+            None => return,
         };
 
         if stream.is_reset() {
@@ -724,13 +621,12 @@ impl StreamsState {
             return;
         }
 
-        entry.remove_entry();
-        self.stream_freed(id, StreamHalf::Send);
+        self.stream_send_closed(id);
         self.events.push_back(StreamEvent::Finished { id });
     }
 
     pub(crate) fn retransmit(&mut self, frame: frame::StreamMeta) {
-        let stream = match self.send.get_mut(&frame.id).and_then(|s| s.as_mut()) {
+        let stream = match self.table.open_send_mut(frame.id) {
             // Loss of data on a closed stream is a noop
             None => return,
             Some(x) => x,
@@ -749,7 +645,7 @@ impl StreamsState {
         for dir in Dir::iter() {
             for index in 0..self.next[dir as usize] {
                 let id = StreamId::new(Side::Client, dir, index);
-                let stream = match self.send.get_mut(&id).and_then(|s| s.as_mut()) {
+                let stream = match self.table.open_send_mut(id) {
                     Some(stream) => stream,
                     None => continue,
                 };
@@ -811,11 +707,7 @@ impl StreamsState {
 
         let write_limit = self.write_limit();
         let max_send_data = self.max_send_data(id);
-        if let Some(ss) = self
-            .send
-            .get_mut(&id)
-            .map(get_or_insert_send(max_send_data))
-        {
+        if let Some(ss) = self.table.send(id, max_send_data) {
             if ss.increase_max_data(offset) {
                 if write_limit > 0 {
                     self.events.push_back(StreamEvent::Writable { id });
@@ -854,7 +746,7 @@ impl StreamsState {
 
         if self.write_limit() > 0 {
             while let Some(id) = self.connection_blocked.pop() {
-                let stream = match self.send.get_mut(&id).and_then(|s| s.as_mut()) {
+                let stream = match self.table.open_send_mut(id) {
                     None => continue,
                     Some(s) => s,
                 };
@@ -952,19 +844,6 @@ impl StreamsState {
         expanded
     }
 
-    pub(super) fn insert(&mut self, remote: bool, id: StreamId) {
-        let bi = id.dir() == Dir::Bi;
-        // bidirectional OR (unidirectional AND NOT remote)
-        if bi || !remote {
-            assert!(self.send.insert(id, None).is_none());
-        }
-        // bidirectional OR (unidirectional AND remote)
-        if bi || remote {
-            let recv = self.free_recv.pop();
-            assert!(self.recv.insert(id, recv).is_none());
-        }
-    }
-
     /// Adds credits to the connection flow control window
     ///
     /// Returns whether a `MAX_DATA` frame should be enqueued as soon as possible.
@@ -995,27 +874,34 @@ impl StreamsState {
         ShouldTransmit(diff >= (self.receive_window / 8))
     }
 
-    /// Update counters for removal of a stream
-    pub(super) fn stream_freed(&mut self, id: StreamId, half: StreamHalf) {
-        if id.initiator() != self.side {
-            let fully_free = id.dir() == Dir::Uni
-                || match half {
-                    StreamHalf::Send => !self.recv.contains_key(&id),
-                    StreamHalf::Recv => !self.send.contains_key(&id),
-                };
-            if fully_free {
-                self.allocated_remote_count[id.dir() as usize] -= 1;
-                self.ensure_remote_streams(id.dir());
-            }
-        }
-        if half == StreamHalf::Send {
-            self.send_streams -= 1;
+    /// Update counters for removal of a stream's half
+    ///
+    /// `closed` tells that both halves of the stream are closed.
+    fn stream_freed(&mut self, id: StreamId, closed: bool) {
+        if closed && id.initiator() != self.side {
+            self.allocated_remote_count[id.dir() as usize] -= 1;
+            self.ensure_remote_streams(id.dir());
         }
     }
 
-    pub(super) fn stream_recv_freed(&mut self, id: StreamId, recv: StreamRecv) {
-        self.free_recv.push(recv.free(self.stream_receive_window));
-        self.stream_freed(id, StreamHalf::Recv);
+    /// Dispose of the sending half of stream `id`
+    fn stream_send_closed(&mut self, id: StreamId) {
+        let closed = self.table.close_send(id);
+        self.stream_freed(id, closed);
+        self.send_streams -= 1;
+    }
+
+    /// Dispose of the receiving half of stream `id`
+    pub(super) fn stream_recv_closed(&mut self, id: StreamId) {
+        if let Some(recv) = self.table.take_recv(id) {
+            self.stream_recv_freed(id, recv);
+        }
+    }
+
+    /// Dispose of the receiving half of stream `id`, which was taken out of the table
+    pub(super) fn stream_recv_freed(&mut self, id: StreamId, recv: Box<Recv>) {
+        let closed = self.table.close_recv(id, recv);
+        self.stream_freed(id, closed);
     }
 
     pub(super) fn max_send_data(&self, id: StreamId) -> VarInt {
@@ -1027,28 +913,6 @@ impl StreamsState {
             Dir::Bi if remote => self.initial_max_stream_data_bidi_local,
             Dir::Bi => self.initial_max_stream_data_bidi_remote,
         }
-    }
-}
-
-#[inline]
-pub(super) fn get_or_insert_send(
-    max_data: VarInt,
-) -> impl Fn(&mut Option<Box<Send>>) -> &mut Box<Send> {
-    move |opt| opt.get_or_insert_with(|| Send::new(max_data))
-}
-
-#[inline]
-pub(super) fn get_or_insert_recv(
-    initial_max_data: u64,
-) -> impl FnMut(&mut Option<StreamRecv>) -> &mut Recv {
-    move |opt| {
-        *opt = opt.take().map(|s| match s {
-            StreamRecv::Free(recv) => StreamRecv::Open(recv),
-            s => s,
-        });
-        opt.get_or_insert_with(|| StreamRecv::Open(Recv::new(initial_max_data)))
-            .as_open_recv_mut()
-            .unwrap()
     }
 }
 
@@ -1097,7 +961,7 @@ mod tests {
         }
         .write(&[42; 24])
         .unwrap();
-        let send = server.send.get_mut(&id).unwrap().as_mut().unwrap();
+        let send = server.table.open_send_mut(id).unwrap();
         assert_eq!(send.pending.poll_transmit(16).0, 0..16);
         assert_eq!(send.pending.poll_transmit(16).0, 16..23);
         assert_eq!(send.pending.poll_transmit(16).0, 23..24);
@@ -1164,7 +1028,7 @@ mod tests {
         }
         .write(&[42; 24])
         .unwrap();
-        let send = server.send.get_mut(&id).unwrap().as_mut().unwrap();
+        let send = server.table.open_send_mut(id).unwrap();
         send.pending.poll_transmit(16);
         send.pending.poll_transmit(16);
         server.received_ack_of(frame::StreamMeta {
@@ -1181,7 +1045,7 @@ mod tests {
         .reset(0u32.into())
         .unwrap();
 
-        let send = server.send.get_mut(&id).unwrap().as_mut().unwrap();
+        let send = server.table.open_send_mut(id).unwrap();
         assert!(
             send.pending.is_fully_acked(),
             "reset must release the abandoned allocation"
@@ -1202,7 +1066,7 @@ mod tests {
             offsets: 0..16,
             fin: false,
         });
-        assert!(!server.send[&id].as_ref().unwrap().is_pending());
+        assert!(!server.table.open_send(id).unwrap().is_pending());
         assert_eq!(server.write_limit(), 24);
     }
 
@@ -1433,7 +1297,7 @@ mod tests {
             ShouldTransmit(false)
         );
         assert_eq!(client.local_max_data - initial_max, 48);
-        assert!(!client.recv.contains_key(&id));
+        assert!(client.table.recv_half(id).is_closed());
     }
 
     #[test]
@@ -1482,7 +1346,10 @@ mod tests {
                     .unwrap(),
                 ShouldTransmit(false)
             );
-            assert!(!client.recv.contains_key(&id), "stream state is freed");
+            assert!(
+                client.table.recv_half(id).is_closed(),
+                "stream state is freed"
+            );
             assert_eq!(client.max_remote[Dir::Uni as usize], prev_max + 1);
             assert_eq!(client.data_recvd, u64::from(final_offset));
             assert_eq!(
@@ -1858,7 +1725,7 @@ mod tests {
             pending: &mut pending,
         };
         stream.stop(0u32.into()).unwrap();
-        assert!(client.recv.get_mut(&id).is_none(), "stream is freed");
+        assert!(client.table.recv_half(id).is_closed(), "stream is freed");
     }
 
     // Verify that a stream that's been reset doesn't cause the appearance of pending data
@@ -2083,7 +1950,11 @@ mod tests {
         for _ in 0..2 {
             client.set_max_concurrent(Dir::Uni, 200u32.into());
             client.set_max_concurrent(Dir::Bi, 201u32.into());
-            assert_eq!(client.recv.len(), 200 + 201);
+            for (dir, count) in [(Dir::Uni, 200), (Dir::Bi, 201)] {
+                let id = |index| StreamId::new(Side::Server, dir, index);
+                assert!(!client.table.recv_half(id(count - 1)).is_closed());
+                assert!(client.table.recv_half(id(count)).is_closed());
+            }
             assert_eq!(client.max_remote[Dir::Uni as usize], 200);
             assert_eq!(client.max_remote[Dir::Bi as usize], 201);
         }
