@@ -483,7 +483,7 @@ impl Connection {
         for space in SpaceId::iter() {
             let request_immediate_ack =
                 space == SpaceId::Data && self.peer_supports_ack_frequency();
-            self.spaces[space].maybe_queue_probe(request_immediate_ack, &self.streams);
+            self.spaces[space].maybe_queue_probe(space, request_immediate_ack, &mut self.streams);
         }
 
         // Check whether we need to send a close message
@@ -555,6 +555,9 @@ impl Connection {
             if space_id == SpaceId::Data {
                 ack_eliciting |= self.can_send_1rtt(frame_space_1rtt);
             }
+            // Whether congestion control or pacing let nothing but an ACK leave. Those are exempt
+            // from both (RFC 9002 sections 7 and 7.7), and are due within max_ack_delay.
+            let mut only_acks = false;
 
             pad_datagram_to_mtu |= space_id == SpaceId::Data && self.config.pad_to_mtu;
 
@@ -612,18 +615,18 @@ impl Connection {
 
                     let bytes_to_send = segment_size as u64 + untracked_bytes;
                     if self.path.in_flight.bytes + bytes_to_send >= self.path.congestion.window() {
-                        space_idx += 1;
                         congestion_blocked = true;
-                        // We continue instead of breaking here in order to avoid
-                        // blocking loss probes queued for higher spaces.
                         trace!("blocked by congestion control");
-                        continue;
-                    }
-
-                    // Check whether the next datagram is blocked by pacing
-                    let smoothed_rtt = self.path.rtt.get();
-                    if let Some(delay) = self.path.pacing.delay(
-                        smoothed_rtt,
+                        if !can_send.acks {
+                            // We continue instead of breaking here in order to avoid
+                            // blocking loss probes queued for higher spaces.
+                            space_idx += 1;
+                            continue;
+                        }
+                        only_acks = true;
+                    } else if let Some(delay) = self.path.pacing.delay(
+                        // Check whether the next datagram is blocked by pacing
+                        self.path.rtt.get(),
                         bytes_to_send,
                         self.path.current_mtu(),
                         self.path.congestion.window(),
@@ -634,8 +637,12 @@ impl Connection {
                         // Loss probes should be subject to pacing, even though
                         // they are not congestion controlled.
                         trace!("blocked by pacing");
-                        break;
+                        if !can_send.acks {
+                            break;
+                        }
+                        only_acks = true;
                     }
+                    ack_eliciting &= !only_acks;
                 }
 
                 // Finish current packet
@@ -881,8 +888,21 @@ impl Connection {
                 }
             }
 
-            let sent =
-                self.populate_packet(now, space_id, buf, builder.max_size, builder.exact_number);
+            let sent = if only_acks {
+                let mut sent = SentFrames::default();
+                Self::try_populate_acks(
+                    now,
+                    self.receiving_ecn,
+                    &mut sent,
+                    &mut self.spaces[space_id],
+                    buf,
+                    &mut self.stats,
+                    builder.max_size,
+                );
+                sent
+            } else {
+                self.populate_packet(now, space_id, buf, builder.max_size, builder.exact_number)
+            };
 
             // ACK-only packets should only be sent when explicitly allowed. If we write them due to
             // any other reason, there is a bug which leads to one component announcing write

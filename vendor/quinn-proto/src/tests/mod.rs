@@ -2132,6 +2132,110 @@ fn congested_tail_loss() {
     pair.client_send(client_ch, s).write(&[42; 1024]).unwrap();
 }
 
+// A probe carries the stream data of a lost tail, which arrives as soon as the probe does
+#[test]
+fn probe_repairs_tail_loss() {
+    let _guard = subscribe();
+    let mut pair = Pair::default();
+    pair.latency = Duration::from_millis(50);
+    let (client_ch, server_ch) = pair.connect();
+    pair.drive();
+
+    let s = pair.client_streams(client_ch).open(Dir::Uni).unwrap();
+    pair.client_send(client_ch, s).write(b"tail").unwrap();
+    pair.client_send(client_ch, s).finish().unwrap();
+    pair.drive_client();
+    assert!(!pair.server.inbound.is_empty());
+    pair.server.inbound.clear();
+
+    // One loss probe later, and one way, the server has it all
+    let pings = pair.client_conn_mut(client_ch).stats().frame_tx.ping;
+    let probe = pair.client_conn_mut(client_ch).poll_timeout().unwrap();
+    pair.time = probe;
+    pair.drive_client();
+    pair.time += pair.latency;
+    pair.drive_server();
+    assert_matches!(pair.server_streams(server_ch).accept(Dir::Uni), Some(stream) if stream == s);
+    assert_eq!(stream_chunks(pair.server_recv(server_ch, s)), b"tail");
+
+    // The copy's acknowledgement ends the stream; the original is not sent a third time
+    pair.drive();
+    let stats = pair.client_conn_mut(client_ch).stats();
+    assert_eq!(stats.frame_tx.ping, pings);
+    assert_eq!(stats.frame_tx.stream, 3, "the original, and two probes");
+    assert_eq!(pair.client_streams(client_ch).send_streams(), 0);
+}
+
+// Session tickets, connection IDs and tokens are not repeated by probes, but once they are lost
+#[test]
+fn probes_leave_what_nobody_waits_for() {
+    let _guard = subscribe();
+    let mut pair = Pair::default();
+    let (client_ch, server_ch) = pair.connect();
+    pair.drive();
+
+    let sent = pair.server_conn_mut(server_ch).stats().frame_tx;
+    let now = pair.time;
+    let active = pair.server_conn_mut(server_ch).active_local_cid_seq();
+    pair.server_conn_mut(server_ch)
+        .rotate_local_cid(active.0 + 1, now);
+    pair.drive_server();
+    let issued = pair.server_conn_mut(server_ch).stats().frame_tx;
+    assert!(issued.new_connection_id > sent.new_connection_id);
+    pair.client.inbound.clear();
+
+    // The probes only ask for an acknowledgement
+    pair.time = pair.server_conn_mut(server_ch).poll_timeout().unwrap();
+    pair.drive_server();
+    let probed = pair.server_conn_mut(server_ch).stats().frame_tx;
+    assert_eq!(probed.new_connection_id, issued.new_connection_id);
+    assert_eq!(probed.immediate_ack, issued.immediate_ack + 2);
+
+    // Its acknowledgement shows that the connection IDs were lost
+    pair.drive();
+    let repaired = pair.server_conn_mut(server_ch).stats().frame_tx;
+    assert!(repaired.new_connection_id > issued.new_connection_id);
+    assert!(!pair.client_conn_mut(client_ch).is_closed());
+}
+
+// ACK frames are not subject to congestion control
+#[test]
+fn congested_sender_acknowledges() {
+    let _guard = subscribe();
+    let mut pair = Pair::default();
+    let (client_ch, server_ch) = pair.connect();
+    pair.drive();
+
+    // The server fills its congestion window, and hears nothing of the client's acknowledgements
+    let s = pair.server_streams(server_ch).open(Dir::Uni).unwrap();
+    let window = pair.server_conn_mut(server_ch).congestion_window();
+    let data = vec![42; 2 * window as usize];
+    assert!(pair.server_send(server_ch, s).write(&data).unwrap() > window as usize);
+    pair.drive_server();
+    while pair.server_conn_mut(server_ch).bytes_in_flight() + 1500 < window {
+        pair.time = pair.server_conn_mut(server_ch).poll_timeout().unwrap();
+        pair.drive_server();
+    }
+    pair.client.inbound.clear();
+
+    // The window is full, and no probe is due: only an acknowledgement leaves
+    let before = pair.server_conn_mut(server_ch).stats();
+    for _ in 0..2 {
+        pair.client_conn_mut(client_ch).ping();
+        pair.drive_client();
+    }
+    pair.drive_server();
+    let after = pair.server_conn_mut(server_ch).stats();
+    assert_eq!(after.frame_tx.acks, before.frame_tx.acks + 1);
+    assert_eq!(after.frame_tx.stream, before.frame_tx.stream);
+    assert_eq!(after.frame_tx.ping, before.frame_tx.ping);
+
+    // What was lost follows, and all the rest
+    pair.drive();
+    let recv = pair.client_recv(client_ch, s);
+    assert_eq!(stream_chunks(recv).len(), data.len());
+}
+
 // Send a tail-loss probe when GSO segment_size is less than INITIAL_MTU
 #[test]
 fn tail_loss_small_segment_size() {
@@ -2974,24 +3078,27 @@ fn blackhole_after_mtu_change_repairs_itself() {
     // Back to the base MTU
     pair.mtu = 1200;
 
-    // The payload will be sent in a single packet, because the detected MTU was 1444, but it will
-    // be dropped because the link no longer supports that packet size!
-    let payload = vec![42; 1300];
-    let s = pair.client_streams(client_ch).open(Dir::Uni).unwrap();
-    pair.client_send(client_ch, s).write(&payload).unwrap();
-    let out_of_bounds = pair.drive_bounded();
+    // Each payload will be sent in a single packet, because the detected MTU was 1444, but it will
+    // be dropped because the link no longer supports that packet size! Probes of the base MTU carry
+    // it then.
+    for _ in 0..4 {
+        let payload = vec![42; 1300];
+        let s = pair.client_streams(client_ch).open(Dir::Uni).unwrap();
+        pair.client_send(client_ch, s).write(&payload).unwrap();
+        let out_of_bounds = pair.drive_bounded();
 
-    if out_of_bounds {
-        panic!("Connections never reached an idle state");
+        if out_of_bounds {
+            panic!("Connections never reached an idle state");
+        }
+
+        let recv = pair.server_recv(server_ch, s);
+        let buf = stream_chunks(recv);
+
+        // The whole packet arrived in the end
+        assert_eq!(buf.len(), 1300);
     }
 
-    let recv = pair.server_recv(server_ch, s);
-    let buf = stream_chunks(recv);
-
-    // The whole packet arrived in the end
-    assert_eq!(buf.len(), 1300);
-
-    // Sanity checks (black hole detected after 3 lost packets)
+    // Sanity checks (black hole detected after more than 3 lost packets)
     let client_stats = pair.client_conn_mut(client_ch).stats();
     assert!(client_stats.path.lost_packets >= 3);
     assert!(client_stats.path.congestion_events >= 3);
