@@ -116,6 +116,7 @@ impl PacketSpace {
     pub(super) fn maybe_queue_probe(
         &mut self,
         id: SpaceId,
+        path_is_validated: bool,
         request_immediate_ack: bool,
         streams: &mut StreamsState,
     ) {
@@ -138,8 +139,10 @@ impl PacketSpace {
 
         // Retransmit the data of the oldest in-flight packet. It is removed from the old packet so
         // we don't end up retransmitting it *again* even if the copy we're sending now gets
-        // acknowledged.
-        for packet in self.sent_packets.values_mut() {
+        // acknowledged. A path that is not validated gets no more than it must.
+        let repeats = id != SpaceId::Data || path_is_validated;
+        let packets = self.sent_packets.values_mut().filter(|_| repeats);
+        for packet in packets {
             let retransmits = match id {
                 SpaceId::Data => packet.retransmits.take_urgent(streams),
                 _ if packet.retransmits.is_empty(streams) => None,

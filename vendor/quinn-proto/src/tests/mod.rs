@@ -1643,6 +1643,62 @@ fn migration() {
     );
 }
 
+// A path that is not validated gets the challenge alone at first, and neither MTU probes nor data that
+// a loss probe repeats: what comes from there may be short, and allows for little
+#[test]
+fn unvalidated_path_gets_little() {
+    let _guard = subscribe();
+    let mut pair = Pair::default();
+    let (client_ch, server_ch) = pair.connect();
+    pair.drive();
+
+    pair.client.addr = SocketAddr::new(
+        Ipv4Addr::new(127, 0, 0, 1).into(),
+        CLIENT_PORTS.lock().unwrap().next().unwrap(),
+    );
+    let s = pair.server_streams(server_ch).open(Dir::Uni).unwrap();
+    pair.server_send(server_ch, s).write(b"answer").unwrap();
+    pair.client_conn_mut(client_ch).ping();
+    pair.drive_client();
+    let (now, remote) = (pair.time, pair.client.addr);
+    pair.server.drive_incoming(now, remote);
+    let events = pair.server.conn_events.remove(&server_ch).unwrap();
+    let server = pair.server_conn_mut(server_ch);
+    for event in events {
+        server.handle_event(event);
+    }
+    assert_eq!(server.remote_address(), remote);
+
+    let before = server.stats();
+    let mut sent = Vec::new();
+    for _ in 0..4 {
+        let mut buf = Vec::new();
+        let Some(transmit) = server.poll_transmit(now, 1, &mut buf) else {
+            break;
+        };
+        let stats = server.stats();
+        sent.push((
+            transmit.destination == remote,
+            stats.frame_tx.path_challenge - before.frame_tx.path_challenge,
+            stats.frame_tx.stream - before.frame_tx.stream,
+        ));
+    }
+    // The challenge for the former path, and the one for this path. The answer may follow.
+    assert_eq!(&sent[..2], [(false, 1, 0), (true, 2, 0)]);
+    let stats = server.stats();
+    assert_eq!(
+        stats.path.sent_plpmtud_probes,
+        before.path.sent_plpmtud_probes
+    );
+
+    // Everything goes on once the path is validated
+    pair.drive();
+    assert_matches!(pair.client_streams(client_ch).accept(Dir::Uni), Some(stream) if stream == s);
+    assert_eq!(stream_chunks(pair.client_recv(client_ch, s)), b"answer");
+    let after = pair.server_conn_mut(server_ch).stats();
+    assert!(after.path.sent_plpmtud_probes > before.path.sent_plpmtud_probes);
+}
+
 fn test_flow_control(config: TransportConfig, window_size: usize) {
     let _guard = subscribe();
     let mut pair = Pair::new(
