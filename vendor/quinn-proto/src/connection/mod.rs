@@ -493,7 +493,12 @@ impl Connection {
         for space in SpaceId::iter() {
             let request_immediate_ack =
                 space == SpaceId::Data && self.peer_supports_ack_frequency();
-            self.spaces[space].maybe_queue_probe(request_immediate_ack, &self.streams);
+            self.spaces[space].maybe_queue_probe(
+                space,
+                self.path.validated,
+                request_immediate_ack,
+                &mut self.streams,
+            );
         }
 
         // Check whether we need to send a close message
@@ -965,8 +970,9 @@ impl Connection {
 
         self.app_limited = buf.is_empty() && !congestion_blocked;
 
-        // Send MTU probe if necessary
-        if buf.is_empty() && self.state.is_established() {
+        // Send MTU probe if necessary. A path that is not validated gets none: they are larger than
+        // what may be sent there, and would use that up.
+        if buf.is_empty() && self.state.is_established() && self.path.validated {
             let space_id = SpaceId::Data;
             let probe_size = self
                 .path
@@ -3308,7 +3314,7 @@ impl Connection {
             // Transmit challenges with every outgoing frame on an unvalidated path
             if let Some(token) = self.path.challenge {
                 // But only send a packet solely for that purpose at most once
-                self.path.challenge_pending = false;
+                let first = mem::replace(&mut self.path.challenge_pending, false);
                 sent.non_retransmits = true;
                 sent.requires_padding = true;
                 trace!("PATH_CHALLENGE {:08x}", token);
@@ -3316,6 +3322,11 @@ impl Connection {
                 buf.write(frame::FrameType::PATH_CHALLENGE);
                 buf.write(token);
                 self.stats.frame_tx.path_challenge += 1;
+                // The first one goes alone: as little as possible may go to a path that is not
+                // validated, and what else there is might not fit.
+                if first && !self.path.validated {
+                    return;
+                }
             }
         }
 

@@ -108,13 +108,16 @@ impl PacketSpace {
     /// when the congestion window is filled with lost tail packets.
     ///
     /// We prefer to send new data, to make the most efficient use of bandwidth. If there's no data
-    /// waiting to be sent, then we retransmit in-flight data to reduce odds of loss. If there's no
-    /// in-flight data either, we're probably a client guarding against a handshake
-    /// anti-amplification deadlock and we just make something up.
+    /// waiting to be sent, then we retransmit in-flight data to reduce odds of loss: a lost tail is
+    /// repaired a round trip before the acknowledgement of the probe would reveal it. What nobody
+    /// waits for (see [`ThinRetransmits::take_urgent`]) waits for that acknowledgement. If there's
+    /// nothing else, a PING elicits it.
     pub(super) fn maybe_queue_probe(
         &mut self,
+        id: SpaceId,
+        path_is_validated: bool,
         request_immediate_ack: bool,
-        streams: &StreamsState,
+        streams: &mut StreamsState,
     ) {
         if self.loss_probes == 0 {
             return;
@@ -126,24 +129,41 @@ impl PacketSpace {
             self.immediate_ack_pending = true;
         }
 
-        if !self.pending.is_empty(streams) {
+        if !self.pending.is_empty(streams)
+            || (id == SpaceId::Data && streams.can_send_stream_data())
+        {
             // There's real data to send here, no need to make something up
             return;
         }
 
-        // Retransmit the data of the oldest in-flight packet
-        for packet in self.sent_packets.values_mut() {
-            if !packet.retransmits.is_empty(streams) {
-                // Remove retransmitted data from the old packet so we don't end up retransmitting
-                // it *again* even if the copy we're sending now gets acknowledged.
-                self.pending |= mem::take(&mut packet.retransmits);
+        // Retransmit the data of the oldest in-flight packet. It is removed from the old packet so
+        // we don't end up retransmitting it *again* even if the copy we're sending now gets
+        // acknowledged. A path that is not validated gets no more than it must.
+        let repeats = id != SpaceId::Data || path_is_validated;
+        let packets = self.sent_packets.values_mut().filter(|_| repeats);
+        for packet in packets {
+            let retransmits = match id {
+                SpaceId::Data => packet.retransmits.take_urgent(streams),
+                _ if packet.retransmits.is_empty(streams) => None,
+                _ => mem::take(&mut packet.retransmits).retransmits,
+            };
+            let stream_frames = mem::take(&mut packet.stream_frames);
+            if retransmits.is_none() && stream_frames.is_empty() {
+                continue;
+            }
+            if let Some(retransmits) = retransmits {
+                self.pending |= *retransmits;
+            }
+            for frame in stream_frames.iter() {
+                streams.retransmit(frame);
+            }
+            // Streams that were reset, or closed, have nothing to send again
+            if !self.pending.is_empty(streams) || streams.can_send_stream_data() {
                 return;
             }
         }
 
-        // Nothing new to send and nothing to retransmit, so fall back on a ping. This should only
-        // happen in rare cases during the handshake when the server becomes blocked by
-        // anti-amplification.
+        // Nothing new to send and nothing to retransmit, so fall back on a ping.
         if !self.immediate_ack_pending {
             self.ping_pending = true;
         }
@@ -476,6 +496,25 @@ impl ThinRetransmits {
             Some(retransmits) => retransmits.is_empty(streams),
             None => true,
         }
+    }
+
+    /// Takes what a peer may be waiting for, if there is any
+    ///
+    /// Session tickets, connection IDs and tokens stay.
+    fn take_urgent(&mut self, streams: &StreamsState) -> Option<Box<Retransmits>> {
+        let all = self.retransmits.as_mut()?;
+        let kept = Retransmits {
+            crypto: mem::take(&mut all.crypto),
+            new_cids: mem::take(&mut all.new_cids),
+            new_tokens: mem::take(&mut all.new_tokens),
+            ..Retransmits::default()
+        };
+        let urgent = mem::replace(&mut **all, kept);
+        if urgent.is_empty(streams) {
+            **all |= urgent;
+            return None;
+        }
+        Some(Box::new(urgent))
     }
 
     /// Returns a reference to the retransmits stored in this box

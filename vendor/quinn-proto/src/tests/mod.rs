@@ -1643,6 +1643,62 @@ fn migration() {
     );
 }
 
+// A path that is not validated gets the challenge alone at first, and neither MTU probes nor data that
+// a loss probe repeats: what comes from there may be short, and allows for little
+#[test]
+fn unvalidated_path_gets_little() {
+    let _guard = subscribe();
+    let mut pair = Pair::default();
+    let (client_ch, server_ch) = pair.connect();
+    pair.drive();
+
+    pair.client.addr = SocketAddr::new(
+        Ipv4Addr::new(127, 0, 0, 1).into(),
+        CLIENT_PORTS.lock().unwrap().next().unwrap(),
+    );
+    let s = pair.server_streams(server_ch).open(Dir::Uni).unwrap();
+    pair.server_send(server_ch, s).write(b"answer").unwrap();
+    pair.client_conn_mut(client_ch).ping();
+    pair.drive_client();
+    let (now, remote) = (pair.time, pair.client.addr);
+    pair.server.drive_incoming(now, remote);
+    let events = pair.server.conn_events.remove(&server_ch).unwrap();
+    let server = pair.server_conn_mut(server_ch);
+    for event in events {
+        server.handle_event(event);
+    }
+    assert_eq!(server.remote_address(), remote);
+
+    let before = server.stats();
+    let mut sent = Vec::new();
+    for _ in 0..4 {
+        let mut buf = Vec::new();
+        let Some(transmit) = server.poll_transmit(now, 1, &mut buf) else {
+            break;
+        };
+        let stats = server.stats();
+        sent.push((
+            transmit.destination == remote,
+            stats.frame_tx.path_challenge - before.frame_tx.path_challenge,
+            stats.frame_tx.stream - before.frame_tx.stream,
+        ));
+    }
+    // The challenge for the former path, and the one for this path. The answer may follow.
+    assert_eq!(&sent[..2], [(false, 1, 0), (true, 2, 0)]);
+    let stats = server.stats();
+    assert_eq!(
+        stats.path.sent_plpmtud_probes,
+        before.path.sent_plpmtud_probes
+    );
+
+    // Everything goes on once the path is validated
+    pair.drive();
+    assert_matches!(pair.client_streams(client_ch).accept(Dir::Uni), Some(stream) if stream == s);
+    assert_eq!(stream_chunks(pair.client_recv(client_ch, s)), b"answer");
+    let after = pair.server_conn_mut(server_ch).stats();
+    assert!(after.path.sent_plpmtud_probes > before.path.sent_plpmtud_probes);
+}
+
 fn test_flow_control(config: TransportConfig, window_size: usize) {
     let _guard = subscribe();
     let mut pair = Pair::new(
@@ -2203,6 +2259,110 @@ fn congested_tail_loss() {
     pair.drive();
     assert!(pair.client_conn_mut(client_ch).congestion_window() > TARGET);
     pair.client_send(client_ch, s).write(&[42; 1024]).unwrap();
+}
+
+// A probe carries the stream data of a lost tail, which arrives as soon as the probe does
+#[test]
+fn probe_repairs_tail_loss() {
+    let _guard = subscribe();
+    let mut pair = Pair::default();
+    pair.latency = Duration::from_millis(50);
+    let (client_ch, server_ch) = pair.connect();
+    pair.drive();
+
+    let s = pair.client_streams(client_ch).open(Dir::Uni).unwrap();
+    pair.client_send(client_ch, s).write(b"tail").unwrap();
+    pair.client_send(client_ch, s).finish().unwrap();
+    pair.drive_client();
+    assert!(!pair.server.inbound.is_empty());
+    pair.server.inbound.clear();
+
+    // One loss probe later, and one way, the server has it all
+    let pings = pair.client_conn_mut(client_ch).stats().frame_tx.ping;
+    let probe = pair.client_conn_mut(client_ch).poll_timeout().unwrap();
+    pair.time = probe;
+    pair.drive_client();
+    pair.time += pair.latency;
+    pair.drive_server();
+    assert_matches!(pair.server_streams(server_ch).accept(Dir::Uni), Some(stream) if stream == s);
+    assert_eq!(stream_chunks(pair.server_recv(server_ch, s)), b"tail");
+
+    // The copy's acknowledgement ends the stream; the original is not sent a third time
+    pair.drive();
+    let stats = pair.client_conn_mut(client_ch).stats();
+    assert_eq!(stats.frame_tx.ping, pings);
+    assert_eq!(stats.frame_tx.stream, 3, "the original, and two probes");
+    assert_eq!(pair.client_streams(client_ch).send_streams(), 0);
+}
+
+// Session tickets, connection IDs and tokens are not repeated by probes, but once they are lost
+#[test]
+fn probes_leave_what_nobody_waits_for() {
+    let _guard = subscribe();
+    let mut pair = Pair::default();
+    let (client_ch, server_ch) = pair.connect();
+    pair.drive();
+
+    let sent = pair.server_conn_mut(server_ch).stats().frame_tx;
+    let now = pair.time;
+    let active = pair.server_conn_mut(server_ch).active_local_cid_seq();
+    pair.server_conn_mut(server_ch)
+        .rotate_local_cid(active.0 + 1, now);
+    pair.drive_server();
+    let issued = pair.server_conn_mut(server_ch).stats().frame_tx;
+    assert!(issued.new_connection_id > sent.new_connection_id);
+    pair.client.inbound.clear();
+
+    // The probes only ask for an acknowledgement
+    pair.time = pair.server_conn_mut(server_ch).poll_timeout().unwrap();
+    pair.drive_server();
+    let probed = pair.server_conn_mut(server_ch).stats().frame_tx;
+    assert_eq!(probed.new_connection_id, issued.new_connection_id);
+    assert_eq!(probed.immediate_ack, issued.immediate_ack + 2);
+
+    // Its acknowledgement shows that the connection IDs were lost
+    pair.drive();
+    let repaired = pair.server_conn_mut(server_ch).stats().frame_tx;
+    assert!(repaired.new_connection_id > issued.new_connection_id);
+    assert!(!pair.client_conn_mut(client_ch).is_closed());
+}
+
+// ACK frames are not subject to congestion control
+#[test]
+fn congested_sender_acknowledges() {
+    let _guard = subscribe();
+    let mut pair = Pair::default();
+    let (client_ch, server_ch) = pair.connect();
+    pair.drive();
+
+    // The server fills its congestion window, and hears nothing of the client's acknowledgements
+    let s = pair.server_streams(server_ch).open(Dir::Uni).unwrap();
+    let window = pair.server_conn_mut(server_ch).congestion_window();
+    let data = vec![42; 2 * window as usize];
+    assert!(pair.server_send(server_ch, s).write(&data).unwrap() > window as usize);
+    pair.drive_server();
+    while pair.server_conn_mut(server_ch).bytes_in_flight() + 1500 < window {
+        pair.time = pair.server_conn_mut(server_ch).poll_timeout().unwrap();
+        pair.drive_server();
+    }
+    pair.client.inbound.clear();
+
+    // The window is full, and no probe is due: only an acknowledgement leaves
+    let before = pair.server_conn_mut(server_ch).stats();
+    for _ in 0..2 {
+        pair.client_conn_mut(client_ch).ping();
+        pair.drive_client();
+    }
+    pair.drive_server();
+    let after = pair.server_conn_mut(server_ch).stats();
+    assert_eq!(after.frame_tx.acks, before.frame_tx.acks + 1);
+    assert_eq!(after.frame_tx.stream, before.frame_tx.stream);
+    assert_eq!(after.frame_tx.ping, before.frame_tx.ping);
+
+    // What was lost follows, and all the rest
+    pair.drive();
+    let recv = pair.client_recv(client_ch, s);
+    assert_eq!(stream_chunks(recv).len(), data.len());
 }
 
 // Send a tail-loss probe when GSO segment_size is less than INITIAL_MTU
@@ -3047,24 +3207,27 @@ fn blackhole_after_mtu_change_repairs_itself() {
     // Back to the base MTU
     pair.mtu = 1200;
 
-    // The payload will be sent in a single packet, because the detected MTU was 1444, but it will
-    // be dropped because the link no longer supports that packet size!
-    let payload = vec![42; 1300];
-    let s = pair.client_streams(client_ch).open(Dir::Uni).unwrap();
-    pair.client_send(client_ch, s).write(&payload).unwrap();
-    let out_of_bounds = pair.drive_bounded();
+    // Each payload will be sent in a single packet, because the detected MTU was 1444, but it will
+    // be dropped because the link no longer supports that packet size! Probes of the base MTU carry
+    // it then.
+    for _ in 0..4 {
+        let payload = vec![42; 1300];
+        let s = pair.client_streams(client_ch).open(Dir::Uni).unwrap();
+        pair.client_send(client_ch, s).write(&payload).unwrap();
+        let out_of_bounds = pair.drive_bounded();
 
-    if out_of_bounds {
-        panic!("Connections never reached an idle state");
+        if out_of_bounds {
+            panic!("Connections never reached an idle state");
+        }
+
+        let recv = pair.server_recv(server_ch, s);
+        let buf = stream_chunks(recv);
+
+        // The whole packet arrived in the end
+        assert_eq!(buf.len(), 1300);
     }
 
-    let recv = pair.server_recv(server_ch, s);
-    let buf = stream_chunks(recv);
-
-    // The whole packet arrived in the end
-    assert_eq!(buf.len(), 1300);
-
-    // Sanity checks (black hole detected after 3 lost packets)
+    // Sanity checks (black hole detected after more than 3 lost packets)
     let client_stats = pair.client_conn_mut(client_ch).stats();
     assert!(client_stats.path.lost_packets >= 3);
     assert!(client_stats.path.congestion_events >= 3);
