@@ -2107,6 +2107,27 @@ fn stop_during_finish() {
     );
 }
 
+// Every newly acknowledged packet must show in the peer's ECN counts (RFC 9000 section 13.4.2.1)
+#[test]
+fn ecn_bleaching_of_some_packets() {
+    let _guard = subscribe();
+    for bleach in [false, true] {
+        let mut pair = Pair::default();
+        let (client_ch, _) = pair.connect();
+        let s = pair.client_streams(client_ch).open(Dir::Uni).unwrap();
+        pair.client_send(client_ch, s).write(&[42; 5000]).unwrap();
+        pair.drive_client();
+        assert!(pair.server.inbound.len() > 3);
+        if bleach {
+            for (_, ecn, _) in pair.server.inbound.iter_mut().skip(1) {
+                *ecn = None;
+            }
+        }
+        pair.drive();
+        assert_eq!(pair.client_conn_mut(client_ch).using_ecn(), !bleach);
+    }
+}
+
 // ACKs are sent even if congestion control or pacing hold back everything else
 #[test]
 fn acks_are_not_congestion_controlled() {
