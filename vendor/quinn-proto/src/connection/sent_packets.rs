@@ -41,6 +41,10 @@ impl SentPackets {
         });
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
     pub(super) fn get(&self, number: u64) -> Option<&SentPacket> {
         let place = self.places.get(self.lower_bound(number))?;
         match place.number == number {
@@ -100,13 +104,13 @@ impl SentPackets {
 
     /// Index of the first place whose number is at least `number`
     fn lower_bound(&self, number: u64) -> usize {
-        let Some(distance) = self
-            .places
-            .front()
-            .and_then(|x| number.checked_sub(x.number))
-        else {
+        let Some(front) = self.places.front() else {
             return 0;
         };
+        if number <= front.number {
+            return 0;
+        }
+        let distance = number - front.number;
         // Numbers are distinct, thus no place further back than the distance can have the number.
         let limit =
             usize::try_from(distance).map_or(self.places.len(), |x| self.places.len().min(x));
@@ -188,6 +192,7 @@ mod tests {
         assert_eq!(remove_range(&mut packets, 0..u64::MAX), []);
         assert_eq!(numbers(&packets, 0..u64::MAX), []);
         assert_eq!(packets.values().count(), 0);
+        assert!(packets.is_empty());
         assert_eq!(packets.into_values().count(), 0);
     }
 

@@ -267,7 +267,7 @@ impl PacketSpace {
         // The number of non-congestion-controlled (i.e. size == 0) packets in flight at a time
         // should be small, since otherwise congestion control wouldn't be effective. Therefore,
         // this shouldn't need to visit many packets before finishing one way or another.
-        self.sent_packets.values().any(|x| x.size != 0)
+        !self.sent_packets.is_empty() && self.sent_packets.values().any(|x| x.size != 0)
     }
 }
 
