@@ -548,7 +548,8 @@ impl Connection {
                 continue;
             }
 
-            let mut ack_eliciting = can_send.other;
+            // CONNECTION_CLOSE elicits no ACK, and is not congestion controlled (RFC 9002, section 2)
+            let mut ack_eliciting = can_send.other && !close;
             // Whether other frames than ACK must wait for congestion control or pacing
             let mut ack_only = false;
 
