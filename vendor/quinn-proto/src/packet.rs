@@ -724,12 +724,13 @@ impl PacketNumber {
         }
     }
 
+    #[inline]
     pub(crate) fn encode<W: BufMut>(self, w: &mut W) {
         use PacketNumber::*;
         match self {
             U8(x) => w.write(x),
             U16(x) => w.write(x),
-            U24(x) => w.put_uint(u64::from(x), 3),
+            U24(x) => w.put_slice(&x.to_be_bytes()[1..]),
             U32(x) => w.write(x),
         }
     }

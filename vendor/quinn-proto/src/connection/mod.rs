@@ -4,7 +4,6 @@ use std::{
     convert::TryFrom,
     fmt, io, mem,
     net::{IpAddr, SocketAddr},
-    ops::Range,
     sync::Arc,
 };
 
@@ -13,7 +12,6 @@ use frame::StreamMetaVec;
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use thiserror::Error;
-use tinyvec::TinyVec;
 use tracing::{debug, error, trace, trace_span, warn};
 
 use crate::{
@@ -562,7 +560,8 @@ impl Connection {
                 continue;
             }
 
-            let mut ack_eliciting = can_send.other;
+            // CONNECTION_CLOSE elicits no ACK, and is not congestion controlled (RFC 9002, section 2)
+            let mut ack_eliciting = can_send.other && !close;
             // Whether other frames than ACK must wait for congestion control or pacing
             let mut ack_only = false;
 
@@ -1521,8 +1520,10 @@ impl Connection {
             }
         };
 
-        // Ranges come in descending order, and packets are processed in ascending order.
-        let mut ranges = TinyVec::<[Range<u64>; 8]>::new();
+        // Ranges come in descending order, and packets are processed in ascending order. In most
+        // cases there is one range with new acks.
+        let mut highest = None;
+        let mut ranges = Vec::new();
         for range in ack.iter() {
             self.packet_number_filter
                 .check_ack(space_id, range.clone())?;
@@ -1530,18 +1531,21 @@ impl Connection {
             let range = *range.start()..*range.end() + 1;
             let sent_packets = &self.spaces[space_id].sent_packets;
             if sent_packets.range(range.clone()).next().is_some() {
-                ranges.push(range);
+                match highest {
+                    None => highest = Some(range),
+                    Some(_) => ranges.push(range),
+                }
             }
         }
 
-        if ranges.is_empty() {
+        if highest.is_none() {
             return Ok(());
         }
 
         let mut newly_acked = 0;
         let mut ack_eliciting_acked = false;
         let mut acked_below = 0;
-        for range in ranges.into_iter().rev() {
+        for range in ranges.into_iter().rev().chain(highest) {
             self.spaces[space_id].take_range(range, |packet, info| {
                 newly_acked += 1;
                 acked_below = Ord::max(acked_below, info.acked_below);

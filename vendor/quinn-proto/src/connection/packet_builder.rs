@@ -2,7 +2,7 @@ use std::mem;
 
 use bytes::Bytes;
 use rand::RngExt;
-use tracing::{debug, trace, trace_span};
+use tracing::{debug, trace};
 
 use super::{Connection, SentFrames, spaces::SentPacket};
 use crate::{
@@ -26,6 +26,8 @@ pub(super) struct PacketBuilder {
     /// frames
     pub(super) max_size: usize,
     pub(super) tag_len: usize,
+    /// Context of the events for this packet, which only tests look at
+    #[cfg(test)]
     pub(super) _span: tracing::span::EnteredSpan,
 }
 
@@ -86,7 +88,8 @@ impl PacketBuilder {
             _ => space.get_tx_number(),
         };
 
-        let span = trace_span!("send", space = ?space_id, pn = exact_number).entered();
+        #[cfg(test)]
+        let span = tracing::trace_span!("send", space = ?space_id, pn = exact_number).entered();
 
         let number = PacketNumber::new(exact_number, space.largest_acked_packet.unwrap_or(0));
         let short_header = space_id == SpaceId::Data && space.crypto.is_some();
@@ -183,6 +186,7 @@ impl PacketBuilder {
             max_size,
             tag_len,
             ack_eliciting,
+            #[cfg(test)]
             _span: span,
         })
     }
@@ -279,7 +283,7 @@ impl PacketBuilder {
             "Mismatching crypto tag len"
         );
 
-        buffer.resize(buffer.len() + packet_crypto.tag_len(), 0);
+        buffer.resize(buffer.len() + self.tag_len, 0);
         let encode_start = self.partial_encode.start;
         let packet_buf = &mut buffer[encode_start..];
         self.partial_encode.finish(

@@ -9,7 +9,7 @@ use super::spaces::SentPacket;
 /// Packet numbers only grow and are almost dense, and packets leave mostly at the front. A queue
 /// with a place for each packet thus finds a number by its distance from the first one. Packets
 /// that leave in the middle leave their place behind. Places are given back as soon as they are
-/// at either end, or when there are more of them without a packet than with one: the memory
+/// at either end, or when more than a quarter of them are without a packet: the memory
 /// depends on the packets in flight alone, no matter which of them a peer acknowledges.
 #[derive(Debug, Default)]
 pub(super) struct SentPackets {
@@ -39,6 +39,10 @@ impl SentPackets {
             number,
             packet: Some(packet),
         });
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.places.is_empty()
     }
 
     pub(super) fn get(&self, number: u64) -> Option<&SentPacket> {
@@ -98,15 +102,21 @@ impl SentPackets {
         self.places.into_iter().filter_map(|x| x.packet)
     }
 
+    /// Number of places, with or without a packet
+    #[cfg(test)]
+    pub(super) fn places(&self) -> usize {
+        self.places.len()
+    }
+
     /// Index of the first place whose number is at least `number`
     fn lower_bound(&self, number: u64) -> usize {
-        let Some(distance) = self
-            .places
-            .front()
-            .and_then(|x| number.checked_sub(x.number))
-        else {
+        let Some(front) = self.places.front() else {
             return 0;
         };
+        if number <= front.number {
+            return 0;
+        }
+        let distance = number - front.number;
         // Numbers are distinct, thus no place further back than the distance can have the number.
         let limit =
             usize::try_from(distance).map_or(self.places.len(), |x| self.places.len().min(x));
@@ -130,7 +140,7 @@ impl SentPackets {
         }
         if self.places.is_empty() {
             self.places.shrink_to(Self::MIN_CAPACITY);
-        } else if self.vacant > Ord::max(self.places.len() / 2, Self::MIN_VACANT) {
+        } else if self.vacant > Ord::max(self.places.len() / 4, Self::MIN_VACANT) {
             self.places.retain(|x| x.packet.is_some());
             self.vacant = 0;
         }
@@ -188,6 +198,7 @@ mod tests {
         assert_eq!(remove_range(&mut packets, 0..u64::MAX), []);
         assert_eq!(numbers(&packets, 0..u64::MAX), []);
         assert_eq!(packets.values().count(), 0);
+        assert!(packets.is_empty());
         assert_eq!(packets.into_values().count(), 0);
     }
 
@@ -302,7 +313,7 @@ mod tests {
                 }
             }
             assert_eq!(packets.places.len(), map.len() + packets.vacant);
-            assert!(packets.vacant <= Ord::max(packets.places.len() / 2, SentPackets::MIN_VACANT));
+            assert!(packets.vacant <= Ord::max(packets.places.len() / 4, SentPackets::MIN_VACANT));
         }
         assert!(packets.values().map(|x| x.size).eq(map.values().copied()));
     }

@@ -287,7 +287,7 @@ impl PacketSpace {
         // The number of non-congestion-controlled (i.e. size == 0) packets in flight at a time
         // should be small, since otherwise congestion control wouldn't be effective. Therefore,
         // this shouldn't need to visit many packets before finishing one way or another.
-        self.sent_packets.values().any(|x| x.size != 0)
+        !self.sent_packets.is_empty() && self.sent_packets.values().any(|x| x.size != 0)
     }
 }
 
@@ -1187,6 +1187,46 @@ mod test {
         acks.insert_one(2, t3);
         acks.packet_received(t3, 2, true, &dedup);
         assert_eq!(acks.ack_delay(t3), Duration::from_millis(5));
+    }
+
+    fn sent_packet(ack_eliciting: bool) -> SentPacket {
+        SentPacket {
+            path_generation: 0,
+            time_sent: Instant::now(),
+            size: if ack_eliciting { 1200 } else { 0 },
+            ack_eliciting,
+            acked_below: 0,
+            retransmits: ThinRetransmits::default(),
+            stream_frames: frame::StreamMetaVec::new(),
+        }
+    }
+
+    #[test]
+    fn packets_without_acknowledgment_are_forgotten() {
+        // A peer that sends much, and acknowledges nothing
+        let mut space = PacketSpace::new(Instant::now());
+        let mut forgotten = 0;
+        for number in 0..100_000 {
+            let packet = sent_packet(number == 0 || number == 50_000);
+            forgotten += usize::from(space.sent(number, packet).is_some());
+            // Up to 1,001 packets after each of the two packets, and the vacant places between them
+            assert!(space.sent_packets.places() <= 2 * 1002 * 4 / 3 + 1);
+        }
+        assert_eq!(space.sent_packets.values().count(), 2 * 1002);
+        assert_eq!(forgotten, 100_000 - 2 * 1002);
+        assert!(space.has_in_flight());
+
+        // Numbers that were forgotten may be acknowledged late.
+        let mut taken = Vec::new();
+        space.take_range(0..u64::MAX, |number, _| taken.push(number));
+        assert_eq!(taken.len(), 2 * 1002);
+        assert_eq!(taken[0], 0);
+        assert_eq!(taken[1], 50_000 - 1001);
+        assert_eq!(taken[1002], 50_000);
+        assert_eq!(taken[1003], 100_000 - 1001);
+        assert_eq!(space.unacked_non_ack_eliciting_tail, 0);
+        assert!(!space.has_in_flight());
+        assert!(space.take(99_999).is_none());
     }
 
     #[test]

@@ -2163,6 +2163,61 @@ fn stop_during_finish() {
     );
 }
 
+// A connection with a full congestion window says that it closes
+#[test]
+fn close_is_not_congestion_controlled() {
+    let _guard = subscribe();
+    let mut pair = Pair::default();
+    let (client_ch, server_ch) = pair.connect();
+    let s = pair.server_streams(server_ch).open(Dir::Uni).unwrap();
+    // Send without receiving ACKs, until the server is blocked with data left.
+    let mut datagrams = 0;
+    loop {
+        pair.server_send(server_ch, s).write(&[42; 1024]).unwrap();
+        pair.drive_server();
+        let sent = pair.server_conn_mut(server_ch).stats().udp_tx.datagrams;
+        if sent == datagrams {
+            break;
+        }
+        datagrams = sent;
+    }
+    pair.client.inbound.clear();
+
+    let now = pair.time;
+    pair.server_conn_mut(server_ch)
+        .close(now, VarInt(42), Bytes::new());
+    pair.drive_server();
+    pair.drive_client();
+    while let Some(event) = pair.client_conn_mut(client_ch).poll() {
+        if let Event::ConnectionLost { reason } = event {
+            assert_matches!(reason, ConnectionError::ApplicationClosed(x) if x.error_code == VarInt(42));
+            return;
+        }
+    }
+    panic!("the client does not know that the connection was closed");
+}
+
+// Every newly acknowledged packet must show in the peer's ECN counts (RFC 9000 section 13.4.2.1)
+#[test]
+fn ecn_bleaching_of_some_packets() {
+    let _guard = subscribe();
+    for bleach in [false, true] {
+        let mut pair = Pair::default();
+        let (client_ch, _) = pair.connect();
+        let s = pair.client_streams(client_ch).open(Dir::Uni).unwrap();
+        pair.client_send(client_ch, s).write(&[42; 5000]).unwrap();
+        pair.drive_client();
+        assert!(pair.server.inbound.len() > 3);
+        if bleach {
+            for (_, ecn, _) in pair.server.inbound.iter_mut().skip(1) {
+                *ecn = None;
+            }
+        }
+        pair.drive();
+        assert_eq!(pair.client_conn_mut(client_ch).using_ecn(), !bleach);
+    }
+}
+
 // ACKs are sent even if congestion control or pacing hold back everything else
 #[test]
 fn acks_are_not_congestion_controlled() {
