@@ -68,6 +68,7 @@ impl Assembler {
     }
 
     /// Get the the next chunk
+    #[inline]
     pub(super) fn read(&mut self, max_length: usize, ordered: bool) -> Option<Chunk> {
         if let Some(buffer) = self.ready.front_mut() {
             let offset = buffer.offset;
@@ -82,7 +83,15 @@ impl Assembler {
             self.buffered -= bytes.len();
             return Some(Chunk::new(offset, bytes));
         }
+        if self.data.is_empty() {
+            return None;
+        }
+        self.read_heap(max_length, ordered)
+    }
 
+    /// Get the next chunk of the data that did not arrive in order
+    #[cold]
+    fn read_heap(&mut self, max_length: usize, ordered: bool) -> Option<Chunk> {
         loop {
             let mut chunk = self.data.peek_mut()?;
 
@@ -227,6 +236,10 @@ impl Assembler {
                 self.data.push(buffer);
             }
         }
+        if self.allocated <= MIN_OVER_ALLOCATION && self.len() <= COMPACT_THRESHOLD {
+            // None of the limits below can be exceeded
+            return Ok(());
+        }
         // `self.buffered` also counts duplicate bytes, therefore we use
         // `self.end - self.bytes_read` as an upper bound of buffered unique
         // bytes. This will cause a defragmentation if the amount of duplicate
@@ -240,7 +253,7 @@ impl Assembler {
         // of memory allocated. This limits over-allocation in proportion to the
         // buffered data. The constants are chosen somewhat arbitrarily and try to
         // balance between defragmentation overhead and over-allocation.
-        let threshold = 32768.max(buffered * 3 / 2);
+        let threshold = MIN_OVER_ALLOCATION.max(buffered * 3 / 2);
         // Small gapped frames hold over-allocation below the threshold, so bound the count too.
         if over_allocation > threshold || self.len() > COMPACT_THRESHOLD {
             self.defragment();
@@ -398,6 +411,9 @@ pub struct IllegalOrderedRead;
 /// Error indicating that too many chunks are buffered due to maliciously small/gapped frames
 #[derive(Debug)]
 pub(crate) struct TooManyChunks;
+
+/// Over-allocation in bytes that is accepted whatever is buffered
+const MIN_OVER_ALLOCATION: usize = 32768;
 
 /// Number of buffers that an assembler keeps memory for when it is used for another stream
 const RETAINED_BUFFERS: usize = 16;

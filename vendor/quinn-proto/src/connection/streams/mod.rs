@@ -23,6 +23,9 @@ mod state;
 #[allow(unreachable_pub)] // fuzzing only
 pub use state::StreamsState;
 
+#[cfg(test)]
+mod tests;
+
 /// Access to streams
 pub struct Streams<'a> {
     pub(super) state: &'a mut StreamsState,

@@ -129,7 +129,7 @@ impl StreamTable {
         slots.filter_map(|slot| slot.send.open_mut())
     }
 
-    /// Take the open receiving half of stream `id` out of the table, where it looks closed
+    /// Take the open receiving half of stream `id` out of the table, where it looks closed then
     ///
     /// [`put_recv()`](Self::put_recv) or [`close_recv()`](Self::close_recv) has to follow.
     pub(super) fn take_recv(&mut self, id: StreamId) -> Option<Box<Recv>> {
@@ -148,14 +148,21 @@ impl StreamTable {
     /// Returns whether the whole stream is closed now.
     pub(super) fn close_send(&mut self, id: StreamId) -> bool {
         let row = &mut self.rows[row_of(id)];
-        let Some(mut send) = row.slot_mut(id.index()).and_then(|slot| slot.send.take()) else {
+        let Some(slot) = row.slot_mut(id.index()) else {
             return false;
         };
+        let Some(mut send) = slot.send.take() else {
+            return false;
+        };
+        let closed = slot.is_closed();
+        if closed {
+            row.remove(id.index());
+        }
         if self.free_send.len() < MAX_FREE {
             send.reinit();
             self.free_send.push(send);
         }
-        row.release(id.index())
+        closed
     }
 
     /// Close the receiving half of stream `id`, which was taken out of the table
@@ -166,7 +173,12 @@ impl StreamTable {
             recv.reinit();
             self.free_recv.push(recv);
         }
-        self.row_mut(id).release(id.index())
+        let row = &mut self.rows[row_of(id)];
+        let closed = row.slot_mut(id.index()).is_some_and(|x| x.is_closed());
+        if closed {
+            row.remove(id.index());
+        }
+        closed
     }
 
     fn row_mut(&mut self, id: StreamId) -> &mut Row {
@@ -279,20 +291,14 @@ impl Row {
         self.drop_closed();
     }
 
-    /// Drop the state of stream `index` if both halves are closed
-    ///
-    /// Returns whether they are. Must be called once after a half was closed.
-    fn release(&mut self, index: u64) -> bool {
-        if !self.slot(index).is_closed() {
-            return false;
-        }
+    /// Drop the slot of stream `index`, both halves of which are closed
+    fn remove(&mut self, index: u64) {
         if index < self.first {
             self.old.remove(&index);
-            return true;
+            return;
         }
         self.live -= 1;
         self.drop_closed();
-        true
     }
 
     fn drop_closed(&mut self) {
