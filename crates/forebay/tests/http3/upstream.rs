@@ -15,7 +15,7 @@ const LOG: &str = "log_format met '$uri $status $upstream_addr $upstream_status 
                    $upstream_bytes_received $upstream_trailer_x_sum'; access_log logs/met.log met;";
 
 /// Starts a server in front of another. `http`: lines of its http block, `location`: lines of its location.
-fn front(back: SocketAddr, http: &str, location: &str) -> Server {
+pub(super) fn front(back: SocketAddr, http: &str, location: &str) -> Server {
     Server::start_on(front_site(back, http, location))
 }
 
@@ -31,7 +31,7 @@ fn front_site(back: SocketAddr, http: &str, location: &str) -> Site {
 }
 
 /// Body of an answer.
-fn body(answer: &str) -> &str {
+pub(super) fn body(answer: &str) -> &str {
     answer.split_once("\r\n\r\n").map_or("", |(_, body)| body)
 }
 
@@ -61,7 +61,7 @@ fn rest(mut stream: TcpStream) -> String {
 }
 
 /// Lines of a server that tells how it was asked.
-const TELLS: &str = "location /told { return 200 '$connection $connection_requests $server_protocol $host$request_uri $http_te\n'; }";
+pub(super) const TELLS: &str = "location /told { return 200 '$connection $connection_requests $server_protocol $host$request_uri $http_te\n'; }";
 
 /// A gate that answers wait for.
 #[derive(Clone, Default)]
@@ -553,6 +553,10 @@ fn configurations_that_cannot_work() {
         (
             "proxy_pass https://127.0.0.1:1; proxy_ssl_protocols TLSv1.2;",
             "HTTP/3 needs TLSv1.3 among \"proxy_ssl_protocols\" in",
+        ),
+        (
+            "proxy_pass https://127.0.0.1:1; proxy_http3_alt_svc on; proxy_http3_fallback off;",
+            "\"proxy_http3_alt_svc\" needs \"proxy_http3_fallback on\" in",
         ),
         ("proxy_pass https://127.0.0.1:1; proxy_http3_fallback maybe;", "invalid parameter \"maybe\""),
         ("proxy_pass https://127.0.0.1:1; proxy_http3_fallback on after=x;", "invalid parameter \"after=x\""),
