@@ -577,3 +577,24 @@ fn configurations_that_cannot_work() {
     let tested = site.run(&["-t"]);
     assert!(tested.status.success(), "{}", String::from_utf8_lossy(&tested.stderr));
 }
+
+/// `proxy_bind` with variables: connections from different addresses are different ones.
+#[test]
+fn connections_come_from_the_address_that_is_set() {
+    let back = serve("location /from { return 200 '$remote_addr $connection'; }");
+    let front = front(back.addr(0), "", "proxy_http3_fallback off; proxy_bind $arg_a;");
+    let from = |address: &str| {
+        let told = front.get(&format!("/from?a={address}"));
+        let words: Vec<String> = body(&told).split(' ').map(str::to_owned).collect();
+        assert_eq!(words.len(), 2, "{told} {}", front.error_log());
+        (words[0].clone(), words[1].clone())
+    };
+    let (first, second) = (from("127.0.0.7"), from("127.0.0.8"));
+    assert_eq!((first.0.as_str(), second.0.as_str()), ("127.0.0.7", "127.0.0.8"));
+    assert_ne!(first.1, second.1);
+    assert_eq!((from("127.0.0.7"), from("127.0.0.8")), (first, second));
+    assert_eq!(from("").0, "127.0.0.1");
+    let told = front.get("/from?a=192.0.2.1");
+    assert!(told.starts_with("HTTP/1.1 500 "), "{told}");
+    front.wait_for_log("bind(192.0.2.1) failed (99: ", 1);
+}
