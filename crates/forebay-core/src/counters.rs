@@ -76,6 +76,16 @@ pub struct Counters {
     pub quic_half_open: Counter,
     /// What happened on them, by the numbers of [`forebay_net::quic::Count`].
     pub quic: [Counter; COUNTS],
+    /// QUIC connections to upstreams that are open, and all that were begun.
+    pub upstream_quic_open: Counter,
+    /// See `upstream_quic_open`.
+    pub upstream_quic_connections: Counter,
+    /// QUIC connections to upstreams that could not be established, or were ended because the server broke the rules.
+    pub upstream_quic_failed: Counter,
+    /// Requests to upstreams over HTTP/3.
+    pub upstream_quic_requests: Counter,
+    /// Requests that went to upstreams over TCP because there was no connection over QUIC.
+    pub upstream_quic_fallbacks: Counter,
     /// Times of requests.
     pub times: Times,
     /// Panics caught.

@@ -13,6 +13,7 @@ mod requests;
 mod slow_frames;
 mod succession;
 mod upstream;
+mod upstream_alt_svc;
 mod websocket;
 mod wrong;
 mod wrong_upstream;

@@ -225,6 +225,11 @@ impl ClientTls {
         })
     }
 
+    /// Returns `true` if certificates of servers are verified.
+    pub fn verifies(&self) -> bool {
+        self.verify.is_some()
+    }
+
     /// Begins a health check's connection to `host`, which offers protocols by ALPN. Also returns the name to look for in the
     /// server's certificate. Without a request there are no variables: ignores a `proxy_ssl_name` and a client certificate that
     /// use them.

@@ -3,7 +3,7 @@
 use super::prometheus::Exposition;
 use super::total;
 use crate::request::Request;
-use forebay_core::counters::Counter;
+use forebay_core::counters::{Counter, Counters};
 use forebay_net::quic::Count;
 use serde_json::{Map, Value};
 
@@ -49,6 +49,37 @@ const ROWS: &[Row] = &[
     ),
 ];
 
+/// A counter of QUIC connections to upstreams, its name in the API, that of its series, and the help for that.
+type UpstreamRow = (fn(&Counters) -> &Counter, &'static str, &'static str, &'static str);
+
+const UPSTREAM_ROWS: &[UpstreamRow] = &[
+    (|c| &c.upstream_quic_open, "upstream_open", "connections", "QUIC connections to upstreams"),
+    (
+        |c| &c.upstream_quic_connections,
+        "upstream_connections",
+        "connections_total",
+        "QUIC connections to upstreams that were begun",
+    ),
+    (
+        |c| &c.upstream_quic_failed,
+        "upstream_failed",
+        "failed_connections_total",
+        "QUIC connections to upstreams that were not established or broke the rules",
+    ),
+    (
+        |c| &c.upstream_quic_requests,
+        "upstream_requests",
+        "requests_total",
+        "Requests to upstreams over HTTP/3",
+    ),
+    (
+        |c| &c.upstream_quic_fallbacks,
+        "upstream_fallbacks",
+        "fallbacks_total",
+        "Requests to upstreams over TCP because there was no connection over QUIC",
+    ),
+];
+
 static NEVER: Counter = Counter::new();
 
 fn count(req: &Request, what: Count) -> u64 {
@@ -64,7 +95,14 @@ pub(super) fn value(req: &Request) -> Value {
         ("version2", count(req, Count::Version2)),
     ];
     let rest = ROWS.iter().map(|(what, name, ..)| (*name, count(req, *what)));
-    first.into_iter().chain(rest).map(|(name, n)| (name.to_owned(), n.into())).collect::<Map<_, _>>().into()
+    let upstreams = UPSTREAM_ROWS.iter().map(|(counter, name, ..)| (*name, total(req, counter)));
+    first
+        .into_iter()
+        .chain(rest)
+        .chain(upstreams)
+        .map(|(name, n)| (name.to_owned(), n.into()))
+        .collect::<Map<_, _>>()
+        .into()
 }
 
 /// Appends the series.
@@ -77,5 +115,9 @@ pub(super) fn expose(page: &mut Exposition, req: &Request) {
     page.many("forebay_quic_connections_total", "counter", "Connections by version of QUIC", versions);
     for (what, _, end, help) in ROWS {
         page.one(&format!("forebay_quic_{end}"), "counter", help, count(req, *what));
+    }
+    for (counter, _, end, help) in UPSTREAM_ROWS {
+        let kind = if end.ends_with("_total") { "counter" } else { "gauge" };
+        page.one(&format!("forebay_upstream_quic_{end}"), kind, help, total(req, counter));
     }
 }

@@ -16,6 +16,8 @@ crate::settings! {
     "proxy_http3_stream_buffer_size" => stream_buffer_size: Size = Size(65536);
     /// `proxy_quic_active_connection_id_limit`.
     "proxy_quic_active_connection_id_limit" => active_connection_id_limit: Number = Number(2);
+    /// `proxy_http3_alt_svc`: requests go over TCP until a server says by `Alt-Svc` where it takes HTTP/3.
+    "proxy_http3_alt_svc" => alt_svc: bool = false;
     /// `proxy_http3_fallback`.
     "proxy_http3_fallback" => fallback: Fallback = Fallback(Some(Terms::DEFAULT));
 }

@@ -8,6 +8,7 @@ use super::codec::{self, fastcgi, http2, http3};
 use super::config::Upstream;
 use super::contact::Contact;
 use super::fault::{Fault, client_gone, send_failed, send_timeout};
+use super::h3::alternatives::Origin;
 use super::head::HeadReader;
 use super::open::{Open, encrypt, greeting, local_address, open, wanted, watch};
 use super::send::{Sender, Wrote};
@@ -296,9 +297,22 @@ impl Exchange<'_> {
         codec::begin(req);
         let mut wanted = wanted(req)?;
         let local = local_address(req)?;
-        if s.http_version == HttpVersion::V3 {
+        let over_quic = s.http_version == HttpVersion::V3;
+        let mut origin = 0;
+        if over_quic {
+            origin = made_for(req, wanted.as_ref(), local, s.http_version);
+            let ask = http3::Ask {
+                head: self.head,
+                body: self.body,
+                settings: s,
+                addr,
+                local,
+                made_for: origin,
+                fresh,
+            };
             if !self.upgrade
-                && self.over_quic(req, contact, (addr, local), wanted.as_ref(), fresh, &mut watch).await?
+                // Boxed, so that other requests do not keep room for it.
+                && Box::pin(http3::ask(req, contact, wanted.as_ref(), &ask, &mut watch)).await?
             {
                 return Ok(());
             }
@@ -316,38 +330,26 @@ impl Exchange<'_> {
             None => {
                 let (mut conn, alpn) = connect(req, s, (addr, local), wanted.as_ref(), &mut watch).await?;
                 conn.made_for = made_for;
-                frames |= s.http_version == HttpVersion::V3 && alpn.as_deref() == Some(b"h2");
+                frames |= over_quic && alpn.as_deref() == Some(b"h2");
                 conn
             }
         };
         if let Some(a) = req.modules.upstream.current() {
             a.connect = Some(req.thread.io.poller.since(a.started));
         }
-        frames |= conn.reused && s.http_version == HttpVersion::V3 && http2::link(&conn).is_some();
+        frames |= conn.reused && over_quic && http2::link(&conn).is_some();
         contact.connected(conn);
         if frames {
             http2::send(req, contact, self.head, self.body, s, &mut watch).await?;
-            return http2::read_head(req, contact, HeadReader::new(req, s, &mut watch)).await;
+            http2::read_head(req, contact, HeadReader::new(req, s, &mut watch)).await?;
+        } else {
+            self.send(req, contact, &mut watch).await?;
+            HeadReader::new(req, s, &mut watch).read(req, contact).await?;
         }
-        self.send(req, contact, &mut watch).await?;
-        HeadReader::new(req, s, &mut watch).read(req, contact).await
-    }
-
-    /// Asks the server over HTTP/3. Returns `false` if it is to be asked over TCP.
-    async fn over_quic(
-        &self,
-        req: &mut Request,
-        contact: &mut Contact,
-        (addr, local): (&PeerAddr, Option<LocalAddress>),
-        wanted: Option<&Wanted>,
-        fresh: bool,
-        watch: &mut Watch,
-    ) -> Result<bool, Fault> {
-        let &Exchange { head, body, settings, .. } = self;
-        let made_for = made_for(req, wanted, local, settings.http_version);
-        let ask = http3::Ask { head, body, settings, addr, local, made_for, fresh };
-        // Boxed, so that other requests do not keep room for it.
-        Box::pin(http3::ask(req, contact, wanted, &ask, watch)).await
+        if over_quic && let (Some(wanted), PeerAddr::Inet(addr)) = (&wanted, addr) {
+            http3::learn(req, wanted, Origin { addr: *addr, made_for: origin });
+        }
+        Ok(())
     }
 
     /// Sends the request, or the part of it that the server reads before it answers.

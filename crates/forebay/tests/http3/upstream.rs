@@ -15,7 +15,7 @@ const LOG: &str = "log_format met '$uri $status $upstream_addr $upstream_status 
                    $upstream_bytes_received $upstream_trailer_x_sum'; access_log logs/met.log met;";
 
 /// Starts a server in front of another. `http`: lines of its http block, `location`: lines of its location.
-fn front(back: SocketAddr, http: &str, location: &str) -> Server {
+pub(super) fn front(back: SocketAddr, http: &str, location: &str) -> Server {
     Server::start_on(front_site(back, http, location))
 }
 
@@ -31,7 +31,7 @@ fn front_site(back: SocketAddr, http: &str, location: &str) -> Site {
 }
 
 /// Body of an answer.
-fn body(answer: &str) -> &str {
+pub(super) fn body(answer: &str) -> &str {
     answer.split_once("\r\n\r\n").map_or("", |(_, body)| body)
 }
 
@@ -61,7 +61,7 @@ fn rest(mut stream: TcpStream) -> String {
 }
 
 /// Lines of a server that tells how it was asked.
-const TELLS: &str = "location /told { return 200 '$connection $connection_requests $server_protocol $host$request_uri $http_te\n'; }";
+pub(super) const TELLS: &str = "location /told { return 200 '$connection $connection_requests $server_protocol $host$request_uri $http_te\n'; }";
 
 /// A gate that answers wait for.
 #[derive(Clone, Default)]
@@ -554,6 +554,10 @@ fn configurations_that_cannot_work() {
             "proxy_pass https://127.0.0.1:1; proxy_ssl_protocols TLSv1.2;",
             "HTTP/3 needs TLSv1.3 among \"proxy_ssl_protocols\" in",
         ),
+        (
+            "proxy_pass https://127.0.0.1:1; proxy_http3_alt_svc on; proxy_http3_fallback off;",
+            "\"proxy_http3_alt_svc\" needs \"proxy_http3_fallback on\" in",
+        ),
         ("proxy_pass https://127.0.0.1:1; proxy_http3_fallback maybe;", "invalid parameter \"maybe\""),
         ("proxy_pass https://127.0.0.1:1; proxy_http3_fallback on after=x;", "invalid parameter \"after=x\""),
     ] {
@@ -572,4 +576,25 @@ fn configurations_that_cannot_work() {
     );
     let tested = site.run(&["-t"]);
     assert!(tested.status.success(), "{}", String::from_utf8_lossy(&tested.stderr));
+}
+
+/// `proxy_bind` with variables: connections from different addresses are different ones.
+#[test]
+fn connections_come_from_the_address_that_is_set() {
+    let back = serve("location /from { return 200 '$remote_addr $connection'; }");
+    let front = front(back.addr(0), "", "proxy_http3_fallback off; proxy_bind $arg_a;");
+    let from = |address: &str| {
+        let told = front.get(&format!("/from?a={address}"));
+        let words: Vec<String> = body(&told).split(' ').map(str::to_owned).collect();
+        assert_eq!(words.len(), 2, "{told} {}", front.error_log());
+        (words[0].clone(), words[1].clone())
+    };
+    let (first, second) = (from("127.0.0.7"), from("127.0.0.8"));
+    assert_eq!((first.0.as_str(), second.0.as_str()), ("127.0.0.7", "127.0.0.8"));
+    assert_ne!(first.1, second.1);
+    assert_eq!((from("127.0.0.7"), from("127.0.0.8")), (first, second));
+    assert_eq!(from("").0, "127.0.0.1");
+    let told = front.get("/from?a=192.0.2.1");
+    assert!(told.starts_with("HTTP/1.1 500 "), "{told}");
+    front.wait_for_log("bind(192.0.2.1) failed (99: ", 1);
 }

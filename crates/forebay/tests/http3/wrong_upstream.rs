@@ -12,10 +12,11 @@ use forebay_net::tls::hello::Hello;
 use forebay_sys::datagrams::Batch;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use std::collections::BTreeMap;
 use std::net::{SocketAddr, UdpSocket};
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Behaviour of an upstream after it has received a request.
@@ -26,6 +27,35 @@ enum Answer {
     /// It sends these bytes and no more.
     Part(Vec<u8>),
     Reset(u32),
+    /// It sends these bytes and ends the stream, and its encoder stream has [`INSERTION`] once it may.
+    Blocked(Vec<u8>, Arc<Late>),
+}
+
+/// Encoder stream with one insertion, `x-late: y`.
+const INSERTION: &[u8] = b"\x02\x3f\xa9\x01\x46x-late\x01y";
+/// Prefix of a field section that needs that insertion.
+const LATE: &[u8] = &[2, 0];
+/// `:status: 200`, and the insertion.
+const STATUS: u8 = 0xd9;
+const INSERTED: u8 = 0x80;
+
+/// An upstream whose encoder stream is late.
+#[derive(Default)]
+struct Late {
+    may_insert: AtomicBool,
+    /// What has come on unidirectional streams, by their numbers.
+    told: Mutex<BTreeMap<u64, Vec<u8>>>,
+}
+
+impl Late {
+    /// Waits for an instruction on the front's decoder stream.
+    fn wait_for_feedback(&self, instruction: u8) {
+        crate::harness::wait_for("feedback", || {
+            let told = self.told.lock().expect("lock");
+            let feedback = told.values().find(|bytes| bytes.first() == Some(&3))?;
+            feedback.contains(&instruction).then_some(())
+        });
+    }
 }
 
 struct Chooser(Arc<TlsConfig>);
@@ -75,7 +105,7 @@ fn start(site: &Site, control: Vec<u8>, answer: Answer) -> (SocketAddr, Arc<Atom
 
 fn serve(socket: UdpSocket, tls: Arc<TlsConfig>, control: &[u8], answer: &Answer, requests: &AtomicUsize) {
     let settings = Settings {
-        streams: 10,
+        streams: 30,
         stream_window: 65536,
         send_window: 1 << 20,
         idle: Duration::from_secs(20),
@@ -90,6 +120,7 @@ fn serve(socket: UdpSocket, tls: Arc<TlsConfig>, control: &[u8], answer: &Answer
     let endpoint = Endpoint::new(Arc::new(socket.into()), false, settings, place, mask).expect("an endpoint");
     let chooser: Rc<dyn Choose> = Rc::new(Chooser(tls));
     let mut batch = Batch::new();
+    let mut blocked = Vec::new();
     let end = Instant::now() + crate::harness::DEADLINE;
     while Instant::now() < end {
         let now = Instant::now();
@@ -111,11 +142,32 @@ fn serve(socket: UdpSocket, tls: Arc<TlsConfig>, control: &[u8], answer: &Answer
                             requests.fetch_add(1, Ordering::SeqCst);
                             react(&mut link.quinn(), id, answer);
                         }
+                        if let Answer::Blocked(..) = answer {
+                            blocked.push(link.clone());
+                        }
+                    }
+                    Some(Event::Stream(
+                        StreamEvent::Opened { dir: Dir::Uni } | StreamEvent::Readable { .. },
+                    )) => {
+                        if let Answer::Blocked(_, late) = answer {
+                            listen(&mut link.quinn(), late);
+                        }
                     }
                     Some(_) => {}
                 }
             }
             endpoint.mark_sending(&link);
+        }
+        if let Answer::Blocked(_, late) = answer
+            && late.may_insert.load(Ordering::SeqCst)
+        {
+            for link in blocked.drain(..) {
+                let mut quinn = link.quinn();
+                let id = quinn.streams().open(Dir::Uni).expect("a stream");
+                let _ = quinn.send_stream(id).write(INSERTION);
+                drop(quinn);
+                endpoint.mark_sending(&link);
+            }
         }
         endpoint.flush(now, |_| {});
         std::thread::sleep(Duration::from_millis(1));
@@ -125,7 +177,7 @@ fn serve(socket: UdpSocket, tls: Arc<TlsConfig>, control: &[u8], answer: &Answer
 fn react(quinn: &mut forebay_net::quic::Connection, id: StreamId, answer: &Answer) {
     let mut stream = quinn.send_stream(id);
     match answer {
-        Answer::Whole(bytes) => {
+        Answer::Whole(bytes) | Answer::Blocked(bytes, _) => {
             let _ = stream.write(bytes);
             let _ = stream.finish();
         }
@@ -135,6 +187,23 @@ fn react(quinn: &mut forebay_net::quic::Connection, id: StreamId, answer: &Answe
         Answer::Reset(code) => {
             let _ = stream.reset(VarInt::from_u32(*code));
         }
+    }
+}
+
+/// Takes what has come on unidirectional streams.
+fn listen(quinn: &mut forebay_net::quic::Connection, late: &Late) {
+    let mut told = late.told.lock().expect("lock");
+    while let Some(id) = quinn.streams().accept(Dir::Uni) {
+        told.insert(VarInt::from(id).into_inner(), Vec::new());
+    }
+    for (id, bytes) in told.iter_mut() {
+        let id = StreamId::from(VarInt::from_u64(*id).expect("a stream"));
+        let mut stream = quinn.recv_stream(id);
+        let Ok(mut chunks) = stream.read(true) else { continue };
+        while let Ok(Some(chunk)) = chunks.next(usize::MAX) {
+            bytes.extend_from_slice(&chunk.bytes);
+        }
+        let _ = chunks.finalize();
     }
 }
 
@@ -152,10 +221,14 @@ fn head(fields: &[(&str, &str)]) -> Vec<u8> {
 }
 
 fn front(back: SocketAddr) -> Server {
+    front_with(back, "proxy_read_timeout 500ms;")
+}
+
+fn front_with(back: SocketAddr, lines: &str) -> Server {
     Server::start_on(Site::new(
         &conf(&format!(
             "server {{ listen 127.0.0.1:%PORT0%; location = /here {{ return 200 here; }} location / {{ proxy_http_version 3;\n\
-             proxy_http3_fallback off; proxy_read_timeout 500ms; proxy_pass https://{back}; }} }}"
+             proxy_http3_fallback off; {lines} proxy_pass https://{back}; }} }}"
         ))
         .replace("ssl_certificate localhost.crt; ssl_certificate_key localhost.key;", ""),
     ))
@@ -276,4 +349,74 @@ fn the_begin_of_a_frame_stops_nobody() {
         });
         front.wait_for_log("upstream timed out (110: Connection timed out)", 1);
     }
+}
+
+fn settings() -> Vec<u8> {
+    let mut out = Vec::new();
+    push_settings(&mut out, &[]);
+    out
+}
+
+/// Answers whose head or trailers need an insertion that comes later.
+fn late_answers() -> [Vec<u8>; 2] {
+    let head_only = [LATE, &[STATUS, INSERTED]].concat();
+    let trailers = [LATE, &[INSERTED]].concat();
+    [
+        [frame(kind::HEADERS, &head_only), frame(kind::DATA, b"ok")].concat(),
+        [head(&[(":status", "200")]), frame(kind::DATA, b"ok"), frame(kind::HEADERS, &trailers)].concat(),
+    ]
+}
+
+/// A section waits for the insertions that it refers to (RFC 9204, section 2.1.2), and nothing else does.
+#[test]
+fn sections_wait_for_insertions() {
+    let keys = site("server { listen 127.0.0.1:%PORT0%; }");
+    for (at, answer) in late_answers().into_iter().enumerate() {
+        let late = Arc::new(Late::default());
+        let (back, counter) = start(&keys, settings(), Answer::Blocked(answer, late.clone()));
+        let front = front_with(back, "proxy_read_timeout 20s; proxy_pass_trailers on;");
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| front.get("/"));
+            crate::harness::wait_for("the request", || (counter.load(Ordering::SeqCst) == 1).then_some(()));
+            assert!(front.get("/here").ends_with("here"));
+            assert!(!waits.is_finished());
+            late.may_insert.store(true, Ordering::SeqCst);
+            let told = waits.join().expect("an answer");
+            assert!(told.starts_with("HTTP/1.1 200 ") && told.contains("ok"), "{at}: {told}");
+            assert!(at == 1 || told.contains("\r\nx-late: y\r\n"), "{told}");
+        });
+        // Section Acknowledgment of stream 0 (section 4.4.1).
+        late.wait_for_feedback(0x80);
+    }
+}
+
+/// Nothing waits for ever, and the upstream's encoder learns that the section was not decoded (RFC 9204, section 4.4.2).
+#[test]
+fn sections_do_not_wait_for_ever() {
+    let keys = site("server { listen 127.0.0.1:%PORT0%; }");
+    let [head, _] = late_answers();
+    let late = Arc::new(Late::default());
+    let (back, _) = start(&keys, settings(), Answer::Blocked(head, late.clone()));
+    let front = front(back);
+    let told = front.get("/");
+    assert!(told.starts_with("HTTP/1.1 504 "), "{told}");
+    front.wait_for_log("upstream timed out (110: Connection timed out)", 1);
+    late.wait_for_feedback(0x40);
+}
+
+/// No more streams may wait than we allow (RFC 9204, section 2.1.2).
+#[test]
+fn too_many_sections_that_wait_end_the_connection() {
+    let keys = site("server { listen 127.0.0.1:%PORT0%; }");
+    let [head, _] = late_answers();
+    let (back, _) = start(&keys, settings(), Answer::Blocked(head, Arc::default()));
+    let front = front_with(back, "proxy_read_timeout 20s;");
+    std::thread::scope(|scope| {
+        let all: Vec<_> = (0..17).map(|_| scope.spawn(|| front.get("/"))).collect();
+        for waits in all {
+            let told = waits.join().expect("an answer");
+            assert!(told.starts_with("HTTP/1.1 502 "), "{told}");
+        }
+    });
+    front.wait_for_log("blocked too many streams (QPACK_DECOMPRESSION_FAILED)", 1);
 }

@@ -602,6 +602,11 @@ fn upstream_tls(
         let error = plain("\"proxy_http_version 3\" needs \"https://\" in \"proxy_pass\"");
         cx.keep_late(pass.place(error));
     }
+    let http3 = &l.settings.proxy_http3;
+    if version == HttpVersion::V3 && http3.alt_svc && http3.fallback.0.is_none() {
+        let error = plain("\"proxy_http3_alt_svc\" needs \"proxy_http3_fallback on\"");
+        cx.keep_late(pass.place(error));
+    }
     if !pass.may_encrypt() {
         return;
     }

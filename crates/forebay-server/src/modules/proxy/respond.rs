@@ -2,13 +2,12 @@
 
 use super::cached::{self, Fetch};
 use super::url::{Pass, To};
-use super::{Redirect, Settings, Stop, Taken};
+use super::{HttpVersion, Redirect, Settings, Stop, Taken};
 use crate::cache::local::Entry;
 use crate::connection::websocket;
 use crate::error_page;
 use crate::modules::proxy_cache::Settings as CacheSettings;
-use crate::modules::static_file;
-use crate::modules::{proxy_cookie, slice};
+use crate::modules::{alt_svc, proxy_cookie, slice, static_file};
 use crate::phases::{Outcome, spend_uri_change};
 use crate::request::Request;
 use crate::response::Part;
@@ -417,9 +416,18 @@ fn field(
         }
         Name::SetCookie => set_cookie(req, name, value)?,
         Name::AcceptRanges => accept_ranges(req, f, buf, s),
+        // Meant for us: it names a port of the upstream.
+        _ if s.http_version == HttpVersion::V3
+            && name.eq_ignore_ascii_case(alt_svc::NAME)
+            && follows(req) => {}
         _ => req.resp.fields.copy(buf, f),
     }
     Ok(())
+}
+
+/// Returns `true` if `Alt-Svc` of upstreams is followed.
+fn follows(req: &Request) -> bool {
+    req.http().location(req).settings.proxy_http3.alt_svc
 }
 
 fn location(

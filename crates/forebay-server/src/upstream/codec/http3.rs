@@ -3,12 +3,14 @@
 use super::decoder::{Decoded, Decoder, TOO_LONG};
 use super::protocol::Framing as Sending;
 use super::{Came, parse_text_of_head};
+use crate::modules::alt_svc;
 use crate::modules::proxy::{NextUpstream, Settings};
 use crate::request::Request;
 use crate::upstream::Reuse;
 use crate::upstream::contact::Contact;
 use crate::upstream::exchange::{self, Outgoing};
 use crate::upstream::fault::{Fault, READING, SENDING, client_gone, timed_out};
+use crate::upstream::h3::alternatives::{Origin, Said};
 use crate::upstream::h3::{Key, Need, Opened, Problem, ProblemKind, Stream, Trouble};
 use crate::upstream::head::{HeadReader, unconnected};
 use crate::upstream::open;
@@ -29,6 +31,9 @@ use std::rc::Rc;
 
 /// Most times that a request is sent again because the server has certainly not acted upon it.
 const AGAIN: u32 = 2;
+/// Status by which a server refuses requests for a name (RFC 9110, section 15.5.20). An alternative that does so is not used any more
+/// (RFC 7838, section 6).
+const MISDIRECTED: u16 = 421;
 
 /// Returns the stream behind a connection, if that is one of HTTP/3.
 pub(crate) fn stream(conn: &Conn) -> Option<Rc<Stream>> {
@@ -65,8 +70,16 @@ pub(crate) async fn ask(
     ask: &Ask<'_>,
     watch: &mut Watch,
 ) -> Result<bool, Fault> {
-    let (Some(wanted), Some(addr)) = (wanted, target(ask)) else {
+    let (Some(wanted), Some(origin)) = (wanted, target(ask)) else {
         return not_over_quic(req, wanted.is_some());
+    };
+    let now = req.thread.io.poller.now();
+    let addr = match follows(req) {
+        true => match req.thread.upstream_quic.alternatives.of(origin, now) {
+            Some(addr) => addr,
+            None => return Ok(false),
+        },
+        false => origin.addr,
     };
     let mut again = AGAIN;
     loop {
@@ -82,7 +95,10 @@ pub(crate) async fn ask(
         (conn.reused, conn.made_for) = (opened.reused && !ask.fresh, ask.made_for);
         contact.connected(conn);
         let fault = match exchange(req, contact, ask, watch).await {
-            Ok(()) => return Ok(true),
+            Ok(()) => {
+                learn(req, wanted, origin);
+                return Ok(true);
+            }
             Err(fault) => fault,
         };
         // A body that is passed on as it comes can be sent again as long as all of it is remembered.
@@ -100,12 +116,43 @@ pub(crate) async fn ask(
     }
 }
 
-/// Returns the address of a server that QUIC can go to. Nothing precedes a connection over it, as a PROXY protocol header would.
-fn target(ask: &Ask<'_>) -> Option<SocketAddr> {
+/// Returns a server that QUIC can go to. Nothing precedes a connection over it, as a PROXY protocol header would.
+fn target(ask: &Ask<'_>) -> Option<Origin> {
     match ask.addr {
-        PeerAddr::Inet(addr) if ask.settings.protocol_header == SendProxy::Off => Some(*addr),
+        PeerAddr::Inet(addr) if ask.settings.protocol_header == SendProxy::Off => {
+            Some(Origin { addr: *addr, made_for: ask.made_for })
+        }
         _ => None,
     }
+}
+
+/// Returns `true` if a request goes over HTTP/3 only where the server has said that it takes that (`proxy_http3_alt_svc`).
+fn follows(req: &Request) -> bool {
+    req.http().location(req).settings.proxy_http3.alt_svc
+}
+
+/// Takes over what a response, which has come over TLS or QUIC, says about where the server takes HTTP/3.
+pub(crate) fn learn(req: &Request, wanted: &Wanted, origin: Origin) {
+    if !follows(req) {
+        return;
+    }
+    let (head, alternatives) = (&req.modules.upstream.head, &req.thread.upstream_quic.alternatives);
+    if head.status == MISDIRECTED {
+        alternatives.forget(origin);
+        return;
+    }
+    let values = |name: &'static [u8]| {
+        let lines = head.fields.iter().filter(move |f| f.name.of(&head.buf).eq_ignore_ascii_case(name));
+        lines.map(|f| f.value.of(&head.buf))
+    };
+    let verified = wanted.tls.verifies();
+    let mut said = None;
+    for value in values(alt_svc::NAME) {
+        said.get_or_insert_with(Said::default).add(value, |port| origin.may_move_to(port, verified));
+    }
+    let Some(said) = said else { return };
+    let age = values(b"Age").next().and_then(forebay_conf::units::duration_secs).unwrap_or_default();
+    alternatives.learn(origin, &said, age, req.thread.io.poller.now());
 }
 
 /// Decides about a request that cannot go over QUIC: without encryption, to a unix socket, or behind a PROXY protocol header.
@@ -160,8 +207,11 @@ fn fall_back(
     trouble: Trouble,
 ) -> Result<bool, Fault> {
     let http = req.http();
-    let terms = http.location(req).settings.proxy_http3.fallback.0;
-    if let Some(terms) = terms.filter(|_| trouble.may_fall_back()) {
+    let s = &http.location(req).settings.proxy_http3;
+    // A server may be wrong about its alternative. It is not wrong itself then (RFC 7838, section 2.1).
+    let is_mistaken = s.alt_svc && matches!(trouble, Trouble::Tls(_));
+    if let Some(terms) = s.fallback.0.filter(|_| trouble.may_fall_back() || is_mistaken) {
+        req.thread.counters.upstream_quic_fallbacks.add(1);
         let now = req.thread.io.poller.now();
         let is_known = req.thread.upstream_quic.is_without(addr, now);
         if !is_known && req.thread.upstream_quic.note_without(addr, now, terms.valid) {
@@ -188,6 +238,7 @@ fn text_of(trouble: &Trouble) -> String {
     match trouble {
         Trouble::Unspoken(text) => text.clone(),
         Trouble::Timeout => "does not answer over QUIC".to_owned(),
+        Trouble::Tls(text) => format!("failed the handshake over QUIC ({text})"),
         _ => "refuses QUIC".to_owned(),
     }
 }

@@ -3,10 +3,12 @@
 //! - [`Pool`] has the QUIC connections of a thread. `codec/http3.rs` asks it for a stream ([`Pool::open`]), and speaks HTTP on it.
 //! - [`lane::Lane`] is a UDP socket to one server. Its events, and work that streams leave, come as steps of the reactor ([`Pool::step`]).
 //! - [`session::Session`] is a connection: handshake, control and QPACK streams, GOAWAY, its end.
+//! - [`alternatives::Alternatives`] are the ports at which servers take HTTP/3 by their own account.
 //! - [`stream::Stream`] is a request. To all code after it, it is a wire ([`forebay_net::wire::Wire::Mux`]). Dropping it cancels it.
 //!
 //! Connections are the thread's: requests of one thread share them, and a configuration that is replaced gives them no more requests.
 
+pub(crate) mod alternatives;
 mod lane;
 mod session;
 mod stream;
@@ -14,6 +16,7 @@ mod stream;
 pub(crate) use stream::Stream;
 
 use crate::thread::{QUIC_UPSTREAM, Thread};
+use alternatives::Alternatives;
 use forebay_core::tls::client::Wanted;
 use forebay_core::upstream::group::Keepalive;
 use forebay_net::dial::{DialError, LocalAddress};
@@ -167,6 +170,8 @@ pub(crate) struct Pool {
     of_address: RefCell<HashMap<(SocketAddr, Option<LocalAddress>), u32>>,
     /// Connections that take requests.
     open: RefCell<HashMap<Key, Vec<Rc<Session>>>>,
+    /// Servers that have said where they speak HTTP/3.
+    pub(crate) alternatives: Alternatives,
     /// Servers that do not speak HTTP/3, and until when that is believed.
     without: RefCell<HashMap<SocketAddr, Instant>>,
     /// Buffers for datagrams.
@@ -237,7 +242,10 @@ impl Pool {
             .await;
             drop(waiting);
             match result {
-                Openable::Yes(opened) => return Ok(opened),
+                Openable::Yes(opened) => {
+                    thread.counters.upstream_quic_requests.add(1);
+                    return Ok(opened);
+                }
                 Openable::No(trouble) => return Err(trouble),
                 // It takes no requests any more.
                 Openable::Elsewhere if tries > 0 => tries -= 1,
@@ -274,6 +282,8 @@ impl Pool {
         // Also where it fails: a lane without connections ends in a step.
         lane.ask();
         let session = Session::begin(&lane, &dialling, &name, need)?;
+        thread.counters.upstream_quic_open.add(1);
+        thread.counters.upstream_quic_connections.add(1);
         if need.keep.is_some() {
             self.open.borrow_mut().entry(need.key).or_default().push(session.clone());
         }
@@ -318,7 +328,7 @@ impl Pool {
         for _ in 0..panics {
             thread.reactor.report_panic();
         }
-        self.settle(&lane);
+        self.settle(thread, &lane);
         if lane.is_over() {
             thread.io.poller.remove(lane.token);
             self.of_address.borrow_mut().remove(&lane.address);
@@ -329,10 +339,12 @@ impl Pool {
     }
 
     /// Closes connections of a lane that are not needed any more, sends, and forgets those that are over.
-    fn settle(&self, lane: &Rc<Lane>) {
+    fn settle(&self, thread: &Thread, lane: &Rc<Lane>) {
         self.trim(lane);
         lane.flush();
         for session in lane.take_over() {
+            thread.counters.upstream_quic_open.sub(1);
+            thread.counters.upstream_quic_failed.add(u64::from(session.has_failed()));
             self.leave(&session);
         }
         lane.set_timer();

@@ -159,6 +159,11 @@ impl Session {
         self.stage.get() == Stage::Closed
     }
 
+    /// Returns `true` if there was no connection, or the server has broken the rules.
+    pub(super) fn has_failed(&self) -> bool {
+        self.trouble.borrow().is_some()
+    }
+
     /// Returns `true` if there are no requests on it.
     pub(super) fn is_idle(&self) -> bool {
         self.state.borrow().streams.is_empty()
