@@ -631,13 +631,10 @@ impl Endpoint {
         for _ in 0..PIECES {
             let mut buf = outbox.buffer();
             let mut quinn = link.quinn();
-            let is_closed = quinn.is_closed();
             let client = quinn.remote_address();
             let allowed = link.strangers.borrow().allowance(client);
             let most = if self.splits.get() && allowed.is_none() { SEGMENTS } else { 1 };
-            let (shorter, polled) = path::shorten(allowed, || {
-                congestion::let_close_pass(is_closed, || quinn.poll_transmit(now, most, &mut buf))
-            });
+            let (shorter, polled) = path::shorten(allowed, || quinn.poll_transmit(now, most, &mut buf));
             let Some(mut transmit) = polled else {
                 outbox.give_back(buf);
                 return false;
