@@ -478,15 +478,10 @@ impl ValidationTokenConfig {
         self
     }
 
-    #[allow(rustdoc::redundant_explicit_links)] // which links are redundant depends on features
     /// Set a custom [`TokenLog`]
     ///
-    /// If the `bloom` feature is enabled (which it is by default), defaults to a default
-    /// [`BloomTokenLog`][crate::BloomTokenLog], which is suitable for most internet applications.
-    ///
-    /// If the `bloom` feature is disabled, defaults to [`NoneTokenLog`][crate::NoneTokenLog],
-    /// which makes the server ignore all address validation tokens (that is, tokens originating
-    /// from NEW_TOKEN frames--retry tokens are not affected).
+    /// Defaults to [`NoneTokenLog`], which makes the server ignore all address validation tokens
+    /// (that is, tokens originating from NEW_TOKEN frames--retry tokens are not affected).
     pub fn log(&mut self, log: Arc<dyn TokenLog>) -> &mut Self {
         self.log = log;
         self

@@ -460,7 +460,7 @@ mod tests {
             let mut s = Recv::new(100);
             s.ingest(frame(5, 4, false), 123, 0, 1024).unwrap();
             if stopped {
-                s.stop().unwrap();
+                let _ = s.stop().unwrap();
             }
             for offset in [0, 5] {
                 let refused = s.ingest(frame(offset, 1, true), 123, 9, 1024);
