@@ -2293,7 +2293,7 @@ impl Connection {
         now: Instant,
         remote: SocketAddr,
         ecn: Option<EcnCodepoint>,
-        packet: Option<Packet>,
+        mut packet: Option<Packet>,
         stateless_reset: bool,
     ) {
         self.stats.udp_rx.ios += 1;
@@ -2315,11 +2315,9 @@ impl Connection {
         let was_closed = self.state.is_closed();
         let was_drained = self.state.is_drained();
 
-        let decrypted = match packet {
+        let decrypted = match &mut packet {
             None => Err(None),
-            Some(mut packet) => self
-                .decrypt_packet(now, &mut packet)
-                .map(move |number| (packet, number)),
+            Some(packet) => self.decrypt_packet(now, packet),
         };
         let result = match decrypted {
             _ if stateless_reset => {
@@ -2346,7 +2344,10 @@ impl Connection {
                     return;
                 }
             }
-            Ok((packet, number)) => {
+            Ok(number) => {
+                let Some(packet) = packet else {
+                    unreachable!("decrypted no packet");
+                };
                 let span = match number {
                     Some(pn) => trace_span!("recv", space = ?packet.header.space(), pn),
                     None => trace_span!("recv", space = ?packet.header.space()),
@@ -2451,7 +2452,11 @@ impl Connection {
         let state = match self.state {
             State::Established => {
                 match packet.header.space() {
-                    SpaceId::Data => self.process_payload(now, remote, number.unwrap(), packet)?,
+                    SpaceId::Data => {
+                        let is_0rtt = packet.header.is_0rtt();
+                        let payload = packet.payload.freeze();
+                        self.process_payload(now, remote, number.unwrap(), is_0rtt, payload)?
+                    }
                     _ if packet.header.has_frames() => self.process_early_payload(now, packet)?,
                     _ => {
                         trace!("discarding unexpected pre-handshake packet");
@@ -2688,7 +2693,8 @@ impl Connection {
                 ty: LongType::ZeroRtt,
                 ..
             } => {
-                self.process_payload(now, remote, number.unwrap(), packet)?;
+                let payload = packet.payload.freeze();
+                self.process_payload(now, remote, number.unwrap(), true, payload)?;
                 Ok(())
             }
             Header::VersionNegotiate { .. } => {
@@ -2776,9 +2782,9 @@ impl Connection {
         now: Instant,
         remote: SocketAddr,
         number: u64,
-        packet: Packet,
+        is_0rtt: bool,
+        payload: Bytes,
     ) -> Result<(), TransportError> {
-        let payload = packet.payload.freeze();
         let mut is_probing_packet = true;
         let mut close = None;
         let payload_len = payload.len();
@@ -2819,7 +2825,7 @@ impl Connection {
             }
 
             let _guard = span.enter();
-            if packet.header.is_0rtt() {
+            if is_0rtt {
                 match frame {
                     Frame::Crypto(_) | Frame::Close(Close::Application(_)) => {
                         return Err(TransportError::PROTOCOL_VIOLATION(
