@@ -1102,11 +1102,13 @@ impl Connection {
             // No keys available for this space
             return SendableFrames::empty();
         }
-        let mut can_send = self.spaces[space_id].can_send(&self.streams);
-        if space_id == SpaceId::Data {
-            can_send.other = can_send.other || self.can_send_1rtt(segment_size);
+        let space = &self.spaces[space_id];
+        SendableFrames {
+            acks: space.pending_acks.can_send(),
+            // Stream data waits most often
+            other: (space_id == SpaceId::Data && self.can_send_1rtt(segment_size))
+                || space.can_send_other(&self.streams),
         }
-        can_send
     }
 
     /// The delay to wait after sending an ACK before bundling the next one.
