@@ -1668,9 +1668,9 @@ impl Connection {
             }
         }
 
-        for frame in info.stream_frames.iter() {
-            streams.received_ack_of(frame);
-        }
+        info.stream_frames
+            .iter()
+            .for_each(|frame| streams.received_ack_of(frame));
     }
 
     fn set_key_discard_timer(&mut self, now: Instant, space: SpaceId) {
