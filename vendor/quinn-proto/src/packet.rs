@@ -109,6 +109,8 @@ impl PartialDecode {
         self.buf.get_ref().len()
     }
 
+    // Inlined because packets are large
+    #[inline]
     pub(crate) fn finish(
         self,
         header_crypto: Option<&dyn crypto::HeaderKey>,

@@ -1116,11 +1116,13 @@ impl Connection {
             // No keys available for this space
             return SendableFrames::empty();
         }
-        let mut can_send = self.spaces[space_id].can_send(&self.streams);
-        if space_id == SpaceId::Data {
-            can_send.other = can_send.other || self.can_send_1rtt(segment_size);
+        let space = &self.spaces[space_id];
+        SendableFrames {
+            acks: space.pending_acks.can_send(),
+            // Stream data waits most often
+            other: (space_id == SpaceId::Data && self.can_send_1rtt(segment_size))
+                || space.can_send_other(&self.streams),
         }
-        can_send
     }
 
     /// The delay to wait after sending an ACK before bundling the next one.
@@ -1695,9 +1697,9 @@ impl Connection {
             }
         }
 
-        for frame in info.stream_frames.iter() {
-            streams.received_ack_of(frame);
-        }
+        info.stream_frames
+            .iter()
+            .for_each(|frame| streams.received_ack_of(frame));
     }
 
     fn set_key_discard_timer(&mut self, now: Instant, space: SpaceId) {
@@ -2322,7 +2324,7 @@ impl Connection {
         now: Instant,
         remote: SocketAddr,
         ecn: Option<EcnCodepoint>,
-        packet: Option<Packet>,
+        mut packet: Option<Packet>,
         stateless_reset: bool,
     ) {
         self.stats.udp_rx.ios += 1;
@@ -2344,11 +2346,9 @@ impl Connection {
         let was_closed = self.state.is_closed();
         let was_drained = self.state.is_drained();
 
-        let decrypted = match packet {
+        let decrypted = match &mut packet {
             None => Err(None),
-            Some(mut packet) => self
-                .decrypt_packet(now, &mut packet)
-                .map(move |number| (packet, number)),
+            Some(packet) => self.decrypt_packet(now, packet),
         };
         let result = match decrypted {
             _ if stateless_reset => {
@@ -2375,7 +2375,10 @@ impl Connection {
                     return;
                 }
             }
-            Ok((packet, number)) => {
+            Ok(number) => {
+                let Some(packet) = packet else {
+                    unreachable!("decrypted no packet");
+                };
                 let span = match number {
                     Some(pn) => trace_span!("recv", space = ?packet.header.space(), pn),
                     None => trace_span!("recv", space = ?packet.header.space()),
@@ -2480,7 +2483,11 @@ impl Connection {
         let state = match self.state {
             State::Established => {
                 match packet.header.space() {
-                    SpaceId::Data => self.process_payload(now, remote, number.unwrap(), packet)?,
+                    SpaceId::Data => {
+                        let is_0rtt = packet.header.is_0rtt();
+                        let payload = packet.payload.freeze();
+                        self.process_payload(now, remote, number.unwrap(), is_0rtt, payload)?
+                    }
                     _ if packet.header.has_frames() => self.process_early_payload(now, packet)?,
                     _ => {
                         trace!("discarding unexpected pre-handshake packet");
@@ -2717,7 +2724,8 @@ impl Connection {
                 ty: LongType::ZeroRtt,
                 ..
             } => {
-                self.process_payload(now, remote, number.unwrap(), packet)?;
+                let payload = packet.payload.freeze();
+                self.process_payload(now, remote, number.unwrap(), true, payload)?;
                 Ok(())
             }
             Header::VersionNegotiate { .. } => {
@@ -2806,9 +2814,9 @@ impl Connection {
         now: Instant,
         remote: SocketAddr,
         number: u64,
-        packet: Packet,
+        is_0rtt: bool,
+        payload: Bytes,
     ) -> Result<(), TransportError> {
-        let payload = packet.payload.freeze();
         let mut is_probing_packet = true;
         let mut close = None;
         let payload_len = payload.len();
@@ -2849,7 +2857,7 @@ impl Connection {
             }
 
             let _guard = span.enter();
-            if packet.header.is_0rtt() {
+            if is_0rtt {
                 match frame {
                     Frame::Crypto(_) | Frame::Close(Close::Application(_)) => {
                         return Err(TransportError::PROTOCOL_VIOLATION(

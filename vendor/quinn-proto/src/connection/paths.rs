@@ -191,16 +191,21 @@ pub struct RttEstimator {
     var: Duration,
     /// The minimum RTT seen in the connection, ignoring ack delay.
     min: Duration,
+    /// PTO without max_ack_delay, which is needed more often than it changes
+    pto_base: Duration,
 }
 
 impl RttEstimator {
     pub(crate) fn new(initial_rtt: Duration) -> Self {
-        Self {
+        let mut this = Self {
             latest: initial_rtt,
             smoothed: None,
             var: initial_rtt / 2,
             min: initial_rtt,
-        }
+            pto_base: Duration::ZERO,
+        };
+        this.update_pto_base();
+        this
     }
 
     /// The current best RTT estimation.
@@ -223,7 +228,11 @@ impl RttEstimator {
 
     // PTO computed as described in RFC9002#6.2.1
     pub(crate) fn pto_base(&self) -> Duration {
-        self.get() + cmp::max(4 * self.var, TIMER_GRANULARITY)
+        self.pto_base
+    }
+
+    fn update_pto_base(&mut self) {
+        self.pto_base = self.get() + cmp::max(4 * self.var, TIMER_GRANULARITY);
     }
 
     pub(crate) fn update(&mut self, ack_delay: Duration, rtt: Duration) {
@@ -245,6 +254,7 @@ impl RttEstimator {
             self.var = self.latest / 2;
             self.min = self.latest;
         }
+        self.update_pto_base();
     }
 }
 
@@ -354,6 +364,24 @@ impl InFlight {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pto_base_follows_rtt() {
+        let ms = Duration::from_millis;
+        let mut rtt = RttEstimator::new(ms(100));
+        assert_eq!(rtt.pto_base(), ms(100 + 4 * 50));
+        rtt.update(ms(0), ms(40));
+        assert_eq!(rtt.pto_base(), ms(40 + 4 * 20));
+        rtt.update(ms(0), ms(80));
+        // Smoothed: 7/8 * 40 + 1/8 * 80, variance: 3/4 * 20 + 1/4 * 40
+        assert_eq!(rtt.pto_base(), ms(45 + 4 * 25));
+        // A variance below the granularity of timers
+        for _ in 0..100 {
+            rtt.update(ms(0), ms(64));
+        }
+        assert!(rtt.pto_base() < ms(64) + 2 * TIMER_GRANULARITY);
+        assert!(rtt.pto_base() >= rtt.get() + TIMER_GRANULARITY);
+    }
 
     #[test]
     fn reset_refreshes_pacer_budget() {

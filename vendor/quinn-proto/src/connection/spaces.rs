@@ -182,12 +182,9 @@ impl PacketSpace {
         x
     }
 
-    pub(super) fn can_send(&self, streams: &StreamsState) -> SendableFrames {
-        let acks = self.pending_acks.can_send();
-        let other =
-            !self.pending.is_empty(streams) || self.ping_pending || self.immediate_ack_pending;
-
-        SendableFrames { acks, other }
+    /// Whether other frames than ACK and those specific to 1-RTT packets wait
+    pub(super) fn can_send_other(&self, streams: &StreamsState) -> bool {
+        self.ping_pending || self.immediate_ack_pending || !self.pending.is_empty(streams)
     }
 
     /// Verifies sanity of an ECN block and returns whether congestion was encountered.
