@@ -1,4 +1,4 @@
-use std::{collections::BinaryHeap, io};
+use std::io;
 
 use bytes::Bytes;
 use thiserror::Error;
@@ -6,6 +6,9 @@ use tracing::trace;
 
 use super::spaces::{Retransmits, ThinRetransmits};
 use crate::{Dir, StreamId, VarInt, frame};
+
+mod pending;
+use pending::PendingStreamsQueue;
 
 mod recv;
 use recv::Recv;
@@ -373,93 +376,6 @@ impl<'a> SendStream<'a> {
             Half::Closed => Err(ClosedStream { _private: () }),
         }
     }
-}
-
-/// A queue of streams with pending outgoing data, sorted by priority
-struct PendingStreamsQueue {
-    streams: BinaryHeap<PendingStream>,
-    /// The next stream to write out. This is `Some` when `TransportConfig::send_fairness(false)` and writing a stream is
-    /// interrupted while the stream still has some pending data. See `reinsert_pending()`.
-    next: Option<PendingStream>,
-    /// A monotonically decreasing counter, used to implement round-robin scheduling for streams of the same priority.
-    /// Underflowing is not a practical concern, as it is initialized to u64::MAX and only decremented by 1 in `push_pending`
-    recency: u64,
-}
-
-impl PendingStreamsQueue {
-    fn new() -> Self {
-        Self {
-            streams: BinaryHeap::new(),
-            next: None,
-            recency: u64::MAX,
-        }
-    }
-
-    /// Reinsert a stream that was pending and still contains unsent data.
-    fn reinsert_pending(&mut self, id: StreamId, priority: i32) {
-        assert!(self.next.is_none());
-
-        self.next = Some(PendingStream {
-            priority,
-            recency: self.recency, // the value here doesn't really matter
-            id,
-        });
-    }
-
-    /// Push a pending stream ID with the given priority, queued after any already-queued streams for the priority
-    fn push_pending(&mut self, id: StreamId, priority: i32) {
-        // Note that in the case where fairness is disabled, if we have a reinserted stream we don't
-        // bump it even if priority > next.priority. In order to minimize fragmentation we
-        // always try to complete a stream once part of it has been written.
-
-        // As the recency counter is monotonically decreasing, we know that using its value to sort this stream will queue it
-        // after all other queued streams of the same priority.
-        // This is enough to implement round-robin scheduling for streams that are still pending even after being handled,
-        // as in that case they are removed from the `BinaryHeap`, handled, and then immediately reinserted.
-        self.recency -= 1;
-        self.streams.push(PendingStream {
-            priority,
-            recency: self.recency,
-            id,
-        });
-    }
-
-    fn pop(&mut self) -> Option<PendingStream> {
-        self.next.take().or_else(|| self.streams.pop())
-    }
-
-    fn clear(&mut self) {
-        self.next = None;
-        self.streams.clear();
-    }
-
-    fn iter(&self) -> impl Iterator<Item = &PendingStream> {
-        self.next.iter().chain(self.streams.iter())
-    }
-
-    #[cfg(test)]
-    fn len(&self) -> usize {
-        self.streams.len() + self.next.is_some() as usize
-    }
-}
-
-/// The [`StreamId`] of a stream with pending data queued, ordered by its priority and recency
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct PendingStream {
-    /// The priority of the stream
-    // Note that this field should be kept above the `recency` field, in order for the `Ord` derive to be correct
-    // (See https://doc.rust-lang.org/stable/std/cmp/trait.Ord.html#derivable)
-    priority: i32,
-    /// A tie-breaker for streams of the same priority, used to improve fairness by implementing round-robin scheduling:
-    /// Larger values are prioritized, so it is initialised to `u64::MAX`, and when a stream writes data, we know
-    /// that it currently has the highest recency value, so it is deprioritized by setting its recency to 1 less than the
-    /// previous lowest recency value, such that all other streams of this priority will get processed once before we get back
-    /// round to this one
-    recency: u64,
-    /// The ID of the stream
-    // The way this type is used ensures that every instance has a unique `recency` value, so this field should be kept below
-    // the `priority` and `recency` fields, so that it does not interfere with the behaviour of the `Ord` derive
-    id: StreamId,
 }
 
 /// Application events about streams

@@ -317,11 +317,9 @@ impl StreamsState {
     /// Whether any stream data is queued, regardless of control frames
     pub(crate) fn can_send_stream_data(&self) -> bool {
         // Reset streams may linger in the pending stream list, but will never produce stream frames
-        self.pending.iter().any(|stream| {
-            self.table
-                .open_send(stream.id)
-                .is_some_and(|s| !s.is_reset())
-        })
+        self.pending
+            .iter()
+            .any(|id| self.table.open_send(id).is_some_and(|s| !s.is_reset()))
     }
 
     /// Whether MAX_STREAM_DATA frames could be sent for stream `id`
@@ -520,11 +518,9 @@ impl StreamsState {
 
             // Pop the stream of the highest priority that currently has pending data
             // If the stream still has some pending data left after writing, it will be reinserted, otherwise not
-            let Some(stream) = self.pending.pop() else {
+            let Some(id) = self.pending.pop() else {
                 break;
             };
-
-            let id = stream.id;
 
             let stream = match self.table.open_send_mut(id) {
                 Some(s) => s,
@@ -557,7 +553,7 @@ impl StreamsState {
                 if fair {
                     self.pending.push_pending(id, stream.priority);
                 } else {
-                    self.pending.reinsert_pending(id, stream.priority);
+                    self.pending.reinsert_pending(id);
                 }
             }
 
