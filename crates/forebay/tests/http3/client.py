@@ -12,6 +12,7 @@ import socket
 import ssl
 import sys
 
+from aioquic import tls
 from aioquic.asyncio.protocol import QuicConnectionProtocol
 from aioquic.h3.connection import H3Connection
 from aioquic.h3.events import DataReceived, HeadersReceived
@@ -201,6 +202,8 @@ class Client:
             session_ticket=self.tickets.get(c.get("ticket")),
             idle_timeout=60,
         )
+        if "suites" in c:
+            conf.cipher_suites = [tls.CipherSuite[name] for name in c["suites"]]
         if "cert" in c:
             conf.load_cert_chain(c["cert"], c["key"])
         if c.get("version") == 2:

@@ -50,6 +50,25 @@ fn client_certificates() {
     assert!(told["status"] == 400 || told["closed"]["code"].as_u64().is_some_and(|c| c >> 8 == 1), "{told}");
 }
 
+/// As over TCP, the cheapest suite of the client is taken without `ssl_prefer_server_ciphers`. With `off`, nginx's default, its first is.
+#[test]
+fn suites_of_tls() {
+    let Some(mut client) = Client::start() else { return };
+    let cheapest = serve("return 200 $ssl_cipher;");
+    let of_client = serve("ssl_prefer_server_ciphers off; return 200 $ssl_cipher;");
+    let (small, large) = ("AES_128_GCM_SHA256", "AES_256_GCM_SHA384");
+    for (n, server, suites, suite) in [
+        (0, &cheapest, [large, small], small),
+        (1, &cheapest, [small, large], small),
+        (2, &of_client, [large, small], large),
+        (3, &of_client, [small, large], small),
+    ] {
+        let name = n.to_string();
+        client.connect_with(&name, server, json!({"suites": suites}));
+        assert_eq!(client.get(&name, "/")["text"], format!("TLS_{suite}"), "{n}");
+    }
+}
+
 #[test]
 fn retry() {
     let Some(mut client) = Client::start() else { return };
