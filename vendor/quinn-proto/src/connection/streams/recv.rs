@@ -262,15 +262,15 @@ impl<'a> Chunks<'a> {
         streams: &'a mut StreamsState,
         pending: &'a mut Retransmits,
     ) -> Result<Self, ReadableError> {
-        let rs = match streams.table.recv(id, streams.stream_receive_window) {
-            Some(rs) if !rs.stopped => rs,
-            _ => return Err(ReadableError::ClosedStream),
-        };
-        rs.assembler.ensure_ordering(ordered)?;
-        let recv = streams
+        let half = streams
             .table
-            .take_recv(id)
+            .recv_to_take(id, streams.stream_receive_window)
             .ok_or(ReadableError::ClosedStream)?;
+        match half.open_mut() {
+            Some(rs) if !rs.stopped => rs.assembler.ensure_ordering(ordered)?,
+            _ => return Err(ReadableError::ClosedStream),
+        }
+        let recv = half.take().ok_or(ReadableError::ClosedStream)?;
 
         Ok(Self {
             id,

@@ -85,6 +85,14 @@ impl StreamTable {
     ///
     /// `None` if it is closed, not permitted, or of a direction without one.
     pub(super) fn recv(&mut self, id: StreamId, max_data: u64) -> Option<&mut Recv> {
+        self.recv_to_take(id, max_data)?.open_mut()
+    }
+
+    /// As [`recv()`](Self::recv), but what [`take()`](Half::take) can be called on
+    ///
+    /// [`put_recv()`](Self::put_recv) or [`close_recv()`](Self::close_recv) has to follow then.
+    #[inline]
+    pub(super) fn recv_to_take(&mut self, id: StreamId, max_data: u64) -> Option<&mut Half<Recv>> {
         let half = &mut self.rows[row_of(id)].slot_mut(id.index())?.recv;
         if let Half::Idle = half {
             *half = Half::Open(match self.free_recv.pop() {
@@ -95,7 +103,7 @@ impl StreamTable {
                 None => Recv::new(max_data),
             });
         }
-        half.open_mut()
+        Some(half)
     }
 
     /// The sending half of stream `id`, if it is open
@@ -354,7 +362,7 @@ impl<T> Half<T> {
         }
     }
 
-    fn open_mut(&mut self) -> Option<&mut T> {
+    pub(super) fn open_mut(&mut self) -> Option<&mut T> {
         match self {
             Self::Open(x) => Some(x),
             _ => None,
@@ -362,7 +370,7 @@ impl<T> Half<T> {
     }
 
     /// Close an open half
-    fn take(&mut self) -> Option<Box<T>> {
+    pub(super) fn take(&mut self) -> Option<Box<T>> {
         match std::mem::replace(self, Self::Closed) {
             Self::Open(x) => Some(x),
             other => {
