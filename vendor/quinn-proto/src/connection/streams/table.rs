@@ -385,7 +385,7 @@ impl<T> Half<T> {
 const MIN_SLOTS: usize = 32;
 
 /// Number of states of closed streams that are kept for other streams, per direction
-const MAX_FREE: usize = 32;
+const MAX_FREE: usize = 16;
 
 #[cfg(test)]
 mod tests {
