@@ -12,6 +12,7 @@
 //! related `Connection`. `Connection` types contain the bulk of the protocol logic related to
 //! managing a single connection and all the related state (such as streams).
 
+#![forbid(unsafe_code)]
 #![cfg_attr(not(fuzzing), warn(missing_docs))]
 #![cfg_attr(test, allow(dead_code))]
 // Fixes welcome:
@@ -225,7 +226,7 @@ impl StreamId {
 
 impl From<StreamId> for VarInt {
     fn from(x: StreamId) -> Self {
-        unsafe { Self::from_u64_unchecked(x.0) }
+        Self::from_u64_unchecked(x.0)
     }
 }
 

@@ -35,10 +35,8 @@ impl VarInt {
 
     /// Create a VarInt without ensuring it's in range
     ///
-    /// # Safety
-    ///
-    /// `x` must be less than 2^62.
-    pub const unsafe fn from_u64_unchecked(x: u64) -> Self {
+    /// `x` must be less than 2^62: other values cannot be encoded.
+    pub(crate) const fn from_u64_unchecked(x: u64) -> Self {
         Self(x)
     }
 
