@@ -56,6 +56,12 @@ fn requests_move_to_quic_and_back() {
     for _ in 0..3 {
         assert_eq!(protocol(&front, "/told"), "HTTP/3.0", "{}", front.error_log());
     }
+    let port = back.addr(0).port();
+    let learned = format!(
+        "upstream takes HTTP/3 at port {port} for 86400s while reading response header from upstream"
+    );
+    front.wait_for_log(&learned, 1);
+    assert_eq!(front.error_log().matches(&learned).count(), 1, "the next responses are no news");
     assert_eq!(protocol(&front, "/clear"), "HTTP/3.0");
     assert_eq!(protocol(&front, "/told"), "HTTP/2.0");
     assert_eq!(protocol(&front, "/told"), "HTTP/3.0");

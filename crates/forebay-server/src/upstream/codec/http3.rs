@@ -132,7 +132,7 @@ fn follows(req: &Request) -> bool {
 }
 
 /// Takes over what a response, which has come over TLS or QUIC, says about where the server takes HTTP/3.
-pub(crate) fn learn(req: &Request, wanted: &Wanted, origin: Origin) {
+pub(crate) fn learn(req: &mut Request, wanted: &Wanted, origin: Origin) {
     if !follows(req) {
         return;
     }
@@ -152,7 +152,10 @@ pub(crate) fn learn(req: &Request, wanted: &Wanted, origin: Origin) {
     }
     let Some(said) = said else { return };
     let age = values(b"Age").next().and_then(forebay_conf::units::duration_secs).unwrap_or_default();
-    alternatives.learn(origin, &said, age, req.thread.io.poller.now());
+    if let Some((port, time)) = alternatives.learn(origin, &said, age, req.thread.io.poller.now()) {
+        let text = format!("upstream takes HTTP/3 at port {port} for {}s {READING}", time.as_secs());
+        req.log(Level::Info, &text);
+    }
 }
 
 /// Decides about a request that cannot go over QUIC: without encryption, to a unix socket, or behind a PROXY protocol header.

@@ -48,21 +48,29 @@ impl Alternatives {
     }
 
     /// Takes over what the `Alt-Svc` fields of a response say, in place of all that was said before (RFC 7838, section 3). `age`: time
-    /// that the response has spent in caches.
-    pub(crate) fn learn(&self, origin: Origin, fields: &Said, age: Duration, now: Instant) {
+    /// that the response has spent in caches. Returns the alternative if that is news.
+    pub(crate) fn learn(
+        &self,
+        origin: Origin,
+        fields: &Said,
+        age: Duration,
+        now: Instant,
+    ) -> Option<(u16, Duration)> {
         let mut known = self.0.borrow_mut();
         let fresh = fields.0.map(|(port, time)| (port, time.saturating_sub(age)));
         let Some((port, time)) = fresh.filter(|(_, time)| !time.is_zero()) else {
             known.remove(&origin);
-            return;
+            return None;
         };
         if known.len() >= REMEMBERED && !known.contains_key(&origin) {
             known.retain(|_, other| other.until > now);
             if known.len() >= REMEMBERED {
-                return;
+                return None;
             }
         }
-        known.insert(origin, Alternative { port, until: now + time });
+        let before = known.insert(origin, Alternative { port, until: now + time });
+        let is_news = before.is_none_or(|before| before.port != port || before.until <= now);
+        is_news.then_some((port, time))
     }
 
     /// Forgets the alternative of a server.
@@ -198,12 +206,13 @@ mod tests {
         let learn = |n, text: &str, age| {
             let mut said = Said::default();
             said.add(text.as_bytes(), |_| true);
-            known.learn(origin(n), &said, Duration::from_secs(age), begin);
+            known.learn(origin(n), &said, Duration::from_secs(age), begin).map(|(port, _)| port)
         };
-        learn(1, "h3=\":444\"; ma=60", 20);
+        assert_eq!(learn(1, "h3=\":444\"; ma=60", 20), Some(444));
+        assert_eq!(learn(1, "h3=\":444\"; ma=60", 20), None, "no news");
         let at = |n, secs| known.of(origin(n), after(secs)).map(|addr| addr.port());
         assert_eq!((at(1, 39), at(1, 40), at(2, 0)), (Some(444), None, None));
-        learn(1, "h3=\":445\"", 0);
+        assert_eq!(learn(1, "h3=\":445\"", 0), Some(445));
         assert_eq!((at(1, 86399), at(1, 86400)), (Some(445), None));
         for text in ["clear", "h2=\":1\"", "h3=\":445\"; ma=0", "h3=\":445\"; ma=9"] {
             learn(1, "h3=\":445\"", 0);
@@ -214,7 +223,8 @@ mod tests {
         known.forget(origin(1));
         assert_eq!(at(1, 0), None);
         // The table has an end. What is over makes room.
-        (0..2000).for_each(|n| learn(n, "h3=\":1\"", 0));
+        let learned = (0..2000).filter(|n| learn(*n, "h3=\":1\"", 0).is_some());
+        assert_eq!(learned.count(), REMEMBERED);
         assert_eq!((known.0.borrow().len(), at(999, 0), at(1000, 0)), (REMEMBERED, Some(1), None));
         learn(999, "h3=\":2\"", 0);
         assert_eq!(at(999, 0), Some(2));
