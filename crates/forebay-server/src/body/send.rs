@@ -46,6 +46,10 @@ pub(crate) fn send_at_once(thread: &Thread, req: &mut Request, head: &[u8], fram
     bring_to_memory(thread, &r.body);
     let [part] = r.body.as_slice() else { return Attempt::No };
     let Some(mut rest) = shared(part) else { return Attempt::No };
+    // The end of the stream has the head sent.
+    if rest.is_empty() {
+        return Attempt::Done(Ok(()));
+    }
     match give_shared(req, &mut rest) {
         Ok(false) if rest.is_empty() => Attempt::Done(Ok(())),
         Ok(_) => Attempt::Rest(rest),

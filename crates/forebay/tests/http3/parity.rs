@@ -192,6 +192,8 @@ fn server() -> Server {
     ));
     site.write("html/ssi.html", "<!--# include virtual=\"/text?x=1\" --> <!--# echo var=\"uri\" -->");
     site.write("html/error.html", "an error");
+    // A body without bytes is sent, too: nothing of it can be waited for.
+    site.write("html/blank", "");
     Server::start_on(site)
 }
 
@@ -203,6 +205,7 @@ fn cases() -> Vec<Case> {
         "/none",
         "/moved",
         "/empty",
+        "/blank",
         "/html",
         "/gzip/page",
         "/up/hints",
