@@ -147,12 +147,9 @@ mod tests {
 
     #[test]
     fn integers() {
-        for (bytes, value) in [
-            (&[0x3f][..], 63),
-            (&[0x40, 64], 64),
-            (&[0x80, 0, 0x40, 0], 16384),
-            (&[0xff; 8], (1 << 62) - 1),
-        ] {
+        for (bytes, value) in
+            [(&[0x3f][..], 63), (&[0x40, 64], 64), (&[0x80, 0, 0x40, 0], 16384), (&[0xff; 8], (1 << 62) - 1)]
+        {
             assert_eq!(varint(bytes), Some((value, &[][..])));
             assert_eq!(varint(&bytes[..bytes.len() - 1]), None);
             assert_eq!(varint(&[bytes, &[7]].concat()), Some((value, &[7][..])));
