@@ -57,7 +57,7 @@ pub struct Limits {
     pub idle: Option<Duration>,
     /// Time without packets after which a PING is sent; `None`: never.
     pub keep_alive: Option<Duration>,
-    /// Connection identifiers of the server that are kept at a time, one of [`IDS`]; `None`: as many as quinn-proto keeps.
+    /// Connection identifiers of the server that are kept at a time, one of [`IDS`](super::IDS); `None`: as many as quinn-proto keeps.
     pub ids: Option<u64>,
     /// Tokens of the server are used again, which saves the proof of the address.
     pub tokens: bool,
