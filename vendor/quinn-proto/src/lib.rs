@@ -108,6 +108,16 @@ pub mod fuzzing {
     }
 }
 
+/// Reads any bytes as the frames of a packet
+///
+/// For fuzzing: whether they are right shows in nothing but a panic.
+#[doc(hidden)]
+pub fn read_frames(payload: bytes::Bytes) {
+    if let Ok(frames) = frame::Iter::new(payload) {
+        frames.for_each(drop);
+    }
+}
+
 /// The QUIC protocol version implemented.
 pub const DEFAULT_SUPPORTED_VERSIONS: &[u32] = &[
     0x00000001,

@@ -261,7 +261,7 @@ impl Encoder {
         let number = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
         push_int(out, 0, 8, number(required % self.range + 1));
         push_int(out, 0, 7, number(self.known - required));
-        // One that has had no room may have it the next time.
+        // A line that found no room in the table may find it the next time.
         if self.changes == before && !self.inserts {
             self.keep(section, out.get(start..)?, prefix - start, indices);
         }
@@ -566,7 +566,7 @@ mod tests {
             assert!(pair.send(&[HEAD[0], ("content-length", &length)]).1);
             assert!(pair.encoder.kept.len() <= KEPT);
         }
-        // Nothing is kept while a line waits for room to be inserted.
+        // A section with a line that waits for room is not kept.
         let mut pair = Pair::new(128);
         let pairs = [[("x-first", "some value of it")], [("x-second", "some value of it")]];
         for fields in [&pairs[0], &pairs[0]] {

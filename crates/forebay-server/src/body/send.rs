@@ -29,12 +29,12 @@ pub(crate) enum Attempt {
     Done(Done),
     /// The client has to take more before the rest: see [`write_shared`](super::write_shared).
     Rest(Bytes),
-    /// Nothing has been sent.
+    /// The response needs the way that can wait: no byte has been sent.
     No,
 }
 
 /// Sends a body of one part that is in memory over a stream, behind its head, as far as that is possible without waiting. Most responses
-/// end with this; what can wait has a state, which costs more to make than such a response.
+/// end with this. The future of [`send`] holds the state of every kind of wait, and making it costs more than such a response.
 #[inline]
 pub(crate) fn send_at_once(thread: &Thread, req: &mut Request, head: &[u8], framing: BodyFraming) -> Attempt {
     let r = &req.resp;

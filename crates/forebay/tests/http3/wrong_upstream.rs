@@ -43,7 +43,7 @@ const INSERTED: u8 = 0x80;
 #[derive(Default)]
 struct Late {
     may_insert: AtomicBool,
-    /// What has come on unidirectional streams, by their numbers.
+    /// Bytes received on unidirectional streams, by the number of the stream.
     told: Mutex<BTreeMap<u64, Vec<u8>>>,
 }
 
@@ -190,7 +190,7 @@ fn react(quinn: &mut forebay_net::quic::Connection, id: StreamId, answer: &Answe
     }
 }
 
-/// Takes what has come on unidirectional streams.
+/// Reads the unidirectional streams of the client.
 fn listen(quinn: &mut forebay_net::quic::Connection, late: &Late) {
     let mut told = late.told.lock().expect("lock");
     while let Some(id) = quinn.streams().accept(Dir::Uni) {
@@ -390,7 +390,7 @@ fn sections_wait_for_insertions() {
     }
 }
 
-/// Nothing waits for ever, and the upstream's encoder learns that the section was not decoded (RFC 9204, section 4.4.2).
+/// A section whose insertions do not come ends with the time-out, and the upstream's encoder learns that the section was not decoded (RFC 9204, section 4.4.2).
 #[test]
 fn sections_do_not_wait_for_ever() {
     let keys = site("server { listen 127.0.0.1:%PORT0%; }");

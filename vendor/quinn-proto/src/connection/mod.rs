@@ -2788,7 +2788,7 @@ impl Connection {
                     self.state = State::Draining;
                     return Ok(());
                 }
-                // That of an application, too, is not allowed here (RFC 9000, section 12.5)
+                // A CONNECTION_CLOSE of an application is not allowed here (RFC 9000, section 12.5)
                 _ => {
                     let mut err =
                         TransportError::PROTOCOL_VIOLATION("illegal frame type in handshake");

@@ -171,7 +171,7 @@ fn request_and_response() {
             u64::from(LIMIT) + index + 1
         );
 
-        // What comes late changes nothing
+        // Frames that arrive after the end of a stream have no effect
         server.receive(id, 0, b"request", true);
         server.receive_reset(id, 7);
         server.state.received_stop_sending(id, 1u32.into());
