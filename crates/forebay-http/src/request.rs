@@ -212,6 +212,61 @@ impl RequestHead {
         self.scan = Scan::default();
     }
 
+    /// Makes this the same head as another one, in the memory that it has.
+    pub(crate) fn copy(&mut self, other: &RequestHead) {
+        // Named one by one, so that none is forgotten.
+        let RequestHead {
+            buf,
+            len,
+            method,
+            method_text,
+            request_line,
+            target,
+            args,
+            has_args,
+            target_host,
+            path,
+            path_changed,
+            version,
+            fields,
+            first,
+            framing,
+            keep_alive,
+            host,
+            is_websocket,
+            expect_continue,
+            protocol,
+            port,
+            ignored,
+            scan,
+            // Each head has its own.
+            last_host: _,
+        } = other;
+        self.buf.clone_from(buf);
+        self.len = *len;
+        self.method = *method;
+        self.method_text = *method_text;
+        self.request_line = *request_line;
+        self.target = *target;
+        self.args = *args;
+        self.has_args = *has_args;
+        self.target_host = *target_host;
+        self.path.clone_from(path);
+        self.path_changed = *path_changed;
+        self.version = *version;
+        self.fields.clone_from(fields);
+        self.first.0.copy_from_slice(&first.0);
+        self.framing = *framing;
+        self.keep_alive = *keep_alive;
+        self.host.clone_from(host);
+        self.is_websocket = *is_websocket;
+        self.expect_continue = *expect_continue;
+        self.protocol = *protocol;
+        self.port = *port;
+        self.ignored.clone_from(ignored);
+        self.scan.clone_from(scan);
+    }
+
     /// Resets the parser, so that the same bytes can be parsed with other limits.
     pub fn restart(&mut self) {
         self.forget();

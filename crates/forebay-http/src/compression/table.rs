@@ -46,6 +46,11 @@ impl Table {
         self.size
     }
 
+    /// Returns the number of entries.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
     /// Returns the greatest size in bytes.
     pub(crate) fn limited_to(&self) -> usize {
         self.max

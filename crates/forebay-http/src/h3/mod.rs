@@ -5,6 +5,7 @@ pub mod encode;
 pub mod encoder;
 pub mod frame;
 pub mod qpack;
+pub mod repeats;
 mod static_table;
 
 /// Error codes of HTTP/3 (RFC 9114, section 8.1) and QPACK (RFC 9204, section 6).

@@ -125,6 +125,11 @@ impl Decoder {
         self.inserted
     }
 
+    /// Returns the number of entries that have left the table.
+    pub fn evicted(&self) -> u64 {
+        self.inserted - self.table.len() as u64
+    }
+
     /// Returns the number of instructions that have been carried out so far.
     pub fn carried_out(&self) -> u64 {
         self.carried_out

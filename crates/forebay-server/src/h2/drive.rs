@@ -11,6 +11,7 @@ use forebay_core::limit::shares::Network;
 use forebay_core::transfers::Over;
 use forebay_http::h1::request::Limits;
 use forebay_http::h2::frame::{self, Code};
+use forebay_http::h3::repeats::Repeats;
 use forebay_net::reactor::{Deadline, Job, Token};
 use forebay_net::wire::{Then, Wire};
 use forebay_sys::sync::lock;
@@ -506,14 +507,21 @@ pub(crate) struct Shared {
     scratch: std::cell::RefCell<Vec<u8>>,
     /// Buffers for receiving and for sending.
     buffers: std::cell::RefCell<Vec<Vec<u8>>>,
+    /// Heads of field sections of HTTP/3.
+    pub(crate) repeats: std::cell::RefCell<Repeats>,
 }
 
 impl Shared {
     /// Returns an empty head.
     pub(crate) fn take_head(&self) -> Box<forebay_http::request::RequestHead> {
-        let mut head = self.heads.borrow_mut().pop().unwrap_or_default();
+        let mut head = self.take_used_head();
         head.clear();
         head
+    }
+
+    /// Returns the head of a finished request as it is, or an empty one.
+    pub(crate) fn take_used_head(&self) -> Box<forebay_http::request::RequestHead> {
+        self.heads.borrow_mut().pop().unwrap_or_default()
     }
 
     /// Keeps the head of a finished request for reuse.

@@ -6,6 +6,7 @@ use forebay_http::h3::Code;
 use forebay_http::h3::encoder::Encoder;
 use forebay_http::h3::frame::{self, Header, Settings, kind, setting, stream as stream_kind};
 use forebay_http::h3::qpack::{self, Decoder, Feedback};
+use forebay_http::h3::repeats::{Repeats, TableState};
 use forebay_net::quic::{Dir, Link, StreamId, VarInt};
 
 /// Streams whose field sections may wait for insertions.
@@ -23,6 +24,25 @@ const SCRATCH: usize = 64 * 1024;
 
 pub(crate) const FAILED: Fatal = (Code::DecompressionFailed, "sent invalid field section");
 
+/// Insertions that a field section needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Required {
+    /// All of these have arrived.
+    Here(u64),
+    /// Not all of these have.
+    Awaited(u64),
+}
+
+impl Required {
+    /// Returns their number if the section has to wait for some.
+    pub(crate) fn awaited(self) -> Option<u64> {
+        match self {
+            Required::Here(_) => None,
+            Required::Awaited(required) => Some(required),
+        }
+    }
+}
+
 /// Stream of ours, and bytes that QUIC has not taken.
 type Own = Option<(StreamId, Vec<u8>)>;
 
@@ -30,6 +50,8 @@ type Own = Option<(StreamId, Vec<u8>)>;
 #[derive(Debug)]
 pub(crate) struct Controls {
     pub(crate) decoder: Decoder,
+    /// Number of the connection among those of its thread, once a request has referred to the table of the decoder.
+    number: Option<u64>,
     /// Insertions that the peer has been told of.
     told: u64,
     /// Those of the peer, once they are there.
@@ -49,6 +71,7 @@ impl Controls {
     pub(crate) fn new(table: usize) -> Controls {
         Controls {
             decoder: Decoder::new(table),
+            number: None,
             told: 0,
             settings: None,
             encoder: None,
@@ -108,24 +131,30 @@ impl Controls {
         Ok(())
     }
 
-    /// Returns the number of insertions that a field section needs, if they have not arrived. `waiting` counts the streams that wait
-    /// already; only so many may.
+    /// Returns the number of insertions that a field section needs. `waiting` counts the streams that wait already for some; only so many
+    /// may.
     ///
     /// # Errors
     /// The section is wrong, or too many wait.
-    pub(crate) fn must_wait(
+    pub(crate) fn required(
         &self,
         section: &[u8],
         waiting: impl FnOnce() -> usize,
-    ) -> Result<Option<u64>, Fatal> {
+    ) -> Result<Required, Fatal> {
         let required = self.decoder.required(section).map_err(|_| FAILED)?;
         if required <= self.decoder.inserted() {
-            return Ok(None);
+            return Ok(Required::Here(required));
         }
         match waiting() >= BLOCKED_STREAMS {
             true => Err((Code::DecompressionFailed, "blocked too many streams")),
-            false => Ok(Some(required)),
+            false => Ok(Required::Awaited(required)),
         }
+    }
+
+    /// Returns the state of the table that a section refers to.
+    pub(crate) fn table_state(&mut self, repeats: &mut Repeats, required: u64) -> TableState {
+        let connection = *self.number.get_or_insert_with(|| repeats.next_connection());
+        TableState::of(connection, &self.decoder, required)
     }
 
     /// Empties the scratch buffer.

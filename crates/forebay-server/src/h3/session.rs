@@ -3,7 +3,7 @@
 mod control;
 mod state;
 
-use super::controls::{Controls, FAILED, OVERHEAD_OF_REQUEST};
+use super::controls::{Controls, FAILED, OVERHEAD_OF_REQUEST, Required};
 use super::input::{Failure, Next};
 use super::uni::Unis;
 use super::{Common, HQ, Stream};
@@ -21,6 +21,7 @@ use forebay_http::h2::request::{self, Outcome, Refusal, Trailers};
 use forebay_http::h3::Code;
 use forebay_http::h3::frame::setting;
 use forebay_http::h3::qpack::{self, TABLE_CAPACITY};
+use forebay_http::h3::repeats::Origin;
 use forebay_http::priority::Priority;
 use forebay_http::request::{RequestHead, Version};
 use forebay_net::addr::Peer;
@@ -413,21 +414,34 @@ impl Session {
     ) -> Result<(), Fatal> {
         let mut s = self.state.borrow_mut();
         let s = &mut *s;
-        if let Some(required) = s.must_wait(&section)? {
-            *stream.blocked_section.borrow_mut() = Some((required, section));
-            return Ok(());
-        }
-        let mut head = thread.h2.take_head();
+        let required = match s.required(&section)? {
+            Required::Here(required) => required,
+            Required::Awaited(required) => {
+                *stream.blocked_section.borrow_mut() = Some((required, section));
+                return Ok(());
+            }
+        };
         let end = stream.ends();
-        let Controls { decoder, scratch, .. } = &mut s.controls;
-        let mut dynamic = false;
-        let built = request::build(Version::Http3, end, &mut head, &limits, |fields| {
-            dynamic = decoder.decode(&section, scratch, fields)?;
-            Ok::<(), qpack::Error>(())
-        });
-        s.controls.clear_scratch();
-        let outcome = built.map_err(|_| FAILED)?;
-        if dynamic {
+        let mut repeats = thread.h2.repeats.borrow_mut();
+        let table = (required > 0).then(|| s.controls.table_state(&mut repeats, required));
+        let origin = Origin { section: &section, table, limits: &limits, end_stream: end };
+        let mut head = thread.h2.take_used_head();
+        let outcome = if repeats.find(&origin, &mut head) {
+            Outcome::Complete
+        } else {
+            head.clear();
+            let Controls { decoder, scratch, .. } = &mut s.controls;
+            let built = request::build(Version::Http3, end, &mut head, &limits, |fields| {
+                decoder.decode(&section, scratch, fields).map(|_| ())
+            });
+            s.controls.clear_scratch();
+            let outcome = built.map_err(|_: qpack::Error| FAILED)?;
+            if outcome == Outcome::Complete {
+                repeats.note(&origin, &head);
+            }
+            outcome
+        };
+        if required > 0 {
             s.controls.acknowledge(stream.id);
         }
         let refusal = match outcome {
@@ -481,7 +495,7 @@ impl Session {
 
     /// Returns the number of insertions that trailers have to wait for; `None` if they can be handled at once.
     pub(super) fn trailers_wait(&self, section: &[u8]) -> Result<Option<u64>, Fatal> {
-        self.state.borrow().must_wait(section)
+        Ok(self.state.borrow().required(section)?.awaited())
     }
 
     /// Handles the trailers of a request: their fields are not used. Returns `true` if they are well-formed.

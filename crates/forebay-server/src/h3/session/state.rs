@@ -1,7 +1,7 @@
 //! State of a connection: its streams, the tables of its fields, and what its client has spent.
 
 use super::super::Stream;
-use super::super::controls::Controls;
+use super::super::controls::{Controls, Required};
 use super::Fatal;
 use forebay_http::h3::qpack::TABLE_CAPACITY;
 use forebay_http::priority::Early;
@@ -67,9 +67,9 @@ impl State {
         Some(self.streams.remove(at).1)
     }
 
-    /// Returns the number of insertions that a field section needs, if they have not arrived. Only so many streams may wait.
-    pub(super) fn must_wait(&self, section: &[u8]) -> Result<Option<u64>, Fatal> {
+    /// Returns the number of insertions that a field section needs. Only so many streams may wait for some.
+    pub(super) fn required(&self, section: &[u8]) -> Result<Required, Fatal> {
         let blocked = |(_, stream): &&(StreamId, Rc<Stream>)| stream.blocked_section.borrow().is_some();
-        self.controls.must_wait(section, || self.streams.iter().filter(blocked).count())
+        self.controls.required(section, || self.streams.iter().filter(blocked).count())
     }
 }

@@ -512,8 +512,8 @@ impl Session {
         let mut s = self.state.borrow_mut();
         let s = &mut *s;
         let blocked = |(_, stream): &&(_, Weak<Stream>)| stream.upgrade().is_some_and(|s| s.is_blocked());
-        let required = s.controls.must_wait(bytes, || s.streams.iter().filter(blocked).count())?;
-        if let Some(required) = required {
+        let required = s.controls.required(bytes, || s.streams.iter().filter(blocked).count())?;
+        if let Some(required) = required.awaited() {
             return Ok(Ok(Decoded::Waits(required)));
         }
         let mut out = Vec::new();
