@@ -483,7 +483,7 @@ impl Endpoint {
                     if let Some(what) = what {
                         self.count(what);
                     }
-                    self.send(&transmit, &buf);
+                    self.answer(&transmit, &buf);
                 }
             }
         }
@@ -501,7 +501,7 @@ impl Endpoint {
                     version::header_on_the_wire(buf);
                 }
                 self.count(Count::Retries);
-                self.send(&transmit, buf);
+                self.answer(&transmit, buf);
             }
             return;
         }
@@ -511,7 +511,7 @@ impl Endpoint {
         let Some(owner) = owner else {
             self.count(Count::Refused);
             let transmit = self.quinn.borrow_mut().refuse(arrival.incoming, buf);
-            self.send(&transmit, buf);
+            self.answer(&transmit, buf);
             return;
         };
         session::concern(owner);
@@ -525,7 +525,7 @@ impl Endpoint {
             }
             Err(e) => {
                 if let Some(transmit) = e.response {
-                    self.send(&transmit, buf);
+                    self.answer(&transmit, buf);
                 }
                 session::refused(owner);
             }
@@ -623,6 +623,11 @@ impl Endpoint {
         if more.is_empty() {
             *more = sending;
         }
+    }
+
+    /// Queues what a link has to send before it is closed.
+    pub fn send(&self, link: &Link, now: Instant) {
+        self.flush_one(link, now);
     }
 
     /// Queues what a link has to send. Returns `true` if there is more.
@@ -727,7 +732,7 @@ impl Endpoint {
     }
 
     /// Sends an answer to a datagram without a connection.
-    fn send(&self, transmit: &Transmit, buf: &[u8]) {
+    fn answer(&self, transmit: &Transmit, buf: &[u8]) {
         let Some(bytes) = buf.get(..transmit.size) else { return };
         let (segment, to, ecn) = self.departure(transmit);
         let datagram = Datagram { bytes, segment };
