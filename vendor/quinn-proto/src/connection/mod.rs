@@ -1342,6 +1342,19 @@ impl Connection {
         }
     }
 
+    /// Gives back memory that is kept for packets and streams to come, if there are none at present
+    ///
+    /// To be called now and then, since the next ones need it again.
+    pub fn shrink(&mut self) {
+        let sent_packets = &mut self.spaces[SpaceId::Data].sent_packets;
+        if sent_packets.is_empty() {
+            sent_packets.shrink();
+            self.streams.shrink();
+            self.events.shrink_to_fit();
+            self.endpoint_events.shrink_to_fit();
+        }
+    }
+
     /// Returns the counters of frames, without a copy. Those of the path are out of date
     pub fn counters(&self) -> &ConnectionStats {
         &self.stats
