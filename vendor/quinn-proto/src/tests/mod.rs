@@ -1808,6 +1808,46 @@ fn path_to_another_host_is_limited() {
     );
 }
 
+// Whatever is left of the allowance, no datagram is longer
+#[test]
+fn every_allowance_is_kept() {
+    let _guard = subscribe();
+    let mut pair = Pair::default();
+    let (client_ch, server_ch) = pair.connect();
+    pair.drive();
+    let other = SocketAddr::new(
+        Ipv4Addr::new(127, 0, 0, 1).into(),
+        CLIENT_PORTS.lock().unwrap().next().unwrap(),
+    );
+    pair.client.addr = other;
+    pair.client_conn_mut(client_ch).ping();
+    pair.drive_client();
+    receive_from(&mut pair, server_ch, other);
+    let s = pair.server_streams(server_ch).open(Dir::Uni).unwrap();
+    pair.server_send(server_ch, s).write(&[7; 5000]).unwrap();
+    withhold(&mut pair, server_ch, other);
+    // Not so many that the congestion window is full
+    for allowance in (0..100).chain([500, 1199, 1200, 1201]) {
+        let now = pair.time;
+        let server = pair.server_conn_mut(server_ch);
+        server.set_allowance(allowance);
+        server.ping();
+        let mut buf = Vec::new();
+        match server.poll_transmit(now, 10, &mut buf) {
+            Some(transmit) => {
+                assert_eq!(transmit.destination, other);
+                assert!(
+                    transmit.size as u64 <= allowance,
+                    "{allowance}: {transmit:?}"
+                );
+                assert!(transmit.size == 1200 || allowance < 1200);
+                assert_eq!(transmit.size, buf.len());
+            }
+            None => assert!(allowance < 64, "{allowance}"),
+        }
+    }
+}
+
 // A challenge that could not be expanded validates the address, and another one the path
 // (RFC 9000, section 8.2.1)
 #[test]
