@@ -8,11 +8,8 @@ mod budget;
 mod cid;
 pub mod client;
 mod congestion;
-mod frames;
-mod path;
 mod session;
 mod settings;
-mod strangers;
 mod tally;
 mod version;
 
@@ -49,7 +46,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use strangers::Strangers;
 use tally::Tally;
 
 /// Most datagrams that a connection sends in one piece. The kernel takes 64 of up to 64 KiB together.
@@ -79,7 +75,6 @@ pub struct Link {
     budget: RefCell<Budget>,
     /// The peer has sent too many. Nothing of it is handled before its owner has ended the connection.
     excess: Cell<bool>,
-    strangers: RefCell<Strangers>,
     /// The client may have as many streams as the settings say.
     has_all_streams: Cell<bool>,
     /// Number of its owner.
@@ -113,22 +108,13 @@ impl Link {
     }
 
     /// Handles an event; not if the peer has sent too much.
-    fn handle(&self, event: ConnectionEvent, from: SocketAddr, len: usize, now: Instant) {
+    fn handle(&self, event: ConnectionEvent, len: usize, now: Instant) {
         let mut quinn = self.quinn();
         if self.excess.get() && !quinn.is_closed() {
             return;
         }
-        let before = quinn.remote_address();
         quinn.handle_event(event);
-        let answer = quinn.take_path_response();
-        let mut strangers = self.strangers.borrow_mut();
-        if before != from || quinn.remote_address() != from || !strangers.is_empty() {
-            strangers.note(from, len, before, &quinn);
-        }
-        if let Some(data) = answer {
-            strangers.note_answer(data, from, quinn.remote_address());
-        }
-        drop((quinn, strangers));
+        drop(quinn);
         let is_due = self.budget.borrow_mut().receive(len);
         if is_due && self.quinn.borrow().side().is_server() {
             self.is_excessive(now);
@@ -137,7 +123,7 @@ impl Link {
 
     /// Returns the address of the client: the one that it has proved last, since anybody can write another into a datagram.
     pub fn remote(&self) -> SocketAddr {
-        self.strangers.borrow().proved(self.quinn.borrow().remote_address())
+        self.quinn.borrow().validated_address()
     }
 
     /// Returns the facts of the handshake, once it has chosen a configuration: all of them when the link is established, those of a
@@ -454,7 +440,7 @@ impl Endpoint {
                 drop(quinn);
                 if let Some(link) = self.link(handle) {
                     session::concern(link.owner.get());
-                    if self.guard(&link, || link.handle(event, remote, received.bytes.len(), now)).is_some() {
+                    if self.guard(&link, || link.handle(event, received.bytes.len(), now)).is_some() {
                         self.mark(&link);
                     }
                 }
@@ -483,7 +469,7 @@ impl Endpoint {
                     if let Some(what) = what {
                         self.count(what);
                     }
-                    self.send(&transmit, &buf);
+                    self.answer(&transmit, &buf);
                 }
             }
         }
@@ -501,7 +487,7 @@ impl Endpoint {
                     version::header_on_the_wire(buf);
                 }
                 self.count(Count::Retries);
-                self.send(&transmit, buf);
+                self.answer(&transmit, buf);
             }
             return;
         }
@@ -511,7 +497,7 @@ impl Endpoint {
         let Some(owner) = owner else {
             self.count(Count::Refused);
             let transmit = self.quinn.borrow_mut().refuse(arrival.incoming, buf);
-            self.send(&transmit, buf);
+            self.answer(&transmit, buf);
             return;
         };
         session::concern(owner);
@@ -525,7 +511,7 @@ impl Endpoint {
             }
             Err(e) => {
                 if let Some(transmit) = e.response {
-                    self.send(&transmit, buf);
+                    self.answer(&transmit, buf);
                 }
                 session::refused(owner);
             }
@@ -534,7 +520,6 @@ impl Endpoint {
 
     /// Adds a connection that begins.
     fn add(&self, handle: ConnectionHandle, connection: Connection, owner: u32, now: Instant) -> Rc<Link> {
-        let strangers = Strangers::new(connection.remote_address());
         let link = Rc::new(Link {
             quinn: RefCell::new(connection),
             handle,
@@ -544,7 +529,6 @@ impl Endpoint {
             half_open: Cell::new(true),
             budget: RefCell::new(Budget::new(now)),
             excess: Cell::new(false),
-            strangers: RefCell::new(strangers),
             has_all_streams: Cell::new(false),
             owner: Cell::new(owner),
         });
@@ -625,29 +609,23 @@ impl Endpoint {
         }
     }
 
+    /// Queues what a link has to send before it is closed.
+    pub fn send(&self, link: &Link, now: Instant) {
+        self.flush_one(link, now);
+    }
+
     /// Queues what a link has to send. Returns `true` if there is more.
     fn flush_one(&self, link: &Link, now: Instant) -> bool {
         let mut outbox = self.outbox.borrow_mut();
         for _ in 0..PIECES {
             let mut buf = outbox.buffer();
-            let mut quinn = link.quinn();
-            let client = quinn.remote_address();
-            let allowed = link.strangers.borrow().allowance(client);
-            let most = if self.splits.get() && allowed.is_none() { SEGMENTS } else { 1 };
-            let (shorter, polled) = path::shorten(allowed, || quinn.poll_transmit(now, most, &mut buf));
-            let Some(mut transmit) = polled else {
+            let most = if self.splits.get() { SEGMENTS } else { 1 };
+            // A statement of its own: a failed send may borrow the link.
+            let polled = link.quinn().poll_transmit(now, most, &mut buf);
+            let Some(transmit) = polled else {
                 outbox.give_back(buf);
                 return false;
             };
-            let challenge = quinn.take_path_challenge();
-            drop(quinn);
-            transmit.size = shorter.map_or(transmit.size, |length| length.min(transmit.size));
-            let (to, size) = (transmit.destination, transmit.size);
-            if !link.strangers.borrow_mut().may_have(to, size, client, challenge) {
-                self.count(Count::Withheld);
-                outbox.give_back(buf);
-                continue;
-            }
             buf.truncate(transmit.size);
             let (segment, to, ecn) = self.departure(&transmit);
             outbox.push(buf, segment, to, ecn);
@@ -704,7 +682,14 @@ impl Endpoint {
                 continue;
             }
             link.armed.set(None);
-            if self.guard(&link, || link.quinn().handle_timeout(now)).is_some() {
+            // Timers of packets fire soon after the last request, and seldom while there are many. So an idle connection gives memory back
+            // here, and a busy one loses no time.
+            let due = || {
+                let mut quinn = link.quinn();
+                quinn.handle_timeout(now);
+                quinn.shrink();
+            };
+            if self.guard(&link, due).is_some() {
                 self.mark(&link);
             }
         }
@@ -727,7 +712,7 @@ impl Endpoint {
     }
 
     /// Sends an answer to a datagram without a connection.
-    fn send(&self, transmit: &Transmit, buf: &[u8]) {
+    fn answer(&self, transmit: &Transmit, buf: &[u8]) {
         let Some(bytes) = buf.get(..transmit.size) else { return };
         let (segment, to, ecn) = self.departure(transmit);
         let datagram = Datagram { bytes, segment };

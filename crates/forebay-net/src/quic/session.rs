@@ -1,7 +1,5 @@
 //! TLS of QUIC connections (RFC 9001). A session begins without a configuration: the ClientHello chooses it, as over TCP.
 
-use super::frames::without_padding;
-use super::path;
 use super::version::{self, Agreement};
 use crate::tls::hello::{Hello, Reading};
 use crate::tls::sessions::{self, OverQuic};
@@ -237,12 +235,6 @@ fn open(
     Ok(())
 }
 
-/// Returns the content of a packet that is about to be sealed.
-fn content<'b>(buf: &'b mut [u8], header_len: usize, key: &dyn rustls::quic::PacketKey) -> &'b mut [u8] {
-    let end = buf.len().saturating_sub(key.tag_len());
-    buf.get_mut(header_len..end).unwrap_or_default()
-}
-
 /// Key of packets of one version.
 struct Key {
     rustls: Box<dyn rustls::quic::PacketKey>,
@@ -254,21 +246,8 @@ struct Key {
 
 impl PacketKey for Key {
     fn encrypt(&self, packet: u64, buf: &mut [u8], header_len: usize) {
-        if self.is_early {
-            if self.is_v2 {
-                version::header_on_the_wire(buf);
-            }
-        } else if let Some(most) = path::most() {
-            // Header protection needs a sample of the four bytes behind the packet number and what follows them.
-            let content = content(buf, header_len, &*self.rustls);
-            let length = header_len + without_padding(content).max(4) + self.rustls.tag_len();
-            if length <= most
-                && let Some(packet_buf) = buf.get_mut(..length)
-            {
-                PacketKey::encrypt(&self.rustls, packet, packet_buf, header_len);
-                path::note_length(length);
-                return;
-            }
+        if self.is_early && self.is_v2 {
+            version::header_on_the_wire(buf);
         }
         PacketKey::encrypt(&self.rustls, packet, buf, header_len);
     }

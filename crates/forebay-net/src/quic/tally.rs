@@ -20,8 +20,6 @@ pub enum Count {
     Dropped,
     /// Datagrams passed on to other threads and processes.
     HandedOver,
-    /// Datagrams that were not sent because the address of the client was not proved.
-    Withheld,
     /// Retry packets sent (RFC 9000, section 8.1.2).
     Retries,
     /// Stateless resets sent (RFC 9000, section 10.3).

@@ -4,7 +4,6 @@
 //! where packets are sealed ([`header_on_the_wire`]), since the header is part of what is authenticated. So a connection can begin with
 //! version 1 and go on with version 2 (RFC 9368).
 
-use super::frames::varint;
 use aws_lc_rs::hkdf::Prk;
 use quinn_proto::ConnectionId;
 use quinn_proto::crypto::{AeadKey, HandshakeTokenKey};
@@ -25,6 +24,18 @@ const RETRY: u8 = 0x30;
 
 /// Transport parameter `version_information` (RFC 9368, section 3).
 const VERSION_INFORMATION: u64 = 0x11;
+
+/// Reads a variable-length integer (RFC 9000, section 16). Returns its value and what follows.
+fn varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
+    let first = *bytes.first()?;
+    if first < 0x40 {
+        return Some((u64::from(first), bytes.get(1..)?));
+    }
+    let length = 1usize << (first >> 6);
+    let (head, tail) = bytes.split_at_checked(length)?;
+    let value = head.iter().fold(0u64, |value, byte| value << 8 | u64::from(*byte));
+    Some((value & (u64::MAX >> (66 - 8 * length)), tail))
+}
 
 /// Returns the type of version 2 instead of that of version 1 (RFC 9369, section 3.2).
 fn type_of_v2(first: u8) -> u8 {
@@ -202,6 +213,17 @@ pub(super) fn header_on_the_wire(header: &mut [u8]) {
 mod tests {
     use super::*;
     use aws_lc_rs::hkdf;
+
+    #[test]
+    fn integers() {
+        for (bytes, value) in
+            [(&[0x3f][..], 63), (&[0x40, 64], 64), (&[0x80, 0, 0x40, 0], 16384), (&[0xff; 8], (1 << 62) - 1)]
+        {
+            assert_eq!(varint(bytes), Some((value, &[][..])));
+            assert_eq!(varint(&bytes[..bytes.len() - 1]), None);
+            assert_eq!(varint(&[bytes, &[7]].concat()), Some((value, &[7][..])));
+        }
+    }
 
     #[test]
     fn types_change_and_change_back() {

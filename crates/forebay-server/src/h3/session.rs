@@ -377,6 +377,11 @@ impl Session {
         if stream.has_begun() {
             return stream.look();
         }
+        if stream.stops_waiting() {
+            let reason = "client reset a stream before its head was decoded";
+            self.refuse_unread(thread, stream, Refusal { status: 400, reason, malformed: false });
+            return self.count_reset();
+        }
         match stream.read_section() {
             Ok(Next::Section(line)) if self.hq.get() => {
                 self.begin_old(thread, stream, &line);
@@ -387,7 +392,8 @@ impl Session {
                 self.begin(thread, stream, section, limits)
             }
             Ok(Next::TooLarge) => {
-                self.refuse_unread(thread, stream);
+                let refusal = Refusal { status: 494, reason: request::TOO_LARGE, malformed: false };
+                self.refuse_unread(thread, stream, refusal);
                 Ok(())
             }
             Ok(_) => Ok(()),
@@ -404,8 +410,24 @@ impl Session {
         }
     }
 
-    /// Begins the request of a stream with its field section, or has it wait for insertions.
+    /// Begins the request of a stream with its field section, or has it wait for insertions. The client's encoder learns of a section
+    /// that cannot be decoded (RFC 9204, section 4.4.2).
     fn begin(
+        self: &Rc<Self>,
+        thread: &Rc<Thread>,
+        stream: &Rc<Stream>,
+        section: Bytes,
+        limits: Limits,
+    ) -> Result<(), Fatal> {
+        let begun = self.decode(thread, stream, section, limits);
+        if begun.is_err() {
+            self.state.borrow_mut().controls.cancel(stream.id);
+        }
+        begun
+    }
+
+    /// Decodes the field section of a request and begins it, or has it wait for insertions.
+    fn decode(
         self: &Rc<Self>,
         thread: &Rc<Thread>,
         stream: &Rc<Stream>,
@@ -470,12 +492,11 @@ impl Session {
         self.start(thread, &mut self.state.borrow_mut(), stream, (head, line.len(), refusal));
     }
 
-    /// Refuses a request whose field section is too large. It is skipped, so nothing of it is known.
-    fn refuse_unread(self: &Rc<Self>, thread: &Rc<Thread>, stream: &Rc<Stream>) {
+    /// Refuses a request whose field section is not decoded. Nothing of it is known.
+    fn refuse_unread(self: &Rc<Self>, thread: &Rc<Thread>, stream: &Rc<Stream>, refusal: Refusal) {
         self.cancel_sections(stream.id);
         let mut head = thread.h2.take_head();
         (head.version, head.keep_alive) = (Version::Http3, true);
-        let refusal = Refusal { status: 494, reason: request::TOO_LARGE, malformed: false };
         self.start(thread, &mut self.state.borrow_mut(), stream, (head, 0, Some(refusal)));
     }
 
@@ -504,7 +525,10 @@ impl Session {
         let controls = &mut s.controls;
         let mut trailers = Trailers::default();
         let decoded = controls.decoder.decode(section, &mut controls.scratch, &mut trailers);
-        let dynamic = decoded.map_err(|_| FAILED)?;
+        let Ok(dynamic) = decoded else {
+            controls.cancel(id);
+            return Err(FAILED);
+        };
         controls.clear_scratch();
         if dynamic {
             controls.acknowledge(id);
@@ -577,6 +601,13 @@ impl Session {
             self.endpoint.count(Count::Floods);
         }
         self.log(thread, Level::Info, &format!("client {reason}"));
+        if why == Code::DecompressionFailed
+            && let Some(link) = self.link.get()
+        {
+            // The end of the connection would discard the cancellation of the section.
+            self.send_unsent(link);
+            self.endpoint.send(link, self.io.poller.now());
+        }
         // nginx's phrase; the log has the reason.
         self.close(why, b"stream error");
         self.lost();

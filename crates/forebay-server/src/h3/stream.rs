@@ -150,6 +150,19 @@ impl Stream {
         }
     }
 
+    /// Stops waiting for the insertions of the head if the client has reset the stream. Returns `true` if it has.
+    pub(super) fn stops_waiting(&self) -> bool {
+        let Some(link) = self.session.link().filter(|_| self.blocked_section.borrow().is_some()) else {
+            return false;
+        };
+        let is_reset = matches!(link.quinn().recv_stream(self.id).received_reset(), Ok(Some(_)));
+        if is_reset {
+            self.blocked_section.take();
+            self.input.borrow_mut().ended = true;
+        }
+        is_reset
+    }
+
     /// Returns `true` if the client has ended the stream before its request was complete.
     pub(super) fn is_incomplete(&self) -> bool {
         self.input.borrow().ended

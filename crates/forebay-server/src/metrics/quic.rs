@@ -26,12 +26,6 @@ const ROWS: &[Row] = &[
         "handed_over_datagrams_total",
         "Datagrams passed on to the thread or process of their connection",
     ),
-    (
-        Count::Withheld,
-        "withheld",
-        "withheld_datagrams_total",
-        "Datagrams not sent because the client's address was not proved",
-    ),
     (Count::Retries, "retries", "retries_total", "Retry packets sent"),
     (Count::Resets, "stateless_resets", "stateless_resets_total", "Stateless resets sent"),
     (

@@ -634,6 +634,58 @@ fn heads_that_take_too_long() {
     assert!(server.error_log().contains("client timed out"), "{}", server.error_log());
 }
 
+/// A request whose head waits for insertions is answered once its client resets the stream, which has not given up the answer by that
+/// (RFC 9114, section 4.1.1). The client's encoder learns that the section was not decoded (RFC 9204, section 2.2.2.2).
+#[test]
+fn a_reset_of_a_head_that_waits() {
+    let Some(mut client) = Client::start() else { return };
+    let server = server();
+    client.connect_with("a", &server, json!({"raw": true}));
+    let steps = [Send("uni", control(b"")), Send("bidi", frame(1, &[0x02, 0x00, 0x80]))];
+    client.call("raw", json!({"on": "a", "steps": steps.map(|step| step.json())}));
+    client.call("ping", json!({"on": "a"}));
+    client.call("raw", json!({"on": "a", "steps": [Reset("bidi").json()]}));
+    let told = client.answer("bidi");
+    assert_eq!((status(&told), &told["ended"], &told["closed"]), (400, &json!(true), &Value::Null), "{told}");
+    let told = client.call("ping", json!({"on": "a"}));
+    assert_eq!((&told["uni"]["7"], &told["closed"]), (&json!("0340"), &Value::Null), "{told}");
+    assert!(server.error_log().contains("client reset a stream"), "{}", server.error_log());
+    client.call("raw", json!({"on": "a", "steps": [End("whole", head("/page", &[])).json()]}));
+    assert_eq!(status(&client.answer("whole")), 200);
+    // A client that does this without end is stopped as one that resets other requests.
+    for n in 0..1000 {
+        let name = format!("bidi{n}");
+        let steps = json!([
+            [name, hex(&frame(1, &[0x02, 0x00, 0x80])), false],
+            [name, "reset", 0x10c],
+            [name, "stop", 0x10c]
+        ]);
+        client.call("raw", json!({"on": "a", "steps": steps}));
+        let told = client.call("ping", json!({"on": "a"}));
+        if !told["closed"].is_null() {
+            assert_eq!(told["closed"]["code"], EXCESSIVE);
+            return;
+        }
+    }
+    panic!("the connection goes on");
+}
+
+/// The client's encoder learns which section could not be decoded before the connection ends (RFC 9204, section 4.4.2).
+#[test]
+fn the_section_that_fails_is_named() {
+    let Some(mut client) = Client::start() else { return };
+    let server = server();
+    client.connect_with("a", &server, json!({"raw": true}));
+    let steps = [End("first", head("/page", &[])), End("bidi", frame(1, &[0, 0, 0x80]))];
+    client.call("raw", json!({"on": "a", "steps": steps.map(|step| step.json())}));
+    let told = client.call("wait", json!({"on": "a", "for": "closed"}));
+    assert_eq!(
+        (&told["closed"]["code"], &told["uni"]["7"]),
+        (&json!(DECOMPRESSION), &json!("0344")),
+        "{told}"
+    );
+}
+
 /// Streams of unknown types cost nothing for ever, but not without end.
 #[test]
 fn streams_of_unknown_types() {

@@ -209,10 +209,12 @@ pub struct Connection {
     //
     /// Responses to PATH_CHALLENGE frames
     path_responses: PathResponses,
-    /// Data of the last PATH_RESPONSE frame received, until it is taken
-    path_response: Option<u64>,
-    /// Data of the last PATH_CHALLENGE frame made, until it is taken
-    path_challenge_sent: Option<u64>,
+    /// Size of the datagram that is being handled
+    datagram_len: usize,
+    /// Address that the handshake has validated
+    handshake_remote: SocketAddr,
+    /// Address that was validated last
+    validated_remote: SocketAddr,
     close: bool,
 
     //
@@ -340,8 +342,9 @@ impl Connection {
             packet_number_filter: PacketNumberFilter::new(&mut rng),
 
             path_responses: PathResponses::default(),
-            path_response: None,
-            path_challenge_sent: None,
+            datagram_len: 0,
+            handshake_remote: remote,
+            validated_remote: remote,
             close: false,
 
             ack_frequency: AckFrequencyState::new(get_max_ack_delay(
@@ -470,7 +473,7 @@ impl Connection {
         buf: &mut Vec<u8>,
     ) -> Option<Transmit> {
         assert!(max_datagrams != 0);
-        let max_datagrams = match self.config.enable_segmentation_offload {
+        let mut max_datagrams = match self.config.enable_segmentation_offload {
             false => 1,
             true => max_datagrams,
         };
@@ -482,6 +485,13 @@ impl Connection {
         let mut segment_size = usize::from(self.path.current_mtu());
         // The peer's maximum UDP payload size can reduce the path MTU below our configured minimum.
         let min_mtu = Ord::min(self.config.min_mtu, self.path.current_mtu());
+        // Whether datagrams may be expanded where the protocol asks for it (RFC 9000, section 8.2.1)
+        let mut expands = true;
+        if let Some(allowance) = self.path.allowance() {
+            max_datagrams = 1;
+            segment_size = Ord::min(segment_size, allowance as usize);
+            expands = usize::from(min_mtu) <= segment_size;
+        }
 
         if let Some(challenge) = self.send_path_challenge(now, buf) {
             return Some(challenge);
@@ -766,7 +776,10 @@ impl Connection {
                 }
             }
 
-            debug_assert!(buf_capacity - buf.len() >= MIN_PACKET_SPACE);
+            // A limited path may allow for less, and its packets have short headers
+            debug_assert!(
+                buf_capacity - buf.len() >= MIN_PACKET_SPACE || self.path.allowance().is_some()
+            );
 
             //
             // From here on, we've determined that a packet will definitely be sent.
@@ -868,7 +881,9 @@ impl Connection {
             // Send an off-path PATH_RESPONSE. Prioritized over on-path data to ensure that path
             // validation can occur while the link is saturated.
             if space_id == SpaceId::Data && num_datagrams == 1 {
-                if let Some((token, remote)) = self.path_responses.pop_off_path(self.path.remote) {
+                if let Some((token, remote, expands)) =
+                    self.path_responses.pop_off_path(self.path.remote)
+                {
                     // `unwrap` guaranteed to succeed because `builder_storage` was populated just
                     // above.
                     let mut builder = builder_storage.take().unwrap();
@@ -876,7 +891,9 @@ impl Connection {
                     buf.write(frame::FrameType::PATH_RESPONSE);
                     buf.write(token);
                     self.stats.frame_tx.path_response += 1;
-                    builder.pad_to(MIN_INITIAL_SIZE);
+                    if expands {
+                        builder.pad_to(MIN_INITIAL_SIZE);
+                    }
                     builder.finish_and_track(
                         now,
                         self,
@@ -947,9 +964,10 @@ impl Connection {
 
         // Finish the last packet
         if let Some(builder) = &mut builder_storage {
-            if pad_datagram {
+            if pad_datagram && expands {
                 builder.pad_to(min_mtu);
             }
+            self.path.challenged_short |= pad_datagram && !expands;
 
             // If this datagram is a loss probe and `segment_size` is larger than `min_mtu`,
             // then padding it to `segment_size` would risk failure to recover from a reduction in
@@ -1081,7 +1099,6 @@ impl Connection {
             self,
         )?;
         trace!("validating previous path with PATH_CHALLENGE {:08x}", token);
-        self.path_challenge_sent = Some(token);
         buf.write(frame::FrameType::PATH_CHALLENGE);
         buf.write(token);
         self.stats.frame_tx.path_challenge += 1;
@@ -1172,13 +1189,16 @@ impl Connection {
                 self.stats.udp_rx.datagrams += 1;
                 self.stats.udp_rx.bytes += first_decode.len() as u64;
                 let data_len = first_decode.len();
+                self.datagram_len = data_len + remaining.as_ref().map_or(0, |data| data.len());
 
                 self.handle_decode(now, remote, ecn, first_decode);
                 // The current `path` might have changed inside `handle_decode`,
                 // since the packet could have triggered a migration. Make sure
                 // the data received is accounted for the most recent path by accessing
-                // `path` after `handle_decode`.
-                self.path.total_recvd = self.path.total_recvd.saturating_add(data_len as u64);
+                // `path` after `handle_decode`. What comes from elsewhere allows for nothing.
+                if remote == self.path.remote {
+                    self.path.total_recvd = self.path.total_recvd.saturating_add(data_len as u64);
+                }
 
                 if let Some(data) = remaining {
                     self.stats.udp_rx.bytes += data.len() as u64;
@@ -1316,14 +1336,26 @@ impl Connection {
         stats
     }
 
-    /// Takes the data of the last PATH_RESPONSE frame that was received since the last call
-    pub fn take_path_response(&mut self) -> Option<u64> {
-        self.path_response.take()
+    /// Returns the address of the peer that was validated last: anybody can write another into a
+    /// datagram. Another port of the same host needs no proof
+    pub fn validated_address(&self) -> SocketAddr {
+        match self.path.remote.ip() == self.validated_remote.ip() {
+            true => self.path.remote,
+            false => self.validated_remote,
+        }
     }
 
-    /// Takes the data of the last PATH_CHALLENGE frame that was made since the last call
-    pub fn take_path_challenge(&mut self) -> Option<u64> {
-        self.path_challenge_sent.take()
+    /// Gives back memory that is kept for packets and streams to come, if there are none at present
+    ///
+    /// To be called now and then, since the next ones need it again.
+    pub fn shrink(&mut self) {
+        let sent_packets = &mut self.spaces[SpaceId::Data].sent_packets;
+        if sent_packets.is_empty() {
+            sent_packets.shrink();
+            self.streams.shrink();
+            self.events.shrink_to_fit();
+            self.endpoint_events.shrink_to_fit();
+        }
     }
 
     /// Returns the counters of frames, without a copy. Those of the path are out of date
@@ -2281,7 +2313,9 @@ impl Connection {
         ecn: Option<EcnCodepoint>,
         data: BytesMut,
     ) {
-        self.path.total_recvd = self.path.total_recvd.saturating_add(data.len() as u64);
+        if remote == self.path.remote {
+            self.path.total_recvd = self.path.total_recvd.saturating_add(data.len() as u64);
+        }
         let mut remaining = Some(data);
         while let Some(data) = remaining {
             match PartialDecode::new(
@@ -2892,7 +2926,8 @@ impl Connection {
                     close = Some(reason);
                 }
                 Frame::PathChallenge(token) => {
-                    self.path_responses.push(number, token, remote);
+                    self.path_responses
+                        .push(number, token, remote, self.datagram_len);
                     if remote == self.path.remote {
                         // PATH_CHALLENGE on active path, possible off-path packet forwarding
                         // attack. Send a non-probing packet to recover the active path.
@@ -2903,12 +2938,20 @@ impl Connection {
                     }
                 }
                 Frame::PathResponse(token) => {
-                    self.path_response = Some(token);
                     if self.path.challenge == Some(token) && remote == self.path.remote {
                         trace!("new path validated");
                         self.timers.stop(Timer::PathValidation);
                         self.path.challenge = None;
                         self.path.validated = true;
+                        self.validated_remote = remote;
+                        if mem::take(&mut self.path.challenged_short) {
+                            // The address is validated, and the path may not carry datagrams of
+                            // 1200 bytes (RFC 9000, section 8.2.1)
+                            self.path.challenge = Some(self.rng.random());
+                            self.path.challenge_pending = true;
+                            let pto = self.pto(SpaceId::Data);
+                            self.timers.set(Timer::PathValidation, now + 3 * pto);
+                        }
                         if let Some((_, ref mut prev_path)) = self.prev_path {
                             prev_path.challenge = None;
                             prev_path.challenge_pending = false;
@@ -3169,6 +3212,9 @@ impl Connection {
         };
         new_path.challenge = Some(self.rng.random());
         new_path.challenge_pending = true;
+        // A peer whose port changes behind a router does not know of it and cannot expand its
+        // datagrams. It may have an answer at once
+        new_path.limited = remote.ip() != self.handshake_remote.ip();
         let prev_pto = self.pto(SpaceId::Data);
 
         let mut prev = mem::replace(&mut self.path, new_path);
@@ -3330,7 +3376,6 @@ impl Connection {
                 sent.non_retransmits = true;
                 sent.requires_padding = true;
                 trace!("PATH_CHALLENGE {:08x}", token);
-                self.path_challenge_sent = Some(token);
                 buf.write(frame::FrameType::PATH_CHALLENGE);
                 buf.write(token);
                 self.stats.frame_tx.path_challenge += 1;
@@ -3783,6 +3828,13 @@ impl Connection {
     #[cfg(test)]
     pub(crate) fn total_recvd(&self) -> u64 {
         self.path.total_recvd
+    }
+
+    /// Changes how many bytes the limited path may still be sent
+    #[cfg(test)]
+    pub(crate) fn set_allowance(&mut self, bytes: u64) {
+        self.path.total_recvd = 1000;
+        self.path.total_sent = 3000 - bytes;
     }
 
     #[cfg(test)]

@@ -7,7 +7,13 @@ use super::{
     pacing::Pacer,
     spaces::{PacketSpace, SentPacket},
 };
-use crate::{Duration, Instant, TIMER_GRANULARITY, TransportConfig, congestion, packet::SpaceId};
+use crate::{
+    Duration, Instant, MIN_INITIAL_SIZE, TIMER_GRANULARITY, TransportConfig, congestion,
+    packet::SpaceId,
+};
+
+/// Bytes that must be allowed for a datagram on a limited path: PATH_CHALLENGE has room
+const MIN_DATAGRAM: u64 = 64;
 
 /// Description of a particular network path
 pub(super) struct PathData {
@@ -26,6 +32,12 @@ pub(super) struct PathData {
     /// Initially equal to `use_stateless_retry` for servers, and becomes false again on every
     /// migration. Always true for clients.
     pub(super) validated: bool,
+    /// Whether no more than three times what was received may be sent until the path is validated
+    ///
+    /// Other paths may exceed that by a part of a datagram.
+    pub(super) limited: bool,
+    /// Whether a PATH_CHALLENGE was sent in a datagram that was not expanded
+    pub(super) challenged_short: bool,
     /// Total size of all UDP datagrams sent on this path
     pub(super) total_sent: u64,
     /// Total size of all UDP datagrams received on this path
@@ -74,6 +86,8 @@ impl PathData {
             challenge: None,
             challenge_pending: false,
             validated: false,
+            limited: false,
+            challenged_short: false,
             total_sent: 0,
             total_recvd: 0,
             mtud: config
@@ -115,6 +129,8 @@ impl PathData {
             challenge: None,
             challenge_pending: false,
             validated: false,
+            limited: false,
+            challenged_short: false,
             total_sent: 0,
             total_recvd: 0,
             mtud: prev.mtud.clone(),
@@ -146,7 +162,17 @@ impl PathData {
     /// Indicates whether we're a server that hasn't validated the peer's address and hasn't
     /// received enough data from the peer to permit sending `bytes_to_send` additional bytes
     pub(super) fn anti_amplification_blocked(&self, bytes_to_send: u64) -> bool {
+        let bytes_to_send = match self.limited {
+            true => Ord::max(bytes_to_send, MIN_DATAGRAM),
+            false => bytes_to_send,
+        };
         !self.validated && self.total_recvd * 3 < self.total_sent + bytes_to_send
+    }
+
+    /// Returns the most bytes that may be sent, if the path is limited to what was received
+    pub(super) fn allowance(&self) -> Option<u64> {
+        (self.limited && !self.validated)
+            .then(|| (self.total_recvd * 3).saturating_sub(self.total_sent))
     }
 
     /// Returns the path's current MTU
@@ -264,13 +290,14 @@ pub(crate) struct PathResponses {
 }
 
 impl PathResponses {
-    pub(crate) fn push(&mut self, packet: u64, token: u64, remote: SocketAddr) {
+    pub(crate) fn push(&mut self, packet: u64, token: u64, remote: SocketAddr, received: usize) {
         /// Arbitrary permissive limit to prevent abuse
         const MAX_PATH_RESPONSES: usize = 16;
         let response = PathResponse {
             packet,
             token,
             remote,
+            received,
         };
         let existing = self.pending.iter_mut().find(|x| x.remote == remote);
         if let Some(existing) = existing {
@@ -289,7 +316,9 @@ impl PathResponses {
         }
     }
 
-    pub(crate) fn pop_off_path(&mut self, remote: SocketAddr) -> Option<(u64, SocketAddr)> {
+    /// Returns the data, the address, and whether the datagram may be expanded to 1200 bytes: that
+    /// must not be more than three times what it answers (RFC 9000, section 8.2.2)
+    pub(crate) fn pop_off_path(&mut self, remote: SocketAddr) -> Option<(u64, SocketAddr, bool)> {
         let response = *self.pending.last()?;
         if response.remote == remote {
             // We don't bother searching further because we expect that the on-path response will
@@ -297,7 +326,8 @@ impl PathResponses {
             return None;
         }
         self.pending.pop();
-        Some((response.token, response.remote))
+        let expands = response.received * 3 >= usize::from(MIN_INITIAL_SIZE);
+        Some((response.token, response.remote, expands))
     }
 
     pub(crate) fn pop_on_path(&mut self, remote: SocketAddr) -> Option<u64> {
@@ -323,6 +353,8 @@ struct PathResponse {
     token: u64,
     /// The address the corresponding PATH_CHALLENGE was received from
     remote: SocketAddr,
+    /// The size of the datagram the corresponding PATH_CHALLENGE was received in
+    received: usize,
 }
 
 /// Summary statistics of packets that have been sent on a particular path, but which have not yet
@@ -364,6 +396,23 @@ impl InFlight {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // RFC 9000, section 8.2.2
+    #[test]
+    fn responses_are_not_longer_than_three_times_what_they_answer() {
+        let [here, there] = [1, 2].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+        let mut responses = PathResponses::default();
+        responses.push(1, 7, there, 399);
+        assert_eq!(responses.pop_off_path(here), Some((7, there, false)));
+        responses.push(2, 8, there, 400);
+        assert_eq!(responses.pop_off_path(here), Some((8, there, true)));
+        // The last challenge counts
+        responses.push(3, 9, there, 1200);
+        responses.push(4, 10, there, 40);
+        responses.push(3, 11, there, 1200);
+        assert_eq!(responses.pop_off_path(here), Some((10, there, false)));
+        assert!(responses.is_empty());
+    }
 
     #[test]
     fn pto_base_follows_rtt() {

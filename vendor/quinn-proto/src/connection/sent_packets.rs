@@ -128,6 +128,11 @@ impl SentPackets {
         self.places.partition_point(|x| x.number < number)
     }
 
+    /// Give back the memory for more places than there are
+    pub(super) fn shrink(&mut self) {
+        self.places.shrink_to_fit();
+    }
+
     /// Give back places that are not needed
     fn trim(&mut self) {
         while self.places.front().is_some_and(|x| x.packet.is_none()) {

@@ -1629,8 +1629,8 @@ fn migration() {
         pair.client.addr
     );
 
-    // Assert that the client's response to the PATH_CHALLENGE was an IMMEDIATE_ACK, instead of a
-    // second ping
+    // Assert that the client's responses to the PATH_CHALLENGEs, a short one and an expanded one, were
+    // IMMEDIATE_ACKs, instead of a second ping
     let client_stats_after_migrate = pair.client_conn_mut(client_ch).stats();
     assert_eq!(
         client_stats_after_migrate.frame_tx.ping - client_stats_after_connect.frame_tx.ping,
@@ -1639,7 +1639,7 @@ fn migration() {
     assert_eq!(
         client_stats_after_migrate.frame_tx.immediate_ack
             - client_stats_after_connect.frame_tx.immediate_ack,
-        1
+        2
     );
 }
 
@@ -1697,6 +1697,211 @@ fn unvalidated_path_gets_little() {
     assert_eq!(stream_chunks(pair.client_recv(client_ch, s)), b"answer");
     let after = pair.server_conn_mut(server_ch).stats();
     assert!(after.path.sent_plpmtud_probes > before.path.sent_plpmtud_probes);
+}
+
+/// Hands the datagrams that have arrived from `remote` to the server's connection, without sending.
+/// Returns their bytes
+fn receive_from(pair: &mut Pair, server_ch: ConnectionHandle, remote: SocketAddr) -> usize {
+    let now = pair.time;
+    let bytes = pair.server.inbound.iter().map(|x| x.2.len()).sum();
+    pair.server.drive_incoming(now, remote);
+    let events = pair.server.conn_events.remove(&server_ch).unwrap();
+    let server = pair.server_conn_mut(server_ch);
+    events
+        .into_iter()
+        .for_each(|event| server.handle_event(event));
+    bytes
+}
+
+/// Returns the lengths of the datagrams that the server sends to `remote`, which the client does not get
+fn withhold(pair: &mut Pair, server_ch: ConnectionHandle, remote: SocketAddr) -> Vec<usize> {
+    let now = pair.time;
+    let server = pair.server_conn_mut(server_ch);
+    let mut lengths = Vec::new();
+    loop {
+        let mut buf = Vec::new();
+        let Some(transmit) = server.poll_transmit(now, 10, &mut buf) else {
+            return lengths;
+        };
+        if transmit.destination == remote {
+            lengths.push(transmit.size);
+        }
+    }
+}
+
+// Whoever writes the address of another host into a datagram must not have that host receive more than
+// three times as much (RFC 9000, section 9.3.1), nor be taken for it
+#[test]
+fn path_to_another_host_is_limited() {
+    let _guard = subscribe();
+    let mut pair = Pair::default();
+    let (client_ch, server_ch) = pair.connect();
+    pair.drive();
+
+    let home = pair.client.addr;
+    let other = SocketAddr::new(
+        Ipv4Addr::new(127, 0, 0, 1).into(),
+        CLIENT_PORTS.lock().unwrap().next().unwrap(),
+    );
+    assert_ne!(home.ip(), other.ip());
+    let s = pair.server_streams(server_ch).open(Dir::Uni).unwrap();
+    pair.server_send(server_ch, s).write(&[7; 5000]).unwrap();
+
+    // A datagram that is overtaken by the one that moves the connection
+    pair.client_conn_mut(client_ch).ping();
+    pair.drive_client();
+    let overtaken = mem::take(&mut pair.server.inbound);
+    pair.client.addr = other;
+    pair.client_conn_mut(client_ch).ping();
+    pair.drive_client();
+    let mut received = receive_from(&mut pair, server_ch, other);
+    assert!(received < 100);
+    let server = pair.server_conn_mut(server_ch);
+    assert_eq!(server.remote_address(), other);
+    assert_eq!(server.validated_address(), home);
+
+    let before = server.stats().frame_tx;
+    let mut sent = withhold(&mut pair, server_ch, other);
+    // The challenge alone is as short as it can be
+    assert!(sent[0] < 60, "{sent:?}");
+    let challenges = pair
+        .server_conn_mut(server_ch)
+        .stats()
+        .frame_tx
+        .path_challenge
+        - before.path_challenge;
+    // One is for the address before
+    assert_eq!(challenges, 1 + sent.len() as u64);
+    assert!(sent.iter().sum::<usize>() <= 3 * received);
+
+    // What comes from elsewhere allows for nothing
+    pair.server.inbound = overtaken;
+    receive_from(&mut pair, server_ch, home);
+    assert_eq!(pair.server_conn_mut(server_ch).remote_address(), other);
+    assert_eq!(withhold(&mut pair, server_ch, other), [0; 0]);
+
+    // More allows for more
+    for _ in 0..3 {
+        pair.client_conn_mut(client_ch).ping();
+        pair.drive_client();
+        received += receive_from(&mut pair, server_ch, other);
+        sent.extend(withhold(&mut pair, server_ch, other));
+        assert!(sent.iter().sum::<usize>() <= 3 * received);
+    }
+    assert!(sent.len() > 1, "{sent:?}");
+    assert_eq!(
+        pair.server_conn_mut(server_ch).validated_address(),
+        home,
+        "nothing was proved"
+    );
+
+    // Everything goes on once the client has answered, and the path has carried a long challenge
+    pair.drive();
+    let server = pair.server_conn_mut(server_ch);
+    assert_eq!(server.validated_address(), other);
+    assert_eq!(server.remote_address(), other);
+    assert!(!server.is_closed());
+    assert_matches!(pair.client_streams(client_ch).accept(Dir::Uni), Some(stream) if stream == s);
+    assert_eq!(
+        stream_chunks(pair.client_recv(client_ch, s)),
+        [7; 5000].to_vec()
+    );
+}
+
+// Whatever is left of the allowance, no datagram is longer
+#[test]
+fn every_allowance_is_kept() {
+    let _guard = subscribe();
+    let mut pair = Pair::default();
+    let (client_ch, server_ch) = pair.connect();
+    pair.drive();
+    let other = SocketAddr::new(
+        Ipv4Addr::new(127, 0, 0, 1).into(),
+        CLIENT_PORTS.lock().unwrap().next().unwrap(),
+    );
+    pair.client.addr = other;
+    pair.client_conn_mut(client_ch).ping();
+    pair.drive_client();
+    receive_from(&mut pair, server_ch, other);
+    let s = pair.server_streams(server_ch).open(Dir::Uni).unwrap();
+    pair.server_send(server_ch, s).write(&[7; 5000]).unwrap();
+    withhold(&mut pair, server_ch, other);
+    // Not so many that the congestion window is full
+    for allowance in (0..100).chain([500, 1199, 1200, 1201]) {
+        let now = pair.time;
+        let server = pair.server_conn_mut(server_ch);
+        server.set_allowance(allowance);
+        server.ping();
+        let mut buf = Vec::new();
+        match server.poll_transmit(now, 10, &mut buf) {
+            Some(transmit) => {
+                assert_eq!(transmit.destination, other);
+                assert!(
+                    transmit.size as u64 <= allowance,
+                    "{allowance}: {transmit:?}"
+                );
+                assert!(transmit.size == 1200 || allowance < 1200);
+                assert_eq!(transmit.size, buf.len());
+            }
+            None => assert!(allowance < 64, "{allowance}"),
+        }
+    }
+}
+
+// A challenge that could not be expanded validates the address, and another one the path
+// (RFC 9000, section 8.2.1)
+#[test]
+fn short_challenge_is_followed_by_an_expanded_one() {
+    let _guard = subscribe();
+    let mut pair = Pair::default();
+    let (client_ch, server_ch) = pair.connect();
+    pair.drive();
+    let other = SocketAddr::new(
+        Ipv4Addr::new(127, 0, 0, 1).into(),
+        CLIENT_PORTS.lock().unwrap().next().unwrap(),
+    );
+    pair.client.addr = other;
+    pair.client_conn_mut(client_ch).ping();
+    pair.drive_client();
+    receive_from(&mut pair, server_ch, other);
+    // The one for the address before, and the short one
+    pair.drive_server();
+    pair.drive_client();
+    receive_from(&mut pair, server_ch, other);
+    let server = pair.server_conn_mut(server_ch);
+    assert_eq!(server.validated_address(), other);
+    let before = server.stats().frame_tx.path_challenge;
+    let (now, mut buf) = (pair.time, Vec::new());
+    let server = pair.server_conn_mut(server_ch);
+    let transmit = server.poll_transmit(now, 1, &mut buf).unwrap();
+    assert_eq!((transmit.destination, transmit.size), (other, 1200));
+    assert_eq!(server.stats().frame_tx.path_challenge, before + 1);
+    // That one is lost, and sent again with what follows
+    pair.client_conn_mut(client_ch).ping();
+    pair.drive();
+    let server = pair.server_conn_mut(server_ch);
+    assert!(server.stats().frame_tx.path_challenge > before + 1);
+    assert_eq!(server.remote_address(), other);
+    assert!(!server.is_closed());
+}
+
+// A client whose port changes behind a router cannot expand its datagrams, and may have an answer at once
+#[test]
+fn another_port_of_the_host_is_not_limited() {
+    let _guard = subscribe();
+    let mut pair = Pair::default();
+    let (client_ch, server_ch) = pair.connect();
+    pair.drive();
+    let s = pair.server_streams(server_ch).open(Dir::Uni).unwrap();
+    pair.server_send(server_ch, s).write(b"answer").unwrap();
+    let port = CLIENT_PORTS.lock().unwrap().next().unwrap();
+    pair.client.addr.set_port(port);
+    let remote = pair.client.addr;
+    pair.client_conn_mut(client_ch).ping();
+    pair.drive_client();
+    receive_from(&mut pair, server_ch, remote);
+    assert_eq!(pair.server_conn_mut(server_ch).validated_address(), remote);
+    assert_eq!(withhold(&mut pair, server_ch, remote)[0], 1200);
 }
 
 fn test_flow_control(config: TransportConfig, window_size: usize) {

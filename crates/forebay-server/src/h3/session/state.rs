@@ -8,6 +8,9 @@ use forebay_http::priority::Early;
 use forebay_net::quic::StreamId;
 use std::rc::Rc;
 
+/// Streams whose places are kept while there are none.
+const KEPT: usize = 16;
+
 /// State of a connection.
 #[derive(Debug)]
 pub(super) struct State {
@@ -64,7 +67,11 @@ impl State {
     /// Removes a stream. Returns it if it was there.
     pub(super) fn remove(&mut self, id: StreamId) -> Option<Rc<Stream>> {
         let at = self.place(id)?;
-        Some(self.streams.remove(at).1)
+        let stream = self.streams.remove(at).1;
+        if self.streams.is_empty() {
+            self.streams.shrink_to(KEPT);
+        }
+        Some(stream)
     }
 
     /// Returns the number of insertions that a field section needs. Only so many streams may wait for some.

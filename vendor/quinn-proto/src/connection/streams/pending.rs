@@ -28,6 +28,12 @@ impl PendingStreamsQueue {
         }
     }
 
+    /// Give back the memory for more streams than there are
+    pub(super) fn shrink(&mut self) {
+        self.queue.shrink_to_fit();
+        self.others.shrink_to_fit();
+    }
+
     /// Reinsert a stream that was pending and still contains unsent data.
     pub(super) fn reinsert_pending(&mut self, id: StreamId) {
         assert!(self.next.is_none());

@@ -92,6 +92,16 @@ pub struct StreamsState {
 }
 
 impl StreamsState {
+    /// Give back the memory that streams to come would need, unless a bidirectional stream is open
+    pub(in crate::connection) fn shrink(&mut self) {
+        if self.table.is_quiet() {
+            self.table.shrink();
+            self.pending.shrink();
+            self.events.shrink_to_fit();
+            self.connection_blocked.shrink_to_fit();
+        }
+    }
+
     #[allow(unreachable_pub)] // fuzzing only
     pub fn new(
         side: Side,

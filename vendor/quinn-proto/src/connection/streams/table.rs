@@ -37,6 +37,22 @@ impl StreamTable {
         }
     }
 
+    /// Whether no bidirectional stream is open
+    pub(super) fn is_quiet(&self) -> bool {
+        self.rows
+            .iter()
+            .all(|row| !row.is_bi() || row.live == 0 && row.old.is_empty())
+    }
+
+    /// Give back the memory that is kept for further streams
+    pub(super) fn shrink(&mut self) {
+        self.free_send = Vec::new();
+        self.free_recv = Vec::new();
+        self.rows
+            .iter_mut()
+            .for_each(|row| row.slots.shrink_to_fit());
+    }
+
     /// Permit the streams of `initiator` and `dir` whose indices are below `limit`
     pub(super) fn permit(&mut self, initiator: Side, dir: Dir, limit: u64) {
         let row = self.row_mut(StreamId::new(initiator, dir, 0));
@@ -231,6 +247,11 @@ impl Row {
         }
     }
 
+    /// Whether the streams have both halves
+    fn is_bi(&self) -> bool {
+        !self.idle.send.is_closed() && !self.idle.recv.is_closed()
+    }
+
     #[inline]
     fn slot(&self, index: u64) -> &Slot {
         let at = index.wrapping_sub(self.first);
@@ -416,6 +437,41 @@ mod tests {
         let recv = table.take_recv(client_bi(index)).unwrap();
         assert!(!table.close_recv(client_bi(index), recv));
         assert!(table.close_send(client_bi(index)));
+    }
+
+    #[test]
+    fn memory_for_further_streams_is_given_back() {
+        let mut table = table(100);
+        table.permit(Side::Client, Dir::Uni, 1);
+        assert!(
+            table
+                .recv(StreamId::new(Side::Client, Dir::Uni, 0), 10)
+                .is_some()
+        );
+        assert!(table.is_quiet(), "a unidirectional stream stays open");
+        (0..40).for_each(|index| open(&mut table, index));
+        (0..39).for_each(|index| close(&mut table, index));
+        assert!(!table.is_quiet());
+        close(&mut table, 39);
+        assert!(table.is_quiet());
+        assert_eq!(
+            (table.free_send.len(), table.free_recv.len()),
+            (MAX_FREE, MAX_FREE)
+        );
+        table.shrink();
+        assert_eq!(
+            (table.free_send.capacity(), table.free_recv.capacity()),
+            (0, 0)
+        );
+        assert_eq!(row(&table).slots.capacity(), 0);
+        open(&mut table, 40);
+        assert!(!table.is_quiet());
+        close(&mut table, 40);
+        assert!(
+            table
+                .open_recv(StreamId::new(Side::Client, Dir::Uni, 0))
+                .is_some()
+        );
     }
 
     #[test]
