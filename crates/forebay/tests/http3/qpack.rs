@@ -129,3 +129,55 @@ fn a_client_without_a_table_gets_none() {
     (0..4).for_each(|n| drop(get(&mut client, &format!("bidi{n}"), "/page")));
     assert_eq!(client.call("ping", json!({"on": "a"}))["uni"]["11"], json!(null));
 }
+
+/// Sends a HEADERS frame on a new stream. Returns the status of the answer.
+fn request(client: &mut Client, stream: &str, section: &[u8]) -> Value {
+    let mut head = Vec::new();
+    Header { kind: 1, len: section.len() as u64 }.push(&mut head);
+    head.extend_from_slice(section);
+    send(client, stream, &head, true);
+    assert_eq!(client.answer(stream)["ended"], true);
+    let told = client.call("decode", json!({"on": "a", "of": stream, "capacity": CAPACITY}));
+    fields(&told)[0][1].clone()
+}
+
+#[test]
+fn sections_that_are_repeated_mean_what_the_table_says() {
+    let Some(mut client) = Client::start() else { return };
+    let server = serve("location /other { return 204; }");
+    let paths = [("a", "/page", "200"), ("b", "/other", "204")];
+    let open = |client: &mut Client, path: &str| {
+        client.connect_with("a", &server, json!({"raw": true}));
+        // A table with room for one path, and the path in it.
+        let mut inserts = vec![0x02, 0x3f, 60 - 31, 0xc1, path.len() as u8];
+        inserts.extend_from_slice(path.as_bytes());
+        send(client, "uni", &inserts, false);
+        client.call("ping", json!({"on": "a"}));
+    };
+    // GET, https, localhost, and the entry that was inserted first.
+    let section = [&[0x02, 0x00, 0xd1, 0xd7, 0x50, 9][..], b"localhost", &[0x80]].concat();
+    for (name, path, status) in paths {
+        open(&mut client, path);
+        for n in 0..5 {
+            assert_eq!(request(&mut client, &format!("{name}{n}"), &section), status);
+        }
+    }
+    // Another entry takes its place: the same bytes refer to one that is gone.
+    open(&mut client, "/page");
+    for n in 0..3 {
+        assert_eq!(request(&mut client, &format!("bidi{n}"), &section), "200");
+    }
+    send(&mut client, "uni", &[&[0xc1, 6][..], b"/other"].concat(), false);
+    client.call("ping", json!({"on": "a"}));
+    let mut newer = section.clone();
+    newer[0] = 0x03;
+    for n in 3..6 {
+        assert_eq!(request(&mut client, &format!("bidi{n}"), &newer), "204");
+    }
+    let mut head = Vec::new();
+    Header { kind: 1, len: section.len() as u64 }.push(&mut head);
+    head.extend_from_slice(&section);
+    send(&mut client, "bidi6", &head, true);
+    let told = client.call("wait", json!({"on": "a", "for": "closed"}));
+    assert_eq!(told["closed"]["code"], 0x200, "{told}");
+}
