@@ -539,6 +539,7 @@ impl Connection {
         let mut congestion_blocked = false;
         // Whether packets that count towards congestion control were sent
         let mut in_flight = false;
+        let in_flight_before = self.path.in_flight.bytes;
 
         // Iterate over all spaces and find data to send
         let spaces = [SpaceId::Initial, SpaceId::Handshake, SpaceId::Data];
@@ -640,6 +641,7 @@ impl Connection {
                         bytes_to_send,
                         self.path.current_mtu(),
                         self.path.congestion.window(),
+                        self.path.congestion.pacing_rate(),
                         now,
                     ) {
                         self.timers.set(Timer::Pacing, delay);
@@ -960,14 +962,19 @@ impl Connection {
                 builder.pad_to(segment_size as u16);
             }
 
-            let last_packet_number = builder.exact_number;
             in_flight |= builder.finish_and_track(now, self, &mut sent_frames, buf);
-            self.path
-                .congestion
-                .on_sent(now, buf.len() as u64, last_packet_number);
+            if in_flight {
+                let bytes = self.path.in_flight.bytes;
+                self.path
+                    .congestion
+                    .on_sent(now, bytes.saturating_sub(in_flight_before), bytes);
+            }
         }
 
         self.app_limited = buf.is_empty() && !congestion_blocked;
+        if self.app_limited {
+            self.path.congestion.on_app_limited(self.path.in_flight.bytes);
+        }
 
         // Send MTU probe if necessary. A path that is not validated gets none: they are larger than
         // what may be sent there, and would use that up.
@@ -1589,6 +1596,7 @@ impl Connection {
             self.path.in_flight.bytes,
             self.app_limited,
             self.spaces[space_id].largest_acked_packet,
+            &self.path.rtt,
         );
 
         if new_largest && ack_eliciting_acked {

@@ -395,7 +395,7 @@ mod tests {
         for _ in 0..1000 {
             if path
                 .pacing
-                .delay(path.rtt.get(), mtu.into(), mtu, window, now)
+                .delay(path.rtt.get(), mtu.into(), mtu, window, None, now)
                 .is_some()
             {
                 break;
@@ -404,7 +404,7 @@ mod tests {
         }
         assert!(
             path.pacing
-                .delay(path.rtt.get(), mtu.into(), mtu, window, now)
+                .delay(path.rtt.get(), mtu.into(), mtu, window, None, now)
                 .is_some()
         );
 
@@ -416,6 +416,7 @@ mod tests {
                 path.current_mtu().into(),
                 path.current_mtu(),
                 path.congestion.window(),
+                None,
                 now
             ),
             None
