@@ -1598,6 +1598,9 @@ impl Connection {
             self.spaces[space_id].largest_acked_packet,
             &self.path.rtt,
         );
+        self.streams.widen_send_window(
+            (2 * self.path.congestion.window()).min(self.config.max_send_window),
+        );
 
         if new_largest && ack_eliciting_acked {
             let ack_delay = if space_id != SpaceId::Data {

@@ -60,6 +60,8 @@ pub struct Bbr {
     loss_round_from: (u64, u64),
     loss_events: u32,
     congestion_marked: bool,
+    /// Shortest round-trip time in it
+    loss_round_rtt: Duration,
     app_limited_in_round: bool,
     bw_latest: u64,
     inflight_latest: u64,
@@ -129,12 +131,14 @@ const DRAIN_PACING_GAIN: f64 = 0.5;
 const CWND_GAIN: f64 = 2.0;
 const UP_PACING_GAIN: f64 = 1.25;
 const UP_CWND_GAIN: f64 = 2.25;
-const DOWN_PACING_GAIN: f64 = 0.9;
+const DOWN_PACING_GAIN: f64 = 0.75;
 const PROBE_RTT_CWND_GAIN: f64 = 0.5;
 /// Part of the estimated bandwidth at which data is sent, so that no queue stays
 const PACING_MARGIN: f64 = 0.99;
 /// Losses in a round trip that are tolerated
 const LOSS_THRESHOLD: f64 = 0.02;
+/// Multiple of the lowest round-trip time above which there is a queue
+const QUEUE_RTT: f64 = 1.25;
 const BETA: f64 = 0.7;
 /// Part of `inflight_long` that is used between probes
 const WITHOUT_HEADROOM: f64 = 0.85;
@@ -175,6 +179,7 @@ impl Bbr {
             loss_round_from: (0, 0),
             loss_events: 0,
             congestion_marked: false,
+            loss_round_rtt: Duration::MAX,
             app_limited_in_round: false,
             bw_latest: 0,
             inflight_latest: 0,
@@ -327,6 +332,7 @@ impl Bbr {
         self.bw_latest = self.bw_latest.max(sample.rate);
         self.inflight_latest = self.inflight_latest.max(sample.delivered);
         self.app_limited_in_round |= sample.app_limited;
+        self.loss_round_rtt = self.loss_round_rtt.min(sample.rtt);
         self.loss_round_start = sample.prior_delivered >= self.loss_round_delivered;
 
         if sample.rate != 0 && (sample.rate >= self.max_bw() || !sample.app_limited) {
@@ -337,11 +343,14 @@ impl Bbr {
             let delivered = self.sampler.delivered - delivered;
             let lost = self.sampler.lost - lost;
             let lossy = lost as f64 > (delivered + lost) as f64 * LOSS_THRESHOLD;
-            self.at_end_of_loss_round(lossy);
+            let queue = self
+                .min_rtt
+                .is_some_and(|x| self.loss_round_rtt > x.mul_f64(QUEUE_RTT));
+            self.at_end_of_loss_round(lossy, lost > 0 && queue);
         }
     }
 
-    fn at_end_of_loss_round(&mut self, lossy: bool) {
+    fn at_end_of_loss_round(&mut self, lossy: bool, overflow: bool) {
         if self.state == State::Startup
             && !self.full_bw_reached
             && ((lossy && self.loss_events >= FULL_LOSS_EVENTS) || self.congestion_marked)
@@ -354,7 +363,8 @@ impl Bbr {
         }
         // Probes have a bound of their own. What the application limits says little about the path.
         let probes = matches!(self.state, State::Startup | State::Refill | State::Up);
-        if !probes && (self.congestion_marked || (lossy && !self.app_limited_in_round)) {
+        let lossy = (lossy || overflow) && !self.app_limited_in_round;
+        if !probes && (self.congestion_marked || lossy) {
             if self.bw_short == u64::MAX {
                 self.bw_short = self.max_bw();
             }
@@ -374,6 +384,7 @@ impl Bbr {
             self.loss_round_from = (self.sampler.delivered, self.sampler.lost);
             self.loss_events = 0;
             self.congestion_marked = false;
+            self.loss_round_rtt = Duration::MAX;
             self.app_limited_in_round = false;
             self.bw_latest = sample.rate;
             self.inflight_latest = sample.delivered;
