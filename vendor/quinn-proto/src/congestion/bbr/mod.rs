@@ -20,6 +20,9 @@ use sampler::{Sample, Sampler};
 ///
 /// - The short-term bounds `bw_short` and `inflight_short` fall after rounds in which more than [`LOSS_THRESHOLD`] was lost, not
 ///   after each loss. The draft's rule takes random losses for congestion.
+/// - The same bounds fall after rounds with fewer losses if all their packets met a queue.
+/// - A round-trip time close to the lowest one postpones the state ProbeRtt, as an application that pauses leaves no queue.
+/// - The state Down sends at 0.75 of the bandwidth instead of 0.9, or what other flows send could keep a queue from draining.
 /// - A mark of explicit congestion notification counts as such a round (RFC 9002, section 7.1).
 #[derive(Debug, Clone)]
 pub struct Bbr {
@@ -146,6 +149,8 @@ const FULL_BW_GROWTH: f64 = 1.25;
 const FULL_BW_ROUNDS: u32 = 3;
 const FULL_LOSS_EVENTS: u32 = 6;
 const MIN_RTT_FILTER: Duration = Duration::from_secs(10);
+/// Multiple of the lowest round-trip time that is as good: clocks and hosts vary more than that
+const SAME_RTT: f64 = 1.0 + 1.0 / 64.0;
 const PROBE_RTT_INTERVAL: Duration = Duration::from_secs(5);
 const PROBE_RTT_DURATION: Duration = Duration::from_millis(200);
 /// Round trips after which a probe takes place at the latest, for fairness to Reno
@@ -541,6 +546,9 @@ impl Bbr {
             now.saturating_duration_since(self.probe_rtt_min_stamp) > PROBE_RTT_INTERVAL;
         if self.probe_rtt_expired || self.probe_rtt_min.is_none_or(|x| rtt < x) {
             self.probe_rtt_min = Some(rtt);
+            self.probe_rtt_min_stamp = now;
+        } else if self.probe_rtt_min.is_some_and(|x| rtt <= x.mul_f64(SAME_RTT)) {
+            // The path was without a queue just now, so there is no need to drain it.
             self.probe_rtt_min_stamp = now;
         }
         let expired = now.saturating_duration_since(self.min_rtt_stamp) > MIN_RTT_FILTER;

@@ -326,7 +326,7 @@ fn files_one_after_another() {
 
 #[test]
 fn flows_share() {
-    let mut link = Link::new(100, 500, 0.0);
+    let mut link = Link::new(100, 3000, 0.0);
     let mut flows = vec![Flow::new(link.now)];
     link.run(&mut flows, 3000 * MS);
     flows.push(Flow::new(link.now));
