@@ -22,7 +22,7 @@ pub struct Settings {
     pub stream_window: u32,
     /// Content that is kept until the client has acknowledged it, bytes of a connection, at first.
     pub send_window: u32,
-    /// The same once the congestion window is large: twice that, and at most this.
+    /// The same once the congestion window is large: three times that, and at most this.
     pub max_send_window: u32,
     /// Time without packets after which a connection ends.
     pub idle: Duration,

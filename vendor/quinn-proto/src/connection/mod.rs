@@ -1599,7 +1599,7 @@ impl Connection {
             &self.path.rtt,
         );
         self.streams.widen_send_window(
-            (2 * self.path.congestion.window()).min(self.config.max_send_window),
+            (3 * self.path.congestion.window()).min(self.config.max_send_window),
         );
 
         if new_largest && ack_eliciting_acked {

@@ -18,9 +18,8 @@ use sampler::{Sample, Sampler};
 ///
 /// Estimates the bandwidth of the path and its round-trip time without queues, and sends at that rate. Differs from the draft:
 ///
-/// - The short-term bounds `bw_short` and `inflight_short` fall after rounds in which more than [`LOSS_THRESHOLD`] was lost, not
-///   after each loss. The draft's rule takes random losses for congestion.
-/// - The same bounds fall after rounds with fewer losses if all their packets met a queue.
+/// - The short-term bounds `bw_short` and `inflight_short` fall after rounds in which more than 2 % was lost and all packets met a
+///   queue, or more than 5 % without one, not after each loss. The draft's rule takes random losses for congestion.
 /// - A round-trip time close to the lowest one postpones the state ProbeRtt, as an application that pauses leaves no queue.
 /// - The state Down sends at 0.75 of the bandwidth instead of 0.9, or what other flows send could keep a queue from draining.
 /// - A mark of explicit congestion notification counts as such a round (RFC 9002, section 7.1).
@@ -140,6 +139,8 @@ const PROBE_RTT_CWND_GAIN: f64 = 0.5;
 const PACING_MARGIN: f64 = 0.99;
 /// Losses in a round trip that are tolerated
 const LOSS_THRESHOLD: f64 = 0.02;
+/// The same if no queue was seen, and thus a limit of the path's rate or chance loses packets
+const LOSS_WITHOUT_QUEUE: f64 = 0.05;
 /// Multiple of the lowest round-trip time above which there is a queue
 const QUEUE_RTT: f64 = 1.25;
 const BETA: f64 = 0.7;
@@ -347,18 +348,20 @@ impl Bbr {
             let (delivered, lost) = self.loss_round_from;
             let delivered = self.sampler.delivered - delivered;
             let lost = self.sampler.lost - lost;
-            let lossy = lost as f64 > (delivered + lost) as f64 * LOSS_THRESHOLD;
             let queue = self
                 .min_rtt
                 .is_some_and(|x| self.loss_round_rtt > x.mul_f64(QUEUE_RTT));
-            self.at_end_of_loss_round(lossy, lost > 0 && queue);
+            let part = lost as f64 / (delivered + lost).max(1) as f64;
+            self.at_end_of_loss_round(part, queue);
         }
     }
 
-    fn at_end_of_loss_round(&mut self, lossy: bool, overflow: bool) {
+    /// `part` of the bytes was lost, and all others met a `queue`
+    fn at_end_of_loss_round(&mut self, part: f64, queue: bool) {
         if self.state == State::Startup
             && !self.full_bw_reached
-            && ((lossy && self.loss_events >= FULL_LOSS_EVENTS) || self.congestion_marked)
+            && ((part > LOSS_THRESHOLD && self.loss_events >= FULL_LOSS_EVENTS)
+                || self.congestion_marked)
         {
             self.full_bw_reached = true;
             self.inflight_long = self
@@ -368,7 +371,11 @@ impl Bbr {
         }
         // Probes have a bound of their own. What the application limits says little about the path.
         let probes = matches!(self.state, State::Startup | State::Refill | State::Up);
-        let lossy = (lossy || overflow) && !self.app_limited_in_round;
+        let tolerated = match queue {
+            true => LOSS_THRESHOLD,
+            false => LOSS_WITHOUT_QUEUE,
+        };
+        let lossy = part > tolerated && !self.app_limited_in_round;
         if !probes && (self.congestion_marked || lossy) {
             if self.bw_short == u64::MAX {
                 self.bw_short = self.max_bw();
