@@ -626,7 +626,7 @@ impl Connection {
                     let can_send_acks = can_send.acks && num_datagrams == 0;
 
                     let bytes_to_send = segment_size as u64 + untracked_bytes;
-                    if self.path.in_flight.bytes + bytes_to_send >= self.path.congestion.window() {
+                    if self.path.in_flight.bytes + bytes_to_send > self.path.congestion.window() {
                         congestion_blocked = true;
                         trace!("blocked by congestion control");
                         if !can_send_acks {
@@ -973,7 +973,9 @@ impl Connection {
 
         self.app_limited = buf.is_empty() && !congestion_blocked;
         if self.app_limited {
-            self.path.congestion.on_app_limited(self.path.in_flight.bytes);
+            self.path
+                .congestion
+                .on_app_limited(self.path.in_flight.bytes);
         }
 
         // Send MTU probe if necessary. A path that is not validated gets none: they are larger than

@@ -181,7 +181,14 @@ mod tests {
         );
         assert!(
             Pacer::new(rtt, 30000, 1500, new_instant)
-                .delay(Duration::from_micros(0), 1500, 1500, 3000, None, old_instant)
+                .delay(
+                    Duration::from_micros(0),
+                    1500,
+                    1500,
+                    3000,
+                    None,
+                    old_instant
+                )
                 .is_none()
         );
     }

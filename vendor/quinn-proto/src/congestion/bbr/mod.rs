@@ -554,7 +554,10 @@ impl Bbr {
         if self.probe_rtt_expired || self.probe_rtt_min.is_none_or(|x| rtt < x) {
             self.probe_rtt_min = Some(rtt);
             self.probe_rtt_min_stamp = now;
-        } else if self.probe_rtt_min.is_some_and(|x| rtt <= x.mul_f64(SAME_RTT)) {
+        } else if self
+            .probe_rtt_min
+            .is_some_and(|x| rtt <= x.mul_f64(SAME_RTT))
+        {
             // The path was without a queue just now, so there is no need to drain it.
             self.probe_rtt_min_stamp = now;
         }
