@@ -43,6 +43,7 @@ fn endpoint() -> Option<Endpoint> {
         streams: 4,
         stream_window: 1000,
         send_window: 4000,
+        max_send_window: 4000,
         idle: Duration::from_secs(30),
         ids: 2,
         retry: false,

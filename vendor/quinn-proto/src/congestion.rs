@@ -15,9 +15,13 @@ pub use new_reno::{NewReno, NewRenoConfig};
 
 /// Common interface for different congestion controllers
 pub trait Controller: Send + Sync {
-    /// One or more packets were just sent
+    /// Packets of `bytes` altogether were just sent, and `in_flight` bytes are now in flight
     #[allow(unused_variables)]
-    fn on_sent(&mut self, now: Instant, bytes: u64, last_packet_number: u64) {}
+    fn on_sent(&mut self, now: Instant, bytes: u64, in_flight: u64) {}
+
+    /// There is nothing more to send, although the congestion window and the pacer would allow it
+    #[allow(unused_variables)]
+    fn on_app_limited(&mut self, in_flight: u64) {}
 
     /// Packet deliveries were confirmed
     ///
@@ -42,6 +46,7 @@ pub trait Controller: Send + Sync {
         in_flight: u64,
         app_limited: bool,
         largest_packet_num_acked: Option<u64>,
+        rtt: &RttEstimator,
     ) {
     }
 
@@ -64,6 +69,11 @@ pub trait Controller: Send + Sync {
 
     /// Number of ack-eliciting bytes that may be in flight
     fn window(&self) -> u64;
+
+    /// Rate at which packets should be sent, bytes per second; `None`: what the window allows in a round trip, and a quarter more
+    fn pacing_rate(&self) -> Option<u64> {
+        None
+    }
 
     /// Retrieve implementation-specific metrics used to populate `qlog` traces when they are enabled
     fn metrics(&self) -> ControllerMetrics {

@@ -156,6 +156,7 @@ impl Client {
             streams: 0,
             stream_window: 0,
             send_window: 0,
+            max_send_window: 0,
             idle: Duration::ZERO,
             ids: 2,
             retry: false,

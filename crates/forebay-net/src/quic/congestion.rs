@@ -8,7 +8,7 @@ use std::sync::Arc;
 pub enum Congestion {
     /// CUBIC (RFC 9438).
     Cubic,
-    /// BBR, in its first version.
+    /// BBR, in its third version (draft-ietf-ccwg-bbr).
     Bbr,
     /// NewReno (RFC 9002, section 7).
     Reno,

@@ -20,8 +20,10 @@ pub struct Settings {
     pub streams: u32,
     /// Content of one stream that a client may send ahead, bytes.
     pub stream_window: u32,
-    /// Content that is kept until the client has acknowledged it, bytes of a connection.
+    /// Content that is kept until the client has acknowledged it, bytes of a connection, at first.
     pub send_window: u32,
+    /// The same once the congestion window is large: three times that, and at most this.
+    pub max_send_window: u32,
     /// Time without packets after which a connection ends.
     pub idle: Duration,
     /// Connection identifiers of a client that are kept at a time, one of [`super::IDS`] (nginx: quic_active_connection_id_limit).
@@ -99,6 +101,7 @@ fn transport(settings: &Settings) -> TransportConfig {
         .stream_receive_window(settings.stream_window.into())
         .receive_window((settings.stream_window.saturating_mul(4)).into())
         .send_window(settings.send_window.into())
+        .max_send_window(settings.max_send_window.into())
         .max_idle_timeout(idle)
         .datagram_receive_buffer_size(None)
         .congestion_controller_factory(settings.congestion.factory())

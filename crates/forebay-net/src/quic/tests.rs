@@ -114,6 +114,7 @@ fn pair_with(name: &str, edit: impl FnOnce(&mut Settings)) -> Pair {
         streams: 4,
         stream_window: 1000,
         send_window: 100_000,
+        max_send_window: 100_000,
         idle: Duration::from_secs(30),
         ids: 2,
         retry: false,

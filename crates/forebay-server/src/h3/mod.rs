@@ -528,6 +528,8 @@ fn settings(thread: &Thread, listener: u32) -> Settings {
         streams: number(server.map_or(128, |s| s.settings.http3_max_concurrent_streams.0)),
         stream_window: buffer,
         send_window: buffer.saturating_mul(16),
+        // 4 MB by default, as Linux keeps for TCP (tcp(7), tcp_wmem).
+        max_send_window: buffer.saturating_mul(64),
         idle: idle.max(Duration::from_secs(1)),
         ids: server.map_or(*IDS.start(), |s| s.settings.quic_active_connection_id_limit.0),
         retry: server.is_some_and(|s| s.settings.quic_retry),

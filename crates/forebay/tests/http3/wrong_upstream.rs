@@ -108,6 +108,7 @@ fn serve(socket: UdpSocket, tls: Arc<TlsConfig>, control: &[u8], answer: &Answer
         streams: 30,
         stream_window: 65536,
         send_window: 1 << 20,
+        max_send_window: 1 << 20,
         idle: Duration::from_secs(20),
         ids: 2,
         retry: false,

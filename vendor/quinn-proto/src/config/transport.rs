@@ -22,6 +22,7 @@ pub struct TransportConfig {
     pub(crate) stream_receive_window: VarInt,
     pub(crate) receive_window: VarInt,
     pub(crate) send_window: u64,
+    pub(crate) max_send_window: u64,
     pub(crate) send_fairness: bool,
 
     pub(crate) packet_threshold: u32,
@@ -140,6 +141,15 @@ impl TransportConfig {
     /// retain more memory than this limit accounts for.
     pub fn send_window(&mut self, value: u64) -> &mut Self {
         self.send_window = value;
+        self
+    }
+
+    /// Limit to which the congestion window may raise [`send_window`](Self::send_window), in bytes
+    ///
+    /// What is sent after a lost packet is kept until that is repaired, which takes a round trip or two. Three times the congestion
+    /// window thus keeps a path with losses busy. By default, or with a value below the send window, that never grows.
+    pub fn max_send_window(&mut self, value: u64) -> &mut Self {
+        self.max_send_window = value;
         self
     }
 
@@ -369,6 +379,7 @@ impl Default for TransportConfig {
             stream_receive_window: STREAM_RWND.into(),
             receive_window: VarInt::MAX,
             send_window: (8 * STREAM_RWND).into(),
+            max_send_window: 0,
             send_fairness: true,
 
             packet_threshold: 3,
@@ -406,6 +417,7 @@ impl fmt::Debug for TransportConfig {
             stream_receive_window,
             receive_window,
             send_window,
+            max_send_window,
             send_fairness,
             packet_threshold,
             time_threshold,
@@ -435,6 +447,7 @@ impl fmt::Debug for TransportConfig {
             .field("stream_receive_window", stream_receive_window)
             .field("receive_window", receive_window)
             .field("send_window", send_window)
+            .field("max_send_window", max_send_window)
             .field("send_fairness", send_fairness)
             .field("packet_threshold", packet_threshold)
             .field("time_threshold", time_threshold)

@@ -8,7 +8,7 @@ use crate::{Duration, Instant};
 
 /// CUBIC Constants.
 ///
-/// These are recommended value in RFC8312.
+/// These are the values of RFC 9438, section 4.6 and 5.1.
 const BETA_CUBIC: f64 = 0.7;
 
 const C: f64 = 0.4;
@@ -22,6 +22,12 @@ pub(super) struct State {
     k: f64,
 
     w_max: f64,
+
+    // Window that Reno would have (RFC 9438, section 4.3), bytes.
+    w_est: f64,
+
+    // Window before the latest reduction, bytes.
+    cwnd_prior: f64,
 
     // Store cwnd increment during congestion avoidance.
     cwnd_inc: u64,
@@ -46,17 +52,18 @@ impl State {
         (C * (t.as_secs_f64() - self.k).powi(3) + w_max) * max_datagram_size as f64
     }
 
-    // W_est(t) = w_max * beta_cubic + 3 * (1 - beta_cubic) / (1 + beta_cubic) *
-    // (t / RTT) (Eq. 4)
-    fn w_est(&self, t: Duration, rtt: Duration, max_datagram_size: u64) -> f64 {
-        let w_max = self.w_max / max_datagram_size as f64;
-        (w_max * BETA_CUBIC
-            + 3.0 * (1.0 - BETA_CUBIC) / (1.0 + BETA_CUBIC) * t.as_secs_f64() / rtt.as_secs_f64())
-            * max_datagram_size as f64
+    // W_est = W_est + alpha_cubic * segments_acked / cwnd (RFC 9438, section 4.3). Grows as Reno
+    // does once it has reached the window before the reduction.
+    fn grow_w_est(&mut self, bytes: u64, window: u64, max_datagram_size: u64) {
+        let alpha = match self.w_est < self.cwnd_prior {
+            true => 3.0 * (1.0 - BETA_CUBIC) / (1.0 + BETA_CUBIC),
+            false => 1.0,
+        };
+        self.w_est += alpha * bytes as f64 / window as f64 * max_datagram_size as f64;
     }
 }
 
-/// The RFC8312 congestion controller, as widely used for TCP
+/// The congestion controller of RFC 9438, as widely used for TCP
 #[derive(Debug, Clone)]
 pub struct Cubic {
     config: Arc<CubicConfig>,
@@ -125,6 +132,8 @@ impl Controller for Cubic {
 
                     self.cubic_state.w_max = self.window as f64;
                     self.cubic_state.k = 0.0;
+                    self.cubic_state.w_est = self.window as f64;
+                    self.cubic_state.cwnd_prior = self.window as f64;
                 }
             }
 
@@ -133,8 +142,9 @@ impl Controller for Cubic {
             // w_cubic(t + rtt)
             let w_cubic = self.cubic_state.w_cubic(t + rtt.get(), self.current_mtu);
 
-            // w_est(t)
-            let w_est = self.cubic_state.w_est(t, rtt.get(), self.current_mtu);
+            self.cubic_state
+                .grow_w_est(bytes, self.window, self.current_mtu);
+            let w_est = self.cubic_state.w_est;
 
             let mut cubic_cwnd = self.window;
 
@@ -194,6 +204,8 @@ impl Controller for Cubic {
 
         self.ssthresh = cmp::max((window * BETA_CUBIC) as u64, self.minimum_window());
         self.window = self.ssthresh;
+        self.cubic_state.cwnd_prior = window;
+        self.cubic_state.w_est = self.window as f64;
         self.cubic_state.k = self.cubic_state.cubic_k(self.current_mtu);
 
         self.cubic_state.cwnd_inc = (self.cubic_state.cwnd_inc as f64 * BETA_CUBIC) as u64;
@@ -211,6 +223,7 @@ impl Controller for Cubic {
             self.cubic_state.cwnd_inc = 0;
 
             self.window = self.minimum_window();
+            self.cubic_state.w_est = self.window as f64;
         }
     }
 
@@ -317,5 +330,39 @@ mod tests {
         cubic.on_ack(later, later, BASE_DATAGRAM_SIZE, false, &rtt);
 
         assert_eq!(cubic.window, window + BASE_DATAGRAM_SIZE);
+    }
+
+    /// Bytes of windows that are acknowledged until the window has grown from `beta` times to its old size
+    fn rounds_to_recover(window: u64) -> u64 {
+        let now = Instant::now();
+        let mut rtt = RttEstimator::new(Duration::from_millis(10));
+        rtt.update(Duration::ZERO, Duration::from_millis(10));
+        let mut cubic = Cubic::new(
+            Arc::new(CubicConfig::default()),
+            now,
+            BASE_DATAGRAM_SIZE as u16,
+        );
+        cubic.window = window;
+        // Fast convergence must not delay the growth of Reno's window.
+        cubic.cubic_state.w_max = 2.0 * window as f64;
+        cubic.on_congestion_event(now, now, false, 1200);
+        let mut time = now;
+        for round in 1.. {
+            time += Duration::from_millis(10);
+            for _ in 0..cubic.window / BASE_DATAGRAM_SIZE {
+                cubic.on_ack(time, time, BASE_DATAGRAM_SIZE, false, &rtt);
+            }
+            if cubic.window + BASE_DATAGRAM_SIZE > window {
+                return round;
+            }
+        }
+        unreachable!()
+    }
+
+    #[test]
+    fn small_windows_grow_as_fast_as_those_of_reno() {
+        // 6 of 20 packets at 0.53 a round trip, less one because the window grows by whole packets
+        let rounds = rounds_to_recover(20 * BASE_DATAGRAM_SIZE);
+        assert!((9..=12).contains(&rounds), "{rounds}");
     }
 }

@@ -549,6 +549,7 @@ impl Connection {
         let mut congestion_blocked = false;
         // Whether packets that count towards congestion control were sent
         let mut in_flight = false;
+        let in_flight_before = self.path.in_flight.bytes;
 
         // Iterate over all spaces and find data to send
         let spaces = [SpaceId::Initial, SpaceId::Handshake, SpaceId::Data];
@@ -635,7 +636,7 @@ impl Connection {
                     let can_send_acks = can_send.acks && num_datagrams == 0;
 
                     let bytes_to_send = segment_size as u64 + untracked_bytes;
-                    if self.path.in_flight.bytes + bytes_to_send >= self.path.congestion.window() {
+                    if self.path.in_flight.bytes + bytes_to_send > self.path.congestion.window() {
                         congestion_blocked = true;
                         trace!("blocked by congestion control");
                         if !can_send_acks {
@@ -650,6 +651,7 @@ impl Connection {
                         bytes_to_send,
                         self.path.current_mtu(),
                         self.path.congestion.window(),
+                        self.path.congestion.pacing_rate(),
                         now,
                     ) {
                         self.timers.set(Timer::Pacing, delay);
@@ -978,14 +980,21 @@ impl Connection {
                 builder.pad_to(segment_size as u16);
             }
 
-            let last_packet_number = builder.exact_number;
             in_flight |= builder.finish_and_track(now, self, &mut sent_frames, buf);
-            self.path
-                .congestion
-                .on_sent(now, buf.len() as u64, last_packet_number);
+            if in_flight {
+                let bytes = self.path.in_flight.bytes;
+                self.path
+                    .congestion
+                    .on_sent(now, bytes.saturating_sub(in_flight_before), bytes);
+            }
         }
 
         self.app_limited = buf.is_empty() && !congestion_blocked;
+        if self.app_limited {
+            self.path
+                .congestion
+                .on_app_limited(self.path.in_flight.bytes);
+        }
 
         // Send MTU probe if necessary. A path that is not validated gets none: they are larger than
         // what may be sent there, and would use that up.
@@ -1621,6 +1630,10 @@ impl Connection {
             self.path.in_flight.bytes,
             self.app_limited,
             self.spaces[space_id].largest_acked_packet,
+            &self.path.rtt,
+        );
+        self.streams.widen_send_window(
+            (3 * self.path.congestion.window()).min(self.config.max_send_window),
         );
 
         if new_largest && ack_eliciting_acked {

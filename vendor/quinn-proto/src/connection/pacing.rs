@@ -6,30 +6,32 @@ use tracing::warn;
 
 /// A simple token-bucket pacer
 ///
-/// The pacer's capacity is derived on a fraction of the congestion window
-/// which can be sent in regular intervals
-/// Once the bucket is empty, further transmission is blocked.
-/// The bucket refills at a rate slightly faster
-/// than one congestion window per RTT, as recommended in
-/// <https://tools.ietf.org/html/draft-ietf-quic-recovery-34#section-7.7>
+/// The bucket refills at the rate of the congestion controller, or, if it has none, at a rate slightly faster than one
+/// congestion window per RTT, as recommended in RFC 9002, section 7.7. Once it is empty, further transmission is blocked until it
+/// is full: packets leave in bursts of [`BURST_INTERVAL_NANOS`].
 pub(super) struct Pacer {
     capacity: u64,
-    last_window: u64,
-    last_mtu: u16,
+    /// What `capacity` was computed from
+    last: (Option<u64>, u64, u16),
     tokens: u64,
+    /// Tokens above `capacity` that make up for a timer that fired late
+    excess: u64,
     prev: Instant,
+    /// Time until which data had to wait, if it had to
+    due: Option<Instant>,
 }
 
 impl Pacer {
     /// Obtains a new [`Pacer`].
     pub(super) fn new(smoothed_rtt: Duration, window: u64, mtu: u16, now: Instant) -> Self {
-        let capacity = optimal_capacity(smoothed_rtt, window, mtu);
+        let capacity = optimal_capacity(smoothed_rtt, window, None, mtu);
         Self {
             capacity,
-            last_window: window,
-            last_mtu: mtu,
+            last: (None, window, mtu),
             tokens: capacity,
+            excess: 0,
             prev: now,
+            due: None,
         }
     }
 
@@ -43,14 +45,15 @@ impl Pacer {
     /// If we can send a packet right away, this returns `None`. Otherwise, returns `Some(d)`,
     /// where `d` is the time before this function should be called again.
     ///
-    /// The 5/4 ratio used here comes from the suggestion that N = 1.25 in the draft IETF RFC for
-    /// QUIC.
+    /// `rate` is in bytes per second. Without it, it is 5/4 of `window` in `smoothed_rtt`: the ratio comes from the suggestion
+    /// that N = 1.25 in RFC 9002.
     pub(super) fn delay(
         &mut self,
         smoothed_rtt: Duration,
         bytes_to_send: u64,
         mtu: u16,
         window: u64,
+        rate: Option<u64>,
         now: Instant,
     ) -> Option<Instant> {
         debug_assert_ne!(
@@ -58,13 +61,17 @@ impl Pacer {
             "zero-sized congestion control window is nonsense"
         );
 
-        if window != self.last_window || mtu != self.last_mtu {
-            self.capacity = optimal_capacity(smoothed_rtt, window, mtu);
+        // Only the rate counts, if there is one
+        let key = match rate {
+            Some(_) => (rate, 0, mtu),
+            None => (None, window, mtu),
+        };
+        if key != self.last {
+            self.capacity = optimal_capacity(smoothed_rtt, window, rate, mtu);
 
             // Clamp the tokens
-            self.tokens = self.capacity.min(self.tokens);
-            self.last_window = window;
-            self.last_mtu = mtu;
+            self.tokens = self.tokens.min(self.capacity + self.excess);
+            self.last = key;
         }
 
         // if we can already send a packet, there is no need for delay
@@ -73,27 +80,31 @@ impl Pacer {
         }
 
         // we disable pacing for extremely large windows
-        if window > u64::from(u32::MAX) {
+        if rate.is_none() && window > u64::from(u32::MAX) {
             return None;
         }
-
-        let window = window as u32;
 
         let time_elapsed = now.checked_duration_since(self.prev).unwrap_or_else(|| {
             warn!("received a timestamp early than a previous recorded time, ignoring");
             Default::default()
         });
 
-        if smoothed_rtt.as_nanos() == 0 {
-            return None;
-        }
+        let rate = match rate {
+            Some(rate) => rate.max(1) as f64,
+            None if smoothed_rtt.is_zero() => return None,
+            None => window as f64 * 1.25 / smoothed_rtt.as_secs_f64(),
+        };
 
-        let elapsed_rtts = time_elapsed.as_secs_f64() / smoothed_rtt.as_secs_f64();
-        let new_tokens = window as f64 * 1.25 * elapsed_rtts;
+        // Data that waited for longer than it had to goes at once, or the rate would not be reached.
+        let late = self.due.take().map_or(Duration::ZERO, |due| {
+            now.saturating_duration_since(due).min(MAX_LATE)
+        });
+        self.excess = (rate * late.as_secs_f64()) as u64;
+        let new_tokens = rate * time_elapsed.as_secs_f64();
         self.tokens = self
             .tokens
             .saturating_add(new_tokens as _)
-            .min(self.capacity);
+            .min(self.capacity + self.excess);
 
         self.prev = now;
 
@@ -102,14 +113,10 @@ impl Pacer {
             return None;
         }
 
-        let unscaled_delay = smoothed_rtt
-            .checked_mul((bytes_to_send.max(self.capacity) - self.tokens) as _)
-            .unwrap_or(Duration::MAX)
-            / window;
-
-        // divisions come before multiplications to prevent overflow
         // this is the time at which the pacing window becomes empty
-        Some(self.prev + (unscaled_delay / 5) * 4)
+        let wait = (bytes_to_send.max(self.capacity) - self.tokens) as f64 / rate;
+        self.due = Some(self.prev + Duration::from_secs_f64(wait));
+        self.due
     }
 }
 
@@ -121,15 +128,14 @@ impl Pacer {
 /// - constantly waking up the connection to produce additional datagrams
 ///
 /// Too short burst intervals means we will never meet them since the timer
-/// accuracy in user-space is not high enough. If we miss the interval by more
-/// than 25%, we will lose that part of the congestion window since no additional
-/// tokens for the extra-elapsed time can be stored.
+/// accuracy in user-space is not high enough.
 ///
 /// Too long burst intervals make pacing less effective.
-fn optimal_capacity(smoothed_rtt: Duration, window: u64, mtu: u16) -> u64 {
-    let rtt = smoothed_rtt.as_nanos().max(1);
-
-    let capacity = ((window as u128 * BURST_INTERVAL_NANOS) / rtt) as u64;
+fn optimal_capacity(smoothed_rtt: Duration, window: u64, rate: Option<u64>, mtu: u16) -> u64 {
+    let capacity = match rate {
+        Some(rate) => rate as u128 * BURST_INTERVAL_NANOS / 1_000_000_000,
+        None => window as u128 * BURST_INTERVAL_NANOS / smoothed_rtt.as_nanos().max(1),
+    } as u64;
 
     // Small bursts are less efficient (no GSO), could increase latency and don't effectively
     // use the channel's buffer capacity. Large bursts might block the connection on sending.
@@ -143,6 +149,9 @@ fn optimal_capacity(smoothed_rtt: Duration, window: u64, mtu: u16) -> u64 {
 /// If kernel-level pacing is supported later a higher time here might be
 /// more applicable.
 const BURST_INTERVAL_NANOS: u128 = 2_000_000; // 2ms
+
+/// Lateness of timers that is made up for
+const MAX_LATE: Duration = Duration::from_millis(10);
 
 /// Allows some usage of GSO, and doesn't slow down the handshake.
 const MIN_BURST_SIZE: u64 = 10;
@@ -162,17 +171,24 @@ mod tests {
 
         assert!(
             Pacer::new(rtt, 30000, 1500, new_instant)
-                .delay(Duration::from_micros(0), 0, 1500, 1, old_instant)
+                .delay(Duration::from_micros(0), 0, 1500, 1, None, old_instant)
                 .is_none()
         );
         assert!(
             Pacer::new(rtt, 30000, 1500, new_instant)
-                .delay(Duration::from_micros(0), 1600, 1500, 1, old_instant)
+                .delay(Duration::from_micros(0), 1600, 1500, 1, None, old_instant)
                 .is_none()
         );
         assert!(
             Pacer::new(rtt, 30000, 1500, new_instant)
-                .delay(Duration::from_micros(0), 1500, 1500, 3000, old_instant)
+                .delay(
+                    Duration::from_micros(0),
+                    1500,
+                    1500,
+                    3000,
+                    None,
+                    old_instant
+                )
                 .is_none()
         );
     }
@@ -215,27 +231,27 @@ mod tests {
         assert_eq!(pacer.tokens, pacer.capacity);
         let initial_tokens = pacer.tokens;
 
-        pacer.delay(rtt, mtu as u64, mtu, window * 2, now);
+        pacer.delay(rtt, mtu as u64, mtu, window * 2, None, now);
         assert_eq!(
             pacer.capacity,
             (2 * window as u128 * BURST_INTERVAL_NANOS / rtt.as_nanos()) as u64
         );
         assert_eq!(pacer.tokens, initial_tokens);
 
-        pacer.delay(rtt, mtu as u64, mtu, window / 2, now);
+        pacer.delay(rtt, mtu as u64, mtu, window / 2, None, now);
         assert_eq!(
             pacer.capacity,
             (window as u128 / 2 * BURST_INTERVAL_NANOS / rtt.as_nanos()) as u64
         );
         assert_eq!(pacer.tokens, initial_tokens / 2);
 
-        pacer.delay(rtt, mtu as u64, mtu * 2, window, now);
+        pacer.delay(rtt, mtu as u64, mtu * 2, window, None, now);
         assert_eq!(
             pacer.capacity,
             (window as u128 * BURST_INTERVAL_NANOS / rtt.as_nanos()) as u64
         );
 
-        pacer.delay(rtt, mtu as u64, 20_000, window, now);
+        pacer.delay(rtt, mtu as u64, 20_000, window, None, now);
         assert_eq!(pacer.capacity, 20_000_u64 * MIN_BURST_SIZE);
     }
 
@@ -251,7 +267,7 @@ mod tests {
 
         for _ in 0..packet_capacity {
             assert_eq!(
-                pacer.delay(rtt, mtu as u64, mtu, window, old_instant),
+                pacer.delay(rtt, mtu as u64, mtu, window, None, old_instant),
                 None,
                 "When capacity is available packets should be sent immediately"
             );
@@ -263,7 +279,7 @@ mod tests {
 
         assert_eq!(
             pacer
-                .delay(rtt, mtu as u64, mtu, window, old_instant)
+                .delay(rtt, mtu as u64, mtu, window, None, old_instant)
                 .expect("Send must be delayed")
                 .duration_since(old_instant),
             pace_duration
@@ -276,6 +292,7 @@ mod tests {
                 mtu as u64,
                 mtu,
                 window,
+                None,
                 old_instant + pace_duration / 2
             ),
             None
@@ -284,7 +301,7 @@ mod tests {
 
         for _ in 0..packet_capacity / 2 {
             assert_eq!(
-                pacer.delay(rtt, mtu as u64, mtu, window, old_instant),
+                pacer.delay(rtt, mtu as u64, mtu, window, None, old_instant),
                 None,
                 "When capacity is available packets should be sent immediately"
             );
@@ -299,10 +316,44 @@ mod tests {
                 mtu as u64,
                 mtu,
                 window,
+                None,
                 old_instant + pace_duration * 3 / 2
             ),
             None
         );
         assert_eq!(pacer.tokens, pacer.capacity);
+    }
+
+    #[test]
+    fn rate_is_kept_by_late_timers() {
+        let (rate, mtu) = (12_500_000, 1200);
+        let rtt = Duration::from_millis(50);
+        let start = Instant::now();
+        let mut now = start;
+        let mut pacer = Pacer::new(rtt, 12_000, mtu, start);
+        let mut sent = 0;
+        while now < start + Duration::from_secs(1) {
+            match pacer.delay(rtt, mtu.into(), mtu, 1_000_000, Some(rate), now) {
+                None => {
+                    pacer.on_transmit(mtu);
+                    sent += u64::from(mtu);
+                }
+                // Each timer is late, some of them more than a burst takes.
+                Some(due) => now = due + Duration::from_micros(300 + sent % 7 * 1000),
+            }
+        }
+        assert!(sent.abs_diff(rate) < rate / 50, "{sent}");
+
+        // What the application did not use is lost.
+        now += Duration::from_secs(1);
+        let mut burst = 0;
+        while pacer
+            .delay(rtt, mtu.into(), mtu, 1_000_000, Some(rate), now)
+            .is_none()
+        {
+            pacer.on_transmit(mtu);
+            burst += u64::from(mtu);
+        }
+        assert!(burst <= rate / 1000 * 12, "{burst}");
     }
 }

@@ -444,7 +444,7 @@ mod tests {
         for _ in 0..1000 {
             if path
                 .pacing
-                .delay(path.rtt.get(), mtu.into(), mtu, window, now)
+                .delay(path.rtt.get(), mtu.into(), mtu, window, None, now)
                 .is_some()
             {
                 break;
@@ -453,7 +453,7 @@ mod tests {
         }
         assert!(
             path.pacing
-                .delay(path.rtt.get(), mtu.into(), mtu, window, now)
+                .delay(path.rtt.get(), mtu.into(), mtu, window, None, now)
                 .is_some()
         );
 
@@ -465,6 +465,7 @@ mod tests {
                 path.current_mtu().into(),
                 path.current_mtu(),
                 path.congestion.window(),
+                None,
                 now
             ),
             None

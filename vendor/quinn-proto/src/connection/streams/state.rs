@@ -75,6 +75,8 @@ pub struct StreamsState {
     ///
     /// Note this may be less than `buffered_data` if the user has set a new value.
     pub(super) send_window: u64,
+    /// Upper bound for `buffered_data` by the congestion window, where it is above `send_window`
+    wide_send_window: u64,
     /// Configured upper bound for how much unacked data the peer can send us per stream
     pub(super) stream_receive_window: u64,
 
@@ -136,6 +138,7 @@ impl StreamsState {
             data_recvd: 0,
             buffered_data: 0,
             send_window,
+            wide_send_window: 0,
             stream_receive_window: stream_receive_window.into(),
             initial_max_stream_data_uni: 0u32.into(),
             initial_max_stream_data_bidi_local: 0u32.into(),
@@ -740,7 +743,11 @@ impl StreamsState {
     pub(crate) fn write_limit(&self) -> u64 {
         (self.max_data - self.data_sent)
             // `send_window` can be set after construction to something *less* than `buffered_data`
-            .min(self.send_window.saturating_sub(self.buffered_data))
+            .min(
+                self.send_window
+                    .max(self.wide_send_window)
+                    .saturating_sub(self.buffered_data),
+            )
     }
 
     /// Yield stream events
@@ -830,6 +837,11 @@ impl StreamsState {
 
     pub(crate) fn set_send_window(&mut self, send_window: u64) {
         self.send_window = send_window;
+    }
+
+    /// Let up to `window` bytes be buffered, if that is more than the send window
+    pub(crate) fn widen_send_window(&mut self, window: u64) {
+        self.wide_send_window = window;
     }
 
     /// Set the receive_window and returns whether the receive_window has been
@@ -2049,6 +2061,12 @@ mod tests {
 
         assert_eq!(server.write_limit(), initial_send_window);
         assert_eq!(server.poll(), None);
+
+        // The congestion window raises the limit for a while, and does not lower it
+        server.widen_send_window(larger_send_window);
+        assert_eq!(server.write_limit(), larger_send_window);
+        server.widen_send_window(1);
+        assert_eq!(server.write_limit(), initial_send_window);
 
         let mut retransmits = Retransmits::default();
         let conn_state = ConnState::Established;
