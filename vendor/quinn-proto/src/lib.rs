@@ -289,6 +289,10 @@ const LOC_CID_COUNT: u64 = 8;
 const RESET_TOKEN_SIZE: usize = 16;
 const MAX_CID_SIZE: usize = 20;
 const MIN_INITIAL_SIZE: u16 = 1200;
+/// Longest datagram that may share memory with others when it is given to [`Endpoint::handle`]
+pub const SHORT_DATAGRAM: usize = 256;
+/// Most memory that short datagrams may share, and what counts as kept while a part of one is kept
+pub const SHARED_ALLOCATION: usize = 2048;
 /// <https://www.rfc-editor.org/rfc/rfc9000.html#name-datagram-size>
 const INITIAL_MTU: u16 = 1200;
 const MAX_UDP_PAYLOAD: u16 = 65527;

@@ -31,8 +31,8 @@ use bytes::BytesMut;
 use forebay_sys::datagrams::{self, Address, Batch, Datagram, Destination, MOST, Outbox};
 use forebay_sys::sockets;
 use quinn_proto::{
-    ConnectionEvent, ConnectionHandle, DatagramEvent, EcnCodepoint, EndpointConfig, Incoming, ServerConfig,
-    Transmit,
+    ConnectionEvent, ConnectionHandle, DatagramEvent, EcnCodepoint, EndpointConfig, Incoming,
+    SHARED_ALLOCATION, SHORT_DATAGRAM, ServerConfig, Transmit,
 };
 use rustix::io::Errno;
 use settings::{server_config, unpaced};
@@ -201,6 +201,8 @@ pub struct Endpoint {
     timers: RefCell<BinaryHeap<Reverse<(Instant, usize)>>>,
     /// Buffer for answers to datagrams without a connection.
     buf: RefCell<Vec<u8>>,
+    /// Memory for short datagrams, which serves again once nothing refers to it.
+    room: RefCell<BytesMut>,
     /// Packets of connections that leave together.
     outbox: RefCell<Outbox>,
     /// Number of links that are not established.
@@ -271,6 +273,7 @@ impl Endpoint {
             ready: RefCell::default(),
             sending: RefCell::default(),
             timers: RefCell::default(),
+            room: RefCell::default(),
             buf: RefCell::default(),
             outbox: RefCell::default(),
             half_open: Cell::new(0),
@@ -433,7 +436,7 @@ impl Endpoint {
         let mut quinn = self.quinn.borrow_mut();
         let Received { remote, local, ecn, bytes } = *received;
         let ecn = EcnCodepoint::from_bits(ecn);
-        let mut bytes = BytesMut::from(bytes);
+        let mut bytes = self.copy(bytes);
         version::to_v1(&mut bytes);
         match quinn.handle(now, remote, local, ecn, bytes, &mut buf) {
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
@@ -474,6 +477,20 @@ impl Endpoint {
             }
         }
         self.buf.replace(buf);
+    }
+
+    /// Copies a datagram for quinn-proto, which decrypts it in place and keeps parts of it. Short ones share memory: most requests and
+    /// acknowledgments come and go with their turn.
+    fn copy(&self, bytes: &[u8]) -> BytesMut {
+        if bytes.len() > SHORT_DATAGRAM {
+            return BytesMut::from(bytes);
+        }
+        let mut room = self.room.borrow_mut();
+        if room.capacity() < bytes.len() {
+            room.reserve(SHARED_ALLOCATION);
+        }
+        room.extend_from_slice(bytes);
+        room.split()
     }
 
     /// Decides on a new connection.

@@ -16,8 +16,8 @@ use tracing::{debug, error, trace, trace_span, warn};
 
 use crate::{
     Dir, Duration, EndpointConfig, Frame, Instant, MAX_CID_SIZE, MAX_STREAM_COUNT,
-    MIN_INITIAL_SIZE, Side, StreamId, TIMER_GRANULARITY, TokenStore, Transmit, TransportError,
-    TransportErrorCode, VarInt,
+    MIN_INITIAL_SIZE, SHARED_ALLOCATION, SHORT_DATAGRAM, Side, StreamId, TIMER_GRANULARITY,
+    TokenStore, Transmit, TransportError, TransportErrorCode, VarInt,
     cid_generator::ConnectionIdGenerator,
     cid_queue::CidQueue,
     coding::BufMutExt,
@@ -2807,7 +2807,7 @@ impl Connection {
         packet: Packet,
     ) -> Result<(), TransportError> {
         debug_assert_ne!(packet.header.space(), SpaceId::Data);
-        let payload_len = packet.payload.len();
+        let payload_len = Ord::max(packet.payload.len(), SHARED_ALLOCATION);
         let mut ack_eliciting = false;
         for result in frame::Iter::new(packet.payload.freeze())? {
             let frame = result?;
@@ -2866,7 +2866,11 @@ impl Connection {
     ) -> Result<(), TransportError> {
         let mut is_probing_packet = true;
         let mut close = None;
-        let payload_len = payload.len();
+        // A part that is kept keeps the datagram, and those that share its memory
+        let payload_len = match payload.len() {
+            0..=SHORT_DATAGRAM => SHARED_ALLOCATION,
+            length => length,
+        };
         let mut ack_eliciting = false;
         for result in frame::Iter::new(payload)? {
             let frame = match result? {
