@@ -292,13 +292,11 @@ impl<'a> Driver<'a> {
         s.grant();
         let no_streams = s.streams.is_empty();
         let over = s.failed || (no_streams && (s.leaving || s.client_leaves || self.timed_out));
+        // TLS may hold records of which the socket took a part, also when `out` is empty.
+        let all_sent = self.blocked_since.is_none();
         let nothing_held =
             s.out.is_empty() && s.input.is_empty() && s.connection.field_block.stream().is_none();
-        Activity {
-            over: over && self.blocked_since.is_none(),
-            idle: no_streams && nothing_held && !over,
-            no_streams,
-        }
+        Activity { over: over && all_sent, idle: no_streams && nothing_held && all_sent && !over, no_streams }
     }
 
     /// Closes a connection that is over.

@@ -246,6 +246,48 @@ fn answers_of_busy_turns_arrive_whole() {
     }
 }
 
+/// A connection over HTTP/2 whose last stream has ended is not idle while the end of the answer has found no room: the client
+/// gets it as soon as it reads.
+#[test]
+fn the_end_of_an_answer_over_http2_leaves_once_there_is_room() {
+    let site = site("http2 on; server { listen 127.0.0.1:%PORT0% ssl sndbuf=8k; location / { root html; } }");
+    let script = site.write(
+        "late.py",
+        "import socket, ssl, struct, sys\n\
+         context = ssl.create_default_context()\n\
+         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE\n\
+         context.set_alpn_protocols(['h2'])\n\
+         def frame(kind, flags, stream, payload):\n\
+         \x20   return struct.pack('>IBI', len(payload) << 8 | kind, flags, stream) + payload\n\
+         def literal(text): return bytes([len(text)]) + text.encode()\n\
+         for size in map(int, sys.argv[2:]):\n\
+         \x20   s = socket.socket()\n\
+         \x20   s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)\n\
+         \x20   s.settimeout(20)\n\
+         \x20   s.connect(('127.0.0.1', int(sys.argv[1])))\n\
+         \x20   s = context.wrap_socket(s)\n\
+         \x20   get = b'\\x82\\x87\\x04' + literal(f'/{size}') + b'\\x41' + literal('h')\n\
+         \x20   s.sendall(b'PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n' + frame(4, 0, 0, b'') + frame(1, 5, 1, get))\n\
+         \x20   reader, got, ended = s.makefile('rb'), 0, False\n\
+         \x20   while not ended:\n\
+         \x20       length, flags, stream = struct.unpack('>IBI', reader.read(9))\n\
+         \x20       payload = reader.read(length >> 8)\n\
+         \x20       got += len(payload) if length & 255 == 0 else 0\n\
+         \x20       ended = stream == 1 and flags & 1 != 0\n\
+         \x20   assert got == size, (got, size)\n",
+    );
+    // Below the initial window, and more than the socket takes.
+    let sizes = ["30000", "40000", "50000", "60000"];
+    for size in sizes {
+        site.write(&format!("html/{size}"), &"x".repeat(size.parse().expect("a number")));
+    }
+    let server = Server::start_on(site);
+    let mut python = Command::new("python3");
+    python.arg(&script).arg(server.addr(0).port().to_string()).args(sizes);
+    let out = python.output().expect("python3 runs");
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+}
+
 /// The beginning of a record is no request: the connection is as idle as it was, and has its time for a head but once.
 #[test]
 fn pieces_of_records_do_not_keep_a_connection() {
