@@ -428,6 +428,7 @@ fn flush(thread: &Rc<Thread>, wire: &mut Wire, session: &Rc<Session>) -> Result<
     if s.out.is_empty() && !wire.has_unsent() {
         return Ok(Flushed::All);
     }
+    let unsent = wire.unsent();
     let (done, full) = write(thread, wire, &mut s)?;
     s.out_start += done as u64;
     if done == s.out.len() {
@@ -435,10 +436,12 @@ fn flush(thread: &Rc<Thread>, wire: &mut Wire, session: &Rc<Session>) -> Result<
     } else {
         s.out.drain(..done);
     }
-    Ok(match (full, done) {
+    // Records that were sealed by an earlier call count, too.
+    let progress = done > 0 || wire.unsent() < unsent;
+    Ok(match (full, progress) {
         (false, _) => Flushed::All,
-        (true, 0) => Flushed::Nothing,
-        (true, _) => Flushed::Some,
+        (true, false) => Flushed::Nothing,
+        (true, true) => Flushed::Some,
     })
 }
 
