@@ -389,6 +389,12 @@ impl Wire {
         self.tls_ref().is_some_and(Stream::has_unsent)
     }
 
+    /// Returns the length of the TLS records that have been sealed but not sent, in bytes.
+    #[inline]
+    pub fn unsent(&self) -> usize {
+        self.tls_ref().map_or(0, Stream::unsent)
+    }
+
     /// Writes bytes. Over TLS a call without bytes sends the records that have not been sent.
     ///
     /// # Errors

@@ -193,6 +193,12 @@ impl Stream {
         !self.owed.is_empty()
     }
 
+    /// Returns the length of the sealed records that have not been sent, in bytes.
+    #[inline]
+    pub fn unsent(&self) -> usize {
+        self.owed.len() - self.owed_at
+    }
+
     /// Gives memory back before a pause.
     pub fn shrink(&mut self) {
         for b in [&mut self.partial, &mut self.owed, &mut self.ready] {

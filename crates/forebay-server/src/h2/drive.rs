@@ -292,13 +292,11 @@ impl<'a> Driver<'a> {
         s.grant();
         let no_streams = s.streams.is_empty();
         let over = s.failed || (no_streams && (s.leaving || s.client_leaves || self.timed_out));
+        // TLS may hold records of which the socket took a part, also when `out` is empty.
+        let all_sent = self.blocked_since.is_none();
         let nothing_held =
             s.out.is_empty() && s.input.is_empty() && s.connection.field_block.stream().is_none();
-        Activity {
-            over: over && self.blocked_since.is_none(),
-            idle: no_streams && nothing_held && !over,
-            no_streams,
-        }
+        Activity { over: over && all_sent, idle: no_streams && nothing_held && all_sent && !over, no_streams }
     }
 
     /// Closes a connection that is over.
@@ -430,6 +428,7 @@ fn flush(thread: &Rc<Thread>, wire: &mut Wire, session: &Rc<Session>) -> Result<
     if s.out.is_empty() && !wire.has_unsent() {
         return Ok(Flushed::All);
     }
+    let unsent = wire.unsent();
     let (done, full) = write(thread, wire, &mut s)?;
     s.out_start += done as u64;
     if done == s.out.len() {
@@ -437,10 +436,12 @@ fn flush(thread: &Rc<Thread>, wire: &mut Wire, session: &Rc<Session>) -> Result<
     } else {
         s.out.drain(..done);
     }
-    Ok(match (full, done) {
+    // Records that were sealed by an earlier call count, too.
+    let progress = done > 0 || wire.unsent() < unsent;
+    Ok(match (full, progress) {
         (false, _) => Flushed::All,
-        (true, 0) => Flushed::Nothing,
-        (true, _) => Flushed::Some,
+        (true, false) => Flushed::Nothing,
+        (true, true) => Flushed::Some,
     })
 }
 

@@ -4,6 +4,7 @@ use super::{GET, s_client, site};
 use crate::harness::{Server, wait_for};
 use std::io::Write;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 #[test]
 fn half_a_handshake_is_given_up() {
@@ -11,7 +12,7 @@ fn half_a_handshake_is_given_up() {
         Server::start_on(site("server { listen 127.0.0.1:%PORT0% ssl; client_header_timeout 300ms; }"));
     let mut stream = std::net::TcpStream::connect(server.addr(0)).expect("connect");
     stream.write_all(&[0x16, 3, 1, 0, 200, 1]).expect("write");
-    stream.set_read_timeout(Some(std::time::Duration::from_secs(10))).expect("timeout");
+    stream.set_read_timeout(Some(Duration::from_secs(10))).expect("timeout");
     assert_eq!(std::io::Read::read(&mut stream, &mut [0; 10]).expect("end"), 0);
     server.wait_for_log("client timed out (110: Connection timed out) while SSL handshaking", 1);
 }
@@ -244,6 +245,70 @@ fn answers_of_busy_turns_arrive_whole() {
         let out = python.args(old).output().expect("python3 runs");
         assert!(out.status.success(), "{old:?}: {}", String::from_utf8_lossy(&out.stderr));
     }
+}
+
+/// Gets files of these sizes in bytes over HTTP/2, each on a connection of its own with a small receive buffer. The client pauses
+/// before each read of at most 2 KiB.
+fn get_over_http2(server: &Server, pause: Duration, sizes: &[usize]) {
+    let script = server.site.write(
+        "http2.py",
+        "import socket, ssl, struct, sys, time\n\
+         port, pause = int(sys.argv[1]), float(sys.argv[2])\n\
+         context = ssl.create_default_context()\n\
+         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE\n\
+         context.set_alpn_protocols(['h2'])\n\
+         def frame(kind, flags, stream, payload):\n\
+         \x20   return struct.pack('>IBI', len(payload) << 8 | kind, flags, stream) + payload\n\
+         def literal(text): return bytes([len(text)]) + text.encode()\n\
+         def read(reader, length):\n\
+         \x20   got = b''\n\
+         \x20   while len(got) < length:\n\
+         \x20       time.sleep(pause)\n\
+         \x20       piece = reader.read(min(2048, length - len(got)))\n\
+         \x20       assert piece, 'the connection has ended'\n\
+         \x20       got += piece\n\
+         \x20   return got\n\
+         for size in map(int, sys.argv[3:]):\n\
+         \x20   s = socket.socket()\n\
+         \x20   s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)\n\
+         \x20   s.settimeout(20)\n\
+         \x20   s.connect(('127.0.0.1', port))\n\
+         \x20   s = context.wrap_socket(s)\n\
+         \x20   get = b'\\x82\\x87\\x04' + literal(f'/{size}') + b'\\x41' + literal('h')\n\
+         \x20   s.sendall(b'PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n' + frame(4, 0, 0, b'') + frame(1, 5, 1, get))\n\
+         \x20   reader, content, ended = s.makefile('rb'), 0, False\n\
+         \x20   while not ended:\n\
+         \x20       head, flags, stream = struct.unpack('>IBI', read(reader, 9))\n\
+         \x20       payload = read(reader, head >> 8)\n\
+         \x20       content += len(payload) if head & 255 == 0 else 0\n\
+         \x20       ended = stream == 1 and flags & 1 != 0\n\
+         \x20   assert content == size, (content, size)\n",
+    );
+    for size in sizes {
+        server.site.write(&format!("html/{size}"), &"x".repeat(*size));
+    }
+    let mut python = Command::new("python3");
+    python.arg(&script).arg(server.addr(0).port().to_string()).arg(pause.as_secs_f64().to_string());
+    let out = python.args(sizes.iter().map(usize::to_string)).output().expect("python3 runs");
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+}
+
+/// A connection over HTTP/2 whose last stream has ended is not idle while the end of the answer has found no room: the client
+/// gets it as soon as it reads.
+#[test]
+fn the_end_of_an_answer_over_http2_leaves_once_there_is_room() {
+    let server = Server::start_on(site("http2 on; server { listen 127.0.0.1:%PORT0% ssl sndbuf=2k; }"));
+    // Below the initial window, and more than the socket takes.
+    get_over_http2(&server, Duration::ZERO, &[20_000, 40_000, 60_000]);
+}
+
+/// `send_timeout` is the time between two writes over HTTP/2, too, also if they send records that were sealed at once.
+#[test]
+fn a_slow_client_over_http2_gets_records_that_were_sealed_at_once() {
+    let server = Server::start_on(site(
+        "http2 on; send_timeout 2s; ssl_buffer_size 2k; server { listen 127.0.0.1:%PORT0% ssl sndbuf=2k; }",
+    ));
+    get_over_http2(&server, Duration::from_millis(100), &[60_000]);
 }
 
 /// The beginning of a record is no request: the connection is as idle as it was, and has its time for a head but once.
