@@ -27,7 +27,8 @@ use sampler::{Sample, Sampler};
 ///   the full queue of another one has found only a part of its share by then, and the lower bound would keep it there.
 /// - A probe that loses too much sets `inflight_long` to what was in flight when the lost packet was sent, not to the part of
 ///   it at which the losses reached 2 %.
-/// - A round-trip time close to the lowest one postpones the state ProbeRtt, as an application that pauses leaves no queue.
+/// - A round-trip time close to the lowest one postpones the state ProbeRtt if the application limited what was sent, as its
+///   pauses leave no queue. The draft asks for a lower one.
 /// - Losses count as one event for each acknowledgment that reveals them, not for each gap in the packet numbers.
 /// - The window does not shrink to what is in flight while losses are repaired, and losses that prove spurious are not undone.
 /// - State of the sampler is kept for each burst, not for each packet (see [`Sampler`]).
@@ -554,17 +555,18 @@ impl Bbr {
         }
     }
 
-    fn update_min_rtt(&mut self, now: Instant, rtt: Duration) {
+    fn update_min_rtt(&mut self, now: Instant, rtt: Duration, app_limited: bool) {
         self.probe_rtt_expired =
             now.saturating_duration_since(self.probe_rtt_min_stamp) > PROBE_RTT_INTERVAL;
         if self.probe_rtt_expired || self.probe_rtt_min.is_none_or(|x| rtt < x) {
             self.probe_rtt_min = Some(rtt);
             self.probe_rtt_min_stamp = now;
-        } else if self
-            .probe_rtt_min
-            .is_some_and(|x| rtt <= x.mul_f64(SAME_RTT))
+        } else if app_limited
+            && self
+                .probe_rtt_min
+                .is_some_and(|x| rtt <= x.mul_f64(SAME_RTT))
         {
-            // The path was without a queue just now, so there is no need to drain it.
+            // The path was without a queue in a pause, so there is no need to drain it.
             self.probe_rtt_min_stamp = now;
         }
         let expired = now.saturating_duration_since(self.min_rtt_stamp) > MIN_RTT_FILTER;
@@ -714,7 +716,7 @@ impl Controller for Bbr {
         self.check_full_bw_reached(&sample);
         self.check_startup_and_drain(now, in_flight);
         self.update_probe_bw(now, &sample, acked, in_flight);
-        self.update_min_rtt(now, sample.rtt);
+        self.update_min_rtt(now, sample.rtt, sample.app_limited);
         self.check_probe_rtt(now, in_flight);
         self.advance_loss_round(&sample);
         self.set_pacing_rate(self.pacing_gain);

@@ -311,27 +311,49 @@ fn bandwidth_is_followed() {
     assert!(rate > 85.0, "{rate}");
 }
 
-#[test]
-fn probe_rtt_drains() {
-    let mut link = Link::new(100, 500, 0.0);
-    let mut flow = Flow::new(link.now);
-    goodput(&mut link, &mut flow, 2000 * MS);
-    // The path becomes longer, so only an expired minimum can follow.
-    link.delay = 40 * MS;
-    let mut least = u64::MAX;
-    let mut states = 0;
-    for _ in 0..15_000 {
+/// Runs one flow. Returns how often it was in ProbeRtt, and the bytes it had least in flight there.
+fn probe_rtts(link: &mut Link, flow: &mut Flow, time: Duration) -> (u32, u64) {
+    let end = link.now + time;
+    let (mut states, mut least) = (0, u64::MAX);
+    while link.now < end {
         let before = flow.bbr.state;
-        goodput(&mut link, &mut flow, MS);
+        link.run(std::slice::from_mut(flow), MS);
         if flow.bbr.state == State::ProbeRtt {
             states += u32::from(before != State::ProbeRtt);
             least = least.min(flow.in_flight);
         }
     }
-    assert!((1..=4).contains(&states), "{states}");
+    (states, least)
+}
+
+#[test]
+fn probe_rtt_drains() {
+    let mut link = Link::new(100, 500, 0.0);
+    let mut flow = Flow::new(link.now);
+    let (states, least) = probe_rtts(&mut link, &mut flow, 20_000 * MS);
+    assert!((2..=4).contains(&states), "{states}");
+    assert!(least <= flow.bbr.bdp(flow.bbr.max_bw(), 0.6), "{least}");
+    let min_rtt = flow.bbr.min_rtt.unwrap();
+    assert!((50 * MS..52 * MS).contains(&min_rtt), "{min_rtt:?}");
+
+    // The path becomes longer, so only an expired minimum can follow.
+    link.delay = 40 * MS;
+    let (states, least) = probe_rtts(&mut link, &mut flow, 15_000 * MS);
+    assert!((2..=4).contains(&states), "{states}");
     assert!(least <= flow.bbr.bdp(flow.bbr.max_bw(), 0.6), "{least}");
     let min_rtt = flow.bbr.min_rtt.unwrap();
     assert!((80 * MS..85 * MS).contains(&min_rtt), "{min_rtt:?}");
+}
+
+#[test]
+fn pauses_make_probe_rtt_needless() {
+    let mut link = Link::new(100, 500, 0.0);
+    let mut flow = Flow::new(link.now);
+    for n in 0..40 {
+        flow.backlog = 2_000_000 / MTU * MTU;
+        let (states, _) = probe_rtts(&mut link, &mut flow, 500 * MS);
+        assert_eq!((flow.backlog / MTU, states), (0, 0), "{n}");
+    }
 }
 
 #[test]
