@@ -19,10 +19,19 @@ use sampler::{Sample, Sampler};
 /// Estimates the bandwidth of the path and its round-trip time without queues, and sends at that rate. Differs from the draft:
 ///
 /// - The short-term bounds `bw_short` and `inflight_short` fall after rounds in which more than 2 % was lost and all packets met a
-///   queue, or more than 5 % without one, not after each loss. The draft's rule takes random losses for congestion.
-/// - A round-trip time close to the lowest one postpones the state ProbeRtt, as an application that pauses leaves no queue.
-/// - The state Down sends at 0.75 of the bandwidth instead of 0.9, or what other flows send could keep a queue from draining.
-/// - A mark of explicit congestion notification counts as such a round (RFC 9002, section 7.1).
+///   queue, or more than 5 % without one, not after each loss. The draft's rule takes random losses for congestion. They do not
+///   fall after rounds that the application limited.
+/// - A mark of explicit congestion notification counts as such a round (RFC 9002, section 7.1). In Startup one mark suffices to
+///   leave it, and in a probe one mark ends the probe.
+/// - Startup that ends by losses leaves twice the product of bandwidth and delay as `inflight_long`, not once. A flow that meets
+///   the full queue of another one has found only a part of its share by then, and the lower bound would keep it there.
+/// - A probe that loses too much sets `inflight_long` to what was in flight when the lost packet was sent, not to the part of
+///   it at which the losses reached 2 %.
+/// - A round-trip time close to the lowest one postpones the state ProbeRtt if the application limited what was sent, as its
+///   pauses leave no queue. The draft asks for a lower one.
+/// - Losses count as one event for each acknowledgment that reveals them, not for each gap in the packet numbers.
+/// - The window does not shrink to what is in flight while losses are repaired, and losses that prove spurious are not undone.
+/// - State of the sampler is kept for each burst, not for each packet (see [`Sampler`]).
 #[derive(Debug, Clone)]
 pub struct Bbr {
     config: Arc<BbrConfig>,
@@ -133,7 +142,7 @@ const DRAIN_PACING_GAIN: f64 = 0.5;
 const CWND_GAIN: f64 = 2.0;
 const UP_PACING_GAIN: f64 = 1.25;
 const UP_CWND_GAIN: f64 = 2.25;
-const DOWN_PACING_GAIN: f64 = 0.75;
+const DOWN_PACING_GAIN: f64 = 0.9;
 const PROBE_RTT_CWND_GAIN: f64 = 0.5;
 /// Part of the estimated bandwidth at which data is sent, so that no queue stays
 const PACING_MARGIN: f64 = 0.99;
@@ -477,11 +486,9 @@ impl Bbr {
                     // The bound may be what keeps the rate from growing.
                     self.reset_full_bw();
                     self.full_bw = sample.rate;
-                } else if self.full_bw_now
-                    || (now.saturating_duration_since(self.cycle_start)
-                        > self.min_rtt.unwrap_or_default()
-                        && in_flight > self.inflight(self.max_bw(), UP_PACING_GAIN))
-                {
+                } else if self.full_bw_now {
+                    // A queue alone does not end the probe: other flows may keep one, and only a
+                    // flow that fills it too gets its share.
                     self.start_down(now);
                 }
             }
@@ -548,17 +555,18 @@ impl Bbr {
         }
     }
 
-    fn update_min_rtt(&mut self, now: Instant, rtt: Duration) {
+    fn update_min_rtt(&mut self, now: Instant, rtt: Duration, app_limited: bool) {
         self.probe_rtt_expired =
             now.saturating_duration_since(self.probe_rtt_min_stamp) > PROBE_RTT_INTERVAL;
         if self.probe_rtt_expired || self.probe_rtt_min.is_none_or(|x| rtt < x) {
             self.probe_rtt_min = Some(rtt);
             self.probe_rtt_min_stamp = now;
-        } else if self
-            .probe_rtt_min
-            .is_some_and(|x| rtt <= x.mul_f64(SAME_RTT))
+        } else if app_limited
+            && self
+                .probe_rtt_min
+                .is_some_and(|x| rtt <= x.mul_f64(SAME_RTT))
         {
-            // The path was without a queue just now, so there is no need to drain it.
+            // The path was without a queue in a pause, so there is no need to drain it.
             self.probe_rtt_min_stamp = now;
         }
         let expired = now.saturating_duration_since(self.min_rtt_stamp) > MIN_RTT_FILTER;
@@ -708,7 +716,7 @@ impl Controller for Bbr {
         self.check_full_bw_reached(&sample);
         self.check_startup_and_drain(now, in_flight);
         self.update_probe_bw(now, &sample, acked, in_flight);
-        self.update_min_rtt(now, sample.rtt);
+        self.update_min_rtt(now, sample.rtt, sample.app_limited);
         self.check_probe_rtt(now, in_flight);
         self.advance_loss_round(&sample);
         self.set_pacing_rate(self.pacing_gain);
