@@ -98,6 +98,7 @@ fn server_for(alpn: &'static [u8], manner: impl Manner) -> SocketAddr {
             streams: 4,
             stream_window: 1 << 20,
             send_window: 1 << 20,
+            max_send_window: 1 << 20,
             idle: Duration::from_secs(30),
             ids: 2,
             retry: false,
