@@ -31,7 +31,7 @@ use sampler::{Sample, Sampler};
 ///   pauses leave no queue. The draft asks for a lower one.
 /// - Losses count as one event for each acknowledgment that reveals them, not for each gap in the packet numbers.
 /// - The window does not shrink to what is in flight while losses are repaired, and losses that prove spurious are not undone.
-/// - State of the sampler is kept for each burst, not for each packet (see [`Sampler`]).
+/// - State of the sampler is kept for each burst, not for each packet (see sampler.rs).
 #[derive(Debug, Clone)]
 pub struct Bbr {
     config: Arc<BbrConfig>,
