@@ -185,7 +185,7 @@ mod tests {
         );
         let origin = Origin { section: &bytes, table: None, limits: &limits, end_stream: false };
         let head = decoded(&decoder, &origin);
-        // What is in a reused head has no influence.
+        // The old content of a reused head has no influence.
         let other = section("/other", &[("te", "trailers"), ("range", "bytes=0-1")]);
         let mut used = decoded(&decoder, &Origin { section: &other, end_stream: true, ..origin });
         for _ in 0..2 {

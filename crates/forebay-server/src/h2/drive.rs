@@ -498,7 +498,7 @@ async fn wait(
     }
 }
 
-/// Memory that the HTTP/2 connections of a thread share, so that idle ones hold none.
+/// Memory that the HTTP/2 and HTTP/3 connections of a thread share, so that idle ones hold none.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     #[allow(clippy::vec_box)]

@@ -653,14 +653,20 @@ fn a_reset_of_a_head_that_waits() {
     client.call("raw", json!({"on": "a", "steps": [End("whole", head("/page", &[])).json()]}));
     assert_eq!(status(&client.answer("whole")), 200);
     // A client that does this without end is stopped as one that resets other requests.
-    for n in 0..1000 {
+    repeat_until_stopped(&mut client, 1000, |n| {
         let name = format!("bidi{n}");
-        let steps = json!([
+        json!([
             [name, hex(&frame(1, &[0x02, 0x00, 0x80])), false],
             [name, "reset", 0x10c],
             [name, "stop", 0x10c]
-        ]);
-        client.call("raw", json!({"on": "a", "steps": steps}));
+        ])
+    });
+}
+
+/// Carries out steps up to `most` times, and checks that the server ends the connection for their number before that.
+fn repeat_until_stopped(client: &mut Client, most: usize, steps: impl Fn(usize) -> Value) {
+    for n in 0..most {
+        client.call("raw", json!({"on": "a", "steps": steps(n)}));
         let told = client.call("ping", json!({"on": "a"}));
         if !told["closed"].is_null() {
             assert_eq!(told["closed"]["code"], EXCESSIVE);
@@ -692,14 +698,7 @@ fn streams_of_unknown_types() {
     let Some(mut client) = Client::start() else { return };
     let server = server();
     client.connect_with("a", &server, json!({"raw": true}));
-    for group in 0..50 {
-        let steps: Vec<_> = (0..30).map(|n| json!([format!("uni{group} {n}"), "21", true])).collect();
-        client.call("raw", json!({"on": "a", "steps": steps}));
-        let told = client.call("ping", json!({"on": "a"}));
-        if !told["closed"].is_null() {
-            assert_eq!(told["closed"]["code"], EXCESSIVE);
-            return;
-        }
-    }
-    panic!("the connection goes on");
+    repeat_until_stopped(&mut client, 50, |group| {
+        (0..30).map(|n| json!([format!("uni{group} {n}"), "21", true])).collect()
+    });
 }

@@ -146,7 +146,7 @@ impl TransportConfig {
 
     /// Limit to which the congestion window may raise [`send_window`](Self::send_window), in bytes
     ///
-    /// What is sent after a lost packet is kept until that is repaired, which takes a round trip or two. Three times the congestion
+    /// Data sent after a lost packet is kept until that is repaired, which takes a round trip or two. Three times the congestion
     /// window thus keeps a path with losses busy. By default, or with a value below the send window, that never grows.
     pub fn max_send_window(&mut self, value: u64) -> &mut Self {
         self.max_send_window = value;

@@ -11,7 +11,7 @@ use tracing::warn;
 /// is full: packets leave in bursts of [`BURST_INTERVAL_NANOS`].
 pub(super) struct Pacer {
     capacity: u64,
-    /// What `capacity` was computed from
+    /// Rate, window and MTU from which `capacity` was computed
     last: (Option<u64>, u64, u16),
     tokens: u64,
     /// Tokens above `capacity` that make up for a timer that fired late

@@ -127,7 +127,7 @@ enum State {
     ProbeRtt,
 }
 
-/// What the acknowledgments that arrive are about
+/// Phase of probing that arriving acknowledgments belong to
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum AckPhase {
     Init,

@@ -4,7 +4,7 @@ use crate::{Duration, Instant};
 
 /// Measures the delivery rate (draft-ietf-ccwg-bbr, section 4.1)
 ///
-/// What the draft keeps for each packet is kept for each burst instead: packets that are sent at the same time have it in
+/// Keeps state for each burst, where the draft keeps it for each packet: packets that are sent at the same time have it in
 /// common, and an ACK frame needs only that of the newest packet it acknowledges.
 #[derive(Debug, Clone)]
 pub(super) struct Sampler {
@@ -37,7 +37,7 @@ pub(super) struct Burst {
     app_limited: bool,
 }
 
-/// What a batch of acknowledgments says
+/// Delivery rate and losses that a batch of acknowledgments shows
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sample {
     /// Bytes per second, or zero if the interval is too short to tell

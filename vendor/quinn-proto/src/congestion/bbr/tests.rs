@@ -132,7 +132,7 @@ impl Flow {
         }
     }
 
-    /// Nothing comes back any more: declares what is in flight as lost
+    /// Declares everything in flight as lost, since no acknowledgment comes any more
     fn time_out(&mut self, now: Instant) {
         let Some(last) = self.packets.back().map(|x| x.sent) else {
             return;
