@@ -1,6 +1,6 @@
 //! Load that must not take the server down: too many clients, too few descriptors, clients that vanish.
 
-use crate::harness::{Server, Site, wait_for};
+use crate::harness::{Server, Site, memory, wait_for};
 use nix::sys::signal::Signal;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -148,11 +148,6 @@ fn one_network_does_not_push_out_the_slow_clients_of_others() {
 fn reloads_do_not_grow_the_worker() {
     let server = serve("", 512, "listen 127.0.0.1:%PORT1%;");
     let worker = wait_for("a worker", || server.workers(server.pid()).first().copied());
-    let rss = || {
-        let status = std::fs::read_to_string(format!("/proc/{worker}/status")).expect("alive");
-        let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).expect("its memory");
-        line.split_whitespace().next().and_then(|n| n.parse::<u64>().ok()).expect("kilobytes")
-    };
     let reload = |n: usize| {
         for i in 0..n {
             // Every other one removes a listener, or adds it again.
@@ -174,10 +169,10 @@ fn reloads_do_not_grow_the_worker() {
         }
     };
     reload(10);
-    let before = rss();
+    let before = memory(worker);
     reload(40);
-    let after = rss();
-    assert!(after < before + 1024, "{before} kB before, {after} kB after 40 reloads");
+    let after = memory(worker);
+    assert!(after < before + 1024, "{before} KiB before, {after} KiB after 40 reloads");
 }
 
 #[test]

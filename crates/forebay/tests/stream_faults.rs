@@ -1,6 +1,6 @@
 //! Faults of clients, of servers and of the system: they end the sessions that they concern, and no other.
 
-use crate::harness::{Server, wait_for};
+use crate::harness::{Server, memory, wait_for};
 use crate::stream::{connect, echo, rest};
 use crate::stream_udp::{Echo, ask, client, port, receive};
 use nix::sys::signal::Signal;
@@ -112,14 +112,6 @@ fn servers_and_clients_that_reset() {
     wait_for_the_end_of_all(&server);
 }
 
-/// Memory of the worker process, in KiB.
-fn memory(server: &Server) -> u64 {
-    let worker = wait_for("the worker process", || server.workers(server.pid()).first().copied());
-    let text = std::fs::read_to_string(format!("/proc/{worker}/smaps_rollup")).expect("memory");
-    let line = text.lines().find_map(|line| line.strip_prefix("Pss:")).expect("a line");
-    line.trim().trim_end_matches(" kB").parse().expect("a number")
-}
-
 #[test]
 fn a_client_that_stops_reading() {
     let endless = serve(|mut stream| {
@@ -137,10 +129,12 @@ fn a_client_that_stops_reading() {
     ));
     // The first session takes what a thread needs once.
     assert!(echoing(server.addr(1)).is_some());
-    let before = memory(&server);
+    let worker = wait_for("the worker process", || server.workers(server.pid()).first().copied());
+    let before = memory(worker);
     let mut stream = connect(server.addr(2));
     server.wait_for_log("connection timed out (110: Connection timed out) while proxying connection", 1);
-    assert!(memory(&server) < before + 4096, "{before} KiB before, {} after", memory(&server));
+    let after = memory(worker);
+    assert!(after < before + 4096, "{before} KiB before, {after} KiB after");
     // The client still gets the bytes that the kernel has taken.
     let mut got = Vec::new();
     let _ = stream.read_to_end(&mut got);

@@ -319,6 +319,14 @@ pub fn alive(pid: i32) -> bool {
     std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
 }
 
+/// Memory that a process has allocated and written to, KiB. Pages of files do not count: which of them are resident depends on the
+/// page cache, and how they are shared on other servers of the same program.
+pub fn memory(pid: i32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("the process runs");
+    let line = text.lines().find_map(|line| line.strip_prefix("Anonymous:")).expect("its anonymous memory");
+    line.trim().trim_end_matches(" kB").parse().expect("KiB")
+}
+
 /// Command line of a process, as `ps` shows it.
 pub fn title(pid: i32) -> String {
     let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();

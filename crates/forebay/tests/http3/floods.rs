@@ -2,7 +2,7 @@
 //! test says. And every rule of RFC 9000 and 9001 that a client can break in frames, packets and transport parameters.
 
 use super::{Client, conf, serve, site};
-use crate::harness::{Server, children, wait_for};
+use crate::harness::{Server, children, memory, wait_for};
 use crate::tls::openssl;
 use serde_json::{Value, json};
 use std::io::{Read, Write};
@@ -32,14 +32,9 @@ fn start() -> Option<Client> {
 }
 
 /// Memory of the worker process, KiB.
-fn resident(server: &Server) -> u64 {
-    let of = |pid: i32| -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("status");
-        let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).expect("VmRSS");
-        line.trim().trim_end_matches(" kB").parse().expect("KiB")
-    };
+fn allocated(server: &Server) -> u64 {
     let workers = wait_for("a worker", || Some(children(server.pid())).filter(|workers| !workers.is_empty()));
-    workers.into_iter().map(of).max().expect("one")
+    workers.into_iter().map(memory).max().expect("one")
 }
 
 /// Makes a request of each thread, so that what a process allocates once is there.
@@ -73,11 +68,11 @@ fn flood(client: &mut Client, server: &Server, kind: &str, more: Value) -> (Valu
     let port = server.addr(0).port();
     let told = client.call("open", json!({"as": "a", "port": port}));
     assert_eq!((&told["connected"], &told["closed"]), (&json!(true), &Value::Null), "{told}");
-    let before = resident(server);
+    let before = allocated(server);
     let mut command = json!({"on": "a", "kind": kind, "count": 20_000});
     more.as_object().expect("an object").iter().for_each(|(name, value)| command[name] = value.clone());
     let told = client.call("flood", command);
-    let after = resident(server);
+    let after = allocated(server);
     client.call("close", json!({"on": "a"}));
     (told, after.saturating_sub(before))
 }
@@ -189,7 +184,7 @@ fn content_that_nobody_reads() {
     let server = serve("");
     let port = server.addr(0).port();
     warm_up(&mut client, port);
-    let before = resident(&server);
+    let before = allocated(&server);
     for n in 0..4 {
         // No windows, and windows without acknowledgements.
         let window = if n % 2 == 0 { 0 } else { 1 << 30 };
@@ -202,7 +197,7 @@ fn content_that_nobody_reads() {
     let told = client.call("ask", json!({"on": "other", "path": "/page", "count": 1}));
     assert_eq!(told["ended"], true, "{told}");
     // 16 times 64 KiB of each connection, and its requests with a part of the file each.
-    let grown = resident(&server).saturating_sub(before);
+    let grown = allocated(&server).saturating_sub(before);
     assert!(grown <= 4 * 4 * 1024, "{grown} KiB");
 }
 
@@ -246,14 +241,14 @@ fn handshakes_that_nobody_completes() {
     let port = server.addr(0).port();
     warm_up(&mut client, port);
     reader.connect("reader", &server);
-    let before = resident(&server);
+    let before = allocated(&server);
     let told = client.call("hellos", json!({"port": port, "count": 64}));
     assert_eq!((&told["retries"], &told["others"]), (&json!(0), &json!(64)));
-    let held = resident(&server);
+    let held = allocated(&server);
     assert!(held.saturating_sub(before) <= 64 * 100, "{} KiB", held - before);
     let told = client.call("hellos", json!({"port": port, "count": 300}));
     assert_eq!((&told["retries"], &told["others"]), (&json!(300), &json!(0)));
-    let grown = resident(&server).saturating_sub(held);
+    let grown = allocated(&server).saturating_sub(held);
     assert!(grown <= 512, "{grown} KiB");
     let counted = reader.get("reader", "/api/9/forebay/quic");
     let counted: Value = serde_json::from_str(counted["text"].as_str().expect("text")).expect("JSON");
