@@ -411,11 +411,11 @@ pub fn send(socket: impl AsFd, bytes: &[u8], to: Option<&Destination>) -> Result
 }
 
 fn send_from(socket: impl AsFd, bytes: &[u8], to: Option<&Destination>) -> Result<(), Errno> {
-    send_marked(socket, Datagram { bytes, segment: 0 }, to, 0)
+    send_marked(socket, Datagram { bytes, segment: 0 }, to, None)
 }
 
 /// Sends a datagram, or several in one piece, without waiting. `ecn`: bits for explicit congestion notification (RFC 3168, section
-/// 5).
+/// 5). `None`: those of the socket ([`crate::sockets::set_ecn`]), which the kernel has at hand.
 ///
 /// # Errors
 /// Errors of sendmsg(2). `IO` or `INVAL`: the device cannot split the piece.
@@ -423,7 +423,7 @@ pub fn send_marked(
     socket: impl AsFd,
     datagram: Datagram<'_>,
     to: Option<&Destination>,
-    ecn: u8,
+    ecn: Option<u8>,
 ) -> Result<(), Errno> {
     // SAFETY: these consist of integers and pointers, for which zeroes are valid.
     let (mut header, mut piece, mut name): (libc::msghdr, libc::iovec, Name) =
@@ -437,11 +437,10 @@ pub fn send_marked(
     if sent < 0 { Err(last_error()) } else { Ok(()) }
 }
 
-/// Adds the bits for explicit congestion notification, if there are any, behind the control messages of a datagram to `to`.
-fn mark(header: &mut libc::msghdr, control: &mut Control, to: Option<&Destination>, ecn: u8) {
-    if ecn == 0 {
-        return;
-    }
+/// Adds the bits for explicit congestion notification, if they are not those of the socket, behind the control messages of a datagram
+/// to `to`.
+fn mark(header: &mut libc::msghdr, control: &mut Control, to: Option<&Destination>, ecn: Option<u8>) {
+    let Some(ecn) = ecn else { return };
     // Of another type with musl.
     #[allow(clippy::unnecessary_cast)]
     let used = header.msg_controllen as usize;
@@ -674,8 +673,17 @@ mod tests {
             let client = bound(host);
             let to = Destination { addr: server.local_addr().expect("bound").into(), local: None };
             let mut batch = Batch::new();
-            for (bytes, segment, ecn) in [(&b"a"[..], 0, 2), (b"aabbc", 2, 1), (b"d", 0, 0)] {
-                send_marked(&client, Datagram { bytes, segment }, Some(&to), ecn).expect("sent");
+            let sent = [
+                (&b"a"[..], 0, Some(2), 2),
+                (b"aabbc", 2, Some(1), 1),
+                (b"d", 0, None, 0),
+                (b"e", 0, None, 2),
+            ];
+            for (bytes, segment, marks, ecn) in sent {
+                if bytes == b"e" {
+                    crate::sockets::set_ecn(&client, host.starts_with('['), ecn).expect("option");
+                }
+                send_marked(&client, Datagram { bytes, segment }, Some(&to), marks).expect("sent");
                 let mut left = bytes.len();
                 while left > 0 {
                     batch.clear();
@@ -685,6 +693,10 @@ mod tests {
                 }
             }
             assert_eq!(batch.ecn(1), 0);
+            // The marks of a datagram go before those of the socket.
+            send_marked(&client, Datagram { bytes: b"f", segment: 0 }, Some(&to), Some(0)).expect("sent");
+            batch.clear();
+            assert_eq!((batch.receive(&server, 1), batch.ecn(0)), (Ok(1), 0));
         }
     }
 

@@ -56,6 +56,18 @@ pub fn set_ecn_info(socket: impl AsFd, ipv6: bool) -> io::Result<()> {
     }
 }
 
+/// Has a UDP socket mark its datagrams with these bits for explicit congestion notification (RFC 3168, section 5; ip(7), IP_TOS; ipv6(7),
+/// IPV6_TCLASS). Datagrams that a socket for IPv6 sends to IPv4 are not marked.
+///
+/// # Errors
+/// Errors of setsockopt(2).
+pub fn set_ecn(socket: impl AsFd, ipv6: bool, ecn: u8) -> io::Result<()> {
+    match ipv6 {
+        true => set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, ecn.into()),
+        false => set_option(socket, libc::IPPROTO_IP, libc::IP_TOS, ecn.into()),
+    }
+}
+
 /// Forbids to fragment the datagrams of a UDP socket, and ignores what the kernel believes of the path (ip(7), IP_PMTUDISC_PROBE):
 /// QUIC finds the largest datagram itself (RFC 9000, section 14).
 ///

@@ -50,6 +50,8 @@ use tally::Tally;
 
 /// Most datagrams that a connection sends in one piece. The kernel takes 64 of up to 64 KiB together.
 const SEGMENTS: usize = 32;
+/// Marks of the packets of almost all paths (RFC 9000, section 13.4.1): ECT(0).
+const ECN: u8 = EcnCodepoint::Ect0 as u8;
 /// Pieces of a connection after which others send.
 const PIECES: usize = 8;
 /// Half-open connections from which on clients must prove their addresses (RFC 9000, section 8.1.2).
@@ -254,6 +256,8 @@ impl Endpoint {
         server: Option<ServerConfig>,
     ) -> io::Result<Endpoint> {
         sockets::set_ecn_info(&socket, v6)?;
+        // A control message for each datagram would cost the kernel some 3 % of sending it.
+        sockets::set_ecn(&socket, v6, ECN)?;
         let whole = sockets::set_dont_fragment(&socket, v6).is_ok();
         let _ = datagrams::set_coalescing(&socket, true);
         let generator = mask.clone();
@@ -719,13 +723,14 @@ impl Endpoint {
     }
 
     /// Counts the datagrams of a transmission. Returns the size of each, where there are several, the place that they go to, and the bits
-    /// for explicit congestion notification.
-    fn departure(&self, transmit: &Transmit) -> (usize, Destination, u8) {
+    /// for explicit congestion notification, if they are not those of the socket.
+    fn departure(&self, transmit: &Transmit) -> (usize, Destination, Option<u8>) {
         let segment = transmit.segment_size.unwrap_or(0);
         let datagrams = if segment > 0 { transmit.size.div_ceil(segment) } else { 1 };
         self.tally.add(Count::Sent, datagrams as u64);
         let to = Destination { addr: Address::Inet(transmit.destination), local: transmit.src_ip };
-        (segment, to, transmit.ecn.map_or(0, |ecn| ecn as u8))
+        let ecn = transmit.ecn.map_or(0, |ecn| ecn as u8);
+        (segment, to, (ecn != ECN).then_some(ecn))
     }
 
     /// Sends an answer to a datagram without a connection.
@@ -744,7 +749,7 @@ impl Endpoint {
     }
 
     /// Handles a datagram that could not be sent.
-    fn failed(&self, e: Errno, datagram: Datagram<'_>, to: &Destination, ecn: u8) {
+    fn failed(&self, e: Errno, datagram: Datagram<'_>, to: &Destination, ecn: Option<u8>) {
         self.refused.set(self.refused.get() || e == Errno::CONNREFUSED);
         // Others are lost, as elsewhere on their way: QUIC sends again.
         if let Errno::IO | Errno::INVAL = e

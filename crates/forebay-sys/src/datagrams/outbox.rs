@@ -18,7 +18,7 @@ struct Message {
     bytes: Vec<u8>,
     segment: usize,
     to: Destination,
-    ecn: u8,
+    ecn: Option<u8>,
 }
 
 impl Message {
@@ -72,7 +72,7 @@ impl Outbox {
     }
 
     /// Adds a datagram. `segment`: size of the datagrams that it is to be split into; 0: it is one. `ecn`: see [`send_marked`].
-    pub fn push(&mut self, bytes: Vec<u8>, segment: usize, to: Destination, ecn: u8) {
+    pub fn push(&mut self, bytes: Vec<u8>, segment: usize, to: Destination, ecn: Option<u8>) {
         self.bytes += bytes.len();
         self.messages.push(Message { bytes, segment, to, ecn });
     }
@@ -89,7 +89,11 @@ impl Outbox {
 
     /// Sends all datagrams in their order, without waiting. Calls `failed` for each that could not be sent, with the error of sendmsg(2),
     /// the place it was to go to, and its marks. `IO` or `INVAL`: the device cannot split the piece.
-    pub fn send(&mut self, socket: impl AsFd, mut failed: impl FnMut(Errno, Datagram<'_>, &Destination, u8)) {
+    pub fn send(
+        &mut self,
+        socket: impl AsFd,
+        mut failed: impl FnMut(Errno, Datagram<'_>, &Destination, Option<u8>),
+    ) {
         let mut messages = std::mem::take(&mut self.messages);
         self.bytes = 0;
         let mut rest = messages.as_slice();
@@ -170,7 +174,12 @@ mod tests {
         for n in 0..2 * MOST as u8 {
             let mut buffer = outbox.buffer();
             buffer.push(n);
-            outbox.push(buffer, 0, peers[usize::from(n) % 2].1.clone(), n % 4);
+            outbox.push(
+                buffer,
+                0,
+                peers[usize::from(n) % 2].1.clone(),
+                [None, Some(2), Some(1)][usize::from(n) % 3],
+            );
             assert_eq!(outbox.is_full(), usize::from(n) + 1 >= MOST);
         }
         outbox.send(&server, |e, _, _, _| panic!("{e}"));
@@ -179,18 +188,18 @@ mod tests {
             assert_eq!(got(&peers[usize::from(n) % 2].0), [n]);
         }
         // Pieces that the kernel splits, beside one that it does not take and an empty one.
-        outbox.push([[1; 1000], [2; 1000]].concat(), 1000, peers[0].1.clone(), 2);
-        outbox.push(vec![7; 70_000], 0, peers[1].1.clone(), 0);
+        outbox.push([[1; 1000], [2; 1000]].concat(), 1000, peers[0].1.clone(), Some(2));
+        outbox.push(vec![7; 70_000], 0, peers[1].1.clone(), None);
         assert!(outbox.is_full());
-        outbox.push(vec![3], 0, peers[1].1.clone(), 0);
-        outbox.push(Vec::new(), 0, peers[1].1.clone(), 0);
+        outbox.push(vec![3], 0, peers[1].1.clone(), None);
+        outbox.push(Vec::new(), 0, peers[1].1.clone(), None);
         let mut errors = Vec::new();
         outbox.send(&server, |e, datagram, to, _| errors.push((e, datagram.bytes.len(), to.clone())));
         assert_eq!(errors, [(Errno::MSGSIZE, 70_000, peers[1].1.clone())]);
         assert_eq!((got(&peers[0].0), got(&peers[0].0)), (vec![1; 1000], vec![2; 1000]));
         assert_eq!((got(&peers[1].0), got(&peers[1].0)), (vec![3], Vec::new()));
         // The only one.
-        outbox.push(vec![4], 0, peers[0].1.clone(), 0);
+        outbox.push(vec![4], 0, peers[0].1.clone(), None);
         outbox.send(&server, |e, _, _, _| panic!("{e}"));
         assert_eq!(got(&peers[0].0), [4]);
     }
