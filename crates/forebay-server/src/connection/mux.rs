@@ -78,7 +78,7 @@ pub(super) async fn serve<S: RequestStream>(thread: &Rc<Thread>, req: &mut Reque
     .add(1);
     // Settings of a location end HTTP/1 connections only: here they would end other requests, too.
     let unknown_server = req.choose_server().err().map(|_| 500);
-    let old = req.connection_is_old();
+    let old = req.connection_is_old(&req.own_location().settings.core);
     req.log_ignored();
     if let Some(refusal) = stream.refusal() {
         req.refused = refusal.status;
@@ -92,8 +92,7 @@ pub(super) async fn serve<S: RequestStream>(thread: &Rc<Thread>, req: &mut Reque
     if req.refused == 0 && old {
         stream.leave();
     }
-    let http = req.http();
-    stream.set_chunk(http.location(req).settings.http2.chunk_size.0 as usize);
+    stream.set_chunk(req.own_location().settings.http2.chunk_size.0 as usize);
     let sent = !req.drop_connection && respond(thread, req).await;
     finish(req);
     if sent {

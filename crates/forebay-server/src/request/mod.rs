@@ -5,6 +5,7 @@ use crate::body::RequestBody;
 use crate::config::http::{Http, Location, ROOT, Server};
 use crate::connection::Connection;
 use crate::modules::ModuleState;
+use crate::modules::core::Settings as Core;
 use crate::phases::MAX_URI_CHANGES;
 use crate::response::Response;
 use crate::thread::{Thread, ThreadConfig};
@@ -337,23 +338,19 @@ impl Request {
         self.body.consumed(self.head.len)
     }
 
-    /// Applies the settings of the location that govern the connection.
-    pub(crate) fn update_connection_settings(&mut self) {
-        let http = self.http();
-        let core = &http.location(self).settings.core;
+    /// Applies the settings that govern the connection. `core`: those of the location.
+    pub(crate) fn update_connection_settings(&mut self, core: &Core) {
         self.keepalive_timeout = Some(core.keepalive_timeout.timeout);
-        if self.keep_alive && (self.connection_is_old() || self.disabled_agent()) {
+        if self.keep_alive && (self.connection_is_old(core) || self.disabled_agent(core)) {
             self.keep_alive = false;
         }
     }
 
-    /// Returns `true` if the connection has served as many requests, or been open as long, as it may.
-    pub(crate) fn connection_is_old(&self) -> bool {
+    /// Returns `true` if the connection has served as many requests, or been open as long, as it may in a location with these settings.
+    pub(crate) fn connection_is_old(&self, core: &Core) -> bool {
         if self.conn.wire.is_worn() || self.conn.client.tls.as_ref().is_some_and(|s| s.outdated.get()) {
             return true;
         }
-        let http = self.http();
-        let core = &http.location(self).settings.core;
         core.keepalive_timeout.timeout.is_zero()
             || u64::from(self.conn.requests) >= core.keepalive_requests.0
             || self
@@ -364,9 +361,9 @@ impl Request {
                 .is_some_and(|end| self.started > end)
     }
 
-    fn disabled_agent(&self) -> bool {
-        let http = self.http();
-        let d = http.location(self).settings.core.keepalive_disable;
+    /// Returns `true` if the client's browser is one that gets no second request (nginx: keepalive_disable).
+    fn disabled_agent(&self, core: &Core) -> bool {
+        let d = core.keepalive_disable;
         if self.method != Method::Post && !d.safari {
             return false;
         }
@@ -439,6 +436,12 @@ impl Request {
         HttpRef(self.conf.clone())
     }
 
+    /// Returns the location of the request, for those that do not change the request meanwhile.
+    #[inline]
+    pub(crate) fn own_location(&self) -> &Location {
+        self.conf.http.location(self)
+    }
+
     /// Takes a spare buffer, which is empty.
     pub(crate) fn take_buf(&mut self) -> Vec<u8> {
         self.spare.pop().unwrap_or_default()
@@ -465,7 +468,7 @@ impl std::ops::Deref for HttpRef {
     }
 }
 
-impl HttpRef {
+impl Http {
     /// Returns the location of a request.
     #[inline]
     pub(crate) fn location(&self, req: &Request) -> &Location {

@@ -2,6 +2,7 @@
 
 use super::Part;
 use crate::compress::{self, accept::Ranked, forms::Form};
+use crate::config::http::Location;
 use crate::file_cache::OpenFile;
 use crate::modules::alt_svc;
 use crate::request::Request;
@@ -11,13 +12,11 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Returns `true` if the response is sent whole and unchanged, with a head that depends on nothing but its location.
-fn is_plain(req: &Request) -> bool {
+/// Returns `true` if the response is sent whole and unchanged, with a head that depends on nothing but its location `l`.
+fn is_plain(req: &Request, l: &Location) -> bool {
     let first = &req.head.first.0;
     let asks =
         [Name::Range, Name::IfModifiedSince, Name::IfUnmodifiedSince, Name::IfMatch, Name::IfNoneMatch];
-    let http = req.http();
-    let l = http.location(req);
     req.status_override.is_none()
         && req.keep_alive
         && req.head.version >= Version::Http11
@@ -25,7 +24,7 @@ fn is_plain(req: &Request) -> bool {
         && req.head.method == Method::Get
         && asks.iter().all(|n| first[*n as usize] == 0)
         && l.plan.plain_head
-        && !http.logs_sent_fields
+        && !req.conf.http.logs_sent_fields
         && req.error_status == 0
         && req.refused == 0
 }
@@ -42,7 +41,7 @@ struct MadeFor {
 }
 
 fn made_for(req: &Request) -> MadeFor {
-    let http = req.http();
+    let http = &req.conf.http;
     let port = alt_svc::of_connection(req, &http.server(req).alt_svc).map_or(0, |field| field.port);
     MadeFor { server: req.server, location: req.location, serial: http.serial, port }
 }
@@ -89,18 +88,17 @@ impl SentHeads {
 }
 
 /// Codings on which the heads of a location depend. `None`: they depend on more.
-fn ranked(req: &Request) -> Option<Ranked> {
-    let http = req.http();
-    let l = http.location(req);
+fn ranked(req: &Request, l: &Location) -> Option<Ranked> {
     if l.plan.compresses { compress::ranked(req, &l.settings) } else { Some(Ranked::default()) }
 }
 
 /// Finds the head that was sent last for a file or a cached response, if this request would get the same.
 pub(crate) fn ready(req: &Request, heads: &SentHeads) -> Option<Rc<SentHead>> {
-    if !is_plain(req) || !req.resp.fields.is_empty() || req.resp.limit_rate != 0 {
+    let l = req.own_location();
+    if !is_plain(req, l) || !req.resp.fields.is_empty() || req.resp.limit_rate != 0 {
         return None;
     }
-    heads.find(made_for(req), ranked(req)?, req.head.version)
+    heads.find(made_for(req), ranked(req, l)?, req.head.version)
 }
 
 /// Uses a remembered head for this response; `part` is the body, `len` bytes long.
@@ -142,7 +140,7 @@ pub(crate) fn subject(req: &Request) -> Option<Rc<OpenFile>> {
     let [Part::File { file, start: 0, end }] = r.body.as_slice() else { return None };
     let whole = r.status == 200 && *end == file.size && file.kept.get();
     let bare = r.location.is_empty() && !r.gzip_vary && r.fields.is_empty();
-    (whole && bare && is_plain(req)).then(|| file.clone())
+    (whole && bare && is_plain(req, req.own_location())).then(|| file.clone())
 }
 
 /// Returns `true` if each field of a response is as its cache entry has it, byte for byte, so that nothing in it
@@ -180,7 +178,7 @@ pub(crate) fn remember(req: &Request, file: Option<Rc<OpenFile>>, out: &[u8]) {
     if r.source.is_some() || r.head_only || !r.filters.is_empty() {
         return;
     }
-    let Some(ranked) = ranked(req) else { return };
+    let Some(ranked) = ranked(req, req.own_location()) else { return };
     let date = req.thread.clock.http_date();
     let Some(at) = memchr::memmem::find(out, &date) else { return };
     // A field of the response may have the same date in front of it.
@@ -222,5 +220,5 @@ fn is_of_entry(req: &Request, e: &crate::cache::local::Entry) -> bool {
         || r.status != e.meta.status
         || r.content_length != len_of_form(req, e.len())
         || !r.override_charset.is_empty();
-    !depends && is_plain(req) && is_stored(req)
+    !depends && is_plain(req, req.own_location()) && is_stored(req)
 }
