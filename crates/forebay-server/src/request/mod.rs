@@ -267,7 +267,7 @@ impl Request {
         std::mem::swap(&mut self.uri, &mut self.head.path);
         self.args.clear();
         self.args.extend_from_slice(self.head.args.of(&self.head.buf));
-        self.vars.reset(self.conf.http.vars.len());
+        self.vars.clear();
         self.captures.groups.clear();
         self.internal = false;
         self.uri_changes = MAX_URI_CHANGES;
