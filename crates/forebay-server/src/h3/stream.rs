@@ -556,11 +556,14 @@ impl Mux for Stream {
         Ok(self.moved(done, bytes.len()))
     }
 
-    fn send_shared(&self, bytes: &Bytes) -> Result<Sent, Errno> {
+    fn send_shared(&self, bytes: &Bytes, then: Then) -> Result<Sent, Errno> {
         if self.broken.get() {
             return Err(Errno::CONNRESET);
         }
-        let done = self.give(|output, place| output.send_shared(place, bytes))?;
+        let done = self.give(|output, place| match then {
+            Then::Close => output.send_last(place, bytes),
+            _ => output.send_shared(place, bytes),
+        })?;
         Ok(self.moved(done, bytes.len()))
     }
 
@@ -579,8 +582,10 @@ impl Mux for Stream {
     }
 
     fn end(&self) {
-        if !self.broken.get() {
-            self.output.borrow_mut().end();
+        let mut output = self.output.borrow_mut();
+        if !self.broken.get() && !output.has_ended() {
+            output.end();
+            drop(output);
             let _ = self.send_pending();
         }
     }
