@@ -53,10 +53,10 @@ pub(crate) struct SentHead {
     /// Codings that the client takes of those that the location has.
     ranked: Ranked,
     version: Version,
-    /// Bytes before the date.
-    before: Box<[u8]>,
-    /// Bytes after the date.
-    after: Box<[u8]>,
+    /// Bytes with the date as it was then.
+    bytes: Box<[u8]>,
+    /// Where the date begins in them.
+    date: usize,
     /// The body, where it is compressed.
     pub form: Option<Arc<Form>>,
 }
@@ -115,21 +115,20 @@ pub(crate) fn take_ready(req: &mut Request, head: Rc<SentHead>, len: u64, part: 
 /// Appends the remembered head of the response. Returns `false` if it has none.
 pub(crate) fn write_ready(req: &mut Request, out: &mut Vec<u8>) -> bool {
     let Some(h) = &req.resp.ready else { return false };
-    out.extend_from_slice(&h.before);
-    out.extend_from_slice(&req.thread.clock.http_date());
-    if req.keep_alive {
-        out.extend_from_slice(&h.after);
-        return true;
+    let start = out.len();
+    out.extend_from_slice(&h.bytes);
+    let now = req.thread.clock.http_date();
+    if let Some(date) = out.get_mut(start + h.date..).and_then(|rest| rest.first_chunk_mut()) {
+        *date = now;
     }
-    // The thread began to quit after the head was chosen.
-    const KEEP: &[u8] = b"Connection: keep-alive";
-    match memchr::memmem::find(&h.after, KEEP) {
-        Some(at) => {
-            out.extend_from_slice(&h.after[..at]);
-            out.extend_from_slice(b"Connection: close");
-            out.extend_from_slice(&h.after[at + KEEP.len()..]);
+    if !req.keep_alive {
+        // The thread began to quit after the head was chosen.
+        const KEEP: &[u8] = b"Connection: keep-alive";
+        let from = start + h.date;
+        if let Some(at) = out.get(from..).and_then(|rest| memchr::memmem::find(rest, KEEP)) {
+            let at = from + at;
+            out.splice(at..at + KEEP.len(), *b"Connection: close");
         }
-        None => out.extend_from_slice(&h.after),
     }
     true
 }
@@ -189,8 +188,8 @@ pub(crate) fn remember(req: &Request, file: Option<Rc<OpenFile>>, out: &[u8]) {
         made_for: made_for(req),
         ranked,
         version: req.head.version,
-        before: out.get(..at).unwrap_or_default().into(),
-        after: out.get(at + date.len()..).unwrap_or_default().into(),
+        bytes: out.into(),
+        date: at,
         form: req.modules.compress.form.clone(),
     });
 }
