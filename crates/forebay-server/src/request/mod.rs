@@ -17,6 +17,7 @@ use forebay_core::vars::{Captures, VarStore};
 use forebay_http::request::Framing;
 use forebay_http::request::{Method, RequestHead};
 use forebay_net::addr::{Peer, push_peer};
+use forebay_net::wire::Wire;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Instant;
@@ -248,6 +249,28 @@ impl Request {
         }
     }
 
+    /// Prepares for the first request of a connection, or for that of a stream.
+    pub(crate) fn start_clock(&mut self) {
+        self.started = self.thread.clock.now();
+        self.pipelined = false;
+        self.early = false;
+        self.timed_out = false;
+    }
+
+    /// Takes a stream over: the wire, its client and the number of the request on its connection.
+    pub(crate) fn take_stream(&mut self, wire: Wire, client: Rc<Client>, number: u32) {
+        self.start_clock();
+        self.conn.wire = wire;
+        self.conn.client = client;
+        self.conn.requests = number;
+    }
+
+    /// Lets a stream and its client go.
+    pub(crate) fn end_stream(&mut self) {
+        self.conn.wire = Wire::Closed;
+        self.conn.client = self.thread.no_client.clone();
+    }
+
     /// Takes a connection over.
     pub(crate) fn take_connection(&mut self, conn: Connection) {
         self.conn = conn;
@@ -287,10 +310,18 @@ impl Request {
         self.timed_out = false;
         self.refused = 0;
         self.keep_alive = self.head.keep_alive && !self.thread.quitting.get();
-        self.peer = self.conn.client.peer;
         self.body.begin(self.head.framing, self.head.len);
-        self.remote.clear();
-        push_peer(self.peer, &mut self.remote);
+        self.take_peer();
+    }
+
+    /// Takes the address of the client over, with its text, which the request before often has left.
+    fn take_peer(&mut self) {
+        let peer = self.conn.client.peer;
+        if self.remote.is_empty() || self.peer.ip() != peer.ip() {
+            self.remote.clear();
+            push_peer(peer, &mut self.remote);
+        }
+        self.peer = peer;
     }
 
     /// Chooses the virtual server by the host, and with it the first location level. If that fails it is the default server, and
@@ -299,11 +330,11 @@ impl Request {
     /// # Errors
     /// A pattern of a `server_name` exceeded its limits, which is logged.
     pub(crate) fn choose_server(&mut self) -> Result<(), LimitExceeded> {
-        let http = self.http();
-        self.server = self.conn.client.default_server(&self.conf);
-        let mut chosen = Ok(());
         let conf = self.conf.clone();
-        if let Some(a) = self.conn.client.address(&conf)
+        let address = self.conn.client.address(&conf);
+        self.server = address.map_or(0, |a| a.default_server);
+        let mut chosen = Ok(());
+        if let Some(a) = address
             && !a.names.is_empty()
             // A head that was not read to its end may yet name a host: this is no request without one.
             && !(self.head.host.is_empty() && self.head.len == 0)
@@ -322,8 +353,9 @@ impl Request {
             self.head.host = host;
         }
         self.location = ROOT;
-        crate::metrics::begin(self);
-        self.keepalive_timeout = Some(http.location(self).settings.core.keepalive_timeout.timeout);
+        let root = conf.http.location(self);
+        crate::metrics::begin(self, root);
+        self.keepalive_timeout = Some(root.settings.core.keepalive_timeout.timeout);
         chosen
     }
 
