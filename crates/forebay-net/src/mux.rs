@@ -24,11 +24,13 @@ pub trait Mux: Any + std::fmt::Debug {
     /// `CONNRESET` when the client is gone.
     fn send(&self, bytes: &[u8]) -> Result<Sent, Errno>;
 
-    /// Queues content as [`Mux::send`] does, without a copy if the stream can keep a part of `bytes`.
+    /// Queues content as [`Mux::send`] does, without a copy if the stream can keep a part of `bytes`. After [`Then::Close`] nothing but
+    /// [`Mux::end`] follows once all of it is taken: the stream may send its end along with the content.
     ///
     /// # Errors
     /// Those of [`Mux::send`].
-    fn send_shared(&self, bytes: &Bytes) -> Result<Sent, Errno> {
+    fn send_shared(&self, bytes: &Bytes, then: Then) -> Result<Sent, Errno> {
+        let _ = then;
         self.send(bytes)
     }
 

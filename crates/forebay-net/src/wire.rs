@@ -486,12 +486,12 @@ impl Wire {
         io.poller.with_fd(token, |fd| pipe.drain(fd)).unwrap_or(0)
     }
 
-    /// Sends content on a stream, without a copy where that is possible.
+    /// Sends content on a stream, without a copy where that is possible; see [`Mux::send_shared`].
     ///
     /// # Errors
     /// Errors of [`Wire::send`]; `PROTO` on a socket.
-    pub fn send_shared(&self, bytes: &Bytes) -> Result<Sent, Errno> {
-        self.as_mux().map_or(Err(Errno::PROTO), |s| s.send_shared(bytes))
+    pub fn send_shared(&self, bytes: &Bytes, then: Then) -> Result<Sent, Errno> {
+        self.as_mux().map_or(Err(Errno::PROTO), |s| s.send_shared(bytes, then))
     }
 
     /// Sends a field block on a stream; see [`Mux::send_head`]. Returns `false` on a socket, where a head is bytes like any others.

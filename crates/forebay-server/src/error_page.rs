@@ -121,7 +121,7 @@ pub(crate) fn named(req: &mut Request, name: &[u8]) -> Result<(), u16> {
             req.location = *id;
             crate::phases::limit_except(req);
             forget_all_but_location(req);
-            req.update_connection_settings();
+            req.update_connection_settings(&http.location(req).settings.core);
             Ok(())
         }
         None => {

@@ -1,8 +1,8 @@
 //! Choice of a location (nginx: location). Hot path.
 
-use crate::config::http::{Kind, Location, LocationBuild, LocationId, ROOT};
+use crate::config::http::{Http, Kind, Location, LocationBuild, LocationId, ROOT};
 use crate::modules::route;
-use crate::request::{HttpRef, Request};
+use crate::request::Request;
 use forebay_core::pattern::LimitExceeded;
 use std::collections::HashMap;
 
@@ -140,7 +140,7 @@ impl LocationTree {
 ///
 /// # Errors
 /// A pattern exceeded its limits. The request must not be served.
-pub(crate) fn choose(http: &HttpRef, req: &mut Request) -> Result<(), LimitExceeded> {
+pub(crate) fn choose(http: &Http, req: &mut Request) -> Result<(), LimitExceeded> {
     let server = http.server(req);
     req.valid_location = true;
     if let Some(location) = route::choose(&server.routes, req)? {
@@ -156,7 +156,7 @@ pub(crate) fn choose(http: &HttpRef, req: &mut Request) -> Result<(), LimitExcee
 }
 
 /// Finds a prefix location, at any depth, that equals the request's path plus a slash.
-pub(crate) fn with_slash(http: &HttpRef, req: &Request) -> Option<LocationId> {
+pub(crate) fn with_slash(http: &Http, req: &Request) -> Option<LocationId> {
     let server = http.server(req);
     let mut tree = server.tree()?;
     loop {

@@ -1,13 +1,13 @@
 //! The phases of a request, one after the other (nginx: the phase engine). Only this file awaits. Hot path.
 
-use crate::config::http::ROOT;
+use crate::config::http::{Http, ROOT};
 use crate::error_page::{self, NextStep};
 use crate::location;
 use crate::metrics::{api, page, prometheus};
 use crate::modules::core::Satisfy;
 use crate::modules::{
-    Content, Verdict, acme, auth_request, autoindex, dav, empty_gif, gzip_static, headers_more, mirror,
-    proxy, random_index, rewrite, static_file, stub_status, try_files, tunnel,
+    Content, LocationSettings, Verdict, acme, auth_request, autoindex, dav, empty_gif, gzip_static,
+    headers_more, mirror, proxy, random_index, rewrite, static_file, stub_status, try_files, tunnel,
 };
 use crate::request::Request;
 use forebay_conf::error::Level;
@@ -118,37 +118,45 @@ fn next_start(req: &mut Request, outcome: Outcome) -> Option<Start> {
 
 /// Runs the phases from a start to the end.
 async fn walk(req: &mut Request, start: Start) -> Outcome {
+    let conf = req.http();
+    let http: &Http = &conf;
     // Another location's `try_files` may have set it.
     req.add_uri_to_alias = false;
     if start == Start::ServerRewrite
-        && let Some(out) = server_rewrite(req)
+        && let Some(out) = server_rewrite(http, req)
     {
         return out;
     }
-    if let Some(out) = choose_location(req, start) {
+    if let Some(out) = choose_location(http, req, start) {
         return out;
     }
-    if req.http().location(req).plan.changes_request
+    if http.location(req).plan.before_content
+        && let Some(out) = before_content(http, req).await
+    {
+        return out;
+    }
+    content(http, req).await
+}
+
+/// Runs what follows REWRITE, up to the end of PRECONTENT, in a location that has any of it.
+async fn before_content(http: &Http, req: &mut Request) -> Option<Outcome> {
+    if http.location(req).plan.changes_request
         && let Err(status) = headers_more::change_request(req)
     {
-        return Outcome::Status(status);
+        return Some(Outcome::Status(status));
     }
-    if let Some(out) = preaccess(req).await {
-        return out;
+    if let Some(out) = preaccess(http, req).await {
+        return Some(out);
     }
-    if let Some(out) = access(req).await {
-        return out;
+    if let Some(out) = access(http, req).await {
+        return Some(out);
     }
-    if let Some(out) = precontent(req).await {
-        return out;
-    }
-    content(req).await
+    precontent(http, req).await
 }
 
 /// Runs SERVER_REWRITE: the rewrite directives of the server.
 #[inline]
-fn server_rewrite(req: &mut Request) -> Option<Outcome> {
-    let http = req.http();
+fn server_rewrite(http: &Http, req: &mut Request) -> Option<Outcome> {
     req.location = ROOT;
     let ops = &http.location(req).ops;
     if ops.is_empty() {
@@ -163,10 +171,9 @@ fn server_rewrite(req: &mut Request) -> Option<Outcome> {
 
 /// Runs FIND_CONFIG and REWRITE, again for each path that the rewrite directives of a location make.
 #[inline]
-fn choose_location(req: &mut Request, start: Start) -> Option<Outcome> {
-    let http = req.http();
+fn choose_location(http: &Http, req: &mut Request, start: Start) -> Option<Outcome> {
     if start != Start::Rewrite
-        && let Some(out) = find_location(req)
+        && let Some(out) = find_location(http, req)
     {
         return Some(out);
     }
@@ -185,16 +192,14 @@ fn choose_location(req: &mut Request, start: Start) -> Option<Outcome> {
         if !spend_uri_change(req, "rewrite or internal redirection cycle while processing") {
             return Some(Outcome::Status(500));
         }
-        if let Some(out) = find_location(req) {
+        if let Some(out) = find_location(http, req) {
             return Some(out);
         }
     }
 }
 
 /// Runs PRECONTENT: `try_files` and `mirror`.
-#[inline]
-async fn precontent(req: &mut Request) -> Option<Outcome> {
-    let http = req.http();
+async fn precontent(http: &Http, req: &mut Request) -> Option<Outcome> {
     if let Some(t) = &http.location(req).try_files
         && let Some(out) = try_files::run(req, t).await
     {
@@ -214,26 +219,27 @@ pub(crate) fn spend_uri_change(req: &mut Request, what: &str) -> bool {
     true
 }
 
-fn find_location(req: &mut Request) -> Option<Outcome> {
-    let http = req.http();
-    if location::choose(&http, req).is_err() {
+fn find_location(http: &Http, req: &mut Request) -> Option<Outcome> {
+    if location::choose(http, req).is_err() {
         return Some(Outcome::Status(500));
     }
-    if let Some(out) = add_slash(req) {
+    if let Some(out) = add_slash(http, req) {
         return Some(out);
     }
     let l = http.location(req);
     if l.internal && !req.internal {
         return Some(Outcome::Status(404));
     }
+    let mut core = &l.settings.core;
     if l.limit_except.is_some() {
         limit_except(req);
+        core = &http.location(req).settings.core;
     }
-    if let Some(n) = too_large(req, http.location(req).settings.core.client_max_body_size.0) {
+    if let Some(n) = too_large(req, core.client_max_body_size.0) {
         req.log(Level::Error, &format!("client intended to send too large body: {n} bytes"));
         return Some(Outcome::Status(413));
     }
-    req.update_connection_settings();
+    req.update_connection_settings(core);
     None
 }
 
@@ -273,12 +279,11 @@ fn post_read(req: &mut Request) -> Option<Outcome> {
 }
 
 /// Redirects a path that lacks only the final slash of a location that an upstream answers.
-fn add_slash(req: &mut Request) -> Option<Outcome> {
-    let http = req.http();
+fn add_slash(http: &Http, req: &mut Request) -> Option<Outcome> {
     if !http.has_auto_redirect || http.location(req).kind.is_exact() {
         return None;
     }
-    let id = location::with_slash(&http, req)?;
+    let id = location::with_slash(http, req)?;
     if !http.level(req.server, id).is_some_and(|l| l.auto_redirect) {
         return None;
     }
@@ -293,8 +298,8 @@ fn add_slash(req: &mut Request) -> Option<Outcome> {
     Some(Outcome::Status(301))
 }
 
-async fn preaccess(req: &mut Request) -> Option<Outcome> {
-    let http = req.http();
+/// Runs PREACCESS.
+async fn preaccess(http: &Http, req: &mut Request) -> Option<Outcome> {
     for hook in &http.location(req).plan.preaccess {
         let verdict = hook(req);
         match await_verdict(req, verdict).await {
@@ -306,11 +311,10 @@ async fn preaccess(req: &mut Request) -> Option<Outcome> {
 }
 
 /// Runs ACCESS.
-async fn access(req: &mut Request) -> Option<Outcome> {
+async fn access(http: &Http, req: &mut Request) -> Option<Outcome> {
     if req.is_subrequest() {
         return None;
     }
-    let http = req.http();
     let l = http.location(req);
     let mut access = AccessPhase { any: l.settings.core.satisfy == Satisfy::Any, refused: None };
     for hook in &l.plan.access {
@@ -464,8 +468,7 @@ fn outcome(v: Verdict) -> Outcome {
 
 /// Runs CONTENT, in nginx's order: random_index, index, autoindex, gzip_static, static_file, unless a
 /// handler took the location.
-async fn content(req: &mut Request) -> Outcome {
-    let http = req.http();
+async fn content(http: &Http, req: &mut Request) -> Outcome {
     let l = http.location(req);
     if req.head.method == Method::Connect && !matches!(l.content, Some(Content::Tunnel(_))) {
         return Outcome::Status(405);
@@ -478,32 +481,31 @@ async fn content(req: &mut Request) -> Outcome {
         Some(Content::Api) => outcome(api::handle(req)),
         Some(Content::Dashboard) => outcome(page::handle(req)),
         Some(Content::Proxy(pass)) => proxy::run(req, pass).await,
-        None => files(req).await,
+        None => files(&l.settings, req).await,
     }
 }
 
-/// Answers from files.
-async fn files(req: &mut Request) -> Outcome {
-    let http = req.http();
-    if http.location(req).settings.dav.methods.has(req.method) && !req.is_subrequest() {
+/// Answers from files, by the settings of the location.
+async fn files(settings: &LocationSettings, req: &mut Request) -> Outcome {
+    if settings.dav.methods.has(req.method) && !req.is_subrequest() {
         return Box::pin(dav::run(req)).await;
     }
     if !matches!(req.method, Method::Get | Method::Head | Method::Post) {
         return Outcome::Status(405);
     }
     if req.uri.last() == Some(&b'/') {
-        return directory(req).await;
+        return directory(settings, req).await;
     }
-    if let Some(out) = gzip_static::run(req).await {
+    if gzip_static::enabled(settings)
+        && let Some(out) = gzip_static::run(settings, req).await
+    {
         return out;
     }
-    static_file::run(req).await
+    static_file::run(settings, req).await
 }
 
 /// Answers a path that ends in a slash.
-async fn directory(req: &mut Request) -> Outcome {
-    let http = req.http();
-    let settings = &http.location(req).settings;
+async fn directory(settings: &LocationSettings, req: &mut Request) -> Outcome {
     if settings.random_index.enabled
         && let Some(out) = random_index::run(req).await
     {

@@ -119,13 +119,11 @@ impl Session {
 
     /// Creates a session with a configuration.
     pub(crate) fn of(thread: Rc<Thread>, conf: Rc<ThreadConfig>, wire: Wire, client: Rc<Client>) -> Session {
-        let mut vars = VarStore::default();
-        vars.reset(conf.stream.vars.len());
         Session {
             server: client.default_server(&conf),
             peer: client.peer,
             begun: thread.clock.now(),
-            vars,
+            vars: VarStore::default(),
             captures: Captures::default(),
             status: 0,
             received: 0,

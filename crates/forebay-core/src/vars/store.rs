@@ -44,6 +44,7 @@ const MAX_DEPTH: u8 = 100;
 /// Values of variables that a request has set or evaluated.
 #[derive(Clone, Debug, Default)]
 pub struct VarStore {
+    /// By number, as far as a variable has been stored.
     slots: Vec<Slot>,
     /// Bytes of the values.
     arena: Vec<u8>,
@@ -58,23 +59,12 @@ impl VarStore {
         self.arena.shrink_to_fit();
     }
 
-    /// Forgets all values and makes room for `count` variables.
+    /// Forgets all values, for another request.
     #[inline]
-    pub fn reset(&mut self, count: usize) {
-        if self.slots.len() != count {
-            self.slots.clear();
-            self.slots.resize(count, Slot::Empty);
-        } else {
-            self.slots.fill(Slot::Empty);
-        }
-        self.arena.clear();
-        self.depth = 0;
-    }
-
-    /// Forgets all values and variables.
     pub fn clear(&mut self) {
         self.slots.clear();
         self.arena.clear();
+        self.depth = 0;
     }
 
     /// Begins the evaluation of a variable that depends on others. Returns `false` if they are nested too deeply, which a

@@ -271,7 +271,12 @@ impl Encoder {
     /// Encodes a section as one with the same bytes was before, if nothing has changed since. See [`Self::encode`].
     fn encode_as_before(&mut self, stream: u64, section: &[u8], out: &mut Vec<u8>) -> Option<usize> {
         let changes = self.changes;
-        let kept = self.kept.iter_mut().find(|kept| kept.changes == changes && kept.section == section)?;
+        let at = self.kept.iter().position(|kept| kept.changes == changes && kept.section == section)?;
+        if at > 0 {
+            // The next section is likely to be the same.
+            self.kept.swap(0, at);
+        }
+        let kept = self.kept.first_mut()?;
         self.sections += 1;
         kept.used = self.sections;
         let oldest = *kept.indices.first()?;

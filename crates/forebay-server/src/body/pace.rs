@@ -23,7 +23,7 @@ pub(super) fn limit_rate(req: &mut Request) -> Option<(u64, u64)> {
 /// Returns `true` if a response may have a rate.
 #[inline]
 pub(super) fn has_limit_rate(req: &Request) -> bool {
-    req.resp.limit_rate != 0 || req.http().location(req).settings.core.limit_rate.0.is_some()
+    req.resp.limit_rate != 0 || req.own_location().settings.core.limit_rate.0.is_some()
 }
 
 /// Keeps a response at its rate (nginx: limit_rate).

@@ -50,7 +50,8 @@ pub(crate) fn send_at_once(thread: &Thread, req: &mut Request, head: &[u8], fram
     if rest.is_empty() {
         return Attempt::Done(Ok(()));
     }
-    match give_shared(req, &mut rest) {
+    let then = if req.resp.has_trailers() { Then::More } else { Then::Close };
+    match give_shared(req, &mut rest, then) {
         Ok(false) if rest.is_empty() => Attempt::Done(Ok(())),
         Ok(_) => Attempt::Rest(rest),
         Err(broken) => Attempt::Done(Err(broken)),

@@ -125,8 +125,8 @@ pub(super) async fn write(
 /// Has the client take content of a stream's response, as far as it does at once, without a copy where that is possible. Moves what has
 /// been taken out of `rest`. Returns `true` if the client has to take more before anything else.
 #[inline]
-pub(super) fn give_shared(req: &mut Request, rest: &mut Bytes) -> Result<bool, Broken> {
-    let sent = req.conn.wire.send_shared(rest).map_err(|e| failed(req, "writev()", e))?;
+pub(super) fn give_shared(req: &mut Request, rest: &mut Bytes, then: Then) -> Result<bool, Broken> {
+    let sent = req.conn.wire.send_shared(rest, then).map_err(|e| failed(req, "writev()", e))?;
     req.sent += sent.bytes as u64;
     rest.advance(sent.bytes);
     Ok(sent.full)
@@ -142,7 +142,7 @@ pub(crate) async fn write_shared(thread: &Rc<Thread>, req: &mut Request, mut res
         if full {
             room(thread, req, &mut Idle).await?;
         }
-        full = give_shared(req, &mut rest)?;
+        full = give_shared(req, &mut rest, Then::Nothing)?;
     }
     Ok(())
 }

@@ -605,15 +605,12 @@ impl Request {
     pub(super) fn begin_connection(&mut self, conn: &mut Connection) {
         self.head.clear();
         self.conf = self.thread.config();
-        self.started = self.thread.clock.now();
+        self.start_clock();
         if let Some(p) = conn.partial.take() {
             self.head.buf.extend_from_slice(&p.buf);
             self.started = p.started;
         }
         self.remote.clear();
-        self.pipelined = false;
-        self.early = false;
-        self.timed_out = false;
         self.keepalive_timeout = None;
     }
 }

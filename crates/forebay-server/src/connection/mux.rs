@@ -1,15 +1,17 @@
 //! Requests on streams of HTTP/2 and HTTP/3 connections.
 
-use crate::connection::{Connection, websocket};
+use crate::connection::websocket;
 use crate::phases;
 use crate::request::Request;
 use crate::response::respond::{finish, respond};
 use crate::thread::Thread;
 use crate::tls;
 use forebay_conf::error::Level;
+use forebay_core::client::Client;
 use forebay_http::h2::request::Refusal;
 use forebay_http::request::{RequestHead, Version};
 use forebay_net::mux::Mux;
+use forebay_net::wire::Wire;
 use std::rc::Rc;
 
 /// Reason for ending a stream without a whole response.
@@ -23,8 +25,10 @@ pub(crate) enum Reset {
 
 /// Stream with a request.
 pub(crate) trait RequestStream: Mux {
-    /// Creates the connection for the request of this stream.
-    fn connection(self: &Rc<Self>) -> Connection;
+    /// Returns the client of the connection.
+    fn client(&self) -> Rc<Client>;
+    /// Returns the number of the request on its connection.
+    fn number(&self) -> u32;
     /// Takes the request; `None` from the second call on.
     fn take_head(&self) -> Option<Box<RequestHead>>;
     /// Returns the size of the field section as received (`$request_length`), in bytes.
@@ -59,12 +63,9 @@ impl<S: RequestStream> Drop for StreamGuard<S> {
 /// Serves the request of a stream.
 pub(super) async fn serve<S: RequestStream>(thread: &Rc<Thread>, req: &mut Request, stream: Rc<S>) {
     let guard = StreamGuard(stream.clone());
-    let mut conn = stream.connection();
-    req.begin_connection(&mut conn);
-    req.take_connection(conn);
-    let Some(mut head) = stream.take_head() else { return };
-    std::mem::swap(&mut req.head, &mut head);
-    thread.h2.give(head);
+    let Some(head) = stream.take_head() else { return };
+    thread.h2.give(std::mem::replace(&mut req.head, head));
+    req.take_stream(Wire::Mux(stream.clone()), stream.client(), stream.number());
     if req.head.is_websocket {
         websocket::complete(&mut req.head);
     }
@@ -78,7 +79,7 @@ pub(super) async fn serve<S: RequestStream>(thread: &Rc<Thread>, req: &mut Reque
     .add(1);
     // Settings of a location end HTTP/1 connections only: here they would end other requests, too.
     let unknown_server = req.choose_server().err().map(|_| 500);
-    let old = req.connection_is_old();
+    let old = req.connection_is_old(&req.own_location().settings.core);
     req.log_ignored();
     if let Some(refusal) = stream.refusal() {
         req.refused = refusal.status;
@@ -92,8 +93,7 @@ pub(super) async fn serve<S: RequestStream>(thread: &Rc<Thread>, req: &mut Reque
     if req.refused == 0 && old {
         stream.leave();
     }
-    let http = req.http();
-    stream.set_chunk(http.location(req).settings.http2.chunk_size.0 as usize);
+    stream.set_chunk(req.own_location().settings.http2.chunk_size.0 as usize);
     let sent = !req.drop_connection && respond(thread, req).await;
     finish(req);
     if sent {
@@ -103,7 +103,7 @@ pub(super) async fn serve<S: RequestStream>(thread: &Rc<Thread>, req: &mut Reque
     }
     // The stream's memory can only be used again once nothing else holds it.
     drop(guard);
-    drop(req.end_connection());
+    req.end_stream();
     stream.recycle(thread);
 }
 

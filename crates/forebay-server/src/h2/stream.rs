@@ -1,16 +1,16 @@
 //! One request and its response on an HTTP/2 connection. Hot path.
 
 use super::{Session, SessionState};
-use crate::connection::Connection;
 use crate::connection::mux::{RequestStream, Reset};
 use crate::thread::Thread;
+use forebay_core::client::Client;
 use forebay_http::h2::connection::Window;
 use forebay_http::h2::frame::{self, Code, flag, kind};
 use forebay_http::h2::request::Refusal;
 use forebay_http::priority::Priority;
 use forebay_http::request::RequestHead;
 use forebay_net::mux::Mux;
-use forebay_net::wire::{Sent, Then, Wire};
+use forebay_net::wire::{Sent, Then};
 use rustix::io::Errno;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -198,9 +198,12 @@ impl Stream {
 }
 
 impl RequestStream for Stream {
-    fn connection(self: &Rc<Self>) -> Connection {
-        let wire = Wire::Mux(self.clone());
-        Connection { wire, ..Connection::closed(self.session.client.clone(), self.number.get()) }
+    fn client(&self) -> Rc<Client> {
+        self.session.client.clone()
+    }
+
+    fn number(&self) -> u32 {
+        self.number.get()
     }
 
     fn take_head(&self) -> Option<Box<RequestHead>> {

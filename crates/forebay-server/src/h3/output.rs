@@ -135,6 +135,15 @@ impl Output {
         Ok(n)
     }
 
+    /// Has QUIC take the last content as [`Output::send_shared`] does, and the end along with it where the content is gathered.
+    ///
+    /// # Errors
+    /// Those of [`Output::send`].
+    pub(crate) fn send_last(&mut self, place: Place<'_>, bytes: &Bytes) -> Result<usize, WriteError> {
+        self.ends = self.owed == 0 && !self.is_full && bytes.len() <= GATHERED;
+        self.send_shared(place, bytes)
+    }
+
     /// Has QUIC take what waits, and the end behind it. Returns `true` if nothing waits any more.
     ///
     /// # Errors

@@ -5,10 +5,10 @@ use super::heads::Waiting;
 use super::input::{CUT, Failure, Input, Next};
 use super::output::{Output, Place};
 use super::session::{Fatal, Head, code};
-use crate::connection::Connection;
 use crate::connection::mux::{RequestStream, Reset};
 use crate::thread::Thread;
 use bytes::Bytes;
+use forebay_core::client::Client;
 use forebay_http::field::Name;
 use forebay_http::h2::request::Refusal;
 use forebay_http::h3::Code;
@@ -16,7 +16,7 @@ use forebay_http::priority::Priority;
 use forebay_http::request::Framing;
 use forebay_net::mux::Mux;
 use forebay_net::quic::{StreamId, WriteError};
-use forebay_net::wire::{Sent, Then, Wire};
+use forebay_net::wire::{Sent, Then};
 use rustix::io::Errno;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -474,9 +474,12 @@ fn rank(priority: Priority, number: u64) -> i32 {
 }
 
 impl RequestStream for Stream {
-    fn connection(self: &Rc<Self>) -> Connection {
-        let wire = Wire::Mux(self.clone());
-        Connection { wire, ..Connection::closed(self.session.client(), self.number.get()) }
+    fn client(&self) -> Rc<Client> {
+        self.session.client()
+    }
+
+    fn number(&self) -> u32 {
+        self.number.get()
     }
 
     fn take_head(&self) -> Option<Head> {
@@ -556,11 +559,14 @@ impl Mux for Stream {
         Ok(self.moved(done, bytes.len()))
     }
 
-    fn send_shared(&self, bytes: &Bytes) -> Result<Sent, Errno> {
+    fn send_shared(&self, bytes: &Bytes, then: Then) -> Result<Sent, Errno> {
         if self.broken.get() {
             return Err(Errno::CONNRESET);
         }
-        let done = self.give(|output, place| output.send_shared(place, bytes))?;
+        let done = self.give(|output, place| match then {
+            Then::Close => output.send_last(place, bytes),
+            _ => output.send_shared(place, bytes),
+        })?;
         Ok(self.moved(done, bytes.len()))
     }
 
@@ -579,8 +585,10 @@ impl Mux for Stream {
     }
 
     fn end(&self) {
-        if !self.broken.get() {
-            self.output.borrow_mut().end();
+        let mut output = self.output.borrow_mut();
+        if !self.broken.get() && !output.has_ended() {
+            output.end();
+            drop(output);
             let _ = self.send_pending();
         }
     }

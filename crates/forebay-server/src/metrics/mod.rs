@@ -14,7 +14,7 @@ mod shared_store;
 mod usage;
 
 use crate::config::HttpContext;
-use crate::config::http::{Http, Server};
+use crate::config::http::{Http, Location, Server};
 use crate::request::Request;
 use forebay_core::config::Context;
 use forebay_core::histogram::{BUCKETS, Histogram, bucket};
@@ -204,12 +204,10 @@ impl Drop for Processing {
     }
 }
 
-/// Counts the beginning of a request in the zone of its server.
+/// Counts the beginning of a request in the zone of its server. `root`: the level of that server.
 #[inline]
-pub(crate) fn begin(req: &mut Request) {
-    let http = req.http();
-    let root = http.servers.get(req.server).and_then(|s| s.root());
-    if let Some(zone) = root.and_then(|l| l.status_zone.as_ref()) {
+pub(crate) fn begin(req: &mut Request, root: &Location) {
+    if let Some(zone) = &root.status_zone {
         with_cells(zone.id, |c| add(c, cell::PROCESSING, 1));
         req.modules.processing = Some(Processing(zone.id));
     }
@@ -218,16 +216,15 @@ pub(crate) fn begin(req: &mut Request) {
 /// Counts a request that is over.
 #[inline]
 pub(crate) fn count(req: &mut Request) {
-    let http = req.http();
     if let (Some(status), Some(id)) = (req.modules.proxy_cache.status, req.modules.proxy_cache.zone) {
         with_cells(id, |c| {
             add(c, 2 * status as usize, 1);
             add(c, 2 * status as usize + 1, req.sent.saturating_sub(req.sent_head));
         });
     }
-    let location = http.level(req.server, req.location).and_then(|l| l.status_zone.as_ref());
-    let location = location.filter(|zone| zone.kind == kind::LOCATION);
-    let time = match http.is_watched || location.is_some() || req.modules.processing.is_some() {
+    let zone = req.own_location().status_zone.as_ref();
+    let location = zone.filter(|zone| zone.kind == kind::LOCATION).map(|zone| zone.id);
+    let time = match req.conf.http.is_watched || location.is_some() || req.modules.processing.is_some() {
         true => req.started.elapsed(),
         // The clock of the turn: reading another one for each request would be most of what this costs.
         false => req.thread.io.poller.since(req.started),
@@ -237,8 +234,8 @@ pub(crate) fn count(req: &mut Request) {
         Some(p) => with_cells(p.0, |c| count_cells(req, c, time)),
         None => count_by_name(req, time),
     }
-    if let Some(zone) = location {
-        with_cells(zone.id, |c| count_cells(req, c, time));
+    if let Some(id) = location {
+        with_cells(id, |c| count_cells(req, c, time));
     }
 }
 

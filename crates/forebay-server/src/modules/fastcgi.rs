@@ -114,7 +114,7 @@ fn script_name(req: &mut Request, out: &mut Vec<u8>) -> Result<bool, VarError> {
     if !split(req, 1, out)? {
         out.extend_from_slice(&req.uri);
         if req.uri.last() == Some(&b'/') {
-            out.extend_from_slice(&req.http().location(req).settings.fastcgi.index);
+            out.extend_from_slice(&req.own_location().settings.fastcgi.index);
         }
     }
     Ok(true)

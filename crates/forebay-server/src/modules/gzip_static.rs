@@ -25,15 +25,16 @@ fn modes(s: &LocationSettings) -> [Mode; 3] {
     [s.zstd.ready, s.brotli.ready, s.gzip_static.mode]
 }
 
+/// Returns `true` if a location looks for precompressed files.
+#[inline]
+pub(crate) fn enabled(s: &LocationSettings) -> bool {
+    modes(s) != [Mode::Off; 3]
+}
+
 /// Answers with a precompressed file. Returns `None` if there is none for this request.
-pub(crate) async fn run(req: &mut Request) -> Option<Outcome> {
-    let http = req.http();
-    let s = &http.location(req).settings;
+pub(crate) async fn run(s: &LocationSettings, req: &mut Request) -> Option<Outcome> {
     let modes = modes(s);
-    if modes == [Mode::Off; 3]
-        || !matches!(req.method, Method::Get | Method::Head)
-        || req.uri.last() == Some(&b'/')
-    {
+    if !matches!(req.method, Method::Get | Method::Head) || req.uri.last() == Some(&b'/') {
         return None;
     }
     // A subrequest's body becomes part of another response, so it must not be compressed (except with `always`).

@@ -297,6 +297,8 @@ const ACCESS: &[PhaseHook] = &[
 pub(crate) struct Plan {
     /// POST_READ.
     pub post_read: Vec<Hook>,
+    /// `true` if anything runs between REWRITE and CONTENT.
+    pub before_content: bool,
     /// `true` if fields of the request are changed at the end of REWRITE.
     pub changes_request: bool,
     /// PREACCESS.
@@ -365,17 +367,27 @@ pub(crate) fn run_subrequest_filters(req: &mut Request) -> Result<(), forebay_co
 }
 
 impl Plan {
-    /// Selects the hooks that these settings enable.
-    pub(crate) fn for_location(s: &LocationSettings, _ops: &[rewrite::Op]) -> Plan {
-        let pick =
-            |entries: &[PhaseHook]| entries.iter().filter(|e| (e.enabled)(s)).map(|e| e.hook).collect();
+    /// Selects the hooks that these settings enable. `tries_files`: the location has `try_files`.
+    pub(crate) fn for_location(s: &LocationSettings, tries_files: bool) -> Plan {
+        let pick = |entries: &[PhaseHook]| -> Vec<Hook> {
+            entries.iter().filter(|e| (e.enabled)(s)).map(|e| e.hook).collect()
+        };
+        let changes_request = headers_more::changes_request(s);
+        let (preaccess, access) = (pick(PREACCESS), pick(ACCESS));
+        let (auth_request, mirror) = (auth_request::enabled(s), mirror::enabled(s));
         Plan {
             post_read: pick(POST_READ),
-            changes_request: headers_more::changes_request(s),
-            preaccess: pick(PREACCESS),
-            access: pick(ACCESS),
-            auth_request: auth_request::enabled(s),
-            mirror: mirror::enabled(s),
+            before_content: changes_request
+                || !preaccess.is_empty()
+                || !access.is_empty()
+                || auth_request
+                || tries_files
+                || mirror,
+            changes_request,
+            preaccess,
+            access,
+            auth_request,
+            mirror,
             plain_head: (HEADER_FILTERS.iter()).all(|e| e.standard || !(e.enabled)(s))
                 && s.core.keepalive_timeout.header.is_none()
                 // `alias` in a regular expression: paths with different extensions, and so types, share a file.

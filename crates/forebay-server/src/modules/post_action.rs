@@ -12,6 +12,9 @@ crate::settings! {
 /// Starts the subrequest in the background. Its variables describe the result of the request.
 #[inline]
 pub(crate) fn begin(req: &mut Request) {
+    if req.own_location().settings.post_action.target.0.is_none() {
+        return;
+    }
     let http = req.http();
     let Some(target) = &http.location(req).settings.post_action.target.0 else { return };
     if req.uri.is_empty() {

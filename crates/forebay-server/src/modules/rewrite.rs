@@ -398,7 +398,7 @@ fn matches(req: &mut Request, pattern: &Pattern, text: &[u8]) -> Result<bool, Li
 
 /// Writes a line at level notice where `rewrite_log` is on.
 fn note(req: &mut Request, parts: &[&[u8]]) {
-    if req.http().location(req).settings.rewrite.rewrite_log {
+    if req.own_location().settings.rewrite.rewrite_log {
         req.log_with(Level::Notice, |out| parts.iter().for_each(|part| out.extend_from_slice(part)));
     }
 }

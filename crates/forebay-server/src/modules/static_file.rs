@@ -2,7 +2,8 @@
 //! ngx_http_index_module, the not-modified and range filters). Hot path.
 
 use crate::file_cache::{self, Cached, Found, Opened, Policy};
-use crate::modules::core::{IfModifiedSince, Settings as Core, SymlinkMode};
+use crate::modules::LocationSettings;
+use crate::modules::core::{IfModifiedSince, Root, Settings as Core, SymlinkMode};
 use crate::modules::slice;
 use crate::phases::{Outcome, spend_uri_change};
 use crate::request::{Refusal, Request};
@@ -54,7 +55,7 @@ pub(crate) fn map_uri(req: &mut Request, uri: &[u8], out: &mut Vec<u8>) -> Resul
     if root.alias.is_some() {
         alias_applies(req)?;
     }
-    document_root(req, out)?;
+    push_root(root, req, out)?;
     match root.alias {
         None => out.extend_from_slice(uri),
         // In a location with a regular expression the alias is the whole file name.
@@ -87,7 +88,11 @@ pub(crate) fn alias_applies(req: &mut Request) -> Result<(), VarError> {
 /// As [`map_path`].
 pub(crate) fn document_root(req: &mut Request, out: &mut Vec<u8>) -> Result<(), VarError> {
     let http = req.http();
-    let root = &http.location(req).settings.core.root;
+    push_root(&http.location(req).settings.core.root, req, out)
+}
+
+/// Appends the directory of a `root` or `alias`.
+fn push_root(root: &Root, req: &mut Request, out: &mut Vec<u8>) -> Result<(), VarError> {
     if let Some(fixed) = &root.fixed {
         out.extend_from_slice(fixed);
         return Ok(());
@@ -115,20 +120,36 @@ pub(crate) fn path_text(req: &mut Request) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// Looks up a path and opens its file. Tries the cache first, then a lookup that does not wait for the disk, then the
+/// Looks up a path and opens its file, by the settings of the request's location. Tries the cache first, then a lookup that does not wait for the disk, then the
 /// blocking pool.
 pub(crate) async fn open(req: &mut Request, path: &[u8]) -> Found {
     let http = req.http();
     let core = &http.location(req).settings.core;
-    let policy = core.policy();
-    let thread = req.thread.clone();
-    let now = thread.clock.now();
+    match cached(core, req, path) {
+        Cached::Hit(found) => found,
+        Cached::Miss => open_anew(core, req, path).await,
+    }
+}
+
+/// Looks up a path in the cache.
+#[inline]
+fn cached(core: &Core, req: &Request, path: &[u8]) -> Cached {
+    // The cache does not know the links of a path.
+    if core.disable_symlinks.mode != SymlinkMode::Off {
+        return Cached::Miss;
+    }
+    let thread = &req.thread;
+    thread.files.borrow_mut().get(path, &core.policy(), thread.clock.now(), req.early)
+}
+
+/// Opens a file that is not in the cache.
+async fn open_anew(core: &Core, req: &mut Request, path: &[u8]) -> Found {
     if core.disable_symlinks.mode != SymlinkMode::Off {
         return crate::symlinks::open(req, path).await;
     }
-    if let Cached::Hit(found) = thread.files.borrow_mut().get(path, &policy, now, req.early) {
-        return found;
-    }
+    let policy = core.policy();
+    let thread = req.thread.clone();
+    let now = thread.clock.now();
     if path.contains(&0) {
         return Found::Error(Errno::NOENT);
     }
@@ -284,19 +305,23 @@ fn push_failure(call: &str, path: &[u8], e: Errno, out: &mut Vec<u8>) {
 
 /// Returns the name of the call that opens files in this location, for messages.
 pub(crate) fn open_call(req: &Request) -> &'static str {
-    match req.http().location(req).settings.core.disable_symlinks.mode {
+    match req.own_location().settings.core.disable_symlinks.mode {
         SymlinkMode::Off => "open()",
         _ => "openat()",
     }
 }
 
-/// Answers with the file of the request's path (the static content handler).
-pub(crate) async fn run(req: &mut Request) -> Outcome {
+/// Answers with the file of the request's path (the static content handler), by the settings of its location.
+pub(crate) async fn run(settings: &LocationSettings, req: &mut Request) -> Outcome {
     let mut path = req.take_buf();
     if map_path(req, &mut path).is_err() {
         return Outcome::Status(500);
     }
-    let found = open(req, &path).await;
+    // Most files are in the cache, where there is nothing to wait for.
+    let found = match cached(&settings.core, req, &path) {
+        Cached::Hit(found) => found,
+        Cached::Miss => open_anew(&settings.core, req, &path).await,
+    };
     let out = match found {
         Found::File(f) if req.method == Method::Post => {
             drop(f);

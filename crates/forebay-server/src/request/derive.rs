@@ -94,7 +94,6 @@ impl Request {
         let mut new = Request::new(thread.clone());
         new.conf = conf.clone();
         new.conn = Connection::closed(client.clone(), 0);
-        new.vars.reset(conf.http.vars.len());
         new.peer = client.peer;
         push_peer(new.peer, &mut new.remote);
         new

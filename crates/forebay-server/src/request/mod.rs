@@ -5,6 +5,7 @@ use crate::body::RequestBody;
 use crate::config::http::{Http, Location, ROOT, Server};
 use crate::connection::Connection;
 use crate::modules::ModuleState;
+use crate::modules::core::Settings as Core;
 use crate::phases::MAX_URI_CHANGES;
 use crate::response::Response;
 use crate::thread::{Thread, ThreadConfig};
@@ -16,6 +17,7 @@ use forebay_core::vars::{Captures, VarStore};
 use forebay_http::request::Framing;
 use forebay_http::request::{Method, RequestHead};
 use forebay_net::addr::{Peer, push_peer};
+use forebay_net::wire::Wire;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Instant;
@@ -247,6 +249,28 @@ impl Request {
         }
     }
 
+    /// Prepares for the first request of a connection, or for that of a stream.
+    pub(crate) fn start_clock(&mut self) {
+        self.started = self.thread.clock.now();
+        self.pipelined = false;
+        self.early = false;
+        self.timed_out = false;
+    }
+
+    /// Takes a stream over: the wire, its client and the number of the request on its connection.
+    pub(crate) fn take_stream(&mut self, wire: Wire, client: Rc<Client>, number: u32) {
+        self.start_clock();
+        self.conn.wire = wire;
+        self.conn.client = client;
+        self.conn.requests = number;
+    }
+
+    /// Lets a stream and its client go.
+    pub(crate) fn end_stream(&mut self) {
+        self.conn.wire = Wire::Closed;
+        self.conn.client = self.thread.no_client.clone();
+    }
+
     /// Takes a connection over.
     pub(crate) fn take_connection(&mut self, conn: Connection) {
         self.conn = conn;
@@ -266,7 +290,7 @@ impl Request {
         std::mem::swap(&mut self.uri, &mut self.head.path);
         self.args.clear();
         self.args.extend_from_slice(self.head.args.of(&self.head.buf));
-        self.vars.reset(self.conf.http.vars.len());
+        self.vars.clear();
         self.captures.groups.clear();
         self.internal = false;
         self.uri_changes = MAX_URI_CHANGES;
@@ -286,10 +310,18 @@ impl Request {
         self.timed_out = false;
         self.refused = 0;
         self.keep_alive = self.head.keep_alive && !self.thread.quitting.get();
-        self.peer = self.conn.client.peer;
         self.body.begin(self.head.framing, self.head.len);
-        self.remote.clear();
-        push_peer(self.peer, &mut self.remote);
+        self.take_peer();
+    }
+
+    /// Takes the address of the client over, with its text, which the request before often has left.
+    fn take_peer(&mut self) {
+        let peer = self.conn.client.peer;
+        if self.remote.is_empty() || self.peer.ip() != peer.ip() {
+            self.remote.clear();
+            push_peer(peer, &mut self.remote);
+        }
+        self.peer = peer;
     }
 
     /// Chooses the virtual server by the host, and with it the first location level. If that fails it is the default server, and
@@ -298,11 +330,11 @@ impl Request {
     /// # Errors
     /// A pattern of a `server_name` exceeded its limits, which is logged.
     pub(crate) fn choose_server(&mut self) -> Result<(), LimitExceeded> {
-        let http = self.http();
-        self.server = self.conn.client.default_server(&self.conf);
-        let mut chosen = Ok(());
         let conf = self.conf.clone();
-        if let Some(a) = self.conn.client.address(&conf)
+        let address = self.conn.client.address(&conf);
+        self.server = address.map_or(0, |a| a.default_server);
+        let mut chosen = Ok(());
+        if let Some(a) = address
             && !a.names.is_empty()
             // A head that was not read to its end may yet name a host: this is no request without one.
             && !(self.head.host.is_empty() && self.head.len == 0)
@@ -321,8 +353,9 @@ impl Request {
             self.head.host = host;
         }
         self.location = ROOT;
-        crate::metrics::begin(self);
-        self.keepalive_timeout = Some(http.location(self).settings.core.keepalive_timeout.timeout);
+        let root = conf.http.location(self);
+        crate::metrics::begin(self, root);
+        self.keepalive_timeout = Some(root.settings.core.keepalive_timeout.timeout);
         chosen
     }
 
@@ -337,23 +370,19 @@ impl Request {
         self.body.consumed(self.head.len)
     }
 
-    /// Applies the settings of the location that govern the connection.
-    pub(crate) fn update_connection_settings(&mut self) {
-        let http = self.http();
-        let core = &http.location(self).settings.core;
+    /// Applies the settings that govern the connection. `core`: those of the location.
+    pub(crate) fn update_connection_settings(&mut self, core: &Core) {
         self.keepalive_timeout = Some(core.keepalive_timeout.timeout);
-        if self.keep_alive && (self.connection_is_old() || self.disabled_agent()) {
+        if self.keep_alive && (self.connection_is_old(core) || self.disabled_agent(core)) {
             self.keep_alive = false;
         }
     }
 
-    /// Returns `true` if the connection has served as many requests, or been open as long, as it may.
-    pub(crate) fn connection_is_old(&self) -> bool {
+    /// Returns `true` if the connection has served as many requests, or been open as long, as it may in a location with these settings.
+    pub(crate) fn connection_is_old(&self, core: &Core) -> bool {
         if self.conn.wire.is_worn() || self.conn.client.tls.as_ref().is_some_and(|s| s.outdated.get()) {
             return true;
         }
-        let http = self.http();
-        let core = &http.location(self).settings.core;
         core.keepalive_timeout.timeout.is_zero()
             || u64::from(self.conn.requests) >= core.keepalive_requests.0
             || self
@@ -364,9 +393,9 @@ impl Request {
                 .is_some_and(|end| self.started > end)
     }
 
-    fn disabled_agent(&self) -> bool {
-        let http = self.http();
-        let d = http.location(self).settings.core.keepalive_disable;
+    /// Returns `true` if the client's browser is one that gets no second request (nginx: keepalive_disable).
+    fn disabled_agent(&self, core: &Core) -> bool {
+        let d = core.keepalive_disable;
         if self.method != Method::Post && !d.safari {
             return false;
         }
@@ -439,6 +468,12 @@ impl Request {
         HttpRef(self.conf.clone())
     }
 
+    /// Returns the location of the request, for those that do not change the request meanwhile.
+    #[inline]
+    pub(crate) fn own_location(&self) -> &Location {
+        self.conf.http.location(self)
+    }
+
     /// Takes a spare buffer, which is empty.
     pub(crate) fn take_buf(&mut self) -> Vec<u8> {
         self.spare.pop().unwrap_or_default()
@@ -465,7 +500,7 @@ impl std::ops::Deref for HttpRef {
     }
 }
 
-impl HttpRef {
+impl Http {
     /// Returns the location of a request.
     #[inline]
     pub(crate) fn location(&self, req: &Request) -> &Location {

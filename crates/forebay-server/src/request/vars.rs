@@ -74,7 +74,7 @@ impl Evaluate for Request {
 
     /// Warns (nginx: uninitialized_variable_warn).
     fn uninitialized(&mut self, name: &[u8]) {
-        if self.http().location(self).settings.rewrite.uninitialized_variable_warn {
+        if self.own_location().settings.rewrite.uninitialized_variable_warn {
             let name = String::from_utf8_lossy(name);
             self.log(Level::Warn, &format!("using uninitialized \"{name}\" variable"));
         }

@@ -383,6 +383,12 @@ impl Response {
         }
     }
 
+    /// Returns `true` if trailers follow the content, or may follow it.
+    #[inline]
+    pub(crate) fn has_trailers(&self) -> bool {
+        self.expect_trailers || !self.trailers.is_empty()
+    }
+
     /// Sets a body made for this response, and its length.
     pub(crate) fn set_body(&mut self, b: impl Into<Bytes>) {
         let b = b.into();

@@ -96,8 +96,7 @@ async fn send_body(
 /// Sends the trailers of a multiplexed stream. Over HTTP/1 they are part of the body's framing.
 #[inline]
 fn send_trailers(req: &mut Request, out: &mut Vec<u8>) {
-    let any = req.resp.expect_trailers || !req.resp.trailers.is_empty();
-    if !any || !req.conn.wire.is_multiplexed() {
+    if !req.resp.has_trailers() || !req.conn.wire.is_multiplexed() {
         return;
     }
     out.clear();

@@ -2,6 +2,7 @@
 
 use super::Part;
 use crate::compress::{self, accept::Ranked, forms::Form};
+use crate::config::http::Location;
 use crate::file_cache::OpenFile;
 use crate::modules::alt_svc;
 use crate::request::Request;
@@ -11,13 +12,11 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Returns `true` if the response is sent whole and unchanged, with a head that depends on nothing but its location.
-fn is_plain(req: &Request) -> bool {
+/// Returns `true` if the response is sent whole and unchanged, with a head that depends on nothing but its location `l`.
+fn is_plain(req: &Request, l: &Location) -> bool {
     let first = &req.head.first.0;
     let asks =
         [Name::Range, Name::IfModifiedSince, Name::IfUnmodifiedSince, Name::IfMatch, Name::IfNoneMatch];
-    let http = req.http();
-    let l = http.location(req);
     req.status_override.is_none()
         && req.keep_alive
         && req.head.version >= Version::Http11
@@ -25,7 +24,7 @@ fn is_plain(req: &Request) -> bool {
         && req.head.method == Method::Get
         && asks.iter().all(|n| first[*n as usize] == 0)
         && l.plan.plain_head
-        && !http.logs_sent_fields
+        && !req.conf.http.logs_sent_fields
         && req.error_status == 0
         && req.refused == 0
 }
@@ -42,7 +41,7 @@ struct MadeFor {
 }
 
 fn made_for(req: &Request) -> MadeFor {
-    let http = req.http();
+    let http = &req.conf.http;
     let port = alt_svc::of_connection(req, &http.server(req).alt_svc).map_or(0, |field| field.port);
     MadeFor { server: req.server, location: req.location, serial: http.serial, port }
 }
@@ -54,10 +53,10 @@ pub(crate) struct SentHead {
     /// Codings that the client takes of those that the location has.
     ranked: Ranked,
     version: Version,
-    /// Bytes before the date.
-    before: Box<[u8]>,
-    /// Bytes after the date.
-    after: Box<[u8]>,
+    /// Bytes with the date as it was then.
+    bytes: Box<[u8]>,
+    /// Where the date begins in them.
+    date: usize,
     /// The body, where it is compressed.
     pub form: Option<Arc<Form>>,
 }
@@ -89,18 +88,17 @@ impl SentHeads {
 }
 
 /// Codings on which the heads of a location depend. `None`: they depend on more.
-fn ranked(req: &Request) -> Option<Ranked> {
-    let http = req.http();
-    let l = http.location(req);
+fn ranked(req: &Request, l: &Location) -> Option<Ranked> {
     if l.plan.compresses { compress::ranked(req, &l.settings) } else { Some(Ranked::default()) }
 }
 
 /// Finds the head that was sent last for a file or a cached response, if this request would get the same.
 pub(crate) fn ready(req: &Request, heads: &SentHeads) -> Option<Rc<SentHead>> {
-    if !is_plain(req) || !req.resp.fields.is_empty() || req.resp.limit_rate != 0 {
+    let l = req.own_location();
+    if !is_plain(req, l) || !req.resp.fields.is_empty() || req.resp.limit_rate != 0 {
         return None;
     }
-    heads.find(made_for(req), ranked(req)?, req.head.version)
+    heads.find(made_for(req), ranked(req, l)?, req.head.version)
 }
 
 /// Uses a remembered head for this response; `part` is the body, `len` bytes long.
@@ -117,21 +115,20 @@ pub(crate) fn take_ready(req: &mut Request, head: Rc<SentHead>, len: u64, part: 
 /// Appends the remembered head of the response. Returns `false` if it has none.
 pub(crate) fn write_ready(req: &mut Request, out: &mut Vec<u8>) -> bool {
     let Some(h) = &req.resp.ready else { return false };
-    out.extend_from_slice(&h.before);
-    out.extend_from_slice(&req.thread.clock.http_date());
-    if req.keep_alive {
-        out.extend_from_slice(&h.after);
-        return true;
+    let start = out.len();
+    out.extend_from_slice(&h.bytes);
+    let now = req.thread.clock.http_date();
+    if let Some(date) = out.get_mut(start + h.date..).and_then(|rest| rest.first_chunk_mut()) {
+        *date = now;
     }
-    // The thread began to quit after the head was chosen.
-    const KEEP: &[u8] = b"Connection: keep-alive";
-    match memchr::memmem::find(&h.after, KEEP) {
-        Some(at) => {
-            out.extend_from_slice(&h.after[..at]);
-            out.extend_from_slice(b"Connection: close");
-            out.extend_from_slice(&h.after[at + KEEP.len()..]);
+    if !req.keep_alive {
+        // The thread began to quit after the head was chosen.
+        const KEEP: &[u8] = b"Connection: keep-alive";
+        let from = start + h.date;
+        if let Some(at) = out.get(from..).and_then(|rest| memchr::memmem::find(rest, KEEP)) {
+            let at = from + at;
+            out.splice(at..at + KEEP.len(), *b"Connection: close");
         }
-        None => out.extend_from_slice(&h.after),
     }
     true
 }
@@ -142,7 +139,7 @@ pub(crate) fn subject(req: &Request) -> Option<Rc<OpenFile>> {
     let [Part::File { file, start: 0, end }] = r.body.as_slice() else { return None };
     let whole = r.status == 200 && *end == file.size && file.kept.get();
     let bare = r.location.is_empty() && !r.gzip_vary && r.fields.is_empty();
-    (whole && bare && is_plain(req)).then(|| file.clone())
+    (whole && bare && is_plain(req, req.own_location())).then(|| file.clone())
 }
 
 /// Returns `true` if each field of a response is as its cache entry has it, byte for byte, so that nothing in it
@@ -180,7 +177,7 @@ pub(crate) fn remember(req: &Request, file: Option<Rc<OpenFile>>, out: &[u8]) {
     if r.source.is_some() || r.head_only || !r.filters.is_empty() {
         return;
     }
-    let Some(ranked) = ranked(req) else { return };
+    let Some(ranked) = ranked(req, req.own_location()) else { return };
     let date = req.thread.clock.http_date();
     let Some(at) = memchr::memmem::find(out, &date) else { return };
     // A field of the response may have the same date in front of it.
@@ -191,8 +188,8 @@ pub(crate) fn remember(req: &Request, file: Option<Rc<OpenFile>>, out: &[u8]) {
         made_for: made_for(req),
         ranked,
         version: req.head.version,
-        before: out.get(..at).unwrap_or_default().into(),
-        after: out.get(at + date.len()..).unwrap_or_default().into(),
+        bytes: out.into(),
+        date: at,
         form: req.modules.compress.form.clone(),
     });
 }
@@ -222,5 +219,5 @@ fn is_of_entry(req: &Request, e: &crate::cache::local::Entry) -> bool {
         || r.status != e.meta.status
         || r.content_length != len_of_form(req, e.len())
         || !r.override_charset.is_empty();
-    !depends && is_plain(req) && is_stored(req)
+    !depends && is_plain(req, req.own_location()) && is_stored(req)
 }

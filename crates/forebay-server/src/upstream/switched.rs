@@ -35,7 +35,7 @@ impl Switched {
         // The bytes in between are the request's body, which has been passed on as such.
         let early = req.head.buf.get(req.body.consumed(req.head.len)..).unwrap_or_default().to_vec();
         // A client may be silent, but neither side may refuse what it is sent.
-        let send = req.http().location(req).settings.core.send_timeout.0;
+        let send = req.own_location().settings.core.send_timeout.0;
         let client = Timeouts { read: Duration::MAX, send };
         let rules = Rules { client, server: self.timeouts, ..Rules::default() };
         (Pair::new(&req.thread.io, early, self.early), rules)

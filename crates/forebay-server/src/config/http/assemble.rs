@@ -301,7 +301,7 @@ impl Assembly<'_, '_> {
         let hooks = std::mem::take(&mut l.acme_hooks);
         self.hooks.extend(hooks.into_iter().map(|hook| hook.at(server, location)));
         let ops = std::mem::take(&mut l.ops);
-        let plan = modules::Plan::for_location(&settings, &ops);
+        let plan = modules::Plan::for_location(&settings, l.try_files.is_some());
         let kind = std::mem::replace(&mut l.kind, Kind::Http);
         let auto_redirect = matches!(kind, Kind::Prefix | Kind::PrefixOnly)
             && l.name.last() == Some(&b'/')

@@ -128,7 +128,6 @@ fn request(thread: &Rc<Thread>, http: Arc<Http>, hook: &Hook, call: HookCall) ->
     req.begin_request();
     // The configuration of the thread may be an earlier or a later one.
     if req.conf.http.serial != http.serial {
-        req.vars.reset(http.vars.len());
         req.conf = Rc::new(ThreadConfig::of(thread.active(), http));
     }
     req.origin = Origin::Sub { depth: 1, client_get: false };

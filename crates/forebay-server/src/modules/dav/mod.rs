@@ -241,7 +241,7 @@ async fn delete(req: &mut Request) -> Result<(), DavRefusal> {
 
 /// Refuses paths with fewer segments than `min_delete_depth`.
 fn check_delete_depth(req: &Request) -> Result<(), DavRefusal> {
-    let least = req.http().location(req).settings.dav.min_delete_depth.0;
+    let least = req.own_location().settings.dav.min_delete_depth.0;
     let segments = req.uri.split(|b| *b == b'/').filter(|s| !s.is_empty()).count() as u64;
     if segments < least {
         return refuse(409, format!("insufficient URI depth:{segments} to DELETE"));
@@ -335,7 +335,7 @@ fn files_of(req: &mut Request, uri: &[u8], to_uri: &[u8]) -> Result<(PathBuf, Pa
 ///
 /// Unlike nginx, which cuts off any prefix of that length.
 fn check_alias(req: &Request, uri: &[u8], to_uri: &[u8]) -> Result<(), DavRefusal> {
-    match req.http().location(req).settings.core.root.alias {
+    match req.own_location().settings.core.root.alias {
         Some(Some(n)) if !to_uri.starts_with(uri.get(..n).unwrap_or_default()) => elsewhere(to_uri),
         _ => Ok(()),
     }
@@ -354,7 +354,7 @@ async fn copy_or_move(req: &mut Request) -> Result<(), DavRefusal> {
     without_body(req)?;
     let transfer = Transfer::of(req)?;
     let collection = transfer.collection;
-    let directories = req.http().location(req).settings.dav.access.of_directories();
+    let directories = req.own_location().settings.dav.access.of_directories();
     let (source, target) = transfer.find().await?;
     blocking(move || transfer.execute(&source, target.as_ref(), directories)).await?;
     if collection {

@@ -427,7 +427,7 @@ fn field(
 
 /// Returns `true` if `Alt-Svc` of upstreams is followed.
 fn follows(req: &Request) -> bool {
-    req.http().location(req).settings.proxy_http3.alt_svc
+    req.own_location().settings.proxy_http3.alt_svc
 }
 
 fn location(

@@ -357,7 +357,7 @@ async fn look_up(
     name: &[u8],
     port: u16,
 ) -> Result<Vec<PeerAddr>, u16> {
-    let timeout = req.http().location(req).settings.resolver.timeout.0;
+    let timeout = req.own_location().settings.resolver.timeout.0;
     let thread = req.thread.clone();
     let until = thread.io.poller.now() + timeout;
     let found = thread.io.poller.deadline(until, resolver.addresses(name, false)).await;

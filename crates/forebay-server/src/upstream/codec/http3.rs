@@ -128,7 +128,7 @@ fn target(ask: &Ask<'_>) -> Option<Origin> {
 
 /// Returns `true` if a request goes over HTTP/3 only where the server has said that it takes that (`proxy_http3_alt_svc`).
 fn follows(req: &Request) -> bool {
-    req.http().location(req).settings.proxy_http3.alt_svc
+    req.own_location().settings.proxy_http3.alt_svc
 }
 
 /// Takes over what a response, which has come over TLS or QUIC, says about where the server takes HTTP/3.

@@ -161,7 +161,7 @@ pub(crate) fn keeps_alive(req: &Request) -> bool {
     req.modules.upstream.reuse != Reuse::No
         && match req.modules.upstream.protocol {
             Protocol::Http | Protocol::Grpc => req.modules.upstream.head.keep_alive,
-            Protocol::FastCgi => req.http().location(req).settings.fastcgi.keep_conn,
+            Protocol::FastCgi => req.own_location().settings.fastcgi.keep_conn,
             Protocol::Uwsgi | Protocol::Scgi => false,
             Protocol::Memcached => true,
         }

@@ -442,7 +442,7 @@ impl Mux for Stream {
         self.sent(done, bytes.len())
     }
 
-    fn send_shared(&self, bytes: &Bytes) -> Result<Sent, Errno> {
+    fn send_shared(&self, bytes: &Bytes, _then: Then) -> Result<Sent, Errno> {
         if self.stopped.get() {
             return Err(Errno::PIPE);
         }

@@ -76,7 +76,6 @@ impl Checked {
         let _ = forebay_http::h1::request::parse(&mut req.head, &limits);
         req.begin_request();
         // The configuration of the thread may be an earlier or a later one.
-        req.vars.reset(config.vars.len());
         req.conf = Rc::new(ThreadConfig::of(thread.active(), config));
         (req.server, req.location) = self.check.location;
         let u = &mut req.modules.upstream;
