@@ -423,8 +423,9 @@ impl Endpoint {
 
     /// Has the owner take a datagram that is for another place. Long headers may have identifiers that a client has made up.
     fn pass(&self, received: &Received<'_>, long: bool, owner: &impl Owner) -> bool {
-        let Some((id, is_long)) = cid::receiver_of(received.bytes) else { return false };
-        let place = self.mask.place_of(id).filter(|place| is_long == long && *place != self.place);
+        let id = cid::receiver_of(received.bytes).filter(|(_, is_long)| *is_long == long);
+        let Some((id, _)) = id else { return false };
+        let place = self.mask.place_of(id).filter(|place| *place != self.place);
         let is_passed = place.is_some_and(|place| owner.pass(place, long, received));
         self.tally.add(Count::HandedOver, is_passed.into());
         is_passed

@@ -19,6 +19,9 @@ const UNSENT_INSERTS: usize = 4096;
 const OVERHEAD: u64 = 1000;
 /// Part of these that a finished response makes up for: a peer may send priorities and insertions with each request.
 pub(crate) const OVERHEAD_OF_REQUEST: u64 = 64;
+/// Bytes of Section Acknowledgments that leave together, some 16 of them. One lets the encoder evict entries of its table, which can wait.
+/// It is told at once of insertions that have arrived.
+const ACKNOWLEDGMENTS: usize = 32;
 /// Memory of the scratch buffer that stays, bytes.
 const SCRATCH: usize = 64 * 1024;
 
@@ -60,6 +63,8 @@ pub(crate) struct Controls {
     encoder: Option<Box<Encoder>>,
     control: Own,
     feedback: Own,
+    /// `feedback` has more than a few Section Acknowledgments.
+    feedback_is_due: bool,
     inserts: Own,
     /// See [`OVERHEAD`].
     overhead: u64,
@@ -77,6 +82,7 @@ impl Controls {
             encoder: None,
             control: None,
             feedback: None,
+            feedback_is_due: false,
             inserts: None,
             overhead: 0,
             scratch: Vec::new(),
@@ -94,6 +100,7 @@ impl Controls {
             frame::push_settings(bytes, &[&own, more].concat());
         }
         self.feedback = open(link, stream_kind::DECODER);
+        self.feedback_is_due = true;
         self.control.is_some() && self.feedback.is_some()
     }
 
@@ -163,10 +170,12 @@ impl Controls {
         self.scratch.shrink_to(SCRATCH);
     }
 
-    /// Tells the peer's encoder that a section of a stream that needed insertions was decoded (RFC 9204, section 4.4.1).
-    pub(crate) fn acknowledge(&mut self, id: StreamId) {
+    /// Tells the peer's encoder that a section of a stream that needed insertions was decoded (RFC 9204, section 4.4.1). `may_wait`: until
+    /// there are more, or something else to tell.
+    pub(crate) fn acknowledge(&mut self, id: StreamId, may_wait: bool) {
         if let Some((_, out)) = &mut self.feedback {
             qpack::push_section_ack(out, u64::from(VarInt::from(id)));
+            self.feedback_is_due |= !may_wait || out.len() >= ACKNOWLEDGMENTS;
         }
     }
 
@@ -174,6 +183,7 @@ impl Controls {
     pub(crate) fn cancel(&mut self, id: StreamId) {
         if let Some((_, out)) = &mut self.feedback {
             qpack::push_stream_cancellation(out, u64::from(VarInt::from(id)));
+            self.feedback_is_due = true;
         }
     }
 
@@ -190,6 +200,8 @@ impl Controls {
             return Err((Code::EncoderStreamError, "sent too large QPACK instruction"));
         }
         self.spend(self.decoder.carried_out() - before)?;
+        // An encoder that inserts may need room.
+        self.feedback_is_due |= done > 0;
         let inserted = self.decoder.inserted();
         if inserted > self.told
             && let Some((_, out)) = &mut self.feedback
@@ -278,7 +290,9 @@ impl Controls {
     /// Sends what waits on our own streams.
     pub(crate) fn send_unsent(&mut self, link: &Link) {
         let mut quinn = link.quinn();
-        for (id, bytes) in [&mut self.control, &mut self.feedback, &mut self.inserts].into_iter().flatten() {
+        let feedback = self.feedback.as_mut().filter(|_| self.feedback_is_due);
+        let own = [self.control.as_mut(), feedback, self.inserts.as_mut()];
+        for (id, bytes) in own.into_iter().flatten() {
             if bytes.is_empty() {
                 continue;
             }
@@ -287,6 +301,7 @@ impl Controls {
             // A peer that takes nothing does not need it. Of insertions only few can wait.
             bytes.truncate(MOST_UNSENT);
         }
+        self.feedback_is_due &= self.feedback.as_ref().is_some_and(|(_, bytes)| !bytes.is_empty());
     }
 }
 
@@ -298,4 +313,34 @@ fn open(link: &Link, kind: u64) -> Own {
     let id = quinn.streams().open(Dir::Uni)?;
     let _ = quinn.send_stream(id).set_priority(i32::MAX);
     Some((id, bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_acknowledgments_wait_for_more() {
+        let id = StreamId::from(VarInt::from_u32(4));
+        let mut controls = Controls::new(4096);
+        controls.feedback = Some((id, Vec::new()));
+        for n in 1..ACKNOWLEDGMENTS {
+            controls.acknowledge(id, true);
+            assert!(!controls.feedback_is_due, "{n}");
+        }
+        controls.acknowledge(id, true);
+        assert!(controls.feedback_is_due);
+        // Other instructions do not wait, nor does what is in front of them.
+        let in_haste: [&dyn Fn(&mut Controls); 3] = [
+            &|controls| controls.acknowledge(id, false),
+            &|controls| controls.cancel(id),
+            // Set Dynamic Table Capacity
+            &|controls| assert_eq!(controls.instructions(&[0x3f, 0x21], 4096), Ok(2)),
+        ];
+        for hurry in in_haste {
+            controls.feedback_is_due = false;
+            hurry(&mut controls);
+            assert!(controls.feedback_is_due);
+        }
+    }
 }

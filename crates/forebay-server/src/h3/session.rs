@@ -464,7 +464,7 @@ impl Session {
             outcome
         };
         if required > 0 {
-            s.controls.acknowledge(stream.id);
+            s.controls.acknowledge(stream.id, true);
         }
         let refusal = match outcome {
             Outcome::Complete => None,
@@ -531,7 +531,7 @@ impl Session {
         };
         controls.clear_scratch();
         if dynamic {
-            controls.acknowledge(id);
+            controls.acknowledge(id, true);
         }
         Ok(!trailers.pseudo)
     }

@@ -65,16 +65,23 @@ impl Unis {
         mut handle: impl FnMut(Purpose, &[u8]) -> Result<usize, Fatal>,
     ) -> Result<(), Fatal> {
         loop {
-            let read = {
+            let (chunk, then) = {
                 let mut quinn = link.quinn();
                 let mut stream = quinn.recv_stream(id);
                 let Ok(mut chunks) = stream.read(true) else { return Ok(()) };
-                let read = chunks.next(4096);
+                let read = match chunks.next(4096) {
+                    // Most often nothing follows, which another read would find at a higher price.
+                    Ok(Some(chunk)) => (Some(chunk), chunks.next(0)),
+                    then => (None, then),
+                };
                 let _ = chunks.finalize();
                 read
             };
-            match read {
-                Ok(Some(chunk)) => self.bytes(link, id, &chunk.bytes, &mut handle)?,
+            if let Some(chunk) = chunk {
+                self.bytes(link, id, &chunk.bytes, &mut handle)?;
+            }
+            match then {
+                Ok(Some(_)) => {}
                 Err(ReadError::Blocked) => return Ok(()),
                 Ok(None) | Err(ReadError::Reset(_)) => return self.ended(id),
             }
@@ -90,7 +97,16 @@ impl Unis {
     ) -> Result<(), Fatal> {
         let mut unis = self.0.borrow_mut();
         let Some(uni) = unis.iter_mut().find(|uni| uni.id == id) else { return Ok(()) };
-        let (mut input, mut purpose) = (std::mem::take(&mut uni.input), uni.purpose);
+        let mut purpose = uni.purpose;
+        if uni.input.is_empty() && purpose != Purpose::Unknown {
+            drop(unis);
+            let done = handle(purpose, bytes)?;
+            if let Some(rest) = bytes.get(done..).filter(|rest| !rest.is_empty()) {
+                self.keep(id, rest.to_vec(), purpose);
+            }
+            return Ok(());
+        }
+        let mut input = std::mem::take(&mut uni.input);
         input.extend_from_slice(bytes);
         if purpose == Purpose::Unknown
             && let Some((kind, len)) = frame::varint(&input)
@@ -109,10 +125,15 @@ impl Unis {
         drop(unis);
         let done = if purpose == Purpose::Unknown { 0 } else { handle(purpose, &input)? };
         input.drain(..done);
+        self.keep(id, input, purpose);
+        Ok(())
+    }
+
+    /// Keeps the purpose of a stream, and bytes that have not been handled.
+    fn keep(&self, id: StreamId, input: Vec<u8>, purpose: Purpose) {
         if let Some(uni) = self.0.borrow_mut().iter_mut().find(|uni| uni.id == id) {
             (uni.input, uni.purpose) = (input, purpose);
         }
-        Ok(())
     }
 
     fn ended(&self, id: StreamId) -> Result<(), Fatal> {

@@ -523,7 +523,7 @@ impl Session {
         s.controls.clear_scratch();
         match status {
             Err(BadBlock::Compression) => return Err(FAILED),
-            _ if dynamic => s.controls.acknowledge(id),
+            _ if dynamic => s.controls.acknowledge(id, false),
             _ => {}
         }
         Ok(status.map(|status| Decoded::Lines(status, out)))
