@@ -79,6 +79,8 @@ pub struct Link {
     excess: Cell<bool>,
     /// The client may have as many streams as the settings say.
     has_all_streams: Cell<bool>,
+    /// See [`Link::take_pause`].
+    has_paused: Cell<bool>,
     /// Number of its owner.
     pub owner: Cell<u32>,
 }
@@ -98,6 +100,11 @@ impl Link {
     /// Notes content that has moved, in bytes, and requests that are over, which make up for so many frames of the peer.
     pub fn note_progress(&self, content: u64, frames: u64) {
         self.budget.borrow_mut().note(content, frames);
+    }
+
+    /// Returns `true` if a timer has fired since the last call. That happens soon after the last packet, and seldom while there are many.
+    pub fn take_pause(&self) -> bool {
+        self.has_paused.take()
     }
 
     /// Returns `true` if the peer has sent more frames than it may without progress. Looks at those of the turn.
@@ -552,6 +559,7 @@ impl Endpoint {
             budget: RefCell::new(Budget::new(now)),
             excess: Cell::new(false),
             has_all_streams: Cell::new(false),
+            has_paused: Cell::new(false),
             owner: Cell::new(owner),
         });
         let mut links = self.links.borrow_mut();
@@ -710,8 +718,8 @@ impl Endpoint {
                 continue;
             }
             link.armed.set(None);
-            // Timers of packets fire soon after the last request, and seldom while there are many. So an idle connection gives memory back
-            // here, and a busy one loses no time.
+            link.has_paused.set(true);
+            // An idle connection gives memory back here, and a busy one loses no time.
             let due = || {
                 let mut quinn = link.quinn();
                 quinn.handle_timeout(now);

@@ -19,8 +19,8 @@ const UNSENT_INSERTS: usize = 4096;
 const OVERHEAD: u64 = 1000;
 /// Part of these that a finished response makes up for: a peer may send priorities and insertions with each request.
 pub(crate) const OVERHEAD_OF_REQUEST: u64 = 64;
-/// Bytes of Section Acknowledgments that leave together, some 16 of them. One lets the encoder evict entries of its table, which can wait.
-/// It is told at once of insertions that have arrived.
+/// Bytes of Section Acknowledgments that leave together while requests follow each other, some 16 of them. One lets the encoder evict
+/// entries of its table, which can wait. It is told at once of insertions that have arrived.
 const ACKNOWLEDGMENTS: usize = 32;
 /// Memory of the scratch buffer that stays, bytes.
 const SCRATCH: usize = 64 * 1024;
@@ -287,6 +287,11 @@ impl Controls {
         }
     }
 
+    /// Has Section Acknowledgments wait no longer.
+    pub(crate) fn hurry(&mut self) {
+        self.feedback_is_due = true;
+    }
+
     /// Sends what waits on our own streams.
     pub(crate) fn send_unsent(&mut self, link: &Link) {
         let mut quinn = link.quinn();
@@ -331,7 +336,8 @@ mod tests {
         controls.acknowledge(id, true);
         assert!(controls.feedback_is_due);
         // Other instructions do not wait, nor does what is in front of them.
-        let in_haste: [&dyn Fn(&mut Controls); 3] = [
+        let in_haste: [&dyn Fn(&mut Controls); 4] = [
+            &|controls| controls.hurry(),
             &|controls| controls.acknowledge(id, false),
             &|controls| controls.cancel(id),
             // Set Dynamic Table Capacity

@@ -198,6 +198,9 @@ impl Session {
         if link.is_excessive(now) {
             self.fail(thread, (Code::ExcessiveLoad, "sent too many QUIC frames without progress"));
         }
+        if link.take_pause() {
+            self.state.borrow_mut().controls.hurry();
+        }
         self.send_unsent(link);
         // QUIC ends connections without packets. One whose client only sends PING frames ends here.
         if self.idle_since().is_some_and(|since| now.saturating_duration_since(since) > self.patience) {

@@ -120,8 +120,8 @@ pub(crate) fn path_text(req: &mut Request) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// Looks up a path and opens its file, by the settings of the request's location. Tries the cache first, then a lookup that does not wait for the disk, then the
-/// blocking pool.
+/// Looks up a path and opens its file, by the settings of the request's location. Tries the cache first, then a lookup that does not wait
+/// for the disk, then the blocking pool.
 pub(crate) async fn open(req: &mut Request, path: &[u8]) -> Found {
     let http = req.http();
     let core = &http.location(req).settings.core;

@@ -1,7 +1,7 @@
-//! The dynamic table of what the server sends, with another implementation as its decoder.
+//! The dynamic tables: that of what the server sends has another implementation as its decoder.
 
 use super::{Client, serve};
-use crate::harness::Server;
+use crate::harness::{Server, wait_for};
 use forebay_http::h3::frame::{Header, push_settings};
 use forebay_http::h3::{encode, qpack};
 use serde_json::{Value, json};
@@ -102,6 +102,36 @@ fn answers_refer_to_what_the_client_has_acknowledged() {
     // RFC 9204, section 4.4.1: that section was acknowledged.
     send(&mut client, "uni2", &bytes(&acknowledged), false);
     assert_eq!(client.call("wait", json!({"on": "a", "for": "closed"}))["closed"]["code"], 0x202);
+}
+
+/// Acknowledgments of sections wait for each other, but not for another request.
+#[test]
+fn sections_are_acknowledged_once_the_client_pauses() {
+    let Some(mut client) = Client::start() else { return };
+    let server = serve("");
+    client.connect_with("a", &server, json!({"raw": true}));
+    let mut control = vec![0];
+    push_settings(&mut control, &[(1, CAPACITY)]);
+    send(&mut client, "uni", &control, false);
+    // `x: y` is the first insertion.
+    send(&mut client, "uni2", &[2, 0x3f, 0xa9, 0x01, 0x41, b'x', 1, b'y'], false);
+    let mut told = |what: &str| {
+        wait_for(what, || (client.call("ping", json!({"on": "a"}))["uni"]["7"] == what).then_some(()));
+        // A field section that needs the insertion.
+        let mut section = vec![0x02, 0x00];
+        let fields =
+            [(":method", "GET"), (":scheme", "https"), (":authority", "localhost"), (":path", "/page")];
+        fields.iter().for_each(|(n, v)| encode::field(&mut section, n.as_bytes(), v.as_bytes()));
+        section.push(0x80);
+        let mut head = Vec::new();
+        Header { kind: 1, len: section.len() as u64 }.push(&mut head);
+        head.extend_from_slice(&section);
+        let stream = format!("bidi{}", what.len());
+        send(&mut client, &stream, &head, true);
+        assert_eq!(client.answer(&stream)["ended"], true);
+    };
+    // An Insert Count Increment, and Section Acknowledgments of streams 0 and 4.
+    ["0301", "030180", "03018084"].into_iter().for_each(|what| told(what));
 }
 
 #[test]
