@@ -651,10 +651,7 @@ impl Endpoint {
             let mut buf = outbox.buffer();
             let most = if self.splits.get() { SEGMENTS } else { 1 };
             // A statement of its own: a failed send may borrow the link.
-            let (polled, all) = {
-                let mut quinn = link.quinn();
-                (quinn.poll_transmit(now, most, &mut buf), quinn.has_sent_all())
-            };
+            let polled = link.quinn().poll_transmit(now, most, &mut buf);
             let Some(transmit) = polled else {
                 outbox.give_back(buf);
                 return false;
@@ -664,9 +661,6 @@ impl Endpoint {
             outbox.push(buf, segment, to, ecn);
             if outbox.is_full() {
                 self.send_waiting(&mut outbox);
-            }
-            if all {
-                return false;
             }
         }
         true

@@ -238,8 +238,6 @@ pub struct Connection {
     /// Whether the last `poll_transmit` call yielded no data because there was
     /// no outgoing application data.
     app_limited: bool,
-    /// See [`Connection::has_sent_all`]
-    has_sent_all: bool,
 
     streams: StreamsState,
     /// Surplus remote CIDs for future use on new paths
@@ -357,7 +355,6 @@ impl Connection {
             pto_count: 0,
 
             app_limited: false,
-            has_sent_all: false,
             receiving_ecn: false,
             total_authed_packets: 0,
 
@@ -481,7 +478,6 @@ impl Connection {
             true => max_datagrams,
         };
 
-        self.has_sent_all = false;
         let mut num_datagrams = 0;
         // Position in `buf` of the first byte of the current UDP datagram. When coalescing QUIC
         // packets, this can be earlier than the start of the current QUIC packet.
@@ -993,17 +989,12 @@ impl Connection {
             }
         }
 
-        let visited_all = space_idx == spaces.len();
-        self.app_limited = (visited_all || buf.is_empty()) && !congestion_blocked;
+        self.app_limited = buf.is_empty() && !congestion_blocked;
         if self.app_limited {
             self.path
                 .congestion
                 .on_app_limited(self.path.in_flight.bytes);
         }
-        self.has_sent_all = visited_all
-            && self.app_limited
-            && self.spaces.iter().all(|space| space.loss_probes == 0)
-            && !self.path.mtud.may_probe(now);
 
         // Send MTU probe if necessary. A path that is not validated gets none: they are larger than
         // what may be sent there, and would use that up.
@@ -1079,12 +1070,6 @@ impl Connection {
             },
             src_ip: self.local_ip,
         })
-    }
-
-    /// Returns `true` if the last call of [`Connection::poll_transmit`] left nothing: without new
-    /// events, another call would return `None`
-    pub fn has_sent_all(&self) -> bool {
-        self.has_sent_all
     }
 
     /// Send PATH_CHALLENGE for a previous path if necessary

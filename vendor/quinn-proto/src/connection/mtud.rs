@@ -77,16 +77,6 @@ impl MtuDiscovery {
             .and_then(|state| state.poll_transmit(now, self.current_mtu, next_pn))
     }
 
-    /// Returns `true` if a probe may be due
-    pub(crate) fn may_probe(&self, now: Instant) -> bool {
-        match self.state.as_ref().map(|state| &state.phase) {
-            None => false,
-            Some(Phase::Complete(next_mtud_activation)) => *next_mtud_activation <= now,
-            Some(Phase::Searching(state)) => state.in_flight_probe.is_none(),
-            Some(Phase::Initial) => true,
-        }
-    }
-
     /// Notifies the [`MtuDiscovery`] that the peer's `max_udp_payload_size` transport parameter has
     /// been received
     pub(crate) fn on_peer_max_udp_payload_size_received(&mut self, peer_max_udp_payload_size: u16) {
