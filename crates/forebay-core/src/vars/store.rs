@@ -140,3 +140,21 @@ fn push(arena: &mut Vec<u8>, value: &[u8]) -> Range {
     arena.extend_from_slice(value);
     Range { start, end: arena.len() as u32 }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_variable_without_a_place_has_not_been_stored() {
+        let mut store = VarStore::default();
+        store.store(VarId(3), Some(b"value"));
+        store.store(VarId(1), None);
+        let stored = [0, 1, 3, 4].map(|n| store.get(VarId(n)));
+        assert_eq!(stored, [Stored::Empty, Stored::Missing, Stored::Value(b"value"), Stored::Empty]);
+        store.clear();
+        store.store(VarId(2), Some(b"next"));
+        let stored = [1, 2, 3].map(|n| store.get(VarId(n)));
+        assert_eq!(stored, [Stored::Empty, Stored::Value(b"next"), Stored::Empty]);
+    }
+}

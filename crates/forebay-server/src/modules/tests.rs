@@ -2,6 +2,7 @@
 
 mod geo;
 mod map;
+mod plan;
 mod split_clients;
 
 use super::{

@@ -521,3 +521,35 @@ pub(crate) fn field_lines<'h>(
     let named = head.fields.iter().filter(move |f| f.name.of(&head.buf).eq_ignore_ascii_case(name));
     named.map(|f| f.value.of(&head.buf))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    #[test]
+    fn the_text_of_the_address_is_that_of_the_client() {
+        let mut req = testing::request("", "");
+        let inet = |text: &str| Peer::Inet(text.parse().expect("an address"));
+        let begin = |req: &mut Request, peer| {
+            let none = Client::none(req.started);
+            req.conn.client = Rc::new(Client { peer, ..none });
+            req.begin_request();
+            (req.peer, String::from_utf8_lossy(&req.remote).into_owned())
+        };
+        for (peer, text) in [
+            (Peer::Unix, "unix:"),
+            (inet("192.0.2.1:1"), "192.0.2.1"),
+            (inet("192.0.2.1:2"), "192.0.2.1"),
+            (inet("[2001:db8::1]:2"), "2001:db8::1"),
+            (Peer::Unix, "unix:"),
+        ] {
+            assert_eq!(begin(&mut req, peer), (peer, text.to_owned()));
+        }
+        // As behind a trusted proxy.
+        req.peer = inet("198.51.100.7:1");
+        req.remote = b"198.51.100.7".to_vec();
+        let peer = inet("192.0.2.1:1");
+        assert_eq!(begin(&mut req, peer), (peer, "192.0.2.1".to_owned()));
+    }
+}
