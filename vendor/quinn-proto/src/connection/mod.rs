@@ -1551,12 +1551,6 @@ impl Connection {
             let space = &mut self.spaces[space_id];
             if space.largest_acked_packet.is_none_or(|pn| ack.largest > pn) {
                 space.largest_acked_packet = Some(ack.largest);
-                if let Some(info) = space.sent_packets.get(ack.largest) {
-                    // This should always succeed, but a misbehaving peer might ACK a packet we
-                    // haven't sent. At worst, that will result in us spuriously reducing the
-                    // congestion window.
-                    space.largest_acked_packet_sent = info.time_sent;
-                }
                 true
             } else {
                 false
@@ -1572,8 +1566,7 @@ impl Connection {
                 .check_ack(space_id, range.clone())?;
             // Avoid DoS from unreasonably huge ack ranges by filtering out just the new acks.
             let range = *range.start()..*range.end() + 1;
-            let sent_packets = &self.spaces[space_id].sent_packets;
-            if sent_packets.range(range.clone()).next().is_some() {
+            if self.spaces[space_id].sent_packets.any_in(range.clone()) {
                 match highest {
                     None => highest = Some(range),
                     Some(_) => ranges.push(range),
@@ -1586,11 +1579,15 @@ impl Connection {
         }
 
         let mut newly_acked = 0;
+        let mut largest_acked_packet_sent = None;
         let mut ack_eliciting_acked = false;
         let mut acked_below = 0;
         for range in ranges.into_iter().rev().chain(highest) {
             self.spaces[space_id].take_range(range, |packet, info| {
                 newly_acked += 1;
+                if packet == ack.largest {
+                    largest_acked_packet_sent = Some(info.time_sent);
+                }
                 acked_below = Ord::max(acked_below, info.acked_below);
                 ack_eliciting_acked |= info.ack_eliciting;
 
@@ -1615,14 +1612,18 @@ impl Connection {
                 );
             });
         }
+        let space = &mut self.spaces[space_id];
+        if let (true, Some(time)) = (new_largest, largest_acked_packet_sent) {
+            // This should always be the case, but a misbehaving peer might ACK a packet we haven't
+            // sent. At worst, that will result in us spuriously reducing the congestion window.
+            space.largest_acked_packet_sent = time;
+        }
         if acked_below != 0 {
             // Assume ACKs for all packets below the largest acknowledged in any of the packets have
             // been received. This can cause the peer to spuriously retransmit if some of our
             // earlier ACKs were lost, but allows for simpler state tracking. See discussion at
             // https://www.rfc-editor.org/rfc/rfc9000.html#name-limiting-ranges-by-tracking
-            self.spaces[space_id]
-                .pending_acks
-                .subtract_below(acked_below);
+            space.pending_acks.subtract_below(acked_below);
         }
 
         self.path.congestion.on_end_acks(
@@ -1801,13 +1802,20 @@ impl Connection {
     }
 
     fn detect_lost_packets(&mut self, now: Instant, pn_space: SpaceId, due_to_ack: bool) {
+        let space = &mut self.spaces[pn_space];
+        let largest_acked_packet = space.largest_acked_packet.unwrap();
+        if !space.sent_packets.any_in(0..largest_acked_packet) {
+            // Most often all packets have arrived in order
+            space.loss_time = None;
+            return;
+        }
+
         let mut lost_packets = Vec::<u64>::new();
         let mut lost_mtu_probe = None;
         let in_flight_mtu_probe = self.path.mtud.in_flight_mtu_probe();
         let rtt = self.path.rtt.conservative();
         let loss_delay = cmp::max(rtt.mul_f32(self.config.time_threshold), TIMER_GRANULARITY);
 
-        let largest_acked_packet = self.spaces[pn_space].largest_acked_packet.unwrap();
         let packet_threshold = self.config.packet_threshold as u64;
         let mut size_of_lost_packets = 0u64;
 
@@ -1936,7 +1944,7 @@ impl Connection {
     }
 
     fn pto_time_and_space(&self, now: Instant) -> Option<(Instant, SpaceId)> {
-        let backoff = 2u32.pow(self.pto_count.min(MAX_BACKOFF_EXPONENT));
+        let backoff = 1u32 << self.pto_count.min(MAX_BACKOFF_EXPONENT);
         let mut duration = self.path.rtt.pto_base() * backoff;
 
         if self.path.in_flight.ack_eliciting == 0 {
@@ -1950,6 +1958,10 @@ impl Connection {
 
         let mut result = None;
         for space in SpaceId::iter() {
+            let Some(last_ack_eliciting) = self.spaces[space].time_of_last_ack_eliciting_packet
+            else {
+                continue;
+            };
             if !self.spaces[space].has_in_flight() {
                 continue;
             }
@@ -1961,10 +1973,6 @@ impl Connection {
                 // Include max_ack_delay and backoff for ApplicationData.
                 duration += self.ack_frequency.max_ack_delay_for_pto() * backoff;
             }
-            let last_ack_eliciting = match self.spaces[space].time_of_last_ack_eliciting_packet {
-                Some(time) => time,
-                None => continue,
-            };
             let pto = last_ack_eliciting + duration;
             if result.is_none_or(|(earliest_pto, _)| pto < earliest_pto) {
                 result = Some((pto, space));

@@ -879,7 +879,7 @@ impl PendingAcks {
 
     /// Remove ACKs of packets numbered below `end` from the set of pending ACKs
     pub(super) fn subtract_below(&mut self, end: u64) {
-        self.ranges.remove(0..end);
+        self.ranges.remove_below(end);
     }
 
     /// Returns the set of currently pending ACK ranges
