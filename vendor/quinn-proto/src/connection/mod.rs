@@ -235,9 +235,11 @@ pub struct Connection {
     receiving_ecn: bool,
     /// Number of packets authenticated
     total_authed_packets: u64,
-    /// Whether the last `poll_transmit` call yielded no data because there was
-    /// no outgoing application data.
+    /// Whether the last `poll_transmit` call left no outgoing application data, and was not held
+    /// up by congestion control.
     app_limited: bool,
+    /// See [`transmitted_all()`](Self::transmitted_all)
+    transmitted_all: bool,
 
     streams: StreamsState,
     /// Surplus remote CIDs for future use on new paths
@@ -355,6 +357,7 @@ impl Connection {
             pto_count: 0,
 
             app_limited: false,
+            transmitted_all: false,
             receiving_ecn: false,
             total_authed_packets: 0,
 
@@ -473,6 +476,7 @@ impl Connection {
         buf: &mut Vec<u8>,
     ) -> Option<Transmit> {
         assert!(max_datagrams != 0);
+        self.transmitted_all = false;
         let mut max_datagrams = match self.config.enable_segmentation_offload {
             false => 1,
             true => max_datagrams,
@@ -499,6 +503,9 @@ impl Connection {
 
         // If we need to send a probe, make sure we have something to send.
         for space in SpaceId::iter() {
+            if self.spaces[space].loss_probes == 0 {
+                continue;
+            }
             let request_immediate_ack =
                 space == SpaceId::Data && self.peer_supports_ack_frequency();
             self.spaces[space].maybe_queue_probe(
@@ -989,7 +996,14 @@ impl Connection {
             }
         }
 
-        self.app_limited = buf.is_empty() && !congestion_blocked;
+        // Whether no space has more to send
+        let exhausted = space_idx == spaces.len() && !congestion_blocked;
+        self.app_limited = exhausted || (buf.is_empty() && !congestion_blocked);
+        self.transmitted_all = exhausted
+            && self.spaces.iter().all(|space| space.loss_probes == 0)
+            && !(self.state.is_established()
+                && self.path.validated
+                && self.path.mtud.may_probe(now));
         if self.app_limited {
             self.path
                 .congestion
@@ -1070,6 +1084,14 @@ impl Connection {
             },
             src_ip: self.local_ip,
         })
+    }
+
+    /// Whether another call of [`poll_transmit()`](Self::poll_transmit) would return `None`, unless
+    /// something happens before it
+    ///
+    /// May be `false` even if it would.
+    pub fn transmitted_all(&self) -> bool {
+        self.transmitted_all
     }
 
     /// Send PATH_CHALLENGE for a previous path if necessary

@@ -77,6 +77,16 @@ impl MtuDiscovery {
             .and_then(|state| state.poll_transmit(now, self.current_mtu, next_pn))
     }
 
+    /// Whether [`poll_transmit()`](Self::poll_transmit) may return a probe
+    pub(crate) fn may_probe(&self, now: Instant) -> bool {
+        match self.state.as_ref().map(|state| &state.phase) {
+            None => false,
+            Some(Phase::Initial) => true,
+            Some(Phase::Searching(search)) => search.in_flight_probe.is_none(),
+            Some(Phase::Complete(next_activation)) => now >= *next_activation,
+        }
+    }
+
     /// Notifies the [`MtuDiscovery`] that the peer's `max_udp_payload_size` transport parameter has
     /// been received
     pub(crate) fn on_peer_max_udp_payload_size_received(&mut self, peer_max_udp_payload_size: u16) {

@@ -119,10 +119,6 @@ impl PacketSpace {
         request_immediate_ack: bool,
         streams: &mut StreamsState,
     ) {
-        if self.loss_probes == 0 {
-            return;
-        }
-
         if request_immediate_ack {
             // The probe should be ACKed without delay (should only be used in the Data space and
             // when the peer supports the acknowledgement frequency extension)
