@@ -12,7 +12,7 @@ use frame::StreamMetaVec;
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use thiserror::Error;
-use tracing::{debug, error, trace, trace_span, warn};
+use tracing::{debug, error, warn};
 
 use crate::{
     Dir, Duration, EndpointConfig, Frame, Instant, MAX_CID_SIZE, MAX_STREAM_COUNT,
@@ -23,6 +23,7 @@ use crate::{
     coding::BufMutExt,
     config::{ServerConfig, TransportConfig},
     crypto::{self, KeyPair, Keys, PacketKey},
+    events::{span, trace},
     frame::{self, Close, Datagram, FrameStruct, NewConnectionId, NewToken},
     packet::{
         FixedLengthConnectionIdParser, Header, InitialHeader, InitialPacket, LongType, Packet,
@@ -2148,8 +2149,7 @@ impl Connection {
         packet: InitialPacket,
         remaining: Option<BytesMut>,
     ) -> Result<(), ConnectionError> {
-        let span = trace_span!("first recv");
-        let _guard = span.enter();
+        let _span = span!("first recv");
         debug_assert!(self.side.is_server());
         let len = packet.header_data.len() + packet.payload.len();
         self.path.total_recvd = len as u64;
@@ -2170,7 +2170,7 @@ impl Connection {
             false,
         );
 
-        self.process_decrypted_packet(now, remote, Some(packet_number), packet.into())?;
+        self.process_decrypted_packet(now, remote, Some(packet_number), &mut packet.into())?;
         if let Some(data) = remaining {
             self.handle_coalesced(now, remote, ecn, data);
         }
@@ -2453,16 +2453,16 @@ impl Connection {
                 }
             }
             Ok(number) => {
-                let Some(packet) = packet else {
+                let Some(packet) = &mut packet else {
                     unreachable!("decrypted no packet");
                 };
-                let span = match number {
-                    Some(pn) => trace_span!("recv", space = ?packet.header.space(), pn),
-                    None => trace_span!("recv", space = ?packet.header.space()),
+                let space = packet.header.space();
+                let _span = match number {
+                    Some(pn) => span!("recv", ?space, pn),
+                    None => span!("recv", ?space),
                 };
-                let _guard = span.enter();
 
-                let is_duplicate = |n| self.spaces[packet.header.space()].dedup.insert(n);
+                let is_duplicate = |n| self.spaces[space].dedup.insert(n);
                 if number.is_some_and(is_duplicate) {
                     debug!("discarding possible duplicate packet");
                     return;
@@ -2490,7 +2490,7 @@ impl Connection {
                         };
                         self.on_packet_authenticated(
                             now,
-                            packet.header.space(),
+                            space,
                             ecn,
                             number,
                             spin,
@@ -2555,14 +2555,14 @@ impl Connection {
         now: Instant,
         remote: SocketAddr,
         number: Option<u64>,
-        packet: Packet,
+        packet: &mut Packet,
     ) -> Result<(), ConnectionError> {
         let state = match self.state {
             State::Established => {
                 match packet.header.space() {
                     SpaceId::Data => {
                         let is_0rtt = packet.header.is_0rtt();
-                        let payload = packet.payload.freeze();
+                        let payload = packet.take_payload();
                         self.process_payload(now, remote, number.unwrap(), is_0rtt, payload)?
                     }
                     _ if packet.header.has_frames() => self.process_early_payload(now, packet)?,
@@ -2573,7 +2573,7 @@ impl Connection {
                 return Ok(());
             }
             State::Closed(_) => {
-                for result in frame::Iter::new(packet.payload.freeze())? {
+                for result in frame::Iter::new(packet.take_payload())? {
                     let frame = match result {
                         Ok(frame) => frame,
                         Err(err) => {
@@ -2600,7 +2600,7 @@ impl Connection {
             State::Handshake(ref mut state) => state,
         };
 
-        match packet.header {
+        match &packet.header {
             Header::Retry {
                 src_cid: rem_cid, ..
             } => {
@@ -2627,6 +2627,7 @@ impl Connection {
                     return Ok(());
                 }
 
+                let rem_cid = *rem_cid;
                 trace!("retrying with CID {}", rem_cid);
                 let client_hello = state.client_hello.take().unwrap();
                 self.retry_src_cid = Some(rem_cid);
@@ -2672,7 +2673,7 @@ impl Connection {
                 let ConnectionSide::Client { ref mut token, .. } = self.side else {
                     unreachable!("we already short-circuited if we're server");
                 };
-                *token = packet.payload.freeze().split_to(token_len);
+                *token = packet.take_payload().split_to(token_len);
                 self.state = State::Handshake(state::Handshake {
                     expected_token: Bytes::new(),
                     rem_cid_set: false,
@@ -2685,7 +2686,7 @@ impl Connection {
                 src_cid: rem_cid,
                 ..
             } => {
-                if rem_cid != self.rem_handshake_cid {
+                if *rem_cid != self.rem_handshake_cid {
                     debug!(
                         "discarding packet with mismatched remote CID: {} != {}",
                         self.rem_handshake_cid, rem_cid
@@ -2760,6 +2761,7 @@ impl Connection {
             Header::Initial(InitialHeader {
                 src_cid: rem_cid, ..
             }) => {
+                let rem_cid = *rem_cid;
                 if !state.rem_cid_set {
                     trace!("switching remote CID to {}", rem_cid);
                     let mut state = state.clone();
@@ -2801,7 +2803,7 @@ impl Connection {
                 ty: LongType::ZeroRtt,
                 ..
             } => {
-                let payload = packet.payload.freeze();
+                let payload = packet.take_payload();
                 self.process_payload(now, remote, number.unwrap(), true, payload)?;
                 Ok(())
             }
@@ -2834,21 +2836,20 @@ impl Connection {
     fn process_early_payload(
         &mut self,
         now: Instant,
-        packet: Packet,
+        packet: &mut Packet,
     ) -> Result<(), TransportError> {
         debug_assert_ne!(packet.header.space(), SpaceId::Data);
         let payload_len = Ord::max(packet.payload.len(), SHARED_ALLOCATION);
         let mut ack_eliciting = false;
-        for result in frame::Iter::new(packet.payload.freeze())? {
+        for result in frame::Iter::new(packet.take_payload())? {
             let frame = result?;
-            let span = match frame {
-                Frame::Padding => continue,
-                _ => Some(trace_span!("frame", ty = %frame.ty())),
-            };
+            if let Frame::Padding = frame {
+                continue;
+            }
+            let _span = span!("frame", ty = %frame.ty());
 
             self.stats.frame_rx.record(&frame);
 
-            let _guard = span.as_ref().map(|x| x.enter());
             ack_eliciting |= frame.is_ack_eliciting();
 
             // Process frames
@@ -2902,25 +2903,27 @@ impl Connection {
             length => length,
         };
         let mut ack_eliciting = false;
-        for result in frame::Iter::new(payload)? {
-            let frame = match result? {
-                Frame::Padding => continue,
-                // The most frequent frame, which may be in all packets with application data
-                Frame::Stream(f) => {
-                    let span = trace_span!("frame", ty = "STREAM");
-                    trace!(id = %f.id, offset = f.offset, len = f.data.len(), fin = f.fin, "got stream frame");
-                    let _guard = span.enter();
-                    self.stats.frame_rx.stream += 1;
-                    ack_eliciting = true;
-                    is_probing_packet = false;
-                    if self.streams.received(f, payload_len)?.should_transmit() {
-                        self.spaces[SpaceId::Data].pending.max_data = true;
-                    }
-                    continue;
+        let mut frames = frame::Iter::new(payload)?;
+        loop {
+            // The most frequent frame, which may be in all packets with application data
+            while let Some(f) = frames.next_stream() {
+                let f = f?;
+                trace!(id = %f.id, offset = f.offset, len = f.data.len(), fin = f.fin, "got stream frame");
+                self.stats.frame_rx.stream += 1;
+                ack_eliciting = true;
+                is_probing_packet = false;
+                if self.streams.received(f, payload_len)?.should_transmit() {
+                    self.spaces[SpaceId::Data].pending.max_data = true;
                 }
-                frame => frame,
+            }
+            let frame = match frames.next() {
+                Some(frame) => frame?,
+                None => break,
             };
-            let span = trace_span!("frame", ty = %frame.ty());
+            if let Frame::Padding = frame {
+                continue;
+            }
+            let _span = span!("frame", ty = %frame.ty());
 
             self.stats.frame_rx.record(&frame);
             // Crypto and Datagram frames are special cased in order no pollute the log with payload
@@ -2937,7 +2940,6 @@ impl Connection {
                 }
             }
 
-            let _guard = span.enter();
             if is_0rtt {
                 match frame {
                     Frame::Crypto(_) | Frame::Close(Close::Application(_)) => {

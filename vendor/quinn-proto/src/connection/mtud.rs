@@ -1,6 +1,5 @@
-use crate::{Instant, MAX_UDP_PAYLOAD, MtuDiscoveryConfig, packet::SpaceId};
+use crate::{Instant, MAX_UDP_PAYLOAD, MtuDiscoveryConfig, events::trace, packet::SpaceId};
 use std::cmp;
-use tracing::trace;
 
 /// Implements Datagram Packetization Layer Path Maximum Transmission Unit Discovery
 ///

@@ -1,7 +1,5 @@
 use std::{cmp, net::SocketAddr};
 
-use tracing::trace;
-
 use super::{
     mtud::MtuDiscovery,
     pacing::Pacer,
@@ -9,7 +7,7 @@ use super::{
 };
 use crate::{
     Duration, Instant, MIN_INITIAL_SIZE, TIMER_GRANULARITY, TransportConfig, congestion,
-    packet::SpaceId,
+    events::trace, packet::SpaceId,
 };
 
 /// Bytes that must be allowed for a datagram on a limited path: PATH_CHALLENGE has room

@@ -7,13 +7,12 @@ use std::{
 
 use rand::{Rng, RngExt};
 use rustc_hash::FxHashSet;
-use tracing::trace;
 
 use super::{assembler::Assembler, sent_packets::SentPackets};
 use crate::{
     Dir, Duration, Instant, SocketAddr, StreamId, TransportError, VarInt, cid_queue::CidQueue,
-    connection::StreamsState, crypto::Keys, frame, packet::SpaceId, range_set::ArrayRangeSet,
-    shared::IssuedCid,
+    connection::StreamsState, crypto::Keys, events::trace, frame, packet::SpaceId,
+    range_set::ArrayRangeSet, shared::IssuedCid,
 };
 
 pub(super) struct PacketSpace {
