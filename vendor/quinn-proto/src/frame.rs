@@ -851,6 +851,17 @@ impl Iter {
         })
     }
 
+    /// Take the next frame if it is a STREAM frame
+    #[inline]
+    pub(crate) fn next_stream(&mut self) -> Option<Result<Stream, InvalidFrame>> {
+        // The types of STREAM frames fit into a byte
+        let ty = FrameType((*self.bytes.first()?).into());
+        let info = ty.stream()?;
+        self.last_ty = Some(ty);
+        let stream = self.take_stream(info, 1);
+        Some(stream.map_err(|e| self.fail(e.into())))
+    }
+
     #[cold]
     fn fail(&mut self, error: IterErr) -> InvalidFrame {
         // Corrupt frame, skip it and everything that follows
@@ -872,13 +883,8 @@ impl Iterator for Iter {
             self.skip_padding();
             return Some(Ok(Frame::Padding));
         }
-        // STREAM frames are the most frequent, and their types fit into a byte.
-        if let Some(info) = FrameType(first.into()).stream() {
-            self.last_ty = Some(FrameType(first.into()));
-            return Some(match self.take_stream(info, 1) {
-                Ok(x) => Ok(Frame::Stream(x)),
-                Err(e) => Err(self.fail(e.into())),
-            });
+        if let Some(stream) = self.next_stream() {
+            return Some(stream.map(Frame::Stream));
         }
         Some(self.try_next().map_err(|e| self.fail(e)))
     }
@@ -955,7 +961,8 @@ impl Iterator for AckIter<'_> {
         }
         let block = self.data.get_var().unwrap();
         let largest = self.largest;
-        if let Ok(gap) = self.data.get_var() {
+        if self.data.has_remaining() {
+            let gap = self.data.get_var().unwrap();
             self.largest -= block + gap + 2;
         }
         Some(largest - block..=largest)

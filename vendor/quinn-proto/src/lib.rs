@@ -30,6 +30,7 @@ use std::{
 mod cid_queue;
 pub mod coding;
 mod constant_time;
+mod events;
 mod range_set;
 #[cfg(test)]
 mod tests;

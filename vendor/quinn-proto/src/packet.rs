@@ -1,4 +1,4 @@
-use std::{cmp::Ordering, io, ops::Range, str};
+use std::{cmp::Ordering, io, mem, ops::Range, str};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use thiserror::Error;
@@ -228,6 +228,10 @@ pub(crate) struct Packet {
 }
 
 impl Packet {
+    pub(crate) fn take_payload(&mut self) -> Bytes {
+        mem::take(&mut self.payload).freeze()
+    }
+
     pub(crate) fn reserved_bits_valid(&self) -> bool {
         let mask = match self.header {
             Header::Short { .. } => SHORT_RESERVED_BITS,

@@ -5,9 +5,9 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use crate::events::trace;
 use bytes::Bytes;
 use lru_slab::LruSlab;
-use tracing::trace;
 
 use crate::token::TokenStore;
 

@@ -650,8 +650,11 @@ impl Endpoint {
         for _ in 0..PIECES {
             let mut buf = outbox.buffer();
             let most = if self.splits.get() { SEGMENTS } else { 1 };
-            // A statement of its own: a failed send may borrow the link.
-            let polled = link.quinn().poll_transmit(now, most, &mut buf);
+            // The borrow ends here: a failed send may borrow the link.
+            let (polled, is_last) = {
+                let mut quinn = link.quinn();
+                (quinn.poll_transmit(now, most, &mut buf), quinn.transmitted_all())
+            };
             let Some(transmit) = polled else {
                 outbox.give_back(buf);
                 return false;
@@ -661,6 +664,9 @@ impl Endpoint {
             outbox.push(buf, segment, to, ecn);
             if outbox.is_full() {
                 self.send_waiting(&mut outbox);
+            }
+            if is_last {
+                return false;
             }
         }
         true

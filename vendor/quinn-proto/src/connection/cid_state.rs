@@ -2,9 +2,9 @@
 use std::collections::VecDeque;
 
 use rustc_hash::FxHashSet;
-use tracing::{debug, trace};
+use tracing::debug;
 
-use crate::{Duration, Instant, TransportError, shared::IssuedCid};
+use crate::{Duration, Instant, TransportError, events::trace, shared::IssuedCid};
 
 /// Local connection ID management
 pub(super) struct CidState {

@@ -2,11 +2,12 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use thiserror::Error;
-use tracing::{debug, trace};
+use tracing::debug;
 
 use super::{Connection, Event};
 use crate::{
     TransportError,
+    events::trace,
     frame::{Datagram, FrameStruct},
 };
 

@@ -12,7 +12,7 @@ use frame::StreamMetaVec;
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use thiserror::Error;
-use tracing::{debug, error, trace, trace_span, warn};
+use tracing::{debug, error, warn};
 
 use crate::{
     Dir, Duration, EndpointConfig, Frame, Instant, MAX_CID_SIZE, MAX_STREAM_COUNT,
@@ -23,6 +23,7 @@ use crate::{
     coding::BufMutExt,
     config::{ServerConfig, TransportConfig},
     crypto::{self, KeyPair, Keys, PacketKey},
+    events::{span, trace},
     frame::{self, Close, Datagram, FrameStruct, NewConnectionId, NewToken},
     packet::{
         FixedLengthConnectionIdParser, Header, InitialHeader, InitialPacket, LongType, Packet,
@@ -235,9 +236,11 @@ pub struct Connection {
     receiving_ecn: bool,
     /// Number of packets authenticated
     total_authed_packets: u64,
-    /// Whether the last `poll_transmit` call yielded no data because there was
-    /// no outgoing application data.
+    /// Whether the last `poll_transmit` call left no outgoing application data, and was not held
+    /// up by congestion control.
     app_limited: bool,
+    /// See [`transmitted_all()`](Self::transmitted_all)
+    transmitted_all: bool,
 
     streams: StreamsState,
     /// Surplus remote CIDs for future use on new paths
@@ -355,6 +358,7 @@ impl Connection {
             pto_count: 0,
 
             app_limited: false,
+            transmitted_all: false,
             receiving_ecn: false,
             total_authed_packets: 0,
 
@@ -473,6 +477,7 @@ impl Connection {
         buf: &mut Vec<u8>,
     ) -> Option<Transmit> {
         assert!(max_datagrams != 0);
+        self.transmitted_all = false;
         let mut max_datagrams = match self.config.enable_segmentation_offload {
             false => 1,
             true => max_datagrams,
@@ -499,6 +504,9 @@ impl Connection {
 
         // If we need to send a probe, make sure we have something to send.
         for space in SpaceId::iter() {
+            if self.spaces[space].loss_probes == 0 {
+                continue;
+            }
             let request_immediate_ack =
                 space == SpaceId::Data && self.peer_supports_ack_frequency();
             self.spaces[space].maybe_queue_probe(
@@ -989,7 +997,14 @@ impl Connection {
             }
         }
 
-        self.app_limited = buf.is_empty() && !congestion_blocked;
+        // Whether no space has more to send
+        let exhausted = space_idx == spaces.len() && !congestion_blocked;
+        self.app_limited = exhausted || (buf.is_empty() && !congestion_blocked);
+        self.transmitted_all = exhausted
+            && self.spaces.iter().all(|space| space.loss_probes == 0)
+            && !(self.state.is_established()
+                && self.path.validated
+                && self.path.mtud.may_probe(now));
         if self.app_limited {
             self.path
                 .congestion
@@ -1070,6 +1085,14 @@ impl Connection {
             },
             src_ip: self.local_ip,
         })
+    }
+
+    /// Whether another call of [`poll_transmit()`](Self::poll_transmit) would return `None`, unless
+    /// something happens before it
+    ///
+    /// May be `false` even if it would.
+    pub fn transmitted_all(&self) -> bool {
+        self.transmitted_all
     }
 
     /// Send PATH_CHALLENGE for a previous path if necessary
@@ -1551,12 +1574,6 @@ impl Connection {
             let space = &mut self.spaces[space_id];
             if space.largest_acked_packet.is_none_or(|pn| ack.largest > pn) {
                 space.largest_acked_packet = Some(ack.largest);
-                if let Some(info) = space.sent_packets.get(ack.largest) {
-                    // This should always succeed, but a misbehaving peer might ACK a packet we
-                    // haven't sent. At worst, that will result in us spuriously reducing the
-                    // congestion window.
-                    space.largest_acked_packet_sent = info.time_sent;
-                }
                 true
             } else {
                 false
@@ -1572,8 +1589,7 @@ impl Connection {
                 .check_ack(space_id, range.clone())?;
             // Avoid DoS from unreasonably huge ack ranges by filtering out just the new acks.
             let range = *range.start()..*range.end() + 1;
-            let sent_packets = &self.spaces[space_id].sent_packets;
-            if sent_packets.range(range.clone()).next().is_some() {
+            if self.spaces[space_id].sent_packets.any_in(range.clone()) {
                 match highest {
                     None => highest = Some(range),
                     Some(_) => ranges.push(range),
@@ -1586,11 +1602,15 @@ impl Connection {
         }
 
         let mut newly_acked = 0;
+        let mut largest_acked_packet_sent = None;
         let mut ack_eliciting_acked = false;
         let mut acked_below = 0;
         for range in ranges.into_iter().rev().chain(highest) {
             self.spaces[space_id].take_range(range, |packet, info| {
                 newly_acked += 1;
+                if packet == ack.largest {
+                    largest_acked_packet_sent = Some(info.time_sent);
+                }
                 acked_below = Ord::max(acked_below, info.acked_below);
                 ack_eliciting_acked |= info.ack_eliciting;
 
@@ -1615,14 +1635,18 @@ impl Connection {
                 );
             });
         }
+        let space = &mut self.spaces[space_id];
+        if let (true, Some(time)) = (new_largest, largest_acked_packet_sent) {
+            // This should always be the case, but a misbehaving peer might ACK a packet we haven't
+            // sent. At worst, that will result in us spuriously reducing the congestion window.
+            space.largest_acked_packet_sent = time;
+        }
         if acked_below != 0 {
             // Assume ACKs for all packets below the largest acknowledged in any of the packets have
             // been received. This can cause the peer to spuriously retransmit if some of our
             // earlier ACKs were lost, but allows for simpler state tracking. See discussion at
             // https://www.rfc-editor.org/rfc/rfc9000.html#name-limiting-ranges-by-tracking
-            self.spaces[space_id]
-                .pending_acks
-                .subtract_below(acked_below);
+            space.pending_acks.subtract_below(acked_below);
         }
 
         self.path.congestion.on_end_acks(
@@ -1801,13 +1825,20 @@ impl Connection {
     }
 
     fn detect_lost_packets(&mut self, now: Instant, pn_space: SpaceId, due_to_ack: bool) {
+        let space = &mut self.spaces[pn_space];
+        let largest_acked_packet = space.largest_acked_packet.unwrap();
+        if !space.sent_packets.any_in(0..largest_acked_packet) {
+            // Most often all packets have arrived in order
+            space.loss_time = None;
+            return;
+        }
+
         let mut lost_packets = Vec::<u64>::new();
         let mut lost_mtu_probe = None;
         let in_flight_mtu_probe = self.path.mtud.in_flight_mtu_probe();
         let rtt = self.path.rtt.conservative();
         let loss_delay = cmp::max(rtt.mul_f32(self.config.time_threshold), TIMER_GRANULARITY);
 
-        let largest_acked_packet = self.spaces[pn_space].largest_acked_packet.unwrap();
         let packet_threshold = self.config.packet_threshold as u64;
         let mut size_of_lost_packets = 0u64;
 
@@ -1936,7 +1967,7 @@ impl Connection {
     }
 
     fn pto_time_and_space(&self, now: Instant) -> Option<(Instant, SpaceId)> {
-        let backoff = 2u32.pow(self.pto_count.min(MAX_BACKOFF_EXPONENT));
+        let backoff = 1u32 << self.pto_count.min(MAX_BACKOFF_EXPONENT);
         let mut duration = self.path.rtt.pto_base() * backoff;
 
         if self.path.in_flight.ack_eliciting == 0 {
@@ -1950,6 +1981,10 @@ impl Connection {
 
         let mut result = None;
         for space in SpaceId::iter() {
+            let Some(last_ack_eliciting) = self.spaces[space].time_of_last_ack_eliciting_packet
+            else {
+                continue;
+            };
             if !self.spaces[space].has_in_flight() {
                 continue;
             }
@@ -1961,10 +1996,6 @@ impl Connection {
                 // Include max_ack_delay and backoff for ApplicationData.
                 duration += self.ack_frequency.max_ack_delay_for_pto() * backoff;
             }
-            let last_ack_eliciting = match self.spaces[space].time_of_last_ack_eliciting_packet {
-                Some(time) => time,
-                None => continue,
-            };
             let pto = last_ack_eliciting + duration;
             if result.is_none_or(|(earliest_pto, _)| pto < earliest_pto) {
                 result = Some((pto, space));
@@ -2118,8 +2149,7 @@ impl Connection {
         packet: InitialPacket,
         remaining: Option<BytesMut>,
     ) -> Result<(), ConnectionError> {
-        let span = trace_span!("first recv");
-        let _guard = span.enter();
+        let _span = span!("first recv");
         debug_assert!(self.side.is_server());
         let len = packet.header_data.len() + packet.payload.len();
         self.path.total_recvd = len as u64;
@@ -2140,7 +2170,7 @@ impl Connection {
             false,
         );
 
-        self.process_decrypted_packet(now, remote, Some(packet_number), packet.into())?;
+        self.process_decrypted_packet(now, remote, Some(packet_number), &mut packet.into())?;
         if let Some(data) = remaining {
             self.handle_coalesced(now, remote, ecn, data);
         }
@@ -2423,16 +2453,16 @@ impl Connection {
                 }
             }
             Ok(number) => {
-                let Some(packet) = packet else {
+                let Some(packet) = &mut packet else {
                     unreachable!("decrypted no packet");
                 };
-                let span = match number {
-                    Some(pn) => trace_span!("recv", space = ?packet.header.space(), pn),
-                    None => trace_span!("recv", space = ?packet.header.space()),
+                let space = packet.header.space();
+                let _span = match number {
+                    Some(pn) => span!("recv", ?space, pn),
+                    None => span!("recv", ?space),
                 };
-                let _guard = span.enter();
 
-                let is_duplicate = |n| self.spaces[packet.header.space()].dedup.insert(n);
+                let is_duplicate = |n| self.spaces[space].dedup.insert(n);
                 if number.is_some_and(is_duplicate) {
                     debug!("discarding possible duplicate packet");
                     return;
@@ -2460,7 +2490,7 @@ impl Connection {
                         };
                         self.on_packet_authenticated(
                             now,
-                            packet.header.space(),
+                            space,
                             ecn,
                             number,
                             spin,
@@ -2525,14 +2555,14 @@ impl Connection {
         now: Instant,
         remote: SocketAddr,
         number: Option<u64>,
-        packet: Packet,
+        packet: &mut Packet,
     ) -> Result<(), ConnectionError> {
         let state = match self.state {
             State::Established => {
                 match packet.header.space() {
                     SpaceId::Data => {
                         let is_0rtt = packet.header.is_0rtt();
-                        let payload = packet.payload.freeze();
+                        let payload = packet.take_payload();
                         self.process_payload(now, remote, number.unwrap(), is_0rtt, payload)?
                     }
                     _ if packet.header.has_frames() => self.process_early_payload(now, packet)?,
@@ -2543,7 +2573,7 @@ impl Connection {
                 return Ok(());
             }
             State::Closed(_) => {
-                for result in frame::Iter::new(packet.payload.freeze())? {
+                for result in frame::Iter::new(packet.take_payload())? {
                     let frame = match result {
                         Ok(frame) => frame,
                         Err(err) => {
@@ -2570,7 +2600,7 @@ impl Connection {
             State::Handshake(ref mut state) => state,
         };
 
-        match packet.header {
+        match &packet.header {
             Header::Retry {
                 src_cid: rem_cid, ..
             } => {
@@ -2597,6 +2627,7 @@ impl Connection {
                     return Ok(());
                 }
 
+                let rem_cid = *rem_cid;
                 trace!("retrying with CID {}", rem_cid);
                 let client_hello = state.client_hello.take().unwrap();
                 self.retry_src_cid = Some(rem_cid);
@@ -2642,7 +2673,7 @@ impl Connection {
                 let ConnectionSide::Client { ref mut token, .. } = self.side else {
                     unreachable!("we already short-circuited if we're server");
                 };
-                *token = packet.payload.freeze().split_to(token_len);
+                *token = packet.take_payload().split_to(token_len);
                 self.state = State::Handshake(state::Handshake {
                     expected_token: Bytes::new(),
                     rem_cid_set: false,
@@ -2655,7 +2686,7 @@ impl Connection {
                 src_cid: rem_cid,
                 ..
             } => {
-                if rem_cid != self.rem_handshake_cid {
+                if *rem_cid != self.rem_handshake_cid {
                     debug!(
                         "discarding packet with mismatched remote CID: {} != {}",
                         self.rem_handshake_cid, rem_cid
@@ -2730,6 +2761,7 @@ impl Connection {
             Header::Initial(InitialHeader {
                 src_cid: rem_cid, ..
             }) => {
+                let rem_cid = *rem_cid;
                 if !state.rem_cid_set {
                     trace!("switching remote CID to {}", rem_cid);
                     let mut state = state.clone();
@@ -2771,7 +2803,7 @@ impl Connection {
                 ty: LongType::ZeroRtt,
                 ..
             } => {
-                let payload = packet.payload.freeze();
+                let payload = packet.take_payload();
                 self.process_payload(now, remote, number.unwrap(), true, payload)?;
                 Ok(())
             }
@@ -2804,21 +2836,20 @@ impl Connection {
     fn process_early_payload(
         &mut self,
         now: Instant,
-        packet: Packet,
+        packet: &mut Packet,
     ) -> Result<(), TransportError> {
         debug_assert_ne!(packet.header.space(), SpaceId::Data);
         let payload_len = Ord::max(packet.payload.len(), SHARED_ALLOCATION);
         let mut ack_eliciting = false;
-        for result in frame::Iter::new(packet.payload.freeze())? {
+        for result in frame::Iter::new(packet.take_payload())? {
             let frame = result?;
-            let span = match frame {
-                Frame::Padding => continue,
-                _ => Some(trace_span!("frame", ty = %frame.ty())),
-            };
+            if let Frame::Padding = frame {
+                continue;
+            }
+            let _span = span!("frame", ty = %frame.ty());
 
             self.stats.frame_rx.record(&frame);
 
-            let _guard = span.as_ref().map(|x| x.enter());
             ack_eliciting |= frame.is_ack_eliciting();
 
             // Process frames
@@ -2872,25 +2903,27 @@ impl Connection {
             length => length,
         };
         let mut ack_eliciting = false;
-        for result in frame::Iter::new(payload)? {
-            let frame = match result? {
-                Frame::Padding => continue,
-                // The most frequent frame, which may be in all packets with application data
-                Frame::Stream(f) => {
-                    let span = trace_span!("frame", ty = "STREAM");
-                    trace!(id = %f.id, offset = f.offset, len = f.data.len(), fin = f.fin, "got stream frame");
-                    let _guard = span.enter();
-                    self.stats.frame_rx.stream += 1;
-                    ack_eliciting = true;
-                    is_probing_packet = false;
-                    if self.streams.received(f, payload_len)?.should_transmit() {
-                        self.spaces[SpaceId::Data].pending.max_data = true;
-                    }
-                    continue;
+        let mut frames = frame::Iter::new(payload)?;
+        loop {
+            // The most frequent frame, which may be in all packets with application data
+            while let Some(f) = frames.next_stream() {
+                let f = f?;
+                trace!(id = %f.id, offset = f.offset, len = f.data.len(), fin = f.fin, "got stream frame");
+                self.stats.frame_rx.stream += 1;
+                ack_eliciting = true;
+                is_probing_packet = false;
+                if self.streams.received(f, payload_len)?.should_transmit() {
+                    self.spaces[SpaceId::Data].pending.max_data = true;
                 }
-                frame => frame,
+            }
+            let frame = match frames.next() {
+                Some(frame) => frame?,
+                None => break,
             };
-            let span = trace_span!("frame", ty = %frame.ty());
+            if let Frame::Padding = frame {
+                continue;
+            }
+            let _span = span!("frame", ty = %frame.ty());
 
             self.stats.frame_rx.record(&frame);
             // Crypto and Datagram frames are special cased in order no pollute the log with payload
@@ -2907,7 +2940,6 @@ impl Connection {
                 }
             }
 
-            let _guard = span.enter();
             if is_0rtt {
                 match frame {
                     Frame::Crypto(_) | Frame::Close(Close::Application(_)) => {

@@ -1,6 +1,5 @@
-use crate::{Instant, MAX_UDP_PAYLOAD, MtuDiscoveryConfig, packet::SpaceId};
+use crate::{Instant, MAX_UDP_PAYLOAD, MtuDiscoveryConfig, events::trace, packet::SpaceId};
 use std::cmp;
-use tracing::trace;
 
 /// Implements Datagram Packetization Layer Path Maximum Transmission Unit Discovery
 ///
@@ -75,6 +74,16 @@ impl MtuDiscovery {
         self.state
             .as_mut()
             .and_then(|state| state.poll_transmit(now, self.current_mtu, next_pn))
+    }
+
+    /// Whether [`poll_transmit()`](Self::poll_transmit) may return a probe
+    pub(crate) fn may_probe(&self, now: Instant) -> bool {
+        match self.state.as_ref().map(|state| &state.phase) {
+            None => false,
+            Some(Phase::Initial) => true,
+            Some(Phase::Searching(search)) => search.in_flight_probe.is_none(),
+            Some(Phase::Complete(next_activation)) => now >= *next_activation,
+        }
     }
 
     /// Notifies the [`MtuDiscovery`] that the peer's `max_udp_payload_size` transport parameter has

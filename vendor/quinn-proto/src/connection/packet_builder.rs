@@ -2,12 +2,13 @@ use std::mem;
 
 use bytes::Bytes;
 use rand::RngExt;
-use tracing::{debug, trace};
+use tracing::debug;
 
 use super::{Connection, SentFrames, spaces::SentPacket};
 use crate::{
     ConnectionId, Instant, TransportError, TransportErrorCode,
     connection::ConnectionSide,
+    events::trace,
     frame::{self, Close, FrameStruct},
     packet::{FIXED_BIT, Header, InitialHeader, LongType, PacketNumber, PartialEncode, SpaceId},
 };

@@ -1,11 +1,11 @@
-use tracing::{debug, trace};
+use tracing::debug;
 
 use crate::Instant;
 use crate::connection::spaces::PacketSpace;
 use crate::crypto::{HeaderKey, KeyPair, PacketKey};
 use crate::packet::{Packet, PartialDecode, SpaceId};
 use crate::token::ResetToken;
-use crate::{RESET_TOKEN_SIZE, TransportError};
+use crate::{RESET_TOKEN_SIZE, TransportError, events::trace};
 
 /// Removes header protection of a packet, or returns `None` if the packet was dropped
 pub(super) fn unprotect_header(

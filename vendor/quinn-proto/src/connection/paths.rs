@@ -1,7 +1,5 @@
 use std::{cmp, net::SocketAddr};
 
-use tracing::trace;
-
 use super::{
     mtud::MtuDiscovery,
     pacing::Pacer,
@@ -9,7 +7,7 @@ use super::{
 };
 use crate::{
     Duration, Instant, MIN_INITIAL_SIZE, TIMER_GRANULARITY, TransportConfig, congestion,
-    packet::SpaceId,
+    events::trace, packet::SpaceId,
 };
 
 /// Bytes that must be allowed for a datagram on a limited path: PATH_CHALLENGE has room
@@ -211,8 +209,11 @@ impl PathData {
 pub struct RttEstimator {
     /// The most recent RTT measurement made when receiving an ack for a previously unacked packet
     latest: Duration,
-    /// The smoothed RTT of the connection, computed as described in RFC6298
-    smoothed: Option<Duration>,
+    /// The smoothed RTT of the connection, computed as described in RFC6298; before the first
+    /// measurement, the initial RTT
+    smoothed: Duration,
+    /// Whether there was a measurement
+    is_measured: bool,
     /// The RTT variance, computed as described in RFC6298
     var: Duration,
     /// The minimum RTT seen in the connection, ignoring ack delay.
@@ -225,7 +226,8 @@ impl RttEstimator {
     pub(crate) fn new(initial_rtt: Duration) -> Self {
         let mut this = Self {
             latest: initial_rtt,
-            smoothed: None,
+            smoothed: initial_rtt,
+            is_measured: false,
             var: initial_rtt / 2,
             min: initial_rtt,
             pto_base: Duration::ZERO,
@@ -236,7 +238,7 @@ impl RttEstimator {
 
     /// The current best RTT estimation.
     pub fn get(&self) -> Duration {
-        self.smoothed.unwrap_or(self.latest)
+        self.smoothed
     }
 
     /// Conservative estimate of RTT
@@ -266,17 +268,20 @@ impl RttEstimator {
         // min_rtt ignores ack delay.
         self.min = cmp::min(self.min, self.latest);
         // Based on RFC6298.
-        if let Some(smoothed) = self.smoothed {
+        if self.is_measured {
             let adjusted_rtt = if self.min + ack_delay <= self.latest {
                 self.latest - ack_delay
             } else {
                 self.latest
             };
-            let var_sample = smoothed.abs_diff(adjusted_rtt);
-            self.var = (3 * self.var + var_sample) / 4;
-            self.smoothed = Some((7 * smoothed + adjusted_rtt) / 8);
+            // In nanoseconds, because each step with a `Duration` carries and checks
+            let [rtt, smoothed, var] =
+                [adjusted_rtt, self.smoothed, self.var].map(|x| x.as_nanos() as u64);
+            self.var = Duration::from_nanos((3 * var + smoothed.abs_diff(rtt)) / 4);
+            self.smoothed = Duration::from_nanos((7 * smoothed + rtt) / 8);
         } else {
-            self.smoothed = Some(self.latest);
+            self.is_measured = true;
+            self.smoothed = self.latest;
             self.var = self.latest / 2;
             self.min = self.latest;
         }

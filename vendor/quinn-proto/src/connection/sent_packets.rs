@@ -82,6 +82,19 @@ impl SentPackets {
         self.trim();
     }
 
+    /// Whether there are packets whose numbers are in `range`
+    pub(super) fn any_in(&self, range: Range<u64>) -> bool {
+        let (Some(front), Some(back)) = (self.places.front(), self.places.back()) else {
+            return false;
+        };
+        // Both places have a packet
+        range.contains(&front.number)
+            || range.contains(&back.number)
+            || (front.number < range.start
+                && range.end <= back.number
+                && self.range(range).next().is_some())
+    }
+
     /// Iterate over the packets whose numbers are in `range`, in ascending order
     pub(super) fn range(&self, range: Range<u64>) -> impl Iterator<Item = (u64, &SentPacket)> + '_ {
         self.places
@@ -309,6 +322,10 @@ mod tests {
                     assert_eq!(
                         numbers(&packets, range.clone()),
                         map.range(range.clone()).map(|x| *x.0).collect::<Vec<_>>()
+                    );
+                    assert_eq!(
+                        packets.any_in(range.clone()),
+                        map.range(range.clone()).next().is_some()
                     );
                     let removed = remove_range(&mut packets, range.clone());
                     assert!(removed.iter().eq(map.range(range).map(|x| x.0)));

@@ -7,13 +7,12 @@ use std::{
 
 use rand::{Rng, RngExt};
 use rustc_hash::FxHashSet;
-use tracing::trace;
 
 use super::{assembler::Assembler, sent_packets::SentPackets};
 use crate::{
     Dir, Duration, Instant, SocketAddr, StreamId, TransportError, VarInt, cid_queue::CidQueue,
-    connection::StreamsState, crypto::Keys, frame, packet::SpaceId, range_set::ArrayRangeSet,
-    shared::IssuedCid,
+    connection::StreamsState, crypto::Keys, events::trace, frame, packet::SpaceId,
+    range_set::ArrayRangeSet, shared::IssuedCid,
 };
 
 pub(super) struct PacketSpace {
@@ -119,10 +118,6 @@ impl PacketSpace {
         request_immediate_ack: bool,
         streams: &mut StreamsState,
     ) {
-        if self.loss_probes == 0 {
-            return;
-        }
-
         if request_immediate_ack {
             // The probe should be ACKed without delay (should only be used in the Data space and
             // when the peer supports the acknowledgement frequency extension)
@@ -879,7 +874,7 @@ impl PendingAcks {
 
     /// Remove ACKs of packets numbered below `end` from the set of pending ACKs
     pub(super) fn subtract_below(&mut self, end: u64) {
-        self.ranges.remove(0..end);
+        self.ranges.remove_below(end);
     }
 
     /// Returns the set of currently pending ACK ranges

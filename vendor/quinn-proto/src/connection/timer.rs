@@ -39,7 +39,7 @@ impl Timer {
 /// A table of data associated with each distinct kind of `Timer`
 #[derive(Debug, Copy, Clone, Default)]
 pub(crate) struct TimerTable {
-    data: [Option<Instant>; 10],
+    data: [Option<Instant>; Timer::VALUES.len()],
 }
 
 impl TimerTable {

@@ -78,7 +78,14 @@ impl ArrayRangeSet {
     }
 
     pub fn insert_one(&mut self, x: u64) -> bool {
-        self.insert(x..x + 1)
+        match self.0.last_mut() {
+            // Packets arrive in order most often
+            Some(last) if last.end == x => {
+                last.end += 1;
+                true
+            }
+            _ => self.insert(x..x + 1),
+        }
     }
 
     pub fn insert(&mut self, x: Range<u64>) -> bool {
@@ -185,6 +192,17 @@ impl ArrayRangeSet {
         }
 
         result
+    }
+
+    /// Remove all values below `end`
+    pub fn remove_below(&mut self, end: u64) {
+        let gone = self.0.iter().take_while(|range| range.end <= end).count();
+        if gone > 0 {
+            self.0.drain(..gone);
+        }
+        if let Some(first) = self.0.first_mut() {
+            first.start = first.start.max(end);
+        }
     }
 
     pub fn is_empty(&self) -> bool {

@@ -261,3 +261,32 @@ impl RefRangeSet {
             .collect()
     }
 }
+
+#[test]
+fn one_value_and_all_below() {
+    let mut state = 1u64;
+    let mut random = |below: u64| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (state >> 33) % below
+    };
+    let mut set = ArrayRangeSet::new();
+    let mut reference = RefRangeSet::new(300);
+    for _ in 0..10_000 {
+        let x = random(299);
+        match random(20) {
+            0 => {
+                set.remove_below(x);
+                reference.remove(0..x);
+            }
+            1..10 => {
+                // Most often behind the last
+                let x = set.max().map_or(x, |max| 298.min(max + 1));
+                assert_eq!(set.insert_one(x), reference.insert(x..x + 1));
+            }
+            _ => assert_eq!(set.insert_one(x), reference.insert(x..x + 1)),
+        }
+        assert_eq!(set.elts().collect::<Vec<_>>(), reference.elts());
+    }
+}

@@ -2,10 +2,9 @@ use std::io;
 
 use bytes::Bytes;
 use thiserror::Error;
-use tracing::trace;
 
 use super::spaces::{Retransmits, ThinRetransmits};
-use crate::{Dir, StreamId, VarInt, frame};
+use crate::{Dir, StreamId, VarInt, events::trace, frame};
 
 mod pending;
 use pending::PendingStreamsQueue;

@@ -1,7 +1,7 @@
 use std::{collections::VecDeque, convert::TryFrom, mem};
 
 use bytes::BufMut;
-use tracing::{debug, error, trace};
+use tracing::{debug, error};
 
 use super::{
     PendingStreamsQueue, Recv, Retransmits, SendState, ShouldTransmit, StreamEvent,
@@ -11,6 +11,7 @@ use crate::{
     Dir, MAX_STREAM_COUNT, Side, StreamId, TransportError, VarInt,
     coding::BufMutExt,
     connection::stats::FrameStats,
+    events::trace,
     frame::{self, FrameStruct, StreamMetaVec},
     transport_parameters::TransportParameters,
 };
@@ -522,13 +523,6 @@ impl StreamsState {
     ) -> StreamMetaVec {
         let mut stream_frames = StreamMetaVec::new();
         while buf.len() + frame::Stream::SIZE_BOUND < max_buf_size {
-            if max_buf_size
-                .checked_sub(buf.len() + frame::Stream::SIZE_BOUND)
-                .is_none()
-            {
-                break;
-            }
-
             // Pop the stream of the highest priority that currently has pending data
             // If the stream still has some pending data left after writing, it will be reinserted, otherwise not
             let Some(id) = self.pending.pop() else {
@@ -757,7 +751,7 @@ impl StreamsState {
             return Some(StreamEvent::Opened { dir });
         }
 
-        if self.write_limit() > 0 {
+        if !self.connection_blocked.is_empty() && self.write_limit() > 0 {
             while let Some(id) = self.connection_blocked.pop() {
                 let stream = match self.table.open_send_mut(id) {
                     None => continue,
