@@ -131,7 +131,9 @@ fn sections_are_acknowledged_once_the_client_pauses() {
         assert_eq!(client.answer(&stream)["ended"], true);
     };
     // An Insert Count Increment, and Section Acknowledgments of streams 0 and 4.
-    ["0301", "030180", "03018084"].into_iter().for_each(|what| told(what));
+    for what in ["0301", "030180", "03018084"] {
+        told(what);
+    }
 }
 
 #[test]
