@@ -204,6 +204,9 @@ class Client:
         )
         if "suites" in c:
             conf.cipher_suites = [tls.CipherSuite[name] for name in c["suites"]]
+        # Bytes that the server may send before this side asks for more.
+        conf.max_stream_data = c.get("stream_window", conf.max_stream_data)
+        conf.max_data = c.get("window", conf.max_data)
         if "cert" in c:
             conf.load_cert_chain(c["cert"], c["key"])
         if c.get("version") == 2:

@@ -41,6 +41,31 @@ fn files() {
     assert!(server.get("/page").contains("400 Bad Request"), "TLS on the TCP port");
 }
 
+/// Small answers, whose end is sent along with their content, through windows that take only a part of them.
+#[test]
+fn small_answers_through_small_windows() {
+    let Some(mut client) = Client::start() else { return };
+    let server = serve("");
+    let sizes = [0, 1, 100, 1000, 4000];
+    for size in sizes {
+        server.site.write(&format!("html/{size}"), &"0123456789".repeat(size)[..size]);
+    }
+    for window in [1, 77, 300, 3000] {
+        // The connection's window holds several streams up, too.
+        client.connect_with("a", &server, json!({"stream_window": window, "window": 600}));
+        for turn in 0..3 {
+            for size in sizes {
+                let told = client.ask("a", json!({"path": format!("/{size}"), "text": true}));
+                assert_eq!(
+                    (&told["status"], &told["whole"], &told["ended"]),
+                    (&json!(200), &json!("0123456789".repeat(size)[..size]), &json!(true)),
+                    "a window of {window}, request {turn} for {size}"
+                );
+            }
+        }
+    }
+}
+
 #[test]
 fn a_hundred_requests_at_a_time() {
     let Some(mut client) = Client::start() else { return };
