@@ -137,14 +137,7 @@ impl Issuance<'_> {
         let mut replacing = payload.clone();
         replacing["replaces"] = json!(replaces);
         match self.session.new_order(&replacing).await {
-            Err(f)
-                if matches!(
-                    f.problem.as_str(),
-                    "alreadyReplaced" | "malformed" | "notFound" | "unauthorized"
-                ) =>
-            {
-                self.session.new_order(&payload).await
-            }
+            Err(f) if may_be_about_the_old_one(&f.problem) => self.session.new_order(&payload).await,
             other => other,
         }
     }
@@ -291,6 +284,13 @@ impl Issuance<'_> {
     }
 }
 
+/// Returns `true` if an authority may have refused an order because it does not know the certificate that is to be replaced (RFC 9773,
+/// section 5, and problems of RFC 8555, section 6.7). Pebble 2.10.1 has answered serverInternal for a serial number of seven bytes, where
+/// most have eight: it did not find the order.
+fn may_be_about_the_old_one(problem: &str) -> bool {
+    matches!(problem, "alreadyReplaced" | "malformed" | "notFound" | "serverInternal" | "unauthorized")
+}
+
 /// Returns the reason for which the authority refused an authorization or an order.
 fn refusal(json: &Value) -> Failure {
     let of_challenge = |c: &Value| c.get("error").cloned();
@@ -329,6 +329,16 @@ mod tests {
         assert_eq!(link(" <https://a/1>; title=x; rel=alternate").as_deref(), Some("https://a/1"));
         assert_eq!(link("<https://a/dir>;rel=\"index\""), None);
         assert_eq!(link("https://a"), None);
+    }
+
+    #[test]
+    fn orders_that_replace_nothing_may_be_taken() {
+        for problem in ["alreadyReplaced", "malformed", "notFound", "serverInternal", "unauthorized"] {
+            assert!(may_be_about_the_old_one(problem), "{problem}");
+        }
+        for problem in ["", "rateLimited", "rejectedIdentifier", "badCSR"] {
+            assert!(!may_be_about_the_old_one(problem), "{problem}");
+        }
     }
 
     #[test]

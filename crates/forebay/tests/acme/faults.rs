@@ -107,6 +107,23 @@ fn a_suggested_renewal_is_made() {
     assert_eq!(log.matches("is a replacement of").count(), 1, "{log}");
 }
 
+/// The authority knows neither the account nor the certificate that is to be replaced.
+#[test]
+fn an_authority_that_has_lost_its_state_renews_a_certificate() {
+    let Some(program) = pebble() else { return };
+    let site = site("", NGINX_ACME);
+    let settings = || Settings { life: 16, refused_nonces: 0, ..LONG };
+    let authority = Authority::start(&site, &program, settings());
+    let mut server = Server::start_on(site);
+    let first = issued(&server.site, "a.test", "");
+    drop(authority);
+    let _other = Authority::start(&server.site, &program, settings());
+    // It has another certificate, too.
+    server.restart();
+    issued(&server.site, "a.test", &first);
+    assert!(!server.error_log().contains("no certificate for"), "{}", server.error_log());
+}
+
 /// `forebay acme test` says what failed and why, and asks for no certificate.
 #[test]
 fn a_test_reports_each_name() {
