@@ -115,7 +115,8 @@ fn server_for(alpn: &'static [u8], manner: impl Manner) -> SocketAddr {
         let mut counts = Vec::new();
         loop {
             let now = Instant::now();
-            let got = endpoint.receive(&mut batch, now, &chooser, &owner);
+            let got = endpoint.receive(&mut batch);
+            endpoint.handle(&batch, 0..got.unwrap_or(0), now, &chooser, &owner);
             counts.resize(owner.0.get() as usize, 0);
             endpoint.expire(now);
             while let Some(link) = endpoint.take_ready() {

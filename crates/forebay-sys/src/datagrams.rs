@@ -87,8 +87,8 @@ pub struct Batch {
     received: usize,
     /// Number of headers for receiving that calls may have changed.
     used: usize,
-    /// Where each of the datagrams is sent to; `None`: the peer of a connected socket.
-    targets: [Option<Destination>; MOST],
+    /// Where each of the datagrams is sent to; `None`: the peer of a connected socket. Boxed: batches are moved at every turn.
+    targets: Box<[Option<Destination>; MOST]>,
 }
 
 impl std::fmt::Debug for Batch {
@@ -132,7 +132,7 @@ impl Batch {
             buffers: NonNull::from(buffers).cast(),
             received: 0,
             used: MOST,
-            targets: [const { None }; MOST],
+            targets: Box::new([const { None }; MOST]),
         };
         let receiving = batch.receiving.as_ptr();
         for n in 0..MOST {
@@ -149,14 +149,14 @@ impl Batch {
                 (*header).msg_control = (&raw mut (*receiving).controls[n]).cast();
             }
         }
-        batch.restore(0..MOST);
+        batch.restore(0);
         batch
     }
 
-    /// Restores the arguments that calls have changed.
-    fn restore(&mut self, range: Range<usize>) {
+    /// Restores the arguments from `start` on that calls have changed.
+    fn restore(&mut self, start: usize) {
         let receiving = self.receiving.as_ptr();
-        for n in range.start..range.end.min(self.used) {
+        for n in start..self.used {
             // SAFETY: as in `new`.
             unsafe {
                 let header = &raw mut (*receiving).headers[n].msg_hdr;
@@ -182,7 +182,8 @@ impl Batch {
         if most == 0 {
             return Err(Errno::NOBUFS);
         }
-        self.restore(start..start + most);
+        self.restore(start);
+        self.used = start;
         let fd = socket.as_fd().as_raw_fd();
         loop {
             // SAFETY: `fd` is open during the call. The headers and all they point to are allocated, initialised in `new`
@@ -195,7 +196,7 @@ impl Batch {
             match usize::try_from(count) {
                 Ok(count) => {
                     self.received = (start + count).min(MOST);
-                    self.used = self.used.max(self.received);
+                    self.used = self.received;
                     return Ok(count);
                 }
                 Err(_) => match last_error() {

@@ -199,9 +199,10 @@ impl Client {
     /// # Errors
     /// Errors of recvmmsg(2); `AGAIN`: there are none.
     pub fn receive(&self, batch: &mut Batch, now: Instant) -> Result<usize, Errno> {
-        let received = self.endpoint.receive(batch, now, &self.nobody, &Nobody);
-        if received == Err(Errno::CONNREFUSED) {
-            self.endpoint.refused.set(true);
+        let received = self.endpoint.receive(batch);
+        match received {
+            Ok(count) => self.endpoint.handle(batch, 0..count, now, &self.nobody, &Nobody),
+            Err(e) => self.endpoint.refused.set(self.endpoint.refused.get() || e == Errno::CONNREFUSED),
         }
         received
     }

@@ -8,6 +8,7 @@ mod budget;
 mod cid;
 pub mod client;
 mod congestion;
+mod portion;
 mod session;
 mod settings;
 mod tally;
@@ -30,6 +31,7 @@ use budget::Budget;
 use bytes::BytesMut;
 use forebay_sys::datagrams::{self, Address, Batch, Datagram, Destination, MOST, Outbox};
 use forebay_sys::sockets;
+use portion::Portion;
 use quinn_proto::{
     ConnectionEvent, ConnectionHandle, DatagramEvent, EcnCodepoint, EndpointConfig, Incoming,
     SHARED_ALLOCATION, SHORT_DATAGRAM, ServerConfig, Transmit,
@@ -41,6 +43,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
@@ -81,6 +84,8 @@ pub struct Link {
     has_all_streams: Cell<bool>,
     /// See [`Link::take_pause`].
     has_paused: Cell<bool>,
+    /// See [`Portion::note`].
+    seen: Cell<u32>,
     /// Number of its owner.
     pub owner: Cell<u32>,
 }
@@ -214,6 +219,7 @@ pub struct Endpoint {
     room: RefCell<BytesMut>,
     /// Packets of connections that leave together.
     outbox: RefCell<Outbox>,
+    portion: Portion,
     /// Number of links that are not established.
     half_open: Cell<usize>,
     open: Cell<usize>,
@@ -287,6 +293,7 @@ impl Endpoint {
             room: RefCell::default(),
             buf: RefCell::default(),
             outbox: RefCell::default(),
+            portion: Portion::default(),
             half_open: Cell::new(0),
             open: Cell::new(0),
             splits: Cell::new(true),
@@ -390,21 +397,31 @@ impl Endpoint {
         &self.socket
     }
 
-    /// Receives the datagrams that are there, at most [`MOST`] pieces. `chooser` is asked for the TLS configuration of handshakes.
+    /// Receives the datagrams that are there, at most [`MOST`] pieces, and returns the number of pieces. [`Endpoint::handle`] takes them.
     ///
     /// # Errors
     /// Errors of recvmmsg(2); `AGAIN`: there are none.
-    pub fn receive(
+    pub fn receive(&self, batch: &mut Batch) -> Result<usize, Errno> {
+        batch.clear();
+        batch.receive(&self.socket, MOST)
+    }
+
+    /// Returns the number of pieces whose requests should be answered together: 1 or [`MOST`].
+    pub fn portion(&self) -> usize {
+        self.portion.size()
+    }
+
+    /// Handles some of the pieces received. `chooser` is asked for the TLS configuration of handshakes.
+    pub fn handle(
         &self,
-        batch: &mut Batch,
+        batch: &Batch,
+        pieces: Range<usize>,
         now: Instant,
         chooser: &Rc<dyn Choose>,
         owner: &impl Owner,
-    ) -> Result<usize, Errno> {
-        batch.clear();
-        let count = batch.receive(&self.socket, MOST)?;
+    ) {
         let _choosing = session::Choosing::by(chooser);
-        for n in 0..batch.len() {
+        for n in pieces {
             let (Some(datagram), Some(sender)) = (batch.get(n), batch.sender(n)) else { continue };
             let Address::Inet(remote) = sender.addr else { continue };
             let ecn = batch.ecn(n);
@@ -413,7 +430,6 @@ impl Endpoint {
                 self.datagram(now, &received, owner, true);
             }
         }
-        Ok(count)
     }
 
     /// Handles a datagram that has been received elsewhere.
@@ -454,6 +470,7 @@ impl Endpoint {
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
                 drop(quinn);
                 if let Some(link) = self.link(handle) {
+                    self.portion.note(&link.seen);
                     session::concern(link.owner.get());
                     if self.guard(&link, || link.handle(event, received.bytes.len(), now)).is_some() {
                         self.mark(&link);
@@ -560,6 +577,7 @@ impl Endpoint {
             excess: Cell::new(false),
             has_all_streams: Cell::new(false),
             has_paused: Cell::new(false),
+            seen: Cell::new(0),
             owner: Cell::new(owner),
         });
         let mut links = self.links.borrow_mut();

@@ -156,7 +156,9 @@ impl Pair {
         }
         let chooser: Rc<dyn Choose> = self.names.clone();
         let owner = Numbers::default();
-        let _ = self.server.receive(&mut Batch::new(), now, &chooser, &owner);
+        let mut batch = Batch::new();
+        let count = self.server.receive(&mut batch).unwrap_or(0);
+        self.server.handle(&batch, 0..count, now, &chooser, &owner);
         while let Some(link) = self.server.take_ready() {
             if !self.links.iter().any(|known| Rc::ptr_eq(known, &link)) {
                 self.links.push(link.clone());
@@ -306,9 +308,11 @@ fn datagrams_for_other_places_are_passed_on() {
         bytes.resize(1200, 0);
         pair.socket.send_to(&bytes, pair.client.remote_address()).expect("sent");
         let end = Instant::now() + Duration::from_secs(20);
-        while pair.server.receive(&mut Batch::new(), Instant::now(), &chooser, &owner).is_err() {
+        let mut batch = Batch::new();
+        while pair.server.receive(&mut batch).is_err() {
             assert!(Instant::now() < end, "no datagram");
         }
+        pair.server.handle(&batch, 0..1, Instant::now(), &chooser, &owner);
         owner.passed.take()
     };
     assert_eq!(send(there, true), [(there, true)]);
@@ -327,4 +331,17 @@ fn datagrams_for_other_places_are_passed_on() {
     };
     assert!(length < 1200);
     assert!(pair.socket.recv(&mut bytes).is_err());
+}
+
+#[test]
+fn few_clients_are_answered_one_by_one() {
+    let mut pair = pair("h", false);
+    assert_eq!(pair.server.portion(), MOST);
+    pair.until("a connection", |p| p.events.iter().any(|e| matches!(e, Event::Connected)));
+    let end = Instant::now() + Duration::from_secs(20);
+    while pair.server.portion() > 1 {
+        assert!(Instant::now() < end, "{}", pair.server.portion());
+        pair.client.ping();
+        pair.turn(|_, _| {});
+    }
 }

@@ -142,7 +142,7 @@ impl Reactor {
                 // The streams of an HTTP/2 connection have answered: it writes before the loop waits again.
                 woken = self.poll_woken(handler, &mut ids);
             }
-            woken |= self.step_unfinished(handler, &mut work);
+            self.step_unfinished(handler, &mut work);
             let fired = self.fire_timers(handler);
             self.send_answers(handler);
             handler.turn();
@@ -220,14 +220,12 @@ impl Reactor {
     }
 
     /// Goes on with the work without a task that has more to do. Returns whether there was any.
-    fn step_unfinished(&self, handler: &impl Handler, work: &mut Vec<Direct>) -> bool {
+    fn step_unfinished(&self, handler: &impl Handler, work: &mut Vec<Direct>) {
         self.poller().take_unfinished(work);
-        let any = !work.is_empty();
         for direct in work.drain(..) {
             self.step(handler, direct);
             self.start_queued(handler);
         }
-        any
     }
 
     /// Polls the tasks that were woken. Returns whether there were any.

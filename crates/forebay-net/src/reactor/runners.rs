@@ -90,6 +90,11 @@ impl<C: 'static, W: From<C> + 'static> Runners<C, W> {
         queue.push_back(job);
     }
 
+    /// Returns `true` if work is queued.
+    pub fn has_queued(&self) -> bool {
+        !self.queue.borrow().is_empty()
+    }
+
     /// Starts the work that is queued; `make` as for [`Runners::start`].
     pub fn start_queued(&self, make: impl Fn() -> Body) {
         loop {

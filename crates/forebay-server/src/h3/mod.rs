@@ -202,18 +202,36 @@ impl Quic {
         let mut batch = self.batch.take().unwrap_or_default();
         let now = thread.io.poller.now();
         let owner = Listening { thread, listener, endpoint: &endpoint };
-        let received = endpoint.receive(&mut batch, now, &chooser, &owner);
+        let received = endpoint.receive(&mut batch);
+        let count = received.unwrap_or(0);
+        let portion = endpoint.portion();
+        let mut from = 0;
+        while from < count {
+            let to = count.min(from + portion);
+            endpoint.handle(&batch, from..to, now, &chooser, &owner);
+            self.work(thread, &endpoint);
+            // The answers to the last portion leave at the end of the turn. What ends no wait of a client does so, too: acknowledgments.
+            if to < count && thread.runners.has_queued() {
+                thread.start_queued();
+                self.flush(thread, &endpoint, now);
+            }
+            from = to;
+        }
         self.batch.replace(Some(batch));
         match received {
-            Ok(_) => {}
-            Err(Errno::AGAIN) => return,
-            Err(e) => {
-                error::log(thread, Level::Alert, &format!("recvmmsg() failed {}", errno_text(e)));
-                return;
-            }
+            Ok(_) => self.ask(thread),
+            Err(Errno::AGAIN) => {}
+            Err(e) => error::log(thread, Level::Alert, &format!("recvmmsg() failed {}", errno_text(e))),
         }
-        self.work(thread, &endpoint);
-        self.ask(thread);
+    }
+
+    /// Sends what connections have to send, and forgets those that are over.
+    fn flush(&self, thread: &Rc<Thread>, endpoint: &Endpoint, now: Instant) {
+        let mut gone: Vec<Rc<Link>> = Vec::new();
+        endpoint.flush(now, |link| gone.push(link.clone()));
+        for link in gone {
+            self.forget(thread, link.owner.get());
+        }
     }
 
     /// Returns the endpoint of a listener.
@@ -397,51 +415,36 @@ impl Quic {
         self.common.asked.set(false);
         self.take_strays(thread);
         let now = thread.io.poller.now();
-        let endpoints: Vec<Rc<Endpoint>> = self.endpoints.borrow().iter().flatten().cloned().collect();
         while let Some(stream) = self.common.heads.take_due(now) {
             stream.time_out(thread);
         }
-        let mut next = None;
-        for endpoint in &endpoints {
+        let (mut next, mut open, mut half_open) = (None, 0, 0);
+        let looks = self.looked_at.get().is_none_or(|at| now.saturating_duration_since(at) > DROPS_INTERVAL);
+        if looks {
+            self.looked_at.set(Some(now));
+        }
+        let count = u32::try_from(self.endpoints.borrow().len()).unwrap_or(u32::MAX);
+        for endpoint in (0..count).filter_map(|listener| self.endpoint(listener)) {
             endpoint.expire(now);
-            self.work(thread, endpoint);
-            let mut gone: Vec<Rc<Link>> = Vec::new();
-            endpoint.flush(now, |link| gone.push(link.clone()));
-            for link in gone {
-                self.forget(thread, link.owner.get());
-            }
+            self.work(thread, &endpoint);
+            self.flush(thread, &endpoint, now);
             if endpoint.has_unsent() {
                 self.ask(thread);
             }
             next = [next, endpoint.next_timer()].into_iter().flatten().min();
+            if looks {
+                endpoint.count_dropped();
+            }
+            take_counts(thread, &endpoint);
+            open += endpoint.open() as u64;
+            half_open += endpoint.half_open() as u64;
         }
+        thread.counters.quic_open.set(open);
+        thread.counters.quic_half_open.set(half_open);
         next = [next, self.common.heads.next_timer()].into_iter().flatten().min();
-        self.count(thread, &endpoints, now);
         if let (Some(at), Some(token)) = (next, self.timer(thread)) {
             thread.io.poller.step_at(token, thread.io.poller.deadline_at(at));
         }
-    }
-
-    /// Gives the thread's counters what its endpoints have counted.
-    fn count(&self, thread: &Thread, endpoints: &[Rc<Endpoint>], now: Instant) {
-        let counters = &thread.counters;
-        let is_due = self.looked_at.get().is_none_or(|at| now.saturating_duration_since(at) > DROPS_INTERVAL);
-        if is_due {
-            self.looked_at.set(Some(now));
-            endpoints.iter().for_each(|endpoint| endpoint.count_dropped());
-        }
-        let (mut open, mut half_open) = (0, 0);
-        for endpoint in endpoints {
-            open += endpoint.open() as u64;
-            half_open += endpoint.half_open() as u64;
-            endpoint.take_counts(|what, n| {
-                if let Some(counter) = counters.quic.get(what) {
-                    counter.add(n);
-                }
-            });
-        }
-        counters.quic_open.set(open);
-        counters.quic_half_open.set(half_open);
     }
 
     /// Returns the slot of the poller for timers: that of the descriptor by which other threads call this one.
@@ -513,6 +516,15 @@ fn is_active(conf: &ThreadConfig, slot: u32) -> bool {
 
 fn direct(front: u8) -> Direct {
     Direct { front, kind: QUIC, number: 0 }
+}
+
+/// Gives the thread's counters what an endpoint has counted.
+fn take_counts(thread: &Thread, endpoint: &Endpoint) {
+    endpoint.take_counts(|what, n| {
+        if let Some(counter) = thread.counters.quic.get(what) {
+            counter.add(n);
+        }
+    });
 }
 
 /// Returns the settings of a listener: those of its default server.
