@@ -277,6 +277,7 @@ impl WorkerThread {
     fn take_listeners(&self, share: &ThreadGeneration) -> Vec<Option<usize>> {
         let wanted = &share.config.listeners;
         self.close_listeners(|s| !wanted.iter().any(|l| l.addr == s.addr && !l.outside));
+        self.end_moved(wanted);
         let mut slots = self.listeners.borrow_mut();
         let mut map: Vec<Option<usize>> = vec![None; slots.len()];
         for (n, (listener, socket)) in wanted.iter().zip(&share.sockets).enumerate() {
@@ -393,6 +394,18 @@ impl WorkerThread {
             }
         }
         self.closing.set(slots.iter().flatten().any(|s| s.closing));
+    }
+
+    /// Closes UDP listeners whose address another front end has in the configuration. That takes all that comes from now on, so connections
+    /// of QUIC do not keep theirs.
+    fn end_moved(&self, wanted: &[Listener]) {
+        let has_moved =
+            |s: &ListenSlot| s.addr.is_udp() && wanted.iter().any(|l| l.addr == s.addr && l.front != s.front);
+        for slot in self.listeners.borrow_mut().iter_mut() {
+            if let Some(s) = slot.take_if(|s| has_moved(s)) {
+                self.thread.io.poller.remove(s.token);
+            }
+        }
     }
 
     fn connections(&self) -> usize {

@@ -4,10 +4,12 @@ use crate::config::{Builder, Scope, Stream, StreamContext};
 use crate::modules::health_check;
 use crate::session::Session;
 use crate::thread::{FLOW, PAIR, Thread};
+use forebay_conf::error::Level;
 use forebay_conf::tree::{Block, Directive};
 use forebay_core::client::Client;
 use forebay_core::config::{Build, Config, Context, plain};
 use forebay_core::front::{Accepted, Front, FrontConfig, FrontEnd, Idle, IdlePlace, Passed};
+use forebay_core::log::error;
 use forebay_core::process::Outside;
 use forebay_core::tasks::Tasks;
 use forebay_core::thread::{ActiveConfig, Thread as WorkerThread};
@@ -15,7 +17,10 @@ use forebay_core::tls::ocsp::staple;
 use forebay_core::upstream::resolve;
 use forebay_net::reactor::{Direct, Token};
 use forebay_net::wire::Wire;
+use forebay_sys::errno::errno;
+use forebay_sys::sockets;
 use std::any::Any;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -109,6 +114,20 @@ impl Front for StreamThread {
         };
         let session = Session::new(self.0.clone(), Wire::Plain(a.token), client);
         self.0.start(a.token, Box::new(session));
+    }
+
+    fn listens(&self, _listener: u32, socket: &Arc<OwnedFd>) {
+        // QUIC may have had it before the reload.
+        let local = rustix::net::getsockname(socket).ok().and_then(|a| SocketAddr::try_from(a).ok());
+        if let Some(local) = local
+            && let Err(e) = sockets::set_usual(socket, local.is_ipv6())
+        {
+            error::log(
+                &self.0,
+                Level::Alert,
+                &format!("options of a UDP socket cannot be reset ({})", errno(&e)),
+            );
+        }
     }
 
     fn datagrams(&self, listener: u32, socket: &Arc<OwnedFd>) {

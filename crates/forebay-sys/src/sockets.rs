@@ -80,6 +80,18 @@ pub fn set_dont_fragment(socket: impl AsFd, ipv6: bool) -> io::Result<()> {
     }
 }
 
+/// Undoes [`set_ecn`] and [`set_dont_fragment`], as for a new socket.
+///
+/// # Errors
+/// Errors of setsockopt(2).
+pub fn set_usual(socket: impl AsFd, ipv6: bool) -> io::Result<()> {
+    set_ecn(&socket, ipv6, 0)?;
+    match ipv6 {
+        true => set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_WANT),
+        false => set_option(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_WANT),
+    }
+}
+
 /// Has a connected UDP socket return every ICMP error, not those alone that are about its port (ip(7), IP_RECVERR; ipv6(7),
 /// IPV6_RECVERR).
 ///

@@ -1,9 +1,11 @@
 //! Handshakes, and connections over reloads, moves of the client, and the end of the server.
 
 use super::{Client, conf, serve, site};
-use crate::harness::{Server, wait_for};
+use crate::harness::{Server, raw, wait_for};
+use forebay_sys::datagrams::Batch;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
+use std::net::UdpSocket;
 
 /// Two servers on one address, and one more with a name that is not asked for.
 const NAMES: &str = "server { listen 127.0.0.1:%PORT0% quic; listen 127.0.0.1:%PORT0% ssl; server_name localhost;
@@ -300,6 +302,44 @@ fn numbered(listen: &str, version: u32) -> String {
 fn reload(server: &Server, http: &str) {
     server.site.write("nginx.conf", &conf(http));
     server.signal(Signal::SIGHUP);
+}
+
+/// A UDP port goes from the stream block to QUIC and back. Sockets stay open over a reload; their options are those of their use.
+#[test]
+fn a_port_moves_between_stream_and_http() {
+    let Some(mut client) = Client::start() else { return };
+    let told = |what: &str| format!("server {{ listen 127.0.0.1:%PORT0%; return 200 {what}; }}");
+    let quic = "server { listen 127.0.0.1:%PORT0% quic; return 200 quic; }";
+    let stream = |http: &str| {
+        format!("{} stream {{ server {{ listen 127.0.0.1:%PORT0% udp; return hello; }} }}", conf(http))
+    };
+    let site = site(&told("first"));
+    site.write("nginx.conf", &stream(&told("first")));
+    let server = Server::start_on(site);
+    let wait = |what: &str| {
+        let request = b"GET / HTTP/1.0\r\n\r\n";
+        let all = || String::from_utf8_lossy(&raw(server.site.addr(0), request)).into_owned();
+        wait_for(what, || all().ends_with(what).then_some(()));
+    };
+    let ask = || {
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("bound");
+        forebay_sys::sockets::set_ecn_info(&socket, false).expect("option");
+        socket.send_to(b"?", server.site.addr(0)).expect("sent");
+        let mut batch = Batch::new();
+        wait_for("an answer", || batch.receive(&socket, 1).ok());
+        (batch.get(0).expect("a datagram").bytes.to_vec(), batch.ecn(0))
+    };
+    wait("first");
+    assert_eq!(ask(), (b"hello".to_vec(), 0));
+    reload(&server, &format!("{} {quic}", told("second")));
+    wait("second");
+    client.connect("a", &server);
+    assert_eq!(client.get("a", "/")["text"], "quic");
+    server.site.write("nginx.conf", &stream(&told("third")));
+    server.signal(Signal::SIGHUP);
+    wait("third");
+    assert_eq!(ask(), (b"hello".to_vec(), 0));
+    assert!(!server.error_log().contains("[alert]"), "{}", server.error_log());
 }
 
 /// A hundred reloads, with requests, downloads that last over several of them, and new connections.
