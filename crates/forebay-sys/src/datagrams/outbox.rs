@@ -1,6 +1,6 @@
 //! Datagrams of several peers that leave with one system call (sendmmsg(2)). Hot path.
 
-use super::{Datagram, Destination, MOST, Space, last_error, mark, send_marked, space, write};
+use super::{Datagram, Destination, MOST, Space, last_error, mark, send, send_marked, space, write};
 use nix::libc;
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd};
@@ -98,9 +98,11 @@ impl Outbox {
         self.bytes = 0;
         let mut rest = messages.as_slice();
         while let Some((first, others)) = rest.split_first() {
-            let sent = match others.is_empty() {
-                true => send_marked(&socket, first.datagram(), Some(&first.to), first.ecn).map(|()| 1),
-                false => self.send_some(&socket, rest),
+            let sent = match (others.is_empty(), first.segment, first.ecn) {
+                // The call without a header costs a twentieth less.
+                (true, 0, None) => send(&socket, &first.bytes, Some(&first.to)).map(|()| 1),
+                (true, ..) => send_marked(&socket, first.datagram(), Some(&first.to), first.ecn).map(|()| 1),
+                (false, ..) => self.send_some(&socket, rest),
             };
             match sent {
                 Ok(sent) => rest = rest.get(sent..).unwrap_or_default(),
