@@ -18,6 +18,8 @@ import time
 ROWS = [
     ("1k-10", "/1k", 10, 20, []),
     ("1k-1", "/1k", 1, 50, []),
+    ("1k-1-few", "/1k", 1, 4, []),
+    ("1k-1-many", "/1k", 1, 200, []),
     ("10k", "/10k", 10, 10, []),
     ("1m", "/1m", 2, 4, []),
     ("new", "/1k", 1, 16, ["--no-keepalive"]),
@@ -161,6 +163,17 @@ def bench(client, namespace, port, path, extra):
     return json.loads(done.stdout)
 
 
+def h2load(program, namespace, port, path, streams, connections, seconds):
+    """Runs the load of h2load instead, over HTTP/3; returns its numbers of complete and of failed requests."""
+    argv = ["ip", "netns", "exec", namespace, "taskset", "-c", "1", program, "--alpn-list=h3", "-t", "1", "-c", str(connections),
+            "-m", str(streams), "-D", str(max(round(seconds), 1)), f"https://127.0.0.1:{port}{path}"]
+    done = subprocess.run(argv, capture_output=True, text=True)
+    found = re.search(r"(\d+) succeeded, (\d+) failed", done.stdout)
+    if not found:
+        raise RuntimeError(f"{' '.join(argv)}: {done.stdout[-300:]}{done.stderr[-300:]}")
+    return int(found[1]), int(found[2])
+
+
 def wait_for(server, client, namespace):
     """Waits until a server answers."""
     until = time.monotonic() + 20
@@ -180,6 +193,8 @@ def main():
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument("--servers", required=True, help="NAME=PROGRAM,...; NAME begins with nginx, h2o, caddy, forebay or floor; the first is the peer")
     p.add_argument("--client", required=True, help="forebay, for the load")
+    p.add_argument("--h2load", metavar="PROGRAM", help="h2load with HTTP/3, for the load of rows whose connections stay")
+    p.add_argument("--rates", action="store_true", help="print requests a second, too")
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--seconds", type=float, default=1)
     p.add_argument("--rows", default=".")
@@ -204,6 +219,7 @@ def main():
         servers.append(Server(name, binary, 9440 + i, root))
     ns("netns", "add", namespace)
     figures = {s.name: {} for s in servers}
+    rates = {s.name: {} for s in servers}
     try:
         ns("-n", namespace, "link", "set", "lo", "mtu", "1500", "up")
         for s in servers:
@@ -212,15 +228,19 @@ def main():
             wait_for(s, o.client, namespace)
         for r in range(o.rounds):
             for row, path, streams, connections, extra in ROWS:
-                if not re.search(o.rows, row):
+                if not re.search(o.rows, row) or o.h2load and extra:
                     continue
                 for s in servers if r % 2 == 0 else servers[::-1]:
                     before = tasks_cpu(s.pids())
-                    report = bench(o.client, namespace, s.port_of(path), path, [
-                        "--http3", "-c", str(connections), "-m", str(streams), "-d", f"{o.seconds}s", "-w", "0s", *extra])
+                    begun = time.monotonic()
+                    if o.h2load:
+                        done, errors = h2load(o.h2load, namespace, s.port_of(path), path, streams, connections, o.seconds)
+                    else:
+                        report = bench(o.client, namespace, s.port_of(path), path, [
+                            "--http3", "-c", str(connections), "-m", str(streams), "-d", f"{o.seconds}s", "-w", "0s", *extra])
+                        done, errors = report["requests"]["complete"], sum(report["errors"].values())
+                    rates[s.name].setdefault(row, []).append(done / (time.monotonic() - begun))
                     used = tasks_cpu(s.pids()) - before
-                    done = report["requests"]["complete"]
-                    errors = sum(report["errors"].values())
                     figures[s.name].setdefault(row, []).append(used / max(done, 1) * 1e6)
                     if errors:
                         print(f"{s.name} {row}: {errors} errors of {done}", file=sys.stderr)
@@ -245,6 +265,9 @@ def main():
         ns("netns", "del", namespace)
         shutil.rmtree(root, ignore_errors=True)
     table(servers, figures)
+    if o.rates:
+        for s in servers:
+            print(f"{s.name}: " + ", ".join(f"{row} {statistics.median(all):.0f}/s" for row, all in rates[s.name].items()))
     if o.out:
         with open(o.out, "w") as f:
             json.dump(figures, f, indent=1)
