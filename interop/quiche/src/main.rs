@@ -168,9 +168,12 @@ fn connect(server: SocketAddr, files: &[File], options: &Options, session: Optio
         if begun.elapsed() > DEADLINE {
             return Err("no end in time".into());
         }
-        sockets.poll.poll(&mut events, conn.timeout().or(Some(DEADLINE)))?;
-        if events.is_empty() {
-            conn.on_timeout();
+        // A request with early data leaves before the server has answered.
+        if http.is_some() || !conn.is_in_early_data() {
+            sockets.poll.poll(&mut events, conn.timeout().or(Some(DEADLINE)))?;
+            if events.is_empty() {
+                conn.on_timeout();
+            }
         }
         sockets.receive(&mut conn)?;
         if http.is_none() && (conn.is_established() || conn.is_in_early_data()) {
