@@ -120,7 +120,7 @@ impl Front for StreamThread {
         // QUIC may have had it before the reload.
         let local = rustix::net::getsockname(socket).ok().and_then(|a| SocketAddr::try_from(a).ok());
         if let Some(local) = local
-            && let Err(e) = sockets::set_usual(socket, local.is_ipv6())
+            && let Err(e) = sockets::reset_quic_options(socket, local.is_ipv6())
         {
             error::log(
                 &self.0,

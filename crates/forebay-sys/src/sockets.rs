@@ -80,16 +80,22 @@ pub fn set_dont_fragment(socket: impl AsFd, ipv6: bool) -> io::Result<()> {
     }
 }
 
-/// Undoes [`set_ecn`] and [`set_dont_fragment`], as for a new socket.
+/// Undoes [`set_ecn`] and [`set_dont_fragment`]. A socket for which the latter was not called stays as it is.
 ///
 /// # Errors
-/// Errors of setsockopt(2).
-pub fn set_usual(socket: impl AsFd, ipv6: bool) -> io::Result<()> {
-    set_ecn(&socket, ipv6, 0)?;
-    match ipv6 {
-        true => set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_WANT),
-        false => set_option(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_WANT),
+/// Errors of getsockopt(2) and setsockopt(2).
+pub fn reset_quic_options(socket: impl AsFd, ipv6: bool) -> io::Result<()> {
+    let (level, option, probe, want) = match ipv6 {
+        true => {
+            (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE, libc::IPV6_PMTUDISC_WANT)
+        }
+        false => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE, libc::IP_PMTUDISC_WANT),
+    };
+    if get_option(&socket, level, option)? != probe {
+        return Ok(());
     }
+    set_ecn(&socket, ipv6, 0)?;
+    set_option(socket, level, option, want)
 }
 
 /// Has a connected UDP socket return every ICMP error, not those alone that are about its port (ip(7), IP_RECVERR; ipv6(7),
@@ -143,6 +149,15 @@ fn set_tcp_option(socket: impl AsFd, option: libc::c_int, value: i32) -> io::Res
     set_option(socket, libc::IPPROTO_TCP, option, value)
 }
 
+fn get_option(socket: impl AsFd, level: libc::c_int, option: libc::c_int) -> io::Result<i32> {
+    let mut value: libc::c_int = 0;
+    let mut size = size_of::<libc::c_int>() as libc::socklen_t;
+    let fd = socket.as_fd().as_raw_fd();
+    // SAFETY: `fd` is open during the call; the kernel writes at most `size` bytes, which is the size of `value`.
+    let result = unsafe { libc::getsockopt(fd, level, option, (&raw mut value).cast(), &raw mut size) };
+    if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
+}
+
 pub(crate) fn set_option(
     socket: impl AsFd,
     level: libc::c_int,
@@ -178,6 +193,25 @@ mod tests {
         socket.send(b"x").expect("sent");
         let e = socket.recv(&mut [0; 1]).expect_err("refused");
         assert_eq!(e.kind(), io::ErrorKind::ConnectionRefused);
+    }
+
+    #[test]
+    fn options_of_quic_can_be_undone() {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("bind");
+        let options = || {
+            [libc::IP_TOS, libc::IP_MTU_DISCOVER]
+                .map(|option| get_option(&socket, libc::IPPROTO_IP, option).expect("option"))
+        };
+        let new = options();
+        set_ecn(&socket, false, 2).expect("option");
+        set_dont_fragment(&socket, false).expect("option");
+        assert_eq!(options(), [2, libc::IP_PMTUDISC_PROBE]);
+        reset_quic_options(&socket, false).expect("options");
+        assert_eq!(options(), [0, libc::IP_PMTUDISC_WANT]);
+        // One that QUIC has not had.
+        set_option(&socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DONT).expect("option");
+        reset_quic_options(&socket, false).expect("options");
+        assert_eq!(options(), [new[0], libc::IP_PMTUDISC_DONT]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use forebay_sys::datagrams::MOST;
 use std::cell::Cell;
 
-/// Datagrams after which the busy connections are counted anew.
+/// Number of datagrams in a window.
 const WINDOW: u32 = 64;
 
 /// Most busy connections whose requests are answered one by one.

@@ -219,7 +219,7 @@ impl Reactor {
         }
     }
 
-    /// Goes on with the work without a task that has more to do. Returns whether there was any.
+    /// Goes on with the work without a task that has more to do.
     fn step_unfinished(&self, handler: &impl Handler, work: &mut Vec<Direct>) {
         self.poller().take_unfinished(work);
         for direct in work.drain(..) {

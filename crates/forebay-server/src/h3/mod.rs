@@ -210,7 +210,8 @@ impl Quic {
             let to = count.min(from + portion);
             endpoint.handle(&batch, from..to, now, &chooser, &owner);
             self.work(thread, &endpoint);
-            // The answers to the last portion leave at the end of the turn. What ends no wait of a client does so, too: acknowledgments.
+            // The answers to the last portion leave at the end of the turn, and so does what portions without requests cause, such as
+            // acknowledgments.
             if to < count && thread.runners.has_queued() {
                 thread.start_queued();
                 self.flush(thread, &endpoint, now);
