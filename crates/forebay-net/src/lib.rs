@@ -4,6 +4,7 @@
 
 pub mod addr;
 pub mod dial;
+mod few;
 pub mod io;
 pub mod loopback;
 pub mod mux;

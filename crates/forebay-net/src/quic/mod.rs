@@ -8,7 +8,6 @@ mod budget;
 mod cid;
 pub mod client;
 mod congestion;
-mod portion;
 mod session;
 mod settings;
 mod tally;
@@ -26,12 +25,12 @@ pub use session::{Choose, HandshakeFacts};
 pub use settings::{HostKey, IDS, Settings};
 pub use tally::{COUNTS, Count};
 
+use crate::few::{Clients, Seen};
 use aws_lc_rs::hmac;
 use budget::Budget;
 use bytes::BytesMut;
 use forebay_sys::datagrams::{self, Address, Batch, Datagram, Destination, MOST, Outbox};
 use forebay_sys::sockets;
-use portion::Portion;
 use quinn_proto::{
     ConnectionEvent, ConnectionHandle, DatagramEvent, EcnCodepoint, EndpointConfig, Incoming,
     SHARED_ALLOCATION, SHORT_DATAGRAM, ServerConfig, Transmit,
@@ -84,8 +83,8 @@ pub struct Link {
     has_all_streams: Cell<bool>,
     /// See [`Link::take_pause`].
     has_paused: Cell<bool>,
-    /// See [`Portion::note`].
-    seen: Cell<u32>,
+    /// See [`Clients::note`].
+    seen: Cell<Seen>,
     /// Number of its owner.
     pub owner: Cell<u32>,
 }
@@ -219,7 +218,7 @@ pub struct Endpoint {
     room: RefCell<BytesMut>,
     /// Packets of connections that leave together.
     outbox: RefCell<Outbox>,
-    portion: Portion,
+    clients: Clients,
     /// Number of links that are not established.
     half_open: Cell<usize>,
     open: Cell<usize>,
@@ -293,7 +292,7 @@ impl Endpoint {
             room: RefCell::default(),
             buf: RefCell::default(),
             outbox: RefCell::default(),
-            portion: Portion::default(),
+            clients: Clients::default(),
             half_open: Cell::new(0),
             open: Cell::new(0),
             splits: Cell::new(true),
@@ -408,7 +407,7 @@ impl Endpoint {
 
     /// Returns the number of pieces whose requests should be answered together: 1 or [`MOST`].
     pub fn portion(&self) -> usize {
-        self.portion.size()
+        if self.clients.are_few() { 1 } else { MOST }
     }
 
     /// Handles some of the pieces received. `chooser` is asked for the TLS configuration of handshakes.
@@ -470,7 +469,9 @@ impl Endpoint {
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
                 drop(quinn);
                 if let Some(link) = self.link(handle) {
-                    self.portion.note(&link.seen);
+                    let mut seen = link.seen.get();
+                    self.clients.note(&mut seen);
+                    link.seen.set(seen);
                     session::concern(link.owner.get());
                     if self.guard(&link, || link.handle(event, received.bytes.len(), now)).is_some() {
                         self.mark(&link);
@@ -577,7 +578,7 @@ impl Endpoint {
             excess: Cell::new(false),
             has_all_streams: Cell::new(false),
             has_paused: Cell::new(false),
-            seen: Cell::new(0),
+            seen: Cell::default(),
             owner: Cell::new(owner),
         });
         let mut links = self.links.borrow_mut();

@@ -1,7 +1,7 @@
 //! System calls of a busy turn, grouped by kind: the loop reads what has arrived on idle connections before it
 //! serves the first of them, and short answers leave together after the last. Serving a connection takes some 30 KiB of this
 //! program's code and as much of the kernel's, about the size of the innermost cache: alternating between them for
-//! each request loads both again each time. Hot path.
+//! each request loads both again each time. Few clients get their answers one by one instead (`few.rs`). Hot path.
 
 use super::poller::{Poller, Role, Slot, Token, Watched, slot_of};
 use rustix::event::epoll;
@@ -184,8 +184,8 @@ impl Poller {
         }
     }
 
-    /// Queues an answer to be sent at the end of the turn. Returns `false` if the caller has to send it: it is too long, or
-    /// the turn has little to do.
+    /// Queues an answer to be sent at the end of the turn. Returns `false` if the caller has to send it: it is too long,
+    /// the turn has little to do, or the clients are few.
     #[inline]
     pub fn queue_answer(&self, token: Token, bytes: &[u8]) -> bool {
         if bytes.len() > ANSWER || bytes.is_empty() {
@@ -198,11 +198,11 @@ impl Poller {
     }
 
     /// Reserves room in the queue for an answer of at most `len` bytes, which the caller writes there and
-    /// [`Poller::commit_answer`] queues. `None` if the turn has little to do, an earlier answer has not been sent, or `len` is
+    /// [`Poller::commit_answer`] queues. `None` if the turn has little to do, the clients are few, an earlier answer has not been sent, or `len` is
     /// longer than a TLS record.
     #[inline]
     pub fn reserve_answer(&self, token: Token, len: usize) -> Option<Reserved<'_>> {
-        if !self.busy.get() || len > MADE {
+        if !self.busy.get() || self.clients.are_few() || len > MADE {
             return None;
         }
         if self.slot(token)?.share.unsent.is_some() {

@@ -133,10 +133,7 @@ impl Reactor {
         loop {
             self.begin_turn(handler, &events);
             let busy = poller.is_busy();
-            for e in events.drain(..) {
-                self.on_event(handler, Token::unpack(e.data.u64()), e.flags);
-                self.start_queued(handler);
-            }
+            self.on_events(handler, &mut events, &mut ids);
             let mut woken = self.poll_woken(handler, &mut ids);
             if woken {
                 // The streams of an HTTP/2 connection have answered: it writes before the loop waits again.
@@ -163,11 +160,16 @@ impl Reactor {
         }
     }
 
-    /// Sets the time of a turn, passes on its notices, and reads early if it has many events.
+    /// Sets the time of a turn, passes on its notices, and reads early if it has many events, of many
+    /// connections.
     fn begin_turn(&self, handler: &impl Handler, events: &[epoll::Event]) {
         let now = Instant::now();
         self.poller().begin_turn(now);
         handler.tick(now);
+        // A single event says nothing about the number of clients.
+        if events.len() > 1 {
+            self.poller().note_clients(events);
+        }
         let busy = events.len() >= BUSY;
         self.poller().busy.set(busy);
         // Notices come before the connections' events: requests of this turn must not see what a notice makes stale.
@@ -176,7 +178,7 @@ impl Reactor {
         if events.len() == EVENTS {
             handler.noticed(NOTICE_FILES);
         }
-        if busy {
+        if busy && !self.poller().clients.are_few() {
             self.poller().read_early(events);
         }
     }
@@ -184,6 +186,20 @@ impl Reactor {
     #[inline]
     fn start_queued(&self, handler: &impl Handler) {
         self.tasks.start_queued(self.poller(), |front| handler.start_queued(front));
+    }
+
+    /// Handles the events of a turn. Polls the tasks of each at once if the clients are few: none should wait until the
+    /// requests of all are handled.
+    fn on_events(&self, handler: &impl Handler, events: &mut Vec<epoll::Event>, ids: &mut Vec<u32>) {
+        let few = self.poller().clients.are_few();
+        for e in events.drain(..) {
+            self.on_event(handler, Token::unpack(e.data.u64()), e.flags);
+            self.start_queued(handler);
+            // The second round is for an HTTP/2 connection whose streams have answered in the first.
+            if few && self.poll_woken(handler, ids) {
+                self.poll_woken(handler, ids);
+            }
+        }
     }
 
     fn on_event(&self, handler: &impl Handler, token: Token, flags: epoll::EventFlags) {

@@ -4,6 +4,7 @@ use super::batch::{self, Batch, Share};
 use super::direct::Direct;
 use super::timers::{Deadline, Target, Timers};
 use super::wake::{Remote, WakeList};
+use crate::few::{Clients, Seen};
 use rustix::event::epoll;
 use rustix::io::Errno;
 use std::cell::{Cell, Ref, RefCell, RefMut};
@@ -94,6 +95,8 @@ pub(super) struct Slot {
     /// The peer has shut down its side. No further event reports readability, so the flag stays set until the end
     /// has been read.
     pub(super) ended: bool,
+    /// See [`Clients::note`].
+    seen: Seen,
     /// Time of the earliest timer of this slot, or [`Deadline::NEVER`].
     pub(super) armed: Deadline,
     pub(super) deadline: Deadline,
@@ -157,6 +160,7 @@ pub struct Poller {
     since: Cell<(Instant, Duration)>,
     /// This turn has many events.
     pub(super) busy: Cell<bool>,
+    pub(super) clients: Clients,
     in_use: Cell<usize>,
     pub(super) idle: Cell<usize>,
     pub(super) batch: Batch,
@@ -189,6 +193,7 @@ impl Poller {
             now_as_deadline: Cell::new(Deadline(0)),
             since: Cell::new((now, Duration::ZERO)),
             busy: Cell::new(false),
+            clients: Clients::default(),
             in_use: Cell::new(0),
             idle: Cell::new(0),
             batch: Batch::default(),
@@ -204,6 +209,16 @@ impl Poller {
     #[inline]
     pub fn is_busy(&self) -> bool {
         self.busy.get()
+    }
+
+    /// Counts the connections of a turn's events.
+    pub(super) fn note_clients(&self, events: &[epoll::Event]) {
+        let mut slots = self.slots.borrow_mut();
+        for e in events {
+            if let Some(s) = slot_of(&mut slots, Token::unpack(e.data.u64())) {
+                self.clients.note(&mut s.seen);
+            }
+        }
     }
 
     /// Returns the epoll set.
@@ -307,6 +322,7 @@ impl Poller {
             readable: true,
             writable: true,
             ended: false,
+            seen: Seen::default(),
             armed: Deadline::NEVER,
             deadline,
             role,

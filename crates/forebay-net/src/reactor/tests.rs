@@ -37,6 +37,8 @@ struct Test {
     ended: RefCell<Vec<(Token, u32)>>,
     /// Steps of work without a task.
     steps: RefCell<Vec<Direct>>,
+    /// Number of connections served before the last step.
+    before_step: Cell<u32>,
 }
 
 impl Test {
@@ -57,6 +59,7 @@ impl Test {
             served: Cell::new(0),
             ended: RefCell::default(),
             steps: RefCell::default(),
+            before_step: Cell::new(0),
         })
     }
 
@@ -134,6 +137,7 @@ impl Handler for Calls<'_> {
     }
     fn step(&self, direct: Direct) {
         self.0.steps.borrow_mut().push(direct);
+        self.0.before_step.set(self.0.served.get());
         assert!(direct.kind != 1, "asked for");
     }
     fn tick(&self, _now: Instant) {}
@@ -586,4 +590,56 @@ fn work_without_a_task_takes_its_steps() {
     peer.write_all(b"x").expect("a byte");
     test.readable(token);
     assert_eq!((test.served.get(), test.steps.take().len()), (1, 0));
+}
+
+impl Test {
+    /// Has as many connections be busy in turns of the loop until it is clear whether they are few.
+    fn keep_busy(self: &Rc<Self>, connections: usize) {
+        let mut peers = Vec::new();
+        let events: Vec<epoll::Event> = std::iter::repeat_with(|| self.connect())
+            .take(connections)
+            .map(|(token, peer)| {
+                peers.push(peer);
+                event(token)
+            })
+            .collect();
+        for _ in 0..100 {
+            self.reactor.begin_turn(&Calls(self), &events);
+        }
+    }
+}
+
+fn event(token: Token) -> epoll::Event {
+    epoll::Event { flags: epoll::EventFlags::IN, data: epoll::EventData::new_u64(token.pack()) }
+}
+
+#[test]
+fn few_clients_do_not_wait_for_each_other() {
+    for (connections, served) in [(2, 1), (8, 1), (9, 0), (50, 0)] {
+        let test = Test::new();
+        test.keep_busy(connections);
+        let ((first, mut peer), (second, _peer)) = (test.connect(), test.connect());
+        test.start(first, Work::Wait);
+        test.io.poller.drained(first);
+        test.io.poller.serve_directly(second, Direct { front: 0, kind: 0, number: 0 });
+        peer.write_all(b"x").expect("a byte");
+        let mut events = vec![event(first), event(second)];
+        test.reactor.on_events(&Calls(&test), &mut events, &mut Vec::new());
+        assert_eq!(
+            (test.steps.take().len(), test.before_step.get()),
+            (1, served),
+            "{connections} connections"
+        );
+    }
+}
+
+#[test]
+fn answers_to_few_clients_are_not_queued() {
+    for (connections, queued) in [(8, false), (9, true)] {
+        let test = Test::new();
+        test.keep_busy(connections);
+        let (token, _peer) = test.connect();
+        assert!(test.io.poller.is_busy());
+        assert_eq!(test.io.poller.queue_answer(token, b"answer"), queued, "{connections} connections");
+    }
 }
