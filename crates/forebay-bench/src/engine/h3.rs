@@ -200,9 +200,10 @@ impl H3 {
                 Ok(())
             }
             // We let the server open none that go both ways; room for requests is looked for after all events.
-            StreamEvent::Opened { .. } | StreamEvent::Finished { .. } | StreamEvent::Available { .. } => {
-                Ok(())
-            }
+            StreamEvent::Opened { .. }
+            | StreamEvent::Finished { .. }
+            | StreamEvent::Available { .. }
+            | StreamEvent::ResetAfterEnd { .. } => Ok(()),
         }
     }
 

@@ -278,6 +278,12 @@ impl Session {
                 Some(stream) => self.readable(thread, &stream, None),
                 None => Ok(()),
             },
+            StreamEvent::ResetAfterEnd { id } => match self.stream(id) {
+                Some(stream) if !stream.has_begun() && stream.stop_waiting() => {
+                    self.refuse_reset(thread, &stream)
+                }
+                _ => Ok(()),
+            },
             StreamEvent::Stopped { id, .. } => match self.stream(id) {
                 Some(stream) => {
                     stream.break_off(Some(Code::RequestCancelled));
@@ -380,10 +386,8 @@ impl Session {
         if stream.has_begun() {
             return stream.look();
         }
-        if stream.stops_waiting() {
-            let reason = "client reset a stream before its head was decoded";
-            self.refuse_unread(thread, stream, Refusal { status: 400, reason, malformed: false });
-            return self.count_reset();
+        if stream.is_reset_while_waiting() && stream.stop_waiting() {
+            return self.refuse_reset(thread, stream);
         }
         match stream.read_section() {
             Ok(Next::Section(line)) if self.hq.get() => {
@@ -411,6 +415,13 @@ impl Session {
                 self.count_reset()
             }
         }
+    }
+
+    /// Refuses a request that the client has reset while its field section waited for insertions.
+    fn refuse_reset(self: &Rc<Self>, thread: &Rc<Thread>, stream: &Rc<Stream>) -> Result<(), Fatal> {
+        let reason = "client reset a stream before its head was decoded";
+        self.refuse_unread(thread, stream, Refusal { status: 400, reason, malformed: false });
+        self.count_reset()
     }
 
     /// Begins the request of a stream with its field section, or has it wait for insertions. The client's encoder learns of a section

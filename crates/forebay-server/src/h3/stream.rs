@@ -150,17 +150,19 @@ impl Stream {
         }
     }
 
-    /// Stops waiting for the insertions of the head if the client has reset the stream. Returns `true` if it has.
-    pub(super) fn stops_waiting(&self) -> bool {
-        let Some(link) = self.session.link().filter(|_| self.blocked_section.borrow().is_some()) else {
-            return false;
-        };
-        let is_reset = matches!(link.quinn().recv_stream(self.id).received_reset(), Ok(Some(_)));
-        if is_reset {
-            self.blocked_section.take();
+    /// Returns `true` if the client has reset the stream while the head waits for insertions. QUIC forgets the stream then.
+    pub(super) fn is_reset_while_waiting(&self) -> bool {
+        let link = self.session.link().filter(|_| self.blocked_section.borrow().is_some());
+        link.is_some_and(|link| matches!(link.quinn().recv_stream(self.id).received_reset(), Ok(Some(_))))
+    }
+
+    /// Stops waiting for insertions: the client has reset the stream. Returns `false` if the head did not wait.
+    pub(super) fn stop_waiting(&self) -> bool {
+        let waited = self.blocked_section.take().is_some();
+        if waited {
             self.input.borrow_mut().ended = true;
         }
-        is_reset
+        waited
     }
 
     /// Returns `true` if the client has ended the stream before its request was complete.

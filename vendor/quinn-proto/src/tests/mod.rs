@@ -400,6 +400,41 @@ fn reset_stream() {
 }
 
 #[test]
+fn reset_after_all_is_read() {
+    let _guard = subscribe();
+    let mut pair = Pair::default();
+    let (client_ch, server_ch) = pair.connect();
+    for dir in [Dir::Bi, Dir::Uni] {
+        let s = pair.client_streams(client_ch).open(dir).unwrap();
+        pair.client_send(client_ch, s).write(b"hello").unwrap();
+        pair.client_send(client_ch, s).finish().unwrap();
+        pair.drive_client();
+        pair.drive_server();
+        assert_matches!(
+            pair.server_conn_mut(server_ch).poll(),
+            Some(Event::Stream(StreamEvent::Opened { .. }))
+        );
+        assert_matches!(pair.server_streams(server_ch).accept(dir), Some(stream) if stream == s);
+        let mut recv = pair.server_recv(server_ch, s);
+        let mut chunks = recv.read(true).unwrap();
+        assert_matches!(chunks.next(usize::MAX), Ok(Some(_)));
+        assert_matches!(chunks.next(usize::MAX), Ok(None));
+        let _ = chunks.finalize();
+
+        // The client has not heard yet that all has arrived.
+        pair.client_send(client_ch, s).reset(VarInt(42)).unwrap();
+        pair.drive();
+        if dir == Dir::Bi {
+            assert_matches!(
+                pair.server_conn_mut(server_ch).poll(),
+                Some(Event::Stream(StreamEvent::ResetAfterEnd { id })) if id == s
+            );
+        }
+        assert_matches!(pair.server_conn_mut(server_ch).poll(), None);
+    }
+}
+
+#[test]
 fn stop_stream() {
     let _guard = subscribe();
     let mut pair = Pair::default();

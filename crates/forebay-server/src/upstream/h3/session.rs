@@ -471,8 +471,11 @@ impl Session {
                 self.full.set(false);
                 self.wake();
             }
-            // We let the server open none that go both ways.
-            StreamEvent::Opened { .. } | StreamEvent::Available { .. } | StreamEvent::Finished { .. } => {}
+            // We let the server open none that go both ways. A response that was read to its end is complete.
+            StreamEvent::Opened { .. }
+            | StreamEvent::Available { .. }
+            | StreamEvent::Finished { .. }
+            | StreamEvent::ResetAfterEnd { .. } => {}
         }
         Ok(())
     }

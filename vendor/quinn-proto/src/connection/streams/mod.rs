@@ -390,6 +390,14 @@ pub enum StreamEvent {
         /// Which stream is now readable
         id: StreamId,
     },
+    /// The peer reset a bidirectional stream after all its data was read, while the other direction
+    /// is open
+    ///
+    /// The application may not have handled that data yet (RFC 9204 section 2.2.2.2).
+    ResetAfterEnd {
+        /// Which stream has been reset
+        id: StreamId,
+    },
     /// A formerly write-blocked stream might be ready for a write or have been stopped
     ///
     /// Only generated for streams that are currently open.

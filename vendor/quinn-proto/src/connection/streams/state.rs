@@ -269,6 +269,9 @@ impl StreamsState {
             Some(stream) => stream,
             None => {
                 trace!("received RESET_STREAM on closed stream");
+                if self.table.is_open(id) {
+                    self.events.push_back(StreamEvent::ResetAfterEnd { id });
+                }
                 return Ok(ShouldTransmit(false));
             }
         };

@@ -69,6 +69,11 @@ impl StreamTable {
         row.limit = 0;
     }
 
+    /// Whether a half of stream `id` is not closed
+    pub(super) fn is_open(&self, id: StreamId) -> bool {
+        !self.slot(id).is_closed()
+    }
+
     /// State of the sending half of stream `id`
     pub(super) fn send_half(&self, id: StreamId) -> &Half<Send> {
         &self.slot(id).send
