@@ -279,9 +279,12 @@ impl Session {
                 None => Ok(()),
             },
             StreamEvent::ResetAfterEnd { id } => match self.stream(id) {
-                Some(stream) if !stream.has_begun() && stream.stop_waiting() => {
-                    self.refuse_reset(thread, &stream)
+                // Its trailers wait.
+                Some(stream) if stream.has_begun() && stream.is_waiting() => {
+                    stream.break_off(Some(Code::RequestCancelled));
+                    self.count_reset()
                 }
+                Some(stream) if stream.stop_waiting() => self.refuse_reset(thread, &stream),
                 _ => Ok(()),
             },
             StreamEvent::Stopped { id, .. } => match self.stream(id) {

@@ -131,7 +131,7 @@ impl Stream {
 
     /// Reads the field section of the request, or its line.
     pub(super) fn read_section(&self) -> Result<Next, Failure> {
-        if self.blocked_section.borrow().is_some() {
+        if self.is_waiting() {
             return Ok(Next::Nothing);
         }
         let Some(link) = self.session.link() else { return Ok(Next::Nothing) };
@@ -152,8 +152,13 @@ impl Stream {
 
     /// Returns `true` if the client has reset the stream while the head waits for insertions. QUIC forgets the stream then.
     pub(super) fn is_reset_while_waiting(&self) -> bool {
-        let link = self.session.link().filter(|_| self.blocked_section.borrow().is_some());
+        let link = self.session.link().filter(|_| self.is_waiting());
         link.is_some_and(|link| matches!(link.quinn().recv_stream(self.id).received_reset(), Ok(Some(_))))
+    }
+
+    /// Returns `true` if the head or the trailers wait for insertions.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.blocked_section.borrow().is_some()
     }
 
     /// Stops waiting for insertions: the client has reset the stream. Returns `false` if the head did not wait.
@@ -346,7 +351,7 @@ impl Stream {
     /// Reads content, or finds out why there is none.
     fn pull(&self, buf: &mut Vec<u8>) -> Result<usize, Errno> {
         let Some(link) = self.session.link() else { return Err(Errno::CONNRESET) };
-        if self.blocked_section.borrow().is_some() {
+        if self.is_waiting() {
             return Err(Errno::AGAIN);
         }
         let mut input = self.input.borrow_mut();
@@ -367,7 +372,7 @@ impl Stream {
                     if self.malformed.get() {
                         return Err(Errno::PROTO);
                     }
-                    if self.blocked_section.borrow().is_some() {
+                    if self.is_waiting() {
                         return Err(Errno::AGAIN);
                     }
                     continue;
@@ -610,8 +615,7 @@ impl Mux for Stream {
 
     fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
         let input = self.input.borrow();
-        let waits = self.blocked_section.borrow().is_some();
-        if self.broken.get() || self.malformed.get() || input.may_give() && !waits {
+        if self.broken.get() || self.malformed.get() || input.may_give() && !self.is_waiting() {
             return Poll::Ready(());
         }
         *self.reader.borrow_mut() = Some(cx.waker().clone());

@@ -451,6 +451,14 @@ fn trailers_that_wait() {
         let uni = client.call("ping", json!({"on": "a"}))["uni"]["7"].clone();
         assert_eq!(uni, "030180", "an increment and an acknowledgment");
     }
+    // A client that resets the stream behind its end gives up the request.
+    client.connect_with("a", &server, json!({"raw": true}));
+    for step in [Send("uni", control(b"")), End("bidi", upload(&waits)), Reset("bidi")] {
+        client.call("raw", json!({"on": "a", "steps": [step.json()]}));
+    }
+    let told = client.answer("bidi");
+    assert_eq!((&told["reset"], &told["closed"]), (&json!(0x10c), &Value::Null), "{told}");
+    assert_eq!(client.call("ping", json!({"on": "a"}))["uni"]["7"], "0340", "a cancellation");
     // So many streams may wait, whatever they wait for.
     client.connect_with("a", &server, json!({"raw": true}));
     let names: Vec<String> = (0..17).map(|n| format!("bidi{n}")).collect();

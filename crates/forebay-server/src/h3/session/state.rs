@@ -76,7 +76,7 @@ impl State {
 
     /// Returns the number of insertions that a field section needs. Only so many streams may wait for some.
     pub(super) fn required(&self, section: &[u8]) -> Result<Required, Fatal> {
-        let blocked = |(_, stream): &&(StreamId, Rc<Stream>)| stream.blocked_section.borrow().is_some();
+        let blocked = |(_, stream): &&(StreamId, Rc<Stream>)| stream.is_waiting();
         self.controls.required(section, || self.streams.iter().filter(blocked).count())
     }
 }
