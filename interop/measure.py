@@ -86,12 +86,14 @@ class Server:
         kind = re.split(r"[-=]", self.name)[0]
         conf = os.path.join(self.dir, "conf")
         if kind in ("nginx", "forebay"):
-            gso = "quic_gso on;" if self.name != "nginx-openssl" else ""
+            gso = "" if self.name.startswith("nginx-openssl") else "quic_gso on;"
+            # Else Forebay takes the cheapest suite of the client, and nginx the first.
+            order = "ssl_prefer_server_ciphers off;" if self.name.startswith("forebay-order") else ""
             text = f"""
 worker_processes 1; daemon off; pid {self.dir}/pid; error_log {self.dir}/error.log warn; worker_rlimit_nofile 65535;
 events {{ worker_connections 20000; }}
 http {{ access_log off; keepalive_requests 1000000000; keepalive_timeout 300s; sendfile on; open_file_cache max=100;
-  server {{ listen 127.0.0.1:{self.port} quic {'reuseport' if kind == 'nginx' else ''}; listen 127.0.0.1:{self.port} ssl; http2 on; http3 on; {gso}
+  server {{ listen 127.0.0.1:{self.port} quic {'reuseport' if kind == 'nginx' else ''}; listen 127.0.0.1:{self.port} ssl; http2 on; http3 on; {gso} {order}
     ssl_session_tickets on; ssl_session_timeout 1h; server_name localhost; ssl_certificate {cert}; ssl_certificate_key {key}; root {www}; }} }}
 """
             argv = [self.binary, "-p", self.dir, "-c", conf, "-e", f"{self.dir}/error.log"]
