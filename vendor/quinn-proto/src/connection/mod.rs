@@ -1579,6 +1579,9 @@ impl Connection {
                 false
             }
         };
+        if space_id == SpaceId::Data && self.rem_cids.active_seq() == 0 {
+            self.leave_initial_rem_cid();
+        }
 
         // Ranges come in descending order, and packets are processed in ascending order. In most
         // cases there is one range with new acks.
@@ -3126,10 +3129,8 @@ impl Connection {
                         }
                     };
 
-                    if self.side.is_server() && self.rem_cids.active_seq() == 0 {
-                        // We're a server still using the initial remote CID for the client, so
-                        // let's switch immediately to enable clientside stateless resets.
-                        self.update_rem_cid();
+                    if self.rem_cids.active_seq() == 0 {
+                        self.leave_initial_rem_cid();
                     }
                 }
                 Frame::NewToken(NewToken { token }) => {
@@ -3287,6 +3288,17 @@ impl Connection {
     pub fn local_address_changed(&mut self) {
         self.update_rem_cid();
         self.ping();
+    }
+
+    /// Switch from the connection ID of the handshake, for which the client could not give a
+    /// stateless reset token, once the client has read 1-RTT packets
+    ///
+    /// Clients may expect their first connection ID until then.
+    fn leave_initial_rem_cid(&mut self) {
+        let is_read = self.spaces[SpaceId::Data].largest_acked_packet.is_some();
+        if self.side.is_server() && is_read {
+            self.update_rem_cid();
+        }
     }
 
     /// Switch to a previously unused remote connection ID, if possible

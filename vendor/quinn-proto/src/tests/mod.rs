@@ -264,6 +264,27 @@ fn client_stateless_reset() {
     );
 }
 
+/// The first 1-RTT packets have the connection ID of the handshake even if the client has offered
+/// others before
+#[test]
+fn first_packets_have_the_first_connection_id() {
+    let _guard = subscribe();
+    let mut pair = Pair::default();
+    let client_ch = pair.begin_connect(client_config());
+    // The ClientHello, the server's flight, and then what completes the handshake along with
+    // NEW_CONNECTION_ID.
+    pair.drive_client();
+    pair.drive_server();
+    pair.drive_client();
+    let server_ch = pair.server.assert_accept();
+    pair.drive_server();
+    assert!(!pair.server_conn_mut(server_ch).is_handshaking());
+    assert_eq!(pair.server_conn_mut(server_ch).active_rem_cid_seq(), 0);
+    pair.drive();
+    assert_eq!(pair.server_conn_mut(server_ch).active_rem_cid_seq(), 1);
+    assert!(!pair.client_conn_mut(client_ch).is_closed());
+}
+
 /// Verify that stateless resets are rate-limited
 #[test]
 fn stateless_reset_limit() {
