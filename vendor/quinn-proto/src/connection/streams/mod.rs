@@ -390,8 +390,8 @@ pub enum StreamEvent {
         /// Which stream is now readable
         id: StreamId,
     },
-    /// The peer reset a bidirectional stream after all its data was read, while the other direction
-    /// is open
+    /// The peer reset a bidirectional stream after its end, or an earlier reset, was read, while the
+    /// other direction is open
     ///
     /// The application may not have handled that data yet (RFC 9204 section 2.2.2.2).
     ResetAfterEnd {
