@@ -20,8 +20,8 @@ const KEPT: usize = 4;
 /// Highest level of zstd whose tables are kept. Those of higher levels are too large.
 const ZSTD_KEPT: u8 = 12;
 
-/// Encoders for reuse. Their tables take up to some MiB: creating them for each response would cost more than a small
-/// response itself.
+/// Encoders of ended streams, for reuse. Their tables take up to some MiB: creating them for each response would cost more than
+/// a small response itself.
 type SpareEncoders<T> = RefCell<Vec<(FormKey, T)>>;
 
 thread_local! {
@@ -107,21 +107,17 @@ impl Encoder {
             }
             Compressor::None => return Err(FilterError("encoder has ended")),
         }
-        if end == AfterInput::Finish
-            && let Compressor::Brotli(w) = std::mem::replace(&mut self.kind, Compressor::None)
-        {
-            // What is in it already went to `out`: only the end is added.
-            out.extend_from_slice(&w.into_inner());
-        } else if end == AfterInput::Finish {
-            self.recycle();
+        if end == AfterInput::Finish {
+            self.end(out);
         }
         self.pending = end == AfterInput::More && (self.pending || !input.is_empty());
         self.after += (out.len() - start) as u64;
         Ok(())
     }
 
-    /// Keeps the tables of an ended stream for reuse.
-    fn recycle(&mut self) {
+    /// Ends the stream, and keeps its tables for reuse. Only ended streams come here: zlib-rs 0.6 leaves a block of an unfinished
+    /// one open when it is reset at level 1, and the next stream would begin inside of that block.
+    fn end(&mut self, out: &mut Vec<u8>) {
         match std::mem::replace(&mut self.kind, Compressor::None) {
             Compressor::Gzip(mut c) => {
                 c.reset();
@@ -132,14 +128,10 @@ impl Encoder {
                     give(&ZSTD, self.key, e);
                 }
             }
-            Compressor::Brotli(_) | Compressor::None => {}
+            // What is in it already went to `out`: only the end is added.
+            Compressor::Brotli(w) => out.extend_from_slice(&w.into_inner()),
+            Compressor::None => {}
         }
-    }
-}
-
-impl Drop for Encoder {
-    fn drop(&mut self) {
-        self.recycle();
     }
 }
 
@@ -273,6 +265,54 @@ mod tests {
                     assert!(out.len() < text.len() / 2);
                 }
             }
+        }
+    }
+
+    /// A stream that is abandoned after any byte, flushed or not, must not reach into the next stream of the thread.
+    #[test]
+    fn an_abandoned_stream_leaves_nothing_to_the_next() {
+        let text = text(40);
+        for coding in Coding::ALL {
+            let levels = match coding {
+                Coding::Gzip => 1..=9,
+                Coding::Br => 0..=11,
+                Coding::Zstd => 1..=19,
+            };
+            for level in levels {
+                // Tables of brotli and of the high levels of zstd are not kept, and take milliseconds to create.
+                let kept = coding == Coding::Gzip || (coding == Coding::Zstd && level <= 3);
+                let step = if kept { 1 } else { 89 };
+                for stop in (0..=text.len()).step_by(step) {
+                    let flushed = stop % 8 == 7;
+                    let mut abandoned = Encoder::new(key(coding, level));
+                    let mut out = Vec::new();
+                    abandoned.feed(&text[..stop], false, &mut out).expect("fed");
+                    if flushed {
+                        abandoned.flush(&mut out).expect("flushed");
+                    }
+                    drop(abandoned);
+                    let next = whole(key(coding, level), &text).expect("encoded");
+                    assert_eq!(decoded(coding, &next), text, "{coding:?} {level} after {stop} {flushed}");
+                }
+            }
+        }
+    }
+
+    /// Only the tables of ended streams are kept.
+    #[test]
+    fn tables_of_ended_streams_alone_are_kept() {
+        for coding in [Coding::Gzip, Coding::Zstd] {
+            let count = || match coding {
+                Coding::Gzip => DEFLATE.with_borrow(Vec::len),
+                _ => ZSTD.with_borrow(Vec::len),
+            };
+            let mut out = Vec::new();
+            let mut e = Encoder::new(key(coding, 2));
+            e.feed(b"abc", false, &mut out).expect("fed");
+            drop(e);
+            assert_eq!(count(), 0);
+            whole(key(coding, 2), b"abc").expect("encoded");
+            assert_eq!(count(), 1);
         }
     }
 
