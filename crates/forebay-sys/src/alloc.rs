@@ -1,6 +1,7 @@
 //! A global allocator that counts, for tests that a path allocates nothing.
 
-use std::alloc::{GlobalAlloc, Layout, System};
+use crate::heap::Allocator;
+use std::alloc::{GlobalAlloc, Layout};
 use std::cell::Cell;
 
 thread_local! {
@@ -26,7 +27,7 @@ impl Counts {
     }
 }
 
-/// The system allocator with counters per thread. Use it in a test program:
+/// The allocator of the program ([`crate::heap`]) with counters per thread. Use it in a test program:
 /// `#[global_allocator] static A: CountingAllocator = CountingAllocator;`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CountingAllocator;
@@ -52,31 +53,31 @@ fn count_freed(bytes: usize) {
     COUNTS.set(Counts { freed: before.freed.wrapping_add(bytes as u64), ..before });
 }
 
-// SAFETY: every call is handed on to `System` unchanged; counting neither allocates nor unwinds.
+// SAFETY: every call is handed on to `Allocator` unchanged; counting neither allocates nor unwinds.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size());
-        // SAFETY: the caller's promises are those that `System` asks for.
-        unsafe { System.alloc(layout) }
+        // SAFETY: the caller's promises are those that `Allocator` asks for.
+        unsafe { Allocator.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, ptr: *mut u8, layout: Layout) {
         count_freed(layout.size());
-        // SAFETY: as above; `ptr` came from `System`, since this allocator hands on everything.
-        unsafe { System.dealloc(ptr, layout) }
+        // SAFETY: as above; `ptr` came from `Allocator`, since this allocator hands on everything.
+        unsafe { Allocator.dealloc(ptr, layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count(layout.size());
         // SAFETY: as above.
-        unsafe { System.alloc_zeroed(layout) }
+        unsafe { Allocator.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, ptr: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         count(new_size);
         count_freed(layout.size());
         // SAFETY: as above.
-        unsafe { System.realloc(ptr, layout, new_size) }
+        unsafe { Allocator.realloc(ptr, layout, new_size) }
     }
 }
 

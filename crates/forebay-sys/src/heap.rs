@@ -1,8 +1,26 @@
-//! Memory that the C library keeps for later.
+//! The allocator of the program, and the memory that it keeps for later.
+//!
+//! jemalloc keeps blocks of one size together. The heap of glibc does not: among blocks of all sizes and lifetimes, as a proxy has
+//! them, half of its pages stay in use for small rests (docs/performance.md has figures).
+
+#[cfg(not(feature = "jemalloc"))]
+pub use std::alloc::System as Allocator;
+/// Allocates all that Rust code asks for. C libraries use the allocator of the C library.
+#[cfg(feature = "jemalloc")]
+pub use tikv_jemallocator::Jemalloc as Allocator;
+
+/// Gives the free blocks that the calling thread keeps for itself back to the allocator. Takes microseconds.
+pub fn release_of_thread() {
+    #[cfg(feature = "jemalloc")]
+    let _ = control(FLUSH);
+}
 
 /// Gives free pages of the heap back to the system. Takes about 0.1 ms a megabyte, during which other threads may have to wait
-/// for memory. Does nothing where the C library is not glibc.
+/// for memory. Blocks that other threads keep for themselves stay (see [`release_of_thread`]).
 pub fn trim() {
+    release_of_thread();
+    #[cfg(feature = "jemalloc")]
+    let _ = control(PURGE);
     #[cfg(target_env = "gnu")]
     // SAFETY: it touches nothing but free memory, and takes the locks that allocating takes.
     unsafe {
@@ -10,7 +28,24 @@ pub fn trim() {
     }
 }
 
-#[cfg(all(test, target_env = "gnu"))]
+/// Gives back the free blocks of the calling thread.
+#[cfg(feature = "jemalloc")]
+const FLUSH: &std::ffi::CStr = c"thread.tcache.flush";
+
+/// Gives back the free pages of all arenas: 4096 is `MALLCTL_ARENAS_ALL`.
+#[cfg(feature = "jemalloc")]
+const PURGE: &std::ffi::CStr = c"arena.4096.purge";
+
+/// Runs a command of jemalloc (mallctl(3)) that takes and returns nothing. Returns its error number, 0 if there is none. Only unknown
+/// names fail, and a failure changes nothing.
+#[cfg(feature = "jemalloc")]
+fn control(name: &std::ffi::CStr) -> i32 {
+    use std::ptr::null_mut;
+    // SAFETY: the name ends with a zero; without places for values, nothing is read or written.
+    unsafe { tikv_jemalloc_sys::mallctl(name.as_ptr(), null_mut(), null_mut(), null_mut(), 0) }
+}
+
+#[cfg(all(test, any(target_env = "gnu", feature = "jemalloc")))]
 mod tests {
     /// Returns the resident memory, KiB.
     fn resident() -> usize {
@@ -33,5 +68,12 @@ mod tests {
         let left = resident();
         assert!(left + 20_000 < full, "{full} KiB, then {left} KiB");
         assert_eq!(pieces.iter().flatten().count(), 200);
+    }
+
+    #[cfg(feature = "jemalloc")]
+    #[test]
+    fn commands_are_known() {
+        assert_eq!((super::control(super::FLUSH), super::control(super::PURGE)), (0, 0));
+        assert_ne!(super::control(c"unknown"), 0);
     }
 }

@@ -59,6 +59,9 @@ mod worker;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+#[global_allocator]
+static ALLOCATOR: forebay_sys::heap::Allocator = forebay_sys::heap::Allocator;
+
 fn main() -> ExitCode {
     if std::env::var_os(worker::ROLE).is_some() {
         return worker::main().into();
